@@ -1,0 +1,64 @@
+// The catalogue: every structure by name, with what it can do and how to make and open it.
+//
+//   auto index = perdure::create_index(pool, "words", "plush", Kind::kBytes, Kind::kBytes, {});
+//   auto again = perdure::open_index(pool, "words");
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "perdure/index.h"
+#include "perdure/pool.h"
+
+namespace perdure {
+
+enum class DramUse : uint8_t { kNone, kBounded, kGrowing };
+const char* to_string(DramUse use) noexcept;
+
+struct Traits {
+  bool ordered;     // scan() works
+  bool concurrent;  // any thread may call anything at any time
+  DramUse dram;
+  std::vector<std::pair<Kind, Kind>> kinds;  // the (key, value) kinds it supports
+  uint64_t key_bytes_max;                    // longest byte-string key
+  uint64_t value_bytes_max;
+  uint64_t capacity_bytes_min;               // smallest pool capacity that holds one
+};
+
+struct OptionInfo {
+  std::string name;
+  std::string default_text;  // how the default is chosen
+  std::string help;
+};
+
+struct CatalogEntry {
+  std::string name;    // "plush"
+  std::string family;  // "hash table", "range tree", "trie"
+  std::string paper;
+  Traits traits;
+  std::vector<OptionInfo> options;
+  std::unique_ptr<AnyIndex> (*create)(Pool& pool, const std::string& name, Kind key, Kind value,
+                                      const OptionMap& options);
+  std::unique_ptr<AnyIndex> (*open)(Pool& pool, const std::string& name, const OptionMap& options);
+};
+
+// All structures, in the order of the documentation's table.
+const std::vector<CatalogEntry>& catalog();
+
+// The entry of this name. Throws Error(kInvalidArgument) that lists the names there are.
+const CatalogEntry& catalog_entry(std::string_view name);
+
+// Makes a structure of the catalogue in a pool. Errors: kInvalidArgument, kNameExists, kWrongType
+// (kinds it does not support), kPoolFull, kNoSpace, kReadOnly.
+std::unique_ptr<AnyIndex> create_index(Pool& pool, const std::string& name, std::string_view type,
+                                       Kind key, Kind value, const OptionMap& options = {});
+
+// Opens a structure as the type its pool says it has, and completes what a crash interrupted.
+// Errors: kNoSuchName, kWrongType (written by a structure this build does not have), kCorrupt.
+std::unique_ptr<AnyIndex> open_index(Pool& pool, const std::string& name,
+                                     const OptionMap& options = {});
+
+}  // namespace perdure

@@ -1,0 +1,139 @@
+// What every index can do, as a concept for those who embed one structure (no virtual call), and as
+// AnyIndex for tools that take any structure of the catalogue.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "perdure/pool.h"
+
+namespace perdure {
+
+// Keys and values are 64-bit words or byte strings.
+enum class Kind : uint8_t { kU64 = 0, kBytes = 1 };
+
+const char* to_string(Kind kind) noexcept;  // "u64" or "bytes"
+Kind parse_kind(std::string_view text);     // Throws Error(kInvalidArgument).
+
+// How a key or value type is passed in: words by value, byte strings as views.
+template <typename T>
+struct ArgumentOf;
+template <>
+struct ArgumentOf<uint64_t> {
+  using type = uint64_t;
+  static constexpr Kind kind = Kind::kU64;
+};
+template <>
+struct ArgumentOf<std::string> {
+  using type = std::string_view;
+  static constexpr Kind kind = Kind::kBytes;
+};
+template <typename T>
+using Argument = typename ArgumentOf<T>::type;
+
+// An index from K to V, each uint64_t or std::string. Every call is atomic, durable when it returns
+// (as the pool's durability says), and thread-safe unless the structure's traits say otherwise.
+// Every modifying call may throw Error(kPoolFull / kNoSpace), having changed nothing.
+template <typename T>
+concept Index = requires(T index, const T& reader, Argument<typename T::key_type> key,
+                         Argument<typename T::value_type> value, typename T::value_type& out) {
+  { index.insert(key, value) } -> std::same_as<bool>;  // false, and no change, if present
+  { index.update(key, value) } -> std::same_as<bool>;  // false, and no change, if absent
+  { index.upsert(key, value) } -> std::same_as<void>;
+  { index.remove(key) } -> std::same_as<bool>;         // false if absent
+  { reader.lookup(key, out) } -> std::same_as<bool>;   // false, and `out` as it was, if absent
+};
+
+// A key or value of either kind, not owned: valid for the call it is passed to.
+class Datum {
+ public:
+  Datum(uint64_t word) : word_(word), kind_(Kind::kU64) {}                    // NOLINT: implicit
+  Datum(std::string_view bytes) : bytes_(bytes), kind_(Kind::kBytes) {}       // NOLINT: implicit
+  Datum(const std::string& bytes) : Datum(std::string_view(bytes)) {}         // NOLINT: implicit
+  Datum(const char* bytes) : Datum(std::string_view(bytes)) {}                // NOLINT: implicit
+  Kind kind() const { return kind_; }
+  uint64_t word() const { return word_; }
+  std::string_view bytes() const { return bytes_; }
+  bool operator==(const Datum& other) const {
+    return kind_ == other.kind_ && word_ == other.word_ && bytes_ == other.bytes_;
+  }
+
+ private:
+  std::string_view bytes_;
+  uint64_t word_ = 0;
+  Kind kind_;
+};
+
+// A value of either kind, owned. Reuse one object over many lookups: its buffer is kept.
+class Value {
+ public:
+  Kind kind() const { return kind_; }
+  uint64_t word() const { return word_; }
+  const std::string& bytes() const { return bytes_; }
+  void set(uint64_t word) { word_ = word, kind_ = Kind::kU64; }
+  std::string& set_bytes() { return kind_ = Kind::kBytes, bytes_; }
+  Datum datum() const { return kind_ == Kind::kU64 ? Datum(word_) : Datum(bytes_); }
+
+ private:
+  std::string bytes_;
+  uint64_t word_ = 0;
+  Kind kind_ = Kind::kU64;
+};
+
+// A figure that a structure tells of itself, such as {"records_level_1", 123, "records"}.
+struct Statistic {
+  std::string name;
+  double value;
+  std::string unit;
+};
+
+// Any structure of the catalogue behind one interface. Passing a Datum of the wrong kind throws
+// Error(kWrongType). Destroying the object closes the structure cleanly.
+class AnyIndex {
+ public:
+  virtual ~AnyIndex() = default;
+
+  virtual Kind key_kind() const = 0;
+  virtual Kind value_kind() const = 0;
+
+  virtual bool insert(Datum key, Datum value) = 0;
+  virtual bool update(Datum key, Datum value) = 0;
+  virtual void upsert(Datum key, Datum value) = 0;
+  virtual bool remove(Datum key) = 0;
+  virtual bool lookup(Datum key, Value& out) const = 0;
+
+  // Ordered structures only: calls `visit` for at most `limit` records with keys >= `from`, in
+  // ascending order, until `visit` returns false. Others throw Error(kWrongType).
+  virtual void scan(Datum from, uint64_t limit,
+                    const std::function<bool(Datum key, Datum value)>& visit) const;
+
+  // Calls `visit` once for every record, in no particular order. Records that are written meanwhile
+  // may or may not be seen; others are seen exactly once.
+  virtual void for_each(const std::function<void(Datum key, Datum value)>& visit) const = 0;
+
+  // Verifies the structure's invariants and that no block leaked or is reached twice. `report` gets
+  // one sentence for each violation; returns how many there were. Needs that nobody writes.
+  virtual uint64_t check(const std::function<void(const std::string&)>& report) const = 0;
+
+  // Calls `visit(offset, bytes)` for every heap block that the structure owns.
+  virtual void visit_blocks(
+      const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const = 0;
+
+  // Figures for people: levels, fill, log use, DRAM and pool bytes ("dram_bytes", "pool_bytes" and
+  // "recovered_operations" are always there).
+  virtual std::vector<Statistic> statistics() const = 0;
+};
+
+// Structure options as text, such as {"fanout", "8"}; unknown names and bad values throw
+// Error(kInvalidArgument).
+using OptionMap = std::map<std::string, std::string>;
+
+}  // namespace perdure

@@ -1,0 +1,98 @@
+// Plush: a write-optimised, log-structured, persistent hash table.
+//
+//   auto words = perdure::Plush<std::string, std::string>::create(pool, "words");
+//   words.upsert("perdure", "to last");
+//   std::string gloss;
+//   if (words.lookup("perdure", gloss)) ...
+//
+// Small records gather in DRAM and move to PM in 256-byte buckets, level by level; a sequential
+// recovery log makes each single operation durable with one persist. Byte-string records live in a
+// payload log and are moved only by its garbage collection. See docs/structures/plush.md for the
+// layout, the persist points and why a crash between any two of them is harmless.
+//
+// Source: Vogel et al., "Plush: A Write-Optimized Persistent Log-Structured Hash-Table",
+// PVLDB 15(11), 2022.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "perdure/index.h"
+#include "perdure/pool.h"
+
+namespace perdure {
+
+namespace index::plush {
+class Core;
+}
+
+// 0 means: choose from the pool's capacity.
+struct PlushOptions {
+  // Entries of the DRAM level and of the first PM level: 2^n, n in 6..24. DRAM use is 272 bytes
+  // for each. Fixed at creation.
+  uint32_t directory_bits = 0;
+  // How many entries of the next level one entry spreads over: 2, 4, 8 or 16. Fixed at creation.
+  uint32_t fanout = 0;
+  // Partitions: independent writers' locks and recovery logs, a power of two, at most 1024 and at
+  // most the directory entries. Fixed at creation.
+  uint32_t partitions = 0;
+  // Recovery-log bytes per byte of DRAM-level records, in percent, 150..10000. Fixed at creation.
+  uint32_t log_percent = 0;
+  // Threads that recover in parallel when opening; 0: one per processor, 8 at most.
+  uint32_t recovery_threads = 0;
+};
+
+// K and V are uint64_t or std::string. Movable. Thread-safe: writers of different partitions run in
+// parallel, lookups take no lock. The pool must outlive the object.
+template <typename K, typename V>
+class Plush {
+ public:
+  using key_type = K;
+  using value_type = V;
+
+  // Makes an empty table under `name`. Errors: kNameExists, kInvalidArgument, kPoolFull, kNoSpace.
+  static Plush create(Pool& pool, const std::string& name, const PlushOptions& options = {});
+  // Opens a table and replays its log. Errors: kNoSuchName, kWrongType, kCorrupt.
+  static Plush open(Pool& pool, const std::string& name, const PlushOptions& options = {});
+
+  Plush(Plush&&) noexcept;
+  Plush& operator=(Plush&&) noexcept;
+  // Closes cleanly: compacts the recovery log so that the next open replays little.
+  ~Plush();
+
+  // Each is atomic and durable on return: one flush of one or two lines and one fence, every 16th
+  // insert of a directory entry moves 16 records (5 lines, 2 fences). Throws kPoolFull or kNoSpace,
+  // having changed nothing; kTooLarge for byte strings over 64 MiB; kReadOnly.
+  bool insert(Argument<K> key, Argument<V> value);
+  bool update(Argument<K> key, Argument<V> value);
+  void upsert(Argument<K> key, Argument<V> value);
+  // Durable on return: one flush and one fence. Needs no free space.
+  bool remove(Argument<K> key);
+  // Lock-free; writes nothing to PM. One filter line per level, then one bucket.
+  bool lookup(Argument<K> key, V& out) const;
+
+  // Moves everything in DRAM to the first PM level, so that the log holds nothing. Durable on
+  // return. Runs beside other operations.
+  void checkpoint();
+
+  // As in AnyIndex.
+  void for_each(const std::function<void(Argument<K>, Argument<V>)>& visit) const;
+  uint64_t check(const std::function<void(const std::string&)>& report) const;
+  void visit_blocks(const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const;
+  std::vector<Statistic> statistics() const;
+
+ private:
+  explicit Plush(std::unique_ptr<index::plush::Core> core);
+  std::unique_ptr<index::plush::Core> core_;
+};
+
+extern template class Plush<uint64_t, uint64_t>;
+extern template class Plush<uint64_t, std::string>;
+extern template class Plush<std::string, uint64_t>;
+extern template class Plush<std::string, std::string>;
+
+}  // namespace perdure

@@ -1,0 +1,152 @@
+// A pool: a file (or anonymous memory) that holds durable structures.
+//
+//   perdure::Pool pool = perdure::Pool::create("/dev/shm/words.pool", {.capacity_bytes = 64 << 20});
+//   auto index = perdure::Plush<std::string, std::string>::create(pool, "words");
+//   index.upsert("perdure", "to last, to go on existing");
+//
+// A pool grows in place from a small file up to its capacity. One process has it open at a time.
+// Opening fails closed: a damaged or foreign file is refused with words, and nothing is modified.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "perdure/error.h"
+
+namespace perdure {
+
+namespace pm {
+class PoolImpl;
+}
+
+// What it takes to make a store durable on a mapping.
+enum class Domain : uint8_t {
+  kPage = 0,  // an ordinary file: msync of whole pages
+  kLine = 1,  // ADR: cache-line flush and fence
+  kByte = 2,  // a store is durable once it is visible (eADR, CXL GPF, or process-crash durability)
+};
+
+// Which crash an operation that returned survives.
+enum class Durability : uint8_t {
+  kBest = 0,     // the strongest the medium gives without a system call per operation
+  kProcess = 1,  // the death of the process
+  kPower = 2,    // loss of power; refused where the medium cannot give it
+};
+
+// What kind of memory a pool is mapped on.
+enum class Medium : uint8_t {
+  kFile = 0,       // page cache over a disk
+  kDax = 1,        // persistent memory, mapped with MAP_SYNC
+  kDaxEadr = 2,    // the same, with the CPU caches inside the persistence domain
+  kTmpfs = 3,      // DRAM that outlives the process
+  kHugetlbfs = 4,  // the same on huge pages
+  kAnonymous = 5,  // private memory: gone with the process
+};
+
+const char* to_string(Domain domain) noexcept;
+const char* to_string(Durability durability) noexcept;
+const char* to_string(Medium medium) noexcept;
+
+// Parses "page", "line" or "byte". Throws Error(kInvalidArgument) on anything else.
+Domain parse_domain(std::string_view text);
+// Parses "best", "process" or "power". Throws Error(kInvalidArgument) on anything else.
+Durability parse_durability(std::string_view text);
+
+struct PoolOptions {
+  // The size the pool may grow to, in bytes; rounded down to 64 KiB. Used by create() only.
+  // Minimum Pool::kMinCapacityBytes, maximum Pool::kMaxCapacityBytes.
+  uint64_t capacity_bytes = uint64_t{1} << 30;
+  // How much the file grows by when it must, in bytes; rounded up to 64 KiB. Blocks are reserved,
+  // so that a full medium is an error of the growing call and never a SIGBUS.
+  uint64_t growth_bytes = uint64_t{4} << 20;
+  // The durability that every operation must have when it returns.
+  Durability durability = Durability::kBest;
+  // Overrides the detected domain (also: environment variable PERDURE_DOMAIN). For tests and
+  // measurements: `line` on /dev/shm runs the very instructions that PM would need. A domain weaker
+  // than what `durability` needs on this medium is refused with kDurability.
+  bool force_domain = false;
+  Domain domain = Domain::kByte;
+  // Maps a private copy: structures open and recover in memory, the file is never written, and
+  // every modification is refused with kReadOnly. Several readers may share a file.
+  bool read_only = false;
+};
+
+// A structure as the root directory names it.
+struct StructureInfo {
+  std::string name;
+  std::string type;        // catalogue name, such as "plush"
+  std::string key_kind;    // "u64" or "bytes"
+  std::string value_kind;  // "u64" or "bytes"
+};
+
+// What is known of an open pool.
+struct PoolInfo {
+  std::string path;
+  std::string uuid;
+  uint32_t format_version;
+  uint64_t capacity_bytes;
+  uint64_t size_bytes;       // bytes that the pool occupies on its medium
+  uint64_t allocated_bytes;  // bytes in allocated blocks
+  uint64_t free_bytes;       // bytes in free blocks below size_bytes
+  uint64_t generation;       // how often the pool has been opened for writing
+  bool clean;                // the last close before this open was clean
+  bool huge_pages;           // the mapping is backed by huge pages
+  bool read_only;
+  Medium medium;
+  Domain domain;          // what the verbs do on this mapping
+  Durability durability;  // what an operation that returned survives: kProcess or kPower
+};
+
+// Owns the mapping. Movable, not copyable. All methods may be called from several threads, except
+// close() and the destructor, which need that no structure of the pool is in use.
+class Pool {
+ public:
+  static constexpr uint64_t kMinCapacityBytes = uint64_t{2} << 20;
+  static constexpr uint64_t kMaxCapacityBytes = uint64_t{1} << 40;
+
+  // Makes a new pool file. Errors: kExists, kPermission, kReadOnly, kCapacity, kNoSpace,
+  // kDurability, kNotFound (the folder), kIo. On error no file is left behind.
+  static Pool create(const std::string& path, const PoolOptions& options = {});
+
+  // Opens a pool file and completes what a crash interrupted. Errors: kNotFound, kNotAFile,
+  // kPermission, kEmpty, kForeign, kTruncated, kCorrupt, kVersion, kLocked, kReadOnly, kDurability.
+  static Pool open(const std::string& path, const PoolOptions& options = {});
+
+  // A pool on private anonymous memory: same code paths, gone with the process.
+  static Pool anonymous(const PoolOptions& options = {});
+
+  Pool(Pool&&) noexcept;
+  Pool& operator=(Pool&&) noexcept;
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+  // Closes the pool as close() does, but swallows errors.
+  ~Pool();
+
+  // Marks the pool as cleanly closed and unmaps it. All structures must have been closed.
+  void close();
+
+  // Makes everything written so far survive a power failure where the medium can (an ordinary
+  // file in durability `process`: one msync of the whole pool). Cost: proportional to dirty pages.
+  void sync();
+
+  PoolInfo info() const;
+  std::vector<StructureInfo> structures() const;
+
+  // Verifies header, root directory and heap. Calls `report` with one sentence for each violated
+  // invariant; returns how many there were. Structures have their own check.
+  uint64_t check(const std::function<void(const std::string&)>& report) const;
+
+  // For structures; not part of the stable interface.
+  pm::PoolImpl& impl() const { return *impl_; }
+
+ private:
+  explicit Pool(std::unique_ptr<pm::PoolImpl> impl);
+  std::unique_ptr<pm::PoolImpl> impl_;
+};
+
+}  // namespace perdure

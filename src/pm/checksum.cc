@@ -1,0 +1,12 @@
+#include "pm/checksum.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+namespace perdure::pm {
+
+uint64_t checksum64(const void* data, size_t bytes, uint64_t seed) {
+  return XXH3_64bits_withSeed(data, bytes, seed);
+}
+
+}  // namespace perdure::pm

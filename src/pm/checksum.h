@@ -1,0 +1,14 @@
+// Checksums of persistent data: xxh3.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace perdure::pm {
+
+uint64_t checksum64(const void* data, size_t bytes, uint64_t seed = 0);
+inline uint32_t checksum32(const void* data, size_t bytes, uint64_t seed = 0) {
+  return static_cast<uint32_t>(checksum64(data, bytes, seed));
+}
+
+}  // namespace perdure::pm

@@ -1,0 +1,677 @@
+#include "pm/heap.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+
+#include <bit>
+#include <cassert>
+#include <cstring>
+
+#include "pm/checksum.h"
+#include "pm/pool_impl.h"
+
+namespace perdure::pm {
+
+namespace {
+
+constexpr std::array<uint32_t, 17> kClassBytes = {64,   128,  192,  256,  384,   512,   768,  1024, 1536,
+                                                  2048, 3072, 4096, 6144, 8192, 12288, 16384, 32768};
+constexpr uint64_t kLargestBlock = kClassBytes.back();
+
+// Blocks that one trip to a size class's lock brings into a lane's cache.
+constexpr size_t refill_blocks(uint32_t block_bytes) {
+  const size_t fit = 8192 / block_bytes;
+  return fit < 1 ? 1 : fit > 32 ? 32 : fit;
+}
+
+thread_local uint32_t preferred_lane = ~0U;
+std::atomic<uint32_t> next_lane{0};
+
+}  // namespace
+
+Heap::Heap(PoolImpl& pool) : pool_(pool), lanes_(std::make_unique<LaneState[]>(kLanes)) {
+  infos_bytes_ = (pool.segments_max() * sizeof(SegmentInfo) + 4095) & ~uint64_t{4095};
+  void* mapped = ::mmap(nullptr, infos_bytes_, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapped == MAP_FAILED) throw std::bad_alloc();
+  infos_ = static_cast<SegmentInfo*>(mapped);
+}
+
+Heap::~Heap() {
+  for (uint64_t i = 0; i < pool_.segments(); ++i) delete[] infos_[i].taken;
+  ::munmap(infos_, infos_bytes_);
+}
+
+int Heap::class_of(uint64_t bytes) {
+  for (int i = 0; i < kClasses; ++i) {
+    if (bytes <= kClassBytes[static_cast<size_t>(i)]) return i;
+  }
+  return -1;
+}
+
+uint64_t Heap::block_bytes(uint64_t bytes) {
+  const int size_class = class_of(bytes);
+  if (size_class >= 0) return kClassBytes[static_cast<size_t>(size_class)];
+  return (bytes + kSegmentBytes - 1) / kSegmentBytes * kSegmentBytes;
+}
+
+uint32_t Heap::blocks_in(int size_class) const {
+  return static_cast<uint32_t>(kSegmentBytes / kClassBytes[static_cast<size_t>(size_class)]);
+}
+
+SegmentDescriptor& Heap::descriptor(uint64_t segment) const {
+  return pool_.descriptors()[segment];
+}
+
+uint64_t Heap::segment_of(uint64_t offset) const {
+  return (offset - pool_.header().data_offset) / kSegmentBytes;
+}
+
+uint64_t Heap::offset_of_segment(uint64_t segment) const {
+  return pool_.header().data_offset + segment * kSegmentBytes;
+}
+
+uint64_t Heap::descriptor_word(SegmentKind kind, int size_class, uint64_t segments,
+                               uint64_t index) const {
+  const uint64_t value = static_cast<uint64_t>(kind) |
+                         static_cast<uint64_t>(size_class & 0xff) << 8 | segments << 16;
+  return seal_word(value, kDescriptorSalt + (index << 16));
+}
+
+bool Heap::parse_word(uint64_t index, SegmentKind& kind, int& size_class,
+                      uint64_t& segments) const {
+  const uint64_t word = load_relaxed(descriptor(index).word);
+  kind = SegmentKind::kFree;
+  size_class = 0;
+  segments = 1;
+  if (word == 0) return true;
+  uint64_t value = 0;
+  if (!unseal_word(word, kDescriptorSalt + (index << 16), value)) return false;
+  kind = static_cast<SegmentKind>(value & 0xff);
+  size_class = static_cast<int>(value >> 8 & 0xff);
+  segments = value >> 16;
+  if (kind == SegmentKind::kSlab) return size_class < kClasses && segments == 1;
+  return kind == SegmentKind::kRun && segments >= 1 && index + segments <= pool_.segments();
+}
+
+Lane& Heap::lane(uint32_t index) const { return pool_.lanes()[index]; }
+
+uint32_t Heap::acquire_lane() {
+  if (preferred_lane == ~0U) preferred_lane = next_lane.fetch_add(1) % kLanes;
+  for (uint32_t i = 0;; ++i) {
+    const uint32_t index = (preferred_lane + i) % kLanes;
+    if (!lanes_[index].busy.test_and_set(std::memory_order_acquire)) return index;
+    if (i % kLanes == kLanes - 1) pool_.pause();
+  }
+}
+
+void Heap::release_lane(uint32_t index) { lanes_[index].busy.clear(std::memory_order_release); }
+
+void Heap::throw_full() const {
+  if (medium_full_.load(std::memory_order_relaxed)) {
+    throw Error(ErrorCode::kNoSpace,
+                fmt::format("{}: the pool must grow, but its medium has no space left; nothing was "
+                            "changed: free space there, or delete records",
+                            pool_.mapping().path()));
+  }
+  throw Error(ErrorCode::kPoolFull,
+              fmt::format("{}: the pool is full at its capacity of {} bytes; nothing was changed: "
+                          "delete records, or load them into a pool made with a larger capacity",
+                          pool_.mapping().path(), pool_.header().capacity_bytes));
+}
+
+// ---- blocks of slabs
+
+uint64_t Heap::take_block(uint32_t lane, int size_class, bool reclaim) {
+  auto& cache = lanes_[lane].cache[static_cast<size_t>(size_class)];
+  if (cache.empty() && !refill(lane, size_class, reclaim)) {
+    // Blocks that idle lanes hold may be all there is.
+    return_caches(lane, size_class);
+    if (!refill(lane, size_class, reclaim)) throw_full();
+  }
+  const uint64_t block = cache.back();
+  cache.pop_back();
+  return block;
+}
+
+bool Heap::refill(uint32_t lane, int size_class, bool reclaim) {
+  SizeClass& state = classes_[static_cast<size_t>(size_class)];
+  auto& cache = lanes_[lane].cache[static_cast<size_t>(size_class)];
+  const size_t wanted = refill_blocks(kClassBytes[static_cast<size_t>(size_class)]);
+  const std::lock_guard lock(state.mutex);
+  find_free_blocks(state, size_class, wanted, reclaim);
+  uint64_t allowed = state.free_blocks;
+  if (!reclaim) allowed = allowed > kReserveBlocks ? allowed - kReserveBlocks : 0;
+  size_t count = wanted < allowed ? wanted : static_cast<size_t>(allowed);
+  while (count > 0 && !state.partial.empty()) {
+    const uint32_t segment = state.partial.back();
+    const size_t before = cache.size();
+    take_from_segment(segment, size_class, count, cache);
+    count -= cache.size() - before;
+    if (infos_[segment].free_blocks == 0) {
+      infos_[segment].listed = false;
+      state.partial.pop_back();
+    }
+  }
+  return !cache.empty();
+}
+
+void Heap::find_free_blocks(SizeClass& state, int size_class, size_t wanted, bool reclaim) {
+  while (state.free_blocks < wanted + kReserveBlocks && !state.unscanned.empty()) {
+    const uint32_t segment = state.unscanned.back();
+    state.unscanned.pop_back();
+    scan_segment(segment);
+  }
+  uint64_t segment = 0;
+  if (state.free_blocks >= wanted + kReserveBlocks || !take_segments(1, reclaim, segment)) return;
+  SegmentDescriptor& fresh = descriptor(segment);
+  std::memset(fresh.bitmap, 0, sizeof fresh.bitmap);
+  pool_.memory().persist(fresh.bitmap, sizeof fresh.bitmap);  // before the word that reveals it
+  store_release(fresh.word, descriptor_word(SegmentKind::kSlab, size_class, 1, segment));
+  pool_.memory().persist(&fresh.word, sizeof fresh.word);
+  infos_[segment].kind = SegmentKind::kSlab;
+  infos_[segment].size_class = static_cast<uint8_t>(size_class);
+  scan_segment(static_cast<uint32_t>(segment));
+}
+
+void Heap::scan_segment(uint32_t segment) {
+  SegmentInfo& info = infos_[segment];
+  SizeClass& state = classes_[info.size_class];
+  if (info.taken != nullptr) return;
+  const uint32_t blocks = blocks_in(info.size_class);
+  const uint32_t words = (blocks + 63) / 64;
+  info.taken = new uint64_t[words];
+  info.free_blocks = 0;
+  for (uint32_t i = 0; i < words; ++i) {
+    info.taken[i] = load_relaxed(descriptor(segment).bitmap[i]);
+    if (i == words - 1 && blocks % 64 != 0) info.taken[i] |= ~uint64_t{0} << (blocks % 64);
+    info.free_blocks += static_cast<uint32_t>(std::popcount(~info.taken[i]));
+  }
+  state.free_blocks += info.free_blocks;
+  if (info.free_blocks > 0 && !info.listed) {
+    info.listed = true;
+    state.partial.push_back(segment);
+  }
+}
+
+void Heap::take_from_segment(uint32_t segment, int size_class, size_t wanted,
+                             std::vector<uint64_t>& out) {
+  SegmentInfo& info = infos_[segment];
+  const uint64_t block_bytes = kClassBytes[static_cast<size_t>(size_class)];
+  const uint32_t words = (blocks_in(size_class) + 63) / 64;
+  for (uint32_t i = 0; i < words && wanted > 0; ++i) {
+    while (~info.taken[i] != 0 && wanted > 0) {
+      const int bit = std::countr_zero(~info.taken[i]);
+      info.taken[i] |= uint64_t{1} << bit;
+      --info.free_blocks;
+      --classes_[static_cast<size_t>(size_class)].free_blocks;
+      --wanted;
+      out.push_back(offset_of_segment(segment) +
+                    (i * 64 + static_cast<uint32_t>(bit)) * block_bytes);
+    }
+  }
+}
+
+void Heap::release_block(uint64_t offset, int size_class) {
+  SizeClass& state = classes_[static_cast<size_t>(size_class)];
+  const auto segment = static_cast<uint32_t>(segment_of(offset));
+  const std::lock_guard lock(state.mutex);
+  SegmentInfo& info = infos_[segment];
+  if (info.taken == nullptr) scan_segment(segment);
+  const uint64_t block = (offset - offset_of_segment(segment)) /
+                         kClassBytes[static_cast<size_t>(size_class)];
+  const uint64_t bit = uint64_t{1} << (block % 64);
+  if ((info.taken[block / 64] & bit) != 0) {  // a scan just now may have seen it free already
+    info.taken[block / 64] &= ~bit;
+    ++info.free_blocks;
+    ++state.free_blocks;
+  }
+  if (info.free_blocks == blocks_in(size_class) &&
+      state.free_blocks >= info.free_blocks + 2 * kReserveBlocks) {
+    // Empty, and not needed here: any other class may have it.
+    std::erase(state.partial, segment);
+    state.free_blocks -= info.free_blocks;
+    delete[] info.taken;
+    info = SegmentInfo{};
+    store_release(descriptor(segment).word, uint64_t{0});
+    pool_.memory().persist(&descriptor(segment).word, sizeof(uint64_t));
+    release_segments(segment, 1);
+  } else if (!info.listed) {
+    info.listed = true;
+    state.partial.push_back(segment);
+  }
+}
+
+void Heap::return_caches(uint32_t own_lane, int size_class) {
+  for (uint32_t i = 0; i < kLanes; ++i) {
+    if (i == own_lane || lanes_[i].busy.test_and_set(std::memory_order_acquire)) continue;
+    auto& cache = lanes_[i].cache[static_cast<size_t>(size_class)];
+    for (const uint64_t block : cache) release_block(block, size_class);
+    cache.clear();
+    release_lane(i);
+  }
+}
+
+// ---- segments
+
+bool Heap::take_segments(uint64_t count, bool reclaim, uint64_t& first) {
+  const std::lock_guard lock(segments_mutex_);
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    const bool enough = reclaim || free_segments_ >= count + kReserveSegments;
+    for (auto run = free_runs_.begin(); enough && run != free_runs_.end(); ++run) {
+      if (run->second < count) continue;
+      first = run->first;
+      const uint64_t rest = run->second - count;
+      free_runs_.erase(run);
+      if (rest > 0) free_runs_.emplace(first + count, rest);
+      free_segments_ -= count;
+      return true;
+    }
+    if (!grow(count + kReserveSegments)) return false;
+  }
+  return false;
+}
+
+void Heap::release_segments(uint64_t first, uint64_t count) {
+  const std::lock_guard lock(segments_mutex_);
+  free_segments_ += count;
+  auto next = free_runs_.lower_bound(first);
+  if (next != free_runs_.end() && first + count == next->first) {
+    count += next->second;
+    next = free_runs_.erase(next);
+  }
+  if (next != free_runs_.begin()) {
+    const auto previous = std::prev(next);
+    if (previous->first + previous->second == first) {
+      previous->second += count;
+      return;
+    }
+  }
+  free_runs_.emplace(first, count);
+}
+
+bool Heap::grow(uint64_t segments) {
+  const uint64_t before = pool_.segments();
+  // Free space at the end counts: a run may begin there.
+  uint64_t tail = 0;
+  if (!free_runs_.empty()) {
+    const auto last = std::prev(free_runs_.end());
+    if (last->first + last->second == before) tail = last->second;
+  }
+  const uint64_t needed = segments > tail ? segments - tail : 1;
+  try {
+    pool_.grow(needed);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kNoSpace && error.code() != ErrorCode::kPoolFull) throw;
+    medium_full_.store(error.code() == ErrorCode::kNoSpace, std::memory_order_relaxed);
+    return false;
+  }
+  const uint64_t added = pool_.segments() - before;
+  free_segments_ += added;
+  if (tail > 0) {
+    std::prev(free_runs_.end())->second += added;
+  } else {
+    free_runs_.emplace(before, added);
+  }
+  return true;
+}
+
+// ---- what a crash left
+
+bool Heap::link_leads_to(const Intent& intent) const {
+  const uint64_t block = intent.block & ~uint64_t{kIntentMask};
+  if ((intent.block & kLinkIsUnit) != 0) {
+    return uint64_t{load_acquire(*pool_.at<uint32_t>(intent.link))} * kBlockBytes == block;
+  }
+  return load_acquire(*pool_.at<uint64_t>(intent.link)) == block;
+}
+
+void Heap::set_allocated(uint64_t block, bool run, bool allocated) {
+  const uint64_t segment = segment_of(block);
+  SegmentDescriptor& entry = descriptor(segment);
+  if (run) {
+    const uint64_t word =
+        allocated ? descriptor_word(SegmentKind::kRun, 0, entry.pending_run_segments, segment) : 0;
+    store_release(entry.word, word);
+    pool_.memory().flush(&entry.word, sizeof entry.word);
+    return;
+  }
+  SegmentKind kind = SegmentKind::kFree;
+  int size_class = 0;
+  uint64_t segments = 0;
+  const bool sound = parse_word(segment, kind, size_class, segments);
+  assert(sound && kind == SegmentKind::kSlab);
+  if (!sound || kind != SegmentKind::kSlab) return;
+  const uint64_t index = (block - offset_of_segment(segment)) /
+                         kClassBytes[static_cast<size_t>(size_class)];
+  uint64_t& word = entry.bitmap[index / 64];
+  const uint64_t bit = uint64_t{1} << (index % 64);
+  if (allocated) {
+    std::atomic_ref(word).fetch_or(bit, std::memory_order_acq_rel);
+  } else {
+    std::atomic_ref(word).fetch_and(~bit, std::memory_order_acq_rel);
+  }
+  pool_.memory().flush(&word, sizeof word);
+}
+
+void Heap::resolve_intent(const Intent& intent) {
+  set_allocated(intent.block & ~uint64_t{kIntentMask}, (intent.block & kBlockIsRun) != 0,
+                link_leads_to(intent));
+}
+
+void Heap::apply_redo(Lane& lane, uint64_t bytes) {
+  for (uint64_t at = 0; at < bytes;) {
+    uint64_t target = 0;
+    uint64_t length = 0;
+    std::memcpy(&target, lane.redo + at, 8);
+    std::memcpy(&length, lane.redo + at + 8, 8);
+    at += 16;
+    auto* to = pool_.at<uint64_t>(target);
+    // Word by word and forwards: readers in other threads see whole words.
+    for (uint64_t i = 0; i < length / 8; ++i) {
+      uint64_t word = 0;
+      std::memcpy(&word, lane.redo + at + i * 8, 8);
+      store_release(to[i], word);
+    }
+    pool_.memory().flush(to, length);
+    at += length;
+  }
+}
+
+void Heap::require_sound(const Intent& intent) const {
+  const uint64_t end = offset_of_segment(pool_.segments());
+  const uint64_t block = intent.block & ~uint64_t{kIntentMask};
+  if (intent.link < end && block >= pool_.header().data_offset && block < end) return;
+  throw Error(ErrorCode::kCorrupt,
+              fmt::format("{}: an allocation intent points outside the pool; the file was altered "
+                          "from outside: restore it from a backup",
+                          pool_.mapping().path()));
+}
+
+void Heap::recover_lane(Lane& lane) {
+  const Memory& memory = pool_.memory();
+  if (lane.armed != 0) {
+    const uint64_t bytes = lane.armed & 0xffffffff;
+    if (bytes > kRedoBytes || checksum32(lane.redo, bytes) != lane.armed >> 32) {
+      throw Error(ErrorCode::kCorrupt,
+                  fmt::format("{}: the micro-log of an interrupted change is damaged; the file was "
+                              "altered from outside: restore it from a backup",
+                              pool_.mapping().path()));
+    }
+    apply_redo(lane, bytes);
+    memory.fence();  // the bytes, before the record that could replace them again
+    lane.armed = 0;
+    memory.persist(&lane.armed, sizeof lane.armed);
+  }
+  bool any = false;
+  for (const Intent& intent : lane.intents) {
+    if (intent.link == 0) continue;
+    require_sound(intent);
+    resolve_intent(intent);
+    any = true;
+  }
+  if (!any) return;
+  memory.fence();  // allocation state, before the intents that would decide it again
+  for (Intent& intent : lane.intents) intent.link = 0;
+  memory.persist(lane.intents, sizeof lane.intents);
+}
+
+void Heap::recover() {
+  for (uint32_t i = 0; i < kLanes; ++i) recover_lane(lane(i));
+  uint64_t free_from = 0;
+  uint64_t free_length = 0;
+  const auto close_run = [&] {
+    if (free_length > 0) free_runs_.emplace(free_from, free_length);
+    free_segments_ += free_length;
+    free_length = 0;
+  };
+  for (uint64_t i = 0; i < pool_.segments();) {
+    SegmentKind kind = SegmentKind::kFree;
+    int size_class = 0;
+    uint64_t segments = 1;
+    if (!parse_word(i, kind, size_class, segments)) {
+      throw Error(ErrorCode::kCorrupt,
+                  fmt::format("{}: the descriptor of segment {} is damaged; run `perdure pool "
+                              "check` and restore the file from a backup",
+                              pool_.mapping().path(), i));
+    }
+    infos_[i].kind = kind;
+    infos_[i].size_class = static_cast<uint8_t>(size_class);
+    if (kind == SegmentKind::kFree) {
+      if (free_length++ == 0) free_from = i;
+    } else {
+      close_run();
+    }
+    if (kind == SegmentKind::kSlab) {
+      classes_[static_cast<size_t>(size_class)].unscanned.push_back(static_cast<uint32_t>(i));
+    }
+    i += segments;
+  }
+  close_run();
+}
+
+// ---- inspection
+
+Heap::Usage Heap::usage() const {
+  Usage usage;
+  const uint64_t total = pool_.segments() * kSegmentBytes;
+  for (uint64_t i = 0; i < pool_.segments();) {
+    SegmentKind kind = SegmentKind::kFree;
+    int size_class = 0;
+    uint64_t segments = 1;
+    if (!parse_word(i, kind, size_class, segments)) segments = 1;
+    if (kind == SegmentKind::kRun) usage.allocated_bytes += segments * kSegmentBytes;
+    if (kind == SegmentKind::kSlab) {
+      uint64_t blocks = 0;
+      for (const uint64_t& word : descriptor(i).bitmap) {
+        blocks += static_cast<uint64_t>(std::popcount(load_relaxed(word)));
+      }
+      usage.allocated_bytes += blocks * kClassBytes[static_cast<size_t>(size_class)];
+    }
+    i += segments;
+  }
+  usage.free_bytes = total - usage.allocated_bytes;
+  return usage;
+}
+
+bool Heap::is_allocated(uint64_t offset, uint64_t bytes) const {
+  if (offset < pool_.header().data_offset || offset >= offset_of_segment(pool_.segments())) {
+    return false;
+  }
+  const uint64_t segment = segment_of(offset);
+  SegmentKind kind = SegmentKind::kFree;
+  int size_class = 0;
+  uint64_t segments = 1;
+  if (!parse_word(segment, kind, size_class, segments)) return false;
+  const uint64_t within = offset - offset_of_segment(segment);
+  if (kind == SegmentKind::kRun) {
+    return within == 0 && block_bytes(bytes) == segments * kSegmentBytes;
+  }
+  if (kind != SegmentKind::kSlab) return false;
+  const uint64_t size = kClassBytes[static_cast<size_t>(size_class)];
+  if (within % size != 0 || block_bytes(bytes) != size) return false;
+  const uint64_t index = within / size;
+  return (load_relaxed(descriptor(segment).bitmap[index / 64]) >> (index % 64) & 1) != 0;
+}
+
+uint64_t Heap::check(const std::function<void(const std::string&)>& report) const {
+  uint64_t found = 0;
+  const auto fail = [&](const std::string& text) { report(text), ++found; };
+  for (uint64_t i = 0; i < pool_.segments();) {
+    SegmentKind kind = SegmentKind::kFree;
+    int size_class = 0;
+    uint64_t segments = 1;
+    if (!parse_word(i, kind, size_class, segments)) {
+      fail(fmt::format("heap: the descriptor of segment {} is damaged", i));
+      segments = 1;
+    } else if (kind == SegmentKind::kSlab) {
+      const uint32_t blocks = blocks_in(size_class);
+      for (uint32_t bit = blocks; bit < 1024; ++bit) {
+        if ((descriptor(i).bitmap[bit / 64] >> (bit % 64) & 1) == 0) continue;
+        fail(fmt::format("heap: segment {} marks block {} of {} as allocated", i, bit, blocks));
+        break;
+      }
+    } else if (kind == SegmentKind::kRun) {
+      for (uint64_t tail = i + 1; tail < i + segments; ++tail) {
+        if (descriptor(tail).word == 0) continue;
+        fail(fmt::format("heap: segment {} is inside the run at segment {}, but in use itself",
+                         tail, i));
+      }
+    }
+    i += segments;
+  }
+  return found;
+}
+
+// ---- transactions
+
+Heap::Txn::Txn(Heap& heap, bool reclaim)
+    : heap_(heap), lane_(heap.acquire_lane()), reclaim_(reclaim) {}
+
+Heap::Txn::~Txn() {
+  if (!finished_) {
+    if (prepared_) {
+      // An error between prepare() and finish(): decide as recovery would.
+      try {
+        heap_.recover_lane(heap_.lane(lane_));
+      } catch (const Error&) {  // the medium fails; opening the pool again decides
+        heap_.release_lane(lane_);
+        return;
+      }
+    }
+    for (uint32_t i = 0; i < allocations_; ++i) {
+      const Allocation& one = allocated_[i];
+      if (heap_.is_allocated(one.block, one.size_class < 0 ? one.segments * kSegmentBytes
+                                                           : kClassBytes[static_cast<size_t>(
+                                                                 one.size_class)])) {
+        continue;
+      }
+      if (one.size_class < 0) {
+        heap_.release_segments(heap_.segment_of(one.block), one.segments);
+      } else {
+        heap_.release_block(one.block, one.size_class);
+      }
+    }
+  }
+  heap_.release_lane(lane_);
+}
+
+uint64_t Heap::Txn::allocate(uint64_t bytes) {
+  assert(allocations_ < kIntentsPerLane);
+  Allocation one{};
+  one.size_class = class_of(bytes);
+  if (one.size_class >= 0) {
+    one.block = heap_.take_block(lane_, one.size_class, reclaim_);
+  } else {
+    one.segments = block_bytes(bytes) / kSegmentBytes;
+    uint64_t first = 0;
+    if (!heap_.take_segments(one.segments, reclaim_, first)) heap_.throw_full();
+    one.block = heap_.offset_of_segment(first);
+  }
+  allocated_[allocations_++] = one;
+  return one.block;
+}
+
+bool Heap::Txn::is_run(uint64_t block) const {
+  for (uint32_t i = 0; i < allocations_; ++i) {
+    if (allocated_[i].block == block) return allocated_[i].size_class < 0;
+  }
+  SegmentKind kind = SegmentKind::kFree;
+  int size_class = 0;
+  uint64_t segments = 0;
+  const bool sound = heap_.parse_word(heap_.segment_of(block), kind, size_class, segments);
+  assert(sound && kind != SegmentKind::kFree);
+  return sound && kind == SegmentKind::kRun;
+}
+
+void Heap::Txn::add_intent(uint64_t block, const void* link, Link form) {
+  assert(intents_ < kIntentsPerLane && !prepared_);
+  Intent& intent = heap_.lane(lane_).intents[intents_++];
+  // In one line stores persist in order: never a new link beside an old block.
+  intent.block = block;
+  if (form == Link::kUnit) intent.block |= kLinkIsUnit;
+  if (is_run(block)) intent.block |= kBlockIsRun;
+  store_release(intent.link, heap_.pool_.offset_of(link));
+}
+
+void Heap::Txn::will_link(uint64_t block, const void* link, Link form) {
+  for (uint32_t i = 0; i < allocations_; ++i) {
+    if (allocated_[i].block != block || allocated_[i].size_class >= 0) continue;
+    SegmentDescriptor& entry = heap_.descriptor(heap_.segment_of(block));
+    entry.pending_run_segments = allocated_[i].segments;
+    // Before the intent that relies on it; runs are rare enough for a fence of their own.
+    heap_.pool_.memory().persist(&entry.pending_run_segments, sizeof(uint64_t));
+  }
+  add_intent(block, link, form);
+}
+
+void Heap::Txn::will_unlink(uint64_t block, const void* link, Link form) {
+  add_intent(block, link, form);
+  freed_[frees_++] = block;
+}
+
+void Heap::Txn::redo(void* target, const void* image, uint32_t bytes) {
+  assert(bytes % 8 == 0 && redo_bytes_ + 16 + bytes <= kRedoBytes && !prepared_);
+  uint8_t* to = heap_.lane(lane_).redo + redo_bytes_;
+  const uint64_t offset = heap_.pool_.offset_of(target);
+  const uint64_t length = bytes;
+  std::memcpy(to, &offset, 8);
+  std::memcpy(to + 8, &length, 8);
+  std::memcpy(to + 16, image, bytes);
+  redo_bytes_ += 16 + bytes;
+}
+
+void Heap::Txn::prepare() {
+  prepared_ = true;
+  const Lane& own = heap_.lane(lane_);
+  const Memory& memory = heap_.pool_.memory();
+  if (intents_ > 0) memory.flush(own.intents, intents_ * sizeof(Intent));
+  if (redo_bytes_ > 0) memory.flush(own.redo, redo_bytes_);
+}
+
+void Heap::Txn::apply() {
+  assert(prepared_ && redo_bytes_ > 0);
+  Lane& own = heap_.lane(lane_);
+  const Memory& memory = heap_.pool_.memory();
+  own.armed = uint64_t{checksum32(own.redo, redo_bytes_)} << 32 | redo_bytes_;
+  memory.persist(&own.armed, sizeof own.armed);  // from here on the change happens
+  heap_.apply_redo(own, redo_bytes_);
+  memory.fence();
+}
+
+void Heap::Txn::settle() {
+  const Lane& own = heap_.lane(lane_);
+  for (uint32_t i = 0; i < intents_; ++i) heap_.resolve_intent(own.intents[i]);
+}
+
+void Heap::Txn::finish() {
+  Lane& own = heap_.lane(lane_);
+  const Memory& memory = heap_.pool_.memory();
+  for (uint32_t i = 0; i < intents_; ++i) own.intents[i].link = 0;
+  if (intents_ > 0) memory.flush(own.intents, intents_ * sizeof(Intent));
+  if (own.armed != 0) {
+    own.armed = 0;
+    memory.flush(&own.armed, sizeof own.armed);
+  }
+  // Before a block is handed out again, whose new owner this intent would not know.
+  memory.fence();
+  for (uint32_t i = 0; i < frees_; ++i) {
+    const uint64_t segment = heap_.segment_of(freed_[i]);
+    const SegmentInfo& info = heap_.infos_[segment];
+    if (info.kind == SegmentKind::kSlab) {
+      heap_.release_block(freed_[i], info.size_class);
+    } else {
+      const uint64_t segments = heap_.descriptor(segment).pending_run_segments;
+      heap_.infos_[segment] = SegmentInfo{};
+      heap_.release_segments(segment, segments);
+    }
+  }
+  for (uint32_t i = 0; i < allocations_; ++i) {
+    if (allocated_[i].size_class < 0) {
+      heap_.infos_[heap_.segment_of(allocated_[i].block)].kind = SegmentKind::kRun;
+    }
+  }
+  finished_ = true;
+}
+
+}  // namespace perdure::pm

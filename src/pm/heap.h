@@ -1,0 +1,206 @@
+// Allocation that cannot leak across a crash.
+//
+//   Heap::Txn txn(heap);
+//   uint64_t node = txn.allocate(256);            // volatile: a crash forgets it
+//   ...write the node, flush it...
+//   txn.will_link(node, &parent->child, Link::kOffset);
+//   txn.prepare();                                // "allocated exactly if parent->child leads to it"
+//   memory.fence();                               // node and intent are durable
+//   store_release(parent->child, node); memory.flush(&parent->child, 8);
+//   txn.settle();                                 // the bitmap follows the link
+//   memory.fence();
+//   txn.finish();                                 // the intent is done with
+//
+// A block belongs to the heap until the one atomic store that links it, and again from the store
+// that unlinks it. At every instant in between an intent in PM says which word decides, so that
+// recovery looks at that word and at nothing else: no scan of live data, no garbage collection.
+// Cost: one flush for each four intents, one for each bitmap word, and one extra fence, shared by
+// all blocks of the transaction. Blocks are handed out from DRAM caches that are filled in groups.
+//
+// A Txn may also carry redo records: bytes that replace others atomically (a micro-log).
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "pm/layout.h"
+#include "pm/memory.h"
+
+namespace perdure::pm {
+
+class PoolImpl;
+
+// How a word in PM leads to a block.
+enum class Link : uint8_t {
+  kOffset = 0,  // 8 bytes: the block's offset
+  kUnit = 1,    // 4 bytes: the block's offset / 256
+};
+
+class Heap {
+ public:
+  class Txn;
+
+  explicit Heap(PoolImpl& pool);
+  ~Heap();
+  Heap(const Heap&) = delete;
+  Heap& operator=(const Heap&) = delete;
+
+  // Finishes or undoes what a crash interrupted, then builds the volatile state from the segment
+  // descriptors: one line read for each 64 KiB of pool.
+  void recover();
+
+  // Bytes of a block that `bytes` are allocated from.
+  static uint64_t block_bytes(uint64_t bytes);
+
+  // Bytes in allocated blocks, and in free segments and blocks of the pool as large as it is now.
+  // Cost: reads all descriptors.
+  struct Usage {
+    uint64_t allocated_bytes = 0;
+    uint64_t free_bytes = 0;
+  };
+  Usage usage() const;
+
+  // Whether [offset, offset + bytes) is an allocated block of that size.
+  bool is_allocated(uint64_t offset, uint64_t bytes) const;
+
+  uint64_t check(const std::function<void(const std::string&)>& report) const;
+
+ private:
+  struct SegmentInfo {
+    uint64_t* taken;  // slabs: blocks that are allocated or in a cache; null until scanned
+    uint32_t free_blocks;
+    SegmentKind kind;
+    uint8_t size_class;
+    bool listed;  // in its class's `partial`
+  };
+
+  static constexpr int kClasses = 17;
+  static constexpr uint32_t kReserveBlocks = 64;   // of each class, for transactions that reclaim
+  static constexpr uint32_t kReserveSegments = 2;  // likewise
+
+  struct alignas(64) SizeClass {
+    std::mutex mutex;
+    std::vector<uint32_t> partial;    // scanned segments with free blocks
+    std::vector<uint32_t> unscanned;  // segments found when opening; nobody looked inside yet
+    uint64_t free_blocks = 0;         // in scanned segments
+  };
+
+  struct alignas(64) LaneState {
+    std::atomic_flag busy;
+    std::array<std::vector<uint64_t>, kClasses> cache;
+  };
+
+  friend class Txn;
+
+  static int class_of(uint64_t bytes);  // -1: a run of segments
+  uint32_t blocks_in(int size_class) const;
+  SegmentDescriptor& descriptor(uint64_t segment) const;
+  uint64_t segment_of(uint64_t offset) const;
+  uint64_t offset_of_segment(uint64_t segment) const;
+  uint64_t descriptor_word(SegmentKind kind, int size_class, uint64_t segments,
+                           uint64_t index) const;
+  bool parse_word(uint64_t index, SegmentKind& kind, int& size_class, uint64_t& segments) const;
+
+  uint32_t acquire_lane();
+  void release_lane(uint32_t lane);
+  Lane& lane(uint32_t index) const;
+
+  // A free block of the class, through the lane's cache. Throws kPoolFull, kNoSpace.
+  uint64_t take_block(uint32_t lane, int size_class, bool reclaim);
+  bool refill(uint32_t lane, int size_class, bool reclaim);
+  void find_free_blocks(SizeClass& state, int size_class, size_t wanted, bool reclaim);
+  void take_from_segment(uint32_t segment, int size_class, size_t wanted,
+                         std::vector<uint64_t>& out);
+  void scan_segment(uint32_t segment);
+  void release_block(uint64_t offset, int size_class);
+  void return_caches(uint32_t own_lane, int size_class);
+
+  // `count` adjacent free segments, growing the pool if need be. Returns false if there are none.
+  bool take_segments(uint64_t count, bool reclaim, uint64_t& first);
+  void release_segments(uint64_t first, uint64_t count);
+  bool grow(uint64_t segments);
+
+  void recover_lane(Lane& lane);
+  void apply_redo(Lane& lane, uint64_t bytes);
+  void resolve_intent(const Intent& intent);
+  bool link_leads_to(const Intent& intent) const;
+  void require_sound(const Intent& intent) const;
+  void set_allocated(uint64_t block, bool run, bool allocated);
+  [[noreturn]] void throw_full() const;
+
+  PoolImpl& pool_;
+  SegmentInfo* infos_ = nullptr;  // one for each segment of the capacity; pages appear on use
+  uint64_t infos_bytes_ = 0;
+  std::array<SizeClass, kClasses> classes_;
+  std::unique_ptr<LaneState[]> lanes_;
+  std::mutex segments_mutex_;
+  std::map<uint64_t, uint64_t> free_runs_;  // first segment -> length
+  uint64_t free_segments_ = 0;
+  std::atomic<bool> medium_full_{false};
+};
+
+// A group of allocations and frees that a crash either completes or undoes, each by its own link.
+// Use by one thread. Destroyed without finish(), it gives back what it allocated.
+class Heap::Txn {
+ public:
+  // `reclaim`: this transaction will free more than it takes, and may use the heap's reserve.
+  explicit Txn(Heap& heap, bool reclaim = false);
+  ~Txn();
+  Txn(const Txn&) = delete;
+  Txn& operator=(const Txn&) = delete;
+
+  // Reserves a block of at least `bytes`; its content is undefined. Throws kPoolFull, kNoSpace.
+  uint64_t allocate(uint64_t bytes);
+
+  // `link`, a word in the pool, is about to lead to the block, or to lead away from it.
+  void will_link(uint64_t block, const void* link, Link form);
+  void will_unlink(uint64_t block, const void* link, Link form);
+
+  // `bytes` (a multiple of 8) at `target` are to be replaced by those at `image`, atomically with
+  // all other redo records of the transaction. At most kRedoBytes - 16 in all.
+  void redo(void* target, const void* image, uint32_t bytes);
+
+  // Flushes intents and redo records. A fence must follow before the first link is stored.
+  void prepare();
+
+  // With redo records: makes them certain, then applies them. Needs that prepare() was fenced.
+  // Durable on return, two fences.
+  void apply();
+
+  // Brings the allocation state in line with the links, which have been stored and flushed.
+  void settle();
+
+  // Needs that links and settle() are fenced. Durable on return; one fence.
+  void finish();
+
+ private:
+  struct Allocation {
+    uint64_t block;
+    uint64_t segments;  // of a run; 0 for a block of a slab
+    int size_class;
+  };
+
+  void add_intent(uint64_t block, const void* link, Link form);
+  bool is_run(uint64_t block) const;
+
+  Heap& heap_;
+  uint32_t lane_;
+  bool reclaim_;
+  bool prepared_ = false;
+  bool finished_ = false;
+  uint32_t intents_ = 0;
+  uint32_t allocations_ = 0;
+  uint32_t frees_ = 0;
+  uint32_t redo_bytes_ = 0;
+  std::array<Allocation, kIntentsPerLane> allocated_;
+  std::array<uint64_t, kIntentsPerLane> freed_;
+};
+
+}  // namespace perdure::pm

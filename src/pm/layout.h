@@ -1,0 +1,109 @@
+// The bytes of a pool file that are not a structure's. docs/pool-format.md draws them.
+//
+//   0              header, one page
+//   4 KiB          root directory, 256 entries of 256 bytes
+//   68 KiB         lanes, 32 of 2 KiB: what an interrupted change needs to be finished or undone
+//   132 KiB        segment descriptors, 256 bytes for each 64 KiB of capacity (a hole in the file
+//                  where the pool has not grown to)
+//   data_offset    segments of 64 KiB
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace perdure::pm {
+
+inline constexpr char kMagic[8] = {'P', 'E', 'R', 'D', 'U', 'R', 'E', '\n'};
+inline constexpr uint64_t kSegmentBytes = 64 << 10;
+inline constexpr uint64_t kHeaderBytes = 4096;
+
+// The immutable part is sealed by a checksum. What changes while the pool lives are two single
+// words, each written with one atomic store and each with its own check bits, so that no crash
+// tears them and no flipped bit passes.
+struct alignas(256) PoolHeader {
+  char magic[8];
+  uint32_t format_version;
+  uint32_t header_bytes;
+  uint64_t layout_hash;  // of the sizes that the format depends on
+  uint8_t uuid[16];
+  uint64_t capacity_bytes;
+  uint64_t growth_bytes;
+  uint64_t directory_offset;
+  uint64_t lanes_offset;
+  uint64_t descriptors_offset;
+  uint64_t data_offset;
+  uint64_t created_unix_s;
+  uint64_t reserved[19];
+  uint64_t checksum;  // xxh3 of all bytes before
+  alignas(64) uint64_t segments_word;    // checked: segments in use, from data_offset
+  alignas(64) uint64_t generation_word;  // checked: generation * 2 + clean
+};
+static_assert(offsetof(PoolHeader, checksum) == 248 &&
+              offsetof(PoolHeader, segments_word) == 256 &&
+              offsetof(PoolHeader, generation_word) == 320 && sizeof(PoolHeader) == 512);
+
+// A word of 48 bits with 16 check bits. `salt` tells words of different meaning apart.
+uint64_t seal_word(uint64_t value, uint64_t salt);
+// Returns false if the check bits do not fit.
+bool unseal_word(uint64_t word, uint64_t salt, uint64_t& value);
+
+inline constexpr uint64_t kSegmentsSalt = 0x5e65;
+inline constexpr uint64_t kGenerationSalt = 0x6e4e;
+inline constexpr uint64_t kDescriptorSalt = 0xde5c;
+
+inline constexpr uint32_t kDirectoryEntries = 256;
+inline constexpr size_t kNameBytesMax = 95;
+
+// A structure by name. Written whole by a lane's redo record, so it is there wholly or not at all.
+struct DirectoryEntry {
+  char name[96];  // NUL-terminated
+  char type[32];  // NUL-terminated
+  uint8_t key_kind;
+  uint8_t value_kind;
+  uint8_t reserved8[6];
+  uint64_t root;  // offset of the structure's root block
+  uint64_t reserved[12];
+  uint64_t checksum;  // xxh3 of all bytes before
+  uint64_t in_use;    // 1, or 0 for a free entry
+};
+static_assert(sizeof(DirectoryEntry) == 256 && offsetof(DirectoryEntry, root) == 136);
+
+enum class SegmentKind : uint8_t { kFree = 0, kSlab = 1, kRun = 2 };
+
+// What a segment holds. `word` is checked and packs kind (bits 0-7), size class (8-15) and, for the
+// first segment of a run, the run's length in segments (16-47). All segments of a run but the first
+// have word 0, as free ones have.
+struct alignas(256) SegmentDescriptor {
+  uint64_t word;
+  uint64_t pending_run_segments;  // length of a run that an intent is about
+  uint64_t reserved[6];
+  uint64_t bitmap[16];  // slabs: one bit for each block, set while allocated
+  uint64_t reserved2[8];
+};
+static_assert(sizeof(SegmentDescriptor) == 256 && offsetof(SegmentDescriptor, bitmap) == 64);
+
+inline constexpr uint32_t kLanes = 32;
+inline constexpr uint32_t kIntentsPerLane = 60;
+inline constexpr uint32_t kRedoBytes = 1024;
+
+// "This block is allocated exactly if the word at `link` leads to it." Link 0: no intent.
+struct Intent {
+  uint64_t block;  // offset; the low bits hold IntentFlags
+  uint64_t link;   // offset of the word
+};
+
+enum IntentFlags : uint64_t {
+  kLinkIsUnit = 1,   // the word is 4 bytes and counts 256-byte units; else 8 bytes and an offset
+  kBlockIsRun = 2,   // the block is a run of segments
+  kIntentMask = 63,  // blocks are 64-byte aligned
+};
+
+struct alignas(256) Lane {
+  uint64_t armed;  // 0, or: redo bytes (low half) and a checksum over them (high half)
+  uint64_t reserved[7];
+  Intent intents[kIntentsPerLane];
+  uint8_t redo[kRedoBytes];
+};
+static_assert(sizeof(Lane) == 2048 && offsetof(Lane, redo) == 1024);
+
+}  // namespace perdure::pm

@@ -1,0 +1,306 @@
+#include "pm/mapping.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <linux/magic.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <utility>
+#include <vector>
+
+#include "pm/system_error.h"
+
+namespace perdure::pm {
+
+namespace {
+
+constexpr uint64_t kHugePageBytes = uint64_t{2} << 20;
+
+#ifndef MAP_SYNC
+constexpr int kMapSync = 0x80000;
+#else
+constexpr int kMapSync = MAP_SYNC;
+#endif
+#ifndef MADV_POPULATE_WRITE
+constexpr int kMadvPopulateWrite = 23;
+#else
+constexpr int kMadvPopulateWrite = MADV_POPULATE_WRITE;
+#endif
+
+// Whether every persistent-memory region of this machine has the CPU caches inside its persistence
+// domain, as the kernel tells it.
+bool caches_are_persistent() {
+  std::error_code ignored;
+  bool any = false;
+  for (const auto& device :
+       std::filesystem::directory_iterator("/sys/bus/nd/devices", ignored)) {
+    std::ifstream file(device.path() / "persistence_domain");
+    std::string text;
+    if (!std::getline(file, text)) continue;
+    if (text != "cpu_cache") return false;
+    any = true;
+  }
+  return any;
+}
+
+// The directory that holds `path`, for messages about creating in it.
+std::string parent_of(const std::string& path) {
+  const auto parent = std::filesystem::path(path).parent_path();
+  return parent.empty() ? "." : parent.string();
+}
+
+}  // namespace
+
+Mapping Mapping::create_file(const std::string& path) {
+  Mapping mapping;
+  mapping.path_ = path;
+  mapping.fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (mapping.fd_ < 0) {
+    if (errno == ENOENT) throw_errno("open", parent_of(path), ENOENT);
+    throw_errno("open", path, errno);
+  }
+  mapping.lock(false);
+  mapping.detect_medium();
+  return mapping;
+}
+
+Mapping Mapping::open_file(const std::string& path, bool read_only) {
+  Mapping mapping;
+  mapping.path_ = path;
+  mapping.read_only_ = read_only;
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) throw_errno("stat", path, errno);
+  if (S_ISDIR(status.st_mode)) throw_errno("open", path, EISDIR);
+  if (!S_ISREG(status.st_mode)) {
+    throw Error(ErrorCode::kNotAFile,
+                fmt::format("{}: is not a regular file; a pool lives in one", path));
+  }
+  mapping.fd_ = ::open(path.c_str(), (read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC);
+  if (mapping.fd_ < 0) throw_errno("open", path, errno);
+  mapping.lock(read_only);
+  mapping.detect_medium();
+  return mapping;
+}
+
+Mapping Mapping::anonymous() {
+  Mapping mapping;
+  mapping.path_ = "(anonymous)";
+  return mapping;
+}
+
+Mapping::~Mapping() { unmap_and_close(); }
+
+void Mapping::swap(Mapping& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(base_, other.base_);
+  std::swap(region_, other.region_);
+  std::swap(region_bytes_, other.region_bytes_);
+  std::swap(capacity_bytes_, other.capacity_bytes_);
+  std::swap(anonymous_bytes_, other.anonymous_bytes_);
+  std::swap(fd_, other.fd_);
+  std::swap(read_only_, other.read_only_);
+  std::swap(medium_, other.medium_);
+}
+
+void Mapping::lock(bool shared) const {
+  if (::flock(fd_, (shared ? LOCK_SH : LOCK_EX) | LOCK_NB) == 0) return;
+  if (errno == EWOULDBLOCK) {
+    throw Error(ErrorCode::kLocked,
+                fmt::format("{}: the pool is open already, in another process or in this one; "
+                            "close it there first",
+                            path_));
+  }
+  throw_errno("flock", path_, errno);
+}
+
+void Mapping::detect_medium() {
+  struct statfs status {};
+  if (::fstatfs(fd_, &status) != 0) throw_errno("fstatfs", path_, errno);
+  const auto type = static_cast<uint64_t>(status.f_type);
+  if (type == TMPFS_MAGIC || type == RAMFS_MAGIC) {
+    medium_ = Medium::kTmpfs;
+  } else if (type == HUGETLBFS_MAGIC) {
+    medium_ = Medium::kHugetlbfs;
+  } else {
+    medium_ = Medium::kFile;  // until map() finds that MAP_SYNC is granted
+  }
+}
+
+void* Mapping::map_fixed(void* address, uint64_t bytes) {
+  const int protection = PROT_READ | PROT_WRITE;
+  if (fd_ < 0) {
+    return ::mmap(address, bytes, protection,
+                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+  }
+  if (read_only_) {
+    return ::mmap(address, bytes, protection, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, fd_, 0);
+  }
+  if (medium_ == Medium::kFile) {
+    void* mapped = ::mmap(address, bytes, protection,
+                          MAP_SHARED_VALIDATE | kMapSync | MAP_FIXED | MAP_NORESERVE, fd_, 0);
+    if (mapped != MAP_FAILED) {
+      medium_ = caches_are_persistent() ? Medium::kDaxEadr : Medium::kDax;
+      return mapped;
+    }
+  }
+  return ::mmap(address, bytes, protection, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd_, 0);
+}
+
+void Mapping::map(uint64_t capacity_bytes) {
+  capacity_bytes_ = (capacity_bytes + kHugePageBytes - 1) & ~(kHugePageBytes - 1);
+  region_bytes_ = capacity_bytes_ + kHugePageBytes;
+  region_ = ::mmap(nullptr, region_bytes_, PROT_NONE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (region_ == MAP_FAILED) {
+    region_ = nullptr;
+    throw_errno("mmap (address space)", path_, errno);
+  }
+  const auto aligned =
+      (reinterpret_cast<uintptr_t>(region_) + kHugePageBytes - 1) & ~(kHugePageBytes - 1);
+  void* mapped = map_fixed(reinterpret_cast<void*>(aligned), capacity_bytes_);
+  if (mapped == MAP_FAILED) throw_errno("mmap", path_, errno);
+  base_ = static_cast<char*>(mapped);
+  // Lookups are bound by the TLB; where the medium has no huge pages this is refused, harmlessly.
+  ::madvise(base_, capacity_bytes_, MADV_HUGEPAGE);
+}
+
+void Mapping::reserve(uint64_t offset, uint64_t bytes) {
+  if (read_only_) return;  // pages of the private copy come from memory
+  if (fd_ < 0) {
+    anonymous_bytes_ += bytes;
+    return;
+  }
+  const uint64_t granule = medium_ == Medium::kHugetlbfs ? kHugePageBytes : uint64_t{4096};
+  const uint64_t begin = offset & ~(granule - 1);
+  const uint64_t length = ((offset + bytes + granule - 1) & ~(granule - 1)) - begin;
+  int result = 0;
+  do {
+    result = ::posix_fallocate(fd_, static_cast<off_t>(begin), static_cast<off_t>(length));
+  } while (result == EINTR);
+  if (result != 0) throw_errno("fallocate", path_, result);
+  if (base_ != nullptr && (medium_ == Medium::kTmpfs || medium_ == Medium::kHugetlbfs)) {
+    // Map the pages now, in one call, rather than by a fault for each in the middle of inserts.
+    ::madvise(base_ + begin, length, kMadvPopulateWrite);
+  }
+}
+
+uint64_t Mapping::read_at(uint64_t offset, void* target, uint64_t bytes) const {
+  uint64_t done = 0;
+  while (done < bytes) {
+    const ssize_t n = ::pread(fd_, static_cast<char*>(target) + done, bytes - done,
+                              static_cast<off_t>(offset + done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw_errno("read", path_, errno);
+    if (n == 0) break;
+    done += static_cast<uint64_t>(n);
+  }
+  return done;
+}
+
+void Mapping::sync(uint64_t bytes) const {
+  if (fd_ < 0 || read_only_) return;
+  if (::msync(base_, bytes, MS_SYNC) != 0) throw_errno("msync", path_, errno);
+}
+
+void Mapping::unmap_and_close() noexcept {
+  if (region_ != nullptr) ::munmap(region_, region_bytes_);
+  if (fd_ >= 0) ::close(fd_);
+  region_ = nullptr;
+  base_ = nullptr;
+  fd_ = -1;
+}
+
+void Mapping::remove_file() noexcept {
+  if (fd_ >= 0) ::unlink(path_.c_str());
+}
+
+uint64_t Mapping::file_bytes() const {
+  struct stat status {};
+  if (::fstat(fd_, &status) != 0) throw_errno("fstat", path_, errno);
+  return static_cast<uint64_t>(status.st_size);
+}
+
+uint64_t Mapping::occupied_bytes() const {
+  if (fd_ < 0) return anonymous_bytes_;
+  struct stat status {};
+  if (::fstat(fd_, &status) != 0) throw_errno("fstat", path_, errno);
+  return static_cast<uint64_t>(status.st_blocks) * 512;
+}
+
+bool Mapping::on_huge_pages() const {
+  std::ifstream maps("/proc/self/smaps");
+  std::string line;
+  bool inside = false;
+  while (std::getline(maps, line)) {
+    unsigned long begin = 0;
+    unsigned long end = 0;
+    if (std::sscanf(line.c_str(), "%lx-%lx ", &begin, &end) == 2 && line.find('-') < 17) {
+      inside = begin >= reinterpret_cast<uintptr_t>(base_) &&
+               begin < reinterpret_cast<uintptr_t>(base_) + capacity_bytes_;
+      continue;
+    }
+    if (!inside) continue;
+    unsigned long kib = 0;
+    for (const char* field : {"AnonHugePages: %lu", "ShmemPmdMapped: %lu", "FilePmdMapped: %lu",
+                              "Shared_Hugetlb: %lu", "Private_Hugetlb: %lu"}) {
+      if (std::sscanf(line.c_str(), field, &kib) == 1 && kib > 0) return true;
+    }
+  }
+  return false;
+}
+
+Domain needed_domain(Medium medium, Durability& durability, const std::string& path) {
+  const bool survives_power =
+      medium == Medium::kFile || medium == Medium::kDax || medium == Medium::kDaxEadr;
+  if (durability == Durability::kPower && !survives_power) {
+    throw Error(ErrorCode::kDurability,
+                fmt::format("{}: durability `power` was asked for, but the content of {} is gone "
+                            "when power fails; use persistent memory or an ordinary file, or ask "
+                            "for durability `process`",
+                            path, to_string(medium)));
+  }
+  if (durability == Durability::kBest) {
+    const bool free_of_system_calls = medium == Medium::kDax || medium == Medium::kDaxEadr;
+    durability = free_of_system_calls ? Durability::kPower : Durability::kProcess;
+  }
+  if (durability == Durability::kProcess) return Domain::kByte;
+  switch (medium) {
+    case Medium::kDax:
+      return Domain::kLine;
+    case Medium::kDaxEadr:
+      return Domain::kByte;
+    default:
+      return Domain::kPage;
+  }
+}
+
+Domain chosen_domain(Domain needed, const PoolOptions& options, const std::string& path) {
+  Domain domain = needed;
+  const char* text = std::getenv("PERDURE_DOMAIN");
+  if (options.force_domain) {
+    domain = options.domain;
+  } else if (text != nullptr && *text != '\0') {
+    domain = parse_domain(text);
+  }
+  const bool strong_enough = needed == Domain::kByte || domain == needed ||
+                             (needed == Domain::kLine && domain == Domain::kPage);
+  if (!strong_enough) {
+    throw Error(ErrorCode::kDurability,
+                fmt::format("{}: domain `{}` is weaker than `{}`, which the durability asked for "
+                            "needs on this medium; do not force a domain, or ask for durability "
+                            "`process`",
+                            path, to_string(domain), to_string(needed)));
+  }
+  return domain;
+}
+
+}  // namespace perdure::pm

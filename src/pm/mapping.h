@@ -1,0 +1,80 @@
+// The file behind a pool and its place in the address space.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "perdure/pool.h"
+
+namespace perdure::pm {
+
+// Maps `capacity` bytes of a file at a 2 MiB aligned address, once: growing the pool extends the
+// file below a mapping that is already there. Touch only what reserve() has been called for.
+class Mapping {
+ public:
+  Mapping() = default;
+  Mapping(Mapping&& other) noexcept { swap(other); }
+  Mapping& operator=(Mapping&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+  ~Mapping();
+
+  // Makes a new, empty, locked file. Errors as Pool::create.
+  static Mapping create_file(const std::string& path);
+  // Opens and locks a file; nothing is mapped yet. Errors as Pool::open.
+  static Mapping open_file(const std::string& path, bool read_only);
+  static Mapping anonymous();
+
+  // Maps the file's first `capacity_bytes` (read-only pools: a private copy).
+  void map(uint64_t capacity_bytes);
+
+  // Gives blocks to [offset, offset + bytes) of the file, zero-filled if they are new, so that
+  // touching them never fails. Throws kNoSpace (nothing has changed), kIo.
+  void reserve(uint64_t offset, uint64_t bytes);
+
+  // Reads from the file without mapping it. Returns the bytes read.
+  uint64_t read_at(uint64_t offset, void* target, uint64_t bytes) const;
+
+  // msync of the whole range in use. Throws kIo.
+  void sync(uint64_t bytes) const;
+
+  void unmap_and_close() noexcept;
+  void remove_file() noexcept;
+
+  char* base() const { return base_; }
+  Medium medium() const { return medium_; }
+  const std::string& path() const { return path_; }
+  uint64_t file_bytes() const;       // logical size
+  uint64_t occupied_bytes() const;   // blocks in use
+  bool on_huge_pages() const;
+  bool read_only() const { return read_only_; }
+
+ private:
+  void swap(Mapping& other) noexcept;
+  void detect_medium();
+  void lock(bool shared) const;
+  void* map_fixed(void* address, uint64_t bytes);
+
+  std::string path_;
+  char* base_ = nullptr;
+  void* region_ = nullptr;  // what mmap gave, before alignment
+  uint64_t region_bytes_ = 0;
+  uint64_t capacity_bytes_ = 0;
+  uint64_t anonymous_bytes_ = 0;
+  int fd_ = -1;
+  bool read_only_ = false;
+  Medium medium_ = Medium::kAnonymous;
+};
+
+// The domain that `durability` needs on `medium`. Throws kDurability if the medium cannot give it.
+// `durability` kBest is resolved to kProcess or kPower.
+Domain needed_domain(Medium medium, Durability& durability, const std::string& path);
+
+// The domain to use: `needed`, or what options or PERDURE_DOMAIN force. Throws kDurability if that
+// is weaker than needed, kInvalidArgument for a bad PERDURE_DOMAIN.
+Domain chosen_domain(Domain needed, const PoolOptions& options, const std::string& path);
+
+}  // namespace perdure::pm

@@ -1,0 +1,79 @@
+#include "pm/memory.h"
+
+#include <cpuid.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <string_view>
+#include <vector>
+
+#include "pm/system_error.h"
+
+namespace perdure::pm {
+
+namespace {
+
+struct PageRange {
+  uintptr_t begin;
+  uintptr_t end;
+};
+
+// Pages flushed by this thread and not fenced yet. Ranges of several pools may be in it.
+thread_local std::vector<PageRange> pending_pages;
+
+}  // namespace
+
+FlushKind detect_flush_kind() {
+  static const FlushKind kind = [] {
+    unsigned eax = 0;
+    unsigned ebx = 0;
+    unsigned ecx = 0;
+    unsigned edx = 0;
+    const bool leaf = __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0;
+    const bool clwb = leaf && (ebx & (1U << 24)) != 0;
+    const bool clflushopt = leaf && (ebx & (1U << 23)) != 0;
+    const char* text = std::getenv("PERDURE_FLUSH");
+    const std::string_view wish = text != nullptr ? text : "";
+    if (wish == "clflush") return FlushKind::kClflush;
+    if (wish == "clflushopt" && clflushopt) return FlushKind::kClflushopt;
+    if (clwb) return FlushKind::kClwb;
+    return clflushopt ? FlushKind::kClflushopt : FlushKind::kClflush;
+  }();
+  return kind;
+}
+
+void Memory::remember_pages(const void* address, size_t bytes) {
+  if (bytes == 0) return;
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(address) & ~(kPageBytes - 1);
+  const uintptr_t end =
+      (reinterpret_cast<uintptr_t>(address) + bytes + kPageBytes - 1) & ~(kPageBytes - 1);
+  if (!pending_pages.empty()) {
+    PageRange& last = pending_pages.back();
+    if (begin >= last.begin && begin <= last.end) {
+      last.end = std::max(last.end, end);
+      return;
+    }
+  }
+  pending_pages.push_back({begin, end});
+}
+
+void Memory::sync_pages() {
+  std::vector<PageRange> ranges;
+  ranges.swap(pending_pages);
+  std::sort(ranges.begin(), ranges.end(),
+            [](const PageRange& a, const PageRange& b) { return a.begin < b.begin; });
+  for (size_t i = 0; i < ranges.size();) {
+    PageRange merged = ranges[i++];
+    while (i < ranges.size() && ranges[i].begin <= merged.end) {
+      merged.end = std::max(merged.end, ranges[i++].end);
+    }
+    auto* start = reinterpret_cast<void*>(merged.begin);
+    if (msync(start, merged.end - merged.begin, MS_SYNC) != 0) {
+      throw_errno("msync", "the mapped pool", errno);
+    }
+  }
+}
+
+}  // namespace perdure::pm

@@ -1,0 +1,133 @@
+// The verbs: the only way that stores to PM become durable and ordered.
+//
+//   memory.flush(&record, sizeof record);   // start writing back
+//   memory.fence();                         // everything flushed by this thread is durable now
+//   memory.persist(&bitmap, sizeof bitmap); // both
+//
+// What a store costs and means, per domain:
+//   page  flush remembers the pages, fence calls msync on them; nothing reaches the medium in order
+//         before that, and only what was fenced is sure to be there after a power failure.
+//   line  flush is clwb (or clflushopt, clflush: picked at run time), fence is sfence. Within one
+//         cache line stores persist in program order; across lines only after flush and fence.
+//   byte  a store is durable once visible, and x86 makes stores visible in program order; flush is
+//         nothing, fence drains the store buffer and the write-combining buffers.
+// Aligned 8-byte stores are atomic in every domain.
+#pragma once
+
+#include <immintrin.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "perdure/pool.h"
+
+namespace perdure::pm {
+
+inline constexpr size_t kLineBytes = 64;
+inline constexpr size_t kBlockBytes = 256;  // the media's unit of write on Optane
+inline constexpr size_t kPageBytes = 4096;
+
+enum class FlushKind : uint8_t { kClwb, kClflushopt, kClflush };
+
+// The best flush instruction of this processor, or what PERDURE_FLUSH names (clwb, clflushopt,
+// clflush) if the processor has it.
+FlushKind detect_flush_kind();
+
+// The persistence verbs of one mapping. Copyable; one word of state. Thread-safe.
+class Memory {
+ public:
+  Memory() = default;
+  explicit Memory(Domain domain) : domain_(domain), flush_kind_(detect_flush_kind()) {}
+
+  Domain domain() const { return domain_; }
+
+  // Starts writing back the cache lines of [address, address + bytes). Durable after fence().
+  void flush(const void* address, size_t bytes) const {
+    if (domain_ == Domain::kLine) [[likely]] {
+      flush_lines(address, bytes);
+    } else if (domain_ == Domain::kPage) {
+      remember_pages(address, bytes);
+    }
+    std::atomic_signal_fence(std::memory_order_seq_cst);  // keep program order in the compiler
+  }
+
+  // Waits until everything this thread flushed or copied non-temporally is durable.
+  void fence() const {
+    _mm_sfence();
+    if (domain_ == Domain::kPage) [[unlikely]] sync_pages();
+  }
+
+  void persist(const void* address, size_t bytes) const {
+    flush(address, bytes);
+    fence();
+  }
+
+  // Copies whole 64-byte lines past the caches: durable after fence(), no flush needed. `target` is
+  // 64-byte aligned and `bytes` a multiple of 64. Prefer it for blocks that are not read soon.
+  void copy_nontemporal(void* target, const void* source, size_t bytes) const {
+    if (domain_ == Domain::kLine) [[likely]] {
+      stream_lines(target, source, bytes);
+    } else {
+      std::memcpy(target, source, bytes);
+      flush(target, bytes);
+    }
+  }
+
+ private:
+  void flush_lines(const void* address, size_t bytes) const {
+    const auto begin = reinterpret_cast<uintptr_t>(address) & ~(kLineBytes - 1);
+    const auto end = reinterpret_cast<uintptr_t>(address) + bytes;
+    for (uintptr_t line = begin; line < end; line += kLineBytes) {
+      // Inline assembly, so that a baseline x86-64 build may use them behind the run-time check.
+      auto* target = reinterpret_cast<volatile char*>(line);
+      switch (flush_kind_) {
+        case FlushKind::kClwb:
+          asm volatile("clwb %0" : "+m"(*target)::"memory");
+          break;
+        case FlushKind::kClflushopt:
+          asm volatile("clflushopt %0" : "+m"(*target)::"memory");
+          break;
+        case FlushKind::kClflush:
+          asm volatile("clflush %0" : "+m"(*target)::"memory");
+          break;
+      }
+    }
+  }
+
+  static void stream_lines(void* target, const void* source, size_t bytes) {
+    auto* to = static_cast<__m128i*>(target);
+    const auto* from = static_cast<const __m128i*>(source);
+    for (size_t i = 0; i < bytes / sizeof(__m128i); ++i) {
+      _mm_stream_si128(to + i, _mm_loadu_si128(from + i));
+    }
+  }
+
+  static void remember_pages(const void* address, size_t bytes);
+  static void sync_pages();
+
+  Domain domain_ = Domain::kByte;
+  FlushKind flush_kind_ = FlushKind::kClflush;
+};
+
+// Loads and stores of words that other threads may read or write at the same time. Plain members of
+// persistent structs keep standard layout; these give them defined concurrent behaviour.
+template <typename T>
+T load_relaxed(const T& word) {
+  return std::atomic_ref<T>(const_cast<T&>(word)).load(std::memory_order_relaxed);
+}
+template <typename T>
+T load_acquire(const T& word) {
+  return std::atomic_ref<T>(const_cast<T&>(word)).load(std::memory_order_acquire);
+}
+template <typename T>
+void store_relaxed(T& word, T value) {
+  std::atomic_ref<T>(word).store(value, std::memory_order_relaxed);
+}
+template <typename T>
+void store_release(T& word, T value) {
+  std::atomic_ref<T>(word).store(value, std::memory_order_release);
+}
+
+}  // namespace perdure::pm
