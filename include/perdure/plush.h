@@ -32,7 +32,7 @@ class Core;
 
 // 0 means: choose from the pool's capacity.
 struct PlushOptions {
-  // Entries of the DRAM level and of the first PM level: 2^n, n in 6..24. DRAM use is 272 bytes
+  // Rows of the DRAM level, and the first PM level: 2^n, n in 6..24. DRAM use is 272 bytes
   // for each. Fixed at creation.
   uint32_t directory_bits = 0;
   // How many entries of the next level one entry spreads over: 2, 4, 8 or 16. Fixed at creation.
@@ -40,7 +40,8 @@ struct PlushOptions {
   // Partitions: independent writers' locks and recovery logs, a power of two, at most 1024 and at
   // most the directory entries. Fixed at creation.
   uint32_t partitions = 0;
-  // Recovery-log bytes per byte of DRAM-level records, in percent, 150..10000. Fixed at creation.
+  // Recovery-log bytes per byte that all rows together can log, in percent, 300..10000. Fixed at
+  // creation.
   uint32_t log_percent = 0;
   // Threads that recover in parallel when opening; 0: one per processor, 8 at most.
   uint32_t recovery_threads = 0;

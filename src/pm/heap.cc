@@ -242,6 +242,17 @@ void Heap::release_block(uint64_t offset, int size_class) {
   }
 }
 
+void Heap::release(uint64_t block, uint64_t bytes) {
+  const int size_class = class_of(bytes);
+  if (size_class >= 0) {
+    release_block(block, size_class);
+    return;
+  }
+  const uint64_t segment = segment_of(block);
+  infos_[segment] = SegmentInfo{};
+  release_segments(segment, block_bytes(bytes) / kSegmentBytes);
+}
+
 void Heap::return_caches(uint32_t own_lane, int size_class) {
   for (uint32_t i = 0; i < kLanes; ++i) {
     if (i == own_lane || lanes_[i].busy.test_and_set(std::memory_order_acquire)) continue;
@@ -605,9 +616,9 @@ void Heap::Txn::will_link(uint64_t block, const void* link, Link form) {
   add_intent(block, link, form);
 }
 
-void Heap::Txn::will_unlink(uint64_t block, const void* link, Link form) {
+void Heap::Txn::will_unlink(uint64_t block, const void* link, Link form, Release release) {
   add_intent(block, link, form);
-  freed_[frees_++] = block;
+  if (release == Release::kNow) freed_[frees_++] = block;
 }
 
 void Heap::Txn::redo(void* target, const void* image, uint32_t bytes) {
@@ -658,13 +669,9 @@ void Heap::Txn::finish() {
   for (uint32_t i = 0; i < frees_; ++i) {
     const uint64_t segment = heap_.segment_of(freed_[i]);
     const SegmentInfo& info = heap_.infos_[segment];
-    if (info.kind == SegmentKind::kSlab) {
-      heap_.release_block(freed_[i], info.size_class);
-    } else {
-      const uint64_t segments = heap_.descriptor(segment).pending_run_segments;
-      heap_.infos_[segment] = SegmentInfo{};
-      heap_.release_segments(segment, segments);
-    }
+    heap_.release(freed_[i], info.kind == SegmentKind::kSlab
+                                 ? kClassBytes[info.size_class]
+                                 : heap_.descriptor(segment).pending_run_segments * kSegmentBytes);
   }
   for (uint32_t i = 0; i < allocations_; ++i) {
     if (allocated_[i].size_class < 0) {

@@ -59,6 +59,9 @@ class Heap {
   // Bytes of a block that `bytes` are allocated from.
   static uint64_t block_bytes(uint64_t bytes);
 
+  // Hands out again what a transaction freed with Release::kLater.
+  void release(uint64_t block, uint64_t bytes);
+
   // Bytes in allocated blocks, and in free segments and blocks of the pool as large as it is now.
   // Cost: reads all descriptors.
   struct Usage {
@@ -161,7 +164,10 @@ class Heap::Txn {
 
   // `link`, a word in the pool, is about to lead to the block, or to lead away from it.
   void will_link(uint64_t block, const void* link, Link form);
-  void will_unlink(uint64_t block, const void* link, Link form);
+  enum class Release : uint8_t { kNow, kLater };
+  // kLater: free on the medium, but not handed out again before Heap::release(), for blocks that
+  // readers may still look at.
+  void will_unlink(uint64_t block, const void* link, Link form, Release release = Release::kNow);
 
   // `bytes` (a multiple of 8) at `target` are to be replaced by those at `image`, atomically with
   // all other redo records of the transaction. At most kRedoBytes - 16 in all.

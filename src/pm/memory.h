@@ -70,7 +70,7 @@ class Memory {
     if (domain_ == Domain::kLine) [[likely]] {
       stream_lines(target, source, bytes);
     } else {
-      std::memcpy(target, source, bytes);
+      copy_words(target, source, bytes);
       flush(target, bytes);
     }
   }
@@ -101,6 +101,14 @@ class Memory {
     const auto* from = static_cast<const __m128i*>(source);
     for (size_t i = 0; i < bytes / sizeof(__m128i); ++i) {
       _mm_stream_si128(to + i, _mm_loadu_si128(from + i));
+    }
+  }
+
+  static void copy_words(void* target, const void* source, size_t bytes) {
+    auto* to = static_cast<uint64_t*>(target);
+    const auto* from = static_cast<const uint64_t*>(source);
+    for (size_t i = 0; i < bytes / sizeof(uint64_t); ++i) {
+      std::atomic_ref<uint64_t>(to[i]).store(from[i], std::memory_order_relaxed);
     }
   }
 

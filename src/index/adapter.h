@@ -1,0 +1,99 @@
+// AnyIndex over a typed structure, and structure options from text: what a catalogue entry needs.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "perdure/index.h"
+#include "pm/pool_impl.h"
+
+namespace perdure::index {
+
+template <typename T>
+Argument<T> argument_of(const Datum& datum, const char* what) {
+  if (datum.kind() != ArgumentOf<T>::kind) {
+    throw Error(ErrorCode::kWrongType,
+                fmt::format("a {} of kind {} was given to an index that has kind {}", what,
+                            to_string(datum.kind()), to_string(ArgumentOf<T>::kind)));
+  }
+  if constexpr (std::is_same_v<T, uint64_t>) {
+    return datum.word();
+  } else {
+    return datum.bytes();
+  }
+}
+
+// T is a typed structure such as Plush<uint64_t, std::string>.
+template <typename T>
+class Adapter final : public AnyIndex {
+ public:
+  using K = typename T::key_type;
+  using V = typename T::value_type;
+
+  explicit Adapter(T structure) : structure_(std::move(structure)) {}
+
+  Kind key_kind() const override { return ArgumentOf<K>::kind; }
+  Kind value_kind() const override { return ArgumentOf<V>::kind; }
+
+  bool insert(Datum key, Datum value) override {
+    return structure_.insert(argument_of<K>(key, "key"), argument_of<V>(value, "value"));
+  }
+  bool update(Datum key, Datum value) override {
+    return structure_.update(argument_of<K>(key, "key"), argument_of<V>(value, "value"));
+  }
+  void upsert(Datum key, Datum value) override {
+    structure_.upsert(argument_of<K>(key, "key"), argument_of<V>(value, "value"));
+  }
+  bool remove(Datum key) override { return structure_.remove(argument_of<K>(key, "key")); }
+  bool lookup(Datum key, Value& out) const override {
+    if constexpr (std::is_same_v<V, uint64_t>) {
+      uint64_t word = 0;
+      if (!structure_.lookup(argument_of<K>(key, "key"), word)) return false;
+      out.set(word);
+      return true;
+    } else {
+      std::string bytes;
+      if (!structure_.lookup(argument_of<K>(key, "key"), bytes)) return false;
+      out.set_bytes().swap(bytes);
+      return true;
+    }
+  }
+  void for_each(const std::function<void(Datum key, Datum value)>& visit) const override {
+    structure_.for_each(
+        [&](Argument<K> key, Argument<V> value) { visit(Datum(key), Datum(value)); });
+  }
+  uint64_t check(const std::function<void(const std::string&)>& report) const override {
+    return structure_.check(report);
+  }
+  void visit_blocks(const std::function<void(uint64_t, uint64_t)>& visit) const override {
+    structure_.visit_blocks(visit);
+  }
+  std::vector<Statistic> statistics() const override { return structure_.statistics(); }
+
+ private:
+  T structure_;
+};
+
+// Calls `make` with a null pointer of type Structure<K, V> for the kinds.
+template <template <typename, typename> class Structure, typename Make>
+std::unique_ptr<AnyIndex> with_kinds(Kind key, Kind value, Make make) {
+  using std::string;
+  if (key == Kind::kU64) {
+    if (value == Kind::kU64) return make(static_cast<Structure<uint64_t, uint64_t>*>(nullptr));
+    return make(static_cast<Structure<uint64_t, string>*>(nullptr));
+  }
+  if (value == Kind::kU64) return make(static_cast<Structure<string, uint64_t>*>(nullptr));
+  return make(static_cast<Structure<string, string>*>(nullptr));
+}
+
+// Takes the option `name` out of `options` as a number; leaves `out` if it is not there.
+// Throws Error(kInvalidArgument) if it is not a number.
+void take_option(OptionMap& options, const std::string& name, uint32_t& out);
+// Throws Error(kInvalidArgument) that names what is left.
+void require_empty(const OptionMap& options, const std::string& structure);
+
+}  // namespace perdure::index

@@ -1,0 +1,68 @@
+#include "perdure/catalog.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "index/entries.h"
+#include "pm/pool_impl.h"
+
+namespace perdure {
+
+const char* to_string(DramUse use) noexcept {
+  switch (use) {
+    case DramUse::kNone:
+      return "none";
+    case DramUse::kBounded:
+      return "bounded";
+    case DramUse::kGrowing:
+      return "growing";
+  }
+  return "unknown";
+}
+
+const std::vector<CatalogEntry>& catalog() {
+  static const std::vector<CatalogEntry> entries = {
+      index::plush_entry(),
+  };
+  return entries;
+}
+
+const CatalogEntry& catalog_entry(std::string_view name) {
+  std::string names;
+  for (const CatalogEntry& entry : catalog()) {
+    if (entry.name == name) return entry;
+    names += (names.empty() ? "" : ", ") + entry.name;
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("there is no structure '{}'; there are: {}", name, names));
+}
+
+std::unique_ptr<AnyIndex> create_index(Pool& pool, const std::string& name, std::string_view type,
+                                       Kind key, Kind value, const OptionMap& options) {
+  const CatalogEntry& entry = catalog_entry(type);
+  if (std::ranges::find(entry.traits.kinds, std::pair(key, value)) == entry.traits.kinds.end()) {
+    throw Error(ErrorCode::kWrongType, fmt::format("{} does not support {} keys with {} values",
+                                                   type, to_string(key), to_string(value)));
+  }
+  return entry.create(pool, name, key, value, options);
+}
+
+std::unique_ptr<AnyIndex> open_index(Pool& pool, const std::string& name,
+                                     const OptionMap& options) {
+  const pm::DirectoryEntry* found = pool.impl().find(name);
+  if (found == nullptr) {
+    throw Error(ErrorCode::kNoSuchName,
+                fmt::format("{}: there is no structure named '{}'; `perdure pool info` lists what "
+                            "there is",
+                            pool.info().path, name));
+  }
+  for (const CatalogEntry& entry : catalog()) {
+    if (entry.name == found->type) return entry.open(pool, name, options);
+  }
+  throw Error(ErrorCode::kWrongType,
+              fmt::format("{}: '{}' is a {}, which this build does not have; use a newer release",
+                          pool.info().path, name, found->type));
+}
+
+}  // namespace perdure

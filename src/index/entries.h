@@ -1,0 +1,10 @@
+// One line for each structure of the catalogue.
+#pragma once
+
+#include "perdure/catalog.h"
+
+namespace perdure::index {
+
+CatalogEntry plush_entry();
+
+}  // namespace perdure::index

@@ -1,0 +1,44 @@
+#include "perdure/index.h"
+
+#include <fmt/format.h>
+
+#include "index/adapter.h"
+
+namespace perdure {
+
+const char* to_string(Kind kind) noexcept { return kind == Kind::kU64 ? "u64" : "bytes"; }
+
+Kind parse_kind(std::string_view text) {
+  if (text == "u64") return Kind::kU64;
+  if (text == "bytes") return Kind::kBytes;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("'{}' is not a kind of key or value; use u64 or bytes", text));
+}
+
+void AnyIndex::scan(Datum, uint64_t, const std::function<bool(Datum, Datum)>&) const {
+  throw Error(ErrorCode::kWrongType, "this structure keeps no order; scans need an ordered one");
+}
+
+namespace index {
+
+void take_option(OptionMap& options, const std::string& name, uint32_t& out) {
+  const auto found = options.find(name);
+  if (found == options.end()) return;
+  const std::string& text = found->second;
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), out);
+  if (code != std::errc() || end != text.data() + text.size()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("option {} is '{}'; it must be a number", name, text));
+  }
+  options.erase(found);
+}
+
+void require_empty(const OptionMap& options, const std::string& structure) {
+  if (options.empty()) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("{} has no option '{}'; `perdure list` tells which there are", structure,
+                          options.begin()->first));
+}
+
+}  // namespace index
+}  // namespace perdure

@@ -1,0 +1,76 @@
+// Garbage collection of the payload log.
+#include <algorithm>
+
+#include "index/plush/core.h"
+
+namespace perdure::index::plush {
+
+// Returns whether any chunk was freed. `desperate`: the pool is full, so look into chunks of which
+// nothing is known, too.
+bool Core::collect_payload(Partition& partition, bool desperate) {
+  const uint32_t number = number_of(partition);
+  const auto dead = [&](size_t i) { return payload_->dead_bytes(payload_->chunks(number)[i]); };
+  bool freed = false;
+  for (;;) {
+    const auto& chunks = payload_->chunks(number);
+    size_t best = chunks.size();
+    for (size_t i = 0; i < chunks.size(); ++i) {
+      if (i == payload_->open_chunk(number) || dead(i) * 2 < chunks[i].used) continue;
+      if (best == chunks.size() || dead(i) > dead(best)) best = i;
+    }
+    if (best == chunks.size() || !collect_chunk(partition, best, desperate)) break;
+    freed = true;
+    if (desperate) return true;
+  }
+  if (freed || !desperate) return freed;
+  for (size_t i = 0; i < payload_->chunks(number).size(); ++i) {
+    if (i != payload_->open_chunk(number) && collect_chunk(partition, i, desperate)) return true;
+  }
+  return false;
+}
+
+bool Core::collect_chunk(Partition& partition, size_t index, bool desperate) {
+  const uint32_t number = number_of(partition);
+  const PayloadLog::Chunk chunk = payload_->chunks(number)[index];
+  std::vector<std::pair<uint64_t, PayloadLog::View>> live;
+  uint64_t live_bytes = 0;
+  payload_->visit_entries(chunk, [&](uint64_t pointer, const PayloadLog::View& view) {
+    Hit hit;
+    if (search(key_of(view.key), true, nullptr, 0, hit) != Found::kHit) return;
+    if (hit.value != pointer) return;
+    live.emplace_back(pointer, view);
+    live_bytes += sizeof(PayloadEntry) + view.key.size() + (hit.live() ? view.value.size() : 0);
+  });
+  // Moving what is nearly all alive gains nothing; a full pool takes what it can get.
+  if (live_bytes * (desperate ? 8 : 4) > chunk.bytes * (desperate ? 7 : 3)) return false;
+  try {
+    for (const auto& [pointer, view] : live) move_payload(partition, pointer, view);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kPoolFull && error.code() != ErrorCode::kNoSpace) throw;
+    return false;  // what was moved so far is in order; the chunk stays
+  }
+  payload_->remove_chunk(number, index);
+  return true;
+}
+
+void Core::move_payload(Partition& partition, uint64_t pointer, const PayloadLog::View& view) {
+  make_log_room(partition, 2);
+  const Key key = key_of(view.key);
+  Hit hit;
+  if (search(key, true, nullptr, 0, hit) != Found::kHit || hit.value != pointer) return;
+  // A tombstone needs only its key.
+  const uint64_t moved = payload_->append(number_of(partition), view.key,
+                                          hit.live() ? view.value : std::string_view{}, true);
+  if (hit.level == 0) {
+    const LogKind kind = hit.live() ? LogKind::kUpsert : LogKind::kTombstone;
+    partition.log.append({key.hash, moved, log_word(kind, rows_[hit.index].epoch)});
+    memory_.fence();  // the copy and the record that leads to it, before the original goes
+    pm::store_release(*hit.value_at, moved);
+    return;
+  }
+  memory_.fence();  // the copy, before the pointer to it
+  pm::store_release(*hit.value_at, moved);
+  memory_.persist(hit.value_at, sizeof(uint64_t));
+}
+
+}  // namespace perdure::index::plush

@@ -1,0 +1,289 @@
+// Plush, as one class behind the typed faces of perdure/plush.h.
+//
+// The idea. Level 0, in DRAM, has 2^directory_bits rows of up to 16 records. An operation appends
+// one record to the recovery log of its partition, waits for one fence, and then changes its row.
+// The record that completes a row takes the row with it: all 16 go to one 256-byte bucket of the
+// same entry of level 1. An entry that is full is drained: its records are spread over `fanout`
+// entries of the next level. All levels are indexed by the leading bits of the hash, so everything
+// that a key can meet belongs to one partition, and one lock per partition is all that writers
+// need. Lookups take no lock: they go from level 0 downwards, and try again if a writer has emptied
+// something meanwhile.
+//
+// The persist points, and what a crash leaves
+//   write          log record (and payload), fence. Before: nothing happened. After: it did; the
+//                  row in DRAM is rebuilt from the log.
+//   move down      bucket, fence; directory line (filters, pointer, count and epoch in one line),
+//                  fence; only then the row is emptied. Before the line is durable the bucket is
+//                  unreachable and the log still holds the row. After, the epoch in the line has
+//                  made the log's records of this row void.
+//   drain          buckets of all targets, fence; directory lines of all targets, fence (a target
+//                  that crosses a line: in order, fence between); then one store to line 0 of the
+//                  source empties it. In between records are there twice, the upper ones win, and
+//                  draining again is harmless.
+//   remove         a record in PM becomes a tombstone by one 8-byte store; one in DRAM through the
+//                  log.
+//   rewrite        new buckets and a redo record of the directory entry, fence; the entry is
+//                  replaced by the transaction (pm/heap.h).
+//
+// Source: Vogel et al., PVLDB 15(11), 2022; docs/structures/plush.md says where this differs.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "index/plush/kernels.h"
+#include "index/plush/layout.h"
+#include "index/plush/payload_log.h"
+#include "perdure/index.h"
+#include "perdure/plush.h"
+#include "pm/lock.h"
+#include "pm/pool_impl.h"
+#include "pm/redo_log.h"
+
+namespace perdure::index::plush {
+
+// A key, with its hash. `bytes` is empty for keys that their hash holds whole.
+struct Key {
+  uint64_t hash;
+  std::string_view bytes;
+};
+
+class Core {
+ public:
+  static std::unique_ptr<Core> create(pm::PoolImpl& pool, const std::string& name, Kind key_kind,
+                                      Kind value_kind, const PlushOptions& options);
+  static std::unique_ptr<Core> open(pm::PoolImpl& pool, const std::string& name, Kind key_kind,
+                                    Kind value_kind, const PlushOptions& options);
+  ~Core();
+
+  Kind key_kind() const { return key_kind_; }
+  Kind value_kind() const { return value_kind_; }
+
+  // Writes; kUpsert always, kInsert if absent, kUpdate if present. Returns whether it wrote.
+  bool write(LogKind kind, uint64_t key, uint64_t value);
+  bool write(LogKind kind, std::string_view key, std::string_view value);
+  bool remove(uint64_t key);
+  bool remove(std::string_view key);
+  bool lookup(uint64_t key, uint64_t& value) const;
+  // Calls `use` with the value, which is valid during the call.
+  template <typename Use>
+  bool lookup(std::string_view key, Use use) const;
+
+  void checkpoint();
+  void for_each_word(const std::function<void(uint64_t key, uint64_t value)>& visit) const;
+  void for_each_bytes(
+      const std::function<void(std::string_view key, std::string_view value)>& visit) const;
+  uint64_t check(const std::function<void(const std::string&)>& report) const;
+  void visit_blocks(const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const;
+  std::vector<Statistic> statistics() const;
+
+ private:
+  // A row of level 0: what its records' bucket does not say.
+  struct Row {
+    std::atomic<uint8_t> count;
+    bool known;             // `epoch` has been read from level 1
+    uint16_t first_chunk;   // low bits of the log chunk that holds the oldest record
+    uint32_t epoch;         // how often this row has moved down, modulo 2^18
+  };
+  static_assert(sizeof(Row) == 8);
+
+  struct alignas(64) Partition {
+    Partition(const pm::Memory& memory, char* area, uint64_t chunk_bytes, uint32_t chunks)
+        : log(memory, area, chunk_bytes, chunks) {}
+    pm::SpinLock lock;
+    // Odd while records disappear from where a lookup may be looking.
+    alignas(64) std::atomic<uint64_t> version{0};
+    pm::RedoLog log;
+    uint64_t payload_hint = 0;  // chunks after the last collection
+  };
+
+  // Where a record was found.
+  struct Hit {
+    uint64_t tag = 0;
+    uint64_t value = 0;
+    uint32_t level = 0;
+    uint64_t index = 0;        // of the entry
+    uint64_t* tag_at = nullptr;
+    uint64_t* value_at = nullptr;
+    bool live() const { return (tag & 1) == 0; }
+  };
+  enum class Found : uint8_t { kAbsent, kHit, kRetry };
+
+  // The live records of an entry, newest version of each key only.
+  struct Gathered {
+    uint32_t count = 0;
+    uint32_t used = 0;  // records there were
+    uint32_t dropped_count = 0;
+    uint64_t tags[kEntryRecords];
+    uint64_t values[kEntryRecords];
+    uint64_t dropped[kEntryRecords];  // values of superseded records
+  };
+
+  // Records to append to one entry.
+  struct Append {
+    Entry* entry;
+    const uint64_t* tags;
+    const uint64_t* values;
+    uint32_t count;
+    uint32_t start;     // records in the entry before
+    bool counts_epoch;  // level 1: the append makes the row's log records void
+    uint32_t epoch;     // level 1: of the row, before
+    uint32_t fresh[kEntryBuckets];  // by bucket: newly allocated, in units; 0: the entry has one
+  };
+
+  Core(pm::PoolImpl& pool, Root& root, Kind key_kind, Kind value_kind);
+
+  // ---- addresses
+  uint32_t level_bits(uint32_t level) const {
+    return root_.directory_bits + (level - 1) * root_.fanout_bits;
+  }
+  uint64_t index_at(uint32_t level, uint64_t hash) const { return hash >> (64 - level_bits(level)); }
+  uint32_t partition_of(uint64_t hash) const {
+    return root_.partition_bits == 0 ? 0 : static_cast<uint32_t>(hash >> (64 - root_.partition_bits));
+  }
+  uint64_t rows() const { return uint64_t{1} << root_.directory_bits; }
+  uint64_t rows_per_partition() const { return rows() >> root_.partition_bits; }
+  uint32_t fanout() const { return 1U << root_.fanout_bits; }
+  // The entry, or null if it does not exist (nothing below does either).
+  Entry* entry_at(uint32_t level, uint64_t index) const;
+  bool has_children(uint32_t level, uint64_t index) const {
+    return level < kLevelsMax && entry_at(level + 1, index << root_.fanout_bits) != nullptr;
+  }
+  Bucket* bucket_at(uint32_t unit) const {
+    return reinterpret_cast<Bucket*>(pool_.base() + uint64_t{unit} * kUnitBytes);
+  }
+  uint64_t full_hash(uint64_t tag, uint64_t index, uint32_t level) const {
+    return tag >> 1 | index >> (level_bits(level) - 1) << 63;
+  }
+  Key key_of(std::string_view bytes) const;
+  void prefetch_path(uint64_t hash, bool below) const;
+
+  // ---- search.cc
+  bool same_key(uint64_t value, const Key& key) const;
+  Found search_row(uint64_t row, const Key& key, const Partition* reader, uint64_t version,
+                   Hit& hit) const;
+  Found search_entry(uint32_t level, uint64_t index, Entry& entry, const Key& key,
+                     const Partition* reader, uint64_t version, Hit& hit) const;
+  Found search(const Key& key, bool with_row, const Partition* reader, uint64_t version,
+               Hit& hit) const;
+  // Finds a live record. Lock-free; falls back to the partition's lock when writers are too quick.
+  bool find(const Key& key, Hit& hit) const;
+
+  // ---- write.cc
+  bool write_record(LogKind kind, const Key& key, uint64_t value, std::string_view payload);
+  bool overwrite_row(Partition& partition, LogKind kind, const Key& key, uint64_t value,
+                     std::string_view payload, const Hit& hit);
+  bool remove_record(const Key& key);
+  void add_to_row(Partition& partition, uint64_t row, Record record);
+  bool present_below(const Key& key) const;
+  uint64_t store_payload(Partition& partition, const Key& key, std::string_view value);
+  void make_log_room(Partition& partition, uint64_t records);
+  void reclaim_log_chunk(Partition& partition);
+  bool copy_row_to_log(Partition& partition, uint64_t row);
+  void compact_log(Partition& partition);
+  void know_row(uint64_t row) const;
+  static uint32_t entry_epoch(const Entry& entry);
+  uint32_t number_of(const Partition& partition) const {
+    return static_cast<uint32_t>(&partition - partitions_);
+  }
+
+  // ---- migrate.cc
+  void move_down(Partition& partition, uint64_t row);
+  void append_row(Partition& partition, uint64_t row, uint32_t count);
+  void plan(Append& append, pm::Heap::Txn* txn) const;
+  bool needs_blocks(const Append& append) const;
+  void write_buckets(const Append& append) const;
+  void fill_line(const Append& append, uint32_t line) const;
+  void commit(std::span<Append> appends, pm::Heap::Txn* txn) const;
+  void drain(Partition& partition, uint32_t level, uint64_t index);
+  void spread(Partition& partition, uint32_t level, uint64_t index, Gathered& all);
+  void bury(const Gathered& all) const;
+  void clear_block(uint64_t offset, uint64_t bytes) const;
+  void release_source(Partition& partition, uint32_t level, uint64_t index, pm::Heap::Txn* txn);
+  void gather(uint32_t level, uint64_t index, Gathered& out) const;
+  bool is_newest(const Gathered& out, const uint16_t* table, uint64_t tag, uint64_t value) const;
+  void rewrite(Partition& partition, uint32_t level, uint64_t index, const Gathered& live);
+  bool squeeze(Partition& partition, uint32_t level, uint64_t index);
+  void ensure_children(uint32_t level, uint64_t index);
+  void ensure_table(uint32_t level);
+  static uint32_t used(const Entry& entry);
+  static uint32_t line_count(const Entry& entry, uint32_t line);
+
+  // ---- collect.cc
+  bool collect_payload(Partition& partition, bool desperate);
+  bool collect_chunk(Partition& partition, size_t index, bool desperate);
+  void move_payload(Partition& partition, uint64_t pointer, const PayloadLog::View& view);
+
+  // ---- core.cc
+  void map_dram();
+  static Root make_root(pm::PoolImpl& pool, const PlushOptions& options, bool out_of_place);
+
+  // ---- recover.cc
+  void recover(uint32_t threads);
+  void recover_partition(uint32_t partition);
+  bool replay_record(Partition& partition, const pm::RedoRecord& record, uint64_t sequence,
+                     bool last);
+  void close();
+
+  // ---- inspect.cc
+  struct Collected {
+    uint64_t hash;
+    uint64_t tag;
+    uint64_t value;
+  };
+  void collect_subtree(uint64_t row, std::vector<Collected>& out) const;
+  void collect_entry(uint32_t level, uint64_t index, std::vector<Collected>& out,
+                     std::unordered_multimap<uint64_t, size_t>& seen) const;
+  void collect_one(const Collected& one, std::vector<Collected>& out,
+                   std::unordered_multimap<uint64_t, size_t>& seen) const;
+  void visit_entries(const std::function<void(uint32_t level, uint64_t index, Entry&)>& visit) const;
+  void visit_children(uint32_t level, uint64_t index,
+                      const std::function<void(uint32_t, uint64_t, Entry&)>& visit) const;
+  void check_entry(uint32_t level, uint64_t index, const Entry& entry,
+                   const std::function<void(const std::string&)>& fail) const;
+
+  pm::PoolImpl& pool_;
+  Root& root_;
+  const pm::Memory& memory_;
+  const Kernels& kernels_;
+  Kind key_kind_;
+  Kind value_kind_;
+  bool out_of_place_;
+  bool recovered_ = false;
+  uint64_t recovered_operations_ = 0;
+  Entry* level1_;
+  std::atomic<uint32_t*> tables_[kLevelsMax + 1] = {};
+  std::mutex tables_mutex_;
+  std::string name_;
+  Partition* partitions_ = nullptr;
+  uint32_t partition_count_ = 0;
+  Row* rows_ = nullptr;        // rows() of them
+  Bucket* row_records_ = nullptr;
+  void* rows_map_ = nullptr;   // what mmap gave, before alignment
+  uint64_t dram_bytes_ = 0;
+  std::unique_ptr<PayloadLog> payload_;
+};
+
+// The bijection from 8-byte keys to hashes, and back.
+uint64_t mix(uint64_t key);
+uint64_t unmix(uint64_t hash);
+
+template <typename Use>
+bool Core::lookup(std::string_view key, Use use) const {
+  const pm::EpochManager::Guard guard(payload_->epochs());
+  Hit hit;
+  PayloadLog::View view;
+  if (!find(key_of(key), hit) || !payload_->read(hit.value, view)) return false;
+  use(view.value);
+  return true;
+}
+
+}  // namespace perdure::index::plush

@@ -1,0 +1,68 @@
+// Plush in the catalogue.
+#include "index/adapter.h"
+#include "index/entries.h"
+#include "index/plush/payload_log.h"
+#include "perdure/plush.h"
+
+namespace perdure::index {
+
+namespace {
+
+PlushOptions parse(OptionMap options) {
+  PlushOptions parsed;
+  take_option(options, "directory_bits", parsed.directory_bits);
+  take_option(options, "fanout", parsed.fanout);
+  take_option(options, "partitions", parsed.partitions);
+  take_option(options, "log_percent", parsed.log_percent);
+  take_option(options, "recovery_threads", parsed.recovery_threads);
+  require_empty(options, "plush");
+  return parsed;
+}
+
+std::unique_ptr<AnyIndex> create(Pool& pool, const std::string& name, Kind key, Kind value,
+                                 const OptionMap& options) {
+  return with_kinds<Plush>(key, value, [&]<typename T>(T*) -> std::unique_ptr<AnyIndex> {
+    return std::make_unique<Adapter<T>>(T::create(pool, name, parse(options)));
+  });
+}
+
+std::unique_ptr<AnyIndex> open(Pool& pool, const std::string& name, const OptionMap& options) {
+  const pm::DirectoryEntry& entry = *pool.impl().find(name);
+  return with_kinds<Plush>(
+      static_cast<Kind>(entry.key_kind), static_cast<Kind>(entry.value_kind),
+      [&]<typename T>(T*) -> std::unique_ptr<AnyIndex> {
+        return std::make_unique<Adapter<T>>(T::open(pool, name, parse(options)));
+      });
+}
+
+}  // namespace
+
+CatalogEntry plush_entry() {
+  CatalogEntry entry;
+  entry.name = "plush";
+  entry.family = "hash table";
+  entry.paper = "Vogel et al., PVLDB 15(11), 2022";
+  entry.traits = {.ordered = false,
+                  .concurrent = true,
+                  .dram = DramUse::kBounded,
+                  .kinds = {{Kind::kU64, Kind::kU64},
+                            {Kind::kBytes, Kind::kBytes},
+                            {Kind::kU64, Kind::kBytes},
+                            {Kind::kBytes, Kind::kU64}},
+                  .key_bytes_max = plush::PayloadLog::kEntryBytesMax,
+                  .value_bytes_max = plush::PayloadLog::kEntryBytesMax,
+                  .capacity_bytes_min = Pool::kMinCapacityBytes};
+  entry.options = {
+      {"directory_bits", "log2(capacity / 64 KiB), 6 to 20",
+       "log2 of the rows in DRAM and of the entries of level 1; DRAM use is 264 bytes for each row"},
+      {"fanout", "8", "entries of the next level that one entry is spread over: 2, 4, 8 or 16"},
+      {"partitions", "64, 256 for capacities from 4 GiB, fewer for small ones",
+       "independent locks and recovery logs; a power of two"},
+      {"log_percent", "300", "recovery-log bytes per byte that all rows can log; 300 to 10000"},
+      {"recovery_threads", "processors, at most 8", "threads that replay the log when opening"}};
+  entry.create = create;
+  entry.open = open;
+  return entry;
+}
+
+}  // namespace perdure::index

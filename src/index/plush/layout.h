@@ -1,0 +1,136 @@
+// The bytes of Plush in PM, and the words they are made of.
+//
+//   root            512 bytes: parameters, and where everything else is
+//   recovery log    partitions x chunks, one run of segments (pm/redo_log.h)
+//   level 1         2^directory_bits directory entries, one run
+//   level k >= 2    tables[k] -> a table of 4-byte pointers, one for each entry of level k-1, each to
+//                   a block of `fanout` directory entries that is allocated on first use
+//
+//   directory entry, 256 bytes, 4 lines of 64:
+//     +-------------------+-------------------+-------------------+------------------+-------+
+//     | filter, bucket 0  | filter, bucket 1  | filter, bucket 2  | bucket pointers  | state |
+//     | 16 bytes          | 16                | 16                | 3 x 4            | 4     |
+//     +-------------------+-------------------+-------------------+------------------+-------+
+//     A line describes three buckets and can be changed by one flush: filters and pointers are
+//     stored before the state word, and stores to one line persist in order.
+//   bucket, 256 bytes: 16 tags, then 16 values
+//   tag:   hash << 1 | tombstone. The hash's top bit is the top bit of the entry's index.
+//   value: the value itself, or a pointer into the payload log
+//
+// A key of 8 bytes is hashed by a bijection, so the tag holds the whole key.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace perdure::index::plush {
+
+inline constexpr uint32_t kSlots = 16;           // records of a bucket
+inline constexpr uint32_t kLineBuckets = 3;      // buckets of a directory line
+inline constexpr uint32_t kLines = 4;            // lines of a directory entry
+inline constexpr uint32_t kLineRecords = kSlots * kLineBuckets;
+inline constexpr uint32_t kEntryBuckets = kLineBuckets * kLines;
+inline constexpr uint32_t kEntryRecords = kLineRecords * kLines;
+inline constexpr uint32_t kUnitBytes = 256;      // what 4-byte pointers count
+inline constexpr uint32_t kLevelsMax = 9;        // in PM; level 0 is in DRAM
+inline constexpr uint32_t kFanoutMax = 16;
+
+struct Record {
+  uint64_t tag;
+  uint64_t value;
+};
+
+struct alignas(256) Bucket {
+  uint64_t tags[kSlots];
+  uint64_t values[kSlots];
+};
+static_assert(sizeof(Bucket) == 256);
+
+// The state word of a directory line.
+//   bits 0-5    records in the line's buckets, filled in order
+//   bits 6-13   generation: a line counts only if it equals that of the entry's line 0, so one store
+//               to line 0 empties the whole entry
+//   bits 14-31  level 1: how often the DRAM entry has moved down (the epoch of its log records);
+//               line 0 of deeper levels: how many records were removed in place, for orientation
+struct LineState {
+  static constexpr uint32_t kGenerationMask = 0xff;
+  static constexpr uint32_t kEpochMask = 0x3ffff;
+
+  uint32_t word;
+
+  uint32_t count() const { return word & 63; }
+  uint32_t generation() const { return word >> 6 & kGenerationMask; }
+  uint32_t epoch() const { return word >> 14; }
+  static LineState make(uint32_t count, uint32_t generation, uint32_t epoch) {
+    return {count | (generation & kGenerationMask) << 6 | (epoch & kEpochMask) << 14};
+  }
+};
+
+struct alignas(64) DirectoryLine {
+  uint64_t filter[kLineBuckets][2];
+  uint32_t bucket[kLineBuckets];  // units from the pool's base; kept when the entry is emptied
+  uint32_t state;                 // LineState
+};
+static_assert(sizeof(DirectoryLine) == 64 && offsetof(DirectoryLine, state) == 60);
+
+struct alignas(256) Entry {
+  DirectoryLine lines[kLines];
+};
+static_assert(sizeof(Entry) == 256);
+
+struct alignas(256) Root {
+  uint64_t magic;
+  uint32_t directory_bits;
+  uint32_t fanout_bits;
+  uint32_t partition_bits;
+  uint32_t log_chunks;
+  uint64_t log_chunk_bytes;
+  uint64_t checksum;              // xxh3 of all bytes before
+  uint64_t log;                   // offset of the recovery log
+  uint64_t level1;                // offset of level 1's directory
+  uint64_t payload_heads;         // offset of one PayloadHead for each partition; 0: none
+  uint64_t payload_epoch_limit;   // no payload chunk has had this epoch, nor a larger one
+  uint64_t reserved[6];
+  uint64_t tables[kLevelsMax + 1];  // by level; offsets
+  uint64_t reserved2[38];
+};
+static_assert(sizeof(Root) == 512 && offsetof(Root, checksum) == 32);
+inline constexpr uint64_t kRootMagic = 0x31687375'6c50;  // "Plush1"
+
+// The payload log: byte strings. Each partition has a list of chunks, newest first.
+struct alignas(64) PayloadHead {
+  uint64_t chunk;  // offset of the newest chunk
+  uint64_t reserved[7];
+};
+
+struct alignas(64) PayloadChunk {
+  uint64_t next;   // offset of the next older chunk
+  uint64_t epoch;  // of this use of the memory; pointers carry it
+  uint64_t bytes;  // with this header
+  uint64_t reserved[5];
+};
+static_assert(sizeof(PayloadChunk) == 64);
+
+// Followed by the key, the value, and zeros to a multiple of 8.
+struct PayloadEntry {
+  uint32_t key_bytes;
+  uint32_t value_bytes;
+  uint64_t checksum;  // over sizes, key, value and the chunk's epoch: a torn entry is recognised
+};
+static_assert(sizeof(PayloadEntry) == 16);
+
+// Kinds of recovery-log records.
+enum class LogKind : uint64_t {
+  kUpsert = 1,
+  kInsert = 2,     // as kUpsert, but if it is the log's last record only if the key is absent
+  kUpdate = 3,     // likewise only if it is present
+  kTombstone = 4,
+  kCancel = 5,     // the record before did nothing: its condition did not hold
+};
+
+// The third payload word of a log record: kind, and the epoch of the DRAM entry.
+inline uint64_t log_word(LogKind kind, uint32_t epoch) {
+  return static_cast<uint64_t>(kind) | uint64_t{epoch} << 3;
+}
+
+}  // namespace perdure::index::plush

@@ -1,0 +1,497 @@
+// Moving records down: rows into level 1, full entries into the next level.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bitset>
+#include <cassert>
+#include <cstring>
+#include <optional>
+
+#include "index/plush/core.h"
+
+namespace perdure::index::plush {
+
+namespace {
+
+constexpr uint32_t kTableSlots = 512;  // of the hash table that finds older versions
+
+bool is_full_error(const Error& error) {
+  return error.code() == ErrorCode::kPoolFull || error.code() == ErrorCode::kNoSpace;
+}
+
+// Marks a partition's version odd while records disappear.
+class Disappearing {
+ public:
+  explicit Disappearing(std::atomic<uint64_t>& version) : version_(version) {
+    version_.store(version_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_release);
+  }
+  ~Disappearing() {
+    version_.store(version_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  }
+  Disappearing(const Disappearing&) = delete;
+  Disappearing& operator=(const Disappearing&) = delete;
+
+ private:
+  std::atomic<uint64_t>& version_;
+};
+
+}  // namespace
+
+uint32_t Core::line_count(const Entry& entry, uint32_t line) {
+  const LineState first{pm::load_acquire(entry.lines[0].state)};
+  if (line == 0) return first.count();
+  const LineState state{pm::load_acquire(entry.lines[line].state)};
+  return state.generation() == first.generation() ? state.count() : 0;
+}
+
+uint32_t Core::used(const Entry& entry) {
+  uint32_t sum = 0;
+  for (uint32_t line = 0; line < kLines; ++line) sum += line_count(entry, line);
+  return sum;
+}
+
+// ---- appending to an entry
+
+bool Core::needs_blocks(const Append& append) const {
+  for (uint32_t b = append.start / kSlots; b <= (append.start + append.count - 1) / kSlots; ++b) {
+    if (append.entry->lines[b / kLineBuckets].bucket[b % kLineBuckets] == 0) return true;
+  }
+  return false;
+}
+
+void Core::plan(Append& append, pm::Heap::Txn* txn) const {
+  std::memset(append.fresh, 0, sizeof append.fresh);
+  for (uint32_t b = append.start / kSlots; b <= (append.start + append.count - 1) / kSlots; ++b) {
+    uint32_t& link = append.entry->lines[b / kLineBuckets].bucket[b % kLineBuckets];
+    if (link != 0) continue;
+    const uint64_t block = txn->allocate(sizeof(Bucket));
+    append.fresh[b] = static_cast<uint32_t>(block / kUnitBytes);
+    txn->will_link(block, &link, pm::Link::kUnit);
+  }
+}
+
+void Core::write_buckets(const Append& append) const {
+  for (uint32_t done = 0; done < append.count;) {
+    const uint32_t at = append.start + done;
+    const uint32_t b = at / kSlots;
+    const uint32_t slot = at % kSlots;
+    const uint32_t n = std::min(kSlots - slot, append.count - done);
+    const uint32_t unit = append.fresh[b] != 0
+                              ? append.fresh[b]
+                              : append.entry->lines[b / kLineBuckets].bucket[b % kLineBuckets];
+    Bucket& bucket = *bucket_at(unit);
+    if (n == kSlots) {
+      memory_.copy_nontemporal(bucket.tags, append.tags + done, sizeof bucket.tags);
+      memory_.copy_nontemporal(bucket.values, append.values + done, sizeof bucket.values);
+    } else {
+      for (uint32_t i = 0; i < n; ++i) {
+        pm::store_relaxed(bucket.tags[slot + i], append.tags[done + i]);
+        pm::store_relaxed(bucket.values[slot + i], append.values[done + i]);
+      }
+      memory_.flush(&bucket.tags[slot], n * sizeof(uint64_t));
+      memory_.flush(&bucket.values[slot], n * sizeof(uint64_t));
+    }
+    done += n;
+  }
+}
+
+void Core::fill_line(const Append& append, uint32_t line_number) const {
+  const uint32_t line_begin = line_number * kLineRecords;
+  const uint32_t begin = std::max(append.start, line_begin);
+  const uint32_t end = std::min(append.start + append.count, line_begin + kLineRecords);
+  DirectoryLine& line = append.entry->lines[line_number];
+  for (uint32_t at = begin; at < end;) {
+    const uint32_t b = at / kSlots;
+    const uint32_t stop = std::min(end, (b + 1) * kSlots);
+    uint64_t(&filter)[2] = line.filter[b % kLineBuckets];
+    const bool begins = at % kSlots == 0;
+    uint64_t low = begins ? 0 : filter[0];
+    uint64_t high = begins ? 0 : filter[1];
+    for (; at < stop; ++at) {
+      const FilterBits bits = filter_bits(append.tags[at - append.start] >> 1);
+      low |= bits.low;
+      high |= bits.high;
+    }
+    pm::store_relaxed(filter[0], low);
+    pm::store_relaxed(filter[1], high);
+    if (append.fresh[b] != 0) pm::store_relaxed(line.bucket[b % kLineBuckets], append.fresh[b]);
+  }
+  const uint32_t generation = LineState{append.entry->lines[0].state}.generation();
+  uint32_t epoch = 0;
+  if (append.counts_epoch) {
+    // Only the last line may void the log's records: the lines before do not hold all of the row.
+    epoch = append.epoch + (end == append.start + append.count ? 1 : 0);
+  } else if (line_number == 0) {
+    epoch = LineState{line.state}.epoch();
+  }
+  // Filters and pointers above are in the same line, so they persist no later than this word.
+  pm::store_release(line.state, LineState::make(end - line_begin, generation, epoch).word);
+}
+
+void Core::commit(std::span<Append> appends, pm::Heap::Txn* txn) const {
+  for (const Append& append : appends) write_buckets(append);
+  if (txn != nullptr) txn->prepare();
+  memory_.fence();  // buckets and intents, before the lines that reveal them
+  bool more = true;
+  for (uint32_t step = 0; more; ++step) {
+    more = false;
+    for (const Append& append : appends) {
+      const uint32_t first = append.start / kLineRecords;
+      const uint32_t last = (append.start + append.count - 1) / kLineRecords;
+      if (first + step <= last) {
+        fill_line(append, first + step);
+        memory_.flush(&append.entry->lines[first + step], sizeof(DirectoryLine));
+      }
+      more = more || first + step < last;
+    }
+    // A line, before the next line of the same entry: newer records never outlive older ones that
+    // were appended with them, or they would later seem newer than what is appended in between.
+    memory_.fence();
+  }
+}
+
+// ---- rows
+
+void Core::move_down(Partition& partition, uint64_t row) {
+  append_row(partition, row, rows_[row].count.load(std::memory_order_relaxed));
+}
+
+void Core::append_row(Partition& partition, uint64_t row, uint32_t count) {
+  know_row(row);
+  Entry& entry = *entry_at(1, row);
+  if (used(entry) + count > kEntryRecords) drain(partition, 1, row);
+  Append append{};
+  append.entry = &entry;
+  append.tags = row_records_[row].tags;
+  append.values = row_records_[row].values;
+  append.count = count;
+  append.counts_epoch = true;
+  append.epoch = rows_[row].epoch;
+  append.start = used(entry);
+  if (needs_blocks(append)) {
+    std::optional<pm::Heap::Txn> txn(std::in_place, pool_.heap());
+    try {
+      plan(append, &*txn);
+    } catch (const Error& error) {
+      txn.reset();
+      if (!is_full_error(error) || !squeeze(partition, 1, row)) throw;
+      append.start = used(entry);
+      txn.emplace(pool_.heap());
+      plan(append, &*txn);
+    }
+    commit({&append, 1}, &*txn);
+    txn->settle();
+    memory_.fence();
+    txn->finish();
+  } else {
+    plan(append, nullptr);
+    commit({&append, 1}, nullptr);
+  }
+  const Disappearing guard(partition.version);
+  rows_[row].epoch = (rows_[row].epoch + 1) & LineState::kEpochMask;
+  rows_[row].count.store(0, std::memory_order_release);
+}
+
+// ---- draining an entry
+
+bool Core::is_newest(const Gathered& out, const uint16_t* table, uint64_t tag,
+                     uint64_t value) const {
+  for (uint64_t at = (tag >> 1) % kTableSlots; table[at] != 0; at = (at + 1) % kTableSlots) {
+    const uint32_t other = table[at] - 1U;
+    if ((out.tags[other] ^ tag) >> 1 != 0) continue;
+    if (!out_of_place_) return false;
+    PayloadLog::View newer;
+    PayloadLog::View older;
+    if (payload_->read(out.values[other], newer) && payload_->read(value, older) &&
+        newer.key == older.key) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void Core::gather(uint32_t level, uint64_t index, Gathered& out) const {
+  const Entry& entry = *entry_at(level, index);
+  const bool last = !has_children(level, index);
+  uint16_t table[kTableSlots] = {};
+  out.used = used(entry);
+  out.count = 0;
+  for (uint32_t at = out.used; at-- > 0;) {
+    const uint32_t b = at / kSlots;
+    const Bucket& bucket = *bucket_at(entry.lines[b / kLineBuckets].bucket[b % kLineBuckets]);
+    const uint64_t tag = bucket.tags[at % kSlots];
+    const uint64_t value = bucket.values[at % kSlots];
+    if (out_of_place_ && !payload_->alive(value)) continue;
+    if (!is_newest(out, table, tag, value)) {
+      out.dropped[out.dropped_count++] = value;
+      continue;
+    }
+    uint64_t slot = (tag >> 1) % kTableSlots;
+    while (table[slot] != 0) slot = (slot + 1) % kTableSlots;
+    out.tags[out.count] = tag;
+    out.values[out.count] = value;
+    table[slot] = static_cast<uint16_t>(++out.count);
+  }
+  if (!last) return;
+  // Below there is nothing that a tombstone could hide.
+  uint32_t kept = 0;
+  for (uint32_t i = 0; i < out.count; ++i) {
+    if ((out.tags[i] & 1) != 0) {
+      out.dropped[out.dropped_count++] = out.values[i];
+      continue;
+    }
+    out.tags[kept] = out.tags[i];
+    out.values[kept++] = out.values[i];
+  }
+  out.count = kept;
+}
+
+void Core::bury(const Gathered& all) const {
+  if (!out_of_place_) return;
+  for (uint32_t i = 0; i < all.dropped_count; ++i) payload_->note_dead(all.dropped[i]);
+}
+
+void Core::drain(Partition& partition, uint32_t level, uint64_t index) {
+  const bool last = !has_children(level, index);
+  Gathered all;
+  gather(level, index, all);
+  // Enough of it was superseded: the entry has room again where it is.
+  if (all.count == 0 || (last && all.count * 4 <= all.used * 3) || level == kLevelsMax) {
+    if (all.count > kEntryRecords - kSlots) {
+      throw Error(ErrorCode::kPoolFull,
+                  fmt::format("{}: '{}' has used up its {} levels; load it into a pool with a larger "
+                              "capacity",
+                              pool_.mapping().path(), name_, kLevelsMax));
+    }
+    rewrite(partition, level, index, all);
+    return;
+  }
+  ensure_children(level, index);
+  spread(partition, level, index, all);
+}
+
+void Core::spread(Partition& partition, uint32_t level, uint64_t index, Gathered& all) {
+  const uint32_t shift = 64 - level_bits(level + 1);
+  const auto child_of = [&](uint64_t tag) { return (tag >> 1 >> shift) & (fanout() - 1); };
+  const uint64_t first_child = index << root_.fanout_bits;
+  uint32_t counts[kFanoutMax] = {};
+  uint32_t begins[kFanoutMax] = {};
+  uint64_t tags[kEntryRecords];
+  uint64_t values[kEntryRecords];
+  const auto worth_moving = [&](uint64_t tag) {
+    if ((tag & 1) == 0) return true;
+    // A tombstone that reaches the end of its path, where nothing of its key is, vanishes.
+    const uint64_t child = first_child + child_of(tag);
+    const Entry& target = *entry_at(level + 1, child);
+    return has_children(level + 1, child) ||
+           (used(target) > 0 && kernels_.candidates(target, filter_bits(tag >> 1)) != 0);
+  };
+  std::bitset<kEntryRecords> moves;
+  for (uint32_t i = 0; i < all.count; ++i) {
+    moves[i] = worth_moving(all.tags[i]);
+    if (moves[i]) ++counts[child_of(all.tags[i])];
+    if (!moves[i]) all.dropped[all.dropped_count++] = all.values[i];
+  }
+  for (uint32_t child = 1; child < fanout(); ++child) {
+    begins[child] = begins[child - 1] + counts[child - 1];
+  }
+  uint32_t ends[kFanoutMax];
+  std::copy(begins, begins + fanout(), ends);
+  for (uint32_t i = 0; i < all.count; ++i) {
+    if (!moves[i]) continue;
+    uint32_t& end = ends[child_of(all.tags[i])];
+    tags[end] = all.tags[i];
+    values[end++] = all.values[i];
+  }
+  for (uint32_t child = 0; child < fanout(); ++child) {
+    const Entry& target = *entry_at(level + 1, first_child + child);
+    if (used(target) + counts[child] > kEntryRecords) {
+      drain(partition, level + 1, first_child + child);
+    }
+  }
+  const auto fill = [&](std::vector<Append>& appends, pm::Heap::Txn* txn) {
+    appends.clear();
+    for (uint32_t child = 0; child < fanout(); ++child) {
+      if (counts[child] == 0) continue;
+      Append& append = appends.emplace_back();
+      append = Append{};
+      append.entry = entry_at(level + 1, first_child + child);
+      append.tags = tags + begins[child];
+      append.values = values + begins[child];
+      append.count = counts[child];
+      append.start = used(*append.entry);
+      plan(append, txn);
+    }
+  };
+  std::vector<Append> appends;
+  std::optional<pm::Heap::Txn> txn(std::in_place, pool_.heap());
+  try {
+    fill(appends, &*txn);
+  } catch (const Error& error) {
+    txn.reset();
+    if (!is_full_error(error)) throw;
+    bool gained = false;
+    for (uint32_t child = 0; child < fanout(); ++child) {
+      gained = squeeze(partition, level + 1, first_child + child) || gained;
+    }
+    if (!gained) throw;
+    txn.emplace(pool_.heap());
+    fill(appends, &*txn);
+  }
+  // Blocks of the deeper levels go back to the heap; level 1 keeps its own, they fill again soon.
+  if (level > 1) {
+    for (DirectoryLine& line : entry_at(level, index)->lines) {
+      for (uint32_t& unit : line.bucket) {
+        if (unit != 0) txn->will_unlink(uint64_t{unit} * kUnitBytes, &unit, pm::Link::kUnit);
+      }
+    }
+  }
+  commit(appends, &*txn);
+  release_source(partition, level, index, &*txn);
+  bury(all);
+}
+
+void Core::release_source(Partition& partition, uint32_t level, uint64_t index,
+                          pm::Heap::Txn* txn) {
+  Entry& entry = *entry_at(level, index);
+  const uint32_t generation = LineState{entry.lines[0].state}.generation() + 1;
+  {
+    const Disappearing guard(partition.version);
+    const uint32_t epoch = level == 1 ? rows_[index].epoch : 0;
+    pm::store_release(entry.lines[0].state, LineState::make(0, generation, epoch).word);
+    memory_.flush(&entry.lines[0].state, sizeof(uint32_t));
+    memory_.fence();  // all targets are durable; the entry is empty before its blocks go
+    if (level > 1) {
+      for (uint32_t line = 0; line < kLines; ++line) {
+        for (uint32_t& unit : entry.lines[line].bucket) pm::store_relaxed(unit, 0U);
+        // Lines that this generation did not reach must not bear a number that comes round again.
+        pm::store_release(entry.lines[line].state, LineState::make(0, generation, epoch).word);
+      }
+      memory_.flush(&entry, sizeof entry);
+    }
+  }
+  txn->settle();
+  memory_.fence();
+  txn->finish();
+}
+
+// ---- rewriting an entry in place
+
+bool Core::squeeze(Partition& partition, uint32_t level, uint64_t index) {
+  Gathered live;
+  gather(level, index, live);
+  const uint32_t buckets_before = (live.used + kSlots - 1) / kSlots;
+  const uint32_t buckets_after = (live.count + kSlots - 1) / kSlots;
+  if (buckets_after >= buckets_before && live.count + kSlots > live.used) return false;
+  try {
+    rewrite(partition, level, index, live);
+  } catch (const Error& error) {
+    if (!is_full_error(error)) throw;
+    return false;
+  }
+  return true;
+}
+
+void Core::rewrite(Partition& partition, uint32_t level, uint64_t index, const Gathered& live) {
+  Entry& entry = *entry_at(level, index);
+  const uint32_t generation = LineState{entry.lines[0].state}.generation() + 1;
+  const uint32_t epoch = level == 1 ? rows_[index].epoch : 0;
+  pm::Heap::Txn txn(pool_.heap(), true);
+  Entry image{};
+  uint64_t tags[kEntryRecords];
+  uint64_t values[kEntryRecords];
+  // Gathered newest first; appended oldest first, though after gathering it makes no difference.
+  std::reverse_copy(live.tags, live.tags + live.count, tags);
+  std::reverse_copy(live.values, live.values + live.count, values);
+  Append append{};
+  append.entry = &image;
+  append.tags = tags;
+  append.values = values;
+  append.count = live.count;
+  for (uint32_t b = 0; b * kSlots < live.count; ++b) {
+    const uint64_t block = txn.allocate(sizeof(Bucket));
+    append.fresh[b] = static_cast<uint32_t>(block / kUnitBytes);
+    txn.will_link(block, &entry.lines[b / kLineBuckets].bucket[b % kLineBuckets],
+                  pm::Link::kUnit);
+  }
+  for (DirectoryLine& line : entry.lines) {
+    for (uint32_t& unit : line.bucket) {
+      if (unit != 0) txn.will_unlink(uint64_t{unit} * kUnitBytes, &unit, pm::Link::kUnit);
+    }
+  }
+  if (live.count > 0) {
+    write_buckets(append);
+    for (uint32_t line = 0; line * kLineRecords < live.count; ++line) fill_line(append, line);
+  }
+  for (DirectoryLine& line : image.lines) {
+    line.state = LineState::make(LineState{line.state}.count(), generation, epoch).word;
+  }
+  txn.redo(&entry, &image, sizeof image);
+  txn.prepare();
+  memory_.fence();  // buckets, intents and the new entry, before the change is made certain
+  {
+    const Disappearing guard(partition.version);
+    txn.apply();
+  }
+  txn.settle();
+  memory_.fence();
+  txn.finish();
+  bury(live);
+}
+
+// ---- the shape of the deeper levels
+
+void Core::clear_block(uint64_t offset, uint64_t bytes) const {
+  // Words: a lookup may still be looking at what was here before.
+  auto* words = pool_.at<uint64_t>(offset);
+  for (uint64_t i = 0; i < bytes / 8; ++i) pm::store_relaxed(words[i], uint64_t{0});
+  memory_.flush(words, bytes);
+}
+
+void Core::ensure_table(uint32_t level) {
+  const std::lock_guard lock(tables_mutex_);
+  if (tables_[level].load(std::memory_order_acquire) != nullptr) return;
+  const uint64_t bytes = (uint64_t{1} << level_bits(level - 1)) * sizeof(uint32_t);
+  pm::Heap::Txn txn(pool_.heap());
+  const uint64_t table = txn.allocate(bytes);
+  clear_block(table, bytes);
+  txn.will_link(table, &root_.tables[level], pm::Link::kOffset);
+  txn.prepare();
+  memory_.fence();  // the empty table, before the root leads to it
+  pm::store_release(root_.tables[level], table);
+  memory_.flush(&root_.tables[level], sizeof(uint64_t));
+  txn.settle();
+  memory_.fence();
+  txn.finish();
+  tables_[level].store(pool_.at<uint32_t>(table), std::memory_order_release);
+}
+
+void Core::ensure_children(uint32_t level, uint64_t index) {
+  if (has_children(level, index)) return;
+  if (tables_[level + 1].load(std::memory_order_acquire) == nullptr) ensure_table(level + 1);
+  uint32_t& link = tables_[level + 1].load(std::memory_order_acquire)[index];
+  const uint64_t bytes = uint64_t{fanout()} * sizeof(Entry);
+  pm::Heap::Txn txn(pool_.heap());
+  const uint64_t block = txn.allocate(bytes);
+  clear_block(block, bytes);
+  txn.will_link(block, &link, pm::Link::kUnit);
+  txn.prepare();
+  memory_.fence();  // the empty entries, before the table leads to them
+  pm::store_release(link, static_cast<uint32_t>(block / kUnitBytes));
+  memory_.flush(&link, sizeof link);
+  txn.settle();
+  memory_.fence();
+  txn.finish();
+}
+
+Entry* Core::entry_at(uint32_t level, uint64_t index) const {
+  if (level == 1) return level1_ + index;
+  const uint32_t* table = tables_[level].load(std::memory_order_acquire);
+  if (table == nullptr) return nullptr;
+  const uint32_t unit = pm::load_acquire(table[index >> root_.fanout_bits]);
+  if (unit == 0) return nullptr;
+  return reinterpret_cast<Entry*>(bucket_at(unit)) + (index & (fanout() - 1));
+}
+
+}  // namespace perdure::index::plush

@@ -1,0 +1,147 @@
+// The typed faces of Plush. Words are passed through where both kinds are words; otherwise they are
+// stored as their 8 bytes.
+#include "perdure/plush.h"
+
+#include <cstring>
+
+#include "index/plush/core.h"
+
+namespace perdure {
+
+namespace {
+
+using index::plush::Core;
+using index::plush::LogKind;
+
+template <typename K, typename V>
+inline constexpr bool kWords = std::is_same_v<K, uint64_t> && std::is_same_v<V, uint64_t>;
+
+// A word as bytes, for as long as the object lives.
+class AsBytes {
+ public:
+  explicit AsBytes(uint64_t word) { std::memcpy(bytes_, &word, sizeof word); }
+  explicit AsBytes(std::string_view view) : view_(view), direct_(true) {}
+  std::string_view view() const { return direct_ ? view_ : std::string_view(bytes_, 8); }
+
+ private:
+  char bytes_[8] = {};
+  std::string_view view_;
+  bool direct_ = false;
+};
+
+void assign(uint64_t& out, std::string_view bytes) { std::memcpy(&out, bytes.data(), sizeof out); }
+void assign(std::string& out, std::string_view bytes) { out.assign(bytes); }
+
+template <typename T>
+Argument<T> from_bytes(std::string_view bytes) {
+  if constexpr (std::is_same_v<T, uint64_t>) {
+    uint64_t word = 0;
+    assign(word, bytes);
+    return word;
+  } else {
+    return bytes;
+  }
+}
+
+template <typename K, typename V>
+bool write(Core& core, LogKind kind, Argument<K> key, Argument<V> value) {
+  if constexpr (kWords<K, V>) {
+    return core.write(kind, key, value);
+  } else {
+    return core.write(kind, AsBytes(key).view(), AsBytes(value).view());
+  }
+}
+
+}  // namespace
+
+template <typename K, typename V>
+Plush<K, V>::Plush(std::unique_ptr<Core> core) : core_(std::move(core)) {}
+template <typename K, typename V>
+Plush<K, V>::Plush(Plush&&) noexcept = default;
+template <typename K, typename V>
+Plush<K, V>& Plush<K, V>::operator=(Plush&&) noexcept = default;
+template <typename K, typename V>
+Plush<K, V>::~Plush() = default;
+
+template <typename K, typename V>
+Plush<K, V> Plush<K, V>::create(Pool& pool, const std::string& name, const PlushOptions& options) {
+  return Plush(Core::create(pool.impl(), name, ArgumentOf<K>::kind, ArgumentOf<V>::kind, options));
+}
+
+template <typename K, typename V>
+Plush<K, V> Plush<K, V>::open(Pool& pool, const std::string& name, const PlushOptions& options) {
+  return Plush(Core::open(pool.impl(), name, ArgumentOf<K>::kind, ArgumentOf<V>::kind, options));
+}
+
+template <typename K, typename V>
+bool Plush<K, V>::insert(Argument<K> key, Argument<V> value) {
+  return write<K, V>(*core_, LogKind::kInsert, key, value);
+}
+
+template <typename K, typename V>
+bool Plush<K, V>::update(Argument<K> key, Argument<V> value) {
+  return write<K, V>(*core_, LogKind::kUpdate, key, value);
+}
+
+template <typename K, typename V>
+void Plush<K, V>::upsert(Argument<K> key, Argument<V> value) {
+  write<K, V>(*core_, LogKind::kUpsert, key, value);
+}
+
+template <typename K, typename V>
+bool Plush<K, V>::remove(Argument<K> key) {
+  if constexpr (kWords<K, V>) {
+    return core_->remove(key);
+  } else {
+    return core_->remove(AsBytes(key).view());
+  }
+}
+
+template <typename K, typename V>
+bool Plush<K, V>::lookup(Argument<K> key, V& out) const {
+  if constexpr (kWords<K, V>) {
+    return core_->lookup(key, out);
+  } else {
+    return core_->lookup(AsBytes(key).view(),
+                         [&](std::string_view value) { assign(out, value); });
+  }
+}
+
+template <typename K, typename V>
+void Plush<K, V>::checkpoint() {
+  core_->checkpoint();
+}
+
+template <typename K, typename V>
+void Plush<K, V>::for_each(const std::function<void(Argument<K>, Argument<V>)>& visit) const {
+  if constexpr (kWords<K, V>) {
+    core_->for_each_word(visit);
+  } else {
+    core_->for_each_bytes([&](std::string_view key, std::string_view value) {
+      visit(from_bytes<K>(key), from_bytes<V>(value));
+    });
+  }
+}
+
+template <typename K, typename V>
+uint64_t Plush<K, V>::check(const std::function<void(const std::string&)>& report) const {
+  return core_->check(report);
+}
+
+template <typename K, typename V>
+void Plush<K, V>::visit_blocks(
+    const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const {
+  core_->visit_blocks(visit);
+}
+
+template <typename K, typename V>
+std::vector<Statistic> Plush<K, V>::statistics() const {
+  return core_->statistics();
+}
+
+template class Plush<uint64_t, uint64_t>;
+template class Plush<uint64_t, std::string>;
+template class Plush<std::string, uint64_t>;
+template class Plush<std::string, std::string>;
+
+}  // namespace perdure

@@ -1,0 +1,129 @@
+// Opening: the rows of level 0 from the recovery log, all partitions in parallel.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+#include <optional>
+#include <thread>
+
+#include "index/plush/core.h"
+
+namespace perdure::index::plush {
+
+uint32_t Core::entry_epoch(const Entry& entry) {
+  for (uint32_t line = kLines; line-- > 1;) {
+    if (line_count(entry, line) > 0) return LineState{pm::load_relaxed(entry.lines[line].state)}.epoch();
+  }
+  return LineState{pm::load_relaxed(entry.lines[0].state)}.epoch();
+}
+
+void Core::know_row(uint64_t row) const {
+  if (rows_[row].known) [[likely]] return;
+  rows_[row].epoch = entry_epoch(level1_[row]);
+  rows_[row].known = true;
+}
+
+void Core::recover(uint32_t threads) {
+  if (threads == 0) threads = std::clamp(std::thread::hardware_concurrency(), 1U, 8U);
+  threads = std::min(threads, partition_count_);
+  std::atomic<uint32_t> next{0};
+  std::mutex mutex;
+  std::exception_ptr failure;
+  const auto work = [&] {
+    try {
+      for (uint32_t i = next++; i < partition_count_; i = next++) recover_partition(i);
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      failure = std::current_exception();
+    }
+  };
+  std::vector<std::jthread> helpers;
+  for (uint32_t i = 1; i < threads; ++i) helpers.emplace_back(work);
+  work();
+  helpers.clear();
+  if (failure) std::rethrow_exception(failure);
+  recovered_ = true;
+}
+
+void Core::recover_partition(uint32_t number) {
+  Partition& partition = partitions_[number];
+  if (out_of_place_) {
+    payload_->recover(number);
+    partition.payload_hint = payload_->chunks(number).size();
+  }
+  // A record waits for the next one: a cancellation may follow.
+  std::optional<pm::RedoRecord> waiting;
+  uint64_t waiting_sequence = 0;
+  const bool sound = partition.log.replay([&](const pm::RedoRecord& record, uint64_t sequence) {
+    const bool cancels = static_cast<LogKind>(record.c & 7) == LogKind::kCancel;
+    if (waiting && !cancels) replay_record(partition, *waiting, waiting_sequence, false);
+    waiting.reset();
+    if (!cancels) waiting = record;
+    waiting_sequence = sequence;
+  });
+  if (!sound) {
+    throw Error(ErrorCode::kCorrupt,
+                fmt::format("{}: the recovery log of '{}' is damaged in partition {}; restore the "
+                            "file from a backup",
+                            pool_.mapping().path(), name_, number));
+  }
+  if (waiting && !replay_record(partition, *waiting, waiting_sequence, true)) {
+    // What was decided about the interrupted operation must hold for the next recovery, too, which
+    // may not find its record last. Whoever wrote it left room for this.
+    partition.log.append({0, 0, log_word(LogKind::kCancel, 0)});
+    memory_.fence();
+  }
+}
+
+// Returns false if the record is the last one and its operation did not happen.
+bool Core::replay_record(Partition& partition, const pm::RedoRecord& record, uint64_t sequence,
+                         bool last) {
+  const auto kind = static_cast<LogKind>(record.c & 7);
+  const uint64_t row = index_at(1, record.a);
+  if (row / rows_per_partition() != number_of(partition) || kind > LogKind::kTombstone) {
+    throw Error(ErrorCode::kCorrupt,
+                fmt::format("{}: the recovery log of '{}' holds a record of another partition; "
+                            "restore the file from a backup",
+                            pool_.mapping().path(), name_));
+  }
+  know_row(row);
+  // Another epoch: the row has moved down since, and this record with it.
+  if ((record.c >> 3 & LineState::kEpochMask) != rows_[row].epoch) return true;
+  Key key{record.a, {}};
+  if (out_of_place_) {
+    // Only the newest payload can be incomplete; only superseded records can dangle.
+    PayloadLog::View view;
+    if (last && !payload_->verify(record.b)) return false;
+    if (!payload_->read(record.b, view)) return true;
+    key.bytes = view.key;
+    if (key_of(key.bytes).hash != record.a) return true;
+  }
+  Hit hit;
+  const bool in_row = search_row(row, key, nullptr, 0, hit) == Found::kHit;
+  if (last && (kind == LogKind::kInsert || kind == LogKind::kUpdate)) {
+    // The operation did not return, and did not judge its condition.
+    const bool present = in_row ? hit.live() : present_below(key);
+    if (present != (kind == LogKind::kUpdate)) return false;
+  }
+  const uint64_t tag = record.a << 1 | (kind == LogKind::kTombstone ? 1 : 0);
+  std::atomic_ref(recovered_operations_).fetch_add(1, std::memory_order_relaxed);
+  if (in_row) {
+    *hit.value_at = record.b;
+    *hit.tag_at = tag;
+    return true;
+  }
+  const uint8_t count = rows_[row].count.load(std::memory_order_relaxed);
+  if (count >= kSlots) {
+    throw Error(ErrorCode::kCorrupt,
+                fmt::format("{}: the recovery log of '{}' holds more than a row can; restore the "
+                            "file from a backup",
+                            pool_.mapping().path(), name_));
+  }
+  if (count == 0) rows_[row].first_chunk = static_cast<uint16_t>(sequence);
+  row_records_[row].values[count] = record.b;
+  row_records_[row].tags[count] = tag;
+  rows_[row].count.store(static_cast<uint8_t>(count + 1), std::memory_order_release);
+  return true;
+}
+
+}  // namespace perdure::index::plush

@@ -1,0 +1,221 @@
+// Writing single records: log, fence, row.
+#include <fmt/format.h>
+
+#include <cassert>
+
+#include "index/plush/core.h"
+
+namespace perdure::index::plush {
+
+namespace {
+
+// A row moves down together with the record that would be its 16th.
+constexpr uint32_t kRowFull = kSlots - 1;
+
+}  // namespace
+
+bool Core::write(LogKind kind, uint64_t key, uint64_t value) {
+  return write_record(kind, {mix(key), {}}, value, {});
+}
+
+bool Core::write(LogKind kind, std::string_view key, std::string_view value) {
+  if (key.size() + value.size() > PayloadLog::kEntryBytesMax) {
+    throw Error(ErrorCode::kTooLarge,
+                fmt::format("a key of {} bytes and a value of {} exceed the {} bytes that a record "
+                            "may have",
+                            key.size(), value.size(), PayloadLog::kEntryBytesMax));
+  }
+  return write_record(kind, key_of(key), 0, value);
+}
+
+bool Core::remove(uint64_t key) { return remove_record({mix(key), {}}); }
+bool Core::remove(std::string_view key) { return remove_record(key_of(key)); }
+
+bool Core::present_below(const Key& key) const {
+  Hit hit;
+  return search(key, false, nullptr, 0, hit) == Found::kHit && hit.live();
+}
+
+bool Core::write_record(LogKind kind, const Key& key, uint64_t value, std::string_view payload) {
+  pool_.require_writable();
+  const bool conditional = kind != LogKind::kUpsert;
+  const bool wants_present = kind == LogKind::kUpdate;
+  prefetch_path(key.hash, conditional);
+  Partition& partition = partitions_[partition_of(key.hash)];
+  partition.log.prefetch_tail();
+  const std::lock_guard lock(partition.lock);
+  const uint64_t row = index_at(1, key.hash);
+  know_row(row);
+  Hit hit;
+  if (search_row(row, key, nullptr, 0, hit) == Found::kHit) {
+    return overwrite_row(partition, kind, key, value, payload, hit);
+  }
+  const bool moves_down = rows_[row].count.load(std::memory_order_relaxed) >= kRowFull;
+  const bool check_first = conditional && (moves_down || out_of_place_);
+  if (check_first && present_below(key) != wants_present) return false;
+  Record record{key.hash << 1, value};
+  if (out_of_place_) record.value = store_payload(partition, key, payload);
+  make_log_room(partition, 2);
+  // Not `moves_down`: making room may have moved this very row down.
+  if (rows_[row].count.load(std::memory_order_relaxed) >= kRowFull) {
+    pm::store_relaxed(row_records_[row].tags[kRowFull], record.tag);
+    pm::store_relaxed(row_records_[row].values[kRowFull], record.value);
+    append_row(partition, row, kSlots);
+    return true;
+  }
+  const LogKind logged = check_first ? LogKind::kUpsert : kind;
+  const uint64_t word = log_word(logged, rows_[row].epoch);
+  partition.log.append({key.hash, record.value, word});
+  // The record is on its way to PM while the filters below are read. If its condition fails, the
+  // next record says so; until then recovery judges the condition itself.
+  if (conditional && !check_first && present_below(key) != wants_present) {
+    partition.log.append({0, 0, log_word(LogKind::kCancel, 0)});
+    memory_.fence();
+    return false;
+  }
+  memory_.fence();  // the record (and its payload), before anyone can see it
+  add_to_row(partition, row, record);
+  return true;
+}
+
+void Core::add_to_row(Partition& partition, uint64_t row, Record record) {
+  Row& state = rows_[row];
+  const uint8_t count = state.count.load(std::memory_order_relaxed);
+  if (count == 0) state.first_chunk = static_cast<uint16_t>(partition.log.sequence());
+  pm::store_relaxed(row_records_[row].values[count], record.value);
+  pm::store_relaxed(row_records_[row].tags[count], record.tag);
+  state.count.store(static_cast<uint8_t>(count + 1), std::memory_order_release);
+}
+
+bool Core::overwrite_row(Partition& partition, LogKind kind, const Key& key, uint64_t value,
+                         std::string_view payload, const Hit& hit) {
+  if (kind == LogKind::kInsert && hit.live()) return false;
+  if (kind == LogKind::kUpdate && !hit.live()) return false;
+  if (out_of_place_) value = store_payload(partition, key, payload);
+  make_log_room(partition, 2);
+  Hit now;
+  // Either call may have moved the row down, and this record with it.
+  if (search_row(hit.index, key, nullptr, 0, now) != Found::kHit) {
+    partition.log.append({key.hash, value, log_word(LogKind::kUpsert, rows_[hit.index].epoch)});
+    memory_.fence();  // the record, before anyone can see it
+    add_to_row(partition, hit.index, {key.hash << 1, value});
+    return true;
+  }
+  partition.log.append({key.hash, value, log_word(LogKind::kUpsert, rows_[hit.index].epoch)});
+  memory_.fence();  // the record, before anyone can see it
+  const uint64_t before = now.value;
+  pm::store_release(*now.value_at, value);
+  pm::store_release(*now.tag_at, key.hash << 1);
+  if (out_of_place_) payload_->note_dead(before);
+  return true;
+}
+
+bool Core::remove_record(const Key& key) {
+  pool_.require_writable();
+  prefetch_path(key.hash, true);
+  Partition& partition = partitions_[partition_of(key.hash)];
+  const std::lock_guard lock(partition.lock);
+  const uint64_t row = index_at(1, key.hash);
+  know_row(row);
+  Hit hit;
+  if (search(key, true, nullptr, 0, hit) != Found::kHit || !hit.live()) return false;
+  if (hit.level == 0) {
+    make_log_room(partition, 1);
+    // Making room may have moved the row down.
+    if (search(key, true, nullptr, 0, hit) != Found::kHit) return false;
+  }
+  if (hit.level == 0) {
+    partition.log.append({key.hash, hit.value, log_word(LogKind::kTombstone, rows_[row].epoch)});
+    memory_.fence();  // the record, before anyone can see it
+    pm::store_release(*hit.tag_at, hit.tag | 1);
+    return true;
+  }
+  // One atomic store: the newest version of the key becomes its own tombstone.
+  pm::store_release(*hit.tag_at, hit.tag | 1);
+  memory_.persist(hit.tag_at, sizeof(uint64_t));
+  if (hit.level == 1 || has_children(hit.level, hit.index)) return true;
+  DirectoryLine& line = entry_at(hit.level, hit.index)->lines[0];
+  const LineState state{pm::load_relaxed(line.state)};
+  // A hint, not flushed: how many records of the entry were removed in place.
+  pm::store_release(line.state,
+                    LineState::make(state.count(), state.generation(), state.epoch() + 1).word);
+  const uint32_t records = used(*entry_at(hit.level, hit.index));
+  if (state.epoch() + 1 >= 8 && (state.epoch() + 1) * 4 >= records) {
+    squeeze(partition, hit.level, hit.index);
+  }
+  return true;
+}
+
+uint64_t Core::store_payload(Partition& partition, const Key& key, std::string_view value) {
+  const uint32_t number = number_of(partition);
+  const size_t chunks = payload_->chunks(number).size();
+  if (chunks > partition.payload_hint + partition.payload_hint / 4 + 1) {
+    collect_payload(partition, false);
+    partition.payload_hint = payload_->chunks(number).size();
+  }
+  for (;;) {
+    try {
+      return payload_->append(number, key.bytes, value, false);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kPoolFull && error.code() != ErrorCode::kNoSpace) throw;
+      if (!collect_payload(partition, true)) throw;
+    }
+  }
+}
+
+// ---- the recovery log's chunks
+
+void Core::make_log_room(Partition& partition, uint64_t records) {
+  if (partition.log.has_room(records)) [[likely]] return;
+  while (!partition.log.next_is_free()) reclaim_log_chunk(partition);
+  partition.log.advance();
+  // At once, while the new chunk has room for whatever must be copied.
+  while (!partition.log.next_is_free()) reclaim_log_chunk(partition);
+}
+
+bool Core::copy_row_to_log(Partition& partition, uint64_t row) {
+  Row& state = rows_[row];
+  const uint32_t count = state.count.load(std::memory_order_relaxed);
+  if (!partition.log.has_room(count + 2)) return false;
+  const Bucket& bucket = row_records_[row];
+  for (uint32_t i = 0; i < count; ++i) {
+    const LogKind kind = (bucket.tags[i] & 1) != 0 ? LogKind::kTombstone : LogKind::kUpsert;
+    partition.log.append({full_hash(bucket.tags[i], row, 1), bucket.values[i],
+                          log_word(kind, state.epoch)});
+  }
+  state.first_chunk = static_cast<uint16_t>(partition.log.sequence());
+  return true;
+}
+
+void Core::reclaim_log_chunk(Partition& partition) {
+  const uint64_t oldest = partition.log.oldest();
+  const uint64_t begin = number_of(partition) * rows_per_partition();
+  for (uint64_t row = begin; row < begin + rows_per_partition(); ++row) {
+    if (rows_[row].count.load(std::memory_order_relaxed) == 0) continue;
+    if (rows_[row].first_chunk != static_cast<uint16_t>(oldest)) continue;
+    if (!copy_row_to_log(partition, row)) move_down(partition, row);
+  }
+  memory_.fence();  // the copies, before the chunk that held the originals is used again
+  partition.log.release_before(oldest + 1);
+}
+
+void Core::compact_log(Partition& partition) {
+  const uint64_t begin = number_of(partition) * rows_per_partition();
+  uint64_t records = 0;
+  for (uint64_t row = begin; row < begin + rows_per_partition(); ++row) {
+    records += rows_[row].count.load(std::memory_order_relaxed);
+  }
+  // Not worth it if the log holds little else.
+  if (partition.log.live_bytes() < 2 * records * pm::RedoLog::kRecordBytes + pm::kPageBytes) return;
+  while (!partition.log.next_is_free()) reclaim_log_chunk(partition);
+  partition.log.advance();
+  for (uint64_t row = begin; row < begin + rows_per_partition(); ++row) {
+    if (rows_[row].count.load(std::memory_order_relaxed) == 0) continue;
+    if (!copy_row_to_log(partition, row)) return;
+  }
+  memory_.fence();  // the copies, before what they replace is forgotten
+  partition.log.release_before(partition.log.sequence());
+  memory_.fence();
+}
+
+}  // namespace perdure::index::plush

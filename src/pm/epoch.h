@@ -1,0 +1,74 @@
+// Epoch-based reclamation: what readers may still look at is not reused.
+//
+//   EpochManager::Guard guard(epochs);           // reader: pinned until the guard goes
+//   epochs.retire([=] { free_list.add(chunk); }) // writer, after the chunk was unlinked
+//
+// A retired action runs once every guard that existed at retire() has gone. Guards nest. Wait-free
+// for readers: one sequentially consistent store to pin. Retired actions run in retire() and
+// collect(), in the caller's thread; collect() never waits.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace perdure::pm {
+
+class EpochManager {
+  static constexpr uint64_t kIdle = ~uint64_t{0};
+  struct alignas(64) Slot {
+    std::atomic<uint64_t> epoch{kIdle};
+    uint32_t depth = 0;  // of the owning thread's guards
+  };
+
+ public:
+  static constexpr uint32_t kMaxThreads = 1024;  // that are inside guards at the same time
+
+  class Guard {
+   public:
+    explicit Guard(EpochManager& manager) : slot_(manager.own_slot()) {
+      if (slot_.depth++ == 0) {
+        // Ordered before every load that follows: a writer that does not see it has not yet
+        // unlinked what this reader could find.
+        slot_.epoch.store(manager.epoch_.load(std::memory_order_acquire),
+                          std::memory_order_seq_cst);
+      }
+    }
+    ~Guard() {
+      if (--slot_.depth == 0) slot_.epoch.store(kIdle, std::memory_order_release);
+    }
+    Guard(const Guard&) = delete;
+    Guard& operator=(const Guard&) = delete;
+
+   private:
+    Slot& slot_;
+  };
+
+  EpochManager();
+  ~EpochManager();  // runs what is left
+  EpochManager(const EpochManager&) = delete;
+  EpochManager& operator=(const EpochManager&) = delete;
+
+  void retire(std::function<void()> action);
+  // Runs the actions that no reader can mind any more. Returns how many are left.
+  size_t collect();
+
+ private:
+  struct Retired {
+    uint64_t epoch;
+    std::function<void()> action;
+  };
+
+  Slot& own_slot();
+  uint64_t oldest_pinned() const;
+
+  std::atomic<uint64_t> epoch_{1};
+  std::unique_ptr<Slot[]> slots_;
+  std::mutex mutex_;
+  std::vector<Retired> retired_;
+};
+
+}  // namespace perdure::pm

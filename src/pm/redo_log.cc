@@ -1,0 +1,125 @@
+#include "pm/redo_log.h"
+
+#include <cassert>
+
+#include "pm/layout.h"
+
+namespace perdure::pm {
+
+namespace {
+
+constexpr uint64_t kChunkSalt = 0xc47c;
+constexpr uint64_t kOldestSalt = 0x01de;
+
+constexpr uint64_t kWordMask = ~uint64_t{0} >> 1;
+
+}  // namespace
+
+uint64_t RedoLog::chunk_bytes_for(uint64_t records) {
+  return (kChunkHeaderBytes + records * kRecordBytes + 63) / 64 * 64;
+}
+
+RedoLog::RedoLog(const Memory& memory, char* area, uint64_t chunk_bytes, uint32_t chunks)
+    : memory_(&memory), area_(area), chunk_bytes_(chunk_bytes), chunks_(chunks) {
+  assert(chunks >= 3);
+}
+
+void RedoLog::format() {
+  header(0).sequence = seal_word(1, kChunkSalt);  // plus one, so that 0 means never used
+  memory_->persist(&header(0), sizeof(ChunkHeader));
+}
+
+void RedoLog::append(const RedoRecord& record) {
+  assert(has_room(1) && record.c != 0);
+  auto* words = reinterpret_cast<uint64_t*>(chunk(sequence_) + position_);
+  store_relaxed(words[0], (record.a & kWordMask) << 1 | flag_);
+  store_relaxed(words[1], (record.b & kWordMask) << 1 | flag_);
+  store_relaxed(words[2],
+                record.c << 3 | record.a >> 63 << 2 | record.b >> 63 << 1 | flag_);
+  memory_->flush(words, kRecordBytes);
+  position_ += kRecordBytes;
+}
+
+bool RedoLog::read(uint64_t sequence, uint64_t position, RedoRecord& record) const {
+  const auto* words = reinterpret_cast<const uint64_t*>(chunk(sequence) + position);
+  const uint64_t flag = flag_of(sequence);
+  if ((words[0] & 1) != flag || (words[1] & 1) != flag || (words[2] & 1) != flag) return false;
+  record.a = words[0] >> 1 | (words[2] >> 2 & 1) << 63;
+  record.b = words[1] >> 1 | (words[2] >> 1 & 1) << 63;
+  record.c = words[2] >> 3;
+  return record.c != 0;
+}
+
+void RedoLog::fill_rest(uint64_t flag) {
+  // Words that bear the flag already stay as they are: usually all of them.
+  auto* words = reinterpret_cast<uint64_t*>(chunk(sequence_));
+  uint64_t dirty_from = chunk_bytes_;
+  uint64_t dirty_to = 0;
+  for (uint64_t at = position_; at < chunk_bytes_; at += 8) {
+    if ((words[at / 8] & 1) == flag) continue;
+    store_relaxed(words[at / 8], flag);
+    if (dirty_to == 0) dirty_from = at;
+    dirty_to = at + 8;
+  }
+  if (dirty_to > dirty_from) memory_->flush(chunk(sequence_) + dirty_from, dirty_to - dirty_from);
+}
+
+void RedoLog::advance() {
+  assert(next_is_free());
+  // No word of the chunk may bear the flag of its next use, or it could complete a torn record.
+  fill_rest(flag_);
+  memory_->fence();
+  ++sequence_;
+  flag_ = flag_of(sequence_);
+  position_ = kChunkHeaderBytes;
+  store_relaxed(header(sequence_).oldest, seal_word(oldest_, kOldestSalt));
+  store_release(header(sequence_).sequence, seal_word(sequence_ + 1, kChunkSalt));
+  // The header, before any record that is valid only under its flag.
+  memory_->persist(&header(sequence_), sizeof(ChunkHeader));
+}
+
+void RedoLog::release_before(uint64_t sequence) {
+  oldest_ = sequence;
+  store_relaxed(header(sequence_).oldest, seal_word(oldest_, kOldestSalt));
+  memory_->flush(&header(sequence_).oldest, sizeof(uint64_t));
+}
+
+bool RedoLog::replay(const std::function<void(const RedoRecord&, uint64_t sequence)>& apply) {
+  uint64_t newest = 0;
+  for (uint64_t i = 0; i < chunks_; ++i) {
+    const uint64_t word = header(i).sequence;
+    uint64_t value = 0;
+    if (word == 0) continue;
+    if (!unseal_word(word, kChunkSalt, value) || value == 0 || (value - 1) % chunks_ != i) {
+      return false;
+    }
+    if (value > newest) newest = value;
+  }
+  if (newest == 0) return false;
+  sequence_ = newest - 1;
+  flag_ = flag_of(sequence_);
+  oldest_ = sequence_ + 1 >= chunks_ ? sequence_ + 1 - chunks_ : 0;
+  uint64_t noted = 0;
+  if (header(sequence_).oldest != 0) {
+    if (!unseal_word(header(sequence_).oldest, kOldestSalt, noted) || noted > sequence_) {
+      return false;
+    }
+    if (noted > oldest_) oldest_ = noted;
+  }
+  for (uint64_t s = oldest_; s <= sequence_; ++s) {
+    uint64_t value = 0;
+    if (!unseal_word(header(s).sequence, kChunkSalt, value) || value != s + 1) return false;
+    position_ = kChunkHeaderBytes;
+    RedoRecord record{};
+    while (position_ + kRecordBytes <= chunk_bytes_ && read(s, position_, record)) {
+      apply(record, s);
+      position_ += kRecordBytes;
+    }
+  }
+  // What a torn record left behind must not complete the next one.
+  fill_rest(flag_ ^ 1);
+  memory_->fence();
+  return true;
+}
+
+}  // namespace perdure::pm

@@ -1,0 +1,97 @@
+// A log that needs one persist for each record: the torn-bit log.
+//
+//   log.append({key, value, epoch});  // flushed
+//   memory.fence();                   // durable
+//
+// A record is three 8-byte words. Each word carries 63 bits of payload and one flag bit; a record
+// is valid when its three flags equal the flag of its chunk, so a write that a crash tore is
+// recognised without a checksum and without a second persist that says "complete". A chunk's flag
+// changes each time the chunk is used again: all it held before is invalid at once.
+//
+// Chunks form a ring and carry rising sequence numbers. The owner says from which on they are live;
+// before a chunk is used again, the owner must have made what it holds durable elsewhere.
+// Not thread-safe: the owner serialises calls. Source: RAWL of Mnemosyne (Volos et al., ASPLOS'11).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "pm/memory.h"
+
+namespace perdure::pm {
+
+struct RedoRecord {
+  uint64_t a;
+  uint64_t b;
+  uint64_t c;  // below 2^61, and not 0: 0 is padding
+};
+
+class RedoLog {
+ public:
+  static constexpr uint64_t kRecordBytes = 24;
+  static constexpr uint64_t kChunkHeaderBytes = 64;
+
+  // Bytes of a chunk that holds at least `records`.
+  static uint64_t chunk_bytes_for(uint64_t records);
+
+  // Over `chunks` >= 3 adjacent chunks at `area`, which is 64-byte aligned and zero-filled before
+  // the first use. Call format() or replay() before anything else.
+  RedoLog(const Memory& memory, char* area, uint64_t chunk_bytes, uint32_t chunks);
+
+  void format();
+
+  // Calls `apply` for every valid record of every live chunk, oldest first, and makes the log ready
+  // for appending. Returns false if a chunk header is damaged. Idempotent. Cost: reads the live
+  // chunks; writes only what a crash left after the last valid record.
+  bool replay(const std::function<void(const RedoRecord&, uint64_t sequence)>& apply);
+
+  // Whether `records` more fit into the current chunk.
+  bool has_room(uint64_t records) const {
+    return position_ + records * kRecordBytes <= chunk_bytes_;
+  }
+
+  // Writes and flushes; durable after the next fence. Needs room.
+  void append(const RedoRecord& record);
+
+  // Moves on to the next chunk, which must be free. Durable on return; two fences.
+  void advance();
+  bool next_is_free() const { return sequence_ - oldest_ + 1 < chunks_; }
+
+  // The chunk being appended to, and the oldest one whose records still count.
+  uint64_t sequence() const { return sequence_; }
+  uint64_t oldest() const { return oldest_; }
+  // What chunks before `sequence` hold is durable elsewhere. Noted in PM for the sake of a shorter
+  // replay, but not fenced: a replay of released chunks is harmless.
+  void release_before(uint64_t sequence);
+
+  // Bytes in use by live chunks.
+  uint64_t live_bytes() const { return (sequence_ - oldest_) * chunk_bytes_ + position_; }
+
+  void prefetch_tail() const { __builtin_prefetch(chunk(sequence_) + position_ + 64, 1); }
+
+ private:
+  char* chunk(uint64_t sequence) const { return area_ + sequence % chunks_ * chunk_bytes_; }
+  // A chunk begins with its sequence number, and the oldest live one when that was last noted.
+  struct ChunkHeader {
+    uint64_t sequence;
+    uint64_t oldest;
+  };
+  ChunkHeader& header(uint64_t sequence) const {
+    return *reinterpret_cast<ChunkHeader*>(chunk(sequence));
+  }
+  // Flags alternate between passes over the ring; the first pass has 1.
+  uint64_t flag_of(uint64_t sequence) const { return (sequence / chunks_ + 1) & 1; }
+  bool read(uint64_t sequence, uint64_t position, RedoRecord& record) const;
+  void fill_rest(uint64_t flag);
+
+  const Memory* memory_;
+  char* area_;
+  uint64_t chunk_bytes_;
+  uint64_t chunks_;
+  uint64_t sequence_ = 0;
+  uint64_t oldest_ = 0;
+  uint64_t position_ = kChunkHeaderBytes;
+  uint64_t flag_ = 1;
+};
+
+}  // namespace perdure::pm
