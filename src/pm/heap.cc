@@ -24,6 +24,11 @@ constexpr size_t refill_blocks(uint32_t block_bytes) {
   return fit < 1 ? 1 : fit > 32 ? 32 : fit;
 }
 
+// Blocks of each class that only transactions that reclaim may take.
+constexpr uint64_t reserve_blocks(int size_class) {
+  return 16384 / kClassBytes[static_cast<size_t>(size_class)];
+}
+
 thread_local uint32_t preferred_lane = ~0U;
 std::atomic<uint32_t> next_lane{0};
 
@@ -141,7 +146,8 @@ bool Heap::refill(uint32_t lane, int size_class, bool reclaim) {
   const std::lock_guard lock(state.mutex);
   find_free_blocks(state, size_class, wanted, reclaim);
   uint64_t allowed = state.free_blocks;
-  if (!reclaim) allowed = allowed > kReserveBlocks ? allowed - kReserveBlocks : 0;
+  const uint64_t reserve = reserve_blocks(size_class);
+  if (!reclaim) allowed = allowed > reserve ? allowed - reserve : 0;
   size_t count = wanted < allowed ? wanted : static_cast<size_t>(allowed);
   while (count > 0 && !state.partial.empty()) {
     const uint32_t segment = state.partial.back();
@@ -157,13 +163,14 @@ bool Heap::refill(uint32_t lane, int size_class, bool reclaim) {
 }
 
 void Heap::find_free_blocks(SizeClass& state, int size_class, size_t wanted, bool reclaim) {
-  while (state.free_blocks < wanted + kReserveBlocks && !state.unscanned.empty()) {
+  const uint64_t enough = wanted + reserve_blocks(size_class);
+  while (state.free_blocks < enough && !state.unscanned.empty()) {
     const uint32_t segment = state.unscanned.back();
     state.unscanned.pop_back();
     scan_segment(segment);
   }
   uint64_t segment = 0;
-  if (state.free_blocks >= wanted + kReserveBlocks || !take_segments(1, reclaim, segment)) return;
+  if (state.free_blocks >= enough || !take_segments(1, reclaim, segment)) return;
   SegmentDescriptor& fresh = descriptor(segment);
   std::memset(fresh.bitmap, 0, sizeof fresh.bitmap);
   pool_.memory().persist(fresh.bitmap, sizeof fresh.bitmap);  // before the word that reveals it
@@ -227,7 +234,7 @@ void Heap::release_block(uint64_t offset, int size_class) {
     ++state.free_blocks;
   }
   if (info.free_blocks == blocks_in(size_class) &&
-      state.free_blocks >= info.free_blocks + 2 * kReserveBlocks) {
+      state.free_blocks >= info.free_blocks + 2 * reserve_blocks(size_class)) {
     // Empty, and not needed here: any other class may have it.
     std::erase(state.partial, segment);
     state.free_blocks -= info.free_blocks;

@@ -85,8 +85,7 @@ class Heap {
   };
 
   static constexpr int kClasses = 17;
-  static constexpr uint32_t kReserveBlocks = 64;   // of each class, for transactions that reclaim
-  static constexpr uint32_t kReserveSegments = 2;  // likewise
+  static constexpr uint32_t kReserveSegments = 2;  // for transactions that reclaim
 
   struct alignas(64) SizeClass {
     std::mutex mutex;

@@ -126,10 +126,10 @@ Root Core::make_root(pm::PoolImpl& pool, const PlushOptions& options, bool out_o
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("directory_bits is {}; it must be 6 to 24", options.directory_bits));
   }
-  // One row for each 64 KiB of capacity: log, rows and level 1's directory take about 3 % of it.
+  // One row for 32 to 64 KiB of capacity: log and level 1 take about 3 % of it before the first record.
   root.directory_bits = options.directory_bits != 0
                             ? options.directory_bits
-                            : std::clamp(log2_floor(capacity >> 16), 6U, 20U);
+                            : std::clamp(log2_floor(capacity / 49152), 6U, 20U);
   root.fanout_bits =
       options.fanout != 0 ? checked_log2("fanout", options.fanout, kFanoutMax) : 3;
   if (root.fanout_bits == 0) {
