@@ -237,6 +237,7 @@ void Heap::release_block(uint64_t offset, int size_class) {
       state.free_blocks >= info.free_blocks + 2 * reserve_blocks(size_class)) {
     // Empty, and not needed here: any other class may have it.
     std::erase(state.partial, segment);
+    std::erase(state.unscanned, segment);
     state.free_blocks -= info.free_blocks;
     delete[] info.taken;
     info = SegmentInfo{};
@@ -548,6 +549,13 @@ Heap::Txn::Txn(Heap& heap, bool reclaim)
 
 Heap::Txn::~Txn() {
   if (!finished_) {
+    if (!prepared_ && intents_ > 0) {
+      // Nothing was linked, but eviction may have carried intents to PM: they must not decide about
+      // what happens to these blocks later.
+      Lane& own = heap_.lane(lane_);
+      for (uint32_t i = 0; i < intents_; ++i) own.intents[i].link = 0;
+      heap_.pool_.memory().persist(own.intents, intents_ * sizeof(Intent));
+    }
     if (prepared_) {
       // An error between prepare() and finish(): decide as recovery would.
       try {

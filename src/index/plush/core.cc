@@ -131,7 +131,7 @@ Root Core::make_root(pm::PoolImpl& pool, const PlushOptions& options, bool out_o
                             ? options.directory_bits
                             : std::clamp(log2_floor(capacity / 49152), 6U, 20U);
   root.fanout_bits =
-      options.fanout != 0 ? checked_log2("fanout", options.fanout, kFanoutMax) : 3;
+      options.fanout != 0 ? checked_log2("fanout", options.fanout, kFanoutMax) : 4;
   if (root.fanout_bits == 0) {
     throw Error(ErrorCode::kInvalidArgument, "fanout is 1; it must be 2, 4, 8 or 16");
   }

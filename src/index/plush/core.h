@@ -103,6 +103,8 @@ class Core {
     alignas(64) std::atomic<uint64_t> version{0};
     pm::RedoLog log;
     uint64_t payload_hint = 0;  // chunks after the last collection
+    // Payload bytes that may have become garbage since a full pool was searched in vain.
+    uint64_t garbage_bytes = ~uint64_t{0} >> 1;
   };
 
   // Where a record was found.
@@ -116,6 +118,14 @@ class Core {
     bool live() const { return (tag & 1) == 0; }
   };
   enum class Found : uint8_t { kAbsent, kHit, kRetry };
+
+  // Where a lookup must look in one level.
+  struct Probe {
+    Entry* entry;
+    uint64_t index;
+    uint32_t candidates;  // bit b: bucket b may hold the key
+    uint32_t counts[kLines];
+  };
 
   // The live records of an entry, newest version of each key only.
   struct Gathered {
@@ -170,8 +180,9 @@ class Core {
   bool same_key(uint64_t value, const Key& key) const;
   Found search_row(uint64_t row, const Key& key, const Partition* reader, uint64_t version,
                    Hit& hit) const;
-  Found search_entry(uint32_t level, uint64_t index, Entry& entry, const Key& key,
-                     const Partition* reader, uint64_t version, Hit& hit) const;
+  void probe(uint32_t level, const Key& key, Probe& out) const;
+  Found search_entry(uint32_t level, const Probe& probe, const Key& key, const Partition* reader,
+                     uint64_t version, Hit& hit) const;
   Found search(const Key& key, bool with_row, const Partition* reader, uint64_t version,
                Hit& hit) const;
   // Finds a live record. Lock-free; falls back to the partition's lock when writers are too quick.
@@ -203,7 +214,8 @@ class Core {
   void write_buckets(const Append& append) const;
   void fill_line(const Append& append, uint32_t line) const;
   void commit(std::span<Append> appends, pm::Heap::Txn* txn) const;
-  void drain(Partition& partition, uint32_t level, uint64_t index);
+  // Makes room for `needed` more records in an entry.
+  void drain(Partition& partition, uint32_t level, uint64_t index, uint32_t needed);
   void spread(Partition& partition, uint32_t level, uint64_t index, Gathered& all);
   void bury(const Gathered& all) const;
   void clear_block(uint64_t offset, uint64_t bytes) const;
@@ -215,7 +227,12 @@ class Core {
   void ensure_children(uint32_t level, uint64_t index);
   void ensure_table(uint32_t level);
   static uint32_t used(const Entry& entry);
-  static uint32_t line_count(const Entry& entry, uint32_t line);
+  static uint32_t line_count(const Entry& entry, uint32_t line) {
+    const LineState first{pm::load_acquire(entry.lines[0].state)};
+    if (line == 0) return first.count();
+    const LineState state{pm::load_acquire(entry.lines[line].state)};
+    return state.generation() == first.generation() ? state.count() : 0;
+  }
 
   // ---- collect.cc
   bool collect_payload(Partition& partition, bool desperate);
@@ -280,9 +297,8 @@ template <typename Use>
 bool Core::lookup(std::string_view key, Use use) const {
   const pm::EpochManager::Guard guard(payload_->epochs());
   Hit hit;
-  PayloadLog::View view;
-  if (!find(key_of(key), hit) || !payload_->read(hit.value, view)) return false;
-  use(view.value);
+  if (!find(key_of(key), hit)) return false;
+  use(payload_->read_pinned(hit.value).value);
   return true;
 }
 

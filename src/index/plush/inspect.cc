@@ -70,8 +70,9 @@ void Core::for_each_bytes(
     const pm::EpochManager::Guard guard(payload_->epochs());
     collect_subtree(row, records);
     for (const Collected& one : records) {
-      PayloadLog::View view;
-      if ((one.tag & 1) == 0 && payload_->read(one.value, view)) visit(view.key, view.value);
+      if ((one.tag & 1) != 0) continue;
+      const PayloadLog::View view = payload_->read_pinned(one.value);
+      visit(view.key, view.value);
     }
   }
 }

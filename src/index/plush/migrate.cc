@@ -38,13 +38,6 @@ class Disappearing {
 
 }  // namespace
 
-uint32_t Core::line_count(const Entry& entry, uint32_t line) {
-  const LineState first{pm::load_acquire(entry.lines[0].state)};
-  if (line == 0) return first.count();
-  const LineState state{pm::load_acquire(entry.lines[line].state)};
-  return state.generation() == first.generation() ? state.count() : 0;
-}
-
 uint32_t Core::used(const Entry& entry) {
   uint32_t sum = 0;
   for (uint32_t line = 0; line < kLines; ++line) sum += line_count(entry, line);
@@ -61,6 +54,7 @@ bool Core::needs_blocks(const Append& append) const {
 }
 
 void Core::plan(Append& append, pm::Heap::Txn* txn) const {
+  assert(append.start + append.count <= kEntryRecords);
   std::memset(append.fresh, 0, sizeof append.fresh);
   for (uint32_t b = append.start / kSlots; b <= (append.start + append.count - 1) / kSlots; ++b) {
     uint32_t& link = append.entry->lines[b / kLineBuckets].bucket[b % kLineBuckets];
@@ -160,7 +154,7 @@ void Core::move_down(Partition& partition, uint64_t row) {
 void Core::append_row(Partition& partition, uint64_t row, uint32_t count) {
   know_row(row);
   Entry& entry = *entry_at(1, row);
-  if (used(entry) + count > kEntryRecords) drain(partition, 1, row);
+  if (used(entry) + count > kEntryRecords) drain(partition, 1, row, count);
   Append append{};
   append.entry = &entry;
   append.tags = row_records_[row].tags;
@@ -252,13 +246,14 @@ void Core::bury(const Gathered& all) const {
   for (uint32_t i = 0; i < all.dropped_count; ++i) payload_->note_dead(all.dropped[i]);
 }
 
-void Core::drain(Partition& partition, uint32_t level, uint64_t index) {
+void Core::drain(Partition& partition, uint32_t level, uint64_t index, uint32_t needed) {
   const bool last = !has_children(level, index);
   Gathered all;
   gather(level, index, all);
   // Enough of it was superseded: the entry has room again where it is.
-  if (all.count == 0 || (last && all.count * 4 <= all.used * 3) || level == kLevelsMax) {
-    if (all.count > kEntryRecords - kSlots) {
+  const bool fits = all.count + needed <= kEntryRecords;
+  if (all.count == 0 || (last && fits && all.count * 4 <= all.used * 3) || level == kLevelsMax) {
+    if (!fits) {
       throw Error(ErrorCode::kPoolFull,
                   fmt::format("{}: '{}' has used up its {} levels; load it into a pool with a larger "
                               "capacity",
@@ -307,7 +302,7 @@ void Core::spread(Partition& partition, uint32_t level, uint64_t index, Gathered
   for (uint32_t child = 0; child < fanout(); ++child) {
     const Entry& target = *entry_at(level + 1, first_child + child);
     if (used(target) + counts[child] > kEntryRecords) {
-      drain(partition, level + 1, first_child + child);
+      drain(partition, level + 1, first_child + child, counts[child]);
     }
   }
   const auto fill = [&](std::vector<Append>& appends, pm::Heap::Txn* txn) {

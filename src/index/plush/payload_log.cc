@@ -149,9 +149,14 @@ bool PayloadLog::read(uint64_t pointer, View& view) const {
   const uint64_t end = offset - start + sizeof(PayloadEntry);
   const uint64_t bytes = uint64_t{entry->key_bytes} + entry->value_bytes;
   if (end + bytes > chunk->bytes) return false;
-  const auto* data = reinterpret_cast<const char*>(entry + 1);
-  view = {{data, entry->key_bytes}, {data + entry->key_bytes, entry->value_bytes}};
+  view = read_pinned(pointer);
   return true;
+}
+
+PayloadLog::View PayloadLog::read_pinned(uint64_t pointer) const {
+  const auto* entry = pool_.at<PayloadEntry>(offset_of(pointer));
+  const auto* data = reinterpret_cast<const char*>(entry + 1);
+  return {{data, entry->key_bytes}, {data + entry->key_bytes, entry->value_bytes}};
 }
 
 bool PayloadLog::verify(uint64_t pointer) const {
@@ -161,11 +166,14 @@ bool PayloadLog::verify(uint64_t pointer) const {
   return entry->checksum == checksum(*entry, epoch_of_pointer(pointer));
 }
 
-void PayloadLog::note_dead(uint64_t pointer) {
+uint64_t PayloadLog::bytes_of(uint64_t pointer) const {
   View view;
-  if (!read(pointer, view)) return;
-  const uint64_t bytes = entry_bytes(view.key.size(), view.value.size());
-  state_of(offset_of(pointer)).dead.fetch_add(static_cast<uint32_t>(bytes / 8));
+  return read(pointer, view) ? entry_bytes(view.key.size(), view.value.size()) : 0;
+}
+
+void PayloadLog::note_dead(uint64_t pointer) {
+  if (!alive(pointer)) return;
+  state_of(offset_of(pointer)).dead.fetch_add(static_cast<uint32_t>(bytes_of(pointer) / 8));
 }
 
 uint64_t PayloadLog::dead_bytes(const Chunk& chunk) const {

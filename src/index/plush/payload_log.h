@@ -55,10 +55,15 @@ class PayloadLog {
   // Whether the chunk of this pointer still is what the pointer means.
   bool alive(uint64_t pointer) const;
   // The entry at a pointer, or false if it dangles. The bytes stay readable under an epoch guard
-  // that was there before the pointer was read.
+  // that was there before the pointer was read; the chunk may be collected meanwhile.
   bool read(uint64_t pointer, View& view) const;
+  // The entry at a pointer that did not dangle when the caller, under a guard, saw it.
+  View read_pinned(uint64_t pointer) const;
   // Whether the entry is whole: its checksum holds.
   bool verify(uint64_t pointer) const;
+
+  // Bytes that the entry takes; 0 if the pointer dangles.
+  uint64_t bytes_of(uint64_t pointer) const;
 
   // Nothing leads to this entry any more.
   void note_dead(uint64_t pointer);

@@ -45,27 +45,41 @@ Core::Found Core::search_row(uint64_t row, const Key& key, const Partition* read
   return Found::kAbsent;
 }
 
-Core::Found Core::search_entry(uint32_t level, uint64_t index, Entry& entry, const Key& key,
-                               const Partition* reader, uint64_t version, Hit& hit) const {
-  uint32_t candidates = 0;
-  uint32_t counts[kLines];
+// Which buckets of the entry may hold the key, and how many records each line has.
+void Core::probe(uint32_t level, const Key& key, Probe& out) const {
+  out.index = index_at(level, key.hash);
+  out.entry = entry_at(level, out.index);
+  out.candidates = 0;
+  if (out.entry == nullptr) return;
+  uint32_t filled = 0;
   for (uint32_t line = 0; line < kLines; ++line) {
-    counts[line] = line_count(entry, line);
-    const uint32_t buckets = (counts[line] + kSlots - 1) / kSlots;
-    candidates |= ((1U << buckets) - 1) << (line * kLineBuckets);
+    out.counts[line] = line_count(*out.entry, line);
+    const uint32_t buckets = (out.counts[line] + kSlots - 1) / kSlots;
+    filled |= ((1U << buckets) - 1) << (line * kLineBuckets);
   }
-  if (candidates == 0) return Found::kAbsent;
-  candidates &= kernels_.candidates(entry, filter_bits(key.hash));
+  if (filled == 0) return;
+  out.candidates = filled & kernels_.candidates(*out.entry, filter_bits(key.hash));
+  for (uint32_t rest = out.candidates; rest != 0; rest &= rest - 1) {
+    const auto at = static_cast<uint32_t>(std::countr_zero(rest));
+    const DirectoryLine& line = out.entry->lines[at / kLineBuckets];
+    const Bucket* bucket = bucket_at(pm::load_relaxed(line.bucket[at % kLineBuckets]));
+    __builtin_prefetch(&bucket->tags[0]);
+    __builtin_prefetch(&bucket->tags[8]);
+  }
+}
+
+Core::Found Core::search_entry(uint32_t level, const Probe& probe, const Key& key,
+                               const Partition* reader, uint64_t version, Hit& hit) const {
+  uint32_t candidates = probe.candidates;
   while (candidates != 0) {
     const auto at = static_cast<uint32_t>(std::bit_width(candidates)) - 1;
     candidates &= ~(1U << at);
-    const DirectoryLine& line = entry.lines[at / kLineBuckets];
+    const DirectoryLine& line = probe.entry->lines[at / kLineBuckets];
     const uint32_t unit = pm::load_relaxed(line.bucket[at % kLineBuckets]);
     // A writer that empties the entry makes this garbage, but garbage inside the pool.
     if (reader != nullptr && !still(reader->version, version)) return Found::kRetry;
     Bucket& bucket = *bucket_at(unit);
-    const uint32_t before = at % kLineBuckets * kSlots;
-    const uint32_t rest = counts[at / kLineBuckets] - before;
+    const uint32_t rest = probe.counts[at / kLineBuckets] - at % kLineBuckets * kSlots;
     const uint32_t valid = rest >= kSlots ? 0xffff : (1U << rest) - 1;
     uint32_t mask = kernels_.match(bucket.tags, key.hash << 1) & valid;
     while (mask != 0) {
@@ -76,7 +90,7 @@ Core::Found Core::search_entry(uint32_t level, uint64_t index, Entry& entry, con
       if (reader != nullptr && !still(reader->version, version)) return Found::kRetry;
       if (!same_key(hit.value, key)) continue;
       hit.level = level;
-      hit.index = index;
+      hit.index = probe.index;
       hit.tag_at = &bucket.tags[slot];
       hit.value_at = &bucket.values[slot];
       return Found::kHit;
@@ -91,11 +105,16 @@ Core::Found Core::search(const Key& key, bool with_row, const Partition* reader,
     const Found found = search_row(index_at(1, key.hash), key, reader, version, hit);
     if (found != Found::kAbsent) return found;
   }
-  for (uint32_t level = 1; level <= kLevelsMax; ++level) {
-    const uint64_t index = index_at(level, key.hash);
-    Entry* entry = entry_at(level, index);
-    if (entry == nullptr) break;
-    const Found found = search_entry(level, index, *entry, key, reader, version, hit);
+  // Filters of all levels first: the buckets that they point to are then fetched side by side.
+  Probe probes[kLevelsMax];
+  uint32_t levels = 0;
+  while (levels < kLevelsMax) {
+    probe(levels + 1, key, probes[levels]);
+    if (probes[levels].entry == nullptr) break;
+    ++levels;
+  }
+  for (uint32_t i = 0; i < levels; ++i) {
+    const Found found = search_entry(i + 1, probes[i], key, reader, version, hit);
     if (found != Found::kAbsent) return found;
   }
   if (reader != nullptr && !still(reader->version, version)) return Found::kRetry;

@@ -54,7 +54,10 @@ bool Core::write_record(LogKind kind, const Key& key, uint64_t value, std::strin
   const bool check_first = conditional && (moves_down || out_of_place_);
   if (check_first && present_below(key) != wants_present) return false;
   Record record{key.hash << 1, value};
-  if (out_of_place_) record.value = store_payload(partition, key, payload);
+  if (out_of_place_) {
+    record.value = store_payload(partition, key, payload);
+    if (kind != LogKind::kInsert) partition.garbage_bytes += payload_->bytes_of(record.value);
+  }
   make_log_room(partition, 2);
   // Not `moves_down`: making room may have moved this very row down.
   if (rows_[row].count.load(std::memory_order_relaxed) >= kRowFull) {
@@ -106,7 +109,10 @@ bool Core::overwrite_row(Partition& partition, LogKind kind, const Key& key, uin
   const uint64_t before = now.value;
   pm::store_release(*now.value_at, value);
   pm::store_release(*now.tag_at, key.hash << 1);
-  if (out_of_place_) payload_->note_dead(before);
+  if (out_of_place_) {
+    payload_->note_dead(before);
+    partition.garbage_bytes += payload_->bytes_of(before);
+  }
   return true;
 }
 
@@ -124,6 +130,7 @@ bool Core::remove_record(const Key& key) {
     // Making room may have moved the row down.
     if (search(key, true, nullptr, 0, hit) != Found::kHit) return false;
   }
+  if (out_of_place_) partition.garbage_bytes += payload_->bytes_of(hit.value);
   if (hit.level == 0) {
     partition.log.append({key.hash, hit.value, log_word(LogKind::kTombstone, rows_[row].epoch)});
     memory_.fence();  // the record, before anyone can see it
@@ -158,7 +165,12 @@ uint64_t Core::store_payload(Partition& partition, const Key& key, std::string_v
       return payload_->append(number, key.bytes, value, false);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kPoolFull && error.code() != ErrorCode::kNoSpace) throw;
-      if (!collect_payload(partition, true)) throw;
+      // A chunk is worth collecting from one eighth of garbage; do not look again for less.
+      if (partition.garbage_bytes < pm::kSegmentBytes / 8) throw;
+      if (!collect_payload(partition, true)) {
+        partition.garbage_bytes = 0;
+        throw;
+      }
     }
   }
 }
