@@ -49,6 +49,8 @@ bool Core::collect_chunk(Partition& partition, size_t index, bool desperate) {
     if (error.code() != ErrorCode::kPoolFull && error.code() != ErrorCode::kNoSpace) throw;
     return false;  // what was moved so far is in order; the chunk stays
   }
+  // A lookup that saw a pointer into the chunk and could not follow it tries again.
+  const Disappearing guard(partition.version);
   payload_->remove_chunk(number, index);
   return true;
 }

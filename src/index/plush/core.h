@@ -56,6 +56,23 @@ struct Key {
   std::string_view bytes;
 };
 
+// Marks a partition's version odd while records disappear.
+class Disappearing {
+ public:
+  explicit Disappearing(std::atomic<uint64_t>& version) : version_(version) {
+    version_.store(version_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_release);
+  }
+  ~Disappearing() {
+    version_.store(version_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  }
+  Disappearing(const Disappearing&) = delete;
+  Disappearing& operator=(const Disappearing&) = delete;
+
+ private:
+  std::atomic<uint64_t>& version_;
+};
+
 class Core {
  public:
   static std::unique_ptr<Core> create(pm::PoolImpl& pool, const std::string& name, Kind key_kind,

@@ -19,23 +19,6 @@ bool is_full_error(const Error& error) {
   return error.code() == ErrorCode::kPoolFull || error.code() == ErrorCode::kNoSpace;
 }
 
-// Marks a partition's version odd while records disappear.
-class Disappearing {
- public:
-  explicit Disappearing(std::atomic<uint64_t>& version) : version_(version) {
-    version_.store(version_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-    std::atomic_thread_fence(std::memory_order_release);
-  }
-  ~Disappearing() {
-    version_.store(version_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
-  }
-  Disappearing(const Disappearing&) = delete;
-  Disappearing& operator=(const Disappearing&) = delete;
-
- private:
-  std::atomic<uint64_t>& version_;
-};
-
 }  // namespace
 
 uint32_t Core::used(const Entry& entry) {
