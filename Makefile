@@ -1,0 +1,86 @@
+# Thin shortcuts over CMake's presets. `make` alone lists them. Each target installs what it needs
+# (tools/install-deps.sh), configures, builds and runs.
+
+JOBS ?= $(shell nproc)
+PREFIX ?= /usr/local
+BENCH_DIR ?= /dev/shm
+BENCH_ARGS ?= --records 10M --operations 10M --domain line --path $(BENCH_DIR)
+FUZZ_SECONDS ?= 60
+ROUNDS ?= 20
+
+# The tests that are worth repeating under sanitizers and with other seeds.
+SUITES = '^(pm|index|scenario)$$'
+
+SOURCES = $(shell find include src tests bench fuzz examples -name '*.h' -o -name '*.cc')
+# Thread sanitizer needs a predictable address space where the kernel randomises more than it knows.
+FIXED_ADDRESSES = $(shell setarch -R true 2>/dev/null && echo setarch -R)
+
+.DEFAULT_GOAL := help
+.PHONY: help quickstart build test test-asan test-tsan test-ubsan test-long bench lint format fuzz \
+  install clean deps deps-lint
+
+help: ## List these targets
+	@echo "Targets of make:"
+	@sed -n "s,^\(# \)*\([a-z-]*\):.*## ,  \2\t,p" Makefile | expand -t 16
+
+quickstart: deps ## Build; load a real data set, kill the loader, recover, verify (perdure-data/)
+	@cmake --preset release >/dev/null
+	cmake --build --preset release -j $(JOBS) --target perdure_command
+	build/release/perdure quickstart
+
+build: deps ## Build everything into build/release; the command is build/release/perdure
+	@cmake --preset release >/dev/null
+	cmake --build --preset release -j $(JOBS)
+
+test: build ## Build and run all tests (under ten minutes)
+	ctest --preset release
+
+test-asan test-tsan test-ubsan: test-%: deps
+	@cmake --preset $* >/dev/null
+	cmake --build --preset $* -j $(JOBS)
+	$(if $(filter tsan,$*),$(FIXED_ADDRESSES)) ctest --preset $* -L $(SUITES)
+
+# For the list of targets:
+# test-asan: ## Run the pm, index and scenario suites under the address and leak sanitizer
+# test-tsan: ## Run them under the thread sanitizer
+# test-ubsan: ## Run them under the undefined-behaviour sanitizer
+
+test-long: build ## Run the pm, index and scenario suites ROUNDS times, each with a new seed
+	@set -e; for round in $$(seq $(ROUNDS)); do \
+	  seed=$$(od -An -N4 -tu4 /dev/urandom | tr -d ' '); \
+	  echo "== round $$round of $(ROUNDS): PERDURE_SEED=$$seed"; \
+	  PERDURE_SEED=$$seed ctest --preset release -L $(SUITES) --progress; \
+	done
+
+bench: build ## Measure inserts, lookups and a mix on /dev/shm (BENCH_ARGS, BENCH_DIR)
+	build/release/perdure bench plush --mix insert=1 --threads 1,$(JOBS) $(BENCH_ARGS)
+	build/release/perdure bench plush --mix lookup=1 --threads 1,$(JOBS) $(BENCH_ARGS)
+	build/release/perdure bench plush --mix lookup=.5,update=.5 --threads 1,$(JOBS) $(BENCH_ARGS)
+
+lint: deps deps-lint ## Check format and run clang-tidy over src/ (a few minutes)
+	clang-format-19 --dry-run -Werror $(SOURCES)
+	@cmake --preset clang -B build/lint -DPERDURE_UNITY=ON -DPERDURE_BUILD_TESTS=OFF >/dev/null
+	run-clang-tidy-19 -quiet -j $(JOBS) -p build/lint
+
+format: deps-lint ## Format all sources in place
+	clang-format-19 -i $(SOURCES)
+
+fuzz: deps deps-lint ## Run each fuzz target for FUZZ_SECONDS
+	@cmake --preset fuzz >/dev/null
+	cmake --build --preset fuzz -j $(JOBS)
+	@set -e; for target in build/fuzz/fuzz_*; do \
+	  corpus=build/fuzz/corpus/$${target##*/}; mkdir -p $$corpus; \
+	  echo "== $$target"; \
+	  $$target -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 $$corpus; \
+	done
+
+install: build ## Install to PREFIX (/usr/local)
+	cmake --install build/release --prefix $(PREFIX)
+
+clean: ## Remove all builds
+	rm -rf build
+
+deps:
+	@tools/install-deps.sh base
+deps-lint:
+	@tools/install-deps.sh lint

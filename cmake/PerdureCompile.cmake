@@ -1,0 +1,56 @@
+# Compiler flags of all targets of this project: language, warnings, sanitizers.
+#
+# The baseline is plain x86-64, so that one binary runs everywhere; what needs more (clwb, AVX2,
+# AVX-512) is chosen at run time by target attributes in the sources.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+if(NOT CMAKE_BUILD_TYPE AND PROJECT_IS_TOP_LEVEL)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "Build type" FORCE)
+endif()
+
+find_package(Threads REQUIRED)
+find_package(fmt REQUIRED)
+find_path(PERDURE_XXHASH_INCLUDE_DIR xxhash.h REQUIRED)
+
+# perdure_flags: every target of this project links it, PRIVATE; nothing of it is installed.
+add_library(perdure_flags INTERFACE)
+target_compile_options(perdure_flags INTERFACE
+  -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion
+  -Wnon-virtual-dtor -Woverloaded-virtual -Wundef -Wvla
+  # Designated initialisers leave the other members at their defaults on purpose.
+  -Wno-missing-field-initializers)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  target_compile_options(perdure_flags INTERFACE
+    -Wduplicated-cond -Wlogical-op -Wno-interference-size)
+else()
+  target_compile_options(perdure_flags INTERFACE
+    -Wthread-safety)
+endif()
+if(PERDURE_WERROR)
+  target_compile_options(perdure_flags INTERFACE -Werror)
+endif()
+
+if(PERDURE_SANITIZE STREQUAL "address")
+  set(sanitizer -fsanitize=address)
+elseif(PERDURE_SANITIZE STREQUAL "thread")
+  set(sanitizer -fsanitize=thread)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # GCC warns of every stand-alone fence; the run-time library does not model them.
+    target_compile_options(perdure_flags INTERFACE -Wno-tsan)
+  endif()
+elseif(PERDURE_SANITIZE STREQUAL "undefined")
+  set(sanitizer -fsanitize=undefined -fno-sanitize-recover=all)
+elseif(PERDURE_SANITIZE STREQUAL "fuzzer")
+  set(sanitizer -fsanitize=fuzzer-no-link,address)
+elseif(NOT PERDURE_SANITIZE STREQUAL "")
+  message(FATAL_ERROR
+    "PERDURE_SANITIZE is \"${PERDURE_SANITIZE}\"; give address, thread, undefined or fuzzer")
+endif()
+if(sanitizer)
+  target_compile_options(perdure_flags INTERFACE ${sanitizer} -fno-omit-frame-pointer)
+  target_link_options(perdure_flags INTERFACE ${sanitizer})
+endif()

@@ -1,0 +1,38 @@
+# What `cmake --install` puts down: headers, both libraries, the command, the CMake package, the
+# pkg-config file, the completion of bash, and the licence.
+
+include(CMakePackageConfigHelpers)
+
+install(DIRECTORY include/perdure DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+  FILES_MATCHING PATTERN "*.h")
+install(TARGETS perdure_shared perdure_static EXPORT perdureTargets)
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+if(TARGET perdure_command)
+  install(TARGETS perdure_command)
+  # The command writes its own completion.
+  set(completion ${PROJECT_BINARY_DIR}/perdure.bash)
+  add_custom_command(OUTPUT ${completion}
+    COMMAND perdure_command completion bash > ${completion}
+    DEPENDS perdure_command VERBATIM)
+  add_custom_target(perdure_completion ALL DEPENDS ${completion})
+  install(FILES ${completion}
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME perdure)
+endif()
+
+# find_package(perdure) gives perdure::perdure (shared) and perdure::perdure_static.
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/perdure)
+install(EXPORT perdureTargets NAMESPACE perdure:: DESTINATION ${package_dir})
+configure_package_config_file(cmake/perdureConfig.cmake.in
+  ${PROJECT_BINARY_DIR}/perdureConfig.cmake INSTALL_DESTINATION ${package_dir})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/perdureConfigVersion.cmake
+  COMPATIBILITY SameMinorVersion)
+install(FILES
+  ${PROJECT_BINARY_DIR}/perdureConfig.cmake ${PROJECT_BINARY_DIR}/perdureConfigVersion.cmake
+  DESTINATION ${package_dir})
+
+# The pkg-config file finds its prefix from its own place, so that an installed tree may be moved.
+file(RELATIVE_PATH PERDURE_PC_PREFIX
+  ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
+string(REGEX REPLACE "/$" "" PERDURE_PC_PREFIX "${PERDURE_PC_PREFIX}")
+configure_file(cmake/perdure.pc.in ${PROJECT_BINARY_DIR}/perdure.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/perdure.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

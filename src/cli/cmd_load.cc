@@ -1,0 +1,153 @@
+// perdure load: store the records of a text file or of standard input.
+
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <thread>
+
+#include "cli/command.h"
+#include "cli/interrupt.h"
+#include "cli/loader.h"
+#include "cli/store.h"
+#include "cli/terminal.h"
+#include "lab/units.h"
+#include "perdure/catalog.h"
+#include "perdure/error.h"
+
+namespace perdure::cli {
+namespace {
+
+struct LoadCommandOptions {
+  Target target;
+  Creation creation;
+  std::string source = "-";
+  std::string format = "auto";
+  LoadOptions load;
+};
+
+TextFormat format_of(const LoadCommandOptions& options, LineSource& source) {
+  if (options.format == "tsv") return TextFormat::kTsv;
+  if (options.format == "jsonl") return TextFormat::kJsonLines;
+  return detect_format(source);
+}
+
+double rate_of(const LoadReport& report) {
+  return report.seconds > 0 ? static_cast<double>(report.acknowledged) / report.seconds : 0;
+}
+
+void print_json(const LoadCommandOptions& options, TextFormat format, const LoadReport& report) {
+  const nlohmann::json object = {{"source", options.source},
+                                 {"format", to_string(format)},
+                                 {"structure", options.target.name},
+                                 {"lines", report.lines},
+                                 {"acknowledged", report.acknowledged},
+                                 {"skipped_bad", report.bad},
+                                 {"bad_examples", report.bad_examples},
+                                 {"resumed_after", report.resumed_after},
+                                 {"complete", !report.interrupted},
+                                 {"seconds", report.seconds},
+                                 {"records_per_second", rate_of(report)}};
+  fmt::print("{}\n", object.dump(2));
+}
+
+void print_text(const LoadReport& report) {
+  const Palette palette(stdout);
+  for (const std::string& sentence : report.bad_examples) {
+    fmt::print(stderr, "perdure: skipped {}\n", sentence);
+  }
+  if (report.resumed_after > 0 && report.resumed_after == report.lines && !report.interrupted) {
+    fmt::print("{}: all {} lines were acknowledged before; nothing to do\n",
+               palette.good("already loaded"), lab::format_count(report.lines));
+    return;
+  }
+  fmt::print("{}: {} lines read, {} records acknowledged in {:.2f} s ({})",
+             report.interrupted ? palette.bad("stopped") : palette.good("loaded"),
+             lab::format_count(report.lines), lab::format_count(report.acknowledged),
+             report.seconds, lab::format_rate(rate_of(report)));
+  if (report.resumed_after > 0) {
+    fmt::print(", after {} that an earlier load had acknowledged",
+               lab::format_count(report.resumed_after));
+  }
+  if (report.bad > 0) fmt::print(", {} bad lines skipped", lab::format_count(report.bad));
+  fmt::print("{}\n", report.interrupted ? "; --resume goes on from there" : "");
+}
+
+void check_acknowledge_fd(const LoadOptions& options) {
+  if (options.acknowledge_fd < 0 || fcntl(options.acknowledge_fd, F_GETFD) != -1) return;
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format("--acknowledge {}: this file descriptor is not open", options.acknowledge_fd));
+}
+
+int run_load(const LoadCommandOptions& options) {
+  check_acknowledge_fd(options.load);
+  const InterruptFlag interrupt;
+  // The source first: without it, no pool is made.
+  LineSource source(options.source, &interrupt.raised());
+  const TextFormat format = format_of(options, source);
+  const std::unique_ptr<Store> store = Store::open_or_create(options.target, options.creation);
+  LoadOptions load = options.load;
+  if (!catalog_entry(store->structure().type).traits.concurrent) load.threads = 1;
+  LoadReport report;
+  {
+    std::optional<LoadProgress> progress(std::in_place, store->pool(), options.target.name);
+    ProgressBar bar("records");
+    report = load_records(store->index(), *progress, source, format, load, bar.sink(),
+                          interrupt.raised());
+  }
+  store->close();
+  if (options.target.json) {
+    print_json(options, format, report);
+  } else {
+    print_text(report);
+  }
+  return report.interrupted ? kExitInterrupted : kExitOk;
+}
+
+}  // namespace
+
+void add_load(CLI::App& app, Action& action) {
+  auto options = std::make_shared<LoadCommandOptions>();
+  options->load.threads = std::max(std::thread::hardware_concurrency(), 1U);
+  CLI::App* command = add_command(
+      app, "load",
+      "Store every record of a text file, durably; makes pool and structure if missing",
+      "  perdure load words.pool words.tsv\n"
+      "  perdure load --resume words.pool words.tsv      # go on after a crash or Ctrl-C\n"
+      "  zcat big.jsonl.gz | perdure load --capacity 20G big.pool -\n"
+      "  perdure load --key-kind u64 --value-kind u64 numbers.pool squares.tsv\n"
+      "\nTSV: key, tab, value on each line; \\t \\n \\r \\\\ and \\xNN stand for single bytes.\n"
+      "JSON lines: {\"key\": ..., \"value\": ...}, or \"key_base64\" and \"value_base64\" for any\n"
+      "bytes. Of a key that comes twice, the last line wins. What was stored stays stored when "
+      "the\n"
+      "load is stopped; loading again is harmless, and --resume leaves out what is known to be "
+      "done\n"
+      "(kept in the pool, in the structure NAME.progress). A bad line ends the load with exit code "
+      "4\n"
+      "unless --skip-bad is given.\n");
+  add_target_options(*command, options->target);
+  command->add_option("FILE", options->source, "The source; - is standard input")
+      ->capture_default_str();
+  command
+      ->add_option("--format", options->format,
+                   "tsv, jsonl, or auto: by the file's extension, else by its first byte")
+      ->check(CLI::IsMember({"auto", "tsv", "jsonl"}))
+      ->capture_default_str();
+  command->add_option("--threads", options->load.threads, "Threads that store")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  command->add_flag("--resume", options->load.resume,
+                    "Leave out the leading lines that an earlier load of this source acknowledged");
+  command->add_flag("--skip-bad", options->load.skip_bad, "Count bad lines and go on");
+  command->add_option("--acknowledge", options->load.acknowledge_fd,
+                      "Write the number of each line to this file descriptor (one a line) as soon "
+                      "as its record is durable");
+  add_creation_options(*command, options->creation);
+  command->callback([options, &action] { action = [options] { return run_load(*options); }; });
+}
+
+}  // namespace perdure::cli

@@ -1,0 +1,141 @@
+// perdure pool create | info | check: pools as a whole.
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/command.h"
+#include "cli/describe.h"
+#include "cli/pool_check.h"
+#include "cli/terminal.h"
+#include "lab/units.h"
+
+namespace perdure::cli {
+namespace {
+
+struct PoolCommandOptions {
+  Target target;  // `name` is not used
+  Creation creation;
+};
+
+void add_pool_argument(CLI::App& command, Target& target) {
+  command.add_option("POOL", target.pool, "The pool file")->required();
+  add_json_flag(command, target.json);
+}
+
+void print_pool(const Pool& pool, bool json) {
+  const PoolInfo info = pool.info();
+  const std::vector<StructureInfo> structures = pool.structures();
+  if (json) {
+    nlohmann::json object = pool_json(info);
+    object["structures"] = nlohmann::json::array();
+    for (const StructureInfo& structure : structures) {
+      object["structures"].push_back(structure_json(structure));
+    }
+    fmt::print("{}\n", object.dump(2));
+    return;
+  }
+  Facts facts = pool_facts(info);
+  for (const StructureInfo& structure : structures) {
+    facts.emplace_back("structure", fmt::format("{}: {}, {} -> {}", structure.name, structure.type,
+                                                structure.key_kind, structure.value_kind));
+  }
+  if (structures.empty()) facts.emplace_back("structures", "none");
+  fmt::print("{}", to_lines(facts));
+}
+
+int run_create(const PoolCommandOptions& options) {
+  Pool pool = Pool::create(options.target.pool, pool_options_for(options.target, options.creation));
+  print_pool(pool, options.target.json);
+  pool.close();
+  return kExitOk;
+}
+
+int run_info(const PoolCommandOptions& options) {
+  const Pool pool = Pool::open(options.target.pool, reading_options_for(options.target));
+  print_pool(pool, options.target.json);
+  return kExitOk;
+}
+
+void print_check(const PoolCommandOptions& options, const PoolCheck& check) {
+  const std::vector<std::string>& problems = check.problems;
+  const size_t structures = check.structures;
+  if (options.target.json) {
+    const nlohmann::json object = {{"pool", options.target.pool},
+                                   {"sound", problems.empty()},
+                                   {"structures", structures},
+                                   {"problems", problems}};
+    fmt::print("{}\n", object.dump(2));
+    return;
+  }
+  const Palette palette(stdout);
+  for (const std::string& problem : problems) fmt::print("{} {}\n", palette.bad("*"), problem);
+  if (problems.empty()) {
+    fmt::print("{}: {} (header, directory, heap and {} structure{})\n", options.target.pool,
+               palette.good("sound"), structures, structures == 1 ? "" : "s");
+  } else {
+    fmt::print(
+        "{}: {}, {} problem{} found; keep the file, and restore from a backup or load the "
+        "data again\n",
+        options.target.pool, palette.bad("damaged"), problems.size(),
+        problems.size() == 1 ? "" : "s");
+  }
+}
+
+int run_check(const PoolCommandOptions& options) {
+  const PoolCheck check = check_pool(options.target.pool);
+  print_check(options, check);
+  return check.problems.empty() ? kExitOk : kExitDamage;
+}
+
+void add_create(CLI::App& pool, const std::shared_ptr<PoolCommandOptions>& options,
+                Action& action) {
+  CLI::App* command =
+      add_command(pool, "create", "Make an empty pool",
+                  "  perdure pool create --capacity 10G words.pool\n"
+                  "  perdure pool create --durability power /mnt/pmem/words.pool\n");
+  add_pool_argument(*command, options->target);
+  command
+      ->add_option("--capacity", options->creation.capacity,
+                   "Size that the pool may grow to, such as 64M or 10G")
+      ->capture_default_str();
+  command
+      ->add_option("--durability", options->creation.durability,
+                   "Refuse media that cannot give this: best, process or power")
+      ->check(CLI::IsMember({"best", "process", "power"}))
+      ->capture_default_str();
+  command
+      ->add_option("--domain", options->target.domain,
+                   "Force what makes a store durable: page, line or byte (default: as detected)")
+      ->check(CLI::IsMember({"page", "line", "byte"}));
+  command->callback([options, &action] { action = [options] { return run_create(*options); }; });
+}
+
+}  // namespace
+
+void add_pool(CLI::App& app, Action& action) {
+  auto options = std::make_shared<PoolCommandOptions>();
+  CLI::App* pool = add_command(app, "pool", "Make, describe and check pools",
+                               "  perdure pool create --capacity 10G words.pool\n"
+                               "  perdure pool info words.pool\n"
+                               "  perdure pool check words.pool || echo damaged\n");
+  pool->require_subcommand(1);
+  add_create(*pool, options, action);
+
+  CLI::App* info =
+      add_command(*pool, "info", "Show header, medium, durability, sizes and structures",
+                  "  perdure pool info words.pool\n"
+                  "  perdure pool info --json words.pool\n");
+  add_pool_argument(*info, options->target);
+  info->callback([options, &action] { action = [options] { return run_info(*options); }; });
+
+  CLI::App* check = add_command(
+      *pool, "check", "Verify header, heap and structures, and name what is wrong",
+      "  perdure pool check words.pool\n"
+      "\nModifies nothing: recovery runs on a private copy. Exit code 3 when damage is found.\n");
+  add_pool_argument(*check, options->target);
+  check->callback([options, &action] { action = [options] { return run_check(*options); }; });
+}
+
+}  // namespace perdure::cli

@@ -1,0 +1,96 @@
+#include "cli/command.h"
+
+#include <fmt/format.h>
+
+#include "lab/units.h"
+#include "perdure/catalog.h"
+#include "perdure/error.h"
+
+namespace perdure::cli {
+
+CLI::App* add_command(CLI::App& app, const std::string& name, const std::string& description,
+                      const std::string& examples) {
+  CLI::App* command = app.add_subcommand(name, description);
+  command->footer("Examples:\n" + examples +
+                  "\nExit codes: 0 ok, 1 key absent, 2 usage, 3 damage found, 4 other error.");
+  return command;
+}
+
+void add_json_flag(CLI::App& command, bool& json) {
+  command.add_flag("--json", json, "Print the result as JSON");
+}
+
+void add_target_options(CLI::App& command, Target& target) {
+  command.add_option("POOL", target.pool, "The pool file")->required();
+  command.add_option("--name", target.name, "The structure in the pool")->capture_default_str();
+  command
+      .add_option("--domain", target.domain,
+                  "Force what makes a store durable: page, line or byte (default: as detected)")
+      ->check(CLI::IsMember({"page", "line", "byte"}));
+  add_json_flag(command, target.json);
+}
+
+void add_creation_options(CLI::App& command, Creation& creation) {
+  const std::string group = "Making what is missing";
+  command
+      .add_option("--capacity", creation.capacity,
+                  "Size that a new pool may grow to, such as 64M or 10G")
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--structure", creation.structure, "Type of a new structure (default: plush)")
+      ->group(group);
+  command.add_option("--key-kind", creation.key_kind, "u64 or bytes (default: bytes)")
+      ->check(CLI::IsMember({"u64", "bytes"}))
+      ->group(group);
+  command.add_option("--value-kind", creation.value_kind, "u64 or bytes (default: bytes)")
+      ->check(CLI::IsMember({"u64", "bytes"}))
+      ->group(group);
+  command
+      .add_option("--option", creation.options,
+                  "NAME=VALUE, an option of the structure; may be repeated; see `perdure list`")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->allow_extra_args(false)
+      ->group(group);
+  command
+      .add_option("--durability", creation.durability,
+                  "What an operation must survive: process, power, or best, which is the strongest "
+                  "without a system call for each")
+      ->check(CLI::IsMember({"best", "process", "power"}))
+      ->capture_default_str();
+}
+
+OptionMap parse_structure_options(const std::vector<std::string>& lines) {
+  OptionMap options;
+  for (const std::string& line : lines) {
+    const size_t equals = line.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("--option \"{}\": write it as NAME=VALUE", line));
+    }
+    options[line.substr(0, equals)] = line.substr(equals + 1);
+  }
+  return options;
+}
+
+PoolOptions pool_options_for(const Target& target, const Creation& creation) {
+  PoolOptions options;
+  options.capacity_bytes = lab::parse_bytes(creation.capacity);
+  options.durability = parse_durability(creation.durability);
+  if (!target.domain.empty()) {
+    options.force_domain = true;
+    options.domain = parse_domain(target.domain);
+  }
+  return options;
+}
+
+PoolOptions reading_options_for(const Target& target) {
+  PoolOptions options;
+  options.read_only = true;
+  if (!target.domain.empty()) {
+    options.force_domain = true;
+    options.domain = parse_domain(target.domain);
+  }
+  return options;
+}
+
+}  // namespace perdure::cli

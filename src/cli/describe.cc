@@ -1,0 +1,139 @@
+#include "cli/describe.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "lab/units.h"
+
+namespace perdure::cli {
+namespace {
+
+std::string exact_bytes(uint64_t bytes) {
+  return fmt::format("{} ({} bytes)", lab::format_bytes(bytes), lab::format_count(bytes));
+}
+
+}  // namespace
+
+std::string to_lines(const Facts& facts) {
+  size_t width = 0;
+  for (const auto& [name, text] : facts) width = std::max(width, name.size());
+  std::string lines;
+  for (const auto& [name, text] : facts) lines += fmt::format("{:<{}}  {}\n", name, width, text);
+  return lines;
+}
+
+std::string medium_in_words(Medium medium) {
+  switch (medium) {
+    case Medium::kFile:
+      return "an ordinary file: page cache over a disk (file)";
+    case Medium::kDax:
+      return "persistent memory, mapped directly (dax)";
+    case Medium::kDaxEadr:
+      return "persistent memory with the CPU caches protected (dax-eadr)";
+    case Medium::kTmpfs:
+      return "DRAM that outlives the process (tmpfs)";
+    case Medium::kHugetlbfs:
+      return "DRAM on huge pages that outlives the process (hugetlbfs)";
+    case Medium::kAnonymous:
+      return "private memory, gone with the process (anonymous)";
+  }
+  return to_string(medium);
+}
+
+std::string domain_in_words(Domain domain) {
+  switch (domain) {
+    case Domain::kPage:
+      return "page: writing pages back (msync) makes a store durable";
+    case Domain::kLine:
+      return "line: a cache-line flush and a fence make a store durable";
+    case Domain::kByte:
+      return "byte: a store is durable once it is visible";
+  }
+  return to_string(domain);
+}
+
+std::string durability_in_words(const PoolInfo& info) {
+  if (info.durability == Durability::kPower) {
+    return "every operation that returned survives the loss of power";
+  }
+  std::string text = "every operation that returned survives the death of the process";
+  if (info.medium == Medium::kFile) {
+    text += "; what the kernel has not yet written to disk is lost with the power";
+  } else if (info.medium == Medium::kTmpfs || info.medium == Medium::kHugetlbfs) {
+    text += ", nothing survives the loss of power";
+  } else if (info.medium == Medium::kAnonymous) {
+    text = "nothing survives the process";
+  }
+  return text;
+}
+
+Facts pool_facts(const PoolInfo& info) {
+  return {{"pool", info.path},
+          {"uuid", info.uuid},
+          {"format", std::to_string(info.format_version)},
+          {"medium", medium_in_words(info.medium)},
+          {"domain", domain_in_words(info.domain)},
+          {"durability", durability_in_words(info)},
+          {"capacity", exact_bytes(info.capacity_bytes)},
+          {"size", exact_bytes(info.size_bytes)},
+          {"allocated", exact_bytes(info.allocated_bytes)},
+          {"free", exact_bytes(info.free_bytes)},
+          {"huge pages", info.huge_pages ? "yes" : "no"},
+          {"opened to write", fmt::format("{} times", lab::format_count(info.generation))},
+          {"last close", info.clean ? "clean" : "not clean: recovered when opened"}};
+}
+
+nlohmann::json pool_json(const PoolInfo& info) {
+  return {{"path", info.path},
+          {"uuid", info.uuid},
+          {"format_version", info.format_version},
+          {"medium", to_string(info.medium)},
+          {"domain", to_string(info.domain)},
+          {"durability", to_string(info.durability)},
+          {"durability_in_words", durability_in_words(info)},
+          {"capacity_bytes", info.capacity_bytes},
+          {"size_bytes", info.size_bytes},
+          {"allocated_bytes", info.allocated_bytes},
+          {"free_bytes", info.free_bytes},
+          {"generation", info.generation},
+          {"clean", info.clean},
+          {"huge_pages", info.huge_pages},
+          {"read_only", info.read_only}};
+}
+
+nlohmann::json structure_json(const StructureInfo& structure) {
+  return {{"name", structure.name},
+          {"type", structure.type},
+          {"key_kind", structure.key_kind},
+          {"value_kind", structure.value_kind}};
+}
+
+std::string figure_in_words(const Statistic& statistic) {
+  const bool whole = statistic.value >= 0 && statistic.value < 0x1p63 &&
+                     std::floor(statistic.value) == statistic.value;
+  if (whole && statistic.unit == "bytes")
+    return exact_bytes(static_cast<uint64_t>(statistic.value));
+  const std::string number = whole ? lab::format_count(static_cast<uint64_t>(statistic.value))
+                                   : fmt::format("{:.4g}", statistic.value);
+  return statistic.unit.empty() ? number : number + " " + statistic.unit;
+}
+
+nlohmann::json statistics_json(const std::vector<Statistic>& statistics) {
+  nlohmann::json object = nlohmann::json::object();
+  for (const Statistic& statistic : statistics) {
+    object[statistic.name] = {{"value", statistic.value}, {"unit", statistic.unit}};
+  }
+  return object;
+}
+
+double statistic_value(const std::vector<Statistic>& statistics, const std::string& name) {
+  for (const Statistic& statistic : statistics) {
+    if (statistic.name == name) return statistic.value;
+  }
+  return 0;
+}
+
+}  // namespace perdure::cli

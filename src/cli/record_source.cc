@@ -1,0 +1,185 @@
+#include "cli/record_source.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/text.h"
+#include "perdure/error.h"
+
+namespace perdure::cli {
+namespace {
+
+constexpr size_t kReadBytes = size_t{1} << 20;
+
+ErrorCode code_of(int error) {
+  if (error == ENOENT || error == ENOTDIR) return ErrorCode::kNotFound;
+  if (error == EACCES) return ErrorCode::kPermission;
+  if (error == EISDIR) return ErrorCode::kNotAFile;
+  return ErrorCode::kIo;
+}
+
+[[noreturn]] void fail(const std::string& name, int error) {
+  throw Error(code_of(error), fmt::format("cannot read {}: {}", name, std::strerror(error)));
+}
+
+std::string absolute_path(const std::string& path) {
+  const std::unique_ptr<char, decltype(&std::free)> real(realpath(path.c_str(), nullptr),
+                                                         &std::free);
+  return real == nullptr ? path : std::string(real.get());
+}
+
+bool ends_with(std::string_view text, std::string_view end) {
+  return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
+}
+
+void parse_tsv(std::string_view line, Kind key_kind, Kind value_kind, Value& key, Value& value) {
+  const size_t tab = line.find('\t');
+  if (tab == std::string_view::npos) {
+    throw Error(ErrorCode::kInvalidArgument, "there is no tab between a key and a value");
+  }
+  const std::string_view value_text = line.substr(tab + 1);
+  if (value_text.find('\t') != std::string_view::npos) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "there is more than one tab; write a tab inside a key or value as \\t");
+  }
+  const auto parse = [](std::string_view text, Kind kind, Value& out) {
+    if (kind == Kind::kU64) return parse_datum(text, kind, out);
+    std::string& bytes = out.set_bytes();
+    bytes.clear();
+    append_tsv_unescaped(text, bytes);
+  };
+  parse(line.substr(0, tab), key_kind, key);
+  parse(value_text, value_kind, value);
+}
+
+void parse_json_line(std::string_view line, Kind key_kind, Kind value_kind, Value& key,
+                     Value& value) {
+  nlohmann::json object;
+  try {
+    object = nlohmann::json::parse(line);
+  } catch (const nlohmann::json::exception& error) {
+    // Behind the library's own name of the error: "[json.exception...] parse error at ...: why".
+    const std::string_view what = error.what();
+    const size_t bracket = what.find("] ");
+    throw Error(ErrorCode::kInvalidArgument,
+                std::string(bracket == std::string_view::npos ? what : what.substr(bracket + 2)));
+  }
+  if (!object.is_object()) {
+    throw Error(ErrorCode::kInvalidArgument, "not an object {\"key\": ..., \"value\": ...}");
+  }
+  get_json(object, "key", key_kind, key);
+  get_json(object, "value", value_kind, value);
+}
+
+}  // namespace
+
+LineSource::LineSource(const std::string& path, const std::atomic<bool>* stop)
+    : stop_(stop), name_(path == "-" ? "standard input" : path), buffer_(kReadBytes) {
+  file_ = path == "-" ? dup(STDIN_FILENO) : open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file_ < 0) fail(name_, errno);
+  struct stat status{};
+  if (fstat(file_, &status) != 0) fail(name_, errno);
+  if (S_ISDIR(status.st_mode)) {
+    close(file_);
+    fail(name_, EISDIR);
+  }
+  is_file_ = path != "-" && S_ISREG(status.st_mode);
+  if (!is_file_) return;
+  size_bytes_ = static_cast<uint64_t>(status.st_size);
+  identity_ = fmt::format("{} {} {}.{:09}", absolute_path(path), status.st_size,
+                          status.st_mtim.tv_sec, status.st_mtim.tv_nsec);
+}
+
+LineSource::~LineSource() { close(file_); }
+
+bool LineSource::fill() {
+  if (at_end_) return false;
+  if (begin_ > 0) {
+    std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
+    end_ -= begin_;
+    scanned_ -= begin_;
+    begin_ = 0;
+  }
+  if (end_ == buffer_.size()) {
+    if (buffer_.size() > kMaxLineBytes) {
+      throw Error(ErrorCode::kInvalidArgument, fmt::format("{}, line {}: longer than {} MiB", name_,
+                                                           line_number_ + 1, kMaxLineBytes >> 20));
+    }
+    buffer_.resize(2 * buffer_.size());
+  }
+  ssize_t got = -1;
+  do {
+    got = read(file_, buffer_.data() + end_, buffer_.size() - end_);
+  } while (got < 0 && errno == EINTR && !stopped());
+  if (got < 0 && errno != EINTR) fail(name_, errno);
+  if (got < 0) got = 0;
+  at_end_ = got == 0;
+  end_ += static_cast<size_t>(got);
+  return got > 0;
+}
+
+bool LineSource::has_buffered_line() const {
+  return std::memchr(buffer_.data() + scanned_, '\n', end_ - scanned_) != nullptr;
+}
+
+int LineSource::peek() {
+  if (begin_ == end_) fill();
+  return begin_ == end_ ? -1 : static_cast<unsigned char>(buffer_[begin_]);
+}
+
+bool LineSource::next(std::string_view& line) {
+  while (!stopped()) {
+    const char* newline =
+        static_cast<const char*>(std::memchr(buffer_.data() + scanned_, '\n', end_ - scanned_));
+    if (newline != nullptr || at_end_) {
+      const size_t line_end =
+          newline == nullptr ? end_ : static_cast<size_t>(newline - buffer_.data());
+      if (newline == nullptr && begin_ == end_) return false;
+      line = std::string_view(buffer_.data() + begin_, line_end - begin_);
+      const size_t next_begin = line_end + (newline == nullptr ? 0 : 1);
+      position_bytes_ += next_begin - begin_;
+      begin_ = scanned_ = next_begin;
+      ++line_number_;
+      return true;
+    }
+    scanned_ = end_;
+    fill();
+  }
+  return false;
+}
+
+const char* to_string(TextFormat format) noexcept {
+  return format == TextFormat::kTsv ? "tsv" : "jsonl";
+}
+
+TextFormat detect_format(LineSource& source) {
+  if (source.is_file()) {
+    for (const char* extension : {".tsv", ".txt"}) {
+      if (ends_with(source.name(), extension)) return TextFormat::kTsv;
+    }
+    for (const char* extension : {".jsonl", ".ndjson", ".json"}) {
+      if (ends_with(source.name(), extension)) return TextFormat::kJsonLines;
+    }
+  }
+  return source.peek() == '{' ? TextFormat::kJsonLines : TextFormat::kTsv;
+}
+
+void parse_record(std::string_view line, TextFormat format, Kind key_kind, Kind value_kind,
+                  Value& key, Value& value) {
+  if (format == TextFormat::kTsv) {
+    parse_tsv(line, key_kind, value_kind, key, value);
+  } else {
+    parse_json_line(line, key_kind, value_kind, key, value);
+  }
+}
+
+}  // namespace perdure::cli

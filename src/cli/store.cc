@@ -1,0 +1,88 @@
+#include "cli/store.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "perdure/catalog.h"
+#include "perdure/error.h"
+
+namespace perdure::cli {
+namespace {
+
+void require_same(const std::string& name, const char* what, const std::string& wanted,
+                  const std::string& found) {
+  if (wanted.empty() || wanted == found) return;
+  throw Error(ErrorCode::kWrongType,
+              fmt::format("structure \"{}\" has {} {}, not {}; leave the option out, or use "
+                          "another --name",
+                          name, what, found, wanted));
+}
+
+std::string or_default(const std::string& text, const char* otherwise) {
+  return text.empty() ? otherwise : text;
+}
+
+bool file_exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
+
+}  // namespace
+
+std::optional<StructureInfo> find_structure(const Pool& pool, const std::string& name) {
+  for (const StructureInfo& structure : pool.structures()) {
+    if (structure.name == name) return structure;
+  }
+  return std::nullopt;
+}
+
+std::unique_ptr<Store> Store::open_to_read(const Target& target) {
+  std::unique_ptr<Store> store(new Store(target.name));
+  store->pool_.emplace(Pool::open(target.pool, reading_options_for(target)));
+  store->index_ = open_index(*store->pool_, target.name);
+  return store;
+}
+
+std::unique_ptr<Store> Store::open_to_write(const Target& target) {
+  std::unique_ptr<Store> store(new Store(target.name));
+  store->pool_.emplace(Pool::open(target.pool, pool_options_for(target, {})));
+  store->index_ = open_index(*store->pool_, target.name);
+  return store;
+}
+
+std::unique_ptr<Store> Store::open_or_create(const Target& target, const Creation& creation) {
+  std::unique_ptr<Store> store(new Store(target.name));
+  const PoolOptions options = pool_options_for(target, creation);
+  const bool is_new = !file_exists(target.pool);
+  store->pool_.emplace(is_new ? Pool::create(target.pool, options)
+                              : Pool::open(target.pool, options));
+  try {
+    store->open_or_create_index(creation);
+  } catch (...) {
+    if (is_new) unlink(target.pool.c_str());
+    throw;
+  }
+  return store;
+}
+
+void Store::open_or_create_index(const Creation& creation) {
+  const std::optional<StructureInfo> found = find_structure(*pool_, name_);
+  if (found) {
+    require_same(name_, "type", creation.structure, found->type);
+    require_same(name_, "key kind", creation.key_kind, found->key_kind);
+    require_same(name_, "value kind", creation.value_kind, found->value_kind);
+    index_ = open_index(*pool_, name_);
+    return;
+  }
+  index_ = create_index(*pool_, name_, or_default(creation.structure, "plush"),
+                        parse_kind(or_default(creation.key_kind, "bytes")),
+                        parse_kind(or_default(creation.value_kind, "bytes")),
+                        parse_structure_options(creation.options));
+}
+
+StructureInfo Store::structure() const { return find_structure(*pool_, name_).value(); }
+
+void Store::close() {
+  index_.reset();
+  if (pool_) pool_->close();
+  pool_.reset();
+}
+
+}  // namespace perdure::cli

@@ -1,0 +1,51 @@
+// An open pool and one structure of it, as the subcommands use them.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "cli/command.h"
+#include "perdure/index.h"
+#include "perdure/pool.h"
+
+namespace perdure::cli {
+
+class Store {
+ public:
+  // Opens pool and structure to read; neither is modified, and other readers may have them open.
+  // Throws what Pool::open and open_index throw.
+  static std::unique_ptr<Store> open_to_read(const Target& target);
+
+  // Opens pool and structure to write. Throws what Pool::open and open_index throw.
+  static std::unique_ptr<Store> open_to_write(const Target& target);
+
+  // The same, and makes what is missing. Kinds and structure type given in `creation` must be those
+  // of a structure that is there; else throws Error(kWrongType). A pool file made by a call that
+  // fails is removed again.
+  static std::unique_ptr<Store> open_or_create(const Target& target, const Creation& creation);
+
+  Store(const Store&) = delete;
+  Store& operator=(const Store&) = delete;
+
+  Pool& pool() { return *pool_; }
+  AnyIndex& index() { return *index_; }
+  // The directory entry of the structure.
+  StructureInfo structure() const;
+
+  // Closes both; unlike the destructor, reports errors.
+  void close();
+
+ private:
+  explicit Store(std::string name) : name_(std::move(name)) {}
+  void open_or_create_index(const Creation& creation);
+
+  std::string name_;
+  std::optional<Pool> pool_;
+  std::unique_ptr<AnyIndex> index_;  // destroyed before its pool
+};
+
+// The structure of this name, if the pool has it.
+std::optional<StructureInfo> find_structure(const Pool& pool, const std::string& name);
+
+}  // namespace perdure::cli

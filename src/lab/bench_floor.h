@@ -1,0 +1,60 @@
+// The machine's own limits, measured in the same folder and the same run as the structures: what no
+// durable insert and no lookup can be faster than.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace perdure::lab {
+
+// A file that is mapped, written full and removed from its folder at once: gone when this process
+// is. Throws Error(kNotFound, kPermission, kNoSpace, kIo).
+class ScratchMapping {
+ public:
+  ScratchMapping(const std::string& folder, uint64_t size_bytes);
+  ~ScratchMapping();
+  ScratchMapping(const ScratchMapping&) = delete;
+  ScratchMapping& operator=(const ScratchMapping&) = delete;
+
+  std::byte* data() const { return data_; }
+  uint64_t size_bytes() const { return size_bytes_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  uint64_t size_bytes_;
+};
+
+// The cost of making one cache line durable: 64-byte stores to successive lines, each followed by a
+// flush (the best instruction that this CPU has) and a store fence.
+class FlushFloor {
+ public:
+  explicit FlushFloor(const std::string& folder);
+
+  // Nanoseconds per store + flush + fence, over one pass through the mapping (about 0.1 s).
+  double measure_ns();
+  const char* instruction() const { return instruction_; }  // "clwb", "clflushopt", "clflush"
+
+ private:
+  ScratchMapping mapping_;
+  const char* instruction_;
+  void (*sweep_)(std::byte* lines, uint64_t count, uint64_t stamp);
+  uint64_t stamp_ = 0;
+};
+
+// The cost of one cache miss: reads of 64-byte lines in random order, each of which must arrive
+// before the address of the next is known.
+class ReadChain {
+ public:
+  ReadChain(const std::string& folder, uint64_t size_bytes);
+
+  // Nanoseconds per read, over the next part of the chain (about 0.1 s).
+  double measure_ns();
+  uint64_t size_bytes() const { return mapping_.size_bytes(); }
+
+ private:
+  ScratchMapping mapping_;
+  uint64_t at_ = 0;
+};
+
+}  // namespace perdure::lab

@@ -1,0 +1,86 @@
+// Help, version, completion and the usage errors of the command line itself.
+
+#include "cli/command_runner.h"
+
+namespace perdure::cli_test {
+namespace {
+
+class Help : public CommandTest {};
+
+const std::vector<std::vector<std::string>> kCommands = {
+    {"put"},          {"get"},           {"del"},   {"load"},
+    {"dump"},         {"stat"},          {"pool"},  {"pool", "create"},
+    {"pool", "info"}, {"pool", "check"}, {"bench"}, {"quickstart"},
+    {"list"},         {"completion"}};
+
+TEST_F(Help, EveryCommandHasExamplesAndExitCodes) {
+  for (std::vector<std::string> command : kCommands) {
+    command.emplace_back("--help");
+    const Result help = run(command);
+    EXPECT_EQ(help.code, 0) << command[0];
+    EXPECT_NE(help.out.find("Examples:"), std::string::npos) << help.out;
+    EXPECT_NE(help.out.find("perdure " + command[0]), std::string::npos) << help.out;
+    EXPECT_NE(help.out.find("xit code"), std::string::npos) << help.out;
+  }
+}
+
+TEST_F(Help, TheCommandItselfListsSubcommandsAndExitCodes) {
+  const Result help = run({"--help"});
+  EXPECT_EQ(help.code, 0);
+  for (const auto& command : kCommands) {
+    EXPECT_NE(help.out.find(command[0]), std::string::npos) << command[0];
+  }
+  EXPECT_NE(help.out.find("Exit codes:"), std::string::npos);
+}
+
+TEST_F(Help, VersionNamesProgramAndPoolFormat) {
+  const Result version = run({"--version"});
+  EXPECT_EQ(version.code, 0);
+  EXPECT_EQ(version.out.rfind("perdure ", 0), 0U) << version.out;
+  EXPECT_NE(version.out.find("pool format"), std::string::npos) << version.out;
+}
+
+TEST_F(Help, UsageErrorsExitWithTwoAndPointToHelp) {
+  for (const std::vector<std::string>& wrong :
+       std::vector<std::vector<std::string>>{{},
+                                             {"no-such"},
+                                             {"put"},
+                                             {"put", "--no-such"},
+                                             {"pool"},
+                                             {"pool", "no-such"},
+                                             {"get", pool()},
+                                             {"completion", "fish"},
+                                             {"put", "--insert", "--update", pool(), "a", "b"}}) {
+    const Result result = run(wrong);
+    EXPECT_EQ(result.code, 2) << (wrong.empty() ? "" : wrong[0]);
+    EXPECT_NE(result.err.find("--help"), std::string::npos) << result.err;
+    EXPECT_EQ(result.out, "");
+  }
+}
+
+TEST_F(Help, BashCompletionOffersCommandsOptionsAndValues) {
+  const Result script = run({"completion", "bash"});
+  ASSERT_EQ(script.code, 0);
+  write_file("completion.bash", script.out);
+  const auto complete = [this](const std::string& words) {
+    const std::string line =
+        "source " + path("completion.bash") + "; COMP_WORDS=(" + words +
+        "); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _perdure; echo \"${COMPREPLY[@]}\"";
+    const Result result = shell(line);
+    EXPECT_EQ(result.code, 0) << result.err;
+    EXPECT_EQ(result.err, "");
+    return result.out;
+  };
+  EXPECT_EQ(complete("perdure qui"), "quickstart\n");
+  EXPECT_EQ(complete("perdure pool c"), "create check\n");
+  EXPECT_EQ(complete("perdure load --res"), "--resume\n");
+  EXPECT_EQ(complete("perdure load --domain ''"), "page line byte\n");
+  EXPECT_EQ(complete("perdure dump --format ''"), "tsv jsonl\n");
+  EXPECT_EQ(complete("perdure bench nul"), "null\n");
+  EXPECT_EQ(complete("perdure pool info --j"), "--json\n");
+  write_file("one.pool", "");
+  EXPECT_EQ(complete("perdure get " + folder() + "/one"), folder() + "/one.pool\n");
+}
+
+}  // namespace
+}  // namespace perdure::cli_test

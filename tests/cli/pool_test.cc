@@ -1,0 +1,158 @@
+// pool create, info and check; stat and list.
+
+#include <filesystem>
+
+#include "cli/command_runner.h"
+
+namespace perdure::cli_test {
+namespace {
+
+class PoolCommand : public CommandTest {
+ protected:
+  void load_some(int count) const {
+    std::string lines;
+    for (int i = 0; i < count; ++i) lines += "key" + std::to_string(i) + "\tvalue\n";
+    ASSERT_EQ(run({"load", "--capacity", "64M", pool(), "-"}, lines).code, 0);
+  }
+
+  // Inverts `count` bytes of the pool file from `offset` on.
+  void damage(size_t offset, size_t count) const {
+    std::string content = read_file("test.pool");
+    ASSERT_GT(content.size(), offset + count);
+    for (size_t i = 0; i < count; ++i)
+      content[offset + i] = static_cast<char>(~content[offset + i]);
+    write_file("test.pool", content);
+  }
+};
+
+TEST_F(PoolCommand, CreateMakesAnEmptyPoolOnce) {
+  const Result created = run({"pool", "create", "--capacity", "16MiB", pool()});
+  EXPECT_EQ(created.code, 0) << created.err;
+  EXPECT_NE(created.out.find("16.0 MiB"), std::string::npos) << created.out;
+  EXPECT_EQ(run({"pool", "create", pool()}).code, 4);
+  EXPECT_EQ(run({"pool", "check", pool()}).code, 0);
+}
+
+TEST_F(PoolCommand, CreateRefusesBadSizesAndFolders) {
+  EXPECT_EQ(run({"pool", "create", "--capacity", "12Q", pool()}).code, 2);
+  EXPECT_EQ(run({"pool", "create", "--capacity", "-1", pool()}).code, 2);
+  EXPECT_EQ(run({"pool", "create", "--capacity", "4K", pool()}).code, 4);
+  EXPECT_EQ(run({"pool", "create", path("no/such/folder/pool")}).code, 4);
+  EXPECT_FALSE(std::filesystem::exists(pool()));
+}
+
+TEST_F(PoolCommand, InfoNamesMediumDomainDurabilityAndStructures) {
+  load_some(10);
+  const Result info = run({"pool", "info", pool()});
+  EXPECT_EQ(info.code, 0);
+  for (const char* word :
+       {"medium", "domain", "durability", "capacity", "main: plush", "main.progress"}) {
+    EXPECT_NE(info.out.find(word), std::string::npos) << word << "\n" << info.out;
+  }
+  const nlohmann::json json = run({"pool", "info", "--json", pool()}).json();
+  EXPECT_EQ(json["capacity_bytes"], 64 << 20);
+  EXPECT_EQ(json["clean"], true);
+  EXPECT_EQ(json["structures"].size(), 2U);
+  for (const char* field : {"path", "uuid", "format_version", "medium", "domain", "durability",
+                            "size_bytes", "allocated_bytes", "free_bytes", "generation"}) {
+    EXPECT_TRUE(json.contains(field)) << field;
+  }
+}
+
+TEST_F(PoolCommand, ReadingModifiesNothing) {
+  load_some(100);
+  const std::string before = read_file("test.pool");
+  EXPECT_EQ(run({"pool", "info", pool()}).code, 0);
+  EXPECT_EQ(run({"pool", "check", pool()}).code, 0);
+  EXPECT_EQ(run({"get", pool(), "key1"}).code, 0);
+  EXPECT_EQ(run({"stat", pool()}).code, 0);
+  EXPECT_EQ(run({"dump", pool()}).code, 0);
+  EXPECT_TRUE(read_file("test.pool") == before);
+}
+
+TEST_F(PoolCommand, CheckFindsASoundPoolSound) {
+  load_some(5000);
+  const Result check = run({"pool", "check", pool()});
+  EXPECT_EQ(check.code, 0) << check.out << check.err;
+  EXPECT_NE(check.out.find("sound"), std::string::npos) << check.out;
+  const nlohmann::json json = run({"pool", "check", "--json", pool()}).json();
+  EXPECT_EQ(json["sound"], true);
+  EXPECT_EQ(json["structures"], 2);
+  EXPECT_TRUE(json["problems"].empty());
+}
+
+TEST_F(PoolCommand, CheckNamesADamagedHeader) {
+  load_some(10);
+  damage(24, 8);
+  const Result check = run({"pool", "check", pool()});
+  EXPECT_EQ(check.code, 3);
+  EXPECT_NE(check.out.find("damaged"), std::string::npos) << check.out;
+  const Result json = run({"pool", "check", "--json", pool()});
+  EXPECT_EQ(json.code, 3);
+  EXPECT_EQ(json.json()["sound"], false);
+  EXPECT_FALSE(json.json()["problems"].empty());
+}
+
+TEST_F(PoolCommand, CheckNamesATruncatedPool) {
+  load_some(5000);
+  std::filesystem::resize_file(pool(), std::filesystem::file_size(pool()) / 2);
+  EXPECT_EQ(run({"pool", "check", pool()}).code, 3);
+}
+
+// 64 KiB here or there, over the whole file. The check must name it, and neither die of it nor run
+// for ever; only areas that hold nothing may be damaged unseen.
+TEST_F(PoolCommand, CheckNamesDamageWhereverItIs) {
+  load_some(5000);
+  const std::string sound = read_file("test.pool");
+  constexpr size_t kStep = size_t{64} << 10;
+  for (size_t offset = 0; offset + kStep < sound.size(); offset += kStep) {
+    const std::string_view area = std::string_view(sound).substr(offset, kStep);
+    if (area.find_first_not_of('\0') == std::string_view::npos) continue;
+    std::string damaged = sound;
+    for (size_t i = 0; i < kStep; ++i)
+      damaged[offset + i] = static_cast<char>(~damaged[offset + i]);
+    write_file("test.pool", damaged);
+    const Result check = run({"pool", "check", "--json", pool()});
+    EXPECT_EQ(check.code, 3) << "offset " << offset << "\n" << check.out << check.err;
+    EXPECT_FALSE(check.json()["problems"].empty());
+  }
+}
+
+TEST_F(PoolCommand, CheckOfAMissingPoolIsAnErrorAndNoDamage) {
+  EXPECT_EQ(run({"pool", "check", pool()}).code, 4);
+  EXPECT_EQ(run({"pool", "check", write_file("notes.txt", "not a pool")}).code, 3);
+}
+
+TEST_F(PoolCommand, PowerDurabilityIsRefusedWhereTheMediumCannotGiveIt) {
+  const Result refused =
+      run({"pool", "create", "--durability", "power", "/dev/shm/perdure-cli-test.pool"});
+  EXPECT_EQ(refused.code, 4);
+  EXPECT_FALSE(std::filesystem::exists("/dev/shm/perdure-cli-test.pool"));
+}
+
+TEST_F(PoolCommand, StatShowsPoolAndStructure) {
+  load_some(100);
+  const Result stat = run({"stat", pool()});
+  EXPECT_EQ(stat.code, 0);
+  EXPECT_NE(stat.out.find("dram_bytes"), std::string::npos) << stat.out;
+  const nlohmann::json json = run({"stat", "--json", pool()}).json();
+  EXPECT_EQ(json["structure"]["type"], "plush");
+  EXPECT_GT(json["structure"]["statistics"]["dram_bytes"]["value"], 0);
+  EXPECT_GT(json["pool"]["size_bytes"], 0);
+  EXPECT_EQ(run({"stat", "--name", "none", pool()}).code, 4);
+  EXPECT_EQ(run({"stat", path("missing")}).code, 4);
+}
+
+TEST_F(PoolCommand, ListShowsTheCatalogue) {
+  const Result list = run({"list"});
+  EXPECT_EQ(list.code, 0);
+  EXPECT_NE(list.out.find("plush"), std::string::npos);
+  EXPECT_NE(list.out.find("fanout"), std::string::npos);
+  const nlohmann::json entries = run({"list", "--json"}).json();
+  ASSERT_FALSE(entries.empty());
+  EXPECT_TRUE(entries[0].contains("kinds"));
+  EXPECT_TRUE(entries[0].contains("options"));
+}
+
+}  // namespace
+}  // namespace perdure::cli_test

@@ -1,0 +1,62 @@
+#!/bin/bash
+# Installs the build into a fresh folder and builds and runs a program against it: with CMake's
+# find_package and with pkg-config, each with the shared and the static library.
+#
+#   install_and_consume.sh BUILD_DIR [CMAKE [CXX]]
+set -euo pipefail
+
+source_dir=$(cd "$(dirname "$0")" && pwd)
+build_dir=$(cd "${1:?usage: install_and_consume.sh BUILD_DIR [CMAKE [CXX]]}" && pwd)
+cmake=${2:-cmake}
+cxx=${3:-g++}
+
+work_dir=$build_dir/package-test
+rm -rf "$work_dir"
+mkdir -p "$work_dir/installed"
+"$cmake" --install "$build_dir" --prefix "$work_dir/installed" >"$work_dir/install.log"
+# An installed tree may be moved: nothing in it may name the folder it was installed to.
+prefix=$work_dir/moved
+mv "$work_dir/installed" "$prefix"
+
+echo "== what is there"
+(cd "$prefix" && find . \( -type f -o -type l \) | sort)
+lib_dir=$(dirname "$(find "$prefix" -name libperdure.a)")
+for file in bin/perdure include/perdure/perdure.h share/bash-completion/completions/perdure; do
+  [[ -e $prefix/$file ]] || { echo "missing: $file" >&2; exit 1; }
+done
+"$prefix/bin/perdure" --version
+if grep -rIl -e "$build_dir" -e "$work_dir" "$prefix"; then
+  echo "the files above name the build tree" >&2
+  exit 1
+fi
+
+run() {
+  echo "== $*"
+  "$@"
+}
+
+consume_with_cmake() {
+  "$cmake" -S "$source_dir/consumer" -B "$work_dir/cmake" -G Ninja \
+    -DCMAKE_CXX_COMPILER="$cxx" -DCMAKE_PREFIX_PATH="$prefix" >"$work_dir/configure.log"
+  "$cmake" --build "$work_dir/cmake"
+  run "$work_dir/cmake/consumer_shared"
+  run "$work_dir/cmake/consumer_static"
+}
+
+consume_with_pkg_config() {
+  export PKG_CONFIG_PATH=$lib_dir/pkgconfig
+  local -a cflags shared static
+  read -ra cflags <<<"$(pkg-config --cflags perdure)"
+  read -ra shared <<<"$(pkg-config --libs perdure)"
+  read -ra static <<<"$(pkg-config --libs --static perdure)"
+  local -a compile=("$cxx" -std=c++20 -Wall -Wextra -Werror "${cflags[@]}" "$source_dir/consumer.cc")
+  run "${compile[@]}" -o "$work_dir/pc_shared" "${shared[@]}"
+  run env LD_LIBRARY_PATH="$lib_dir" "$work_dir/pc_shared"
+  # Fully static: the archive needs nothing but the C++ run-time library.
+  run "${compile[@]}" -static -o "$work_dir/pc_static" "${static[@]}"
+  run "$work_dir/pc_static"
+}
+
+consume_with_cmake
+consume_with_pkg_config
+echo "== all four programs ran"

@@ -1,0 +1,119 @@
+// SIGKILL at any moment while a crashed pool is being recovered.
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "support/child.h"
+#include "support/scenario.h"
+#include "support/workload.h"
+
+namespace perdure::test {
+namespace {
+
+class KillDuringRecovery : public ScenarioTest {
+ protected:
+  static constexpr uint64_t kCapacityBytes = uint64_t{256} << 20;
+
+  // Leaves a pool at pool_path() that a crash interrupted, with as much to recover as the options
+  // allow, and what it holds in model_.
+  void crash(uint64_t keys, uint64_t operations, const OptionMap& options) {
+    create_store(pool_path(), pool_options(kCapacityBytes), GetParam(), options).close();
+    const uint32_t threads = concurrent() ? 2 : 1;
+    const Workload workload{random_.next(), threads, keys, 1, operations / threads};
+    Witness witness(workload, model_);
+    Child child([&](int out) {
+      const auto* store = new Store(reopen(kCapacityBytes));  // never closed
+      write_and_tell(store->typed(), workload, out);
+      ::kill(::getpid(), SIGKILL);
+    });
+    while (witness.receive(child)) {
+    }
+    ASSERT_EQ(child.wait(), -SIGKILL);
+    ASSERT_EQ(witness.lies(), "");
+    ASSERT_TRUE(witness.in_flight().empty());
+    keys_ = keys;
+  }
+
+  std::string copy(const std::string& name) const {
+    const std::string path = dir_.file(name);
+    std::filesystem::copy_file(pool_path(), path,
+                               std::filesystem::copy_options::overwrite_existing);
+    return path;
+  }
+
+  Store open(const std::string& path) const {
+    return open_store(path, pool_options(kCapacityBytes));
+  }
+
+  // Opens in a child, and kills it `delay_us` after it began, whatever it has come to.
+  void open_and_kill(const std::string& path, uint64_t delay_us) const {
+    Child child([&](int out) {
+      send(out, "o", 1);
+      const auto* store = new Store(open(path));  // never closed
+      send(out, "O", 1);
+      ::pause();
+      (void)store;
+    });
+    char byte = 0;
+    ASSERT_TRUE(child.receive(&byte, 1));
+    ::usleep(static_cast<useconds_t>(delay_us));  // any moment is right; nothing relies on it
+    child.kill();
+    ASSERT_EQ(child.wait(), -SIGKILL);
+  }
+
+  // How long opening takes, measured once on a copy.
+  uint64_t open_duration_us() const {
+    const std::string path = copy("measured");
+    const auto begin = std::chrono::steady_clock::now();
+    const Store store = open(path);
+    const auto end = std::chrono::steady_clock::now();
+    return static_cast<uint64_t>(
+        std::chrono::duration_cast<std::chrono::microseconds>(end - begin).count());
+  }
+
+  void kill_openings(uint64_t rounds) {
+    const uint64_t duration_us = open_duration_us();
+    for (uint64_t round = 0; round < rounds; ++round) {
+      const std::string path = copy("work");
+      const uint64_t kills = 1 + random_.below(3);
+      for (uint64_t k = 0; k < kills; ++k) {
+        ASSERT_NO_FATAL_FAILURE(open_and_kill(path, random_.below(duration_us * 5 / 4 + 100)));
+      }
+      Store store = open(path);
+      EXPECT_FALSE(store.pool.info().clean);
+      ASSERT_EQ(difference(store.typed(), model_, keys_), "") << "round " << round;
+      ASSERT_EQ(faults_and_leaks(store.pool, {store.index.get()}), "") << "round " << round;
+      store.typed().upsert(keys_ + round, round);
+      EXPECT_EQ(store.typed().lookup(keys_ + round), round);
+      store.close();
+      store = open(path);
+      Model with_one_more = model_;
+      with_one_more[keys_ + round] = round;
+      ASSERT_EQ(difference(store.typed(), with_one_more, keys_), "") << "round " << round;
+    }
+  }
+
+  Model model_;
+  uint64_t keys_ = 0;
+};
+
+TEST_P(KillDuringRecovery, OfALargeLogLosesNothing) {
+  ASSERT_NO_FATAL_FAILURE(crash(scaled(50'000), scaled(150'000), {}));
+  ASSERT_NO_FATAL_FAILURE(kill_openings(std::max<uint64_t>(4, scaled(8))));
+}
+
+TEST_P(KillDuringRecovery, OfManyLevelsLosesNothing) {
+  ASSERT_NO_FATAL_FAILURE(
+      crash(scaled(10'000), scaled(60'000), small_options(GetParam().structure)));
+  ASSERT_NO_FATAL_FAILURE(kill_openings(std::max<uint64_t>(6, scaled(20))));
+}
+
+INSTANTIATE_TEST_SUITE_P(Catalog, KillDuringRecovery, testing::ValuesIn(all_cases()), case_name);
+
+}  // namespace
+}  // namespace perdure::test

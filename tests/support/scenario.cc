@@ -1,0 +1,149 @@
+#include "support/scenario.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <sstream>
+
+namespace perdure::test {
+
+namespace {
+
+std::vector<Case> cases_with(const std::function<bool(const Traits&)>& capability) {
+  std::vector<Case> cases;
+  for (const CatalogEntry& entry : catalog()) {
+    if (!capability(entry.traits)) continue;
+    for (const auto& [key, value] : entry.traits.kinds) cases.push_back({entry.name, key, value});
+  }
+  return cases;
+}
+
+struct Block {
+  uint64_t offset;
+  uint64_t bytes;
+};
+
+std::vector<Block> owned_blocks(const std::vector<const AnyIndex*>& indexes) {
+  std::vector<Block> blocks;
+  for (const AnyIndex* index : indexes) {
+    index->visit_blocks(
+        [&](uint64_t offset, uint64_t bytes) { blocks.push_back({offset, bytes}); });
+  }
+  std::sort(blocks.begin(), blocks.end(),
+            [](const Block& a, const Block& b) { return a.offset < b.offset; });
+  return blocks;
+}
+
+}  // namespace
+
+std::string case_name(const testing::TestParamInfo<Case>& info) {
+  std::string name;
+  for (const char c : info.param.structure) {
+    if (c == '+') {
+      name += "_plus";
+    } else {
+      name += c == '-' ? '_' : c;
+    }
+  }
+  return name + "_" + to_string(info.param.key) + "_" + to_string(info.param.value);
+}
+
+std::ostream& operator<<(std::ostream& out, const Case& c) {
+  return out << c.structure << " from " << to_string(c.key) << " to " << to_string(c.value);
+}
+
+std::vector<Case> all_cases() {
+  return cases_with([](const Traits&) { return true; });
+}
+std::vector<Case> concurrent_cases() {
+  return cases_with([](const Traits& traits) { return traits.concurrent; });
+}
+std::vector<Case> ordered_cases() {
+  return cases_with([](const Traits& traits) { return traits.ordered; });
+}
+std::vector<Case> unordered_cases() {
+  return cases_with([](const Traits& traits) { return !traits.ordered; });
+}
+
+OptionMap small_options(const std::string& structure) {
+  static const std::map<std::string, OptionMap> kSmall = {
+      {"plush",
+       {{"directory_bits", "6"}, {"fanout", "2"}, {"partitions", "4"}, {"log_percent", "300"}}},
+  };
+  const auto found = kSmall.find(structure);
+  return found == kSmall.end() ? OptionMap() : found->second;
+}
+
+Store create_store(const std::string& path, const PoolOptions& pool_options, const Case& c,
+                   const OptionMap& options) {
+  Store store{Pool::create(path, pool_options), nullptr};
+  store.index = create_index(store.pool, kIndexName, c.structure, c.key, c.value, options);
+  return store;
+}
+
+Store open_store(const std::string& path, const PoolOptions& pool_options,
+                 const OptionMap& options) {
+  Store store{Pool::open(path, pool_options), nullptr};
+  store.index = open_index(store.pool, kIndexName, options);
+  return store;
+}
+
+std::string faults(const Pool& pool, const std::vector<const AnyIndex*>& indexes) {
+  std::ostringstream text;
+  uint64_t reported = 0;
+  const auto report = [&](const std::string& sentence) {
+    if (++reported <= 10) text << sentence << '\n';
+  };
+  uint64_t violations = pool.check(report);
+  for (const AnyIndex* index : indexes) violations += index->check(report);
+  if (violations != reported) {
+    text << "check returned " << violations << " but told of " << reported << " violations\n";
+  }
+  uint64_t end_of_last = 0;
+  for (const Block& block : owned_blocks(indexes)) {
+    if (block.offset < end_of_last) {
+      text << "the block at " << block.offset << " overlaps the one that ends at " << end_of_last
+           << '\n';
+    }
+    end_of_last = std::max(end_of_last, block.offset + block.bytes);
+  }
+  const uint64_t capacity_bytes = pool.info().capacity_bytes;
+  if (end_of_last > capacity_bytes) {
+    text << "a block ends at " << end_of_last << ", past the capacity " << capacity_bytes << '\n';
+  }
+  return text.str();
+}
+
+std::string faults_and_leaks(const Pool& pool, const std::vector<const AnyIndex*>& indexes) {
+  uint64_t owned_bytes = 0;
+  for (const Block& block : owned_blocks(indexes)) owned_bytes += block.bytes;
+  const uint64_t allocated_bytes = pool.info().allocated_bytes;
+  std::string text = faults(pool, indexes);
+  if (owned_bytes != allocated_bytes) {
+    text += "the pool has " + std::to_string(allocated_bytes) +
+            " bytes allocated, its structures own " + std::to_string(owned_bytes) + "\n";
+  }
+  return text;
+}
+
+ScenarioTest::ScenarioTest() : random_(base_seed()) {}
+
+PoolOptions ScenarioTest::pool_options(uint64_t capacity_bytes) const {
+  PoolOptions options;
+  options.capacity_bytes = capacity_bytes;
+  options.growth_bytes = uint64_t{256} << 10;
+  options.force_domain = true;
+  options.domain = GetParam().key == GetParam().value ? Domain::kLine : Domain::kByte;
+  return options;
+}
+
+Store ScenarioTest::create_small(uint64_t capacity_bytes) const {
+  return create_store(pool_path(), pool_options(capacity_bytes), GetParam(),
+                      small_options(GetParam().structure));
+}
+
+Store ScenarioTest::reopen(uint64_t capacity_bytes) const {
+  return open_store(pool_path(), pool_options(capacity_bytes));
+}
+
+}  // namespace perdure::test

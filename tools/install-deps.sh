@@ -1,0 +1,63 @@
+#!/bin/bash
+# Installs what building and testing need, on Debian 12 and its relatives, asking nothing.
+#
+#   tools/install-deps.sh            what `make quickstart` and `make test` need
+#   tools/install-deps.sh base lint  also what `make lint`, `make fuzz` and the preset `clang` need
+#
+# Does nothing, quickly and without network, when all is there. PERDURE_NO_INSTALL=1 skips it: for
+# machines where these come from elsewhere than apt.
+set -euo pipefail
+
+base=(cmake ninja-build make g++ pkg-config
+  libfmt-dev libxxhash-dev libcli11-dev nlohmann-json3-dev
+  libgtest-dev librapidcheck-dev libbenchmark-dev
+  wordnet-base)
+lint=(clang-19 clang-tidy-19 clang-format-19 libclang-rt-19-dev)
+
+die() {
+  echo "install-deps: $*" >&2
+  exit 1
+}
+
+wanted=()
+for group in "${@:-base}"; do
+  case $group in
+    base) wanted+=("${base[@]}") ;;
+    lint) wanted+=("${lint[@]}") ;;
+    *) die "no group \"$group\"; there are: base, lint" ;;
+  esac
+done
+
+if [[ ${PERDURE_NO_INSTALL:-} == 1 ]]; then
+  exit 0
+fi
+if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+  echo "install-deps: this is not a Debian system; the build needs what Debian calls" >&2
+  echo "  ${wanted[*]}" >&2
+  echo "Install these by other means and set PERDURE_NO_INSTALL=1." >&2
+  exit 1
+fi
+
+missing=()
+there=" $(dpkg-query -W -f '${db:Status-Status}:${Package} ' "${wanted[@]}" 2>/dev/null || true) "
+for package in "${wanted[@]}"; do
+  [[ $there == *" installed:$package "* ]] || missing+=("$package")
+done
+if ((${#missing[@]} == 0)); then
+  exit 0
+fi
+
+as_root=()
+if ((EUID != 0)); then
+  command -v sudo >/dev/null ||
+    die "these packages are missing, and only root can install them: ${missing[*]}"
+  as_root=(sudo)
+fi
+echo "install-deps: installing ${missing[*]}"
+export DEBIAN_FRONTEND=noninteractive
+apt_get() {
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 "$@"
+}
+apt_get update || die "apt-get update failed; is there a network?"
+apt_get install -y --no-install-recommends "${missing[@]}" >/dev/null ||
+  die "apt-get could not install: ${missing[*]}"
