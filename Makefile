@@ -53,9 +53,8 @@ test-long: build ## Run the pm, index and scenario suites ROUNDS times, each wit
 	done
 
 bench: build ## Measure inserts, lookups and a mix on /dev/shm (BENCH_ARGS, BENCH_DIR)
-	build/release/perdure bench plush --mix insert=1 --threads 1,$(JOBS) $(BENCH_ARGS)
-	build/release/perdure bench plush --mix lookup=1 --threads 1,$(JOBS) $(BENCH_ARGS)
-	build/release/perdure bench plush --mix lookup=.5,update=.5 --threads 1,$(JOBS) $(BENCH_ARGS)
+	build/release/perdure bench plush --mix insert=1 --mix lookup=1 --mix lookup=.5,update=.5 \
+	  --threads 1,$(JOBS) $(BENCH_ARGS)
 
 lint: deps deps-lint ## Check format and run clang-tidy over src/ (a few minutes)
 	clang-format-19 --dry-run -Werror $(SOURCES)

@@ -67,7 +67,7 @@ class Plush {
 
   // Each is atomic and durable on return: one flush of one or two lines and one fence, every 16th
   // insert of a directory entry moves 16 records (5 lines, 2 fences). Throws kPoolFull or kNoSpace,
-  // having changed nothing; kTooLarge for byte strings over 64 MiB; kReadOnly.
+  // having changed nothing; kTooLarge for a key or value over 64 MiB; kReadOnly.
   bool insert(Argument<K> key, Argument<V> value);
   bool update(Argument<K> key, Argument<V> value);
   void upsert(Argument<K> key, Argument<V> value);

@@ -60,11 +60,10 @@ int run_info(const PoolCommandOptions& options) {
 
 void print_check(const PoolCommandOptions& options, const PoolCheck& check) {
   const std::vector<std::string>& problems = check.problems;
-  const size_t structures = check.structures;
   if (options.target.json) {
     const nlohmann::json object = {{"pool", options.target.pool},
                                    {"sound", problems.empty()},
-                                   {"structures", structures},
+                                   {"structures", check.structures},
                                    {"problems", problems}};
     fmt::print("{}\n", object.dump(2));
     return;
@@ -72,14 +71,13 @@ void print_check(const PoolCommandOptions& options, const PoolCheck& check) {
   const Palette palette(stdout);
   for (const std::string& problem : problems) fmt::print("{} {}\n", palette.bad("*"), problem);
   if (problems.empty()) {
-    fmt::print("{}: {} (header, directory, heap and {} structure{})\n", options.target.pool,
-               palette.good("sound"), structures, structures == 1 ? "" : "s");
+    fmt::print("{}: {} (header, directory, heap and {})\n", options.target.pool,
+               palette.good("sound"), lab::format_counted(check.structures, "structure"));
   } else {
     fmt::print(
-        "{}: {}, {} problem{} found; keep the file, and restore from a backup or load the "
-        "data again\n",
-        options.target.pool, palette.bad("damaged"), problems.size(),
-        problems.size() == 1 ? "" : "s");
+        "{}: {}, {} found; keep the file, and restore from a backup or load the data again\n",
+        options.target.pool, palette.bad("damaged"),
+        lab::format_counted(problems.size(), "problem"));
   }
 }
 

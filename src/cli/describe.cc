@@ -82,7 +82,7 @@ Facts pool_facts(const PoolInfo& info) {
           {"allocated", exact_bytes(info.allocated_bytes)},
           {"free", exact_bytes(info.free_bytes)},
           {"huge pages", info.huge_pages ? "yes" : "no"},
-          {"opened to write", fmt::format("{} times", lab::format_count(info.generation))},
+          {"opened to write", lab::format_counted(info.generation, "time")},
           {"last close", info.clean ? "clean" : "not clean: recovered when opened"}};
 }
 

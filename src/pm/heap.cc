@@ -16,7 +16,6 @@ namespace {
 
 constexpr std::array<uint32_t, 17> kClassBytes = {64,   128,  192,  256,  384,   512,   768,  1024, 1536,
                                                   2048, 3072, 4096, 6144, 8192, 12288, 16384, 32768};
-constexpr uint64_t kLargestBlock = kClassBytes.back();
 
 // Blocks that one trip to a size class's lock brings into a lane's cache.
 constexpr size_t refill_blocks(uint32_t block_bytes) {

@@ -230,7 +230,7 @@ std::unique_ptr<PoolImpl> PoolImpl::create(Mapping mapping, const PoolOptions& o
     }
     return pool;
   } catch (...) {
-    if (mapping.base() != nullptr) mapping.remove_file();
+    mapping.remove_file();  // nothing, if the pool has taken it over
     throw;
   }
 }
@@ -294,12 +294,9 @@ std::unique_ptr<PoolImpl> PoolImpl::open(Mapping mapping, const PoolOptions& opt
   pool->segments_.store(segments, std::memory_order_release);
   pool->generation_ = generation >> 1;
   pool->clean_before_ = (generation & 1) != 0;
-  for (uint32_t i = 0; i < kDirectoryEntries; ++i) {
-    const DirectoryEntry& entry = pool->directory()[i];
-    if (entry.in_use != 0) pool->find(entry.name);  // fails closed on a damaged entry
-  }
   pool->heap_ = std::make_unique<Heap>(*pool);
   pool->heap_->recover();
+  pool->check_directory();
   pool->start_generation();
   return pool;
 }

@@ -85,7 +85,9 @@ class PoolImpl {
   PoolImpl(Mapping mapping, Domain domain, Durability durability);
 
   DirectoryEntry* directory() const { return at<DirectoryEntry>(header().directory_offset); }
-  void check_header() const;
+  // Fails closed on a damaged entry, and on a free one that is not empty.
+  void check_directory() const;
+  [[noreturn]] void throw_damaged(uint32_t entry) const;
   void write_header(const PoolOptions& options, uint64_t capacity_bytes);
   void start_generation();
 

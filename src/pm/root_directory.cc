@@ -20,17 +20,29 @@ std::string kind_name(uint8_t kind) {
 
 }  // namespace
 
+void PoolImpl::check_directory() const {
+  const DirectoryEntry empty{};
+  for (uint32_t i = 0; i < kDirectoryEntries; ++i) {
+    const DirectoryEntry& entry = directory()[i];
+    const bool sound = entry.in_use == 0 ? std::memcmp(&entry, &empty, sizeof entry) == 0
+                                         : entry.in_use == 1 && entry_checksum(entry) == entry.checksum;
+    if (!sound) throw_damaged(i);
+  }
+}
+
+void PoolImpl::throw_damaged(uint32_t entry) const {
+  throw Error(ErrorCode::kCorrupt,
+              fmt::format("{}: entry {} of the root directory is damaged; restore the file from a "
+                          "backup",
+                          mapping_.path(), entry));
+}
+
 const DirectoryEntry* PoolImpl::find(std::string_view name) const {
   for (uint32_t i = 0; i < kDirectoryEntries; ++i) {
     const DirectoryEntry& entry = directory()[i];
     if (load_acquire(entry.in_use) == 0) continue;
     if (std::string_view(entry.name, ::strnlen(entry.name, sizeof entry.name)) != name) continue;
-    if (entry.in_use != 1 || entry_checksum(entry) != entry.checksum) {
-      throw Error(ErrorCode::kCorrupt,
-                  fmt::format("{}: the root directory's entry {} ('{}') is damaged; restore the "
-                              "file from a backup",
-                              mapping_.path(), i, name));
-    }
+    if (entry.in_use != 1 || entry_checksum(entry) != entry.checksum) throw_damaged(i);
     return &entry;
   }
   return nullptr;

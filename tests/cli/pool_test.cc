@@ -1,8 +1,14 @@
 // pool create, info and check; stat and list.
 
+#include "perdure/pool.h"
+
 #include <filesystem>
+#include <string_view>
 
 #include "cli/command_runner.h"
+#include "perdure/catalog.h"
+#include "pm/heap.h"
+#include "pm/pool_impl.h"
 
 namespace perdure::cli_test {
 namespace {
@@ -116,6 +122,51 @@ TEST_F(PoolCommand, CheckNamesDamageWhereverItIs) {
     EXPECT_EQ(check.code, 3) << "offset " << offset << "\n" << check.out << check.err;
     EXPECT_FALSE(check.json()["problems"].empty());
   }
+}
+
+// Allocates a block that is linked, and yet belongs to no structure.
+TEST_F(PoolCommand, CheckFindsALeakedBlock) {
+  load_some(100);
+  {
+    Pool opened = Pool::open(pool());
+    pm::PoolImpl& impl = opened.impl();
+    pm::Heap::Txn txn(impl.heap());
+    const uint64_t block = txn.allocate(256);
+    auto* word = impl.at<uint64_t>(block);
+    txn.will_link(block, word, pm::Link::kOffset);
+    txn.prepare();
+    *word = block;
+    txn.settle();
+    txn.finish();
+  }
+  const Result check = run({"pool", "check", pool()});
+  EXPECT_EQ(check.code, 3) << check.out;
+  EXPECT_NE(check.out.find("256 bytes of the heap are allocated but belong to no structure"),
+            std::string::npos)
+      << check.out;
+}
+
+// Frees a block that a structure still owns.
+TEST_F(PoolCommand, CheckFindsABlockThatIsFreeAndOwned) {
+  load_some(20'000);
+  {
+    Pool opened = Pool::open(pool());
+    uint64_t owned = 0;
+    const auto note = [&owned](uint64_t offset, uint64_t bytes) {
+      if (bytes == 256) owned = offset;
+    };
+    open_index(opened, "main")->visit_blocks(note);
+    ASSERT_NE(owned, 0U);
+    pm::PoolImpl& impl = opened.impl();
+    pm::Heap::Txn txn(impl.heap());
+    const uint64_t elsewhere = txn.allocate(256);
+    txn.will_unlink(owned, impl.at<uint64_t>(elsewhere), pm::Link::kOffset);
+    txn.prepare();
+    txn.settle();
+    txn.finish();
+  }
+  const Result check = run({"pool", "check", pool()});
+  EXPECT_EQ(check.code, 3) << check.out;
 }
 
 TEST_F(PoolCommand, CheckOfAMissingPoolIsAnErrorAndNoDamage) {

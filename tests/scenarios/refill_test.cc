@@ -71,7 +71,8 @@ TEST_P(Refill, RefillingWithFewerAndMoreRecordsDoesNotGrowThePool) {
   uint64_t size_bytes = 0;
   for (uint64_t cycle = 0; cycle < kCycles; ++cycle) {
     SCOPED_TRACE("cycle " + std::to_string(cycle));
-    const uint64_t count = cycle < kWarmUp ? count_max : count_max / 2 + random_.below(count_max / 2);
+    const uint64_t count =
+        cycle < kWarmUp ? count_max : count_max / 2 + random_.below(count_max / 2);
     for (uint64_t i = 0; i < count; ++i) store.typed().upsert(i, cycle * count + i);
     for (uint64_t i = 0; i < count; ++i) ASSERT_TRUE(store.typed().remove(i));
     const uint64_t now = store.pool.info().size_bytes;

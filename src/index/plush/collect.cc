@@ -6,24 +6,27 @@
 namespace perdure::index::plush {
 
 // Returns whether any chunk was freed. `desperate`: the pool is full, so look into chunks of which
-// nothing is known, too.
+// nothing is known, too, and stop at the first that was freed.
 bool Core::collect_payload(Partition& partition, bool desperate) {
   const uint32_t number = number_of(partition);
-  const auto dead = [&](size_t i) { return payload_->dead_bytes(payload_->chunks(number)[i]); };
+  const auto& chunks = payload_->chunks(number);
   bool freed = false;
   for (;;) {
-    const auto& chunks = payload_->chunks(number);
     size_t best = chunks.size();
+    uint64_t most = 0;
     for (size_t i = 0; i < chunks.size(); ++i) {
-      if (i == payload_->open_chunk(number) || dead(i) * 2 < chunks[i].used) continue;
-      if (best == chunks.size() || dead(i) > dead(best)) best = i;
+      const uint64_t dead = payload_->dead_bytes(chunks[i]);
+      if (i == payload_->open_chunk(number) || dead * 2 < chunks[i].used || dead <= most) continue;
+      best = i;
+      most = dead;
     }
-    if (best == chunks.size() || !collect_chunk(partition, best, desperate)) break;
+    if (best == chunks.size()) break;
+    if (!collect_chunk(partition, best, desperate)) continue;  // its count was wrong, and is mended
     freed = true;
     if (desperate) return true;
   }
   if (freed || !desperate) return freed;
-  for (size_t i = 0; i < payload_->chunks(number).size(); ++i) {
+  for (size_t i = 0; i < chunks.size(); ++i) {
     if (i != payload_->open_chunk(number) && collect_chunk(partition, i, desperate)) return true;
   }
   return false;
@@ -42,11 +45,13 @@ bool Core::collect_chunk(Partition& partition, size_t index, bool desperate) {
     live_bytes += sizeof(PayloadEntry) + view.key.size() + (hit.live() ? view.value.size() : 0);
   });
   // Moving what is nearly all alive gains nothing; a full pool takes what it can get.
-  if (live_bytes * (desperate ? 8 : 4) > chunk.bytes * (desperate ? 7 : 3)) return false;
+  payload_->set_dead(chunk, chunk.used - std::min(chunk.used, live_bytes));
+  if (live_bytes * (desperate ? 8 : 2) > chunk.bytes * (desperate ? 7 : 1)) return false;
   try {
     for (const auto& [pointer, view] : live) move_payload(partition, pointer, view);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kPoolFull && error.code() != ErrorCode::kNoSpace) throw;
+    payload_->set_dead(chunk, 0);
     return false;  // what was moved so far is in order; the chunk stays
   }
   // A lookup that saw a pointer into the chunk and could not follow it tries again.

@@ -151,7 +151,7 @@ class Core {
     uint32_t dropped_count = 0;
     uint64_t tags[kEntryRecords];
     uint64_t values[kEntryRecords];
-    uint64_t dropped[kEntryRecords];  // values of superseded records
+    uint64_t dropped[kEntryRecords];  // values of superseded records that were no tombstones
   };
 
   // Records to append to one entry.
@@ -233,11 +233,12 @@ class Core {
   void commit(std::span<Append> appends, pm::Heap::Txn* txn) const;
   // Makes room for `needed` more records in an entry.
   void drain(Partition& partition, uint32_t level, uint64_t index, uint32_t needed);
-  void spread(Partition& partition, uint32_t level, uint64_t index, Gathered& all);
+  void spread(Partition& partition, uint32_t level, uint64_t index, const Gathered& all);
   void bury(const Gathered& all) const;
   void clear_block(uint64_t offset, uint64_t bytes) const;
   void release_source(Partition& partition, uint32_t level, uint64_t index, pm::Heap::Txn* txn);
   void gather(uint32_t level, uint64_t index, Gathered& out) const;
+  bool may_be_below(uint32_t level, uint64_t hash) const;
   bool is_newest(const Gathered& out, const uint16_t* table, uint64_t tag, uint64_t value) const;
   void rewrite(Partition& partition, uint32_t level, uint64_t index, const Gathered& live);
   bool squeeze(Partition& partition, uint32_t level, uint64_t index);

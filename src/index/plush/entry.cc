@@ -49,8 +49,8 @@ CatalogEntry plush_entry() {
                             {Kind::kBytes, Kind::kBytes},
                             {Kind::kU64, Kind::kBytes},
                             {Kind::kBytes, Kind::kU64}},
-                  .key_bytes_max = plush::PayloadLog::kEntryBytesMax,
-                  .value_bytes_max = plush::PayloadLog::kEntryBytesMax,
+                  .key_bytes_max = plush::PayloadLog::kPartBytesMax,
+                  .value_bytes_max = plush::PayloadLog::kPartBytesMax,
                   .capacity_bytes_min = Pool::kMinCapacityBytes};
   entry.options = {
       {"directory_bits", "log2(capacity / 48 KiB), 6 to 20",

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bitset>
 #include <cassert>
 #include <cstring>
 #include <optional>
@@ -190,7 +189,6 @@ bool Core::is_newest(const Gathered& out, const uint16_t* table, uint64_t tag,
 
 void Core::gather(uint32_t level, uint64_t index, Gathered& out) const {
   const Entry& entry = *entry_at(level, index);
-  const bool last = !has_children(level, index);
   uint16_t table[kTableSlots] = {};
   out.used = used(entry);
   out.count = 0;
@@ -201,7 +199,7 @@ void Core::gather(uint32_t level, uint64_t index, Gathered& out) const {
     const uint64_t value = bucket.values[at % kSlots];
     if (out_of_place_ && !payload_->alive(value)) continue;
     if (!is_newest(out, table, tag, value)) {
-      out.dropped[out.dropped_count++] = value;
+      if ((tag & 1) == 0) out.dropped[out.dropped_count++] = value;
       continue;
     }
     uint64_t slot = (tag >> 1) % kTableSlots;
@@ -210,18 +208,25 @@ void Core::gather(uint32_t level, uint64_t index, Gathered& out) const {
     out.values[out.count] = value;
     table[slot] = static_cast<uint16_t>(++out.count);
   }
-  if (!last) return;
-  // Below there is nothing that a tombstone could hide.
+  // A tombstone vanishes where nothing below could be what it hides.
   uint32_t kept = 0;
   for (uint32_t i = 0; i < out.count; ++i) {
-    if ((out.tags[i] & 1) != 0) {
-      out.dropped[out.dropped_count++] = out.values[i];
-      continue;
-    }
+    const bool tombstone = (out.tags[i] & 1) != 0;
+    if (tombstone && !may_be_below(level, full_hash(out.tags[i], index, level))) continue;
     out.tags[kept] = out.tags[i];
     out.values[kept++] = out.values[i];
   }
   out.count = kept;
+}
+
+bool Core::may_be_below(uint32_t level, uint64_t hash) const {
+  while (level++ < kLevelsMax) {
+    const uint64_t index = index_at(level, hash);
+    const Entry* entry = entry_at(level, index);
+    if (entry == nullptr) return false;
+    if (used(*entry) > 0 && kernels_.candidates(*entry, filter_bits(hash)) != 0) return true;
+  }
+  return false;
 }
 
 void Core::bury(const Gathered& all) const {
@@ -249,7 +254,7 @@ void Core::drain(Partition& partition, uint32_t level, uint64_t index, uint32_t 
   spread(partition, level, index, all);
 }
 
-void Core::spread(Partition& partition, uint32_t level, uint64_t index, Gathered& all) {
+void Core::spread(Partition& partition, uint32_t level, uint64_t index, const Gathered& all) {
   const uint32_t shift = 64 - level_bits(level + 1);
   const auto child_of = [&](uint64_t tag) { return (tag >> 1 >> shift) & (fanout() - 1); };
   const uint64_t first_child = index << root_.fanout_bits;
@@ -257,27 +262,13 @@ void Core::spread(Partition& partition, uint32_t level, uint64_t index, Gathered
   uint32_t begins[kFanoutMax] = {};
   uint64_t tags[kEntryRecords];
   uint64_t values[kEntryRecords];
-  const auto worth_moving = [&](uint64_t tag) {
-    if ((tag & 1) == 0) return true;
-    // A tombstone that reaches the end of its path, where nothing of its key is, vanishes.
-    const uint64_t child = first_child + child_of(tag);
-    const Entry& target = *entry_at(level + 1, child);
-    return has_children(level + 1, child) ||
-           (used(target) > 0 && kernels_.candidates(target, filter_bits(tag >> 1)) != 0);
-  };
-  std::bitset<kEntryRecords> moves;
-  for (uint32_t i = 0; i < all.count; ++i) {
-    moves[i] = worth_moving(all.tags[i]);
-    if (moves[i]) ++counts[child_of(all.tags[i])];
-    if (!moves[i]) all.dropped[all.dropped_count++] = all.values[i];
-  }
+  for (uint32_t i = 0; i < all.count; ++i) ++counts[child_of(all.tags[i])];
   for (uint32_t child = 1; child < fanout(); ++child) {
     begins[child] = begins[child - 1] + counts[child - 1];
   }
   uint32_t ends[kFanoutMax];
   std::copy(begins, begins + fanout(), ends);
   for (uint32_t i = 0; i < all.count; ++i) {
-    if (!moves[i]) continue;
     uint32_t& end = ends[child_of(all.tags[i])];
     tags[end] = all.tags[i];
     values[end++] = all.values[i];

@@ -180,6 +180,10 @@ uint64_t PayloadLog::dead_bytes(const Chunk& chunk) const {
   return uint64_t{state_of(chunk.offset).dead.load(std::memory_order_relaxed)} * 8;
 }
 
+void PayloadLog::set_dead(const Chunk& chunk, uint64_t bytes) {
+  state_of(chunk.offset).dead.store(static_cast<uint32_t>(bytes / 8), std::memory_order_relaxed);
+}
+
 void PayloadLog::recover(uint32_t partition) {
   auto& [chunks, open] = partitions_[partition];
   for (uint64_t offset = head(partition).chunk; offset != 0;) {

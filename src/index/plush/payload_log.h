@@ -24,7 +24,7 @@ namespace perdure::index::plush {
 
 class PayloadLog {
  public:
-  static constexpr uint64_t kEntryBytesMax = uint64_t{64} << 20;  // of key and value together
+  static constexpr uint64_t kPartBytesMax = uint64_t{64} << 20;  // of a key, and of a value
 
   struct View {
     std::string_view key;
@@ -69,6 +69,7 @@ class PayloadLog {
   void note_dead(uint64_t pointer);
   // Bytes of a chunk's entries that were noted so since the table was opened.
   uint64_t dead_bytes(const Chunk& chunk) const;
+  void set_dead(const Chunk& chunk, uint64_t bytes);
 
   std::vector<Chunk>& chunks(uint32_t partition) { return partitions_[partition].chunks; }
   const std::vector<Chunk>& chunks(uint32_t partition) const {

@@ -1,6 +1,7 @@
 // Writing single records: log, fence, row.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cassert>
 
 #include "index/plush/core.h"
@@ -19,11 +20,10 @@ bool Core::write(LogKind kind, uint64_t key, uint64_t value) {
 }
 
 bool Core::write(LogKind kind, std::string_view key, std::string_view value) {
-  if (key.size() + value.size() > PayloadLog::kEntryBytesMax) {
+  if (std::max(key.size(), value.size()) > PayloadLog::kPartBytesMax) {
     throw Error(ErrorCode::kTooLarge,
-                fmt::format("a key of {} bytes and a value of {} exceed the {} bytes that a record "
-                            "may have",
-                            key.size(), value.size(), PayloadLog::kEntryBytesMax));
+                fmt::format("a key of {} bytes with a value of {}: neither may exceed {} bytes",
+                            key.size(), value.size(), PayloadLog::kPartBytesMax));
   }
   return write_record(kind, key_of(key), 0, value);
 }
@@ -42,8 +42,8 @@ bool Core::write_record(LogKind kind, const Key& key, uint64_t value, std::strin
   const bool wants_present = kind == LogKind::kUpdate;
   prefetch_path(key.hash, conditional);
   Partition& partition = partitions_[partition_of(key.hash)];
-  partition.log.prefetch_tail();
   const std::lock_guard lock(partition.lock);
+  partition.log.prefetch_tail();
   const uint64_t row = index_at(1, key.hash);
   know_row(row);
   Hit hit;
@@ -109,7 +109,7 @@ bool Core::overwrite_row(Partition& partition, LogKind kind, const Key& key, uin
   const uint64_t before = now.value;
   pm::store_release(*now.value_at, value);
   pm::store_release(*now.tag_at, key.hash << 1);
-  if (out_of_place_) {
+  if (out_of_place_ && now.live()) {
     payload_->note_dead(before);
     partition.garbage_bytes += payload_->bytes_of(before);
   }
@@ -130,7 +130,11 @@ bool Core::remove_record(const Key& key) {
     // Making room may have moved the row down.
     if (search(key, true, nullptr, 0, hit) != Found::kHit) return false;
   }
-  if (out_of_place_) partition.garbage_bytes += payload_->bytes_of(hit.value);
+  if (out_of_place_) {
+    // The tombstone still needs the key, but a collection moves no more than that.
+    payload_->note_dead(hit.value);
+    partition.garbage_bytes += payload_->bytes_of(hit.value);
+  }
   if (hit.level == 0) {
     partition.log.append({key.hash, hit.value, log_word(LogKind::kTombstone, rows_[row].epoch)});
     memory_.fence();  // the record, before anyone can see it
@@ -140,14 +144,14 @@ bool Core::remove_record(const Key& key) {
   // One atomic store: the newest version of the key becomes its own tombstone.
   pm::store_release(*hit.tag_at, hit.tag | 1);
   memory_.persist(hit.tag_at, sizeof(uint64_t));
-  if (hit.level == 1 || has_children(hit.level, hit.index)) return true;
+  if (hit.level == 1) return true;
   DirectoryLine& line = entry_at(hit.level, hit.index)->lines[0];
   const LineState state{pm::load_relaxed(line.state)};
   // A hint, not flushed: how many records of the entry were removed in place.
   pm::store_release(line.state,
                     LineState::make(state.count(), state.generation(), state.epoch() + 1).word);
-  const uint32_t records = used(*entry_at(hit.level, hit.index));
-  if (state.epoch() + 1 >= 8 && (state.epoch() + 1) * 4 >= records) {
+  const uint32_t removed = state.epoch() + 1;
+  if (removed % 8 == 0 && removed * 4 >= used(*entry_at(hit.level, hit.index))) {
     squeeze(partition, hit.level, hit.index);
   }
   return true;

@@ -1,0 +1,222 @@
+#include "pm/heap.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "pm/pool_impl.h"
+
+namespace perdure::pm {
+namespace {
+
+class HeapTest : public ::testing::Test {
+ protected:
+  HeapTest()
+      : pool_(Pool::anonymous({.capacity_bytes = uint64_t{32} << 20, .growth_bytes = 1 << 16})) {}
+
+  PoolImpl& impl() { return pool_.impl(); }
+  Heap& heap() { return impl().heap(); }
+  uint64_t allocated() { return heap().usage().allocated_bytes; }
+
+  // A block of zeros that nothing frees: where links live.
+  uint64_t* links(uint64_t bytes) {
+    Heap::Txn txn(heap());
+    const uint64_t block = txn.allocate(bytes);
+    auto* words = impl().at<uint64_t>(block);
+    std::memset(words, 0, bytes);
+    // Its own first word leads to it.
+    txn.will_link(block, words, Link::kOffset);
+    txn.prepare();
+    words[0] = block;
+    txn.settle();
+    txn.finish();
+    return words;
+  }
+
+  uint64_t link_new(uint64_t& link, uint64_t bytes) {
+    Heap::Txn txn(heap());
+    const uint64_t block = txn.allocate(bytes);
+    txn.will_link(block, &link, Link::kOffset);
+    txn.prepare();
+    store_release(link, block);
+    txn.settle();
+    txn.finish();
+    return block;
+  }
+
+  void unlink(uint64_t& link) {
+    Heap::Txn txn(heap());
+    txn.will_unlink(link, &link, Link::kOffset);
+    txn.prepare();
+    store_release(link, uint64_t{0});
+    txn.settle();
+    txn.finish();
+  }
+
+  Pool pool_;
+};
+
+TEST_F(HeapTest, GivesEveryBlockOnceAndTakesItBack) {
+  uint64_t* link = links(32768);
+  const uint64_t before = allocated();
+  std::mt19937_64 random(7);
+  std::set<std::pair<uint64_t, uint64_t>> taken;  // offset, end
+  std::vector<uint64_t> sizes(2000);
+  for (size_t i = 1; i < 2000; ++i) {
+    sizes[i] = random() % (i % 50 == 0 ? 200000 : 3000) + 1;
+    const uint64_t block = link_new(link[i], sizes[i]);
+    const uint64_t end = block + Heap::block_bytes(sizes[i]);
+    const auto next = taken.lower_bound({block, 0});
+    ASSERT_TRUE(next == taken.end() || next->first >= end);
+    ASSERT_TRUE(next == taken.begin() || std::prev(next)->second <= block);
+    taken.emplace(block, end);
+    ASSERT_TRUE(heap().is_allocated(block, sizes[i]));
+  }
+  for (size_t i = 1; i < 2000; ++i) unlink(link[i]);
+  EXPECT_EQ(allocated(), before);
+  EXPECT_EQ(heap().check([](const std::string& text) { ADD_FAILURE() << text; }), 0U);
+}
+
+TEST_F(HeapTest, AnAbandonedTransactionTakesNothing) {
+  uint64_t* link = links(4096);
+  const uint64_t before = allocated();
+  for (int i = 0; i < 1000; ++i) {
+    Heap::Txn txn(heap());
+    txn.will_link(txn.allocate(256), &link[1], Link::kOffset);
+    txn.will_link(txn.allocate(100000), &link[2], Link::kOffset);
+  }
+  EXPECT_EQ(allocated(), before);
+  for (uint32_t i = 0; i < kLanes; ++i) {
+    for (const Intent& intent : impl().lanes()[i].intents) EXPECT_EQ(intent.link, 0U);
+  }
+}
+
+// What a crash leaves at each step of linking and unlinking, seen by recovery.
+TEST_F(HeapTest, RecoveryFollowsTheLink) {
+  uint64_t* link = links(4096);
+  for (const bool linked : {false, true}) {
+    for (const uint64_t bytes : {uint64_t{256}, uint64_t{150000}}) {
+      Lane& lane = impl().lanes()[kLanes - 1];
+      uint64_t block = 0;
+      {
+        Heap::Txn txn(heap());
+        block = txn.allocate(bytes);
+        if (bytes > 32768) {
+          impl().descriptors()[(block - impl().header().data_offset) / kSegmentBytes]
+              .pending_run_segments = Heap::block_bytes(bytes) / kSegmentBytes;
+        }
+      }
+      // The process died after the intent was durable, before or after the link was.
+      lane.intents[5] = {block | (bytes > 32768 ? uint64_t{kBlockIsRun} : 0), impl().offset_of(&link[1])};
+      link[1] = linked ? block : 0;
+      Heap recovered(impl());
+      recovered.recover();
+      EXPECT_EQ(recovered.is_allocated(block, bytes), linked);
+      EXPECT_EQ(lane.intents[5].link, 0U);
+      // And the same for a block that was being freed.
+      lane.intents[7] = {block | (bytes > 32768 ? uint64_t{kBlockIsRun} : 0), impl().offset_of(&link[1])};
+      link[1] = 0;
+      Heap again(impl());
+      again.recover();
+      EXPECT_FALSE(again.is_allocated(block, bytes));
+    }
+  }
+}
+
+TEST_F(HeapTest, RedoRecordsAreAppliedOnceArmedAndNotBefore) {
+  uint64_t* words = links(4096);
+  const uint64_t image[2] = {11, 12};
+  {
+    Heap::Txn txn(heap());
+    txn.redo(&words[10], image, sizeof image);
+    txn.prepare();
+    EXPECT_EQ(words[10], 0U);
+    txn.apply();
+    EXPECT_EQ(words[10], 11U);
+    EXPECT_EQ(words[11], 12U);
+    // A crash here: the record is still armed, and applied again.
+    words[10] = 99;
+    Heap recovered(impl());
+    recovered.recover();
+    EXPECT_EQ(words[10], 11U);
+    txn.finish();
+  }
+  words[10] = 99;
+  Heap recovered(impl());
+  recovered.recover();
+  EXPECT_EQ(words[10], 99U);
+}
+
+TEST_F(HeapTest, RefusesADamagedMicroLog) {
+  uint64_t* words = links(4096);
+  const uint64_t image = 11;
+  Heap::Txn txn(heap());
+  txn.redo(&words[10], &image, sizeof image);
+  txn.prepare();
+  txn.apply();
+  for (uint32_t i = 0; i < kLanes; ++i) {
+    if (impl().lanes()[i].armed != 0) impl().lanes()[i].redo[16] ^= 1;
+  }
+  Heap recovered(impl());
+  try {
+    recovered.recover();
+    ADD_FAILURE() << "a damaged record was applied";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kCorrupt);
+  }
+  txn.finish();
+}
+
+TEST_F(HeapTest, ServesThreadsAtOnce) {
+  constexpr int kThreads = 4;
+  uint64_t* link = links(32768);
+  const uint64_t before = allocated();
+  {
+    std::vector<std::jthread> threads;
+    for (int t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&, t] {
+        std::mt19937_64 random(static_cast<uint64_t>(t));
+        for (int i = 0; i < 3000; ++i) {
+          uint64_t& own = link[1 + static_cast<size_t>(t) * 100 + random() % 100];
+          if (own == 0) {
+            link_new(own, random() % 2000 + 1);
+          } else {
+            unlink(own);
+          }
+        }
+        for (size_t i = 0; i < 100; ++i) {
+          uint64_t& own = link[1 + static_cast<size_t>(t) * 100 + i];
+          if (own != 0) unlink(own);
+        }
+      });
+    }
+  }
+  EXPECT_EQ(allocated(), before);
+}
+
+TEST_F(HeapTest, FullIsAnErrorThatChangesNothing) {
+  uint64_t* link = links(32768);
+  size_t count = 0;
+  try {
+    for (;; ++count) link_new(link[1 + count], 65536);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kPoolFull);
+  }
+  EXPECT_GT(count, 400U);
+  EXPECT_EQ(link[1 + count], 0U);
+  const uint64_t full = allocated();
+  EXPECT_THROW(link_new(link[1 + count], 65536), Error);
+  EXPECT_EQ(allocated(), full);
+  unlink(link[1]);
+  link_new(link[1], 65536);
+  // The reserve is for whoever frees more than it takes.
+  Heap::Txn txn(heap(), true);
+  EXPECT_NO_THROW(txn.allocate(65536));
+}
+
+}  // namespace
+}  // namespace perdure::pm
