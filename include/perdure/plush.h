@@ -32,7 +32,7 @@ class Core;
 
 // 0 means: choose from the pool's capacity.
 struct PlushOptions {
-  // Rows of the DRAM level, and the first PM level: 2^n, n in 6..24. DRAM use is 272 bytes
+  // Rows of the DRAM level, and the first PM level: 2^n, n in 6..24. DRAM use is 264 bytes
   // for each. Fixed at creation.
   uint32_t directory_bits = 0;
   // How many entries of the next level one entry spreads over: 2, 4, 8 or 16. Fixed at creation.
@@ -65,8 +65,9 @@ class Plush {
   // Closes cleanly: compacts the recovery log so that the next open replays little.
   ~Plush();
 
-  // Each is atomic and durable on return: one flush of one or two lines and one fence, every 16th
-  // insert of a directory entry moves 16 records (5 lines, 2 fences). Throws kPoolFull or kNoSpace,
+  // Each is atomic and durable on return. Cost: one or two lines of log (and those of the payload)
+  // under one fence; every 16th record of a row moves 16 of them (5 lines and 2 fences; more when a
+  // bucket must be allocated or the entry below is full). Throws kPoolFull or kNoSpace,
   // having changed nothing; kTooLarge for a key or value over 64 MiB; kReadOnly.
   bool insert(Argument<K> key, Argument<V> value);
   bool update(Argument<K> key, Argument<V> value);

@@ -25,7 +25,7 @@ class EpochManager {
   };
 
  public:
-  static constexpr uint32_t kMaxThreads = 1024;  // that are inside guards at the same time
+  static constexpr uint32_t kMaxThreads = 1024;  // living threads that have ever had a guard
 
   class Guard {
    public:

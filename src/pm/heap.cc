@@ -200,6 +200,13 @@ void Heap::scan_segment(uint32_t segment) {
   }
 }
 
+void Heap::know_segment_of(uint64_t block) {
+  const uint64_t segment = segment_of(block);
+  if (infos_[segment].kind != SegmentKind::kSlab) return;
+  const std::lock_guard lock(classes_[infos_[segment].size_class].mutex);
+  scan_segment(static_cast<uint32_t>(segment));
+}
+
 void Heap::take_from_segment(uint32_t segment, int size_class, size_t wanted,
                              std::vector<uint64_t>& out) {
   SegmentInfo& info = infos_[segment];
@@ -223,15 +230,13 @@ void Heap::release_block(uint64_t offset, int size_class) {
   const auto segment = static_cast<uint32_t>(segment_of(offset));
   const std::lock_guard lock(state.mutex);
   SegmentInfo& info = infos_[segment];
-  if (info.taken == nullptr) scan_segment(segment);
   const uint64_t block = (offset - offset_of_segment(segment)) /
                          kClassBytes[static_cast<size_t>(size_class)];
   const uint64_t bit = uint64_t{1} << (block % 64);
-  if ((info.taken[block / 64] & bit) != 0) {  // a scan just now may have seen it free already
-    info.taken[block / 64] &= ~bit;
-    ++info.free_blocks;
-    ++state.free_blocks;
-  }
+  assert((info.taken[block / 64] & bit) != 0);
+  info.taken[block / 64] &= ~bit;
+  ++info.free_blocks;
+  ++state.free_blocks;
   if (info.free_blocks == blocks_in(size_class) &&
       state.free_blocks >= info.free_blocks + 2 * reserve_blocks(size_class)) {
     // Empty, and not needed here: any other class may have it.
@@ -548,21 +553,20 @@ Heap::Txn::Txn(Heap& heap, bool reclaim)
 
 Heap::Txn::~Txn() {
   if (!finished_) {
-    if (!prepared_ && intents_ > 0) {
-      // Nothing was linked, but eviction may have carried intents to PM: they must not decide about
-      // what happens to these blocks later.
+    try {
       Lane& own = heap_.lane(lane_);
-      for (uint32_t i = 0; i < intents_; ++i) own.intents[i].link = 0;
-      heap_.pool_.memory().persist(own.intents, intents_ * sizeof(Intent));
-    }
-    if (prepared_) {
-      // An error between prepare() and finish(): decide as recovery would.
-      try {
-        heap_.recover_lane(heap_.lane(lane_));
-      } catch (const Error&) {  // the medium fails; opening the pool again decides
-        heap_.release_lane(lane_);
-        return;
+      if (prepared_) {
+        // An error between prepare() and finish(): decide as recovery would.
+        heap_.recover_lane(own);
+      } else if (intents_ > 0) {
+        // Nothing was linked, but eviction may have carried intents to PM: they must not decide
+        // about what happens to these blocks later.
+        for (uint32_t i = 0; i < intents_; ++i) own.intents[i].link = 0;
+        heap_.pool_.memory().persist(own.intents, intents_ * sizeof(Intent));
       }
+    } catch (const Error&) {  // the medium fails; opening the pool again decides
+      heap_.release_lane(lane_);
+      return;
     }
     for (uint32_t i = 0; i < allocations_; ++i) {
       const Allocation& one = allocated_[i];
@@ -631,6 +635,9 @@ void Heap::Txn::will_link(uint64_t block, const void* link, Link form) {
 }
 
 void Heap::Txn::will_unlink(uint64_t block, const void* link, Link form, Release release) {
+  // From now until it is released the block counts as taken; a later scan would see its cleared bit
+  // and hand it out too early.
+  heap_.know_segment_of(block);
   add_intent(block, link, form);
   if (release == Release::kNow) freed_[frees_++] = block;
 }

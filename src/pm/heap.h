@@ -121,6 +121,7 @@ class Heap {
   void take_from_segment(uint32_t segment, int size_class, size_t wanted,
                          std::vector<uint64_t>& out);
   void scan_segment(uint32_t segment);
+  void know_segment_of(uint64_t block);
   void release_block(uint64_t offset, int size_class);
   void return_caches(uint32_t own_lane, int size_class);
 

@@ -206,6 +206,19 @@ uint64_t Mapping::read_at(uint64_t offset, void* target, uint64_t bytes) const {
   return done;
 }
 
+void Mapping::sync_metadata(bool with_name) const {
+  if (fd_ < 0 || read_only_) return;
+  if (::fsync(fd_) != 0) throw_errno("fsync", path_, errno);
+  if (!with_name) return;
+  const std::string parent = parent_of(path_);
+  const int folder = ::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder < 0) throw_errno("open", parent, errno);
+  const int result = ::fsync(folder);
+  const int reason = errno;
+  ::close(folder);
+  if (result != 0) throw_errno("fsync", parent, reason);
+}
+
 void Mapping::sync(uint64_t bytes) const {
   if (fd_ < 0 || read_only_) return;
   if (::msync(base_, bytes, MS_SYNC) != 0) throw_errno("msync", path_, errno);

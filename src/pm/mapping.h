@@ -38,6 +38,9 @@ class Mapping {
   // Reads from the file without mapping it. Returns the bytes read.
   uint64_t read_at(uint64_t offset, void* target, uint64_t bytes) const;
 
+  // Makes the file's size and blocks (and, for a new file, its name) survive a power failure.
+  void sync_metadata(bool with_name) const;
+
   // msync of the whole range in use. Throws kIo.
   void sync(uint64_t bytes) const;
 

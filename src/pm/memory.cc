@@ -59,7 +59,7 @@ void Memory::remember_pages(const void* address, size_t bytes) {
   pending_pages.push_back({begin, end});
 }
 
-void Memory::sync_pages() {
+void Memory::sync_pages() const {
   std::vector<PageRange> ranges;
   ranges.swap(pending_pages);
   std::sort(ranges.begin(), ranges.end(),
@@ -70,9 +70,12 @@ void Memory::sync_pages() {
       merged.end = std::max(merged.end, ranges[i++].end);
     }
     auto* start = reinterpret_cast<void*>(merged.begin);
-    if (msync(start, merged.end - merged.begin, MS_SYNC) != 0) {
-      throw_errno("msync", "the mapped pool", errno);
-    }
+    if (msync(start, merged.end - merged.begin, MS_SYNC) == 0) continue;
+    // Pages of a pool that an operation flushed, failed, and closed.
+    if (errno == ENOMEM) continue;
+    const int reason = errno;
+    if (failed_ != nullptr) failed_->store(true, std::memory_order_relaxed);
+    throw_errno("msync", "the mapped pool", reason);
   }
 }
 

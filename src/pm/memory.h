@@ -35,11 +35,14 @@ enum class FlushKind : uint8_t { kClwb, kClflushopt, kClflush };
 // clflush) if the processor has it.
 FlushKind detect_flush_kind();
 
-// The persistence verbs of one mapping. Copyable; one word of state. Thread-safe.
+// The persistence verbs of one mapping. Copyable. Thread-safe.
 class Memory {
  public:
   Memory() = default;
-  explicit Memory(Domain domain) : domain_(domain), flush_kind_(detect_flush_kind()) {}
+  // `failed`, if given, is set when the medium refuses a write (domain `page` only): what was
+  // written since the last good fence may be lost, so nothing more may be promised.
+  explicit Memory(Domain domain, std::atomic<bool>* failed = nullptr)
+      : failed_(failed), domain_(domain), flush_kind_(detect_flush_kind()) {}
 
   Domain domain() const { return domain_; }
 
@@ -113,8 +116,9 @@ class Memory {
   }
 
   static void remember_pages(const void* address, size_t bytes);
-  static void sync_pages();
+  void sync_pages() const;
 
+  std::atomic<bool>* failed_ = nullptr;
   Domain domain_ = Domain::kByte;
   FlushKind flush_kind_ = FlushKind::kClflush;
 };

@@ -203,7 +203,7 @@ bool unseal_word(uint64_t word, uint64_t salt, uint64_t& value) {
 }
 
 PoolImpl::PoolImpl(Mapping mapping, Domain domain, Durability durability)
-    : mapping_(std::move(mapping)), memory_(domain), durability_(durability) {}
+    : mapping_(std::move(mapping)), memory_(domain, &failed_), durability_(durability) {}
 
 PoolImpl::~PoolImpl() = default;
 
@@ -264,6 +264,7 @@ void PoolImpl::write_header(const PoolOptions& options, uint64_t capacity_bytes)
   memory_.persist(target, sizeof header);  // everything, before the magic that makes it a pool
   std::memcpy(target->magic, kMagic, sizeof kMagic);
   memory_.persist(target->magic, sizeof kMagic);
+  if (durability_ == Durability::kPower) mapping_.sync_metadata(true);
 }
 
 std::unique_ptr<PoolImpl> PoolImpl::open(Mapping mapping, const PoolOptions& options) {
@@ -327,6 +328,8 @@ void PoolImpl::grow(uint64_t segments) {
     count = std::min(left, segments);  // what is needed may fit where a whole step does not
     reserve(count);
   }
+  // The file system's own records of the new blocks, before the word that relies on them.
+  if (durability_ == Durability::kPower) mapping_.sync_metadata(false);
   auto* header = at<PoolHeader>(0);
   // The blocks are there (zero-filled) before the word that counts them.
   store_release(header->segments_word, seal_word(before + count, kSegmentsSalt));
@@ -335,7 +338,13 @@ void PoolImpl::grow(uint64_t segments) {
 }
 
 void PoolImpl::require_writable() const {
-  if (!read_only()) return;
+  if (failed_.load(std::memory_order_relaxed)) [[unlikely]] {
+    throw Error(ErrorCode::kIo,
+                fmt::format("{}: the medium has refused a write; close the pool, mend the medium and "
+                            "open it again",
+                            mapping_.path()));
+  }
+  if (!read_only()) [[likely]] return;
   throw Error(ErrorCode::kReadOnly,
               fmt::format("{}: the pool is open read-only", mapping_.path()));
 }
@@ -363,7 +372,7 @@ PoolInfo PoolImpl::info() const {
 void PoolImpl::sync() const { mapping_.sync(end_offset()); }
 
 void PoolImpl::close() {
-  if (!open_ || read_only()) return;
+  if (!open_ || read_only() || failed_.load(std::memory_order_relaxed)) return;
   open_ = false;
   auto* header = at<PoolHeader>(0);
   memory_.fence();

@@ -56,7 +56,7 @@ class PoolImpl {
 
   uint64_t generation() const { return generation_; }
   bool read_only() const { return mapping_.read_only(); }
-  // Throws kReadOnly if the pool may not be modified.
+  // Throws kReadOnly if the pool may not be modified, kIo if its medium has failed.
   void require_writable() const;
 
   PoolInfo info() const;
@@ -91,6 +91,7 @@ class PoolImpl {
   void write_header(const PoolOptions& options, uint64_t capacity_bytes);
   void start_generation();
 
+  std::atomic<bool> failed_{false};
   Mapping mapping_;
   Memory memory_;
   Durability durability_;

@@ -30,7 +30,7 @@ class PoolInput : public testing::Test {
  protected:
   static PoolOptions options() {
     PoolOptions options;
-    options.capacity_bytes = uint64_t{16} << 20;
+    options.capacity_bytes = uint64_t{4} << 20;
     options.growth_bytes = uint64_t{64} << 10;
     return options;
   }
@@ -149,7 +149,7 @@ TEST_F(PoolInput, AFlippedBitInTheHeaderNeverChangesTheMeaning) {
   for (uint64_t byte = 0; byte < pm::kHeaderBytes; ++byte) {
     // All bits of what is used, and some of the padding.
     const uint64_t bits = byte < sizeof(pm::PoolHeader) ? 8 : byte % 16 == 0 ? 1 : 0;
-    for (uint64_t bit = 0; bit < bits; bit += kUnderThreadSanitizer ? 3 : 1) {
+    for (uint64_t bit = 0; bit < bits; bit += kUnderThreadSanitizer ? 5 : 1) {
       std::string damaged = whole;
       damaged[byte] = static_cast<char>(damaged[byte] ^ (1 << bit));
       write_file(path_, damaged);
@@ -171,7 +171,7 @@ TEST_F(PoolInput, AFlippedBitInTheHeaderNeverChangesTheMeaning) {
       }
     }
   }
-  EXPECT_GT(refused, 8U * 64);
+  EXPECT_GT(refused, 2U * 64);
   EXPECT_EQ(codes, (std::set{ErrorCode::kForeign, ErrorCode::kCorrupt, ErrorCode::kVersion}));
 }
 
@@ -182,7 +182,7 @@ TEST_F(PoolInput, AFlippedBitInTheRootDirectoryNeverChangesTheMeaning) {
   const uint64_t entry = begin / sizeof(pm::DirectoryEntry) * sizeof(pm::DirectoryEntry);
   uint64_t refused = 0;
   for (uint64_t byte = entry; byte < entry + sizeof(pm::DirectoryEntry); ++byte) {
-    for (uint64_t bit = 0; bit < 8; bit += kUnderThreadSanitizer ? 3 : 1) {
+    for (uint64_t bit = 0; bit < 8; bit += kUnderThreadSanitizer ? 5 : 1) {
       std::string damaged = whole;
       damaged[byte] = static_cast<char>(damaged[byte] ^ (1 << bit));
       write_file(path_, damaged);
@@ -197,7 +197,7 @@ TEST_F(PoolInput, AFlippedBitInTheRootDirectoryNeverChangesTheMeaning) {
       }
     }
   }
-  EXPECT_GT(refused, 100U);
+  EXPECT_GT(refused, 2U * 64);
 }
 
 TEST_F(PoolInput, ANewerFormatVersionIsToldSo) {

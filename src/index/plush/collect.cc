@@ -5,25 +5,47 @@
 
 namespace perdure::index::plush {
 
-// Returns whether any chunk was freed. `desperate`: the pool is full, so look into chunks of which
-// nothing is known, too, and stop at the first that was freed.
+namespace {
+
+// Chunks that are counted in vain, at most, for each new chunk of a partition.
+constexpr uint32_t kCountedPerChunk = 2;
+
+}  // namespace
+
+// The chunk with most to gain: at least half of it known to be dead, else the oldest that nobody has
+// counted yet. Returns the number of chunks if there is none.
+size_t Core::worth_collecting(uint32_t partition) const {
+  const auto& chunks = payload_->chunks(partition);
+  size_t best = chunks.size();
+  size_t uncounted = chunks.size();
+  uint64_t most = 0;
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    if (i == payload_->open_chunk(partition)) continue;
+    if (!chunks[i].counted && uncounted == chunks.size()) uncounted = i;
+    const uint64_t dead = payload_->dead_bytes(chunks[i]);
+    if (dead * 2 < chunks[i].used || dead <= most) continue;
+    best = i;
+    most = dead;
+  }
+  return best < chunks.size() ? best : uncounted;
+}
+
+// Returns whether any chunk was freed. `desperate`: the pool is full, so look into chunks that seem
+// alive, too, and stop at the first that was freed.
 bool Core::collect_payload(Partition& partition, bool desperate) {
   const uint32_t number = number_of(partition);
   const auto& chunks = payload_->chunks(number);
   bool freed = false;
-  for (;;) {
-    size_t best = chunks.size();
-    uint64_t most = 0;
-    for (size_t i = 0; i < chunks.size(); ++i) {
-      const uint64_t dead = payload_->dead_bytes(chunks[i]);
-      if (i == payload_->open_chunk(number) || dead * 2 < chunks[i].used || dead <= most) continue;
-      best = i;
-      most = dead;
-    }
+  uint32_t in_vain = 0;
+  while (desperate || in_vain < kCountedPerChunk) {
+    const size_t best = worth_collecting(number);
     if (best == chunks.size()) break;
-    if (!collect_chunk(partition, best, desperate)) continue;  // its count was wrong, and is mended
-    freed = true;
-    if (desperate) return true;
+    if (collect_chunk(partition, best, desperate)) {
+      freed = true;
+      if (desperate) return true;
+    } else {
+      ++in_vain;  // it is counted now
+    }
   }
   if (freed || !desperate) return freed;
   for (size_t i = 0; i < chunks.size(); ++i) {
@@ -45,13 +67,14 @@ bool Core::collect_chunk(Partition& partition, size_t index, bool desperate) {
     live_bytes += sizeof(PayloadEntry) + view.key.size() + (hit.live() ? view.value.size() : 0);
   });
   // Moving what is nearly all alive gains nothing; a full pool takes what it can get.
-  payload_->set_dead(chunk, chunk.used - std::min(chunk.used, live_bytes));
+  payload_->set_dead(payload_->chunks(number)[index],
+                     chunk.used - std::min(chunk.used, live_bytes));
   if (live_bytes * (desperate ? 8 : 2) > chunk.bytes * (desperate ? 7 : 1)) return false;
   try {
     for (const auto& [pointer, view] : live) move_payload(partition, pointer, view);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kPoolFull && error.code() != ErrorCode::kNoSpace) throw;
-    payload_->set_dead(chunk, 0);
+    payload_->set_dead(payload_->chunks(number)[index], 0);
     return false;  // what was moved so far is in order; the chunk stays
   }
   // A lookup that saw a pointer into the chunk and could not follow it tries again.

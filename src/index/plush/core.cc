@@ -126,7 +126,7 @@ Root Core::make_root(pm::PoolImpl& pool, const PlushOptions& options, bool out_o
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("directory_bits is {}; it must be 6 to 24", options.directory_bits));
   }
-  // One row for 32 to 64 KiB of capacity: log and level 1 take about 3 % of it before the first record.
+  // One row for 48 to 96 KiB of capacity: log, rows and level 1's directory take 1.5 to 3 % of it.
   root.directory_bits = options.directory_bits != 0
                             ? options.directory_bits
                             : std::clamp(log2_floor(capacity / 49152), 6U, 20U);
@@ -150,7 +150,16 @@ Root Core::make_root(pm::PoolImpl& pool, const PlushOptions& options, bool out_o
   }
   root.log_chunks = percent / 100;
   const uint64_t rows_per_partition = uint64_t{1} << (root.directory_bits - root.partition_bits);
-  root.log_chunk_bytes = pm::RedoLog::chunk_bytes_for(rows_per_partition * kSlots + kSlots);
+  const uint64_t chunk_records = rows_per_partition * kSlots + kSlots;
+  root.log_chunk_bytes = pm::RedoLog::chunk_bytes_for(chunk_records);
+  // Each time a row moves down, at least one record of it was logged. An epoch must not come round
+  // again while a record of its first time is in the log.
+  if (root.log_chunks * chunk_records >= LineState::kEpochMask) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("a log of {} records in each partition is too long; use more "
+                            "partitions, or a smaller log_percent",
+                            root.log_chunks * chunk_records));
+  }
   root.checksum = root_checksum(root);
   return root;
 }
@@ -217,12 +226,14 @@ std::unique_ptr<Core> Core::open(pm::PoolImpl& pool, const std::string& name, Ki
   const auto conflicts = [](uint32_t wanted, uint32_t have) { return wanted != 0 && wanted != have; };
   if (conflicts(options.directory_bits, root->directory_bits) ||
       conflicts(options.fanout, 1U << root->fanout_bits) ||
-      conflicts(options.partitions, 1U << root->partition_bits)) {
+      conflicts(options.partitions, 1U << root->partition_bits) ||
+      conflicts(options.log_percent / 100, root->log_chunks)) {
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{}: '{}' was made with directory_bits {}, fanout {}, partitions {}; "
-                            "these are fixed at creation",
+                fmt::format("{}: '{}' was made with directory_bits {}, fanout {}, partitions {}, "
+                            "log_percent {}; these are fixed at creation",
                             pool.mapping().path(), name, root->directory_bits,
-                            1U << root->fanout_bits, 1U << root->partition_bits));
+                            1U << root->fanout_bits, 1U << root->partition_bits,
+                            root->log_chunks * 100));
   }
   std::unique_ptr<Core> core(new Core(pool, *root, key_kind, value_kind));
   core->name_ = name;

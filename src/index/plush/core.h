@@ -119,7 +119,7 @@ class Core {
     // Odd while records disappear from where a lookup may be looking.
     alignas(64) std::atomic<uint64_t> version{0};
     pm::RedoLog log;
-    uint64_t payload_hint = 0;  // chunks after the last collection
+    size_t payload_chunks = 0;  // after the last collection
     // Payload bytes that may have become garbage since a full pool was searched in vain.
     uint64_t garbage_bytes = ~uint64_t{0} >> 1;
   };
@@ -151,7 +151,7 @@ class Core {
     uint32_t dropped_count = 0;
     uint64_t tags[kEntryRecords];
     uint64_t values[kEntryRecords];
-    uint64_t dropped[kEntryRecords];  // values of superseded records that were no tombstones
+    Record dropped[kEntryRecords];  // superseded records and vanishing tombstones
   };
 
   // Records to append to one entry.
@@ -230,7 +230,8 @@ class Core {
   bool needs_blocks(const Append& append) const;
   void write_buckets(const Append& append) const;
   void fill_line(const Append& append, uint32_t line) const;
-  void commit(std::span<Append> appends, pm::Heap::Txn* txn) const;
+  void write_all(std::span<Append> appends, pm::Heap::Txn* txn) const;
+  void reveal_all(std::span<Append> appends) const;
   // Makes room for `needed` more records in an entry.
   void drain(Partition& partition, uint32_t level, uint64_t index, uint32_t needed);
   void spread(Partition& partition, uint32_t level, uint64_t index, const Gathered& all);
@@ -253,6 +254,7 @@ class Core {
   }
 
   // ---- collect.cc
+  size_t worth_collecting(uint32_t partition) const;
   bool collect_payload(Partition& partition, bool desperate);
   bool collect_chunk(Partition& partition, size_t index, bool desperate);
   void move_payload(Partition& partition, uint64_t pointer, const PayloadLog::View& view);

@@ -105,10 +105,13 @@ void Core::fill_line(const Append& append, uint32_t line_number) const {
   pm::store_release(line.state, LineState::make(end - line_begin, generation, epoch).word);
 }
 
-void Core::commit(std::span<Append> appends, pm::Heap::Txn* txn) const {
+void Core::write_all(std::span<Append> appends, pm::Heap::Txn* txn) const {
   for (const Append& append : appends) write_buckets(append);
   if (txn != nullptr) txn->prepare();
   memory_.fence();  // buckets and intents, before the lines that reveal them
+}
+
+void Core::reveal_all(std::span<Append> appends) const {
   bool more = true;
   for (uint32_t step = 0; more; ++step) {
     more = false;
@@ -145,28 +148,29 @@ void Core::append_row(Partition& partition, uint64_t row, uint32_t count) {
   append.counts_epoch = true;
   append.epoch = rows_[row].epoch;
   append.start = used(entry);
-  if (needs_blocks(append)) {
-    std::optional<pm::Heap::Txn> txn(std::in_place, pool_.heap());
-    try {
-      plan(append, &*txn);
-    } catch (const Error& error) {
-      txn.reset();
-      if (!is_full_error(error) || !squeeze(partition, 1, row)) throw;
-      append.start = used(entry);
-      txn.emplace(pool_.heap());
-      plan(append, &*txn);
-    }
-    commit({&append, 1}, &*txn);
-    txn->settle();
-    memory_.fence();
-    txn->finish();
-  } else {
-    plan(append, nullptr);
-    commit({&append, 1}, nullptr);
+  std::optional<pm::Heap::Txn> txn;
+  if (needs_blocks(append)) txn.emplace(pool_.heap());
+  try {
+    plan(append, txn ? &*txn : nullptr);
+  } catch (const Error& error) {
+    txn.reset();
+    if (!is_full_error(error) || !squeeze(partition, 1, row)) throw;
+    append.start = used(entry);
+    txn.emplace(pool_.heap());
+    plan(append, &*txn);
   }
-  const Disappearing guard(partition.version);
-  rows_[row].epoch = (rows_[row].epoch + 1) & LineState::kEpochMask;
-  rows_[row].count.store(0, std::memory_order_release);
+  write_all({&append, 1}, txn ? &*txn : nullptr);
+  {
+    // The record that completes the row is seen by nobody before it is durable.
+    const Disappearing guard(partition.version);
+    reveal_all({&append, 1});
+    rows_[row].epoch = (rows_[row].epoch + 1) & LineState::kEpochMask;
+    rows_[row].count.store(0, std::memory_order_release);
+  }
+  if (!txn) return;
+  txn->settle();
+  memory_.fence();
+  txn->finish();
 }
 
 // ---- draining an entry
@@ -199,7 +203,7 @@ void Core::gather(uint32_t level, uint64_t index, Gathered& out) const {
     const uint64_t value = bucket.values[at % kSlots];
     if (out_of_place_ && !payload_->alive(value)) continue;
     if (!is_newest(out, table, tag, value)) {
-      if ((tag & 1) == 0) out.dropped[out.dropped_count++] = value;
+      out.dropped[out.dropped_count++] = {tag, value};
       continue;
     }
     uint64_t slot = (tag >> 1) % kTableSlots;
@@ -212,7 +216,10 @@ void Core::gather(uint32_t level, uint64_t index, Gathered& out) const {
   uint32_t kept = 0;
   for (uint32_t i = 0; i < out.count; ++i) {
     const bool tombstone = (out.tags[i] & 1) != 0;
-    if (tombstone && !may_be_below(level, full_hash(out.tags[i], index, level))) continue;
+    if (tombstone && !may_be_below(level, full_hash(out.tags[i], index, level))) {
+      out.dropped[out.dropped_count++] = {out.tags[i], out.values[i]};
+      continue;
+    }
     out.tags[kept] = out.tags[i];
     out.values[kept++] = out.values[i];
   }
@@ -231,7 +238,11 @@ bool Core::may_be_below(uint32_t level, uint64_t hash) const {
 
 void Core::bury(const Gathered& all) const {
   if (!out_of_place_) return;
-  for (uint32_t i = 0; i < all.dropped_count; ++i) payload_->note_dead(all.dropped[i]);
+  for (uint32_t i = 0; i < all.dropped_count; ++i) {
+    const Record& one = all.dropped[i];
+    payload_->note_dead(one.value, (one.tag & 1) != 0 ? PayloadLog::Part::kRest
+                                                      : PayloadLog::Part::kAll);
+  }
 }
 
 void Core::drain(Partition& partition, uint32_t level, uint64_t index, uint32_t needed) {
@@ -316,7 +327,8 @@ void Core::spread(Partition& partition, uint32_t level, uint64_t index, const Ga
       }
     }
   }
-  commit(appends, &*txn);
+  write_all(appends, &*txn);
+  reveal_all(appends);
   release_source(partition, level, index, &*txn);
   bury(all);
 }

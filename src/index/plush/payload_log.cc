@@ -101,7 +101,7 @@ void PayloadLog::add_chunk(uint32_t partition, uint64_t bytes, bool reclaim) {
   txn.finish();
   state_of(offset).dead.store(0, std::memory_order_relaxed);
   state_of(offset).epoch.store(static_cast<uint32_t>(epoch), std::memory_order_release);
-  partitions_[partition].chunks.push_back({offset, chunk->bytes, sizeof(PayloadChunk)});
+  partitions_[partition].chunks.push_back({offset, chunk->bytes, sizeof(PayloadChunk), true});
 }
 
 uint64_t PayloadLog::append(uint32_t partition, std::string_view key, std::string_view value,
@@ -171,17 +171,22 @@ uint64_t PayloadLog::bytes_of(uint64_t pointer) const {
   return read(pointer, view) ? entry_bytes(view.key.size(), view.value.size()) : 0;
 }
 
-void PayloadLog::note_dead(uint64_t pointer) {
-  if (!alive(pointer)) return;
-  state_of(offset_of(pointer)).dead.fetch_add(static_cast<uint32_t>(bytes_of(pointer) / 8));
+void PayloadLog::note_dead(uint64_t pointer, Part part) {
+  View view;
+  if (!read(pointer, view)) return;
+  const uint64_t all = entry_bytes(view.key.size(), view.value.size());
+  const uint64_t value = view.value.size();
+  const uint64_t bytes = part == Part::kAll ? all : part == Part::kValue ? value : all - value;
+  state_of(offset_of(pointer)).dead.fetch_add(static_cast<uint32_t>(bytes));
 }
 
 uint64_t PayloadLog::dead_bytes(const Chunk& chunk) const {
-  return uint64_t{state_of(chunk.offset).dead.load(std::memory_order_relaxed)} * 8;
+  return uint64_t{state_of(chunk.offset).dead.load(std::memory_order_relaxed)};
 }
 
-void PayloadLog::set_dead(const Chunk& chunk, uint64_t bytes) {
-  state_of(chunk.offset).dead.store(static_cast<uint32_t>(bytes / 8), std::memory_order_relaxed);
+void PayloadLog::set_dead(Chunk& chunk, uint64_t bytes) {
+  chunk.counted = true;
+  state_of(chunk.offset).dead.store(static_cast<uint32_t>(bytes), std::memory_order_relaxed);
 }
 
 void PayloadLog::recover(uint32_t partition) {
@@ -196,7 +201,7 @@ void PayloadLog::recover(uint32_t partition) {
                               pool_.mapping().path(), partition, offset));
     }
     state_of(offset).epoch.store(static_cast<uint32_t>(chunk->epoch), std::memory_order_release);
-    chunks.push_back({offset, chunk->bytes, chunk->bytes});
+    chunks.push_back({offset, chunk->bytes, chunk->bytes, false});
     offset = chunk->next;
   }
   std::reverse(chunks.begin(), chunks.end());

@@ -36,6 +36,7 @@ class PayloadLog {
     uint64_t offset;
     uint64_t bytes;
     uint64_t used;  // with the header; all of it where the end was not noted
+    bool counted;   // its dead bytes have been counted since it was opened
   };
 
   PayloadLog(pm::PoolImpl& pool, Root& root, uint32_t partitions);
@@ -65,11 +66,13 @@ class PayloadLog {
   // Bytes that the entry takes; 0 if the pointer dangles.
   uint64_t bytes_of(uint64_t pointer) const;
 
-  // Nothing leads to this entry any more.
-  void note_dead(uint64_t pointer);
+  // What of an entry nobody needs any more: the value when its record becomes a tombstone, the rest
+  // when the tombstone vanishes, or both at once.
+  enum class Part : uint8_t { kValue, kRest, kAll };
+  void note_dead(uint64_t pointer, Part part);
   // Bytes of a chunk's entries that were noted so since the table was opened.
   uint64_t dead_bytes(const Chunk& chunk) const;
-  void set_dead(const Chunk& chunk, uint64_t bytes);
+  void set_dead(Chunk& chunk, uint64_t bytes);
 
   std::vector<Chunk>& chunks(uint32_t partition) { return partitions_[partition].chunks; }
   const std::vector<Chunk>& chunks(uint32_t partition) const {
@@ -95,7 +98,7 @@ class PayloadLog {
   };
   struct SegmentState {
     std::atomic<uint32_t> epoch;  // of the chunk that begins here; 0: none
-    std::atomic<uint32_t> dead;   // units of 8 bytes
+    std::atomic<uint32_t> dead;   // bytes
   };
 
   static uint64_t entry_bytes(uint64_t key_bytes, uint64_t value_bytes);

@@ -49,7 +49,7 @@ void Core::recover_partition(uint32_t number) {
   Partition& partition = partitions_[number];
   if (out_of_place_) {
     payload_->recover(number);
-    partition.payload_hint = payload_->chunks(number).size();
+    partition.payload_chunks = payload_->chunks(number).size();
   }
   // A record waits for the next one: a cancellation may follow.
   std::optional<pm::RedoRecord> waiting;
@@ -72,6 +72,12 @@ void Core::recover_partition(uint32_t number) {
     // may not find its record last. Whoever wrote it left room for this.
     partition.log.append({0, 0, log_word(LogKind::kCancel, 0)});
     memory_.fence();
+  }
+  try {
+    // As every writer leaves it: one chunk free, so that operations that need no space find room.
+    while (!partition.log.next_is_free()) reclaim_log_chunk(partition);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kPoolFull && error.code() != ErrorCode::kNoSpace) throw;
   }
 }
 

@@ -35,6 +35,8 @@ Core::Found Core::search_row(uint64_t row, const Key& key, const Partition* read
     hit.tag = pm::load_acquire(bucket.tags[slot]);
     hit.value = pm::load_acquire(bucket.values[slot]);
     if (reader != nullptr && !still(reader->version, version)) return Found::kRetry;
+    // A tombstone that comes alive again gets its value first: a tag from before does not go with it.
+    if (reader != nullptr && pm::load_relaxed(bucket.tags[slot]) != hit.tag) return Found::kRetry;
     if (!same_key(hit.value, key)) continue;
     hit.level = 0;
     hit.index = row;

@@ -109,8 +109,8 @@ bool Core::overwrite_row(Partition& partition, LogKind kind, const Key& key, uin
   const uint64_t before = now.value;
   pm::store_release(*now.value_at, value);
   pm::store_release(*now.tag_at, key.hash << 1);
-  if (out_of_place_ && now.live()) {
-    payload_->note_dead(before);
+  if (out_of_place_) {
+    payload_->note_dead(before, now.live() ? PayloadLog::Part::kAll : PayloadLog::Part::kRest);
     partition.garbage_bytes += payload_->bytes_of(before);
   }
   return true;
@@ -131,8 +131,7 @@ bool Core::remove_record(const Key& key) {
     if (search(key, true, nullptr, 0, hit) != Found::kHit) return false;
   }
   if (out_of_place_) {
-    // The tombstone still needs the key, but a collection moves no more than that.
-    payload_->note_dead(hit.value);
+    payload_->note_dead(hit.value, PayloadLog::Part::kValue);
     partition.garbage_bytes += payload_->bytes_of(hit.value);
   }
   if (hit.level == 0) {
@@ -142,8 +141,11 @@ bool Core::remove_record(const Key& key) {
     return true;
   }
   // One atomic store: the newest version of the key becomes its own tombstone.
-  pm::store_release(*hit.tag_at, hit.tag | 1);
-  memory_.persist(hit.tag_at, sizeof(uint64_t));
+  {
+    const Disappearing guard(partition.version);  // nobody sees it gone before that is durable
+    pm::store_release(*hit.tag_at, hit.tag | 1);
+    memory_.persist(hit.tag_at, sizeof(uint64_t));
+  }
   if (hit.level == 1) return true;
   DirectoryLine& line = entry_at(hit.level, hit.index)->lines[0];
   const LineState state{pm::load_relaxed(line.state)};
@@ -160,9 +162,9 @@ bool Core::remove_record(const Key& key) {
 uint64_t Core::store_payload(Partition& partition, const Key& key, std::string_view value) {
   const uint32_t number = number_of(partition);
   const size_t chunks = payload_->chunks(number).size();
-  if (chunks > partition.payload_hint + partition.payload_hint / 4 + 1) {
+  if (chunks > partition.payload_chunks) {
     collect_payload(partition, false);
-    partition.payload_hint = payload_->chunks(number).size();
+    partition.payload_chunks = payload_->chunks(number).size();
   }
   for (;;) {
     try {
