@@ -25,7 +25,7 @@ struct Traits {
   std::vector<std::pair<Kind, Kind>> kinds;  // the (key, value) kinds it supports
   uint64_t key_bytes_max;                    // longest byte-string key
   uint64_t value_bytes_max;
-  uint64_t capacity_bytes_min;               // smallest pool capacity that holds one
+  uint64_t capacity_bytes_min;  // smallest pool capacity that holds one
 };
 
 struct OptionInfo {

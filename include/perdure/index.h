@@ -48,17 +48,17 @@ concept Index = requires(T index, const T& reader, Argument<typename T::key_type
   { index.insert(key, value) } -> std::same_as<bool>;  // false, and no change, if present
   { index.update(key, value) } -> std::same_as<bool>;  // false, and no change, if absent
   { index.upsert(key, value) } -> std::same_as<void>;
-  { index.remove(key) } -> std::same_as<bool>;         // false if absent
-  { reader.lookup(key, out) } -> std::same_as<bool>;   // false, and `out` as it was, if absent
+  { index.remove(key) } -> std::same_as<bool>;        // false if absent
+  { reader.lookup(key, out) } -> std::same_as<bool>;  // false, and `out` as it was, if absent
 };
 
 // A key or value of either kind, not owned: valid for the call it is passed to.
 class Datum {
  public:
-  Datum(uint64_t word) : word_(word), kind_(Kind::kU64) {}                    // NOLINT: implicit
-  Datum(std::string_view bytes) : bytes_(bytes), kind_(Kind::kBytes) {}       // NOLINT: implicit
-  Datum(const std::string& bytes) : Datum(std::string_view(bytes)) {}         // NOLINT: implicit
-  Datum(const char* bytes) : Datum(std::string_view(bytes)) {}                // NOLINT: implicit
+  Datum(uint64_t word) : word_(word), kind_(Kind::kU64) {}               // NOLINT: implicit
+  Datum(std::string_view bytes) : bytes_(bytes), kind_(Kind::kBytes) {}  // NOLINT: implicit
+  Datum(const std::string& bytes) : Datum(std::string_view(bytes)) {}    // NOLINT: implicit
+  Datum(const char* bytes) : Datum(std::string_view(bytes)) {}           // NOLINT: implicit
   Kind kind() const { return kind_; }
   uint64_t word() const { return word_; }
   std::string_view bytes() const { return bytes_; }

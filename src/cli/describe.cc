@@ -61,7 +61,9 @@ std::string durability_in_words(const PoolInfo& info) {
   }
   std::string text = "every operation that returned survives the death of the process";
   if (info.medium == Medium::kFile) {
-    text += "; what the kernel has not yet written to disk is lost with the power (--durability power waits for the disk)";
+    text +=
+        "; what the kernel has not yet written to disk is lost with the power (--durability power "
+        "waits for the disk)";
   } else if (info.medium == Medium::kTmpfs || info.medium == Medium::kHugetlbfs) {
     text += ", nothing survives the loss of power";
   } else if (info.medium == Medium::kAnonymous) {

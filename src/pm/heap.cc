@@ -14,8 +14,9 @@ namespace perdure::pm {
 
 namespace {
 
-constexpr std::array<uint32_t, 17> kClassBytes = {64,   128,  192,  256,  384,   512,   768,  1024, 1536,
-                                                  2048, 3072, 4096, 6144, 8192, 12288, 16384, 32768};
+constexpr std::array<uint32_t, 17> kClassBytes = {64,   128,  192,   256,   384,  512,
+                                                  768,  1024, 1536,  2048,  3072, 4096,
+                                                  6144, 8192, 12288, 16384, 32768};
 
 // Blocks that one trip to a size class's lock brings into a lane's cache.
 constexpr size_t refill_blocks(uint32_t block_bytes) {
@@ -63,9 +64,7 @@ uint32_t Heap::blocks_in(int size_class) const {
   return static_cast<uint32_t>(kSegmentBytes / kClassBytes[static_cast<size_t>(size_class)]);
 }
 
-SegmentDescriptor& Heap::descriptor(uint64_t segment) const {
-  return pool_.descriptors()[segment];
-}
+SegmentDescriptor& Heap::descriptor(uint64_t segment) const { return pool_.descriptors()[segment]; }
 
 uint64_t Heap::segment_of(uint64_t offset) const {
   return (offset - pool_.header().data_offset) / kSegmentBytes;
@@ -77,8 +76,8 @@ uint64_t Heap::offset_of_segment(uint64_t segment) const {
 
 uint64_t Heap::descriptor_word(SegmentKind kind, int size_class, uint64_t segments,
                                uint64_t index) const {
-  const uint64_t value = static_cast<uint64_t>(kind) |
-                         static_cast<uint64_t>(size_class & 0xff) << 8 | segments << 16;
+  const uint64_t value =
+      static_cast<uint64_t>(kind) | static_cast<uint64_t>(size_class & 0xff) << 8 | segments << 16;
   return seal_word(value, kDescriptorSalt + (index << 16));
 }
 
@@ -230,8 +229,8 @@ void Heap::release_block(uint64_t offset, int size_class) {
   const auto segment = static_cast<uint32_t>(segment_of(offset));
   const std::lock_guard lock(state.mutex);
   SegmentInfo& info = infos_[segment];
-  const uint64_t block = (offset - offset_of_segment(segment)) /
-                         kClassBytes[static_cast<size_t>(size_class)];
+  const uint64_t block =
+      (offset - offset_of_segment(segment)) / kClassBytes[static_cast<size_t>(size_class)];
   const uint64_t bit = uint64_t{1} << (block % 64);
   assert((info.taken[block / 64] & bit) != 0);
   info.taken[block / 64] &= ~bit;
@@ -365,8 +364,8 @@ void Heap::set_allocated(uint64_t block, bool run, bool allocated) {
   const bool sound = parse_word(segment, kind, size_class, segments);
   assert(sound && kind == SegmentKind::kSlab);
   if (!sound || kind != SegmentKind::kSlab) return;
-  const uint64_t index = (block - offset_of_segment(segment)) /
-                         kClassBytes[static_cast<size_t>(size_class)];
+  const uint64_t index =
+      (block - offset_of_segment(segment)) / kClassBytes[static_cast<size_t>(size_class)];
   uint64_t& word = entry.bitmap[index / 64];
   const uint64_t bit = uint64_t{1} << (index % 64);
   if (allocated) {
@@ -570,9 +569,9 @@ Heap::Txn::~Txn() {
     }
     for (uint32_t i = 0; i < allocations_; ++i) {
       const Allocation& one = allocated_[i];
-      if (heap_.is_allocated(one.block, one.size_class < 0 ? one.segments * kSegmentBytes
-                                                           : kClassBytes[static_cast<size_t>(
-                                                                 one.size_class)])) {
+      if (heap_.is_allocated(one.block, one.size_class < 0
+                                            ? one.segments * kSegmentBytes
+                                            : kClassBytes[static_cast<size_t>(one.size_class)])) {
         continue;
       }
       if (one.size_class < 0) {

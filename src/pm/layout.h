@@ -34,12 +34,11 @@ struct alignas(256) PoolHeader {
   uint64_t data_offset;
   uint64_t created_unix_s;
   uint64_t reserved[19];
-  uint64_t checksum;  // xxh3 of all bytes before
+  uint64_t checksum;                     // xxh3 of all bytes before
   alignas(64) uint64_t segments_word;    // checked: segments in use, from data_offset
   alignas(64) uint64_t generation_word;  // checked: generation * 2 + clean
 };
-static_assert(offsetof(PoolHeader, checksum) == 248 &&
-              offsetof(PoolHeader, segments_word) == 256 &&
+static_assert(offsetof(PoolHeader, checksum) == 248 && offsetof(PoolHeader, segments_word) == 256 &&
               offsetof(PoolHeader, generation_word) == 320 && sizeof(PoolHeader) == 512);
 
 // A word of 48 bits with 16 check bits. `salt` tells words of different meaning apart.

@@ -41,8 +41,7 @@ constexpr int kMadvPopulateWrite = MADV_POPULATE_WRITE;
 bool caches_are_persistent() {
   std::error_code ignored;
   bool any = false;
-  for (const auto& device :
-       std::filesystem::directory_iterator("/sys/bus/nd/devices", ignored)) {
+  for (const auto& device : std::filesystem::directory_iterator("/sys/bus/nd/devices", ignored)) {
     std::ifstream file(device.path() / "persistence_domain");
     std::string text;
     if (!std::getline(file, text)) continue;
@@ -77,7 +76,7 @@ Mapping Mapping::open_file(const std::string& path, bool read_only) {
   Mapping mapping;
   mapping.path_ = path;
   mapping.read_only_ = read_only;
-  struct stat status {};
+  struct stat status{};
   if (::stat(path.c_str(), &status) != 0) throw_errno("stat", path, errno);
   if (S_ISDIR(status.st_mode)) throw_errno("open", path, EISDIR);
   if (!S_ISREG(status.st_mode)) {
@@ -123,7 +122,7 @@ void Mapping::lock(bool shared) const {
 }
 
 void Mapping::detect_medium() {
-  struct statfs status {};
+  struct statfs status{};
   if (::fstatfs(fd_, &status) != 0) throw_errno("fstatfs", path_, errno);
   const auto type = static_cast<uint64_t>(status.f_type);
   if (type == TMPFS_MAGIC || type == RAMFS_MAGIC) {
@@ -158,8 +157,8 @@ void* Mapping::map_fixed(void* address, uint64_t bytes) {
 void Mapping::map(uint64_t capacity_bytes) {
   capacity_bytes_ = (capacity_bytes + kHugePageBytes - 1) & ~(kHugePageBytes - 1);
   region_bytes_ = capacity_bytes_ + kHugePageBytes;
-  region_ = ::mmap(nullptr, region_bytes_, PROT_NONE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  region_ =
+      ::mmap(nullptr, region_bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (region_ == MAP_FAILED) {
     region_ = nullptr;
     throw_errno("mmap (address space)", path_, errno);
@@ -237,14 +236,14 @@ void Mapping::remove_file() noexcept {
 }
 
 uint64_t Mapping::file_bytes() const {
-  struct stat status {};
+  struct stat status{};
   if (::fstat(fd_, &status) != 0) throw_errno("fstat", path_, errno);
   return static_cast<uint64_t>(status.st_size);
 }
 
 uint64_t Mapping::occupied_bytes() const {
   if (fd_ < 0) return anonymous_bytes_;
-  struct stat status {};
+  struct stat status{};
   if (::fstat(fd_, &status) != 0) throw_errno("fstat", path_, errno);
   return static_cast<uint64_t>(status.st_blocks) * 512;
 }

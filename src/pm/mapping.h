@@ -50,8 +50,8 @@ class Mapping {
   char* base() const { return base_; }
   Medium medium() const { return medium_; }
   const std::string& path() const { return path_; }
-  uint64_t file_bytes() const;       // logical size
-  uint64_t occupied_bytes() const;   // blocks in use
+  uint64_t file_bytes() const;      // logical size
+  uint64_t occupied_bytes() const;  // blocks in use
   bool on_huge_pages() const;
   bool read_only() const { return read_only_; }
 

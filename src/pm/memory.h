@@ -59,7 +59,8 @@ class Memory {
   // Waits until everything this thread flushed or copied non-temporally is durable.
   void fence() const {
     _mm_sfence();
-    if (domain_ == Domain::kPage) [[unlikely]] sync_pages();
+    if (domain_ == Domain::kPage) [[unlikely]]
+      sync_pages();
   }
 
   void persist(const void* address, size_t bytes) const {

@@ -103,9 +103,9 @@ Pool Pool::open(const std::string& path, const PoolOptions& options) {
 
 Pool Pool::anonymous(const PoolOptions& options) {
   if (options.capacity_bytes < kMinCapacityBytes || options.capacity_bytes > kMaxCapacityBytes) {
-    throw Error(ErrorCode::kCapacity, fmt::format("a capacity of {} bytes is outside {} to {}",
-                                                  options.capacity_bytes, kMinCapacityBytes,
-                                                  kMaxCapacityBytes));
+    throw Error(ErrorCode::kCapacity,
+                fmt::format("a capacity of {} bytes is outside {} to {}", options.capacity_bytes,
+                            kMinCapacityBytes, kMaxCapacityBytes));
   }
   return Pool(pm::PoolImpl::create(pm::Mapping::anonymous(), options));
 }
@@ -128,10 +128,14 @@ namespace {
 
 // Of what the byte layout depends on besides the format version.
 uint64_t layout_hash() {
-  const uint64_t sizes[] = {sizeof(PoolHeader),        sizeof(DirectoryEntry),
-                            sizeof(SegmentDescriptor), sizeof(Lane),
-                            kDirectoryEntries,         kLanes,
-                            kIntentsPerLane,           kSegmentBytes,
+  const uint64_t sizes[] = {sizeof(PoolHeader),
+                            sizeof(DirectoryEntry),
+                            sizeof(SegmentDescriptor),
+                            sizeof(Lane),
+                            kDirectoryEntries,
+                            kLanes,
+                            kIntentsPerLane,
+                            kSegmentBytes,
                             std::endian::native == std::endian::little ? 1U : 2U};
   return checksum64(sizes, sizeof sizes);
 }
@@ -251,8 +255,8 @@ void PoolImpl::write_header(const PoolOptions& options, uint64_t capacity_bytes)
   header.descriptors_offset = header.lanes_offset + kLanes * sizeof(Lane);
   // An upper bound: the descriptors themselves take from the capacity.
   const uint64_t segments = capacity_bytes / kSegmentBytes;
-  header.data_offset = round_up(
-      header.descriptors_offset + segments * sizeof(SegmentDescriptor), kSegmentBytes);
+  header.data_offset =
+      round_up(header.descriptors_offset + segments * sizeof(SegmentDescriptor), kSegmentBytes);
   header.created_unix_s = static_cast<uint64_t>(std::time(nullptr));
   header.checksum = header_checksum(header);
   header.segments_word = seal_word(0, kSegmentsSalt);
@@ -339,14 +343,15 @@ void PoolImpl::grow(uint64_t segments) {
 
 void PoolImpl::require_writable() const {
   if (failed_.load(std::memory_order_relaxed)) [[unlikely]] {
-    throw Error(ErrorCode::kIo,
-                fmt::format("{}: the medium has refused a write; close the pool, mend the medium and "
-                            "open it again",
-                            mapping_.path()));
+    throw Error(
+        ErrorCode::kIo,
+        fmt::format("{}: the medium has refused a write; close the pool, mend the medium and "
+                    "open it again",
+                    mapping_.path()));
   }
-  if (!read_only()) [[likely]] return;
-  throw Error(ErrorCode::kReadOnly,
-              fmt::format("{}: the pool is open read-only", mapping_.path()));
+  if (!read_only()) [[likely]]
+    return;
+  throw Error(ErrorCode::kReadOnly, fmt::format("{}: the pool is open read-only", mapping_.path()));
 }
 
 PoolInfo PoolImpl::info() const {

@@ -34,8 +34,7 @@ void RedoLog::append(const RedoRecord& record) {
   auto* words = reinterpret_cast<uint64_t*>(chunk(sequence_) + position_);
   store_relaxed(words[0], (record.a & kWordMask) << 1 | flag_);
   store_relaxed(words[1], (record.b & kWordMask) << 1 | flag_);
-  store_relaxed(words[2],
-                record.c << 3 | record.a >> 63 << 2 | record.b >> 63 << 1 | flag_);
+  store_relaxed(words[2], record.c << 3 | record.a >> 63 << 2 | record.b >> 63 << 1 | flag_);
   memory_->flush(words, kRecordBytes);
   position_ += kRecordBytes;
 }

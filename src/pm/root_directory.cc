@@ -24,8 +24,9 @@ void PoolImpl::check_directory() const {
   const DirectoryEntry empty{};
   for (uint32_t i = 0; i < kDirectoryEntries; ++i) {
     const DirectoryEntry& entry = directory()[i];
-    const bool sound = entry.in_use == 0 ? std::memcmp(&entry, &empty, sizeof entry) == 0
-                                         : entry.in_use == 1 && entry_checksum(entry) == entry.checksum;
+    const bool sound = entry.in_use == 0
+                           ? std::memcmp(&entry, &empty, sizeof entry) == 0
+                           : entry.in_use == 1 && entry_checksum(entry) == entry.checksum;
     if (!sound) throw_damaged(i);
   }
 }
@@ -58,19 +59,18 @@ const DirectoryEntry& PoolImpl::require(std::string_view name, std::string_view 
                             mapping_.path(), name));
   }
   if (entry->type != type || entry->key_kind != key_kind || entry->value_kind != value_kind) {
-    throw Error(ErrorCode::kWrongType,
-                fmt::format("{}: '{}' is a {} from {} to {}, not a {} from {} to {}",
-                            mapping_.path(), name, entry->type, kind_name(entry->key_kind),
-                            kind_name(entry->value_kind), type, kind_name(key_kind),
-                            kind_name(value_kind)));
+    throw Error(
+        ErrorCode::kWrongType,
+        fmt::format("{}: '{}' is a {} from {} to {}, not a {} from {} to {}", mapping_.path(), name,
+                    entry->type, kind_name(entry->key_kind), kind_name(entry->value_kind), type,
+                    kind_name(key_kind), kind_name(value_kind)));
   }
   return *entry;
 }
 
 DirectoryEntry* PoolImpl::reserve_entry(std::string_view name) const {
   require_writable();
-  if (name.empty() || name.size() > kNameBytesMax ||
-      name.find('\0') != std::string_view::npos) {
+  if (name.empty() || name.size() > kNameBytesMax || name.find('\0') != std::string_view::npos) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("a structure's name has 1 to {} bytes, none of them NUL; this one has "
                             "{}",

@@ -1,4 +1,6 @@
 // What the scenarios over the catalogue cannot reach of Plush.
+#include "perdure/plush.h"
+
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -6,7 +8,6 @@
 
 #include "index/plush/core.h"
 #include "index/plush/kernels.h"
-#include "perdure/plush.h"
 
 namespace perdure::index::plush {
 namespace {

@@ -106,19 +106,22 @@ TEST_F(HeapTest, RecoveryFollowsTheLink) {
         Heap::Txn txn(heap());
         block = txn.allocate(bytes);
         if (bytes > 32768) {
-          impl().descriptors()[(block - impl().header().data_offset) / kSegmentBytes]
+          impl()
+              .descriptors()[(block - impl().header().data_offset) / kSegmentBytes]
               .pending_run_segments = Heap::block_bytes(bytes) / kSegmentBytes;
         }
       }
       // The process died after the intent was durable, before or after the link was.
-      lane.intents[5] = {block | (bytes > 32768 ? uint64_t{kBlockIsRun} : 0), impl().offset_of(&link[1])};
+      lane.intents[5] = {block | (bytes > 32768 ? uint64_t{kBlockIsRun} : 0),
+                         impl().offset_of(&link[1])};
       link[1] = linked ? block : 0;
       Heap recovered(impl());
       recovered.recover();
       EXPECT_EQ(recovered.is_allocated(block, bytes), linked);
       EXPECT_EQ(lane.intents[5].link, 0U);
       // And the same for a block that was being freed.
-      lane.intents[7] = {block | (bytes > 32768 ? uint64_t{kBlockIsRun} : 0), impl().offset_of(&link[1])};
+      lane.intents[7] = {block | (bytes > 32768 ? uint64_t{kBlockIsRun} : 0),
+                         impl().offset_of(&link[1])};
       link[1] = 0;
       Heap again(impl());
       again.recover();

@@ -27,9 +27,7 @@ constexpr uint64_t inverse(uint64_t odd) {
 }
 static_assert(inverse(kHashMultiplier) * kHashMultiplier == 1);
 
-uint64_t root_checksum(const Root& root) {
-  return pm::checksum64(&root, offsetof(Root, checksum));
-}
+uint64_t root_checksum(const Root& root) { return pm::checksum64(&root, offsetof(Root, checksum)); }
 
 uint32_t checked_log2(const char* name, uint64_t value, uint64_t most) {
   if (!std::has_single_bit(value) || value > most) {
@@ -130,8 +128,7 @@ Root Core::make_root(pm::PoolImpl& pool, const PlushOptions& options, bool out_o
   root.directory_bits = options.directory_bits != 0
                             ? options.directory_bits
                             : std::clamp(log2_floor(capacity / 49152), 6U, 20U);
-  root.fanout_bits =
-      options.fanout != 0 ? checked_log2("fanout", options.fanout, kFanoutMax) : 4;
+  root.fanout_bits = options.fanout != 0 ? checked_log2("fanout", options.fanout, kFanoutMax) : 4;
   if (root.fanout_bits == 0) {
     throw Error(ErrorCode::kInvalidArgument, "fanout is 1; it must be 2, 4, 8 or 16");
   }
@@ -141,7 +138,8 @@ Root Core::make_root(pm::PoolImpl& pool, const PlushOptions& options, bool out_o
   } else {
     root.partition_bits = root.directory_bits >= 16 ? 8 : std::min(6U, root.directory_bits - 3);
     // Each partition of a payload log has a chunk of its own to append to.
-    if (out_of_place) root.partition_bits = std::min(root.partition_bits, log2_floor(capacity >> 20));
+    if (out_of_place)
+      root.partition_bits = std::min(root.partition_bits, log2_floor(capacity >> 20));
   }
   const uint32_t percent = options.log_percent != 0 ? options.log_percent : 300;
   if (percent < 300 || percent > 10000) {
@@ -188,8 +186,8 @@ std::unique_ptr<Core> Core::create(pm::PoolImpl& pool, const std::string& name, 
   txn.will_link(root_at, &entry->root, pm::Link::kOffset);
   zeroed(log_bytes * partitions, image.log, &root->log);
   zeroed((uint64_t{1} << image.directory_bits) * sizeof(Entry), image.level1, &root->level1);
-  if (out_of_place) zeroed(partitions * sizeof(PayloadHead), image.payload_heads,
-                           &root->payload_heads);
+  if (out_of_place)
+    zeroed(partitions * sizeof(PayloadHead), image.payload_heads, &root->payload_heads);
   for (uint32_t i = 0; i < partitions; ++i) {
     pm::RedoLog(memory, pool.at<char>(image.log) + i * log_bytes, image.log_chunk_bytes,
                 image.log_chunks)
@@ -214,8 +212,8 @@ std::unique_ptr<Core> Core::create(pm::PoolImpl& pool, const std::string& name, 
 
 std::unique_ptr<Core> Core::open(pm::PoolImpl& pool, const std::string& name, Kind key_kind,
                                  Kind value_kind, const PlushOptions& options) {
-  const pm::DirectoryEntry& entry = pool.require(name, "plush", static_cast<uint8_t>(key_kind),
-                                                 static_cast<uint8_t>(value_kind));
+  const pm::DirectoryEntry& entry =
+      pool.require(name, "plush", static_cast<uint8_t>(key_kind), static_cast<uint8_t>(value_kind));
   auto* root = pool.at<Root>(entry.root);
   if (!pool.heap().is_allocated(entry.root, sizeof(Root)) || root->magic != kRootMagic ||
       root->checksum != root_checksum(*root)) {
@@ -223,17 +221,19 @@ std::unique_ptr<Core> Core::open(pm::PoolImpl& pool, const std::string& name, Ki
                 fmt::format("{}: the root of '{}' is damaged; restore the file from a backup",
                             pool.mapping().path(), name));
   }
-  const auto conflicts = [](uint32_t wanted, uint32_t have) { return wanted != 0 && wanted != have; };
+  const auto conflicts = [](uint32_t wanted, uint32_t have) {
+    return wanted != 0 && wanted != have;
+  };
   if (conflicts(options.directory_bits, root->directory_bits) ||
       conflicts(options.fanout, 1U << root->fanout_bits) ||
       conflicts(options.partitions, 1U << root->partition_bits) ||
       conflicts(options.log_percent / 100, root->log_chunks)) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{}: '{}' was made with directory_bits {}, fanout {}, partitions {}, "
-                            "log_percent {}; these are fixed at creation",
-                            pool.mapping().path(), name, root->directory_bits,
-                            1U << root->fanout_bits, 1U << root->partition_bits,
-                            root->log_chunks * 100));
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("{}: '{}' was made with directory_bits {}, fanout {}, partitions {}, "
+                    "log_percent {}; these are fixed at creation",
+                    pool.mapping().path(), name, root->directory_bits, 1U << root->fanout_bits,
+                    1U << root->partition_bits, root->log_chunks * 100));
   }
   std::unique_ptr<Core> core(new Core(pool, *root, key_kind, value_kind));
   core->name_ = name;

@@ -106,9 +106,9 @@ class Core {
   // A row of level 0: what its records' bucket does not say.
   struct Row {
     std::atomic<uint8_t> count;
-    bool known;             // `epoch` has been read from level 1
-    uint16_t first_chunk;   // low bits of the log chunk that holds the oldest record
-    uint32_t epoch;         // how often this row has moved down, modulo 2^18
+    bool known;            // `epoch` has been read from level 1
+    uint16_t first_chunk;  // low bits of the log chunk that holds the oldest record
+    uint32_t epoch;        // how often this row has moved down, modulo 2^18
   };
   static_assert(sizeof(Row) == 8);
 
@@ -129,7 +129,7 @@ class Core {
     uint64_t tag = 0;
     uint64_t value = 0;
     uint32_t level = 0;
-    uint64_t index = 0;        // of the entry
+    uint64_t index = 0;  // of the entry
     uint64_t* tag_at = nullptr;
     uint64_t* value_at = nullptr;
     bool live() const { return (tag & 1) == 0; }
@@ -160,9 +160,9 @@ class Core {
     const uint64_t* tags;
     const uint64_t* values;
     uint32_t count;
-    uint32_t start;     // records in the entry before
-    bool counts_epoch;  // level 1: the append makes the row's log records void
-    uint32_t epoch;     // level 1: of the row, before
+    uint32_t start;                 // records in the entry before
+    bool counts_epoch;              // level 1: the append makes the row's log records void
+    uint32_t epoch;                 // level 1: of the row, before
     uint32_t fresh[kEntryBuckets];  // by bucket: newly allocated, in units; 0: the entry has one
   };
 
@@ -172,9 +172,12 @@ class Core {
   uint32_t level_bits(uint32_t level) const {
     return root_.directory_bits + (level - 1) * root_.fanout_bits;
   }
-  uint64_t index_at(uint32_t level, uint64_t hash) const { return hash >> (64 - level_bits(level)); }
+  uint64_t index_at(uint32_t level, uint64_t hash) const {
+    return hash >> (64 - level_bits(level));
+  }
   uint32_t partition_of(uint64_t hash) const {
-    return root_.partition_bits == 0 ? 0 : static_cast<uint32_t>(hash >> (64 - root_.partition_bits));
+    return root_.partition_bits == 0 ? 0
+                                     : static_cast<uint32_t>(hash >> (64 - root_.partition_bits));
   }
   uint64_t rows() const { return uint64_t{1} << root_.directory_bits; }
   uint64_t rows_per_partition() const { return rows() >> root_.partition_bits; }
@@ -281,7 +284,8 @@ class Core {
                      std::unordered_multimap<uint64_t, size_t>& seen) const;
   void collect_one(const Collected& one, std::vector<Collected>& out,
                    std::unordered_multimap<uint64_t, size_t>& seen) const;
-  void visit_entries(const std::function<void(uint32_t level, uint64_t index, Entry&)>& visit) const;
+  void visit_entries(
+      const std::function<void(uint32_t level, uint64_t index, Entry&)>& visit) const;
   void visit_children(uint32_t level, uint64_t index,
                       const std::function<void(uint32_t, uint64_t, Entry&)>& visit) const;
   void check_entry(uint32_t level, uint64_t index, const Entry& entry,
@@ -302,9 +306,9 @@ class Core {
   std::string name_;
   Partition* partitions_ = nullptr;
   uint32_t partition_count_ = 0;
-  Row* rows_ = nullptr;        // rows() of them
+  Row* rows_ = nullptr;  // rows() of them
   Bucket* row_records_ = nullptr;
-  void* rows_map_ = nullptr;   // what mmap gave, before alignment
+  void* rows_map_ = nullptr;  // what mmap gave, before alignment
   uint64_t dram_bytes_ = 0;
   std::unique_ptr<PayloadLog> payload_;
 };

@@ -98,8 +98,7 @@ void Core::visit_entries(
   }
 }
 
-void Core::visit_blocks(
-    const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const {
+void Core::visit_blocks(const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const {
   const auto block = [&](uint64_t offset, uint64_t bytes) {
     if (offset != 0) visit(offset, pm::Heap::block_bytes(bytes));
   };
@@ -176,7 +175,8 @@ uint64_t Core::check(const std::function<void(const std::string&)>& report) cons
   });
   std::unordered_set<uint64_t> seen;
   visit_blocks([&](uint64_t offset, uint64_t bytes) {
-    if (!seen.insert(offset).second) fail(fmt::format("'{}': block {} has two owners", name_, offset));
+    if (!seen.insert(offset).second)
+      fail(fmt::format("'{}': block {} has two owners", name_, offset));
     if (!pool_.heap().is_allocated(offset, bytes)) {
       fail(fmt::format("'{}': block {} of {} bytes is in use, but not allocated", name_, offset,
                        bytes));

@@ -25,14 +25,14 @@
 
 namespace perdure::index::plush {
 
-inline constexpr uint32_t kSlots = 16;           // records of a bucket
-inline constexpr uint32_t kLineBuckets = 3;      // buckets of a directory line
-inline constexpr uint32_t kLines = 4;            // lines of a directory entry
+inline constexpr uint32_t kSlots = 16;       // records of a bucket
+inline constexpr uint32_t kLineBuckets = 3;  // buckets of a directory line
+inline constexpr uint32_t kLines = 4;        // lines of a directory entry
 inline constexpr uint32_t kLineRecords = kSlots * kLineBuckets;
 inline constexpr uint32_t kEntryBuckets = kLineBuckets * kLines;
 inline constexpr uint32_t kEntryRecords = kLineRecords * kLines;
-inline constexpr uint32_t kUnitBytes = 256;      // what 4-byte pointers count
-inline constexpr uint32_t kLevelsMax = 9;        // in PM; level 0 is in DRAM
+inline constexpr uint32_t kUnitBytes = 256;  // what 4-byte pointers count
+inline constexpr uint32_t kLevelsMax = 9;    // in PM; level 0 is in DRAM
 inline constexpr uint32_t kFanoutMax = 16;
 
 struct Record {
@@ -85,11 +85,11 @@ struct alignas(256) Root {
   uint32_t partition_bits;
   uint32_t log_chunks;
   uint64_t log_chunk_bytes;
-  uint64_t checksum;              // xxh3 of all bytes before
-  uint64_t log;                   // offset of the recovery log
-  uint64_t level1;                // offset of level 1's directory
-  uint64_t payload_heads;         // offset of one PayloadHead for each partition; 0: none
-  uint64_t payload_epoch_limit;   // no payload chunk has had this epoch, nor a larger one
+  uint64_t checksum;             // xxh3 of all bytes before
+  uint64_t log;                  // offset of the recovery log
+  uint64_t level1;               // offset of level 1's directory
+  uint64_t payload_heads;        // offset of one PayloadHead for each partition; 0: none
+  uint64_t payload_epoch_limit;  // no payload chunk has had this epoch, nor a larger one
   uint64_t reserved[6];
   uint64_t tables[kLevelsMax + 1];  // by level; offsets
   uint64_t reserved2[38];
@@ -122,10 +122,10 @@ static_assert(sizeof(PayloadEntry) == 16);
 // Kinds of recovery-log records.
 enum class LogKind : uint64_t {
   kUpsert = 1,
-  kInsert = 2,     // as kUpsert, but if it is the log's last record only if the key is absent
-  kUpdate = 3,     // likewise only if it is present
+  kInsert = 2,  // as kUpsert, but if it is the log's last record only if the key is absent
+  kUpdate = 3,  // likewise only if it is present
   kTombstone = 4,
-  kCancel = 5,     // the record before did nothing: its condition did not hold
+  kCancel = 5,  // the record before did nothing: its condition did not hold
 };
 
 // The third payload word of a log record: kind, and the epoch of the DRAM entry.

@@ -240,8 +240,8 @@ void Core::bury(const Gathered& all) const {
   if (!out_of_place_) return;
   for (uint32_t i = 0; i < all.dropped_count; ++i) {
     const Record& one = all.dropped[i];
-    payload_->note_dead(one.value, (one.tag & 1) != 0 ? PayloadLog::Part::kRest
-                                                      : PayloadLog::Part::kAll);
+    payload_->note_dead(one.value,
+                        (one.tag & 1) != 0 ? PayloadLog::Part::kRest : PayloadLog::Part::kAll);
   }
 }
 
@@ -253,10 +253,11 @@ void Core::drain(Partition& partition, uint32_t level, uint64_t index, uint32_t 
   const bool fits = all.count + needed <= kEntryRecords;
   if (all.count == 0 || (last && fits && all.count * 4 <= all.used * 3) || level == kLevelsMax) {
     if (!fits) {
-      throw Error(ErrorCode::kPoolFull,
-                  fmt::format("{}: '{}' has used up its {} levels; load it into a pool with a larger "
-                              "capacity",
-                              pool_.mapping().path(), name_, kLevelsMax));
+      throw Error(
+          ErrorCode::kPoolFull,
+          fmt::format("{}: '{}' has used up its {} levels; load it into a pool with a larger "
+                      "capacity",
+                      pool_.mapping().path(), name_, kLevelsMax));
     }
     rewrite(partition, level, index, all);
     return;
@@ -393,8 +394,7 @@ void Core::rewrite(Partition& partition, uint32_t level, uint64_t index, const G
   for (uint32_t b = 0; b * kSlots < live.count; ++b) {
     const uint64_t block = txn.allocate(sizeof(Bucket));
     append.fresh[b] = static_cast<uint32_t>(block / kUnitBytes);
-    txn.will_link(block, &entry.lines[b / kLineBuckets].bucket[b % kLineBuckets],
-                  pm::Link::kUnit);
+    txn.will_link(block, &entry.lines[b / kLineBuckets].bucket[b % kLineBuckets], pm::Link::kUnit);
   }
   for (DirectoryLine& line : entry.lines) {
     for (uint32_t& unit : line.bucket) {

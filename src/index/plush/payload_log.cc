@@ -21,9 +21,7 @@ constexpr uint64_t kEpochLimitMask = (uint64_t{1} << 27) - 1;
 constexpr uint64_t kEpochBatch = 1024;
 
 uint64_t make_pointer(uint64_t offset, uint64_t epoch) { return epoch << kOffsetBits | offset / 8; }
-uint64_t offset_of(uint64_t pointer) {
-  return (pointer & ((uint64_t{1} << kOffsetBits) - 1)) * 8;
-}
+uint64_t offset_of(uint64_t pointer) { return (pointer & ((uint64_t{1} << kOffsetBits) - 1)) * 8; }
 uint64_t epoch_of_pointer(uint64_t pointer) { return pointer >> kOffsetBits; }
 
 }  // namespace
@@ -66,10 +64,11 @@ uint64_t PayloadLog::next_epoch() {
   if (epoch_next_ > epoch_limit_) {
     epoch_limit_ = epoch_next_ + kEpochBatch;
     if (epoch_limit_ > kEpochLimitMask) {
-      throw Error(ErrorCode::kPoolFull,
-                  fmt::format("{}: the payload log has used up its chunk epochs; dump the table and "
-                              "load it into a new pool",
-                              pool_.mapping().path()));
+      throw Error(
+          ErrorCode::kPoolFull,
+          fmt::format("{}: the payload log has used up its chunk epochs; dump the table and "
+                      "load it into a new pool",
+                      pool_.mapping().path()));
     }
     root_.payload_epoch_limit = epoch_limit_;
     // Before a chunk with one of these epochs: none may ever be given out twice.
@@ -195,10 +194,11 @@ void PayloadLog::recover(uint32_t partition) {
     const auto* chunk = pool_.at<PayloadChunk>(offset);
     if (!pool_.heap().is_allocated(offset, chunk->bytes) || chunk->epoch == 0 ||
         chunk->epoch > epoch_limit_ || chunks.size() > pool_.segments()) {
-      throw Error(ErrorCode::kCorrupt,
-                  fmt::format("{}: the payload log of partition {} is damaged at offset {}; restore "
-                              "the file from a backup",
-                              pool_.mapping().path(), partition, offset));
+      throw Error(
+          ErrorCode::kCorrupt,
+          fmt::format("{}: the payload log of partition {} is damaged at offset {}; restore "
+                      "the file from a backup",
+                      pool_.mapping().path(), partition, offset));
     }
     state_of(offset).epoch.store(static_cast<uint32_t>(chunk->epoch), std::memory_order_release);
     chunks.push_back({offset, chunk->bytes, chunk->bytes, false});
@@ -241,8 +241,8 @@ void PayloadLog::remove_chunk(uint32_t partition, size_t index) {
   auto& [chunks, open] = partitions_[partition];
   const Chunk victim = chunks[index];
   const bool newest = index + 1 == chunks.size();
-  uint64_t& link = newest ? head(partition).chunk
-                          : pool_.at<PayloadChunk>(chunks[index + 1].offset)->next;
+  uint64_t& link =
+      newest ? head(partition).chunk : pool_.at<PayloadChunk>(chunks[index + 1].offset)->next;
   pm::Heap::Txn txn(pool_.heap(), true);
   txn.will_unlink(victim.offset, &link, pm::Link::kOffset, pm::Heap::Txn::Release::kLater);
   txn.prepare();

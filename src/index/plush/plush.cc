@@ -102,8 +102,7 @@ bool Plush<K, V>::lookup(Argument<K> key, V& out) const {
   if constexpr (kWords<K, V>) {
     return core_->lookup(key, out);
   } else {
-    return core_->lookup(AsBytes(key).view(),
-                         [&](std::string_view value) { assign(out, value); });
+    return core_->lookup(AsBytes(key).view(), [&](std::string_view value) { assign(out, value); });
   }
 }
 

@@ -12,13 +12,15 @@ namespace perdure::index::plush {
 
 uint32_t Core::entry_epoch(const Entry& entry) {
   for (uint32_t line = kLines; line-- > 1;) {
-    if (line_count(entry, line) > 0) return LineState{pm::load_relaxed(entry.lines[line].state)}.epoch();
+    if (line_count(entry, line) > 0)
+      return LineState{pm::load_relaxed(entry.lines[line].state)}.epoch();
   }
   return LineState{pm::load_relaxed(entry.lines[0].state)}.epoch();
 }
 
 void Core::know_row(uint64_t row) const {
-  if (rows_[row].known) [[likely]] return;
+  if (rows_[row].known) [[likely]]
+    return;
   rows_[row].epoch = entry_epoch(level1_[row]);
   rows_[row].known = true;
 }

@@ -184,7 +184,8 @@ uint64_t Core::store_payload(Partition& partition, const Key& key, std::string_v
 // ---- the recovery log's chunks
 
 void Core::make_log_room(Partition& partition, uint64_t records) {
-  if (partition.log.has_room(records)) [[likely]] return;
+  if (partition.log.has_room(records)) [[likely]]
+    return;
   while (!partition.log.next_is_free()) reclaim_log_chunk(partition);
   partition.log.advance();
   // At once, while the new chunk has room for whatever must be copied.
@@ -198,8 +199,8 @@ bool Core::copy_row_to_log(Partition& partition, uint64_t row) {
   const Bucket& bucket = row_records_[row];
   for (uint32_t i = 0; i < count; ++i) {
     const LogKind kind = (bucket.tags[i] & 1) != 0 ? LogKind::kTombstone : LogKind::kUpsert;
-    partition.log.append({full_hash(bucket.tags[i], row, 1), bucket.values[i],
-                          log_word(kind, state.epoch)});
+    partition.log.append(
+        {full_hash(bucket.tags[i], row, 1), bucket.values[i], log_word(kind, state.epoch)});
   }
   state.first_chunk = static_cast<uint16_t>(partition.log.sequence());
   return true;
