@@ -99,7 +99,7 @@ struct PoolInfo {
   bool read_only;
   Medium medium;
   Domain domain;          // what the verbs do on this mapping
-  Durability durability;  // what an operation that returned survives: kProcess or kPower
+  Durability durability;  // kProcess or kPower; on anonymous memory kBest: nothing survives
 };
 
 // Owns the mapping. Movable, not copyable. All methods may be called from several threads, except

@@ -280,6 +280,13 @@ Domain needed_domain(Medium medium, Durability& durability, const std::string& p
                             "for durability `process`",
                             path, to_string(medium)));
   }
+  if (durability == Durability::kProcess && medium == Medium::kAnonymous) {
+    throw Error(ErrorCode::kDurability,
+                fmt::format("{}: durability `process` was asked for, but anonymous memory is gone "
+                            "with the process; use a file, on tmpfs for the speed of memory",
+                            path));
+  }
+  if (medium == Medium::kAnonymous) return Domain::kByte;
   if (durability == Durability::kBest) {
     const bool free_of_system_calls = medium == Medium::kDax || medium == Medium::kDaxEadr;
     durability = free_of_system_calls ? Durability::kPower : Durability::kProcess;

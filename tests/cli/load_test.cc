@@ -180,7 +180,8 @@ TEST_F(Load, AKilledLoadKeepsWhatItAcknowledgedAndResumes) {
   EXPECT_EQ(acknowledged.size(), 20'000U);
   const std::vector<std::string> present = sorted_lines(run({"dump", pool()}).out);
   for (const std::string& number : acknowledged) {
-    const std::string line = "key" + number + "\tvalue" + number;
+    std::string line = "key";
+    line.append(number).append("\tvalue").append(number);
     EXPECT_TRUE(std::binary_search(present.begin(), present.end(), line)) << line;
   }
   const nlohmann::json resumed = run({"load", "--resume", "--json", pool(), file}).json();
