@@ -26,7 +26,7 @@ help: ## List these targets
 quickstart: deps ## Build; load a real data set, kill the loader, recover, verify (perdure-data/)
 	@cmake --preset release >/dev/null
 	cmake --build --preset release -j $(JOBS) --target perdure_command
-	build/release/perdure quickstart
+	build/release/perdure quickstart --keep
 
 build: deps ## Build everything into build/release; the command is build/release/perdure
 	@cmake --preset release >/dev/null

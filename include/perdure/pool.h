@@ -90,7 +90,8 @@ struct PoolInfo {
   std::string uuid;
   uint32_t format_version;
   uint64_t capacity_bytes;
-  uint64_t size_bytes;       // bytes that the pool occupies on its medium
+  // Bytes that the pool occupies on its medium; less than the file's length, which has a hole.
+  uint64_t size_bytes;
   uint64_t allocated_bytes;  // bytes in allocated blocks
   uint64_t free_bytes;       // bytes in free blocks below size_bytes
   uint64_t generation;       // how often the pool has been opened for writing

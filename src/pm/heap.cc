@@ -630,6 +630,7 @@ void Heap::Txn::will_link(uint64_t block, const void* link, Link form) {
     // Before the intent that relies on it; runs are rare enough for a fence of their own.
     heap_.pool_.memory().persist(&entry.pending_run_segments, sizeof(uint64_t));
   }
+  links_.set(intents_);
   add_intent(block, link, form);
 }
 
@@ -671,8 +672,13 @@ void Heap::Txn::apply() {
 }
 
 void Heap::Txn::settle() {
+  // Not by looking at the links, as recovery does: their lines have just been flushed, and coming
+  // back to them is dear.
   const Lane& own = heap_.lane(lane_);
-  for (uint32_t i = 0; i < intents_; ++i) heap_.resolve_intent(own.intents[i]);
+  for (uint32_t i = 0; i < intents_; ++i) {
+    const uint64_t block = own.intents[i].block;
+    heap_.set_allocated(block & ~uint64_t{kIntentMask}, (block & kBlockIsRun) != 0, links_[i]);
+  }
 }
 
 void Heap::Txn::finish() {

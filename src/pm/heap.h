@@ -22,6 +22,7 @@
 
 #include <array>
 #include <atomic>
+#include <bitset>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -205,6 +206,7 @@ class Heap::Txn {
   uint32_t allocations_ = 0;
   uint32_t frees_ = 0;
   uint32_t redo_bytes_ = 0;
+  std::bitset<kIntentsPerLane> links_;  // by intent: it is about linking
   std::array<Allocation, kIntentsPerLane> allocated_;
   std::array<uint64_t, kIntentsPerLane> freed_;
 };

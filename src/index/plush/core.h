@@ -236,6 +236,8 @@ class Core {
   void write_all(std::span<Append> appends, pm::Heap::Txn* txn) const;
   void reveal_all(std::span<Append> appends) const;
   // Makes room for `needed` more records in an entry.
+  void prefetch_drain(uint32_t level, uint64_t index) const;
+  void prefetch_tail(const Entry& entry) const;
   void drain(Partition& partition, uint32_t level, uint64_t index, uint32_t needed);
   void spread(Partition& partition, uint32_t level, uint64_t index, const Gathered& all);
   void bury(const Gathered& all) const;

@@ -53,11 +53,11 @@ CatalogEntry plush_entry() {
                   .value_bytes_max = plush::PayloadLog::kPartBytesMax,
                   .capacity_bytes_min = Pool::kMinCapacityBytes};
   entry.options = {
-      {"directory_bits", "log2(capacity / 48 KiB), 6 to 20",
+      {"directory_bits", "log2(capacity / 96 KiB), 6 to 20",
        "log2 of the rows in DRAM and of the entries of level 1; DRAM use is 264 bytes for each "
        "row"},
       {"fanout", "16", "entries of the next level that one entry is spread over: 2, 4, 8 or 16"},
-      {"partitions", "64, 256 for capacities from 3 GiB, fewer for small ones",
+      {"partitions", "64, 256 for capacities from 6 GiB, fewer for small ones",
        "independent locks and recovery logs, a power of two; with byte strings at most one for "
        "each MiB"},
       {"log_percent", "300", "recovery-log bytes per byte that all rows can log; 300 to 10000"},

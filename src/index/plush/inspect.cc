@@ -30,7 +30,14 @@ void Core::collect_entry(uint32_t level, uint64_t index, std::vector<Collected>&
   if (entry == nullptr) return;
   for (uint32_t at = used(*entry); at-- > 0;) {
     const uint32_t b = at / kSlots;
-    const Bucket& bucket = *bucket_at(entry->lines[b / kLineBuckets].bucket[b % kLineBuckets]);
+    const uint32_t unit = entry->lines[b / kLineBuckets].bucket[b % kLineBuckets];
+    if (at >= kEntryRecords || uint64_t{unit} * kUnitBytes >= pool_.end_offset()) {
+      throw Error(ErrorCode::kCorrupt,
+                  fmt::format("{}: '{}' is damaged at level {}, entry {}; run `perdure pool check` "
+                              "and restore the file from a backup",
+                              pool_.mapping().path(), name_, level, index));
+    }
+    const Bucket& bucket = *bucket_at(unit);
     const uint64_t tag = bucket.tags[at % kSlots];
     collect_one({full_hash(tag, index, level), tag, bucket.values[at % kSlots]}, out, seen);
   }

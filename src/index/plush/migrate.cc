@@ -245,8 +245,38 @@ void Core::bury(const Gathered& all) const {
   }
 }
 
+// All that a drain reads, side by side: the source's buckets, and the directory of its children.
+void Core::prefetch_drain(uint32_t level, uint64_t index) const {
+  const Entry& source = *entry_at(level, index);
+  for (const DirectoryLine& line : source.lines) {
+    for (const uint32_t& unit : line.bucket) {
+      if (unit == 0) continue;
+      const auto* bytes = reinterpret_cast<const char*>(bucket_at(unit));
+      for (size_t at = 0; at < sizeof(Bucket); at += pm::kLineBytes) __builtin_prefetch(bytes + at);
+    }
+  }
+  if (!has_children(level, index)) return;
+  const Entry* children = entry_at(level + 1, index << root_.fanout_bits);
+  for (uint32_t child = 0; child < fanout(); ++child) {
+    for (const DirectoryLine& line : children[child].lines) __builtin_prefetch(&line, 1);
+  }
+}
+
+// The half-filled bucket that an append to the entry begins in.
+void Core::prefetch_tail(const Entry& entry) const {
+  const uint32_t at = used(entry);
+  if (at % kSlots == 0 || at >= kEntryRecords) return;
+  const uint32_t b = at / kSlots;
+  Bucket& bucket = *bucket_at(entry.lines[b / kLineBuckets].bucket[b % kLineBuckets]);
+  __builtin_prefetch(&bucket.tags[at % kSlots], 1);
+  __builtin_prefetch(&bucket.tags[kSlots - 1], 1);
+  __builtin_prefetch(&bucket.values[at % kSlots], 1);
+  __builtin_prefetch(&bucket.values[kSlots - 1], 1);
+}
+
 void Core::drain(Partition& partition, uint32_t level, uint64_t index, uint32_t needed) {
   const bool last = !has_children(level, index);
+  prefetch_drain(level, index);
   Gathered all;
   gather(level, index, all);
   // Enough of it was superseded: the entry has room again where it is.
@@ -290,6 +320,7 @@ void Core::spread(Partition& partition, uint32_t level, uint64_t index, const Ga
     if (used(target) + counts[child] > kEntryRecords) {
       drain(partition, level + 1, first_child + child, counts[child]);
     }
+    prefetch_tail(target);
   }
   const auto fill = [&](std::vector<Append>& appends, pm::Heap::Txn* txn) {
     appends.clear();

@@ -191,8 +191,10 @@ void PayloadLog::set_dead(Chunk& chunk, uint64_t bytes) {
 void PayloadLog::recover(uint32_t partition) {
   auto& [chunks, open] = partitions_[partition];
   for (uint64_t offset = head(partition).chunk; offset != 0;) {
-    const auto* chunk = pool_.at<PayloadChunk>(offset);
-    if (!pool_.heap().is_allocated(offset, chunk->bytes) || chunk->epoch == 0 ||
+    const bool inside = offset % pm::kSegmentBytes == 0 && offset >= pool_.header().data_offset &&
+                        offset < pool_.end_offset();
+    const auto* chunk = pool_.at<PayloadChunk>(inside ? offset : 0);
+    if (!inside || !pool_.heap().is_allocated(offset, chunk->bytes) || chunk->epoch == 0 ||
         chunk->epoch > epoch_limit_ || chunks.size() > pool_.segments()) {
       throw Error(
           ErrorCode::kCorrupt,
