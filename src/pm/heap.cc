@@ -361,11 +361,9 @@ void Heap::set_allocated(uint64_t block, bool run, bool allocated) {
   SegmentKind kind = SegmentKind::kFree;
   int size_class = 0;
   uint64_t segments = 0;
-  const bool sound = parse_word(segment, kind, size_class, segments);
-  assert(sound && kind == SegmentKind::kSlab);
-  if (!sound || kind != SegmentKind::kSlab) return;
-  const uint64_t index =
-      (block - offset_of_segment(segment)) / kClassBytes[static_cast<size_t>(size_class)];
+  if (!parse_word(segment, kind, size_class, segments) || kind != SegmentKind::kSlab) return;
+  const uint64_t index = (block - offset_of_segment(segment)) /
+                         kClassBytes[static_cast<size_t>(size_class)];
   uint64_t& word = entry.bitmap[index / 64];
   const uint64_t bit = uint64_t{1} << (index % 64);
   if (allocated) {
@@ -374,6 +372,14 @@ void Heap::set_allocated(uint64_t block, bool run, bool allocated) {
     std::atomic_ref(word).fetch_and(~bit, std::memory_order_acq_rel);
   }
   pool_.memory().flush(&word, sizeof word);
+}
+
+std::pair<uint64_t*, uint64_t> Heap::bitmap_bit(uint64_t block) const {
+  const uint64_t segment = segment_of(block);
+  assert(infos_[segment].kind == SegmentKind::kSlab);
+  const uint64_t index =
+      (block - offset_of_segment(segment)) / kClassBytes[infos_[segment].size_class];
+  return {&descriptor(segment).bitmap[index / 64], uint64_t{1} << (index % 64)};
 }
 
 void Heap::resolve_intent(const Intent& intent) {
@@ -673,11 +679,32 @@ void Heap::Txn::apply() {
 
 void Heap::Txn::settle() {
   // Not by looking at the links, as recovery does: their lines have just been flushed, and coming
-  // back to them is dear.
+  // back to them is dear. Blocks of a group share a bitmap word, which is changed once.
   const Lane& own = heap_.lane(lane_);
+  struct Change {
+    uint64_t* word;
+    uint64_t set;
+    uint64_t clear;
+  };
+  std::array<Change, kIntentsPerLane> changes;
+  uint32_t count = 0;
   for (uint32_t i = 0; i < intents_; ++i) {
-    const uint64_t block = own.intents[i].block;
-    heap_.set_allocated(block & ~uint64_t{kIntentMask}, (block & kBlockIsRun) != 0, links_[i]);
+    const uint64_t block = own.intents[i].block & ~uint64_t{kIntentMask};
+    if ((own.intents[i].block & kBlockIsRun) != 0) {
+      heap_.set_allocated(block, true, links_[i]);
+      continue;
+    }
+    const auto [word, bit] = heap_.bitmap_bit(block);
+    uint32_t at = 0;
+    while (at < count && changes[at].word != word) ++at;
+    if (at == count) changes[count++] = {word, 0, 0};
+    (links_[i] ? changes[at].set : changes[at].clear) |= bit;
+  }
+  for (uint32_t i = 0; i < count; ++i) {
+    const std::atomic_ref word(*changes[i].word);
+    if (changes[i].set != 0) word.fetch_or(changes[i].set, std::memory_order_acq_rel);
+    if (changes[i].clear != 0) word.fetch_and(~changes[i].clear, std::memory_order_acq_rel);
+    heap_.pool_.memory().flush(changes[i].word, sizeof(uint64_t));
   }
 }
 

@@ -29,6 +29,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "pm/layout.h"
@@ -137,6 +138,8 @@ class Heap {
   bool link_leads_to(const Intent& intent) const;
   void require_sound(const Intent& intent) const;
   void set_allocated(uint64_t block, bool run, bool allocated);
+  // A slab block's bit: the bitmap word and a mask.
+  std::pair<uint64_t*, uint64_t> bitmap_bit(uint64_t block) const;
   [[noreturn]] void throw_full() const;
 
   PoolImpl& pool_;

@@ -4,7 +4,9 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <string_view>
 #include <vector>
@@ -42,6 +44,37 @@ FlushKind detect_flush_kind() {
     return clflushopt ? FlushKind::kClflushopt : FlushKind::kClflush;
   }();
   return kind;
+}
+
+bool prefers_nontemporal_lines() {
+  static const bool preferred = [] {
+    if (std::getenv("PERDURE_FLUSH") != nullptr) return false;
+    constexpr size_t kLines = 64;
+    constexpr int kRounds = 9;
+    alignas(kLineBytes) static unsigned char lines[kLines * kLineBytes];
+    alignas(kLineBytes) unsigned char image[kLineBytes] = {};
+    const Memory memory(Domain::kLine);
+    const auto median_of = [&](auto persist_line) {
+      std::array<std::chrono::steady_clock::duration, kRounds> times;
+      for (auto& time : times) {
+        const auto begin = std::chrono::steady_clock::now();
+        for (size_t i = 0; i < kLines; ++i) persist_line(lines + i * kLineBytes);
+        time = std::chrono::steady_clock::now() - begin;
+      }
+      std::sort(times.begin(), times.end());
+      return times[kRounds / 2];
+    };
+    const auto flushed = median_of([&](unsigned char* line) {
+      std::memcpy(line, image, sizeof image);
+      memory.persist(line, sizeof image);
+    });
+    const auto streamed = median_of([&](unsigned char* line) {
+      memory.copy_nontemporal(line, image, sizeof image);
+      memory.fence();
+    });
+    return streamed < flushed;
+  }();
+  return preferred;
 }
 
 void Memory::remember_pages(const void* address, size_t bytes) {

@@ -35,6 +35,10 @@ enum class FlushKind : uint8_t { kClwb, kClflushopt, kClflush };
 // clflush) if the processor has it.
 FlushKind detect_flush_kind();
 
+// Whether this processor persists one line sooner by writing it past the caches than by storing and
+// flushing it: timed once, on DRAM, in a fraction of a millisecond. PERDURE_FLUSH, if set, says no.
+bool prefers_nontemporal_lines();
+
 // The persistence verbs of one mapping. Copyable. Thread-safe.
 class Memory {
  public:

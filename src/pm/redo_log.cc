@@ -1,6 +1,7 @@
 #include "pm/redo_log.h"
 
 #include <cassert>
+#include <cstring>
 
 #include "pm/layout.h"
 
@@ -22,21 +23,44 @@ uint64_t RedoLog::chunk_bytes_for(uint64_t records) {
 RedoLog::RedoLog(const Memory& memory, char* area, uint64_t chunk_bytes, uint32_t chunks)
     : memory_(&memory), area_(area), chunk_bytes_(chunk_bytes), chunks_(chunks) {
   assert(chunks >= 3);
+  nontemporal_ = memory.domain() == Domain::kLine && prefers_nontemporal_lines();
 }
 
 void RedoLog::format() {
   header(0).sequence = seal_word(1, kChunkSalt);  // plus one, so that 0 means never used
   memory_->persist(&header(0), sizeof(ChunkHeader));
+  load_line();
 }
 
 void RedoLog::append(const RedoRecord& record) {
   assert(has_room(1) && record.c != 0);
-  auto* words = reinterpret_cast<uint64_t*>(chunk(sequence_) + position_);
-  store_relaxed(words[0], (record.a & kWordMask) << 1 | flag_);
-  store_relaxed(words[1], (record.b & kWordMask) << 1 | flag_);
-  store_relaxed(words[2], record.c << 3 | record.a >> 63 << 2 | record.b >> 63 << 1 | flag_);
-  memory_->flush(words, kRecordBytes);
-  position_ += kRecordBytes;
+  const uint64_t encoded[3] = {
+      (record.a & kWordMask) << 1 | flag_, (record.b & kWordMask) << 1 | flag_,
+      record.c << 3 | record.a >> 63 << 2 | record.b >> 63 << 1 | flag_};
+  if (!nontemporal_) {
+    auto* words = reinterpret_cast<uint64_t*>(chunk(sequence_) + position_);
+    for (int i = 0; i < 3; ++i) store_relaxed(words[i], encoded[i]);
+    memory_->flush(words, kRecordBytes);
+    position_ += kRecordBytes;
+    return;
+  }
+  // Whole lines: words of earlier records are written again as they are, so a torn line harms none.
+  for (const uint64_t word : encoded) {
+    line_[position_ % kLineBytes / 8] = word;
+    position_ += 8;
+    if (position_ % kLineBytes != 0) continue;
+    memory_->copy_nontemporal(chunk(sequence_) + position_ - kLineBytes, line_, kLineBytes);
+    load_line();
+  }
+  if (position_ % kLineBytes == 0) return;
+  memory_->copy_nontemporal(chunk(sequence_) + position_ / kLineBytes * kLineBytes, line_,
+                            kLineBytes);
+}
+
+// What the line at the position holds: records, and words of the ring's last pass.
+void RedoLog::load_line() {
+  if (!nontemporal_ || position_ >= chunk_bytes_) return;
+  std::memcpy(line_, chunk(sequence_) + position_ / kLineBytes * kLineBytes, kLineBytes);
 }
 
 bool RedoLog::read(uint64_t sequence, uint64_t position, RedoRecord& record) const {
@@ -75,6 +99,7 @@ void RedoLog::advance() {
   store_release(header(sequence_).sequence, seal_word(sequence_ + 1, kChunkSalt));
   // The header, before any record that is valid only under its flag.
   memory_->persist(&header(sequence_), sizeof(ChunkHeader));
+  load_line();
 }
 
 void RedoLog::release_before(uint64_t sequence) {
@@ -118,6 +143,7 @@ bool RedoLog::replay(const std::function<void(const RedoRecord&, uint64_t sequen
   // What a torn record left behind must not complete the next one.
   fill_rest(flag_ ^ 1);
   memory_->fence();
+  load_line();
   return true;
 }
 

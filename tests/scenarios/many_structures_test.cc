@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "perdure/plush.h"
+#include "pm/pool_impl.h"
 #include "support/child.h"
 #include "support/errors.h"
 #include "support/scenario.h"
@@ -224,6 +225,24 @@ TEST_F(ManyStructures, AStructureIsOpenedAsWhatItIsOnly) {
                              [&] { entry.open(open.pool, name_of(i), {}); }));
     }
   }
+}
+
+TEST_F(ManyStructures, AStructureThatThisBuildDoesNotKnowIsRefused) {
+  Open open = create_all();
+  const auto* known = open.pool.impl().find(name_of(3));
+  ASSERT_NE(known, nullptr);
+  // As a later release would have written it.
+  *const_cast<pm::DirectoryEntry*>(known) = pm::PoolImpl::make_entry(
+      name_of(3), "structure-of-2049", known->key_kind, known->value_kind, known->root);
+  open.close();
+  Pool pool = Pool::open(path_, options());
+  EXPECT_EQ(pool.structures().size(), kStructures);
+  EXPECT_TRUE(fails_with(ErrorCode::kWrongType, name_of(3), [&] { open_index(pool, name_of(3)); }));
+  for (const CatalogEntry& entry : catalog()) {
+    EXPECT_TRUE(
+        fails_with(ErrorCode::kWrongType, name_of(3), [&] { entry.open(pool, name_of(3), {}); }));
+  }
+  EXPECT_EQ(difference(TypedIndex(*open_index(pool, name_of(4))), {}, kKeys), "");
 }
 
 TEST_F(ManyStructures, KeyAndValueKindsAreCheckedWhenAStructureIsOpened) {

@@ -114,6 +114,36 @@ TEST_P(FullMedium, FailsTheInsertThatGrowsAndNothingElse) {
   store.close();
 }
 
+TEST_P(FullMedium, FailsACreationAndLeavesNothingOfIt) {
+  const SmallTmpfs medium(MiB(4));
+  if (!medium.mounted()) GTEST_SKIP() << "this user may not mount a small tmpfs";
+  const std::string path = medium.file("pool");
+  const std::string ballast = medium.file("ballast");
+  const auto& [structure, key, value] = GetParam();
+  const auto create = [&, &s = structure, &k = key, &v = value](Pool& pool) {
+    return create_index(pool, kIndexName, s, k, v, small_options(s));
+  };
+  // There is no room for a pool; then for a pool, but not for a structure; then for both.
+  write_file(ballast, std::string(MiB(4) - 65536, 'b'));
+  EXPECT_TRUE(fails_with(ErrorCode::kNoSpace, path, [&] { Pool::create(path, large()); }));
+  EXPECT_FALSE(std::filesystem::exists(path));
+  std::filesystem::remove(ballast);
+  {
+    Pool pool = Pool::create(path, large());
+    const uint64_t left = MiB(4) - pool.info().size_bytes;
+    write_file(ballast, std::string(left / 4096 * 4096 - 8192, 'b'));
+    EXPECT_TRUE(fails_with(ErrorCode::kNoSpace, path, [&] { create(pool); }));
+    EXPECT_TRUE(pool.structures().empty());
+    EXPECT_EQ(faults_and_leaks(pool, {}), "");
+  }
+  std::filesystem::remove(ballast);
+  Pool pool = Pool::open(path, large());
+  EXPECT_EQ(faults_and_leaks(pool, {}), "");
+  const auto index = create(pool);
+  EXPECT_TRUE(TypedIndex(*index).insert(1, 1));
+  EXPECT_EQ(faults(pool, {index.get()}), "");
+}
+
 INSTANTIATE_TEST_SUITE_P(Catalog, FullMedium, testing::ValuesIn(all_cases()), case_name);
 
 class ReadOnly : public ScenarioTest {
