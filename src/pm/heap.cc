@@ -362,8 +362,8 @@ void Heap::set_allocated(uint64_t block, bool run, bool allocated) {
   int size_class = 0;
   uint64_t segments = 0;
   if (!parse_word(segment, kind, size_class, segments) || kind != SegmentKind::kSlab) return;
-  const uint64_t index = (block - offset_of_segment(segment)) /
-                         kClassBytes[static_cast<size_t>(size_class)];
+  const uint64_t index =
+      (block - offset_of_segment(segment)) / kClassBytes[static_cast<size_t>(size_class)];
   uint64_t& word = entry.bitmap[index / 64];
   const uint64_t bit = uint64_t{1} << (index % 64);
   if (allocated) {

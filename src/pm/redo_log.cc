@@ -34,9 +34,9 @@ void RedoLog::format() {
 
 void RedoLog::append(const RedoRecord& record) {
   assert(has_room(1) && record.c != 0);
-  const uint64_t encoded[3] = {
-      (record.a & kWordMask) << 1 | flag_, (record.b & kWordMask) << 1 | flag_,
-      record.c << 3 | record.a >> 63 << 2 | record.b >> 63 << 1 | flag_};
+  const uint64_t encoded[3] = {(record.a & kWordMask) << 1 | flag_,
+                               (record.b & kWordMask) << 1 | flag_,
+                               record.c << 3 | record.a >> 63 << 2 | record.b >> 63 << 1 | flag_};
   if (!nontemporal_) {
     auto* words = reinterpret_cast<uint64_t*>(chunk(sequence_) + position_);
     for (int i = 0; i < 3; ++i) store_relaxed(words[i], encoded[i]);

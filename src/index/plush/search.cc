@@ -67,6 +67,8 @@ void Core::probe(uint32_t level, const Key& key, Probe& out) const {
     const Bucket* bucket = bucket_at(pm::load_relaxed(line.bucket[at % kLineBuckets]));
     __builtin_prefetch(&bucket->tags[0]);
     __builtin_prefetch(&bucket->tags[8]);
+    __builtin_prefetch(&bucket->values[0]);
+    __builtin_prefetch(&bucket->values[8]);
   }
 }
 
