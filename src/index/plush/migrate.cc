@@ -376,10 +376,10 @@ void Core::release_source(Partition& partition, uint32_t level, uint64_t index,
     memory_.flush(&entry.lines[0].state, sizeof(uint32_t));
     memory_.fence();  // all targets are durable; the entry is empty before its blocks go
     if (level > 1) {
-      for (uint32_t line = 0; line < kLines; ++line) {
-        for (uint32_t& unit : entry.lines[line].bucket) pm::store_relaxed(unit, 0U);
+      for (DirectoryLine& line : entry.lines) {
+        for (uint32_t& unit : line.bucket) pm::store_relaxed(unit, 0U);
         // Lines that this generation did not reach must not bear a number that comes round again.
-        pm::store_release(entry.lines[line].state, LineState::make(0, generation, epoch).word);
+        pm::store_release(line.state, LineState::make(0, generation, epoch).word);
       }
       memory_.flush(&entry, sizeof entry);
     }
