@@ -121,8 +121,7 @@ uint64_t PayloadLog::append(uint32_t partition, std::string_view key, std::strin
   const uint64_t epoch = pool_.at<PayloadChunk>(chunk.offset)->epoch;
   auto* entry = pool_.at<PayloadEntry>(offset);
   auto* target = reinterpret_cast<char*>(entry + 1);
-  std::memcpy(target, key.data(), key.size());
-  std::memcpy(target + key.size(), value.data(), value.size());
+  std::copy(value.begin(), value.end(), std::copy(key.begin(), key.end(), target));
   const uint64_t end = sizeof(PayloadEntry) + key.size() + value.size();
   std::memset(reinterpret_cast<char*>(entry) + end, 0, bytes - end);
   entry->key_bytes = static_cast<uint32_t>(key.size());
