@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "pm/checksum.h"
+#include "pm/observe.h"
 #include "pm/pool_impl.h"
 
 namespace perdure::pm {
@@ -603,6 +604,7 @@ uint64_t Heap::Txn::allocate(uint64_t bytes) {
     one.block = heap_.offset_of_segment(first);
   }
   allocated_[allocations_++] = one;
+  observe::allocate(bytes);
   return one.block;
 }
 

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "pm/observe.h"
 #include "pm/system_error.h"
 
 namespace perdure::pm {
@@ -168,6 +169,7 @@ void Mapping::map(uint64_t capacity_bytes) {
   void* mapped = map_fixed(reinterpret_cast<void*>(aligned), capacity_bytes_);
   if (mapped == MAP_FAILED) throw_errno("mmap", path_, errno);
   base_ = static_cast<char*>(mapped);
+  observe::map(base_, capacity_bytes_, path_.c_str());
   // Lookups are bound by the TLB; where the medium has no huge pages this is refused, harmlessly.
   ::madvise(base_, capacity_bytes_, MADV_HUGEPAGE);
 }
@@ -224,6 +226,7 @@ void Mapping::sync(uint64_t bytes) const {
 }
 
 void Mapping::unmap_and_close() noexcept {
+  if (base_ != nullptr) observe::unmap(base_);
   if (region_ != nullptr) ::munmap(region_, region_bytes_);
   if (fd_ >= 0) ::close(fd_);
   region_ = nullptr;

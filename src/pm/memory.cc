@@ -38,6 +38,8 @@ FlushKind detect_flush_kind() {
     const bool clflushopt = leaf && (ebx & (1U << 23)) != 0;
     const char* text = std::getenv("PERDURE_FLUSH");
     const std::string_view wish = text != nullptr ? text : "";
+    // Told to a model, no instruction is carried out: the processor need not have it.
+    if (observe::kEnabled && wish.empty()) return FlushKind::kClwb;
     if (wish == "clflush") return FlushKind::kClflush;
     if (wish == "clflushopt" && clflushopt) return FlushKind::kClflushopt;
     if (clwb) return FlushKind::kClwb;
@@ -48,6 +50,8 @@ FlushKind detect_flush_kind() {
 
 bool prefers_nontemporal_lines() {
   static const bool preferred = [] {
+    // Observed runs repeat exactly: their choice cannot hang on a stopwatch.
+    if (observe::kEnabled) return std::getenv("PERDURE_STREAM") != nullptr;
     if (std::getenv("PERDURE_FLUSH") != nullptr) return false;
     constexpr size_t kLines = 64;
     constexpr int kRounds = 9;

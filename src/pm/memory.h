@@ -22,6 +22,8 @@
 #include <cstring>
 
 #include "perdure/pool.h"
+#include "pm/observe.h"
+#include "pm/observe.h"
 
 namespace perdure::pm {
 
@@ -62,6 +64,7 @@ class Memory {
 
   // Waits until everything this thread flushed or copied non-temporally is durable.
   void fence() const {
+    observe::fence();
     _mm_sfence();
     if (domain_ == Domain::kPage) [[unlikely]]
       sync_pages();
@@ -85,6 +88,14 @@ class Memory {
 
  private:
   void flush_lines(const void* address, size_t bytes) const {
+    if constexpr (observe::kEnabled) {  // told instead of done: a model needs no real flush
+      observe::flush(address, bytes, static_cast<int>(flush_kind_));
+      return;
+    }
+    if constexpr (observe::kEnabled) {  // told instead of done: models need no real flush
+      observe::flush(address, bytes, static_cast<int>(flush_kind_));
+      return;
+    }
     const auto begin = reinterpret_cast<uintptr_t>(address) & ~(kLineBytes - 1);
     const auto end = reinterpret_cast<uintptr_t>(address) + bytes;
     for (uintptr_t line = begin; line < end; line += kLineBytes) {
@@ -105,6 +116,8 @@ class Memory {
   }
 
   static void stream_lines(void* target, const void* source, size_t bytes) {
+    observe::stream(target, bytes);
+    observe::stream(target, bytes);
     auto* to = static_cast<__m128i*>(target);
     const auto* from = static_cast<const __m128i*>(source);
     for (size_t i = 0; i < bytes / sizeof(__m128i); ++i) {

@@ -1,0 +1,37 @@
+// How call-outs become events: the fast path, inlined into each of them.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "lab/seam/event.h"
+
+namespace perdure::lab::seam {
+
+// Of each thread.
+struct ThreadState {
+  uint32_t quiet = 0;   // depth of what makes no events
+  uint16_t number = 0;  // from 1; 0: not seen yet
+  bool in_operation = false;
+};
+
+// In the thread's static block, so that the very first call-out of a thread may use it.
+extern thread_local ThreadState thread_state [[gnu::tls_model("initial-exec")]];
+extern std::atomic<Sink*> installed_sink;
+extern std::atomic<bool> several_threads;
+
+void deliver(Sink& sink, Event event);
+
+inline void tell(EventKind kind, const volatile void* address, size_t bytes, const void* pc,
+                 FlushKind flush = FlushKind::kClwb) {
+  Sink* sink = installed_sink.load(std::memory_order_relaxed);
+  if (sink == nullptr || thread_state.quiet != 0) return;
+  deliver(*sink, Event{.kind = kind,
+                       .flush = flush,
+                       .bytes = bytes,
+                       .address = reinterpret_cast<uint64_t>(address),
+                       .pc = reinterpret_cast<uint64_t>(pc)});
+}
+
+}  // namespace perdure::lab::seam

@@ -1,0 +1,148 @@
+// The C library's memory functions, as observed programs (and the libraries that they use) call
+// them: told and then carried out. In this library they take the place of the C library's for the
+// whole process. Everything here must work before anything else of the process does.
+#include <dlfcn.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "lab/seam/dispatch.h"
+
+namespace {
+
+using perdure::lab::EventKind;
+using perdure::lab::seam::tell;
+
+// By single instructions: no call that would come back here.
+void copy_forward(void* to, const void* from, size_t bytes) {
+  asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes)::"memory");
+}
+
+void copy_backward(void* to, const void* from, size_t bytes) {
+  auto* target = static_cast<volatile unsigned char*>(to);
+  const auto* source = static_cast<const volatile unsigned char*>(from);
+  while (bytes >= 8) {
+    bytes -= 8;
+    *reinterpret_cast<volatile uint64_t*>(target + bytes) =
+        *reinterpret_cast<const volatile uint64_t*>(source + bytes);
+  }
+  while (bytes > 0) {
+    --bytes;
+    target[bytes] = source[bytes];
+  }
+}
+
+void fill(void* to, int value, size_t bytes) {
+  asm volatile("rep stosb" : "+D"(to), "+c"(bytes) : "a"(value) : "memory");
+}
+
+int compare(const void* a, const void* b, size_t bytes) {
+  const auto* left = static_cast<const volatile unsigned char*>(a);
+  const auto* right = static_cast<const volatile unsigned char*>(b);
+  for (size_t i = 0; i < bytes; ++i) {
+    if (left[i] != right[i]) return left[i] < right[i] ? -1 : 1;
+  }
+  return 0;
+}
+
+size_t length(const char* text) {
+  const volatile char* at = text;
+  while (*at != 0) ++at;
+  return static_cast<size_t>(at - text);
+}
+
+void* tell_and_copy(void* to, const void* from, size_t bytes, const void* pc) {
+  if (bytes == 0) return to;
+  tell(EventKind::kLoad, from, bytes, pc);
+  tell(EventKind::kStore, to, bytes, pc);
+  const auto distance = reinterpret_cast<uintptr_t>(to) - reinterpret_cast<uintptr_t>(from);
+  if (distance < bytes) {
+    copy_backward(to, from, bytes);
+  } else {
+    copy_forward(to, from, bytes);
+  }
+  return to;
+}
+
+void* tell_and_fill(void* to, int value, size_t bytes, const void* pc) {
+  if (bytes == 0) return to;
+  tell(EventKind::kStore, to, bytes, pc);
+  fill(to, value, bytes);
+  return to;
+}
+
+}  // namespace
+
+#define PC __builtin_return_address(0)
+
+extern "C" {
+
+void* memcpy(void* to, const void* from, size_t bytes) noexcept {
+  return tell_and_copy(to, from, bytes, PC);
+}
+void* memmove(void* to, const void* from, size_t bytes) noexcept {
+  return tell_and_copy(to, from, bytes, PC);
+}
+void* mempcpy(void* to, const void* from, size_t bytes) noexcept {
+  return static_cast<char*>(tell_and_copy(to, from, bytes, PC)) + bytes;
+}
+void* memset(void* to, int value, size_t bytes) noexcept {
+  return tell_and_fill(to, value, bytes, PC);
+}
+void* __memcpy_chk(void* to, const void* from, size_t bytes, size_t) noexcept {
+  return tell_and_copy(to, from, bytes, PC);
+}
+void* __memmove_chk(void* to, const void* from, size_t bytes, size_t) noexcept {
+  return tell_and_copy(to, from, bytes, PC);
+}
+void* __memset_chk(void* to, int value, size_t bytes, size_t) noexcept {
+  return tell_and_fill(to, value, bytes, PC);
+}
+int memcmp(const void* a, const void* b, size_t bytes) noexcept {
+  if (bytes == 0) return 0;
+  tell(EventKind::kLoad, a, bytes, PC);
+  tell(EventKind::kLoad, b, bytes, PC);
+  return compare(a, b, bytes);
+}
+int bcmp(const void* a, const void* b, size_t bytes) noexcept {
+  if (bytes == 0) return 0;
+  tell(EventKind::kLoad, a, bytes, PC);
+  tell(EventKind::kLoad, b, bytes, PC);
+  return compare(a, b, bytes);
+}
+size_t strlen(const char* text) noexcept {
+  const size_t bytes = length(text);
+  tell(EventKind::kLoad, text, bytes + 1, PC);
+  return bytes;
+}
+char* strcpy(char* to, const char* from) noexcept {
+  return static_cast<char*>(tell_and_copy(to, from, length(from) + 1, PC));
+}
+char* strncpy(char* to, const char* from, size_t bytes) noexcept {
+  size_t used = 0;
+  while (used < bytes && from[used] != 0) ++used;
+  tell_and_copy(to, from, used < bytes ? used + 1 : used, PC);
+  if (used < bytes) tell_and_fill(to + used, 0, bytes - used, PC);
+  return to;
+}
+
+int msync(void* address, size_t bytes, int flags) {
+  if ((flags & MS_SYNC) != 0) tell(EventKind::kSync, address, bytes, PC);
+  return static_cast<int>(syscall(SYS_msync, address, bytes, flags));
+}
+
+// From the first further thread on, events need a lock.
+int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*start)(void*),
+                   void* argument) noexcept {
+  using Create = int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
+  static const auto real = reinterpret_cast<Create>(dlsym(RTLD_NEXT, "pthread_create"));
+  perdure::lab::seam::several_threads.store(true);
+  return real(thread, attributes, start, argument);
+}
+
+}  // extern "C"
