@@ -1,5 +1,9 @@
 #include "pm/epoch.h"
 
+#include <linux/membarrier.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <thread>
 
@@ -44,9 +48,19 @@ struct ThreadNumber {
   ~ThreadNumber() { ThreadNumbers::instance().give(value); }
 };
 
+bool barrier_in_all_threads() {
+  return ::syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0;
+}
+
+bool register_for_barriers() {
+  return ::syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0 &&
+         barrier_in_all_threads();
+}
+
 }  // namespace
 
-EpochManager::EpochManager() : slots_(std::make_unique<Slot[]>(kMaxThreads)) {}
+EpochManager::EpochManager()
+    : asymmetric_(register_for_barriers()), slots_(std::make_unique<Slot[]>(kMaxThreads)) {}
 
 EpochManager::~EpochManager() {
   for (Retired& one : retired_) one.action();
@@ -58,6 +72,9 @@ EpochManager::Slot& EpochManager::own_slot() {
 }
 
 uint64_t EpochManager::oldest_pinned() const {
+  // After this every reader has either made its pin visible, or will see what was unlinked. (A
+  // child of fork() registers again.) Without it nothing may be taken for free.
+  if (asymmetric_ && !barrier_in_all_threads() && !register_for_barriers()) return 0;
   uint64_t oldest = kIdle;
   for (uint32_t i = 0; i < kMaxThreads; ++i) {
     oldest = std::min(oldest, slots_[i].epoch.load(std::memory_order_seq_cst));

@@ -4,7 +4,8 @@
 //   epochs.retire([=] { free_list.add(chunk); }) // writer, after the chunk was unlinked
 //
 // A retired action runs once every guard that existed at retire() has gone. Guards nest. Wait-free
-// for readers: one sequentially consistent store to pin. Retired actions run in retire() and
+// for readers: a plain store to pin, where the kernel has membarrier(2), which then orders it from
+// the collector's side; else a sequentially consistent one. Retired actions run in retire() and
 // collect(), in the caller's thread; collect() never waits.
 #pragma once
 
@@ -26,6 +27,7 @@ class EpochManager {
 
  public:
   static constexpr uint32_t kMaxThreads = 1024;  // living threads that have ever had a guard
+  static constexpr uint64_t kDramBytes = kMaxThreads * sizeof(Slot);
 
   class Guard {
    public:
@@ -33,8 +35,13 @@ class EpochManager {
       if (slot_.depth++ == 0) {
         // Ordered before every load that follows: a writer that does not see it has not yet
         // unlinked what this reader could find.
-        slot_.epoch.store(manager.epoch_.load(std::memory_order_acquire),
-                          std::memory_order_seq_cst);
+        const uint64_t epoch = manager.epoch_.load(std::memory_order_acquire);
+        if (manager.asymmetric_) [[likely]] {
+          slot_.epoch.store(epoch, std::memory_order_relaxed);
+          std::atomic_signal_fence(std::memory_order_seq_cst);  // collect() does the rest
+        } else {
+          slot_.epoch.store(epoch, std::memory_order_seq_cst);
+        }
       }
     }
     ~Guard() {
@@ -66,6 +73,7 @@ class EpochManager {
   uint64_t oldest_pinned() const;
 
   std::atomic<uint64_t> epoch_{1};
+  const bool asymmetric_;  // the kernel makes every thread of the process execute a barrier
   std::unique_ptr<Slot[]> slots_;
   std::mutex mutex_;
   std::vector<Retired> retired_;
