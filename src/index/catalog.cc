@@ -24,6 +24,7 @@ const char* to_string(DramUse use) noexcept {
 const std::vector<CatalogEntry>& catalog() {
   static const std::vector<CatalogEntry> entries = {
       index::plush_entry(),
+      index::cceh_entry(),
   };
   return entries;
 }

@@ -6,5 +6,6 @@
 namespace perdure::index {
 
 CatalogEntry plush_entry();
+CatalogEntry cceh_entry();
 
 }  // namespace perdure::index

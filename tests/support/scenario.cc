@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <map>
 #include <sstream>
 
 namespace perdure::test {
@@ -66,12 +65,7 @@ std::vector<Case> unordered_cases() {
 }
 
 OptionMap small_options(const std::string& structure) {
-  static const std::map<std::string, OptionMap> kSmall = {
-      {"plush",
-       {{"directory_bits", "6"}, {"fanout", "2"}, {"partitions", "4"}, {"log_percent", "300"}}},
-  };
-  const auto found = kSmall.find(structure);
-  return found == kSmall.end() ? OptionMap() : found->second;
+  return catalog_entry(structure).small_options;
 }
 
 Store create_store(const std::string& path, const PoolOptions& pool_options, const Case& c,

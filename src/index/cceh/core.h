@@ -1,0 +1,270 @@
+// CCEH: cache-line-conscious extendible hashing.
+//
+// The idea. A directory, indexed by the leading bits of the hash, leads to segments of 256 buckets
+// of one cache line; the last eight bits select the bucket. A record that does not fit there goes to
+// one of the three buckets that follow. An insert writes one line. If all four are full the segment
+// is split: the half of its records whose next bit is 1 is copied to a new segment, the directory
+// entries follow, and the copies left behind are empty slots from that moment because their hash no
+// longer belongs there. A directory that has no entry to spare for a split is doubled.
+//
+// The persist points, and what a crash leaves
+//   insert         value, then hash, of a slot in one line: durable in that order. Flush, fence.
+//                  Without the hash the slot is as empty as before.
+//   update         one 8-byte store to the value. remove: one to the hash. Flush, fence.
+//   byte strings   index/records.h: the store to the slot's value decides.
+//   split          the new segment, the heap's intent and `pending`, fence; the range's directory
+//                  entries and the heap's bitmap, fence; `pending` = 0 and the intent's end, fence.
+//                  The entry in the middle of the range decides, for the heap and for recovery: if
+//                  it leads to the new segment, all entries are brought to the state after, else
+//                  back to the state before. Both hold the same records, since nobody writes to
+//                  the segment between copying and the last fence.
+//   new segment    the same, decided by the first entry of the range.
+//   displacement   (full pools only) a redo record of both slots: the record is in one of them.
+//   doubling       the new directory and the intents, fence; root.directory, by one store, and the
+//                  heap's bitmap, fence; the intents' end, fence.
+// There is no step in which a record is only in a place that no directory leads to, or in two places
+// that count; nothing that a reader has seen can be undone, since readers wait from the first store
+// to the last fence of a change.
+//
+// Recovery: one word in the root; at most one range of directory entries. Nothing is scanned.
+//
+// Concurrency. Stripe locks (index/stripes.h) in DRAM, by leading bits and group of 16 buckets: a
+// writer takes the one or two of its four buckets; a split takes all 16 of the segment, and keeps
+// writers out, not readers. Lookups take none; a change of the version sends them back.
+//
+// Source: Nam et al., "Write-Optimized Dynamic Hashing for Persistent Memory", FAST 2019;
+// docs/structures/cceh.md says where this differs.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "index/cceh/layout.h"
+#include "index/content.h"
+#include "index/stripes.h"
+#include "pm/epoch.h"
+#include "pm/pool_impl.h"
+
+namespace perdure::index::cceh {
+
+// 0: choose from the pool's capacity.
+struct Options {
+  uint32_t initial_depth = 0;
+};
+
+template <typename Content>
+class Core {
+ public:
+  using Key = typename Content::Key;
+  using Value = typename Content::Value;
+
+  static std::unique_ptr<Core> create(pm::PoolImpl& pool, const std::string& name, Kind key,
+                                      Kind value, const Options& options);
+  static std::unique_ptr<Core> open(pm::PoolImpl& pool, const std::string& name, Kind key,
+                                    Kind value, const Options& options);
+
+  bool write(Verb verb, const Key& key, const Value& value);
+  bool remove(const Key& key);
+  // Calls `use` with the value, which is valid during the call.
+  template <typename Use>
+  bool lookup(const Key& key, Use use) const;
+
+  // Calls visit(hash, value) of words, visit(key, value) of byte strings.
+  template <typename Visit>
+  void for_each(Visit visit) const;
+  uint64_t check(const std::function<void(const std::string&)>& report) const;
+  void visit_blocks(const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const;
+  std::vector<Statistic> statistics() const;
+
+ private:
+  static constexpr uint32_t kGroupBits = 4;  // 2^4 groups of 16 buckets
+  static constexpr uint32_t kGroups = 1U << kGroupBits;
+  static constexpr uint32_t kStripeBitsMax = 10;
+
+  enum class Outcome : uint8_t { kDone, kNot, kNoRoom };
+
+  // The one or two stripes of a hash's four buckets, held by a writer.
+  class Held {
+   public:
+    Held(const Core& core, uint64_t hash);
+    ~Held();
+    Held(const Held&) = delete;
+    Held& operator=(const Held&) = delete;
+    void begin_change() const;
+
+   private:
+    StripeLock* first_;
+    StripeLock* second_;  // null if there is one only
+  };
+
+  // All stripes of a segment, held by who moves it.
+  class HeldAll {
+   public:
+    HeldAll(const Core& core, uint64_t hash);
+    ~HeldAll();
+    HeldAll(const HeldAll&) = delete;
+    HeldAll& operator=(const HeldAll&) = delete;
+    void begin_change() const;
+    void moved() { moved_ = true; }
+
+   private:
+    StripeLock* locks_;
+    bool moved_ = false;
+  };
+
+  Core(pm::PoolImpl& pool, Root& root, std::string name);
+
+  // ---- addresses
+  uint64_t stripe_of(uint64_t hash, uint32_t group) const {
+    return (hash >> (64 - stripe_bits_)) << kGroupBits | group;
+  }
+  static uint32_t group_of(uint32_t bucket) { return bucket >> (kBucketBits - kGroupBits); }
+  const Directory& directory() const { return *directory_.load(std::memory_order_acquire); }
+  static uint64_t index_in(const Directory& directory, uint64_t hash) {
+    return hash >> (64 - directory.depth);
+  }
+  // Needs a guard: a directory that was doubled goes when its readers have gone.
+  Entry entry_of(uint64_t hash) const {
+    const Directory& now = directory();
+    return {pm::load_acquire(now.entries[index_in(now, hash)])};
+  }
+  Segment& segment_of(Entry entry) const { return *pool_.at<Segment>(entry.segment()); }
+  void prefetch(const Segment& segment, uint64_t hash, uint32_t buckets) const;
+
+  // ---- search
+  bool matches(const Slot& slot, uint64_t value, const Key& key) const;
+  // The value of the key in the segment; null if it is not there.
+  Slot* find(Segment& segment, const Key& key, uint64_t& value) const;
+  static bool is_empty(const Slot& slot, uint32_t bucket, uint64_t prefix, uint32_t depth);
+  static Slot* find_empty(Segment& segment, uint64_t hash, uint32_t depth);
+
+  // ---- write.cc
+  Outcome try_write(Verb verb, const Key& key, const Value& value, Entry& seen);
+  void put(const Held& held, Slot& slot, const Key& key, const Value& value);
+  void replace(const Held& held, Slot& slot, const Key& key, const Value& value);
+  bool write_once(Verb verb, const Key& key, const Value& value);
+
+  // ---- split.cc
+  void make_room(uint64_t hash, Entry seen);
+  void new_segment(uint64_t hash);
+  void split(uint64_t hash, Entry entry);
+  bool displace(const HeldAll& held, uint64_t hash, Entry entry);
+  Slot* find_refuge(Segment& segment, const Slot& slot, uint32_t bucket, uint32_t depth) const;
+  void double_directory();
+  void change_range(pm::Heap::Txn& txn, Pending pending, uint64_t segment, uint32_t depth);
+  void fill_range(const Directory& directory, Pending pending) const;
+  void recover();
+
+  // ---- inspect.cc
+  void copy_segment(uint64_t hash, std::vector<Slot>& out, uint32_t& depth) const;
+  void check_segment(uint64_t first, Entry entry,
+                     const std::function<void(const std::string&)>& fail) const;
+  void visit_segments(const std::function<void(uint64_t first, Entry entry)>& visit) const;
+
+  pm::PoolImpl& pool_;
+  Root& root_;
+  const pm::Memory& memory_;
+  std::string name_;
+  mutable pm::EpochManager epochs_;
+  Records records_;
+  uint32_t stripe_bits_;
+  Stripes stripes_;
+  std::atomic<Directory*> directory_;
+  std::mutex directory_mutex_;  // of who changes directory entries, or doubles it
+  uint64_t recovered_operations_ = 0;
+};
+
+template <typename Content>
+bool Core<Content>::matches(const Slot& slot, uint64_t value, const Key& key) const {
+  if constexpr (Content::kOutOfPlace) {
+    return value != 0 && records_.key(value) == key.bytes;
+  } else {
+    return (void)slot, (void)value, (void)key, true;  // equal hashes are equal keys
+  }
+}
+
+template <typename Content>
+void Core<Content>::prefetch(const Segment& segment, uint64_t hash, uint32_t buckets) const {
+  const uint32_t home = home_of(hash);
+  for (uint32_t i = 0; i < buckets; ++i) {
+    __builtin_prefetch(&segment.buckets[(home + i) & (kBuckets - 1)]);
+  }
+}
+
+template <typename Content>
+Slot* Core<Content>::find(Segment& segment, const Key& key, uint64_t& value) const {
+  const uint32_t home = home_of(key.hash);
+  for (uint32_t i = 0; i < kProbe; ++i) {
+    Bucket& bucket = segment.buckets[(home + i) & (kBuckets - 1)];
+    uint32_t hits = 0;
+    for (uint32_t s = 0; s < kBucketSlots; ++s) {
+      hits |= uint32_t{pm::load_acquire(bucket.slots[s].hash) == key.hash} << s;
+    }
+    for (; hits != 0; hits &= hits - 1) {
+      Slot& slot = bucket.slots[__builtin_ctz(hits)];
+      value = pm::load_acquire(slot.value);
+      if (matches(slot, value, key)) return &slot;
+    }
+  }
+  return nullptr;
+}
+
+template <typename Content>
+template <typename Use>
+bool Core<Content>::lookup(const Key& key, Use use) const {
+  const uint32_t group = group_of(home_of(key.hash));
+  const uint32_t last = group_of((home_of(key.hash) + kProbe - 1) & (kBuckets - 1));
+  const StripeLock& first = stripes_[stripe_of(key.hash, group)];
+  const StripeLock& second = stripes_[stripe_of(key.hash, last)];
+  const pm::EpochManager::Guard guard(epochs_);
+  for (;;) {
+    // Before the directory is read: what a split has moved since is sure to be noticed.
+    const uint32_t first_stamp = first.begin_read();
+    const uint32_t second_stamp = second.begin_read();
+    const Entry entry = entry_of(key.hash);
+    uint64_t value = 0;
+    bool found = false;
+    if (entry) {
+      Segment& segment = segment_of(entry);
+      prefetch(segment, key.hash, 2);
+      found = find(segment, key, value) != nullptr;
+    }
+    if (!first.validate(first_stamp) || !second.validate(second_stamp)) continue;
+    if (!found) return false;
+    if constexpr (Content::kOutOfPlace) {
+      use(records_.value(value));
+    } else {
+      use(value);
+    }
+    return true;
+  }
+}
+
+template <typename Content>
+template <typename Visit>
+void Core<Content>::for_each(Visit visit) const {
+  std::vector<Slot> slots;
+  uint64_t hash = 0;
+  uint32_t depth = 0;
+  // Segment by segment, in the order of the hash, which no split changes.
+  do {
+    const pm::EpochManager::Guard guard(epochs_);
+    copy_segment(hash, slots, depth);
+    for (const Slot& slot : slots) {
+      if constexpr (Content::kOutOfPlace) {
+        visit(records_.key(slot.value), records_.value(slot.value));
+      } else {
+        visit(slot.hash, slot.value);
+      }
+    }
+    hash = (hash >> (64 - depth) << (64 - depth)) + (uint64_t{1} << (64 - depth));
+  } while (hash != 0);
+}
+
+extern template class Core<Words>;
+extern template class Core<Bytes>;
+
+}  // namespace perdure::index::cceh

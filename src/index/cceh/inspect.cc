@@ -1,0 +1,158 @@
+// Looking at a whole table: iteration, statistics, verification.
+#include <fmt/format.h>
+
+#include <unordered_map>
+#include <unordered_set>
+
+#include "index/cceh/core.h"
+
+namespace perdure::index::cceh {
+
+template <typename Content>
+void Core<Content>::copy_segment(uint64_t hash, std::vector<Slot>& out, uint32_t& depth) const {
+  out.clear();
+  const HeldAll held(*this, hash);
+  const Entry entry = entry_of(hash);
+  depth = entry ? entry.depth() : static_cast<uint32_t>(root_.initial_depth);
+  if (!entry) return;
+  const Segment& segment = segment_of(entry);
+  for (uint32_t b = 0; b < kBuckets; ++b) {
+    for (const Slot& slot : segment.buckets[b].slots) {
+      if (!is_empty(slot, b, hash, depth)) out.push_back(slot);
+    }
+  }
+}
+
+template <typename Content>
+void Core<Content>::visit_segments(
+    const std::function<void(uint64_t first, Entry entry)>& visit) const {
+  const Directory& now = directory();
+  for (uint64_t i = 0; i >> now.depth == 0;) {
+    const Entry entry{pm::load_acquire(now.entries[i])};
+    const uint32_t depth = entry ? entry.depth() : static_cast<uint32_t>(root_.initial_depth);
+    if (entry) visit(i, entry);
+    i += depth > now.depth ? 1 : uint64_t{1} << (now.depth - depth);
+  }
+}
+
+template <typename Content>
+void Core<Content>::visit_blocks(
+    const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const {
+  const pm::EpochManager::Guard guard(epochs_);
+  visit(pool_.offset_of(&root_), pm::Heap::block_bytes(sizeof(Root)));
+  visit(pool_.offset_of(&directory()), pm::Heap::block_bytes(directory_bytes(directory().depth)));
+  visit_segments([&](uint64_t first, Entry entry) {
+    visit(entry.segment(), pm::Heap::block_bytes(sizeof(Segment)));
+    if constexpr (Content::kOutOfPlace) {
+      std::vector<Slot> slots;
+      uint32_t depth = 0;
+      copy_segment(first << (64 - directory().depth), slots, depth);
+      for (const Slot& slot : slots) visit(slot.value, records_.block_bytes(slot.value));
+    } else {
+      (void)first;
+    }
+  });
+}
+
+template <typename Content>
+void Core<Content>::check_segment(uint64_t first, Entry entry,
+                                  const std::function<void(const std::string&)>& fail) const {
+  const Directory& now = directory();
+  const uint32_t depth = entry.depth();
+  const auto where = [&] { return fmt::format("'{}', segment at entry {}", name_, first); };
+  if (depth < root_.initial_depth || depth > now.depth) {
+    return fail(where() + ": its depth is out of range");
+  }
+  const uint64_t count = uint64_t{1} << (now.depth - depth);
+  if (first % count != 0) return fail(where() + ": it does not begin at a multiple of its range");
+  for (uint64_t i = first; i < first + count; ++i) {
+    if (now.entries[i] != entry.word) return fail(where() + ": its directory entries disagree");
+  }
+  if (!pool_.heap().is_allocated(entry.segment(), sizeof(Segment))) {
+    return fail(where() + ": it is not an allocated block");
+  }
+  const uint64_t prefix = first << (64 - now.depth);
+  std::unordered_multimap<uint64_t, uint64_t> seen;
+  for (uint32_t b = 0; b < kBuckets; ++b) {
+    for (const Slot& slot : segment_of(entry).buckets[b].slots) {
+      if (is_empty(slot, b, prefix, depth)) continue;
+      if (!may_live_in(slot.hash, b)) fail(where() + ": a record is too far from its bucket");
+      if constexpr (Content::kOutOfPlace) {
+        if (!records_.sound(slot.value)) {
+          fail(where() + ": a slot leads to no record");
+          continue;
+        }
+        const std::string_view key = records_.key(slot.value);
+        if (pm::checksum64(key.data(), key.size()) != slot.hash) {
+          fail(where() + ": a record has another key than its slot says");
+        }
+      }
+      const auto [begin, end] = seen.equal_range(slot.hash);
+      for (auto other = begin; other != end; ++other) {
+        if constexpr (Content::kOutOfPlace) {
+          if (records_.key(other->second) != records_.key(slot.value)) continue;
+        }
+        fail(where() + ": a key is there twice");
+      }
+      seen.emplace(slot.hash, slot.value);
+    }
+  }
+}
+
+template <typename Content>
+uint64_t Core<Content>::check(const std::function<void(const std::string&)>& report) const {
+  uint64_t found = 0;
+  const auto fail = [&](const std::string& text) { report(text), ++found; };
+  if (root_.pending != 0) fail(fmt::format("'{}': a change of the directory is pending", name_));
+  visit_segments([&](uint64_t first, Entry entry) { check_segment(first, entry, fail); });
+  if (found > 0) return found;
+  std::unordered_set<uint64_t> seen;
+  visit_blocks([&](uint64_t offset, uint64_t bytes) {
+    if (!seen.insert(offset).second) {
+      fail(fmt::format("'{}': block {} has two owners", name_, offset));
+    }
+    if (!pool_.heap().is_allocated(offset, bytes)) {
+      fail(fmt::format("'{}': block {} of {} bytes is in use, but not allocated", name_, offset,
+                       bytes));
+    }
+  });
+  return found;
+}
+
+template <typename Content>
+std::vector<Statistic> Core<Content>::statistics() const {
+  const pm::EpochManager::Guard guard(epochs_);
+  std::vector<Statistic> out;
+  const auto add = [&](const std::string& name, double value, const std::string& unit) {
+    out.push_back({name, value, unit});
+  };
+  uint64_t pool_bytes = 0;
+  visit_blocks([&](uint64_t, uint64_t bytes) { pool_bytes += bytes; });
+  uint64_t records = 0;
+  uint64_t segments = 0;
+  std::vector<Slot> slots;
+  uint32_t depth = 0;
+  visit_segments([&](uint64_t first, Entry) {
+    copy_segment(first << (64 - directory().depth), slots, depth);
+    records += slots.size();
+    ++segments;
+  });
+  const auto per = [](uint64_t a, uint64_t b) {
+    return b == 0 ? 0 : static_cast<double>(a) / static_cast<double>(b);
+  };
+  add("pool_bytes", static_cast<double>(pool_bytes), "bytes");
+  add("dram_bytes", static_cast<double>(stripes_.dram_bytes() + pm::EpochManager::kDramBytes),
+      "bytes");
+  add("recovered_operations", static_cast<double>(recovered_operations_), "operations");
+  add("records", static_cast<double>(records), "records");
+  add("segments", static_cast<double>(segments), "segments");
+  add("directory_depth", directory().depth, "");
+  add("load_factor", per(records, segments * kBuckets * kBucketSlots), "");
+  add("pool_bytes_per_record", per(pool_bytes, records), "bytes");
+  return out;
+}
+
+template class Core<Words>;
+template class Core<Bytes>;
+
+}  // namespace perdure::index::cceh

@@ -1,0 +1,121 @@
+// What CCEH keeps in PM.
+//
+//   root, 256 bytes
+//     | seal, initial_depth ...                        | immutable
+//     | directory | pending | ...                      | one line; two words that change
+//
+//   directory, 64 + 8 * 2^depth bytes                  replaced as a whole when it doubles
+//     | depth ...                                      | one line
+//     | entry 0 | entry 1 | ...                        |
+//
+//   entry, 8 bytes, changed by one store
+//     | segment / 256 (32 bits) | local depth (8) | 0  |  0: nobody has had a key here yet
+//
+//   segment, 16 KiB: 256 buckets of one line
+//   bucket, 64 bytes: four slots
+//     | hash 0 | value 0 | hash 1 | value 1 | hash 2 | value 2 | hash 3 | value 3 |
+//
+// The leading bits of the hash select the directory entry, the last eight the bucket. A segment has
+// no header: its local depth stands in the directory entries that lead to it.
+//
+// Which slots are empty. A hash lives only in its own bucket and the three that follow, and only in
+// a segment that the directory gives for its leading bits. So a slot is empty exactly if what it
+// holds cannot live there:
+//   - the bucket is not one of the four of the hash that it holds (`vacant_hash` makes such a hash);
+//   - or the hash has other leading bits than the segment, because a split has moved it (lazy
+//     deletion);
+//   - or, with byte strings, the value is 0: the offset of no record.
+// Every 8-byte key is therefore legal, there is no bitmap to write, and no sentinel to exclude.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "index/records.h"
+#include "index/structure.h"
+
+namespace perdure::index::cceh {
+
+inline constexpr uint64_t kRootMagic = 0x3130484543434450;  // "PDCCEH01"
+inline constexpr uint32_t kBucketSlots = 4;
+inline constexpr uint32_t kBucketBits = 8;
+inline constexpr uint32_t kBuckets = 1U << kBucketBits;
+inline constexpr uint32_t kProbe = 4;  // buckets that a hash may live in
+inline constexpr uint32_t kDepthMax = 32;
+inline constexpr uint64_t kUnitBytes = 256;
+
+struct alignas(64) Bucket {
+  Slot slots[kBucketSlots];
+};
+static_assert(sizeof(Bucket) == 64);
+
+struct Segment {
+  Bucket buckets[kBuckets];
+};
+static_assert(sizeof(Segment) == 16384);
+
+struct Directory {
+  uint32_t depth;
+  uint32_t reserved[15];
+  uint64_t entries[1];  // 2^depth of them
+};
+static_assert(offsetof(Directory, entries) == 64);
+
+constexpr uint64_t directory_bytes(uint32_t depth) {
+  return offsetof(Directory, entries) + (sizeof(uint64_t) << depth);
+}
+
+struct Root {
+  RootSeal seal;
+  uint64_t initial_depth;
+  uint64_t reserved[5];
+  uint64_t directory;  // offset
+  uint64_t pending;    // a Pending, or 0
+  uint64_t reserved2[22];
+};
+static_assert(offsetof(Root, directory) == 64 && sizeof(Root) == 256);
+inline constexpr uint64_t kSealedBytes = sizeof(uint64_t);
+
+// A directory entry.
+struct Entry {
+  uint64_t word = 0;
+
+  static Entry make(uint64_t segment, uint32_t depth) {
+    return {segment / kUnitBytes | uint64_t{depth} << 32};
+  }
+  uint64_t segment() const { return (word & 0xffffffff) * kUnitBytes; }
+  uint32_t depth() const { return static_cast<uint32_t>(word >> 32 & 0xff); }
+  explicit operator bool() const { return word != 0; }
+  bool operator==(const Entry&) const = default;
+};
+
+// Which aligned range of directory entries is being changed: 2^bits of them from `first`. One of
+// them decides for all: the middle one when a segment is split, the first when one is new.
+struct Pending {
+  uint64_t word = 0;
+
+  static Pending make(uint64_t first, uint32_t bits, bool split) {
+    return {uint64_t{1} << 63 | uint64_t{split} << 62 | uint64_t{bits} << 48 | first};
+  }
+  uint64_t first() const { return word & 0xffffffffffff; }
+  uint32_t bits() const { return static_cast<uint32_t>(word >> 48 & 0xff); }
+  bool split() const { return (word >> 62 & 1) != 0; }
+  uint64_t count() const { return uint64_t{1} << bits(); }
+  uint64_t deciding() const { return split() ? first() + count() / 2 : first(); }
+};
+
+constexpr uint32_t home_of(uint64_t hash) { return static_cast<uint32_t>(hash) & (kBuckets - 1); }
+
+// A hash that cannot live in the bucket.
+constexpr uint64_t vacant_hash(uint32_t bucket) { return bucket ^ (kBuckets / 2); }
+
+constexpr bool may_live_in(uint64_t hash, uint32_t bucket) {
+  return ((bucket - home_of(hash)) & (kBuckets - 1)) < kProbe;
+}
+
+// Whether two hashes have the same leading bits, 1 to 63 of them.
+constexpr bool same_prefix(uint64_t a, uint64_t b, uint32_t bits) {
+  return (a ^ b) >> (64 - bits) == 0;
+}
+
+}  // namespace perdure::index::cceh

@@ -1,0 +1,237 @@
+// New segments, splits, doubling of the directory, and recovery from an interrupted one.
+#include <fmt/format.h>
+
+#include "index/cceh/core.h"
+
+namespace perdure::index::cceh {
+
+template <typename Content>
+Core<Content>::HeldAll::HeldAll(const Core& core, uint64_t hash)
+    : locks_(&core.stripes_[core.stripe_of(hash, 0)]) {
+  for (uint32_t group = 0; group < kGroups; ++group) locks_[group].lock();
+}
+
+template <typename Content>
+Core<Content>::HeldAll::~HeldAll() {
+  for (uint32_t group = 0; group < kGroups; ++group) {
+    if (moved_) {
+      locks_[group].unlock_moved();
+    } else {
+      locks_[group].unlock();
+    }
+  }
+}
+
+template <typename Content>
+void Core<Content>::HeldAll::begin_change() const {
+  for (uint32_t group = 0; group < kGroups; ++group) locks_[group].begin_change();
+}
+
+template <typename Content>
+void Core<Content>::make_room(uint64_t hash, Entry seen) {
+  HeldAll held(*this, hash);
+  if (!(entry_of(hash) == seen)) return;  // somebody else has done it
+  if (!seen) {
+    new_segment(hash);
+    return held.moved();
+  }
+  // Another writer may have removed a record since.
+  if (find_empty(segment_of(seen), hash, seen.depth()) != nullptr) return;
+  try {
+    split(hash, seen);
+    held.moved();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kPoolFull && error.code() != ErrorCode::kNoSpace) throw;
+    if (!displace(held, hash, seen)) throw;
+  }
+}
+
+namespace {
+
+// A segment without records. Of what zeros mean, only bucket 0 and those after it could be wrong.
+void write_empty(const pm::Memory& memory, Segment& segment) {
+  write_zeros(memory, &segment, sizeof segment);
+  Bucket first[kProbe] = {};
+  for (uint32_t b = 0; b < kProbe; ++b) {
+    for (Slot& slot : first[b].slots) slot.hash = vacant_hash(b);
+  }
+  memory.copy_nontemporal(&segment, first, sizeof first);
+}
+
+}  // namespace
+
+template <typename Content>
+void Core<Content>::new_segment(uint64_t hash) {
+  const std::lock_guard lock(directory_mutex_);
+  const auto depth = static_cast<uint32_t>(root_.initial_depth);
+  pm::Heap::Txn txn(pool_.heap());
+  const uint64_t segment = txn.allocate(sizeof(Segment));
+  write_empty(memory_, *pool_.at<Segment>(segment));
+  const uint32_t bits = directory().depth - depth;
+  const uint64_t first = index_in(directory(), hash) >> bits << bits;
+  change_range(txn, Pending::make(first, bits, false), segment, depth);
+}
+
+template <typename Content>
+void Core<Content>::split(uint64_t hash, Entry entry) {
+  const uint32_t depth = entry.depth();
+  if (depth >= kDepthMax) {
+    throw Error(ErrorCode::kPoolFull,
+                fmt::format("{}: '{}' cannot split a segment of depth {}: too many keys share "
+                            "their leading hash bits; nothing was changed",
+                            pool_.mapping().path(), name_, depth));
+  }
+  // The half that moves, at the places it has: the bucket does not depend on the leading bits.
+  Segment image;
+  const Segment& source = segment_of(entry);
+  for (uint32_t b = 0; b < kBuckets; ++b) {
+    for (uint32_t s = 0; s < kBucketSlots; ++s) {
+      const Slot& slot = source.buckets[b].slots[s];
+      const uint64_t of_slot = pm::load_relaxed(slot.hash);
+      const bool moves = (of_slot >> (63 - depth) & 1) != 0 && !is_empty(slot, b, hash, depth);
+      image.buckets[b].slots[s] =
+          moves ? Slot{of_slot, pm::load_relaxed(slot.value)} : Slot{vacant_hash(b), 0};
+    }
+  }
+  const std::lock_guard lock(directory_mutex_);
+  if (directory().depth == depth) double_directory();
+  pm::Heap::Txn txn(pool_.heap());
+  const uint64_t sibling = txn.allocate(sizeof(Segment));
+  memory_.copy_nontemporal(pool_.at<Segment>(sibling), &image, sizeof image);
+  const uint32_t bits = directory().depth - depth;
+  const uint64_t first = index_in(directory(), hash) >> bits << bits;
+  change_range(txn, Pending::make(first, bits, true), sibling, depth + 1);
+}
+
+// Makes a range of directory entries lead to a new segment, all of them or the upper half.
+template <typename Content>
+void Core<Content>::change_range(pm::Heap::Txn& txn, Pending pending, uint64_t segment,
+                                 uint32_t depth) {
+  Directory& now = *directory_.load(std::memory_order_relaxed);
+  uint64_t& deciding = now.entries[pending.deciding()];
+  txn.will_link(segment, &deciding, pm::Link::kUnit);
+  txn.prepare();
+  pm::store_release(root_.pending, pending.word);
+  memory_.flush(&root_.pending, sizeof root_.pending);
+  memory_.fence();  // the segment, its intent and `pending`, before any entry of the range
+  pm::store_release(deciding, Entry::make(segment, depth).word);
+  fill_range(now, pending);
+  txn.settle();
+  memory_.fence();  // all entries and the heap's bitmap, before `pending` and the intent end
+  pm::store_release(root_.pending, uint64_t{0});
+  memory_.flush(&root_.pending, sizeof root_.pending);
+  txn.finish();
+}
+
+// Brings the entries of a range in line with the one that decides, and flushes them. The unit of
+// the range's first entry is never changed by a split, so what it was before is known.
+template <typename Content>
+void Core<Content>::fill_range(const Directory& directory, Pending pending) const {
+  auto& entries = const_cast<Directory&>(directory).entries;
+  const uint64_t first = pending.first();
+  const Entry decided{pm::load_relaxed(entries[pending.deciding()])};
+  Entry lower = decided;
+  const uint32_t depth_before = directory.depth - pending.bits();
+  if (pending.split() && decided.depth() > depth_before) {
+    lower = Entry::make(Entry{pm::load_relaxed(entries[first])}.segment(), depth_before + 1);
+  }
+  for (uint64_t i = 0; i < pending.count(); ++i) {
+    const Entry entry = i < pending.count() / 2 ? lower : decided;
+    pm::store_release(entries[first + i], entry.word);
+  }
+  memory_.flush(&entries[first], pending.count() * sizeof(uint64_t));
+}
+
+template <typename Content>
+void Core<Content>::double_directory() {
+  Directory& old = *directory_.load(std::memory_order_relaxed);
+  const uint64_t old_at = root_.directory;
+  const uint32_t depth = old.depth + 1;
+  pm::Heap::Txn txn(pool_.heap());
+  const uint64_t at = txn.allocate(directory_bytes(depth));
+  auto& fresh = *pool_.at<Directory>(at);
+  fresh = Directory{};
+  fresh.depth = depth;
+  for (uint64_t i = 0; i < uint64_t{1} << old.depth; ++i) {
+    const uint64_t entry = pm::load_relaxed(old.entries[i]);
+    fresh.entries[2 * i] = entry;
+    fresh.entries[2 * i + 1] = entry;
+  }
+  memory_.flush(&fresh, directory_bytes(depth));
+  txn.will_link(at, &root_.directory, pm::Link::kOffset);
+  txn.will_unlink(old_at, &root_.directory, pm::Link::kOffset, pm::Heap::Txn::Release::kLater);
+  txn.prepare();
+  memory_.fence();  // the whole directory and the intents, before the pointer that reveals it
+  pm::store_release(root_.directory, at);
+  memory_.flush(&root_.directory, sizeof root_.directory);
+  txn.settle();
+  memory_.fence();  // the pointer and the heap's bitmap, before the intents end
+  txn.finish();
+  directory_.store(&fresh, std::memory_order_release);
+  epochs_.retire(
+      [this, old_at, depth] { pool_.heap().release(old_at, directory_bytes(depth - 1)); });
+}
+
+template <typename Content>
+void Core<Content>::recover() {
+  const Pending pending{root_.pending};
+  if (pending.word == 0) return;
+  const Directory& now = directory();
+  if (pending.bits() > now.depth || pending.first() % pending.count() != 0 ||
+      pending.first() >> now.depth != 0) {
+    throw Error(ErrorCode::kCorrupt,
+                fmt::format("{}: the interrupted split of '{}' is damaged; restore the file from a "
+                            "backup",
+                            pool_.mapping().path(), name_));
+  }
+  fill_range(now, pending);
+  memory_.fence();  // all entries, before `pending`, which tells that they may disagree
+  pm::store_release(root_.pending, uint64_t{0});
+  memory_.persist(&root_.pending, sizeof root_.pending);  // before the next change of a range
+  recovered_operations_ = 1;
+}
+
+// An empty slot in another of the buckets that the slot's hash may live in.
+template <typename Content>
+Slot* Core<Content>::find_refuge(Segment& segment, const Slot& slot, uint32_t bucket,
+                                 uint32_t depth) const {
+  for (uint32_t i = 0; i < kProbe; ++i) {
+    const uint32_t other = (home_of(slot.hash) + i) & (kBuckets - 1);
+    if (other == bucket) continue;
+    for (Slot& refuge : segment.buckets[other].slots) {
+      if (is_empty(refuge, other, slot.hash, depth)) return &refuge;
+    }
+  }
+  return nullptr;
+}
+
+// Where a segment should be split, but the pool is full: makes room in the four buckets of a hash by
+// moving one of their records to another of its own four. Returns false if none can be moved.
+template <typename Content>
+bool Core<Content>::displace(const HeldAll& held, uint64_t hash, Entry entry) {
+  Segment& segment = segment_of(entry);
+  for (uint32_t i = 0; i < kProbe; ++i) {
+    const uint32_t bucket = (home_of(hash) + i) & (kBuckets - 1);
+    for (Slot& slot : segment.buckets[bucket].slots) {
+      Slot* refuge = find_refuge(segment, slot, bucket, entry.depth());
+      if (refuge == nullptr) continue;
+      const Slot record = slot;
+      const Slot vacant{Content::kOutOfPlace ? record.hash : vacant_hash(bucket), 0};
+      pm::Heap::Txn txn(pool_.heap(), true);
+      txn.redo(refuge, &record, sizeof record);
+      txn.redo(&slot, &vacant, sizeof vacant);
+      txn.prepare();
+      memory_.fence();  // the redo records, before they are armed
+      held.begin_change();
+      txn.apply();
+      txn.finish();
+      return true;
+    }
+  }
+  return false;
+}
+
+template class Core<Words>;
+template class Core<Bytes>;
+
+}  // namespace perdure::index::cceh

@@ -1,0 +1,211 @@
+// Making, opening, and writing single records.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "index/cceh/core.h"
+
+namespace perdure::index::cceh {
+
+template <typename Content>
+Core<Content>::Core(pm::PoolImpl& pool, Root& root, std::string name)
+    : pool_(pool),
+      root_(root),
+      memory_(pool.memory()),
+      name_(std::move(name)),
+      records_(pool, epochs_),
+      stripe_bits_(std::min(static_cast<uint32_t>(root.initial_depth), kStripeBitsMax)),
+      stripes_(uint64_t{kGroups} << stripe_bits_),
+      directory_(pool.at<Directory>(root.directory)) {
+  recover();
+}
+
+template <typename Content>
+std::unique_ptr<Core<Content>> Core<Content>::create(pm::PoolImpl& pool, const std::string& name,
+                                                     Kind key, Kind value, const Options& options) {
+  require_range("initial_depth", options.initial_depth, 1, 16);
+  // Segments for a two hundred and fifty-sixth of the capacity; each is made when its first key
+  // comes.
+  const uint64_t segments = pool.header().capacity_bytes / 256 / sizeof(Segment);
+  Root image{};
+  image.seal.magic = kRootMagic;
+  image.initial_depth = options.initial_depth != 0
+                            ? options.initial_depth
+                            : std::clamp<uint64_t>(std::bit_width(segments), 2, 13) - 1;
+  const auto depth = static_cast<uint32_t>(image.initial_depth);
+  const NewBlock directory{directory_bytes(depth), offsetof(Root, directory), [&](char* block) {
+                             std::memset(block, 0, directory_bytes(depth));
+                             reinterpret_cast<Directory*>(block)->depth = depth;
+                             pool.memory().flush(block, directory_bytes(depth));
+                           }};
+  const uint64_t root = make_structure(pool, name, "cceh", key, value, &image, sizeof image,
+                                       kSealedBytes, {&directory, 1});
+  return std::unique_ptr<Core>(new Core(pool, *pool.at<Root>(root), name));
+}
+
+template <typename Content>
+std::unique_ptr<Core<Content>> Core<Content>::open(pm::PoolImpl& pool, const std::string& name,
+                                                   Kind key, Kind value, const Options& options) {
+  const uint64_t at =
+      find_structure(pool, name, "cceh", key, value, kRootMagic, sizeof(Root), kSealedBytes);
+  Root& root = *pool.at<Root>(at);
+  require_same(pool, name, "initial_depth", options.initial_depth, root.initial_depth);
+  const auto* directory = pool.at<Directory>(root.directory);
+  if (root.directory == 0 || root.directory >= pool.end_offset() ||
+      directory->depth < root.initial_depth || directory->depth > kDepthMax ||
+      !pool.heap().is_allocated(root.directory, directory_bytes(directory->depth))) {
+    throw Error(ErrorCode::kCorrupt,
+                fmt::format("{}: the directory of '{}' is damaged; restore the file from a backup",
+                            pool.mapping().path(), name));
+  }
+  return std::unique_ptr<Core>(new Core(pool, root, name));
+}
+
+// ---- locks
+
+template <typename Content>
+Core<Content>::Held::Held(const Core& core, uint64_t hash) {
+  const uint32_t group = group_of(home_of(hash));
+  const uint32_t last = group_of((home_of(hash) + kProbe - 1) & (kBuckets - 1));
+  first_ = &core.stripes_[core.stripe_of(hash, std::min(group, last))];
+  second_ = group == last ? nullptr : &core.stripes_[core.stripe_of(hash, std::max(group, last))];
+  first_->lock();
+  if (second_ != nullptr) second_->lock();
+}
+
+template <typename Content>
+Core<Content>::Held::~Held() {
+  if (second_ != nullptr) second_->unlock();
+  first_->unlock();
+}
+
+template <typename Content>
+void Core<Content>::Held::begin_change() const {
+  first_->begin_change();
+  if (second_ != nullptr) second_->begin_change();
+}
+
+// ---- slots
+
+template <typename Content>
+bool Core<Content>::is_empty(const Slot& slot, uint32_t bucket, uint64_t prefix, uint32_t depth) {
+  const uint64_t hash = pm::load_relaxed(slot.hash);
+  if constexpr (Content::kOutOfPlace) {
+    return (void)bucket, pm::load_relaxed(slot.value) == 0 || !same_prefix(hash, prefix, depth);
+  } else {
+    return !may_live_in(hash, bucket) || !same_prefix(hash, prefix, depth);
+  }
+}
+
+template <typename Content>
+Slot* Core<Content>::find_empty(Segment& segment, uint64_t hash, uint32_t depth) {
+  for (uint32_t i = 0; i < kProbe; ++i) {
+    const uint32_t bucket = (home_of(hash) + i) & (kBuckets - 1);
+    for (Slot& slot : segment.buckets[bucket].slots) {
+      if (is_empty(slot, bucket, hash, depth)) return &slot;
+    }
+  }
+  return nullptr;
+}
+
+template <typename Content>
+void Core<Content>::put(const Held& held, Slot& slot, const Key& key, const Value& value) {
+  if constexpr (Content::kOutOfPlace) {
+    records_.link(slot.hash, slot.value, key.hash, key.bytes, value, [&] { held.begin_change(); });
+  } else {
+    held.begin_change();
+    pm::store_release(slot.value, value);
+    pm::store_release(slot.hash, key.hash);  // after the value, in the same line: commits
+    memory_.persist(&slot, sizeof slot);     // before anybody can see it
+  }
+}
+
+template <typename Content>
+void Core<Content>::replace(const Held& held, Slot& slot, const Key& key, const Value& value) {
+  if constexpr (Content::kOutOfPlace) {
+    records_.relink(slot.value, key.bytes, value, [&] { held.begin_change(); });
+  } else {
+    (void)key;
+    held.begin_change();
+    pm::store_release(slot.value, value);
+    memory_.persist(&slot.value, sizeof slot.value);  // before anybody can see it
+  }
+}
+
+// ---- single records
+
+template <typename Content>
+typename Core<Content>::Outcome Core<Content>::try_write(Verb verb, const Key& key,
+                                                         const Value& value, Entry& seen) {
+  if (const Entry entry = entry_of(key.hash)) prefetch(segment_of(entry), key.hash, kProbe);
+  const Held held(*this, key.hash);
+  seen = entry_of(key.hash);
+  if (!seen) return verb == Verb::kUpdate ? Outcome::kNot : Outcome::kNoRoom;
+  Segment& segment = segment_of(seen);
+  uint64_t before = 0;
+  if (Slot* slot = find(segment, key, before); slot != nullptr) {
+    if (verb == Verb::kInsert) return Outcome::kNot;
+    replace(held, *slot, key, value);
+    return Outcome::kDone;
+  }
+  if (verb == Verb::kUpdate) return Outcome::kNot;
+  Slot* slot = find_empty(segment, key.hash, seen.depth());
+  if (slot == nullptr) return Outcome::kNoRoom;
+  put(held, *slot, key, value);
+  return Outcome::kDone;
+}
+
+template <typename Content>
+bool Core<Content>::write_once(Verb verb, const Key& key, const Value& value) {
+  const pm::EpochManager::Guard guard(epochs_);
+  for (;;) {
+    Entry seen;
+    const Outcome outcome = try_write(verb, key, value, seen);
+    if (outcome != Outcome::kNoRoom) return outcome == Outcome::kDone;
+    make_room(key.hash, seen);
+  }
+}
+
+template <typename Content>
+bool Core<Content>::write(Verb verb, const Key& key, const Value& value) {
+  pool_.require_writable();
+  if constexpr (Content::kOutOfPlace) records_.require_fits(key.bytes, value);
+  try {
+    return write_once(verb, key, value);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kPoolFull && error.code() != ErrorCode::kNoSpace) throw;
+  }
+  records_.reclaim();  // blocks that wait for readers which have gone may be all that is missing
+  return write_once(verb, key, value);
+}
+
+template <typename Content>
+bool Core<Content>::remove(const Key& key) {
+  pool_.require_writable();
+  const pm::EpochManager::Guard guard(epochs_);
+  if (const Entry entry = entry_of(key.hash)) prefetch(segment_of(entry), key.hash, kProbe);
+  const Held held(*this, key.hash);
+  const Entry entry = entry_of(key.hash);
+  if (!entry) return false;
+  uint64_t value = 0;
+  Slot* slot = find(segment_of(entry), key, value);
+  if (slot == nullptr) return false;
+  if constexpr (Content::kOutOfPlace) {
+    records_.unlink(slot->value, [&] { held.begin_change(); });
+  } else {
+    const auto* bucket = reinterpret_cast<const Bucket*>(reinterpret_cast<uintptr_t>(slot) &
+                                                         ~uintptr_t{sizeof(Bucket) - 1});
+    const auto number = static_cast<uint32_t>(bucket - segment_of(entry).buckets);
+    held.begin_change();
+    pm::store_release(slot->hash, vacant_hash(number));
+    memory_.persist(&slot->hash, sizeof slot->hash);  // before anybody can miss it
+  }
+  return true;
+}
+
+template class Core<Words>;
+template class Core<Bytes>;
+
+}  // namespace perdure::index::cceh

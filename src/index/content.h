@@ -1,0 +1,142 @@
+// What the hash tables are instantiated over: 8-byte words in the slots, or byte strings out of
+// place; and the typed face that turns keys and values of any kind into either.
+#pragma once
+
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "index/hash.h"
+#include "index/records.h"
+#include "perdure/index.h"
+#include "pm/checksum.h"
+
+namespace perdure::index {
+
+enum class Verb : uint8_t { kInsert, kUpdate, kUpsert };
+
+// Both kinds are words. The slot holds the key's hash, from which the key is calculated.
+struct Words {
+  static constexpr bool kOutOfPlace = false;
+  struct Key {
+    uint64_t hash;
+  };
+  using Value = uint64_t;
+};
+
+// At least one kind is a byte string; words among them are stored as their 8 bytes.
+struct Bytes {
+  static constexpr bool kOutOfPlace = true;
+  struct Key {
+    uint64_t hash;
+    std::string_view bytes;
+  };
+  using Value = std::string_view;
+};
+
+template <typename K, typename V>
+using ContentOf =
+    std::conditional_t<std::is_same_v<K, uint64_t> && std::is_same_v<V, uint64_t>, Words, Bytes>;
+
+// A word as bytes, for as long as the object lives.
+class AsBytes {
+ public:
+  explicit AsBytes(uint64_t word) { std::memcpy(bytes_, &word, sizeof word); }
+  explicit AsBytes(std::string_view view) : view_(view), direct_(true) {}
+  std::string_view view() const { return direct_ ? view_ : std::string_view(bytes_, 8); }
+
+ private:
+  char bytes_[8] = {};
+  std::string_view view_;
+  bool direct_ = false;
+};
+
+inline void assign(uint64_t& out, uint64_t word) { out = word; }
+inline void assign(uint64_t& out, std::string_view bytes) {
+  std::memcpy(&out, bytes.data(), sizeof out);
+}
+inline void assign(std::string& out, std::string_view bytes) { out.assign(bytes); }
+
+template <typename T>
+Argument<T> from_bytes(std::string_view bytes) {
+  if constexpr (std::is_same_v<T, uint64_t>) {
+    uint64_t word = 0;
+    assign(word, bytes);
+    return word;
+  } else {
+    return bytes;
+  }
+}
+
+// A table from K to V over a core that is instantiated over ContentOf<K, V>. Core has
+//   bool write(Verb, Key, Value), bool remove(Key), bool lookup(Key, use(Value)),
+//   for_each(visit(Key or its bytes, Value)), check, visit_blocks, statistics.
+template <typename Core, typename K, typename V>
+class Table {
+ public:
+  using key_type = K;
+  using value_type = V;
+
+  explicit Table(std::unique_ptr<Core> core) : core_(std::move(core)) {}
+
+  bool insert(Argument<K> key, Argument<V> value) { return write(Verb::kInsert, key, value); }
+  bool update(Argument<K> key, Argument<V> value) { return write(Verb::kUpdate, key, value); }
+  void upsert(Argument<K> key, Argument<V> value) { write(Verb::kUpsert, key, value); }
+  bool remove(Argument<K> key) {
+    if constexpr (kWords) {
+      return core_->remove({hash_of(key)});
+    } else {
+      const AsBytes bytes(key);
+      return core_->remove(key_of(bytes.view()));
+    }
+  }
+  bool lookup(Argument<K> key, V& out) const {
+    if constexpr (kWords) {
+      return core_->lookup({hash_of(key)}, [&](uint64_t value) { out = value; });
+    } else {
+      const AsBytes bytes(key);
+      return core_->lookup(key_of(bytes.view()),
+                           [&](std::string_view value) { assign(out, value); });
+    }
+  }
+  void for_each(const std::function<void(Argument<K>, Argument<V>)>& visit) const {
+    if constexpr (kWords) {
+      core_->for_each([&](uint64_t hash, uint64_t value) { visit(key_of_hash(hash), value); });
+    } else {
+      core_->for_each([&](std::string_view key, std::string_view value) {
+        visit(from_bytes<K>(key), from_bytes<V>(value));
+      });
+    }
+  }
+  uint64_t check(const std::function<void(const std::string&)>& report) const {
+    return core_->check(report);
+  }
+  void visit_blocks(const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const {
+    core_->visit_blocks(visit);
+  }
+  std::vector<Statistic> statistics() const { return core_->statistics(); }
+
+ private:
+  static constexpr bool kWords = !ContentOf<K, V>::kOutOfPlace;
+
+  static Bytes::Key key_of(std::string_view bytes) {
+    return {pm::checksum64(bytes.data(), bytes.size()), bytes};
+  }
+  bool write(Verb verb, Argument<K> key, Argument<V> value) {
+    if constexpr (kWords) {
+      return core_->write(verb, {hash_of(key)}, value);
+    } else {
+      const AsBytes key_bytes(key);
+      const AsBytes value_bytes(value);
+      return core_->write(verb, key_of(key_bytes.view()), value_bytes.view());
+    }
+  }
+
+  std::unique_ptr<Core> core_;
+};
+
+}  // namespace perdure::index

@@ -1,0 +1,75 @@
+#include "index/records.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace perdure::index {
+
+Records::~Records() {
+  for (const auto& [offset, bytes] : retired_) pool_.heap().release(offset, bytes);
+}
+
+uint64_t Records::block_bytes(uint64_t record) const {
+  const auto* header = pool_.at<Header>(record);
+  return pm::Heap::block_bytes(sizeof(Header) + uint64_t{header->key_bytes} + header->value_bytes);
+}
+
+bool Records::sound(uint64_t record) const {
+  if (record % pm::kLineBytes != 0 || record < pool_.header().data_offset ||
+      record + sizeof(Header) > pool_.end_offset()) {
+    return false;
+  }
+  return pool_.heap().is_allocated(record, block_bytes(record));
+}
+
+void Records::require_fits(std::string_view key, std::string_view value) const {
+  if (std::max(key.size(), value.size()) <= kPartBytesMax) [[likely]]
+    return;
+  throw Error(ErrorCode::kTooLarge,
+              fmt::format("a key of {} bytes with a value of {}: neither may exceed {} bytes",
+                          key.size(), value.size(), kPartBytesMax));
+}
+
+uint64_t Records::make(pm::Heap::Txn& txn, std::string_view key, std::string_view value) const {
+  const uint64_t bytes = sizeof(Header) + key.size() + value.size();
+  const uint64_t record = txn.allocate(bytes);
+  auto* header = pool_.at<Header>(record);
+  *header = {static_cast<uint32_t>(key.size()), static_cast<uint32_t>(value.size())};
+  auto* text = reinterpret_cast<char*>(header + 1);
+  if (!key.empty()) std::memcpy(text, key.data(), key.size());
+  if (!value.empty()) std::memcpy(text + key.size(), value.data(), value.size());
+  pool_.memory().flush(header, bytes);  // durable with the intents, before the link
+  return record;
+}
+
+void Records::retire(uint64_t record) {
+  Blocks together;
+  {
+    const std::lock_guard lock(mutex_);
+    retired_.emplace_back(record, block_bytes(record));
+    if (retired_.size() < kRetireTogether) return;
+    together.swap(retired_);
+  }
+  retire_all(std::move(together));
+}
+
+void Records::retire_all(Blocks blocks) {
+  epochs_.retire([this, blocks = std::move(blocks)] {
+    for (const auto& [offset, bytes] : blocks) pool_.heap().release(offset, bytes);
+  });
+}
+
+bool Records::reclaim() {
+  Blocks rest;
+  {
+    const std::lock_guard lock(mutex_);
+    rest.swap(retired_);
+  }
+  if (!rest.empty()) retire_all(std::move(rest));
+  epochs_.collect();
+  return true;
+}
+
+}  // namespace perdure::index

@@ -1,0 +1,168 @@
+// Byte-string records out of place: a slot of 16 bytes holds the hash of the key and the offset of a
+// block {length of key, length of value, key, value}.
+//
+//   slot    | hash of the key | offset of the record, or 0: the slot is empty |
+//   record  | key_bytes (4) | value_bytes (4) | key ... | value ... |
+//
+// The second word of the slot alone decides whether the record exists, for readers and for the
+// heap's intents, so that a crash at any point leaves the block either linked or free. A record is
+// never changed; another value is another record. Readers compare hashes, and look at a record only
+// if all 64 bits are equal.
+//
+// Crash argument, of each call below: the record and the intents are durable (fence) before the slot
+// changes by one 8-byte store; the heap's bitmap follows in the same fence; the intents end last. Up
+// to the store the slot leads elsewhere and recovery frees the new block; from then on it leads to
+// the new block, and recovery keeps that and frees the old one. The hash is stored before the offset:
+// in the same line, or made durable first.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "pm/epoch.h"
+#include "pm/pool_impl.h"
+
+namespace perdure::index {
+
+// What most structures store for a record.
+struct Slot {
+  uint64_t hash;   // of the key; bijective for 8-byte keys with 8-byte values
+  uint64_t value;  // the value itself, or the offset of a record
+};
+static_assert(sizeof(Slot) == 16);
+
+class Records {
+ public:
+  static constexpr uint64_t kPartBytesMax = uint64_t{64} << 20;  // of a key, of a value
+
+  Records(pm::PoolImpl& pool, pm::EpochManager& epochs) : pool_(pool), epochs_(epochs) {}
+  ~Records();  // needs that nobody reads any more
+  Records(const Records&) = delete;
+  Records& operator=(const Records&) = delete;
+
+  // The pieces of a record, as long as the caller has a guard.
+  std::string_view key(uint64_t record) const {
+    const auto* header = pool_.at<Header>(record);
+    return {reinterpret_cast<const char*>(header + 1), header->key_bytes};
+  }
+  std::string_view value(uint64_t record) const {
+    const auto* header = pool_.at<Header>(record);
+    return {reinterpret_cast<const char*>(header + 1) + header->key_bytes, header->value_bytes};
+  }
+  uint64_t block_bytes(uint64_t record) const;
+  // Whether the offset leads to an allocated block that holds a whole record.
+  bool sound(uint64_t record) const;
+
+  // Throws kTooLarge.
+  void require_fits(std::string_view key, std::string_view value) const;
+
+  // Fills an empty slot. The caller holds the lock that keeps writers out; `reveal` is called when
+  // readers must be kept out, too. Durable on return. Throws kPoolFull, kNoSpace, having changed
+  // nothing. Cost: four lines and three fences, and the record's lines.
+  template <typename Reveal>
+  void link(uint64_t& hash_at, uint64_t& value_at, uint64_t hash, std::string_view key,
+            std::string_view value, Reveal reveal);
+  // Gives a slot another record.
+  template <typename Reveal>
+  void relink(uint64_t& value_at, std::string_view key, std::string_view value, Reveal reveal);
+  // Empties a slot. Needs no room.
+  template <typename Reveal>
+  void unlink(uint64_t& value_at, Reveal reveal);
+
+  // Hands out again what no reader can look at any more. Returns whether it tried. To be called
+  // without a guard.
+  bool reclaim();
+
+ private:
+  struct Header {
+    uint32_t key_bytes;
+    uint32_t value_bytes;
+  };
+  static_assert(sizeof(Header) == 8);
+  using Blocks = std::vector<std::pair<uint64_t, uint64_t>>;  // offset, bytes
+
+  static constexpr size_t kRetireTogether = 64;
+
+  // Writes and flushes a record.
+  uint64_t make(pm::Heap::Txn& txn, std::string_view key, std::string_view value) const;
+  void retire(uint64_t record);
+  void retire_all(Blocks blocks);
+
+  pm::PoolImpl& pool_;
+  pm::EpochManager& epochs_;
+  std::mutex mutex_;
+  Blocks retired_;
+};
+
+template <typename Reveal>
+void Records::link(uint64_t& hash_at, uint64_t& value_at, uint64_t hash, std::string_view key,
+                   std::string_view value, Reveal reveal) {
+  const pm::Memory& memory = pool_.memory();
+  pm::Heap::Txn txn(pool_.heap());
+  const uint64_t record = make(txn, key, value);
+  if (pm::load_relaxed(value_at) == record) [[unlikely]] {
+    // What a split left behind in an empty slot would make the intent believe that it is linked.
+    reveal();
+    pm::store_release(value_at, uint64_t{0});
+    memory.persist(&value_at, sizeof value_at);  // before the intent, which looks at it
+  }
+  txn.will_link(record, &value_at, pm::Link::kOffset);
+  txn.prepare();
+  memory.fence();  // the record and the intent, before the slot leads to it
+  reveal();
+  pm::store_release(value_at, uint64_t{0});
+  pm::store_release(hash_at, hash);
+  if ((reinterpret_cast<uintptr_t>(&hash_at) ^ reinterpret_cast<uintptr_t>(&value_at)) >=
+      pm::kLineBytes) {
+    memory.flush(&value_at, sizeof value_at);
+    memory.persist(&hash_at, sizeof hash_at);  // in another line: before the offset
+  }
+  pm::store_release(value_at, record);
+  memory.flush(&value_at, sizeof value_at);
+  txn.settle();
+  memory.fence();  // the link and the bitmap, before the intent ends
+  txn.finish();
+}
+
+template <typename Reveal>
+void Records::relink(uint64_t& value_at, std::string_view key, std::string_view value,
+                     Reveal reveal) {
+  const pm::Memory& memory = pool_.memory();
+  pm::Heap::Txn txn(pool_.heap());
+  const uint64_t before = pm::load_relaxed(value_at);
+  const uint64_t record = make(txn, key, value);
+  txn.will_link(record, &value_at, pm::Link::kOffset);
+  txn.will_unlink(before, &value_at, pm::Link::kOffset, pm::Heap::Txn::Release::kLater);
+  txn.prepare();
+  memory.fence();  // the record and the intents, before the slot leads to it
+  reveal();
+  pm::store_release(value_at, record);
+  memory.flush(&value_at, sizeof value_at);
+  txn.settle();
+  memory.fence();  // the link and the bitmap, before the intents end
+  txn.finish();
+  retire(before);
+}
+
+template <typename Reveal>
+void Records::unlink(uint64_t& value_at, Reveal reveal) {
+  const pm::Memory& memory = pool_.memory();
+  pm::Heap::Txn txn(pool_.heap(), true);
+  const uint64_t before = pm::load_relaxed(value_at);
+  txn.will_unlink(before, &value_at, pm::Link::kOffset, pm::Heap::Txn::Release::kLater);
+  txn.prepare();
+  memory.fence();  // the intent, before the slot is empty
+  reveal();
+  pm::store_release(value_at, uint64_t{0});
+  memory.flush(&value_at, sizeof value_at);
+  txn.settle();
+  memory.fence();  // the link and the bitmap, before the intent ends
+  txn.finish();
+  retire(before);
+}
+
+}  // namespace perdure::index

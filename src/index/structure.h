@@ -1,0 +1,50 @@
+// Making a structure in a pool, and opening it: what is the same for all of them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "perdure/index.h"
+#include "pm/pool_impl.h"
+
+namespace perdure::index {
+
+// How every root block begins. Sealed: does not change after creation.
+struct RootSeal {
+  uint64_t magic;     // of the structure's format
+  uint64_t checksum;  // xxh3 of the parameters that follow, `sealed_bytes` of them
+};
+
+// A block that a new structure begins with.
+struct NewBlock {
+  uint64_t bytes;
+  uint64_t link_at;  // where in the root its offset stands
+  // Writes the block and flushes what it wrote; a fence follows.
+  std::function<void(char* block)> fill;
+};
+
+// Makes the root block from `root` (which begins with a RootSeal, followed by `sealed_bytes` of
+// parameters), its blocks, and the directory entry; all are there after a crash, or none. Returns
+// the root's offset. Errors: kNameExists, kInvalidArgument, kPoolFull, kNoSpace, kReadOnly.
+uint64_t make_structure(pm::PoolImpl& pool, const std::string& name, std::string_view type,
+                        Kind key, Kind value, void* root, uint64_t root_bytes,
+                        uint64_t sealed_bytes, std::span<const NewBlock> blocks);
+
+// The root's offset of an existing structure. Errors: kNoSuchName, kWrongType, kCorrupt.
+uint64_t find_structure(pm::PoolImpl& pool, const std::string& name, std::string_view type,
+                        Kind key, Kind value, uint64_t magic, uint64_t root_bytes,
+                        uint64_t sealed_bytes);
+
+// Throws kInvalidArgument if an option that is fixed at creation was given another value.
+void require_same(const pm::PoolImpl& pool, const std::string& name, const char* option,
+                  uint64_t wanted, uint64_t have);
+// Throws kInvalidArgument unless the option is 0 or in [least, most].
+void require_range(const char* option, uint64_t value, uint64_t least, uint64_t most);
+
+// Writes zeros over whole lines past the caches. Durable after a fence.
+void write_zeros(const pm::Memory& memory, void* target, uint64_t bytes);
+
+}  // namespace perdure::index
