@@ -100,6 +100,35 @@ TEST(Model, ReadsOfWhatADimmHoldsAreBuffered) {
   EXPECT_EQ(model.total().media_read_units, 8U);
 }
 
+TEST(Model, AUnitThatWasJustReadNeedsNoReadToBeCompleted) {
+  for (const bool read_before : {false, true}) {
+    MemoryModel model(tiny());
+    if (read_before) model.load(pm(0));
+    model.stream(pm(64, 64));
+    model.drain();
+    EXPECT_EQ(model.total().media_read_for_write_units, read_before ? 0U : 4U);
+    EXPECT_EQ(model.total().media_read_units, 4U);
+  }
+}
+
+TEST(Model, OnlyAFenceAfterAWriteWaits) {
+  MemoryModel model(tiny());
+  model.fence(0, 0, kSite);
+  model.store(pm(0));
+  model.fence(0, 0, kSite);
+  EXPECT_EQ(model.total().fences_waiting, 0U);
+  model.flush(pm(0), FlushKind::kClwb);
+  model.fence(1, 0, kSite);  // another thread's
+  EXPECT_EQ(model.total().fences_waiting, 0U);
+  model.fence(0, 0, kSite);
+  EXPECT_EQ(model.total().fences_waiting, 1U);
+  model.flush(pm(0), FlushKind::kClwb);  // clean
+  model.fence(0, 0, kSite);
+  EXPECT_EQ(model.total().fences_waiting, 1U);
+  EXPECT_EQ(model.total().fences, 5U);
+  EXPECT_EQ(model.sites()[kSite].fences, 5U);
+}
+
 TEST(Model, TheLineUsedLongestAgoIsEvictedOnAccountOfItsLastStore) {
   MemoryModel model(tiny());
   Access first = pm(0);
@@ -276,6 +305,10 @@ TEST(Model, DrainingLeavesNothingOnItsWay) {
   const Counters once = model.total();
   model.drain();
   EXPECT_EQ(model.total(), once);
+  // The DIMM still knows the units it wrote: a further line of one needs no read.
+  model.stream(pm(512 + 64, 64));
+  model.drain();
+  EXPECT_EQ(model.total().media_read_for_write_units, once.media_read_for_write_units);
 }
 
 // A mixed run of several threads and operations.

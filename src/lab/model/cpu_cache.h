@@ -101,8 +101,8 @@ class CpuCache {
     Entry entry;
   };
 
-  // Both multiplications are needed: with one, the sets of neighbouring lines keep a constant
-  // distance, and neighbours that come in together go out together.
+  // With sets in address order, lines that come in together would age in step and go out together.
+  // One multiplication alone leaves some of that: the sets of neighbours keep a constant distance.
   Slot* set_of(uint64_t key) {
     uint64_t hash = key * 0x9E3779B97F4A7C15;
     hash = (hash ^ (hash >> 32)) * 0xD6E8FEB86659FD93;

@@ -206,6 +206,11 @@ void check_range(const Profile& profile, const Parameter& parameter) {
   }
 }
 
+auto find_parameter(const std::string& name) {
+  return std::find_if(kParameters.begin(), kParameters.end(),
+                      [&](const Parameter& each) { return name == each.name; });
+}
+
 void set_parameter(Profile& profile, const Parameter& parameter, const json& value,
                    const std::string& origin) {
   const auto expect = [&](bool holds, const char* what) {
@@ -279,9 +284,7 @@ Profile parse_profile(const json& object, const std::string& origin) {
   profile.name = origin;
   for (const auto& [key, value] : object.items()) {
     if (key == "base") continue;
-    const auto parameter =
-        std::find_if(kParameters.begin(), kParameters.end(),
-                     [&key = key](const Parameter& each) { return key == each.name; });
+    const auto parameter = find_parameter(key);
     if (parameter == kParameters.end()) {
       std::string names = "base";
       for (const Parameter& each : kParameters) names += fmt::format(", {}", each.name);
