@@ -43,6 +43,9 @@ struct CatalogEntry {
   std::unique_ptr<AnyIndex> (*create)(Pool& pool, const std::string& name, Kind key, Kind value,
                                       const OptionMap& options);
   std::unique_ptr<AnyIndex> (*open)(Pool& pool, const std::string& name, const OptionMap& options);
+  // Options that make a structure as small as it can be, so that a few hundred operations reach
+  // every split, migration and reuse: for tests and crash exploration.
+  OptionMap small_options = {};
 };
 
 // All structures, in the order of the documentation's table.

@@ -64,6 +64,8 @@ CatalogEntry plush_entry() {
       {"recovery_threads", "processors, at most 8", "threads that replay the log when opening"}};
   entry.create = create;
   entry.open = open;
+  entry.small_options = {
+      {"directory_bits", "6"}, {"fanout", "2"}, {"partitions", "4"}, {"log_percent", "300"}};
   return entry;
 }
 

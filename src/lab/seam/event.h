@@ -43,6 +43,11 @@ class Sink {
   // Whether accesses to DRAM inside operations are wanted as well.
   virtual bool wants_dram() const { return false; }
   virtual bool wants_loads() const { return true; }
+  // A region begins to be persistent memory, or is about to end.
+  virtual void on_region(void* base, uint64_t bytes, const char* name) {
+    static_cast<void>(base), static_cast<void>(bytes), static_cast<void>(name);
+  }
+  virtual void on_region_end(void* base) { static_cast<void>(base); }
 };
 
 }  // namespace perdure::lab

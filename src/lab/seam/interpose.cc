@@ -4,6 +4,8 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <sched.h>
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -12,9 +14,18 @@
 #include <cstdint>
 
 #include "lab/seam/dispatch.h"
+#include "lab/seam/private_files.h"
+
+namespace perdure::lab {
+namespace {
+bool files_are_private = false;
+}  // namespace
+void make_files_private() { files_are_private = true; }
+}  // namespace perdure::lab
 
 namespace {
 
+using perdure::lab::files_are_private;
 using perdure::lab::EventKind;
 using perdure::lab::seam::tell;
 
@@ -134,6 +145,36 @@ char* strncpy(char* to, const char* from, size_t bytes) noexcept {
 int msync(void* address, size_t bytes, int flags) {
   if ((flags & MS_SYNC) != 0) tell(EventKind::kSync, address, bytes, PC);
   return static_cast<int>(syscall(SYS_msync, address, bytes, flags));
+}
+
+// Files, as make_files_private() promises.
+
+void* mmap(void* address, size_t bytes, int protection, int flags, int file,
+           off_t offset) noexcept {
+  if (files_are_private && file >= 0 && (flags & MAP_TYPE) != MAP_PRIVATE) {
+    flags = (flags & ~(MAP_TYPE | MAP_SYNC)) | MAP_PRIVATE;
+  }
+  return reinterpret_cast<void*>(syscall(SYS_mmap, address, bytes, protection, flags, file, offset));
+}
+void* mmap64(void* address, size_t bytes, int protection, int flags, int file,
+             off64_t offset) noexcept {
+  return mmap(address, bytes, protection, flags, file, offset);
+}
+int flock(int file, int operation) noexcept {
+  return files_are_private ? 0 : static_cast<int>(syscall(SYS_flock, file, operation));
+}
+int ftruncate(int file, off_t bytes) noexcept {
+  return files_are_private ? 0 : static_cast<int>(syscall(SYS_ftruncate, file, bytes));
+}
+int posix_fallocate(int file, off_t offset, off_t bytes) {
+  if (files_are_private) return 0;
+  static const auto real =
+      reinterpret_cast<int (*)(int, off_t, off_t)>(dlsym(RTLD_NEXT, "posix_fallocate"));
+  return real(file, offset, bytes);
+}
+int fallocate(int file, int mode, off_t offset, off_t bytes) {
+  if (files_are_private) return 0;
+  return static_cast<int>(syscall(SYS_fallocate, file, mode, offset, bytes));
 }
 
 // From the first further thread on, events need a lock.

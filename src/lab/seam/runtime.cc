@@ -170,6 +170,35 @@ void end_operation() {
   seam::tell(EventKind::kEnd, nullptr, 0, __builtin_return_address(0));
 }
 
+namespace {
+
+// False if there are too many: then it counts as DRAM, as documented.
+bool add_region(void* base, size_t bytes, const char* name) {
+  const Locked locked(table.lock);
+  size_t i = 0;
+  while (i < table.regions_used && table.regions[i].end != 0) ++i;
+  if (i == table.regions.size()) return false;
+  auto& slot = table.regions[i];
+  slot.number = ++table.last_number;
+  std::strncpy(slot.name, name, sizeof slot.name - 1);
+  slot.base = reinterpret_cast<uint64_t>(base);
+  slot.end = slot.base + bytes;
+  table.regions_used = std::max<size_t>(table.regions_used, i + 1);
+  return true;
+}
+
+void remove_region(const void* base) {
+  const Locked locked(table.lock);
+  for (size_t i = 0; i < table.regions_used; ++i) {
+    auto& slot = table.regions[i];
+    if (slot.end == 0 || slot.base != reinterpret_cast<uint64_t>(base)) continue;
+    slot.base = 0;
+    slot.end = 0;
+  }
+}
+
+}  // namespace
+
 }  // namespace perdure::lab
 
 using perdure::lab::EventKind;
@@ -181,28 +210,17 @@ extern "C" {
 void perdure_lab_region(void* base, size_t bytes, const char* name) {
   using namespace perdure::lab;
   const Quiet quiet;
-  const Locked locked(table.lock);
-  size_t i = 0;
-  while (i < table.regions_used && table.regions[i].end != 0) ++i;
-  if (i == table.regions.size()) return;  // as documented: further ones count as DRAM
-  auto& slot = table.regions[i];
-  slot.number = ++table.last_number;
-  std::strncpy(slot.name, name == nullptr ? "" : name, sizeof slot.name - 1);
-  slot.base = reinterpret_cast<uint64_t>(base);
-  slot.end = slot.base + bytes;
-  table.regions_used = std::max<size_t>(table.regions_used, i + 1);
+  if (!add_region(base, bytes, name == nullptr ? "" : name)) return;
+  if (Sink* sink = seam::installed_sink.load()) {
+    sink->on_region(base, bytes, name == nullptr ? "" : name);
+  }
 }
 
 void perdure_lab_region_end(void* base) {
   using namespace perdure::lab;
   const Quiet quiet;
-  const Locked locked(table.lock);
-  for (size_t i = 0; i < table.regions_used; ++i) {
-    auto& slot = table.regions[i];
-    if (slot.end == 0 || slot.base != reinterpret_cast<uint64_t>(base)) continue;
-    slot.base = 0;
-    slot.end = 0;
-  }
+  if (Sink* sink = seam::installed_sink.load()) sink->on_region_end(base);
+  remove_region(base);
 }
 
 void perdure_lab_operation_begin(const char* type, size_t payload_bytes) {

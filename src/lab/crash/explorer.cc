@@ -1,0 +1,370 @@
+#include "lab/crash/explorer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "lab/crash/image_file.h"
+#include "lab/crash/nested.h"
+#include "lab/crash/pending.h"
+
+namespace perdure::lab::crash {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr uint64_t kLineBytes = 64;
+// A recovery is recorded and explored after so many recoveries that were only looked at.
+constexpr uint64_t kStatesPerNestedMin = 8;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+class Explorer {
+ public:
+  Explorer(const Run& run, Subject& subject, const ExploreOptions& options, Verdicts& verdicts)
+      : run_(run),
+        subject_(subject),
+        options_(options),
+        verdicts_(verdicts),
+        image_(run.trace.region_bytes),
+        memory_(run.trace, subject.domain(), image_.bytes(), options.drops),
+        worker_([this](bool contents) { return subject_.observe(image_.path(), contents); },
+                options.worker),
+        begin_(Clock::now()) {}
+
+  Exploration run();
+
+ private:
+  void explore_point();
+  bool take_state(const CrashState& state);
+  Verdict verdict_of(const CrashState& state);
+  bool is_expected(uint64_t digest);
+  const std::vector<uint64_t>& allowed();
+  const std::vector<uint64_t>& allowed_by_outputs();
+  void report(const CrashState& state, const Verdict& verdict);
+  CrashState minimised(const CrashState& state);
+  void fill_lost(const CrashState& state, Finding& finding) const;
+  void explore_recovery(const CrashState& state, uint64_t digest);
+  bool over_limit();
+  bool is_skipped(uint32_t event) const;
+  void tell_progress(bool at_once);
+
+  // Puts a state into the image for as long as it lives.
+  class Applied {
+   public:
+    Applied(ImageFile& image, const CrashState& state) : image_(image), state_(state) {
+      for (const Word& word : state.words) {
+        uint64_t old = 0;
+        std::memcpy(&old, image.bytes() + word.offset, sizeof old);
+        old_.push_back(old);
+        std::memcpy(image.bytes() + word.offset, &word.value, sizeof word.value);
+      }
+    }
+    ~Applied() {
+      for (size_t i = state_.words.size(); i-- > 0;) {
+        std::memcpy(image_.bytes() + state_.words[i].offset, &old_[i], sizeof old_[i]);
+      }
+    }
+    Applied(const Applied&) = delete;
+    Applied& operator=(const Applied&) = delete;
+
+   private:
+    ImageFile& image_;
+    const CrashState& state_;
+    std::vector<uint64_t> old_;
+  };
+
+  const Run& run_;
+  Subject& subject_;
+  const ExploreOptions& options_;
+  Verdicts& verdicts_;
+  ImageFile image_;
+  PendingMemory memory_;
+  Worker worker_;
+  Clock::time_point begin_;
+  Clock::time_point told_;
+  Exploration result_;
+  std::set<uint64_t> seen_here_;  // images of this crash point
+  std::vector<uint32_t> boundaries_;
+  uint64_t states_since_nested_ = 0;
+  // Output equivalence: digests of the complete image at the last boundaries.
+  uint32_t outputs_known_at_ = ~uint32_t{0};
+  std::vector<uint64_t> outputs_;
+  bool stop_ = false;
+};
+
+bool Explorer::over_limit() {
+  if (stop_) return true;
+  if (result_.findings.size() >= options_.findings_max || result_.states >= options_.states_max ||
+      seconds_since(begin_) > options_.seconds_max) {
+    stop_ = true;
+    result_.finished = false;
+  }
+  return stop_;
+}
+
+void Explorer::tell_progress(bool at_once) {
+  if (!options_.progress) return;
+  const auto now = Clock::now();
+  if (!at_once && now - told_ < std::chrono::milliseconds(100)) return;
+  told_ = now;
+  options_.progress({"exploring", result_.states, result_.findings.size(),
+                     static_cast<double>(memory_.position()) /
+                         static_cast<double>(std::max<size_t>(run_.trace.events.size(), 1))});
+}
+
+Exploration Explorer::run() {
+  const auto& events = run_.trace.events;
+  for (uint32_t i = 0; i < events.size(); ++i) {
+    if (events[i].kind == EventKind::kBegin) boundaries_.push_back(i);
+  }
+  if (!run_.problem.empty()) {
+    Finding finding{};
+    finding.what = run_.problem;
+    result_.findings.push_back(std::move(finding));
+  }
+  while (!over_limit()) {
+    const uint32_t at = memory_.position();
+    const bool last = at == events.size();
+    if (at >= options_.begin && !is_skipped(at) && (last || memory_.next_is_crash_point())) {
+      explore_point();
+    }
+    if (last || at >= options_.end) break;
+    memory_.step();
+  }
+  result_.seconds = seconds_since(begin_);
+  tell_progress(true);
+  return result_;
+}
+
+bool Explorer::is_skipped(uint32_t event) const {
+  return std::any_of(run_.skipped.begin(), run_.skipped.end(), [event](const auto& stretch) {
+    return event >= stretch.first && event < stretch.second;
+  });
+}
+
+void Explorer::explore_point() {
+  ++result_.points;
+  seen_here_.clear();
+  const uint32_t at = memory_.position();
+  // Stores of this operation and the one before it are taken apart; see for_each_state().
+  const auto next = std::lower_bound(boundaries_.begin(), boundaries_.end(), at);
+  const auto behind = next - boundaries_.begin();
+  const uint32_t recent_from = behind < 2 ? 0 : boundaries_[static_cast<size_t>(behind - 2)];
+  const bool complete =
+      for_each_state(memory_, options_.limits, recent_from, options_.seed ^ at,
+                     [this](const CrashState& state) { return take_state(state); });
+  if (complete) ++result_.points_complete;
+}
+
+bool Explorer::take_state(const CrashState& state) {
+  ++result_.visited;
+  tell_progress(false);
+  if (!seen_here_.insert(state.hash).second) return true;
+  const uint64_t states_before = result_.states;
+  const Verdict verdict = verdict_of(state);
+  if (!verdict.problem.empty() || !is_expected(verdict.digest)) {
+    report(state, verdict);
+    // One finding for each moment: the others at it are nearly always the same.
+    return false;
+  }
+  if (result_.states > states_before && ++states_since_nested_ >= kStatesPerNestedMin &&
+      result_.nested_runs < options_.nested_max) {
+    explore_recovery(state, verdict.digest);
+  }
+  return !over_limit();
+}
+
+Verdict Explorer::verdict_of(const CrashState& state) {
+  const auto known = verdicts_.find(state.hash);
+  if (known != verdicts_.end()) return known->second;
+  const Applied applied(image_, state);
+  const Observation seen = worker_.ask(false);
+  ++result_.states;
+  return verdicts_.emplace(state.hash, Verdict{seen.digest, seen.problem}).first->second;
+}
+
+const std::vector<uint64_t>& Explorer::allowed() {
+  if (run_.expectations.empty()) return allowed_by_outputs();
+  const uint32_t at = memory_.position();
+  // What holds before event `at` is what was said up to the event before it.
+  const auto after = std::lower_bound(
+      run_.expectations.begin(), run_.expectations.end(), at,
+      [](const Expectation& expectation, uint32_t event) { return expectation.event < event; });
+  return (after == run_.expectations.begin() ? after : std::prev(after))->digests;
+}
+
+// The digests of the uncrashed images just before the operation in flight and just after it. Made
+// by a look ahead: the events up to the operation's end are taken into a second memory.
+const std::vector<uint64_t>& Explorer::allowed_by_outputs() {
+  const uint32_t at = memory_.position();
+  const auto& events = run_.trace.events;
+  uint32_t begin = at;  // the boundary before: nothing is in flight there
+  while (begin > 0 && events[begin - 1].kind != EventKind::kEnd) --begin;
+  if (outputs_known_at_ == begin) return outputs_;
+  uint32_t end = at;
+  while (end < events.size() && events[end].kind != EventKind::kEnd) ++end;
+  if (end < events.size()) ++end;
+  outputs_known_at_ = begin;
+  outputs_.clear();
+  ImageFile image(run_.trace.region_bytes);
+  PendingMemory memory(run_.trace, subject_.domain(), image.bytes());
+  Worker worker([&](bool contents) { return subject_.observe(image.path(), contents); },
+                options_.worker);
+  for (const uint32_t boundary : {begin, end}) {
+    while (memory.position() < boundary) memory.step();
+    CrashState complete;
+    for (const auto& [number, line] : memory.pending()) {
+      const LineOption option = memory.complete(line);
+      complete.words.insert(complete.words.end(), option.words.begin(), option.words.end());
+    }
+    const Applied applied(image, complete);
+    outputs_.push_back(worker.ask(false).digest);
+  }
+  return outputs_;
+}
+
+bool Explorer::is_expected(uint64_t digest) {
+  const auto& digests = allowed();
+  return std::find(digests.begin(), digests.end(), digest) != digests.end();
+}
+
+// The same failure with as few stores lost as will do: line by line the complete content is put in,
+// and left there if the image still fails.
+CrashState Explorer::minimised(const CrashState& state) {
+  std::set<uint64_t> touched;
+  CrashState smallest = state;
+  for (const auto& [number, line] : memory_.pending()) {
+    const LineOption complete = memory_.complete(line);
+    if (complete.words.empty()) continue;
+    CrashState trial = smallest;
+    for (const Word& word : complete.words) {
+      const auto known = std::find_if(trial.words.begin(), trial.words.end(),
+                                      [&](const Word& w) { return w.offset == word.offset; });
+      const uint64_t before = known == trial.words.end() ? memory_.word(word.offset) : known->value;
+      trial.hash ^= word_hash(word.offset, before) ^ word_hash(word.offset, word.value);
+      if (known == trial.words.end()) {
+        trial.words.push_back(word);
+      } else {
+        known->value = word.value;
+      }
+    }
+    if (trial.hash == smallest.hash) continue;
+    const Verdict verdict = verdict_of(trial);
+    if (!verdict.problem.empty() || !is_expected(verdict.digest)) smallest = std::move(trial);
+  }
+  return smallest;
+}
+
+void Explorer::fill_lost(const CrashState& state, Finding& finding) const {
+  const auto& events = run_.trace.events;
+  const auto value_in_state = [&](uint64_t offset) {
+    for (const Word& word : state.words) {
+      if (word.offset == offset) return word.value;
+    }
+    return memory_.word(offset);
+  };
+  for (const auto& [number, line] : memory_.pending()) {
+    const LineOption complete = memory_.complete(line);
+    const bool differs = std::any_of(
+        complete.words.begin(), complete.words.end(),
+        [&](const Word& word) { return value_in_state(word.offset) != word.value; });
+    if (!differs) continue;
+    for (const PendingStore& store : line.stores) {
+      const bool lost = std::any_of(store.words.begin(), store.words.end(), [&](const Word& word) {
+        return value_in_state(word.offset) != word.value;
+      });
+      if (!lost || store.guaranteed) continue;
+      LostStore entry{.event = store.event,
+                      .state = store.stream ? LostState::kStreamUnfenced : LostState::kUnflushed,
+                      .flush_event = 0};
+      for (uint32_t i = store.event; !store.stream && i < memory_.position(); ++i) {
+        const bool dropped = options_.drops && options_.drops(i);
+        if (events[i].kind != EventKind::kFlush || dropped) continue;
+        const uint64_t first = events[i].offset / kLineBytes;
+        const uint64_t last = (events[i].offset + std::max<uint64_t>(events[i].bytes, 1) - 1) / kLineBytes;
+        if (number >= first && number <= last) {
+          entry.state = LostState::kUnfenced;
+          entry.flush_event = i;
+        }
+      }
+      finding.lost.push_back(entry);
+    }
+    if (finding.lines.size() < 8) {
+      const uint64_t begin = complete.words.front().offset / kLineBytes * kLineBytes;
+      LineBytes bytes{.offset = begin, .crashed = {}, .complete = {}};
+      for (uint64_t offset = begin; offset < begin + kLineBytes; offset += 8) {
+        uint64_t crashed = value_in_state(offset);
+        uint64_t whole = memory_.word(offset);
+        for (const Word& word : complete.words) {
+          if (word.offset == offset) whole = word.value;
+        }
+        const auto* c = reinterpret_cast<const unsigned char*>(&crashed);
+        const auto* w = reinterpret_cast<const unsigned char*>(&whole);
+        bytes.crashed.insert(bytes.crashed.end(), c, c + 8);
+        bytes.complete.insert(bytes.complete.end(), w, w + 8);
+      }
+      finding.lines.push_back(std::move(bytes));
+    }
+  }
+}
+
+void Explorer::report(const CrashState& state, const Verdict& verdict) {
+  Finding finding{};
+  finding.event = memory_.position();
+  const auto& events = run_.trace.events;
+  for (uint32_t i = memory_.position(); i-- > 0;) {
+    if (events[i].kind != EventKind::kBegin && events[i].kind != EventKind::kEnd) continue;
+    finding.thread = events[i].thread;
+    finding.operation = events[i].operation;
+    finding.in_flight = events[i].kind == EventKind::kBegin;
+    break;
+  }
+  const CrashState smallest = minimised(state);
+  finding.image_hash = smallest.hash;
+  const Verdict of_smallest = verdict_of(smallest);
+  finding.what = of_smallest.problem.empty() ? verdict.problem : of_smallest.problem;
+  if (of_smallest.problem.empty()) {
+    const Applied applied(image_, smallest);
+    const Observation seen = worker_.ask(true);
+    finding.what = run_.explain ? run_.explain(memory_.position(), seen.contents) : seen.contents;
+    if (finding.what.empty()) finding.what = "what recovery gives is neither the state before nor after";
+  }
+  fill_lost(smallest, finding);
+  result_.findings.push_back(std::move(finding));
+}
+
+void Explorer::explore_recovery(const CrashState& state, uint64_t digest) {
+  states_since_nested_ = 0;
+  const Applied applied(image_, state);
+  const NestedResult nested = explore_nested(subject_, image_, digest, options_);
+  if (!nested.offered) return;  // nothing to recover in this image, or the subject has no such run
+  ++result_.nested_runs;
+  result_.nested_states += nested.states;
+  for (const std::string& what : nested.findings) {
+    Finding finding{};
+    finding.event = memory_.position();
+    finding.what = what;
+    finding.image_hash = state.hash;
+    finding.nested = true;
+    fill_lost(state, finding);
+    result_.findings.push_back(std::move(finding));
+  }
+}
+
+}  // namespace
+
+Exploration explore(const Run& run, Subject& subject, const ExploreOptions& options,
+                    Verdicts& verdicts) {
+  return Explorer(run, subject, options, verdicts).run();
+}
+
+}  // namespace perdure::lab::crash

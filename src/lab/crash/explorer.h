@@ -1,0 +1,93 @@
+// Takes a recorded run through its crashes: builds every crash image that the hardware allows (or a
+// covering sample), has each recovered in a worker process, and compares with what was promised.
+//
+//   Run run = subject.record({});
+//   Exploration result = explore(run, subject, {});
+//   for (const Finding& finding : result.findings) ...
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "lab/crash/states.h"
+#include "lab/crash/subject.h"
+#include "lab/crash/worker.h"
+
+namespace perdure::lab::crash {
+
+struct ExploreProgress {
+  const char* phase;
+  uint64_t states;
+  uint64_t findings;
+  double fraction;  // of the trace
+};
+
+struct ExploreOptions {
+  StateLimits limits;
+  WorkerLimits worker;
+  uint64_t seed = 1;
+  uint64_t states_max = ~uint64_t{0};  // images recovered
+  double seconds_max = 1e9;
+  uint64_t findings_max = 8;   // then it stops
+  uint64_t nested_max = 16;    // recoveries that are themselves recorded and explored
+  uint64_t nested_states = 300;  // of each
+  uint32_t begin = 0;          // explore crashes before these events only
+  uint32_t end = ~uint32_t{0};
+  std::function<bool(uint32_t event)> drops;  // flushes and fences to be taken for nothing
+  std::function<void(const ExploreProgress&)> progress;
+};
+
+enum class LostState : uint8_t { kUnflushed, kUnfenced, kStreamUnfenced };
+
+// A store that had not reached memory, and would have made a difference.
+struct LostStore {
+  uint32_t event;
+  LostState state;
+  uint32_t flush_event;  // kUnfenced: which flush is waiting for its fence
+};
+
+// The bytes of a line: as recovery found them, and as the program had left them.
+struct LineBytes {
+  uint64_t offset;
+  std::vector<unsigned char> crashed;
+  std::vector<unsigned char> complete;
+};
+
+struct Finding {
+  uint32_t event;         // the crash was before this one
+  uint32_t operation;     // in flight, or the last that returned; of `thread`
+  uint16_t thread;
+  bool in_flight;
+  std::string what;       // in words
+  std::vector<LostStore> lost;
+  std::vector<LineBytes> lines;
+  uint64_t image_hash;
+  bool nested = false;    // found in a crash of a recovery; `what` says all there is
+};
+
+struct Exploration {
+  uint64_t points = 0;           // moments looked at
+  uint64_t points_complete = 0;  // where all combinations of pending lines were taken
+  uint64_t visited = 0;          // states, with those known already
+  uint64_t states = 0;           // distinct images recovered
+  uint64_t nested_runs = 0;
+  uint64_t nested_states = 0;
+  double seconds = 0;
+  bool finished = true;          // else a limit ended it
+  std::vector<Finding> findings;
+};
+
+// What is known of images, by hash. Shared between explorations of one run, as mutations are.
+struct Verdict {
+  uint64_t digest;
+  std::string problem;
+};
+using Verdicts = std::unordered_map<uint64_t, Verdict>;
+
+Exploration explore(const Run& run, Subject& subject, const ExploreOptions& options,
+                    Verdicts& verdicts);
+
+}  // namespace perdure::lab::crash

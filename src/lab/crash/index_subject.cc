@@ -1,0 +1,465 @@
+#include "lab/crash/index_subject.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <utility>
+
+#include "lab/crash/recorder.h"
+#include "lab/seam/runtime.h"
+#include "perdure/error.h"
+
+namespace perdure::lab::crash {
+namespace {
+
+constexpr char kName[] = "index";
+// Keys and values that only the use after a recovery has.
+constexpr uint32_t kFurtherKeys = 4;
+constexpr uint32_t kFurtherValues = 16;
+// What an image without the structure looks like, and what any image with one has besides records.
+constexpr uint64_t kAbsentDigest = 0xab5e27;
+
+uint64_t mix(uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebU;
+  return x ^ (x >> 31);
+}
+
+class Random {
+ public:
+  explicit Random(uint64_t seed) : state_(mix(seed + 0x9e3779b97f4a7c15U)) {}
+  uint64_t next() { return mix(state_ += 0x9e3779b97f4a7c15U); }
+  uint32_t below(uint64_t bound) { return static_cast<uint32_t>(next() % bound); }
+
+ private:
+  uint64_t state_;
+};
+
+// Lengths from nothing to a few KiB, short ones mostly.
+std::string make_string(uint32_t number, uint64_t salt) {
+  const uint64_t drawn = mix(number ^ salt);
+  uint64_t bytes = 4 + drawn % 24;
+  if (drawn % 16 == 1) bytes = 40 + (drawn >> 8) % 200;
+  if (salt != 0 && drawn % 32 == 2) bytes = 300 + (drawn >> 8) % 1500;
+  std::string text(bytes, '\0');
+  for (uint64_t i = 0; i < bytes; ++i) {
+    text[i] = static_cast<char>(i < 4 ? number >> (8 * i) : mix(drawn + i / 8) >> (8 * (i % 8)));
+  }
+  return number == 0 ? std::string() : text;
+}
+
+[[noreturn]] void fail(const std::string& what) { throw Error(ErrorCode::kCorrupt, what); }
+
+uint64_t digest_of(const std::map<uint32_t, uint32_t>& contents) {
+  uint64_t digest = 0;
+  for (const auto& [key, value] : contents) digest ^= record_digest(key, value);
+  return digest;
+}
+
+// A folder of its own for the pool of a recording.
+class ScratchFolder {
+ public:
+  ScratchFolder() {
+    std::string pattern = std::filesystem::exists("/dev/shm") ? "/dev/shm" : "/tmp";
+    pattern += "/perdure-crash-XXXXXX";
+    if (mkdtemp(pattern.data()) == nullptr) {
+      throw Error(ErrorCode::kIo, fmt::format("{}: cannot make a folder", pattern));
+    }
+    path_ = pattern;
+  }
+  ~ScratchFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+  std::string file(const char* name) const { return path_ + "/" + name; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace
+
+Dictionary::Dictionary(Kind kind, uint32_t count, uint64_t salt) : kind_(kind) {
+  for (uint32_t number = 0; number < count; ++number) {
+    if (kind == Kind::kU64) {
+      // The two words that a careless structure takes for its own are among them.
+      words_.push_back(number == 0 ? 0 : number == 1 ? ~uint64_t{0} : mix(number ^ (salt << 32)));
+      by_word_[words_.back()] = number;
+    } else {
+      strings_.push_back(make_string(number, salt));
+      by_string_[strings_.back()] = number;
+    }
+  }
+}
+
+Datum Dictionary::operator[](uint32_t number) const {
+  return kind_ == Kind::kU64 ? Datum(words_.at(number)) : Datum(strings_.at(number));
+}
+
+uint32_t Dictionary::number_of(const Datum& datum) const {
+  if (kind_ == Kind::kU64) {
+    const auto found = by_word_.find(datum.word());
+    return found == by_word_.end() ? kUnknown : found->second;
+  }
+  const auto found = by_string_.find(std::string(datum.bytes()));
+  return found == by_string_.end() ? kUnknown : found->second;
+}
+
+IndexSubject::IndexSubject(const IndexWorkload& workload)
+    : workload_(workload),
+      keys_(workload.key_kind, workload.keys + kFurtherKeys, 0),
+      values_(workload.value_kind, workload.prepared + workload.operations + kFurtherValues, 7) {}
+
+PoolOptions IndexSubject::pool_options() const {
+  PoolOptions options;
+  options.capacity_bytes = workload_.capacity_bytes;
+  options.growth_bytes = uint64_t{64} << 10;
+  options.force_domain = true;
+  options.domain = workload_.domain;
+  return options;
+}
+
+// One thread recovers: threads are for runs whose schedule is the explorer's.
+OptionMap IndexSubject::opening_options() const {
+  for (const OptionInfo& option : catalog_entry(workload_.structure).options) {
+    if (option.name == "recovery_threads") return {{option.name, "1"}};
+  }
+  return {};
+}
+
+std::string IndexSubject::text_of(const Step& step) const {
+  if (step.verb == Verb::kRemove || step.verb == Verb::kLookup) {
+    return fmt::format("{}({})", to_string(step.verb), step.key);
+  }
+  return fmt::format("{}({}, {})", to_string(step.verb), step.key, step.value);
+}
+
+// Growing, changing and shrinking by turns, so that a window of any length has all of it.
+std::vector<Step> IndexSubject::make_steps() const {
+  static constexpr unsigned kShares[3][5] = {{60, 5, 20, 10, 5}, {15, 30, 30, 15, 10},
+                                             {10, 10, 10, 65, 5}};
+  Random random(workload_.seed);
+  std::vector<Step> steps;
+  const uint32_t count = workload_.prepared + workload_.operations;
+  for (uint32_t i = 0; i < count; ++i) {
+    const auto& shares = kShares[i < workload_.prepared ? 0 : (i / 24) % 3];
+    unsigned drawn = random.below(100);
+    size_t verb = 0;
+    while (drawn >= shares[verb]) drawn -= shares[verb++];
+    steps.push_back({static_cast<Verb>(verb), random.below(workload_.keys), i});
+  }
+  return steps;
+}
+
+Answer IndexSubject::perform(AnyIndex& index, const Step& step) const {
+  Answer answer;
+  const Datum key = keys_[step.key];
+  try {
+    switch (step.verb) {
+      case Verb::kInsert:
+        answer.yes = index.insert(key, values_[step.value]);
+        break;
+      case Verb::kUpdate:
+        answer.yes = index.update(key, values_[step.value]);
+        break;
+      case Verb::kUpsert:
+        index.upsert(key, values_[step.value]);
+        break;
+      case Verb::kRemove:
+        answer.yes = index.remove(key);
+        break;
+      case Verb::kLookup: {
+        Value value;
+        answer.yes = index.lookup(key, value);
+        answer.value = answer.yes ? values_.number_of(value.datum()) : 0;
+        break;
+      }
+    }
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kPoolFull && error.code() != ErrorCode::kNoSpace) throw;
+    answer.full = true;
+  }
+  return answer;
+}
+
+// Records a pool and an index, operation by operation.
+class IndexSubject::Recording {
+ public:
+  Recording(const IndexSubject& subject, Run& run) : subject_(subject), run_(run) {
+    run_.operations.assign(1, {""});
+    install(&recorder_);
+  }
+  ~Recording() { install(nullptr); }
+  Recording(const Recording&) = delete;
+  Recording& operator=(const Recording&) = delete;
+
+  uint32_t position() const { return recorder_.position(); }
+  // After the next event, or after the last one.
+  void expect(std::vector<uint64_t> digests) {
+    run_.expectations.push_back({position(), std::move(digests)});
+  }
+  void expect_after_last(std::vector<uint64_t> digests) {
+    run_.expectations.push_back({position() - 1, std::move(digests)});
+  }
+  void skip_from(uint32_t begin) { run_.skipped.emplace_back(begin, position()); }
+
+  void step(AnyIndex& index, const Step& step) {
+    static const uint64_t types[] = {operation_type("insert"), operation_type("update"),
+                                     operation_type("upsert"), operation_type("remove"),
+                                     operation_type("lookup")};
+    oracle_.begin(0, step);
+    expect(oracle_.digests());
+    run_.operations[0].push_back(subject_.text_of(step));
+    const uint32_t began = position();
+    begin_operation(types[static_cast<size_t>(step.verb)], 0);
+    const Answer answer = subject_.perform(index, step);
+    end_operation();
+    oracle_.end(0, answer);
+    expect_after_last(oracle_.digests());
+    if (run_.problem.empty()) run_.problem = oracle_.contradiction();
+    log_.push_back({began, position() - 1, step, answer});
+  }
+
+  // Something that is not an operation on a key, and leaves what is there (or one of `digests`).
+  template <typename Action>
+  void other(const char* name, std::vector<uint64_t> during, std::vector<uint64_t> after,
+             const Action& action) {
+    expect(std::move(during));
+    run_.operations[0].push_back(name);
+    begin_operation(operation_type(name), 0);
+    action();
+    end_operation();
+    expect_after_last(std::move(after));
+  }
+
+  Oracle& oracle() { return oracle_; }
+
+  void finish() {
+    install(nullptr);
+    run_.trace = recorder_.finish();
+    run_.explain = [log = log_, subject = &subject_](uint32_t event, const std::string& contents) {
+      return subject->explain(log, event, contents);
+    };
+  }
+
+ private:
+  friend class IndexSubject;
+
+  const IndexSubject& subject_;
+  Run& run_;
+  Recorder recorder_;
+  Oracle oracle_;
+  std::vector<LoggedStep> log_;
+};
+
+std::string IndexSubject::explain(const std::vector<LoggedStep>& log, uint32_t event,
+                                  const std::string& contents) const {
+  Oracle oracle;
+  for (const LoggedStep& logged : log) {
+    if (logged.begin >= event) break;
+    oracle.begin(0, logged.step);
+    if (logged.end < event) oracle.end(0, logged.answer);
+  }
+  Contents parsed;
+  const char* at = contents.c_str();
+  if (contents == "absent") return "the structure is not there";
+  while (*at != 0) {
+    char* end = nullptr;
+    const auto key = static_cast<uint32_t>(std::strtoul(at, &end, 10));
+    const auto value = static_cast<uint32_t>(std::strtoul(end + 1, &end, 10));
+    parsed[key] = value;
+    at = *end == 0 ? end : end + 1;
+  }
+  return oracle.difference(parsed, 6);
+}
+
+Run IndexSubject::record(const std::vector<uint32_t>& only) {
+  const ScratchFolder folder;
+  const std::vector<Step> steps = make_steps();
+  Run run;
+  Recording recording(*this, run);
+  const uint64_t empty = 0;
+  const OptionMap& options =
+      workload_.options.empty() ? catalog_entry(workload_.structure).small_options : workload_.options;
+  Pool pool = Pool::create(folder.file("pool"), pool_options());
+  recording.expect({kAbsentDigest});
+  recording.skip_from(0);
+  std::unique_ptr<AnyIndex> index;
+  const auto create = [&] {
+    index = create_index(pool, kName, workload_.structure, workload_.key_kind,
+                         workload_.value_kind, options);
+  };
+  const uint32_t created_at = recording.position();
+  recording.other("create", {kAbsentDigest, empty}, {empty}, create);
+  if (!workload_.life_cycle) recording.skip_from(created_at);
+  const uint32_t prepared_at = recording.position();
+  for (uint32_t i = 0; i < workload_.prepared; ++i) recording.step(*index, steps[i]);
+  recording.skip_from(prepared_at);
+  for (uint32_t i = 0; i < workload_.operations; ++i) {
+    if (!only.empty() && !std::binary_search(only.begin(), only.end(), i)) continue;
+    recording.step(*index, steps[workload_.prepared + i]);
+  }
+  const auto now = recording.oracle().digests();
+  const uint32_t closed_at = recording.position();
+  recording.other("close", now, now, [&] {
+    index.reset();
+    pool.close();
+  });
+  if (!workload_.life_cycle) recording.skip_from(closed_at);
+  recording.finish();
+  return run;
+}
+
+IndexSubject::Contents IndexSubject::inspect(const Pool& pool, AnyIndex& index) const {
+  std::string violations;
+  const auto report = [&](const std::string& sentence) {
+    if (violations.size() < 400) violations += (violations.empty() ? "" : "; ") + sentence;
+  };
+  pool.check(report);
+  index.check(report);
+  if (!violations.empty()) fail(violations);
+  Contents contents;
+  index.for_each([&](const Datum& key, const Datum& value) {
+    const uint32_t number = keys_.number_of(key);
+    const uint32_t held = values_.number_of(value);
+    if (number == Dictionary::kUnknown) fail("a record has a key that nobody wrote");
+    if (held == Dictionary::kUnknown) fail(fmt::format("key {} has a torn value", number));
+    if (!contents.emplace(number, held).second) {
+      fail(fmt::format("key {} is there twice", number));
+    }
+  });
+  check_lookups(index, contents);
+  check_scan(index, contents);
+  return contents;
+}
+
+void IndexSubject::check_lookups(AnyIndex& index, const Contents& contents) const {
+  Value value;
+  for (uint32_t number = 0; number < workload_.keys + kFurtherKeys; ++number) {
+    const auto expected = contents.find(number);
+    const bool present = index.lookup(keys_[number], value);
+    if (present != (expected != contents.end())) {
+      fail(fmt::format("a lookup {} key {}, which iteration {}", present ? "finds" : "misses",
+                       number, present ? "misses" : "finds"));
+    }
+    if (present && values_.number_of(value.datum()) != expected->second) {
+      fail(fmt::format("a lookup of key {} gives another value than iteration", number));
+    }
+  }
+}
+
+void IndexSubject::check_scan(const AnyIndex& index, const Contents& contents) const {
+  if (!catalog_entry(workload_.structure).traits.ordered) return;
+  const auto least = workload_.key_kind == Kind::kU64 ? Datum(uint64_t{0}) : Datum("");
+  Contents scanned;
+  bool first = true;
+  Value last;
+  index.scan(least, ~uint64_t{0}, [&](const Datum& key, const Datum& value) {
+    const bool ascends = first || (key.kind() == Kind::kU64 ? key.word() > last.word()
+                                                            : key.bytes() > last.bytes());
+    if (!ascends) fail("a scan does not ascend");
+    first = false;
+    if (key.kind() == Kind::kU64) {
+      last.set(key.word());
+    } else {
+      last.set_bytes().assign(key.bytes());
+    }
+    scanned[keys_.number_of(key)] = values_.number_of(value);
+    return true;
+  });
+  if (scanned != contents) fail("a scan and an iteration give different records");
+}
+
+std::vector<Step> IndexSubject::further_steps(const Contents& contents) const {
+  const uint32_t key = workload_.keys;
+  const uint32_t value = workload_.prepared + workload_.operations;
+  std::vector<Step> steps = {{Verb::kInsert, key, value},
+                             {Verb::kUpsert, key + 1, value + 1},
+                             {Verb::kUpdate, key, value + 2},
+                             {Verb::kRemove, key + 1, 0}};
+  if (!contents.empty()) {
+    const uint32_t first = contents.begin()->first;
+    const uint32_t last = contents.rbegin()->first;
+    steps.push_back({Verb::kUpdate, first, value + 3});
+    steps.push_back({Verb::kRemove, last, 0});
+    steps.push_back({Verb::kInsert, last, value + 4});
+  }
+  return steps;
+}
+
+void IndexSubject::use(AnyIndex& index, Contents& contents) const {
+  for (const Step& step : further_steps(contents)) {
+    Oracle oracle;
+    if (const auto held = contents.find(step.key); held != contents.end()) {
+      oracle.begin(0, {Verb::kUpsert, step.key, held->second});
+      oracle.end(0, {});
+    }
+    oracle.begin(0, step);
+    const Answer answer = perform(index, step);
+    oracle.end(0, answer);
+    if (!oracle.contradiction().empty()) fail("after recovery: " + oracle.contradiction());
+    const auto allowed = oracle.allowed();
+    contents.erase(step.key);
+    if (const auto held = allowed.find(step.key); held != allowed.end()) {
+      if (const Oracle::Held value = *held->second.begin()) contents[step.key] = *value;
+    }
+  }
+}
+
+Observation IndexSubject::observe(const std::string& path, bool with_contents) {
+  Observation seen;
+  Pool pool = Pool::open(path, pool_options());
+  if (pool.structures().empty()) {
+    pool.check([](const std::string& sentence) { fail(sentence); });
+    if (const uint64_t bytes = pool.info().allocated_bytes; bytes != 0) {
+      fail(fmt::format("{} bytes have leaked: no structure is there", bytes));
+    }
+    seen.digest = kAbsentDigest;
+    if (with_contents) seen.contents = "absent";
+    return seen;
+  }
+  const auto index = open_index(pool, kName, opening_options());
+  uint64_t owned = 0;
+  index->visit_blocks([&](uint64_t, uint64_t bytes) { owned += bytes; });
+  if (const uint64_t allocated = pool.info().allocated_bytes; owned != allocated) {
+    fail(fmt::format("the structure owns {} bytes and {} are allocated: {}", owned, allocated,
+                     owned < allocated ? "a leak" : "a block that is free is in use"));
+  }
+  Contents contents = inspect(pool, *index);
+  seen.digest = digest_of(contents);
+  if (with_contents) {
+    for (const auto& [key, value] : contents) seen.contents += fmt::format("{} {}\n", key, value);
+    return seen;
+  }
+  use(*index, contents);
+  if (inspect(pool, *index) != contents) fail("after recovery operations go astray");
+  return seen;
+}
+
+Run IndexSubject::record_recovery(const std::string& path) {
+  Run run;
+  Recording recording(*this, run);
+  Pool pool = Pool::open(path, pool_options());
+  if (pool.structures().empty()) return {};
+  const auto index = open_index(pool, kName, opening_options());
+  Contents contents;
+  {
+    const Quiet quiet;
+    contents = inspect(pool, *index);
+    for (const auto& [key, value] : contents) {
+      recording.oracle().begin(0, {Verb::kUpsert, key, value});
+      recording.oracle().end(0, {});
+    }
+    run.expectations.push_back({0, recording.oracle().digests()});
+  }
+  for (const Step& step : further_steps(contents)) recording.step(*index, step);
+  recording.finish();
+  return run;
+}
+
+}  // namespace perdure::lab::crash

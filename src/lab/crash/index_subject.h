@@ -1,0 +1,93 @@
+// A structure of the catalogue under a random workload, for the explorer.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "lab/crash/oracle.h"
+#include "lab/crash/subject.h"
+#include "perdure/catalog.h"
+
+namespace perdure::lab::crash {
+
+struct IndexWorkload {
+  std::string structure;
+  Kind key_kind = Kind::kU64;
+  Kind value_kind = Kind::kU64;
+  OptionMap options;                           // of the structure; empty: as small as it can be
+  uint64_t capacity_bytes = uint64_t{8} << 20;  // of the pool
+  uint32_t prepared = 200;    // operations before those that are explored
+  uint32_t operations = 100;  // explored, of all threads together
+  uint32_t keys = 96;         // how many different ones
+  uint32_t threads = 1;
+  uint64_t seed = 1;
+  Domain domain = Domain::kLine;
+  bool life_cycle = true;  // also explore making and closing the structure
+};
+
+// Keys and values of both kinds by number, and back.
+class Dictionary {
+ public:
+  Dictionary(Kind kind, uint32_t count, uint64_t salt);
+  Datum operator[](uint32_t number) const;
+  // The number, or kUnknown for what no operation wrote.
+  uint32_t number_of(const Datum& datum) const;
+  static constexpr uint32_t kUnknown = ~uint32_t{0};
+
+ private:
+  Kind kind_;
+  std::vector<uint64_t> words_;
+  std::vector<std::string> strings_;
+  std::unordered_map<uint64_t, uint32_t> by_word_;
+  std::unordered_map<std::string, uint32_t> by_string_;
+};
+
+class IndexSubject : public Subject {
+ public:
+  explicit IndexSubject(const IndexWorkload& workload);
+
+  std::string name() const override { return workload_.structure; }
+  Domain domain() const override { return workload_.domain; }
+  Run record(const std::vector<uint32_t>& only) override;
+  uint32_t operation_count() const override { return workload_.operations; }
+  Observation observe(const std::string& path, bool with_contents) override;
+  Run record_recovery(const std::string& path) override;
+
+ private:
+  using Contents = std::map<uint32_t, uint32_t>;
+  // An operation with the events at which it began and had returned.
+  struct LoggedStep {
+    uint32_t begin;
+    uint32_t end;
+    Step step;
+    Answer answer;
+  };
+  class Recording;
+
+  PoolOptions pool_options() const;
+  OptionMap opening_options() const;
+  std::vector<Step> make_steps() const;
+  Answer perform(AnyIndex& index, const Step& step) const;
+  // Verifies an open pool and index; what they hold. Throws Error(kCorrupt) with what is wrong.
+  Contents inspect(const Pool& pool, AnyIndex& index) const;
+  void check_lookups(AnyIndex& index, const Contents& contents) const;
+  void check_scan(const AnyIndex& index, const Contents& contents) const;
+  // Uses an index whose contents are known, and verifies what it answers.
+  void use(AnyIndex& index, Contents& contents) const;
+  std::vector<Step> further_steps(const Contents& contents) const;
+  std::string text_of(const Step& step) const;
+  // What is wrong with contents that a crash before `event` left, in words.
+  std::string explain(const std::vector<LoggedStep>& log, uint32_t event,
+                      const std::string& contents) const;
+
+  IndexWorkload workload_;
+  Dictionary keys_;
+  Dictionary values_;
+};
+
+}  // namespace perdure::lab::crash

@@ -1,0 +1,84 @@
+// What an index may hold after a crash: durable linearizability, key by key.
+//
+// Operations that returned are there, in an order that explains what they returned (a lookup's
+// answer too: what a reader has seen, no crash may take away); of those in flight each is there
+// wholly or not at all.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace perdure::lab::crash {
+
+enum class Verb : uint8_t { kInsert, kUpdate, kUpsert, kRemove, kLookup };
+const char* to_string(Verb verb);
+
+// Keys and values are numbers; what bytes they stand for is not the oracle's affair.
+struct Step {
+  Verb verb;
+  uint32_t key;
+  uint32_t value;
+};
+
+// What an operation returned: whether it found (lookup, update, remove) or made (insert) something,
+// and for lookups what. An operation that failed for want of space did nothing.
+struct Answer {
+  bool yes = true;
+  bool full = false;
+  uint32_t value = 0;
+};
+
+class Oracle {
+ public:
+  using Held = std::optional<uint32_t>;  // the value of a key
+
+  void begin(uint32_t thread, const Step& step);
+  void end(uint32_t thread, const Answer& answer);
+
+  // Why the answers so far have no explanation, in words; empty if they have one.
+  const std::string& contradiction() const { return contradiction_; }
+
+  // What each key may hold; keys that may only be absent are left out.
+  std::map<uint32_t, std::set<Held>> allowed() const;
+
+  // Digests of all combinations of what the keys may hold.
+  std::vector<uint64_t> digests() const;
+
+  // What is wrong with contents, in words: at most `max` differences.
+  std::string difference(const std::map<uint32_t, uint32_t>& contents, size_t max) const;
+
+ private:
+  struct Pending {
+    uint32_t thread;
+    Step step;
+  };
+  // A way to explain the answers: what the key holds now, and what the operations in flight that
+  // took effect will answer.
+  struct Config {
+    Held held;
+    std::map<uint32_t, Answer> done;  // by thread
+  };
+  struct Key {
+    std::vector<Pending> pending;
+    std::vector<Config> configs = {Config{}};
+  };
+
+  static std::vector<Config> closure(const Key& key);
+  static std::set<Held> finals(const Key& key);
+  void settle(uint32_t number, Key& key);
+
+  std::map<uint32_t, Key> keys_;         // with operations in flight, or more than one explanation
+  std::map<uint32_t, uint32_t> settled_;  // what all others hold, if anything
+  uint64_t settled_digest_ = 0;
+  std::map<uint32_t, uint32_t> key_of_thread_;
+  std::string contradiction_;
+};
+
+// The digest of contents is the exclusive or of its records' digests.
+uint64_t record_digest(uint32_t key, uint32_t value);
+
+}  // namespace perdure::lab::crash

@@ -1,0 +1,203 @@
+#include "lab/crash/recorder.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <link.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstring>
+#include <utility>
+
+#include "lab/seam/runtime.h"
+#include "perdure/error.h"
+
+namespace perdure::lab::crash {
+namespace {
+
+// Regions beyond this size are copied only as far as they are in memory.
+constexpr uint64_t kCopyWholeBytesMax = uint64_t{64} << 20;
+
+bool all_zero(const unsigned char* bytes, uint64_t count) {
+  return std::all_of(bytes, bytes + count, [](unsigned char byte) { return byte == 0; });
+}
+
+// Read through the kernel: a mapping may reach beyond the end of its file, where a load would fault.
+std::map<uint64_t, std::vector<unsigned char>> copy_region(const unsigned char* base,
+                                                           uint64_t bytes) {
+  const uint64_t pages = (bytes + kImagePageBytes - 1) / kImagePageBytes;
+  std::vector<unsigned char> resident(pages, 1);
+  if (bytes > kCopyWholeBytesMax) {
+    mincore(const_cast<unsigned char*>(base), bytes, resident.data());
+  }
+  const int memory = open("/proc/self/mem", O_RDONLY | O_CLOEXEC);
+  if (memory < 0) throw Error(ErrorCode::kIo, "/proc/self/mem: cannot read this process's memory");
+  std::map<uint64_t, std::vector<unsigned char>> copied;
+  std::vector<unsigned char> content(kImagePageBytes);
+  for (uint64_t page = 0; page < pages; ++page) {
+    if ((resident[page] & 1) == 0) continue;
+    const uint64_t begin = page * kImagePageBytes;
+    const auto address = static_cast<off_t>(reinterpret_cast<uintptr_t>(base) + begin);
+    const ssize_t got =
+        pread(memory, content.data(), std::min(kImagePageBytes, bytes - begin), address);
+    if (got <= 0 || all_zero(content.data(), static_cast<uint64_t>(got))) continue;
+    copied[page].assign(content.begin(), content.begin() + got);
+  }
+  close(memory);
+  return copied;
+}
+
+std::string program_path() {
+  char path[PATH_MAX] = {};
+  const ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
+  return length > 0 ? path : "";
+}
+
+// Where the program itself (not its libraries) was loaded.
+uint64_t load_address() {
+  uint64_t address = 0;
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, size_t, void* result) {
+        *static_cast<uint64_t*>(result) = info->dlpi_addr;
+        return 1;  // the program comes first
+      },
+      &address);
+  return address;
+}
+
+}  // namespace
+
+Recorder::Recorder(uint64_t events_max) : events_max_(events_max) {
+  const Quiet quiet;
+  trace_.program = program_path();
+  trace_.load_address = load_address();
+}
+
+void Recorder::on_region(void* base, uint64_t bytes, const char* name) {
+  if (base_ != nullptr || ended_) return;
+  base_ = static_cast<const unsigned char*>(base);
+  trace_.region_name = name;
+  trace_.region_bytes = bytes;
+  trace_.base = copy_region(base_, bytes);
+}
+
+void Recorder::on_region_end(void* base) {
+  if (base_ == base) end();
+}
+
+void Recorder::read_pending(ThreadState& thread) {
+  if (!thread.pending) return;
+  thread.pending = false;
+  TraceEvent& event = trace_.events[thread.pending_event];
+  event.data = trace_.data.size();
+  trace_.data.insert(trace_.data.end(), base_ + event.offset, base_ + event.offset + event.bytes);
+}
+
+void Recorder::on(const Event& event) {
+  if (base_ == nullptr || ended_) return;
+  if (event.thread >= threads_.size()) threads_.resize(event.thread + 1);
+  ThreadState& thread = threads_[event.thread];
+  read_pending(thread);
+  if (event.kind == EventKind::kAllocate || event.kind == EventKind::kLoad) return;
+  if (trace_.events.size() >= events_max_) {
+    overflown_ = true;
+    return;
+  }
+  const auto base = reinterpret_cast<uint64_t>(base_);
+  TraceEvent entry{.pc = event.pc,
+                   .bytes = event.bytes,
+                   .thread = event.thread,
+                   .kind = event.kind,
+                   .flush = event.flush};
+  if (is_store(event.kind) || event.kind == EventKind::kFlush || event.kind == EventKind::kSync) {
+    if (event.address < base || event.address >= base + trace_.region_bytes) {
+      if (event.kind != EventKind::kUpdate) return;  // of another region
+      entry.kind = EventKind::kLocked;
+      entry.bytes = 0;
+    } else {
+      entry.offset = event.address - base;
+      entry.bytes = std::min(event.bytes, trace_.region_bytes - entry.offset);
+    }
+  }
+  if (event.kind == EventKind::kBegin) {
+    entry.data = event.address;
+    ++thread.operation;
+    thread.in_operation = true;
+  }
+  entry.operation = thread.in_operation ? thread.operation : 0;
+  if (event.kind == EventKind::kEnd) thread.in_operation = false;
+  if (is_store(entry.kind)) {
+    thread.pending = true;
+    thread.pending_event = static_cast<uint32_t>(trace_.events.size());
+  }
+  trace_.events.push_back(entry);
+}
+
+std::string Recorder::first_unseen() const {
+  std::map<uint64_t, std::vector<unsigned char>> pages = trace_.base;
+  for (const TraceEvent& event : trace_.events) {
+    if (!is_store(event.kind)) continue;
+    const unsigned char* bytes = trace_.stored(event);
+    for (uint64_t i = 0; i < event.bytes; ++i) {
+      const uint64_t at = event.offset + i;
+      auto& page = pages[at / kImagePageBytes];
+      if (page.empty()) page.resize(kImagePageBytes);
+      page[at % kImagePageBytes] = bytes[i];
+    }
+  }
+  const auto present = copy_region(base_, trace_.region_bytes);
+  const std::vector<unsigned char> zeros(kImagePageBytes);
+  std::string text;
+  const auto compare = [&](uint64_t number, const std::vector<unsigned char>& replayed,
+                           const std::vector<unsigned char>& memory) {
+    const auto where = std::mismatch(memory.begin(), memory.end(), replayed.begin());
+    if (where.first == memory.end() || !text.empty()) return;
+    const uint64_t at =
+        number * kImagePageBytes + static_cast<uint64_t>(where.first - memory.begin());
+    text = fmt::format(
+        "the recording is incomplete: the byte at offset {:#x} of {} changed without a store that "
+        "was seen (inline assembly or a masked vector store, or code that was not built observed)",
+        at, trace_.region_name);
+  };
+  for (const auto& [number, page] : present) {
+    const auto replayed = pages.find(number);
+    compare(number, replayed == pages.end() ? zeros : replayed->second, page);
+  }
+  for (const auto& [number, page] : pages) {
+    if (!present.contains(number)) compare(number, page, zeros);
+  }
+  return text;
+}
+
+void Recorder::end() {
+  if (ended_) return;
+  for (ThreadState& thread : threads_) read_pending(thread);
+  ended_ = true;
+  unseen_ = first_unseen();
+}
+
+Trace Recorder::finish() {
+  const Quiet quiet;
+  if (base_ == nullptr) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "nothing was recorded: the program registered no region of persistent memory");
+  }
+  end();
+  if (overflown_) {
+    throw Error(ErrorCode::kTooLarge,
+                fmt::format("the recording was cut off after {} events; record fewer operations",
+                            events_max_));
+  }
+  if (!unseen_.empty()) throw Error(ErrorCode::kCorrupt, unseen_);
+  trace_.operation_types.assign(1, "outside");
+  for (uint64_t type = 1;; ++type) {
+    std::string name = operation_name(type);
+    if (name == "outside") break;
+    trace_.operation_types.push_back(std::move(name));
+  }
+  return std::move(trace_);
+}
+
+}  // namespace perdure::lab::crash

@@ -1,0 +1,163 @@
+#include "lab/crash/sites.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include "lab/crash/trace.h"
+
+extern char** environ;
+
+namespace perdure::lab {
+namespace {
+
+// Files whose functions are the verbs: a place in them says nothing; who called them does.
+bool is_verb_file(std::string_view file) {
+  for (const std::string_view verbs : {"pm/memory.h", "pm/observe.h", "bits/atomic_base.h",
+                                       "include/c++/12/atomic", "c++/12/bits/"}) {
+    if (file.find(verbs) != std::string_view::npos) return true;
+  }
+  return false;
+}
+
+std::string base_name(const std::string& file) {
+  const size_t slash = file.rfind('/');
+  return slash == std::string::npos ? file : file.substr(slash + 1);
+}
+
+// A function's name without its parameters and namespaces.
+std::string short_name(const std::string& function) {
+  std::string name;
+  int depth = 0;
+  for (const char c : function) {
+    if (c == '<') ++depth;
+    if (depth == 0 && c == '(') break;
+    if (depth == 0) name += c;
+    if (c == '>') --depth;
+  }
+  const size_t scope = name.rfind("::");
+  if (scope == std::string::npos) return name;
+  const size_t before = scope == 0 ? std::string::npos : name.rfind("::", scope - 1);
+  return before == std::string::npos ? name : name.substr(before + 2);
+}
+
+bool read_line(FILE* from, std::string& line) {
+  line.clear();
+  for (int c = std::fgetc(from); c != EOF; c = std::fgetc(from)) {
+    if (c == '\n') return true;
+    line += static_cast<char>(c);
+  }
+  return false;
+}
+
+}  // namespace
+
+Symbols::Symbols(std::string program, uint64_t load_address)
+    : program_(program.empty() ? "/proc/self/exe" : std::move(program)),
+      load_address_(load_address) {}
+
+Symbols::~Symbols() {
+  if (to_ != nullptr) std::fclose(to_);
+  if (from_ != nullptr) std::fclose(from_);
+  if (process_ > 0) {
+    kill(process_, SIGKILL);
+    while (waitpid(process_, nullptr, 0) < 0 && errno == EINTR) continue;
+  }
+}
+
+bool Symbols::start() {
+  if (tried_) return process_ > 0;
+  tried_ = true;
+  std::array<int, 2> in{};
+  std::array<int, 2> out{};
+  if (pipe2(in.data(), O_CLOEXEC) != 0) return false;
+  if (pipe2(out.data(), O_CLOEXEC) != 0) {
+    close(in[0]);
+    close(in[1]);
+    return false;
+  }
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, in[0], STDIN_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
+  posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
+  std::string name = "addr2line";
+  std::string options = "-afiCe";
+  char* arguments[] = {name.data(), options.data(), program_.data(), nullptr};
+  const int error =
+      posix_spawnp(&process_, name.c_str(), &actions, nullptr, arguments, environ);
+  posix_spawn_file_actions_destroy(&actions);
+  close(in[0]);
+  close(out[1]);
+  to_ = fdopen(in[1], "w");
+  from_ = fdopen(out[0], "r");
+  if (error != 0) process_ = -1;
+  return process_ > 0;
+}
+
+std::vector<Frame> Symbols::ask(uint64_t address) {
+  std::vector<Frame> frames;
+  if (!start()) return frames;
+  // The answer has no end of its own: a second question, whose answer is known, marks it.
+  std::fprintf(to_, "0x%llx\n0xffffffffffffffff\n", static_cast<unsigned long long>(address));
+  std::fflush(to_);
+  std::string line;
+  if (!read_line(from_, line)) return frames;  // the address
+  for (;;) {
+    std::string function;
+    if (!read_line(from_, function) || function.starts_with("0x")) break;
+    if (!read_line(from_, line)) break;
+    const size_t colon = line.rfind(':');
+    if (function == "??" || colon == std::string::npos) continue;
+    frames.push_back({function, line.substr(0, colon),
+                      static_cast<unsigned>(std::strtoul(line.c_str() + colon + 1, nullptr, 10))});
+  }
+  read_line(from_, line);  // the known answer: ?? and ??:0
+  read_line(from_, line);
+  return frames;
+}
+
+const std::vector<Frame>& Symbols::frames(uint64_t pc) {
+  const auto found = known_.find(pc);
+  if (found != known_.end()) return found->second;
+  // The address after a call belongs to the line of the call.
+  return known_[pc] = pc > load_address_ ? ask(pc - load_address_ - 1) : std::vector<Frame>{};
+}
+
+const Frame* Symbols::site_of(uint64_t pc) {
+  const auto& all = frames(pc);
+  for (const Frame& frame : all) {
+    if (!is_verb_file(frame.file)) return &frame;
+  }
+  return all.empty() ? nullptr : &all.back();
+}
+
+std::string Symbols::place(uint64_t pc) {
+  const Frame* site = site_of(pc);
+  if (site == nullptr) return pc == 0 ? "?" : fmt::format("{:#x}", pc);
+  return fmt::format("{}:{}", base_name(site->file), site->line);
+}
+
+std::string Symbols::place_and_function(uint64_t pc) {
+  const Frame* site = site_of(pc);
+  if (site == nullptr) return place(pc);
+  return fmt::format("{}:{} {}", base_name(site->file), site->line, short_name(site->function));
+}
+
+namespace crash {
+
+SiteNames::SiteNames(const Trace& trace) : symbols_(trace.program, trace.load_address) {}
+
+}  // namespace crash
+
+}  // namespace perdure::lab

@@ -1,0 +1,172 @@
+#include "lab/crash/states.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace perdure::lab::crash {
+namespace {
+
+constexpr size_t kDurable = ~size_t{0};  // the choice that leaves a line as it is
+
+uint64_t next_random(uint64_t& state) {
+  state += 0x9e3779b97f4a7c15U;
+  uint64_t x = state;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebU;
+  return x ^ (x >> 31);
+}
+
+class Enumeration {
+ public:
+  Enumeration(const PendingMemory& memory, const StateLimits& limits, uint32_t recent_from,
+              uint64_t seed, const std::function<bool(const CrashState&)>& visit)
+      : memory_(memory), limits_(limits), random_(seed), visit_(visit) {
+    for (const auto& [number, line] : memory.pending()) {
+      if (line.stores.back().event < recent_from) {
+        LineOption whole = memory.complete(line);
+        stale_.words.insert(stale_.words.end(), whole.words.begin(), whole.words.end());
+        stale_.hash_delta ^= whole.hash_delta;
+        continue;
+      }
+      auto options = memory.options(line, limits.options_per_line_max);
+      if (!options.empty()) lines_.push_back(std::move(options));
+    }
+    choice_.assign(lines_.size(), kDurable);
+  }
+
+  // Whether all combinations were visited.
+  bool run() {
+    uint64_t combinations = 1;
+    for (const auto& options : lines_) {
+      combinations *= options.size() + 1;
+      if (combinations > limits_.complete_max) break;
+    }
+    const bool complete = combinations <= limits_.complete_max;
+    with_stale_ = true;
+    if (!(complete ? visit_all() : visit_sample())) return complete;
+    if (stale_.words.empty()) return complete;
+    with_stale_ = false;
+    if (complete) {
+      visit_all();
+    } else {
+      visit_extremes();
+    }
+    return complete;
+  }
+
+ private:
+  bool emit() {
+    CrashState state;
+    state.hash = memory_.durable_hash();
+    const auto take = [&state](const LineOption& option) {
+      state.words.insert(state.words.end(), option.words.begin(), option.words.end());
+      state.hash ^= option.hash_delta;
+    };
+    if (with_stale_) take(stale_);
+    for (size_t i = 0; i < lines_.size(); ++i) {
+      if (choice_[i] != kDurable) take(lines_[i][choice_[i]]);
+    }
+    return visit_(state);
+  }
+
+  void set_all(size_t choice) { std::fill(choice_.begin(), choice_.end(), choice); }
+
+  bool visit_all() {
+    set_all(kDurable);
+    for (;;) {
+      if (!emit()) return false;
+      size_t i = 0;
+      for (; i < lines_.size(); ++i) {
+        choice_[i] = choice_[i] == kDurable ? 0 : choice_[i] + 1;
+        if (choice_[i] < lines_[i].size()) break;
+        choice_[i] = kDurable;
+      }
+      if (i == lines_.size()) return true;
+    }
+  }
+
+  // The first option of a line is the complete one.
+  bool visit_extremes() {
+    set_all(kDurable);
+    if (!emit()) return false;
+    set_all(0);
+    return emit();
+  }
+
+  bool visit_sample() { return visit_extremes() && visit_single() && visit_pairs() && visit_random(); }
+
+  // `count` numbers below `bound`: all of them if that many are wanted.
+  std::vector<size_t> pick(size_t bound, size_t count) {
+    std::vector<size_t> picked;
+    if (bound <= count) {
+      for (size_t i = 0; i < bound; ++i) picked.push_back(i);
+    } else {
+      for (size_t i = 0; i < count; ++i) picked.push_back(next_random(random_) % bound);
+    }
+    return picked;
+  }
+
+  bool visit_single() {
+    for (const size_t i : pick(lines_.size(), limits_.lines_alone_max)) {
+      for (size_t option = 0; option < lines_[i].size(); ++option) {
+        set_all(kDurable);
+        choice_[i] = option;
+        if (!emit()) return false;
+        if (option == 0) continue;
+        set_all(0);
+        choice_[i] = option;
+        if (!emit()) return false;
+      }
+      set_all(0);
+      choice_[i] = kDurable;
+      if (!emit()) return false;
+    }
+    return true;
+  }
+
+  bool visit_pairs() {
+    const size_t count = lines_.size() * (lines_.size() - 1) / 2;
+    for (const size_t pair : pick(count, limits_.pairs_max)) {
+      size_t first = 0;
+      size_t rest = pair;
+      while (rest >= lines_.size() - 1 - first) rest -= lines_.size() - 1 - first++;
+      const size_t second = first + 1 + rest;
+      for (const bool present : {true, false}) {
+        set_all(present ? kDurable : 0);
+        choice_[first] = choice_[second] = present ? 0 : kDurable;
+        if (!emit()) return false;
+      }
+    }
+    return true;
+  }
+
+  bool visit_random() {
+    for (uint64_t i = 0; i < limits_.random; ++i) {
+      for (size_t line = 0; line < lines_.size(); ++line) {
+        const uint64_t options = lines_[line].size() + 1;
+        const uint64_t drawn = next_random(random_) % options;
+        choice_[line] = drawn == 0 ? kDurable : drawn - 1;
+      }
+      if (!emit()) return false;
+    }
+    return true;
+  }
+
+  const PendingMemory& memory_;
+  const StateLimits& limits_;
+  uint64_t random_;
+  const std::function<bool(const CrashState&)>& visit_;
+  std::vector<std::vector<LineOption>> lines_;
+  LineOption stale_;
+  bool with_stale_ = true;
+  std::vector<size_t> choice_;
+};
+
+}  // namespace
+
+bool for_each_state(const PendingMemory& memory, const StateLimits& limits, uint32_t recent_from,
+                    uint64_t seed, const std::function<bool(const CrashState&)>& visit) {
+  return Enumeration(memory, limits, recent_from, seed, visit).run();
+}
+
+}  // namespace perdure::lab::crash

@@ -1,0 +1,69 @@
+// What the explorer explores: something that can be run under the recorder, and whose crashed
+// images can be recovered and looked at.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lab/crash/trace.h"
+#include "perdure/pool.h"
+
+namespace perdure::lab::crash {
+
+// After this event (until the next expectation's), a recovered image must look like one of these.
+struct Expectation {
+  uint32_t event;
+  std::vector<uint64_t> digests;
+};
+
+// A recorded run.
+struct Run {
+  Trace trace;
+  // Ordered by event; empty: what recovery gives of the uncrashed images before and after the
+  // operations in flight is what is expected (output equivalence).
+  std::vector<Expectation> expectations;
+  // Answers that no order of the operations explains, in words: wrong before any crash.
+  std::string problem;
+  // Stretches [begin, end) of events at which no crash is to be looked at.
+  std::vector<std::pair<uint32_t, uint32_t>> skipped;
+  // In words, by thread and number (from 1; [thread][0] is unused): "insert(17, 3)".
+  std::vector<std::vector<std::string>> operations;
+  // What is wrong with contents recovered from a crash before `event`, in words. May be empty.
+  std::function<std::string(uint32_t event, const std::string& contents)> explain;
+};
+
+// What a recovered image looks like.
+struct Observation {
+  uint64_t digest = 0;   // of everything a user can see in it
+  std::string problem;   // an error, a broken invariant, a leak: a finding whatever the digest
+  std::string contents;  // in words, if asked for
+};
+
+class Subject {
+ public:
+  virtual ~Subject() = default;
+
+  virtual std::string name() const = 0;
+  virtual Domain domain() const { return Domain::kLine; }
+
+  // Sets up, then records the operations of its workload whose numbers are in `only` (empty: all).
+  // The same arguments give the same run.
+  virtual Run record(const std::vector<uint32_t>& only) = 0;
+  virtual uint32_t operation_count() const = 0;
+
+  // Recovers the image at `path` as after a crash, verifies it, and uses it a little. Called in a
+  // worker process whose writes go to a private copy. May throw, fault, or hang: that is a finding.
+  virtual Observation observe(const std::string& path, bool with_contents) = 0;
+
+  // The same, recorded: recovery, then a few operations. For crashes during and after recovery.
+  // Returns a run without events if the subject does not offer it.
+  virtual Run record_recovery(const std::string& path) {
+    static_cast<void>(path);
+    return {};
+  }
+};
+
+}  // namespace perdure::lab::crash
