@@ -25,6 +25,10 @@ const std::vector<CatalogEntry>& catalog() {
   static const std::vector<CatalogEntry> entries = {
       index::plush_entry(),
       index::cceh_entry(),
+      index::clht_entry(),
+      index::clht_fc_entry(),
+      index::clht_fc_ve_entry(),
+      index::clht_fc_ve_xs_entry(),
   };
   return entries;
 }

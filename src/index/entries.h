@@ -7,5 +7,9 @@ namespace perdure::index {
 
 CatalogEntry plush_entry();
 CatalogEntry cceh_entry();
+CatalogEntry clht_entry();
+CatalogEntry clht_fc_entry();
+CatalogEntry clht_fc_ve_entry();
+CatalogEntry clht_fc_ve_xs_entry();
 
 }  // namespace perdure::index

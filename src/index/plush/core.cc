@@ -120,9 +120,9 @@ Root Core::make_root(pm::PoolImpl& pool, const PlushOptions& options, bool out_o
   const uint64_t capacity = pool.header().capacity_bytes;
   Root root{};
   root.magic = kRootMagic;
-  if (options.directory_bits != 0 && (options.directory_bits < 6 || options.directory_bits > 24)) {
+  if (options.directory_bits != 0 && (options.directory_bits < 3 || options.directory_bits > 24)) {
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("directory_bits is {}; it must be 6 to 24", options.directory_bits));
+                fmt::format("directory_bits is {}; it must be 3 to 24", options.directory_bits));
   }
   // One row for 96 to 192 KiB of capacity: the entries of level 2 are then well filled, neither half
   // empty nor overflowing to level 3, when the records fill a fifth to two fifths of the capacity.

@@ -13,11 +13,11 @@ namespace perdure::lab::crash {
 struct StateLimits {
   // All combinations are taken if there are no more than this; beyond it a covering sample: none,
   // all, each line alone, all but one line, pairs, and `random` random ones.
-  uint64_t complete_max = 256;
+  uint64_t complete_max = 64;
   uint64_t options_per_line_max = 40;
-  uint64_t lines_alone_max = 48;
-  uint64_t pairs_max = 48;
-  uint64_t random = 32;
+  uint64_t lines_alone_max = 24;
+  uint64_t pairs_max = 16;
+  uint64_t random = 12;
 };
 
 struct CrashState {
