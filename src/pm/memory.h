@@ -23,7 +23,6 @@
 
 #include "perdure/pool.h"
 #include "pm/observe.h"
-#include "pm/observe.h"
 
 namespace perdure::pm {
 
@@ -92,10 +91,6 @@ class Memory {
       observe::flush(address, bytes, static_cast<int>(flush_kind_));
       return;
     }
-    if constexpr (observe::kEnabled) {  // told instead of done: models need no real flush
-      observe::flush(address, bytes, static_cast<int>(flush_kind_));
-      return;
-    }
     const auto begin = reinterpret_cast<uintptr_t>(address) & ~(kLineBytes - 1);
     const auto end = reinterpret_cast<uintptr_t>(address) + bytes;
     for (uintptr_t line = begin; line < end; line += kLineBytes) {
@@ -116,7 +111,6 @@ class Memory {
   }
 
   static void stream_lines(void* target, const void* source, size_t bytes) {
-    observe::stream(target, bytes);
     observe::stream(target, bytes);
     auto* to = static_cast<__m128i*>(target);
     const auto* from = static_cast<const __m128i*>(source);
