@@ -173,12 +173,13 @@ TEST_P(KillDuringCreation, AStructureIsThereWhollyOrNotAtAll) {
     Child child([&](int out) {
       auto* pool = new Pool(Pool::open(pool_path(), pool_options(MiB(64))));  // never closed
       const auto& [structure, key, value] = GetParam();
-      for (uint64_t i = 0;; ++i) {
+      for (uint64_t i = 0; i < 200; ++i) {  // a pool's directory is not large
         const auto index =
             create_index(*pool, name(i), structure, key, value, small_options(structure));
         TypedIndex(*index).upsert(i, i);
         send(out, "m", 1);
       }
+      ::pause();
     });
     uint64_t made = 0;
     char byte = 0;

@@ -8,11 +8,21 @@ namespace perdure::test {
 
 namespace {
 
+// Variants differ from their structure in a policy of how records are written, not in how kinds are
+// stored: they run with words, and one of each family with byte strings, too.
+bool worth_running(const CatalogEntry& entry, Kind key, Kind value) {
+  if (entry.name.find('+') == std::string::npos) return true;
+  const bool with_bytes = entry.name == "p-clht+fc+ve+xs" || entry.name == "level+rb";
+  return key == value && (key == Kind::kU64 || with_bytes);
+}
+
 std::vector<Case> cases_with(const std::function<bool(const Traits&)>& capability) {
   std::vector<Case> cases;
   for (const CatalogEntry& entry : catalog()) {
     if (!capability(entry.traits)) continue;
-    for (const auto& [key, value] : entry.traits.kinds) cases.push_back({entry.name, key, value});
+    for (const auto& [key, value] : entry.traits.kinds) {
+      if (worth_running(entry, key, value)) cases.push_back({entry.name, key, value});
+    }
   }
   return cases;
 }

@@ -1,0 +1,271 @@
+// P-CLHT: the cache-line hash table, made persistent by RECIPE's conversion.
+//
+// The idea. The leading bits of the hash select a bucket of one cache line: a lock, three keys,
+// three values, and a link to an overflow bucket. An insert writes one line; a lookup usually reads
+// one, takes no lock and writes nothing. When the overflow buckets of a table, one for each eight
+// main buckets, are used up, a table of four times the size is begun (twice, where four times does
+// not fit; where neither does, the chains get an extent of more overflow buckets); bucket by bucket the records move there, by whoever comes to write to one and by
+// everybody who inserts.
+//
+// The persist points, and what a crash leaves
+//   insert         `p-clht`: value, flush, fence; hash, flush, fence. `+fc`: value and hash in one
+//                  line, durable in the order of their stores; flush, fence. Without the hash the
+//                  slot is as empty as before.
+//   update         one 8-byte store to the value. remove: one to the hash. Flush, fence.
+//   byte strings   index/records.h: the store to the slot's value decides.
+//   lock           its release dirties the line. `p-clht` leaves that to the cache, as measured;
+//                  `+ve` flushes the line again at once. A lock word bears the pool's generation:
+//                  whatever of it reaches PM, it is free when the pool is opened again.
+//   chain          the overflow bucket, claimed and filled, fence; the link to it, fence. A claimed
+//                  bucket to which no chain leads is free after a crash.
+//   unchain        the link past an empty bucket, fence; only then may others claim it.
+//   begin to grow  the new table's header and overflow buckets and the intent, fence; root.next and
+//                  the heap's bitmap, fence; the intent's end, fence.
+//   move a bucket  its new main buckets, whole, and what they chain, fence; `moved` in the old
+//                  bucket's link, fence. Before that mark nothing in the new buckets counts, and
+//                  the next attempt writes them again, whole; after it nothing in the old one does.
+//                  The lock of the old bucket is held meanwhile.
+//   end            when all have moved: root.table = root.next, root.next and the extents = 0 by a
+//                  redo record, with the intents that free the old table and its extents, which
+//                  happens exactly once: recovery asks these very words.
+//
+// Recovery: none. If the crash came while the table grew, it goes on growing; buckets that have moved
+// are skipped. Overflow buckets are looked at one by one when one is needed.
+//
+// Concurrency. A version lock in each main bucket, for its chain. Nobody who holds one waits for
+// another in the same table; who moves a bucket holds the old one's and takes the new ones'. Readers
+// validate the version. Tables are reclaimed by epochs.
+//
+// Source: Lee et al., "RECIPE", SOSP 2019, after David et al., ASPLOS 2015; the variants: Woo et al.,
+// IEEE Access 2021. docs/structures/p-clht.md says where this differs.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "index/clht/layout.h"
+#include "index/clht/table.h"
+#include "index/content.h"
+#include "pm/epoch.h"
+#include "pm/pool_impl.h"
+
+namespace perdure::index::clht {
+
+// 0: choose from the pool's capacity.
+struct Options {
+  uint32_t initial_bits = 0;
+};
+
+template <typename Policy, typename Content>
+class Core {
+ public:
+  using Key = typename Content::Key;
+  using Value = typename Content::Value;
+
+  static std::unique_ptr<Core> create(pm::PoolImpl& pool, const std::string& name, Kind key,
+                                      Kind value, const Options& options);
+  static std::unique_ptr<Core> open(pm::PoolImpl& pool, const std::string& name, Kind key,
+                                    Kind value, const Options& options);
+  ~Core();
+
+  bool write(Verb verb, const Key& key, const Value& value);
+  bool remove(const Key& key);
+  template <typename Use>
+  bool lookup(const Key& key, Use use) const;
+  template <typename Visit>
+  void for_each(Visit visit) const;
+  uint64_t check(const std::function<void(const std::string&)>& report) const;
+  void visit_blocks(const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const;
+  std::vector<Statistic> statistics() const;
+
+ private:
+  using Bucket = typename Policy::Bucket;
+  using Table = clht::Table<Bucket>;
+  static constexpr uint32_t kSlots = Bucket::kSlots;
+  static constexpr uint64_t kMoveTogether = 16;  // buckets
+
+  // Which tables there are. Replaced as a whole.
+  struct State {
+    Table* table;
+    Table* next;  // that records move to; null if the table does not grow
+  };
+  enum class Outcome : uint8_t { kDone, kNot, kNoRoom };
+
+  // A slot, and the chain that it is in.
+  struct Place {
+    Bucket* bucket = nullptr;  // null: there is none
+    Bucket* before = nullptr;  // leads to `bucket`; null if that is the main bucket
+    uint32_t slot = 0;
+  };
+
+  // The main bucket of a hash, in the table where its records are now; held by a writer.
+  class Held {
+   public:
+    Held(Core& core, uint64_t hash);
+    ~Held();
+    Held(const Held&) = delete;
+    Held& operator=(const Held&) = delete;
+    const State* state;
+    Table* table;
+    uint64_t home;
+
+   private:
+    Core& core_;
+  };
+
+  Core(pm::PoolImpl& pool, Root& root, std::string name);
+
+  // ---- search
+  bool matches(uint64_t value, const Key& key) const;
+  static bool is_live(const Table& table, Bucket& bucket, uint32_t slot, uint64_t home);
+  bool find(const Table& table, uint64_t home, const Key& key, Place& place, uint64_t& value) const;
+  Place find_empty(const Held& held, Bucket*& last) const;
+
+  // ---- write.cc
+  bool write_once(Verb verb, const Key& key, const Value& value);
+  Outcome try_write(Verb verb, const Key& key, const Value& value, const State*& seen,
+                    const Table*& full);
+  void put(const Place& place, const Key& key, const Value& value);
+  bool put_in_chain(const Held& held, Bucket& last, const Key& key, const Value& value);
+  void replace(const Place& place, const Key& key, const Value& value);
+  void unchain(const Held& held, const Place& place);
+
+  // ---- grow.cc
+  void make_room(const State* seen, const Table* full);
+  void begin_growing(const State* seen);
+  void begin_table(Table& table, uint32_t bits);
+  void add_extent(Table& table);
+  void link_block(pm::Heap::Txn& txn, uint64_t block, uint64_t& link);
+  void move_some(const State* state);
+  void move_one(const State& state, uint64_t home);
+  void copy_bucket(const State& state, uint64_t home);
+  void mark_moved(Bucket& bucket);
+  void fill_chain(Table& to, Table* from, uint64_t home, const Slot* slots, uint64_t count,
+                  Bucket& image);
+  void end_growing(const State* state);
+  void publish(Table* table, Table* next);
+
+  // ---- inspect.cc
+  void collect_chain(Table& table, uint64_t home, std::vector<Slot>& out) const;
+  // The live slots of one bucket, from `hash` on; returns the first hash after it, 0 at the end.
+  uint64_t collect_at(uint64_t hash, std::vector<Slot>& out) const;
+  void check_chain(Table& table, uint64_t home, std::vector<bool>& linked,
+                   const std::function<void(const std::string&)>& fail) const;
+
+  pm::PoolImpl& pool_;
+  Root& root_;
+  const pm::Memory& memory_;
+  std::string name_;
+  mutable pm::EpochManager epochs_;
+  Records records_;
+  std::atomic<const State*> state_;
+  std::mutex growing_mutex_;
+  uint64_t recovered_operations_ = 0;
+};
+
+template <typename Policy, typename Content>
+bool Core<Policy, Content>::matches(uint64_t value, const Key& key) const {
+  if constexpr (Content::kOutOfPlace) {
+    return value != 0 && records_.key(value) == key.bytes;
+  } else {
+    return (void)value, (void)key, true;  // equal hashes are equal keys
+  }
+}
+
+// Finds a key in the chain of a bucket, whose lock is held or whose version will be validated.
+template <typename Policy, typename Content>
+bool Core<Policy, Content>::find(const Table& table, uint64_t home, const Key& key, Place& place,
+                                 uint64_t& value) const {
+  Bucket* before = nullptr;
+  Bucket* bucket = &table.main(home);
+  for (uint64_t steps = 0; bucket != nullptr && steps <= table.overflow_count(); ++steps) {
+    uint32_t hits = 0;
+    for (uint32_t s = 0; s < kSlots; ++s) {
+      hits |= uint32_t{pm::load_acquire(bucket->hash(s)) == key.hash} << s;
+    }
+    for (; hits != 0; hits &= hits - 1) {
+      const auto s = static_cast<uint32_t>(__builtin_ctz(hits));
+      value = pm::load_acquire(bucket->value(s));
+      if (!matches(value, key)) continue;
+      place = {bucket, before, s};
+      return true;
+    }
+    before = bucket;
+    bucket = table.next_of(*bucket);
+  }
+  return false;
+}
+
+template <typename Policy, typename Content>
+template <typename Use>
+bool Core<Policy, Content>::lookup(const Key& key, Use use) const {
+  const pm::EpochManager::Guard guard(epochs_);
+  const State* state = state_.load(std::memory_order_acquire);
+  for (Table* table = state->table;;) {
+    const uint64_t home = table->home_of(key.hash);
+    if constexpr (sizeof(Bucket) > pm::kLineBytes) {
+      for (uint64_t line = pm::kLineBytes; line < sizeof(Bucket); line += pm::kLineBytes) {
+        __builtin_prefetch(reinterpret_cast<const char*>(&table->main(home)) + line);
+      }
+    }
+    const pm::GenerationLock lock = table->lock_of(home);
+    const uint64_t stamp = lock.begin_read();
+    if ((pm::load_acquire(table->main(home).next) & kMoved) != 0) [[unlikely]] {
+      if (table == state->next || state->next == nullptr) {
+        state = state_.load(std::memory_order_acquire);
+        table = state->table;
+      } else {
+        table = state->next;
+      }
+      continue;
+    }
+    Place place;
+    uint64_t value = 0;
+    const bool found = find(*table, home, key, place, value);
+    if (!lock.validate(stamp)) continue;
+    if (!found) return false;
+    if constexpr (Content::kOutOfPlace) {
+      use(records_.value(value));
+    } else {
+      use(value);
+    }
+    return true;
+  }
+}
+
+template <typename Policy, typename Content>
+template <typename Visit>
+void Core<Policy, Content>::for_each(Visit visit) const {
+  std::vector<Slot> slots;
+  uint64_t hash = 0;
+  // Bucket by bucket, in the order of the hash, which growing does not change.
+  do {
+    const pm::EpochManager::Guard guard(epochs_);
+    hash = collect_at(hash, slots);
+    for (const Slot& slot : slots) {
+      if constexpr (Content::kOutOfPlace) {
+        visit(records_.key(slot.value), records_.value(slot.value));
+      } else {
+        visit(slot.hash, slot.value);
+      }
+    }
+  } while (hash != 0);
+}
+
+#define PERDURE_CLHT_INSTANTIATE(prefix)        \
+  prefix template class Core<Reference, Words>; \
+  prefix template class Core<Reference, Bytes>; \
+  prefix template class Core<Coalesced, Words>; \
+  prefix template class Core<Coalesced, Bytes>; \
+  prefix template class Core<Evicted, Words>;   \
+  prefix template class Core<Evicted, Bytes>;   \
+  prefix template class Core<Sized, Words>;     \
+  prefix template class Core<Sized, Bytes>;
+
+PERDURE_CLHT_INSTANTIATE(extern)
+
+}  // namespace perdure::index::clht

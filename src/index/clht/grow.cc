@@ -1,0 +1,198 @@
+// Growing: a new table, bucket by bucket.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "index/clht/core.h"
+
+namespace perdure::index::clht {
+
+template <typename Policy, typename Content>
+void Core<Policy, Content>::make_room(const State* seen, const Table* full) {
+  if (full == seen->table) {
+    if (seen->next == nullptr) begin_growing(seen);
+    return;
+  }
+  // The new table is full before all have moved there; only a hash gone wrong can come to this.
+  for (Backoff backoff; state_.load(std::memory_order_acquire) == seen; backoff.pause()) {
+    move_some(seen);
+  }
+}
+
+template <typename Policy, typename Content>
+void Core<Policy, Content>::publish(Table* table, Table* next) {
+  const State* before = state_.exchange(new State{table, next}, std::memory_order_acq_rel);
+  epochs_.retire([before] { delete before; });
+}
+
+template <typename Policy, typename Content>
+void Core<Policy, Content>::begin_growing(const State* seen) {
+  const std::lock_guard lock(growing_mutex_);
+  if (state_.load(std::memory_order_acquire) != seen) return;  // somebody else has begun
+  const auto full = [](const Error& error) {
+    return error.code() == ErrorCode::kPoolFull || error.code() == ErrorCode::kNoSpace;
+  };
+  for (uint32_t by = 2; by >= 1; --by) {
+    try {
+      return begin_table(*seen->table, std::min(seen->table->bits() + by, kBitsMax));
+    } catch (const Error& error) {
+      const bool last = by == 1 && seen->table->extent_count() == kExtents;
+      if (!full(error) || last) throw;
+    }
+  }
+  add_extent(*seen->table);
+}
+
+template <typename Policy, typename Content>
+void Core<Policy, Content>::begin_table(Table& table, uint32_t bits) {
+  const uint64_t overflow = std::max(Table::overflow_for(bits), 2 * table.overflow_count());
+  pm::Heap::Txn txn(pool_.heap());
+  const uint64_t at = txn.allocate(Table::bytes_for(bits, overflow));
+  Table::format(memory_, pool_.at<char>(at), bits, overflow);
+  link_block(txn, at, root_.next);
+  publish(&table, new Table(pool_, at));
+}
+
+template <typename Policy, typename Content>
+void Core<Policy, Content>::add_extent(Table& table) {
+  pm::Heap::Txn txn(pool_.heap());
+  const uint64_t bytes = Table::extent_bytes_for(table.bits());
+  const uint64_t at = txn.allocate(bytes);
+  write_zeros(memory_, pool_.at<char>(at), bytes);
+  link_block(txn, at, root_.extents[table.extent_count()]);
+  table.add_extent(pool_.at<Bucket>(at));
+}
+
+template <typename Policy, typename Content>
+void Core<Policy, Content>::link_block(pm::Heap::Txn& txn, uint64_t block, uint64_t& link) {
+  txn.will_link(block, &link, pm::Link::kOffset);
+  txn.prepare();
+  memory_.fence();  // the block, its overflow buckets unclaimed, and the intent, before the link
+  pm::store_release(link, block);
+  memory_.flush(&link, sizeof link);
+  txn.settle();
+  memory_.fence();  // the link and the heap's bitmap, before the intent ends
+  txn.finish();
+}
+
+// Moves the next few buckets that nobody has begun with; who moves the last ones ends it.
+template <typename Policy, typename Content>
+void Core<Policy, Content>::move_some(const State* state) {
+  Table& table = *state->table;
+  if (table.begun.load(std::memory_order_relaxed) >= table.size()) return;
+  const uint64_t first = table.begun.fetch_add(kMoveTogether, std::memory_order_relaxed);
+  if (first >= table.size()) return;
+  bool moves[kMoveTogether];
+  for (uint64_t i = 0; i < kMoveTogether; ++i) {
+    table.lock_of(first + i).lock();
+    moves[i] = (pm::load_relaxed(table.main(first + i).next) & kMoved) == 0;
+    if (moves[i]) copy_bucket(*state, first + i);
+  }
+  memory_.fence();  // the new buckets, before the marks that make them count
+  for (uint64_t i = 0; i < kMoveTogether; ++i) {
+    if (moves[i]) mark_moved(table.main(first + i));
+  }
+  memory_.fence();  // the marks, before anybody writes to the new buckets
+  for (uint64_t i = 0; i < kMoveTogether; ++i) table.lock_of(first + i).unlock();
+  const uint64_t done = table.done.fetch_add(kMoveTogether, std::memory_order_acq_rel);
+  if (done + kMoveTogether == table.size()) end_growing(state);
+}
+
+// Moves one bucket, whose lock the caller holds.
+template <typename Policy, typename Content>
+void Core<Policy, Content>::move_one(const State& state, uint64_t home) {
+  copy_bucket(state, home);
+  memory_.fence();  // the new buckets, before the mark that makes them count
+  mark_moved(state.table->main(home));
+  memory_.fence();  // the mark, before anybody writes to the new buckets
+}
+
+template <typename Policy, typename Content>
+void Core<Policy, Content>::mark_moved(Bucket& bucket) {
+  pm::store_release(bucket.next, pm::load_relaxed(bucket.next) | kMoved);
+  memory_.flush(&bucket.next, sizeof bucket.next);
+}
+
+// Writes the buckets of the new table that take the records of an old one, whole: whatever an
+// interrupted attempt left in them is gone. Needs a fence.
+template <typename Policy, typename Content>
+void Core<Policy, Content>::copy_bucket(const State& state, uint64_t home) {
+  constexpr uint32_t kTargetsMax = 4;
+  thread_local std::vector<Slot> slots;
+  slots.clear();
+  collect_chain(*state.table, home, slots);
+  const uint32_t shift = state.next->bits() - state.table->bits();
+  const uint64_t first = home << shift;
+  std::sort(slots.begin(), slots.end(),
+            [](const Slot& a, const Slot& b) { return a.hash < b.hash; });
+  Bucket images[kTargetsMax];
+  const Slot* from = slots.data();
+  const Slot* end = from + slots.size();
+  for (uint64_t i = 0; i < uint64_t{1} << shift; ++i) {
+    const Slot* to = from;
+    while (to != end && state.next->home_of(to->hash) == first + i) ++to;
+    fill_chain(*state.next, state.table, first + i, from, static_cast<uint64_t>(to - from),
+               images[i]);
+    from = to;
+  }
+  memory_.copy_nontemporal(&state.next->main(first), images, sizeof(Bucket) << shift);
+}
+
+// The image of a main bucket with these records; writes the overflow buckets that they need.
+template <typename Policy, typename Content>
+void Core<Policy, Content>::fill_chain(Table& to, Table* from, uint64_t home, const Slot* slots,
+                                       uint64_t count, Bucket& image) {
+  image = Bucket{};
+  const uint64_t here = std::min<uint64_t>(count, kSlots);
+  for (uint32_t s = 0; s < kSlots; ++s) {
+    image.hash(s) = s < here ? slots[s].hash : to.vacant_hash(home);
+    image.value(s) = s < here ? slots[s].value : 0;
+  }
+  if (count == here) return;
+  const uint64_t number = to.claim(home, from, true);
+  if (number == Table::kNone) {
+    // Cannot be: there are as many overflow buckets for this as the old table has.
+    throw Error(ErrorCode::kCorrupt,
+                fmt::format("{}: '{}' has more chained buckets than its table has room for; run "
+                            "`perdure pool check`",
+                            pool_.mapping().path(), name_));
+  }
+  Bucket overflow;
+  fill_chain(to, from, home, slots + here, count - here, overflow);
+  overflow.lock = pm::load_relaxed(to.overflow(number).lock);  // who has claimed it
+  memory_.copy_nontemporal(&to.overflow(number), &overflow, sizeof overflow);
+  image.next = number + 1;
+}
+
+template <typename Policy, typename Content>
+void Core<Policy, Content>::end_growing(const State* state) {
+  const std::lock_guard lock(growing_mutex_);
+  Table* old = state->table;
+  Table* table = state->next;
+  pm::Heap::Txn txn(pool_.heap(), true);
+  const uint64_t image[2 + kExtents] = {table->offset()};
+  static_assert(offsetof(Root, extents) == offsetof(Root, table) + 2 * sizeof(uint64_t));
+  constexpr auto kLater = pm::Heap::Txn::Release::kLater;
+  txn.will_unlink(old->offset(), &root_.table, pm::Link::kOffset, kLater);
+  std::vector<std::pair<uint64_t, uint64_t>> blocks = {{old->offset(), old->bytes()}};
+  for (uint32_t i = 0; i < old->extent_count(); ++i) {
+    blocks.emplace_back(root_.extents[i], Table::extent_bytes_for(old->bits()));
+    txn.will_unlink(root_.extents[i], &root_.extents[i], pm::Link::kOffset, kLater);
+  }
+  txn.redo(&root_.table, image, sizeof image);
+  txn.prepare();
+  memory_.fence();  // the intent and the redo record, before it is armed
+  txn.apply();
+  txn.settle();
+  memory_.fence();  // the heap's bitmap, before the intent ends
+  txn.finish();
+  publish(table, nullptr);
+  epochs_.retire([this, old, blocks = std::move(blocks)] {
+    for (const auto& [offset, bytes] : blocks) pool_.heap().release(offset, bytes);
+    delete old;
+  });
+}
+
+PERDURE_CLHT_INSTANTIATE()
+
+}  // namespace perdure::index::clht

@@ -1,0 +1,177 @@
+// Looking at a whole table: iteration, statistics, verification.
+#include <fmt/format.h>
+
+#include <unordered_map>
+#include <unordered_set>
+
+#include "index/clht/core.h"
+
+namespace perdure::index::clht {
+
+template <typename Policy, typename Content>
+void Core<Policy, Content>::collect_chain(Table& table, uint64_t home,
+                                          std::vector<Slot>& out) const {
+  uint64_t steps = 0;
+  for (Bucket* bucket = &table.main(home); bucket != nullptr && steps <= table.overflow_count();
+       bucket = table.next_of(*bucket), ++steps) {
+    for (uint32_t s = 0; s < kSlots; ++s) {
+      if (!is_live(table, *bucket, s, home)) continue;
+      out.push_back({pm::load_relaxed(bucket->hash(s)), pm::load_relaxed(bucket->value(s))});
+    }
+  }
+}
+
+template <typename Policy, typename Content>
+uint64_t Core<Policy, Content>::collect_at(uint64_t hash, std::vector<Slot>& out) const {
+  for (;;) {
+    const State* state = state_.load(std::memory_order_acquire);
+    for (Table* table : {state->table, state->next}) {
+      if (table == nullptr) continue;
+      const uint64_t home = table->home_of(hash);
+      pm::GenerationLock lock = table->lock_of(home);
+      const uint64_t stamp = lock.begin_read();
+      if ((pm::load_acquire(table->main(home).next) & kMoved) != 0) continue;
+      out.clear();
+      collect_chain(*table, home, out);
+      if (!lock.validate(stamp)) break;
+      return (home + 1) << (64 - table->bits());  // 0 after the last
+    }
+  }
+}
+
+template <typename Policy, typename Content>
+void Core<Policy, Content>::visit_blocks(
+    const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const {
+  const pm::EpochManager::Guard guard(epochs_);
+  const State* state = state_.load(std::memory_order_acquire);
+  visit(pool_.offset_of(&root_), pm::Heap::block_bytes(sizeof(Root)));
+  for (const Table* table : {state->table, state->next}) {
+    if (table != nullptr) visit(table->offset(), pm::Heap::block_bytes(table->bytes()));
+  }
+  for (uint32_t i = 0; i < state->table->extent_count(); ++i) {
+    visit(root_.extents[i], pm::Heap::block_bytes(Table::extent_bytes_for(state->table->bits())));
+  }
+  if constexpr (Content::kOutOfPlace) {
+    std::vector<Slot> slots;
+    uint64_t hash = 0;
+    do {
+      hash = collect_at(hash, slots);
+      for (const Slot& slot : slots) visit(slot.value, records_.block_bytes(slot.value));
+    } while (hash != 0);
+  }
+}
+
+template <typename Policy, typename Content>
+void Core<Policy, Content>::check_chain(Table& table, uint64_t home, std::vector<bool>& linked,
+                                        const std::function<void(const std::string&)>& fail) const {
+  const auto where = [&] { return fmt::format("'{}', bucket {}", name_, home); };
+  for (uint64_t number = table.next_number(table.main(home)); number != Table::kNone;
+       number = table.next_number(table.overflow(number))) {
+    if (linked[number]) return fail(where() + ": its chain leads to a bucket of another one");
+    linked[number] = true;
+    if (Owner{table.overflow(number).lock}.home() != home) {
+      fail(where() + ": an overflow bucket of its chain was claimed by another one");
+    }
+  }
+  std::vector<Slot> slots;
+  collect_chain(table, home, slots);
+  std::unordered_multimap<uint64_t, uint64_t> seen;
+  for (const Slot& slot : slots) {
+    if (table.home_of(slot.hash) != home) fail(where() + ": a record belongs to another bucket");
+    if constexpr (Content::kOutOfPlace) {
+      if (!records_.sound(slot.value)) {
+        fail(where() + ": a slot leads to no record");
+        continue;
+      }
+      const std::string_view key = records_.key(slot.value);
+      if (pm::checksum64(key.data(), key.size()) != slot.hash) {
+        fail(where() + ": a record has another key than its slot says");
+      }
+    }
+    const auto [begin, end] = seen.equal_range(slot.hash);
+    for (auto other = begin; other != end; ++other) {
+      if constexpr (Content::kOutOfPlace) {
+        if (records_.key(other->second) != records_.key(slot.value)) continue;
+      }
+      fail(where() + ": a key is there twice");
+    }
+    seen.emplace(slot.hash, slot.value);
+  }
+}
+
+template <typename Policy, typename Content>
+uint64_t Core<Policy, Content>::check(const std::function<void(const std::string&)>& report) const {
+  uint64_t found = 0;
+  const auto fail = [&](const std::string& text) { report(text), ++found; };
+  const pm::EpochManager::Guard guard(epochs_);
+  const State* state = state_.load(std::memory_order_acquire);
+  std::vector<bool> linked(state->table->overflow_count());
+  std::vector<bool> linked_next(state->next == nullptr ? 0 : state->next->overflow_count());
+  for (uint64_t home = 0; home < state->table->size(); ++home) {
+    if ((state->table->main(home).next & kMoved) == 0) {
+      check_chain(*state->table, home, linked, fail);
+      continue;
+    }
+    if (state->next == nullptr) {
+      fail(fmt::format("'{}', bucket {}: it has moved, but there is no new table", name_, home));
+      continue;
+    }
+    const uint32_t shift = state->next->bits() - state->table->bits();
+    for (uint64_t i = home << shift; i < (home + 1) << shift; ++i) {
+      check_chain(*state->next, i, linked_next, fail);
+    }
+  }
+  if (found > 0) return found;
+  std::unordered_set<uint64_t> seen;
+  visit_blocks([&](uint64_t offset, uint64_t bytes) {
+    if (!seen.insert(offset).second) {
+      fail(fmt::format("'{}': block {} has two owners", name_, offset));
+    }
+    if (!pool_.heap().is_allocated(offset, bytes)) {
+      fail(fmt::format("'{}': block {} of {} bytes is in use, but not allocated", name_, offset,
+                       bytes));
+    }
+  });
+  return found;
+}
+
+template <typename Policy, typename Content>
+std::vector<Statistic> Core<Policy, Content>::statistics() const {
+  const pm::EpochManager::Guard guard(epochs_);
+  std::vector<Statistic> out;
+  const auto add = [&](const std::string& name, double value, const std::string& unit) {
+    out.push_back({name, value, unit});
+  };
+  uint64_t pool_bytes = 0;
+  visit_blocks([&](uint64_t, uint64_t bytes) { pool_bytes += bytes; });
+  uint64_t records = 0;
+  std::vector<Slot> slots;
+  uint64_t hash = 0;
+  do {
+    hash = collect_at(hash, slots);
+    records += slots.size();
+  } while (hash != 0);
+  const State* state = state_.load(std::memory_order_acquire);
+  const Table* newest = state->next != nullptr ? state->next : state->table;
+  uint64_t dram_bytes = sizeof(State) + pm::EpochManager::kDramBytes;
+  for (const Table* table : {state->table, state->next}) {
+    if (table != nullptr) dram_bytes += table->dram_bytes();
+  }
+  const auto per = [](uint64_t a, uint64_t b) {
+    return b == 0 ? 0 : static_cast<double>(a) / static_cast<double>(b);
+  };
+  add("pool_bytes", static_cast<double>(pool_bytes), "bytes");
+  add("dram_bytes", static_cast<double>(dram_bytes), "bytes");
+  add("recovered_operations", static_cast<double>(recovered_operations_), "operations");
+  add("records", static_cast<double>(records), "records");
+  add("buckets", static_cast<double>(newest->size()), "buckets");
+  add("overflow_buckets", static_cast<double>(newest->overflow_count()), "buckets");
+  add("growing", state->next != nullptr ? 1 : 0, "");
+  add("load_factor", per(records, (newest->size() + newest->overflow_count()) * kSlots), "");
+  add("pool_bytes_per_record", per(pool_bytes, records), "bytes");
+  return out;
+}
+
+PERDURE_CLHT_INSTANTIATE()
+
+}  // namespace perdure::index::clht

@@ -1,0 +1,191 @@
+// One table of P-CLHT: its block in PM, and in DRAM what is known of its overflow buckets.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <mutex>
+#include <vector>
+
+#include "index/clht/layout.h"
+#include "index/stripes.h"
+#include "pm/lock.h"
+#include "pm/pool_impl.h"
+
+namespace perdure::index::clht {
+
+template <typename Bucket>
+class Table {
+ public:
+  static constexpr uint64_t kNone = ~uint64_t{0};
+
+  static uint64_t overflow_for(uint32_t bits) { return (uint64_t{1} << bits) >> kOverflowShift; }
+  static uint64_t bytes_for(uint32_t bits, uint64_t overflow) {
+    return sizeof(Bucket) * (1 + (uint64_t{1} << bits) + overflow);
+  }
+  static uint64_t extent_bytes_for(uint32_t bits) { return sizeof(Bucket) * overflow_for(bits); }
+  // Writes the header and unclaimed overflow buckets; not the main buckets. Needs a fence.
+  static void format(const pm::Memory& memory, char* block, uint32_t bits, uint64_t overflow) {
+    alignas(pm::kLineBytes) char header[sizeof(Bucket)] = {};
+    const TableHeader fields{bits, 0, overflow};
+    std::memcpy(header, &fields, sizeof fields);
+    memory.copy_nontemporal(block, header, sizeof header);
+    write_zeros(memory, block + sizeof(Bucket) * (1 + (uint64_t{1} << bits)),
+                sizeof(Bucket) * overflow);
+  }
+
+  Table(pm::PoolImpl& pool, uint64_t offset)
+      : offset_(offset),
+        bits_(pool.at<TableHeader>(offset)->bits),
+        main_(pool.at<Bucket>(offset) + 1),
+        own_overflow_(pool.at<TableHeader>(offset)->overflow),
+        generation_(pool.generation()),
+        overflow_count_(own_overflow_),
+        high_(own_overflow_ / 2) {}
+
+  void add_extent(Bucket* buckets) {
+    extents_[extent_count_++] = buckets;
+    overflow_count_.store(own_overflow_ + extent_count_ * overflow_for(bits_),
+                          std::memory_order_release);
+  }
+  uint32_t extent_count() const { return extent_count_; }
+
+  uint64_t offset() const { return offset_; }
+  uint64_t bytes() const { return bytes_for(bits_, own_overflow_); }
+  uint32_t bits() const { return bits_; }
+  uint64_t size() const { return uint64_t{1} << bits_; }
+  uint64_t overflow_count() const { return overflow_count_.load(std::memory_order_acquire); }
+  uint64_t home_of(uint64_t hash) const { return hash >> (64 - bits_); }
+  // A hash that belongs to another bucket.
+  uint64_t vacant_hash(uint64_t home) const { return (home ^ 1) << (64 - bits_); }
+
+  Bucket& main(uint64_t home) const { return main_[home]; }
+  Bucket& overflow(uint64_t number) const {
+    if (number < own_overflow_) [[likely]]
+      return main_[size() + number];
+    const uint64_t in_extents = number - own_overflow_;
+    return extents_[in_extents / overflow_for(bits_)][in_extents % overflow_for(bits_)];
+  }
+  pm::GenerationLock lock_of(uint64_t home) const { return {main_[home].lock, generation_}; }
+
+  // The number of the overflow bucket that `bucket` leads to, or kNone.
+  uint64_t next_number(const Bucket& bucket) const {
+    const uint64_t next = pm::load_acquire(bucket.next) & ~kMoved;
+    return next == 0 || next > overflow_count() ? kNone : next - 1;
+  }
+  Bucket* next_of(const Bucket& bucket) const {
+    const uint64_t number = next_number(bucket);
+    return number == kNone ? nullptr : &overflow(number);
+  }
+  bool is_linked(uint64_t home, uint64_t number) const {
+    uint64_t at = next_number(main_[home]);
+    for (uint64_t steps = 0; at != kNone && steps < overflow_count(); ++steps) {
+      if (at == number) return true;
+      at = next_number(overflow(at));
+    }
+    return false;
+  }
+
+  // Claims an overflow bucket for a chain, whose lock the caller holds. While records move into this
+  // table from another, the lower half is theirs, as many as that one has. Returns kNone if there
+  // is none.
+  uint64_t claim(uint64_t home, const Table* from, bool moving) {
+    const Owner owner = Owner::make(home, generation_);
+    if (!moving) {
+      if (const uint64_t number = claim_returned(owner); number != kNone) return number;
+      if (const uint64_t number = claim_next(high_, overflow_count(), owner, from, false);
+          number != kNone) {
+        return number;
+      }
+      if (from != nullptr) return kNone;
+    }
+    return claim_next(low_, own_overflow_ / 2, owner, from, moving);
+  }
+  // Gives back a claimed bucket that no chain leads to any more, which must be durable.
+  void give_back(uint64_t number) {
+    std::atomic_ref claimed(overflow(number).lock);
+    uint64_t seen = claimed.load(std::memory_order_relaxed);
+    if (!claimed.compare_exchange_strong(seen, 0)) return;
+    const std::lock_guard lock(mutex_);
+    returned_.push_back(number);
+    any_returned_.store(true, std::memory_order_relaxed);
+  }
+
+  uint64_t dram_bytes() const { return sizeof *this + returned_.capacity() * sizeof(uint64_t); }
+
+  // Of moving away from this table: buckets that somebody has begun with, and that are done.
+  std::atomic<uint64_t> begun{0};
+  std::atomic<uint64_t> done{0};
+
+ private:
+  uint64_t claim_returned(Owner owner) {
+    while (any_returned_.load(std::memory_order_relaxed)) {
+      uint64_t number = 0;
+      {
+        const std::lock_guard lock(mutex_);
+        if (returned_.empty()) break;
+        number = returned_.back();
+        returned_.pop_back();
+        any_returned_.store(!returned_.empty(), std::memory_order_relaxed);
+      }
+      uint64_t nobody = 0;
+      if (std::atomic_ref(overflow(number).lock).compare_exchange_strong(nobody, owner.word)) {
+        return number;
+      }
+    }
+    return kNone;
+  }
+  uint64_t claim_next(std::atomic<uint64_t>& cursor, uint64_t end, Owner owner, const Table* from,
+                      bool moving) {
+    for (uint64_t number = cursor.load(std::memory_order_relaxed); number < end;) {
+      if (!cursor.compare_exchange_weak(number, number + 1)) continue;
+      std::atomic_ref claimed(overflow(number).lock);
+      uint64_t seen = claimed.load(std::memory_order_acquire);
+      if (is_free({seen}, number, owner.home(), from, moving) &&
+          claimed.compare_exchange_strong(seen, owner.word)) {
+        return number;
+      }
+      number = cursor.load(std::memory_order_relaxed);
+    }
+    return kNone;
+  }
+  // Whether an overflow bucket may be claimed: nobody has it, or who had it before the pool was
+  // opened did not come to link it, or has unlinked it.
+  bool is_free(Owner seen, uint64_t number, uint64_t own_home, const Table* from,
+               bool moving) const {
+    if (seen.word == 0) return true;
+    if (seen.of_generation(generation_) || seen.home() >= size()) return false;
+    const uint64_t home = seen.home();
+    if (from != nullptr &&
+        (pm::load_acquire(from->main(home >> (bits_ - from->bits())).next) & kMoved) == 0) {
+      return true;  // the main bucket was never reached: nothing in it means anything
+    }
+    if (!moving && home == own_home) return !is_linked(home, number);
+    pm::GenerationLock lock = lock_of(home);
+    if (moving) {
+      lock.lock();  // who holds a lock of this table never waits for one of the old table
+    } else if (!lock.try_lock()) {
+      return false;  // never wait for a second lock; it will be looked at when the pool is reopened
+    }
+    const bool linked = is_linked(home, number);
+    lock.unlock();
+    return !linked;
+  }
+
+  uint64_t offset_;
+  uint32_t bits_;
+  uint32_t extent_count_ = 0;
+  Bucket* main_;
+  uint64_t own_overflow_;
+  uint64_t generation_;
+  std::atomic<uint64_t> overflow_count_;
+  std::array<Bucket*, kExtents> extents_ = {};
+  std::atomic<uint64_t> low_{0};  // overflow buckets that were looked at, of either part
+  std::atomic<uint64_t> high_;
+  std::atomic<bool> any_returned_{false};
+  std::mutex mutex_;
+  std::vector<uint64_t> returned_;
+};
+
+}  // namespace perdure::index::clht
