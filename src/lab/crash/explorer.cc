@@ -12,6 +12,7 @@
 
 #include "lab/crash/image_file.h"
 #include "lab/crash/nested.h"
+#include "lab/crash/outputs.h"
 #include "lab/crash/pending.h"
 
 namespace perdure::lab::crash {
@@ -20,8 +21,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kLineBytes = 64;
-// A recovery is recorded and explored after so many recoveries that were only looked at.
-constexpr uint64_t kStatesPerNestedMin = 8;
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
@@ -38,7 +37,9 @@ class Explorer {
         memory_(run.trace, subject.domain(), image_.bytes(), options.drops),
         worker_([this](bool contents) { return subject_.observe(image_.path(), contents); },
                 options.worker),
-        begin_(Clock::now()) {}
+        begin_(Clock::now()) {
+    if (run.expectations.empty()) outputs_.emplace(run.trace, subject, options.worker);
+  }
 
   Exploration run();
 
@@ -48,7 +49,6 @@ class Explorer {
   Verdict verdict_of(const CrashState& state);
   bool is_expected(uint64_t digest);
   const std::vector<uint64_t>& allowed();
-  const std::vector<uint64_t>& allowed_by_outputs();
   void report(const CrashState& state, const Verdict& verdict);
   CrashState minimised(const CrashState& state);
   void fill_lost(const CrashState& state, Finding& finding) const;
@@ -95,9 +95,7 @@ class Explorer {
   std::set<uint64_t> seen_here_;  // images of this crash point
   std::vector<uint32_t> boundaries_;
   uint64_t states_since_nested_ = 0;
-  // Output equivalence: digests of the complete image at the last boundaries.
-  uint32_t outputs_known_at_ = ~uint32_t{0};
-  std::vector<uint64_t> outputs_;
+  std::optional<Outputs> outputs_;  // of runs without expectations
   bool stop_ = false;
 };
 
@@ -176,7 +174,7 @@ bool Explorer::take_state(const CrashState& state) {
     // One finding for each moment: the others at it are nearly always the same.
     return false;
   }
-  if (result_.states > states_before && ++states_since_nested_ >= kStatesPerNestedMin &&
+  if (result_.states > states_before && ++states_since_nested_ >= options_.states_per_nested &&
       result_.nested_runs < options_.nested_max) {
     explore_recovery(state, verdict.digest);
   }
@@ -193,43 +191,13 @@ Verdict Explorer::verdict_of(const CrashState& state) {
 }
 
 const std::vector<uint64_t>& Explorer::allowed() {
-  if (run_.expectations.empty()) return allowed_by_outputs();
   const uint32_t at = memory_.position();
+  if (outputs_) return outputs_->allowed(at);
   // What holds before event `at` is what was said up to the event before it.
   const auto after = std::lower_bound(
       run_.expectations.begin(), run_.expectations.end(), at,
       [](const Expectation& expectation, uint32_t event) { return expectation.event < event; });
   return (after == run_.expectations.begin() ? after : std::prev(after))->digests;
-}
-
-// The digests of the uncrashed images just before the operation in flight and just after it. Made
-// by a look ahead: the events up to the operation's end are taken into a second memory.
-const std::vector<uint64_t>& Explorer::allowed_by_outputs() {
-  const uint32_t at = memory_.position();
-  const auto& events = run_.trace.events;
-  uint32_t begin = at;  // the boundary before: nothing is in flight there
-  while (begin > 0 && events[begin - 1].kind != EventKind::kEnd) --begin;
-  if (outputs_known_at_ == begin) return outputs_;
-  uint32_t end = at;
-  while (end < events.size() && events[end].kind != EventKind::kEnd) ++end;
-  if (end < events.size()) ++end;
-  outputs_known_at_ = begin;
-  outputs_.clear();
-  ImageFile image(run_.trace.region_bytes);
-  PendingMemory memory(run_.trace, subject_.domain(), image.bytes());
-  Worker worker([&](bool contents) { return subject_.observe(image.path(), contents); },
-                options_.worker);
-  for (const uint32_t boundary : {begin, end}) {
-    while (memory.position() < boundary) memory.step();
-    CrashState complete;
-    for (const auto& [number, line] : memory.pending()) {
-      const LineOption option = memory.complete(line);
-      complete.words.insert(complete.words.end(), option.words.begin(), option.words.end());
-    }
-    const Applied applied(image, complete);
-    outputs_.push_back(worker.ask(false).digest);
-  }
-  return outputs_;
 }
 
 bool Explorer::is_expected(uint64_t digest) {
@@ -335,7 +303,9 @@ void Explorer::report(const CrashState& state, const Verdict& verdict) {
   if (of_smallest.problem.empty()) {
     const Applied applied(image_, smallest);
     const Observation seen = worker_.ask(true);
-    finding.what = run_.explain ? run_.explain(memory_.position(), seen.contents) : seen.contents;
+    const uint32_t at = memory_.position();
+    if (run_.explain) finding.what = run_.explain(at, seen.contents);
+    if (outputs_) finding.what = outputs_->explain(at, seen.contents);
     if (finding.what.empty()) finding.what = "what recovery gives is neither the state before nor after";
   }
   fill_lost(smallest, finding);

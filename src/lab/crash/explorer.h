@@ -34,6 +34,7 @@ struct ExploreOptions {
   uint64_t findings_max = 8;   // then it stops
   uint64_t nested_max = 16;    // recoveries that are themselves recorded and explored
   uint64_t nested_states = 300;  // of each
+  uint64_t states_per_nested = 8;  // recoveries between two of them
   uint32_t begin = 0;          // explore crashes before these events only
   uint32_t end = ~uint32_t{0};
   std::function<bool(uint32_t event)> drops;  // flushes and fences to be taken for nothing

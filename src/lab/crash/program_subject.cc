@@ -1,0 +1,175 @@
+#include "lab/crash/program_subject.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "lab/crash/recorder.h"
+#include "lab/seam/runtime.h"
+#include "perdure/error.h"
+#include "perdure/lab.h"
+
+namespace perdure::lab::crash {
+namespace {
+
+[[noreturn]] void fail(const std::string& what) {
+  throw Error(ErrorCode::kIo, fmt::format("{}: {}", what, std::strerror(errno)));
+}
+
+// Memory of a program: a file, or nobody's.
+class Mapping {
+ public:
+  explicit Mapping(uint64_t bytes) : bytes_(bytes) {
+    base_ = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (base_ == MAP_FAILED) fail("cannot map memory for a program");
+  }
+  explicit Mapping(const std::string& path) {
+    const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
+    struct stat status{};
+    if (file < 0 || fstat(file, &status) != 0) fail(path);
+    bytes_ = static_cast<uint64_t>(status.st_size);
+    // Shared by its words: in worker processes the runtime makes it private (private_files.h).
+    base_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    close(file);
+    if (base_ == MAP_FAILED) fail(path);
+  }
+  ~Mapping() { munmap(base_, bytes_); }
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+
+  void* base() const { return base_; }
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  void* base_;
+  uint64_t bytes_;
+};
+
+uint64_t digest_of(const std::string& text) {
+  uint64_t digest = 0xcbf29ce484222325;
+  for (const char c : text) digest = (digest ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return digest;
+}
+
+// Records what is done to one region while it lives.
+class Recording {
+ public:
+  Recording(const Mapping& memory, const std::string& name, Run& run) : memory_(memory), run_(run) {
+    run_.operations.assign(1, {""});
+    install(&recorder_);
+    perdure_lab_region(memory_.base(), memory_.bytes(), name.c_str());
+  }
+  ~Recording() {
+    install(nullptr);
+    perdure_lab_region_end(memory_.base());
+  }
+  Recording(const Recording&) = delete;
+  Recording& operator=(const Recording&) = delete;
+
+  uint32_t position() const { return recorder_.position(); }
+
+  void operate(Program& program, uint32_t number) {
+    std::string text;
+    uint64_t type = 0;
+    {
+      const Quiet quiet;
+      text = program.operation_text(number);
+      type = operation_type(text.substr(0, text.find('(')).c_str());
+      run_.operations[0].push_back(text);
+    }
+    begin_operation(type, 0);
+    program.operate(memory_.base(), number);
+    end_operation();
+  }
+
+  void finish() {
+    install(nullptr);
+    run_.trace = recorder_.finish();
+  }
+
+ private:
+  const Mapping& memory_;
+  Run& run_;
+  Recorder recorder_;
+};
+
+}  // namespace
+
+std::string Program::operation_text(uint32_t number) const {
+  return fmt::format("operation({})", number);
+}
+
+ProgramSubject::ProgramSubject(std::string name, ProgramFactory factory, Domain domain)
+    : name_(std::move(name)), factory_(std::move(factory)), domain_(domain) {}
+
+uint32_t ProgramSubject::operation_count() const { return factory_()->operation_count(); }
+
+Run ProgramSubject::record(const std::vector<uint32_t>& only) {
+  const auto program = factory_();
+  const Mapping memory(program->region_bytes());
+  program->create(memory.base());
+  Run run;
+  Recording recording(memory, name_, run);
+  for (uint32_t i = 0; i < program->operation_count(); ++i) {
+    if (!only.empty() && std::find(only.begin(), only.end(), i) == only.end()) continue;
+    recording.operate(*program, i);
+  }
+  recording.finish();
+  return run;
+}
+
+Observation ProgramSubject::observe(const std::string& path, bool with_contents) {
+  const auto program = factory_();
+  const Mapping memory(path);
+  const std::string text = program->recover(memory.base());
+  for (uint32_t i = 0; i < program->further_count(); ++i) {
+    const uint32_t number = program->operation_count() + i;
+    try {
+      program->operate(memory.base(), number);
+    } catch (const std::exception& error) {
+      throw Error(ErrorCode::kCorrupt, fmt::format("after recovery {} fails: {}",
+                                                   program->operation_text(number), error.what()));
+    }
+  }
+  return {.digest = digest_of(text), .problem = {}, .contents = with_contents ? text : ""};
+}
+
+Run ProgramSubject::record_recovery(const std::string& path) {
+  const auto program = factory_();
+  const Mapping memory(path);
+  Run run;
+  Recording recording(memory, name_, run);
+  // Of the memory as it is: recovered in a copy, as if the program had stopped here.
+  const auto output_now = [&] {
+    const Quiet quiet;
+    const Mapping copy(memory.bytes());
+    std::memcpy(copy.base(), memory.base(), memory.bytes());
+    return digest_of(factory_()->recover(copy.base()));
+  };
+  const auto expect = [&](uint32_t event, std::vector<uint64_t> digests) {
+    const Quiet quiet;
+    run.expectations.push_back({event, std::move(digests)});
+  };
+  // However often recovery is interrupted, it ends where it would have ended at once.
+  uint64_t before = digest_of(program->recover(memory.base()));
+  expect(0, {before});
+  for (uint32_t i = 0; i < program->further_count(); ++i) {
+    const uint32_t begin = recording.position();
+    recording.operate(*program, program->operation_count() + i);
+    const uint64_t after = output_now();
+    expect(begin, {before, after});
+    expect(recording.position() - 1, {after});
+    before = after;
+  }
+  recording.finish();
+  return run;
+}
+
+}  // namespace perdure::lab::crash
