@@ -183,7 +183,7 @@ std::string decode_operand(std::span<const uint8_t> bytes, bool extended) {
   if (mode == 3 || (base & 7U) == 4 || (mode == 0 && (base & 7U) == 5)) return {};
   if (bytes.size() != 1 + displacement_bytes) return {};
   int32_t displacement = 0;
-  if (mode == 1) displacement = static_cast<int8_t>(bytes[1]);
+  if (mode == 1) displacement = bytes[1] < 128 ? bytes[1] : bytes[1] - 256;
   if (mode == 2) {
     uint32_t word = 0;
     for (size_t i = 4; i > 0; --i) word = word << 8U | bytes[i];

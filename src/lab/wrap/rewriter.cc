@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cctype>
 #include <optional>
+#include <ranges>
 #include <span>
 #include <utility>
 
@@ -24,7 +25,7 @@ constexpr int kRoom = kRedZone + 8;
 // An address in AT&T syntax as it reads when the stack pointer has moved down by kRoom.
 std::string below_stack(std::string_view operand) {
   const size_t open = operand.rfind('(');
-  const std::string text(operand);
+  std::string text(operand);
   if (open == std::string_view::npos) return text;
   const std::string base = lower(trim(operand.substr(open + 1)));
   if (!base.starts_with("%rsp") && !base.starts_with("%esp")) return text;
@@ -207,8 +208,8 @@ class Rewriter {
       result_.text.insert(at, call);
       return;
     }
-    for (auto prefix = pending_.rbegin(); prefix != pending_.rend(); ++prefix) {
-      result_.text.erase(prefix->begin, prefix->length);
+    for (const PendingPrefix& prefix : std::views::reverse(pending_)) {
+      result_.text.erase(prefix.begin, prefix.length);
     }
     result_.text += call;
     // The instruction goes, and with it line ends within it, which a comment may hold.

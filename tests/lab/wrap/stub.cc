@@ -3,6 +3,8 @@
 #include <cpuid.h>
 
 #include <array>
+#include <cstdio>
+#include <cstdlib>
 
 namespace wrap_stub {
 namespace {
@@ -13,7 +15,11 @@ uintptr_t range_end = 0;
 std::array<Seen, kSeenMax> seen;
 size_t seen_count = 0;
 
+// Of the whole process, wherever the memory is.
+std::array<size_t, 6> totals = {};
+
 void note(Kind kind, const volatile void* address, size_t bytes, const void* pc, int flavour = 0) {
+  ++totals[static_cast<size_t>(kind)];
   if (!recording || seen_count == seen.size()) return;
   const auto at = reinterpret_cast<uintptr_t>(address);
   if (kind != Kind::kFence && (at >= range_end || at + bytes <= range_begin)) return;
@@ -67,6 +73,14 @@ void spoil() {
         ".irp i,0,1,2,3,4,5,6,7; kxnorq %%k\\i, %%k\\i, %%k\\i; .endr" ::
             : "memory");
   }
+}
+
+// What the process did, for a program that knows nothing of this library.
+[[gnu::destructor]] void report() {
+  if (std::getenv("WRAP_STUB_REPORT") == nullptr) return;
+  const auto total = [](Kind kind) { return totals[static_cast<size_t>(kind)]; };
+  std::fprintf(stderr, "flushes %zu, fences %zu, streams %zu, locked %zu\n", total(Kind::kFlush),
+               total(Kind::kFence), total(Kind::kStream), total(Kind::kLocked));
 }
 
 }  // namespace

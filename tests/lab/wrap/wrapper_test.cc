@@ -223,4 +223,41 @@ TEST_F(Wrapper, NamesTheAssemblerThatIsMissing) {
   EXPECT_TRUE(has(outcome, "/nowhere/as")) << outcome.text;
 }
 
+// The example, whose data structure knows nothing of Perdure: everything that it does for durability
+// is seen, and it does what it does without the wrapper.
+class ObservedTable : public Wrapper {
+ protected:
+  void SetUp() override {
+    Wrapper::SetUp();
+    const std::string sources =
+        std::string("'") + PERDURE_EXAMPLE + "/table.cc' '" + PERDURE_EXAMPLE + "/main.cc' ";
+    const std::string includes = std::string("-I'") + PERDURE_HEADERS + "' ";
+    const Outcome built =
+        run(kCxx + "-std=c++20 -O2 -Wall -Wextra -Werror " + sources + "-o observed && '" +
+            PERDURE_COMPILER + "' -std=c++20 -O1 " + includes + sources + "-o plain");
+    ASSERT_EQ(built.status, 0) << built.text;
+  }
+};
+
+TEST_F(ObservedTable, EveryFlushFenceStreamAndLockIsSeen) {
+  // Formatting: 512 groups of 8 lines of 8 words, a fence, and twice the header. Then four inserts
+  // that flush and fence twice, two updates and a removal that do so once, a removal in vain; each
+  // takes a lock.
+  const Outcome ran = run("WRAP_STUB_REPORT=1 ./observed pool run 8");
+  EXPECT_EQ(ran.status, 0);
+  EXPECT_EQ(ran.text, "flushes 13, fences 14, streams 32768, locked 8\n");
+  // Recovery of a whole table flushes nothing.
+  const Outcome listed = run("WRAP_STUB_REPORT=1 ./observed pool list >/dev/null");
+  EXPECT_EQ(listed.text, "flushes 0, fences 0, streams 0, locked 0\n");
+}
+
+TEST_F(ObservedTable, KeepsWhatItKeepsWithoutTheWrapper) {
+  EXPECT_EQ(run("./observed a run 4000").status, 0);
+  EXPECT_EQ(run("./plain b run 4000").status, 0);
+  const Outcome observed = run("./plain a list");
+  EXPECT_EQ(observed.status, 0);
+  EXPECT_TRUE(has(observed, "\n")) << "nothing was kept";
+  EXPECT_EQ(observed.text, run("./observed b list").text);
+}
+
 }  // namespace
