@@ -34,7 +34,7 @@ int run_command(const CrashCommandOptions& options) {
   const SiteNames names(run.trace);
   for (const Finding& f : result.findings) {
     fmt::print("event {} {} {}: {}\n", f.event, f.in_flight ? "in" : "after",
-               run.operations[0][f.operation], f.what);
+               run.operations[f.thread][f.operation], f.what);
     for (const auto& lost : f.lost) {
       fmt::print("   lost {} at {} \n", static_cast<int>(lost.state),
                  names.of(run.trace.events[lost.event].pc));
@@ -62,6 +62,8 @@ void add_crash(CLI::App& app, Action& action) {
   command->add_option("--operations", options->workload.operations);
   command->add_option("--prepared", options->workload.prepared);
   command->add_option("--keys", options->workload.keys);
+  command->add_option("--threads", options->workload.threads);
+  command->add_option("--schedule", options->workload.schedule);
   command->add_option("--seed", options->workload.seed);
   command->add_option("--budget", options->budget);
   command->add_flag("--mutate", options->mutate);

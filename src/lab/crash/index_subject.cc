@@ -10,6 +10,7 @@
 
 #include "lab/crash/recorder.h"
 #include "lab/seam/runtime.h"
+#include "lab/seam/schedule.h"
 #include "perdure/error.h"
 
 namespace perdure::lab::crash {
@@ -191,7 +192,6 @@ Answer IndexSubject::perform(AnyIndex& index, const Step& step) const {
 class IndexSubject::Recording {
  public:
   Recording(const IndexSubject& subject, Run& run) : subject_(subject), run_(run) {
-    run_.operations.assign(1, {""});
     install(&recorder_);
   }
   ~Recording() { install(nullptr); }
@@ -212,17 +212,19 @@ class IndexSubject::Recording {
     static const uint64_t types[] = {operation_type("insert"), operation_type("update"),
                                      operation_type("upsert"), operation_type("remove"),
                                      operation_type("lookup")};
-    oracle_.begin(0, step);
+    const uint16_t thread = begin_text(subject_.text_of(step));
+    oracle_.begin(thread, step);
     expect(oracle_.digests());
-    run_.operations[0].push_back(subject_.text_of(step));
-    const uint32_t began = position();
+    log_.push_back({position(), ~0U, thread, step, {}});
+    const size_t logged = log_.size() - 1;
     begin_operation(types[static_cast<size_t>(step.verb)], 0);
     const Answer answer = subject_.perform(index, step);
     end_operation();
-    oracle_.end(0, answer);
+    oracle_.end(thread, answer);
     expect_after_last(oracle_.digests());
     if (run_.problem.empty()) run_.problem = oracle_.contradiction();
-    log_.push_back({began, position() - 1, step, answer});
+    log_[logged].end = position() - 1;
+    log_[logged].answer = answer;
   }
 
   // Something that is not an operation on a key, and leaves what is there (or one of `digests`).
@@ -230,7 +232,7 @@ class IndexSubject::Recording {
   void other(const char* name, std::vector<uint64_t> during, std::vector<uint64_t> after,
              const Action& action) {
     expect(std::move(during));
-    run_.operations[0].push_back(name);
+    begin_text(name);
     begin_operation(operation_type(name), 0);
     action();
     end_operation();
@@ -250,6 +252,14 @@ class IndexSubject::Recording {
  private:
   friend class IndexSubject;
 
+  // Notes the calling thread's next operation.
+  uint16_t begin_text(std::string text) {
+    const uint16_t thread = current_thread();
+    if (run_.operations.size() <= thread) run_.operations.resize(thread + 1U, {""});
+    run_.operations[thread].push_back(std::move(text));
+    return thread;
+  }
+
   const IndexSubject& subject_;
   Run& run_;
   Recorder recorder_;
@@ -260,10 +270,20 @@ class IndexSubject::Recording {
 std::string IndexSubject::explain(const std::vector<LoggedStep>& log, uint32_t event,
                                   const std::string& contents) const {
   Oracle oracle;
+  // Beginnings and ends as they came: by their events.
+  std::map<uint32_t, std::pair<const LoggedStep*, bool>> moments;
   for (const LoggedStep& logged : log) {
-    if (logged.begin >= event) break;
-    oracle.begin(0, logged.step);
-    if (logged.end < event) oracle.end(0, logged.answer);
+    moments[logged.begin] = {&logged, true};
+    moments[logged.end] = {&logged, false};
+  }
+  for (const auto& [at, moment] : moments) {
+    const auto& [logged, begins] = moment;
+    if (at >= event) break;
+    if (begins) {
+      oracle.begin(logged->thread, logged->step);
+    } else {
+      oracle.end(logged->thread, logged->answer);
+    }
   }
   Contents parsed;
   const char* at = contents.c_str();
@@ -300,10 +320,7 @@ Run IndexSubject::record(const std::vector<uint32_t>& only) {
   const uint32_t prepared_at = recording.position();
   for (uint32_t i = 0; i < workload_.prepared; ++i) recording.step(*index, steps[i]);
   recording.skip_from(prepared_at);
-  for (uint32_t i = 0; i < workload_.operations; ++i) {
-    if (!only.empty() && !std::binary_search(only.begin(), only.end(), i)) continue;
-    recording.step(*index, steps[workload_.prepared + i]);
-  }
+  run_threads(recording, *index, {steps.begin() + workload_.prepared, steps.end()}, only);
   const auto now = recording.oracle().digests();
   const uint32_t closed_at = recording.position();
   recording.other("close", now, now, [&] {
@@ -313,6 +330,26 @@ Run IndexSubject::record(const std::vector<uint32_t>& only) {
   if (!workload_.life_cycle) recording.skip_from(closed_at);
   recording.finish();
   return run;
+}
+
+// The operations in question: dealt out to the threads, if there are several, and run in an order
+// that the seed decides.
+void IndexSubject::run_threads(Recording& recording, AnyIndex& index,
+                               const std::vector<Step>& steps,
+                               const std::vector<uint32_t>& only) const {
+  const auto run_those_of = [&](uint32_t thread) {
+    for (uint32_t i = thread; i < steps.size(); i += workload_.threads) {
+      if (!only.empty() && !std::binary_search(only.begin(), only.end(), i)) continue;
+      Schedule::make_way();
+      recording.step(index, steps[i]);
+    }
+  };
+  if (workload_.threads == 1) return run_those_of(0);
+  std::vector<std::function<void()>> threads;
+  for (uint32_t thread = 0; thread < workload_.threads; ++thread) {
+    threads.emplace_back([&run_those_of, thread] { run_those_of(thread); });
+  }
+  Schedule(workload_.schedule).run(threads);
 }
 
 IndexSubject::Contents IndexSubject::inspect(const Pool& pool, AnyIndex& index) const {
@@ -452,8 +489,8 @@ Run IndexSubject::record_recovery(const std::string& path) {
     const Quiet quiet;
     contents = inspect(pool, *index);
     for (const auto& [key, value] : contents) {
-      recording.oracle().begin(0, {Verb::kUpsert, key, value});
-      recording.oracle().end(0, {});
+      recording.oracle().begin(current_thread(), {Verb::kUpsert, key, value});
+      recording.oracle().end(current_thread(), {});
     }
     run.expectations.push_back({0, recording.oracle().digests()});
   }

@@ -26,6 +26,7 @@ struct IndexWorkload {
   uint32_t keys = 96;         // how many different ones
   uint32_t threads = 1;
   uint64_t seed = 1;
+  uint64_t schedule = 1;  // the seed of the threads' order
   Domain domain = Domain::kLine;
   bool life_cycle = true;  // also explore making and closing the structure
 };
@@ -64,6 +65,7 @@ class IndexSubject : public Subject {
   struct LoggedStep {
     uint32_t begin;
     uint32_t end;
+    uint16_t thread;
     Step step;
     Answer answer;
   };
@@ -72,6 +74,8 @@ class IndexSubject : public Subject {
   PoolOptions pool_options() const;
   OptionMap opening_options() const;
   std::vector<Step> make_steps() const;
+  void run_threads(Recording& recording, AnyIndex& index, const std::vector<Step>& steps,
+                   const std::vector<uint32_t>& only) const;
   Answer perform(AnyIndex& index, const Step& step) const;
   // Verifies an open pool and index; what they hold. Throws Error(kCorrupt) with what is wrong.
   Contents inspect(const Pool& pool, AnyIndex& index) const;

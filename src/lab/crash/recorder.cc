@@ -95,6 +95,10 @@ void Recorder::read_pending(ThreadState& thread) {
   trace_.data.insert(trace_.data.end(), base_ + event.offset, base_ + event.offset + event.bytes);
 }
 
+void Recorder::on_pause() {
+  for (ThreadState& thread : threads_) read_pending(thread);
+}
+
 void Recorder::on(const Event& event) {
   if (base_ == nullptr || ended_) return;
   if (event.thread >= threads_.size()) threads_.resize(event.thread + 1);

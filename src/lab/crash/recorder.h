@@ -23,6 +23,7 @@ class Recorder : public Sink {
 
   void on(const Event& event) override;
   bool wants_loads() const override { return false; }
+  void on_pause() override;
   // The recording begins with the region as it is, and ends with it.
   void on_region(void* base, uint64_t bytes, const char* name) override;
   void on_region_end(void* base) override;

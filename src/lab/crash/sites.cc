@@ -23,6 +23,7 @@ namespace {
 
 // Files whose functions are the verbs: a place in them says nothing; who called them does.
 bool is_verb_file(std::string_view file) {
+  if (file.ends_with("intrin.h")) return true;
   for (const std::string_view verbs : {"pm/memory.h", "pm/observe.h", "bits/atomic_base.h",
                                        "include/c++/12/atomic", "c++/12/bits/"}) {
     if (file.find(verbs) != std::string_view::npos) return true;
@@ -148,10 +149,14 @@ std::string Symbols::place(uint64_t pc) {
   return fmt::format("{}:{}", base_name(site->file), site->line);
 }
 
-std::string Symbols::place_and_function(uint64_t pc) {
+std::string Symbols::function(uint64_t pc) {
   const Frame* site = site_of(pc);
-  if (site == nullptr) return place(pc);
-  return fmt::format("{}:{} {}", base_name(site->file), site->line, short_name(site->function));
+  return site == nullptr ? "" : short_name(site->function);
+}
+
+std::string Symbols::place_and_function(uint64_t pc) {
+  if (site_of(pc) == nullptr) return place(pc);
+  return fmt::format("{} {}", place(pc), function(pc));
 }
 
 namespace crash {

@@ -37,11 +37,14 @@ class Symbols {
   std::string place(uint64_t pc);
   // The same with the function: "write.cc:123 append_record".
   std::string place_and_function(uint64_t pc);
+  // That place itself; null if unknown. Valid as long as this object.
+  const Frame* site_of(uint64_t pc);
+  // "append_record"; empty if unknown.
+  std::string function(uint64_t pc);
 
  private:
   bool start();
   std::vector<Frame> ask(uint64_t address);
-  const Frame* site_of(uint64_t pc);
 
   std::string program_;
   uint64_t load_address_;

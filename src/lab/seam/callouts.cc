@@ -10,6 +10,7 @@
 namespace {
 
 using perdure::lab::EventKind;
+using perdure::lab::seam::schedule_point;
 using perdure::lab::seam::tell;
 
 __extension__ typedef __int128 Wide;
@@ -20,12 +21,14 @@ constexpr int kSequential = 5;
 
 template <typename T>
 T atomic_load(const volatile T* address, const void* pc) {
+  schedule_point();
   tell(EventKind::kLoad, address, sizeof(T), pc);
   return __atomic_load_n(address, __ATOMIC_SEQ_CST);
 }
 
 template <typename T>
 void atomic_store(volatile T* address, T value, int order, const void* pc) {
+  schedule_point();
   tell(EventKind::kStore, address, sizeof(T), pc);
   if (order == kSequential) {
     __atomic_store_n(address, value, __ATOMIC_SEQ_CST);
@@ -38,6 +41,7 @@ void atomic_store(volatile T* address, T value, int order, const void* pc) {
 // `change` maps the old value to the new one.
 template <typename T, typename Change>
 T atomic_update(volatile T* address, const void* pc, Change change) {
+  schedule_point();
   tell(EventKind::kUpdate, address, sizeof(T), pc);
   T seen = __atomic_load_n(address, __ATOMIC_RELAXED);
   while (!__atomic_compare_exchange_n(address, &seen, change(seen), false, __ATOMIC_SEQ_CST,
@@ -48,6 +52,7 @@ T atomic_update(volatile T* address, const void* pc, Change change) {
 
 template <typename T>
 bool compare_exchange(volatile T* address, T* expected, T desired, const void* pc) {
+  schedule_point();
   tell(EventKind::kUpdate, address, sizeof(T), pc);
   return __atomic_compare_exchange_n(address, expected, desired, false, __ATOMIC_SEQ_CST,
                                      __ATOMIC_SEQ_CST);
@@ -60,6 +65,7 @@ Wide compare_exchange_16(volatile Wide* address, Wide expected, Wide desired) {
 
 template <typename Change>
 Wide atomic_update_16(volatile Wide* address, const void* pc, Change change) {
+  schedule_point();
   tell(EventKind::kUpdate, address, 16, pc);
   Wide seen = compare_exchange_16(address, 0, 0);
   for (;;) {
@@ -167,6 +173,7 @@ PERDURE_ATOMIC(32, uint32_t)
 PERDURE_ATOMIC(64, uint64_t)
 
 Wide __tsan_atomic128_load(const volatile Wide* address, int) {
+  schedule_point();
   tell(EventKind::kLoad, address, 16, PC);
   return compare_exchange_16(const_cast<volatile Wide*>(address), 0, 0);
 }
@@ -196,11 +203,13 @@ Wide __tsan_atomic128_fetch_nand(volatile Wide* address, Wide value, int) {
 }
 Wide __tsan_atomic128_compare_exchange_val(volatile Wide* address, Wide expected, Wide desired, int,
                                            int) {
+  schedule_point();
   tell(EventKind::kUpdate, address, 16, PC);
   return compare_exchange_16(address, expected, desired);
 }
 int __tsan_atomic128_compare_exchange_strong(volatile Wide* address, Wide* expected, Wide desired,
                                              int, int) {
+  schedule_point();
   tell(EventKind::kUpdate, address, 16, PC);
   const Wide before = compare_exchange_16(address, *expected, desired);
   if (before == *expected) return 1;
@@ -209,6 +218,7 @@ int __tsan_atomic128_compare_exchange_strong(volatile Wide* address, Wide* expec
 }
 int __tsan_atomic128_compare_exchange_weak(volatile Wide* address, Wide* expected, Wide desired,
                                            int, int) {
+  schedule_point();
   tell(EventKind::kUpdate, address, 16, PC);
   const Wide before = compare_exchange_16(address, *expected, desired);
   if (before == *expected) return 1;

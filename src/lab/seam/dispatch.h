@@ -14,6 +14,7 @@ struct ThreadState {
   uint32_t quiet = 0;   // depth of what makes no events
   uint16_t number = 0;  // from 1; 0: not seen yet
   bool in_operation = false;
+  bool scheduled = false;  // one of a Schedule's threads
 };
 
 // In the thread's static block, so that the very first call-out of a thread may use it.
@@ -22,6 +23,14 @@ extern std::atomic<Sink*> installed_sink;
 extern std::atomic<bool> several_threads;
 
 void deliver(Sink& sink, Event event);
+uint16_t own_thread();
+
+// Where a scheduled thread may have to let others run, or, with `always`, must if there are any.
+void make_way(bool always);
+
+inline void schedule_point() {
+  if (thread_state.scheduled) [[unlikely]] make_way(false);
+}
 
 inline void tell(EventKind kind, const volatile void* address, size_t bytes, const void* pc,
                  FlushKind flush = FlushKind::kClwb) {

@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "lab/flush_kind.h"
+
 namespace perdure::lab {
 
 enum class EventKind : uint8_t {
@@ -21,8 +23,6 @@ enum class EventKind : uint8_t {
   kBegin,     // an operation begins; `address` is its type, `bytes` its payload
   kEnd,
 };
-
-enum class FlushKind : uint8_t { kClwb = 0, kClflushopt = 1, kClflush = 2 };
 
 struct Event {
   EventKind kind;
@@ -43,6 +43,8 @@ class Sink {
   // Whether accesses to DRAM inside operations are wanted as well.
   virtual bool wants_dram() const { return false; }
   virtual bool wants_loads() const { return true; }
+  // The calling thread lets others run: what it stored so far can be read now.
+  virtual void on_pause() {}
   // A region begins to be persistent memory, or is about to end.
   virtual void on_region(void* base, uint64_t bytes, const char* name) {
     static_cast<void>(base), static_cast<void>(bytes), static_cast<void>(name);

@@ -10,6 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 
@@ -27,7 +28,9 @@ namespace {
 
 using perdure::lab::files_are_private;
 using perdure::lab::EventKind;
+using perdure::lab::seam::make_way;
 using perdure::lab::seam::tell;
+using perdure::lab::seam::thread_state;
 
 // By single instructions: no call that would come back here.
 void copy_forward(void* to, const void* from, size_t bytes) {
@@ -175,6 +178,36 @@ int posix_fallocate(int file, off_t offset, off_t bytes) {
 int fallocate(int file, int mode, off_t offset, off_t bytes) {
   if (files_are_private) return 0;
   return static_cast<int>(syscall(SYS_fallocate, file, mode, offset, bytes));
+}
+
+// Blocking, for the threads of a Schedule: whoever holds the lock must get its turn to release it.
+
+int pthread_mutex_lock(pthread_mutex_t* mutex) noexcept {
+  using Lock = int (*)(pthread_mutex_t*);
+  static const auto real = reinterpret_cast<Lock>(dlsym(RTLD_NEXT, "pthread_mutex_lock"));
+  if (!thread_state.scheduled || thread_state.quiet != 0) return real(mutex);
+  for (;;) {
+    make_way(false);
+    const int result = pthread_mutex_trylock(mutex);
+    if (result != EBUSY) return result;
+    make_way(true);
+  }
+}
+int pthread_cond_wait(pthread_cond_t* condition, pthread_mutex_t* mutex) {
+  using Wait = int (*)(pthread_cond_t*, pthread_mutex_t*);
+  static const auto real = reinterpret_cast<Wait>(dlsym(RTLD_NEXT, "pthread_cond_wait"));
+  if (!thread_state.scheduled || thread_state.quiet != 0) return real(condition, mutex);
+  // A wake-up for no reason, which every caller must be ready for.
+  pthread_mutex_unlock(mutex);
+  make_way(true);
+  return pthread_mutex_lock(mutex);
+}
+int sched_yield() noexcept {
+  if (thread_state.scheduled && thread_state.quiet == 0) {
+    make_way(true);
+    return 0;
+  }
+  return static_cast<int>(syscall(SYS_sched_yield));
 }
 
 // From the first further thread on, events need a lock.

@@ -95,13 +95,18 @@ bool wanted(Event& event, const ThreadState& state) {
 
 }  // namespace
 
-void deliver(Sink& sink, Event event) {
+uint16_t own_thread() {
   ThreadState& state = thread_state;
-  if (!wanted(event, state)) return;
   if (state.number == 0) {
     state.number = static_cast<uint16_t>(threads_seen.fetch_add(1, std::memory_order_relaxed) + 1);
   }
-  event.thread = static_cast<uint16_t>(state.number - 1);
+  return static_cast<uint16_t>(state.number - 1);
+}
+
+void deliver(Sink& sink, Event event) {
+  ThreadState& state = thread_state;
+  if (!wanted(event, state)) return;
+  event.thread = own_thread();
   ++state.quiet;
   if (several_threads.load(std::memory_order_relaxed)) {
     const Locked locked(event_lock);
@@ -128,6 +133,8 @@ Sink* install(Sink* sink) {
   }
   return seam::installed_sink.exchange(sink);
 }
+
+uint16_t current_thread() { return seam::own_thread(); }
 
 std::vector<Region> regions() {
   const Quiet quiet;

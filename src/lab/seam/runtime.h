@@ -31,6 +31,9 @@ Sink* install(Sink* sink);
 // The regions that are registered now.
 std::vector<Region> regions();
 
+// The number of the calling thread, as events carry it.
+uint16_t current_thread();
+
 // The name of an operation type, as events number it: from 1; 0 is "outside".
 std::string operation_name(uint64_t type);
 
