@@ -7,6 +7,8 @@ namespace perdure::index {
 
 CatalogEntry plush_entry();
 CatalogEntry cceh_entry();
+CatalogEntry level_entry();
+CatalogEntry level_rb_entry();
 CatalogEntry clht_entry();
 CatalogEntry clht_fc_entry();
 CatalogEntry clht_fc_ve_entry();

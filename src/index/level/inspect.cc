@@ -1,0 +1,139 @@
+// Looking at a whole table: iteration, statistics, verification.
+#include <fmt/format.h>
+
+#include <unordered_set>
+
+#include "index/level/core.h"
+
+namespace perdure::index::level {
+
+// All live slots. Records do not change their nodes meanwhile.
+template <typename Policy, typename Content>
+void Core<Policy, Content>::collect(std::vector<Slot>& out) const {
+  const std::lock_guard movement(movement_mutex_);
+  for (const Level& level : state().all()) {
+    const uint64_t together = uint64_t{1} << (level.bits - stripe_bits_);
+    for (uint64_t i = 0; i < level.size(); ++i) {
+      if (i % together == 0) stripes_[i / together].lock();
+      const Node& node = level.nodes[i];
+      for (uint32_t s = 0; s < kSlots; ++s) {
+        if (is_live(node, s)) out.push_back(node.slots[s]);
+      }
+      if (i % together == together - 1) stripes_[i / together].unlock();
+    }
+  }
+}
+
+template <typename Policy, typename Content>
+void Core<Policy, Content>::visit_blocks(
+    const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const {
+  const pm::EpochManager::Guard guard(epochs_);
+  visit(pool_.offset_of(&root_), pm::Heap::block_bytes(sizeof(Root)));
+  for (const Level& level : state().all()) {
+    visit(level.offset, pm::Heap::block_bytes(bytes_for(level.bits)));
+  }
+  if constexpr (Content::kOutOfPlace) {
+    std::vector<Slot> slots;
+    collect(slots);
+    for (const Slot& slot : slots) visit(slot.value, records_.block_bytes(slot.value));
+  }
+}
+
+template <typename Policy, typename Content>
+void Core<Policy, Content>::check_node(const State& state, const Level& level, uint64_t number,
+                                       const std::function<void(const std::string&)>& fail) const {
+  const auto where = [&] {
+    return fmt::format("'{}', level of 2^{}, node {}", name_, level.bits, number);
+  };
+  Node& node = level.nodes[number];
+  for (uint32_t s = 0; s < kSlots; ++s) {
+    if (!is_live(node, s)) continue;
+    const Slot& slot = node.slots[s];
+    if (&level.of(slot.hash, 0) != &node && &level.of(slot.hash, 1) != &node) {
+      fail(where() + ": a record belongs to other nodes");
+      continue;
+    }
+    Key key{};
+    key.hash = slot.hash;
+    if constexpr (Content::kOutOfPlace) {
+      if (!records_.sound(slot.value)) {
+        fail(where() + ": a slot leads to no record");
+        continue;
+      }
+      key.bytes = records_.key(slot.value);
+      if (pm::checksum64(key.bytes.data(), key.bytes.size()) != slot.hash) {
+        fail(where() + ": a record has another key than its slot says");
+      }
+    }
+    // The search finds the first copy; this must be it, and within the node the only one.
+    Place place;
+    uint64_t value = 0;
+    if (!find(state, key, place, value) || place.node != &node || place.slot != s) {
+      fail(where() + ": a key is there twice");
+    }
+  }
+}
+
+template <typename Policy, typename Content>
+uint64_t Core<Policy, Content>::check(const std::function<void(const std::string&)>& report) const {
+  uint64_t found = 0;
+  const auto fail = [&](const std::string& text) { report(text), ++found; };
+  const pm::EpochManager::Guard guard(epochs_);
+  const State& now = state();
+  if (!now.growing && now.levels[0].bits != now.levels[1].bits + 1) {
+    fail(fmt::format("'{}': the top level is not twice as large as the bottom", name_));
+  }
+  for (const Level& level : now.all()) {
+    for (uint64_t i = 0; i < level.size(); ++i) check_node(now, level, i, fail);
+  }
+  if (found > 0) return found;
+  std::unordered_set<uint64_t> seen;
+  visit_blocks([&](uint64_t offset, uint64_t bytes) {
+    if (!seen.insert(offset).second) {
+      fail(fmt::format("'{}': block {} has two owners", name_, offset));
+    }
+    if (!pool_.heap().is_allocated(offset, bytes)) {
+      fail(fmt::format("'{}': block {} of {} bytes is in use, but not allocated", name_, offset,
+                       bytes));
+    }
+  });
+  return found;
+}
+
+template <typename Policy, typename Content>
+std::vector<Statistic> Core<Policy, Content>::statistics() const {
+  const pm::EpochManager::Guard guard(epochs_);
+  std::vector<Statistic> out;
+  const auto add = [&](const std::string& name, double value, const std::string& unit) {
+    out.push_back({name, value, unit});
+  };
+  uint64_t pool_bytes = 0;
+  visit_blocks([&](uint64_t, uint64_t bytes) { pool_bytes += bytes; });
+  std::vector<Slot> slots;
+  collect(slots);
+  const State& now = state();
+  uint64_t nodes = 0;
+  for (const Level& level : now.all()) nodes += level.size();
+  const auto per = [](uint64_t a, uint64_t b) {
+    return b == 0 ? 0 : static_cast<double>(a) / static_cast<double>(b);
+  };
+  add("pool_bytes", static_cast<double>(pool_bytes), "bytes");
+  add("dram_bytes",
+      static_cast<double>(stripes_.dram_bytes() + sizeof(State) + pm::EpochManager::kDramBytes),
+      "bytes");
+  add("recovered_operations", static_cast<double>(recovered_operations_), "operations");
+  add("records", static_cast<double>(slots.size()), "records");
+  add("nodes", static_cast<double>(nodes), "nodes");
+  add("levels", now.count, "levels");
+  add("growing", now.growing ? 1 : 0, "");
+  add("load_factor", per(slots.size(), nodes * kSlots), "");
+  add("pool_bytes_per_record", per(pool_bytes, slots.size()), "bytes");
+  return out;
+}
+
+template class Core<Reference, Words>;
+template class Core<Reference, Bytes>;
+template class Core<Trimmed, Words>;
+template class Core<Trimmed, Bytes>;
+
+}  // namespace perdure::index::level

@@ -1,0 +1,259 @@
+// Making, opening, and writing single records.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "index/level/core.h"
+
+namespace perdure::index::level {
+
+namespace {
+
+// Stripes must not be finer than the nodes of any level.
+uint32_t stripe_bits_for(pm::PoolImpl& pool, const Root& root) {
+  uint32_t bits = pool.at<LevelHeader>(root.bottom)->bits - 3;
+  for (const uint64_t extra : root.extras) {
+    if (extra != 0) bits = std::min(bits, pool.at<LevelHeader>(extra)->bits);
+  }
+  return std::clamp(bits, 1U, 12U);
+}
+
+}  // namespace
+
+template <typename Policy, typename Content>
+Core<Policy, Content>::Core(pm::PoolImpl& pool, Root& root, std::string name)
+    : pool_(pool),
+      root_(root),
+      memory_(pool.memory()),
+      name_(std::move(name)),
+      records_(pool, epochs_),
+      state_(read_state().release()),
+      stripe_bits_(stripe_bits_for(pool, root)),
+      stripes_(uint64_t{1} << stripe_bits_) {
+  if (root.next != 0) recovered_operations_ = 1;  // it was growing, and will go on
+}
+
+template <typename Policy, typename Content>
+Core<Policy, Content>::~Core() {
+  delete state_.load();
+}
+
+template <typename Policy, typename Content>
+std::unique_ptr<Core<Policy, Content>> Core<Policy, Content>::create(pm::PoolImpl& pool,
+                                                                     const std::string& name,
+                                                                     Kind key, Kind value,
+                                                                     const Options& options) {
+  require_range("initial_bits", options.initial_bits, kBitsMin, 24);
+  // A sixty-fourth of the capacity, 16 MiB at most.
+  const uint64_t nodes = std::min<uint64_t>(pool.header().capacity_bytes / 64, 16 << 20) / 64;
+  const uint32_t bits = options.initial_bits != 0
+                            ? options.initial_bits
+                            : std::max(kBitsMin, static_cast<uint32_t>(std::bit_width(nodes)) - 1);
+  const auto fill = [&pool](uint32_t of_level) {
+    return [&pool, of_level](char* block) { format_level(pool, block, of_level); };
+  };
+  Root image{};
+  image.seal.magic = kRootMagic;
+  image.node_bytes = sizeof(Node);
+  const NewBlock levels[2] = {{bytes_for(bits), offsetof(Root, top), fill(bits)},
+                              {bytes_for(bits - 1), offsetof(Root, bottom), fill(bits - 1)}};
+  const uint64_t root = make_structure(pool, name, Policy::kName, key, value, &image, sizeof image,
+                                       kSealedBytes, levels);
+  return std::unique_ptr<Core>(new Core(pool, *pool.at<Root>(root), name));
+}
+
+template <typename Policy, typename Content>
+std::unique_ptr<Core<Policy, Content>> Core<Policy, Content>::open(pm::PoolImpl& pool,
+                                                                   const std::string& name,
+                                                                   Kind key, Kind value,
+                                                                   const Options& options) {
+  require_range("initial_bits", options.initial_bits, kBitsMin, 24);
+  const uint64_t at =
+      find_structure(pool, name, Policy::kName, key, value, kRootMagic, sizeof(Root), kSealedBytes);
+  Root& root = *pool.at<Root>(at);
+  const auto sound = [&](uint64_t offset) {
+    if (offset < pool.header().data_offset || offset >= pool.end_offset()) return false;
+    const uint32_t bits = pool.at<LevelHeader>(offset)->bits;
+    return bits >= 1 && bits <= kBitsMax && pool.heap().is_allocated(offset, bytes_for(bits));
+  };
+  bool all_sound = root.node_bytes == sizeof(Node) && sound(root.top) && sound(root.bottom) &&
+                   (root.next == 0 || sound(root.next));
+  for (const uint64_t extra : root.extras) all_sound = all_sound && (extra == 0 || sound(extra));
+  if (!all_sound) {
+    throw Error(ErrorCode::kCorrupt,
+                fmt::format("{}: a level of '{}' is damaged; restore the file from a backup",
+                            pool.mapping().path(), name));
+  }
+  return std::unique_ptr<Core>(new Core(pool, root, name));
+}
+
+// ---- locks
+
+template <typename Policy, typename Content>
+Core<Policy, Content>::Held::Held(const Core& core, uint64_t hash) {
+  locks_[0] = &core.stripe_of(hash, 0);
+  locks_[1] = &core.stripe_of(hash, 1);
+  if (locks_[1] < locks_[0]) std::swap(locks_[0], locks_[1]);
+  if (locks_[0] == locks_[1]) locks_[1] = nullptr;
+  locks_[0]->lock();
+  if (locks_[1] != nullptr) locks_[1]->lock();
+}
+
+template <typename Policy, typename Content>
+Core<Policy, Content>::Held::~Held() {
+  for (StripeLock* lock : locks_) {
+    if (lock != nullptr) lock->unlock();
+  }
+}
+
+template <typename Policy, typename Content>
+void Core<Policy, Content>::Held::begin_change() const {
+  for (StripeLock* lock : locks_) {
+    if (lock != nullptr) lock->begin_change();
+  }
+}
+
+template <typename Policy, typename Content>
+bool Core<Policy, Content>::Held::try_also(StripeLock& lock) {
+  if (locks_[0] == &lock || locks_[1] == &lock || locks_[2] == &lock) return true;
+  if (locks_[2] != nullptr) locks_[2]->unlock();  // nothing was changed under it
+  locks_[2] = lock.try_lock() ? &lock : nullptr;
+  return locks_[2] != nullptr;
+}
+
+// ---- slots
+
+template <typename Policy, typename Content>
+typename Core<Policy, Content>::Place Core<Policy, Content>::find_empty(
+    std::span<const Level> levels, uint64_t hash) {
+  for (const Level& level : levels) {
+    Node* node = &level.of(hash, 0);
+    Node* other = &level.of(hash, 1);
+    if (live_slots(*other) < live_slots(*node)) node = other;
+    for (uint32_t s = 0; s < kSlots; ++s) {
+      if (!is_live(*node, s)) return {node, s};
+    }
+  }
+  return {};
+}
+
+template <typename Policy, typename Content>
+void Core<Policy, Content>::put(const Held& held, const Place& place, const Key& key,
+                                const Value& value) {
+  Slot& slot = place.node->slots[place.slot];
+  if constexpr (Content::kOutOfPlace) {
+    records_.link(slot.hash, slot.value, key.hash, key.bytes, value, [&] { held.begin_change(); });
+  } else {
+    uint64_t& token = place.node->token;
+    held.begin_change();
+    pm::store_release(slot.value, value);
+    pm::store_release(slot.hash, key.hash);
+    if constexpr (!Policy::kOneLine) {
+      memory_.persist(&slot, sizeof slot);  // the record, before the token that reveals it
+    }
+    // After the record; in the same line that is enough: commits.
+    pm::store_release(token, pm::load_relaxed(token) | uint64_t{1} << place.slot);
+    memory_.persist(&token, sizeof token);  // before anybody can see it
+  }
+}
+
+template <typename Policy, typename Content>
+void Core<Policy, Content>::replace(const Held& held, const Place& place, const Key& key,
+                                    const Value& value) {
+  uint64_t& value_at = place.node->slots[place.slot].value;
+  if constexpr (Content::kOutOfPlace) {
+    records_.relink(value_at, key.bytes, value, [&] { held.begin_change(); });
+  } else {
+    (void)key;
+    held.begin_change();
+    pm::store_release(value_at, value);
+    memory_.persist(&value_at, sizeof value_at);  // before anybody can see it
+  }
+}
+
+// ---- single records
+
+template <typename Policy, typename Content>
+typename Core<Policy, Content>::Outcome Core<Policy, Content>::try_write(Verb verb, const Key& key,
+                                                                         const Value& value,
+                                                                         const State*& seen) {
+  prefetch(state(), key.hash);
+  Held held(*this, key.hash);
+  seen = &state();  // after the locks: who drains a level takes them, too
+  Place place;
+  uint64_t before = 0;
+  if (find(*seen, key, place, before)) {
+    if (verb == Verb::kInsert) return Outcome::kNot;
+    replace(held, place, key, value);
+    return Outcome::kDone;
+  }
+  if (verb == Verb::kUpdate) return Outcome::kNot;
+  place = find_empty(seen->targets(), key.hash);
+  if (place.node == nullptr) {
+    const Outcome outcome = displace(held, *seen, key.hash, place);
+    if (outcome != Outcome::kDone) return outcome;
+  }
+  put(held, place, key, value);
+  return Outcome::kDone;
+}
+
+template <typename Policy, typename Content>
+bool Core<Policy, Content>::write_once(Verb verb, const Key& key, const Value& value) {
+  const pm::EpochManager::Guard guard(epochs_);
+  for (;;) {
+    const State* seen = nullptr;
+    const Outcome outcome = try_write(verb, key, value, seen);
+    if (outcome == Outcome::kRetry) {
+      wait_for_movement();
+      continue;
+    }
+    if (outcome == Outcome::kNoRoom) {
+      make_room(seen);
+      continue;
+    }
+    // Whoever writes helps, so that the old level is empty long before the new one is full.
+    if (seen->growing) drain_some(seen);
+    return outcome == Outcome::kDone;
+  }
+}
+
+template <typename Policy, typename Content>
+bool Core<Policy, Content>::write(Verb verb, const Key& key, const Value& value) {
+  pool_.require_writable();
+  if constexpr (Content::kOutOfPlace) records_.require_fits(key.bytes, value);
+  try {
+    return write_once(verb, key, value);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kPoolFull && error.code() != ErrorCode::kNoSpace) throw;
+  }
+  records_.reclaim();  // blocks that wait for readers which have gone may be all that is missing
+  return write_once(verb, key, value);
+}
+
+template <typename Policy, typename Content>
+bool Core<Policy, Content>::remove(const Key& key) {
+  pool_.require_writable();
+  const pm::EpochManager::Guard guard(epochs_);
+  prefetch(state(), key.hash);
+  const Held held(*this, key.hash);
+  Place place;
+  uint64_t value = 0;
+  if (!find(state(), key, place, value)) return false;
+  if constexpr (Content::kOutOfPlace) {
+    records_.unlink(place.node->slots[place.slot].value, [&] { held.begin_change(); });
+  } else {
+    uint64_t& token = place.node->token;
+    held.begin_change();
+    pm::store_release(token, pm::load_relaxed(token) & ~(uint64_t{1} << place.slot));
+    memory_.persist(&token, sizeof token);  // before anybody can miss it
+  }
+  return true;
+}
+
+template class Core<Reference, Words>;
+template class Core<Reference, Bytes>;
+template class Core<Trimmed, Words>;
+template class Core<Trimmed, Bytes>;
+
+}  // namespace perdure::index::level
