@@ -20,10 +20,15 @@ std::string describe(const Run& run, const Finding& finding) {
     where = fmt::format("after recovery, a crash {} {}", finding.in_flight ? "in" : "after",
                         run.operations.at(finding.thread).at(finding.operation));
   }
-  std::string text = fmt::format("{}: {}", where, finding.what);
   const SiteNames names(run.trace);
+  const auto& events = run.trace.events;
+  if (finding.event < events.size() && events[finding.event].kind != EventKind::kBegin &&
+      events[finding.event].kind != EventKind::kEnd) {
+    where += fmt::format(", before {}", names.of(events[finding.event].pc));
+  }
+  std::string text = fmt::format("{}: {}", where, finding.what);
   for (const LostStore& lost : finding.lost) {
-    text += fmt::format("\n  lost: the store at {}", names.of(run.trace.events[lost.event].pc));
+    text += fmt::format("\n  lost: the store at {}", names.of(events[lost.event].pc));
   }
   return text;
 }
@@ -73,8 +78,7 @@ NestedResult explore_nested(Subject& subject, const ImageFile& image, uint64_t d
                             const ExploreOptions& options) {
   WorkerLimits limits = options.worker;
   limits.seconds *= 10;
-  Worker worker(
-      [&](bool) { return record_and_explore(subject, image, digest, options); }, limits);
+  Worker worker([&](bool) { return record_and_explore(subject, image, digest, options); }, limits);
   const Observation told = worker.ask(true);
   NestedResult result;
   result.offered = told.digest == 1 || !told.problem.empty();

@@ -151,24 +151,31 @@ Run ProgramSubject::record_recovery(const std::string& path) {
     const Quiet quiet;
     const Mapping copy(memory.bytes());
     std::memcpy(copy.base(), memory.base(), memory.bytes());
-    return digest_of(factory_()->recover(copy.base()));
+    return factory_()->recover(copy.base());
   };
-  const auto expect = [&](uint32_t event, std::vector<uint64_t> digests) {
+  std::vector<std::pair<uint32_t, std::string>> outputs;  // from these events on
+  const auto expect = [&](uint32_t event, const std::string& before, const std::string& after) {
     const Quiet quiet;
-    run.expectations.push_back({event, std::move(digests)});
+    run.expectations.push_back({event, {digest_of(before), digest_of(after)}});
+    outputs.emplace_back(event, before == after ? before : before + "\" or \"" + after);
   };
   // However often recovery is interrupted, it ends where it would have ended at once.
-  uint64_t before = digest_of(program->recover(memory.base()));
-  expect(0, {before});
+  std::string before = program->recover(memory.base());
+  expect(0, before, before);
   for (uint32_t i = 0; i < program->further_count(); ++i) {
     const uint32_t begin = recording.position();
     recording.operate(*program, program->operation_count() + i);
-    const uint64_t after = output_now();
-    expect(begin, {before, after});
-    expect(recording.position() - 1, {after});
+    const std::string after = output_now();
+    expect(begin, before, after);
+    expect(recording.position() - 1, after, after);
     before = after;
   }
   recording.finish();
+  run.explain = [outputs](uint32_t event, const std::string& contents) {
+    auto last = outputs.rbegin();
+    while (last->first >= event && std::next(last) != outputs.rend()) ++last;
+    return fmt::format("recovery gives \"{}\", and must give \"{}\"", contents, last->second);
+  };
   return run;
 }
 

@@ -37,7 +37,12 @@ std::string base_name(const std::string& file) {
 }
 
 // A function's name without its parameters and namespaces.
-std::string short_name(const std::string& function) {
+std::string short_name(std::string function) {
+  // It has parentheses of its own.
+  static constexpr std::string_view kNameless = "(anonymous namespace)::";
+  for (size_t at = 0; (at = function.find(kNameless, at)) != std::string::npos;) {
+    function.erase(at, kNameless.size());
+  }
   std::string name;
   int depth = 0;
   for (const char c : function) {
@@ -95,8 +100,7 @@ bool Symbols::start() {
   std::string name = "addr2line";
   std::string options = "-afiCe";
   char* arguments[] = {name.data(), options.data(), program_.data(), nullptr};
-  const int error =
-      posix_spawnp(&process_, name.c_str(), &actions, nullptr, arguments, environ);
+  const int error = posix_spawnp(&process_, name.c_str(), &actions, nullptr, arguments, environ);
   posix_spawn_file_actions_destroy(&actions);
   close(in[0]);
   close(out[1]);

@@ -1,0 +1,108 @@
+// The explorer finds every fault of the gallery, names its place, and finds nothing in the twins.
+#include "crash_gallery/gallery.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <string>
+
+#include "lab/crash/explorer.h"
+#include "lab/crash/sites.h"
+
+namespace perdure::lab::crash {
+namespace {
+
+using crash_gallery::Entry;
+
+std::string file_of(const Entry& entry) {
+  return std::filesystem::path(__FILE__).parent_path().parent_path() / "crash_gallery" / entry.file;
+}
+
+// "file.cc:12" for every line that carries a mark of the entry.
+std::set<std::string> marked_places(const Entry& entry) {
+  std::set<std::string> places;
+  std::ifstream in(file_of(entry));
+  std::string line;
+  for (unsigned number = 1; std::getline(in, line); ++number) {
+    if (line.ends_with("lost in " + entry.name) || line.ends_with("crash in " + entry.name)) {
+      places.insert(entry.file + ":" + std::to_string(number));
+    }
+  }
+  return places;
+}
+
+ExploreOptions thorough() {
+  ExploreOptions options;
+  options.limits.complete_max = 4096;
+  options.states_per_nested = 1;
+  options.nested_max = 1000;
+  options.worker.seconds = 5;
+  return options;
+}
+
+// The places that a finding names: of its lost stores, and of the crash itself.
+std::string places_of(const Run& run, const SiteNames& names, const Finding& finding) {
+  std::string text;
+  const auto& events = run.trace.events;
+  for (const LostStore& lost : finding.lost) text += names.of(events[lost.event].pc) + "\n";
+  if (finding.event < events.size()) text += names.of(events[finding.event].pc) + "\n";
+  return text + finding.what;
+}
+
+std::string name_of(const testing::TestParamInfo<Entry>& tested) { return tested.param.name; }
+
+class Gallery : public testing::TestWithParam<Entry> {};
+
+TEST_P(Gallery, FaultIsFoundWhereItIs) {
+  const Entry& entry = GetParam();
+  const auto marked = marked_places(entry);
+  ASSERT_FALSE(marked.empty()) << "no line of " << entry.file << " is marked";
+  ProgramSubject subject(entry.name, entry.faulty, entry.domain);
+  const crash::Run run = subject.record({});
+  Verdicts verdicts;
+  const Exploration result = explore(run, subject, thorough(), verdicts);
+  ASSERT_FALSE(result.findings.empty());
+  const SiteNames names(run.trace);
+  std::string named;
+  bool found = false;
+  for (const Finding& finding : result.findings) {
+    const std::string places = places_of(run, names, finding);
+    EXPECT_FALSE(finding.what.empty());
+    named += places + "\n---\n";
+    for (const std::string& place : marked) {
+      // The place is followed by the name of the function.
+      found |= places.find(place + " ") != std::string::npos;
+    }
+  }
+  EXPECT_TRUE(found) << "wanted " << *marked.begin() << ", named\n" << named;
+}
+
+TEST_P(Gallery, TwinPassesCompletely) {
+  const Entry& entry = GetParam();
+  ProgramSubject subject(entry.name, entry.repaired, entry.domain);
+  const crash::Run run = subject.record({});
+  Verdicts verdicts;
+  const Exploration result = explore(run, subject, thorough(), verdicts);
+  const SiteNames names(run.trace);
+  for (const Finding& finding : result.findings) {
+    ADD_FAILURE() << finding.what << "\n" << places_of(run, names, finding);
+  }
+  EXPECT_TRUE(result.finished);
+  EXPECT_EQ(result.points_complete, result.points);
+  EXPECT_GT(result.states, 1U);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Gallery, testing::ValuesIn(crash_gallery::gallery()), name_of);
+
+TEST(GalleryItself, HasNoNameTwice) {
+  std::set<std::string> names;
+  for (const Entry& entry : crash_gallery::gallery()) {
+    EXPECT_TRUE(names.insert(entry.name).second) << entry.name;
+  }
+  EXPECT_GE(names.size(), 16U);
+}
+
+}  // namespace
+}  // namespace perdure::lab::crash

@@ -1,0 +1,21 @@
+#include "crash_gallery/gallery.h"
+
+namespace perdure::crash_gallery {
+
+std::vector<Entry> gallery() {
+  std::vector<Entry> entries;
+  add_flushes(entries);
+  add_fences(entries);
+  add_order(entries);
+  add_atomicity(entries);
+  add_journals(entries);
+  add_heap(entries);
+  add_table(entries);
+  add_tree(entries);
+  add_directory(entries);
+  add_recovery(entries);
+  add_pages(entries);
+  return entries;
+}
+
+}  // namespace perdure::crash_gallery

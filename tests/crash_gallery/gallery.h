@@ -1,0 +1,65 @@
+// Small programs with one classic fault of persistent memory each, and their repaired twins. The crash
+// explorer must find every fault, and nothing in the twins.
+//
+// Each file tells of one kind of fault. A program is a template: Program<false> has the fault,
+// Program<true> is the twin. A comment marks the line that a finding must name:
+//
+//   // lost in NAME     this store had not reached memory
+//   // crash in NAME    the crash came just before this flush, fence or streamed store
+#pragma once
+
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "lab/crash/program_subject.h"
+#include "perdure/error.h"
+#include "pm/memory.h"
+
+namespace perdure::crash_gallery {
+
+struct Entry {
+  std::string name;
+  std::string file;  // with the marks
+  lab::crash::ProgramFactory faulty;
+  lab::crash::ProgramFactory repaired;
+  Domain domain = Domain::kLine;
+};
+
+// For messages of tests.
+inline void PrintTo(const Entry& entry, std::ostream* out) { *out << entry.name; }
+
+// All of them, in the order of the files.
+std::vector<Entry> gallery();
+
+// What follows is for the files of the gallery.
+
+template <typename Root>
+using RootProgram = lab::crash::RootProgram<Root>;
+
+inline const pm::Memory memory(Domain::kLine);
+
+template <template <bool> class Program>
+Entry make_entry(std::string name, std::string file, Domain domain = Domain::kLine) {
+  return {std::move(name), std::move(file), [] { return std::make_unique<Program<false>>(); },
+          [] { return std::make_unique<Program<true>>(); }, domain};
+}
+
+[[noreturn]] inline void damaged(const std::string& what) {
+  throw Error(ErrorCode::kCorrupt, what);
+}
+
+void add_atomicity(std::vector<Entry>& entries);
+void add_directory(std::vector<Entry>& entries);
+void add_fences(std::vector<Entry>& entries);
+void add_flushes(std::vector<Entry>& entries);
+void add_heap(std::vector<Entry>& entries);
+void add_journals(std::vector<Entry>& entries);
+void add_order(std::vector<Entry>& entries);
+void add_pages(std::vector<Entry>& entries);
+void add_recovery(std::vector<Entry>& entries);
+void add_table(std::vector<Entry>& entries);
+void add_tree(std::vector<Entry>& entries);
+
+}  // namespace perdure::crash_gallery
