@@ -116,7 +116,7 @@ TEST_F(PlushTest, RefusesOptionsThatAreFixed) {
   }
   EXPECT_THROW((Plush<uint64_t, uint64_t>::open(pool_, "t", {.fanout = 4})), Error);
   EXPECT_THROW((Plush<uint64_t, uint64_t>::create(pool_, "u", {.fanout = 3})), Error);
-  EXPECT_THROW((Plush<uint64_t, uint64_t>::create(pool_, "u", {.directory_bits = 2})), Error);
+  EXPECT_THROW((Plush<uint64_t, uint64_t>::create(pool_, "u", {.directory_bits = 25})), Error);
   EXPECT_THROW((Plush<uint64_t, std::string>::open(pool_, "t")), Error);
 }
 

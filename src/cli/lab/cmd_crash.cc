@@ -1,72 +1,255 @@
-// perdure crash: structures through every crash the hardware allows.
+// perdure crash: structures of the catalogue through every crash that the hardware allows.
 
 #include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <sstream>
 
 #include "cli/command.h"
 #include "cli/interrupt.h"
 #include "cli/terminal.h"
-#include "lab/crash/explorer.h"
+#include "lab/crash/campaign.h"
 #include "lab/crash/index_subject.h"
-#include "lab/crash/mutation.h"
-#include "lab/crash/sites.h"
+#include "lab/units.h"
+#include "perdure/catalog.h"
+#include "perdure/error.h"
 
 namespace perdure::cli {
 namespace {
 
 struct CrashCommandOptions {
-  lab::crash::IndexWorkload workload;
-  double budget = 60;
+  std::vector<std::string> structures;
+  std::string operations = "300";
+  std::string prepared;
+  std::string keys;
+  uint64_t seed = 1;
+  std::string budget = "60s";
+  std::vector<std::string> kinds;
+  unsigned threads = 0;
+  uint64_t schedule = 0;
+  unsigned schedules = 3;
+  std::string domain = "line";
+  std::string capacity = "8M";
+  std::vector<std::string> options;
+  std::string only;
   bool mutate = false;
+  double mutant_seconds = 20;
+  uint64_t nested = 16;
+  uint64_t complete = 64;
+  std::string html;
+  bool json = false;
 };
+
+// "90", "90s", "10m" or "1h" in seconds.
+double parse_duration_s(const std::string& text) {
+  char* end = nullptr;
+  const double number = std::strtod(text.c_str(), &end);
+  const std::string unit = end;
+  const double factor = unit.empty() || unit == "s" ? 1 : unit == "m" ? 60 : unit == "h" ? 3600 : 0;
+  if (end == text.c_str() || factor == 0 || number <= 0) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("\"{}\" is no time; give 30s, 10m or 1h", text));
+  }
+  return number * factor;
+}
+
+std::pair<Kind, Kind> parse_kinds(const std::string& text) {
+  const size_t slash = text.find('/');
+  if (slash == std::string::npos) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("\"{}\" are no kinds; give u64/u64, bytes/bytes, u64/bytes or bytes/u64",
+                            text));
+  }
+  return {parse_kind(text.substr(0, slash)), parse_kind(text.substr(slash + 1))};
+}
+
+std::vector<uint32_t> parse_numbers(const std::string& text) {
+  std::vector<uint32_t> numbers;
+  std::istringstream in(text);
+  for (std::string part; std::getline(in, part, ',');) {
+    numbers.push_back(static_cast<uint32_t>(lab::parse_count(part)));
+  }
+  std::sort(numbers.begin(), numbers.end());
+  return numbers;
+}
+
+// The command that repeats one run.
+std::string command_of(const lab::crash::IndexWorkload& workload) {
+  std::string text = fmt::format(
+      "perdure crash {} --kinds {}/{} --keys {} --prepared {} --operations {} --seed {} "
+      "--threads {} --schedule {}",
+      workload.structure, to_string(workload.key_kind), to_string(workload.value_kind),
+      workload.keys, workload.prepared, workload.operations, workload.seed, workload.threads,
+      workload.schedule);
+  if (workload.domain != Domain::kLine) {
+    text += fmt::format(" --domain {}", to_string(workload.domain));
+  }
+  for (const auto& [name, value] : workload.options) text += fmt::format(" --option {}={}", name, value);
+  return text;
+}
+
+lab::crash::CampaignRun make_run(const lab::crash::IndexWorkload& workload,
+                                 const std::string& only) {
+  lab::crash::CampaignRun run;
+  run.title = fmt::format("{} keys, {} values, {} thread{}", to_string(workload.key_kind),
+                          to_string(workload.value_kind), workload.threads,
+                          workload.threads == 1 ? "" : fmt::format("s, order {}", workload.schedule));
+  run.command = command_of(workload);
+  run.subject = std::make_unique<lab::crash::IndexSubject>(workload);
+  run.only = parse_numbers(only);
+  return run;
+}
+
+// What is run of one structure unless the user says otherwise: many keys with one thread, for all
+// that a structure does when it grows and shrinks, and few keys with two threads, for conflicts.
+std::vector<lab::crash::CampaignRun> make_runs(const CrashCommandOptions& options,
+                                               const std::string& structure) {
+  const Traits& traits = catalog_entry(structure).traits;
+  lab::crash::IndexWorkload base;
+  base.structure = structure;
+  base.operations = static_cast<uint32_t>(lab::parse_count(options.operations));
+  base.seed = options.seed;
+  base.capacity_bytes = lab::parse_bytes(options.capacity);
+  base.domain = parse_domain(options.domain);
+  base.options = parse_structure_options(options.options);
+  std::vector<std::pair<Kind, Kind>> kinds;
+  for (const std::string& text : options.kinds) kinds.push_back(parse_kinds(text));
+  if (kinds.empty()) {
+    for (const auto& pair : traits.kinds) {
+      if (pair.first == pair.second) kinds.push_back(pair);
+    }
+  }
+  std::vector<lab::crash::CampaignRun> runs;
+  const auto add = [&](unsigned threads, uint32_t keys, uint32_t prepared, uint64_t schedule) {
+    for (const auto& [key, value] : kinds) {
+      lab::crash::IndexWorkload workload = base;
+      workload.key_kind = key;
+      workload.value_kind = value;
+      workload.threads = threads;
+      workload.keys =
+          options.keys.empty() ? keys : static_cast<uint32_t>(lab::parse_count(options.keys));
+      workload.prepared = options.prepared.empty()
+                              ? prepared
+                              : static_cast<uint32_t>(lab::parse_count(options.prepared));
+      workload.schedule = schedule;
+      runs.push_back(make_run(workload, options.only));
+    }
+  };
+  if (options.threads <= 1) add(1, 600, 900, 1);
+  if (options.threads == 1 || !traits.concurrent) return runs;
+  const unsigned threads = options.threads == 0 ? 2 : options.threads;
+  if (options.schedule != 0) {
+    add(threads, 12, 300, options.schedule);
+  } else {
+    for (uint64_t schedule = 1; schedule <= options.schedules; ++schedule) {
+      add(threads, 12, 300, schedule);
+    }
+  }
+  return runs;
+}
+
+void write_file(const std::string& path, const std::string& text) {
+  std::ofstream out(path);
+  out << text;
+  out.close();
+  if (!out) throw Error(ErrorCode::kIo, fmt::format("{}: cannot write the report", path));
+}
 
 int run_command(const CrashCommandOptions& options) {
   using namespace lab::crash;
-  IndexSubject subject(options.workload);
-  const Run run = subject.record({});
-  fmt::print("{} events\n", run.trace.events.size());
-  ExploreOptions explore_options;
-  explore_options.seconds_max = options.budget;
-  Verdicts verdicts;
-  const Exploration result = explore(run, subject, explore_options, verdicts);
-  fmt::print("points {} complete {} visited {} states {} nested {}/{} seconds {:.2f} finished {} findings {}\n", result.points,
-             result.points_complete, result.visited, result.states, result.nested_runs,
-             result.nested_states, result.seconds, result.finished, result.findings.size());
-  const SiteNames names(run.trace);
-  for (const Finding& f : result.findings) {
-    fmt::print("event {} {} {}: {}\n", f.event, f.in_flight ? "in" : "after",
-               run.operations[f.thread][f.operation], f.what);
-    for (const auto& lost : f.lost) {
-      fmt::print("   lost {} at {} \n", static_cast<int>(lost.state),
-                 names.of(run.trace.events[lost.event].pc));
-    }
+  const InterruptFlag interrupt;
+  std::vector<std::string> structures = options.structures;
+  if (structures == std::vector<std::string>{"all"}) {
+    structures.clear();
+    for (const CatalogEntry& entry : catalog()) structures.push_back(entry.name);
   }
-  if (options.mutate) {
-    const auto m = mutate(run, subject, explore_options, verdicts,
-           [](const MutationSite& s, size_t done, size_t of) {
-             fmt::print("{}/{} {} {} x{} {} states {} {}\n", done, of, to_string(s.kind), s.place,
-                        s.executions, s.killed ? "killed" : "SURVIVED", s.states, s.how.substr(0, 90));
-             std::fflush(stdout);
-           });
-    fmt::print("{}/{} in {:.1f} s\n", m.killed, m.sites.size(), m.seconds);
+  CampaignOptions campaign;
+  campaign.seconds = parse_duration_s(options.budget) / static_cast<double>(structures.size());
+  campaign.mutate = options.mutate;
+  campaign.mutant_seconds = options.mutant_seconds;
+  campaign.explore.nested_max = options.nested;
+  campaign.explore.limits.complete_max = options.complete;
+  campaign.explore.seed = options.seed;
+  campaign.stop = [&interrupt] { return interrupt.raised().load(); };
+  std::vector<CampaignReport> reports;
+  uint64_t findings = 0;
+  for (const std::string& structure : structures) {
+    ProgressBar bar("states");
+    campaign.progress = [&](const std::string& phase, uint64_t states, double fraction) {
+      bar.show({structure + ": " + phase, states, fraction});
+    };
+    auto runs = make_runs(options, structure);
+    if (interrupt.raised()) break;
+    reports.push_back(run_campaign(std::move(runs), campaign));
+    findings += reports.back().findings();
+    bar.clear();
+    if (!options.json) fmt::print("{}", to_text(reports.back()));
+    std::fflush(stdout);
   }
-  return result.findings.empty() ? 0 : 1;
+  if (options.json) fmt::print("{}", to_json(reports));
+  if (!options.html.empty()) write_file(options.html, to_html(reports));
+  if (interrupt.raised()) return kExitInterrupted;
+  return findings == 0 ? kExitOk : 1;
 }
 
 }  // namespace
 
-void add_crash(CLI::App& app, Action& action);
 void add_crash(CLI::App& app, Action& action) {
   auto options = std::make_shared<CrashCommandOptions>();
-  CLI::App* command = add_command(app, "crash", "crash", "perdure crash plush");
-  command->add_option("STRUCTURE", options->workload.structure)->required();
-  command->add_option("--operations", options->workload.operations);
-  command->add_option("--prepared", options->workload.prepared);
-  command->add_option("--keys", options->workload.keys);
-  command->add_option("--threads", options->workload.threads);
-  command->add_option("--schedule", options->workload.schedule);
-  command->add_option("--seed", options->workload.seed);
-  command->add_option("--budget", options->budget);
-  command->add_flag("--mutate", options->mutate);
+  CLI::App* command = add_command(
+      app, "crash",
+      "Explores crashes: runs a structure, builds the memory images that a crash at each\n"
+      "persistence event may leave, recovers each in a process of its own, and checks that every\n"
+      "operation that returned is there, the one in flight wholly or not at all, nothing leaked,\n"
+      "and the structure goes on working. Exit code 1: there are findings.",
+      "perdure crash plush\n"
+      "perdure crash plush --operations 1k --budget 10m --mutate --html crash.html\n"
+      "perdure crash all --budget 5m --json\n"
+      "perdure crash plush --kinds bytes/bytes --threads 2 --schedules 20");
+  command->add_option("STRUCTURE", options->structures, "structures of the catalogue, or: all")
+      ->required();
+  command->add_option("--operations", options->operations, "operations explored in each run")
+      ->capture_default_str();
+  command->add_option("--prepared", options->prepared,
+                      "operations before those (900; with several threads 300)");
+  command->add_option("--keys", options->keys,
+                      "different keys (600; with several threads 12, for conflicts)");
+  command->add_option("--kinds", options->kinds,
+                      "key and value kinds, such as u64/bytes (u64/u64 and bytes/bytes)");
+  command->add_option("--seed", options->seed, "of the workload")->capture_default_str();
+  command->add_option("--budget", options->budget,
+                      "time for exploring all structures: 30s, 10m, 1h; what it costs to mutate and "
+                      "to shorten comes on top")
+      ->capture_default_str();
+  command->add_option("--threads", options->threads, "threads (runs with 1 and with 2)");
+  command->add_option("--schedules", options->schedules,
+                      "how many orders of the threads' steps to run")
+      ->capture_default_str();
+  command->add_option("--schedule", options->schedule, "only this order");
+  command->add_option("--domain", options->domain,
+                      "what persists when: line (flush and fence), byte (every store, in order: the "
+                      "death of the process), page (msync)")
+      ->capture_default_str();
+  command->add_option("--capacity", options->capacity, "of the pool")->capture_default_str();
+  command->add_option("--option", options->options,
+                      "structure option name=value (as small as it can be)");
+  command->add_option("--complete", options->complete,
+                      "take all combinations of pending lines up to this many; beyond, a sample")
+      ->capture_default_str();
+  command->add_option("--recoveries", options->nested,
+                      "recoveries of each run that are explored themselves")
+      ->capture_default_str();
+  command->add_option("--only", options->only, "run only these operations, by number: 3,17,40");
+  command->add_flag("--mutate", options->mutate,
+                    "also drop each flush and fence in turn; each must be noticed");
+  command->add_option("--mutant-seconds", options->mutant_seconds, "time for each of them in a run")
+      ->capture_default_str();
+  command->add_option("--html", options->html, "write a report to this file");
+  add_json_flag(*command, options->json);
   command->callback([options, &action] { action = [options] { return run_command(*options); }; });
 }
 

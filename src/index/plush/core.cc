@@ -120,9 +120,9 @@ Root Core::make_root(pm::PoolImpl& pool, const PlushOptions& options, bool out_o
   const uint64_t capacity = pool.header().capacity_bytes;
   Root root{};
   root.magic = kRootMagic;
-  if (options.directory_bits != 0 && (options.directory_bits < 3 || options.directory_bits > 24)) {
+  if (options.directory_bits > 24) {
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("directory_bits is {}; it must be 3 to 24", options.directory_bits));
+                fmt::format("directory_bits is {}; it must be 1 to 24", options.directory_bits));
   }
   // One row for 96 to 192 KiB of capacity: the entries of level 2 are then well filled, neither half
   // empty nor overflowing to level 3, when the records fill a fifth to two fifths of the capacity.
@@ -137,7 +137,9 @@ Root Core::make_root(pm::PoolImpl& pool, const PlushOptions& options, bool out_o
     const uint64_t most = std::min<uint64_t>(1024, uint64_t{1} << root.directory_bits);
     root.partition_bits = checked_log2("partitions", options.partitions, most);
   } else {
-    root.partition_bits = root.directory_bits >= 16 ? 8 : std::min(6U, root.directory_bits - 3);
+    root.partition_bits = root.directory_bits >= 16  ? 8
+                          : root.directory_bits < 3 ? 0
+                                                    : std::min(6U, root.directory_bits - 3);
     // Each partition of a payload log has a chunk of its own to append to.
     if (out_of_place)
       root.partition_bits = std::min(root.partition_bits, log2_floor(capacity >> 20));

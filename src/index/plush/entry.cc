@@ -65,7 +65,7 @@ CatalogEntry plush_entry() {
   entry.create = create;
   entry.open = open;
   entry.small_options = {
-      {"directory_bits", "3"}, {"fanout", "2"}, {"partitions", "2"}, {"log_percent", "300"}};
+      {"directory_bits", "1"}, {"fanout", "2"}, {"partitions", "2"}, {"log_percent", "300"}};
   return entry;
 }
 

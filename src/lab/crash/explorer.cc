@@ -102,7 +102,7 @@ class Explorer {
 bool Explorer::over_limit() {
   if (stop_) return true;
   if (result_.findings.size() >= options_.findings_max || result_.states >= options_.states_max ||
-      seconds_since(begin_) > options_.seconds_max) {
+      seconds_since(begin_) > options_.seconds_max || (options_.stop && options_.stop())) {
     stop_ = true;
     result_.finished = false;
   }

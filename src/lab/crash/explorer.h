@@ -39,6 +39,7 @@ struct ExploreOptions {
   uint32_t end = ~uint32_t{0};
   std::function<bool(uint32_t event)> drops;  // flushes and fences to be taken for nothing
   std::function<void(const ExploreProgress&)> progress;
+  std::function<bool()> stop;  // ends early with what there is; may be empty
 };
 
 enum class LostState : uint8_t { kUnflushed, kUnfenced, kStreamUnfenced };

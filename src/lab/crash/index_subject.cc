@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <utility>
 
@@ -17,6 +18,7 @@ namespace perdure::lab::crash {
 namespace {
 
 constexpr char kName[] = "index";
+constexpr char kOtherName[] = "other";
 // Keys and values that only the use after a recovery has.
 constexpr uint32_t kFurtherKeys = 4;
 constexpr uint32_t kFurtherValues = 16;
@@ -54,10 +56,26 @@ std::string make_string(uint32_t number, uint64_t salt) {
 
 [[noreturn]] void fail(const std::string& what) { throw Error(ErrorCode::kCorrupt, what); }
 
+bool has_index(const Pool& pool) {
+  const auto structures = pool.structures();
+  return std::any_of(structures.begin(), structures.end(),
+                     [](const StructureInfo& structure) { return structure.name == kName; });
+}
+
 uint64_t digest_of(const std::map<uint32_t, uint32_t>& contents) {
   uint64_t digest = 0;
   for (const auto& [key, value] : contents) digest ^= record_digest(key, value);
   return digest;
+}
+
+// Writes old data to free space, as space has that was used before: nothing may rely on finding
+// zeros there. Told like any store, so that the recording has it.
+void scribble(unsigned char* begin, uint64_t bytes) {
+  std::vector<unsigned char> pattern(bytes);
+  for (uint64_t at = 0; at < bytes; ++at) pattern[at] = static_cast<unsigned char>(mix(at / 8) | 1);
+  std::memcpy(begin, pattern.data(), bytes);  // a call, which the runtime sees
+  perdure_lab_flush(begin, bytes, 0);
+  perdure_lab_fence();
 }
 
 // A folder of its own for the pool of a recording.
@@ -119,7 +137,7 @@ IndexSubject::IndexSubject(const IndexWorkload& workload)
 PoolOptions IndexSubject::pool_options() const {
   PoolOptions options;
   options.capacity_bytes = workload_.capacity_bytes;
-  options.growth_bytes = uint64_t{64} << 10;
+  options.growth_bytes = uint64_t{256} << 10;
   options.force_domain = true;
   options.domain = workload_.domain;
   return options;
@@ -307,6 +325,7 @@ Run IndexSubject::record(const std::vector<uint32_t>& only) {
   const OptionMap& options =
       workload_.options.empty() ? catalog_entry(workload_.structure).small_options : workload_.options;
   Pool pool = Pool::create(folder.file("pool"), pool_options());
+  soil(pool, options);
   recording.expect({kAbsentDigest});
   recording.skip_from(0);
   std::unique_ptr<AnyIndex> index;
@@ -330,6 +349,24 @@ Run IndexSubject::record(const std::vector<uint32_t>& only) {
   if (!workload_.life_cycle) recording.skip_from(closed_at);
   recording.finish();
   return run;
+}
+
+// Makes the pool one that has been in use: another structure is in it, and the free space around it
+// holds old data.
+void IndexSubject::soil(Pool& pool, const OptionMap& options) {
+  const auto other = create_index(pool, kOtherName, workload_.structure, workload_.key_kind,
+                                  workload_.value_kind, options);
+  std::map<uint64_t, uint64_t> blocks;
+  other->visit_blocks([&](uint64_t offset, uint64_t bytes) { blocks[offset] = bytes; });
+  const PoolInfo info = pool.info();
+  other_bytes_ = info.allocated_bytes;
+  auto* base = reinterpret_cast<unsigned char*>(regions().back().base);
+  blocks[info.size_bytes] = 0;
+  uint64_t at = info.size_bytes - info.free_bytes - info.allocated_bytes;
+  for (const auto& [offset, bytes] : blocks) {
+    if (offset > at) scribble(base + at, offset - at);
+    at = offset + bytes;
+  }
 }
 
 // The operations in question: dealt out to the threads, if there are several, and run in an order
@@ -451,9 +488,9 @@ void IndexSubject::use(AnyIndex& index, Contents& contents) const {
 Observation IndexSubject::observe(const std::string& path, bool with_contents) {
   Observation seen;
   Pool pool = Pool::open(path, pool_options());
-  if (pool.structures().empty()) {
+  if (!has_index(pool)) {
     pool.check([](const std::string& sentence) { fail(sentence); });
-    if (const uint64_t bytes = pool.info().allocated_bytes; bytes != 0) {
+    if (const uint64_t bytes = pool.info().allocated_bytes - other_bytes_; bytes != 0) {
       fail(fmt::format("{} bytes have leaked: no structure is there", bytes));
     }
     seen.digest = kAbsentDigest;
@@ -461,10 +498,10 @@ Observation IndexSubject::observe(const std::string& path, bool with_contents) {
     return seen;
   }
   const auto index = open_index(pool, kName, opening_options());
-  uint64_t owned = 0;
+  uint64_t owned = other_bytes_;
   index->visit_blocks([&](uint64_t, uint64_t bytes) { owned += bytes; });
   if (const uint64_t allocated = pool.info().allocated_bytes; owned != allocated) {
-    fail(fmt::format("the structure owns {} bytes and {} are allocated: {}", owned, allocated,
+    fail(fmt::format("structures own {} bytes and {} are allocated: {}", owned, allocated,
                      owned < allocated ? "a leak" : "a block that is free is in use"));
   }
   Contents contents = inspect(pool, *index);
@@ -482,7 +519,7 @@ Run IndexSubject::record_recovery(const std::string& path) {
   Run run;
   Recording recording(*this, run);
   Pool pool = Pool::open(path, pool_options());
-  if (pool.structures().empty()) return {};
+  if (!has_index(pool)) return {};
   const auto index = open_index(pool, kName, opening_options());
   Contents contents;
   {

@@ -21,9 +21,9 @@ struct IndexWorkload {
   Kind value_kind = Kind::kU64;
   OptionMap options;                           // of the structure; empty: as small as it can be
   uint64_t capacity_bytes = uint64_t{8} << 20;  // of the pool
-  uint32_t prepared = 200;    // operations before those that are explored
-  uint32_t operations = 100;  // explored, of all threads together
-  uint32_t keys = 96;         // how many different ones
+  uint32_t prepared = 900;    // operations before those that are explored
+  uint32_t operations = 300;  // explored, of all threads together
+  uint32_t keys = 600;        // how many different ones
   uint32_t threads = 1;
   uint64_t seed = 1;
   uint64_t schedule = 1;  // the seed of the threads' order
@@ -74,6 +74,7 @@ class IndexSubject : public Subject {
   PoolOptions pool_options() const;
   OptionMap opening_options() const;
   std::vector<Step> make_steps() const;
+  void soil(Pool& pool, const OptionMap& options);
   void run_threads(Recording& recording, AnyIndex& index, const std::vector<Step>& steps,
                    const std::vector<uint32_t>& only) const;
   Answer perform(AnyIndex& index, const Step& step) const;
@@ -92,6 +93,7 @@ class IndexSubject : public Subject {
   IndexWorkload workload_;
   Dictionary keys_;
   Dictionary values_;
+  uint64_t other_bytes_ = 0;  // of the heap, in the pool's other structure
 };
 
 }  // namespace perdure::lab::crash

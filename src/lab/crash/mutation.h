@@ -5,7 +5,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lab/crash/explorer.h"
@@ -26,15 +28,27 @@ struct MutationSite {
 };
 
 struct MutationResult {
-  std::vector<MutationSite> sites;
-  uint64_t killed = 0;
+  std::vector<MutationSite> sites;  // in the order of the source
   double seconds = 0;
+
+  uint64_t killed() const;
 };
 
-// `verdicts` are those of the exploration without mutations: images that it knows cost nothing.
-MutationResult mutate(const Run& run, Subject& subject, const ExploreOptions& options,
-                      Verdicts& verdicts,
-                      const std::function<void(const MutationSite&, size_t done, size_t of)>& progress);
+// Gathers what several runs show about the sites of one program: a site is killed if any run kills it.
+class Mutations {
+ public:
+  using Progress = std::function<void(const MutationSite&, size_t done, size_t of)>;
+
+  // Drops each site of a run that no run before has killed. `verdicts` are those of the exploration
+  // without mutations: images that it knows cost nothing.
+  void add(const Run& run, Subject& subject, const ExploreOptions& options, Verdicts& verdicts,
+           const Progress& progress);
+  MutationResult result() const;
+
+ private:
+  std::map<std::pair<std::string, SiteKind>, MutationSite> sites_;
+  double seconds_ = 0;
+};
 
 const char* to_string(SiteKind kind);
 

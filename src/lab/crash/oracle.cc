@@ -113,6 +113,18 @@ void Oracle::end(uint32_t thread, const Answer& answer) {
           pending->step.verb == Verb::kLookup ? fmt::format(" ({})", answer.value) : "");
     }
     if (!explained.empty()) key.configs = std::move(explained);
+  } else {
+    // It did nothing: explanations in which it did something, for another's answer, are none.
+    std::erase_if(key.configs,
+                  [thread](const Config& config) { return config.done.contains(thread); });
+    if (key.configs.empty()) {
+      key.configs.emplace_back();
+      if (contradiction_.empty()) {
+        contradiction_ =
+            fmt::format("{}({}) found no room, and yet another operation saw its effect",
+                        to_string(pending->step.verb), number);
+      }
+    }
   }
   for (Config& config : key.configs) config.done.erase(thread);
   key.pending.erase(pending);

@@ -71,7 +71,7 @@ class Oracle {
   static std::set<Held> finals(const Key& key);
   void settle(uint32_t number, Key& key);
 
-  std::map<uint32_t, Key> keys_;         // with operations in flight, or more than one explanation
+  std::map<uint32_t, Key> keys_;          // with operations in flight, or more than one explanation
   std::map<uint32_t, uint32_t> settled_;  // what all others hold, if anything
   uint64_t settled_digest_ = 0;
   std::map<uint32_t, uint32_t> key_of_thread_;

@@ -114,14 +114,21 @@ void PendingMemory::step() {
   ++position_;
 }
 
-void PendingMemory::merge_oldest(PendingLine& line) {
+void PendingMemory::merge_oldest(PendingLine& line) const {
   PendingStore& first = line.stores[0];
   PendingStore& second = line.stores[1];
   for (const PendingStore* store : {&first, &second}) {
     if (store->stream || store->guaranteed) return;
   }
+  // A flush between the two, on its way, covers the first alone.
+  for (const auto& marks : flushed_) {
+    for (const FlushMark& mark : marks) {
+      if (mark.line == line.number && mark.sequence == line.first_sequence + 1) return;
+    }
+  }
   overlay(first.words, second.words);
   second.words = std::move(first.words);
+  second.merged = true;
   line.stores.erase(line.stores.begin());
   ++line.first_sequence;
 }
@@ -165,8 +172,8 @@ void PendingMemory::take_store(const TraceEvent& event) {
   finish_line();
 }
 
-void PendingMemory::guarantee(
-    PendingLine& line, const std::function<bool(uint64_t, const PendingStore&)>& which) {
+void PendingMemory::guarantee(PendingLine& line,
+                              const std::function<bool(uint64_t, const PendingStore&)>& which) {
   uint64_t sequence = line.first_sequence;
   for (PendingStore& store : line.stores) {
     if (which(sequence++, store)) store.guaranteed = true;
@@ -257,45 +264,62 @@ std::vector<LineOption> PendingMemory::options(const PendingLine& line, size_t m
     }
     found.push_back(std::move(option));
   };
-  // The state after the first `count` ordered stores, with or without the streamed words.
-  const auto state = [&](size_t count, bool streams) {
+  // The state with those words that are guaranteed or chosen, in the order of the program.
+  using Choice = std::function<bool(const PendingStore&, size_t ordered, size_t word)>;
+  const auto state = [&line](const Choice& is_in) {
     std::vector<Word> words;
-    size_t ordered = 0;
+    size_t ordered = 0;  // stores before this one that are not streamed
     for (const PendingStore& store : line.stores) {
-      const bool in = store.guaranteed || (store.stream ? streams : ordered++ < count);
-      if (in) overlay(words, store.words);
+      for (size_t i = 0; i < store.words.size(); ++i) {
+        if (store.guaranteed || is_in(store, ordered, i)) overlay(words, store.words[i]);
+      }
+      if (!store.stream) ++ordered;
     }
     return words;
   };
-  const auto ordered = static_cast<size_t>(std::count_if(
+  const auto ordered_count = static_cast<size_t>(std::count_if(
       line.stores.begin(), line.stores.end(), [](const auto& store) { return !store.stream; }));
-  const bool streams = ordered < line.stores.size();
-  add(state(ordered, true));
-  for (size_t count = ordered + 1; count-- > 0;) {
-    add(state(count, false));
-    if (streams) add(state(count, true));
+  const bool streams = ordered_count < line.stores.size();
+  const auto first = [&](size_t count, bool with_streams) {
+    return state([=](const PendingStore& store, size_t ordered, size_t) {
+      return store.stream ? with_streams : ordered < count;
+    });
+  };
+  add(first(ordered_count, true));
+  for (size_t count = ordered_count + 1; count-- > 0;) {
+    add(first(count, false));
+    if (streams) add(first(count, true));
   }
-  // Torn: the next ordered store, or the streamed words, in part.
+  // Torn: words of the store after the first `before` ordered ones, or of all that is streamed.
+  struct Torn {
+    const PendingStore* store;
+    size_t word;
+  };
+  const auto add_torn = [&](const std::vector<Torn>& torn, size_t before) {
+    for (size_t i = 0; torn.size() > 1 && i < torn.size(); ++i) {
+      for (const int choice : {0, 1, 2}) {
+        add(state([&](const PendingStore& store, size_t ordered, size_t word) {
+          for (size_t k = 0; k < torn.size(); ++k) {
+            if (torn[k].store != &store || torn[k].word != word) continue;
+            return choice == 0 ? k == i : choice == 1 ? k != i : k <= i;  // alone, all but, up to
+          }
+          return !store.stream && ordered < before;
+        }));
+      }
+    }
+  };
+  std::vector<Torn> streamed;
   size_t before = 0;
   for (const PendingStore& store : line.stores) {
-    const std::vector<Word> rest = store.stream ? state(ordered, false) : state(before, false);
-    if (!store.stream) ++before;
-    const size_t count = store.words.size();
-    if (count < 2 || store.guaranteed) continue;
-    for (size_t i = 0; i < count; ++i) {
-      std::vector<Word> alone = rest;
-      overlay(alone, store.words[i]);
-      add(std::move(alone));
-      std::vector<Word> all_but = rest;
-      std::vector<Word> up_to = rest;
-      for (size_t k = 0; k < count; ++k) {
-        if (k != i) overlay(all_but, store.words[k]);
-        if (k <= i) overlay(up_to, store.words[k]);
-      }
-      add(std::move(all_but));
-      add(std::move(up_to));
+    std::vector<Torn> own;
+    std::vector<Torn>& words = store.stream ? streamed : own;
+    for (size_t i = 0; i < store.words.size() && !store.guaranteed && !store.merged; ++i) {
+      words.push_back({&store, i});
     }
+    add_torn(own, before);
+    if (!store.stream) ++before;
   }
+  add_torn(streamed, ordered_count);
   return found;
 }
 

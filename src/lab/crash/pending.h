@@ -36,6 +36,7 @@ struct PendingStore {
   uint16_t thread;
   bool stream;
   bool guaranteed = false;  // but behind one that is not
+  bool merged = false;      // of several: taken in wholly or not at all
   std::vector<Word> words;
 };
 
@@ -87,8 +88,9 @@ class PendingMemory {
   void take_flush(const TraceEvent& event);
   void take_fence(uint16_t thread);
   void take_sync(const TraceEvent& event);
-  void guarantee(PendingLine& line, const std::function<bool(uint64_t, const PendingStore&)>& which);
-  static void merge_oldest(PendingLine& line);
+  void guarantee(PendingLine& line,
+                 const std::function<bool(uint64_t, const PendingStore&)>& which);
+  void merge_oldest(PendingLine& line) const;
   void put(const Word& word);
   uint64_t visible(uint64_t offset) const;
   LineOption option_of(std::vector<Word> words) const;

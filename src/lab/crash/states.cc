@@ -108,7 +108,10 @@ class Enumeration {
 
   bool visit_single() {
     for (const size_t i : pick(lines_.size(), limits_.lines_alone_max)) {
-      for (size_t option = 0; option < lines_[i].size(); ++option) {
+      // The complete state, and others spread over prefixes and torn ones.
+      const size_t step =
+          std::max<size_t>(lines_[i].size() / std::max<uint64_t>(limits_.options_alone_max, 1), 1);
+      for (size_t option = 0; option < lines_[i].size(); option += step) {
         set_all(kDurable);
         choice_[i] = option;
         if (!emit()) return false;

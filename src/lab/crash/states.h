@@ -15,7 +15,8 @@ struct StateLimits {
   // all, each line alone, all but one line, pairs, and `random` random ones.
   uint64_t complete_max = 64;
   uint64_t options_per_line_max = 40;
-  uint64_t lines_alone_max = 24;
+  uint64_t lines_alone_max = 16;
+  uint64_t options_alone_max = 4;  // of each of these lines
   uint64_t pairs_max = 16;
   uint64_t random = 12;
 };

@@ -2,9 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <system_error>
+#include <utility>
 
 #include "perdure/error.h"
 
@@ -18,26 +22,37 @@ constexpr uint64_t kMagic = 0x3143415254445250;  // "PRDTRAC1"
 constexpr uint64_t kVersion = 1;
 constexpr uint64_t kPartBytesMax = uint64_t{1} << 36;
 
-// FNV-1a over words and their rest: found damage, not malice.
+// FNV-1a over words, and over the bytes of what is left in the end: found damage, not malice. However
+// the bytes are divided among calls, the sum is the same.
 class Sum {
  public:
   void add(const void* data, uint64_t bytes) {
     const auto* at = static_cast<const unsigned char*>(data);
-    for (; bytes >= 8; at += 8, bytes -= 8) {
-      uint64_t word = 0;
-      std::memcpy(&word, at, 8);
-      add_word(word);
+    while (bytes > 0) {
+      const uint64_t taken = std::min<uint64_t>(bytes, sizeof word_ - filled_);
+      std::memcpy(reinterpret_cast<unsigned char*>(&word_) + filled_, at, taken);
+      at += taken;
+      bytes -= taken;
+      filled_ += taken;
+      if (filled_ < sizeof word_) return;
+      value_ = mixed(value_, word_);
+      filled_ = 0;
     }
-    for (; bytes > 0; ++at, --bytes) add_word(*at);
   }
-  uint64_t value() const { return value_; }
+  uint64_t value() const {
+    uint64_t value = value_;
+    for (uint64_t i = 0; i < filled_; ++i) value = mixed(value, (word_ >> (8 * i)) & 0xff);
+    return value;
+  }
 
  private:
-  void add_word(uint64_t word) {
-    value_ = (value_ ^ word) * 0x100000001b3;
-    value_ ^= value_ >> 29;
+  static uint64_t mixed(uint64_t value, uint64_t word) {
+    value = (value ^ word) * 0x100000001b3;
+    return value ^ (value >> 29);
   }
   uint64_t value_ = 0xcbf29ce484222325;
+  uint64_t word_ = 0;
+  uint64_t filled_ = 0;
 };
 
 class Writer {
@@ -70,21 +85,12 @@ class Writer {
 
 class Reader {
  public:
-  explicit Reader(const std::string& path) : path_(path), in_(path, std::ios::binary) {
-    if (!in_) {
-      throw Error(ErrorCode::kNotFound,
-                  fmt::format("{}: cannot open the trace: {}", path, std::strerror(errno)));
-    }
-    in_.seekg(0, std::ios::end);
-    left_ = static_cast<uint64_t>(in_.tellg());
-    in_.seekg(0);
-  }
+  Reader(std::span<const unsigned char> file, std::string name)
+      : file_(file), name_(std::move(name)) {}
   void bytes(void* data, uint64_t count) {
-    if (count > left_) fail("ends too early");
-    in_.read(static_cast<char*>(data), static_cast<std::streamsize>(count));
-    if (!in_) fail("cannot be read");
-    left_ -= count;
-    sum_.add(data, count);
+    if (count > left()) fail("ends too early");
+    if (count > 0) std::memcpy(data, file_.data() + at_, count);
+    at_ += count;
   }
   uint64_t word() {
     uint64_t value = 0;
@@ -94,7 +100,7 @@ class Reader {
   // How many items of a size follow: no more than the file can hold.
   uint64_t count(uint64_t item_bytes) {
     const uint64_t value = word();
-    if (value > kPartBytesMax || value * item_bytes > left_) fail("names more than it holds");
+    if (value > kPartBytesMax || value * item_bytes > left()) fail("names more than it holds");
     return value;
   }
   std::string text() {
@@ -102,19 +108,28 @@ class Reader {
     bytes(value.data(), value.size());
     return value;
   }
+  // Before anything is made of the content: it is as it was written.
+  void check_sum() const {
+    if (left() < sizeof(uint64_t)) fail("ends too early");
+    const auto summed = file_.first(file_.size() - sizeof(uint64_t));
+    uint64_t sum = 0;
+    std::memcpy(&sum, file_.data() + summed.size(), sizeof sum);
+    if (sum != trace_checksum(summed)) fail("fails its checksum");
+  }
   void finish() {
-    const uint64_t sum = sum_.value();
-    if (word() != sum || left_ != 0) fail("fails its checksum");
+    word();
+    if (left() != 0) fail("has more than it names");
   }
   [[noreturn]] void fail(const char* how) const {
-    throw Error(ErrorCode::kCorrupt, fmt::format("{}: the trace {}", path_, how));
+    throw Error(ErrorCode::kCorrupt, fmt::format("{}: the trace {}", name_, how));
   }
 
  private:
-  std::string path_;
-  std::ifstream in_;
-  uint64_t left_ = 0;
-  Sum sum_;
+  uint64_t left() const { return file_.size() - at_; }
+
+  std::span<const unsigned char> file_;
+  std::string name_;
+  uint64_t at_ = 0;
 };
 
 bool is_sound(const TraceEvent& event, const Trace& trace) {
@@ -122,8 +137,8 @@ bool is_sound(const TraceEvent& event, const Trace& trace) {
   if (event.kind == EventKind::kBegin) return event.data < trace.operation_types.size();
   const bool ranged =
       is_store(event.kind) || event.kind == EventKind::kFlush || event.kind == EventKind::kSync;
-  if (ranged && (event.offset > trace.region_bytes ||
-                 event.bytes > trace.region_bytes - event.offset)) {
+  if (ranged &&
+      (event.offset > trace.region_bytes || event.bytes > trace.region_bytes - event.offset)) {
     return false;
   }
   return !is_store(event.kind) ||
@@ -155,16 +170,37 @@ void Trace::save(const std::string& path) const {
   out.finish();
 }
 
+uint64_t trace_checksum(std::span<const unsigned char> bytes) {
+  Sum sum;
+  sum.add(bytes.data(), bytes.size());
+  return sum.value();
+}
+
 Trace Trace::load(const std::string& path) {
-  Reader in(path);
-  if (in.word() != kMagic) {
-    throw Error(ErrorCode::kForeign, fmt::format("{}: is not a trace", path));
+  std::error_code error;
+  const uint64_t bytes = std::filesystem::file_size(path, error);
+  std::ifstream in(path, std::ios::binary);
+  if (error || !in) {
+    throw Error(ErrorCode::kNotFound, fmt::format("{}: cannot open the trace: {}", path,
+                                                  error ? error.message() : std::strerror(errno)));
+  }
+  std::vector<unsigned char> file(bytes);
+  in.read(reinterpret_cast<char*>(file.data()), static_cast<std::streamsize>(bytes));
+  if (!in) throw Error(ErrorCode::kIo, fmt::format("{}: cannot read the trace", path));
+  return parse(file, path);
+}
+
+Trace Trace::parse(std::span<const unsigned char> file, const std::string& name) {
+  Reader in(file, name);
+  if (file.size() < sizeof kMagic || in.word() != kMagic) {
+    throw Error(ErrorCode::kForeign, fmt::format("{}: is not a trace", name));
   }
   if (const uint64_t version = in.word(); version != kVersion) {
     throw Error(ErrorCode::kVersion,
-                fmt::format("{}: is a trace of format {}, and this build reads format {}", path,
+                fmt::format("{}: is a trace of format {}, and this build reads format {}", name,
                             version, kVersion));
   }
+  in.check_sum();
   Trace trace;
   trace.region_bytes = in.word();
   trace.load_address = in.word();

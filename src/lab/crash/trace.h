@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -50,7 +51,13 @@ struct Trace {
   // Writes a file, or reads one. Throw Error(kIo, kNotFound, kForeign, kVersion, kCorrupt).
   void save(const std::string& path) const;
   static Trace load(const std::string& path);
+  // The same from the bytes of such a file; `name` is what errors call it. Whatever the bytes are, the
+  // outcome is a trace that can be replayed, or an Error.
+  static Trace parse(std::span<const unsigned char> file, const std::string& name);
 };
+
+// What the last eight bytes of a file hold: of all bytes before them.
+uint64_t trace_checksum(std::span<const unsigned char> bytes);
 
 inline bool is_store(EventKind kind) {
   return kind == EventKind::kStore || kind == EventKind::kUpdate || kind == EventKind::kStream;

@@ -16,6 +16,12 @@
 
 #include "lab/seam/event.h"
 
+extern "C" {
+// The verbs of pm, for those who write to a region by other means.
+void perdure_lab_flush(const void* address, size_t bytes, int kind);
+void perdure_lab_fence();
+}
+
 namespace perdure::lab {
 
 struct Region {

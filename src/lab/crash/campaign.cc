@@ -1,0 +1,186 @@
+#include "lab/crash/campaign.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+
+#include "lab/crash/shrink.h"
+#include "lab/crash/sites.h"
+
+namespace perdure::lab::crash {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::string hex(const std::vector<unsigned char>& bytes) {
+  std::string text;
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    text += fmt::format("{}{:02x}", i == 0 ? "" : i % 8 == 0 ? "  " : " ", bytes[i]);
+  }
+  return text;
+}
+
+std::string operation_of(const Run& run, const Finding& finding) {
+  if (finding.thread >= run.operations.size()) return {};
+  const auto& operations = run.operations[finding.thread];
+  return finding.operation < operations.size() ? operations[finding.operation] : "";
+}
+
+std::string describe_lost(const Run& run, const SiteNames& names, const LostStore& lost) {
+  const TraceEvent& store = run.trace.events[lost.event];
+  std::string why;
+  switch (lost.state) {
+    case LostState::kUnflushed:
+      why = "nothing has flushed it";
+      break;
+    case LostState::kUnfenced:
+      why = fmt::format("flushed at {}, and no fence since",
+                        names.of(run.trace.events[lost.flush_event].pc));
+      break;
+    case LostState::kStreamUnfenced:
+      why = "written past the caches, and no fence since";
+      break;
+  }
+  return fmt::format("{} bytes at offset {:#x}, stored at {}: {}", store.bytes, store.offset,
+                     names.of(store.pc), why);
+}
+
+FindingReport describe(const Run& run, const Finding& finding) {
+  FindingReport report;
+  report.what = finding.what;
+  const std::string operation = operation_of(run, finding);
+  if (operation.empty()) {
+    report.crash = fmt::format("before event {}", finding.event);
+  } else {
+    report.crash = fmt::format("{} {}{} (before event {})", finding.in_flight ? "in" : "after",
+                               operation, finding.in_flight ? "" : " had returned", finding.event);
+  }
+  if (finding.nested) report.crash = "of the recovery from a crash " + report.crash;
+  const SiteNames names(run.trace);
+  for (const LostStore& lost : finding.lost) report.lost.push_back(describe_lost(run, names, lost));
+  for (const LineBytes& line : finding.lines) {
+    report.lines.push_back(fmt::format("{:#x} in memory  {}", line.offset, hex(line.crashed)));
+    report.lines.push_back(fmt::format("{:#x} written    {}", line.offset, hex(line.complete)));
+  }
+  return report;
+}
+
+class Campaign {
+ public:
+  explicit Campaign(const CampaignOptions& options) : options_(options), begin_(Clock::now()) {}
+
+  CampaignReport run(std::vector<CampaignRun> runs) {
+    if (!runs.empty()) {
+      report_.structure = runs.front().subject->name();
+      report_.domain = to_string(runs.front().subject->domain());
+    }
+    for (size_t i = 0; i < runs.size() && !stopped(); ++i) {
+      // What one run leaves of its time is for those that follow.
+      const double left = options_.seconds - spent_;
+      explore_run(runs[i], std::max(left, 0.0) / static_cast<double>(runs.size() - i));
+    }
+    report_.mutated = options_.mutate;
+    report_.mutation = mutations_.result();
+    report_.seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
+    return std::move(report_);
+  }
+
+ private:
+  bool stopped() const { return options_.stop && options_.stop(); }
+
+  void explore_run(CampaignRun& campaign_run, double seconds) {
+    Subject& subject = *campaign_run.subject;
+    tell(campaign_run.title + ": recording", 0, -1);
+    const Run run = subject.record(campaign_run.only);
+    RunReport report;
+    report.title = campaign_run.title;
+    report.operations =
+        campaign_run.only.empty() ? subject.operation_count() : campaign_run.only.size();
+    report.events = run.trace.events.size();
+    ExploreOptions explore_options = options_.explore;
+    explore_options.seconds_max = seconds;
+    explore_options.stop = options_.stop;
+    explore_options.progress = [&](const ExploreProgress& progress) {
+      tell(campaign_run.title, progress.states, progress.fraction);
+    };
+    Verdicts verdicts;
+    report.exploration = explore(run, subject, explore_options, verdicts);
+    spent_ += report.exploration.seconds;
+    for (const Finding& finding : report.exploration.findings) {
+      report.findings.push_back(describe(run, finding));
+      report.findings.back().command = campaign_run.command;
+    }
+    if (!report.findings.empty() && !stopped()) shorten(campaign_run, report);
+    if (options_.mutate && !stopped()) {
+      explore_options.seconds_max = options_.mutant_seconds;
+      mutations_.add(run, subject, explore_options, verdicts,
+                     [&](const MutationSite& site, size_t done, size_t of) {
+                       tell(fmt::format("{}: without the {} at {}", campaign_run.title,
+                                        to_string(site.kind), site.place),
+                            done, static_cast<double>(done) / static_cast<double>(of));
+                     });
+    }
+    report_.runs.push_back(std::move(report));
+  }
+
+  // The shortest workload goes to the first finding; it usually has the cause of all.
+  void shorten(CampaignRun& campaign_run, RunReport& report) {
+    const auto& findings = report.exploration.findings;
+    if (findings.front().nested || options_.shrink_seconds <= 0) return;
+    tell(campaign_run.title + ": looking for the shortest workload", 0, -1);
+    const auto kept = shrink(*campaign_run.subject, options_.explore, options_.shrink_seconds);
+    if (kept.empty()) return;
+    const Run run = campaign_run.subject->record(kept);
+    ExploreOptions again = options_.explore;
+    again.seconds_max = options_.shrink_seconds;
+    again.findings_max = 1;
+    again.nested_max = 0;
+    Verdicts verdicts;
+    const Exploration shown = explore(run, *campaign_run.subject, again, verdicts);
+    if (shown.findings.empty()) return;
+    FindingReport shortest = describe(run, shown.findings.front());
+    for (const auto& operations : run.operations) {
+      const size_t count = std::min(operations.size(), kept.size() + 2);
+      for (size_t i = operations.size() - std::min(count, operations.size()); i < operations.size();
+           ++i) {
+        if (!operations[i].empty()) shortest.workload.push_back(operations[i]);
+      }
+    }
+    std::string only;
+    for (const uint32_t number : kept) only += fmt::format("{}{}", only.empty() ? "" : ",", number);
+    shortest.command = fmt::format("{} --only {}", campaign_run.command, only);
+    report.findings.front() = std::move(shortest);
+  }
+
+  void tell(const std::string& phase, uint64_t states, double fraction) const {
+    if (options_.progress) options_.progress(phase, states, fraction);
+  }
+
+  const CampaignOptions& options_;
+  Clock::time_point begin_;
+  double spent_ = 0;
+  CampaignReport report_;
+  Mutations mutations_;
+};
+
+}  // namespace
+
+uint64_t CampaignReport::states() const {
+  return std::accumulate(runs.begin(), runs.end(), uint64_t{0}, [](uint64_t sum, const auto& run) {
+    return sum + run.exploration.states + run.exploration.nested_states;
+  });
+}
+
+uint64_t CampaignReport::findings() const {
+  return std::accumulate(runs.begin(), runs.end(), uint64_t{0}, [](uint64_t sum, const auto& run) {
+    return sum + run.findings.size();
+  });
+}
+
+CampaignReport run_campaign(std::vector<CampaignRun> runs, const CampaignOptions& options) {
+  return Campaign(options).run(std::move(runs));
+}
+
+}  // namespace perdure::lab::crash

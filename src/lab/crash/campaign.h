@@ -1,0 +1,71 @@
+// Several runs of one subject explored one after the other, and what they show together.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lab/crash/explorer.h"
+#include "lab/crash/mutation.h"
+#include "lab/crash/subject.h"
+
+namespace perdure::lab::crash {
+
+// One of the runs.
+struct CampaignRun {
+  std::string title;    // "u64 keys, u64 values, 1 thread"
+  std::string command;  // that repeats it
+  std::unique_ptr<Subject> subject;
+  std::vector<uint32_t> only;  // operations; empty: all
+};
+
+struct CampaignOptions {
+  ExploreOptions explore;
+  double seconds = 60;         // for all runs together, without mutations
+  bool mutate = false;
+  double mutant_seconds = 20;  // for one mutant in one run
+  double shrink_seconds = 20;  // for the first finding of a run
+  std::function<void(const std::string& phase, uint64_t states, double fraction)> progress;
+  std::function<bool()> stop;  // ends early with what there is
+};
+
+// A finding, ready to be shown.
+struct FindingReport {
+  std::string what;
+  std::string crash;                   // "after insert(17, 42) had returned (before event 1234)"
+  std::vector<std::string> lost;       // the stores, their places, and why they were lost
+  std::vector<std::string> lines;      // before and after, one text each, in hexadecimal
+  std::vector<std::string> workload;   // the operations of the shortest run that shows it
+  std::string command;                 // that repeats it
+};
+
+struct RunReport {
+  std::string title;
+  uint64_t operations = 0;
+  uint64_t events = 0;
+  Exploration exploration;
+  std::vector<FindingReport> findings;
+};
+
+struct CampaignReport {
+  std::string structure;
+  std::string domain;
+  std::vector<RunReport> runs;
+  bool mutated = false;
+  MutationResult mutation;
+  double seconds = 0;
+
+  uint64_t states() const;  // images recovered, crashes of recoveries included
+  uint64_t findings() const;
+};
+
+CampaignReport run_campaign(std::vector<CampaignRun> runs, const CampaignOptions& options);
+
+// For people, for programs, and as a page of its own.
+std::string to_text(const CampaignReport& report);
+std::string to_json(const std::vector<CampaignReport>& reports);
+std::string to_html(const std::vector<CampaignReport>& reports);
+
+}  // namespace perdure::lab::crash

@@ -1,0 +1,227 @@
+// A campaign's report as text, JSON and HTML.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "lab/crash/campaign.h"
+
+namespace perdure::lab::crash {
+namespace {
+
+std::string escape(const std::string& text) {
+  std::string safe;
+  for (const char c : text) {
+    switch (c) {
+      case '&':
+        safe += "&amp;";
+        break;
+      case '<':
+        safe += "&lt;";
+        break;
+      case '>':
+        safe += "&gt;";
+        break;
+      default:
+        // Keys and values of a damaged image may be any bytes.
+        safe += (c >= ' ' && c < 127) || c == '\n' ? std::string(1, c) : std::string("?");
+    }
+  }
+  return safe;
+}
+
+std::string printable(const std::string& text) {
+  std::string safe = text;
+  for (char& c : safe) {
+    if ((c < ' ' && c != '\n') || c > 126) c = '?';
+  }
+  return safe;
+}
+
+void append_finding(std::string& text, size_t number, const FindingReport& finding) {
+  text += fmt::format("\nFinding {}: {}\n  crash      {}\n", number, printable(finding.what),
+                      finding.crash);
+  for (const std::string& lost : finding.lost) text += fmt::format("  lost       {}\n", lost);
+  for (const std::string& line : finding.lines) text += fmt::format("  line       {}\n", line);
+  for (const std::string& operation : finding.workload) {
+    text += fmt::format("  operation  {}\n", operation);
+  }
+  if (!finding.command.empty()) text += fmt::format("  again      {}\n", finding.command);
+}
+
+void append_mutation(std::string& text, const MutationResult& mutation) {
+  text += fmt::format("\nFlush mutation: {} of {} sites killed, in {:.1f} s\n", mutation.killed(),
+                      mutation.sites.size(), mutation.seconds);
+  for (const MutationSite& site : mutation.sites) {
+    const char* outcome = site.killed ? "killed" : site.exhausted ? "SURVIVES" : "survives (limit)";
+    text += fmt::format("  {:<16} {}  {:<52} {:>7} times  {}\n", outcome, to_string(site.kind),
+                        site.place, site.executions, printable(site.how.substr(0, 70)));
+  }
+}
+
+nlohmann::ordered_json json_of(const FindingReport& finding) {
+  return {{"what", printable(finding.what)}, {"crash", finding.crash},
+          {"lost_stores", finding.lost},     {"lines", finding.lines},
+          {"operations", finding.workload},  {"command", finding.command}};
+}
+
+nlohmann::ordered_json json_of(const RunReport& run) {
+  const Exploration& exploration = run.exploration;
+  return {{"title", run.title},
+          {"operations", run.operations},
+          {"events", run.events},
+          {"crash_points", exploration.points},
+          {"crash_points_complete", exploration.points_complete},
+          {"states_visited", exploration.visited},
+          {"states", exploration.states},
+          {"recoveries_explored", exploration.nested_runs},
+          {"states_of_recoveries", exploration.nested_states},
+          {"seconds", exploration.seconds},
+          {"finished", exploration.finished}};
+}
+
+nlohmann::ordered_json json_of(const CampaignReport& report) {
+  nlohmann::ordered_json json = {{"structure", report.structure},
+                                 {"domain", report.domain},
+                                 {"states", report.states()},
+                                 {"seconds", report.seconds},
+                                 {"findings", nlohmann::ordered_json::array()},
+                                 {"runs", nlohmann::ordered_json::array()}};
+  for (const RunReport& run : report.runs) {
+    json["runs"].push_back(json_of(run));
+    for (const FindingReport& finding : run.findings) json["findings"].push_back(json_of(finding));
+  }
+  if (!report.mutated) return json;
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const MutationSite& site : report.mutation.sites) {
+    list.push_back({{"place", site.place},
+                    {"kind", to_string(site.kind)},
+                    {"executions", site.executions},
+                    {"killed", site.killed},
+                    {"exhausted", site.exhausted},
+                    {"how", printable(site.how)}});
+  }
+  json["mutation"] = {{"sites", report.mutation.sites.size()},
+                      {"killed", report.mutation.killed()},
+                      {"seconds", report.mutation.seconds},
+                      {"list", std::move(list)}};
+  return json;
+}
+
+constexpr char kPageHead[] = R"(<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>Crash exploration</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<style>
+:root { color-scheme: light dark; --line: #8885; --good: #1a7f37; --bad: #cf222e; }
+@media (prefers-color-scheme: dark) { :root { --good: #3fb950; --bad: #ff7b72; } }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem; padding: 0 1rem; }
+table { border-collapse: collapse; margin: 1rem 0; width: 100%; }
+th, td { border-bottom: 1px solid var(--line); padding: .3rem .6rem; text-align: left; }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
+pre { overflow-x: auto; padding: .6rem; border: 1px solid var(--line); border-radius: 4px; }
+.good { color: var(--good); } .bad { color: var(--bad); font-weight: 600; }
+section.finding { border-left: 4px solid var(--bad); padding-left: 1rem; margin: 1.5rem 0; }
+</style></head><body>
+<h1>Crash exploration</h1>
+<p>At each persistence event of a recorded run, the memory images that a crash may leave were
+recovered and compared with what had been promised.</p>
+)";
+
+std::string page_section(const FindingReport& finding, size_t number) {
+  std::string html = fmt::format("<section class=\"finding\"><h3>Finding {}: {}</h3><p>Crash {}.</p>",
+                                 number, escape(finding.what), escape(finding.crash));
+  const auto list = [&html](const char* title, const std::vector<std::string>& items) {
+    if (items.empty()) return;
+    html += fmt::format("<h4>{}</h4><pre>", title);
+    for (const std::string& item : items) html += escape(item) + "\n";
+    html += "</pre>";
+  };
+  list("Stores that were lost", finding.lost);
+  list("Lines: as the crash left them, and as they were written", finding.lines);
+  list("Operations", finding.workload);
+  if (!finding.command.empty()) list("Again", {finding.command});
+  return html + "</section>\n";
+}
+
+std::string runs_table(const CampaignReport& report) {
+  std::string html =
+      "<table><thead><tr><th>run</th><th class=n>operations</th><th class=n>events</th>"
+      "<th class=n>crash points</th><th class=n>of them complete</th><th class=n>images</th>"
+      "<th class=n>crashes of recovery</th><th class=n>seconds</th><th class=n>findings</th></tr>"
+      "</thead><tbody>\n";
+  for (const RunReport& run : report.runs) {
+    const Exploration& e = run.exploration;
+    html += fmt::format(
+        "<tr><td>{}{}</td><td class=n>{}</td><td class=n>{}</td><td class=n>{}</td>"
+        "<td class=n>{}</td><td class=n>{}</td><td class=n>{}</td><td class=n>{:.1f}</td>"
+        "<td class=\"n {}\">{}</td></tr>\n",
+        escape(run.title), e.finished ? "" : " (ended by a limit)", run.operations, run.events,
+        e.points, e.points_complete, e.states, e.nested_states, e.seconds,
+        run.findings.empty() ? "good" : "bad", run.findings.size());
+  }
+  return html + "</tbody></table>\n";
+}
+
+std::string mutation_table(const MutationResult& mutation) {
+  std::string html = fmt::format(
+      "<h3>Flush mutation: {} of {} sites killed</h3><table><thead><tr><th>site</th><th>kind</th>"
+      "<th class=n>executions</th><th>outcome</th><th>noticed by</th></tr></thead><tbody>\n",
+      mutation.killed(), mutation.sites.size());
+  for (const MutationSite& site : mutation.sites) {
+    html += fmt::format(
+        "<tr><td>{}</td><td>{}</td><td class=n>{}</td><td class={}>{}</td><td>{}</td></tr>\n",
+        escape(site.place), to_string(site.kind), site.executions, site.killed ? "good" : "bad",
+        site.killed      ? "killed"
+        : site.exhausted ? "survives"
+                         : "survives (ended by a limit)",
+        escape(site.how));
+  }
+  return html + "</tbody></table>\n";
+}
+
+}  // namespace
+
+std::string to_text(const CampaignReport& report) {
+  std::string text = fmt::format("{} (domain {})\n", report.structure, report.domain);
+  text += fmt::format("  {:<38} {:>6} {:>8} {:>8} {:>8} {:>8} {:>9} {:>8} {:>8}\n", "run", "ops",
+                      "events", "points", "complete", "images", "recovery", "seconds", "findings");
+  for (const RunReport& run : report.runs) {
+    const Exploration& e = run.exploration;
+    text += fmt::format("  {:<38} {:>6} {:>8} {:>8} {:>8} {:>8} {:>9} {:>8.1f} {:>8}{}\n",
+                        run.title, run.operations, run.events, e.points, e.points_complete,
+                        e.states, e.nested_states, e.seconds, run.findings.size(),
+                        e.finished ? "" : "  (ended by a limit)");
+  }
+  size_t number = 0;
+  for (const RunReport& run : report.runs) {
+    for (const FindingReport& finding : run.findings) append_finding(text, ++number, finding);
+  }
+  if (report.mutated) append_mutation(text, report.mutation);
+  text += fmt::format("\n{}: {} images recovered in {:.1f} s, {} findings\n", report.structure,
+                      report.states(), report.seconds, report.findings());
+  return text;
+}
+
+std::string to_json(const std::vector<CampaignReport>& reports) {
+  if (reports.size() == 1) return json_of(reports.front()).dump(2) + "\n";
+  nlohmann::ordered_json json;
+  json["results"] = nlohmann::ordered_json::array();
+  for (const CampaignReport& report : reports) json["results"].push_back(json_of(report));
+  return json.dump(2) + "\n";
+}
+
+std::string to_html(const std::vector<CampaignReport>& reports) {
+  std::string html = kPageHead;
+  for (const CampaignReport& report : reports) {
+    html += fmt::format("<h2>{} <small>(domain {})</small></h2>\n", escape(report.structure),
+                        report.domain);
+    html += runs_table(report);
+    size_t number = 0;
+    for (const RunReport& run : report.runs) {
+      for (const FindingReport& finding : run.findings) html += page_section(finding, ++number);
+    }
+    if (report.mutated) html += mutation_table(report.mutation);
+  }
+  return html + "</body></html>\n";
+}
+
+}  // namespace perdure::lab::crash
