@@ -252,6 +252,16 @@ uint64_t Mapping::occupied_bytes() const {
 }
 
 bool Mapping::on_huge_pages() const {
+  // Asking for every mapping of the process takes a millisecond; where tmpfs never has huge pages,
+  // there is nothing to ask.
+  if (medium_ == Medium::kTmpfs) {
+    std::ifstream policy("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
+    std::string words;
+    if (std::getline(policy, words) && (words.find("[never]") != std::string::npos ||
+                                        words.find("[deny]") != std::string::npos)) {
+      return false;
+    }
+  }
   std::ifstream maps("/proc/self/smaps");
   std::string line;
   bool inside = false;

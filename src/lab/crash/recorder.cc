@@ -19,9 +19,17 @@ namespace {
 
 // Regions beyond this size are copied only as far as they are in memory.
 constexpr uint64_t kCopyWholeBytesMax = uint64_t{64} << 20;
+constexpr uint64_t kCopyPages = 64;  // at a time
 
 bool all_zero(const unsigned char* bytes, uint64_t count) {
-  return std::all_of(bytes, bytes + count, [](unsigned char byte) { return byte == 0; });
+  uint64_t any = 0;
+  for (; count >= 8; bytes += 8, count -= 8) {
+    uint64_t word = 0;
+    __builtin_memcpy(&word, bytes, sizeof word);
+    any |= word;
+  }
+  while (count-- > 0) any |= *bytes++;
+  return any == 0;
 }
 
 // Read through the kernel: a mapping may reach beyond the end of its file, where a load would fault.
@@ -35,15 +43,22 @@ std::map<uint64_t, std::vector<unsigned char>> copy_region(const unsigned char* 
   const int memory = open("/proc/self/mem", O_RDONLY | O_CLOEXEC);
   if (memory < 0) throw Error(ErrorCode::kIo, "/proc/self/mem: cannot read this process's memory");
   std::map<uint64_t, std::vector<unsigned char>> copied;
-  std::vector<unsigned char> content(kImagePageBytes);
-  for (uint64_t page = 0; page < pages; ++page) {
-    if ((resident[page] & 1) == 0) continue;
+  std::vector<unsigned char> content(kCopyPages * kImagePageBytes);
+  for (uint64_t page = 0; page < pages;) {
+    uint64_t count = 0;
+    while (count < kCopyPages && page + count < pages && (resident[page + count] & 1) != 0) ++count;
     const uint64_t begin = page * kImagePageBytes;
+    const uint64_t wanted = std::min(count * kImagePageBytes, bytes - begin);
     const auto address = static_cast<off_t>(reinterpret_cast<uintptr_t>(base) + begin);
-    const ssize_t got =
-        pread(memory, content.data(), std::min(kImagePageBytes, bytes - begin), address);
-    if (got <= 0 || all_zero(content.data(), static_cast<uint64_t>(got))) continue;
-    copied[page].assign(content.begin(), content.begin() + got);
+    const ssize_t got = wanted == 0 ? 0 : pread(memory, content.data(), wanted, address);
+    const auto readable = static_cast<uint64_t>(std::max<ssize_t>(got, 0));
+    for (uint64_t at = 0; at < readable; at += kImagePageBytes) {
+      const uint64_t part = std::min(kImagePageBytes, readable - at);
+      const unsigned char* from = content.data() + at;
+      if (!all_zero(from, part)) copied[page + at / kImagePageBytes].assign(from, from + part);
+    }
+    // A page that cannot be read, or need not, is passed over.
+    page += std::max<uint64_t>((readable + kImagePageBytes - 1) / kImagePageBytes, 1);
   }
   close(memory);
   return copied;

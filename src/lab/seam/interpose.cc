@@ -56,8 +56,15 @@ void fill(void* to, int value, size_t bytes) {
 }
 
 int compare(const void* a, const void* b, size_t bytes) {
+  using Word [[gnu::may_alias, gnu::aligned(1)]] = volatile uint64_t;
   const auto* left = static_cast<const volatile unsigned char*>(a);
   const auto* right = static_cast<const volatile unsigned char*>(b);
+  while (bytes >= 8 &&
+         *reinterpret_cast<const Word*>(left) == *reinterpret_cast<const Word*>(right)) {
+    left += 8;
+    right += 8;
+    bytes -= 8;
+  }
   for (size_t i = 0; i < bytes; ++i) {
     if (left[i] != right[i]) return left[i] < right[i] ? -1 : 1;
   }
