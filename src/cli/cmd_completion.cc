@@ -2,12 +2,12 @@
 // command line's own definition, so that it cannot fall behind.
 
 #include <fmt/format.h>
-
-#include <map>
+#include <unistd.h>
 
 #include "cli/command.h"
-#include "lab/null_index.h"
-#include "perdure/catalog.h"
+#include "cli/completion_cases.h"
+#include "cli/lab_command.h"
+#include "cli/subprocess.h"
 
 namespace perdure::cli {
 namespace {
@@ -37,7 +37,7 @@ _perdure() {{
 {1}  esac
   if [[ $word == -* || $command == "" || $command == pool ]]; then
     COMPREPLY=($(compgen -W "$words" -- "$word"))
-  elif [[ $command == bench || $command == completion ]]; then
+  elif [[ $command == bench || $command == amp || $command == crash || $command == completion ]]; then
     COMPREPLY=($(compgen -W "$words" -- "$word"))
   else
     COMPREPLY=($(compgen -f -- "$word"))
@@ -46,60 +46,29 @@ _perdure() {{
 complete -o filenames -F _perdure perdure
 )";
 
-std::string structure_names() {
-  std::string names;
-  for (const CatalogEntry& entry : catalog()) {
-    names += (names.empty() ? "" : " ") + entry.name;
-  }
-  return names;
-}
-
-// The words that an option takes, where they are few.
-const std::map<std::string, std::string>& option_values() {
-  static const std::map<std::string, std::string> values = {
-      {"--domain", "page line byte"},
-      {"--durability", "best process power"},
-      {"--key-kind", "u64 bytes"},
-      {"--value-kind", "u64 bytes"},
-      {"--keys", "mixed sequential"},
-      {"--structure", structure_names()},
-      {"--mix", "insert lookup update upsert remove"}};
-  return values;
-}
-
-struct Cases {
-  std::string values;  // of options
-  std::string words;   // of commands
-};
-
-// `path` is empty for the command itself, else "put" or "pool info".
-void add_cases(const CLI::App& app, const std::string& path, Cases& cases) {
-  std::string words;
-  for (const CLI::Option* option : app.get_options()) {
-    for (const std::string& name : option->get_lnames()) {
-      const std::string dashed = "--" + name;
-      words += dashed + " ";
-      const auto found = option_values().find(dashed);
-      std::string values = found == option_values().end() ? "" : found->second;
-      if (dashed == "--format") values = path == "load" ? "auto tsv jsonl" : "tsv jsonl";
-      if (values.empty()) continue;
-      cases.values += fmt::format("    '{}:{}') values='{}' ;;\n", path, dashed, values);
+// What perdure-lab says of its commands: two texts with a form feed between. Nothing without it.
+CompletionCases lab_cases() {
+  CompletionCases cases;
+  const std::string path = find_lab_command();
+  if (path.empty()) return cases;
+  Subprocess lab({path, "completion-cases"}, STDOUT_FILENO);
+  std::string* into = &cases.values;
+  lab.read_lines([&](std::string_view line) {
+    if (line == "\f") {
+      into = &cases.words;
+    } else {
+      *into += std::string(line) + "\n";
     }
-  }
-  if (path == "bench") words += structure_names() + " " + lab::kNullName + " ";
-  if (path == "completion") words += "bash ";
-  for (const CLI::App* command : app.get_subcommands(nullptr)) {
-    words += command->get_name() + " ";
-    add_cases(*command, path.empty() ? command->get_name() : path + " " + command->get_name(),
-              cases);
-  }
-  if (!words.empty()) words.pop_back();
-  cases.words += fmt::format("    '{}') words='{}' ;;\n", path, words);
+    return true;
+  });
+  lab.wait();
+  return cases;
 }
 
 int run_completion(const CLI::App& app) {
-  Cases cases;
-  add_cases(app, "", cases);
+  // Of several arms with the same pattern the first counts.
+  CompletionCases cases = lab_cases();
+  add_completion_cases(app, "", cases);
   fmt::print(kScript, cases.values, cases.words);
   return kExitOk;
 }

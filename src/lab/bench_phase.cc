@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
-#include <cstring>
 #include <exception>
 #include <latch>
 #include <memory>
@@ -177,52 +176,6 @@ PhaseResult PhaseRun::sum_up() const {
 PhaseResult run_phase(AnyIndex& index, const OperationPlan& plan, const PhaseOptions& options,
                       const ProgressSink& progress, const std::atomic<bool>& stop) {
   return PhaseRun(index, plan, options, progress, stop).run();
-}
-
-BenchClient::BenchClient(AnyIndex& index, const OperationPlan& plan, uint64_t key_bytes,
-                         uint64_t value_bytes)
-    : index_(index),
-      plan_(plan),
-      word_keys_(index.key_kind() == Kind::kU64),
-      word_values_(index.value_kind() == Kind::kU64),
-      key_(std::max<uint64_t>(key_bytes, sizeof(uint64_t)), '\0'),
-      value_(value_bytes, 'v') {}
-
-Datum BenchClient::make_key(uint64_t word) {
-  if (word_keys_) return word;
-  // Big-endian, so that byte strings sort as the words do; padding that depends on the word, so
-  // that no part of the key is the same in all.
-  uint64_t part = __builtin_bswap64(word);
-  for (size_t at = 0; at < key_.size(); at += sizeof part) {
-    std::memcpy(key_.data() + at, &part, std::min(sizeof part, key_.size() - at));
-    part = mix_word(part);
-  }
-  return std::string_view(key_);
-}
-
-Datum BenchClient::make_value(uint64_t word) {
-  if (word_values_) return word;
-  std::memcpy(value_.data(), &word, std::min(sizeof word, value_.size()));
-  return std::string_view(value_);
-}
-
-bool BenchClient::execute(Operation operation) {
-  const uint64_t word = plan_.key_of(operation.record);
-  const Datum key = make_key(word);
-  switch (operation.type) {
-    case OperationType::kInsert:
-      return index_.insert(key, make_value(word));
-    case OperationType::kLookup:
-      return index_.lookup(key, found_);
-    case OperationType::kUpdate:
-      return index_.update(key, make_value(word + 1));
-    case OperationType::kUpsert:
-      index_.upsert(key, make_value(word + 1));
-      return true;
-    case OperationType::kRemove:
-      return index_.remove(key);
-  }
-  return false;
 }
 
 }  // namespace perdure::lab

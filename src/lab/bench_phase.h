@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "lab/bench_client.h"
 #include "lab/bench_workload.h"
 #include "lab/histogram.h"
 #include "lab/progress.h"
@@ -31,26 +32,5 @@ struct PhaseResult {
 // set. Rethrows the first error of any thread, after all have ended.
 PhaseResult run_phase(AnyIndex& index, const OperationPlan& plan, const PhaseOptions& options,
                       const ProgressSink& progress, const std::atomic<bool>& stop);
-
-// Carries out single operations: makes key and value from record numbers. One for each thread.
-class BenchClient {
- public:
-  BenchClient(AnyIndex& index, const OperationPlan& plan, uint64_t key_bytes, uint64_t value_bytes);
-
-  // False if the index says that the operation was not possible, which is wrong of it.
-  bool execute(Operation operation);
-
- private:
-  Datum make_key(uint64_t word);
-  Datum make_value(uint64_t word);
-
-  AnyIndex& index_;
-  const OperationPlan& plan_;
-  const bool word_keys_;
-  const bool word_values_;
-  std::string key_;
-  std::string value_;
-  Value found_;
-};
 
 }  // namespace perdure::lab

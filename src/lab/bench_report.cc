@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "lab/text_table.h"
 #include "lab/units.h"
 #include "perdure/version.h"
 
@@ -12,30 +12,7 @@ namespace perdure::lab {
 namespace {
 
 using nlohmann::json;
-using Row = std::vector<std::string>;
-
-// Left-aligned text columns first, then right-aligned figures.
-std::string align(const std::vector<Row>& rows, size_t text_columns) {
-  std::vector<size_t> widths;
-  for (const Row& row : rows) {
-    widths.resize(std::max(widths.size(), row.size()));
-    for (size_t column = 0; column < row.size(); ++column) {
-      widths[column] = std::max(widths[column], row[column].size());
-    }
-  }
-  std::string text;
-  for (const Row& row : rows) {
-    std::string line;
-    for (size_t column = 0; column < row.size(); ++column) {
-      const std::string gap = column == 0 ? "" : "  ";
-      line += column < text_columns ? fmt::format("{}{:<{}}", gap, row[column], widths[column])
-                                    : fmt::format("{}{:>{}}", gap, row[column], widths[column]);
-    }
-    line.erase(line.find_last_not_of(' ') + 1);
-    text += line + "\n";
-  }
-  return text;
-}
+using Row = TextRow;
 
 double divide(double part, double whole) { return whole > 0 ? part / whole : 0; }
 
@@ -97,7 +74,7 @@ std::string speed_table(const BenchReport& report) {
     }
     rows.push_back(row);
   }
-  return align(rows, 2);
+  return align_columns(rows, 2);
 }
 
 std::string space_table(const BenchReport& report) {
@@ -112,7 +89,7 @@ std::string space_table(const BenchReport& report) {
                     fmt::format("{:.1f}", per_record(result.dram_bytes, result.records)),
                     time_or_dash(result.open_clean_ms), time_or_dash(result.open_killed_ms)});
   }
-  return rows.size() == 1 ? "" : "\n" + align(rows, 1);
+  return rows.size() == 1 ? "" : "\n" + align_columns(rows, 1);
 }
 
 json number_or_null(double value) { return value > 0 ? json(value) : json(nullptr); }

@@ -1,26 +1,44 @@
-// perdure-lab: the part of `perdure` that runs observed code.
+// perdure-lab: the commands of `perdure` that run observed code. `perdure` becomes it when one of
+// them is asked for.
 
 #include <fmt/format.h>
 
-#include "cli/command.h"
-#include "perdure/error.h"
-#include "perdure/version.h"
+#include "cli/completion_cases.h"
+#include "cli/entry.h"
 
 namespace perdure::cli {
+
+void add_amp(CLI::App& app, Action& action);
 void add_crash(CLI::App& app, Action& action);
+
+namespace {
+
+// For `perdure completion`.
+void add_completion_cases_command(CLI::App& app, Action& action) {
+  CLI::App* command = app.add_subcommand("completion-cases", "");
+  command->group("");
+  command->callback([&app, &action] {
+    action = [&app] {
+      CompletionCases cases;
+      for (const CLI::App* each : app.get_subcommands(nullptr)) {
+        if (!each->get_group().empty()) add_completion_cases(*each, each->get_name(), cases);
+      }
+      fmt::print("{}\f\n{}", cases.values, cases.words);
+      return kExitOk;
+    };
+  });
 }
 
-int main(int argc, char** argv) {
-  using namespace perdure::cli;
-  CLI::App app("Instruments", "perdure");
-  app.require_subcommand(1);
-  Action action;
+void define(CLI::App& app, Action& action) {
+  app.description("The instruments of perdure.");
+  add_amp(app, action);
   add_crash(app, action);
-  CLI11_PARSE(app, argc, argv);
-  try {
-    return action();
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "perdure: {}\n", error.what());
-    return kExitError;
-  }
+  add_completion_cases_command(app, action);
+}
+
+}  // namespace
+}  // namespace perdure::cli
+
+int main(int argc, char** argv) {
+  return perdure::cli::run_command_line(argc, argv, perdure::cli::define);
 }

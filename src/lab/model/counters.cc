@@ -51,7 +51,8 @@ json to_json(const Counters& counters) {
   json object;
   for (const CounterField& field : kCounterFields) object[field.name] = counters.*field.member;
   object["wpq_inserts"] = counters.wpq_inserts();
-  object["media_write_units"] = counters.media_write_units();
+  object["media_writes"] = counters.media_write_units();
+  object["media_reads"] = counters.media_read_units;
   object["media_write_bytes"] = counters.media_write_bytes();
   object["media_read_bytes"] = counters.media_read_bytes();
   object["media_writes_per_wpq_insert"] = counters.media_writes_per_wpq_insert();
@@ -65,7 +66,7 @@ json to_json(const SiteCounters& counters) {
     object[field.name] = counters.*field.member;
   }
   object["wpq_inserts"] = counters.wpq_inserts();
-  object["media_write_units"] = counters.media_write_units();
+  object["media_writes"] = counters.media_write_units();
   return object;
 }
 

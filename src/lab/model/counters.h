@@ -122,8 +122,8 @@ inline constexpr std::array kCounterFields = {
 };
 static_assert(kCounterFields.size() * sizeof(uint64_t) == sizeof(Counters));
 
-// The counts under their names, then wpq_inserts, media_write_units, media_write_bytes,
-// media_read_bytes and the ratios.
+// The counts under their names, then wpq_inserts; media_writes and media_reads in 64-byte units;
+// media_write_bytes, media_read_bytes and the ratios.
 nlohmann::json to_json(const Counters& counters);
 
 // The part that is told apart by call site. A write is charged to the site that flushed or streamed

@@ -275,11 +275,15 @@ void MemoryModel::store(const Access& access) {
 }
 
 void MemoryModel::locked(const Access& access) {
-  ThreadState& thread = state_->thread(access.thread);
-  if (!thread.streaming.empty()) state_->drain_streaming(thread);
-  ++state_->ledger.operation(access.operation).locked;
+  locked_fence(access.thread, access.operation);
   load(access);
   store(access);
+}
+
+void MemoryModel::locked_fence(uint16_t thread, uint16_t operation) {
+  ThreadState& state = state_->thread(thread);
+  if (!state.streaming.empty()) state_->drain_streaming(state);
+  ++state_->ledger.operation(operation).locked;
 }
 
 void MemoryModel::stream(const Access& access) {

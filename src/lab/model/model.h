@@ -20,6 +20,7 @@
 #include <memory>
 #include <vector>
 
+#include "lab/flush_kind.h"
 #include "lab/model/counters.h"
 #include "lab/model/profile.h"
 
@@ -37,8 +38,6 @@ struct Access {
   uint16_t operation = 0;
   uint32_t site = 0;
 };
-
-enum class FlushKind : uint8_t { kClwb, kClflushopt, kClflush };
 
 // What has been written by the program and has not reached the media: it costs later, and belongs
 // to whoever wrote it.
@@ -71,6 +70,8 @@ class MemoryModel {
   void flush(const Access& access, FlushKind kind);
   // Drains the thread's streaming buffers.
   void fence(uint16_t thread, uint16_t operation, uint32_t site);
+  // What an atomic instruction does to the streaming buffers, without its access to memory.
+  void locked_fence(uint16_t thread, uint16_t operation);
 
   void allocation(uint16_t operation, uint64_t bytes);
   void operation_done(uint16_t operation, uint64_t payload_bytes);

@@ -1,0 +1,70 @@
+#include "cli/lab_command.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+
+#include "perdure/error.h"
+
+namespace perdure::cli {
+namespace {
+
+struct LabCommand {
+  const char* name;
+  const char* description;
+};
+constexpr std::array<LabCommand, 2> kCommands = {
+    {{"amp", "Count what structures, or a program of yours, write to persistent memory"},
+     {"crash", "Take structures, or a program of yours, through every crash the hardware allows"}}};
+
+std::string executable_folder() {
+  std::array<char, PATH_MAX> path{};
+  const ssize_t length = readlink("/proc/self/exe", path.data(), path.size() - 1);
+  if (length <= 0) return ".";
+  const std::string_view text(path.data(), static_cast<size_t>(length));
+  return std::string(text.substr(0, text.rfind('/')));
+}
+
+}  // namespace
+
+void add_lab_commands(CLI::App& app, Action& action) {
+  for (const LabCommand& known : kCommands) {
+    CLI::App* command = app.add_subcommand(known.name, known.description);
+    // Arguments never come here: run_lab_command() has seen them before.
+    command->callback([&action] { action = [] { return kExitError; }; });
+  }
+}
+
+std::string find_lab_command() {
+  if (const char* named = std::getenv("PERDURE_LAB_COMMAND")) return named;
+  const std::string folder = executable_folder();
+  for (const char* place : {"/perdure-lab", "/../libexec/perdure/perdure-lab"}) {
+    if (access((folder + place).c_str(), X_OK) == 0) return folder + place;
+  }
+  return "";
+}
+
+void run_lab_command(int argc, char** argv) {
+  if (argc < 2) return;
+  bool known = false;
+  for (const LabCommand& command : kCommands) known = known || command.name == std::string(argv[1]);
+  if (!known) return;
+  const std::string path = find_lab_command();
+  if (path.empty()) {
+    throw Error(ErrorCode::kNotFound,
+                fmt::format("this build has no instruments: `perdure {}` needs perdure-lab beside "
+                            "this command, in ../libexec/perdure, or named by "
+                            "PERDURE_LAB_COMMAND; building it takes GCC and no sanitizer",
+                            argv[1]));
+  }
+  execv(path.c_str(), argv);
+  throw Error(ErrorCode::kNotFound, fmt::format("{}: {}", path, std::strerror(errno)));
+}
+
+}  // namespace perdure::cli

@@ -1,0 +1,104 @@
+#include "lab/amp/collect.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <tuple>
+
+#include "lab/crash/sites.h"
+
+namespace perdure::lab {
+namespace {
+
+using nlohmann::json;
+
+template <class Counts, class Fields>
+Counts parse_counts(const json& object, const Fields& fields) {
+  Counts counts;
+  for (const auto& field : fields) counts.*field.member = object.at(field.name);
+  return counts;
+}
+
+// Operations in the order of a report, with what belongs to none at the end.
+std::vector<std::pair<std::string, Counters>> parse_types(const json& operations) {
+  std::vector<std::pair<std::string, Counters>> types;
+  for (const auto& [name, counts] : operations.items()) {
+    types.emplace_back(name, parse_counts<Counters>(counts, kCounterFields));
+  }
+  const auto rank = [](const auto& type) {
+    return std::tuple(type.second.operations == 0, type.first);
+  };
+  std::sort(types.begin(), types.end(),
+            [&](const auto& a, const auto& b) { return rank(a) < rank(b); });
+  return types;
+}
+
+// Names for the places of several modules.
+class Places {
+ public:
+  AmpSite name(const std::string& module, uint64_t offset) {
+    AmpSite site;
+    auto& symbols = modules_[module];
+    if (symbols == nullptr) symbols = std::make_unique<Symbols>(module, 0);
+    site.place = symbols->place(offset);
+    if (const Frame* frame = symbols->site_of(offset)) {
+      site.file = frame->file;
+      site.line = frame->line;
+      site.function = symbols->function(offset);
+    }
+    return site;
+  }
+
+ private:
+  std::map<std::string, std::unique_ptr<Symbols>> modules_;
+};
+
+bool wrote_more(const AmpSite& a, const AmpSite& b) {
+  const auto rank = [](const AmpSite& site) {
+    const SiteCounters& counters = site.counters;
+    return std::tuple(counters.media_write_twelfths, counters.wpq_inserts(), counters.flushes,
+                      counters.fences, counters.pm_misses);
+  };
+  return std::tuple(rank(b), a.file, a.line, a.function) <
+         std::tuple(rank(a), b.file, b.line, b.function);
+}
+
+}  // namespace
+
+Counters AmpResult::total() const {
+  Counters sum;
+  for (const auto& [name, counters] : by_type) sum += counters;
+  return sum;
+}
+
+const Counters* AmpResult::find(std::string_view type) const {
+  for (const auto& [name, counters] : by_type) {
+    if (name == type && counters.operations > 0) return &counters;
+  }
+  return nullptr;
+}
+
+uint64_t AmpReport::failed() const {
+  uint64_t sum = 0;
+  for (const AmpResult& result : results) sum += result.failed;
+  return sum;
+}
+
+void collect(const json& report, AmpResult& result) {
+  result.by_type = parse_types(report.at("operations"));
+  Places places;
+  // Code that was inlined in several places has several addresses for one line.
+  std::map<std::tuple<std::string, unsigned, std::string, std::string>, AmpSite> merged;
+  for (const json& entry : report.at("sites")) {
+    AmpSite site = places.name(entry.at("module"), entry.at("offset"));
+    AmpSite& into =
+        merged.try_emplace({site.file, site.line, site.function, site.place}, site).first->second;
+    into.counters += parse_counts<SiteCounters>(entry, kSiteCounterFields);
+  }
+  result.sites.clear();
+  for (auto& [key, site] : merged) result.sites.push_back(std::move(site));
+  std::sort(result.sites.begin(), result.sites.end(), wrote_more);
+}
+
+}  // namespace perdure::lab

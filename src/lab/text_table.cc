@@ -1,0 +1,31 @@
+#include "lab/text_table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace perdure::lab {
+
+std::string align_columns(const std::vector<TextRow>& rows, size_t text_columns) {
+  std::vector<size_t> widths;
+  for (const TextRow& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (size_t column = 0; column < row.size(); ++column) {
+      widths[column] = std::max(widths[column], row[column].size());
+    }
+  }
+  std::string text;
+  for (const TextRow& row : rows) {
+    std::string line;
+    for (size_t column = 0; column < row.size(); ++column) {
+      const std::string gap = column == 0 ? "" : "  ";
+      line += column < text_columns ? fmt::format("{}{:<{}}", gap, row[column], widths[column])
+                                    : fmt::format("{}{:>{}}", gap, row[column], widths[column]);
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  return text;
+}
+
+}  // namespace perdure::lab
