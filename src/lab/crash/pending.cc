@@ -14,19 +14,85 @@ constexpr uint64_t kLineBytes = 64;
 // are never flushed (locks, hints) would otherwise gather all of their history.
 constexpr size_t kStoresPerLineMax = 24;
 
-// A later word of the same offset takes the place of an earlier one.
+// Words are kept in the order of their offsets. A later one takes the place of an earlier one.
 void overlay(std::vector<Word>& words, const Word& word) {
-  for (Word& known : words) {
-    if (known.offset == word.offset) {
-      known.value = word.value;
-      return;
-    }
+  const auto at =
+      std::lower_bound(words.begin(), words.end(), word.offset,
+                       [](const Word& known, uint64_t offset) { return known.offset < offset; });
+  if (at != words.end() && at->offset == word.offset) {
+    at->value = word.value;
+  } else {
+    words.insert(at, word);
   }
-  words.push_back(word);
 }
 
 void overlay(std::vector<Word>& words, const std::vector<Word>& more) {
-  for (const Word& word : more) overlay(words, word);
+  if (more.size() < 4) {
+    for (const Word& word : more) overlay(words, word);
+    return;
+  }
+  std::vector<Word> merged;
+  merged.reserve(words.size() + more.size());
+  auto from = words.begin();
+  for (const Word& word : more) {
+    while (from != words.end() && from->offset < word.offset) merged.push_back(*from++);
+    if (from != words.end() && from->offset == word.offset) ++from;
+    merged.push_back(word);
+  }
+  merged.insert(merged.end(), from, words.end());
+  words = std::move(merged);
+}
+
+// The line with its first `count` stores that are not streamed, with or without those that are.
+std::vector<Word> state_of(const PendingLine& line, size_t count, bool with_streams) {
+  std::vector<Word> words;
+  size_t ordered = 0;
+  for (const PendingStore& store : line.stores) {
+    const bool in = store.guaranteed || (store.stream ? with_streams : ordered < count);
+    if (in) overlay(words, store.words);
+    if (!store.stream) ++ordered;
+  }
+  return words;
+}
+
+// A word that may arrive without others.
+struct TornWord {
+  const PendingStore* store;
+  size_t word;
+};
+
+// The line with its first `count` stores that are not streamed, and of `torn` those words that are
+// chosen by number; in the order of the program.
+std::vector<Word> torn_state_of(const PendingLine& line, size_t count,
+                                const std::vector<TornWord>& torn,
+                                const std::function<bool(size_t)>& is_chosen) {
+  std::vector<Word> words;
+  size_t ordered = 0;
+  for (const PendingStore& store : line.stores) {
+    const bool in = store.guaranteed || (!store.stream && ordered < count);
+    if (!store.stream) ++ordered;
+    if (in) {
+      overlay(words, store.words);
+      continue;
+    }
+    for (size_t i = 0; i < torn.size(); ++i) {
+      if (torn[i].store == &store && is_chosen(i)) overlay(words, store.words[torn[i].word]);
+    }
+  }
+  return words;
+}
+
+// Each of the words alone, all but one, all up to one, until `add` says that it is enough.
+bool for_each_tear(const PendingLine& line, size_t count, const std::vector<TornWord>& torn,
+                   const std::function<bool(std::vector<Word>)>& add) {
+  for (size_t i = 0; torn.size() > 1 && i < torn.size(); ++i) {
+    if (!add(torn_state_of(line, count, torn, [i](size_t k) { return k == i; })) ||
+        !add(torn_state_of(line, count, torn, [i](size_t k) { return k != i; })) ||
+        !add(torn_state_of(line, count, torn, [i](size_t k) { return k <= i; }))) {
+      return false;
+    }
+  }
+  return true;
 }
 
 }  // namespace
@@ -237,8 +303,6 @@ void PendingMemory::take_sync(const TraceEvent& event) {
 LineOption PendingMemory::option_of(std::vector<Word> words) const {
   LineOption option;
   std::erase_if(words, [this](const Word& word) { return this->word(word.offset) == word.value; });
-  std::sort(words.begin(), words.end(),
-            [](const Word& a, const Word& b) { return a.offset < b.offset; });
   for (const Word& word : words) {
     option.hash_delta ^=
         word_hash(word.offset, this->word(word.offset)) ^ word_hash(word.offset, word.value);
@@ -255,71 +319,37 @@ LineOption PendingMemory::complete(const PendingLine& line) const {
 
 std::vector<LineOption> PendingMemory::options(const PendingLine& line, size_t max) const {
   std::vector<LineOption> found;
+  // Whether there is room for more.
   const auto add = [&](std::vector<Word> words) {
-    if (found.size() >= max) return;
     LineOption option = option_of(std::move(words));
-    if (option.words.empty()) return;  // the durable state
+    if (option.words.empty()) return true;  // the durable state
     for (const LineOption& known : found) {
-      if (known.words == option.words) return;
+      if (known.words == option.words) return true;
     }
     found.push_back(std::move(option));
-  };
-  // The state with those words that are guaranteed or chosen, in the order of the program.
-  using Choice = std::function<bool(const PendingStore&, size_t ordered, size_t word)>;
-  const auto state = [&line](const Choice& is_in) {
-    std::vector<Word> words;
-    size_t ordered = 0;  // stores before this one that are not streamed
-    for (const PendingStore& store : line.stores) {
-      for (size_t i = 0; i < store.words.size(); ++i) {
-        if (store.guaranteed || is_in(store, ordered, i)) overlay(words, store.words[i]);
-      }
-      if (!store.stream) ++ordered;
-    }
-    return words;
+    return found.size() < max;
   };
   const auto ordered_count = static_cast<size_t>(std::count_if(
       line.stores.begin(), line.stores.end(), [](const auto& store) { return !store.stream; }));
   const bool streams = ordered_count < line.stores.size();
-  const auto first = [&](size_t count, bool with_streams) {
-    return state([=](const PendingStore& store, size_t ordered, size_t) {
-      return store.stream ? with_streams : ordered < count;
-    });
-  };
-  add(first(ordered_count, true));
+  if (!add(state_of(line, ordered_count, true))) return found;
   for (size_t count = ordered_count + 1; count-- > 0;) {
-    add(first(count, false));
-    if (streams) add(first(count, true));
+    if (!add(state_of(line, count, false))) return found;
+    if (streams && !add(state_of(line, count, true))) return found;
   }
-  // Torn: words of the store after the first `before` ordered ones, or of all that is streamed.
-  struct Torn {
-    const PendingStore* store;
-    size_t word;
-  };
-  const auto add_torn = [&](const std::vector<Torn>& torn, size_t before) {
-    for (size_t i = 0; torn.size() > 1 && i < torn.size(); ++i) {
-      for (const int choice : {0, 1, 2}) {
-        add(state([&](const PendingStore& store, size_t ordered, size_t word) {
-          for (size_t k = 0; k < torn.size(); ++k) {
-            if (torn[k].store != &store || torn[k].word != word) continue;
-            return choice == 0 ? k == i : choice == 1 ? k != i : k <= i;  // alone, all but, up to
-          }
-          return !store.stream && ordered < before;
-        }));
-      }
-    }
-  };
-  std::vector<Torn> streamed;
+  // Torn: one ordered store after those before it, or everything that is streamed.
+  std::vector<TornWord> streamed;
   size_t before = 0;
   for (const PendingStore& store : line.stores) {
-    std::vector<Torn> own;
-    std::vector<Torn>& words = store.stream ? streamed : own;
+    std::vector<TornWord> own;
+    std::vector<TornWord>& words = store.stream ? streamed : own;
     for (size_t i = 0; i < store.words.size() && !store.guaranteed && !store.merged; ++i) {
       words.push_back({&store, i});
     }
-    add_torn(own, before);
+    if (!for_each_tear(line, before, own, add)) return found;
     if (!store.stream) ++before;
   }
-  add_torn(streamed, ordered_count);
+  for_each_tear(line, ordered_count, streamed, add);
   return found;
 }
 

@@ -29,6 +29,7 @@ class Enumeration {
         continue;
       }
       auto options = memory.options(line, limits.options_per_line_max);
+      cut_off_ |= options.size() >= limits.options_per_line_max;
       if (!options.empty()) lines_.push_back(std::move(options));
     }
     choice_.assign(lines_.size(), kDurable);
@@ -41,12 +42,13 @@ class Enumeration {
       combinations *= options.size() + 1;
       if (combinations > limits_.complete_max) break;
     }
-    const bool complete = combinations <= limits_.complete_max;
+    const bool all = combinations <= limits_.complete_max;
+    const bool complete = all && !cut_off_;
     with_stale_ = true;
-    if (!(complete ? visit_all() : visit_sample())) return complete;
+    if (!(all ? visit_all() : visit_sample())) return complete;
     if (stale_.words.empty()) return complete;
     with_stale_ = false;
-    if (complete) {
+    if (all) {
       visit_all();
     } else {
       visit_extremes();
@@ -93,7 +95,9 @@ class Enumeration {
     return emit();
   }
 
-  bool visit_sample() { return visit_extremes() && visit_single() && visit_pairs() && visit_random(); }
+  bool visit_sample() {
+    return visit_extremes() && visit_single() && visit_pairs() && visit_random();
+  }
 
   // `count` numbers below `bound`: all of them if that many are wanted.
   std::vector<size_t> pick(size_t bound, size_t count) {
@@ -160,6 +164,7 @@ class Enumeration {
   uint64_t random_;
   const std::function<bool(const CrashState&)>& visit_;
   std::vector<std::vector<LineOption>> lines_;
+  bool cut_off_ = false;  // a line may have more states than these
   LineOption stale_;
   bool with_stale_ = true;
   std::vector<size_t> choice_;
