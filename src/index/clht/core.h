@@ -86,13 +86,18 @@ class Core {
   using Bucket = typename Policy::Bucket;
   using Table = clht::Table<Bucket>;
   static constexpr uint32_t kSlots = Bucket::kSlots;
-  static constexpr uint64_t kMoveTogether = 16;  // buckets
+  static constexpr uint64_t kMoveTogether = Table::kChunk;
 
   // Which tables there are. Replaced as a whole.
   struct State {
     Table* table;
     Table* next;  // that records move to; null if the table does not grow
   };
+  // The table to look at first.
+  static Table* newest_for(const State& state, uint64_t hash) {
+    const bool moved = state.next != nullptr && state.table->has_moved(state.table->home_of(hash));
+    return moved ? state.next : state.table;
+  }
   enum class Outcome : uint8_t { kDone, kNot, kNoRoom };
 
   // A slot, and the chain that it is in.
@@ -205,7 +210,7 @@ template <typename Use>
 bool Core<Policy, Content>::lookup(const Key& key, Use use) const {
   const pm::EpochManager::Guard guard(epochs_);
   const State* state = state_.load(std::memory_order_acquire);
-  for (Table* table = state->table;;) {
+  for (Table* table = newest_for(*state, key.hash);;) {
     const uint64_t home = table->home_of(key.hash);
     if constexpr (sizeof(Bucket) > pm::kLineBytes) {
       for (uint64_t line = pm::kLineBytes; line < sizeof(Bucket); line += pm::kLineBytes) {
@@ -217,7 +222,7 @@ bool Core<Policy, Content>::lookup(const Key& key, Use use) const {
     if ((pm::load_acquire(table->main(home).next) & kMoved) != 0) [[unlikely]] {
       if (table == state->next || state->next == nullptr) {
         state = state_.load(std::memory_order_acquire);
-        table = state->table;
+        table = newest_for(*state, key.hash);
       } else {
         table = state->next;
       }

@@ -50,6 +50,7 @@ void Core<Policy, Content>::begin_table(Table& table, uint32_t bits) {
   const uint64_t at = txn.allocate(Table::bytes_for(bits, overflow));
   Table::format(memory_, pool_.at<char>(at), bits, overflow);
   link_block(txn, at, root_.next);
+  table.begin_moving();
   publish(&table, new Table(pool_, at));
 }
 
@@ -93,6 +94,7 @@ void Core<Policy, Content>::move_some(const State* state) {
     if (moves[i]) mark_moved(table.main(first + i));
   }
   memory_.fence();  // the marks, before anybody writes to the new buckets
+  table.note_moved(first);
   for (uint64_t i = 0; i < kMoveTogether; ++i) table.lock_of(first + i).unlock();
   const uint64_t done = table.done.fetch_add(kMoveTogether, std::memory_order_acq_rel);
   if (done + kMoveTogether == table.size()) end_growing(state);

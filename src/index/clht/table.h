@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -19,6 +20,7 @@ template <typename Bucket>
 class Table {
  public:
   static constexpr uint64_t kNone = ~uint64_t{0};
+  static constexpr uint64_t kChunk = 16;  // buckets that move together
 
   static uint64_t overflow_for(uint32_t bits) { return (uint64_t{1} << bits) >> kOverflowShift; }
   static uint64_t bytes_for(uint32_t bits, uint64_t overflow) {
@@ -112,13 +114,30 @@ class Table {
     any_returned_.store(true, std::memory_order_relaxed);
   }
 
-  uint64_t dram_bytes() const { return sizeof *this + returned_.capacity() * sizeof(uint64_t); }
+  // Of moving away from this table, in chunks: before anybody is told of the next one.
+  void begin_moving() { moved_.reset(new std::atomic<uint64_t>[moved_words()]()); }
+  // Whether a bucket is known to have moved; so nobody need look at the mark in PM.
+  bool has_moved(uint64_t home) const {
+    const uint64_t chunk = home / kChunk;
+    return (moved_[chunk / 64].load(std::memory_order_acquire) >> (chunk % 64) & 1) != 0;
+  }
+  // When the marks of a whole chunk are durable.
+  void note_moved(uint64_t first) {
+    const uint64_t chunk = first / kChunk;
+    moved_[chunk / 64].fetch_or(uint64_t{1} << (chunk % 64), std::memory_order_release);
+  }
 
-  // Of moving away from this table: buckets that somebody has begun with, and that are done.
+  uint64_t dram_bytes() const {
+    return sizeof *this + returned_.capacity() * sizeof(uint64_t) +
+           (moved_ ? moved_words() * sizeof(uint64_t) : 0);
+  }
+
+  // Buckets that somebody has begun to move, and that are done.
   std::atomic<uint64_t> begun{0};
   std::atomic<uint64_t> done{0};
 
  private:
+  uint64_t moved_words() const { return (size() / kChunk + 63) / 64; }
   uint64_t claim_returned(Owner owner) {
     while (any_returned_.load(std::memory_order_relaxed)) {
       uint64_t number = 0;
@@ -184,6 +203,7 @@ class Table {
   std::atomic<uint64_t> low_{0};  // overflow buckets that were looked at, of either part
   std::atomic<uint64_t> high_;
   std::atomic<bool> any_returned_{false};
+  std::unique_ptr<std::atomic<uint64_t>[]> moved_;  // a bit for each chunk
   std::mutex mutex_;
   std::vector<uint64_t> returned_;
 };

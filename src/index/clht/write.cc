@@ -21,7 +21,9 @@ Core<Policy, Content>::Core(pm::PoolImpl& pool, Root& root, std::string name)
   for (uint32_t i = 0; i < kExtents && root.extents[i] != 0; ++i) {
     state_.load()->table->add_extent(pool.at<Bucket>(root.extents[i]));
   }
-  if (root.next != 0) recovered_operations_ = 1;  // it was growing, and will go on
+  if (root.next == 0) return;
+  state_.load()->table->begin_moving();
+  recovered_operations_ = 1;  // it was growing, and will go on
 }
 
 template <typename Policy, typename Content>
@@ -102,16 +104,18 @@ template <typename Policy, typename Content>
 Core<Policy, Content>::Held::Held(Core& core, uint64_t hash) : core_(core) {
   for (;;) {
     state = core.state_.load(std::memory_order_acquire);
-    table = state->table;
+    table = newest_for(*state, hash);
     home = table->home_of(hash);
-    table->lock_of(home).lock();
-    const bool moved = (pm::load_relaxed(table->main(home).next) & kMoved) != 0;
-    if (!moved && state->next == nullptr) return;
-    if (!moved) core.move_one(*state, home);
-    table->lock_of(home).unlock();
-    if (state->next == nullptr) continue;  // it has moved since `state` was loaded
-    table = state->next;
-    home = table->home_of(hash);
+    if (table == state->table) {
+      table->lock_of(home).lock();
+      const bool moved = (pm::load_relaxed(table->main(home).next) & kMoved) != 0;
+      if (!moved && state->next == nullptr) return;
+      if (!moved) core.move_one(*state, home);
+      table->lock_of(home).unlock();
+      if (state->next == nullptr) continue;  // it has moved since `state` was loaded
+      table = state->next;
+      home = table->home_of(hash);
+    }
     table->lock_of(home).lock();
     if ((pm::load_relaxed(table->main(home).next) & kMoved) == 0) return;
     table->lock_of(home).unlock();  // the table has grown again
