@@ -79,7 +79,10 @@ struct AmpResult {
   std::vector<std::pair<std::string, Counters>> by_type;  // by type of operation, in their order
   std::vector<AmpSite> sites;                             // those that wrote most first
 
+  // Of everything that happened.
   Counters total() const;
+  // Of operations alone, without what was done between them.
+  Counters of_operations() const;
   // Null if there was no such operation.
   const Counters* find(std::string_view type) const;
 };

@@ -72,6 +72,14 @@ Counters AmpResult::total() const {
   return sum;
 }
 
+Counters AmpResult::of_operations() const {
+  Counters sum;
+  for (const auto& [name, counters] : by_type) {
+    if (counters.operations > 0) sum += counters;
+  }
+  return sum;
+}
+
 const Counters* AmpResult::find(std::string_view type) const {
   for (const auto& [name, counters] : by_type) {
     if (name == type && counters.operations > 0) return &counters;

@@ -53,9 +53,10 @@ json sites_json(const std::vector<AmpSite>& sites) {
 
 json result_json(const AmpReport& report, const AmpResult& measured) {
   const Counters total = measured.total();
+  const Counters operations = measured.of_operations();
   json times = json::array();
   for (const uint64_t threads : report.options.threads) {
-    times.push_back(to_json(estimate_time(total, report.profile, {}, threads)));
+    times.push_back(to_json(estimate_time(operations, report.profile, {}, threads)));
   }
   json types = json::object();
   for (const auto& [name, counters] : measured.by_type) {
@@ -70,8 +71,8 @@ json result_json(const AmpReport& report, const AmpResult& measured) {
                  {"failed", measured.failed},
                  {"pool_bytes", measured.pool_bytes},
                  {"seconds", measured.seconds},
-                 {"media_writes_per_wpq_insert", total.media_writes_per_wpq_insert()},
-                 {"write_amplification", total.write_amplification()},
+                 {"media_writes_per_wpq_insert", operations.media_writes_per_wpq_insert()},
+                 {"write_amplification", operations.write_amplification()},
                  {"modelled_mops", times[0].at("operations_per_s").get<double>() / 1e6},
                  {"bottleneck", times[0].at("bottleneck")},
                  {"time", std::move(times)},

@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
+#include <cctype>
 #include <functional>
 
 #include "lab/amp/report.h"
@@ -135,7 +135,8 @@ void add_time_rows(std::vector<TextRow>& rows, const AmpReport& report, const Co
     TextRow limit = {"    limited by"};
     TextRow time = {"    time of one operation"};
     for (const AmpResult* column : columns) {
-      const TimeEstimate estimate = estimate_time(column->total(), report.profile, {}, threads);
+      const TimeEstimate estimate =
+          estimate_time(column->of_operations(), report.profile, {}, threads);
       rate.push_back(format_rate(estimate.operations_per_s));
       time.push_back(format_nanoseconds(estimate.operation_ns));
       limit.push_back(estimate.bottleneck);

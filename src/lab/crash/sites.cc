@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
@@ -29,6 +30,18 @@ bool is_verb_file(std::string_view file) {
     if (file.find(verbs) != std::string_view::npos) return true;
   }
   return false;
+}
+
+// Functions that are the verbs in code that is not ours: they too say nothing where they are inlined.
+bool is_verb_name(const std::string& function) {
+  static constexpr std::string_view kVerbs[] = {
+      "persist", "flush",      "fence",      "clwb",         "clflush",       "clflushopt",
+      "sfence",  "mfence",     "flush_line", "flush_lines",  "flush_range",   "persist_range",
+      "drain",   "pmem_flush", "pmem_drain", "pmem_persist", "clflush_range", "clwb_range"};
+  const size_t scope = function.rfind("::");
+  const std::string_view name =
+      std::string_view(function).substr(scope == std::string::npos ? 0 : scope + 2);
+  return std::find(std::begin(kVerbs), std::end(kVerbs), name) != std::end(kVerbs);
 }
 
 std::string base_name(const std::string& file) {
@@ -142,7 +155,9 @@ const std::vector<Frame>& Symbols::frames(uint64_t pc) {
 const Frame* Symbols::site_of(uint64_t pc) {
   const auto& all = frames(pc);
   for (const Frame& frame : all) {
-    if (!is_verb_file(frame.file)) return &frame;
+    const bool is_outermost = &frame == &all.back();
+    if (is_verb_file(frame.file)) continue;
+    if (is_outermost || !is_verb_name(short_name(frame.function))) return &frame;
   }
   return all.empty() ? nullptr : &all.back();
 }
