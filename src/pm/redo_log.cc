@@ -28,7 +28,7 @@ RedoLog::RedoLog(const Memory& memory, char* area, uint64_t chunk_bytes, uint32_
 
 void RedoLog::format() {
   header(0).sequence = seal_word(1, kChunkSalt);  // plus one, so that 0 means never used
-  memory_->persist(&header(0), sizeof(ChunkHeader));
+  memory_->flush(&header(0), sizeof(ChunkHeader));
   load_line();
 }
 
@@ -89,9 +89,9 @@ void RedoLog::fill_rest(uint64_t flag) {
 
 void RedoLog::advance() {
   assert(next_is_free());
-  // No word of the chunk may bear the flag of its next use, or it could complete a torn record.
+  // No word of the chunk may bear the flag of its next use, or it could complete a torn record. The
+  // fence below comes long before that.
   fill_rest(flag_);
-  memory_->fence();
   ++sequence_;
   flag_ = flag_of(sequence_);
   position_ = kChunkHeaderBytes;

@@ -38,6 +38,7 @@ class RedoLog {
   // the first use. Call format() or replay() before anything else.
   RedoLog(const Memory& memory, char* area, uint64_t chunk_bytes, uint32_t chunks);
 
+  // Makes an empty log. Durable with the caller's next fence.
   void format();
 
   // Calls `apply` for every valid record of every live chunk, oldest first, and makes the log ready

@@ -54,6 +54,7 @@ class Explorer {
   void fill_lost(const CrashState& state, Finding& finding) const;
   void explore_recovery(const CrashState& state, uint64_t digest);
   bool over_limit();
+  bool nested_is_due() const;
   bool is_skipped(uint32_t event) const;
   void tell_progress(bool at_once);
 
@@ -95,6 +96,8 @@ class Explorer {
   std::set<uint64_t> seen_here_;  // images of this crash point
   std::vector<uint32_t> boundaries_;
   uint64_t states_since_nested_ = 0;
+  uint64_t events_explored_ = 0;
+  uint64_t events_to_explore_ = 0;  // those that are not skipped
   std::optional<Outputs> outputs_;  // of runs without expectations
   bool stop_ = false;
 };
@@ -129,6 +132,8 @@ Exploration Explorer::run() {
     finding.what = run_.problem;
     result_.findings.push_back(std::move(finding));
   }
+  events_to_explore_ = events.size();
+  for (const auto& [begin, end] : run_.skipped) events_to_explore_ -= end - begin;
   while (!over_limit()) {
     const uint32_t at = memory_.position();
     const bool last = at == events.size();
@@ -136,6 +141,7 @@ Exploration Explorer::run() {
       explore_point();
     }
     if (last || at >= options_.end) break;
+    if (!is_skipped(at)) ++events_explored_;
     memory_.step();
   }
   result_.seconds = seconds_since(begin_);
@@ -175,7 +181,7 @@ bool Explorer::take_state(const CrashState& state) {
     return false;
   }
   if (result_.states > states_before && ++states_since_nested_ >= options_.states_per_nested &&
-      result_.nested_runs < options_.nested_max) {
+      nested_is_due()) {
     explore_recovery(state, verdict.digest);
   }
   return !over_limit();
@@ -188,6 +194,12 @@ Verdict Explorer::verdict_of(const CrashState& state) {
   const Observation seen = worker_.ask(false);
   ++result_.states;
   return verdicts_.emplace(state.hash, Verdict{seen.digest, seen.problem}).first->second;
+}
+
+// They are spread over the run.
+bool Explorer::nested_is_due() const {
+  return result_.nested_runs < options_.nested_max &&
+         result_.nested_runs * events_to_explore_ <= events_explored_ * options_.nested_max;
 }
 
 const std::vector<uint64_t>& Explorer::allowed() {

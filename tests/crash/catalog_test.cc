@@ -1,0 +1,95 @@
+// Every structure of the catalogue through the crashes of a short workload. Longer ones: `make
+// crash-campaign`.
+#include <gtest/gtest.h>
+
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "lab/crash/explorer.h"
+#include "lab/crash/index_subject.h"
+#include "perdure/catalog.h"
+
+namespace perdure::lab::crash {
+namespace {
+
+struct Case {
+  std::string structure;
+  Kind kind;  // of keys and values
+  uint32_t threads;
+};
+
+std::ostream& operator<<(std::ostream& out, const Case& c) {
+  return out << c.structure << " " << to_string(c.kind) << " " << c.threads << " threads";
+}
+
+std::vector<Case> all_cases() {
+  std::vector<Case> cases;
+  for (const CatalogEntry& entry : catalog()) {
+    for (const auto& [key, value] : entry.traits.kinds) {
+      if (key != value) continue;
+      cases.push_back({entry.name, key, 1});
+      if (entry.traits.concurrent) cases.push_back({entry.name, key, 2});
+    }
+  }
+  return cases;
+}
+
+std::string case_name(const testing::TestParamInfo<Case>& info) {
+  std::string name = info.param.structure;
+  for (char& c : name) {
+    if (c == '-' || c == '+') c = '_';
+  }
+  return name + "_" + to_string(info.param.kind) + "_" + std::to_string(info.param.threads);
+}
+
+class CatalogCrash : public testing::TestWithParam<Case> {};
+
+TEST_P(CatalogCrash, LosesNothingAcknowledged) {
+  const Case& c = GetParam();
+  IndexWorkload workload;
+  workload.structure = c.structure;
+  workload.key_kind = workload.value_kind = c.kind;
+  workload.threads = c.threads;
+  workload.keys = c.threads == 1 ? 300 : 12;
+  workload.prepared = c.threads == 1 ? 500 : 100;
+  workload.operations = 60;
+  IndexSubject subject(workload);
+  const crash::Run run = subject.record({});
+  ASSERT_EQ(run.problem, "");
+  ExploreOptions options;
+  options.states_max = 1500;
+  options.nested_max = 2;
+  options.nested_states = 60;
+  options.limits.complete_max = 16;
+  options.limits.lines_alone_max = 4;
+  options.limits.pairs_max = 4;
+  options.limits.random = 4;
+  Verdicts verdicts;
+  const Exploration result = explore(run, subject, options, verdicts);
+  for (const Finding& finding : result.findings) ADD_FAILURE() << finding.what;
+  EXPECT_GT(result.states, 50U);
+}
+
+INSTANTIATE_TEST_SUITE_P(Catalog, CatalogCrash, testing::ValuesIn(all_cases()), case_name);
+
+// The explorer would notice: without the fences of the code, operations that returned are lost.
+TEST(CatalogCrashOracle, NoticesAStructureWithoutFences) {
+  IndexWorkload workload;
+  workload.structure = "plush";
+  workload.prepared = 50;
+  workload.operations = 10;
+  IndexSubject subject(workload);
+  const crash::Run run = subject.record({});
+  ExploreOptions options;
+  options.nested_max = 0;
+  options.findings_max = 1;
+  options.drops = [&run](uint32_t event) {
+    return run.trace.events[event].kind == EventKind::kFence;
+  };
+  Verdicts verdicts;
+  EXPECT_EQ(explore(run, subject, options, verdicts).findings.size(), 1U);
+}
+
+}  // namespace
+}  // namespace perdure::lab::crash
