@@ -1,5 +1,7 @@
 // Every structure of the catalogue through the crashes of a short workload. Longer ones: `make
 // crash-campaign`.
+#include "perdure/catalog.h"
+
 #include <gtest/gtest.h>
 
 #include <ostream>
@@ -8,7 +10,6 @@
 
 #include "lab/crash/explorer.h"
 #include "lab/crash/index_subject.h"
-#include "perdure/catalog.h"
 
 namespace perdure::lab::crash {
 namespace {

@@ -4,8 +4,51 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
+#include <set>
 
 namespace perdure::lab::crash {
+namespace {
+
+// Contents of several lines are told by those in which they differ.
+constexpr size_t kLinesToldMax = 4;
+
+std::multiset<std::string> lines_of(const std::string& text) {
+  std::multiset<std::string> lines;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    lines.insert(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return lines;
+}
+
+// The lines of one that are not in the other, in words; empty if there are none.
+std::string lines_only_in(const std::multiset<std::string>& one,
+                          const std::multiset<std::string>& other, const char* how) {
+  std::vector<std::string> lines;
+  std::set_difference(one.begin(), one.end(), other.begin(), other.end(),
+                      std::back_inserter(lines));
+  if (lines.empty()) return {};
+  const size_t more = lines.size() - std::min(lines.size(), kLinesToldMax);
+  lines.resize(lines.size() - more);
+  std::string text = fmt::format("{} \"{}\"", how, fmt::join(lines, "\", \""));
+  if (more > 0) text += fmt::format(" and {} more lines", more);
+  return text;
+}
+
+// Completes "recovery ...".
+std::string difference(const std::string& contents, const std::string& expected) {
+  const auto is = lines_of(contents);
+  const auto wanted = lines_of(expected);
+  std::string text = lines_only_in(wanted, is, "misses");
+  const std::string extra = lines_only_in(is, wanted, "adds");
+  if (!text.empty() && !extra.empty()) text += " and ";
+  text += extra;
+  return text.empty() ? "gives the same lines in another order" : text;
+}
+
+}  // namespace
 
 Outputs::Outputs(const Trace& trace, Subject& subject, const WorkerLimits& limits)
     : trace_(trace),
@@ -73,14 +116,24 @@ const std::vector<uint64_t>& Outputs::allowed(uint32_t event) {
 }
 
 std::string Outputs::explain(uint32_t event, const std::string& contents) {
-  const auto told = [&](uint32_t position) {
-    const Observation seen = observe_at(position, true);
+  const std::vector<uint32_t> expected = positions(event);
+  const Observation before = observe_at(expected.front(), true);
+  const Observation after = expected.size() > 1 ? observe_at(expected.back(), true) : before;
+  const bool has_lines =
+      contents.find('\n') != std::string::npos || before.contents.find('\n') != std::string::npos;
+  if (has_lines && before.problem.empty() && after.problem.empty()) {
+    std::string text = difference(contents, after.contents);
+    if (expected.size() == 1) return "of what must be there, recovery " + text;
+    return fmt::format(
+        "of what was there before the operation, recovery {}; of what is there after "
+        "it, recovery {}",
+        difference(contents, before.contents), text);
+  }
+  const auto told = [](const Observation& seen) {
     return seen.problem.empty() ? fmt::format("\"{}\"", seen.contents) : seen.problem;
   };
-  const std::vector<uint32_t> expected = positions(event);
-  std::string text =
-      fmt::format("recovery gives \"{}\", and must give {}", contents, told(expected.front()));
-  if (expected.size() > 1) text += fmt::format(" or {}", told(expected.back()));
+  std::string text = fmt::format("recovery gives \"{}\", and must give {}", contents, told(before));
+  if (expected.size() > 1) text += " or " + told(after);
   return text;
 }
 

@@ -6,6 +6,9 @@
 //   PERDURE_LAB_RECORDS       scale the modelled cache for so many records (default: do not)
 //   PERDURE_LAB_OUTPUT        the file that the report is written to, as JSON
 //
+//   PERDURE_LAB=crash         record the first region of persistent memory, for the crash explorer
+//   PERDURE_LAB_TRACE         the file that the trace is written to
+//
 // And the C interface to the counters.
 #include <unistd.h>
 
@@ -15,6 +18,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "lab/crash/recorder.h"
 #include "lab/seam/dispatch.h"
 #include "lab/seam/model_sink.h"
 #include "lab/seam/runtime.h"
@@ -27,6 +31,7 @@ constexpr int kFailure = 4;
 
 // Never destroyed: the program's own destructors may run after ours.
 ModelSink* started = nullptr;
+crash::Recorder* recording = nullptr;
 pid_t started_in = 0;
 
 const char* variable(const char* name) {
@@ -41,18 +46,24 @@ void start_model() {
     scale_cache(profile, std::strtoull(records, nullptr, 10));
   }
   started = new ModelSink(profile);
-  started_in = getpid();
   install(started);
+}
+
+void start_recorder() {
+  recording = new crash::Recorder;
+  install(recording);
 }
 
 __attribute__((constructor)) void start() {
   const char* instrument = variable("PERDURE_LAB");
-  if (instrument == nullptr || std::strcmp(instrument, "amp") != 0) return;
+  if (instrument == nullptr) return;
   const Quiet quiet;
+  started_in = getpid();
   try {
-    start_model();
+    if (std::strcmp(instrument, "amp") == 0) start_model();
+    if (std::strcmp(instrument, "crash") == 0) start_recorder();
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "perdure: PERDURE_LAB=amp: %s\n", error.what());
+    std::fprintf(stderr, "perdure: PERDURE_LAB=%s: %s\n", instrument, error.what());
     _exit(kFailure);
   }
 }
@@ -64,19 +75,30 @@ bool write_report(const char* path, const std::string& text) {
   return std::fclose(file) == 0 && written;
 }
 
-__attribute__((destructor)) void finish() {
-  // A child that the program forked counts on a copy of its own.
-  if (started == nullptr || getpid() != started_in) return;
-  const Quiet quiet;
-  install(nullptr);
+void finish_model() {
   const char* path = variable("PERDURE_LAB_OUTPUT");
   if (path == nullptr) return;
+  started->model().drain();
+  if (write_report(path, started->report().dump())) return;
+  std::fprintf(stderr, "perdure: PERDURE_LAB_OUTPUT: cannot write %s\n", path);
+}
+
+void finish_recorder() {
+  const char* path = variable("PERDURE_LAB_TRACE");
+  if (path == nullptr) return;
+  recording->finish().save(path);
+}
+
+__attribute__((destructor)) void finish() {
+  // A child that the program forked counts on a copy of its own.
+  if ((started == nullptr && recording == nullptr) || getpid() != started_in) return;
+  const Quiet quiet;
+  install(nullptr);
   try {
-    started->model().drain();
-    if (write_report(path, started->report().dump())) return;
-    std::fprintf(stderr, "perdure: PERDURE_LAB_OUTPUT: cannot write %s\n", path);
+    if (started != nullptr) finish_model();
+    if (recording != nullptr) finish_recorder();
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "perdure: PERDURE_LAB=amp: %s\n", error.what());
+    std::fprintf(stderr, "perdure: PERDURE_LAB: %s\n", error.what());
   }
 }
 

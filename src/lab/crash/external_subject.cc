@@ -1,0 +1,206 @@
+#include "lab/crash/external_subject.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "perdure/error.h"
+
+namespace perdure::lab::crash {
+namespace {
+
+constexpr char kHole[] = "{}";
+constexpr uint64_t kChunkBytes = 64 * kImagePageBytes;
+
+[[noreturn]] void fail(const std::string& path) {
+  throw Error(ErrorCode::kIo, fmt::format("{}: {}", path, std::strerror(errno)));
+}
+
+class File {
+ public:
+  File(const std::string& path, int flags) : path_(path), file_(open(path.c_str(), flags, 0600)) {
+    if (file_ < 0) fail(path);
+  }
+  ~File() { close(file_); }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+
+  uint64_t size() const {
+    struct stat status{};
+    if (fstat(file_, &status) != 0) fail(path_);
+    return static_cast<uint64_t>(status.st_size);
+  }
+  // Without the C library: the runtime lets files of worker processes keep their size.
+  void resize(uint64_t bytes) const {
+    if (syscall(SYS_ftruncate, file_, bytes) != 0) fail(path_);
+  }
+  // Where data begin at or behind `offset`, or `end`.
+  uint64_t next_data(uint64_t offset, uint64_t end) const {
+    const off_t found = lseek(file_, static_cast<off_t>(offset), SEEK_DATA);
+    if (found >= 0) return std::min(static_cast<uint64_t>(found), end);
+    return errno == ENXIO ? end : offset;  // file systems that cannot tell
+  }
+  void read(void* to, uint64_t bytes, uint64_t offset) const {
+    if (pread(file_, to, bytes, static_cast<off_t>(offset)) != static_cast<ssize_t>(bytes)) {
+      fail(path_);
+    }
+  }
+  void write(const void* from, uint64_t bytes, uint64_t offset) const {
+    if (pwrite(file_, from, bytes, static_cast<off_t>(offset)) != static_cast<ssize_t>(bytes)) {
+      fail(path_);
+    }
+  }
+
+ private:
+  std::string path_;
+  int file_;
+};
+
+std::vector<std::string> filled(std::vector<std::string> words, const std::string& path) {
+  for (std::string& word : words) {
+    for (size_t at = 0; (at = word.find(kHole, at)) != std::string::npos; at += path.size()) {
+      word.replace(at, 2, path);
+    }
+  }
+  return words;
+}
+
+bool has_hole(const std::vector<std::string>& words) {
+  return std::any_of(words.begin(), words.end(),
+                     [](const std::string& word) { return word.find(kHole) != std::string::npos; });
+}
+
+uint64_t digest_of(const CommandResult& result) {
+  uint64_t digest = 0xcbf29ce484222325 ^ static_cast<uint64_t>(result.status);
+  for (const char c : result.output) {
+    digest = (digest ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  }
+  return digest;
+}
+
+// How a command failed, in words; empty if it did not.
+std::string failure_of(const CommandResult& result) {
+  std::string text = result.problem;
+  if (text.empty() && result.status != 0) text = fmt::format("exits with {}", result.status);
+  if (!text.empty() && !result.errors.empty()) text += ": " + result.errors;
+  return text;
+}
+
+// "insert #3", by thread and number.
+std::vector<std::vector<std::string>> operations_of(const Trace& trace) {
+  std::vector<std::vector<std::string>> operations(1, {""});
+  for (const TraceEvent& event : trace.events) {
+    if (event.kind != EventKind::kBegin) continue;
+    if (event.thread >= operations.size()) operations.resize(event.thread + 1U, {""});
+    auto& own = operations[event.thread];
+    own.push_back(fmt::format("{} #{}", trace.operation_types.at(event.data), own.size()));
+  }
+  return operations;
+}
+
+}  // namespace
+
+void update_copy(const std::string& from, const std::string& to) {
+  const File source(from, O_RDONLY | O_CLOEXEC);
+  const File target(to, O_RDWR | O_CREAT | O_CLOEXEC);
+  const uint64_t bytes = source.size();
+  if (target.size() != bytes) target.resize(bytes);
+  std::vector<unsigned char> wanted(kChunkBytes);
+  std::vector<unsigned char> present(kChunkBytes);
+  for (uint64_t at = 0; at < bytes;) {
+    at = std::min(source.next_data(at, bytes), target.next_data(at, bytes));
+    at = at / kImagePageBytes * kImagePageBytes;
+    const uint64_t count = std::min(kChunkBytes, bytes - at);
+    if (count == 0) break;
+    source.read(wanted.data(), count, at);
+    target.read(present.data(), count, at);
+    for (uint64_t i = 0; i < count; i += kImagePageBytes) {
+      const uint64_t page = std::min(kImagePageBytes, count - i);
+      if (std::memcmp(wanted.data() + i, present.data() + i, page) == 0) continue;
+      target.write(wanted.data() + i, page, at + i);
+    }
+    at += count;
+  }
+}
+
+ExternalSubject::ExternalSubject(ExternalProgram program) : program_(std::move(program)) {
+  if (program_.run.empty()) {
+    throw Error(ErrorCode::kInvalidArgument, "no program was given to be recorded");
+  }
+  if (!has_hole(program_.check)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "the check command must name the image: give {} where its path belongs");
+  }
+}
+
+Run ExternalSubject::record(const std::vector<uint32_t>& /*only*/) {
+  const std::string pool = folder_.file("pool");
+  const std::string trace = folder_.file("trace");
+  std::error_code ignored;
+  std::filesystem::remove(pool, ignored);
+  std::filesystem::remove(trace, ignored);
+  const CommandResult ran = run_command(filled(program_.run, pool),
+                                        {{"PERDURE_LAB", "crash"}, {"PERDURE_LAB_TRACE", trace}},
+                                        {.seconds = program_.run_seconds});
+  if (const std::string failure = failure_of(ran); !failure.empty()) {
+    throw Error(ErrorCode::kInvalidArgument, fmt::format("{} {}", name(), failure));
+  }
+  if (!std::filesystem::exists(trace, ignored)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{} left no trace: build it with perdure-c++ and name its persistent "
+                            "memory with perdure_lab_region(){}{}",
+                            name(), ran.errors.empty() ? "" : ": ", ran.errors));
+  }
+  Run run;
+  run.trace = Trace::load(trace);
+  run.operations = operations_of(run.trace);
+  operations_ = 0;
+  for (const auto& own : run.operations) operations_ += static_cast<uint32_t>(own.size() - 1);
+  return run;
+}
+
+std::string ExternalSubject::copy_of(const std::string& path) const {
+  std::string copy = folder_.file(fmt::format("image-{}", getpid()));
+  update_copy(path, copy);
+  return copy;
+}
+
+CommandResult ExternalSubject::run_check(const std::string& file, const std::string& trace) const {
+  return run_command(filled(program_.check, file),
+                     {{"PERDURE_LAB", trace.empty() ? "" : "crash"}, {"PERDURE_LAB_TRACE", trace}},
+                     {.seconds = program_.check_seconds});
+}
+
+Observation ExternalSubject::observe(const std::string& path, bool with_contents) {
+  const CommandResult result = run_check(copy_of(path), "");
+  Observation seen{.digest = digest_of(result), .problem = failure_of(result), .contents = {}};
+  if (!seen.problem.empty()) seen.problem = "the check " + seen.problem;
+  if (with_contents) seen.contents = result.output;
+  return seen;
+}
+
+Run ExternalSubject::record_recovery(const std::string& path) {
+  Run run;
+  if (!program_.recoveries) return run;
+  const std::string trace = folder_.file(fmt::format("recovery-{}", getpid()));
+  const CommandResult result = run_check(copy_of(path), trace);
+  std::error_code ignored;
+  if (!std::filesystem::exists(trace, ignored)) return run;  // not an observed program
+  run.trace = Trace::load(trace);
+  std::filesystem::remove(trace, ignored);
+  run.operations = operations_of(run.trace);
+  // However often it is interrupted, it prints what it would have printed at once.
+  run.expectations.push_back({0, {digest_of(result)}});
+  return run;
+}
+
+}  // namespace perdure::lab::crash
