@@ -7,6 +7,8 @@ BENCH_DIR ?= /dev/shm
 BENCH_ARGS ?= --records 10M --operations 10M --domain line --path $(BENCH_DIR)
 FUZZ_SECONDS ?= 60
 ROUNDS ?= 20
+CRASH_BUDGET ?= 1h
+CRASH_ARGS ?= --operations 2k --prepared 0 --capacity 4M --schedules 10 --recoveries 64
 
 # The tests that are worth repeating under sanitizers and with other seeds.
 SUITES = '^(pm|index|scenario)$$'
@@ -16,7 +18,7 @@ SOURCES = $(shell find include src tests bench fuzz examples -name '*.h' -o -nam
 FIXED_ADDRESSES = $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart build test test-asan test-tsan test-ubsan test-long bench lint format fuzz \
+.PHONY: help quickstart build test test-asan test-tsan test-ubsan test-long crash-campaign bench lint format fuzz \
   install clean deps deps-lint
 
 help: ## List these targets
@@ -51,6 +53,9 @@ test-long: build ## Run the pm, index and scenario suites ROUNDS times, each wit
 	  echo "== round $$round of $(ROUNDS): PERDURE_SEED=$$seed"; \
 	  PERDURE_SEED=$$seed ctest --preset release -L $(SUITES) --progress; \
 	done
+
+crash-campaign: build ## Explore crashes of every structure for CRASH_BUDGET (1h); report in crash-campaign.html
+	build/release/perdure crash all --budget $(CRASH_BUDGET) $(CRASH_ARGS) --html crash-campaign.html
 
 bench: build ## Measure inserts, lookups and a mix on /dev/shm (BENCH_ARGS, BENCH_DIR)
 	build/release/perdure bench plush --mix insert=1 --mix lookup=1 --mix lookup=.5,update=.5 \

@@ -19,9 +19,10 @@ struct LabCommand {
   const char* name;
   const char* description;
 };
-constexpr std::array<LabCommand, 2> kCommands = {
+constexpr std::array<LabCommand, 3> kCommands = {
     {{"amp", "Count what structures, or a program of yours, write to persistent memory"},
-     {"crash", "Take structures, or a program of yours, through every crash the hardware allows"}}};
+     {"crash", "Take structures, or a program of yours, through every crash the hardware allows"},
+     {"trace", "Show what a recorded run did to persistent memory, event by event"}}};
 
 std::string executable_folder() {
   std::array<char, PATH_MAX> path{};

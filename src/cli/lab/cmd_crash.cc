@@ -41,6 +41,8 @@ struct CrashCommandOptions {
   uint64_t nested = 16;
   uint64_t complete = 64;
   std::string html;
+  std::string keep_trace;
+  std::string replay;
   bool json = false;
 };
 
@@ -152,6 +154,15 @@ std::vector<lab::crash::CampaignRun> make_runs(const CrashCommandOptions& option
   return runs;
 }
 
+// A trace is of one run: the first of those that were asked for.
+void keep_or_replay(const CrashCommandOptions& options,
+                    std::vector<lab::crash::CampaignRun>& runs) {
+  if (options.keep_trace.empty() && options.replay.empty()) return;
+  runs.resize(1);
+  runs.front().keep_trace = options.keep_trace;
+  runs.front().replay = options.replay;
+}
+
 void write_file(const std::string& path, const std::string& text) {
   std::ofstream out(path);
   out << text;
@@ -183,6 +194,7 @@ int run_command(const CrashCommandOptions& options) {
       bar.show({structure + ": " + phase, states, fraction});
     };
     auto runs = make_runs(options, structure);
+    keep_or_replay(options, runs);
     if (interrupt.raised()) break;
     reports.push_back(run_campaign(std::move(runs), campaign));
     findings += reports.back().findings();
@@ -244,6 +256,12 @@ void add_crash(CLI::App& app, Action& action) {
                       "recoveries of each run that are explored themselves")
       ->capture_default_str();
   command->add_option("--only", options->only, "run only these operations, by number: 3,17,40");
+  command->add_option("--keep-trace", options->keep_trace,
+                      "keep the trace of the first run in this file (see `perdure trace`), and run "
+                      "no others");
+  command->add_option("--replay", options->replay,
+                      "explore the trace in this file again, with the structure and kinds it was "
+                      "made with");
   command->add_flag("--mutate", options->mutate,
                     "also drop each flush and fence in turn; each must be noticed");
   command->add_option("--mutant-seconds", options->mutant_seconds, "time for each of them in a run")

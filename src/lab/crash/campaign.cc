@@ -93,7 +93,8 @@ class Campaign {
   void explore_run(CampaignRun& campaign_run, double seconds) {
     Subject& subject = *campaign_run.subject;
     tell(campaign_run.title + ": recording", 0, -1);
-    const Run run = subject.record(campaign_run.only);
+    const Run run = obtain(campaign_run);
+    if (!campaign_run.keep_trace.empty()) run.trace.save(campaign_run.keep_trace);
     RunReport report;
     report.title = campaign_run.title;
     report.operations =
@@ -125,10 +126,25 @@ class Campaign {
     report_.runs.push_back(std::move(report));
   }
 
+  // A kept trace has no model of its operations: it is judged by what recovery gives before and
+  // after each of them.
+  static Run obtain(CampaignRun& campaign_run) {
+    if (campaign_run.replay.empty()) return campaign_run.subject->record(campaign_run.only);
+    Run run;
+    run.trace = Trace::load(campaign_run.replay);
+    // What comes before the first operation makes the file.
+    const auto first = std::find_if(
+        run.trace.events.begin(), run.trace.events.end(),
+        [](const TraceEvent& event) { return event.kind == EventKind::kBegin; });
+    run.skipped = {{0, static_cast<uint32_t>(first - run.trace.events.begin())}};
+    return run;
+  }
+
   // The shortest workload goes to the first finding; it usually has the cause of all.
   void shorten(CampaignRun& campaign_run, RunReport& report) {
     const auto& findings = report.exploration.findings;
     if (findings.front().nested || options_.shrink_seconds <= 0) return;
+    if (!campaign_run.replay.empty()) return;
     tell(campaign_run.title + ": looking for the shortest workload", 0, -1);
     const auto kept = shrink(*campaign_run.subject, options_.explore, options_.shrink_seconds);
     if (kept.empty()) return;

@@ -19,6 +19,8 @@ struct CampaignRun {
   std::string command;  // that repeats it
   std::unique_ptr<Subject> subject;
   std::vector<uint32_t> only;  // operations; empty: all
+  std::string keep_trace;      // the file to keep the run's trace in; empty: none
+  std::string replay;          // the file of a trace to explore instead of recording; empty: none
 };
 
 struct CampaignOptions {

@@ -74,6 +74,7 @@ class IndexSubject : public Subject {
   PoolOptions pool_options() const;
   OptionMap opening_options() const;
   std::vector<Step> make_steps() const;
+  uint64_t bytes_of_other(Pool& pool);
   void soil(Pool& pool, const OptionMap& options);
   void run_threads(Recording& recording, AnyIndex& index, const std::vector<Step>& steps,
                    const std::vector<uint32_t>& only) const;
