@@ -11,7 +11,11 @@ const std::vector<std::vector<std::string>> kCommands = {
     {"put"},          {"get"},           {"del"},   {"load"},
     {"dump"},         {"stat"},          {"pool"},  {"pool", "create"},
     {"pool", "info"}, {"pool", "check"}, {"bench"}, {"quickstart"},
-    {"list"},         {"completion"}};
+    {"list"},         {"completion"},
+#ifdef PERDURE_HAS_LAB
+    {"amp"},          {"crash"},
+#endif
+};
 
 TEST_F(Help, EveryCommandHasExamplesAndExitCodes) {
   for (std::vector<std::string> command : kCommands) {
@@ -78,6 +82,12 @@ TEST_F(Help, BashCompletionOffersCommandsOptionsAndValues) {
   EXPECT_EQ(complete("perdure dump --format ''"), "tsv jsonl\n");
   EXPECT_EQ(complete("perdure bench nul"), "null\n");
   EXPECT_EQ(complete("perdure pool info --j"), "--json\n");
+  EXPECT_EQ(complete("perdure am"), "amp\n");
+#ifdef PERDURE_HAS_LAB
+  EXPECT_EQ(complete("perdure amp plush --by"), "--by-site\n");
+  EXPECT_EQ(complete("perdure amp plu"), "plush\n");
+  EXPECT_EQ(complete("perdure amp plush --profile opt"), "optane-100 optane-200\n");
+#endif
   write_file("one.pool", "");
   EXPECT_EQ(complete("perdure get " + folder() + "/one"), folder() + "/one.pool\n");
 }

@@ -1,0 +1,43 @@
+#include "seam/observed/slots.h"
+
+#include "pm/memory.h"
+
+namespace seam_test {
+namespace {
+
+const perdure::pm::Memory kMemory(perdure::Domain::kLine);
+
+void reveal(Slots& slots, uint64_t number) {
+  slots.used |= uint64_t{1} << number;
+  kMemory.persist(&slots.used, sizeof slots.used);
+}
+
+}  // namespace
+
+void insert(Slots& slots, uint64_t number, uint64_t value) {
+  Slot& slot = slots.slots[number];
+  slot.key = number;
+  slot.value = value;
+  kMemory.persist(&slot, 16);
+  reveal(slots, number);
+}
+
+void insert_wastefully(Slots& slots, uint64_t number, uint64_t value) {
+  Slot& slot = slots.slots[number];
+  slot.key = number;
+  slot.value = value;
+  kMemory.persist(&slot, 16);
+  kMemory.flush(&slot, 16);
+  reveal(slots, number);
+}
+
+uint64_t lookup(const Slots& slots, uint64_t number) {
+  if ((slots.used >> number & 1) == 0) return 0;
+  return slots.slots[number].value;
+}
+
+void work_in_dram(uint64_t* words, uint64_t count) {
+  for (uint64_t i = 0; i < count; ++i) words[i * 7919 % count] += i;
+}
+
+}  // namespace seam_test
