@@ -29,7 +29,7 @@
 // Recovery: one word in the root; at most one range of directory entries. Nothing is scanned.
 //
 // Concurrency. Stripe locks (index/stripes.h) in DRAM, by leading bits and group of 16 buckets: a
-// writer takes the one or two of its four buckets; a split takes all 16 of the segment, and keeps
+// writer takes the one or two of its four buckets; a split takes all of the segment, and keeps
 // writers out, not readers. Lookups take none; a change of the version sends them back.
 //
 // Source: Nam et al., "Write-Optimized Dynamic Hashing for Persistent Memory", FAST 2019;
@@ -53,6 +53,7 @@ namespace perdure::index::cceh {
 // 0: choose from the pool's capacity.
 struct Options {
   uint32_t initial_depth = 0;
+  uint32_t segment_buckets = 0;
 };
 
 template <typename Content>
@@ -80,9 +81,9 @@ class Core {
   std::vector<Statistic> statistics() const;
 
  private:
-  static constexpr uint32_t kGroupBits = 4;  // 2^4 groups of 16 buckets
-  static constexpr uint32_t kGroups = 1U << kGroupBits;
+  static constexpr uint32_t kGroupBuckets = 16;
   static constexpr uint32_t kStripeBitsMax = 10;
+  static constexpr uint32_t kDisplaceSteps = 2;
 
   enum class Outcome : uint8_t { kDone, kNot, kNoRoom };
 
@@ -112,6 +113,7 @@ class Core {
 
    private:
     StripeLock* locks_;
+    uint32_t count_;
     bool moved_ = false;
   };
 
@@ -119,9 +121,15 @@ class Core {
 
   // ---- addresses
   uint64_t stripe_of(uint64_t hash, uint32_t group) const {
-    return (hash >> (64 - stripe_bits_)) << kGroupBits | group;
+    return (hash >> (64 - stripe_bits_)) * groups() + group;
   }
-  static uint32_t group_of(uint32_t bucket) { return bucket >> (kBucketBits - kGroupBits); }
+  uint32_t groups() const { return geometry_.buckets / kGroupBuckets; }
+  static uint32_t group_of(uint32_t bucket) { return bucket / kGroupBuckets; }
+  // The groups of the first and the last of a hash's buckets.
+  uint32_t first_group(uint64_t hash) const { return group_of(geometry_.home_of(hash)); }
+  uint32_t last_group(uint64_t hash) const {
+    return group_of(geometry_.wrap(geometry_.home_of(hash) + kProbe - 1));
+  }
   const Directory& directory() const { return *directory_.load(std::memory_order_acquire); }
   static uint64_t index_in(const Directory& directory, uint64_t hash) {
     return hash >> (64 - directory.depth);
@@ -138,8 +146,8 @@ class Core {
   bool matches(const Slot& slot, uint64_t value, const Key& key) const;
   // The value of the key in the segment; null if it is not there.
   Slot* find(Segment& segment, const Key& key, uint64_t& value) const;
-  static bool is_empty(const Slot& slot, uint32_t bucket, uint64_t prefix, uint32_t depth);
-  static Slot* find_empty(Segment& segment, uint64_t hash, uint32_t depth);
+  bool is_empty(const Slot& slot, uint32_t bucket, uint64_t prefix, uint32_t depth) const;
+  Slot* find_empty(Segment& segment, uint64_t hash, uint32_t depth) const;
 
   // ---- write.cc
   Outcome try_write(Verb verb, const Key& key, const Value& value, Entry& seen);
@@ -151,7 +159,8 @@ class Core {
   void make_room(uint64_t hash, Entry seen);
   void new_segment(uint64_t hash);
   void split(uint64_t hash, Entry entry);
-  bool displace(const HeldAll& held, uint64_t hash, Entry entry);
+  bool displace(const HeldAll& held, uint64_t hash, Entry entry, uint32_t steps);
+  void move_record(const HeldAll& held, Slot& from, uint32_t bucket, Slot& to);
   Slot* find_refuge(Segment& segment, const Slot& slot, uint32_t bucket, uint32_t depth) const;
   void double_directory();
   void change_range(pm::Heap::Txn& txn, Pending pending, uint64_t segment, uint32_t depth);
@@ -170,6 +179,7 @@ class Core {
   std::string name_;
   mutable pm::EpochManager epochs_;
   Records records_;
+  Geometry geometry_;
   uint32_t stripe_bits_;
   Stripes stripes_;
   std::atomic<Directory*> directory_;
@@ -188,17 +198,17 @@ bool Core<Content>::matches(const Slot& slot, uint64_t value, const Key& key) co
 
 template <typename Content>
 void Core<Content>::prefetch(const Segment& segment, uint64_t hash, uint32_t buckets) const {
-  const uint32_t home = home_of(hash);
+  const uint32_t home = geometry_.home_of(hash);
   for (uint32_t i = 0; i < buckets; ++i) {
-    __builtin_prefetch(&segment.buckets[(home + i) & (kBuckets - 1)]);
+    __builtin_prefetch(&segment.buckets[geometry_.wrap(home + i)]);
   }
 }
 
 template <typename Content>
 Slot* Core<Content>::find(Segment& segment, const Key& key, uint64_t& value) const {
-  const uint32_t home = home_of(key.hash);
+  const uint32_t home = geometry_.home_of(key.hash);
   for (uint32_t i = 0; i < kProbe; ++i) {
-    Bucket& bucket = segment.buckets[(home + i) & (kBuckets - 1)];
+    Bucket& bucket = segment.buckets[geometry_.wrap(home + i)];
     uint32_t hits = 0;
     for (uint32_t s = 0; s < kBucketSlots; ++s) {
       hits |= uint32_t{pm::load_acquire(bucket.slots[s].hash) == key.hash} << s;
@@ -215,10 +225,8 @@ Slot* Core<Content>::find(Segment& segment, const Key& key, uint64_t& value) con
 template <typename Content>
 template <typename Use>
 bool Core<Content>::lookup(const Key& key, Use use) const {
-  const uint32_t group = group_of(home_of(key.hash));
-  const uint32_t last = group_of((home_of(key.hash) + kProbe - 1) & (kBuckets - 1));
-  const StripeLock& first = stripes_[stripe_of(key.hash, group)];
-  const StripeLock& second = stripes_[stripe_of(key.hash, last)];
+  const StripeLock& first = stripes_[stripe_of(key.hash, first_group(key.hash))];
+  const StripeLock& second = stripes_[stripe_of(key.hash, last_group(key.hash))];
   const pm::EpochManager::Guard guard(epochs_);
   for (;;) {
     // Before the directory is read: what a split has moved since is sure to be noticed.

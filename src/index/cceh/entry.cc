@@ -13,6 +13,7 @@ using CcehTable = Table<cceh::Core<ContentOf<K, V>>, K, V>;
 cceh::Options parse(OptionMap options) {
   cceh::Options parsed;
   take_option(options, "initial_depth", parsed.initial_depth);
+  take_option(options, "segment_buckets", parsed.segment_buckets);
   require_empty(options, "cceh");
   return parsed;
 }
@@ -56,10 +57,12 @@ CatalogEntry cceh_entry() {
                   .capacity_bytes_min = Pool::kMinCapacityBytes};
   entry.options = {{"initial_depth", "log2(capacity / 4 MiB), 1 to 12",
                     "log2 of the segments it begins with, of 16 KiB each; a segment is made when "
-                    "its first key comes"}};
+                    "its first key comes"},
+                   {"segment_buckets", "256",
+                    "cache lines of a segment, a power of two from 16; few are for tests"}};
   entry.create = create;
   entry.open = open;
-  entry.small_options = {{"initial_depth", "1"}};
+  entry.small_options = {{"initial_depth", "1"}, {"segment_buckets", "64"}};
   return entry;
 }
 

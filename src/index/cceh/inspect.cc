@@ -16,7 +16,7 @@ void Core<Content>::copy_segment(uint64_t hash, std::vector<Slot>& out, uint32_t
   depth = entry ? entry.depth() : static_cast<uint32_t>(root_.initial_depth);
   if (!entry) return;
   const Segment& segment = segment_of(entry);
-  for (uint32_t b = 0; b < kBuckets; ++b) {
+  for (uint32_t b = 0; b < geometry_.buckets; ++b) {
     for (const Slot& slot : segment.buckets[b].slots) {
       if (!is_empty(slot, b, hash, depth)) out.push_back(slot);
     }
@@ -42,7 +42,7 @@ void Core<Content>::visit_blocks(
   visit(pool_.offset_of(&root_), pm::Heap::block_bytes(sizeof(Root)));
   visit(pool_.offset_of(&directory()), pm::Heap::block_bytes(directory_bytes(directory().depth)));
   visit_segments([&](uint64_t first, Entry entry) {
-    visit(entry.segment(), pm::Heap::block_bytes(sizeof(Segment)));
+    visit(entry.segment(), pm::Heap::block_bytes(geometry_.segment_bytes()));
     if constexpr (Content::kOutOfPlace) {
       std::vector<Slot> slots;
       uint32_t depth = 0;
@@ -68,15 +68,16 @@ void Core<Content>::check_segment(uint64_t first, Entry entry,
   for (uint64_t i = first; i < first + count; ++i) {
     if (now.entries[i] != entry.word) return fail(where() + ": its directory entries disagree");
   }
-  if (!pool_.heap().is_allocated(entry.segment(), sizeof(Segment))) {
+  if (!pool_.heap().is_allocated(entry.segment(), geometry_.segment_bytes())) {
     return fail(where() + ": it is not an allocated block");
   }
   const uint64_t prefix = first << (64 - now.depth);
   std::unordered_multimap<uint64_t, uint64_t> seen;
-  for (uint32_t b = 0; b < kBuckets; ++b) {
+  for (uint32_t b = 0; b < geometry_.buckets; ++b) {
     for (const Slot& slot : segment_of(entry).buckets[b].slots) {
       if (is_empty(slot, b, prefix, depth)) continue;
-      if (!may_live_in(slot.hash, b)) fail(where() + ": a record is too far from its bucket");
+      if (!geometry_.may_live_in(slot.hash, b))
+        fail(where() + ": a record is too far from its bucket");
       if constexpr (Content::kOutOfPlace) {
         if (!records_.sound(slot.value)) {
           fail(where() + ": a slot leads to no record");
@@ -147,7 +148,7 @@ std::vector<Statistic> Core<Content>::statistics() const {
   add("records", static_cast<double>(records), "records");
   add("segments", static_cast<double>(segments), "segments");
   add("directory_depth", directory().depth, "");
-  add("load_factor", per(records, segments * kBuckets * kBucketSlots), "");
+  add("load_factor", per(records, segments * geometry_.buckets * kBucketSlots), "");
   add("pool_bytes_per_record", per(pool_bytes, records), "bytes");
   return out;
 }

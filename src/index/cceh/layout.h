@@ -1,7 +1,7 @@
 // What CCEH keeps in PM.
 //
 //   root, 256 bytes
-//     | seal, initial_depth ...                        | immutable
+//     | seal, initial_depth, buckets ...               | immutable
 //     | directory | pending | ...                      | one line; two words that change
 //
 //   directory, 64 + 8 * 2^depth bytes                  replaced as a whole when it doubles
@@ -38,8 +38,8 @@ namespace perdure::index::cceh {
 
 inline constexpr uint64_t kRootMagic = 0x3130484543434450;  // "PDCCEH01"
 inline constexpr uint32_t kBucketSlots = 4;
-inline constexpr uint32_t kBucketBits = 8;
-inline constexpr uint32_t kBuckets = 1U << kBucketBits;
+inline constexpr uint32_t kBuckets = 256;  // of a segment; smaller ones are for tests
+inline constexpr uint32_t kBucketsMin = 16;
 inline constexpr uint32_t kProbe = 4;  // buckets that a hash may live in
 inline constexpr uint32_t kDepthMax = 32;
 inline constexpr uint64_t kUnitBytes = 256;
@@ -68,13 +68,14 @@ constexpr uint64_t directory_bytes(uint32_t depth) {
 struct Root {
   RootSeal seal;
   uint64_t initial_depth;
-  uint64_t reserved[5];
+  uint64_t buckets;  // of a segment
+  uint64_t reserved[4];
   uint64_t directory;  // offset
   uint64_t pending;    // a Pending, or 0
   uint64_t reserved2[22];
 };
 static_assert(offsetof(Root, directory) == 64 && sizeof(Root) == 256);
-inline constexpr uint64_t kSealedBytes = sizeof(uint64_t);
+inline constexpr uint64_t kSealedBytes = 2 * sizeof(uint64_t);
 
 // A directory entry.
 struct Entry {
@@ -104,14 +105,19 @@ struct Pending {
   uint64_t deciding() const { return split() ? first() + count() / 2 : first(); }
 };
 
-constexpr uint32_t home_of(uint64_t hash) { return static_cast<uint32_t>(hash) & (kBuckets - 1); }
+// Which buckets a hash may live in, in segments of this many.
+struct Geometry {
+  uint32_t buckets;
 
-// A hash that cannot live in the bucket.
-constexpr uint64_t vacant_hash(uint32_t bucket) { return bucket ^ (kBuckets / 2); }
-
-constexpr bool may_live_in(uint64_t hash, uint32_t bucket) {
-  return ((bucket - home_of(hash)) & (kBuckets - 1)) < kProbe;
-}
+  uint32_t wrap(uint32_t bucket) const { return bucket & (buckets - 1); }
+  uint32_t home_of(uint64_t hash) const { return wrap(static_cast<uint32_t>(hash)); }
+  bool may_live_in(uint64_t hash, uint32_t bucket) const {
+    return wrap(bucket - home_of(hash)) < kProbe;
+  }
+  // A hash that cannot live in the bucket.
+  uint64_t vacant_hash(uint32_t bucket) const { return bucket ^ (buckets / 2); }
+  uint64_t segment_bytes() const { return buckets * sizeof(Bucket); }
+};
 
 // Whether two hashes have the same leading bits, 1 to 63 of them.
 constexpr bool same_prefix(uint64_t a, uint64_t b, uint32_t bits) {

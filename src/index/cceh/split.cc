@@ -7,13 +7,13 @@ namespace perdure::index::cceh {
 
 template <typename Content>
 Core<Content>::HeldAll::HeldAll(const Core& core, uint64_t hash)
-    : locks_(&core.stripes_[core.stripe_of(hash, 0)]) {
-  for (uint32_t group = 0; group < kGroups; ++group) locks_[group].lock();
+    : locks_(&core.stripes_[core.stripe_of(hash, 0)]), count_(core.groups()) {
+  for (uint32_t group = 0; group < count_; ++group) locks_[group].lock();
 }
 
 template <typename Content>
 Core<Content>::HeldAll::~HeldAll() {
-  for (uint32_t group = 0; group < kGroups; ++group) {
+  for (uint32_t group = 0; group < count_; ++group) {
     if (moved_) {
       locks_[group].unlock_moved();
     } else {
@@ -24,7 +24,7 @@ Core<Content>::HeldAll::~HeldAll() {
 
 template <typename Content>
 void Core<Content>::HeldAll::begin_change() const {
-  for (uint32_t group = 0; group < kGroups; ++group) locks_[group].begin_change();
+  for (uint32_t group = 0; group < count_; ++group) locks_[group].begin_change();
 }
 
 template <typename Content>
@@ -42,18 +42,18 @@ void Core<Content>::make_room(uint64_t hash, Entry seen) {
     held.moved();
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kPoolFull && error.code() != ErrorCode::kNoSpace) throw;
-    if (!displace(held, hash, seen)) throw;
+    if (!displace(held, hash, seen, kDisplaceSteps)) throw;
   }
 }
 
 namespace {
 
 // A segment without records. Of what zeros mean, only bucket 0 and those after it could be wrong.
-void write_empty(const pm::Memory& memory, Segment& segment) {
-  write_zeros(memory, &segment, sizeof segment);
+void write_empty(const pm::Memory& memory, const Geometry& geometry, Segment& segment) {
+  write_zeros(memory, &segment, geometry.segment_bytes());
   Bucket first[kProbe] = {};
   for (uint32_t b = 0; b < kProbe; ++b) {
-    for (Slot& slot : first[b].slots) slot.hash = vacant_hash(b);
+    for (Slot& slot : first[b].slots) slot.hash = geometry.vacant_hash(b);
   }
   memory.copy_nontemporal(&segment, first, sizeof first);
 }
@@ -65,8 +65,8 @@ void Core<Content>::new_segment(uint64_t hash) {
   const std::lock_guard lock(directory_mutex_);
   const auto depth = static_cast<uint32_t>(root_.initial_depth);
   pm::Heap::Txn txn(pool_.heap());
-  const uint64_t segment = txn.allocate(sizeof(Segment));
-  write_empty(memory_, *pool_.at<Segment>(segment));
+  const uint64_t segment = txn.allocate(geometry_.segment_bytes());
+  write_empty(memory_, geometry_, *pool_.at<Segment>(segment));
   const uint32_t bits = directory().depth - depth;
   const uint64_t first = index_in(directory(), hash) >> bits << bits;
   change_range(txn, Pending::make(first, bits, false), segment, depth);
@@ -84,20 +84,20 @@ void Core<Content>::split(uint64_t hash, Entry entry) {
   // The half that moves, at the places it has: the bucket does not depend on the leading bits.
   Segment image;
   const Segment& source = segment_of(entry);
-  for (uint32_t b = 0; b < kBuckets; ++b) {
+  for (uint32_t b = 0; b < geometry_.buckets; ++b) {
     for (uint32_t s = 0; s < kBucketSlots; ++s) {
       const Slot& slot = source.buckets[b].slots[s];
       const uint64_t of_slot = pm::load_relaxed(slot.hash);
       const bool moves = (of_slot >> (63 - depth) & 1) != 0 && !is_empty(slot, b, hash, depth);
       image.buckets[b].slots[s] =
-          moves ? Slot{of_slot, pm::load_relaxed(slot.value)} : Slot{vacant_hash(b), 0};
+          moves ? Slot{of_slot, pm::load_relaxed(slot.value)} : Slot{geometry_.vacant_hash(b), 0};
     }
   }
   const std::lock_guard lock(directory_mutex_);
   if (directory().depth == depth) double_directory();
   pm::Heap::Txn txn(pool_.heap());
-  const uint64_t sibling = txn.allocate(sizeof(Segment));
-  memory_.copy_nontemporal(pool_.at<Segment>(sibling), &image, sizeof image);
+  const uint64_t sibling = txn.allocate(geometry_.segment_bytes());
+  memory_.copy_nontemporal(pool_.at<Segment>(sibling), &image, geometry_.segment_bytes());
   const uint32_t bits = directory().depth - depth;
   const uint64_t first = index_in(directory(), hash) >> bits << bits;
   change_range(txn, Pending::make(first, bits, true), sibling, depth + 1);
@@ -196,7 +196,7 @@ template <typename Content>
 Slot* Core<Content>::find_refuge(Segment& segment, const Slot& slot, uint32_t bucket,
                                  uint32_t depth) const {
   for (uint32_t i = 0; i < kProbe; ++i) {
-    const uint32_t other = (home_of(slot.hash) + i) & (kBuckets - 1);
+    const uint32_t other = geometry_.wrap(geometry_.home_of(slot.hash) + i);
     if (other == bucket) continue;
     for (Slot& refuge : segment.buckets[other].slots) {
       if (is_empty(refuge, other, slot.hash, depth)) return &refuge;
@@ -206,29 +206,45 @@ Slot* Core<Content>::find_refuge(Segment& segment, const Slot& slot, uint32_t bu
 }
 
 // Where a segment should be split, but the pool is full: makes room in the four buckets of a hash by
-// moving one of their records to another of its own four. Returns false if none can be moved.
+// moving one of their records to another of its own four, after doing the same there if `steps` allow
+// that. Returns false if none can be moved.
 template <typename Content>
-bool Core<Content>::displace(const HeldAll& held, uint64_t hash, Entry entry) {
+bool Core<Content>::displace(const HeldAll& held, uint64_t hash, Entry entry, uint32_t steps) {
   Segment& segment = segment_of(entry);
-  for (uint32_t i = 0; i < kProbe; ++i) {
-    const uint32_t bucket = (home_of(hash) + i) & (kBuckets - 1);
-    for (Slot& slot : segment.buckets[bucket].slots) {
-      Slot* refuge = find_refuge(segment, slot, bucket, entry.depth());
-      if (refuge == nullptr) continue;
-      const Slot record = slot;
-      const Slot vacant{Content::kOutOfPlace ? record.hash : vacant_hash(bucket), 0};
-      pm::Heap::Txn txn(pool_.heap(), true);
-      txn.redo(refuge, &record, sizeof record);
-      txn.redo(&slot, &vacant, sizeof vacant);
-      txn.prepare();
-      memory_.fence();  // the redo records, before they are armed
-      held.begin_change();
-      txn.apply();
-      txn.finish();
-      return true;
+  const auto each_slot = [&](auto&& visit) {
+    for (uint32_t i = 0; i < kProbe; ++i) {
+      const uint32_t bucket = geometry_.wrap(geometry_.home_of(hash) + i);
+      for (Slot& slot : segment.buckets[bucket].slots) {
+        if (visit(slot, bucket)) return true;
+      }
     }
-  }
-  return false;
+    return false;
+  };
+  const auto move = [&](Slot& slot, uint32_t bucket) {
+    Slot* refuge = find_refuge(segment, slot, bucket, entry.depth());
+    if (refuge != nullptr) move_record(held, slot, bucket, *refuge);
+    return refuge != nullptr;
+  };
+  if (each_slot(move)) return true;
+  if (steps == 0) return false;
+  return each_slot([&](Slot& slot, uint32_t bucket) {
+    if (!displace(held, slot.hash, entry, steps - 1)) return false;
+    return find_empty(segment, hash, entry.depth()) != nullptr || move(slot, bucket);
+  });
+}
+
+template <typename Content>
+void Core<Content>::move_record(const HeldAll& held, Slot& from, uint32_t bucket, Slot& to) {
+  const Slot record = from;
+  const Slot vacant{Content::kOutOfPlace ? record.hash : geometry_.vacant_hash(bucket), 0};
+  pm::Heap::Txn txn(pool_.heap(), true);
+  txn.redo(&to, &record, sizeof record);
+  txn.redo(&from, &vacant, sizeof vacant);
+  txn.prepare();
+  memory_.fence();  // the redo records, before they are armed
+  held.begin_change();
+  txn.apply();
+  txn.finish();
 }
 
 template class Core<Words>;

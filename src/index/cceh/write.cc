@@ -16,8 +16,9 @@ Core<Content>::Core(pm::PoolImpl& pool, Root& root, std::string name)
       memory_(pool.memory()),
       name_(std::move(name)),
       records_(pool, epochs_),
+      geometry_{static_cast<uint32_t>(root.buckets)},
       stripe_bits_(std::min(static_cast<uint32_t>(root.initial_depth), kStripeBitsMax)),
-      stripes_(uint64_t{kGroups} << stripe_bits_),
+      stripes_(uint64_t{groups()} << stripe_bits_),
       directory_(pool.at<Directory>(root.directory)) {
   recover();
 }
@@ -26,6 +27,12 @@ template <typename Content>
 std::unique_ptr<Core<Content>> Core<Content>::create(pm::PoolImpl& pool, const std::string& name,
                                                      Kind key, Kind value, const Options& options) {
   require_range("initial_depth", options.initial_depth, 1, 16);
+  require_range("segment_buckets", options.segment_buckets, kBucketsMin, kBuckets);
+  if (options.segment_buckets != 0 && !std::has_single_bit(options.segment_buckets)) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("segment_buckets is {}; it must be a power of two", options.segment_buckets));
+  }
   // Segments for a two hundred and fifty-sixth of the capacity; each is made when its first key
   // comes.
   const uint64_t segments = pool.header().capacity_bytes / 256 / sizeof(Segment);
@@ -34,6 +41,7 @@ std::unique_ptr<Core<Content>> Core<Content>::create(pm::PoolImpl& pool, const s
   image.initial_depth = options.initial_depth != 0
                             ? options.initial_depth
                             : std::clamp<uint64_t>(std::bit_width(segments), 2, 13) - 1;
+  image.buckets = options.segment_buckets != 0 ? options.segment_buckets : kBuckets;
   const auto depth = static_cast<uint32_t>(image.initial_depth);
   const NewBlock directory{directory_bytes(depth), offsetof(Root, directory), [&](char* block) {
                              std::memset(block, 0, directory_bytes(depth));
@@ -52,6 +60,7 @@ std::unique_ptr<Core<Content>> Core<Content>::open(pm::PoolImpl& pool, const std
       find_structure(pool, name, "cceh", key, value, kRootMagic, sizeof(Root), kSealedBytes);
   Root& root = *pool.at<Root>(at);
   require_same(pool, name, "initial_depth", options.initial_depth, root.initial_depth);
+  require_same(pool, name, "segment_buckets", options.segment_buckets, root.buckets);
   const auto* directory = pool.at<Directory>(root.directory);
   if (root.directory == 0 || root.directory >= pool.end_offset() ||
       directory->depth < root.initial_depth || directory->depth > kDepthMax ||
@@ -67,8 +76,8 @@ std::unique_ptr<Core<Content>> Core<Content>::open(pm::PoolImpl& pool, const std
 
 template <typename Content>
 Core<Content>::Held::Held(const Core& core, uint64_t hash) {
-  const uint32_t group = group_of(home_of(hash));
-  const uint32_t last = group_of((home_of(hash) + kProbe - 1) & (kBuckets - 1));
+  const uint32_t group = core.first_group(hash);
+  const uint32_t last = core.last_group(hash);
   first_ = &core.stripes_[core.stripe_of(hash, std::min(group, last))];
   second_ = group == last ? nullptr : &core.stripes_[core.stripe_of(hash, std::max(group, last))];
   first_->lock();
@@ -90,19 +99,20 @@ void Core<Content>::Held::begin_change() const {
 // ---- slots
 
 template <typename Content>
-bool Core<Content>::is_empty(const Slot& slot, uint32_t bucket, uint64_t prefix, uint32_t depth) {
+bool Core<Content>::is_empty(const Slot& slot, uint32_t bucket, uint64_t prefix,
+                             uint32_t depth) const {
   const uint64_t hash = pm::load_relaxed(slot.hash);
   if constexpr (Content::kOutOfPlace) {
     return (void)bucket, pm::load_relaxed(slot.value) == 0 || !same_prefix(hash, prefix, depth);
   } else {
-    return !may_live_in(hash, bucket) || !same_prefix(hash, prefix, depth);
+    return !geometry_.may_live_in(hash, bucket) || !same_prefix(hash, prefix, depth);
   }
 }
 
 template <typename Content>
-Slot* Core<Content>::find_empty(Segment& segment, uint64_t hash, uint32_t depth) {
+Slot* Core<Content>::find_empty(Segment& segment, uint64_t hash, uint32_t depth) const {
   for (uint32_t i = 0; i < kProbe; ++i) {
-    const uint32_t bucket = (home_of(hash) + i) & (kBuckets - 1);
+    const uint32_t bucket = geometry_.wrap(geometry_.home_of(hash) + i);
     for (Slot& slot : segment.buckets[bucket].slots) {
       if (is_empty(slot, bucket, hash, depth)) return &slot;
     }
@@ -199,7 +209,7 @@ bool Core<Content>::remove(const Key& key) {
                                                          ~uintptr_t{sizeof(Bucket) - 1});
     const auto number = static_cast<uint32_t>(bucket - segment_of(entry).buckets);
     held.begin_change();
-    pm::store_release(slot->hash, vacant_hash(number));
+    pm::store_release(slot->hash, geometry_.vacant_hash(number));
     memory_.persist(&slot->hash, sizeof slot->hash);  // before anybody can miss it
   }
   return true;

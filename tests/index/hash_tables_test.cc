@@ -1,0 +1,177 @@
+// What the scenarios over the catalogue cannot reach of the hash tables.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <map>
+#include <random>
+#include <string>
+
+#include "index/cceh/layout.h"
+#include "index/hash.h"
+#include "index/stripes.h"
+#include "perdure/catalog.h"
+#include "pm/pool_impl.h"
+#include "support/files.h"
+
+namespace perdure::index {
+namespace {
+
+TEST(HashOfWords, IsABijectionWithItsInverse) {
+  std::mt19937_64 random(1);
+  for (const uint64_t key : {uint64_t{0}, uint64_t{1}, ~uint64_t{0}, uint64_t{1} << 63}) {
+    EXPECT_EQ(key_of_hash(hash_of(key)), key);
+  }
+  for (int i = 0; i < 100000; ++i) {
+    const uint64_t key = random();
+    ASSERT_EQ(key_of_hash(hash_of(key)), key);
+    ASSERT_EQ(hash_of(key_of_hash(key)), key);
+  }
+}
+
+TEST(StripeLock, ReadersGoOnUntilSomethingChanges) {
+  StripeLock lock;
+  const uint32_t stamp = lock.begin_read();
+  lock.lock();
+  EXPECT_FALSE(lock.try_lock());
+  EXPECT_TRUE(lock.validate(stamp)) << "a writer that only looks does no harm";
+  lock.unlock();
+  EXPECT_TRUE(lock.validate(stamp));
+  lock.lock();
+  lock.begin_change();
+  EXPECT_FALSE(lock.validate(stamp));
+  lock.unlock();
+  EXPECT_FALSE(lock.validate(stamp));
+  EXPECT_TRUE(lock.validate(lock.begin_read()));
+}
+
+class HashTables : public testing::Test {
+ protected:
+  static double figure(const AnyIndex& index, const std::string& name) {
+    for (const Statistic& one : index.statistics()) {
+      if (one.name == name) return one.value;
+    }
+    ADD_FAILURE() << "no figure " << name;
+    return 0;
+  }
+  // Inserts words until the structure has grown, and returns the load it had before.
+  static double load_when_it_grows(AnyIndex& index, const std::string& size, uint64_t& key) {
+    const double before = figure(index, size);
+    double load = 0;
+    for (;;) {
+      for (int i = 0; i < 64; ++i) index.insert(key++, static_cast<uint64_t>(i));
+      if (figure(index, size) > before) return load;
+      load = figure(index, "load_factor");
+    }
+  }
+
+  test::TempDir dir_;
+  PoolOptions options_{.capacity_bytes = uint64_t{64} << 20};
+};
+
+TEST_F(HashTables, LevelHashingIsNearlyFullWhenItGrows) {
+  for (const char* name : {"level", "level+rb"}) {
+    Pool pool = Pool::create(dir_.file(name), options_);
+    const auto index =
+        create_index(pool, "t", name, Kind::kU64, Kind::kU64, {{"initial_bits", "9"}});
+    uint64_t key = 0;
+    EXPECT_GT(load_when_it_grows(*index, "nodes", key), 0.85) << name;
+    // Some records later nothing is left of the old bottom level.
+    for (int i = 0; i < 1000; ++i) index->insert(key++, uint64_t{0});
+    EXPECT_EQ(figure(*index, "growing"), 0);
+  }
+}
+
+TEST_F(HashTables, ChainedTablesGrowAtHalfLoadOrMore) {
+  for (const char* name : {"p-clht", "p-clht+fc+ve+xs"}) {
+    Pool pool = Pool::create(dir_.file(name), options_);
+    const auto index =
+        create_index(pool, "t", name, Kind::kU64, Kind::kU64, {{"initial_bits", "10"}});
+    uint64_t key = 0;
+    EXPECT_GT(load_when_it_grows(*index, "buckets", key), 0.5) << name;
+  }
+}
+
+// A crash between the stores to the directory entries of a split: the one in the middle decides.
+class InterruptedSplit : public HashTables {
+ protected:
+  void fill(AnyIndex& index) {
+    for (uint64_t key = 0; key < 3000; ++key) index.insert(key, key + 1);
+  }
+  void expect_all(const AnyIndex& index) {
+    Value out;
+    for (uint64_t key = 0; key < 3000; ++key) {
+      ASSERT_TRUE(index.lookup(key, out)) << key;
+      ASSERT_EQ(out.word(), key + 1);
+    }
+    EXPECT_EQ(index.check([](const std::string& text) { ADD_FAILURE() << text; }), 0U);
+  }
+};
+
+TEST_F(InterruptedSplit, IsCompletedWhereTheMiddleEntryHasChanged) {
+  using cceh::Directory;
+  using cceh::Entry;
+  using cceh::Pending;
+  Pool pool = Pool::create(dir_.file("pool"), options_);
+  auto index = create_index(pool, "t", "cceh", Kind::kU64, Kind::kU64,
+                            {{"initial_depth", "1"}, {"segment_buckets", "16"}});
+  fill(*index);
+  index.reset();
+  auto& root = *pool.impl().at<cceh::Root>(pool.impl().find("t")->root);
+  auto& directory = *pool.impl().at<Directory>(root.directory);
+  uint64_t interrupted = 0;
+  for (uint64_t i = 0; i < uint64_t{1} << directory.depth; i += 2) {
+    const Entry lower{directory.entries[i]};
+    if (lower.depth() != directory.depth || directory.entries[i + 1] == lower.word) continue;
+    // As if only the store that decides had become durable.
+    const uint64_t after = directory.entries[i];
+    directory.entries[i] = Entry::make(lower.segment(), directory.depth - 1).word;
+    root.pending = Pending::make(i, 1, true).word;
+    index = open_index(pool, "t");
+    EXPECT_EQ(figure(*index, "recovered_operations"), 1);
+    EXPECT_EQ(directory.entries[i], after);
+    EXPECT_EQ(root.pending, 0U);
+    expect_all(*index);
+    index.reset();
+    if (++interrupted == 5) break;
+  }
+  EXPECT_GT(interrupted, 0U);
+  index = open_index(pool, "t");
+  EXPECT_EQ(figure(*index, "recovered_operations"), 0);
+}
+
+TEST_F(InterruptedSplit, IsUndoneWhereTheMiddleEntryHasNot) {
+  using cceh::Directory;
+  using cceh::Entry;
+  using cceh::Pending;
+  Pool pool = Pool::create(dir_.file("pool"), options_);
+  auto index = create_index(pool, "t", "cceh", Kind::kU64, Kind::kU64,
+                            {{"initial_depth", "1"}, {"segment_buckets", "16"}});
+  fill(*index);
+  index.reset();
+  auto& root = *pool.impl().at<cceh::Root>(pool.impl().find("t")->root);
+  auto& directory = *pool.impl().at<Directory>(root.directory);
+  for (uint64_t i = 0; i < uint64_t{1} << directory.depth; i += 2) {
+    const uint64_t before = directory.entries[i];
+    if (directory.entries[i + 1] != before) continue;
+    // One segment for both entries: the lower one was already told of a split.
+    directory.entries[i] = Entry::make(Entry{before}.segment(), directory.depth).word;
+    root.pending = Pending::make(i, 1, true).word;
+    index = open_index(pool, "t");
+    EXPECT_EQ(directory.entries[i], before);
+    expect_all(*index);
+    return;
+  }
+  GTEST_SKIP() << "every segment has a directory entry of its own";
+}
+
+TEST_F(HashTables, OptionsFixedAtCreationAreNotChanged) {
+  Pool pool = Pool::create(dir_.file("pool"), options_);
+  create_index(pool, "t", "cceh", Kind::kU64, Kind::kU64, {{"initial_depth", "3"}}).reset();
+  EXPECT_THROW(open_index(pool, "t", {{"initial_depth", "4"}}), Error);
+  EXPECT_THROW(create_index(pool, "u", "cceh", Kind::kU64, Kind::kU64, {{"segment_buckets", "17"}}),
+               Error);
+  EXPECT_NE(open_index(pool, "t", {{"initial_depth", "3"}}), nullptr);
+}
+
+}  // namespace
+}  // namespace perdure::index
