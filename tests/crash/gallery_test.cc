@@ -59,21 +59,22 @@ TEST_P(Gallery, FaultIsFoundWhereItIs) {
   const Entry& entry = GetParam();
   const auto marked = marked_places(entry);
   ASSERT_FALSE(marked.empty()) << "no line of " << entry.file << " is marked";
-  ProgramSubject subject(entry.name, entry.faulty, entry.domain);
-  const crash::Run run = subject.record({});
-  Verdicts verdicts;
-  const Exploration result = explore(run, subject, thorough(), verdicts);
-  ASSERT_FALSE(result.findings.empty());
-  const SiteNames names(run.trace);
   std::string named;
   bool found = false;
-  for (const Finding& finding : result.findings) {
-    const std::string places = places_of(run, names, finding);
-    EXPECT_FALSE(finding.what.empty());
-    named += places + "\n---\n";
-    for (const std::string& place : marked) {
-      // The place is followed by the name of the function.
-      found |= places.find(place + " ") != std::string::npos;
+  for (uint64_t schedule = 1; schedule <= entry.schedules && !found; ++schedule) {
+    const auto subject = entry.make(false, schedule);
+    const crash::Run run = subject->record({});
+    Verdicts verdicts;
+    const Exploration result = explore(run, *subject, thorough(), verdicts);
+    const SiteNames names(run.trace);
+    for (const Finding& finding : result.findings) {
+      const std::string places = places_of(run, names, finding);
+      EXPECT_FALSE(finding.what.empty());
+      named += places + "\n---\n";
+      for (const std::string& place : marked) {
+        // The place is followed by the name of the function.
+        found |= places.find(place + " ") != std::string::npos;
+      }
     }
   }
   EXPECT_TRUE(found) << "wanted " << *marked.begin() << ", named\n" << named;
@@ -81,17 +82,19 @@ TEST_P(Gallery, FaultIsFoundWhereItIs) {
 
 TEST_P(Gallery, TwinPassesCompletely) {
   const Entry& entry = GetParam();
-  ProgramSubject subject(entry.name, entry.repaired, entry.domain);
-  const crash::Run run = subject.record({});
-  Verdicts verdicts;
-  const Exploration result = explore(run, subject, thorough(), verdicts);
-  const SiteNames names(run.trace);
-  for (const Finding& finding : result.findings) {
-    ADD_FAILURE() << finding.what << "\n" << places_of(run, names, finding);
+  for (uint64_t schedule = 1; schedule <= entry.schedules; ++schedule) {
+    const auto subject = entry.make(true, schedule);
+    const crash::Run run = subject->record({});
+    Verdicts verdicts;
+    const Exploration result = explore(run, *subject, thorough(), verdicts);
+    const SiteNames names(run.trace);
+    for (const Finding& finding : result.findings) {
+      ADD_FAILURE() << finding.what << "\n" << places_of(run, names, finding);
+    }
+    EXPECT_TRUE(result.finished);
+    EXPECT_EQ(result.points_complete, result.points);
+    EXPECT_GT(result.states, 1U);
   }
-  EXPECT_TRUE(result.finished);
-  EXPECT_EQ(result.points_complete, result.points);
-  EXPECT_GT(result.states, 1U);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Gallery, testing::ValuesIn(crash_gallery::gallery()), name_of);

@@ -8,11 +8,14 @@
 //   // crash in NAME    the crash came just before this flush, fence or streamed store
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "lab/crash/keyed_subject.h"
 #include "lab/crash/program_subject.h"
 #include "perdure/error.h"
 #include "pm/memory.h"
@@ -22,9 +25,10 @@ namespace perdure::crash_gallery {
 struct Entry {
   std::string name;
   std::string file;  // with the marks
-  lab::crash::ProgramFactory faulty;
-  lab::crash::ProgramFactory repaired;
-  Domain domain = Domain::kLine;
+  // The program with its fault or the twin. Those of several threads run in another order for each
+  // schedule, of which there are so many, from 1.
+  std::function<std::unique_ptr<lab::crash::Subject>(bool repaired, uint64_t schedule)> make;
+  uint64_t schedules = 1;
 };
 
 // For messages of tests.
@@ -41,9 +45,23 @@ using RootProgram = lab::crash::RootProgram<Root>;
 inline const pm::Memory memory(Domain::kLine);
 
 template <template <bool> class Program>
-Entry make_entry(std::string name, std::string file, Domain domain = Domain::kLine) {
-  return {std::move(name), std::move(file), [] { return std::make_unique<Program<false>>(); },
-          [] { return std::make_unique<Program<true>>(); }, domain};
+Entry make_entry(const std::string& name, std::string file, Domain domain = Domain::kLine) {
+  const auto make = [name, domain](bool repaired, uint64_t) {
+    lab::crash::ProgramFactory factory = [] { return std::make_unique<Program<false>>(); };
+    if (repaired) factory = [] { return std::make_unique<Program<true>>(); };
+    return std::make_unique<lab::crash::ProgramSubject>(name, std::move(factory), domain);
+  };
+  return {name, std::move(file), make};
+}
+
+template <template <bool> class Program>
+Entry make_threaded_entry(const std::string& name, std::string file) {
+  const auto make = [name](bool repaired, uint64_t schedule) {
+    lab::crash::KeyedProgramFactory factory = [] { return std::make_unique<Program<false>>(); };
+    if (repaired) factory = [] { return std::make_unique<Program<true>>(); };
+    return std::make_unique<lab::crash::KeyedSubject>(name, std::move(factory), schedule);
+  };
+  return {name, std::move(file), make, 12};
 }
 
 [[noreturn]] inline void damaged(const std::string& what) {
@@ -58,6 +76,7 @@ void add_heap(std::vector<Entry>& entries);
 void add_journals(std::vector<Entry>& entries);
 void add_order(std::vector<Entry>& entries);
 void add_pages(std::vector<Entry>& entries);
+void add_reader(std::vector<Entry>& entries);
 void add_recovery(std::vector<Entry>& entries);
 void add_table(std::vector<Entry>& entries);
 void add_tree(std::vector<Entry>& entries);

@@ -1,16 +1,12 @@
 #include "lab/crash/program_subject.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <utility>
 
+#include "lab/crash/mapping.h"
 #include "lab/crash/recorder.h"
 #include "lab/seam/runtime.h"
 #include "perdure/error.h"
@@ -18,39 +14,6 @@
 
 namespace perdure::lab::crash {
 namespace {
-
-[[noreturn]] void fail(const std::string& what) {
-  throw Error(ErrorCode::kIo, fmt::format("{}: {}", what, std::strerror(errno)));
-}
-
-// Memory of a program: a file, or nobody's.
-class Mapping {
- public:
-  explicit Mapping(uint64_t bytes) : bytes_(bytes) {
-    base_ = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (base_ == MAP_FAILED) fail("cannot map memory for a program");
-  }
-  explicit Mapping(const std::string& path) {
-    const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
-    struct stat status{};
-    if (file < 0 || fstat(file, &status) != 0) fail(path);
-    bytes_ = static_cast<uint64_t>(status.st_size);
-    // Shared by its words: in worker processes the runtime makes it private (private_files.h).
-    base_ = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    close(file);
-    if (base_ == MAP_FAILED) fail(path);
-  }
-  ~Mapping() { munmap(base_, bytes_); }
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-
-  void* base() const { return base_; }
-  uint64_t bytes() const { return bytes_; }
-
- private:
-  void* base_;
-  uint64_t bytes_;
-};
 
 uint64_t digest_of(const std::string& text) {
   uint64_t digest = 0xcbf29ce484222325;
