@@ -13,6 +13,8 @@
 #include "cli/interrupt.h"
 #include "cli/terminal.h"
 #include "lab/crash/campaign.h"
+#include "lab/crash/command.h"
+#include "lab/crash/external_subject.h"
 #include "lab/crash/index_subject.h"
 #include "lab/units.h"
 #include "perdure/catalog.h"
@@ -41,6 +43,8 @@ struct CrashCommandOptions {
   uint64_t nested = 16;
   uint64_t complete = 64;
   std::string html;
+  std::string program;
+  std::string check;
   std::string keep_trace;
   std::string replay;
   bool json = false;
@@ -154,6 +158,25 @@ std::vector<lab::crash::CampaignRun> make_runs(const CrashCommandOptions& option
   return runs;
 }
 
+// One run of somebody else's program.
+std::vector<lab::crash::CampaignRun> make_program_run(const CrashCommandOptions& options) {
+  if (options.check.empty()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--program needs --check COMMAND, which recovers the file {} and prints what it "
+                "holds");
+  }
+  lab::crash::ExternalProgram program;
+  program.run = lab::crash::command_words(options.program);
+  program.check = lab::crash::command_words(options.check);
+  program.domain = parse_domain(options.domain);
+  std::vector<lab::crash::CampaignRun> runs(1);
+  runs[0].title = "the program's run";
+  runs[0].command =
+      fmt::format("perdure crash --program '{}' --check '{}'", options.program, options.check);
+  runs[0].subject = std::make_unique<lab::crash::ExternalSubject>(program);
+  return runs;
+}
+
 // A trace is of one run: the first of those that were asked for.
 void keep_or_replay(const CrashCommandOptions& options,
                     std::vector<lab::crash::CampaignRun>& runs) {
@@ -174,6 +197,11 @@ int run_command(const CrashCommandOptions& options) {
   using namespace lab::crash;
   const InterruptFlag interrupt;
   std::vector<std::string> structures = options.structures;
+  if (structures.empty() == options.program.empty()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "give structures of the catalogue, or a program with --program and --check");
+  }
+  if (!options.program.empty()) structures = {"program"};
   if (structures == std::vector<std::string>{"all"}) {
     structures.clear();
     for (const CatalogEntry& entry : catalog()) structures.push_back(entry.name);
@@ -193,7 +221,8 @@ int run_command(const CrashCommandOptions& options) {
     campaign.progress = [&](const std::string& phase, uint64_t states, double fraction) {
       bar.show({structure + ": " + phase, states, fraction});
     };
-    auto runs = make_runs(options, structure);
+    auto runs =
+        options.program.empty() ? make_runs(options, structure) : make_program_run(options);
     keep_or_replay(options, runs);
     if (interrupt.raised()) break;
     reports.push_back(run_campaign(std::move(runs), campaign));
@@ -221,9 +250,9 @@ void add_crash(CLI::App& app, Action& action) {
       "perdure crash plush\n"
       "perdure crash plush --operations 1k --budget 10m --mutate --html crash.html\n"
       "perdure crash all --budget 5m --json\n"
-      "perdure crash plush --kinds bytes/bytes --threads 2 --schedules 20");
-  command->add_option("STRUCTURE", options->structures, "structures of the catalogue, or: all")
-      ->required();
+      "perdure crash plush --kinds bytes/bytes --threads 2 --schedules 20\n"
+      "perdure crash --program './table {} run 100' --check './table {} list'");
+  command->add_option("STRUCTURE", options->structures, "structures of the catalogue, or: all");
   command->add_option("--operations", options->operations, "operations explored in each run")
       ->capture_default_str();
   command->add_option("--prepared", options->prepared,
@@ -256,6 +285,11 @@ void add_crash(CLI::App& app, Action& action) {
                       "recoveries of each run that are explored themselves")
       ->capture_default_str();
   command->add_option("--only", options->only, "run only these operations, by number: 3,17,40");
+  command->add_option("--program", options->program,
+                      "instead of structures: a command that runs a program built with perdure-c++; "
+                      "{} stands for its file, which is new");
+  command->add_option("--check", options->check,
+                      "a command that recovers the file {} and prints all that a user would see");
   command->add_option("--keep-trace", options->keep_trace,
                       "keep the trace of the first run in this file (see `perdure trace`), and run "
                       "no others");

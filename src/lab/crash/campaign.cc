@@ -144,7 +144,7 @@ class Campaign {
   void shorten(CampaignRun& campaign_run, RunReport& report) {
     const auto& findings = report.exploration.findings;
     if (findings.front().nested || options_.shrink_seconds <= 0) return;
-    if (!campaign_run.replay.empty()) return;
+    if (!campaign_run.replay.empty() || !campaign_run.subject->can_leave_out()) return;
     tell(campaign_run.title + ": looking for the shortest workload", 0, -1);
     const auto kept = shrink(*campaign_run.subject, options_.explore, options_.shrink_seconds);
     if (kept.empty()) return;

@@ -48,6 +48,7 @@ class ExternalSubject : public Subject {
   // program fails, or leaves no trace.
   Run record(const std::vector<uint32_t>& only) override;
   uint32_t operation_count() const override { return operations_; }
+  bool can_leave_out() const override { return false; }
   Observation observe(const std::string& path, bool with_contents) override;
   Run record_recovery(const std::string& path) override;
 

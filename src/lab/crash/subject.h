@@ -53,6 +53,8 @@ class Subject {
   // The same arguments give the same run.
   virtual Run record(const std::vector<uint32_t>& only) = 0;
   virtual uint32_t operation_count() const = 0;
+  // Whether record() heeds `only`, so that a workload can be shortened.
+  virtual bool can_leave_out() const { return true; }
 
   // Recovers the image at `path` as after a crash, verifies it, and uses it a little. Called in a
   // worker process whose writes go to a private copy. May throw, fault, or hang: that is a finding.
