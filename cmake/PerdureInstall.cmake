@@ -1,5 +1,6 @@
-# What `cmake --install` puts down: headers, both libraries, the command, the CMake package, the
-# pkg-config file, the completion of bash, and the licence.
+# What `cmake --install` puts down: headers, both libraries, the command, the instruments, the CMake
+# package, the pkg-config file, the completion of bash, and the licence. (The compiler wrappers install
+# themselves: src/lab/wrap.)
 
 include(CMakePackageConfigHelpers)
 
@@ -13,10 +14,23 @@ if(TARGET perdure_command)
   set(completion ${PROJECT_BINARY_DIR}/perdure.bash)
   add_custom_command(OUTPUT ${completion}
     COMMAND perdure_command completion bash > ${completion}
-    DEPENDS perdure_command VERBATIM)
+    DEPENDS perdure_command $<TARGET_NAME_IF_EXISTS:perdure_lab_command> VERBATIM)
   add_custom_target(perdure_completion ALL DEPENDS ${completion})
   install(FILES ${completion}
     DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME perdure)
+endif()
+
+# The instruments: the runtime of observed programs, and the part of the command that has one.
+if(TARGET perdure_lab_runtime)
+  install(TARGETS perdure_lab_runtime LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
+if(TARGET perdure_lab_command)
+  set(lab_folder ${CMAKE_INSTALL_LIBEXECDIR}/perdure)
+  file(RELATIVE_PATH lab_to_libraries
+    ${CMAKE_INSTALL_PREFIX}/${lab_folder} ${CMAKE_INSTALL_FULL_LIBDIR})
+  set_target_properties(perdure_lab_command PROPERTIES
+    INSTALL_RPATH "$ORIGIN/${lab_to_libraries}")
+  install(TARGETS perdure_lab_command DESTINATION ${lab_folder})
 endif()
 
 # find_package(perdure) gives perdure::perdure (shared) and perdure::perdure_static.

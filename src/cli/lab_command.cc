@@ -45,7 +45,7 @@ void add_lab_commands(CLI::App& app, Action& action) {
 std::string find_lab_command() {
   if (const char* named = std::getenv("PERDURE_LAB_COMMAND")) return named;
   const std::string folder = executable_folder();
-  for (const char* place : {"/perdure-lab", "/../libexec/perdure/perdure-lab"}) {
+  for (const char* place : {"/perdure-lab", "/" PERDURE_LAB_FOLDER "/perdure-lab"}) {
     if (access((folder + place).c_str(), X_OK) == 0) return folder + place;
   }
   return "";
@@ -60,7 +60,7 @@ void run_lab_command(int argc, char** argv) {
   if (path.empty()) {
     throw Error(ErrorCode::kNotFound,
                 fmt::format("this build has no instruments: `perdure {}` needs perdure-lab beside "
-                            "this command, in ../libexec/perdure, or named by "
+                            "this command, in " PERDURE_LAB_FOLDER " from there, or named by "
                             "PERDURE_LAB_COMMAND; building it takes GCC and no sanitizer",
                             argv[1]));
   }

@@ -16,7 +16,7 @@ void add_lab_commands(CLI::App& app, Action& action);
 void run_lab_command(int argc, char** argv);
 
 // The path of perdure-lab: $PERDURE_LAB_COMMAND, or beside this executable, or in
-// ../libexec/perdure; empty if it is nowhere.
+// ../libexec/perdure (wherever it is installed to); empty if it is nowhere.
 std::string find_lab_command();
 
 }  // namespace perdure::cli

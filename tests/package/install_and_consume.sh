@@ -25,6 +25,10 @@ for file in bin/perdure include/perdure/perdure.h share/bash-completion/completi
   [[ -e $prefix/$file ]] || { echo "missing: $file" >&2; exit 1; }
 done
 "$prefix/bin/perdure" --version
+if [[ -e $prefix/bin/perdure-c++ ]]; then
+  "$prefix/bin/perdure" amp plush --records 1k --folder "$work_dir" | grep -q 'per insert' ||
+    { echo "perdure amp does not run" >&2; exit 1; }
+fi
 if grep -rIl -e "$build_dir" -e "$work_dir" "$prefix"; then
   echo "the files above name the build tree" >&2
   exit 1
