@@ -635,8 +635,8 @@ void Heap::Txn::will_link(uint64_t block, const void* link, Link form) {
     if (allocated_[i].block != block || allocated_[i].size_class >= 0) continue;
     SegmentDescriptor& entry = heap_.descriptor(heap_.segment_of(block));
     entry.pending_run_segments = allocated_[i].segments;
-    // Before the intent that relies on it; runs are rare enough for a fence of their own.
-    heap_.pool_.memory().persist(&entry.pending_run_segments, sizeof(uint64_t));
+    // Durable with the intent, by the fence after prepare(): who finds a link finds the length.
+    heap_.pool_.memory().flush(&entry.pending_run_segments, sizeof(uint64_t));
   }
   links_.set(intents_);
   add_intent(block, link, form);

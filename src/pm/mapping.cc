@@ -257,8 +257,8 @@ bool Mapping::on_huge_pages() const {
   if (medium_ == Medium::kTmpfs) {
     std::ifstream policy("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
     std::string words;
-    if (std::getline(policy, words) && (words.find("[never]") != std::string::npos ||
-                                        words.find("[deny]") != std::string::npos)) {
+    if (std::getline(policy, words) &&
+        (words.find("[never]") != std::string::npos || words.find("[deny]") != std::string::npos)) {
       return false;
     }
   }

@@ -66,9 +66,10 @@ double parse_duration_s(const std::string& text) {
 std::pair<Kind, Kind> parse_kinds(const std::string& text) {
   const size_t slash = text.find('/');
   if (slash == std::string::npos) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("\"{}\" are no kinds; give u64/u64, bytes/bytes, u64/bytes or bytes/u64",
-                            text));
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("\"{}\" are no kinds; give u64/u64, bytes/bytes, u64/bytes or bytes/u64",
+                    text));
   }
   return {parse_kind(text.substr(0, slash)), parse_kind(text.substr(slash + 1))};
 }
@@ -94,16 +95,18 @@ std::string command_of(const lab::crash::IndexWorkload& workload) {
   if (workload.domain != Domain::kLine) {
     text += fmt::format(" --domain {}", to_string(workload.domain));
   }
-  for (const auto& [name, value] : workload.options) text += fmt::format(" --option {}={}", name, value);
+  for (const auto& [name, value] : workload.options)
+    text += fmt::format(" --option {}={}", name, value);
   return text;
 }
 
 lab::crash::CampaignRun make_run(const lab::crash::IndexWorkload& workload,
                                  const std::string& only) {
   lab::crash::CampaignRun run;
-  run.title = fmt::format("{} keys, {} values, {} thread{}", to_string(workload.key_kind),
-                          to_string(workload.value_kind), workload.threads,
-                          workload.threads == 1 ? "" : fmt::format("s, order {}", workload.schedule));
+  run.title =
+      fmt::format("{} keys, {} values, {} thread{}", to_string(workload.key_kind),
+                  to_string(workload.value_kind), workload.threads,
+                  workload.threads == 1 ? "" : fmt::format("s, order {}", workload.schedule));
   run.command = command_of(workload);
   run.subject = std::make_unique<lab::crash::IndexSubject>(workload);
   run.only = parse_numbers(only);
@@ -221,8 +224,7 @@ int run_command(const CrashCommandOptions& options) {
     campaign.progress = [&](const std::string& phase, uint64_t states, double fraction) {
       bar.show({structure + ": " + phase, states, fraction});
     };
-    auto runs =
-        options.program.empty() ? make_runs(options, structure) : make_program_run(options);
+    auto runs = options.program.empty() ? make_runs(options, structure) : make_program_run(options);
     keep_or_replay(options, runs);
     if (interrupt.raised()) break;
     reports.push_back(run_campaign(std::move(runs), campaign));
@@ -262,32 +264,38 @@ void add_crash(CLI::App& app, Action& action) {
   command->add_option("--kinds", options->kinds,
                       "key and value kinds, such as u64/bytes (u64/u64 and bytes/bytes)");
   command->add_option("--seed", options->seed, "of the workload")->capture_default_str();
-  command->add_option("--budget", options->budget,
-                      "time for exploring all structures: 30s, 10m, 1h; what it costs to mutate and "
-                      "to shorten comes on top")
+  command
+      ->add_option("--budget", options->budget,
+                   "time for exploring all structures: 30s, 10m, 1h; what it costs to mutate and "
+                   "to shorten comes on top")
       ->capture_default_str();
   command->add_option("--threads", options->threads, "threads (runs with 1 and with 2)");
-  command->add_option("--schedules", options->schedules,
-                      "how many orders of the threads' steps to run")
+  command
+      ->add_option("--schedules", options->schedules,
+                   "how many orders of the threads' steps to run")
       ->capture_default_str();
   command->add_option("--schedule", options->schedule, "only this order");
-  command->add_option("--domain", options->domain,
-                      "what persists when: line (flush and fence), byte (every store, in order: the "
-                      "death of the process), page (msync)")
+  command
+      ->add_option("--domain", options->domain,
+                   "what persists when: line (flush and fence), byte (every store, in order: the "
+                   "death of the process), page (msync)")
       ->capture_default_str();
   command->add_option("--capacity", options->capacity, "of the pool")->capture_default_str();
   command->add_option("--option", options->options,
                       "structure option name=value (as small as it can be)");
-  command->add_option("--complete", options->complete,
-                      "take all combinations of pending lines up to this many; beyond, a sample")
+  command
+      ->add_option("--complete", options->complete,
+                   "take all combinations of pending lines up to this many; beyond, a sample")
       ->capture_default_str();
-  command->add_option("--recoveries", options->nested,
-                      "recoveries of each run that are explored themselves")
+  command
+      ->add_option("--recoveries", options->nested,
+                   "recoveries of each run that are explored themselves")
       ->capture_default_str();
   command->add_option("--only", options->only, "run only these operations, by number: 3,17,40");
-  command->add_option("--program", options->program,
-                      "instead of structures: a command that runs a program built with perdure-c++; "
-                      "{} stands for its file, which is new");
+  command->add_option(
+      "--program", options->program,
+      "instead of structures: a command that runs a program built with perdure-c++; "
+      "{} stands for its file, which is new");
   command->add_option("--check", options->check,
                       "a command that recovers the file {} and prints all that a user would see");
   command->add_option("--keep-trace", options->keep_trace,

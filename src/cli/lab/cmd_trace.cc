@@ -21,8 +21,9 @@ struct TraceCommandOptions {
 };
 
 const char* name_of(lab::EventKind kind) {
-  static constexpr const char* kNames[] = {"load",   "store", "update",   "stream", "flush", "fence",
-                                           "locked", "sync",  "allocate", "begin",  "end"};
+  static constexpr const char* kNames[] = {"load",     "store", "update", "stream",
+                                           "flush",    "fence", "locked", "sync",
+                                           "allocate", "begin", "end"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -83,12 +84,12 @@ int run_command(const TraceCommandOptions& options) {
 
 void add_trace(CLI::App& app, Action& action) {
   auto options = std::make_shared<TraceCommandOptions>();
-  CLI::App* command = add_command(
-      app, "trace",
-      "Shows a trace that `perdure crash --keep-trace` wrote: a summary, or events with the places\n"
-      "in the program that made them.",
-      "perdure trace run.trace\n"
-      "perdure trace run.trace --from 1200 --count 50");
+  CLI::App* command = add_command(app, "trace",
+                                  "Shows a trace that `perdure crash --keep-trace` wrote: a "
+                                  "summary, or events with the places\n"
+                                  "in the program that made them.",
+                                  "perdure trace run.trace\n"
+                                  "perdure trace run.trace --from 1200 --count 50");
   command->add_option("FILE", options->file, "the trace")->required();
   command->add_option("--from", options->from, "the first event to show")->capture_default_str();
   command->add_option("--count", options->count, "how many events to show; 0: a summary")

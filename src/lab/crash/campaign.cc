@@ -133,9 +133,9 @@ class Campaign {
     Run run;
     run.trace = Trace::load(campaign_run.replay);
     // What comes before the first operation makes the file.
-    const auto first = std::find_if(
-        run.trace.events.begin(), run.trace.events.end(),
-        [](const TraceEvent& event) { return event.kind == EventKind::kBegin; });
+    const auto first =
+        std::find_if(run.trace.events.begin(), run.trace.events.end(),
+                     [](const TraceEvent& event) { return event.kind == EventKind::kBegin; });
     run.skipped = {{0, static_cast<uint32_t>(first - run.trace.events.begin())}};
     return run;
   }
@@ -190,9 +190,8 @@ uint64_t CampaignReport::states() const {
 }
 
 uint64_t CampaignReport::findings() const {
-  return std::accumulate(runs.begin(), runs.end(), uint64_t{0}, [](uint64_t sum, const auto& run) {
-    return sum + run.findings.size();
-  });
+  return std::accumulate(runs.begin(), runs.end(), uint64_t{0},
+                         [](uint64_t sum, const auto& run) { return sum + run.findings.size(); });
 }
 
 CampaignReport run_campaign(std::vector<CampaignRun> runs, const CampaignOptions& options) {

@@ -25,7 +25,7 @@ struct CampaignRun {
 
 struct CampaignOptions {
   ExploreOptions explore;
-  double seconds = 60;         // for all runs together, without mutations
+  double seconds = 60;  // for all runs together, without mutations
   bool mutate = false;
   double mutant_seconds = 20;  // for one mutant in one run
   double shrink_seconds = 20;  // for the first finding of a run
@@ -36,11 +36,11 @@ struct CampaignOptions {
 // A finding, ready to be shown.
 struct FindingReport {
   std::string what;
-  std::string crash;                   // "after insert(17, 42) had returned (before event 1234)"
-  std::vector<std::string> lost;       // the stores, their places, and why they were lost
-  std::vector<std::string> lines;      // before and after, one text each, in hexadecimal
-  std::vector<std::string> workload;   // the operations of the shortest run that shows it
-  std::string command;                 // that repeats it
+  std::string crash;                  // "after insert(17, 42) had returned (before event 1234)"
+  std::vector<std::string> lost;      // the stores, their places, and why they were lost
+  std::vector<std::string> lines;     // before and after, one text each, in hexadecimal
+  std::vector<std::string> workload;  // the operations of the shortest run that shows it
+  std::string command;                // that repeats it
 };
 
 struct RunReport {

@@ -56,6 +56,7 @@ class Explorer {
   bool over_limit();
   bool nested_is_due() const;
   bool is_skipped(uint32_t event) const;
+  bool is_worth_a_look(uint32_t event) const;
   void tell_progress(bool at_once);
 
   // Puts a state into the image for as long as it lives.
@@ -137,7 +138,7 @@ Exploration Explorer::run() {
   while (!over_limit()) {
     const uint32_t at = memory_.position();
     const bool last = at == events.size();
-    if (at >= options_.begin && !is_skipped(at) && (last || memory_.next_is_crash_point())) {
+    if (at >= options_.begin && !is_skipped(at) && (last || is_worth_a_look(at))) {
       explore_point();
     }
     if (last || at >= options_.end) break;
@@ -153,6 +154,17 @@ bool Explorer::is_skipped(uint32_t event) const {
   return std::any_of(run_.skipped.begin(), run_.skipped.end(), [event](const auto& stretch) {
     return event >= stretch.first && event < stretch.second;
   });
+}
+
+// Amid many flushes under one fence the states at each are nearly those at the next, and all of them
+// are among those at the fence: only some are looked at.
+bool Explorer::is_worth_a_look(uint32_t event) const {
+  constexpr size_t kPendingMany = 32;
+  constexpr uint32_t kOneIn = 16;
+  if (!memory_.next_is_crash_point()) return false;
+  const EventKind kind = run_.trace.events[event].kind;
+  const bool amid = kind == EventKind::kFlush || kind == EventKind::kStream;
+  return !amid || memory_.pending().size() < kPendingMany || event % kOneIn == 0;
 }
 
 void Explorer::explore_point() {
@@ -254,9 +266,9 @@ void Explorer::fill_lost(const CrashState& state, Finding& finding) const {
   };
   for (const auto& [number, line] : memory_.pending()) {
     const LineOption complete = memory_.complete(line);
-    const bool differs = std::any_of(
-        complete.words.begin(), complete.words.end(),
-        [&](const Word& word) { return value_in_state(word.offset) != word.value; });
+    const bool differs =
+        std::any_of(complete.words.begin(), complete.words.end(),
+                    [&](const Word& word) { return value_in_state(word.offset) != word.value; });
     if (!differs) continue;
     for (const PendingStore& store : line.stores) {
       const bool lost = std::any_of(store.words.begin(), store.words.end(), [&](const Word& word) {
@@ -270,7 +282,8 @@ void Explorer::fill_lost(const CrashState& state, Finding& finding) const {
         const bool dropped = options_.drops && options_.drops(i);
         if (events[i].kind != EventKind::kFlush || dropped) continue;
         const uint64_t first = events[i].offset / kLineBytes;
-        const uint64_t last = (events[i].offset + std::max<uint64_t>(events[i].bytes, 1) - 1) / kLineBytes;
+        const uint64_t last =
+            (events[i].offset + std::max<uint64_t>(events[i].bytes, 1) - 1) / kLineBytes;
         if (number >= first && number <= last) {
           entry.state = LostState::kUnfenced;
           entry.flush_event = i;
@@ -318,7 +331,8 @@ void Explorer::report(const CrashState& state, const Verdict& verdict) {
     const uint32_t at = memory_.position();
     if (run_.explain) finding.what = run_.explain(at, seen.contents);
     if (outputs_) finding.what = outputs_->explain(at, seen.contents);
-    if (finding.what.empty()) finding.what = "what recovery gives is neither the state before nor after";
+    if (finding.what.empty())
+      finding.what = "what recovery gives is neither the state before nor after";
   }
   fill_lost(smallest, finding);
   result_.findings.push_back(std::move(finding));

@@ -31,11 +31,11 @@ struct ExploreOptions {
   uint64_t seed = 1;
   uint64_t states_max = ~uint64_t{0};  // images recovered
   double seconds_max = 1e9;
-  uint64_t findings_max = 8;   // then it stops
-  uint64_t nested_max = 16;    // recoveries that are themselves recorded and explored
-  uint64_t nested_states = 300;  // of each
+  uint64_t findings_max = 8;       // then it stops
+  uint64_t nested_max = 16;        // recoveries that are themselves recorded and explored
+  uint64_t nested_states = 300;    // of each
   uint64_t states_per_nested = 8;  // recoveries between two of them
-  uint32_t begin = 0;          // explore crashes before these events only
+  uint32_t begin = 0;              // explore crashes before these events only
   uint32_t end = ~uint32_t{0};
   std::function<bool(uint32_t event)> drops;  // flushes and fences to be taken for nothing
   std::function<void(const ExploreProgress&)> progress;
@@ -59,15 +59,15 @@ struct LineBytes {
 };
 
 struct Finding {
-  uint32_t event;         // the crash was before this one
-  uint32_t operation;     // in flight, or the last that returned; of `thread`
+  uint32_t event;      // the crash was before this one
+  uint32_t operation;  // in flight, or the last that returned; of `thread`
   uint16_t thread;
   bool in_flight;
-  std::string what;       // in words
+  std::string what;  // in words
   std::vector<LostStore> lost;
   std::vector<LineBytes> lines;
   uint64_t image_hash;
-  bool nested = false;    // found in a crash of a recovery; `what` says all there is
+  bool nested = false;  // found in a crash of a recovery; `what` says all there is
 };
 
 struct Exploration {
@@ -78,7 +78,7 @@ struct Exploration {
   uint64_t nested_runs = 0;
   uint64_t nested_states = 0;
   double seconds = 0;
-  bool finished = true;          // else a limit ended it
+  bool finished = true;  // else a limit ended it
   std::vector<Finding> findings;
 };
 

@@ -160,8 +160,8 @@ std::string IndexSubject::text_of(const Step& step) const {
 
 // Growing, changing and shrinking by turns, so that a window of any length has all of it.
 std::vector<Step> IndexSubject::make_steps() const {
-  static constexpr unsigned kShares[3][5] = {{60, 5, 20, 10, 5}, {15, 30, 30, 15, 10},
-                                             {10, 10, 10, 65, 5}};
+  static constexpr unsigned kShares[3][5] = {
+      {60, 5, 20, 10, 5}, {15, 30, 30, 15, 10}, {10, 10, 10, 65, 5}};
   Random random(workload_.seed);
   std::vector<Step> steps;
   const uint32_t count = workload_.prepared + workload_.operations;
@@ -322,16 +322,17 @@ Run IndexSubject::record(const std::vector<uint32_t>& only) {
   Run run;
   Recording recording(*this, run);
   const uint64_t empty = 0;
-  const OptionMap& options =
-      workload_.options.empty() ? catalog_entry(workload_.structure).small_options : workload_.options;
+  const OptionMap& options = workload_.options.empty()
+                                 ? catalog_entry(workload_.structure).small_options
+                                 : workload_.options;
   Pool pool = Pool::create(folder.file("pool"), pool_options());
   soil(pool, options);
   recording.expect({kAbsentDigest});
   recording.skip_from(0);
   std::unique_ptr<AnyIndex> index;
   const auto create = [&] {
-    index = create_index(pool, kName, workload_.structure, workload_.key_kind,
-                         workload_.value_kind, options);
+    index = create_index(pool, kName, workload_.structure, workload_.key_kind, workload_.value_kind,
+                         options);
   };
   const uint32_t created_at = recording.position();
   recording.other("create", {kAbsentDigest, empty}, {empty}, create);
@@ -434,8 +435,8 @@ void IndexSubject::check_scan(const AnyIndex& index, const Contents& contents) c
   bool first = true;
   Value last;
   index.scan(least, ~uint64_t{0}, [&](const Datum& key, const Datum& value) {
-    const bool ascends = first || (key.kind() == Kind::kU64 ? key.word() > last.word()
-                                                            : key.bytes() > last.bytes());
+    const bool ascends =
+        first || (key.kind() == Kind::kU64 ? key.word() > last.word() : key.bytes() > last.bytes());
     if (!ascends) fail("a scan does not ascend");
     first = false;
     if (key.kind() == Kind::kU64) {

@@ -19,11 +19,11 @@ struct IndexWorkload {
   std::string structure;
   Kind key_kind = Kind::kU64;
   Kind value_kind = Kind::kU64;
-  OptionMap options;                           // of the structure; empty: as small as it can be
+  OptionMap options;                            // of the structure; empty: as small as it can be
   uint64_t capacity_bytes = uint64_t{8} << 20;  // of the pool
-  uint32_t prepared = 900;    // operations before those that are explored
-  uint32_t operations = 300;  // explored, of all threads together
-  uint32_t keys = 600;        // how many different ones
+  uint32_t prepared = 900;                      // operations before those that are explored
+  uint32_t operations = 300;                    // explored, of all threads together
+  uint32_t keys = 600;                          // how many different ones
   uint32_t threads = 1;
   uint64_t seed = 1;
   uint64_t schedule = 1;  // the seed of the threads' order

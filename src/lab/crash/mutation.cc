@@ -32,8 +32,7 @@ std::map<SiteKey, Site> find_sites(const Run& run) {
   for (uint32_t i = 0; i < events.size(); ++i) {
     const bool flush = events[i].kind == EventKind::kFlush || events[i].kind == EventKind::kSync;
     if ((!flush && events[i].kind != EventKind::kFence) || is_skipped(run, i)) continue;
-    Site& site =
-        sites[{names.of(events[i].pc), flush ? SiteKind::kFlush : SiteKind::kFence}];
+    Site& site = sites[{names.of(events[i].pc), flush ? SiteKind::kFlush : SiteKind::kFence}];
     ++site.executions;
     if (site.dropped.empty()) site.dropped.resize(events.size());
     site.dropped[i] = true;

@@ -19,7 +19,7 @@ enum class SiteKind : uint8_t { kFlush, kFence };
 // A place in the source that flushes or fences; all copies that inlining made of it.
 struct MutationSite {
   SiteKind kind;
-  std::string place;       // "write.cc:120 append"
+  std::string place;        // "write.cc:120 append"
   uint64_t executions = 0;  // in the explored part of the run
   bool killed = false;      // the explorer noticed
   std::string how;          // what it found

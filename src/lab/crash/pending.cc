@@ -317,6 +317,14 @@ LineOption PendingMemory::complete(const PendingLine& line) const {
   return option_of(std::move(words));
 }
 
+LineOption PendingMemory::as_of(const PendingLine& line, uint32_t event) const {
+  std::vector<Word> words;
+  for (const PendingStore& store : line.stores) {
+    if (store.guaranteed || store.event < event) overlay(words, store.words);
+  }
+  return option_of(std::move(words));
+}
+
 std::vector<LineOption> PendingMemory::options(const PendingLine& line, size_t max) const {
   std::vector<LineOption> found;
   // Whether there is room for more.

@@ -74,8 +74,10 @@ class PendingMemory {
   // of those left out the finest tearing goes first.
   std::vector<LineOption> options(const PendingLine& line, size_t max) const;
 
-  // Puts everything pending into the image: the state without a crash.
+  // The line with everything that is pending: the state without a crash.
   LineOption complete(const PendingLine& line) const;
+  // The line with what had been stored before an event.
+  LineOption as_of(const PendingLine& line, uint32_t event) const;
   uint64_t word(uint64_t offset) const;
 
  private:

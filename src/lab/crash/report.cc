@@ -127,8 +127,9 @@ recovered and compared with what had been promised.</p>
 )";
 
 std::string page_section(const FindingReport& finding, size_t number) {
-  std::string html = fmt::format("<section class=\"finding\"><h3>Finding {}: {}</h3><p>Crash {}.</p>",
-                                 number, escape(finding.what), escape(finding.crash));
+  std::string html =
+      fmt::format("<section class=\"finding\"><h3>Finding {}: {}</h3><p>Crash {}.</p>", number,
+                  escape(finding.what), escape(finding.crash));
   const auto list = [&html](const char* title, const std::vector<std::string>& items) {
     if (items.empty()) return;
     html += fmt::format("<h4>{}</h4><pre>", title);

@@ -14,8 +14,8 @@ class Shrinker {
   Shrinker(Subject& subject, const ExploreOptions& options, double seconds)
       : subject_(subject),
         options_(options),
-        end_(Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                std::chrono::duration<double>(seconds))) {
+        end_(Clock::now() +
+             std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds))) {
     options_.findings_max = 1;
     options_.nested_max = 0;
     options_.progress = {};
@@ -28,12 +28,14 @@ class Shrinker {
     std::vector<uint32_t> kept(subject_.operation_count());
     std::iota(kept.begin(), kept.end(), 0U);
     if (!fails(kept)) return {};
-    for (size_t part = std::max<size_t>(kept.size() / 2, 1);; part = std::max<size_t>(part / 2, 1)) {
+    for (size_t part = std::max<size_t>(kept.size() / 2, 1);;
+         part = std::max<size_t>(part / 2, 1)) {
       bool smaller = false;
       // From the end: what comes after the failure goes first.
       for (size_t end = kept.size(); end > 0 && !over();) {
         const size_t begin = end > part ? end - part : 0;
-        std::vector<uint32_t> without(kept.begin(), kept.begin() + static_cast<std::ptrdiff_t>(begin));
+        std::vector<uint32_t> without(kept.begin(),
+                                      kept.begin() + static_cast<std::ptrdiff_t>(begin));
         without.insert(without.end(), kept.begin() + static_cast<std::ptrdiff_t>(end), kept.end());
         if (!without.empty() && fails(without)) {
           kept = std::move(without);

@@ -1,11 +1,12 @@
 // Places in a program, by the addresses that events carry: file, line and function.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <cstdio>
 #include <map>
 #include <string>
-#include <sys/types.h>
 #include <vector>
 
 namespace perdure::lab::crash {

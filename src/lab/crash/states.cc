@@ -7,6 +7,8 @@ namespace perdure::lab::crash {
 namespace {
 
 constexpr size_t kDurable = ~size_t{0};  // the choice that leaves a line as it is
+// With more lines than this no enumeration is complete, and the states of most need not be known.
+constexpr size_t kLinesInFullMax = 24;
 
 uint64_t next_random(uint64_t& state) {
   state += 0x9e3779b97f4a7c15U;
@@ -22,17 +24,19 @@ class Enumeration {
               uint64_t seed, const std::function<bool(const CrashState&)>& visit)
       : memory_(memory), limits_(limits), random_(seed), visit_(visit) {
     for (const auto& [number, line] : memory.pending()) {
+      LineOption whole = memory.complete(line);
       if (line.stores.back().event < recent_from) {
-        LineOption whole = memory.complete(line);
         stale_.words.insert(stale_.words.end(), whole.words.begin(), whole.words.end());
         stale_.hash_delta ^= whole.hash_delta;
         continue;
       }
-      auto options = memory.options(line, limits.options_per_line_max);
-      cut_off_ |= options.size() >= limits.options_per_line_max;
-      if (!options.empty()) lines_.push_back(std::move(options));
+      sources_.push_back(&line);
+      lines_.push_back({std::move(whole)});
     }
+    in_full_.assign(lines_.size(), false);
     choice_.assign(lines_.size(), kDurable);
+    if (lines_.size() > kLinesInFullMax) return;
+    for (size_t i = 0; i < lines_.size(); ++i) know_in_full(i);
   }
 
   // Whether all combinations were visited.
@@ -71,6 +75,15 @@ class Enumeration {
     return visit_(state);
   }
 
+  void know_in_full(size_t i) {
+    if (in_full_[i]) return;
+    in_full_[i] = true;
+    auto options = memory_.options(*sources_[i], limits_.options_per_line_max);
+    cut_off_ |= options.size() >= limits_.options_per_line_max;
+    // A line whose stores all undo each other has the durable state only.
+    if (!options.empty()) lines_[i] = std::move(options);
+  }
+
   void set_all(size_t choice) { std::fill(choice_.begin(), choice_.end(), choice); }
 
   bool visit_all() {
@@ -96,7 +109,30 @@ class Enumeration {
   }
 
   bool visit_sample() {
-    return visit_extremes() && visit_single() && visit_pairs() && visit_random();
+    return visit_extremes() && visit_in_order() && visit_single() && visit_pairs() &&
+           visit_random();
+  }
+
+  // As if lines had been written back in the order of the program until the crash.
+  bool visit_in_order() {
+    std::vector<uint32_t> events;
+    for (const PendingLine* line : sources_) {
+      for (const PendingStore& store : line->stores) events.push_back(store.event);
+    }
+    std::sort(events.begin(), events.end());
+    for (uint64_t i = 1; i <= limits_.in_order; ++i) {
+      const uint32_t until = events[events.size() * i / (limits_.in_order + 1)];
+      CrashState state;
+      state.hash = memory_.durable_hash() ^ stale_.hash_delta;
+      state.words = stale_.words;
+      for (const PendingLine* line : sources_) {
+        const LineOption option = memory_.as_of(*line, until);
+        state.words.insert(state.words.end(), option.words.begin(), option.words.end());
+        state.hash ^= option.hash_delta;
+      }
+      if (!visit_(state)) return false;
+    }
+    return true;
   }
 
   // `count` numbers below `bound`: all of them if that many are wanted.
@@ -112,6 +148,7 @@ class Enumeration {
 
   bool visit_single() {
     for (const size_t i : pick(lines_.size(), limits_.lines_alone_max)) {
+      know_in_full(i);
       // The complete state, and others spread over prefixes and torn ones.
       const size_t step =
           std::max<size_t>(lines_[i].size() / std::max<uint64_t>(limits_.options_alone_max, 1), 1);
@@ -163,7 +200,9 @@ class Enumeration {
   const StateLimits& limits_;
   uint64_t random_;
   const std::function<bool(const CrashState&)>& visit_;
-  std::vector<std::vector<LineOption>> lines_;
+  std::vector<const PendingLine*> sources_;
+  std::vector<std::vector<LineOption>> lines_;  // the states of each, the complete one first
+  std::vector<bool> in_full_;                   // else the complete one only
   bool cut_off_ = false;  // a line may have more states than these
   LineOption stale_;
   bool with_stale_ = true;

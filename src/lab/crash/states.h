@@ -12,12 +12,14 @@ namespace perdure::lab::crash {
 
 struct StateLimits {
   // All combinations are taken if there are no more than this; beyond it a covering sample: none,
-  // all, each line alone, all but one line, pairs, and `random` random ones.
+  // all, each line alone, all but one line, pairs, what an orderly write-back gives, and `random`
+  // random ones.
   uint64_t complete_max = 64;
   uint64_t options_per_line_max = 40;
   uint64_t lines_alone_max = 16;
   uint64_t options_alone_max = 4;  // of each of these lines
   uint64_t pairs_max = 16;
+  uint64_t in_order = 8;  // states in which the stores up to some moment arrived, and none after
   uint64_t random = 12;
 };
 

@@ -13,9 +13,9 @@
 namespace perdure::lab::crash {
 
 struct WorkerLimits {
-  unsigned seconds = 20;                     // of one recovery; longer is a hang
+  unsigned seconds = 20;                      // of one recovery; longer is a hang
   uint64_t memory_bytes = uint64_t{2} << 30;  // of a worker's private data
-  unsigned images = 256;                     // before it is replaced
+  unsigned images = 256;                      // before it is replaced
 };
 
 class Worker {

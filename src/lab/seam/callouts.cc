@@ -7,6 +7,10 @@
 
 #include "lab/seam/dispatch.h"
 
+// Names, types and forms here are the compiler's.
+// NOLINTBEGIN(bugprone-reserved-identifier, readability-identifier-naming, bugprone-macro-parentheses,
+//   bugprone-multi-level-implicit-pointer-conversion, modernize-use-using)
+
 namespace {
 
 using perdure::lab::EventKind;
@@ -15,8 +19,7 @@ using perdure::lab::seam::tell;
 
 __extension__ typedef __int128 Wide;
 
-// As the compiler passes them.
-constexpr int kRelaxed = 0;
+// As the compiler passes it.
 constexpr int kSequential = 5;
 
 template <typename T>
@@ -234,3 +237,6 @@ void __tsan_atomic_thread_fence(int order) {
 void __tsan_atomic_signal_fence(int) { __atomic_signal_fence(__ATOMIC_SEQ_CST); }
 
 }  // extern "C"
+
+// NOLINTEND(bugprone-reserved-identifier, readability-identifier-naming, bugprone-macro-parentheses,
+//   bugprone-multi-level-implicit-pointer-conversion, modernize-use-using)

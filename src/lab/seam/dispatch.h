@@ -29,7 +29,8 @@ uint16_t own_thread();
 void make_way(bool always);
 
 inline void schedule_point() {
-  if (thread_state.scheduled) [[unlikely]] make_way(false);
+  if (thread_state.scheduled) [[unlikely]]
+    make_way(false);
 }
 
 inline void tell(EventKind kind, const volatile void* address, size_t bytes, const void* pc,

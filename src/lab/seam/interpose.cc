@@ -2,9 +2,9 @@
 // them: told and then carried out. In this library they take the place of the C library's for the
 // whole process. Everything here must work before anything else of the process does.
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
-#include <fcntl.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -26,8 +26,8 @@ void make_files_private() { files_are_private = true; }
 
 namespace {
 
-using perdure::lab::files_are_private;
 using perdure::lab::EventKind;
+using perdure::lab::files_are_private;
 using perdure::lab::seam::make_way;
 using perdure::lab::seam::tell;
 using perdure::lab::seam::thread_state;
@@ -164,7 +164,8 @@ void* mmap(void* address, size_t bytes, int protection, int flags, int file,
   if (files_are_private && file >= 0 && (flags & MAP_TYPE) != MAP_PRIVATE) {
     flags = (flags & ~(MAP_TYPE | MAP_SYNC)) | MAP_PRIVATE;
   }
-  return reinterpret_cast<void*>(syscall(SYS_mmap, address, bytes, protection, flags, file, offset));
+  return reinterpret_cast<void*>(
+      syscall(SYS_mmap, address, bytes, protection, flags, file, offset));
 }
 void* mmap64(void* address, size_t bytes, int protection, int flags, int file,
              off64_t offset) noexcept {
