@@ -199,7 +199,8 @@ class Reader {
   Reader(std::string name, const ProgressSink& progress)
       : name_(std::move(name)), progress_(progress) {}
 
-  void read(int pipe);
+  // Until the pipe ends; ends the child when `stop` is set.
+  void read(int pipe, pid_t child, const std::atomic<bool>& stop);
   AmpTrial& trial() { return trial_; }
 
  private:
@@ -210,7 +211,7 @@ class Reader {
   AmpTrial trial_;
 };
 
-void Reader::read(int pipe) {
+void Reader::read(int pipe, pid_t child, const std::atomic<bool>& stop) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(fdopen(pipe, "r"), std::fclose);
   char* line = nullptr;
   size_t room = 0;
@@ -218,6 +219,7 @@ void Reader::read(int pipe) {
                                                        [](char** text) { std::free(*text); });
   for (;;) {
     const ssize_t length = getline(&line, &room, file.get());
+    if (stop) kill(child, SIGKILL);
     if (length > 0) take(std::string_view(line, static_cast<size_t>(length)));
     if (length < 0 && errno == EINTR && !std::feof(file.get())) {
       std::clearerr(file.get());
@@ -281,7 +283,7 @@ AmpTrial run_amp_trial(const AmpOptions& options, const std::string& structure,
     return status;
   };
   try {
-    reader.read(ends[0]);
+    reader.read(ends[0], pid, stop);
   } catch (...) {
     wait();
     throw;
