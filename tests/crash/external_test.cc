@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "lab/crash/explorer.h"
 #include "lab/crash/external_subject.h"
@@ -53,9 +54,22 @@ TEST(Command, GetsVariablesAndNoInput) {
   unsetenv("PERDURE_TEST_GONE");
 }
 
+// Gone, or dead and waiting for somebody to take note.
+bool is_dead(const std::string& process) {
+  std::ifstream in("/proc/" + process + "/cmdline");
+  return in.get() == std::ifstream::traits_type::eof();
+}
+
 TEST(Command, IsStoppedWithItsChildren) {
   const auto begin = std::chrono::steady_clock::now();
-  EXPECT_NE(shell("sleep 60 & sleep 60", {.seconds = 1}).problem.find("hangs"), std::string::npos);
+  const CommandResult stopped = shell("sleep 60 & echo $!; sleep 60", {.seconds = 1});
+  EXPECT_NE(stopped.problem.find("hangs"), std::string::npos);
+  const std::string child = stopped.output.substr(0, stopped.output.find('\n'));
+  ASSERT_FALSE(child.empty());
+  while (!is_dead(child) && std::chrono::steady_clock::now() - begin < std::chrono::seconds(20)) {
+    std::this_thread::yield();
+  }
+  EXPECT_TRUE(is_dead(child));
   // Without a word, and with its output closed.
   EXPECT_NE(shell("exec >/dev/null 2>&1; sleep 60", {.seconds = 1}).problem.find("hangs"),
             std::string::npos);

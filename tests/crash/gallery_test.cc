@@ -70,6 +70,8 @@ TEST_P(Gallery, FaultIsFoundWhereItIs) {
     for (const Finding& finding : result.findings) {
       const std::string places = places_of(run, names, finding);
       EXPECT_FALSE(finding.what.empty());
+      EXPECT_EQ(places.find("::\n"), std::string::npos)
+          << "a function without its name: " << places;
       named += places + "\n---\n";
       for (const std::string& place : marked) {
         // The place is followed by the name of the function.

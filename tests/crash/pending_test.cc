@@ -164,6 +164,17 @@ TEST(Fence, MayBeTakenForNothing) {
             0U);
 }
 
+// What a flush covers is decided when it is carried out, not at its fence.
+TEST(Fence, DoesNotCoverWhatCameAfterTheFlushWhenAnotherThreadWasFaster) {
+  TraceBuilder builder;
+  builder.thread(0).store(0, {1}).store(8, {2}).flush(0);
+  builder.thread(1)
+      .flush(0)
+      .fence();  // both are durable, and the first thread's flush is still open
+  builder.store(0, {3}).thread(0).fence();
+  EXPECT_EQ(After(builder).allowed({0, 8}), (Set{{1, 2}, {3, 2}}));
+}
+
 TEST(Clflush, NeedsNoFence) {
   const After after(TraceBuilder().store(0, {1}).flush(0, 1, FlushKind::kClflush));
   EXPECT_EQ(after.durable(0), 1U);
@@ -187,6 +198,18 @@ TEST(Stream, IsDurableAfterItsThreadsFence) {
   builder.thread(0).fence();
   EXPECT_EQ(After(builder).durable(0), 1U);
   EXPECT_EQ(After(builder).durable(8), 2U);
+}
+
+TEST(Stream, OfAnotherThreadToTheSameLineWaitsForThatThread) {
+  TraceBuilder builder;
+  builder.thread(0).stream(0, {1}).thread(1).stream(8, {2}).fence();
+  EXPECT_EQ(After(builder).allowed({0, 8}), (Set{{0, 2}, {1, 2}}));
+}
+
+TEST(Stream, CannotBringBackWhatALaterOneWroteOver) {
+  TraceBuilder builder;
+  builder.thread(0).stream(0, {1}).stream(16, {5}).thread(1).stream(0, {2}).fence();
+  EXPECT_EQ(After(builder).allowed({0, 16}), (Set{{2, 0}, {2, 5}}));
 }
 
 TEST(Stream, IsNotOrderedWithStoresOfItsLine) {

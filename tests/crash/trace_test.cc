@@ -63,6 +63,7 @@ TraceBuilder example() {
   TraceBuilder builder;
   builder.held(8, 5).held(4096, 6);
   builder.begin().store(0, {1, 2}).flush(0, 16, FlushKind::kClflushopt).fence().end();
+  builder.store(2 * kImagePageBytes - 8, {3});  // up to the end
   builder.thread(3).stream(64, {7}).update(128, 9).locked().sync(0, 4096);
   return builder;
 }

@@ -274,7 +274,7 @@ void Explorer::fill_lost(const CrashState& state, Finding& finding) const {
       const bool lost = std::any_of(store.words.begin(), store.words.end(), [&](const Word& word) {
         return value_in_state(word.offset) != word.value;
       });
-      if (!lost || store.guaranteed) continue;
+      if (!lost) continue;
       LostStore entry{.event = store.event,
                       .state = store.stream ? LostState::kStreamUnfenced : LostState::kUnflushed,
                       .flush_event = 0};

@@ -48,8 +48,7 @@ std::vector<Word> state_of(const PendingLine& line, size_t count, bool with_stre
   std::vector<Word> words;
   size_t ordered = 0;
   for (const PendingStore& store : line.stores) {
-    const bool in = store.guaranteed || (store.stream ? with_streams : ordered < count);
-    if (in) overlay(words, store.words);
+    if (store.stream ? with_streams : ordered < count) overlay(words, store.words);
     if (!store.stream) ++ordered;
   }
   return words;
@@ -69,7 +68,7 @@ std::vector<Word> torn_state_of(const PendingLine& line, size_t count,
   std::vector<Word> words;
   size_t ordered = 0;
   for (const PendingStore& store : line.stores) {
-    const bool in = store.guaranteed || (!store.stream && ordered < count);
+    const bool in = !store.stream && ordered < count;
     if (!store.stream) ++ordered;
     if (in) {
       overlay(words, store.words);
@@ -184,19 +183,19 @@ void PendingMemory::merge_oldest(PendingLine& line) const {
   PendingStore& first = line.stores[0];
   PendingStore& second = line.stores[1];
   for (const PendingStore* store : {&first, &second}) {
-    if (store->stream || store->guaranteed) return;
+    if (store->stream) return;
   }
   // A flush between the two, on its way, covers the first alone.
   for (const auto& marks : flushed_) {
     for (const FlushMark& mark : marks) {
-      if (mark.line == line.number && mark.sequence == line.first_sequence + 1) return;
+      const bool between = first.event < mark.event && mark.event < second.event;
+      if (mark.line == line.number && between) return;
     }
   }
   overlay(first.words, second.words);
   second.words = std::move(first.words);
   second.merged = true;
   line.stores.erase(line.stores.begin());
-  ++line.first_sequence;
 }
 
 void PendingMemory::take_store(const TraceEvent& event) {
@@ -238,19 +237,25 @@ void PendingMemory::take_store(const TraceEvent& event) {
   finish_line();
 }
 
+// Stores that are guaranteed may come behind streamed ones that are not. They are durable all the same;
+// of those before them, what they wrote over cannot come back.
 void PendingMemory::guarantee(PendingLine& line,
-                              const std::function<bool(uint64_t, const PendingStore&)>& which) {
-  uint64_t sequence = line.first_sequence;
+                              const std::function<bool(const PendingStore&)>& which) {
+  std::vector<PendingStore> left;
   for (PendingStore& store : line.stores) {
-    if (which(sequence++, store)) store.guaranteed = true;
+    if (!which(store)) {
+      left.push_back(std::move(store));
+      continue;
+    }
+    for (const Word& word : store.words) {
+      put(word);
+      for (PendingStore& earlier : left) {
+        std::erase_if(earlier.words, [&](const Word& old) { return old.offset == word.offset; });
+      }
+    }
   }
-  size_t done = 0;
-  while (done < line.stores.size() && line.stores[done].guaranteed) {
-    for (const Word& word : line.stores[done].words) put(word);
-    ++done;
-  }
-  line.stores.erase(line.stores.begin(), line.stores.begin() + static_cast<std::ptrdiff_t>(done));
-  line.first_sequence += done;
+  std::erase_if(left, [](const PendingStore& store) { return store.words.empty(); });
+  line.stores = std::move(left);
 }
 
 void PendingMemory::take_flush(const TraceEvent& event) {
@@ -260,13 +265,12 @@ void PendingMemory::take_flush(const TraceEvent& event) {
     const auto found = lines_.find(number);
     if (found == lines_.end()) continue;
     PendingLine& line = found->second;
-    const uint64_t sequence = line.first_sequence + line.stores.size();
     if (event.flush == FlushKind::kClflush) {
       // Ordered with the stores after it: by itself as good as a flush and a fence.
-      guarantee(line, [](uint64_t, const PendingStore& store) { return !store.stream; });
+      guarantee(line, [](const PendingStore& store) { return !store.stream; });
       if (line.stores.empty()) lines_.erase(found);
     } else {
-      flushed_[event.thread].push_back({number, sequence});
+      flushed_[event.thread].push_back({number, position_});
     }
   }
 }
@@ -276,17 +280,16 @@ void PendingMemory::take_fence(uint16_t thread) {
   for (const FlushMark& mark : std::exchange(flushed_[thread], {})) {
     const auto found = lines_.find(mark.line);
     if (found == lines_.end()) continue;
-    guarantee(found->second, [&](uint64_t sequence, const PendingStore& store) {
-      return sequence < mark.sequence && (!store.stream || store.thread == thread);
+    guarantee(found->second, [&](const PendingStore& store) {
+      return store.event < mark.event && (!store.stream || store.thread == thread);
     });
     if (found->second.stores.empty()) lines_.erase(found);
   }
   for (const uint64_t number : std::exchange(streamed_[thread], {})) {
     const auto found = lines_.find(number);
     if (found == lines_.end()) continue;
-    guarantee(found->second, [&](uint64_t, const PendingStore& store) {
-      return store.stream && store.thread == thread;
-    });
+    guarantee(found->second,
+              [&](const PendingStore& store) { return store.stream && store.thread == thread; });
     if (found->second.stores.empty()) lines_.erase(found);
   }
 }
@@ -295,7 +298,7 @@ void PendingMemory::take_sync(const TraceEvent& event) {
   const uint64_t end = event.offset + event.bytes;
   for (auto line = lines_.lower_bound(event.offset / unit_);
        line != lines_.end() && line->first * unit_ < end;) {
-    guarantee(line->second, [](uint64_t, const PendingStore&) { return true; });
+    guarantee(line->second, [](const PendingStore&) { return true; });
     line = line->second.stores.empty() ? lines_.erase(line) : std::next(line);
   }
 }
@@ -320,7 +323,7 @@ LineOption PendingMemory::complete(const PendingLine& line) const {
 LineOption PendingMemory::as_of(const PendingLine& line, uint32_t event) const {
   std::vector<Word> words;
   for (const PendingStore& store : line.stores) {
-    if (store.guaranteed || store.event < event) overlay(words, store.words);
+    if (store.event < event) overlay(words, store.words);
   }
   return option_of(std::move(words));
 }
@@ -351,7 +354,7 @@ std::vector<LineOption> PendingMemory::options(const PendingLine& line, size_t m
   for (const PendingStore& store : line.stores) {
     std::vector<TornWord> own;
     std::vector<TornWord>& words = store.stream ? streamed : own;
-    for (size_t i = 0; i < store.words.size() && !store.guaranteed && !store.merged; ++i) {
+    for (size_t i = 0; i < store.words.size() && !store.merged; ++i) {
       words.push_back({&store, i});
     }
     if (!for_each_tear(line, before, own, add)) return found;

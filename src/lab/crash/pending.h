@@ -35,14 +35,12 @@ struct PendingStore {
   uint32_t event;
   uint16_t thread;
   bool stream;
-  bool guaranteed = false;  // but behind one that is not
-  bool merged = false;      // of several: taken in wholly or not at all
+  bool merged = false;  // of several: taken in wholly or not at all
   std::vector<Word> words;
 };
 
 struct PendingLine {
-  uint64_t number;          // offset / unit
-  uint64_t first_sequence;  // of stores.front(); counts all stores ever pending here
+  uint64_t number;  // offset / unit
   std::vector<PendingStore> stores;
 };
 
@@ -83,15 +81,14 @@ class PendingMemory {
  private:
   struct FlushMark {
     uint64_t line;
-    uint64_t sequence;  // stores before it are on their way
+    uint32_t event;  // stores before it are on their way
   };
 
   void take_store(const TraceEvent& event);
   void take_flush(const TraceEvent& event);
   void take_fence(uint16_t thread);
   void take_sync(const TraceEvent& event);
-  void guarantee(PendingLine& line,
-                 const std::function<bool(uint64_t, const PendingStore&)>& which);
+  void guarantee(PendingLine& line, const std::function<bool(const PendingStore&)>& which);
   void merge_oldest(PendingLine& line) const;
   void put(const Word& word);
   uint64_t visible(uint64_t offset) const;
