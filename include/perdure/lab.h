@@ -52,7 +52,7 @@ static inline void perdure_lab_unmark_region(void* base) {
 static inline void perdure_lab_begin(const char* type, size_t payload_bytes) {
   if (perdure_lab_operation_begin) perdure_lab_operation_begin(type, payload_bytes);
 }
-static inline void perdure_lab_end(void) {
+static inline void perdure_lab_end(void) { /* NOLINT: C */
   if (perdure_lab_operation_end) perdure_lab_operation_end();
 }
 

@@ -20,15 +20,24 @@ std::string file_of(const Entry& entry) {
   return std::filesystem::path(__FILE__).parent_path().parent_path() / "crash_gallery" / entry.file;
 }
 
+// Whether a line ends with a mark of an entry: "// lost in one, another".
+bool is_marked(const std::string& line, const std::string& name) {
+  for (const std::string word : {"// lost in ", "// crash in "}) {
+    const size_t at = line.find(word);
+    if (at == std::string::npos) continue;
+    const std::string names = ", " + line.substr(at + word.size()) + ",";
+    if (names.find(", " + name + ",") != std::string::npos) return true;
+  }
+  return false;
+}
+
 // "file.cc:12" for every line that carries a mark of the entry.
 std::set<std::string> marked_places(const Entry& entry) {
   std::set<std::string> places;
   std::ifstream in(file_of(entry));
   std::string line;
   for (unsigned number = 1; std::getline(in, line); ++number) {
-    if (line.ends_with("lost in " + entry.name) || line.ends_with("crash in " + entry.name)) {
-      places.insert(entry.file + ":" + std::to_string(number));
-    }
+    if (is_marked(line, entry.name)) places.insert(entry.file + ":" + std::to_string(number));
   }
   return places;
 }

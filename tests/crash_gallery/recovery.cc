@@ -93,11 +93,10 @@ struct Counters {
 constexpr uint64_t value_of(uint64_t word) { return word & 0xffffffff; }
 constexpr uint64_t sequence_of(uint64_t word) { return word >> 32; }
 
-// Operations append to a log; recovery adds the log's amounts to the counters and empties it. Once, that
-// is right. Interrupted between the two it adds them again. The twin's counters remember, in the same
-// word, how far they have come.
-template <bool kRepaired>
-class NotIdempotent : public RootProgram<Counters> {
+// Operations append to a log; recovery adds the log's amounts to the counters. Once, that is right. The
+// twin's counters remember, in the same word, how far they have come.
+template <bool kRepaired, bool kEmpties>
+class Replay : public RootProgram<Counters> {
  public:
   uint32_t operation_count() const override { return 3; }
 
@@ -117,10 +116,12 @@ class NotIdempotent : public RootProgram<Counters> {
       uint64_t& word = root.all[entry.counter].word;
       if (kRepaired && sequence_of(word) >= entry.sequence) continue;
       word = (value_of(word) + entry.amount) | (entry.sequence << 32);
-      memory.persist(&word, sizeof word);  // crash in recovery_not_idempotent
+      memory.persist(&word, sizeof word);  // crash in recovery_not_idempotent, log_left_full
     }
-    root.size = 0;
-    memory.persist(&root.size, sizeof root.size);
+    if (kEmpties) {
+      root.size = 0;
+      memory.persist(&root.size, sizeof root.size);
+    }
     return fmt::format("{} {}", value_of(root.all[0].word), value_of(root.all[1].word));
   }
 
@@ -131,12 +132,21 @@ class NotIdempotent : public RootProgram<Counters> {
   }
 };
 
+// Recovery empties the log in the end. Interrupted before that it adds everything again.
+template <bool kRepaired>
+using NotIdempotent = Replay<kRepaired, true>;
+
+// Recovery leaves the log to be overwritten some day. The next one adds everything again.
+template <bool kRepaired>
+using LogLeftFull = Replay<kRepaired, false>;
+
 }  // namespace
 
 void add_recovery(std::vector<Entry>& entries) {
   entries.push_back(make_entry<TrustedLock>("trusted_lock", "recovery.cc"));
   entries.push_back(make_entry<TrustedCounter>("trusted_counter", "recovery.cc"));
   entries.push_back(make_entry<NotIdempotent>("recovery_not_idempotent", "recovery.cc"));
+  entries.push_back(make_entry<LogLeftFull>("log_left_full", "recovery.cc"));
 }
 
 }  // namespace perdure::crash_gallery

@@ -222,7 +222,7 @@ int run_command(const CrashCommandOptions& options) {
   for (const std::string& structure : structures) {
     ProgressBar bar("states");
     campaign.progress = [&](const std::string& phase, uint64_t states, double fraction) {
-      bar.show({structure + ": " + phase, states, fraction});
+      bar.show({fmt::format("{}: {}", structure, phase), states, fraction});
     };
     auto runs = options.program.empty() ? make_runs(options, structure) : make_program_run(options);
     keep_or_replay(options, runs);

@@ -66,12 +66,12 @@ struct Prepared {
     for (char** at = environ; *at != nullptr; ++at) {
       const std::string_view entry(*at);
       const auto replaced = [entry](const auto& variable) {
-        return entry.starts_with(variable.first + "=");
+        return entry.starts_with(fmt::format("{}=", variable.first));
       };
       if (std::none_of(variables.begin(), variables.end(), replaced)) settings.emplace_back(entry);
     }
     for (const auto& [name, value] : variables) {
-      if (!value.empty()) settings.push_back(name + "=" + value);
+      if (!value.empty()) settings.push_back(fmt::format("{}={}", name, value));
     }
     for (std::string& word : words) arguments.push_back(word.data());
     for (std::string& setting : settings) environment.push_back(setting.data());

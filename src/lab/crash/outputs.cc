@@ -60,11 +60,14 @@ Outputs::Outputs(const Trace& trace, Subject& subject, const WorkerLimits& limit
   uint32_t began = 0;
   uint32_t in_flight = 0;
   for (uint32_t i = 0; i < count; ++i) {
-    if (trace.events[i].kind == EventKind::kBegin && in_flight++ == 0) {
-      if (i > began) stretches_.push_back({began, i, false});
-      began = i;
+    if (trace.events[i].kind == EventKind::kBegin) {
+      if (in_flight == 0 && i > began) stretches_.push_back({began, i, false});
+      if (in_flight == 0) began = i;
+      ++in_flight;
     }
-    if (trace.events[i].kind == EventKind::kEnd && in_flight > 0 && --in_flight == 0) {
+    if (trace.events[i].kind == EventKind::kEnd && in_flight > 0) {
+      --in_flight;
+      if (in_flight > 0) continue;
       stretches_.push_back({began, i + 1, false});
       began = i + 1;
     }

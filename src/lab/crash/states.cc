@@ -203,7 +203,7 @@ class Enumeration {
   std::vector<const PendingLine*> sources_;
   std::vector<std::vector<LineOption>> lines_;  // the states of each, the complete one first
   std::vector<bool> in_full_;                   // else the complete one only
-  bool cut_off_ = false;  // a line may have more states than these
+  bool cut_off_ = false;                        // a line may have more states than these
   LineOption stale_;
   bool with_stale_ = true;
   std::vector<size_t> choice_;

@@ -101,6 +101,8 @@ void* tell_and_fill(void* to, int value, size_t bytes, const void* pc) {
 
 #define PC __builtin_return_address(0)
 
+// NOLINTBEGIN(bugprone-reserved-identifier, readability-identifier-naming): the C library's names.
+
 extern "C" {
 
 void* memcpy(void* to, const void* from, size_t bytes) noexcept {
@@ -150,6 +152,51 @@ char* strncpy(char* to, const char* from, size_t bytes) noexcept {
   tell_and_copy(to, from, used < bytes ? used + 1 : used, PC);
   if (used < bytes) tell_and_fill(to + used, 0, bytes - used, PC);
   return to;
+}
+
+char* stpcpy(char* to, const char* from) noexcept {
+  const size_t bytes = length(from);
+  return static_cast<char*>(tell_and_copy(to, from, bytes + 1, PC)) + bytes;
+}
+char* stpncpy(char* to, const char* from, size_t bytes) noexcept {
+  size_t used = 0;
+  while (used < bytes && from[used] != 0) ++used;
+  tell_and_copy(to, from, used < bytes ? used + 1 : used, PC);
+  if (used < bytes) tell_and_fill(to + used, 0, bytes - used, PC);
+  return to + used;
+}
+char* strcat(char* to, const char* from) noexcept {
+  tell_and_copy(to + length(to), from, length(from) + 1, PC);
+  return to;
+}
+char* strncat(char* to, const char* from, size_t bytes) noexcept {
+  size_t used = 0;
+  while (used < bytes && from[used] != 0) ++used;
+  char* end = to + length(to);
+  tell_and_copy(end, from, used, PC);
+  tell_and_fill(end + used, 0, 1, PC);
+  return to;
+}
+int strcmp(const char* a, const char* b) noexcept {
+  size_t same = 0;
+  while (a[same] != 0 && a[same] == b[same]) ++same;
+  tell(EventKind::kLoad, a, same + 1, PC);
+  tell(EventKind::kLoad, b, same + 1, PC);
+  return static_cast<unsigned char>(a[same]) - static_cast<unsigned char>(b[same]);
+}
+int strncmp(const char* a, const char* b, size_t bytes) noexcept {
+  size_t same = 0;
+  while (same < bytes && a[same] != 0 && a[same] == b[same]) ++same;
+  const size_t seen = same < bytes ? same + 1 : same;
+  if (seen == 0) return 0;
+  tell(EventKind::kLoad, a, seen, PC);
+  tell(EventKind::kLoad, b, seen, PC);
+  if (same == bytes) return 0;
+  return static_cast<unsigned char>(a[same]) - static_cast<unsigned char>(b[same]);
+}
+void bzero(void* to, size_t bytes) noexcept { tell_and_fill(to, 0, bytes, PC); }
+void bcopy(const void* from, void* to, size_t bytes) noexcept {
+  tell_and_copy(to, from, bytes, PC);
 }
 
 int msync(void* address, size_t bytes, int flags) {
@@ -228,3 +275,5 @@ int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*
 }
 
 }  // extern "C"
+
+// NOLINTEND(bugprone-reserved-identifier, readability-identifier-naming)
