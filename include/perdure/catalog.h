@@ -43,9 +43,11 @@ struct CatalogEntry {
   std::unique_ptr<AnyIndex> (*create)(Pool& pool, const std::string& name, Kind key, Kind value,
                                       const OptionMap& options);
   std::unique_ptr<AnyIndex> (*open)(Pool& pool, const std::string& name, const OptionMap& options);
-  // Options that make a structure as small as it can be, so that a few hundred operations reach
-  // every split, migration and reuse: for tests and crash exploration.
+  // Options that make a structure so small that a few thousand operations reach every split, migration
+  // and reuse: for the scenario tests.
   OptionMap small_options = {};
+  // So small that a few hundred do: for crash exploration. Empty: small_options will do.
+  OptionMap tiny_options = {};
 };
 
 // All structures, in the order of the documentation's table.

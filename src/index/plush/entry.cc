@@ -65,6 +65,8 @@ CatalogEntry plush_entry() {
   entry.create = create;
   entry.open = open;
   entry.small_options = {
+      {"directory_bits", "6"}, {"fanout", "2"}, {"partitions", "4"}, {"log_percent", "300"}};
+  entry.tiny_options = {
       {"directory_bits", "1"}, {"fanout", "2"}, {"partitions", "2"}, {"log_percent", "300"}};
   return entry;
 }

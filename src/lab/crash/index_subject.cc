@@ -1,15 +1,14 @@
 #include "lab/crash/index_subject.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <utility>
 
 #include "lab/crash/recorder.h"
+#include "lab/crash/scratch_folder.h"
 #include "lab/seam/runtime.h"
 #include "lab/seam/schedule.h"
 #include "perdure/error.h"
@@ -77,29 +76,6 @@ void scribble(unsigned char* begin, uint64_t bytes) {
   perdure_lab_flush(begin, bytes, 0);
   perdure_lab_fence();
 }
-
-// A folder of its own for the pool of a recording.
-class ScratchFolder {
- public:
-  ScratchFolder() {
-    std::string pattern = std::filesystem::exists("/dev/shm") ? "/dev/shm" : "/tmp";
-    pattern += "/perdure-crash-XXXXXX";
-    if (mkdtemp(pattern.data()) == nullptr) {
-      throw Error(ErrorCode::kIo, fmt::format("{}: cannot make a folder", pattern));
-    }
-    path_ = pattern;
-  }
-  ~ScratchFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-  std::string file(const char* name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
 
 }  // namespace
 
@@ -322,9 +298,9 @@ Run IndexSubject::record(const std::vector<uint32_t>& only) {
   Run run;
   Recording recording(*this, run);
   const uint64_t empty = 0;
-  const OptionMap& options = workload_.options.empty()
-                                 ? catalog_entry(workload_.structure).small_options
-                                 : workload_.options;
+  const CatalogEntry& entry = catalog_entry(workload_.structure);
+  const OptionMap& smallest = entry.tiny_options.empty() ? entry.small_options : entry.tiny_options;
+  const OptionMap& options = workload_.options.empty() ? smallest : workload_.options;
   Pool pool = Pool::create(folder.file("pool"), pool_options());
   soil(pool, options);
   recording.expect({kAbsentDigest});
