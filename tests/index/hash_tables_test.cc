@@ -120,15 +120,15 @@ TEST_F(InterruptedSplit, IsCompletedWhereTheMiddleEntryHasChanged) {
   auto& directory = *pool.impl().at<Directory>(root.directory);
   uint64_t interrupted = 0;
   for (uint64_t i = 0; i < uint64_t{1} << directory.depth; i += 2) {
-    const Entry lower{directory.entries[i]};
-    if (lower.depth() != directory.depth || directory.entries[i + 1] == lower.word) continue;
+    const Entry lower{directory.entries()[i]};
+    if (lower.depth() != directory.depth || directory.entries()[i + 1] == lower.word) continue;
     // As if only the store that decides had become durable.
-    const uint64_t after = directory.entries[i];
-    directory.entries[i] = Entry::make(lower.segment(), directory.depth - 1).word;
+    const uint64_t after = directory.entries()[i];
+    directory.entries()[i] = Entry::make(lower.segment(), directory.depth - 1).word;
     root.pending = Pending::make(i, 1, true).word;
     index = open_index(pool, "t");
     EXPECT_EQ(figure(*index, "recovered_operations"), 1);
-    EXPECT_EQ(directory.entries[i], after);
+    EXPECT_EQ(directory.entries()[i], after);
     EXPECT_EQ(root.pending, 0U);
     expect_all(*index);
     index.reset();
@@ -151,13 +151,13 @@ TEST_F(InterruptedSplit, IsUndoneWhereTheMiddleEntryHasNot) {
   auto& root = *pool.impl().at<cceh::Root>(pool.impl().find("t")->root);
   auto& directory = *pool.impl().at<Directory>(root.directory);
   for (uint64_t i = 0; i < uint64_t{1} << directory.depth; i += 2) {
-    const uint64_t before = directory.entries[i];
-    if (directory.entries[i + 1] != before) continue;
+    const uint64_t before = directory.entries()[i];
+    if (directory.entries()[i + 1] != before) continue;
     // One segment for both entries: the lower one was already told of a split.
-    directory.entries[i] = Entry::make(Entry{before}.segment(), directory.depth).word;
+    directory.entries()[i] = Entry::make(Entry{before}.segment(), directory.depth).word;
     root.pending = Pending::make(i, 1, true).word;
     index = open_index(pool, "t");
-    EXPECT_EQ(directory.entries[i], before);
+    EXPECT_EQ(directory.entries()[i], before);
     expect_all(*index);
     return;
   }

@@ -137,7 +137,7 @@ class Core {
   // Needs a guard: a directory that was doubled goes when its readers have gone.
   Entry entry_of(uint64_t hash) const {
     const Directory& now = directory();
-    return {pm::load_acquire(now.entries[index_in(now, hash)])};
+    return {pm::load_acquire(now.entries()[index_in(now, hash)])};
   }
   Segment& segment_of(Entry entry) const { return *pool_.at<Segment>(entry.segment()); }
   void prefetch(const Segment& segment, uint64_t hash, uint32_t buckets) const;

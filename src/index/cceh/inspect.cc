@@ -28,7 +28,7 @@ void Core<Content>::visit_segments(
     const std::function<void(uint64_t first, Entry entry)>& visit) const {
   const Directory& now = directory();
   for (uint64_t i = 0; i >> now.depth == 0;) {
-    const Entry entry{pm::load_acquire(now.entries[i])};
+    const Entry entry{pm::load_acquire(now.entries()[i])};
     const uint32_t depth = entry ? entry.depth() : static_cast<uint32_t>(root_.initial_depth);
     if (entry) visit(i, entry);
     i += depth > now.depth ? 1 : uint64_t{1} << (now.depth - depth);
@@ -66,7 +66,7 @@ void Core<Content>::check_segment(uint64_t first, Entry entry,
   const uint64_t count = uint64_t{1} << (now.depth - depth);
   if (first % count != 0) return fail(where() + ": it does not begin at a multiple of its range");
   for (uint64_t i = first; i < first + count; ++i) {
-    if (now.entries[i] != entry.word) return fail(where() + ": its directory entries disagree");
+    if (now.entries()[i] != entry.word) return fail(where() + ": its directory entries disagree");
   }
   if (!pool_.heap().is_allocated(entry.segment(), geometry_.segment_bytes())) {
     return fail(where() + ": it is not an allocated block");

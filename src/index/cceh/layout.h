@@ -57,12 +57,14 @@ static_assert(sizeof(Segment) == 16384);
 struct Directory {
   uint32_t depth;
   uint32_t reserved[15];
-  uint64_t entries[1];  // 2^depth of them
+  // Behind it: 2^depth entries.
+  uint64_t* entries() { return reinterpret_cast<uint64_t*>(this + 1); }
+  const uint64_t* entries() const { return reinterpret_cast<const uint64_t*>(this + 1); }
 };
-static_assert(offsetof(Directory, entries) == 64);
+static_assert(sizeof(Directory) == 64);
 
 constexpr uint64_t directory_bytes(uint32_t depth) {
-  return offsetof(Directory, entries) + (sizeof(uint64_t) << depth);
+  return sizeof(Directory) + (sizeof(uint64_t) << depth);
 }
 
 struct Root {

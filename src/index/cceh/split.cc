@@ -108,7 +108,7 @@ template <typename Content>
 void Core<Content>::change_range(pm::Heap::Txn& txn, Pending pending, uint64_t segment,
                                  uint32_t depth) {
   Directory& now = *directory_.load(std::memory_order_relaxed);
-  uint64_t& deciding = now.entries[pending.deciding()];
+  uint64_t& deciding = now.entries()[pending.deciding()];
   txn.will_link(segment, &deciding, pm::Link::kUnit);
   txn.prepare();
   pm::store_release(root_.pending, pending.word);
@@ -127,7 +127,7 @@ void Core<Content>::change_range(pm::Heap::Txn& txn, Pending pending, uint64_t s
 // the range's first entry is never changed by a split, so what it was before is known.
 template <typename Content>
 void Core<Content>::fill_range(const Directory& directory, Pending pending) const {
-  auto& entries = const_cast<Directory&>(directory).entries;
+  uint64_t* const entries = const_cast<Directory&>(directory).entries();
   const uint64_t first = pending.first();
   const Entry decided{pm::load_relaxed(entries[pending.deciding()])};
   Entry lower = decided;
@@ -153,9 +153,9 @@ void Core<Content>::double_directory() {
   fresh = Directory{};
   fresh.depth = depth;
   for (uint64_t i = 0; i < uint64_t{1} << old.depth; ++i) {
-    const uint64_t entry = pm::load_relaxed(old.entries[i]);
-    fresh.entries[2 * i] = entry;
-    fresh.entries[2 * i + 1] = entry;
+    const uint64_t entry = pm::load_relaxed(old.entries()[i]);
+    fresh.entries()[2 * i] = entry;
+    fresh.entries()[2 * i + 1] = entry;
   }
   memory_.flush(&fresh, directory_bytes(depth));
   txn.will_link(at, &root_.directory, pm::Link::kOffset);
