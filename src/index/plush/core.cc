@@ -137,7 +137,7 @@ Root Core::make_root(pm::PoolImpl& pool, const PlushOptions& options, bool out_o
     const uint64_t most = std::min<uint64_t>(1024, uint64_t{1} << root.directory_bits);
     root.partition_bits = checked_log2("partitions", options.partitions, most);
   } else {
-    root.partition_bits = root.directory_bits >= 16  ? 8
+    root.partition_bits = root.directory_bits >= 16 ? 8
                           : root.directory_bits < 3 ? 0
                                                     : std::min(6U, root.directory_bits - 3);
     // Each partition of a payload log has a chunk of its own to append to.
