@@ -261,6 +261,8 @@ void Core<Policy, Content>::for_each(Visit visit) const {
   } while (hash != 0);
 }
 
+// The argument is `extern` or nothing: no expression.
+// NOLINTBEGIN(bugprone-macro-parentheses)
 #define PERDURE_CLHT_INSTANTIATE(prefix)        \
   prefix template class Core<Reference, Words>; \
   prefix template class Core<Reference, Bytes>; \
@@ -270,6 +272,7 @@ void Core<Policy, Content>::for_each(Visit visit) const {
   prefix template class Core<Evicted, Bytes>;   \
   prefix template class Core<Sized, Words>;     \
   prefix template class Core<Sized, Bytes>;
+// NOLINTEND(bugprone-macro-parentheses)
 
 PERDURE_CLHT_INSTANTIATE(extern)
 

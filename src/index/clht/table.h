@@ -115,7 +115,7 @@ class Table {
   }
 
   // Of moving away from this table, in chunks: before anybody is told of the next one.
-  void begin_moving() { moved_.reset(new std::atomic<uint64_t>[moved_words()]()); }
+  void begin_moving() { moved_ = std::make_unique<std::atomic<uint64_t>[]>(moved_words()); }
   // Whether a bucket is known to have moved; so nobody need look at the mark in PM.
   bool has_moved(uint64_t home) const {
     const uint64_t chunk = home / kChunk;

@@ -70,7 +70,7 @@ class Core<Policy, Content>::Mover {
   uint32_t count_ = 0;
   uint32_t token_count_ = 0;
   std::array<Place, kMovesMax> planned_;
-  std::array<Token, 2 * kMovesMax> tokens_;
+  std::array<Token, size_t{2} * kMovesMax> tokens_;
 };
 
 // ---- making room for one record

@@ -130,8 +130,8 @@ void PendingMemory::put(const Word& word) {
 uint64_t PendingMemory::visible(uint64_t offset) const {
   if (const auto line = lines_.find(offset / unit_); line != lines_.end()) {
     const auto& stores = line->second.stores;
-    for (auto store = stores.rbegin(); store != stores.rend(); ++store) {
-      for (const Word& word : store->words) {
+    for (size_t i = stores.size(); i-- > 0;) {  // the latest first
+      for (const Word& word : stores[i].words) {
         if (word.offset == offset) return word.value;
       }
     }
