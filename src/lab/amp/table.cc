@@ -185,7 +185,7 @@ std::string conditions(const AmpReport& report) {
                                  profile.domain, scaling_statement(profile));
   std::vector<std::string> parameters;
   for (const auto& [name, value] : describe(profile)) {
-    if (name != "name" && name != "domain") parameters.push_back(name + " " + value);
+    if (name != "name" && name != "domain") parameters.push_back(fmt::format("{} {}", name, value));
   }
   text += wrap(parameters, "          ");
   if (report.ours) {
