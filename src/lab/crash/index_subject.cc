@@ -477,8 +477,9 @@ Observation IndexSubject::observe(const std::string& path, bool with_contents) {
   const uint64_t others = bytes_of_other(pool);
   if (!has_index(pool)) {
     pool.check([](const std::string& sentence) { fail(sentence); });
-    if (const uint64_t bytes = pool.info().allocated_bytes - others; bytes != 0) {
-      fail(fmt::format("{} bytes have leaked: no structure is there", bytes));
+    if (const uint64_t allocated = pool.info().allocated_bytes; allocated != others) {
+      fail(fmt::format("{} bytes are allocated and {} are owned, with no structure there",
+                       allocated, others));
     }
     seen.digest = kAbsentDigest;
     if (with_contents) seen.contents = "absent";
