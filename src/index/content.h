@@ -2,14 +2,16 @@
 // place; and the typed face that turns keys and values of any kind into either.
 #pragma once
 
-#include <cstring>
 #include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "index/bytes.h"
 #include "index/hash.h"
 #include "index/records.h"
 #include "perdure/index.h"
@@ -42,35 +44,29 @@ template <typename K, typename V>
 using ContentOf =
     std::conditional_t<std::is_same_v<K, uint64_t> && std::is_same_v<V, uint64_t>, Words, Bytes>;
 
-// A word as bytes, for as long as the object lives.
-class AsBytes {
+// Finds keys that are met twice among slots of one place. Empty slots are not to be given.
+template <typename Content>
+class KeysMet {
  public:
-  explicit AsBytes(uint64_t word) { std::memcpy(bytes_, &word, sizeof word); }
-  explicit AsBytes(std::string_view view) : view_(view), direct_(true) {}
-  std::string_view view() const { return direct_ ? view_ : std::string_view(bytes_, 8); }
+  explicit KeysMet(const Records& records) : records_(records) {}
+  // How many slots with this key were met before.
+  uint64_t meet(const Slot& slot) {
+    uint64_t before = 0;
+    const auto [begin, end] = met_.equal_range(slot.hash);
+    for (auto other = begin; other != end; ++other) {
+      if constexpr (Content::kOutOfPlace) {
+        if (records_.key(other->second) != records_.key(slot.value)) continue;
+      }
+      ++before;
+    }
+    met_.emplace(slot.hash, slot.value);
+    return before;
+  }
 
  private:
-  char bytes_[8] = {};
-  std::string_view view_;
-  bool direct_ = false;
+  const Records& records_;
+  std::unordered_multimap<uint64_t, uint64_t> met_;
 };
-
-inline void assign(uint64_t& out, uint64_t word) { out = word; }
-inline void assign(uint64_t& out, std::string_view bytes) {
-  std::memcpy(&out, bytes.data(), sizeof out);
-}
-inline void assign(std::string& out, std::string_view bytes) { out.assign(bytes); }
-
-template <typename T>
-Argument<T> from_bytes(std::string_view bytes) {
-  if constexpr (std::is_same_v<T, uint64_t>) {
-    uint64_t word = 0;
-    assign(word, bytes);
-    return word;
-  } else {
-    return bytes;
-  }
-}
 
 // A table from K to V over a core that is instantiated over ContentOf<K, V>. Core has
 //   bool write(Verb, Key, Value), bool remove(Key), bool lookup(Key, use(Value)),

@@ -14,6 +14,8 @@ constexpr uint64_t inverse(uint64_t odd) {
   return result;
 }
 
+static_assert(inverse(kHashMultiplier) * kHashMultiplier == 1);
+
 constexpr uint64_t hash_of(uint64_t key) {
   key ^= key >> 32;
   key *= kHashMultiplier;

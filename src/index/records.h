@@ -23,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "pm/checksum.h"
 #include "pm/epoch.h"
 #include "pm/pool_impl.h"
 
@@ -54,8 +55,9 @@ class Records {
     return {reinterpret_cast<const char*>(header + 1) + header->key_bytes, header->value_bytes};
   }
   uint64_t block_bytes(uint64_t record) const;
-  // Whether the offset leads to an allocated block that holds a whole record.
-  bool sound(uint64_t record) const;
+  // Verifies what a slot leads to; `fail` gets a sentence. Whether the record can be read.
+  template <typename Fail>
+  bool check(const Slot& slot, Fail fail) const;
 
   // Throws kTooLarge.
   void require_fits(std::string_view key, std::string_view value) const;
@@ -73,6 +75,11 @@ class Records {
   template <typename Reveal>
   void unlink(uint64_t& value_at, Reveal reveal);
 
+  // Carries out a write; once more after reclaim() if there was no room: blocks that wait for readers
+  // which have gone may be all that is missing.
+  template <typename Write>
+  bool with_reclaim(Write write);
+
   // Hands out again what no reader can look at any more. Returns whether it tried. To be called
   // without a guard.
   bool reclaim();
@@ -87,6 +94,8 @@ class Records {
 
   static constexpr size_t kRetireTogether = 64;
 
+  // Whether the offset leads to an allocated block that holds a whole record.
+  bool sound(uint64_t record) const;
   // Writes and flushes a record.
   uint64_t make(pm::Heap::Txn& txn, std::string_view key, std::string_view value) const;
   void retire(uint64_t record);
@@ -97,6 +106,30 @@ class Records {
   std::mutex mutex_;
   Blocks retired_;
 };
+
+template <typename Fail>
+bool Records::check(const Slot& slot, Fail fail) const {
+  if (!sound(slot.value)) {
+    fail("a slot leads to no record");
+    return false;
+  }
+  const std::string_view bytes = key(slot.value);
+  if (pm::checksum64(bytes.data(), bytes.size()) != slot.hash) {
+    fail("a record has another key than its slot says");
+  }
+  return true;
+}
+
+template <typename Write>
+bool Records::with_reclaim(Write write) {
+  try {
+    return write();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kPoolFull && error.code() != ErrorCode::kNoSpace) throw;
+  }
+  reclaim();
+  return write();
+}
 
 template <typename Reveal>
 void Records::link(uint64_t& hash_at, uint64_t& value_at, uint64_t hash, std::string_view key,

@@ -73,6 +73,16 @@ void require_range(const char* option, uint64_t value, uint64_t least, uint64_t 
               fmt::format("{} is {}; it must be {} to {}", option, value, least, most));
 }
 
+void BlockOwners::meet(uint64_t offset, uint64_t bytes) {
+  if (!met_.insert(offset).second) {
+    fail_(fmt::format("'{}': block {} has two owners", name_, offset));
+  }
+  if (!pool_.heap().is_allocated(offset, bytes)) {
+    fail_(fmt::format("'{}': block {} of {} bytes is in use, but not allocated", name_, offset,
+                      bytes));
+  }
+}
+
 void write_zeros(const pm::Memory& memory, void* target, uint64_t bytes) {
   alignas(pm::kLineBytes) static constexpr char kZeros[pm::kPageBytes] = {};
   auto* to = static_cast<char*>(target);

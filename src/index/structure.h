@@ -6,6 +6,8 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_set>
+#include <utility>
 
 #include "perdure/index.h"
 #include "pm/pool_impl.h"
@@ -43,6 +45,21 @@ void require_same(const pm::PoolImpl& pool, const std::string& name, const char*
                   uint64_t wanted, uint64_t have);
 // Throws kInvalidArgument unless the option is 0 or in [least, most].
 void require_range(const char* option, uint64_t value, uint64_t least, uint64_t most);
+
+// Verifies that each block of a structure is allocated and met once. `fail` gets a sentence.
+class BlockOwners {
+ public:
+  BlockOwners(const pm::PoolImpl& pool, std::string_view name,
+              std::function<void(const std::string&)> fail)
+      : pool_(pool), name_(name), fail_(std::move(fail)) {}
+  void meet(uint64_t offset, uint64_t bytes);
+
+ private:
+  const pm::PoolImpl& pool_;
+  std::string_view name_;
+  std::function<void(const std::string&)> fail_;
+  std::unordered_set<uint64_t> met_;
+};
 
 // Writes zeros over whole lines past the caches. Durable after a fence.
 void write_zeros(const pm::Memory& memory, void* target, uint64_t bytes);

@@ -1,9 +1,6 @@
 // Looking at a whole table: iteration, statistics, verification.
 #include <fmt/format.h>
 
-#include <unordered_map>
-#include <unordered_set>
-
 #include "index/cceh/core.h"
 
 namespace perdure::index::cceh {
@@ -72,30 +69,19 @@ void Core<Content>::check_segment(uint64_t first, Entry entry,
     return fail(where() + ": it is not an allocated block");
   }
   const uint64_t prefix = first << (64 - now.depth);
-  std::unordered_multimap<uint64_t, uint64_t> seen;
+  KeysMet<Content> keys(records_);
   for (uint32_t b = 0; b < geometry_.buckets; ++b) {
     for (const Slot& slot : segment_of(entry).buckets[b].slots) {
       if (is_empty(slot, b, prefix, depth)) continue;
       if (!geometry_.may_live_in(slot.hash, b))
         fail(where() + ": a record is too far from its bucket");
       if constexpr (Content::kOutOfPlace) {
-        if (!records_.sound(slot.value)) {
-          fail(where() + ": a slot leads to no record");
-          continue;
-        }
-        const std::string_view key = records_.key(slot.value);
-        if (pm::checksum64(key.data(), key.size()) != slot.hash) {
-          fail(where() + ": a record has another key than its slot says");
-        }
+        const auto tell = [&](const char* what) { fail(where() + ": " + what); };
+        if (!records_.check(slot, tell)) continue;
       }
-      const auto [begin, end] = seen.equal_range(slot.hash);
-      for (auto other = begin; other != end; ++other) {
-        if constexpr (Content::kOutOfPlace) {
-          if (records_.key(other->second) != records_.key(slot.value)) continue;
-        }
+      for (uint64_t before = keys.meet(slot); before > 0; --before) {
         fail(where() + ": a key is there twice");
       }
-      seen.emplace(slot.hash, slot.value);
     }
   }
 }
@@ -107,16 +93,8 @@ uint64_t Core<Content>::check(const std::function<void(const std::string&)>& rep
   if (root_.pending != 0) fail(fmt::format("'{}': a change of the directory is pending", name_));
   visit_segments([&](uint64_t first, Entry entry) { check_segment(first, entry, fail); });
   if (found > 0) return found;
-  std::unordered_set<uint64_t> seen;
-  visit_blocks([&](uint64_t offset, uint64_t bytes) {
-    if (!seen.insert(offset).second) {
-      fail(fmt::format("'{}': block {} has two owners", name_, offset));
-    }
-    if (!pool_.heap().is_allocated(offset, bytes)) {
-      fail(fmt::format("'{}': block {} of {} bytes is in use, but not allocated", name_, offset,
-                       bytes));
-    }
-  });
+  BlockOwners owners(pool_, name_, fail);
+  visit_blocks([&](uint64_t offset, uint64_t bytes) { owners.meet(offset, bytes); });
   return found;
 }
 

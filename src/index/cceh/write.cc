@@ -182,13 +182,7 @@ template <typename Content>
 bool Core<Content>::write(Verb verb, const Key& key, const Value& value) {
   pool_.require_writable();
   if constexpr (Content::kOutOfPlace) records_.require_fits(key.bytes, value);
-  try {
-    return write_once(verb, key, value);
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kPoolFull && error.code() != ErrorCode::kNoSpace) throw;
-  }
-  records_.reclaim();  // blocks that wait for readers which have gone may be all that is missing
-  return write_once(verb, key, value);
+  return records_.with_reclaim([&] { return write_once(verb, key, value); });
 }
 
 template <typename Content>

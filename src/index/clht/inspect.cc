@@ -1,9 +1,6 @@
 // Looking at a whole table: iteration, statistics, verification.
 #include <fmt/format.h>
 
-#include <unordered_map>
-#include <unordered_set>
-
 #include "index/clht/core.h"
 
 namespace perdure::index::clht {
@@ -75,27 +72,16 @@ void Core<Policy, Content>::check_chain(Table& table, uint64_t home, std::vector
   }
   std::vector<Slot> slots;
   collect_chain(table, home, slots);
-  std::unordered_multimap<uint64_t, uint64_t> seen;
+  KeysMet<Content> keys(records_);
   for (const Slot& slot : slots) {
     if (table.home_of(slot.hash) != home) fail(where() + ": a record belongs to another bucket");
     if constexpr (Content::kOutOfPlace) {
-      if (!records_.sound(slot.value)) {
-        fail(where() + ": a slot leads to no record");
-        continue;
-      }
-      const std::string_view key = records_.key(slot.value);
-      if (pm::checksum64(key.data(), key.size()) != slot.hash) {
-        fail(where() + ": a record has another key than its slot says");
-      }
+      const auto tell = [&](const char* what) { fail(where() + ": " + what); };
+      if (!records_.check(slot, tell)) continue;
     }
-    const auto [begin, end] = seen.equal_range(slot.hash);
-    for (auto other = begin; other != end; ++other) {
-      if constexpr (Content::kOutOfPlace) {
-        if (records_.key(other->second) != records_.key(slot.value)) continue;
-      }
+    for (uint64_t before = keys.meet(slot); before > 0; --before) {
       fail(where() + ": a key is there twice");
     }
-    seen.emplace(slot.hash, slot.value);
   }
 }
 
@@ -122,16 +108,8 @@ uint64_t Core<Policy, Content>::check(const std::function<void(const std::string
     }
   }
   if (found > 0) return found;
-  std::unordered_set<uint64_t> seen;
-  visit_blocks([&](uint64_t offset, uint64_t bytes) {
-    if (!seen.insert(offset).second) {
-      fail(fmt::format("'{}': block {} has two owners", name_, offset));
-    }
-    if (!pool_.heap().is_allocated(offset, bytes)) {
-      fail(fmt::format("'{}': block {} of {} bytes is in use, but not allocated", name_, offset,
-                       bytes));
-    }
-  });
+  BlockOwners owners(pool_, name_, fail);
+  visit_blocks([&](uint64_t offset, uint64_t bytes) { owners.meet(offset, bytes); });
   return found;
 }
 

@@ -1,8 +1,6 @@
 // Looking at a whole table: iteration, statistics, verification.
 #include <fmt/format.h>
 
-#include <unordered_set>
-
 #include "index/level/core.h"
 
 namespace perdure::index::level {
@@ -56,14 +54,9 @@ void Core<Policy, Content>::check_node(const State& state, const Level& level, u
     Key key{};
     key.hash = slot.hash;
     if constexpr (Content::kOutOfPlace) {
-      if (!records_.sound(slot.value)) {
-        fail(where() + ": a slot leads to no record");
-        continue;
-      }
+      const auto tell = [&](const char* what) { fail(where() + ": " + what); };
+      if (!records_.check(slot, tell)) continue;
       key.bytes = records_.key(slot.value);
-      if (pm::checksum64(key.bytes.data(), key.bytes.size()) != slot.hash) {
-        fail(where() + ": a record has another key than its slot says");
-      }
     }
     // The search finds the first copy; this must be it, and within the node the only one.
     Place place;
@@ -87,16 +80,8 @@ uint64_t Core<Policy, Content>::check(const std::function<void(const std::string
     for (uint64_t i = 0; i < level.size(); ++i) check_node(now, level, i, fail);
   }
   if (found > 0) return found;
-  std::unordered_set<uint64_t> seen;
-  visit_blocks([&](uint64_t offset, uint64_t bytes) {
-    if (!seen.insert(offset).second) {
-      fail(fmt::format("'{}': block {} has two owners", name_, offset));
-    }
-    if (!pool_.heap().is_allocated(offset, bytes)) {
-      fail(fmt::format("'{}': block {} of {} bytes is in use, but not allocated", name_, offset,
-                       bytes));
-    }
-  });
+  BlockOwners owners(pool_, name_, fail);
+  visit_blocks([&](uint64_t offset, uint64_t bytes) { owners.meet(offset, bytes); });
   return found;
 }
 

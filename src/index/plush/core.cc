@@ -17,16 +17,6 @@ namespace perdure::index::plush {
 namespace {
 
 constexpr uint64_t kHugePageBytes = uint64_t{2} << 20;
-constexpr uint64_t kHashMultiplier = 0x9fb21c651e98df25;
-
-// The multiplier's inverse modulo 2^64, by Newton's iteration.
-constexpr uint64_t inverse(uint64_t odd) {
-  uint64_t result = odd;
-  for (int i = 0; i < 6; ++i) result *= 2 - odd * result;
-  return result;
-}
-static_assert(inverse(kHashMultiplier) * kHashMultiplier == 1);
-
 uint64_t root_checksum(const Root& root) { return pm::checksum64(&root, offsetof(Root, checksum)); }
 
 uint32_t checked_log2(const char* name, uint64_t value, uint64_t most) {
@@ -42,24 +32,6 @@ uint32_t log2_floor(uint64_t value) {
 }
 
 }  // namespace
-
-uint64_t mix(uint64_t key) {
-  key ^= key >> 32;
-  key *= kHashMultiplier;
-  key ^= key >> 29;
-  key *= kHashMultiplier;
-  key ^= key >> 32;
-  return key;
-}
-
-uint64_t unmix(uint64_t hash) {
-  hash ^= hash >> 32;
-  hash *= inverse(kHashMultiplier);
-  hash ^= hash >> 29 ^ hash >> 58;
-  hash *= inverse(kHashMultiplier);
-  hash ^= hash >> 32;
-  return hash;
-}
 
 Key Core::key_of(std::string_view bytes) const {
   return {pm::checksum64(bytes.data(), bytes.size()), bytes};
@@ -265,7 +237,7 @@ void Core::checkpoint() {
 
 bool Core::lookup(uint64_t key, uint64_t& value) const {
   Hit hit;
-  if (!find({mix(key), {}}, hit)) return false;
+  if (!find({hash_of(key), {}}, hit)) return false;
   value = hit.value;
   return true;
 }

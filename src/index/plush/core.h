@@ -39,6 +39,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "index/hash.h"
 #include "index/plush/kernels.h"
 #include "index/plush/layout.h"
 #include "index/plush/payload_log.h"
@@ -314,10 +315,6 @@ class Core {
   uint64_t dram_bytes_ = 0;
   std::unique_ptr<PayloadLog> payload_;
 };
-
-// The bijection from 8-byte keys to hashes, and back.
-uint64_t mix(uint64_t key);
-uint64_t unmix(uint64_t hash);
 
 template <typename Use>
 bool Core::lookup(std::string_view key, Use use) const {

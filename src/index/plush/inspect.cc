@@ -1,9 +1,8 @@
 // Looking at a whole table: iteration, statistics, verification.
 #include <fmt/format.h>
 
-#include <unordered_set>
-
 #include "index/plush/core.h"
+#include "index/structure.h"
 
 namespace perdure::index::plush {
 
@@ -65,7 +64,7 @@ void Core::for_each_word(const std::function<void(uint64_t key, uint64_t value)>
   for (uint64_t row = 0; row < rows(); ++row) {
     collect_subtree(row, records);
     for (const Collected& one : records) {
-      if ((one.tag & 1) == 0) visit(unmix(one.hash), one.value);
+      if ((one.tag & 1) == 0) visit(key_of_hash(one.hash), one.value);
     }
   }
 }
@@ -180,15 +179,8 @@ uint64_t Core::check(const std::function<void(const std::string&)>& report) cons
   visit_entries([&](uint32_t level, uint64_t index, Entry& entry) {
     check_entry(level, index, entry, fail);
   });
-  std::unordered_set<uint64_t> seen;
-  visit_blocks([&](uint64_t offset, uint64_t bytes) {
-    if (!seen.insert(offset).second)
-      fail(fmt::format("'{}': block {} has two owners", name_, offset));
-    if (!pool_.heap().is_allocated(offset, bytes)) {
-      fail(fmt::format("'{}': block {} of {} bytes is in use, but not allocated", name_, offset,
-                       bytes));
-    }
-  });
+  BlockOwners owners(pool_, name_, fail);
+  visit_blocks([&](uint64_t offset, uint64_t bytes) { owners.meet(offset, bytes); });
   if (!out_of_place_ || found > 0) return found;
   std::vector<Collected> records;
   for (uint64_t row = 0; row < rows(); ++row) {

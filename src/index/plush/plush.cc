@@ -2,46 +2,21 @@
 // stored as their 8 bytes.
 #include "perdure/plush.h"
 
-#include <cstring>
-
+#include "index/bytes.h"
 #include "index/plush/core.h"
 
 namespace perdure {
 
 namespace {
 
+using index::AsBytes;
+using index::assign;
+using index::from_bytes;
 using index::plush::Core;
 using index::plush::LogKind;
 
 template <typename K, typename V>
 inline constexpr bool kWords = std::is_same_v<K, uint64_t> && std::is_same_v<V, uint64_t>;
-
-// A word as bytes, for as long as the object lives.
-class AsBytes {
- public:
-  explicit AsBytes(uint64_t word) { std::memcpy(bytes_, &word, sizeof word); }
-  explicit AsBytes(std::string_view view) : view_(view), direct_(true) {}
-  std::string_view view() const { return direct_ ? view_ : std::string_view(bytes_, 8); }
-
- private:
-  char bytes_[8] = {};
-  std::string_view view_;
-  bool direct_ = false;
-};
-
-void assign(uint64_t& out, std::string_view bytes) { std::memcpy(&out, bytes.data(), sizeof out); }
-void assign(std::string& out, std::string_view bytes) { out.assign(bytes); }
-
-template <typename T>
-Argument<T> from_bytes(std::string_view bytes) {
-  if constexpr (std::is_same_v<T, uint64_t>) {
-    uint64_t word = 0;
-    assign(word, bytes);
-    return word;
-  } else {
-    return bytes;
-  }
-}
 
 template <typename K, typename V>
 bool write(Core& core, LogKind kind, Argument<K> key, Argument<V> value) {

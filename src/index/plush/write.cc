@@ -16,7 +16,7 @@ constexpr uint32_t kRowFull = kSlots - 1;
 }  // namespace
 
 bool Core::write(LogKind kind, uint64_t key, uint64_t value) {
-  return write_record(kind, {mix(key), {}}, value, {});
+  return write_record(kind, {hash_of(key), {}}, value, {});
 }
 
 bool Core::write(LogKind kind, std::string_view key, std::string_view value) {
@@ -28,7 +28,7 @@ bool Core::write(LogKind kind, std::string_view key, std::string_view value) {
   return write_record(kind, key_of(key), 0, value);
 }
 
-bool Core::remove(uint64_t key) { return remove_record({mix(key), {}}); }
+bool Core::remove(uint64_t key) { return remove_record({hash_of(key), {}}); }
 bool Core::remove(std::string_view key) { return remove_record(key_of(key)); }
 
 bool Core::present_below(const Key& key) const {
