@@ -100,6 +100,7 @@ class Core {
     bool growing = false;
     mutable std::atomic<uint64_t> begun{0};  // of draining: nodes that somebody has begun with
     mutable std::atomic<uint64_t> done{0};
+    mutable std::atomic<uint64_t> written{0};  // calls that wrote while it was growing
 
     std::span<const Level> all() const { return {levels.data(), count}; }
     std::span<const Level> targets() const { return {levels.data(), growing ? 2 : count}; }
@@ -173,6 +174,7 @@ class Core {
   Outcome displace(Held& held, const State& state, uint64_t hash, Place& place);
   Outcome displace_now(Held& held, const State& state, uint64_t hash, Place& place);
   void drain_some(const State* state);
+  void keep_pace(const State* seen);
   void drain_nodes(const State& state, const Level& level, uint64_t first, uint64_t count);
   bool drain_slowly(const State& state, const Level& level, uint64_t number);
 

@@ -44,6 +44,21 @@ void Core<Policy, Content>::make_room(const State* seen) {
   }
 }
 
+// Whoever writes helps, so that the old level is empty long before the new one is full; and waits
+// where a thread that drains a part of it was stopped by the system meanwhile: with more than one
+// write for each new node the records of that part might not fit any more.
+template <typename Policy, typename Content>
+void Core<Policy, Content>::keep_pace(const State* seen) {
+  drain_some(seen);
+  if (seen->written.fetch_add(1, std::memory_order_relaxed) < seen->levels[0].size()) return;
+  for (Backoff backoff; state_.load(std::memory_order_acquire) == seen; backoff.pause()) {
+    drain_some(seen);
+    if (seen->done.load(std::memory_order_acquire) < seen->source_nodes()) continue;
+    end_growing(seen);
+    return;
+  }
+}
+
 template <typename Policy, typename Content>
 void Core<Policy, Content>::begin_growing(const State* seen) {
   const std::lock_guard lock(growing_mutex_);

@@ -212,8 +212,7 @@ bool Core<Policy, Content>::write_once(Verb verb, const Key& key, const Value& v
       make_room(seen);
       continue;
     }
-    // Whoever writes helps, so that the old level is empty long before the new one is full.
-    if (seen->growing) drain_some(seen);
+    if (seen->growing) keep_pace(seen);
     return outcome == Outcome::kDone;
   }
 }
@@ -222,13 +221,7 @@ template <typename Policy, typename Content>
 bool Core<Policy, Content>::write(Verb verb, const Key& key, const Value& value) {
   pool_.require_writable();
   if constexpr (Content::kOutOfPlace) records_.require_fits(key.bytes, value);
-  try {
-    return write_once(verb, key, value);
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kPoolFull && error.code() != ErrorCode::kNoSpace) throw;
-  }
-  records_.reclaim();  // blocks that wait for readers which have gone may be all that is missing
-  return write_once(verb, key, value);
+  return records_.with_reclaim([&] { return write_once(verb, key, value); });
 }
 
 template <typename Policy, typename Content>
