@@ -52,6 +52,16 @@ concept Index = requires(T index, const T& reader, Argument<typename T::key_type
   { reader.lookup(key, out) } -> std::same_as<bool>;  // false, and `out` as it was, if absent
 };
 
+// An index in the order of its keys: words as numbers, byte strings as memcmp has them, a shorter one
+// before its extensions.
+template <typename T>
+concept OrderedIndex =
+    Index<T> && requires(const T& reader, Argument<typename T::key_type> from,
+                         const std::function<bool(Argument<typename T::key_type>,
+                                                  Argument<typename T::value_type>)>& visit) {
+      reader.scan(from, uint64_t{1}, visit);  // as AnyIndex::scan()
+    };
+
 // A key or value of either kind, not owned: valid for the call it is passed to.
 class Datum {
  public:
@@ -111,7 +121,9 @@ class AnyIndex {
   virtual bool lookup(Datum key, Value& out) const = 0;
 
   // Ordered structures only: calls `visit` for at most `limit` records with keys >= `from`, in
-  // ascending order, until `visit` returns false. Others throw Error(kWrongType).
+  // ascending order, until `visit` returns false. Records that are written meanwhile may or may not
+  // be seen; others are seen exactly once. `visit` may call the index. Others throw
+  // Error(kWrongType).
   virtual void scan(Datum from, uint64_t limit,
                     const std::function<bool(Datum key, Datum value)>& visit) const;
 

@@ -62,6 +62,16 @@ class Adapter final : public AnyIndex {
       return true;
     }
   }
+  void scan(Datum from, uint64_t limit,
+            const std::function<bool(Datum key, Datum value)>& visit) const override {
+    if constexpr (OrderedIndex<T>) {
+      structure_.scan(argument_of<K>(from, "key"), limit, [&](Argument<K> key, Argument<V> value) {
+        return visit(Datum(key), Datum(value));
+      });
+    } else {
+      AnyIndex::scan(from, limit, visit);
+    }
+  }
   void for_each(const std::function<void(Datum key, Datum value)>& visit) const override {
     structure_.for_each(
         [&](Argument<K> key, Argument<V> value) { visit(Datum(key), Datum(value)); });

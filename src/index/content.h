@@ -135,4 +135,15 @@ class Table {
   std::unique_ptr<Core> core_;
 };
 
+// For CoreEntry.
+struct HashTables {
+  static constexpr const char* kFamily = "hash table";
+  static constexpr bool kOrdered = false;
+  static constexpr uint64_t kKeyBytesMax = Records::kPartBytesMax;
+  template <typename K, typename V>
+  using Content = ContentOf<K, V>;
+  template <typename Core, typename K, typename V>
+  using Face = Table<Core, K, V>;
+};
+
 }  // namespace perdure::index

@@ -59,6 +59,15 @@ class Records {
   template <typename Fail>
   bool check(const Slot& slot, Fail fail) const;
 
+  // Whether the offset leads to an allocated block that holds a whole record.
+  bool sound(uint64_t record) const;
+
+  // The pieces of what follows, for structures that commit a record in a way of their own.
+  // Writes a record to a block of the transaction, and flushes it.
+  uint64_t make(pm::Heap::Txn& txn, std::string_view key, std::string_view value) const;
+  // Lets an unlinked record (Release::kLater) go when no reader can look at it any more.
+  void retire(uint64_t record);
+
   // Throws kTooLarge.
   void require_fits(std::string_view key, std::string_view value) const;
 
@@ -94,11 +103,6 @@ class Records {
 
   static constexpr size_t kRetireTogether = 64;
 
-  // Whether the offset leads to an allocated block that holds a whole record.
-  bool sound(uint64_t record) const;
-  // Writes and flushes a record.
-  uint64_t make(pm::Heap::Txn& txn, std::string_view key, std::string_view value) const;
-  void retire(uint64_t record);
   void retire_all(Blocks blocks);
 
   pm::PoolImpl& pool_;

@@ -343,6 +343,10 @@ bool Heap::grow(uint64_t segments) {
 
 bool Heap::link_leads_to(const Intent& intent) const {
   const uint64_t block = intent.block & ~uint64_t{kIntentMask};
+  if ((intent.block & kLinkIsBit) != 0) {
+    const uint64_t word = load_acquire(*pool_.at<uint64_t>(intent.link & kLinkOffsetMask));
+    return (word >> (intent.link >> kLinkBitShift) & 1) != 0;
+  }
   if ((intent.block & kLinkIsUnit) != 0) {
     return uint64_t{load_acquire(*pool_.at<uint32_t>(intent.link))} * kBlockBytes == block;
   }
@@ -410,7 +414,8 @@ void Heap::apply_redo(Lane& lane, uint64_t bytes) {
 void Heap::require_sound(const Intent& intent) const {
   const uint64_t end = offset_of_segment(pool_.segments());
   const uint64_t block = intent.block & ~uint64_t{kIntentMask};
-  if (intent.link < end && block >= pool_.header().data_offset && block < end) return;
+  if ((intent.link & kLinkOffsetMask) < end && block >= pool_.header().data_offset && block < end)
+    return;
   throw Error(ErrorCode::kCorrupt,
               fmt::format("{}: an allocation intent points outside the pool; the file was altered "
                           "from outside: restore it from a backup",
@@ -625,9 +630,14 @@ void Heap::Txn::add_intent(uint64_t block, const void* link, Link form) {
   Intent& intent = heap_.lane(lane_).intents[intents_++];
   // In one line stores persist in order: never a new link beside an old block.
   intent.block = block;
+  uint64_t at = heap_.pool_.offset_of(link);
   if (form == Link::kUnit) intent.block |= kLinkIsUnit;
+  if (form >= Link::kBit) {
+    intent.block |= kLinkIsBit;
+    at |= (static_cast<uint64_t>(form) - static_cast<uint64_t>(Link::kBit)) << kLinkBitShift;
+  }
   if (is_run(block)) intent.block |= kBlockIsRun;
-  store_release(intent.link, heap_.pool_.offset_of(link));
+  store_release(intent.link, at);
 }
 
 void Heap::Txn::will_link(uint64_t block, const void* link, Link form) {

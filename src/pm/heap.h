@@ -43,7 +43,13 @@ class PoolImpl;
 enum class Link : uint8_t {
   kOffset = 0,  // 8 bytes: the block's offset
   kUnit = 1,    // 4 bytes: the block's offset / 256
+  kBit = 64,    // 8 bytes: one bit says whether the block counts; see link_bit()
 };
+
+// The bit 0 to 63 of a word: what leads to the block stands elsewhere, and counts if the bit is set.
+constexpr Link link_bit(uint32_t bit) {
+  return static_cast<Link>(static_cast<uint32_t>(Link::kBit) + bit);
+}
 
 class Heap {
  public:

@@ -130,6 +130,45 @@ TEST_F(HeapTest, RecoveryFollowsTheLink) {
   }
 }
 
+TEST_F(HeapTest, RecoveryFollowsABitOfAWord) {
+  uint64_t* word = links(4096) + 3;
+  Lane& lane = impl().lanes()[kLanes - 1];
+  for (const uint32_t bit : {0U, 17U, 63U}) {
+    for (const bool linked : {false, true}) {
+      uint64_t block = 0;
+      {
+        Heap::Txn txn(heap());
+        block = txn.allocate(256);
+      }
+      lane.intents[5] = {block | kLinkIsBit,
+                         impl().offset_of(word) | uint64_t{bit} << kLinkBitShift};
+      *word = linked ? uint64_t{1} << bit : ~(uint64_t{1} << bit);
+      Heap recovered(impl());
+      recovered.recover();
+      EXPECT_EQ(recovered.is_allocated(block, 256), linked);
+      EXPECT_EQ(lane.intents[5].link, 0U);
+    }
+  }
+}
+
+// What a transaction writes for such a link is what recovery reads.
+TEST_F(HeapTest, ATransactionNamesTheBit) {
+  uint64_t* word = links(4096) + 3;
+  Heap::Txn txn(heap());
+  const uint64_t block = txn.allocate(256);
+  txn.will_link(block, word, link_bit(63));
+  txn.prepare();
+  bool found = false;
+  for (uint32_t i = 0; i < kLanes; ++i) {
+    const Intent& intent = impl().lanes()[i].intents[0];
+    if (intent.link == 0) continue;
+    found = true;
+    EXPECT_EQ(intent.block, block | kLinkIsBit);
+    EXPECT_EQ(intent.link, impl().offset_of(word) | uint64_t{63} << kLinkBitShift);
+  }
+  EXPECT_TRUE(found);
+}
+
 TEST_F(HeapTest, RedoRecordsAreAppliedOnceArmedAndNotBefore) {
   uint64_t* words = links(4096);
   const uint64_t image[2] = {11, 12};

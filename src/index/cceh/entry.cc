@@ -1,7 +1,7 @@
 // CCEH in the catalogue.
 #include "index/cceh/core.h"
+#include "index/core_entry.h"
 #include "index/entries.h"
-#include "index/table_entry.h"
 
 namespace perdure::index {
 
@@ -18,7 +18,8 @@ cceh::Options parse(OptionMap options) {
 }  // namespace
 
 CatalogEntry cceh_entry() {
-  CatalogEntry entry = TableEntry<cceh::Core, parse>::make("cceh", "Nam et al., FAST 2019");
+  CatalogEntry entry =
+      CoreEntry<HashTables, cceh::Core, parse>::make("cceh", "Nam et al., FAST 2019");
   entry.options = {{"initial_depth", "log2(capacity / 4 MiB), 1 to 12",
                     "log2 of the segments it begins with, of 16 KiB each; a segment is made when "
                     "its first key comes"},

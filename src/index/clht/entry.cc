@@ -1,7 +1,7 @@
 // P-CLHT and its variants in the catalogue.
 #include "index/clht/core.h"
+#include "index/core_entry.h"
 #include "index/entries.h"
-#include "index/table_entry.h"
 
 namespace perdure::index {
 
@@ -20,7 +20,7 @@ struct Clht {
   }
 
   static CatalogEntry entry(const char* paper) {
-    CatalogEntry entry = TableEntry<Core, parse>::make(Policy::kName, paper);
+    CatalogEntry entry = CoreEntry<HashTables, Core, parse>::make(Policy::kName, paper);
     entry.options = {{"initial_bits", "a sixty-fourth of the capacity, 16 MiB at most",
                       "log2 of the buckets it begins with, 4 to 24"}};
     entry.small_options = {{"initial_bits", "4"}};

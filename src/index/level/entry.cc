@@ -1,7 +1,7 @@
 // Level hashing and its variant in the catalogue.
+#include "index/core_entry.h"
 #include "index/entries.h"
 #include "index/level/core.h"
-#include "index/table_entry.h"
 
 namespace perdure::index {
 
@@ -20,7 +20,7 @@ struct LevelHashing {
   }
 
   static CatalogEntry entry(const char* paper) {
-    CatalogEntry entry = TableEntry<Core, parse>::make(Policy::kName, paper);
+    CatalogEntry entry = CoreEntry<HashTables, Core, parse>::make(Policy::kName, paper);
     entry.options = {{"initial_bits", "a sixty-fourth of the capacity, 16 MiB at most",
                       "log2 of the nodes of the top level it begins with, 5 to 24"}};
     entry.small_options = {{"initial_bits", "5"}};

@@ -1,4 +1,5 @@
-// The catalogue entry of a table over content.h, whatever its core is.
+// The catalogue entry of a structure that is a core under one of the typed faces (Table in
+// index/content.h, Tree in index/tree/content.h).
 #pragma once
 
 #include <memory>
@@ -6,24 +7,26 @@
 #include <utility>
 
 #include "index/adapter.h"
-#include "index/content.h"
+#include "index/records.h"
 #include "perdure/catalog.h"
 
 namespace perdure::index {
 
-// CoreOf<Content> is made by create() and open(pool, name, key kind, value kind, Options); `parse`
-// makes the Options from text.
-template <template <typename> typename CoreOf, auto parse>
-struct TableEntry {
+// Family: HashTables or tree::RangeTrees. CoreOf<Content> is made by create() and open(pool, name,
+// key kind, value kind, Options); `parse` makes the Options from text.
+template <typename Family, template <typename> typename CoreOf, auto parse>
+struct CoreEntry {
   template <typename K, typename V>
-  using Face = Table<CoreOf<ContentOf<K, V>>, K, V>;
+  using Core = CoreOf<typename Family::template Content<K, V>>;
+  template <typename K, typename V>
+  using Face = typename Family::template Face<Core<K, V>, K, V>;
 
   static std::unique_ptr<AnyIndex> create(Pool& pool, const std::string& name, Kind key, Kind value,
                                           const OptionMap& options) {
     return with_kinds<Face>(key, value, [&]<typename T>(T*) -> std::unique_ptr<AnyIndex> {
-      using Core = CoreOf<ContentOf<typename T::key_type, typename T::value_type>>;
       return std::make_unique<Adapter<T>>(
-          T(Core::create(pool.impl(), name, key, value, parse(options))));
+          T(Core<typename T::key_type, typename T::value_type>::create(pool.impl(), name, key,
+                                                                       value, parse(options))));
     });
   }
 
@@ -33,26 +36,27 @@ struct TableEntry {
     const auto key = static_cast<Kind>(entry.key_kind);
     const auto value = static_cast<Kind>(entry.value_kind);
     return with_kinds<Face>(key, value, [&]<typename T>(T*) -> std::unique_ptr<AnyIndex> {
-      using Core = CoreOf<ContentOf<typename T::key_type, typename T::value_type>>;
       return std::make_unique<Adapter<T>>(
-          T(Core::open(pool.impl(), name, key, value, parse(options))));
+          T(Core<typename T::key_type, typename T::value_type>::open(pool.impl(), name, key, value,
+                                                                     parse(options))));
     });
   }
 
-  // Of an unordered structure; its options are the caller's to fill in.
+  // Concurrent, of all kinds, with DRAM that does not grow with the data; the options are the
+  // caller's to fill in.
   static CatalogEntry make(const char* name, const char* paper) {
     CatalogEntry entry;
     entry.name = name;
-    entry.family = "hash table";
+    entry.family = Family::kFamily;
     entry.paper = paper;
-    entry.traits = {.ordered = false,
+    entry.traits = {.ordered = Family::kOrdered,
                     .concurrent = true,
                     .dram = DramUse::kBounded,
                     .kinds = {{Kind::kU64, Kind::kU64},
                               {Kind::kBytes, Kind::kBytes},
                               {Kind::kU64, Kind::kBytes},
                               {Kind::kBytes, Kind::kU64}},
-                    .key_bytes_max = Records::kPartBytesMax,
+                    .key_bytes_max = Family::kKeyBytesMax,
                     .value_bytes_max = Records::kPartBytesMax,
                     .capacity_bytes_min = Pool::kMinCapacityBytes};
     entry.create = create;

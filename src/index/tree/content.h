@@ -1,0 +1,193 @@
+// What the range trees are instantiated over: 8-byte words in the slots, or byte strings out of
+// place (index/records.h); and the typed face that turns keys and values of any kind into either.
+//
+// Words are compared as numbers. Byte strings are compared as memcmp does, a shorter one before its
+// extensions. A slot's first word is the key itself, or the first eight bytes of it as a number, so
+// that most comparisons end without a look at the record.
+#pragma once
+
+#include <algorithm>
+#include <compare>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "index/bytes.h"
+#include "index/content.h"
+#include "index/records.h"
+#include "perdure/index.h"
+
+namespace perdure::index::tree {
+
+// The first eight bytes as a number (missing ones are zeros): of two keys with different numbers the
+// one with the smaller number comes first.
+inline uint64_t prefix_of(std::string_view bytes) {
+  uint64_t word = 0;
+  std::memcpy(&word, bytes.data(), std::min<size_t>(bytes.size(), sizeof word));
+  return __builtin_bswap64(word);
+}
+
+// Both kinds are words.
+struct Words {
+  static constexpr bool kOutOfPlace = false;
+  using Key = uint64_t;
+  using Value = uint64_t;
+  static Key lowest_key() { return 0; }
+  // The first word of the key's slot.
+  static uint64_t word_of(Key key) { return key; }
+};
+
+// At least one kind is a byte string. Words among them are stored as 8 bytes: a key's highest byte
+// first, so that they are in the order of the numbers.
+struct Bytes {
+  static constexpr bool kOutOfPlace = true;
+  struct Key {
+    uint64_t prefix;
+    std::string_view bytes;
+    explicit Key(std::string_view text) : prefix(prefix_of(text)), bytes(text) {}
+  };
+  using Value = std::string_view;
+  static Key lowest_key() { return Key(std::string_view()); }
+  static uint64_t word_of(const Key& key) { return key.prefix; }
+};
+
+template <typename K, typename V>
+using ContentOf =
+    std::conditional_t<std::is_same_v<K, uint64_t> && std::is_same_v<V, uint64_t>, Words, Bytes>;
+
+// A leaf's record.
+struct Slot {
+  uint64_t key;    // Content::word_of() its key
+  uint64_t value;  // the value itself, or the offset of a record
+};
+static_assert(sizeof(Slot) == 16);
+
+// How a slot's key compares with a key. Of byte strings only if the words are equal the record is
+// read, for which the caller needs a guard, and has loaded both words consistently.
+template <typename Content>
+std::strong_ordering compare(const Records& records, const Slot& slot,
+                             const typename Content::Key& key) {
+  const uint64_t word = Content::word_of(key);
+  if constexpr (Content::kOutOfPlace) {
+    if (slot.key == word) return records.key(slot.value) <=> key.bytes;
+  }
+  return slot.key <=> word;
+}
+
+// A tree from K to V over a core that is instantiated over ContentOf<K, V>. Core has
+//   bool write(Verb, Key, Value), bool remove(Key), bool lookup(Key, use(Value)),
+//   scan(Key from, uint64_t limit, bool visit(key, value)): key and value as words or byte strings,
+//   in ascending order, no lock held during a visit,
+//   check, visit_blocks, statistics.
+template <typename Core, typename K, typename V>
+class Tree {
+ public:
+  using key_type = K;
+  using value_type = V;
+
+  explicit Tree(std::unique_ptr<Core> core) : core_(std::move(core)) {}
+
+  bool insert(Argument<K> key, Argument<V> value) { return write(Verb::kInsert, key, value); }
+  bool update(Argument<K> key, Argument<V> value) { return write(Verb::kUpdate, key, value); }
+  void upsert(Argument<K> key, Argument<V> value) { write(Verb::kUpsert, key, value); }
+  bool remove(Argument<K> key) {
+    const auto bytes = stored_key(key);
+    return core_->remove(key_of(bytes));
+  }
+  bool lookup(Argument<K> key, V& out) const {
+    const auto bytes = stored_key(key);
+    return core_->lookup(key_of(bytes), [&](const auto& value) {
+      if constexpr (kWords) {
+        out = value;
+      } else {
+        assign(out, value);
+      }
+    });
+  }
+  void scan(Argument<K> from, uint64_t limit,
+            const std::function<bool(Argument<K>, Argument<V>)>& visit) const {
+    if (limit == 0) return;
+    const auto bytes = stored_key(from);
+    scan_from(key_of(bytes), limit, visit);
+  }
+  void for_each(const std::function<void(Argument<K>, Argument<V>)>& visit) const {
+    scan_from(Content::lowest_key(), ~uint64_t{0}, [&](Argument<K> key, Argument<V> value) {
+      visit(key, value);
+      return true;
+    });
+  }
+  uint64_t check(const std::function<void(const std::string&)>& report) const {
+    return core_->check(report);
+  }
+  void visit_blocks(const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const {
+    core_->visit_blocks(visit);
+  }
+  std::vector<Statistic> statistics() const { return core_->statistics(); }
+
+ private:
+  using Content = ContentOf<K, V>;
+  static constexpr bool kWords = !Content::kOutOfPlace;
+
+  // What the core's key is made of; must outlive it.
+  static auto stored_key(Argument<K> key) {
+    if constexpr (kWords || !std::is_same_v<K, uint64_t>) {
+      return key;
+    } else {
+      return AsBytes(__builtin_bswap64(key));
+    }
+  }
+  static typename Content::Key key_of(uint64_t word) { return word; }
+  static typename Content::Key key_of(std::string_view bytes) {
+    return typename Content::Key(bytes);
+  }
+  static typename Content::Key key_of(const AsBytes& bytes) {
+    return typename Content::Key(bytes.view());
+  }
+  static Argument<K> given_key(std::string_view bytes) {
+    if constexpr (std::is_same_v<K, uint64_t>) {
+      return prefix_of(bytes);
+    } else {
+      return bytes;
+    }
+  }
+
+  bool write(Verb verb, Argument<K> key, Argument<V> value) {
+    const auto bytes = stored_key(key);
+    if constexpr (kWords) {
+      return core_->write(verb, key, value);
+    } else {
+      const AsBytes value_bytes(value);
+      return core_->write(verb, key_of(bytes), value_bytes.view());
+    }
+  }
+  template <typename Visit>
+  void scan_from(const typename Content::Key& from, uint64_t limit, const Visit& visit) const {
+    core_->scan(from, limit, [&](const auto& key, const auto& value) {
+      if constexpr (kWords) {
+        return visit(key, value);
+      } else {
+        return visit(given_key(key), from_bytes<V>(value));
+      }
+    });
+  }
+
+  std::unique_ptr<Core> core_;
+};
+
+// For CoreEntry.
+struct RangeTrees {
+  static constexpr const char* kFamily = "range tree";
+  static constexpr bool kOrdered = true;
+  static constexpr uint64_t kKeyBytesMax = 1024;
+  template <typename K, typename V>
+  using Content = ContentOf<K, V>;
+  template <typename Core, typename K, typename V>
+  using Face = Tree<Core, K, V>;
+};
+
+}  // namespace perdure::index::tree
