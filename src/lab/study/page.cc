@@ -16,7 +16,7 @@ constexpr char kHead[] = R"(<!doctype html>
   --line: #e1e0d9; --axis: #c3c2b7; --one: #2a78d6; --two: #eb6834; }}
 @media (prefers-color-scheme: dark) {{ :root {{ --page: #1a1a19; --ink: #ffffff; --soft: #c3c2b7;
   --line: #2c2c2a; --axis: #383835; --one: #3987e5; --two: #d95926; }} }}
-body {{ font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; padding: 0 1rem;
+body {{ font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem;
   background: var(--page); color: var(--ink); }}
 h2 {{ margin: 2.5rem 0 .5rem; font-size: 1.25rem; }}
 .scroll {{ overflow-x: auto; }}
@@ -24,7 +24,8 @@ table {{ border-collapse: collapse; margin: 1rem 0; font-size: .9rem; }}
 th, td {{ border-bottom: 1px solid var(--line); padding: .25rem .7rem; text-align: left; }}
 th {{ color: var(--soft); font-weight: 600; vertical-align: bottom; }}
 td.n, th.n {{ text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }}
-table.facts td:first-child {{ color: var(--soft); vertical-align: top; white-space: nowrap; }}
+td:first-child {{ white-space: nowrap; }}
+table.facts td:first-child {{ color: var(--soft); vertical-align: top; }}
 figure {{ margin: 1.2rem 0; }}
 figcaption {{ color: var(--soft); font-size: .9rem; }}
 figcaption b {{ color: var(--ink); }}
