@@ -50,8 +50,18 @@
 
 namespace perdure::index::cceh {
 
+// What differs between the structures of this folder. In PM they are alike.
+struct Variant {
+  const char* name;  // in the catalogue
+  bool
+      rewrites_split;  // a split writes both halves, as the reference does, not only that which moves
+};
+inline constexpr Variant kReference = {"cceh", true};
+inline constexpr Variant kInPlace = {"cceh+ip", false};
+
 // 0: choose from the pool's capacity.
 struct Options {
+  const Variant* variant = &kReference;
   uint32_t initial_depth = 0;
   uint32_t segment_buckets = 0;
 };
@@ -117,7 +127,7 @@ class Core {
     bool moved_ = false;
   };
 
-  Core(pm::PoolImpl& pool, Root& root, std::string name);
+  Core(pm::PoolImpl& pool, Root& root, std::string name, const Variant& variant);
 
   // ---- addresses
   uint64_t stripe_of(uint64_t hash, uint32_t group) const {
@@ -158,7 +168,8 @@ class Core {
   // ---- split.cc
   void make_room(uint64_t hash, Entry seen);
   void new_segment(uint64_t hash);
-  void split(uint64_t hash, Entry entry);
+  void split(const HeldAll& held, uint64_t hash, Entry entry);
+  void rewrite(Segment& segment, uint64_t hash, uint32_t depth);
   bool displace(const HeldAll& held, uint64_t hash, Entry entry, uint32_t steps);
   void move_record(const HeldAll& held, Slot& from, uint32_t bucket, Slot& to);
   Slot* find_refuge(Segment& segment, const Slot& slot, uint32_t bucket, uint32_t depth) const;
@@ -177,6 +188,7 @@ class Core {
   Root& root_;
   const pm::Memory& memory_;
   std::string name_;
+  const Variant& variant_;
   mutable pm::EpochManager epochs_;
   Records records_;
   Geometry geometry_;

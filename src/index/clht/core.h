@@ -123,6 +123,7 @@ class Core {
   };
 
   Core(pm::PoolImpl& pool, Root& root, std::string name);
+  void unlock(const Table& table, uint64_t home) const;
 
   // ---- search
   bool matches(uint64_t value, const Key& key) const;
