@@ -17,7 +17,8 @@
 //                  The entry in the middle of the range decides, for the heap and for recovery: if
 //                  it leads to the new segment, all entries are brought to the state after, else
 //                  back to the state before. Both hold the same records, since nobody writes to
-//                  the segment between copying and the last fence.
+//                  the segment between copying and the fence after the entries. `cceh` then writes
+//                  the half that stays anew; what that changes were empty slots before. Fence.
 //   new segment    the same, decided by the first entry of the range.
 //   displacement   (full pools only) a redo record of both slots: the record is in one of them.
 //   doubling       the new directory and the intents, fence; root.directory, by one store, and the
