@@ -8,9 +8,9 @@ const char* const kPublishedSource =
     "B. Woo et al., Analysis and Optimization of Persistent Memory Index Structures' Write "
     "Amplification, IEEE Access 2021";
 const char* const kPublishedConditions =
-    "six first-generation Optane DIMMs, Xeon 8280M, several threads; random 8-byte keys and "
-    "values, "
-    "64 M records loaded, then 64 M operations";
+    "first-generation Optane DIMMs, Xeon 8280M; random 8-byte keys and values, 64 M records "
+    "loaded, "
+    "then 64 M operations";
 
 const std::vector<Published>& published() {
   static const std::vector<Published> all = {
