@@ -99,6 +99,7 @@ class Inner {
   using Bound = const Separator*;  // null: none
   void for_each_leaf(const std::function<void(LeafRef* leaf, Bound low, Bound high)>& visit) const;
   uint32_t depth() const { return root_of().level; }
+  bool single() const { return depth() == 1 && root_of().count == 1; }
   struct Size {
     uint64_t nodes = 0;
     uint64_t bytes = 0;

@@ -115,7 +115,8 @@ void Core<Content>::adopt(std::vector<Item> items, const std::vector<LeafRef*>& 
 template <typename Content>
 void Core<Content>::write_spill() {
   epochs_.collect();
-  if (spilled_.load(std::memory_order_acquire)) return;
+  // Of a single leaf there is no order to keep.
+  if (spilled_.load(std::memory_order_acquire) || inner_.single()) return;
   std::vector<uint64_t> words(sizeof(Spill) / 8);
   std::vector<std::pair<const Group*, uint64_t>> numbers;
   for (const Group* group : space_.groups()) {
