@@ -30,6 +30,7 @@ std::vector<Growth> all_growths() {
   std::vector<Growth> all;
   for (const Kind kind : {Kind::kU64, Kind::kBytes}) {
     all.push_back({"cceh", kind, 300, {"change_range", "split", "fill_range", "double_directory"}});
+    all.push_back({"fptree", kind, 0, {"change_both", "copy_records", "add_group"}});
     const std::vector<std::string> clht = {"link_block", "put_in_chain", "copy_bucket",
                                            "mark_moved"};
     for (const char* name : {"p-clht", "p-clht+fc", "p-clht+fc+ve"}) {
