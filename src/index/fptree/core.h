@@ -124,7 +124,14 @@ class Core {
 
   // ---- search
   static uint64_t bit(int slot) { return uint64_t{1} << slot; }
-  void prefetch(const Leaf& leaf) const;
+  // The fingerprints, or all lines.
+  void prefetch(const Leaf& leaf) const { prefetch(leaf, geometry_.slots_at()); }
+  void prefetch_all(const Leaf& leaf) const { prefetch(leaf, geometry_.leaf_bytes()); }
+  static void prefetch(const Leaf& leaf, uint64_t bytes) {
+    for (uint64_t at = 0; at < bytes; at += pm::kLineBytes) {
+      __builtin_prefetch(reinterpret_cast<const char*>(&leaf) + at);
+    }
+  }
   bool before(const Slot& a, const Slot& b) const;
   // The slot that holds the key, among those of the bitmap; its value.
   int find_slot(const Leaf& leaf, uint64_t bitmap, const Key& key, uint8_t fingerprint,
@@ -180,14 +187,6 @@ class Core {
   bool opened_ = false;
   uint64_t recovered_leaves_ = 0;
 };
-
-template <typename Content>
-void Core<Content>::prefetch(const Leaf& leaf) const {
-  __builtin_prefetch(&leaf);
-  if (geometry_.slots_at() > pm::kLineBytes) {
-    __builtin_prefetch(reinterpret_cast<const char*>(&leaf) + pm::kLineBytes);
-  }
-}
 
 template <typename Content>
 bool Core<Content>::before(const Slot& a, const Slot& b) const {
@@ -266,7 +265,7 @@ void Core<Content>::scan(const Key& from, uint64_t limit, Visit visit) const {
   for (;;) {
     const pm::EpochManager::Guard guard(epochs_);
     const Position at = inner_.find(cursor);
-    prefetch(*at.leaf->leaf);
+    prefetch_all(*at.leaf->leaf);
     if (!copy_leaf(at, copied)) continue;
     Slot* const begin = copied.slots.data();
     Slot* const end = std::remove_if(begin, begin + copied.count, [&](const Slot& slot) {

@@ -1,6 +1,7 @@
 #include "index/fptree/space.h"
 
 #include <bit>
+#include <utility>
 
 namespace perdure::index::fptree {
 
@@ -155,7 +156,7 @@ void LeafSpace::drop_group(Group* group) {
   });
 }
 
-const std::vector<Group*> LeafSpace::groups() const {
+std::vector<Group*> LeafSpace::groups() const {
   std::vector<Group*> all;
   for (Group* group = first_; group != nullptr; group = group->after) all.push_back(group);
   return all;

@@ -70,7 +70,7 @@ class LeafSpace {
   void give_quietly(LeafRef* leaf);
 
   // In the order of the chain. Not while others take or give.
-  const std::vector<Group*> groups() const;
+  std::vector<Group*> groups() const;
   uint64_t group_count() const { return count_; }
   uint64_t free_leaves() const { return free_; }
   uint64_t dram_bytes() const {

@@ -34,10 +34,10 @@ uint64_t Core<Content>::copy_records(Leaf& from, uint64_t which, Leaf& to, uint6
               pm::load_relaxed(Geometry::fingerprints(from)[source]));
     used |= bit(target);
   }
-  memory_.flush(Geometry::fingerprints(to), geometry_.records);
   const int first = std::countr_zero(used);
-  const int end = 64 - std::countl_zero(used);
-  memory_.flush(geometry_.slots(to) + first, static_cast<size_t>(end - first) * sizeof(Slot));
+  const auto count = static_cast<size_t>(64 - std::countl_zero(used) - first);
+  memory_.flush(Geometry::fingerprints(to) + first, count);
+  memory_.flush(geometry_.slots(to) + first, count * sizeof(Slot));
   return used;
 }
 

@@ -1,7 +1,7 @@
 // Making a tree, and writing single records.
 #include <fmt/format.h>
 
-#include <cstring>
+#include <exception>
 
 #include "index/fptree/core.h"
 
@@ -23,7 +23,8 @@ Core<Content>::~Core() {
   if (!opened_ || pool_.read_only()) return;
   try {
     write_spill();
-  } catch (const Error&) {  // no room, or a medium that fails: the next opening reads the leaves
+  } catch (const std::exception&) {
+    // No room, in the pool or in DRAM, or a medium that fails: the next opening reads the leaves.
   }
 }
 
