@@ -32,6 +32,7 @@ const std::vector<CatalogEntry>& catalog() {
       index::clht_fc_ve_xs_entry(),  //
       index::level_entry(),          //
       index::level_rb_entry(),       //
+      index::fptree_entry(),         //
   };
   return entries;
 }

@@ -14,5 +14,6 @@ CatalogEntry clht_entry();
 CatalogEntry clht_fc_entry();
 CatalogEntry clht_fc_ve_entry();
 CatalogEntry clht_fc_ve_xs_entry();
+CatalogEntry fptree_entry();
 
 }  // namespace perdure::index
