@@ -25,8 +25,8 @@ CatalogEntry wbtree_entry() {
        "records of a leaf, 4 to 59; 59 take 1 KiB, with a bitmap of 8 bytes and a slot "
        "array of one cache line"},
       {"inner_records", "32", "children of an inner node, 4 to 59"}};
-  entry.small_options = {{"leaf_records", "7"}, {"inner_records", "5"}};
-  entry.tiny_options = {{"leaf_records", "4"}, {"inner_records", "4"}};
+  entry.small_options = {{"leaf_records", "16"}, {"inner_records", "4"}};
+  entry.tiny_options = {{"leaf_records", "10"}, {"inner_records", "4"}};
   return entry;
 }
 
