@@ -100,7 +100,12 @@ bool Core<Content>::check_cells(const Node& node, uint32_t level, Order& order,
                       !pool_.heap().is_allocated(slot.value, shape(level - 1).bytes()))) {
       return fail("a record leads to no node"), false;
     }
-    if (!Content::kOutOfPlace || level > 0) continue;
+    if (!Content::kOutOfPlace) continue;
+    if (level > 0) {
+      const uint64_t separator = node_at(slot.value).separator;
+      if (separator == 0 || records_.sound(separator)) continue;
+      return fail("a child's separator leads to no block"), false;
+    }
     if (!records_.sound(slot.value)) return fail("a record leads to no block"), false;
     if (tree::prefix_of(records_.key(slot.value)) != slot.key) {
       fail("a record has another key than its cell says");
@@ -128,9 +133,6 @@ void Core<Content>::check_node(uint64_t at, uint32_t level, const Range& range,
     fail(fmt::format("'{}', level {}, node {}: {}", name_, level, at, what));
   };
   Order order;
-  if (Content::kOutOfPlace && node.separator != 0 && !records_.sound(node.separator)) {
-    return tell("its separator leads to no block");
-  }
   if (!check_cells(node, level, order, tell)) return;
   if (level > 0 && order.count() == 0) return tell("it has no child");
   std::optional<Key> last;

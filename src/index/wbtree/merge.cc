@@ -67,7 +67,7 @@ void Core<Content>::retire_separator(uint64_t separator) {
 template <typename Content>
 bool Core<Content>::may_merge(uint32_t left, uint32_t right, uint32_t level) const {
   // Room is left, so that the next inserts do not split again.
-  return left + right <= shape(level).records * 3 / 4 || left == 0 || right == 0;
+  return left + right <= shape(level).records * 3 / 4;
 }
 
 template <typename Content>
@@ -92,11 +92,11 @@ bool Core<Content>::tidy_once(const Key& key) {
     LockSet held;
     StripeLock& above = lock_above(path, level);
     if (!held.add(above) || !above.validate(stamp_above(path, level))) return true;
-    if (merge_with_sibling(held, *path[level + 1].node, node, level)) return true;
-    if (level == 0 && records == 0) {
+    if (records == 0) {  // a leaf: nothing of it is worth copying
       drop(held, path);
       return true;
     }
+    if (merge_with_sibling(held, *path[level + 1].node, node, level)) return true;
   }
   return false;
 }
