@@ -33,6 +33,7 @@ const std::vector<CatalogEntry>& catalog() {
       index::level_entry(),          //
       index::level_rb_entry(),       //
       index::fptree_entry(),         //
+      index::wbtree_entry(),         //
   };
   return entries;
 }

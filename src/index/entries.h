@@ -15,5 +15,6 @@ CatalogEntry clht_fc_entry();
 CatalogEntry clht_fc_ve_entry();
 CatalogEntry clht_fc_ve_xs_entry();
 CatalogEntry fptree_entry();
+CatalogEntry wbtree_entry();
 
 }  // namespace perdure::index
