@@ -81,7 +81,7 @@ void Core<Policy, Content>::check_node(const Node& node, const Level& below,
   const bool leaf = is_leaf(node);
   const bool first = &node == &first_of(node.level);
   if (is_dead(node)) fail("it was merged away, but is in use");
-  if (first ? node.low != 0 || node.low_key != 0 : false) fail("the first node has a lowest key");
+  if (first && (node.low != 0 || node.low_key != 0)) fail("the first node has a lowest key");
   if constexpr (kWords) {
     if (node.has_zero > (leaf && first ? 1 : 0)) fail("it claims to hold key 0");
   } else if (leaf) {
@@ -116,8 +116,10 @@ void Core<Policy, Content>::check_node(const Node& node, const Level& below,
     if (compare(entries[i], leaf, key_of(entries[i + 1], leaf)) >= 0)
       fail("its keys do not ascend");
   }
-  if (!first && !entries.empty() && compare(entries[0], leaf, low_of(node)) < 0) {
-    fail("a key is too low for it");
+  if (!first && !entries.empty()) {
+    // An inner node's leftmost child already begins with its lowest key.
+    const std::strong_ordering order = compare(entries[0], leaf, low_of(node));
+    if (leaf ? order < 0 : order <= 0) fail("a key is too low for it");
   }
   check_wholeness(node, fail);
 }
@@ -130,8 +132,10 @@ uint64_t Core<Policy, Content>::check(const std::function<void(const std::string
     report(fmt::format("'{}': {}", name_, text)), ++found;
   };
   const auto sound = [&](uint64_t offset, uint32_t level) {
-    return offset % kNodeBytesMin == 0 && pool_.heap().is_allocated(offset, node_bytes_) &&
-           node_at(offset).level == level;
+    if (offset % kNodeBytesMin != 0 || !pool_.heap().is_allocated(offset, node_bytes_))
+      return false;
+    const Node& one = node_at(offset);
+    return one.level == level && (kWords || one.low_key == 0 || records_.sound(one.low_key));
   };
   const uint32_t levels = top().level + 1U;
   // The way to the first leaf, before anything relies on it.
@@ -149,7 +153,7 @@ uint64_t Core<Policy, Content>::check(const std::function<void(const std::string
       };
       if (!here.nodes.insert(one).second) tell("it is its own neighbour");
       if (turn_of(one->sibling) == 0 || turn_of(one->sibling) == kTurnMask) tell("it has no turn");
-      if (next != 0 && !sound(next, level)) {
+      if (next != 0 && (!sound(next, level) || (!kWords && node_at(next).low_key == 0))) {
         tell("its sibling is damaged");
       } else if (next != 0 && one != &first_of(level) &&
                  !is_below(low_of(*one), node_at(next), *this)) {

@@ -85,8 +85,9 @@ bool Core<Policy, Content>::try_adopt(Node& child) {
   if (top().level < level) grow(level);
   Locked parent = lock_node(low, level);
   if (parent.node == nullptr) return false;  // the top has just been taken away
-  // Who merges the child away holds the parent, too.
-  if (is_dead(child) || parent.position.found) return true;
+  // Somebody else may have done it, and a split may have made the child a leftmost one since. Who merges
+  // the child away holds the parent, too.
+  if (is_dead(child) || parent.position.found || &leftmost_of(*parent.node) == &child) return true;
   if (parent.position.count == slots_) {
     Node& right = split(*parent.node, parent.position.count);
     parent.held.release();
