@@ -24,7 +24,8 @@ struct FastFair {
     entry.options = {
         {"node_bytes", std::to_string(Policy::kNodeBytes),
          "bytes of a node, a power of two from 128 to 2048; small ones are for tests"}};
-    entry.small_options = {{"node_bytes", "128"}};
+    entry.small_options = {{"node_bytes", "256"}};
+    entry.tiny_options = {{"node_bytes", "128"}};
     return entry;
   }
 };

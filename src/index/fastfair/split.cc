@@ -96,7 +96,7 @@ bool Core<Policy, Content>::try_adopt(Node& child) {
   }
   begin_change(*parent.node);
   insert_entry(*parent.node, parent.position, {pool_.offset_of(&child), child.low});
-  memory_.fence();  // the entry, before who finds the child by it changes the child
+  memory_.fence();  // before the next shift of this node, which expects it whole
   return true;
 }
 
