@@ -233,7 +233,7 @@ class Core {
   void grow(uint32_t level);
 
   // ---- merge.cc
-  bool is_sparse(uint32_t count) const { return count * 3 <= slots_; }
+  bool is_sparse(uint32_t count) const { return count * 2 < slots_; }
   void shrink(const Key& key, bool empty);
   Merged merge(const Key& key, uint32_t level, bool& sparse_parent);
   bool join(Node& parent, uint32_t at, uint32_t count);
