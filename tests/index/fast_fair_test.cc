@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -16,14 +17,6 @@ namespace {
 
 class FastFairBytes : public testing::TestWithParam<const char*> {
  protected:
-  FastFairBytes() {
-    PoolOptions options;
-    options.capacity_bytes = uint64_t{64} << 20;
-    pool_ = Pool::create(dir_.file("pool"), options);
-    index_ = create_index(pool_, "index", GetParam(), Kind::kBytes, Kind::kBytes,
-                          {{"node_bytes", "128"}});
-  }
-
   // Many keys share their first eight bytes, so that separators are compared to their end.
   static std::string key(uint64_t number) { return "a common beginning " + std::to_string(number); }
 
@@ -39,9 +32,16 @@ class FastFairBytes : public testing::TestWithParam<const char*> {
     return -1;
   }
 
+  static PoolOptions options() {
+    PoolOptions options;
+    options.capacity_bytes = uint64_t{64} << 20;
+    return options;
+  }
+
   test::TempDir dir_;
-  Pool pool_;
-  std::unique_ptr<AnyIndex> index_;
+  Pool pool_ = Pool::create(dir_.file("pool"), options());
+  std::unique_ptr<AnyIndex> index_ =
+      create_index(pool_, "index", GetParam(), Kind::kBytes, Kind::kBytes, {{"node_bytes", "128"}});
 };
 
 TEST_P(FastFairBytes, KeysThatShareABeginningAreFoundScannedAndRemoved) {
@@ -95,13 +95,15 @@ TEST_P(FastFairBytes, ThreadsThatSplitAndMergeTheSameNodesLoseNothing) {
   EXPECT_EQ(faults(), "");
 }
 
+std::string variant_name(const testing::TestParamInfo<const char*>& variant) {
+  std::string name = variant.param;
+  for (char& c : name) c = c == '-' || c == '+' ? '_' : c;
+  return name;
+}
+
 INSTANTIATE_TEST_SUITE_P(Variants, FastFairBytes,
                          testing::Values("fast-fair", "fast-fair+rb", "fast-fair+rb+xs"),
-                         [](const auto& info) {
-                           std::string name = info.param;
-                           for (char& c : name) c = c == '-' || c == '+' ? '_' : c;
-                           return name;
-                         });
+                         variant_name);
 
 }  // namespace
 }  // namespace perdure
