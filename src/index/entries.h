@@ -16,5 +16,8 @@ CatalogEntry clht_fc_ve_entry();
 CatalogEntry clht_fc_ve_xs_entry();
 CatalogEntry fptree_entry();
 CatalogEntry wbtree_entry();
+CatalogEntry fast_fair_entry();
+CatalogEntry fast_fair_rb_entry();
+CatalogEntry fast_fair_rb_xs_entry();
 
 }  // namespace perdure::index
