@@ -141,7 +141,7 @@ TEST_F(HeapTest, RecoveryFollowsABitOfAWord) {
         block = txn.allocate(256);
       }
       lane.intents[5] = {block | kLinkIsBit,
-                         impl().offset_of(word) | uint64_t{bit} << kLinkBitShift};
+                         impl().offset_of(word) | uint64_t{bit} << kLinkNumberShift};
       *word = linked ? uint64_t{1} << bit : ~(uint64_t{1} << bit);
       Heap recovered(impl());
       recovered.recover();
@@ -164,7 +164,7 @@ TEST_F(HeapTest, ATransactionNamesTheBit) {
     if (intent.link == 0) continue;
     found = true;
     EXPECT_EQ(intent.block, block | kLinkIsBit);
-    EXPECT_EQ(intent.link, impl().offset_of(word) | uint64_t{63} << kLinkBitShift);
+    EXPECT_EQ(intent.link, impl().offset_of(word) | uint64_t{63} << kLinkNumberShift);
   }
   EXPECT_TRUE(found);
 }
