@@ -109,7 +109,14 @@ void Core<Content>::reclaim() {
 template <typename Content>
 bool Core<Content>::write(Verb verb, const Key& key, const Value& value) {
   pool_.require_writable();
-  if constexpr (Content::kOutOfPlace) records_.require_fits(key.bytes, value);
+  if constexpr (Content::kOutOfPlace) {
+    if (key.bytes.size() > tree::RangeTrees::kKeyBytesMax) {
+      throw Error(ErrorCode::kTooLarge,
+                  fmt::format("a key of {} bytes: it may not exceed {} bytes", key.bytes.size(),
+                              tree::RangeTrees::kKeyBytesMax));
+    }
+    records_.require_fits(key.bytes, value);
+  }
   return with_reclaim([&] { return write_once(verb, key, value); });
 }
 
