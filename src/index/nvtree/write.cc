@@ -71,7 +71,7 @@ template <typename Content>
 Core<Content>::~Core() {
   if (recovered_ && !pool_.read_only()) {
     try {
-      if (!has_image_) write_image();
+      if (!has_image_ && !inner_.has_one_leaf()) write_image();
     } catch (const Error&) {  // the leaves hold everything; the next opening reads them
     }
   }
