@@ -19,5 +19,6 @@ CatalogEntry wbtree_entry();
 CatalogEntry fast_fair_entry();
 CatalogEntry fast_fair_rb_entry();
 CatalogEntry fast_fair_rb_xs_entry();
+CatalogEntry nv_tree_entry();
 
 }  // namespace perdure::index

@@ -345,7 +345,18 @@ bool Heap::link_leads_to(const Intent& intent) const {
   const uint64_t block = intent.block & ~uint64_t{kIntentMask};
   if ((intent.block & kLinkIsBit) != 0) {
     const uint64_t word = load_acquire(*pool_.at<uint64_t>(intent.link & kLinkOffsetMask));
-    return (word >> (intent.link >> kLinkBitShift) & 1) != 0;
+    return (word >> (intent.link >> kLinkNumberShift) & 1) != 0;
+  }
+  if ((intent.block & (kLinkAbove | kLinkUpTo)) != 0) {
+    const uint64_t count = load_acquire(*pool_.at<uint64_t>(intent.link & kLinkOffsetMask));
+    const bool above = count > intent.link >> kLinkNumberShift;
+    return above == ((intent.block & kLinkAbove) != 0);
+  }
+  if ((intent.block & kAsPrevious) != 0) {
+    // The one before stands in the same line, so it is as new as this one; and who forgets intents
+    // leaves their blocks, so it is still readable when its own link is cleared already.
+    const uint64_t previous = (&intent)[-1].block & ~uint64_t{kIntentMask};
+    return load_acquire(*pool_.at<uint64_t>(intent.link)) == previous;
   }
   if ((intent.block & kLinkIsUnit) != 0) {
     return uint64_t{load_acquire(*pool_.at<uint32_t>(intent.link))} * kBlockBytes == block;
@@ -632,9 +643,16 @@ void Heap::Txn::add_intent(uint64_t block, const void* link, Link form) {
   intent.block = block;
   uint64_t at = heap_.pool_.offset_of(link);
   if (form == Link::kUnit) intent.block |= kLinkIsUnit;
+  if (form == Link::kAsPrevious) {
+    assert((intents_ - 1) % (kLineBytes / sizeof(Intent)) != 0);
+    intent.block |= kAsPrevious;
+  }
   if (form >= Link::kBit) {
-    intent.block |= kLinkIsBit;
-    at |= (static_cast<uint64_t>(form) - static_cast<uint64_t>(Link::kBit)) << kLinkBitShift;
+    const auto number = static_cast<uint64_t>(form);
+    intent.block |= form >= Link::kUpTo    ? kLinkUpTo
+                    : form >= Link::kAbove ? kLinkAbove
+                                           : kLinkIsBit;
+    at |= number % 64 << kLinkNumberShift;
   }
   if (is_run(block)) intent.block |= kBlockIsRun;
   store_release(intent.link, at);

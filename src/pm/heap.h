@@ -43,12 +43,27 @@ class PoolImpl;
 enum class Link : uint8_t {
   kOffset = 0,  // 8 bytes: the block's offset
   kUnit = 1,    // 4 bytes: the block's offset / 256
-  kBit = 64,    // 8 bytes: one bit says whether the block counts; see link_bit()
+  // 8 bytes, and offset of another block, that of the intent added just before (with kOffset and the
+  // same word): both blocks are led to by the one word, directly and by way of the other block.
+  kAsPrevious = 2,
+  kBit = 64,     // 8 bytes: one bit says whether the block counts; see link_bit()
+  kAbove = 128,  // 8 bytes: a count; see link_above()
+  kUpTo = 192,   // 8 bytes: a count; see link_up_to()
 };
 
 // The bit 0 to 63 of a word: what leads to the block stands elsewhere, and counts if the bit is set.
 constexpr Link link_bit(uint32_t bit) {
   return static_cast<Link>(static_cast<uint32_t>(Link::kBit) + bit);
+}
+
+// What leads to the block is entry 0 to 63 of a log, and counts once the log's count exceeds that.
+constexpr Link link_above(uint32_t entry) {
+  return static_cast<Link>(static_cast<uint32_t>(Link::kAbove) + entry);
+}
+
+// What leads to the block counts until the log's count exceeds `entry`, which supersedes it.
+constexpr Link link_up_to(uint32_t entry) {
+  return static_cast<Link>(static_cast<uint32_t>(Link::kUpTo) + entry);
 }
 
 class Heap {

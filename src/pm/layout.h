@@ -88,16 +88,20 @@ inline constexpr uint32_t kRedoBytes = 1024;
 // "This block is allocated exactly if the word at `link` leads to it." Link 0: no intent.
 struct Intent {
   uint64_t block;  // offset; the low bits hold IntentFlags
-  uint64_t link;  // offset of the word; in the highest six bits the number of the bit, if it is one
+  uint64_t link;   // offset of the word; in the highest six bits the number, of a bit or to exceed
 };
 
-inline constexpr uint32_t kLinkBitShift = 58;
-inline constexpr uint64_t kLinkOffsetMask = (uint64_t{1} << kLinkBitShift) - 1;
+inline constexpr uint32_t kLinkNumberShift = 58;
+inline constexpr uint64_t kLinkOffsetMask = (uint64_t{1} << kLinkNumberShift) - 1;
 
 enum IntentFlags : uint64_t {
-  kLinkIsUnit = 1,   // the word is 4 bytes and counts 256-byte units; else 8 bytes and an offset
-  kBlockIsRun = 2,   // the block is a run of segments
-  kLinkIsBit = 4,    // the word, of 8 bytes, leads to the block exactly if one of its bits is set
+  kLinkIsUnit = 1,  // the word is 4 bytes and counts 256-byte units; else 8 bytes and an offset
+  kBlockIsRun = 2,  // the block is a run of segments
+  kLinkIsBit = 4,   // the word, of 8 bytes, leads to the block exactly if one of its bits is set
+  kLinkAbove = 8,   // the word, of 8 bytes, leads to the block exactly if it exceeds a number
+  kLinkUpTo = 16,   // exactly if it does not
+  kAsPrevious =
+      32,  // exactly if the word leads to the block of the intent before, in the same line
   kIntentMask = 63,  // blocks are 64-byte aligned
 };
 
