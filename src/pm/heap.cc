@@ -388,6 +388,7 @@ std::pair<uint64_t*, uint64_t> Heap::bitmap_bit(uint64_t block) const {
 }
 
 void Heap::resolve_intent(const Intent& intent) {
+  if ((intent.block & kMayUnlink) != 0 && link_leads_to(intent)) return;
   set_allocated(intent.block & ~uint64_t{kIntentMask}, (intent.block & kBlockIsRun) != 0,
                 link_leads_to(intent));
 }
@@ -621,15 +622,15 @@ bool Heap::Txn::is_run(uint64_t block) const {
   int size_class = 0;
   uint64_t segments = 0;
   const bool sound = heap_.parse_word(heap_.segment_of(block), kind, size_class, segments);
-  assert(sound && kind != SegmentKind::kFree);
+  assert(sound);
   return sound && kind == SegmentKind::kRun;
 }
 
-void Heap::Txn::add_intent(uint64_t block, const void* link, Link form) {
+void Heap::Txn::add_intent(uint64_t block, const void* link, Link form, uint64_t flags) {
   assert(intents_ < kIntentsPerLane && !prepared_);
   Intent& intent = heap_.lane(lane_).intents[intents_++];
   // In one line stores persist in order: never a new link beside an old block.
-  intent.block = block;
+  intent.block = block | flags;
   uint64_t at = heap_.pool_.offset_of(link);
   if (form == Link::kUnit) intent.block |= kLinkIsUnit;
   if (form >= Link::kBit) {
@@ -658,6 +659,11 @@ void Heap::Txn::will_unlink(uint64_t block, const void* link, Link form, Release
   heap_.know_segment_of(block);
   add_intent(block, link, form);
   if (release == Release::kNow) freed_[frees_++] = block;
+}
+
+void Heap::Txn::may_unlink(uint64_t block, const void* link, Link form) {
+  heap_.know_segment_of(block);
+  add_intent(block, link, form, kMayUnlink);
 }
 
 void Heap::Txn::redo(void* target, const void* image, uint32_t bytes) {

@@ -178,6 +178,10 @@ class Heap::Txn {
   // kLater: free on the medium, but not handed out again before Heap::release(), for blocks that
   // readers may still look at.
   void will_unlink(uint64_t block, const void* link, Link form, Release release = Release::kNow);
+  // The same, with Release::kLater, of a block that other transactions may be about to unlink, too:
+  // it is freed if `link`, which tells of this transaction alone, no longer leads to it, and is
+  // none of its business as long as it does. Needs that `link` is durable before settle().
+  void may_unlink(uint64_t block, const void* link, Link form);
 
   // `bytes` (a multiple of 8) at `target` are to be replaced by those at `image`, atomically with
   // all other redo records of the transaction. At most kRedoBytes - 16 in all.
@@ -203,7 +207,7 @@ class Heap::Txn {
     int size_class;
   };
 
-  void add_intent(uint64_t block, const void* link, Link form);
+  void add_intent(uint64_t block, const void* link, Link form, uint64_t flags = 0);
   bool is_run(uint64_t block) const;
 
   Heap& heap_;
