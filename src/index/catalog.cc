@@ -31,6 +31,7 @@ const std::vector<CatalogEntry>& catalog() {
       index::clht_fc_ve_xs_entry(),  //
       index::level_entry(),          //
       index::level_rb_entry(),       //
+      index::bztree_entry(),         //
   };
   return entries;
 }

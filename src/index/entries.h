@@ -13,5 +13,6 @@ CatalogEntry clht_entry();
 CatalogEntry clht_fc_entry();
 CatalogEntry clht_fc_ve_entry();
 CatalogEntry clht_fc_ve_xs_entry();
+CatalogEntry bztree_entry();
 
 }  // namespace perdure::index
