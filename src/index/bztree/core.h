@@ -194,8 +194,10 @@ class Core {
   uint64_t write_inner(pm::Heap::Txn& txn, uint32_t level, std::span<const uint64_t> children,
                        std::span<const Text> separators) const;
   uint64_t write_node(pm::Heap::Txn& txn, std::vector<char>& image) const;
+  // Of a node's block. All but inner nodes with long separators have the same, so that whatever
+  // one of them leaves behind is room for any other.
   uint64_t bytes_of(const Node& node) const {
-    return node.level == 0 ? node_bytes_ : inner_bytes<Content>(node);
+    return node.level == 0 ? node_bytes_ : std::max(node_bytes_, inner_bytes<Content>(node));
   }
   using Blocks = std::vector<std::pair<uint64_t, uint64_t>>;  // offset, bytes
   void retire(uint64_t node, uint64_t bytes);

@@ -94,7 +94,7 @@ void Core<Content>::check_node(uint64_t offset, uint32_t level, const Bounds& bo
     return check_leaf(node, bounds, fail);
   }
   if (node.count == 0 || node.count > pm::kSegmentBytes) return say("its count makes no sense");
-  if (!pool_.heap().is_allocated(offset, inner_bytes<Content>(node))) {
+  if (!pool_.heap().is_allocated(offset, bytes_of(node))) {
     return say("it is not allocated");
   }
   if ((mwcas_.read(node.status) & kFrozen) != 0) say("it is frozen, but in the tree");

@@ -11,7 +11,7 @@ namespace perdure::index::bztree {
 template <typename Content>
 uint64_t Core<Content>::write_node(pm::Heap::Txn& txn, std::vector<char>& image) const {
   image.resize((image.size() + pm::kLineBytes - 1) / pm::kLineBytes * pm::kLineBytes);
-  const uint64_t at = txn.allocate(image.size());
+  const uint64_t at = txn.allocate(std::max<uint64_t>(image.size(), node_bytes_));
   // Durable with the operation's descriptor, before any word leads to it.
   memory_.copy_nontemporal(pool_.at<char>(at), image.data(), image.size());
   return at;
