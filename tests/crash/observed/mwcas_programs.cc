@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <optional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
 
 #include "lab/crash/keyed_subject.h"
 #include "lab/crash/program_subject.h"
@@ -44,6 +47,21 @@ class Opened {
   pm::EpochManager epochs_;
 };
 
+// Left to itself when its program ends, as by a crash: the region is gone by then.
+class OpenedOnce {
+ public:
+  ~OpenedOnce() { static_cast<void>(opened_.release()); }
+  Opened& get(void* base) {
+    const std::lock_guard lock(mutex_);
+    if (!opened_) opened_ = std::make_unique<Opened>(base);
+    return *opened_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unique_ptr<Opened> opened_;
+};
+
 void format(void* base) {
   pm::Mwcas::format(memory, static_cast<Root*>(base)->descriptors, kDescriptors);
   memory.fence();
@@ -62,24 +80,24 @@ class Transfers : public Program {
   uint32_t further_count() const override { return 3; }
 
   void operate(void* base, uint32_t number) override {
-    if (!opened_) opened_.emplace(base);
+    Opened& opened = opened_.get(base);
     const uint32_t words = number % 3 == 2 ? 12 : 2 + number % 4;
-    const pm::EpochManager::Guard guard(opened_->epochs());
-    pm::Mwcas::Operation operation(opened_->mwcas());
+    const pm::EpochManager::Guard guard(opened.epochs());
+    pm::Mwcas::Operation operation(opened.mwcas());
     for (uint32_t i = 0; i < words; ++i) {
       const uint32_t at = (number * 5 + i * 2) % 24;  // some on one line, some not
-      const uint64_t have = opened_->mwcas().read(opened_->word(at));
-      operation.add(opened_->word(at), have, i == 0 ? have - (words - 1) : have + 1);
+      const uint64_t have = opened.mwcas().read(opened.word(at));
+      operation.add(opened.word(at), have, i == 0 ? have - (words - 1) : have + 1);
     }
     if (!operation.execute()) throw Error(ErrorCode::kCorrupt, "a lone operation failed");
   }
 
   std::string recover(void* base) override {
-    opened_.emplace(base);
+    Opened& opened = opened_.get(base);
     std::string text;
     uint64_t sum = 0;
     for (uint32_t i = 0; i < 24; ++i) {
-      const uint64_t value = opened_->read(i);
+      const uint64_t value = opened.read(i);
       sum += value;
       text += fmt::format("{} ", value);
     }
@@ -88,7 +106,7 @@ class Transfers : public Program {
   }
 
  private:
-  std::optional<Opened> opened_;
+  OpenedOnce opened_;
 };
 
 class Map : public KeyedProgram {
@@ -107,7 +125,7 @@ class Map : public KeyedProgram {
   }
 
   Answer perform(void* base, const Step& step) override {
-    Opened& opened = open(base);
+    Opened& opened = opened_.get(base);
     if (step.verb == Verb::kLookup) {
       const uint64_t value = opened.read(step.key * 8);
       return {.yes = value != 0, .value = static_cast<uint32_t>(value)};
@@ -139,14 +157,7 @@ class Map : public KeyedProgram {
  private:
   static constexpr uint32_t kSum = 20;
 
-  Opened& open(void* base) {
-    const std::lock_guard lock(mutex_);
-    if (!opened_) opened_.emplace(base);
-    return *opened_;
-  }
-
-  std::mutex mutex_;
-  std::optional<Opened> opened_;
+  OpenedOnce opened_;
 };
 
 }  // namespace
