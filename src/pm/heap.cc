@@ -388,7 +388,7 @@ std::pair<uint64_t*, uint64_t> Heap::bitmap_bit(uint64_t block) const {
 }
 
 void Heap::resolve_intent(const Intent& intent) {
-  if ((intent.block & kMayUnlink) != 0 && link_leads_to(intent)) return;
+  if ((intent.block & kOnlyFrees) != 0 && link_leads_to(intent)) return;
   set_allocated(intent.block & ~uint64_t{kIntentMask}, (intent.block & kBlockIsRun) != 0,
                 link_leads_to(intent));
 }
@@ -641,7 +641,8 @@ void Heap::Txn::add_intent(uint64_t block, const void* link, Link form, uint64_t
   store_release(intent.link, at);
 }
 
-void Heap::Txn::will_link(uint64_t block, const void* link, Link form) {
+// The length of a run that this transaction took, for whoever finds the link.
+void Heap::Txn::note_run_length(uint64_t block) {
   for (uint32_t i = 0; i < allocations_; ++i) {
     if (allocated_[i].block != block || allocated_[i].size_class >= 0) continue;
     SegmentDescriptor& entry = heap_.descriptor(heap_.segment_of(block));
@@ -649,8 +650,27 @@ void Heap::Txn::will_link(uint64_t block, const void* link, Link form) {
     // Durable with the intent, by the fence after prepare(): who finds a link finds the length.
     heap_.pool_.memory().flush(&entry.pending_run_segments, sizeof(uint64_t));
   }
+}
+
+void Heap::Txn::will_link(uint64_t block, const void* link, Link form) {
+  note_run_length(block);
   links_.set(intents_);
   add_intent(block, link, form);
+}
+
+void Heap::Txn::may_link(uint64_t block, const void* link, Link form) {
+  note_run_length(block);
+  marks_.set(intents_);
+  add_intent(block, link, form, kOnlyFrees);
+}
+
+void Heap::Txn::mark() {
+  const Lane& own = heap_.lane(lane_);
+  for (uint32_t i = 0; i < intents_; ++i) {
+    if (!marks_[i]) continue;
+    const uint64_t block = own.intents[i].block;
+    heap_.set_allocated(block & ~uint64_t{kIntentMask}, (block & kBlockIsRun) != 0, true);
+  }
 }
 
 void Heap::Txn::will_unlink(uint64_t block, const void* link, Link form, Release release) {
@@ -663,7 +683,7 @@ void Heap::Txn::will_unlink(uint64_t block, const void* link, Link form, Release
 
 void Heap::Txn::may_unlink(uint64_t block, const void* link, Link form) {
   heap_.know_segment_of(block);
-  add_intent(block, link, form, kMayUnlink);
+  add_intent(block, link, form, kOnlyFrees);
 }
 
 void Heap::Txn::redo(void* target, const void* image, uint32_t bytes) {
@@ -707,6 +727,7 @@ void Heap::Txn::settle() {
   std::array<Change, kIntentsPerLane> changes;
   uint32_t count = 0;
   for (uint32_t i = 0; i < intents_; ++i) {
+    if (marks_[i]) continue;
     const uint64_t block = own.intents[i].block & ~uint64_t{kIntentMask};
     if ((own.intents[i].block & kBlockIsRun) != 0) {
       heap_.set_allocated(block, true, links_[i]);

@@ -98,7 +98,7 @@ enum IntentFlags : uint64_t {
   kLinkIsUnit = 1,   // the word is 4 bytes and counts 256-byte units; else 8 bytes and an offset
   kBlockIsRun = 2,   // the block is a run of segments
   kLinkIsBit = 4,    // the word, of 8 bytes, leads to the block exactly if one of its bits is set
-  kMayUnlink = 8,    // as long as the word leads to the block the intent decides nothing
+  kOnlyFrees = 8,    // as long as the word leads to the block the intent decides nothing
   kIntentMask = 63,  // blocks are 64-byte aligned
 };
 

@@ -325,7 +325,8 @@ bool Mwcas::complete(uint32_t index, uint64_t use) {
       succeeds = install(index, use, i, undecided);
     }
     if (undecided) {
-      if (succeeds) persist_words(one, words);  // the marks, before the decision that needs them all
+      if (succeeds)
+        persist_words(one, words);  // the marks, before the decision that needs them all
       const uint64_t decision = make_status(use, words, (succeeds ? kNewCounts : kOldCounts));
       exchange(one.status, status, decision | kStatusDirty);
     }
@@ -352,8 +353,8 @@ void Mwcas::Operation::add(uint64_t& word, uint64_t expected, uint64_t desired,
                            MwcasPolicy policy) {
   assert(words_ < kWordsMax && !executed_);
   assert((expected | desired) <= kValueMask);
-  entries_[words_++] = {
-      static_cast<uint64_t>(reinterpret_cast<char*>(&word) - mwcas_.base_), expected, desired};
+  entries_[words_++] = {static_cast<uint64_t>(reinterpret_cast<char*>(&word) - mwcas_.base_),
+                        expected, desired};
   const auto bits = static_cast<uint8_t>(policy);
   if ((bits & static_cast<uint8_t>(MwcasPolicy::kFreeNewOnFailure)) != 0 && desired != 0) {
     keep(desired);
@@ -404,19 +405,21 @@ bool Mwcas::Operation::execute() {
   memory.fence();  // the descriptor, and what the caller flushed, before a word leads to it
   const bool owns = !kept_.empty() || !dropped_.empty();
   if (owns) {
-    // After the descriptor: an intent that came first would take the decision of its last use.
-    for (const uint64_t block : kept_) txn_->will_link(block, &one.status, link_bit(kNewCountsBit));
+    // After the descriptor: an intent that came first would take the decision of its last use. Others
+    // may find the new blocks, and drop them, before this thread goes on; and may try to drop the old.
+    for (const uint64_t block : kept_) txn_->may_link(block, &one.status, link_bit(kNewCountsBit));
     for (const uint64_t block : dropped_) {
-      // Others may try to drop it, too: while this operation has not, it must not meddle.
       txn_->may_unlink(block, &one.status, link_bit(kOldCountsBit));
     }
     txn_->prepare();
-    memory.fence();  // the intents, before the decision can be made
+    memory.fence();  // the intents, before the blocks are marked
+    txn_->mark();
+    memory.fence();  // the heap's bitmap, before anybody can decide that the blocks are there
   }
   const bool succeeded = mwcas_.complete(index_, use_of(load_relaxed(one.status)));
   if (succeeded && owns) {
     txn_->settle();
-    memory.fence();  // the heap's bitmap, before the intents end
+    memory.fence();  // the bitmap without the old blocks, before the intents end
     txn_->finish();
   }
   return succeeded;
@@ -427,7 +430,8 @@ bool Mwcas::Operation::execute() {
 bool Mwcas::sound(uint32_t index, uint64_t begin, uint64_t end) const {
   const MwcasDescriptor& one = descriptor(index);
   const uint64_t state = one.status & (kOldCounts | kNewCounts | kUndecided);
-  if (state != kOldCounts && state != kNewCounts && state != (kOldCounts | kUndecided)) return false;
+  if (state != kOldCounts && state != kNewCounts && state != (kOldCounts | kUndecided))
+    return false;
   const uint32_t words = words_in(one.status);
   if (words == 0 || words > kWordsMax) return false;
   return std::all_of(one.entries.begin(), one.entries.begin() + words, [&](const auto& entry) {

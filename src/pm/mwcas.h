@@ -36,7 +36,7 @@
 // Memory. Blocks may belong to an operation: keep() those that exist only if it succeeds, drop()
 // those that do not exist then. Their heap intents name a bit of the descriptor's status: until the
 // decision is durable recovery frees the new blocks and keeps the old ones, afterwards the other way
-// round. This is the same word that decides about the words that lead to the blocks, so that heap
+// round. New blocks are marked as allocated before anybody can decide. This is the same word that decides about the words that lead to the blocks, so that heap
 // and structure always agree.
 //
 // Descriptors are used again when no thread that may help with them is left (EpochManager). What

@@ -149,9 +149,7 @@ class OpenBank {
     fresh.seal.magic = 1;
     for (uint64_t& account : fresh.accounts) account = kInitial;
     const index::NewBlock block{Mwcas::bytes_for(kDescriptors), offsetof(Bank, descriptors),
-                                [&](char* at) {
-                                  Mwcas::format(pool_.memory(), at, kDescriptors);
-                                }};
+                                [&](char* at) { Mwcas::format(pool_.memory(), at, kDescriptors); }};
     index::make_structure(pool_, "bank", "bank", Kind::kU64, Kind::kU64, &fresh, sizeof fresh, 0,
                           {&block, 1});
     return pool_.find("bank");
@@ -291,8 +289,8 @@ TEST_F(MwcasTest, BlocksFollowTheDecisionInEveryThread) {
 TEST_F(MwcasTest, RefusesADamagedDescriptor) {
   auto* descriptors = pool_.impl().at<MwcasDescriptor>(open_.bank().descriptors);
   const MwcasDescriptor before = descriptors[5];
-  for (const uint64_t status : {uint64_t{3}, before.status | 1, before.status | 13 << 4 | 1,
-                                before.status | 1 << 4 | 2}) {
+  for (const uint64_t status :
+       {uint64_t{3}, before.status | 1, before.status | 13 << 4 | 1, before.status | 1 << 4 | 2}) {
     descriptors[5].status = status;
     descriptors[5].entries[0] = {3, 0, 0};
     EXPECT_TRUE(test::fails_with(ErrorCode::kCorrupt, "the bank", [&] {

@@ -59,8 +59,8 @@ std::unique_ptr<Core<Content>> Core<Content>::create(pm::PoolImpl& pool, const s
                [&](char* block) { pm::Mwcas::format(pool.memory(), block, count); }},
       NewBlock{root.node_bytes, offsetof(Root, root),
                [&](char* block) { write_zeros(pool.memory(), block, root.node_bytes); }}};
-  const uint64_t at = make_structure(pool, name, "bztree", key, value, &root, sizeof root,
-                                     kSealedBytes, blocks);
+  const uint64_t at =
+      make_structure(pool, name, "bztree", key, value, &root, sizeof root, kSealedBytes, blocks);
   return std::unique_ptr<Core>(new Core(pool, *pool.at<Root>(at), name));
 }
 
@@ -73,17 +73,16 @@ std::unique_ptr<Core<Content>> Core<Content>::open(pm::PoolImpl& pool, const std
   Root& root = *pool.at<Root>(at);
   require_same(pool, name, "node_bytes", options.node_bytes, root.node_bytes);
   require_same(pool, name, "descriptors", options.descriptors, root.descriptor_count);
-  if (!pool.heap().is_allocated(root.descriptors,
-                                pm::Mwcas::bytes_for(
-                                    static_cast<uint32_t>(root.descriptor_count)))) {
+  if (!pool.heap().is_allocated(
+          root.descriptors, pm::Mwcas::bytes_for(static_cast<uint32_t>(root.descriptor_count)))) {
     throw Error(ErrorCode::kCorrupt,
                 fmt::format("{}: the root of '{}' leads to no descriptors; restore the file from a "
                             "backup",
                             pool.mapping().path(), name));
   }
   std::unique_ptr<Core> core(new Core(pool, root, name));
-  core->recovered_operations_ = core->mwcas_.recover(
-      pool.header().data_offset, pool.end_offset(), pool.mapping().path() + ": '" + name + "'");
+  core->recovered_operations_ = core->mwcas_.recover(pool.header().data_offset, pool.end_offset(),
+                                                     pool.mapping().path() + ": '" + name + "'");
   core->require_sound();
   return core;
 }
@@ -154,9 +153,7 @@ typename Core<Content>::Item Core<Content>::item_of(const Node& leaf, Meta meta)
       const uint64_t record = record_at(leaf, meta);
       return {records_.key(record), records_.value(record), record};
     }
-    return {{at, meta.key_bytes()},
-            {at + meta.key_bytes(), meta.bytes() - meta.key_bytes()},
-            0};
+    return {{at, meta.key_bytes()}, {at + meta.key_bytes(), meta.bytes() - meta.key_bytes()}, 0};
   }
 }
 

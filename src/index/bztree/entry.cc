@@ -20,11 +20,11 @@ bztree::Options parse(OptionMap options) {
 CatalogEntry bztree_entry() {
   CatalogEntry entry = CoreEntry<tree::RangeTrees, bztree::Core, parse>::make(
       "bztree", "Arulraj et al., PVLDB 11(5), 2018");
-  entry.options = {{"node_bytes", "1024",
-                    "bytes of a leaf, 128 to 32768, a multiple of 64; few are for tests"},
-                   {"descriptors", "capacity / 16 KiB, 96 to 1024",
-                    "multi-word operations that may be under way or wait for reclamation, of 320 "
-                    "bytes each, 16 to 16384"}};
+  entry.options = {
+      {"node_bytes", "1024", "bytes of a leaf, 128 to 32768, a multiple of 64; few are for tests"},
+      {"descriptors", "capacity / 16 KiB, 96 to 1024",
+       "multi-word operations that may be under way or wait for reclamation, of 320 "
+       "bytes each, 16 to 16384"}};
   entry.small_options = {{"node_bytes", "256"}, {"descriptors", "64"}};
   entry.tiny_options = {{"node_bytes", "128"}, {"descriptors", "16"}};
   return entry;

@@ -28,8 +28,8 @@ void Core<Content>::visit_blocks(
     const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const {
   const pm::EpochManager::Guard guard(epochs_);
   visit(pool_.offset_of(&root_), pm::Heap::block_bytes(sizeof(Root)));
-  visit(root_.descriptors, pm::Heap::block_bytes(pm::Mwcas::bytes_for(
-                               static_cast<uint32_t>(root_.descriptor_count))));
+  visit(root_.descriptors,
+        pm::Heap::block_bytes(pm::Mwcas::bytes_for(static_cast<uint32_t>(root_.descriptor_count))));
   walk(mwcas_.read(root_.root), [&](const Node& node, uint64_t offset) {
     visit(offset, pm::Heap::block_bytes(bytes_of(node)));
     if constexpr (Content::kOutOfPlace) {

@@ -35,7 +35,8 @@ uint64_t Core<Content>::write_leaf(pm::Heap::Txn& txn, std::span<const Item> ite
       leaf->words()[i] = Meta::make(offset, 0, 8, true).word;
     } else {
       if (!item.key.empty()) std::memcpy(to, item.key.data(), item.key.size());
-      if (!item.value.empty()) std::memcpy(to + item.key.size(), item.value.data(), item.value.size());
+      if (!item.value.empty())
+        std::memcpy(to + item.key.size(), item.value.data(), item.value.size());
       const auto key_bytes = static_cast<uint32_t>(item.key.size());
       leaf->words()[i] = Meta::make(offset, key_bytes, item.bytes(), false).word;
     }
@@ -221,8 +222,8 @@ typename Core<Content>::Outcome Core<Content>::replace_by_two(Path& path, uint32
   parts.children[above.index] = left;
   parts.children.insert(parts.children.begin() + index + 1, right);
   parts.separators.insert(parts.separators.begin() + index, separator);
-  const std::array fresh = {left, right, write_inner(txn, above.node->level, parts.children,
-                                                     parts.separators)};
+  const std::array fresh = {left, right,
+                            write_inner(txn, above.node->level, parts.children, parts.separators)};
   pm::Mwcas::Operation operation(mwcas_, &txn);
   if (!operation) return Outcome::kBusy;
   operation.add(node.status, status, status | kFrozen);
@@ -354,9 +355,9 @@ typename Core<Content>::Outcome Core<Content>::merge(Path& path, uint32_t depth,
   pm::Heap::Txn txn(pool_.heap(), true);
   const Node& left = *old[0].node;
   const Node& right = *old[1].node;
-  std::array<uint64_t, 2> fresh = {
-      left.level == 0 ? merge_leaves(txn, left, right, status.data())
-                      : merge_inner(txn, left, parts.separators[first], right)};
+  std::array<uint64_t, 2> fresh = {left.level == 0
+                                       ? merge_leaves(txn, left, right, status.data())
+                                       : merge_inner(txn, left, parts.separators[first], right)};
   if (fresh[0] == 0) return Outcome::kNot;
   parts.children[first] = fresh[0];
   parts.children.erase(parts.children.begin() + first + 1);
@@ -373,7 +374,7 @@ typename Core<Content>::Outcome Core<Content>::merge(Path& path, uint32_t depth,
   operation.add(above.node->status, above_status, above_status | kFrozen);
   if (!relink(operation, path, depth - 1, lowers ? fresh[0] : fresh[1])) return Outcome::kAgain;
   return execute(operation, std::span(fresh).first(lowers ? 1 : 2), old) ? Outcome::kDone
-                                                                        : Outcome::kAgain;
+                                                                         : Outcome::kAgain;
 }
 
 // ---- memory
