@@ -10,6 +10,7 @@ std::vector<Entry> gallery() {
   add_atomicity(entries);
   add_journals(entries);
   add_heap(entries);
+  add_hash_tables(entries);
   add_table(entries);
   add_tree(entries);
   add_directory(entries);

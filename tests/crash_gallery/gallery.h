@@ -72,6 +72,7 @@ void add_atomicity(std::vector<Entry>& entries);
 void add_directory(std::vector<Entry>& entries);
 void add_fences(std::vector<Entry>& entries);
 void add_flushes(std::vector<Entry>& entries);
+void add_hash_tables(std::vector<Entry>& entries);
 void add_heap(std::vector<Entry>& entries);
 void add_journals(std::vector<Entry>& entries);
 void add_order(std::vector<Entry>& entries);

@@ -1,0 +1,108 @@
+// Crashes while structures grow: in workloads from empty, small enough that splits, expansions, resizes
+// and chains happen in the part that is explored. That they do is asserted.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <ostream>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "lab/crash/explorer.h"
+#include "lab/crash/index_subject.h"
+#include "lab/crash/sites.h"
+
+namespace perdure::lab::crash {
+namespace {
+
+struct Growth {
+  std::string structure;
+  Kind kind;                           // of keys and values
+  uint32_t prepared;                   // operations before the explored ones
+  std::vector<std::string> functions;  // that make room, and flush
+};
+
+std::ostream& operator<<(std::ostream& out, const Growth& growth) {
+  return out << growth.structure << " " << to_string(growth.kind);
+}
+
+std::vector<Growth> all_growths() {
+  std::vector<Growth> all;
+  for (const Kind kind : {Kind::kU64, Kind::kBytes}) {
+    all.push_back({"cceh", kind, 300, {"change_range", "split", "fill_range", "double_directory"}});
+    const std::vector<std::string> clht = {"link_block", "put_in_chain", "copy_bucket",
+                                           "mark_moved"};
+    for (const char* name : {"p-clht", "p-clht+fc", "p-clht+fc+ve"}) {
+      all.push_back({name, kind, 0, clht});
+    }
+    all.push_back({"p-clht+fc+ve+xs", kind, 150, clht});  // its buckets hold five times as much
+    for (const char* name : {"level", "level+rb"}) {
+      all.push_back({name, kind, 0, {"new_level", "commit", "end_growing"}});
+    }
+  }
+  return all;
+}
+
+std::string case_name(const testing::TestParamInfo<Growth>& info) {
+  std::string name = info.param.structure + "_" + to_string(info.param.kind);
+  for (char& c : name) {
+    if (c == '-' || c == '+') c = '_';
+  }
+  return name;
+}
+
+// The functions in which flushes, fences and streamed stores of the explored part stand.
+std::set<std::string> functions_of(const crash::Run& run) {
+  const SiteNames names(run.trace);
+  std::set<uint64_t> sites;
+  for (uint32_t i = 0; i < run.trace.events.size(); ++i) {
+    const bool skipped = std::ranges::any_of(
+        run.skipped, [&](const auto& part) { return part.first <= i && i < part.second; });
+    if (!skipped && run.trace.events[i].kind != EventKind::kStore) {
+      sites.insert(run.trace.events[i].pc);
+    }
+  }
+  std::set<std::string> functions;
+  for (const uint64_t site : sites) {
+    const std::string name = names.of(site);  // "grow.cc:88 Core::new_level"
+    functions.insert(name.substr(name.find_last_of(" :") + 1));
+  }
+  return functions;
+}
+
+class GrowthCrash : public testing::TestWithParam<Growth> {};
+
+TEST_P(GrowthCrash, LosesNothingAcknowledged) {
+  const Growth& growth = GetParam();
+  IndexWorkload workload;
+  workload.structure = growth.structure;
+  workload.key_kind = workload.value_kind = growth.kind;
+  workload.prepared = growth.prepared;
+  workload.operations = 600;
+  workload.keys = 2000;
+  IndexSubject subject(workload);
+  const crash::Run run = subject.record({});
+  ASSERT_EQ(run.problem, "");
+  const std::set<std::string> functions = functions_of(run);
+  for (const std::string& function : growth.functions) {
+    EXPECT_TRUE(functions.contains(function))
+        << function << " is not in the window; there are " << testing::PrintToString(functions);
+  }
+  ExploreOptions options;
+  options.states_max = 1500;
+  options.nested_max = 2;
+  options.nested_states = 60;
+  options.limits.complete_max = 16;
+  options.limits.lines_alone_max = 4;
+  options.limits.pairs_max = 4;
+  options.limits.random = 4;
+  Verdicts verdicts;
+  const Exploration result = explore(run, subject, options, verdicts);
+  for (const Finding& finding : result.findings) ADD_FAILURE() << finding.what;
+  EXPECT_GT(result.states, 500U);
+}
+
+INSTANTIATE_TEST_SUITE_P(Catalog, GrowthCrash, testing::ValuesIn(all_growths()), case_name);
+
+}  // namespace
+}  // namespace perdure::lab::crash
