@@ -46,6 +46,7 @@ const std::vector<CatalogEntry>& catalog() {
       index::fast_fair_rb_entry(),     //
       index::fast_fair_rb_xs_entry(),  //
       index::nv_tree_entry(),        //
+      index::bztree_entry(),         //
   };
   return entries;
 }

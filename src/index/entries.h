@@ -20,5 +20,6 @@ CatalogEntry fast_fair_entry();
 CatalogEntry fast_fair_rb_entry();
 CatalogEntry fast_fair_rb_xs_entry();
 CatalogEntry nv_tree_entry();
+CatalogEntry bztree_entry();
 
 }  // namespace perdure::index

@@ -193,6 +193,17 @@ class Heap::Txn {
   // kLater: free on the medium, but not handed out again before Heap::release(), for blocks that
   // readers may still look at.
   void will_unlink(uint64_t block, const void* link, Link form, Release release = Release::kNow);
+  // For links that other transactions may change as soon as they are there, before this one settles;
+  // `link` tells of this transaction alone, and is durable before settle().
+  // may_link: the block counts as allocated from mark() on, and is freed if `link` never leads to it.
+  void may_link(uint64_t block, const void* link, Link form);
+  // may_unlink: the block is freed, with Release::kLater, if `link` no longer leads to it, and is none
+  // of this transaction's business as long as it does.
+  void may_unlink(uint64_t block, const void* link, Link form);
+
+  // After prepare() was fenced: marks the blocks of may_link(). A fence must follow before the first
+  // link is stored.
+  void mark();
 
   // `bytes` (a multiple of 8) at `target` are to be replaced by those at `image`, atomically with
   // all other redo records of the transaction. At most kRedoBytes - 16 in all.
@@ -218,8 +229,9 @@ class Heap::Txn {
     int size_class;
   };
 
-  void add_intent(uint64_t block, const void* link, Link form);
+  void add_intent(uint64_t block, const void* link, Link form, uint64_t flags = 0);
   bool is_run(uint64_t block) const;
+  void note_run_length(uint64_t block);
 
   Heap& heap_;
   uint32_t lane_;
@@ -231,6 +243,7 @@ class Heap::Txn {
   uint32_t frees_ = 0;
   uint32_t redo_bytes_ = 0;
   std::bitset<kIntentsPerLane> links_;  // by intent: it is about linking
+  std::bitset<kIntentsPerLane> marks_;  // by intent: mark() does what settle() does for others
   std::array<Allocation, kIntentsPerLane> allocated_;
   std::array<uint64_t, kIntentsPerLane> freed_;
 };

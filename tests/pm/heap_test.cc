@@ -226,6 +226,75 @@ TEST_F(HeapTest, ATransactionNamesTheBit) {
   EXPECT_TRUE(found);
 }
 
+// A block that is linked and, by somebody else, unlinked again before its own transaction settles.
+TEST_F(HeapTest, ALinkMayBeCutBeforeItsTransactionSettles) {
+  uint64_t* link = links(4096);
+  const uint64_t before = allocated();
+  for (const uint64_t bytes : {uint64_t{256}, uint64_t{150000}}) {
+    for (const bool succeeds : {true, false}) {
+      link[2] = succeeds ? 0 : 1;
+      link[3] = 1;
+      uint64_t block = 0;
+      {
+        Heap::Txn maker(heap());
+        block = maker.allocate(bytes);
+        maker.may_link(block, &link[2], link_bit(0));
+        maker.prepare();
+        maker.mark();
+        EXPECT_TRUE(heap().is_allocated(block, bytes));
+        link[2] = succeeds ? 1 : 0;
+        if (succeeds) {
+          Heap::Txn cutter(heap());
+          cutter.may_unlink(block, &link[3], link_bit(0));
+          cutter.prepare();
+          link[3] = 0;
+          cutter.settle();
+          cutter.finish();
+          maker.settle();
+          maker.finish();
+        }
+      }
+      EXPECT_FALSE(heap().is_allocated(block, bytes));
+      if (succeeds) heap().release(block, bytes);
+    }
+  }
+  EXPECT_EQ(allocated(), before);
+}
+
+// Two transactions about one block: the one that did not unlink it does not bring it back.
+TEST_F(HeapTest, MayUnlinkDecidesNothingWhileTheLinkStands) {
+  uint64_t* link = links(4096);
+  link_new(link[1], 256);
+  const uint64_t block = link[1];
+  link[2] = link[3] = 1;
+  {
+    Heap::Txn loser(heap());
+    loser.may_unlink(block, &link[3], link_bit(0));
+    loser.prepare();
+    {
+      Heap::Txn winner(heap());
+      winner.may_unlink(block, &link[2], link_bit(0));
+      winner.prepare();
+      link[2] = 0;
+      winner.settle();
+      winner.finish();
+    }
+    EXPECT_FALSE(heap().is_allocated(block, 256));
+  }
+  EXPECT_FALSE(heap().is_allocated(block, 256));
+  // And what recovery makes of the loser's.
+  Lane& lane = impl().lanes()[kLanes - 1];
+  for (const bool stands : {true, false}) {
+    lane.intents[5] = {link[4] = link_new(link[1], 256), 0};
+    lane.intents[5].block |= kOnlyFrees | kLinkIsBit;
+    lane.intents[5].link = impl().offset_of(&link[3]);
+    link[3] = stands ? 1 : 0;
+    Heap recovered(impl());
+    recovered.recover();
+    EXPECT_EQ(recovered.is_allocated(link[4], 256), stands);
+  }
+}
+
 TEST_F(HeapTest, RedoRecordsAreAppliedOnceArmedAndNotBefore) {
   uint64_t* words = links(4096);
   const uint64_t image[2] = {11, 12};
