@@ -14,5 +14,12 @@ CatalogEntry clht_entry();
 CatalogEntry clht_fc_entry();
 CatalogEntry clht_fc_ve_entry();
 CatalogEntry clht_fc_ve_xs_entry();
+CatalogEntry fptree_entry();
+CatalogEntry wbtree_entry();
+CatalogEntry fast_fair_entry();
+CatalogEntry fast_fair_rb_entry();
+CatalogEntry fast_fair_rb_xs_entry();
+CatalogEntry nv_tree_entry();
+CatalogEntry bztree_entry();
 
 }  // namespace perdure::index

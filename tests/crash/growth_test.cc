@@ -34,6 +34,7 @@ std::vector<Growth> all_growths() {
     all.push_back({"cceh+ip", kind, 300, split});
     all.push_back({"cceh", kind, 300, split});
     all.back().functions.emplace_back("rewrite");
+    all.push_back({"fptree", kind, 0, {"change_both", "copy_records", "add_group"}});
     const std::vector<std::string> clht = {"link_block", "claim_next", "copy_bucket", "mark_moved"};
     for (const char* name : {"p-clht", "p-clht+fc", "p-clht+fc+ve"}) {
       all.push_back({name, kind, 0, clht});
