@@ -178,7 +178,7 @@ typename Of<Content>::Text separator_at(const Node& node, uint32_t i) {
   } else {
     const auto* ends = reinterpret_cast<const uint32_t*>(after);
     const uint32_t begin = i == 0 ? 0 : ends[i - 1];
-    return {after + (node.count - 1) * 4 + begin, ends[i] - begin};
+    return {after + uint64_t{node.count - 1} * 4 + begin, ends[i] - begin};
   }
 }
 
