@@ -40,7 +40,7 @@ std::vector<Growth> all_growths() {
     for (const char* name : {"fast-fair", "fast-fair+rb", "fast-fair+rb+xs"}) {
       all.push_back({name, kind, 0, {"split"}});
     }
-    all.push_back({"bztree", kind, 0, {"split"}});
+    all.push_back({"bztree", kind, 0, {"write_node", "persist_words"}});
     const std::vector<std::string> clht = {"link_block", "claim_next", "copy_bucket", "mark_moved"};
     for (const char* name : {"p-clht", "p-clht+fc", "p-clht+fc+ve"}) {
       all.push_back({name, kind, 0, clht});

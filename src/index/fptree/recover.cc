@@ -106,7 +106,7 @@ void Core<Content>::adopt(std::vector<Item> items, const std::vector<LeafRef*>& 
   if (items.empty()) {
     items.push_back({InnerNodes::separator_of(Content::lowest_key()), empty.front()});
   }
-  inner_.build(std::move(items));
+  inner_.build(items);
   opened_ = true;
 }
 
