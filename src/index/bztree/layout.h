@@ -28,7 +28,6 @@ inline constexpr uint32_t kNodeBytesMax = 32768;
 inline constexpr uint32_t kLevelsMax = 32;
 inline constexpr uint32_t kFanoutMin = 4;    // children that an inner node has room for, at least
 inline constexpr uint32_t kSlotsMax = 4095;  // metadata words of a leaf
-inline constexpr uint64_t kKeyBytesMax = 1024;
 
 struct Root {
   RootSeal seal;
