@@ -18,8 +18,8 @@ namespace perdure::index::plush {
 
 namespace {
 
-constexpr uint32_t kTableSlots = 512;  // of the hash table that finds older versions
-constexpr uint32_t kStepChildren = 8;  // that one step appends to
+constexpr uint32_t kTableSlots = 1024;  // of the hash table that finds older versions
+constexpr uint32_t kStepChildren = 4;   // that one step appends to
 // With less room than this in the pool an entry is drained when it must be, at once: a drain that
 // stops half-way for want of room has put records below that are put there again the next time.
 constexpr uint64_t kDrainSegments = 8;

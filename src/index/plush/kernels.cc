@@ -36,7 +36,7 @@ uint32_t match_scalar(const uint64_t* tags, uint64_t tag) {
 uint32_t fingerprints_scalar(const uint16_t* words, uint16_t wanted) {
   uint32_t mask = 0;
   for (uint32_t i = 0; i < 32; ++i) {
-    mask |= uint32_t{((pm::load_relaxed(words[i]) ^ wanted) & 0xfff0) == 0} << i;
+    mask |= uint32_t{((pm::load_relaxed(words[i]) ^ wanted) & 0xffe0) == 0} << i;
   }
   return mask;
 }
@@ -74,7 +74,7 @@ uint32_t fingerprints_scalar(const uint16_t* words, uint16_t wanted) {
 }
 
 [[gnu::target("avx2")]] uint32_t fingerprints_avx2(const uint16_t* words, uint16_t wanted) {
-  const __m256i bits = _mm256_set1_epi16(static_cast<int16_t>(0xfff0));
+  const __m256i bits = _mm256_set1_epi16(static_cast<int16_t>(0xffe0));
   const __m256i value = _mm256_set1_epi16(static_cast<int16_t>(wanted));
   const auto* halves = reinterpret_cast<const __m256i*>(words);
   const __m256i low = _mm256_cmpeq_epi16(_mm256_and_si256(_mm256_load_si256(halves), bits), value);

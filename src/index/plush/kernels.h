@@ -23,7 +23,7 @@ struct Kernels {
   uint32_t (*candidates)(const Entry& entry, FilterBits bits);
   // Bit i is set if tags[i] equals `tag` but for the tombstone bit.
   uint32_t (*match)(const uint64_t* tags, uint64_t tag);
-  // Bit i is set if words[i], of 32, equals `wanted` but for its low four bits.
+  // Bit i is set if words[i], of 32, equals `wanted` but for its low five bits.
   uint32_t (*fingerprints)(const uint16_t* words, uint16_t wanted);
 };
 

@@ -6,7 +6,7 @@
 //   level k >= 2    tables[k] -> a table of 4-byte pointers, one for each entry of level k-1, each to
 //                   a block of `fanout` directory entries that is allocated on first use
 //
-//   directory entry, 256 bytes, 4 lines of 64:
+//   directory entry, 512 bytes, 8 lines of 64:
 //     +-------------------+-------------------+-------------------+------------------+-------+
 //     | filter, bucket 0  | filter, bucket 1  | filter, bucket 2  | bucket pointers  | state |
 //     | 16 bytes          | 16                | 16                | 3 x 4            | 4     |
@@ -27,7 +27,7 @@ namespace perdure::index::plush {
 
 inline constexpr uint32_t kSlots = 16;       // records of a bucket
 inline constexpr uint32_t kLineBuckets = 3;  // buckets of a directory line
-inline constexpr uint32_t kLines = 4;        // lines of a directory entry
+inline constexpr uint32_t kLines = 8;        // lines of a directory entry
 inline constexpr uint32_t kLineRecords = kSlots * kLineBuckets;
 inline constexpr uint32_t kEntryBuckets = kLineBuckets * kLines;
 inline constexpr uint32_t kEntryRecords = kLineRecords * kLines;
@@ -76,7 +76,7 @@ static_assert(sizeof(DirectoryLine) == 64 && offsetof(DirectoryLine, state) == 6
 struct alignas(256) Entry {
   DirectoryLine lines[kLines];
 };
-static_assert(sizeof(Entry) == 256);
+static_assert(sizeof(Entry) == 512);
 
 struct alignas(256) Root {
   uint64_t magic;
