@@ -11,9 +11,9 @@ Records::~Records() {
   for (const auto& [offset, bytes] : retired_) pool_.heap().release(offset, bytes);
 }
 
-uint64_t Records::block_bytes(uint64_t record) const {
+uint64_t Records::bytes(uint64_t record) const {
   const auto* header = pool_.at<Header>(record);
-  return pm::Heap::block_bytes(sizeof(Header) + uint64_t{header->key_bytes} + header->value_bytes);
+  return sizeof(Header) + uint64_t{header->key_bytes} + header->value_bytes;
 }
 
 bool Records::sound(uint64_t record) const {
@@ -21,7 +21,7 @@ bool Records::sound(uint64_t record) const {
       record + sizeof(Header) > pool_.end_offset()) {
     return false;
   }
-  return pool_.heap().is_allocated(record, block_bytes(record));
+  return pool_.heap().is_allocated(record, bytes(record));
 }
 
 void Records::require_fits(std::string_view key, std::string_view value,
@@ -50,7 +50,7 @@ void Records::retire(uint64_t record) {
   Blocks together;
   {
     const std::lock_guard lock(mutex_);
-    retired_.emplace_back(record, block_bytes(record));
+    retired_.emplace_back(record, bytes(record));
     if (retired_.size() < kRetireTogether) return;
     together.swap(retired_);
   }

@@ -66,7 +66,8 @@ class Records {
     const auto* header = pool_.at<Header>(record);
     return {reinterpret_cast<const char*>(header + 1) + header->key_bytes, header->value_bytes};
   }
-  uint64_t block_bytes(uint64_t record) const;
+  // Bytes of the record, for which its block was allocated.
+  uint64_t bytes(uint64_t record) const;
   // Verifies what a slot leads to; `fail` gets a sentence. Whether the record can be read.
   template <typename Fail>
   bool check(const Slot& slot, Fail fail) const;

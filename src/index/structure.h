@@ -47,6 +47,21 @@ void require_same(const pm::PoolImpl& pool, const std::string& name, const char*
 // Throws kInvalidArgument unless the option is 0 or in [least, most].
 void require_range(const char* option, uint64_t value, uint64_t least, uint64_t most);
 
+// For visit_blocks(): tells of the block at an offset by the bytes that it was allocated for.
+class VisitBlock {
+ public:
+  using Visit = std::function<void(uint64_t offset, uint64_t bytes)>;
+
+  VisitBlock(const pm::PoolImpl& pool, const Visit& visit) : pool_(pool), visit_(visit) {}
+  void operator()(uint64_t offset, uint64_t bytes) const {
+    visit_(offset, pool_.heap().block_bytes_at(offset, bytes));
+  }
+
+ private:
+  const pm::PoolImpl& pool_;
+  const Visit& visit_;
+};
+
 // Verifies that each block of a structure is allocated and met once. `fail` gets a sentence.
 class BlockOwners {
  public:

@@ -25,6 +25,14 @@ constexpr size_t refill_blocks(uint32_t block_bytes) {
   return fit < 1 ? 1 : fit > 32 ? 32 : fit;
 }
 
+// Whether a block of the class will do for what would get one of class `wanted`: as large, and as well
+// aligned, since units of 256 bytes and nodes rely on that.
+constexpr bool serves(int size_class, int wanted) {
+  return wanted >= 0 && size_class >= wanted &&
+         std::countr_zero(kClassBytes[static_cast<size_t>(size_class)]) >=
+             std::countr_zero(kClassBytes[static_cast<size_t>(wanted)]);
+}
+
 // Blocks of each class that only transactions that reclaim may take.
 constexpr uint64_t reserve_blocks(int size_class) {
   return 16384 / kClassBytes[static_cast<size_t>(size_class)];
@@ -126,27 +134,46 @@ void Heap::throw_full() const {
 
 // ---- blocks of slabs
 
-uint64_t Heap::take_block(uint32_t lane, int size_class, bool reclaim) {
+bool Heap::take_block(uint32_t lane, int size_class, Reach reach, uint64_t& block) {
   auto& cache = lanes_[lane].cache[static_cast<size_t>(size_class)];
-  if (cache.empty() && !refill(lane, size_class, reclaim)) {
+  if (cache.empty() && !refill(lane, size_class, reach)) {
     // Blocks that idle lanes hold may be all there is.
     return_caches(lane, size_class);
-    if (!refill(lane, size_class, reclaim)) throw_full();
+    if (!refill(lane, size_class, reach)) return false;
   }
-  const uint64_t block = cache.back();
+  block = cache.back();
   cache.pop_back();
-  return block;
+  return true;
 }
 
-bool Heap::refill(uint32_t lane, int size_class, bool reclaim) {
+// With no segment left for its class, a larger one may still have room. Which class a block has stands
+// in its segment's descriptor, so that who frees it need not know. Of the reserves, whole segments go
+// last: a run can be had from nothing else.
+int Heap::take_block_for(uint32_t lane, int wanted, bool reclaim, uint64_t& block) {
+  const auto take = [&](int size_class, Reach reach) {
+    return serves(size_class, wanted) && take_block(lane, size_class, reach, block);
+  };
+  if (take(wanted, reclaim ? Reach::kBlockReserve : Reach::kCommon)) return wanted;
+  for (int larger = wanted + 1; larger < kClasses; ++larger) {
+    if (take(larger, Reach::kCommon)) return larger;
+  }
+  if (!reclaim) throw_full();
+  if (take(wanted, Reach::kSegmentReserve)) return wanted;
+  for (int larger = wanted + 1; larger < kClasses; ++larger) {
+    if (take(larger, Reach::kBlockReserve)) return larger;
+  }
+  throw_full();
+}
+
+bool Heap::refill(uint32_t lane, int size_class, Reach reach) {
   SizeClass& state = classes_[static_cast<size_t>(size_class)];
   auto& cache = lanes_[lane].cache[static_cast<size_t>(size_class)];
   const size_t wanted = refill_blocks(kClassBytes[static_cast<size_t>(size_class)]);
   const std::lock_guard lock(state.mutex);
-  find_free_blocks(state, size_class, wanted, reclaim);
+  find_free_blocks(state, size_class, wanted, reach);
   uint64_t allowed = state.free_blocks;
   const uint64_t reserve = reserve_blocks(size_class);
-  if (!reclaim) allowed = allowed > reserve ? allowed - reserve : 0;
+  if (reach == Reach::kCommon) allowed = allowed > reserve ? allowed - reserve : 0;
   size_t count = wanted < allowed ? wanted : static_cast<size_t>(allowed);
   while (count > 0 && !state.partial.empty()) {
     const uint32_t segment = state.partial.back();
@@ -161,7 +188,7 @@ bool Heap::refill(uint32_t lane, int size_class, bool reclaim) {
   return !cache.empty();
 }
 
-void Heap::find_free_blocks(SizeClass& state, int size_class, size_t wanted, bool reclaim) {
+void Heap::find_free_blocks(SizeClass& state, int size_class, size_t wanted, Reach reach) {
   const uint64_t enough = wanted + reserve_blocks(size_class);
   while (state.free_blocks < enough && !state.unscanned.empty()) {
     const uint32_t segment = state.unscanned.back();
@@ -169,9 +196,8 @@ void Heap::find_free_blocks(SizeClass& state, int size_class, size_t wanted, boo
     scan_segment(segment);
   }
   uint64_t segment = 0;
-  if (state.free_blocks >= enough ||
-      !take_segments(1, reclaim ? kReserveForRuns : kReserveSegments, segment))
-    return;
+  const uint32_t keep = reach == Reach::kSegmentReserve ? kReserveForRuns : kReserveSegments;
+  if (state.free_blocks >= enough || !take_segments(1, keep, segment)) return;
   SegmentDescriptor& fresh = descriptor(segment);
   std::memset(fresh.bitmap, 0, sizeof fresh.bitmap);
   pool_.memory().persist(fresh.bitmap, sizeof fresh.bitmap);  // before the word that reveals it
@@ -257,12 +283,11 @@ void Heap::release_block(uint64_t offset, int size_class) {
 }
 
 void Heap::release(uint64_t block, uint64_t bytes) {
-  const int size_class = class_of(bytes);
-  if (size_class >= 0) {
-    release_block(block, size_class);
+  const uint64_t segment = segment_of(block);
+  if (class_of(bytes) >= 0) {
+    release_block(block, infos_[segment].size_class);
     return;
   }
-  const uint64_t segment = segment_of(block);
   infos_[segment] = SegmentInfo{};
   release_segments(segment, block_bytes(bytes) / kSegmentBytes);
 }
@@ -529,6 +554,19 @@ Heap::Usage Heap::usage() const {
   return usage;
 }
 
+uint64_t Heap::block_bytes_at(uint64_t offset, uint64_t bytes) const {
+  if (offset >= pool_.header().data_offset && offset < offset_of_segment(pool_.segments())) {
+    SegmentKind kind = SegmentKind::kFree;
+    int size_class = 0;
+    uint64_t segments = 1;
+    if (parse_word(segment_of(offset), kind, size_class, segments) && kind == SegmentKind::kSlab &&
+        serves(size_class, class_of(bytes))) {
+      return kClassBytes[static_cast<size_t>(size_class)];
+    }
+  }
+  return block_bytes(bytes);
+}
+
 bool Heap::is_allocated(uint64_t offset, uint64_t bytes) const {
   if (offset < pool_.header().data_offset || offset >= offset_of_segment(pool_.segments())) {
     return false;
@@ -544,7 +582,7 @@ bool Heap::is_allocated(uint64_t offset, uint64_t bytes) const {
   }
   if (kind != SegmentKind::kSlab) return false;
   const uint64_t size = kClassBytes[static_cast<size_t>(size_class)];
-  if (within % size != 0 || block_bytes(bytes) != size) return false;
+  if (within % size != 0 || !serves(size_class, class_of(bytes))) return false;
   const uint64_t index = within / size;
   return (load_relaxed(descriptor(segment).bitmap[index / 64]) >> (index % 64) & 1) != 0;
 }
@@ -622,7 +660,7 @@ uint64_t Heap::Txn::allocate(uint64_t bytes) {
   Allocation one{};
   one.size_class = class_of(bytes);
   if (one.size_class >= 0) {
-    one.block = heap_.take_block(lane_, one.size_class, reclaim_);
+    one.size_class = heap_.take_block_for(lane_, one.size_class, reclaim_, one.block);
   } else {
     one.segments = block_bytes(bytes) / kSegmentBytes;
     uint64_t first = 0;

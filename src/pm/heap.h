@@ -85,10 +85,14 @@ class Heap {
   // descriptors: one line read for each 64 KiB of pool.
   void recover();
 
-  // Bytes of a block that `bytes` are allocated from.
+  // Bytes of a block that `bytes` are allocated from while there are blocks of that size; when they
+  // are used up, a larger one serves.
   static uint64_t block_bytes(uint64_t bytes);
 
-  // Hands out again what a transaction freed with Release::kLater.
+  // Bytes of the block at `offset`, which `bytes` were allocated from. Reads its descriptor.
+  uint64_t block_bytes_at(uint64_t offset, uint64_t bytes) const;
+
+  // Hands out again what a transaction freed with Release::kLater. `bytes`: as allocated.
   void release(uint64_t block, uint64_t bytes);
 
   // Bytes in allocated blocks, and in free segments and blocks of the pool as large as it is now.
@@ -103,7 +107,7 @@ class Heap {
   // Other threads allocate meanwhile: a guide, no promise. Cost: a few loads.
   bool is_scarce(uint64_t segments) const;
 
-  // Whether [offset, offset + bytes) is an allocated block of that size.
+  // Whether an allocated block that `bytes` may be allocated from begins at `offset`.
   bool is_allocated(uint64_t offset, uint64_t bytes) const;
 
   uint64_t check(const std::function<void(const std::string&)>& report) const;
@@ -150,10 +154,16 @@ class Heap {
   void release_lane(uint32_t lane);
   Lane& lane(uint32_t index) const;
 
-  // A free block of the class, through the lane's cache. Throws kPoolFull, kNoSpace.
-  uint64_t take_block(uint32_t lane, int size_class, bool reclaim);
-  bool refill(uint32_t lane, int size_class, bool reclaim);
-  void find_free_blocks(SizeClass& state, int size_class, size_t wanted, bool reclaim);
+  // What an allocation may use: only transactions that reclaim reach for the reserves.
+  enum class Reach : uint8_t { kCommon, kBlockReserve, kSegmentReserve };
+
+  // A free block of the class through the lane's cache. Returns false if there is none.
+  bool take_block(uint32_t lane, int size_class, Reach reach, uint64_t& block);
+  // The same of the class `wanted` or, if that is used up, of a larger one. Returns its class. Throws
+  // kPoolFull, kNoSpace.
+  int take_block_for(uint32_t lane, int wanted, bool reclaim, uint64_t& block);
+  bool refill(uint32_t lane, int size_class, Reach reach);
+  void find_free_blocks(SizeClass& state, int size_class, size_t wanted, Reach reach);
   void take_from_segment(uint32_t segment, int size_class, size_t wanted,
                          std::vector<uint64_t>& out);
   void scan_segment(uint32_t segment);

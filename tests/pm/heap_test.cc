@@ -386,5 +386,98 @@ TEST_F(HeapTest, FullIsAnErrorThatChangesNothing) {
   EXPECT_NO_THROW(txn.allocate(65536));
 }
 
+// A pool of 8 MiB whose segments are all taken: by blocks of `bytes`, every second of which is free.
+class UsedUpHeapTest : public HeapTest {
+ protected:
+  UsedUpHeapTest() {
+    pool_ = Pool::anonymous({.capacity_bytes = uint64_t{8} << 20, .growth_bytes = 1 << 16});
+    link_ = links(uint64_t{1} << 20);
+  }
+
+  void use_up(uint64_t bytes) {
+    EXPECT_THROW(
+        {
+          for (;; ++count_) link_new(link_[1 + count_], bytes);
+        },
+        Error);
+    for (size_t i = 0; i < count_; i += 2) {
+      unlink(link_[1 + i]);
+    }
+  }
+
+  // Takes blocks for `bytes` until there is no more room. Every one must be told apart from the
+  // `other` bytes of the blocks that were there. Returns how many stand in blocks of that size.
+  size_t fill_with(uint64_t bytes, uint64_t other) {
+    size_t larger = 0;
+    const uint64_t alignment = Heap::block_bytes(bytes) & -Heap::block_bytes(bytes);
+    try {
+      for (size_t i = 0; i < count_; i += 2) {
+        if (link_[1 + i] != 0) continue;
+        const uint64_t before = allocated();
+        const uint64_t block = link_new(link_[1 + i], bytes);
+        const uint64_t size = heap().block_bytes_at(block, bytes);
+        EXPECT_EQ(allocated() - before, size);
+        EXPECT_TRUE(heap().is_allocated(block, bytes));
+        EXPECT_TRUE(heap().is_allocated(block, size));
+        EXPECT_EQ(block % alignment, 0U);
+        larger += size == Heap::block_bytes(other) ? 1 : 0;
+      }
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kPoolFull);
+    }
+    return larger;
+  }
+
+  uint64_t* link_;
+  size_t count_ = 0;
+};
+
+TEST_F(UsedUpHeapTest, ALargerBlockServesWhereOnesOwnSizeIsUsedUp) {
+  const uint64_t before = allocated();
+  use_up(4096);
+  const uint64_t half = allocated() - before;
+  EXPECT_GT(fill_with(200, 4096), count_ / 3);
+  {
+    Heap recovered(impl());
+    recovered.recover();
+    EXPECT_EQ(recovered.usage().allocated_bytes, allocated());
+    EXPECT_EQ(recovered.block_bytes_at(link_[1], 200), heap().block_bytes_at(link_[1], 200));
+    EXPECT_EQ(recovered.check([](const std::string& text) { ADD_FAILURE() << text; }), 0U);
+  }
+  for (size_t i = 0; i < count_; i += 2) {
+    if (link_[1 + i] != 0) unlink(link_[1 + i]);
+  }
+  EXPECT_EQ(allocated() - before, half);
+  // And what came back has its old size again.
+  EXPECT_GT(fill_with(4000, 4096), count_ / 3);
+  EXPECT_EQ(heap().check([](const std::string& text) { ADD_FAILURE() << text; }), 0U);
+}
+
+TEST_F(UsedUpHeapTest, ABlockThatIsLaterReleasedGoesBackToItsOwnClass) {
+  use_up(4096);
+  const uint64_t before = allocated();
+  ASSERT_GT(fill_with(200, 4096), 0U);
+  for (size_t i = 0; i < count_; i += 2) {
+    uint64_t& link = link_[1 + i];
+    if (link == 0) continue;
+    const uint64_t block = link;
+    Heap::Txn txn(heap());
+    txn.will_unlink(block, &link, Link::kOffset, Heap::Txn::Release::kLater);
+    txn.prepare();
+    store_release(link, uint64_t{0});
+    txn.settle();
+    txn.finish();
+    heap().release(block, 200);
+  }
+  EXPECT_EQ(allocated(), before);
+  EXPECT_GT(fill_with(4000, 4096), count_ / 3);
+}
+
+TEST_F(UsedUpHeapTest, ALargerBlockThatIsLessAlignedDoesNotServe) {
+  use_up(384);
+  EXPECT_EQ(fill_with(256, 384), 0U);
+  EXPECT_GT(fill_with(192, 384), count_ / 3);
+}
+
 }  // namespace
 }  // namespace perdure::pm

@@ -18,6 +18,7 @@ class FullPool : public ScenarioTest {
   uint64_t smallest() const { return GetParam().entry().traits.capacity_bytes_min; }
   uint64_t several_mib() const { return std::max(smallest(), MiB(4)); }
 
+  static constexpr int kRefusals = 8;
   static constexpr uint64_t kCycles = kUnderThreadSanitizer ? 2 : 4;
 
   void begin_again() {
@@ -26,20 +27,25 @@ class FullPool : public ScenarioTest {
     std::remove(pool_path().c_str());
   }
 
-  // Inserts new keys until the pool is full. The insert that fails must leave no trace. Returns how
+  // Inserts new keys until the pool is full: several in a row do not fit, since a single long one may
+  // find no room where short ones still do. An insert that fails must leave no trace. Returns how
   // many were inserted.
   uint64_t fill(TypedIndex index) {
-    const uint64_t first = next_key_;
-    for (;;) {
+    uint64_t inserted = 0;
+    for (int refused = 0; refused < kRefusals;) {
       const uint64_t key = next_key_++;
       const Outcome outcome = perform(index, {Verb::kInsert, key, key});
       if (outcome == Outcome::kFull) {
         EXPECT_EQ(index.lookup(key), std::nullopt) << "key " << key;
-        return key - first;
+        ++refused;
+        continue;
       }
       EXPECT_EQ(outcome, Outcome::kTrue) << "key " << key;
       model_[key] = key;
+      ++inserted;
+      refused = 0;
     }
+    return inserted;
   }
 
   // Removes a random part of the records; none of this may need room. Returns how many.

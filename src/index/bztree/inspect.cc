@@ -27,12 +27,12 @@ void Core<Content>::walk(uint64_t offset, Visit visit) const {
 template <typename Content>
 void Core<Content>::visit_blocks(
     const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const {
+  const VisitBlock meet(pool_, visit);
   const pm::EpochManager::Guard guard(epochs_);
-  visit(pool_.offset_of(&root_), pm::Heap::block_bytes(sizeof(Root)));
-  visit(root_.descriptors,
-        pm::Heap::block_bytes(pm::Mwcas::bytes_for(static_cast<uint32_t>(root_.descriptor_count))));
+  meet(pool_.offset_of(&root_), sizeof(Root));
+  meet(root_.descriptors, pm::Mwcas::bytes_for(static_cast<uint32_t>(root_.descriptor_count)));
   walk(mwcas_.read(root_.root), [&](const Node& node, uint64_t offset) {
-    visit(offset, pm::Heap::block_bytes(bytes_of(node)));
+    meet(offset, bytes_of(node));
     if constexpr (Content::kOutOfPlace) {
       if (node.level > 0) return;
       const LeafStatus status{mwcas_.read(node.status)};
@@ -40,7 +40,7 @@ void Core<Content>::visit_blocks(
         const Meta meta{mwcas_.read(node.words()[slot])};
         if (!meta.visible() || !meta.out()) continue;
         const uint64_t record = record_at(node, meta);
-        visit(record, records_.block_bytes(record));
+        meet(record, records_.bytes(record));
       }
     }
   });

@@ -36,16 +36,17 @@ void Core<Content>::visit_segments(
 template <typename Content>
 void Core<Content>::visit_blocks(
     const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const {
+  const VisitBlock meet(pool_, visit);
   const pm::EpochManager::Guard guard(epochs_);
-  visit(pool_.offset_of(&root_), pm::Heap::block_bytes(sizeof(Root)));
-  visit(pool_.offset_of(&directory()), pm::Heap::block_bytes(directory_bytes(directory().depth)));
+  meet(pool_.offset_of(&root_), sizeof(Root));
+  meet(pool_.offset_of(&directory()), directory_bytes(directory().depth));
   visit_segments([&](uint64_t first, Entry entry) {
-    visit(entry.segment(), pm::Heap::block_bytes(geometry_.segment_bytes()));
+    meet(entry.segment(), geometry_.segment_bytes());
     if constexpr (Content::kOutOfPlace) {
       std::vector<Slot> slots;
       uint32_t depth = 0;
       copy_segment(first << (64 - directory().depth), slots, depth);
-      for (const Slot& slot : slots) visit(slot.value, records_.block_bytes(slot.value));
+      for (const Slot& slot : slots) meet(slot.value, records_.bytes(slot.value));
     } else {
       (void)first;
     }

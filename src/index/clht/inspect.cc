@@ -40,21 +40,22 @@ uint64_t Core<Policy, Content>::collect_at(uint64_t hash, std::vector<Slot>& out
 template <typename Policy, typename Content>
 void Core<Policy, Content>::visit_blocks(
     const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const {
+  const VisitBlock meet(pool_, visit);
   const pm::EpochManager::Guard guard(epochs_);
   const State* state = state_.load(std::memory_order_acquire);
-  visit(pool_.offset_of(&root_), pm::Heap::block_bytes(sizeof(Root)));
+  meet(pool_.offset_of(&root_), sizeof(Root));
   for (const Table* table : {state->table, state->next}) {
-    if (table != nullptr) visit(table->offset(), pm::Heap::block_bytes(table->bytes()));
+    if (table != nullptr) meet(table->offset(), table->bytes());
   }
   for (uint32_t i = 0; i < state->table->extent_count(); ++i) {
-    visit(root_.extents[i], pm::Heap::block_bytes(Table::extent_bytes_for(state->table->bits())));
+    meet(root_.extents[i], Table::extent_bytes_for(state->table->bits()));
   }
   if constexpr (Content::kOutOfPlace) {
     std::vector<Slot> slots;
     uint64_t hash = 0;
     do {
       hash = collect_at(hash, slots);
-      for (const Slot& slot : slots) visit(slot.value, records_.block_bytes(slot.value));
+      for (const Slot& slot : slots) meet(slot.value, records_.bytes(slot.value));
     } while (hash != 0);
   }
 }

@@ -48,16 +48,17 @@ void Core<Policy, Content>::visit_level(uint32_t level, Visit visit) const {
 template <typename Policy, typename Content>
 void Core<Policy, Content>::visit_blocks(
     const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const {
+  const VisitBlock meet(pool_, visit);
   const pm::EpochManager::Guard guard(epochs_);
-  visit(pool_.offset_of(&root_), pm::Heap::block_bytes(sizeof(Root)));
+  meet(pool_.offset_of(&root_), sizeof(Root));
   for (uint32_t level = 0; level <= top().level; ++level) {
     visit_level(level, [&](const Node& node) {
-      visit(pool_.offset_of(&node), pm::Heap::block_bytes(node_bytes_));
+      meet(pool_.offset_of(&node), node_bytes_);
       if constexpr (!kWords) {
         if (level > 0) return;
-        if (node.low_key != 0) visit(node.low_key, records_.block_bytes(node.low_key));
+        if (node.low_key != 0) meet(node.low_key, records_.bytes(node.low_key));
         for (const Entry& entry : counting_entries(node)) {
-          visit(entry.mark, records_.block_bytes(entry.mark));
+          meet(entry.mark, records_.bytes(entry.mark));
         }
       }
     });

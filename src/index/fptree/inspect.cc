@@ -9,19 +9,20 @@ namespace perdure::index::fptree {
 template <typename Content>
 void Core<Content>::visit_blocks(
     const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const {
+  const VisitBlock meet(pool_, visit);
   const pm::EpochManager::Guard guard(epochs_);
-  visit(pool_.offset_of(&root_), pm::Heap::block_bytes(sizeof(Root)));
+  meet(pool_.offset_of(&root_), sizeof(Root));
   if (root_.spill != 0) {
-    visit(root_.spill, pm::Heap::block_bytes(pool_.at<Spill>(root_.spill)->bytes));
+    meet(root_.spill, pool_.at<Spill>(root_.spill)->bytes);
   }
   for (const Group* group : space_.groups()) {
-    visit(group->offset, pm::Heap::block_bytes(geometry_.group_bytes()));
+    meet(group->offset, geometry_.group_bytes());
   }
   if constexpr (Content::kOutOfPlace) {
     inner_.for_each_leaf([&](const LeafRef* ref, const Separator*, const Separator*) {
       for (uint64_t left = ref->leaf->bitmap; left != 0; left &= left - 1) {
         const uint64_t record = geometry_.slots(*ref->leaf)[std::countr_zero(left)].value;
-        visit(record, records_.block_bytes(record));
+        meet(record, records_.bytes(record));
       }
     });
   }

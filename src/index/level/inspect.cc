@@ -26,15 +26,16 @@ void Core<Policy, Content>::collect(std::vector<Slot>& out) const {
 template <typename Policy, typename Content>
 void Core<Policy, Content>::visit_blocks(
     const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const {
+  const VisitBlock meet(pool_, visit);
   const pm::EpochManager::Guard guard(epochs_);
-  visit(pool_.offset_of(&root_), pm::Heap::block_bytes(sizeof(Root)));
+  meet(pool_.offset_of(&root_), sizeof(Root));
   for (const Level& level : state().all()) {
-    visit(level.offset, pm::Heap::block_bytes(bytes_for(level.bits)));
+    meet(level.offset, bytes_for(level.bits));
   }
   if constexpr (Content::kOutOfPlace) {
     std::vector<Slot> slots;
     collect(slots);
-    for (const Slot& slot : slots) visit(slot.value, records_.block_bytes(slot.value));
+    for (const Slot& slot : slots) meet(slot.value, records_.bytes(slot.value));
   }
 }
 

@@ -9,19 +9,20 @@ namespace perdure::index::nvtree {
 template <typename Content>
 void Core<Content>::visit_blocks(
     const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const {
+  const VisitBlock meet(pool_, visit);
   const pm::EpochManager::Guard guard(epochs_);
-  visit(pool_.offset_of(&root_), pm::Heap::block_bytes(sizeof(Root)));
+  meet(pool_.offset_of(&root_), sizeof(Root));
   if (has_image_) {
     const uint64_t bytes = pool_.at<Image>(root_.image)->bytes;
-    visit(root_.image, pm::Heap::block_bytes(sizeof(Image) + bytes));
+    meet(root_.image, sizeof(Image) + bytes);
   }
   Slot slots[kLeafRecords];
   for (uint64_t leaf = pm::load_acquire(root_.head); leaf != 0;) {
-    visit(leaf, pm::Heap::block_bytes(leaf_bytes(leaf_records_)));
+    meet(leaf, leaf_bytes(leaf_records_));
     const uint32_t count = snapshot(leaf, slots, leaf);
     if constexpr (Content::kOutOfPlace) {
       for (uint32_t i = 0; i < count; ++i) {
-        visit(slots[i].value, records_.block_bytes(slots[i].value));
+        meet(slots[i].value, records_.bytes(slots[i].value));
       }
     } else {
       (void)count;

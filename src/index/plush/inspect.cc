@@ -105,8 +105,9 @@ void Core::visit_entries(
 }
 
 void Core::visit_blocks(const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const {
+  const VisitBlock meet(pool_, visit);
   const auto block = [&](uint64_t offset, uint64_t bytes) {
-    if (offset != 0) visit(offset, pm::Heap::block_bytes(bytes));
+    if (offset != 0) meet(offset, bytes);
   };
   block(pool_.offset_of(&root_), sizeof(Root));
   block(root_.log, root_.log_chunk_bytes * root_.log_chunks * partition_count_);
@@ -131,7 +132,7 @@ void Core::visit_blocks(const std::function<void(uint64_t offset, uint64_t bytes
   if (!payload_) return;
   for (uint32_t i = 0; i < partition_count_; ++i) {
     const std::lock_guard lock(partitions_[i].lock);
-    for (const PayloadLog::Chunk& chunk : payload_->chunks(i)) visit(chunk.offset, chunk.bytes);
+    for (const PayloadLog::Chunk& chunk : payload_->chunks(i)) meet(chunk.offset, chunk.bytes);
   }
 }
 

@@ -42,16 +42,17 @@ void Core<Content>::visit_nodes(
 template <typename Content>
 void Core<Content>::visit_blocks(
     const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const {
+  const VisitBlock meet(pool_, visit);
   const pm::EpochManager::Guard guard(epochs_);
-  visit(pool_.offset_of(&root_), pm::Heap::block_bytes(sizeof(Root)));
+  meet(pool_.offset_of(&root_), sizeof(Root));
   visit_nodes([&](const Node& node, uint64_t offset, uint32_t level) {
-    visit(offset, pm::Heap::block_bytes(shape(level).bytes()));
+    meet(offset, shape(level).bytes());
     if constexpr (Content::kOutOfPlace) {
-      if (node.separator != 0) visit(node.separator, records_.block_bytes(node.separator));
+      if (node.separator != 0) meet(node.separator, records_.bytes(node.separator));
       if (level > 0) return;
       for (uint64_t rest = live_cells(node); rest != 0; rest &= rest - 1) {
         const uint64_t record = node.cell(static_cast<uint32_t>(std::countr_zero(rest))).value;
-        visit(record, records_.block_bytes(record));
+        meet(record, records_.bytes(record));
       }
     }
   });
