@@ -89,8 +89,8 @@ class Datum {
   static constexpr size_t kIsWord = ~size_t{0};  // more bytes than there can be
 
   union {
-    uint64_t word_;
-    const char* data_;
+    uint64_t word_;     // NOLINT(readability-identifier-naming): clang-tidy takes it for public
+    const char* data_;  // NOLINT(readability-identifier-naming)
   };
   size_t size_;
 };
