@@ -3,6 +3,7 @@
 #pragma once
 
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -11,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "perdure/pool.h"
@@ -63,24 +65,36 @@ concept OrderedIndex =
     };
 
 // A key or value of either kind, not owned: valid for the call it is passed to.
+//
+// Two words, so that calls pass it in registers. Were it copied through memory, each call would wait
+// until that copy has left the store buffer, so for the cache misses of the call before it.
 class Datum {
  public:
-  Datum(uint64_t word) : word_(word), kind_(Kind::kU64) {}               // NOLINT: implicit
-  Datum(std::string_view bytes) : bytes_(bytes), kind_(Kind::kBytes) {}  // NOLINT: implicit
-  Datum(const std::string& bytes) : Datum(std::string_view(bytes)) {}    // NOLINT: implicit
-  Datum(const char* bytes) : Datum(std::string_view(bytes)) {}           // NOLINT: implicit
-  Kind kind() const { return kind_; }
-  uint64_t word() const { return word_; }
-  std::string_view bytes() const { return bytes_; }
+  Datum(uint64_t word) : word_(word), size_(kIsWord) {}                        // NOLINT: implicit
+  Datum(std::string_view bytes) : data_(bytes.data()), size_(bytes.size()) {}  // NOLINT: implicit
+  Datum(const std::string& bytes) : Datum(std::string_view(bytes)) {}          // NOLINT: implicit
+  Datum(const char* bytes) : Datum(std::string_view(bytes)) {}                 // NOLINT: implicit
+  Kind kind() const { return size_ == kIsWord ? Kind::kU64 : Kind::kBytes; }
+  // 0 for bytes.
+  uint64_t word() const { return size_ == kIsWord ? word_ : 0; }
+  // Empty for a word.
+  std::string_view bytes() const {
+    return size_ == kIsWord ? std::string_view() : std::string_view(data_, size_);
+  }
   bool operator==(const Datum& other) const {
-    return kind_ == other.kind_ && word_ == other.word_ && bytes_ == other.bytes_;
+    return kind() == other.kind() && word() == other.word() && bytes() == other.bytes();
   }
 
  private:
-  std::string_view bytes_;
-  uint64_t word_ = 0;
-  Kind kind_;
+  static constexpr size_t kIsWord = ~size_t{0};  // more bytes than there can be
+
+  union {
+    uint64_t word_;     // NOLINT(readability-identifier-naming): clang-tidy takes it for public
+    const char* data_;  // NOLINT(readability-identifier-naming)
+  };
+  size_t size_;
 };
+static_assert(sizeof(Datum) == 16 && std::is_trivially_copyable_v<Datum>);
 
 // A value of either kind, owned. Reuse one object over many lookups: its buffer is kept.
 class Value {

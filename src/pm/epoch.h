@@ -3,7 +3,8 @@
 //   EpochManager::Guard guard(epochs);           // reader: pinned until the guard goes
 //   epochs.retire([=] { free_list.add(chunk); }) // writer, after the chunk was unlinked
 //
-// A retired action runs once every guard that existed at retire() has gone. Guards nest. Wait-free
+// A retired action runs once every guard that existed at retire() has gone. Guards nest, and go
+// in the reverse order. Wait-free
 // for readers: a plain store to pin, where the kernel has membarrier(2), which then orders it from
 // the collector's side; else a sequentially consistent one. Retired actions run in retire() and
 // collect(), in the caller's thread; collect() never waits.
@@ -22,7 +23,6 @@ class EpochManager {
   static constexpr uint64_t kIdle = ~uint64_t{0};
   struct alignas(64) Slot {
     std::atomic<uint64_t> epoch{kIdle};
-    uint32_t depth = 0;  // of the owning thread's guards
   };
 
  public:
@@ -31,27 +31,29 @@ class EpochManager {
 
   class Guard {
    public:
-    [[gnu::always_inline]] explicit Guard(EpochManager& manager) : slot_(manager.own_slot()) {
-      if (slot_.depth++ == 0) {
-        // Ordered before every load that follows: a writer that does not see it has not yet
-        // unlinked what this reader could find.
-        const uint64_t epoch = manager.epoch_.load(std::memory_order_acquire);
-        if (manager.asymmetric_) [[likely]] {
-          slot_.epoch.store(epoch, std::memory_order_relaxed);
-          std::atomic_signal_fence(std::memory_order_seq_cst);  // collect() does the rest
-        } else {
-          slot_.epoch.store(epoch, std::memory_order_seq_cst);
-        }
+    [[gnu::always_inline]] explicit Guard(EpochManager& manager)
+        : slot_(manager.own_slot()),
+          outermost_(slot_.epoch.load(std::memory_order_relaxed) == kIdle) {
+      if (!outermost_) return;
+      // Ordered before every load that follows: a writer that does not see it has not yet unlinked
+      // what this reader could find.
+      const uint64_t epoch = manager.epoch_.load(std::memory_order_acquire);
+      if (manager.asymmetric_) [[likely]] {
+        slot_.epoch.store(epoch, std::memory_order_relaxed);
+        std::atomic_signal_fence(std::memory_order_seq_cst);  // collect() does the rest
+      } else {
+        slot_.epoch.store(epoch, std::memory_order_seq_cst);
       }
     }
     ~Guard() {
-      if (--slot_.depth == 0) slot_.epoch.store(kIdle, std::memory_order_release);
+      if (outermost_) slot_.epoch.store(kIdle, std::memory_order_release);
     }
     Guard(const Guard&) = delete;
     Guard& operator=(const Guard&) = delete;
 
    private:
     Slot& slot_;
+    const bool outermost_;  // of the thread's guards
   };
 
   EpochManager();

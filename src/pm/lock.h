@@ -38,12 +38,11 @@ class SpinLock {
 class GenerationLock {
  public:
   // `word` is 8-byte aligned memory of a node, any value; `generation` is the open pool's.
-  GenerationLock(uint64_t& word, uint64_t generation)
-      : word_(word), tag_(generation << 32), initial_(generation << 32) {}
+  GenerationLock(uint64_t& word, uint64_t generation) : word_(word), tag_(generation << 32) {}
 
   bool try_lock() {
     uint64_t seen = word_.load(std::memory_order_relaxed);
-    const uint64_t current = this_generation(seen) ? seen : initial_;
+    const uint64_t current = this_generation(seen) ? seen : tag_;
     if ((current & 1) != 0) return false;
     return word_.compare_exchange_strong(seen, current | 1, std::memory_order_acquire,
                                          std::memory_order_relaxed);
@@ -64,11 +63,11 @@ class GenerationLock {
     word_.store(tag_ | version, std::memory_order_release);
   }
 
-  // A stamp for validate(). Returns false while the lock is held.
+  // A stamp for validate(): the word, whatever its generation. Returns false while the lock is held.
   bool try_begin_read(uint64_t& stamp) const {
-    const uint64_t seen = word_.load(std::memory_order_acquire);
-    stamp = this_generation(seen) ? seen : initial_;
-    return (stamp & 1) == 0;
+    stamp = word_.load(std::memory_order_acquire);
+    constexpr uint64_t kHeldBits = ~uint64_t{0} << 32 | 1;
+    return (stamp & kHeldBits) != (tag_ | 1);
   }
   // The same; waits while the lock is held.
   uint64_t begin_read() const {
@@ -84,8 +83,8 @@ class GenerationLock {
   }
   bool validate(uint64_t stamp) const {
     std::atomic_thread_fence(std::memory_order_acquire);
-    const uint64_t seen = word_.load(std::memory_order_relaxed);
-    return (this_generation(seen) ? seen : initial_) == stamp;
+    // Whoever has locked meanwhile has put another word there, of this generation.
+    return word_.load(std::memory_order_relaxed) == stamp;
   }
 
  private:
@@ -93,7 +92,6 @@ class GenerationLock {
 
   std::atomic_ref<uint64_t> word_;
   uint64_t tag_;
-  uint64_t initial_;
 };
 
 }  // namespace perdure::pm

@@ -43,6 +43,7 @@
 // IEEE Access 2021. docs/structures/p-clht.md says where this differs.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -78,7 +79,7 @@ class Core {
   bool write(Verb verb, const Key& key, const Value& value);
   bool remove(const Key& key);
   template <typename Use>
-  bool lookup(const Key& key, Use use) const;
+  [[gnu::always_inline]] inline bool lookup(const Key& key, Use use) const;
   template <typename Visit>
   void for_each(Visit visit) const;
   uint64_t check(const std::function<void(const std::string&)>& report) const;
@@ -134,15 +135,19 @@ class Core {
   // The slot of a key in one bucket, or kSlots.
   [[gnu::always_inline]] inline uint32_t find_in(Bucket& bucket, const Key& key,
                                                  uint64_t& value) const;
+  // The same in the `kCount` slots from `first` on, but not beyond `last`.
+  template <uint32_t kCount>
+  [[gnu::always_inline]] inline uint32_t find_among(Bucket& bucket, uint32_t first, uint32_t last,
+                                                    const Key& key, uint64_t& value) const;
   bool find(const Table& table, uint64_t home, const Key& key, Place& place, uint64_t& value) const;
   template <typename Use>
-  bool lookup_slowly(const Key& key, Use use) const;
-  static void prefetch_rest(const Bucket& bucket) {
-    for (uint64_t line = pm::kLineBytes; line < sizeof(Bucket); line += pm::kLineBytes) {
+  bool lookup_slowly(Key key, Use use) const;
+  static void prefetch(const Bucket& bucket) {
+    for (uint64_t line = 0; line < sizeof(Bucket); line += pm::kLineBytes) {
       __builtin_prefetch(reinterpret_cast<const char*>(&bucket) + line);
     }
   }
-  Place find_empty(const Held& held, Bucket*& last) const;
+  Place find_empty(const Held& held, uint64_t hash, Bucket*& last) const;
 
   // ---- write.cc
   bool write_once(Verb verb, const Key& key, const Value& value);
@@ -196,18 +201,33 @@ bool Core<Policy, Content>::matches(uint64_t value, const Key& key) const {
 }
 
 template <typename Policy, typename Content>
-uint32_t Core<Policy, Content>::find_in(Bucket& bucket, const Key& key, uint64_t& value) const {
+template <uint32_t kCount>
+uint32_t Core<Policy, Content>::find_among(Bucket& bucket, uint32_t first, uint32_t last,
+                                           const Key& key, uint64_t& value) const {
+  // All are compared, without branches: which one it is cannot be foreseen.
   uint32_t hits = 0;
 #pragma GCC unroll 15
-  for (uint32_t s = 0; s < kSlots; ++s) {
-    hits |= uint32_t{pm::load_acquire(bucket.hash(s)) == key.hash} << s;
+  for (uint32_t s = 0; s < kCount; ++s) {
+    const uint32_t slot = std::min(first + s, last);
+    hits |= uint32_t{pm::load_acquire(bucket.hash(slot)) == key.hash} << s;
   }
   for (; hits != 0; hits &= hits - 1) {
-    const auto s = static_cast<uint32_t>(__builtin_ctz(hits));
-    value = pm::load_acquire(bucket.value(s));
-    if (matches(value, key)) return s;
+    const uint32_t slot = first + static_cast<uint32_t>(__builtin_ctz(hits));
+    value = pm::load_acquire(bucket.value(slot));
+    if (matches(value, key)) return slot;
   }
   return kSlots;
+}
+
+template <typename Policy, typename Content>
+uint32_t Core<Policy, Content>::find_in(Bucket& bucket, const Key& key, uint64_t& value) const {
+  if constexpr (Bucket::kLines > 1) {
+    const uint32_t slot = find_among<Bucket::kLineSlots>(bucket, Bucket::first_slot(key.hash),
+                                                         Bucket::last_slot(key.hash), key, value);
+    if (slot != kSlots) [[likely]]
+      return slot;
+  }
+  return find_among<kSlots>(bucket, 0, kSlots - 1, key, value);
 }
 
 // Finds a key in the chain of a bucket, whose lock is held or whose version will be validated.
@@ -237,7 +257,6 @@ bool Core<Policy, Content>::lookup(const Key& key, Use use) const {
   const Table& table = *state->table;
   const uint64_t home = table.home_of(key.hash);
   Bucket& bucket = table.main(home);
-  prefetch_rest(bucket);
   const pm::GenerationLock lock = table.lock_of(home);
   uint64_t stamp = 0;
   const bool quiet = state->next == nullptr && lock.try_begin_read(stamp);
@@ -258,11 +277,11 @@ bool Core<Policy, Content>::lookup(const Key& key, Use use) const {
 
 template <typename Policy, typename Content>
 template <typename Use>
-[[gnu::noinline]] bool Core<Policy, Content>::lookup_slowly(const Key& key, Use use) const {
+[[gnu::noinline]] bool Core<Policy, Content>::lookup_slowly(const Key key, Use use) const {
   const State* state = state_.load(std::memory_order_acquire);
   for (Table* table = newest_for(*state, key.hash);;) {
     const uint64_t home = table->home_of(key.hash);
-    prefetch_rest(table->main(home));
+    if constexpr (Bucket::kLines > 1) prefetch(table->main(home));
     const pm::GenerationLock lock = table->lock_of(home);
     const uint64_t stamp = lock.begin_read();
     if ((pm::load_acquire(table->main(home).next) & kMoved) != 0) [[unlikely]] {

@@ -148,9 +148,14 @@ void Core<Policy, Content>::fill_chain(Table& to, Table* from, uint64_t home, co
                                        uint64_t count, Bucket& image) {
   image = Bucket{};
   const uint64_t here = std::min<uint64_t>(count, kSlots);
-  for (uint32_t s = 0; s < kSlots; ++s) {
-    image.hash(s) = s < here ? slots[s].hash : to.vacant_hash(home);
-    image.value(s) = s < here ? slots[s].value : 0;
+  for (uint32_t s = 0; s < kSlots; ++s) image.hash(s) = to.vacant_hash(home);
+  uint32_t taken = 0;
+  for (uint64_t i = 0; i < here; ++i) {
+    uint32_t s = Bucket::first_slot(slots[i].hash);
+    while ((taken >> s & 1) != 0) s = (s + 1) % kSlots;
+    taken |= uint32_t{1} << s;
+    image.hash(s) = slots[i].hash;
+    image.value(s) = slots[i].value;
   }
   if (count == here) return;
   const uint64_t number = to.claim(home, from, true);

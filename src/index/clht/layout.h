@@ -16,6 +16,7 @@
 //
 //   bucket, 256 bytes (+xs): slots of 16 bytes, so that no record straddles lines
 //     | lock | next | hash 0 | value 0 | ... | hash 14 | value 14 |
+//     A record is put into the line that its hash prefers while that has room, then into the next.
 //
 // The leading bits of the hash select the main bucket. `next` leads to an overflow bucket of the same
 // table or its extents: 0, or its number + 1; the topmost bit of a main bucket's says that its records have moved to
@@ -50,6 +51,9 @@ struct alignas(64) LineBucket {
   uint64_t values[kSlots];
   uint64_t next;
 
+  static constexpr uint32_t kLines = 1;
+
+  static uint32_t first_slot(uint64_t) { return 0; }
   uint64_t& hash(uint32_t slot) { return hashes[slot]; }
   uint64_t& value(uint32_t slot) { return values[slot]; }
 };
@@ -58,9 +62,21 @@ static_assert(sizeof(LineBucket) == 64 && offsetof(LineBucket, values) == 32 &&
 
 struct alignas(256) BlockBucket {
   static constexpr uint32_t kSlots = 15;
+  static constexpr uint32_t kLines = 4;
+  static constexpr uint32_t kLineSlots = 4;
+
   uint64_t lock;
   uint64_t next;
   Slot slots[kSlots];
+
+  // Of the line that a hash prefers: records are put there if there is room, and looked for there
+  // first, so that a lookup seldom reads all lines. Line 0 has the lock, and one slot less.
+  static uint32_t first_slot(uint64_t hash) {
+    const uint32_t line = line_of(hash);
+    return line == 0 ? 0 : line * kLineSlots - 1;
+  }
+  static uint32_t last_slot(uint64_t hash) { return line_of(hash) * kLineSlots + kLineSlots - 2; }
+  static uint32_t line_of(uint64_t hash) { return static_cast<uint32_t>(hash % kLines); }
 
   uint64_t& hash(uint32_t slot) { return slots[slot].hash; }
   uint64_t& value(uint32_t slot) { return slots[slot].value; }

@@ -106,6 +106,7 @@ Core<Policy, Content>::Held::Held(Core& core, uint64_t hash) : core_(core) {
     state = core.state_.load(std::memory_order_acquire);
     table = newest_for(*state, hash);
     home = table->home_of(hash);
+    prefetch(table->main(home));  // all lines at once, before the lock waits for the first
     if (table == state->table) {
       table->lock_of(home).lock();
       const bool moved = (pm::load_relaxed(table->main(home).next) & kMoved) != 0;
@@ -150,10 +151,12 @@ bool Core<Policy, Content>::is_live(const Table& table, Bucket& bucket, uint32_t
 
 template <typename Policy, typename Content>
 typename Core<Policy, Content>::Place Core<Policy, Content>::find_empty(const Held& held,
+                                                                        uint64_t hash,
                                                                         Bucket*& last) const {
   Place place;
   for (Bucket* bucket = &held.table->main(held.home); bucket != nullptr;) {
-    for (uint32_t s = 0; s < kSlots; ++s) {
+    for (uint32_t i = 0; i < kSlots; ++i) {
+      const uint32_t s = (Bucket::first_slot(hash) + i) % kSlots;
       if (!is_live(*held.table, *bucket, s, held.home)) return {bucket, nullptr, s};
     }
     last = bucket;
@@ -186,19 +189,20 @@ bool Core<Policy, Content>::put_in_chain(const Held& held, Bucket& last, const K
   const uint64_t number = held.table->claim(held.home, from, false);
   if (number == Table::kNone) return false;
   Bucket& fresh = held.table->overflow(number);
+  const uint32_t slot = Bucket::first_slot(key.hash);
   for (uint32_t s = 0; s < kSlots; ++s) {
     pm::store_relaxed(fresh.value(s), uint64_t{0});
     pm::store_relaxed(fresh.hash(s), held.table->vacant_hash(held.home));
   }
   if constexpr (!Content::kOutOfPlace) {
-    pm::store_relaxed(fresh.value(0), value);
-    pm::store_relaxed(fresh.hash(0), key.hash);
+    pm::store_relaxed(fresh.value(slot), value);
+    pm::store_relaxed(fresh.hash(slot), key.hash);
   }
   pm::store_release(fresh.next, uint64_t{0});
   memory_.persist(&fresh, sizeof fresh);  // the bucket, whole, before the link that reveals it
   pm::store_release(last.next, number + 1);
   memory_.persist(&last.next, sizeof last.next);  // before the lock is released
-  if constexpr (Content::kOutOfPlace) put({&fresh, &last, 0}, key, value);
+  if constexpr (Content::kOutOfPlace) put({&fresh, &last, slot}, key, value);
   return true;
 }
 
@@ -233,7 +237,7 @@ typename Core<Policy, Content>::Outcome Core<Policy, Content>::try_write(Verb ve
   }
   if (verb == Verb::kUpdate) return Outcome::kNot;
   Bucket* last = nullptr;
-  place = find_empty(held, last);
+  place = find_empty(held, key.hash, last);
   if (place.bucket != nullptr) {
     put(place, key, value);
     return Outcome::kDone;
