@@ -73,7 +73,7 @@ std::vector<double> linear_ticks(double from, double to, unsigned parts) {
   std::vector<double> ticks;
   if (!(to > from)) return {from};
   const double step = tick_step(to - from, parts);
-  const double first = std::ceil(from / step - 1e-9);
+  const double first = std::ceil(from / step - 1e-9) + 0.0;  // no -0
   for (double i = first; i * step <= to + step * 1e-6; ++i) ticks.push_back(i * step);
   return ticks;
 }

@@ -13,13 +13,23 @@ namespace {
 
 // Where things are in a drawing, in its own units.
 constexpr double kWidth = 860;
-constexpr double kLabels = 190;  // of the groups, left of the axis
-constexpr double kValues = 80;   // of the longest bar, right of it
+constexpr double kValues = 80;  // right of the longest bar
 constexpr double kBar = 14;
 constexpr double kBetweenBars = 2;
 constexpr double kBetweenGroups = 12;
 constexpr double kAxisHeight = 42;
 constexpr unsigned kParts = 6;
+
+// How wide the names are, left of the axis. Longer ones are cut.
+constexpr double kLetter = 6.6;
+constexpr size_t kLettersMax = 48;
+
+template <typename Rows>
+double width_of_names(const Rows& rows) {
+  size_t longest = 14;
+  for (const auto& row : rows) longest = std::max(longest, row.name.size());
+  return 24 + kLetter * static_cast<double>(std::min(longest, kLettersMax));
+}
 
 double largest(const BarChart& chart) {
   double top = 0;
@@ -33,50 +43,53 @@ double largest(const BarChart& chart) {
 }
 
 // Bars with square feet on the axis and rounded ends.
-std::string bar(double y, double length, size_t series, const std::string& hint) {
+std::string bar(double x, double y, double length, size_t series, const std::string& hint) {
   const double radius = std::min(3.0, length);
   return fmt::format(
       "<path class=\"bar {}\" d=\"M{:.1f} {:.1f}h{:.1f}a{r:.1f} {r:.1f} 0 0 1 {r:.1f} {r:.1f}"
       "v{:.1f}a{r:.1f} {r:.1f} 0 0 1 -{r:.1f} {r:.1f}h-{:.1f}z\"><title>{}</title></path>\n",
-      series_class(series), kLabels, y, length - radius, kBar - 2 * radius, length - radius, hint,
+      series_class(series), x, y, length - radius, kBar - 2 * radius, length - radius, hint,
       fmt::arg("r", radius));
 }
 
-std::string row_name(const std::string& name, double y) {
+std::string row_name(const std::string& name, double x, double y) {
+  const bool is_cut = name.size() > kLettersMax;
   return fmt::format(
-      "<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\" dominant-baseline=\"central\">{}</text>\n",
-      kLabels - 10, y, escape(name));
+      "<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"end\" "
+      "dominant-baseline=\"central\">{}{}</text>\n",
+      x - 10, y, escape(is_cut ? name.substr(0, kLettersMax - 1) + "\u2026" : name),
+      is_cut ? "<title>" + escape(name) + "</title>" : "");
 }
 
 std::string mark_line(const BarChart& chart, const BarGroup& group, double y, double height,
-                      double scale) {
+                      const Scale& scale) {
   return fmt::format(
       "<line class=\"mark\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1:.1f}\" y2=\"{2:.1f}\"><title>{3}"
       "</title></line>\n",
-      kLabels + *group.mark * scale, y - 3, y + height + 3,
+      scale.at(*group.mark), y - 3, y + height + 3,
       escape(fmt::format("{}, {}: {}", group.name, chart.mark_name,
                          number_text(*group.mark, chart.unit))));
 }
 
-std::string draw_group(const BarChart& chart, const BarGroup& group, double y, double scale) {
+std::string draw_group(const BarChart& chart, const BarGroup& group, double y, const Scale& scale) {
   const auto bars = static_cast<double>(group.values.size());
   const double height = bars * kBar + (bars - 1) * kBetweenBars;
-  std::string svg = row_name(group.name, y + height / 2);
+  std::string svg = row_name(group.name, scale.start, y + height / 2);
   for (size_t i = 0; i < group.values.size(); ++i) {
     const double at = y + static_cast<double>(i) * (kBar + kBetweenBars);
     const bool measured = std::isfinite(group.values[i]);
-    const double length = measured ? group.values[i] * scale : 0;
+    const double length = measured ? scale.at(group.values[i]) - scale.start : 0;
     const std::string text = measured ? number_text(group.values[i], chart.unit) : "not measured";
     if (length > 0) {
-      svg += bar(at, length, i,
+      svg += bar(scale.start, at, length, i,
                  escape(fmt::format("{}, {}: {}", group.name, chart.series.at(i), text)));
     }
     // Beyond the mark too, if it would lie under the text.
-    const double mark = group.mark ? *group.mark * scale : 0;
-    const double from = mark > length - 2 && mark < length + 40 ? mark : length;
+    const double mark = group.mark ? scale.at(*group.mark) - scale.start : 0;
+    const double from = mark > length - 2 && mark < length + 60 ? mark : length;
     svg += fmt::format(
         "<text class=\"soft\" x=\"{:.1f}\" y=\"{:.1f}\" dominant-baseline=\"central\">{}</text>\n",
-        kLabels + from + 6, at + kBar / 2, text);
+        scale.start + from + 6, at + kBar / 2, text);
   }
   return group.mark ? svg + mark_line(chart, group, y, height, scale) : svg;
 }
@@ -99,7 +112,7 @@ std::string draw_axis(const Scale& scale, Unit unit, const std::string& label, d
   return svg + fmt::format(
                    "<text class=\"soft\" x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{}"
                    "</text>\n",
-                   (kLabels + kWidth - kValues) / 2, height + 34, escape(label));
+                   (scale.start + scale.end) / 2, height + 34, escape(label));
 }
 
 std::string keys_of(const BarChart& chart) {
@@ -126,10 +139,18 @@ std::string svg_of(const std::string& title, double height, const std::string& c
                      kWidth, height, escape(title), content);
 }
 
-std::string draw_interval(const Interval& row, const Scale& scale, double y) {
+// Whether the reference lies outside the interval, and on which side.
+const char* interval_class(const Interval& row, double reference) {
+  if (row.low && *row.low > reference) return "above";
+  if (row.high && *row.high < reference) return "below";
+  return "level";
+}
+
+std::string draw_interval(const Interval& row, double reference, const Scale& scale, double y) {
   const double x = scale.at(row.value);
   std::string hint = fmt::format("{}: {}", row.name, number_text(row.value));
-  std::string svg = row_name(row.name, y);
+  std::string svg = row_name(row.name, scale.start, y);
+  svg += fmt::format("<g class=\"{}\">", interval_class(row, reference));
   if (row.low && row.high) {
     hint += fmt::format(" ({} to {})", number_text(*row.low), number_text(*row.high));
     svg += fmt::format("<path class=\"whisker\" d=\"M{:.1f} {:.1f}v10m0 -5H{:.1f}m0 -5v10\"/>\n",
@@ -138,9 +159,9 @@ std::string draw_interval(const Interval& row, const Scale& scale, double y) {
   svg += marker(0, x, y, 4.5);
   return svg + fmt::format(
                    "<circle class=\"hit\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"9\"><title>{}</title>"
-                   "</circle><text class=\"soft\" x=\"{:.1f}\" y=\"{:.1f}\" "
+                   "</circle></g><text class=\"soft\" x=\"{:.1f}\" y=\"{:.1f}\" "
                    "dominant-baseline=\"central\">{}</text>\n",
-                   x, y, escape(hint), kWidth - kValues + 12, y, number_text(row.value));
+                   x, y, escape(hint), kWidth - kValues + 12, y, fmt::format("{:.3f}", row.value));
 }
 
 }  // namespace
@@ -148,14 +169,15 @@ std::string draw_interval(const Interval& row, const Scale& scale, double y) {
 std::string draw(const BarChart& chart) {
   const double top = round_up(largest(chart), kParts);
   if (largest(chart) <= 0) return "";
-  const Scale scale{.from = 0, .to = top, .start = kLabels, .end = kWidth - kValues};
+  const Scale scale{
+      .from = 0, .to = top, .start = width_of_names(chart.groups), .end = kWidth - kValues};
   const auto bars = static_cast<double>(chart.series.size());
   const double pitch = bars * kBar + (bars - 1) * kBetweenBars + kBetweenGroups;
   const double height = pitch * static_cast<double>(chart.groups.size());
   std::string svg = draw_axis(scale, chart.unit, chart.label, height);
   double y = kBetweenGroups / 2;
   for (const BarGroup& group : chart.groups) {
-    svg += draw_group(chart, group, y, (scale.end - scale.start) / top);
+    svg += draw_group(chart, group, y, scale);
     y += pitch;
   }
   return caption(chart.title, keys_of(chart)) + svg_of(chart.title, height + kAxisHeight, svg);
@@ -171,8 +193,10 @@ std::string draw(const IntervalChart& chart) {
     high = std::max(high, row.high.value_or(row.value));
   }
   const double margin = std::max(0.02, (high - low) * 0.08);
-  const Scale scale{
-      .from = low - margin, .to = high + margin, .start = kLabels, .end = kWidth - kValues};
+  const Scale scale{.from = low - margin,
+                    .to = high + margin,
+                    .start = width_of_names(chart.rows),
+                    .end = kWidth - kValues};
   const double height = kPitch * static_cast<double>(chart.rows.size());
   std::string svg = draw_axis(scale, Unit::kNumber, chart.label, height);
   svg += fmt::format(
@@ -180,12 +204,10 @@ std::string draw(const IntervalChart& chart) {
       scale.at(chart.reference), height);
   double y = kPitch / 2;
   for (const Interval& row : chart.rows) {
-    svg += draw_interval(row, scale, y);
+    svg += draw_interval(row, chart.reference, scale, y);
     y += kPitch;
   }
-  return caption(chart.title, "") +
-         svg_of(chart.title, height + kAxisHeight,
-                fmt::format("<g class=\"{}\">\n{}</g>\n", series_class(0), svg));
+  return caption(chart.title, "") + svg_of(chart.title, height + kAxisHeight, svg);
 }
 
 }  // namespace perdure::lab::html

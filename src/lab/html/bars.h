@@ -37,6 +37,7 @@ struct Interval {
   std::optional<double> high = {};
 };
 
+// Those beyond the reference with their whole interval are coloured: green above, red below.
 struct IntervalChart {
   std::string title;
   std::string label;

@@ -37,7 +37,8 @@ struct Range {
 };
 
 bool drawable(const LineChart& chart, const Point& point) {
-  return std::isfinite(point.x) && std::isfinite(point.y) && (!chart.y_logarithmic || point.y > 0);
+  return std::isfinite(point.x) && std::isfinite(point.y) &&
+         (!chart.y_logarithmic || point.y > 0) && (!chart.x_logarithmic || point.x > 0);
 }
 
 Scale y_scale(const LineChart& chart, const Range& range) {
@@ -85,9 +86,13 @@ Frame make_frame(const LineChart& chart) {
   } else if (places.size() <= 12) {
     // Few places, such as numbers of threads: a tick for each, and room beside the outermost.
     frame.x_ticks.assign(places.begin(), places.end());
-    const double margin = x.high > x.low ? (x.high - x.low) * 0.06 : 1;
-    frame.x.from -= margin;
-    frame.x.to += margin;
+    if (chart.x_logarithmic) {
+      const double margin = x.high > x.low ? std::pow(x.high / x.low, 0.06) : 2;
+      frame.x = {x.low / margin, x.high * margin, kLeft, kRight, true};
+    } else {
+      const double margin = x.high > x.low ? (x.high - x.low) * 0.06 : 1;
+      frame.x = {x.low - margin, x.high + margin, kLeft, kRight};
+    }
   } else {
     frame.x.from = std::min(0.0, x.low);
     frame.x_ticks = linear_ticks(frame.x.from, x.high, 8);
@@ -156,14 +161,16 @@ std::string draw_curve(const LineChart& chart, const Frame& frame, const Curve& 
     const double y = frame.y.at(point.y);
     path += fmt::format("{}{:.1f} {:.1f}", path.empty() ? "M" : "L", x, y);
     marks += whisker(frame, point, x);
-    if (chart.markers) marks += marker(curve.series, x, y, 4.5);
+    if (!chart.markers) continue;
+    marks += marker(curve.series, x, y, 4.5);
     marks += fmt::format(
         "<circle class=\"hit\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"9\"><title>{}</title></circle>\n", x,
         y, hint(chart, curve, point));
   }
   if (path.empty()) return "";
-  return fmt::format("<g class=\"{}\"><path class=\"curve\"{} d=\"{}\"/>\n{}</g>\n",
-                     series_class(curve.series), dash(curve.series), path, marks);
+  return fmt::format(
+      "<g class=\"{}\"><path class=\"curve\"{} d=\"{}\"><title>{}</title></path>\n{}</g>\n",
+      series_class(curve.series), dash(curve.series), path, escape(curve.name), marks);
 }
 
 }  // namespace

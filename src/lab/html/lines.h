@@ -28,8 +28,9 @@ struct LineChart {
   std::string y_label;
   Unit x_unit = Unit::kNumber;
   Unit y_unit = Unit::kNumber;
+  bool x_logarithmic = false;
   bool y_logarithmic = false;  // without: from zero
-  bool markers = true;         // off for curves of very many points
+  bool markers = true;         // off for curves of many points, which then tell no values
   // Where x has few values with names, such as percentiles: the points' x are places in this list.
   std::vector<std::string> x_names = {};
   std::vector<Curve> curves = {};

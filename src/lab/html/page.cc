@@ -38,7 +38,7 @@ figcaption b { display: block; }
   color: var(--soft); }
 .key svg { width: 26px; height: 12px; max-width: none; display: inline-block; }
 details { margin: 0 0 1.4rem; } summary { color: var(--soft); cursor: pointer; font-size: .9rem; }
-svg { width: 100%; max-width: 900px; height: auto; display: block;
+svg { width: 100%; max-width: 1000px; height: auto; display: block;
   font: 12px system-ui, sans-serif; }
 svg text { fill: var(--ink); } svg .soft { fill: var(--soft); }
 svg .grid { stroke: var(--line); } svg .axis { stroke: var(--axis); }
@@ -48,8 +48,9 @@ svg .dot { fill: var(--series); stroke: var(--page); stroke-width: 1; }
 svg .whisker { stroke: var(--series); stroke-width: 1.5; fill: none; }
 svg .hit { fill: transparent; stroke: none; } svg .bar { fill: var(--series); }
 svg .reference { stroke: var(--soft); stroke-dasharray: 4 3; }
+svg .level { --series: var(--soft); } svg .above { --series: var(--good); }
+svg .below { --series: var(--bad); }
 .good { color: var(--good); } .bad { color: var(--bad); font-weight: 600; }
-@media print { details { display: block; } }
 )";
 
 }  // namespace
@@ -109,11 +110,14 @@ std::string facts(const std::vector<TextRow>& rows) {
   return html + "</tbody></table>\n";
 }
 
+std::string folded(std::string_view summary, const std::string& content) {
+  return fmt::format("<details><summary>{}</summary>\n{}</details>\n", escape(summary), content);
+}
+
 std::string figure(const std::string& drawing, const std::vector<TextRow>& data,
                    size_t text_columns) {
   if (drawing.empty()) return "";
-  return fmt::format("<figure>\n{}</figure>\n<details><summary>Data</summary>\n{}</details>\n",
-                     drawing, table(data, text_columns));
+  return "<figure>\n" + drawing + "</figure>\n" + folded("Data", table(data, text_columns));
 }
 
 std::string series_class(size_t series) { return fmt::format("s{}", series % kColours); }

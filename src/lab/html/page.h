@@ -31,6 +31,9 @@ std::string facts(const std::vector<TextRow>& rows);
 std::string figure(const std::string& drawing, const std::vector<TextRow>& data,
                    size_t text_columns);
 
+// `content`, folded under a line of text.
+std::string folded(std::string_view summary, const std::string& content);
+
 // How many series have a colour of their own. Later ones repeat the colours with other markers and
 // dashes.
 inline constexpr size_t kColours = 8;
