@@ -5,6 +5,7 @@
 #include <link.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 
@@ -230,6 +231,12 @@ CreateTree find_create_tree(const std::string& library) {
   return reinterpret_cast<CreateTree>(create);
 }
 
+std::optional<PluginInterface> interface_of_environment() {
+  const char* chosen = std::getenv("PERDURE_PIBENCH_INTERFACE");
+  if (chosen == nullptr) return std::nullopt;
+  return parse_plugin_interface(chosen);
+}
+
 // What the first slot after the destructors is, by the name of its function; without one, how many
 // slots there are, by the size of the table.
 std::optional<PluginInterface> interface_of(const void* tree) {
@@ -275,18 +282,20 @@ std::unique_ptr<AnyIndex> load_plugin(const PluginOptions& options) {
       .pool_path = options.pool_path,
       .pool_size = options.pool_bytes,
       .num_threads = options.threads};
+  auto interface = options.interface ? options.interface : interface_of_environment();
   pibench::Tree* tree = create(tree_options);
   if (tree == nullptr) {
     refuse(fmt::format("{} makes no index of keys of {} bytes and values of {} bytes",
                        options.library, tree_options.key_size, tree_options.value_size));
   }
-  const auto interface = options.interface ? options.interface : interface_of(tree);
+  if (!interface) interface = interface_of(tree);
   if (!interface) {
     // Both have their destructor in the same place.
     delete tree;
     refuse(
         fmt::format("{}: its symbols do not tell whether it was built with PiBench's interface "
-                    "of 2019 or with the later one, which has bulk_load; say which",
+                    "of 2019 or with the later one, which has bulk_load; set "
+                    "PERDURE_PIBENCH_INTERFACE to 2019 or bulk_load",
                     options.library));
   }
   if (*interface == PluginInterface::kBulkLoad) {

@@ -30,7 +30,7 @@ struct PluginOptions {
   std::string pool_path = {};
   uint64_t pool_bytes = 0;
   unsigned threads = 1;
-  // Without: as the symbols of the library show.
+  // Without: what PERDURE_PIBENCH_INTERFACE says; without that, what the library's symbols show.
   std::optional<PluginInterface> interface = {};
 };
 

@@ -233,6 +233,9 @@ TEST(Plugin, ErrorsSayWhatIsWrong) {
   EXPECT_NE(message({.library = test_library("refusing")}, ErrorCode::kInvalidArgument)
                 .find("makes no index of keys of 8 bytes"),
             std::string::npos);
+  EXPECT_NE(message({.library = test_library("hidden")}, ErrorCode::kInvalidArgument)
+                .find("set PERDURE_PIBENCH_INTERFACE"),
+            std::string::npos);
   EXPECT_THROW(parse_plugin_interface("2020"), Error);
   // A copy under a name that is no structure's.
   std::filesystem::copy_file(our_library("plush"), dir.file("libother.so"));
@@ -242,6 +245,16 @@ TEST(Plugin, ErrorsSayWhatIsWrong) {
   EXPECT_EQ(WEXITSTATUS(std::system(command.c_str())), 3);
   EXPECT_NE(test::read_file(dir.file("err")).find("the file's name must say which structure"),
             std::string::npos);
+}
+
+TEST(Plugin, OfHiddenSymbolsRunsWhenItsInterfaceIsSaid) {
+  PluginOptions options = options_of(test_library("hidden"), {8, 8});
+  options.interface = PluginInterface::k2019;
+  check_against_model(*load_plugin(options), options, true);
+  options.interface.reset();
+  setenv("PERDURE_PIBENCH_INTERFACE", "2019", 1);
+  check_against_model(*load_plugin(options), options, true);
+  unsetenv("PERDURE_PIBENCH_INTERFACE");
 }
 
 TEST(Plugin, KeysOfAnotherLengthAndKindAreRefused) {
