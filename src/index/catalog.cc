@@ -25,6 +25,7 @@ const std::vector<CatalogEntry>& catalog() {
   static const std::vector<CatalogEntry> entries = {
       index::plush_entry(),          // in the order of the documentation's table
       index::cceh_entry(),           //
+      index::cceh_ip_entry(),        //
       index::clht_entry(),           //
       index::clht_fc_entry(),        //
       index::clht_fc_ve_entry(),     //

@@ -7,6 +7,7 @@ namespace perdure::index {
 
 CatalogEntry plush_entry();
 CatalogEntry cceh_entry();
+CatalogEntry cceh_ip_entry();
 CatalogEntry level_entry();
 CatalogEntry level_rb_entry();
 CatalogEntry clht_entry();

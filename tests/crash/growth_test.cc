@@ -29,7 +29,11 @@ std::ostream& operator<<(std::ostream& out, const Growth& growth) {
 std::vector<Growth> all_growths() {
   std::vector<Growth> all;
   for (const Kind kind : {Kind::kU64, Kind::kBytes}) {
-    all.push_back({"cceh", kind, 300, {"change_range", "split", "fill_range", "double_directory"}});
+    const std::vector<std::string> split = {"change_range", "split", "fill_range",
+                                            "double_directory"};
+    all.push_back({"cceh+ip", kind, 300, split});
+    all.push_back({"cceh", kind, 300, split});
+    all.back().functions.emplace_back("rewrite");
     const std::vector<std::string> clht = {"link_block", "put_in_chain", "copy_bucket",
                                            "mark_moved"};
     for (const char* name : {"p-clht", "p-clht+fc", "p-clht+fc+ve"}) {

@@ -2,10 +2,11 @@
 //
 // The idea. The leading bits of the hash select a bucket of one cache line: a lock, three keys,
 // three values, and a link to an overflow bucket. An insert writes one line; a lookup usually reads
-// one, takes no lock and writes nothing. When the overflow buckets of a table, one for each eight
-// main buckets, are used up, a table of four times the size is begun (twice, where four times does
-// not fit; where neither does, the chains get an extent of more overflow buckets); bucket by bucket the records move there, by whoever comes to write to one and by
-// everybody who inserts.
+// one, takes no lock and writes nothing. A table begins with an overflow bucket for
+// each eight main buckets, and gets extents of more when they are used up. When there are as many as
+// main buckets, a table of four times the size is begun (twice, where four times does not fit; where
+// neither does, there are more extents); bucket by bucket the records move there, by whoever comes to
+// write to one and by everybody who inserts.
 //
 // The persist points, and what a crash leaves
 //   insert         `p-clht`: value, flush, fence; hash, flush, fence. `+fc`: value and hash in one
@@ -18,6 +19,8 @@
 //                  whatever of it reaches PM, it is free when the pool is opened again.
 //   chain          the overflow bucket, claimed and filled, fence; the link to it, fence. A claimed
 //                  bucket to which no chain leads is free after a crash.
+//   extent         its buckets, unclaimed, and the intent, fence; the root's word for it and the
+//                  heap's bitmap, fence; the intent's end, fence.
 //   unchain        the link past an empty bucket, fence; only then may others claim it.
 //   begin to grow  the new table's header and overflow buckets and the intent, fence; root.next and
 //                  the heap's bitmap, fence; the intent's end, fence.
@@ -123,6 +126,7 @@ class Core {
   };
 
   Core(pm::PoolImpl& pool, Root& root, std::string name);
+  void unlock(const Table& table, uint64_t home) const;
 
   // ---- search
   bool matches(uint64_t value, const Key& key) const;
