@@ -83,6 +83,25 @@ TEST(Html, SeriesBeyondTheColoursDifferInMarkerAndDash) {
   EXPECT_NE(marker(1, 0, 0, 4), marker(1 + kColours, 0, 0, 4));
 }
 
+TEST(Html, AMarkStandsInItsGroup) {
+  const std::string svg = draw(BarChart{.title = "T",
+                                        .series = {"a"},
+                                        .mark_name = "published",
+                                        .groups = {{"g", {1}, 2.5}, {"h", {3}}}});
+  EXPECT_EQ(count(svg, "class=\"mark\""), 2U);  // one of them in the legend
+  EXPECT_EQ(count(svg, "g, published: 2.5"), 1U);
+}
+
+TEST(Html, APageLoadsNothingAndFollowsTheReadersScheme) {
+  const std::string html =
+      page("A <title>", figure(draw(BarChart{.series = {"a"}, .groups = {{"g", {1}}}})));
+  for (const char* text : {"http", "src=", "url(", "<script", "@import"}) {
+    EXPECT_EQ(html.find(text), std::string::npos) << text;
+  }
+  EXPECT_NE(html.find("prefers-color-scheme: dark"), std::string::npos);
+  EXPECT_EQ(count(html, "<title>A &lt;title&gt;</title>"), 1U);
+}
+
 TEST(Html, BarsSayWhatWasNotMeasured) {
   const std::string svg =
       draw(BarChart{.title = "T", .series = {"a", "b"}, .groups = {{"g", {1, NAN}}}});

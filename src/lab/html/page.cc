@@ -114,10 +114,14 @@ std::string folded(std::string_view summary, const std::string& content) {
   return fmt::format("<details><summary>{}</summary>\n{}</details>\n", escape(summary), content);
 }
 
+std::string figure(const std::string& drawing) {
+  return drawing.empty() ? "" : "<figure>\n" + drawing + "</figure>\n";
+}
+
 std::string figure(const std::string& drawing, const std::vector<TextRow>& data,
                    size_t text_columns) {
   if (drawing.empty()) return "";
-  return "<figure>\n" + drawing + "</figure>\n" + folded("Data", table(data, text_columns));
+  return figure(drawing) + folded("Data", table(data, text_columns));
 }
 
 std::string series_class(size_t series) { return fmt::format("s{}", series % kColours); }

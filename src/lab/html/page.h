@@ -26,8 +26,9 @@ std::string table(const std::vector<TextRow>& rows, size_t text_columns);
 // A table of names and what they are, without a header.
 std::string facts(const std::vector<TextRow>& rows);
 
-// A drawn chart (with its caption) and under it, folded, the table of what it shows. Empty if the
-// chart is.
+// A drawn chart with its caption. Empty if it is.
+std::string figure(const std::string& drawing);
+// And under it, folded, the table of what it shows.
 std::string figure(const std::string& drawing, const std::vector<TextRow>& data,
                    size_t text_columns);
 

@@ -78,7 +78,7 @@ std::string ratio_plot(const std::string& operation, const std::vector<Pair>& pa
                      change(a.dram_bytes, b.dram_bytes, Unit::kBytes)});
   }
   const std::string drawing = html::draw(chart);
-  return drawing.empty() ? "" : "<figure>\n" + drawing + "</figure>\n" + html::table(table, 2);
+  return drawing.empty() ? "" : html::figure(drawing) + html::table(table, 2);
 }
 
 // Conditions that differ: what a difference of the results may come from.
