@@ -8,8 +8,8 @@
 #include "cli/command.h"
 #include "cli/interrupt.h"
 #include "cli/terminal.h"
-#include "lab/bench.h"
-#include "lab/bench_report.h"
+#include "lab/bench/bench.h"
+#include "lab/bench/report.h"
 #include "lab/units.h"
 #include "perdure/error.h"
 

@@ -7,8 +7,8 @@
 #include <set>
 #include <vector>
 
-#include "lab/bench.h"
-#include "lab/bench_workload.h"
+#include "lab/bench/bench.h"
+#include "lab/bench/workload.h"
 #include "lab/histogram.h"
 #include "lab/permutation.h"
 #include "lab/units.h"

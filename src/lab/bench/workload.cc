@@ -1,4 +1,4 @@
-#include "lab/bench_workload.h"
+#include "lab/bench/workload.h"
 
 #include <fmt/format.h>
 

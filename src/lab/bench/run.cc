@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <memory>
 
-#include "lab/bench.h"
-#include "lab/bench_floor.h"
-#include "lab/bench_trial.h"
-#include "lab/null_index.h"
+#include "lab/bench/bench.h"
+#include "lab/bench/floor.h"
+#include "lab/bench/null_index.h"
+#include "lab/bench/trial.h"
 #include "lab/ticks.h"
 #include "perdure/catalog.h"
 #include "perdure/error.h"

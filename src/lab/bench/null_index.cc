@@ -1,4 +1,4 @@
-#include "lab/null_index.h"
+#include "lab/bench/null_index.h"
 
 namespace perdure::lab {
 namespace {

@@ -1,4 +1,4 @@
-#include "lab/bench_client.h"
+#include "lab/bench/client.h"
 
 #include <algorithm>
 #include <cstring>

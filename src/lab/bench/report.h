@@ -4,7 +4,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
-#include "lab/bench.h"
+#include "lab/bench/bench.h"
 
 namespace perdure::lab {
 

@@ -1,4 +1,4 @@
-#include "lab/bench_trial.h"
+#include "lab/bench/trial.h"
 
 #include <fmt/format.h>
 #include <linux/magic.h>
@@ -15,7 +15,7 @@
 #include <cstring>
 #include <memory>
 
-#include "lab/null_index.h"
+#include "lab/bench/null_index.h"
 #include "lab/ticks.h"
 #include "perdure/catalog.h"
 #include "perdure/error.h"

@@ -1,4 +1,4 @@
-#include "lab/bench.h"
+#include "lab/bench/bench.h"
 
 #include <algorithm>
 

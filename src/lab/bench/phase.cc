@@ -1,4 +1,4 @@
-#include "lab/bench_phase.h"
+#include "lab/bench/phase.h"
 
 #include <algorithm>
 #include <chrono>

@@ -7,8 +7,8 @@
 #include <optional>
 #include <string>
 
-#include "lab/bench.h"
-#include "lab/bench_phase.h"
+#include "lab/bench/bench.h"
+#include "lab/bench/phase.h"
 #include "perdure/pool.h"
 
 namespace perdure::lab {

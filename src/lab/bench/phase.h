@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <string>
 
-#include "lab/bench_client.h"
-#include "lab/bench_workload.h"
+#include "lab/bench/client.h"
+#include "lab/bench/workload.h"
 #include "lab/histogram.h"
 #include "lab/progress.h"
 #include "perdure/index.h"

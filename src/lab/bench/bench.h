@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "lab/bench_workload.h"
+#include "lab/bench/workload.h"
 #include "lab/machine.h"
 #include "lab/progress.h"
 #include "perdure/index.h"

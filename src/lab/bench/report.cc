@@ -1,4 +1,4 @@
-#include "lab/bench_report.h"
+#include "lab/bench/report.h"
 
 #include <fmt/format.h>
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "lab/bench_workload.h"
+#include "lab/bench/workload.h"
 #include "perdure/index.h"
 
 namespace perdure::lab {
