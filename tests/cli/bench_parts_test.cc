@@ -104,6 +104,31 @@ TEST(Permutation, VisitsEveryNumberOnce) {
   }
 }
 
+TEST(Scatter, VisitsEveryNumberOnceAndNeighboursFarApart) {
+  for (const uint64_t count : {1, 2, 3, 5, 64, 1000, 65537, 6'765'000}) {
+    const Scatter scatter(count, count);
+    std::vector<bool> seen(count);
+    uint64_t before = 0;
+    for (uint64_t place = 0; place < count; ++place) {
+      const uint64_t number = scatter.at(place);
+      ASSERT_LT(number, count);
+      ASSERT_FALSE(seen[number]) << count;
+      seen[number] = true;
+      if (place > 0 && count > 10) {
+        ASSERT_GT(std::max(number, before) - std::min(number, before), count / 3);
+      }
+      before = number;
+    }
+  }
+  // The largest count that is not left to a permutation, at its end, where errors are largest.
+  constexpr uint64_t kLarge = (uint64_t{1} << 31) - 1;
+  const Scatter scatter(kLarge);
+  const uint64_t step = (scatter.at(1) + kLarge - scatter.at(0)) % kLarge;
+  for (uint64_t place = kLarge - 1000; place < kLarge; ++place) {
+    EXPECT_EQ(scatter.at(place), (scatter.at(place - 1) + step) % kLarge);
+  }
+}
+
 TEST(MixWord, EveryInputBitChangesHalfOfTheOutputBits) {
   std::mt19937_64 random(2);
   for (unsigned bit = 0; bit < 64; ++bit) {
