@@ -223,7 +223,7 @@ TEST(BenchCapacity, IsThreeTimesTheRawBytesAndSixtyFourMebibytesAtLeast) {
   EXPECT_EQ(default_capacity_bytes(options), uint64_t{64} << 20);
   options.records = 10'000'000;
   EXPECT_EQ(default_capacity_bytes(options), uint64_t{464} << 20);
-  options.mixes = {Mix::parse("insert")};
+  options.workloads = {Workload::of(Mix::parse("insert"))};
   options.operations = 10'000'000;
   EXPECT_EQ(default_capacity_bytes(options), uint64_t{928} << 20);
 }

@@ -1,4 +1,4 @@
-// What a benchmark measured, as a table for people and as JSON for programs.
+// What a benchmark measured, as tables for people, as JSON and CSV for programs.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -11,13 +11,10 @@ namespace perdure::lab {
 // Aligned columns with units, and a line for each condition that the figures depend on.
 std::string to_table(const BenchReport& report);
 
-// {"schema": "perdure-bench-1", "floor_ns", "read_chain_ns", "machine": {...},
-//  "parameters": {...}, "results": [{"structure", "operation", "threads", "records", "operations",
-//  "failed", "pool_bytes", "dram_bytes", "mops_median", "mops", "ns_per_op_median",
-//  "ratio_to_floor", "ratio_to_read_chain",
-//  "percentiles": {"min", "p50", "p90", "p99", "p99.9", "p99.99", "max"}, ...}], ...}.
-// Percentiles are latencies in nanoseconds. Loads also have bytes per record and the times to open.
-// Figures that were not measured are null.
+// As docs/bench-schema.md has it.
 nlohmann::json to_json(const BenchReport& report);
+
+// A header and a line for each result: docs/bench-schema.md.
+std::string to_csv(const BenchReport& report);
 
 }  // namespace perdure::lab
