@@ -3,8 +3,9 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
-#include "lab/bench_workload.h"
+#include "lab/bench/workload.h"
 #include "perdure/index.h"
 
 namespace perdure::lab {
@@ -12,12 +13,14 @@ namespace perdure::lab {
 // One for each thread.
 class BenchClient {
  public:
-  // Byte-string keys have at least 8 bytes, so that all can differ.
-  BenchClient(AnyIndex& index, const OperationPlan& plan, uint64_t key_bytes, uint64_t value_bytes);
+  // Byte-string keys start with the prefix and have 8 bytes more at least, so that all can differ.
+  BenchClient(AnyIndex& index, const OperationPlan& plan, uint64_t key_bytes, uint64_t value_bytes,
+              std::string_view key_prefix = {});
 
   // An operation with its key and value, valid until the next is prepared.
   struct Prepared {
     OperationType type;
+    uint32_t length;
     Datum key;
     Datum value;
   };
@@ -25,12 +28,13 @@ class BenchClient {
     const uint64_t word = plan_.key_of(operation.record);
     switch (operation.type) {
       case OperationType::kInsert:
-        return {operation.type, make_key(word), make_value(word)};
+        return {operation.type, 0, make_key(word), make_value(word)};
       case OperationType::kUpdate:
       case OperationType::kUpsert:
-        return {operation.type, make_key(word), make_value(word + 1)};
+      case OperationType::kReadModifyWrite:
+        return {operation.type, 0, make_key(word), make_value(word + 1)};
       default:
-        return {operation.type, make_key(word), uint64_t{0}};
+        return {operation.type, operation.length, make_key(word), uint64_t{0}};
     }
   }
 
@@ -48,13 +52,21 @@ class BenchClient {
         return true;
       case OperationType::kRemove:
         return index_.remove(prepared.key);
+      case OperationType::kScan:
+        return scan(prepared);
+      case OperationType::kReadModifyWrite:
+        return index_.lookup(prepared.key, found_) && index_.update(prepared.key, prepared.value);
     }
     return false;
   }
 
   bool execute(Operation operation) { return carry_out(prepare(operation)); }
 
+  uint64_t scanned() const { return scanned_; }  // records that scans told of
+
  private:
+  // Whether the scan began at the record it was sent to, and told of no more than it was asked for.
+  bool scan(const Prepared& prepared);
   Datum make_key(uint64_t word) { return word_keys_ ? Datum(word) : make_key_bytes(word); }
   Datum make_value(uint64_t word) { return word_values_ ? Datum(word) : make_value_bytes(word); }
   Datum make_key_bytes(uint64_t word);
@@ -64,9 +76,12 @@ class BenchClient {
   const OperationPlan& plan_;
   const bool word_keys_;
   const bool word_values_;
+  const size_t prefix_bytes_;
   std::string key_;
   std::string value_;
   Value found_;
+  uint64_t scanned_ = 0;
+  uint64_t read_ = 0;  // something of every record that a scan told of
 };
 
 }  // namespace perdure::lab

@@ -1,7 +1,8 @@
-#include "lab/bench_trial.h"
+#include "lab/bench/trial.h"
 
 #include <fmt/format.h>
 #include <linux/magic.h>
+#include <malloc.h>
 #include <sys/prctl.h>
 #include <sys/vfs.h>
 #include <sys/wait.h>
@@ -13,11 +14,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 
-#include "lab/null_index.h"
 #include "lab/ticks.h"
-#include "perdure/catalog.h"
 #include "perdure/error.h"
 
 namespace perdure::lab {
@@ -25,15 +25,19 @@ namespace {
 
 constexpr uint64_t kReopenSample = 1000;
 
-// A name for a pool file, which is removed at the end.
-class PoolFile {
+// A name for a pool file, or a folder of files, which is removed at the end.
+class StorePath {
  public:
-  explicit PoolFile(const std::string& folder)
+  explicit StorePath(const std::string& folder)
       : path_(fmt::format("{}/perdure-bench-{}-{}.pool", folder, getpid(), next_number())) {}
-  ~PoolFile() { unlink(path_.c_str()); }
-  PoolFile(const PoolFile&) = delete;
-  PoolFile& operator=(const PoolFile&) = delete;
+  ~StorePath() { remove(); }
+  StorePath(const StorePath&) = delete;
+  StorePath& operator=(const StorePath&) = delete;
   const std::string& path() const { return path_; }
+  void remove() const {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
 
  private:
   static unsigned next_number() {
@@ -43,17 +47,11 @@ class PoolFile {
   std::string path_;
 };
 
-// An open pool and its structure; the structure closes first.
-struct Store {
-  std::optional<Pool> pool;
-  std::unique_ptr<AnyIndex> index;
-
-  void close() {
-    index.reset();
-    if (pool) pool->close();
-    pool.reset();
-  }
-};
+// What this process took from malloc.
+uint64_t heap_bytes() {
+  const struct mallinfo2 info = mallinfo2();
+  return info.uordblks + info.hblkhd;
+}
 
 class Trial {
  public:
@@ -64,18 +62,18 @@ class Trial {
         progress_(progress),
         stop_(stop),
         load_plan_(Mix::parse("insert"), 0, options.records, options.seed, options.key_order),
-        run_plan_(*trial.mix, options.records, options.operations, options.seed,
+        run_plan_(*trial.workload, options.records,
+                  options.operations > 0 ? options.warmup + options.operations : 0, options.seed,
                   options.key_order) {}
 
   TrialResult run();
 
  private:
-  bool is_null() const { return trial_.structure == kNullName; }
-  PoolOptions pool_options() const;
-  Store create(const std::string& path) const;
-  Store open(const std::string& path) const;
-  MeasuredPhase phase(Store& store, const OperationPlan& plan, const char* name,
+  StoreOptions store_options() const;
+  PhaseOptions phase_options(const std::string& name) const;
+  MeasuredPhase phase(BenchStore& store, const OperationPlan& plan, const PhaseOptions& phase,
                       const ProgressSink& progress) const;
+  uint64_t dram_bytes(BenchStore& store) const;
   // Opens what is at `path`, checks a sample of the records, closes. Returns the time to open.
   double reopen_ms(const std::string& path, const OperationPlan& plan);
   double kill_and_recover_ms();
@@ -87,94 +85,109 @@ class Trial {
   const std::atomic<bool>& stop_;
   OperationPlan load_plan_;
   OperationPlan run_plan_;
+  uint64_t heap_bytes_before_ = 0;
   TrialResult result_;
 };
 
 TrialResult Trial::run() {
-  const PoolFile file(options_.folder);
-  Store store = create(file.path());
-  result_.load = phase(store, load_plan_, "load", progress_);
+  const StorePath place(options_.folder);
+  heap_bytes_before_ = heap_bytes();
+  std::unique_ptr<BenchStore> store = trial_.contender->create(place.path(), store_options());
+  result_.load = phase(*store, load_plan_, phase_options("load"), progress_);
   result_.records = result_.load.phase.operations;
-  if (store.pool) result_.pool = store.pool->info();
-  if (run_plan_.operations() > 0 && !stop_) {
-    result_.run = phase(store, run_plan_, trial_.mix->name().c_str(), progress_);
+  result_.pool = store->pool_info();
+  // A load that the time limit cut leaves fewer records than the run addresses.
+  if (run_plan_.operations() > 0 && !stop_ && result_.load.phase.complete) {
+    PhaseOptions run = phase_options(trial_.workload->name);
+    run.warmup = options_.warmup;
+    result_.run = phase(*store, run_plan_, run, progress_);
   }
-  store.close();
-  if (is_null() || stop_) return std::move(result_);
-  result_.open_clean_ms = reopen_ms(file.path(), run_plan_);
-  unlink(file.path().c_str());
-  if (trial_.kill_recovery && !stop_) result_.open_killed_ms = kill_and_recover_ms();
+  store.reset();
+  if (!trial_.contender->open || stop_) return std::move(result_);
+  result_.open_clean_ms = reopen_ms(place.path(), run_plan_);
+  place.remove();
+  if (trial_.kill_recovery && trial_.contender->may_fork && !stop_) {
+    result_.open_killed_ms = kill_and_recover_ms();
+  }
   return std::move(result_);
 }
 
-PoolOptions Trial::pool_options() const {
-  PoolOptions pool_options;
-  pool_options.capacity_bytes = options_.capacity_bytes;
+StoreOptions Trial::store_options() const {
+  StoreOptions store_options;
+  store_options.key_kind = options_.key_kind;
+  store_options.value_kind = options_.value_kind;
+  store_options.key_bytes = options_.key_bytes;
+  store_options.value_bytes = options_.value_bytes;
+  store_options.threads = trial_.threads;
+  store_options.structure_options = options_.structure_options;
+  store_options.pool.capacity_bytes = options_.capacity_bytes;
   if (const std::optional<Domain> domain = forced_domain(options_)) {
-    pool_options.force_domain = true;
-    pool_options.domain = *domain;
+    store_options.pool.force_domain = true;
+    store_options.pool.domain = *domain;
   }
-  return pool_options;
+  return store_options;
 }
 
-Store Trial::create(const std::string& path) const {
-  Store store;
-  if (is_null()) {
-    store.index = make_null_index(options_.key_kind, options_.value_kind);
-    return store;
-  }
-  store.pool.emplace(Pool::create(path, pool_options()));
-  store.index = create_index(*store.pool, "bench", trial_.structure, options_.key_kind,
-                             options_.value_kind, options_.structure_options);
-  return store;
-}
-
-Store Trial::open(const std::string& path) const {
-  Store store;
-  store.pool.emplace(Pool::open(path, pool_options()));
-  store.index = open_index(*store.pool, "bench");
-  return store;
-}
-
-MeasuredPhase Trial::phase(Store& store, const OperationPlan& plan, const char* name,
-                           const ProgressSink& progress) const {
+PhaseOptions Trial::phase_options(const std::string& name) const {
   PhaseOptions phase_options;
   phase_options.name = fmt::format("{} {}", trial_.label, name);
   phase_options.threads = trial_.threads;
   phase_options.key_bytes = options_.key_bytes;
+  phase_options.key_prefix = options_.key_prefix;
   phase_options.value_bytes = options_.value_bytes;
   phase_options.latency_sampling = options_.latency_sampling;
+  phase_options.time_limit_s = options_.time_limit_s;
+  phase_options.window_s = options_.window_s;
+  phase_options.pinned = options_.pinned;
+  return phase_options;
+}
+
+MeasuredPhase Trial::phase(BenchStore& store, const OperationPlan& plan, const PhaseOptions& phase,
+                           const ProgressSink& progress) const {
   MeasuredPhase measured;
-  measured.phase = run_phase(*store.index, plan, phase_options, progress, stop_);
-  if (store.pool) measured.pool_bytes = store.pool->info().size_bytes;
-  for (const Statistic& statistic : store.index->statistics()) {
-    if (statistic.name == "dram_bytes") {
-      measured.dram_bytes = static_cast<uint64_t>(statistic.value);
-    }
-  }
+  measured.phase = run_phase(store.index(), plan, phase, progress, stop_);
+  measured.pool_bytes = store.stored_bytes();
+  measured.dram_bytes = dram_bytes(store);
+  // What a warm-up inserts and removes is not counted apart; it is in the mix's proportion.
+  const auto count = [&](OperationType type) {
+    return measured.phase.by_type[static_cast<size_t>(type)].operations;
+  };
+  const uint64_t records =
+      result_.records + count(OperationType::kInsert) - count(OperationType::kRemove);
+  measured.raw_bytes = records * raw_record_bytes(options_);
   return measured;
+}
+
+uint64_t Trial::dram_bytes(BenchStore& store) const {
+  for (const Statistic& statistic : store.index().statistics()) {
+    if (statistic.name == "dram_bytes") return static_cast<uint64_t>(statistic.value);
+  }
+  // Of stores that do not count it: what malloc gave since the store was made.
+  const uint64_t now = heap_bytes();
+  return now > heap_bytes_before_ ? now - heap_bytes_before_ : 0;
 }
 
 double Trial::reopen_ms(const std::string& path, const OperationPlan& plan) {
   const double start_s = steady_seconds();
-  Store store = open(path);
+  std::unique_ptr<BenchStore> store = trial_.contender->open(path, store_options());
   const double elapsed_ms = (steady_seconds() - start_s) * 1e3;
-  if (plan.has_survivors()) {
-    BenchClient client(*store.index, plan, options_.key_bytes, options_.value_bytes);
+  if (plan.has_survivors() && result_.load.phase.complete) {
+    BenchClient client(store->index(), plan, options_.key_bytes, options_.value_bytes,
+                       options_.key_prefix);
     for (uint64_t place = 0; place < kReopenSample; ++place) {
       const bool found = client.execute({OperationType::kLookup, plan.survivor(place)});
       result_.missing += found ? 0 : 1;
     }
   }
-  store.close();
+  store.reset();
   return elapsed_ms;
 }
 
 void Trial::load_and_wait_for_death(const std::string& path, int ready_fd) const {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   try {
-    Store store = create(path);
-    phase(store, load_plan_, "load", {});
+    const std::unique_ptr<BenchStore> store = trial_.contender->create(path, store_options());
+    phase(*store, load_plan_, phase_options("load"), {});
     if (write(ready_fd, "", 1) == 1) {
       for (;;) pause();
     }
@@ -186,7 +199,7 @@ void Trial::load_and_wait_for_death(const std::string& path, int ready_fd) const
 
 double Trial::kill_and_recover_ms() {
   if (progress_) progress_({trial_.label + " kill and recover", 0, -1});
-  const PoolFile file(options_.folder);
+  const StorePath place(options_.folder);
   std::array<int, 2> ends{};
   if (pipe(ends.data()) != 0) {
     throw Error(ErrorCode::kIo, fmt::format("cannot make a pipe: {}", std::strerror(errno)));
@@ -194,7 +207,7 @@ double Trial::kill_and_recover_ms() {
   const pid_t child = fork();
   if (child == 0) {
     close(ends[0]);
-    load_and_wait_for_death(file.path(), ends[1]);
+    load_and_wait_for_death(place.path(), ends[1]);
   }
   close(ends[1]);
   char ready = 0;
@@ -214,7 +227,7 @@ double Trial::kill_and_recover_ms() {
   // Before the run phase: all loaded records are there.
   const OperationPlan loaded(Mix::parse("lookup"), options_.records, 0, options_.seed,
                              options_.key_order);
-  return reopen_ms(file.path(), loaded);
+  return reopen_ms(place.path(), loaded);
 }
 
 }  // namespace

@@ -7,16 +7,17 @@
 #include <optional>
 #include <string>
 
-#include "lab/bench.h"
-#include "lab/bench_phase.h"
+#include "lab/bench/bench.h"
+#include "lab/bench/contender.h"
+#include "lab/bench/phase.h"
 #include "perdure/pool.h"
 
 namespace perdure::lab {
 
 struct TrialOptions {
-  std::string structure;
+  const Contender* contender = nullptr;
   unsigned threads = 1;
-  const Mix* mix = nullptr;
+  const Workload* workload = nullptr;
   bool kill_recovery = false;
   std::string label;  // for the progress bar
 };
@@ -26,6 +27,7 @@ struct MeasuredPhase {
   PhaseResult phase;
   uint64_t pool_bytes = 0;
   uint64_t dram_bytes = 0;
+  uint64_t raw_bytes = 0;  // of the records there then
 };
 
 struct TrialResult {

@@ -9,7 +9,8 @@ namespace perdure::lab {
 
 inline constexpr const char kNullName[] = "null";
 
-// Every operation succeeds and stores nothing; a lookup leaves its output empty. Thread-safe.
+// Every operation succeeds and stores nothing; a lookup leaves its output empty, a scan tells of the
+// key it starts from, as often as it is asked for records. Thread-safe.
 std::unique_ptr<AnyIndex> make_null_index(Kind key_kind, Kind value_kind);
 
 }  // namespace perdure::lab

@@ -1,4 +1,4 @@
-#include "lab/bench_floor.h"
+#include "lab/bench/floor.h"
 
 #include <cpuid.h>
 #include <fcntl.h>

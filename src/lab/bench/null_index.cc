@@ -1,4 +1,4 @@
-#include "lab/null_index.h"
+#include "lab/bench/null_index.h"
 
 namespace perdure::lab {
 namespace {
@@ -15,6 +15,11 @@ class NullIndex final : public AnyIndex {
   void upsert(Datum, Datum) override {}
   bool remove(Datum) override { return true; }
   bool lookup(Datum, Value&) const override { return true; }
+  void scan(Datum from, uint64_t limit,
+            const std::function<bool(Datum, Datum)>& visit) const override {
+    const Datum value = value_kind_ == Kind::kU64 ? Datum(uint64_t{0}) : Datum("");
+    for (uint64_t told = 0; told < limit && visit(from, value); ++told) continue;
+  }
 
   void for_each(const std::function<void(Datum, Datum)>&) const override {}
   uint64_t check(const std::function<void(const std::string&)>&) const override { return 0; }

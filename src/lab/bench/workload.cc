@@ -1,4 +1,4 @@
-#include "lab/bench_workload.h"
+#include "lab/bench/workload.h"
 
 #include <fmt/format.h>
 
@@ -14,7 +14,9 @@ namespace perdure::lab {
 namespace {
 
 constexpr std::array<const char*, kOperationTypes> kNames = {"insert", "lookup", "update", "upsert",
-                                                             "remove"};
+                                                             "remove", "scan",   "rmw"};
+constexpr std::array<const char*, 3> kKeyOrders = {"mixed", "sequential", "pibench"};
+constexpr uint32_t kLongestScan = 100'000'000;
 
 OperationType parse_type(std::string_view text) {
   const auto found = std::find(kNames.begin(), kNames.end(), text);
@@ -40,15 +42,28 @@ double parse_share(std::string_view text) {
 
 const char* to_string(OperationType type) noexcept { return kNames[static_cast<size_t>(type)]; }
 
-const char* to_string(KeyOrder order) noexcept {
-  return order == KeyOrder::kMixed ? "mixed" : "sequential";
-}
+const char* to_string(KeyOrder order) noexcept { return kKeyOrders[static_cast<size_t>(order)]; }
 
 KeyOrder parse_key_order(std::string_view text) {
-  if (text == "mixed") return KeyOrder::kMixed;
-  if (text == "sequential") return KeyOrder::kSequential;
+  const auto found = std::find(kKeyOrders.begin(), kKeyOrders.end(), text);
+  if (found != kKeyOrders.end()) return static_cast<KeyOrder>(found - kKeyOrders.begin());
   throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("\"{}\" is not an order of keys: choose mixed or sequential", text));
+              fmt::format("\"{}\" is not an order of keys: choose from {}", text,
+                          fmt::join(kKeyOrders, ", ")));
+}
+
+ScanLength ScanLength::parse(std::string_view text) {
+  const size_t dash = text.find('-');
+  const uint64_t least = parse_count(text.substr(0, dash));
+  const uint64_t most = dash == std::string_view::npos ? least : parse_count(text.substr(dash + 1));
+  if (least < 1 || most < least || most > kLongestScan) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("\"{}\" is no length of scans: give a number of records from 1 to {}, or "
+                    "two with a dash between them, the smaller first",
+                    text, format_count(kLongestScan)));
+  }
+  return {static_cast<uint32_t>(least), static_cast<uint32_t>(most)};
 }
 
 Mix Mix::parse(std::string_view text) {
@@ -83,18 +98,34 @@ std::string Mix::name() const {
   return text;
 }
 
-OperationPlan::OperationPlan(const Mix& mix, uint64_t records, uint64_t operations, uint64_t seed,
-                             KeyOrder order)
+double Mix::share_of(OperationType type) const {
+  for (const auto& [other, share] : shares) {
+    if (other == type) return share;
+  }
+  return 0;
+}
+
+OperationPlan::OperationPlan(const Workload& workload, uint64_t records, uint64_t operations,
+                             uint64_t seed, KeyOrder order)
     : records_(records),
       operations_(operations),
       order_(order),
+      distribution_(workload.distribution),
+      scan_length_(workload.scan_length),
       key_salt_(mix_word(seed)),
       draw_salt_(mix_word(seed ^ 0x71b86d9f24e5ca03ULL)),
       order_of_removal_(records, seed) {
-  lay_out_cycle(mix, seed);
+  lay_out_cycle(workload.mix, seed);
+  inserts_ = count_of(OperationType::kInsert);
   removed_ = count_of(OperationType::kRemove);
   survivors_ = records_ > removed_ ? records_ - removed_ : 0;
   check_enough_records();
+  check_distribution();
+  if (distribution_.is_ranked() && survivors_ > 0) {
+    const bool grows = distribution_.kind == Distribution::Kind::kLatest;
+    ranks_ = RankSampler(distribution_, survivors_ + (grows ? inserts_ : 0));
+    scatter_ = Scatter(survivors_, seed);
+  }
 }
 
 void OperationPlan::lay_out_cycle(const Mix& mix, uint64_t seed) {
@@ -118,8 +149,15 @@ void OperationPlan::lay_out_cycle(const Mix& mix, uint64_t seed) {
       cycle_[shuffle.at(place++)].type = static_cast<OperationType>(type);
     }
   }
-  std::array<uint16_t, kOperationTypes> seen{};
-  for (Slot& slot : cycle_) slot.rank = seen[static_cast<size_t>(slot.type)]++;
+  removes_per_cycle_ = per_cycle_[static_cast<size_t>(OperationType::kRemove)];
+  uint16_t inserts = 0;
+  uint16_t removes = 0;
+  for (Slot& slot : cycle_) {
+    slot.inserts = inserts;
+    slot.removes = removes;
+    if (slot.type == OperationType::kInsert) ++inserts;
+    if (slot.type == OperationType::kRemove) ++removes;
+  }
 }
 
 uint64_t OperationPlan::count_of(OperationType type) const {
@@ -140,6 +178,14 @@ void OperationPlan::check_enough_records() const {
                           "more records or run fewer operations",
                           format_count(records_), format_count(removed_),
                           addressing == 0 ? "" : " and addresses others"));
+}
+
+void OperationPlan::check_distribution() const {
+  if (distribution_.kind != Distribution::Kind::kLatest || removed_ == 0) return;
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      "the distribution \"latest\" addresses all records by age, so it does not go with a mix "
+      "that removes some: choose another distribution");
 }
 
 }  // namespace perdure::lab
