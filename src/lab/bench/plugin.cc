@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
+#include <cstdlib>
 #include <filesystem>
 
 #include "lab/plugin_index.h"
@@ -41,6 +42,24 @@ class PluginStore final : public BenchStore {
   std::string path_;
 };
 
+// Perdure's own libraries make pools as well: in the domain of the other pools of the run, which the
+// interface has no word for. Nothing else in this process opens a pool meanwhile.
+class DomainOfPlugins {
+ public:
+  explicit DomainOfPlugins(const PoolOptions& options) : set_(options.force_domain) {
+    if (set_) setenv(kVariable, to_string(options.domain), 1);
+  }
+  ~DomainOfPlugins() {
+    if (set_) unsetenv(kVariable);
+  }
+  DomainOfPlugins(const DomainOfPlugins&) = delete;
+  DomainOfPlugins& operator=(const DomainOfPlugins&) = delete;
+
+ private:
+  static constexpr char kVariable[] = "PERDURE_DOMAIN";
+  const bool set_;
+};
+
 }  // namespace
 
 bool is_plugin(const std::string& name) {
@@ -57,6 +76,7 @@ Contender plugin_contender(const std::string& library) {
   contender.kind = "plugin";
   contender.durability = "what the library promises";
   contender.create = [library](const std::string& path, const StoreOptions& options) {
+    const DomainOfPlugins domain(options.pool);
     return std::make_unique<PluginStore>(load_plugin({.library = library,
                                                       .key_kind = options.key_kind,
                                                       .value_kind = options.value_kind,
