@@ -16,7 +16,7 @@
 #include <memory>
 #include <string_view>
 
-#include "lab/bench_client.h"
+#include "lab/bench/client.h"
 #include "lab/seam/model_sink.h"
 #include "lab/seam/own_thread.h"
 #include "lab/seam/runtime.h"
