@@ -23,8 +23,9 @@ _perdure() {{
     [[ ${{COMP_WORDS[i]}} == -* ]] && continue
     if [[ -z $command ]]; then command=${{COMP_WORDS[i]}}; else sub=${{COMP_WORDS[i]}}; break; fi
   done
-  [[ $command == pool && -n $sub ]] && command="pool $sub"
-  [[ $command == pool\ * ]] && case $sub in create|info|check) ;; *) command=pool ;; esac
+  case "$command $sub" in
+  'pool create'|'pool info'|'pool check'|'study write-amplification') command+=" $sub" ;;
+  esac
   values=
   case $command:$before in
 {0}  esac
@@ -35,9 +36,9 @@ _perdure() {{
   words=
   case $command in
 {1}  esac
-  if [[ $word == -* || $command == "" || $command == pool ]]; then
+  if [[ $word == -* || $command == "" || $command == pool || $command == study ]]; then
     COMPREPLY=($(compgen -W "$words" -- "$word"))
-  elif [[ $command == bench || $command == amp || $command == crash || $command == completion ]]; then
+  elif [[ $command == @(bench|amp|crash|completion|study\ *) ]]; then
     COMPREPLY=($(compgen -W "$words" -- "$word"))
   else
     COMPREPLY=($(compgen -f -- "$word"))

@@ -45,7 +45,7 @@ std::string values_of(const std::string& path, const std::string& option) {
 
 // What may stand where no option does.
 std::string positional_words(const std::string& path) {
-  constexpr std::array kTakeStructures = {"bench", "amp", "crash"};
+  constexpr std::array kTakeStructures = {"bench", "amp", "crash", "study write-amplification"};
   if (path == "completion") return "bash ";
   if (std::find(kTakeStructures.begin(), kTakeStructures.end(), path) == kTakeStructures.end()) {
     return "";

@@ -19,9 +19,10 @@ struct LabCommand {
   const char* name;
   const char* description;
 };
-constexpr std::array<LabCommand, 3> kCommands = {
+constexpr std::array<LabCommand, 4> kCommands = {
     {{"amp", "Count what structures, or a program of yours, write to persistent memory"},
      {"crash", "Take structures, or a program of yours, through every crash the hardware allows"},
+     {"study", "Repeat a published study over the whole catalogue, in one command"},
      {"trace", "Show what a recorded run did to persistent memory, event by event"}}};
 
 std::string executable_folder() {

@@ -90,14 +90,15 @@ std::string ProgressBar::draw(const lab::Progress& progress, double elapsed_s, s
   const std::string counts = progress.items == 0
                                  ? std::string()
                                  : fmt::format("{} {}", lab::format_count(progress.items), unit_);
+  const std::string detail = progress.detail.empty() ? "" : "; " + progress.detail;
   std::string plain =
-      fmt::format("{}  {}{}{}{}{}", progress.phase, bar, percent, counts, rate, left);
+      fmt::format("{}  {}{}{}{}{}{}", progress.phase, bar, percent, counts, rate, left, detail);
   if (plain.size() >= width) {  // a line that wraps could not be drawn over
-    plain = fmt::format("{}  {}{}{}", progress.phase, percent, rate, left);
+    plain = fmt::format("{}  {}{}{}{}", progress.phase, percent, rate, left, detail);
     return plain.substr(0, width - 1);
   }
-  return fmt::format("{}  {}{}{}{}{}", palette_.bold(progress.phase), palette_.accent(bar), percent,
-                     counts, rate, left);
+  return fmt::format("{}  {}{}{}{}{}{}", palette_.bold(progress.phase), palette_.accent(bar),
+                     percent, counts, rate, left, detail);
 }
 
 }  // namespace perdure::cli

@@ -1,8 +1,6 @@
 // AnyIndex over a typed structure, and structure options from text: what a catalogue entry needs.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <charconv>
 #include <memory>
 #include <string>
@@ -13,13 +11,12 @@
 
 namespace perdure::index {
 
+[[noreturn]] void throw_wrong_kind(const char* what, Kind given, Kind wanted);
+
 template <typename T>
-Argument<T> argument_of(const Datum& datum, const char* what) {
-  if (datum.kind() != ArgumentOf<T>::kind) {
-    throw Error(ErrorCode::kWrongType,
-                fmt::format("a {} of kind {} was given to an index that has kind {}", what,
-                            to_string(datum.kind()), to_string(ArgumentOf<T>::kind)));
-  }
+[[gnu::always_inline]] inline Argument<T> argument_of(const Datum& datum, const char* what) {
+  constexpr Kind kWanted = ArgumentOf<T>::kind;
+  if (datum.kind() != kWanted) [[unlikely]] throw_wrong_kind(what, datum.kind(), kWanted);
   if constexpr (std::is_same_v<T, uint64_t>) {
     return datum.word();
   } else {

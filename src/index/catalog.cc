@@ -23,14 +23,22 @@ const char* to_string(DramUse use) noexcept {
 
 const std::vector<CatalogEntry>& catalog() {
   static const std::vector<CatalogEntry> entries = {
-      index::plush_entry(),          // in the order of the documentation's table
-      index::cceh_entry(),           //
-      index::clht_entry(),           //
-      index::clht_fc_entry(),        //
-      index::clht_fc_ve_entry(),     //
-      index::clht_fc_ve_xs_entry(),  //
-      index::level_entry(),          //
-      index::level_rb_entry(),       //
+      index::plush_entry(),            // in the order of the documentation's table
+      index::cceh_entry(),             //
+      index::cceh_ip_entry(),          //
+      index::clht_entry(),             //
+      index::clht_fc_entry(),          //
+      index::clht_fc_ve_entry(),       //
+      index::clht_fc_ve_xs_entry(),    //
+      index::level_entry(),            //
+      index::level_rb_entry(),         //
+      index::fptree_entry(),           //
+      index::wbtree_entry(),           //
+      index::fast_fair_entry(),        //
+      index::fast_fair_rb_entry(),     //
+      index::fast_fair_rb_xs_entry(),  //
+      index::nv_tree_entry(),          //
+      index::bztree_entry(),           //
   };
   return entries;
 }

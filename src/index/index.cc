@@ -21,6 +21,12 @@ void AnyIndex::scan(Datum, uint64_t, const std::function<bool(Datum, Datum)>&) c
 
 namespace index {
 
+void throw_wrong_kind(const char* what, Kind given, Kind wanted) {
+  throw Error(ErrorCode::kWrongType,
+              fmt::format("a {} of kind {} was given to an index that has kind {}", what,
+                          to_string(given), to_string(wanted)));
+}
+
 void take_option(OptionMap& options, const std::string& name, uint32_t& out) {
   const auto found = options.find(name);
   if (found == options.end()) return;

@@ -11,6 +11,7 @@ struct Progress {
   std::string phase;     // "load plush", "kill and recover"
   uint64_t items = 0;    // records or operations done in this phase
   double fraction = -1;  // of the phase, 0..1; negative when the end is not known
+  std::string detail;    // what is at work within the phase; changes without a new phase
 };
 
 // Called about ten times a second from one thread. May be empty.

@@ -43,11 +43,6 @@ class ThreadNumbers {
   uint32_t next_ = 0;
 };
 
-struct ThreadNumber {
-  uint32_t value = ThreadNumbers::instance().take();
-  ~ThreadNumber() { ThreadNumbers::instance().give(value); }
-};
-
 bool barrier_in_all_threads() {
   return ::syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0;
 }
@@ -66,9 +61,17 @@ EpochManager::~EpochManager() {
   for (Retired& one : retired_) one.action();
 }
 
-EpochManager::Slot& EpochManager::own_slot() {
-  thread_local const ThreadNumber number;
-  return slots_[number.value];
+void EpochManager::take_thread_number() {
+  struct Taken {
+    Taken() { thread_number_ = ThreadNumbers::instance().take(); }
+    ~Taken() {
+      ThreadNumbers::instance().give(thread_number_);
+      thread_number_ = kNoNumber;
+    }
+  };
+  thread_local const Taken taken;
+  // The thread is ending and has given its number back: this one is kept.
+  if (thread_number_ == kNoNumber) thread_number_ = ThreadNumbers::instance().take();
 }
 
 uint64_t EpochManager::oldest_pinned() const {

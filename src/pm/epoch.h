@@ -31,7 +31,7 @@ class EpochManager {
 
   class Guard {
    public:
-    explicit Guard(EpochManager& manager) : slot_(manager.own_slot()) {
+    [[gnu::always_inline]] explicit Guard(EpochManager& manager) : slot_(manager.own_slot()) {
       if (slot_.depth++ == 0) {
         // Ordered before every load that follows: a writer that does not see it has not yet
         // unlinked what this reader could find.
@@ -69,8 +69,18 @@ class EpochManager {
     std::function<void()> action;
   };
 
-  Slot& own_slot();
+  static constexpr uint32_t kNoNumber = ~uint32_t{0};
+
+  Slot& own_slot() {
+    if (thread_number_ == kNoNumber) [[unlikely]]
+      take_thread_number();
+    return slots_[thread_number_];
+  }
+  static void take_thread_number();
   uint64_t oldest_pinned() const;
+
+  // The calling thread's place in slots_, the same in every manager.
+  static constinit inline thread_local uint32_t thread_number_ = kNoNumber;
 
   std::atomic<uint64_t> epoch_{1};
   const bool asymmetric_;  // the kernel makes every thread of the process execute a barrier

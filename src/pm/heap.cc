@@ -343,14 +343,26 @@ bool Heap::grow(uint64_t segments) {
 
 bool Heap::link_leads_to(const Intent& intent) const {
   const uint64_t block = intent.block & ~uint64_t{kIntentMask};
-  if ((intent.block & kLinkIsBit) != 0) {
-    const uint64_t word = load_acquire(*pool_.at<uint64_t>(intent.link & kLinkOffsetMask));
-    return (word >> (intent.link >> kLinkBitShift) & 1) != 0;
+  const uint64_t number = intent.link >> kLinkNumberShift;
+  const uint64_t at = intent.link & kLinkOffsetMask;
+  if ((intent.block & kLinkMask) == kLinkIsUnit) {
+    return uint64_t{load_acquire(*pool_.at<uint32_t>(at))} * kBlockBytes == block;
   }
-  if ((intent.block & kLinkIsUnit) != 0) {
-    return uint64_t{load_acquire(*pool_.at<uint32_t>(intent.link))} * kBlockBytes == block;
+  const uint64_t word = load_acquire(*pool_.at<uint64_t>(at));
+  switch (intent.block & kLinkMask) {
+    case kLinkIsBit:
+      return (word >> number & 1) != 0;
+    case kLinkAbove:
+      return word > number;
+    case kLinkUpTo:
+      return word <= number;
+    case kAsPrevious:
+      // The one before stands in the same line, so it is as new as this one; and who forgets intents
+      // leaves their blocks, so it is still readable when its own link is cleared already.
+      return word == ((&intent)[-1].block & ~uint64_t{kIntentMask});
+    default:
+      return word == block;
   }
-  return load_acquire(*pool_.at<uint64_t>(intent.link)) == block;
 }
 
 void Heap::set_allocated(uint64_t block, bool run, bool allocated) {
@@ -388,6 +400,7 @@ std::pair<uint64_t*, uint64_t> Heap::bitmap_bit(uint64_t block) const {
 }
 
 void Heap::resolve_intent(const Intent& intent) {
+  if ((intent.block & kOnlyFrees) != 0 && link_leads_to(intent)) return;
   set_allocated(intent.block & ~uint64_t{kIntentMask}, (intent.block & kBlockIsRun) != 0,
                 link_leads_to(intent));
 }
@@ -621,26 +634,34 @@ bool Heap::Txn::is_run(uint64_t block) const {
   int size_class = 0;
   uint64_t segments = 0;
   const bool sound = heap_.parse_word(heap_.segment_of(block), kind, size_class, segments);
-  assert(sound && kind != SegmentKind::kFree);
+  assert(sound);
   return sound && kind == SegmentKind::kRun;
 }
 
-void Heap::Txn::add_intent(uint64_t block, const void* link, Link form) {
+void Heap::Txn::add_intent(uint64_t block, const void* link, Link form, uint64_t flags) {
   assert(intents_ < kIntentsPerLane && !prepared_);
   Intent& intent = heap_.lane(lane_).intents[intents_++];
   // In one line stores persist in order: never a new link beside an old block.
-  intent.block = block;
+  intent.block = block | flags;
   uint64_t at = heap_.pool_.offset_of(link);
   if (form == Link::kUnit) intent.block |= kLinkIsUnit;
+  if (form == Link::kAsPrevious) {
+    assert((intents_ - 1) % (kLineBytes / sizeof(Intent)) != 0);
+    intent.block |= kAsPrevious;
+  }
   if (form >= Link::kBit) {
-    intent.block |= kLinkIsBit;
-    at |= (static_cast<uint64_t>(form) - static_cast<uint64_t>(Link::kBit)) << kLinkBitShift;
+    const auto number = static_cast<uint64_t>(form);
+    intent.block |= form >= Link::kUpTo    ? kLinkUpTo
+                    : form >= Link::kAbove ? kLinkAbove
+                                           : kLinkIsBit;
+    at |= number % 64 << kLinkNumberShift;
   }
   if (is_run(block)) intent.block |= kBlockIsRun;
   store_release(intent.link, at);
 }
 
-void Heap::Txn::will_link(uint64_t block, const void* link, Link form) {
+// The length of a run that this transaction took, for whoever finds the link.
+void Heap::Txn::note_run_length(uint64_t block) {
   for (uint32_t i = 0; i < allocations_; ++i) {
     if (allocated_[i].block != block || allocated_[i].size_class >= 0) continue;
     SegmentDescriptor& entry = heap_.descriptor(heap_.segment_of(block));
@@ -648,8 +669,27 @@ void Heap::Txn::will_link(uint64_t block, const void* link, Link form) {
     // Durable with the intent, by the fence after prepare(): who finds a link finds the length.
     heap_.pool_.memory().flush(&entry.pending_run_segments, sizeof(uint64_t));
   }
+}
+
+void Heap::Txn::will_link(uint64_t block, const void* link, Link form) {
+  note_run_length(block);
   links_.set(intents_);
   add_intent(block, link, form);
+}
+
+void Heap::Txn::may_link(uint64_t block, const void* link, Link form) {
+  note_run_length(block);
+  marks_.set(intents_);
+  add_intent(block, link, form, kOnlyFrees);
+}
+
+void Heap::Txn::mark() {
+  const Lane& own = heap_.lane(lane_);
+  for (uint32_t i = 0; i < intents_; ++i) {
+    if (!marks_[i]) continue;
+    const uint64_t block = own.intents[i].block;
+    heap_.set_allocated(block & ~uint64_t{kIntentMask}, (block & kBlockIsRun) != 0, true);
+  }
 }
 
 void Heap::Txn::will_unlink(uint64_t block, const void* link, Link form, Release release) {
@@ -658,6 +698,11 @@ void Heap::Txn::will_unlink(uint64_t block, const void* link, Link form, Release
   heap_.know_segment_of(block);
   add_intent(block, link, form);
   if (release == Release::kNow) freed_[frees_++] = block;
+}
+
+void Heap::Txn::may_unlink(uint64_t block, const void* link, Link form) {
+  heap_.know_segment_of(block);
+  add_intent(block, link, form, kOnlyFrees);
 }
 
 void Heap::Txn::redo(void* target, const void* image, uint32_t bytes) {
@@ -701,6 +746,7 @@ void Heap::Txn::settle() {
   std::array<Change, kIntentsPerLane> changes;
   uint32_t count = 0;
   for (uint32_t i = 0; i < intents_; ++i) {
+    if (marks_[i]) continue;
     const uint64_t block = own.intents[i].block & ~uint64_t{kIntentMask};
     if ((own.intents[i].block & kBlockIsRun) != 0) {
       heap_.set_allocated(block, true, links_[i]);

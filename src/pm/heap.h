@@ -43,12 +43,27 @@ class PoolImpl;
 enum class Link : uint8_t {
   kOffset = 0,  // 8 bytes: the block's offset
   kUnit = 1,    // 4 bytes: the block's offset / 256
-  kBit = 64,    // 8 bytes: one bit says whether the block counts; see link_bit()
+  // 8 bytes, and offset of another block, that of the intent added just before (with kOffset and the
+  // same word): both blocks are led to by the one word, directly and by way of the other block.
+  kAsPrevious = 2,
+  kBit = 64,     // 8 bytes: one bit says whether the block counts; see link_bit()
+  kAbove = 128,  // 8 bytes: a count; see link_above()
+  kUpTo = 192,   // 8 bytes: a count; see link_up_to()
 };
 
 // The bit 0 to 63 of a word: what leads to the block stands elsewhere, and counts if the bit is set.
 constexpr Link link_bit(uint32_t bit) {
   return static_cast<Link>(static_cast<uint32_t>(Link::kBit) + bit);
+}
+
+// What leads to the block is entry 0 to 63 of a log, and counts once the log's count exceeds that.
+constexpr Link link_above(uint32_t entry) {
+  return static_cast<Link>(static_cast<uint32_t>(Link::kAbove) + entry);
+}
+
+// What leads to the block counts until the log's count exceeds `entry`, which supersedes it.
+constexpr Link link_up_to(uint32_t entry) {
+  return static_cast<Link>(static_cast<uint32_t>(Link::kUpTo) + entry);
 }
 
 class Heap {
@@ -178,6 +193,17 @@ class Heap::Txn {
   // kLater: free on the medium, but not handed out again before Heap::release(), for blocks that
   // readers may still look at.
   void will_unlink(uint64_t block, const void* link, Link form, Release release = Release::kNow);
+  // For links that other transactions may change as soon as they are there, before this one settles;
+  // `link` tells of this transaction alone, and is durable before settle().
+  // may_link: the block counts as allocated from mark() on, and is freed if `link` never leads to it.
+  void may_link(uint64_t block, const void* link, Link form);
+  // may_unlink: the block is freed, with Release::kLater, if `link` no longer leads to it, and is none
+  // of this transaction's business as long as it does.
+  void may_unlink(uint64_t block, const void* link, Link form);
+
+  // After prepare() was fenced: marks the blocks of may_link(). A fence must follow before the first
+  // link is stored.
+  void mark();
 
   // `bytes` (a multiple of 8) at `target` are to be replaced by those at `image`, atomically with
   // all other redo records of the transaction. At most kRedoBytes - 16 in all.
@@ -203,8 +229,9 @@ class Heap::Txn {
     int size_class;
   };
 
-  void add_intent(uint64_t block, const void* link, Link form);
+  void add_intent(uint64_t block, const void* link, Link form, uint64_t flags = 0);
   bool is_run(uint64_t block) const;
+  void note_run_length(uint64_t block);
 
   Heap& heap_;
   uint32_t lane_;
@@ -216,6 +243,7 @@ class Heap::Txn {
   uint32_t frees_ = 0;
   uint32_t redo_bytes_ = 0;
   std::bitset<kIntentsPerLane> links_;  // by intent: it is about linking
+  std::bitset<kIntentsPerLane> marks_;  // by intent: mark() does what settle() does for others
   std::array<Allocation, kIntentsPerLane> allocated_;
   std::array<uint64_t, kIntentsPerLane> freed_;
 };

@@ -88,16 +88,23 @@ inline constexpr uint32_t kRedoBytes = 1024;
 // "This block is allocated exactly if the word at `link` leads to it." Link 0: no intent.
 struct Intent {
   uint64_t block;  // offset; the low bits hold IntentFlags
-  uint64_t link;  // offset of the word; in the highest six bits the number of the bit, if it is one
+  uint64_t link;   // offset of the word; in the highest six bits the number, of a bit or to exceed
 };
 
-inline constexpr uint32_t kLinkBitShift = 58;
-inline constexpr uint64_t kLinkOffsetMask = (uint64_t{1} << kLinkBitShift) - 1;
+inline constexpr uint32_t kLinkNumberShift = 58;
+inline constexpr uint64_t kLinkOffsetMask = (uint64_t{1} << kLinkNumberShift) - 1;
 
 enum IntentFlags : uint64_t {
-  kLinkIsUnit = 1,   // the word is 4 bytes and counts 256-byte units; else 8 bytes and an offset
-  kBlockIsRun = 2,   // the block is a run of segments
-  kLinkIsBit = 4,    // the word, of 8 bytes, leads to the block exactly if one of its bits is set
+  // How the word leads to the block, in three bits; 0: 8 bytes, the block's offset.
+  kLinkIsUnit = 1,  // 4 bytes, in units of 256 bytes
+  kLinkIsBit = 2,   // 8 bytes: exactly if one of its bits is set
+  kLinkAbove = 3,   // 8 bytes: exactly if it exceeds a number
+  kLinkUpTo = 4,    // exactly if it does not
+  kAsPrevious = 5,  // exactly if it leads to the block of the intent before, in the same line
+  kLinkMask = 7,
+
+  kBlockIsRun = 8,   // the block is a run of segments
+  kOnlyFrees = 16,   // as long as the word leads to the block the intent decides nothing
   kIntentMask = 63,  // blocks are 64-byte aligned
 };
 

@@ -64,12 +64,17 @@ class GenerationLock {
     word_.store(tag_ | version, std::memory_order_release);
   }
 
-  // A stamp for validate(); waits while the lock is held.
+  // A stamp for validate(). Returns false while the lock is held.
+  bool try_begin_read(uint64_t& stamp) const {
+    const uint64_t seen = word_.load(std::memory_order_acquire);
+    stamp = this_generation(seen) ? seen : initial_;
+    return (stamp & 1) == 0;
+  }
+  // The same; waits while the lock is held.
   uint64_t begin_read() const {
     for (int spins = 0;; ++spins) {
-      const uint64_t seen = word_.load(std::memory_order_acquire);
-      const uint64_t current = this_generation(seen) ? seen : initial_;
-      if ((current & 1) == 0) return current;
+      uint64_t stamp = 0;
+      if (try_begin_read(stamp)) return stamp;
       if (spins < 64) {
         _mm_pause();
       } else {

@@ -13,7 +13,7 @@ const std::vector<std::vector<std::string>> kCommands = {
     {"pool", "info"}, {"pool", "check"}, {"bench"}, {"quickstart"},
     {"list"},         {"completion"},
 #ifdef PERDURE_HAS_LAB
-    {"amp"},          {"crash"},
+    {"amp"},          {"crash"},         {"study"}, {"study", "write-amplification"},
 #endif
 };
 
@@ -87,6 +87,9 @@ TEST_F(Help, BashCompletionOffersCommandsOptionsAndValues) {
   EXPECT_EQ(complete("perdure amp plush --by"), "--by-site\n");
   EXPECT_EQ(complete("perdure amp plu"), "plush\n");
   EXPECT_EQ(complete("perdure amp plush --profile opt"), "optane-100 optane-200\n");
+  EXPECT_EQ(complete("perdure study wri"), "write-amplification\n");
+  EXPECT_EQ(complete("perdure study write-amplification --st"), "--state\n");
+  EXPECT_EQ(complete("perdure study write-amplification plu"), "plush\n");
 #endif
   write_file("one.pool", "");
   EXPECT_EQ(complete("perdure get " + folder() + "/one"), folder() + "/one.pool\n");

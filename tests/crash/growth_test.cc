@@ -29,13 +29,17 @@ std::ostream& operator<<(std::ostream& out, const Growth& growth) {
 std::vector<Growth> all_growths() {
   std::vector<Growth> all;
   for (const Kind kind : {Kind::kU64, Kind::kBytes}) {
-    all.push_back({"cceh", kind, 300, {"change_range", "split", "fill_range", "double_directory"}});
-    const std::vector<std::string> clht = {"link_block", "put_in_chain", "copy_bucket",
-                                           "mark_moved"};
+    const std::vector<std::string> split = {"change_range", "split", "fill_range",
+                                            "double_directory"};
+    all.push_back({"cceh+ip", kind, 300, split});
+    all.push_back({"cceh", kind, 300, split});
+    all.back().functions.emplace_back("rewrite");
+    all.push_back({"fptree", kind, 0, {"change_both", "copy_records", "add_group"}});
+    const std::vector<std::string> clht = {"link_block", "claim_next", "copy_bucket", "mark_moved"};
     for (const char* name : {"p-clht", "p-clht+fc", "p-clht+fc+ve"}) {
       all.push_back({name, kind, 0, clht});
     }
-    all.push_back({"p-clht+fc+ve+xs", kind, 150, clht});  // its buckets hold five times as much
+    all.push_back({"p-clht+fc+ve+xs", kind, 300, clht});  // its buckets hold five times as much
     for (const char* name : {"level", "level+rb"}) {
       all.push_back({name, kind, 0, {"new_level", "commit", "end_growing"}});
     }

@@ -200,6 +200,12 @@ TEST(Stream, IsDurableAfterItsThreadsFence) {
   EXPECT_EQ(After(builder).durable(8), 2U);
 }
 
+TEST(Stream, MakesDurableWhatItRepeats) {
+  TraceBuilder builder;
+  builder.store(0, {1}).stream(0, {1, 2}).fence();
+  EXPECT_EQ(After(builder).allowed({0, 8}), (Set{{1, 2}}));
+}
+
 TEST(Stream, OfAnotherThreadToTheSameLineWaitsForThatThread) {
   TraceBuilder builder;
   builder.thread(0).stream(0, {1}).thread(1).stream(8, {2}).fence();

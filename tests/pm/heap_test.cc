@@ -141,7 +141,7 @@ TEST_F(HeapTest, RecoveryFollowsABitOfAWord) {
         block = txn.allocate(256);
       }
       lane.intents[5] = {block | kLinkIsBit,
-                         impl().offset_of(word) | uint64_t{bit} << kLinkBitShift};
+                         impl().offset_of(word) | uint64_t{bit} << kLinkNumberShift};
       *word = linked ? uint64_t{1} << bit : ~(uint64_t{1} << bit);
       Heap recovered(impl());
       recovered.recover();
@@ -149,6 +149,63 @@ TEST_F(HeapTest, RecoveryFollowsABitOfAWord) {
       EXPECT_EQ(lane.intents[5].link, 0U);
     }
   }
+}
+
+TEST_F(HeapTest, RecoveryFollowsACountAndTheIntentBefore) {
+  uint64_t* word = links(4096) + 3;
+  Lane& lane = impl().lanes()[kLanes - 1];
+  uint64_t blocks[4] = {};
+  {
+    Heap::Txn txn(heap());
+    for (uint64_t& block : blocks) block = txn.allocate(256);
+  }
+  const uint64_t at = impl().offset_of(word);
+  const auto expect_allocated = [&](bool first, bool second) {
+    Heap recovered(impl());
+    recovered.recover();
+    EXPECT_EQ(recovered.is_allocated(blocks[0], 256), first) << *word;
+    EXPECT_EQ(recovered.is_allocated(blocks[1], 256), second) << *word;
+  };
+  for (const uint64_t entry : {0U, 63U}) {
+    for (*word = entry > 0 ? entry - 1 : 0; *word <= entry + 1; ++*word) {
+      lane.intents[5] = {blocks[0] | kLinkAbove, at | entry << kLinkNumberShift};
+      lane.intents[6] = {blocks[1] | kLinkUpTo, at | entry << kLinkNumberShift};
+      expect_allocated(*word > entry, *word <= entry);
+    }
+  }
+  // The second block of a pair is reached by way of the first one, whatever became of its intent.
+  for (const bool forgotten : {false, true}) {
+    for (const uint64_t target : {blocks[0], blocks[1], blocks[2]}) {
+      *word = target;
+      lane.intents[4] = {blocks[0], forgotten ? 0 : at};
+      lane.intents[5] = {blocks[1] | kAsPrevious, at};
+      Heap recovered(impl());
+      recovered.recover();
+      EXPECT_EQ(recovered.is_allocated(blocks[1], 256), target == blocks[0]);
+    }
+  }
+}
+
+TEST_F(HeapTest, ATransactionNamesTheCountAndTheIntentBefore) {
+  uint64_t* word = links(4096) + 3;
+  Heap::Txn txn(heap());
+  const uint64_t first = txn.allocate(256);
+  const uint64_t second = txn.allocate(256);
+  const uint64_t third = txn.allocate(256);
+  txn.will_link(first, word, Link::kOffset);
+  txn.will_link(second, word, Link::kAsPrevious);
+  txn.will_link(third, word, link_above(63));
+  txn.prepare();
+  for (uint32_t i = 0; i < kLanes; ++i) {
+    const Intent* intents = impl().lanes()[i].intents;
+    if (intents[0].link == 0) continue;
+    EXPECT_EQ(intents[1].block, second | kAsPrevious);
+    EXPECT_EQ(intents[1].link, impl().offset_of(word));
+    EXPECT_EQ(intents[2].block, third | kLinkAbove);
+    EXPECT_EQ(intents[2].link, impl().offset_of(word) | uint64_t{63} << kLinkNumberShift);
+    return;
+  }
+  FAIL() << "no lane has the intents";
 }
 
 // What a transaction writes for such a link is what recovery reads.
@@ -164,9 +221,78 @@ TEST_F(HeapTest, ATransactionNamesTheBit) {
     if (intent.link == 0) continue;
     found = true;
     EXPECT_EQ(intent.block, block | kLinkIsBit);
-    EXPECT_EQ(intent.link, impl().offset_of(word) | uint64_t{63} << kLinkBitShift);
+    EXPECT_EQ(intent.link, impl().offset_of(word) | uint64_t{63} << kLinkNumberShift);
   }
   EXPECT_TRUE(found);
+}
+
+// A block that is linked and, by somebody else, unlinked again before its own transaction settles.
+TEST_F(HeapTest, ALinkMayBeCutBeforeItsTransactionSettles) {
+  uint64_t* link = links(4096);
+  const uint64_t before = allocated();
+  for (const uint64_t bytes : {uint64_t{256}, uint64_t{150000}}) {
+    for (const bool succeeds : {true, false}) {
+      link[2] = succeeds ? 0 : 1;
+      link[3] = 1;
+      uint64_t block = 0;
+      {
+        Heap::Txn maker(heap());
+        block = maker.allocate(bytes);
+        maker.may_link(block, &link[2], link_bit(0));
+        maker.prepare();
+        maker.mark();
+        EXPECT_TRUE(heap().is_allocated(block, bytes));
+        link[2] = succeeds ? 1 : 0;
+        if (succeeds) {
+          Heap::Txn cutter(heap());
+          cutter.may_unlink(block, &link[3], link_bit(0));
+          cutter.prepare();
+          link[3] = 0;
+          cutter.settle();
+          cutter.finish();
+          maker.settle();
+          maker.finish();
+        }
+      }
+      EXPECT_FALSE(heap().is_allocated(block, bytes));
+      if (succeeds) heap().release(block, bytes);
+    }
+  }
+  EXPECT_EQ(allocated(), before);
+}
+
+// Two transactions about one block: the one that did not unlink it does not bring it back.
+TEST_F(HeapTest, MayUnlinkDecidesNothingWhileTheLinkStands) {
+  uint64_t* link = links(4096);
+  link_new(link[1], 256);
+  const uint64_t block = link[1];
+  link[2] = link[3] = 1;
+  {
+    Heap::Txn loser(heap());
+    loser.may_unlink(block, &link[3], link_bit(0));
+    loser.prepare();
+    {
+      Heap::Txn winner(heap());
+      winner.may_unlink(block, &link[2], link_bit(0));
+      winner.prepare();
+      link[2] = 0;
+      winner.settle();
+      winner.finish();
+    }
+    EXPECT_FALSE(heap().is_allocated(block, 256));
+  }
+  EXPECT_FALSE(heap().is_allocated(block, 256));
+  // And what recovery makes of the loser's.
+  Lane& lane = impl().lanes()[kLanes - 1];
+  for (const bool stands : {true, false}) {
+    lane.intents[5] = {link[4] = link_new(link[1], 256), 0};
+    lane.intents[5].block |= kOnlyFrees | kLinkIsBit;
+    lane.intents[5].link = impl().offset_of(&link[3]);
+    link[3] = stands ? 1 : 0;
+    Heap recovered(impl());
+    recovered.recover();
+    EXPECT_EQ(recovered.is_allocated(link[4], 256), stands);
+  }
 }
 
 TEST_F(HeapTest, RedoRecordsAreAppliedOnceArmedAndNotBefore) {

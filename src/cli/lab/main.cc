@@ -10,6 +10,7 @@ namespace perdure::cli {
 
 void add_amp(CLI::App& app, Action& action);
 void add_crash(CLI::App& app, Action& action);
+void add_study(CLI::App& app, Action& action);
 void add_trace(CLI::App& app, Action& action);
 
 namespace {
@@ -34,6 +35,7 @@ void define(CLI::App& app, Action& action) {
   app.description("The instruments of perdure.");
   add_amp(app, action);
   add_crash(app, action);
+  add_study(app, action);
   add_trace(app, action);
   add_completion_cases_command(app, action);
 }

@@ -17,7 +17,8 @@
 //                  The entry in the middle of the range decides, for the heap and for recovery: if
 //                  it leads to the new segment, all entries are brought to the state after, else
 //                  back to the state before. Both hold the same records, since nobody writes to
-//                  the segment between copying and the last fence.
+//                  the segment between copying and the fence after the entries. `cceh` then writes
+//                  the half that stays anew; what that changes were empty slots before. Fence.
 //   new segment    the same, decided by the first entry of the range.
 //   displacement   (full pools only) a redo record of both slots: the record is in one of them.
 //   doubling       the new directory and the intents, fence; root.directory, by one store, and the
@@ -50,8 +51,18 @@
 
 namespace perdure::index::cceh {
 
+// What differs between the structures of this folder. In PM they are alike.
+struct Variant {
+  const char* name;  // in the catalogue
+  bool
+      rewrites_split;  // a split writes both halves, as the reference does, not only that which moves
+};
+inline constexpr Variant kReference = {"cceh", true};
+inline constexpr Variant kInPlace = {"cceh+ip", false};
+
 // 0: choose from the pool's capacity.
 struct Options {
+  const Variant* variant = &kReference;
   uint32_t initial_depth = 0;
   uint32_t segment_buckets = 0;
 };
@@ -117,7 +128,7 @@ class Core {
     bool moved_ = false;
   };
 
-  Core(pm::PoolImpl& pool, Root& root, std::string name);
+  Core(pm::PoolImpl& pool, Root& root, std::string name, const Variant& variant);
 
   // ---- addresses
   uint64_t stripe_of(uint64_t hash, uint32_t group) const {
@@ -158,7 +169,8 @@ class Core {
   // ---- split.cc
   void make_room(uint64_t hash, Entry seen);
   void new_segment(uint64_t hash);
-  void split(uint64_t hash, Entry entry);
+  void split(const HeldAll& held, uint64_t hash, Entry entry);
+  void rewrite(Segment& segment, uint64_t hash, uint32_t depth);
   bool displace(const HeldAll& held, uint64_t hash, Entry entry, uint32_t steps);
   void move_record(const HeldAll& held, Slot& from, uint32_t bucket, Slot& to);
   Slot* find_refuge(Segment& segment, const Slot& slot, uint32_t bucket, uint32_t depth) const;
@@ -177,6 +189,7 @@ class Core {
   Root& root_;
   const pm::Memory& memory_;
   std::string name_;
+  const Variant& variant_;
   mutable pm::EpochManager epochs_;
   Records records_;
   Geometry geometry_;

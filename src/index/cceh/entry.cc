@@ -7,19 +7,19 @@ namespace perdure::index {
 
 namespace {
 
+template <const cceh::Variant& variant>
 cceh::Options parse(OptionMap options) {
-  cceh::Options parsed;
+  cceh::Options parsed{.variant = &variant};
   take_option(options, "initial_depth", parsed.initial_depth);
   take_option(options, "segment_buckets", parsed.segment_buckets);
-  require_empty(options, "cceh");
+  require_empty(options, variant.name);
   return parsed;
 }
 
-}  // namespace
-
-CatalogEntry cceh_entry() {
-  CatalogEntry entry =
-      CoreEntry<HashTables, cceh::Core, parse>::make("cceh", "Nam et al., FAST 2019");
+template <const cceh::Variant& variant>
+CatalogEntry entry_of() {
+  CatalogEntry entry = CoreEntry<HashTables, cceh::Core, parse<variant>>::make(
+      variant.name, "Nam et al., FAST 2019");
   entry.options = {{"initial_depth", "log2(capacity / 4 MiB), 1 to 12",
                     "log2 of the segments it begins with, of 16 KiB each; a segment is made when "
                     "its first key comes"},
@@ -28,5 +28,10 @@ CatalogEntry cceh_entry() {
   entry.small_options = {{"initial_depth", "1"}, {"segment_buckets", "64"}};
   return entry;
 }
+
+}  // namespace
+
+CatalogEntry cceh_entry() { return entry_of<cceh::kReference>(); }
+CatalogEntry cceh_ip_entry() { return entry_of<cceh::kInPlace>(); }
 
 }  // namespace perdure::index

@@ -38,7 +38,7 @@ void Core<Content>::make_room(uint64_t hash, Entry seen) {
   // Another writer may have removed a record since.
   if (find_empty(segment_of(seen), hash, seen.depth()) != nullptr) return;
   try {
-    split(hash, seen);
+    split(held, hash, seen);
     held.moved();
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kPoolFull && error.code() != ErrorCode::kNoSpace) throw;
@@ -73,7 +73,7 @@ void Core<Content>::new_segment(uint64_t hash) {
 }
 
 template <typename Content>
-void Core<Content>::split(uint64_t hash, Entry entry) {
+void Core<Content>::split(const HeldAll& held, uint64_t hash, Entry entry) {
   const uint32_t depth = entry.depth();
   if (depth >= kDepthMax) {
     throw Error(ErrorCode::kPoolFull,
@@ -83,7 +83,7 @@ void Core<Content>::split(uint64_t hash, Entry entry) {
   }
   // The half that moves, at the places it has: the bucket does not depend on the leading bits.
   Segment image;
-  const Segment& source = segment_of(entry);
+  Segment& source = segment_of(entry);
   for (uint32_t b = 0; b < geometry_.buckets; ++b) {
     for (uint32_t s = 0; s < kBucketSlots; ++s) {
       const Slot& slot = source.buckets[b].slots[s];
@@ -101,6 +101,26 @@ void Core<Content>::split(uint64_t hash, Entry entry) {
   const uint32_t bits = directory().depth - depth;
   const uint64_t first = index_in(directory(), hash) >> bits << bits;
   change_range(txn, Pending::make(first, bits, true), sibling, depth + 1);
+  if (!variant_.rewrites_split) return;
+  held.begin_change();  // who was sent here for a record that has moved must not miss it
+  rewrite(source, hash & ~(uint64_t{1} << (63 - depth)), depth + 1);
+}
+
+// Writes the half that stays as a whole, as the reference does, which copies it to a new segment:
+// with empty slots in place of what has moved. These were empty before, and one word makes each so:
+// whatever a crash leaves of it means the same.
+template <typename Content>
+void Core<Content>::rewrite(Segment& segment, uint64_t hash, uint32_t depth) {
+  for (uint32_t b = 0; b < geometry_.buckets; ++b) {
+    for (Slot& slot : segment.buckets[b].slots) {
+      const bool empty = is_empty(slot, b, hash, depth);
+      const bool by_value = Content::kOutOfPlace;
+      const uint64_t vacant = geometry_.vacant_hash(b);
+      pm::store_release(slot.value, empty && by_value ? 0 : pm::load_relaxed(slot.value));
+      pm::store_release(slot.hash, empty && !by_value ? vacant : pm::load_relaxed(slot.hash));
+    }
+  }
+  memory_.persist(&segment, geometry_.segment_bytes());  // before the readers go on
 }
 
 // Makes a range of directory entries lead to a new segment, all of them or the upper half.

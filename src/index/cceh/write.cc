@@ -10,11 +10,12 @@
 namespace perdure::index::cceh {
 
 template <typename Content>
-Core<Content>::Core(pm::PoolImpl& pool, Root& root, std::string name)
+Core<Content>::Core(pm::PoolImpl& pool, Root& root, std::string name, const Variant& variant)
     : pool_(pool),
       root_(root),
       memory_(pool.memory()),
       name_(std::move(name)),
+      variant_(variant),
       records_(pool, epochs_),
       geometry_{static_cast<uint32_t>(root.buckets)},
       stripe_bits_(std::min(static_cast<uint32_t>(root.initial_depth), kStripeBitsMax)),
@@ -48,16 +49,16 @@ std::unique_ptr<Core<Content>> Core<Content>::create(pm::PoolImpl& pool, const s
                              reinterpret_cast<Directory*>(block)->depth = depth;
                              pool.memory().flush(block, directory_bytes(depth));
                            }};
-  const uint64_t root = make_structure(pool, name, "cceh", key, value, &image, sizeof image,
-                                       kSealedBytes, {&directory, 1});
-  return std::unique_ptr<Core>(new Core(pool, *pool.at<Root>(root), name));
+  const uint64_t root = make_structure(pool, name, options.variant->name, key, value, &image,
+                                       sizeof image, kSealedBytes, {&directory, 1});
+  return std::unique_ptr<Core>(new Core(pool, *pool.at<Root>(root), name, *options.variant));
 }
 
 template <typename Content>
 std::unique_ptr<Core<Content>> Core<Content>::open(pm::PoolImpl& pool, const std::string& name,
                                                    Kind key, Kind value, const Options& options) {
-  const uint64_t at =
-      find_structure(pool, name, "cceh", key, value, kRootMagic, sizeof(Root), kSealedBytes);
+  const uint64_t at = find_structure(pool, name, options.variant->name, key, value, kRootMagic,
+                                     sizeof(Root), kSealedBytes);
   Root& root = *pool.at<Root>(at);
   require_same(pool, name, "initial_depth", options.initial_depth, root.initial_depth);
   require_same(pool, name, "segment_buckets", options.segment_buckets, root.buckets);
@@ -69,7 +70,7 @@ std::unique_ptr<Core<Content>> Core<Content>::open(pm::PoolImpl& pool, const std
                 fmt::format("{}: the directory of '{}' is damaged; restore the file from a backup",
                             pool.mapping().path(), name));
   }
-  return std::unique_ptr<Core>(new Core(pool, root, name));
+  return std::unique_ptr<Core>(new Core(pool, root, name, *options.variant));
 }
 
 // ---- locks

@@ -2,10 +2,11 @@
 //
 // The idea. The leading bits of the hash select a bucket of one cache line: a lock, three keys,
 // three values, and a link to an overflow bucket. An insert writes one line; a lookup usually reads
-// one, takes no lock and writes nothing. When the overflow buckets of a table, one for each eight
-// main buckets, are used up, a table of four times the size is begun (twice, where four times does
-// not fit; where neither does, the chains get an extent of more overflow buckets); bucket by bucket the records move there, by whoever comes to write to one and by
-// everybody who inserts.
+// one, takes no lock and writes nothing. A table begins with an overflow bucket for
+// each eight main buckets, and gets extents of more when they are used up. When there are as many as
+// main buckets, a table of four times the size is begun (twice, where four times does not fit; where
+// neither does, there are more extents); bucket by bucket the records move there, by whoever comes to
+// write to one and by everybody who inserts.
 //
 // The persist points, and what a crash leaves
 //   insert         `p-clht`: value, flush, fence; hash, flush, fence. `+fc`: value and hash in one
@@ -18,6 +19,8 @@
 //                  whatever of it reaches PM, it is free when the pool is opened again.
 //   chain          the overflow bucket, claimed and filled, fence; the link to it, fence. A claimed
 //                  bucket to which no chain leads is free after a crash.
+//   extent         its buckets, unclaimed, and the intent, fence; the root's word for it and the
+//                  heap's bitmap, fence; the intent's end, fence.
 //   unchain        the link past an empty bucket, fence; only then may others claim it.
 //   begin to grow  the new table's header and overflow buckets and the intent, fence; root.next and
 //                  the heap's bitmap, fence; the intent's end, fence.
@@ -123,11 +126,22 @@ class Core {
   };
 
   Core(pm::PoolImpl& pool, Root& root, std::string name);
+  void unlock(const Table& table, uint64_t home) const;
 
   // ---- search
-  bool matches(uint64_t value, const Key& key) const;
+  [[gnu::always_inline]] inline bool matches(uint64_t value, const Key& key) const;
   static bool is_live(const Table& table, Bucket& bucket, uint32_t slot, uint64_t home);
+  // The slot of a key in one bucket, or kSlots.
+  [[gnu::always_inline]] inline uint32_t find_in(Bucket& bucket, const Key& key,
+                                                 uint64_t& value) const;
   bool find(const Table& table, uint64_t home, const Key& key, Place& place, uint64_t& value) const;
+  template <typename Use>
+  bool lookup_slowly(const Key& key, Use use) const;
+  static void prefetch_rest(const Bucket& bucket) {
+    for (uint64_t line = pm::kLineBytes; line < sizeof(Bucket); line += pm::kLineBytes) {
+      __builtin_prefetch(reinterpret_cast<const char*>(&bucket) + line);
+    }
+  }
   Place find_empty(const Held& held, Bucket*& last) const;
 
   // ---- write.cc
@@ -181,6 +195,21 @@ bool Core<Policy, Content>::matches(uint64_t value, const Key& key) const {
   }
 }
 
+template <typename Policy, typename Content>
+uint32_t Core<Policy, Content>::find_in(Bucket& bucket, const Key& key, uint64_t& value) const {
+  uint32_t hits = 0;
+#pragma GCC unroll 15
+  for (uint32_t s = 0; s < kSlots; ++s) {
+    hits |= uint32_t{pm::load_acquire(bucket.hash(s)) == key.hash} << s;
+  }
+  for (; hits != 0; hits &= hits - 1) {
+    const auto s = static_cast<uint32_t>(__builtin_ctz(hits));
+    value = pm::load_acquire(bucket.value(s));
+    if (matches(value, key)) return s;
+  }
+  return kSlots;
+}
+
 // Finds a key in the chain of a bucket, whose lock is held or whose version will be validated.
 template <typename Policy, typename Content>
 bool Core<Policy, Content>::find(const Table& table, uint64_t home, const Key& key, Place& place,
@@ -188,15 +217,8 @@ bool Core<Policy, Content>::find(const Table& table, uint64_t home, const Key& k
   Bucket* before = nullptr;
   Bucket* bucket = &table.main(home);
   for (uint64_t steps = 0; bucket != nullptr && steps <= table.overflow_count(); ++steps) {
-    uint32_t hits = 0;
-    for (uint32_t s = 0; s < kSlots; ++s) {
-      hits |= uint32_t{pm::load_acquire(bucket->hash(s)) == key.hash} << s;
-    }
-    for (; hits != 0; hits &= hits - 1) {
-      const auto s = static_cast<uint32_t>(__builtin_ctz(hits));
-      value = pm::load_acquire(bucket->value(s));
-      if (!matches(value, key)) continue;
-      place = {bucket, before, s};
+    if (const uint32_t slot = find_in(*bucket, key, value); slot != kSlots) {
+      place = {bucket, before, slot};
       return true;
     }
     before = bucket;
@@ -205,18 +227,42 @@ bool Core<Policy, Content>::find(const Table& table, uint64_t home, const Key& k
   return false;
 }
 
+// The common case, a main bucket in which nothing goes on, takes few instructions: so the processor
+// has several lookups under way at once.
 template <typename Policy, typename Content>
 template <typename Use>
 bool Core<Policy, Content>::lookup(const Key& key, Use use) const {
   const pm::EpochManager::Guard guard(epochs_);
   const State* state = state_.load(std::memory_order_acquire);
+  const Table& table = *state->table;
+  const uint64_t home = table.home_of(key.hash);
+  Bucket& bucket = table.main(home);
+  prefetch_rest(bucket);
+  const pm::GenerationLock lock = table.lock_of(home);
+  uint64_t stamp = 0;
+  const bool quiet = state->next == nullptr && lock.try_begin_read(stamp);
+  const uint64_t next = pm::load_acquire(bucket.next);
+  if (!quiet || (next & kMoved) != 0) [[unlikely]]
+    return lookup_slowly(key, use);
+  uint64_t value = 0;
+  const bool found = find_in(bucket, key, value) != kSlots;
+  if (!lock.validate(stamp) || (!found && next != 0)) return lookup_slowly(key, use);
+  if (!found) return false;
+  if constexpr (Content::kOutOfPlace) {
+    use(records_.value(value));
+  } else {
+    use(value);
+  }
+  return true;
+}
+
+template <typename Policy, typename Content>
+template <typename Use>
+[[gnu::noinline]] bool Core<Policy, Content>::lookup_slowly(const Key& key, Use use) const {
+  const State* state = state_.load(std::memory_order_acquire);
   for (Table* table = newest_for(*state, key.hash);;) {
     const uint64_t home = table->home_of(key.hash);
-    if constexpr (sizeof(Bucket) > pm::kLineBytes) {
-      for (uint64_t line = pm::kLineBytes; line < sizeof(Bucket); line += pm::kLineBytes) {
-        __builtin_prefetch(reinterpret_cast<const char*>(&table->main(home)) + line);
-      }
-    }
+    prefetch_rest(table->main(home));
     const pm::GenerationLock lock = table->lock_of(home);
     const uint64_t stamp = lock.begin_read();
     if ((pm::load_acquire(table->main(home).next) & kMoved) != 0) [[unlikely]] {

@@ -27,20 +27,25 @@ void Core<Policy, Content>::publish(Table* table, Table* next) {
 
 template <typename Policy, typename Content>
 void Core<Policy, Content>::begin_growing(const State* seen) {
+  Table& table = *seen->table;
+  const uint64_t overflow = table.overflow_count();
   const std::lock_guard lock(growing_mutex_);
   if (state_.load(std::memory_order_acquire) != seen) return;  // somebody else has begun
+  if (table.overflow_count() != overflow) return;              // or has added an extent
   const auto full = [](const Error& error) {
     return error.code() == ErrorCode::kPoolFull || error.code() == ErrorCode::kNoSpace;
   };
+  // As the reference: when there is a chained bucket for each main one.
+  if (overflow < table.size()) return add_extent(table);
   for (uint32_t by = 2; by >= 1; --by) {
     try {
-      return begin_table(*seen->table, std::min(seen->table->bits() + by, kBitsMax));
+      return begin_table(table, std::min(table.bits() + by, kBitsMax));
     } catch (const Error& error) {
-      const bool last = by == 1 && seen->table->extent_count() == kExtents;
+      const bool last = by == 1 && table.extent_count() == kExtents;
       if (!full(error) || last) throw;
     }
   }
-  add_extent(*seen->table);
+  add_extent(table);
 }
 
 template <typename Policy, typename Content>
@@ -95,7 +100,7 @@ void Core<Policy, Content>::move_some(const State* state) {
   }
   memory_.fence();  // the marks, before anybody writes to the new buckets
   table.note_moved(first);
-  for (uint64_t i = 0; i < kMoveTogether; ++i) table.lock_of(first + i).unlock();
+  for (uint64_t i = 0; i < kMoveTogether; ++i) unlock(table, first + i);
   const uint64_t done = table.done.fetch_add(kMoveTogether, std::memory_order_acq_rel);
   if (done + kMoveTogether == table.size()) end_growing(state);
 }

@@ -8,7 +8,7 @@
 //   table, one block
 //     | bits, overflow ... | main bucket 0 | ... 2^bits | overflow bucket 0 | ... `overflow` |
 //
-//   extent, one block: 2^bits / 8 more overflow buckets, where no larger table fits the pool
+//   extent, one block: 2^bits / 8 more overflow buckets
 //     | overflow bucket | ... |
 //
 //   bucket, 64 bytes (the paper's)

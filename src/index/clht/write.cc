@@ -111,7 +111,7 @@ Core<Policy, Content>::Held::Held(Core& core, uint64_t hash) : core_(core) {
       const bool moved = (pm::load_relaxed(table->main(home).next) & kMoved) != 0;
       if (!moved && state->next == nullptr) return;
       if (!moved) core.move_one(*state, home);
-      table->lock_of(home).unlock();
+      core.unlock(*table, home);
       if (state->next == nullptr) continue;  // it has moved since `state` was loaded
       table = state->next;
       home = table->home_of(hash);
@@ -124,10 +124,15 @@ Core<Policy, Content>::Held::Held(Core& core, uint64_t hash) : core_(core) {
 
 template <typename Policy, typename Content>
 Core<Policy, Content>::Held::~Held() {
-  table->lock_of(home).unlock();
+  core_.unlock(*table, home);
+}
+
+template <typename Policy, typename Content>
+void Core<Policy, Content>::unlock(const Table& table, uint64_t home) const {
+  table.lock_of(home).unlock();
   if constexpr (Policy::kEvict) {
-    // VE: so that the medium's buffer takes this together with the record. Orders nothing.
-    core_.memory_.flush(&table->main(home).lock, sizeof(uint64_t));
+    // VE: so that the medium's buffer takes this together with what was written. Orders nothing.
+    memory_.flush(&table.main(home).lock, sizeof(uint64_t));
   }
 }
 

@@ -29,23 +29,6 @@ void require(bool holds, const std::string& message) {
   if (!holds) throw Error(ErrorCode::kInvalidArgument, message);
 }
 
-void check_options(const AmpOptions& options) {
-  require(!options.structures.empty(), "name at least one structure; see `perdure list`");
-  for (const std::string& structure : options.structures) catalog_entry(structure);
-  require(!options.workloads.empty(), "name at least one workload: load, a, b or c");
-  require(options.records > 0, "--records must be at least 1");
-  require(!options.threads.empty(), "give at least one number of threads");
-  for (const uint64_t threads : options.threads) {
-    require(threads >= 1 && threads <= 100'000,
-            fmt::format("{} threads: give 1 to 100000", threads));
-  }
-  require(options.key_bytes >= 8 && options.key_bytes <= (uint64_t{1} << 20),
-          fmt::format("keys of {} bytes: give 8 bytes (so that all can differ) to 1 MiB",
-                      options.key_bytes));
-  require(options.value_bytes <= (uint64_t{64} << 20),
-          fmt::format("values of {} bytes: give at most 64 MiB", options.value_bytes));
-}
-
 // A folder for the pool of a run, removed at the end.
 class PoolFolder {
  public:
@@ -153,9 +136,26 @@ uint64_t default_amp_capacity_bytes(const AmpOptions& options) {
   return std::max(kLeast, (8 * raw_bytes + kStep - 1) / kStep * kStep);
 }
 
+void check_amp_options(const AmpOptions& options) {
+  require(!options.structures.empty(), "name at least one structure; see `perdure list`");
+  for (const std::string& structure : options.structures) catalog_entry(structure);
+  require(!options.workloads.empty(), "name at least one workload: load, a, b or c");
+  require(options.records > 0, "--records must be at least 1");
+  require(!options.threads.empty(), "give at least one number of threads");
+  for (const uint64_t threads : options.threads) {
+    require(threads >= 1 && threads <= 100'000,
+            fmt::format("{} threads: give 1 to 100000", threads));
+  }
+  require(options.key_bytes >= 8 && options.key_bytes <= (uint64_t{1} << 20),
+          fmt::format("keys of {} bytes: give 8 bytes (so that all can differ) to 1 MiB",
+                      options.key_bytes));
+  require(options.value_bytes <= (uint64_t{64} << 20),
+          fmt::format("values of {} bytes: give at most 64 MiB", options.value_bytes));
+}
+
 AmpReport run_amp(const AmpOptions& options, const ProgressSink& progress,
                   const std::atomic<bool>& stop) {
-  check_options(options);
+  check_amp_options(options);
   return Amp(options, progress, stop).run();
 }
 

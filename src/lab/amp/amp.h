@@ -99,6 +99,9 @@ struct AmpReport {
   uint64_t failed() const;
 };
 
+// Throws Error(kInvalidArgument) on what run_amp() would refuse before it runs anything.
+void check_amp_options(const AmpOptions& options);
+
 // Runs everything. `options.profile` is used as it is: scale it before. Set `stop` to end early and
 // get what was counted so far. Throws Error on bad options and on any failure of a structure.
 AmpReport run_amp(const AmpOptions& options, const ProgressSink& progress,

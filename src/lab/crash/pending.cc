@@ -198,6 +198,15 @@ void PendingMemory::merge_oldest(PendingLine& line) const {
   line.stores.erase(line.stores.begin());
 }
 
+bool PendingMemory::waits(uint64_t offset) const {
+  const auto line = lines_.find(offset / unit_);
+  if (line == lines_.end()) return false;
+  return std::ranges::any_of(line->second.stores, [offset](const PendingStore& store) {
+    return std::ranges::any_of(store.words,
+                               [offset](const Word& word) { return word.offset == offset; });
+  });
+}
+
 void PendingMemory::take_store(const TraceEvent& event) {
   const unsigned char* bytes = trace_.stored(event);
   // Only streamed words wait in domain `byte`: for a fence that empties the combining buffers.
@@ -220,7 +229,8 @@ void PendingMemory::take_store(const TraceEvent& event) {
     const uint64_t to = std::min(offset + kWordBytes, end);
     std::memcpy(reinterpret_cast<unsigned char*>(&value) + (from - offset),
                 bytes + (from - event.offset), to - from);
-    if (value == before) continue;
+    // A streamed word is durable at the fence, also if it repeats a store that nobody has flushed.
+    if (value == before && !(store.stream && waits(offset))) continue;
     if (at_once) {
       put({offset, value});
       continue;

@@ -85,6 +85,7 @@ class PendingMemory {
   };
 
   void take_store(const TraceEvent& event);
+  bool waits(uint64_t offset) const;  // whether a store to this word is not guaranteed yet
   void take_flush(const TraceEvent& event);
   void take_fence(uint16_t thread);
   void take_sync(const TraceEvent& event);

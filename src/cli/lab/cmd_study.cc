@@ -1,0 +1,208 @@
+// perdure study: whole studies, in one command each.
+
+#include <fmt/format.h>
+
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/command.h"
+#include "cli/interrupt.h"
+#include "cli/terminal.h"
+#include "lab/study/write_amplification.h"
+#include "lab/units.h"
+#include "perdure/error.h"
+
+namespace perdure::cli {
+
+void add_study(CLI::App& app, Action& action);
+
+namespace {
+
+struct StudyCommandOptions {
+  std::vector<std::string> structures;
+  std::vector<std::string> workloads = {"load", "a", "b", "c"};
+  std::string records = "1M";
+  std::string operations;
+  std::string profile = "optane-100";
+  bool no_scale = false;
+  std::vector<uint64_t> threads = {1};
+  uint64_t seed = 1;
+  std::string folder = "/dev/shm";
+  std::string capacity;
+  unsigned jobs = 0;
+  std::string state;
+  std::string html;
+  bool json = false;
+};
+
+lab::study::StudyOptions resolve(const StudyCommandOptions& options) {
+  lab::study::StudyOptions study;
+  lab::AmpOptions& amp = study.amp;
+  amp.structures = options.structures;
+  amp.workloads.clear();
+  for (const std::string& name : options.workloads) {
+    amp.workloads.push_back(lab::amp_workload(name));
+  }
+  amp.records = lab::parse_count(options.records);
+  if (!options.operations.empty()) amp.operations = lab::parse_count(options.operations);
+  amp.profile = lab::load_profile(options.profile);
+  if (!options.no_scale) lab::scale_cache(amp.profile, amp.records);
+  amp.threads = options.threads;
+  amp.seed = options.seed;
+  amp.folder = options.folder;
+  if (!options.capacity.empty()) amp.capacity_bytes = lab::parse_bytes(options.capacity);
+  study.jobs = options.jobs;
+  study.state = options.state;
+  return study;
+}
+
+// Opened before the work, so that a path that cannot be written costs nothing.
+std::ofstream open_page(const std::string& path) {
+  std::ofstream page;
+  if (path.empty()) return page;
+  page.open(path);
+  if (!page) throw Error(ErrorCode::kIo, fmt::format("{}: cannot write the page there", path));
+  return page;
+}
+
+int exit_code_of(const lab::study::StudyReport& report) {
+  if (report.interrupted) return kExitInterrupted;
+  if (report.failed() > 0) return kExitDamage;
+  return report.failures.empty() ? kExitOk : kExitError;
+}
+
+int run_write_amplification(const StudyCommandOptions& options) {
+  const lab::study::StudyOptions study = resolve(options);
+  std::ofstream page = open_page(options.html);
+  const InterruptFlag interrupt;
+  lab::study::StudyReport report;
+  {
+    ProgressBar bar("ops");
+    report = lab::study::run_study(study, bar.sink(), interrupt.raised());
+  }
+  fmt::print("{}", options.json ? to_json(report).dump(2) + "\n" : to_table(report));
+  if (page.is_open()) {
+    page << to_html(report);
+    page.close();
+    if (!page) throw Error(ErrorCode::kIo, fmt::format("{}: cannot write the page", options.html));
+  }
+  if (report.interrupted) {
+    fmt::print(stderr, "{}\n",
+               options.state.empty()
+                   ? "With --state FILE, a study that is interrupted can be continued."
+                   : fmt::format("The same command goes on where this stopped: {} keeps what is "
+                                 "done.",
+                                 options.state));
+  }
+  return exit_code_of(report);
+}
+
+void add_workload_options(CLI::App& command, StudyCommandOptions& options) {
+  const std::string group = "Workload";
+  command
+      .add_option("--workload", options.workloads,
+                  "A list of load (inserts only), a (half inserts, half lookups), b (5 % inserts), "
+                  "c (lookups only)")
+      ->delimiter(',')
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->allow_extra_args(false)
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--records", options.records,
+                  "Records to load, such as 4M; scales the modelled cache")
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--operations", options.operations,
+                  "Operations of a, b and c (default: as many as records)")
+      ->group(group);
+  command.add_option("--seed", options.seed, "The same seed gives the same counts")
+      ->capture_default_str()
+      ->group(group);
+}
+
+void add_model_options(CLI::App& command, StudyCommandOptions& options) {
+  const std::string group = "Model";
+  command
+      .add_option("--profile", options.profile,
+                  "optane-100, optane-200, eadr, nvdimm, cxl, or a JSON file")
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_flag("--no-scale", options.no_scale,
+                "The profile's own cache, not that share of it which the records are of 64 M")
+      ->group(group);
+  command
+      .add_option("--threads", options.threads,
+                  "Estimate the speed for so many threads; a list, such as 1,2,4")
+      ->delimiter(',')
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->allow_extra_args(false)
+      ->capture_default_str()
+      ->group(group);
+}
+
+void add_run_options(CLI::App& command, StudyCommandOptions& options) {
+  const std::string group = "Run";
+  command
+      .add_option("--state", options.state,
+                  "Keep what is done in this file; the same command then goes on where one that "
+                  "was interrupted stopped")
+      ->group(group);
+  command
+      .add_option("--jobs", options.jobs,
+                  "Cells that are counted at a time, in processes of their own (default: two, if "
+                  "there are as many processors)")
+      ->check(CLI::Range(1, 1024))
+      ->group(group);
+  command.add_option("--folder", options.folder, "For the pools, which are removed")
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--capacity", options.capacity,
+                  "Of each pool (default: eight times the raw bytes, 64M at least)")
+      ->group(group);
+  command.add_option("--html", options.html, "Also write a page with figures to this file")
+      ->group(group);
+}
+
+void add_write_amplification(CLI::App& study, Action& action) {
+  auto options = std::make_shared<StudyCommandOptions>();
+  CLI::App* command = add_command(
+      study, "write-amplification",
+      "What every structure writes under LOAD, A, B and C, beside what was published",
+      "  perdure study write-amplification\n"
+      "  perdure study write-amplification --records 4M --state study.state --html study.html\n"
+      "  perdure study write-amplification p-clht p-clht+fc --workload load,a --threads 1,16\n"
+      "  perdure study write-amplification --json > study.json\n"
+      "\nFor each structure and workload: 64-byte writes that reach the memory controller (WPQ), "
+      "media\n"
+      "writes, their ratio, and an estimate of the speed; then what each optimisation changes.\n"
+      "docs/studies.md says how to read it. Ctrl-C gives what is done until then. Exit code 3 "
+      "says\n"
+      "that a structure gave wrong answers.\n");
+  command
+      ->add_option("STRUCTURE", options->structures,
+                   "Structures (default: all of the catalogue); see `perdure list`")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  add_workload_options(*command, *options);
+  add_model_options(*command, *options);
+  add_run_options(*command, *options);
+  add_json_flag(*command, options->json);
+  command->callback(
+      [options, &action] { action = [options] { return run_write_amplification(*options); }; });
+}
+
+}  // namespace
+
+void add_study(CLI::App& app, Action& action) {
+  CLI::App* study =
+      add_command(app, "study", "Repeat a published study over the whole catalogue, in one command",
+                  "  perdure study write-amplification --html study.html\n");
+  study->require_subcommand(1);
+  add_write_amplification(*study, action);
+}
+
+}  // namespace perdure::cli

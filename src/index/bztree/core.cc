@@ -1,0 +1,275 @@
+// Making, opening, and reading.
+#include "index/bztree/core.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <cstring>
+
+namespace perdure::index::bztree {
+
+namespace {
+
+void require(const Options& options) {
+  require_range("node_bytes", options.node_bytes, kNodeBytesMin, kNodeBytesMax);
+  require_range("descriptors", options.descriptors, pm::Mwcas::kDescriptorsMin,
+                pm::Mwcas::kDescriptorsMax);
+  if (options.node_bytes % pm::kLineBytes != 0) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("node_bytes is {}; it must be a multiple of {}", options.node_bytes,
+                            pm::kLineBytes));
+  }
+}
+
+uint32_t default_descriptors(uint64_t capacity_bytes) {
+  return static_cast<uint32_t>(std::clamp<uint64_t>(capacity_bytes >> 14, 96, 1024));
+}
+
+}  // namespace
+
+template <typename Content>
+Core<Content>::Core(pm::PoolImpl& pool, Root& root, std::string name)
+    : pool_(pool),
+      root_(root),
+      memory_(pool.memory()),
+      name_(std::move(name)),
+      node_bytes_(static_cast<uint32_t>(root.node_bytes)),
+      mwcas_(pool.memory(), pool.base(), epochs_, root.descriptors,
+             static_cast<uint32_t>(root.descriptor_count)),
+      records_(pool, epochs_) {}
+
+template <typename Content>
+Core<Content>::~Core() {
+  if (!retired_.empty()) retire_all(std::move(retired_));
+}
+
+template <typename Content>
+std::unique_ptr<Core<Content>> Core<Content>::create(pm::PoolImpl& pool, const std::string& name,
+                                                     Kind key, Kind value, const Options& options) {
+  require(options);
+  Root root{};
+  root.seal.magic = kMagic;
+  root.node_bytes = options.node_bytes != 0 ? options.node_bytes : kNodeBytesDefault;
+  root.descriptor_count = options.descriptors != 0
+                              ? options.descriptors
+                              : default_descriptors(pool.header().capacity_bytes);
+  const auto count = static_cast<uint32_t>(root.descriptor_count);
+  const std::array<NewBlock, 2> blocks = {
+      NewBlock{pm::Mwcas::bytes_for(count), offsetof(Root, descriptors),
+               [&](char* block) { pm::Mwcas::format(pool.memory(), block, count); }},
+      NewBlock{root.node_bytes, offsetof(Root, root),
+               [&](char* block) { write_zeros(pool.memory(), block, root.node_bytes); }}};
+  const uint64_t at =
+      make_structure(pool, name, "bztree", key, value, &root, sizeof root, kSealedBytes, blocks);
+  return std::unique_ptr<Core>(new Core(pool, *pool.at<Root>(at), name));
+}
+
+template <typename Content>
+std::unique_ptr<Core<Content>> Core<Content>::open(pm::PoolImpl& pool, const std::string& name,
+                                                   Kind key, Kind value, const Options& options) {
+  require(options);
+  const uint64_t at =
+      find_structure(pool, name, "bztree", key, value, kMagic, sizeof(Root), kSealedBytes);
+  Root& root = *pool.at<Root>(at);
+  require_same(pool, name, "node_bytes", options.node_bytes, root.node_bytes);
+  require_same(pool, name, "descriptors", options.descriptors, root.descriptor_count);
+  if (!pool.heap().is_allocated(
+          root.descriptors, pm::Mwcas::bytes_for(static_cast<uint32_t>(root.descriptor_count)))) {
+    throw Error(ErrorCode::kCorrupt,
+                fmt::format("{}: the root of '{}' leads to no descriptors; restore the file from a "
+                            "backup",
+                            pool.mapping().path(), name));
+  }
+  std::unique_ptr<Core> core(new Core(pool, root, name));
+  core->recovered_operations_ = core->mwcas_.recover(pool.header().data_offset, pool.end_offset(),
+                                                     pool.mapping().path() + ": '" + name + "'");
+  core->require_sound();
+  return core;
+}
+
+// That the root leads to a node.
+template <typename Content>
+void Core<Content>::require_sound() const {
+  const pm::EpochManager::Guard guard(epochs_);
+  const uint64_t top = mwcas_.read(root_.root);
+  if (top % pm::kLineBytes == 0 && top >= pool_.header().data_offset && top < pool_.end_offset()) {
+    const Node& node = *node_at(top);
+    if (node.level < kLevelsMax && node.count <= kNodeBytesMax &&
+        pool_.heap().is_allocated(top, bytes_of(node))) {
+      return;
+    }
+  }
+  throw Error(ErrorCode::kCorrupt,
+              fmt::format("{}: the root of '{}' leads to no node; restore the file from a backup",
+                          pool_.mapping().path(), name_));
+}
+
+template <typename Content>
+uint32_t Core<Content>::child_index(const Node& node, Text text) {
+  uint32_t low = 0;
+  uint32_t high = node.count - 1;
+  while (low < high) {
+    const uint32_t middle = (low + high) / 2;
+    if (text < separator_at<Content>(node, middle)) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return low;
+}
+
+template <typename Content>
+void Core<Content>::descend(Text text, Path& path) const {
+  uint64_t offset = mwcas_.read(root_.root);
+  for (uint32_t depth = 0;; ++depth) {
+    Step& step = path.steps[depth];
+    step.node = node_at(offset);
+    step.offset = offset;
+    path.depth = depth;
+    if (step.node->level == 0) return;
+    step.index = child_index(*step.node, text);
+    offset = mwcas_.read(step.node->words()[step.index]);
+  }
+}
+
+template <typename Content>
+uint64_t Core<Content>::record_at(const Node& leaf, Meta meta) const {
+  uint64_t record = 0;
+  std::memcpy(&record, leaf.bytes() + meta.offset(), sizeof record);
+  return record;
+}
+
+template <typename Content>
+typename Core<Content>::Item Core<Content>::item_of(const Node& leaf, Meta meta) const {
+  const char* at = leaf.bytes() + meta.offset();
+  if constexpr (!Content::kOutOfPlace) {
+    Item item;
+    std::memcpy(&item.key, at, 8);
+    std::memcpy(&item.value, at + 8, 8);
+    return item;
+  } else {
+    if (meta.out()) {
+      const uint64_t record = record_at(leaf, meta);
+      return {records_.key(record), records_.value(record), record};
+    }
+    return {{at, meta.key_bytes()}, {at + meta.key_bytes(), meta.bytes() - meta.key_bytes()}, 0};
+  }
+}
+
+template <typename Content>
+typename Core<Content>::Text Core<Content>::key_of(const Node& leaf, Meta meta) const {
+  return item_of(leaf, meta).key;
+}
+
+template <typename Content>
+typename Core<Content>::Found Core<Content>::find(const Node& leaf, uint32_t slots,
+                                                  Text text) const {
+  const uint64_t* metas = leaf.words();
+  for (uint32_t slot = slots; slot > leaf.count; --slot) {
+    const Meta meta{mwcas_.read(metas[slot - 1])};
+    if (meta.visible() && key_of(leaf, meta) == text) return {slot - 1, meta};
+  }
+  // Among the sorted ones. The key of a removed record may be in a block that is no longer there.
+  const auto readable = [](Meta meta) { return meta.visible() || !meta.out(); };
+  uint32_t low = 0;
+  uint32_t high = leaf.count;
+  while (low < high) {
+    const uint32_t middle = (low + high) / 2;
+    uint32_t probe = middle;
+    Meta meta{mwcas_.read(metas[probe])};
+    while (!readable(meta) && ++probe < high) meta.word = mwcas_.read(metas[probe]);
+    if (probe == high) {
+      high = middle;
+      continue;
+    }
+    const Text key = key_of(leaf, meta);
+    if (key == text) return meta.visible() ? Found{probe, meta} : Found{};
+    if (key < text) {
+      low = probe + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return {};
+}
+
+template <typename Content>
+void Core<Content>::collect(const Node& leaf, LeafStatus status, std::vector<Item>& out) const {
+  out.clear();
+  const uint64_t* metas = leaf.words();
+  const auto take = [&](uint32_t begin, uint32_t end) {
+    for (uint32_t slot = begin; slot < end; ++slot) {
+      const Meta meta{mwcas_.read(metas[slot])};
+      if (meta.visible()) out.push_back(item_of(leaf, meta));
+    }
+  };
+  const auto by_key = [](const Item& a, const Item& b) { return a.key < b.key; };
+  take(0, leaf.count);
+  const auto sorted = static_cast<ptrdiff_t>(out.size());
+  take(leaf.count, status.slots());
+  std::sort(out.begin() + sorted, out.end(), by_key);
+  std::inplace_merge(out.begin(), out.begin() + sorted, out.end(), by_key);
+}
+
+// Copies the next records of a scan, from one leaf.
+template <typename Content>
+void Core<Content>::copy_batch(Batch& batch, uint64_t limit) const {
+  const pm::EpochManager::Guard guard(epochs_);
+  thread_local std::vector<Item> items;
+  Path path;
+  const Text from = batch.next;
+  descend(from, path);
+  const Node& leaf = path.leaf();
+  LeafStatus before{};
+  do {
+    before.word = mwcas_.read(leaf.status);
+    collect(leaf, before, items);
+  } while (LeafStatus{mwcas_.read(leaf.status)}.commits() != before.commits());
+  const auto first = std::lower_bound(items.begin(), items.end(), from,
+                                      [](const Item& item, Text text) { return item.key < text; });
+  items.erase(items.begin(), first);
+  // Where the leaf ends: at the separator that follows on the lowest level that has one.
+  batch.more = false;
+  for (uint32_t depth = path.depth; depth > 0 && !batch.more; --depth) {
+    const Step& step = path.steps[depth - 1];
+    if (step.index + 1 >= step.node->count) continue;
+    batch.next = typename Codec::OwnedText(separator_at<Content>(*step.node, step.index));
+    batch.more = true;
+  }
+  take_into(batch, items, limit);
+}
+
+template <typename Content>
+void Core<Content>::take_into(Batch& batch, const std::vector<Item>& items, uint64_t limit) const {
+  const size_t most = std::min<uint64_t>(limit, items.size());
+  if constexpr (!Content::kOutOfPlace) {
+    batch.items.assign(items.begin(), items.begin() + static_cast<ptrdiff_t>(most));
+  } else {
+    size_t count = 0;
+    size_t bytes = 0;
+    while (count < most && (count == 0 || bytes < kBatchBytesMax)) {
+      bytes += items[count].key.size() + items[count].value.size();
+      ++count;
+    }
+    batch.bytes.clear();
+    batch.bytes.reserve(bytes);
+    batch.items.clear();
+    for (size_t i = 0; i < count; ++i) {
+      const char* at = batch.bytes.data() + batch.bytes.size();
+      const size_t key_bytes = items[i].key.size();
+      const size_t value_bytes = items[i].value.size();
+      batch.bytes.append(items[i].key).append(items[i].value);
+      batch.items.push_back({{at, key_bytes}, {at + key_bytes, value_bytes}, 0});
+    }
+    if (count == items.size() || count == 0) return;
+    // The rest of the leaf comes next: what follows the last key, which is the key and a zero.
+    batch.next.assign(batch.items.back().key).push_back('\0');
+    batch.more = true;
+  }
+}
+
+template class Core<Words>;
+template class Core<Bytes>;
+
+}  // namespace perdure::index::bztree

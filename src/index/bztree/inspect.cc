@@ -1,0 +1,169 @@
+// Looking at a whole tree: verification, blocks, statistics.
+#include <fmt/format.h>
+
+#include "index/bztree/core.h"
+
+namespace perdure::index::bztree {
+
+// Between which keys those of a node are: [low, high), where there are bounds.
+template <typename Content>
+struct Core<Content>::Bounds {
+  std::optional<Text> low;
+  std::optional<Text> high;
+  bool hold(Text key) const { return (!low || *low <= key) && (!high || key < *high); }
+};
+
+// Calls visit(node, offset, depth) of all nodes, parents first. Needs a guard.
+template <typename Content>
+template <typename Visit>
+void Core<Content>::walk(uint64_t offset, Visit visit) const {
+  const Node& node = *node_at(offset);
+  visit(node, offset);
+  if (node.level == 0) return;
+  for (uint32_t i = 0; i < node.count; ++i) walk(mwcas_.read(node.words()[i]), visit);
+}
+
+template <typename Content>
+void Core<Content>::visit_blocks(
+    const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const {
+  const pm::EpochManager::Guard guard(epochs_);
+  visit(pool_.offset_of(&root_), pm::Heap::block_bytes(sizeof(Root)));
+  visit(root_.descriptors,
+        pm::Heap::block_bytes(pm::Mwcas::bytes_for(static_cast<uint32_t>(root_.descriptor_count))));
+  walk(mwcas_.read(root_.root), [&](const Node& node, uint64_t offset) {
+    visit(offset, pm::Heap::block_bytes(bytes_of(node)));
+    if constexpr (Content::kOutOfPlace) {
+      if (node.level > 0) return;
+      const LeafStatus status{mwcas_.read(node.status)};
+      for (uint32_t slot = 0; slot < status.slots(); ++slot) {
+        const Meta meta{mwcas_.read(node.words()[slot])};
+        if (!meta.visible() || !meta.out()) continue;
+        const uint64_t record = record_at(node, meta);
+        visit(record, records_.block_bytes(record));
+      }
+    }
+  });
+}
+
+template <typename Content>
+void Core<Content>::check_leaf(const Node& leaf, const Bounds& bounds, const Report& fail) const {
+  const auto say = [&](const char* what) {
+    fail(fmt::format("'{}', leaf at {}: {}", name_, pool_.offset_of(&leaf), what));
+  };
+  const LeafStatus status{mwcas_.read(leaf.status)};
+  if (status.frozen()) say("it is frozen, but in the tree");
+  if (status.slots() < leaf.count || status.taken_bytes() > room_of(node_bytes_)) {
+    return say("its status makes no sense");
+  }
+  if (status.dead_bytes() > status.taken_bytes()) say("more is dead than was ever there");
+  const uint32_t records_from = node_bytes_ - status.used_bytes();
+  for (uint32_t slot = 0; slot < status.slots(); ++slot) {
+    const Meta meta{mwcas_.read(leaf.words()[slot])};
+    if (meta.word == 0) continue;
+    if (meta.offset() < records_from || meta.offset() + meta.bytes() > node_bytes_ ||
+        meta.key_bytes() > meta.bytes() || (meta.out() && meta.bytes() != sizeof(uint64_t))) {
+      return say("a record is outside of the space of records");
+    }
+    if (meta.visible() && meta.out() && !records_.sound(record_at(leaf, meta))) {
+      return say("a record's block is not there");
+    }
+  }
+  std::vector<Item> items;
+  collect(leaf, status, items);
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (!bounds.hold(items[i].key)) say("a key belongs into another leaf");
+    if (i == 0 || items[i - 1].key < items[i].key) continue;
+    say(items[i - 1].key == items[i].key ? "a key is there twice" : "its records are not sorted");
+  }
+}
+
+template <typename Content>
+void Core<Content>::check_node(uint64_t offset, uint32_t level, const Bounds& bounds,
+                               const Report& fail) const {
+  const auto say = [&](const char* what) {
+    fail(fmt::format("'{}', node at {}: {}", name_, offset, what));
+  };
+  if (offset % pm::kLineBytes != 0 || offset < pool_.header().data_offset ||
+      offset >= pool_.end_offset()) {
+    return say("it is outside of the pool");
+  }
+  const Node& node = *node_at(offset);
+  if (node.level != level) return say("it is of another level than its place");
+  if (level == 0) {
+    if (!pool_.heap().is_allocated(offset, node_bytes_)) return say("it is not allocated");
+    return check_leaf(node, bounds, fail);
+  }
+  if (node.count == 0 || node.count > pm::kSegmentBytes) return say("its count makes no sense");
+  if (!pool_.heap().is_allocated(offset, bytes_of(node))) {
+    return say("it is not allocated");
+  }
+  if ((mwcas_.read(node.status) & kFrozen) != 0) say("it is frozen, but in the tree");
+  Bounds below = bounds;
+  for (uint32_t i = 0; i < node.count; ++i) {
+    below.high = bounds.high;
+    if (i + 1 < node.count) {
+      below.high = separator_at<Content>(node, i);
+      if (!bounds.hold(*below.high)) say("a separator is outside of its node's bounds");
+      if (below.low && !(*below.low < *below.high)) say("its separators are not sorted");
+    }
+    check_node(mwcas_.read(node.words()[i]), level - 1, below, fail);
+    below.low = below.high;
+  }
+}
+
+template <typename Content>
+uint64_t Core<Content>::check(const Report& report) const {
+  uint64_t found = 0;
+  const auto fail = [&](const std::string& text) { report(text), ++found; };
+  const pm::EpochManager::Guard guard(epochs_);
+  const uint64_t top = mwcas_.read(root_.root);
+  check_node(top, node_at(top)->level, {}, fail);
+  if (found > 0) return found;
+  BlockOwners owners(pool_, name_, fail);
+  visit_blocks([&](uint64_t offset, uint64_t bytes) { owners.meet(offset, bytes); });
+  return found;
+}
+
+template <typename Content>
+std::vector<Statistic> Core<Content>::statistics() const {
+  const pm::EpochManager::Guard guard(epochs_);
+  uint64_t pool_bytes = 0;
+  visit_blocks([&](uint64_t, uint64_t bytes) { pool_bytes += bytes; });
+  uint64_t records = 0;
+  uint64_t leaves = 0;
+  uint64_t inner = 0;
+  uint64_t live_bytes = 0;
+  const uint64_t top = mwcas_.read(root_.root);
+  walk(top, [&](const Node& node, uint64_t) {
+    (node.level == 0 ? leaves : inner) += 1;
+    if (node.level > 0) return;
+    const LeafStatus status{mwcas_.read(node.status)};
+    live_bytes += status.live_bytes();
+    for (uint32_t slot = 0; slot < status.slots(); ++slot) {
+      records += Meta{mwcas_.read(node.words()[slot])}.visible() ? 1 : 0;
+    }
+  });
+  std::vector<Statistic> out;
+  const auto add = [&](const std::string& name, uint64_t value, const std::string& unit) {
+    out.push_back({name, static_cast<double>(value), unit});
+  };
+  const auto per = [](uint64_t a, uint64_t b) {
+    return b == 0 ? 0 : static_cast<double>(a) / static_cast<double>(b);
+  };
+  add("pool_bytes", pool_bytes, "bytes");
+  add("dram_bytes", mwcas_.dram_bytes() + pm::EpochManager::kDramBytes, "bytes");
+  add("recovered_operations", recovered_operations_, "operations");
+  add("records", records, "records");
+  add("depth", node_at(top)->level + uint64_t{1}, "");
+  add("leaves", leaves, "nodes");
+  add("inner_nodes", inner, "nodes");
+  add("helped_operations", mwcas_.helped(), "operations");
+  out.push_back({"leaf_fill", per(live_bytes, leaves * room_of(node_bytes_)), ""});
+  out.push_back({"pool_bytes_per_record", per(pool_bytes, records), "bytes"});
+  return out;
+}
+
+template class Core<Words>;
+template class Core<Bytes>;
+
+}  // namespace perdure::index::bztree

@@ -1,0 +1,206 @@
+// Insert, update, upsert, remove.
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "index/bztree/core.h"
+
+namespace perdure::index::bztree {
+
+namespace {
+
+bool is_full_error(const Error& error) {
+  return error.code() == ErrorCode::kPoolFull || error.code() == ErrorCode::kNoSpace;
+}
+
+}  // namespace
+
+// Repeats an attempt until it is done. If there is no room in the pool, once more after everything
+// that waits for readers who have gone was given back.
+template <typename Content>
+template <typename Attempt>
+bool Core<Content>::persevere(Text text, uint32_t room, Attempt attempt) {
+  bool reclaimed = false;
+  for (;;) {
+    try {
+      Outcome outcome = attempt();
+      if (outcome == Outcome::kFull) outcome = make_room(text, room);
+      if (outcome == Outcome::kDone) return true;
+      if (outcome == Outcome::kNot) return false;
+      if (outcome == Outcome::kBusy) mwcas_.wait();
+    } catch (const Error& error) {
+      if (!is_full_error(error) || reclaimed) throw;
+      reclaimed = true;
+      reclaim();
+    }
+  }
+}
+
+template <typename Content>
+bool Core<Content>::write(Verb verb, const Key& key, const Value& value) {
+  pool_.require_writable();
+  if constexpr (Content::kOutOfPlace) {
+    records_.require_fits(key.bytes, value);
+    if (key.bytes.size() > kKeyBytesMax) {
+      throw Error(ErrorCode::kTooLarge, fmt::format("a key of {} bytes: it may not exceed {} bytes",
+                                                    key.bytes.size(), kKeyBytesMax));
+    }
+  }
+  const uint32_t room = room_for(key, value);
+  return persevere(Codec::text_of(key), room, [&] { return try_write(verb, key, value, room); });
+}
+
+template <typename Content>
+bool Core<Content>::goes_out(const Key& key, const Value& value) const {
+  if constexpr (Content::kOutOfPlace) {
+    return key.bytes.size() + value.size() > node_bytes_ / 8;
+  } else {
+    return (void)key, (void)value, false;
+  }
+}
+
+// What a record takes of a leaf.
+template <typename Content>
+uint32_t Core<Content>::room_for(const Key& key, const Value& value) const {
+  if constexpr (Content::kOutOfPlace) {
+    return goes_out(key, value) ? 8 : Codec::room_for(key.bytes.size() + value.size());
+  } else {
+    return (void)key, (void)value, 16;
+  }
+}
+
+template <typename Content>
+bool Core<Content>::has_room(LeafStatus status, uint32_t slots, uint32_t bytes) const {
+  return status.taken_bytes() + slots * 8 + bytes <= room_of(node_bytes_) &&
+         status.slots() + slots <= kSlotsMax;
+}
+
+template <typename Content>
+void Core<Content>::write_record(char* to, const Key& key, const Value& value,
+                                 uint64_t record) const {
+  if constexpr (!Content::kOutOfPlace) {
+    const uint64_t words[2] = {key, value};
+    std::memcpy(to, words, sizeof words);
+  } else if (record != 0) {
+    std::memcpy(to, &record, sizeof record);
+  } else {
+    if (!key.bytes.empty()) std::memcpy(to, key.bytes.data(), key.bytes.size());
+    if (!value.empty()) std::memcpy(to + key.bytes.size(), value.data(), value.size());
+  }
+}
+
+template <typename Content>
+typename Core<Content>::Outcome Core<Content>::try_write(Verb verb, const Key& key,
+                                                         const Value& value, uint32_t room) {
+  const pm::EpochManager::Guard guard(epochs_);
+  Path path;
+  descend(Codec::text_of(key), path);
+  Node& leaf = path.leaf();
+  const LeafStatus status{mwcas_.read(leaf.status)};
+  if (status.frozen()) return Outcome::kAgain;
+  const Found found = find(leaf, status.slots(), Codec::text_of(key));
+  if (found ? verb == Verb::kInsert : verb == Verb::kUpdate) return Outcome::kNot;
+  if (!has_room(status, found ? 0 : 1, room)) return Outcome::kFull;
+  return put(verb, key, value, leaf, status, found, room);
+}
+
+template <typename Content>
+typename Core<Content>::Outcome Core<Content>::put(Verb verb, const Key& key, const Value& value,
+                                                   Node& leaf, LeafStatus status, Found found,
+                                                   uint32_t room) {
+  std::optional<pm::Heap::Txn> txn;
+  uint64_t record = 0;
+  if constexpr (Content::kOutOfPlace) {
+    const bool out = goes_out(key, value);
+    if (out || found.meta.out()) txn.emplace(pool_.heap(), !out);
+    if (out) record = records_.make(*txn, key.bytes, value);
+  }
+  // The space is this thread's, whatever becomes of the rest.
+  const LeafStatus reserved = status.reserved(found ? 0 : 1, room);
+  if (!mwcas_.exchange_volatile(leaf.status, status.word, reserved.word)) return Outcome::kAgain;
+  const uint32_t offset = node_bytes_ - reserved.used_bytes();
+  write_record(leaf.bytes() + offset, key, value, record);
+  Meta fresh;
+  if constexpr (Content::kOutOfPlace) {
+    const auto key_bytes = static_cast<uint32_t>(record != 0 ? 0 : key.bytes.size());
+    const auto bytes = static_cast<uint32_t>(record != 0 ? 8 : key.bytes.size() + value.size());
+    fresh = Meta::make(offset, key_bytes, bytes, record != 0);
+  } else {
+    fresh = Meta::make(offset, 8, 16, false);
+  }
+  // Durable with the operation's descriptor, before the metadata that leads to it.
+  memory_.flush(leaf.bytes() + offset, room);
+  return commit(verb, Codec::text_of(key), leaf, reserved, found ? found.slot : status.slots(),
+                fresh, found, txn ? &*txn : nullptr, record);
+}
+
+// Makes a record visible in `slot`: in the place of `found`, or in the slot reserved for it.
+template <typename Content>
+typename Core<Content>::Outcome Core<Content>::commit(Verb verb, Text text, Node& leaf,
+                                                      LeafStatus status, uint32_t slot, Meta fresh,
+                                                      Found found, pm::Heap::Txn* txn,
+                                                      uint64_t record) {
+  const bool adds = !found;
+  for (;;) {
+    pm::Mwcas::Operation operation(mwcas_, txn);
+    if (!operation) return Outcome::kBusy;
+    const uint32_t dead = adds ? 0 : std::max(found.meta.room(), 8U);
+    operation.add(leaf.status, status.word, status.committed(dead).word);
+    operation.add(leaf.words()[slot], found.meta.word, fresh.word);
+    if (record != 0) operation.keep(record);
+    const uint64_t old = found.meta.out() ? record_at(leaf, found.meta) : 0;
+    if (old != 0) operation.drop(old);
+    if (operation.execute()) {
+      if (old != 0) records_.retire(old);
+      return Outcome::kDone;
+    }
+    // Somebody committed something, or reserved space. A transaction is good for one attempt.
+    status.word = mwcas_.read(leaf.status);
+    if (status.frozen() || txn != nullptr) return Outcome::kAgain;
+    found = find(leaf, status.slots(), text);
+    if (found && verb == Verb::kInsert) return Outcome::kNot;
+    if (!found && verb == Verb::kUpdate) return Outcome::kNot;
+    if (found.meta.out() || adds != !found) return Outcome::kAgain;
+    if (!adds) slot = found.slot;
+  }
+}
+
+template <typename Content>
+bool Core<Content>::remove(const Key& key) {
+  pool_.require_writable();
+  const Text text = Codec::text_of(key);
+  bool sparse = false;
+  if (!persevere(text, 0, [&] { return try_remove(text, sparse); })) return false;
+  if (sparse) shrink(text);
+  return true;
+}
+
+template <typename Content>
+typename Core<Content>::Outcome Core<Content>::try_remove(Text text, bool& sparse) {
+  const pm::EpochManager::Guard guard(epochs_);
+  Path path;
+  descend(text, path);
+  Node& leaf = path.leaf();
+  const LeafStatus status{mwcas_.read(leaf.status)};
+  if (status.frozen()) return Outcome::kAgain;
+  const Found found = find(leaf, status.slots(), text);
+  if (!found) return Outcome::kNot;
+  const uint64_t record = found.meta.out() ? record_at(leaf, found.meta) : 0;
+  std::optional<pm::Heap::Txn> txn;
+  if (record != 0) txn.emplace(pool_.heap(), true);
+  pm::Mwcas::Operation operation(mwcas_, txn ? &*txn : nullptr);
+  if (!operation) return Outcome::kBusy;
+  const LeafStatus after = status.committed(std::max(found.meta.room(), 8U) + 8);
+  operation.add(leaf.status, status.word, after.word);
+  operation.add(leaf.words()[found.slot], found.meta.word, found.meta.removed().word);
+  if (record != 0) operation.drop(record);
+  if (!operation.execute()) return Outcome::kAgain;
+  if (record != 0) records_.retire(record);
+  sparse = is_sparse(leaf);
+  return Outcome::kDone;
+}
+
+template class Core<Words>;
+template class Core<Bytes>;
+
+}  // namespace perdure::index::bztree

@@ -1,0 +1,417 @@
+// FAST&FAIR: a B+-tree whose sorted nodes are changed in place.
+//
+// The idea. FAST: an insert shifts the entries to its right by one place, word by word, in an order
+// in which every single store leaves a legal node: at most one entry stands there twice, side by side,
+// and readers know which of the two counts. Stores to one cache line become durable in order, so a
+// line is flushed when the shift leaves it, and nothing is logged. FAIR: nodes of a level are linked.
+// A split links the new node to the right, then cuts the old one, then tells the parent; who misses the
+// parent's entry finds the node by going right. So each step alone is a legal tree, and any thread that
+// comes by may take the next step of an interrupted one.
+//
+// The persist points, and what a crash leaves
+//   insert         the words of a shift, from right to left, a flush and a fence at each line they
+//                  leave; the store to the mark of the new entry commits; flush, fence. Before it: a
+//                  node with at most one entry twice.
+//   remove         the first store of a shift to the left commits: the entry is twice there and the
+//                  wrong one no longer counts. Then word by word, as above.
+//   update         one 8-byte store. Flush, fence.
+//   byte strings   the record and the heap's intent, fence; the shift, whose commit decides for the
+//                  intent, too, and the heap's bitmap, fence; the intent's end, fence.
+//   split          the right node and the intents, fence; the sibling word, fence; the cut and the
+//                  bitmap, fence; the intents' end, fence. Before the sibling word: nothing. Before
+//                  the cut: the upper half is there twice, and what is not below the sibling's `low`
+//                  does not count.
+//   parent         an insert of the right node's entry. Before it, the node is found by going right.
+//   new top        the node and the intent, fence; root.top and the bitmap, fence; intent's end, fence.
+//   merge          the parent's entry of the right node is removed (as above). Its entries are copied
+//                  to the left node's end, where they do not count, not being below the sibling's
+//                  `low`; with the intents, fence. The left node's sibling word leads past the right
+//                  node: from this store on the copies count. With the bitmap, fence; intents' end.
+//
+// Recovery: nothing at opening. A writer that comes to a node which nobody has made sure of since the
+// pool was opened (Node::generation) locks it, closes a gap, and cuts what does not count. Writers do so
+// for each node they pass, so a node is never changed while its left neighbour still holds copies
+// of what was moved there: until then, readers find the same record in either.
+//
+// Concurrency. Stripe locks (index/stripes.h) in DRAM, by node. A writer holds the lock of one node.
+// Who merges also holds those of a parent and two children, one such thread at a time; nobody else
+// waits for a lock while holding one. Lookups and scans take none; they note a node's version, read,
+// and read again if it has changed, waiting only while a writer stores and fences.
+//
+// Source: Hwang et al., "Endurable Transient Inconsistency in Byte-Addressable Persistent B+-Tree",
+// FAST 2018; the variants: Woo et al., IEEE Access 2021. docs/structures/fast-fair.md says where this
+// differs.
+#pragma once
+
+#include <compare>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "index/fastfair/layout.h"
+#include "index/records.h"
+#include "index/stripes.h"
+#include "index/tree/content.h"
+#include "pm/epoch.h"
+#include "pm/pool_impl.h"
+
+namespace perdure::index::fastfair {
+
+// 0: what the variant says.
+struct Options {
+  uint32_t node_bytes = 0;
+};
+
+template <typename Policy, typename Content>
+class Core {
+ public:
+  using Key = typename Content::Key;
+  using Value = typename Content::Value;
+
+  static std::unique_ptr<Core> create(pm::PoolImpl& pool, const std::string& name, Kind key,
+                                      Kind value, const Options& options);
+  static std::unique_ptr<Core> open(pm::PoolImpl& pool, const std::string& name, Kind key,
+                                    Kind value, const Options& options);
+
+  bool write(Verb verb, const Key& key, const Value& value);
+  bool remove(const Key& key);
+  // Calls `use` with the value, which is valid during the call.
+  template <typename Use>
+  bool lookup(const Key& key, Use use) const;
+  // Calls visit(key, value) in ascending order from `from` on, `limit` times at most, until it says no.
+  template <typename Visit>
+  void scan(const Key& from, uint64_t limit, Visit visit) const;
+  uint64_t check(const std::function<void(const std::string&)>& report) const;
+  void visit_blocks(const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const;
+  std::vector<Statistic> statistics() const;
+
+ private:
+  static constexpr uint32_t kStripeBits = 14;
+  static constexpr bool kWords = !Content::kOutOfPlace;
+
+  // The lock of one node, which lives as long as the caller's guard.
+  class Held {
+   public:
+    Held() = default;
+    Held(const Core& core, const Node& node) : lock_(&core.stripe_of(node)) { lock_->lock(); }
+    Held(Held&& other) noexcept : lock_(std::exchange(other.lock_, nullptr)) {}
+    Held& operator=(Held&&) = delete;
+    ~Held() { release(); }
+    void release() {
+      if (lock_ != nullptr) std::exchange(lock_, nullptr)->unlock();
+    }
+
+   private:
+    StripeLock* lock_ = nullptr;
+  };
+
+  // The locks of several nodes, some of which may be the same.
+  class HeldAlso;
+
+  // Where a key is in a whole node, or would be.
+  struct Position {
+    uint32_t at = 0;     // of the first entry that is not below it
+    uint32_t count = 0;  // of the node's entries
+    bool found = false;  // the entry's key is equal
+  };
+  struct Locked {
+    Held held;
+    Node* node = nullptr;  // null: the tree has no such level
+    Position position;
+  };
+  enum class Found : uint8_t { kHere, kNot, kPast };  // kPast: all entries are below the key
+  enum class Merged : uint8_t { kDone, kNot, kAlone };
+
+  Core(pm::PoolImpl& pool, Root& root, std::string name);
+
+  // ---- addresses
+  Node& node_at(uint64_t offset) const { return *pool_.at<Node>(offset); }
+  Node& top() const { return node_at(pm::load_acquire(root_.top)); }
+  StripeLock& stripe_of(const Node& node) const {
+    const uint64_t number = pool_.offset_of(&node) / kNodeBytesMin;
+    return stripes_[number * 0x9e3779b97f4a7c15 >> (64 - kStripeBits)];
+  }
+  // By a holder of the lock, before the first store that readers could see.
+  void begin_change(const Node& node) const { stripe_of(node).begin_change(); }
+  static Entry* entries_of(Node& node) {
+    return reinterpret_cast<Entry*>(reinterpret_cast<char*>(&node) + Policy::kHeaderBytes);
+  }
+  static const Entry* entries_of(const Node& node) { return entries_of(const_cast<Node&>(node)); }
+  // Null: there is none.
+  Node* sibling_of(const Node& node) const {
+    const uint64_t offset = sibling_offset(pm::load_acquire(node.sibling));
+    return offset == 0 ? nullptr : &node_at(offset);
+  }
+  Node& leftmost_of(const Node& node) const { return node_at(pm::load_acquire(node.leftmost)); }
+  static bool is_leaf(const Node& node) { return node.level == 0; }
+  static bool is_dead(const Node& node) { return pm::load_acquire(node.dead) != 0; }
+  void prefetch(const Node& node) const {
+    for (uint64_t at = 0; at < node_bytes_; at += pm::kLineBytes) {
+      __builtin_prefetch(reinterpret_cast<const char*>(&node) + at);
+    }
+  }
+
+  // ---- keys; the caller has a guard
+  std::string_view bytes_of(const Entry& entry, bool leaf) const {
+    return records_.key(leaf ? entry.mark : pm::load_relaxed(node_at(entry.mark).low_key));
+  }
+  std::strong_ordering compare(const Entry& entry, bool leaf, const Key& key) const {
+    if constexpr (kWords) {
+      return (leaf ? entry.mark : entry.other) <=> key;
+    } else {
+      if (entry.other != key.prefix) return entry.other <=> key.prefix;
+      return bytes_of(entry, leaf) <=> key.bytes;
+    }
+  }
+  // Of a node that is somebody's sibling, hence not where the keys begin.
+  Key low_of(const Node& node) const {
+    if constexpr (kWords) {
+      return pm::load_relaxed(node.low);
+    } else {
+      return Key(records_.key(pm::load_relaxed(node.low_key)));
+    }
+  }
+  Key key_of(const Entry& entry, bool leaf) const {
+    if constexpr (kWords) {
+      return leaf ? entry.mark : entry.other;
+    } else {
+      return Key(bytes_of(entry, leaf));
+    }
+  }
+  static bool is_below(const Key& key, const Node& sibling, const Core& core) {
+    return core.compare({core.pool_.offset_of(&sibling), pm::load_relaxed(sibling.low)}, false,
+                        key) > 0;
+  }
+  // The sibling, if it and not the node covers the key (or one further right does).
+  Node* right_of(const Node& node, const Key& key) const {
+    Node* sibling = sibling_of(node);
+    return sibling == nullptr || is_below(key, *sibling, *this) ? nullptr : sibling;
+  }
+
+  // ---- search; of nodes that may be changing, or not whole since a crash
+  // Calls visit(entry) for each that counts by its mark, until it says no. Whether it never did.
+  template <typename Visit>
+  bool each_entry(const Node& node, Visit visit) const;
+  Found find_in(const Node& node, const Key& key, Entry& found) const;
+  // The node's child for the key, or its sibling.
+  Node& step_from(const Node& node, const Key& key, bool& right) const;
+  // From the top to the node of a level that covers the key, or one left of it. Calls pass(node) before
+  // a node is read, moved(node) after going right to it. Null if the tree has no such level.
+  template <typename Pass, typename Moved>
+  Node* descend(const Key& key, uint32_t level, Pass pass, Moved moved) const;
+  Node* leaf_for(const Key& key) const {
+    return descend(key, 0, [](Node&) {}, [](Node&) {});
+  }
+
+  // ---- node.cc: changes of one locked node
+  Position position(const Node& node, const Key& key) const;
+  uint32_t count_entries(const Node& node) const;
+  void insert_entry(Node& node, const Position& position, Entry entry) const;
+  void remove_entry(Node& node, uint32_t at, uint32_t count) const;
+  void clear_from(Node& node, uint32_t at) const;
+  void make_whole(Node& node);
+  bool close_gap(Node& node);
+  bool cut(Node& node);
+
+  // ---- write.cc
+  Locked lock_node(const Key& key, uint32_t level);
+  static void require_key_fits(const Key& key);
+  bool write_once(Verb verb, const Key& key, const Value& value);
+  bool write_zero(Verb verb, Node& leaf, const Value& value);
+  bool remove_zero(Node& leaf);
+  void put(Node& leaf, const Position& position, const Key& key, const Value& value);
+  void replace(Node& leaf, const Position& position, const Key& key, const Value& value);
+  void take_out(Node& leaf, const Position& position);
+
+  // ---- split.cc
+  Node& split(Node& node, uint32_t count);
+  void adopt(Node& child);
+  bool try_adopt(Node& child);
+  void grow(uint32_t level);
+
+  // ---- merge.cc
+  bool is_sparse(uint32_t count) const { return count * 2 < slots_; }
+  void shrink(const Key& key, bool empty);
+  Merged merge(const Key& key, uint32_t level, bool& sparse_parent);
+  bool join(Node& parent, uint32_t at, uint32_t count);
+  bool fit_together(const Node& left, const Node& right) const;
+  void append_entries(Node& left, const Node& right) const;
+  void unlink_right(Node& left, Node& right);
+  void collapse();
+  void retire(Node& node);
+
+  // ---- inspect.cc
+  struct Level;
+  std::vector<Entry> counting_entries(const Node& node) const;
+  template <typename Visit>
+  void visit_level(uint32_t level, Visit visit) const;
+  Node& first_of(uint32_t level) const;
+  void check_node(const Node& node, const Level& below,
+                  const std::function<void(const std::string&)>& fail) const;
+  void check_wholeness(const Node& node, const std::function<void(const std::string&)>& fail) const;
+
+  pm::PoolImpl& pool_;
+  Root& root_;
+  const pm::Memory& memory_;
+  std::string name_;
+  uint64_t generation_;
+  uint64_t node_bytes_;
+  uint32_t slots_;
+  mutable pm::EpochManager epochs_;
+  Records records_;
+  Stripes stripes_;
+  std::mutex merge_mutex_;
+  std::atomic<uint64_t> recovered_operations_{0};
+};
+
+template <typename Policy, typename Content>
+template <typename Visit>
+bool Core<Policy, Content>::each_entry(const Node& node, Visit visit) const {
+  const Entry* entries = entries_of(node);
+  uint64_t mark = pm::load_acquire(entries[0].mark);
+  for (uint32_t i = 0; i < slots_ && mark != 0; ++i) {
+    // Before the next mark: if a shift to the right has changed this word, it will be seen there.
+    const uint64_t other = pm::load_acquire(entries[i].other);
+    const uint64_t next = i + 1 < slots_ ? pm::load_acquire(entries[i + 1].mark) : 0;
+    if (mark != next && !visit(Entry{mark, other})) return false;
+    mark = next;
+  }
+  return true;
+}
+
+template <typename Policy, typename Content>
+typename Core<Policy, Content>::Found Core<Policy, Content>::find_in(const Node& node,
+                                                                     const Key& key,
+                                                                     Entry& found) const {
+  std::strong_ordering order = std::strong_ordering::less;
+  each_entry(node, [&](const Entry& entry) {
+    order = compare(entry, true, key);
+    if (order == 0) found = entry;
+    return order < 0;
+  });
+  return order < 0 ? Found::kPast : order == 0 ? Found::kHere : Found::kNot;
+}
+
+template <typename Policy, typename Content>
+Node& Core<Policy, Content>::step_from(const Node& node, const Key& key, bool& right) const {
+  uint64_t child = pm::load_acquire(node.leftmost);
+  const bool past = each_entry(node, [&](const Entry& entry) {
+    if (compare(entry, false, key) > 0) return false;
+    child = entry.mark;
+    return true;
+  });
+  Node* sibling = past ? right_of(node, key) : nullptr;
+  right = sibling != nullptr;
+  return right ? *sibling : node_at(child);
+}
+
+template <typename Policy, typename Content>
+template <typename Pass, typename Moved>
+Node* Core<Policy, Content>::descend(const Key& key, uint32_t level, Pass pass, Moved moved) const {
+  for (Node* node = &top();;) {
+    if (node->level <= level) return node->level < level ? nullptr : node;
+    pass(*node);
+    const StripeLock& lock = stripe_of(*node);
+    const uint32_t stamp = lock.begin_read();
+    if (is_dead(*node)) {
+      node = &top();
+      continue;
+    }
+    bool right = false;
+    Node& next = step_from(*node, key, right);
+    if (!lock.validate(stamp)) continue;
+    prefetch(next);
+    node = &next;
+    if (right) moved(next);
+  }
+}
+
+template <typename Policy, typename Content>
+template <typename Use>
+bool Core<Policy, Content>::lookup(const Key& key, Use use) const {
+  const pm::EpochManager::Guard guard(epochs_);
+  for (Node* leaf = leaf_for(key);;) {
+    const StripeLock& lock = stripe_of(*leaf);
+    const uint32_t stamp = lock.begin_read();
+    if (is_dead(*leaf)) {
+      leaf = leaf_for(key);
+      continue;
+    }
+    Entry entry{};
+    Found found = find_in(*leaf, key, entry);
+    Node* right = found == Found::kPast ? right_of(*leaf, key) : nullptr;
+    if constexpr (kWords) {
+      if (key == 0 && pm::load_acquire(leaf->has_zero) != 0) {
+        found = Found::kHere;
+        entry = {0, pm::load_acquire(leaf->leftmost)};
+      }
+    }
+    if (!lock.validate(stamp)) continue;
+    if (right != nullptr) {
+      leaf = right;
+      continue;
+    }
+    if (found != Found::kHere) return false;
+    if constexpr (kWords) {
+      use(entry.other);
+    } else {
+      use(records_.value(entry.mark));
+    }
+    return true;
+  }
+}
+
+template <typename Policy, typename Content>
+template <typename Visit>
+void Core<Policy, Content>::scan(const Key& from, uint64_t limit, Visit visit) const {
+  const pm::EpochManager::Guard guard(epochs_);
+  std::vector<Entry> copy;
+  Key after = from;
+  bool told = false;  // `after` itself has been
+  for (Node* leaf = leaf_for(from); leaf != nullptr;) {
+    const StripeLock& lock = stripe_of(*leaf);
+    const uint32_t stamp = lock.begin_read();
+    if (is_dead(*leaf)) {
+      leaf = leaf_for(after);
+      continue;
+    }
+    copy.clear();
+    if constexpr (kWords) {
+      if (after == 0 && !told && pm::load_acquire(leaf->has_zero) != 0) {
+        copy.push_back({0, pm::load_acquire(leaf->leftmost)});
+      }
+    }
+    each_entry(*leaf, [&](const Entry& entry) {
+      const std::strong_ordering order = compare(entry, true, after);
+      if (order > 0 || (order == 0 && !told)) copy.push_back(entry);
+      return copy.size() < limit;
+    });
+    Node* next = sibling_of(*leaf);
+    if (!lock.validate(stamp)) continue;
+    if (next != nullptr) prefetch(*next);
+    for (const Entry& entry : copy) {
+      if (limit-- == 0) return;
+      after = key_of(entry, true);
+      told = true;
+      if constexpr (kWords) {
+        if (!visit(entry.mark, entry.other)) return;
+      } else {
+        if (!visit(after.bytes, records_.value(entry.mark))) return;
+      }
+    }
+    if (limit == 0) return;
+    leaf = next;
+  }
+}
+
+extern template class Core<Reference, tree::Words>;
+extern template class Core<Reference, tree::Bytes>;
+extern template class Core<Trimmed, tree::Words>;
+extern template class Core<Trimmed, tree::Bytes>;
+extern template class Core<Sized, tree::Words>;
+extern template class Core<Sized, tree::Bytes>;
+
+}  // namespace perdure::index::fastfair

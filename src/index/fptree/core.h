@@ -1,0 +1,297 @@
+// FPTree: a B+tree with leaves in persistent memory and inner nodes in DRAM.
+//
+// The idea. Only leaves are worth persisting: inner nodes are rebuilt from them. A leaf has a bitmap,
+// a one-byte fingerprint (hash of the key) for each record, and unsorted records. A lookup compares
+// all fingerprints at once and reads one record on average. An insert writes a record to a free slot,
+// its fingerprint, and sets its bit; an update writes a free slot and flips both bits by the same
+// store; a removal clears a bit. No record moves, and one 8-byte store decides.
+//
+// The persist points, and what a crash leaves
+//   insert         record and fingerprint, fence; bitmap, fence. Without the bit the slot is free.
+//   update         the same, with a bitmap in which one bit goes and another comes.
+//                  In a full leaf: the value in place (an 8-byte store), fence.
+//   remove         bitmap, fence.
+//   byte strings   the record's block and the heap's intent go with the first fence ("allocated exactly
+//                  if the bit is set"), the heap's bitmap with the second; then the intent's end, fence.
+//   split          half of the records copied to a free leaf, and a redo record of both bitmaps, fence;
+//                  then both bitmaps change at once (Heap::Txn::apply).
+//                  Of ascending keys: a free leaf is put behind the last one; nothing is written.
+//   merge          the records copied to free slots of a neighbour; the same redo record.
+//   leaf groups    space.h. A leaf is in use exactly if its bitmap is not 0, so taking a leaf and
+//                  giving it back writes nothing.
+//   spill          written and fenced, then root.spill by one store with the block's intent. Cleared in
+//                  the same way, durably, before the first change after opening.
+// Each key has its bit set in exactly one leaf at any time, so what recovery finds is the tree.
+//
+// Recovery: after a clean close the inner nodes are built from the spill, without a look at any leaf.
+// After a crash all leaves are read, in parallel, for their smallest keys, which are sorted and
+// become the separators. Dead space is never left: leaves without records are free.
+//
+// Concurrency. Each leaf has a version lock in DRAM (index/stripes.h). A writer locks the leaf, and
+// makes readers wait from the store to the bitmap until the fence after it: nobody sees a record that
+// is not durable. Lookups and scans take no lock. inner.h says how they descend.
+//
+// Source: Oukid et al., "FPTree: A Hybrid SCM-DRAM Persistent and Concurrent B-Tree for Storage Class
+// Memory", SIGMOD 2016; docs/structures/fptree.md says where this differs.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "index/fptree/fingerprints.h"
+#include "index/fptree/inner.h"
+#include "index/fptree/layout.h"
+#include "index/fptree/space.h"
+
+namespace perdure::index::fptree {
+
+// 0: the default.
+struct Options {
+  uint32_t leaf_records = 0;
+  uint32_t leaf_group = 0;
+  uint32_t inner_records = 0;
+  uint32_t recovery_threads = 0;
+};
+
+template <typename Content>
+class Core {
+ public:
+  using Key = typename Content::Key;
+  using Value = typename Content::Value;
+
+  static std::unique_ptr<Core> create(pm::PoolImpl& pool, const std::string& name, Kind key,
+                                      Kind value, const Options& options);
+  static std::unique_ptr<Core> open(pm::PoolImpl& pool, const std::string& name, Kind key,
+                                    Kind value, const Options& options);
+  ~Core();
+  Core(const Core&) = delete;
+  Core& operator=(const Core&) = delete;
+
+  bool write(Verb verb, const Key& key, const Value& value);
+  bool remove(const Key& key);
+  // Calls `use` with the value, which is valid during the call.
+  template <typename Use>
+  bool lookup(const Key& key, Use use) const;
+  // Calls visit(key, value), of words or byte strings, until it returns false.
+  template <typename Visit>
+  void scan(const Key& from, uint64_t limit, Visit visit) const;
+
+  uint64_t check(const std::function<void(const std::string&)>& report) const;
+  void visit_blocks(const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const;
+  std::vector<Statistic> statistics() const;
+
+ private:
+  using InnerNodes = Inner<Content>;
+  using Position = typename InnerNodes::Position;
+  using Separator = typename InnerNodes::Separator;
+  using Item = typename InnerNodes::Item;
+
+  static constexpr int kNone = -1;
+
+  // The lock of a leaf, held by a writer.
+  class Held {
+   public:
+    explicit Held(LeafRef& leaf) : leaf_(&leaf) { leaf.lock.lock(); }
+    Held(LeafRef& leaf, std::adopt_lock_t) : leaf_(&leaf) {}
+    ~Held() { release(); }
+    Held(const Held&) = delete;
+    Held& operator=(const Held&) = delete;
+    void begin_change() const { leaf_->lock.begin_change(); }
+    void release() {
+      if (leaf_ != nullptr) leaf_->lock.unlock();
+      leaf_ = nullptr;
+    }
+
+   private:
+    LeafRef* leaf_;
+  };
+
+  // What a reader copies of a leaf.
+  struct Copied {
+    std::array<Slot, 64> slots;
+    uint32_t count;
+    bool bounded;
+  };
+
+  Core(pm::PoolImpl& pool, Root& root, std::string name);
+
+  // ---- search
+  static uint64_t bit(int slot) { return uint64_t{1} << slot; }
+  // The fingerprints, or all lines.
+  void prefetch(const Leaf& leaf) const { prefetch(leaf, geometry_.slots_at()); }
+  void prefetch_all(const Leaf& leaf) const { prefetch(leaf, geometry_.leaf_bytes()); }
+  static void prefetch(const Leaf& leaf, uint64_t bytes) {
+    for (uint64_t at = 0; at < bytes; at += pm::kLineBytes) {
+      __builtin_prefetch(reinterpret_cast<const char*>(&leaf) + at);
+    }
+  }
+  bool before(const Slot& a, const Slot& b) const;
+  // The slot that holds the key, among those of the bitmap; its value.
+  int find_slot(const Leaf& leaf, uint64_t bitmap, const Key& key, uint8_t fingerprint,
+                uint64_t& value) const;
+  bool copy_leaf(const Position& at, Copied& out) const;
+
+  // ---- write.cc
+  bool write_once(Verb verb, const Key& key, const Value& value);
+  void put(const Held& held, Leaf& leaf, uint64_t bitmap, int replaced, const Key& key,
+           uint8_t fingerprint, const Value& value);
+  void replace_in_place(const Held& held, Slot& slot, const Key& key, const Value& value);
+  void fill_slot(Leaf& leaf, int slot, uint64_t key, uint64_t value, uint8_t fingerprint);
+  void change_bitmap(const Held& held, Leaf& leaf, uint64_t bitmap);
+  void clear_bit(const Held& held, Leaf& leaf, uint64_t bitmap, int slot);
+
+  // ---- split.cc
+  void make_room(const Held& held, LeafRef& full, bool last, const Key& key);
+  void split(const Held& held, LeafRef& full);
+  uint64_t copy_records(Leaf& from, uint64_t which, Leaf& to, uint64_t taken);
+  void change_both(Leaf& first, uint64_t first_bitmap, Leaf& second, uint64_t second_bitmap,
+                   const Held& one, const Held& other);
+  void shrink(Held& held, LeafRef& leaf, const Key& key, uint32_t left);
+  LeafRef* merge_with(const Held& held, LeafRef& leaf, LeafRef* neighbour, bool on_right,
+                      const Key& key, uint32_t most);
+  bool compact();
+
+  // ---- recover.cc
+  void rebuild(uint32_t threads);
+  void read_group(Group& group, std::vector<Item>& found, std::vector<LeafRef*>& empty) const;
+  void adopt(std::vector<Item> items, const std::vector<LeafRef*>& empty);
+  void load_spill();
+  void write_spill();
+  void drop_spill();
+  [[noreturn]] void throw_damaged(const char* what) const;
+
+  // ---- inspect.cc
+  void check_leaf(const LeafRef& leaf, const Separator* low, const Separator* high,
+                  const std::function<void(const std::string&)>& fail) const;
+  void check_space(const std::function<void(const std::string&)>& fail) const;
+
+  pm::PoolImpl& pool_;
+  Root& root_;
+  const pm::Memory& memory_;
+  std::string name_;
+  mutable pm::EpochManager epochs_;
+  Records records_;
+  LeafSpace space_;
+  const Geometry geometry_;
+  InnerNodes inner_;
+  std::mutex spill_mutex_;
+  std::atomic<bool> spilled_{false};     // root.spill describes the tree
+  std::atomic<bool> compactable_{true};  // records were removed since compact() found nothing
+  bool opened_ = false;
+  uint64_t recovered_leaves_ = 0;
+};
+
+template <typename Content>
+bool Core<Content>::before(const Slot& a, const Slot& b) const {
+  if constexpr (Content::kOutOfPlace) {
+    if (a.key == b.key) return records_.key(a.value) < records_.key(b.value);
+  }
+  return a.key < b.key;
+}
+
+template <typename Content>
+int Core<Content>::find_slot(const Leaf& leaf, uint64_t bitmap, const Key& key, uint8_t fingerprint,
+                             uint64_t& value) const {
+  const Slot* slots = geometry_.slots(leaf);
+  for (uint64_t hits = match(leaf, geometry_.records, fingerprint) & bitmap; hits != 0;
+       hits &= hits - 1) {
+    const int i = std::countr_zero(hits);
+    if (pm::load_relaxed(slots[i].key) != Content::word_of(key)) continue;
+    value = pm::load_acquire(slots[i].value);
+    // A slot whose bit was set while this reader has had a guard leads to a whole record.
+    if constexpr (Content::kOutOfPlace) {
+      if (records_.key(value) != key.bytes) continue;
+    }
+    return i;
+  }
+  return kNone;
+}
+
+template <typename Content>
+template <typename Use>
+bool Core<Content>::lookup(const Key& key, Use use) const {
+  const uint8_t fingerprint = fingerprint_of(key);
+  const pm::EpochManager::Guard guard(epochs_);
+  for (;;) {
+    const Position at = inner_.find(key);
+    const LeafRef& ref = *at.leaf;
+    prefetch(*ref.leaf);
+    const uint32_t stamp = ref.lock.begin_read();
+    // The version before the way to the leaf: what has changed since is sure to be noticed.
+    if (!at.holds()) continue;
+    uint64_t value = 0;
+    const uint64_t bitmap = pm::load_acquire(ref.leaf->bitmap);
+    const bool found = find_slot(*ref.leaf, bitmap, key, fingerprint, value) != kNone;
+    if (!ref.lock.validate(stamp)) continue;
+    if (!found) return false;
+    if constexpr (Content::kOutOfPlace) {
+      use(records_.value(value));
+    } else {
+      use(value);
+    }
+    return true;
+  }
+}
+
+// Returns false if the leaf has changed meanwhile.
+template <typename Content>
+bool Core<Content>::copy_leaf(const Position& at, Copied& out) const {
+  const LeafRef& ref = *at.leaf;
+  const uint32_t stamp = ref.lock.begin_read();
+  if (!at.holds()) return false;
+  const Slot* slots = geometry_.slots(*ref.leaf);
+  out.count = 0;
+  out.bounded = at.bounded;
+  for (uint64_t left = pm::load_acquire(ref.leaf->bitmap); left != 0; left &= left - 1) {
+    const Slot& slot = slots[std::countr_zero(left)];
+    out.slots[out.count++] = {pm::load_relaxed(slot.key), pm::load_acquire(slot.value)};
+  }
+  return ref.lock.validate(stamp);
+}
+
+template <typename Content>
+template <typename Visit>
+void Core<Content>::scan(const Key& from, uint64_t limit, Visit visit) const {
+  Copied copied;
+  Key cursor = from;
+  std::string text;  // of the cursor, beyond the life of what it was copied from
+  for (;;) {
+    const pm::EpochManager::Guard guard(epochs_);
+    const Position at = inner_.find(cursor);
+    prefetch_all(*at.leaf->leaf);
+    if (!copy_leaf(at, copied)) continue;
+    Slot* const begin = copied.slots.data();
+    Slot* const end = std::remove_if(begin, begin + copied.count, [&](const Slot& slot) {
+      return tree::compare<Content>(records_, slot, cursor) < 0;
+    });
+    std::sort(begin, end, [&](const Slot& a, const Slot& b) { return before(a, b); });
+    for (const Slot* slot = begin; slot != end; ++slot) {
+      if (limit-- == 0) return;
+      if constexpr (Content::kOutOfPlace) {
+        if (!visit(records_.key(slot->value), records_.value(slot->value))) return;
+      } else {
+        if (!visit(slot->key, slot->value)) return;
+      }
+    }
+    if (!copied.bounded || limit == 0) return;
+    // Where this leaf ended; wherever splits and merges have moved what follows, it is from there on.
+    if constexpr (Content::kOutOfPlace) {
+      text = *at.bound.text;
+      cursor = Key(text);
+    } else {
+      cursor = at.bound.word;
+    }
+  }
+}
+
+extern template class Core<tree::Words>;
+extern template class Core<tree::Bytes>;
+
+}  // namespace perdure::index::fptree

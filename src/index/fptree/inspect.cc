@@ -1,0 +1,171 @@
+// Looking at a whole tree: statistics, verification.
+#include <fmt/format.h>
+
+#include "index/fptree/core.h"
+
+namespace perdure::index::fptree {
+
+template <typename Content>
+void Core<Content>::visit_blocks(
+    const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const {
+  const pm::EpochManager::Guard guard(epochs_);
+  visit(pool_.offset_of(&root_), pm::Heap::block_bytes(sizeof(Root)));
+  if (root_.spill != 0) {
+    visit(root_.spill, pm::Heap::block_bytes(pool_.at<Spill>(root_.spill)->bytes));
+  }
+  for (const Group* group : space_.groups()) {
+    visit(group->offset, pm::Heap::block_bytes(geometry_.group_bytes()));
+  }
+  if constexpr (Content::kOutOfPlace) {
+    inner_.for_each_leaf([&](const LeafRef* ref, const Separator*, const Separator*) {
+      for (uint64_t left = ref->leaf->bitmap; left != 0; left &= left - 1) {
+        const uint64_t record = geometry_.slots(*ref->leaf)[std::countr_zero(left)].value;
+        visit(record, records_.block_bytes(record));
+      }
+    });
+  }
+}
+
+template <typename Content>
+void Core<Content>::check_leaf(const LeafRef& ref, const Separator* low, const Separator* high,
+                               const std::function<void(const std::string&)>& fail) const {
+  const Leaf& leaf = *ref.leaf;
+  const auto complain = [&](const char* what) {
+    fail(fmt::format("'{}', leaf at {}: {}", name_, pool_.offset_of(&leaf), what));
+  };
+  if ((leaf.bitmap & ~geometry_.full()) != 0) return complain("its bitmap has too many bits");
+  std::vector<Slot> records;
+  for (uint64_t left = leaf.bitmap; left != 0; left &= left - 1) {
+    const int i = std::countr_zero(left);
+    const Slot& slot = geometry_.slots(leaf)[i];
+    if constexpr (Content::kOutOfPlace) {
+      if (!records_.sound(slot.value)) {
+        complain("a slot leads to no record");
+        continue;
+      }
+    }
+    const Key key = [&] {
+      if constexpr (Content::kOutOfPlace) {
+        return Key(records_.key(slot.value));
+      } else {
+        return slot.key;
+      }
+    }();
+    if (Content::word_of(key) != slot.key) complain("a record has another key than its slot says");
+    if (fingerprint_of(key) != Geometry::fingerprints(leaf)[i]) {
+      complain("a fingerprint is not that of its key");
+    }
+    const auto against = [&](const Separator* bound) {
+      return tree::compare<Content>(records_, slot, InnerNodes::key_of(*bound));
+    };
+    if ((low != nullptr && against(low) < 0) || (high != nullptr && against(high) >= 0)) {
+      complain("a key is out of its range");
+    }
+    records.push_back(slot);
+  }
+  std::sort(records.begin(), records.end(),
+            [&](const Slot& a, const Slot& b) { return before(a, b); });
+  for (size_t i = 1; i < records.size(); ++i) {
+    if (!before(records[i - 1], records[i])) complain("a key is there twice");
+  }
+}
+
+// The groups as PM chains them, and which of their leaves are in use.
+template <typename Content>
+void Core<Content>::check_space(const std::function<void(const std::string&)>& fail) const {
+  std::vector<const LeafRef*> used;
+  inner_.for_each_leaf(
+      [&](const LeafRef* leaf, const Separator*, const Separator*) { used.push_back(leaf); });
+  std::sort(used.begin(), used.end());
+  if (std::adjacent_find(used.begin(), used.end()) != used.end()) {
+    fail(fmt::format("'{}': a leaf is in two places of the tree", name_));
+  }
+  uint64_t at = root_.groups;
+  uint64_t free = 0;
+  for (const Group* group : space_.groups()) {
+    if (at != group->offset) {
+      return fail(
+          fmt::format("'{}': the chain of leaf groups is not as expected at {}", name_, at));
+    }
+    at = pool_.at<GroupHead>(at)->next;
+    for (uint32_t i = 0; i < geometry_.group; ++i) {
+      const LeafRef& leaf = group->leaves[i];
+      const bool in_tree = std::binary_search(used.begin(), used.end(), &leaf);
+      const bool is_free = (group->free >> i & 1) != 0;
+      free += is_free ? 1 : 0;
+      if (in_tree == is_free) {
+        fail(fmt::format("'{}': leaf {} of the group at {} is {}", name_, i, group->offset,
+                         in_tree ? "in the tree, and free" : "neither in the tree nor free"));
+      }
+      if (!in_tree && leaf.leaf->bitmap != 0) {
+        fail(fmt::format("'{}': leaf {} of the group at {} has records, but is not in the tree",
+                         name_, i, group->offset));
+      }
+    }
+  }
+  if (at != 0) fail(fmt::format("'{}': the chain of leaf groups goes on at {}", name_, at));
+  if (free != space_.free_leaves()) {
+    fail(
+        fmt::format("'{}': {} leaves are free, {} are counted", name_, free, space_.free_leaves()));
+  }
+}
+
+template <typename Content>
+uint64_t Core<Content>::check(const std::function<void(const std::string&)>& report) const {
+  const pm::EpochManager::Guard guard(epochs_);
+  const std::lock_guard lock(inner_.mutex());
+  uint64_t found = 0;
+  const auto fail = [&](const std::string& text) { report(text), ++found; };
+  inner_.check([&](const std::string& text) { fail(fmt::format("'{}': {}", name_, text)); });
+  if (found > 0) return found;
+  check_space(fail);
+  inner_.for_each_leaf([&](const LeafRef* leaf, const Separator* low, const Separator* high) {
+    check_leaf(*leaf, low, high, fail);
+  });
+  if ((root_.spill != 0) != spilled_.load()) {
+    fail(fmt::format("'{}': a spill is there that is not known of, or is gone", name_));
+  }
+  if (found > 0) return found;
+  BlockOwners owners(pool_, name_, fail);
+  visit_blocks([&](uint64_t offset, uint64_t bytes) { owners.meet(offset, bytes); });
+  return found;
+}
+
+template <typename Content>
+std::vector<Statistic> Core<Content>::statistics() const {
+  const pm::EpochManager::Guard guard(epochs_);
+  const std::lock_guard lock(inner_.mutex());
+  std::vector<Statistic> out;
+  const auto add = [&](const std::string& name, double value, const std::string& unit) {
+    out.push_back({name, value, unit});
+  };
+  uint64_t pool_bytes = 0;
+  visit_blocks([&](uint64_t, uint64_t bytes) { pool_bytes += bytes; });
+  uint64_t records = 0;
+  uint64_t leaves = 0;
+  inner_.for_each_leaf([&](const LeafRef* leaf, const Separator*, const Separator*) {
+    records += static_cast<uint64_t>(std::popcount(pm::load_relaxed(leaf->leaf->bitmap)));
+    ++leaves;
+  });
+  const auto size = inner_.size();
+  const auto per = [](uint64_t a, uint64_t b) {
+    return b == 0 ? 0 : static_cast<double>(a) / static_cast<double>(b);
+  };
+  const uint64_t dram_bytes = space_.dram_bytes() + size.bytes + pm::EpochManager::kDramBytes;
+  add("pool_bytes", static_cast<double>(pool_bytes), "bytes");
+  add("dram_bytes", static_cast<double>(dram_bytes), "bytes");
+  add("recovered_operations", static_cast<double>(recovered_leaves_), "leaves");
+  add("records", static_cast<double>(records), "records");
+  add("leaves", static_cast<double>(leaves), "leaves");
+  add("leaf_groups", static_cast<double>(space_.group_count()), "groups");
+  add("leaf_fill", per(records, leaves * geometry_.records), "");
+  add("inner_nodes", static_cast<double>(size.nodes), "nodes");
+  add("depth", inner_.depth(), "");
+  add("pool_bytes_per_record", per(pool_bytes, records), "bytes");
+  return out;
+}
+
+template class Core<tree::Words>;
+template class Core<tree::Bytes>;
+
+}  // namespace perdure::index::fptree

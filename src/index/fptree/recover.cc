@@ -1,0 +1,228 @@
+// Opening and closing: the inner nodes from the leaves, or from what a clean close has spilled.
+#include <fmt/format.h>
+
+#include <cstring>
+#include <exception>
+#include <thread>
+
+#include "index/fptree/core.h"
+
+namespace perdure::index::fptree {
+
+template <typename Content>
+void Core<Content>::throw_damaged(const char* what) const {
+  throw Error(ErrorCode::kCorrupt, fmt::format("{}: {} of '{}' is damaged; restore the file from a "
+                                               "backup",
+                                               pool_.mapping().path(), what, name_));
+}
+
+// ---- from the leaves
+
+// The smallest key of each leaf in use, and the leaves that are not.
+template <typename Content>
+void Core<Content>::read_group(Group& group, std::vector<Item>& found,
+                               std::vector<LeafRef*>& empty) const {
+  for (uint32_t i = 0; i < geometry_.group; ++i) {
+    LeafRef& ref = group.leaves[i];
+    uint64_t left = ref.leaf->bitmap;
+    if (left == 0) {
+      empty.push_back(&ref);
+      continue;
+    }
+    if ((left & ~geometry_.full()) != 0) throw_damaged("the bitmap of a leaf");
+    const Slot* slots = geometry_.slots(*ref.leaf);
+    const Slot* least = nullptr;
+    for (; left != 0; left &= left - 1) {
+      const Slot& slot = slots[std::countr_zero(left)];
+      if constexpr (Content::kOutOfPlace) {
+        if (!records_.sound(slot.value)) throw_damaged("a leaf");
+      }
+      if (least == nullptr || before(slot, *least)) least = &slot;
+    }
+    if constexpr (Content::kOutOfPlace) {
+      found.push_back({InnerNodes::separator_of(Key(records_.key(least->value))), &ref});
+    } else {
+      found.push_back({InnerNodes::separator_of(least->key), &ref});
+    }
+  }
+}
+
+template <typename Content>
+void Core<Content>::rebuild(uint32_t threads) {
+  if (!space_.load_chain()) throw_damaged("the chain of leaf groups");
+  const std::vector<Group*> groups = space_.groups();
+  if (threads == 0) threads = std::clamp(std::thread::hardware_concurrency(), 1U, 8U);
+  threads = std::min(threads, static_cast<uint32_t>(groups.size() / 16 + 1));
+  const auto smaller = [](const Item& a, const Item& b) {
+    if constexpr (Content::kOutOfPlace) {
+      if (a.separator.word == b.separator.word) return *a.separator.text < *b.separator.text;
+    }
+    return a.separator.word < b.separator.word;
+  };
+  std::vector<std::vector<Item>> found(threads);
+  std::vector<std::vector<LeafRef*>> empty(threads);
+  std::atomic<size_t> next{0};
+  std::mutex mutex;
+  std::exception_ptr failure;
+  const auto work = [&](uint32_t number) {
+    try {
+      for (size_t i = next++; i < groups.size(); i = next++) {
+        read_group(*groups[i], found[number], empty[number]);
+      }
+      std::sort(found[number].begin(), found[number].end(), smaller);
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      failure = std::current_exception();
+    }
+  };
+  {
+    std::vector<std::jthread> helpers;
+    for (uint32_t i = 1; i < threads; ++i) helpers.emplace_back(work, i);
+    work(0);
+  }
+  if (failure) {
+    for (const auto& some : found) {
+      for (const Item& item : some) InnerNodes::forget(item.separator);
+    }
+    std::rethrow_exception(failure);
+  }
+  std::vector<Item> items = std::move(found[0]);
+  for (uint32_t i = 1; i < threads; ++i) {
+    const auto middle = static_cast<std::ptrdiff_t>(items.size());
+    items.insert(items.end(), found[i].begin(), found[i].end());
+    std::inplace_merge(items.begin(), items.begin() + middle, items.end(), smaller);
+    empty[0].insert(empty[0].end(), empty[i].begin(), empty[i].end());
+  }
+  recovered_leaves_ = items.size();
+  adopt(std::move(items), empty[0]);
+}
+
+// A tree of these leaves, or of an empty one if there are none.
+template <typename Content>
+void Core<Content>::adopt(std::vector<Item> items, const std::vector<LeafRef*>& empty) {
+  for (LeafRef* leaf : empty) {
+    if (!items.empty() || leaf != empty.front()) space_.give_quietly(leaf);
+  }
+  if (items.empty()) {
+    items.push_back({InnerNodes::separator_of(Content::lowest_key()), empty.front()});
+  }
+  inner_.build(std::move(items));
+  opened_ = true;
+}
+
+// ---- from a spill
+
+template <typename Content>
+void Core<Content>::write_spill() {
+  epochs_.collect();
+  // Of a single leaf there is no order to keep.
+  if (spilled_.load(std::memory_order_acquire) || inner_.single()) return;
+  std::vector<uint64_t> words(sizeof(Spill) / 8);
+  std::vector<std::pair<const Group*, uint64_t>> numbers;
+  for (const Group* group : space_.groups()) {
+    numbers.emplace_back(group, words.size() - sizeof(Spill) / 8);
+    words.push_back(group->offset);
+  }
+  std::sort(numbers.begin(), numbers.end());
+  uint64_t leaves = 0;
+  inner_.for_each_leaf([&](const LeafRef* leaf, const Separator* low, const Separator*) {
+    const auto at = std::lower_bound(numbers.begin(), numbers.end(),
+                                     std::pair<const Group*, uint64_t>(leaf->group, 0));
+    words.push_back(at->second << 32 | leaf->number);
+    ++leaves;
+    if constexpr (Content::kOutOfPlace) {
+      const std::string_view text = low == nullptr ? std::string_view() : *low->text;
+      words.push_back(text.size());
+      words.resize(words.size() + (text.size() + 7) / 8);
+      if (!text.empty())
+        std::memcpy(&words.back() + 1 - (text.size() + 7) / 8, text.data(), text.size());
+    } else {
+      words.push_back(low == nullptr ? 0 : low->word);
+    }
+  });
+  Spill head{0, words.size() * 8, numbers.size(), leaves};
+  std::memcpy(words.data(), &head, sizeof head);
+  head.checksum = pm::checksum64(words.data() + 1, head.bytes - 8);
+  words[0] = head.checksum;
+
+  pm::Heap::Txn txn(pool_.heap());
+  const uint64_t block = txn.allocate(head.bytes);
+  auto* to = pool_.at<char>(block);
+  std::memcpy(to, words.data(), head.bytes);
+  memory_.flush(to, head.bytes);
+  txn.will_link(block, &root_.spill, pm::Link::kOffset);
+  txn.prepare();
+  memory_.fence();  // the whole spill and the intent, before the root leads to it
+  pm::store_release(root_.spill, block);
+  memory_.flush(&root_.spill, sizeof root_.spill);
+  txn.settle();
+  memory_.fence();  // the root and the heap's bitmap, before the intent ends
+  txn.finish();
+}
+
+template <typename Content>
+void Core<Content>::load_spill() {
+  const uint64_t at = root_.spill;
+  if (at % pm::kLineBytes != 0 || at + sizeof(Spill) > pool_.end_offset())
+    throw_damaged("the spill");
+  const Spill head = *pool_.at<Spill>(at);
+  if (head.bytes % 8 != 0 || head.bytes < sizeof head || head.bytes > pool_.end_offset() - at ||
+      !pool_.heap().is_allocated(at, head.bytes)) {
+    throw_damaged("the spill");
+  }
+  const std::span<const uint64_t> words(pool_.at<uint64_t>(at), head.bytes / 8);
+  if (pm::checksum64(words.data() + 1, head.bytes - 8) != head.checksum ||
+      !space_.load_list(words.subspan(sizeof head / 8, head.groups))) {
+    throw_damaged("the spill");
+  }
+  const std::vector<Group*> groups = space_.groups();
+  std::vector<uint64_t> used(groups.size());  // leaves, by bit
+  std::vector<Item> items;
+  items.reserve(head.leaves);
+  size_t next = sizeof head / 8 + head.groups;
+  for (uint64_t i = 0; i < head.leaves; ++i) {
+    const uint64_t place = words[next++];
+    const uint64_t group = place >> 32;
+    const uint64_t number = place & 0xffffffff;
+    used[group] |= uint64_t{1} << number;
+    LeafRef* leaf = &groups[group]->leaves[number];
+    if constexpr (Content::kOutOfPlace) {
+      const std::string_view text(reinterpret_cast<const char*>(&words[next + 1]), words[next]);
+      next += 1 + (text.size() + 7) / 8;
+      items.push_back({InnerNodes::separator_of(Key(text)), leaf});
+    } else {
+      items.push_back({InnerNodes::separator_of(words[next++]), leaf});
+    }
+  }
+  std::vector<LeafRef*> empty;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    for (uint64_t left = ~used[g] & geometry_.all_leaves(); left != 0; left &= left - 1) {
+      empty.push_back(&groups[g]->leaves[std::countr_zero(left)]);
+    }
+  }
+  spilled_.store(true, std::memory_order_release);
+  adopt(std::move(items), empty);
+}
+
+// Before the first change: after it the spill no longer describes the tree.
+template <typename Content>
+void Core<Content>::drop_spill() {
+  const std::lock_guard lock(spill_mutex_);
+  if (!spilled_.load(std::memory_order_acquire)) return;
+  pm::Heap::Txn txn(pool_.heap(), true);
+  txn.will_unlink(root_.spill, &root_.spill, pm::Link::kOffset);
+  txn.prepare();
+  memory_.fence();  // the intent, before the root leads to no spill
+  pm::store_release(root_.spill, uint64_t{0});
+  memory_.flush(&root_.spill, sizeof root_.spill);
+  txn.settle();
+  memory_
+      .fence();  // the root, before any change of the tree; the heap's bitmap, before the intent ends
+  txn.finish();
+  spilled_.store(false, std::memory_order_release);
+}
+
+template class Core<tree::Words>;
+template class Core<tree::Bytes>;
+
+}  // namespace perdure::index::fptree

@@ -1,0 +1,165 @@
+#include "index/fptree/space.h"
+
+#include <bit>
+#include <utility>
+
+namespace perdure::index::fptree {
+
+LeafSpace::~LeafSpace() {
+  for (Group* group = first_; group != nullptr;) delete std::exchange(group, group->after);
+}
+
+void LeafSpace::format(const pm::Memory& memory, const Geometry& geometry, char* block,
+                       uint64_t next) {
+  auto* head = reinterpret_cast<GroupHead*>(block);
+  *head = GroupHead{};
+  head->next = next;
+  memory.flush(head, sizeof *head);
+  for (uint32_t i = 0; i < geometry.group; ++i) {
+    auto* leaf = reinterpret_cast<Leaf*>(block + sizeof(GroupHead) + i * geometry.leaf_bytes());
+    *leaf = Leaf{};
+    memory.flush(leaf, sizeof *leaf);
+  }
+}
+
+// ---- opening
+
+bool LeafSpace::is_group(uint64_t offset) const {
+  return offset % pm::kLineBytes == 0 && offset < pool_.end_offset() &&
+         pool_.heap().is_allocated(offset, geometry_.group_bytes());
+}
+
+bool LeafSpace::load_chain() {
+  Group* last = nullptr;
+  // A damaged chain may have a loop, but never more groups than fit the pool.
+  const uint64_t most = pool_.end_offset() / geometry_.group_bytes();
+  for (uint64_t at = root_.groups; at != 0; at = pool_.at<GroupHead>(at)->next) {
+    if (!is_group(at) || count_ >= most) return false;
+    last = know(at, last, nullptr);
+  }
+  return count_ > 0;
+}
+
+bool LeafSpace::load_list(std::span<const uint64_t> offsets) {
+  Group* last = nullptr;
+  for (const uint64_t offset : offsets) {
+    if (!is_group(offset)) return false;
+    last = know(offset, last, nullptr);
+  }
+  return count_ > 0 && first_->offset == root_.groups;
+}
+
+Group* LeafSpace::know(uint64_t offset, Group* before, Group* after) {
+  auto* group = new Group;
+  group->offset = offset;
+  group->before = before;
+  group->after = after;
+  group->leaves = std::make_unique<LeafRef[]>(geometry_.group);
+  char* block = pool_.at<char>(offset) + sizeof(GroupHead);
+  for (uint32_t i = 0; i < geometry_.group; ++i) {
+    LeafRef& leaf = group->leaves[i];
+    leaf.number = i;
+    leaf.leaf = reinterpret_cast<Leaf*>(block + i * geometry_.leaf_bytes());
+    leaf.group = group;
+  }
+  (before != nullptr ? before->after : first_) = group;
+  if (after != nullptr) after->before = group;
+  ++count_;
+  return group;
+}
+
+void LeafSpace::give_quietly(LeafRef* leaf) {
+  Group* group = leaf->group;
+  if (group->free == 0) open(group);
+  group->free |= uint64_t{1} << leaf->number;
+  ++free_;
+}
+
+// ---- taking and giving
+
+void LeafSpace::open(Group* group) {
+  group->open_at = static_cast<uint32_t>(open_.size());
+  open_.push_back(group);
+}
+
+void LeafSpace::shut(Group* group) {
+  open_.back()->open_at = group->open_at;
+  open_[group->open_at] = open_.back();
+  open_.pop_back();
+}
+
+LeafRef* LeafSpace::take() {
+  const std::lock_guard lock(mutex_);
+  if (open_.empty()) add_group();
+  Group* group = open_.back();
+  const int number = std::countr_zero(group->free);
+  group->free &= group->free - 1;
+  --free_;
+  if (group->free == 0) shut(group);
+  return &group->leaves[number];
+}
+
+void LeafSpace::give(LeafRef* leaf) {
+  const std::lock_guard lock(mutex_);
+  Group* group = leaf->group;
+  give_quietly(leaf);
+  // One group's worth of free leaves stays, so that the next split finds one.
+  if (group->free == geometry_.all_leaves() && free_ >= 2 * uint64_t{geometry_.group}) {
+    drop_group(group);
+  }
+}
+
+void LeafSpace::add_group() {
+  const pm::Memory& memory = pool_.memory();
+  pm::Heap::Txn txn(pool_.heap());
+  const uint64_t at = txn.allocate(geometry_.group_bytes());
+  format(memory, geometry_, pool_.at<char>(at), root_.groups);
+  txn.will_link(at, &root_.groups, pm::Link::kOffset);
+  txn.prepare();
+  memory.fence();  // the empty leaves and the intent, before the chain leads to them
+  pm::store_release(root_.groups, at);
+  memory.flush(&root_.groups, sizeof root_.groups);
+  txn.settle();
+  memory.fence();  // the chain and the heap's bitmap, before the intent ends
+  txn.finish();
+  Group* group = know(at, nullptr, first_);
+  group->free = geometry_.all_leaves();
+  free_ += geometry_.group;
+  open(group);
+}
+
+void LeafSpace::drop_group(Group* group) {
+  const pm::Memory& memory = pool_.memory();
+  uint64_t& link =
+      group->before != nullptr ? pool_.at<GroupHead>(group->before->offset)->next : root_.groups;
+  const uint64_t next = group->after != nullptr ? group->after->offset : 0;
+  {
+    pm::Heap::Txn txn(pool_.heap(), true);
+    txn.will_unlink(group->offset, &link, pm::Link::kOffset, pm::Heap::Txn::Release::kLater);
+    txn.prepare();
+    memory.fence();  // the intent, before the chain leads past the group
+    pm::store_release(link, next);
+    memory.flush(&link, sizeof link);
+    txn.settle();
+    memory.fence();  // the chain and the heap's bitmap, before the intent ends
+    txn.finish();
+  }
+  shut(group);
+  free_ -= geometry_.group;
+  --count_;
+  (group->before != nullptr ? group->before->after : first_) = group->after;
+  if (group->after != nullptr) group->after->before = group->before;
+  // Readers and writers that found a leaf of it before may still look at it, and at its lock.
+  epochs_.retire([&pool = pool_, group, bytes = geometry_.group_bytes()] {
+    pool.heap().release(group->offset, bytes);
+    delete group;
+  });
+}
+
+std::vector<Group*> LeafSpace::groups() const {
+  std::vector<Group*> all;
+  for (Group* group = first_; group != nullptr; group = group->after) all.push_back(group);
+  return all;
+}
+
+}  // namespace perdure::index::fptree

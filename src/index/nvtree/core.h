@@ -1,0 +1,265 @@
+// NV-Tree: consistent leaves in PM that are logs, and inner nodes in DRAM.
+//
+// The idea. A leaf is a log of entries: an insert, an update and a removal each append one, and then
+// raise the leaf's count by one atomic store. Who looks up a key reads the log backwards. A leaf that
+// is full is replaced by new ones that hold what is live: by one, or by two if most of it is. Inner
+// nodes are in contiguous memory in DRAM (nvtree/inner.h): nothing of them is flushed, and they are
+// made from the leaves again when a crash has lost them.
+//
+// The persist points, and what a crash leaves
+//   write          entry, fence; count, fence. An entry from the count on is as if it were not there.
+//   byte strings   record, entry and the heap's intents, fence; count and the heap's bitmap, fence;
+//                  the intents' end, fence. The intents follow the count (pm::link_above for the new
+//                  record, pm::link_up_to for the one that it supersedes), so that both blocks
+//                  change hands by the store that makes the entry count.
+//   full leaf      a removal clears the `present` bit of the entry itself, fence: no room is needed.
+//   replacement    new leaves and intents, fence; `next` of the leaf before (or root.head), by one
+//                  store, and the heap's bitmap, fence; the intents' end, fence. All blocks follow
+//                  that one word: the first new leaf directly, the second one by pm::Link::kAsPrevious,
+//                  as do the old ones.
+//   image          the inner part, written at a clean close, and gone from root.image, durably, before
+//                  the next replacement. Entries that are appended do not outdate it.
+//
+// Recovery: none of leaves or records. Without an image the list of leaves is walked and the least and
+// greatest key of each is looked for, in parallel; with one no leaf is read.
+//
+// Concurrency. Stripe locks in DRAM (index/stripes.h) by leaf, for who writes to it; a replacement
+// takes the lock of its leaf parent, too, and of the one before if it changes that leaf's `next`.
+// Lookups and scans take no lock and write nothing: entries that count do not change, and what is
+// replaced stays as it was until its readers have gone (epochs). They wait while a count is being made
+// durable.
+//
+// Source: Yang et al., "NV-Tree: Reducing Consistency Cost for NVM-based Single Level Systems", FAST
+// 2015; docs/structures/nv-tree.md says where this differs.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "index/nvtree/inner.h"
+#include "index/nvtree/layout.h"
+#include "index/records.h"
+#include "index/stripes.h"
+#include "index/tree/content.h"
+#include "pm/epoch.h"
+#include "pm/pool_impl.h"
+
+namespace perdure::index::nvtree {
+
+// 0: the default.
+struct Options {
+  uint32_t leaf_records = 0;
+  uint32_t inner_records = 0;
+  uint32_t recovery_threads = 0;
+};
+
+template <typename Content>
+class Core {
+ public:
+  using Key = typename Content::Key;
+  using Value = typename Content::Value;
+
+  static std::unique_ptr<Core> create(pm::PoolImpl& pool, const std::string& name, Kind key,
+                                      Kind value, const Options& options);
+  static std::unique_ptr<Core> open(pm::PoolImpl& pool, const std::string& name, Kind key,
+                                    Kind value, const Options& options);
+  ~Core();
+
+  bool write(Verb verb, const Key& key, const Value& value);
+  bool remove(const Key& key);
+  // Calls `use` with the value, which is valid during the call.
+  template <typename Use>
+  bool lookup(const Key& key, Use use) const;
+  template <typename Visit>
+  void scan(const Key& from, uint64_t limit, Visit visit) const;
+
+  uint64_t check(const std::function<void(const std::string&)>& report) const;
+  void visit_blocks(const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const;
+  std::vector<Statistic> statistics() const;
+
+ private:
+  using LeafLock = std::unique_lock<StripeLock>;
+  using Held = typename Inner<Content>::Held;
+  static constexpr uint32_t kScanLeaves = 64;  // that one guard lasts for
+  static constexpr int kTidyAttempts = 8;
+  static constexpr size_t kRetireTogether = 16;
+
+  Core(pm::PoolImpl& pool, Root& root, std::string name);
+
+  Leaf& leaf_at(uint64_t offset) const { return *pool_.at<Leaf>(offset); }
+  StripeLock& lock_of(uint64_t leaf) const {
+    return stripes_[leaf / pm::kLineBytes * 0x9e3779b97f4a7c15 >> stripe_shift_];
+  }
+
+  // ---- search.cc
+  // The live entry of a key among the first `count`, and its value; -1 if there is none. Needs a
+  // guard.
+  int find(const Leaf& leaf, uint32_t count, const Key& key, uint64_t& value) const;
+  // The live entries, one bit each.
+  uint64_t live_mask(const Leaf& leaf, uint32_t count) const;
+  // The live entries in the order of their keys. Returns how many.
+  uint32_t live_slots(const Leaf& leaf, uint32_t count, Slot* out) const;
+  bool before(const Slot& a, const Slot& b) const;
+  // What the leaf held at one instant, and which leaf came next.
+  uint32_t snapshot(uint64_t leaf, Slot* out, uint64_t& next) const;
+
+  // ---- write.cc
+  bool write_once(Verb verb, const Key& key, const Value& value);
+  // Locks the key's leaf.
+  uint64_t lock_leaf(const Key& key, LeafLock& lock) const;
+  void append(LeafLock& lock, Leaf& leaf, uint32_t count, const Key& key, const Value* value,
+              int superseded);
+  void store_entry(Leaf& leaf, uint32_t entry, const Slot& slot, Tag tag);
+  void erase_in_place(LeafLock& lock, Leaf& leaf, uint32_t entry);
+  void replace_value(LeafLock& lock, Leaf& leaf, uint32_t entry, const Value& value);
+  // Once more if there was no room: blocks that wait for readers which have gone, or the image of the
+  // inner part, may be all that is missing. To be called without a guard.
+  template <typename Write>
+  bool with_reclaim(Write write);
+  void reclaim();
+
+  // ---- replace.cc
+  void make_room(const Key& key, uint64_t leaf);
+  void split(const Key& key, std::span<const Slot> live);
+  void tidy(const Key& key);
+  bool tidy_once(const Key& key);
+  bool merge(Held& held, uint32_t slot, std::span<const Slot> live);
+  void replace(Held& held, uint32_t slot, uint32_t count, std::span<const Slot> lower,
+               std::span<const Slot> upper);
+  Child child_of(std::span<const Slot> lower, std::span<const Slot> upper, uint64_t leaf) const;
+  void write_leaf(uint64_t at, std::span<const Slot> slots, uint64_t next) const;
+  void retire(uint64_t leaf, const std::string* text);
+  void retire_all();
+
+  // ---- recover.cc
+  // The least and the greatest of the live slots.
+  struct Extremes {
+    bool any = false;
+    Slot least{};
+    Slot greatest{};
+  };
+  void recover(uint32_t threads);
+  bool is_leaf(uint64_t at) const;
+  ChildList read_leaves(uint32_t threads);
+  std::vector<uint64_t> list_leaves() const;
+  Extremes extremes(uint64_t leaf) const;
+  void unlink_empty(uint64_t& link, uint64_t leaf);
+  [[noreturn]] void throw_damaged(const char* what) const;
+
+  // ---- image.cc
+  ChildList read_image() const;
+  void write_image();
+  void drop_image();
+
+  // ---- inspect.cc
+  void check_leaf(const Child& child, const Child* next,
+                  const std::function<void(const std::string&)>& fail) const;
+
+  pm::PoolImpl& pool_;
+  Root& root_;
+  const pm::Memory& memory_;
+  std::string name_;
+  mutable pm::EpochManager epochs_;
+  Records records_;
+  const uint32_t leaf_records_;
+  uint32_t stripe_shift_;
+  Stripes stripes_;
+  Inner<Content> inner_;
+  std::atomic<bool> has_image_{false};
+  std::mutex image_mutex_;  // of who drops it
+  std::mutex retired_mutex_;
+  std::vector<std::pair<uint64_t, const std::string*>> retired_;  // leaves, and separators
+  bool recovered_ = false;
+  uint64_t recovered_operations_ = 0;
+  std::atomic<uint64_t> replacements_{0};
+};
+
+template <typename Content>
+template <typename Use>
+bool Core<Content>::lookup(const Key& key, Use use) const {
+  const pm::EpochManager::Guard guard(epochs_);
+  for (;;) {
+    const uint64_t at = inner_.find(key).leaf;
+    const StripeLock& lock = lock_of(at);
+    const uint32_t stamp = lock.begin_read();
+    const Leaf& leaf = leaf_at(at);
+    const auto count = static_cast<uint32_t>(pm::load_acquire(leaf.count));
+    uint64_t value = 0;
+    const int entry = find(leaf, count, key, value);
+    if (!lock.validate(stamp)) continue;
+    if (entry < 0) return false;
+    if constexpr (Content::kOutOfPlace) {
+      use(records_.value(value));
+    } else {
+      use(value);
+    }
+    return true;
+  }
+}
+
+template <typename Content>
+template <typename Visit>
+void Core<Content>::scan(const Key& from, uint64_t limit, Visit visit) const {
+  Slot slots[kLeafRecords];
+  Key begin = from;
+  bool beyond = false;  // records must be above `begin`, not only not below
+  std::string text;     // what `begin` stands in, in its second and later lives
+  for (bool more = limit > 0; more;) {
+    const pm::EpochManager::Guard guard(epochs_);
+    // By the leaves' own links: each leads to where the range of its leaf ends, even if both have been
+    // replaced meanwhile, and shows what was there at some instant since the guard began.
+    uint64_t leaf = inner_.find(begin).leaf;
+    Slot last{};
+    bool any = false;
+    for (uint32_t leaves = 0; leaf != 0 && (leaves < kScanLeaves || !any); ++leaves) {
+      const uint32_t count = snapshot(leaf, slots, leaf);
+      for (uint32_t i = 0; i < count; ++i) {
+        if (!any) {
+          const auto order = tree::compare<Content>(records_, slots[i], begin);
+          if (order < 0 || (beyond && order == 0)) continue;
+        } else if (!before(last, slots[i])) {
+          continue;  // it was removed and came back, further on
+        }
+        last = slots[i];
+        any = true;
+        if constexpr (Content::kOutOfPlace) {
+          more = visit(records_.key(last.value), records_.value(last.value));
+        } else {
+          more = visit(last.key, last.value);
+        }
+        if (!more || --limit == 0) return;
+      }
+    }
+    if (leaf == 0) return;
+    beyond = true;
+    if constexpr (Content::kOutOfPlace) {
+      text = records_.key(last.value);
+      begin = Key(text);
+    } else {
+      begin = last.key;
+    }
+  }
+}
+
+template <typename Content>
+template <typename Write>
+bool Core<Content>::with_reclaim(Write write) {
+  try {
+    return write();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kPoolFull && error.code() != ErrorCode::kNoSpace) throw;
+  }
+  reclaim();
+  return write();
+}
+
+extern template class Core<tree::Words>;
+extern template class Core<tree::Bytes>;
+
+}  // namespace perdure::index::nvtree

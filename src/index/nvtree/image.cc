@@ -1,0 +1,116 @@
+// The inner part in PM, from a clean close to the first replacement of a leaf after it.
+#include <cstring>
+
+#include "index/nvtree/core.h"
+#include "pm/checksum.h"
+
+namespace perdure::index::nvtree {
+
+namespace {
+
+// A separator's text with its padding.
+uint64_t padded(uint64_t bytes) { return (bytes + 7) / 8 * 8; }
+
+}  // namespace
+
+template <typename Content>
+ChildList Core<Content>::read_image() const {
+  const auto* const image = pool_.at<Image>(root_.image);
+  // The block's size stands in its first line: in the pool, at least, before that is read.
+  if (root_.image % pm::kLineBytes != 0 || root_.image < pool_.header().data_offset ||
+      root_.image >= pool_.end_offset() || image->bytes > pool_.end_offset() - root_.image ||
+      !pool_.heap().is_allocated(root_.image, sizeof(Image) + image->bytes)) {
+    throw_damaged("the root");
+  }
+  const char* from = reinterpret_cast<const char*>(image + 1);
+  const char* const end = from + image->bytes;
+  if (pm::checksum64(from, image->bytes) != image->checksum)
+    throw_damaged("the spilled inner part");
+  ChildList children;
+  for (uint64_t i = 0; i < image->leaves; ++i) {
+    uint64_t words[2];
+    if (static_cast<uint64_t>(end - from) < sizeof words) throw_damaged("the spilled inner part");
+    std::memcpy(words, from, sizeof words);
+    from += sizeof words;
+    Child child{words[0], nullptr, words[1]};
+    if constexpr (Content::kOutOfPlace) {
+      child.leaf = words[0];
+      if (static_cast<uint64_t>(end - from) < words[1]) throw_damaged("the spilled inner part");
+      child.text = new std::string(from, words[1]);
+      child.word = tree::prefix_of(*child.text);
+      from += padded(words[1]);
+    }
+    children.push_back(child);
+    if (!pool_.heap().is_allocated(child.leaf, leaf_bytes(leaf_records_))) {
+      throw_damaged("the spilled inner part");
+    }
+  }
+  if (children.empty() || children[0].leaf != root_.head) throw_damaged("the spilled inner part");
+  return children;
+}
+
+// Throws kPoolFull, kNoSpace, having changed nothing.
+template <typename Content>
+void Core<Content>::write_image() {
+  const std::vector<Child> children = inner_.children();
+  uint64_t bytes = 0;
+  for (const Child& child : children) {
+    bytes += 16 + (child.text != nullptr ? padded(child.text->size()) : 0);
+  }
+  pm::Heap::Txn txn(pool_.heap());
+  const uint64_t at = txn.allocate(sizeof(Image) + bytes);
+  auto* const image = pool_.at<Image>(at);
+  char* const begin = reinterpret_cast<char*>(image + 1);
+  char* to = begin;
+  for (const Child& child : children) {
+    uint64_t words[2] = {child.word, child.leaf};
+    if constexpr (Content::kOutOfPlace) {
+      words[0] = child.leaf;
+      words[1] = child.text->size();
+    }
+    std::memcpy(to, words, sizeof words);
+    to += sizeof words;
+    if constexpr (Content::kOutOfPlace) {
+      std::memset(to, 0, padded(child.text->size()));
+      std::memcpy(to, child.text->data(), child.text->size());
+      to += padded(child.text->size());
+    }
+  }
+  *image = Image{};
+  image->bytes = bytes;
+  image->leaves = children.size();
+  image->checksum = pm::checksum64(begin, bytes);
+  memory_.flush(image, sizeof(Image) + bytes);
+  txn.will_link(at, &root_.image, pm::Link::kOffset);
+  txn.prepare();
+  memory_.fence();  // the image and the intent, before the pointer that says it may be believed
+  pm::store_release(root_.image, at);
+  memory_.flush(&root_.image, sizeof root_.image);
+  txn.settle();
+  memory_.fence();  // the pointer and the heap's bitmap, before the intent ends
+  txn.finish();
+}
+
+template <typename Content>
+void Core<Content>::drop_image() {
+  if (!has_image_.load(std::memory_order_acquire)) [[likely]]
+    return;
+  const std::lock_guard lock(image_mutex_);
+  if (!has_image_.load(std::memory_order_relaxed)) return;
+  const uint64_t at = root_.image;
+  pm::Heap::Txn txn(pool_.heap(), true);
+  txn.will_unlink(at, &root_.image, pm::Link::kOffset);
+  txn.prepare();
+  memory_.fence();  // the intent, before the pointer that it follows
+  pm::store_release(root_.image, uint64_t{0});
+  memory_.flush(&root_.image, sizeof root_.image);
+  txn.settle();
+  memory_.fence();  // the 0 and the heap's bitmap, before the intent ends
+  txn.finish();
+  has_image_.store(false, std::memory_order_release);  // only now may leaves be replaced
+}
+
+template class Core<tree::Words>;
+template class Core<tree::Bytes>;
+
+}  // namespace perdure::index::nvtree

@@ -1,0 +1,396 @@
+// wB+Tree: write-atomic B+tree nodes, wholly in PM.
+//
+// The idea. A node's records are unsorted; a bitmap of 8 bytes, written by one store, says which of
+// them count, and a slot array of one line gives their order, so that searches are binary and scans
+// sort nothing. The bitmap's lowest bit says whether the slot array is valid. What changes more than
+// one node goes through a micro-log.
+//
+// The persist points, and what a crash leaves
+//   insert         the slot array declared invalid (bitmap), F; record and slot array, F; bitmap with
+//                  the record's bit and the valid bit, F. Up to the last store the record does not
+//                  count; a slot array that was not finished is not believed.
+//   update         one 8-byte store to the value, F.
+//   remove         the record's bit in the bitmap, F. The slot array still lists the cell, between
+//                  its neighbours in order; readers pass over cells whose bit is clear, and the next
+//                  insert, which is the first that could use the cell again, writes another array.
+//   byte strings   the same, with a record out of place (index/records.h), which is allocated iff its
+//                  bit is set (an insert, a removal) or its value leads to it (an update).
+//   split, merge, dropping an empty leaf, a new or a needless top node: what nobody can see yet (new
+//                  nodes, cells whose bit is clear) and the intents, F; then the bitmaps and slot
+//                  arrays of all nodes concerned by one redo record of the heap's micro-log. Blocks
+//                  count iff the parent's bit for the node is set.
+// A change of the tree's shape touches one parent and its children; what must be done at several
+// levels is done as several such changes, top first, and each leaves a whole tree.
+//
+// Recovery: the micro-log's, in the heap. Nothing is scanned. A leaf whose slot array is not valid is
+// searched linearly until the next insert writes it.
+//
+// Concurrency (not in the paper). Version locks in DRAM (index/stripes.h), by node. Searches couple
+// versions from node to node and lock nothing. A writer locks its leaf and then verifies that the
+// parent has not changed since it was read; a change of shape locks the parent too, by trying, and
+// begins again if it cannot. Readers wait from the first store of a change to its last fence, so that
+// nobody sees what a power failure could still undo.
+//
+// Source: Chen and Jin, "Persistent B+-Trees in Non-Volatile Main Memory", PVLDB 8(7), 2015;
+// docs/structures/wbtree.md says where this differs.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "index/records.h"
+#include "index/stripes.h"
+#include "index/tree/content.h"
+#include "index/wbtree/layout.h"
+#include "pm/epoch.h"
+#include "pm/pool_impl.h"
+
+namespace perdure::index::wbtree {
+
+// 0: the default.
+struct Options {
+  uint32_t leaf_records = 0;
+  uint32_t inner_records = 0;
+};
+
+// Locks that were had by trying, given back together. One that two nodes share is had once.
+class LockSet {
+ public:
+  LockSet() = default;
+  ~LockSet();
+  LockSet(const LockSet&) = delete;
+  LockSet& operator=(const LockSet&) = delete;
+  bool add(StripeLock& lock);
+  // Readers of any of the nodes wait from here on, and begin again.
+  void begin_change();
+
+ private:
+  std::array<StripeLock*, kDepthMax + 4> locks_;
+  uint32_t count_ = 0;
+};
+
+template <typename Content>
+class Core {
+ public:
+  using Key = typename Content::Key;
+  using Value = typename Content::Value;
+
+  static std::unique_ptr<Core> create(pm::PoolImpl& pool, const std::string& name, Kind key,
+                                      Kind value, const Options& options);
+  static std::unique_ptr<Core> open(pm::PoolImpl& pool, const std::string& name, Kind key,
+                                    Kind value, const Options& options);
+
+  bool write(Verb verb, const Key& key, const Value& value);
+  bool remove(const Key& key);
+  // Calls `use` with the value, which is valid during the call.
+  template <typename Use>
+  bool lookup(const Key& key, Use use) const;
+  // Calls visit(key, value) from a key on, in ascending order; it returns whether to go on.
+  template <typename Visit>
+  void scan(const Key& from, uint64_t limit, Visit visit) const;
+
+  uint64_t check(const std::function<void(const std::string&)>& report) const;
+  void visit_blocks(const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const;
+  std::vector<Statistic> statistics() const;
+
+ private:
+  static constexpr uint64_t kLeafStripes = 1 << 14;
+  static constexpr uint64_t kInnerStripes = 1 << 10;
+
+  enum class Outcome : uint8_t { kDone, kNot, kNoRoom };
+
+  // What a reader has seen: a version of a node. Without a lock: a writer, which holds it.
+  struct Seen {
+    const StripeLock* lock = nullptr;
+    uint32_t stamp = 0;
+    bool stale = false;  // it is no more: what was found means nothing
+
+    bool validate() {
+      if (lock != nullptr && !lock->validate(stamp)) stale = true;
+      return !stale;
+    }
+  };
+  struct Step {
+    Node* node;
+    uint32_t stamp;
+  };
+  // The way from the top to a leaf, by level. Each node was its parent's child for the key when its
+  // stamp was taken.
+  struct Path {
+    std::array<Step, kDepthMax + 1> steps;
+    uint32_t depth;
+    uint32_t top_stamp;
+
+    const Step& operator[](uint32_t level) const { return steps[level]; }
+  };
+  // Which node is the topmost, in one word.
+  struct Top {
+    uint64_t node;
+    uint32_t depth;
+  };
+  // Where a scan goes on. Words: a key. Byte strings: a copy of one.
+  struct Bound {
+    bool end = false;
+    std::conditional_t<Content::kOutOfPlace, std::string, uint64_t> key{};
+
+    Key get() const { return Key(key); }
+  };
+  // The leaves of one parent, or the one leaf that has none.
+  struct Family {
+    Path path;
+    Order order;
+    uint32_t position;  // of the leaf for the key
+  };
+  using Leaf = std::array<Slot, kRecordsMax>;
+
+  Core(pm::PoolImpl& pool, Root& root, std::string name);
+
+  // ---- addresses and locks
+  Node& node_at(uint64_t offset) const { return *pool_.at<Node>(offset); }
+  uint64_t offset_of(const Node& node) const { return pool_.offset_of(&node); }
+  const Shape& shape(uint32_t level) const { return level == 0 ? leaf_ : inner_; }
+  StripeLock& lock_of(const Node& node, uint32_t level) const {
+    const uint64_t mixed = (offset_of(node) / pm::kLineBytes) * 0x9e3779b97f4a7c15;
+    return level == 0 ? leaf_locks_[mixed >> (64 - 14)] : inner_locks_[mixed >> (64 - 10)];
+  }
+  // Of the node above a level of the path; of the word in the root for the topmost.
+  StripeLock& lock_above(const Path& path, uint32_t level) const {
+    return level == path.depth ? top_lock_ : lock_of(*path[level + 1].node, level + 1);
+  }
+  static uint32_t stamp_above(const Path& path, uint32_t level) {
+    return level == path.depth ? path.top_stamp : path[level + 1].stamp;
+  }
+  bool path_holds(const Path& path, uint32_t from_level) const;
+  bool is_full(const Node& node, uint32_t level) const {
+    return live_count(node) >= shape(level).records;
+  }
+  static Top unpack(uint64_t word) {
+    return {word & ~uint64_t{63}, static_cast<uint32_t>(word & 63)};
+  }
+  Top top() const { return unpack(top_.load(std::memory_order_acquire)); }
+  void load_top() { top_.store(root_.top | root_.depth, std::memory_order_release); }
+
+  // ---- search
+  std::strong_ordering compare(const Node& node, uint32_t level, uint32_t cell, const Key& key,
+                               Seen& seen) const;
+  // The first position from `first` on whose key is not less than (kAfter: greater than) the key.
+  enum class Side : uint8_t { kAt, kAfter };
+  uint32_t search(const Node& node, uint32_t level, const Order& order, uint32_t first,
+                  const Key& key, Side side, Seen& seen) const;
+  uint32_t child_position(const Node& node, uint32_t level, const Order& order, const Key& key,
+                          Seen& seen) const;
+  Node* child_for(const Node& node, uint32_t level, const Key& key, Seen& seen) const;
+  // Down to `level`, or to the topmost node if that is lower.
+  void descend(const Key& key, uint32_t level, Path& path) const;
+  uint32_t find(const Node& leaf, const Key& key, Seen& seen) const;
+  std::string_view separator_of(const Node& node) const {
+    const uint64_t separator = pm::load_acquire(node.separator);
+    return separator == 0 ? std::string_view() : records_.key(separator);
+  }
+
+  // ---- scan.h
+  bool read_bound(const Step& parent, uint32_t level, uint32_t cell, Bound& bound) const;
+  bool bound_after_family(const Family& family, Bound& bound) const;
+  void find_family(const Key& key, Family& family) const;
+  bool copy_leaf(const Node& leaf, uint32_t stamp, Leaf& out, uint32_t& count) const;
+  bool copy_next(const Family& family, Bound& after, Leaf& out, uint32_t& count) const;
+  template <typename Visit>
+  bool scan_family(Bound& from, uint64_t& left, Visit& visit) const;
+
+  // ---- write.cc
+  struct Place {
+    uint32_t cell;      // of the key's record; 0: there is none
+    uint32_t position;  // where it would be
+  };
+  Node& lock_leaf(const Key& key, StripeLock*& lock) const;
+  Place locate(const Node& leaf, const Key& key, Order& order) const;
+  void sort_cells(const Node& leaf, Order& order) const;
+  void sorted_cells(const Node& node, Order& order) const;
+  Key key_of(const Slot& slot) const;
+  Outcome try_write(Verb verb, const Key& key, const Value& value);
+  bool write_once(Verb verb, const Key& key, const Value& value);
+  void put(StripeLock& lock, Node& leaf, Order& order, uint32_t position, const Key& key,
+           const Value& value);
+  void fill_cell(Node& leaf, uint32_t cell, const Slot& slot, const Order& order) const;
+  void replace(StripeLock& lock, Slot& slot, const Key& key, const Value& value);
+  void take_out(StripeLock& lock, Node& leaf, uint32_t cell);
+
+  // ---- split.cc
+  void make_room(const Key& key);
+  void split(LockSet& held, Node* parent, Node& node, uint32_t level);
+  uint64_t new_top(pm::Heap::Txn& txn, const Node& below);
+  void fill_right(Node& right, uint64_t separator, const Node& node, const Order& order,
+                  uint32_t from) const;
+  // Where the right one of two nodes begins: the word for the parent's record, and the separator.
+  Slot make_separator(pm::Heap::Txn& txn, const Node& node, uint32_t level, const Order& order,
+                      uint32_t from) const;
+
+  // ---- merge.cc
+  void tidy(const Key& key);
+  bool tidy_once(const Key& key);
+  bool merge_with_sibling(LockSet& held, Node& parent, Node& node, uint32_t level);
+  void merge(LockSet& held, Node& parent, uint32_t position, uint32_t level);
+  void drop(LockSet& held, const Path& path);
+  void collapse(const Path& path);
+  bool is_sparse(uint32_t records, uint32_t level) const {
+    return records * 2 <= shape(level).records;
+  }
+  bool may_merge(uint32_t left, uint32_t right, uint32_t level) const;
+  void unlink_node(pm::Heap::Txn& txn, const Node& node, const uint64_t& bitmap,
+                   uint32_t cell) const;
+  void unlink_separator(pm::Heap::Txn& txn, uint64_t separator, const uint64_t& bitmap,
+                        uint32_t cell) const;
+  void retire_node(const Node& node, uint32_t level);
+  void retire_separator(uint64_t separator);
+  void redo_node(pm::Heap::Txn& txn, Node& node, const Order& order, uint64_t live) const;
+  void commit(pm::Heap::Txn& txn, LockSet& held);
+  static uint32_t position_of(const Order& order, const Node& parent, uint64_t child);
+
+  // ---- inspect.cc
+  struct Range;
+  void visit_nodes(
+      const std::function<void(const Node& node, uint64_t offset, uint32_t level)>& visit) const;
+  void check_node(uint64_t at, uint32_t level, const Range& range,
+                  const std::function<void(const std::string&)>& fail) const;
+  Key own_key(const Slot& above) const;
+  bool check_cells(const Node& node, uint32_t level, Order& order,
+                   const std::function<void(const std::string&)>& fail) const;
+
+  pm::PoolImpl& pool_;
+  Root& root_;
+  const pm::Memory& memory_;
+  std::string name_;
+  mutable pm::EpochManager epochs_;
+  Records records_;
+  Shape leaf_;
+  Shape inner_;
+  Stripes leaf_locks_{kLeafStripes};
+  Stripes inner_locks_{kInnerStripes};
+  mutable StripeLock top_lock_;
+  std::atomic<uint64_t> top_;  // offset of the topmost node | depth
+  std::atomic<uint64_t> rebuilt_{0};
+};
+
+// Of byte strings with equal words the whole keys are read, but not before it is certain that the
+// cell is what it seems: then epochs keep what it leads to.
+template <typename Content>
+std::strong_ordering Core<Content>::compare(const Node& node, uint32_t level, uint32_t cell,
+                                            const Key& key, Seen& seen) const {
+  const Slot& at = node.cell(cell);
+  const uint64_t word = pm::load_relaxed(at.key);
+  if constexpr (Content::kOutOfPlace) {
+    if (word == Content::word_of(key)) {
+      const uint64_t value = pm::load_relaxed(at.value);
+      if (!seen.validate()) return std::strong_ordering::equal;
+      return (level == 0 ? records_.key(value) : separator_of(node_at(value))) <=> key.bytes;
+    }
+  }
+  return (void)level, (void)seen, word <=> Content::word_of(key);
+}
+
+template <typename Content>
+uint32_t Core<Content>::search(const Node& node, uint32_t level, const Order& order, uint32_t first,
+                               const Key& key, Side side, Seen& seen) const {
+  uint32_t last = order.count();
+  while (first < last) {
+    const uint32_t middle = (first + last) / 2;
+    const std::strong_ordering is = compare(node, level, order[middle], key, seen);
+    if (seen.stale) return first;
+    if (is < 0 || (side == Side::kAfter && is == 0)) {
+      first = middle + 1;
+    } else {
+      last = middle;
+    }
+  }
+  return first;
+}
+
+template <typename Content>
+uint32_t Core<Content>::child_position(const Node& node, uint32_t level, const Order& order,
+                                       const Key& key, Seen& seen) const {
+  return search(node, level, order, 1, key, Side::kAfter, seen) - 1;
+}
+
+// What it leads to may be nothing unless the node's version holds after the call.
+template <typename Content>
+Node* Core<Content>::child_for(const Node& node, uint32_t level, const Key& key, Seen& seen) const {
+  Order order;
+  load_order(node, order);
+  const uint32_t position = child_position(node, level, order, key, seen);
+  return &node_at(pm::load_relaxed(node.cell(order[position]).value));
+}
+
+template <typename Content>
+void Core<Content>::descend(const Key& key, uint32_t level, Path& path) const {
+  for (Backoff backoff;; backoff.pause()) {
+    path.top_stamp = top_lock_.begin_read();
+    const Top top = this->top();
+    path.depth = top.depth;
+    const StripeLock* above = &top_lock_;
+    uint32_t stamp_above = path.top_stamp;
+    Node* node = &node_at(top.node);
+    for (uint32_t at = top.depth;; --at) {
+      const StripeLock& lock = lock_of(*node, at);
+      Seen seen{&lock, lock.begin_read()};
+      if (!above->validate(stamp_above)) break;  // it may not be a node at all
+      path.steps[at] = {node, seen.stamp};
+      if (at <= level) return;
+      node = child_for(*node, at, key, seen);
+      if (seen.stale) break;
+      above = &lock;
+      stamp_above = seen.stamp;
+    }
+  }
+}
+
+template <typename Content>
+uint32_t Core<Content>::find(const Node& leaf, const Key& key, Seen& seen) const {
+  const uint64_t bitmap = pm::load_acquire(leaf.bitmap);
+  if ((bitmap & kOrderValid) != 0) [[likely]] {
+    Order order;
+    load_live_order(leaf, bitmap, order);
+    const uint32_t position = search(leaf, 0, order, 0, key, Side::kAt, seen);
+    if (position >= order.count() || seen.stale) return 0;
+    return compare(leaf, 0, order[position], key, seen) == 0 ? order[position] : 0;
+  }
+  for (uint64_t rest = bitmap & ~kOrderValid; rest != 0; rest &= rest - 1) {
+    const auto cell = static_cast<uint32_t>(std::countr_zero(rest));
+    const bool equal = compare(leaf, 0, cell, key, seen) == 0;
+    if (seen.stale) return 0;
+    if (equal) return cell;
+  }
+  return 0;
+}
+
+template <typename Content>
+template <typename Use>
+bool Core<Content>::lookup(const Key& key, Use use) const {
+  const pm::EpochManager::Guard guard(epochs_);
+  for (Backoff backoff;; backoff.pause()) {
+    Path path;
+    descend(key, 0, path);
+    const Node& leaf = *path[0].node;
+    Seen seen{&lock_of(leaf, 0), path[0].stamp};
+    const uint32_t cell = find(leaf, key, seen);
+    const uint64_t value = pm::load_relaxed(leaf.cell(cell).value);
+    if (!seen.validate()) continue;
+    if (cell == 0) return false;
+    if constexpr (Content::kOutOfPlace) {
+      use(records_.value(value));
+    } else {
+      use(value);
+    }
+    return true;
+  }
+}
+
+extern template class Core<tree::Words>;
+extern template class Core<tree::Bytes>;
+
+}  // namespace perdure::index::wbtree
+
+#include "index/wbtree/scan.h"

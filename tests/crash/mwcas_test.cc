@@ -1,0 +1,63 @@
+// Every crash of programs over the multi-word compare-and-swap.
+#include <gtest/gtest.h>
+
+#include "crash/observed/mwcas_programs.h"
+#include "lab/crash/explorer.h"
+#include "lab/crash/sites.h"
+
+namespace perdure::lab::crash {
+namespace {
+
+ExploreOptions options() {
+  ExploreOptions options;
+  options.limits.complete_max = 64;
+  options.states_max = 6000;
+  options.nested_max = 4;
+  options.nested_states = 100;
+  return options;
+}
+
+Exploration explore_all(Subject& subject, const ExploreOptions& with) {
+  const crash::Run run = subject.record({});
+  EXPECT_EQ(run.problem, "");
+  Verdicts verdicts;
+  Exploration result = explore(run, subject, with, verdicts);
+  const SiteNames names(run.trace);
+  for (const Finding& finding : result.findings) {
+    std::string places;
+    for (const LostStore& lost : finding.lost) {
+      places += names.of(run.trace.events[lost.event].pc) + "\n";
+    }
+    ADD_FAILURE() << finding.what << "\n" << places;
+  }
+  return result;
+}
+
+TEST(MwcasCrash, TransfersAreWholeOrNotAtAll) {
+  const auto subject = mwcas_transfers();
+  EXPECT_GT(explore_all(*subject, options()).states, 100U);
+}
+
+TEST(MwcasCrash, WhatTwoThreadsDidAndReadStays) {
+  ExploreOptions with = options();
+  with.states_max = 1500;
+  for (uint64_t schedule = 1; schedule <= 12; ++schedule) {
+    SCOPED_TRACE(schedule);
+    const auto subject = mwcas_map(schedule);
+    EXPECT_GT(explore_all(*subject, with).states, 50U);
+  }
+}
+
+// The explorer would notice: without fences a decision may come before what it decides about.
+TEST(MwcasCrash, NoticesMissingFences) {
+  const auto subject = mwcas_transfers();
+  const crash::Run run = subject->record({});
+  ExploreOptions with = options();
+  with.findings_max = 1;
+  with.drops = [&run](uint32_t event) { return run.trace.events[event].kind == EventKind::kFence; };
+  Verdicts verdicts;
+  EXPECT_EQ(explore(run, *subject, with, verdicts).findings.size(), 1U);
+}
+
+}  // namespace
+}  // namespace perdure::lab::crash

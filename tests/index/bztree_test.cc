@@ -1,0 +1,97 @@
+// What no scenario reaches: options out of range, and heavy traffic on a tree of a few tiny nodes.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <map>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "perdure/catalog.h"
+#include "support/errors.h"
+
+namespace perdure::index {
+namespace {
+
+Pool make_pool() {
+  return Pool::anonymous({.capacity_bytes = uint64_t{64} << 20, .growth_bytes = 1 << 20});
+}
+
+TEST(BzTree, RefusesOptionsThatMakeNoSense) {
+  Pool pool = make_pool();
+  for (const OptionMap& options :
+       {OptionMap{{"node_bytes", "64"}}, OptionMap{{"node_bytes", "1000"}},
+        OptionMap{{"node_bytes", "65536"}}, OptionMap{{"descriptors", "8"}},
+        OptionMap{{"descriptors", "20000"}}}) {
+    EXPECT_TRUE(test::fails_with(ErrorCode::kInvalidArgument, "", [&] {
+      create_index(pool, "tree", "bztree", Kind::kU64, Kind::kU64, options);
+    }));
+  }
+}
+
+// Threads that write, remove and scan the same few hundred keys in leaves of four records, with few
+// descriptors: nearly every operation meets others, and nodes are split and merged all the time.
+TEST(BzTree, SplitsAndMergesUnderTrafficKeepEveryCount) {
+  constexpr uint32_t kThreads = 4;
+  constexpr uint64_t kKeys = 300;
+  Pool pool = make_pool();
+  const auto tree = create_index(pool, "tree", "bztree", Kind::kU64, Kind::kU64,
+                                 {{"node_bytes", "128"}, {"descriptors", "48"}});
+  std::vector<std::atomic<int>> present(kKeys);  // inserts that succeeded less removals
+  std::atomic<uint64_t> disorder{0};
+  {
+    std::vector<std::jthread> threads;
+    for (uint32_t t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&, t] {
+        std::mt19937_64 random(t);
+        for (int i = 0; i < 6000; ++i) {
+          // Mostly inserts for a while, then mostly removals.
+          const bool growing = i / 1000 % 2 == 0;
+          const uint64_t key = random() % kKeys;
+          if (random() % 10 < (growing ? 7 : 3)) {
+            if (tree->insert(key, key * 2)) ++present[key];
+          } else if (tree->remove(key)) {
+            --present[key];
+          }
+          if (i % 100 != 0) continue;
+          uint64_t next = 0;
+          tree->scan(uint64_t{0}, kKeys, [&](const Datum& at, const Datum& value) {
+            if (at.word() < next || value.word() != at.word() * 2) ++disorder;
+            next = at.word() + 1;
+            return true;
+          });
+        }
+      });
+    }
+  }
+  EXPECT_EQ(disorder, 0U);
+  Value value;
+  for (uint64_t key = 0; key < kKeys; ++key) {
+    EXPECT_EQ(tree->lookup(key, value) ? 1 : 0, present[key]) << "key " << key;
+  }
+  EXPECT_EQ(tree->check([](const std::string& text) { ADD_FAILURE() << text; }), 0U);
+  for (uint64_t key = 0; key < kKeys; ++key) tree->remove(key);
+  for (const Statistic& statistic : tree->statistics()) {
+    if (statistic.name == "leaves") {
+      EXPECT_EQ(statistic.value, 1);
+    }
+  }
+}
+
+// A scan may change the tree that it scans.
+TEST(BzTree, AVisitMayWrite) {
+  Pool pool = make_pool();
+  const auto tree = create_index(pool, "tree", "bztree", Kind::kU64, Kind::kU64,
+                                 {{"node_bytes", "128"}, {"descriptors", "16"}});
+  for (uint64_t key = 0; key < 500; ++key) tree->insert(key, key);
+  uint64_t visited = 0;
+  tree->scan(uint64_t{0}, 500, [&](const Datum& key, const Datum&) {
+    ++visited;
+    return tree->update(key, key.word() + 1) && tree->insert(key.word() + 1000, 1);
+  });
+  EXPECT_EQ(visited, 500U);
+  EXPECT_EQ(tree->check([](const std::string& text) { ADD_FAILURE() << text; }), 0U);
+}
+
+}  // namespace
+}  // namespace perdure::index

@@ -1,0 +1,153 @@
+// What the scenarios over the catalogue cannot reach of the NV-Tree.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+
+#include "index/nvtree/layout.h"
+#include "perdure/catalog.h"
+#include "pm/pool_impl.h"
+#include "support/errors.h"
+#include "support/files.h"
+
+namespace perdure::index {
+namespace {
+
+using nvtree::Leaf;
+using nvtree::Root;
+
+class NvTree : public testing::Test {
+ protected:
+  static constexpr uint64_t kKeys = 20000;
+
+  static double figure(const AnyIndex& index, const std::string& name) {
+    for (const Statistic& one : index.statistics()) {
+      if (one.name == name) return one.value;
+    }
+    ADD_FAILURE() << "no figure " << name;
+    return 0;
+  }
+  std::unique_ptr<AnyIndex> create(const OptionMap& options = {}, const std::string& name = "t") {
+    return create_index(pool_, name, "nv-tree", Kind::kU64, Kind::kU64, options);
+  }
+  Root& root() { return *pool_.impl().at<Root>(pool_.impl().find("t")->root); }
+  Leaf& leaf(uint64_t at) { return *pool_.impl().at<Leaf>(at); }
+  uint64_t faults(const AnyIndex& index) {
+    return index.check([](const std::string&) {});
+  }
+  bool is_refused() {
+    return test::fails_with(ErrorCode::kCorrupt, [&] { open_index(pool_, "t"); });
+  }
+
+  test::TempDir dir_;
+  Pool pool_ = Pool::create(dir_.file("pool"), {.capacity_bytes = uint64_t{64} << 20});
+};
+
+TEST_F(NvTree, AscendingKeysFillLeaves) {
+  const auto index = create();
+  for (uint64_t key = 0; key < kKeys; ++key) index->insert(key, key);
+  EXPECT_GT(figure(*index, "leaf_fill"), 0.8);
+  EXPECT_EQ(faults(*index), 0U);
+}
+
+TEST_F(NvTree, RemovingEverythingLeavesOneLeaf) {
+  for (const bool upwards : {true, false}) {
+    const auto index =
+        create({{"leaf_records", "16"}, {"inner_records", "4"}}, upwards ? "t" : "u");
+    for (uint64_t key = 0; key < kKeys; ++key) index->insert(key * 7919 % kKeys, key);
+    EXPECT_GT(figure(*index, "groups"), 50);
+    for (uint64_t key = 0; key < kKeys; ++key) index->remove(upwards ? key : kKeys - 1 - key);
+    EXPECT_EQ(figure(*index, "leaves"), 1);
+    EXPECT_EQ(figure(*index, "groups"), 1);
+  }
+}
+
+TEST_F(NvTree, UpdatesOfFewKeysDoNotAddLeaves) {
+  const auto index = create();
+  for (uint64_t i = 0; i < 100 * kKeys; ++i) index->upsert(i % 40, i);
+  EXPECT_EQ(figure(*index, "leaves"), 1);
+  EXPECT_EQ(figure(*index, "records"), 40);
+}
+
+TEST_F(NvTree, ACleanOpeningUsesTheImageUntilALeafIsReplaced) {
+  auto index = create();
+  for (uint64_t key = 0; key < kKeys; ++key) index->insert(key, key);
+  EXPECT_EQ(root().image, 0U);
+  index.reset();
+  const uint64_t image = root().image;
+  EXPECT_NE(image, 0U);
+  // No leaf but the head is read: where there are others is not noticed if they are gone.
+  const uint64_t second = leaf(root().head).next;
+  leaf(root().head).next = 0;
+  index = open_index(pool_, "t");
+  leaf(root().head).next = second;
+  EXPECT_EQ(faults(*index), 0U);
+  index->update(1, 5);
+  EXPECT_EQ(root().image, image);
+  for (uint64_t key = kKeys; key < kKeys + 100; ++key) index->insert(key, key);
+  EXPECT_EQ(root().image, 0U);
+  EXPECT_EQ(faults(*index), 0U);
+}
+
+TEST_F(NvTree, ADamagedImageIsRefused) {
+  auto index = create();
+  for (uint64_t key = 0; key < kKeys; ++key) index->insert(key, key);
+  index.reset();
+  for (uint64_t* word : {pool_.impl().at<uint64_t>(root().image + 72),
+                         pool_.impl().at<uint64_t>(root().image), &root().image}) {
+    *word ^= uint64_t{1} << 40;
+    EXPECT_TRUE(is_refused());
+    *word ^= uint64_t{1} << 40;
+  }
+  EXPECT_EQ(faults(*open_index(pool_, "t")), 0U);
+}
+
+TEST_F(NvTree, ADamagedListOfLeavesIsRefused) {
+  auto index = create();
+  for (uint64_t key = 0; key < kKeys; ++key) index->insert(key, key);
+  index.reset();
+  index = open_index(pool_, "t");
+  for (uint64_t key = kKeys; key < kKeys + 100; ++key) index->insert(key, key);  // drops the image
+  const uint64_t head = root().head;
+  uint64_t& next = leaf(head).next;
+  const uint64_t second = next;
+  const auto expect_found = [&](uint64_t& word, uint64_t damaged, bool when_opened = true) {
+    const uint64_t sound = word;
+    word = damaged;
+    EXPECT_GT(faults(*index), 0U);
+    EXPECT_TRUE(!when_opened || is_refused());
+    word = sound;
+  };
+  expect_found(next, head);           // a ring
+  expect_found(next, second + 64);    // no leaf
+  expect_found(next, ~uint64_t{63});  // outside of the pool
+  expect_found(root().head, 0);       // none at all
+  expect_found(root().head, second, false);
+  expect_found(leaf(second).count, 65);
+}
+
+TEST_F(NvTree, CheckTellsOfDamagedLogs) {
+  const auto index = create();
+  for (uint64_t key = 0; key < 10; ++key) index->insert(key, key);
+  index->update(3, 7);
+  Leaf& only = leaf(root().head);
+  EXPECT_EQ(faults(*index), 0U);
+  const auto expect_found = [&](uint64_t& word, uint64_t damaged) {
+    const uint64_t sound = word;
+    word = damaged;
+    EXPECT_GT(faults(*index), 0U);
+    word = sound;
+  };
+  expect_found(only.slot(4).key, 5);                // twice
+  expect_found(only.slot(3).key, 4);                // superseded by another key
+  expect_found(only.lines()[3].tags, 0x0001'0001);  // supersedes none: twice
+  expect_found(only.lines()[3].tags,
+               nvtree::Tag::make(false, 3).bits | nvtree::Tag::make(false, 12).bits << 16);
+  EXPECT_EQ(faults(*index), 0U);
+}
+
+}  // namespace
+}  // namespace perdure::index
