@@ -135,6 +135,21 @@ TEST_F(Bench, TheTimeLimitEndsPhases) {
   EXPECT_GT(row["windows"]["mean_mops"], 0.0);
 }
 
+TEST_F(Bench, AnEmulatedMediumIsStatedWithWhatItAdds) {
+  const Result result = bench({"plush", "null", "--emulate", "optane", "--json"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  const nlohmann::json emulation = result.json()["emulation"];
+  EXPECT_EQ(emulation["medium"], "optane-100");
+  EXPECT_EQ(emulation["unit_bytes"], 256);
+  EXPECT_GE(emulation["added_fence_ns"], 0.0);
+  EXPECT_EQ(result.json()["domain"], "line");
+  EXPECT_NE(result.json()["notes"][0].get<std::string>().find("null"), std::string::npos);
+  EXPECT_NE(bench({"plush", "--emulate", "optane"}).out.find("emulated"), std::string::npos);
+  EXPECT_TRUE(bench({"plush", "--json"}).json()["emulation"].is_null());
+  EXPECT_EQ(bench({"plush", "--emulate", "eadr"}).code, 2);
+  EXPECT_EQ(bench({"plush", "--emulate", "optane", "--domain", "byte"}).code, 2);
+}
+
 TEST_F(Bench, CsvHasALineForEachResult) {
   const Result result = bench({"plush", "null", "--csv"});
   ASSERT_EQ(result.code, 0) << result.err;

@@ -8,6 +8,7 @@
 
 #include "lab/bench/bench.h"
 #include "lab/bench/contender.h"
+#include "lab/bench/emulated_medium.h"
 #include "lab/bench/floor.h"
 #include "lab/bench/trial.h"
 #include "lab/ticks.h"
@@ -82,11 +83,17 @@ class Bench {
     report_.flush_instruction = flush_floor_.instruction();
     report_.domain_forced = forced_domain(options).has_value();
     find_contenders();
+    start_emulation();
   }
+
+  ~Bench() { pm::emulate_medium(nullptr); }
+  Bench(const Bench&) = delete;
+  Bench& operator=(const Bench&) = delete;
 
   BenchReport run();
 
  private:
+  void start_emulation();
   void find_contenders();
   // Whether it is to be measured; if not, notes why, or throws if nothing else is measured.
   bool takes_part(const Contender& contender, const Workload& workload, unsigned threads);
@@ -102,6 +109,7 @@ class Bench {
   const std::atomic<bool>& stop_;
   FlushFloor flush_floor_;
   std::vector<Contender> contenders_;
+  std::unique_ptr<EmulatedMedium> medium_;
   std::unique_ptr<ReadChain> read_chain_;
   uint64_t largest_pool_bytes_ = 0;
   BenchReport report_;
@@ -123,6 +131,25 @@ void Bench::find_contenders() {
                       "after a kill is not measured",
                       name));
     }
+  }
+}
+
+void Bench::start_emulation() {
+  const std::string& name = report_.options.emulated_medium;
+  if (name.empty()) return;
+  const Profile profile = load_profile(name == "optane" ? "optane-100" : name);
+  if (profile.domain != "line") {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{} needs no flushes, so there is no persist to slow down: emulate a "
+                            "medium of domain line, such as optane",
+                            name));
+  }
+  medium_ = std::make_unique<EmulatedMedium>(profile);
+  report_.emulation = medium_->report();
+  pm::emulate_medium(medium_.get());
+  for (const Contender& contender : contenders_) {
+    if (contender.kind == "structure") continue;
+    note(fmt::format("{} does not persist through perdure: it is not slowed", contender.name));
   }
 }
 
@@ -277,6 +304,8 @@ void check_options(const BenchOptions& options) {
           fmt::format("latency sampling {}: give a share from 0 to 1", options.latency_sampling));
   require(options.window_s >= 0.001 && options.window_s <= 3600,
           "statistics windows last from a millisecond to an hour");
+  require(options.emulated_medium.empty() || !options.domain || *options.domain == Domain::kLine,
+          "a medium is emulated in domain line: give --domain line, or none");
   require(options.time_limit_s >= 0, "a time limit is above 0");
 }
 

@@ -234,6 +234,7 @@ double Trial::kill_and_recover_ms() {
 
 std::optional<Domain> forced_domain(const BenchOptions& options) {
   if (options.domain) return options.domain;
+  if (!options.emulated_medium.empty()) return Domain::kLine;
   if (std::getenv("PERDURE_DOMAIN") != nullptr) return std::nullopt;
   struct statfs medium{};
   if (statfs(options.folder.c_str(), &medium) != 0 || medium.f_type != TMPFS_MAGIC) {
