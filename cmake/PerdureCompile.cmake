@@ -35,7 +35,7 @@ if(PERDURE_WERROR)
 endif()
 
 if(PERDURE_SANITIZE STREQUAL "address")
-  set(sanitizer -fsanitize=address)
+  set(sanitizer -fsanitize=address,undefined -fno-sanitize-recover=undefined)
 elseif(PERDURE_SANITIZE STREQUAL "thread")
   set(sanitizer -fsanitize=thread)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")

@@ -16,7 +16,8 @@ namespace perdure::index {
 template <typename T>
 [[gnu::always_inline]] inline Argument<T> argument_of(const Datum& datum, const char* what) {
   constexpr Kind kWanted = ArgumentOf<T>::kind;
-  if (datum.kind() != kWanted) [[unlikely]] throw_wrong_kind(what, datum.kind(), kWanted);
+  if (datum.kind() != kWanted) [[unlikely]]
+    throw_wrong_kind(what, datum.kind(), kWanted);
   if constexpr (std::is_same_v<T, uint64_t>) {
     return datum.word();
   } else {

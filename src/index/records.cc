@@ -24,12 +24,14 @@ bool Records::sound(uint64_t record) const {
   return pool_.heap().is_allocated(record, block_bytes(record));
 }
 
-void Records::require_fits(std::string_view key, std::string_view value) const {
-  if (std::max(key.size(), value.size()) <= kPartBytesMax) [[likely]]
+void Records::require_fits(std::string_view key, std::string_view value,
+                           uint64_t key_bytes_max) const {
+  if (key.size() <= key_bytes_max && value.size() <= kPartBytesMax) [[likely]]
     return;
   throw Error(ErrorCode::kTooLarge,
-              fmt::format("a key of {} bytes with a value of {}: neither may exceed {} bytes",
-                          key.size(), value.size(), kPartBytesMax));
+              fmt::format("a key of {} bytes with a value of {}: a key may not exceed {} bytes, a "
+                          "value {}",
+                          key.size(), value.size(), key_bytes_max, kPartBytesMax));
 }
 
 uint64_t Records::make(pm::Heap::Txn& txn, std::string_view key, std::string_view value) const {

@@ -36,6 +36,18 @@ struct Slot {
 };
 static_assert(sizeof(Slot) == 16);
 
+// Carries out a write; once more after `reclaim` if there was no room.
+template <typename Write, typename Reclaim>
+bool retry_when_full(Write write, Reclaim reclaim) {
+  try {
+    return write();
+  } catch (const Error& error) {
+    if (!pm::is_full(error)) throw;
+  }
+  reclaim();
+  return write();
+}
+
 class Records {
  public:
   static constexpr uint64_t kPartBytesMax = uint64_t{64} << 20;  // of a key, of a value
@@ -69,7 +81,8 @@ class Records {
   void retire(uint64_t record);
 
   // Throws kTooLarge.
-  void require_fits(std::string_view key, std::string_view value) const;
+  void require_fits(std::string_view key, std::string_view value,
+                    uint64_t key_bytes_max = kPartBytesMax) const;
 
   // Fills an empty slot. The caller holds the lock that keeps writers out; `reveal` is called when
   // readers must be kept out, too. Durable on return. Throws kPoolFull, kNoSpace, having changed
@@ -126,13 +139,7 @@ bool Records::check(const Slot& slot, Fail fail) const {
 
 template <typename Write>
 bool Records::with_reclaim(Write write) {
-  try {
-    return write();
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kPoolFull && error.code() != ErrorCode::kNoSpace) throw;
-  }
-  reclaim();
-  return write();
+  return retry_when_full(write, [&] { reclaim(); });
 }
 
 template <typename Reveal>

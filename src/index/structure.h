@@ -8,6 +8,7 @@
 #include <string_view>
 #include <unordered_set>
 #include <utility>
+#include <vector>
 
 #include "perdure/index.h"
 #include "pm/pool_impl.h"
@@ -60,6 +61,31 @@ class BlockOwners {
   std::function<void(const std::string&)> fail_;
   std::unordered_set<uint64_t> met_;
 };
+
+// What statistics() tells.
+class StatisticList {
+ public:
+  void add(std::string name, uint64_t value, std::string unit) {
+    list_.push_back({std::move(name), static_cast<double>(value), std::move(unit)});
+  }
+  // a / b; 0 if there is nothing to divide by.
+  void add_ratio(std::string name, uint64_t a, uint64_t b, std::string unit) {
+    const double ratio = b == 0 ? 0 : static_cast<double>(a) / static_cast<double>(b);
+    list_.push_back({std::move(name), ratio, std::move(unit)});
+  }
+  std::vector<Statistic> take() { return std::move(list_); }
+
+ private:
+  std::vector<Statistic> list_;
+};
+
+// The bytes of all blocks of a structure.
+template <typename Core>
+uint64_t owned_bytes(const Core& core) {
+  uint64_t sum = 0;
+  core.visit_blocks([&](uint64_t, uint64_t bytes) { sum += bytes; });
+  return sum;
+}
 
 // Writes zeros over whole lines past the caches. Durable after a fence.
 void write_zeros(const pm::Memory& memory, void* target, uint64_t bytes);

@@ -63,15 +63,15 @@ EpochManager::~EpochManager() {
 
 void EpochManager::take_thread_number() {
   struct Taken {
-    Taken() { thread_number_ = ThreadNumbers::instance().take(); }
+    Taken() { thread_number = ThreadNumbers::instance().take(); }
     ~Taken() {
-      ThreadNumbers::instance().give(thread_number_);
-      thread_number_ = kNoNumber;
+      ThreadNumbers::instance().give(thread_number);
+      thread_number = kNoNumber;
     }
   };
   thread_local const Taken taken;
   // The thread is ending and has given its number back: this one is kept.
-  if (thread_number_ == kNoNumber) thread_number_ = ThreadNumbers::instance().take();
+  if (thread_number == kNoNumber) thread_number = ThreadNumbers::instance().take();
 }
 
 uint64_t EpochManager::oldest_pinned() const {

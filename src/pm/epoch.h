@@ -72,15 +72,15 @@ class EpochManager {
   static constexpr uint32_t kNoNumber = ~uint32_t{0};
 
   Slot& own_slot() {
-    if (thread_number_ == kNoNumber) [[unlikely]]
+    if (thread_number == kNoNumber) [[unlikely]]
       take_thread_number();
-    return slots_[thread_number_];
+    return slots_[thread_number];
   }
   static void take_thread_number();
   uint64_t oldest_pinned() const;
 
   // The calling thread's place in slots_, the same in every manager.
-  static constinit inline thread_local uint32_t thread_number_ = kNoNumber;
+  static constinit inline thread_local uint32_t thread_number = kNoNumber;
 
   std::atomic<uint64_t> epoch_{1};
   const bool asymmetric_;  // the kernel makes every thread of the process execute a barrier

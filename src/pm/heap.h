@@ -32,6 +32,7 @@
 #include <utility>
 #include <vector>
 
+#include "perdure/error.h"
 #include "pm/layout.h"
 #include "pm/memory.h"
 
@@ -64,6 +65,11 @@ constexpr Link link_above(uint32_t entry) {
 // What leads to the block counts until the log's count exceeds `entry`, which supersedes it.
 constexpr Link link_up_to(uint32_t entry) {
   return static_cast<Link>(static_cast<uint32_t>(Link::kUpTo) + entry);
+}
+
+// Whether something failed for want of room, having changed nothing: in the pool or on its medium.
+inline bool is_full(const Error& error) {
+  return error.code() == ErrorCode::kPoolFull || error.code() == ErrorCode::kNoSpace;
 }
 
 class Heap {

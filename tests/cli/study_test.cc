@@ -155,9 +155,10 @@ TEST_F(StudyCommand, GoesOnWhereItStopped) {
 TEST_F(StudyCommand, EndsInOrderWhenItIsInterrupted) {
   const std::string pools = path("pools");
   std::filesystem::create_directory(pools);
-  const Result result =
-      shell("timeout -s INT 1 $PERDURE study write-amplification --records 30M --jobs 2 --folder " +
-            pools + " --state " + path("study.state") + "; echo \"code $?\"");
+  const Result result = shell(
+      "timeout --foreground -s INT 1 $PERDURE study write-amplification --records 30M --jobs 2 "
+      "--folder " +
+      pools + " --state " + path("study.state") + "; echo \"code $?\"");
   expect_parts(result.out, {"interrupted: 0 of", "optane-100", "code 124"});
   expect_parts(result.err, {"study.state"});
   EXPECT_TRUE(std::filesystem::is_empty(pools));

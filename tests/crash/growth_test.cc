@@ -35,6 +35,12 @@ std::vector<Growth> all_growths() {
     all.push_back({"cceh", kind, 300, split});
     all.back().functions.emplace_back("rewrite");
     all.push_back({"fptree", kind, 0, {"change_both", "copy_records", "add_group"}});
+    all.push_back({"nv-tree", kind, 0, {"replace", "write_leaf", "append"}});
+    all.push_back({"wbtree", kind, 0, {"split"}});
+    for (const char* name : {"fast-fair", "fast-fair+rb", "fast-fair+rb+xs"}) {
+      all.push_back({name, kind, 0, {"split"}});
+    }
+    all.push_back({"bztree", kind, 0, {"write_node", "persist_words"}});
     const std::vector<std::string> clht = {"link_block", "claim_next", "copy_bucket", "mark_moved"};
     for (const char* name : {"p-clht", "p-clht+fc", "p-clht+fc+ve"}) {
       all.push_back({name, kind, 0, clht});

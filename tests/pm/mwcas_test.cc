@@ -112,7 +112,7 @@ class OpenBank {
     }
     if (full) mwcas_->wait();
     if (done) {
-      epochs_.retire([this, first = old[0], second = old[1], bytes] {
+      epochs_.retire([this, first = old[0], second = old[1]] {
         if (first != 0) pool_.heap().release(first, bytes);
         if (second != 0) pool_.heap().release(second, bytes);
       });

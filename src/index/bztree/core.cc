@@ -198,18 +198,11 @@ template <typename Content>
 void Core<Content>::collect(const Node& leaf, LeafStatus status, std::vector<Item>& out) const {
   out.clear();
   const uint64_t* metas = leaf.words();
-  const auto take = [&](uint32_t begin, uint32_t end) {
-    for (uint32_t slot = begin; slot < end; ++slot) {
-      const Meta meta{mwcas_.read(metas[slot])};
-      if (meta.visible()) out.push_back(item_of(leaf, meta));
-    }
-  };
-  const auto by_key = [](const Item& a, const Item& b) { return a.key < b.key; };
-  take(0, leaf.count);
-  const auto sorted = static_cast<ptrdiff_t>(out.size());
-  take(leaf.count, status.slots());
-  std::sort(out.begin() + sorted, out.end(), by_key);
-  std::inplace_merge(out.begin(), out.begin() + sorted, out.end(), by_key);
+  for (uint32_t slot = 0; slot < status.slots(); ++slot) {
+    const Meta meta{mwcas_.read(metas[slot])};
+    if (meta.visible()) out.push_back(item_of(leaf, meta));
+  }
+  std::sort(out.begin(), out.end(), [](const Item& a, const Item& b) { return a.key < b.key; });
 }
 
 // Copies the next records of a scan, from one leaf.

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "index/bztree/core.h"
+#include "index/structure.h"
 
 namespace perdure::index::bztree {
 
@@ -127,8 +128,7 @@ uint64_t Core<Content>::check(const Report& report) const {
 template <typename Content>
 std::vector<Statistic> Core<Content>::statistics() const {
   const pm::EpochManager::Guard guard(epochs_);
-  uint64_t pool_bytes = 0;
-  visit_blocks([&](uint64_t, uint64_t bytes) { pool_bytes += bytes; });
+  const uint64_t pool_bytes = owned_bytes(*this);
   uint64_t records = 0;
   uint64_t leaves = 0;
   uint64_t inner = 0;
@@ -143,24 +143,18 @@ std::vector<Statistic> Core<Content>::statistics() const {
       records += Meta{mwcas_.read(node.words()[slot])}.visible() ? 1 : 0;
     }
   });
-  std::vector<Statistic> out;
-  const auto add = [&](const std::string& name, uint64_t value, const std::string& unit) {
-    out.push_back({name, static_cast<double>(value), unit});
-  };
-  const auto per = [](uint64_t a, uint64_t b) {
-    return b == 0 ? 0 : static_cast<double>(a) / static_cast<double>(b);
-  };
-  add("pool_bytes", pool_bytes, "bytes");
-  add("dram_bytes", mwcas_.dram_bytes() + pm::EpochManager::kDramBytes, "bytes");
-  add("recovered_operations", recovered_operations_, "operations");
-  add("records", records, "records");
-  add("depth", node_at(top)->level + uint64_t{1}, "");
-  add("leaves", leaves, "nodes");
-  add("inner_nodes", inner, "nodes");
-  add("helped_operations", mwcas_.helped(), "operations");
-  out.push_back({"leaf_fill", per(live_bytes, leaves * room_of(node_bytes_)), ""});
-  out.push_back({"pool_bytes_per_record", per(pool_bytes, records), "bytes"});
-  return out;
+  StatisticList list;
+  list.add("pool_bytes", pool_bytes, "bytes");
+  list.add("dram_bytes", mwcas_.dram_bytes() + pm::EpochManager::kDramBytes, "bytes");
+  list.add("recovered_operations", recovered_operations_, "operations");
+  list.add("records", records, "records");
+  list.add("depth", node_at(top)->level + uint64_t{1}, "");
+  list.add("leaves", leaves, "nodes");
+  list.add("inner_nodes", inner, "nodes");
+  list.add("helped_operations", mwcas_.helped(), "operations");
+  list.add_ratio("leaf_fill", live_bytes, leaves * room_of(node_bytes_), "");
+  list.add_ratio("pool_bytes_per_record", pool_bytes, records, "bytes");
+  return list.take();
 }
 
 template class Core<Words>;

@@ -28,7 +28,6 @@ inline constexpr uint32_t kNodeBytesMax = 32768;
 inline constexpr uint32_t kLevelsMax = 32;
 inline constexpr uint32_t kFanoutMin = 4;    // children that an inner node has room for, at least
 inline constexpr uint32_t kSlotsMax = 4095;  // metadata words of a leaf
-inline constexpr uint64_t kKeyBytesMax = 1024;
 
 struct Root {
   RootSeal seal;
@@ -178,7 +177,7 @@ typename Of<Content>::Text separator_at(const Node& node, uint32_t i) {
   } else {
     const auto* ends = reinterpret_cast<const uint32_t*>(after);
     const uint32_t begin = i == 0 ? 0 : ends[i - 1];
-    return {after + (node.count - 1) * 4 + begin, ends[i] - begin};
+    return {after + uint64_t{node.count - 1} * 4 + begin, ends[i] - begin};
   }
 }
 

@@ -263,7 +263,7 @@ void Core<Content>::shrink(Text text) {
       if (outcome == Outcome::kNot) return;
       if (outcome == Outcome::kBusy) mwcas_.wait();
     } catch (const Error& error) {
-      if (error.code() != ErrorCode::kPoolFull && error.code() != ErrorCode::kNoSpace) throw;
+      if (!pm::is_full(error)) throw;
       if (reclaimed) return;
       reclaimed = true;
       reclaim();

@@ -7,14 +7,6 @@
 
 namespace perdure::index::bztree {
 
-namespace {
-
-bool is_full_error(const Error& error) {
-  return error.code() == ErrorCode::kPoolFull || error.code() == ErrorCode::kNoSpace;
-}
-
-}  // namespace
-
 // Repeats an attempt until it is done. If there is no room in the pool, once more after everything
 // that waits for readers who have gone was given back.
 template <typename Content>
@@ -29,7 +21,7 @@ bool Core<Content>::persevere(Text text, uint32_t room, Attempt attempt) {
       if (outcome == Outcome::kNot) return false;
       if (outcome == Outcome::kBusy) mwcas_.wait();
     } catch (const Error& error) {
-      if (!is_full_error(error) || reclaimed) throw;
+      if (!pm::is_full(error) || reclaimed) throw;
       reclaimed = true;
       reclaim();
     }
@@ -40,11 +32,7 @@ template <typename Content>
 bool Core<Content>::write(Verb verb, const Key& key, const Value& value) {
   pool_.require_writable();
   if constexpr (Content::kOutOfPlace) {
-    records_.require_fits(key.bytes, value);
-    if (key.bytes.size() > kKeyBytesMax) {
-      throw Error(ErrorCode::kTooLarge, fmt::format("a key of {} bytes: it may not exceed {} bytes",
-                                                    key.bytes.size(), kKeyBytesMax));
-    }
+    records_.require_fits(key.bytes, value, tree::RangeTrees::kKeyBytesMax);
   }
   const uint32_t room = room_for(key, value);
   return persevere(Codec::text_of(key), room, [&] { return try_write(verb, key, value, room); });

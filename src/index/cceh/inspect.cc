@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "index/cceh/core.h"
+#include "index/structure.h"
 
 namespace perdure::index::cceh {
 
@@ -101,12 +102,7 @@ uint64_t Core<Content>::check(const std::function<void(const std::string&)>& rep
 template <typename Content>
 std::vector<Statistic> Core<Content>::statistics() const {
   const pm::EpochManager::Guard guard(epochs_);
-  std::vector<Statistic> out;
-  const auto add = [&](const std::string& name, double value, const std::string& unit) {
-    out.push_back({name, value, unit});
-  };
-  uint64_t pool_bytes = 0;
-  visit_blocks([&](uint64_t, uint64_t bytes) { pool_bytes += bytes; });
+  const uint64_t pool_bytes = owned_bytes(*this);
   uint64_t records = 0;
   uint64_t segments = 0;
   std::vector<Slot> slots;
@@ -116,19 +112,16 @@ std::vector<Statistic> Core<Content>::statistics() const {
     records += slots.size();
     ++segments;
   });
-  const auto per = [](uint64_t a, uint64_t b) {
-    return b == 0 ? 0 : static_cast<double>(a) / static_cast<double>(b);
-  };
-  add("pool_bytes", static_cast<double>(pool_bytes), "bytes");
-  add("dram_bytes", static_cast<double>(stripes_.dram_bytes() + pm::EpochManager::kDramBytes),
-      "bytes");
-  add("recovered_operations", static_cast<double>(recovered_operations_), "operations");
-  add("records", static_cast<double>(records), "records");
-  add("segments", static_cast<double>(segments), "segments");
-  add("directory_depth", directory().depth, "");
-  add("load_factor", per(records, segments * geometry_.buckets * kBucketSlots), "");
-  add("pool_bytes_per_record", per(pool_bytes, records), "bytes");
-  return out;
+  StatisticList list;
+  list.add("pool_bytes", pool_bytes, "bytes");
+  list.add("dram_bytes", stripes_.dram_bytes() + pm::EpochManager::kDramBytes, "bytes");
+  list.add("recovered_operations", recovered_operations_, "operations");
+  list.add("records", records, "records");
+  list.add("segments", segments, "segments");
+  list.add("directory_depth", directory().depth, "");
+  list.add_ratio("load_factor", records, segments * geometry_.buckets * kBucketSlots, "");
+  list.add_ratio("pool_bytes_per_record", pool_bytes, records, "bytes");
+  return list.take();
 }
 
 template class Core<Words>;

@@ -41,7 +41,7 @@ void Core<Content>::make_room(uint64_t hash, Entry seen) {
     split(held, hash, seen);
     held.moved();
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::kPoolFull && error.code() != ErrorCode::kNoSpace) throw;
+    if (!pm::is_full(error)) throw;
     if (!displace(held, hash, seen, kDisplaceSteps)) throw;
   }
 }

@@ -32,9 +32,6 @@ void Core<Policy, Content>::begin_growing(const State* seen) {
   const std::lock_guard lock(growing_mutex_);
   if (state_.load(std::memory_order_acquire) != seen) return;  // somebody else has begun
   if (table.overflow_count() != overflow) return;              // or has added an extent
-  const auto full = [](const Error& error) {
-    return error.code() == ErrorCode::kPoolFull || error.code() == ErrorCode::kNoSpace;
-  };
   // As the reference: when there is a chained bucket for each main one.
   if (overflow < table.size()) return add_extent(table);
   for (uint32_t by = 2; by >= 1; --by) {
@@ -42,7 +39,7 @@ void Core<Policy, Content>::begin_growing(const State* seen) {
       return begin_table(table, std::min(table.bits() + by, kBitsMax));
     } catch (const Error& error) {
       const bool last = by == 1 && table.extent_count() == kExtents;
-      if (!full(error) || last) throw;
+      if (!pm::is_full(error) || last) throw;
     }
   }
   add_extent(table);

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "index/clht/core.h"
+#include "index/structure.h"
 
 namespace perdure::index::clht {
 
@@ -116,12 +117,7 @@ uint64_t Core<Policy, Content>::check(const std::function<void(const std::string
 template <typename Policy, typename Content>
 std::vector<Statistic> Core<Policy, Content>::statistics() const {
   const pm::EpochManager::Guard guard(epochs_);
-  std::vector<Statistic> out;
-  const auto add = [&](const std::string& name, double value, const std::string& unit) {
-    out.push_back({name, value, unit});
-  };
-  uint64_t pool_bytes = 0;
-  visit_blocks([&](uint64_t, uint64_t bytes) { pool_bytes += bytes; });
+  const uint64_t pool_bytes = owned_bytes(*this);
   uint64_t records = 0;
   std::vector<Slot> slots;
   uint64_t hash = 0;
@@ -135,19 +131,17 @@ std::vector<Statistic> Core<Policy, Content>::statistics() const {
   for (const Table* table : {state->table, state->next}) {
     if (table != nullptr) dram_bytes += table->dram_bytes();
   }
-  const auto per = [](uint64_t a, uint64_t b) {
-    return b == 0 ? 0 : static_cast<double>(a) / static_cast<double>(b);
-  };
-  add("pool_bytes", static_cast<double>(pool_bytes), "bytes");
-  add("dram_bytes", static_cast<double>(dram_bytes), "bytes");
-  add("recovered_operations", static_cast<double>(recovered_operations_), "operations");
-  add("records", static_cast<double>(records), "records");
-  add("buckets", static_cast<double>(newest->size()), "buckets");
-  add("overflow_buckets", static_cast<double>(newest->overflow_count()), "buckets");
-  add("growing", state->next != nullptr ? 1 : 0, "");
-  add("load_factor", per(records, (newest->size() + newest->overflow_count()) * kSlots), "");
-  add("pool_bytes_per_record", per(pool_bytes, records), "bytes");
-  return out;
+  StatisticList list;
+  list.add("pool_bytes", pool_bytes, "bytes");
+  list.add("dram_bytes", dram_bytes, "bytes");
+  list.add("recovered_operations", recovered_operations_, "operations");
+  list.add("records", records, "records");
+  list.add("buckets", newest->size(), "buckets");
+  list.add("overflow_buckets", newest->overflow_count(), "buckets");
+  list.add("growing", state->next != nullptr ? 1 : 0, "");
+  list.add_ratio("load_factor", records, (newest->size() + newest->overflow_count()) * kSlots, "");
+  list.add_ratio("pool_bytes_per_record", pool_bytes, records, "bytes");
+  return list.take();
 }
 
 PERDURE_CLHT_INSTANTIATE()

@@ -218,7 +218,6 @@ class Core {
 
   // ---- write.cc
   Locked lock_node(const Key& key, uint32_t level);
-  static void require_key_fits(const Key& key);
   bool write_once(Verb verb, const Key& key, const Value& value);
   bool write_zero(Verb verb, Node& leaf, const Value& value);
   bool remove_zero(Node& leaf);

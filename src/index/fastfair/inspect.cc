@@ -4,6 +4,7 @@
 #include <unordered_set>
 
 #include "index/fastfair/core.h"
+#include "index/structure.h"
 
 namespace perdure::index::fastfair {
 
@@ -174,15 +175,7 @@ uint64_t Core<Policy, Content>::check(const std::function<void(const std::string
 template <typename Policy, typename Content>
 std::vector<Statistic> Core<Policy, Content>::statistics() const {
   const pm::EpochManager::Guard guard(epochs_);
-  std::vector<Statistic> out;
-  const auto add = [&](const std::string& name, uint64_t value, const std::string& unit) {
-    out.push_back({name, static_cast<double>(value), unit});
-  };
-  const auto ratio = [](uint64_t a, uint64_t b) {
-    return b == 0 ? 0 : static_cast<double>(a) / static_cast<double>(b);
-  };
-  uint64_t pool_bytes = 0;
-  visit_blocks([&](uint64_t, uint64_t bytes) { pool_bytes += bytes; });
+  const uint64_t pool_bytes = owned_bytes(*this);
   uint64_t records = 0;
   uint64_t leaves = 0;
   visit_level(0, [&](const Node& leaf) {
@@ -193,17 +186,19 @@ std::vector<Statistic> Core<Policy, Content>::statistics() const {
   for (uint32_t level = 1; level <= top().level; ++level) {
     visit_level(level, [&](const Node&) { ++inner; });
   }
-  add("pool_bytes", pool_bytes, "bytes");
-  add("dram_bytes", stripes_.dram_bytes() + pm::EpochManager::kDramBytes, "bytes");
-  add("recovered_operations", recovered_operations_.load(std::memory_order_relaxed), "operations");
-  add("records", records, "records");
-  add("depth", top().level + 1U, "levels");
-  add("leaves", leaves, "nodes");
-  add("inner_nodes", inner, "nodes");
-  add("node_entries_max", slots_, "entries");
-  out.push_back({"fill", ratio(records, leaves * slots_), ""});
-  out.push_back({"pool_bytes_per_record", ratio(pool_bytes, records), "bytes"});
-  return out;
+  StatisticList list;
+  list.add("pool_bytes", pool_bytes, "bytes");
+  list.add("dram_bytes", stripes_.dram_bytes() + pm::EpochManager::kDramBytes, "bytes");
+  list.add("recovered_operations", recovered_operations_.load(std::memory_order_relaxed),
+           "operations");
+  list.add("records", records, "records");
+  list.add("depth", top().level + 1U, "levels");
+  list.add("leaves", leaves, "nodes");
+  list.add("inner_nodes", inner, "nodes");
+  list.add("node_entries_max", slots_, "entries");
+  list.add_ratio("fill", records, leaves * slots_, "");
+  list.add_ratio("pool_bytes_per_record", pool_bytes, records, "bytes");
+  return list.take();
 }
 
 template class Core<Reference, tree::Words>;

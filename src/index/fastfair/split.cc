@@ -74,7 +74,7 @@ void Core<Policy, Content>::adopt(Node& child) {
     while (!try_adopt(child)) {
     }
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::kPoolFull && error.code() != ErrorCode::kNoSpace) throw;
+    if (!pm::is_full(error)) throw;
   }
 }
 

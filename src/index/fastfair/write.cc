@@ -210,22 +210,10 @@ bool Core<Policy, Content>::write_once(Verb verb, const Key& key, const Value& v
 }
 
 template <typename Policy, typename Content>
-void Core<Policy, Content>::require_key_fits(const Key& key) {
-  if constexpr (!kWords) {
-    constexpr uint64_t kMax = tree::RangeTrees::kKeyBytesMax;
-    if (key.bytes.size() <= kMax) [[likely]]
-      return;
-    throw Error(ErrorCode::kTooLarge, fmt::format("a key of {} bytes; it may not exceed {} bytes",
-                                                  key.bytes.size(), kMax));
-  }
-}
-
-template <typename Policy, typename Content>
 bool Core<Policy, Content>::write(Verb verb, const Key& key, const Value& value) {
   pool_.require_writable();
   if constexpr (!kWords) {
-    require_key_fits(key);
-    records_.require_fits(key.bytes, value);
+    records_.require_fits(key.bytes, value, tree::RangeTrees::kKeyBytesMax);
   }
   return records_.with_reclaim([&] { return write_once(verb, key, value); });
 }

@@ -264,7 +264,7 @@ auto Inner<Content>::neighbours(const Key& key) const -> Neighbours {
 // ---- making a whole tree
 
 template <typename Content>
-void Inner<Content>::build(std::vector<Item> items) {
+void Inner<Content>::build(const std::vector<Item>& items) {
   // Some room in each node, so that the first splits of leaves do not split all nodes.
   const auto fill = std::max<size_t>(2, capacity_ - capacity_ / 8);
   struct Below {

@@ -77,7 +77,7 @@ class Inner {
 
   // Makes the tree, when opening, of at least one leaf in ascending order. Takes the separators; that
   // of the first leaf counts for nothing.
-  void build(std::vector<Item> items);
+  void build(const std::vector<Item>& items);
 
   Position find(const Key& key) const;
 

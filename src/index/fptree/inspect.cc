@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "index/fptree/core.h"
+#include "index/structure.h"
 
 namespace perdure::index::fptree {
 
@@ -135,12 +136,7 @@ template <typename Content>
 std::vector<Statistic> Core<Content>::statistics() const {
   const pm::EpochManager::Guard guard(epochs_);
   const std::lock_guard lock(inner_.mutex());
-  std::vector<Statistic> out;
-  const auto add = [&](const std::string& name, double value, const std::string& unit) {
-    out.push_back({name, value, unit});
-  };
-  uint64_t pool_bytes = 0;
-  visit_blocks([&](uint64_t, uint64_t bytes) { pool_bytes += bytes; });
+  const uint64_t pool_bytes = owned_bytes(*this);
   uint64_t records = 0;
   uint64_t leaves = 0;
   inner_.for_each_leaf([&](const LeafRef* leaf, const Separator*, const Separator*) {
@@ -148,21 +144,19 @@ std::vector<Statistic> Core<Content>::statistics() const {
     ++leaves;
   });
   const auto size = inner_.size();
-  const auto per = [](uint64_t a, uint64_t b) {
-    return b == 0 ? 0 : static_cast<double>(a) / static_cast<double>(b);
-  };
   const uint64_t dram_bytes = space_.dram_bytes() + size.bytes + pm::EpochManager::kDramBytes;
-  add("pool_bytes", static_cast<double>(pool_bytes), "bytes");
-  add("dram_bytes", static_cast<double>(dram_bytes), "bytes");
-  add("recovered_operations", static_cast<double>(recovered_leaves_), "leaves");
-  add("records", static_cast<double>(records), "records");
-  add("leaves", static_cast<double>(leaves), "leaves");
-  add("leaf_groups", static_cast<double>(space_.group_count()), "groups");
-  add("leaf_fill", per(records, leaves * geometry_.records), "");
-  add("inner_nodes", static_cast<double>(size.nodes), "nodes");
-  add("depth", inner_.depth(), "");
-  add("pool_bytes_per_record", per(pool_bytes, records), "bytes");
-  return out;
+  StatisticList list;
+  list.add("pool_bytes", pool_bytes, "bytes");
+  list.add("dram_bytes", dram_bytes, "bytes");
+  list.add("recovered_operations", recovered_leaves_, "leaves");
+  list.add("records", records, "records");
+  list.add("leaves", leaves, "leaves");
+  list.add("leaf_groups", space_.group_count(), "groups");
+  list.add_ratio("leaf_fill", records, leaves * geometry_.records, "");
+  list.add("inner_nodes", size.nodes, "nodes");
+  list.add("depth", inner_.depth(), "");
+  list.add_ratio("pool_bytes_per_record", pool_bytes, records, "bytes");
+  return list.take();
 }
 
 template class Core<tree::Words>;

@@ -88,9 +88,9 @@ void Core<Content>::rebuild(uint32_t threads) {
   }
   std::vector<Item> items = std::move(found[0]);
   for (uint32_t i = 1; i < threads; ++i) {
-    const auto middle = static_cast<std::ptrdiff_t>(items.size());
-    items.insert(items.end(), found[i].begin(), found[i].end());
-    std::inplace_merge(items.begin(), items.begin() + middle, items.end(), smaller);
+    std::vector<Item> both(items.size() + found[i].size());
+    std::merge(items.begin(), items.end(), found[i].begin(), found[i].end(), both.begin(), smaller);
+    items.swap(both);
     empty[0].insert(empty[0].end(), empty[i].begin(), empty[i].end());
   }
   recovered_leaves_ = items.size();
@@ -106,7 +106,7 @@ void Core<Content>::adopt(std::vector<Item> items, const std::vector<LeafRef*>& 
   if (items.empty()) {
     items.push_back({InnerNodes::separator_of(Content::lowest_key()), empty.front()});
   }
-  inner_.build(std::move(items));
+  inner_.build(items);
   opened_ = true;
 }
 

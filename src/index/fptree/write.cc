@@ -204,7 +204,7 @@ bool Core<Content>::write(Verb verb, const Key& key, const Value& value) {
   try {
     return records_.with_reclaim(once);
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::kPoolFull && error.code() != ErrorCode::kNoSpace) throw;
+    if (!pm::is_full(error)) throw;
     if (!compact()) throw;
   }
   return records_.with_reclaim(once);

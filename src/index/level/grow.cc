@@ -66,7 +66,7 @@ void Core<Policy, Content>::begin_growing(const State* seen) {
   try {
     new_level(seen->levels[0].bits + 1, root_.next);
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::kPoolFull && error.code() != ErrorCode::kNoSpace) throw;
+    if (!pm::is_full(error)) throw;
     if (seen->count == 2 + kExtras) throw;
     const uint32_t bits = std::max(seen->levels[0].bits - 3, stripe_bits_);
     new_level(bits, root_.extras[seen->count - 2]);

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "index/level/core.h"
+#include "index/structure.h"
 
 namespace perdure::index::level {
 
@@ -88,32 +89,24 @@ uint64_t Core<Policy, Content>::check(const std::function<void(const std::string
 template <typename Policy, typename Content>
 std::vector<Statistic> Core<Policy, Content>::statistics() const {
   const pm::EpochManager::Guard guard(epochs_);
-  std::vector<Statistic> out;
-  const auto add = [&](const std::string& name, double value, const std::string& unit) {
-    out.push_back({name, value, unit});
-  };
-  uint64_t pool_bytes = 0;
-  visit_blocks([&](uint64_t, uint64_t bytes) { pool_bytes += bytes; });
+  const uint64_t pool_bytes = owned_bytes(*this);
   std::vector<Slot> slots;
   collect(slots);
   const State& now = state();
   uint64_t nodes = 0;
   for (const Level& level : now.all()) nodes += level.size();
-  const auto per = [](uint64_t a, uint64_t b) {
-    return b == 0 ? 0 : static_cast<double>(a) / static_cast<double>(b);
-  };
-  add("pool_bytes", static_cast<double>(pool_bytes), "bytes");
-  add("dram_bytes",
-      static_cast<double>(stripes_.dram_bytes() + sizeof(State) + pm::EpochManager::kDramBytes),
-      "bytes");
-  add("recovered_operations", static_cast<double>(recovered_operations_), "operations");
-  add("records", static_cast<double>(slots.size()), "records");
-  add("nodes", static_cast<double>(nodes), "nodes");
-  add("levels", now.count, "levels");
-  add("growing", now.growing ? 1 : 0, "");
-  add("load_factor", per(slots.size(), nodes * kSlots), "");
-  add("pool_bytes_per_record", per(pool_bytes, slots.size()), "bytes");
-  return out;
+  StatisticList list;
+  list.add("pool_bytes", pool_bytes, "bytes");
+  list.add("dram_bytes", stripes_.dram_bytes() + sizeof(State) + pm::EpochManager::kDramBytes,
+           "bytes");
+  list.add("recovered_operations", recovered_operations_, "operations");
+  list.add("records", slots.size(), "records");
+  list.add("nodes", nodes, "nodes");
+  list.add("levels", now.count, "levels");
+  list.add("growing", now.growing ? 1 : 0, "");
+  list.add_ratio("load_factor", slots.size(), nodes * kSlots, "");
+  list.add_ratio("pool_bytes_per_record", pool_bytes, slots.size(), "bytes");
+  return list.take();
 }
 
 template class Core<Reference, Words>;

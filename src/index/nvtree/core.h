@@ -250,13 +250,7 @@ void Core<Content>::scan(const Key& from, uint64_t limit, Visit visit) const {
 template <typename Content>
 template <typename Write>
 bool Core<Content>::with_reclaim(Write write) {
-  try {
-    return write();
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kPoolFull && error.code() != ErrorCode::kNoSpace) throw;
-  }
-  reclaim();
-  return write();
+  return retry_when_full(write, [&] { reclaim(); });
 }
 
 extern template class Core<tree::Words>;

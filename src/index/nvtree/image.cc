@@ -1,4 +1,5 @@
 // The inner part in PM, from a clean close to the first replacement of a leaf after it.
+#include <algorithm>
 #include <cstring>
 
 #include "index/nvtree/core.h"
@@ -71,9 +72,9 @@ void Core<Content>::write_image() {
     std::memcpy(to, words, sizeof words);
     to += sizeof words;
     if constexpr (Content::kOutOfPlace) {
-      std::memset(to, 0, padded(child.text->size()));
-      std::memcpy(to, child.text->data(), child.text->size());
-      to += padded(child.text->size());
+      char* const end = to + padded(child.text->size());
+      std::fill(std::copy(child.text->begin(), child.text->end(), to), end, '\0');
+      to = end;
     }
   }
   *image = Image{};

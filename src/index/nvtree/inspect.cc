@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "index/nvtree/core.h"
+#include "index/structure.h"
 
 namespace perdure::index::nvtree {
 
@@ -111,13 +112,7 @@ uint64_t Core<Content>::check(const std::function<void(const std::string&)>& rep
 template <typename Content>
 std::vector<Statistic> Core<Content>::statistics() const {
   const pm::EpochManager::Guard guard(epochs_);
-  std::vector<Statistic> out;
-  const auto add = [&](const std::string& name, double value, const std::string& unit) {
-    out.push_back({name, value, unit});
-  };
-  const auto number = [](uint64_t value) { return static_cast<double>(value); };
-  uint64_t pool_bytes = 0;
-  visit_blocks([&](uint64_t, uint64_t bytes) { pool_bytes += bytes; });
+  const uint64_t pool_bytes = owned_bytes(*this);
   uint64_t records = 0;
   uint64_t entries = 0;
   uint64_t leaves = 0;
@@ -129,21 +124,21 @@ std::vector<Statistic> Core<Content>::statistics() const {
     at = pm::load_acquire(leaf.next);
   }
   const auto inner = inner_.size();
-  const auto per = [&](uint64_t a, uint64_t b) { return b == 0 ? 0 : number(a) / number(b); };
-  add("pool_bytes", number(pool_bytes), "bytes");
-  add("dram_bytes", number(inner.dram_bytes + stripes_.dram_bytes() + pm::EpochManager::kDramBytes),
-      "bytes");
-  add("recovered_operations", number(recovered_operations_), "operations");
-  add("records", number(records), "records");
-  add("leaves", number(leaves), "leaves");
-  add("leaf_parents", number(inner.parents), "nodes");
-  add("groups", number(inner.groups), "nodes");
-  add("leaf_fill", per(records, leaves * leaf_records_), "");
-  add("log_fill", per(entries, leaves * leaf_records_), "");
-  add("replacements", number(replacements_.load(std::memory_order_relaxed)), "");
-  add("group_rebuilds", number(inner_.rebuilds()), "");
-  add("pool_bytes_per_record", per(pool_bytes, records), "bytes");
-  return out;
+  StatisticList list;
+  list.add("pool_bytes", pool_bytes, "bytes");
+  list.add("dram_bytes", inner.dram_bytes + stripes_.dram_bytes() + pm::EpochManager::kDramBytes,
+           "bytes");
+  list.add("recovered_operations", recovered_operations_, "operations");
+  list.add("records", records, "records");
+  list.add("leaves", leaves, "leaves");
+  list.add("leaf_parents", inner.parents, "nodes");
+  list.add("groups", inner.groups, "nodes");
+  list.add_ratio("leaf_fill", records, leaves * leaf_records_, "");
+  list.add_ratio("log_fill", entries, leaves * leaf_records_, "");
+  list.add("replacements", replacements_.load(std::memory_order_relaxed), "");
+  list.add("group_rebuilds", inner_.rebuilds(), "");
+  list.add_ratio("pool_bytes_per_record", pool_bytes, records, "bytes");
+  return list.take();
 }
 
 template class Core<tree::Words>;

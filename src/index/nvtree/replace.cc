@@ -20,7 +20,7 @@ void Core<Content>::make_room(const Key& key, uint64_t at) {
       split(key, live);
       return;
     } catch (const Error& error) {
-      if (error.code() != ErrorCode::kPoolFull && error.code() != ErrorCode::kNoSpace) throw;
+      if (!pm::is_full(error)) throw;
       if (count == leaf_records_) throw;
     }
   }
@@ -60,7 +60,7 @@ void Core<Content>::tidy(const Key& key) {
     });
   } catch (const Error& error) {
     // The removal is done; where there is no room to merge, the next one tries again.
-    if (error.code() != ErrorCode::kPoolFull && error.code() != ErrorCode::kNoSpace) throw;
+    if (!pm::is_full(error)) throw;
   }
 }
 

@@ -110,12 +110,7 @@ template <typename Content>
 bool Core<Content>::write(Verb verb, const Key& key, const Value& value) {
   pool_.require_writable();
   if constexpr (Content::kOutOfPlace) {
-    if (key.bytes.size() > tree::RangeTrees::kKeyBytesMax) {
-      throw Error(ErrorCode::kTooLarge,
-                  fmt::format("a key of {} bytes: it may not exceed {} bytes", key.bytes.size(),
-                              tree::RangeTrees::kKeyBytesMax));
-    }
-    records_.require_fits(key.bytes, value);
+    records_.require_fits(key.bytes, value, tree::RangeTrees::kKeyBytesMax);
   }
   return with_reclaim([&] { return write_once(verb, key, value); });
 }
@@ -138,7 +133,7 @@ bool Core<Content>::write_once(Verb verb, const Key& key, const Value& value) {
     try {
       make_room(key, at);
     } catch (const Error& error) {
-      if (error.code() != ErrorCode::kPoolFull && error.code() != ErrorCode::kNoSpace) throw;
+      if (!pm::is_full(error)) throw;
       if (entry < 0) throw;
       replace_value(lock, leaf, static_cast<uint32_t>(entry), value);
       return true;

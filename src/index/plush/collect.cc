@@ -73,7 +73,7 @@ bool Core::collect_chunk(Partition& partition, size_t index, bool desperate) {
   try {
     for (const auto& [pointer, view] : live) move_payload(partition, pointer, view);
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::kPoolFull && error.code() != ErrorCode::kNoSpace) throw;
+    if (!pm::is_full(error)) throw;
     payload_->set_dead(payload_->chunks(number)[index], 0);
     return false;  // what was moved so far is in order; the chunk stays
   }

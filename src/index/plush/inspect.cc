@@ -202,10 +202,6 @@ uint64_t Core::check(const std::function<void(const std::string&)>& report) cons
 // ---- figures
 
 std::vector<Statistic> Core::statistics() const {
-  std::vector<Statistic> out;
-  const auto add = [&](const std::string& name, uint64_t value, const std::string& unit) {
-    out.push_back({name, static_cast<double>(value), unit});
-  };
   uint64_t records[kLevelsMax + 1] = {};
   uint64_t entries[kLevelsMax + 1] = {};
   for (uint64_t row = 0; row < rows(); ++row) {
@@ -215,19 +211,19 @@ std::vector<Statistic> Core::statistics() const {
     ++entries[level];
     records[level] += used(entry);
   });
-  uint64_t pool_bytes = 0;
-  visit_blocks([&](uint64_t, uint64_t bytes) { pool_bytes += bytes; });
-  add("pool_bytes", pool_bytes, "bytes");
-  add("dram_bytes", dram_bytes_ + sizeof(Partition) * partition_count_, "bytes");
-  add("recovered_operations", recovered_operations_, "operations");
-  add("records_level_0", records[0], "records");
+  const uint64_t pool_bytes = owned_bytes(*this);
+  StatisticList list;
+  list.add("pool_bytes", pool_bytes, "bytes");
+  list.add("dram_bytes", dram_bytes_ + sizeof(Partition) * partition_count_, "bytes");
+  list.add("recovered_operations", recovered_operations_, "operations");
+  list.add("records_level_0", records[0], "records");
   for (uint32_t level = 1; level <= kLevelsMax && entries[level] > 0; ++level) {
-    add(fmt::format("records_level_{}", level), records[level], "records");
-    add(fmt::format("entries_level_{}", level), entries[level], "entries");
+    list.add(fmt::format("records_level_{}", level), records[level], "records");
+    list.add(fmt::format("entries_level_{}", level), entries[level], "entries");
   }
-  add("directory_bits", root_.directory_bits, "");
-  add("fanout", fanout(), "");
-  add("partitions", partition_count_, "");
+  list.add("directory_bits", root_.directory_bits, "");
+  list.add("fanout", fanout(), "");
+  list.add("partitions", partition_count_, "");
   uint64_t log_live = 0;
   uint64_t payload_chunks = 0;
   uint64_t payload_bytes = 0;
@@ -238,13 +234,13 @@ std::vector<Statistic> Core::statistics() const {
     payload_chunks += payload_->chunks(i).size();
     for (const PayloadLog::Chunk& chunk : payload_->chunks(i)) payload_bytes += chunk.bytes;
   }
-  add("log_bytes", root_.log_chunk_bytes * root_.log_chunks * partition_count_, "bytes");
-  add("log_live_bytes", log_live, "bytes");
+  list.add("log_bytes", root_.log_chunk_bytes * root_.log_chunks * partition_count_, "bytes");
+  list.add("log_live_bytes", log_live, "bytes");
   if (payload_) {
-    add("payload_chunks", payload_chunks, "chunks");
-    add("payload_bytes", payload_bytes, "bytes");
+    list.add("payload_chunks", payload_chunks, "chunks");
+    list.add("payload_bytes", payload_bytes, "bytes");
   }
-  return out;
+  return list.take();
 }
 
 }  // namespace perdure::index::plush

@@ -14,10 +14,6 @@ namespace {
 
 constexpr uint32_t kTableSlots = 512;  // of the hash table that finds older versions
 
-bool is_full_error(const Error& error) {
-  return error.code() == ErrorCode::kPoolFull || error.code() == ErrorCode::kNoSpace;
-}
-
 }  // namespace
 
 uint32_t Core::used(const Entry& entry) {
@@ -154,7 +150,7 @@ void Core::append_row(Partition& partition, uint64_t row, uint32_t count) {
     plan(append, txn ? &*txn : nullptr);
   } catch (const Error& error) {
     txn.reset();
-    if (!is_full_error(error) || !squeeze(partition, 1, row)) throw;
+    if (!pm::is_full(error) || !squeeze(partition, 1, row)) throw;
     append.start = used(entry);
     txn.emplace(pool_.heap());
     plan(append, &*txn);
@@ -342,7 +338,7 @@ void Core::spread(Partition& partition, uint32_t level, uint64_t index, const Ga
     fill(appends, &*txn);
   } catch (const Error& error) {
     txn.reset();
-    if (!is_full_error(error)) throw;
+    if (!pm::is_full(error)) throw;
     bool gained = false;
     for (uint32_t child = 0; child < fanout(); ++child) {
       gained = squeeze(partition, level + 1, first_child + child) || gained;
@@ -400,7 +396,7 @@ bool Core::squeeze(Partition& partition, uint32_t level, uint64_t index) {
   try {
     rewrite(partition, level, index, live);
   } catch (const Error& error) {
-    if (!is_full_error(error)) throw;
+    if (!pm::is_full(error)) throw;
     return false;
   }
   return true;

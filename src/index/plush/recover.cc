@@ -79,7 +79,7 @@ void Core::recover_partition(uint32_t number) {
     // As every writer leaves it: one chunk free, so that operations that need no space find room.
     while (!partition.log.next_is_free()) reclaim_log_chunk(partition);
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::kPoolFull && error.code() != ErrorCode::kNoSpace) throw;
+    if (!pm::is_full(error)) throw;
   }
 }
 

@@ -170,7 +170,7 @@ uint64_t Core::store_payload(Partition& partition, const Key& key, std::string_v
     try {
       return payload_->append(number, key.bytes, value, false);
     } catch (const Error& error) {
-      if (error.code() != ErrorCode::kPoolFull && error.code() != ErrorCode::kNoSpace) throw;
+      if (!pm::is_full(error)) throw;
       // A chunk is worth collecting from one eighth of garbage; do not look again for less.
       if (partition.garbage_bytes < pm::kSegmentBytes / 8) throw;
       if (!collect_payload(partition, true)) {

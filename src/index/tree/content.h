@@ -28,7 +28,7 @@ namespace perdure::index::tree {
 // one with the smaller number comes first.
 inline uint64_t prefix_of(std::string_view bytes) {
   uint64_t word = 0;
-  std::memcpy(&word, bytes.data(), std::min<size_t>(bytes.size(), sizeof word));
+  if (!bytes.empty()) std::memcpy(&word, bytes.data(), std::min(bytes.size(), sizeof word));
   return __builtin_bswap64(word);
 }
 

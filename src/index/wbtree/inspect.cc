@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "index/structure.h"
 #include "index/wbtree/core.h"
 
 namespace perdure::index::wbtree {
@@ -175,12 +176,7 @@ uint64_t Core<Content>::check(const std::function<void(const std::string&)>& rep
 template <typename Content>
 std::vector<Statistic> Core<Content>::statistics() const {
   const pm::EpochManager::Guard guard(epochs_);
-  std::vector<Statistic> out;
-  const auto add = [&](const std::string& name, double value, const std::string& unit) {
-    out.push_back({name, value, unit});
-  };
-  uint64_t pool_bytes = 0;
-  visit_blocks([&](uint64_t, uint64_t bytes) { pool_bytes += bytes; });
+  const uint64_t pool_bytes = owned_bytes(*this);
   uint64_t records = 0;
   uint64_t leaves = 0;
   uint64_t inner_nodes = 0;
@@ -194,24 +190,21 @@ std::vector<Statistic> Core<Content>::statistics() const {
     records += live_count(node);
     if ((node.bitmap & kOrderValid) == 0) ++invalid;
   });
-  const auto per = [](uint64_t a, uint64_t b) {
-    return b == 0 ? 0 : static_cast<double>(a) / static_cast<double>(b);
-  };
   const uint64_t rebuilt = rebuilt_.load(std::memory_order_relaxed);
-  add("pool_bytes", static_cast<double>(pool_bytes), "bytes");
-  add("dram_bytes",
-      static_cast<double>(leaf_locks_.dram_bytes() + inner_locks_.dram_bytes() +
-                          pm::EpochManager::kDramBytes),
-      "bytes");
-  add("recovered_operations", static_cast<double>(rebuilt), "operations");
-  add("records", static_cast<double>(records), "records");
-  add("leaves", static_cast<double>(leaves), "nodes");
-  add("inner_nodes", static_cast<double>(inner_nodes), "nodes");
-  add("depth", top().depth, "");
-  add("leaf_fill", per(records, leaves * leaf_.records), "");
-  add("invalid_slot_arrays", static_cast<double>(invalid), "leaves");
-  add("pool_bytes_per_record", per(pool_bytes, records), "bytes");
-  return out;
+  StatisticList list;
+  list.add("pool_bytes", pool_bytes, "bytes");
+  list.add("dram_bytes",
+           leaf_locks_.dram_bytes() + inner_locks_.dram_bytes() + pm::EpochManager::kDramBytes,
+           "bytes");
+  list.add("recovered_operations", rebuilt, "operations");
+  list.add("records", records, "records");
+  list.add("leaves", leaves, "nodes");
+  list.add("inner_nodes", inner_nodes, "nodes");
+  list.add("depth", top().depth, "");
+  list.add_ratio("leaf_fill", records, leaves * leaf_.records, "");
+  list.add("invalid_slot_arrays", invalid, "leaves");
+  list.add_ratio("pool_bytes_per_record", pool_bytes, records, "bytes");
+  return list.take();
 }
 
 template class Core<tree::Words>;

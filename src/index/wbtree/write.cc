@@ -14,14 +14,6 @@ uint32_t or_default(uint64_t option, uint32_t otherwise) {
   return option != 0 ? static_cast<uint32_t>(option) : otherwise;
 }
 
-void require_key_fits(std::string_view key) {
-  if (key.size() <= tree::RangeTrees::kKeyBytesMax) [[likely]]
-    return;
-  throw Error(ErrorCode::kTooLarge,
-              fmt::format("a key of {} bytes: a range tree's may not exceed {} bytes", key.size(),
-                          tree::RangeTrees::kKeyBytesMax));
-}
-
 }  // namespace
 
 LockSet::~LockSet() {
@@ -281,8 +273,7 @@ template <typename Content>
 bool Core<Content>::write(Verb verb, const Key& key, const Value& value) {
   pool_.require_writable();
   if constexpr (Content::kOutOfPlace) {
-    require_key_fits(key.bytes);
-    records_.require_fits(key.bytes, value);
+    records_.require_fits(key.bytes, value, tree::RangeTrees::kKeyBytesMax);
   }
   return records_.with_reclaim([&] { return write_once(verb, key, value); });
 }

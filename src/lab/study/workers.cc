@@ -129,14 +129,15 @@ bool Worker::read_some() {
 
 void Worker::take(std::string_view line) {
   const std::string_view text = line.substr(2);
-  const char* end = text.data() + text.size();
+  const char* const begin = text.begin();
+  const char* const end = text.end();
   if (line.front() == kProgressLine) {
-    std::from_chars(text.data(), end, steps_);
+    std::from_chars(begin, end, steps_);
   } else if (line.front() == kResultLine) {
     result_ = json::parse(text);
   } else {
     int code = 0;
-    const char* message = std::from_chars(text.data(), end, code).ptr + 1;
+    const char* message = std::from_chars(begin, end, code).ptr + 1;
     error_ = std::make_unique<Error>(static_cast<ErrorCode>(code), std::string(message, end));
   }
 }
