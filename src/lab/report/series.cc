@@ -52,16 +52,15 @@ std::vector<SeriesRow> SeriesList::loads() const {
     }
   }
   // What several files have of the same structure stands together.
-  std::vector<std::string> names;
-  for (const SeriesRow& series : rows_) {
-    if (std::ranges::find(names, series.row->structure) == names.end()) {
-      names.push_back(series.row->structure);
-    }
+  std::vector<SeriesRow> together;
+  for (const SeriesRow& first : found) {
+    const auto same = [&](const SeriesRow& other) {
+      return other.row->structure == first.row->structure;
+    };
+    if (std::ranges::any_of(together, same)) continue;
+    std::ranges::copy_if(found, std::back_inserter(together), same);
   }
-  std::ranges::stable_sort(found, {}, [&](const SeriesRow& series) {
-    return std::ranges::find(names, series.row->structure) - names.begin();
-  });
-  return found;
+  return together;
 }
 
 }  // namespace perdure::lab::report
