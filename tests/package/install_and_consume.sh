@@ -64,6 +64,14 @@ consume_with_pkg_config() {
   run "$work_dir/pc_static"
 }
 
+# The benchmark that was installed with them loads the same libraries.
+load_as_benchmark() {
+  "$prefix/bin/perdure" bench --plugin "$plugin" --records 1k --operations 1k --repeats 1 \
+    --path "$work_dir" --json >"$work_dir/bench.json" ||
+    { echo "perdure bench does not load $plugin" >&2; exit 1; }
+  grep -q '"kind": "plugin"' "$work_dir/bench.json"
+}
+
 # A program of PiBench's kind finds the library's own libraries beside it.
 load_as_pibench() {
   local host=$work_dir/pibench_host
@@ -74,4 +82,5 @@ load_as_pibench() {
 consume_with_cmake
 consume_with_pkg_config
 load_as_pibench
+load_as_benchmark
 echo "== all five programs ran"

@@ -14,6 +14,9 @@ std::string to_table(const BenchReport& report);
 // As docs/bench-schema.md has it.
 nlohmann::json to_json(const BenchReport& report);
 
+// Its member "machine".
+nlohmann::json to_json(const Machine& machine);
+
 // A header and a line for each result: docs/bench-schema.md.
 std::string to_csv(const BenchReport& report);
 

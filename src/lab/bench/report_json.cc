@@ -145,18 +145,6 @@ json parameters_json(const BenchReport& report) {
           {"kill_recovery", options.kill_recovery}};
 }
 
-json machine_json(const Machine& machine) {
-  return {{"cpu", machine.cpu},
-          {"processors", machine.processors},
-          {"memory_bytes", machine.memory_bytes},
-          {"kernel", machine.kernel},
-          {"compiler", machine.compiler},
-          {"flags", machine.flags},
-          {"build", machine.build},
-          {"commit", machine.commit},
-          {"shmem_huge_pages", machine.shmem_huge}};
-}
-
 json emulation_json(const BenchReport& report) {
   if (!report.emulation) return nullptr;
   const EmulationReport& emulation = *report.emulation;
@@ -182,6 +170,18 @@ std::string csv_number(double value) { return value > 0 ? fmt::format("{:.6g}", 
 
 }  // namespace
 
+json to_json(const Machine& machine) {
+  return {{"cpu", machine.cpu},
+          {"processors", machine.processors},
+          {"memory_bytes", machine.memory_bytes},
+          {"kernel", machine.kernel},
+          {"compiler", machine.compiler},
+          {"flags", machine.flags},
+          {"build", machine.build},
+          {"commit", machine.commit},
+          {"shmem_huge_pages", machine.shmem_huge}};
+}
+
 json to_json(const BenchReport& report) {
   json results = json::array();
   for (const BenchResult& result : report.results) results.push_back(result_json(report, result));
@@ -190,7 +190,7 @@ json to_json(const BenchReport& report) {
           {"started", report.started},
           {"elapsed_s", report.elapsed_s},
           {"interrupted", report.interrupted},
-          {"machine", machine_json(report.machine)},
+          {"machine", to_json(report.machine)},
           {"parameters", parameters_json(report)},
           {"medium", report.medium},
           {"domain", report.domain},

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <ctime>
 #include <memory>
+#include <optional>
 
 #include "lab/bench/bench.h"
 #include "lab/bench/contender.h"
@@ -27,24 +28,6 @@ LatencySummary summarize(const Histogram& ticks) {
           .p9999 = ticks.quantile(0.9999) * ns,
           .p99999 = ticks.quantile(0.99999) * ns,
           .max = static_cast<double>(ticks.max()) * ns};
-}
-
-// Why a contender cannot do what is asked for; empty if it can.
-std::string unable(const Contender& contender, const BenchOptions& options,
-                   const Workload& workload, unsigned threads) {
-  if (!contender.ordered && workload.mix.share_of(OperationType::kScan) > 0) {
-    return fmt::format("{} keeps no order, so it cannot scan", contender.name);
-  }
-  if (!contender.concurrent && threads > 1) {
-    return fmt::format("{} is for one thread at a time", contender.name);
-  }
-  const std::pair kinds(options.key_kind, options.value_kind);
-  if (!contender.kinds.empty() &&
-      std::find(contender.kinds.begin(), contender.kinds.end(), kinds) == contender.kinds.end()) {
-    return fmt::format("{} has no keys of kind {} with values of kind {}", contender.name,
-                       to_string(options.key_kind), to_string(options.value_kind));
-  }
-  return "";
 }
 
 // What an operation that returned survives, in words.
@@ -71,7 +54,7 @@ std::string utc_now() {
 class Bench {
  public:
   Bench(const BenchOptions& options, const ProgressSink& progress, const std::atomic<bool>& stop)
-      : progress_(progress), stop_(stop), flush_floor_(options.folder) {
+      : progress_(progress), stop_(stop) {
     report_.options = options;
     if (options.capacity_bytes == 0) {
       report_.options.capacity_bytes = default_capacity_bytes(options);
@@ -80,7 +63,10 @@ class Bench {
     report_.notes = options.notes;
     report_.machine = describe_machine();
     report_.timer = TickClock::get().source();
-    report_.flush_instruction = flush_floor_.instruction();
+    if (options.limits) {
+      flush_floor_.emplace(options.folder);
+      report_.flush_instruction = flush_floor_->instruction();
+    }
     report_.domain_forced = forced_domain(options).has_value();
     find_contenders();
     start_emulation();
@@ -107,7 +93,7 @@ class Bench {
 
   const ProgressSink& progress_;
   const std::atomic<bool>& stop_;
-  FlushFloor flush_floor_;
+  std::optional<FlushFloor> flush_floor_;
   std::vector<Contender> contenders_;
   std::unique_ptr<EmulatedMedium> medium_;
   std::unique_ptr<ReadChain> read_chain_;
@@ -179,7 +165,8 @@ BenchReport Bench::run() {
 }
 
 void Bench::measure_limits() {
-  report_.floor_ns.push_back(flush_floor_.measure_ns());
+  if (!flush_floor_) return;
+  report_.floor_ns.push_back(flush_floor_->measure_ns());
   // The chain covers as much memory as a pool does, so it waits until one was seen.
   if (read_chain_ == nullptr && largest_pool_bytes_ > 0) {
     read_chain_ = std::make_unique<ReadChain>(report_.options.folder, largest_pool_bytes_);
@@ -310,6 +297,23 @@ void check_options(const BenchOptions& options) {
 }
 
 }  // namespace
+
+std::string unable(const Contender& contender, const BenchOptions& options,
+                   const Workload& workload, unsigned threads) {
+  if (!contender.ordered && workload.mix.share_of(OperationType::kScan) > 0) {
+    return fmt::format("{} keeps no order, so it cannot scan", contender.name);
+  }
+  if (!contender.concurrent && threads > 1) {
+    return fmt::format("{} is for one thread at a time", contender.name);
+  }
+  const std::pair kinds(options.key_kind, options.value_kind);
+  if (!contender.kinds.empty() &&
+      std::find(contender.kinds.begin(), contender.kinds.end(), kinds) == contender.kinds.end()) {
+    return fmt::format("{} has no keys of kind {} with values of kind {}", contender.name,
+                       to_string(options.key_kind), to_string(options.value_kind));
+  }
+  return "";
+}
 
 BenchReport run_bench(const BenchOptions& options, const ProgressSink& progress,
                       const std::atomic<bool>& stop) {

@@ -40,6 +40,10 @@ struct TrialResult {
   std::optional<double> open_killed_ms;
 };
 
+// Why a contender cannot do what is asked for, in words; empty if it can.
+std::string unable(const Contender& contender, const BenchOptions& options,
+                   const Workload& workload, unsigned threads);
+
 // Throws what pools and structures throw. Leaves no file behind.
 TrialResult run_trial(const BenchOptions& options, const TrialOptions& trial,
                       const ProgressSink& progress, const std::atomic<bool>& stop);

@@ -39,7 +39,9 @@ std::string conditions_section(const std::vector<ResultFile>& files) {
 
 // Links to the sections that there are.
 std::string contents(const std::string& body) {
-  constexpr std::pair<const char*, const char*> kSections[] = {{"comparison", "Comparison"},
+  constexpr std::pair<const char*, const char*> kSections[] = {{"overview", "Overview"},
+                                                               {"published", "What was published"},
+                                                               {"comparison", "Comparison"},
                                                                {"throughput", "Throughput"},
                                                                {"latency", "Latency"},
                                                                {"time", "Over time"},
@@ -58,14 +60,14 @@ std::string contents(const std::string& body) {
 std::string comparison(const std::vector<ResultFile>& files) {
   std::vector<const ResultFile*> measured;
   for (const ResultFile& file : files) {
-    if (file.schema.starts_with("perdure-bench")) measured.push_back(&file);
+    if (file.is_measured()) measured.push_back(&file);
   }
   if (measured.size() != 2) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("a comparison needs two results of perdure bench, the first of which is "
-                    "the one to compare with; there {} {}",
-                    measured.size() == 1 ? "is" : "are", measured.size()));
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("a comparison needs two results of perdure bench, or of perdure study "
+                            "range-indexes, the first of which is "
+                            "the one to compare with; there {} {}",
+                            measured.size() == 1 ? "is" : "are", measured.size()));
   }
   return comparison_section(*measured[0], *measured[1]);
 }
@@ -74,7 +76,7 @@ std::string comparison(const std::vector<ResultFile>& files) {
 
 std::string to_html(const std::vector<ResultFile>& files, const ReportOptions& options) {
   const SeriesList list(files);
-  std::string body = options.compare ? comparison(files) : "";
+  std::string body = options.front + (options.compare ? comparison(files) : "");
   body += throughput_section(list) + latency_section(list) + windows_section(list) +
           memory_section(list) + recovery_section(list) + writes_section(files) +
           conditions_section(files);

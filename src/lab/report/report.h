@@ -15,6 +15,7 @@ struct ReportOptions {
   std::string title = "Benchmark results";
   // Of exactly two results of the benchmark: how the second differs from the first.
   bool compare = false;
+  std::string front;  // sections before those of the results, as HTML; see report::section()
 };
 
 // One page that loads nothing. Sections without data are left out. Throws Error(kInvalidArgument) if

@@ -21,6 +21,8 @@ using nlohmann::json;
 constexpr char kBenchSchema[] = "perdure-bench-2";
 constexpr char kAmpSchema[] = "perdure-amp-1";
 constexpr char kStudySchema[] = "perdure-study-write-amplification-1";
+// What it has in common with the benchmark has the same names.
+constexpr char kRangeStudySchema[] = "perdure-study-range-indexes-1";
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
 [[noreturn]] void refuse(const std::string& message) {
@@ -306,13 +308,16 @@ const std::vector<std::string>& percentile_names() {
   return names;
 }
 
-ResultFile read_result(const std::string& path) {
-  const json root = parse(path);
+bool ResultFile::is_measured() const {
+  return schema == kBenchSchema || schema == kRangeStudySchema;
+}
+
+ResultFile to_result(const json& root, const std::string& path) {
   ResultFile file;
   file.path = path;
   file.label = std::filesystem::path(path).stem();
   file.schema = schema_of(root, path);
-  if (file.schema == kBenchSchema) {
+  if (file.is_measured()) {
     read_bench(Member(root, path + ": $"), file);
   } else if (file.schema == kAmpSchema || file.schema == kStudySchema) {
     read_writes(Member(root, path + ": $"), file);
@@ -320,11 +325,13 @@ ResultFile read_result(const std::string& path) {
     refuse(fmt::format("{} was written by an older perdure ({}); measure again, this one reads {}",
                        path, file.schema, kBenchSchema));
   } else {
-    refuse(fmt::format("{} has schema \"{}\"; a report reads {}, {} and {}", path, file.schema,
-                       kBenchSchema, kAmpSchema, kStudySchema));
+    refuse(fmt::format("{} has schema \"{}\"; a report reads {}, {}, {} and {}", path, file.schema,
+                       kBenchSchema, kAmpSchema, kStudySchema, kRangeStudySchema));
   }
   return file;
 }
+
+ResultFile read_result(const std::string& path) { return to_result(parse(path), path); }
 
 std::vector<ResultFile> read_results(const std::vector<std::string>& paths) {
   std::vector<ResultFile> files;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <utility>
@@ -58,12 +59,17 @@ struct ResultFile {
   std::vector<std::string> remarks;  // of the run itself
   std::vector<BenchRow> bench;       // of one kind of file,
   std::vector<WriteRow> writes;      // or of the other
+
+  bool is_measured() const;  // of the first kind, whether it has rows or none
 };
 
 // Throws Error: kNotFound, kPermission, kIo (the file cannot be read), kInvalidArgument (it is not
 // JSON, of no schema or another one than these, or lacks something), with the file's name and the
 // place.
 ResultFile read_result(const std::string& path);
+
+// The same of what was read already; `path` is for its label and for messages.
+ResultFile to_result(const nlohmann::json& root, const std::string& path);
 
 // Reads several, and gives each the shortest label that tells it apart.
 std::vector<ResultFile> read_results(const std::vector<std::string>& paths);

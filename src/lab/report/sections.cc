@@ -302,8 +302,9 @@ std::string recovery_section(const SeriesList& list) {
     for (TextRow& row : table) row.pop_back();
   }
   return section("recovery", "Recovery",
-                 any_killed ? "Medians of the repeats. The kill is SIGKILL in the middle of a load."
-                            : "Medians of the repeats.",
+                 any_killed
+                     ? "Medians of the repeats. The kill is SIGKILL, when the load has ended."
+                     : "Medians of the repeats.",
                  html::figure(html::draw(chart), table, 1));
 }
 
