@@ -49,7 +49,7 @@ json study_of(json results, json half = json::array()) {
     experiments.push_back(
         {{"name", each.name}, {"column", each.column}, {"part", to_string(each.part)}});
   }
-  return {
+  const json study = {
       {"schema", "perdure-study-range-indexes-1"},
       {"perdure", "0"},
       {"started", ""},
@@ -78,6 +78,7 @@ json study_of(json results, json half = json::array()) {
       {"experiments", experiments},
       {"results", std::move(results)},
       {"results_of_half", std::move(half)}};
+  return json::parse(study.dump());  // counts are unsigned, as they are in files
 }
 
 TEST(RangeStudy, ExperimentsHaveNamesOfTheirOwn) {
