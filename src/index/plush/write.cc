@@ -51,6 +51,10 @@ bool Core::write_record(LogKind kind, const Key& key, uint64_t value, std::strin
     return overwrite_row(partition, kind, key, value, payload, hit);
   }
   const bool moves_down = rows_[row].count.load(std::memory_order_relaxed) >= kRowFull;
+  if (moves_down) {
+    prefetch_entry(*entry_at(1, row));
+    prefetch_copy(1, row);
+  }
   const bool check_first = conditional && (moves_down || out_of_place_);
   if (check_first && present_below(key) != wants_present) return false;
   Record record{key.hash << 1, value};
@@ -78,6 +82,7 @@ bool Core::write_record(LogKind kind, const Key& key, uint64_t value, std::strin
   }
   memory_.fence();  // the record (and its payload), before anyone can see it
   add_to_row(partition, row, record);
+  drain_some(partition);
   return true;
 }
 
@@ -113,6 +118,7 @@ bool Core::overwrite_row(Partition& partition, LogKind kind, const Key& key, uin
     payload_->note_dead(before, now.live() ? PayloadLog::Part::kAll : PayloadLog::Part::kRest);
     partition.garbage_bytes += payload_->bytes_of(before);
   }
+  drain_some(partition);
   return true;
 }
 
@@ -146,6 +152,7 @@ bool Core::remove_record(const Key& key) {
     pm::store_release(*hit.tag_at, hit.tag | 1);
     memory_.persist(hit.tag_at, sizeof(uint64_t));
   }
+  follow_change(partition, key, hit, hit.tag | 1, hit.value);
   if (hit.level == 1) return true;
   DirectoryLine& line = entry_at(hit.level, hit.index)->lines[0];
   const LineState state{pm::load_relaxed(line.state)};
