@@ -251,7 +251,8 @@ std::optional<PluginInterface> interface_of(const void* tree) {
     if (std::strstr(info.dli_sname, "4findE") != nullptr) return PluginInterface::k2019;
   }
   void* symbol = nullptr;
-  if (dladdr1(static_cast<const void*>(slots), &info, &symbol, RTLD_DL_SYMENT) == 0 || symbol == nullptr) {
+  if (dladdr1(static_cast<const void*>(slots), &info, &symbol, RTLD_DL_SYMENT) == 0 ||
+      symbol == nullptr) {
     return std::nullopt;
   }
   // Before the slots stand two words, which belong to the symbol.

@@ -29,9 +29,8 @@ constexpr uint64_t kLongValueBytes = 100;
 constexpr uint64_t kCapacityFactor = 8;
 constexpr uint64_t kCapacityBytesMin = uint64_t{64} << 20;
 // What all cells of a machine and a medium say alike.
-constexpr const char* kConditions[] = {
-    "medium", "domain",  "domain_forced", "durability", "flush_instruction",
-    "timer",  "machine", "emulation",     "started"};
+constexpr const char* kConditions[] = {"medium", "domain",  "domain_forced", "durability",
+                                       "timer",  "machine", "emulation",     "started"};
 // What those say that measure the limits of the machine too.
 constexpr const char* kLimits[] = {"flush_instruction", "floor_ns", "read_chain_ns"};
 
