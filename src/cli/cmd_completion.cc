@@ -24,7 +24,9 @@ _perdure() {{
     if [[ -z $command ]]; then command=${{COMP_WORDS[i]}}; else sub=${{COMP_WORDS[i]}}; break; fi
   done
   case "$command $sub" in
-  'pool create'|'pool info'|'pool check'|'study write-amplification') command+=" $sub" ;;
+  'pool create'|'pool info'|'pool check'|'study write-amplification'|'study range-indexes')
+    command+=" $sub"
+    ;;
   esac
   values=
   case $command:$before in
@@ -67,9 +69,12 @@ CompletionCases lab_cases() {
 }
 
 int run_completion(const CLI::App& app) {
-  // Of several arms with the same pattern the first counts.
-  CompletionCases cases = lab_cases();
+  CompletionCases cases;
   add_completion_cases(app, "", cases);
+  // Of several arms with the same pattern the first counts.
+  const CompletionCases of_lab = lab_cases();
+  cases.values += of_lab.values;
+  cases.words += of_lab.words;
   fmt::print(kScript, cases.values, cases.words);
   return kExitOk;
 }

@@ -26,15 +26,19 @@ const std::map<std::string, std::string>& option_values() {
       {"--durability", "best process power"},
       {"--key-kind", "u64 bytes"},
       {"--value-kind", "u64 bytes"},
-      {"--keys", "mixed sequential"},
+      {"--keys", "mixed sequential pibench"},
       {"--structure", structure_names()},
       {"--workload", "load a b c load,a,b,c"},
       {"--profile", "optane-100 optane-200 eadr nvdimm cxl"},
-      {"--mix", "insert lookup update upsert remove"}};
+      {"--mix", "insert lookup update upsert remove scan rmw"},
+      {"--part", "load uniform self-similar long-keys"},
+      {"--distribution", "uniform zipfian selfsimilar sequential latest"},
+      {"--emulate", "optane optane-200 cxl"}};
   return values;
 }
 
 std::string values_of(const std::string& path, const std::string& option) {
+  if (option == "--workload" && path == "bench") return "a b c d e f";
   if (option == "--format") return path == "load" ? "auto tsv jsonl" : "tsv jsonl";
   const auto found = option_values().find(option);
   return found == option_values().end() ? "" : found->second;
@@ -42,7 +46,8 @@ std::string values_of(const std::string& path, const std::string& option) {
 
 // What may stand where no option does.
 std::string positional_words(const std::string& path) {
-  constexpr std::array kTakeStructures = {"bench", "amp", "crash", "study write-amplification"};
+  constexpr std::array kTakeStructures = {"bench", "amp", "crash", "study write-amplification",
+                                          "study range-indexes"};
   if (path == "completion") return "bash ";
   if (std::find(kTakeStructures.begin(), kTakeStructures.end(), path) == kTakeStructures.end()) {
     return "";
@@ -53,6 +58,8 @@ std::string positional_words(const std::string& path) {
 }  // namespace
 
 void add_completion_cases(const CLI::App& app, const std::string& path, CompletionCases& cases) {
+  // Another executable's: not even --help is here.
+  if (app.get_options().empty()) return;
   std::string words;
   for (const CLI::Option* option : app.get_options()) {
     for (const std::string& name : option->get_lnames()) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <climits>
@@ -19,11 +20,20 @@ struct LabCommand {
   const char* name;
   const char* description;
 };
-constexpr std::array<LabCommand, 4> kCommands = {
+constexpr std::array<LabCommand, 3> kCommands = {
     {{"amp", "Count what structures, or a program of yours, write to persistent memory"},
      {"crash", "Take structures, or a program of yours, through every crash the hardware allows"},
-     {"study", "Repeat a published study over the whole catalogue, in one command"},
      {"trace", "Show what a recorded run did to persistent memory, event by event"}}};
+
+// Of `study`, what counts is there, and what measures is here.
+constexpr std::string_view kStudy = "write-amplification";
+
+bool is_lab_command(int argc, char** argv) {
+  const std::string_view first = argv[1];
+  if (first == "study") return argc > 2 && argv[2] == kStudy;
+  return std::any_of(kCommands.begin(), kCommands.end(),
+                     [&](const LabCommand& command) { return command.name == first; });
+}
 
 std::string executable_folder() {
   std::array<char, PATH_MAX> path{};
@@ -35,11 +45,17 @@ std::string executable_folder() {
 
 }  // namespace
 
+void add_lab_command(CLI::App& app, const std::string& name, const std::string& description,
+                     Action& action) {
+  CLI::App* command = app.add_subcommand(name, description);
+  command->set_help_flag();  // perdure-lab has its help, and its completion
+  // Arguments never come here: run_lab_command() has seen them before.
+  command->callback([&action] { action = [] { return kExitError; }; });
+}
+
 void add_lab_commands(CLI::App& app, Action& action) {
   for (const LabCommand& known : kCommands) {
-    CLI::App* command = app.add_subcommand(known.name, known.description);
-    // Arguments never come here: run_lab_command() has seen them before.
-    command->callback([&action] { action = [] { return kExitError; }; });
+    add_lab_command(app, known.name, known.description, action);
   }
 }
 
@@ -53,10 +69,7 @@ std::string find_lab_command() {
 }
 
 void run_lab_command(int argc, char** argv) {
-  if (argc < 2) return;
-  bool known = false;
-  for (const LabCommand& command : kCommands) known = known || command.name == std::string(argv[1]);
-  if (!known) return;
+  if (argc < 2 || !is_lab_command(argc, argv)) return;
   const std::string path = find_lab_command();
   if (path.empty()) {
     throw Error(ErrorCode::kNotFound,

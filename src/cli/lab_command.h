@@ -1,4 +1,4 @@
-// The commands that run observed code, `amp` and `crash`: another executable, perdure-lab, has them,
+// The commands that run observed code, `amp`, `crash` and others: another executable, perdure-lab, has them,
 // because observed code needs a runtime that the others are better without.
 #pragma once
 
@@ -10,6 +10,9 @@ namespace perdure::cli {
 
 // For --help and completion.
 void add_lab_commands(CLI::App& app, Action& action);
+// One of them that is a subcommand of one that is not.
+void add_lab_command(CLI::App& app, const std::string& name, const std::string& description,
+                     Action& action);
 
 // If these arguments name one of them, becomes perdure-lab with the same arguments, and returns
 // only by throwing Error(kNotFound). Else does nothing.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <sstream>
 
 namespace perdure::lab {
 
@@ -26,6 +27,22 @@ std::string align_columns(const std::vector<TextRow>& rows, size_t text_columns)
     text += line + "\n";
   }
   return text;
+}
+
+std::string wrap_fact(const TextRow& fact) {
+  constexpr size_t kIndent = 11;
+  constexpr size_t kWidth = 100;
+  std::string text;
+  std::string line = fmt::format("{:<{}}", fact.at(0), kIndent);
+  std::istringstream words(fact.at(1));
+  for (std::string word; words >> word;) {
+    if (line.size() + word.size() > kWidth) {
+      text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+      line = std::string(kIndent, ' ');
+    }
+    line += word + " ";
+  }
+  return text + line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
 }
 
 }  // namespace perdure::lab

@@ -12,4 +12,7 @@ using TextRow = std::vector<std::string>;
 // rows may be of different length.
 std::string align_columns(const std::vector<TextRow>& rows, size_t text_columns);
 
+// "name       a text of many words" of a row of two, over as many lines as it needs.
+std::string wrap_fact(const TextRow& fact);
+
 }  // namespace perdure::lab

@@ -21,6 +21,12 @@ struct Result {
   nlohmann::json json() const;
 };
 
+// What a browser made of a page.
+struct Drawn {
+  int figures = 0;
+  int paths = 0;  // lines, bars and markers in them
+};
+
 class CommandTest : public ::testing::Test {
  protected:
   CommandTest();
@@ -30,6 +36,11 @@ class CommandTest : public ::testing::Test {
   Result run(const std::vector<std::string>& arguments, const std::string& input = "") const;
   // Runs a line of shell, in which $PERDURE is the command.
   Result shell(const std::string& line) const;
+
+  // Opens a page of this folder in headless Chromium. Tests fail if the browser complains, a figure is
+  // empty, or the page is wider than the window.
+  Drawn draw_in_browser(const std::string& page) const;
+  bool has_browser() const;
 
   const std::string& folder() const { return folder_; }
   std::string path(const std::string& name) const { return folder_ + "/" + name; }

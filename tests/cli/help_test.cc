@@ -8,12 +8,27 @@ namespace {
 class Help : public CommandTest {};
 
 const std::vector<std::vector<std::string>> kCommands = {
-    {"put"},          {"get"},           {"del"},   {"load"},
-    {"dump"},         {"stat"},          {"pool"},  {"pool", "create"},
-    {"pool", "info"}, {"pool", "check"}, {"bench"}, {"quickstart"},
-    {"list"},         {"completion"},
+    {"put"},
+    {"get"},
+    {"del"},
+    {"load"},
+    {"dump"},
+    {"stat"},
+    {"pool"},
+    {"pool", "create"},
+    {"pool", "info"},
+    {"pool", "check"},
+    {"bench"},
+    {"report"},
+    {"study"},
+    {"study", "range-indexes"},
+    {"quickstart"},
+    {"list"},
+    {"completion"},
 #ifdef PERDURE_HAS_LAB
-    {"amp"},          {"crash"},         {"study"}, {"study", "write-amplification"},
+    {"amp"},
+    {"crash"},
+    {"study", "write-amplification"},
 #endif
 };
 
@@ -83,6 +98,9 @@ TEST_F(Help, BashCompletionOffersCommandsOptionsAndValues) {
   EXPECT_EQ(complete("perdure bench nul"), "null\n");
   EXPECT_EQ(complete("perdure pool info --j"), "--json\n");
   EXPECT_EQ(complete("perdure am"), "amp\n");
+  EXPECT_EQ(complete("perdure study ran"), "range-indexes\n");
+  EXPECT_EQ(complete("perdure study range-indexes --par"), "--part\n");
+  EXPECT_EQ(complete("perdure study range-indexes fptr"), "fptree\n");
 #ifdef PERDURE_HAS_LAB
   EXPECT_EQ(complete("perdure amp plush --by"), "--by-site\n");
   EXPECT_EQ(complete("perdure amp plu"), "plush\n");

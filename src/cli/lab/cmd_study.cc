@@ -2,20 +2,17 @@
 
 #include <fmt/format.h>
 
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
 #include "cli/interrupt.h"
+#include "cli/study_outputs.h"
 #include "cli/terminal.h"
 #include "lab/study/write_amplification.h"
 #include "lab/units.h"
-#include "perdure/error.h"
 
 namespace perdure::cli {
-
-void add_study(CLI::App& app, Action& action);
 
 namespace {
 
@@ -57,15 +54,6 @@ lab::study::StudyOptions resolve(const StudyCommandOptions& options) {
   return study;
 }
 
-// Opened before the work, so that a path that cannot be written costs nothing.
-std::ofstream open_page(const std::string& path) {
-  std::ofstream page;
-  if (path.empty()) return page;
-  page.open(path);
-  if (!page) throw Error(ErrorCode::kIo, fmt::format("{}: cannot write the page there", path));
-  return page;
-}
-
 int exit_code_of(const lab::study::StudyReport& report) {
   if (report.interrupted) return kExitInterrupted;
   if (report.failed() > 0) return kExitDamage;
@@ -74,7 +62,7 @@ int exit_code_of(const lab::study::StudyReport& report) {
 
 int run_write_amplification(const StudyCommandOptions& options) {
   const lab::study::StudyOptions study = resolve(options);
-  std::ofstream page = open_page(options.html);
+  StudyPage page(options.html);
   const InterruptFlag interrupt;
   lab::study::StudyReport report;
   {
@@ -82,19 +70,8 @@ int run_write_amplification(const StudyCommandOptions& options) {
     report = lab::study::run_study(study, bar.sink(), interrupt.raised());
   }
   fmt::print("{}", options.json ? to_json(report).dump(2) + "\n" : to_table(report));
-  if (page.is_open()) {
-    page << to_html(report);
-    page.close();
-    if (!page) throw Error(ErrorCode::kIo, fmt::format("{}: cannot write the page", options.html));
-  }
-  if (report.interrupted) {
-    fmt::print(stderr, "{}\n",
-               options.state.empty()
-                   ? "With --state FILE, a study that is interrupted can be continued."
-                   : fmt::format("The same command goes on where this stopped: {} keeps what is "
-                                 "done.",
-                                 options.state));
-  }
+  if (page.is_asked()) page.write(to_html(report));
+  if (report.interrupted) print_how_to_continue(options.state);
   return exit_code_of(report);
 }
 

@@ -10,7 +10,6 @@ namespace perdure::cli {
 
 void add_amp(CLI::App& app, Action& action);
 void add_crash(CLI::App& app, Action& action);
-void add_study(CLI::App& app, Action& action);
 void add_trace(CLI::App& app, Action& action);
 
 namespace {

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
-#include <sstream>
 #include <utility>
 
 #include "lab/model/time.h"
@@ -23,23 +22,6 @@ std::string upper(std::string text) {
 std::string show_published(const Published* known) {
   if (known == nullptr) return "-";
   return (known->about ? "about " : "") + show_figure(known->value);
-}
-
-// "name      a text of many words", over as many lines as it needs.
-std::string wrap(const std::string& name, const std::string& value) {
-  constexpr size_t kIndent = 11;
-  constexpr size_t kWidth = 100;
-  std::string text;
-  std::string line = fmt::format("{:<{}}", name, kIndent);
-  std::istringstream words(value);
-  for (std::string word; words >> word;) {
-    if (line.size() + word.size() > kWidth) {
-      text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
-      line = std::string(kIndent, ' ');
-    }
-    line += word + " ";
-  }
-  return text + line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
 }
 
 // A column for our figure, and two for what was published of it, where that is known of any row.
@@ -197,7 +179,7 @@ std::vector<std::string> remarks(const StudyReport& report) {
 
 std::string to_table(const StudyReport& report) {
   std::string text;
-  for (const TextRow& row : condition_rows(report)) text += wrap(row[0], row[1]);
+  for (const TextRow& row : condition_rows(report)) text += wrap_fact(row);
   for (const AmpWorkload& workload : report.options.workloads) {
     const auto rows = workload_rows(report, workload.name);
     if (rows.empty()) continue;

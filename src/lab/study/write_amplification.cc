@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "lab/study/once.h"
 #include "lab/study/state.h"
 #include "lab/study/workers.h"
 #include "perdure/catalog.h"
@@ -95,17 +96,6 @@ AmpOptions filled_in(AmpOptions options) {
   if (options.operations == 0) options.operations = options.records;
   if (options.capacity_bytes == 0) options.capacity_bytes = default_amp_capacity_bytes(options);
   return options;
-}
-
-template <class Each, class Name>
-void require_once(const std::vector<Each>& all, Name name) {
-  for (auto each = all.begin(); each != all.end(); ++each) {
-    const auto again = std::find_if(each + 1, all.end(),
-                                    [&](const Each& other) { return name(other) == name(*each); });
-    if (again != all.end()) {
-      throw Error(ErrorCode::kInvalidArgument, fmt::format("{} is named twice", name(*each)));
-    }
-  }
 }
 
 Study::Study(const StudyOptions& options, const ProgressSink& progress,
