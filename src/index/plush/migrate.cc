@@ -160,8 +160,7 @@ void Core::append_row(Partition& partition, uint64_t row, uint32_t count) {
     // The record that completes the row is seen by nobody before it is durable.
     const Disappearing guard(partition.version);
     reveal_all({&append, 1});
-    rows_[row].epoch = (rows_[row].epoch + 1) & LineState::kEpochMask;
-    rows_[row].count.store(0, std::memory_order_release);
+    row_moved(row);
   }
   if (!txn) return;
   txn->settle();
@@ -383,6 +382,12 @@ void Core::release_source(Partition& partition, uint32_t level, uint64_t index,
   txn->settle();
   memory_.fence();
   txn->finish();
+}
+
+// The row's records are durable in level 1.
+void Core::row_moved(uint64_t row) {
+  rows_[row].epoch = (rows_[row].epoch + 1) & LineState::kEpochMask;
+  rows_[row].count.store(0, std::memory_order_release);
 }
 
 // ---- rewriting an entry in place

@@ -111,13 +111,23 @@ Core::Found Core::search(const Key& key, bool with_row, const Partition* reader,
   }
   // Filters of all levels first: the buckets that they point to are then fetched side by side.
   Probe probes[kLevelsMax];
+  const uint32_t levels = probe_all(key, probes);
+  return search_probed({probes, levels}, key, reader, version, hit);
+}
+
+uint32_t Core::probe_all(const Key& key, Probe* probes) const {
   uint32_t levels = 0;
   while (levels < kLevelsMax) {
     probe(levels + 1, key, probes[levels]);
     if (probes[levels].entry == nullptr) break;
     ++levels;
   }
-  for (uint32_t i = 0; i < levels; ++i) {
+  return levels;
+}
+
+Core::Found Core::search_probed(std::span<const Probe> probes, const Key& key,
+                                const Partition* reader, uint64_t version, Hit& hit) const {
+  for (uint32_t i = 0; i < probes.size(); ++i) {
     const Found found = search_entry(i + 1, probes[i], key, reader, version, hit);
     if (found != Found::kAbsent) return found;
   }
