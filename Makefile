@@ -20,8 +20,8 @@ ONE_THREAD = '^Catalog/(Boundaries|FullPool|OrderedModel|PoolMedium|RandomOperat
 FIXED_ADDRESSES = $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart build test test-asan test-tsan test-ubsan test-long crash-campaign bench lint format fuzz \
-  install clean deps deps-lint
+.PHONY: help quickstart build test test-asan test-tsan test-ubsan test-long crash-campaign bench bench-peers lint format fuzz \
+  install clean deps deps-lint deps-peers
 
 help: ## List these targets
 	@echo "Targets of make:"
@@ -64,6 +64,10 @@ bench: build ## Measure inserts, lookups and a mix on /dev/shm (BENCH_ARGS, BENC
 	build/release/perdure bench plush --mix insert=1 --mix lookup=1 --mix lookup=.5,update=.5 \
 	  --threads 1,$(JOBS) $(BENCH_ARGS)
 
+bench-peers: deps-peers build ## Measure YCSB A beside RocksDB, LevelDB, LMDB and volatile tables (BENCH_ARGS)
+	build/release/perdure bench plush rocksdb rocksdb-nosync leveldb leveldb-nosync lmdb lmdb-nosync \
+	  dram-hash dram-btree --workload a --workload c --threads $(JOBS) --time 60s $(BENCH_ARGS)
+
 lint: deps deps-lint ## Check format and run clang-tidy over src/ (a few minutes)
 	clang-format-19 --dry-run -Werror $(SOURCES)
 	@cmake --preset clang -B build/lint -DPERDURE_UNITY=ON -DPERDURE_BUILD_TESTS=OFF >/dev/null
@@ -91,3 +95,5 @@ deps:
 	@tools/install-deps.sh base
 deps-lint:
 	@tools/install-deps.sh lint
+deps-peers:
+	@tools/install-deps.sh peers

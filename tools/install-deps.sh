@@ -3,6 +3,7 @@
 #
 #   tools/install-deps.sh            what `make quickstart` and `make test` need
 #   tools/install-deps.sh base lint  also what `make lint`, `make fuzz` and the preset `clang` need
+#   tools/install-deps.sh base peers also the stores that `perdure bench` can compare with (50 MB)
 #
 # Does nothing, quickly and without network, when all is there. PERDURE_NO_INSTALL=1 skips it: for
 # machines where these come from elsewhere than apt.
@@ -13,6 +14,7 @@ base=(cmake ninja-build make g++ pkg-config
   libgtest-dev librapidcheck-dev libbenchmark-dev
   wordnet-base)
 lint=(clang-19 clang-tidy-19 clang-format-19 libclang-rt-19-dev)
+peers=(librocksdb-dev libleveldb-dev liblmdb-dev libabsl-dev)
 
 die() {
   echo "install-deps: $*" >&2
@@ -24,7 +26,8 @@ for group in "${@:-base}"; do
   case $group in
     base) wanted+=("${base[@]}") ;;
     lint) wanted+=("${lint[@]}") ;;
-    *) die "no group \"$group\"; there are: base, lint" ;;
+    peers) wanted+=("${peers[@]}") ;;
+    *) die "no group \"$group\"; there are: base, lint, peers" ;;
   esac
 done
 

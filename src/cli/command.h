@@ -34,6 +34,7 @@ void add_dump(CLI::App& app, Action& action);
 void add_stat(CLI::App& app, Action& action);
 void add_pool(CLI::App& app, Action& action);
 void add_bench(CLI::App& app, Action& action);
+void add_report(CLI::App& app, Action& action);
 void add_quickstart(CLI::App& app, Action& action);
 void add_list(CLI::App& app, Action& action);
 void add_completion(CLI::App& app, Action& action);

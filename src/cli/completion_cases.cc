@@ -26,15 +26,18 @@ const std::map<std::string, std::string>& option_values() {
       {"--durability", "best process power"},
       {"--key-kind", "u64 bytes"},
       {"--value-kind", "u64 bytes"},
-      {"--keys", "mixed sequential"},
+      {"--keys", "mixed sequential pibench"},
       {"--structure", structure_names()},
       {"--workload", "load a b c load,a,b,c"},
       {"--profile", "optane-100 optane-200 eadr nvdimm cxl"},
-      {"--mix", "insert lookup update upsert remove"}};
+      {"--mix", "insert lookup update upsert remove scan rmw"},
+      {"--distribution", "uniform zipfian selfsimilar sequential latest"},
+      {"--emulate", "optane optane-200 cxl"}};
   return values;
 }
 
 std::string values_of(const std::string& path, const std::string& option) {
+  if (option == "--workload" && path == "bench") return "a b c d e f";
   if (option == "--format") return path == "load" ? "auto tsv jsonl" : "tsv jsonl";
   const auto found = option_values().find(option);
   return found == option_values().end() ? "" : found->second;

@@ -39,6 +39,7 @@ void define(CLI::App& app, Action& action) {
   add_stat(app, action);
   add_pool(app, action);
   add_bench(app, action);
+  add_report(app, action);
   add_lab_commands(app, action);
   add_quickstart(app, action);
   add_list(app, action);

@@ -6,6 +6,8 @@
 #include <fstream>
 #include <thread>
 
+#include "build_info.h"
+
 namespace perdure::lab {
 namespace {
 
@@ -50,6 +52,8 @@ Machine describe_machine() {
 #else
   machine.compiler = "GCC " __VERSION__;
 #endif
+  machine.flags = build_info::kFlags;
+  machine.commit = build_info::kCommit;
 #ifdef NDEBUG
   machine.build = "release";
 #else

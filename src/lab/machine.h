@@ -12,7 +12,9 @@ struct Machine {
   uint64_t memory_bytes;
   std::string kernel;
   std::string compiler;
+  std::string flags;       // of the compiler
   std::string build;       // "release" or "debug"
+  std::string commit;      // of the source; "unknown" outside a checkout
   std::string shmem_huge;  // the kernel's choice of huge pages for tmpfs; empty if unknown
 };
 

@@ -66,6 +66,22 @@ uint64_t parse_count(std::string_view text) {
   return parse_scaled(text, 1000, false, "count", "1000, 10k, 1.5M or 2G");
 }
 
+double parse_duration_s(std::string_view text) {
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const std::string_view unit = text.substr(static_cast<size_t>(end - text.data()));
+  const double factor = unit.empty() || unit == "s" ? 1
+                        : unit == "ms"              ? 1e-3
+                        : unit == "m"               ? 60
+                        : unit == "h"               ? 3600
+                                                    : 0;
+  if (error != std::errc() || factor == 0 || !(number > 0) || number > 1e9) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("\"{}\" is no time; give 250ms, 30s, 10m or 1h", text));
+  }
+  return number * factor;
+}
+
 std::string format_bytes(uint64_t bytes) {
   if (bytes < 1024) return fmt::format("{} B", bytes);
   constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};

@@ -15,6 +15,10 @@ uint64_t parse_bytes(std::string_view text);
 // Error(kInvalidArgument) on anything else.
 uint64_t parse_count(std::string_view text);
 
+// Reads a time: "90", "90s", "250ms", "10m" or "1h", above 0, in seconds. Throws
+// Error(kInvalidArgument) on anything else.
+double parse_duration_s(std::string_view text);
+
 // "512 B", "64.0 MiB".
 std::string format_bytes(uint64_t bytes);
 

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "pm/medium.h"
 #include "pm/system_error.h"
 
 namespace perdure::pm {
@@ -24,6 +25,8 @@ struct PageRange {
 
 // Pages flushed by this thread and not fenced yet. Ranges of several pools may be in it.
 thread_local std::vector<PageRange> pending_pages;
+
+Medium* medium_in_use = nullptr;
 
 }  // namespace
 
@@ -79,6 +82,47 @@ bool prefers_nontemporal_lines() {
     return streamed < flushed;
   }();
   return preferred;
+}
+
+void emulate_medium(Medium* medium) { medium_in_use = medium; }
+
+Medium* emulated_medium() { return medium_in_use; }
+
+Memory::Verbs Memory::verbs_of(Domain domain) {
+  switch (domain) {
+    case Domain::kPage:
+      return Verbs::kPage;
+    case Domain::kLine:
+      return medium_in_use == nullptr ? Verbs::kLine : Verbs::kEmulated;
+    default:
+      return Verbs::kByte;
+  }
+}
+
+void Memory::flush_slowly(const void* address, size_t bytes) const {
+  if (verbs_ == Verbs::kPage) {
+    remember_pages(address, bytes);
+    return;
+  }
+  flush_lines(address, bytes);
+  if (medium_in_use != nullptr) {
+    medium_in_use->written_back(reinterpret_cast<uintptr_t>(address), bytes);
+  }
+}
+
+void Memory::stream_slowly(void* target, const void* source, size_t bytes) const {
+  stream_lines(target, source, bytes);
+  if (medium_in_use != nullptr) {
+    medium_in_use->written_back(reinterpret_cast<uintptr_t>(target), bytes);
+  }
+}
+
+void Memory::fence_slowly() const {
+  if (verbs_ == Verbs::kPage) {
+    sync_pages();
+  } else if (medium_in_use != nullptr) {
+    medium_in_use->fenced();
+  }
 }
 
 void Memory::remember_pages(const void* address, size_t bytes) {

@@ -47,16 +47,19 @@ class Memory {
   // `failed`, if given, is set when the medium refuses a write (domain `page` only): what was
   // written since the last good fence may be lost, so nothing more may be promised.
   explicit Memory(Domain domain, std::atomic<bool>* failed = nullptr)
-      : failed_(failed), domain_(domain), flush_kind_(detect_flush_kind()) {}
+      : failed_(failed),
+        verbs_(verbs_of(domain)),
+        domain_(domain),
+        flush_kind_(detect_flush_kind()) {}
 
   Domain domain() const { return domain_; }
 
   // Starts writing back the cache lines of [address, address + bytes). Durable after fence().
   void flush(const void* address, size_t bytes) const {
-    if (domain_ == Domain::kLine) [[likely]] {
+    if (verbs_ == Verbs::kLine) [[likely]] {
       flush_lines(address, bytes);
-    } else if (domain_ == Domain::kPage) {
-      remember_pages(address, bytes);
+    } else if (verbs_ != Verbs::kByte) {
+      flush_slowly(address, bytes);
     }
     std::atomic_signal_fence(std::memory_order_seq_cst);  // keep program order in the compiler
   }
@@ -65,8 +68,8 @@ class Memory {
   void fence() const {
     observe::fence();
     _mm_sfence();
-    if (domain_ == Domain::kPage) [[unlikely]]
-      sync_pages();
+    if (verbs_ >= Verbs::kPage) [[unlikely]]
+      fence_slowly();
   }
 
   void persist(const void* address, size_t bytes) const {
@@ -77,8 +80,10 @@ class Memory {
   // Copies whole 64-byte lines past the caches: durable after fence(), no flush needed. `target` is
   // 64-byte aligned and `bytes` a multiple of 64. Prefer it for blocks that are not read soon.
   void copy_nontemporal(void* target, const void* source, size_t bytes) const {
-    if (domain_ == Domain::kLine) [[likely]] {
+    if (verbs_ == Verbs::kLine) [[likely]] {
       stream_lines(target, source, bytes);
+    } else if (verbs_ == Verbs::kEmulated) {
+      stream_slowly(target, source, bytes);
     } else {
       copy_words(target, source, bytes);
       flush(target, bytes);
@@ -86,6 +91,11 @@ class Memory {
   }
 
  private:
+  // What the verbs do: as the domain says, or with an emulated medium (medium.h) on top of `line`.
+  // From kPage on, a fence is more than an instruction.
+  enum class Verbs : uint8_t { kByte, kLine, kPage, kEmulated };
+  static Verbs verbs_of(Domain domain);
+
   void flush_lines(const void* address, size_t bytes) const {
     if constexpr (observe::kEnabled) {  // told instead of done: a model needs no real flush
       observe::flush(address, bytes, static_cast<int>(flush_kind_));
@@ -127,10 +137,14 @@ class Memory {
     }
   }
 
+  void flush_slowly(const void* address, size_t bytes) const;
+  void stream_slowly(void* target, const void* source, size_t bytes) const;
+  void fence_slowly() const;
   static void remember_pages(const void* address, size_t bytes);
   void sync_pages() const;
 
   std::atomic<bool>* failed_ = nullptr;
+  Verbs verbs_ = Verbs::kByte;
   Domain domain_ = Domain::kByte;
   FlushKind flush_kind_ = FlushKind::kClflush;
 };

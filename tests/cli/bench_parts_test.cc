@@ -7,8 +7,8 @@
 #include <set>
 #include <vector>
 
-#include "lab/bench.h"
-#include "lab/bench_workload.h"
+#include "lab/bench/bench.h"
+#include "lab/bench/workload.h"
 #include "lab/histogram.h"
 #include "lab/permutation.h"
 #include "lab/units.h"
@@ -101,6 +101,31 @@ TEST(Permutation, VisitsEveryNumberOnce) {
       ASSERT_FALSE(seen[number]);
       seen[number] = true;
     }
+  }
+}
+
+TEST(Scatter, VisitsEveryNumberOnceAndNeighboursFarApart) {
+  for (const uint64_t count : {1, 2, 3, 5, 64, 1000, 65537, 6'765'000}) {
+    const Scatter scatter(count, count);
+    std::vector<bool> seen(count);
+    uint64_t before = 0;
+    for (uint64_t place = 0; place < count; ++place) {
+      const uint64_t number = scatter.at(place);
+      ASSERT_LT(number, count);
+      ASSERT_FALSE(seen[number]) << count;
+      seen[number] = true;
+      if (place > 0 && count > 10) {
+        ASSERT_GT(std::max(number, before) - std::min(number, before), count / 3);
+      }
+      before = number;
+    }
+  }
+  // The largest count that is not left to a permutation, at its end, where errors are largest.
+  constexpr uint64_t kLarge = (uint64_t{1} << 31) - 1;
+  const Scatter scatter(kLarge);
+  const uint64_t step = (scatter.at(1) + kLarge - scatter.at(0)) % kLarge;
+  for (uint64_t place = kLarge - 1000; place < kLarge; ++place) {
+    EXPECT_EQ(scatter.at(place), (scatter.at(place - 1) + step) % kLarge);
   }
 }
 
@@ -198,7 +223,7 @@ TEST(BenchCapacity, IsThreeTimesTheRawBytesAndSixtyFourMebibytesAtLeast) {
   EXPECT_EQ(default_capacity_bytes(options), uint64_t{64} << 20);
   options.records = 10'000'000;
   EXPECT_EQ(default_capacity_bytes(options), uint64_t{464} << 20);
-  options.mixes = {Mix::parse("insert")};
+  options.workloads = {Workload::of(Mix::parse("insert"))};
   options.operations = 10'000'000;
   EXPECT_EQ(default_capacity_bytes(options), uint64_t{928} << 20);
 }

@@ -1,6 +1,8 @@
 // bench: small runs of everything it can do.
 
+#include <algorithm>
 #include <filesystem>
+#include <map>
 #include <set>
 
 #include "cli/command_runner.h"
@@ -28,7 +30,7 @@ TEST_F(Bench, JsonHasFloorMachineParametersAndResults) {
   const Result result = bench({"plush", "null", "--threads", "1,2", "--json"});
   ASSERT_EQ(result.code, 0) << result.err;
   const nlohmann::json json = result.json();
-  EXPECT_EQ(json["schema"], "perdure-bench-1");
+  EXPECT_EQ(json["schema"], "perdure-bench-2");
   EXPECT_GT(json["floor_ns"], 0.0);
   EXPECT_GT(json["read_chain_ns"], 0.0);
   EXPECT_TRUE(json["machine"].contains("cpu"));
@@ -66,6 +68,129 @@ TEST_F(Bench, SeveralMixesOfOneRunAreApart) {
   const nlohmann::json json =
       bench({"plush", "--mix", "lookup", "--mix", "remove", "--json"}).json();
   EXPECT_EQ(json["results"].size(), 3U);
+}
+
+TEST_F(Bench, EveryStructureAndThreadCountGetsTheSameOperations) {
+  const nlohmann::json json =
+      bench({"plush", "cceh", "null", "--threads", "1,2", "--mix", "lookup=.5,update=.5",
+             "--distribution", "zipfian", "--warmup", "500", "--json"})
+          .json();
+  std::map<std::string, std::set<std::string>> hashes;
+  for (const nlohmann::json& row : json["results"]) {
+    EXPECT_TRUE(row["complete"]);
+    hashes[row["operation"]].insert(row["stream_hash"]);
+  }
+  EXPECT_EQ(hashes.size(), 2U);
+  for (const auto& [operation, different] : hashes) EXPECT_EQ(different.size(), 1U) << operation;
+  EXPECT_EQ(json["parameters"]["warmup_operations"], 500);
+}
+
+TEST_F(Bench, LatenciesAreToldByTypeOfOperation) {
+  const nlohmann::json json =
+      bench({"plush", "--mix", "lookup=.5,rmw=.5", "--latency-sampling", "1", "--json"}).json();
+  const nlohmann::json types = json["results"][1]["by_operation"];
+  EXPECT_EQ(types.size(), 2U);
+  for (const char* type : {"lookup", "rmw"}) {
+    EXPECT_EQ(types[type]["operations"], 1000);
+    EXPECT_EQ(types[type]["samples"], 2000);  // of two repeats
+    EXPECT_GT(types[type]["percentiles"]["p99.999"], 0.0);
+  }
+}
+
+TEST_F(Bench, YcsbWorkloadsRunByLetterAndFromFiles) {
+  const std::string file = write_file("mine",
+                                      "recordcount=1500\noperationcount=700\n"
+                                      "fieldcount=2\nfieldlength=10\nsurprise=1\n");
+  const Result result = run({"bench", "plush", "--path", folder(), "--workload", "d", "--workload",
+                             file, "--repeats", "1", "--json"});
+  ASSERT_EQ(result.code, 0) << result.err << result.out;
+  const nlohmann::json json = result.json();
+  EXPECT_EQ(json["parameters"]["records"], 1500);
+  EXPECT_EQ(json["parameters"]["operations"], 700);
+  EXPECT_EQ(json["parameters"]["value_bytes"], 20);
+  EXPECT_EQ(json["parameters"]["workloads"][0]["name"], "ycsb-d");
+  EXPECT_EQ(json["parameters"]["workloads"][1]["name"], "mine");
+  ASSERT_EQ(json["notes"].size(), 1U);
+  EXPECT_NE(json["notes"][0].get<std::string>().find("surprise"), std::string::npos);
+}
+
+TEST_F(Bench, ScansNeedOrder) {
+  const Result alone = bench({"plush", "--workload", "e"});
+  EXPECT_EQ(alone.code, 2);
+  EXPECT_NE(alone.err.find("plush keeps no order"), std::string::npos) << alone.err;
+  const Result beside = bench({"plush", "null", "--workload", "e", "--json"});
+  ASSERT_EQ(beside.code, 0) << beside.err;
+  for (const nlohmann::json& row : beside.json()["results"]) EXPECT_EQ(row["structure"], "null");
+  EXPECT_NE(beside.json()["notes"][0].get<std::string>().find("skipped: plush"), std::string::npos);
+}
+
+TEST_F(Bench, TheTimeLimitEndsPhases) {
+  const Result result =
+      run({"bench", "null", "--path", folder(), "--records", "1k", "--operations", "1G", "--time",
+           "150ms", "--window", "10ms", "--repeats", "1", "--json"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  const nlohmann::json row = result.json()["results"][1];
+  EXPECT_EQ(row["complete"], false);
+  EXPECT_GE(row["windows"]["series"][0].size(), 2U);
+  EXPECT_GT(row["windows"]["mean_mops"], 0.0);
+}
+
+TEST_F(Bench, AnEmulatedMediumIsStatedWithWhatItAdds) {
+  const Result result = bench({"plush", "null", "--emulate", "optane", "--json"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  const nlohmann::json emulation = result.json()["emulation"];
+  EXPECT_EQ(emulation["medium"], "optane-100");
+  EXPECT_EQ(emulation["unit_bytes"], 256);
+  EXPECT_GE(emulation["added_fence_ns"], 0.0);
+  EXPECT_EQ(result.json()["domain"], "line");
+  EXPECT_NE(result.json()["notes"][0].get<std::string>().find("null"), std::string::npos);
+  EXPECT_NE(bench({"plush", "--emulate", "optane"}).out.find("emulated"), std::string::npos);
+  EXPECT_TRUE(bench({"plush", "--json"}).json()["emulation"].is_null());
+  EXPECT_EQ(bench({"plush", "--emulate", "eadr"}).code, 2);
+  EXPECT_EQ(bench({"plush", "--emulate", "optane", "--domain", "byte"}).code, 2);
+}
+
+TEST_F(Bench, CsvHasALineForEachResult) {
+  const Result result = bench({"plush", "null", "--csv"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(std::count(result.out.begin(), result.out.end(), '\n'), 5);
+  EXPECT_EQ(result.out.rfind("structure,kind,operation,threads,", 0), 0U);
+  EXPECT_NE(result.out.find("\nplush,structure,load,1,3000,3000,0,"), std::string::npos);
+}
+
+// Each where it was built; else the command must say what is missing.
+TEST_F(Bench, PeersAnswerRightOrAreSkippedWithAWord) {
+  const std::vector<std::string> peers = {"rocksdb",        "rocksdb-nosync", "leveldb",
+                                          "leveldb-nosync", "lmdb",           "lmdb-nosync",
+                                          "dram-btree",     "dram-hash"};
+  for (const char* kind : {"u64", "bytes"}) {
+    std::vector<std::string> arguments = {"null"};
+    arguments.insert(arguments.end(), peers.begin(), peers.end());
+    for (const char* more :
+         {"--threads", "2", "--key-kind", kind, "--value-kind", kind, "--repeats", "1", "--json",
+          "--mix", "insert=.2,lookup=.4,update=.2,remove=.1,upsert=.1", "--mix",
+          "insert=.2,lookup=.3,update=.1,remove=.1,scan=.2,rmw=.1"}) {
+      arguments.emplace_back(more);
+    }
+    const Result result = bench(arguments);
+    ASSERT_EQ(result.code, 0) << result.err << result.out;
+    const nlohmann::json json = result.json();
+    std::map<std::string, int> measured;
+    for (const nlohmann::json& row : json["results"]) {
+      ++measured[row["structure"]];
+      EXPECT_EQ(row["failed"], 0) << row["structure"];
+      EXPECT_FALSE(row["durability"].get<std::string>().empty());
+    }
+    const std::string notes = json["notes"].dump();
+    for (const std::string& peer : peers) {
+      // A load and two mixes, but for scans of what has no order.
+      const int rows = peer == "dram-hash" ? 2 : 3;
+      EXPECT_TRUE(measured[peer] == rows ||
+                  (measured[peer] == 0 && notes.find(peer + " cannot be") != std::string::npos))
+          << peer << notes;
+    }
+  }
+  EXPECT_FALSE(left_files());
 }
 
 TEST_F(Bench, ByteStringsAndSequentialKeysWork) {
@@ -109,6 +234,11 @@ TEST_F(Bench, UsageErrorsAreTold) {
   // More removes than there are records.
   EXPECT_EQ(bench({"plush", "--mix", "remove", "--operations", "4k"}).code, 2);
   EXPECT_EQ(bench({"plush", "--path", path("missing")}).code, 4);
+  EXPECT_EQ(bench({"plush", "--distribution", "zipf"}).code, 2);
+  EXPECT_EQ(bench({"plush", "--scan-length", "0"}).code, 2);
+  EXPECT_EQ(bench({"plush", "--key-prefix", "x"}).code, 2);  // of words
+  EXPECT_EQ(bench({"plush", "--workload", path("missing")}).code, 4);
+  EXPECT_EQ(bench({"plush", "--csv", "--json"}).code, 2);
   EXPECT_FALSE(left_files());
 }
 

@@ -8,10 +8,10 @@ namespace {
 class Help : public CommandTest {};
 
 const std::vector<std::vector<std::string>> kCommands = {
-    {"put"},          {"get"},           {"del"},   {"load"},
-    {"dump"},         {"stat"},          {"pool"},  {"pool", "create"},
-    {"pool", "info"}, {"pool", "check"}, {"bench"}, {"quickstart"},
-    {"list"},         {"completion"},
+    {"put"},          {"get"},           {"del"},        {"load"},
+    {"dump"},         {"stat"},          {"pool"},       {"pool", "create"},
+    {"pool", "info"}, {"pool", "check"}, {"bench"},      {"report"},
+    {"quickstart"},   {"list"},          {"completion"},
 #ifdef PERDURE_HAS_LAB
     {"amp"},          {"crash"},         {"study"}, {"study", "write-amplification"},
 #endif

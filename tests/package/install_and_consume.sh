@@ -34,6 +34,9 @@ if grep -rIl -e "$build_dir" -e "$work_dir" "$prefix"; then
   exit 1
 fi
 
+plugin=$lib_dir/perdure/pibench/libperdure_pibench_plush.so
+[[ -e $plugin ]] || { echo "missing: $plugin" >&2; exit 1; }
+
 run() {
   echo "== $*"
   "$@"
@@ -61,6 +64,14 @@ consume_with_pkg_config() {
   run "$work_dir/pc_static"
 }
 
+# A program of PiBench's kind finds the library's own libraries beside it.
+load_as_pibench() {
+  local host=$work_dir/pibench_host
+  "$cxx" -std=c++20 "$source_dir/../lab/pibench/host_2019.cc" -o "$host" -ldl
+  run "$host" "$plugin" 8 8 "$work_dir/pibench.pool" 2>/dev/null
+}
+
 consume_with_cmake
 consume_with_pkg_config
-echo "== all four programs ran"
+load_as_pibench
+echo "== all five programs ran"

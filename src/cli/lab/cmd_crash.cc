@@ -50,19 +50,6 @@ struct CrashCommandOptions {
   bool json = false;
 };
 
-// "90", "90s", "10m" or "1h" in seconds.
-double parse_duration_s(const std::string& text) {
-  char* end = nullptr;
-  const double number = std::strtod(text.c_str(), &end);
-  const std::string unit = end;
-  const double factor = unit.empty() || unit == "s" ? 1 : unit == "m" ? 60 : unit == "h" ? 3600 : 0;
-  if (end == text.c_str() || factor == 0 || number <= 0) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("\"{}\" is no time; give 30s, 10m or 1h", text));
-  }
-  return number * factor;
-}
-
 std::pair<Kind, Kind> parse_kinds(const std::string& text) {
   const size_t slash = text.find('/');
   if (slash == std::string::npos) {
@@ -210,7 +197,7 @@ int run_command(const CrashCommandOptions& options) {
     for (const CatalogEntry& entry : catalog()) structures.push_back(entry.name);
   }
   CampaignOptions campaign;
-  campaign.seconds = parse_duration_s(options.budget) / static_cast<double>(structures.size());
+  campaign.seconds = lab::parse_duration_s(options.budget) / static_cast<double>(structures.size());
   campaign.mutate = options.mutate;
   campaign.mutant_seconds = options.mutant_seconds;
   campaign.explore.nested_max = options.nested;

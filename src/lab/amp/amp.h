@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-#include "lab/bench_workload.h"
+#include "lab/bench/workload.h"
 #include "lab/model/counters.h"
 #include "lab/model/model.h"
 #include "lab/model/profile.h"

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
-#include "lab/study/page.h"
+#include "lab/html/bars.h"
+#include "lab/html/page.h"
 #include "lab/study/table.h"
 #include "lab/study/write_amplification.h"
 
@@ -14,20 +15,12 @@ constexpr char kIntroduction[] =
     "then, in blocks of its own size: their ratio is 1 where neighbours combine to whole blocks of "
     "256 bytes, and 4 where each write is alone in its block.</p>\n";
 
-std::string facts_table(const std::vector<TextRow>& rows) {
-  std::string html = "<table class=\"facts\"><tbody>\n";
-  for (const TextRow& row : rows) {
-    html +=
-        fmt::format("<tr><td>{}</td><td>{}</td></tr>\n", escape_html(row[0]), escape_html(row[1]));
-  }
-  return html + "</tbody></table>\n";
-}
-
-BarChart writes_chart(const std::vector<const AmpResult*>& cells, const std::string& workload) {
+html::BarChart writes_chart(const std::vector<const AmpResult*>& cells,
+                            const std::string& workload) {
   const std::string per(counted_operation(*cells.front()));
-  BarChart chart{.title = fmt::format("{}: writes per {}", workload, per),
-                 .unit = "per " + per,
-                 .series = {"WPQ inserts", "media writes (64 B)"}};
+  html::BarChart chart{.title = fmt::format("{}: writes per {}", workload, per),
+                       .label = "per " + per,
+                       .series = {"WPQ inserts", "media writes (64 B)"}};
   for (const AmpResult* cell : cells) {
     chart.groups.push_back({cell->structure,
                             {value_of(*cell, Quantity::kWpqInserts).value_or(0),
@@ -37,15 +30,15 @@ BarChart writes_chart(const std::vector<const AmpResult*>& cells, const std::str
   return chart;
 }
 
-BarChart ratio_chart(const StudyReport& report, const std::vector<const AmpResult*>& cells,
-                     const std::string& workload) {
-  BarChart chart{.title = workload + ": media writes per WPQ insert",
-                 .unit = "per WPQ insert",
-                 .series = {"media writes per WPQ insert"},
-                 .mark_name = "published"};
+html::BarChart ratio_chart(const StudyReport& report, const std::vector<const AmpResult*>& cells,
+                           const std::string& workload) {
+  html::BarChart chart{.title = workload + ": media writes per WPQ insert",
+                       .label = "per WPQ insert",
+                       .series = {"media writes per WPQ insert"},
+                       .mark_name = "published"};
   for (const AmpResult* cell : cells) {
     const Compared compared = compare(*cell, Quantity::kMediaPerWpqInsert);
-    BarGroup& group = chart.groups.emplace_back();
+    html::BarGroup& group = chart.groups.emplace_back();
     group.name = cell->structure;
     group.values = {compared.value.value_or(0)};
     if (compared.published != nullptr && report.is_comparable()) {
@@ -60,19 +53,19 @@ std::string workload_section(const StudyReport& report, const AmpWorkload& workl
   if (cells.empty()) return "";
   const std::string title = workload_title(report, workload);
   const std::string name = title.substr(0, title.find(':'));
-  std::string html = fmt::format("<section><h2>{}</h2>\n", escape_html(title));
-  const std::string figures =
-      html_bars(writes_chart(cells, name)) + html_bars(ratio_chart(report, cells, name));
-  html += figures.empty() ? "<p>No structure wrote anything.</p>\n" : figures;
-  return html + html_table(workload_rows(report, workload.name), 1) + "</section>\n";
+  const std::string figures = html::figure(html::draw(writes_chart(cells, name))) +
+                              html::figure(html::draw(ratio_chart(report, cells, name)));
+  return fmt::format("<section><h2>{}</h2>\n{}{}</section>\n", html::escape(title),
+                     figures.empty() ? "<p>No structure wrote anything.</p>\n" : figures,
+                     html::table(workload_rows(report, workload.name), 1));
 }
 
 }  // namespace
 
 std::string to_html(const StudyReport& report) {
-  std::string body = kIntroduction + facts_table(condition_rows(report));
+  std::string body = kIntroduction + html::facts(condition_rows(report));
   for (const std::string& line : remarks(report)) {
-    body += fmt::format("<p><strong>{}</strong></p>\n", escape_html(line));
+    body += fmt::format("<p><strong>{}</strong></p>\n", html::escape(line));
   }
   for (const AmpWorkload& workload : report.options.workloads) {
     body += workload_section(report, workload);
@@ -81,12 +74,12 @@ std::string to_html(const StudyReport& report) {
     body +=
         "<section><h2>Effect of the optimisations</h2>\n"
         "<p>Change against the same structure without them.</p>\n" +
-        html_table(rows, kEffectTextColumns) + "</section>\n";
+        html::table(rows, kEffectTextColumns) + "</section>\n";
   }
   std::vector<TextRow> parameters;
   for (const auto& [name, value] : describe(report.profile)) parameters.push_back({name, value});
-  body += "<section><h2>The modelled memory</h2>\n" + facts_table(parameters) + "</section>\n";
-  return make_page("Write amplification of persistent indexes", body);
+  body += "<section><h2>The modelled memory</h2>\n" + html::facts(parameters) + "</section>\n";
+  return html::page("Write amplification of persistent indexes", body);
 }
 
 }  // namespace perdure::lab::study

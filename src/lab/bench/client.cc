@@ -1,0 +1,48 @@
+#include "lab/bench/client.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace perdure::lab {
+
+BenchClient::BenchClient(AnyIndex& index, const OperationPlan& plan, uint64_t key_bytes,
+                         uint64_t value_bytes, std::string_view key_prefix)
+    : index_(index),
+      plan_(plan),
+      word_keys_(index.key_kind() == Kind::kU64),
+      word_values_(index.value_kind() == Kind::kU64),
+      prefix_bytes_(key_prefix.size()),
+      key_(key_prefix),
+      value_(value_bytes, 'v') {
+  key_.resize(std::max<uint64_t>(key_bytes, prefix_bytes_ + sizeof(uint64_t)));
+}
+
+Datum BenchClient::make_key_bytes(uint64_t word) {
+  // Big-endian, so that byte strings sort as the words do; padding that depends on the word, so
+  // that no part of the key is the same in all.
+  uint64_t part = __builtin_bswap64(word);
+  for (size_t at = prefix_bytes_; at < key_.size(); at += sizeof part) {
+    std::memcpy(key_.data() + at, &part, std::min(sizeof part, key_.size() - at));
+    part = mix_word(part);
+  }
+  return std::string_view(key_);
+}
+
+Datum BenchClient::make_value_bytes(uint64_t word) {
+  std::memcpy(value_.data(), &word, std::min(sizeof word, value_.size()));
+  return std::string_view(value_);
+}
+
+bool BenchClient::scan(const Prepared& prepared) {
+  uint64_t told = 0;
+  bool starts_there = false;
+  index_.scan(prepared.key, prepared.length, [&](Datum key, Datum value) {
+    if (told == 0) starts_there = key == prepared.key;
+    read_ += word_values_ ? value.word() : value.bytes().size();
+    return ++told < prepared.length;
+  });
+  scanned_ += told;
+  return starts_there && told <= prepared.length;
+}
+
+}  // namespace perdure::lab

@@ -1,0 +1,87 @@
+// Carries out the operations of a workload on an index: makes keys and values from record numbers.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "lab/bench/workload.h"
+#include "perdure/index.h"
+
+namespace perdure::lab {
+
+// One for each thread.
+class BenchClient {
+ public:
+  // Byte-string keys start with the prefix and have 8 bytes more at least, so that all can differ.
+  BenchClient(AnyIndex& index, const OperationPlan& plan, uint64_t key_bytes, uint64_t value_bytes,
+              std::string_view key_prefix = {});
+
+  // An operation with its key and value, valid until the next is prepared.
+  struct Prepared {
+    OperationType type;
+    uint32_t length;
+    Datum key;
+    Datum value;
+  };
+  Prepared prepare(Operation operation) {
+    const uint64_t word = plan_.key_of(operation.record);
+    switch (operation.type) {
+      case OperationType::kInsert:
+        return {operation.type, 0, make_key(word), make_value(word)};
+      case OperationType::kUpdate:
+      case OperationType::kUpsert:
+      case OperationType::kReadModifyWrite:
+        return {operation.type, 0, make_key(word), make_value(word + 1)};
+      default:
+        return {operation.type, operation.length, make_key(word), uint64_t{0}};
+    }
+  }
+
+  // False if the index says that the operation was not possible, which is wrong of it.
+  bool carry_out(const Prepared& prepared) {
+    switch (prepared.type) {
+      case OperationType::kInsert:
+        return index_.insert(prepared.key, prepared.value);
+      case OperationType::kLookup:
+        return index_.lookup(prepared.key, found_);
+      case OperationType::kUpdate:
+        return index_.update(prepared.key, prepared.value);
+      case OperationType::kUpsert:
+        index_.upsert(prepared.key, prepared.value);
+        return true;
+      case OperationType::kRemove:
+        return index_.remove(prepared.key);
+      case OperationType::kScan:
+        return scan(prepared);
+      case OperationType::kReadModifyWrite:
+        return index_.lookup(prepared.key, found_) && index_.update(prepared.key, prepared.value);
+    }
+    return false;
+  }
+
+  bool execute(Operation operation) { return carry_out(prepare(operation)); }
+
+  uint64_t scanned() const { return scanned_; }  // records that scans told of
+
+ private:
+  // Whether the scan began at the record it was sent to, and told of no more than it was asked for.
+  bool scan(const Prepared& prepared);
+  Datum make_key(uint64_t word) { return word_keys_ ? Datum(word) : make_key_bytes(word); }
+  Datum make_value(uint64_t word) { return word_values_ ? Datum(word) : make_value_bytes(word); }
+  Datum make_key_bytes(uint64_t word);
+  Datum make_value_bytes(uint64_t word);
+
+  AnyIndex& index_;
+  const OperationPlan& plan_;
+  const bool word_keys_;
+  const bool word_values_;
+  const size_t prefix_bytes_;
+  std::string key_;
+  std::string value_;
+  Value found_;
+  uint64_t scanned_ = 0;
+  uint64_t read_ = 0;  // something of every record that a scan told of
+};
+
+}  // namespace perdure::lab

@@ -1,0 +1,66 @@
+// LevelDB: its defaults, a Bloom filter of 10 bits, a block cache of 256 MiB, no compression (the
+// values that the benchmark makes compress too well).
+
+#include <leveldb/cache.h>
+#include <leveldb/db.h>
+#include <leveldb/filter_policy.h>
+#include <leveldb/iterator.h>
+
+#include "lab/peers/key_value_store.h"
+
+namespace perdure::lab::peers {
+namespace {
+
+struct LevelDb {
+  static constexpr const char* kName = "LevelDB";
+  using Db = leveldb::DB;
+  using Slice = leveldb::Slice;
+  using Status = leveldb::Status;
+  using ReadOptions = leveldb::ReadOptions;
+  using WriteOptions = leveldb::WriteOptions;
+  using Iterator = leveldb::Iterator;
+};
+
+struct Parts {
+  std::unique_ptr<const leveldb::FilterPolicy> filter{leveldb::NewBloomFilterPolicy(10)};
+  std::unique_ptr<leveldb::Cache> cache{leveldb::NewLRUCache(size_t{256} << 20)};
+};
+
+std::unique_ptr<BenchStore> open_store(const std::string& path, const StoreOptions& options,
+                                       bool synced) {
+  auto parts = std::make_shared<Parts>();
+  leveldb::Options settings;
+  settings.create_if_missing = true;
+  settings.compression = leveldb::kNoCompression;
+  settings.filter_policy = parts->filter.get();
+  settings.block_cache = parts->cache.get();
+  leveldb::DB* db = nullptr;
+  KeyValueStore<LevelDb>::require(leveldb::DB::Open(settings, path, &db));
+  return std::make_unique<FolderStore>(
+      path, std::make_unique<KeyValueStore<LevelDb>>(options.key_kind, options.value_kind, parts,
+                                                     std::unique_ptr<leveldb::DB>(db), synced));
+}
+
+Contender contender(const char* name, const char* durability, bool synced) {
+  Contender contender;
+  contender.name = name;
+  contender.kind = "peer";
+  contender.durability = durability;
+  contender.open = [synced](const std::string& path, const StoreOptions& options) {
+    return open_store(path, options, synced);
+  };
+  contender.create = contender.open;
+  return contender;
+}
+
+}  // namespace
+}  // namespace perdure::lab::peers
+
+extern "C" __attribute__((visibility("default"))) void perdure_bench_peers(
+    std::vector<perdure::lab::Contender>& peers) {
+  using perdure::lab::peers::contender;
+  peers.push_back(
+      contender("leveldb", "each operation: its log is synced (to no effect on tmpfs)", true));
+  peers.push_back(contender(
+      "leveldb-nosync", "the death of the process; the last writes not a power failure", false));
+}

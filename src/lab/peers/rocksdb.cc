@@ -1,0 +1,65 @@
+// RocksDB: its defaults, a Bloom filter of 10 bits, a block cache of 256 MiB, no compression (the
+// values that the benchmark makes compress too well), and two background threads.
+
+#include <rocksdb/cache.h>
+#include <rocksdb/db.h>
+#include <rocksdb/filter_policy.h>
+#include <rocksdb/iterator.h>
+#include <rocksdb/options.h>
+#include <rocksdb/table.h>
+
+#include "lab/peers/key_value_store.h"
+
+namespace perdure::lab::peers {
+namespace {
+
+struct RocksDb {
+  static constexpr const char* kName = "RocksDB";
+  using Db = rocksdb::DB;
+  using Slice = rocksdb::Slice;
+  using Status = rocksdb::Status;
+  using ReadOptions = rocksdb::ReadOptions;
+  using WriteOptions = rocksdb::WriteOptions;
+  using Iterator = rocksdb::Iterator;
+};
+
+std::unique_ptr<BenchStore> open_store(const std::string& path, const StoreOptions& options,
+                                       bool synced) {
+  rocksdb::Options settings;
+  settings.create_if_missing = true;
+  settings.compression = rocksdb::kNoCompression;
+  settings.IncreaseParallelism(2);
+  rocksdb::BlockBasedTableOptions table;
+  table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
+  table.block_cache = rocksdb::NewLRUCache(size_t{256} << 20);
+  settings.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
+  rocksdb::DB* db = nullptr;
+  KeyValueStore<RocksDb>::require(rocksdb::DB::Open(settings, path, &db));
+  return std::make_unique<FolderStore>(
+      path, std::make_unique<KeyValueStore<RocksDb>>(options.key_kind, options.value_kind, nullptr,
+                                                     std::unique_ptr<rocksdb::DB>(db), synced));
+}
+
+Contender contender(const char* name, const char* durability, bool synced) {
+  Contender contender;
+  contender.name = name;
+  contender.kind = "peer";
+  contender.durability = durability;
+  contender.open = [synced](const std::string& path, const StoreOptions& options) {
+    return open_store(path, options, synced);
+  };
+  contender.create = contender.open;
+  return contender;
+}
+
+}  // namespace
+}  // namespace perdure::lab::peers
+
+extern "C" __attribute__((visibility("default"))) void perdure_bench_peers(
+    std::vector<perdure::lab::Contender>& peers) {
+  using perdure::lab::peers::contender;
+  peers.push_back(
+      contender("rocksdb", "each operation: its log is synced (to no effect on tmpfs)", true));
+  peers.push_back(contender(
+      "rocksdb-nosync", "the death of the process; the last writes not a power failure", false));
+}

@@ -1,0 +1,4 @@
+#include "foreign_tree_2019.h"
+#include "foreign_words.h"
+
+extern "C" tree_api* create_tree(const tree_options_t& options) { return make_words(options); }

@@ -1,0 +1,2 @@
+// A shared library that is not for PiBench.
+extern "C" int answer() { return 42; }
