@@ -352,14 +352,7 @@ void Core::Group::plan_completions(Items items, std::optional<pm::Heap::Txn>& tx
       pm::store_relaxed(row.tags[kRowFull], item->record.tag);  // not counted: nobody looks there
       pm::store_relaxed(row.values[kRowFull], item->record.value);
       Append& append = appends_[append_count_++];
-      append = Append{};
-      append.entry = &core_.level1_[item->row];
-      append.tags = row.tags;
-      append.values = row.values;
-      append.count = kSlots;
-      append.counts_epoch = true;
-      append.epoch = core_.rows_[item->row].epoch;
-      append.start = used(*append.entry);
+      append = core_.append_of_row(item->row, kSlots);
       if (!txn && core_.needs_blocks(append)) txn.emplace(core_.pool_.heap());
       core_.plan(append, txn ? &*txn : nullptr);
     }
@@ -367,6 +360,8 @@ void Core::Group::plan_completions(Items items, std::optional<pm::Heap::Txn>& tx
     if (!pm::is_full(error)) throw;
     txn.reset();
     append_count_ = 0;
+    // What was stored for these is garbage now, and must be whole before something is stored behind it.
+    if (core_.out_of_place_) core_.memory_.fence();
     for (Item* item : items) {
       if (item->fate != Fate::kCompletes) continue;
       item->fate = Fate::kSingly;

@@ -262,6 +262,7 @@ class Core {
   // ---- migrate.cc
   void move_down(Partition& partition, uint64_t row);
   void append_row(Partition& partition, uint64_t row, uint32_t count);
+  Append append_of_row(uint64_t row, uint32_t count) const;
   void row_moved(uint64_t row);
   void plan(Append& append, pm::Heap::Txn* txn) const;
   bool needs_blocks(const Append& append) const;

@@ -132,18 +132,29 @@ void Core::move_down(Partition& partition, uint64_t row) {
   append_row(partition, row, rows_[row].count.load(std::memory_order_relaxed));
 }
 
-void Core::append_row(Partition& partition, uint64_t row, uint32_t count) {
-  know_row(row);
-  Entry& entry = *entry_at(1, row);
-  if (used(entry) + count > kEntryRecords) drain(partition, 1, row, count);
+Core::Append Core::append_of_row(uint64_t row, uint32_t count) const {
   Append append{};
-  append.entry = &entry;
+  append.entry = entry_at(1, row);
   append.tags = row_records_[row].tags;
   append.values = row_records_[row].values;
   append.count = count;
   append.counts_epoch = true;
   append.epoch = rows_[row].epoch;
-  append.start = used(entry);
+  append.start = used(*append.entry);
+  return append;
+}
+
+// The row's records are durable in level 1.
+void Core::row_moved(uint64_t row) {
+  rows_[row].epoch = (rows_[row].epoch + 1) & LineState::kEpochMask;
+  rows_[row].count.store(0, std::memory_order_release);
+}
+
+void Core::append_row(Partition& partition, uint64_t row, uint32_t count) {
+  know_row(row);
+  Entry& entry = *entry_at(1, row);
+  if (used(entry) + count > kEntryRecords) drain(partition, 1, row, count);
+  Append append = append_of_row(row, count);
   std::optional<pm::Heap::Txn> txn;
   if (needs_blocks(append)) txn.emplace(pool_.heap());
   try {
@@ -382,12 +393,6 @@ void Core::release_source(Partition& partition, uint32_t level, uint64_t index,
   txn->settle();
   memory_.fence();
   txn->finish();
-}
-
-// The row's records are durable in level 1.
-void Core::row_moved(uint64_t row) {
-  rows_[row].epoch = (rows_[row].epoch + 1) & LineState::kEpochMask;
-  rows_[row].count.store(0, std::memory_order_release);
 }
 
 // ---- rewriting an entry in place
