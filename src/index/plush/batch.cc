@@ -43,18 +43,19 @@ void Core::find_group(std::span<const Key> keys, std::span<Hit> hits, std::span<
     search.version = partition.version.load(std::memory_order_acquire);
     search.levels = 0;
     search.state = Found::kRetry;
-    if ((search.version & 1) != 0) continue;
+    // The single lookup also learns a path that is not known yet.
+    if ((search.version & 1) != 0 || !is_path_known(keys[i].hash)) continue;
     search.state =
         search_row(index_at(1, keys[i].hash), keys[i], &partition, search.version, hits[i]);
     // Filters of all levels; what they point to is fetched while the next keys' are read.
-    if (search.state == Found::kAbsent) search.levels = probe_all(keys[i], search.probes);
+    if (search.state == Found::kAbsent) search.levels = probe_all(1, keys[i], search.probes);
   }
   for (size_t i = 0; i < keys.size(); ++i) {
     const Search& search = searches[i];
     const Partition& partition = partitions_[partition_of(keys[i].hash)];
     Found state = search.state;
     if (state == Found::kAbsent) {
-      state = search_probed({search.probes, search.levels}, keys[i], &partition, search.version,
+      state = search_probed(1, {search.probes, search.levels}, keys[i], &partition, search.version,
                             hits[i]);
     }
     found[i] =
@@ -228,6 +229,9 @@ void Core::Group::write_held(Items items) {
     *item->written =
         core_.write_locked(*item->partition, kind_, wanted.key, wanted.value, wanted.payload);
   }
+  for (Item* item : items) {
+    if (item->fate == Fate::kLogged) core_.drain_some(*item->partition);
+  }
 }
 
 // ---- what becomes of a record
@@ -238,14 +242,20 @@ void Core::Group::look(Item& item) const {
   Hit hit;
   item.in_row = core_.search_row(item.row, key, nullptr, 0, hit) == Found::kHit;
   item.present = item.in_row && hit.live();
-  item.levels = kind_ == LogKind::kInsert && !item.in_row ? core_.probe_all(key, item.probes) : 0;
+  if (core_.rows_[item.row].count.load(std::memory_order_relaxed) >= kRowFull) {
+    prefetch_entry(core_.level1_[item.row]);
+  }
+  item.levels = 0;
+  if (kind_ != LogKind::kInsert || item.in_row) return;
+  core_.learn_path(key.hash);
+  item.levels = core_.probe_all(1, key, item.probes);
 }
 
 bool Core::Group::is_present(const Item& item) const {
   if (item.in_row) return item.present;
   Hit hit;
   const std::span probes(item.probes, item.levels);
-  return core_.search_probed(probes, item.wanted->key, nullptr, 0, hit) == Found::kHit &&
+  return core_.search_probed(1, probes, item.wanted->key, nullptr, 0, hit) == Found::kHit &&
          hit.live();
 }
 
@@ -279,7 +289,8 @@ Core::Group::Fate Core::Group::judge(Item& item, Items earlier) const {
 // Whether the row goes down as one whole bucket, into an entry that has room for it.
 bool Core::Group::can_complete(const Item& item) const {
   const uint32_t start = used(core_.level1_[item.row]);
-  return start % kSlots == 0 && start + kSlots <= kEntryRecords;
+  return start % kSlots == 0 && start + kSlots <= kEntryRecords &&
+         !is_draining(*item.partition, 1, item.row);
 }
 
 // ---- the log
@@ -383,9 +394,10 @@ void Core::Group::reveal_completed(Items items) {
     guards[i].emplace(item.partition->version);
   }
   core_.reveal_all({appends_.data(), append_count_});
+  size_t next = 0;
   for (Item* item : items) {
     if (item->fate != Fate::kCompletes) continue;
-    core_.row_moved(item->row);
+    core_.row_moved(*item->partition, appends_[next++]);
     *item->written = true;
   }
 }

@@ -14,6 +14,7 @@ PlushOptions parse(OptionMap options) {
   take_option(options, "fanout", parsed.fanout);
   take_option(options, "partitions", parsed.partitions);
   take_option(options, "log_percent", parsed.log_percent);
+  take_option(options, "filter_levels", parsed.filter_levels);
   take_option(options, "recovery_threads", parsed.recovery_threads);
   require_empty(options, "plush");
   return parsed;
@@ -61,6 +62,8 @@ CatalogEntry plush_entry() {
        "independent locks and recovery logs, a power of two; with byte strings at most one for "
        "each MiB"},
       {"log_percent", "300", "recovery-log bytes per byte that all rows can log; 300 to 10000"},
+      {"filter_levels", "2",
+       "levels in PM whose directories have copies with fingerprints in DRAM: 0 to 3"},
       {"recovery_threads", "processors, at most 8", "threads that replay the log when opening"}};
   entry.create = create;
   entry.open = open;
