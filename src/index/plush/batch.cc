@@ -132,7 +132,7 @@ class Core::Group {
   void append_record(const Item& item) const;
   void plan_completions(Items items, std::optional<pm::Heap::Txn>& txn);
   void change_rows(Items items) const;
-  void reveal_completed(Items items);
+  void reveal_completed(Items items, pm::Heap::Txn* txn);
 
   Core& core_;
   LogKind kind_;
@@ -217,12 +217,8 @@ void Core::Group::write_held(Items items) {
     core_.write_all({appends_.data(), append_count_}, txn ? &*txn : nullptr);
   }
   change_rows(items);
-  if (append_count_ > 0) reveal_completed(items);
-  if (txn) {
-    txn->settle();
-    core_.memory_.fence();
-    txn->finish();
-  }
+  if (append_count_ > 0) reveal_completed(items, txn ? &*txn : nullptr);
+  if (txn) txn->finish();
   for (Item* item : items) {
     if (item->fate != Fate::kSingly) continue;
     const NewRecord& wanted = *item->wanted;
@@ -244,6 +240,7 @@ void Core::Group::look(Item& item) const {
   item.present = item.in_row && hit.live();
   if (core_.rows_[item.row].count.load(std::memory_order_relaxed) >= kRowFull) {
     prefetch_entry(core_.level1_[item.row]);
+    core_.prefetch_copy(1, item.row);
   }
   item.levels = 0;
   if (kind_ != LogKind::kInsert || item.in_row) return;
@@ -383,7 +380,7 @@ void Core::Group::plan_completions(Items items, std::optional<pm::Heap::Txn>& tx
   }
 }
 
-void Core::Group::reveal_completed(Items items) {
+void Core::Group::reveal_completed(Items items, pm::Heap::Txn* txn) {
   // The records that complete rows are seen by nobody before they are durable.
   std::array<std::optional<Disappearing>, kGroup> guards;
   const Partition* last = nullptr;
@@ -393,7 +390,7 @@ void Core::Group::reveal_completed(Items items) {
     last = item.partition;
     guards[i].emplace(item.partition->version);
   }
-  core_.reveal_all({appends_.data(), append_count_});
+  core_.reveal_all({appends_.data(), append_count_}, txn);
   size_t next = 0;
   for (Item* item : items) {
     if (item->fate != Fate::kCompletes) continue;
