@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -53,6 +54,27 @@ concept Index = requires(T index, const T& reader, Argument<typename T::key_type
   { index.remove(key) } -> std::same_as<bool>;        // false if absent
   { reader.lookup(key, out) } -> std::same_as<bool>;  // false, and `out` as it was, if absent
 };
+
+// A record as batches take it. Not owned: valid for the call it is passed to.
+template <typename K, typename V>
+struct RecordOf {
+  Argument<K> key;
+  Argument<V> value;
+};
+
+// An index that works on several keys at once, faster than one after the other. Results go where the
+// caller says, one for each key; spans of results are at least as long as those of keys.
+// As in AnyIndex.
+template <typename T>
+concept BatchedIndex =
+    Index<T> &&
+    requires(T index, const T& reader, std::span<const Argument<typename T::key_type>> keys,
+             std::span<typename T::value_type> values, std::span<bool> flags,
+             std::span<const RecordOf<typename T::key_type, typename T::value_type>> records) {
+      { reader.multi_lookup(keys, values, flags) } -> std::same_as<uint64_t>;
+      { index.multi_insert(records, flags) } -> std::same_as<uint64_t>;
+      { index.multi_upsert(records) } -> std::same_as<void>;
+    };
 
 // An index in the order of its keys: words as numbers, byte strings as memcmp has them, a shorter one
 // before its extensions.
@@ -112,6 +134,12 @@ class Value {
   Kind kind_ = Kind::kU64;
 };
 
+// A record of either kinds, not owned.
+struct AnyRecord {
+  Datum key;
+  Datum value;
+};
+
 // A figure that a structure tells of itself, such as {"records_level_1", 123, "records"}.
 struct Statistic {
   std::string name;
@@ -133,6 +161,23 @@ class AnyIndex {
   virtual void upsert(Datum key, Datum value) = 0;
   virtual bool remove(Datum key) = 0;
   virtual bool lookup(Datum key, Value& out) const = 0;
+
+  // Batches: each call does what the single calls would, one after the other, and every structure has
+  // them; those that are a BatchedIndex are faster at it than at single calls. Each record is atomic,
+  // the batch is not: after a crash, and for other threads meanwhile, any of its records may be there
+  // and others not, but later records of one key never without the earlier ones. All are durable on
+  // return. Of equal keys the first is inserted, and the last upserted stays. Spans of results are
+  // at least as long as those of keys and records (kInvalidArgument); any number is fine, none included.
+  //
+  // Sets found[i], and values[i] if key i is there; leaves the other values as they were. Returns how
+  // many there are. Each key is looked up at a moment of its own.
+  virtual uint64_t multi_lookup(std::span<const Datum> keys, std::span<Value> values,
+                                std::span<bool> found) const;
+  // Sets inserted[i] to whether record i was inserted; returns how many were. If it throws (a pool that
+  // becomes full), `inserted` tells which records are there and durable: not necessarily the first ones.
+  virtual uint64_t multi_insert(std::span<const AnyRecord> records, std::span<bool> inserted);
+  // If it throws, any of the records may have been written.
+  virtual void multi_upsert(std::span<const AnyRecord> records);
 
   // Ordered structures only: calls `visit` for at most `limit` records with keys >= `from`, in
   // ascending order, until `visit` returns false. Records that are written meanwhile may or may not

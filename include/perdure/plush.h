@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -80,6 +81,22 @@ class Plush {
   bool remove(Argument<K> key);
   // Lock-free; writes nothing to PM. One filter line per level, then one bucket.
   bool lookup(Argument<K> key, V& out) const;
+
+  // Batches of any size, in groups of 16: the cache misses of a group overlap, and its records share
+  // fences. Each record is atomic, the batch is not; as in AnyIndex. Thread-safe: a group holds the
+  // locks of all its partitions.
+  //
+  // Lock-free like lookup(), which it is for each key on its own. `values` and `found` are at least as
+  // long as `keys`. Returns how many are there.
+  uint64_t multi_lookup(std::span<const Argument<K>> keys, std::span<V> values,
+                        std::span<bool> found) const;
+  // Durable on return. Cost of a group: a line or two of log for each record under one fence (byte
+  // strings: mostly two), and for the rows that it completes, on average one, what insert() tells, most
+  // of it under one more fence for all of them. Returns how many were inserted. If it throws,
+  // `inserted` tells which records are there and durable. kTooLarge: nothing was done.
+  uint64_t multi_insert(std::span<const RecordOf<K, V>> records, std::span<bool> inserted);
+  // Likewise. If it throws anything but kTooLarge, any of the records may have been written.
+  void multi_upsert(std::span<const RecordOf<K, V>> records);
 
   // Moves everything in DRAM to the first PM level, so that the log holds nothing. Durable on
   // return. Runs beside other operations.

@@ -233,6 +233,12 @@ void add_run_options(CLI::App& command, BenchCommandOptions& options) {
                   "Slow persists down to those of a medium: optane, or a profile of `perdure amp`")
       ->group(group);
   command
+      .add_option("--batch", options.bench.batch,
+                  "Inserts, upserts and lookups in one call; latencies are then those of batches")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str()
+      ->group(group);
+  command
       .add_option("--latency-sampling", options.bench.latency_sampling,
                   "Share of the operations that are timed one by one")
       ->check(CLI::Range(0.0, 1.0))

@@ -1,8 +1,11 @@
 // AnyIndex over a typed structure, and structure options from text: what a catalogue entry needs.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <charconv>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -12,6 +15,8 @@
 namespace perdure::index {
 
 [[noreturn]] void throw_wrong_kind(const char* what, Kind given, Kind wanted);
+// Throws kInvalidArgument if a batch has more keys than room for results.
+void require_results(size_t keys, size_t results);
 
 template <typename T>
 [[gnu::always_inline]] inline Argument<T> argument_of(const Datum& datum, const char* what) {
@@ -60,6 +65,51 @@ class Adapter final : public AnyIndex {
       return true;
     }
   }
+  uint64_t multi_lookup(std::span<const Datum> keys, std::span<Value> values,
+                        std::span<bool> found) const override {
+    if constexpr (BatchedIndex<T>) {
+      require_results(keys.size(), std::min(values.size(), found.size()));
+      std::array<Argument<K>, kGroup> typed;
+      std::array<V, kGroup> out;
+      uint64_t count = 0;
+      for (const Datum& key : keys) argument_of<K>(key, "key");  // before anything is done
+      for (size_t begin = 0; begin < keys.size(); begin += kGroup) {
+        const size_t n = std::min(keys.size() - begin, kGroup);
+        for (size_t i = 0; i < n; ++i) typed[i] = argument_of<K>(keys[begin + i], "key");
+        const std::span flags = found.subspan(begin, n);
+        count += structure_.multi_lookup(std::span<const Argument<K>>(typed).first(n),
+                                         std::span(out).first(n), flags);
+        for (size_t i = 0; i < n; ++i) {
+          if (flags[i]) give(out[i], values[begin + i]);
+        }
+      }
+      return count;
+    } else {
+      return AnyIndex::multi_lookup(keys, values, found);
+    }
+  }
+  uint64_t multi_insert(std::span<const AnyRecord> records, std::span<bool> inserted) override {
+    if constexpr (BatchedIndex<T>) {
+      require_results(records.size(), inserted.size());
+      std::ranges::fill(inserted, false);
+      uint64_t count = 0;
+      for_groups(records, [&](std::span<const RecordOf<K, V>> group, size_t begin) {
+        count += structure_.multi_insert(group, inserted.subspan(begin));
+      });
+      return count;
+    } else {
+      return AnyIndex::multi_insert(records, inserted);
+    }
+  }
+  void multi_upsert(std::span<const AnyRecord> records) override {
+    if constexpr (BatchedIndex<T>) {
+      for_groups(records, [&](std::span<const RecordOf<K, V>> group, size_t) {
+        structure_.multi_upsert(group);
+      });
+    } else {
+      AnyIndex::multi_upsert(records);
+    }
+  }
   void scan(Datum from, uint64_t limit,
             const std::function<bool(Datum key, Datum value)>& visit) const override {
     if constexpr (OrderedIndex<T>) {
@@ -83,6 +133,32 @@ class Adapter final : public AnyIndex {
   std::vector<Statistic> statistics() const override { return structure_.statistics(); }
 
  private:
+  static constexpr size_t kGroup = 16;  // typed arguments on the stack
+
+  static void give(V& from, Value& to) {
+    if constexpr (std::is_same_v<V, uint64_t>) {
+      to.set(from);
+    } else {
+      to.set_bytes().swap(from);
+    }
+  }
+
+  // Calls `work(records, number of the first)` for each group, once all are known to be of the kinds.
+  template <typename Work>
+  static void for_groups(std::span<const AnyRecord> records, Work work) {
+    std::array<RecordOf<K, V>, kGroup> typed;
+    const auto record_of = [](const AnyRecord& record) {
+      return RecordOf<K, V>{argument_of<K>(record.key, "key"),
+                            argument_of<V>(record.value, "value")};
+    };
+    for (const AnyRecord& record : records) record_of(record);
+    for (size_t begin = 0; begin < records.size(); begin += kGroup) {
+      const size_t n = std::min(records.size() - begin, kGroup);
+      std::ranges::transform(records.subspan(begin, n), typed.begin(), record_of);
+      work(std::span<const RecordOf<K, V>>(typed).first(n), begin);
+    }
+  }
+
   T structure_;
 };
 

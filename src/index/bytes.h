@@ -14,6 +14,7 @@ namespace perdure::index {
 // A word as bytes, for as long as the object lives.
 class AsBytes {
  public:
+  AsBytes() = default;
   explicit AsBytes(uint64_t word) { std::memcpy(bytes_, &word, sizeof word); }
   explicit AsBytes(std::string_view view) : view_(view), direct_(true) {}
   std::string_view view() const { return direct_ ? view_ : std::string_view(bytes_, 8); }

@@ -19,7 +19,36 @@ void AnyIndex::scan(Datum, uint64_t, const std::function<bool(Datum, Datum)>&) c
   throw Error(ErrorCode::kWrongType, "this structure keeps no order; scans need an ordered one");
 }
 
+uint64_t AnyIndex::multi_lookup(std::span<const Datum> keys, std::span<Value> values,
+                                std::span<bool> found) const {
+  index::require_results(keys.size(), std::min(values.size(), found.size()));
+  uint64_t count = 0;
+  for (size_t i = 0; i < keys.size(); ++i) count += found[i] = lookup(keys[i], values[i]);
+  return count;
+}
+
+uint64_t AnyIndex::multi_insert(std::span<const AnyRecord> records, std::span<bool> inserted) {
+  index::require_results(records.size(), inserted.size());
+  std::ranges::fill(inserted, false);
+  uint64_t count = 0;
+  for (size_t i = 0; i < records.size(); ++i) {
+    count += inserted[i] = insert(records[i].key, records[i].value);
+  }
+  return count;
+}
+
+void AnyIndex::multi_upsert(std::span<const AnyRecord> records) {
+  for (const AnyRecord& record : records) upsert(record.key, record.value);
+}
+
 namespace index {
+
+void require_results(size_t keys, size_t results) {
+  if (results >= keys) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("a batch of {} was given room for {} results; it needs one for each",
+                          keys, results));
+}
 
 void throw_wrong_kind(const char* what, Kind given, Kind wanted) {
   throw Error(ErrorCode::kWrongType,

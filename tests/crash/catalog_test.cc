@@ -18,10 +18,12 @@ struct Case {
   std::string structure;
   Kind kind;  // of keys and values
   uint32_t threads;
+  uint32_t batch = 1;
 };
 
 std::ostream& operator<<(std::ostream& out, const Case& c) {
-  return out << c.structure << " " << to_string(c.kind) << " " << c.threads << " threads";
+  return out << c.structure << " " << to_string(c.kind) << " " << c.threads
+             << " threads, batches of " << c.batch;
 }
 
 std::vector<Case> all_cases() {
@@ -33,6 +35,11 @@ std::vector<Case> all_cases() {
       if (entry.traits.concurrent) cases.push_back({entry.name, key, 2});
     }
   }
+  // Others loop over their single calls.
+  for (const Kind kind : {Kind::kU64, Kind::kBytes}) {
+    cases.push_back({"plush", kind, 1, 10});
+    cases.push_back({"plush", kind, 2, 5});
+  }
   return cases;
 }
 
@@ -41,7 +48,8 @@ std::string case_name(const testing::TestParamInfo<Case>& info) {
   for (char& c : name) {
     if (c == '-' || c == '+') c = '_';
   }
-  return name + "_" + to_string(info.param.kind) + "_" + std::to_string(info.param.threads);
+  name += std::string("_") + to_string(info.param.kind) + "_" + std::to_string(info.param.threads);
+  return info.param.batch == 1 ? name : name + "_batches";
 }
 
 class CatalogCrash : public testing::TestWithParam<Case> {};
@@ -52,6 +60,7 @@ TEST_P(CatalogCrash, LosesNothingAcknowledged) {
   workload.structure = c.structure;
   workload.key_kind = workload.value_kind = c.kind;
   workload.threads = c.threads;
+  workload.batch = c.batch;
   workload.keys = c.threads == 1 ? 300 : 12;
   workload.prepared = c.threads == 1 ? 500 : 100;
   workload.operations = 60;

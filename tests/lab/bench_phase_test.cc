@@ -85,6 +85,25 @@ TEST(BenchPhase, SamplesTheShareItIsAskedFor) {
   EXPECT_EQ(samples(0), 0U);
 }
 
+TEST(BenchPhase, BatchesDoTheSameInFewerCalls) {
+  for (const char* distribution : {"uniform", "latest"}) {
+    const Workload mixed = workload("lookup=.6,insert=.2,upsert=.1,update=.1", distribution);
+    const PhaseResult singly = run(mixed, 10'000, {.latency_sampling = 1});
+    for (const unsigned threads : {1, 3}) {
+      const PhaseResult result =
+          run(mixed, 10'000, {.threads = threads, .latency_sampling = 1, .batch = 16});
+      EXPECT_EQ(result.failed, 0U);
+      EXPECT_EQ(result.operations, 10'000U);
+      EXPECT_EQ(result.stream_hash, singly.stream_hash);
+      EXPECT_EQ(of_type(result, OperationType::kLookup).operations, 6000U);
+      const uint64_t calls = of_type(result, OperationType::kLookup).latency_ticks.count();
+      EXPECT_GE(calls, 6000U / 16);
+      EXPECT_LE(calls, 6000U / 4);
+      EXPECT_EQ(of_type(result, OperationType::kUpdate).latency_ticks.count(), 1000U);
+    }
+  }
+}
+
 TEST(BenchPhase, WarmUpIsCarriedOutButNotCounted) {
   OrderedMapIndex index;
   load(index);

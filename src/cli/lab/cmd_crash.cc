@@ -32,6 +32,7 @@ struct CrashCommandOptions {
   std::string budget = "60s";
   std::vector<std::string> kinds;
   unsigned threads = 0;
+  uint32_t batch = 1;
   uint64_t schedule = 0;
   unsigned schedules = 3;
   std::string domain = "line";
@@ -79,6 +80,7 @@ std::string command_of(const lab::crash::IndexWorkload& workload) {
       workload.structure, to_string(workload.key_kind), to_string(workload.value_kind),
       workload.keys, workload.prepared, workload.operations, workload.seed, workload.threads,
       workload.schedule);
+  if (workload.batch > 1) text += fmt::format(" --batch {}", workload.batch);
   if (workload.domain != Domain::kLine) {
     text += fmt::format(" --domain {}", to_string(workload.domain));
   }
@@ -109,6 +111,7 @@ std::vector<lab::crash::CampaignRun> make_runs(const CrashCommandOptions& option
   base.structure = structure;
   base.operations = static_cast<uint32_t>(lab::parse_count(options.operations));
   base.seed = options.seed;
+  base.batch = options.batch;
   base.capacity_bytes = lab::parse_bytes(options.capacity);
   base.domain = parse_domain(options.domain);
   base.options = parse_structure_options(options.options);
@@ -257,6 +260,11 @@ void add_crash(CLI::App& app, Action& action) {
                    "to shorten comes on top")
       ->capture_default_str();
   command->add_option("--threads", options->threads, "threads (runs with 1 and with 2)");
+  command
+      ->add_option("--batch", options->batch,
+                   "inserts, upserts and lookups in one call; with several threads 12 in all")
+      ->check(CLI::Range(1U, lab::crash::kInFlightMax))
+      ->capture_default_str();
   command
       ->add_option("--schedules", options->schedules,
                    "how many orders of the threads' steps to run")

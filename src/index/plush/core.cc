@@ -41,7 +41,7 @@ uint32_t log2_floor(uint64_t value) {
 
 }  // namespace
 
-Key Core::key_of(std::string_view bytes) const {
+Key Core::key_of(std::string_view bytes) {
   return {pm::checksum64(bytes.data(), bytes.size()), bytes};
 }
 

@@ -34,9 +34,11 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <unordered_map>
 #include <vector>
 
@@ -87,6 +89,19 @@ class Core {
   Kind key_kind() const { return key_kind_; }
   Kind value_kind() const { return value_kind_; }
 
+  // Records and keys that are worked on together. A longer batch is cut into groups.
+  static constexpr size_t kGroup = 16;
+  struct NewRecord {
+    Key key;
+    uint64_t value;            // of words
+    std::string_view payload;  // of byte strings
+  };
+
+  static Key key_of(uint64_t key) { return {hash_of(key), {}}; }
+  static Key key_of(std::string_view bytes);
+  // Throws kTooLarge.
+  static void require_sizes(std::string_view key, std::string_view value);
+
   // Writes; kUpsert always, kInsert if absent, kUpdate if present. Returns whether it wrote.
   bool write(LogKind kind, uint64_t key, uint64_t value);
   bool write(LogKind kind, std::string_view key, std::string_view value);
@@ -96,6 +111,12 @@ class Core {
   // Calls `use` with the value, which is valid during the call.
   template <typename Use>
   bool lookup(std::string_view key, Use use) const;
+
+  // At most kGroup at once. kInsert or kUpsert; says of each record whether it wrote it.
+  void write_group(LogKind kind, std::span<const NewRecord> records, std::span<bool> written);
+  // Calls `use(i, value)` for each key that is there, with its word or its bytes.
+  template <typename Use>
+  void lookup_group(std::span<const Key> keys, Use use) const;
 
   void checkpoint();
   void for_each_word(const std::function<void(uint64_t key, uint64_t value)>& visit) const;
@@ -216,7 +237,6 @@ class Core {
   uint64_t full_hash(uint64_t tag, uint64_t index, uint32_t level) const {
     return tag >> 1 | index >> (level_bits(level) - 1) << 63;
   }
-  Key key_of(std::string_view bytes) const;
   void prefetch_path(uint64_t hash, bool below) const;
   static void prefetch_entry(const Entry& entry);
 
@@ -229,6 +249,10 @@ class Core {
   void note_candidates(uint32_t candidates, Probe& out, const uint32_t* units) const;
   Found search_entry(uint32_t level, const Probe& probe, const Key& key, const Partition* reader,
                      uint64_t version, Hit& hit) const;
+  // The same for all levels there are from `first` on; returns how many. `probes` has room for all.
+  uint32_t probe_all(uint32_t first, const Key& key, Probe* probes) const;
+  Found search_probed(uint32_t first, std::span<const Probe> probes, const Key& key,
+                      const Partition* reader, uint64_t version, Hit& hit) const;
   Found search(const Key& key, bool with_row, const Partition* reader, uint64_t version,
                Hit& hit) const;
   Found search_levels(uint32_t first, const Key& key, const Partition* reader, uint64_t version,
@@ -238,11 +262,15 @@ class Core {
 
   // ---- write.cc
   bool write_record(LogKind kind, const Key& key, uint64_t value, std::string_view payload);
+  bool write_locked(Partition& partition, LogKind kind, const Key& key, uint64_t value,
+                    std::string_view payload);
   bool overwrite_row(Partition& partition, LogKind kind, const Key& key, uint64_t value,
                      std::string_view payload, const Hit& hit);
+  void replace_in_row(Partition& partition, const Hit& hit, Record record);
   bool remove_record(const Key& key);
   void add_to_row(Partition& partition, uint64_t row, Record record);
   bool present_below(const Key& key) const;
+  void collect_if_grown(Partition& partition);
   uint64_t store_payload(Partition& partition, const Key& key, std::string_view value);
   void make_log_room(Partition& partition, uint64_t records);
   void reclaim_log_chunk(Partition& partition);
@@ -254,9 +282,15 @@ class Core {
     return static_cast<uint32_t>(&partition - partitions_);
   }
 
+  // ---- batch.cc
+  class Group;
+  void find_group(std::span<const Key> keys, std::span<Hit> hits, std::span<bool> found) const;
+
   // ---- migrate.cc
   void move_down(Partition& partition, uint64_t row);
   void append_row(Partition& partition, uint64_t row, uint32_t count);
+  Append append_of_row(uint64_t row, uint32_t count) const;
+  void row_moved(Partition& partition, const Append& append);
   void plan(Append& append, pm::Heap::Txn* txn) const;
   bool needs_blocks(const Append& append) const;
   void write_buckets(const Append& append) const;
@@ -376,6 +410,23 @@ bool Core::lookup(std::string_view key, Use use) const {
   if (!find(key_of(key), hit)) return false;
   use(payload_->read_pinned(hit.value).value);
   return true;
+}
+
+template <typename Use>
+void Core::lookup_group(std::span<const Key> keys, Use use) const {
+  std::optional<pm::EpochManager::Guard> guard;
+  if (out_of_place_) guard.emplace(payload_->epochs());
+  Hit hits[kGroup];
+  bool found[kGroup];
+  find_group(keys, std::span(hits, keys.size()), std::span(found, keys.size()));
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (!found[i]) continue;
+    if constexpr (std::is_invocable_v<Use, size_t, uint64_t>) {
+      use(i, hits[i].value);
+    } else {
+      use(i, payload_->read_pinned(hits[i].value).value);
+    }
+  }
 }
 
 }  // namespace perdure::index::plush

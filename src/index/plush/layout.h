@@ -26,6 +26,7 @@
 namespace perdure::index::plush {
 
 inline constexpr uint32_t kSlots = 16;       // records of a bucket
+inline constexpr uint32_t kRowFull = kSlots - 1;  // a row moves down with what would be its 16th
 inline constexpr uint32_t kLineBuckets = 3;  // buckets of a directory line
 inline constexpr uint32_t kLines = 8;        // lines of a directory entry
 inline constexpr uint32_t kLineRecords = kSlots * kLineBuckets;

@@ -128,22 +128,38 @@ void Core::move_down(Partition& partition, uint64_t row) {
   append_row(partition, row, rows_[row].count.load(std::memory_order_relaxed));
 }
 
+Core::Append Core::append_of_row(uint64_t row, uint32_t count) const {
+  Append append{};
+  append.level = 1;
+  append.index = row;
+  append.entry = entry_at(1, row);
+  append.tags = row_records_[row].tags;
+  append.values = row_records_[row].values;
+  append.count = count;
+  append.counts_epoch = true;
+  append.epoch = rows_[row].epoch;
+  append.start = used(*append.entry);
+  return append;
+}
+
+// The row's records are durable in level 1.
+void Core::row_moved(Partition& partition, const Append& append) {
+  learn_append(append);
+  Row& row = rows_[append.index];
+  row.epoch = (row.epoch + 1) & LineState::kEpochMask;
+  row.count.store(0, std::memory_order_release);
+  if (append.start + append.count + kSlots > kEntryRecords) {
+    partition.full_rows.push_back(append.index);
+  }
+}
+
 void Core::append_row(Partition& partition, uint64_t row, uint32_t count) {
   know_row(row);
   Entry& entry = *entry_at(1, row);
   if (used(entry) + count > kEntryRecords || is_draining(partition, 1, row)) {
     drain(partition, 1, row, count);
   }
-  Append append{};
-  append.level = 1;
-  append.index = row;
-  append.entry = &entry;
-  append.tags = row_records_[row].tags;
-  append.values = row_records_[row].values;
-  append.count = count;
-  append.counts_epoch = true;
-  append.epoch = rows_[row].epoch;
-  append.start = used(entry);
+  Append append = append_of_row(row, count);
   std::optional<pm::Heap::Txn> txn;
   if (needs_blocks(append)) txn.emplace(pool_.heap());
   try {
@@ -160,11 +176,8 @@ void Core::append_row(Partition& partition, uint64_t row, uint32_t count) {
     // The record that completes the row is seen by nobody before it is durable.
     const Disappearing guard(partition.version);
     reveal_all({&append, 1}, txn ? &*txn : nullptr);
-    learn_append(append);
-    rows_[row].epoch = (rows_[row].epoch + 1) & LineState::kEpochMask;
-    rows_[row].count.store(0, std::memory_order_release);
+    row_moved(partition, append);
   }
-  if (append.start + count + kSlots > kEntryRecords) partition.full_rows.push_back(row);
   if (txn) txn->finish();
 }
 

@@ -2,6 +2,11 @@
 // stored as their 8 bytes.
 #include "perdure/plush.h"
 
+#include <algorithm>
+#include <array>
+#include <type_traits>
+
+#include "index/adapter.h"
 #include "index/bytes.h"
 #include "index/plush/core.h"
 
@@ -13,6 +18,7 @@ using index::AsBytes;
 using index::assign;
 using index::from_bytes;
 using index::plush::Core;
+using index::plush::Key;
 using index::plush::LogKind;
 
 template <typename K, typename V>
@@ -25,6 +31,51 @@ bool write(Core& core, LogKind kind, Argument<K> key, Argument<V> value) {
   } else {
     return core.write(kind, AsBytes(key).view(), AsBytes(value).view());
   }
+}
+
+// A key as the core takes it; `holder` keeps its bytes.
+template <typename K, typename V>
+Key core_key(Argument<K> key, AsBytes& holder) {
+  if constexpr (kWords<K, V>) {
+    return Core::key_of(key);
+  } else {
+    holder = AsBytes(key);
+    return Core::key_of(holder.view());
+  }
+}
+
+// Group by group. Without `written`, nobody wants to know. Returns how many were written.
+template <typename K, typename V>
+uint64_t write_batch(Core& core, LogKind kind, std::span<const RecordOf<K, V>> records,
+                     std::span<bool> written) {
+  if constexpr (!kWords<K, V>) {
+    for (const auto& [key, value] : records) {
+      Core::require_sizes(AsBytes(key).view(), AsBytes(value).view());
+    }
+  }
+  std::ranges::fill(written, false);
+  std::array<Core::NewRecord, Core::kGroup> group;
+  std::array<AsBytes, Core::kGroup> keys;
+  std::array<AsBytes, Core::kGroup> values;
+  std::array<bool, Core::kGroup> flags;
+  uint64_t count = 0;
+  for (size_t begin = 0; begin < records.size(); begin += Core::kGroup) {
+    const size_t n = std::min(records.size() - begin, Core::kGroup);
+    for (size_t i = 0; i < n; ++i) {
+      const auto& [key, value] = records[begin + i];
+      group[i].key = core_key<K, V>(key, keys[i]);
+      if constexpr (kWords<K, V>) {
+        group[i].value = value;
+      } else {
+        values[i] = AsBytes(value);
+        group[i].payload = values[i].view();
+      }
+    }
+    const auto told = written.empty() ? std::span(flags).first(n) : written.subspan(begin, n);
+    core.write_group(kind, std::span(group).first(n), told);
+    count += static_cast<uint64_t>(std::ranges::count(told, true));
+  }
+  return count;
 }
 
 }  // namespace
@@ -79,6 +130,43 @@ bool Plush<K, V>::lookup(Argument<K> key, V& out) const {
   } else {
     return core_->lookup(AsBytes(key).view(), [&](std::string_view value) { assign(out, value); });
   }
+}
+
+template <typename K, typename V>
+uint64_t Plush<K, V>::multi_lookup(std::span<const Argument<K>> keys, std::span<V> values,
+                                   std::span<bool> found) const {
+  index::require_results(keys.size(), std::min(values.size(), found.size()));
+  std::array<Key, Core::kGroup> group;
+  std::array<AsBytes, Core::kGroup> holders;
+  std::ranges::fill(found.first(keys.size()), false);
+  uint64_t count = 0;
+  for (size_t begin = 0; begin < keys.size(); begin += Core::kGroup) {
+    const size_t n = std::min(keys.size() - begin, Core::kGroup);
+    for (size_t i = 0; i < n; ++i) group[i] = core_key<K, V>(keys[begin + i], holders[i]);
+    using Stored = std::conditional_t<kWords<K, V>, uint64_t, std::string_view>;
+    core_->lookup_group(std::span(group).first(n), [&](size_t i, Stored value) {
+      if constexpr (kWords<K, V>) {
+        values[begin + i] = value;
+      } else {
+        assign(values[begin + i], value);
+      }
+      found[begin + i] = true;
+      ++count;
+    });
+  }
+  return count;
+}
+
+template <typename K, typename V>
+uint64_t Plush<K, V>::multi_insert(std::span<const RecordOf<K, V>> records,
+                                   std::span<bool> inserted) {
+  index::require_results(records.size(), inserted.size());
+  return write_batch<K, V>(*core_, LogKind::kInsert, records, inserted.first(records.size()));
+}
+
+template <typename K, typename V>
+void Plush<K, V>::multi_upsert(std::span<const RecordOf<K, V>> records) {
+  write_batch<K, V>(*core_, LogKind::kUpsert, records, {});
 }
 
 template <typename K, typename V>

@@ -130,10 +130,20 @@ Core::Found Core::search_levels(uint32_t first, const Key& key, const Partition*
   if (reader == nullptr) learn_path(key.hash);
   // Filters of all levels first: the buckets that they point to are then fetched side by side.
   Probe probes[kLevelsMax];
+  const uint32_t levels = probe_all(first, key, probes);
+  return search_probed(first, {probes, levels}, key, reader, version, hit);
+}
+
+uint32_t Core::probe_all(uint32_t first, const Key& key, Probe* probes) const {
   uint32_t end = first;
   while (end <= kLevelsMax && probe(end, key, probes[end - first])) ++end;
-  for (uint32_t level = first; level < end; ++level) {
-    const Found found = search_entry(level, probes[level - first], key, reader, version, hit);
+  return end - first;
+}
+
+Core::Found Core::search_probed(uint32_t first, std::span<const Probe> probes, const Key& key,
+                                const Partition* reader, uint64_t version, Hit& hit) const {
+  for (uint32_t i = 0; i < probes.size(); ++i) {
+    const Found found = search_entry(first + i, probes[i], key, reader, version, hit);
     if (found != Found::kAbsent) return found;
   }
   if (reader != nullptr && !still(reader->version, version)) return Found::kRetry;

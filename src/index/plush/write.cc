@@ -8,24 +8,21 @@
 
 namespace perdure::index::plush {
 
-namespace {
-
-// A row moves down together with the record that would be its 16th.
-constexpr uint32_t kRowFull = kSlots - 1;
-
-}  // namespace
-
 bool Core::write(LogKind kind, uint64_t key, uint64_t value) {
-  return write_record(kind, {hash_of(key), {}}, value, {});
+  return write_record(kind, key_of(key), value, {});
 }
 
 bool Core::write(LogKind kind, std::string_view key, std::string_view value) {
+  require_sizes(key, value);
+  return write_record(kind, key_of(key), 0, value);
+}
+
+void Core::require_sizes(std::string_view key, std::string_view value) {
   if (std::max(key.size(), value.size()) > PayloadLog::kPartBytesMax) {
     throw Error(ErrorCode::kTooLarge,
                 fmt::format("a key of {} bytes with a value of {}: neither may exceed {} bytes",
                             key.size(), value.size(), PayloadLog::kPartBytesMax));
   }
-  return write_record(kind, key_of(key), 0, value);
 }
 
 bool Core::remove(uint64_t key) { return remove_record({hash_of(key), {}}); }
@@ -38,12 +35,17 @@ bool Core::present_below(const Key& key) const {
 
 bool Core::write_record(LogKind kind, const Key& key, uint64_t value, std::string_view payload) {
   pool_.require_writable();
-  const bool conditional = kind != LogKind::kUpsert;
-  const bool wants_present = kind == LogKind::kUpdate;
-  prefetch_path(key.hash, conditional);
+  prefetch_path(key.hash, kind != LogKind::kUpsert);
   Partition& partition = partitions_[partition_of(key.hash)];
   const std::lock_guard lock(partition.lock);
   partition.log.prefetch_tail();
+  return write_locked(partition, kind, key, value, payload);
+}
+
+bool Core::write_locked(Partition& partition, LogKind kind, const Key& key, uint64_t value,
+                        std::string_view payload) {
+  const bool conditional = kind != LogKind::kUpsert;
+  const bool wants_present = kind == LogKind::kUpdate;
   const uint64_t row = index_at(1, key.hash);
   know_row(row);
   Hit hit;
@@ -111,15 +113,17 @@ bool Core::overwrite_row(Partition& partition, LogKind kind, const Key& key, uin
   }
   partition.log.append({key.hash, value, log_word(LogKind::kUpsert, rows_[hit.index].epoch)});
   memory_.fence();  // the record, before anyone can see it
-  const uint64_t before = now.value;
-  pm::store_release(*now.value_at, value);
-  pm::store_release(*now.tag_at, key.hash << 1);
-  if (out_of_place_) {
-    payload_->note_dead(before, now.live() ? PayloadLog::Part::kAll : PayloadLog::Part::kRest);
-    partition.garbage_bytes += payload_->bytes_of(before);
-  }
+  replace_in_row(partition, now, {key.hash << 1, value});
   drain_some(partition);
   return true;
+}
+
+void Core::replace_in_row(Partition& partition, const Hit& hit, Record record) {
+  pm::store_release(*hit.value_at, record.value);
+  pm::store_release(*hit.tag_at, record.tag);
+  if (!out_of_place_) return;
+  payload_->note_dead(hit.value, hit.live() ? PayloadLog::Part::kAll : PayloadLog::Part::kRest);
+  partition.garbage_bytes += payload_->bytes_of(hit.value);
 }
 
 bool Core::remove_record(const Key& key) {
@@ -166,13 +170,16 @@ bool Core::remove_record(const Key& key) {
   return true;
 }
 
+void Core::collect_if_grown(Partition& partition) {
+  const uint32_t number = number_of(partition);
+  if (payload_->chunks(number).size() <= partition.payload_chunks) return;
+  collect_payload(partition, false);
+  partition.payload_chunks = payload_->chunks(number).size();
+}
+
 uint64_t Core::store_payload(Partition& partition, const Key& key, std::string_view value) {
   const uint32_t number = number_of(partition);
-  const size_t chunks = payload_->chunks(number).size();
-  if (chunks > partition.payload_chunks) {
-    collect_payload(partition, false);
-    partition.payload_chunks = payload_->chunks(number).size();
-  }
+  collect_if_grown(partition);
   for (;;) {
     try {
       return payload_->append(number, key.bytes, value, false);

@@ -30,6 +30,7 @@ struct BenchOptions {
   uint64_t operations = 1'000'000;  // of the run phase; 0: load only
   std::vector<unsigned> threads = {1};
   std::vector<Workload> workloads = {Workload::of(Mix::parse("lookup"))};
+  uint64_t batch = 1;       // operations in one call: inserts, upserts and lookups
   uint64_t warmup = 0;      // operations before those of the run phase, not measured
   double time_limit_s = 0;  // of each phase; 0: none
   double window_s = 0.1;    // of the series of throughputs

@@ -10,6 +10,7 @@
 #include <optional>
 #include <thread>
 
+#include "lab/bench/operation_batch.h"
 #include "lab/bench/processors.h"
 #include "lab/ticks.h"
 
@@ -77,6 +78,25 @@ class Share {
   bool in_turn_;
 };
 
+// The batches that a thread gathers, one for each type that has batched calls. Empty without batches.
+class Batches {
+ public:
+  Batches(AnyIndex& index, uint64_t size) {
+    for (size_t type = 0; size > 1 && type < kOperationTypes; ++type) {
+      const auto of = static_cast<OperationType>(type);
+      if (OperationBatch::takes(of)) batches_[type].emplace(index, of, size);
+    }
+  }
+  // Null if operations of the type are carried out one by one.
+  OperationBatch* of(OperationType type) {
+    auto& batch = batches_[static_cast<size_t>(type)];
+    return batch ? &*batch : nullptr;
+  }
+
+ private:
+  std::array<std::optional<OperationBatch>, kOperationTypes> batches_;
+};
+
 // What one thread does and found. On cache lines of its own.
 struct alignas(128) Worker {
   unsigned number = 0;
@@ -111,7 +131,8 @@ class PhaseRun {
   template <bool kMeasured>
   void carry_out(Worker& worker, BenchClient& client, Range places);
   template <bool kMeasured>
-  void carry_out_range(Worker& worker, BenchClient& client, Sampler& sampler, Range range);
+  void carry_out_range(Worker& worker, BenchClient& client, Batches& batches, Sampler& sampler,
+                       Range range);
   bool ends() const {
     return stop_.load(std::memory_order_relaxed) || cut_.load(std::memory_order_relaxed);
   }
@@ -189,9 +210,10 @@ void PhaseRun::carry_out(Worker& worker, BenchClient& client, Range places) {
   const bool in_turn = plan_.has_dependences();
   const Share share(places, worker.number, threads_, in_turn);
   Sampler sampler(options_.latency_sampling, worker.number + 1);
+  Batches batches(index_, options_.batch);
   for (uint64_t index = 0; const std::optional<Range> range = share.range(index); ++index) {
     if (in_turn && !wait_for_all_below(plan_.dependence(range->begin))) return;
-    carry_out_range<kMeasured>(worker, client, sampler, *range);
+    carry_out_range<kMeasured>(worker, client, batches, sampler, *range);
     if (ends()) return;
     // This thread's next block is `threads_` blocks on; it has none between.
     worker.done_below.store(range->begin / OperationPlan::kBlock * OperationPlan::kBlock +
@@ -202,9 +224,28 @@ void PhaseRun::carry_out(Worker& worker, BenchClient& client, Range places) {
                           std::memory_order_release);
 }
 
-template <bool kMeasured>
-void PhaseRun::carry_out_range(Worker& worker, BenchClient& client, Sampler& sampler, Range range) {
+// Calls `work`, which carries out `count` operations, and takes the time if it is to be sampled.
+template <bool kMeasured, typename Work>
+[[gnu::always_inline]] inline auto measure(Worker& worker, Sampler& sampler, OperationType type,
+                                           uint64_t count, Work work) {
+  if constexpr (!kMeasured) return work();
+  TypeResult& measured = worker.by_type[static_cast<size_t>(type)];
+  measured.operations += count;
+  if (!sampler.take()) return work();
   const TickClock& clock = TickClock::get();
+  const uint64_t start = clock.now();
+  const auto result = work();
+  measured.latency_ticks.record(clock.now() - start);
+  return result;
+}
+
+template <bool kMeasured>
+void PhaseRun::carry_out_range(Worker& worker, BenchClient& client, Batches& batches,
+                               Sampler& sampler, Range range) {
+  const auto carry_out_batch = [&](OperationType type, OperationBatch& batch) {
+    return measure<kMeasured>(worker, sampler, type, batch.count(),
+                              [&] { return batch.carry_out(); });
+  };
   uint64_t fingerprints = 0;
   uint64_t failed = 0;
   uint64_t place = range.begin;
@@ -214,26 +255,24 @@ void PhaseRun::carry_out_range(Worker& worker, BenchClient& client, Sampler& sam
     for (; place < step_end; ++place) {
       const Operation operation = plan_.at(place);
       fingerprints += OperationPlan::fingerprint(place, operation);
-      bool succeeded = false;
-      if constexpr (kMeasured) {
-        TypeResult& measured = worker.by_type[static_cast<size_t>(operation.type)];
-        ++measured.operations;
-        if (sampler.take()) {
-          const uint64_t start = clock.now();
-          succeeded = client.execute(operation);
-          measured.latency_ticks.record(clock.now() - start);
-        } else {
-          succeeded = client.execute(operation);
-        }
-      } else {
-        succeeded = client.execute(operation);
+      if (OperationBatch* batch = batches.of(operation.type)) {
+        batch->add(client.prepare(operation));
+        if (batch->full()) failed += carry_out_batch(operation.type, *batch);
+        continue;
       }
+      const bool succeeded = measure<kMeasured>(worker, sampler, operation.type, 1,
+                                                [&] { return client.execute(operation); });
       failed += succeeded ? 0 : 1;
     }
     if constexpr (kMeasured) {
       worker.done.store(worker.done.load(std::memory_order_relaxed) + (place - step_begin),
                         std::memory_order_relaxed);
     }
+  }
+  for (size_t type = 0; type < kOperationTypes; ++type) {
+    const auto of = static_cast<OperationType>(type);
+    OperationBatch* batch = batches.of(of);
+    if (batch != nullptr && batch->count() > 0) failed += carry_out_batch(of, *batch);
   }
   worker.failed += failed;
   worker.fingerprints += fingerprints;

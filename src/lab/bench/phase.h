@@ -22,16 +22,17 @@ struct PhaseOptions {
   std::string key_prefix;
   uint64_t value_bytes = 8;       // of byte-string values
   double latency_sampling = 0.1;  // share of the operations that are timed one by one
-  uint64_t warmup = 0;            // operations at the start of the stream that are not measured
-  double time_limit_s = 0;        // of the measured part; 0: none
-  double window_s = 0.1;          // of the series of throughputs
-  bool pinned = false;            // thread i on the i-th of the processors we may run on
+  uint64_t batch = 1;       // operations of one type in one call, where there are batched calls
+  uint64_t warmup = 0;      // operations at the start of the stream that are not measured
+  double time_limit_s = 0;  // of the measured part; 0: none
+  double window_s = 0.1;    // of the series of throughputs
+  bool pinned = false;      // thread i on the i-th of the processors we may run on
 };
 
 // What was measured of the operations of one type.
 struct TypeResult {
   uint64_t operations = 0;
-  Histogram latency_ticks;
+  Histogram latency_ticks;  // of whole calls: with batches, of batches
 };
 
 struct PhaseResult {

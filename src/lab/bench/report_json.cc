@@ -125,6 +125,7 @@ json parameters_json(const BenchReport& report) {
           {"records", options.records},
           {"operations", options.operations},
           {"warmup_operations", options.warmup},
+          {"batch", options.batch},
           {"time_limit_s", number_or_null(options.time_limit_s)},
           {"threads", options.threads},
           {"pinned", options.pinned},

@@ -69,6 +69,12 @@ class Bench {
     }
     report_.domain_forced = forced_domain(options).has_value();
     find_contenders();
+    if (options.batch > 1) {
+      note(
+          fmt::format("inserts, upserts and lookups in batches of {}: their latencies are those of "
+                      "batches",
+                      options.batch));
+    }
     start_emulation();
   }
 
@@ -289,6 +295,8 @@ void check_options(const BenchOptions& options) {
           fmt::format("values of {} bytes: give at most 64 MiB", options.value_bytes));
   require(options.latency_sampling >= 0 && options.latency_sampling <= 1,
           fmt::format("latency sampling {}: give a share from 0 to 1", options.latency_sampling));
+  require(options.batch >= 1 && options.batch <= 65536,
+          fmt::format("batches of {}: give 1 to 65536", options.batch));
   require(options.window_s >= 0.001 && options.window_s <= 3600,
           "statistics windows last from a millisecond to an hour");
   require(options.emulated_medium.empty() || !options.domain || *options.domain == Domain::kLine,

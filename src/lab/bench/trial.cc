@@ -136,6 +136,7 @@ PhaseOptions Trial::phase_options(const std::string& name) const {
   phase_options.key_prefix = options_.key_prefix;
   phase_options.value_bytes = options_.value_bytes;
   phase_options.latency_sampling = options_.latency_sampling;
+  phase_options.batch = options_.batch;
   phase_options.time_limit_s = options_.time_limit_s;
   phase_options.window_s = options_.window_s;
   phase_options.pinned = options_.pinned;

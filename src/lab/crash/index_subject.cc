@@ -108,7 +108,12 @@ uint32_t Dictionary::number_of(const Datum& datum) const {
 IndexSubject::IndexSubject(const IndexWorkload& workload)
     : workload_(workload),
       keys_(workload.key_kind, workload.keys + kFurtherKeys, 0),
-      values_(workload.value_kind, workload.prepared + workload.operations + kFurtherValues, 7) {}
+      values_(workload.value_kind, workload.prepared + workload.operations + kFurtherValues, 7) {
+  if (workload.batch > 0 && workload.batch <= kInFlightMax / workload.threads) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("batches of {} with {} threads: at most {} operations may be in flight",
+                          workload.batch, workload.threads, kInFlightMax));
+}
 
 PoolOptions IndexSubject::pool_options() const {
   PoolOptions options;
@@ -182,6 +187,44 @@ Answer IndexSubject::perform(AnyIndex& index, const Step& step) const {
   return answer;
 }
 
+std::vector<Answer> IndexSubject::perform_batch(AnyIndex& index,
+                                                std::span<const Step> steps) const {
+  std::vector<AnyRecord> records;
+  std::vector<Datum> keys;
+  for (const Step& step : steps) {
+    keys.push_back(keys_[step.key]);
+    records.push_back({keys.back(), values_[step.value]});
+  }
+  std::vector<Value> found(steps.size());
+  const auto flags = std::make_unique<bool[]>(steps.size());
+  const std::span done(flags.get(), steps.size());
+  std::vector<Answer> answers(steps.size());
+  bool full = false;
+  try {
+    if (steps.front().verb == Verb::kUpsert) {
+      index.multi_upsert(records);
+      return answers;
+    }
+    if (steps.front().verb == Verb::kInsert) {
+      index.multi_insert(records, done);
+    } else {
+      index.multi_lookup(keys, found, done);
+    }
+  } catch (const Error& error) {
+    // Of upserts nobody says which were done.
+    if (error.code() != ErrorCode::kPoolFull || steps.front().verb == Verb::kUpsert) throw;
+    full = true;
+  }
+  for (size_t i = 0; i < steps.size(); ++i) {
+    answers[i].yes = done[i];
+    answers[i].full = full && !done[i];
+    if (steps[i].verb == Verb::kLookup && done[i]) {
+      answers[i].value = values_.number_of(found[i].datum());
+    }
+  }
+  return answers;
+}
+
 // Records a pool and an index, operation by operation.
 class IndexSubject::Recording {
  public:
@@ -203,15 +246,12 @@ class IndexSubject::Recording {
   void skip_from(uint32_t begin) { run_.skipped.emplace_back(begin, position()); }
 
   void step(AnyIndex& index, const Step& step) {
-    static const uint64_t types[] = {operation_type("insert"), operation_type("update"),
-                                     operation_type("upsert"), operation_type("remove"),
-                                     operation_type("lookup")};
     const uint16_t thread = begin_text(subject_.text_of(step));
     oracle_.begin(thread, step);
     expect(oracle_.digests());
     log_.push_back({position(), ~0U, thread, step, {}});
     const size_t logged = log_.size() - 1;
-    begin_operation(types[static_cast<size_t>(step.verb)], 0);
+    begin_operation(type_of(step.verb), 0);
     const Answer answer = subject_.perform(index, step);
     end_operation();
     oracle_.end(thread, answer);
@@ -219,6 +259,30 @@ class IndexSubject::Recording {
     if (run_.problem.empty()) run_.problem = oracle_.contradiction();
     log_[logged].end = position() - 1;
     log_[logged].answer = answer;
+  }
+
+  // Steps of one verb in one call. For the oracle they are operations of as many threads.
+  void batch(AnyIndex& index, std::span<const Step> steps) {
+    std::string text;
+    for (const Step& step : steps) text += (text.empty() ? "" : ", ") + subject_.text_of(step);
+    const uint16_t thread = begin_text(std::move(text));
+    const auto lane = [thread](size_t i) { return static_cast<uint16_t>(thread + i * 1000); };
+    const size_t logged = log_.size();
+    for (size_t i = 0; i < steps.size(); ++i) {
+      oracle_.begin(lane(i), steps[i]);
+      log_.push_back({position(), ~0U, lane(i), steps[i], {}});
+    }
+    expect(oracle_.digests());
+    begin_operation(type_of(steps.front().verb), 0);
+    const std::vector<Answer> answers = subject_.perform_batch(index, steps);
+    end_operation();
+    for (size_t i = 0; i < steps.size(); ++i) {
+      oracle_.end(lane(i), answers[i]);
+      log_[logged + i].end = position() - 1;
+      log_[logged + i].answer = answers[i];
+    }
+    expect_after_last(oracle_.digests());
+    if (run_.problem.empty()) run_.problem = oracle_.contradiction();
   }
 
   // Something that is not an operation on a key, and leaves what is there (or one of `digests`).
@@ -246,6 +310,13 @@ class IndexSubject::Recording {
  private:
   friend class IndexSubject;
 
+  static uint64_t type_of(Verb verb) {
+    static const uint64_t types[] = {operation_type("insert"), operation_type("update"),
+                                     operation_type("upsert"), operation_type("remove"),
+                                     operation_type("lookup")};
+    return types[static_cast<size_t>(verb)];
+  }
+
   // Notes the calling thread's next operation.
   uint16_t begin_text(std::string text) {
     const uint16_t thread = current_thread();
@@ -264,11 +335,11 @@ class IndexSubject::Recording {
 std::string IndexSubject::explain(const std::vector<LoggedStep>& log, uint32_t event,
                                   const std::string& contents) const {
   Oracle oracle;
-  // Beginnings and ends as they came: by their events.
-  std::map<uint32_t, std::pair<const LoggedStep*, bool>> moments;
+  // Beginnings and ends as they came: by their events, which those of a batch share.
+  std::multimap<uint32_t, std::pair<const LoggedStep*, bool>> moments;
   for (const LoggedStep& logged : log) {
-    moments[logged.begin] = {&logged, true};
-    moments[logged.end] = {&logged, false};
+    moments.emplace(logged.begin, std::pair(&logged, true));
+    moments.emplace(logged.end, std::pair(&logged, false));
   }
   for (const auto& [at, moment] : moments) {
     const auto& [logged, begins] = moment;
@@ -352,11 +423,14 @@ void IndexSubject::run_threads(Recording& recording, AnyIndex& index,
                                const std::vector<Step>& steps,
                                const std::vector<uint32_t>& only) const {
   const auto run_those_of = [&](uint32_t thread) {
+    std::vector<Step> together;
     for (uint32_t i = thread; i < steps.size(); i += workload_.threads) {
       if (!only.empty() && !std::binary_search(only.begin(), only.end(), i)) continue;
-      Schedule::make_way();
-      recording.step(index, steps[i]);
+      together.push_back(steps[i]);
+      if (together.size() == workload_.batch)
+        run_steps(recording, index, std::exchange(together, {}));
     }
+    if (!together.empty()) run_steps(recording, index, together);
   };
   if (workload_.threads == 1) return run_those_of(0);
   std::vector<std::function<void()>> threads;
@@ -364,6 +438,21 @@ void IndexSubject::run_threads(Recording& recording, AnyIndex& index,
     threads.emplace_back([&run_those_of, thread] { run_those_of(thread); });
   }
   Schedule(workload_.schedule).run(threads);
+}
+
+// In one batch, all with the first one's verb, if there are batched calls of that verb.
+void IndexSubject::run_steps(Recording& recording, AnyIndex& index, std::vector<Step> steps) const {
+  const Verb verb = steps.front().verb;
+  if (workload_.batch == 1 || verb == Verb::kUpdate || verb == Verb::kRemove) {
+    for (const Step& step : steps) {
+      Schedule::make_way();
+      recording.step(index, step);
+    }
+    return;
+  }
+  for (Step& step : steps) step.verb = verb;
+  Schedule::make_way();
+  recording.batch(index, steps);
 }
 
 IndexSubject::Contents IndexSubject::inspect(const Pool& pool, AnyIndex& index) const {

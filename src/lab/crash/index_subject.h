@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -25,11 +26,16 @@ struct IndexWorkload {
   uint32_t operations = 300;                    // explored, of all threads together
   uint32_t keys = 600;                          // how many different ones
   uint32_t threads = 1;
+  uint32_t batch =
+      1;  // explored operations in one call, where there are batched calls; see kInFlightMax
   uint64_t seed = 1;
   uint64_t schedule = 1;  // the seed of the threads' order
   Domain domain = Domain::kLine;
   bool life_cycle = true;  // also explore making and closing the structure
 };
+
+// Threads times batch, at most: for each operation in flight there are twice as many possible outcomes.
+inline constexpr uint32_t kInFlightMax = 12;
 
 // Keys and values of both kinds by number, and back.
 class Dictionary {
@@ -50,6 +56,7 @@ class Dictionary {
 
 class IndexSubject : public Subject {
  public:
+  // Throws Error(kInvalidArgument) if too much would be in flight.
   explicit IndexSubject(const IndexWorkload& workload);
 
   std::string name() const override { return workload_.structure; }
@@ -78,7 +85,10 @@ class IndexSubject : public Subject {
   void soil(Pool& pool, const OptionMap& options);
   void run_threads(Recording& recording, AnyIndex& index, const std::vector<Step>& steps,
                    const std::vector<uint32_t>& only) const;
+  void run_steps(Recording& recording, AnyIndex& index, std::vector<Step> steps) const;
   Answer perform(AnyIndex& index, const Step& step) const;
+  // Steps of one verb: insert, upsert or lookup.
+  std::vector<Answer> perform_batch(AnyIndex& index, std::span<const Step> steps) const;
   // Verifies an open pool and index; what they hold. Throws Error(kCorrupt) with what is wrong.
   Contents inspect(const Pool& pool, AnyIndex& index) const;
   void check_lookups(AnyIndex& index, const Contents& contents) const;

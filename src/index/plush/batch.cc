@@ -1,0 +1,407 @@
+// Groups of lookups and of writes: their cache misses side by side, and one fence for all records.
+//
+// Why a crash in the middle of a group is harmless. Recovery can judge only the last record of a log:
+// whether its condition held, and whether its payload is whole. So whatever a group appends before its
+// fence must need no judgement:
+//   - conditions are judged before a record is appended, under the locks, and it is logged as an
+//     upsert. There is nothing to cancel, and no record that was never wanted can be taken for one;
+//   - when a partition gets more than one payload, all payloads are fenced before any record that
+//     leads to one of them is appended: a record that is not the last of its log, and a payload that
+//     lies behind another, then have nothing torn before them.
+// Records of one log may reach PM in any order, but replay ends at the first that is not whole: what it
+// replays is a prefix, so the order of one key's records holds. Which records of a group are there is
+// any combination of such prefixes; no call of the group has returned.
+//
+// A record that completes its row goes down with the row. Its bucket shares the fence of the log
+// records; then the directory lines of all such rows share a second one. What needs more (a drain, a
+// chunk of the log, a reclaimed payload) is left to write_locked(), after the others, and so is what
+// comes after it for the same row: one key's records keep their order.
+#include <algorithm>
+#include <array>
+#include <cassert>
+#include <optional>
+
+#include "index/plush/core.h"
+
+namespace perdure::index::plush {
+
+// ---- lookups
+
+void Core::find_group(std::span<const Key> keys, std::span<Hit> hits, std::span<bool> found) const {
+  struct Search {
+    uint64_t version;
+    Found state;
+    uint32_t levels;
+    Probe probes[kLevelsMax];
+  };
+  assert(keys.size() <= kGroup);
+  Search searches[kGroup];
+  for (const Key& key : keys) prefetch_path(key.hash, true);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    Search& search = searches[i];
+    const Partition& partition = partitions_[partition_of(keys[i].hash)];
+    search.version = partition.version.load(std::memory_order_acquire);
+    search.levels = 0;
+    search.state = Found::kRetry;
+    // The single lookup also learns a path that is not known yet.
+    if ((search.version & 1) != 0 || !is_path_known(keys[i].hash)) continue;
+    search.state =
+        search_row(index_at(1, keys[i].hash), keys[i], &partition, search.version, hits[i]);
+    // Filters of all levels; what they point to is fetched while the next keys' are read.
+    if (search.state == Found::kAbsent) search.levels = probe_all(1, keys[i], search.probes);
+  }
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const Search& search = searches[i];
+    const Partition& partition = partitions_[partition_of(keys[i].hash)];
+    Found state = search.state;
+    if (state == Found::kAbsent) {
+      state = search_probed(1, {search.probes, search.levels}, keys[i], &partition, search.version,
+                            hits[i]);
+    }
+    found[i] =
+        state == Found::kRetry ? find(keys[i], hits[i]) : state == Found::kHit && hits[i].live();
+  }
+}
+
+// ---- writes
+
+// Records on their way in, sorted by partition. Partitions that others are writing to are left for a
+// second round: two threads with groups would else wait for each other all the time.
+class Core::Group {
+ public:
+  Group(Core& core, LogKind kind, std::span<const NewRecord> records, std::span<bool> written);
+  void write();
+
+ private:
+  enum class Fate : uint8_t {
+    kRefused,    // to insert, but present
+    kLogged,     // goes to the log under the group's fence
+    kCompletes,  // completes its row, which goes down under the group's fences
+    kSingly,     // by itself, after the others
+  };
+  struct Item {
+    const NewRecord* wanted;
+    bool* written;
+    Partition* partition;
+    uint64_t row;
+    Record record;
+    Fate fate;
+    bool in_row;   // the row has a record of the key, or will have when this one's turn comes
+    bool present;  // and it is alive
+    uint32_t levels;
+    Probe probes[kLevelsMax];  // of an insert whose key is not in the row
+  };
+  using Items = std::span<Item* const>;
+
+  // Taken one after the other, released together.
+  class Locks {
+   public:
+    Locks() = default;
+    ~Locks() {
+      for (size_t i = 0; i < count_; ++i) locks_[i]->unlock();
+    }
+    Locks(const Locks&) = delete;
+    Locks& operator=(const Locks&) = delete;
+    bool take(pm::SpinLock& lock, bool wait) {
+      if (wait) {
+        lock.lock();
+      } else if (!lock.try_lock()) {
+        return false;
+      }
+      locks_[count_++] = &lock;
+      return true;
+    }
+
+   private:
+    std::array<pm::SpinLock*, kGroup> locks_;
+    size_t count_ = 0;
+  };
+
+  size_t write_round(Items items, bool wait, std::span<Item*> busy);
+  void write_held(Items items);
+  void look(Item& item) const;
+  static bool same_key(const Item& a, const Item& b) {
+    const Key& left = a.wanted->key;
+    const Key& right = b.wanted->key;
+    return left.hash == right.hash && left.bytes == right.bytes;
+  }
+  Fate judge(Item& item, Items earlier) const;
+  bool is_present(const Item& item) const;
+  bool can_complete(const Item& item) const;
+  void store_payloads(Items items) const;
+  void append_record(const Item& item) const;
+  void plan_completions(Items items, std::optional<pm::Heap::Txn>& txn);
+  void change_rows(Items items) const;
+  void reveal_completed(Items items, pm::Heap::Txn* txn);
+
+  Core& core_;
+  LogKind kind_;
+  std::array<Item, kGroup> items_;
+  std::array<Item*, kGroup> sorted_;
+  size_t count_;
+  std::array<Append, kGroup> appends_;
+  size_t append_count_ = 0;
+};
+
+Core::Group::Group(Core& core, LogKind kind, std::span<const NewRecord> records,
+                   std::span<bool> written)
+    : core_(core), kind_(kind), count_(records.size()) {
+  assert(count_ <= kGroup && (kind == LogKind::kInsert || kind == LogKind::kUpsert));
+  for (size_t i = 0; i < count_; ++i) {
+    Item& item = items_[i];
+    const uint64_t hash = records[i].key.hash;
+    core_.prefetch_path(hash, kind == LogKind::kInsert);
+    written[i] = false;
+    item.wanted = &records[i];
+    item.written = &written[i];
+    item.partition = &core_.partitions_[core_.partition_of(hash)];
+    item.row = core_.index_at(1, hash);
+    item.record = {hash << 1, records[i].value};
+    // Insertion keeps records of one partition in their order.
+    size_t at = i;
+    for (; at > 0 && sorted_[at - 1]->partition > item.partition; --at)
+      sorted_[at] = sorted_[at - 1];
+    sorted_[at] = &item;
+  }
+}
+
+void Core::Group::write() {
+  std::array<Item*, kGroup> busy;
+  const size_t left = write_round({sorted_.data(), count_}, false, busy);
+  if (left > 0) write_round({busy.data(), left}, true, {});
+}
+
+// Waits, if at all, for one lock after the other in ascending order; who holds one lock only waits for
+// none. Puts the items of partitions that are not free into `busy` and returns how many there are.
+size_t Core::Group::write_round(Items items, bool wait, std::span<Item*> busy) {
+  Locks locks;
+  std::array<Item*, kGroup> held;
+  size_t held_count = 0;
+  size_t busy_count = 0;
+  const Partition* last = nullptr;
+  bool taken = false;
+  for (Item* item : items) {
+    if (item->partition != last) {
+      last = item->partition;
+      taken = locks.take(item->partition->lock, wait);
+      if (taken) item->partition->log.prefetch_tail();
+    }
+    if (taken) {
+      held[held_count++] = item;
+    } else {
+      busy[busy_count++] = item;
+    }
+  }
+  if (held_count > 0) write_held({held.data(), held_count});
+  return busy_count;
+}
+
+void Core::Group::write_held(Items items) {
+  // Before any payload is stored: what no record leads to yet would be taken for garbage. It may also
+  // move rows down, so before these are looked at.
+  if (core_.out_of_place_) {
+    for (Item* item : items) core_.collect_if_grown(*item->partition);
+  }
+  for (Item* item : items) look(*item);
+  for (size_t i = 0; i < items.size(); ++i) {
+    items[i]->fate = judge(*items[i], items.first(i));
+    // On its way to PM while the next one is judged.
+    if (items[i]->fate == Fate::kLogged && !core_.out_of_place_) append_record(*items[i]);
+  }
+  if (core_.out_of_place_) store_payloads(items);
+  std::optional<pm::Heap::Txn> txn;
+  plan_completions(items, txn);
+  const auto logged = [](const Item* item) { return item->fate == Fate::kLogged; };
+  if (append_count_ > 0 || std::ranges::any_of(items, logged)) {
+    // Log records, payloads, and buckets of complete rows, before anyone can see any of them.
+    core_.write_all({appends_.data(), append_count_}, txn ? &*txn : nullptr);
+  }
+  change_rows(items);
+  if (append_count_ > 0) reveal_completed(items, txn ? &*txn : nullptr);
+  if (txn) txn->finish();
+  for (Item* item : items) {
+    if (item->fate != Fate::kSingly) continue;
+    const NewRecord& wanted = *item->wanted;
+    *item->written =
+        core_.write_locked(*item->partition, kind_, wanted.key, wanted.value, wanted.payload);
+  }
+  for (Item* item : items) {
+    if (item->fate == Fate::kLogged) core_.drain_some(*item->partition);
+  }
+}
+
+// ---- what becomes of a record
+
+void Core::Group::look(Item& item) const {
+  const Key& key = item.wanted->key;
+  core_.know_row(item.row);
+  Hit hit;
+  item.in_row = core_.search_row(item.row, key, nullptr, 0, hit) == Found::kHit;
+  item.present = item.in_row && hit.live();
+  if (core_.rows_[item.row].count.load(std::memory_order_relaxed) >= kRowFull) {
+    prefetch_entry(core_.level1_[item.row]);
+    core_.prefetch_copy(1, item.row);
+  }
+  item.levels = 0;
+  if (kind_ != LogKind::kInsert || item.in_row) return;
+  core_.learn_path(key.hash);
+  item.levels = core_.probe_all(1, key, item.probes);
+}
+
+bool Core::Group::is_present(const Item& item) const {
+  if (item.in_row) return item.present;
+  Hit hit;
+  const std::span probes(item.probes, item.levels);
+  return core_.search_probed(1, probes, item.wanted->key, nullptr, 0, hit) == Found::kHit &&
+         hit.live();
+}
+
+Core::Group::Fate Core::Group::judge(Item& item, Items earlier) const {
+  const bool inserts = kind_ == LogKind::kInsert;
+  if (inserts && is_present(item)) return Fate::kRefused;
+  uint64_t waiting = 0;  // records that go to the log before this one
+  uint32_t added = 0;    // records that come into the row before
+  bool changed = false;  // the row, before
+  for (size_t i = earlier.size(); i > 0 && earlier[i - 1]->partition == item.partition; --i) {
+    const Item& other = *earlier[i - 1];
+    if (core_.out_of_place_ && other.fate == Fate::kLogged) ++waiting;
+    if (other.row != item.row || other.fate == Fate::kRefused) continue;
+    if (other.fate == Fate::kSingly) return Fate::kSingly;
+    if (same_key(item, other)) {
+      if (inserts) return Fate::kRefused;
+      item.in_row = true;
+    }
+    if (other.fate == Fate::kCompletes) return Fate::kSingly;
+    changed = true;
+    if (!other.in_row) ++added;
+  }
+  // And room for what recovery may have to append: a cancel record.
+  if (!item.partition->log.has_room(waiting + 2)) return Fate::kSingly;
+  if (item.in_row) return Fate::kLogged;
+  const uint32_t count = core_.rows_[item.row].count.load(std::memory_order_relaxed);
+  if (count + added < kRowFull) return Fate::kLogged;
+  return !changed && can_complete(item) ? Fate::kCompletes : Fate::kSingly;
+}
+
+// Whether the row goes down as one whole bucket, into an entry that has room for it.
+bool Core::Group::can_complete(const Item& item) const {
+  const uint32_t start = used(core_.level1_[item.row]);
+  return start % kSlots == 0 && start + kSlots <= kEntryRecords &&
+         !is_draining(*item.partition, 1, item.row);
+}
+
+// ---- the log
+
+void Core::Group::append_record(const Item& item) const {
+  const uint64_t word = log_word(LogKind::kUpsert, core_.rows_[item.row].epoch);
+  item.partition->log.append({item.wanted->key.hash, item.record.value, word});
+}
+
+void Core::Group::store_payloads(Items items) const {
+  const Partition* last = nullptr;
+  uint32_t stored = 0;  // in the partition
+  bool full = false;    // the partition's payload log
+  bool several = false;
+  for (Item* item : items) {
+    if (item->fate != Fate::kLogged && item->fate != Fate::kCompletes) continue;
+    if (item->partition != last) {
+      last = item->partition;
+      stored = 0;
+      full = false;
+    }
+    try {
+      if (!full) {
+        item->record.value =
+            core_.payload_->append(core_.number_of(*item->partition), item->wanted->key.bytes,
+                                   item->wanted->payload, false);
+      }
+    } catch (const Error& error) {
+      if (!pm::is_full(error)) throw;
+      full = true;  // only write_locked() can make room
+    }
+    if (full) {
+      item->fate = Fate::kSingly;
+      continue;
+    }
+    several = several || ++stored > 1;
+    if (kind_ == LogKind::kUpsert) {
+      item->partition->garbage_bytes += core_.payload_->bytes_of(item->record.value);
+    }
+  }
+  // Payloads before the records that lead to them, and to those behind them in the payload log.
+  if (several) core_.memory_.fence();
+  for (const Item* item : items) {
+    if (item->fate == Fate::kLogged) append_record(*item);
+  }
+}
+
+// ---- rows
+
+void Core::Group::change_rows(Items items) const {
+  for (const Item* item : items) {
+    if (item->fate != Fate::kLogged) continue;
+    Hit now;
+    if (item->in_row &&
+        core_.search_row(item->row, item->wanted->key, nullptr, 0, now) == Found::kHit) {
+      core_.replace_in_row(*item->partition, now, item->record);
+    } else {
+      core_.add_to_row(*item->partition, item->row, item->record);
+    }
+    *item->written = true;
+  }
+}
+
+void Core::Group::plan_completions(Items items, std::optional<pm::Heap::Txn>& txn) {
+  append_count_ = 0;
+  try {
+    for (const Item* item : items) {
+      if (item->fate != Fate::kCompletes) continue;
+      Bucket& row = core_.row_records_[item->row];
+      pm::store_relaxed(row.tags[kRowFull], item->record.tag);  // not counted: nobody looks there
+      pm::store_relaxed(row.values[kRowFull], item->record.value);
+      Append& append = appends_[append_count_++];
+      append = core_.append_of_row(item->row, kSlots);
+      if (!txn && core_.needs_blocks(append)) txn.emplace(core_.pool_.heap());
+      core_.plan(append, txn ? &*txn : nullptr);
+    }
+  } catch (const Error& error) {
+    if (!pm::is_full(error)) throw;
+    txn.reset();
+    append_count_ = 0;
+    // What was stored for these is garbage now, and must be whole before something is stored behind it.
+    if (core_.out_of_place_) core_.memory_.fence();
+    for (Item* item : items) {
+      if (item->fate != Fate::kCompletes) continue;
+      item->fate = Fate::kSingly;
+      if (core_.out_of_place_) {
+        core_.payload_->note_dead(item->record.value, PayloadLog::Part::kAll);
+      }
+    }
+  }
+}
+
+void Core::Group::reveal_completed(Items items, pm::Heap::Txn* txn) {
+  // The records that complete rows are seen by nobody before they are durable.
+  std::array<std::optional<Disappearing>, kGroup> guards;
+  const Partition* last = nullptr;
+  for (size_t i = 0; i < items.size(); ++i) {
+    Item& item = *items[i];
+    if (item.fate != Fate::kCompletes || item.partition == last) continue;
+    last = item.partition;
+    guards[i].emplace(item.partition->version);
+  }
+  core_.reveal_all({appends_.data(), append_count_}, txn);
+  size_t next = 0;
+  for (Item* item : items) {
+    if (item->fate != Fate::kCompletes) continue;
+    core_.row_moved(*item->partition, appends_[next++]);
+    *item->written = true;
+  }
+}
+
+void Core::write_group(LogKind kind, std::span<const NewRecord> records, std::span<bool> written) {
+  pool_.require_writable();
+  Group(*this, kind, records, written).write();
+}
+
+}  // namespace perdure::index::plush

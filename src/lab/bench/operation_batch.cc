@@ -1,0 +1,47 @@
+#include "lab/bench/operation_batch.h"
+
+#include <span>
+
+namespace perdure::lab {
+
+OperationBatch::OperationBatch(AnyIndex& index, OperationType type, uint64_t size)
+    : index_(index),
+      type_(type),
+      size_(size),
+      copies_(2 * size),
+      found_(size),
+      flags_(std::make_unique<bool[]>(size)) {
+  records_.reserve(size);
+  keys_.reserve(size);
+}
+
+Datum OperationBatch::keep(const Datum& datum, Value& copy) {
+  if (datum.kind() == Kind::kU64) return datum;
+  copy.set_bytes().assign(datum.bytes());
+  return copy.datum();
+}
+
+void OperationBatch::add(const BenchClient::Prepared& prepared) {
+  const uint64_t at = 2 * count();
+  const Datum key = keep(prepared.key, copies_[at]);
+  keys_.push_back(key);
+  records_.push_back({key, keep(prepared.value, copies_[at + 1])});
+}
+
+uint64_t OperationBatch::carry_out() {
+  const uint64_t all = count();
+  const std::span flags(flags_.get(), all);
+  uint64_t succeeded = all;
+  if (type_ == OperationType::kInsert) {
+    succeeded = index_.multi_insert(records_, flags);
+  } else if (type_ == OperationType::kLookup) {
+    succeeded = index_.multi_lookup(keys_, found_, flags);
+  } else {
+    index_.multi_upsert(records_);
+  }
+  records_.clear();
+  keys_.clear();
+  return all - succeeded;
+}
+
+}  // namespace perdure::lab
