@@ -13,6 +13,9 @@ namespace perdure::index::plush {
 namespace {
 
 constexpr uint32_t kTableSlots = 512;  // of the hash table that finds older versions
+// Where keys fill the levels evenly, the records of a level take 800 times as much as the table of
+// pointers to the next.
+constexpr uint64_t kTableShare = 16;
 
 }  // namespace
 
@@ -81,7 +84,7 @@ void Core::fill_line(const Append& append, uint32_t line_number) const {
     uint64_t low = begins ? 0 : filter[0];
     uint64_t high = begins ? 0 : filter[1];
     for (; at < stop; ++at) {
-      const FilterBits bits = filter_bits(append.tags[at - append.start] >> 1);
+      const FilterBits bits = filter_of(append.tags[at - append.start] >> 1);
       low |= bits.low;
       high |= bits.high;
     }
@@ -155,6 +158,10 @@ void Core::append_row(Partition& partition, uint64_t row, uint32_t count) {
     txn.emplace(pool_.heap());
     plan(append, &*txn);
   }
+  if (partition.unlogged) {
+    ++partition.unlogged_moves;
+    settle_payload(partition);  // before the line that leads to it
+  }
   write_all({&append, 1}, txn ? &*txn : nullptr);
   {
     // The record that completes the row is seen by nobody before it is durable.
@@ -227,7 +234,7 @@ bool Core::may_be_below(uint32_t level, uint64_t hash) const {
     const uint64_t index = index_at(level, hash);
     const Entry* entry = entry_at(level, index);
     if (entry == nullptr) return false;
-    if (used(*entry) > 0 && kernels_.candidates(*entry, filter_bits(hash)) != 0) return true;
+    if (used(*entry) > 0 && kernels_.candidates(*entry, filter_of(hash)) != 0) return true;
   }
   return false;
 }
@@ -279,6 +286,7 @@ void Core::drain(Partition& partition, uint32_t level, uint64_t index, uint32_t 
   const bool fits = all.count + needed <= kEntryRecords;
   if (all.count == 0 || (last && fits && all.count * 4 <= all.used * 3) || level == kLevelsMax) {
     if (!fits) {
+      if (ordered_) throw too_dense(level);
       throw Error(
           ErrorCode::kPoolFull,
           fmt::format("{}: '{}' has used up its {} levels; load it into a pool with a larger "
@@ -347,8 +355,8 @@ void Core::spread(Partition& partition, uint32_t level, uint64_t index, const Ga
     txn.emplace(pool_.heap());
     fill(appends, &*txn);
   }
-  // Blocks of the deeper levels go back to the heap; level 1 keeps its own, they fill again soon.
-  if (level > 1) {
+  // Blocks of the deeper levels go back to the heap; the first keep their own, they fill again soon.
+  if (!keeps_buckets(level)) {
     for (DirectoryLine& line : entry_at(level, index)->lines) {
       for (uint32_t& unit : line.bucket) {
         if (unit != 0) txn->will_unlink(uint64_t{unit} * kUnitBytes, &unit, pm::Link::kUnit);
@@ -373,7 +381,9 @@ void Core::release_source(Partition& partition, uint32_t level, uint64_t index,
     memory_.fence();  // all targets are durable; the entry is empty before its blocks go
     if (level > 1) {
       for (DirectoryLine& line : entry.lines) {
-        for (uint32_t& unit : line.bucket) pm::store_relaxed(unit, 0U);
+        if (!keeps_buckets(level)) {
+          for (uint32_t& unit : line.bucket) pm::store_relaxed(unit, 0U);
+        }
         // Lines that this generation did not reach must not bear a number that comes round again.
         pm::store_release(line.state, LineState::make(0, generation, epoch).word);
       }
@@ -461,6 +471,7 @@ void Core::ensure_table(uint32_t level) {
   const std::lock_guard lock(tables_mutex_);
   if (tables_[level].load(std::memory_order_acquire) != nullptr) return;
   const uint64_t bytes = (uint64_t{1} << level_bits(level - 1)) * sizeof(uint32_t);
+  if (ordered_ && bytes > pool_.header().capacity_bytes / kTableShare) throw too_dense(level);
   pm::Heap::Txn txn(pool_.heap());
   const uint64_t table = txn.allocate(bytes);
   clear_block(table, bytes);

@@ -19,11 +19,11 @@ template <typename K, typename V>
 inline constexpr bool kWords = std::is_same_v<K, uint64_t> && std::is_same_v<V, uint64_t>;
 
 template <typename K, typename V>
-bool write(Core& core, LogKind kind, Argument<K> key, Argument<V> value) {
+bool write(Core& core, LogKind kind, Argument<K> key, Argument<V> value, Logging logging) {
   if constexpr (kWords<K, V>) {
-    return core.write(kind, key, value);
+    return core.write(kind, key, value, logging);
   } else {
-    return core.write(kind, AsBytes(key).view(), AsBytes(value).view());
+    return core.write(kind, AsBytes(key).view(), AsBytes(value).view(), logging);
   }
 }
 
@@ -49,18 +49,18 @@ Plush<K, V> Plush<K, V>::open(Pool& pool, const std::string& name, const PlushOp
 }
 
 template <typename K, typename V>
-bool Plush<K, V>::insert(Argument<K> key, Argument<V> value) {
-  return write<K, V>(*core_, LogKind::kInsert, key, value);
+bool Plush<K, V>::insert(Argument<K> key, Argument<V> value, Logging logging) {
+  return write<K, V>(*core_, LogKind::kInsert, key, value, logging);
 }
 
 template <typename K, typename V>
-bool Plush<K, V>::update(Argument<K> key, Argument<V> value) {
-  return write<K, V>(*core_, LogKind::kUpdate, key, value);
+bool Plush<K, V>::update(Argument<K> key, Argument<V> value, Logging logging) {
+  return write<K, V>(*core_, LogKind::kUpdate, key, value, logging);
 }
 
 template <typename K, typename V>
-void Plush<K, V>::upsert(Argument<K> key, Argument<V> value) {
-  write<K, V>(*core_, LogKind::kUpsert, key, value);
+void Plush<K, V>::upsert(Argument<K> key, Argument<V> value, Logging logging) {
+  write<K, V>(*core_, LogKind::kUpsert, key, value, logging);
 }
 
 template <typename K, typename V>
@@ -82,8 +82,20 @@ bool Plush<K, V>::lookup(Argument<K> key, V& out) const {
 }
 
 template <typename K, typename V>
-void Plush<K, V>::checkpoint() {
-  core_->checkpoint();
+void Plush<K, V>::scan(Argument<K> from, uint64_t limit,
+                       const std::function<bool(Argument<K>, Argument<V>)>& visit) const {
+  if constexpr (kWords<K, V>) {
+    core_->scan(from, limit, visit);
+  } else if constexpr (std::is_same_v<K, uint64_t>) {
+    core_->scan_bytes(from, limit, visit);
+  } else {
+    throw Error(ErrorCode::kWrongType, "ordered scans need plush+range, which has u64 keys");
+  }
+}
+
+template <typename K, typename V>
+void Plush<K, V>::checkpoint(unsigned threads) {
+  core_->checkpoint(threads);
 }
 
 template <typename K, typename V>

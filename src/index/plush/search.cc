@@ -60,7 +60,7 @@ void Core::probe(uint32_t level, const Key& key, Probe& out) const {
     filled |= ((1U << buckets) - 1) << (line * kLineBuckets);
   }
   if (filled == 0) return;
-  out.candidates = filled & kernels_.candidates(*out.entry, filter_bits(key.hash));
+  out.candidates = filled & kernels_.candidates(*out.entry, filter_of(key.hash));
   for (uint32_t rest = out.candidates; rest != 0; rest &= rest - 1) {
     const auto at = static_cast<uint32_t>(std::countr_zero(rest));
     const DirectoryLine& line = out.entry->lines[at / kLineBuckets];

@@ -8,28 +8,27 @@
 
 namespace perdure::index::plush {
 
-namespace {
-
-// A row moves down together with the record that would be its 16th.
-constexpr uint32_t kRowFull = kSlots - 1;
-
-}  // namespace
-
-bool Core::write(LogKind kind, uint64_t key, uint64_t value) {
-  return write_record(kind, {hash_of(key), {}}, value, {});
+bool Core::write(LogKind kind, uint64_t key, uint64_t value, Logging logging) {
+  if (!is_inside(key)) return miss_outside(kind, key);
+  const Key hashed{hash_of_word(key), {}};
+  if (logging == Logging::kOff) return write_unlogged(kind, hashed, value, {});
+  return write_record(kind, hashed, value, {});
 }
 
-bool Core::write(LogKind kind, std::string_view key, std::string_view value) {
+bool Core::write(LogKind kind, std::string_view key, std::string_view value, Logging logging) {
   if (std::max(key.size(), value.size()) > PayloadLog::kPartBytesMax) {
     throw Error(ErrorCode::kTooLarge,
                 fmt::format("a key of {} bytes with a value of {}: neither may exceed {} bytes",
                             key.size(), value.size(), PayloadLog::kPartBytesMax));
   }
+  if (!is_inside(key)) return miss_outside(kind, word_of(key));
+  if (logging == Logging::kOff) return write_unlogged(kind, key_of(key), 0, value);
   return write_record(kind, key_of(key), 0, value);
 }
 
-bool Core::remove(uint64_t key) { return remove_record({hash_of(key), {}}); }
-bool Core::remove(std::string_view key) { return remove_record(key_of(key)); }
+bool Core::remove(uint64_t key) { return is_inside(key) && remove_record({hash_of_word(key), {}}); }
+
+bool Core::remove(std::string_view key) { return is_inside(key) && remove_record(key_of(key)); }
 
 bool Core::present_below(const Key& key) const {
   Hit hit;
@@ -55,15 +54,13 @@ bool Core::write_record(LogKind kind, const Key& key, uint64_t value, std::strin
   if (check_first && present_below(key) != wants_present) return false;
   Record record{key.hash << 1, value};
   if (out_of_place_) {
-    record.value = store_payload(partition, key, payload);
+    record.value = store_payload(partition, key, payload, PayloadLog::Flush::kNow);
     if (kind != LogKind::kInsert) partition.garbage_bytes += payload_->bytes_of(record.value);
   }
   make_log_room(partition, 2);
   // Not `moves_down`: making room may have moved this very row down.
   if (rows_[row].count.load(std::memory_order_relaxed) >= kRowFull) {
-    pm::store_relaxed(row_records_[row].tags[kRowFull], record.tag);
-    pm::store_relaxed(row_records_[row].values[kRowFull], record.value);
-    append_row(partition, row, kSlots);
+    complete_row(partition, row, record);
     return true;
   }
   const LogKind logged = check_first ? LogKind::kUpsert : kind;
@@ -81,6 +78,12 @@ bool Core::write_record(LogKind kind, const Key& key, uint64_t value, std::strin
   return true;
 }
 
+void Core::complete_row(Partition& partition, uint64_t row, Record record) {
+  pm::store_relaxed(row_records_[row].tags[kRowFull], record.tag);
+  pm::store_relaxed(row_records_[row].values[kRowFull], record.value);
+  append_row(partition, row, kSlots);
+}
+
 void Core::add_to_row(Partition& partition, uint64_t row, Record record) {
   Row& state = rows_[row];
   const uint8_t count = state.count.load(std::memory_order_relaxed);
@@ -94,7 +97,7 @@ bool Core::overwrite_row(Partition& partition, LogKind kind, const Key& key, uin
                          std::string_view payload, const Hit& hit) {
   if (kind == LogKind::kInsert && hit.live()) return false;
   if (kind == LogKind::kUpdate && !hit.live()) return false;
-  if (out_of_place_) value = store_payload(partition, key, payload);
+  if (out_of_place_) value = store_payload(partition, key, payload, PayloadLog::Flush::kNow);
   make_log_room(partition, 2);
   Hit now;
   // Either call may have moved the row down, and this record with it.
@@ -106,14 +109,16 @@ bool Core::overwrite_row(Partition& partition, LogKind kind, const Key& key, uin
   }
   partition.log.append({key.hash, value, log_word(LogKind::kUpsert, rows_[hit.index].epoch)});
   memory_.fence();  // the record, before anyone can see it
-  const uint64_t before = now.value;
-  pm::store_release(*now.value_at, value);
-  pm::store_release(*now.tag_at, key.hash << 1);
-  if (out_of_place_) {
-    payload_->note_dead(before, now.live() ? PayloadLog::Part::kAll : PayloadLog::Part::kRest);
-    partition.garbage_bytes += payload_->bytes_of(before);
-  }
+  replace_in_row(partition, now, key, value);
   return true;
+}
+
+void Core::replace_in_row(Partition& partition, const Hit& hit, const Key& key, uint64_t value) {
+  pm::store_release(*hit.value_at, value);
+  pm::store_release(*hit.tag_at, key.hash << 1);
+  if (!out_of_place_) return;
+  payload_->note_dead(hit.value, hit.live() ? PayloadLog::Part::kAll : PayloadLog::Part::kRest);
+  partition.garbage_bytes += payload_->bytes_of(hit.value);
 }
 
 bool Core::remove_record(const Key& key) {
@@ -159,7 +164,8 @@ bool Core::remove_record(const Key& key) {
   return true;
 }
 
-uint64_t Core::store_payload(Partition& partition, const Key& key, std::string_view value) {
+uint64_t Core::store_payload(Partition& partition, const Key& key, std::string_view value,
+                             PayloadLog::Flush flush) {
   const uint32_t number = number_of(partition);
   const size_t chunks = payload_->chunks(number).size();
   if (chunks > partition.payload_chunks) {
@@ -168,7 +174,7 @@ uint64_t Core::store_payload(Partition& partition, const Key& key, std::string_v
   }
   for (;;) {
     try {
-      return payload_->append(number, key.bytes, value, false);
+      return payload_->append(number, key.bytes, value, flush);
     } catch (const Error& error) {
       if (!pm::is_full(error)) throw;
       // A chunk is worth collecting from one eighth of garbage; do not look again for less.
@@ -184,6 +190,8 @@ uint64_t Core::store_payload(Partition& partition, const Key& key, std::string_v
 // ---- the recovery log's chunks
 
 void Core::make_log_room(Partition& partition, uint64_t records) {
+  if (partition.unlogged) [[unlikely]]
+    settle_payload(partition);  // before the record, which may lead to it
   if (partition.log.has_room(records)) [[likely]]
     return;
   while (!partition.log.next_is_free()) reclaim_log_chunk(partition);
@@ -226,15 +234,7 @@ void Core::compact_log(Partition& partition) {
   }
   // Not worth it if the log holds little else.
   if (partition.log.live_bytes() < 2 * records * pm::RedoLog::kRecordBytes + pm::kPageBytes) return;
-  while (!partition.log.next_is_free()) reclaim_log_chunk(partition);
-  partition.log.advance();
-  for (uint64_t row = begin; row < begin + rows_per_partition(); ++row) {
-    if (rows_[row].count.load(std::memory_order_relaxed) == 0) continue;
-    if (!copy_row_to_log(partition, row)) return;
-  }
-  memory_.fence();  // the copies, before what they replace is forgotten
-  partition.log.release_before(partition.log.sequence());
-  memory_.fence();
+  log_all_rows(partition);
 }
 
 }  // namespace perdure::index::plush
