@@ -258,6 +258,8 @@ class Core {
   bool present_below(const Key& key) const;
   uint64_t store_payload(Partition& partition, const Key& key, std::string_view value,
                          PayloadLog::Flush flush);
+  // Collects a payload chunk of the key's partition for a pool that is full. False: there is none.
+  bool free_payload(const Key& key);
   void make_log_room(Partition& partition, uint64_t records);
   void reclaim_log_chunk(Partition& partition);
   bool copy_row_to_log(Partition& partition, uint64_t row);

@@ -22,8 +22,26 @@ bool Core::write(LogKind kind, std::string_view key, std::string_view value, Log
                             key.size(), value.size(), PayloadLog::kPartBytesMax));
   }
   if (!is_inside(key)) return miss_outside(kind, word_of(key));
-  if (logging == Logging::kOff) return write_unlogged(kind, key_of(key), 0, value);
-  return write_record(kind, key_of(key), 0, value);
+  const Key hashed = key_of(key);
+  for (;;) {
+    try {
+      if (logging == Logging::kOff) return write_unlogged(kind, hashed, 0, value);
+      return write_record(kind, hashed, 0, value);
+    } catch (const Error& error) {
+      // Nothing was changed. Where a bucket found no room, payload garbage may have some.
+      if (!pm::is_full(error) || !free_payload(hashed)) throw;
+    }
+  }
+}
+
+bool Core::free_payload(const Key& key) {
+  Partition& partition = partitions_[partition_of(key.hash)];
+  const std::lock_guard lock(partition.lock);
+  // A chunk is worth collecting from one eighth of garbage; do not look again for less.
+  if (partition.garbage_bytes < pm::kSegmentBytes / 8) return false;
+  if (collect_payload(partition, true)) return true;
+  partition.garbage_bytes = 0;
+  return false;
 }
 
 bool Core::remove(uint64_t key) { return is_inside(key) && remove_record({hash_of_word(key), {}}); }
