@@ -47,6 +47,10 @@ struct PlushOptions {
   // Recovery-log bytes per byte that all rows together can log, in percent, 300..10000. Fixed at
   // creation.
   uint32_t log_percent = 0;
+  // PM levels whose directories have copies with fingerprints in DRAM, made as entries are first
+  // needed: 0 to 3. DRAM use is 576 bytes for each entry that is there, about 4 bytes for each
+  // record. May differ each time the table is opened.
+  uint32_t filter_levels = 2;
   // Threads that recover in parallel when opening; 0: one per processor, 8 at most.
   uint32_t recovery_threads = 0;
   // PM levels whose buckets are allocated at creation and kept, 0 to 2: appending to them needs no

@@ -169,7 +169,9 @@ void Heap::find_free_blocks(SizeClass& state, int size_class, size_t wanted, boo
     scan_segment(segment);
   }
   uint64_t segment = 0;
-  if (state.free_blocks >= enough || !take_segments(1, reclaim, segment)) return;
+  if (state.free_blocks >= enough ||
+      !take_segments(1, reclaim ? kReserveForRuns : kReserveSegments, segment))
+    return;
   SegmentDescriptor& fresh = descriptor(segment);
   std::memset(fresh.bitmap, 0, sizeof fresh.bitmap);
   pool_.memory().persist(fresh.bitmap, sizeof fresh.bitmap);  // before the word that reveals it
@@ -277,10 +279,10 @@ void Heap::return_caches(uint32_t own_lane, int size_class) {
 
 // ---- segments
 
-bool Heap::take_segments(uint64_t count, bool reclaim, uint64_t& first) {
+bool Heap::take_segments(uint64_t count, uint32_t keep, uint64_t& first) {
   const std::lock_guard lock(segments_mutex_);
   for (int attempt = 0; attempt < 2; ++attempt) {
-    const bool enough = reclaim || free_segments_ >= count + kReserveSegments;
+    const bool enough = free_segments_ >= count + keep;
     for (auto run = free_runs_.begin(); enough && run != free_runs_.end(); ++run) {
       if (run->second < count) continue;
       first = run->first;
@@ -311,6 +313,12 @@ void Heap::release_segments(uint64_t first, uint64_t count) {
     }
   }
   free_runs_.emplace(first, count);
+}
+
+bool Heap::is_scarce(uint64_t segments) const {
+  const bool grows = !medium_full_.load(std::memory_order_relaxed);
+  const uint64_t growth = grows ? pool_.segments_max() - pool_.segments() : 0;
+  return free_segments_.load(std::memory_order_relaxed) + growth < segments;
 }
 
 bool Heap::grow(uint64_t segments) {
@@ -618,7 +626,8 @@ uint64_t Heap::Txn::allocate(uint64_t bytes) {
   } else {
     one.segments = block_bytes(bytes) / kSegmentBytes;
     uint64_t first = 0;
-    if (!heap_.take_segments(one.segments, reclaim_, first)) heap_.throw_full();
+    if (!heap_.take_segments(one.segments, reclaim_ ? 0 : kReserveSegments, first))
+      heap_.throw_full();
     one.block = heap_.offset_of_segment(first);
   }
   allocated_[allocations_++] = one;

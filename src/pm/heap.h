@@ -99,6 +99,10 @@ class Heap {
   };
   Usage usage() const;
 
+  // Whether fewer than `segments` segments are free, those that the pool may still grow by included.
+  // Other threads allocate meanwhile: a guide, no promise. Cost: a few loads.
+  bool is_scarce(uint64_t segments) const;
+
   // Whether [offset, offset + bytes) is an allocated block of that size.
   bool is_allocated(uint64_t offset, uint64_t bytes) const;
 
@@ -114,7 +118,10 @@ class Heap {
   };
 
   static constexpr int kClasses = 17;
-  static constexpr uint32_t kReserveSegments = 2;  // for transactions that reclaim
+  // Free segments that only transactions that reclaim may take; the last one only as a run, which
+  // comes back whole, since a slab may keep it for good.
+  static constexpr uint32_t kReserveSegments = 2;
+  static constexpr uint32_t kReserveForRuns = 1;
 
   struct alignas(64) SizeClass {
     std::mutex mutex;
@@ -154,8 +161,9 @@ class Heap {
   void release_block(uint64_t offset, int size_class);
   void return_caches(uint32_t own_lane, int size_class);
 
-  // `count` adjacent free segments, growing the pool if need be. Returns false if there are none.
-  bool take_segments(uint64_t count, bool reclaim, uint64_t& first);
+  // `count` adjacent free segments that leave `keep` others, growing the pool if need be. Returns
+  // false if there are none.
+  bool take_segments(uint64_t count, uint32_t keep, uint64_t& first);
   void release_segments(uint64_t first, uint64_t count);
   bool grow(uint64_t segments);
 
@@ -176,7 +184,7 @@ class Heap {
   std::unique_ptr<LaneState[]> lanes_;
   std::mutex segments_mutex_;
   std::map<uint64_t, uint64_t> free_runs_;  // first segment -> length
-  uint64_t free_segments_ = 0;
+  std::atomic<uint64_t> free_segments_{0};
   std::atomic<bool> medium_full_{false};
 };
 

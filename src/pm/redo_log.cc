@@ -17,7 +17,15 @@ constexpr uint64_t kWordMask = ~uint64_t{0} >> 1;
 }  // namespace
 
 uint64_t RedoLog::chunk_bytes_for(uint64_t records) {
-  return (kChunkHeaderBytes + records * kRecordBytes + 63) / 64 * 64;
+  return (kChunkHeaderBytes + most_bytes(records) + kUnitBytes - 1) / kUnitBytes * kUnitBytes;
+}
+
+uint64_t RedoLog::after(uint64_t position) {
+  constexpr uint64_t kLastLine = kUnitBytes - kLineBytes;
+  const uint64_t unit = position / kUnitBytes * kUnitBytes;
+  const uint64_t within = position - unit;
+  if (within >= kLastLine) return unit + kUnitBytes;
+  return within + 2 * kRecordBytes <= kLastLine ? position + kRecordBytes : unit + kLastLine;
 }
 
 RedoLog::RedoLog(const Memory& memory, char* area, uint64_t chunk_bytes, uint32_t chunks)
@@ -41,9 +49,10 @@ void RedoLog::append(const RedoRecord& record) {
     auto* words = reinterpret_cast<uint64_t*>(chunk(sequence_) + position_);
     for (int i = 0; i < 3; ++i) store_relaxed(words[i], encoded[i]);
     memory_->flush(words, kRecordBytes);
-    position_ += kRecordBytes;
+    position_ = after(position_);
     return;
   }
+  const uint64_t next = after(position_);
   // Whole lines: words of earlier records are written again as they are, so a torn line harms none.
   for (const uint64_t word : encoded) {
     line_[position_ % kLineBytes / 8] = word;
@@ -52,9 +61,13 @@ void RedoLog::append(const RedoRecord& record) {
     memory_->copy_nontemporal(chunk(sequence_) + position_ - kLineBytes, line_, kLineBytes);
     load_line();
   }
-  if (position_ % kLineBytes == 0) return;
-  memory_->copy_nontemporal(chunk(sequence_) + position_ / kLineBytes * kLineBytes, line_,
-                            kLineBytes);
+  if (position_ % kLineBytes != 0) {
+    memory_->copy_nontemporal(chunk(sequence_) + position_ / kLineBytes * kLineBytes, line_,
+                              kLineBytes);
+  }
+  if (next == position_) return;
+  position_ = next;
+  load_line();
 }
 
 // What the line at the position holds: records, and words of the ring's last pass.
@@ -137,7 +150,7 @@ bool RedoLog::replay(const std::function<void(const RedoRecord&, uint64_t sequen
     RedoRecord record{};
     while (position_ + kRecordBytes <= chunk_bytes_ && read(s, position_, record)) {
       apply(record, s);
-      position_ += kRecordBytes;
+      position_ = after(position_);
     }
   }
   // What a torn record left behind must not complete the next one.

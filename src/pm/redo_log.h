@@ -30,6 +30,10 @@ class RedoLog {
  public:
   static constexpr uint64_t kRecordBytes = 24;
   static constexpr uint64_t kChunkHeaderBytes = 64;
+  // Chunks are whole units of the medium. Of each unit's four lines, three hold 8 records side by side,
+  // and the last one holds one: a medium that gathers writes writes the unit when its last line
+  // arrives, and once more for every time that this line changes afterwards.
+  static constexpr uint64_t kUnitBytes = 256;
 
   // Bytes of a chunk that holds at least `records`.
   static uint64_t chunk_bytes_for(uint64_t records);
@@ -47,9 +51,7 @@ class RedoLog {
   bool replay(const std::function<void(const RedoRecord&, uint64_t sequence)>& apply);
 
   // Whether `records` more fit into the current chunk.
-  bool has_room(uint64_t records) const {
-    return position_ + records * kRecordBytes <= chunk_bytes_;
-  }
+  bool has_room(uint64_t records) const { return position_ + most_bytes(records) <= chunk_bytes_; }
 
   // Writes and flushes; durable after the next fence. Needs room.
   void append(const RedoRecord& record);
@@ -71,6 +73,10 @@ class RedoLog {
   void prefetch_tail() const { __builtin_prefetch(chunk(sequence_) + position_ + 64, 1); }
 
  private:
+  // `records` records take no more, wherever they begin: 9 take a unit.
+  static constexpr uint64_t most_bytes(uint64_t records) { return records * 30 + 64; }
+  // Where the record after the one at `position` begins.
+  static uint64_t after(uint64_t position);
   char* chunk(uint64_t sequence) const { return area_ + sequence % chunks_ * chunk_bytes_; }
   // A chunk begins with its sequence number, and the oldest live one when that was last noted.
   struct ChunkHeader {

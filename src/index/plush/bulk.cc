@@ -45,10 +45,12 @@ bool Core::write_unlogged(LogKind kind, const Key& key, uint64_t value, std::str
   in_row = search_row(row, key, nullptr, 0, hit) == Found::kHit;
   if (in_row) {
     replace_in_row(partition, hit, key, value);
+    drain_some(partition);
   } else if (rows_[row].count.load(std::memory_order_relaxed) >= kRowFull) {
     complete_row(partition, row, {key.hash << 1, value});
   } else {
     add_to_row(partition, row, {key.hash << 1, value});
+    drain_some(partition);
   }
   return true;
 }

@@ -108,6 +108,7 @@ void Core::move_payload(Partition& partition, uint64_t pointer, const PayloadLog
   memory_.fence();  // the copy, before the pointer to it
   pm::store_release(*hit.value_at, moved);
   memory_.persist(hit.value_at, sizeof(uint64_t));
+  follow_change(partition, key, hit, hit.tag, moved);
 }
 
 }  // namespace perdure::index::plush

@@ -72,6 +72,14 @@ void require_same_shape(const pm::PoolImpl& pool, const std::string& name, const
   if (options.key_max) require_same(pool, name, "key_max", *options.key_max, shape.key_max);
 }
 
+void require_valid_filter_levels(const PlushOptions& options) {
+  if (options.filter_levels > Mirror::kLevelsMax) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("filter_levels is {}; it must be 0 to {}", options.filter_levels,
+                            Mirror::kLevelsMax));
+  }
+}
+
 uint32_t log2_floor(uint64_t value) {
   return value == 0 ? 0 : static_cast<uint32_t>(std::bit_width(value)) - 1;
 }
@@ -83,7 +91,7 @@ Key Core::key_of(std::string_view bytes) const {
   return {pm::checksum64(bytes.data(), bytes.size()), bytes};
 }
 
-Core::Core(pm::PoolImpl& pool, Root& root, Kind key_kind, Kind value_kind)
+Core::Core(pm::PoolImpl& pool, Root& root, Kind key_kind, Kind value_kind, uint32_t filter_levels)
     : pool_(pool),
       root_(root),
       memory_(pool.memory()),
@@ -103,6 +111,7 @@ Core::Core(pm::PoolImpl& pool, Root& root, Kind key_kind, Kind value_kind)
     if (root.tables[level] != 0) tables_[level] = pool.at<uint32_t>(root.tables[level]);
   }
   map_dram();
+  mirror_ = std::make_unique<Mirror>(filter_levels, rows(), fanout());
   partitions_ = static_cast<Partition*>(
       ::operator new(sizeof(Partition) * partition_count_, std::align_val_t{alignof(Partition)}));
   char* log = pool.at<char>(root.log);
@@ -141,6 +150,7 @@ void Core::map_dram() {
 }
 
 Root Core::make_root(pm::PoolImpl& pool, const PlushOptions& options, bool out_of_place) {
+  require_valid_filter_levels(options);
   const uint64_t capacity = pool.header().capacity_bytes;
   Root root{};
   root.magic = kRootMagic;
@@ -239,7 +249,7 @@ std::unique_ptr<Core> Core::create(pm::PoolImpl& pool, const std::string& name, 
   memory.fence();
   txn.finish();
 
-  std::unique_ptr<Core> core(new Core(pool, *root, key_kind, value_kind));
+  std::unique_ptr<Core> core(new Core(pool, *root, key_kind, value_kind, options.filter_levels));
   core->name_ = name;
   core->preallocate();
   core->recover(options.recovery_threads);
@@ -259,6 +269,7 @@ std::unique_ptr<Core> Core::open(pm::PoolImpl& pool, const std::string& name, Ki
                 fmt::format("{}: the root of '{}' is damaged; restore the file from a backup",
                             pool.mapping().path(), name));
   }
+  require_valid_filter_levels(options);
   const auto conflicts = [](uint32_t wanted, uint32_t have) {
     return wanted != 0 && wanted != have;
   };
@@ -274,7 +285,7 @@ std::unique_ptr<Core> Core::open(pm::PoolImpl& pool, const std::string& name, Ki
                     1U << root->partition_bits, root->log_chunks * 100));
   }
   require_same_shape(pool, name, root->shape, options);
-  std::unique_ptr<Core> core(new Core(pool, *root, key_kind, value_kind));
+  std::unique_ptr<Core> core(new Core(pool, *root, key_kind, value_kind, options.filter_levels));
   core->name_ = name;
   core->recover(options.recovery_threads);
   return core;

@@ -3,8 +3,8 @@
 // The idea. Level 0, in DRAM, has 2^directory_bits rows of up to 16 records. An operation appends
 // one record to the recovery log of its partition, waits for one fence, and then changes its row.
 // The record that completes a row takes the row with it: all 16 go to one 256-byte bucket of the
-// same entry of level 1. An entry that is full is drained: its records are spread over `fanout`
-// entries of the next level. All levels are indexed by the leading bits of the hash, so everything
+// same entry of level 1. An entry that is full is drained, a step with each of the operations that
+// follow: its records are spread over `fanout` entries of the next level. All levels are indexed by the leading bits of the hash, so everything
 // that a key can meet belongs to one partition, and one lock per partition is all that writers
 // need. Lookups take no lock: they go from level 0 downwards, and try again if a writer has emptied
 // something meanwhile.
@@ -16,10 +16,10 @@
 //                  fence; only then the row is emptied. Before the line is durable the bucket is
 //                  unreachable and the log still holds the row. After, the epoch in the line has
 //                  made the log's records of this row void.
-//   drain          buckets of all targets, fence; directory lines of all targets, fence (a target
-//                  that crosses a line: in order, fence between); then one store to line 0 of the
-//                  source empties it. In between records are there twice, the upper ones win, and
-//                  draining again is harmless.
+//   drain          in steps, each for a few targets: their buckets, fence; their directory lines,
+//                  fence (a target that crosses a line: in order, fence between). After the last
+//                  step one store to line 0 of the source empties it. In between records are there
+//                  twice, the upper ones win, and draining again is harmless.
 //   remove         a record in PM becomes a tombstone by one 8-byte store; one in DRAM through the
 //                  log.
 //   rewrite        new buckets and a redo record of the directory entry, fence; the entry is
@@ -31,6 +31,7 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -43,6 +44,7 @@
 #include "index/hash.h"
 #include "index/plush/kernels.h"
 #include "index/plush/layout.h"
+#include "index/plush/mirror.h"
 #include "index/plush/payload_log.h"
 #include "perdure/index.h"
 #include "perdure/plush.h"
@@ -110,6 +112,8 @@ class Core {
   std::vector<Statistic> statistics() const;
 
  private:
+  struct Drain;
+
   // A row of level 0: what its records' bucket does not say.
   struct Row {
     std::atomic<uint8_t> count;
@@ -136,6 +140,8 @@ class Core {
     // Rows that moved down since the log was begun anew, without a record in it. Nobody knows how
     // many there were before the table was opened.
     uint64_t unlogged_moves = ~uint64_t{0} >> 1;
+    std::vector<std::unique_ptr<Drain>> drains;  // under way; each but the first for the one before
+    std::deque<uint64_t> full_rows;              // whose entries of level 1 are to be drained next
   };
 
   // Where a record was found.
@@ -152,10 +158,10 @@ class Core {
 
   // Where a lookup must look in one level.
   struct Probe {
-    Entry* entry;
-    uint64_t index;
-    uint32_t candidates;  // bit b: bucket b may hold the key
-    uint32_t counts[kLines];
+    uint64_t index;                  // of the entry
+    uint32_t candidates;             // bit b: bucket b may hold the key
+    uint32_t count;                  // of the entry's records
+    Bucket* buckets[kEntryBuckets];  // of the candidates
   };
 
   // The live records of an entry, newest version of each key only.
@@ -168,8 +174,24 @@ class Core {
     Record dropped[kEntryRecords];  // superseded records and vanishing tombstones
   };
 
+  // An entry that is being emptied in steps. In DRAM: after a crash it begins again.
+  struct Drain {
+    uint32_t level;
+    uint64_t index;
+    uint32_t needed;      // records that the entry must have room for
+    bool gathered;        // what follows is filled in
+    uint32_t next_child;  // the children before have theirs
+    uint32_t begins[kFanoutMax + 1];
+    Gathered all;
+    uint64_t tags[kEntryRecords];  // of `all`, by child
+    uint64_t values[kEntryRecords];
+    uint32_t count(uint32_t child) const { return begins[child + 1] - begins[child]; }
+  };
+
   // Records to append to one entry.
   struct Append {
+    uint32_t level;
+    uint64_t index;
     Entry* entry;
     const uint64_t* tags;
     const uint64_t* values;
@@ -180,7 +202,7 @@ class Core {
     uint32_t fresh[kEntryBuckets];  // by bucket: newly allocated, in units; 0: the entry has one
   };
 
-  Core(pm::PoolImpl& pool, Root& root, Kind key_kind, Kind value_kind);
+  Core(pm::PoolImpl& pool, Root& root, Kind key_kind, Kind value_kind, uint32_t filter_levels);
 
   // ---- addresses
   uint32_t level_bits(uint32_t level) const {
@@ -213,11 +235,11 @@ class Core {
   uint64_t word_of_hash(uint64_t hash) const {
     return ordered_ ? (hash >> order_shift_) + key_min_ : key_of_hash(hash);
   }
-  // From a hash with or without its top bit, which tags do not have.
-  FilterBits filter_of(uint64_t hash) const {
-    return filter_bits(ordered_ ? hash_of(hash << 1) : hash);
-  }
+  // For what needs evenly spread bits. From a hash with or without its top bit, which tags do not have.
+  uint64_t spread_bits(uint64_t hash) const { return ordered_ ? hash_of(hash << 1) : hash; }
+  FilterBits filter_of(uint64_t hash) const { return filter_bits(spread_bits(hash)); }
   void prefetch_path(uint64_t hash, bool below) const;
+  static void prefetch_entry(const Entry& entry);
 
   // ---- range.cc
   class Scan;
@@ -239,11 +261,15 @@ class Core {
   bool same_key(uint64_t value, const Key& key) const;
   Found search_row(uint64_t row, const Key& key, const Partition* reader, uint64_t version,
                    Hit& hit) const;
-  void probe(uint32_t level, const Key& key, Probe& out) const;
+  // Returns false if the level has no entry for the key; nor have those below then.
+  bool probe(uint32_t level, const Key& key, Probe& out) const;
+  void note_candidates(uint32_t candidates, Probe& out, const uint32_t* units) const;
   Found search_entry(uint32_t level, const Probe& probe, const Key& key, const Partition* reader,
                      uint64_t version, Hit& hit) const;
   Found search(const Key& key, bool with_row, const Partition* reader, uint64_t version,
                Hit& hit) const;
+  Found search_levels(uint32_t first, const Key& key, const Partition* reader, uint64_t version,
+                      Hit& hit) const;
   // Finds a live record. Lock-free; falls back to the partition's lock when writers are too quick.
   bool find(const Key& key, Hit& hit) const;
 
@@ -290,21 +316,11 @@ class Core {
   void fill_line(const Append& append, uint32_t line) const;
   void write_all(std::span<Append> appends, pm::Heap::Txn* txn) const;
   void reveal_all(std::span<Append> appends) const;
-  // Makes room for `needed` more records in an entry.
-  void prefetch_drain(uint32_t level, uint64_t index) const;
-  void prefetch_tail(const Entry& entry) const;
-  void drain(Partition& partition, uint32_t level, uint64_t index, uint32_t needed);
-  void spread(Partition& partition, uint32_t level, uint64_t index, const Gathered& all);
-  void bury(const Gathered& all) const;
   void clear_block(uint64_t offset, uint64_t bytes) const;
   // Entries of this level keep their buckets when they are drained.
   bool keeps_buckets(uint32_t level) const {
     return level == 1 || level <= root_.shape.preallocated_levels;
   }
-  void release_source(Partition& partition, uint32_t level, uint64_t index, pm::Heap::Txn* txn);
-  void gather(uint32_t level, uint64_t index, Gathered& out) const;
-  bool may_be_below(uint32_t level, uint64_t hash) const;
-  bool is_newest(const Gathered& out, const uint16_t* table, uint64_t tag, uint64_t value) const;
   void rewrite(Partition& partition, uint32_t level, uint64_t index, const Gathered& live);
   bool squeeze(Partition& partition, uint32_t level, uint64_t index);
   void ensure_children(uint32_t level, uint64_t index);
@@ -316,6 +332,37 @@ class Core {
     const LineState state{pm::load_acquire(entry.lines[line].state)};
     return state.generation() == first.generation() ? state.count() : 0;
   }
+
+  // ---- the copies of entries in DRAM; under the partition's lock (search.cc)
+  bool is_path_known(uint64_t hash) const;
+  void learn_path(uint64_t hash) const;
+  void learn(uint32_t level, uint64_t index) const;
+  void learn_append(const Append& append) const;
+  void relearn(uint32_t level, uint64_t index) const;
+
+  // ---- drain.cc
+  void gather(uint32_t level, uint64_t index, Gathered& out) const;
+  bool may_be_below(uint32_t level, uint64_t hash) const;
+  bool is_newest(const Gathered& out, const uint16_t* table, uint64_t tag, uint64_t value) const;
+  void bury(const Gathered& all) const;
+  void prefetch_drain(uint32_t level, uint64_t index) const;
+  void prefetch_tail(const Entry& entry) const;
+  // Makes room for `needed` more records in an entry, at once.
+  void drain(Partition& partition, uint32_t level, uint64_t index, uint32_t needed);
+  // A step of what is to be drained in the partition, if anything is.
+  void drain_some(Partition& partition);
+  // One step; what cannot go on is given up.
+  void try_step(Partition& partition, uint32_t children);
+  static bool is_draining(const Partition& partition, uint32_t level, uint64_t index);
+  void push_drain(Partition& partition, uint32_t level, uint64_t index, uint32_t needed);
+  void drain_step(Partition& partition, uint32_t children);
+  bool begin_drain(Partition& partition, Drain& drain);
+  void group_by_child(Drain& drain) const;
+  void append_children(Partition& partition, const Drain& drain, uint32_t end);
+  void release_source(Partition& partition, uint32_t level, uint64_t index);
+  // The record found at `before` is now `tag` and `value`: so are copies that a drain made of it.
+  void follow_change(Partition& partition, const Key& key, const Hit& before, uint64_t tag,
+                     uint64_t value) const;
 
   // ---- collect.cc
   size_t worth_collecting(uint32_t partition) const;
@@ -381,6 +428,7 @@ class Core {
   void* rows_map_ = nullptr;  // what mmap gave, before alignment
   uint64_t dram_bytes_ = 0;
   std::unique_ptr<PayloadLog> payload_;
+  std::unique_ptr<Mirror> mirror_;
 };
 
 template <typename Use>

@@ -28,6 +28,7 @@ PlushOptions parse(OptionMap options) {
   take_option(options, "fanout", parsed.fanout);
   take_option(options, "partitions", parsed.partitions);
   take_option(options, "log_percent", parsed.log_percent);
+  take_option(options, "filter_levels", parsed.filter_levels);
   take_option(options, "recovery_threads", parsed.recovery_threads);
   require_empty(options, order == PlushOrder::kRange ? "plush+range" : "plush");
   return parsed;
@@ -77,6 +78,8 @@ CatalogEntry plush_entry() {
        "independent locks and recovery logs, a power of two; with byte strings at most one for "
        "each MiB"},
       {"log_percent", "300", "recovery-log bytes per byte that all rows can log; 300 to 10000"},
+      {"filter_levels", "2",
+       "levels in PM whose directories have copies with fingerprints in DRAM: 0 to 3"},
       {"recovery_threads", "processors, at most 8", "threads that replay the log when opening"},
       {"preallocated_levels", "0",
        "PM levels, 0 to 2, whose buckets are allocated at creation: 3 KiB for each row, and 3.25 "

@@ -149,6 +149,12 @@ void Core::check_entry(uint32_t level, uint64_t index, const Entry& entry,
     }
     sum += count;
   }
+  const Mirror::Copy* copy = level <= mirror_->levels() ? &mirror_->at(level, index) : nullptr;
+  if (copy != nullptr && !Mirror::is_known(*copy)) copy = nullptr;
+  if (copy != nullptr && copy->count != sum) {
+    return fail(
+        fmt::format("{}: its copy in DRAM counts {} records of {}", where(), copy->count, sum));
+  }
   for (uint32_t at = 0; at < sum; ++at) {
     const uint32_t b = at / kSlots;
     const DirectoryLine& line = entry.lines[b / kLineBuckets];
@@ -166,6 +172,11 @@ void Core::check_entry(uint32_t level, uint64_t index, const Entry& entry,
     const uint64_t(&filter)[2] = line.filter[b % kLineBuckets];
     if ((filter[0] & bits.low) != bits.low || (filter[1] & bits.high) != bits.high) {
       return fail(fmt::format("{}: the filter denies record {}", where(), at));
+    }
+    if (copy != nullptr &&
+        ((Mirror::candidates(*copy, spread_bits(hash), kernels_) >> b & 1) == 0 ||
+         copy->units[b] != line.bucket[b % kLineBuckets])) {
+      return fail(fmt::format("{}: its copy in DRAM denies record {}", where(), at));
     }
     if (out_of_place_ && payload_->alive(value) && !payload_->verify(value)) {
       return fail(fmt::format("{}: the payload of record {} is damaged", where(), at));
@@ -214,7 +225,8 @@ std::vector<Statistic> Core::statistics() const {
   const uint64_t pool_bytes = owned_bytes(*this);
   StatisticList list;
   list.add("pool_bytes", pool_bytes, "bytes");
-  list.add("dram_bytes", dram_bytes_ + sizeof(Partition) * partition_count_, "bytes");
+  list.add("dram_bytes", dram_bytes_ + sizeof(Partition) * partition_count_ + mirror_->bytes(),
+           "bytes");
   list.add("recovered_operations", recovered_operations_, "operations");
   list.add("records_level_0", records[0], "records");
   for (uint32_t level = 1; level <= kLevelsMax && entries[level] > 0; ++level) {

@@ -33,6 +33,14 @@ uint32_t match_scalar(const uint64_t* tags, uint64_t tag) {
   return mask;
 }
 
+uint32_t fingerprints_scalar(const uint16_t* words, uint16_t wanted) {
+  uint32_t mask = 0;
+  for (uint32_t i = 0; i < 32; ++i) {
+    mask |= uint32_t{((pm::load_relaxed(words[i]) ^ wanted) & 0xfff0) == 0} << i;
+  }
+  return mask;
+}
+
 [[gnu::target("avx2")]] uint32_t candidates_avx2(const Entry& entry, FilterBits bits) {
   const __m256i wanted =
       _mm256_set_epi64x(static_cast<int64_t>(bits.high), static_cast<int64_t>(bits.low),
@@ -65,6 +73,18 @@ uint32_t match_scalar(const uint64_t* tags, uint64_t tag) {
   return mask;
 }
 
+[[gnu::target("avx2")]] uint32_t fingerprints_avx2(const uint16_t* words, uint16_t wanted) {
+  const __m256i bits = _mm256_set1_epi16(static_cast<int16_t>(0xfff0));
+  const __m256i value = _mm256_set1_epi16(static_cast<int16_t>(wanted));
+  const auto* halves = reinterpret_cast<const __m256i*>(words);
+  const __m256i low = _mm256_cmpeq_epi16(_mm256_and_si256(_mm256_load_si256(halves), bits), value);
+  const __m256i high =
+      _mm256_cmpeq_epi16(_mm256_and_si256(_mm256_load_si256(halves + 1), bits), value);
+  // Packing works within halves of 128 bits; the middle quarters change places.
+  const __m256i bytes = _mm256_permute4x64_epi64(_mm256_packs_epi16(low, high), 0xd8);
+  return static_cast<uint32_t>(_mm256_movemask_epi8(bytes));
+}
+
 [[gnu::target("avx512f,avx512dq")]] uint32_t candidates_avx512(const Entry& entry,
                                                                FilterBits bits) {
   const auto low = static_cast<int64_t>(bits.low);
@@ -89,9 +109,9 @@ uint32_t match_scalar(const uint64_t* tags, uint64_t tag) {
          static_cast<uint32_t>(_mm512_cmpeq_epi64_mask(high, wanted)) << 8;
 }
 
-constexpr Kernels kScalar{"scalar", candidates_scalar, match_scalar};
-constexpr Kernels kAvx2{"avx2", candidates_avx2, match_avx2};
-constexpr Kernels kAvx512{"avx512", candidates_avx512, match_avx512};
+constexpr Kernels kScalar{"scalar", candidates_scalar, match_scalar, fingerprints_scalar};
+constexpr Kernels kAvx2{"avx2", candidates_avx2, match_avx2, fingerprints_avx2};
+constexpr Kernels kAvx512{"avx512", candidates_avx512, match_avx512, fingerprints_avx2};
 
 // The thread sanitizer must see the loads as the atomic ones they stand for.
 #if defined(__SANITIZE_THREAD__)
@@ -110,9 +130,11 @@ const Kernels& pick() {
   const char* text = std::getenv("PERDURE_SIMD");
   const std::string_view wish = text != nullptr ? text : "";
   if (!kVectorsAllowed || wish == "scalar") return kScalar;
-  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq");
+  const bool avx2 = __builtin_cpu_supports("avx2");
+  const bool avx512 =
+      avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq");
   if (avx512 && wish != "avx2") return kAvx512;
-  return __builtin_cpu_supports("avx2") ? kAvx2 : kScalar;
+  return avx2 ? kAvx2 : kScalar;
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The two inner loops of a lookup, for what the processor offers: AVX-512, AVX2 or plain C++.
+// The inner loops of a lookup, for what the processor offers: AVX-512, AVX2 or plain C++.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +23,8 @@ struct Kernels {
   uint32_t (*candidates)(const Entry& entry, FilterBits bits);
   // Bit i is set if tags[i] equals `tag` but for the tombstone bit.
   uint32_t (*match)(const uint64_t* tags, uint64_t tag);
+  // Bit i is set if words[i], of 32, equals `wanted` but for its low four bits.
+  uint32_t (*fingerprints)(const uint16_t* words, uint16_t wanted);
 };
 
 // Picked once: the best the processor has, or what PERDURE_SIMD names (scalar, avx2, avx512).

@@ -105,7 +105,7 @@ struct alignas(256) Root {
   uint64_t reserved2[38];
 };
 static_assert(sizeof(Root) == 512 && offsetof(Root, checksum) == 32);
-inline constexpr uint64_t kRootMagic = 0x31687375'6c50;  // "Plush1"
+inline constexpr uint64_t kRootMagic = 0x32687375'6c50;  // "Plush2"
 
 // The payload log: byte strings. Each partition has a list of chunks, newest first.
 struct alignas(64) PayloadHead {

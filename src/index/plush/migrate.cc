@@ -1,4 +1,5 @@
-// Moving records down: rows into level 1, full entries into the next level.
+// Appending to entries, rewriting them in place, and the shape of the deeper levels. Full entries are
+// emptied in drain.cc.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,7 +13,6 @@ namespace perdure::index::plush {
 
 namespace {
 
-constexpr uint32_t kTableSlots = 512;  // of the hash table that finds older versions
 // Where keys fill the levels evenly, the records of a level take 800 times as much as the table of
 // pointers to the next.
 constexpr uint64_t kTableShare = 16;
@@ -138,8 +138,12 @@ void Core::move_down(Partition& partition, uint64_t row) {
 void Core::append_row(Partition& partition, uint64_t row, uint32_t count) {
   know_row(row);
   Entry& entry = *entry_at(1, row);
-  if (used(entry) + count > kEntryRecords) drain(partition, 1, row, count);
+  if (used(entry) + count > kEntryRecords || is_draining(partition, 1, row)) {
+    drain(partition, 1, row, count);
+  }
   Append append{};
+  append.level = 1;
+  append.index = row;
   append.entry = &entry;
   append.tags = row_records_[row].tags;
   append.values = row_records_[row].values;
@@ -167,229 +171,12 @@ void Core::append_row(Partition& partition, uint64_t row, uint32_t count) {
     // The record that completes the row is seen by nobody before it is durable.
     const Disappearing guard(partition.version);
     reveal_all({&append, 1});
+    learn_append(append);
     rows_[row].epoch = (rows_[row].epoch + 1) & LineState::kEpochMask;
     rows_[row].count.store(0, std::memory_order_release);
   }
+  if (append.start + count + kSlots > kEntryRecords) partition.full_rows.push_back(row);
   if (!txn) return;
-  txn->settle();
-  memory_.fence();
-  txn->finish();
-}
-
-// ---- draining an entry
-
-bool Core::is_newest(const Gathered& out, const uint16_t* table, uint64_t tag,
-                     uint64_t value) const {
-  for (uint64_t at = (tag >> 1) % kTableSlots; table[at] != 0; at = (at + 1) % kTableSlots) {
-    const uint32_t other = table[at] - 1U;
-    if ((out.tags[other] ^ tag) >> 1 != 0) continue;
-    if (!out_of_place_) return false;
-    PayloadLog::View newer;
-    PayloadLog::View older;
-    if (payload_->read(out.values[other], newer) && payload_->read(value, older) &&
-        newer.key == older.key) {
-      return false;
-    }
-  }
-  return true;
-}
-
-void Core::gather(uint32_t level, uint64_t index, Gathered& out) const {
-  const Entry& entry = *entry_at(level, index);
-  uint16_t table[kTableSlots] = {};
-  out.used = used(entry);
-  out.count = 0;
-  for (uint32_t at = out.used; at-- > 0;) {
-    const uint32_t b = at / kSlots;
-    const Bucket& bucket = *bucket_at(entry.lines[b / kLineBuckets].bucket[b % kLineBuckets]);
-    const uint64_t tag = bucket.tags[at % kSlots];
-    const uint64_t value = bucket.values[at % kSlots];
-    if (out_of_place_ && !payload_->alive(value)) continue;
-    if (!is_newest(out, table, tag, value)) {
-      out.dropped[out.dropped_count++] = {tag, value};
-      continue;
-    }
-    uint64_t slot = (tag >> 1) % kTableSlots;
-    while (table[slot] != 0) slot = (slot + 1) % kTableSlots;
-    out.tags[out.count] = tag;
-    out.values[out.count] = value;
-    table[slot] = static_cast<uint16_t>(++out.count);
-  }
-  // A tombstone vanishes where nothing below could be what it hides.
-  uint32_t kept = 0;
-  for (uint32_t i = 0; i < out.count; ++i) {
-    const bool tombstone = (out.tags[i] & 1) != 0;
-    if (tombstone && !may_be_below(level, full_hash(out.tags[i], index, level))) {
-      out.dropped[out.dropped_count++] = {out.tags[i], out.values[i]};
-      continue;
-    }
-    out.tags[kept] = out.tags[i];
-    out.values[kept++] = out.values[i];
-  }
-  out.count = kept;
-}
-
-bool Core::may_be_below(uint32_t level, uint64_t hash) const {
-  while (level++ < kLevelsMax) {
-    const uint64_t index = index_at(level, hash);
-    const Entry* entry = entry_at(level, index);
-    if (entry == nullptr) return false;
-    if (used(*entry) > 0 && kernels_.candidates(*entry, filter_of(hash)) != 0) return true;
-  }
-  return false;
-}
-
-void Core::bury(const Gathered& all) const {
-  if (!out_of_place_) return;
-  for (uint32_t i = 0; i < all.dropped_count; ++i) {
-    const Record& one = all.dropped[i];
-    payload_->note_dead(one.value,
-                        (one.tag & 1) != 0 ? PayloadLog::Part::kRest : PayloadLog::Part::kAll);
-  }
-}
-
-// All that a drain reads, side by side: the source's buckets, and the directory of its children.
-void Core::prefetch_drain(uint32_t level, uint64_t index) const {
-  const Entry& source = *entry_at(level, index);
-  for (const DirectoryLine& line : source.lines) {
-    for (const uint32_t& unit : line.bucket) {
-      if (unit == 0) continue;
-      const auto* bytes = reinterpret_cast<const char*>(bucket_at(unit));
-      for (size_t at = 0; at < sizeof(Bucket); at += pm::kLineBytes) __builtin_prefetch(bytes + at);
-    }
-  }
-  if (!has_children(level, index)) return;
-  const Entry* children = entry_at(level + 1, index << root_.fanout_bits);
-  for (uint32_t child = 0; child < fanout(); ++child) {
-    for (const DirectoryLine& line : children[child].lines) __builtin_prefetch(&line, 1);
-  }
-}
-
-// The half-filled bucket that an append to the entry begins in.
-void Core::prefetch_tail(const Entry& entry) const {
-  const uint32_t at = used(entry);
-  if (at % kSlots == 0 || at >= kEntryRecords) return;
-  const uint32_t b = at / kSlots;
-  Bucket& bucket = *bucket_at(entry.lines[b / kLineBuckets].bucket[b % kLineBuckets]);
-  __builtin_prefetch(&bucket.tags[at % kSlots], 1);
-  __builtin_prefetch(&bucket.tags[kSlots - 1], 1);
-  __builtin_prefetch(&bucket.values[at % kSlots], 1);
-  __builtin_prefetch(&bucket.values[kSlots - 1], 1);
-}
-
-void Core::drain(Partition& partition, uint32_t level, uint64_t index, uint32_t needed) {
-  const bool last = !has_children(level, index);
-  prefetch_drain(level, index);
-  Gathered all;
-  gather(level, index, all);
-  // Enough of it was superseded: the entry has room again where it is.
-  const bool fits = all.count + needed <= kEntryRecords;
-  if (all.count == 0 || (last && fits && all.count * 4 <= all.used * 3) || level == kLevelsMax) {
-    if (!fits) {
-      if (ordered_) throw too_dense(level);
-      throw Error(
-          ErrorCode::kPoolFull,
-          fmt::format("{}: '{}' has used up its {} levels; load it into a pool with a larger "
-                      "capacity",
-                      pool_.mapping().path(), name_, kLevelsMax));
-    }
-    rewrite(partition, level, index, all);
-    return;
-  }
-  ensure_children(level, index);
-  spread(partition, level, index, all);
-}
-
-void Core::spread(Partition& partition, uint32_t level, uint64_t index, const Gathered& all) {
-  const uint32_t shift = 64 - level_bits(level + 1);
-  const auto child_of = [&](uint64_t tag) { return (tag >> 1 >> shift) & (fanout() - 1); };
-  const uint64_t first_child = index << root_.fanout_bits;
-  uint32_t counts[kFanoutMax] = {};
-  uint32_t begins[kFanoutMax] = {};
-  uint64_t tags[kEntryRecords];
-  uint64_t values[kEntryRecords];
-  for (uint32_t i = 0; i < all.count; ++i) ++counts[child_of(all.tags[i])];
-  for (uint32_t child = 1; child < fanout(); ++child) {
-    begins[child] = begins[child - 1] + counts[child - 1];
-  }
-  uint32_t ends[kFanoutMax];
-  std::copy(begins, begins + fanout(), ends);
-  for (uint32_t i = 0; i < all.count; ++i) {
-    uint32_t& end = ends[child_of(all.tags[i])];
-    tags[end] = all.tags[i];
-    values[end++] = all.values[i];
-  }
-  for (uint32_t child = 0; child < fanout(); ++child) {
-    const Entry& target = *entry_at(level + 1, first_child + child);
-    if (used(target) + counts[child] > kEntryRecords) {
-      drain(partition, level + 1, first_child + child, counts[child]);
-    }
-    prefetch_tail(target);
-  }
-  const auto fill = [&](std::vector<Append>& appends, pm::Heap::Txn* txn) {
-    appends.clear();
-    for (uint32_t child = 0; child < fanout(); ++child) {
-      if (counts[child] == 0) continue;
-      Append& append = appends.emplace_back();
-      append = Append{};
-      append.entry = entry_at(level + 1, first_child + child);
-      append.tags = tags + begins[child];
-      append.values = values + begins[child];
-      append.count = counts[child];
-      append.start = used(*append.entry);
-      plan(append, txn);
-    }
-  };
-  std::vector<Append> appends;
-  std::optional<pm::Heap::Txn> txn(std::in_place, pool_.heap());
-  try {
-    fill(appends, &*txn);
-  } catch (const Error& error) {
-    txn.reset();
-    if (!pm::is_full(error)) throw;
-    bool gained = false;
-    for (uint32_t child = 0; child < fanout(); ++child) {
-      gained = squeeze(partition, level + 1, first_child + child) || gained;
-    }
-    if (!gained) throw;
-    txn.emplace(pool_.heap());
-    fill(appends, &*txn);
-  }
-  // Blocks of the deeper levels go back to the heap; the first keep their own, they fill again soon.
-  if (!keeps_buckets(level)) {
-    for (DirectoryLine& line : entry_at(level, index)->lines) {
-      for (uint32_t& unit : line.bucket) {
-        if (unit != 0) txn->will_unlink(uint64_t{unit} * kUnitBytes, &unit, pm::Link::kUnit);
-      }
-    }
-  }
-  write_all(appends, &*txn);
-  reveal_all(appends);
-  release_source(partition, level, index, &*txn);
-  bury(all);
-}
-
-void Core::release_source(Partition& partition, uint32_t level, uint64_t index,
-                          pm::Heap::Txn* txn) {
-  Entry& entry = *entry_at(level, index);
-  const uint32_t generation = LineState{entry.lines[0].state}.generation() + 1;
-  {
-    const Disappearing guard(partition.version);
-    const uint32_t epoch = level == 1 ? rows_[index].epoch : 0;
-    pm::store_release(entry.lines[0].state, LineState::make(0, generation, epoch).word);
-    memory_.flush(&entry.lines[0].state, sizeof(uint32_t));
-    memory_.fence();  // all targets are durable; the entry is empty before its blocks go
-    if (level > 1) {
-      for (DirectoryLine& line : entry.lines) {
-        if (!keeps_buckets(level)) {
-          for (uint32_t& unit : line.bucket) pm::store_relaxed(unit, 0U);
-        }
-        // Lines that this generation did not reach must not bear a number that comes round again.
-        pm::store_release(line.state, LineState::make(0, generation, epoch).word);
-      }
-      memory_.flush(&entry, sizeof entry);
-    }
-  }
   txn->settle();
   memory_.fence();
   txn->finish();
@@ -451,6 +238,7 @@ void Core::rewrite(Partition& partition, uint32_t level, uint64_t index, const G
   {
     const Disappearing guard(partition.version);
     txn.apply();
+    relearn(level, index);
   }
   txn.settle();
   memory_.fence();

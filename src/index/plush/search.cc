@@ -47,24 +47,40 @@ Core::Found Core::search_row(uint64_t row, const Key& key, const Partition* read
   return Found::kAbsent;
 }
 
-// Which buckets of the entry may hold the key, and how many records each line has.
-void Core::probe(uint32_t level, const Key& key, Probe& out) const {
+bool Core::probe(uint32_t level, const Key& key, Probe& out) const {
   out.index = index_at(level, key.hash);
-  out.entry = entry_at(level, out.index);
   out.candidates = 0;
-  if (out.entry == nullptr) return;
-  uint32_t filled = 0;
-  for (uint32_t line = 0; line < kLines; ++line) {
-    out.counts[line] = line_count(*out.entry, line);
-    const uint32_t buckets = (out.counts[line] + kSlots - 1) / kSlots;
-    filled |= ((1U << buckets) - 1) << (line * kLineBuckets);
+  if (level <= mirror_->levels()) {
+    const Mirror::Copy& copy = mirror_->at(level, out.index);
+    const uint32_t candidates = Mirror::candidates(copy, spread_bits(key.hash), kernels_);
+    if (candidates == 0) return true;
+    if (candidates != Mirror::kUnknown) {
+      out.count = pm::load_acquire(copy.count);
+      note_candidates(candidates, out, copy.units);
+      return true;
+    }
   }
-  if (filled == 0) return;
-  out.candidates = filled & kernels_.candidates(*out.entry, filter_of(key.hash));
+  const Entry* entry = entry_at(level, out.index);
+  if (entry == nullptr) return false;
+  out.count = used(*entry);
+  if (out.count == 0) return true;
+  const uint32_t candidates = kernels_.candidates(*entry, filter_of(key.hash));
+  if (candidates == 0) return true;
+  uint32_t units[kEntryBuckets];
+  for (uint32_t b = 0; b < kEntryBuckets; ++b) {
+    units[b] = pm::load_relaxed(entry->lines[b / kLineBuckets].bucket[b % kLineBuckets]);
+  }
+  note_candidates(candidates, out, units);
+  return true;
+}
+
+void Core::note_candidates(uint32_t candidates, Probe& out, const uint32_t* units) const {
+  out.candidates = candidates & ((1U << (out.count + kSlots - 1) / kSlots) - 1);
   for (uint32_t rest = out.candidates; rest != 0; rest &= rest - 1) {
-    const auto at = static_cast<uint32_t>(std::countr_zero(rest));
-    const DirectoryLine& line = out.entry->lines[at / kLineBuckets];
-    const Bucket* bucket = bucket_at(pm::load_relaxed(line.bucket[at % kLineBuckets]));
+    const auto b = static_cast<uint32_t>(std::countr_zero(rest));
+    // A writer that empties the entry makes this garbage, but garbage inside the pool.
+    Bucket* bucket = bucket_at(pm::load_relaxed(units[b]));
+    out.buckets[b] = bucket;
     __builtin_prefetch(&bucket->tags[0]);
     __builtin_prefetch(&bucket->tags[8]);
     __builtin_prefetch(&bucket->values[0]);
@@ -78,12 +94,9 @@ Core::Found Core::search_entry(uint32_t level, const Probe& probe, const Key& ke
   while (candidates != 0) {
     const auto at = static_cast<uint32_t>(std::bit_width(candidates)) - 1;
     candidates &= ~(1U << at);
-    const DirectoryLine& line = probe.entry->lines[at / kLineBuckets];
-    const uint32_t unit = pm::load_relaxed(line.bucket[at % kLineBuckets]);
-    // A writer that empties the entry makes this garbage, but garbage inside the pool.
     if (reader != nullptr && !still(reader->version, version)) return Found::kRetry;
-    Bucket& bucket = *bucket_at(unit);
-    const uint32_t rest = probe.counts[at / kLineBuckets] - at % kLineBuckets * kSlots;
+    Bucket& bucket = *probe.buckets[at];
+    const uint32_t rest = probe.count - at * kSlots;
     const uint32_t valid = rest >= kSlots ? 0xffff : (1U << rest) - 1;
     uint32_t mask = kernels_.match(bucket.tags, key.hash << 1) & valid;
     while (mask != 0) {
@@ -109,16 +122,18 @@ Core::Found Core::search(const Key& key, bool with_row, const Partition* reader,
     const Found found = search_row(index_at(1, key.hash), key, reader, version, hit);
     if (found != Found::kAbsent) return found;
   }
+  return search_levels(1, key, reader, version, hit);
+}
+
+Core::Found Core::search_levels(uint32_t first, const Key& key, const Partition* reader,
+                                uint64_t version, Hit& hit) const {
+  if (reader == nullptr) learn_path(key.hash);
   // Filters of all levels first: the buckets that they point to are then fetched side by side.
   Probe probes[kLevelsMax];
-  uint32_t levels = 0;
-  while (levels < kLevelsMax) {
-    probe(levels + 1, key, probes[levels]);
-    if (probes[levels].entry == nullptr) break;
-    ++levels;
-  }
-  for (uint32_t i = 0; i < levels; ++i) {
-    const Found found = search_entry(i + 1, probes[i], key, reader, version, hit);
+  uint32_t end = first;
+  while (end <= kLevelsMax && probe(end, key, probes[end - first])) ++end;
+  for (uint32_t level = first; level < end; ++level) {
+    const Found found = search_entry(level, probes[level - first], key, reader, version, hit);
     if (found != Found::kAbsent) return found;
   }
   if (reader != nullptr && !still(reader->version, version)) return Found::kRetry;
@@ -135,7 +150,12 @@ bool Core::find(const Key& key, Hit& hit) const {
       continue;
     }
     const Found found = search(key, true, &partition, version, hit);
-    if (found != Found::kRetry) return found == Found::kHit && hit.live();
+    if (found == Found::kRetry) continue;
+    if (!is_path_known(key.hash) && partition.lock.try_lock()) {
+      const std::lock_guard lock(partition.lock, std::adopt_lock);
+      learn_path(key.hash);  // for the next lookup
+    }
+    return found == Found::kHit && hit.live();
   }
   const std::lock_guard lock(partition.lock);
   return search(key, true, nullptr, 0, hit) == Found::kHit && hit.live();
@@ -147,11 +167,74 @@ void Core::prefetch_path(uint64_t hash, bool below) const {
   __builtin_prefetch(&row_records_[row].tags[0]);
   __builtin_prefetch(&row_records_[row].tags[8]);
   if (!below) return;
-  for (uint32_t level = 1; level <= kLevelsMax; ++level) {
+  const uint32_t copied = mirror_->levels();
+  for (uint32_t level = 1; level <= copied; ++level) {
+    Mirror::prefetch(mirror_->at(level, index_at(level, hash)), spread_bits(hash));
+  }
+  for (uint32_t level = copied + 1; level <= kLevelsMax; ++level) {
     const Entry* entry = entry_at(level, index_at(level, hash));
     if (entry == nullptr) break;
-    for (const DirectoryLine& line : entry->lines) __builtin_prefetch(&line);
+    prefetch_entry(*entry);
   }
+}
+
+void Core::prefetch_entry(const Entry& entry) {
+  for (const DirectoryLine& line : entry.lines) __builtin_prefetch(&line);
+}
+
+// ---- copies of directory entries
+
+bool Core::is_path_known(uint64_t hash) const {
+  for (uint32_t level = 1; level <= mirror_->levels(); ++level) {
+    const uint64_t index = index_at(level, hash);
+    if (Mirror::is_known(mirror_->at(level, index), hash)) continue;
+    return entry_at(level, index) == nullptr;
+  }
+  return true;
+}
+
+void Core::learn_path(uint64_t hash) const {
+  for (uint32_t level = 1; level <= mirror_->levels(); ++level) {
+    const uint64_t index = index_at(level, hash);
+    if (Mirror::is_known(mirror_->at(level, index), hash)) continue;
+    if (entry_at(level, index) == nullptr) return;
+    learn(level, index);
+  }
+}
+
+void Core::learn(uint32_t level, uint64_t index) const {
+  Mirror::Copy& copy = mirror_->at(level, index);
+  const Entry& entry = *entry_at(level, index);
+  const uint32_t count = used(entry);
+  for (uint32_t at = 0; at < count; ++at) {
+    const uint32_t b = at / kSlots;
+    const uint32_t unit = entry.lines[b / kLineBuckets].bucket[b % kLineBuckets];
+    Mirror::set_bucket(copy, b, unit);
+    Mirror::add(copy, spread_bits(bucket_at(unit)->tags[at % kSlots] >> 1), b);
+  }
+  Mirror::set_count(copy, count);
+  mirror_->make_known(copy);
+}
+
+void Core::learn_append(const Append& append) const {
+  if (append.level > mirror_->levels()) return;
+  Mirror::Copy& copy = mirror_->at(append.level, append.index);
+  if (!Mirror::is_known(copy)) {
+    if (append.start == 0) learn(append.level, append.index);
+    return;
+  }
+  for (uint32_t i = 0; i < append.count; ++i) {
+    const uint32_t b = (append.start + i) / kSlots;
+    Mirror::set_bucket(copy, b, append.entry->lines[b / kLineBuckets].bucket[b % kLineBuckets]);
+    Mirror::add(copy, spread_bits(append.tags[i] >> 1), b);
+  }
+  Mirror::set_count(copy, append.start + append.count);
+}
+
+void Core::relearn(uint32_t level, uint64_t index) const {
+  if (level > mirror_->levels()) return;
+  Mirror::clear(mirror_->at(level, index));
+  learn(level, index);
 }
 
 }  // namespace perdure::index::plush

@@ -68,6 +68,7 @@ bool Core::write_record(LogKind kind, const Key& key, uint64_t value, std::strin
     return overwrite_row(partition, kind, key, value, payload, hit);
   }
   const bool moves_down = rows_[row].count.load(std::memory_order_relaxed) >= kRowFull;
+  if (moves_down) prefetch_entry(*entry_at(1, row));
   const bool check_first = conditional && (moves_down || out_of_place_);
   if (check_first && present_below(key) != wants_present) return false;
   Record record{key.hash << 1, value};
@@ -93,6 +94,7 @@ bool Core::write_record(LogKind kind, const Key& key, uint64_t value, std::strin
   }
   memory_.fence();  // the record (and its payload), before anyone can see it
   add_to_row(partition, row, record);
+  drain_some(partition);
   return true;
 }
 
@@ -128,6 +130,7 @@ bool Core::overwrite_row(Partition& partition, LogKind kind, const Key& key, uin
   partition.log.append({key.hash, value, log_word(LogKind::kUpsert, rows_[hit.index].epoch)});
   memory_.fence();  // the record, before anyone can see it
   replace_in_row(partition, now, key, value);
+  drain_some(partition);
   return true;
 }
 
@@ -169,6 +172,7 @@ bool Core::remove_record(const Key& key) {
     pm::store_release(*hit.tag_at, hit.tag | 1);
     memory_.persist(hit.tag_at, sizeof(uint64_t));
   }
+  follow_change(partition, key, hit, hit.tag | 1, hit.value);
   if (hit.level == 1) return true;
   DirectoryLine& line = entry_at(hit.level, hit.index)->lines[0];
   const LineState state{pm::load_relaxed(line.state)};

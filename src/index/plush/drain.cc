@@ -1,0 +1,365 @@
+// Draining full entries into the next level, in steps.
+//
+// An entry that has no room for another row waits in its partition's queue. The operations that
+// follow in the partition each do one step of the drain in front, so that no single one pays for all
+// of it: gather what is live, append to a few children, and so on, at last empty the source. While a
+// drain is under way nobody appends to its source (whoever must, finishes it first), and an entry's
+// children are appended to by drains of that entry only. Records are in both levels then, the upper
+// ones win; that is also what a crash leaves, and draining again is harmless. When a record of the
+// source changes in place, what the drain has gathered or appended of it changes alike.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "index/plush/core.h"
+
+namespace perdure::index::plush {
+
+namespace {
+
+constexpr uint32_t kTableSlots = 512;  // of the hash table that finds older versions
+constexpr uint32_t kStepChildren = 4;  // that one step appends to
+// With less room than this in the pool an entry is drained when it must be, at once: a drain that
+// stops half-way for want of room has put records below that are put there again the next time.
+constexpr uint64_t kDrainSegments = 8;
+
+}  // namespace
+
+// ---- what is live
+
+bool Core::is_newest(const Gathered& out, const uint16_t* table, uint64_t tag,
+                     uint64_t value) const {
+  for (uint64_t at = (tag >> 1) % kTableSlots; table[at] != 0; at = (at + 1) % kTableSlots) {
+    const uint32_t other = table[at] - 1U;
+    if ((out.tags[other] ^ tag) >> 1 != 0) continue;
+    if (!out_of_place_) return false;
+    PayloadLog::View newer;
+    PayloadLog::View older;
+    if (payload_->read(out.values[other], newer) && payload_->read(value, older) &&
+        newer.key == older.key) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void Core::gather(uint32_t level, uint64_t index, Gathered& out) const {
+  const Entry& entry = *entry_at(level, index);
+  uint16_t table[kTableSlots] = {};
+  out.used = used(entry);
+  out.count = 0;
+  out.dropped_count = 0;
+  for (uint32_t at = out.used; at-- > 0;) {
+    const uint32_t b = at / kSlots;
+    const Bucket& bucket = *bucket_at(entry.lines[b / kLineBuckets].bucket[b % kLineBuckets]);
+    const uint64_t tag = bucket.tags[at % kSlots];
+    const uint64_t value = bucket.values[at % kSlots];
+    if (out_of_place_ && !payload_->alive(value)) continue;
+    if (!is_newest(out, table, tag, value)) {
+      out.dropped[out.dropped_count++] = {tag, value};
+      continue;
+    }
+    uint64_t slot = (tag >> 1) % kTableSlots;
+    while (table[slot] != 0) slot = (slot + 1) % kTableSlots;
+    out.tags[out.count] = tag;
+    out.values[out.count] = value;
+    table[slot] = static_cast<uint16_t>(++out.count);
+  }
+  // A tombstone vanishes where nothing below could be what it hides.
+  uint32_t kept = 0;
+  for (uint32_t i = 0; i < out.count; ++i) {
+    const bool tombstone = (out.tags[i] & 1) != 0;
+    if (tombstone && !may_be_below(level, full_hash(out.tags[i], index, level))) {
+      out.dropped[out.dropped_count++] = {out.tags[i], out.values[i]};
+      continue;
+    }
+    out.tags[kept] = out.tags[i];
+    out.values[kept++] = out.values[i];
+  }
+  out.count = kept;
+}
+
+bool Core::may_be_below(uint32_t level, uint64_t hash) const {
+  while (level++ < kLevelsMax) {
+    const uint64_t index = index_at(level, hash);
+    const Entry* entry = entry_at(level, index);
+    if (entry == nullptr) return false;
+    if (used(*entry) > 0 && kernels_.candidates(*entry, filter_of(hash)) != 0) return true;
+  }
+  return false;
+}
+
+void Core::bury(const Gathered& all) const {
+  if (!out_of_place_) return;
+  for (uint32_t i = 0; i < all.dropped_count; ++i) {
+    const Record& one = all.dropped[i];
+    payload_->note_dead(one.value,
+                        (one.tag & 1) != 0 ? PayloadLog::Part::kRest : PayloadLog::Part::kAll);
+  }
+}
+
+// All that a drain reads, side by side: the source's buckets, and the directory of its children.
+void Core::prefetch_drain(uint32_t level, uint64_t index) const {
+  const Entry& source = *entry_at(level, index);
+  for (const DirectoryLine& line : source.lines) {
+    for (const uint32_t& unit : line.bucket) {
+      if (unit == 0) continue;
+      const auto* bytes = reinterpret_cast<const char*>(bucket_at(unit));
+      for (size_t at = 0; at < sizeof(Bucket); at += pm::kLineBytes) __builtin_prefetch(bytes + at);
+    }
+  }
+  if (!has_children(level, index)) return;
+  const Entry* children = entry_at(level + 1, index << root_.fanout_bits);
+  for (uint32_t child = 0; child < fanout(); ++child) {
+    for (const DirectoryLine& line : children[child].lines) __builtin_prefetch(&line, 1);
+  }
+}
+
+// The half-filled bucket that an append to the entry begins in.
+void Core::prefetch_tail(const Entry& entry) const {
+  const uint32_t at = used(entry);
+  if (at % kSlots == 0 || at >= kEntryRecords) return;
+  const uint32_t b = at / kSlots;
+  Bucket& bucket = *bucket_at(entry.lines[b / kLineBuckets].bucket[b % kLineBuckets]);
+  __builtin_prefetch(&bucket.tags[at % kSlots], 1);
+  __builtin_prefetch(&bucket.tags[kSlots - 1], 1);
+  __builtin_prefetch(&bucket.values[at % kSlots], 1);
+  __builtin_prefetch(&bucket.values[kSlots - 1], 1);
+}
+
+// ---- steps
+
+void Core::drain(Partition& partition, uint32_t level, uint64_t index, uint32_t needed) {
+  // What is under way first: it may be this entry, or one above or below it.
+  while (!partition.drains.empty()) try_step(partition, fanout());
+  const Entry& entry = *entry_at(level, index);
+  if (used(entry) + needed <= kEntryRecords) return;
+  push_drain(partition, level, index, needed);
+  try {
+    while (!partition.drains.empty()) drain_step(partition, fanout());
+  } catch (...) {
+    partition.drains.clear();  // the sources are as they were
+    throw;
+  }
+}
+
+bool Core::is_draining(const Partition& partition, uint32_t level, uint64_t index) {
+  return std::ranges::any_of(partition.drains, [&](const auto& drain) {
+    return drain->level == level && drain->index == index;
+  });
+}
+
+void Core::drain_some(Partition& partition) {
+  if (!partition.drains.empty()) {
+    try_step(partition, kStepChildren);
+  } else if (!partition.full_rows.empty() && !pool_.heap().is_scarce(kDrainSegments)) {
+    const uint64_t row = partition.full_rows.front();
+    partition.full_rows.pop_front();
+    push_drain(partition, 1, row, kSlots);
+    prefetch_drain(1, row);  // for the next step
+  }
+}
+
+void Core::try_step(Partition& partition, uint32_t children) {
+  try {
+    drain_step(partition, children);
+  } catch (const Error& error) {
+    if (!pm::is_full(error)) throw;
+    // The sources are as they were. Whoever needs room in them tries again, and tells if there is none.
+    partition.drains.clear();
+  }
+}
+
+void Core::push_drain(Partition& partition, uint32_t level, uint64_t index, uint32_t needed) {
+  std::unique_ptr<Drain> drain(new Drain);  // not zeroed
+  drain->level = level;
+  drain->index = index;
+  drain->needed = needed;
+  drain->gathered = false;
+  partition.drains.push_back(std::move(drain));
+}
+
+void Core::follow_change(Partition& partition, const Key& key, const Hit& before, uint64_t tag,
+                         uint64_t value) const {
+  for (const auto& one : partition.drains) {
+    Drain& drain = *one;
+    if (drain.level != before.level || drain.index != before.index || !drain.gathered) continue;
+    const auto child = static_cast<uint32_t>(index_at(drain.level + 1, key.hash) & (fanout() - 1));
+    if (child < drain.next_child) {
+      Hit copy;
+      if (search_levels(drain.level + 1, key, nullptr, 0, copy) != Found::kHit) continue;
+      if (copy.value != before.value) continue;
+      pm::store_release(*copy.value_at, value);
+      pm::store_release(*copy.tag_at, tag);
+      memory_.flush(copy.value_at, sizeof(uint64_t));
+      memory_.flush(copy.tag_at, sizeof(uint64_t));
+      memory_.fence();  // before the source, which is above it until then, is emptied
+      continue;
+    }
+    for (uint32_t i = drain.begins[child]; i < drain.begins[child + 1]; ++i) {
+      if (drain.tags[i] >> 1 != tag >> 1 || drain.values[i] != before.value) continue;
+      drain.tags[i] = tag;
+      drain.values[i] = value;
+    }
+  }
+}
+
+void Core::drain_step(Partition& partition, uint32_t children) {
+  Drain& drain = *partition.drains.back();
+  if (!drain.gathered) {
+    if (!begin_drain(partition, drain)) partition.drains.pop_back();
+    return;
+  }
+  const uint32_t end = std::min(drain.next_child + children, fanout());
+  const uint64_t first_child = drain.index << root_.fanout_bits;
+  for (uint32_t child = drain.next_child; child < end; ++child) {
+    const Entry& target = *entry_at(drain.level + 1, first_child + child);
+    if (used(target) + drain.count(child) > kEntryRecords) {
+      push_drain(partition, drain.level + 1, first_child + child, drain.count(child));
+      prefetch_drain(drain.level + 1, first_child + child);
+      return;
+    }
+    prefetch_tail(target);
+  }
+  append_children(partition, drain, end);
+  drain.next_child = end;
+  if (end < fanout()) return;
+  release_source(partition, drain.level, drain.index);
+  bury(drain.all);
+  partition.drains.pop_back();
+}
+
+// Returns false if the entry has room without being drained.
+bool Core::begin_drain(Partition& partition, Drain& drain) {
+  const uint32_t level = drain.level;
+  const uint64_t index = drain.index;
+  Gathered& all = drain.all;
+  // It may have been emptied, or have lost records, since it was found full.
+  if (used(*entry_at(level, index)) + drain.needed <= kEntryRecords) return false;
+  gather(level, index, all);
+  // Enough of it was superseded: the entry has room again where it is.
+  const bool last = !has_children(level, index);
+  const bool fits = all.count + drain.needed <= kEntryRecords;
+  if (all.count == 0 || (last && fits && all.count * 4 <= all.used * 3) || level == kLevelsMax) {
+    if (!fits) {
+      if (ordered_) throw too_dense(level);
+      throw Error(
+          ErrorCode::kPoolFull,
+          fmt::format("{}: '{}' has used up its {} levels; load it into a pool with a larger "
+                      "capacity",
+                      pool_.mapping().path(), name_, kLevelsMax));
+    }
+    rewrite(partition, level, index, all);
+    return false;
+  }
+  ensure_children(level, index);
+  group_by_child(drain);
+  drain.next_child = 0;
+  drain.gathered = true;
+  return true;
+}
+
+void Core::group_by_child(Drain& drain) const {
+  const Gathered& all = drain.all;
+  const uint32_t shift = 64 - level_bits(drain.level + 1);
+  const auto child_of = [&](uint64_t tag) { return (tag >> 1 >> shift) & (fanout() - 1); };
+  uint32_t ends[kFanoutMax + 1] = {};
+  for (uint32_t i = 0; i < all.count; ++i) ++ends[child_of(all.tags[i]) + 1];
+  for (uint32_t child = 0; child < fanout(); ++child) ends[child + 1] += ends[child];
+  std::copy(ends, ends + fanout() + 1, drain.begins);
+  for (uint32_t i = 0; i < all.count; ++i) {
+    const uint32_t at = ends[child_of(all.tags[i])]++;
+    drain.tags[at] = all.tags[i];
+    drain.values[at] = all.values[i];
+  }
+}
+
+// The records of the children from next_child to `end`, under one pair of fences.
+void Core::append_children(Partition& partition, const Drain& drain, uint32_t end) {
+  const uint64_t first_child = drain.index << root_.fanout_bits;
+  Append appends[kFanoutMax];
+  std::optional<pm::Heap::Txn> txn;
+  const auto plan_all = [&] {
+    uint32_t count = 0;
+    for (uint32_t child = drain.next_child; child < end; ++child) {
+      if (drain.count(child) == 0) continue;
+      Append& append = appends[count++];
+      append = Append{};
+      append.level = drain.level + 1;
+      append.index = first_child + child;
+      append.entry = entry_at(append.level, append.index);
+      append.tags = drain.tags + drain.begins[child];
+      append.values = drain.values + drain.begins[child];
+      append.count = drain.count(child);
+      append.start = used(*append.entry);
+      if (!txn && needs_blocks(append)) txn.emplace(pool_.heap());
+      plan(append, txn ? &*txn : nullptr);
+    }
+    return std::span(appends, count);
+  };
+  std::span<Append> planned;
+  try {
+    planned = plan_all();
+  } catch (const Error& error) {
+    txn.reset();
+    if (!pm::is_full(error)) throw;
+    bool gained = false;
+    for (uint32_t child = drain.next_child; child < end; ++child) {
+      gained = squeeze(partition, drain.level + 1, first_child + child) || gained;
+    }
+    if (!gained) throw;
+    planned = plan_all();
+  }
+  if (planned.empty()) return;
+  write_all(planned, txn ? &*txn : nullptr);
+  reveal_all(planned);
+  for (const Append& append : planned) learn_append(append);
+  if (!txn) return;
+  txn->settle();
+  memory_.fence();
+  txn->finish();
+}
+
+// Empties an entry whose records are all durable below.
+void Core::release_source(Partition& partition, uint32_t level, uint64_t index) {
+  Entry& entry = *entry_at(level, index);
+  const uint32_t generation = LineState{entry.lines[0].state}.generation() + 1;
+  if (level == 1) {  // it keeps its blocks: they fill again soon
+    const Disappearing guard(partition.version);
+    pm::store_release(entry.lines[0].state,
+                      LineState::make(0, generation, rows_[index].epoch).word);
+    memory_.persist(&entry.lines[0].state, sizeof(uint32_t));
+    relearn(level, index);
+    return;
+  }
+  pm::Heap::Txn txn(pool_.heap(), true);
+  for (DirectoryLine& line : entry.lines) {
+    for (uint32_t& unit : line.bucket) {
+      if (unit != 0 && !keeps_buckets(level))
+        txn.will_unlink(uint64_t{unit} * kUnitBytes, &unit, pm::Link::kUnit);
+    }
+  }
+  txn.prepare();
+  memory_.fence();  // the intents, before what they judge by
+  {
+    const Disappearing guard(partition.version);
+    pm::store_release(entry.lines[0].state, LineState::make(0, generation, 0).word);
+    memory_.flush(&entry.lines[0].state, sizeof(uint32_t));
+    memory_.fence();  // the entry is empty before its blocks go
+    for (DirectoryLine& line : entry.lines) {
+      if (!keeps_buckets(level)) {
+        for (uint32_t& unit : line.bucket) pm::store_relaxed(unit, 0U);
+      }
+      // Lines that this generation did not reach must not bear a number that comes round again.
+      pm::store_release(line.state, LineState::make(0, generation, 0).word);
+    }
+    memory_.flush(&entry, sizeof entry);
+    relearn(level, index);
+  }
+  txn.settle();
+  memory_.fence();
+  txn.finish();
+}
+
+}  // namespace perdure::index::plush

@@ -1,0 +1,60 @@
+#include "index/plush/mirror.h"
+
+#include <sys/mman.h>
+
+#include <new>
+
+namespace perdure::index::plush {
+
+Mirror::Mirror(uint32_t levels, uint64_t rows, uint32_t fanout) : levels_(levels) {
+  uint64_t entries = 0;
+  for (uint32_t level = 1; level <= levels; ++level) {
+    begins_[level] = entries;
+    entries += rows;
+    rows *= fanout;
+  }
+  mapped_bytes_ = entries * sizeof(Copy);
+  if (mapped_bytes_ == 0) return;
+  void* map = ::mmap(nullptr, mapped_bytes_, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (map == MAP_FAILED) throw std::bad_alloc();
+  ::madvise(map, mapped_bytes_, MADV_HUGEPAGE);
+  copies_ = static_cast<Copy*>(map);
+}
+
+Mirror::~Mirror() {
+  if (copies_ != nullptr) ::munmap(copies_, mapped_bytes_);
+}
+
+void Mirror::clear(Copy& copy) {
+  for (Line& line : copy.lines) {
+    pm::store_relaxed(line.flags, uint16_t{0});
+    for (uint16_t& slot : line.slots) {
+      if (slot == 0) break;
+      pm::store_relaxed(slot, uint16_t{0});
+    }
+  }
+  pm::store_relaxed(copy.count, 0U);
+}
+
+void Mirror::make_known(Copy& copy) {
+  if (copy.was_known == 0) {
+    copy.was_known = 1;
+    known_.fetch_add(1, std::memory_order_relaxed);
+  }
+  for (Line& line : copy.lines) {
+    pm::store_release(line.flags, static_cast<uint16_t>(line.flags | kKnown));
+  }
+}
+
+void Mirror::add(Copy& copy, uint64_t hash, uint32_t bucket) {
+  Line& line = copy.lines[line_of(hash)];
+  for (uint16_t& slot : line.slots) {
+    if (slot != 0) continue;
+    pm::store_relaxed(slot, static_cast<uint16_t>(fingerprint(hash) | (bucket + 1)));
+    return;
+  }
+  pm::store_relaxed(line.flags, static_cast<uint16_t>(line.flags | kOverflown));
+}
+
+}  // namespace perdure::index::plush
