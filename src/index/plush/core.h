@@ -315,7 +315,8 @@ class Core {
   void write_buckets(const Append& append) const;
   void fill_line(const Append& append, uint32_t line) const;
   void write_all(std::span<Append> appends, pm::Heap::Txn* txn) const;
-  void reveal_all(std::span<Append> appends) const;
+  // Durable on return, with what the transaction settles.
+  void reveal_all(std::span<Append> appends, pm::Heap::Txn* txn) const;
   void clear_block(uint64_t offset, uint64_t bytes) const;
   // Entries of this level keep their buckets when they are drained.
   bool keeps_buckets(uint32_t level) const {
@@ -338,6 +339,9 @@ class Core {
   void learn_path(uint64_t hash) const;
   void learn(uint32_t level, uint64_t index) const;
   void learn_append(const Append& append) const;
+  void prefetch_copy(uint32_t level, uint64_t index) const {
+    if (level <= mirror_->levels()) Mirror::prefetch(mirror_->at(level, index));
+  }
   void relearn(uint32_t level, uint64_t index) const;
 
   // ---- drain.cc

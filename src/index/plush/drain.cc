@@ -19,7 +19,7 @@ namespace perdure::index::plush {
 namespace {
 
 constexpr uint32_t kTableSlots = 512;  // of the hash table that finds older versions
-constexpr uint32_t kStepChildren = 4;  // that one step appends to
+constexpr uint32_t kStepChildren = 8;  // that one step appends to
 // With less room than this in the pool an entry is drained when it must be, at once: a drain that
 // stops half-way for want of room has put records below that are put there again the next time.
 constexpr uint64_t kDrainSegments = 8;
@@ -221,6 +221,7 @@ void Core::drain_step(Partition& partition, uint32_t children) {
       return;
     }
     prefetch_tail(target);
+    prefetch_copy(drain.level + 1, first_child + child);
   }
   append_children(partition, drain, end);
   drain.next_child = end;
@@ -313,12 +314,9 @@ void Core::append_children(Partition& partition, const Drain& drain, uint32_t en
   }
   if (planned.empty()) return;
   write_all(planned, txn ? &*txn : nullptr);
-  reveal_all(planned);
+  reveal_all(planned, txn ? &*txn : nullptr);
   for (const Append& append : planned) learn_append(append);
-  if (!txn) return;
-  txn->settle();
-  memory_.fence();
-  txn->finish();
+  if (txn) txn->finish();
 }
 
 // Empties an entry whose records are all durable below.

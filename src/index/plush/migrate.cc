@@ -110,7 +110,7 @@ void Core::write_all(std::span<Append> appends, pm::Heap::Txn* txn) const {
   memory_.fence();  // buckets and intents, before the lines that reveal them
 }
 
-void Core::reveal_all(std::span<Append> appends) const {
+void Core::reveal_all(std::span<Append> appends, pm::Heap::Txn* txn) const {
   bool more = true;
   for (uint32_t step = 0; more; ++step) {
     more = false;
@@ -123,6 +123,7 @@ void Core::reveal_all(std::span<Append> appends) const {
       }
       more = more || first + step < last;
     }
+    if (!more && txn != nullptr) txn->settle();
     // A line, before the next line of the same entry: newer records never outlive older ones that
     // were appended with them, or they would later seem newer than what is appended in between.
     memory_.fence();
@@ -170,16 +171,13 @@ void Core::append_row(Partition& partition, uint64_t row, uint32_t count) {
   {
     // The record that completes the row is seen by nobody before it is durable.
     const Disappearing guard(partition.version);
-    reveal_all({&append, 1});
+    reveal_all({&append, 1}, txn ? &*txn : nullptr);
     learn_append(append);
     rows_[row].epoch = (rows_[row].epoch + 1) & LineState::kEpochMask;
     rows_[row].count.store(0, std::memory_order_release);
   }
   if (append.start + count + kSlots > kEntryRecords) partition.full_rows.push_back(row);
-  if (!txn) return;
-  txn->settle();
-  memory_.fence();
-  txn->finish();
+  if (txn) txn->finish();
 }
 
 // ---- rewriting an entry in place

@@ -57,6 +57,11 @@ class Mirror {
     __builtin_prefetch(&copy);
     __builtin_prefetch(&copy.lines[line_of(hash)]);
   }
+  // All of the copy, to be changed.
+  static void prefetch(const Copy& copy) {
+    __builtin_prefetch(&copy, 1);
+    for (const Line& line : copy.lines) __builtin_prefetch(&line, 1);
+  }
   static bool is_known(const Copy& copy, uint64_t hash) {
     return (pm::load_acquire(copy.lines[line_of(hash)].flags) & kKnown) != 0;
   }

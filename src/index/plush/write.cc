@@ -68,7 +68,10 @@ bool Core::write_record(LogKind kind, const Key& key, uint64_t value, std::strin
     return overwrite_row(partition, kind, key, value, payload, hit);
   }
   const bool moves_down = rows_[row].count.load(std::memory_order_relaxed) >= kRowFull;
-  if (moves_down) prefetch_entry(*entry_at(1, row));
+  if (moves_down) {
+    prefetch_entry(*entry_at(1, row));
+    prefetch_copy(1, row);
+  }
   const bool check_first = conditional && (moves_down || out_of_place_);
   if (check_first && present_below(key) != wants_present) return false;
   Record record{key.hash << 1, value};
