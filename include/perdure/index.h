@@ -42,6 +42,15 @@ struct ArgumentOf<std::string> {
 template <typename T>
 using Argument = typename ArgumentOf<T>::type;
 
+// Whether a write is durable when it returns.
+//
+// kOff is for loading in bulk, in structures that have a log to leave out: the write is visible at
+// once, and durable once the structure has moved it to PM, checkpoint() has returned, or the object
+// was destroyed in order. A crash before that may lose it, wholly; then the key is what the newest
+// durable write to it made it. Writes and removals with kOn are never lost, mixed or not. Of kOff
+// writes to different keys a crash may keep any.
+enum class Logging : uint8_t { kOn, kOff };
+
 // An index from K to V, each uint64_t or std::string. Every call is atomic, durable when it returns
 // (as the pool's durability says), and thread-safe unless the structure's traits say otherwise.
 // Every modifying call may throw Error(kPoolFull / kNoSpace), having changed nothing.
@@ -178,6 +187,13 @@ class AnyIndex {
   virtual uint64_t multi_insert(std::span<const AnyRecord> records, std::span<bool> inserted);
   // If it throws, any of the records may have been written.
   virtual void multi_upsert(std::span<const AnyRecord> records);
+  // For loading in bulk: upsert() that may be durable only after the next checkpoint(). A crash before
+  // that may lose it, wholly, and then the key is what the newest durable write made it. Structures
+  // without such a mode make it durable at once.
+  virtual void bulk_upsert(Datum key, Datum value) { upsert(key, value); }
+  // Every write that had returned before the call is durable on return. On `threads` threads, where
+  // the structure can; 0: one per processor, 8 at most.
+  virtual void checkpoint([[maybe_unused]] unsigned threads) {}
 
   // Ordered structures only: calls `visit` for at most `limit` records with keys >= `from`, in
   // ascending order, until `visit` returns false. Records that are written meanwhile may or may not

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -31,7 +32,10 @@ namespace index::plush {
 class Core;
 }
 
-// 0 means: choose from the pool's capacity.
+// What decides where in the table a key goes, and so whether there are ordered scans.
+enum class PlushOrder : uint8_t { kHash, kRange };
+
+// 0 and nothing mean: choose from the pool's capacity.
 struct PlushOptions {
   // Rows of the DRAM level, and the first PM level: 2^n, n in 1..24. DRAM use is 264 bytes
   // for each. Fixed at creation.
@@ -50,6 +54,16 @@ struct PlushOptions {
   uint32_t filter_levels = 2;
   // Threads that recover in parallel when opening; 0: one per processor, 8 at most.
   uint32_t recovery_threads = 0;
+  // PM levels whose buckets are allocated at creation and kept, 0 to 2: appending to them needs no
+  // transaction of the heap. Level 1 takes 3 KiB for each row, level 2 another 3.25 KiB * fanout.
+  // Fixed at creation, which throws kPoolFull if that is more than there is.
+  std::optional<uint32_t> preallocated_levels = {};  // 0
+  // kRange, for u64 keys: the table is in the order of the keys, which must be in key_min..key_max,
+  // and has ordered scans. Levels fill evenly if the keys are spread evenly over that range; where
+  // far too many lie close together, inserts fail with kPoolFull. Give the order when opening, too.
+  PlushOrder order = PlushOrder::kHash;
+  std::optional<uint64_t> key_min = {};  // 0
+  std::optional<uint64_t> key_max = {};  // the largest word
 };
 
 // K and V are uint64_t or std::string. Movable. Thread-safe: writers of different partitions run in
@@ -70,13 +84,15 @@ class Plush {
   // Closes cleanly: compacts the recovery log so that the next open replays little.
   ~Plush();
 
-  // Each is atomic and durable on return. Cost: one or two lines of log (and those of the payload)
+  // Each is atomic, and durable on return if it is logged. Cost: one or two lines of log (and those of the payload)
   // under one fence; every 16th record of a row moves 16 of them (5 lines and 2 fences; more when a
   // bucket must be allocated or the entry below is full). Throws kPoolFull or kNoSpace,
   // having changed nothing; kTooLarge for a key or value over 64 MiB; kReadOnly.
-  bool insert(Argument<K> key, Argument<V> value);
-  bool update(Argument<K> key, Argument<V> value);
-  void upsert(Argument<K> key, Argument<V> value);
+  // With Logging::kOff: neither flush nor fence but for every 16th record of a row. Such writes may be
+  // mixed with logged ones, by any threads; what insert and update find present may be unlogged.
+  bool insert(Argument<K> key, Argument<V> value, Logging logging = Logging::kOn);
+  bool update(Argument<K> key, Argument<V> value, Logging logging = Logging::kOn);
+  void upsert(Argument<K> key, Argument<V> value, Logging logging = Logging::kOn);
   // Durable on return: one flush and one fence. Needs no free space.
   bool remove(Argument<K> key);
   // Lock-free; writes nothing to PM. One filter line per level, then one bucket.
@@ -97,10 +113,17 @@ class Plush {
   uint64_t multi_insert(std::span<const RecordOf<K, V>> records, std::span<bool> inserted);
   // Likewise. If it throws anything but kTooLarge, any of the records may have been written.
   void multi_upsert(std::span<const RecordOf<K, V>> records);
+  // Tables with PlushOrder::kRange; others throw kWrongType. As AnyIndex::scan(): takes no lock, and
+  // reads what intersects the range, entry by entry. kRange also means for keys outside of
+  // key_min..key_max: insert and upsert throw kInvalidArgument, and nothing else finds them.
+  void scan(Argument<K> from, uint64_t limit,
+            const std::function<bool(Argument<K>, Argument<V>)>& visit) const;
 
   // Moves everything in DRAM to the first PM level, so that the log holds nothing. Durable on
-  // return. Runs beside other operations.
-  void checkpoint();
+  // return, for all writes that had returned before the call. Runs beside other operations, on
+  // `threads` threads; 0: one per processor, 8 at most. Throws kPoolFull or kNoSpace; what has not
+  // moved is as it was.
+  void checkpoint(unsigned threads = 1);
 
   // As in AnyIndex.
   void for_each(const std::function<void(Argument<K>, Argument<V>)>& visit) const;

@@ -77,6 +77,11 @@ void print_text(const LoadReport& report) {
 }
 
 void check_acknowledge_fd(const LoadOptions& options) {
+  if (options.bulk && options.acknowledge_fd >= 0) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--acknowledge tells of each record as soon as it is durable, and with --bulk none "
+                "is on its own; leave one of them out");
+  }
   if (options.acknowledge_fd < 0 || fcntl(options.acknowledge_fd, F_GETFD) != -1) return;
   throw Error(
       ErrorCode::kInvalidArgument,
@@ -143,6 +148,9 @@ void add_load(CLI::App& app, Action& action) {
   command->add_flag("--resume", options->load.resume,
                     "Leave out the leading lines that an earlier load of this source acknowledged");
   command->add_flag("--skip-bad", options->load.skip_bad, "Count bad lines and go on");
+  command->add_flag("--bulk", options->load.bulk,
+                    "Do not wait for each record to be durable, but for all of them now and then "
+                    "and at the end (plush; other structures make each durable anyway)");
   command->add_option("--acknowledge", options->load.acknowledge_fd,
                       "Write the number of each line to this file descriptor (one a line) as soon "
                       "as its record is durable");

@@ -95,7 +95,11 @@ void LoadLane::work() {
 
 void LoadLane::store(const LoadRecord& record) {
   try {
-    index_.upsert(record.key.datum(), record.value.datum());
+    if (options_.bulk) {
+      index_.bulk_upsert(record.key.datum(), record.value.datum());
+    } else {
+      index_.upsert(record.key.datum(), record.value.datum());
+    }
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kTooLarge || !options_.skip_bad) throw;
     bad_.push_back(fmt::format("{}, line {}: {}", source_name_, record.line, error.what()));

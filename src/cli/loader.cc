@@ -19,6 +19,8 @@ namespace {
 
 // How often progress is made durable and shown, in lines.
 constexpr uint64_t kDurableEveryLines = 4096;
+// Where records become durable by checkpoints, which cost more.
+constexpr uint64_t kCheckpointEveryLines = uint64_t{1} << 20;
 constexpr uint64_t kShowEveryLines = 1024;
 constexpr size_t kBadExamples = 5;
 
@@ -115,7 +117,8 @@ void Loader::read_all() {
     if (!source_.next(line)) break;
     take_line(line);
     if (lines_taken_ % kShowEveryLines == 0) show();
-    if (lines_taken_ % kDurableEveryLines == 0) make_progress_durable();
+    const uint64_t every = options_.bulk ? kCheckpointEveryLines : kDurableEveryLines;
+    if (lines_taken_ % every == 0) make_progress_durable();
   }
   give_all();
 }
@@ -179,6 +182,7 @@ uint64_t Loader::lines_done() const {
 void Loader::make_progress_durable() {
   const uint64_t done = lines_done();
   if (done == durable_lines_) return;
+  if (options_.bulk) index_.checkpoint(options_.threads);  // the records, before what tells of them
   durable_progress_.set_lines_done(identity_, done);
   durable_lines_ = done;
 }

@@ -110,6 +110,18 @@ class Adapter final : public AnyIndex {
       AnyIndex::multi_upsert(records);
     }
   }
+  void bulk_upsert(Datum key, Datum value) override {
+    if constexpr (requires(Argument<K> k, Argument<V> v) {
+                    structure_.upsert(k, v, Logging::kOff);
+                  }) {
+      structure_.upsert(argument_of<K>(key, "key"), argument_of<V>(value, "value"), Logging::kOff);
+    } else {
+      upsert(key, value);
+    }
+  }
+  void checkpoint(unsigned threads) override {
+    if constexpr (requires { structure_.checkpoint(threads); }) structure_.checkpoint(threads);
+  }
   void scan(Datum from, uint64_t limit,
             const std::function<bool(Datum key, Datum value)>& visit) const override {
     if constexpr (OrderedIndex<T>) {
@@ -177,6 +189,7 @@ std::unique_ptr<AnyIndex> with_kinds(Kind key, Kind value, Make make) {
 // Takes the option `name` out of `options` as a number; leaves `out` if it is not there.
 // Throws Error(kInvalidArgument) if it is not a number.
 void take_option(OptionMap& options, const std::string& name, uint32_t& out);
+void take_option(OptionMap& options, const std::string& name, uint64_t& out);
 // Throws Error(kInvalidArgument) that names what is left.
 void require_empty(const OptionMap& options, const std::string& structure);
 

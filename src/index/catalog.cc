@@ -24,6 +24,7 @@ const char* to_string(DramUse use) noexcept {
 const std::vector<CatalogEntry>& catalog() {
   static const std::vector<CatalogEntry> entries = {
       index::plush_entry(),            // in the order of the documentation's table
+      index::plush_range_entry(),      //
       index::cceh_entry(),             //
       index::cceh_ip_entry(),          //
       index::clht_entry(),             //

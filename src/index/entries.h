@@ -6,6 +6,7 @@
 namespace perdure::index {
 
 CatalogEntry plush_entry();
+CatalogEntry plush_range_entry();
 CatalogEntry cceh_entry();
 CatalogEntry cceh_ip_entry();
 CatalogEntry level_entry();

@@ -56,7 +56,10 @@ void throw_wrong_kind(const char* what, Kind given, Kind wanted) {
                           to_string(given), to_string(wanted)));
 }
 
-void take_option(OptionMap& options, const std::string& name, uint32_t& out) {
+namespace {
+
+template <typename Number>
+void take_number(OptionMap& options, const std::string& name, Number& out) {
   const auto found = options.find(name);
   if (found == options.end()) return;
   const std::string& text = found->second;
@@ -66,6 +69,15 @@ void take_option(OptionMap& options, const std::string& name, uint32_t& out) {
                 fmt::format("option {} is '{}'; it must be a number", name, text));
   }
   options.erase(found);
+}
+
+}  // namespace
+
+void take_option(OptionMap& options, const std::string& name, uint32_t& out) {
+  take_number(options, name, out);
+}
+void take_option(OptionMap& options, const std::string& name, uint64_t& out) {
+  take_number(options, name, out);
 }
 
 void require_empty(const OptionMap& options, const std::string& structure) {

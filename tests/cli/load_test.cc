@@ -190,6 +190,16 @@ TEST_F(Load, AKilledLoadKeepsWhatItAcknowledgedAndResumes) {
   EXPECT_EQ(sorted_lines(run({"dump", pool()}).out), sorted_lines(numbered_lines(kLines)));
 }
 
+TEST_F(Load, BulkStoresTheSameAndResumes) {
+  const std::string file = write_file("words.tsv", numbered_lines(5000));
+  ASSERT_EQ(run({"load", "--bulk", "--threads", "3", pool(), file}).code, 0);
+  EXPECT_EQ(sorted_lines(run({"dump", pool()}).out), sorted_lines(numbered_lines(5000)));
+  EXPECT_EQ(run({"load", "--resume", "--json", pool(), file}).json()["resumed_after"], 5000);
+  const Result both = run({"load", "--bulk", "--acknowledge", "1", pool(), file});
+  EXPECT_EQ(both.code, 2);
+  EXPECT_NE(both.err.find("--bulk"), std::string::npos) << both.err;
+}
+
 TEST_F(Load, AcknowledgesEveryLineOnce) {
   const std::string file = write_file("words.tsv", numbered_lines(1000));
   ASSERT_EQ(

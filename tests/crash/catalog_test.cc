@@ -83,6 +83,43 @@ TEST_P(CatalogCrash, LosesNothingAcknowledged) {
 
 INSTANTIATE_TEST_SUITE_P(Catalog, CatalogCrash, testing::ValuesIn(all_cases()), case_name);
 
+class BulkCrash : public testing::TestWithParam<Case> {};
+
+// Logged and unlogged writes mixed, with checkpoints: only unlogged ones may be lost, each wholly.
+TEST_P(BulkCrash, LosesOnlyUnloggedWrites) {
+  const Case& c = GetParam();
+  IndexWorkload workload;
+  workload.structure = c.structure;
+  workload.key_kind = workload.value_kind = c.kind;
+  workload.threads = c.threads;
+  workload.keys = c.threads == 1 ? 60 : 12;
+  workload.prepared = 200;
+  workload.operations = 100;
+  workload.bulk = true;
+  IndexSubject subject(workload);
+  const crash::Run run = subject.record({});
+  ASSERT_EQ(run.problem, "");
+  ExploreOptions options;
+  options.states_max = 1500;
+  options.nested_max = 2;
+  options.nested_states = 60;
+  options.limits.complete_max = 16;
+  options.limits.lines_alone_max = 4;
+  options.limits.pairs_max = 4;
+  options.limits.random = 4;
+  Verdicts verdicts;
+  const Exploration result = explore(run, subject, options, verdicts);
+  for (const Finding& finding : result.findings) ADD_FAILURE() << finding.what;
+  EXPECT_GT(result.states, 50U);
+}
+
+INSTANTIATE_TEST_SUITE_P(Catalog, BulkCrash,
+                         testing::Values(Case{"plush", Kind::kU64, 1}, Case{"plush", Kind::kU64, 2},
+                                         Case{"plush", Kind::kBytes, 1},
+                                         Case{"plush", Kind::kBytes, 2},
+                                         Case{"plush+range", Kind::kU64, 1}),
+                         case_name);
+
 // The explorer would notice: without the fences of the code, operations that returned are lost.
 TEST(CatalogCrashOracle, NoticesAStructureWithoutFences) {
   IndexWorkload workload;

@@ -23,7 +23,8 @@ bool worth_running(const CatalogEntry& entry, Kind key, Kind value) {
     return !variant && key == value && (key == kind || entry.name == catalog().front().name);
   }
   if (key != value) {
-    return entry.name == "plush" || entry.name == "cceh" || entry.name == "fptree";
+    return entry.name == "plush" || entry.name == "plush+range" || entry.name == "cceh" ||
+           entry.name == "fptree";
   }
   const bool with_bytes = !variant || entry.name == "p-clht+fc+ve+xs" || entry.name == "level+rb" ||
                           entry.name == "fast-fair+rb+xs";

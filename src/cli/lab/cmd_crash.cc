@@ -39,6 +39,7 @@ struct CrashCommandOptions {
   std::string capacity = "8M";
   std::vector<std::string> options;
   std::string only;
+  bool bulk = false;
   bool mutate = false;
   double mutant_seconds = 20;
   uint64_t nested = 16;
@@ -86,6 +87,7 @@ std::string command_of(const lab::crash::IndexWorkload& workload) {
   }
   for (const auto& [name, value] : workload.options)
     text += fmt::format(" --option {}={}", name, value);
+  if (workload.bulk) text += " --bulk";
   return text;
 }
 
@@ -115,6 +117,7 @@ std::vector<lab::crash::CampaignRun> make_runs(const CrashCommandOptions& option
   base.capacity_bytes = lab::parse_bytes(options.capacity);
   base.domain = parse_domain(options.domain);
   base.options = parse_structure_options(options.options);
+  base.bulk = options.bulk;
   std::vector<std::pair<Kind, Kind>> kinds;
   for (const std::string& text : options.kinds) kinds.push_back(parse_kinds(text));
   if (kinds.empty()) {
@@ -278,6 +281,9 @@ void add_crash(CLI::App& app, Action& action) {
   command->add_option("--capacity", options->capacity, "of the pool")->capture_default_str();
   command->add_option("--option", options->options,
                       "structure option name=value (as small as it can be)");
+  command->add_flag("--bulk", options->bulk,
+                    "write most records without waiting for them to be durable, and make "
+                    "checkpoints in between");
   command
       ->add_option("--complete", options->complete,
                    "take all combinations of pending lines up to this many; beyond, a sample")

@@ -275,6 +275,8 @@ Core::Group::Fate Core::Group::judge(Item& item, Items earlier) const {
     changed = true;
     if (!other.in_row) ++added;
   }
+  // What unlogged writes left must be settled first.
+  if (item.partition->unlogged) return Fate::kSingly;
   // And room for what recovery may have to append: a cancel record.
   if (!item.partition->log.has_room(waiting + 2)) return Fate::kSingly;
   if (item.in_row) return Fate::kLogged;
@@ -313,7 +315,7 @@ void Core::Group::store_payloads(Items items) const {
       if (!full) {
         item->record.value =
             core_.payload_->append(core_.number_of(*item->partition), item->wanted->key.bytes,
-                                   item->wanted->payload, false);
+                                   item->wanted->payload, PayloadLog::Flush::kNow);
       }
     } catch (const Error& error) {
       if (!pm::is_full(error)) throw;

@@ -59,10 +59,14 @@ bool Core::collect_chunk(Partition& partition, size_t index, bool desperate) {
   const PayloadLog::Chunk chunk = payload_->chunks(number)[index];
   std::vector<std::pair<uint64_t, PayloadLog::View>> live;
   uint64_t live_bytes = 0;
+  bool hidden_by_row = false;
   payload_->visit_entries(chunk, [&](uint64_t pointer, const PayloadLog::View& view) {
     Hit hit;
     if (search(key_of(view.key), true, nullptr, 0, hit) != Found::kHit) return;
-    if (hit.value != pointer) return;
+    if (hit.value != pointer) {
+      hidden_by_row = hidden_by_row || hit.level == 0;
+      return;
+    }
     live.emplace_back(pointer, view);
     live_bytes += sizeof(PayloadEntry) + view.key.size() + (hit.live() ? view.value.size() : 0);
   });
@@ -71,6 +75,8 @@ bool Core::collect_chunk(Partition& partition, size_t index, bool desperate) {
                      chunk.used - std::min(chunk.used, live_bytes));
   if (live_bytes * (desperate ? 8 : 2) > chunk.bytes * (desperate ? 7 : 1)) return false;
   try {
+    // What hides an older version may be unlogged, and a crash go back to that older version.
+    if (hidden_by_row && partition.unlogged) log_all_rows(partition);
     for (const auto& [pointer, view] : live) move_payload(partition, pointer, view);
   } catch (const Error& error) {
     if (!pm::is_full(error)) throw;
@@ -89,8 +95,9 @@ void Core::move_payload(Partition& partition, uint64_t pointer, const PayloadLog
   Hit hit;
   if (search(key, true, nullptr, 0, hit) != Found::kHit || hit.value != pointer) return;
   // A tombstone needs only its key.
-  const uint64_t moved = payload_->append(number_of(partition), view.key,
-                                          hit.live() ? view.value : std::string_view{}, true);
+  const uint64_t moved =
+      payload_->append(number_of(partition), view.key, hit.live() ? view.value : std::string_view{},
+                       PayloadLog::Flush::kReclaim);
   if (hit.level == 0) {
     const LogKind kind = hit.live() ? LogKind::kUpsert : LogKind::kTombstone;
     partition.log.append({key.hash, moved, log_word(kind, rows_[hit.index].epoch)});

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <new>
 
+#include "index/structure.h"
 #include "pm/checksum.h"
 
 namespace perdure::index::plush {
@@ -27,6 +28,50 @@ uint32_t checked_log2(const char* name, uint64_t value, uint64_t most) {
   return static_cast<uint32_t>(std::countr_zero(value));
 }
 
+uint64_t shape_checksum(const Shape& shape) {
+  return pm::checksum64(&shape, offsetof(Shape, checksum));
+}
+
+bool is_sound(const Shape& shape) {
+  static constexpr Shape kNone{};
+  return std::memcmp(&shape, &kNone, sizeof shape) == 0 || shape.checksum == shape_checksum(shape);
+}
+
+const char* type_of(bool ordered) { return ordered ? "plush+range" : "plush"; }
+
+Shape make_shape(const PlushOptions& options) {
+  Shape shape{};
+  shape.preallocated_levels = options.preallocated_levels.value_or(0);
+  if (shape.preallocated_levels > 2) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("preallocated_levels is {}; it must be 0 to 2", shape.preallocated_levels));
+  }
+  if (options.order == PlushOrder::kRange) {
+    shape.ordered = 1;
+    shape.key_min = options.key_min.value_or(0);
+    shape.key_max = options.key_max.value_or(~uint64_t{0});
+    if (shape.key_min >= shape.key_max) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("key_min is {} and key_max {}; key_max must be the larger one",
+                              shape.key_min, shape.key_max));
+    }
+  }
+  shape.checksum = shape_checksum(shape);
+  return shape;
+}
+
+// Throws unless options that were given are those that the table was made with.
+void require_same_shape(const pm::PoolImpl& pool, const std::string& name, const Shape& shape,
+                        const PlushOptions& options) {
+  if (options.preallocated_levels) {
+    require_same(pool, name, "preallocated_levels", *options.preallocated_levels,
+                 shape.preallocated_levels);
+  }
+  if (options.key_min) require_same(pool, name, "key_min", *options.key_min, shape.key_min);
+  if (options.key_max) require_same(pool, name, "key_max", *options.key_max, shape.key_max);
+}
+
 void require_valid_filter_levels(const PlushOptions& options) {
   if (options.filter_levels > Mirror::kLevelsMax) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -41,7 +86,8 @@ uint32_t log2_floor(uint64_t value) {
 
 }  // namespace
 
-Key Core::key_of(std::string_view bytes) {
+Key Core::key_of(std::string_view bytes) const {
+  if (ordered_) return {position_of(word_of(bytes)), bytes};
   return {pm::checksum64(bytes.data(), bytes.size()), bytes};
 }
 
@@ -53,6 +99,12 @@ Core::Core(pm::PoolImpl& pool, Root& root, Kind key_kind, Kind value_kind, uint3
       key_kind_(key_kind),
       value_kind_(value_kind),
       out_of_place_(key_kind != Kind::kU64 || value_kind != Kind::kU64),
+      ordered_(root.shape.ordered != 0),
+      order_shift_(ordered_ ? static_cast<uint32_t>(
+                                  std::countl_zero(root.shape.key_max - root.shape.key_min))
+                            : 0),
+      key_min_(ordered_ ? root.shape.key_min : 0),
+      key_max_(ordered_ ? root.shape.key_max : ~uint64_t{0}),
       level1_(pool.at<Entry>(root.level1)),
       partition_count_(1U << root.partition_bits) {
   for (uint32_t level = 2; level <= kLevelsMax; ++level) {
@@ -144,6 +196,7 @@ Root Core::make_root(pm::PoolImpl& pool, const PlushOptions& options, bool out_o
                             root.log_chunks * chunk_records));
   }
   root.checksum = root_checksum(root);
+  root.shape = make_shape(options);
   return root;
 }
 
@@ -153,9 +206,15 @@ std::unique_ptr<Core> Core::create(pm::PoolImpl& pool, const std::string& name, 
   pm::DirectoryEntry* entry = pool.reserve_entry(name);
   const bool out_of_place = key_kind != Kind::kU64 || value_kind != Kind::kU64;
   Root image = make_root(pool, options, out_of_place);
+  const bool ordered = image.shape.ordered != 0;
+  if (ordered && key_kind != Kind::kU64) {
+    throw Error(ErrorCode::kWrongType, "plush+range has an order for u64 keys only");
+  }
   const uint32_t partitions = 1U << image.partition_bits;
   const uint64_t log_bytes = image.log_chunk_bytes * image.log_chunks;
   const pm::Memory& memory = pool.memory();
+  require_room(pool, image,
+               log_bytes * partitions + (uint64_t{1} << image.directory_bits) * sizeof(Entry));
 
   pm::Heap::Txn txn(pool.heap());
   const uint64_t root_at = txn.allocate(sizeof(Root));
@@ -178,8 +237,9 @@ std::unique_ptr<Core> Core::create(pm::PoolImpl& pool, const std::string& name, 
                 image.log_chunks)
         .format();
   }
-  const pm::DirectoryEntry named = pm::PoolImpl::make_entry(
-      name, "plush", static_cast<uint8_t>(key_kind), static_cast<uint8_t>(value_kind), root_at);
+  const pm::DirectoryEntry named =
+      pm::PoolImpl::make_entry(name, type_of(ordered), static_cast<uint8_t>(key_kind),
+                               static_cast<uint8_t>(value_kind), root_at);
   txn.redo(root, &image, sizeof(Root));
   txn.redo(entry, &named, sizeof named);
   txn.prepare();
@@ -191,17 +251,20 @@ std::unique_ptr<Core> Core::create(pm::PoolImpl& pool, const std::string& name, 
 
   std::unique_ptr<Core> core(new Core(pool, *root, key_kind, value_kind, options.filter_levels));
   core->name_ = name;
+  core->preallocate();
   core->recover(options.recovery_threads);
   return core;
 }
 
 std::unique_ptr<Core> Core::open(pm::PoolImpl& pool, const std::string& name, Kind key_kind,
                                  Kind value_kind, const PlushOptions& options) {
-  const pm::DirectoryEntry& entry =
-      pool.require(name, "plush", static_cast<uint8_t>(key_kind), static_cast<uint8_t>(value_kind));
+  const bool ordered = options.order == PlushOrder::kRange;
+  const pm::DirectoryEntry& entry = pool.require(
+      name, type_of(ordered), static_cast<uint8_t>(key_kind), static_cast<uint8_t>(value_kind));
   auto* root = pool.at<Root>(entry.root);
   if (!pool.heap().is_allocated(entry.root, sizeof(Root)) || root->magic != kRootMagic ||
-      root->checksum != root_checksum(*root)) {
+      root->checksum != root_checksum(*root) || !is_sound(root->shape) ||
+      (root->shape.ordered != 0) != ordered) {
     throw Error(ErrorCode::kCorrupt,
                 fmt::format("{}: the root of '{}' is damaged; restore the file from a backup",
                             pool.mapping().path(), name));
@@ -221,6 +284,7 @@ std::unique_ptr<Core> Core::open(pm::PoolImpl& pool, const std::string& name, Ki
                     pool.mapping().path(), name, root->directory_bits, 1U << root->fanout_bits,
                     1U << root->partition_bits, root->log_chunks * 100));
   }
+  require_same_shape(pool, name, root->shape, options);
   std::unique_ptr<Core> core(new Core(pool, *root, key_kind, value_kind, options.filter_levels));
   core->name_ = name;
   core->recover(options.recovery_threads);
@@ -230,25 +294,13 @@ std::unique_ptr<Core> Core::open(pm::PoolImpl& pool, const std::string& name, Ki
 void Core::close() {
   for (uint32_t i = 0; i < partition_count_; ++i) {
     const std::lock_guard lock(partitions_[i].lock);
-    compact_log(partitions_[i]);
-  }
-}
-
-void Core::checkpoint() {
-  pool_.require_writable();
-  for (uint32_t i = 0; i < partition_count_; ++i) {
-    Partition& partition = partitions_[i];
-    const std::lock_guard lock(partition.lock);
-    const uint64_t begin = i * rows_per_partition();
-    for (uint64_t row = begin; row < begin + rows_per_partition(); ++row) {
-      if (rows_[row].count.load(std::memory_order_relaxed) > 0) move_down(partition, row);
-    }
+    partitions_[i].unlogged ? log_all_rows(partitions_[i]) : compact_log(partitions_[i]);
   }
 }
 
 bool Core::lookup(uint64_t key, uint64_t& value) const {
   Hit hit;
-  if (!find({hash_of(key), {}}, hit)) return false;
+  if (!is_inside(key) || !find({hash_of_word(key), {}}, hit)) return false;
   value = hit.value;
   return true;
 }

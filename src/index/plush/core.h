@@ -30,6 +30,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -97,20 +98,26 @@ class Core {
     std::string_view payload;  // of byte strings
   };
 
-  static Key key_of(uint64_t key) { return {hash_of(key), {}}; }
-  static Key key_of(std::string_view bytes);
+  Key key_of(uint64_t key) const { return {hash_of_word(key), {}}; }
+  Key key_of(std::string_view bytes) const;
+  bool is_ordered() const { return ordered_; }
   // Throws kTooLarge.
   static void require_sizes(std::string_view key, std::string_view value);
 
   // Writes; kUpsert always, kInsert if absent, kUpdate if present. Returns whether it wrote.
-  bool write(LogKind kind, uint64_t key, uint64_t value);
-  bool write(LogKind kind, std::string_view key, std::string_view value);
+  bool write(LogKind kind, uint64_t key, uint64_t value, Logging logging);
+  bool write(LogKind kind, std::string_view key, std::string_view value, Logging logging);
   bool remove(uint64_t key);
   bool remove(std::string_view key);
   bool lookup(uint64_t key, uint64_t& value) const;
   // Calls `use` with the value, which is valid during the call.
   template <typename Use>
   bool lookup(std::string_view key, Use use) const;
+  // Ordered tables only: as AnyIndex::scan(). Others throw kWrongType.
+  void scan(uint64_t from, uint64_t limit,
+            const std::function<bool(uint64_t key, uint64_t value)>& visit) const;
+  void scan_bytes(uint64_t from, uint64_t limit,
+                  const std::function<bool(uint64_t key, std::string_view value)>& visit) const;
 
   // At most kGroup at once. kInsert or kUpsert; says of each record whether it wrote it.
   void write_group(LogKind kind, std::span<const NewRecord> records, std::span<bool> written);
@@ -118,7 +125,7 @@ class Core {
   template <typename Use>
   void lookup_group(std::span<const Key> keys, Use use) const;
 
-  void checkpoint();
+  void checkpoint(unsigned threads);  // 0: one per processor, 8 at most
   void for_each_word(const std::function<void(uint64_t key, uint64_t value)>& visit) const;
   void for_each_bytes(
       const std::function<void(std::string_view key, std::string_view value)>& visit) const;
@@ -137,6 +144,8 @@ class Core {
     uint32_t epoch;        // how often this row has moved down, modulo 2^18
   };
   static_assert(sizeof(Row) == 8);
+  // A row moves down together with the record that would be its 16th.
+  static constexpr uint32_t kRowFull = kSlots - 1;
 
   struct alignas(64) Partition {
     Partition(const pm::Memory& memory, char* area, uint64_t chunk_bytes, uint32_t chunks)
@@ -148,6 +157,11 @@ class Core {
     size_t payload_chunks = 0;  // after the last collection
     // Payload bytes that may have become garbage since a full pool was searched in vain.
     uint64_t garbage_bytes = ~uint64_t{0} >> 1;
+    // Rows may hold records that the log does not have.
+    bool unlogged = false;
+    // Rows that moved down since the log was begun anew, without a record in it. Nobody knows how
+    // many there were before the table was opened.
+    uint64_t unlogged_moves = ~uint64_t{0} >> 1;
     std::vector<std::unique_ptr<Drain>> drains;  // under way; each but the first for the one before
     std::deque<uint64_t> full_rows;              // whose entries of level 1 are to be drained next
   };
@@ -237,8 +251,32 @@ class Core {
   uint64_t full_hash(uint64_t tag, uint64_t index, uint32_t level) const {
     return tag >> 1 | index >> (level_bits(level) - 1) << 63;
   }
+  // What stands for a word key: its hash or, in an ordered table, its position; and back.
+  uint64_t hash_of_word(uint64_t key) const { return ordered_ ? position_of(key) : hash_of(key); }
+  uint64_t word_of_hash(uint64_t hash) const {
+    return ordered_ ? (hash >> order_shift_) + key_min_ : key_of_hash(hash);
+  }
+  // For what needs evenly spread bits. From a hash with or without its top bit, which tags do not have.
+  uint64_t spread_bits(uint64_t hash) const { return ordered_ ? hash_of(hash << 1) : hash; }
+  FilterBits filter_of(uint64_t hash) const { return filter_bits(spread_bits(hash)); }
   void prefetch_path(uint64_t hash, bool below) const;
   static void prefetch_entry(const Entry& entry);
+
+  // ---- range.cc
+  class Scan;
+  uint64_t position_of(uint64_t key) const;
+  bool is_inside(uint64_t key) const { return key >= key_min_ && key <= key_max_; }
+  // Of an ordered table, whose keys are words.
+  bool is_inside(std::string_view key) const { return !ordered_ || is_inside(word_of(key)); }
+  static uint64_t word_of(std::string_view key) {
+    uint64_t word = 0;
+    std::memcpy(&word, key.data(), sizeof word);
+    return word;
+  }
+  // A key outside is absent, so only an update of it is no error.
+  bool miss_outside(LogKind kind, uint64_t key) const;
+  // Too many keys for the levels there are lie close together.
+  Error too_dense(uint32_t level) const;
 
   // ---- search.cc
   bool same_key(uint64_t value, const Key& key) const;
@@ -269,9 +307,13 @@ class Core {
   void replace_in_row(Partition& partition, const Hit& hit, Record record);
   bool remove_record(const Key& key);
   void add_to_row(Partition& partition, uint64_t row, Record record);
+  void complete_row(Partition& partition, uint64_t row, Record record);
   bool present_below(const Key& key) const;
   void collect_if_grown(Partition& partition);
-  uint64_t store_payload(Partition& partition, const Key& key, std::string_view value);
+  uint64_t store_payload(Partition& partition, const Key& key, std::string_view value,
+                         PayloadLog::Flush flush);
+  // Collects a payload chunk of the key's partition for a pool that is full. False: there is none.
+  bool free_payload(const Key& key);
   void make_log_room(Partition& partition, uint64_t records);
   void reclaim_log_chunk(Partition& partition);
   bool copy_row_to_log(Partition& partition, uint64_t row);
@@ -285,6 +327,16 @@ class Core {
   // ---- batch.cc
   class Group;
   void find_group(std::span<const Key> keys, std::span<Hit> hits, std::span<bool> found) const;
+  // ---- bulk.cc
+  bool write_unlogged(LogKind kind, const Key& key, uint64_t value, std::string_view payload);
+  uint64_t unlogged_moves_max() const;
+  // Makes the payload of unlogged writes durable; before anything durable leads to it.
+  void settle_payload(Partition& partition) const;
+  // Begins the log anew with what the rows hold: nothing of them is unlogged any more. Durable.
+  void log_all_rows(Partition& partition);
+  void move_all_down(Partition& partition);
+  // Calls `work` for each partition, on this thread and `threads` - 1 more. The first error is thrown.
+  void for_each_partition(unsigned threads, const std::function<void(uint32_t)>& work) const;
 
   // ---- migrate.cc
   void move_down(Partition& partition, uint64_t row);
@@ -299,6 +351,10 @@ class Core {
   // Durable on return, with what the transaction settles.
   void reveal_all(std::span<Append> appends, pm::Heap::Txn* txn) const;
   void clear_block(uint64_t offset, uint64_t bytes) const;
+  // Entries of this level keep their buckets when they are drained.
+  bool keeps_buckets(uint32_t level) const {
+    return level == 1 || level <= root_.shape.preallocated_levels;
+  }
   void rewrite(Partition& partition, uint32_t level, uint64_t index, const Gathered& live);
   bool squeeze(Partition& partition, uint32_t level, uint64_t index);
   void ensure_children(uint32_t level, uint64_t index);
@@ -355,6 +411,11 @@ class Core {
   void map_dram();
   static Root make_root(pm::PoolImpl& pool, const PlushOptions& options, bool out_of_place);
 
+  // ---- preallocate.cc
+  static void require_room(pm::PoolImpl& pool, const Root& root, uint64_t other_bytes);
+  void preallocate();
+  void allocate_buckets(std::span<Entry* const> entries) const;
+
   // ---- recover.cc
   void recover(uint32_t threads);
   void recover_partition(uint32_t partition);
@@ -387,6 +448,10 @@ class Core {
   Kind key_kind_;
   Kind value_kind_;
   bool out_of_place_;
+  bool ordered_;
+  uint32_t order_shift_;  // ordered: leading zeros of the widest place
+  uint64_t key_min_;      // 0 and the largest word, if not ordered
+  uint64_t key_max_;
   bool recovered_ = false;
   uint64_t recovered_operations_ = 0;
   Entry* level1_;
@@ -405,6 +470,7 @@ class Core {
 
 template <typename Use>
 bool Core::lookup(std::string_view key, Use use) const {
+  if (!is_inside(key)) return false;
   const pm::EpochManager::Guard guard(payload_->epochs());
   Hit hit;
   if (!find(key_of(key), hit)) return false;

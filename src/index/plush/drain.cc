@@ -85,7 +85,7 @@ bool Core::may_be_below(uint32_t level, uint64_t hash) const {
     const uint64_t index = index_at(level, hash);
     const Entry* entry = entry_at(level, index);
     if (entry == nullptr) return false;
-    if (used(*entry) > 0 && kernels_.candidates(*entry, filter_bits(hash)) != 0) return true;
+    if (used(*entry) > 0 && kernels_.candidates(*entry, filter_of(hash)) != 0) return true;
   }
   return false;
 }
@@ -244,6 +244,7 @@ bool Core::begin_drain(Partition& partition, Drain& drain) {
   const bool fits = all.count + drain.needed <= kEntryRecords;
   if (all.count == 0 || (last && fits && all.count * 4 <= all.used * 3) || level == kLevelsMax) {
     if (!fits) {
+      if (ordered_) throw too_dense(level);
       throw Error(
           ErrorCode::kPoolFull,
           fmt::format("{}: '{}' has used up its {} levels; load it into a pool with a larger "
@@ -333,7 +334,8 @@ void Core::release_source(Partition& partition, uint32_t level, uint64_t index) 
   pm::Heap::Txn txn(pool_.heap(), true);
   for (DirectoryLine& line : entry.lines) {
     for (uint32_t& unit : line.bucket) {
-      if (unit != 0) txn.will_unlink(uint64_t{unit} * kUnitBytes, &unit, pm::Link::kUnit);
+      if (unit != 0 && !keeps_buckets(level))
+        txn.will_unlink(uint64_t{unit} * kUnitBytes, &unit, pm::Link::kUnit);
     }
   }
   txn.prepare();
@@ -344,7 +346,9 @@ void Core::release_source(Partition& partition, uint32_t level, uint64_t index) 
     memory_.flush(&entry.lines[0].state, sizeof(uint32_t));
     memory_.fence();  // the entry is empty before its blocks go
     for (DirectoryLine& line : entry.lines) {
-      for (uint32_t& unit : line.bucket) pm::store_relaxed(unit, 0U);
+      if (!keeps_buckets(level)) {
+        for (uint32_t& unit : line.bucket) pm::store_relaxed(unit, 0U);
+      }
       // Lines that this generation did not reach must not bear a number that comes round again.
       pm::store_release(line.state, LineState::make(0, generation, 0).word);
     }

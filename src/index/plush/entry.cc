@@ -1,4 +1,6 @@
 // Plush in the catalogue.
+#include <optional>
+
 #include "index/adapter.h"
 #include "index/entries.h"
 #include "index/plush/payload_log.h"
@@ -8,31 +10,45 @@ namespace perdure::index {
 
 namespace {
 
+template <typename T>
+void take_optional(OptionMap& options, const std::string& name, std::optional<T>& out) {
+  if (options.contains(name)) take_option(options, name, out.emplace());
+}
+
+template <PlushOrder order>
 PlushOptions parse(OptionMap options) {
   PlushOptions parsed;
+  parsed.order = order;
+  take_optional(options, "preallocated_levels", parsed.preallocated_levels);
+  if constexpr (order == PlushOrder::kRange) {
+    take_optional(options, "key_min", parsed.key_min);
+    take_optional(options, "key_max", parsed.key_max);
+  }
   take_option(options, "directory_bits", parsed.directory_bits);
   take_option(options, "fanout", parsed.fanout);
   take_option(options, "partitions", parsed.partitions);
   take_option(options, "log_percent", parsed.log_percent);
   take_option(options, "filter_levels", parsed.filter_levels);
   take_option(options, "recovery_threads", parsed.recovery_threads);
-  require_empty(options, "plush");
+  require_empty(options, order == PlushOrder::kRange ? "plush+range" : "plush");
   return parsed;
 }
 
+template <PlushOrder order>
 std::unique_ptr<AnyIndex> create(Pool& pool, const std::string& name, Kind key, Kind value,
                                  const OptionMap& options) {
   return with_kinds<Plush>(key, value, [&]<typename T>(T*) -> std::unique_ptr<AnyIndex> {
-    return std::make_unique<Adapter<T>>(T::create(pool, name, parse(options)));
+    return std::make_unique<Adapter<T>>(T::create(pool, name, parse<order>(options)));
   });
 }
 
+template <PlushOrder order>
 std::unique_ptr<AnyIndex> open(Pool& pool, const std::string& name, const OptionMap& options) {
   const pm::DirectoryEntry& entry = *pool.impl().find(name);
   return with_kinds<Plush>(
       static_cast<Kind>(entry.key_kind), static_cast<Kind>(entry.value_kind),
       [&]<typename T>(T*) -> std::unique_ptr<AnyIndex> {
-        return std::make_unique<Adapter<T>>(T::open(pool, name, parse(options)));
+        return std::make_unique<Adapter<T>>(T::open(pool, name, parse<order>(options)));
       });
 }
 
@@ -64,13 +80,28 @@ CatalogEntry plush_entry() {
       {"log_percent", "300", "recovery-log bytes per byte that all rows can log; 300 to 10000"},
       {"filter_levels", "2",
        "levels in PM whose directories have copies with fingerprints in DRAM: 0 to 3"},
-      {"recovery_threads", "processors, at most 8", "threads that replay the log when opening"}};
-  entry.create = create;
-  entry.open = open;
+      {"recovery_threads", "processors, at most 8", "threads that replay the log when opening"},
+      {"preallocated_levels", "0",
+       "PM levels, 0 to 2, whose buckets are allocated at creation: 3 KiB for each row, and 3.25 "
+       "KiB * fanout for each of level 2"}};
+  entry.create = create<PlushOrder::kHash>;
+  entry.open = open<PlushOrder::kHash>;
   entry.small_options = {
       {"directory_bits", "6"}, {"fanout", "2"}, {"partitions", "4"}, {"log_percent", "300"}};
   entry.tiny_options = {
       {"directory_bits", "1"}, {"fanout", "2"}, {"partitions", "2"}, {"log_percent", "300"}};
+  return entry;
+}
+
+CatalogEntry plush_range_entry() {
+  CatalogEntry entry = plush_entry();
+  entry.name = "plush+range";
+  entry.traits.ordered = true;
+  entry.traits.kinds = {{Kind::kU64, Kind::kU64}, {Kind::kU64, Kind::kBytes}};
+  entry.options.push_back({"key_min", "0", "the least key; keys should be spread over the range"});
+  entry.options.push_back({"key_max", "18446744073709551615", "the largest key"});
+  entry.create = create<PlushOrder::kRange>;
+  entry.open = open<PlushOrder::kRange>;
   return entry;
 }
 

@@ -64,7 +64,7 @@ void Core::for_each_word(const std::function<void(uint64_t key, uint64_t value)>
   for (uint64_t row = 0; row < rows(); ++row) {
     collect_subtree(row, records);
     for (const Collected& one : records) {
-      if ((one.tag & 1) == 0) visit(key_of_hash(one.hash), one.value);
+      if ((one.tag & 1) == 0) visit(word_of_hash(one.hash), one.value);
     }
   }
 }
@@ -169,13 +169,14 @@ void Core::check_entry(uint32_t level, uint64_t index, const Entry& entry,
     if (index_at(level, hash) != index) {
       return fail(fmt::format("{}: record {} belongs to another entry", where(), at));
     }
-    const FilterBits bits = filter_bits(hash);
+    const FilterBits bits = filter_of(hash);
     const uint64_t(&filter)[2] = line.filter[b % kLineBuckets];
     if ((filter[0] & bits.low) != bits.low || (filter[1] & bits.high) != bits.high) {
       return fail(fmt::format("{}: the filter denies record {}", where(), at));
     }
-    if (copy != nullptr && ((Mirror::candidates(*copy, hash, kernels_) >> b & 1) == 0 ||
-                            copy->units[b] != line.bucket[b % kLineBuckets])) {
+    if (copy != nullptr &&
+        ((Mirror::candidates(*copy, spread_bits(hash), kernels_) >> b & 1) == 0 ||
+         copy->units[b] != line.bucket[b % kLineBuckets])) {
       return fail(fmt::format("{}: its copy in DRAM denies record {}", where(), at));
     }
     if (out_of_place_ && payload_->alive(value) && !payload_->verify(value)) {

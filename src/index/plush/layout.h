@@ -25,10 +25,10 @@
 
 namespace perdure::index::plush {
 
-inline constexpr uint32_t kSlots = 16;       // records of a bucket
+inline constexpr uint32_t kSlots = 16;            // records of a bucket
 inline constexpr uint32_t kRowFull = kSlots - 1;  // a row moves down with what would be its 16th
-inline constexpr uint32_t kLineBuckets = 3;  // buckets of a directory line
-inline constexpr uint32_t kLines = 8;        // lines of a directory entry
+inline constexpr uint32_t kLineBuckets = 3;       // buckets of a directory line
+inline constexpr uint32_t kLines = 8;             // lines of a directory entry
 inline constexpr uint32_t kLineRecords = kSlots * kLineBuckets;
 inline constexpr uint32_t kEntryBuckets = kLineBuckets * kLines;
 inline constexpr uint32_t kEntryRecords = kLineRecords * kLines;
@@ -79,6 +79,15 @@ struct alignas(256) Entry {
 };
 static_assert(sizeof(Entry) == 512);
 
+// Parameters that tables of the first releases do not have: all zero, the checksum too.
+struct Shape {
+  uint64_t ordered;  // 1: indexed by the place of the key between these two, else by its hash
+  uint64_t key_min;
+  uint64_t key_max;
+  uint64_t preallocated_levels;  // whose buckets were allocated at creation and stay
+  uint64_t checksum;             // xxh3 of all bytes before
+};
+
 struct alignas(256) Root {
   uint64_t magic;
   uint32_t directory_bits;
@@ -91,7 +100,8 @@ struct alignas(256) Root {
   uint64_t level1;               // offset of level 1's directory
   uint64_t payload_heads;        // offset of one PayloadHead for each partition; 0: none
   uint64_t payload_epoch_limit;  // no payload chunk has had this epoch, nor a larger one
-  uint64_t reserved[6];
+  Shape shape;
+  uint64_t reserved;
   uint64_t tables[kLevelsMax + 1];  // by level; offsets
   uint64_t reserved2[38];
 };
@@ -108,7 +118,8 @@ struct alignas(64) PayloadChunk {
   uint64_t next;   // offset of the next older chunk
   uint64_t epoch;  // of this use of the memory; pointers carry it
   uint64_t bytes;  // with this header
-  uint64_t reserved[5];
+  uint64_t loose;  // 1: entries were written without being flushed; not appended to once reopened
+  uint64_t reserved[4];
 };
 static_assert(sizeof(PayloadChunk) == 64);
 

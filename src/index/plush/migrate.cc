@@ -11,6 +11,14 @@
 
 namespace perdure::index::plush {
 
+namespace {
+
+// Where keys fill the levels evenly, the records of a level take 800 times as much as the table of
+// pointers to the next.
+constexpr uint64_t kTableShare = 16;
+
+}  // namespace
+
 uint32_t Core::used(const Entry& entry) {
   uint32_t sum = 0;
   for (uint32_t line = 0; line < kLines; ++line) sum += line_count(entry, line);
@@ -76,7 +84,7 @@ void Core::fill_line(const Append& append, uint32_t line_number) const {
     uint64_t low = begins ? 0 : filter[0];
     uint64_t high = begins ? 0 : filter[1];
     for (; at < stop; ++at) {
-      const FilterBits bits = filter_bits(append.tags[at - append.start] >> 1);
+      const FilterBits bits = filter_of(append.tags[at - append.start] >> 1);
       low |= bits.low;
       high |= bits.high;
     }
@@ -171,6 +179,10 @@ void Core::append_row(Partition& partition, uint64_t row, uint32_t count) {
     txn.emplace(pool_.heap());
     plan(append, &*txn);
   }
+  if (partition.unlogged) {
+    ++partition.unlogged_moves;
+    settle_payload(partition);  // before the line that leads to it
+  }
   write_all({&append, 1}, txn ? &*txn : nullptr);
   {
     // The record that completes the row is seen by nobody before it is durable.
@@ -258,6 +270,7 @@ void Core::ensure_table(uint32_t level) {
   const std::lock_guard lock(tables_mutex_);
   if (tables_[level].load(std::memory_order_acquire) != nullptr) return;
   const uint64_t bytes = (uint64_t{1} << level_bits(level - 1)) * sizeof(uint32_t);
+  if (ordered_ && bytes > pool_.header().capacity_bytes / kTableShare) throw too_dense(level);
   pm::Heap::Txn txn(pool_.heap());
   const uint64_t table = txn.allocate(bytes);
   clear_block(table, bytes);

@@ -79,6 +79,7 @@ uint64_t PayloadLog::next_epoch() {
 
 void PayloadLog::add_chunk(uint32_t partition, uint64_t bytes, bool reclaim) {
   const pm::Memory& memory = pool_.memory();
+  settle(partition);  // the open chunk may be left for the new one
   pm::Heap::Txn txn(pool_.heap(), reclaim);
   const uint64_t offset = txn.allocate(bytes);
   const uint64_t epoch = next_epoch();
@@ -104,9 +105,10 @@ void PayloadLog::add_chunk(uint32_t partition, uint64_t bytes, bool reclaim) {
 }
 
 uint64_t PayloadLog::append(uint32_t partition, std::string_view key, std::string_view value,
-                            bool reclaim) {
+                            Flush flush) {
   const uint64_t bytes = entry_bytes(key.size(), value.size());
-  auto& [chunks, open] = partitions_[partition];
+  const bool reclaim = flush == Flush::kReclaim;
+  auto& [chunks, open, unflushed] = partitions_[partition];
   size_t target_index = open;
   if (bytes > kChunkBytes - sizeof(PayloadChunk)) {
     add_chunk(partition, sizeof(PayloadChunk) + bytes, reclaim);
@@ -117,6 +119,8 @@ uint64_t PayloadLog::append(uint32_t partition, std::string_view key, std::strin
     target_index = open = chunks.size() - 1;
   }
   Chunk& chunk = chunks[target_index];
+  const bool later = flush == Flush::kLater && target_index == open;
+  if (later) make_loose(chunk);
   const uint64_t offset = chunk.offset + chunk.used;
   const uint64_t epoch = pool_.at<PayloadChunk>(chunk.offset)->epoch;
   auto* entry = pool_.at<PayloadEntry>(offset);
@@ -127,9 +131,33 @@ uint64_t PayloadLog::append(uint32_t partition, std::string_view key, std::strin
   entry->key_bytes = static_cast<uint32_t>(key.size());
   entry->value_bytes = static_cast<uint32_t>(value.size());
   entry->checksum = checksum(*entry, epoch);
-  pool_.memory().flush(entry, bytes);
+  if (later) {
+    if (unflushed == 0) unflushed = chunk.used;
+  } else {
+    pool_.memory().flush(entry, bytes);
+    // A chunk of its own is none that settle() knows.
+    if (flush == Flush::kLater) pool_.memory().fence();
+  }
   chunk.used += bytes;
   return make_pointer(offset, epoch);
+}
+
+void PayloadLog::settle(uint32_t partition) {
+  auto& [chunks, open, unflushed] = partitions_[partition];
+  if (unflushed == 0) return;
+  const Chunk& chunk = chunks[open];
+  // All of it, in whatever order its entries are needed: a chunk is read up to the first entry that
+  // is not whole, so no entry may be durable and needed before those in front of it are.
+  pool_.memory().flush(pool_.at<char>(chunk.offset + unflushed), chunk.used - unflushed);
+  pool_.memory().fence();  // payload, before whatever will lead to it
+  unflushed = 0;
+}
+
+void PayloadLog::make_loose(const Chunk& chunk) const {
+  auto* header = pool_.at<PayloadChunk>(chunk.offset);
+  if (header->loose != 0) return;
+  header->loose = 1;
+  pool_.memory().persist(&header->loose, sizeof header->loose);  // before the first loose entry
 }
 
 bool PayloadLog::alive(uint64_t pointer) const {
@@ -188,7 +216,7 @@ void PayloadLog::set_dead(Chunk& chunk, uint64_t bytes) {
 }
 
 void PayloadLog::recover(uint32_t partition) {
-  auto& [chunks, open] = partitions_[partition];
+  auto& [chunks, open, unflushed] = partitions_[partition];
   for (uint64_t offset = head(partition).chunk; offset != 0;) {
     const bool inside = offset % pm::kSegmentBytes == 0 && offset >= pool_.header().data_offset &&
                         offset < pool_.end_offset();
@@ -212,6 +240,12 @@ void PayloadLog::recover(uint32_t partition) {
     return;
   }
   Chunk& newest = chunks[open];
+  if (pool_.at<PayloadChunk>(newest.offset)->loose != 0) {
+    // Behind an entry that a crash tore there may be whole ones that nothing leads to. No new entry
+    // may come to stand before them, or in their place and be taken for them.
+    open = chunks.size();
+    return;
+  }
   newest.used = sizeof(PayloadChunk);
   const uint64_t epoch = pool_.at<PayloadChunk>(newest.offset)->epoch;
   while (newest.used + sizeof(PayloadEntry) <= newest.bytes) {
@@ -239,7 +273,7 @@ void PayloadLog::visit_entries(
 
 void PayloadLog::remove_chunk(uint32_t partition, size_t index) {
   const pm::Memory& memory = pool_.memory();
-  auto& [chunks, open] = partitions_[partition];
+  auto& [chunks, open, unflushed] = partitions_[partition];
   const Chunk victim = chunks[index];
   const bool newest = index + 1 == chunks.size();
   uint64_t& link =

@@ -49,9 +49,13 @@ class PayloadLog {
 
   // All below: the caller holds the partition's lock, except for read() and alive().
 
-  // Writes and flushes an entry and returns the pointer to it; durable after the next fence.
-  // Throws kPoolFull, kNoSpace. `reclaim` may use the heap's reserve.
-  uint64_t append(uint32_t partition, std::string_view key, std::string_view value, bool reclaim);
+  // kNow: flushed, durable after the caller's next fence. kReclaim: the same, and the heap's reserve
+  // may be used. kLater: durable after settle(), before which nothing durable may lead to it.
+  enum class Flush : uint8_t { kNow, kReclaim, kLater };
+  // Writes an entry and returns the pointer to it. Throws kPoolFull, kNoSpace.
+  uint64_t append(uint32_t partition, std::string_view key, std::string_view value, Flush flush);
+  // Makes what was appended with kLater durable. At most one fence; none if there is nothing.
+  void settle(uint32_t partition);
 
   // Whether the chunk of this pointer still is what the pointer means.
   bool alive(uint64_t pointer) const;
@@ -95,12 +99,14 @@ class PayloadLog {
   struct Partition {
     std::vector<Chunk> chunks;  // oldest first
     size_t open = 0;
+    uint64_t unflushed = 0;  // where in the open chunk what nobody has flushed begins; 0: nowhere
   };
   struct SegmentState {
     std::atomic<uint32_t> epoch;  // of the chunk that begins here; 0: none
     std::atomic<uint32_t> dead;   // bytes
   };
 
+  void make_loose(const Chunk& chunk) const;
   static uint64_t entry_bytes(uint64_t key_bytes, uint64_t value_bytes);
   uint64_t checksum(const PayloadEntry& entry, uint64_t epoch) const;
   void add_chunk(uint32_t partition, uint64_t bytes, bool reclaim);

@@ -25,23 +25,37 @@ template <typename K, typename V>
 inline constexpr bool kWords = std::is_same_v<K, uint64_t> && std::is_same_v<V, uint64_t>;
 
 template <typename K, typename V>
-bool write(Core& core, LogKind kind, Argument<K> key, Argument<V> value) {
+bool write(Core& core, LogKind kind, Argument<K> key, Argument<V> value, Logging logging) {
   if constexpr (kWords<K, V>) {
-    return core.write(kind, key, value);
+    return core.write(kind, key, value, logging);
   } else {
-    return core.write(kind, AsBytes(key).view(), AsBytes(value).view());
+    return core.write(kind, AsBytes(key).view(), AsBytes(value).view(), logging);
   }
 }
 
 // A key as the core takes it; `holder` keeps its bytes.
 template <typename K, typename V>
-Key core_key(Argument<K> key, AsBytes& holder) {
+Key core_key(const Core& core, Argument<K> key, AsBytes& holder) {
   if constexpr (kWords<K, V>) {
-    return Core::key_of(key);
+    return core.key_of(key);
   } else {
     holder = AsBytes(key);
-    return Core::key_of(holder.view());
+    return core.key_of(holder.view());
   }
+}
+
+// In ordered tables, some of whose keys may lie outside of their range.
+template <typename K, typename V>
+uint64_t write_singly(Core& core, LogKind kind, std::span<const RecordOf<K, V>> records,
+                      std::span<bool> written) {
+  uint64_t count = 0;
+  for (size_t i = 0; i < records.size(); ++i) {
+    const auto& [key, value] = records[i];
+    const bool done = write<K, V>(core, kind, key, value, Logging::kOn);
+    if (!written.empty()) written[i] = done;
+    count += done ? 1 : 0;
+  }
+  return count;
 }
 
 // Group by group. Without `written`, nobody wants to know. Returns how many were written.
@@ -54,6 +68,7 @@ uint64_t write_batch(Core& core, LogKind kind, std::span<const RecordOf<K, V>> r
     }
   }
   std::ranges::fill(written, false);
+  if (core.is_ordered()) return write_singly<K, V>(core, kind, records, written);
   std::array<Core::NewRecord, Core::kGroup> group;
   std::array<AsBytes, Core::kGroup> keys;
   std::array<AsBytes, Core::kGroup> values;
@@ -63,7 +78,7 @@ uint64_t write_batch(Core& core, LogKind kind, std::span<const RecordOf<K, V>> r
     const size_t n = std::min(records.size() - begin, Core::kGroup);
     for (size_t i = 0; i < n; ++i) {
       const auto& [key, value] = records[begin + i];
-      group[i].key = core_key<K, V>(key, keys[i]);
+      group[i].key = core_key<K, V>(core, key, keys[i]);
       if constexpr (kWords<K, V>) {
         group[i].value = value;
       } else {
@@ -100,18 +115,18 @@ Plush<K, V> Plush<K, V>::open(Pool& pool, const std::string& name, const PlushOp
 }
 
 template <typename K, typename V>
-bool Plush<K, V>::insert(Argument<K> key, Argument<V> value) {
-  return write<K, V>(*core_, LogKind::kInsert, key, value);
+bool Plush<K, V>::insert(Argument<K> key, Argument<V> value, Logging logging) {
+  return write<K, V>(*core_, LogKind::kInsert, key, value, logging);
 }
 
 template <typename K, typename V>
-bool Plush<K, V>::update(Argument<K> key, Argument<V> value) {
-  return write<K, V>(*core_, LogKind::kUpdate, key, value);
+bool Plush<K, V>::update(Argument<K> key, Argument<V> value, Logging logging) {
+  return write<K, V>(*core_, LogKind::kUpdate, key, value, logging);
 }
 
 template <typename K, typename V>
-void Plush<K, V>::upsert(Argument<K> key, Argument<V> value) {
-  write<K, V>(*core_, LogKind::kUpsert, key, value);
+void Plush<K, V>::upsert(Argument<K> key, Argument<V> value, Logging logging) {
+  write<K, V>(*core_, LogKind::kUpsert, key, value, logging);
 }
 
 template <typename K, typename V>
@@ -140,9 +155,14 @@ uint64_t Plush<K, V>::multi_lookup(std::span<const Argument<K>> keys, std::span<
   std::array<AsBytes, Core::kGroup> holders;
   std::ranges::fill(found.first(keys.size()), false);
   uint64_t count = 0;
+  if (core_->is_ordered()) {  // some keys may lie outside of its range
+    for (size_t i = 0; i < keys.size(); ++i)
+      count += (found[i] = lookup(keys[i], values[i])) ? 1 : 0;
+    return count;
+  }
   for (size_t begin = 0; begin < keys.size(); begin += Core::kGroup) {
     const size_t n = std::min(keys.size() - begin, Core::kGroup);
-    for (size_t i = 0; i < n; ++i) group[i] = core_key<K, V>(keys[begin + i], holders[i]);
+    for (size_t i = 0; i < n; ++i) group[i] = core_key<K, V>(*core_, keys[begin + i], holders[i]);
     using Stored = std::conditional_t<kWords<K, V>, uint64_t, std::string_view>;
     core_->lookup_group(std::span(group).first(n), [&](size_t i, Stored value) {
       if constexpr (kWords<K, V>) {
@@ -170,8 +190,20 @@ void Plush<K, V>::multi_upsert(std::span<const RecordOf<K, V>> records) {
 }
 
 template <typename K, typename V>
-void Plush<K, V>::checkpoint() {
-  core_->checkpoint();
+void Plush<K, V>::scan(Argument<K> from, uint64_t limit,
+                       const std::function<bool(Argument<K>, Argument<V>)>& visit) const {
+  if constexpr (kWords<K, V>) {
+    core_->scan(from, limit, visit);
+  } else if constexpr (std::is_same_v<K, uint64_t>) {
+    core_->scan_bytes(from, limit, visit);
+  } else {
+    throw Error(ErrorCode::kWrongType, "ordered scans need plush+range, which has u64 keys");
+  }
+}
+
+template <typename K, typename V>
+void Plush<K, V>::checkpoint(unsigned threads) {
+  core_->checkpoint(threads);
 }
 
 template <typename K, typename V>

@@ -1,10 +1,7 @@
 // Opening: the rows of level 0 from the recovery log, all partitions in parallel.
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <exception>
 #include <optional>
-#include <thread>
 
 #include "index/plush/core.h"
 
@@ -26,24 +23,7 @@ void Core::know_row(uint64_t row) const {
 }
 
 void Core::recover(uint32_t threads) {
-  if (threads == 0) threads = std::clamp(std::thread::hardware_concurrency(), 1U, 8U);
-  threads = std::min(threads, partition_count_);
-  std::atomic<uint32_t> next{0};
-  std::mutex mutex;
-  std::exception_ptr failure;
-  const auto work = [&] {
-    try {
-      for (uint32_t i = next++; i < partition_count_; i = next++) recover_partition(i);
-    } catch (...) {
-      const std::lock_guard lock(mutex);
-      failure = std::current_exception();
-    }
-  };
-  std::vector<std::jthread> helpers;
-  for (uint32_t i = 1; i < threads; ++i) helpers.emplace_back(work);
-  work();
-  helpers.clear();
-  if (failure) std::rethrow_exception(failure);
+  for_each_partition(threads, [this](uint32_t number) { recover_partition(number); });
   recovered_ = true;
 }
 

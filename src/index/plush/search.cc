@@ -52,7 +52,7 @@ bool Core::probe(uint32_t level, const Key& key, Probe& out) const {
   out.candidates = 0;
   if (level <= mirror_->levels()) {
     const Mirror::Copy& copy = mirror_->at(level, out.index);
-    const uint32_t candidates = Mirror::candidates(copy, key.hash, kernels_);
+    const uint32_t candidates = Mirror::candidates(copy, spread_bits(key.hash), kernels_);
     if (candidates == 0) return true;
     if (candidates != Mirror::kUnknown) {
       out.count = pm::load_acquire(copy.count);
@@ -64,7 +64,7 @@ bool Core::probe(uint32_t level, const Key& key, Probe& out) const {
   if (entry == nullptr) return false;
   out.count = used(*entry);
   if (out.count == 0) return true;
-  const uint32_t candidates = kernels_.candidates(*entry, filter_bits(key.hash));
+  const uint32_t candidates = kernels_.candidates(*entry, filter_of(key.hash));
   if (candidates == 0) return true;
   uint32_t units[kEntryBuckets];
   for (uint32_t b = 0; b < kEntryBuckets; ++b) {
@@ -179,7 +179,7 @@ void Core::prefetch_path(uint64_t hash, bool below) const {
   if (!below) return;
   const uint32_t copied = mirror_->levels();
   for (uint32_t level = 1; level <= copied; ++level) {
-    Mirror::prefetch(mirror_->at(level, index_at(level, hash)), hash);
+    Mirror::prefetch(mirror_->at(level, index_at(level, hash)), spread_bits(hash));
   }
   for (uint32_t level = copied + 1; level <= kLevelsMax; ++level) {
     const Entry* entry = entry_at(level, index_at(level, hash));
@@ -220,7 +220,7 @@ void Core::learn(uint32_t level, uint64_t index) const {
     const uint32_t b = at / kSlots;
     const uint32_t unit = entry.lines[b / kLineBuckets].bucket[b % kLineBuckets];
     Mirror::set_bucket(copy, b, unit);
-    Mirror::add(copy, bucket_at(unit)->tags[at % kSlots] >> 1, b);
+    Mirror::add(copy, spread_bits(bucket_at(unit)->tags[at % kSlots] >> 1), b);
   }
   Mirror::set_count(copy, count);
   mirror_->make_known(copy);
@@ -236,7 +236,7 @@ void Core::learn_append(const Append& append) const {
   for (uint32_t i = 0; i < append.count; ++i) {
     const uint32_t b = (append.start + i) / kSlots;
     Mirror::set_bucket(copy, b, append.entry->lines[b / kLineBuckets].bucket[b % kLineBuckets]);
-    Mirror::add(copy, append.tags[i] >> 1, b);
+    Mirror::add(copy, spread_bits(append.tags[i] >> 1), b);
   }
   Mirror::set_count(copy, append.start + append.count);
 }

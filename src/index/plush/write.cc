@@ -8,13 +8,11 @@
 
 namespace perdure::index::plush {
 
-bool Core::write(LogKind kind, uint64_t key, uint64_t value) {
-  return write_record(kind, key_of(key), value, {});
-}
-
-bool Core::write(LogKind kind, std::string_view key, std::string_view value) {
-  require_sizes(key, value);
-  return write_record(kind, key_of(key), 0, value);
+bool Core::write(LogKind kind, uint64_t key, uint64_t value, Logging logging) {
+  if (!is_inside(key)) return miss_outside(kind, key);
+  const Key hashed{hash_of_word(key), {}};
+  if (logging == Logging::kOff) return write_unlogged(kind, hashed, value, {});
+  return write_record(kind, hashed, value, {});
 }
 
 void Core::require_sizes(std::string_view key, std::string_view value) {
@@ -25,8 +23,34 @@ void Core::require_sizes(std::string_view key, std::string_view value) {
   }
 }
 
-bool Core::remove(uint64_t key) { return remove_record({hash_of(key), {}}); }
-bool Core::remove(std::string_view key) { return remove_record(key_of(key)); }
+bool Core::write(LogKind kind, std::string_view key, std::string_view value, Logging logging) {
+  require_sizes(key, value);
+  if (!is_inside(key)) return miss_outside(kind, word_of(key));
+  const Key hashed = key_of(key);
+  for (;;) {
+    try {
+      if (logging == Logging::kOff) return write_unlogged(kind, hashed, 0, value);
+      return write_record(kind, hashed, 0, value);
+    } catch (const Error& error) {
+      // Nothing was changed. Where a bucket found no room, payload garbage may have some.
+      if (!pm::is_full(error) || !free_payload(hashed)) throw;
+    }
+  }
+}
+
+bool Core::free_payload(const Key& key) {
+  Partition& partition = partitions_[partition_of(key.hash)];
+  const std::lock_guard lock(partition.lock);
+  // A chunk is worth collecting from one eighth of garbage; do not look again for less.
+  if (partition.garbage_bytes < pm::kSegmentBytes / 8) return false;
+  if (collect_payload(partition, true)) return true;
+  partition.garbage_bytes = 0;
+  return false;
+}
+
+bool Core::remove(uint64_t key) { return is_inside(key) && remove_record({hash_of_word(key), {}}); }
+
+bool Core::remove(std::string_view key) { return is_inside(key) && remove_record(key_of(key)); }
 
 bool Core::present_below(const Key& key) const {
   Hit hit;
@@ -61,16 +85,19 @@ bool Core::write_locked(Partition& partition, LogKind kind, const Key& key, uint
   if (check_first && present_below(key) != wants_present) return false;
   Record record{key.hash << 1, value};
   if (out_of_place_) {
-    record.value = store_payload(partition, key, payload);
+    record.value = store_payload(partition, key, payload, PayloadLog::Flush::kNow);
     if (kind != LogKind::kInsert) partition.garbage_bytes += payload_->bytes_of(record.value);
   }
-  make_log_room(partition, 2);
-  // Not `moves_down`: making room may have moved this very row down.
-  if (rows_[row].count.load(std::memory_order_relaxed) >= kRowFull) {
-    pm::store_relaxed(row_records_[row].tags[kRowFull], record.tag);
-    pm::store_relaxed(row_records_[row].values[kRowFull], record.value);
-    append_row(partition, row, kSlots);
-    return true;
+  try {
+    make_log_room(partition, 2);
+    // Not `moves_down`: making room may have moved this very row down.
+    if (rows_[row].count.load(std::memory_order_relaxed) >= kRowFull) {
+      complete_row(partition, row, record);
+      return true;
+    }
+  } catch (...) {
+    memory_.fence();  // the payload, before another is stored behind it that is used
+    throw;
   }
   const LogKind logged = check_first ? LogKind::kUpsert : kind;
   const uint64_t word = log_word(logged, rows_[row].epoch);
@@ -88,6 +115,12 @@ bool Core::write_locked(Partition& partition, LogKind kind, const Key& key, uint
   return true;
 }
 
+void Core::complete_row(Partition& partition, uint64_t row, Record record) {
+  pm::store_relaxed(row_records_[row].tags[kRowFull], record.tag);
+  pm::store_relaxed(row_records_[row].values[kRowFull], record.value);
+  append_row(partition, row, kSlots);
+}
+
 void Core::add_to_row(Partition& partition, uint64_t row, Record record) {
   Row& state = rows_[row];
   const uint8_t count = state.count.load(std::memory_order_relaxed);
@@ -101,8 +134,13 @@ bool Core::overwrite_row(Partition& partition, LogKind kind, const Key& key, uin
                          std::string_view payload, const Hit& hit) {
   if (kind == LogKind::kInsert && hit.live()) return false;
   if (kind == LogKind::kUpdate && !hit.live()) return false;
-  if (out_of_place_) value = store_payload(partition, key, payload);
-  make_log_room(partition, 2);
+  if (out_of_place_) value = store_payload(partition, key, payload, PayloadLog::Flush::kNow);
+  try {
+    make_log_room(partition, 2);
+  } catch (...) {
+    memory_.fence();  // the payload, before another is stored behind it that is used
+    throw;
+  }
   Hit now;
   // Either call may have moved the row down, and this record with it.
   if (search_row(hit.index, key, nullptr, 0, now) != Found::kHit) {
@@ -177,12 +215,13 @@ void Core::collect_if_grown(Partition& partition) {
   partition.payload_chunks = payload_->chunks(number).size();
 }
 
-uint64_t Core::store_payload(Partition& partition, const Key& key, std::string_view value) {
+uint64_t Core::store_payload(Partition& partition, const Key& key, std::string_view value,
+                             PayloadLog::Flush flush) {
   const uint32_t number = number_of(partition);
   collect_if_grown(partition);
   for (;;) {
     try {
-      return payload_->append(number, key.bytes, value, false);
+      return payload_->append(number, key.bytes, value, flush);
     } catch (const Error& error) {
       if (!pm::is_full(error)) throw;
       // A chunk is worth collecting from one eighth of garbage; do not look again for less.
@@ -198,6 +237,8 @@ uint64_t Core::store_payload(Partition& partition, const Key& key, std::string_v
 // ---- the recovery log's chunks
 
 void Core::make_log_room(Partition& partition, uint64_t records) {
+  if (partition.unlogged) [[unlikely]]
+    settle_payload(partition);  // before the record, which may lead to it
   if (partition.log.has_room(records)) [[likely]]
     return;
   while (!partition.log.next_is_free()) reclaim_log_chunk(partition);
@@ -240,15 +281,7 @@ void Core::compact_log(Partition& partition) {
   }
   // Not worth it if the log holds little else.
   if (partition.log.live_bytes() < 2 * records * pm::RedoLog::kRecordBytes + pm::kPageBytes) return;
-  while (!partition.log.next_is_free()) reclaim_log_chunk(partition);
-  partition.log.advance();
-  for (uint64_t row = begin; row < begin + rows_per_partition(); ++row) {
-    if (rows_[row].count.load(std::memory_order_relaxed) == 0) continue;
-    if (!copy_row_to_log(partition, row)) return;
-  }
-  memory_.fence();  // the copies, before what they replace is forgotten
-  partition.log.release_before(partition.log.sequence());
-  memory_.fence();
+  log_all_rows(partition);
 }
 
 }  // namespace perdure::index::plush

@@ -47,7 +47,7 @@ class Explorer {
   void explore_point();
   bool take_state(const CrashState& state);
   Verdict verdict_of(const CrashState& state);
-  bool is_expected(uint64_t digest);
+  bool is_expected(const CrashState& state, uint64_t digest);
   const std::vector<uint64_t>& allowed();
   void report(const CrashState& state, const Verdict& verdict);
   CrashState minimised(const CrashState& state);
@@ -88,6 +88,7 @@ class Explorer {
   Subject& subject_;
   const ExploreOptions& options_;
   Verdicts& verdicts_;
+  std::unordered_map<uint64_t, std::string> contents_;  // by digest, where explain() decides
   ImageFile image_;
   PendingMemory memory_;
   Worker worker_;
@@ -187,7 +188,7 @@ bool Explorer::take_state(const CrashState& state) {
   if (!seen_here_.insert(state.hash).second) return true;
   const uint64_t states_before = result_.states;
   const Verdict verdict = verdict_of(state);
-  if (!verdict.problem.empty() || !is_expected(verdict.digest)) {
+  if (!verdict.problem.empty() || !is_expected(state, verdict.digest)) {
     report(state, verdict);
     // One finding for each moment: the others at it are nearly always the same.
     return false;
@@ -224,9 +225,16 @@ const std::vector<uint64_t>& Explorer::allowed() {
   return (after == run_.expectations.begin() ? after : std::prev(after))->digests;
 }
 
-bool Explorer::is_expected(uint64_t digest) {
+bool Explorer::is_expected(const CrashState& state, uint64_t digest) {
   const auto& digests = allowed();
-  return std::find(digests.begin(), digests.end(), digest) != digests.end();
+  if (std::find(digests.begin(), digests.end(), digest) != digests.end()) return true;
+  if (!run_.explain_decides) return false;
+  auto [known, fresh] = contents_.try_emplace(digest);
+  if (fresh) {
+    const Applied applied(image_, state);
+    known->second = worker_.ask(true).contents;
+  }
+  return run_.explain(memory_.position(), known->second).empty();
 }
 
 // The same failure with as few stores lost as will do: line by line the complete content is put in,
@@ -251,7 +259,9 @@ CrashState Explorer::minimised(const CrashState& state) {
     }
     if (trial.hash == smallest.hash) continue;
     const Verdict verdict = verdict_of(trial);
-    if (!verdict.problem.empty() || !is_expected(verdict.digest)) smallest = std::move(trial);
+    if (!verdict.problem.empty() || !is_expected(trial, verdict.digest)) {
+      smallest = std::move(trial);
+    }
   }
   return smallest;
 }

@@ -133,6 +133,7 @@ OptionMap IndexSubject::opening_options() const {
 }
 
 std::string IndexSubject::text_of(const Step& step) const {
+  if (step.verb == Verb::kCheckpoint) return "checkpoint()";
   if (step.verb == Verb::kRemove || step.verb == Verb::kLookup) {
     return fmt::format("{}({})", to_string(step.verb), step.key);
   }
@@ -151,7 +152,11 @@ std::vector<Step> IndexSubject::make_steps() const {
     unsigned drawn = random.below(100);
     size_t verb = 0;
     while (drawn >= shares[verb]) drawn -= shares[verb++];
-    steps.push_back({static_cast<Verb>(verb), random.below(workload_.keys), i});
+    Step step{static_cast<Verb>(verb), random.below(workload_.keys), i};
+    const bool writes = step.verb == Verb::kInsert || step.verb == Verb::kUpsert;
+    if (workload_.bulk && writes && random.below(3) != 0) step.verb = Verb::kBulk;
+    if (workload_.bulk && i % 48 == 47) step.verb = Verb::kCheckpoint;
+    steps.push_back(step);
   }
   return steps;
 }
@@ -179,6 +184,12 @@ Answer IndexSubject::perform(AnyIndex& index, const Step& step) const {
         answer.value = answer.yes ? values_.number_of(value.datum()) : 0;
         break;
       }
+      case Verb::kBulk:
+        index.bulk_upsert(key, values_[step.value]);
+        break;
+      case Verb::kCheckpoint:
+        index.checkpoint(1);
+        break;
     }
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kPoolFull && error.code() != ErrorCode::kNoSpace) throw;
@@ -311,9 +322,10 @@ class IndexSubject::Recording {
   friend class IndexSubject;
 
   static uint64_t type_of(Verb verb) {
-    static const uint64_t types[] = {operation_type("insert"), operation_type("update"),
-                                     operation_type("upsert"), operation_type("remove"),
-                                     operation_type("lookup")};
+    static const uint64_t types[] = {operation_type("insert"),    operation_type("update"),
+                                     operation_type("upsert"),    operation_type("remove"),
+                                     operation_type("lookup"),    operation_type("bulk"),
+                                     operation_type("checkpoint")};
     return types[static_cast<size_t>(verb)];
   }
 
@@ -388,9 +400,10 @@ Run IndexSubject::record(const std::vector<uint32_t>& only) {
   for (uint32_t i = 0; i < workload_.prepared; ++i) recording.step(*index, steps[i]);
   recording.skip_from(prepared_at);
   run_threads(recording, *index, {steps.begin() + workload_.prepared, steps.end()}, only);
+  run.explain_decides = workload_.bulk;
   const auto now = recording.oracle().digests();
   const uint32_t closed_at = recording.position();
-  recording.other("close", now, now, [&] {
+  recording.other("close", now, now, [&] {  // which may make more of it durable: explain() decides
     index.reset();
     pool.close();
   });

@@ -32,6 +32,7 @@ struct IndexWorkload {
   uint64_t schedule = 1;  // the seed of the threads' order
   Domain domain = Domain::kLine;
   bool life_cycle = true;  // also explore making and closing the structure
+  bool bulk = false;  // write half of the records by bulk_upsert(), with checkpoints in between
 };
 
 // Threads times batch, at most: for each operation in flight there are twice as many possible outcomes.

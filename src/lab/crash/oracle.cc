@@ -13,9 +13,28 @@ namespace {
 // Combinations beyond this are not told apart; one key in flight for each thread stays far below.
 constexpr size_t kDigestsMax = 4096;
 
+bool agrees(const Answer& would, const Answer& did) {
+  return would.yes == did.yes && would.value == did.value;
+}
+
+std::string in_words(const Oracle::Held& held) {
+  return held ? fmt::format("value {}", *held) : "nothing";
+}
+
+}  // namespace
+
 // Carries out an operation on one key.
-Answer apply(const Step& step, Oracle::Held& held) {
+Answer Oracle::apply(const Step& step, Config& config) {
+  Held& held = config.held;
   const bool present = held.has_value();
+  const bool writes =
+      step.verb == Verb::kUpsert ||
+      (step.verb == Verb::kInsert ? !present : step.verb != Verb::kLookup && present);
+  if (step.verb == Verb::kBulk) {
+    config.behind.insert(held);
+  } else if (writes) {
+    config.behind.clear();
+  }
   Answer answer;
   switch (step.verb) {
     case Verb::kInsert:
@@ -27,6 +46,7 @@ Answer apply(const Step& step, Oracle::Held& held) {
       if (present) held = step.value;
       break;
     case Verb::kUpsert:
+    case Verb::kBulk:
       held = step.value;
       break;
     case Verb::kRemove:
@@ -37,28 +57,26 @@ Answer apply(const Step& step, Oracle::Held& held) {
       answer.yes = present;
       answer.value = present ? *held : 0;
       break;
+    case Verb::kCheckpoint:
+      break;
   }
   return answer;
 }
 
-bool agrees(const Answer& would, const Answer& did) {
-  return would.yes == did.yes && would.value == did.value;
-}
-
-std::string in_words(const Oracle::Held& held) {
-  return held ? fmt::format("value {}", *held) : "nothing";
-}
-
-}  // namespace
-
 const char* to_string(Verb verb) {
-  static constexpr const char* kNames[] = {"insert", "update", "upsert", "remove", "lookup"};
+  static constexpr const char* kNames[] = {"insert", "update", "upsert",    "remove",
+                                           "lookup", "bulk",   "checkpoint"};
   return kNames[static_cast<size_t>(verb)];
 }
 
 uint64_t record_digest(uint32_t key, uint32_t value) { return word_hash(key + 1U, value + 1U); }
 
 void Oracle::begin(uint32_t thread, const Step& step) {
+  ++now_;
+  if (step.verb == Verb::kCheckpoint) {
+    checkpoints_[thread] = now_;
+    return;
+  }
   auto [found, fresh] = keys_.try_emplace(step.key);
   Key& key = found->second;
   if (fresh) {
@@ -68,6 +86,7 @@ void Oracle::begin(uint32_t thread, const Step& step) {
       settled_.erase(settled);
     }
   }
+  if (step.verb == Verb::kBulk) key.last_bulk = now_;
   key.pending.push_back({thread, step});
   key_of_thread_[thread] = step.key;
 }
@@ -79,9 +98,9 @@ std::vector<Oracle::Config> Oracle::closure(const Key& key) {
     for (const Pending& pending : key.pending) {
       if (all[i].done.contains(pending.thread)) continue;
       Config next = all[i];
-      next.done[pending.thread] = apply(pending.step, next.held);
+      next.done[pending.thread] = apply(pending.step, next);
       const bool known = std::any_of(all.begin(), all.end(), [&](const Config& config) {
-        return config.held == next.held &&
+        return config.held == next.held && config.behind == next.behind &&
                std::equal(config.done.begin(), config.done.end(), next.done.begin(),
                           next.done.end(), [](const auto& a, const auto& b) {
                             return a.first == b.first && agrees(a.second, b.second);
@@ -93,7 +112,23 @@ std::vector<Oracle::Config> Oracle::closure(const Key& key) {
   return all;
 }
 
+// What had returned before it began is durable, and nothing else can be told.
+void Oracle::end_checkpoint(uint64_t begun) {
+  for (auto next = keys_.begin(); next != keys_.end();) {
+    auto& [number, key] = *next++;  // settling may erase it
+    if (key.last_bulk > begun) continue;
+    for (Config& config : key.configs) config.behind.clear();
+    settle(number, key);
+  }
+}
+
 void Oracle::end(uint32_t thread, const Answer& answer) {
+  ++now_;
+  if (const auto checkpoint = checkpoints_.find(thread); checkpoint != checkpoints_.end()) {
+    if (!answer.full) end_checkpoint(checkpoint->second);
+    checkpoints_.erase(checkpoint);
+    return;
+  }
   const uint32_t number = key_of_thread_.at(thread);
   Key& key = keys_.at(number);
   const auto pending = std::find_if(key.pending.begin(), key.pending.end(),
@@ -127,6 +162,7 @@ void Oracle::end(uint32_t thread, const Answer& answer) {
     }
   }
   for (Config& config : key.configs) config.done.erase(thread);
+  if (pending->step.verb == Verb::kBulk) key.last_bulk = now_;
   key.pending.erase(pending);
   settle(number, key);
 }
@@ -134,7 +170,7 @@ void Oracle::end(uint32_t thread, const Answer& answer) {
 void Oracle::settle(uint32_t number, Key& key) {
   if (!key.pending.empty()) return;
   for (const Config& config : key.configs) {
-    if (config.held != key.configs.front().held) return;
+    if (config.held != key.configs.front().held || !config.behind.empty()) return;
   }
   if (const Held held = key.configs.front().held) {
     settled_[number] = *held;
@@ -145,7 +181,10 @@ void Oracle::settle(uint32_t number, Key& key) {
 
 std::set<Oracle::Held> Oracle::finals(const Key& key) {
   std::set<Held> values;
-  for (const Config& config : closure(key)) values.insert(config.held);
+  for (const Config& config : closure(key)) {
+    values.insert(config.held);
+    values.insert(config.behind.begin(), config.behind.end());
+  }
   return values;
 }
 

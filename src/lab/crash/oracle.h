@@ -14,7 +14,8 @@
 
 namespace perdure::lab::crash {
 
-enum class Verb : uint8_t { kInsert, kUpdate, kUpsert, kRemove, kLookup };
+// kBulk: an upsert that a crash may lose until the next checkpoint or durable write to its key.
+enum class Verb : uint8_t { kInsert, kUpdate, kUpsert, kRemove, kLookup, kBulk, kCheckpoint };
 const char* to_string(Verb verb);
 
 // Keys and values are numbers; what bytes they stand for is not the oracle's affair.
@@ -45,7 +46,7 @@ class Oracle {
   // What each key may hold; keys that may only be absent are left out.
   std::map<uint32_t, std::set<Held>> allowed() const;
 
-  // Digests of all combinations of what the keys may hold.
+  // Digests of all combinations of what the keys may hold, or some where there are very many.
   std::vector<uint64_t> digests() const;
 
   // What is wrong with contents, in words: at most `max` differences.
@@ -61,12 +62,17 @@ class Oracle {
   struct Config {
     Held held;
     std::map<uint32_t, Answer> done;  // by thread
+    // What a crash may bring back: what the key held since it was last durable, before `held`.
+    std::set<Held> behind;
   };
   struct Key {
+    uint64_t last_bulk = 0;  // when a kBulk was last begun or ended
     std::vector<Pending> pending;
     std::vector<Config> configs = {Config{}};
   };
 
+  static Answer apply(const Step& step, Config& config);
+  void end_checkpoint(uint64_t begun);
   static std::vector<Config> closure(const Key& key);
   static std::set<Held> finals(const Key& key);
   void settle(uint32_t number, Key& key);
@@ -75,6 +81,8 @@ class Oracle {
   std::map<uint32_t, uint32_t> settled_;  // what all others hold, if anything
   uint64_t settled_digest_ = 0;
   std::map<uint32_t, uint32_t> key_of_thread_;
+  std::map<uint32_t, uint64_t> checkpoints_;  // by thread: when the one in flight was begun
+  uint64_t now_ = 0;                          // counts beginnings and ends
   std::string contradiction_;
 };
 

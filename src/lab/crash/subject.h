@@ -33,6 +33,9 @@ struct Run {
   std::vector<std::vector<std::string>> operations;
   // What is wrong with contents recovered from a crash before `event`, in words. May be empty.
   std::function<std::string(uint32_t event, const std::string& contents)> explain;
+  // The expectations leave some combinations out: contents with which explain() finds nothing wrong
+  // are expected as well.
+  bool explain_decides = false;
 };
 
 // What a recovered image looks like.

@@ -1,0 +1,183 @@
+// Tables in the order of their keys: where a key is, and ordered scans.
+//
+// A key's place in key_min..key_max, moved up so that its leading bits are significant, stands where
+// other tables have the hash of the key. Everything that is indexed by leading bits then lies in the
+// order of the keys, level by level, and a scan goes along it. What needs bits that are evenly spread
+// (filters) mixes the place first.
+//
+// A scan reads from the top down: a row, its entry, the children. Records move down only, and are in
+// their new place before they leave the old one, so one that nobody writes is met at least once; where
+// it is met twice the upper copy counts. Each row and entry is copied without a lock, again if records
+// disappeared meanwhile (search.cc does the same), and nothing is held while `visit` runs but an epoch
+// guard, which keeps payload where it is.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+#include "index/plush/core.h"
+
+namespace perdure::index::plush {
+
+namespace {
+
+constexpr int kCopyAttempts = 64;
+
+}  // namespace
+
+bool Core::miss_outside(LogKind kind, uint64_t key) const {
+  if (kind == LogKind::kUpdate) return false;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("{}: '{}' was made for keys from {} to {}; {} is outside",
+                          pool_.mapping().path(), name_, key_min_, key_max_, key));
+}
+
+Error Core::too_dense(uint32_t level) const {
+  return {
+      ErrorCode::kPoolFull,
+      fmt::format("{}: keys of '{}' lie so close together that they would need level {}; its "
+                  "range is {} to {}: load them into one made with key_min and key_max near the "
+                  "keys there are",
+                  pool_.mapping().path(), name_, level, key_min_, key_max_)};
+}
+
+uint64_t Core::position_of(uint64_t key) const {
+  const uint64_t place = key - key_min_;
+  if (order_shift_ == 0) return place;
+  // The bits below the place tell keys apart where levels are deeper than the range is wide.
+  return place << order_shift_ | hash_of(place) >> (64 - order_shift_);
+}
+
+// ---- scans
+
+// One scan. Records are kept in the order in which they were met: newest first.
+class Core::Scan {
+ public:
+  using Visit = std::function<bool(uint64_t key, uint64_t value)>;
+
+  Scan(const Core& core, uint64_t from, uint64_t limit, const Visit& visit)
+      : core_(core), from_(from), left_(limit), visit_(visit) {}
+
+  // Everything under a row. Returns whether there is more to visit.
+  bool take_row(uint64_t row) {
+    std::vector<Collected> records;
+    copy(row, records, [&] { return copy_row(row, records); });
+    return descend(1, row, std::move(records), row);
+  }
+
+ private:
+  // Calls `read` until nothing disappeared while it ran.
+  template <typename Read>
+  void copy(uint64_t row, std::vector<Collected>& records, const Read& read) const {
+    Partition& partition = core_.partitions_[row / core_.rows_per_partition()];
+    const size_t before = records.size();
+    for (int attempt = 0; attempt < kCopyAttempts; ++attempt) {
+      const uint64_t version = partition.version.load(std::memory_order_acquire);
+      const bool whole = (version & 1) == 0 && read();
+      std::atomic_thread_fence(std::memory_order_acquire);
+      if (whole && partition.version.load(std::memory_order_relaxed) == version) return;
+      records.resize(before);
+    }
+    const std::lock_guard lock(partition.lock);
+    read();
+  }
+
+  // Returns false if the record changed while it was read.
+  bool copy_one(const Bucket& bucket, uint32_t slot, uint32_t level, uint64_t index,
+                std::vector<Collected>& records) const {
+    const uint64_t tag = pm::load_acquire(bucket.tags[slot]);
+    const uint64_t value = pm::load_acquire(bucket.values[slot]);
+    if (pm::load_relaxed(bucket.tags[slot]) != tag) return false;
+    const uint64_t hash = core_.full_hash(tag, index, level);
+    // Only superseded records lead to payload that has gone.
+    if (core_.out_of_place_ && !core_.payload_->alive(value)) return true;
+    if (hash >= from_) records.push_back({hash, tag, value});
+    return true;
+  }
+
+  bool copy_row(uint64_t row, std::vector<Collected>& records) const {
+    uint32_t slot = core_.rows_[row].count.load(std::memory_order_acquire);
+    while (slot-- > 0) {
+      if (!copy_one(core_.row_records_[row], slot, 1, row, records)) return false;
+    }
+    return true;
+  }
+
+  bool copy_entry(uint32_t level, uint64_t index, const Entry& entry,
+                  std::vector<Collected>& records) const {
+    for (uint32_t line = kLines; line-- > 0;) {
+      uint32_t at = line_count(entry, line);
+      if (at > kLineRecords) return false;
+      while (at-- > 0) {
+        const uint32_t unit = pm::load_relaxed(entry.lines[line].bucket[at / kSlots]);
+        if (!copy_one(*core_.bucket_at(unit), at % kSlots, level, index, records)) return false;
+      }
+    }
+    return true;
+  }
+
+  // An entry and all below it, with what was found above it.
+  bool descend(uint32_t level, uint64_t index, std::vector<Collected> records, uint64_t row) {
+    const Entry& entry = *core_.entry_at(level, index);
+    copy(row, records, [&] { return copy_entry(level, index, entry, records); });
+    // Newest first among equals, as they were met.
+    std::stable_sort(records.begin(), records.end(),
+                     [](const Collected& a, const Collected& b) { return a.hash < b.hash; });
+    if (!core_.has_children(level, index)) return give(records);
+    const uint32_t bits = core_.level_bits(level + 1);
+    auto begin = records.begin();
+    for (uint32_t child = 0; child < core_.fanout(); ++child) {
+      const uint64_t child_index = (index << core_.root_.fanout_bits) + child;
+      const auto end = std::find_if(begin, records.end(), [&](const Collected& one) {
+        return one.hash >> (64 - bits) != child_index;
+      });
+      const bool intersects = child_index >= from_ >> (64 - bits);
+      if (intersects && !descend(level + 1, child_index, {begin, end}, row)) return false;
+      begin = end;
+    }
+    return true;
+  }
+
+  bool give(const std::vector<Collected>& records) {
+    for (size_t i = 0; i < records.size(); ++i) {
+      const Collected& one = records[i];
+      if (i > 0 && records[i - 1].hash == one.hash) continue;  // an older version
+      if ((one.tag & 1) != 0) continue;
+      if (!visit_(core_.word_of_hash(one.hash), one.value) || --left_ == 0) return false;
+    }
+    return true;
+  }
+
+  const Core& core_;
+  const uint64_t from_;  // position
+  uint64_t left_;
+  const Visit& visit_;
+};
+
+void Core::scan(uint64_t from, uint64_t limit,
+                const std::function<bool(uint64_t key, uint64_t value)>& visit) const {
+  if (!ordered_) {
+    throw Error(ErrorCode::kWrongType,
+                fmt::format("'{}' has no order; ordered scans need plush+range", name_));
+  }
+  if (from > key_max_ || limit == 0) return;
+  const uint64_t begin = from <= key_min_ ? 0 : position_of(from);
+  Scan scan(*this, begin, limit, visit);
+  for (uint64_t row = index_at(1, begin); row < rows(); ++row) {
+    // Payload stays readable while a row's records are given.
+    std::optional<pm::EpochManager::Guard> guard;
+    if (payload_) guard.emplace(payload_->epochs());
+    if (!scan.take_row(row)) return;
+  }
+}
+
+void Core::scan_bytes(
+    uint64_t from, uint64_t limit,
+    const std::function<bool(uint64_t key, std::string_view value)>& visit) const {
+  scan(from, limit, [&](uint64_t key, uint64_t pointer) {
+    return visit(key, payload_->read_pinned(pointer).value);
+  });
+}
+
+}  // namespace perdure::index::plush
