@@ -82,7 +82,9 @@ fuzz: deps deps-lint ## Run each fuzz target for FUZZ_SECONDS
 	@set -e; for target in build/fuzz/fuzz_*; do \
 	  corpus=build/fuzz/corpus/$${target##*/}; mkdir -p $$corpus; \
 	  echo "== $$target"; \
-	  $$target -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 $$corpus; \
+	  $$target -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 $$corpus >$$corpus.log 2>&1 || \
+	    { cat $$corpus.log; exit 1; }; \
+	  grep '^stat::' $$corpus.log; \
 	done
 
 install: build ## Install to PREFIX (/usr/local)
