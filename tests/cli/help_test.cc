@@ -103,11 +103,11 @@ TEST_F(Help, BashCompletionOffersCommandsOptionsAndValues) {
   EXPECT_EQ(complete("perdure study range-indexes fptr"), "fptree\n");
 #ifdef PERDURE_HAS_LAB
   EXPECT_EQ(complete("perdure amp plush --by"), "--by-site\n");
-  EXPECT_EQ(complete("perdure amp plu"), "plush\n");
+  EXPECT_EQ(complete("perdure amp fptr"), "fptree\n");
   EXPECT_EQ(complete("perdure amp plush --profile opt"), "optane-100 optane-200\n");
   EXPECT_EQ(complete("perdure study wri"), "write-amplification\n");
   EXPECT_EQ(complete("perdure study write-amplification --st"), "--state\n");
-  EXPECT_EQ(complete("perdure study write-amplification plu"), "plush\n");
+  EXPECT_EQ(complete("perdure study write-amplification fptr"), "fptree\n");
 #endif
   write_file("one.pool", "");
   EXPECT_EQ(complete("perdure get " + folder() + "/one"), folder() + "/one.pool\n");

@@ -1,10 +1,12 @@
 // perdure study range-indexes: every cell measured, in each output, and how it goes on after an
 // interruption.
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <set>
 #include <tuple>
+#include <utility>
 
 #include "cli/command_runner.h"
 #include "perdure/catalog.h"
@@ -69,15 +71,20 @@ TEST_F(RangeStudyCommand, MeasuresEveryRangeTreeInEveryExperiment) {
                                              "scan, long keys"};
   const auto found = cells(report);
   size_t trees = 0;
+  size_t expected = 0;
   for (const CatalogEntry& entry : catalog()) {
     trees += entry.traits.ordered ? 1 : 0;
+    const bool long_keys =
+        std::ranges::count(entry.traits.kinds, std::pair(Kind::kBytes, Kind::kBytes)) > 0;
     for (const std::string& experiment : experiments) {
-      EXPECT_EQ(found.contains({entry.name, experiment, 2}), entry.traits.ordered)
+      const bool possible = long_keys || !experiment.ends_with("long keys");
+      EXPECT_EQ(found.contains({entry.name, experiment, 2}), entry.traits.ordered && possible)
           << entry.name << " " << experiment;
+      expected += entry.traits.ordered && possible ? 1 : 0;
     }
   }
   EXPECT_GE(trees, 5U);
-  EXPECT_GE(found.size(), trees * experiments.size());
+  EXPECT_GE(found.size(), expected);
   EXPECT_EQ(report["cells_asked"], found.size());
   EXPECT_TRUE(report["failures"].empty()) << report["failures"];
   std::map<std::string, std::set<std::string>> streams;

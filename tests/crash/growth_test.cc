@@ -41,7 +41,8 @@ std::vector<Growth> all_growths() {
       all.push_back({name, kind, 0, {"split"}});
     }
     all.push_back({"bztree", kind, 0, {"write_node", "persist_words"}});
-    const std::vector<std::string> clht = {"link_block", "claim_next", "copy_bucket", "mark_moved"};
+    const std::vector<std::string> clht = {"link_block", "claim_next", "move_some", "mark_moved",
+                                           "end_growing"};
     for (const char* name : {"p-clht", "p-clht+fc", "p-clht+fc+ve"}) {
       all.push_back({name, kind, 0, clht});
     }

@@ -219,7 +219,7 @@ class PreallocateTest : public testing::TestWithParam<uint32_t> {};
 
 TEST_P(PreallocateTest, AllocatesLevelsAtOnceAndKeepsThem) {
   const uint32_t levels = GetParam();
-  constexpr uint64_t kPerEntry = 12;
+  constexpr uint64_t kPerEntry = 24;
   Pool pool = Pool::anonymous({.capacity_bytes = uint64_t{64} << 20});
   PlushOptions options{.directory_bits = 7, .fanout = 4, .partitions = 4};
   options.preallocated_levels = levels;
@@ -258,7 +258,7 @@ TEST(Preallocate, APoolThatIsTooSmallIsToldBeforeAnythingIsMade) {
   EXPECT_TRUE(fails_with(ErrorCode::kInvalidArgument, [&] { Words::create(pool, "t", options); }));
   options.preallocated_levels = 1;
   auto table = Words::create(pool, "t", options);
-  EXPECT_EQ(buckets_of(table), 256U * 12);
+  EXPECT_EQ(buckets_of(table), 256U * 24);
 }
 
 }  // namespace
