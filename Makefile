@@ -41,7 +41,7 @@ test: build ## Build and run all tests (under ten minutes)
 
 test-asan test-tsan test-ubsan: test-%: deps
 	@cmake --preset $* >/dev/null
-	cmake --build --preset $* -j $(JOBS)
+	cmake --build --preset $* -j $(JOBS) --target pm_tests index_tests scenario_tests
 	$(if $(filter tsan,$*),$(FIXED_ADDRESSES)) ctest --preset $* -L $(SUITES) \
 	  $(if $(filter tsan,$*),-E $(ONE_THREAD))
 

@@ -262,6 +262,13 @@ std::unique_ptr<Core> Core::open(pm::PoolImpl& pool, const std::string& name, Ki
   const pm::DirectoryEntry& entry = pool.require(
       name, type_of(ordered), static_cast<uint8_t>(key_kind), static_cast<uint8_t>(value_kind));
   auto* root = pool.at<Root>(entry.root);
+  if (pool.heap().is_allocated(entry.root, sizeof(Root)) && root->magic == kRootMagic1) {
+    throw Error(
+        ErrorCode::kWrongType,
+        fmt::format("{}: '{}' has the layout of version 0.1.0; dump it with that version and "
+                    "load it with this one",
+                    pool.mapping().path(), name));
+  }
   if (!pool.heap().is_allocated(entry.root, sizeof(Root)) || root->magic != kRootMagic ||
       root->checksum != root_checksum(*root) || !is_sound(root->shape) ||
       (root->shape.ordered != 0) != ordered) {

@@ -107,6 +107,8 @@ struct alignas(256) Root {
 };
 static_assert(sizeof(Root) == 512 && offsetof(Root, checksum) == 32);
 inline constexpr uint64_t kRootMagic = 0x32687375'6c50;  // "Plush2"
+// Of tables with entries of 12 buckets, and logs without gaps.
+inline constexpr uint64_t kRootMagic1 = 0x31687375'6c50;
 
 // The payload log: byte strings. Each partition has a list of chunks, newest first.
 struct alignas(64) PayloadHead {
