@@ -71,6 +71,7 @@ bench-peers: deps-peers build ## Measure YCSB A beside RocksDB, LevelDB, LMDB an
 lint: deps deps-lint ## Check format and run clang-tidy over src/ (a few minutes)
 	clang-format-19 --dry-run -Werror $(SOURCES)
 	@cmake --preset clang -B build/lint -DPERDURE_UNITY=ON -DPERDURE_BUILD_TESTS=OFF >/dev/null
+	@cmake --build build/lint --target perdure_build_info >/dev/null
 	run-clang-tidy-19 -quiet -j $(JOBS) -p build/lint
 
 format: deps-lint ## Format all sources in place

@@ -158,11 +158,11 @@ Root Core::make_root(pm::PoolImpl& pool, const PlushOptions& options, bool out_o
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("directory_bits is {}; it must be 1 to 24", options.directory_bits));
   }
-  // One row for 192 to 384 KiB of capacity: the entries of level 2 are then well filled, neither half
+  // One row for 96 to 192 KiB of capacity: the entries of level 2 are then well filled, neither half
   // empty nor overflowing to level 3, when the records fill a fifth to two fifths of the capacity.
   root.directory_bits = options.directory_bits != 0
                             ? options.directory_bits
-                            : std::clamp(log2_floor(capacity / 196608), 6U, 20U);
+                            : std::clamp(log2_floor(capacity / 98304), 6U, 20U);
   root.fanout_bits = options.fanout != 0 ? checked_log2("fanout", options.fanout, kFanoutMax) : 4;
   if (root.fanout_bits == 0) {
     throw Error(ErrorCode::kInvalidArgument, "fanout is 1; it must be 2, 4, 8 or 16");

@@ -70,7 +70,7 @@ CatalogEntry plush_entry() {
                   .value_bytes_max = plush::PayloadLog::kPartBytesMax,
                   .capacity_bytes_min = Pool::kMinCapacityBytes};
   entry.options = {
-      {"directory_bits", "log2(capacity / 192 KiB), 6 to 20",
+      {"directory_bits", "log2(capacity / 96 KiB), 6 to 20",
        "log2 of the rows in DRAM and of the entries of level 1; DRAM use is 264 bytes for each "
        "row"},
       {"fanout", "16", "entries of the next level that one entry is spread over: 2, 4, 8 or 16"},

@@ -15,6 +15,8 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "index/plush/core.h"
 
@@ -117,13 +119,22 @@ class Core::Scan {
     return true;
   }
 
+  // By key; newest first among equals, as they were met.
+  static void sort(std::vector<Collected>& records) {
+    std::vector<std::pair<uint64_t, size_t>> order(records.size());
+    for (size_t i = 0; i < records.size(); ++i) order[i] = {records[i].hash, i};
+    std::ranges::sort(order);
+    std::vector<Collected> sorted;
+    sorted.reserve(records.size());
+    for (const auto& [hash, place] : order) sorted.push_back(records[place]);
+    records.swap(sorted);
+  }
+
   // An entry and all below it, with what was found above it.
   bool descend(uint32_t level, uint64_t index, std::vector<Collected> records, uint64_t row) {
     const Entry& entry = *core_.entry_at(level, index);
     copy(row, records, [&] { return copy_entry(level, index, entry, records); });
-    // Newest first among equals, as they were met.
-    std::stable_sort(records.begin(), records.end(),
-                     [](const Collected& a, const Collected& b) { return a.hash < b.hash; });
+    sort(records);
     if (!core_.has_children(level, index)) return give(records);
     const uint32_t bits = core_.level_bits(level + 1);
     auto begin = records.begin();
