@@ -322,9 +322,9 @@ void PhaseRun::close_window(double now_s) {
 
 // Until the threads have ended: closes the windows, ends the time, tells how far it is.
 void PhaseRun::watch_until_done() {
-  constexpr double kProgressEvery_s = 0.1;
+  constexpr double kProgressSeconds = 0.1;
   const double window_s = options_.window_s;
-  double next_progress_s = steady_seconds() + kProgressEvery_s;
+  double next_progress_s = steady_seconds() + kProgressSeconds;
   std::unique_lock lock(mutex_);
   while (running_ > 0) {
     const double begun_s = measured_since_s_.load(std::memory_order_relaxed);
@@ -343,7 +343,7 @@ void PhaseRun::watch_until_done() {
       cut_.store(true, std::memory_order_relaxed);
     }
     if (now_s < next_progress_s) continue;
-    next_progress_s = now_s + kProgressEvery_s;
+    next_progress_s = now_s + kProgressSeconds;
     if (progress_) progress_(progress_now());
   }
 }
