@@ -358,7 +358,7 @@ bool Heap::grow(uint64_t segments) {
   try {
     pool_.grow(needed);
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::kNoSpace && error.code() != ErrorCode::kPoolFull) throw;
+    if (!is_full(error)) throw;
     medium_full_.store(error.code() == ErrorCode::kNoSpace, std::memory_order_relaxed);
     return false;
   }

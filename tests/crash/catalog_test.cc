@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "crash/brief_exploration.h"
 #include "lab/crash/explorer.h"
 #include "lab/crash/index_subject.h"
 
@@ -67,18 +68,7 @@ TEST_P(CatalogCrash, LosesNothingAcknowledged) {
   IndexSubject subject(workload);
   const crash::Run run = subject.record({});
   ASSERT_EQ(run.problem, "");
-  ExploreOptions options;
-  options.states_max = 1500;
-  options.nested_max = 2;
-  options.nested_states = 60;
-  options.limits.complete_max = 16;
-  options.limits.lines_alone_max = 4;
-  options.limits.pairs_max = 4;
-  options.limits.random = 4;
-  Verdicts verdicts;
-  const Exploration result = explore(run, subject, options, verdicts);
-  for (const Finding& finding : result.findings) ADD_FAILURE() << finding.what;
-  EXPECT_GT(result.states, 50U);
+  explore_briefly(run, subject, 50);
 }
 
 INSTANTIATE_TEST_SUITE_P(Catalog, CatalogCrash, testing::ValuesIn(all_cases()), case_name);
@@ -99,18 +89,7 @@ TEST_P(BulkCrash, LosesOnlyUnloggedWrites) {
   IndexSubject subject(workload);
   const crash::Run run = subject.record({});
   ASSERT_EQ(run.problem, "");
-  ExploreOptions options;
-  options.states_max = 1500;
-  options.nested_max = 2;
-  options.nested_states = 60;
-  options.limits.complete_max = 16;
-  options.limits.lines_alone_max = 4;
-  options.limits.pairs_max = 4;
-  options.limits.random = 4;
-  Verdicts verdicts;
-  const Exploration result = explore(run, subject, options, verdicts);
-  for (const Finding& finding : result.findings) ADD_FAILURE() << finding.what;
-  EXPECT_GT(result.states, 50U);
+  explore_briefly(run, subject, 50);
 }
 
 INSTANTIATE_TEST_SUITE_P(Catalog, BulkCrash,

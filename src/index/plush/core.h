@@ -302,6 +302,8 @@ class Core {
   bool write_record(LogKind kind, const Key& key, uint64_t value, std::string_view payload);
   bool write_locked(Partition& partition, LogKind kind, const Key& key, uint64_t value,
                     std::string_view payload);
+  bool log_and_write(Partition& partition, LogKind kind, const Key& key, uint64_t value,
+                     std::string_view payload);
   bool overwrite_row(Partition& partition, LogKind kind, const Key& key, uint64_t value,
                      std::string_view payload, const Hit& hit);
   void replace_in_row(Partition& partition, const Hit& hit, Record record);
@@ -314,6 +316,7 @@ class Core {
                          PayloadLog::Flush flush);
   // Collects a payload chunk of the key's partition for a pool that is full. False: there is none.
   bool free_payload(const Key& key);
+  bool free_payload(Partition& partition);
   void make_log_room(Partition& partition, uint64_t records);
   void reclaim_log_chunk(Partition& partition);
   bool copy_row_to_log(Partition& partition, uint64_t row);

@@ -41,6 +41,10 @@ bool Core::write(LogKind kind, std::string_view key, std::string_view value, Log
 bool Core::free_payload(const Key& key) {
   Partition& partition = partitions_[partition_of(key.hash)];
   const std::lock_guard lock(partition.lock);
+  return free_payload(partition);
+}
+
+bool Core::free_payload(Partition& partition) {
   // A chunk is worth collecting from one eighth of garbage; do not look again for less.
   if (partition.garbage_bytes < pm::kSegmentBytes / 8) return false;
   if (collect_payload(partition, true)) return true;
@@ -68,6 +72,16 @@ bool Core::write_record(LogKind kind, const Key& key, uint64_t value, std::strin
 
 bool Core::write_locked(Partition& partition, LogKind kind, const Key& key, uint64_t value,
                         std::string_view payload) {
+  try {
+    return log_and_write(partition, kind, key, value, payload);
+  } catch (...) {
+    memory_.fence();  // its payload, if any, before another is stored behind it that is used
+    throw;
+  }
+}
+
+bool Core::log_and_write(Partition& partition, LogKind kind, const Key& key, uint64_t value,
+                         std::string_view payload) {
   const bool conditional = kind != LogKind::kUpsert;
   const bool wants_present = kind == LogKind::kUpdate;
   const uint64_t row = index_at(1, key.hash);
@@ -88,16 +102,11 @@ bool Core::write_locked(Partition& partition, LogKind kind, const Key& key, uint
     record.value = store_payload(partition, key, payload, PayloadLog::Flush::kNow);
     if (kind != LogKind::kInsert) partition.garbage_bytes += payload_->bytes_of(record.value);
   }
-  try {
-    make_log_room(partition, 2);
-    // Not `moves_down`: making room may have moved this very row down.
-    if (rows_[row].count.load(std::memory_order_relaxed) >= kRowFull) {
-      complete_row(partition, row, record);
-      return true;
-    }
-  } catch (...) {
-    memory_.fence();  // the payload, before another is stored behind it that is used
-    throw;
+  make_log_room(partition, 2);
+  // Not `moves_down`: making room may have moved this very row down.
+  if (rows_[row].count.load(std::memory_order_relaxed) >= kRowFull) {
+    complete_row(partition, row, record);
+    return true;
   }
   const LogKind logged = check_first ? LogKind::kUpsert : kind;
   const uint64_t word = log_word(logged, rows_[row].epoch);
@@ -135,12 +144,7 @@ bool Core::overwrite_row(Partition& partition, LogKind kind, const Key& key, uin
   if (kind == LogKind::kInsert && hit.live()) return false;
   if (kind == LogKind::kUpdate && !hit.live()) return false;
   if (out_of_place_) value = store_payload(partition, key, payload, PayloadLog::Flush::kNow);
-  try {
-    make_log_room(partition, 2);
-  } catch (...) {
-    memory_.fence();  // the payload, before another is stored behind it that is used
-    throw;
-  }
+  make_log_room(partition, 2);
   Hit now;
   // Either call may have moved the row down, and this record with it.
   if (search_row(hit.index, key, nullptr, 0, now) != Found::kHit) {
@@ -223,13 +227,7 @@ uint64_t Core::store_payload(Partition& partition, const Key& key, std::string_v
     try {
       return payload_->append(number, key.bytes, value, flush);
     } catch (const Error& error) {
-      if (!pm::is_full(error)) throw;
-      // A chunk is worth collecting from one eighth of garbage; do not look again for less.
-      if (partition.garbage_bytes < pm::kSegmentBytes / 8) throw;
-      if (!collect_payload(partition, true)) {
-        partition.garbage_bytes = 0;
-        throw;
-      }
+      if (!pm::is_full(error) || !free_payload(partition)) throw;
     }
   }
 }

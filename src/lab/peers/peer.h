@@ -93,4 +93,21 @@ class FolderStore final : public BenchStore {
   std::unique_ptr<AnyIndex> index_;
 };
 
+// Opens, or makes, a store in the folder `path`; `synced`: each write reaches the medium.
+using OpenStore = std::unique_ptr<BenchStore> (*)(const std::string& path,
+                                                  const StoreOptions& options, bool synced);
+
+inline Contender folder_store(const char* name, const char* durability, OpenStore open,
+                              bool synced) {
+  Contender contender;
+  contender.name = name;
+  contender.kind = "peer";
+  contender.durability = durability;
+  contender.open = [open, synced](const std::string& path, const StoreOptions& options) {
+    return open(path, options, synced);
+  };
+  contender.create = contender.open;
+  return contender;
+}
+
 }  // namespace perdure::lab::peers

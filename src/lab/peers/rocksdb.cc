@@ -40,26 +40,16 @@ std::unique_ptr<BenchStore> open_store(const std::string& path, const StoreOptio
                                                      std::unique_ptr<rocksdb::DB>(db), synced));
 }
 
-Contender contender(const char* name, const char* durability, bool synced) {
-  Contender contender;
-  contender.name = name;
-  contender.kind = "peer";
-  contender.durability = durability;
-  contender.open = [synced](const std::string& path, const StoreOptions& options) {
-    return open_store(path, options, synced);
-  };
-  contender.create = contender.open;
-  return contender;
-}
-
 }  // namespace
 }  // namespace perdure::lab::peers
 
 extern "C" __attribute__((visibility("default"))) void perdure_bench_peers(
     std::vector<perdure::lab::Contender>& peers) {
-  using perdure::lab::peers::contender;
-  peers.push_back(
-      contender("rocksdb", "each operation: its log is synced (to no effect on tmpfs)", true));
-  peers.push_back(contender(
-      "rocksdb-nosync", "the death of the process; the last writes not a power failure", false));
+  using perdure::lab::peers::folder_store;
+  using perdure::lab::peers::open_store;
+  peers.push_back(folder_store(
+      "rocksdb", "each operation: its log is synced (to no effect on tmpfs)", open_store, true));
+  peers.push_back(folder_store("rocksdb-nosync",
+                               "the death of the process; the last writes not a power failure",
+                               open_store, false));
 }

@@ -1,0 +1,27 @@
+// How far tests explore one recorded run: a few seconds of it. Longer: `make crash-campaign`.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include "lab/crash/explorer.h"
+
+namespace perdure::lab::crash {
+
+// Explores the run, tells of each finding, and expects more than `least` states.
+template <typename Subject>
+void explore_briefly(const Run& run, Subject& subject, uint64_t least) {
+  ExploreOptions options;
+  options.states_max = 1500;
+  options.nested_max = 2;
+  options.nested_states = 60;
+  options.limits.complete_max = 16;
+  options.limits.lines_alone_max = 4;
+  options.limits.pairs_max = 4;
+  options.limits.random = 4;
+  Verdicts verdicts;
+  const Exploration result = explore(run, subject, options, verdicts);
+  for (const Finding& finding : result.findings) ADD_FAILURE() << finding.what;
+  EXPECT_GT(result.states, least);
+}
+
+}  // namespace perdure::lab::crash
