@@ -1,7 +1,9 @@
 #include "pm/redo_log.h"
 
+#include <algorithm>
 #include <cassert>
 #include <cstring>
+#include <iterator>
 
 #include "pm/layout.h"
 
@@ -37,7 +39,7 @@ RedoLog::RedoLog(const Memory& memory, char* area, uint64_t chunk_bytes, uint32_
 void RedoLog::format() {
   header(0).sequence = seal_word(1, kChunkSalt);  // plus one, so that 0 means never used
   memory_->flush(&header(0), sizeof(ChunkHeader));
-  load_line();
+  begin_line();
 }
 
 void RedoLog::append(const RedoRecord& record) {
@@ -52,22 +54,26 @@ void RedoLog::append(const RedoRecord& record) {
     position_ = after(position_);
     return;
   }
-  const uint64_t next = after(position_);
   // Whole lines: words of earlier records are written again as they are, so a torn line harms none.
+  uint64_t at = position_ % kLineBytes / 8;
+  char* target = chunk(sequence_) + position_ / kLineBytes * kLineBytes;
   for (const uint64_t word : encoded) {
-    line_[position_ % kLineBytes / 8] = word;
-    position_ += 8;
-    if (position_ % kLineBytes != 0) continue;
-    memory_->copy_nontemporal(chunk(sequence_) + position_ - kLineBytes, line_, kLineBytes);
-    load_line();
+    line_[at++] = word;
+    if (at < std::size(line_)) continue;
+    memory_->copy_nontemporal(target, line_, kLineBytes);
+    begin_line();
+    target += kLineBytes;
+    at = 0;
   }
-  if (position_ % kLineBytes != 0) {
-    memory_->copy_nontemporal(chunk(sequence_) + position_ / kLineBytes * kLineBytes, line_,
-                              kLineBytes);
-  }
-  if (next == position_) return;
+  if (at > 0) memory_->copy_nontemporal(target, line_, kLineBytes);
+  const uint64_t next = after(position_);
+  if (next % kLineBytes / 8 != at) begin_line();  // the rest of the line stays unused
   position_ = next;
-  load_line();
+}
+
+void RedoLog::begin_line() {
+  // What is not valid here and now, without a look at what is there.
+  std::ranges::fill(line_, flag_ ^ 1);
 }
 
 // What the line at the position holds: records, and words of the ring's last pass.
@@ -112,7 +118,7 @@ void RedoLog::advance() {
   store_release(header(sequence_).sequence, seal_word(sequence_ + 1, kChunkSalt));
   // The header, before any record that is valid only under its flag.
   memory_->persist(&header(sequence_), sizeof(ChunkHeader));
-  load_line();
+  begin_line();
 }
 
 void RedoLog::release_before(uint64_t sequence) {

@@ -90,6 +90,7 @@ class RedoLog {
   uint64_t flag_of(uint64_t sequence) const { return (sequence / chunks_ + 1) & 1; }
   bool read(uint64_t sequence, uint64_t position, RedoRecord& record) const;
   void fill_rest(uint64_t flag);
+  void begin_line();
   void load_line();
 
   const Memory* memory_;
@@ -100,7 +101,7 @@ class RedoLog {
   uint64_t oldest_ = 0;
   uint64_t position_ = kChunkHeaderBytes;
   uint64_t flag_ = 1;
-  // Where lines are written past the caches: the line being filled, as it is in PM.
+  // Where lines are written past the caches: the line being filled, as it is or will be in PM.
   bool nontemporal_ = false;
   alignas(64) uint64_t line_[8] = {};
 };

@@ -47,13 +47,23 @@ TEST(Kernels, AgreeWithPlainLoops) {
     ASSERT_EQ(kernels().candidates(entry, bits), expected);
 
     Bucket bucket{};
-    for (uint64_t& tag : bucket.tags) tag = random() % 8;
-    const uint64_t tag = random() % 8;
+    const auto small = [&] { return (random() % 2) << 63 | (random() % 2) << 32 | random() % 4; };
+    for (uint64_t& tag : bucket.tags) tag = small();
+    const uint64_t tag = small();
     expected = 0;
     for (uint32_t i = 0; i < kSlots; ++i) {
       if (bucket.tags[i] >> 1 == tag >> 1) expected |= 1U << i;
     }
-    ASSERT_EQ(kernels().match(bucket.tags, tag), expected);
+    ASSERT_EQ(match_tags(bucket.tags, tag), expected);
+
+    alignas(64) uint16_t words[32] = {};
+    for (uint16_t& word : words) word = static_cast<uint16_t>(random() & 0x803f);
+    const auto wanted = static_cast<uint16_t>(random() & 0x8020);
+    expected = 0;
+    for (uint32_t i = 0; i < 32; ++i) {
+      if (words[i] >> 5 == wanted >> 5) expected |= 1U << i;
+    }
+    ASSERT_EQ(match_fingerprints(words, wanted), expected);
   }
 }
 

@@ -36,7 +36,7 @@ void Core::find_group(std::span<const Key> keys, std::span<Hit> hits, std::span<
   };
   assert(keys.size() <= kGroup);
   Search searches[kGroup];
-  for (const Key& key : keys) prefetch_path(key.hash, true);
+  for (const Key& key : keys) prefetch_path(key.hash, Reach::kBuckets);
   for (size_t i = 0; i < keys.size(); ++i) {
     Search& search = searches[i];
     const Partition& partition = partitions_[partition_of(keys[i].hash)];
@@ -150,7 +150,7 @@ Core::Group::Group(Core& core, LogKind kind, std::span<const NewRecord> records,
   for (size_t i = 0; i < count_; ++i) {
     Item& item = items_[i];
     const uint64_t hash = records[i].key.hash;
-    core_.prefetch_path(hash, kind == LogKind::kInsert);
+    core_.prefetch_path(hash, kind == LogKind::kInsert ? Reach::kPresence : Reach::kRow);
     written[i] = false;
     item.wanted = &records[i];
     item.written = &written[i];
@@ -347,7 +347,7 @@ void Core::Group::change_rows(Items items) const {
         core_.search_row(item->row, item->wanted->key, nullptr, 0, now) == Found::kHit) {
       core_.replace_in_row(*item->partition, now, item->record);
     } else {
-      core_.add_to_row(*item->partition, item->row, item->record);
+      core_.add_to_row(item->row, item->record, item->partition->log.sequence());
     }
     *item->written = true;
   }

@@ -24,7 +24,7 @@ namespace perdure::index::plush {
 bool Core::write_unlogged(LogKind kind, const Key& key, uint64_t value, std::string_view payload) {
   pool_.require_writable();
   const bool conditional = kind != LogKind::kUpsert;
-  prefetch_path(key.hash, conditional);
+  prefetch_path(key.hash, conditional ? Reach::kBuckets : Reach::kRow);
   Partition& partition = partitions_[partition_of(key.hash)];
   const std::lock_guard lock(partition.lock);
   const uint64_t row = index_at(1, key.hash);
@@ -49,7 +49,7 @@ bool Core::write_unlogged(LogKind kind, const Key& key, uint64_t value, std::str
   } else if (rows_[row].count.load(std::memory_order_relaxed) >= kRowFull) {
     complete_row(partition, row, {key.hash << 1, value});
   } else {
-    add_to_row(partition, row, {key.hash << 1, value});
+    add_to_row(row, {key.hash << 1, value}, partition.log.sequence());
     drain_some(partition);
   }
   return true;

@@ -62,7 +62,7 @@ bool Core::collect_chunk(Partition& partition, size_t index, bool desperate) {
   bool hidden_by_row = false;
   payload_->visit_entries(chunk, [&](uint64_t pointer, const PayloadLog::View& view) {
     Hit hit;
-    if (search(key_of(view.key), true, nullptr, 0, hit) != Found::kHit) return;
+    if (search(key_of(view.key), hit) != Found::kHit) return;
     if (hit.value != pointer) {
       hidden_by_row = hidden_by_row || hit.level == 0;
       return;
@@ -93,7 +93,7 @@ void Core::move_payload(Partition& partition, uint64_t pointer, const PayloadLog
   make_log_room(partition, 2);
   const Key key = key_of(view.key);
   Hit hit;
-  if (search(key, true, nullptr, 0, hit) != Found::kHit || hit.value != pointer) return;
+  if (search(key, hit) != Found::kHit || hit.value != pointer) return;
   // A tombstone needs only its key.
   const uint64_t moved =
       payload_->append(number_of(partition), view.key, hit.live() ? view.value : std::string_view{},

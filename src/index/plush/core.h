@@ -137,13 +137,14 @@ class Core {
   struct Drain;
 
   // A row of level 0: what its records' bucket does not say.
-  struct Row {
+  struct alignas(32) Row {
+    uint8_t marks[kSlots];  // by slot: a byte of the key's hash
     std::atomic<uint8_t> count;
     bool known;            // `epoch` has been read from level 1
     uint16_t first_chunk;  // low bits of the log chunk that holds the oldest record
     uint32_t epoch;        // how often this row has moved down, modulo 2^18
   };
-  static_assert(sizeof(Row) == 8);
+  static_assert(sizeof(Row) == 32);
   // A row moves down together with the record that would be its 16th.
   static constexpr uint32_t kRowFull = kSlots - 1;
 
@@ -174,6 +175,7 @@ class Core {
     uint64_t index = 0;  // of the entry
     uint64_t* tag_at = nullptr;
     uint64_t* value_at = nullptr;
+    bool path_unknown = false;  // a copy on the way has yet to be made
     bool live() const { return (tag & 1) == 0; }
   };
   enum class Found : uint8_t { kAbsent, kHit, kRetry };
@@ -230,9 +232,7 @@ class Core {
   uint32_t level_bits(uint32_t level) const {
     return root_.directory_bits + (level - 1) * root_.fanout_bits;
   }
-  uint64_t index_at(uint32_t level, uint64_t hash) const {
-    return hash >> (64 - level_bits(level));
-  }
+  uint64_t index_at(uint32_t level, uint64_t hash) const { return hash >> index_shifts_[level]; }
   uint32_t partition_of(uint64_t hash) const {
     return root_.partition_bits == 0 ? 0
                                      : static_cast<uint32_t>(hash >> (64 - root_.partition_bits));
@@ -241,7 +241,14 @@ class Core {
   uint64_t rows_per_partition() const { return rows() >> root_.partition_bits; }
   uint32_t fanout() const { return 1U << root_.fanout_bits; }
   // The entry, or null if it does not exist (nothing below does either).
-  Entry* entry_at(uint32_t level, uint64_t index) const;
+  Entry* entry_at(uint32_t level, uint64_t index) const {
+    if (level == 1) return level1_ + index;
+    const uint32_t* table = tables_[level].load(std::memory_order_acquire);
+    if (table == nullptr) return nullptr;
+    const uint32_t unit = pm::load_acquire(table[index >> root_.fanout_bits]);
+    if (unit == 0) return nullptr;
+    return reinterpret_cast<Entry*>(bucket_at(unit)) + (index & (fanout() - 1));
+  }
   bool has_children(uint32_t level, uint64_t index) const {
     return level < kLevelsMax && entry_at(level + 1, index << root_.fanout_bits) != nullptr;
   }
@@ -258,8 +265,26 @@ class Core {
   }
   // For what needs evenly spread bits. From a hash with or without its top bit, which tags do not have.
   uint64_t spread_bits(uint64_t hash) const { return ordered_ ? hash_of(hash << 1) : hash; }
+  uint8_t mark_of(uint64_t hash) const { return static_cast<uint8_t>(spread_bits(hash)); }
   FilterBits filter_of(uint64_t hash) const { return filter_bits(spread_bits(hash)); }
-  void prefetch_path(uint64_t hash, bool below) const;
+  // What an operation will read: the row only, what tells of presence in the levels too, or also what
+  // leads to the records there.
+  enum class Reach : uint8_t { kRow, kPresence, kBuckets };
+  void prefetch_path(uint64_t hash, Reach reach) const {
+    const uint32_t copied = mirror_->levels();
+    if (reach != Reach::kRow) {
+      for (uint32_t level = copied; level > 0; --level) {
+        const Mirror::Copy& copy = mirror_->at(level, index_at(level, hash));
+        Mirror::prefetch(copy, spread_bits(hash));
+        if (reach == Reach::kBuckets) Mirror::prefetch_buckets(copy);
+      }
+    }
+    __builtin_prefetch(&rows_[index_at(1, hash)]);
+    if (reach == Reach::kRow || tables_[copied + 1].load(std::memory_order_relaxed) == nullptr)
+      return;
+    prefetch_levels(copied + 1, hash);
+  }
+  void prefetch_levels(uint32_t first, uint64_t hash) const;
   static void prefetch_entry(const Entry& entry);
 
   // ---- range.cc
@@ -281,7 +306,22 @@ class Core {
   // ---- search.cc
   bool same_key(uint64_t value, const Key& key) const;
   Found search_row(uint64_t row, const Key& key, const Partition* reader, uint64_t version,
-                   Hit& hit) const;
+                   Hit& hit) const {
+    const uint32_t count = rows_[row].count.load(std::memory_order_acquire);
+    const uint32_t marked = match_bytes(rows_[row].marks, mark_of(key.hash)) & ((1U << count) - 1);
+    if (marked == 0) [[likely]]
+      return Found::kAbsent;
+    return search_marked(row, marked, key, reader, version, hit);
+  }
+  // The slots of a row whose marks are the key's.
+  Found search_marked(uint64_t row, uint32_t marked, const Key& key, const Partition* reader,
+                      uint64_t version, Hit& hit) const;
+  // `valid`: the slots that count.
+  Found search_bucket(Bucket& bucket, uint32_t valid, const Key& key, const Partition* reader,
+                      uint64_t version, Hit& hit) const;
+  // The buckets of an entry that its copy names.
+  Found search_copy(uint32_t level, const Mirror::Copy& copy, uint32_t candidates, const Key& key,
+                    const Partition* reader, uint64_t version, Hit& hit) const;
   // Returns false if the level has no entry for the key; nor have those below then.
   bool probe(uint32_t level, const Key& key, Probe& out) const;
   void note_candidates(uint32_t candidates, Probe& out, const uint32_t* units) const;
@@ -291,10 +331,15 @@ class Core {
   uint32_t probe_all(uint32_t first, const Key& key, Probe* probes) const;
   Found search_probed(uint32_t first, std::span<const Probe> probes, const Key& key,
                       const Partition* reader, uint64_t version, Hit& hit) const;
-  Found search(const Key& key, bool with_row, const Partition* reader, uint64_t version,
-               Hit& hit) const;
+  // Under the partition's lock.
+  Found search(const Key& key, Hit& hit) const;
+  Found search_all(const Key& key, const Partition* reader, uint64_t version, Hit& hit) const;
   Found search_levels(uint32_t first, const Key& key, const Partition* reader, uint64_t version,
                       Hit& hit) const;
+  Found search_copies(uint32_t first, const Key& key, const Partition* reader, uint64_t version,
+                      Hit& hit) const;
+  Found search_filters(uint32_t first, const Key& key, const Partition* reader, uint64_t version,
+                       Hit& hit) const;
   // Finds a live record. Lock-free; falls back to the partition's lock when writers are too quick.
   bool find(const Key& key, Hit& hit) const;
 
@@ -308,7 +353,7 @@ class Core {
                      std::string_view payload, const Hit& hit);
   void replace_in_row(Partition& partition, const Hit& hit, Record record);
   bool remove_record(const Key& key);
-  void add_to_row(Partition& partition, uint64_t row, Record record);
+  void add_to_row(uint64_t row, Record record, uint64_t log_sequence);
   void complete_row(Partition& partition, uint64_t row, Record record);
   bool present_below(const Key& key) const;
   void collect_if_grown(Partition& partition);
@@ -373,6 +418,8 @@ class Core {
   // ---- the copies of entries in DRAM; under the partition's lock (search.cc)
   bool is_path_known(uint64_t hash) const;
   void learn_path(uint64_t hash) const;
+  // Makes the copy if the entry is there and it is `locked`. Returns false if it is still to be made.
+  bool learn_copy(uint32_t level, uint64_t hash, bool locked) const;
   void learn(uint32_t level, uint64_t index) const;
   void learn_append(const Append& append) const;
   void prefetch_copy(uint32_t level, uint64_t index) const {
@@ -452,8 +499,9 @@ class Core {
   Kind value_kind_;
   bool out_of_place_;
   bool ordered_;
-  uint32_t order_shift_;  // ordered: leading zeros of the widest place
-  uint64_t key_min_;      // 0 and the largest word, if not ordered
+  uint8_t index_shifts_[kLevelsMax + 1];  // by level; of hashes
+  uint32_t order_shift_;                  // ordered: leading zeros of the widest place
+  uint64_t key_min_;                      // 0 and the largest word, if not ordered
   uint64_t key_max_;
   bool recovered_ = false;
   uint64_t recovered_operations_ = 0;

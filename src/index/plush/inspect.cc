@@ -174,9 +174,8 @@ void Core::check_entry(uint32_t level, uint64_t index, const Entry& entry,
     if ((filter[0] & bits.low) != bits.low || (filter[1] & bits.high) != bits.high) {
       return fail(fmt::format("{}: the filter denies record {}", where(), at));
     }
-    if (copy != nullptr &&
-        ((Mirror::candidates(*copy, spread_bits(hash), kernels_) >> b & 1) == 0 ||
-         copy->units[b] != line.bucket[b % kLineBuckets])) {
+    if (copy != nullptr && ((Mirror::candidates(*copy, spread_bits(hash)) >> b & 1) == 0 ||
+                            copy->units[b] != line.bucket[b % kLineBuckets])) {
       return fail(fmt::format("{}: its copy in DRAM denies record {}", where(), at));
     }
     if (out_of_place_ && payload_->alive(value) && !payload_->verify(value)) {

@@ -11,9 +11,6 @@ namespace perdure::index::plush {
 
 namespace {
 
-// A concurrent writer may be changing these words. Vector loads on x86 read each aligned 8-byte
-// word whole, as the atomic loads of the scalar code do; the callers validate what they found.
-
 uint32_t candidates_scalar(const Entry& entry, FilterBits bits) {
   uint32_t mask = 0;
   for (uint32_t i = 0; i < kEntryBuckets; ++i) {
@@ -21,22 +18,6 @@ uint32_t candidates_scalar(const Entry& entry, FilterBits bits) {
     const bool low = (pm::load_relaxed(filter[0]) & bits.low) == bits.low;
     const bool high = (pm::load_relaxed(filter[1]) & bits.high) == bits.high;
     mask |= uint32_t{low && high} << i;
-  }
-  return mask;
-}
-
-uint32_t match_scalar(const uint64_t* tags, uint64_t tag) {
-  uint32_t mask = 0;
-  for (uint32_t i = 0; i < kSlots; ++i) {
-    mask |= uint32_t{((pm::load_relaxed(tags[i]) ^ tag) >> 1) == 0} << i;
-  }
-  return mask;
-}
-
-uint32_t fingerprints_scalar(const uint16_t* words, uint16_t wanted) {
-  uint32_t mask = 0;
-  for (uint32_t i = 0; i < 32; ++i) {
-    mask |= uint32_t{((pm::load_relaxed(words[i]) ^ wanted) & 0xffe0) == 0} << i;
   }
   return mask;
 }
@@ -61,30 +42,6 @@ uint32_t fingerprints_scalar(const uint16_t* words, uint16_t wanted) {
   return mask;
 }
 
-[[gnu::target("avx2")]] uint32_t match_avx2(const uint64_t* tags, uint64_t tag) {
-  const __m256i one = _mm256_set1_epi64x(1);
-  const __m256i wanted = _mm256_set1_epi64x(static_cast<int64_t>(tag | 1));
-  uint32_t mask = 0;
-  for (uint32_t i = 0; i < kSlots / 4; ++i) {
-    const __m256i four = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(tags) + i);
-    const __m256i equal = _mm256_cmpeq_epi64(_mm256_or_si256(four, one), wanted);
-    mask |= static_cast<uint32_t>(_mm256_movemask_pd(_mm256_castsi256_pd(equal))) << (4 * i);
-  }
-  return mask;
-}
-
-[[gnu::target("avx2")]] uint32_t fingerprints_avx2(const uint16_t* words, uint16_t wanted) {
-  const __m256i bits = _mm256_set1_epi16(static_cast<int16_t>(0xffe0));
-  const __m256i value = _mm256_set1_epi16(static_cast<int16_t>(wanted));
-  const auto* halves = reinterpret_cast<const __m256i*>(words);
-  const __m256i low = _mm256_cmpeq_epi16(_mm256_and_si256(_mm256_load_si256(halves), bits), value);
-  const __m256i high =
-      _mm256_cmpeq_epi16(_mm256_and_si256(_mm256_load_si256(halves + 1), bits), value);
-  // Packing works within halves of 128 bits; the middle quarters change places.
-  const __m256i bytes = _mm256_permute4x64_epi64(_mm256_packs_epi16(low, high), 0xd8);
-  return static_cast<uint32_t>(_mm256_movemask_epi8(bytes));
-}
-
 [[gnu::target("avx512f,avx512dq")]] uint32_t candidates_avx512(const Entry& entry,
                                                                FilterBits bits) {
   const auto low = static_cast<int64_t>(bits.low);
@@ -100,31 +57,9 @@ uint32_t fingerprints_scalar(const uint16_t* words, uint16_t wanted) {
   return mask;
 }
 
-[[gnu::target("avx512f,avx512dq")]] uint32_t match_avx512(const uint64_t* tags, uint64_t tag) {
-  const __m512i one = _mm512_set1_epi64(1);
-  const __m512i wanted = _mm512_set1_epi64(static_cast<int64_t>(tag | 1));
-  const __m512i low = _mm512_or_si512(_mm512_loadu_si512(tags), one);
-  const __m512i high = _mm512_or_si512(_mm512_loadu_si512(tags + 8), one);
-  return _mm512_cmpeq_epi64_mask(low, wanted) |
-         static_cast<uint32_t>(_mm512_cmpeq_epi64_mask(high, wanted)) << 8;
-}
-
-constexpr Kernels kScalar{"scalar", candidates_scalar, match_scalar, fingerprints_scalar};
-constexpr Kernels kAvx2{"avx2", candidates_avx2, match_avx2, fingerprints_avx2};
-constexpr Kernels kAvx512{"avx512", candidates_avx512, match_avx512, fingerprints_avx2};
-
-// The thread sanitizer must see the loads as the atomic ones they stand for.
-#if defined(__SANITIZE_THREAD__)
-constexpr bool kVectorsAllowed = false;
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-constexpr bool kVectorsAllowed = false;
-#else
-constexpr bool kVectorsAllowed = true;
-#endif
-#else
-constexpr bool kVectorsAllowed = true;
-#endif
+constexpr Kernels kScalar{"scalar", candidates_scalar};
+constexpr Kernels kAvx2{"avx2", candidates_avx2};
+constexpr Kernels kAvx512{"avx512", candidates_avx512};
 
 const Kernels& pick() {
   const char* text = std::getenv("PERDURE_SIMD");

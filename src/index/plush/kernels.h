@@ -1,9 +1,16 @@
-// The inner loops of a lookup, for what the processor offers: AVX-512, AVX2 or plain C++.
+// The inner loops of a lookup. What every x86-64 can do is in line; filters in PM are compared with what
+// the processor offers: AVX-512, AVX2 or plain C++.
+//
+// A concurrent writer may be changing these words. Vector loads on x86 read each aligned 8-byte word
+// whole, as atomic loads do; the callers validate what they found.
 #pragma once
+
+#include <emmintrin.h>
 
 #include <cstdint>
 
 #include "index/plush/layout.h"
+#include "pm/memory.h"
 
 namespace perdure::index::plush {
 
@@ -17,14 +24,84 @@ inline FilterBits filter_bits(uint64_t hash) {
           uint64_t{1} << (hash >> 12 & 63) | uint64_t{1} << (hash >> 18 & 63)};
 }
 
+// The thread sanitizer must see the loads as the atomic ones they stand for.
+#if defined(__SANITIZE_THREAD__)
+inline constexpr bool kVectorsAllowed = false;
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+inline constexpr bool kVectorsAllowed = false;
+#else
+inline constexpr bool kVectorsAllowed = true;
+#endif
+#else
+inline constexpr bool kVectorsAllowed = true;
+#endif
+
+// Bit i is set if tags[i], of kSlots, equals `tag` but for the tombstone bit. `tags` is 16-byte aligned.
+[[gnu::always_inline]] inline uint32_t match_tags(const uint64_t* tags, uint64_t tag) {
+  uint32_t mask = 0;
+  if constexpr (!kVectorsAllowed) {
+    for (uint32_t i = 0; i < kSlots; ++i) {
+      mask |= uint32_t{((pm::load_relaxed(tags[i]) ^ tag) >> 1) == 0} << i;
+    }
+    return mask;
+  }
+  const __m128i one = _mm_set1_epi32(1);
+  const __m128i low = _mm_set1_epi32(static_cast<int32_t>(tag | 1));
+  const __m128i high = _mm_set1_epi32(static_cast<int32_t>(tag >> 32));
+  const auto two = [&](uint32_t i) {
+    return _mm_castsi128_ps(_mm_load_si128(reinterpret_cast<const __m128i*>(tags + size_t{2} * i)));
+  };
+  const auto four = [&](uint32_t i) {
+    // Four tags: their low halves side by side, and their high ones.
+    const __m128 first = two(2 * i);
+    const __m128 second = two(2 * i + 1);
+    const __m128i lows = _mm_castps_si128(_mm_shuffle_ps(first, second, 0x88));
+    const __m128i highs = _mm_castps_si128(_mm_shuffle_ps(first, second, 0xdd));
+    return _mm_and_si128(_mm_cmpeq_epi32(_mm_or_si128(lows, one), low),
+                         _mm_cmpeq_epi32(highs, high));
+  };
+  return static_cast<uint32_t>(_mm_movemask_epi8(
+      _mm_packs_epi16(_mm_packs_epi32(four(0), four(1)), _mm_packs_epi32(four(2), four(3)))));
+}
+
+// Bit i is set if bytes[i], of kSlots, is `wanted`. `bytes` is 16-byte aligned.
+inline uint32_t match_bytes(const uint8_t* bytes, uint8_t wanted) {
+  uint32_t mask = 0;
+  if constexpr (!kVectorsAllowed) {
+    for (uint32_t i = 0; i < kSlots; ++i) {
+      mask |= uint32_t{pm::load_relaxed(bytes[i]) == wanted} << i;
+    }
+    return mask;
+  }
+  const __m128i all = _mm_load_si128(reinterpret_cast<const __m128i*>(bytes));
+  const __m128i equal = _mm_cmpeq_epi8(all, _mm_set1_epi8(static_cast<char>(wanted)));
+  return static_cast<uint32_t>(_mm_movemask_epi8(equal));
+}
+
+// Bit i is set if words[i], of 32, equals `wanted` but for its low five bits. `words` is a line.
+inline uint32_t match_fingerprints(const uint16_t* words, uint16_t wanted) {
+  uint32_t mask = 0;
+  if constexpr (!kVectorsAllowed) {
+    for (uint32_t i = 0; i < 32; ++i) {
+      mask |= uint32_t{((pm::load_relaxed(words[i]) ^ wanted) & 0xffe0) == 0} << i;
+    }
+    return mask;
+  }
+  const __m128i bits = _mm_set1_epi16(static_cast<int16_t>(0xffe0));
+  const __m128i value = _mm_set1_epi16(static_cast<int16_t>(wanted));
+  const auto eight = [&](uint32_t i) {
+    const __m128i all = _mm_load_si128(reinterpret_cast<const __m128i*>(words + size_t{8} * i));
+    return _mm_cmpeq_epi16(_mm_and_si128(all, bits), value);
+  };
+  return static_cast<uint32_t>(_mm_movemask_epi8(_mm_packs_epi16(eight(0), eight(1)))) |
+         static_cast<uint32_t>(_mm_movemask_epi8(_mm_packs_epi16(eight(2), eight(3)))) << 16;
+}
+
 struct Kernels {
   const char* name;
   // Bit 3 * line + bucket is set if that bucket's filter may hold the hash. Knows nothing of counts.
   uint32_t (*candidates)(const Entry& entry, FilterBits bits);
-  // Bit i is set if tags[i] equals `tag` but for the tombstone bit.
-  uint32_t (*match)(const uint64_t* tags, uint64_t tag);
-  // Bit i is set if words[i], of 32, equals `wanted` but for its low five bits.
-  uint32_t (*fingerprints)(const uint16_t* words, uint16_t wanted);
 };
 
 // Picked once: the best the processor has, or what PERDURE_SIMD names (scalar, avx2, avx512).

@@ -303,13 +303,4 @@ void Core::ensure_children(uint32_t level, uint64_t index) {
   txn.finish();
 }
 
-Entry* Core::entry_at(uint32_t level, uint64_t index) const {
-  if (level == 1) return level1_ + index;
-  const uint32_t* table = tables_[level].load(std::memory_order_acquire);
-  if (table == nullptr) return nullptr;
-  const uint32_t unit = pm::load_acquire(table[index >> root_.fanout_bits]);
-  if (unit == 0) return nullptr;
-  return reinterpret_cast<Entry*>(bucket_at(unit)) + (index & (fanout() - 1));
-}
-
 }  // namespace perdure::index::plush

@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <iterator>
 #include <new>
 
 namespace perdure::index::plush {
@@ -28,7 +29,7 @@ Mirror::~Mirror() {
 
 void Mirror::clear(Copy& copy) {
   for (Line& line : copy.lines) {
-    pm::store_relaxed(line.flags, uint16_t{0});
+    pm::store_relaxed(line.state, uint16_t{0});
     for (uint16_t& slot : line.slots) {
       if (slot == 0) break;
       pm::store_relaxed(slot, uint16_t{0});
@@ -43,18 +44,19 @@ void Mirror::make_known(Copy& copy) {
     known_.fetch_add(1, std::memory_order_relaxed);
   }
   for (Line& line : copy.lines) {
-    pm::store_release(line.flags, static_cast<uint16_t>(line.flags | kKnown));
+    pm::store_release(line.state, static_cast<uint16_t>(line.state | kKnown));
   }
 }
 
 void Mirror::add(Copy& copy, uint64_t hash, uint32_t bucket) {
   Line& line = copy.lines[line_of(hash)];
-  for (uint16_t& slot : line.slots) {
-    if (slot != 0) continue;
-    pm::store_relaxed(slot, static_cast<uint16_t>(fingerprint(hash) | (bucket + 1)));
+  const uint32_t filled = line.state >> kFilledShift;
+  if (filled == std::size(line.slots)) {
+    pm::store_relaxed(line.state, static_cast<uint16_t>(line.state | kOverflown));
     return;
   }
-  pm::store_relaxed(line.flags, static_cast<uint16_t>(line.flags | kOverflown));
+  pm::store_relaxed(line.slots[filled], static_cast<uint16_t>(fingerprint(hash) | (bucket + 1)));
+  pm::store_relaxed(line.state, static_cast<uint16_t>(line.state + (1U << kFilledShift)));
 }
 
 }  // namespace perdure::index::plush

@@ -30,7 +30,7 @@ class Mirror {
   static constexpr uint32_t kUnknown = ~uint32_t{0};
 
   struct alignas(64) Line {
-    uint16_t flags;
+    uint16_t state;      // flags, and how many slots are filled
     uint16_t slots[31];  // fingerprint << 5 | bucket + 1; filled in order, then zeros
   };
   struct Copy {
@@ -53,10 +53,13 @@ class Mirror {
   // DRAM that copies were made in so far.
   uint64_t bytes() const { return known_.load(std::memory_order_relaxed) * sizeof(Copy); }
 
+  // What tells whether the key may be there; and what tells where.
   static void prefetch(const Copy& copy, uint64_t hash) {
+    __builtin_prefetch(&copy.lines[line_of(hash)]);
+  }
+  static void prefetch_buckets(const Copy& copy) {
     __builtin_prefetch(&copy);
     __builtin_prefetch(&copy.units[kEntryBuckets - 1]);
-    __builtin_prefetch(&copy.lines[line_of(hash)]);
   }
   // All of the copy, to be changed.
   static void prefetch(const Copy& copy) {
@@ -65,10 +68,10 @@ class Mirror {
     for (const Line& line : copy.lines) __builtin_prefetch(&line, 1);
   }
   static bool is_known(const Copy& copy, uint64_t hash) {
-    return (pm::load_acquire(copy.lines[line_of(hash)].flags) & kKnown) != 0;
+    return (pm::load_acquire(copy.lines[line_of(hash)].state) & kKnown) != 0;
   }
   // Bit b: bucket b may hold the key. kUnknown: ask the entry in PM.
-  static uint32_t candidates(const Copy& copy, uint64_t hash, const Kernels& kernels);
+  static uint32_t candidates(const Copy& copy, uint64_t hash);
 
   // ---- under the partition's lock
 
@@ -83,11 +86,12 @@ class Mirror {
   static void set_count(Copy& copy, uint32_t count) { pm::store_release(copy.count, count); }
   // The copy is complete: from now on it answers.
   void make_known(Copy& copy);
-  static bool is_known(const Copy& copy) { return (copy.lines[0].flags & kKnown) != 0; }
+  static bool is_known(const Copy& copy) { return (copy.lines[0].state & kKnown) != 0; }
 
  private:
   static constexpr uint16_t kKnown = 1;
   static constexpr uint16_t kOverflown = 2;
+  static constexpr uint16_t kFilledShift = 8;
 
   // Entries are told apart by the highest bits of a hash, lines and fingerprints by the lowest.
   static uint32_t line_of(uint64_t hash) { return hash & (kLines - 1); }
@@ -103,11 +107,11 @@ class Mirror {
   std::atomic<uint64_t> known_ = 0;
 };
 
-inline uint32_t Mirror::candidates(const Copy& copy, uint64_t hash, const Kernels& kernels) {
+inline uint32_t Mirror::candidates(const Copy& copy, uint64_t hash) {
   const Line& line = copy.lines[line_of(hash)];
-  if (pm::load_acquire(line.flags) != kKnown) return kUnknown;
+  if ((pm::load_acquire(line.state) & (kKnown | kOverflown)) != kKnown) return kUnknown;
   uint32_t mask = 0;
-  for (uint32_t hits = kernels.fingerprints(&line.flags, fingerprint(hash)) & ~1U; hits != 0;
+  for (uint32_t hits = match_fingerprints(&line.state, fingerprint(hash)) & ~1U; hits != 0;
        hits &= hits - 1) {
     const auto at = static_cast<uint32_t>(__builtin_ctz(hits)) - 1;
     mask |= 1U << ((pm::load_relaxed(line.slots[at]) & 31) - 1);

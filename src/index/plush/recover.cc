@@ -107,10 +107,7 @@ bool Core::replay_record(Partition& partition, const pm::RedoRecord& record, uin
                             "file from a backup",
                             pool_.mapping().path(), name_));
   }
-  if (count == 0) rows_[row].first_chunk = static_cast<uint16_t>(sequence);
-  row_records_[row].values[count] = record.b;
-  row_records_[row].tags[count] = tag;
-  rows_[row].count.store(static_cast<uint8_t>(count + 1), std::memory_order_release);
+  add_to_row(row, {tag, record.b}, sequence);
   return true;
 }
 

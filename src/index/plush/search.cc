@@ -15,6 +15,12 @@ bool still(const std::atomic<uint64_t>& version, uint64_t expected) {
   return version.load(std::memory_order_relaxed) == expected;
 }
 
+// Bit i is set if an entry of `count` records has one in slot i of this bucket.
+uint32_t valid_slots(uint32_t count, uint32_t bucket) {
+  const uint32_t rest = count - bucket * kSlots;
+  return rest >= kSlots ? 0xffff : (1U << rest) - 1;
+}
+
 }  // namespace
 
 bool Core::same_key(uint64_t value, const Key& key) const {
@@ -23,12 +29,11 @@ bool Core::same_key(uint64_t value, const Key& key) const {
   return payload_->read(value, view) && view.key == key.bytes;
 }
 
-Core::Found Core::search_row(uint64_t row, const Key& key, const Partition* reader,
-                             uint64_t version, Hit& hit) const {
-  const uint32_t count = rows_[row].count.load(std::memory_order_acquire);
-  Bucket& bucket = row_records_[row];
-  const uint64_t tag = key.hash << 1;
-  uint32_t mask = kernels_.match(bucket.tags, tag) & ((1U << count) - 1);
+[[gnu::always_inline]] inline Core::Found Core::search_bucket(Bucket& bucket, uint32_t valid,
+                                                              const Key& key,
+                                                              const Partition* reader,
+                                                              uint64_t version, Hit& hit) const {
+  uint32_t mask = match_tags(bucket.tags, key.hash << 1) & valid;
   while (mask != 0) {
     const auto slot = static_cast<uint32_t>(std::bit_width(mask)) - 1;
     mask &= ~(1U << slot);
@@ -38,8 +43,6 @@ Core::Found Core::search_row(uint64_t row, const Key& key, const Partition* read
     // A tombstone that comes alive again gets its value first: a tag from before does not go with it.
     if (reader != nullptr && pm::load_relaxed(bucket.tags[slot]) != hit.tag) return Found::kRetry;
     if (!same_key(hit.value, key)) continue;
-    hit.level = 0;
-    hit.index = row;
     hit.tag_at = &bucket.tags[slot];
     hit.value_at = &bucket.values[slot];
     return Found::kHit;
@@ -47,12 +50,19 @@ Core::Found Core::search_row(uint64_t row, const Key& key, const Partition* read
   return Found::kAbsent;
 }
 
+Core::Found Core::search_marked(uint64_t row, uint32_t marked, const Key& key,
+                                const Partition* reader, uint64_t version, Hit& hit) const {
+  hit.level = 0;
+  hit.index = row;
+  return search_bucket(row_records_[row], marked, key, reader, version, hit);
+}
+
 bool Core::probe(uint32_t level, const Key& key, Probe& out) const {
   out.index = index_at(level, key.hash);
   out.candidates = 0;
   if (level <= mirror_->levels()) {
     const Mirror::Copy& copy = mirror_->at(level, out.index);
-    const uint32_t candidates = Mirror::candidates(copy, spread_bits(key.hash), kernels_);
+    const uint32_t candidates = Mirror::candidates(copy, spread_bits(key.hash));
     if (candidates == 0) return true;
     if (candidates != Mirror::kUnknown) {
       out.count = pm::load_acquire(copy.count);
@@ -95,40 +105,86 @@ Core::Found Core::search_entry(uint32_t level, const Probe& probe, const Key& ke
     const auto at = static_cast<uint32_t>(std::bit_width(candidates)) - 1;
     candidates &= ~(1U << at);
     if (reader != nullptr && !still(reader->version, version)) return Found::kRetry;
-    Bucket& bucket = *probe.buckets[at];
-    const uint32_t rest = probe.count - at * kSlots;
-    const uint32_t valid = rest >= kSlots ? 0xffff : (1U << rest) - 1;
-    uint32_t mask = kernels_.match(bucket.tags, key.hash << 1) & valid;
-    while (mask != 0) {
-      const auto slot = static_cast<uint32_t>(std::bit_width(mask)) - 1;
-      mask &= ~(1U << slot);
-      hit.tag = pm::load_acquire(bucket.tags[slot]);
-      hit.value = pm::load_acquire(bucket.values[slot]);
-      if (reader != nullptr && !still(reader->version, version)) return Found::kRetry;
-      if (!same_key(hit.value, key)) continue;
-      hit.level = level;
-      hit.index = probe.index;
-      hit.tag_at = &bucket.tags[slot];
-      hit.value_at = &bucket.values[slot];
-      return Found::kHit;
-    }
+    const Found found =
+        search_bucket(*probe.buckets[at], valid_slots(probe.count, at), key, reader, version, hit);
+    if (found == Found::kAbsent) continue;
+    hit.level = level;
+    hit.index = probe.index;
+    return found;
   }
   return Found::kAbsent;
 }
 
-Core::Found Core::search(const Key& key, bool with_row, const Partition* reader, uint64_t version,
-                         Hit& hit) const {
-  if (with_row) {
-    const Found found = search_row(index_at(1, key.hash), key, reader, version, hit);
+[[gnu::always_inline]] inline Core::Found Core::search_copy(uint32_t level,
+                                                            const Mirror::Copy& copy,
+                                                            uint32_t candidates, const Key& key,
+                                                            const Partition* reader,
+                                                            uint64_t version, Hit& hit) const {
+  const uint32_t count = pm::load_acquire(copy.count);
+  candidates &= (1U << (count + kSlots - 1) / kSlots) - 1;
+  while (candidates != 0) {
+    const auto at = static_cast<uint32_t>(std::bit_width(candidates)) - 1;
+    candidates &= ~(1U << at);
+    // A writer that empties the entry makes this garbage, but garbage inside the pool.
+    Bucket& bucket = *bucket_at(pm::load_relaxed(copy.units[at]));
+    // The value's line at the same time as the tags. Loads, for processors drop some prefetches from
+    // pages that they have no translation of.
+    (void)pm::load_relaxed(bucket.values[0]);
+    (void)pm::load_relaxed(bucket.values[kSlots / 2]);
+    if (reader != nullptr && !still(reader->version, version)) return Found::kRetry;
+    const Found found = search_bucket(bucket, valid_slots(count, at), key, reader, version, hit);
+    if (found == Found::kAbsent) continue;
+    hit.level = level;
+    hit.index = index_at(level, key.hash);
+    return found;
+  }
+  return Found::kAbsent;
+}
+
+[[gnu::always_inline]] inline Core::Found Core::search_copies(uint32_t first, const Key& key,
+                                                              const Partition* reader,
+                                                              uint64_t version, Hit& hit) const {
+  const uint64_t spread = spread_bits(key.hash);
+  const Mirror& mirror = *mirror_;
+  // Where there are copies, they nearly always name no bucket or the right one.
+  for (uint32_t level = first; level <= mirror.levels(); ++level) {
+    const Mirror::Copy& copy = mirror.at(level, index_at(level, key.hash));
+    const uint32_t candidates = Mirror::candidates(copy, spread);
+    if (candidates == Mirror::kUnknown) [[unlikely]]
+      return search_filters(level, key, reader, version, hit);
+    if (candidates == 0) continue;
+    const Found found = search_copy(level, copy, candidates, key, reader, version, hit);
     if (found != Found::kAbsent) return found;
   }
-  return search_levels(1, key, reader, version, hit);
+  const uint32_t next = std::max(first, mirror.levels() + 1);
+  if (entry_at(next, index_at(next, key.hash)) != nullptr) [[unlikely]]
+    return search_filters(next, key, reader, version, hit);
+  return reader != nullptr && !still(reader->version, version) ? Found::kRetry : Found::kAbsent;
 }
 
 Core::Found Core::search_levels(uint32_t first, const Key& key, const Partition* reader,
                                 uint64_t version, Hit& hit) const {
-  if (reader == nullptr) learn_path(key.hash);
-  // Filters of all levels first: the buckets that they point to are then fetched side by side.
+  return search_copies(first, key, reader, version, hit);
+}
+
+[[gnu::always_inline]] inline Core::Found Core::search_all(const Key& key, const Partition* reader,
+                                                           uint64_t version, Hit& hit) const {
+  const Found found = search_row(index_at(1, key.hash), key, reader, version, hit);
+  if (found != Found::kAbsent) [[unlikely]]
+    return found;
+  return search_copies(1, key, reader, version, hit);
+}
+
+Core::Found Core::search(const Key& key, Hit& hit) const {
+  return search_all(key, nullptr, 0, hit);
+}
+
+// Filters of all levels first: the buckets that they point to are then fetched side by side.
+Core::Found Core::search_filters(uint32_t first, const Key& key, const Partition* reader,
+                                 uint64_t version, Hit& hit) const {
+  for (uint32_t level = first; level <= mirror_->levels(); ++level) {
+    if (!learn_copy(level, key.hash, reader == nullptr)) hit.path_unknown = true;
+  }
   Probe probes[kLevelsMax];
   const uint32_t levels = probe_all(first, key, probes);
   return search_probed(first, {probes, levels}, key, reader, version, hit);
@@ -151,7 +207,7 @@ Core::Found Core::search_probed(uint32_t first, std::span<const Probe> probes, c
 }
 
 bool Core::find(const Key& key, Hit& hit) const {
-  prefetch_path(key.hash, true);
+  prefetch_path(key.hash, Reach::kBuckets);
   Partition& partition = partitions_[partition_of(key.hash)];
   for (int attempt = 0; attempt < kOptimisticAttempts; ++attempt) {
     const uint64_t version = partition.version.load(std::memory_order_acquire);
@@ -159,29 +215,20 @@ bool Core::find(const Key& key, Hit& hit) const {
       _mm_pause();
       continue;
     }
-    const Found found = search(key, true, &partition, version, hit);
+    const Found found = search_all(key, &partition, version, hit);
     if (found == Found::kRetry) continue;
-    if (!is_path_known(key.hash) && partition.lock.try_lock()) {
+    if (hit.path_unknown && partition.lock.try_lock()) [[unlikely]] {
       const std::lock_guard lock(partition.lock, std::adopt_lock);
       learn_path(key.hash);  // for the next lookup
     }
     return found == Found::kHit && hit.live();
   }
   const std::lock_guard lock(partition.lock);
-  return search(key, true, nullptr, 0, hit) == Found::kHit && hit.live();
+  return search(key, hit) == Found::kHit && hit.live();
 }
 
-void Core::prefetch_path(uint64_t hash, bool below) const {
-  const uint64_t row = index_at(1, hash);
-  __builtin_prefetch(&rows_[row]);
-  __builtin_prefetch(&row_records_[row].tags[0]);
-  __builtin_prefetch(&row_records_[row].tags[8]);
-  if (!below) return;
-  const uint32_t copied = mirror_->levels();
-  for (uint32_t level = 1; level <= copied; ++level) {
-    Mirror::prefetch(mirror_->at(level, index_at(level, hash)), spread_bits(hash));
-  }
-  for (uint32_t level = copied + 1; level <= kLevelsMax; ++level) {
+void Core::prefetch_levels(uint32_t first, uint64_t hash) const {
+  for (uint32_t level = first; level <= kLevelsMax; ++level) {
     const Entry* entry = entry_at(level, index_at(level, hash));
     if (entry == nullptr) break;
     prefetch_entry(*entry);
@@ -197,16 +244,24 @@ void Core::prefetch_entry(const Entry& entry) {
 bool Core::is_path_known(uint64_t hash) const {
   for (uint32_t level = 1; level <= mirror_->levels(); ++level) {
     const uint64_t index = index_at(level, hash);
-    if (Mirror::is_known(mirror_->at(level, index), hash)) continue;
+    if (Mirror::is_known(mirror_->at(level, index), spread_bits(hash))) continue;
     return entry_at(level, index) == nullptr;
   }
   return true;
 }
 
+bool Core::learn_copy(uint32_t level, uint64_t hash, bool locked) const {
+  const uint64_t index = index_at(level, hash);
+  if (Mirror::is_known(mirror_->at(level, index), spread_bits(hash))) return true;
+  if (entry_at(level, index) == nullptr) return true;
+  if (locked) learn(level, index);
+  return locked;
+}
+
 void Core::learn_path(uint64_t hash) const {
   for (uint32_t level = 1; level <= mirror_->levels(); ++level) {
     const uint64_t index = index_at(level, hash);
-    if (Mirror::is_known(mirror_->at(level, index), hash)) continue;
+    if (Mirror::is_known(mirror_->at(level, index), spread_bits(hash))) continue;
     if (entry_at(level, index) == nullptr) return;
     learn(level, index);
   }
@@ -235,7 +290,9 @@ void Core::learn_append(const Append& append) const {
   }
   for (uint32_t i = 0; i < append.count; ++i) {
     const uint32_t b = (append.start + i) / kSlots;
-    Mirror::set_bucket(copy, b, append.entry->lines[b / kLineBuckets].bucket[b % kLineBuckets]);
+    if (i == 0 || (append.start + i) % kSlots == 0) {
+      Mirror::set_bucket(copy, b, append.entry->lines[b / kLineBuckets].bucket[b % kLineBuckets]);
+    }
     Mirror::add(copy, spread_bits(append.tags[i] >> 1), b);
   }
   Mirror::set_count(copy, append.start + append.count);

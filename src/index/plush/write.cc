@@ -58,12 +58,14 @@ bool Core::remove(std::string_view key) { return is_inside(key) && remove_record
 
 bool Core::present_below(const Key& key) const {
   Hit hit;
-  return search(key, false, nullptr, 0, hit) == Found::kHit && hit.live();
+  return search_levels(1, key, nullptr, 0, hit) == Found::kHit && hit.live();
 }
 
 bool Core::write_record(LogKind kind, const Key& key, uint64_t value, std::string_view payload) {
   pool_.require_writable();
-  prefetch_path(key.hash, kind != LogKind::kUpsert);
+  prefetch_path(key.hash, kind == LogKind::kUpsert   ? Reach::kRow
+                          : kind == LogKind::kInsert ? Reach::kPresence
+                                                     : Reach::kBuckets);
   Partition& partition = partitions_[partition_of(key.hash)];
   const std::lock_guard lock(partition.lock);
   partition.log.prefetch_tail();
@@ -119,7 +121,7 @@ bool Core::log_and_write(Partition& partition, LogKind kind, const Key& key, uin
     return false;
   }
   memory_.fence();  // the record (and its payload), before anyone can see it
-  add_to_row(partition, row, record);
+  add_to_row(row, record, partition.log.sequence());
   drain_some(partition);
   return true;
 }
@@ -130,12 +132,14 @@ void Core::complete_row(Partition& partition, uint64_t row, Record record) {
   append_row(partition, row, kSlots);
 }
 
-void Core::add_to_row(Partition& partition, uint64_t row, Record record) {
+// `log_sequence`: of the chunk that holds the record.
+void Core::add_to_row(uint64_t row, Record record, uint64_t log_sequence) {
   Row& state = rows_[row];
   const uint8_t count = state.count.load(std::memory_order_relaxed);
-  if (count == 0) state.first_chunk = static_cast<uint16_t>(partition.log.sequence());
+  if (count == 0) state.first_chunk = static_cast<uint16_t>(log_sequence);
   pm::store_relaxed(row_records_[row].values[count], record.value);
   pm::store_relaxed(row_records_[row].tags[count], record.tag);
+  pm::store_relaxed(state.marks[count], mark_of(record.tag >> 1));
   state.count.store(static_cast<uint8_t>(count + 1), std::memory_order_release);
 }
 
@@ -150,7 +154,7 @@ bool Core::overwrite_row(Partition& partition, LogKind kind, const Key& key, uin
   if (search_row(hit.index, key, nullptr, 0, now) != Found::kHit) {
     partition.log.append({key.hash, value, log_word(LogKind::kUpsert, rows_[hit.index].epoch)});
     memory_.fence();  // the record, before anyone can see it
-    add_to_row(partition, hit.index, {key.hash << 1, value});
+    add_to_row(hit.index, {key.hash << 1, value}, partition.log.sequence());
     return true;
   }
   partition.log.append({key.hash, value, log_word(LogKind::kUpsert, rows_[hit.index].epoch)});
@@ -170,17 +174,17 @@ void Core::replace_in_row(Partition& partition, const Hit& hit, Record record) {
 
 bool Core::remove_record(const Key& key) {
   pool_.require_writable();
-  prefetch_path(key.hash, true);
+  prefetch_path(key.hash, Reach::kBuckets);
   Partition& partition = partitions_[partition_of(key.hash)];
   const std::lock_guard lock(partition.lock);
   const uint64_t row = index_at(1, key.hash);
   know_row(row);
   Hit hit;
-  if (search(key, true, nullptr, 0, hit) != Found::kHit || !hit.live()) return false;
+  if (search(key, hit) != Found::kHit || !hit.live()) return false;
   if (hit.level == 0) {
     make_log_room(partition, 1);
     // Making room may have moved the row down.
-    if (search(key, true, nullptr, 0, hit) != Found::kHit) return false;
+    if (search(key, hit) != Found::kHit) return false;
   }
   if (out_of_place_) {
     payload_->note_dead(hit.value, PayloadLog::Part::kValue);

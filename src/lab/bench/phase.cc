@@ -1,6 +1,7 @@
 #include "lab/bench/phase.h"
 
 #include <algorithm>
+#include <array>
 #include <barrier>
 #include <chrono>
 #include <condition_variable>
@@ -8,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <thread>
 
 #include "lab/bench/operation_batch.h"
@@ -17,9 +19,9 @@
 namespace perdure::lab {
 namespace {
 
-// How often a thread tells how far it is and looks whether it should stop, in operations: seldom
-// enough to cost nothing, often enough for stores that take milliseconds.
-constexpr uint64_t kStep = 16;
+// How often a thread draws its next operations, tells how far it is and looks whether it should stop,
+// in operations: seldom enough to cost little, often enough for stores that take milliseconds.
+constexpr uint64_t kStep = 64;
 
 // Decides which operations are timed. Its draws are independent of the keys: a structure that
 // orders by key is sampled everywhere alike.
@@ -250,11 +252,15 @@ void PhaseRun::carry_out_range(Worker& worker, BenchClient& client, Batches& bat
   uint64_t failed = 0;
   uint64_t place = range.begin;
   while (place < range.end && !ends()) {
-    const uint64_t step_begin = place;
-    const uint64_t step_end = std::min(place + kStep, range.end);
-    for (; place < step_end; ++place) {
-      const Operation operation = plan_.at(place);
-      fingerprints += OperationPlan::fingerprint(place, operation);
+    const uint64_t count = std::min(kStep, range.end - place);
+    // Drawn beforehand: so little lies between two operations that a processor can begin the second
+    // while it waits for the memory of the first, as it would in a program that has its keys at hand.
+    std::array<Operation, kStep> operations;
+    for (uint64_t i = 0; i < count; ++i) {
+      operations[i] = plan_.at(place + i);
+      fingerprints += OperationPlan::fingerprint(place + i, operations[i]);
+    }
+    for (const Operation& operation : std::span(operations.data(), count)) {
       if (OperationBatch* batch = batches.of(operation.type)) {
         batch->add(client.prepare(operation));
         if (batch->full()) failed += carry_out_batch(operation.type, *batch);
@@ -265,9 +271,10 @@ void PhaseRun::carry_out_range(Worker& worker, BenchClient& client, Batches& bat
       failed += succeeded ? 0 : 1;
     }
     if constexpr (kMeasured) {
-      worker.done.store(worker.done.load(std::memory_order_relaxed) + (place - step_begin),
+      worker.done.store(worker.done.load(std::memory_order_relaxed) + count,
                         std::memory_order_relaxed);
     }
+    place += count;
   }
   for (size_t type = 0; type < kOperationTypes; ++type) {
     const auto of = static_cast<OperationType>(type);
