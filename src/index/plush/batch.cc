@@ -239,7 +239,7 @@ void Core::Group::look(Item& item) const {
   item.in_row = core_.search_row(item.row, key, nullptr, 0, hit) == Found::kHit;
   item.present = item.in_row && hit.live();
   if (core_.rows_[item.row].count.load(std::memory_order_relaxed) >= kRowFull) {
-    prefetch_entry(core_.level1_[item.row]);
+    core_.prefetch_end(1, item.row);
     core_.prefetch_copy(1, item.row);
   }
   item.levels = 0;
@@ -287,7 +287,7 @@ Core::Group::Fate Core::Group::judge(Item& item, Items earlier) const {
 
 // Whether the row goes down as one whole bucket, into an entry that has room for it.
 bool Core::Group::can_complete(const Item& item) const {
-  const uint32_t start = used(core_.level1_[item.row]);
+  const uint32_t start = core_.records_in(1, item.row);
   return start % kSlots == 0 && start + kSlots <= kEntryRecords &&
          !is_draining(*item.partition, 1, item.row);
 }

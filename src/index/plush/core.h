@@ -408,6 +408,8 @@ class Core {
   void ensure_children(uint32_t level, uint64_t index);
   void ensure_table(uint32_t level);
   static uint32_t used(const Entry& entry);
+  // The same under the partition's lock; of the copy, if there is one: one line instead of eight.
+  uint32_t records_in(uint32_t level, uint64_t index) const;
   static uint32_t line_count(const Entry& entry, uint32_t line) {
     const LineState first{pm::load_acquire(entry.lines[0].state)};
     if (line == 0) return first.count();
@@ -422,10 +424,18 @@ class Core {
   bool learn_copy(uint32_t level, uint64_t hash, bool locked) const;
   void learn(uint32_t level, uint64_t index) const;
   void learn_append(const Append& append) const;
+  // What an append to the entry will change in PM.
+  void prefetch_end(uint32_t level, uint64_t index) const;
   void prefetch_copy(uint32_t level, uint64_t index) const {
     if (level <= mirror_->levels()) Mirror::prefetch(mirror_->at(level, index));
   }
   void relearn(uint32_t level, uint64_t index) const;
+  // The copy, if it has been made.
+  const Mirror::Copy* known_copy(uint32_t level, uint64_t index) const {
+    if (level > mirror_->levels()) return nullptr;
+    const Mirror::Copy& copy = mirror_->at(level, index);
+    return Mirror::is_known(copy) ? &copy : nullptr;
+  }
 
   // ---- drain.cc
   void gather(uint32_t level, uint64_t index, Gathered& out) const;
@@ -433,7 +443,6 @@ class Core {
   bool is_newest(const Gathered& out, const uint16_t* table, uint64_t tag, uint64_t value) const;
   void bury(const Gathered& all) const;
   void prefetch_drain(uint32_t level, uint64_t index) const;
-  void prefetch_tail(const Entry& entry) const;
   // Makes room for `needed` more records in an entry, at once.
   void drain(Partition& partition, uint32_t level, uint64_t index, uint32_t needed);
   // A step of what is to be drained in the partition, if anything is.

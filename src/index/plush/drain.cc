@@ -99,7 +99,7 @@ void Core::bury(const Gathered& all) const {
   }
 }
 
-// All that a drain reads, side by side: the source's buckets, and the directory of its children.
+// What the first step of a drain reads, side by side: the source's buckets, and where its children end.
 void Core::prefetch_drain(uint32_t level, uint64_t index) const {
   const Entry& source = *entry_at(level, index);
   for (const DirectoryLine& line : source.lines) {
@@ -109,23 +109,11 @@ void Core::prefetch_drain(uint32_t level, uint64_t index) const {
       for (size_t at = 0; at < sizeof(Bucket); at += pm::kLineBytes) __builtin_prefetch(bytes + at);
     }
   }
-  if (!has_children(level, index)) return;
-  const Entry* children = entry_at(level + 1, index << root_.fanout_bits);
+  if (!has_children(level, index) || level + 1 > mirror_->levels()) return;
+  const uint64_t first_child = index << root_.fanout_bits;
   for (uint32_t child = 0; child < fanout(); ++child) {
-    for (const DirectoryLine& line : children[child].lines) __builtin_prefetch(&line, 1);
+    Mirror::prefetch_buckets(mirror_->at(level + 1, first_child + child));
   }
-}
-
-// The half-filled bucket that an append to the entry begins in.
-void Core::prefetch_tail(const Entry& entry) const {
-  const uint32_t at = used(entry);
-  if (at % kSlots == 0 || at >= kEntryRecords) return;
-  const uint32_t b = at / kSlots;
-  Bucket& bucket = *bucket_at(entry.lines[b / kLineBuckets].bucket[b % kLineBuckets]);
-  __builtin_prefetch(&bucket.tags[at % kSlots], 1);
-  __builtin_prefetch(&bucket.tags[kSlots - 1], 1);
-  __builtin_prefetch(&bucket.values[at % kSlots], 1);
-  __builtin_prefetch(&bucket.values[kSlots - 1], 1);
 }
 
 // ---- steps
@@ -133,8 +121,7 @@ void Core::prefetch_tail(const Entry& entry) const {
 void Core::drain(Partition& partition, uint32_t level, uint64_t index, uint32_t needed) {
   // What is under way first: it may be this entry, or one above or below it.
   while (!partition.drains.empty()) try_step(partition, fanout());
-  const Entry& entry = *entry_at(level, index);
-  if (used(entry) + needed <= kEntryRecords) return;
+  if (records_in(level, index) + needed <= kEntryRecords) return;
   push_drain(partition, level, index, needed);
   try {
     while (!partition.drains.empty()) drain_step(partition, fanout());
@@ -214,13 +201,11 @@ void Core::drain_step(Partition& partition, uint32_t children) {
   const uint32_t end = std::min(drain.next_child + children, fanout());
   const uint64_t first_child = drain.index << root_.fanout_bits;
   for (uint32_t child = drain.next_child; child < end; ++child) {
-    const Entry& target = *entry_at(drain.level + 1, first_child + child);
-    if (used(target) + drain.count(child) > kEntryRecords) {
+    if (records_in(drain.level + 1, first_child + child) + drain.count(child) > kEntryRecords) {
       push_drain(partition, drain.level + 1, first_child + child, drain.count(child));
       prefetch_drain(drain.level + 1, first_child + child);
       return;
     }
-    prefetch_tail(target);
     prefetch_copy(drain.level + 1, first_child + child);
   }
   append_children(partition, drain, end);
@@ -237,7 +222,7 @@ bool Core::begin_drain(Partition& partition, Drain& drain) {
   const uint64_t index = drain.index;
   Gathered& all = drain.all;
   // It may have been emptied, or have lost records, since it was found full.
-  if (used(*entry_at(level, index)) + drain.needed <= kEntryRecords) return false;
+  if (records_in(level, index) + drain.needed <= kEntryRecords) return false;
   gather(level, index, all);
   // Enough of it was superseded: the entry has room again where it is.
   const bool last = !has_children(level, index);
@@ -256,6 +241,9 @@ bool Core::begin_drain(Partition& partition, Drain& drain) {
   }
   ensure_children(level, index);
   group_by_child(drain);
+  for (uint32_t child = 0; child < fanout(); ++child) {
+    prefetch_end(level + 1, (index << root_.fanout_bits) + child);  // for the next steps
+  }
   drain.next_child = 0;
   drain.gathered = true;
   return true;
@@ -293,7 +281,7 @@ void Core::append_children(Partition& partition, const Drain& drain, uint32_t en
       append.tags = drain.tags + drain.begins[child];
       append.values = drain.values + drain.begins[child];
       append.count = drain.count(child);
-      append.start = used(*append.entry);
+      append.start = records_in(append.level, append.index);
       if (!txn && needs_blocks(append)) txn.emplace(pool_.heap());
       plan(append, txn ? &*txn : nullptr);
     }

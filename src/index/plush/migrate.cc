@@ -146,7 +146,7 @@ Core::Append Core::append_of_row(uint64_t row, uint32_t count) const {
   append.count = count;
   append.counts_epoch = true;
   append.epoch = rows_[row].epoch;
-  append.start = used(*append.entry);
+  append.start = records_in(1, row);
   return append;
 }
 
@@ -163,8 +163,7 @@ void Core::row_moved(Partition& partition, const Append& append) {
 
 void Core::append_row(Partition& partition, uint64_t row, uint32_t count) {
   know_row(row);
-  Entry& entry = *entry_at(1, row);
-  if (used(entry) + count > kEntryRecords || is_draining(partition, 1, row)) {
+  if (records_in(1, row) + count > kEntryRecords || is_draining(partition, 1, row)) {
     drain(partition, 1, row, count);
   }
   Append append = append_of_row(row, count);
@@ -175,7 +174,7 @@ void Core::append_row(Partition& partition, uint64_t row, uint32_t count) {
   } catch (const Error& error) {
     txn.reset();
     if (!pm::is_full(error) || !squeeze(partition, 1, row)) throw;
-    append.start = used(entry);
+    append.start = records_in(1, row);
     txn.emplace(pool_.heap());
     plan(append, &*txn);
   }

@@ -2,7 +2,6 @@
 
 #include <sys/mman.h>
 
-#include <iterator>
 #include <new>
 
 namespace perdure::index::plush {
@@ -46,17 +45,6 @@ void Mirror::make_known(Copy& copy) {
   for (Line& line : copy.lines) {
     pm::store_release(line.state, static_cast<uint16_t>(line.state | kKnown));
   }
-}
-
-void Mirror::add(Copy& copy, uint64_t hash, uint32_t bucket) {
-  Line& line = copy.lines[line_of(hash)];
-  const uint32_t filled = line.state >> kFilledShift;
-  if (filled == std::size(line.slots)) {
-    pm::store_relaxed(line.state, static_cast<uint16_t>(line.state | kOverflown));
-    return;
-  }
-  pm::store_relaxed(line.slots[filled], static_cast<uint16_t>(fingerprint(hash) | (bucket + 1)));
-  pm::store_relaxed(line.state, static_cast<uint16_t>(line.state + (1U << kFilledShift)));
 }
 
 }  // namespace perdure::index::plush

@@ -16,6 +16,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <iterator>
 
 #include "index/plush/kernels.h"
 #include "index/plush/layout.h"
@@ -117,6 +118,18 @@ inline uint32_t Mirror::candidates(const Copy& copy, uint64_t hash) {
     mask |= 1U << ((pm::load_relaxed(line.slots[at]) & 31) - 1);
   }
   return mask;
+}
+
+inline void Mirror::add(Copy& copy, uint64_t hash, uint32_t bucket) {
+  Line& line = copy.lines[line_of(hash)];
+  const uint32_t state = line.state;
+  const uint32_t filled = state >> kFilledShift;
+  if (filled == std::size(line.slots)) [[unlikely]] {
+    pm::store_relaxed(line.state, static_cast<uint16_t>(state | kOverflown));
+    return;
+  }
+  pm::store_relaxed(line.slots[filled], static_cast<uint16_t>(fingerprint(hash) | (bucket + 1)));
+  pm::store_relaxed(line.state, static_cast<uint16_t>(state + (1U << kFilledShift)));
 }
 
 }  // namespace perdure::index::plush

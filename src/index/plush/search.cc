@@ -1,4 +1,5 @@
 // Lookups: from the newest place a key can be in to the oldest.
+#include <algorithm>
 #include <bit>
 
 #include "index/plush/core.h"
@@ -288,14 +289,36 @@ void Core::learn_append(const Append& append) const {
     if (append.start == 0) learn(append.level, append.index);
     return;
   }
-  for (uint32_t i = 0; i < append.count; ++i) {
+  for (uint32_t i = 0; i < append.count;) {
     const uint32_t b = (append.start + i) / kSlots;
-    if (i == 0 || (append.start + i) % kSlots == 0) {
-      Mirror::set_bucket(copy, b, append.entry->lines[b / kLineBuckets].bucket[b % kLineBuckets]);
-    }
-    Mirror::add(copy, spread_bits(append.tags[i] >> 1), b);
+    const uint32_t end = std::min(append.count, (b + 1) * kSlots - append.start);
+    Mirror::set_bucket(copy, b, append.entry->lines[b / kLineBuckets].bucket[b % kLineBuckets]);
+    for (; i < end; ++i) Mirror::add(copy, spread_bits(append.tags[i] >> 1), b);
   }
   Mirror::set_count(copy, append.start + append.count);
+}
+
+uint32_t Core::records_in(uint32_t level, uint64_t index) const {
+  const Mirror::Copy* copy = known_copy(level, index);
+  return copy != nullptr ? copy->count : used(*entry_at(level, index));
+}
+
+void Core::prefetch_end(uint32_t level, uint64_t index) const {
+  const Entry& entry = *entry_at(level, index);
+  const Mirror::Copy* copy = known_copy(level, index);
+  if (copy == nullptr) return prefetch_entry(entry);
+  if (copy->count >= kEntryRecords) return;  // it is drained first
+  const uint32_t line = copy->count / kLineRecords;
+  __builtin_prefetch(&entry.lines[0], 1);
+  __builtin_prefetch(&entry.lines[line], 1);
+  if (line + 1 < kLines) __builtin_prefetch(&entry.lines[line + 1], 1);
+  const uint32_t slot = copy->count % kSlots;
+  if (slot == 0) return;
+  Bucket& bucket = *bucket_at(copy->units[copy->count / kSlots]);
+  __builtin_prefetch(&bucket.tags[slot], 1);
+  __builtin_prefetch(&bucket.tags[kSlots - 1], 1);
+  __builtin_prefetch(&bucket.values[slot], 1);
+  __builtin_prefetch(&bucket.values[kSlots - 1], 1);
 }
 
 void Core::relearn(uint32_t level, uint64_t index) const {

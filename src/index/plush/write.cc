@@ -92,9 +92,13 @@ bool Core::log_and_write(Partition& partition, LogKind kind, const Key& key, uin
   if (search_row(row, key, nullptr, 0, hit) == Found::kHit) {
     return overwrite_row(partition, kind, key, value, payload, hit);
   }
-  const bool moves_down = rows_[row].count.load(std::memory_order_relaxed) >= kRowFull;
+  const uint32_t count = rows_[row].count.load(std::memory_order_relaxed);
+  // Where the record will go, so that nobody has to wait for these stores to become visible.
+  __builtin_prefetch(&row_records_[row].tags[count], 1);
+  __builtin_prefetch(&row_records_[row].values[count], 1);
+  const bool moves_down = count >= kRowFull;
   if (moves_down) {
-    prefetch_entry(*entry_at(1, row));
+    prefetch_end(1, row);
     prefetch_copy(1, row);
   }
   const bool check_first = conditional && (moves_down || out_of_place_);

@@ -25,7 +25,10 @@ class BenchClient {
     Datum value;
   };
   Prepared prepare(Operation operation) {
-    const uint64_t word = plan_.key_of(operation.record);
+    return prepare(operation, plan_.key_of(operation.record));
+  }
+  // `word`: the record's key, where it is known already.
+  Prepared prepare(Operation operation, uint64_t word) {
     switch (operation.type) {
       case OperationType::kInsert:
         return {operation.type, 0, make_key(word), make_value(word)};

@@ -255,19 +255,25 @@ void PhaseRun::carry_out_range(Worker& worker, BenchClient& client, Batches& bat
     const uint64_t count = std::min(kStep, range.end - place);
     // Drawn beforehand: so little lies between two operations that a processor can begin the second
     // while it waits for the memory of the first, as it would in a program that has its keys at hand.
-    std::array<Operation, kStep> operations;
+    struct Drawn {
+      Operation operation;
+      uint64_t key;
+    };
+    std::array<Drawn, kStep> drawn;
     for (uint64_t i = 0; i < count; ++i) {
-      operations[i] = plan_.at(place + i);
-      fingerprints += OperationPlan::fingerprint(place + i, operations[i]);
+      const Operation operation = plan_.at(place + i);
+      drawn[i] = {operation, plan_.key_of(operation.record)};
+      fingerprints += OperationPlan::fingerprint(place + i, operation);
     }
-    for (const Operation& operation : std::span(operations.data(), count)) {
-      if (OperationBatch* batch = batches.of(operation.type)) {
-        batch->add(client.prepare(operation));
-        if (batch->full()) failed += carry_out_batch(operation.type, *batch);
+    for (const auto& [operation, key] : std::span(drawn.data(), count)) {
+      const BenchClient::Prepared prepared = client.prepare(operation, key);
+      if (OperationBatch* batch = batches.of(prepared.type)) {
+        batch->add(prepared);
+        if (batch->full()) failed += carry_out_batch(prepared.type, *batch);
         continue;
       }
-      const bool succeeded = measure<kMeasured>(worker, sampler, operation.type, 1,
-                                                [&] { return client.execute(operation); });
+      const bool succeeded = measure<kMeasured>(worker, sampler, prepared.type, 1,
+                                                [&] { return client.carry_out(prepared); });
       failed += succeeded ? 0 : 1;
     }
     if constexpr (kMeasured) {
