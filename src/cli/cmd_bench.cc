@@ -163,11 +163,7 @@ void add_workload_options(CLI::App& command, BenchCommandOptions& options) {
       .add_option("--scan-length", options.scan_length,
                   "Records of a scan, such as 100 or 1-100 (default: 100, or the workload's)")
       ->group(group);
-  command.add_option("--threads", options.bench.threads, "A list, such as 1,2,4")
-      ->delimiter(',')
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->allow_extra_args(false)
-      ->capture_default_str()
+  as_list(command.add_option("--threads", options.bench.threads, "A list, such as 1,2,4"))
       ->group(group);
   command
       .add_option("--keys", options.keys,

@@ -62,13 +62,9 @@ int run_range_indexes(const RangeCommandOptions& options) {
 
 void add_workload_options(CLI::App& command, RangeCommandOptions& options) {
   const std::string group = "Workload";
-  command
-      .add_option("--part", options.parts,
-                  "A list of load (with memory and recovery), uniform, self-similar, long-keys")
-      ->delimiter(',')
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->allow_extra_args(false)
-      ->capture_default_str()
+  as_list(command.add_option(
+              "--part", options.parts,
+              "A list of load (with memory and recovery), uniform, self-similar, long-keys"))
       ->group(group);
   command.add_option("--records", options.records, "Records to load for each, such as 10M")
       ->capture_default_str()
@@ -77,11 +73,7 @@ void add_workload_options(CLI::App& command, RangeCommandOptions& options) {
       .add_option("--operations", options.operations,
                   "Operations of each experiment (default: as many as records)")
       ->group(group);
-  command.add_option("--threads", options.study.threads, "A list, such as 1,2,4")
-      ->delimiter(',')
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->allow_extra_args(false)
-      ->capture_default_str()
+  as_list(command.add_option("--threads", options.study.threads, "A list, such as 1,2,4"))
       ->group(group);
   command.add_option("--seed", options.study.seed, "The same seed gives the same operations")
       ->capture_default_str()
@@ -108,13 +100,7 @@ void add_run_options(CLI::App& command, RangeCommandOptions& options) {
       .add_option("--emulate", options.study.emulated_medium,
                   "Slow persists down to those of a medium: optane, or a profile of `perdure amp`")
       ->group(group);
-  command.add_option("--folder", options.study.folder, "For the pools, which are removed")
-      ->capture_default_str()
-      ->group(group);
-  command
-      .add_option("--capacity", options.capacity,
-                  "Of each pool (default: eight times the raw bytes, 64M at least)")
-      ->group(group);
+  add_pool_options(command, options.study.folder, options.capacity, group);
   command.add_option("--html", options.html, "Also write a page with plots to this file")
       ->group(group);
 }

@@ -20,6 +20,24 @@ void add_json_flag(CLI::App& command, bool& json) {
   command.add_flag("--json", json, "Print the result as JSON");
 }
 
+CLI::Option* as_list(CLI::Option* option) {
+  return option->delimiter(',')
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->allow_extra_args(false)
+      ->capture_default_str();
+}
+
+void add_pool_options(CLI::App& command, std::string& folder, std::string& capacity,
+                      const std::string& group) {
+  command.add_option("--folder", folder, "For the pools, which are removed")
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--capacity", capacity,
+                  "Of each pool (default: eight times the raw bytes, 64M at least)")
+      ->group(group);
+}
+
 void add_target_options(CLI::App& command, Target& target) {
   command.add_option("POOL", target.pool, "The pool file")->required();
   command.add_option("--name", target.name, "The structure in the pool")->capture_default_str();

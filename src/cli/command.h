@@ -45,6 +45,13 @@ CLI::App* add_command(CLI::App& app, const std::string& name, const std::string&
                       const std::string& examples);
 void add_json_flag(CLI::App& command, bool& json);
 
+// An option that takes a list, such as 1,2,4, or is repeated; its help shows the default.
+CLI::Option* as_list(CLI::Option* option);
+
+// Of commands that make pools for themselves and remove them.
+void add_pool_options(CLI::App& command, std::string& folder, std::string& capacity,
+                      const std::string& group);
+
 // Which structure of which pool.
 struct Target {
   std::string pool;

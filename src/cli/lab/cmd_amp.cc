@@ -7,6 +7,7 @@
 
 #include "cli/command.h"
 #include "cli/interrupt.h"
+#include "cli/lab/amp_options.h"
 #include "cli/terminal.h"
 #include "lab/amp/amp.h"
 #include "lab/amp/report.h"
@@ -20,20 +21,11 @@ void add_amp(CLI::App& app, Action& action);
 namespace {
 
 struct AmpCommandOptions {
-  std::vector<std::string> words;  // structures, or the program's arguments
-  std::vector<std::string> workloads = {"load"};
-  std::string records;
-  std::string operations;
-  std::string profile = "optane-100";
-  bool no_scale = false;
-  std::vector<uint64_t> threads = {1};
+  AmpChoices amp = {.workloads = {"load"}};  // its structures may be the program's arguments
   std::string key_kind = "u64";
   std::string value_kind = "u64";
   std::string key_size = "16";
   std::string value_size = "64";
-  uint64_t seed = 1;
-  std::string folder = "/dev/shm";
-  std::string capacity;
   std::vector<std::string> options;
   std::string program;
   bool by_site = false;
@@ -43,25 +35,12 @@ struct AmpCommandOptions {
 };
 
 lab::AmpOptions resolve(const AmpCommandOptions& options) {
-  lab::AmpOptions amp;
-  amp.structures = options.words;
-  amp.workloads.clear();
-  for (const std::string& name : options.workloads) {
-    amp.workloads.push_back(lab::amp_workload(name));
-  }
-  if (!options.records.empty()) amp.records = lab::parse_count(options.records);
-  if (!options.operations.empty()) amp.operations = lab::parse_count(options.operations);
-  amp.profile = lab::load_profile(options.profile);
-  if (!options.no_scale) lab::scale_cache(amp.profile, amp.records);
-  amp.threads = options.threads;
+  lab::AmpOptions amp = resolve(options.amp);
   amp.structure_options = parse_structure_options(options.options);
   amp.key_kind = parse_kind(options.key_kind);
   amp.value_kind = parse_kind(options.value_kind);
   amp.key_bytes = lab::parse_bytes(options.key_size);
   amp.value_bytes = lab::parse_bytes(options.value_size);
-  amp.seed = options.seed;
-  amp.folder = options.folder;
-  if (!options.capacity.empty()) amp.capacity_bytes = lab::parse_bytes(options.capacity);
   return amp;
 }
 
@@ -89,19 +68,21 @@ int run_structures(const AmpCommandOptions& options) {
 
 int run_program(const AmpCommandOptions& options) {
   std::vector<std::string> command = {options.program};
-  command.insert(command.end(), options.words.begin(), options.words.end());
+  command.insert(command.end(), options.amp.structures.begin(), options.amp.structures.end());
   uint64_t records = 0;
-  if (!options.no_scale && !options.records.empty()) records = lab::parse_count(options.records);
+  if (!options.amp.no_scale && !options.amp.records.empty()) {
+    records = lab::parse_count(options.amp.records);
+  }
   const lab::AmpReport report =
-      lab::run_amp_program(command, options.profile, records, options.threads);
+      lab::run_amp_program(command, options.amp.profile, records, options.amp.threads);
   print(report, options);
   return report.program_code;
 }
 
 int show_profile(const AmpCommandOptions& options) {
-  lab::Profile profile = lab::load_profile(options.profile);
-  if (!options.records.empty() && !options.no_scale) {
-    lab::scale_cache(profile, lab::parse_count(options.records));
+  lab::Profile profile = lab::load_profile(options.amp.profile);
+  if (!options.amp.records.empty() && !options.amp.no_scale) {
+    lab::scale_cache(profile, lab::parse_count(options.amp.records));
   }
   fmt::print("{}",
              options.json ? lab::to_json(profile).dump(2) + "\n" : lab::profile_table(profile));
@@ -115,26 +96,7 @@ int run_command(const AmpCommandOptions& options) {
 
 void add_workload_options(CLI::App& command, AmpCommandOptions& options) {
   const std::string group = "Workload";
-  command
-      .add_option("--workload", options.workloads,
-                  "A list of load (inserts only), a (half inserts, half lookups), b (5 % inserts), "
-                  "c (lookups only)")
-      ->delimiter(',')
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->allow_extra_args(false)
-      ->capture_default_str()
-      ->group(group);
-  command
-      .add_option("--records", options.records,
-                  "Records to load, such as 4M (default: 1M); scales the modelled cache")
-      ->group(group);
-  command
-      .add_option("--operations", options.operations,
-                  "Operations of a, b and c (default: as many as records)")
-      ->group(group);
-  command.add_option("--seed", options.seed, "The same seed gives the same counts")
-      ->capture_default_str()
-      ->group(group);
+  add_workload_options(command, options.amp, group);
   for (const auto& [name, kind] : {std::pair{"--key-kind", &options.key_kind},
                                    std::pair{"--value-kind", &options.value_kind}}) {
     command.add_option(name, *kind, "u64 or bytes")
@@ -158,23 +120,7 @@ void add_workload_options(CLI::App& command, AmpCommandOptions& options) {
 
 void add_model_options(CLI::App& command, AmpCommandOptions& options) {
   const std::string group = "Model";
-  command
-      .add_option("--profile", options.profile,
-                  "optane-100, optane-200, eadr, nvdimm, cxl, or a JSON file")
-      ->capture_default_str()
-      ->group(group);
-  command
-      .add_flag("--no-scale", options.no_scale,
-                "The profile's own cache, not that share of it which the records are of 64 M")
-      ->group(group);
-  command
-      .add_option("--threads", options.threads,
-                  "Estimate the time for so many threads; a list, such as 1,2,4")
-      ->delimiter(',')
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->allow_extra_args(false)
-      ->capture_default_str()
-      ->group(group);
+  add_model_options(command, options.amp, group);
   command.add_flag("--show-profile", options.show_profile, "Print the profile and do nothing else")
       ->group(group);
 }
@@ -185,13 +131,7 @@ void add_run_options(CLI::App& command, AmpCommandOptions& options) {
       .add_option("--program", options.program,
                   "Run this program, built with perdure-cc or perdure-c++, instead of structures")
       ->group(group);
-  command.add_option("--folder", options.folder, "For the pools, which are removed")
-      ->capture_default_str()
-      ->group(group);
-  command
-      .add_option("--capacity", options.capacity,
-                  "Of each pool (default: eight times the raw bytes, 64M at least)")
-      ->group(group);
+  add_pool_options(command, options.amp.folder, options.amp.capacity, group);
   command.add_flag("--by-site", options.by_site, "Also show which lines of code write how much")
       ->group(group);
   command.add_option("--site-rows", options.site_rows, "Lines of these tables at most")
@@ -218,7 +158,7 @@ void add_amp(CLI::App& app, Action& action) {
       "exit code of a program is passed on. Exit code 3 says that a structure gave wrong "
       "answers.\n");
   command
-      ->add_option("STRUCTURE", options->words,
+      ->add_option("STRUCTURE", options->amp.structures,
                    "Structures, side by side; see `perdure list`. With --program: its arguments")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   add_workload_options(*command, *options);

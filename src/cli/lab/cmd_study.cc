@@ -7,26 +7,17 @@
 
 #include "cli/command.h"
 #include "cli/interrupt.h"
+#include "cli/lab/amp_options.h"
 #include "cli/study_outputs.h"
 #include "cli/terminal.h"
 #include "lab/study/write_amplification.h"
-#include "lab/units.h"
 
 namespace perdure::cli {
 
 namespace {
 
 struct StudyCommandOptions {
-  std::vector<std::string> structures;
-  std::vector<std::string> workloads = {"load", "a", "b", "c"};
-  std::string records = "1M";
-  std::string operations;
-  std::string profile = "optane-100";
-  bool no_scale = false;
-  std::vector<uint64_t> threads = {1};
-  uint64_t seed = 1;
-  std::string folder = "/dev/shm";
-  std::string capacity;
+  AmpChoices amp = {.workloads = {"load", "a", "b", "c"}};
   unsigned jobs = 0;
   std::string state;
   std::string html;
@@ -35,20 +26,7 @@ struct StudyCommandOptions {
 
 lab::study::StudyOptions resolve(const StudyCommandOptions& options) {
   lab::study::StudyOptions study;
-  lab::AmpOptions& amp = study.amp;
-  amp.structures = options.structures;
-  amp.workloads.clear();
-  for (const std::string& name : options.workloads) {
-    amp.workloads.push_back(lab::amp_workload(name));
-  }
-  amp.records = lab::parse_count(options.records);
-  if (!options.operations.empty()) amp.operations = lab::parse_count(options.operations);
-  amp.profile = lab::load_profile(options.profile);
-  if (!options.no_scale) lab::scale_cache(amp.profile, amp.records);
-  amp.threads = options.threads;
-  amp.seed = options.seed;
-  amp.folder = options.folder;
-  if (!options.capacity.empty()) amp.capacity_bytes = lab::parse_bytes(options.capacity);
+  study.amp = resolve(options.amp);
   study.jobs = options.jobs;
   study.state = options.state;
   return study;
@@ -75,52 +53,6 @@ int run_write_amplification(const StudyCommandOptions& options) {
   return exit_code_of(report);
 }
 
-void add_workload_options(CLI::App& command, StudyCommandOptions& options) {
-  const std::string group = "Workload";
-  command
-      .add_option("--workload", options.workloads,
-                  "A list of load (inserts only), a (half inserts, half lookups), b (5 % inserts), "
-                  "c (lookups only)")
-      ->delimiter(',')
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->allow_extra_args(false)
-      ->capture_default_str()
-      ->group(group);
-  command
-      .add_option("--records", options.records,
-                  "Records to load, such as 4M; scales the modelled cache")
-      ->capture_default_str()
-      ->group(group);
-  command
-      .add_option("--operations", options.operations,
-                  "Operations of a, b and c (default: as many as records)")
-      ->group(group);
-  command.add_option("--seed", options.seed, "The same seed gives the same counts")
-      ->capture_default_str()
-      ->group(group);
-}
-
-void add_model_options(CLI::App& command, StudyCommandOptions& options) {
-  const std::string group = "Model";
-  command
-      .add_option("--profile", options.profile,
-                  "optane-100, optane-200, eadr, nvdimm, cxl, or a JSON file")
-      ->capture_default_str()
-      ->group(group);
-  command
-      .add_flag("--no-scale", options.no_scale,
-                "The profile's own cache, not that share of it which the records are of 64 M")
-      ->group(group);
-  command
-      .add_option("--threads", options.threads,
-                  "Estimate the speed for so many threads; a list, such as 1,2,4")
-      ->delimiter(',')
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->allow_extra_args(false)
-      ->capture_default_str()
-      ->group(group);
-}
-
 void add_run_options(CLI::App& command, StudyCommandOptions& options) {
   const std::string group = "Run";
   command
@@ -134,13 +66,7 @@ void add_run_options(CLI::App& command, StudyCommandOptions& options) {
                   "there are as many processors)")
       ->check(CLI::Range(1, 1024))
       ->group(group);
-  command.add_option("--folder", options.folder, "For the pools, which are removed")
-      ->capture_default_str()
-      ->group(group);
-  command
-      .add_option("--capacity", options.capacity,
-                  "Of each pool (default: eight times the raw bytes, 64M at least)")
-      ->group(group);
+  add_pool_options(command, options.amp.folder, options.amp.capacity, group);
   command.add_option("--html", options.html, "Also write a page with figures to this file")
       ->group(group);
 }
@@ -161,11 +87,11 @@ void add_write_amplification(CLI::App& study, Action& action) {
       "says\n"
       "that a structure gave wrong answers.\n");
   command
-      ->add_option("STRUCTURE", options->structures,
+      ->add_option("STRUCTURE", options->amp.structures,
                    "Structures (default: all of the catalogue); see `perdure list`")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  add_workload_options(*command, *options);
-  add_model_options(*command, *options);
+  add_workload_options(*command, options->amp, "Workload");
+  add_model_options(*command, options->amp, "Model");
   add_run_options(*command, *options);
   add_json_flag(*command, options->json);
   command->callback(

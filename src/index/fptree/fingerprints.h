@@ -7,6 +7,7 @@
 
 #include "index/fptree/layout.h"
 #include "index/hash.h"
+#include "index/simd.h"
 #include "pm/checksum.h"
 #include "pm/memory.h"
 
@@ -16,19 +17,6 @@ inline uint8_t fingerprint_of(uint64_t key) { return static_cast<uint8_t>(hash_o
 inline uint8_t fingerprint_of(const tree::Bytes::Key& key) {
   return static_cast<uint8_t>(pm::checksum64(key.bytes.data(), key.bytes.size()));
 }
-
-// The thread sanitizer must see the loads as the atomic ones they stand for.
-#if defined(__SANITIZE_THREAD__)
-inline constexpr bool kVectorsAllowed = false;
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-inline constexpr bool kVectorsAllowed = false;
-#else
-inline constexpr bool kVectorsAllowed = true;
-#endif
-#else
-inline constexpr bool kVectorsAllowed = true;
-#endif
 
 // The slots, by bit, whose fingerprint is the wanted one; bits of records that do not exist may be
 // set. A concurrent writer may be changing fingerprints: vector loads read each byte whole, as atomic

@@ -4,31 +4,12 @@
 #include <nlohmann/json.hpp>
 
 #include "lab/crash/campaign.h"
+#include "lab/html/page.h"
 
 namespace perdure::lab::crash {
 namespace {
 
-std::string escape(const std::string& text) {
-  std::string safe;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        safe += "&amp;";
-        break;
-      case '<':
-        safe += "&lt;";
-        break;
-      case '>':
-        safe += "&gt;";
-        break;
-      default:
-        // Keys and values of a damaged image may be any bytes.
-        safe += (c >= ' ' && c < 127) || c == '\n' ? std::string(1, c) : std::string("?");
-    }
-  }
-  return safe;
-}
-
+// Keys and values of a damaged image may be any bytes.
 std::string printable(const std::string& text) {
   std::string safe = text;
   for (char& c : safe) {
@@ -36,6 +17,8 @@ std::string printable(const std::string& text) {
   }
   return safe;
 }
+
+std::string escape(const std::string& text) { return html::escape(printable(text)); }
 
 void append_finding(std::string& text, size_t number, const FindingReport& finding) {
   text += fmt::format("\nFinding {}: {}\n  crash      {}\n", number, printable(finding.what),
