@@ -440,9 +440,11 @@ class Core {
   // ---- drain.cc
   void gather(uint32_t level, uint64_t index, Gathered& out) const;
   bool may_be_below(uint32_t level, uint64_t hash) const;
-  bool is_newest(const Gathered& out, const uint16_t* table, uint64_t tag, uint64_t value) const;
+  // Two records have the same key.
+  bool is_same(uint64_t tag, uint64_t value, uint64_t other_tag, uint64_t other_value) const;
   void bury(const Gathered& all) const;
   void prefetch_drain(uint32_t level, uint64_t index) const;
+  void prefetch_step(const Drain& drain) const;
   // Makes room for `needed` more records in an entry, at once.
   void drain(Partition& partition, uint32_t level, uint64_t index, uint32_t needed);
   // A step of what is to be drained in the partition, if anything is.

@@ -18,8 +18,8 @@ namespace perdure::index::plush {
 
 namespace {
 
-constexpr uint32_t kTableSlots = 1024;  // of the hash table that finds older versions
-constexpr uint32_t kStepChildren = 4;   // that one step appends to
+constexpr uint32_t kTableSlots = 2048;  // of the hash table that finds older versions
+constexpr uint32_t kStepChildren = 2;   // that one step appends to
 // With less room than this in the pool an entry is drained when it must be, at once: a drain that
 // stops half-way for want of room has put records below that are put there again the next time.
 constexpr uint64_t kDrainSegments = 8;
@@ -28,26 +28,18 @@ constexpr uint64_t kDrainSegments = 8;
 
 // ---- what is live
 
-bool Core::is_newest(const Gathered& out, const uint16_t* table, uint64_t tag,
-                     uint64_t value) const {
-  for (uint64_t at = (tag >> 1) % kTableSlots; table[at] != 0; at = (at + 1) % kTableSlots) {
-    const uint32_t other = table[at] - 1U;
-    if ((out.tags[other] ^ tag) >> 1 != 0) continue;
-    if (!out_of_place_) return false;
-    PayloadLog::View newer;
-    PayloadLog::View older;
-    if (payload_->read(out.values[other], newer) && payload_->read(value, older) &&
-        newer.key == older.key) {
-      return false;
-    }
-  }
-  return true;
+bool Core::is_same(uint64_t tag, uint64_t value, uint64_t other_tag, uint64_t other_value) const {
+  if ((tag ^ other_tag) >> 1 != 0) return false;
+  if (!out_of_place_) return true;
+  PayloadLog::View one;
+  PayloadLog::View other;
+  return payload_->read(value, one) && payload_->read(other_value, other) && one.key == other.key;
 }
 
 void Core::gather(uint32_t level, uint64_t index, Gathered& out) const {
   const Entry& entry = *entry_at(level, index);
-  uint16_t table[kTableSlots] = {};
-  out.used = used(entry);
+  uint16_t table[kTableSlots] = {};  // places in `out`, from 1, by tag
+  out.used = records_in(level, index);
   out.count = 0;
   out.dropped_count = 0;
   for (uint32_t at = out.used; at-- > 0;) {
@@ -56,12 +48,17 @@ void Core::gather(uint32_t level, uint64_t index, Gathered& out) const {
     const uint64_t tag = bucket.tags[at % kSlots];
     const uint64_t value = bucket.values[at % kSlots];
     if (out_of_place_ && !payload_->alive(value)) continue;
-    if (!is_newest(out, table, tag, value)) {
+    uint64_t slot = (tag >> 1) % kTableSlots;
+    bool newest = true;
+    while (table[slot] != 0 && newest) {
+      const uint32_t other = table[slot] - 1U;
+      newest = !is_same(tag, value, out.tags[other], out.values[other]);
+      slot = (slot + 1) % kTableSlots;
+    }
+    if (!newest) {
       out.dropped[out.dropped_count++] = {tag, value};
       continue;
     }
-    uint64_t slot = (tag >> 1) % kTableSlots;
-    while (table[slot] != 0) slot = (slot + 1) % kTableSlots;
     out.tags[out.count] = tag;
     out.values[out.count] = value;
     table[slot] = static_cast<uint16_t>(++out.count);
@@ -198,6 +195,12 @@ void Core::drain_step(Partition& partition, uint32_t children) {
     if (!begin_drain(partition, drain)) partition.drains.pop_back();
     return;
   }
+  if (drain.next_child == fanout()) {
+    release_source(partition, drain.level, drain.index);
+    bury(drain.all);
+    partition.drains.pop_back();
+    return;
+  }
   const uint32_t end = std::min(drain.next_child + children, fanout());
   const uint64_t first_child = drain.index << root_.fanout_bits;
   for (uint32_t child = drain.next_child; child < end; ++child) {
@@ -210,10 +213,16 @@ void Core::drain_step(Partition& partition, uint32_t children) {
   }
   append_children(partition, drain, end);
   drain.next_child = end;
-  if (end < fanout()) return;
-  release_source(partition, drain.level, drain.index);
-  bury(drain.all);
-  partition.drains.pop_back();
+  prefetch_step(drain);
+}
+
+// For the next step.
+void Core::prefetch_step(const Drain& drain) const {
+  const uint64_t first_child = drain.index << root_.fanout_bits;
+  const uint32_t end = std::min(drain.next_child + kStepChildren, fanout());
+  for (uint32_t child = drain.next_child; child < end; ++child) {
+    prefetch_end(drain.level + 1, first_child + child);
+  }
 }
 
 // Returns false if the entry has room without being drained.
@@ -241,11 +250,9 @@ bool Core::begin_drain(Partition& partition, Drain& drain) {
   }
   ensure_children(level, index);
   group_by_child(drain);
-  for (uint32_t child = 0; child < fanout(); ++child) {
-    prefetch_end(level + 1, (index << root_.fanout_bits) + child);  // for the next steps
-  }
   drain.next_child = 0;
   drain.gathered = true;
+  prefetch_step(drain);
   return true;
 }
 

@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "index/plush/layout.h"
+#include "index/simd.h"
 #include "pm/memory.h"
 
 namespace perdure::index::plush {
@@ -23,19 +24,6 @@ inline FilterBits filter_bits(uint64_t hash) {
   return {uint64_t{1} << (hash & 63) | uint64_t{1} << (hash >> 6 & 63),
           uint64_t{1} << (hash >> 12 & 63) | uint64_t{1} << (hash >> 18 & 63)};
 }
-
-// The thread sanitizer must see the loads as the atomic ones they stand for.
-#if defined(__SANITIZE_THREAD__)
-inline constexpr bool kVectorsAllowed = false;
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-inline constexpr bool kVectorsAllowed = false;
-#else
-inline constexpr bool kVectorsAllowed = true;
-#endif
-#else
-inline constexpr bool kVectorsAllowed = true;
-#endif
 
 // Bit i is set if tags[i], of kSlots, equals `tag` but for the tombstone bit. `tags` is 16-byte aligned.
 [[gnu::always_inline]] inline uint32_t match_tags(const uint64_t* tags, uint64_t tag) {
