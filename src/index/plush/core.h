@@ -333,9 +333,11 @@ class Core {
                       const Partition* reader, uint64_t version, Hit& hit) const;
   // Under the partition's lock.
   Found search(const Key& key, Hit& hit) const;
+  // The row, then the levels.
   Found search_all(const Key& key, const Partition* reader, uint64_t version, Hit& hit) const;
   Found search_levels(uint32_t first, const Key& key, const Partition* reader, uint64_t version,
                       Hit& hit) const;
+  // By the copies of the first levels; on with search_filters() where there is none, and below them.
   Found search_copies(uint32_t first, const Key& key, const Partition* reader, uint64_t version,
                       Hit& hit) const;
   Found search_filters(uint32_t first, const Key& key, const Partition* reader, uint64_t version,
