@@ -37,7 +37,7 @@ enum class PlushOrder : uint8_t { kHash, kRange };
 
 // 0 and nothing mean: choose from the pool's capacity.
 struct PlushOptions {
-  // Rows of the DRAM level, and the first PM level: 2^n, n in 1..24. DRAM use is 264 bytes
+  // Rows of the DRAM level, and the first PM level: 2^n, n in 1..24. DRAM use is 288 bytes
   // for each. Fixed at creation.
   uint32_t directory_bits = 0;
   // How many entries of the next level one entry spreads over: 2, 4, 8 or 16. Fixed at creation.

@@ -150,7 +150,7 @@ Core::Group::Group(Core& core, LogKind kind, std::span<const NewRecord> records,
   for (size_t i = 0; i < count_; ++i) {
     Item& item = items_[i];
     const uint64_t hash = records[i].key.hash;
-    core_.prefetch_path(hash, kind == LogKind::kInsert ? Reach::kPresence : Reach::kRow);
+    core_.prefetch_path(hash, reach_of(kind));
     written[i] = false;
     item.wanted = &records[i];
     item.written = &written[i];

@@ -108,8 +108,7 @@ Core::Core(pm::PoolImpl& pool, Root& root, Kind key_kind, Kind value_kind, uint3
       level1_(pool.at<Entry>(root.level1)),
       partition_count_(1U << root.partition_bits) {
   for (uint32_t level = 1; level <= kLevelsMax; ++level) {
-    // Beyond 64 bits there are no entries, so no table either.
-    index_shifts_[level] = static_cast<uint8_t>(64 - std::min(level_bits(level), 64U));
+    index_shifts_[level] = static_cast<uint8_t>(64 - level_bits(level));
   }
   for (uint32_t level = 2; level <= kLevelsMax; ++level) {
     if (root.tables[level] != 0) tables_[level] = pool.at<uint32_t>(root.tables[level]);

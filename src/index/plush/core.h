@@ -270,6 +270,10 @@ class Core {
   // What an operation will read: the row only, what tells of presence in the levels too, or also what
   // leads to the records there.
   enum class Reach : uint8_t { kRow, kPresence, kBuckets };
+  static Reach reach_of(LogKind kind) {
+    if (kind == LogKind::kUpsert) return Reach::kRow;
+    return kind == LogKind::kInsert ? Reach::kPresence : Reach::kBuckets;
+  }
   void prefetch_path(uint64_t hash, Reach reach) const {
     const uint32_t copied = mirror_->levels();
     if (reach != Reach::kRow) {
@@ -280,11 +284,13 @@ class Core {
       }
     }
     __builtin_prefetch(&rows_[index_at(1, hash)]);
-    if (reach == Reach::kRow || tables_[copied + 1].load(std::memory_order_relaxed) == nullptr)
-      return;
-    prefetch_levels(copied + 1, hash);
+    if (reach == Reach::kRow) return;
+    for (uint32_t level = copied + 1; level <= kLevelsMax; ++level) {
+      const Entry* entry = entry_at(level, index_at(level, hash));
+      if (entry == nullptr) return;
+      prefetch_entry(*entry);
+    }
   }
-  void prefetch_levels(uint32_t first, uint64_t hash) const;
   static void prefetch_entry(const Entry& entry);
 
   // ---- range.cc
@@ -422,8 +428,6 @@ class Core {
   // ---- the copies of entries in DRAM; under the partition's lock (search.cc)
   bool is_path_known(uint64_t hash) const;
   void learn_path(uint64_t hash) const;
-  // Makes the copy if the entry is there and it is `locked`. Returns false if it is still to be made.
-  bool learn_copy(uint32_t level, uint64_t hash, bool locked) const;
   void learn(uint32_t level, uint64_t index) const;
   void learn_append(const Append& append) const;
   // What an append to the entry will change in PM.

@@ -71,7 +71,7 @@ CatalogEntry plush_entry() {
                   .capacity_bytes_min = Pool::kMinCapacityBytes};
   entry.options = {
       {"directory_bits", "log2(capacity / 96 KiB), 6 to 20",
-       "log2 of the rows in DRAM and of the entries of level 1; DRAM use is 264 bytes for each "
+       "log2 of the rows in DRAM and of the entries of level 1; DRAM use is 288 bytes for each "
        "row"},
       {"fanout", "16", "entries of the next level that one entry is spread over: 2, 4, 8 or 16"},
       {"partitions", "64, 256 for capacities from 6 GiB, fewer for small ones",

@@ -37,6 +37,7 @@ inline FilterBits filter_bits(uint64_t hash) {
   const __m128i one = _mm_set1_epi32(1);
   const __m128i low = _mm_set1_epi32(static_cast<int32_t>(tag | 1));
   const __m128i high = _mm_set1_epi32(static_cast<int32_t>(tag >> 32));
+  // Loads by name: a vector pointer that a lambda captures may not alias words any more (GCC 12).
   const auto two = [&](uint32_t i) {
     return _mm_castsi128_ps(_mm_load_si128(reinterpret_cast<const __m128i*>(tags + size_t{2} * i)));
   };

@@ -183,8 +183,10 @@ Core::Found Core::search(const Key& key, Hit& hit) const {
 // Filters of all levels first: the buckets that they point to are then fetched side by side.
 Core::Found Core::search_filters(uint32_t first, const Key& key, const Partition* reader,
                                  uint64_t version, Hit& hit) const {
-  for (uint32_t level = first; level <= mirror_->levels(); ++level) {
-    if (!learn_copy(level, key.hash, reader == nullptr)) hit.path_unknown = true;
+  if (reader == nullptr) {
+    learn_path(key.hash);
+  } else {
+    hit.path_unknown = !is_path_known(key.hash);
   }
   Probe probes[kLevelsMax];
   const uint32_t levels = probe_all(first, key, probes);
@@ -228,14 +230,6 @@ bool Core::find(const Key& key, Hit& hit) const {
   return search(key, hit) == Found::kHit && hit.live();
 }
 
-void Core::prefetch_levels(uint32_t first, uint64_t hash) const {
-  for (uint32_t level = first; level <= kLevelsMax; ++level) {
-    const Entry* entry = entry_at(level, index_at(level, hash));
-    if (entry == nullptr) break;
-    prefetch_entry(*entry);
-  }
-}
-
 void Core::prefetch_entry(const Entry& entry) {
   for (const DirectoryLine& line : entry.lines) __builtin_prefetch(&line);
 }
@@ -249,14 +243,6 @@ bool Core::is_path_known(uint64_t hash) const {
     return entry_at(level, index) == nullptr;
   }
   return true;
-}
-
-bool Core::learn_copy(uint32_t level, uint64_t hash, bool locked) const {
-  const uint64_t index = index_at(level, hash);
-  if (Mirror::is_known(mirror_->at(level, index), spread_bits(hash))) return true;
-  if (entry_at(level, index) == nullptr) return true;
-  if (locked) learn(level, index);
-  return locked;
 }
 
 void Core::learn_path(uint64_t hash) const {

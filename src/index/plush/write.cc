@@ -63,9 +63,7 @@ bool Core::present_below(const Key& key) const {
 
 bool Core::write_record(LogKind kind, const Key& key, uint64_t value, std::string_view payload) {
   pool_.require_writable();
-  prefetch_path(key.hash, kind == LogKind::kUpsert   ? Reach::kRow
-                          : kind == LogKind::kInsert ? Reach::kPresence
-                                                     : Reach::kBuckets);
+  prefetch_path(key.hash, reach_of(kind));
   Partition& partition = partitions_[partition_of(key.hash)];
   const std::lock_guard lock(partition.lock);
   partition.log.prefetch_tail();
