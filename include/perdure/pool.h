@@ -64,6 +64,10 @@ struct PoolOptions {
   // How much the file grows by when it must, in bytes; rounded up to 64 KiB. Blocks are reserved,
   // so that a full medium is an error of the growing call and never a SIGBUS.
   uint64_t growth_bytes = uint64_t{4} << 20;
+  // How much of the capacity, in bytes, gets its blocks at creation, so that no later operation
+  // waits for the system to provide and clear them; more than the capacity means all of it.
+  // create() throws kNoSpace if the medium has no room. Used by create() only.
+  uint64_t reserve_bytes = 0;
   // The durability that every operation must have when it returns.
   Durability durability = Durability::kBest;
   // Overrides the detected domain (also: environment variable PERDURE_DOMAIN). For tests and
@@ -94,9 +98,12 @@ struct PoolInfo {
   uint64_t size_bytes;
   uint64_t allocated_bytes;  // bytes in allocated blocks
   uint64_t free_bytes;       // bytes in free blocks below size_bytes
-  uint64_t generation;       // how often the pool has been opened for writing
-  bool clean;                // the last close before this open was clean
-  bool huge_pages;           // the mapping is backed by huge pages
+  // The end of what has been in use at any time since this open: what size_bytes would be if
+  // nothing had been reserved beforehand.
+  uint64_t high_water_bytes;
+  uint64_t generation;  // how often the pool has been opened for writing
+  bool clean;           // the last close before this open was clean
+  bool huge_pages;      // the mapping is backed by huge pages
   bool read_only;
   Medium medium;
   Domain domain;          // what the verbs do on this mapping

@@ -210,6 +210,11 @@ void add_run_options(CLI::App& command, BenchCommandOptions& options) {
                   "Of each pool (default: three times the raw bytes, 64M at least)")
       ->group(group);
   command
+      .add_flag("!--grow", options.bench.reserve,
+                "Let pools grow while they are measured; by default all of their capacity is "
+                "reserved before")
+      ->group(group);
+  command
       .add_option("--option", options.options,
                   "NAME=VALUE, an option of the structures; may be repeated; see `perdure list`")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)

@@ -99,6 +99,11 @@ void add_create(CLI::App& pool, const std::shared_ptr<PoolCommandOptions>& optio
                    "Size that the pool may grow to, such as 64M or 10G")
       ->capture_default_str();
   command
+      ->add_option("--reserve", options->creation.reserve,
+                   "How much of it the file gets now, such as 1G or all, so that later operations "
+                   "need not wait for the system to clear memory")
+      ->capture_default_str();
+  command
       ->add_option("--durability", options->creation.durability,
                    "Refuse media that cannot give this: best, process or power")
       ->check(CLI::IsMember({"best", "process", "power"}))

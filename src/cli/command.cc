@@ -93,6 +93,8 @@ OptionMap parse_structure_options(const std::vector<std::string>& lines) {
 PoolOptions pool_options_for(const Target& target, const Creation& creation) {
   PoolOptions options;
   options.capacity_bytes = lab::parse_bytes(creation.capacity);
+  options.reserve_bytes =
+      creation.reserve == "all" ? options.capacity_bytes : lab::parse_bytes(creation.reserve);
   options.durability = parse_durability(creation.durability);
   if (!target.domain.empty()) {
     options.force_domain = true;

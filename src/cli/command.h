@@ -67,6 +67,7 @@ void add_target_options(CLI::App& command, Target& target);
 // is there, whatever it has.
 struct Creation {
   std::string capacity = "1G";
+  std::string reserve = "0";
   std::string structure;
   std::string key_kind;
   std::string value_kind;

@@ -83,6 +83,7 @@ Facts pool_facts(const PoolInfo& info) {
           {"size", exact_bytes(info.size_bytes)},
           {"allocated", exact_bytes(info.allocated_bytes)},
           {"free", exact_bytes(info.free_bytes)},
+          {"high water", exact_bytes(info.high_water_bytes)},
           {"huge pages", info.huge_pages ? "yes" : "no"},
           {"opened to write", lab::format_counted(info.generation, "time")},
           {"last close", info.clean ? "clean" : "not clean: recovered when opened"}};
@@ -100,6 +101,7 @@ nlohmann::json pool_json(const PoolInfo& info) {
           {"size_bytes", info.size_bytes},
           {"allocated_bytes", info.allocated_bytes},
           {"free_bytes", info.free_bytes},
+          {"high_water_bytes", info.high_water_bytes},
           {"generation", info.generation},
           {"clean", info.clean},
           {"huge_pages", info.huge_pages},

@@ -315,6 +315,7 @@ bool Heap::take_segments(uint64_t count, uint32_t keep, uint64_t& first) {
       free_runs_.erase(run);
       if (rest > 0) free_runs_.emplace(first + count, rest);
       free_segments_ -= count;
+      high_water_segments_ = std::max(high_water_segments_, first + count);
       return true;
     }
     if (!grow(count + kReserveSegments)) return false;
@@ -521,6 +522,7 @@ void Heap::recover() {
       if (free_length++ == 0) free_from = i;
     } else {
       close_run();
+      high_water_segments_ = i + segments;
     }
     if (kind == SegmentKind::kSlab) {
       classes_[static_cast<size_t>(size_class)].unscanned.push_back(static_cast<uint32_t>(i));
@@ -551,6 +553,8 @@ Heap::Usage Heap::usage() const {
     i += segments;
   }
   usage.free_bytes = total - usage.allocated_bytes;
+  const std::lock_guard lock(segments_mutex_);
+  usage.high_water_segments = high_water_segments_;
   return usage;
 }
 

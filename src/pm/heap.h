@@ -100,6 +100,7 @@ class Heap {
   struct Usage {
     uint64_t allocated_bytes = 0;
     uint64_t free_bytes = 0;
+    uint64_t high_water_segments = 0;  // the highest number in use since the pool was opened
   };
   Usage usage() const;
 
@@ -192,9 +193,10 @@ class Heap {
   uint64_t infos_bytes_ = 0;
   std::array<SizeClass, kClasses> classes_;
   std::unique_ptr<LaneState[]> lanes_;
-  std::mutex segments_mutex_;
+  mutable std::mutex segments_mutex_;
   std::map<uint64_t, uint64_t> free_runs_;  // first segment -> length
   std::atomic<uint64_t> free_segments_{0};
+  uint64_t high_water_segments_ = 0;
   std::atomic<bool> medium_full_{false};
 };
 

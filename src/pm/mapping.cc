@@ -24,8 +24,6 @@ namespace perdure::pm {
 
 namespace {
 
-constexpr uint64_t kHugePageBytes = uint64_t{2} << 20;
-
 #ifndef MAP_SYNC
 constexpr int kMapSync = 0x80000;
 #else
@@ -35,6 +33,11 @@ constexpr int kMapSync = MAP_SYNC;
 constexpr int kMadvPopulateWrite = 23;
 #else
 constexpr int kMadvPopulateWrite = MADV_POPULATE_WRITE;
+#endif
+#ifndef MADV_COLLAPSE
+constexpr int kMadvCollapse = 25;
+#else
+constexpr int kMadvCollapse = MADV_COLLAPSE;
 #endif
 
 // Whether every persistent-memory region of this machine has the CPU caches inside its persistence
@@ -50,6 +53,15 @@ bool caches_are_persistent() {
     any = true;
   }
   return any;
+}
+
+// posix_fallocate until no signal interrupts it. Returns an error number, 0 if none.
+int allocate_blocks(int fd, uint64_t offset, uint64_t bytes) {
+  int result = 0;
+  do {
+    result = ::posix_fallocate(fd, static_cast<off_t>(offset), static_cast<off_t>(bytes));
+  } while (result == EINTR);
+  return result;
 }
 
 // The directory that holds `path`, for messages about creating in it.
@@ -183,14 +195,33 @@ void Mapping::reserve(uint64_t offset, uint64_t bytes) {
   const uint64_t granule = medium_ == Medium::kHugetlbfs ? kHugePageBytes : uint64_t{4096};
   const uint64_t begin = offset & ~(granule - 1);
   const uint64_t length = ((offset + bytes + granule - 1) & ~(granule - 1)) - begin;
-  int result = 0;
-  do {
-    result = ::posix_fallocate(fd_, static_cast<off_t>(begin), static_cast<off_t>(length));
-  } while (result == EINTR);
+  const bool in_memory = medium_ == Medium::kTmpfs || medium_ == Medium::kHugetlbfs;
+  if (medium_ == Medium::kTmpfs && base_ != nullptr) make_huge_pages(begin, begin + length);
+  const int result = allocate_blocks(fd_, begin, length);
   if (result != 0) throw_errno("fallocate", path_, result);
-  if (base_ != nullptr && (medium_ == Medium::kTmpfs || medium_ == Medium::kHugetlbfs)) {
+  if (base_ != nullptr && in_memory) {
     // Map the pages now, in one call, rather than by a fault for each in the middle of inserts.
     ::madvise(base_ + begin, length, kMadvPopulateWrite);
+  }
+}
+
+void Mapping::make_huge_pages(uint64_t begin, uint64_t end) {
+  const uint64_t first = (begin + kHugePageBytes - 1) & ~(kHugePageBytes - 1);
+  const uint64_t last = end & ~(kHugePageBytes - 1);
+  if (first >= last) return;
+  const uint64_t file_bytes_before = file_bytes();
+  if (file_bytes_before > first) return;  // somebody's blocks are there
+  for (uint64_t block = first; block < last; block += kHugePageBytes) {
+    // One block of the file must be there; the rest of the huge page comes zeroed with it.
+    if (allocate_blocks(fd_, block, 4096) != 0 ||
+        ::ftruncate(fd_, static_cast<off_t>(block + kHugePageBytes)) != 0) {
+      // The caller finds out whether there is room, from where the file ended.
+      if (::ftruncate(fd_, static_cast<off_t>(file_bytes_before)) != 0) {
+        throw_errno("ftruncate", path_, errno);
+      }
+      return;
+    }
+    if (::madvise(base_ + block, kHugePageBytes, kMadvCollapse) != 0) return;
   }
 }
 
@@ -252,16 +283,6 @@ uint64_t Mapping::occupied_bytes() const {
 }
 
 bool Mapping::on_huge_pages() const {
-  // Asking for every mapping of the process takes a millisecond; where tmpfs never has huge pages,
-  // there is nothing to ask.
-  if (medium_ == Medium::kTmpfs) {
-    std::ifstream policy("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
-    std::string words;
-    if (std::getline(policy, words) &&
-        (words.find("[never]") != std::string::npos || words.find("[deny]") != std::string::npos)) {
-      return false;
-    }
-  }
   std::ifstream maps("/proc/self/smaps");
   std::string line;
   bool inside = false;

@@ -8,6 +8,8 @@
 
 namespace perdure::pm {
 
+inline constexpr uint64_t kHugePageBytes = uint64_t{2} << 20;
+
 // Maps `capacity` bytes of a file at a 2 MiB aligned address, once: growing the pool extends the
 // file below a mapping that is already there. Touch only what reserve() has been called for.
 class Mapping {
@@ -48,7 +50,7 @@ class Mapping {
   void remove_file() noexcept;
 
   char* base() const { return base_; }
-  Medium medium() const { return medium_; }
+  perdure::Medium medium() const { return medium_; }
   const std::string& path() const { return path_; }
   uint64_t file_bytes() const;      // logical size
   uint64_t occupied_bytes() const;  // blocks in use
@@ -60,6 +62,10 @@ class Mapping {
   void detect_medium();
   void lock(bool shared) const;
   void* map_fixed(void* address, uint64_t bytes);
+  // Gives huge pages to the whole ones of [begin, end), which must be past the end of the file,
+  // whatever the system's policy for tmpfs: lookups are bound by the TLB, and one huge page is
+  // quicker to make than the 512 small ones. What the kernel refuses is left to reserve().
+  void make_huge_pages(uint64_t begin, uint64_t end);
 
   std::string path_;
   char* base_ = nullptr;
@@ -69,12 +75,12 @@ class Mapping {
   uint64_t anonymous_bytes_ = 0;
   int fd_ = -1;
   bool read_only_ = false;
-  Medium medium_ = Medium::kAnonymous;
+  perdure::Medium medium_ = perdure::Medium::kAnonymous;
 };
 
 // The domain that `durability` needs on `medium`. Throws kDurability if the medium cannot give it.
 // `durability` kBest is resolved to kProcess or kPower.
-Domain needed_domain(Medium medium, Durability& durability, const std::string& path);
+Domain needed_domain(perdure::Medium medium, Durability& durability, const std::string& path);
 
 // The domain to use: `needed`, or what options or PERDURE_DOMAIN force. Throws kDurability if that
 // is weaker than needed, kInvalidArgument for a bad PERDURE_DOMAIN.

@@ -225,6 +225,10 @@ std::unique_ptr<PoolImpl> PoolImpl::create(Mapping mapping, const PoolOptions& o
     std::unique_ptr<PoolImpl> pool(new PoolImpl(std::move(mapping), domain, durability));
     try {
       pool->write_header(options, capacity);
+      const uint64_t reserved = round_up(std::min(options.reserve_bytes, capacity), kSegmentBytes);
+      if (reserved > pool->header().data_offset) {
+        pool->grow((reserved - pool->header().data_offset) / kSegmentBytes);
+      }
       pool->heap_ = std::make_unique<Heap>(*pool);
       pool->heap_->recover();
       pool->start_generation();
@@ -319,7 +323,13 @@ void PoolImpl::grow(uint64_t segments) {
   const uint64_t left = segments_max() - before;
   if (left == 0) throw Error(ErrorCode::kPoolFull, "at capacity");
   const uint64_t step = header().growth_bytes / kSegmentBytes;
-  uint64_t count = std::min(left, std::max(segments, step));
+  uint64_t count = std::max(segments, step);
+  if (step * kSegmentBytes >= kHugePageBytes) {
+    // To the end of a huge page: the next growth begins one, which reserve() can then make whole.
+    const uint64_t end = header().data_offset + (before + count) * kSegmentBytes;
+    count += (round_up(end, kHugePageBytes) - end) / kSegmentBytes;
+  }
+  count = std::min(left, count);
   const auto reserve = [&](uint64_t n) {
     mapping_.reserve(header().descriptors_offset + before * sizeof(SegmentDescriptor),
                      n * sizeof(SegmentDescriptor));
@@ -364,6 +374,7 @@ PoolInfo PoolImpl::info() const {
   info.size_bytes = mapping_.occupied_bytes();
   info.allocated_bytes = usage.allocated_bytes;
   info.free_bytes = usage.free_bytes;
+  info.high_water_bytes = header().data_offset + usage.high_water_segments * kSegmentBytes;
   info.generation = generation_;
   info.clean = clean_before_;
   info.huge_pages = mapping_.on_huge_pages();

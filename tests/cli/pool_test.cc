@@ -39,6 +39,21 @@ TEST_F(PoolCommand, CreateMakesAnEmptyPoolOnce) {
   EXPECT_EQ(run({"pool", "check", pool()}).code, 0);
 }
 
+TEST_F(PoolCommand, CreateReservesWhatIsAskedFor) {
+  EXPECT_EQ(run({"pool", "create", "--capacity", "16M", "--reserve", "5M", pool()}).code, 0);
+  Pool opened = Pool::open(pool());
+  EXPECT_GE(opened.info().size_bytes, 5U << 20);
+  EXPECT_LT(opened.info().size_bytes, 10U << 20);
+  EXPECT_LT(opened.info().high_water_bytes, 1U << 20);  // none of it is in use
+  opened.close();
+  EXPECT_EQ(run({"pool", "check", pool()}).code, 0);
+
+  const std::string all = path("all.pool");
+  EXPECT_EQ(run({"pool", "create", "--capacity", "16M", "--reserve", "all", all}).code, 0);
+  EXPECT_GE(Pool::open(all).info().size_bytes, 15U << 20);
+  EXPECT_EQ(run({"pool", "create", "--reserve", "much", path("none.pool")}).code, 2);
+}
+
 TEST_F(PoolCommand, CreateRefusesBadSizesAndFolders) {
   EXPECT_EQ(run({"pool", "create", "--capacity", "12Q", pool()}).code, 2);
   EXPECT_EQ(run({"pool", "create", "--capacity", "-1", pool()}).code, 2);

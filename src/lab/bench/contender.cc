@@ -22,7 +22,7 @@ class PoolStore final : public BenchStore {
       : pool_(std::move(pool)), index_(std::move(index)) {}
 
   AnyIndex& index() override { return *index_; }
-  uint64_t stored_bytes() const override { return pool_.info().size_bytes; }
+  uint64_t stored_bytes() const override { return pool_.info().high_water_bytes; }
   std::optional<PoolInfo> pool_info() const override { return pool_.info(); }
 
  private:

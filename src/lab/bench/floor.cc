@@ -1,19 +1,16 @@
 #include "lab/bench/floor.h"
 
 #include <cpuid.h>
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <immintrin.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
+#include <atomic>
 #include <cstring>
 
 #include "lab/permutation.h"
 #include "lab/ticks.h"
-#include "perdure/error.h"
 
 namespace perdure::lab {
 namespace {
@@ -22,23 +19,10 @@ constexpr uint64_t kLineBytes = 64;
 constexpr uint64_t kFlushMappingBytes = uint64_t{64} << 20;
 constexpr uint64_t kChainReads = uint64_t{1} << 20;
 
-[[noreturn]] void fail(const std::string& folder, const char* doing, int error) {
-  ErrorCode code = ErrorCode::kIo;
-  if (error == ENOENT || error == ENOTDIR) code = ErrorCode::kNotFound;
-  if (error == EACCES || error == EROFS) code = ErrorCode::kPermission;
-  if (error == ENOSPC) code = ErrorCode::kNoSpace;
-  throw Error(code, fmt::format("{}: cannot {} a scratch file for measuring: {}; choose another "
-                                "folder with --path",
-                                folder, doing, std::strerror(error)));
-}
-
-int open_scratch_file(const std::string& folder) {
-  const int unnamed = open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-  if (unnamed >= 0 || (errno != EOPNOTSUPP && errno != EISDIR)) return unnamed;
-  std::string path = folder + "/perdure-bench-XXXXXX";
-  const int named = mkostemp(path.data(), O_CLOEXEC);
-  if (named >= 0) unlink(path.c_str());
-  return named;
+// A name that nothing else in `folder` has.
+std::string scratch_path(const std::string& folder) {
+  static std::atomic<unsigned> count{0};
+  return fmt::format("{}/perdure-bench-{}-{}", folder, ::getpid(), ++count);
 }
 
 inline void store_line(std::byte* line, uint64_t stamp) {
@@ -87,25 +71,13 @@ unsigned flush_features() {
 }  // namespace
 
 ScratchMapping::ScratchMapping(const std::string& folder, uint64_t size_bytes)
-    : size_bytes_(std::max(size_bytes / kLineBytes, uint64_t{2}) * kLineBytes) {
-  const int file = open_scratch_file(folder);
-  if (file < 0) fail(folder, "make", errno);
-  const int reserved = posix_fallocate(file, 0, static_cast<off_t>(size_bytes_));
-  if (reserved != 0) {
-    close(file);
-    fail(folder, "reserve", reserved);
-  }
-  void* address = mmap(nullptr, size_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-  const int error = errno;
-  close(file);
-  if (address == MAP_FAILED) fail(folder, "map", error);
-  // Huge pages where the medium offers them, as pools have them; refusal changes nothing.
-  madvise(address, size_bytes_, MADV_HUGEPAGE);
-  data_ = static_cast<std::byte*>(address);
-  std::memset(data_, 1, size_bytes_);
+    : mapping_(pm::Mapping::create_file(scratch_path(folder))),
+      size_bytes_(std::max(size_bytes / kLineBytes, uint64_t{2}) * kLineBytes) {
+  mapping_.remove_file();
+  mapping_.map(size_bytes_);
+  mapping_.reserve(0, size_bytes_);
+  std::memset(data(), 1, size_bytes_);
 }
-
-ScratchMapping::~ScratchMapping() { munmap(data_, size_bytes_); }
 
 FlushFloor::FlushFloor(const std::string& folder) : mapping_(folder, kFlushMappingBytes) {
   const unsigned features = flush_features();

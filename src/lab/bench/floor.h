@@ -6,22 +6,21 @@
 #include <cstdint>
 #include <string>
 
+#include "pm/mapping.h"
+
 namespace perdure::lab {
 
-// A file that is mapped, written full and removed from its folder at once: gone when this process
-// is. Throws Error(kNotFound, kPermission, kNoSpace, kIo).
+// A file that is mapped as a pool is, written full and removed from its folder at once: gone when
+// this process is. Throws Error(kNotFound, kPermission, kNoSpace, kIo).
 class ScratchMapping {
  public:
   ScratchMapping(const std::string& folder, uint64_t size_bytes);
-  ~ScratchMapping();
-  ScratchMapping(const ScratchMapping&) = delete;
-  ScratchMapping& operator=(const ScratchMapping&) = delete;
 
-  std::byte* data() const { return data_; }
+  std::byte* data() const { return reinterpret_cast<std::byte*>(mapping_.base()); }
   uint64_t size_bytes() const { return size_bytes_; }
 
  private:
-  std::byte* data_ = nullptr;
+  pm::Mapping mapping_;
   uint64_t size_bytes_;
 };
 

@@ -63,13 +63,14 @@ std::string conditions(const BenchReport& report) {
   }
   text += fmt::format(
       "workload  {} records, {} operations{}, keys {} ({}), values {}, seed {}, repeats {}, pool "
-      "capacity {}{}{}\n",
+      "capacity {}{}{}{}\n",
       format_count(options.records), format_count(options.operations),
       options.warmup > 0 ? fmt::format(" after {} to warm up", format_count(options.warmup)) : "",
       to_string(options.key_order),
       options.key_kind == Kind::kU64 ? "u64" : fmt::format("{} bytes", options.key_bytes),
       options.value_kind == Kind::kU64 ? "u64" : fmt::format("{} bytes", options.value_bytes),
       options.seed, options.repeats, format_bytes(options.capacity_bytes),
+      options.reserve ? " reserved" : "",
       options.time_limit_s > 0
           ? fmt::format(", at most {} a phase", format_nanoseconds(options.time_limit_s * 1e9))
           : "",

@@ -143,6 +143,7 @@ json parameters_json(const BenchReport& report) {
           {"window_ms", options.window_s * 1e3},
           {"structure_options", options.structure_options},
           {"capacity_bytes", options.capacity_bytes},
+          {"reserved", options.reserve},
           {"kill_recovery", options.kill_recovery}};
 }
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <chrono>
 #include <ctime>
+#include <filesystem>
 #include <memory>
 #include <optional>
 
@@ -13,6 +14,7 @@
 #include "lab/bench/floor.h"
 #include "lab/bench/trial.h"
 #include "lab/ticks.h"
+#include "lab/units.h"
 #include "perdure/error.h"
 
 namespace perdure::lab {
@@ -61,6 +63,7 @@ class Bench {
     }
     report_.started = utc_now();
     report_.notes = options.notes;
+    reserve_if_there_is_room();
     report_.machine = describe_machine();
     report_.timer = TickClock::get().source();
     if (options.limits) {
@@ -90,6 +93,7 @@ class Bench {
   // Whether it is to be measured; if not, notes why, or throws if nothing else is measured.
   bool takes_part(const Contender& contender, const Workload& workload, unsigned threads);
   void note(const std::string& sentence);
+  void reserve_if_there_is_room();
   void measure_limits();
   void run_repeat(unsigned repeat);
   void keep(const TrialOptions& trial, const TrialResult& measured);
@@ -143,6 +147,18 @@ void Bench::start_emulation() {
     if (contender.kind == "structure") continue;
     note(fmt::format("{} does not persist through perdure: it is not slowed", contender.name));
   }
+}
+
+void Bench::reserve_if_there_is_room() {
+  BenchOptions& options = report_.options;
+  std::error_code error;
+  const uint64_t room_bytes = std::filesystem::space(options.folder, error).available;
+  if (!options.reserve || error || room_bytes / 2 >= options.capacity_bytes) return;
+  options.reserve = false;
+  note(
+      fmt::format("pools grow while they are measured: {} has too little room to reserve {} "
+                  "beforehand",
+                  options.folder, format_bytes(options.capacity_bytes)));
 }
 
 void Bench::note(const std::string& sentence) {

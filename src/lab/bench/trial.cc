@@ -121,6 +121,7 @@ StoreOptions Trial::store_options() const {
   store_options.threads = trial_.threads;
   store_options.structure_options = options_.structure_options;
   store_options.pool.capacity_bytes = options_.capacity_bytes;
+  if (options_.reserve) store_options.pool.reserve_bytes = options_.capacity_bytes;
   if (const std::optional<Domain> domain = forced_domain(options_)) {
     store_options.pool.force_domain = true;
     store_options.pool.domain = *domain;
