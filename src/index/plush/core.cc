@@ -115,6 +115,10 @@ Core::Core(pm::PoolImpl& pool, Root& root, Kind key_kind, Kind value_kind, uint3
   }
   map_dram();
   mirror_ = std::make_unique<Mirror>(filter_levels, rows(), fanout());
+  if (!out_of_place_ && !ordered_ && filter_levels == 2) {
+    quick_ = {.copies = {&mirror_->at(1, 0), &mirror_->at(2, 0)},
+              .shifts = {index_shifts_[1], index_shifts_[2]}};
+  }
   partitions_ = static_cast<Partition*>(
       ::operator new(sizeof(Partition) * partition_count_, std::align_val_t{alignof(Partition)}));
   char* log = pool.at<char>(root.log);
@@ -309,6 +313,11 @@ void Core::close() {
 }
 
 bool Core::lookup(uint64_t key, uint64_t& value) const {
+  if (has_quick()) [[likely]] {
+    const Found found = find_quick(hash_of(key), value);
+    if (found != Found::kRetry) [[likely]]
+      return found == Found::kHit;
+  }
   Hit hit;
   if (!is_inside(key) || !find({hash_of_word(key), {}}, hit)) return false;
   value = hit.value;

@@ -348,6 +348,18 @@ class Core {
                       Hit& hit) const;
   Found search_filters(uint32_t first, const Key& key, const Partition* reader, uint64_t version,
                        Hit& hit) const;
+  // ---- quick.cc
+  template <typename Isa>
+  Found quick_record(const Mirror::Copy& copy, const Mirror::Line& line, uint32_t hits,
+                     uint64_t hash, uint64_t& value) const;
+  template <typename Isa>
+  Found find_quick_by(uint64_t hash, uint64_t& value) const;
+  Found find_quick_avx512(uint64_t hash, uint64_t& value) const;
+  // The value of a word, if it takes no more than the common case; else kRetry, and find() knows. Only
+  // if has_quick().
+  Found find_quick(uint64_t hash, uint64_t& value) const;
+  bool has_quick() const { return quick_.copies[0] != nullptr; }
+
   // Finds a live record. Lock-free; falls back to the partition's lock when writers are too quick.
   bool find(const Key& key, Hit& hit) const;
 
@@ -534,6 +546,11 @@ class Core {
   uint64_t dram_bytes_ = 0;
   std::unique_ptr<PayloadLog> payload_;
   std::unique_ptr<Mirror> mirror_;
+  // Words by hash, with copies of two levels: what the common lookup begins with. Else null.
+  struct {
+    const Mirror::Copy* copies[2] = {};
+    uint32_t shifts[2] = {};
+  } quick_;
 };
 
 template <typename Use>

@@ -57,17 +57,18 @@ uint32_t candidates_scalar(const Entry& entry, FilterBits bits) {
   return mask;
 }
 
-constexpr Kernels kScalar{"scalar", candidates_scalar};
-constexpr Kernels kAvx2{"avx2", candidates_avx2};
-constexpr Kernels kAvx512{"avx512", candidates_avx512};
+constexpr Kernels kScalar{"scalar", candidates_scalar, false};
+constexpr Kernels kAvx2{"avx2", candidates_avx2, false};
+constexpr Kernels kAvx512{"avx512", candidates_avx512, true};
 
 const Kernels& pick() {
   const char* text = std::getenv("PERDURE_SIMD");
   const std::string_view wish = text != nullptr ? text : "";
   if (!kVectorsAllowed || wish == "scalar") return kScalar;
   const bool avx2 = __builtin_cpu_supports("avx2");
-  const bool avx512 =
-      avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq");
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
+                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("bmi2");
   if (avx512 && wish != "avx2") return kAvx512;
   return avx2 ? kAvx2 : kScalar;
 }

@@ -91,6 +91,7 @@ struct Kernels {
   const char* name;
   // Bit 3 * line + bucket is set if that bucket's filter may hold the hash. Knows nothing of counts.
   uint32_t (*candidates)(const Entry& entry, FilterBits bits);
+  bool wide;  // AVX-512 with bytes and words, and what processors with it have besides
 };
 
 // Picked once: the best the processor has, or what PERDURE_SIMD names (scalar, avx2, avx512).

@@ -35,9 +35,9 @@ class Mirror {
     uint16_t slots[31];  // fingerprint << 5 | bucket + 1; filled in order, then zeros
   };
   struct Copy {
-    uint32_t count;      // of records
-    uint32_t was_known;  // at some time
-    uint32_t units[kEntryBuckets];
+    uint32_t count;                 // of records
+    uint32_t units[kEntryBuckets];  // right behind it: unit_of()
+    uint32_t was_known;             // at some time
     uint32_t reserved[6];
     Line lines[kLines];
   };
@@ -55,21 +55,42 @@ class Mirror {
   uint64_t bytes() const { return known_.load(std::memory_order_relaxed) * sizeof(Copy); }
 
   // What tells whether the key may be there; and what tells where.
-  static void prefetch(const Copy& copy, uint64_t hash) {
-    __builtin_prefetch(&copy.lines[line_of(hash)]);
+  // (Forced in line, these three: GCC takes a function that only prefetches for one that does nothing.)
+  [[gnu::always_inline]] static void prefetch(const Copy& copy, uint64_t hash) {
+    __builtin_prefetch(&line(copy, hash));
   }
-  static void prefetch_buckets(const Copy& copy) {
+  [[gnu::always_inline]] static void prefetch_buckets(const Copy& copy) {
     __builtin_prefetch(&copy);
     __builtin_prefetch(&copy.units[kEntryBuckets - 1]);
   }
   // All of the copy, to be changed.
-  static void prefetch(const Copy& copy) {
+  [[gnu::always_inline]] static void prefetch(const Copy& copy) {
     __builtin_prefetch(&copy, 1);
     __builtin_prefetch(&copy.units[kEntryBuckets - 1], 1);
     for (const Line& line : copy.lines) __builtin_prefetch(&line, 1);
   }
   static bool is_known(const Copy& copy, uint64_t hash) {
-    return (pm::load_acquire(copy.lines[line_of(hash)].state) & kKnown) != 0;
+    return (pm::load_acquire(line(copy, hash).state) & kKnown) != 0;
+  }
+  // The line that tells of a hash; whether it can, to be asked before it is read; and the fingerprint
+  // to look for in it.
+  static const Line& line(const Copy& copy, uint64_t hash) {
+    return copy.lines[hash & (kLines - 1)];
+  }
+  static bool answers(const Line& line) {
+    return (pm::load_acquire(line.state) & (kKnown | kOverflown)) == kKnown;
+  }
+  static uint16_t fingerprint(uint64_t hash) {
+    const auto bits = static_cast<uint16_t>(hash >> 4 << 5);
+    return bits != 0 ? bits : 0x20;  // an empty slot is no fingerprint
+  }
+  // One more than the bucket that a slot names; 0 if it names none any more.
+  static uint64_t place_at(const Line& line, uint64_t slot) {
+    return pm::load_relaxed(line.slots[slot]) & 31U;
+  }
+  // The unit of a place; the count of place 0, which is inside the pool as well.
+  static uint32_t unit_of(const Copy& copy, uint64_t place) {
+    return pm::load_acquire(*(&copy.count + place));
   }
   // Bit b: bucket b may hold the key. kUnknown: ask the entry in PM.
   static uint32_t candidates(const Copy& copy, uint64_t hash);
@@ -94,13 +115,6 @@ class Mirror {
   static constexpr uint16_t kOverflown = 2;
   static constexpr uint16_t kFilledShift = 8;
 
-  // Entries are told apart by the highest bits of a hash, lines and fingerprints by the lowest.
-  static uint32_t line_of(uint64_t hash) { return hash & (kLines - 1); }
-  static uint16_t fingerprint(uint64_t hash) {
-    const auto bits = static_cast<uint16_t>(hash >> 4 << 5);
-    return bits != 0 ? bits : 0x20;  // an empty slot is no fingerprint
-  }
-
   uint32_t levels_;
   uint64_t begins_[kLevelsMax + 1] = {};
   Copy* copies_ = nullptr;
@@ -109,19 +123,19 @@ class Mirror {
 };
 
 inline uint32_t Mirror::candidates(const Copy& copy, uint64_t hash) {
-  const Line& line = copy.lines[line_of(hash)];
-  if ((pm::load_acquire(line.state) & (kKnown | kOverflown)) != kKnown) return kUnknown;
+  const Line& line = Mirror::line(copy, hash);
+  if (!answers(line)) return kUnknown;
   uint32_t mask = 0;
   for (uint32_t hits = match_fingerprints(&line.state, fingerprint(hash)) & ~1U; hits != 0;
        hits &= hits - 1) {
-    const auto at = static_cast<uint32_t>(__builtin_ctz(hits)) - 1;
-    mask |= 1U << ((pm::load_relaxed(line.slots[at]) & 31) - 1);
+    const uint64_t place = place_at(line, static_cast<uint64_t>(__builtin_ctz(hits)) - 1);
+    mask |= 1U << place >> 1;
   }
   return mask;
 }
 
 inline void Mirror::add(Copy& copy, uint64_t hash, uint32_t bucket) {
-  Line& line = copy.lines[line_of(hash)];
+  Line& line = copy.lines[hash & (kLines - 1)];
   const uint32_t state = line.state;
   const uint32_t filled = state >> kFilledShift;
   if (filled == std::size(line.slots)) [[unlikely]] {
