@@ -11,6 +11,7 @@ BenchClient::BenchClient(AnyIndex& index, const OperationPlan& plan, uint64_t ke
       plan_(plan),
       word_keys_(index.key_kind() == Kind::kU64),
       word_values_(index.value_kind() == Kind::kU64),
+      words_(word_keys_ && word_values_),
       prefix_bytes_(key_prefix.size()),
       key_(key_prefix),
       value_(value_bytes, 'v') {

@@ -63,7 +63,16 @@ class BenchClient {
     return false;
   }
 
-  bool execute(Operation operation) { return carry_out(prepare(operation)); }
+  bool execute(Operation operation) { return execute(operation, plan_.key_of(operation.record)); }
+  // `word`: the record's key. In few instructions where keys and values are words.
+  [[gnu::always_inline]] bool execute(const Operation& operation, uint64_t word) {
+    if (words_) [[likely]] {
+      if (operation.type == OperationType::kLookup) return index_.lookup(word, found_);
+      if (operation.type == OperationType::kInsert) return index_.insert(word, word);
+      if (operation.type == OperationType::kUpdate) return index_.update(word, word + 1);
+    }
+    return carry_out(prepare(operation, word));
+  }
 
   uint64_t scanned() const { return scanned_; }  // records that scans told of
 
@@ -79,6 +88,7 @@ class BenchClient {
   const OperationPlan& plan_;
   const bool word_keys_;
   const bool word_values_;
+  const bool words_;  // both
   const size_t prefix_bytes_;
   std::string key_;
   std::string value_;

@@ -226,14 +226,9 @@ void PhaseRun::carry_out(Worker& worker, BenchClient& client, Range places) {
                           std::memory_order_release);
 }
 
-// Calls `work`, which carries out `count` operations, and takes the time if it is to be sampled.
-template <bool kMeasured, typename Work>
-[[gnu::always_inline]] inline auto measure(Worker& worker, Sampler& sampler, OperationType type,
-                                           uint64_t count, Work work) {
-  if constexpr (!kMeasured) return work();
-  TypeResult& measured = worker.by_type[static_cast<size_t>(type)];
-  measured.operations += count;
-  if (!sampler.take()) return work();
+// Calls `work` and takes the time.
+template <typename Work>
+auto time_one(TypeResult& measured, Work work) {
   const TickClock& clock = TickClock::get();
   const uint64_t start = clock.now();
   const auto result = work();
@@ -245,8 +240,9 @@ template <bool kMeasured>
 void PhaseRun::carry_out_range(Worker& worker, BenchClient& client, Batches& batches,
                                Sampler& sampler, Range range) {
   const auto carry_out_batch = [&](OperationType type, OperationBatch& batch) {
-    return measure<kMeasured>(worker, sampler, type, batch.count(),
-                              [&] { return batch.carry_out(); });
+    TypeResult& measured = worker.by_type[static_cast<size_t>(type)];
+    const auto work = [&] { return batch.carry_out(); };
+    return kMeasured && sampler.take() ? time_one(measured, work) : work();
   };
   uint64_t fingerprints = 0;
   uint64_t failed = 0;
@@ -260,20 +256,27 @@ void PhaseRun::carry_out_range(Worker& worker, BenchClient& client, Batches& bat
       uint64_t key;
     };
     std::array<Drawn, kStep> drawn;
+    uint64_t timed = 0;  // a bit for each
     for (uint64_t i = 0; i < count; ++i) {
       const Operation operation = plan_.at(place + i);
       drawn[i] = {operation, plan_.key_of(operation.record)};
       fingerprints += OperationPlan::fingerprint(place + i, operation);
+      if constexpr (kMeasured) {
+        ++worker.by_type[static_cast<size_t>(operation.type)].operations;
+        timed |= uint64_t{sampler.take()} << i;
+      }
     }
-    for (const auto& [operation, key] : std::span(drawn.data(), count)) {
-      const BenchClient::Prepared prepared = client.prepare(operation, key);
-      if (OperationBatch* batch = batches.of(prepared.type)) {
-        batch->add(prepared);
-        if (batch->full()) failed += carry_out_batch(prepared.type, *batch);
+    for (uint64_t i = 0; i < count; ++i) {
+      const auto& [operation, key] = drawn[i];
+      if (OperationBatch* batch = batches.of(operation.type)) [[unlikely]] {
+        batch->add(client.prepare(operation, key));
+        if (batch->full()) failed += carry_out_batch(operation.type, *batch);
         continue;
       }
-      const bool succeeded = measure<kMeasured>(worker, sampler, prepared.type, 1,
-                                                [&] { return client.carry_out(prepared); });
+      const auto work = [&] { return client.execute(operation, key); };
+      const bool succeeded = (timed >> i & 1) != 0
+                                 ? time_one(worker.by_type[static_cast<size_t>(operation.type)], work)
+                                 : work();
       failed += succeeded ? 0 : 1;
     }
     if constexpr (kMeasured) {
