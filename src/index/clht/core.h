@@ -62,6 +62,7 @@ namespace perdure::index::clht {
 // 0: choose from the pool's capacity.
 struct Options {
   uint32_t initial_bits = 0;
+  uint32_t grow_at = 0;
 };
 
 template <typename Policy, typename Content>

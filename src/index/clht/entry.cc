@@ -15,15 +15,21 @@ struct Clht {
   static clht::Options parse(OptionMap options) {
     clht::Options parsed;
     take_option(options, "initial_bits", parsed.initial_bits);
+    take_option(options, "grow_at", parsed.grow_at);
     require_empty(options, Policy::kName);
     return parsed;
   }
 
   static CatalogEntry entry(const char* paper) {
     CatalogEntry entry = CoreEntry<HashTables, Core, parse>::make(Policy::kName, paper);
-    entry.options = {{"initial_bits", "a sixty-fourth of the capacity, 16 MiB at most",
-                      "log2 of the buckets it begins with, 4 to 24"}};
+    entry.options = {
+        {"initial_bits", "a sixty-fourth of the capacity, 16 MiB at most",
+         "log2 of the buckets it begins with, 4 to 24"},
+        {"grow_at", std::to_string(Policy::kGrowAt),
+         "chained buckets for each 100 main ones when the table grows, 1 to 100: by four "
+         "at 100, by two below"}};
     entry.small_options = {{"initial_bits", "4"}};
+    entry.published_options = {{"grow_at", std::to_string(clht::kPublishedGrowAt)}};
     return entry;
   }
 };

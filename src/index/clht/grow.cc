@@ -32,9 +32,9 @@ void Core<Policy, Content>::begin_growing(const State* seen) {
   const std::lock_guard lock(growing_mutex_);
   if (state_.load(std::memory_order_acquire) != seen) return;  // somebody else has begun
   if (table.overflow_count() != overflow) return;              // or has added an extent
-  // As the reference: when there is a chained bucket for each main one.
-  if (overflow < table.size()) return add_extent(table);
-  for (uint32_t by = 2; by >= 1; --by) {
+  const uint32_t grow_at = root_.grow_at == 0 ? kPublishedGrowAt : root_.grow_at;
+  if (overflow * 100 < table.size() * grow_at) return add_extent(table);
+  for (uint32_t by = grow_at == kPublishedGrowAt ? 2 : 1; by >= 1; --by) {
     try {
       return begin_table(table, std::min(table.bits() + by, kBitsMax));
     } catch (const Error& error) {

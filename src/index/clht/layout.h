@@ -43,6 +43,8 @@ inline constexpr uint32_t kBitsMax = 31;
 inline constexpr uint32_t kOverflowShift = 3;  // an overflow bucket for each 8 main buckets
 inline constexpr uint32_t kExtents = 32;
 inline constexpr uint64_t kMoved = uint64_t{1} << 63;
+// Chained buckets for each 100 main ones at which RECIPE's table grows, by four; at less we double.
+inline constexpr uint32_t kPublishedGrowAt = 100;
 
 struct alignas(64) LineBucket {
   static constexpr uint32_t kSlots = 3;
@@ -93,7 +95,8 @@ static_assert(sizeof(TableHeader) == 16);
 
 struct Root {
   RootSeal seal;
-  uint64_t bucket_bytes;
+  uint32_t bucket_bytes;
+  uint32_t grow_at;  // chained buckets for each 100 main ones when the table grows; 0: as published
   uint64_t reserved[5];
   uint64_t table;              // offset
   uint64_t next;               // offset of the table that it is being moved to, or 0
@@ -118,11 +121,13 @@ struct Reference {
   static constexpr char kName[] = "p-clht";
   static constexpr bool kCoalesce = false;  // FC: value and key under one flush
   static constexpr bool kEvict = false;     // VE: the line again, after its lock was released
+  static constexpr uint32_t kGrowAt = kPublishedGrowAt;
   using Bucket = LineBucket;
 };
 struct Coalesced : Reference {
   static constexpr char kName[] = "p-clht+fc";
   static constexpr bool kCoalesce = true;
+  static constexpr uint32_t kGrowAt = 25;
 };
 struct Evicted : Coalesced {
   static constexpr char kName[] = "p-clht+fc+ve";

@@ -26,6 +26,12 @@ Core<Policy, Content>::Core(pm::PoolImpl& pool, Root& root, std::string name)
   recovered_operations_ = 1;  // it was growing, and will go on
 }
 
+// 0 is always good.
+void require_valid(const Options& options) {
+  require_range("initial_bits", options.initial_bits, kBitsMin, 24);
+  require_range("grow_at", options.grow_at, 1, kPublishedGrowAt);
+}
+
 template <typename Policy, typename Content>
 Core<Policy, Content>::~Core() {
   const State* state = state_.load();
@@ -39,7 +45,7 @@ std::unique_ptr<Core<Policy, Content>> Core<Policy, Content>::create(pm::PoolImp
                                                                      const std::string& name,
                                                                      Kind key, Kind value,
                                                                      const Options& options) {
-  require_range("initial_bits", options.initial_bits, kBitsMin, 24);
+  require_valid(options);
   // A sixty-fourth of the capacity, 16 MiB at most.
   const uint64_t buckets =
       std::min<uint64_t>(pool.header().capacity_bytes / 64, uint64_t{16} << 20) / sizeof(Bucket);
@@ -50,6 +56,7 @@ std::unique_ptr<Core<Policy, Content>> Core<Policy, Content>::create(pm::PoolImp
   Root image{};
   image.seal.magic = kRootMagic;
   image.bucket_bytes = sizeof(Bucket);
+  image.grow_at = options.grow_at != 0 ? options.grow_at : Policy::kGrowAt;
   const uint64_t overflow = Table::overflow_for(bits);
   const NewBlock table{Table::bytes_for(bits, overflow), offsetof(Root, table), [&](char* block) {
                          Table::format(pool.memory(), block, bits, overflow);
@@ -72,7 +79,7 @@ std::unique_ptr<Core<Policy, Content>> Core<Policy, Content>::open(pm::PoolImpl&
                                                                    const std::string& name,
                                                                    Kind key, Kind value,
                                                                    const Options& options) {
-  require_range("initial_bits", options.initial_bits, kBitsMin, 24);
+  require_valid(options);
   const uint64_t at =
       find_structure(pool, name, Policy::kName, key, value, kRootMagic, sizeof(Root), kSealedBytes);
   Root& root = *pool.at<Root>(at);
@@ -94,6 +101,11 @@ std::unique_ptr<Core<Policy, Content>> Core<Policy, Content>::open(pm::PoolImpl&
     throw Error(ErrorCode::kCorrupt,
                 fmt::format("{}: the table of '{}' is damaged; restore the file from a backup",
                             pool.mapping().path(), name));
+  }
+  if (options.grow_at != 0 && root.grow_at != 0 && options.grow_at != root.grow_at) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{}: '{}' was made with grow_at {}, which is fixed at creation",
+                            pool.mapping().path(), name, root.grow_at));
   }
   return std::unique_ptr<Core>(new Core(pool, root, name));
 }

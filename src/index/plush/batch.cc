@@ -244,6 +244,7 @@ void Core::Group::look(Item& item) const {
   }
   item.levels = 0;
   if (kind_ != LogKind::kInsert || item.in_row) return;
+  if (core_.has_quick() && core_.is_surely_absent(key.hash)) return;
   core_.learn_path(key.hash);
   item.levels = core_.probe_all(1, key, item.probes);
 }

@@ -359,6 +359,12 @@ class Core {
   // if has_quick().
   Found find_quick(uint64_t hash, uint64_t& value) const;
   bool has_quick() const { return quick_.copies[0] != nullptr; }
+  // The levels have nothing of a word: true if that takes no more than both copies; under the
+  // partition's lock. Only if has_quick().
+  template <typename Isa>
+  bool is_surely_absent_by(uint64_t hash) const;
+  bool is_surely_absent_avx512(uint64_t hash) const;
+  bool is_surely_absent(uint64_t hash) const;
 
   // Finds a live record. Lock-free; falls back to the partition's lock when writers are too quick.
   bool find(const Key& key, Hit& hit) const;

@@ -86,7 +86,8 @@ template <typename Isa>
   const uint64_t version = partition.version.load(std::memory_order_acquire);
   const Row& state = rows_[row];
   const uint32_t count = state.count.load(std::memory_order_acquire);
-  const uint32_t marked = match_bytes(state.marks, static_cast<uint8_t>(hash)) & ((1U << count) - 1);
+  const uint32_t marked =
+      match_bytes(state.marks, static_cast<uint8_t>(hash)) & ((1U << count) - 1);
   const auto checked = [&](Found found) {
     std::atomic_thread_fence(std::memory_order_acquire);
     return partition.version.load(std::memory_order_relaxed) == version ? found : Found::kRetry;
@@ -101,9 +102,30 @@ template <typename Isa>
   if (!Mirror::answers(far_line)) [[unlikely]]
     return has_children(1, row) ? Found::kRetry : checked(Found::kAbsent);
   const uint32_t far_hits = Isa::match_line(&far_line.state, wanted) >> 1;
-  if (far_hits == 0)
-    return has_children(2, far_index) ? Found::kRetry : checked(Found::kAbsent);
+  if (far_hits == 0) return has_children(2, far_index) ? Found::kRetry : checked(Found::kAbsent);
   return checked(quick_record<Isa>(far, far_line, far_hits, hash, value));
+}
+
+template <typename Isa>
+[[gnu::always_inline]] inline bool Core::is_surely_absent_by(uint64_t hash) const {
+  const uint64_t row = hash >> quick_.shifts[0];
+  const uint64_t far_index = hash >> quick_.shifts[1];
+  const Mirror::Line& near_line = Mirror::line(quick_.copies[0][row], hash);
+  const Mirror::Line& far_line = Mirror::line(quick_.copies[1][far_index], hash);
+  const uint16_t wanted = Mirror::fingerprint(hash);
+  if (!Mirror::answers(near_line) || Isa::match_line(&near_line.state, wanted) >> 1 != 0)
+    return false;
+  if (!Mirror::answers(far_line)) return !has_children(1, row);
+  return Isa::match_line(&far_line.state, wanted) >> 1 == 0 && !has_children(2, far_index);
+}
+
+[[gnu::target("avx512f,avx512bw,bmi,bmi2,lzcnt")]] bool Core::is_surely_absent_avx512(
+    uint64_t hash) const {
+  return is_surely_absent_by<Avx512>(hash);
+}
+
+bool Core::is_surely_absent(uint64_t hash) const {
+  return kernels_.wide ? is_surely_absent_avx512(hash) : is_surely_absent_by<Baseline>(hash);
 }
 
 [[gnu::target("avx512f,avx512bw,bmi,bmi2,lzcnt")]] Core::Found Core::find_quick_avx512(

@@ -57,6 +57,7 @@ bool Core::remove(uint64_t key) { return is_inside(key) && remove_record({hash_o
 bool Core::remove(std::string_view key) { return is_inside(key) && remove_record(key_of(key)); }
 
 bool Core::present_below(const Key& key) const {
+  if (has_quick() && is_surely_absent(key.hash)) return false;
   Hit hit;
   return search_levels(1, key, nullptr, 0, hit) == Found::kHit && hit.live();
 }

@@ -172,6 +172,9 @@ void Study::add_job(const std::string& structure, const std::vector<AmpWorkload>
   AmpOptions options = report_.options;
   options.structures = {structure};
   options.workloads = workloads;
+  for (const auto& option : catalog_entry(structure).published_options) {
+    options.structure_options.insert(option);  // unless another was asked for
+  }
   Job job{.name = fmt::format("{} {}", structure, workloads.front().name),
           .steps = steps_of(workloads)};
   job.work = [options = std::move(options)](const std::function<void(uint64_t)>& tell,
