@@ -48,7 +48,7 @@ std::vector<Growth> all_growths() {
     for (const char* name : {"p-clht", "p-clht+fc", "p-clht+fc+ve"}) {
       all.push_back({name, kind, 0, clht});
     }
-    all.push_back({"p-clht+fc+ve+xs", kind, 300, clht});  // its buckets hold five times as much
+    all.push_back({"p-clht+fc+ve+xs", kind, 150, clht});  // its buckets hold five times as much
     for (const char* name : {"level", "level+rb"}) {
       all.push_back({name, kind, 0, {"new_level", "commit", "end_growing"}});
     }
