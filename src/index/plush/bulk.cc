@@ -32,7 +32,7 @@ bool Core::write_unlogged(LogKind kind, const Key& key, uint64_t value, std::str
   Hit hit;
   bool in_row = search_row(row, key, nullptr, 0, hit) == Found::kHit;
   if (conditional) {
-    const bool present = in_row ? hit.live() : present_below(key);
+    const bool present = in_row ? hit.live() : present_below(key, kind == LogKind::kUpdate);
     if (present != (kind == LogKind::kUpdate)) return false;
   }
   if (partition.unlogged_moves >= unlogged_moves_max()) log_all_rows(partition);

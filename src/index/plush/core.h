@@ -381,7 +381,8 @@ class Core {
   bool remove_record(const Key& key);
   void add_to_row(uint64_t row, Record record, uint64_t log_sequence);
   void complete_row(Partition& partition, uint64_t row, Record record);
-  bool present_below(const Key& key) const;
+  // `expected`: what is asked first, being the likely answer. The row does not have the key.
+  bool present_below(const Key& key, bool expected) const;
   void collect_if_grown(Partition& partition);
   uint64_t store_payload(Partition& partition, const Key& key, std::string_view value,
                          PayloadLog::Flush flush);

@@ -90,7 +90,7 @@ bool Core::replay_record(Partition& partition, const pm::RedoRecord& record, uin
   const bool in_row = search_row(row, key, nullptr, 0, hit) == Found::kHit;
   if (last && (kind == LogKind::kInsert || kind == LogKind::kUpdate)) {
     // The operation did not return, and did not judge its condition.
-    const bool present = in_row ? hit.live() : present_below(key);
+    const bool present = in_row ? hit.live() : present_below(key, kind == LogKind::kUpdate);
     if (present != (kind == LogKind::kUpdate)) return false;
   }
   const uint64_t tag = record.a << 1 | (kind == LogKind::kTombstone ? 1 : 0);

@@ -56,8 +56,12 @@ bool Core::remove(uint64_t key) { return is_inside(key) && remove_record({hash_o
 
 bool Core::remove(std::string_view key) { return is_inside(key) && remove_record(key_of(key)); }
 
-bool Core::present_below(const Key& key) const {
-  if (has_quick() && is_surely_absent(key.hash)) return false;
+bool Core::present_below(const Key& key, bool expected) const {
+  if (has_quick()) {
+    if (!expected && is_surely_absent(key.hash)) return false;
+    uint64_t value = 0;
+    if (expected && find_quick(key.hash, value) == Found::kHit) return true;
+  }
   Hit hit;
   return search_levels(1, key, nullptr, 0, hit) == Found::kHit && hit.live();
 }
@@ -101,7 +105,7 @@ bool Core::log_and_write(Partition& partition, LogKind kind, const Key& key, uin
     prefetch_copy(1, row);
   }
   const bool check_first = conditional && (moves_down || out_of_place_);
-  if (check_first && present_below(key) != wants_present) return false;
+  if (check_first && present_below(key, wants_present) != wants_present) return false;
   Record record{key.hash << 1, value};
   if (out_of_place_) {
     record.value = store_payload(partition, key, payload, PayloadLog::Flush::kNow);
@@ -118,7 +122,7 @@ bool Core::log_and_write(Partition& partition, LogKind kind, const Key& key, uin
   partition.log.append({key.hash, record.value, word});
   // The record is on its way to PM while the filters below are read. If its condition fails, the
   // next record says so; until then recovery judges the condition itself.
-  if (conditional && !check_first && present_below(key) != wants_present) {
+  if (conditional && !check_first && present_below(key, wants_present) != wants_present) {
     partition.log.append({0, 0, log_word(LogKind::kCancel, 0)});
     memory_.fence();
     return false;
