@@ -207,7 +207,7 @@ void add_run_options(CLI::App& command, BenchCommandOptions& options) {
       ->group(group);
   command
       .add_option("--capacity", options.capacity,
-                  "Of each pool (default: four times the raw bytes, 64M at least)")
+                  "Of each pool (default: 4.5 times the raw bytes, 64M at least)")
       ->group(group);
   command
       .add_flag("!--grow", options.bench.reserve,

@@ -217,15 +217,15 @@ TEST(OperationPlan, RefusesMixesThatNeedMoreRecords) {
   EXPECT_NO_THROW(OperationPlan(Mix::parse("insert"), 0, 10, 1, KeyOrder::kMixed));
 }
 
-TEST(BenchCapacity, IsFourTimesTheRawBytesAndSixtyFourMebibytesAtLeast) {
+TEST(BenchCapacity, IsFourAndAHalfTimesTheRawBytesAndSixtyFourMebibytesAtLeast) {
   BenchOptions options;
   options.records = 1000;
   EXPECT_EQ(default_capacity_bytes(options), uint64_t{64} << 20);
   options.records = 10'000'000;
-  EXPECT_EQ(default_capacity_bytes(options), uint64_t{624} << 20);
+  EXPECT_EQ(default_capacity_bytes(options), uint64_t{688} << 20);
   options.workloads = {Workload::of(Mix::parse("insert"))};
   options.operations = 10'000'000;
-  EXPECT_EQ(default_capacity_bytes(options), uint64_t{1232} << 20);
+  EXPECT_EQ(default_capacity_bytes(options), uint64_t{1376} << 20);
 }
 
 TEST(Median, IsTheMiddle) {

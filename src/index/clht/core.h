@@ -4,9 +4,9 @@
 // three values, and a link to an overflow bucket. An insert writes one line; a lookup usually reads
 // one, takes no lock and writes nothing. A table begins with an overflow bucket for
 // each eight main buckets, and gets extents of more when they are used up. When there are as many as
-// main buckets, a table of four times the size is begun (twice, where four times does not fit; where
-// neither does, there are more extents); bucket by bucket the records move there, by whoever comes to
-// write to one and by everybody who inserts.
+// `grow_at` says (in the reference, as main buckets), a larger table is begun (of four times the size
+// in the reference, else of twice; where it does not fit, there are more extents); bucket by bucket
+// the records move there, by whoever comes to write to one and by everybody who inserts.
 //
 // The persist points, and what a crash leaves
 //   insert         `p-clht`: value, flush, fence; hash, flush, fence. `+fc`: value and hash in one

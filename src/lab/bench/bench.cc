@@ -109,7 +109,7 @@ uint64_t default_capacity_bytes(const BenchOptions& options) {
     inserts = std::max(inserts, plan.count_of(OperationType::kInsert));
   }
   const uint64_t raw_bytes = (options.records + inserts) * raw_record_bytes(options);
-  return std::max(kLeast, (4 * raw_bytes + kStep - 1) / kStep * kStep);
+  return std::max(kLeast, (9 * raw_bytes / 2 + kStep - 1) / kStep * kStep);
 }
 
 }  // namespace perdure::lab

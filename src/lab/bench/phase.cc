@@ -274,9 +274,10 @@ void PhaseRun::carry_out_range(Worker& worker, BenchClient& client, Batches& bat
         continue;
       }
       const auto work = [&] { return client.execute(operation, key); };
-      const bool succeeded = (timed >> i & 1) != 0
-                                 ? time_one(worker.by_type[static_cast<size_t>(operation.type)], work)
-                                 : work();
+      const bool succeeded =
+          (timed >> i & 1) != 0
+              ? time_one(worker.by_type[static_cast<size_t>(operation.type)], work)
+              : work();
       failed += succeeded ? 0 : 1;
     }
     if constexpr (kMeasured) {
