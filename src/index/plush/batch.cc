@@ -13,9 +13,10 @@
 // any combination of such prefixes; no call of the group has returned.
 //
 // A record that completes its row goes down with the row. Its bucket shares the fence of the log
-// records; then the directory lines of all such rows share a second one. What needs more (a drain, a
-// chunk of the log, a reclaimed payload) is left to write_locked(), after the others, and so is what
-// comes after it for the same row: one key's records keep their order.
+// records; then the directory lines of all such rows share a second one. So do the appends to children
+// that are the next step of a drain in one of the partitions. What needs more (another step of a drain, a
+// chunk of the log, a reclaimed payload) is left for after the others, and so is what comes after it for
+// the same row: one key's records keep their order.
 #include <algorithm>
 #include <array>
 #include <cassert>
@@ -130,17 +131,26 @@ class Core::Group {
   bool can_complete(const Item& item) const;
   void store_payloads(Items items) const;
   void append_record(const Item& item) const;
+  void plan_appends(Items items, std::optional<pm::Heap::Txn>& txn);
   void plan_completions(Items items, std::optional<pm::Heap::Txn>& txn);
+  void plan_steps(Items items, std::optional<pm::Heap::Txn>& txn);
   void change_rows(Items items) const;
-  void reveal_completed(Items items, pm::Heap::Txn* txn);
+  void reveal_appends(Items items, pm::Heap::Txn* txn);
+  bool has_step(const Partition* partition) const {
+    return std::find(steps_.begin(), steps_.begin() + step_count_, partition) !=
+           steps_.begin() + step_count_;
+  }
 
   Core& core_;
   LogKind kind_;
   std::array<Item, kGroup> items_;
   std::array<Item*, kGroup> sorted_;
   size_t count_;
-  std::array<Append, kGroup> appends_;
+  // Of rows that are complete, then those of drains.
+  std::array<Append, 2 * kGroup> appends_;
   size_t append_count_ = 0;
+  std::array<Partition*, kGroup> steps_;  // whose drains these are
+  size_t step_count_ = 0;
 };
 
 Core::Group::Group(Core& core, LogKind kind, std::span<const NewRecord> records,
@@ -210,14 +220,14 @@ void Core::Group::write_held(Items items) {
   }
   if (core_.out_of_place_) store_payloads(items);
   std::optional<pm::Heap::Txn> txn;
-  plan_completions(items, txn);
+  plan_appends(items, txn);
   const auto logged = [](const Item* item) { return item->fate == Fate::kLogged; };
   if (append_count_ > 0 || std::ranges::any_of(items, logged)) {
-    // Log records, payloads, and buckets of complete rows, before anyone can see any of them.
+    // Log records, payloads, and buckets, before anyone can see any of them.
     core_.write_all({appends_.data(), append_count_}, txn ? &*txn : nullptr);
   }
   change_rows(items);
-  if (append_count_ > 0) reveal_completed(items, txn ? &*txn : nullptr);
+  if (append_count_ > 0) reveal_appends(items, txn ? &*txn : nullptr);
   if (txn) txn->finish();
   for (Item* item : items) {
     if (item->fate != Fate::kSingly) continue;
@@ -226,7 +236,8 @@ void Core::Group::write_held(Items items) {
         core_.write_locked(*item->partition, kind_, wanted.key, wanted.value, wanted.payload);
   }
   for (Item* item : items) {
-    if (item->fate == Fate::kLogged) core_.drain_some(*item->partition);
+    if (item->fate == Fate::kLogged && !has_step(item->partition))
+      core_.drain_some(*item->partition);
   }
 }
 
@@ -354,23 +365,17 @@ void Core::Group::change_rows(Items items) const {
   }
 }
 
-void Core::Group::plan_completions(Items items, std::optional<pm::Heap::Txn>& txn) {
+void Core::Group::plan_appends(Items items, std::optional<pm::Heap::Txn>& txn) {
   append_count_ = 0;
+  step_count_ = 0;
   try {
-    for (const Item* item : items) {
-      if (item->fate != Fate::kCompletes) continue;
-      Bucket& row = core_.row_records_[item->row];
-      pm::store_relaxed(row.tags[kRowFull], item->record.tag);  // not counted: nobody looks there
-      pm::store_relaxed(row.values[kRowFull], item->record.value);
-      Append& append = appends_[append_count_++];
-      append = core_.append_of_row(item->row, kSlots);
-      if (!txn && core_.needs_blocks(append)) txn.emplace(core_.pool_.heap());
-      core_.plan(append, txn ? &*txn : nullptr);
-    }
+    plan_completions(items, txn);
+    plan_steps(items, txn);
   } catch (const Error& error) {
     if (!pm::is_full(error)) throw;
     txn.reset();
     append_count_ = 0;
+    step_count_ = 0;
     // What was stored for these is garbage now, and must be whole before something is stored behind it.
     if (core_.out_of_place_) core_.memory_.fence();
     for (Item* item : items) {
@@ -383,7 +388,33 @@ void Core::Group::plan_completions(Items items, std::optional<pm::Heap::Txn>& tx
   }
 }
 
-void Core::Group::reveal_completed(Items items, pm::Heap::Txn* txn) {
+void Core::Group::plan_completions(Items items, std::optional<pm::Heap::Txn>& txn) {
+  for (const Item* item : items) {
+    if (item->fate != Fate::kCompletes) continue;
+    Bucket& row = core_.row_records_[item->row];
+    pm::store_relaxed(row.tags[kRowFull], item->record.tag);  // not counted: nobody looks there
+    pm::store_relaxed(row.values[kRowFull], item->record.value);
+    Append& append = appends_[append_count_++];
+    append = core_.append_of_row(item->row, kSlots);
+    if (!txn && core_.needs_blocks(append)) txn.emplace(core_.pool_.heap());
+    core_.plan(append, txn ? &*txn : nullptr);
+  }
+}
+
+// One step for each partition that has a record logged and a drain at this point.
+void Core::Group::plan_steps(Items items, std::optional<pm::Heap::Txn>& txn) {
+  size_t blocks =
+      append_count_;  // a row takes one; a child, at worst, what a full entry has and one
+  for (const Item* item : items) {
+    if (blocks + kEntryBuckets + 1 > pm::kIntentsPerLane) return;
+    if (item->fate != Fate::kLogged || has_step(item->partition)) continue;
+    if (!core_.plan_next_child(*item->partition, appends_[append_count_], txn)) continue;
+    blocks += appends_[append_count_++].count / kSlots + 2;
+    steps_[step_count_++] = item->partition;
+  }
+}
+
+void Core::Group::reveal_appends(Items items, pm::Heap::Txn* txn) {
   // The records that complete rows are seen by nobody before they are durable.
   std::array<std::optional<Disappearing>, kGroup> guards;
   const Partition* last = nullptr;
@@ -400,6 +431,7 @@ void Core::Group::reveal_completed(Items items, pm::Heap::Txn* txn) {
     core_.row_moved(*item->partition, appends_[next++]);
     *item->written = true;
   }
+  for (size_t i = 0; i < step_count_; ++i) core_.child_done(*steps_[i], appends_[next++]);
 }
 
 void Core::write_group(LogKind kind, std::span<const NewRecord> records, std::span<bool> written) {

@@ -190,20 +190,29 @@ class Core {
 
   // The live records of an entry, newest version of each key only.
   struct Gathered {
+    static constexpr uint32_t kPlaces = 2048;
     uint32_t count = 0;
     uint32_t used = 0;  // records there were
+    uint32_t left = 0;  // of these, still to be looked at: the oldest
     uint32_t dropped_count = 0;
     uint64_t tags[kEntryRecords];
     uint64_t values[kEntryRecords];
     Record dropped[kEntryRecords];  // superseded records and vanishing tombstones
+    uint16_t places[kPlaces];       // in `tags`, from 1: a hash table by tag
   };
 
   // An entry that is being emptied in steps. In DRAM: after a crash it begins again.
   struct Drain {
+    enum class Phase : uint8_t {
+      kFull,    // nothing done yet
+      kGather,  // `all` is being filled
+      kGroup,   // and is complete, but not grouped by child yet
+      kAppend,  // what follows is filled in
+    };
     uint32_t level;
     uint64_t index;
-    uint32_t needed;      // records that the entry must have room for
-    bool gathered;        // what follows is filled in
+    uint32_t needed;  // records that the entry must have room for
+    Phase phase;
     uint32_t next_child;  // the children before have theirs
     uint32_t begins[kFanoutMax + 1];
     Gathered all;
@@ -389,7 +398,8 @@ class Core {
   // Collects a payload chunk of the key's partition for a pool that is full. False: there is none.
   bool free_payload(const Key& key);
   bool free_payload(Partition& partition);
-  void make_log_room(Partition& partition, uint64_t records);
+  // Returns whether the log moved on to its next chunk for that.
+  bool make_log_room(Partition& partition, uint64_t records);
   void reclaim_log_chunk(Partition& partition);
   bool copy_row_to_log(Partition& partition, uint64_t row);
   void compact_log(Partition& partition);
@@ -422,9 +432,11 @@ class Core {
   bool needs_blocks(const Append& append) const;
   void write_buckets(const Append& append) const;
   void fill_line(const Append& append, uint32_t line) const;
-  void write_all(std::span<Append> appends, pm::Heap::Txn* txn) const;
+  // Buckets and intents: flushed, to be fenced before reveal_all().
+  void stage_all(std::span<const Append> appends, pm::Heap::Txn* txn) const;
+  void write_all(std::span<const Append> appends, pm::Heap::Txn* txn) const;
   // Durable on return, with what the transaction settles.
-  void reveal_all(std::span<Append> appends, pm::Heap::Txn* txn) const;
+  void reveal_all(std::span<const Append> appends, pm::Heap::Txn* txn) const;
   void clear_block(uint64_t offset, uint64_t bytes) const;
   // Entries of this level keep their buckets when they are drained.
   bool keeps_buckets(uint32_t level) const {
@@ -464,24 +476,43 @@ class Core {
 
   // ---- drain.cc
   void gather(uint32_t level, uint64_t index, Gathered& out) const;
+  void begin_gather(uint32_t level, uint64_t index, Gathered& out) const;
+  // `most` more records, from the newest to the oldest.
+  void gather_some(uint32_t level, uint64_t index, uint32_t most, Gathered& out) const;
+  void drop_tombstones(uint32_t level, uint64_t index, Gathered& out) const;
   bool may_be_below(uint32_t level, uint64_t hash) const;
   // Two records have the same key.
   bool is_same(uint64_t tag, uint64_t value, uint64_t other_tag, uint64_t other_value) const;
   void bury(const Gathered& all) const;
-  void prefetch_drain(uint32_t level, uint64_t index) const;
-  void prefetch_step(const Drain& drain) const;
+  void prefetch_records(uint32_t level, uint64_t index, uint32_t begin, uint32_t end) const;
+  void prefetch_next_child(const Drain& drain) const;
   // Makes room for `needed` more records in an entry, at once.
   void drain(Partition& partition, uint32_t level, uint64_t index, uint32_t needed);
   // A step of what is to be drained in the partition, if anything is.
   void drain_some(Partition& partition);
+  // If the next step is to append to a child, plans it; what is planned must be written, fenced,
+  // revealed and told to child_done(). Leaves the partition as it is if it throws.
+  bool plan_next_child(Partition& partition, Append& append,
+                       std::optional<pm::Heap::Txn>& txn) const;
+  void child_done(Partition& partition, const Append& append) const;
+  // A step that shares the fence of a log record: before it, and after it.
+  struct SharedStep {
+    Append append;
+    std::optional<pm::Heap::Txn> txn;
+    bool planned = false;
+  };
+  void begin_shared_step(Partition& partition, SharedStep& step) const;
+  void end_shared_step(Partition& partition, SharedStep& step);
   // One step; what cannot go on is given up.
   void try_step(Partition& partition, uint32_t children);
   static bool is_draining(const Partition& partition, uint32_t level, uint64_t index);
   void push_drain(Partition& partition, uint32_t level, uint64_t index, uint32_t needed);
   void drain_step(Partition& partition, uint32_t children);
-  bool begin_drain(Partition& partition, Drain& drain);
+  bool lacks_room(const Drain& drain) const;
+  bool group(Partition& partition, Drain& drain);
   void group_by_child(Drain& drain) const;
-  void append_children(Partition& partition, const Drain& drain, uint32_t end);
+  Append append_of_child(const Drain& drain, uint32_t child) const;
+  void append_children(Partition& partition, Drain& drain, uint32_t end);
   void release_source(Partition& partition, uint32_t level, uint64_t index);
   // The record found at `before` is now `tag` and `value`: so are copies that a drain made of it.
   void follow_change(Partition& partition, const Key& key, const Hit& before, uint64_t tag,

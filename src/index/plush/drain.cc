@@ -2,7 +2,9 @@
 //
 // An entry that has no room for another row waits in its partition's queue. The operations that
 // follow in the partition each do one step of the drain in front, so that no single one pays for all
-// of it: gather what is live, append to a few children, and so on, at last empty the source. While a
+// of it: gather what is live, half of it at a time; group it by child; append to one child, and to the
+// next, and so on; at last empty the source. What an append writes first, before anyone can see it,
+// becomes durable with the fence of the operation's own log record. While a
 // drain is under way nobody appends to its source (whoever must, finishes it first), and an entry's
 // children are appended to by drains of that entry only. Records are in both levels then, the upper
 // ones win; that is also what a crash leaves, and draining again is harmless. When a record of the
@@ -18,8 +20,8 @@ namespace perdure::index::plush {
 
 namespace {
 
-constexpr uint32_t kTableSlots = 2048;  // of the hash table that finds older versions
-constexpr uint32_t kStepChildren = 2;   // that one step appends to
+constexpr uint32_t kStepChildren = 1;                 // that one step appends to
+constexpr uint32_t kStepRecords = kEntryRecords / 2;  // that one step gathers
 // With less room than this in the pool an entry is drained when it must be, at once: a drain that
 // stops half-way for want of room has put records below that are put there again the next time.
 constexpr uint64_t kDrainSegments = 8;
@@ -37,23 +39,34 @@ bool Core::is_same(uint64_t tag, uint64_t value, uint64_t other_tag, uint64_t ot
 }
 
 void Core::gather(uint32_t level, uint64_t index, Gathered& out) const {
-  const Entry& entry = *entry_at(level, index);
-  uint16_t table[kTableSlots] = {};  // places in `out`, from 1, by tag
+  begin_gather(level, index, out);
+  gather_some(level, index, out.left, out);
+  drop_tombstones(level, index, out);
+}
+
+void Core::begin_gather(uint32_t level, uint64_t index, Gathered& out) const {
+  std::ranges::fill(out.places, uint16_t{0});
   out.used = records_in(level, index);
+  out.left = out.used;
   out.count = 0;
   out.dropped_count = 0;
-  for (uint32_t at = out.used; at-- > 0;) {
+}
+
+void Core::gather_some(uint32_t level, uint64_t index, uint32_t most, Gathered& out) const {
+  const Entry& entry = *entry_at(level, index);
+  for (const uint32_t end = out.left - std::min(out.left, most); out.left > end;) {
+    const uint32_t at = --out.left;
     const uint32_t b = at / kSlots;
     const Bucket& bucket = *bucket_at(entry.lines[b / kLineBuckets].bucket[b % kLineBuckets]);
     const uint64_t tag = bucket.tags[at % kSlots];
     const uint64_t value = bucket.values[at % kSlots];
     if (out_of_place_ && !payload_->alive(value)) continue;
-    uint64_t slot = (tag >> 1) % kTableSlots;
+    uint64_t place = (tag >> 1) % Gathered::kPlaces;
     bool newest = true;
-    while (table[slot] != 0 && newest) {
-      const uint32_t other = table[slot] - 1U;
+    while (out.places[place] != 0 && newest) {
+      const uint32_t other = out.places[place] - 1U;
       newest = !is_same(tag, value, out.tags[other], out.values[other]);
-      slot = (slot + 1) % kTableSlots;
+      place = (place + 1) % Gathered::kPlaces;
     }
     if (!newest) {
       out.dropped[out.dropped_count++] = {tag, value};
@@ -61,9 +74,12 @@ void Core::gather(uint32_t level, uint64_t index, Gathered& out) const {
     }
     out.tags[out.count] = tag;
     out.values[out.count] = value;
-    table[slot] = static_cast<uint16_t>(++out.count);
+    out.places[place] = static_cast<uint16_t>(++out.count);
   }
-  // A tombstone vanishes where nothing below could be what it hides.
+}
+
+// A tombstone vanishes where nothing below could be what it hides.
+void Core::drop_tombstones(uint32_t level, uint64_t index, Gathered& out) const {
   uint32_t kept = 0;
   for (uint32_t i = 0; i < out.count; ++i) {
     const bool tombstone = (out.tags[i] & 1) != 0;
@@ -96,20 +112,13 @@ void Core::bury(const Gathered& all) const {
   }
 }
 
-// What the first step of a drain reads, side by side: the source's buckets, and where its children end.
-void Core::prefetch_drain(uint32_t level, uint64_t index) const {
+// Of an entry, what a step reads that gathers these: side by side.
+void Core::prefetch_records(uint32_t level, uint64_t index, uint32_t begin, uint32_t end) const {
   const Entry& source = *entry_at(level, index);
-  for (const DirectoryLine& line : source.lines) {
-    for (const uint32_t& unit : line.bucket) {
-      if (unit == 0) continue;
-      const auto* bytes = reinterpret_cast<const char*>(bucket_at(unit));
-      for (size_t at = 0; at < sizeof(Bucket); at += pm::kLineBytes) __builtin_prefetch(bytes + at);
-    }
-  }
-  if (!has_children(level, index) || level + 1 > mirror_->levels()) return;
-  const uint64_t first_child = index << root_.fanout_bits;
-  for (uint32_t child = 0; child < fanout(); ++child) {
-    Mirror::prefetch_buckets(mirror_->at(level + 1, first_child + child));
+  for (uint32_t b = begin / kSlots; b < (end + kSlots - 1) / kSlots; ++b) {
+    const uint32_t unit = source.lines[b / kLineBuckets].bucket[b % kLineBuckets];
+    const auto* bytes = reinterpret_cast<const char*>(bucket_at(unit));
+    for (size_t at = 0; at < sizeof(Bucket); at += pm::kLineBytes) __builtin_prefetch(bytes + at);
   }
 }
 
@@ -141,7 +150,6 @@ void Core::drain_some(Partition& partition) {
     const uint64_t row = partition.full_rows.front();
     partition.full_rows.pop_front();
     push_drain(partition, 1, row, kSlots);
-    prefetch_drain(1, row);  // for the next step
   }
 }
 
@@ -160,15 +168,21 @@ void Core::push_drain(Partition& partition, uint32_t level, uint64_t index, uint
   drain->level = level;
   drain->index = index;
   drain->needed = needed;
-  drain->gathered = false;
+  drain->phase = Drain::Phase::kFull;
   partition.drains.push_back(std::move(drain));
+  const uint32_t used = records_in(level, index);  // the first step reads the newest of them
+  prefetch_records(level, index, used - std::min(used, kStepRecords), used);
 }
 
 void Core::follow_change(Partition& partition, const Key& key, const Hit& before, uint64_t tag,
                          uint64_t value) const {
   for (const auto& one : partition.drains) {
     Drain& drain = *one;
-    if (drain.level != before.level || drain.index != before.index || !drain.gathered) continue;
+    if (drain.level != before.level || drain.index != before.index) continue;
+    if (drain.phase != Drain::Phase::kAppend) {
+      drain.phase = Drain::Phase::kFull;  // gathered anew: so seldom that it need not be quick
+      continue;
+    }
     const auto child = static_cast<uint32_t>(index_at(drain.level + 1, key.hash) & (fanout() - 1));
     if (child < drain.next_child) {
       Hit copy;
@@ -189,51 +203,55 @@ void Core::follow_change(Partition& partition, const Key& key, const Hit& before
   }
 }
 
+bool Core::lacks_room(const Drain& drain) const {
+  return records_in(drain.level, drain.index) + drain.needed > kEntryRecords;
+}
+
 void Core::drain_step(Partition& partition, uint32_t children) {
   Drain& drain = *partition.drains.back();
-  if (!drain.gathered) {
-    if (!begin_drain(partition, drain)) partition.drains.pop_back();
-    return;
+  const uint32_t level = drain.level;
+  const uint64_t index = drain.index;
+  switch (drain.phase) {
+    case Drain::Phase::kFull:
+      // It may have been emptied, or have lost records, since it was found full.
+      if (!lacks_room(drain)) return partition.drains.pop_back();
+      begin_gather(level, index, drain.all);
+      drain.phase = Drain::Phase::kGather;
+      [[fallthrough]];
+    case Drain::Phase::kGather:
+      gather_some(level, index, kStepRecords, drain.all);
+      prefetch_records(level, index, drain.all.left - std::min(drain.all.left, kStepRecords),
+                       drain.all.left);
+      if (drain.all.left == 0) drain.phase = Drain::Phase::kGroup;
+      return;
+    case Drain::Phase::kGroup:
+      if (!group(partition, drain)) partition.drains.pop_back();
+      return;
+    case Drain::Phase::kAppend:
+      break;
   }
   if (drain.next_child == fanout()) {
-    release_source(partition, drain.level, drain.index);
+    release_source(partition, level, index);
     bury(drain.all);
-    partition.drains.pop_back();
-    return;
+    return partition.drains.pop_back();
   }
+  if (!has_children(level, index)) return ensure_children(level, index);
   const uint32_t end = std::min(drain.next_child + children, fanout());
-  const uint64_t first_child = drain.index << root_.fanout_bits;
   for (uint32_t child = drain.next_child; child < end; ++child) {
-    if (records_in(drain.level + 1, first_child + child) + drain.count(child) > kEntryRecords) {
-      push_drain(partition, drain.level + 1, first_child + child, drain.count(child));
-      prefetch_drain(drain.level + 1, first_child + child);
-      return;
-    }
-    prefetch_copy(drain.level + 1, first_child + child);
+    const Append append = append_of_child(drain, child);
+    if (append.start + append.count <= kEntryRecords) continue;
+    return push_drain(partition, append.level, append.index, append.count);
   }
   append_children(partition, drain, end);
-  drain.next_child = end;
-  prefetch_step(drain);
 }
 
-// For the next step.
-void Core::prefetch_step(const Drain& drain) const {
-  const uint64_t first_child = drain.index << root_.fanout_bits;
-  const uint32_t end = std::min(drain.next_child + kStepChildren, fanout());
-  for (uint32_t child = drain.next_child; child < end; ++child) {
-    prefetch_end(drain.level + 1, first_child + child);
-  }
-}
-
-// Returns false if the entry has room without being drained.
-bool Core::begin_drain(Partition& partition, Drain& drain) {
+// Returns false if the entry has room again where it is.
+bool Core::group(Partition& partition, Drain& drain) {
   const uint32_t level = drain.level;
   const uint64_t index = drain.index;
   Gathered& all = drain.all;
-  // It may have been emptied, or have lost records, since it was found full.
-  if (records_in(level, index) + drain.needed <= kEntryRecords) return false;
-  gather(level, index, all);
-  // Enough of it was superseded: the entry has room again where it is.
+  drop_tombstones(level, index, all);
+  // Enough of it was superseded.
   const bool last = !has_children(level, index);
   const bool fits = all.count + drain.needed <= kEntryRecords;
   if (all.count == 0 || (last && fits && all.count * 4 <= all.used * 3) || level == kLevelsMax) {
@@ -248,11 +266,10 @@ bool Core::begin_drain(Partition& partition, Drain& drain) {
     rewrite(partition, level, index, all);
     return false;
   }
-  ensure_children(level, index);
   group_by_child(drain);
   drain.next_child = 0;
-  drain.gathered = true;
-  prefetch_step(drain);
+  drain.phase = Drain::Phase::kAppend;
+  prefetch_next_child(drain);
   return true;
 }
 
@@ -271,9 +288,32 @@ void Core::group_by_child(Drain& drain) const {
   }
 }
 
+Core::Append Core::append_of_child(const Drain& drain, uint32_t child) const {
+  Append append{};
+  append.level = drain.level + 1;
+  append.index = (drain.index << root_.fanout_bits) + child;
+  append.entry = entry_at(append.level, append.index);
+  append.tags = drain.tags + drain.begins[child];
+  append.values = drain.values + drain.begins[child];
+  append.count = drain.count(child);
+  append.start = records_in(append.level, append.index);
+  return append;
+}
+
+// For the next step: what an append to the child changes.
+void Core::prefetch_next_child(const Drain& drain) const {
+  if (drain.next_child == fanout() || !has_children(drain.level, drain.index)) return;
+  const uint64_t child = (drain.index << root_.fanout_bits) + drain.next_child;
+  prefetch_end(drain.level + 1, child);
+  prefetch_copy(drain.level + 1, child);
+  // What prefetch_end() will look at the next time.
+  if (drain.next_child + 1 < fanout() && drain.level < mirror_->levels()) {
+    Mirror::prefetch_buckets(mirror_->at(drain.level + 1, child + 1));
+  }
+}
+
 // The records of the children from next_child to `end`, under one pair of fences.
-void Core::append_children(Partition& partition, const Drain& drain, uint32_t end) {
-  const uint64_t first_child = drain.index << root_.fanout_bits;
+void Core::append_children(Partition& partition, Drain& drain, uint32_t end) {
   Append appends[kFanoutMax];
   std::optional<pm::Heap::Txn> txn;
   const auto plan_all = [&] {
@@ -281,14 +321,7 @@ void Core::append_children(Partition& partition, const Drain& drain, uint32_t en
     for (uint32_t child = drain.next_child; child < end; ++child) {
       if (drain.count(child) == 0) continue;
       Append& append = appends[count++];
-      append = Append{};
-      append.level = drain.level + 1;
-      append.index = first_child + child;
-      append.entry = entry_at(append.level, append.index);
-      append.tags = drain.tags + drain.begins[child];
-      append.values = drain.values + drain.begins[child];
-      append.count = drain.count(child);
-      append.start = records_in(append.level, append.index);
+      append = append_of_child(drain, child);
       if (!txn && needs_blocks(append)) txn.emplace(pool_.heap());
       plan(append, txn ? &*txn : nullptr);
     }
@@ -302,16 +335,61 @@ void Core::append_children(Partition& partition, const Drain& drain, uint32_t en
     if (!pm::is_full(error)) throw;
     bool gained = false;
     for (uint32_t child = drain.next_child; child < end; ++child) {
-      gained = squeeze(partition, drain.level + 1, first_child + child) || gained;
+      gained =
+          squeeze(partition, drain.level + 1, (drain.index << root_.fanout_bits) + child) || gained;
     }
     if (!gained) throw;
     planned = plan_all();
   }
-  if (planned.empty()) return;
-  write_all(planned, txn ? &*txn : nullptr);
-  reveal_all(planned, txn ? &*txn : nullptr);
-  for (const Append& append : planned) learn_append(append);
-  if (txn) txn->finish();
+  if (!planned.empty()) {
+    write_all(planned, txn ? &*txn : nullptr);
+    reveal_all(planned, txn ? &*txn : nullptr);
+    for (const Append& append : planned) learn_append(append);
+    if (txn) txn->finish();
+  }
+  drain.next_child = end;
+  prefetch_next_child(drain);
+}
+
+// ---- appends that share the fences of others
+
+bool Core::plan_next_child(Partition& partition, Append& append,
+                           std::optional<pm::Heap::Txn>& txn) const {
+  if (partition.drains.empty()) return false;
+  const Drain& drain = *partition.drains.back();
+  if (drain.phase != Drain::Phase::kAppend || drain.next_child == fanout()) return false;
+  if (drain.count(drain.next_child) == 0 || !has_children(drain.level, drain.index)) return false;
+  append = append_of_child(drain, drain.next_child);
+  if (append.start + append.count > kEntryRecords) return false;  // drained itself, first
+  if (!txn && needs_blocks(append)) txn.emplace(pool_.heap());
+  plan(append, txn ? &*txn : nullptr);
+  return true;
+}
+
+void Core::child_done(Partition& partition, const Append& append) const {
+  learn_append(append);
+  Drain& drain = *partition.drains.back();
+  ++drain.next_child;
+  prefetch_next_child(drain);
+}
+
+void Core::begin_shared_step(Partition& partition, SharedStep& step) const {
+  if (partition.drains.empty()) [[likely]]
+    return;
+  try {
+    step.planned = plan_next_child(partition, step.append, step.txn);
+  } catch (const Error& error) {
+    if (!pm::is_full(error)) throw;
+    step.txn.reset();  // drain_some() knows what to do
+  }
+  if (step.planned) stage_all({&step.append, 1}, step.txn ? &*step.txn : nullptr);
+}
+
+void Core::end_shared_step(Partition& partition, SharedStep& step) {
+  if (!step.planned) return drain_some(partition);
+  reveal_all({&step.append, 1}, step.txn ? &*step.txn : nullptr);
+  child_done(partition, step.append);
+  if (step.txn) step.txn->finish();
 }
 
 // Empties an entry whose records are all durable below.

@@ -104,13 +104,17 @@ void Core::fill_line(const Append& append, uint32_t line_number) const {
   pm::store_release(line.state, LineState::make(end - line_begin, generation, epoch).word);
 }
 
-void Core::write_all(std::span<Append> appends, pm::Heap::Txn* txn) const {
+void Core::stage_all(std::span<const Append> appends, pm::Heap::Txn* txn) const {
   for (const Append& append : appends) write_buckets(append);
   if (txn != nullptr) txn->prepare();
+}
+
+void Core::write_all(std::span<const Append> appends, pm::Heap::Txn* txn) const {
+  stage_all(appends, txn);
   memory_.fence();  // buckets and intents, before the lines that reveal them
 }
 
-void Core::reveal_all(std::span<Append> appends, pm::Heap::Txn* txn) const {
+void Core::reveal_all(std::span<const Append> appends, pm::Heap::Txn* txn) const {
   bool more = true;
   for (uint32_t step = 0; more; ++step) {
     more = false;

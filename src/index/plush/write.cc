@@ -111,12 +111,14 @@ bool Core::log_and_write(Partition& partition, LogKind kind, const Key& key, uin
     record.value = store_payload(partition, key, payload, PayloadLog::Flush::kNow);
     if (kind != LogKind::kInsert) partition.garbage_bytes += payload_->bytes_of(record.value);
   }
-  make_log_room(partition, 2);
+  const bool log_moved_on = make_log_room(partition, 2);  // enough for one operation
   // Not `moves_down`: making room may have moved this very row down.
   if (rows_[row].count.load(std::memory_order_relaxed) >= kRowFull) {
     complete_row(partition, row, record);
     return true;
   }
+  SharedStep step;
+  if (!log_moved_on) begin_shared_step(partition, step);
   const LogKind logged = check_first ? LogKind::kUpsert : kind;
   const uint64_t word = log_word(logged, rows_[row].epoch);
   partition.log.append({key.hash, record.value, word});
@@ -125,11 +127,13 @@ bool Core::log_and_write(Partition& partition, LogKind kind, const Key& key, uin
   if (conditional && !check_first && present_below(key, wants_present) != wants_present) {
     partition.log.append({0, 0, log_word(LogKind::kCancel, 0)});
     memory_.fence();
+    if (step.planned) end_shared_step(partition, step);
     return false;
   }
-  memory_.fence();  // the record (and its payload), before anyone can see it
+  memory_
+      .fence();  // the record (and its payload, and the step's buckets), before anyone can see it
   add_to_row(row, record, partition.log.sequence());
-  drain_some(partition);
+  if (!log_moved_on) end_shared_step(partition, step);
   return true;
 }
 
@@ -155,7 +159,7 @@ bool Core::overwrite_row(Partition& partition, LogKind kind, const Key& key, uin
   if (kind == LogKind::kInsert && hit.live()) return false;
   if (kind == LogKind::kUpdate && !hit.live()) return false;
   if (out_of_place_) value = store_payload(partition, key, payload, PayloadLog::Flush::kNow);
-  make_log_room(partition, 2);
+  const bool log_moved_on = make_log_room(partition, 2);  // enough for one operation
   Hit now;
   // Either call may have moved the row down, and this record with it.
   if (search_row(hit.index, key, nullptr, 0, now) != Found::kHit) {
@@ -164,10 +168,12 @@ bool Core::overwrite_row(Partition& partition, LogKind kind, const Key& key, uin
     add_to_row(hit.index, {key.hash << 1, value}, partition.log.sequence());
     return true;
   }
+  SharedStep step;
+  if (!log_moved_on) begin_shared_step(partition, step);
   partition.log.append({key.hash, value, log_word(LogKind::kUpsert, rows_[hit.index].epoch)});
-  memory_.fence();  // the record, before anyone can see it
+  memory_.fence();  // the record (and the step's buckets), before anyone can see it
   replace_in_row(partition, now, {key.hash << 1, value});
-  drain_some(partition);
+  if (!log_moved_on) end_shared_step(partition, step);
   return true;
 }
 
@@ -245,15 +251,16 @@ uint64_t Core::store_payload(Partition& partition, const Key& key, std::string_v
 
 // ---- the recovery log's chunks
 
-void Core::make_log_room(Partition& partition, uint64_t records) {
+bool Core::make_log_room(Partition& partition, uint64_t records) {
   if (partition.unlogged) [[unlikely]]
     settle_payload(partition);  // before the record, which may lead to it
   if (partition.log.has_room(records)) [[likely]]
-    return;
+    return false;
   while (!partition.log.next_is_free()) reclaim_log_chunk(partition);
   partition.log.advance();
   // At once, while the new chunk has room for whatever must be copied.
   while (!partition.log.next_is_free()) reclaim_log_chunk(partition);
+  return true;
 }
 
 bool Core::copy_row_to_log(Partition& partition, uint64_t row) {
