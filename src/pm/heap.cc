@@ -708,6 +708,7 @@ void Heap::Txn::add_intent(uint64_t block, const void* link, Link form, uint64_t
     at |= number % 64 << kLinkNumberShift;
   }
   if (is_run(block)) intent.block |= kBlockIsRun;
+  blocks_[intents_ - 1] = intent.block;
   store_release(intent.link, at);
 }
 
@@ -735,11 +736,9 @@ void Heap::Txn::may_link(uint64_t block, const void* link, Link form) {
 }
 
 void Heap::Txn::mark() {
-  const Lane& own = heap_.lane(lane_);
   for (uint32_t i = 0; i < intents_; ++i) {
     if (!marks_[i]) continue;
-    const uint64_t block = own.intents[i].block;
-    heap_.set_allocated(block & ~uint64_t{kIntentMask}, (block & kBlockIsRun) != 0, true);
+    heap_.set_allocated(blocks_[i] & ~uint64_t{kIntentMask}, (blocks_[i] & kBlockIsRun) != 0, true);
   }
 }
 
@@ -773,6 +772,11 @@ void Heap::Txn::prepare() {
   const Memory& memory = heap_.pool_.memory();
   if (intents_ > 0) memory.flush(own.intents, intents_ * sizeof(Intent));
   if (redo_bytes_ > 0) memory.flush(own.redo, redo_bytes_);
+  // What settle() changes was flushed the last time, and may have left the caches.
+  for (uint32_t i = 0; i < intents_; ++i) {
+    if ((blocks_[i] & kBlockIsRun) != 0) continue;
+    prefetch(heap_.bitmap_bit(blocks_[i] & ~uint64_t{kIntentMask}).first);
+  }
 }
 
 void Heap::Txn::apply() {
@@ -786,9 +790,9 @@ void Heap::Txn::apply() {
 }
 
 void Heap::Txn::settle() {
-  // Not by looking at the links, as recovery does: their lines have just been flushed, and coming
-  // back to them is dear. Blocks of a group share a bitmap word, which is changed once.
-  const Lane& own = heap_.lane(lane_);
+  // Not by looking at the links, as recovery does, nor at the intents: their lines have just been
+  // flushed, and coming back to them is dear. Blocks of a group share a bitmap word, which is changed
+  // once.
   struct Change {
     uint64_t* word;
     uint64_t set;
@@ -798,8 +802,8 @@ void Heap::Txn::settle() {
   uint32_t count = 0;
   for (uint32_t i = 0; i < intents_; ++i) {
     if (marks_[i]) continue;
-    const uint64_t block = own.intents[i].block & ~uint64_t{kIntentMask};
-    if ((own.intents[i].block & kBlockIsRun) != 0) {
+    const uint64_t block = blocks_[i] & ~uint64_t{kIntentMask};
+    if ((blocks_[i] & kBlockIsRun) != 0) {
       heap_.set_allocated(block, true, links_[i]);
       continue;
     }

@@ -28,6 +28,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
@@ -75,6 +76,7 @@ inline bool is_full(const Error& error) {
 class Heap {
  public:
   class Txn;
+  class TxnIfNeeded;
 
   explicit Heap(PoolImpl& pool);
   ~Heap();
@@ -272,6 +274,38 @@ class Heap::Txn {
   std::bitset<kIntentsPerLane> marks_;  // by intent: mark() does what settle() does for others
   std::array<Allocation, kIntentsPerLane> allocated_;
   std::array<uint64_t, kIntentsPerLane> freed_;
+  std::array<uint64_t, kIntentsPerLane> blocks_;  // by intent, with its flags
+};
+
+// A transaction that begins when it is first needed. Costs nothing until then: a std::optional would be
+// cleared by some compilers, all two KiB of it.
+class Heap::TxnIfNeeded {
+ public:
+  TxnIfNeeded() {}  // NOLINT(modernize-use-equals-default): of a union
+  ~TxnIfNeeded() { reset(); }
+  TxnIfNeeded(const TxnIfNeeded&) = delete;
+  TxnIfNeeded& operator=(const TxnIfNeeded&) = delete;
+
+  Txn& begin(Heap& heap) {
+    if (!begun_) new (&txn_) Txn(heap);
+    begun_ = true;
+    return txn_;
+  }
+  // Null if it has not begun.
+  Txn* get() { return begun_ ? &txn_ : nullptr; }
+  void finish() {
+    if (begun_) txn_.finish();
+  }
+  void reset() {
+    if (begun_) txn_.~Txn();
+    begun_ = false;
+  }
+
+ private:
+  union {
+    Txn txn_;
+  };
+  bool begun_ = false;
 };
 
 }  // namespace perdure::pm

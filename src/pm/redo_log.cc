@@ -15,6 +15,7 @@ constexpr uint64_t kChunkSalt = 0xc47c;
 constexpr uint64_t kOldestSalt = 0x01de;
 
 constexpr uint64_t kWordMask = ~uint64_t{0} >> 1;
+constexpr uint64_t kLineWords = kLineBytes / 8;
 
 }  // namespace
 
@@ -31,7 +32,7 @@ uint64_t RedoLog::after(uint64_t position) {
 }
 
 RedoLog::RedoLog(const Memory& memory, char* area, uint64_t chunk_bytes, uint32_t chunks)
-    : memory_(&memory), area_(area), chunk_bytes_(chunk_bytes), chunks_(chunks) {
+    : memory_(&memory), area_(area), chunk_bytes_(chunk_bytes), chunks_(chunks), current_(area) {
   assert(chunks >= 3);
   nontemporal_ = memory.domain() == Domain::kLine && prefers_nontemporal_lines();
 }
@@ -47,39 +48,39 @@ void RedoLog::append(const RedoRecord& record) {
   const uint64_t encoded[3] = {(record.a & kWordMask) << 1 | flag_,
                                (record.b & kWordMask) << 1 | flag_,
                                record.c << 3 | record.a >> 63 << 2 | record.b >> 63 << 1 | flag_};
+  char* target = current_ + position_;
+  const uint64_t at = position_ % kLineBytes / 8;
+  position_ = after(position_);
   if (!nontemporal_) {
-    auto* words = reinterpret_cast<uint64_t*>(chunk(sequence_) + position_);
+    auto* words = reinterpret_cast<uint64_t*>(target);
     for (int i = 0; i < 3; ++i) store_relaxed(words[i], encoded[i]);
     memory_->flush(words, kRecordBytes);
-    position_ = after(position_);
     return;
   }
   // Whole lines: words of earlier records are written again as they are, so a torn line harms none.
-  uint64_t at = position_ % kLineBytes / 8;
-  char* target = chunk(sequence_) + position_ / kLineBytes * kLineBytes;
-  for (const uint64_t word : encoded) {
-    line_[at++] = word;
-    if (at < std::size(line_)) continue;
-    memory_->copy_nontemporal(target, line_, kLineBytes);
-    begin_line();
-    target += kLineBytes;
-    at = 0;
+  target -= at * 8;
+  for (uint64_t i = 0; i < std::size(encoded); ++i) lines_[at + i] = encoded[i];
+  memory_->copy_nontemporal(target, lines_, kLineBytes);
+  const uint64_t end = at + std::size(encoded);
+  if (end > kLineWords)
+    memory_->copy_nontemporal(target + kLineBytes, lines_ + kLineWords, kLineBytes);
+  if (end >= kLineWords) {
+    std::copy_n(lines_ + kLineWords, kLineWords, lines_);
+    std::fill_n(lines_ + kLineWords, kLineWords, flag_ ^ 1);
   }
-  if (at > 0) memory_->copy_nontemporal(target, line_, kLineBytes);
-  const uint64_t next = after(position_);
-  if (next % kLineBytes / 8 != at) begin_line();  // the rest of the line stays unused
-  position_ = next;
+  if (position_ % kLineBytes / 8 != end % kLineWords) begin_line();  // the rest of it stays unused
 }
 
 void RedoLog::begin_line() {
   // What is not valid here and now, without a look at what is there.
-  std::ranges::fill(line_, flag_ ^ 1);
+  std::ranges::fill(lines_, flag_ ^ 1);
 }
 
 // What the line at the position holds: records, and words of the ring's last pass.
 void RedoLog::load_line() {
   if (!nontemporal_ || position_ >= chunk_bytes_) return;
-  std::memcpy(line_, chunk(sequence_) + position_ / kLineBytes * kLineBytes, kLineBytes);
+  begin_line();
+  std::memcpy(lines_, current_ + position_ / kLineBytes * kLineBytes, kLineBytes);
 }
 
 bool RedoLog::read(uint64_t sequence, uint64_t position, RedoRecord& record) const {
@@ -94,7 +95,7 @@ bool RedoLog::read(uint64_t sequence, uint64_t position, RedoRecord& record) con
 
 void RedoLog::fill_rest(uint64_t flag) {
   // Words that bear the flag already stay as they are: usually all of them.
-  auto* words = reinterpret_cast<uint64_t*>(chunk(sequence_));
+  auto* words = reinterpret_cast<uint64_t*>(current_);
   uint64_t dirty_from = chunk_bytes_;
   uint64_t dirty_to = 0;
   for (uint64_t at = position_; at < chunk_bytes_; at += 8) {
@@ -103,7 +104,13 @@ void RedoLog::fill_rest(uint64_t flag) {
     if (dirty_to == 0) dirty_from = at;
     dirty_to = at + 8;
   }
-  if (dirty_to > dirty_from) memory_->flush(chunk(sequence_) + dirty_from, dirty_to - dirty_from);
+  if (dirty_to > dirty_from) memory_->flush(current_ + dirty_from, dirty_to - dirty_from);
+}
+
+void RedoLog::move_to(uint64_t sequence) {
+  sequence_ = sequence;
+  flag_ = flag_of(sequence);
+  current_ = chunk(sequence);
 }
 
 void RedoLog::advance() {
@@ -111,8 +118,7 @@ void RedoLog::advance() {
   // No word of the chunk may bear the flag of its next use, or it could complete a torn record. The
   // fence below comes long before that.
   fill_rest(flag_);
-  ++sequence_;
-  flag_ = flag_of(sequence_);
+  move_to(sequence_ + 1);
   position_ = kChunkHeaderBytes;
   store_relaxed(header(sequence_).oldest, seal_word(oldest_, kOldestSalt));
   store_release(header(sequence_).sequence, seal_word(sequence_ + 1, kChunkSalt));
@@ -139,8 +145,7 @@ bool RedoLog::replay(const std::function<void(const RedoRecord&, uint64_t sequen
     if (value > newest) newest = value;
   }
   if (newest == 0) return false;
-  sequence_ = newest - 1;
-  flag_ = flag_of(sequence_);
+  move_to(newest - 1);
   oldest_ = sequence_ + 1 >= chunks_ ? sequence_ + 1 - chunks_ : 0;
   uint64_t noted = 0;
   if (header(sequence_).oldest != 0) {

@@ -70,8 +70,6 @@ class RedoLog {
   // Bytes in use by live chunks.
   uint64_t live_bytes() const { return (sequence_ - oldest_) * chunk_bytes_ + position_; }
 
-  void prefetch_tail() const { __builtin_prefetch(chunk(sequence_) + position_ + 64, 1); }
-
  private:
   // `records` records take no more, wherever they begin: 9 take a unit.
   static constexpr uint64_t most_bytes(uint64_t records) { return records * 30 + 64; }
@@ -90,6 +88,7 @@ class RedoLog {
   uint64_t flag_of(uint64_t sequence) const { return (sequence / chunks_ + 1) & 1; }
   bool read(uint64_t sequence, uint64_t position, RedoRecord& record) const;
   void fill_rest(uint64_t flag);
+  void move_to(uint64_t sequence);
   void begin_line();
   void load_line();
 
@@ -101,9 +100,11 @@ class RedoLog {
   uint64_t oldest_ = 0;
   uint64_t position_ = kChunkHeaderBytes;
   uint64_t flag_ = 1;
-  // Where lines are written past the caches: the line being filled, as it is or will be in PM.
+  char* current_;  // the chunk being appended to
+  // Where lines are written past the caches: the line being filled, as it is or will be in PM, and the
+  // one after it, empty.
   bool nontemporal_ = false;
-  alignas(64) uint64_t line_[8] = {};
+  alignas(64) uint64_t lines_[16] = {};
 };
 
 }  // namespace perdure::pm

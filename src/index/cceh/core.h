@@ -213,7 +213,7 @@ template <typename Content>
 void Core<Content>::prefetch(const Segment& segment, uint64_t hash, uint32_t buckets) const {
   const uint32_t home = geometry_.home_of(hash);
   for (uint32_t i = 0; i < buckets; ++i) {
-    __builtin_prefetch(&segment.buckets[geometry_.wrap(home + i)]);
+    pm::prefetch(&segment.buckets[geometry_.wrap(home + i)]);
   }
 }
 

@@ -145,7 +145,7 @@ class Core {
   bool lookup_slowly(Key key, Use use) const;
   static void prefetch(const Bucket& bucket) {
     for (uint64_t line = 0; line < sizeof(Bucket); line += pm::kLineBytes) {
-      __builtin_prefetch(reinterpret_cast<const char*>(&bucket) + line);
+      pm::prefetch(reinterpret_cast<const char*>(&bucket) + line);
     }
   }
   Place find_empty(const Held& held, uint64_t hash, Bucket*& last) const;

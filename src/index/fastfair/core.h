@@ -150,7 +150,7 @@ class Core {
   static bool is_dead(const Node& node) { return pm::load_acquire(node.dead) != 0; }
   void prefetch(const Node& node) const {
     for (uint64_t at = 0; at < node_bytes_; at += pm::kLineBytes) {
-      __builtin_prefetch(reinterpret_cast<const char*>(&node) + at);
+      pm::prefetch(reinterpret_cast<const char*>(&node) + at);
     }
   }
 

@@ -129,7 +129,7 @@ class Core {
   void prefetch_all(const Leaf& leaf) const { prefetch(leaf, geometry_.leaf_bytes()); }
   static void prefetch(const Leaf& leaf, uint64_t bytes) {
     for (uint64_t at = 0; at < bytes; at += pm::kLineBytes) {
-      __builtin_prefetch(reinterpret_cast<const char*>(&leaf) + at);
+      pm::prefetch(reinterpret_cast<const char*>(&leaf) + at);
     }
   }
   bool before(const Slot& a, const Slot& b) const;

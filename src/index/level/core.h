@@ -240,8 +240,8 @@ void Core<Policy, Content>::prefetch(const State& state, uint64_t hash) {
   for (const Level& level : state.all()) {
     for (uint32_t side = 0; side < 2; ++side) {
       const auto* node = reinterpret_cast<const char*>(&level.of(hash, side));
-      __builtin_prefetch(node);
-      if constexpr (!Policy::kOneLine) __builtin_prefetch(node + sizeof(Node) - 1);
+      pm::prefetch(node);
+      if constexpr (!Policy::kOneLine) pm::prefetch(node + sizeof(Node) - 1);
     }
   }
 }

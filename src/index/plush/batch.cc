@@ -131,9 +131,9 @@ class Core::Group {
   bool can_complete(const Item& item) const;
   void store_payloads(Items items) const;
   void append_record(const Item& item) const;
-  void plan_appends(Items items, std::optional<pm::Heap::Txn>& txn);
-  void plan_completions(Items items, std::optional<pm::Heap::Txn>& txn);
-  void plan_steps(Items items, std::optional<pm::Heap::Txn>& txn);
+  void plan_appends(Items items, pm::Heap::TxnIfNeeded& txn);
+  void plan_completions(Items items, pm::Heap::TxnIfNeeded& txn);
+  void plan_steps(Items items, pm::Heap::TxnIfNeeded& txn);
   void change_rows(Items items) const;
   void reveal_appends(Items items, pm::Heap::Txn* txn);
   bool has_step(const Partition* partition) const {
@@ -194,7 +194,6 @@ size_t Core::Group::write_round(Items items, bool wait, std::span<Item*> busy) {
     if (item->partition != last) {
       last = item->partition;
       taken = locks.take(item->partition->lock, wait);
-      if (taken) item->partition->log.prefetch_tail();
     }
     if (taken) {
       held[held_count++] = item;
@@ -219,16 +218,16 @@ void Core::Group::write_held(Items items) {
     if (items[i]->fate == Fate::kLogged && !core_.out_of_place_) append_record(*items[i]);
   }
   if (core_.out_of_place_) store_payloads(items);
-  std::optional<pm::Heap::Txn> txn;
+  pm::Heap::TxnIfNeeded txn;
   plan_appends(items, txn);
   const auto logged = [](const Item* item) { return item->fate == Fate::kLogged; };
   if (append_count_ > 0 || std::ranges::any_of(items, logged)) {
     // Log records, payloads, and buckets, before anyone can see any of them.
-    core_.write_all({appends_.data(), append_count_}, txn ? &*txn : nullptr);
+    core_.write_all({appends_.data(), append_count_}, txn.get());
   }
   change_rows(items);
-  if (append_count_ > 0) reveal_appends(items, txn ? &*txn : nullptr);
-  if (txn) txn->finish();
+  if (append_count_ > 0) reveal_appends(items, txn.get());
+  txn.finish();
   for (Item* item : items) {
     if (item->fate != Fate::kSingly) continue;
     const NewRecord& wanted = *item->wanted;
@@ -249,7 +248,10 @@ void Core::Group::look(Item& item) const {
   Hit hit;
   item.in_row = core_.search_row(item.row, key, nullptr, 0, hit) == Found::kHit;
   item.present = item.in_row && hit.live();
-  if (core_.rows_[item.row].count.load(std::memory_order_relaxed) >= kRowFull) {
+  const uint32_t count = core_.rows_[item.row].count.load(std::memory_order_relaxed);
+  pm::prefetch(&core_.row_records_[item.row].tags[count]);
+  pm::prefetch(&core_.row_records_[item.row].values[count]);
+  if (count >= kRowFull) {
     core_.prefetch_end(1, item.row);
     core_.prefetch_copy(1, item.row);
   }
@@ -365,7 +367,7 @@ void Core::Group::change_rows(Items items) const {
   }
 }
 
-void Core::Group::plan_appends(Items items, std::optional<pm::Heap::Txn>& txn) {
+void Core::Group::plan_appends(Items items, pm::Heap::TxnIfNeeded& txn) {
   append_count_ = 0;
   step_count_ = 0;
   try {
@@ -388,7 +390,7 @@ void Core::Group::plan_appends(Items items, std::optional<pm::Heap::Txn>& txn) {
   }
 }
 
-void Core::Group::plan_completions(Items items, std::optional<pm::Heap::Txn>& txn) {
+void Core::Group::plan_completions(Items items, pm::Heap::TxnIfNeeded& txn) {
   for (const Item* item : items) {
     if (item->fate != Fate::kCompletes) continue;
     Bucket& row = core_.row_records_[item->row];
@@ -396,13 +398,12 @@ void Core::Group::plan_completions(Items items, std::optional<pm::Heap::Txn>& tx
     pm::store_relaxed(row.values[kRowFull], item->record.value);
     Append& append = appends_[append_count_++];
     append = core_.append_of_row(item->row, kSlots);
-    if (!txn && core_.needs_blocks(append)) txn.emplace(core_.pool_.heap());
-    core_.plan(append, txn ? &*txn : nullptr);
+    core_.plan(append, txn);
   }
 }
 
 // One step for each partition that has a record logged and a drain at this point.
-void Core::Group::plan_steps(Items items, std::optional<pm::Heap::Txn>& txn) {
+void Core::Group::plan_steps(Items items, pm::Heap::TxnIfNeeded& txn) {
   size_t blocks =
       append_count_;  // a row takes one; a child, at worst, what a full entry has and one
   for (const Item* item : items) {

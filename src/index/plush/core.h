@@ -232,7 +232,8 @@ class Core {
     uint32_t start;                 // records in the entry before
     bool counts_epoch;              // level 1: the append makes the row's log records void
     uint32_t epoch;                 // level 1: of the row, before
-    uint32_t fresh[kEntryBuckets];  // by bucket: newly allocated, in units; 0: the entry has one
+    uint32_t fresh;                 // bit b: bucket b is newly allocated, and the entry has none
+    uint32_t units[kEntryBuckets];  // of the buckets that the records go to
   };
 
   Core(pm::PoolImpl& pool, Root& root, Kind key_kind, Kind value_kind, uint32_t filter_levels);
@@ -284,17 +285,30 @@ class Core {
     return kind == LogKind::kInsert ? Reach::kPresence : Reach::kBuckets;
   }
   void prefetch_path(uint64_t hash, Reach reach) const {
-    const uint32_t copied = mirror_->levels();
-    if (reach != Reach::kRow) {
-      for (uint32_t level = copied; level > 0; --level) {
-        const Mirror::Copy& copy = mirror_->at(level, index_at(level, hash));
-        Mirror::prefetch(copy, spread_bits(hash));
-        if (reach == Reach::kBuckets) Mirror::prefetch_buckets(copy);
-      }
-    }
-    __builtin_prefetch(&rows_[index_at(1, hash)]);
+    const uint64_t row = index_at(1, hash);
+    pm::prefetch(&rows_[row]);
     if (reach == Reach::kRow) return;
-    for (uint32_t level = copied + 1; level <= kLevelsMax; ++level) {
+    if (!has_quick()) return prefetch_levels(hash, reach);
+    const Mirror::Copy& far = quick_.copies[1][hash >> quick_.shifts[1]];
+    Mirror::prefetch(far, hash);
+    Mirror::prefetch(quick_.copies[0][row], hash);
+    if (reach == Reach::kBuckets) {
+      Mirror::prefetch_buckets(far);
+      Mirror::prefetch_buckets(quick_.copies[0][row]);
+    }
+    prefetch_filters(3, hash);
+  }
+  void prefetch_levels(uint64_t hash, Reach reach) const {
+    for (uint32_t level = mirror_->levels(); level > 0; --level) {
+      const Mirror::Copy& copy = mirror_->at(level, index_at(level, hash));
+      Mirror::prefetch(copy, spread_bits(hash));
+      if (reach == Reach::kBuckets) Mirror::prefetch_buckets(copy);
+    }
+    prefetch_filters(mirror_->levels() + 1, hash);
+  }
+  // Of the levels that have no copies: from `level` down.
+  void prefetch_filters(uint32_t level, uint64_t hash) const {
+    for (; level <= kLevelsMax; ++level) {
       const Entry* entry = entry_at(level, index_at(level, hash));
       if (entry == nullptr) return;
       prefetch_entry(*entry);
@@ -428,9 +442,10 @@ class Core {
   void append_row(Partition& partition, uint64_t row, uint32_t count);
   Append append_of_row(uint64_t row, uint32_t count) const;
   void row_moved(Partition& partition, const Append& append);
-  void plan(Append& append, pm::Heap::Txn* txn) const;
-  bool needs_blocks(const Append& append) const;
+  // Finds the buckets for the records, and allocates those that are missing.
+  void plan(Append& append, pm::Heap::TxnIfNeeded& txn) const;
   void write_buckets(const Append& append) const;
+  FilterBits filter_of_tags(const uint64_t* tags, uint32_t count) const;
   void fill_line(const Append& append, uint32_t line) const;
   // Buckets and intents: flushed, to be fenced before reveal_all().
   void stage_all(std::span<const Append> appends, pm::Heap::Txn* txn) const;
@@ -492,13 +507,12 @@ class Core {
   void drain_some(Partition& partition);
   // If the next step is to append to a child, plans it; what is planned must be written, fenced,
   // revealed and told to child_done(). Leaves the partition as it is if it throws.
-  bool plan_next_child(Partition& partition, Append& append,
-                       std::optional<pm::Heap::Txn>& txn) const;
+  bool plan_next_child(Partition& partition, Append& append, pm::Heap::TxnIfNeeded& txn) const;
   void child_done(Partition& partition, const Append& append) const;
   // A step that shares the fence of a log record: before it, and after it.
   struct SharedStep {
     Append append;
-    std::optional<pm::Heap::Txn> txn;
+    pm::Heap::TxnIfNeeded txn;
     bool planned = false;
   };
   void begin_shared_step(Partition& partition, SharedStep& step) const;

@@ -12,7 +12,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <optional>
 
 #include "index/plush/core.h"
 
@@ -118,7 +117,7 @@ void Core::prefetch_records(uint32_t level, uint64_t index, uint32_t begin, uint
   for (uint32_t b = begin / kSlots; b < (end + kSlots - 1) / kSlots; ++b) {
     const uint32_t unit = source.lines[b / kLineBuckets].bucket[b % kLineBuckets];
     const auto* bytes = reinterpret_cast<const char*>(bucket_at(unit));
-    for (size_t at = 0; at < sizeof(Bucket); at += pm::kLineBytes) __builtin_prefetch(bytes + at);
+    for (size_t at = 0; at < sizeof(Bucket); at += pm::kLineBytes) pm::prefetch(bytes + at);
   }
 }
 
@@ -289,7 +288,7 @@ void Core::group_by_child(Drain& drain) const {
 }
 
 Core::Append Core::append_of_child(const Drain& drain, uint32_t child) const {
-  Append append{};
+  Append append;  // not zeroed
   append.level = drain.level + 1;
   append.index = (drain.index << root_.fanout_bits) + child;
   append.entry = entry_at(append.level, append.index);
@@ -297,6 +296,7 @@ Core::Append Core::append_of_child(const Drain& drain, uint32_t child) const {
   append.values = drain.values + drain.begins[child];
   append.count = drain.count(child);
   append.start = records_in(append.level, append.index);
+  append.counts_epoch = false;
   return append;
 }
 
@@ -315,15 +315,14 @@ void Core::prefetch_next_child(const Drain& drain) const {
 // The records of the children from next_child to `end`, under one pair of fences.
 void Core::append_children(Partition& partition, Drain& drain, uint32_t end) {
   Append appends[kFanoutMax];
-  std::optional<pm::Heap::Txn> txn;
+  pm::Heap::TxnIfNeeded txn;
   const auto plan_all = [&] {
     uint32_t count = 0;
     for (uint32_t child = drain.next_child; child < end; ++child) {
       if (drain.count(child) == 0) continue;
       Append& append = appends[count++];
       append = append_of_child(drain, child);
-      if (!txn && needs_blocks(append)) txn.emplace(pool_.heap());
-      plan(append, txn ? &*txn : nullptr);
+      plan(append, txn);
     }
     return std::span(appends, count);
   };
@@ -342,10 +341,10 @@ void Core::append_children(Partition& partition, Drain& drain, uint32_t end) {
     planned = plan_all();
   }
   if (!planned.empty()) {
-    write_all(planned, txn ? &*txn : nullptr);
-    reveal_all(planned, txn ? &*txn : nullptr);
+    write_all(planned, txn.get());
+    reveal_all(planned, txn.get());
     for (const Append& append : planned) learn_append(append);
-    if (txn) txn->finish();
+    txn.finish();
   }
   drain.next_child = end;
   prefetch_next_child(drain);
@@ -353,16 +352,14 @@ void Core::append_children(Partition& partition, Drain& drain, uint32_t end) {
 
 // ---- appends that share the fences of others
 
-bool Core::plan_next_child(Partition& partition, Append& append,
-                           std::optional<pm::Heap::Txn>& txn) const {
+bool Core::plan_next_child(Partition& partition, Append& append, pm::Heap::TxnIfNeeded& txn) const {
   if (partition.drains.empty()) return false;
   const Drain& drain = *partition.drains.back();
   if (drain.phase != Drain::Phase::kAppend || drain.next_child == fanout()) return false;
   if (drain.count(drain.next_child) == 0 || !has_children(drain.level, drain.index)) return false;
   append = append_of_child(drain, drain.next_child);
   if (append.start + append.count > kEntryRecords) return false;  // drained itself, first
-  if (!txn && needs_blocks(append)) txn.emplace(pool_.heap());
-  plan(append, txn ? &*txn : nullptr);
+  plan(append, txn);
   return true;
 }
 
@@ -382,14 +379,14 @@ void Core::begin_shared_step(Partition& partition, SharedStep& step) const {
     if (!pm::is_full(error)) throw;
     step.txn.reset();  // drain_some() knows what to do
   }
-  if (step.planned) stage_all({&step.append, 1}, step.txn ? &*step.txn : nullptr);
+  if (step.planned) stage_all({&step.append, 1}, step.txn.get());
 }
 
 void Core::end_shared_step(Partition& partition, SharedStep& step) {
   if (!step.planned) return drain_some(partition);
-  reveal_all({&step.append, 1}, step.txn ? &*step.txn : nullptr);
+  reveal_all({&step.append, 1}, step.txn.get());
   child_done(partition, step.append);
-  if (step.txn) step.txn->finish();
+  step.txn.finish();
 }
 
 // Empties an entry whose records are all durable below.

@@ -2,6 +2,7 @@
 
 #include <immintrin.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <string_view>
 
@@ -57,9 +58,44 @@ uint32_t candidates_scalar(const Entry& entry, FilterBits bits) {
   return mask;
 }
 
-constexpr Kernels kScalar{"scalar", candidates_scalar, false};
-constexpr Kernels kAvx2{"avx2", candidates_avx2, false};
-constexpr Kernels kAvx512{"avx512", candidates_avx512, true};
+FilterBits filter_scalar(const uint64_t* tags, uint32_t count) {
+  FilterBits sum{0, 0};
+  for (uint32_t i = 0; i < count; ++i) {
+    const FilterBits bits = filter_bits(tags[i] >> 1);
+    sum.low |= bits.low;
+    sum.high |= bits.high;
+  }
+  return sum;
+}
+
+[[gnu::target("avx512f,avx512dq")]] FilterBits filter_avx512(const uint64_t* tags, uint32_t count) {
+  const __m512i one = _mm512_set1_epi64(1);
+  const __m512i six = _mm512_set1_epi64(63);
+  __m512i low = _mm512_setzero_si512();
+  __m512i high = _mm512_setzero_si512();
+  for (uint32_t at = 0; at < count; at += 8) {
+    const auto valid = static_cast<__mmask8>((1U << std::min(count - at, 8U)) - 1);
+    // Six bits of the hash after the other name a bit each; a tag is the hash moved up by one.
+    __m512i rest = _mm512_maskz_srli_epi64(valid, _mm512_maskz_loadu_epi64(valid, tags + at), 1);
+    for (__m512i* half : {&low, &high}) {
+      for (int bit = 0; bit < 2; ++bit) {
+        const __m512i number = _mm512_and_si512(rest, six);
+        *half = _mm512_or_si512(*half, _mm512_maskz_sllv_epi64(valid, one, number));
+        rest = _mm512_maskz_srli_epi64(valid, rest, 6);
+      }
+    }
+  }
+  alignas(64) uint64_t words[2][8];
+  _mm512_store_si512(words[0], low);
+  _mm512_store_si512(words[1], high);
+  FilterBits sum{0, 0};
+  for (int i = 0; i < 8; ++i) sum = {sum.low | words[0][i], sum.high | words[1][i]};
+  return sum;
+}
+
+constexpr Kernels kScalar{"scalar", candidates_scalar, filter_scalar, false};
+constexpr Kernels kAvx2{"avx2", candidates_avx2, filter_scalar, false};
+constexpr Kernels kAvx512{"avx512", candidates_avx512, filter_avx512, true};
 
 const Kernels& pick() {
   const char* text = std::getenv("PERDURE_SIMD");

@@ -91,6 +91,8 @@ struct Kernels {
   const char* name;
   // Bit 3 * line + bucket is set if that bucket's filter may hold the hash. Knows nothing of counts.
   uint32_t (*candidates)(const Entry& entry, FilterBits bits);
+  // The bits that `count` records set together in the filter of their bucket, by their tags.
+  FilterBits (*filter)(const uint64_t* tags, uint32_t count);
   bool wide;  // AVX-512 with bytes and words, and what processors with it have besides
 };
 

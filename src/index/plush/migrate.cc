@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cassert>
 #include <cstring>
-#include <optional>
 
 #include "index/plush/core.h"
 
@@ -27,22 +26,18 @@ uint32_t Core::used(const Entry& entry) {
 
 // ---- appending to an entry
 
-bool Core::needs_blocks(const Append& append) const {
-  for (uint32_t b = append.start / kSlots; b <= (append.start + append.count - 1) / kSlots; ++b) {
-    if (append.entry->lines[b / kLineBuckets].bucket[b % kLineBuckets] == 0) return true;
-  }
-  return false;
-}
-
-void Core::plan(Append& append, pm::Heap::Txn* txn) const {
+void Core::plan(Append& append, pm::Heap::TxnIfNeeded& txn) const {
   assert(append.start + append.count <= kEntryRecords);
-  std::memset(append.fresh, 0, sizeof append.fresh);
+  append.fresh = 0;
   for (uint32_t b = append.start / kSlots; b <= (append.start + append.count - 1) / kSlots; ++b) {
     uint32_t& link = append.entry->lines[b / kLineBuckets].bucket[b % kLineBuckets];
+    append.units[b] = link;
     if (link != 0) continue;
-    const uint64_t block = txn->allocate(sizeof(Bucket));
-    append.fresh[b] = static_cast<uint32_t>(block / kUnitBytes);
-    txn->will_link(block, &link, pm::Link::kUnit);
+    pm::Heap::Txn& begun = txn.begin(pool_.heap());
+    const uint64_t block = begun.allocate(sizeof(Bucket));
+    append.units[b] = static_cast<uint32_t>(block / kUnitBytes);
+    append.fresh |= 1U << b;
+    begun.will_link(block, &link, pm::Link::kUnit);
   }
 }
 
@@ -52,10 +47,7 @@ void Core::write_buckets(const Append& append) const {
     const uint32_t b = at / kSlots;
     const uint32_t slot = at % kSlots;
     const uint32_t n = std::min(kSlots - slot, append.count - done);
-    const uint32_t unit = append.fresh[b] != 0
-                              ? append.fresh[b]
-                              : append.entry->lines[b / kLineBuckets].bucket[b % kLineBuckets];
-    Bucket& bucket = *bucket_at(unit);
+    Bucket& bucket = *bucket_at(append.units[b]);
     if (n == kSlots) {
       memory_.copy_nontemporal(bucket.tags, append.tags + done, sizeof bucket.tags);
       memory_.copy_nontemporal(bucket.values, append.values + done, sizeof bucket.values);
@@ -71,6 +63,16 @@ void Core::write_buckets(const Append& append) const {
   }
 }
 
+FilterBits Core::filter_of_tags(const uint64_t* tags, uint32_t count) const {
+  if (!ordered_) return kernels_.filter(tags, count);
+  FilterBits sum{0, 0};
+  for (uint32_t i = 0; i < count; ++i) {
+    const FilterBits bits = filter_of(tags[i] >> 1);
+    sum = {sum.low | bits.low, sum.high | bits.high};
+  }
+  return sum;
+}
+
 void Core::fill_line(const Append& append, uint32_t line_number) const {
   const uint32_t line_begin = line_number * kLineRecords;
   const uint32_t begin = std::max(append.start, line_begin);
@@ -80,17 +82,14 @@ void Core::fill_line(const Append& append, uint32_t line_number) const {
     const uint32_t b = at / kSlots;
     const uint32_t stop = std::min(end, (b + 1) * kSlots);
     uint64_t(&filter)[2] = line.filter[b % kLineBuckets];
-    const bool begins = at % kSlots == 0;
-    uint64_t low = begins ? 0 : filter[0];
-    uint64_t high = begins ? 0 : filter[1];
-    for (; at < stop; ++at) {
-      const FilterBits bits = filter_of(append.tags[at - append.start] >> 1);
-      low |= bits.low;
-      high |= bits.high;
+    FilterBits bits = filter_of_tags(append.tags + (at - append.start), stop - at);
+    if (at % kSlots != 0) bits = {bits.low | filter[0], bits.high | filter[1]};
+    pm::store_relaxed(filter[0], bits.low);
+    pm::store_relaxed(filter[1], bits.high);
+    at = stop;
+    if ((append.fresh >> b & 1) != 0) {
+      pm::store_relaxed(line.bucket[b % kLineBuckets], append.units[b]);
     }
-    pm::store_relaxed(filter[0], low);
-    pm::store_relaxed(filter[1], high);
-    if (append.fresh[b] != 0) pm::store_relaxed(line.bucket[b % kLineBuckets], append.fresh[b]);
   }
   const uint32_t generation = LineState{append.entry->lines[0].state}.generation();
   uint32_t epoch = 0;
@@ -141,7 +140,7 @@ void Core::move_down(Partition& partition, uint64_t row) {
 }
 
 Core::Append Core::append_of_row(uint64_t row, uint32_t count) const {
-  Append append{};
+  Append append;  // not zeroed
   append.level = 1;
   append.index = row;
   append.entry = entry_at(1, row);
@@ -171,29 +170,27 @@ void Core::append_row(Partition& partition, uint64_t row, uint32_t count) {
     drain(partition, 1, row, count);
   }
   Append append = append_of_row(row, count);
-  std::optional<pm::Heap::Txn> txn;
-  if (needs_blocks(append)) txn.emplace(pool_.heap());
+  pm::Heap::TxnIfNeeded txn;
   try {
-    plan(append, txn ? &*txn : nullptr);
+    plan(append, txn);
   } catch (const Error& error) {
     txn.reset();
     if (!pm::is_full(error) || !squeeze(partition, 1, row)) throw;
     append.start = records_in(1, row);
-    txn.emplace(pool_.heap());
-    plan(append, &*txn);
+    plan(append, txn);
   }
   if (partition.unlogged) {
     ++partition.unlogged_moves;
     settle_payload(partition);  // before the line that leads to it
   }
-  write_all({&append, 1}, txn ? &*txn : nullptr);
+  write_all({&append, 1}, txn.get());
   {
     // The record that completes the row is seen by nobody before it is durable.
     const Disappearing guard(partition.version);
-    reveal_all({&append, 1}, txn ? &*txn : nullptr);
+    reveal_all({&append, 1}, txn.get());
     row_moved(partition, append);
   }
-  if (txn) txn->finish();
+  txn.finish();
 }
 
 // ---- rewriting an entry in place
@@ -231,7 +228,8 @@ void Core::rewrite(Partition& partition, uint32_t level, uint64_t index, const G
   append.count = live.count;
   for (uint32_t b = 0; b * kSlots < live.count; ++b) {
     const uint64_t block = txn.allocate(sizeof(Bucket));
-    append.fresh[b] = static_cast<uint32_t>(block / kUnitBytes);
+    append.units[b] = static_cast<uint32_t>(block / kUnitBytes);
+    append.fresh |= 1U << b;
     txn.will_link(block, &entry.lines[b / kLineBuckets].bucket[b % kLineBuckets], pm::Link::kUnit);
   }
   for (DirectoryLine& line : entry.lines) {

@@ -55,28 +55,23 @@ class Mirror {
   uint64_t bytes() const { return known_.load(std::memory_order_relaxed) * sizeof(Copy); }
 
   // What tells whether the key may be there; and what tells where.
-  // (Forced in line, these three: GCC takes a function that only prefetches for one that does nothing.)
-  [[gnu::always_inline]] static void prefetch(const Copy& copy, uint64_t hash) {
-    __builtin_prefetch(&line(copy, hash));
-  }
-  [[gnu::always_inline]] static void prefetch_buckets(const Copy& copy) {
-    __builtin_prefetch(&copy);
-    __builtin_prefetch(&copy.units[kEntryBuckets - 1]);
+  static void prefetch(const Copy& copy, uint64_t hash) { pm::prefetch(&line(copy, hash)); }
+  static void prefetch_buckets(const Copy& copy) {
+    pm::prefetch(&copy);
+    pm::prefetch(&copy.units[kEntryBuckets - 1]);
   }
   // All of the copy, to be changed.
-  [[gnu::always_inline]] static void prefetch(const Copy& copy) {
-    __builtin_prefetch(&copy, 1);
-    __builtin_prefetch(&copy.units[kEntryBuckets - 1], 1);
-    for (const Line& line : copy.lines) __builtin_prefetch(&line, 1);
+  static void prefetch(const Copy& copy) {
+    pm::prefetch(&copy);
+    pm::prefetch(&copy.units[kEntryBuckets - 1]);
+    for (const Line& line : copy.lines) pm::prefetch(&line);
   }
   static bool is_known(const Copy& copy, uint64_t hash) {
     return (pm::load_acquire(line(copy, hash).state) & kKnown) != 0;
   }
   // The line that tells of a hash; whether it can, to be asked before it is read; and the fingerprint
   // to look for in it.
-  static const Line& line(const Copy& copy, uint64_t hash) {
-    return copy.lines[hash & (kLines - 1)];
-  }
+  static const Line& line(const Copy& copy, uint64_t hash) { return copy.lines[line_of(hash)]; }
   static bool answers(const Line& line) {
     return (pm::load_acquire(line.state) & (kKnown | kOverflown)) == kKnown;
   }
@@ -115,6 +110,9 @@ class Mirror {
   static constexpr uint16_t kOverflown = 2;
   static constexpr uint16_t kFilledShift = 8;
 
+  // Entries are told apart by the highest bits of a hash, lines and fingerprints by the lowest.
+  static uint64_t line_of(uint64_t hash) { return hash & (kLines - 1); }
+
   uint32_t levels_;
   uint64_t begins_[kLevelsMax + 1] = {};
   Copy* copies_ = nullptr;
@@ -135,7 +133,7 @@ inline uint32_t Mirror::candidates(const Copy& copy, uint64_t hash) {
 }
 
 inline void Mirror::add(Copy& copy, uint64_t hash, uint32_t bucket) {
-  Line& line = copy.lines[hash & (kLines - 1)];
+  Line& line = copy.lines[line_of(hash)];
   const uint32_t state = line.state;
   const uint32_t filled = state >> kFilledShift;
   if (filled == std::size(line.slots)) [[unlikely]] {

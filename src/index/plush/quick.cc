@@ -78,7 +78,7 @@ template <typename Isa>
   const Mirror::Copy& far = quick_.copies[1][far_index];
   const Mirror::Line& near_line = Mirror::line(near, hash);
   const Mirror::Line& far_line = Mirror::line(far, hash);
-  __builtin_prefetch(&far_line);
+  pm::prefetch(&far_line);
   // Loads, for processors drop some prefetches from pages that they have no translation of.
   (void)pm::load_relaxed(far.count);
   (void)pm::load_relaxed(far.units[kEntryBuckets - 1]);

@@ -92,10 +92,10 @@ void Core::note_candidates(uint32_t candidates, Probe& out, const uint32_t* unit
     // A writer that empties the entry makes this garbage, but garbage inside the pool.
     Bucket* bucket = bucket_at(pm::load_relaxed(units[b]));
     out.buckets[b] = bucket;
-    __builtin_prefetch(&bucket->tags[0]);
-    __builtin_prefetch(&bucket->tags[8]);
-    __builtin_prefetch(&bucket->values[0]);
-    __builtin_prefetch(&bucket->values[8]);
+    pm::prefetch(&bucket->tags[0]);
+    pm::prefetch(&bucket->tags[8]);
+    pm::prefetch(&bucket->values[0]);
+    pm::prefetch(&bucket->values[8]);
   }
 }
 
@@ -231,7 +231,7 @@ bool Core::find(const Key& key, Hit& hit) const {
 }
 
 void Core::prefetch_entry(const Entry& entry) {
-  for (const DirectoryLine& line : entry.lines) __builtin_prefetch(&line);
+  for (const DirectoryLine& line : entry.lines) pm::prefetch(&line);
 }
 
 // ---- copies of directory entries
@@ -278,8 +278,12 @@ void Core::learn_append(const Append& append) const {
   for (uint32_t i = 0; i < append.count;) {
     const uint32_t b = (append.start + i) / kSlots;
     const uint32_t end = std::min(append.count, (b + 1) * kSlots - append.start);
-    Mirror::set_bucket(copy, b, append.entry->lines[b / kLineBuckets].bucket[b % kLineBuckets]);
-    for (; i < end; ++i) Mirror::add(copy, spread_bits(append.tags[i] >> 1), b);
+    Mirror::set_bucket(copy, b, append.units[b]);  // the line was flushed: not from there
+    if (ordered_) {
+      for (; i < end; ++i) Mirror::add(copy, spread_bits(append.tags[i] >> 1), b);
+    } else {
+      for (; i < end; ++i) Mirror::add(copy, append.tags[i] >> 1, b);
+    }
   }
   Mirror::set_count(copy, append.start + append.count);
 }
@@ -295,16 +299,16 @@ void Core::prefetch_end(uint32_t level, uint64_t index) const {
   if (copy == nullptr) return prefetch_entry(entry);
   if (copy->count >= kEntryRecords) return;  // it is drained first
   const uint32_t line = copy->count / kLineRecords;
-  __builtin_prefetch(&entry.lines[0], 1);
-  __builtin_prefetch(&entry.lines[line], 1);
-  if (line + 1 < kLines) __builtin_prefetch(&entry.lines[line + 1], 1);
+  pm::prefetch(&entry.lines[0]);
+  pm::prefetch(&entry.lines[line]);
+  if (line + 1 < kLines) pm::prefetch(&entry.lines[line + 1]);
   const uint32_t slot = copy->count % kSlots;
   if (slot == 0) return;
   Bucket& bucket = *bucket_at(copy->units[copy->count / kSlots]);
-  __builtin_prefetch(&bucket.tags[slot], 1);
-  __builtin_prefetch(&bucket.tags[kSlots - 1], 1);
-  __builtin_prefetch(&bucket.values[slot], 1);
-  __builtin_prefetch(&bucket.values[kSlots - 1], 1);
+  pm::prefetch(&bucket.tags[slot]);
+  pm::prefetch(&bucket.tags[kSlots - 1]);
+  pm::prefetch(&bucket.values[slot]);
+  pm::prefetch(&bucket.values[kSlots - 1]);
 }
 
 void Core::relearn(uint32_t level, uint64_t index) const {

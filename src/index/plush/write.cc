@@ -71,7 +71,6 @@ bool Core::write_record(LogKind kind, const Key& key, uint64_t value, std::strin
   prefetch_path(key.hash, reach_of(kind));
   Partition& partition = partitions_[partition_of(key.hash)];
   const std::lock_guard lock(partition.lock);
-  partition.log.prefetch_tail();
   return write_locked(partition, kind, key, value, payload);
 }
 
@@ -97,8 +96,8 @@ bool Core::log_and_write(Partition& partition, LogKind kind, const Key& key, uin
   }
   const uint32_t count = rows_[row].count.load(std::memory_order_relaxed);
   // Where the record will go, so that nobody has to wait for these stores to become visible.
-  __builtin_prefetch(&row_records_[row].tags[count], 1);
-  __builtin_prefetch(&row_records_[row].values[count], 1);
+  pm::prefetch(&row_records_[row].tags[count]);
+  pm::prefetch(&row_records_[row].values[count]);
   const bool moves_down = count >= kRowFull;
   if (moves_down) {
     prefetch_end(1, row);
