@@ -775,7 +775,7 @@ void Heap::Txn::prepare() {
   // What settle() changes was flushed the last time, and may have left the caches.
   for (uint32_t i = 0; i < intents_; ++i) {
     if ((blocks_[i] & kBlockIsRun) != 0) continue;
-    prefetch(heap_.bitmap_bit(blocks_[i] & ~uint64_t{kIntentMask}).first);
+    prefetch_to_change(heap_.bitmap_bit(blocks_[i] & ~uint64_t{kIntentMask}).first);
   }
 }
 

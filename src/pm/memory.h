@@ -153,6 +153,11 @@ class Memory {
 [[gnu::always_inline]] inline void prefetch(const void* address) {
   asm volatile("prefetcht0 %0" : : "m"(*static_cast<const char*>(address)));
 }
+// To be changed: also takes it from other processors, which a store would else have to wait for. Does
+// nothing on processors that do not know it.
+[[gnu::always_inline]] inline void prefetch_to_change(const void* address) {
+  asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(address)));
+}
 
 // Loads and stores of words that other threads may read or write at the same time. Plain members of
 // persistent structs keep standard layout; these give them defined concurrent behaviour.

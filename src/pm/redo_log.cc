@@ -32,7 +32,7 @@ uint64_t RedoLog::after(uint64_t position) {
 }
 
 RedoLog::RedoLog(const Memory& memory, char* area, uint64_t chunk_bytes, uint32_t chunks)
-    : memory_(&memory), area_(area), chunk_bytes_(chunk_bytes), chunks_(chunks), current_(area) {
+    : current_(area), chunk_bytes_(chunk_bytes), memory_(&memory), area_(area), chunks_(chunks) {
   assert(chunks >= 3);
   nontemporal_ = memory.domain() == Domain::kLine && prefers_nontemporal_lines();
 }

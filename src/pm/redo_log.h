@@ -67,6 +67,12 @@ class RedoLog {
   // replay, but not fenced: a replay of released chunks is harmless.
   void release_before(uint64_t sequence);
 
+  // Of what append() reads and writes in DRAM.
+  void prefetch() const {
+    prefetch_to_change(this);
+    prefetch_to_change(lines_);
+  }
+
   // Bytes in use by live chunks.
   uint64_t live_bytes() const { return (sequence_ - oldest_) * chunk_bytes_ + position_; }
 
@@ -92,19 +98,21 @@ class RedoLog {
   void begin_line();
   void load_line();
 
-  const Memory* memory_;
-  char* area_;
-  uint64_t chunk_bytes_;
-  uint64_t chunks_;
-  uint64_t sequence_ = 0;
-  uint64_t oldest_ = 0;
-  uint64_t position_ = kChunkHeaderBytes;
+  // What append() needs, in one line, and another two:
+  alignas(64) uint64_t position_ = kChunkHeaderBytes;
   uint64_t flag_ = 1;
   char* current_;  // the chunk being appended to
+  uint64_t sequence_ = 0;
+  uint64_t chunk_bytes_;
+  const Memory* memory_;
   // Where lines are written past the caches: the line being filled, as it is or will be in PM, and the
   // one after it, empty.
   bool nontemporal_ = false;
   alignas(64) uint64_t lines_[16] = {};
+
+  char* area_;
+  uint64_t chunks_;
+  uint64_t oldest_ = 0;
 };
 
 }  // namespace perdure::pm

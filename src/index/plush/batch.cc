@@ -37,7 +37,7 @@ void Core::find_group(std::span<const Key> keys, std::span<Hit> hits, std::span<
   };
   assert(keys.size() <= kGroup);
   Search searches[kGroup];
-  for (const Key& key : keys) prefetch_path(key.hash, Reach::kBuckets);
+  for (const Key& key : keys) prefetch_lookup(key.hash);
   for (size_t i = 0; i < keys.size(); ++i) {
     Search& search = searches[i];
     const Partition& partition = partitions_[partition_of(keys[i].hash)];
@@ -160,7 +160,7 @@ Core::Group::Group(Core& core, LogKind kind, std::span<const NewRecord> records,
   for (size_t i = 0; i < count_; ++i) {
     Item& item = items_[i];
     const uint64_t hash = records[i].key.hash;
-    core_.prefetch_path(hash, reach_of(kind));
+    core_.prefetch_write(hash, reach_of(kind));
     written[i] = false;
     item.wanted = &records[i];
     item.written = &written[i];
@@ -249,8 +249,8 @@ void Core::Group::look(Item& item) const {
   item.in_row = core_.search_row(item.row, key, nullptr, 0, hit) == Found::kHit;
   item.present = item.in_row && hit.live();
   const uint32_t count = core_.rows_[item.row].count.load(std::memory_order_relaxed);
-  pm::prefetch(&core_.row_records_[item.row].tags[count]);
-  pm::prefetch(&core_.row_records_[item.row].values[count]);
+  pm::prefetch_to_change(&core_.row_records_[item.row].tags[count]);
+  pm::prefetch_to_change(&core_.row_records_[item.row].values[count]);
   if (count >= kRowFull) {
     core_.prefetch_end(1, item.row);
     core_.prefetch_copy(1, item.row);

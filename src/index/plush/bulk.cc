@@ -24,7 +24,7 @@ namespace perdure::index::plush {
 bool Core::write_unlogged(LogKind kind, const Key& key, uint64_t value, std::string_view payload) {
   pool_.require_writable();
   const bool conditional = kind != LogKind::kUpsert;
-  prefetch_path(key.hash, reach_of(kind));
+  prefetch_write(key.hash, reach_of(kind));
   Partition& partition = partitions_[partition_of(key.hash)];
   const std::lock_guard lock(partition.lock);
   const uint64_t row = index_at(1, key.hash);

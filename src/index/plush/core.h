@@ -31,7 +31,6 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -148,23 +147,40 @@ class Core {
   // A row moves down together with the record that would be its 16th.
   static constexpr uint32_t kRowFull = kSlots - 1;
 
+  // What every write needs comes first, in one line, and the log's part of that in two: partitions go
+  // from one processor to the next all the time.
   struct alignas(64) Partition {
     Partition(const pm::Memory& memory, char* area, uint64_t chunk_bytes, uint32_t chunks)
         : log(memory, area, chunk_bytes, chunks) {}
     pm::SpinLock lock;
+    // Rows may hold records that the log does not have.
+    bool unlogged = false;
+    uint32_t full_rows_taken = 0;
+    std::vector<uint64_t> full_rows;  // whose entries of level 1 are to be drained next, from `taken` on
+    std::vector<std::unique_ptr<Drain>> drains;  // under way; each but the first for the one before
     // Odd while records disappear from where a lookup may be looking.
     alignas(64) std::atomic<uint64_t> version{0};
     pm::RedoLog log;
     size_t payload_chunks = 0;  // after the last collection
     // Payload bytes that may have become garbage since a full pool was searched in vain.
     uint64_t garbage_bytes = ~uint64_t{0} >> 1;
-    // Rows may hold records that the log does not have.
-    bool unlogged = false;
     // Rows that moved down since the log was begun anew, without a record in it. Nobody knows how
     // many there were before the table was opened.
     uint64_t unlogged_moves = ~uint64_t{0} >> 1;
-    std::vector<std::unique_ptr<Drain>> drains;  // under way; each but the first for the one before
-    std::deque<uint64_t> full_rows;              // whose entries of level 1 are to be drained next
+
+    void prefetch() const {
+      pm::prefetch_to_change(this);
+      log.prefetch();
+    }
+    void add_full_row(uint64_t row) {
+      if (full_rows_taken == full_rows.size()) {
+        full_rows.clear();
+        full_rows_taken = 0;
+      }
+      full_rows.push_back(row);
+    }
+    bool has_full_row() const { return full_rows_taken < full_rows.size(); }
+    uint64_t take_full_row() { return full_rows[full_rows_taken++]; }
   };
 
   // Where a record was found.
@@ -284,21 +300,28 @@ class Core {
     if (kind == LogKind::kUpsert) return Reach::kRow;
     return kind == LogKind::kInsert ? Reach::kPresence : Reach::kBuckets;
   }
-  void prefetch_path(uint64_t hash, Reach reach) const {
-    const uint64_t row = index_at(1, hash);
-    pm::prefetch(&rows_[row]);
-    if (reach == Reach::kRow) return;
-    if (!has_quick()) return prefetch_levels(hash, reach);
-    const Mirror::Copy& far = quick_.copies[1][hash >> quick_.shifts[1]];
-    Mirror::prefetch(far, hash);
-    Mirror::prefetch(quick_.copies[0][row], hash);
-    if (reach == Reach::kBuckets) {
-      Mirror::prefetch_buckets(far);
-      Mirror::prefetch_buckets(quick_.copies[0][row]);
-    }
-    prefetch_filters(3, hash);
+  // Of a lookup, and of a write.
+  void prefetch_lookup(uint64_t hash) const {
+    pm::prefetch(&rows_[index_at(1, hash)]);
+    prefetch_levels(hash, Reach::kBuckets);
+  }
+  void prefetch_write(uint64_t hash, Reach reach) const {
+    partitions_[partition_of(hash)].prefetch();
+    pm::prefetch_to_change(&rows_[index_at(1, hash)]);
+    if (reach != Reach::kRow) prefetch_levels(hash, reach);
   }
   void prefetch_levels(uint64_t hash, Reach reach) const {
+    if (has_quick()) {
+      const Mirror::Copy& far = quick_.copies[1][hash >> quick_.shifts[1]];
+      const Mirror::Copy& near = quick_.copies[0][hash >> quick_.shifts[0]];
+      Mirror::prefetch(far, hash);
+      Mirror::prefetch(near, hash);
+      if (reach == Reach::kBuckets) {
+        Mirror::prefetch_buckets(far);
+        Mirror::prefetch_buckets(near);
+      }
+      return prefetch_filters(3, hash);
+    }
     for (uint32_t level = mirror_->levels(); level > 0; --level) {
       const Mirror::Copy& copy = mirror_->at(level, index_at(level, hash));
       Mirror::prefetch(copy, spread_bits(hash));

@@ -145,10 +145,8 @@ bool Core::is_draining(const Partition& partition, uint32_t level, uint64_t inde
 void Core::drain_some(Partition& partition) {
   if (!partition.drains.empty()) {
     try_step(partition, kStepChildren);
-  } else if (!partition.full_rows.empty() && !pool_.heap().is_scarce(kDrainSegments)) {
-    const uint64_t row = partition.full_rows.front();
-    partition.full_rows.pop_front();
-    push_drain(partition, 1, row, kSlots);
+  } else if (partition.has_full_row() && !pool_.heap().is_scarce(kDrainSegments)) {
+    push_drain(partition, 1, partition.take_full_row(), kSlots);
   }
 }
 

@@ -160,7 +160,7 @@ void Core::row_moved(Partition& partition, const Append& append) {
   row.epoch = (row.epoch + 1) & LineState::kEpochMask;
   row.count.store(0, std::memory_order_release);
   if (append.start + append.count + kSlots > kEntryRecords) {
-    partition.full_rows.push_back(append.index);
+    partition.add_full_row(append.index);
   }
 }
 

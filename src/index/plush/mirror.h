@@ -62,9 +62,9 @@ class Mirror {
   }
   // All of the copy, to be changed.
   static void prefetch(const Copy& copy) {
-    pm::prefetch(&copy);
-    pm::prefetch(&copy.units[kEntryBuckets - 1]);
-    for (const Line& line : copy.lines) pm::prefetch(&line);
+    pm::prefetch_to_change(&copy);
+    pm::prefetch_to_change(&copy.units[kEntryBuckets - 1]);
+    for (const Line& line : copy.lines) pm::prefetch_to_change(&line);
   }
   static bool is_known(const Copy& copy, uint64_t hash) {
     return (pm::load_acquire(line(copy, hash).state) & kKnown) != 0;

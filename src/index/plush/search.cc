@@ -210,7 +210,7 @@ Core::Found Core::search_probed(uint32_t first, std::span<const Probe> probes, c
 }
 
 bool Core::find(const Key& key, Hit& hit) const {
-  prefetch_path(key.hash, Reach::kBuckets);
+  prefetch_lookup(key.hash);
   Partition& partition = partitions_[partition_of(key.hash)];
   for (int attempt = 0; attempt < kOptimisticAttempts; ++attempt) {
     const uint64_t version = partition.version.load(std::memory_order_acquire);
@@ -299,16 +299,16 @@ void Core::prefetch_end(uint32_t level, uint64_t index) const {
   if (copy == nullptr) return prefetch_entry(entry);
   if (copy->count >= kEntryRecords) return;  // it is drained first
   const uint32_t line = copy->count / kLineRecords;
-  pm::prefetch(&entry.lines[0]);
-  pm::prefetch(&entry.lines[line]);
-  if (line + 1 < kLines) pm::prefetch(&entry.lines[line + 1]);
+  pm::prefetch_to_change(&entry.lines[0]);
+  pm::prefetch_to_change(&entry.lines[line]);
+  if (line + 1 < kLines) pm::prefetch_to_change(&entry.lines[line + 1]);
   const uint32_t slot = copy->count % kSlots;
   if (slot == 0) return;
   Bucket& bucket = *bucket_at(copy->units[copy->count / kSlots]);
-  pm::prefetch(&bucket.tags[slot]);
-  pm::prefetch(&bucket.tags[kSlots - 1]);
-  pm::prefetch(&bucket.values[slot]);
-  pm::prefetch(&bucket.values[kSlots - 1]);
+  pm::prefetch_to_change(&bucket.tags[slot]);
+  pm::prefetch_to_change(&bucket.tags[kSlots - 1]);
+  pm::prefetch_to_change(&bucket.values[slot]);
+  pm::prefetch_to_change(&bucket.values[kSlots - 1]);
 }
 
 void Core::relearn(uint32_t level, uint64_t index) const {

@@ -68,8 +68,8 @@ bool Core::present_below(const Key& key, bool expected) const {
 
 bool Core::write_record(LogKind kind, const Key& key, uint64_t value, std::string_view payload) {
   pool_.require_writable();
-  prefetch_path(key.hash, reach_of(kind));
   Partition& partition = partitions_[partition_of(key.hash)];
+  prefetch_write(key.hash, reach_of(kind));
   const std::lock_guard lock(partition.lock);
   return write_locked(partition, kind, key, value, payload);
 }
@@ -96,8 +96,8 @@ bool Core::log_and_write(Partition& partition, LogKind kind, const Key& key, uin
   }
   const uint32_t count = rows_[row].count.load(std::memory_order_relaxed);
   // Where the record will go, so that nobody has to wait for these stores to become visible.
-  pm::prefetch(&row_records_[row].tags[count]);
-  pm::prefetch(&row_records_[row].values[count]);
+  pm::prefetch_to_change(&row_records_[row].tags[count]);
+  pm::prefetch_to_change(&row_records_[row].values[count]);
   const bool moves_down = count >= kRowFull;
   if (moves_down) {
     prefetch_end(1, row);
@@ -186,7 +186,7 @@ void Core::replace_in_row(Partition& partition, const Hit& hit, Record record) {
 
 bool Core::remove_record(const Key& key) {
   pool_.require_writable();
-  prefetch_path(key.hash, Reach::kBuckets);
+  prefetch_write(key.hash, Reach::kBuckets);
   Partition& partition = partitions_[partition_of(key.hash)];
   const std::lock_guard lock(partition.lock);
   const uint64_t row = index_at(1, key.hash);
