@@ -56,6 +56,17 @@ TEST(Kernels, AgreeWithPlainLoops) {
     }
     ASSERT_EQ(match_tags(bucket.tags, tag), expected);
 
+    const auto count = static_cast<uint32_t>(1 + random() % kSlots);
+    FilterBits sum{0, 0};
+    for (uint32_t i = 0; i < kSlots; ++i) {
+      bucket.tags[i] = random();
+      const FilterBits one = filter_bits(bucket.tags[i] >> 1);
+      if (i < count) sum = {sum.low | one.low, sum.high | one.high};
+    }
+    const FilterBits filter = kernels().filter(bucket.tags, count);
+    ASSERT_EQ(filter.low, sum.low);
+    ASSERT_EQ(filter.high, sum.high);
+
     alignas(64) uint16_t words[32] = {};
     for (uint16_t& word : words) word = static_cast<uint16_t>(random() & 0x803f);
     const auto wanted = static_cast<uint16_t>(random() & 0x8020);

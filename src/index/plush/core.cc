@@ -115,10 +115,6 @@ Core::Core(pm::PoolImpl& pool, Root& root, Kind key_kind, Kind value_kind, uint3
   }
   map_dram();
   mirror_ = std::make_unique<Mirror>(filter_levels, rows(), fanout());
-  if (!out_of_place_ && !ordered_ && filter_levels == 2) {
-    quick_ = {.copies = {&mirror_->at(1, 0), &mirror_->at(2, 0)},
-              .shifts = {index_shifts_[1], index_shifts_[2]}};
-  }
   partitions_ = static_cast<Partition*>(
       ::operator new(sizeof(Partition) * partition_count_, std::align_val_t{alignof(Partition)}));
   char* log = pool.at<char>(root.log);
@@ -126,6 +122,15 @@ Core::Core(pm::PoolImpl& pool, Root& root, Kind key_kind, Kind value_kind, uint3
   for (uint32_t i = 0; i < partition_count_; ++i) {
     new (&partitions_[i])
         Partition(memory_, log + i * log_bytes, root.log_chunk_bytes, root.log_chunks);
+  }
+  if (!out_of_place_ && !ordered_ && filter_levels == 2) {
+    quick_ = {.copies = {&mirror_->at(1, 0), &mirror_->at(2, 0)},
+              .shifts = {index_shifts_[1], index_shifts_[2]},
+              .partition_shift = static_cast<uint8_t>(63 - root.partition_bits),
+              .wide = kernels_.wide,
+              .rows = rows_,
+              .partitions = partitions_,
+              .base = pool.base()};
   }
   if (out_of_place_) payload_ = std::make_unique<PayloadLog>(pool, root, partition_count_);
 }
@@ -310,18 +315,6 @@ void Core::close() {
     const std::lock_guard lock(partitions_[i].lock);
     partitions_[i].unlogged ? log_all_rows(partitions_[i]) : compact_log(partitions_[i]);
   }
-}
-
-bool Core::lookup(uint64_t key, uint64_t& value) const {
-  if (has_quick()) [[likely]] {
-    const Found found = find_quick(hash_of(key), value);
-    if (found != Found::kRetry) [[likely]]
-      return found == Found::kHit;
-  }
-  Hit hit;
-  if (!is_inside(key) || !find({hash_of_word(key), {}}, hit)) return false;
-  value = hit.value;
-  return true;
 }
 
 }  // namespace perdure::index::plush

@@ -29,6 +29,7 @@
 #pragma once
 
 #include <atomic>
+#include <cassert>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -65,6 +66,7 @@ struct Key {
 class Disappearing {
  public:
   explicit Disappearing(std::atomic<uint64_t>& version) : version_(version) {
+    assert((version_.load(std::memory_order_relaxed) & 1) == 0);  // they do not nest
     version_.store(version_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_release);
   }
@@ -156,7 +158,8 @@ class Core {
     // Rows may hold records that the log does not have.
     bool unlogged = false;
     uint32_t full_rows_taken = 0;
-    std::vector<uint64_t> full_rows;  // whose entries of level 1 are to be drained next, from `taken` on
+    std::vector<uint64_t>
+        full_rows;  // whose entries of level 1 are to be drained next, from `taken` on
     std::vector<std::unique_ptr<Drain>> drains;  // under way; each but the first for the one before
     // Odd while records disappear from where a lookup may be looking.
     alignas(64) std::atomic<uint64_t> version{0};
@@ -401,6 +404,10 @@ class Core {
   template <typename Isa>
   Found find_quick_by(uint64_t hash, uint64_t& value) const;
   Found find_quick_avx512(uint64_t hash, uint64_t& value) const;
+  template <typename Isa>
+  bool lookup_by(uint64_t key, uint64_t& value) const;
+  bool lookup_avx512(uint64_t key, uint64_t& value) const;
+  bool lookup_fully(uint64_t key, uint64_t& value) const;
   // The value of a word, if it takes no more than the common case; else kRetry, and find() knows. Only
   // if has_quick().
   Found find_quick(uint64_t hash, uint64_t& value) const;
@@ -624,7 +631,12 @@ class Core {
   // Words by hash, with copies of two levels: what the common lookup begins with. Else null.
   struct {
     const Mirror::Copy* copies[2] = {};
-    uint32_t shifts[2] = {};
+    uint8_t shifts[2] = {};
+    uint8_t partition_shift = 0;  // of the hash moved down by one
+    bool wide = false;            // with AVX-512
+    const Row* rows = nullptr;
+    const Partition* partitions = nullptr;
+    const char* base = nullptr;
   } quick_;
 };
 

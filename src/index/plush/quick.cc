@@ -55,7 +55,8 @@ template <typename Isa>
                                                              uint64_t& value) const {
   const uint64_t place = Mirror::place_at(line, static_cast<uint64_t>(std::countr_zero(hits)));
   // A writer that empties the entry makes this garbage, but garbage inside the pool.
-  const Bucket& bucket = *bucket_at(Mirror::unit_of(copy, place));
+  const auto& bucket = *reinterpret_cast<const Bucket*>(
+      quick_.base + uint64_t{Mirror::unit_of(copy, place)} * kUnitBytes);
   // The value's line at the same time as the tags.
   (void)pm::load_relaxed(bucket.values[0]);
   (void)pm::load_relaxed(bucket.values[kSlots / 2]);
@@ -82,9 +83,9 @@ template <typename Isa>
   // Loads, for processors drop some prefetches from pages that they have no translation of.
   (void)pm::load_relaxed(far.count);
   (void)pm::load_relaxed(far.units[kEntryBuckets - 1]);
-  const Partition& partition = partitions_[partition_of(hash)];
+  const Partition& partition = quick_.partitions[hash >> 1 >> quick_.partition_shift];
   const uint64_t version = partition.version.load(std::memory_order_acquire);
-  const Row& state = rows_[row];
+  const Row& state = quick_.rows[row];
   const uint32_t count = state.count.load(std::memory_order_acquire);
   const uint32_t marked =
       match_bytes(state.marks, static_cast<uint8_t>(hash)) & ((1U << count) - 1);
@@ -125,7 +126,7 @@ template <typename Isa>
 }
 
 bool Core::is_surely_absent(uint64_t hash) const {
-  return kernels_.wide ? is_surely_absent_avx512(hash) : is_surely_absent_by<Baseline>(hash);
+  return quick_.wide ? is_surely_absent_avx512(hash) : is_surely_absent_by<Baseline>(hash);
 }
 
 [[gnu::target("avx512f,avx512bw,bmi,bmi2,lzcnt")]] Core::Found Core::find_quick_avx512(
@@ -134,8 +135,33 @@ bool Core::is_surely_absent(uint64_t hash) const {
 }
 
 Core::Found Core::find_quick(uint64_t hash, uint64_t& value) const {
-  if (kernels_.wide) return find_quick_avx512(hash, value);
-  return find_quick_by<Baseline>(hash, value);
+  return quick_.wide ? find_quick_avx512(hash, value) : find_quick_by<Baseline>(hash, value);
+}
+
+template <typename Isa>
+[[gnu::always_inline]] inline bool Core::lookup_by(uint64_t key, uint64_t& value) const {
+  const Found found = find_quick_by<Isa>(hash_of(key), value);
+  if (found == Found::kRetry) [[unlikely]]
+    return lookup_fully(key, value);
+  return found == Found::kHit;
+}
+
+[[gnu::target("avx512f,avx512bw,bmi,bmi2,lzcnt")]] bool Core::lookup_avx512(uint64_t key,
+                                                                            uint64_t& value) const {
+  return lookup_by<Avx512>(key, value);
+}
+
+[[gnu::noinline]] bool Core::lookup_fully(uint64_t key, uint64_t& value) const {
+  Hit hit;
+  if (!is_inside(key) || !find({hash_of_word(key), {}}, hit)) return false;
+  value = hit.value;
+  return true;
+}
+
+bool Core::lookup(uint64_t key, uint64_t& value) const {
+  if (quick_.wide) [[likely]]
+    return lookup_avx512(key, value);
+  return has_quick() ? lookup_by<Baseline>(key, value) : lookup_fully(key, value);
 }
 
 }  // namespace perdure::index::plush
