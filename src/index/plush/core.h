@@ -531,6 +531,7 @@ class Core {
   void bury(const Gathered& all) const;
   void prefetch_records(uint32_t level, uint64_t index, uint32_t begin, uint32_t end) const;
   void prefetch_next_child(const Drain& drain) const;
+  void prefetch_count_of_child(const Drain& drain, uint32_t child) const;
   // Makes room for `needed` more records in an entry, at once.
   void drain(Partition& partition, uint32_t level, uint64_t index, uint32_t needed);
   // A step of what is to be drained in the partition, if anything is.

@@ -4,11 +4,13 @@
 // follow in the partition each do one step of the drain in front, so that no single one pays for all
 // of it: gather what is live, half of it at a time; group it by child; append to one child, and to the
 // next, and so on; at last empty the source. What an append writes first, before anyone can see it,
-// becomes durable with the fence of the operation's own log record. While a
-// drain is under way nobody appends to its source (whoever must, finishes it first), and an entry's
-// children are appended to by drains of that entry only. Records are in both levels then, the upper
-// ones win; that is also what a crash leaves, and draining again is harmless. When a record of the
-// source changes in place, what the drain has gathered or appended of it changes alike.
+// becomes durable with the fence of the operation's own log record.
+//
+// While a drain is under way nobody appends to its source (whoever must, finishes it first), and an
+// entry's children are appended to by drains of that entry only. Records are in both levels then, the
+// upper ones win; that is also what a crash leaves, and draining again is harmless. When a record of the
+// source changes in place, what the drain has grouped or appended of it changes alike; what it has only
+// gathered it gathers again.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -219,7 +221,9 @@ void Core::drain_step(Partition& partition, uint32_t children) {
       gather_some(level, index, kStepRecords, drain.all);
       prefetch_records(level, index, drain.all.left - std::min(drain.all.left, kStepRecords),
                        drain.all.left);
-      if (drain.all.left == 0) drain.phase = Drain::Phase::kGroup;
+      if (drain.all.left > 0) return;
+      drain.phase = Drain::Phase::kGroup;
+      prefetch_count_of_child(drain, 0);
       return;
     case Drain::Phase::kGroup:
       if (!group(partition, drain)) partition.drains.pop_back();
@@ -304,10 +308,14 @@ void Core::prefetch_next_child(const Drain& drain) const {
   const uint64_t child = (drain.index << root_.fanout_bits) + drain.next_child;
   prefetch_end(drain.level + 1, child);
   prefetch_copy(drain.level + 1, child);
-  // What prefetch_end() will look at the next time.
-  if (drain.next_child + 1 < fanout() && drain.level < mirror_->levels()) {
-    Mirror::prefetch_buckets(mirror_->at(drain.level + 1, child + 1));
-  }
+  if (drain.next_child + 1 < fanout()) prefetch_count_of_child(drain, drain.next_child + 1);
+}
+
+// What prefetch_end() looks at.
+void Core::prefetch_count_of_child(const Drain& drain, uint32_t child) const {
+  if (drain.level >= mirror_->levels()) return;
+  Mirror::prefetch_buckets(
+      mirror_->at(drain.level + 1, (drain.index << root_.fanout_bits) + child));
 }
 
 // The records of the children from next_child to `end`, under one pair of fences.
