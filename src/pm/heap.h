@@ -303,7 +303,7 @@ class Heap::TxnIfNeeded {
 
  private:
   union {
-    Txn txn_;
+    Txn txn_;  // NOLINT(readability-identifier-naming): clang-tidy takes it for public
   };
   bool begun_ = false;
 };
