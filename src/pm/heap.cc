@@ -707,7 +707,12 @@ void Heap::Txn::add_intent(uint64_t block, const void* link, Link form, uint64_t
                                            : kLinkIsBit;
     at |= number % 64 << kLinkNumberShift;
   }
-  if (is_run(block)) intent.block |= kBlockIsRun;
+  if (is_run(block)) {
+    intent.block |= kBlockIsRun;
+  } else {
+    // What settle() changes was flushed the last time, and may have left the caches.
+    prefetch_to_change(heap_.bitmap_bit(block).first);
+  }
   blocks_[intents_ - 1] = intent.block;
   store_release(intent.link, at);
 }
@@ -772,11 +777,6 @@ void Heap::Txn::prepare() {
   const Memory& memory = heap_.pool_.memory();
   if (intents_ > 0) memory.flush(own.intents, intents_ * sizeof(Intent));
   if (redo_bytes_ > 0) memory.flush(own.redo, redo_bytes_);
-  // What settle() changes was flushed the last time, and may have left the caches.
-  for (uint32_t i = 0; i < intents_; ++i) {
-    if ((blocks_[i] & kBlockIsRun) != 0) continue;
-    prefetch_to_change(heap_.bitmap_bit(blocks_[i] & ~uint64_t{kIntentMask}).first);
-  }
 }
 
 void Heap::Txn::apply() {

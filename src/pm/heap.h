@@ -286,8 +286,9 @@ class Heap::TxnIfNeeded {
   TxnIfNeeded(const TxnIfNeeded&) = delete;
   TxnIfNeeded& operator=(const TxnIfNeeded&) = delete;
 
-  Txn& begin(Heap& heap) {
-    if (!begun_) new (&txn_) Txn(heap);
+  // Arguments as of Txn; they count when it begins.
+  Txn& begin(Heap& heap, bool reclaim = false) {
+    if (!begun_) new (&txn_) Txn(heap, reclaim);
     begun_ = true;
     return txn_;
   }

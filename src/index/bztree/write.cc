@@ -96,12 +96,12 @@ template <typename Content>
 typename Core<Content>::Outcome Core<Content>::put(Verb verb, const Key& key, const Value& value,
                                                    Node& leaf, LeafStatus status, Found found,
                                                    uint32_t room) {
-  std::optional<pm::Heap::Txn> txn;
+  pm::Heap::TxnIfNeeded txn;
   uint64_t record = 0;
   if constexpr (Content::kOutOfPlace) {
     const bool out = goes_out(key, value);
-    if (out || found.meta.out()) txn.emplace(pool_.heap(), !out);
-    if (out) record = records_.make(*txn, key.bytes, value);
+    if (out || found.meta.out()) txn.begin(pool_.heap(), !out);
+    if (out) record = records_.make(*txn.get(), key.bytes, value);
   }
   // The space is this thread's, whatever becomes of the rest.
   const LeafStatus reserved = status.reserved(found ? 0 : 1, room);
@@ -119,7 +119,7 @@ typename Core<Content>::Outcome Core<Content>::put(Verb verb, const Key& key, co
   // Durable with the operation's descriptor, before the metadata that leads to it.
   memory_.flush(leaf.bytes() + offset, room);
   return commit(verb, Codec::text_of(key), leaf, reserved, found ? found.slot : status.slots(),
-                fresh, found, txn ? &*txn : nullptr, record);
+                fresh, found, txn.get(), record);
 }
 
 // Makes a record visible in `slot`: in the place of `found`, or in the slot reserved for it.
@@ -174,9 +174,9 @@ typename Core<Content>::Outcome Core<Content>::try_remove(Text text, bool& spars
   const Found found = find(leaf, status.slots(), text);
   if (!found) return Outcome::kNot;
   const uint64_t record = found.meta.out() ? record_at(leaf, found.meta) : 0;
-  std::optional<pm::Heap::Txn> txn;
-  if (record != 0) txn.emplace(pool_.heap(), true);
-  pm::Mwcas::Operation operation(mwcas_, txn ? &*txn : nullptr);
+  pm::Heap::TxnIfNeeded txn;
+  if (record != 0) txn.begin(pool_.heap(), true);
+  pm::Mwcas::Operation operation(mwcas_, txn.get());
   if (!operation) return Outcome::kBusy;
   const LeafStatus after = status.committed(std::max(found.meta.room(), 8U) + 8);
   operation.add(leaf.status, status.word, after.word);

@@ -137,8 +137,7 @@ class Core::Group {
   void change_rows(Items items) const;
   void reveal_appends(Items items, pm::Heap::Txn* txn);
   bool has_step(const Partition* partition) const {
-    return std::find(steps_.begin(), steps_.begin() + step_count_, partition) !=
-           steps_.begin() + step_count_;
+    return std::ranges::count(std::span(steps_).first(step_count_), partition) > 0;
   }
 
   Core& core_;
@@ -404,8 +403,8 @@ void Core::Group::plan_completions(Items items, pm::Heap::TxnIfNeeded& txn) {
 
 // One step for each partition that has a record logged and a drain at this point.
 void Core::Group::plan_steps(Items items, pm::Heap::TxnIfNeeded& txn) {
-  size_t blocks =
-      append_count_;  // a row takes one; a child, at worst, what a full entry has and one
+  // Each row takes one block; a child takes, at worst, as many as a full entry has and one.
+  size_t blocks = append_count_;
   for (const Item* item : items) {
     if (blocks + kEntryBuckets + 1 > pm::kIntentsPerLane) return;
     if (item->fate != Fate::kLogged || has_step(item->partition)) continue;

@@ -4,10 +4,10 @@
 // one record to the recovery log of its partition, waits for one fence, and then changes its row.
 // The record that completes a row takes the row with it: all 16 go to one 256-byte bucket of the
 // same entry of level 1. An entry that is full is drained, a step with each of the operations that
-// follow: its records are spread over `fanout` entries of the next level. All levels are indexed by the leading bits of the hash, so everything
-// that a key can meet belongs to one partition, and one lock per partition is all that writers
-// need. Lookups take no lock: they go from level 0 downwards, and try again if a writer has emptied
-// something meanwhile.
+// follow: its records are spread over `fanout` entries of the next level. All levels are indexed by
+// the leading bits of the hash, so everything that a key can meet belongs to one partition, and one
+// lock per partition is all that writers need. Lookups take no lock: they go from level 0 downwards,
+// and try again if a writer has emptied something meanwhile.
 //
 // The persist points, and what a crash leaves
 //   write          log record (and payload), fence. Before: nothing happened. After: it did; the
@@ -32,6 +32,7 @@
 #include <cassert>
 #include <cstdint>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -146,8 +147,6 @@ class Core {
     uint32_t epoch;        // how often this row has moved down, modulo 2^18
   };
   static_assert(sizeof(Row) == 32);
-  // A row moves down together with the record that would be its 16th.
-  static constexpr uint32_t kRowFull = kSlots - 1;
 
   // What every write needs comes first, in one line, and the log's part of that in two: partitions go
   // from one processor to the next all the time.
@@ -157,10 +156,8 @@ class Core {
     pm::SpinLock lock;
     // Rows may hold records that the log does not have.
     bool unlogged = false;
-    uint32_t full_rows_taken = 0;
-    std::vector<uint64_t>
-        full_rows;  // whose entries of level 1 are to be drained next, from `taken` on
     std::vector<std::unique_ptr<Drain>> drains;  // under way; each but the first for the one before
+    std::deque<uint64_t> full_rows;              // whose entries of level 1 are to be drained next
     // Odd while records disappear from where a lookup may be looking.
     alignas(64) std::atomic<uint64_t> version{0};
     pm::RedoLog log;
@@ -175,15 +172,6 @@ class Core {
       pm::prefetch_to_change(this);
       log.prefetch();
     }
-    void add_full_row(uint64_t row) {
-      if (full_rows_taken == full_rows.size()) {
-        full_rows.clear();
-        full_rows_taken = 0;
-      }
-      full_rows.push_back(row);
-    }
-    bool has_full_row() const { return full_rows_taken < full_rows.size(); }
-    uint64_t take_full_row() { return full_rows[full_rows_taken++]; }
   };
 
   // Where a record was found.
@@ -553,7 +541,6 @@ class Core {
   static bool is_draining(const Partition& partition, uint32_t level, uint64_t index);
   void push_drain(Partition& partition, uint32_t level, uint64_t index, uint32_t needed);
   void drain_step(Partition& partition, uint32_t children);
-  bool lacks_room(const Drain& drain) const;
   bool group(Partition& partition, Drain& drain);
   void group_by_child(Drain& drain) const;
   Append append_of_child(const Drain& drain, uint32_t child) const;

@@ -147,8 +147,10 @@ bool Core::is_draining(const Partition& partition, uint32_t level, uint64_t inde
 void Core::drain_some(Partition& partition) {
   if (!partition.drains.empty()) {
     try_step(partition, kStepChildren);
-  } else if (partition.has_full_row() && !pool_.heap().is_scarce(kDrainSegments)) {
-    push_drain(partition, 1, partition.take_full_row(), kSlots);
+  } else if (!partition.full_rows.empty() && !pool_.heap().is_scarce(kDrainSegments)) {
+    const uint64_t row = partition.full_rows.front();
+    partition.full_rows.pop_front();
+    push_drain(partition, 1, row, kSlots);
   }
 }
 
@@ -202,10 +204,6 @@ void Core::follow_change(Partition& partition, const Key& key, const Hit& before
   }
 }
 
-bool Core::lacks_room(const Drain& drain) const {
-  return records_in(drain.level, drain.index) + drain.needed > kEntryRecords;
-}
-
 void Core::drain_step(Partition& partition, uint32_t children) {
   Drain& drain = *partition.drains.back();
   const uint32_t level = drain.level;
@@ -213,7 +211,9 @@ void Core::drain_step(Partition& partition, uint32_t children) {
   switch (drain.phase) {
     case Drain::Phase::kFull:
       // It may have been emptied, or have lost records, since it was found full.
-      if (!lacks_room(drain)) return partition.drains.pop_back();
+      if (records_in(level, index) + drain.needed <= kEntryRecords) {
+        return partition.drains.pop_back();
+      }
       begin_gather(level, index, drain.all);
       drain.phase = Drain::Phase::kGather;
       [[fallthrough]];

@@ -65,12 +65,9 @@ void Core::write_buckets(const Append& append) const {
 
 FilterBits Core::filter_of_tags(const uint64_t* tags, uint32_t count) const {
   if (!ordered_) return kernels_.filter(tags, count);
-  FilterBits sum{0, 0};
-  for (uint32_t i = 0; i < count; ++i) {
-    const FilterBits bits = filter_of(tags[i] >> 1);
-    sum = {sum.low | bits.low, sum.high | bits.high};
-  }
-  return sum;
+  uint64_t spread[kSlots];  // as if they were tags
+  for (uint32_t i = 0; i < count; ++i) spread[i] = spread_bits(tags[i] >> 1) << 1;
+  return kernels_.filter(spread, count);
 }
 
 void Core::fill_line(const Append& append, uint32_t line_number) const {
@@ -160,7 +157,7 @@ void Core::row_moved(Partition& partition, const Append& append) {
   row.epoch = (row.epoch + 1) & LineState::kEpochMask;
   row.count.store(0, std::memory_order_release);
   if (append.start + append.count + kSlots > kEntryRecords) {
-    partition.add_full_row(append.index);
+    partition.full_rows.push_back(append.index);
   }
 }
 

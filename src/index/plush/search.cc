@@ -279,11 +279,7 @@ void Core::learn_append(const Append& append) const {
     const uint32_t b = (append.start + i) / kSlots;
     const uint32_t end = std::min(append.count, (b + 1) * kSlots - append.start);
     Mirror::set_bucket(copy, b, append.units[b]);  // the line was flushed: not from there
-    if (ordered_) {
-      for (; i < end; ++i) Mirror::add(copy, spread_bits(append.tags[i] >> 1), b);
-    } else {
-      for (; i < end; ++i) Mirror::add(copy, append.tags[i] >> 1, b);
-    }
+    for (; i < end; ++i) Mirror::add(copy, spread_bits(append.tags[i] >> 1), b);
   }
   Mirror::set_count(copy, append.start + append.count);
 }

@@ -68,8 +68,8 @@ bool Core::present_below(const Key& key, bool expected) const {
 
 bool Core::write_record(LogKind kind, const Key& key, uint64_t value, std::string_view payload) {
   pool_.require_writable();
-  Partition& partition = partitions_[partition_of(key.hash)];
   prefetch_write(key.hash, reach_of(kind));
+  Partition& partition = partitions_[partition_of(key.hash)];
   const std::lock_guard lock(partition.lock);
   return write_locked(partition, kind, key, value, payload);
 }
@@ -129,8 +129,7 @@ bool Core::log_and_write(Partition& partition, LogKind kind, const Key& key, uin
     if (step.planned) end_shared_step(partition, step);
     return false;
   }
-  memory_
-      .fence();  // the record (and its payload, and the step's buckets), before anyone can see it
+  memory_.fence();  // the record (and payload, and the step's buckets), before anyone can see it
   add_to_row(row, record, partition.log.sequence());
   if (!log_moved_on) end_shared_step(partition, step);
   return true;
