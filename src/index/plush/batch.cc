@@ -40,24 +40,23 @@ void Core::find_group(std::span<const Key> keys, std::span<Hit> hits, std::span<
   for (const Key& key : keys) prefetch_lookup(key.hash);
   for (size_t i = 0; i < keys.size(); ++i) {
     Search& search = searches[i];
-    const Partition& partition = partitions_[partition_of(keys[i].hash)];
-    search.version = partition.version.load(std::memory_order_acquire);
+    const uint64_t row = index_at(1, keys[i].hash);
+    search.version = rows_[row].version.load(std::memory_order_acquire);
     search.levels = 0;
     search.state = Found::kRetry;
     // The single lookup also learns a path that is not known yet.
     if ((search.version & 1) != 0 || !is_path_known(keys[i].hash)) continue;
-    search.state =
-        search_row(index_at(1, keys[i].hash), keys[i], &partition, search.version, hits[i]);
+    search.state = search_row(row, keys[i], &rows_[row], search.version, hits[i]);
     // Filters of all levels; what they point to is fetched while the next keys' are read.
     if (search.state == Found::kAbsent) search.levels = probe_all(1, keys[i], search.probes);
   }
   for (size_t i = 0; i < keys.size(); ++i) {
     const Search& search = searches[i];
-    const Partition& partition = partitions_[partition_of(keys[i].hash)];
     Found state = search.state;
     if (state == Found::kAbsent) {
-      state = search_probed(1, {search.probes, search.levels}, keys[i], &partition, search.version,
-                            hits[i]);
+      const Row& row = rows_[index_at(1, keys[i].hash)];
+      state =
+          search_probed(1, {search.probes, search.levels}, keys[i], &row, search.version, hits[i]);
     }
     found[i] =
         state == Found::kRetry ? find(keys[i], hits[i]) : state == Found::kHit && hits[i].live();
@@ -417,12 +416,8 @@ void Core::Group::plan_steps(Items items, pm::Heap::TxnIfNeeded& txn) {
 void Core::Group::reveal_appends(Items items, pm::Heap::Txn* txn) {
   // The records that complete rows are seen by nobody before they are durable.
   std::array<std::optional<Disappearing>, kGroup> guards;
-  const Partition* last = nullptr;
   for (size_t i = 0; i < items.size(); ++i) {
-    Item& item = *items[i];
-    if (item.fate != Fate::kCompletes || item.partition == last) continue;
-    last = item.partition;
-    guards[i].emplace(item.partition->version);
+    if (items[i]->fate == Fate::kCompletes) guards[i].emplace(core_.rows_[items[i]->row]);
   }
   core_.reveal_all({appends_.data(), append_count_}, txn);
   size_t next = 0;

@@ -84,7 +84,8 @@ bool Core::collect_chunk(Partition& partition, size_t index, bool desperate) {
     return false;  // what was moved so far is in order; the chunk stays
   }
   // A lookup that saw a pointer into the chunk and could not follow it tries again.
-  const Disappearing guard(partition.version);
+  const uint64_t rows = rows_per_partition();
+  const Disappearing guard(std::span(rows_ + number * rows, rows));
   payload_->remove_chunk(number, index);
   return true;
 }

@@ -126,10 +126,7 @@ Core::Core(pm::PoolImpl& pool, Root& root, Kind key_kind, Kind value_kind, uint3
   if (!out_of_place_ && !ordered_ && filter_levels == 2) {
     quick_ = {.copies = {&mirror_->at(1, 0), &mirror_->at(2, 0)},
               .shifts = {index_shifts_[1], index_shifts_[2]},
-              .partition_shift = static_cast<uint8_t>(63 - root.partition_bits),
               .wide = kernels_.wide,
-              .rows = rows_,
-              .partitions = partitions_,
               .base = pool.base()};
   }
   if (out_of_place_) payload_ = std::make_unique<PayloadLog>(pool, root, partition_count_);

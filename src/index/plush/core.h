@@ -63,24 +63,6 @@ struct Key {
   std::string_view bytes;
 };
 
-// Marks a partition's version odd while records disappear.
-class Disappearing {
- public:
-  explicit Disappearing(std::atomic<uint64_t>& version) : version_(version) {
-    assert((version_.load(std::memory_order_relaxed) & 1) == 0);  // they do not nest
-    version_.store(version_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-    std::atomic_thread_fence(std::memory_order_release);
-  }
-  ~Disappearing() {
-    version_.store(version_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
-  }
-  Disappearing(const Disappearing&) = delete;
-  Disappearing& operator=(const Disappearing&) = delete;
-
- private:
-  std::atomic<uint64_t>& version_;
-};
-
 class Core {
  public:
   static std::unique_ptr<Core> create(pm::PoolImpl& pool, const std::string& name, Kind key_kind,
@@ -145,8 +127,35 @@ class Core {
     bool known;            // `epoch` has been read from level 1
     uint16_t first_chunk;  // low bits of the log chunk that holds the oldest record
     uint32_t epoch;        // how often this row has moved down, modulo 2^18
+    // Odd while records disappear from where a lookup in the row or below it may be looking.
+    std::atomic<uint64_t> version;
   };
   static_assert(sizeof(Row) == 32);
+
+  // Marks the versions of rows odd; under their partition's lock.
+  class Disappearing {
+   public:
+    explicit Disappearing(std::span<Row> rows) : rows_(rows) {
+      for (Row& row : rows_) {
+        const uint64_t version = row.version.load(std::memory_order_relaxed);
+        assert((version & 1) == 0);  // they do not nest
+        row.version.store(version + 1, std::memory_order_relaxed);
+      }
+      std::atomic_thread_fence(std::memory_order_release);
+    }
+    explicit Disappearing(Row& row) : Disappearing(std::span(&row, 1)) {}
+    ~Disappearing() {
+      for (Row& row : rows_) {
+        row.version.store(row.version.load(std::memory_order_relaxed) + 1,
+                          std::memory_order_release);
+      }
+    }
+    Disappearing(const Disappearing&) = delete;
+    Disappearing& operator=(const Disappearing&) = delete;
+
+   private:
+    std::span<Row> rows_;
+  };
 
   // What every write needs comes first, in one line, and the log's part of that in two: partitions go
   // from one processor to the next all the time.
@@ -158,9 +167,7 @@ class Core {
     bool unlogged = false;
     std::vector<std::unique_ptr<Drain>> drains;  // under way; each but the first for the one before
     std::deque<uint64_t> full_rows;              // whose entries of level 1 are to be drained next
-    // Odd while records disappear from where a lookup may be looking.
-    alignas(64) std::atomic<uint64_t> version{0};
-    pm::RedoLog log;
+    alignas(64) pm::RedoLog log;
     size_t payload_chunks = 0;  // after the last collection
     // Payload bytes that may have become garbage since a full pool was searched in vain.
     uint64_t garbage_bytes = ~uint64_t{0} >> 1;
@@ -256,6 +263,10 @@ class Core {
   }
   uint64_t rows() const { return uint64_t{1} << root_.directory_bits; }
   uint64_t rows_per_partition() const { return rows() >> root_.partition_bits; }
+  // Of the row that an entry is below.
+  Row& row_above(uint32_t level, uint64_t index) const {
+    return rows_[index >> (level_bits(level) - root_.directory_bits)];
+  }
   uint32_t fanout() const { return 1U << root_.fanout_bits; }
   // The entry, or null if it does not exist (nothing below does either).
   Entry* entry_at(uint32_t level, uint64_t index) const {
@@ -265,6 +276,10 @@ class Core {
     const uint32_t unit = pm::load_acquire(table[index >> root_.fanout_bits]);
     if (unit == 0) return nullptr;
     return reinterpret_cast<Entry*>(bucket_at(unit)) + (index & (fanout() - 1));
+  }
+  // Some entry of the level exists.
+  bool has_level(uint32_t level) const {
+    return tables_[level].load(std::memory_order_acquire) != nullptr;
   }
   bool has_children(uint32_t level, uint64_t index) const {
     return level < kLevelsMax && entry_at(level + 1, index << root_.fanout_bits) != nullptr;
@@ -348,7 +363,7 @@ class Core {
 
   // ---- search.cc
   bool same_key(uint64_t value, const Key& key) const;
-  Found search_row(uint64_t row, const Key& key, const Partition* reader, uint64_t version,
+  Found search_row(uint64_t row, const Key& key, const Row* reader, uint64_t version,
                    Hit& hit) const {
     const uint32_t count = rows_[row].count.load(std::memory_order_acquire);
     const uint32_t marked = match_bytes(rows_[row].marks, mark_of(key.hash)) & ((1U << count) - 1);
@@ -357,45 +372,42 @@ class Core {
     return search_marked(row, marked, key, reader, version, hit);
   }
   // The slots of a row whose marks are the key's.
-  Found search_marked(uint64_t row, uint32_t marked, const Key& key, const Partition* reader,
+  Found search_marked(uint64_t row, uint32_t marked, const Key& key, const Row* reader,
                       uint64_t version, Hit& hit) const;
   // `valid`: the slots that count.
-  Found search_bucket(Bucket& bucket, uint32_t valid, const Key& key, const Partition* reader,
+  Found search_bucket(Bucket& bucket, uint32_t valid, const Key& key, const Row* reader,
                       uint64_t version, Hit& hit) const;
   // The buckets of an entry that its copy names.
   Found search_copy(uint32_t level, const Mirror::Copy& copy, uint32_t candidates, const Key& key,
-                    const Partition* reader, uint64_t version, Hit& hit) const;
+                    const Row* reader, uint64_t version, Hit& hit) const;
   // Returns false if the level has no entry for the key; nor have those below then.
   bool probe(uint32_t level, const Key& key, Probe& out) const;
   void note_candidates(uint32_t candidates, Probe& out, const uint32_t* units) const;
-  Found search_entry(uint32_t level, const Probe& probe, const Key& key, const Partition* reader,
+  Found search_entry(uint32_t level, const Probe& probe, const Key& key, const Row* reader,
                      uint64_t version, Hit& hit) const;
   // The same for all levels there are from `first` on; returns how many. `probes` has room for all.
   uint32_t probe_all(uint32_t first, const Key& key, Probe* probes) const;
   Found search_probed(uint32_t first, std::span<const Probe> probes, const Key& key,
-                      const Partition* reader, uint64_t version, Hit& hit) const;
+                      const Row* reader, uint64_t version, Hit& hit) const;
   // Under the partition's lock.
   Found search(const Key& key, Hit& hit) const;
   // The row, then the levels.
-  Found search_all(const Key& key, const Partition* reader, uint64_t version, Hit& hit) const;
-  Found search_levels(uint32_t first, const Key& key, const Partition* reader, uint64_t version,
+  Found search_all(const Key& key, const Row* reader, uint64_t version, Hit& hit) const;
+  Found search_levels(uint32_t first, const Key& key, const Row* reader, uint64_t version,
                       Hit& hit) const;
   // By the copies of the first levels; on with search_filters() where there is none, and below them.
-  Found search_copies(uint32_t first, const Key& key, const Partition* reader, uint64_t version,
+  Found search_copies(uint32_t first, const Key& key, const Row* reader, uint64_t version,
                       Hit& hit) const;
-  Found search_filters(uint32_t first, const Key& key, const Partition* reader, uint64_t version,
+  Found search_filters(uint32_t first, const Key& key, const Row* reader, uint64_t version,
                        Hit& hit) const;
   // ---- quick.cc
-  template <typename Isa>
-  Found quick_record(const Mirror::Copy& copy, const Mirror::Line& line, uint32_t hits,
-                     uint64_t hash, uint64_t& value) const;
   template <typename Isa>
   Found find_quick_by(uint64_t hash, uint64_t& value) const;
   Found find_quick_avx512(uint64_t hash, uint64_t& value) const;
   template <typename Isa>
   bool lookup_by(uint64_t key, uint64_t& value) const;
   bool lookup_avx512(uint64_t key, uint64_t& value) const;
-  bool lookup_fully(uint64_t key, uint64_t& value) const;
+  bool lookup_fully(uint64_t hash, uint64_t& value) const;
   // The value of a word, if it takes no more than the common case; else kRetry, and find() knows. Only
   // if has_quick().
   Found find_quick(uint64_t hash, uint64_t& value) const;
@@ -475,8 +487,8 @@ class Core {
   bool keeps_buckets(uint32_t level) const {
     return level == 1 || level <= root_.shape.preallocated_levels;
   }
-  void rewrite(Partition& partition, uint32_t level, uint64_t index, const Gathered& live);
-  bool squeeze(Partition& partition, uint32_t level, uint64_t index);
+  void rewrite(uint32_t level, uint64_t index, const Gathered& live);
+  bool squeeze(uint32_t level, uint64_t index);
   void ensure_children(uint32_t level, uint64_t index);
   void ensure_table(uint32_t level);
   static uint32_t used(const Entry& entry);
@@ -541,11 +553,11 @@ class Core {
   static bool is_draining(const Partition& partition, uint32_t level, uint64_t index);
   void push_drain(Partition& partition, uint32_t level, uint64_t index, uint32_t needed);
   void drain_step(Partition& partition, uint32_t children);
-  bool group(Partition& partition, Drain& drain);
+  bool group(Drain& drain);
   void group_by_child(Drain& drain) const;
   Append append_of_child(const Drain& drain, uint32_t child) const;
-  void append_children(Partition& partition, Drain& drain, uint32_t end);
-  void release_source(Partition& partition, uint32_t level, uint64_t index);
+  void append_children(Drain& drain, uint32_t end);
+  void release_source(uint32_t level, uint64_t index);
   // The record found at `before` is now `tag` and `value`: so are copies that a drain made of it.
   void follow_change(Partition& partition, const Key& key, const Hit& before, uint64_t tag,
                      uint64_t value) const;
@@ -620,10 +632,7 @@ class Core {
   struct {
     const Mirror::Copy* copies[2] = {};
     uint8_t shifts[2] = {};
-    uint8_t partition_shift = 0;  // of the hash moved down by one
     bool wide = false;            // with AVX-512
-    const Row* rows = nullptr;
-    const Partition* partitions = nullptr;
     const char* base = nullptr;
   } quick_;
 };

@@ -226,13 +226,13 @@ void Core::drain_step(Partition& partition, uint32_t children) {
       prefetch_count_of_child(drain, 0);
       return;
     case Drain::Phase::kGroup:
-      if (!group(partition, drain)) partition.drains.pop_back();
+      if (!group(drain)) partition.drains.pop_back();
       return;
     case Drain::Phase::kAppend:
       break;
   }
   if (drain.next_child == fanout()) {
-    release_source(partition, level, index);
+    release_source(level, index);
     bury(drain.all);
     return partition.drains.pop_back();
   }
@@ -243,11 +243,11 @@ void Core::drain_step(Partition& partition, uint32_t children) {
     if (append.start + append.count <= kEntryRecords) continue;
     return push_drain(partition, append.level, append.index, append.count);
   }
-  append_children(partition, drain, end);
+  append_children(drain, end);
 }
 
 // Returns false if the entry has room again where it is.
-bool Core::group(Partition& partition, Drain& drain) {
+bool Core::group(Drain& drain) {
   const uint32_t level = drain.level;
   const uint64_t index = drain.index;
   Gathered& all = drain.all;
@@ -264,7 +264,7 @@ bool Core::group(Partition& partition, Drain& drain) {
                       "capacity",
                       pool_.mapping().path(), name_, kLevelsMax));
     }
-    rewrite(partition, level, index, all);
+    rewrite(level, index, all);
     return false;
   }
   group_by_child(drain);
@@ -319,7 +319,7 @@ void Core::prefetch_count_of_child(const Drain& drain, uint32_t child) const {
 }
 
 // The records of the children from next_child to `end`, under one pair of fences.
-void Core::append_children(Partition& partition, Drain& drain, uint32_t end) {
+void Core::append_children(Drain& drain, uint32_t end) {
   Append appends[kFanoutMax];
   pm::Heap::TxnIfNeeded txn;
   const auto plan_all = [&] {
@@ -341,7 +341,7 @@ void Core::append_children(Partition& partition, Drain& drain, uint32_t end) {
     bool gained = false;
     for (uint32_t child = drain.next_child; child < end; ++child) {
       gained =
-          squeeze(partition, drain.level + 1, (drain.index << root_.fanout_bits) + child) || gained;
+          squeeze(drain.level + 1, (drain.index << root_.fanout_bits) + child) || gained;
     }
     if (!gained) throw;
     planned = plan_all();
@@ -396,11 +396,11 @@ void Core::end_shared_step(Partition& partition, SharedStep& step) {
 }
 
 // Empties an entry whose records are all durable below.
-void Core::release_source(Partition& partition, uint32_t level, uint64_t index) {
+void Core::release_source(uint32_t level, uint64_t index) {
   Entry& entry = *entry_at(level, index);
   const uint32_t generation = LineState{entry.lines[0].state}.generation() + 1;
   if (level == 1) {  // it keeps its blocks: they fill again soon
-    const Disappearing guard(partition.version);
+    const Disappearing guard(row_above(level, index));
     pm::store_release(entry.lines[0].state,
                       LineState::make(0, generation, rows_[index].epoch).word);
     memory_.persist(&entry.lines[0].state, sizeof(uint32_t));
@@ -417,7 +417,7 @@ void Core::release_source(Partition& partition, uint32_t level, uint64_t index) 
   txn.prepare();
   memory_.fence();  // the intents, before what they judge by
   {
-    const Disappearing guard(partition.version);
+    const Disappearing guard(row_above(level, index));
     pm::store_release(entry.lines[0].state, LineState::make(0, generation, 0).word);
     memory_.flush(&entry.lines[0].state, sizeof(uint32_t));
     memory_.fence();  // the entry is empty before its blocks go

@@ -68,16 +68,19 @@ inline uint32_t match_bytes(const uint8_t* bytes, uint8_t wanted) {
   return static_cast<uint32_t>(_mm_movemask_epi8(equal));
 }
 
-// Bit i is set if words[i], of 32, equals `wanted` but for its low five bits. `words` is a line.
+// The bits of a hash that make a fingerprint of it; the five in between are free.
+inline constexpr uint16_t kFingerprintBits = 0xfc1f;
+
+// Bit i is set if words[i], of 32, has the fingerprint `wanted`. `words` is a line.
 inline uint32_t match_fingerprints(const uint16_t* words, uint16_t wanted) {
   uint32_t mask = 0;
   if constexpr (!kVectorsAllowed) {
     for (uint32_t i = 0; i < 32; ++i) {
-      mask |= uint32_t{((pm::load_relaxed(words[i]) ^ wanted) & 0xffe0) == 0} << i;
+      mask |= uint32_t{((pm::load_relaxed(words[i]) ^ wanted) & kFingerprintBits) == 0} << i;
     }
     return mask;
   }
-  const __m128i bits = _mm_set1_epi16(static_cast<int16_t>(0xffe0));
+  const __m128i bits = _mm_set1_epi16(static_cast<int16_t>(kFingerprintBits));
   const __m128i value = _mm_set1_epi16(static_cast<int16_t>(wanted));
   const auto eight = [&](uint32_t i) {
     const __m128i all = _mm_load_si128(reinterpret_cast<const __m128i*>(words + size_t{8} * i));

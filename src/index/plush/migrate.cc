@@ -172,7 +172,7 @@ void Core::append_row(Partition& partition, uint64_t row, uint32_t count) {
     plan(append, txn);
   } catch (const Error& error) {
     txn.reset();
-    if (!pm::is_full(error) || !squeeze(partition, 1, row)) throw;
+    if (!pm::is_full(error) || !squeeze(1, row)) throw;
     append.start = records_in(1, row);
     plan(append, txn);
   }
@@ -183,7 +183,7 @@ void Core::append_row(Partition& partition, uint64_t row, uint32_t count) {
   write_all({&append, 1}, txn.get());
   {
     // The record that completes the row is seen by nobody before it is durable.
-    const Disappearing guard(partition.version);
+    const Disappearing guard(rows_[row]);
     reveal_all({&append, 1}, txn.get());
     row_moved(partition, append);
   }
@@ -192,14 +192,14 @@ void Core::append_row(Partition& partition, uint64_t row, uint32_t count) {
 
 // ---- rewriting an entry in place
 
-bool Core::squeeze(Partition& partition, uint32_t level, uint64_t index) {
+bool Core::squeeze(uint32_t level, uint64_t index) {
   Gathered live;
   gather(level, index, live);
   const uint32_t buckets_before = (live.used + kSlots - 1) / kSlots;
   const uint32_t buckets_after = (live.count + kSlots - 1) / kSlots;
   if (buckets_after >= buckets_before && live.count + kSlots > live.used) return false;
   try {
-    rewrite(partition, level, index, live);
+    rewrite(level, index, live);
   } catch (const Error& error) {
     if (!pm::is_full(error)) throw;
     return false;
@@ -207,7 +207,7 @@ bool Core::squeeze(Partition& partition, uint32_t level, uint64_t index) {
   return true;
 }
 
-void Core::rewrite(Partition& partition, uint32_t level, uint64_t index, const Gathered& live) {
+void Core::rewrite(uint32_t level, uint64_t index, const Gathered& live) {
   Entry& entry = *entry_at(level, index);
   const uint32_t generation = LineState{entry.lines[0].state}.generation() + 1;
   const uint32_t epoch = level == 1 ? rows_[index].epoch : 0;
@@ -245,7 +245,7 @@ void Core::rewrite(Partition& partition, uint32_t level, uint64_t index, const G
   txn.prepare();
   memory_.fence();  // buckets, intents and the new entry, before the change is made certain
   {
-    const Disappearing guard(partition.version);
+    const Disappearing guard(row_above(level, index));
     txn.apply();
     relearn(level, index);
   }

@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <new>
 
 namespace perdure::index::plush {
@@ -27,12 +28,13 @@ Mirror::~Mirror() {
 }
 
 void Mirror::clear(Copy& copy) {
-  for (Line& line : copy.lines) {
-    pm::store_relaxed(line.state, uint16_t{0});
-    for (uint16_t& slot : line.slots) {
-      if (slot == 0) break;
-      pm::store_relaxed(slot, uint16_t{0});
+  for (uint32_t i = 0; i < kLines; ++i) {
+    Line& line = copy.lines[i];
+    pm::store_relaxed(state_of(line), kUnknownState);
+    for (uint32_t at = std::min(copy.filled[i], kLineWords); at > 0; --at) {
+      pm::store_relaxed(line.words[kLineWords - at], uint16_t{0});
     }
+    copy.filled[i] = 0;
   }
   pm::store_relaxed(copy.count, 0U);
 }
@@ -42,8 +44,8 @@ void Mirror::make_known(Copy& copy) {
     copy.was_known = 1;
     known_.fetch_add(1, std::memory_order_relaxed);
   }
-  for (Line& line : copy.lines) {
-    pm::store_release(line.state, static_cast<uint16_t>(line.state | kKnown));
+  for (uint32_t i = 0; i < kLines; ++i) {
+    pm::store_release(state_of(copy.lines[i]), copy.filled[i] > kLineWords ? kOverflown : kKnown);
   }
 }
 

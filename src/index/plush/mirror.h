@@ -30,15 +30,17 @@ class Mirror {
   static constexpr uint32_t kLines = 16;
   static constexpr uint32_t kUnknown = ~uint32_t{0};
 
+  // Words of 16 bits: the low ones of a hash, but for five of them, which name the bucket: 1 is the
+  // first. Filled from the last to the first, before that 0. The last of all is the line's state.
   struct alignas(64) Line {
-    uint16_t state;      // flags, and how many slots are filled
-    uint16_t slots[31];  // fingerprint << 5 | bucket + 1; filled in order, then zeros
+    uint16_t words[32];
   };
   struct Copy {
     uint32_t count;                 // of records
     uint32_t units[kEntryBuckets];  // right behind it: unit_of()
     uint32_t was_known;             // at some time
-    uint32_t reserved[6];
+    uint8_t filled[kLines];         // words of each line; one more if there were too many
+    uint32_t reserved[2];
     Line lines[kLines];
   };
   static_assert(sizeof(Copy) == 1152);
@@ -67,21 +69,18 @@ class Mirror {
     for (const Line& line : copy.lines) pm::prefetch_to_change(&line);
   }
   static bool is_known(const Copy& copy, uint64_t hash) {
-    return (pm::load_acquire(line(copy, hash).state) & kKnown) != 0;
+    return pm::load_acquire(state_of(line(copy, hash))) != kUnknownState;
   }
   // The line that tells of a hash; whether it can, to be asked before it is read; and the fingerprint
-  // to look for in it.
+  // to look for in its words. The first word that has it is the newest.
   static const Line& line(const Copy& copy, uint64_t hash) { return copy.lines[line_of(hash)]; }
-  static bool answers(const Line& line) {
-    return (pm::load_acquire(line.state) & (kKnown | kOverflown)) == kKnown;
-  }
+  static bool answers(const Line& line) { return pm::load_acquire(state_of(line)) == kKnown; }
   static uint16_t fingerprint(uint64_t hash) {
-    const auto bits = static_cast<uint16_t>(hash >> 4 << 5);
-    return bits != 0 ? bits : 0x20;  // an empty slot is no fingerprint
+    return static_cast<uint16_t>(hash & kFingerprintBits);
   }
-  // One more than the bucket that a slot names; 0 if it names none any more.
-  static uint64_t place_at(const Line& line, uint64_t slot) {
-    return pm::load_relaxed(line.slots[slot]) & 31U;
+  // One more than the bucket that a word names; 0 if it names none (any more).
+  static uint64_t place_at(const Line& line, uint64_t at) {
+    return uint64_t{pm::load_relaxed(line.words[at])} >> kPlaceShift & 31;
   }
   // The unit of a place; the count of place 0, which is inside the pool as well.
   static uint32_t unit_of(const Copy& copy, uint64_t place) {
@@ -103,15 +102,21 @@ class Mirror {
   static void set_count(Copy& copy, uint32_t count) { pm::store_release(copy.count, count); }
   // The copy is complete: from now on it answers.
   void make_known(Copy& copy);
-  static bool is_known(const Copy& copy) { return (copy.lines[0].state & kKnown) != 0; }
+  static bool is_known(const Copy& copy) { return state_of(copy.lines[0]) != kUnknownState; }
 
  private:
+  // Of lines. None of them looks like a word that names a bucket.
+  static constexpr uint16_t kUnknownState = 0;
   static constexpr uint16_t kKnown = 1;
-  static constexpr uint16_t kOverflown = 2;
-  static constexpr uint16_t kFilledShift = 8;
+  static constexpr uint16_t kOverflown = 2;  // known as well, but not to answer
+  static constexpr uint8_t kLineWords = 31;
+  static constexpr uint32_t kPlaceShift = 5;
+
+  static const uint16_t& state_of(const Line& line) { return line.words[kLineWords]; }
+  static uint16_t& state_of(Line& line) { return line.words[kLineWords]; }
 
   // Entries are told apart by the highest bits of a hash, lines and fingerprints by the lowest.
-  static uint64_t line_of(uint64_t hash) { return hash & (kLines - 1); }
+  static uint64_t line_of(uint64_t hash) { return hash >> 6 & (kLines - 1); }
 
   uint32_t levels_;
   uint64_t begins_[kLevelsMax + 1] = {};
@@ -124,9 +129,9 @@ inline uint32_t Mirror::candidates(const Copy& copy, uint64_t hash) {
   const Line& line = Mirror::line(copy, hash);
   if (!answers(line)) return kUnknown;
   uint32_t mask = 0;
-  for (uint32_t hits = match_fingerprints(&line.state, fingerprint(hash)) & ~1U; hits != 0;
+  for (uint32_t hits = match_fingerprints(line.words, fingerprint(hash)); hits != 0;
        hits &= hits - 1) {
-    const uint64_t place = place_at(line, static_cast<uint64_t>(__builtin_ctz(hits)) - 1);
+    const uint64_t place = place_at(line, static_cast<uint64_t>(__builtin_ctz(hits)));
     mask |= 1U << place >> 1;
   }
   return mask;
@@ -134,14 +139,15 @@ inline uint32_t Mirror::candidates(const Copy& copy, uint64_t hash) {
 
 inline void Mirror::add(Copy& copy, uint64_t hash, uint32_t bucket) {
   Line& line = copy.lines[line_of(hash)];
-  const uint32_t state = line.state;
-  const uint32_t filled = state >> kFilledShift;
-  if (filled == std::size(line.slots)) [[unlikely]] {
-    pm::store_relaxed(line.state, static_cast<uint16_t>(state | kOverflown));
+  uint8_t& filled = copy.filled[line_of(hash)];
+  if (filled >= kLineWords) [[unlikely]] {
+    filled = kLineWords + 1;
+    if (state_of(line) == kKnown) pm::store_relaxed(state_of(line), kOverflown);
     return;
   }
-  pm::store_relaxed(line.slots[filled], static_cast<uint16_t>(fingerprint(hash) | (bucket + 1)));
-  pm::store_relaxed(line.state, static_cast<uint16_t>(state + (1U << kFilledShift)));
+  ++filled;
+  pm::store_relaxed(line.words[kLineWords - filled],
+                    static_cast<uint16_t>(fingerprint(hash) | (bucket + 1) << kPlaceShift));
 }
 
 }  // namespace perdure::index::plush

@@ -17,8 +17,9 @@ namespace perdure::index::plush {
 namespace {
 
 struct Baseline {
-  static uint32_t match_line(const uint16_t* words, uint16_t wanted) {
-    return match_fingerprints(words, wanted);
+  // Bit i: word i has the fingerprint of `hash`; by accident the line's state may look like one, too.
+  static uint32_t match_line(const Mirror::Line& line, uint64_t hash) {
+    return match_fingerprints(line.words, Mirror::fingerprint(hash));
   }
   static uint32_t match_tags(const uint64_t* tags, uint64_t tag) {
     return plush::match_tags(tags, tag);
@@ -26,13 +27,12 @@ struct Baseline {
 };
 
 struct Avx512 {
-  // Arguments and results as of match_fingerprints() and match_tags().
-  [[gnu::target("avx512f,avx512bw")]] static inline uint32_t match_line(const uint16_t* words,
-                                                                        uint16_t wanted) {
-    const __m512i all = _mm512_load_si512(words);
-    const __m512i bits = _mm512_set1_epi16(static_cast<int16_t>(0xffe0));
-    return _mm512_cmpeq_epi16_mask(_mm512_and_si512(all, bits),
-                                   _mm512_set1_epi16(static_cast<int16_t>(wanted)));
+  // Arguments and results as above.
+  [[gnu::target("avx512f,avx512bw")]] static inline uint32_t match_line(const Mirror::Line& line,
+                                                                        uint64_t hash) {
+    const __m512i bits = _mm512_set1_epi16(static_cast<int16_t>(kFingerprintBits));
+    const __m512i wanted = _mm512_and_si512(_mm512_set1_epi16(static_cast<int16_t>(hash)), bits);
+    return _mm512_cmpeq_epi16_mask(_mm512_and_si512(_mm512_load_si512(&line), bits), wanted);
   }
   [[gnu::target("avx512f,avx512bw")]] static inline uint32_t match_tags(const uint64_t* tags,
                                                                         uint64_t tag) {
@@ -47,77 +47,66 @@ struct Avx512 {
 
 }  // namespace
 
-// What the slots `hits` of a line of fingerprints lead to, of which there is at least one.
-template <typename Isa>
-[[gnu::always_inline]] inline Core::Found Core::quick_record(const Mirror::Copy& copy,
-                                                             const Mirror::Line& line,
-                                                             uint32_t hits, uint64_t hash,
-                                                             uint64_t& value) const {
-  const uint64_t place = Mirror::place_at(line, static_cast<uint64_t>(std::countr_zero(hits)));
-  // A writer that empties the entry makes this garbage, but garbage inside the pool.
-  const auto& bucket = *reinterpret_cast<const Bucket*>(
-      quick_.base + uint64_t{Mirror::unit_of(copy, place)} * kUnitBytes);
-  // The value's line at the same time as the tags.
-  (void)pm::load_relaxed(bucket.values[0]);
-  (void)pm::load_relaxed(bucket.values[kSlots / 2]);
-  const uint32_t match = Isa::match_tags(bucket.tags, hash << 1);
-  const auto slot = static_cast<uint64_t>(std::countr_zero(match));
-  if ((hits & (hits - 1)) != 0 || match == 0 || (match & (match - 1)) != 0 ||
-      slot + place * kSlots >= pm::load_acquire(copy.count) + kSlots) [[unlikely]]
-    return Found::kRetry;
-  const uint64_t tag = pm::load_acquire(bucket.tags[slot]);
-  value = pm::load_acquire(bucket.values[slot]);
-  return (tag & 1) == 0 ? Found::kHit : Found::kAbsent;
-}
-
 template <typename Isa>
 [[gnu::always_inline]] inline Core::Found Core::find_quick_by(uint64_t hash,
                                                               uint64_t& value) const {
   const uint64_t row = hash >> quick_.shifts[0];
-  const uint64_t far_index = hash >> quick_.shifts[1];
-  const Mirror::Copy& near = quick_.copies[0][row];
-  const Mirror::Copy& far = quick_.copies[1][far_index];
-  const Mirror::Line& near_line = Mirror::line(near, hash);
-  const Mirror::Line& far_line = Mirror::line(far, hash);
-  pm::prefetch(&far_line);
+  const Mirror::Copy* copy = &quick_.copies[1][hash >> quick_.shifts[1]];
+  const Mirror::Line* line = &Mirror::line(*copy, hash);
+  pm::prefetch(line);
   // Loads, for processors drop some prefetches from pages that they have no translation of.
-  (void)pm::load_relaxed(far.count);
-  (void)pm::load_relaxed(far.units[kEntryBuckets - 1]);
-  const Partition& partition = quick_.partitions[hash >> 1 >> quick_.partition_shift];
-  const uint64_t version = partition.version.load(std::memory_order_acquire);
-  const Row& state = quick_.rows[row];
-  const uint32_t count = state.count.load(std::memory_order_acquire);
-  const uint32_t marked =
-      match_bytes(state.marks, static_cast<uint8_t>(hash)) & ((1U << count) - 1);
-  const auto checked = [&](Found found) {
+  (void)pm::load_relaxed(copy->count);
+  (void)pm::load_relaxed(copy->units[kEntryBuckets - 1]);
+  const Row& state = rows_[row];
+  const uint64_t version = state.version.load(std::memory_order_acquire);
+  const uint32_t marked = match_bytes(state.marks, static_cast<uint8_t>(hash)) &
+                          ((1U << state.count.load(std::memory_order_acquire)) - 1);
+  const auto changed = [&] {
     std::atomic_thread_fence(std::memory_order_acquire);
-    return partition.version.load(std::memory_order_relaxed) == version ? found : Found::kRetry;
+    return state.version.load(std::memory_order_relaxed) != version;
   };
-  const uint16_t wanted = Mirror::fingerprint(hash);
-  // A line is asked whether it is complete before it is read. Word 0 is no fingerprint.
+  const Mirror::Copy& near = quick_.copies[0][row];
+  const Mirror::Line& near_line = Mirror::line(near, hash);
   if (marked != 0 || (version & 1) != 0 || !Mirror::answers(near_line)) [[unlikely]]
     return Found::kRetry;
-  const uint32_t near_hits = Isa::match_line(&near_line.state, wanted) >> 1;
-  if (near_hits != 0) [[unlikely]]
-    return checked(quick_record<Isa>(near, near_line, near_hits, hash, value));
-  if (!Mirror::answers(far_line)) [[unlikely]]
-    return has_children(1, row) ? Found::kRetry : checked(Found::kAbsent);
-  const uint32_t far_hits = Isa::match_line(&far_line.state, wanted) >> 1;
-  if (far_hits == 0) return has_children(2, far_index) ? Found::kRetry : checked(Found::kAbsent);
-  return checked(quick_record<Isa>(far, far_line, far_hits, hash, value));
+  uint32_t matches = Isa::match_line(near_line, hash);
+  if (matches != 0) [[unlikely]] {
+    copy = &near;
+    line = &near_line;
+  } else {
+    if (!Mirror::answers(*line)) [[unlikely]]
+      return has_children(1, row) || changed() ? Found::kRetry : Found::kAbsent;
+    matches = Isa::match_line(*line, hash);
+    if (matches == 0) [[unlikely]]
+      return has_level(3) || changed() ? Found::kRetry : Found::kAbsent;
+  }
+  // What the first word that matches leads to: the newest record that looks like the key.
+  const uint64_t place = Mirror::place_at(*line, static_cast<uint64_t>(std::countr_zero(matches)));
+  // A writer that empties the entry makes this garbage, but garbage inside the pool.
+  const auto& bucket = *reinterpret_cast<const Bucket*>(
+      quick_.base + uint64_t{Mirror::unit_of(*copy, place)} * kUnitBytes);
+  // The value's line at the same time as the tags.
+  (void)pm::load_relaxed(bucket.values[0]);
+  (void)pm::load_relaxed(bucket.values[kSlots / 2]);
+  const uint64_t tag = hash << 1;
+  const uint64_t match = Isa::match_tags(bucket.tags, tag);
+  const uint64_t slot = 63 ^ static_cast<uint64_t>(std::countl_zero(match | 1));
+  // No match looks like one of slot 0, which has another tag then. Place 0 ends below 0.
+  if (slot + place * kSlots - kSlots >= pm::load_acquire(copy->count) ||
+      pm::load_acquire(bucket.tags[slot]) != tag) [[unlikely]]
+    return Found::kRetry;
+  value = pm::load_acquire(bucket.values[slot]);
+  return changed() ? Found::kRetry : Found::kHit;
 }
 
 template <typename Isa>
 [[gnu::always_inline]] inline bool Core::is_surely_absent_by(uint64_t hash) const {
   const uint64_t row = hash >> quick_.shifts[0];
-  const uint64_t far_index = hash >> quick_.shifts[1];
   const Mirror::Line& near_line = Mirror::line(quick_.copies[0][row], hash);
-  const Mirror::Line& far_line = Mirror::line(quick_.copies[1][far_index], hash);
-  const uint16_t wanted = Mirror::fingerprint(hash);
-  if (!Mirror::answers(near_line) || Isa::match_line(&near_line.state, wanted) >> 1 != 0)
-    return false;
+  const Mirror::Line& far_line = Mirror::line(quick_.copies[1][hash >> quick_.shifts[1]], hash);
+  if (!Mirror::answers(near_line) || Isa::match_line(near_line, hash) != 0) return false;
   if (!Mirror::answers(far_line)) return !has_children(1, row);
-  return Isa::match_line(&far_line.state, wanted) >> 1 == 0 && !has_children(2, far_index);
+  return Isa::match_line(far_line, hash) == 0 && !has_level(3);
 }
 
 [[gnu::target("avx512f,avx512bw,bmi,bmi2,lzcnt")]] bool Core::is_surely_absent_avx512(
@@ -140,9 +129,10 @@ Core::Found Core::find_quick(uint64_t hash, uint64_t& value) const {
 
 template <typename Isa>
 [[gnu::always_inline]] inline bool Core::lookup_by(uint64_t key, uint64_t& value) const {
-  const Found found = find_quick_by<Isa>(hash_of(key), value);
+  const uint64_t hash = hash_of(key);
+  const Found found = find_quick_by<Isa>(hash, value);
   if (found == Found::kRetry) [[unlikely]]
-    return lookup_fully(key, value);
+    return lookup_fully(hash, value);
   return found == Found::kHit;
 }
 
@@ -151,9 +141,9 @@ template <typename Isa>
   return lookup_by<Avx512>(key, value);
 }
 
-[[gnu::noinline]] bool Core::lookup_fully(uint64_t key, uint64_t& value) const {
+[[gnu::noinline]] bool Core::lookup_fully(uint64_t hash, uint64_t& value) const {
   Hit hit;
-  if (!is_inside(key) || !find({hash_of_word(key), {}}, hit)) return false;
+  if (!find({hash, {}}, hit)) return false;
   value = hit.value;
   return true;
 }
@@ -161,7 +151,8 @@ template <typename Isa>
 bool Core::lookup(uint64_t key, uint64_t& value) const {
   if (quick_.wide) [[likely]]
     return lookup_avx512(key, value);
-  return has_quick() ? lookup_by<Baseline>(key, value) : lookup_fully(key, value);
+  if (has_quick()) return lookup_by<Baseline>(key, value);
+  return is_inside(key) && lookup_fully(hash_of_word(key), value);
 }
 
 }  // namespace perdure::index::plush

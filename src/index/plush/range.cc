@@ -73,12 +73,13 @@ class Core::Scan {
   template <typename Read>
   void copy(uint64_t row, std::vector<Collected>& records, const Read& read) const {
     Partition& partition = core_.partitions_[row / core_.rows_per_partition()];
+    const std::atomic<uint64_t>& version_of_row = core_.rows_[row].version;
     const size_t before = records.size();
     for (int attempt = 0; attempt < kCopyAttempts; ++attempt) {
-      const uint64_t version = partition.version.load(std::memory_order_acquire);
+      const uint64_t version = version_of_row.load(std::memory_order_acquire);
       const bool whole = (version & 1) == 0 && read();
       std::atomic_thread_fence(std::memory_order_acquire);
-      if (whole && partition.version.load(std::memory_order_relaxed) == version) return;
+      if (whole && version_of_row.load(std::memory_order_relaxed) == version) return;
       records.resize(before);
     }
     const std::lock_guard lock(partition.lock);

@@ -32,7 +32,7 @@ bool Core::same_key(uint64_t value, const Key& key) const {
 
 [[gnu::always_inline]] inline Core::Found Core::search_bucket(Bucket& bucket, uint32_t valid,
                                                               const Key& key,
-                                                              const Partition* reader,
+                                                              const Row* reader,
                                                               uint64_t version, Hit& hit) const {
   uint32_t mask = match_tags(bucket.tags, key.hash << 1) & valid;
   while (mask != 0) {
@@ -52,7 +52,7 @@ bool Core::same_key(uint64_t value, const Key& key) const {
 }
 
 Core::Found Core::search_marked(uint64_t row, uint32_t marked, const Key& key,
-                                const Partition* reader, uint64_t version, Hit& hit) const {
+                                const Row* reader, uint64_t version, Hit& hit) const {
   hit.level = 0;
   hit.index = row;
   return search_bucket(row_records_[row], marked, key, reader, version, hit);
@@ -100,7 +100,7 @@ void Core::note_candidates(uint32_t candidates, Probe& out, const uint32_t* unit
 }
 
 Core::Found Core::search_entry(uint32_t level, const Probe& probe, const Key& key,
-                               const Partition* reader, uint64_t version, Hit& hit) const {
+                               const Row* reader, uint64_t version, Hit& hit) const {
   uint32_t candidates = probe.candidates;
   while (candidates != 0) {
     const auto at = static_cast<uint32_t>(std::bit_width(candidates)) - 1;
@@ -119,7 +119,7 @@ Core::Found Core::search_entry(uint32_t level, const Probe& probe, const Key& ke
 [[gnu::always_inline]] inline Core::Found Core::search_copy(uint32_t level,
                                                             const Mirror::Copy& copy,
                                                             uint32_t candidates, const Key& key,
-                                                            const Partition* reader,
+                                                            const Row* reader,
                                                             uint64_t version, Hit& hit) const {
   const uint32_t count = pm::load_acquire(copy.count);
   candidates &= (1U << (count + kSlots - 1) / kSlots) - 1;
@@ -143,7 +143,7 @@ Core::Found Core::search_entry(uint32_t level, const Probe& probe, const Key& ke
 }
 
 [[gnu::always_inline]] inline Core::Found Core::search_copies(uint32_t first, const Key& key,
-                                                              const Partition* reader,
+                                                              const Row* reader,
                                                               uint64_t version, Hit& hit) const {
   const uint64_t spread = spread_bits(key.hash);
   const Mirror& mirror = *mirror_;
@@ -163,12 +163,12 @@ Core::Found Core::search_entry(uint32_t level, const Probe& probe, const Key& ke
   return reader != nullptr && !still(reader->version, version) ? Found::kRetry : Found::kAbsent;
 }
 
-Core::Found Core::search_levels(uint32_t first, const Key& key, const Partition* reader,
+Core::Found Core::search_levels(uint32_t first, const Key& key, const Row* reader,
                                 uint64_t version, Hit& hit) const {
   return search_copies(first, key, reader, version, hit);
 }
 
-[[gnu::always_inline]] inline Core::Found Core::search_all(const Key& key, const Partition* reader,
+[[gnu::always_inline]] inline Core::Found Core::search_all(const Key& key, const Row* reader,
                                                            uint64_t version, Hit& hit) const {
   const Found found = search_row(index_at(1, key.hash), key, reader, version, hit);
   if (found != Found::kAbsent) [[unlikely]]
@@ -181,7 +181,7 @@ Core::Found Core::search(const Key& key, Hit& hit) const {
 }
 
 // Filters of all levels first: the buckets that they point to are then fetched side by side.
-Core::Found Core::search_filters(uint32_t first, const Key& key, const Partition* reader,
+Core::Found Core::search_filters(uint32_t first, const Key& key, const Row* reader,
                                  uint64_t version, Hit& hit) const {
   if (reader == nullptr) {
     learn_path(key.hash);
@@ -200,7 +200,7 @@ uint32_t Core::probe_all(uint32_t first, const Key& key, Probe* probes) const {
 }
 
 Core::Found Core::search_probed(uint32_t first, std::span<const Probe> probes, const Key& key,
-                                const Partition* reader, uint64_t version, Hit& hit) const {
+                                const Row* reader, uint64_t version, Hit& hit) const {
   for (uint32_t i = 0; i < probes.size(); ++i) {
     const Found found = search_entry(first + i, probes[i], key, reader, version, hit);
     if (found != Found::kAbsent) return found;
@@ -212,13 +212,14 @@ Core::Found Core::search_probed(uint32_t first, std::span<const Probe> probes, c
 bool Core::find(const Key& key, Hit& hit) const {
   prefetch_lookup(key.hash);
   Partition& partition = partitions_[partition_of(key.hash)];
+  const Row& row = rows_[index_at(1, key.hash)];
   for (int attempt = 0; attempt < kOptimisticAttempts; ++attempt) {
-    const uint64_t version = partition.version.load(std::memory_order_acquire);
+    const uint64_t version = row.version.load(std::memory_order_acquire);
     if ((version & 1) != 0) {
       _mm_pause();
       continue;
     }
-    const Found found = search_all(key, &partition, version, hit);
+    const Found found = search_all(key, &row, version, hit);
     if (found == Found::kRetry) continue;
     if (hit.path_unknown && partition.lock.try_lock()) [[unlikely]] {
       const std::lock_guard lock(partition.lock, std::adopt_lock);

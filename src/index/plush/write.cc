@@ -209,7 +209,7 @@ bool Core::remove_record(const Key& key) {
   }
   // One atomic store: the newest version of the key becomes its own tombstone.
   {
-    const Disappearing guard(partition.version);  // nobody sees it gone before that is durable
+    const Disappearing guard(rows_[row]);  // nobody sees it gone before that is durable
     pm::store_release(*hit.tag_at, hit.tag | 1);
     memory_.persist(hit.tag_at, sizeof(uint64_t));
   }
@@ -222,7 +222,7 @@ bool Core::remove_record(const Key& key) {
                     LineState::make(state.count(), state.generation(), state.epoch() + 1).word);
   const uint32_t removed = state.epoch() + 1;
   if (removed % 8 == 0 && removed * 4 >= used(*entry_at(hit.level, hit.index))) {
-    squeeze(partition, hit.level, hit.index);
+    squeeze(hit.level, hit.index);
   }
   return true;
 }
