@@ -125,6 +125,7 @@ class Memory {
     // By words: what was stored by words just now is loaded again before it has left the store buffer.
     auto* to = static_cast<long long*>(target);
     const auto* from = static_cast<const long long*>(source);
+#pragma GCC unroll 8
     for (size_t i = 0; i < bytes / sizeof(long long); ++i) _mm_stream_si64(to + i, from[i]);
   }
 

@@ -33,6 +33,12 @@ TEST_F(Bench, JsonHasFloorMachineParametersAndResults) {
   EXPECT_EQ(json["schema"], "perdure-bench-2");
   EXPECT_GT(json["floor_ns"], 0.0);
   EXPECT_GT(json["read_chain_ns"], 0.0);
+  const nlohmann::json& pauses = json["pauses"];
+  EXPECT_LT(pauses["share"], 1.0);
+  if (pauses["per_s"] > 0.0) {
+    EXPECT_GE(pauses["longest_ns"], pauses["shortest_ns"]);
+    EXPECT_GT(pauses["share"], 0.0);
+  }
   EXPECT_TRUE(json["machine"].contains("cpu"));
   EXPECT_TRUE(json["machine"].contains("kernel"));
   EXPECT_TRUE(json["machine"].contains("compiler"));

@@ -262,6 +262,7 @@ void Core::Group::look(Item& item) const {
 
 bool Core::Group::is_present(const Item& item) const {
   if (item.in_row) return item.present;
+  if (item.levels == 0) return false;
   Hit hit;
   const std::span probes(item.probes, item.levels);
   return core_.search_probed(1, probes, item.wanted->key, nullptr, 0, hit) == Found::kHit &&

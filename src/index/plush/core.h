@@ -326,7 +326,9 @@ class Core {
         Mirror::prefetch_buckets(far);
         Mirror::prefetch_buckets(near);
       }
-      return prefetch_filters(3, hash);
+      if (has_level(3)) [[unlikely]]
+        prefetch_filters(3, hash);
+      return;
     }
     for (uint32_t level = mirror_->levels(); level > 0; --level) {
       const Mirror::Copy& copy = mirror_->at(level, index_at(level, hash));

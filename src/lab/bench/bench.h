@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "lab/bench/floor.h"
 #include "lab/bench/workload.h"
 #include "lab/machine.h"
 #include "lab/progress.h"
@@ -140,6 +141,7 @@ struct BenchReport {
   std::vector<double> floor_ns;       // one store + flush + fence of 64 bytes, in sequence
   std::vector<double> read_chain_ns;  // one dependent random read of 64 bytes
   uint64_t read_chain_bytes = 0;      // over so much memory
+  Pauses pauses;                      // of a loop that does nothing
   std::optional<EmulationReport> emulation;
   std::vector<std::string> notes;  // what was skipped and why
   std::string started;             // UTC, as ISO 8601 has it

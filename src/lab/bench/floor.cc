@@ -18,6 +18,7 @@ namespace {
 constexpr uint64_t kLineBytes = 64;
 constexpr uint64_t kFlushMappingBytes = uint64_t{64} << 20;
 constexpr uint64_t kChainReads = uint64_t{1} << 20;
+constexpr double kWatchNs = 1e8;
 
 // A name that nothing else in `folder` has.
 std::string scratch_path(const std::string& folder) {
@@ -123,6 +124,25 @@ double ReadChain::measure_ns() {
   const double elapsed_s = steady_seconds() - start;
   at_ = at;
   return elapsed_s * 1e9 / static_cast<double>(kChainReads);
+}
+
+void Pauses::measure() {
+  const TickClock& clock = TickClock::get();
+  const auto shortest = static_cast<uint64_t>(kShortestNs / clock.ns_per_tick());
+  const auto end = static_cast<uint64_t>(kWatchNs / clock.ns_per_tick());
+  const uint64_t start = clock.now();
+  uint64_t last = start;
+  while (last - start < end) {
+    const uint64_t now = clock.now();
+    if (now - last >= shortest) {
+      const double pause_ns = static_cast<double>(now - last) * clock.ns_per_tick();
+      ++count;
+      sum_ns += pause_ns;
+      longest_ns = std::max(longest_ns, pause_ns);
+    }
+    last = now;
+  }
+  watched_s += static_cast<double>(last - start) * clock.ns_per_tick() / 1e9;
 }
 
 }  // namespace perdure::lab

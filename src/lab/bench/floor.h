@@ -1,5 +1,5 @@
 // The machine's own limits, measured in the same folder and the same run as the structures: what no
-// durable insert and no lookup can be faster than.
+// durable insert and no lookup can be faster than, and what takes the processor from any of them.
 #pragma once
 
 #include <cstddef>
@@ -54,6 +54,23 @@ class ReadChain {
  private:
   ScratchMapping mapping_;
   uint64_t at_ = 0;
+};
+
+// What is taken from a thread that does nothing but look at the clock: by interrupts, by other
+// processes, by the hypervisor. It is in the tail of every latency measured beside it.
+struct Pauses {
+  static constexpr double kShortestNs = 1000;
+
+  double watched_s = 0;
+  uint64_t count = 0;  // of kShortestNs or longer
+  double sum_ns = 0;
+  double longest_ns = 0;
+
+  // Adds 0.1 s of watching.
+  void measure();
+  double per_s() const { return watched_s > 0 ? static_cast<double>(count) / watched_s : 0; }
+  // Of the time, from 0 to 1.
+  double share() const { return watched_s > 0 ? sum_ns / 1e9 / watched_s : 0; }
 };
 
 }  // namespace perdure::lab

@@ -203,6 +203,11 @@ json to_json(const BenchReport& report) {
           {"floor_ns", report.floor_ns_median()},
           {"read_chain_ns", number_or_null(report.read_chain_ns_median())},
           {"read_chain_bytes", report.read_chain_bytes},
+          {"pauses",
+           {{"shortest_ns", Pauses::kShortestNs},
+            {"per_s", report.pauses.per_s()},
+            {"share", report.pauses.share()},
+            {"longest_ns", report.pauses.longest_ns}}},
           {"emulation", emulation_json(report)},
           {"notes", report.notes},
           {"results", results}};

@@ -189,6 +189,7 @@ BenchReport Bench::run() {
 void Bench::measure_limits() {
   if (!flush_floor_) return;
   report_.floor_ns.push_back(flush_floor_->measure_ns());
+  report_.pauses.measure();
   // The chain covers as much memory as a pool does, so it waits until one was seen.
   if (read_chain_ == nullptr && largest_pool_bytes_ > 0) {
     read_chain_ = std::make_unique<ReadChain>(report_.options.folder, largest_pool_bytes_);
