@@ -634,7 +634,7 @@ class Core {
   struct {
     const Mirror::Copy* copies[2] = {};
     uint8_t shifts[2] = {};
-    bool wide = false;            // with AVX-512
+    bool wide = false;  // with AVX-512
     const char* base = nullptr;
   } quick_;
 };

@@ -340,8 +340,7 @@ void Core::append_children(Drain& drain, uint32_t end) {
     if (!pm::is_full(error)) throw;
     bool gained = false;
     for (uint32_t child = drain.next_child; child < end; ++child) {
-      gained =
-          squeeze(drain.level + 1, (drain.index << root_.fanout_bits) + child) || gained;
+      gained = squeeze(drain.level + 1, (drain.index << root_.fanout_bits) + child) || gained;
     }
     if (!gained) throw;
     planned = plan_all();

@@ -4,8 +4,8 @@
 // these waits is the next lookups, which the processor begins meanwhile. It begins as many as there is
 // room for the instructions that wait, so this path has few of them, no loop, and the widest vectors
 // there are. It knows the common case only: no record of the row looks like the key, the copies of both
-// entries are there, and in the first that has a fingerprint of the key, one matches. In all other cases
-// it says kRetry, and search.cc answers.
+// entries are there, and in the first that has a fingerprint of the key, the newest record with it is the
+// key's. In all other cases it says kRetry, and search.cc answers.
 #include <immintrin.h>
 
 #include <bit>
@@ -78,7 +78,8 @@ template <typename Isa>
       return has_children(1, row) || changed() ? Found::kRetry : Found::kAbsent;
     matches = Isa::match_line(*line, hash);
     if (matches == 0) [[unlikely]]
-      return has_level(3) || changed() ? Found::kRetry : Found::kAbsent;
+      return has_children(2, hash >> quick_.shifts[1]) || changed() ? Found::kRetry
+                                                                    : Found::kAbsent;
   }
   // What the first word that matches leads to: the newest record that looks like the key.
   const uint64_t place = Mirror::place_at(*line, static_cast<uint64_t>(std::countr_zero(matches)));
@@ -103,10 +104,11 @@ template <typename Isa>
 [[gnu::always_inline]] inline bool Core::is_surely_absent_by(uint64_t hash) const {
   const uint64_t row = hash >> quick_.shifts[0];
   const Mirror::Line& near_line = Mirror::line(quick_.copies[0][row], hash);
-  const Mirror::Line& far_line = Mirror::line(quick_.copies[1][hash >> quick_.shifts[1]], hash);
+  const uint64_t far_index = hash >> quick_.shifts[1];
+  const Mirror::Line& far_line = Mirror::line(quick_.copies[1][far_index], hash);
   if (!Mirror::answers(near_line) || Isa::match_line(near_line, hash) != 0) return false;
   if (!Mirror::answers(far_line)) return !has_children(1, row);
-  return Isa::match_line(far_line, hash) == 0 && !has_level(3);
+  return Isa::match_line(far_line, hash) == 0 && !has_children(2, far_index);
 }
 
 [[gnu::target("avx512f,avx512bw,bmi,bmi2,lzcnt")]] bool Core::is_surely_absent_avx512(

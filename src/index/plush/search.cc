@@ -31,8 +31,7 @@ bool Core::same_key(uint64_t value, const Key& key) const {
 }
 
 [[gnu::always_inline]] inline Core::Found Core::search_bucket(Bucket& bucket, uint32_t valid,
-                                                              const Key& key,
-                                                              const Row* reader,
+                                                              const Key& key, const Row* reader,
                                                               uint64_t version, Hit& hit) const {
   uint32_t mask = match_tags(bucket.tags, key.hash << 1) & valid;
   while (mask != 0) {
@@ -51,8 +50,8 @@ bool Core::same_key(uint64_t value, const Key& key) const {
   return Found::kAbsent;
 }
 
-Core::Found Core::search_marked(uint64_t row, uint32_t marked, const Key& key,
-                                const Row* reader, uint64_t version, Hit& hit) const {
+Core::Found Core::search_marked(uint64_t row, uint32_t marked, const Key& key, const Row* reader,
+                                uint64_t version, Hit& hit) const {
   hit.level = 0;
   hit.index = row;
   return search_bucket(row_records_[row], marked, key, reader, version, hit);
@@ -119,8 +118,8 @@ Core::Found Core::search_entry(uint32_t level, const Probe& probe, const Key& ke
 [[gnu::always_inline]] inline Core::Found Core::search_copy(uint32_t level,
                                                             const Mirror::Copy& copy,
                                                             uint32_t candidates, const Key& key,
-                                                            const Row* reader,
-                                                            uint64_t version, Hit& hit) const {
+                                                            const Row* reader, uint64_t version,
+                                                            Hit& hit) const {
   const uint32_t count = pm::load_acquire(copy.count);
   candidates &= (1U << (count + kSlots - 1) / kSlots) - 1;
   while (candidates != 0) {
@@ -143,8 +142,8 @@ Core::Found Core::search_entry(uint32_t level, const Probe& probe, const Key& ke
 }
 
 [[gnu::always_inline]] inline Core::Found Core::search_copies(uint32_t first, const Key& key,
-                                                              const Row* reader,
-                                                              uint64_t version, Hit& hit) const {
+                                                              const Row* reader, uint64_t version,
+                                                              Hit& hit) const {
   const uint64_t spread = spread_bits(key.hash);
   const Mirror& mirror = *mirror_;
   // Where there are copies, they nearly always name no bucket or the right one.
@@ -163,8 +162,8 @@ Core::Found Core::search_entry(uint32_t level, const Probe& probe, const Key& ke
   return reader != nullptr && !still(reader->version, version) ? Found::kRetry : Found::kAbsent;
 }
 
-Core::Found Core::search_levels(uint32_t first, const Key& key, const Row* reader,
-                                uint64_t version, Hit& hit) const {
+Core::Found Core::search_levels(uint32_t first, const Key& key, const Row* reader, uint64_t version,
+                                Hit& hit) const {
   return search_copies(first, key, reader, version, hit);
 }
 
