@@ -41,6 +41,7 @@ struct CrashCommandOptions {
   std::string only;
   bool bulk = false;
   bool mutate = false;
+  std::string mutants;
   double mutant_seconds = 20;
   uint64_t nested = 16;
   uint64_t complete = 64;
@@ -205,6 +206,7 @@ int run_command(const CrashCommandOptions& options) {
   CampaignOptions campaign;
   campaign.seconds = lab::parse_duration_s(options.budget) / static_cast<double>(structures.size());
   campaign.mutate = options.mutate;
+  campaign.mutants = options.mutants;
   campaign.mutant_seconds = options.mutant_seconds;
   campaign.explore.nested_max = options.nested;
   campaign.explore.limits.complete_max = options.complete;
@@ -305,8 +307,12 @@ void add_crash(CLI::App& app, Action& action) {
   command->add_option("--replay", options->replay,
                       "explore the trace in this file again, with the structure and kinds it was "
                       "made with");
-  command->add_flag("--mutate", options->mutate,
-                    "also drop each flush and fence in turn; each must be noticed");
+  CLI::Option* mutate = command->add_flag(
+      "--mutate", options->mutate, "also drop each flush and fence in turn; each must be noticed");
+  command
+      ->add_option("--mutants", options->mutants,
+                   "only those at places that contain this, such as drain.cc or write.cc:132")
+      ->needs(mutate);
   command->add_option("--mutant-seconds", options->mutant_seconds, "time for each of them in a run")
       ->capture_default_str();
   command->add_option("--html", options->html, "write a report to this file");

@@ -69,7 +69,8 @@ FindingReport describe(const Run& run, const Finding& finding) {
 
 class Campaign {
  public:
-  explicit Campaign(const CampaignOptions& options) : options_(options), begin_(Clock::now()) {}
+  explicit Campaign(const CampaignOptions& options)
+      : options_(options), begin_(Clock::now()), mutations_(options.mutants) {}
 
   CampaignReport run(std::vector<CampaignRun> runs) {
     if (!runs.empty()) {

@@ -27,6 +27,7 @@ struct CampaignOptions {
   ExploreOptions explore;
   double seconds = 60;  // for all runs together, without mutations
   bool mutate = false;
+  std::string mutants;         // only of places that contain this
   double mutant_seconds = 20;  // for one mutant in one run
   double shrink_seconds = 20;  // for the first finding of a run
   std::function<void(const std::string& phase, uint64_t states, double fraction)> progress;

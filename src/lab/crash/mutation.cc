@@ -24,15 +24,17 @@ struct Site {
   std::vector<bool> dropped;  // by event
 };
 
-// The sites of the explored part, in the order of the source.
-std::map<SiteKey, Site> find_sites(const Run& run) {
+// The sites of the explored part whose place contains `part`, in the order of the source.
+std::map<SiteKey, Site> find_sites(const Run& run, const std::string& part) {
   const SiteNames names(run.trace);
   std::map<SiteKey, Site> sites;
   const auto& events = run.trace.events;
   for (uint32_t i = 0; i < events.size(); ++i) {
     const bool flush = events[i].kind == EventKind::kFlush || events[i].kind == EventKind::kSync;
     if ((!flush && events[i].kind != EventKind::kFence) || is_skipped(run, i)) continue;
-    Site& site = sites[{names.of(events[i].pc), flush ? SiteKind::kFlush : SiteKind::kFence}];
+    const std::string place = names.of(events[i].pc);
+    if (place.find(part) == std::string::npos) continue;
+    Site& site = sites[{place, flush ? SiteKind::kFlush : SiteKind::kFence}];
     ++site.executions;
     if (site.dropped.empty()) site.dropped.resize(events.size());
     site.dropped[i] = true;
@@ -52,7 +54,7 @@ uint64_t MutationResult::killed() const {
 void Mutations::add(const Run& run, Subject& subject, const ExploreOptions& options,
                     Verdicts& verdicts, const Progress& progress) {
   const auto begin = Clock::now();
-  const auto sites = find_sites(run);
+  const auto sites = find_sites(run, part_);
   size_t done = 0;
   for (const auto& [key, site] : sites) {
     MutationSite& result = sites_[key];

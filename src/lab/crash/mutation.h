@@ -39,6 +39,9 @@ class Mutations {
  public:
   using Progress = std::function<void(const MutationSite&, size_t done, size_t of)>;
 
+  // Of all sites, or of those whose place contains `part`.
+  explicit Mutations(std::string part = {}) : part_(std::move(part)) {}
+
   // Drops each site of a run that no run before has killed. `verdicts` are those of the exploration
   // without mutations: images that it knows cost nothing.
   void add(const Run& run, Subject& subject, const ExploreOptions& options, Verdicts& verdicts,
@@ -46,6 +49,7 @@ class Mutations {
   MutationResult result() const;
 
  private:
+  std::string part_;
   std::map<std::pair<std::string, SiteKind>, MutationSite> sites_;
   double seconds_ = 0;
 };
