@@ -30,6 +30,7 @@ namespace perdure::index::plush {
 
 void Core::find_group(std::span<const Key> keys, std::span<Hit> hits, std::span<bool> found) const {
   struct Search {
+    const Row* row;
     uint64_t version;
     Found state;
     uint32_t levels;
@@ -41,12 +42,13 @@ void Core::find_group(std::span<const Key> keys, std::span<Hit> hits, std::span<
   for (size_t i = 0; i < keys.size(); ++i) {
     Search& search = searches[i];
     const uint64_t row = index_at(1, keys[i].hash);
-    search.version = rows_[row].version.load(std::memory_order_acquire);
+    search.row = &rows_[row];
+    search.version = search.row->version.load(std::memory_order_acquire);
     search.levels = 0;
     search.state = Found::kRetry;
     // The single lookup also learns a path that is not known yet.
     if ((search.version & 1) != 0 || !is_path_known(keys[i].hash)) continue;
-    search.state = search_row(row, keys[i], &rows_[row], search.version, hits[i]);
+    search.state = search_row(row, keys[i], search.row, search.version, hits[i]);
     // Filters of all levels; what they point to is fetched while the next keys' are read.
     if (search.state == Found::kAbsent) search.levels = probe_all(1, keys[i], search.probes);
   }
@@ -54,9 +56,8 @@ void Core::find_group(std::span<const Key> keys, std::span<Hit> hits, std::span<
     const Search& search = searches[i];
     Found state = search.state;
     if (state == Found::kAbsent) {
-      const Row& row = rows_[index_at(1, keys[i].hash)];
-      state =
-          search_probed(1, {search.probes, search.levels}, keys[i], &row, search.version, hits[i]);
+      state = search_probed(1, {search.probes, search.levels}, keys[i], search.row, search.version,
+                            hits[i]);
     }
     found[i] =
         state == Found::kRetry ? find(keys[i], hits[i]) : state == Found::kHit && hits[i].live();

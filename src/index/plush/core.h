@@ -277,10 +277,6 @@ class Core {
     if (unit == 0) return nullptr;
     return reinterpret_cast<Entry*>(bucket_at(unit)) + (index & (fanout() - 1));
   }
-  // Some entry of the level exists.
-  bool has_level(uint32_t level) const {
-    return tables_[level].load(std::memory_order_acquire) != nullptr;
-  }
   bool has_children(uint32_t level, uint64_t index) const {
     return level < kLevelsMax && entry_at(level + 1, index << root_.fanout_bits) != nullptr;
   }
@@ -326,9 +322,7 @@ class Core {
         Mirror::prefetch_buckets(far);
         Mirror::prefetch_buckets(near);
       }
-      if (has_level(3)) [[unlikely]]
-        prefetch_filters(3, hash);
-      return;
+      return prefetch_filters(3, hash);
     }
     for (uint32_t level = mirror_->levels(); level > 0; --level) {
       const Mirror::Copy& copy = mirror_->at(level, index_at(level, hash));

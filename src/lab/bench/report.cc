@@ -91,9 +91,8 @@ std::string conditions(const BenchReport& report) {
   text += "\n";
   if (report.pauses.watched_s > 0) {
     text += fmt::format(
-        "pauses    a loop that does nothing is paused {:.0f} times a second for {} or more: {:.2f} "
-        "% "
-        "of its time, at most {}\n",
+        "pauses    a loop that does nothing is paused {:.0f} times a second for {} or more: "
+        "{:.2f} % of its time, at most {}\n",
         report.pauses.per_s(), format_nanoseconds(Pauses::kShortestNs), 100 * report.pauses.share(),
         format_nanoseconds(report.pauses.longest_ns));
   }
