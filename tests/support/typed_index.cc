@@ -1,7 +1,9 @@
 #include "support/typed_index.h"
 
-#include <set>
+#include <algorithm>
 #include <sstream>
+#include <utility>
+#include <vector>
 
 namespace perdure::test {
 
@@ -50,19 +52,43 @@ void TypedIndex::for_each(const std::function<void(uint64_t, uint64_t)>& visit) 
 
 std::string difference(TypedIndex index, const Model& model, uint64_t universe) {
   Differences differences;
-  std::set<uint64_t> seen;
-  index.for_each([&](uint64_t key, uint64_t value) {
-    const auto expected = model.find(key);
-    if (expected == model.end()) {
+  std::vector<std::pair<uint64_t, uint64_t>> told;
+  index.for_each([&](uint64_t key, uint64_t value) { told.emplace_back(key, value); });
+  std::sort(told.begin(), told.end());
+  auto expected = model.begin();
+  for (size_t i = 0; i < told.size(); ++i) {
+    const auto [key, value] = told[i];
+    if (i > 0 && told[i - 1].first == key) {
+      differences.add("for_each tells of key ", key, " twice");
+      continue;
+    }
+    for (; expected != model.end() && expected->first < key; ++expected) {
+      differences.add("for_each does not tell of key ", expected->first);
+    }
+    if (expected == model.end() || expected->first != key) {
       differences.add("for_each tells of key ", key, ", which is not there");
-    } else if (expected->second != value) {
+      continue;
+    }
+    if (expected->second != value) {
       differences.add("for_each tells value ", value, " for key ", key, ", which has ",
                       expected->second);
     }
-    if (!seen.insert(key).second) differences.add("for_each tells of key ", key, " twice");
-  });
+    ++expected;
+  }
+  for (; expected != model.end(); ++expected) {
+    differences.add("for_each does not tell of key ", expected->first);
+  }
+
+  uint64_t absent = 0;  // the next key that is not looked up yet
+  const auto expect_absent_below = [&](uint64_t end) {
+    for (; absent < end; ++absent) {
+      const auto found = index.lookup(absent);
+      if (found) differences.add("lookup finds value ", *found, " for absent key ", absent);
+    }
+  };
   for (const auto& [key, value] : model) {
-    if (!seen.contains(key)) differences.add("for_each does not tell of key ", key);
+    expect_absent_below(std::min(key, universe));
+    absent = key + 1;
     const auto found = index.lookup(key);
     if (!found) {
       differences.add("lookup does not find key ", key, ", which has ", value);
@@ -70,11 +96,7 @@ std::string difference(TypedIndex index, const Model& model, uint64_t universe) 
       differences.add("lookup finds value ", *found, " for key ", key, ", which has ", value);
     }
   }
-  for (uint64_t key = 0; key < universe; ++key) {
-    if (model.contains(key)) continue;
-    const auto found = index.lookup(key);
-    if (found) differences.add("lookup finds value ", *found, " for absent key ", key);
-  }
+  expect_absent_below(universe);
   return differences.text();
 }
 
