@@ -1,6 +1,6 @@
 // perdure bench: structures under load, beside the machine's own limits.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <memory>
 #include <nlohmann/json.hpp>

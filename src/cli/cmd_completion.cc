@@ -1,7 +1,7 @@
 // perdure completion: a script that completes the command line in a shell. It is made from the
 // command line's own definition, so that it cannot fall behind.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include "cli/command.h"

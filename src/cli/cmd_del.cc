@@ -1,6 +1,6 @@
 // perdure del: remove records.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <memory>
 #include <nlohmann/json.hpp>

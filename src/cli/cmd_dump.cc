@@ -1,6 +1,6 @@
 // perdure dump: every record as text that `perdure load` reads back.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cerrno>
 #include <cstdio>

@@ -1,6 +1,6 @@
 // perdure get: print one value.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cstdio>
 #include <memory>

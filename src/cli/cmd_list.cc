@@ -1,6 +1,6 @@
 // perdure list: the catalogue of structures.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <memory>
 #include <nlohmann/json.hpp>

@@ -1,7 +1,7 @@
 // perdure load: store the records of a text file or of standard input.
 
 #include <fcntl.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <memory>

@@ -1,6 +1,6 @@
 // perdure pool create | info | check: pools as a whole.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <memory>
 #include <nlohmann/json.hpp>

@@ -1,6 +1,6 @@
 // perdure put: store one record.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <memory>
 #include <nlohmann/json.hpp>

@@ -1,6 +1,6 @@
 // perdure quickstart: see it survive.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <memory>

@@ -1,6 +1,6 @@
 // perdure report: a page of plots from measured results.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cerrno>
 #include <fstream>

@@ -1,6 +1,6 @@
 // perdure stat: the figures of one structure and its pool.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <memory>
 #include <nlohmann/json.hpp>

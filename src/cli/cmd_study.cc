@@ -1,6 +1,6 @@
 // perdure study: the part of it that measures. What counts on observed code is in perdure-lab.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <memory>
 

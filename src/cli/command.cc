@@ -1,6 +1,6 @@
 #include "cli/command.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "lab/units.h"
 #include "perdure/catalog.h"

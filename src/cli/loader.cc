@@ -1,6 +1,6 @@
 #include "cli/loader.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <functional>

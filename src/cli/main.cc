@@ -1,6 +1,6 @@
 // The `perdure` command: its subcommands, and what its exit code says.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "cli/entry.h"
 #include "cli/lab_command.h"

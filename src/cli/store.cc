@@ -1,6 +1,6 @@
 #include "cli/store.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include "perdure/catalog.h"

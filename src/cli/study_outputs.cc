@@ -1,6 +1,6 @@
 #include "cli/study_outputs.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "perdure/error.h"
 

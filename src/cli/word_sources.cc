@@ -1,6 +1,6 @@
 #include "cli/word_sources.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>

@@ -1,6 +1,6 @@
 #include "perdure/catalog.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

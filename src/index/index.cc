@@ -1,6 +1,6 @@
 #include "perdure/index.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "index/adapter.h"
 

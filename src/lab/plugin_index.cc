@@ -1,7 +1,7 @@
 #include "lab/plugin_index.h"
 
 #include <dlfcn.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <link.h>
 
 #include <algorithm>

@@ -2,7 +2,7 @@
 // from the name of its own file, of which the build puts down one copy for each in the catalogue.
 
 #include <dlfcn.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cstdio>
 #include <cstdlib>

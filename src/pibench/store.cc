@@ -1,6 +1,6 @@
 #include "pibench/store.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cstdio>

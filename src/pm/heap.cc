@@ -1,6 +1,6 @@
 #include "pm/heap.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/mman.h>
 
 #include <bit>

@@ -1,7 +1,7 @@
 #include "pm/mapping.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <linux/magic.h>
 #include <sys/file.h>
 #include <sys/mman.h>

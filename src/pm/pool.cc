@@ -1,6 +1,6 @@
 #include "perdure/pool.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/random.h>
 
 #include <algorithm>
@@ -394,7 +394,7 @@ void PoolImpl::close() {
   memory_.fence();
   store_release(header->generation_word, seal_word(generation_ << 1 | 1, kGenerationSalt));
   memory_.persist(&header->generation_word, sizeof(uint64_t));
-  if (mapping_.medium() == Medium::kFile) sync();
+  if (mapping_.medium() == perdure::Medium::kFile) sync();
 }
 
 uint64_t PoolImpl::check(const std::function<void(const std::string&)>& report) const {

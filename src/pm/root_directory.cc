@@ -1,5 +1,5 @@
 // The root directory: names of structures, kept in the pool's fixed part.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cstring>
 

@@ -1,6 +1,6 @@
 // What was taken for one store and is several: memory promises aligned words of eight bytes, and no more.
 #include <emmintrin.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "crash_gallery/gallery.h"
 

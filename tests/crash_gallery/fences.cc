@@ -1,6 +1,6 @@
 // Flushes and streamed stores that no fence waits for: they are under way, in any order, and a crash
 // may come first.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cstring>
 

@@ -1,6 +1,6 @@
 // Blocks between the heap and the structure: an allocation and the link to it are two stores, and so are
 // an unlinking and a release. A crash between them leaves a block that nobody has, or that two have.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "crash_gallery/gallery.h"
 

@@ -1,5 +1,5 @@
 // Journals: what makes several words change together, if it is there before and not gone too soon.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "crash_gallery/gallery.h"
 

@@ -1,6 +1,6 @@
 // On an ordinary file durability comes by the page, from msync, and between two calls of it the system
 // writes back what it likes. Flushes of lines mean nothing there.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "crash_gallery/gallery.h"
 

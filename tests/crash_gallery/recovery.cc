@@ -1,5 +1,5 @@
 // Recoveries that believe what is not durable, or that do not bear being interrupted themselves.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "crash_gallery/gallery.h"
 

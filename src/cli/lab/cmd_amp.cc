@@ -1,6 +1,6 @@
 // perdure amp: what structures write to persistent memory, counted on a model of it.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <memory>
 #include <nlohmann/json.hpp>

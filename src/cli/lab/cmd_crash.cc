@@ -1,6 +1,6 @@
 // perdure crash: structures of the catalogue through every crash that the hardware allows.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>

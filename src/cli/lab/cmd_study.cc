@@ -1,6 +1,6 @@
 // perdure study: whole studies, in one command each.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <memory>
 #include <nlohmann/json.hpp>

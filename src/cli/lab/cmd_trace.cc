@@ -1,6 +1,6 @@
 // perdure trace: what a recorded run did to persistent memory, event by event.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>

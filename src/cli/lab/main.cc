@@ -1,7 +1,7 @@
 // perdure-lab: the commands of `perdure` that run observed code. `perdure` becomes it when one of
 // them is asked for.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "cli/completion_cases.h"
 #include "cli/entry.h"

@@ -1,7 +1,7 @@
 // Making, opening, and reading.
 #include "index/bztree/core.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <bit>
 #include <cstring>

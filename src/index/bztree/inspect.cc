@@ -1,5 +1,5 @@
 // Looking at a whole tree: verification, blocks, statistics.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "index/bztree/core.h"
 #include "index/structure.h"

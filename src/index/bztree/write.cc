@@ -1,5 +1,5 @@
 // Insert, update, upsert, remove.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cstring>
 

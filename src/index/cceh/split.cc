@@ -1,5 +1,5 @@
 // New segments, splits, doubling of the directory, and recovery from an interrupted one.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "index/cceh/core.h"
 

@@ -1,5 +1,5 @@
 // Growing: a new table, bucket by bucket.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

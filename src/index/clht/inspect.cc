@@ -1,5 +1,5 @@
 // Looking at a whole table: iteration, statistics, verification.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "index/clht/core.h"
 #include "index/structure.h"

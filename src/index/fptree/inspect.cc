@@ -1,5 +1,5 @@
 // Looking at a whole tree: statistics, verification.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "index/fptree/core.h"
 #include "index/structure.h"

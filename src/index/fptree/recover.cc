@@ -1,5 +1,5 @@
 // Opening and closing: the inner nodes from the leaves, or from what a clean close has spilled.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cstring>
 #include <exception>

@@ -1,5 +1,5 @@
 // Making a tree, and writing single records.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <exception>
 

@@ -1,5 +1,5 @@
 // Levels: which there are, beginning with a new one, and being done with old ones.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "index/level/core.h"
 

@@ -1,5 +1,5 @@
 // Making, opening, and writing single records.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <bit>

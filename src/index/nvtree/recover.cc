@@ -1,5 +1,5 @@
 // Opening: the inner part from its image, or from the leaves, in parallel.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <exception>

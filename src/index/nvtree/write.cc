@@ -1,5 +1,5 @@
 // Making and opening a tree, and what appends to a leaf.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <bit>

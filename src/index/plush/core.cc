@@ -1,7 +1,7 @@
 // Making, opening and closing a table.
 #include "index/plush/core.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/mman.h>
 
 #include <algorithm>

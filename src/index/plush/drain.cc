@@ -11,7 +11,7 @@
 // upper ones win; that is also what a crash leaves, and draining again is harmless. When a record of the
 // source changes in place, what the drain has grouped or appended of it changes alike; what it has only
 // gathered it gathers again.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

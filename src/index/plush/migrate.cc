@@ -1,6 +1,6 @@
 // Appending to entries, rewriting them in place, and the shape of the deeper levels. Full entries are
 // emptied in drain.cc.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cassert>

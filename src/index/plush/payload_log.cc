@@ -1,6 +1,6 @@
 #include "index/plush/payload_log.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/mman.h>
 
 #include <algorithm>

@@ -10,7 +10,7 @@
 // it is met twice the upper copy counts. Each row and entry is copied without a lock, again if records
 // disappeared meanwhile (search.cc does the same), and nothing is held while `visit` runs but an epoch
 // guard, which keeps payload where it is.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cstring>

@@ -1,5 +1,5 @@
 // Opening: the rows of level 0 from the recovery log, all partitions in parallel.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <optional>
 

@@ -1,5 +1,5 @@
 // Writing single records: log, fence, row.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cassert>

@@ -1,5 +1,5 @@
 // Looking at a whole tree: verification, statistics.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <optional>
 

@@ -1,5 +1,5 @@
 // Splits, and a new topmost node.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
 #include "lab/bench/floor.h"
 
 #include <cpuid.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <immintrin.h>
 #include <unistd.h>
 
@@ -11,11 +11,11 @@
 
 #include "lab/permutation.h"
 #include "lab/ticks.h"
+#include "pm/memory.h"
 
 namespace perdure::lab {
 namespace {
 
-constexpr uint64_t kLineBytes = 64;
 constexpr uint64_t kFlushMappingBytes = uint64_t{64} << 20;
 constexpr uint64_t kChainReads = uint64_t{1} << 20;
 constexpr double kWatchNs = 1e8;
@@ -29,13 +29,14 @@ std::string scratch_path(const std::string& folder) {
 inline void store_line(std::byte* line, uint64_t stamp) {
   // Volatile, so that every one of the eight words is written, in full, each time.
   auto* words = reinterpret_cast<volatile uint64_t*>(line);
-  for (uint64_t word = 0; word < kLineBytes / sizeof(uint64_t); ++word) words[word] = stamp + word;
+  for (uint64_t word = 0; word < pm::kLineBytes / sizeof(uint64_t); ++word)
+    words[word] = stamp + word;
 }
 
 __attribute__((target("clwb"))) void sweep_clwb(std::byte* lines, uint64_t count, uint64_t stamp) {
   for (uint64_t line = 0; line < count; ++line) {
-    store_line(lines + line * kLineBytes, stamp);
-    _mm_clwb(lines + line * kLineBytes);
+    store_line(lines + line * pm::kLineBytes, stamp);
+    _mm_clwb(lines + line * pm::kLineBytes);
     _mm_sfence();
   }
 }
@@ -43,16 +44,16 @@ __attribute__((target("clwb"))) void sweep_clwb(std::byte* lines, uint64_t count
 __attribute__((target("clflushopt"))) void sweep_clflushopt(std::byte* lines, uint64_t count,
                                                             uint64_t stamp) {
   for (uint64_t line = 0; line < count; ++line) {
-    store_line(lines + line * kLineBytes, stamp);
-    _mm_clflushopt(lines + line * kLineBytes);
+    store_line(lines + line * pm::kLineBytes, stamp);
+    _mm_clflushopt(lines + line * pm::kLineBytes);
     _mm_sfence();
   }
 }
 
 void sweep_clflush(std::byte* lines, uint64_t count, uint64_t stamp) {
   for (uint64_t line = 0; line < count; ++line) {
-    store_line(lines + line * kLineBytes, stamp);
-    _mm_clflush(lines + line * kLineBytes);
+    store_line(lines + line * pm::kLineBytes, stamp);
+    _mm_clflush(lines + line * pm::kLineBytes);
     _mm_sfence();
   }
 }
@@ -73,7 +74,7 @@ unsigned flush_features() {
 
 ScratchMapping::ScratchMapping(const std::string& folder, uint64_t size_bytes)
     : mapping_(pm::Mapping::create_file(scratch_path(folder))),
-      size_bytes_(std::max(size_bytes / kLineBytes, uint64_t{2}) * kLineBytes) {
+      size_bytes_(std::max(size_bytes / pm::kLineBytes, uint64_t{2}) * pm::kLineBytes) {
   mapping_.remove_file();
   mapping_.map(size_bytes_);
   mapping_.reserve(0, size_bytes_);
@@ -95,7 +96,7 @@ FlushFloor::FlushFloor(const std::string& folder) : mapping_(folder, kFlushMappi
 }
 
 double FlushFloor::measure_ns() {
-  const uint64_t lines = mapping_.size_bytes() / kLineBytes;
+  const uint64_t lines = mapping_.size_bytes() / pm::kLineBytes;
   const double start = steady_seconds();
   sweep_(mapping_.data(), lines, ++stamp_);
   return (steady_seconds() - start) * 1e9 / static_cast<double>(lines);
@@ -103,13 +104,13 @@ double FlushFloor::measure_ns() {
 
 ReadChain::ReadChain(const std::string& folder, uint64_t size_bytes)
     : mapping_(folder, size_bytes) {
-  const uint64_t lines = mapping_.size_bytes() / kLineBytes;
+  const uint64_t lines = mapping_.size_bytes() / pm::kLineBytes;
   const Permutation order(lines);
   uint64_t from = order.at(0);
   at_ = from;
   for (uint64_t place = 1; place <= lines; ++place) {
     const uint64_t to = order.at(place % lines);
-    std::memcpy(mapping_.data() + from * kLineBytes, &to, sizeof to);
+    std::memcpy(mapping_.data() + from * pm::kLineBytes, &to, sizeof to);
     from = to;
   }
 }
@@ -119,7 +120,7 @@ double ReadChain::measure_ns() {
   uint64_t at = at_;
   const double start = steady_seconds();
   for (uint64_t read = 0; read < kChainReads; ++read) {
-    std::memcpy(&at, lines + at * kLineBytes, sizeof at);
+    std::memcpy(&at, lines + at * pm::kLineBytes, sizeof at);
   }
   const double elapsed_s = steady_seconds() - start;
   at_ = at;

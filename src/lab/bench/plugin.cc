@@ -1,6 +1,6 @@
 #include "lab/bench/plugin.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/stat.h>
 
 #include <cstdlib>

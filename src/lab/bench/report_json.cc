@@ -1,6 +1,6 @@
 // The report as JSON and CSV, for programs: docs/bench-schema.md.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <nlohmann/json.hpp>
 

@@ -1,6 +1,6 @@
 #include "lab/bench/trial.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <linux/magic.h>
 #include <malloc.h>
 #include <sys/prctl.h>

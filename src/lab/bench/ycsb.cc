@@ -1,6 +1,6 @@
 #include "lab/bench/ycsb.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>

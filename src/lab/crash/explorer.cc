@@ -1,6 +1,6 @@
 #include "lab/crash/explorer.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <chrono>
@@ -14,13 +14,13 @@
 #include "lab/crash/nested.h"
 #include "lab/crash/outputs.h"
 #include "lab/crash/pending.h"
+#include "pm/memory.h"
 
 namespace perdure::lab::crash {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-constexpr uint64_t kLineBytes = 64;
+using pm::kLineBytes;
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();

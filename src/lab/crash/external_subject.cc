@@ -1,7 +1,7 @@
 #include "lab/crash/external_subject.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -13,6 +13,7 @@
 #include <system_error>
 #include <utility>
 
+#include "lab/crash/mapping.h"
 #include "perdure/error.h"
 
 namespace perdure::lab::crash {
@@ -21,14 +22,10 @@ namespace {
 constexpr char kHole[] = "{}";
 constexpr uint64_t kChunkBytes = 64 * kImagePageBytes;
 
-[[noreturn]] void fail(const std::string& path) {
-  throw Error(ErrorCode::kIo, fmt::format("{}: {}", path, std::strerror(errno)));
-}
-
 class File {
  public:
   File(const std::string& path, int flags) : path_(path), file_(open(path.c_str(), flags, 0600)) {
-    if (file_ < 0) fail(path);
+    if (file_ < 0) throw_system_error(path);
   }
   ~File() { close(file_); }
   File(const File&) = delete;
@@ -36,12 +33,12 @@ class File {
 
   uint64_t size() const {
     struct stat status{};
-    if (fstat(file_, &status) != 0) fail(path_);
+    if (fstat(file_, &status) != 0) throw_system_error(path_);
     return static_cast<uint64_t>(status.st_size);
   }
   // Without the C library: the runtime lets files of worker processes keep their size.
   void resize(uint64_t bytes) const {
-    if (syscall(SYS_ftruncate, file_, bytes) != 0) fail(path_);
+    if (syscall(SYS_ftruncate, file_, bytes) != 0) throw_system_error(path_);
   }
   // Where data begin at or behind `offset`, or `end`.
   uint64_t next_data(uint64_t offset, uint64_t end) const {
@@ -51,12 +48,12 @@ class File {
   }
   void read(void* to, uint64_t bytes, uint64_t offset) const {
     if (pread(file_, to, bytes, static_cast<off_t>(offset)) != static_cast<ssize_t>(bytes)) {
-      fail(path_);
+      throw_system_error(path_);
     }
   }
   void write(const void* from, uint64_t bytes, uint64_t offset) const {
     if (pwrite(file_, from, bytes, static_cast<off_t>(offset)) != static_cast<ssize_t>(bytes)) {
-      fail(path_);
+      throw_system_error(path_);
     }
   }
 

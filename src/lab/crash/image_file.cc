@@ -1,6 +1,6 @@
 #include "lab/crash/image_file.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>

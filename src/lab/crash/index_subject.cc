@@ -1,6 +1,6 @@
 #include "lab/crash/index_subject.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -53,7 +53,7 @@ std::string make_string(uint32_t number, uint64_t salt) {
   return number == 0 ? std::string() : text;
 }
 
-[[noreturn]] void fail(const std::string& what) { throw Error(ErrorCode::kCorrupt, what); }
+[[noreturn]] void report_damage(const std::string& what) { throw Error(ErrorCode::kCorrupt, what); }
 
 bool has_index(const Pool& pool) {
   const auto structures = pool.structures();
@@ -475,15 +475,15 @@ IndexSubject::Contents IndexSubject::inspect(const Pool& pool, AnyIndex& index) 
   };
   pool.check(report);
   index.check(report);
-  if (!violations.empty()) fail(violations);
+  if (!violations.empty()) report_damage(violations);
   Contents contents;
   index.for_each([&](const Datum& key, const Datum& value) {
     const uint32_t number = keys_.number_of(key);
     const uint32_t held = values_.number_of(value);
-    if (number == Dictionary::kUnknown) fail("a record has a key that nobody wrote");
-    if (held == Dictionary::kUnknown) fail(fmt::format("key {} has a torn value", number));
+    if (number == Dictionary::kUnknown) report_damage("a record has a key that nobody wrote");
+    if (held == Dictionary::kUnknown) report_damage(fmt::format("key {} has a torn value", number));
     if (!contents.emplace(number, held).second) {
-      fail(fmt::format("key {} is there twice", number));
+      report_damage(fmt::format("key {} is there twice", number));
     }
   });
   check_lookups(index, contents);
@@ -497,11 +497,12 @@ void IndexSubject::check_lookups(AnyIndex& index, const Contents& contents) cons
     const auto expected = contents.find(number);
     const bool present = index.lookup(keys_[number], value);
     if (present != (expected != contents.end())) {
-      fail(fmt::format("a lookup {} key {}, which iteration {}", present ? "finds" : "misses",
-                       number, present ? "misses" : "finds"));
+      report_damage(fmt::format("a lookup {} key {}, which iteration {}",
+                                present ? "finds" : "misses", number,
+                                present ? "misses" : "finds"));
     }
     if (present && values_.number_of(value.datum()) != expected->second) {
-      fail(fmt::format("a lookup of key {} gives another value than iteration", number));
+      report_damage(fmt::format("a lookup of key {} gives another value than iteration", number));
     }
   }
 }
@@ -515,7 +516,7 @@ void IndexSubject::check_scan(const AnyIndex& index, const Contents& contents) c
   index.scan(least, ~uint64_t{0}, [&](const Datum& key, const Datum& value) {
     const bool ascends =
         first || (key.kind() == Kind::kU64 ? key.word() > last.word() : key.bytes() > last.bytes());
-    if (!ascends) fail("a scan does not ascend");
+    if (!ascends) report_damage("a scan does not ascend");
     first = false;
     if (key.kind() == Kind::kU64) {
       last.set(key.word());
@@ -525,7 +526,7 @@ void IndexSubject::check_scan(const AnyIndex& index, const Contents& contents) c
     scanned[keys_.number_of(key)] = values_.number_of(value);
     return true;
   });
-  if (scanned != contents) fail("a scan and an iteration give different records");
+  if (scanned != contents) report_damage("a scan and an iteration give different records");
 }
 
 std::vector<Step> IndexSubject::further_steps(const Contents& contents) const {
@@ -555,7 +556,7 @@ void IndexSubject::use(AnyIndex& index, Contents& contents) const {
     oracle.begin(0, step);
     const Answer answer = perform(index, step);
     oracle.end(0, answer);
-    if (!oracle.contradiction().empty()) fail("after recovery: " + oracle.contradiction());
+    if (!oracle.contradiction().empty()) report_damage("after recovery: " + oracle.contradiction());
     const auto allowed = oracle.allowed();
     contents.erase(step.key);
     if (const auto held = allowed.find(step.key); held != allowed.end()) {
@@ -578,10 +579,10 @@ Observation IndexSubject::observe(const std::string& path, bool with_contents) {
   Pool pool = Pool::open(path, pool_options());
   const uint64_t others = bytes_of_other(pool);
   if (!has_index(pool)) {
-    pool.check([](const std::string& sentence) { fail(sentence); });
+    pool.check([](const std::string& sentence) { report_damage(sentence); });
     if (const uint64_t allocated = pool.info().allocated_bytes; allocated != others) {
-      fail(fmt::format("{} bytes are allocated and {} are owned, with no structure there",
-                       allocated, others));
+      report_damage(fmt::format("{} bytes are allocated and {} are owned, with no structure there",
+                                allocated, others));
     }
     seen.digest = kAbsentDigest;
     if (with_contents) seen.contents = "absent";
@@ -591,8 +592,8 @@ Observation IndexSubject::observe(const std::string& path, bool with_contents) {
   uint64_t owned = others;
   index->visit_blocks([&](uint64_t, uint64_t bytes) { owned += bytes; });
   if (const uint64_t allocated = pool.info().allocated_bytes; owned != allocated) {
-    fail(fmt::format("structures own {} bytes and {} are allocated: {}", owned, allocated,
-                     owned < allocated ? "a leak" : "a block that is free is in use"));
+    report_damage(fmt::format("structures own {} bytes and {} are allocated: {}", owned, allocated,
+                              owned < allocated ? "a leak" : "a block that is free is in use"));
   }
   Contents contents = inspect(pool, *index);
   seen.digest = digest_of(contents);
@@ -601,7 +602,7 @@ Observation IndexSubject::observe(const std::string& path, bool with_contents) {
     return seen;
   }
   use(*index, contents);
-  if (inspect(pool, *index) != contents) fail("after recovery operations go astray");
+  if (inspect(pool, *index) != contents) report_damage("after recovery operations go astray");
   return seen;
 }
 

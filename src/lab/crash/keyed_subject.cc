@@ -1,6 +1,6 @@
 #include "lab/crash/keyed_subject.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -51,20 +51,20 @@ struct Moment {
 };
 
 // Records operations of several threads, of which one runs at a time.
-class Recording {
+class KeyedRecording {
  public:
-  Recording(KeyedProgram& program, const Mapping& memory, const std::string& name, Run& run)
+  KeyedRecording(KeyedProgram& program, const Mapping& memory, const std::string& name, Run& run)
       : program_(program), memory_(memory), run_(run) {
     run_.expectations.push_back({0, oracle_.digests()});
     install(&recorder_);
     perdure_lab_region(memory_.base(), memory_.bytes(), name.c_str());
   }
-  ~Recording() {
+  ~KeyedRecording() {
     install(nullptr);
     perdure_lab_region_end(memory_.base());
   }
-  Recording(const Recording&) = delete;
-  Recording& operator=(const Recording&) = delete;
+  KeyedRecording(const KeyedRecording&) = delete;
+  KeyedRecording& operator=(const KeyedRecording&) = delete;
 
   void operate(const Step& step) {
     const uint16_t thread = current_thread();
@@ -129,7 +129,7 @@ Run KeyedSubject::record(const std::vector<uint32_t>& only) {
   const Mapping memory(program->region_bytes());
   program->create(memory.base());
   Run run;
-  Recording recording(*program, memory, name_, run);
+  KeyedRecording recording(*program, memory, name_, run);
   std::vector<std::function<void()>> threads;
   uint32_t number = 0;
   for (const auto& own : program->steps()) {

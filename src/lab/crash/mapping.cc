@@ -1,7 +1,7 @@
 #include "lab/crash/mapping.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -12,22 +12,19 @@
 #include "perdure/error.h"
 
 namespace perdure::lab::crash {
-namespace {
 
-[[noreturn]] void fail(const std::string& what) {
+void throw_system_error(const std::string& what) {
   throw Error(ErrorCode::kIo, fmt::format("{}: {}", what, std::strerror(errno)));
 }
 
-}  // namespace
-
 Mapping::Mapping(uint64_t bytes) : bytes_(bytes) {
   base_ = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (base_ == MAP_FAILED) fail("cannot map memory for a program");
+  if (base_ == MAP_FAILED) throw_system_error("cannot map memory for a program");
 }
 
 Mapping::Mapping(const std::string& path) {
   const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (file < 0) fail(path);
+  if (file < 0) throw_system_error(path);
   struct stat status{};
   base_ = MAP_FAILED;
   if (fstat(file, &status) == 0) {
@@ -38,7 +35,7 @@ Mapping::Mapping(const std::string& path) {
   const int reason = errno;
   close(file);
   errno = reason;
-  if (base_ == MAP_FAILED) fail(path);
+  if (base_ == MAP_FAILED) throw_system_error(path);
 }
 
 Mapping::~Mapping() { munmap(base_, bytes_); }

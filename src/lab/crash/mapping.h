@@ -6,6 +6,9 @@
 
 namespace perdure::lab::crash {
 
+// Throws the error of the last system call: `what` (a path) and errno in words.
+[[noreturn]] void throw_system_error(const std::string& what);
+
 class Mapping {
  public:
   explicit Mapping(uint64_t bytes);           // all zero

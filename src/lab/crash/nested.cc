@@ -1,6 +1,6 @@
 #include "lab/crash/nested.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cstring>
@@ -14,7 +14,7 @@ namespace {
 // In the worker: what `contents` carries back to the asker.
 constexpr char kFieldEnd = '\x1e';
 
-std::string describe(const Run& run, const Finding& finding) {
+std::string told_of(const Run& run, const Finding& finding) {
   std::string where = "a crash during recovery";
   if (finding.operation > 0) {
     where = fmt::format("after recovery, a crash {} {}", finding.in_flight ? "in" : "after",
@@ -67,7 +67,7 @@ Observation record_and_explore(Subject& subject, const ImageFile& image, uint64_
   const Exploration result = explore(run, subject, inner, verdicts);
   told.contents = std::to_string(result.states);
   for (const Finding& finding : result.findings) {
-    told.contents += fmt::format("{}{}", kFieldEnd, describe(run, finding));
+    told.contents += fmt::format("{}{}", kFieldEnd, told_of(run, finding));
   }
   return told;
 }

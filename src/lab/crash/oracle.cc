@@ -1,6 +1,6 @@
 #include "lab/crash/oracle.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <utility>

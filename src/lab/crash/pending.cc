@@ -4,11 +4,13 @@
 #include <cstring>
 #include <utility>
 
+#include "pm/memory.h"
+
 namespace perdure::lab::crash {
 namespace {
 
 constexpr uint64_t kWordBytes = 8;
-constexpr uint64_t kLineBytes = 64;
+using pm::kLineBytes;
 
 // Of the stores that a line has pending, the oldest are taken together beyond this many: lines that
 // are never flushed (locks, hints) would otherwise gather all of their history.

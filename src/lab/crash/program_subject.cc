@@ -1,6 +1,6 @@
 #include "lab/crash/program_subject.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cstring>
@@ -22,19 +22,20 @@ uint64_t digest_of(const std::string& text) {
 }
 
 // Records what is done to one region while it lives.
-class Recording {
+class ProgramRecording {
  public:
-  Recording(const Mapping& memory, const std::string& name, Run& run) : memory_(memory), run_(run) {
+  ProgramRecording(const Mapping& memory, const std::string& name, Run& run)
+      : memory_(memory), run_(run) {
     run_.operations.assign(1, {""});
     install(&recorder_);
     perdure_lab_region(memory_.base(), memory_.bytes(), name.c_str());
   }
-  ~Recording() {
+  ~ProgramRecording() {
     install(nullptr);
     perdure_lab_region_end(memory_.base());
   }
-  Recording(const Recording&) = delete;
-  Recording& operator=(const Recording&) = delete;
+  ProgramRecording(const ProgramRecording&) = delete;
+  ProgramRecording& operator=(const ProgramRecording&) = delete;
 
   uint32_t position() const { return recorder_.position(); }
 
@@ -79,7 +80,7 @@ Run ProgramSubject::record(const std::vector<uint32_t>& only) {
   const Mapping memory(program->region_bytes());
   program->create(memory.base());
   Run run;
-  Recording recording(memory, name_, run);
+  ProgramRecording recording(memory, name_, run);
   for (uint32_t i = 0; i < program->operation_count(); ++i) {
     if (!only.empty() && std::find(only.begin(), only.end(), i) == only.end()) continue;
     recording.operate(*program, i);
@@ -108,7 +109,7 @@ Run ProgramSubject::record_recovery(const std::string& path) {
   const auto program = factory_();
   const Mapping memory(path);
   Run run;
-  Recording recording(memory, name_, run);
+  ProgramRecording recording(memory, name_, run);
   // Of the memory as it is: recovered in a copy, as if the program had stopped here.
   const auto output_now = [&] {
     const Quiet quiet;

@@ -1,7 +1,7 @@
 #include "lab/crash/recorder.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <link.h>
 #include <sys/mman.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 // A campaign's report as text, JSON and HTML.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <nlohmann/json.hpp>
 

@@ -1,6 +1,6 @@
 #include "lab/crash/scratch_folder.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cerrno>
 #include <cstdlib>

@@ -1,6 +1,6 @@
 #include "lab/crash/trace.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cerrno>

@@ -1,6 +1,6 @@
 #include "lab/html/axis.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>

@@ -7,6 +7,10 @@
 
 namespace perdure::lab::html {
 
+// How wide every drawing is, in its own units, and into how many parts its ticks divide an axis.
+inline constexpr double kDrawingWidth = 860;
+inline constexpr unsigned kAxisParts = 6;
+
 enum class Unit : uint8_t {
   kNumber,       // 1.25, 12 k, 3.4 M
   kNanoseconds,  // 87 ns, 1.2 µs, 45 ms

@@ -1,6 +1,6 @@
 #include "lab/html/bars.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
@@ -12,13 +12,11 @@ namespace perdure::lab::html {
 namespace {
 
 // Where things are in a drawing, in its own units.
-constexpr double kWidth = 860;
 constexpr double kValues = 80;  // right of the longest bar
 constexpr double kBar = 14;
 constexpr double kBetweenBars = 2;
 constexpr double kBetweenGroups = 12;
 constexpr double kAxisHeight = 42;
-constexpr unsigned kParts = 6;
 
 // How wide the names are, left of the axis. Longer ones are cut.
 constexpr double kLetter = 6.6;
@@ -98,7 +96,7 @@ std::string draw_group(const BarChart& chart, const BarGroup& group, double y, c
 std::string draw_axis(const Scale& scale, Unit unit, const std::string& label, double height) {
   std::string svg;
   double last_text = -INFINITY;
-  for (const double tick : linear_ticks(scale.from, scale.to, kParts)) {
+  for (const double tick : linear_ticks(scale.from, scale.to, kAxisParts)) {
     const double x = scale.at(tick);
     svg +=
         fmt::format("<line class=\"{}\" x1=\"{x:.1f}\" x2=\"{x:.1f}\" y1=\"0\" y2=\"{:.1f}\"/>\n",
@@ -136,7 +134,7 @@ std::string keys_of(const BarChart& chart) {
 
 std::string svg_of(const std::string& title, double height, const std::string& content) {
   return fmt::format("<svg viewBox=\"0 0 {} {:.0f}\" role=\"img\" aria-label=\"{}\">\n{}</svg>\n",
-                     kWidth, height, escape(title), content);
+                     kDrawingWidth, height, escape(title), content);
 }
 
 // Whether the reference lies outside the interval, and on which side.
@@ -161,16 +159,17 @@ std::string draw_interval(const Interval& row, double reference, const Scale& sc
                    "<circle class=\"hit\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"9\"><title>{}</title>"
                    "</circle></g><text class=\"soft\" x=\"{:.1f}\" y=\"{:.1f}\" "
                    "dominant-baseline=\"central\">{}</text>\n",
-                   x, y, escape(hint), kWidth - kValues + 12, y, fmt::format("{:.3f}", row.value));
+                   x, y, escape(hint), kDrawingWidth - kValues + 12, y,
+                   fmt::format("{:.3f}", row.value));
 }
 
 }  // namespace
 
 std::string draw(const BarChart& chart) {
-  const double top = round_up(largest(chart), kParts);
+  const double top = round_up(largest(chart), kAxisParts);
   if (largest(chart) <= 0) return "";
   const Scale scale{
-      .from = 0, .to = top, .start = width_of_names(chart.groups), .end = kWidth - kValues};
+      .from = 0, .to = top, .start = width_of_names(chart.groups), .end = kDrawingWidth - kValues};
   const auto bars = static_cast<double>(chart.series.size());
   const double pitch = bars * kBar + (bars - 1) * kBetweenBars + kBetweenGroups;
   const double height = pitch * static_cast<double>(chart.groups.size());
@@ -196,7 +195,7 @@ std::string draw(const IntervalChart& chart) {
   const Scale scale{.from = low - margin,
                     .to = high + margin,
                     .start = width_of_names(chart.rows),
-                    .end = kWidth - kValues};
+                    .end = kDrawingWidth - kValues};
   const double height = kPitch * static_cast<double>(chart.rows.size());
   std::string svg = draw_axis(scale, Unit::kNumber, chart.label, height);
   svg += fmt::format(

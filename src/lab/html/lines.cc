@@ -1,6 +1,6 @@
 #include "lab/html/lines.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
@@ -12,13 +12,11 @@ namespace perdure::lab::html {
 namespace {
 
 // Where things are in a drawing, in its own units.
-constexpr double kWidth = 860;
 constexpr double kHeight = 360;
 constexpr double kLeft = 64;
 constexpr double kRight = 844;
 constexpr double kTop = 28;
 constexpr double kBottom = 312;
-constexpr unsigned kParts = 6;
 
 struct Frame {
   Scale x;
@@ -51,7 +49,7 @@ Scale y_scale(const LineChart& chart, const Range& range) {
     if (scale.to / range.high >= 5) scale.to /= 5;
   } else {
     scale.from = 0;
-    scale.to = round_up(range.high, kParts);
+    scale.to = round_up(range.high, kAxisParts);
   }
   return scale;
 }
@@ -73,7 +71,7 @@ Frame make_frame(const LineChart& chart) {
   Frame frame;
   frame.y = y_scale(chart, y);
   frame.y_ticks = chart.y_logarithmic ? log_ticks(frame.y.from, frame.y.to)
-                                      : linear_ticks(0, frame.y.to, kParts);
+                                      : linear_ticks(0, frame.y.to, kAxisParts);
   frame.x = {.from = x.low, .to = x.high, .start = kLeft, .end = kRight};
   if (!chart.x_names.empty()) {
     frame.x = {.from = -0.3,
@@ -232,7 +230,7 @@ std::string draw(const LineChart& chart) {
   }
   return caption(chart.title, keys) +
          fmt::format("<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\">\n{}</svg>\n",
-                     kWidth, kHeight, escape(chart.title), svg);
+                     kDrawingWidth, kHeight, escape(chart.title), svg);
 }
 
 }  // namespace perdure::lab::html

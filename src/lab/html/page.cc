@@ -1,6 +1,6 @@
 #include "lab/html/page.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 namespace perdure::lab::html {
 namespace {

@@ -1,6 +1,6 @@
 #include "lab/model/curve.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <array>

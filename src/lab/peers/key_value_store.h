@@ -1,7 +1,7 @@
 // RocksDB and LevelDB behind AnyIndex. Their interfaces are alike, so one template does for both.
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <memory>
 #include <string>

@@ -1,7 +1,7 @@
 // LMDB: one write transaction for each operation; a read transaction for each thread, renewed for each
 // lookup, as its manual advises. The map is as large as the file system may hold.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <lmdb.h>
 #include <sys/stat.h>
 

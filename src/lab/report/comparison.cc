@@ -1,6 +1,6 @@
 // How the results of one run of the benchmark differ from those of another.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,13 +1,12 @@
 #include "lab/report/result_file.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cerrno>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "lab/units.h"
@@ -23,7 +22,6 @@ constexpr char kAmpSchema[] = "perdure-amp-1";
 constexpr char kStudySchema[] = "perdure-study-write-amplification-1";
 // What it has in common with the benchmark has the same names.
 constexpr char kRangeStudySchema[] = "perdure-study-range-indexes-1";
-constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
 [[noreturn]] void refuse(const std::string& message) {
   throw Error(ErrorCode::kInvalidArgument, message);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -12,6 +13,9 @@
 namespace perdure::lab::report {
 
 // Latencies in nanoseconds, at the places of percentile_names(); NaN: not measured.
+// What was not measured.
+inline constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+
 using Percentiles = std::vector<double>;
 const std::vector<std::string>& percentile_names();  // "min", "50", ... "99.999", "max"
 

@@ -1,10 +1,9 @@
 #include "lab/report/sections.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "lab/html/bars.h"
 #include "lab/html/lines.h"
@@ -16,8 +15,6 @@ namespace perdure::lab::report {
 namespace {
 
 using html::Unit;
-constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-
 std::string title_of(const std::string& operation) {
   return operation == "load" ? "load (inserts)" : operation;
 }

@@ -1,7 +1,7 @@
 // Lists that name each thing once.
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
 // Running the study: which cells are missing, who counts them, and where they are kept.
 #include "lab/study/write_amplification.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <map>

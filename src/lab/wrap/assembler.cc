@@ -1,6 +1,6 @@
 #include "lab/wrap/assembler.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <spawn.h>
 #include <sys/stat.h>
 #include <sys/wait.h>

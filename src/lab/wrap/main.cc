@@ -3,7 +3,7 @@
 // Its command line is that of `as`, with nothing added. What it says itself begins with
 // `perdure-as:`. Environment: PERDURE_AS names the real assembler; PERDURE_AS_KEEP=FILE keeps the
 // text that it is given; PERDURE_AS_QUIET=1 silences the warnings.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cstdlib>
 #include <cstring>

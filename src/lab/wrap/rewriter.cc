@@ -1,6 +1,6 @@
 #include "lab/wrap/rewriter.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cctype>

@@ -1,6 +1,6 @@
 #include "crash/observed/mwcas_programs.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <memory>
 #include <mutex>

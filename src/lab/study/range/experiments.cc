@@ -1,5 +1,5 @@
 // What the comparison measured of every index.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <utility>

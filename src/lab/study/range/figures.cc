@@ -1,6 +1,6 @@
 #include "lab/study/range/figures.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

@@ -1,5 +1,5 @@
 // The comparison for people: on the terminal, and as a page.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <nlohmann/json.hpp>
 

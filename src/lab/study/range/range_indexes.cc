@@ -1,7 +1,7 @@
 // Running the comparison: which cells are missing, who measures them, and where they are kept.
 #include "lab/study/range/range_indexes.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <map>
