@@ -7,10 +7,14 @@
 
 namespace perdure::lab::crash {
 
-// Explores the run, tells of each finding, and expects more than `least` states.
+// Explores the run, tells of each finding, and expects more than `least` states: of crashes before the
+// events from `begin` to `end`.
 template <typename Subject>
-void explore_briefly(const Run& run, Subject& subject, uint64_t least) {
+void explore_briefly(const Run& run, Subject& subject, uint64_t least, uint32_t begin = 0,
+                     uint32_t end = ~uint32_t{0}) {
   ExploreOptions options;
+  options.begin = begin;
+  options.end = end;
   options.states_max = 1500;
   options.nested_max = 2;
   options.nested_states = 60;

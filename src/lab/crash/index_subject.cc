@@ -12,6 +12,7 @@
 #include "lab/seam/runtime.h"
 #include "lab/seam/schedule.h"
 #include "perdure/error.h"
+#include "pm/pool_impl.h"
 
 namespace perdure::lab::crash {
 namespace {
@@ -419,11 +420,10 @@ void IndexSubject::soil(Pool& pool, const OptionMap& options) {
                                   workload_.value_kind, options);
   std::map<uint64_t, uint64_t> blocks;
   other->visit_blocks([&](uint64_t offset, uint64_t bytes) { blocks[offset] = bytes; });
-  const PoolInfo info = pool.info();
-  other_bytes_ = info.allocated_bytes;
+  other_bytes_ = pool.info().allocated_bytes;
   auto* base = reinterpret_cast<unsigned char*>(regions().back().base);
-  blocks[info.size_bytes] = 0;
-  uint64_t at = info.size_bytes - info.free_bytes - info.allocated_bytes;
+  blocks[pool.impl().end_offset()] = 0;
+  uint64_t at = pool.impl().header().data_offset;
   for (const auto& [offset, bytes] : blocks) {
     if (offset > at) scribble(base + at, offset - at);
     at = offset + bytes;
