@@ -5,6 +5,7 @@
 #include <map>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "index/cceh/layout.h"
 #include "index/hash.h"
@@ -88,6 +89,27 @@ TEST_F(HashTables, ChainedTablesGrowAtHalfLoadOrMore) {
         create_index(pool, "t", name, Kind::kU64, Kind::kU64, {{"initial_bits", "10"}});
     uint64_t key = 0;
     EXPECT_GT(load_when_it_grows(*index, "buckets", key), 0.5) << name;
+  }
+}
+
+TEST_F(HashTables, CcehFillsItsSegmentsWhenThePoolIsFull) {
+  for (const char* name : {"cceh", "cceh+ip"}) {
+    Pool pool = Pool::create(dir_.file(name), {.capacity_bytes = Pool::kMinCapacityBytes});
+    const auto index = create_index(pool, "t", name, Kind::kU64, Kind::kU64, {});
+    std::vector<bool> inserted(200000);
+    for (uint64_t key = 0; key < inserted.size(); ++key) {
+      try {
+        inserted[key] = index->insert(key, key);
+      } catch (const Error& error) {
+        ASSERT_EQ(error.code(), ErrorCode::kPoolFull);
+      }
+    }
+    EXPECT_GT(figure(*index, "load_factor"), 0.97) << name;
+    Value out;
+    for (uint64_t key = 0; key < inserted.size(); ++key) {
+      ASSERT_EQ(index->lookup(key, out), inserted[key]) << key;
+    }
+    EXPECT_EQ(index->check([](const std::string& text) { ADD_FAILURE() << text; }), 0U);
   }
 }
 

@@ -94,7 +94,6 @@ class Core {
  private:
   static constexpr uint32_t kGroupBuckets = 16;
   static constexpr uint32_t kStripeBitsMax = 10;
-  static constexpr uint32_t kDisplaceSteps = 2;
 
   enum class Outcome : uint8_t { kDone, kNot, kNoRoom };
 
@@ -158,6 +157,7 @@ class Core {
   // The value of the key in the segment; null if it is not there.
   Slot* find(Segment& segment, const Key& key, uint64_t& value) const;
   bool is_empty(const Slot& slot, uint32_t bucket, uint64_t prefix, uint32_t depth) const;
+  Slot* empty_slot(Segment& segment, uint32_t bucket, uint64_t prefix, uint32_t depth) const;
   Slot* find_empty(Segment& segment, uint64_t hash, uint32_t depth) const;
 
   // ---- write.cc
@@ -171,9 +171,8 @@ class Core {
   void new_segment(uint64_t hash);
   void split(const HeldAll& held, uint64_t hash, Entry entry);
   void rewrite(Segment& segment, uint64_t hash, uint32_t depth);
-  bool displace(const HeldAll& held, uint64_t hash, Entry entry, uint32_t steps);
+  bool displace(const HeldAll& held, uint64_t hash, Entry entry);
   void move_record(const HeldAll& held, Slot& from, uint32_t bucket, Slot& to);
-  Slot* find_refuge(Segment& segment, const Slot& slot, uint32_t bucket, uint32_t depth) const;
   void double_directory();
   void change_range(pm::Heap::Txn& txn, Pending pending, uint64_t segment, uint32_t depth);
   void fill_range(const Directory& directory, Pending pending) const;

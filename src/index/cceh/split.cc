@@ -1,6 +1,9 @@
 // New segments, splits, doubling of the directory, and recovery from an interrupted one.
 #include <fmt/core.h>
 
+#include <array>
+#include <bitset>
+
 #include "index/cceh/core.h"
 
 namespace perdure::index::cceh {
@@ -42,7 +45,7 @@ void Core<Content>::make_room(uint64_t hash, Entry seen) {
     held.moved();
   } catch (const Error& error) {
     if (!pm::is_full(error)) throw;
-    if (!displace(held, hash, seen, kDisplaceSteps)) throw;
+    if (!displace(held, hash, seen)) throw;
   }
 }
 
@@ -211,46 +214,48 @@ void Core<Content>::recover() {
   recovered_operations_ = 1;
 }
 
-// An empty slot in another of the buckets that the slot's hash may live in.
-template <typename Content>
-Slot* Core<Content>::find_refuge(Segment& segment, const Slot& slot, uint32_t bucket,
-                                 uint32_t depth) const {
-  for (uint32_t i = 0; i < kProbe; ++i) {
-    const uint32_t other = geometry_.wrap(geometry_.home_of(slot.hash) + i);
-    if (other == bucket) continue;
-    for (Slot& refuge : segment.buckets[other].slots) {
-      if (is_empty(refuge, other, slot.hash, depth)) return &refuge;
-    }
-  }
-  return nullptr;
-}
-
 // Where a segment should be split, but the pool is full: makes room in the four buckets of a hash by
-// moving one of their records to another of its own four, after doing the same there if `steps` allow
-// that. Returns false if none can be moved.
+// moving records, each to another of its own four. Looks for the shortest chain of moves that ends in
+// an empty slot, at each bucket once, and makes them from its end, so that each finds its slot empty.
+// Returns false if there is no such chain; then nothing has moved.
 template <typename Content>
-bool Core<Content>::displace(const HeldAll& held, uint64_t hash, Entry entry, uint32_t steps) {
+bool Core<Content>::displace(const HeldAll& held, uint64_t hash, Entry entry) {
+  constexpr uint32_t kNone = ~uint32_t{0};
+  struct Step {  // a record may move to this bucket
+    uint32_t bucket;
+    uint32_t from;  // the step to the bucket where it is; kNone: none has to
+    uint32_t slot;  // where it is in that
+  };
   Segment& segment = segment_of(entry);
-  const auto each_slot = [&](auto&& visit) {
+  std::array<Step, kBuckets> steps;  // in the order of their distance
+  uint32_t known = 0;
+  std::bitset<kBuckets> is_known;
+  const auto add_buckets_of = [&](uint64_t record, uint32_t from, uint32_t slot) {
     for (uint32_t i = 0; i < kProbe; ++i) {
-      const uint32_t bucket = geometry_.wrap(geometry_.home_of(hash) + i);
-      for (Slot& slot : segment.buckets[bucket].slots) {
-        if (visit(slot, bucket)) return true;
-      }
+      const uint32_t bucket = geometry_.wrap(geometry_.home_of(record) + i);
+      if (is_known.test(bucket)) continue;
+      is_known.set(bucket);
+      steps[known++] = {bucket, from, slot};
     }
-    return false;
   };
-  const auto move = [&](Slot& slot, uint32_t bucket) {
-    Slot* refuge = find_refuge(segment, slot, bucket, entry.depth());
-    if (refuge != nullptr) move_record(held, slot, bucket, *refuge);
-    return refuge != nullptr;
-  };
-  if (each_slot(move)) return true;
-  if (steps == 0) return false;
-  return each_slot([&](Slot& slot, uint32_t bucket) {
-    if (!displace(held, slot.hash, entry, steps - 1)) return false;
-    return find_empty(segment, hash, entry.depth()) != nullptr || move(slot, bucket);
-  });
+  add_buckets_of(hash, kNone, 0);
+  for (uint32_t i = 0; i < known; ++i) {
+    Slot* to = empty_slot(segment, steps[i].bucket, hash, entry.depth());
+    if (to == nullptr) {
+      const auto& slots = segment.buckets[steps[i].bucket].slots;
+      for (uint32_t slot = 0; slot < kBucketSlots; ++slot)
+        add_buckets_of(slots[slot].hash, i, slot);
+      continue;
+    }
+    for (Step step = steps[i]; step.from != kNone; step = steps[step.from]) {
+      const uint32_t bucket = steps[step.from].bucket;
+      Slot& from = segment.buckets[bucket].slots[step.slot];
+      move_record(held, from, bucket, *to);
+      to = &from;
+    }
+    return true;
+  }
+  return false;
 }
 
 template <typename Content>

@@ -111,12 +111,19 @@ bool Core<Content>::is_empty(const Slot& slot, uint32_t bucket, uint64_t prefix,
 }
 
 template <typename Content>
+Slot* Core<Content>::empty_slot(Segment& segment, uint32_t bucket, uint64_t prefix,
+                                uint32_t depth) const {
+  for (Slot& slot : segment.buckets[bucket].slots) {
+    if (is_empty(slot, bucket, prefix, depth)) return &slot;
+  }
+  return nullptr;
+}
+
+template <typename Content>
 Slot* Core<Content>::find_empty(Segment& segment, uint64_t hash, uint32_t depth) const {
   for (uint32_t i = 0; i < kProbe; ++i) {
     const uint32_t bucket = geometry_.wrap(geometry_.home_of(hash) + i);
-    for (Slot& slot : segment.buckets[bucket].slots) {
-      if (is_empty(slot, bucket, hash, depth)) return &slot;
-    }
+    if (Slot* slot = empty_slot(segment, bucket, hash, depth)) return slot;
   }
   return nullptr;
 }
