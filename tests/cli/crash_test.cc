@@ -41,6 +41,15 @@ TEST_F(Crash, MutatesNothingWhereNothingIsNamed) {
   EXPECT_TRUE(result.json()["mutation"]["list"].empty());
 }
 
+TEST_F(Crash, AllLeavesOutWhatDoesNotSupportTheKinds) {
+  const Result result = run({"crash", "all", "--kinds", "bytes/bytes", "--operations", "5",
+                             "--prepared", "0", "--threads", "1", "--budget", "2s", "--json"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_NE(result.err.find("plush+range is left out"), std::string::npos) << result.err;
+  EXPECT_NE(result.out.find("\"cceh\""), std::string::npos);
+  EXPECT_EQ(result.out.find("\"plush+range\""), std::string::npos);
+}
+
 TEST_F(Crash, MutantsNeedMutation) {
   EXPECT_EQ(run({"crash", "plush", "--mutants", "drain.cc"}).code, 2);
 }

@@ -82,6 +82,9 @@ std::string command_of(const lab::crash::IndexWorkload& workload) {
       workload.structure, to_string(workload.key_kind), to_string(workload.value_kind),
       workload.keys, workload.prepared, workload.operations, workload.seed, workload.threads,
       workload.schedule);
+  if (workload.capacity_bytes != lab::crash::IndexWorkload{}.capacity_bytes) {
+    text += fmt::format(" --capacity {}", workload.capacity_bytes);
+  }
   if (workload.batch > 1) text += fmt::format(" --batch {}", workload.batch);
   if (workload.domain != Domain::kLine) {
     text += fmt::format(" --domain {}", to_string(workload.domain));
@@ -105,6 +108,35 @@ lab::crash::CampaignRun make_run(const lab::crash::IndexWorkload& workload,
   return run;
 }
 
+using KindPairs = std::vector<std::pair<Kind, Kind>>;
+
+// Those that were asked for; else those with keys and values of the same kind.
+KindPairs kinds_to_run(const CrashCommandOptions& options, const Traits& traits) {
+  KindPairs kinds;
+  for (const std::string& text : options.kinds) kinds.push_back(parse_kinds(text));
+  if (!kinds.empty()) return kinds;
+  for (const auto& pair : traits.kinds) {
+    if (pair.first == pair.second) kinds.push_back(pair);
+  }
+  return kinds;
+}
+
+// The structures of the catalogue that can be run as asked; says which can't.
+std::vector<std::string> all_structures(const CrashCommandOptions& options) {
+  std::vector<std::string> names;
+  for (const CatalogEntry& entry : catalog()) {
+    const auto supports = [&](const auto& pair) {
+      return std::ranges::find(entry.traits.kinds, pair) != entry.traits.kinds.end();
+    };
+    if (std::ranges::all_of(kinds_to_run(options, entry.traits), supports)) {
+      names.push_back(entry.name);
+    } else {
+      fmt::print(stderr, "perdure: {} is left out: it does not support these kinds\n", entry.name);
+    }
+  }
+  return names;
+}
+
 // What is run of one structure unless the user says otherwise: many keys with one thread, for all
 // that a structure does when it grows and shrinks, and few keys with two threads, for conflicts.
 std::vector<lab::crash::CampaignRun> make_runs(const CrashCommandOptions& options,
@@ -119,13 +151,7 @@ std::vector<lab::crash::CampaignRun> make_runs(const CrashCommandOptions& option
   base.domain = parse_domain(options.domain);
   base.options = parse_structure_options(options.options);
   base.bulk = options.bulk;
-  std::vector<std::pair<Kind, Kind>> kinds;
-  for (const std::string& text : options.kinds) kinds.push_back(parse_kinds(text));
-  if (kinds.empty()) {
-    for (const auto& pair : traits.kinds) {
-      if (pair.first == pair.second) kinds.push_back(pair);
-    }
-  }
+  const KindPairs kinds = kinds_to_run(options, traits);
   std::vector<lab::crash::CampaignRun> runs;
   const auto add = [&](unsigned threads, uint32_t keys, uint32_t prepared, uint64_t schedule) {
     for (const auto& [key, value] : kinds) {
@@ -199,10 +225,7 @@ int run_command(const CrashCommandOptions& options) {
                 "give structures of the catalogue, or a program with --program and --check");
   }
   if (!options.program.empty()) structures = {"program"};
-  if (structures == std::vector<std::string>{"all"}) {
-    structures.clear();
-    for (const CatalogEntry& entry : catalog()) structures.push_back(entry.name);
-  }
+  if (structures == std::vector<std::string>{"all"}) structures = all_structures(options);
   CampaignOptions campaign;
   campaign.seconds = lab::parse_duration_s(options.budget) / static_cast<double>(structures.size());
   campaign.mutate = options.mutate;
