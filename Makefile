@@ -7,6 +7,8 @@ BENCH_DIR ?= /dev/shm
 BENCH_ARGS ?= --records 10M --operations 10M --domain line --path $(BENCH_DIR)
 FUZZ_SECONDS ?= 60
 ROUNDS ?= 20
+PAUSES_FROM ?= 1
+PAUSES_SEEDS ?= 5
 CRASH_BUDGET ?= 1h
 CRASH_ARGS ?= --operations 2k --prepared 0 --capacity 4M --schedules 10 --recoveries 64
 
@@ -15,12 +17,14 @@ SUITES = '^(pm|index|scenario)$$'
 
 SOURCES = $(shell find include src tests bench fuzz examples -name '*.h' -o -name '*.cc')
 # Scenarios in which one thread works: the thread sanitizer has nothing to see there.
-ONE_THREAD = '^Catalog/(Boundaries|FullPool|OrderedModel|PoolMedium|RandomOperations|Refill)'
+ONE_THREAD = '^Catalog/(Boundaries|Damage|FailingMediumTest|FullPool|OrderedModel|PoolMedium|RandomOperations|Refill)'
+# Those in which several do, where pauses matter.
+SEVERAL_THREADS = '^(Catalog/(Concurrent|Pauses)|BzTree)'
 # Thread sanitizer needs a predictable address space where the kernel randomises more than it knows.
 FIXED_ADDRESSES = $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart build test test-asan test-tsan test-ubsan test-long crash-campaign bench bench-peers lint format fuzz \
+.PHONY: help quickstart build test test-asan test-tsan test-ubsan test-pauses test-long crash-campaign bench bench-peers lint format fuzz \
   install clean deps deps-lint deps-peers
 
 help: ## List these targets
@@ -45,20 +49,28 @@ test-asan test-tsan test-ubsan: test-%: deps
 	$(if $(filter tsan,$*),$(FIXED_ADDRESSES)) ctest --preset $* -L $(SUITES) \
 	  $(if $(filter tsan,$*),-E $(ONE_THREAD))
 
+test-pauses: deps ## Let threads pause on purpose: PAUSES_SEEDS runs of the scenarios with several threads
+	@cmake --preset pauses >/dev/null
+	cmake --build --preset pauses -j $(JOBS) --target index_tests scenario_tests
+	@set -e; for seed in $$(seq $(PAUSES_SEEDS)); do \
+	  seed=$$(($(PAUSES_FROM) + seed - 1)); echo "== PERDURE_PAUSES=$$seed"; \
+	  PERDURE_PAUSES=$$seed PERDURE_SEED=$$seed ctest --preset pauses -R $(SEVERAL_THREADS) --progress; \
+	done
+
 # For the list of targets:
 # test-asan: ## Run the pm, index and scenario suites under the address, leak and undefined-behaviour sanitizers
 # test-tsan: ## Run them under the thread sanitizer
 # test-ubsan: ## Run them under the undefined-behaviour sanitizer alone
 
-test-long: build ## Run the pm, index and scenario suites ROUNDS times, each with a new seed
+test-long: build ## Run the pm, index and scenario suites ROUNDS times, each with a new seed and longer (PERDURE_ROUNDS, 4)
 	@set -e; for round in $$(seq $(ROUNDS)); do \
 	  seed=$$(od -An -N4 -tu4 /dev/urandom | tr -d ' '); \
 	  echo "== round $$round of $(ROUNDS): PERDURE_SEED=$$seed"; \
-	  PERDURE_SEED=$$seed ctest --preset release -L $(SUITES) --progress; \
+	  PERDURE_SEED=$$seed PERDURE_ROUNDS=$${PERDURE_ROUNDS:-4} ctest --preset release -L $(SUITES) --progress; \
 	done
 
 crash-campaign: build ## Explore crashes of every structure for CRASH_BUDGET (1h); report in crash-campaign.html
-	build/release/perdure crash all --budget $(CRASH_BUDGET) $(CRASH_ARGS) --html crash-campaign.html
+	build/release/perdure crash all --crashes 3 --recoveries 48 --budget $(CRASH_BUDGET) $(CRASH_ARGS) --html crash-campaign.html
 
 bench: build ## Measure inserts, lookups and a mix on /dev/shm (BENCH_ARGS, BENCH_DIR)
 	build/release/perdure bench plush --mix insert=1 --mix lookup=1 --mix lookup=.5,update=.5 \
@@ -77,15 +89,18 @@ lint: deps deps-lint ## Check format and run clang-tidy over src/ (a few minutes
 format: deps-lint ## Format all sources in place
 	clang-format-19 -i $(SOURCES)
 
-fuzz: deps deps-lint ## Run each fuzz target for FUZZ_SECONDS
+fuzz: deps deps-lint ## Run each fuzz target for FUZZ_SECONDS, that of pools for each structure (FUZZ_ARGS for libFuzzer)
 	@cmake --preset fuzz >/dev/null
 	cmake --build --preset fuzz -j $(JOBS)
-	@set -e; for target in build/fuzz/fuzz_*; do \
-	  corpus=build/fuzz/corpus/$${target##*/}; mkdir -p $$corpus; \
-	  echo "== $$target"; \
-	  $$target -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 $$corpus >$$corpus.log 2>&1 || \
-	    { cat $$corpus.log; exit 1; }; \
-	  grep '^stat::' $$corpus.log; \
+	@mkdir -p build/fuzz/corpus/trace; echo "== trace"; \
+	  build/fuzz/fuzz_trace $(FUZZ_ARGS) -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 build/fuzz/corpus/trace \
+	    >build/fuzz/trace.log 2>&1 || { cat build/fuzz/trace.log; exit 1; }; \
+	  grep '^stat::' build/fuzz/trace.log
+	@set -e; for structure in $$(PERDURE_FUZZ=list build/fuzz/fuzz_pool); do \
+	  echo "== pool: $$structure"; mkdir -p build/fuzz/corpus/$$structure; log=build/fuzz/$$structure.log; \
+	  PERDURE_FUZZ=$$structure build/fuzz/fuzz_pool $(FUZZ_ARGS) -max_total_time=$(FUZZ_SECONDS) \
+	    -print_final_stats=1 build/fuzz/corpus/$$structure >$$log 2>&1 || { cat $$log; exit 1; }; \
+	  grep '^stat::' $$log; \
 	done
 
 install: build ## Install to PREFIX (/usr/local)

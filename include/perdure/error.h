@@ -31,7 +31,9 @@ enum class ErrorCode : int {
   kReadOnly = 18,        // the medium or the pool is open read-only
   kDurability = 19,      // the medium cannot give the durability asked for
   kTooLarge = 20,        // a key or value exceeds the structure's limit
-  kIo = 21,              // any other failure of a system call
+  kIo = 21,              // the medium or a system call has failed
+  kInUse = 22,           // a structure or pool is in use elsewhere in this process
+  kInternal = 23,        // a bug of the library, found before it could do harm
 };
 
 // Returns the stable short name of a code, such as "pool-full". Never null.

@@ -35,11 +35,14 @@ class Core;
 // What decides where in the table a key goes, and so whether there are ordered scans.
 enum class PlushOrder : uint8_t { kHash, kRange };
 
-// 0 and nothing mean: choose from the pool's capacity.
+// 0 and nothing mean: the default, which suits all capacities.
 struct PlushOptions {
-  // Rows of the DRAM level, and the first PM level: 2^n, n in 1..24. DRAM use is 288 bytes
-  // for each. Fixed at creation.
+  // Rows of the DRAM level, and entries of the first PM level, to begin with: 2^n, n in 1..24. DRAM use
+  // is 288 bytes for each row. Fixed at creation.
   uint32_t directory_bits = 0;
+  // The most that there may be of them: each partition has `fanout` times as many whenever its records
+  // need it. If directory_bits is given and this is not, the table does not grow. Fixed at creation.
+  uint32_t directory_bits_max = 0;
   // How many entries of the next level one entry spreads over: 2, 4, 8 or 16. Fixed at creation.
   uint32_t fanout = 0;
   // Partitions: independent writers' locks and recovery logs, a power of two, at most 1024 and at
@@ -52,6 +55,10 @@ struct PlushOptions {
   // needed: 0 to 3. DRAM use is 1152 bytes for each entry that is there, about 4 bytes for each
   // record. May differ each time the table is opened.
   uint32_t filter_levels = 2;
+  // Superseded records of an entry of the last level, in percent of those that count, from which on it
+  // is rewritten without them: 10 to 10000. Less saves space where records are overwritten, more saves
+  // writes. May differ each time the table is opened.
+  uint32_t garbage_percent = 50;
   // Threads that recover in parallel when opening; 0: one per processor, 8 at most.
   uint32_t recovery_threads = 0;
   // PM levels whose buckets are allocated at creation and kept, 0 to 2: appending to them needs no

@@ -78,6 +78,15 @@ struct PoolOptions {
   // Maps a private copy: structures open and recover in memory, the file is never written, and
   // every modification is refused with kReadOnly. Several readers may share a file.
   bool read_only = false;
+  // Whether the checksum of a record out of place (a byte string) is verified each time it is read; a
+  // record that does not fit it is kCorrupt. Costs some nanoseconds for each 64 bytes read.
+  bool verify_payload = true;
+  // Whether a clean close seals each segment in use with a checksum, which `verify` and check() of a
+  // read-only pool compare. Costs one pass over the data in use at each close.
+  bool seal_on_close = true;
+  // Verifies the seals before anything else is done; a segment that does not fit its seal is kCorrupt.
+  // Does nothing if the last close was not clean or did not seal. Costs one pass over the data.
+  bool verify = false;
 };
 
 // A structure as the root directory names it.
@@ -97,12 +106,13 @@ struct PoolInfo {
   // Bytes that the pool occupies on its medium; less than the file's length, which has a hole.
   uint64_t size_bytes;
   uint64_t allocated_bytes;  // bytes in allocated blocks
-  uint64_t free_bytes;       // bytes in free blocks below size_bytes
+  uint64_t free_bytes;       // bytes in free blocks of what the pool has grown to
   // The end of what has been in use at any time since this open: what size_bytes would be if
   // nothing had been reserved beforehand.
   uint64_t high_water_bytes;
   uint64_t generation;  // how often the pool has been opened for writing
   bool clean;           // the last close before this open was clean
+  bool sealed;          // it has sealed the segments, too
   bool huge_pages;      // the mapping is backed by huge pages
   bool read_only;
   Medium medium;
@@ -111,7 +121,7 @@ struct PoolInfo {
 };
 
 // Owns the mapping. Movable, not copyable. All methods may be called from several threads, except
-// close() and the destructor, which need that no structure of the pool is in use.
+// close() and the destructor. A pool that was closed or moved from has no other method: kInUse.
 class Pool {
  public:
   static constexpr uint64_t kMinCapacityBytes = uint64_t{2} << 20;
@@ -132,10 +142,12 @@ class Pool {
   Pool& operator=(Pool&&) noexcept;
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
-  // Closes the pool as close() does, but swallows errors.
+  // Closes the pool as close() does, but swallows errors. If structures of the pool are open, it stays
+  // mapped until the last of them closes; until then they can be read, and writes are kInUse.
   ~Pool();
 
-  // Marks the pool as cleanly closed and unmaps it. All structures must have been closed.
+  // Marks the pool as cleanly closed and unmaps it. Errors: kInUse if structures of the pool are open
+  // (nothing has changed then), kIo.
   void close();
 
   // Makes everything written so far survive a power failure where the medium can (an ordinary
@@ -145,16 +157,18 @@ class Pool {
   PoolInfo info() const;
   std::vector<StructureInfo> structures() const;
 
-  // Verifies header, root directory and heap. Calls `report` with one sentence for each violated
-  // invariant; returns how many there were. Structures have their own check.
+  // Verifies header, root directory and heap; of a read-only pool also the seals, if the last close has
+  // made them. Calls `report` with one sentence for each violated invariant; returns how many there were.
+  // Structures have their own check.
   uint64_t check(const std::function<void(const std::string&)>& report) const;
 
   // For structures; not part of the stable interface.
-  pm::PoolImpl& impl() const { return *impl_; }
+  pm::PoolImpl& impl() const;
 
  private:
   explicit Pool(std::unique_ptr<pm::PoolImpl> impl);
-  std::unique_ptr<pm::PoolImpl> impl_;
+  // Shared with the pool's open structures.
+  std::shared_ptr<pm::PoolImpl> impl_;
 };
 
 }  // namespace perdure

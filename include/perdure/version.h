@@ -9,6 +9,6 @@ inline constexpr const char kVersion[] = "0.1.0";
 
 // Bumped when the bytes of a pool change their meaning. A build opens pools of its own format
 // version and refuses others with Error(kVersion).
-inline constexpr uint32_t kFormatVersion = 1;
+inline constexpr uint32_t kFormatVersion = 2;
 
 }  // namespace perdure

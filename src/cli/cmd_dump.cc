@@ -27,7 +27,10 @@ class Output {
  public:
   explicit Output(const std::string& path) : name_(path.empty() ? "standard output" : path) {
     file_ = path.empty() ? stdout : std::fopen(path.c_str(), "wb");
-    if (file_ == nullptr) fail(errno == EACCES ? ErrorCode::kPermission : ErrorCode::kIo);
+    if (file_ != nullptr) return;
+    if (errno != EACCES) throw_cannot_write(name_, errno);
+    throw Error(ErrorCode::kPermission,
+                fmt::format("cannot write to {}: {}", name_, std::strerror(errno)));
   }
   ~Output() {
     if (file_ != nullptr && file_ != stdout) std::fclose(file_);
@@ -36,18 +39,17 @@ class Output {
   Output& operator=(const Output&) = delete;
 
   void write(const std::string& line) {
-    if (std::fwrite(line.data(), 1, line.size(), file_) != line.size()) fail(ErrorCode::kIo);
+    if (std::fwrite(line.data(), 1, line.size(), file_) != line.size()) {
+      throw_cannot_write(name_, errno);
+    }
   }
   void close() {
     std::FILE* file = std::exchange(file_, nullptr);
     const int failed = file == stdout ? std::fflush(file) : std::fclose(file);
-    if (failed != 0) fail(ErrorCode::kIo);
+    if (failed != 0) throw_cannot_write(name_, errno);
   }
 
  private:
-  [[noreturn]] void fail(ErrorCode code) const {
-    throw Error(code, fmt::format("cannot write to {}: {}", name_, std::strerror(errno)));
-  }
   std::string name_;
   std::FILE* file_;
 };

@@ -2,17 +2,27 @@
 
 #include <fmt/core.h>
 
+#include <cerrno>
+#include <cstring>
+
 #include "lab/units.h"
 #include "perdure/catalog.h"
 #include "perdure/error.h"
 
 namespace perdure::cli {
 
+void throw_cannot_write(const std::string& name, int reason) {
+  if (reason == EPIPE) throw ClosedPipe();
+  throw Error(ErrorCode::kIo, fmt::format("cannot write to {}: {}", name, std::strerror(reason)));
+}
+
 CLI::App* add_command(CLI::App& app, const std::string& name, const std::string& description,
                       const std::string& examples) {
   CLI::App* command = app.add_subcommand(name, description);
   command->footer("Examples:\n" + examples +
-                  "\nExit codes: 0 ok, 1 key absent, 2 usage, 3 damage found, 4 other error.");
+                  "\nExit codes: 0 ok, 1 key absent, 2 usage, 3 damage found, 4 other error, 130 "
+                  "stopped by Ctrl-C, "
+                  "141 the reader of the output went away.");
   return command;
 }
 

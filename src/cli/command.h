@@ -15,12 +15,18 @@ namespace perdure::cli {
 // The exit codes of the command; `perdure --help` lists them.
 enum ExitCode : int {
   kExitOk = 0,
-  kExitAbsent = 1,        // the key is absent (put --insert: present)
-  kExitUsage = 2,         // the command line makes no sense
-  kExitDamage = 3,        // the pool is damaged, or a verification failed
-  kExitError = 4,         // any other error; standard error says which
-  kExitInterrupted = 130  // stopped by Ctrl-C
+  kExitAbsent = 1,         // the key is absent (put --insert: present)
+  kExitUsage = 2,          // the command line makes no sense
+  kExitDamage = 3,         // the pool is damaged, or a verification failed
+  kExitError = 4,          // any other error; standard error says which
+  kExitInterrupted = 130,  // stopped by Ctrl-C
+  kExitClosedPipe = 141    // the reader of standard output went away, as `head` does
 };
+
+// Standard output or a file could not be written, for this reason (an errno). A pipe whose reader has
+// gone ends the command without words, with kExitClosedPipe; anything else is Error(kIo).
+[[noreturn]] void throw_cannot_write(const std::string& name, int reason);
+struct ClosedPipe {};
 
 // What main() runs once the command line was understood. Returns the exit code.
 using Action = std::function<int()>;

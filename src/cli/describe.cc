@@ -15,6 +15,8 @@ std::string exact_bytes(uint64_t bytes) {
   return fmt::format("{} ({} bytes)", lab::format_bytes(bytes), lab::format_count(bytes));
 }
 
+bool is_whole(double value) { return value >= 0 && value < 0x1p63 && std::floor(value) == value; }
+
 }  // namespace
 
 std::string to_lines(const Facts& facts) {
@@ -116,8 +118,7 @@ nlohmann::json structure_json(const StructureInfo& structure) {
 }
 
 std::string figure_in_words(const Statistic& statistic) {
-  const bool whole = statistic.value >= 0 && statistic.value < 0x1p63 &&
-                     std::floor(statistic.value) == statistic.value;
+  const bool whole = is_whole(statistic.value);
   if (whole && statistic.unit == "bytes")
     return exact_bytes(static_cast<uint64_t>(statistic.value));
   const std::string number = whole ? lab::format_count(static_cast<uint64_t>(statistic.value))
@@ -128,7 +129,10 @@ std::string figure_in_words(const Statistic& statistic) {
 nlohmann::json statistics_json(const std::vector<Statistic>& statistics) {
   nlohmann::json object = nlohmann::json::object();
   for (const Statistic& statistic : statistics) {
-    object[statistic.name] = {{"value", statistic.value}, {"unit", statistic.unit}};
+    auto& figure = object[statistic.name];
+    figure = {{"value", statistic.value}, {"unit", statistic.unit}};
+    // Counters as integers: 123, not 123.0.
+    if (is_whole(statistic.value)) figure["value"] = static_cast<uint64_t>(statistic.value);
   }
   return object;
 }

@@ -3,9 +3,12 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <iostream>
 #include <string_view>
+#include <system_error>
 
 #include "perdure/error.h"
 
@@ -47,14 +50,17 @@ int run(int argc, char** argv, const std::function<void(CLI::App&, Action&)>& de
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);  // --help and --version
+    if (error.get_exit_code() == 0) {  // --help and --version
+      errno = 0;
+      app.exit(error);
+      if (!std::cout || std::fflush(stdout) != 0) throw_cannot_write("standard output", errno);
+      return kExitOk;
+    }
     fmt::print(stderr, "perdure: {}\nTry: {} --help\n", error.what(), chosen_command(app));
     return kExitUsage;
   }
   const int code = action();
-  if (std::fflush(stdout) != 0) {
-    throw Error(ErrorCode::kIo, "cannot write to standard output");
-  }
+  if (std::fflush(stdout) != 0) throw_cannot_write("standard output", errno);
   return code;
 }
 
@@ -87,6 +93,12 @@ int run_command_line(int argc, char** argv, const std::function<void(CLI::App&, 
   std::signal(SIGPIPE, SIG_IGN);
   try {
     return run(argc, argv, define);
+  } catch (const ClosedPipe&) {
+    return kExitClosedPipe;
+  } catch (const std::system_error& error) {  // of fmt::print()
+    if (error.code().value() == EPIPE) return kExitClosedPipe;
+    fmt::print(stderr, "perdure: {}\n", error.what());
+    return kExitError;
   } catch (const Error& error) {
     fmt::print(stderr, "perdure: {}\n", error.what());
     return exit_code_of(error.code());

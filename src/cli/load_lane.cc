@@ -94,24 +94,36 @@ void LoadLane::work() {
 }
 
 void LoadLane::store(const LoadRecord& record) {
+  const LoadRecord* stored = put(record) ? &record : nullptr;
+  for (size_t i = record.superseded.size(); stored == nullptr && i > 0; --i) {
+    if (put(record.superseded[i - 1])) stored = &record.superseded[i - 1];
+  }
+  for (const LoadRecord& earlier : record.superseded) {
+    if (stored != nullptr && earlier.line < stored->line) acknowledge(earlier.line);
+  }
+  if (stored != nullptr) acknowledge(stored->line);
+  last_done_.store(record.line, std::memory_order_release);
+}
+
+// Whether it was stored; false if it was refused and shall be left out.
+bool LoadLane::put(const LoadRecord& record) {
   try {
     if (options_.bulk) {
       index_.bulk_upsert(record.key.datum(), record.value.datum());
     } else {
       index_.upsert(record.key.datum(), record.value.datum());
     }
+    return true;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kTooLarge || !options_.skip_bad) throw;
     bad_.push_back(fmt::format("{}, line {}: {}", source_name_, record.line, error.what()));
-    last_done_.store(record.line, std::memory_order_release);
-    return;
+    return false;
   }
-  if (options_.acknowledge_fd >= 0) acknowledge(record.line);
-  acknowledged_.fetch_add(1, std::memory_order_relaxed);
-  last_done_.store(record.line, std::memory_order_release);
 }
 
-void LoadLane::acknowledge(uint64_t line) const {
+void LoadLane::acknowledge(uint64_t line) {
+  acknowledged_.fetch_add(1, std::memory_order_relaxed);
+  if (options_.acknowledge_fd < 0) return;
   const std::string text = std::to_string(line) + "\n";
   for (size_t at = 0; at < text.size();) {
     const ssize_t wrote = write(options_.acknowledge_fd, text.data() + at, text.size() - at);

@@ -20,6 +20,9 @@ struct LoadRecord {
   uint64_t line = 0;  // in the source, from 1
   Value key;
   Value value;
+  // Earlier lines of the key: not stored, but done when this one is. If it is refused and left out, the
+  // last of them that is not refused stands in for it.
+  std::vector<LoadRecord> superseded;
 };
 
 class LoadLane {
@@ -52,7 +55,8 @@ class LoadLane {
  private:
   void work();
   void store(const LoadRecord& record);
-  void acknowledge(uint64_t line) const;
+  bool put(const LoadRecord& record);
+  void acknowledge(uint64_t line);
 
   AnyIndex& index_;
   const LoadOptions& options_;

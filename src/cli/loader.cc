@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <functional>
+#include <string>
+#include <unordered_map>
 #include <utility>
 
 #include "cli/load_lane.h"
@@ -17,12 +19,15 @@
 namespace perdure::cli {
 namespace {
 
-// How often progress is made durable and shown, in lines.
+// How often progress is made durable, in lines and in bytes of the source, and shown, in lines. A load
+// that resumes holds about ten times as much in memory at most: what workers may have queued.
 constexpr uint64_t kDurableEveryLines = 4096;
+constexpr uint64_t kDurableEveryBytes = uint64_t{16} << 20;
 // Where records become durable by checkpoints, which cost more.
 constexpr uint64_t kCheckpointEveryLines = uint64_t{1} << 20;
 constexpr uint64_t kShowEveryLines = 1024;
 constexpr size_t kBadExamples = 5;
+constexpr char kBegun[] = "begun ";  // before an identity, which is a path or a dash
 
 size_t hash_of(const Value& key) {
   return key.kind() == Kind::kU64 ? lab::mix_word(key.word())
@@ -39,8 +44,12 @@ class Loader {
 
  private:
   void skip_done_lines();
+  void store_begun_lines();
   void read_all();
-  void take_line(std::string_view line);
+  bool parse(std::string_view line, LoadRecord& record);
+  bool progress_is_due() const;
+  void collect(LoadRecord record);
+  void begin_lines();
   void note_bad(const std::string& what);
   void give(LoadLane& lane);
   void give_all();
@@ -63,6 +72,10 @@ class Loader {
   LoadReport report_;
   uint64_t lines_taken_ = 0;    // from the start of the source, skipped ones included
   uint64_t durable_lines_ = 0;  // as last written to the pool
+  uint64_t durable_bytes_ = 0;  // of the source, when it was
+  uint64_t begun_lines_ = 0;    // as last written to the pool
+  // Progress does not stop before this line: the lines up to here are stored in another order.
+  uint64_t no_stop_before_ = 0;
 };
 
 Loader::Loader(AnyIndex& index, LoadProgress& durable_progress, LineSource& source,
@@ -84,6 +97,7 @@ LoadReport Loader::load() {
     lanes_.push_back(std::make_unique<LoadLane>(index_, options_, source_.name(), failed_));
   }
   try {
+    store_begun_lines();
     read_all();
   } catch (const BadLine& error) {
     finish();
@@ -105,8 +119,43 @@ void Loader::skip_done_lines() {
   report_.resumed_after = lines_taken_;
   report_.lines = lines_taken_;
   durable_lines_ = lines_taken_;
-  // A load from the start makes no promise about the lines behind it, whatever one before it did.
-  if (!options_.resume) durable_progress_.set_lines_done(identity_, 0);
+  durable_bytes_ = source_.position_bytes();
+  if (options_.resume) {
+    begun_lines_ = durable_progress_.lines_begun(identity_);
+  } else {
+    // A load from the start makes no promise about the lines behind it, whatever one before it did.
+    durable_progress_.restart(identity_);
+  }
+}
+
+// Of the lines that an earlier load may have acknowledged, the last of each key; none of them if they
+// cannot all be read.
+void Loader::store_begun_lines() {
+  if (begun_lines_ <= lines_taken_) return;
+  no_stop_before_ = ~uint64_t{0};
+  std::vector<LoadRecord> records;
+  std::unordered_map<std::string, size_t> last_of_key;
+  std::string_view line;
+  while (lines_taken_ < begun_lines_ && source_.next(line)) {
+    LoadRecord record;
+    if (!parse(line, record)) continue;
+    const Value& key = record.key;
+    const std::string name =
+        key.kind() == Kind::kU64 ? std::to_string(key.word()) : std::string(key.bytes());
+    const auto [last, is_first] = last_of_key.try_emplace(name, records.size());
+    if (!is_first) {
+      LoadRecord& earlier = records[last->second];
+      record.superseded = std::exchange(earlier.superseded, {});
+      record.superseded.push_back(std::exchange(earlier, {}));
+      last->second = records.size();
+    }
+    records.push_back(std::move(record));
+  }
+  if (stop_) return;
+  for (LoadRecord& record : records) {
+    if (record.line != 0) collect(std::move(record));
+  }
+  no_stop_before_ = lines_taken_;
 }
 
 void Loader::read_all() {
@@ -115,24 +164,38 @@ void Loader::read_all() {
     // Nothing waits here for more to come when the source makes us wait.
     if (!source_.has_buffered_line()) give_all();
     if (!source_.next(line)) break;
-    take_line(line);
+    LoadRecord record;
+    if (parse(line, record)) collect(std::move(record));
     if (lines_taken_ % kShowEveryLines == 0) show();
-    const uint64_t every = options_.bulk ? kCheckpointEveryLines : kDurableEveryLines;
-    if (lines_taken_ % every == 0) make_progress_durable();
+    if (progress_is_due()) {
+      // Or else a lane that few keys go to would hold progress back without end.
+      if (!options_.bulk) give_all();
+      make_progress_durable();
+    }
   }
   give_all();
 }
 
-void Loader::take_line(std::string_view line) {
-  LoadRecord record;
+bool Loader::progress_is_due() const {
+  if (options_.bulk) return lines_taken_ % kCheckpointEveryLines == 0;
+  return lines_taken_ % kDurableEveryLines == 0 ||
+         source_.position_bytes() - durable_bytes_ >= kDurableEveryBytes;
+}
+
+// Takes a line. Whether it is a record; a bad line has been counted then.
+bool Loader::parse(std::string_view line, LoadRecord& record) {
   record.line = source_.line_number();
   report_.lines = ++lines_taken_;
   try {
     parse_record(line, format_, index_.key_kind(), index_.value_kind(), record.key, record.value);
+    return true;
   } catch (const Error& error) {
     note_bad(error.what());
-    return;
+    return false;
   }
+}
+
+void Loader::collect(LoadRecord record) {
   LoadLane& lane = *lanes_[hash_of(record.key) % lanes_.size()];
   lane.collect(std::move(record));
   if (lane.full()) give(lane);
@@ -150,7 +213,20 @@ void Loader::note_bad(const std::string& what) {
   if (report_.bad_examples.size() < kBadExamples) report_.bad_examples.push_back(sentence);
 }
 
+// Before a worker gets a line behind those begun so far. Of a file some more at once; what comes
+// through a pipe may be all that there is for now, and a load that resumes waits for all of it.
+void Loader::begin_lines() {
+  uint64_t ahead = 0;
+  if (source_.is_file()) {
+    const uint64_t line_bytes = source_.position_bytes() / source_.line_number() + 1;
+    ahead = std::clamp<uint64_t>(kDurableEveryBytes / line_bytes, 1, kDurableEveryLines);
+  }
+  durable_progress_.set_lines_begun(identity_, lines_taken_ + ahead);
+  begun_lines_ = lines_taken_ + ahead;
+}
+
 void Loader::give(LoadLane& lane) {
+  if (!options_.bulk && lines_taken_ > begun_lines_) begin_lines();
   while (!lane.flush()) show();
 }
 
@@ -176,10 +252,11 @@ uint64_t Loader::lines_done() const {
   for (const auto& lane : lanes_) {
     done = std::min(done, std::max(lane->lines_done(lines_taken_), report_.resumed_after));
   }
-  return done;
+  return done < no_stop_before_ ? report_.resumed_after : done;
 }
 
 void Loader::make_progress_durable() {
+  durable_bytes_ = source_.position_bytes();
   const uint64_t done = lines_done();
   if (done == durable_lines_) return;
   if (options_.bulk) index_.checkpoint(options_.threads);  // the records, before what tells of them
@@ -235,13 +312,29 @@ LoadProgress::LoadProgress(Pool& pool, const std::string& name) {
   index_ = create_index(pool, progress_name, "plush", Kind::kBytes, Kind::kU64, smallest);
 }
 
-uint64_t LoadProgress::lines_done(const std::string& identity) const {
+uint64_t LoadProgress::count_of(const std::string& key) const {
   Value lines;
-  return index_->lookup(identity, lines) ? lines.word() : 0;
+  return index_->lookup(key, lines) ? lines.word() : 0;
 }
+
+uint64_t LoadProgress::lines_done(const std::string& identity) const { return count_of(identity); }
 
 void LoadProgress::set_lines_done(const std::string& identity, uint64_t lines) {
   index_->upsert(identity, lines);
+}
+
+uint64_t LoadProgress::lines_begun(const std::string& identity) const {
+  return count_of(kBegun + identity);
+}
+
+void LoadProgress::set_lines_begun(const std::string& identity, uint64_t lines) {
+  index_->upsert(kBegun + identity, lines);
+}
+
+void LoadProgress::restart(const std::string& identity) {
+  // In this order: a crash between the two leaves a load that has only its leading lines to show.
+  set_lines_begun(identity, 0);
+  set_lines_done(identity, 0);
 }
 
 LoadReport load_records(AnyIndex& index, LoadProgress& durable_progress, LineSource& source,

@@ -5,7 +5,14 @@
 // last line wins, whatever the number of threads.
 //
 // How far a load came is itself durable: the pool has a second structure, "<name>.progress", from
-// the identity of a source to the number of its leading lines that are all acknowledged.
+// the identity of a source to two counts of its lines: as many leading ones are all acknowledged
+// ("done"), and none behind so many has been given to a worker ("begun"). Workers acknowledge lines
+// between the two in any order. A load that resumes must not store such a line of a key again on the
+// way to a later one: were it killed there, the key would hold an older line than one that was
+// acknowledged. So it reads all lines between the two first and stores the last one of each key. Any
+// line of that key which was acknowledged is this one or before it; so whatever sequence of loads is
+// killed where, a key never goes back behind an acknowledged line. A load from the start does go back:
+// it begins a new count.
 #pragma once
 
 #include <atomic>
@@ -59,7 +66,16 @@ class LoadProgress {
   uint64_t lines_done(const std::string& identity) const;
   void set_lines_done(const std::string& identity, uint64_t lines);
 
+  // Lines of this source behind which none was stored one by one; 0 if it was never loaded so.
+  uint64_t lines_begun(const std::string& identity) const;
+  void set_lines_begun(const std::string& identity, uint64_t lines);
+
+  // Forgets both: a load from the start.
+  void restart(const std::string& identity);
+
  private:
+  uint64_t count_of(const std::string& key) const;
+
   std::unique_ptr<AnyIndex> index_;
 };
 

@@ -23,6 +23,7 @@ constexpr char kFooter[] =
     "  3  the pool is damaged, or a verification failed\n"
     "  4  any other error; standard error says which\n"
     "  130  stopped by Ctrl-C\n"
+    "  141  the reader of standard output went away, as `head` does\n"
     "\n"
     "Colour and progress bars appear on terminals only; NO_COLOR turns colour off.";
 

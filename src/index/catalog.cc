@@ -67,12 +67,7 @@ std::unique_ptr<AnyIndex> create_index(Pool& pool, const std::string& name, std:
 std::unique_ptr<AnyIndex> open_index(Pool& pool, const std::string& name,
                                      const OptionMap& options) {
   const pm::DirectoryEntry* found = pool.impl().find(name);
-  if (found == nullptr) {
-    throw Error(ErrorCode::kNoSuchName,
-                fmt::format("{}: there is no structure named '{}'; `perdure pool info` lists what "
-                            "there is",
-                            pool.info().path, name));
-  }
+  if (found == nullptr) pool.impl().throw_no_such_name(name);
   for (const CatalogEntry& entry : catalog()) {
     if (entry.name == found->type) return entry.open(pool, name, options);
   }

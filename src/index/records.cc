@@ -11,17 +11,22 @@ Records::~Records() {
   for (const auto& [offset, bytes] : retired_) pool_.heap().release(offset, bytes);
 }
 
-uint64_t Records::bytes(uint64_t record) const {
-  const auto* header = pool_.at<Header>(record);
-  return sizeof(Header) + uint64_t{header->key_bytes} + header->value_bytes;
-}
+uint64_t Records::bytes(uint64_t record) const { return bytes_of(follow(record)); }
 
 bool Records::sound(uint64_t record) const {
-  if (record % pm::kLineBytes != 0 || record < pool_.header().data_offset ||
-      record + sizeof(Header) > pool_.end_offset()) {
-    return false;
-  }
-  return pool_.heap().is_allocated(record, bytes(record));
+  return record % pm::kLineBytes == 0 && pool_.leads_inside(record, sizeof(Header)) &&
+         pool_.leads_inside(record, bytes_of(pool_.at<Header>(record))) &&
+         pool_.heap().is_allocated(record, bytes(record));
+}
+
+bool Records::intact(uint64_t record) const {
+  if (!sound(record)) return false;
+  const auto* header = pool_.at<Header>(record);
+  return checksum_of(record, header) == header->checksum;
+}
+
+void Records::throw_damaged(uint64_t record) const {
+  pool_.throw_corrupt(fmt::format("the checksum of the record at {:#x} does not hold", record));
 }
 
 void Records::require_fits(std::string_view key, std::string_view value,
@@ -38,10 +43,11 @@ uint64_t Records::make(pm::Heap::Txn& txn, std::string_view key, std::string_vie
   const uint64_t bytes = sizeof(Header) + key.size() + value.size();
   const uint64_t record = txn.allocate(bytes);
   auto* header = pool_.at<Header>(record);
-  *header = {static_cast<uint32_t>(key.size()), static_cast<uint32_t>(value.size())};
+  *header = {0, static_cast<uint32_t>(key.size()), static_cast<uint32_t>(value.size())};
   auto* text = reinterpret_cast<char*>(header + 1);
   if (!key.empty()) std::memcpy(text, key.data(), key.size());
   if (!value.empty()) std::memcpy(text + key.size(), value.data(), value.size());
+  header->checksum = checksum_of(record, header);
   pool_.memory().flush(header, bytes);  // durable with the intents, before the link
   return record;
 }
@@ -58,8 +64,9 @@ void Records::retire(uint64_t record) {
 }
 
 void Records::retire_all(Blocks blocks) {
-  epochs_.retire([this, blocks = std::move(blocks)] {
-    for (const auto& [offset, bytes] : blocks) pool_.heap().release(offset, bytes);
+  // The epochs may outlive this object, and run the action when they go.
+  epochs_.retire([&heap = pool_.heap(), blocks = std::move(blocks)] {
+    for (const auto& [offset, bytes] : blocks) heap.release(offset, bytes);
   });
 }
 

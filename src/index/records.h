@@ -1,8 +1,11 @@
 // Byte-string records out of place: a slot of 16 bytes holds the hash of the key and the offset of a
-// block {length of key, length of value, key, value}.
+// block {checksum, length of key, length of value, key, value}.
 //
 //   slot    | hash of the key | offset of the record, or 0: the slot is empty |
-//   record  | key_bytes (4) | value_bytes (4) | key ... | value ... |
+//   record  | checksum (4) | key_bytes (4) | value_bytes (4) | key ... | value ... |
+//
+// The checksum is over all that follows it, seeded with the record's offset: neither a changed bit nor
+// another record's offset passes.
 //
 // The second word of the slot alone decides whether the record exists, for readers and for the
 // heap's intents, so that a crash at any point leaves the block either linked or free. A record is
@@ -16,6 +19,7 @@
 // in the same line, or made durable first.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <mutex>
@@ -57,23 +61,36 @@ class Records {
   Records(const Records&) = delete;
   Records& operator=(const Records&) = delete;
 
-  // The pieces of a record, as long as the caller has a guard.
+  // The pieces of a record, as long as the caller has a guard. Throw kCorrupt if the record is not inside
+  // the pool; value(), if the pool verifies payload, also if its checksum does not hold, so that a value
+  // that is handed out belongs to its key.
   std::string_view key(uint64_t record) const {
-    const auto* header = pool_.at<Header>(record);
-    return {reinterpret_cast<const char*>(header + 1), header->key_bytes};
+    const Header* header = follow(record);
+    return {text_of(header), header->key_bytes};
   }
   std::string_view value(uint64_t record) const {
-    const auto* header = pool_.at<Header>(record);
-    return {reinterpret_cast<const char*>(header + 1) + header->key_bytes, header->value_bytes};
+    const Header* header = follow(record);
+    if (pool_.verifies_payload()) require_intact(record, header);
+    return {text_of(header) + header->key_bytes, header->value_bytes};
   }
-  // Bytes of the record, for which its block was allocated.
+  // Whether the record has this key, for a caller that found the hashes to be equal. Records with equal
+  // hashes and other keys are so rare that one is taken for damage until its checksum holds (kCorrupt).
+  bool has_key(uint64_t record, std::string_view wanted) const {
+    if (key(record) == wanted) [[likely]]
+      return true;
+    if (pool_.verifies_payload()) require_intact(record, follow(record));
+    return false;
+  }
+  // Bytes of the record, for which its block was allocated. Throws kCorrupt as key() does.
   uint64_t bytes(uint64_t record) const;
   // Verifies what a slot leads to; `fail` gets a sentence. Whether the record can be read.
   template <typename Fail>
   bool check(const Slot& slot, Fail fail) const;
 
-  // Whether the offset leads to an allocated block that holds a whole record.
+  // Whether the offset leads to an allocated block that holds a whole record. Reads its lengths.
   bool sound(uint64_t record) const;
+  // The same, and its checksum holds. Reads all of it.
+  bool intact(uint64_t record) const;
 
   // The pieces of what follows, for structures that commit a record in a way of their own.
   // Writes a record to a block of the transaction, and flushes it.
@@ -109,10 +126,33 @@ class Records {
 
  private:
   struct Header {
+    uint32_t checksum;
     uint32_t key_bytes;
     uint32_t value_bytes;
   };
-  static_assert(sizeof(Header) == 8);
+  static_assert(sizeof(Header) == 12 && offsetof(Header, checksum) == 0);
+
+  static const char* text_of(const Header* header) {
+    return reinterpret_cast<const char*>(header + 1);
+  }
+  static uint64_t bytes_of(const Header* header) {
+    return sizeof(Header) + uint64_t{header->key_bytes} + header->value_bytes;
+  }
+  static uint32_t checksum_of(uint64_t record, const Header* header) {
+    return pm::checksum32(&header->key_bytes, bytes_of(header) - sizeof header->checksum, record);
+  }
+  // The record at an offset, all of which is inside the pool.
+  const Header* follow(uint64_t record) const {
+    const Header* header = pool_.follow<Header>(record);
+    if (!pool_.leads_inside(record, bytes_of(header))) [[unlikely]]
+      pool_.throw_outside(record);
+    return header;
+  }
+  void require_intact(uint64_t record, const Header* header) const {
+    if (checksum_of(record, header) != header->checksum) [[unlikely]]
+      throw_damaged(record);
+  }
+  [[noreturn]] void throw_damaged(uint64_t record) const;
   using Blocks = std::vector<std::pair<uint64_t, uint64_t>>;  // offset, bytes
 
   static constexpr size_t kRetireTogether = 64;
@@ -129,6 +169,10 @@ template <typename Fail>
 bool Records::check(const Slot& slot, Fail fail) const {
   if (!sound(slot.value)) {
     fail("a slot leads to no record");
+    return false;
+  }
+  if (!intact(slot.value)) {
+    fail("a record is damaged: its checksum does not hold");
     return false;
   }
   const std::string_view bytes = key(slot.value);

@@ -22,6 +22,8 @@
 #include <memory>
 #include <thread>
 
+#include "pm/pause.h"
+
 namespace perdure::index {
 
 // Waits a little; longer and longer ones let other threads run.
@@ -49,34 +51,41 @@ class StripeLock {
   }
   void lock() {
     for (Backoff backoff; !try_lock();) backoff.pause();
+    pm::may_pause();
   }
   // By the holder, before the first store that readers could see.
   void begin_change() {
     word_.store(word_.load(std::memory_order_relaxed) | kChanging, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_release);
+    pm::may_pause();
   }
   // Readers that began before will fail to validate, if anything was changed.
   void unlock() {
     const uint32_t seen = word_.load(std::memory_order_relaxed);
     const uint32_t version = (seen & kChanging) != 0 ? kVersion : 0;
-    word_.store((seen & ~(kLocked | kChanging)) + version, std::memory_order_release);
+    pm::publish(word_, (seen & ~(kLocked | kChanging)) + version);
   }
   // The same without begin_change(): what readers see is the same, but elsewhere.
   void unlock_moved() {
     const uint32_t seen = word_.load(std::memory_order_relaxed);
-    word_.store((seen & ~(kLocked | kChanging)) + kVersion, std::memory_order_release);
+    pm::publish(word_, (seen & ~(kLocked | kChanging)) + kVersion);
   }
 
   uint32_t begin_read() const {
     for (Backoff backoff;; backoff.pause()) {
       const uint32_t seen = word_.load(std::memory_order_acquire);
-      if ((seen & kChanging) == 0) [[likely]]
+      if ((seen & kChanging) == 0) [[likely]] {
+        pm::may_pause();
         return seen & ~kLocked;
+      }
     }
   }
   bool validate(uint32_t stamp) const {
+    pm::may_pause();
     std::atomic_thread_fence(std::memory_order_acquire);
-    return (word_.load(std::memory_order_relaxed) & ~kLocked) == stamp;
+    const bool same = (word_.load(std::memory_order_relaxed) & ~kLocked) == stamp;
+    pm::may_pause();
+    return same;
   }
 
  private:

@@ -31,8 +31,8 @@ uint64_t make_structure(pm::PoolImpl& pool, const std::string& name, std::string
     txn.will_link(offset, home + block.link_at, pm::Link::kOffset);
     std::memcpy(static_cast<char*>(root) + block.link_at, &offset, sizeof offset);
   }
-  const pm::DirectoryEntry named = pm::PoolImpl::make_entry(name, type, static_cast<uint8_t>(key),
-                                                            static_cast<uint8_t>(value), root_at);
+  const pm::DirectoryEntry named = pool.make_entry(entry, name, type, static_cast<uint8_t>(key),
+                                                   static_cast<uint8_t>(value), root_at);
   txn.redo(home, root, static_cast<uint32_t>(root_bytes));
   txn.redo(entry, &named, sizeof named);
   txn.prepare();
@@ -49,12 +49,11 @@ uint64_t find_structure(pm::PoolImpl& pool, const std::string& name, std::string
                         uint64_t sealed_bytes) {
   const pm::DirectoryEntry& entry =
       pool.require(name, type, static_cast<uint8_t>(key), static_cast<uint8_t>(value));
+  const bool allocated = pool.heap().is_allocated(entry.root, root_bytes);
   const auto* seal = pool.at<RootSeal>(entry.root);
-  if (!pool.heap().is_allocated(entry.root, root_bytes) || seal->magic != magic ||
+  if (!allocated || seal->magic != magic ||
       seal->checksum != pm::checksum64(seal + 1, sealed_bytes)) {
-    throw Error(ErrorCode::kCorrupt,
-                fmt::format("{}: the root of '{}' is damaged; restore the file from a backup",
-                            pool.mapping().path(), name));
+    pool.throw_corrupt(fmt::format("the root of '{}' is damaged", name));
   }
   return entry.root;
 }
@@ -71,6 +70,13 @@ void require_range(const char* option, uint64_t value, uint64_t least, uint64_t 
   if (value == 0 || (value >= least && value <= most)) return;
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("{} is {}; it must be {} to {}", option, value, least, most));
+}
+
+void throw_stuck(const pm::PoolImpl& pool, const std::string& name) {
+  throw Error(ErrorCode::kPoolFull,
+              fmt::format("{}: '{}' cannot finish growing, since moving a part of it failed; "
+                          "nothing was changed: open the pool again",
+                          pool.mapping().path(), name));
 }
 
 void BlockOwners::meet(uint64_t offset, uint64_t bytes) {

@@ -47,6 +47,10 @@ void require_same(const pm::PoolImpl& pool, const std::string& name, const char*
 // Throws kInvalidArgument unless the option is 0 or in [least, most].
 void require_range(const char* option, uint64_t value, uint64_t least, uint64_t most);
 
+// For tables that move in parts: a part that a thread failed to move stays where it is until the structure
+// is opened again, and nobody may wait for it. Throws kPoolFull.
+[[noreturn]] void throw_stuck(const pm::PoolImpl& pool, const std::string& name);
+
 // For visit_blocks(): tells of the block at an offset by the bytes that it was allocated for.
 class VisitBlock {
  public:

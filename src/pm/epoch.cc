@@ -1,11 +1,14 @@
 #include "pm/epoch.h"
 
+#include <fmt/core.h>
 #include <linux/membarrier.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <thread>
+#include <functional>
+
+#include "perdure/error.h"
 
 namespace perdure::pm {
 
@@ -15,22 +18,28 @@ namespace {
 class ThreadNumbers {
  public:
   uint32_t take() {
-    for (;;) {
-      {
-        const std::lock_guard lock(mutex_);
-        if (!free_.empty()) {
-          const uint32_t number = free_.back();
-          free_.pop_back();
-          return number;
-        }
-        if (next_ < EpochManager::kMaxThreads) return next_++;
-      }
-      std::this_thread::yield();
+    const std::lock_guard lock(mutex_);
+    if (!free_.empty()) {
+      // The smallest: threads that come and go leave the first table to those that stay.
+      std::ranges::pop_heap(free_, std::greater());
+      const uint32_t number = free_.back();
+      free_.pop_back();
+      return number;
     }
+    if (next_ == EpochManager::kMaxThreads) {
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          fmt::format("{} threads use structures at the same time, more than there are places "
+                      "for; use fewer threads",
+                      next_));
+    }
+    free_.reserve(next_ + 1);  // give() does not throw
+    return next_++;
   }
   void give(uint32_t number) {
     const std::lock_guard lock(mutex_);
     free_.push_back(number);
+    std::ranges::push_heap(free_, std::greater());
   }
   static ThreadNumbers& instance() {
     static ThreadNumbers numbers;
@@ -55,10 +64,28 @@ bool register_for_barriers() {
 }  // namespace
 
 EpochManager::EpochManager()
-    : asymmetric_(register_for_barriers()), slots_(std::make_unique<Slot[]>(kMaxThreads)) {}
+    : asymmetric_(register_for_barriers()), slots_(std::make_unique<Slot[]>(kThreadsPerTable)) {
+  tables_[0].store(slots_.get(), std::memory_order_release);
+}
 
 EpochManager::~EpochManager() {
   for (Retired& one : retired_) one.action();
+  for (uint32_t i = 1; i < kTables; ++i) delete[] tables_[i].load(std::memory_order_acquire);
+}
+
+EpochManager::Slot& EpochManager::find_slot() {
+  if (thread_number == kNoNumber) take_thread_number();
+  std::atomic<Slot*>& place = tables_[thread_number / kThreadsPerTable];
+  Slot* table = place.load(std::memory_order_acquire);
+  if (table == nullptr) {
+    auto made = std::make_unique<Slot[]>(kThreadsPerTable);
+    // A collector that does not see the table yet does not know this thread's guard: it was not pinned
+    // when the collector looked, as with a slot that is idle.
+    if (place.compare_exchange_strong(table, made.get(), std::memory_order_seq_cst)) {
+      table = made.release();
+    }
+  }
+  return table[thread_number % kThreadsPerTable];
 }
 
 void EpochManager::take_thread_number() {
@@ -79,8 +106,11 @@ uint64_t EpochManager::oldest_pinned() const {
   // child of fork() registers again.) Without it nothing may be taken for free.
   if (asymmetric_ && !barrier_in_all_threads() && !register_for_barriers()) return 0;
   uint64_t oldest = kIdle;
-  for (uint32_t i = 0; i < kMaxThreads; ++i) {
-    oldest = std::min(oldest, slots_[i].epoch.load(std::memory_order_seq_cst));
+  for (const std::atomic<Slot*>& place : tables_) {
+    const Slot* table = place.load(std::memory_order_seq_cst);
+    for (uint32_t i = 0; table != nullptr && i < kThreadsPerTable; ++i) {
+      oldest = std::min(oldest, table[i].epoch.load(std::memory_order_seq_cst));
+    }
   }
   return oldest;
 }

@@ -10,12 +10,15 @@
 // collect(), in the caller's thread; collect() never waits.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
+
+#include "pm/pause.h"
 
 namespace perdure::pm {
 
@@ -26,8 +29,12 @@ class EpochManager {
   };
 
  public:
-  static constexpr uint32_t kMaxThreads = 1024;  // living threads that have ever had a guard
-  static constexpr uint64_t kDramBytes = kMaxThreads * sizeof(Slot);
+  static constexpr uint32_t kThreadsPerTable = 1024;
+  static constexpr uint32_t kTables = 256;
+  // Living threads that have ever had a guard; one more gets kInvalidArgument.
+  static constexpr uint32_t kMaxThreads = kThreadsPerTable * kTables;
+  // Of up to 1,024 threads; as much again for each 1,024 more.
+  static constexpr uint64_t kDramBytes = kThreadsPerTable * sizeof(Slot);
 
   class Guard {
    public:
@@ -37,16 +44,17 @@ class EpochManager {
       if (!outermost_) return;
       // Ordered before every load that follows: a writer that does not see it has not yet unlinked
       // what this reader could find.
-      const uint64_t epoch = manager.epoch_.load(std::memory_order_acquire);
+      const uint64_t epoch = acquire(manager.epoch_);
       if (manager.asymmetric_) [[likely]] {
         slot_.epoch.store(epoch, std::memory_order_relaxed);
         std::atomic_signal_fence(std::memory_order_seq_cst);  // collect() does the rest
       } else {
         slot_.epoch.store(epoch, std::memory_order_seq_cst);
       }
+      may_pause();
     }
     ~Guard() {
-      if (outermost_) slot_.epoch.store(kIdle, std::memory_order_release);
+      if (outermost_) publish(slot_.epoch, kIdle);
     }
     Guard(const Guard&) = delete;
     Guard& operator=(const Guard&) = delete;
@@ -74,10 +82,11 @@ class EpochManager {
   static constexpr uint32_t kNoNumber = ~uint32_t{0};
 
   Slot& own_slot() {
-    if (thread_number == kNoNumber) [[unlikely]]
-      take_thread_number();
+    if (thread_number >= kThreadsPerTable) [[unlikely]]
+      return find_slot();
     return slots_[thread_number];
   }
+  Slot& find_slot();
   static void take_thread_number();
   uint64_t oldest_pinned() const;
 
@@ -85,8 +94,10 @@ class EpochManager {
   static constinit inline thread_local uint32_t thread_number = kNoNumber;
 
   std::atomic<uint64_t> epoch_{1};
-  const bool asymmetric_;  // the kernel makes every thread of the process execute a barrier
-  std::unique_ptr<Slot[]> slots_;
+  const bool asymmetric_;          // the kernel makes every thread of the process execute a barrier
+  std::unique_ptr<Slot[]> slots_;  // of the first threads
+  std::array<std::atomic<Slot*>, kTables>
+      tables_{};  // slots_, then of further threads as they come
   std::mutex mutex_;
   std::vector<Retired> retired_;
 };

@@ -53,6 +53,10 @@ const char* to_string(ErrorCode code) noexcept {
       return "too-large";
     case ErrorCode::kIo:
       return "io";
+    case ErrorCode::kInUse:
+      return "in-use";
+    case ErrorCode::kInternal:
+      return "internal";
   }
   return "unknown";
 }

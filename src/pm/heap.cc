@@ -38,7 +38,14 @@ constexpr uint64_t reserve_blocks(int size_class) {
   return 16384 / kClassBytes[static_cast<size_t>(size_class)];
 }
 
+uint64_t seal_of(const SegmentDescriptor& entry, const char* content, uint64_t generation) {
+  const uint64_t of_content = checksum64(content, kSegmentBytes, generation);
+  return checksum64(&entry, offsetof(SegmentDescriptor, seal), of_content);
+}
+
 thread_local uint32_t preferred_lane = ~0U;
+// The heap in which this thread has an unfinished transaction.
+thread_local const Heap* heap_in_use = nullptr;
 std::atomic<uint32_t> next_lane{0};
 
 }  // namespace
@@ -84,7 +91,7 @@ uint64_t Heap::offset_of_segment(uint64_t segment) const {
 }
 
 uint64_t Heap::descriptor_word(SegmentKind kind, int size_class, uint64_t segments,
-                               uint64_t index) const {
+                               uint64_t index) {
   const uint64_t value =
       static_cast<uint64_t>(kind) | static_cast<uint64_t>(size_class & 0xff) << 8 | segments << 16;
   return seal_word(value, kDescriptorSalt + (index << 16));
@@ -92,18 +99,34 @@ uint64_t Heap::descriptor_word(SegmentKind kind, int size_class, uint64_t segmen
 
 bool Heap::parse_word(uint64_t index, SegmentKind& kind, int& size_class,
                       uint64_t& segments) const {
-  const uint64_t word = load_relaxed(descriptor(index).word);
+  return parse_word(load_relaxed(descriptor(index).word), index, kind, size_class, segments);
+}
+
+bool Heap::parse_word(uint64_t word, uint64_t index, SegmentKind& kind, int& size_class,
+                      uint64_t& segments) const {
   kind = SegmentKind::kFree;
   size_class = 0;
   segments = 1;
-  if (word == 0) return true;
   uint64_t value = 0;
-  if (!unseal_word(word, kDescriptorSalt + (index << 16), value)) return false;
-  kind = static_cast<SegmentKind>(value & 0xff);
-  size_class = static_cast<int>(value >> 8 & 0xff);
-  segments = value >> 16;
-  if (kind == SegmentKind::kSlab) return size_class < kClasses && segments == 1;
-  return kind == SegmentKind::kRun && segments >= 1 && index + segments <= pool_.segments();
+  if (word == 0 || !unseal_word(word, kDescriptorSalt + (index << 16), value)) return false;
+  const auto found = static_cast<SegmentKind>(value & 0xff);
+  const auto found_class = static_cast<int>(value >> 8 & 0xff);
+  const uint64_t found_segments = value >> 16;
+  const bool sound =
+      found == SegmentKind::kRun
+          ? found_segments >= 1 && found_segments <= pool_.segments() - index
+          : found <= SegmentKind::kSlab && found_class < kClasses && found_segments == 1;
+  if (!sound) return false;
+  kind = found;
+  size_class = found_class;
+  segments = found_segments;
+  return true;
+}
+
+void Heap::write_free(const PoolImpl& pool, uint64_t segment) {
+  SegmentDescriptor& entry = pool.descriptors()[segment];
+  store_release(entry.word, free_word(segment));
+  pool.memory().flush(&entry.word, sizeof entry.word);
 }
 
 Lane& Heap::lane(uint32_t index) const { return pool_.lanes()[index]; }
@@ -112,6 +135,8 @@ uint32_t Heap::acquire_lane() {
   if (preferred_lane == ~0U) preferred_lane = next_lane.fetch_add(1) % kLanes;
   for (uint32_t i = 0;; ++i) {
     const uint32_t index = (preferred_lane + i) % kLanes;
+    if (pool_.failed()) [[unlikely]]
+      pool_.require_writable();  // throws: lanes that a failing medium interrupted stay taken
     if (!lanes_[index].busy.test_and_set(std::memory_order_acquire)) return index;
     if (i % kLanes == kLanes - 1) pool_.pause();
   }
@@ -253,7 +278,7 @@ void Heap::take_from_segment(uint32_t segment, int size_class, size_t wanted,
   }
 }
 
-void Heap::release_block(uint64_t offset, int size_class) {
+void Heap::release_block(uint64_t offset, int size_class) noexcept try {
   SizeClass& state = classes_[static_cast<size_t>(size_class)];
   const auto segment = static_cast<uint32_t>(segment_of(offset));
   const std::lock_guard lock(state.mutex);
@@ -261,7 +286,9 @@ void Heap::release_block(uint64_t offset, int size_class) {
   const uint64_t block =
       (offset - offset_of_segment(segment)) / kClassBytes[static_cast<size_t>(size_class)];
   const uint64_t bit = uint64_t{1} << (block % 64);
-  assert((info.taken[block / 64] & bit) != 0);
+  // Of a damaged pool: a block that two places lead to is freed twice, or is none.
+  if (info.taken == nullptr || (info.taken[block / 64] & bit) == 0) [[unlikely]]
+    return;
   info.taken[block / 64] &= ~bit;
   ++info.free_blocks;
   ++state.free_blocks;
@@ -273,16 +300,18 @@ void Heap::release_block(uint64_t offset, int size_class) {
     state.free_blocks -= info.free_blocks;
     delete[] info.taken;
     info = SegmentInfo{};
-    store_release(descriptor(segment).word, uint64_t{0});
+    // Before the segment can be within a run, where the word of a slab would contradict the run's own.
+    store_release(descriptor(segment).word, free_word(segment));
     pool_.memory().persist(&descriptor(segment).word, sizeof(uint64_t));
     release_segments(segment, 1);
   } else if (!info.listed) {
-    info.listed = true;
     state.partial.push_back(segment);
+    info.listed = true;
   }
+} catch (...) {  // the medium fails, or memory is short: the block stays unused until the next open
 }
 
-void Heap::release(uint64_t block, uint64_t bytes) {
+void Heap::release(uint64_t block, uint64_t bytes) noexcept {
   const uint64_t segment = segment_of(block);
   if (class_of(bytes) >= 0) {
     release_block(block, infos_[segment].size_class);
@@ -323,7 +352,7 @@ bool Heap::take_segments(uint64_t count, uint32_t keep, uint64_t& first) {
   return false;
 }
 
-void Heap::release_segments(uint64_t first, uint64_t count) {
+void Heap::release_segments(uint64_t first, uint64_t count) noexcept try {
   const std::lock_guard lock(segments_mutex_);
   free_segments_ += count;
   auto next = free_runs_.lower_bound(first);
@@ -339,6 +368,7 @@ void Heap::release_segments(uint64_t first, uint64_t count) {
     }
   }
   free_runs_.emplace(first, count);
+} catch (...) {  // memory is short: the segments stay unused until the next open
 }
 
 bool Heap::is_scarce(uint64_t segments) const {
@@ -363,6 +393,7 @@ bool Heap::grow(uint64_t segments) {
     medium_full_.store(error.code() == ErrorCode::kNoSpace, std::memory_order_relaxed);
     return false;
   }
+  medium_full_.store(false, std::memory_order_relaxed);
   const uint64_t added = pool_.segments() - before;
   free_segments_ += added;
   if (tail > 0) {
@@ -404,7 +435,8 @@ void Heap::set_allocated(uint64_t block, bool run, bool allocated) {
   SegmentDescriptor& entry = descriptor(segment);
   if (run) {
     const uint64_t word =
-        allocated ? descriptor_word(SegmentKind::kRun, 0, entry.pending_run_segments, segment) : 0;
+        allocated ? descriptor_word(SegmentKind::kRun, 0, entry.pending_run_segments, segment)
+                  : free_word(segment);
     store_release(entry.word, word);
     pool_.memory().flush(&entry.word, sizeof entry.word);
     return;
@@ -458,15 +490,43 @@ void Heap::apply_redo(Lane& lane, uint64_t bytes) {
   }
 }
 
-void Heap::require_sound(const Intent& intent) const {
-  const uint64_t end = offset_of_segment(pool_.segments());
+void Heap::require_sound(const Lane& lane, const Intent& intent) const {
   const uint64_t block = intent.block & ~uint64_t{kIntentMask};
-  if ((intent.link & kLinkOffsetMask) < end && block >= pool_.header().data_offset && block < end)
-    return;
-  throw Error(ErrorCode::kCorrupt,
-              fmt::format("{}: an allocation intent points outside the pool; the file was altered "
-                          "from outside: restore it from a backup",
-                          pool_.mapping().path()));
+  const uint64_t link = intent.link & kLinkOffsetMask;
+  const uint64_t form = intent.block & kLinkMask;
+  // Of structures, or the word `root` of an entry of the root directory.
+  const bool reads_word = form == kLinkIsUnit ? link % 4 == 0 : link % 8 == 0;
+  const bool inside = link >= pool_.header().directory_offset && link < pool_.end_offset();
+  const bool has_previous = form != kAsPrevious || &intent != lane.intents;
+  bool sound = reads_word && inside && has_previous && form <= kAsPrevious &&
+               pool_.leads_inside(block, kLineBytes);
+  if (sound && (intent.block & kBlockIsRun) != 0) {
+    const uint64_t segment = segment_of(block);
+    const uint64_t length = descriptor(segment).pending_run_segments;
+    // The length is durable before the link is stored; an intent may reach PM before either.
+    sound = block == offset_of_segment(segment) &&
+            (!link_leads_to(intent) || (length >= 1 && length <= pool_.segments() - segment));
+  }
+  if (!sound) pool_.throw_corrupt("an allocation intent points outside the pool");
+}
+
+void Heap::require_sound_redo(const Lane& lane, uint64_t bytes) const {
+  for (uint64_t at = 0; at < bytes;) {
+    uint64_t target = 0;
+    uint64_t length = 0;
+    bool sound = bytes - at >= 16;
+    if (sound) {
+      std::memcpy(&target, lane.redo + at, 8);
+      std::memcpy(&length, lane.redo + at + 8, 8);
+      at += 16;
+      sound = target % 8 == 0 && length % 8 == 0 && length <= bytes - at &&
+              target >= pool_.header().directory_offset && target < pool_.end_offset() &&
+              length <= pool_.end_offset() - target;
+      at += length;
+    }
+    if (!sound)
+      pool_.throw_corrupt("the micro-log of an interrupted change leads outside the pool");
+  }
 }
 
 void Heap::recover_lane(Lane& lane) {
@@ -474,11 +534,9 @@ void Heap::recover_lane(Lane& lane) {
   if (lane.armed != 0) {
     const uint64_t bytes = lane.armed & 0xffffffff;
     if (bytes > kRedoBytes || checksum32(lane.redo, bytes) != lane.armed >> 32) {
-      throw Error(ErrorCode::kCorrupt,
-                  fmt::format("{}: the micro-log of an interrupted change is damaged; the file was "
-                              "altered from outside: restore it from a backup",
-                              pool_.mapping().path()));
+      pool_.throw_corrupt("the micro-log of an interrupted change is damaged");
     }
+    require_sound_redo(lane, bytes);
     apply_redo(lane, bytes);
     memory.fence();  // the bytes, before the record that could replace them again
     lane.armed = 0;
@@ -487,7 +545,7 @@ void Heap::recover_lane(Lane& lane) {
   bool any = false;
   for (const Intent& intent : lane.intents) {
     if (intent.link == 0) continue;
-    require_sound(intent);
+    require_sound(lane, intent);
     resolve_intent(intent);
     any = true;
   }
@@ -498,6 +556,12 @@ void Heap::recover_lane(Lane& lane) {
 }
 
 void Heap::recover() {
+  for (uint32_t i = 0; i < kLanes; ++i) {
+    uint64_t number = 0;
+    if (!unseal_word(lane(i).mark, kLaneSalt, number) || number != i + 1) {
+      pool_.throw_corrupt(fmt::format("lane {} of the transactions is damaged", i));
+    }
+  }
   for (uint32_t i = 0; i < kLanes; ++i) recover_lane(lane(i));
   uint64_t free_from = 0;
   uint64_t free_length = 0;
@@ -511,10 +575,7 @@ void Heap::recover() {
     int size_class = 0;
     uint64_t segments = 1;
     if (!parse_word(i, kind, size_class, segments)) {
-      throw Error(ErrorCode::kCorrupt,
-                  fmt::format("{}: the descriptor of segment {} is damaged; run `perdure pool "
-                              "check` and restore the file from a backup",
-                              pool_.mapping().path(), i));
+      pool_.throw_corrupt(fmt::format("the descriptor of segment {} is damaged", i));
     }
     infos_[i].kind = kind;
     infos_[i].size_class = static_cast<uint8_t>(size_class);
@@ -610,7 +671,7 @@ uint64_t Heap::check(const std::function<void(const std::string&)>& report) cons
       }
     } else if (kind == SegmentKind::kRun) {
       for (uint64_t tail = i + 1; tail < i + segments; ++tail) {
-        if (descriptor(tail).word == 0) continue;
+        if (descriptor(tail).word == free_word(tail)) continue;
         fail(fmt::format("heap: segment {} is inside the run at segment {}, but in use itself",
                          tail, i));
       }
@@ -620,13 +681,67 @@ uint64_t Heap::check(const std::function<void(const std::string&)>& report) cons
   return found;
 }
 
+// ---- seals
+
+template <typename Visit>
+void Heap::for_each_used(Visit visit) const {
+  for (uint64_t i = 0; i < pool_.segments();) {
+    SegmentKind kind = SegmentKind::kFree;
+    int size_class = 0;
+    uint64_t segments = 1;
+    parse_word(i, kind, size_class, segments);
+    for (uint64_t s = i; s < i + segments && kind != SegmentKind::kFree; ++s) visit(s);
+    i += segments;
+  }
+}
+
+void Heap::seal(uint64_t generation) const {
+  for_each_used([&](uint64_t segment) {
+    SegmentDescriptor& entry = descriptor(segment);
+    store_relaxed(entry.seal,
+                  seal_of(entry, pool_.at<char>(offset_of_segment(segment)), generation));
+    pool_.memory().flush(&entry.seal, sizeof entry.seal);
+  });
+}
+
+uint64_t Heap::check_seals(uint64_t generation,
+                           const std::function<void(const std::string&)>& report) const {
+  uint64_t found = 0;
+  std::vector<char> content(kSegmentBytes);
+  for_each_used([&](uint64_t segment) {
+    SegmentDescriptor entry{};
+    pool_.mapping().read_at(pool_.offset_of(&descriptor(segment)), &entry, sizeof entry);
+    pool_.mapping().read_at(offset_of_segment(segment), content.data(), content.size());
+    if (entry.seal == seal_of(entry, content.data(), generation)) return;
+    ++found;
+    report(fmt::format("segment {} is not as the last clean close left it (bytes {:#x} to {:#x})",
+                       segment, offset_of_segment(segment), offset_of_segment(segment + 1)));
+  });
+  return found;
+}
+
 // ---- transactions
 
 Heap::Txn::Txn(Heap& heap, bool reclaim)
-    : heap_(heap), lane_(heap.acquire_lane()), reclaim_(reclaim) {}
+    : heap_(heap), outer_(heap_in_use), lane_(heap.acquire_lane()), reclaim_(reclaim) {
+  assert(outer_ != &heap);
+  heap_in_use = &heap;
+}
+
+void Heap::Txn::release_lane() {
+  heap_.release_lane(lane_);
+  heap_in_use = outer_;
+}
 
 Heap::Txn::~Txn() {
   if (!finished_) {
+    if (heap_.pool_.failed()) {
+      // Opening the pool again decides, by this lane: it stays taken, so that nobody writes over its
+      // intents. Nor are redo records applied here, whose `armed` may not have become durable: the
+      // targets might, and only some of them.
+      heap_in_use = outer_;
+      return;
+    }
     try {
       Lane& own = heap_.lane(lane_);
       if (prepared_) {
@@ -638,8 +753,8 @@ Heap::Txn::~Txn() {
         for (uint32_t i = 0; i < intents_; ++i) own.intents[i].link = 0;
         heap_.pool_.memory().persist(own.intents, intents_ * sizeof(Intent));
       }
-    } catch (const Error&) {  // the medium fails; opening the pool again decides
-      heap_.release_lane(lane_);
+    } catch (...) {  // the medium fails now: as above
+      heap_in_use = outer_;
       return;
     }
     for (uint32_t i = 0; i < allocations_; ++i) {
@@ -655,12 +770,13 @@ Heap::Txn::~Txn() {
         heap_.release_block(one.block, one.size_class);
       }
     }
+    release_lane();
   }
-  heap_.release_lane(lane_);
 }
 
 uint64_t Heap::Txn::allocate(uint64_t bytes) {
-  assert(allocations_ < kIntentsPerLane);
+  if (allocations_ >= kIntentsPerLane) [[unlikely]]
+    throw Error(ErrorCode::kInternal, "a transaction allocates more than a lane has intents for");
   Allocation one{};
   one.size_class = class_of(bytes);
   if (one.size_class >= 0) {
@@ -690,7 +806,9 @@ bool Heap::Txn::is_run(uint64_t block) const {
 }
 
 void Heap::Txn::add_intent(uint64_t block, const void* link, Link form, uint64_t flags) {
-  assert(intents_ < kIntentsPerLane && !prepared_);
+  assert(!prepared_);
+  if (intents_ >= kIntentsPerLane) [[unlikely]]
+    throw Error(ErrorCode::kInternal, "a transaction has more intents than a lane holds");
   Intent& intent = heap_.lane(lane_).intents[intents_++];
   // In one line stores persist in order: never a new link beside an old block.
   intent.block = block | flags;
@@ -723,7 +841,10 @@ void Heap::Txn::note_run_length(uint64_t block) {
     if (allocated_[i].block != block || allocated_[i].size_class >= 0) continue;
     SegmentDescriptor& entry = heap_.descriptor(heap_.segment_of(block));
     entry.pending_run_segments = allocated_[i].segments;
-    // Durable with the intent, by the fence after prepare(): who finds a link finds the length.
+    // Durable with the intent, by the fence after prepare(), and the link is stored after that fence: who
+    // finds a link that this transaction stored finds the length, after any number of crashes. An intent
+    // alone may be durable before the length: its link does not lead to the block then, so the run is
+    // freed, for which no length is read.
     heap_.pool_.memory().flush(&entry.pending_run_segments, sizeof(uint64_t));
   }
 }
@@ -761,7 +882,9 @@ void Heap::Txn::may_unlink(uint64_t block, const void* link, Link form) {
 }
 
 void Heap::Txn::redo(void* target, const void* image, uint32_t bytes) {
-  assert(bytes % 8 == 0 && redo_bytes_ + 16 + bytes <= kRedoBytes && !prepared_);
+  assert(bytes % 8 == 0 && !prepared_);
+  if (redo_bytes_ + 16 + bytes > kRedoBytes) [[unlikely]]
+    throw Error(ErrorCode::kInternal, "a transaction changes more than a lane's redo area holds");
   uint8_t* to = heap_.lane(lane_).redo + redo_bytes_;
   const uint64_t offset = heap_.pool_.offset_of(target);
   const uint64_t length = bytes;
@@ -832,6 +955,8 @@ void Heap::Txn::finish() {
   }
   // Before a block is handed out again, whose new owner this intent would not know.
   memory.fence();
+  finished_ = true;
+  release_lane();
   for (uint32_t i = 0; i < frees_; ++i) {
     const uint64_t segment = heap_.segment_of(freed_[i]);
     const SegmentInfo& info = heap_.infos_[segment];
@@ -844,7 +969,6 @@ void Heap::Txn::finish() {
       heap_.infos_[heap_.segment_of(allocated_[i].block)].kind = SegmentKind::kRun;
     }
   }
-  finished_ = true;
 }
 
 }  // namespace perdure::pm

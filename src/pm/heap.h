@@ -94,8 +94,10 @@ class Heap {
   // Bytes of the block at `offset`, which `bytes` were allocated from. Reads its descriptor.
   uint64_t block_bytes_at(uint64_t offset, uint64_t bytes) const;
 
-  // Hands out again what a transaction freed with Release::kLater. `bytes`: as allocated.
-  void release(uint64_t block, uint64_t bytes);
+  // Hands out again what a transaction freed with Release::kLater. `bytes`: as allocated. Does not
+  // throw: for destructors and actions of epochs. What it cannot hand out, because the medium fails or
+  // memory is short, stays unused until the pool is opened again.
+  void release(uint64_t block, uint64_t bytes) noexcept;
 
   // Bytes in allocated blocks, and in free segments and blocks of the pool as large as it is now.
   // Cost: reads all descriptors.
@@ -114,6 +116,16 @@ class Heap {
   bool is_allocated(uint64_t offset, uint64_t bytes) const;
 
   uint64_t check(const std::function<void(const std::string&)>& report) const;
+
+  // Writes the descriptor of a segment that the pool is about to grow by. Durable with the caller's fence.
+  static void write_free(const PoolImpl& pool, uint64_t segment);
+
+  // Gives each segment in use its seal, a checksum over the segment, its descriptor and the generation.
+  // Durable with the caller's fence. Cost: reads the pool; one line flushed for each segment.
+  void seal(uint64_t generation) const;
+  // Compares the file with its seals, past the mapping; reports and returns as check() does.
+  uint64_t check_seals(uint64_t generation,
+                       const std::function<void(const std::string&)>& report) const;
 
  private:
   struct SegmentInfo {
@@ -149,9 +161,18 @@ class Heap {
   SegmentDescriptor& descriptor(uint64_t segment) const;
   uint64_t segment_of(uint64_t offset) const;
   uint64_t offset_of_segment(uint64_t segment) const;
-  uint64_t descriptor_word(SegmentKind kind, int size_class, uint64_t segments,
-                           uint64_t index) const;
+  static uint64_t descriptor_word(SegmentKind kind, int size_class, uint64_t segments,
+                                  uint64_t index);
+  static uint64_t free_word(uint64_t index) {
+    return descriptor_word(SegmentKind::kFree, 0, 1, index);
+  }
   bool parse_word(uint64_t index, SegmentKind& kind, int& size_class, uint64_t& segments) const;
+  // The same of a descriptor that stands elsewhere.
+  bool parse_word(uint64_t word, uint64_t index, SegmentKind& kind, int& size_class,
+                  uint64_t& segments) const;
+  // Calls `visit(segment)` for each segment in use.
+  template <typename Visit>
+  void for_each_used(Visit visit) const;
 
   uint32_t acquire_lane();
   void release_lane(uint32_t lane);
@@ -171,20 +192,21 @@ class Heap {
                          std::vector<uint64_t>& out);
   void scan_segment(uint32_t segment);
   void know_segment_of(uint64_t block);
-  void release_block(uint64_t offset, int size_class);
+  void release_block(uint64_t offset, int size_class) noexcept;
   void return_caches(uint32_t own_lane, int size_class);
 
   // `count` adjacent free segments that leave `keep` others, growing the pool if need be. Returns
   // false if there are none.
   bool take_segments(uint64_t count, uint32_t keep, uint64_t& first);
-  void release_segments(uint64_t first, uint64_t count);
+  void release_segments(uint64_t first, uint64_t count) noexcept;
   bool grow(uint64_t segments);
 
   void recover_lane(Lane& lane);
   void apply_redo(Lane& lane, uint64_t bytes);
   void resolve_intent(const Intent& intent);
   bool link_leads_to(const Intent& intent) const;
-  void require_sound(const Intent& intent) const;
+  void require_sound(const Lane& lane, const Intent& intent) const;
+  void require_sound_redo(const Lane& lane, uint64_t bytes) const;
   void set_allocated(uint64_t block, bool run, bool allocated);
   // A slab block's bit: the bitmap word and a mask.
   std::pair<uint64_t*, uint64_t> bitmap_bit(uint64_t block) const;
@@ -203,10 +225,13 @@ class Heap {
 };
 
 // A group of allocations and frees that a crash either completes or undoes, each by its own link.
-// Use by one thread. Destroyed without finish(), it gives back what it allocated.
+// Use by one thread, which has one unfinished transaction in a heap at a time: threads that waited for a
+// second lane while they hold one could wait for each other. Destroyed without finish(), it gives back
+// what it allocated.
 class Heap::Txn {
  public:
-  // `reclaim`: this transaction will free more than it takes, and may use the heap's reserve.
+  // `reclaim`: this transaction will free more than it takes, and may use the heap's reserve. Waits for a
+  // lane. Throws kIo if the medium has failed.
   explicit Txn(Heap& heap, bool reclaim = false);
   ~Txn();
   Txn(const Txn&) = delete;
@@ -247,7 +272,8 @@ class Heap::Txn {
   // Brings the allocation state in line with the links, which have been stored and flushed.
   void settle();
 
-  // Needs that links and settle() are fenced. Durable on return; one fence.
+  // Needs that links and settle() are fenced. Durable on return; one fence. Ends the transaction: the
+  // thread may begin another one while this object lives.
   void finish();
 
  private:
@@ -258,10 +284,12 @@ class Heap::Txn {
   };
 
   void add_intent(uint64_t block, const void* link, Link form, uint64_t flags = 0);
+  void release_lane();
   bool is_run(uint64_t block) const;
   void note_run_length(uint64_t block);
 
   Heap& heap_;
+  const Heap* outer_;  // in which this thread had an unfinished transaction before
   uint32_t lane_;
   bool reclaim_;
   bool prepared_ = false;

@@ -36,10 +36,17 @@ struct alignas(256) PoolHeader {
   uint64_t reserved[19];
   uint64_t checksum;                     // xxh3 of all bytes before
   alignas(64) uint64_t segments_word;    // checked: segments in use, from data_offset
-  alignas(64) uint64_t generation_word;  // checked: generation * 2 + clean
+  alignas(64) uint64_t generation_word;  // checked: generation * 4 + CloseMark
 };
 static_assert(offsetof(PoolHeader, checksum) == 248 && offsetof(PoolHeader, segments_word) == 256 &&
               offsetof(PoolHeader, generation_word) == 320 && sizeof(PoolHeader) == 512);
+
+// How the last close of the pool went.
+enum class CloseMark : uint8_t {
+  kOpen = 0,    // it is open, or a crash ended it
+  kClean = 1,   // clean
+  kSealed = 3,  // clean, and each segment in use carries a seal of this generation
+};
 
 // A word of 48 bits with 16 check bits. `salt` tells words of different meaning apart.
 uint64_t seal_word(uint64_t value, uint64_t salt);
@@ -49,11 +56,13 @@ bool unseal_word(uint64_t word, uint64_t salt, uint64_t& value);
 inline constexpr uint64_t kSegmentsSalt = 0x5e65;
 inline constexpr uint64_t kGenerationSalt = 0x6e4e;
 inline constexpr uint64_t kDescriptorSalt = 0xde5c;
+inline constexpr uint64_t kLaneSalt = 0x1a7e;
 
 inline constexpr uint32_t kDirectoryEntries = 256;
 inline constexpr size_t kNameBytesMax = 95;
 
 // A structure by name. Written whole by a lane's redo record, so it is there wholly or not at all.
+// A free entry carries a checksum, too: a page of zeros is damage, not a directory without names.
 struct DirectoryEntry {
   char name[96];  // NUL-terminated
   char type[32];  // NUL-terminated
@@ -62,22 +71,26 @@ struct DirectoryEntry {
   uint8_t reserved8[6];
   uint64_t root;  // offset of the structure's root block
   uint64_t reserved[12];
-  uint64_t checksum;  // xxh3 of all bytes before
+  uint64_t checksum;  // xxh3 of all bytes before, seeded with the entry's number
   uint64_t in_use;    // 1, or 0 for a free entry
 };
 static_assert(sizeof(DirectoryEntry) == 256 && offsetof(DirectoryEntry, root) == 136);
 
 enum class SegmentKind : uint8_t { kFree = 0, kSlab = 1, kRun = 2 };
 
-// What a segment holds. `word` is checked and packs kind (bits 0-7), size class (8-15) and, for the
-// first segment of a run, the run's length in segments (16-47). All segments of a run but the first
-// have word 0, as free ones have.
+// What a segment holds. `word` is checked and packs kind (bits 0-7), size class (8-15) and the length in
+// segments (16-47): of a run in its first segment, else 1. All segments of a run but the first have the
+// word of a free one. No word is 0: a page of zeros is damage, not sixteen free segments.
+//
+// `seal` is a checksum over the segment's 64 KiB and its descriptor, made by a clean close, and counts as
+// long as the header's generation word says so.
 struct alignas(256) SegmentDescriptor {
   uint64_t word;
   uint64_t pending_run_segments;  // length of a run that an intent is about
   uint64_t reserved[6];
   uint64_t bitmap[16];  // slabs: one bit for each block, set while allocated
-  uint64_t reserved2[8];
+  uint64_t seal;
+  uint64_t reserved2[7];
 };
 static_assert(sizeof(SegmentDescriptor) == 256 && offsetof(SegmentDescriptor, bitmap) == 64);
 
@@ -110,7 +123,8 @@ enum IntentFlags : uint64_t {
 
 struct alignas(256) Lane {
   uint64_t armed;  // 0, or: redo bytes (low half) and a checksum over them (high half)
-  uint64_t reserved[7];
+  uint64_t mark;   // checked: the lane's number + 1; a page of zeros is damage, not idle lanes
+  uint64_t reserved[6];
   Intent intents[kIntentsPerLane];
   uint8_t redo[kRedoBytes];
 };

@@ -23,9 +23,10 @@ class SpinLock {
         }
       }
     }
+    may_pause();
   }
   bool try_lock() { return !locked_.exchange(true, std::memory_order_acquire); }
-  void unlock() { locked_.store(false, std::memory_order_release); }
+  void unlock() { publish(locked_, false); }
 
  private:
   std::atomic<bool> locked_{false};
@@ -55,12 +56,15 @@ class GenerationLock {
         std::this_thread::yield();
       }
     }
+    may_pause();
   }
   // Releases, and makes readers that began before the lock was taken fail to validate.
   void unlock() {
     const uint64_t seen = word_.load(std::memory_order_relaxed);
     const uint64_t version = (seen + 1) & 0xffffffff;  // clears the locked bit with a carry
+    may_pause();
     word_.store(tag_ | version, std::memory_order_release);
+    may_pause();
   }
 
   // A stamp for validate(): the word, whatever its generation. Returns false while the lock is held.
@@ -73,7 +77,10 @@ class GenerationLock {
   uint64_t begin_read() const {
     for (int spins = 0;; ++spins) {
       uint64_t stamp = 0;
-      if (try_begin_read(stamp)) return stamp;
+      if (try_begin_read(stamp)) {
+        may_pause();
+        return stamp;
+      }
       if (spins < 64) {
         _mm_pause();
       } else {
@@ -82,9 +89,12 @@ class GenerationLock {
     }
   }
   bool validate(uint64_t stamp) const {
+    may_pause();
     std::atomic_thread_fence(std::memory_order_acquire);
     // Whoever has locked meanwhile has put another word there, of this generation.
-    return word_.load(std::memory_order_relaxed) == stamp;
+    const bool same = word_.load(std::memory_order_relaxed) == stamp;
+    may_pause();
+    return same;
   }
 
  private:

@@ -80,8 +80,13 @@ Mapping Mapping::create_file(const std::string& path) {
     if (errno == ENOENT) throw_errno("open", parent_of(path), ENOENT);
     throw_errno("open", path, errno);
   }
-  mapping.lock(false);
-  mapping.detect_medium();
+  try {
+    mapping.lock(false);
+    mapping.detect_medium();
+  } catch (...) {
+    mapping.remove_file();
+    throw;
+  }
   return mapping;
 }
 
@@ -282,7 +287,14 @@ uint64_t Mapping::occupied_bytes() const {
   return static_cast<uint64_t>(status.st_blocks) * 512;
 }
 
-bool Mapping::on_huge_pages() const {
+bool Mapping::on_huge_pages(uint64_t from, uint64_t to) const {
+  // The kernel tells of pages that this process has looked at: a few, from all over the file.
+  constexpr uint64_t kPlaces = 32;
+  if (fd_ >= 0) to = std::min(to, file_bytes());
+  const uint64_t step = std::max((to - from) / kPlaces, kHugePageBytes) & ~(kHugePageBytes - 1);
+  for (uint64_t at = from; at < to; at += step) {
+    static_cast<void>(*static_cast<const volatile char*>(base_ + at));
+  }
   std::ifstream maps("/proc/self/smaps");
   std::string line;
   bool inside = false;

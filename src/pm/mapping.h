@@ -54,7 +54,8 @@ class Mapping {
   const std::string& path() const { return path_; }
   uint64_t file_bytes() const;      // logical size
   uint64_t occupied_bytes() const;  // blocks in use
-  bool on_huge_pages() const;
+  // Whether any of [from, to) is on huge pages.
+  bool on_huge_pages(uint64_t from, uint64_t to) const;
   bool read_only() const { return read_only_; }
 
  private:

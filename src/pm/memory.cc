@@ -1,6 +1,7 @@
 #include "pm/memory.h"
 
 #include <cpuid.h>
+#include <fmt/core.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -8,17 +9,19 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <string_view>
 #include <vector>
 
+#include "perdure/error.h"
 #include "pm/medium.h"
-#include "pm/system_error.h"
 
 namespace perdure::pm {
 
 namespace {
 
 struct PageRange {
+  const void* owner;  // tells the pools apart: each fence waits for its own pool's pages
   uintptr_t begin;
   uintptr_t end;
 };
@@ -89,14 +92,9 @@ void emulate_medium(Medium* medium) { medium_in_use = medium; }
 Medium* emulated_medium() { return medium_in_use; }
 
 Memory::Verbs Memory::verbs_of(Domain domain) {
-  switch (domain) {
-    case Domain::kPage:
-      return Verbs::kPage;
-    case Domain::kLine:
-      return medium_in_use == nullptr ? Verbs::kLine : Verbs::kEmulated;
-    default:
-      return Verbs::kByte;
-  }
+  if (domain == Domain::kPage) return Verbs::kPage;
+  if (medium_in_use != nullptr && medium_in_use->serves(domain)) return Verbs::kEmulated;
+  return domain == Domain::kLine ? Verbs::kLine : Verbs::kByte;
 }
 
 void Memory::flush_slowly(const void* address, size_t bytes) const {
@@ -104,7 +102,7 @@ void Memory::flush_slowly(const void* address, size_t bytes) const {
     remember_pages(address, bytes);
     return;
   }
-  flush_lines(address, bytes);
+  if (domain_ == Domain::kLine) flush_lines(address, bytes);
   if (medium_in_use != nullptr) {
     medium_in_use->written_back(reinterpret_cast<uintptr_t>(address), bytes);
   }
@@ -118,31 +116,44 @@ void Memory::stream_slowly(void* target, const void* source, size_t bytes) const
 }
 
 void Memory::fence_slowly() const {
+  if (failed()) {
+    throw Error(
+        ErrorCode::kIo,
+        "the medium has refused a write before; close the pool, mend the medium and open it "
+        "again");
+  }
   if (verbs_ == Verbs::kPage) {
     sync_pages();
   } else if (medium_in_use != nullptr) {
-    medium_in_use->fenced();
+    try {
+      medium_in_use->fenced();
+    } catch (...) {
+      if (failed_ != nullptr) failed_->store(true, std::memory_order_relaxed);
+      throw;
+    }
   }
 }
 
-void Memory::remember_pages(const void* address, size_t bytes) {
+void Memory::remember_pages(const void* address, size_t bytes) const {
   if (bytes == 0) return;
   const uintptr_t begin = reinterpret_cast<uintptr_t>(address) & ~(kPageBytes - 1);
   const uintptr_t end =
       (reinterpret_cast<uintptr_t>(address) + bytes + kPageBytes - 1) & ~(kPageBytes - 1);
   if (!pending_pages.empty()) {
     PageRange& last = pending_pages.back();
-    if (begin >= last.begin && begin <= last.end) {
+    if (last.owner == failed_ && begin >= last.begin && begin <= last.end) {
       last.end = std::max(last.end, end);
       return;
     }
   }
-  pending_pages.push_back({begin, end});
+  pending_pages.push_back({failed_, begin, end});
 }
 
 void Memory::sync_pages() const {
-  std::vector<PageRange> ranges;
-  ranges.swap(pending_pages);
+  const auto others = std::partition(pending_pages.begin(), pending_pages.end(),
+                                     [&](const PageRange& one) { return one.owner != failed_; });
+  std::vector<PageRange> ranges(others, pending_pages.end());
+  pending_pages.erase(others, pending_pages.end());
   std::sort(ranges.begin(), ranges.end(),
             [](const PageRange& a, const PageRange& b) { return a.begin < b.begin; });
   for (size_t i = 0; i < ranges.size();) {
@@ -156,7 +167,11 @@ void Memory::sync_pages() const {
     if (errno == ENOMEM) continue;
     const int reason = errno;
     if (failed_ != nullptr) failed_->store(true, std::memory_order_relaxed);
-    throw_errno("msync", "the mapped pool", reason);
+    // Never kNoSpace, whatever the reason: that would promise that nothing has changed.
+    throw Error(ErrorCode::kIo,
+                fmt::format("the mapped pool: msync failed: {}; close the pool, mend the "
+                            "medium and open it again",
+                            std::strerror(reason)));
   }
 }
 

@@ -23,6 +23,7 @@
 
 #include "perdure/pool.h"
 #include "pm/observe.h"
+#include "pm/pause.h"
 
 namespace perdure::pm {
 
@@ -44,8 +45,8 @@ bool prefers_nontemporal_lines();
 class Memory {
  public:
   Memory() = default;
-  // `failed`, if given, is set when the medium refuses a write (domain `page` only): what was
-  // written since the last good fence may be lost, so nothing more may be promised.
+  // `failed`, if given, is set when the medium refuses a write: what was written since the last good
+  // fence may be lost, so nothing more may be promised, and each later fence throws.
   explicit Memory(Domain domain, std::atomic<bool>* failed = nullptr)
       : failed_(failed),
         verbs_(verbs_of(domain)),
@@ -53,6 +54,8 @@ class Memory {
         flush_kind_(detect_flush_kind()) {}
 
   Domain domain() const { return domain_; }
+  // Whether the medium has refused a write.
+  bool failed() const { return failed_ != nullptr && failed_->load(std::memory_order_relaxed); }
 
   // Starts writing back the cache lines of [address, address + bytes). Durable after fence().
   void flush(const void* address, size_t bytes) const {
@@ -64,12 +67,17 @@ class Memory {
     std::atomic_signal_fence(std::memory_order_seq_cst);  // keep program order in the compiler
   }
 
-  // Waits until everything this thread flushed or copied non-temporally is durable.
+  // Waits until everything that this thread flushed or copied non-temporally by this object (or another
+  // of the same pool) is durable. Throws Error(kIo) if the medium refuses a write, or has refused one
+  // before: a kernel that failed to write a page forgets that it is dirty, so a second attempt that
+  // succeeds would mean nothing.
   void fence() const {
+    may_pause();
     observe::fence();
     _mm_sfence();
     if (verbs_ >= Verbs::kPage) [[unlikely]]
       fence_slowly();
+    may_pause();
   }
 
   void persist(const void* address, size_t bytes) const {
@@ -140,7 +148,7 @@ class Memory {
   void flush_slowly(const void* address, size_t bytes) const;
   void stream_slowly(void* target, const void* source, size_t bytes) const;
   void fence_slowly() const;
-  static void remember_pages(const void* address, size_t bytes);
+  void remember_pages(const void* address, size_t bytes) const;
   void sync_pages() const;
 
   std::atomic<bool>* failed_ = nullptr;
@@ -168,7 +176,9 @@ T load_relaxed(const T& word) {
 }
 template <typename T>
 T load_acquire(const T& word) {
-  return std::atomic_ref<T>(const_cast<T&>(word)).load(std::memory_order_acquire);
+  const T value = std::atomic_ref<T>(const_cast<T&>(word)).load(std::memory_order_acquire);
+  may_pause();
+  return value;
 }
 template <typename T>
 void store_relaxed(T& word, T value) {
@@ -176,7 +186,9 @@ void store_relaxed(T& word, T value) {
 }
 template <typename T>
 void store_release(T& word, T value) {
+  may_pause();
   std::atomic_ref<T>(word).store(value, std::memory_order_release);
+  may_pause();
 }
 
 }  // namespace perdure::pm

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <new>
 #include <random>
 #include <thread>
 
@@ -74,8 +75,11 @@ uint64_t make_status(uint64_t use, uint32_t words, uint64_t state) {
 }
 
 bool exchange(uint64_t& word, uint64_t expected, uint64_t desired) {
-  return std::atomic_ref(word).compare_exchange_strong(expected, desired,
-                                                       std::memory_order_seq_cst);
+  may_pause();
+  const bool done =
+      std::atomic_ref(word).compare_exchange_strong(expected, desired, std::memory_order_seq_cst);
+  may_pause();
+  return done;
 }
 
 // Of the entries of a descriptor, the bytes on lines of their own.
@@ -109,6 +113,8 @@ Mwcas::Mwcas(const Memory& memory, char* base, EpochManager& epochs, uint64_t de
 }
 
 Mwcas::~Mwcas() {
+  // Words that no longer agree with their descriptors are recovered at the next opening.
+  if (interrupted_.load(std::memory_order_relaxed) || memory_.failed()) return;
   bool any = false;
   for (uint32_t i = 0; i < count_; ++i) {
     uint64_t& status = descriptor(i).status;
@@ -154,25 +160,33 @@ void Mwcas::give_free(uint32_t index) {
 
 // A descriptor whose operation is over; others may still look at it.
 void Mwcas::give_used(uint32_t index) {
+  push_used(index);
+  if (used_count_.fetch_add(1, std::memory_order_relaxed) + 1 >= retire_together_) retire_used();
+}
+
+void Mwcas::push_used(uint32_t index) {
   uint32_t head = used_.load(std::memory_order_relaxed);
   do {
     next_[index].store(head, std::memory_order_relaxed);
   } while (!used_.compare_exchange_weak(head, index + 1, std::memory_order_acq_rel));
-  if (used_count_.fetch_add(1, std::memory_order_relaxed) + 1 >= retire_together_) retire_used();
 }
 
-bool Mwcas::retire_used() {
+void Mwcas::retire_used() noexcept {
   used_count_.store(0, std::memory_order_relaxed);
   const uint32_t first = used_.exchange(0, std::memory_order_acq_rel);
-  if (first == 0) return false;
-  epochs_.retire([this, first] {
+  if (first == 0) return;
+  const auto for_each = [this, first](auto give) {
     for (uint32_t at = first; at != 0;) {
       const uint32_t index = at - 1;
       at = next_[index].load(std::memory_order_relaxed);
-      give_free(index);
+      give(index);
     }
-  });
-  return true;
+  };
+  try {
+    epochs_.retire([this, for_each] { for_each([this](uint32_t index) { give_free(index); }); });
+  } catch (const std::bad_alloc&) {  // another time
+    for_each([this](uint32_t index) { push_used(index); });
+  }
 }
 
 void Mwcas::wait() {
@@ -181,7 +195,9 @@ void Mwcas::wait() {
   std::this_thread::yield();
 }
 
-void Mwcas::forget(std::span<const std::pair<uint64_t, uint64_t>> blocks) {
+bool Mwcas::forget(std::span<const std::pair<uint64_t, uint64_t>> blocks) noexcept {
+  // A descriptor whose words are not known to be durable must not be forgotten.
+  if (memory_.failed()) return false;
   bool any = false;
   for (uint32_t i = 0; i < count_; ++i) {
     MwcasDescriptor& one = descriptor(i);
@@ -199,18 +215,34 @@ void Mwcas::forget(std::span<const std::pair<uint64_t, uint64_t>> blocks) {
       break;
     }
   }
-  if (any) memory_.fence();  // before the memory becomes what recovery could mistake for a mark
+  try {
+    if (any) memory_.fence();  // before the memory becomes what recovery could mistake for a mark
+  } catch (const Error&) {
+    return false;
+  }
+  return true;
 }
 
 // ---- reading
 
 uint64_t Mwcas::read_slowly(uint64_t& word) {
+  if (!memory_.failed()) [[likely]] {
+    try {
+      return read_through(word);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kIo) throw;
+    }
+  }
+  return peek(word);
+}
+
+uint64_t Mwcas::read_through(uint64_t& word) {
   for (;;) {
     const uint64_t seen = load_acquire(word);
     if (is_condition(seen)) {
       resolve_condition(word, seen);
     } else if (is_operation(seen)) {
-      help_with(seen);
+      help_with(word, seen);
     } else if ((seen & kDirty) != 0) {
       make_clean(word, seen);
       return seen & kValueMask;
@@ -229,18 +261,67 @@ bool Mwcas::exchange_volatile(uint64_t& word, uint64_t expected, uint64_t desire
   return exchange(word, expected, desired);
 }
 
-// Puts the operation's mark in the place of a condition mark, or, if it is decided, the old value.
-void Mwcas::resolve_condition(uint64_t& word, uint64_t mark) {
+// Null: the descriptor is in use for something else by now, and the mark is gone; or the mark was never
+// that of an operation.
+const MwcasEntry* Mwcas::entry_of(const uint64_t& word, uint64_t mark, uint64_t& status) const {
   const uint32_t index = index_in(mark);
+  if (index >= count_) return nullptr;
   const MwcasDescriptor& one = descriptor(index);
-  const uint64_t expected = load_relaxed(one.entries[entry_in(mark)].expected);
-  const uint64_t status = load_acquire(one.status);
-  // If the descriptor is in use for something else by now, then the mark is gone, and never returns.
-  exchange(word, mark,
-           (status & kUndecided) != 0 ? operation_mark(index, use_of(status)) : expected);
+  status = load_acquire(one.status);
+  const uint32_t words = std::min(words_in(status), kWordsMax);
+  const auto at = static_cast<uint64_t>(reinterpret_cast<const char*>(&word) - base_);
+  const auto is_of = [&](uint32_t i) { return load_relaxed(one.entries[i].word) == at; };
+  if (is_condition(mark)) {
+    const uint32_t i = entry_in(mark);
+    const bool same_use = (mark & kConditionMask) == condition_of(index, i, use_of(status));
+    return same_use && i < words && is_of(i) ? &one.entries[i] : nullptr;
+  }
+  if (use_in(mark) != use_of(status)) return nullptr;
+  uint32_t i = 0;
+  while (i < words && !is_of(i)) ++i;
+  return i < words ? &one.entries[i] : nullptr;
 }
 
-void Mwcas::help_with(uint64_t mark) {
+// A mark whose operation is over is gone before its descriptor is used again, and never returns.
+void Mwcas::require_replaced(const uint64_t& word, uint64_t mark) const {
+  if (load_acquire(word) != mark) [[likely]]
+    return;
+  throw Error(
+      ErrorCode::kCorrupt,
+      fmt::format("{}: a word holds the mark of a multi-word change that there never was; the "
+                  "file was altered from outside: restore it from a backup",
+                  where_));
+}
+
+// What a word holds apart from marks, without changing or waiting for anything.
+uint64_t Mwcas::peek(const uint64_t& word) const {
+  for (;;) {
+    const uint64_t seen = load_acquire(word);
+    if (!is_condition(seen) && !is_operation(seen)) return seen & kValueMask;
+    uint64_t status = 0;
+    if (const MwcasEntry* entry = entry_of(word, seen, status); entry != nullptr) {
+      const bool succeeded = is_operation(seen) && (status & kNewCounts) != 0;
+      const uint64_t value = load_relaxed(succeeded ? entry->desired : entry->expected);
+      if (load_acquire(word) == seen) return value;
+    } else {
+      require_replaced(word, seen);
+    }
+  }
+}
+
+// Puts the operation's mark in the place of a condition mark, or, if it is decided, the old value.
+void Mwcas::resolve_condition(uint64_t& word, uint64_t mark) {
+  uint64_t status = 0;
+  const MwcasEntry* entry = entry_of(word, mark, status);
+  if (entry == nullptr) return require_replaced(word, mark);
+  const uint64_t expected = load_relaxed(entry->expected);
+  const bool undecided = (status & kUndecided) != 0;
+  exchange(word, mark, undecided ? operation_mark(index_in(mark), use_of(status)) : expected);
+}
+
+void Mwcas::help_with(const uint64_t& word, uint64_t mark) {
+  uint64_t status = 0;
+  if (entry_of(word, mark, status) == nullptr) return require_replaced(word, mark);
   helped_.fetch_add(1, std::memory_order_relaxed);
   complete(index_in(mark), use_in(mark));
 }
@@ -262,7 +343,7 @@ bool Mwcas::install(uint32_t index, uint64_t use, uint32_t entry, bool& undecide
     if (is_condition(seen)) {
       resolve_condition(word, seen);
     } else if (is_operation(seen)) {
-      help_with(seen);
+      help_with(word, seen);
     } else if ((seen & kDirty) != 0) {
       make_clean(word, seen);
     } else if (seen != expected) {
@@ -342,16 +423,20 @@ bool Mwcas::complete(uint32_t index, uint64_t use) {
 
 Mwcas::Operation::~Operation() {
   if (index_ == kNone) return;
-  if (executed_) {
+  if (state_ == State::kNew) {
+    mwcas_.give_free(index_);
+  } else if (state_ == State::kDone) {
     mwcas_.give_used(index_);
   } else {
-    mwcas_.give_free(index_);
+    // A fence has failed. Words may hold marks of it, now or on the medium, which this descriptor must
+    // explain to readers and to recovery: it is not used again before the next opening.
+    mwcas_.interrupted_.store(true, std::memory_order_relaxed);
   }
 }
 
 void Mwcas::Operation::add(uint64_t& word, uint64_t expected, uint64_t desired,
                            MwcasPolicy policy) {
-  assert(words_ < kWordsMax && !executed_);
+  assert(words_ < kWordsMax && state_ == State::kNew);
   assert((expected | desired) <= kValueMask);
   entries_[words_++] = {static_cast<uint64_t>(reinterpret_cast<char*>(&word) - mwcas_.base_),
                         expected, desired};
@@ -397,11 +482,11 @@ void Mwcas::Operation::describe() {
 }
 
 bool Mwcas::Operation::execute() {
-  assert(index_ != kNone && words_ > 0 && !executed_);
+  assert(index_ != kNone && words_ > 0 && state_ == State::kNew);
   const Memory& memory = mwcas_.memory_;
   const MwcasDescriptor& one = mwcas_.descriptor(index_);
+  state_ = State::kBegun;
   describe();
-  executed_ = true;
   memory.fence();  // the descriptor, and what the caller flushed, before a word leads to it
   const bool owns = !kept_.empty() || !dropped_.empty();
   if (owns) {
@@ -422,6 +507,7 @@ bool Mwcas::Operation::execute() {
     memory.fence();  // the bitmap without the old blocks, before the intents end
     txn_->finish();
   }
+  state_ = State::kDone;
   return succeeded;
 }
 
@@ -463,6 +549,7 @@ bool Mwcas::roll(uint32_t index) {
 }
 
 uint64_t Mwcas::recover(uint64_t begin, uint64_t end, const std::string& where) {
+  where_ = where;
   std::vector<uint32_t> busy;
   for (uint32_t i = 0; i < count_; ++i) {
     if ((descriptor(i).status & kStatusMask) == 0) continue;

@@ -98,7 +98,8 @@ class Mwcas {
   Mwcas(const Memory& memory, char* base, EpochManager& epochs, uint64_t descriptors_at,
         uint32_t descriptors);
   // Marks all descriptors as free, durably: the words may be used for something else from now on.
-  // Needs that no operation is left. Writes nothing if there has been none.
+  // Needs that no operation is left. Writes nothing if there has been none, nor if an operation was
+  // interrupted by a failing medium: its descriptor is what recovery goes by.
   ~Mwcas();
   Mwcas(const Mwcas&) = delete;
   Mwcas& operator=(const Mwcas&) = delete;
@@ -108,7 +109,10 @@ class Mwcas {
   // descriptor. Throws kCorrupt, having changed nothing, if one makes no sense.
   uint64_t recover(uint64_t begin, uint64_t end, const std::string& where);
 
-  // The value of a word, durable; helps the operation in progress there. Needs a guard.
+  // The value of a word, durable; helps the operation in progress there. Needs a guard. Once the medium
+  // has failed, the value is that before the operation in progress, or after it if it had been decided;
+  // since nothing can be written any more, nothing can depend on it. Throws kCorrupt if the word holds a
+  // mark that no operation has left there.
   uint64_t read(const uint64_t& word) {
     const uint64_t seen = load_acquire(word);
     if ((seen & ~kValueMask) == 0) [[likely]]
@@ -121,8 +125,9 @@ class Mwcas {
   bool exchange_volatile(uint64_t& word, uint64_t expected, uint64_t desired);
 
   // Must be called before memory that held words becomes something else, when nobody can find these
-  // words any more: from an action of the EpochManager. `blocks` are offsets and bytes.
-  void forget(std::span<const std::pair<uint64_t, uint64_t>> blocks);
+  // words any more: from an action of the EpochManager. `blocks` are offsets and bytes. False if the
+  // medium fails: then the memory must stay what it is.
+  bool forget(std::span<const std::pair<uint64_t, uint64_t>> blocks) noexcept;
 
   // Waits for a descriptor. To be called without a guard.
   void wait();
@@ -140,12 +145,18 @@ class Mwcas {
   uint32_t acquire();
   void give_free(uint32_t index);
   void give_used(uint32_t index);
-  bool retire_used();
+  void push_used(uint32_t index);
+  void retire_used() noexcept;
 
   uint64_t read_slowly(uint64_t& word);
+  uint64_t read_through(uint64_t& word);
+  uint64_t peek(const uint64_t& word) const;
   void make_clean(uint64_t& word, uint64_t seen);
   void resolve_condition(uint64_t& word, uint64_t mark);
-  void help_with(uint64_t mark);
+  void help_with(const uint64_t& word, uint64_t mark);
+  // What a mark says of a word, if an operation has left it there.
+  const MwcasEntry* entry_of(const uint64_t& word, uint64_t mark, uint64_t& status) const;
+  void require_replaced(const uint64_t& word, uint64_t mark) const;
   // Carries out the use `use` of the descriptor from wherever it is. Whether it succeeded.
   bool complete(uint32_t index, uint64_t use);
   bool install(uint32_t index, uint64_t use, uint32_t entry, bool& undecided);
@@ -167,6 +178,8 @@ class Mwcas {
   alignas(64) std::atomic<uint32_t> used_{0};      // index + 1
   std::atomic<uint32_t> used_count_{0};
   std::atomic<uint64_t> helped_{0};
+  std::atomic<bool> interrupted_{false};  // an operation ended by an exception
+  std::string where_ = "persistent memory";
 };
 
 // What becomes of the blocks that a word's values are the offsets of.
@@ -202,7 +215,8 @@ class Mwcas::Operation {
   void drop(uint64_t block);
 
   // Makes the change if all words have the expected values. Durable on return. What the caller
-  // flushed before is durable before the first word changes. Once only.
+  // flushed before is durable before the first word changes. Once only. Throws kIo if the medium fails:
+  // then the next opening decides.
   bool execute();
 
  private:
@@ -212,7 +226,7 @@ class Mwcas::Operation {
   Heap::Txn* txn_;
   uint32_t index_;
   uint32_t words_ = 0;
-  bool executed_ = false;
+  enum class State : uint8_t { kNew, kBegun, kDone } state_ = State::kNew;
   std::array<MwcasEntry, kWordsMax> entries_;
   std::vector<uint64_t> kept_;
   std::vector<uint64_t> dropped_;

@@ -75,14 +75,15 @@ Durability parse_durability(std::string_view text) {
 
 Pool::Pool(std::unique_ptr<pm::PoolImpl> impl) : impl_(std::move(impl)) {}
 Pool::Pool(Pool&&) noexcept = default;
-Pool& Pool::operator=(Pool&&) noexcept = default;
+Pool& Pool::operator=(Pool&& other) noexcept {
+  if (this == &other) return *this;
+  if (impl_) impl_->abandon();
+  impl_ = std::move(other.impl_);
+  return *this;
+}
 
 Pool::~Pool() {
-  if (!impl_) return;
-  try {
-    impl_->close();
-  } catch (const Error&) {  // the next open recovers
-  }
+  if (impl_) impl_->abandon();
 }
 
 Pool Pool::create(const std::string& path, const PoolOptions& options) {
@@ -115,11 +116,16 @@ void Pool::close() {
   impl_.reset();
 }
 
-void Pool::sync() { impl_->sync(); }
-PoolInfo Pool::info() const { return impl_->info(); }
-std::vector<StructureInfo> Pool::structures() const { return impl_->structures(); }
+pm::PoolImpl& Pool::impl() const {
+  if (!impl_) throw Error(ErrorCode::kInUse, "the pool was closed or moved from; open it again");
+  return *impl_;
+}
+
+void Pool::sync() { impl().sync(); }
+PoolInfo Pool::info() const { return impl().info(); }
+std::vector<StructureInfo> Pool::structures() const { return impl().structures(); }
 uint64_t Pool::check(const std::function<void(const std::string&)>& report) const {
-  return impl_->check(report);
+  return impl().check(report);
 }
 
 namespace pm {
@@ -140,6 +146,10 @@ uint64_t layout_hash() {
   return checksum64(sizes, sizeof sizes);
 }
 
+uint64_t generation_word(uint64_t generation, CloseMark mark) {
+  return seal_word(generation << 2 | static_cast<uint64_t>(mark), kGenerationSalt);
+}
+
 uint64_t header_checksum(const PoolHeader& header) {
   return checksum64(&header, offsetof(PoolHeader, checksum));
 }
@@ -147,6 +157,19 @@ uint64_t header_checksum(const PoolHeader& header) {
 Error corrupt_header(const std::string& path, const std::string& what) {
   return {ErrorCode::kCorrupt,
           fmt::format("{}: {}; the file was damaged: restore it from a backup", path, what)};
+}
+
+uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
+
+// Where everything begins, in a pool of the header's capacity.
+void place_tables(PoolHeader& header) {
+  header.directory_offset = kHeaderBytes;
+  header.lanes_offset = header.directory_offset + kDirectoryEntries * sizeof(DirectoryEntry);
+  header.descriptors_offset = header.lanes_offset + kLanes * sizeof(Lane);
+  // An upper bound: the descriptors themselves take from the capacity.
+  const uint64_t segments = header.capacity_bytes / kSegmentBytes;
+  header.data_offset =
+      round_up(header.descriptors_offset + segments * sizeof(SegmentDescriptor), kSegmentBytes);
 }
 
 // The header page as it is on the medium, judged before anything is mapped.
@@ -177,6 +200,14 @@ PoolHeader read_header(const Mapping& mapping) {
   if (header_checksum(header) != header.checksum) {
     throw corrupt_header(path, "the checksum of the header does not hold");
   }
+  if (header.format_version < kFormatVersion) {
+    throw Error(
+        ErrorCode::kVersion,
+        fmt::format("{}: has format version {}, this build knows only {}; write its records "
+                    "out with `perdure dump` of the release that made it, and load them into "
+                    "a new pool",
+                    path, header.format_version, kFormatVersion));
+  }
   if (header.format_version != kFormatVersion || header.layout_hash != layout_hash() ||
       header.header_bytes != kHeaderBytes) {
     throw Error(ErrorCode::kVersion,
@@ -190,10 +221,19 @@ PoolHeader read_header(const Mapping& mapping) {
                    page + kHeaderBytes, is_zero)) {
     throw corrupt_header(path, "unused bytes of the header are not zero");
   }
+  PoolHeader placed = header;
+  place_tables(placed);
+  if (header.capacity_bytes < Pool::kMinCapacityBytes ||
+      header.capacity_bytes > Pool::kMaxCapacityBytes ||
+      header.capacity_bytes % kSegmentBytes != 0 || header.growth_bytes % kSegmentBytes != 0 ||
+      header.directory_offset != placed.directory_offset ||
+      header.lanes_offset != placed.lanes_offset ||
+      header.descriptors_offset != placed.descriptors_offset ||
+      header.data_offset != placed.data_offset || header.data_offset > header.capacity_bytes) {
+    throw corrupt_header(path, "the header's sizes contradict each other");
+  }
   return header;
 }
-
-uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
 }  // namespace
 
@@ -206,8 +246,30 @@ bool unseal_word(uint64_t word, uint64_t salt, uint64_t& value) {
   return seal_word(value, salt) == word;
 }
 
-PoolImpl::PoolImpl(Mapping mapping, Domain domain, Durability durability)
-    : mapping_(std::move(mapping)), memory_(domain, &failed_), durability_(durability) {}
+PoolImpl::PoolImpl(Mapping mapping, Domain domain, Durability durability,
+                   const PoolOptions& options)
+    : mapping_(std::move(mapping)),
+      memory_(domain, &failed_),
+      durability_(durability),
+      verify_payload_(options.verify_payload),
+      seal_on_close_(options.seal_on_close) {}
+
+void PoolImpl::know_size(uint64_t segments) {
+  end_offset_.store(data_offset_ + segments * kSegmentBytes, std::memory_order_release);
+  segments_.store(segments, std::memory_order_release);
+}
+
+void PoolImpl::throw_corrupt(std::string_view what) const {
+  throw Error(
+      ErrorCode::kCorrupt,
+      fmt::format("{}: {}; the file was damaged: run `perdure pool check` and restore it from "
+                  "a backup",
+                  mapping_.path(), what));
+}
+
+void PoolImpl::throw_outside(uint64_t offset) const {
+  throw_corrupt(fmt::format("the offset {:#x} leads to no place in the pool", offset));
+}
 
 PoolImpl::~PoolImpl() = default;
 
@@ -222,7 +284,7 @@ std::unique_ptr<PoolImpl> PoolImpl::create(Mapping mapping, const PoolOptions& o
     Durability durability = options.durability;
     const Domain needed = needed_domain(mapping.medium(), durability, mapping.path());
     const Domain domain = chosen_domain(needed, options, mapping.path());
-    std::unique_ptr<PoolImpl> pool(new PoolImpl(std::move(mapping), domain, durability));
+    std::unique_ptr<PoolImpl> pool(new PoolImpl(std::move(mapping), domain, durability, options));
     try {
       pool->write_header(options, capacity);
       const uint64_t reserved = round_up(std::min(options.reserve_bytes, capacity), kSegmentBytes);
@@ -254,21 +316,18 @@ void PoolImpl::write_header(const PoolOptions& options, uint64_t capacity_bytes)
   }
   header.capacity_bytes = capacity_bytes;
   header.growth_bytes = round_up(std::max(options.growth_bytes, kSegmentBytes), kSegmentBytes);
-  header.directory_offset = kHeaderBytes;
-  header.lanes_offset = header.directory_offset + kDirectoryEntries * sizeof(DirectoryEntry);
-  header.descriptors_offset = header.lanes_offset + kLanes * sizeof(Lane);
-  // An upper bound: the descriptors themselves take from the capacity.
-  const uint64_t segments = capacity_bytes / kSegmentBytes;
-  header.data_offset =
-      round_up(header.descriptors_offset + segments * sizeof(SegmentDescriptor), kSegmentBytes);
+  place_tables(header);
   header.created_unix_s = static_cast<uint64_t>(std::time(nullptr));
   header.checksum = header_checksum(header);
   header.segments_word = seal_word(0, kSegmentsSalt);
-  header.generation_word = seal_word(1, kGenerationSalt);  // generation 0, clean
+  header.generation_word = generation_word(0, CloseMark::kClean);
   mapping_.reserve(0, header.descriptors_offset);
   auto* target = at<PoolHeader>(0);
   std::memcpy(target, &header, sizeof header);
   std::memset(target->magic, 0, sizeof kMagic);
+  data_offset_ = header.data_offset;
+  know_size(0);
+  write_empty_tables();
   memory_.persist(target, sizeof header);  // everything, before the magic that makes it a pool
   std::memcpy(target->magic, kMagic, sizeof kMagic);
   memory_.persist(target->magic, sizeof kMagic);
@@ -285,10 +344,10 @@ std::unique_ptr<PoolImpl> PoolImpl::open(Mapping mapping, const PoolOptions& opt
   if (!unseal_word(header.generation_word, kGenerationSalt, generation)) {
     throw corrupt_header(mapping.path(), "the pool's generation in the header is damaged");
   }
-  const uint64_t end = header.data_offset + segments * kSegmentBytes;
-  if (end > header.capacity_bytes) {
+  if (segments > (header.capacity_bytes - header.data_offset) / kSegmentBytes) {
     throw corrupt_header(mapping.path(), "the pool's size exceeds its capacity");
   }
+  const uint64_t end = header.data_offset + segments * kSegmentBytes;
   if (mapping.file_bytes() < (segments == 0 ? header.descriptors_offset : end)) {
     throw Error(ErrorCode::kTruncated,
                 fmt::format("{}: has {} bytes, but its header says {}; the file was cut off: "
@@ -299,11 +358,20 @@ std::unique_ptr<PoolImpl> PoolImpl::open(Mapping mapping, const PoolOptions& opt
   Durability durability = options.durability;
   const Domain needed = needed_domain(mapping.medium(), durability, mapping.path());
   const Domain domain = chosen_domain(needed, options, mapping.path());
-  std::unique_ptr<PoolImpl> pool(new PoolImpl(std::move(mapping), domain, durability));
-  pool->segments_.store(segments, std::memory_order_release);
-  pool->generation_ = generation >> 1;
-  pool->clean_before_ = (generation & 1) != 0;
+  std::unique_ptr<PoolImpl> pool(new PoolImpl(std::move(mapping), domain, durability, options));
+  pool->data_offset_ = header.data_offset;
+  pool->know_size(segments);
+  pool->generation_ = pool->sealed_generation_ = generation >> 2;
+  pool->closed_before_ = static_cast<CloseMark>(generation & 3);
+  // A process that died may have left stores that it never synced. They are in the kernel's pages, and all
+  // that is judged from here on takes them to be durable: a power failure must not undo them later.
+  if (domain == Domain::kPage && pool->closed_before_ == CloseMark::kOpen && !pool->read_only()) {
+    pool->sync();
+  }
   pool->heap_ = std::make_unique<Heap>(*pool);
+  if (options.verify) {
+    pool->check_seals([&](const std::string& what) { pool->throw_corrupt(what); });
+  }
   pool->heap_->recover();
   pool->check_directory();
   pool->start_generation();
@@ -314,8 +382,8 @@ void PoolImpl::start_generation() {
   ++generation_;
   open_ = true;
   auto* header = at<PoolHeader>(0);
-  store_release(header->generation_word, seal_word(generation_ << 1, kGenerationSalt));
-  memory_.persist(&header->generation_word, sizeof(uint64_t));
+  store_release(header->generation_word, generation_word(generation_, CloseMark::kOpen));
+  memory_.persist(&header->generation_word, sizeof(uint64_t));  // before any change voids a seal
 }
 
 void PoolImpl::grow(uint64_t segments) {
@@ -344,11 +412,12 @@ void PoolImpl::grow(uint64_t segments) {
   }
   // The file system's own records of the new blocks, before the word that relies on them.
   if (durability_ == Durability::kPower) mapping_.sync_metadata(false);
+  for (uint64_t i = before; i < before + count; ++i) Heap::write_free(*this, i);
+  memory_.fence();  // the descriptors, before the word that counts them; the blocks are zero-filled
   auto* header = at<PoolHeader>(0);
-  // The blocks are there (zero-filled) before the word that counts them.
   store_release(header->segments_word, seal_word(before + count, kSegmentsSalt));
   memory_.persist(&header->segments_word, sizeof(uint64_t));
-  segments_.store(before + count, std::memory_order_release);
+  know_size(before + count);
 }
 
 void PoolImpl::require_writable() const {
@@ -358,6 +427,12 @@ void PoolImpl::require_writable() const {
         fmt::format("{}: the medium has refused a write; close the pool, mend the medium and "
                     "open it again",
                     mapping_.path()));
+  }
+  if (abandoned_.load(std::memory_order_relaxed)) [[unlikely]] {
+    throw Error(ErrorCode::kInUse,
+                fmt::format("{}: the Pool object was destroyed while structures of it were open; "
+                            "close structures before their pool",
+                            mapping_.path()));
   }
   if (!read_only()) [[likely]]
     return;
@@ -376,8 +451,9 @@ PoolInfo PoolImpl::info() const {
   info.free_bytes = usage.free_bytes;
   info.high_water_bytes = header().data_offset + usage.high_water_segments * kSegmentBytes;
   info.generation = generation_;
-  info.clean = clean_before_;
-  info.huge_pages = mapping_.on_huge_pages();
+  info.clean = closed_before_ != CloseMark::kOpen;
+  info.sealed = closed_before_ == CloseMark::kSealed;
+  info.huge_pages = mapping_.on_huge_pages(header().data_offset, end_offset());
   info.read_only = read_only();
   info.medium = mapping_.medium();
   info.domain = memory_.domain();
@@ -385,20 +461,85 @@ PoolInfo PoolImpl::info() const {
   return info;
 }
 
-void PoolImpl::sync() const { mapping_.sync(end_offset()); }
+void PoolImpl::sync() const {
+  try {
+    mapping_.sync(end_offset());
+  } catch (...) {
+    failed_.store(true, std::memory_order_relaxed);  // a second attempt would not write these pages
+    throw;
+  }
+}
 
 void PoolImpl::close() {
-  if (!open_ || read_only() || failed_.load(std::memory_order_relaxed)) return;
+  {
+    const std::lock_guard lock(uses_mutex_);
+    for (uint32_t i = 0; i < kDirectoryEntries; ++i) {
+      if (!uses_[i]) continue;
+      throw Error(ErrorCode::kInUse,
+                  fmt::format("{}: the structure '{}' is open; close structures before their pool",
+                              mapping_.path(), directory()[i].name));
+    }
+  }
+  close_medium();
+}
+
+void PoolImpl::close_medium() {
+  if (!open_ || read_only() || failed()) return;
   open_ = false;
-  auto* header = at<PoolHeader>(0);
   memory_.fence();
-  store_release(header->generation_word, seal_word(generation_ << 1 | 1, kGenerationSalt));
+  if (seal_on_close_) {
+    heap_->seal(generation_);
+    memory_.fence();  // the seals, before the word that makes them count
+  }
+  auto* header = at<PoolHeader>(0);
+  store_release(
+      header->generation_word,
+      generation_word(generation_, seal_on_close_ ? CloseMark::kSealed : CloseMark::kClean));
   memory_.persist(&header->generation_word, sizeof(uint64_t));
   if (mapping_.medium() == perdure::Medium::kFile) sync();
 }
 
+void PoolImpl::abandon() noexcept {
+  const std::lock_guard lock(uses_mutex_);
+  abandoned_.store(true, std::memory_order_relaxed);
+  close_if_abandoned();
+}
+
+void PoolImpl::close_if_abandoned() noexcept {
+  if (!abandoned_.load(std::memory_order_relaxed) || uses_.any()) return;
+  try {
+    close_medium();
+  } catch (...) {  // the next open recovers
+  }
+}
+
+PoolImpl::Use::Use(PoolImpl& pool, std::string_view name)
+    : pool_(pool), entry_(pool.entry_number(name)), keep_(pool.weak_from_this().lock()) {
+  const std::lock_guard lock(pool.uses_mutex_);
+  if (pool.uses_[entry_]) {
+    throw Error(
+        ErrorCode::kInUse,
+        fmt::format("{}: the structure '{}' is open already in this process; use that one, or "
+                    "close it first",
+                    pool.mapping_.path(), name));
+  }
+  pool.uses_.set(entry_);
+}
+
+PoolImpl::Use::~Use() {
+  const std::lock_guard lock(pool_.uses_mutex_);
+  pool_.uses_.reset(entry_);
+  pool_.close_if_abandoned();
+}
+
+uint64_t PoolImpl::check_seals(const std::function<void(const std::string&)>& report) const {
+  if (closed_before_ != CloseMark::kSealed) return 0;
+  return heap_->check_seals(sealed_generation_, report);
+}
+
 uint64_t PoolImpl::check(const std::function<void(const std::string&)>& report) const {
   uint64_t found = heap_->check(report);
+  if (read_only()) found += check_seals(report);
   const auto fail = [&](const std::string& text) { report(text), ++found; };
   if (header_checksum(header()) != header().checksum) fail("header: the checksum does not hold");
   uint64_t value = 0;

@@ -1,6 +1,8 @@
 // An open pool, as the structures see it.
 #pragma once
 
+#include <atomic>
+#include <bitset>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -19,7 +21,7 @@
 
 namespace perdure::pm {
 
-class PoolImpl {
+class PoolImpl : public std::enable_shared_from_this<PoolImpl> {
  public:
   static std::unique_ptr<PoolImpl> create(Mapping mapping, const PoolOptions& options);
   static std::unique_ptr<PoolImpl> open(Mapping mapping, const PoolOptions& options);
@@ -44,11 +46,27 @@ class PoolImpl {
     return static_cast<uint64_t>(static_cast<const char*>(address) - mapping_.base());
   }
 
+  // The address of an offset that was read from PM, where `bytes` follow: throws kCorrupt unless all of
+  // them are inside the part of the pool that structures use, and the offset is one of a word.
+  template <typename T>
+  T* follow(uint64_t offset, uint64_t bytes = sizeof(T)) const {
+    if (!leads_inside(offset, bytes)) [[unlikely]]
+      throw_outside(offset);
+    return at<T>(offset);
+  }
+  bool leads_inside(uint64_t offset, uint64_t bytes) const {
+    const uint64_t end = end_offset_.load(std::memory_order_relaxed);
+    return offset >= data_offset_ && offset <= end && bytes <= end - offset && offset % 8 == 0;
+  }
+  // Throws kCorrupt: `what` says what is damaged.
+  [[noreturn]] void throw_corrupt(std::string_view what) const;
+  [[noreturn]] void throw_outside(uint64_t offset) const;
+
   // Segments that have blocks on the medium, and how many there may be.
   uint64_t segments() const { return segments_.load(std::memory_order_acquire); }
   uint64_t segments_max() const;
   // One past the last byte in use.
-  uint64_t end_offset() const { return header().data_offset + segments() * kSegmentBytes; }
+  uint64_t end_offset() const { return end_offset_.load(std::memory_order_acquire); }
 
   // Extends the pool by at least `segments` (less if the capacity ends first). Durable on return.
   // Throws kPoolFull at capacity, kNoSpace. The caller serialises calls.
@@ -56,12 +74,36 @@ class PoolImpl {
 
   uint64_t generation() const { return generation_; }
   bool read_only() const { return mapping_.read_only(); }
-  // Throws kReadOnly if the pool may not be modified, kIo if its medium has failed.
+  // Whether the medium has refused a write. From then on nothing is written any more: fences throw.
+  bool failed() const { return failed_.load(std::memory_order_relaxed); }
+  // Throws kReadOnly if the pool may not be modified, kIo if its medium has failed, kInUse if its Pool
+  // object is gone.
   void require_writable() const;
+  // Whether reading a record verifies its checksum.
+  bool verifies_payload() const { return verify_payload_; }
+
+  // What a structure holds as long as it is open: it keeps the mapping, and keeps everybody else in the
+  // process from opening the same structure, whose state in DRAM would not know of this one's.
+  class Use {
+   public:
+    // Throws kInUse, kNoSuchName.
+    Use(PoolImpl& pool, std::string_view name);
+    ~Use();
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+
+   private:
+    PoolImpl& pool_;
+    uint32_t entry_;
+    std::shared_ptr<PoolImpl> keep_;
+  };
 
   PoolInfo info() const;
   void sync() const;
+  // Throws kInUse if structures are open, kIo.
   void close();
+  // The Pool object goes: closes now, or when the last structure does.
+  void abandon() noexcept;
   uint64_t check(const std::function<void(const std::string&)>& report) const;
 
   // The root directory. Serialise creations with directory_mutex().
@@ -72,35 +114,55 @@ class PoolImpl {
   // Throws kNoSuchName, or kWrongType unless type and kinds fit.
   const DirectoryEntry& require(std::string_view name, std::string_view type, uint8_t key_kind,
                                 uint8_t value_kind) const;
+  [[noreturn]] void throw_no_such_name(std::string_view name) const;
   // A free entry for a structure about to be made. Throws kNameExists, kInvalidArgument (bad name),
   // kPoolFull (no free entry), kReadOnly.
   DirectoryEntry* reserve_entry(std::string_view name) const;
-  static DirectoryEntry make_entry(std::string_view name, std::string_view type, uint8_t key_kind,
-                                   uint8_t value_kind, uint64_t root);
+  // What is to be written to the free entry `place`.
+  DirectoryEntry make_entry(const DirectoryEntry* place, std::string_view name,
+                            std::string_view type, uint8_t key_kind, uint8_t value_kind,
+                            uint64_t root) const;
 
   // Yields the processor: what a thread does that waits for another one's short critical section.
   static void pause() { std::this_thread::yield(); }
 
  private:
-  PoolImpl(Mapping mapping, Domain domain, Durability durability);
+  PoolImpl(Mapping mapping, Domain domain, Durability durability, const PoolOptions& options);
 
+  // Throws kNoSuchName.
+  uint32_t entry_number(std::string_view name) const;
   DirectoryEntry* directory() const { return at<DirectoryEntry>(header().directory_offset); }
   // Fails closed on a damaged entry, and on a free one that is not empty.
   void check_directory() const;
+  bool is_sound(uint32_t entry) const;
   [[noreturn]] void throw_damaged(uint32_t entry) const;
   void write_header(const PoolOptions& options, uint64_t capacity_bytes);
+  void write_empty_tables();
+  void know_size(uint64_t segments);
+  // Compares the seals that the last close has made, if it has, with what the file holds.
+  uint64_t check_seals(const std::function<void(const std::string&)>& report) const;
   void start_generation();
+  void close_medium();
+  void close_if_abandoned() noexcept;  // the caller holds uses_mutex_
 
-  std::atomic<bool> failed_{false};
+  mutable std::atomic<bool> failed_{false};
   Mapping mapping_;
   Memory memory_;
   Durability durability_;
   std::unique_ptr<Heap> heap_;
+  uint64_t data_offset_ = 0;  // as in the header
   std::atomic<uint64_t> segments_{0};
+  std::atomic<uint64_t> end_offset_{0};
   uint64_t generation_ = 0;
-  bool clean_before_ = true;
+  uint64_t sealed_generation_ = 0;  // of the last close
+  CloseMark closed_before_ = CloseMark::kClean;
+  bool verify_payload_;
+  bool seal_on_close_;
   bool open_ = false;
   std::mutex directory_mutex_;
+  std::mutex uses_mutex_;
+  std::bitset<kDirectoryEntries> uses_;  // directory entries whose structures are open
+  std::atomic<bool> abandoned_{false};
 };
 
 }  // namespace perdure::pm

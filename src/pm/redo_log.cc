@@ -5,6 +5,7 @@
 #include <cstring>
 #include <iterator>
 
+#include "perdure/error.h"
 #include "pm/layout.h"
 
 namespace perdure::pm {
@@ -44,7 +45,10 @@ void RedoLog::format() {
 }
 
 void RedoLog::append(const RedoRecord& record) {
-  assert(has_room(1) && record.c != 0);
+  assert(record.c != 0);
+  if (!has_room(1)) [[unlikely]]
+    throw Error(ErrorCode::kInternal,
+                "a record is appended to a log chunk that has no room for it");
   const uint64_t encoded[3] = {(record.a & kWordMask) << 1 | flag_,
                                (record.b & kWordMask) << 1 | flag_,
                                record.c << 3 | record.a >> 63 << 2 | record.b >> 63 << 1 | flag_};
@@ -93,8 +97,7 @@ bool RedoLog::read(uint64_t sequence, uint64_t position, RedoRecord& record) con
   return record.c != 0;
 }
 
-void RedoLog::fill_rest(uint64_t flag) {
-  // Words that bear the flag already stay as they are: usually all of them.
+bool RedoLog::fill_rest(uint64_t flag) {
   auto* words = reinterpret_cast<uint64_t*>(current_);
   uint64_t dirty_from = chunk_bytes_;
   uint64_t dirty_to = 0;
@@ -104,7 +107,9 @@ void RedoLog::fill_rest(uint64_t flag) {
     if (dirty_to == 0) dirty_from = at;
     dirty_to = at + 8;
   }
-  if (dirty_to > dirty_from) memory_->flush(current_ + dirty_from, dirty_to - dirty_from);
+  if (dirty_to == 0) return false;
+  memory_->flush(current_ + dirty_from, dirty_to - dirty_from);
+  return true;
 }
 
 void RedoLog::move_to(uint64_t sequence) {
@@ -114,10 +119,12 @@ void RedoLog::move_to(uint64_t sequence) {
 }
 
 void RedoLog::advance() {
-  assert(next_is_free());
-  // No word of the chunk may bear the flag of its next use, or it could complete a torn record. The
-  // fence below comes long before that.
-  fill_rest(flag_);
+  if (!next_is_free()) [[unlikely]]
+    throw Error(ErrorCode::kInternal, "a log moves on to a chunk that is still live");
+  // No word of the chunk may bear the flag of its next use. Before the next header: a crash that kept that
+  // and lost some of these words would leave the chunk so for good, since nobody comes back to it, and when
+  // it is used again the next crash would replay what they still hold: whole records of two uses before.
+  if (fill_rest(flag_)) memory_->fence();
   move_to(sequence_ + 1);
   position_ = kChunkHeaderBytes;
   store_relaxed(header(sequence_).oldest, seal_word(oldest_, kOldestSalt));

@@ -10,6 +10,14 @@
 //
 // Chunks form a ring and carry rising sequence numbers. The owner says from which on they are live;
 // before a chunk is used again, the owner must have made what it holds durable elsewhere.
+//
+// Crash argument, for any sequence of crashes. Of the words of the chunk with the newest header, those of
+// records of its present use bear its flag, and all others where a record may come to stand bear the
+// other one. This holds when its header becomes durable: advance() gives the flag of the *last* use to all
+// words of a chunk that it leaves, and fences that before the next header, so it is true of each chunk
+// that was left, and a chunk is used again only after it was left. It holds after a crash once replay() has
+// given the other flag to what follows the last valid record, whole records behind a torn one included,
+// and fenced that before the first append. A second crash within either finds the same last record.
 // Not thread-safe: the owner serialises calls. Source: RAWL of Mnemosyne (Volos et al., ASPLOS'11).
 #pragma once
 
@@ -42,7 +50,8 @@ class RedoLog {
   // the first use. Call format() or replay() before anything else.
   RedoLog(const Memory& memory, char* area, uint64_t chunk_bytes, uint32_t chunks);
 
-  // Makes an empty log. Durable with the caller's next fence.
+  // Makes an empty log. Durable with the caller's next fence, before which nothing durable may lead to
+  // the log: until then its memory is unreachable after any crash, and is zeroed again by its next owner.
   void format();
 
   // Calls `apply` for every valid record of every live chunk, oldest first, and makes the log ready
@@ -53,10 +62,10 @@ class RedoLog {
   // Whether `records` more fit into the current chunk.
   bool has_room(uint64_t records) const { return position_ + most_bytes(records) <= chunk_bytes_; }
 
-  // Writes and flushes; durable after the next fence. Needs room.
+  // Writes and flushes; durable after the next fence. Needs room, else kInternal.
   void append(const RedoRecord& record);
 
-  // Moves on to the next chunk, which must be free. Durable on return; two fences.
+  // Moves on to the next chunk, which must be free, else kInternal. Durable on return; two fences.
   void advance();
   bool next_is_free() const { return sequence_ - oldest_ + 1 < chunks_; }
 
@@ -93,7 +102,8 @@ class RedoLog {
   // Flags alternate between passes over the ring; the first pass has 1.
   uint64_t flag_of(uint64_t sequence) const { return (sequence / chunks_ + 1) & 1; }
   bool read(uint64_t sequence, uint64_t position, RedoRecord& record) const;
-  void fill_rest(uint64_t flag);
+  // Gives each word after the position the flag. Whether it had to flush any.
+  bool fill_rest(uint64_t flag);
   void move_to(uint64_t sequence);
   void begin_line();
   void load_line();

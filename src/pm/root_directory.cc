@@ -10,8 +10,8 @@ namespace perdure::pm {
 
 namespace {
 
-uint64_t entry_checksum(const DirectoryEntry& entry) {
-  return checksum64(&entry, offsetof(DirectoryEntry, checksum));
+uint64_t entry_checksum(const DirectoryEntry& entry, uint32_t number) {
+  return checksum64(&entry, offsetof(DirectoryEntry, checksum), number);
 }
 
 std::string kind_name(uint8_t kind) {
@@ -20,14 +20,29 @@ std::string kind_name(uint8_t kind) {
 
 }  // namespace
 
+bool PoolImpl::is_sound(uint32_t number) const {
+  const DirectoryEntry& entry = directory()[number];
+  if (entry_checksum(entry, number) != entry.checksum) return false;
+  if (entry.in_use == 0) return entry.name[0] == '\0' && entry.root == 0;
+  return entry.in_use == 1 && entry.name[0] != '\0' && entry.name[kNameBytesMax] == '\0' &&
+         entry.type[sizeof entry.type - 1] == '\0';
+}
+
 void PoolImpl::check_directory() const {
-  const DirectoryEntry empty{};
   for (uint32_t i = 0; i < kDirectoryEntries; ++i) {
-    const DirectoryEntry& entry = directory()[i];
-    const bool sound = entry.in_use == 0
-                           ? std::memcmp(&entry, &empty, sizeof entry) == 0
-                           : entry.in_use == 1 && entry_checksum(entry) == entry.checksum;
-    if (!sound) throw_damaged(i);
+    if (!is_sound(i)) throw_damaged(i);
+  }
+}
+
+void PoolImpl::write_empty_tables() {
+  for (uint32_t i = 0; i < kDirectoryEntries; ++i) {
+    DirectoryEntry& entry = directory()[i];
+    entry.checksum = entry_checksum(entry, i);
+  }
+  memory_.flush(directory(), kDirectoryEntries * sizeof(DirectoryEntry));
+  for (uint32_t i = 0; i < kLanes; ++i) {
+    lanes()[i].mark = seal_word(i + 1, kLaneSalt);
+    memory_.flush(&lanes()[i].mark, sizeof(uint64_t));
   }
 }
 
@@ -43,21 +58,29 @@ const DirectoryEntry* PoolImpl::find(std::string_view name) const {
     const DirectoryEntry& entry = directory()[i];
     if (load_acquire(entry.in_use) == 0) continue;
     if (std::string_view(entry.name, ::strnlen(entry.name, sizeof entry.name)) != name) continue;
-    if (entry.in_use != 1 || entry_checksum(entry) != entry.checksum) throw_damaged(i);
+    if (!is_sound(i)) throw_damaged(i);
     return &entry;
   }
   return nullptr;
 }
 
+uint32_t PoolImpl::entry_number(std::string_view name) const {
+  const DirectoryEntry* entry = find(name);
+  if (entry == nullptr) throw_no_such_name(name);
+  return static_cast<uint32_t>(entry - directory());
+}
+
+void PoolImpl::throw_no_such_name(std::string_view name) const {
+  throw Error(ErrorCode::kNoSuchName,
+              fmt::format("{}: there is no structure named '{}'; `perdure pool info` lists what "
+                          "there is",
+                          mapping_.path(), name));
+}
+
 const DirectoryEntry& PoolImpl::require(std::string_view name, std::string_view type,
                                         uint8_t key_kind, uint8_t value_kind) const {
   const DirectoryEntry* entry = find(name);
-  if (entry == nullptr) {
-    throw Error(ErrorCode::kNoSuchName,
-                fmt::format("{}: there is no structure named '{}'; `perdure pool info` lists what "
-                            "there is",
-                            mapping_.path(), name));
-  }
+  if (entry == nullptr) throw_no_such_name(name);
   if (entry->type != type || entry->key_kind != key_kind || entry->value_kind != value_kind) {
     throw Error(
         ErrorCode::kWrongType,
@@ -90,15 +113,16 @@ DirectoryEntry* PoolImpl::reserve_entry(std::string_view name) const {
                           mapping_.path(), kDirectoryEntries));
 }
 
-DirectoryEntry PoolImpl::make_entry(std::string_view name, std::string_view type, uint8_t key_kind,
-                                    uint8_t value_kind, uint64_t root) {
+DirectoryEntry PoolImpl::make_entry(const DirectoryEntry* place, std::string_view name,
+                                    std::string_view type, uint8_t key_kind, uint8_t value_kind,
+                                    uint64_t root) const {
   DirectoryEntry entry{};
   std::memcpy(entry.name, name.data(), name.size());
   std::memcpy(entry.type, type.data(), std::min(type.size(), sizeof entry.type - 1));
   entry.key_kind = key_kind;
   entry.value_kind = value_kind;
   entry.root = root;
-  entry.checksum = entry_checksum(entry);
+  entry.checksum = entry_checksum(entry, static_cast<uint32_t>(place - directory()));
   entry.in_use = 1;
   return entry;
 }

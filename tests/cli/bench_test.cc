@@ -1,5 +1,10 @@
 // bench: small runs of everything it can do.
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <map>
@@ -25,6 +30,28 @@ class Bench : public CommandTest {
     return false;
   }
 };
+
+// What a killed benchmark left, but not what a living one works on.
+TEST_F(Bench, RemovesThePoolsOfDeadBenchmarks) {
+  const pid_t dead = fork();
+  if (dead == 0) _exit(0);
+  int status = 0;
+  ASSERT_EQ(waitpid(dead, &status, 0), dead);
+  const std::string prefix = "perdure-bench-";
+  const std::string of_dead = write_file(prefix + std::to_string(dead) + "-1.pool", "left");
+  const std::string locked = write_file(prefix + std::to_string(dead) + "-2.pool", "in use");
+  const std::string of_living = write_file(prefix + std::to_string(getpid()) + "-1.pool", "mine");
+  const std::string foreign = write_file("perdure-bench-notes.txt", "no pool");
+  const int holder = open(locked.c_str(), O_RDONLY);
+  ASSERT_EQ(flock(holder, LOCK_EX), 0);
+  EXPECT_EQ(bench({"plush"}).code, 0);
+  EXPECT_FALSE(std::filesystem::exists(of_dead));
+  for (const std::string& path : {locked, of_living, foreign}) {
+    EXPECT_TRUE(std::filesystem::exists(path)) << path;
+    std::filesystem::remove(path);
+  }
+  close(holder);
+}
 
 TEST_F(Bench, JsonHasFloorMachineParametersAndResults) {
   const Result result = bench({"plush", "null", "--threads", "1,2", "--json"});

@@ -10,11 +10,18 @@ namespace {
 class Crash : public CommandTest {
  protected:
   Result mutate(const std::string& mutants) const {
-    return run({"crash",   "plush",    "--operations", "30",         "--prepared",
-                "0",       "--keys",   "20",           "--capacity", "4M",
-                "--kinds", "u64/u64",  "--threads",    "1",          "--budget",
-                "5s",      "--mutate", "--mutants",    mutants,      "--mutant-seconds",
-                "20",      "--json"});
+    return run({"crash",        "plush",
+                "--operations", "30",
+                "--prepared",   "0",
+                "--keys",       "20",
+                "--capacity",   "4M",
+                "--kinds",      "u64/u64",
+                "--threads",    "1",
+                "--crashes",    "1",
+                "--budget",     "60s",
+                "--mutate",     "--mutants",
+                mutants,        "--mutant-seconds",
+                "20",           "--json"});
   }
 };
 

@@ -1,6 +1,12 @@
 // load and dump: many records at a time.
 
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <csignal>
+#include <map>
 #include <random>
 #include <sstream>
 
@@ -17,6 +23,45 @@ class Load : public CommandTest {
       lines += "key" + std::to_string(i) + "\tvalue" + std::to_string(i) + "\n";
     }
     return lines;
+  }
+
+  // Runs the command until it has written `enough` numbers to its file descriptor 3, and kills it.
+  // Returns all the numbers that it wrote, and its exit code or minus the signal.
+  static std::pair<std::vector<int>, int> acknowledged_until_killed(
+      const std::vector<std::string>& arguments, size_t enough) {
+    const std::string command = command_path();
+    std::vector<const char*> pointers = {command.c_str()};
+    for (const std::string& argument : arguments) pointers.push_back(argument.c_str());
+    pointers.push_back(nullptr);
+    int ends[2];
+    if (pipe(ends) != 0) return {};
+    fcntl(ends[1], F_SETPIPE_SZ, 4096);  // so that it cannot run far ahead
+    const pid_t child = fork();
+    if (child == 0) {
+      dup2(open("/dev/null", O_WRONLY), STDOUT_FILENO);
+      const int out = dup(ends[1]);
+      dup2(out, 3);
+      execv(pointers[0], const_cast<char* const*>(pointers.data()));
+      _exit(127);
+    }
+    close(ends[1]);
+    std::vector<int> numbers;
+    std::string pending;
+    char buffer[512];
+    for (ssize_t got = 0; (got = read(ends[0], buffer, sizeof buffer)) > 0;) {
+      pending.append(buffer, static_cast<size_t>(got));
+      size_t begin = 0;
+      for (size_t end = 0; (end = pending.find('\n', begin)) != std::string::npos;
+           begin = end + 1) {
+        numbers.push_back(std::stoi(pending.substr(begin, end - begin)));
+      }
+      pending.erase(0, begin);
+      if (numbers.size() >= enough) kill(child, SIGKILL);
+    }
+    close(ends[0]);
+    int status = 0;
+    waitpid(child, &status, 0);
+    return {numbers, WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status)};
   }
 
   // Lines in an order of their own, to compare what has none.
@@ -188,6 +233,50 @@ TEST_F(Load, AKilledLoadKeepsWhatItAcknowledgedAndResumes) {
   EXPECT_GT(resumed["resumed_after"], 0);
   EXPECT_LE(resumed["resumed_after"], 60'000);
   EXPECT_EQ(sorted_lines(run({"dump", pool()}).out), sorted_lines(numbered_lines(kLines)));
+}
+
+// Loads of a source in which keys come again and again, killed one after the other: no key ever goes
+// back behind a line that some load of the series acknowledged.
+TEST_F(Load, NoKilledLoadTakesAKeyBackBehindAnAcknowledgedLine) {
+  constexpr int kLines = 40'000;
+  constexpr int kKeys = 700;
+  std::mt19937 random(11);
+  std::vector<std::string> key_of = {""};
+  std::string lines;
+  for (int i = 1; i <= kLines; ++i) {
+    key_of.push_back("key" + std::to_string(random() % kKeys));
+    lines += key_of.back() + "\t" + std::to_string(i) + "\n";
+  }
+  const std::string file = write_file("again.tsv", lines);
+  ASSERT_EQ(run({"pool", "create", "--capacity", "64M", pool()}).code, 0);
+  std::map<std::string, int> acknowledged;  // the last line of each key
+  bool complete = false;
+  for (int round = 0; round < 40 && !complete; ++round) {
+    const auto [numbers, code] = acknowledged_until_killed(
+        {"load", "--resume", "--threads", std::to_string(1 + random() % 4), "--acknowledge", "3",
+         pool(), file},
+        1 + random() % 3000);
+    ASSERT_TRUE(code == -SIGKILL || code == 0) << code;
+    complete = code == 0;
+    for (const int line : numbers) {
+      int& last = acknowledged[key_of[line]];
+      last = std::max(last, line);
+    }
+    std::map<std::string, int> stored;
+    for (const std::string& text : sorted_lines(run({"dump", pool()}).out)) {
+      const size_t tab = text.find('\t');
+      stored[text.substr(0, tab)] = std::stoi(text.substr(tab + 1));
+    }
+    int older = 0;
+    for (const auto& [key, line] : acknowledged) older += stored[key] < line ? 1 : 0;
+    ASSERT_EQ(older, 0) << "keys of " << acknowledged.size() << " after round " << round;
+  }
+  EXPECT_EQ(run({"load", "--resume", pool(), file}).code, 0);
+  std::map<std::string, int> last;
+  for (int i = 1; i <= kLines; ++i) last[key_of[i]] = i;
+  std::string expected;
+  for (const auto& [key, line] : last) expected += key + "\t" + std::to_string(line) + "\n";
+  EXPECT_EQ(sorted_lines(run({"dump", pool()}).out), sorted_lines(expected));
 }
 
 TEST_F(Load, BulkStoresTheSameAndResumes) {

@@ -205,8 +205,33 @@ TEST_F(PoolCommand, StatShowsPoolAndStructure) {
   EXPECT_EQ(json["structure"]["type"], "plush");
   EXPECT_GT(json["structure"]["statistics"]["dram_bytes"]["value"], 0);
   EXPECT_GT(json["pool"]["size_bytes"], 0);
+  EXPECT_TRUE(json["structure"]["statistics"]["dram_bytes"]["value"].is_number_integer());
   EXPECT_EQ(run({"stat", "--name", "none", pool()}).code, 4);
   EXPECT_EQ(run({"stat", path("missing")}).code, 4);
+}
+
+TEST_F(PoolCommand, StatTellsHowManyRecordsThereAre) {
+  load_some(100);
+  load_some(100);  // the same keys: what Plush keeps of the first load does not count
+  EXPECT_EQ(run({"stat", "--count", "--json", pool()}).json()["structure"]["live_records"], 100);
+  EXPECT_NE(run({"stat", "--count", pool()}).out.find("live records"), std::string::npos);
+  for (const std::string structure : {"fptree", "level", "bztree"}) {
+    const std::string other = path(structure + ".pool");
+    ASSERT_EQ(run({"put", "--structure", structure, other, "a", "1"}).code, 0);
+    EXPECT_EQ(run({"stat", "--json", other}).json()["structure"]["live_records"], 1) << structure;
+  }
+}
+
+// Of a pool on tmpfs, which asks for huge pages as it grows.
+TEST_F(PoolCommand, StatAndInfoAgreeOnHugePages) {
+  const std::string place = "/dev/shm/perdure-cli-huge-" + std::to_string(getpid()) + ".pool";
+  std::string lines;
+  const std::string value(4000, 'v');
+  for (int i = 0; i < 3000; ++i) lines += std::to_string(i) + "\t" + value + "\n";
+  EXPECT_EQ(run({"load", "--capacity", "64M", place, "-"}, lines).code, 0);
+  EXPECT_EQ(run({"stat", "--json", place}).json()["pool"]["huge_pages"],
+            run({"pool", "info", "--json", place}).json()["huge_pages"]);
+  std::filesystem::remove(place);
 }
 
 TEST_F(PoolCommand, ListShowsTheCatalogue) {

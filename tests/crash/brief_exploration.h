@@ -7,8 +7,8 @@
 
 namespace perdure::lab::crash {
 
-// Explores the run, tells of each finding, and expects more than `least` states: of crashes before the
-// events from `begin` to `end`.
+// Explores crashes before the events from `begin` to `end` of a run, tells of each finding, and expects
+// more than `least` states.
 template <typename Subject>
 void explore_briefly(const Run& run, Subject& subject, uint64_t least, uint32_t begin = 0,
                      uint32_t end = ~uint32_t{0}) {
@@ -17,7 +17,9 @@ void explore_briefly(const Run& run, Subject& subject, uint64_t least, uint32_t 
   options.end = end;
   options.states_max = 1500;
   options.nested_max = 2;
-  options.nested_states = 60;
+  options.nested_states = 40;
+  options.crashes = 2;
+  options.work = 100;
   options.limits.complete_max = 16;
   options.limits.lines_alone_max = 4;
   options.limits.pairs_max = 4;

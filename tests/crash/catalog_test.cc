@@ -110,9 +110,7 @@ TEST(CatalogCrashOracle, NoticesAStructureWithoutFences) {
   ExploreOptions options;
   options.nested_max = 0;
   options.findings_max = 1;
-  options.drops = [&run](uint32_t event) {
-    return run.trace.events[event].kind == EventKind::kFence;
-  };
+  options.drops = [](const TraceEvent& event) { return event.kind == EventKind::kFence; };
   Verdicts verdicts;
   EXPECT_EQ(explore(run, subject, options, verdicts).findings.size(), 1U);
 }

@@ -205,6 +205,17 @@ TEST(ForeignProgram, IsRefusedWithWords) {
   EXPECT_NE(refused(program).find("left no trace"), std::string::npos) << refused(program);
 }
 
+TEST(ForeignCheck, MustPrintTheSameOnceMore) {
+  ExternalProgram program = table("table", "4");
+  program.check = {"/bin/sh", "-c", "wc -c < {}; echo more >> {}"};
+  ExternalSubject subject(program);
+  const crash::Run run = subject.record({});
+  Verdicts verdicts;
+  const Exploration result = explore(run, subject, {}, verdicts);
+  ASSERT_FALSE(result.findings.empty());
+  EXPECT_NE(result.findings[0].what.find("run again"), std::string::npos);
+}
+
 TEST(ForeignCheck, ThatFailsIsAFinding) {
   ExternalProgram program = table("table", "4");
   program.check = {"/bin/sh", "-c", "echo bad magic >&2; exit 9 # {}"};

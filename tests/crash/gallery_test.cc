@@ -46,6 +46,7 @@ ExploreOptions thorough() {
   ExploreOptions options;
   options.limits.complete_max = 4096;
   options.states_per_nested = 1;
+  options.crashes = 2;
   options.nested_max = 1000;
   options.worker.seconds = 5;
   return options;
@@ -109,6 +110,23 @@ TEST_P(Gallery, TwinPassesCompletely) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Gallery, testing::ValuesIn(crash_gallery::gallery()), name_of);
+
+// Faults whose loss takes two crashes in a row are not found with one.
+TEST(GalleryItself, HasFaultsThatTakeTwoCrashes) {
+  unsigned count = 0;
+  for (const Entry& entry : crash_gallery::gallery()) {
+    if (entry.crashes == 1) continue;
+    SCOPED_TRACE(entry.name);
+    ++count;
+    const auto subject = entry.make(false, 1);
+    const crash::Run run = subject->record({});
+    ExploreOptions options = thorough();
+    options.crashes = entry.crashes - 1;
+    Verdicts verdicts;
+    EXPECT_EQ(explore(run, *subject, options, verdicts).findings.size(), 0U);
+  }
+  EXPECT_GE(count, 1U);
+}
 
 TEST(GalleryItself, HasNoNameTwice) {
   std::set<std::string> names;

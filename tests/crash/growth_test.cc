@@ -21,6 +21,7 @@ struct Growth {
   uint32_t prepared;                   // operations before the explored ones
   std::vector<std::string> functions;  // that make room, and flush
   bool full_pool = false;              // when the pool is
+  uint32_t around = 0;                 // the first of them: so many events before and after
 };
 
 std::ostream& operator<<(std::ostream& out, const Growth& growth) {
@@ -35,6 +36,9 @@ std::vector<Growth> all_growths() {
                                             "double_directory"};
     // Its entries are full after as many operations; the explored ones then drain some.
     all.push_back({"plush", kind, 3000, {"release_source", "clear_block", "ensure_children"}});
+    // A partition's second level becomes its first.
+    const uint32_t before = kind == Kind::kU64 ? 1900 : 3000;
+    all.push_back({"plush", kind, before, {"grow", "free_buckets"}, false, 150});
     all.push_back({"cceh+ip", kind, 300, split});
     all.push_back({"cceh", kind, 300, split});
     all.back().functions.emplace_back("rewrite");
@@ -63,6 +67,7 @@ std::vector<Growth> all_growths() {
 std::string case_name(const testing::TestParamInfo<Growth>& info) {
   std::string name = info.param.structure + "_" + to_string(info.param.kind);
   if (info.param.full_pool) name += "_full_pool";
+  if (info.param.around > 0) name += "_" + info.param.functions.front();
   for (char& c : name) {
     if (c == '-' || c == '+') c = '_';
   }
@@ -109,6 +114,10 @@ TEST_P(GrowthCrash, LosesNothingAcknowledged) {
   for (const std::string& function : growth.functions) {
     EXPECT_TRUE(functions.contains(function))
         << function << " is not in the window; there are " << testing::PrintToString(functions);
+  }
+  if (growth.around > 0) {
+    const uint32_t event = functions.at(growth.functions.front());
+    return explore_briefly(run, subject, 50, event - growth.around, event + growth.around);
   }
   if (!growth.full_pool) return explore_briefly(run, subject, 500);
   // Each image takes ten times as long: only around the first time that room is made.

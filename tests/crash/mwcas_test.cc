@@ -55,7 +55,7 @@ TEST(MwcasCrash, NoticesMissingFlushes) {
   const crash::Run run = subject->record({});
   ExploreOptions with = options();
   with.findings_max = 1;
-  with.drops = [&run](uint32_t event) { return run.trace.events[event].kind == EventKind::kFlush; };
+  with.drops = [](const TraceEvent& event) { return event.kind == EventKind::kFlush; };
   Verdicts verdicts;
   EXPECT_EQ(explore(run, *subject, with, verdicts).findings.size(), 1U);
 }

@@ -49,6 +49,24 @@ TEST(OracleOneThread, WhatReturnedIsThere) {
   EXPECT_FALSE(accepts(oracle, {{1, 11}, {3, 30}, {4, 40}}));
 }
 
+// As a batch has them: the second record of a key comes after the first.
+TEST(OracleBatch, HasAnOrderWithinAKey) {
+  Oracle oracle;
+  oracle.begin(0, {Verb::kUpsert, 7, 1});
+  oracle.begin(1, {Verb::kUpsert, 7, 2}, 0);
+  oracle.begin(2, {Verb::kUpsert, 8, 3});
+  EXPECT_EQ(allowed(oracle, 7), (std::set<Held>{kNothing, 1, 2}));
+  for (uint32_t lane = 0; lane < 3; ++lane) oracle.end(lane, {});
+  EXPECT_EQ(allowed(oracle, 7), (std::set<Held>{2}));
+  EXPECT_EQ(allowed(oracle, 8), (std::set<Held>{3}));
+  EXPECT_EQ(oracle.contradiction(), "");
+  // Without an order either may be the last.
+  oracle.begin(0, {Verb::kUpsert, 7, 4});
+  oracle.begin(1, {Verb::kUpsert, 7, 5});
+  for (uint32_t lane = 0; lane < 2; ++lane) oracle.end(lane, {});
+  EXPECT_EQ(allowed(oracle, 7), (std::set<Held>{4, 5}));
+}
+
 TEST(OracleOneThread, WhatIsInFlightIsThereOrNot) {
   Oracle oracle;
   run(oracle, {Verb::kInsert, 1, 10}, {.yes = true});

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 #include <vector>
 
@@ -15,7 +16,7 @@ namespace {
 class After {
  public:
   explicit After(const TraceBuilder& builder, Domain domain = Domain::kLine,
-                 std::function<bool(uint32_t)> drops = {})
+                 PendingMemory::Drops drops = {})
       : image_(builder.trace().region_bytes),
         memory_(builder.trace(), domain, image_.data(), std::move(drops)) {
     while (memory_.position() < builder.trace().events.size()) memory_.step();
@@ -158,10 +159,10 @@ TEST(Fence, OfALockedInstruction) {
 TEST(Fence, MayBeTakenForNothing) {
   TraceBuilder builder;
   builder.store(0, {1}).flush(0).fence();
-  EXPECT_EQ(After(builder, Domain::kLine, [](uint32_t event) { return event == 1; }).durable(0),
-            0U);
-  EXPECT_EQ(After(builder, Domain::kLine, [](uint32_t event) { return event == 2; }).durable(0),
-            0U);
+  for (const EventKind kind : {EventKind::kFlush, EventKind::kFence}) {
+    const auto drops = [kind](const TraceEvent& event) { return event.kind == kind; };
+    EXPECT_EQ(After(builder, Domain::kLine, drops).durable(0), 0U);
+  }
 }
 
 // What a flush covers is decided when it is carried out, not at its fence.
@@ -278,10 +279,31 @@ TEST(PageDomain, SyncMakesPagesDurable) {
   EXPECT_EQ(after.allowed({4096}), (Set{{0}, {2}}));
 }
 
-TEST(PageDomain, AWholePageIsOneUnit) {
-  const After after(TraceBuilder().store(0, {1}).store(1024, {2}).store(4096, {3}), Domain::kPage);
+TEST(PageDomain, SectorsOfAPageAreIndependent) {
+  const After after(TraceBuilder().store(0, {1}).store(504, {2}).store(512, {3}), Domain::kPage);
   EXPECT_EQ(after.pending_lines(), 2U);
-  EXPECT_EQ(after.allowed({0, 1024}), (Set{{0, 0}, {1, 0}, {1, 2}}));
+  EXPECT_EQ(after.allowed({0, 504, 512}), (Set{{0, 0, 0}, {1, 0, 0}, {1, 2, 0}, {0, 0, 3}}));
+}
+
+// Of a line that nobody flushes the history is kept short, but for that of operations in flight.
+TEST(LongHistory, IsTakenTogetherOnceItsOperationHasReturned) {
+  constexpr uint64_t kStores = 30;
+  const auto with_history = [](bool in_flight) {
+    TraceBuilder builder;
+    builder.thread(1).begin();
+    for (uint64_t value = 1; value <= kStores; ++value) builder.store(0, {value});
+    if (!in_flight) builder.end();
+    // Another's operations go on meanwhile.
+    builder.thread(2).begin();
+    for (uint64_t value = 1; value <= kStores; ++value) builder.store(8, {value});
+    return builder;
+  };
+  const auto begins_with = [](const After& after) {
+    return std::ranges::any_of(after.allowed({0, 8}),
+                               [](const auto& held) { return held[0] == 1; });
+  };
+  EXPECT_TRUE(begins_with(After(with_history(true))));
+  EXPECT_FALSE(begins_with(After(with_history(false))));
 }
 
 TEST(ImageHash, IsThatOfTheContent) {

@@ -19,7 +19,8 @@ class States {
       : lines_(lines), image_(builder.trace().region_bytes) {
     PendingMemory memory(builder.trace(), Domain::kLine, image_.data());
     while (memory.position() < builder.trace().events.size()) memory.step();
-    complete = for_each_state(memory, limits, recent_from, 1, [&](const CrashState& state) {
+    const RecentFrom recent(8, recent_from);
+    complete = for_each_state(memory, limits, recent, 1, [&](const CrashState& state) {
       const auto contents = contents_of(state);
       all.insert(contents);
       // The hash stands for the image.
@@ -149,13 +150,64 @@ TEST(OldLines, AreTakenTogether) {
                             {0, 0, 0, 0}, {0, 0, 0, 4}, {1, 2, 3, 0}, {1, 2, 3, 4}}));
 }
 
+// By thread: an operation in flight for long has its stores taken apart, while another's are old.
+TEST(OldLines, AreOldForTheirThread) {
+  TraceBuilder builder;
+  builder.thread(1).store(0, {1}).store(64, {2});
+  builder.thread(2).store(128, {3}).store(192, {4});
+  std::vector<unsigned char> image(builder.trace().region_bytes);
+  PendingMemory memory(builder.trace(), Domain::kLine, image.data());
+  while (memory.position() < builder.trace().events.size()) memory.step();
+  std::set<uint64_t> images;
+  for_each_state(memory, {}, {0, 0, 100}, 1, [&](const CrashState& state) {
+    images.insert(state.hash);
+    return true;
+  });
+  EXPECT_EQ(images.size(), 8U);  // two lines of thread 1 and those of thread 2 together
+}
+
+TEST(StatesApart, HaveTheLastLinesAndNoneBefore) {
+  const TraceBuilder builder = lines_once(20);
+  std::vector<unsigned char> image(builder.trace().region_bytes);
+  PendingMemory memory(builder.trace(), Domain::kLine, image.data());
+  while (memory.position() < builder.trace().events.size()) memory.step();
+  for (const uint32_t split : {0U, 13U, 19U, 20U}) {
+    const CrashState state = state_apart_at(memory, split);
+    ASSERT_EQ(state.words.size(), 20 - split);
+    for (const Word& word : state.words) EXPECT_GE(word.offset, 64 * split);
+  }
+  // Of the drawn ones many have the last line alone, and all are drawn again alike.
+  size_t last_alone = 0;
+  std::set<uint64_t> images;
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    const CrashState state = state_apart(memory, seed);
+    EXPECT_EQ(state.hash, state_apart(memory, seed).hash);
+    images.insert(state.hash);
+    last_alone += state.hash == state_apart_at(memory, 19).hash ? 1 : 0;
+  }
+  EXPECT_GT(last_alone, 30U);
+  EXPECT_GT(images.size(), 20U);
+}
+
+// The sample of a moment with many lines has them, too.
+TEST(CoveringSample, HasTheLastLinesAlone) {
+  StateLimits limits;
+  limits.apart = 14;
+  const States states(lines_once(14), 14, limits);
+  for (uint64_t first = 0; first < 14; ++first) {
+    std::vector<uint64_t> contents(14);
+    for (uint64_t line = first; line < 14; ++line) contents[line] = line + 1;
+    EXPECT_TRUE(states.has(contents)) << first;
+  }
+}
+
 TEST(Visiting, EndsWhenTheVisitorHasEnough) {
   const TraceBuilder builder = lines_once(6);
   std::vector<unsigned char> image(builder.trace().region_bytes);
   PendingMemory memory(builder.trace(), Domain::kLine, image.data());
   while (memory.position() < builder.trace().events.size()) memory.step();
   int visits = 0;
-  for_each_state(memory, {}, 0, 1, [&](const CrashState&) { return ++visits < 5; });
+  for_each_state(memory, {}, {}, 1, [&](const CrashState&) { return ++visits < 5; });
   EXPECT_EQ(visits, 5);
 }
 

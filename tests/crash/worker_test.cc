@@ -1,10 +1,12 @@
 // Whatever recovery does to its process comes back as an answer.
 #include "lab/crash/worker.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <array>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -134,6 +136,38 @@ TEST(Worker, SeesTheImageAsItIsAndLeavesItSo) {
   image.bytes()[7] = 2;
   EXPECT_EQ(worker.ask(false).digest, 2U);
   EXPECT_EQ(image.bytes()[7], 2);
+}
+
+// As a pool is closed and opened again.
+TEST(Worker, FindsWhatItWroteWhenItMapsAFileAgain) {
+  ImageFile image(4096);
+  Worker worker(
+      [&](bool) {
+        const int file = open(image.path().c_str(), O_RDWR);
+        void* region = mmap(nullptr, 8192, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        const auto map = [&] {
+          return static_cast<unsigned char*>(
+              mmap(region, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0));
+        };
+        Observation seen{.digest = map()[7]};
+        static_cast<unsigned char*>(region)[7] = 99;
+        munmap(region, 8192);
+        unsigned char read = 0;
+        if (pread(file, &read, 1, 7) != 1 || read != 99) seen.problem = "not read";
+        region = mmap(nullptr, 8192, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (map()[7] != 99) seen.problem = "not mapped";
+        munmap(region, 8192);
+        close(file);
+        return seen;
+      },
+      kLimits);
+  for (const unsigned char byte : std::array<unsigned char, 2>{1, 2}) {
+    image.bytes()[7] = byte;
+    const Observation seen = worker.ask(false);
+    EXPECT_EQ(seen.problem, "");
+    EXPECT_EQ(seen.digest, byte);
+    EXPECT_EQ(image.bytes()[7], byte);
+  }
 }
 
 }  // namespace

@@ -15,6 +15,7 @@ std::vector<Entry> gallery() {
   add_tree(entries);
   add_directory(entries);
   add_recovery(entries);
+  add_stale(entries);
   add_pages(entries);
   add_reader(entries);
   return entries;

@@ -29,6 +29,7 @@ struct Entry {
   // schedule, of which there are so many, from 1.
   std::function<std::unique_ptr<lab::crash::Subject>(bool repaired, uint64_t schedule)> make;
   uint64_t schedules = 1;
+  uint32_t crashes = 1;  // in a row, that its loss takes
 };
 
 // For messages of tests.
@@ -79,6 +80,7 @@ void add_order(std::vector<Entry>& entries);
 void add_pages(std::vector<Entry>& entries);
 void add_reader(std::vector<Entry>& entries);
 void add_recovery(std::vector<Entry>& entries);
+void add_stale(std::vector<Entry>& entries);
 void add_table(std::vector<Entry>& entries);
 void add_tree(std::vector<Entry>& entries);
 

@@ -4,10 +4,15 @@
 #include <atomic>
 #include <map>
 #include <random>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "index/bztree/layout.h"
 #include "perdure/catalog.h"
+#include "pm/checksum.h"
+#include "pm/pool_impl.h"
 #include "support/errors.h"
 
 namespace perdure::index {
@@ -91,6 +96,32 @@ TEST(BzTree, AVisitMayWrite) {
   });
   EXPECT_EQ(visited, 500U);
   EXPECT_EQ(tree->check([](const std::string& text) { ADD_FAILURE() << text; }), 0U);
+}
+
+// A root whose seal holds may still say what no tree has.
+TEST(BzTree, ARootThatSaysWhatNoTreeHasIsDamage) {
+  Pool pool = make_pool();
+  create_index(pool, "tree", "bztree", Kind::kU64, Kind::kU64, {}).reset();
+  auto& root = *pool.impl().at<bztree::Root>(pool.impl().find("tree")->root);
+  const bztree::Root sound = root;
+  const auto seal = [&] {
+    root.seal.checksum = pm::checksum64(&root.seal + 1, bztree::kSealedBytes);
+  };
+  for (const auto& [node_bytes, descriptors] :
+       std::vector<std::pair<uint64_t, uint64_t>>{{1024, 0},
+                                                  {1024, 15},
+                                                  {1024, 1 << 15},
+                                                  {1024, uint64_t{1} << 32 | 96},
+                                                  {0, 96},
+                                                  {1000, 96},
+                                                  {65536, 96}}) {
+    root.node_bytes = node_bytes;
+    root.descriptor_count = descriptors;
+    seal();
+    EXPECT_TRUE(test::fails_with(ErrorCode::kCorrupt, "", [&] { open_index(pool, "tree"); }));
+  }
+  root = sound;
+  EXPECT_NE(open_index(pool, "tree"), nullptr);
 }
 
 }  // namespace

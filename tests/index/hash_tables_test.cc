@@ -1,6 +1,7 @@
 // What the scenarios over the catalogue cannot reach of the hash tables.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <random>
@@ -79,6 +80,42 @@ TEST_F(HashTables, LevelHashingIsNearlyFullWhenItGrows) {
     // Some records later nothing is left of the old bottom level.
     for (int i = 0; i < 1000; ++i) index->insert(key++, uint64_t{0});
     EXPECT_EQ(figure(*index, "growing"), 0);
+  }
+}
+
+// Each opening drains a few nodes of the old level, the same ones again, so the new level fills up first.
+TEST_F(HashTables, LevelHashingGrowsFurtherWhereTheNewLevelIsFull) {
+  for (const char* name : {"level", "level+rb"}) {
+    for (const Kind value : {Kind::kU64, Kind::kBytes}) {
+      const std::string path = dir_.file(std::string(name) + to_string(value));
+      Pool::create(path, options_).close();
+      double levels = 0;
+      for (uint64_t key = 0; key < 700; ++key) {
+        Pool pool = Pool::open(path, options_);
+        const auto index =
+            key == 0 ? create_index(pool, "t", name, Kind::kU64, value, {{"initial_bits", "5"}})
+                     : open_index(pool, "t");
+        const std::string text = "value " + std::to_string(key);
+        ASSERT_TRUE(index->insert(key, value == Kind::kU64 ? Datum(key) : Datum(text)));
+        levels = std::max(levels, figure(*index, "levels"));
+      }
+      EXPECT_GT(levels, 3) << "it did not have to";
+      Pool pool = Pool::open(path, options_);
+      const auto index = open_index(pool, "t");
+      Value out;
+      for (uint64_t key = 0; key < 700; ++key) ASSERT_TRUE(index->lookup(key, out)) << key;
+      EXPECT_EQ(figure(*index, "records"), 700);
+      EXPECT_EQ(pool.impl().heap().check([](const std::string& text) { ADD_FAILURE() << text; }),
+                0U);
+      EXPECT_EQ(index->check([](const std::string& text) { ADD_FAILURE() << text; }), 0U);
+      for (uint64_t key = 700; key < 3000; ++key) {
+        const std::string text = "value " + std::to_string(key);
+        ASSERT_TRUE(index->insert(key, value == Kind::kU64 ? Datum(key) : Datum(text)));
+      }
+      for (uint64_t key = 0; key < 3000; ++key) ASSERT_TRUE(index->lookup(key, out)) << key;
+      EXPECT_EQ(figure(*index, "levels"), 2 + figure(*index, "growing"));
+      EXPECT_EQ(index->check([](const std::string& text) { ADD_FAILURE() << text; }), 0U);
+    }
   }
 }
 
@@ -184,6 +221,26 @@ TEST_F(InterruptedSplit, IsUndoneWhereTheMiddleEntryHasNot) {
     return;
   }
   GTEST_SKIP() << "every segment has a directory entry of its own";
+}
+
+// An entry that a damaged medium has zeroed seems to have had no key yet. A new segment for all entries of
+// its range would replace those of its neighbours.
+TEST_F(InterruptedSplit, AZeroedDirectoryEntryCostsItsNeighboursNothing) {
+  Pool pool = Pool::create(dir_.file("pool"), options_);
+  auto index = create_index(pool, "t", "cceh", Kind::kU64, Kind::kU64,
+                            {{"initial_depth", "1"}, {"segment_buckets", "16"}});
+  fill(*index);
+  auto& root = *pool.impl().at<cceh::Root>(pool.impl().find("t")->root);
+  auto& directory = *pool.impl().at<cceh::Directory>(root.directory);
+  directory.entries()[1] = 0;
+  const auto is_lost = [&](uint64_t key) { return hash_of(key) >> (64 - directory.depth) == 1; };
+  uint64_t lost = 3000;
+  while (!is_lost(lost)) ++lost;
+  EXPECT_THROW(index->insert(lost, lost), Error);
+  Value out;
+  for (uint64_t key = 0; key < 3000; ++key) {
+    ASSERT_EQ(index->lookup(key, out), !is_lost(key)) << key;
+  }
 }
 
 TEST_F(HashTables, OptionsFixedAtCreationAreNotChanged) {

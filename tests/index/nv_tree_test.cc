@@ -38,8 +38,12 @@ class NvTree : public testing::Test {
   uint64_t faults(const AnyIndex& index) {
     return index.check([](const std::string&) {});
   }
+  // Of the file as it is: the structure may be open.
   bool is_refused() {
-    return test::fails_with(ErrorCode::kCorrupt, [&] { open_index(pool_, "t"); });
+    const std::string copy = dir_.file("copy");
+    test::write_file(copy, test::read_file(dir_.file("pool")));
+    Pool pool = Pool::open(copy);
+    return test::fails_with(ErrorCode::kCorrupt, [&] { open_index(pool, "t"); });
   }
 
   test::TempDir dir_;
@@ -96,12 +100,19 @@ TEST_F(NvTree, ADamagedImageIsRefused) {
   auto index = create();
   for (uint64_t key = 0; key < kKeys; ++key) index->insert(key, key);
   index.reset();
-  for (uint64_t* word : {pool_.impl().at<uint64_t>(root().image + 72),
-                         pool_.impl().at<uint64_t>(root().image), &root().image}) {
-    *word ^= uint64_t{1} << 40;
-    EXPECT_TRUE(is_refused());
-    *word ^= uint64_t{1} << 40;
+  const auto refuses = [&](uint64_t& word) {
+    for (int bit = 0; bit < 64; ++bit) {
+      word ^= uint64_t{1} << bit;
+      EXPECT_TRUE(is_refused()) << "bit " << bit;
+      word ^= uint64_t{1} << bit;
+    }
+  };
+  // Checksum, bytes, leaves, what is reserved, and the first separator and leaf.
+  for (const uint64_t at : {0, 8, 16, 24, 64, 72}) {
+    SCOPED_TRACE(at);
+    refuses(*pool_.impl().at<uint64_t>(root().image + at));
   }
+  refuses(root().image);
   EXPECT_EQ(faults(*open_index(pool_, "t")), 0U);
 }
 

@@ -258,6 +258,71 @@ TEST(BulkPayload, CollectingGarbageKeepsWhatACrashGoesBackTo) {
   }
 }
 
+// Several payloads are flushed under one fence. A first crash tears one and keeps the one behind it; the
+// second crash comes when entries of the same sizes have been put there again, and keeps the log record
+// of the second of them but nothing of its payload.
+TEST(Payload, WhatACrashLeftBehindATornEntryIsNotTakenForALaterOne) {
+  const TempDir dir;
+  const std::string path = dir.file("pool");
+  const PoolOptions options{
+      .capacity_bytes = uint64_t{8} << 20, .force_domain = true, .domain = Domain::kByte};
+  const PlushOptions shape{.directory_bits = 1, .fanout = 2, .partitions = 1};
+  const auto value_of = [](const char* word) { return word + std::string(200, '.'); };
+  const std::string key_a = "a";
+  const std::string key_b = "b";
+  constexpr uint64_t kEntryBytes = 232;  // of a key of one byte and such a value, with the header
+  // Where the payload entry with this value is in an image of the pool.
+  const auto entry_in = [&](const std::string& image, const char* word) {
+    const size_t at = image.find(value_of(word));
+    EXPECT_NE(at, std::string::npos);
+    return at - 1 - 16;
+  };
+  const auto copy_entry = [&](std::string& to, const std::string& from, size_t at) {
+    to.replace(at, kEntryBytes, from, at, kEntryBytes);
+  };
+  const std::string before = dir.file("before");
+
+  std::string said = in_crashing_child([&]() -> std::string {
+    auto* pool = new Pool(Pool::create(path, options));
+    auto* table = new Strings(Strings::create(*pool, "t", shape));
+    table->upsert(key_a, value_of("first-a"));
+    table->upsert(key_b, value_of("first-b"));
+    std::filesystem::copy_file(path, before);
+    const std::string a = value_of("other-a");
+    const std::string b = value_of("other-b");
+    const std::vector<RecordOf<std::string, std::string>> both = {{key_a, a}, {key_b, b}};
+    table->multi_upsert(both);
+    return "";
+  });
+  ASSERT_EQ(said, "");
+  std::string image = read_file(before);
+  const std::string after = read_file(path);
+  copy_entry(image, after, entry_in(after, "other-b"));
+  write_file(path, image);
+
+  std::filesystem::remove(before);
+  said = in_crashing_child([&]() -> std::string {
+    auto* pool = new Pool(Pool::open(path, options));
+    auto* table = new Strings(Strings::open(*pool, "t"));
+    table->upsert(key_a, value_of("third-a"));
+    std::filesystem::copy_file(path, before);
+    table->upsert(key_b, value_of("third-b"));
+    return "";
+  });
+  ASSERT_EQ(said, "");
+  image = read_file(path);
+  copy_entry(image, read_file(before), entry_in(image, "third-b"));
+  write_file(path, image);
+
+  Pool pool = Pool::open(path, options);
+  const auto table = Strings::open(pool, "t");
+  std::string value;
+  ASSERT_TRUE(table.lookup(key_a, value));
+  EXPECT_EQ(value, value_of("third-a"));
+  ASSERT_TRUE(table.lookup(key_b, value));
+  EXPECT_EQ(value, value_of("first-b"));
+}
+
 // The epoch of a row has 18 bits, and unlogged writes use epochs up without passing through the log.
 TEST(BulkEpochs, DoNotComeRoundWhileTheLogHoldsTheFirst) {
   const TempDir dir;

@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <optional>
 #include <random>
+#include <span>
+#include <string>
 
 #include "index/plush/core.h"
 #include "index/plush/kernels.h"
@@ -78,6 +81,14 @@ TEST(Kernels, AgreeWithPlainLoops) {
   }
 }
 
+uint64_t value_of(const std::vector<Statistic>& statistics, const std::string& name) {
+  for (const Statistic& one : statistics) {
+    if (one.name == name) return static_cast<uint64_t>(one.value);
+  }
+  ADD_FAILURE() << "no statistic " << name;
+  return 0;
+}
+
 class PlushTest : public ::testing::Test {
  protected:
   Pool pool_ = Pool::anonymous({.capacity_bytes = uint64_t{64} << 20});
@@ -92,7 +103,7 @@ TEST_F(PlushTest, CheckpointLeavesNothingToReplay) {
   }
   auto table = Plush<uint64_t, uint64_t>::open(pool_, "t");
   for (const Statistic& one : table.statistics()) {
-    if (one.name == "recovered_operations" || one.name == "records_level_0") {
+    if (one.name == "recovered_operations" || one.name == "recordslevel_0") {
       EXPECT_EQ(one.value, 0) << one.name;
     }
   }
@@ -131,6 +142,145 @@ TEST_F(PlushTest, TombstonesVanishAndTheirBlocksComeBack) {
   EXPECT_EQ(table.check([](const std::string& text) { ADD_FAILURE() << text; }), 0U);
 }
 
+// Each place of the payload log has had nearly all chunks that its pointers can tell apart.
+TEST_F(PlushTest, PlacesOfThePayloadLogThatAreUsedUpStayEmpty) {
+  using Strings = Plush<std::string, std::string>;
+  constexpr uint64_t kKeys = 200;
+  const auto value_of = [](uint64_t key, uint64_t round) {
+    return std::to_string(key * 1000 + round) + std::string(700, 'v');
+  };
+  const auto expect_all = [&](const Strings& table, uint64_t round) {
+    std::string value;
+    for (uint64_t key = 0; key < kKeys; ++key) {
+      ASSERT_TRUE(table.lookup(std::to_string(key), value)) << key;
+      ASSERT_EQ(value, value_of(key, round));
+    }
+    EXPECT_EQ(table.check([](const std::string& text) { ADD_FAILURE() << text; }), 0U);
+  };
+  constexpr uint64_t kRounds = 300;
+  {
+    auto table = Strings::create(pool_, "t", {.directory_bits = 2, .fanout = 2, .partitions = 1});
+    pm::PoolImpl& pool = pool_.impl();
+    const auto* root = pool.at<Root>(pool.find("t")->root);
+    table.upsert(std::to_string(0), value_of(0, 0));  // makes the first page of places
+    auto& places = pool.at<PlacePage>(*pool.at<uint64_t>(root->payload_places))->words;
+    for (uint64_t i = 0; i < PlacePage::kSegments; ++i) {
+      if (places[i] == 0) places[i] = PayloadLog::place_word(i, PayloadLog::kEpochMax - 2);
+    }
+    for (uint64_t round = 0; round <= kRounds; ++round) {
+      for (uint64_t key = 0; key < kKeys; ++key) {
+        table.upsert(std::to_string(key), value_of(key, round));
+      }
+    }
+    uint64_t used_up = 0;
+    for (uint64_t i = 0; i < PlacePage::kSegments; ++i) {
+      used_up += places[i] == PayloadLog::place_word(i, PayloadLog::kEpochMax) ? 1 : 0;
+    }
+    EXPECT_GT(used_up, 100U);
+    expect_all(table, kRounds);
+  }
+  auto table = Strings::open(pool_, "t");
+  expect_all(table, kRounds);
+  for (uint64_t key = 0; key < kKeys; ++key) table.upsert(std::to_string(key), value_of(key, 999));
+  expect_all(table, 999);
+}
+
+// A payload with a changed bit, and a pointer that leads to none: each is told, and still is after drains,
+// garbage collection and another opening.
+TEST_F(PlushTest, DamagedPayloadIsNeitherHandedOutNorForgotten) {
+  using Strings = Plush<std::string, std::string>;
+  pm::PoolImpl& pool = pool_.impl();
+  const auto words_of = [&](uint64_t begin) {
+    return std::span(pool.at<uint64_t>(begin), (pool.end_offset() - begin) / 8);
+  };
+  const auto find_payload = [&](const std::string& text) {
+    const std::string_view all(pool.at<char>(pool.header().data_offset),
+                               pool.end_offset() - pool.header().data_offset);
+    const size_t at = all.find(text);
+    EXPECT_NE(at, std::string_view::npos);
+    return pool.header().data_offset + at;
+  };
+  const auto expect_told = [](const Strings& table, const std::string& key) {
+    std::string value;
+    try {
+      ADD_FAILURE() << "key " << key << (table.lookup(key, value) ? " is found" : " is absent");
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kCorrupt);
+    }
+  };
+  const auto write_others = [](Strings& table) {
+    for (uint64_t i = 0; i < 60'000; ++i) {
+      try {
+        table.upsert("o" + std::to_string(i % 3000), std::to_string(i) + std::string(300, 'o'));
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kCorrupt) << error.what();
+      }
+    }
+  };
+  auto table = std::make_optional(
+      Strings::create(pool_, "t", {.directory_bits = 2, .fanout = 2, .partitions = 1}));
+  const std::string text = std::string(100, 'x') + "a payload";
+  table->upsert("k", text);
+  table->upsert("p", "p" + text);
+  for (uint64_t i = 0; i < 100; ++i) table->upsert("o" + std::to_string(i), "others");
+  table->checkpoint();
+
+  *pool.at<char>(find_payload("k" + text) + 20) ^= 4;
+  const uint64_t entry = find_payload("pp" + text) - sizeof(PayloadEntry);
+  uint64_t changed = 0;
+  for (uint64_t& word : words_of(pool.header().data_offset)) {
+    if ((word & ((uint64_t{1} << 37) - 1)) != entry / 8 || word >> 37 != 1) continue;
+    word ^= uint64_t{1} << 40;
+    ++changed;
+  }
+  ASSERT_GE(changed, 1U);
+  expect_told(*table, "k");
+  expect_told(*table, "p");
+  EXPECT_GE(table->check([](const std::string&) {}), 1U);
+  EXPECT_THROW(table->for_each([](std::string_view, std::string_view) {}), Error);
+  write_others(*table);
+  expect_told(*table, "k");
+  expect_told(*table, "p");
+  table.reset();
+  table.emplace(Strings::open(pool_, "t"));
+  write_others(*table);
+  expect_told(*table, "k");
+  expect_told(*table, "p");
+  std::string value;
+  ASSERT_TRUE(table->lookup("o1", value));
+  EXPECT_EQ(value.substr(value.size() - 300), std::string(300, 'o'));
+}
+
+// Overwritten again and again, a table holds a bounded number of superseded records.
+TEST_F(PlushTest, SteadyOverwritesTakeBoundedSpace) {
+  const uint64_t records = 60000;
+  const auto bytes_after = [&](PlushOptions options) {
+    Pool pool = Pool::anonymous({.capacity_bytes = uint64_t{256} << 20});
+    options.directory_bits = 6;
+    options.fanout = 16;
+    options.partitions = 8;
+    {
+      auto table = Plush<uint64_t, uint64_t>::create(pool, "t", options);
+      for (uint64_t i = 0; i < records; ++i) table.upsert(i, i);
+    }
+    // Opened again: of the entries that are there already no copies have been made.
+    auto table = Plush<uint64_t, uint64_t>::open(pool, "t", options);
+    std::mt19937_64 random(3);
+    for (uint64_t i = 0; i < 8 * records; ++i) table.upsert(random() % records, i);
+    EXPECT_EQ(table.check([](const std::string& text) { ADD_FAILURE() << text; }), 0);
+    uint64_t live = 0;
+    table.for_each([&](uint64_t, uint64_t) { ++live; });
+    EXPECT_EQ(live, records);
+    return value_of(table.statistics(), "pool_bytes");
+  };
+  const uint64_t raw = records * 16;
+  const uint64_t by_copies = bytes_after({});
+  EXPECT_LE(by_copies, raw * 5 / 2 + (uint64_t{1} << 20));
+  EXPECT_GT(bytes_after({.garbage_percent = 1000}), by_copies * 3 / 2);
+  // Where there are no copies, the filters tell what is superseded.
+  EXPECT_LE(bytes_after({.filter_levels = 0}), by_copies * 5 / 4);
+}
+
 TEST_F(PlushTest, RefusesOptionsThatAreFixed) {
   {
     auto table = Plush<uint64_t, uint64_t>::create(pool_, "t", small_);
@@ -138,6 +288,7 @@ TEST_F(PlushTest, RefusesOptionsThatAreFixed) {
   EXPECT_THROW((Plush<uint64_t, uint64_t>::open(pool_, "t", {.fanout = 4})), Error);
   EXPECT_THROW((Plush<uint64_t, uint64_t>::create(pool_, "u", {.fanout = 3})), Error);
   EXPECT_THROW((Plush<uint64_t, uint64_t>::create(pool_, "u", {.directory_bits = 25})), Error);
+  EXPECT_THROW((Plush<uint64_t, uint64_t>::create(pool_, "u", {.garbage_percent = 9})), Error);
   EXPECT_THROW((Plush<uint64_t, std::string>::open(pool_, "t")), Error);
 }
 

@@ -140,6 +140,17 @@ TEST_P(InvalidSlotArray, AndOtherFaultsAreFoundByACheck) {
   EXPECT_EQ(faults(), "");
 }
 
+TEST(WbtreeCheck, JudgesTheSeparatorOfTheTopmostNodeBeforeItReadsIt) {
+  Pool pool = Pool::anonymous();
+  const auto index = create_index(pool, "index", "wbtree", Kind::kBytes, Kind::kBytes);
+  ASSERT_TRUE(index->insert(std::string_view("key"), std::string_view("value")));
+  const auto& root = *pool.impl().at<Root>(pool.impl().find("index")->root);
+  pool.impl().at<Node>(root.top)->separator = pool.impl().end_offset() - sizeof(uint64_t);
+  std::string found;
+  EXPECT_EQ(index->check([&](const std::string& text) { found += text; }), 1U);
+  EXPECT_NE(found.find("separator of the topmost node"), std::string::npos) << found;
+}
+
 INSTANTIATE_TEST_SUITE_P(Kinds, InvalidSlotArray, testing::Values(Kind::kU64, Kind::kBytes),
                          [](const auto& kind) { return std::string(to_string(kind.param)); });
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <functional>
 #include <random>
 #include <set>
 #include <thread>
@@ -56,6 +57,9 @@ class HeapTest : public ::testing::Test {
     txn.settle();
     txn.finish();
   }
+
+  // A thread has one unfinished transaction in a heap.
+  static void in_another_thread(const std::function<void()>& work) { std::jthread(work).join(); }
 
   Pool pool_;
 };
@@ -244,12 +248,14 @@ TEST_F(HeapTest, ALinkMayBeCutBeforeItsTransactionSettles) {
         EXPECT_TRUE(heap().is_allocated(block, bytes));
         link[2] = succeeds ? 1 : 0;
         if (succeeds) {
-          Heap::Txn cutter(heap());
-          cutter.may_unlink(block, &link[3], link_bit(0));
-          cutter.prepare();
-          link[3] = 0;
-          cutter.settle();
-          cutter.finish();
+          in_another_thread([&] {
+            Heap::Txn cutter(heap());
+            cutter.may_unlink(block, &link[3], link_bit(0));
+            cutter.prepare();
+            link[3] = 0;
+            cutter.settle();
+            cutter.finish();
+          });
           maker.settle();
           maker.finish();
         }
@@ -271,14 +277,14 @@ TEST_F(HeapTest, MayUnlinkDecidesNothingWhileTheLinkStands) {
     Heap::Txn loser(heap());
     loser.may_unlink(block, &link[3], link_bit(0));
     loser.prepare();
-    {
+    in_another_thread([&] {
       Heap::Txn winner(heap());
       winner.may_unlink(block, &link[2], link_bit(0));
       winner.prepare();
       link[2] = 0;
       winner.settle();
       winner.finish();
-    }
+    });
     EXPECT_FALSE(heap().is_allocated(block, 256));
   }
   EXPECT_FALSE(heap().is_allocated(block, 256));

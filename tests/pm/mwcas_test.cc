@@ -5,6 +5,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -18,6 +19,7 @@
 #include "pm/pool_impl.h"
 #include "support/child.h"
 #include "support/errors.h"
+#include "support/failing_medium.h"
 #include "support/files.h"
 
 namespace perdure::pm {
@@ -191,6 +193,58 @@ TEST_F(MwcasTest, ChangesAllWordsOrNone) {
     EXPECT_FALSE(operation.execute());
   }
   for (uint32_t i = 0; i < 12; ++i) EXPECT_EQ(accounts[i], i + 1) << "no mark is left";
+}
+
+TEST_F(MwcasTest, AMarkThatNoOperationLeftIsDamage) {
+  uint64_t& word = open_.bank().accounts[5];
+  for (const uint64_t mark : {uint64_t{1} << 63, uint64_t{1} << 62}) {
+    word = kInitial | mark;
+    EXPECT_TRUE(test::fails_with(ErrorCode::kCorrupt, [&] { read(word); }));
+  }
+  word = kInitial | uint64_t{1} << 61;
+  EXPECT_EQ(read(word), kInitial) << "which only says that the value may not be durable";
+}
+
+// Any of the persists of an operation of three words may be refused.
+TEST(MwcasOnAFailingMedium, LeavesEveryWordReadableAndTheDecisionToTheNextOpening) {
+  const test::TempDir dir;
+  const std::string path = dir.file("pool");
+  bool done = false;
+  for (uint64_t refused = 0; !done; ++refused) {
+    SCOPED_TRACE(refused);
+    std::filesystem::remove(path);
+    test::FailingMedium medium(path, Domain::kLine);
+    PoolOptions options{.capacity_bytes = uint64_t{8} << 20};
+    options.force_domain = true;
+    options.domain = Domain::kLine;
+    {
+      Pool pool = Pool::create(path, options);
+      OpenBank open(pool.impl());
+      auto& accounts = open.bank().accounts;
+      medium.begin();
+      medium.refuse_here(refused, false);
+      const EpochManager::Guard guard(open.epochs());
+      try {
+        Mwcas::Operation operation(open.mwcas());
+        operation.add(accounts[0], kInitial, kInitial - 2);
+        operation.add(accounts[9], kInitial, kInitial + 1);
+        operation.add(accounts[20], kInitial, kInitial + 1);
+        EXPECT_TRUE(operation.execute());
+        done = true;
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kIo);
+      }
+      const uint64_t first = open.mwcas().read(accounts[0]);
+      EXPECT_TRUE(first == kInitial || first == kInitial - 2) << first;
+      const uint64_t moved = first == kInitial ? 0 : 1;
+      EXPECT_EQ(open.mwcas().read(accounts[9]), kInitial + moved);
+      EXPECT_EQ(open.mwcas().read(accounts[20]), kInitial + moved);
+    }
+    medium.mend();
+    Pool pool = Pool::open(path, options);
+    OpenBank open(pool.impl());
+    EXPECT_EQ(open.faults(), "");
+  }
 }
 
 TEST_F(MwcasTest, TakesTheWholeRangeOfValues) {

@@ -126,5 +126,32 @@ TEST(EpochManager, ReadersNeverSeeReclaimedMemory) {
   delete shared.load();
 }
 
+// As many threads at a time as the first table of an epoch manager has places for, and some more.
+TEST(EpochManager, HasPlacesForMoreThreadsThanOneTableHolds) {
+  constexpr uint32_t kThreads = EpochManager::kThreadsPerTable + 80;
+  EpochManager epochs;
+  std::atomic<uint32_t> pinned{0};
+  std::atomic<bool> done{false};
+  std::atomic<bool> freed{false};
+  {
+    std::vector<std::jthread> threads;
+    for (uint32_t i = 0; i < kThreads; ++i) {
+      threads.emplace_back([&] {
+        const EpochManager::Guard guard(epochs);
+        ++pinned;
+        pinned.notify_one();
+        done.wait(false);
+      });
+    }
+    for (uint32_t n = pinned; n < kThreads; n = pinned) pinned.wait(n);
+    epochs.retire([&] { freed = true; });
+    EXPECT_EQ(epochs.collect(), 1U);
+    done = true;
+    done.notify_all();
+  }
+  EXPECT_EQ(epochs.collect(), 0U);
+  EXPECT_TRUE(freed);
+}
+
 }  // namespace
 }  // namespace perdure::pm

@@ -21,11 +21,6 @@ namespace {
 
 using Numbers = std::vector<std::pair<uint64_t, uint64_t>>;  // keys and values
 
-std::optional<uint64_t> value_in(const Model& model, uint64_t key) {
-  const auto found = model.find(key);
-  return found == model.end() ? std::nullopt : std::optional(found->second);
-}
-
 // A batch by numbers, and what came of it.
 class Batch {
  public:

@@ -5,43 +5,17 @@
 #include <exception>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "support/complaints.h"
 #include "support/linearizability.h"
 #include "support/scenario.h"
 
 namespace perdure::test {
 namespace {
-
-// What threads find wrong, for the main thread to tell.
-class Complaints {
- public:
-  void add(const std::string& text) {
-    const std::lock_guard lock(mutex_);
-    if (++count_ <= 10) text_ += text + "\n";
-  }
-  // Runs a thread's body; what it throws is a complaint.
-  void catch_in(const std::function<void()>& body) {
-    try {
-      body();
-    } catch (const std::exception& error) {
-      add(std::string("exception: ") + error.what());
-    }
-  }
-  std::string text() const {
-    const std::lock_guard lock(mutex_);
-    return text_;
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::string text_;
-  uint64_t count_ = 0;
-};
 
 // The clock of histories. Relaxed: it must not order the accesses of the threads that it observes,
 // or the thread sanitizer would not see races between them. On x86 the instruction is a full fence.
@@ -164,7 +138,7 @@ static_assert(ContendedRounds::kThreads * ContendedRounds::kOperations < kEvents
 
 TEST_P(Concurrent, EveryKeyIsLinearizable) {
   Store store = create_small(MiB(256));
-  ContendedRounds rounds(store.typed(), scaled(400), base_seed());
+  ContendedRounds rounds(store.typed(), scaled(200), base_seed());
   EXPECT_EQ(rounds.run(), "");
   EXPECT_EQ(faults(store.pool, {store.index.get()}), "");
 }
@@ -338,7 +312,7 @@ class Stress {
 
 TEST_P(Concurrent, ReadersAlwaysFindWhatNobodyRemoves) {
   Store store = create_small(MiB(512));
-  Stress stress(store.typed(), scaled(100'000), base_seed());
+  Stress stress(store.typed(), scaled(50'000), base_seed());
   EXPECT_EQ(stress.run(), "");
   EXPECT_EQ(difference(store.typed(), stress.model(), stress.universe()), "");
   EXPECT_EQ(faults(store.pool, {store.index.get()}), "");

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "support/errors.h"
+#include "support/scale.h"
 #include "support/scenario.h"
 #include "support/workload.h"
 
@@ -19,7 +20,7 @@ class FullPool : public ScenarioTest {
   uint64_t several_mib() const { return std::max(smallest(), MiB(4)); }
 
   static constexpr int kRefusals = 8;
-  static constexpr uint64_t kCycles = kUnderThreadSanitizer ? 2 : 4;
+  static constexpr uint64_t kCycles = 2;
 
   void begin_again() {
     model_.clear();
@@ -79,7 +80,7 @@ TEST_P(FullPool, AnInsertThatFailsChangesNothing) {
     begin_again();
     Store store = create_small(capacity_bytes);
     EXPECT_GT(fill(store.typed()), 100U);
-    for (int i = 0; i < 50; ++i) fill(store.typed());
+    for (uint64_t i = 0; i < rounds(10); ++i) fill(store.typed());
     expect_intact(store);
     EXPECT_LE(store.pool.info().size_bytes, capacity_bytes);
     store.close();
@@ -102,7 +103,7 @@ TEST_P(FullPool, TheErrorSaysWhatToDo) {
 TEST_P(FullPool, AnUpdateThatFailsKeepsTheOldValue) {
   Store store = create_small(several_mib());
   fill(store.typed());
-  for (int i = 0; i < 400; ++i) {
+  for (uint64_t i = 0; i < rounds(150); ++i) {
     auto& [key, value] = *model_.lower_bound(random_.below(model_.rbegin()->first + 1));
     const Verb verb = random_.chance(50) ? Verb::kUpdate : Verb::kUpsert;
     const Outcome outcome = perform(store.typed(), {verb, key, value + 1});
@@ -117,25 +118,22 @@ TEST_P(FullPool, AnUpdateThatFailsKeepsTheOldValue) {
 }
 
 TEST_P(FullPool, RemovingNeedsNoRoomAndMakesRoom) {
-  for (const uint64_t capacity_bytes : {several_mib(), several_mib() + MiB(2)}) {
-    if (kUnderThreadSanitizer && capacity_bytes > several_mib()) break;
-    begin_again();
-    Store store = create_small(capacity_bytes);
-    ASSERT_GT(fill(store.typed()), 100U);
-    for (uint64_t cycle = 0; cycle < kCycles; ++cycle) {
-      SCOPED_TRACE(std::to_string(capacity_bytes) + " bytes, cycle " + std::to_string(cycle));
-      const uint64_t removed = remove_some(store.typed(), 50);
-      expect_intact(store);
-      const uint64_t inserted = fill(store.typed());
-      // At least half of what was removed fits again, with some slack for uneven lengths.
-      EXPECT_GE(inserted, removed * 45 / 100) << "after removing " << removed;
-      if (cycle % 2 == 0) continue;
-      expect_intact(store);
-      store.close();
-      store = reopen();
-      expect_intact(store);
-      EXPECT_EQ(faults_and_leaks(store.pool, {store.index.get()}), "");
-    }
+  const uint64_t capacity_bytes = several_mib() + MiB(2) * random_.below(2);
+  Store store = create_small(capacity_bytes);
+  ASSERT_GT(fill(store.typed()), 100U);
+  for (uint64_t cycle = 0; cycle < rounds(kCycles); ++cycle) {
+    SCOPED_TRACE(std::to_string(capacity_bytes) + " bytes, cycle " + std::to_string(cycle));
+    const uint64_t removed = remove_some(store.typed(), 50);
+    expect_intact(store);
+    const uint64_t inserted = fill(store.typed());
+    // At least half of what was removed fits again, with some slack for uneven lengths.
+    EXPECT_GE(inserted, removed * 45 / 100) << "after removing " << removed;
+    if (cycle % 2 == 0) continue;
+    expect_intact(store);
+    store.close();
+    store = reopen();
+    expect_intact(store);
+    EXPECT_EQ(faults_and_leaks(store.pool, {store.index.get()}), "");
   }
 }
 

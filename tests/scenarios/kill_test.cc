@@ -17,7 +17,7 @@ namespace {
 uint64_t rounds() {
   const char* text = std::getenv("PERDURE_KILL_ROUNDS");
   if (text != nullptr) return std::strtoull(text, nullptr, 10);
-  return std::max<uint64_t>(3, scaled(12));
+  return std::max<uint64_t>(3, scaled(8));
 }
 
 class Kill : public ScenarioTest {

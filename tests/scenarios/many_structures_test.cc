@@ -232,8 +232,8 @@ TEST_F(ManyStructures, AStructureThatThisBuildDoesNotKnowIsRefused) {
   const auto* known = open.pool.impl().find(name_of(3));
   ASSERT_NE(known, nullptr);
   // As a later release would have written it.
-  *const_cast<pm::DirectoryEntry*>(known) = pm::PoolImpl::make_entry(
-      name_of(3), "structure-of-2049", known->key_kind, known->value_kind, known->root);
+  *const_cast<pm::DirectoryEntry*>(known) = open.pool.impl().make_entry(
+      known, name_of(3), "structure-of-2049", known->key_kind, known->value_kind, known->root);
   open.close();
   Pool pool = Pool::open(path_, options());
   EXPECT_EQ(pool.structures().size(), kStructures);

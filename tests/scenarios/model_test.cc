@@ -56,12 +56,6 @@ rc::Gen<Step> any_step() {
                                   rc::gen::inRange<uint64_t>(0, 1 << 20));
 }
 
-// What lookup() should give.
-std::optional<uint64_t> value_in(const Model& model, uint64_t key) {
-  const auto found = model.find(key);
-  return found == model.end() ? std::nullopt : std::optional(found->second);
-}
-
 std::string verdict(bool right, const char* call, uint64_t key) {
   return right ? std::string() : std::string(call) + " of key " + std::to_string(key) + " lied\n";
 }

@@ -105,7 +105,7 @@ class KillDuringRecovery : public ScenarioTest {
 };
 
 TEST_P(KillDuringRecovery, OfALargeLogLosesNothing) {
-  ASSERT_NO_FATAL_FAILURE(crash(scaled(50'000), scaled(150'000), {}));
+  ASSERT_NO_FATAL_FAILURE(crash(scaled(30'000), scaled(60'000), {}));
   ASSERT_NO_FATAL_FAILURE(kill_openings(std::max<uint64_t>(4, scaled(8))));
 }
 

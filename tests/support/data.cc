@@ -91,4 +91,17 @@ std::optional<uint64_t> value_number(Datum value) {
   return decode(value.bytes(), encode_value);
 }
 
+std::optional<uint64_t> value_in(const Model& model, uint64_t key) {
+  const auto found = model.find(key);
+  return found == model.end() ? std::nullopt : std::optional(found->second);
+}
+
+void assign(Model& model, uint64_t key, std::optional<uint64_t> value) {
+  if (value) {
+    model[key] = *value;
+  } else {
+    model.erase(key);
+  }
+}
+
 }  // namespace perdure::test

@@ -25,5 +25,9 @@ std::optional<uint64_t> value_number(Datum value);
 
 // What an index should hold: the number of each key, and of its value.
 using Model = std::map<uint64_t, uint64_t>;
+// What a lookup should give.
+std::optional<uint64_t> value_in(const Model& model, uint64_t key);
+// No value: the key goes.
+void assign(Model& model, uint64_t key, std::optional<uint64_t> value);
 
 }  // namespace perdure::test

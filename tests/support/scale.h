@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstdlib>
 
 namespace perdure::test {
 
@@ -38,13 +39,29 @@ inline constexpr bool kWithAssertions =
     true;
 #endif
 
+// Threads pause on purpose (pm/pause.h).
+inline constexpr bool kWithPauses =
+#ifdef PERDURE_PAUSES
+    true;
+#else
+    false;
+#endif
+
 // `count` in an optimised build, and a tenth to a half of it in slower ones; never 0.
 constexpr uint64_t scaled(uint64_t count) {
   const uint64_t divisor = kUnderThreadSanitizer    ? 10
                            : kUnderAddressSanitizer ? 5
+                           : kWithPauses            ? 10
                            : kWithAssertions        ? 2
                                                     : 1;
   return count / divisor == 0 ? 1 : count / divisor;
+}
+
+// How often a scenario that repeats itself does so: scaled(count), times environment variable
+// PERDURE_ROUNDS if there is one.
+inline uint64_t rounds(uint64_t count) {
+  const char* text = std::getenv("PERDURE_ROUNDS");
+  return scaled(count) * (text == nullptr ? 1 : std::strtoull(text, nullptr, 10));
 }
 
 }  // namespace perdure::test

@@ -18,7 +18,7 @@ bool worth_running(const CatalogEntry& entry, Kind key, Kind value) {
   if (all) return true;
   const bool variant = entry.name.find('+') != std::string::npos;
   // Where every access costs many times more, kinds are taken in turn; the rest runs without.
-  if (kUnderThreadSanitizer || kUnderAddressSanitizer || kWithAssertions) {
+  if (kUnderThreadSanitizer || kUnderAddressSanitizer || (kWithAssertions && !kWithPauses)) {
     const Kind kind = kUnderThreadSanitizer ? Kind::kU64 : Kind::kBytes;
     return !variant && key == value && (key == kind || entry.name == catalog().front().name);
   }

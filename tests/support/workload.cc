@@ -16,19 +16,6 @@ struct Progress {
   uint32_t finished;  // 1: no more operations start
 };
 
-std::optional<uint64_t> value_in(const Model& model, uint64_t key) {
-  const auto found = model.find(key);
-  return found == model.end() ? std::nullopt : std::optional(found->second);
-}
-
-void assign(Model& model, uint64_t key, std::optional<uint64_t> value) {
-  if (value) {
-    model[key] = *value;
-  } else {
-    model.erase(key);
-  }
-}
-
 std::string describe(const Operation& operation) {
   static const char* const kNames[] = {"insert", "update", "upsert", "remove"};
   return std::string(kNames[static_cast<uint32_t>(operation.verb)]) + " of key " +

@@ -16,6 +16,7 @@
 #include "lab/crash/command.h"
 #include "lab/crash/external_subject.h"
 #include "lab/crash/index_subject.h"
+#include "lab/crash/plan.h"
 #include "lab/units.h"
 #include "perdure/catalog.h"
 #include "perdure/error.h"
@@ -25,7 +26,7 @@ namespace {
 
 struct CrashCommandOptions {
   std::vector<std::string> structures;
-  std::string operations = "300";
+  std::string operations;
   std::string prepared;
   std::string keys;
   uint64_t seed = 1;
@@ -36,7 +37,7 @@ struct CrashCommandOptions {
   uint64_t schedule = 0;
   unsigned schedules = 3;
   std::string domain = "line";
-  std::string capacity = "8M";
+  std::string capacity;
   std::vector<std::string> options;
   std::string only;
   bool bulk = false;
@@ -44,6 +45,8 @@ struct CrashCommandOptions {
   std::string mutants;
   double mutant_seconds = 20;
   uint64_t nested = 16;
+  uint32_t crashes = 3;
+  uint32_t work = 300;
   uint64_t complete = 64;
   std::string html;
   std::string program;
@@ -92,16 +95,18 @@ std::string command_of(const lab::crash::IndexWorkload& workload) {
   for (const auto& [name, value] : workload.options)
     text += fmt::format(" --option {}={}", name, value);
   if (workload.bulk) text += " --bulk";
+  if (workload.further != lab::crash::IndexWorkload{}.further) {
+    text += fmt::format(" --work {}", workload.further);
+  }
   return text;
 }
 
-lab::crash::CampaignRun make_run(const lab::crash::IndexWorkload& workload,
+lab::crash::CampaignRun make_run(const std::string& title,
+                                 const lab::crash::IndexWorkload& workload,
                                  const std::string& only) {
   lab::crash::CampaignRun run;
-  run.title =
-      fmt::format("{} keys, {} values, {} thread{}", to_string(workload.key_kind),
-                  to_string(workload.value_kind), workload.threads,
-                  workload.threads == 1 ? "" : fmt::format("s, order {}", workload.schedule));
+  run.title = fmt::format("{} keys, {} values, {}", to_string(workload.key_kind),
+                          to_string(workload.value_kind), title);
   run.command = command_of(workload);
   run.subject = std::make_unique<lab::crash::IndexSubject>(workload);
   run.only = parse_numbers(only);
@@ -137,22 +142,38 @@ std::vector<std::string> all_structures(const CrashCommandOptions& options) {
   return names;
 }
 
-// What is run of one structure unless the user says otherwise: many keys with one thread, for all
-// that a structure does when it grows and shrinks, and few keys with two threads, for conflicts.
+// Whether the user describes a workload. Else the structure's own are run.
+bool is_described(const CrashCommandOptions& options) {
+  return !options.operations.empty() || !options.prepared.empty() || !options.keys.empty() ||
+         !options.capacity.empty() || !options.options.empty() || !options.only.empty() ||
+         options.threads != 0 || options.schedule != 0 || options.batch != 1 || options.bulk;
+}
+
+// What is run of one structure. As the user describes it, once with many keys and one thread, and with
+// few keys and two threads, for conflicts.
 std::vector<lab::crash::CampaignRun> make_runs(const CrashCommandOptions& options,
                                                const std::string& structure) {
   const Traits& traits = catalog_entry(structure).traits;
   lab::crash::IndexWorkload base;
   base.structure = structure;
-  base.operations = static_cast<uint32_t>(lab::parse_count(options.operations));
+  if (!options.operations.empty()) {
+    base.operations = static_cast<uint32_t>(lab::parse_count(options.operations));
+  }
   base.seed = options.seed;
   base.batch = options.batch;
-  base.capacity_bytes = lab::parse_bytes(options.capacity);
+  if (!options.capacity.empty()) base.capacity_bytes = lab::parse_bytes(options.capacity);
   base.domain = parse_domain(options.domain);
   base.options = parse_structure_options(options.options);
   base.bulk = options.bulk;
+  base.further = options.work;
   const KindPairs kinds = kinds_to_run(options, traits);
   std::vector<lab::crash::CampaignRun> runs;
+  if (!is_described(options)) {
+    for (const auto& [title, workload] : lab::crash::default_plan(base, kinds, options.schedules)) {
+      runs.push_back(make_run(title, workload, ""));
+    }
+    return runs;
+  }
   const auto add = [&](unsigned threads, uint32_t keys, uint32_t prepared, uint64_t schedule) {
     for (const auto& [key, value] : kinds) {
       lab::crash::IndexWorkload workload = base;
@@ -165,7 +186,9 @@ std::vector<lab::crash::CampaignRun> make_runs(const CrashCommandOptions& option
                               ? prepared
                               : static_cast<uint32_t>(lab::parse_count(options.prepared));
       workload.schedule = schedule;
-      runs.push_back(make_run(workload, options.only));
+      const std::string title =
+          threads == 1 ? "1 thread" : fmt::format("{} threads, order {}", threads, schedule);
+      runs.push_back(make_run(title, workload, options.only));
     }
   };
   if (options.threads <= 1) add(1, 600, 900, 1);
@@ -232,6 +255,8 @@ int run_command(const CrashCommandOptions& options) {
   campaign.mutants = options.mutants;
   campaign.mutant_seconds = options.mutant_seconds;
   campaign.explore.nested_max = options.nested;
+  campaign.explore.crashes = options.crashes;
+  campaign.explore.work = options.work;
   campaign.explore.limits.complete_max = options.complete;
   campaign.explore.seed = options.seed;
   campaign.stop = [&interrupt] { return interrupt.raised().load(); };
@@ -273,8 +298,7 @@ void add_crash(CLI::App& app, Action& action) {
       "perdure crash plush --kinds bytes/bytes --threads 2 --schedules 20\n"
       "perdure crash --program './table {} run 100' --check './table {} list'");
   command->add_option("STRUCTURE", options->structures, "structures of the catalogue, or: all");
-  command->add_option("--operations", options->operations, "operations explored in each run")
-      ->capture_default_str();
+  command->add_option("--operations", options->operations, "operations explored in each run (300)");
   command->add_option("--prepared", options->prepared,
                       "operations before those (900; with several threads 300)");
   command->add_option("--keys", options->keys,
@@ -303,7 +327,7 @@ void add_crash(CLI::App& app, Action& action) {
                    "what persists when: line (flush and fence), byte (every store, in order: the "
                    "death of the process), page (msync)")
       ->capture_default_str();
-  command->add_option("--capacity", options->capacity, "of the pool")->capture_default_str();
+  command->add_option("--capacity", options->capacity, "of the pool (8M)");
   command->add_option("--option", options->options,
                       "structure option name=value (as small as it can be)");
   command->add_flag("--bulk", options->bulk,
@@ -314,8 +338,18 @@ void add_crash(CLI::App& app, Action& action) {
                    "take all combinations of pending lines up to this many; beyond, a sample")
       ->capture_default_str();
   command
+      ->add_option("--crashes", options->crashes,
+                   "crashes in a row: recover, work on, crash again; 1 to 5")
+      ->check(CLI::Range(1U, lab::crash::kCrashesMax))
+      ->capture_default_str();
+  command
       ->add_option("--recoveries", options->nested,
-                   "recoveries of each run that are explored themselves")
+                   "images of each run that are crashed again, after recovery and work on them")
+      ->capture_default_str();
+  command
+      ->add_option("--work", options->work,
+                   "operations between a recovery and the next crash: enough to use every ring, "
+                   "journal and free list again")
       ->capture_default_str();
   command->add_option("--only", options->only, "run only these operations, by number: 3,17,40");
   command->add_option(

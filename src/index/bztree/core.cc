@@ -5,6 +5,7 @@
 
 #include <bit>
 #include <cstring>
+#include <new>
 
 namespace perdure::index::bztree {
 
@@ -21,6 +22,20 @@ void require(const Options& options) {
   }
 }
 
+// Of a root whose seal holds: what follows allocates and computes with these.
+void require_in_range(const pm::PoolImpl& pool, const std::string& name, const Root& root) {
+  if (root.node_bytes >= kNodeBytesMin && root.node_bytes <= kNodeBytesMax &&
+      root.node_bytes % pm::kLineBytes == 0 &&
+      root.descriptor_count >= pm::Mwcas::kDescriptorsMin &&
+      root.descriptor_count <= pm::Mwcas::kDescriptorsMax) {
+    return;
+  }
+  throw Error(ErrorCode::kCorrupt,
+              fmt::format("{}: the root of '{}' says {} bytes for each node and {} descriptors, "
+                          "which no tree has; restore the file from a backup",
+                          pool.mapping().path(), name, root.node_bytes, root.descriptor_count));
+}
+
 uint32_t default_descriptors(uint64_t capacity_bytes) {
   return static_cast<uint32_t>(std::clamp<uint64_t>(capacity_bytes >> 14, 96, 1024));
 }
@@ -29,7 +44,8 @@ uint32_t default_descriptors(uint64_t capacity_bytes) {
 
 template <typename Content>
 Core<Content>::Core(pm::PoolImpl& pool, Root& root, std::string name)
-    : pool_(pool),
+    : use_(pool, name),
+      pool_(pool),
       root_(root),
       memory_(pool.memory()),
       name_(std::move(name)),
@@ -40,7 +56,10 @@ Core<Content>::Core(pm::PoolImpl& pool, Root& root, std::string name)
 
 template <typename Content>
 Core<Content>::~Core() {
-  if (!retired_.empty()) retire_all(std::move(retired_));
+  try {
+    if (!retired_.empty()) retire_all(std::move(retired_));
+  } catch (const std::bad_alloc&) {  // they are free when the pool is opened again
+  }
 }
 
 template <typename Content>
@@ -71,6 +90,7 @@ std::unique_ptr<Core<Content>> Core<Content>::open(pm::PoolImpl& pool, const std
   const uint64_t at =
       find_structure(pool, name, "bztree", key, value, kMagic, sizeof(Root), kSealedBytes);
   Root& root = *pool.at<Root>(at);
+  require_in_range(pool, name, root);
   require_same(pool, name, "node_bytes", options.node_bytes, root.node_bytes);
   require_same(pool, name, "descriptors", options.descriptors, root.descriptor_count);
   if (!pool.heap().is_allocated(
@@ -92,25 +112,45 @@ template <typename Content>
 void Core<Content>::require_sound() const {
   const pm::EpochManager::Guard guard(epochs_);
   const uint64_t top = mwcas_.read(root_.root);
-  if (top % pm::kLineBytes == 0 && top >= pool_.header().data_offset && top < pool_.end_offset()) {
-    const Node& node = *node_at(top);
-    if (node.level < kLevelsMax && node.count <= kNodeBytesMax &&
-        pool_.heap().is_allocated(top, bytes_of(node))) {
-      return;
-    }
-  }
-  throw Error(ErrorCode::kCorrupt,
-              fmt::format("{}: the root of '{}' leads to no node; restore the file from a backup",
-                          pool_.mapping().path(), name_));
+  const Node& node = *top_node(top);
+  if (top % pm::kLineBytes == 0 && pool_.heap().is_allocated(top, bytes_of(node))) return;
+  throw_damaged(top, "is no node, but the root leads there");
 }
 
 template <typename Content>
-uint32_t Core<Content>::child_index(const Node& node, Text text) {
+void Core<Content>::throw_damaged(uint64_t offset, const char* what) const {
+  pool_.throw_corrupt(fmt::format("'{}': what is at {} {}", name_, offset, what));
+}
+
+// The topmost node, whose level only bounds the depth of what is below.
+template <typename Content>
+Node* Core<Content>::top_node(uint64_t offset) const {
+  const uint32_t level = pool_.follow<Node>(offset, node_bytes_)->level;
+  if (level >= kLevelsMax) throw_damaged(offset, "has too high a level for the topmost node");
+  return node_at(offset, level);
+}
+
+template <typename Content>
+bool Core<Content>::is_separator(const Node& node, uint32_t i) const {
+  if constexpr (!Content::kOutOfPlace) {
+    return (void)node, (void)i, true;  // all are inside of the node
+  } else {
+    const char* after = node.bytes() + ends_offset(node.count);
+    const auto* ends = reinterpret_cast<const uint32_t*>(after);
+    const uint32_t begin = i == 0 ? 0 : ends[i - 1];
+    const char* texts = after + uint64_t{node.count - 1} * 4;
+    return begin <= ends[i] && ends[i] <= kSeparatorsBytesMax &&
+           pool_.offset_of(texts) + ends[i] <= pool_.end_offset();
+  }
+}
+
+template <typename Content>
+uint32_t Core<Content>::child_index(const Node& node, Text text) const {
   uint32_t low = 0;
   uint32_t high = node.count - 1;
   while (low < high) {
     const uint32_t middle = (low + high) / 2;
-    if (text < separator_at<Content>(node, middle)) {
+    if (text < separator_of(node, middle)) {
       high = middle;
     } else {
       low = middle + 1;
@@ -122,14 +162,16 @@ uint32_t Core<Content>::child_index(const Node& node, Text text) {
 template <typename Content>
 void Core<Content>::descend(Text text, Path& path) const {
   uint64_t offset = mwcas_.read(root_.root);
+  Node* node = top_node(offset);
   for (uint32_t depth = 0;; ++depth) {
     Step& step = path.steps[depth];
-    step.node = node_at(offset);
+    step.node = node;
     step.offset = offset;
     path.depth = depth;
-    if (step.node->level == 0) return;
-    step.index = child_index(*step.node, text);
-    offset = mwcas_.read(step.node->words()[step.index]);
+    if (node->level == 0) return;
+    step.index = child_index(*node, text);
+    offset = mwcas_.read(node->words()[step.index]);
+    node = node_at(offset, node->level - 1);
   }
 }
 
@@ -142,6 +184,8 @@ uint64_t Core<Content>::record_at(const Node& leaf, Meta meta) const {
 
 template <typename Content>
 typename Core<Content>::Item Core<Content>::item_of(const Node& leaf, Meta meta) const {
+  if (!is_record(meta)) [[unlikely]]
+    throw_damaged(pool_.offset_of(&leaf), "has a record outside of its space of records");
   const char* at = leaf.bytes() + meta.offset();
   if constexpr (!Content::kOutOfPlace) {
     Item item;
@@ -216,7 +260,7 @@ void Core<Content>::copy_batch(Batch& batch, uint64_t limit) const {
   const Node& leaf = path.leaf();
   LeafStatus before{};
   do {
-    before.word = mwcas_.read(leaf.status);
+    before = status_of(leaf);
     collect(leaf, before, items);
   } while (LeafStatus{mwcas_.read(leaf.status)}.commits() != before.commits());
   const auto first = std::lower_bound(items.begin(), items.end(), from,
@@ -224,12 +268,17 @@ void Core<Content>::copy_batch(Batch& batch, uint64_t limit) const {
   items.erase(items.begin(), first);
   // Where the leaf ends: at the separator that follows on the lowest level that has one.
   batch.more = false;
+  Text after{};
   for (uint32_t depth = path.depth; depth > 0 && !batch.more; --depth) {
     const Step& step = path.steps[depth - 1];
     if (step.index + 1 >= step.node->count) continue;
-    batch.next = typename Codec::OwnedText(separator_at<Content>(*step.node, step.index));
+    const Text next = separator_of(*step.node, step.index);
+    if (!(from < next)) throw_damaged(step.offset, "has separators that do not ascend");
+    after = next;
     batch.more = true;
   }
+  if (batch.more)
+    batch.next = typename Codec::OwnedText(after);  // not before: `from` is a part of it
   take_into(batch, items, limit);
 }
 

@@ -141,8 +141,49 @@ class Core {
   void require_sound() const;
 
   // ---- reading (core.cc)
-  Node* node_at(uint64_t offset) const { return pool_.at<Node>(offset); }
-  static uint32_t child_index(const Node& node, Text text);
+  // The node at an offset, where one of this level must be; throws kCorrupt if it is not.
+  Node* node_at(uint64_t offset, uint32_t level) const {
+    Node* node = pool_.follow<Node>(offset, node_bytes_);
+    if (node->level != level || (level > 0 && !is_inner(*node))) [[unlikely]]
+      throw_damaged(offset, "is not the node that its place is for");
+    return node;
+  }
+  Node* top_node(uint64_t offset) const;
+  // Whether an inner node's children, and what leads to its separators, can be read.
+  bool is_inner(const Node& node) const {
+    if constexpr (!Content::kOutOfPlace) {
+      return node.count - 1 < kNodeBytesMax / 16 && inner_bytes<Content>(node) <= node_bytes_;
+    } else {
+      return node.count - 1 < kNodeBytesMax / 8 &&
+             pool_.leads_inside(pool_.offset_of(&node),
+                                ends_offset(node.count) + (node.count - 1) * 4);
+    }
+  }
+  // Whether a separator can be read.
+  bool is_separator(const Node& node, uint32_t i) const;
+  Text separator_of(const Node& node, uint32_t i) const {
+    if (!is_separator(node, i)) [[unlikely]]
+      throw_damaged(pool_.offset_of(&node), "has a separator outside of it");
+    return separator_at<Content>(node, i);
+  }
+  [[noreturn]] void throw_damaged(uint64_t offset, const char* what) const;
+  // The status of a leaf, read and judged: its metadata words are inside of it.
+  LeafStatus status_of(const Node& leaf) const {
+    const LeafStatus status{mwcas_.read(leaf.status)};
+    if (!is_status(leaf, status)) [[unlikely]]
+      throw_damaged(pool_.offset_of(&leaf), "has a status that makes no sense");
+    return status;
+  }
+  bool is_status(const Node& leaf, LeafStatus status) const {
+    return status.taken_bytes() <= room_of(node_bytes_) && leaf.count <= status.slots();
+  }
+  // Whether a record lies inside of a leaf.
+  bool is_record(Meta meta) const {
+    return meta.offset() >= sizeof(Node) && meta.offset() + meta.room() <= node_bytes_ &&
+           meta.key_bytes() <= meta.bytes() &&
+           (Content::kOutOfPlace ? !meta.out() || meta.bytes() == 8 : meta.bytes() == 16);
+  }
+  uint32_t child_index(const Node& node, Text text) const;
   // The path to the leaf where the key is or belongs. Needs a guard, as all that follows.
   void descend(Text text, Path& path) const;
   Item item_of(const Node& leaf, Meta meta) const;
@@ -154,6 +195,11 @@ class Core {
   void take_into(Batch& batch, const std::vector<Item>& items, uint64_t limit) const;
 
   // ---- write.cc
+  static constexpr uint32_t kAttemptsInGoodFaith = 64;
+  static constexpr uint32_t kAttemptsMax =
+      1 << 20;  // each of which another thread's success must have undone
+  void require_live(Text text) const;
+  void wait_for_descriptor();
   template <typename Attempt>
   bool persevere(Text text, uint32_t room, Attempt attempt);
   Outcome try_write(Verb verb, const Key& key, const Value& value, uint32_t room);
@@ -176,6 +222,7 @@ class Core {
   // Puts two nodes in the place of the one at `depth`, whose status has been `status`.
   Outcome replace_by_two(Path& path, uint32_t depth, uint64_t status, pm::Heap::Txn& txn,
                          uint64_t left, Text separator, uint64_t right);
+  static constexpr uint32_t kShrinksMax = 4096;  // attempts after one removal
   void shrink(Text text);
   Outcome shrink_once(Text text);
   Outcome collapse_root(Path& path);
@@ -210,8 +257,9 @@ class Core {
   void check_node(uint64_t offset, uint32_t level, const Bounds& bounds, const Report& fail) const;
   void check_leaf(const Node& leaf, const Bounds& bounds, const Report& fail) const;
   template <typename Visit>
-  void walk(uint64_t offset, Visit visit) const;
+  void walk(uint64_t offset, const Node& node, Visit visit) const;
 
+  pm::PoolImpl::Use use_;  // the last member to go: the mapping may go with it
   pm::PoolImpl& pool_;
   Root& root_;
   const pm::Memory& memory_;
@@ -234,7 +282,7 @@ bool Core<Content>::lookup(const Key& key, Use use) const {
   Path path;
   descend(text, path);
   const Node& leaf = path.leaf();
-  const LeafStatus status{mwcas_.read(leaf.status)};
+  const LeafStatus status = status_of(leaf);
   // A key that is there all the time is met: it keeps its slot as long as it is there.
   const Found found = find(leaf, status.slots(), text);
   if (!found) return false;

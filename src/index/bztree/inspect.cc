@@ -17,11 +17,13 @@ struct Core<Content>::Bounds {
 // Calls visit(node, offset, depth) of all nodes, parents first. Needs a guard.
 template <typename Content>
 template <typename Visit>
-void Core<Content>::walk(uint64_t offset, Visit visit) const {
-  const Node& node = *node_at(offset);
+void Core<Content>::walk(uint64_t offset, const Node& node, Visit visit) const {
   visit(node, offset);
   if (node.level == 0) return;
-  for (uint32_t i = 0; i < node.count; ++i) walk(mwcas_.read(node.words()[i]), visit);
+  for (uint32_t i = 0; i < node.count; ++i) {
+    const uint64_t child = mwcas_.read(node.words()[i]);
+    walk(child, *node_at(child, node.level - 1), visit);
+  }
 }
 
 template <typename Content>
@@ -31,14 +33,15 @@ void Core<Content>::visit_blocks(
   const pm::EpochManager::Guard guard(epochs_);
   meet(pool_.offset_of(&root_), sizeof(Root));
   meet(root_.descriptors, pm::Mwcas::bytes_for(static_cast<uint32_t>(root_.descriptor_count)));
-  walk(mwcas_.read(root_.root), [&](const Node& node, uint64_t offset) {
+  const uint64_t top = mwcas_.read(root_.root);
+  walk(top, *top_node(top), [&](const Node& node, uint64_t offset) {
     meet(offset, bytes_of(node));
     if constexpr (Content::kOutOfPlace) {
       if (node.level > 0) return;
-      const LeafStatus status{mwcas_.read(node.status)};
+      const LeafStatus status = status_of(node);
       for (uint32_t slot = 0; slot < status.slots(); ++slot) {
         const Meta meta{mwcas_.read(node.words()[slot])};
-        if (!meta.visible() || !meta.out()) continue;
+        if (!meta.visible() || !meta.out() || !is_record(meta)) continue;
         const uint64_t record = record_at(node, meta);
         meet(record, records_.bytes(record));
       }
@@ -53,19 +56,16 @@ void Core<Content>::check_leaf(const Node& leaf, const Bounds& bounds, const Rep
   };
   const LeafStatus status{mwcas_.read(leaf.status)};
   if (status.frozen()) say("it is frozen, but in the tree");
-  if (status.slots() < leaf.count || status.taken_bytes() > room_of(node_bytes_)) {
-    return say("its status makes no sense");
-  }
+  if (!is_status(leaf, status)) return say("its status makes no sense");
   if (status.dead_bytes() > status.taken_bytes()) say("more is dead than was ever there");
   const uint32_t records_from = node_bytes_ - status.used_bytes();
   for (uint32_t slot = 0; slot < status.slots(); ++slot) {
     const Meta meta{mwcas_.read(leaf.words()[slot])};
     if (meta.word == 0) continue;
-    if (meta.offset() < records_from || meta.offset() + meta.bytes() > node_bytes_ ||
-        meta.key_bytes() > meta.bytes() || (meta.out() && meta.bytes() != sizeof(uint64_t))) {
+    if (!is_record(meta) || meta.offset() < records_from) {
       return say("a record is outside of the space of records");
     }
-    if (meta.visible() && meta.out() && !records_.sound(record_at(leaf, meta))) {
+    if (meta.visible() && meta.out() && !records_.intact(record_at(leaf, meta))) {
       return say("a record's block is not there");
     }
   }
@@ -84,17 +84,19 @@ void Core<Content>::check_node(uint64_t offset, uint32_t level, const Bounds& bo
   const auto say = [&](const char* what) {
     fail(fmt::format("'{}', node at {}: {}", name_, offset, what));
   };
-  if (offset % pm::kLineBytes != 0 || offset < pool_.header().data_offset ||
-      offset >= pool_.end_offset()) {
+  if (offset % pm::kLineBytes != 0 || !pool_.leads_inside(offset, node_bytes_)) {
     return say("it is outside of the pool");
   }
-  const Node& node = *node_at(offset);
+  const Node& node = *pool_.at<Node>(offset);
   if (node.level != level) return say("it is of another level than its place");
   if (level == 0) {
     if (!pool_.heap().is_allocated(offset, node_bytes_)) return say("it is not allocated");
     return check_leaf(node, bounds, fail);
   }
-  if (node.count == 0 || node.count > pm::kSegmentBytes) return say("its count makes no sense");
+  if (!is_inner(node)) return say("its count makes no sense");
+  for (uint32_t i = 0; i + 1 < node.count; ++i) {
+    if (!is_separator(node, i)) return say("a separator is outside of it");
+  }
   if (!pool_.heap().is_allocated(offset, bytes_of(node))) {
     return say("it is not allocated");
   }
@@ -118,7 +120,7 @@ uint64_t Core<Content>::check(const Report& report) const {
   const auto fail = [&](const std::string& text) { report(text), ++found; };
   const pm::EpochManager::Guard guard(epochs_);
   const uint64_t top = mwcas_.read(root_.root);
-  check_node(top, node_at(top)->level, {}, fail);
+  check_node(top, top_node(top)->level, {}, fail);
   if (found > 0) return found;
   BlockOwners owners(pool_, name_, fail);
   visit_blocks([&](uint64_t offset, uint64_t bytes) { owners.meet(offset, bytes); });
@@ -134,10 +136,10 @@ std::vector<Statistic> Core<Content>::statistics() const {
   uint64_t inner = 0;
   uint64_t live_bytes = 0;
   const uint64_t top = mwcas_.read(root_.root);
-  walk(top, [&](const Node& node, uint64_t) {
+  walk(top, *top_node(top), [&](const Node& node, uint64_t) {
     (node.level == 0 ? leaves : inner) += 1;
     if (node.level > 0) return;
-    const LeafStatus status{mwcas_.read(node.status)};
+    const LeafStatus status = status_of(node);
     live_bytes += status.live_bytes();
     for (uint32_t slot = 0; slot < status.slots(); ++slot) {
       records += Meta{mwcas_.read(node.words()[slot])}.visible() ? 1 : 0;
@@ -148,7 +150,7 @@ std::vector<Statistic> Core<Content>::statistics() const {
   list.add("dram_bytes", mwcas_.dram_bytes() + pm::EpochManager::kDramBytes, "bytes");
   list.add("recovered_operations", recovered_operations_, "operations");
   list.add("records", records, "records");
-  list.add("depth", node_at(top)->level + uint64_t{1}, "");
+  list.add("depth", top_node(top)->level + uint64_t{1}, "");
   list.add("leaves", leaves, "nodes");
   list.add("inner_nodes", inner, "nodes");
   list.add("helped_operations", mwcas_.helped(), "operations");

@@ -28,6 +28,9 @@ inline constexpr uint32_t kNodeBytesMax = 32768;
 inline constexpr uint32_t kLevelsMax = 32;
 inline constexpr uint32_t kFanoutMin = 4;    // children that an inner node has room for, at least
 inline constexpr uint32_t kSlotsMax = 4095;  // metadata words of a leaf
+// Of a node's separators together, generously: a full node has at least four children, of which each
+// may add the longest key.
+inline constexpr uint32_t kSeparatorsBytesMax = 2 * kNodeBytesMax;
 
 struct Root {
   RootSeal seal;

@@ -1,5 +1,7 @@
 // Changes of the tree's shape: consolidation, splits, merges. Each is one operation that freezes what
 // it replaces and changes one word above.
+#include <fmt/core.h>
+
 #include <cstring>
 
 #include "index/bztree/core.h"
@@ -25,6 +27,9 @@ uint64_t Core<Content>::write_leaf(pm::Heap::Txn& txn, std::span<const Item> ite
   for (size_t i = 0; i < items.size(); ++i) {
     const Item& item = items[i];
     used += item.room();
+    if (sizeof(Node) + items.size() * 8 + used > node_bytes_) {
+      pool_.throw_corrupt(fmt::format("'{}': a leaf holds more than fits into it", name_));
+    }
     const uint32_t offset = node_bytes_ - used;
     char* to = image.data() + offset;
     if constexpr (!Content::kOutOfPlace) {
@@ -79,7 +84,7 @@ typename Core<Content>::Parts Core<Content>::take_apart(const Node& inner) const
   parts.separators.reserve(inner.count);
   for (uint32_t i = 0; i < inner.count; ++i) {
     parts.children.push_back(mwcas_.read(inner.words()[i]));
-    if (i + 1 < inner.count) parts.separators.push_back(separator_at<Content>(inner, i));
+    if (i + 1 < inner.count) parts.separators.push_back(separator_of(inner, i));
   }
   return parts;
 }
@@ -119,7 +124,7 @@ typename Core<Content>::Outcome Core<Content>::make_room(Text text, uint32_t byt
   const pm::EpochManager::Guard guard(epochs_);
   Path path;
   descend(text, path);
-  const LeafStatus status{mwcas_.read(path.leaf().status)};
+  const LeafStatus status = status_of(path.leaf());
   if (status.frozen() || has_room(status, 1, bytes)) return Outcome::kAgain;
   std::vector<Item> items;
   collect(path.leaf(), status, items);
@@ -131,9 +136,9 @@ typename Core<Content>::Outcome Core<Content>::make_room(Text text, uint32_t byt
   } else {
     try {
       outcome = split_leaf(path, status, items);
-    } catch (const Error&) {
+    } catch (const Error& error) {
       // No room in the pool for another leaf; but if anything in this one is dead, it may do.
-      if (live > room_of(node_bytes_)) throw;
+      if (!pm::is_full(error) || live > room_of(node_bytes_)) throw;
       outcome = consolidate(path, status, items);
     }
   }
@@ -253,15 +258,18 @@ bool Core<Content>::fit_together(const Node& left, const Node& right) const {
   return first + second <= (first == 0 || second == 0 ? room : room * 3 / 4);
 }
 
-// Merges what removals have made sparse on the way to a key. Does without if there is no room.
+// Merges what removals have made sparse on the way to a key. Does without if there is no room, or if damaged
+// nodes never fit.
 template <typename Content>
 void Core<Content>::shrink(Text text) {
   bool reclaimed = false;
-  for (;;) {
+  for (uint32_t attempts = 1; attempts < kShrinksMax; ++attempts) {
     try {
+      if (pool_.failed()) return;  // the removal is done
+      if (attempts % kAttemptsInGoodFaith == 0) require_live(text);
       const Outcome outcome = shrink_once(text);
       if (outcome == Outcome::kNot) return;
-      if (outcome == Outcome::kBusy) mwcas_.wait();
+      if (outcome == Outcome::kBusy) wait_for_descriptor();
     } catch (const Error& error) {
       if (!pm::is_full(error)) throw;
       if (reclaimed) return;
@@ -282,7 +290,7 @@ typename Core<Content>::Outcome Core<Content>::shrink_once(Text text) {
     if (!is_sparse(node)) continue;
     const Step& above = path.steps[depth - 1];
     const uint64_t* children = above.node->words();
-    const auto sibling = [&](uint32_t i) { return node_at(mwcas_.read(children[i])); };
+    const auto sibling = [&](uint32_t i) { return node_at(mwcas_.read(children[i]), node.level); };
     if (above.index + 1 < above.node->count && fit_together(node, *sibling(above.index + 1))) {
       return merge(path, depth, true);
     }
@@ -346,8 +354,9 @@ typename Core<Content>::Outcome Core<Content>::merge(Path& path, uint32_t depth,
   std::array<uint64_t, 2> status;
   for (uint32_t i = 0; i < 2; ++i) {
     old[i].offset = parts.children[first + i];
-    old[i].node = node_at(old[i].offset);
-    status[i] = mwcas_.read(old[i].node->status);
+    old[i].node = node_at(old[i].offset, above.node->level - 1);
+    const bool leaf = old[i].node->level == 0;
+    status[i] = leaf ? status_of(*old[i].node).word : mwcas_.read(old[i].node->status);
     if ((status[i] & kFrozen) != 0) return Outcome::kAgain;
   }
   old[2] = above;
@@ -395,7 +404,7 @@ void Core<Content>::retire(uint64_t node, uint64_t bytes) {
 template <typename Content>
 void Core<Content>::retire_all(Blocks blocks) {
   epochs_.retire([this, blocks = std::move(blocks)] {
-    mwcas_.forget(blocks);  // before these words become something else
+    if (!mwcas_.forget(blocks)) return;  // before these words become something else
     for (const auto& [offset, bytes] : blocks) pool_.heap().release(offset, bytes);
   });
 }

@@ -13,19 +13,52 @@ template <typename Content>
 template <typename Attempt>
 bool Core<Content>::persevere(Text text, uint32_t room, Attempt attempt) {
   bool reclaimed = false;
-  for (;;) {
+  for (uint32_t attempts = 1;; ++attempts) {
     try {
+      // Words keep the marks of what a failing medium interrupted: no attempt would ever succeed.
+      if (pool_.failed()) [[unlikely]]
+        pool_.require_writable();
+      if (attempts % kAttemptsInGoodFaith == 0) require_live(text);
+      if (attempts == kAttemptsMax) {
+        pool_.throw_corrupt(fmt::format("'{}': a leaf takes no change", name_));
+      }
       Outcome outcome = attempt();
       if (outcome == Outcome::kFull) outcome = make_room(text, room);
       if (outcome == Outcome::kDone) return true;
       if (outcome == Outcome::kNot) return false;
-      if (outcome == Outcome::kBusy) mwcas_.wait();
+      if (outcome == Outcome::kBusy) wait_for_descriptor();
     } catch (const Error& error) {
       if (!pm::is_full(error) || reclaimed) throw;
       reclaimed = true;
       reclaim();
     }
   }
+}
+
+// For who is told again and again that another thread was faster: that no frozen node is in the tree, where
+// only damage could leave one. Whoever sees one frozen finds another in its place from then on.
+template <typename Content>
+void Core<Content>::require_live(Text text) const {
+  const pm::EpochManager::Guard guard(epochs_);  // none of these nodes is used for something else
+  Path before;
+  descend(text, before);
+  std::array<bool, kLevelsMax> frozen;
+  for (uint32_t i = 0; i <= before.depth; ++i) {
+    frozen[i] = (mwcas_.read(before.steps[i].node->status) & kFrozen) != 0;
+  }
+  Path now;
+  descend(text, now);
+  for (uint32_t i = 0; i <= before.depth && i <= now.depth; ++i) {
+    if (!frozen[i] || before.steps[i].node != now.steps[i].node) continue;
+    throw_damaged(before.steps[i].offset, "is frozen, but in the tree");
+  }
+}
+
+// Those of operations that a failing medium interrupted never come back.
+template <typename Content>
+void Core<Content>::wait_for_descriptor() {
+  pool_.require_writable();
+  mwcas_.wait();
 }
 
 template <typename Content>
@@ -84,7 +117,7 @@ typename Core<Content>::Outcome Core<Content>::try_write(Verb verb, const Key& k
   Path path;
   descend(Codec::text_of(key), path);
   Node& leaf = path.leaf();
-  const LeafStatus status{mwcas_.read(leaf.status)};
+  const LeafStatus status = status_of(leaf);
   if (status.frozen()) return Outcome::kAgain;
   const Found found = find(leaf, status.slots(), Codec::text_of(key));
   if (found ? verb == Verb::kInsert : verb == Verb::kUpdate) return Outcome::kNot;
@@ -169,7 +202,7 @@ typename Core<Content>::Outcome Core<Content>::try_remove(Text text, bool& spars
   Path path;
   descend(text, path);
   Node& leaf = path.leaf();
-  const LeafStatus status{mwcas_.read(leaf.status)};
+  const LeafStatus status = status_of(leaf);
   if (status.frozen()) return Outcome::kAgain;
   const Found found = find(leaf, status.slots(), text);
   if (!found) return Outcome::kNot;

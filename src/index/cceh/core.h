@@ -100,13 +100,15 @@ class Core {
   // The one or two stripes of a hash's four buckets, held by a writer.
   class Held {
    public:
+    // Throws kIo once the medium has failed.
     Held(const Core& core, uint64_t hash);
-    ~Held();
+    ~Held() { release(); }
     Held(const Held&) = delete;
     Held& operator=(const Held&) = delete;
     void begin_change() const;
 
    private:
+    void release() const;
     StripeLock* first_;
     StripeLock* second_;  // null if there is one only
   };
@@ -140,7 +142,7 @@ class Core {
   uint32_t last_group(uint64_t hash) const {
     return group_of(geometry_.wrap(geometry_.home_of(hash) + kProbe - 1));
   }
-  const Directory& directory() const { return *directory_.load(std::memory_order_acquire); }
+  const Directory& directory() const { return *pm::acquire(directory_); }
   static uint64_t index_in(const Directory& directory, uint64_t hash) {
     return hash >> (64 - directory.depth);
   }
@@ -149,7 +151,14 @@ class Core {
     const Directory& now = directory();
     return {pm::load_acquire(now.entries()[index_in(now, hash)])};
   }
-  Segment& segment_of(Entry entry) const { return *pool_.at<Segment>(entry.segment()); }
+  // Throws kCorrupt if the entry leads outside the pool.
+  Segment& segment_of(Entry entry) const {
+    return *pool_.follow<Segment>(entry.segment(), geometry_.segment_bytes());
+  }
+  // The same for who relies on the segment's depth, too.
+  void require_sound(Entry entry) const;
+  // Throws kCorrupt unless all directory entries of an aligned range are this one.
+  void require_agreement(const Directory& directory, Pending pending, Entry entry) const;
   void prefetch(const Segment& segment, uint64_t hash, uint32_t buckets) const;
 
   // ---- search
@@ -184,6 +193,7 @@ class Core {
                      const std::function<void(const std::string&)>& fail) const;
   void visit_segments(const std::function<void(uint64_t first, Entry entry)>& visit) const;
 
+  pm::PoolImpl::Use use_;  // the last member to go: the mapping may go with it
   pm::PoolImpl& pool_;
   Root& root_;
   const pm::Memory& memory_;
@@ -202,7 +212,7 @@ class Core {
 template <typename Content>
 bool Core<Content>::matches(const Slot& slot, uint64_t value, const Key& key) const {
   if constexpr (Content::kOutOfPlace) {
-    return value != 0 && records_.key(value) == key.bytes;
+    return value != 0 && records_.has_key(value, key.bytes);
   } else {
     return (void)slot, (void)value, (void)key, true;  // equal hashes are equal keys
   }

@@ -11,8 +11,10 @@ void Core<Content>::copy_segment(uint64_t hash, std::vector<Slot>& out, uint32_t
   out.clear();
   const HeldAll held(*this, hash);
   const Entry entry = entry_of(hash);
-  depth = entry ? entry.depth() : static_cast<uint32_t>(root_.initial_depth);
+  depth = static_cast<uint32_t>(root_.initial_depth);
   if (!entry) return;
+  require_sound(entry);
+  depth = entry.depth();
   const Segment& segment = segment_of(entry);
   for (uint32_t b = 0; b < geometry_.buckets; ++b) {
     for (const Slot& slot : segment.buckets[b].slots) {

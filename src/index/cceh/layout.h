@@ -100,6 +100,7 @@ struct Pending {
   static Pending make(uint64_t first, uint32_t bits, bool split) {
     return {uint64_t{1} << 63 | uint64_t{split} << 62 | uint64_t{bits} << 48 | first};
   }
+  bool valid() const { return word >> 63 == 1 && (word >> 56 & 0x3f) == 0; }
   uint64_t first() const { return word & 0xffffffffffff; }
   uint32_t bits() const { return static_cast<uint32_t>(word >> 48 & 0xff); }
   bool split() const { return (word >> 62 & 1) != 0; }

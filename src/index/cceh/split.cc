@@ -33,6 +33,7 @@ void Core<Content>::HeldAll::begin_change() const {
 template <typename Content>
 void Core<Content>::make_room(uint64_t hash, Entry seen) {
   HeldAll held(*this, hash);
+  pool_.require_writable();               // what a failed thread could not finish is not built upon
   if (!(entry_of(hash) == seen)) return;  // somebody else has done it
   if (!seen) {
     new_segment(hash);
@@ -72,7 +73,9 @@ void Core<Content>::new_segment(uint64_t hash) {
   write_empty(memory_, geometry_, *pool_.at<Segment>(segment));
   const uint32_t bits = directory().depth - depth;
   const uint64_t first = index_in(directory(), hash) >> bits << bits;
-  change_range(txn, Pending::make(first, bits, false), segment, depth);
+  const Pending pending = Pending::make(first, bits, false);
+  require_agreement(directory(), pending, {});
+  change_range(txn, pending, segment, depth);
 }
 
 template <typename Content>
@@ -103,7 +106,9 @@ void Core<Content>::split(const HeldAll& held, uint64_t hash, Entry entry) {
   memory_.copy_nontemporal(pool_.at<Segment>(sibling), &image, geometry_.segment_bytes());
   const uint32_t bits = directory().depth - depth;
   const uint64_t first = index_in(directory(), hash) >> bits << bits;
-  change_range(txn, Pending::make(first, bits, true), sibling, depth + 1);
+  const Pending pending = Pending::make(first, bits, true);
+  require_agreement(directory(), pending, entry);
+  change_range(txn, pending, sibling, depth + 1);
   if (!variant_.rewrites_split) return;
   held.begin_change();  // who was sent here for a record that has moved must not miss it
   rewrite(source, hash & ~(uint64_t{1} << (63 - depth)), depth + 1);
@@ -124,6 +129,17 @@ void Core<Content>::rewrite(Segment& segment, uint64_t hash, uint32_t depth) {
     }
   }
   memory_.persist(&segment, geometry_.segment_bytes());  // before the readers go on
+}
+
+// A range whose entries disagree is damaged: changing it as a whole would lose what some of them lead to.
+template <typename Content>
+void Core<Content>::require_agreement(const Directory& directory, Pending pending,
+                                      Entry entry) const {
+  for (uint64_t i = pending.first(); i < pending.first() + pending.count(); ++i) {
+    if (pm::load_relaxed(directory.entries()[i]) == entry.word) [[likely]]
+      continue;
+    pool_.throw_corrupt(fmt::format("'{}': the directory entries of a segment disagree", name_));
+  }
 }
 
 // Makes a range of directory entries lead to a new segment, all of them or the upper half.
@@ -200,12 +216,9 @@ void Core<Content>::recover() {
   const Pending pending{root_.pending};
   if (pending.word == 0) return;
   const Directory& now = directory();
-  if (pending.bits() > now.depth || pending.first() % pending.count() != 0 ||
+  if (!pending.valid() || pending.bits() > now.depth || pending.first() % pending.count() != 0 ||
       pending.first() >> now.depth != 0) {
-    throw Error(ErrorCode::kCorrupt,
-                fmt::format("{}: the interrupted split of '{}' is damaged; restore the file from a "
-                            "backup",
-                            pool_.mapping().path(), name_));
+    pool_.throw_corrupt(fmt::format("the interrupted split of '{}' is damaged", name_));
   }
   fill_range(now, pending);
   memory_.fence();  // all entries, before `pending`, which tells that they may disagree

@@ -11,7 +11,8 @@ namespace perdure::index::cceh {
 
 template <typename Content>
 Core<Content>::Core(pm::PoolImpl& pool, Root& root, std::string name, const Variant& variant)
-    : pool_(pool),
+    : use_(pool, name),
+      pool_(pool),
       root_(root),
       memory_(pool.memory()),
       name_(std::move(name)),
@@ -73,6 +74,14 @@ std::unique_ptr<Core<Content>> Core<Content>::open(pm::PoolImpl& pool, const std
   return std::unique_ptr<Core>(new Core(pool, root, name, *options.variant));
 }
 
+template <typename Content>
+void Core<Content>::require_sound(Entry entry) const {
+  if (entry.depth() >= root_.initial_depth && entry.depth() <= directory().depth) [[likely]]
+    return;
+  pool_.throw_corrupt(
+      fmt::format("'{}': a directory entry has no depth that it could have", name_));
+}
+
 // ---- locks
 
 template <typename Content>
@@ -83,10 +92,15 @@ Core<Content>::Held::Held(const Core& core, uint64_t hash) {
   second_ = group == last ? nullptr : &core.stripes_[core.stripe_of(hash, std::max(group, last))];
   first_->lock();
   if (second_ != nullptr) second_->lock();
+  if (core.pool_.failed()) [[unlikely]] {
+    release();
+    core.pool_
+        .require_writable();  // throws: what a failed thread could not finish is not built upon
+  }
 }
 
 template <typename Content>
-Core<Content>::Held::~Held() {
+void Core<Content>::Held::release() const {
   if (second_ != nullptr) second_->unlock();
   first_->unlock();
 }
@@ -161,6 +175,7 @@ typename Core<Content>::Outcome Core<Content>::try_write(Verb verb, const Key& k
   const Held held(*this, key.hash);
   seen = entry_of(key.hash);
   if (!seen) return verb == Verb::kUpdate ? Outcome::kNot : Outcome::kNoRoom;
+  require_sound(seen);
   Segment& segment = segment_of(seen);
   uint64_t before = 0;
   if (Slot* slot = find(segment, key, before); slot != nullptr) {

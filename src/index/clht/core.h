@@ -97,6 +97,9 @@ class Core {
   struct State {
     Table* table;
     Table* next;  // that records move to; null if the table does not grow
+    // Of a table that grows: a thread failed to move its part, which is left for the next opening.
+    mutable std::atomic<bool> stuck{false};
+    State(Table* now, Table* later) : table(now), next(later) {}
   };
   // The table to look at first.
   static Table* newest_for(const State& state, uint64_t hash) {
@@ -112,19 +115,42 @@ class Core {
     uint32_t slot = 0;
   };
 
+  // The locks of some adjacent main buckets, taken one after the other and given back together, also
+  // when a fence throws.
+  class Locks {
+   public:
+    explicit Locks(const Core& core) : core_(core) {}
+    ~Locks() { release(); }
+    Locks(const Locks&) = delete;
+    Locks& operator=(const Locks&) = delete;
+    // Throws kIo once the medium has failed: what another thread could not finish is not built upon.
+    void take(const Table& table, uint64_t home) {
+      table.lock_of(home).lock();
+      if (count_++ == 0) table_ = &table, first_ = home;
+      if (core_.pool_.failed()) [[unlikely]]
+        core_.pool_.require_writable();
+    }
+    void release() {
+      for (; count_ > 0; --count_) core_.unlock(*table_, first_ + count_ - 1);
+    }
+
+   private:
+    const Core& core_;
+    const Table* table_ = nullptr;
+    uint64_t first_ = 0;
+    uint64_t count_ = 0;
+  };
+
   // The main bucket of a hash, in the table where its records are now; held by a writer.
   class Held {
    public:
     Held(Core& core, uint64_t hash);
-    ~Held();
-    Held(const Held&) = delete;
-    Held& operator=(const Held&) = delete;
     const State* state;
     Table* table;
     uint64_t home;
 
    private:
-    Core& core_;
+    Locks lock_;
   };
 
   Core(pm::PoolImpl& pool, Root& root, std::string name);
@@ -140,7 +166,14 @@ class Core {
   template <uint32_t kCount>
   [[gnu::always_inline]] inline uint32_t find_among(Bucket& bucket, uint32_t first, uint32_t last,
                                                     const Key& key, uint64_t& value) const;
-  bool find(const Table& table, uint64_t home, const Key& key, Place& place, uint64_t& value) const;
+  bool find(const Table& table, uint64_t home, const Key& key, Place& place, uint64_t& value,
+            const Seen& seen = {}) const;
+  // For who found a bucket marked as moved, and no table that it could have moved to, in a state that he
+  // had read before: it must be another one by now. Throws kCorrupt if it is not.
+  void require_replaced(const State* state) const {
+    if (state_.load(std::memory_order_acquire) == state) [[unlikely]]
+      state->table->throw_damaged("a bucket is marked as moved, but has not moved");
+  }
   template <typename Use>
   bool lookup_slowly(Key key, Use use) const;
   static void prefetch(const Bucket& bucket) {
@@ -166,21 +199,24 @@ class Core {
   void add_extent(Table& table);
   void link_block(pm::Heap::Txn& txn, uint64_t block, uint64_t& link);
   void move_some(const State* state);
+  void move_chunk(const State& state, uint64_t first);
   void move_one(const State& state, uint64_t home);
   void copy_bucket(const State& state, uint64_t home);
   void mark_moved(Bucket& bucket);
   void fill_chain(Table& to, Table* from, uint64_t home, const Slot* slots, uint64_t count,
                   Bucket& image);
   void end_growing(const State* state);
-  void publish(Table* table, Table* next);
+  void publish(std::unique_ptr<const State> state);
 
   // ---- inspect.cc
-  void collect_chain(Table& table, uint64_t home, std::vector<Slot>& out) const;
+  void collect_chain(Table& table, uint64_t home, std::vector<Slot>& out,
+                     const Seen& seen = {}) const;
   // The live slots of one bucket, from `hash` on; returns the first hash after it, 0 at the end.
   uint64_t collect_at(uint64_t hash, std::vector<Slot>& out) const;
   void check_chain(Table& table, uint64_t home, std::vector<bool>& linked,
                    const std::function<void(const std::string&)>& fail) const;
 
+  pm::PoolImpl::Use use_;  // the last member to go: the mapping may go with it
   pm::PoolImpl& pool_;
   Root& root_;
   const pm::Memory& memory_;
@@ -195,7 +231,7 @@ class Core {
 template <typename Policy, typename Content>
 bool Core<Policy, Content>::matches(uint64_t value, const Key& key) const {
   if constexpr (Content::kOutOfPlace) {
-    return value != 0 && records_.key(value) == key.bytes;
+    return value != 0 && records_.has_key(value, key.bytes);
   } else {
     return (void)value, (void)key, true;  // equal hashes are equal keys
   }
@@ -234,16 +270,17 @@ uint32_t Core<Policy, Content>::find_in(Bucket& bucket, const Key& key, uint64_t
 // Finds a key in the chain of a bucket, whose lock is held or whose version will be validated.
 template <typename Policy, typename Content>
 bool Core<Policy, Content>::find(const Table& table, uint64_t home, const Key& key, Place& place,
-                                 uint64_t& value) const {
+                                 uint64_t& value, const Seen& seen) const {
   Bucket* before = nullptr;
-  Bucket* bucket = &table.main(home);
-  for (uint64_t steps = 0; bucket != nullptr && steps <= table.overflow_count(); ++steps) {
+  uint64_t steps = 0;
+  for (Bucket* bucket = &table.main(home); bucket != nullptr;) {
     if (const uint32_t slot = find_in(*bucket, key, value); slot != kSlots) {
       place = {bucket, before, slot};
       return true;
     }
     before = bucket;
     bucket = table.next_of(*bucket);
+    if (bucket != nullptr && !table.count_step(steps, seen)) break;
   }
   return false;
 }
@@ -254,7 +291,7 @@ template <typename Policy, typename Content>
 template <typename Use>
 bool Core<Policy, Content>::lookup(const Key& key, Use use) const {
   const pm::EpochManager::Guard guard(epochs_);
-  const State* state = state_.load(std::memory_order_acquire);
+  const State* state = pm::acquire(state_);
   const Table& table = *state->table;
   const uint64_t home = table.home_of(key.hash);
   Bucket& bucket = table.main(home);
@@ -279,7 +316,7 @@ bool Core<Policy, Content>::lookup(const Key& key, Use use) const {
 template <typename Policy, typename Content>
 template <typename Use>
 [[gnu::noinline]] bool Core<Policy, Content>::lookup_slowly(const Key key, Use use) const {
-  const State* state = state_.load(std::memory_order_acquire);
+  const State* state = pm::acquire(state_);
   for (Table* table = newest_for(*state, key.hash);;) {
     const uint64_t home = table->home_of(key.hash);
     if constexpr (Bucket::kLines > 1) prefetch(table->main(home));
@@ -287,7 +324,8 @@ template <typename Use>
     const uint64_t stamp = lock.begin_read();
     if ((pm::load_acquire(table->main(home).next) & kMoved) != 0) [[unlikely]] {
       if (table == state->next || state->next == nullptr) {
-        state = state_.load(std::memory_order_acquire);
+        require_replaced(state);
+        state = pm::acquire(state_);
         table = newest_for(*state, key.hash);
       } else {
         table = state->next;
@@ -296,7 +334,7 @@ template <typename Use>
     }
     Place place;
     uint64_t value = 0;
-    const bool found = find(*table, home, key, place, value);
+    const bool found = find(*table, home, key, place, value, {&lock, stamp});
     if (!lock.validate(stamp)) continue;
     if (!found) return false;
     if constexpr (Content::kOutOfPlace) {

@@ -15,13 +15,17 @@ void Core<Policy, Content>::make_room(const State* seen, const Table* full) {
   }
   // The new table is full before all have moved there; only a hash gone wrong can come to this.
   for (Backoff backoff; state_.load(std::memory_order_acquire) == seen; backoff.pause()) {
+    pool_.require_writable();
+    if (seen->stuck.load(std::memory_order_relaxed)) throw_stuck(pool_, name_);
     move_some(seen);
   }
 }
 
 template <typename Policy, typename Content>
-void Core<Policy, Content>::publish(Table* table, Table* next) {
-  const State* before = state_.exchange(new State{table, next}, std::memory_order_acq_rel);
+void Core<Policy, Content>::publish(std::unique_ptr<const State> state) {
+  pm::may_pause();
+  const State* before = state_.exchange(state.release(), std::memory_order_acq_rel);
+  pm::may_pause();
   epochs_.retire([before] { delete before; });
 }
 
@@ -51,9 +55,13 @@ void Core<Policy, Content>::begin_table(Table& table, uint32_t bits) {
   pm::Heap::Txn txn(pool_.heap());
   const uint64_t at = txn.allocate(Table::bytes_for(bits, overflow));
   Table::format(memory_, pool_.at<char>(at), bits, overflow);
-  link_block(txn, at, root_.next);
+  // All that may lack memory, before the link: what follows it must happen.
   table.begin_moving();
-  publish(&table, new Table(pool_, at));
+  auto next = std::make_unique<Table>(pool_, at);
+  auto state = std::make_unique<const State>(&table, next.get());
+  link_block(txn, at, root_.next);
+  next.release();  // the state's
+  publish(std::move(state));
 }
 
 template <typename Policy, typename Content>
@@ -85,11 +93,25 @@ void Core<Policy, Content>::move_some(const State* state) {
   if (table.begun.load(std::memory_order_relaxed) >= table.size()) return;
   const uint64_t first = table.begun.fetch_add(kMoveTogether, std::memory_order_relaxed);
   if (first >= table.size()) return;
+  try {
+    move_chunk(*state, first);
+  } catch (...) {
+    state->stuck.store(true, std::memory_order_relaxed);  // nobody else begins with these buckets
+    throw;
+  }
+  const uint64_t done = table.done.fetch_add(kMoveTogether, std::memory_order_acq_rel);
+  if (done + kMoveTogether == table.size()) end_growing(state);
+}
+
+template <typename Policy, typename Content>
+void Core<Policy, Content>::move_chunk(const State& state, uint64_t first) {
+  Table& table = *state.table;
+  Locks locks(*this);
   bool moves[kMoveTogether];
   for (uint64_t i = 0; i < kMoveTogether; ++i) {
-    table.lock_of(first + i).lock();
+    locks.take(table, first + i);
     moves[i] = (pm::load_relaxed(table.main(first + i).next) & kMoved) == 0;
-    if (moves[i]) copy_bucket(*state, first + i);
+    if (moves[i]) copy_bucket(state, first + i);
   }
   memory_.fence();  // the new buckets, before the marks that make them count
   for (uint64_t i = 0; i < kMoveTogether; ++i) {
@@ -97,9 +119,6 @@ void Core<Policy, Content>::move_some(const State* state) {
   }
   memory_.fence();  // the marks, before anybody writes to the new buckets
   table.note_moved(first);
-  for (uint64_t i = 0; i < kMoveTogether; ++i) unlock(table, first + i);
-  const uint64_t done = table.done.fetch_add(kMoveTogether, std::memory_order_acq_rel);
-  if (done + kMoveTogether == table.size()) end_growing(state);
 }
 
 // Moves one bucket, whose lock the caller holds.
@@ -178,6 +197,8 @@ void Core<Policy, Content>::end_growing(const State* state) {
   const std::lock_guard lock(growing_mutex_);
   Table* old = state->table;
   Table* table = state->next;
+  auto after =
+      std::make_unique<const State>(table, nullptr);  // before the change, which must be told of
   pm::Heap::Txn txn(pool_.heap(), true);
   const uint64_t image[2 + kExtents] = {table->offset()};
   static_assert(offsetof(Root, extents) == offsetof(Root, table) + 2 * sizeof(uint64_t));
@@ -185,8 +206,8 @@ void Core<Policy, Content>::end_growing(const State* state) {
   txn.will_unlink(old->offset(), &root_.table, pm::Link::kOffset, kLater);
   std::vector<std::pair<uint64_t, uint64_t>> blocks = {{old->offset(), old->bytes()}};
   for (uint32_t i = 0; i < old->extent_count(); ++i) {
-    blocks.emplace_back(root_.extents[i], Table::extent_bytes_for(old->bits()));
-    txn.will_unlink(root_.extents[i], &root_.extents[i], pm::Link::kOffset, kLater);
+    blocks.emplace_back(old->extent_offset(i), Table::extent_bytes_for(old->bits()));
+    txn.will_unlink(old->extent_offset(i), &root_.extents[i], pm::Link::kOffset, kLater);
   }
   txn.redo(&root_.table, image, sizeof image);
   txn.prepare();
@@ -195,7 +216,7 @@ void Core<Policy, Content>::end_growing(const State* state) {
   txn.settle();
   memory_.fence();  // the heap's bitmap, before the intent ends
   txn.finish();
-  publish(table, nullptr);
+  publish(std::move(after));
   epochs_.retire([this, old, blocks = std::move(blocks)] {
     for (const auto& [offset, bytes] : blocks) pool_.heap().release(offset, bytes);
     delete old;

@@ -7,15 +7,16 @@
 namespace perdure::index::clht {
 
 template <typename Policy, typename Content>
-void Core<Policy, Content>::collect_chain(Table& table, uint64_t home,
-                                          std::vector<Slot>& out) const {
+void Core<Policy, Content>::collect_chain(Table& table, uint64_t home, std::vector<Slot>& out,
+                                          const Seen& seen) const {
   uint64_t steps = 0;
-  for (Bucket* bucket = &table.main(home); bucket != nullptr && steps <= table.overflow_count();
-       bucket = table.next_of(*bucket), ++steps) {
+  for (Bucket* bucket = &table.main(home); bucket != nullptr;) {
     for (uint32_t s = 0; s < kSlots; ++s) {
       if (!is_live(table, *bucket, s, home)) continue;
       out.push_back({pm::load_relaxed(bucket->hash(s)), pm::load_relaxed(bucket->value(s))});
     }
+    bucket = table.next_of(*bucket);
+    if (bucket != nullptr && !table.count_step(steps, seen)) return;
   }
 }
 
@@ -28,9 +29,12 @@ uint64_t Core<Policy, Content>::collect_at(uint64_t hash, std::vector<Slot>& out
       const uint64_t home = table->home_of(hash);
       pm::GenerationLock lock = table->lock_of(home);
       const uint64_t stamp = lock.begin_read();
-      if ((pm::load_acquire(table->main(home).next) & kMoved) != 0) continue;
+      if ((pm::load_acquire(table->main(home).next) & kMoved) != 0) {
+        if (table == state->next || state->next == nullptr) require_replaced(state);
+        continue;
+      }
       out.clear();
-      collect_chain(*table, home, out);
+      collect_chain(*table, home, out, {&lock, stamp});
       if (!lock.validate(stamp)) break;
       return (home + 1) << (64 - table->bits());  // 0 after the last
     }
@@ -48,7 +52,7 @@ void Core<Policy, Content>::visit_blocks(
     if (table != nullptr) meet(table->offset(), table->bytes());
   }
   for (uint32_t i = 0; i < state->table->extent_count(); ++i) {
-    meet(root_.extents[i], Table::extent_bytes_for(state->table->bits()));
+    meet(state->table->extent_offset(i), Table::extent_bytes_for(state->table->bits()));
   }
   if constexpr (Content::kOutOfPlace) {
     std::vector<Slot> slots;
@@ -64,8 +68,11 @@ template <typename Policy, typename Content>
 void Core<Policy, Content>::check_chain(Table& table, uint64_t home, std::vector<bool>& linked,
                                         const std::function<void(const std::string&)>& fail) const {
   const auto where = [&] { return fmt::format("'{}', bucket {}", name_, home); };
-  for (uint64_t number = table.next_number(table.main(home)); number != Table::kNone;
-       number = table.next_number(table.overflow(number))) {
+  for (const Bucket* bucket = &table.main(home);;) {
+    if (!table.is_link(bucket->next)) return fail(where() + ": a link leads to no bucket");
+    const uint64_t number = table.next_number(*bucket);
+    if (number == Table::kNone) break;
+    bucket = &table.overflow(number);
     if (linked[number]) return fail(where() + ": its chain leads to a bucket of another one");
     linked[number] = true;
     if (Owner{table.overflow(number).lock}.home() != home) {

@@ -42,6 +42,7 @@ inline constexpr uint32_t kBitsMin = 4;
 inline constexpr uint32_t kBitsMax = 31;
 inline constexpr uint32_t kOverflowShift = 3;  // an overflow bucket for each 8 main buckets
 inline constexpr uint32_t kExtents = 32;
+inline constexpr uint32_t kGrowBitsMax = 2;  // log2 of how much larger the next table is, at most
 inline constexpr uint64_t kMoved = uint64_t{1} << 63;
 // Chained buckets for each 100 main ones at which RECIPE's table grows, by four; at less we double.
 inline constexpr uint32_t kPublishedGrowAt = 100;

@@ -1,6 +1,8 @@
 // One table of P-CLHT: its block in PM, and in DRAM what is known of its overflow buckets.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -15,6 +17,13 @@
 #include "pm/pool_impl.h"
 
 namespace perdure::index::clht {
+
+// What a reader knows of a bucket's version. Without a lock: a writer, which holds it.
+struct Seen {
+  const pm::GenerationLock* lock = nullptr;
+  uint64_t stamp = 0;
+  bool holds() const { return lock == nullptr || lock->validate(stamp); }
+};
 
 template <typename Bucket>
 class Table {
@@ -37,8 +46,9 @@ class Table {
                 sizeof(Bucket) * overflow);
   }
 
-  Table(pm::PoolImpl& pool, uint64_t offset)
-      : offset_(offset),
+  Table(const pm::PoolImpl& pool, uint64_t offset)
+      : pool_(pool),
+        offset_(offset),
         bits_(pool.at<TableHeader>(offset)->bits),
         main_(pool.at<Bucket>(offset) + 1),
         own_overflow_(pool.at<TableHeader>(offset)->overflow),
@@ -47,11 +57,13 @@ class Table {
         high_(own_overflow_ / 2) {}
 
   void add_extent(Bucket* buckets) {
-    extents_[extent_count_++] = buckets;
+    extents_[extent_count_] = buckets;
+    ++extent_count_;
     overflow_count_.store(own_overflow_ + extent_count_ * overflow_for(bits_),
                           std::memory_order_release);
   }
   uint32_t extent_count() const { return extent_count_; }
+  uint64_t extent_offset(uint32_t extent) const { return pool_.offset_of(extents_[extent]); }
 
   uint64_t offset() const { return offset_; }
   uint64_t bytes() const { return bytes_for(bits_, own_overflow_); }
@@ -69,24 +81,47 @@ class Table {
     const uint64_t in_extents = number - own_overflow_;
     return extents_[in_extents / overflow_for(bits_)][in_extents % overflow_for(bits_)];
   }
-  pm::GenerationLock lock_of(uint64_t home) const { return {main_[home].lock, generation_}; }
+  pm::GenerationLock lock_of(uint64_t home) const {
+    // One for one, and no small number: what a damaged medium puts there seldom looks like a lock that is
+    // held.
+    constexpr uint64_t kSpread = 0x9e3779b1;
+    return {main_[home].lock, generation_ * kSpread};
+  }
 
-  // The number of the overflow bucket that `bucket` leads to, or kNone.
+  // Whether the link is 0 or leads to a bucket that there is. Nobody ever stores another one where a
+  // chain leads, so that a reader may judge a link before he knows that the chain has not changed.
+  bool is_link(uint64_t next) const { return (next & ~kMoved) <= overflow_count(); }
+  // The number of the overflow bucket that `bucket` leads to, or kNone. Throws kCorrupt.
   uint64_t next_number(const Bucket& bucket) const {
-    const uint64_t next = pm::load_acquire(bucket.next) & ~kMoved;
-    return next == 0 || next > overflow_count() ? kNone : next - 1;
+    const uint64_t next = pm::load_acquire(bucket.next);
+    if (!is_link(next)) [[unlikely]]
+      throw_damaged("a link leads to no bucket");
+    return (next & ~kMoved) == 0 ? kNone : (next & ~kMoved) - 1;
   }
   Bucket* next_of(const Bucket& bucket) const {
     const uint64_t number = next_number(bucket);
     return number == kNone ? nullptr : &overflow(number);
   }
   bool is_linked(uint64_t home, uint64_t number) const {
+    uint64_t steps = 0;
     uint64_t at = next_number(main_[home]);
-    for (uint64_t steps = 0; at != kNone && steps < overflow_count(); ++steps) {
-      if (at == number) return true;
-      at = next_number(overflow(at));
-    }
+    for (; at != kNone && at != number; at = next_number(overflow(at))) count_step(steps);
+    return at == number;
+  }
+  // For walks along a chain: false, instead of endlessly, when there were more steps than there are
+  // buckets, because the chain has changed under a reader. Throws kCorrupt if it has not.
+  bool count_step(uint64_t& steps, const Seen& seen = {}) const {
+    if (++steps <= overflow_count()) [[likely]]
+      return true;
+    if (seen.holds()) throw_damaged("a chain leads back to itself");
     return false;
+  }
+  [[noreturn]] void throw_damaged(const char* what) const {
+    throw Error(
+        ErrorCode::kCorrupt,
+        fmt::format("{}: {}, in a P-CLHT of 2^{} buckets; run `perdure pool check` and restore "
+                    "the file from a backup",
+                    pool_.mapping().path(), what, bits_));
   }
 
   // Claims an overflow bucket for a chain, whose lock the caller holds. While records move into this
@@ -182,16 +217,16 @@ class Table {
     }
     if (!moving && home == own_home) return !is_linked(home, number);
     pm::GenerationLock lock = lock_of(home);
+    std::unique_lock hold(lock, std::defer_lock);
     if (moving) {
-      lock.lock();  // who holds a lock of this table never waits for one of the old table
-    } else if (!lock.try_lock()) {
+      hold.lock();  // who holds a lock of this table never waits for one of the old table
+    } else if (!hold.try_lock()) {
       return false;  // never wait for a second lock; it will be looked at when the pool is reopened
     }
-    const bool linked = is_linked(home, number);
-    lock.unlock();
-    return !linked;
+    return !is_linked(home, number);
   }
 
+  const pm::PoolImpl& pool_;
   uint64_t offset_;
   uint32_t bits_;
   uint32_t extent_count_ = 0;

@@ -11,7 +11,8 @@ namespace perdure::index::clht {
 
 template <typename Policy, typename Content>
 Core<Policy, Content>::Core(pm::PoolImpl& pool, Root& root, std::string name)
-    : pool_(pool),
+    : use_(pool, name),
+      pool_(pool),
       root_(root),
       memory_(pool.memory()),
       name_(std::move(name)),
@@ -87,17 +88,22 @@ std::unique_ptr<Core<Policy, Content>> Core<Policy, Content>::open(pm::PoolImpl&
     if (offset < pool.header().data_offset || offset >= pool.end_offset()) return false;
     const auto* header = pool.at<TableHeader>(offset);
     return header->bits >= kBitsMin && header->bits <= kBitsMax &&
+           header->overflow >= Table::overflow_for(header->bits) &&
            header->overflow < pool.end_offset() / sizeof(Bucket) &&
            pool.heap().is_allocated(offset, Table::bytes_for(header->bits, header->overflow));
   };
-  bool extents_sound = true;
-  for (const uint64_t extent : root.extents) {
-    if (extent == 0 || !sound(root.table)) break;
+  bool all_sound = root.bucket_bytes == sizeof(Bucket) && sound(root.table);
+  for (uint32_t i = 0; i < kExtents && all_sound; ++i) {
+    if (root.extents[i] == 0) continue;
     const uint64_t bytes = Table::extent_bytes_for(pool.at<TableHeader>(root.table)->bits);
-    extents_sound = extents_sound && pool.heap().is_allocated(extent, bytes);
+    all_sound = (i == 0 || root.extents[i - 1] != 0) &&  // there is none behind the last
+                pool.heap().is_allocated(root.extents[i], bytes);
   }
-  if (root.bucket_bytes != sizeof(Bucket) || !sound(root.table) || !extents_sound ||
-      (root.next != 0 && !sound(root.next))) {
+  if (all_sound && root.next != 0) {
+    const auto bits_of = [&](uint64_t table) { return pool.at<TableHeader>(table)->bits; };
+    all_sound = sound(root.next) && bits_of(root.next) - bits_of(root.table) - 1 < kGrowBitsMax;
+  }
+  if (!all_sound) {
     throw Error(ErrorCode::kCorrupt,
                 fmt::format("{}: the table of '{}' is damaged; restore the file from a backup",
                             pool.mapping().path(), name));
@@ -113,31 +119,30 @@ std::unique_ptr<Core<Policy, Content>> Core<Policy, Content>::open(pm::PoolImpl&
 // ---- locks
 
 template <typename Policy, typename Content>
-Core<Policy, Content>::Held::Held(Core& core, uint64_t hash) : core_(core) {
+Core<Policy, Content>::Held::Held(Core& core, uint64_t hash) : lock_(core) {
   for (;;) {
-    state = core.state_.load(std::memory_order_acquire);
+    state = pm::acquire(core.state_);
     table = newest_for(*state, hash);
     home = table->home_of(hash);
     prefetch(table->main(home));  // all lines at once, before the lock waits for the first
     if (table == state->table) {
-      table->lock_of(home).lock();
+      lock_.take(*table, home);
       const bool moved = (pm::load_relaxed(table->main(home).next) & kMoved) != 0;
       if (!moved && state->next == nullptr) return;
       if (!moved) core.move_one(*state, home);
-      core.unlock(*table, home);
-      if (state->next == nullptr) continue;  // it has moved since `state` was loaded
+      lock_.release();
+      if (state->next == nullptr) {  // it has moved since `state` was loaded
+        core.require_replaced(state);
+        continue;
+      }
       table = state->next;
       home = table->home_of(hash);
     }
-    table->lock_of(home).lock();
+    lock_.take(*table, home);
     if ((pm::load_relaxed(table->main(home).next) & kMoved) == 0) return;
-    table->lock_of(home).unlock();  // the table has grown again
+    lock_.release();  // the table has grown again
+    core.require_replaced(state);
   }
-}
-
-template <typename Policy, typename Content>
-Core<Policy, Content>::Held::~Held() {
-  core_.unlock(*table, home);
 }
 
 template <typename Policy, typename Content>
@@ -165,7 +170,7 @@ template <typename Policy, typename Content>
 typename Core<Policy, Content>::Place Core<Policy, Content>::find_empty(const Held& held,
                                                                         uint64_t hash,
                                                                         Bucket*& last) const {
-  Place place;
+  uint64_t steps = 0;
   for (Bucket* bucket = &held.table->main(held.home); bucket != nullptr;) {
     for (uint32_t i = 0; i < kSlots; ++i) {
       const uint32_t s = (Bucket::first_slot(hash) + i) % kSlots;
@@ -173,8 +178,9 @@ typename Core<Policy, Content>::Place Core<Policy, Content>::find_empty(const He
     }
     last = bucket;
     bucket = held.table->next_of(*bucket);
+    if (bucket != nullptr) held.table->count_step(steps);
   }
-  return place;
+  return {};
 }
 
 template <typename Policy, typename Content>

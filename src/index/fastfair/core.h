@@ -96,7 +96,15 @@ class Core {
   class Held {
    public:
     Held() = default;
-    Held(const Core& core, const Node& node) : lock_(&core.stripe_of(node)) { lock_->lock(); }
+    // Throws kIo once the medium has failed: a node in which another thread could not finish a shift is
+    // not whole.
+    Held(const Core& core, const Node& node) : lock_(&core.stripe_of(node)) {
+      lock_->lock();
+      if (core.pool_.failed()) [[unlikely]] {
+        release();
+        core.pool_.require_writable();
+      }
+    }
     Held(Held&& other) noexcept : lock_(std::exchange(other.lock_, nullptr)) {}
     Held& operator=(Held&&) = delete;
     ~Held() { release(); }
@@ -128,7 +136,36 @@ class Core {
   Core(pm::PoolImpl& pool, Root& root, std::string name);
 
   // ---- addresses
-  Node& node_at(uint64_t offset) const { return *pool_.at<Node>(offset); }
+  // Throws kCorrupt if the offset leads outside the pool. Words that lead to nodes are changed by one
+  // store, so a reader may judge one before he knows that it still counts.
+  Node& node_at(uint64_t offset) const { return *pool_.follow<Node>(offset, node_bytes_); }
+  // That a node is where its neighbour or parent leads: of the right level, and a sibling to the right. So
+  // no way through the tree is endless. Throws kCorrupt.
+  Node& require_child(const Node& parent, Node& child) const {
+    if (child.level + 1U != parent.level) [[unlikely]]
+      throw_damaged(child);
+    return child;
+  }
+  Node& require_right(const Node& node, Node& sibling) const {
+    if (sibling.level != node.level || !is_right(node, sibling)) [[unlikely]]
+      throw_damaged(sibling);
+    return sibling;
+  }
+  bool is_right(const Node& node, const Node& sibling) const {
+    if constexpr (!kWords) {
+      if (sibling.low == node.low) {
+        return node.low_key == 0 || low_of(node).bytes < low_of(sibling).bytes;
+      }
+    }
+    return sibling.low > node.low;
+  }
+  [[noreturn]] void throw_damaged(const Node& node) const;
+  // For who comes to a node that was merged away and begins again: each time others have merged another.
+  static constexpr uint32_t kAttemptsMax = 1 << 14;
+  void begin_again(uint32_t& attempts, const Node& dead) const {
+    if (++attempts > kAttemptsMax) [[unlikely]]
+      throw_damaged(dead);
+  }
   Node& top() const { return node_at(pm::load_acquire(root_.top)); }
   StripeLock& stripe_of(const Node& node) const {
     const uint64_t number = pool_.offset_of(&node) / kNodeBytesMin;
@@ -147,7 +184,7 @@ class Core {
   }
   Node& leftmost_of(const Node& node) const { return node_at(pm::load_acquire(node.leftmost)); }
   static bool is_leaf(const Node& node) { return node.level == 0; }
-  static bool is_dead(const Node& node) { return pm::load_acquire(node.dead) != 0; }
+  bool is_dead(const Node& node) const { return pm::load_acquire(node.dead) == dead_mark_; }
   void prefetch(const Node& node) const {
     for (uint64_t at = 0; at < node_bytes_; at += pm::kLineBytes) {
       pm::prefetch(reinterpret_cast<const char*>(&node) + at);
@@ -252,11 +289,13 @@ class Core {
                   const std::function<void(const std::string&)>& fail) const;
   void check_wholeness(const Node& node, const std::function<void(const std::string&)>& fail) const;
 
+  pm::PoolImpl::Use use_;  // the last member to go: the mapping may go with it
   pm::PoolImpl& pool_;
   Root& root_;
   const pm::Memory& memory_;
   std::string name_;
   uint64_t generation_;
+  uint32_t dead_mark_;
   uint64_t node_bytes_;
   uint32_t slots_;
   mutable pm::EpochManager epochs_;
@@ -310,12 +349,14 @@ Node& Core<Policy, Content>::step_from(const Node& node, const Key& key, bool& r
 template <typename Policy, typename Content>
 template <typename Pass, typename Moved>
 Node* Core<Policy, Content>::descend(const Key& key, uint32_t level, Pass pass, Moved moved) const {
+  uint32_t attempts = 0;
   for (Node* node = &top();;) {
     if (node->level <= level) return node->level < level ? nullptr : node;
     pass(*node);
     const StripeLock& lock = stripe_of(*node);
     const uint32_t stamp = lock.begin_read();
     if (is_dead(*node)) {
+      begin_again(attempts, *node);
       node = &top();
       continue;
     }
@@ -323,7 +364,7 @@ Node* Core<Policy, Content>::descend(const Key& key, uint32_t level, Pass pass, 
     Node& next = step_from(*node, key, right);
     if (!lock.validate(stamp)) continue;
     prefetch(next);
-    node = &next;
+    node = right ? &require_right(*node, next) : &require_child(*node, next);
     if (right) moved(next);
   }
 }
@@ -332,10 +373,12 @@ template <typename Policy, typename Content>
 template <typename Use>
 bool Core<Policy, Content>::lookup(const Key& key, Use use) const {
   const pm::EpochManager::Guard guard(epochs_);
+  uint32_t attempts = 0;
   for (Node* leaf = leaf_for(key);;) {
     const StripeLock& lock = stripe_of(*leaf);
     const uint32_t stamp = lock.begin_read();
     if (is_dead(*leaf)) {
+      begin_again(attempts, *leaf);
       leaf = leaf_for(key);
       continue;
     }
@@ -350,7 +393,7 @@ bool Core<Policy, Content>::lookup(const Key& key, Use use) const {
     }
     if (!lock.validate(stamp)) continue;
     if (right != nullptr) {
-      leaf = right;
+      leaf = &require_right(*leaf, *right);
       continue;
     }
     if (found != Found::kHere) return false;
@@ -370,10 +413,12 @@ void Core<Policy, Content>::scan(const Key& from, uint64_t limit, Visit visit) c
   std::vector<Entry> copy;
   Key after = from;
   bool told = false;  // `after` itself has been
+  uint32_t attempts = 0;
   for (Node* leaf = leaf_for(from); leaf != nullptr;) {
     const StripeLock& lock = stripe_of(*leaf);
     const uint32_t stamp = lock.begin_read();
     if (is_dead(*leaf)) {
+      begin_again(attempts, *leaf);
       leaf = leaf_for(after);
       continue;
     }
@@ -390,7 +435,7 @@ void Core<Policy, Content>::scan(const Key& from, uint64_t limit, Visit visit) c
     });
     Node* next = sibling_of(*leaf);
     if (!lock.validate(stamp)) continue;
-    if (next != nullptr) prefetch(*next);
+    if (next != nullptr) prefetch(require_right(*leaf, *next));
     for (const Entry& entry : copy) {
       if (limit-- == 0) return;
       after = key_of(entry, true);

@@ -35,14 +35,19 @@ std::vector<Entry> Core<Policy, Content>::counting_entries(const Node& node) con
 template <typename Policy, typename Content>
 Node& Core<Policy, Content>::first_of(uint32_t level) const {
   Node* node = &top();
-  while (node->level > level) node = &leftmost_of(*node);
+  while (node->level > level) node = &require_child(*node, leftmost_of(*node));
   return *node;
 }
 
 template <typename Policy, typename Content>
 template <typename Visit>
 void Core<Policy, Content>::visit_level(uint32_t level, Visit visit) const {
-  for (Node* node = &first_of(level); node != nullptr; node = sibling_of(*node)) visit(*node);
+  for (Node* node = &first_of(level);;) {
+    visit(*node);
+    Node* next = sibling_of(*node);
+    if (next == nullptr) return;
+    node = &require_right(*node, *next);
+  }
 }
 
 template <typename Policy, typename Content>
@@ -51,7 +56,8 @@ void Core<Policy, Content>::visit_blocks(
   const VisitBlock meet(pool_, visit);
   const pm::EpochManager::Guard guard(epochs_);
   meet(pool_.offset_of(&root_), sizeof(Root));
-  for (uint32_t level = 0; level <= top().level; ++level) {
+  const uint32_t levels = top().level + 1U;
+  for (uint32_t level = 0; level < levels; ++level) {
     visit_level(level, [&](const Node& node) {
       meet(pool_.offset_of(&node), node_bytes_);
       if constexpr (!kWords) {
@@ -87,20 +93,21 @@ void Core<Policy, Content>::check_node(const Node& node, const Level& below,
   if constexpr (kWords) {
     if (node.has_zero > (leaf && first ? 1 : 0)) fail("it claims to hold key 0");
   } else if (leaf) {
-    if (!first && (!records_.sound(node.low_key) ||
+    if (!first && (!records_.intact(node.low_key) ||
                    tree::prefix_of(records_.key(node.low_key)) != node.low)) {
       return fail("its lowest key is damaged");
     }
     bool sound = true;
     each_entry(node, [&](const Entry& entry) {
       sound =
-          records_.sound(entry.mark) && tree::prefix_of(records_.key(entry.mark)) == entry.other;
+          records_.intact(entry.mark) && tree::prefix_of(records_.key(entry.mark)) == entry.other;
       return sound;
     });
     if (!sound) return fail("an entry does not lead to a record of its key");
   }
   const auto check_child = [&](uint64_t offset, uint64_t low) {
-    const bool known = offset % kNodeBytesMin == 0 && below.nodes.contains(&node_at(offset));
+    const bool known =
+        offset % kNodeBytesMin == 0 && below.nodes.contains(pool_.at<const Node>(offset));
     if (!known || node_at(offset).low != low) fail("an entry does not lead to its child");
     return known;
   };
@@ -137,7 +144,7 @@ uint64_t Core<Policy, Content>::check(const std::function<void(const std::string
     if (offset % kNodeBytesMin != 0 || !pool_.heap().is_allocated(offset, node_bytes_))
       return false;
     const Node& one = node_at(offset);
-    return one.level == level && (kWords || one.low_key == 0 || records_.sound(one.low_key));
+    return one.level == level && (kWords || one.low_key == 0 || records_.intact(one.low_key));
   };
   const uint32_t levels = top().level + 1U;
   // The way to the first leaf, before anything relies on it.

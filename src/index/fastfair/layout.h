@@ -51,12 +51,18 @@ struct Node {
   uint64_t low_key;
   uint16_t level;     // 0: a leaf
   uint16_t has_zero;  // leaf of words: there is a record with key 0, which no mark can say
-  uint32_t dead;      // volatile by meaning: it was merged into its left neighbour
+  uint32_t dead;  // dead_mark() of the generation in which it was merged into its left neighbour
   uint64_t
       generation;  // the pool's, when a writer last made sure that the node is whole; not flushed
 };
 static_assert(sizeof(Node) == 48 && offsetof(Node, low) == 16 && offsetof(Node, level) == 32 &&
               offsetof(Node, generation) == 40);
+
+// Volatile by meaning, as the generation is part of it; and no single damaged bit makes it of anything
+// else.
+constexpr uint32_t dead_mark(uint64_t generation) {
+  return static_cast<uint32_t>(generation * 0x9e3779b97f4a7c15 >> 32) | 0xa0000005;
+}
 
 inline constexpr uint64_t kTurnMask = 3;
 constexpr uint64_t sibling_offset(uint64_t word) { return word & ~kTurnMask; }

@@ -19,16 +19,22 @@ class Core<Policy, Content>::HeldAlso {
     for (StripeLock* lock : locks_) {
       if (lock != nullptr) lock->lock();
     }
-  }
-  ~HeldAlso() {
-    for (StripeLock* lock : locks_) {
-      if (lock != nullptr) lock->unlock();
+    if (core.pool_.failed()) [[unlikely]] {
+      release();
+      core.pool_.require_writable();
     }
   }
+  ~HeldAlso() { release(); }
   HeldAlso(const HeldAlso&) = delete;
   HeldAlso& operator=(const HeldAlso&) = delete;
 
  private:
+  void release() {
+    for (StripeLock* lock : locks_) {
+      if (lock != nullptr) lock->unlock();
+    }
+  }
+
   std::array<StripeLock*, 2> locks_ = {};
 };
 
@@ -81,6 +87,7 @@ bool Core<Policy, Content>::join(Node& parent, uint32_t at, uint32_t count) {
   const HeldAlso held(*this, parent, left, right);
   // A node between them has not got its entry yet.
   if (sibling_of(left) != &right) return false;
+  require_right(require_child(parent, left), right);
   make_whole(left);
   make_whole(right);
   if (!fit_together(left, right)) return false;
@@ -92,7 +99,7 @@ bool Core<Policy, Content>::join(Node& parent, uint32_t at, uint32_t count) {
   begin_change(right);
   append_entries(left, right);
   unlink_right(left, right);
-  pm::store_release(right.dead, 1U);  // readers begin again at the top
+  pm::store_release(right.dead, dead_mark_);  // readers begin again at the top
   retire(right);
   return true;
 }
@@ -154,6 +161,7 @@ void Core<Policy, Content>::collapse() {
     if (is_leaf(old) || sibling_of(old) != nullptr) return;
     make_whole(old);
     if (count_entries(old) > 0) return;
+    require_child(old, leftmost_of(old));
     pm::Heap::Txn txn(pool_.heap(), true);
     txn.will_unlink(pool_.offset_of(&old), &root_.top, pm::Link::kOffset,
                     pm::Heap::Txn::Release::kLater);
@@ -165,7 +173,7 @@ void Core<Policy, Content>::collapse() {
     txn.settle();
     memory_.fence();  // the root and the bitmap, before the intent ends
     txn.finish();
-    pm::store_release(old.dead, 1U);
+    pm::store_release(old.dead, dead_mark_);
     retire(old);
   }
 }

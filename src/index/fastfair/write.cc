@@ -10,11 +10,13 @@ namespace perdure::index::fastfair {
 
 template <typename Policy, typename Content>
 Core<Policy, Content>::Core(pm::PoolImpl& pool, Root& root, std::string name)
-    : pool_(pool),
+    : use_(pool, name),
+      pool_(pool),
       root_(root),
       memory_(pool.memory()),
       name_(std::move(name)),
       generation_(pool.generation()),
+      dead_mark_(dead_mark(pool.generation())),
       node_bytes_(root.node_bytes),
       slots_(static_cast<uint32_t>((root.node_bytes - Policy::kHeaderBytes) / sizeof(Entry))),
       records_(pool, epochs_),
@@ -68,6 +70,12 @@ std::unique_ptr<Core<Policy, Content>> Core<Policy, Content>::open(pm::PoolImpl&
   return std::unique_ptr<Core>(new Core(pool, root, name));
 }
 
+template <typename Policy, typename Content>
+void Core<Policy, Content>::throw_damaged(const Node& node) const {
+  pool_.throw_corrupt(fmt::format("'{}': the node at {} is not the one that its place is for",
+                                  name_, pool_.offset_of(&node)));
+}
+
 // ---- locks
 
 // The node of a level that covers the key: locked, whole, and alive. Nodes on the way are made whole,
@@ -81,7 +89,7 @@ typename Core<Policy, Content>::Locked Core<Policy, Content>::lock_node(const Ke
     const Held held(*this, node);
     if (!is_dead(node)) make_whole(node);
   };
-  for (;;) {
+  for (uint32_t attempts = 0;;) {
     Node* node = descend(key, level, pass, [&](Node& right) { adopt(right); });
     while (node != nullptr) {
       Held held(*this, *node);
@@ -91,10 +99,11 @@ typename Core<Policy, Content>::Locked Core<Policy, Content>::lock_node(const Ke
       Node* right = found.found || found.at < found.count ? nullptr : right_of(*node, key);
       if (right == nullptr) return {std::move(held), node, found};
       held.release();
-      adopt(*right);
+      adopt(require_right(*node, *right));
       node = right;
     }
     if (node == nullptr) return {};
+    begin_again(attempts, *node);
   }
 }
 

@@ -88,6 +88,8 @@ class Core {
   std::vector<Statistic> statistics() const;
 
  private:
+  friend struct Steps;  // of tests, which let others in between two of them
+
   using InnerNodes = Inner<Content>;
   using Position = typename InnerNodes::Position;
   using Separator = typename InnerNodes::Separator;
@@ -117,12 +119,18 @@ class Core {
   struct Copied {
     std::array<Slot, 64> slots;
     uint32_t count;
-    bool bounded;
   };
 
   Core(pm::PoolImpl& pool, Root& root, std::string name);
 
   // ---- search
+  // Which records count. Throws kCorrupt.
+  uint64_t bitmap_of(const Leaf& leaf) const {
+    const uint64_t bitmap = pm::load_acquire(leaf.bitmap);
+    if ((bitmap & ~geometry_.full()) != 0) [[unlikely]]
+      throw_damaged("the bitmap of a leaf");
+    return bitmap;
+  }
   static uint64_t bit(int slot) { return uint64_t{1} << slot; }
   // The fingerprints, or all lines.
   void prefetch(const Leaf& leaf) const { prefetch(leaf, geometry_.slots_at()); }
@@ -136,7 +144,7 @@ class Core {
   // The slot that holds the key, among those of the bitmap; its value.
   int find_slot(const Leaf& leaf, uint64_t bitmap, const Key& key, uint8_t fingerprint,
                 uint64_t& value) const;
-  bool copy_leaf(const Position& at, Copied& out) const;
+  bool copy_leaf(const Position& at, const Key& from, Copied& out) const;
 
   // ---- write.cc
   bool write_once(Verb verb, const Key& key, const Value& value);
@@ -151,8 +159,9 @@ class Core {
   void make_room(const Held& held, LeafRef& full, bool last, const Key& key);
   void split(const Held& held, LeafRef& full);
   uint64_t copy_records(Leaf& from, uint64_t which, Leaf& to, uint64_t taken);
+  template <typename Moved>
   void change_both(Leaf& first, uint64_t first_bitmap, Leaf& second, uint64_t second_bitmap,
-                   const Held& one, const Held& other);
+                   const Held& one, const Held& other, Moved moved);
   void shrink(Held& held, LeafRef& leaf, const Key& key, uint32_t left);
   LeafRef* merge_with(const Held& held, LeafRef& leaf, LeafRef* neighbour, bool on_right,
                       const Key& key, uint32_t most);
@@ -162,9 +171,13 @@ class Core {
   void rebuild(uint32_t threads);
   void read_group(Group& group, std::vector<Item>& found, std::vector<LeafRef*>& empty) const;
   void adopt(std::vector<Item> items, const std::vector<LeafRef*>& empty);
+  struct Spilled;
+  const Spill& spill() const;
+  Spilled read_spill() const;
   void load_spill();
   void write_spill();
   void drop_spill();
+  // kCorrupt; kIo if the medium has failed, for then PM and DRAM may differ.
   [[noreturn]] void throw_damaged(const char* what) const;
 
   // ---- inspect.cc
@@ -172,6 +185,7 @@ class Core {
                   const std::function<void(const std::string&)>& fail) const;
   void check_space(const std::function<void(const std::string&)>& fail) const;
 
+  pm::PoolImpl::Use use_;  // the last member to go: the mapping may go with it
   pm::PoolImpl& pool_;
   Root& root_;
   const pm::Memory& memory_;
@@ -207,7 +221,7 @@ int Core<Content>::find_slot(const Leaf& leaf, uint64_t bitmap, const Key& key, 
     value = pm::load_acquire(slots[i].value);
     // A slot whose bit was set while this reader has had a guard leads to a whole record.
     if constexpr (Content::kOutOfPlace) {
-      if (records_.key(value) != key.bytes) continue;
+      if (!records_.has_key(value, key.bytes)) continue;
     }
     return i;
   }
@@ -227,7 +241,7 @@ bool Core<Content>::lookup(const Key& key, Use use) const {
     // The version before the way to the leaf: what has changed since is sure to be noticed.
     if (!at.holds()) continue;
     uint64_t value = 0;
-    const uint64_t bitmap = pm::load_acquire(ref.leaf->bitmap);
+    const uint64_t bitmap = bitmap_of(*ref.leaf);
     const bool found = find_slot(*ref.leaf, bitmap, key, fingerprint, value) != kNone;
     if (!ref.lock.validate(stamp)) continue;
     if (!found) return false;
@@ -240,20 +254,32 @@ bool Core<Content>::lookup(const Key& key, Use use) const {
   }
 }
 
-// Returns false if the leaf has changed meanwhile.
+// Copies the leaf's records that are not below `from`, sorted. Returns false if the leaf or the way to
+// it has changed meanwhile.
 template <typename Content>
-bool Core<Content>::copy_leaf(const Position& at, Copied& out) const {
+bool Core<Content>::copy_leaf(const Position& at, const Key& from, Copied& out) const {
   const LeafRef& ref = *at.leaf;
   const uint32_t stamp = ref.lock.begin_read();
   if (!at.holds()) return false;
   const Slot* slots = geometry_.slots(*ref.leaf);
-  out.count = 0;
-  out.bounded = at.bounded;
-  for (uint64_t left = pm::load_acquire(ref.leaf->bitmap); left != 0; left &= left - 1) {
+  Slot* const begin = out.slots.data();
+  Slot* end = begin;
+  for (uint64_t left = bitmap_of(*ref.leaf); left != 0; left &= left - 1) {
     const Slot& slot = slots[std::countr_zero(left)];
-    out.slots[out.count++] = {pm::load_relaxed(slot.key), pm::load_acquire(slot.value)};
+    *end++ = {pm::load_relaxed(slot.key), pm::load_acquire(slot.value)};
   }
-  return ref.lock.validate(stamp);
+  if (!ref.lock.validate(stamp)) return false;
+  // The bound may stand in a node above the parent, which alone was validated. The range may have grown
+  // since, up to a later bound; what lies beyond the bound that is known is the next leaf's to tell.
+  const auto out_of_range = [&](const Slot& slot) {
+    return tree::compare<Content>(records_, slot, from) < 0 ||
+           (at.bounded &&
+            tree::compare<Content>(records_, slot, InnerNodes::key_of(at.bound)) >= 0);
+  };
+  end = std::remove_if(begin, end, out_of_range);
+  std::sort(begin, end, [&](const Slot& a, const Slot& b) { return before(a, b); });
+  out.count = static_cast<uint32_t>(end - begin);
+  return true;
 }
 
 template <typename Content>
@@ -266,21 +292,17 @@ void Core<Content>::scan(const Key& from, uint64_t limit, Visit visit) const {
     const pm::EpochManager::Guard guard(epochs_);
     const Position at = inner_.find(cursor);
     prefetch_all(*at.leaf->leaf);
-    if (!copy_leaf(at, copied)) continue;
-    Slot* const begin = copied.slots.data();
-    Slot* const end = std::remove_if(begin, begin + copied.count, [&](const Slot& slot) {
-      return tree::compare<Content>(records_, slot, cursor) < 0;
-    });
-    std::sort(begin, end, [&](const Slot& a, const Slot& b) { return before(a, b); });
-    for (const Slot* slot = begin; slot != end; ++slot) {
+    if (!copy_leaf(at, cursor, copied)) continue;
+    for (uint32_t i = 0; i < copied.count; ++i) {
+      const Slot& slot = copied.slots[i];
       if (limit-- == 0) return;
       if constexpr (Content::kOutOfPlace) {
-        if (!visit(records_.key(slot->value), records_.value(slot->value))) return;
+        if (!visit(records_.key(slot.value), records_.value(slot.value))) return;
       } else {
-        if (!visit(slot->key, slot->value)) return;
+        if (!visit(slot.key, slot.value)) return;
       }
     }
-    if (!copied.bounded || limit == 0) return;
+    if (!at.bounded || limit == 0) return;
     // Where this leaf ended; wherever splits and merges have moved what follows, it is from there on.
     if constexpr (Content::kOutOfPlace) {
       text = *at.bound.text;

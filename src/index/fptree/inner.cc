@@ -17,6 +17,16 @@ auto Inner<Content>::make_node(uint32_t level) const -> Node* {
   return new (memory) Node{{}, level, 0};
 }
 
+// For a change that must not fail.
+template <typename Content>
+auto Inner<Content>::spare_node(uint32_t level) -> Node* {
+  if (spare_.empty()) return make_node(level);
+  Node* node = spare_.back();
+  spare_.pop_back();
+  node->level = level;
+  return node;
+}
+
 template <typename Content>
 void Inner<Content>::free_node(Node* node) {
   node->~Node();
@@ -35,6 +45,7 @@ void Inner<Content>::free_subtree(Node* node) const {
 template <typename Content>
 Inner<Content>::~Inner() {
   if (Node* root = root_.load(std::memory_order_relaxed)) free_subtree(root);
+  for (Node* node : spare_) free_node(node);
 }
 
 template <typename Content>
@@ -70,33 +81,72 @@ void Inner<Content>::store(Separator& to, const Separator& from) {
   pm::store_release(to.word, from.word);
 }
 
+// Without memory to note what goes, it stays: a change that has begun must not fail.
 template <typename Content>
 void Inner<Content>::retire(Node* node) {
-  epochs_.retire([node] { free_node(node); });
+  try {
+    epochs_.retire([node] { free_node(node); });
+  } catch (const std::bad_alloc&) {
+  }
 }
 
 template <typename Content>
 void Inner<Content>::retire(const Separator& separator) {
   if constexpr (Content::kOutOfPlace) {
-    epochs_.retire([text = separator.text] { delete text; });
+    try {
+      epochs_.retire([text = separator.text] { delete text; });
+    } catch (const std::bad_alloc&) {
+    }
   } else {
     (void)separator;
   }
+}
+
+// ---- supplies
+
+template <typename Content>
+Inner<Content>::Supplies::Supplies(Inner& inner, const Key& at)
+    : inner_(inner), separator_(separator_of(at)), nodes_(0) {
+  try {
+    const std::lock_guard lock(inner.mutex_);
+    const uint32_t depth = inner.depth();
+    if (depth + 2 > kDepthMax) {
+      throw Error(ErrorCode::kInternal, "an FPTree cannot have more levels of inner nodes");
+    }
+    // One of each level and a root; and one more, for others may make the tree deeper meanwhile.
+    while (inner.spare_.size() < inner.spare_promised_ + depth + 2) {
+      inner.spare_.reserve(inner.spare_.size() + 1);
+      inner.spare_.push_back(inner.make_node(1));
+    }
+    nodes_ = depth + 2;
+    inner.spare_promised_ += nodes_;
+  } catch (...) {
+    forget(separator_);
+    throw;
+  }
+}
+
+template <typename Content>
+Inner<Content>::Supplies::~Supplies() {
+  if (!used_) forget(separator_);
+  const std::lock_guard lock(inner_.mutex_);
+  inner_.spare_promised_ -= nodes_;
 }
 
 // ---- changes
 
 template <typename Content>
 void Inner<Content>::Change::begin(Node& node) {
-  if (std::ranges::find(nodes_, &node) != nodes_.end()) return;
-  nodes_.push_back(&node);
+  const auto end = nodes_.begin() + count_;
+  if (std::find(nodes_.begin(), end, &node) != end) return;
+  nodes_[count_++] = &node;
   node.lock.lock();
   node.lock.begin_change();
 }
 
 template <typename Content>
 Inner<Content>::Change::~Change() {
-  for (Node* node : nodes_) node->lock.unlock();
+  for (uint32_t i = 0; i < count_; ++i) nodes_[i]->lock.unlock();
 }
 
 template <typename Content>
@@ -133,7 +183,7 @@ void Inner<Content>::insert_child(Node& node, uint32_t at, const Separator& sepa
 template <typename Content>
 auto Inner<Content>::split_node(Node& node, uint32_t at, Separator& separator, void*& added)
     -> Node* {
-  Node* right = make_node(node.level);
+  Node* right = spare_node(node.level);
   const uint32_t count = node.count;
   if (at + 1 == count) {
     children(*right)[0] = added;
@@ -158,13 +208,14 @@ auto Inner<Content>::split_node(Node& node, uint32_t at, Separator& separator, v
 }
 
 template <typename Content>
-void Inner<Content>::insert(const Key& at, LeafRef* leaf) {
-  const Path path = path_to(at);
+void Inner<Content>::insert(Supplies& supplies, LeafRef* leaf) {
+  Separator separator = supplies.separator_;
+  const Path path = path_to(key_of(separator));
+  supplies.used_ = true;
   Change change;
   uint32_t depth = path.depth;
   change.begin(*path.nodes[depth]);
   while (path.nodes[depth]->count == capacity_ && depth > 0) change.begin(*path.nodes[--depth]);
-  Separator separator = separator_of(at);
   void* added = leaf;
   for (depth = path.depth;; --depth) {
     Node& node = *path.nodes[depth];
@@ -172,24 +223,26 @@ void Inner<Content>::insert(const Key& at, LeafRef* leaf) {
     added = split_node(node, path.at[depth], separator, added);
     if (depth == 0) break;
   }
-  Node* root = make_node(path.nodes[0]->level + 1);
+  Node* root = spare_node(path.nodes[0]->level + 1);
   root->count = 2;
   children(*root)[0] = path.nodes[0];
   children(*root)[1] = added;
   separators(*root)[0] = separator;
-  root_.store(root, std::memory_order_release);
+  pm::publish(root_, root);
 }
 
+// Returns the separator that goes with the child.
 template <typename Content>
-void Inner<Content>::erase_child(Node& node, uint32_t at, bool to_right) {
+auto Inner<Content>::erase_child(Node& node, uint32_t at, bool to_right) -> Separator {
   Separator* between = separators(node);
   void** below = children(node);
   const uint32_t gone = to_right || at == 0 ? at : at - 1;
   assert(node.count >= 2 && gone + 1 < node.count);
-  retire(between[gone]);
+  const Separator separator = between[gone];
   for (uint32_t i = gone; i + 2 < node.count; ++i) store(between[i], between[i + 1]);
   for (uint32_t i = at; i + 1 < node.count; ++i) pm::store_release(below[i], below[i + 1]);
   pm::store_release(node.count, node.count - 1);
+  return separator;
 }
 
 template <typename Content>
@@ -206,7 +259,7 @@ void Inner<Content>::erase(const Key& key, int step, bool to_right) {
   }
   Node& node = *path.nodes[path.depth];
   change.begin(node);
-  erase_child(node, path.at[path.depth], to_right);
+  retire(erase_child(node, path.at[path.depth], to_right));
   balance(path, change);
 }
 
@@ -227,7 +280,7 @@ void Inner<Content>::balance(Path& path, Change& change) {
     Node& root = root_of();
     if (root.level == 1 || root.count > 1) break;
     change.begin(root);
-    root_.store(static_cast<Node*>(child(root, 0)), std::memory_order_release);
+    pm::publish(root_, static_cast<Node*>(child(root, 0)));
     retire(&root);
   }
 }
@@ -240,14 +293,13 @@ void Inner<Content>::merge_children(Node& parent, uint32_t at, Change& change) {
   change.begin(parent);
   change.begin(left);
   change.begin(right);
-  Separator between = separators(parent)[at];
-  if constexpr (Content::kOutOfPlace) between.text = new std::string(*between.text);
+  const Separator between = separators(parent)[at];
   for (uint32_t i = 0; i < right.count; ++i) {
     store(separators(left)[left.count - 1], i == 0 ? between : separators(right)[i - 1]);
     pm::store_release(children(left)[left.count], child(right, i));
     pm::store_release(left.count, left.count + 1);
   }
-  erase_child(parent, at + 1, false);
+  erase_child(parent, at + 1, false);  // its separator is now the one between the two in `left`
   retire(&right);
 }
 
@@ -290,7 +342,7 @@ void Inner<Content>::build(const std::vector<Item>& items) {
     }
     below.swap(nodes);
   } while (below.size() > 1);
-  root_.store(static_cast<Node*>(below.front().child), std::memory_order_release);
+  pm::publish(root_, static_cast<Node*>(below.front().child));
 }
 
 // ---- inspection

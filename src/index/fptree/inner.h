@@ -53,11 +53,13 @@ class Inner {
     uint32_t count;  // of children; one more than separators
   };
 
+  // While it holds, all keys from that of find() to the bound are the leaf's. Keys from the bound on may
+  // have become the leaf's, too: `bound` may stand in a node above the parent, and go with the next one.
   struct Position {
     const Node* parent;
     uint32_t stamp;
     LeafRef* leaf;
-    bool bounded;     // whether there is a leaf on the right
+    bool bounded;     // whether there was a leaf on the right
     Separator bound;  // the smallest key there
     bool holds() const { return parent->lock.validate(stamp); }
   };
@@ -81,13 +83,30 @@ class Inner {
 
   Position find(const Key& key) const;
 
+  // What an insert() needs of DRAM: had beforehand, it cannot fail when records have moved already.
+  // Throws bad_alloc, and kInternal for a tree that is too deep.
+  class Supplies {
+   public:
+    Supplies(Inner& inner, const Key& at);
+    ~Supplies();
+    Supplies(const Supplies&) = delete;
+    Supplies& operator=(const Supplies&) = delete;
+
+   private:
+    friend class Inner;
+    Inner& inner_;
+    Separator separator_;
+    uint32_t nodes_;     // that are kept for it
+    bool used_ = false;  // the separator is in the tree
+  };
+
   // ---- changes: the caller holds mutex()
   std::mutex& mutex() const { return mutex_; }
-  // A leaf for the keys from `at` on, which had belonged to another leaf.
-  void insert(const Key& at, LeafRef* leaf);
+  // A leaf for the keys from that of the supplies on, which had belonged to another leaf.
+  void insert(Supplies& supplies, LeafRef* leaf);
   // The leaf of the key goes, or the one `step` places (-1 to 1) from there that has the same parent;
   // its keys belong to a neighbour from now on: the one on its right if `to_right`, else the one on its
-  // left if that has the same parent.
+  // left if that has the same parent. Needs no memory.
   void erase(const Key& key, int step, bool to_right);
   // The leaves next to the key's leaf that have the same parent, or null.
   struct Neighbours {
@@ -110,7 +129,9 @@ class Inner {
   uint64_t check(const std::function<void(const std::string&)>& fail) const;
 
  private:
-  static constexpr uint32_t kDepthMax = 24;
+  // A node is split when it is full, and is full again after two more children at the earliest, so that
+  // a tree of this depth has seen 2^63 leaves split.
+  static constexpr uint32_t kDepthMax = 64;
 
   struct Path {
     std::array<Node*, kDepthMax> nodes;
@@ -127,7 +148,9 @@ class Inner {
     void begin(Node& node);
 
    private:
-    std::vector<Node*> nodes_;
+    std::array<Node*, 4 * size_t{kDepthMax}>
+        nodes_;  // a path, and three of each level to merge them
+    uint32_t count_ = 0;
   };
 
   Separator* separators(Node& node) const { return reinterpret_cast<Separator*>(&node + 1); }
@@ -143,9 +166,10 @@ class Inner {
   uint64_t node_bytes() const {
     return sizeof(Node) + capacity_ * (sizeof(Separator) + sizeof(void*));
   }
-  Node& root_of() const { return *root_.load(std::memory_order_acquire); }
+  Node& root_of() const { return *pm::acquire(root_); }
 
   Node* make_node(uint32_t level) const;
+  Node* spare_node(uint32_t level);
   static void free_node(Node* node);
   void free_subtree(Node* node) const;
   static Separator load(const Separator& from);
@@ -157,7 +181,7 @@ class Inner {
 
   void insert_child(Node& node, uint32_t at, const Separator& separator, void* child);
   Node* split_node(Node& node, uint32_t at, Separator& separator, void*& child);
-  void erase_child(Node& node, uint32_t at, bool to_right);
+  Separator erase_child(Node& node, uint32_t at, bool to_right);
   void balance(Path& path, Change& change);
   void merge_children(Node& parent, uint32_t at, Change& change);
   void retire(Node* node);
@@ -171,6 +195,8 @@ class Inner {
   uint32_t capacity_;  // children of a node
   std::atomic<Node*> root_{nullptr};
   mutable std::mutex mutex_;
+  std::vector<Node*> spare_;     // for those that have supplies
+  uint64_t spare_promised_ = 0;  // of them, or more if memory ended
 };
 
 template <typename Content>

@@ -13,14 +13,14 @@ void Core<Content>::visit_blocks(
   const pm::EpochManager::Guard guard(epochs_);
   meet(pool_.offset_of(&root_), sizeof(Root));
   if (root_.spill != 0) {
-    meet(root_.spill, pool_.at<Spill>(root_.spill)->bytes);
+    meet(root_.spill, spill().bytes);
   }
   for (const Group* group : space_.groups()) {
     meet(group->offset, geometry_.group_bytes());
   }
   if constexpr (Content::kOutOfPlace) {
     inner_.for_each_leaf([&](const LeafRef* ref, const Separator*, const Separator*) {
-      for (uint64_t left = ref->leaf->bitmap; left != 0; left &= left - 1) {
+      for (uint64_t left = bitmap_of(*ref->leaf); left != 0; left &= left - 1) {
         const uint64_t record = geometry_.slots(*ref->leaf)[std::countr_zero(left)].value;
         meet(record, records_.bytes(record));
       }
@@ -41,7 +41,7 @@ void Core<Content>::check_leaf(const LeafRef& ref, const Separator* low, const S
     const int i = std::countr_zero(left);
     const Slot& slot = geometry_.slots(leaf)[i];
     if constexpr (Content::kOutOfPlace) {
-      if (!records_.sound(slot.value)) {
+      if (!records_.intact(slot.value)) {
         complain("a slot leads to no record");
         continue;
       }

@@ -11,9 +11,8 @@ namespace perdure::index::fptree {
 
 template <typename Content>
 void Core<Content>::throw_damaged(const char* what) const {
-  throw Error(ErrorCode::kCorrupt, fmt::format("{}: {} of '{}' is damaged; restore the file from a "
-                                               "backup",
-                                               pool_.mapping().path(), what, name_));
+  if (pool_.failed()) pool_.require_writable();
+  pool_.throw_corrupt(fmt::format("{} of '{}' is damaged", what, name_));
 }
 
 // ---- from the leaves
@@ -24,12 +23,11 @@ void Core<Content>::read_group(Group& group, std::vector<Item>& found,
                                std::vector<LeafRef*>& empty) const {
   for (uint32_t i = 0; i < geometry_.group; ++i) {
     LeafRef& ref = group.leaves[i];
-    uint64_t left = ref.leaf->bitmap;
+    uint64_t left = bitmap_of(*ref.leaf);
     if (left == 0) {
       empty.push_back(&ref);
       continue;
     }
-    if ((left & ~geometry_.full()) != 0) throw_damaged("the bitmap of a leaf");
     const Slot* slots = geometry_.slots(*ref.leaf);
     const Slot* least = nullptr;
     for (; left != 0; left &= left - 1) {
@@ -160,43 +158,89 @@ void Core<Content>::write_spill() {
   txn.finish();
 }
 
+// What the root leads to, if it is a spill by its size. The content is not judged.
 template <typename Content>
-void Core<Content>::load_spill() {
+const Spill& Core<Content>::spill() const {
   const uint64_t at = root_.spill;
-  if (at % pm::kLineBytes != 0 || at + sizeof(Spill) > pool_.end_offset())
+  if (at % pm::kLineBytes != 0 || !pool_.leads_inside(at, sizeof(Spill)))
     throw_damaged("the spill");
-  const Spill head = *pool_.at<Spill>(at);
+  const Spill& head = *pool_.at<Spill>(at);
   if (head.bytes % 8 != 0 || head.bytes < sizeof head || head.bytes > pool_.end_offset() - at ||
       !pool_.heap().is_allocated(at, head.bytes)) {
     throw_damaged("the spill");
   }
-  const std::span<const uint64_t> words(pool_.at<uint64_t>(at), head.bytes / 8);
-  if (pm::checksum64(words.data() + 1, head.bytes - 8) != head.checksum ||
-      !space_.load_list(words.subspan(sizeof head / 8, head.groups))) {
+  return head;
+}
+
+// The parts of a spill.
+template <typename Content>
+struct Core<Content>::Spilled {
+  struct Place {
+    uint64_t group;
+    uint64_t number;
+    Key separator;
+  };
+  std::span<const uint64_t> groups;
+  std::vector<Place> leaves;
+};
+
+// Judges all of it but what the offsets lead to.
+template <typename Content>
+auto Core<Content>::read_spill() const -> Spilled {
+  const Spill& head = spill();
+  const std::span words(pool_.at<uint64_t>(root_.spill), head.bytes / 8);
+  const uint64_t count = words.size() - sizeof head / 8;
+  if (pm::checksum64(words.data() + 1, head.bytes - 8) != head.checksum || head.groups > count ||
+      head.leaves > (count - head.groups) / 2) {
     throw_damaged("the spill");
   }
-  const std::vector<Group*> groups = space_.groups();
-  std::vector<uint64_t> used(groups.size());  // leaves, by bit
-  std::vector<Item> items;
-  items.reserve(head.leaves);
-  size_t next = sizeof head / 8 + head.groups;
+  Spilled spilled{words.subspan(sizeof head / 8, head.groups), {}};
+  spilled.leaves.reserve(head.leaves);
+  std::vector<uint64_t> used(head.groups);  // leaves, by bit
+  std::span left = words.subspan(sizeof head / 8 + head.groups);
+  const auto take = [&] {
+    if (left.empty()) throw_damaged("the spill");
+    const uint64_t word = left.front();
+    left = left.subspan(1);
+    return word;
+  };
   for (uint64_t i = 0; i < head.leaves; ++i) {
-    const uint64_t place = words[next++];
+    const uint64_t place = take();
     const uint64_t group = place >> 32;
     const uint64_t number = place & 0xffffffff;
-    used[group] |= uint64_t{1} << number;
-    LeafRef* leaf = &groups[group]->leaves[number];
-    if constexpr (Content::kOutOfPlace) {
-      const std::string_view text(reinterpret_cast<const char*>(&words[next + 1]), words[next]);
-      next += 1 + (text.size() + 7) / 8;
-      items.push_back({InnerNodes::separator_of(Key(text)), leaf});
-    } else {
-      items.push_back({InnerNodes::separator_of(words[next++]), leaf});
+    if (group >= head.groups || number >= geometry_.group || (used[group] >> number & 1) != 0) {
+      throw_damaged("the spill");
     }
+    used[group] |= uint64_t{1} << number;
+    const uint64_t word = take();
+    if constexpr (Content::kOutOfPlace) {
+      const std::string_view text(reinterpret_cast<const char*>(left.data()), word);
+      if (word > left.size_bytes()) throw_damaged("the spill");
+      left = left.subspan((word + 7) / 8);
+      spilled.leaves.push_back({group, number, Key(text)});
+    } else {
+      spilled.leaves.push_back({group, number, word});
+    }
+  }
+  if (!left.empty()) throw_damaged("the spill");
+  return spilled;
+}
+
+template <typename Content>
+void Core<Content>::load_spill() {
+  const Spilled spilled = read_spill();
+  if (!space_.load_list(spilled.groups)) throw_damaged("the spill");
+  const std::vector<Group*> groups = space_.groups();
+  std::vector<uint64_t> free(groups.size(), geometry_.all_leaves());  // by bit
+  std::vector<Item> items;
+  items.reserve(spilled.leaves.size());
+  for (const auto& [group, number, separator] : spilled.leaves) {
+    free[group] &= ~(uint64_t{1} << number);
+    items.push_back({InnerNodes::separator_of(separator), &groups[group]->leaves[number]});
   }
   std::vector<LeafRef*> empty;
   for (size_t g = 0; g < groups.size(); ++g) {
-    for (uint64_t left = ~used[g] & geometry_.all_leaves(); left != 0; left &= left - 1) {
+    for (uint64_t left = free[g]; left != 0; left &= left - 1) {
       empty.push_back(&groups[g]->leaves[std::countr_zero(left)]);
     }
   }
@@ -209,8 +253,9 @@ template <typename Content>
 void Core<Content>::drop_spill() {
   const std::lock_guard lock(spill_mutex_);
   if (!spilled_.load(std::memory_order_acquire)) return;
+  const uint64_t block = pool_.offset_of(&spill());
   pm::Heap::Txn txn(pool_.heap(), true);
-  txn.will_unlink(root_.spill, &root_.spill, pm::Link::kOffset);
+  txn.will_unlink(block, &root_.spill, pm::Link::kOffset);
   txn.prepare();
   memory_.fence();  // the intent, before the root leads to no spill
   pm::store_release(root_.spill, uint64_t{0});

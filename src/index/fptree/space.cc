@@ -1,5 +1,6 @@
 #include "index/fptree/space.h"
 
+#include <algorithm>
 #include <bit>
 #include <utility>
 
@@ -41,6 +42,9 @@ bool LeafSpace::load_chain() {
 }
 
 bool LeafSpace::load_list(std::span<const uint64_t> offsets) {
+  std::vector<uint64_t> sorted(offsets.begin(), offsets.end());
+  std::sort(sorted.begin(), sorted.end());
+  if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) return false;
   Group* last = nullptr;
   for (const uint64_t offset : offsets) {
     if (!is_group(offset)) return false;
@@ -50,11 +54,12 @@ bool LeafSpace::load_list(std::span<const uint64_t> offsets) {
 }
 
 Group* LeafSpace::know(uint64_t offset, Group* before, Group* after) {
+  auto leaves = std::make_unique<LeafRef[]>(geometry_.group);
   auto* group = new Group;
   group->offset = offset;
   group->before = before;
   group->after = after;
-  group->leaves = std::make_unique<LeafRef[]>(geometry_.group);
+  group->leaves = std::move(leaves);
   char* block = pool_.at<char>(offset) + sizeof(GroupHead);
   for (uint32_t i = 0; i < geometry_.group; ++i) {
     LeafRef& leaf = group->leaves[i];
@@ -69,6 +74,11 @@ Group* LeafSpace::know(uint64_t offset, Group* before, Group* after) {
 }
 
 void LeafSpace::give_quietly(LeafRef* leaf) {
+  const std::lock_guard lock(mutex_);
+  note_free(leaf);
+}
+
+void LeafSpace::note_free(LeafRef* leaf) {
   Group* group = leaf->group;
   if (group->free == 0) open(group);
   group->free |= uint64_t{1} << leaf->number;
@@ -102,7 +112,7 @@ LeafRef* LeafSpace::take() {
 void LeafSpace::give(LeafRef* leaf) {
   const std::lock_guard lock(mutex_);
   Group* group = leaf->group;
-  give_quietly(leaf);
+  note_free(leaf);
   // One group's worth of free leaves stays, so that the next split finds one.
   if (group->free == geometry_.all_leaves() && free_ >= 2 * uint64_t{geometry_.group}) {
     drop_group(group);

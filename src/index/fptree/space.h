@@ -66,7 +66,7 @@ class LeafSpace {
   LeafRef* take();
   // A leaf that is in no inner node any more and has no records. Needs no room.
   void give(LeafRef* leaf);
-  // The same while opening: no group goes.
+  // The same, but no group goes: nothing is written.
   void give_quietly(LeafRef* leaf);
 
   // In the order of the chain. Not while others take or give.
@@ -79,6 +79,7 @@ class LeafSpace {
 
  private:
   bool is_group(uint64_t offset) const;
+  void note_free(LeafRef* leaf);
   Group* know(uint64_t offset, Group* before, Group* after);
   void add_group();
   void drop_group(Group* group);

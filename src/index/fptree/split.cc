@@ -18,9 +18,10 @@ void Core<Content>::make_room(const Held& held, LeafRef& full, bool last, const 
   }
   // Ascending keys: the full leaf stays as it is, and an empty one follows it. Empty leaves are free
   // leaves to recovery, so there is nothing to write.
+  typename InnerNodes::Supplies supplies(inner_, key);
   LeafRef* fresh = space_.take();
   const std::lock_guard lock(inner_.mutex());
-  inner_.insert(key, fresh);
+  inner_.insert(supplies, fresh);
 }
 
 template <typename Content>
@@ -41,19 +42,29 @@ uint64_t Core<Content>::copy_records(Leaf& from, uint64_t which, Leaf& to, uint6
   return used;
 }
 
-// Both bitmaps by one redo record: each record counts in one of the two leaves, whatever happens.
+// Both bitmaps by one redo record: each record counts in one of the two leaves, whatever happens. Calls
+// `moved` while readers of both leaves wait: also when the medium fails, if the records have moved by
+// then, for what readers find must be where the inner nodes lead to.
 template <typename Content>
+template <typename Moved>
 void Core<Content>::change_both(Leaf& first, uint64_t first_bitmap, Leaf& second,
-                                uint64_t second_bitmap, const Held& one, const Held& other) {
-  pm::Heap::Txn txn(pool_.heap(), true);
-  txn.redo(&first.bitmap, &first_bitmap, sizeof first_bitmap);
-  txn.redo(&second.bitmap, &second_bitmap, sizeof second_bitmap);
-  txn.prepare();
-  memory_.fence();  // the copies and the redo records, before they are armed
-  one.begin_change();
-  other.begin_change();
-  txn.apply();
-  txn.finish();
+                                uint64_t second_bitmap, const Held& one, const Held& other,
+                                Moved moved) {
+  try {
+    pm::Heap::Txn txn(pool_.heap(), true);
+    txn.redo(&first.bitmap, &first_bitmap, sizeof first_bitmap);
+    txn.redo(&second.bitmap, &second_bitmap, sizeof second_bitmap);
+    txn.prepare();
+    memory_.fence();  // the copies and the redo records, before they are armed
+    one.begin_change();
+    other.begin_change();
+    txn.apply();
+    txn.finish();
+  } catch (...) {
+    if (pm::load_relaxed(second.bitmap) == second_bitmap) moved();
+    throw;
+  }
+  moved();
 }
 
 template <typename Content>
@@ -70,16 +81,26 @@ void Core<Content>::split(const Held& held, LeafRef& full) {
   uint64_t moving = 0;
   for (auto one = middle; one != order.begin() + count; ++one) moving |= bit(one->second);
 
+  const Key at = [&] {
+    if constexpr (Content::kOutOfPlace) {
+      return Key(records_.key(middle->first.value));
+    } else {
+      return middle->first.key;
+    }
+  }();
+  typename InnerNodes::Supplies supplies(inner_, at);
+
   LeafRef& fresh = *space_.take();
   const Held held_too(fresh);  // a writer that came by an old way may hold it, and will turn back
-  const uint64_t copied = copy_records(leaf, moving, *fresh.leaf, 0);
-  change_both(*fresh.leaf, copied, leaf, geometry_.full() & ~moving, held_too, held);
-  // Readers of both leaves wait until the way to the new one is there.
-  const std::lock_guard lock(inner_.mutex());
-  if constexpr (Content::kOutOfPlace) {
-    inner_.insert(Key(records_.key(middle->first.value)), &fresh);
-  } else {
-    inner_.insert(middle->first.key, &fresh);
+  try {
+    const uint64_t copied = copy_records(leaf, moving, *fresh.leaf, 0);
+    change_both(*fresh.leaf, copied, leaf, geometry_.full() & ~moving, held_too, held, [&] {
+      const std::lock_guard lock(inner_.mutex());
+      inner_.insert(supplies, &fresh);
+    });
+  } catch (...) {
+    if (pm::load_relaxed(fresh.leaf->bitmap) == 0) space_.give_quietly(&fresh);
+    throw;
   }
 }
 
@@ -115,22 +136,25 @@ LeafRef* Core<Content>::merge_with(const Held& held, LeafRef& leaf, LeafRef* nei
                                    bool on_right, const Key& key, uint32_t most) {
   if (neighbour == nullptr || !neighbour->lock.try_lock()) return nullptr;
   const Held held_too(*neighbour, std::adopt_lock);
-  const uint64_t own = pm::load_relaxed(leaf.leaf->bitmap);
-  const uint64_t others = pm::load_relaxed(neighbour->leaf->bitmap);
+  const uint64_t own = bitmap_of(*leaf.leaf);
+  const uint64_t others = bitmap_of(*neighbour->leaf);
   if (std::popcount(own) + std::popcount(others) > static_cast<int>(most)) return nullptr;
   const bool own_goes = std::popcount(own) <= std::popcount(others);
   LeafRef& from = own_goes ? leaf : *neighbour;
   LeafRef& into = own_goes ? *neighbour : leaf;
   const uint64_t moving = own_goes ? own : others;
   const uint64_t staying = own_goes ? others : own;
+  const auto erase = [&] {
+    inner_.erase(key, own_goes ? 0 : on_right ? 1 : -1, own_goes == on_right);
+  };
   if (moving != 0) {
     const uint64_t copied = copy_records(*from.leaf, moving, *into.leaf, staying);
-    change_both(*into.leaf, staying | copied, *from.leaf, 0, held, held_too);
+    change_both(*into.leaf, staying | copied, *from.leaf, 0, held, held_too, erase);
   } else {
     held.begin_change();
     held_too.begin_change();
+    erase();
   }
-  inner_.erase(key, own_goes ? 0 : on_right ? 1 : -1, own_goes == on_right);
   return &from;
 }
 

@@ -9,7 +9,8 @@ namespace perdure::index::fptree {
 
 template <typename Content>
 Core<Content>::Core(pm::PoolImpl& pool, Root& root, std::string name)
-    : pool_(pool),
+    : use_(pool, name),
+      pool_(pool),
       root_(root),
       memory_(pool.memory()),
       name_(std::move(name)),
@@ -22,9 +23,10 @@ template <typename Content>
 Core<Content>::~Core() {
   if (!opened_ || pool_.read_only()) return;
   try {
+    pool_.require_writable();  // else PM may not be what DRAM says
     write_spill();
   } catch (const std::exception&) {
-    // No room, in the pool or in DRAM, or a medium that fails: the next opening reads the leaves.
+    // No room, in the pool or in DRAM, or a medium that has failed: the next opening reads the leaves.
   }
 }
 
@@ -62,6 +64,11 @@ std::unique_ptr<Core<Content>> Core<Content>::open(pm::PoolImpl& pool, const std
   require_same(pool, name, "leaf_records", options.leaf_records, root.leaf_records);
   require_same(pool, name, "leaf_group", options.leaf_group, root.leaf_group);
   require_same(pool, name, "inner_records", options.inner_records, root.inner_records);
+  if (root.leaf_records < kLeafRecordsMin || root.leaf_records > kLeafRecords ||
+      root.leaf_group < 1 || root.leaf_group > kLeafGroupMax ||
+      root.inner_records < kInnerRecordsMin || root.inner_records > kInnerRecordsMax) {
+    pool.throw_corrupt(fmt::format("the root of '{}' is damaged", name));
+  }
   std::unique_ptr<Core> core(new Core(pool, root, name));
   if (root.spill != 0) {
     core->load_spill();
@@ -176,7 +183,7 @@ bool Core<Content>::write_once(Verb verb, const Key& key, const Value& value) {
     if (!at.holds()) continue;
     // The leaf is the key's, and stays so while it is locked.
     Leaf& leaf = *at.leaf->leaf;
-    const uint64_t bitmap = pm::load_relaxed(leaf.bitmap);
+    const uint64_t bitmap = bitmap_of(leaf);
     const bool full = bitmap == geometry_.full();
     uint64_t before = 0;
     const int slot = find_slot(leaf, bitmap, key, fingerprint, before);
@@ -198,7 +205,7 @@ template <typename Content>
 bool Core<Content>::write(Verb verb, const Key& key, const Value& value) {
   pool_.require_writable();
   if constexpr (Content::kOutOfPlace) records_.require_fits(key.bytes, value);
-  if (spilled_.load(std::memory_order_acquire)) [[unlikely]]
+  if (pm::acquire(spilled_)) [[unlikely]]
     drop_spill();
   const auto once = [&] { return write_once(verb, key, value); };
   try {
@@ -213,7 +220,7 @@ bool Core<Content>::write(Verb verb, const Key& key, const Value& value) {
 template <typename Content>
 bool Core<Content>::remove(const Key& key) {
   pool_.require_writable();
-  if (spilled_.load(std::memory_order_acquire)) [[unlikely]]
+  if (pm::acquire(spilled_)) [[unlikely]]
     drop_spill();
   const uint8_t fingerprint = fingerprint_of(key);
   const pm::EpochManager::Guard guard(epochs_);
@@ -223,7 +230,7 @@ bool Core<Content>::remove(const Key& key) {
     Held held(*at.leaf);
     if (!at.holds()) continue;
     Leaf& leaf = *at.leaf->leaf;
-    const uint64_t bitmap = pm::load_relaxed(leaf.bitmap);
+    const uint64_t bitmap = bitmap_of(leaf);
     uint64_t value = 0;
     const int slot = find_slot(leaf, bitmap, key, fingerprint, value);
     if (slot == kNone) return false;

@@ -17,6 +17,9 @@
 //   begin to grow  the new level, empty, and the intent, fence; root.next and the heap's bitmap,
 //                  fence; the intent's end, fence.
 //   drain          as a move, of the records of up to four nodes together.
+//   grow further   where they fit nowhere: the new level, empty, the intent and a redo record, fence;
+//                  root.top, bottom, next and extras by that record, the heap's bitmap, fence; the
+//                  intent's end, fence. Before it is armed the level is free, afterwards it is next.
 //   end            when the old levels are empty: root.top, bottom, next and extras by one redo
 //                  record, with the intents that free what was drained, which happens exactly once:
 //                  recovery asks these very words.
@@ -100,7 +103,9 @@ class Core {
     bool growing = false;
     mutable std::atomic<uint64_t> begun{0};  // of draining: nodes that somebody has begun with
     mutable std::atomic<uint64_t> done{0};
-    mutable std::atomic<uint64_t> written{0};  // calls that wrote while it was growing
+    mutable std::atomic<uint64_t> inserts{0};  // that wanted a place while it was growing
+    // A thread failed to drain its part, which is left for the next opening.
+    mutable std::atomic<bool> stuck{false};
 
     std::span<const Level> all() const { return {levels.data(), count}; }
     std::span<const Level> targets() const { return {levels.data(), growing ? 2 : count}; }
@@ -112,19 +117,21 @@ class Core {
       for (const Level& level : sources()) nodes += level.size();
       return nodes;
     }
+    bool is_drained() const { return done.load(std::memory_order_acquire) >= source_nodes(); }
   };
 
   struct Place {
     Node* node = nullptr;  // null: there is none
     uint32_t slot = 0;
   };
-  enum class Outcome : uint8_t { kDone, kNot, kNoRoom, kRetry };
+  enum class Outcome : uint8_t { kDone, kNot, kNoRoom, kAhead, kRetry };
 
   // The stripes of a hash's two sides, held by a writer, and of a third node, if it got that.
   class Held {
    public:
+    // Throws kIo once the medium has failed.
     Held(const Core& core, uint64_t hash);
-    ~Held();
+    ~Held() { release(); }
     Held(const Held&) = delete;
     Held& operator=(const Held&) = delete;
     void begin_change() const;
@@ -132,6 +139,7 @@ class Core {
     bool try_also(StripeLock& lock);
 
    private:
+    void release();
     std::array<StripeLock*, 3> locks_ = {};
   };
 
@@ -142,7 +150,7 @@ class Core {
   StripeLock& stripe_of(uint64_t hash, uint32_t side) const {
     return stripes_[side_of(hash, side) >> (64 - stripe_bits_)];
   }
-  const State& state() const { return *state_.load(std::memory_order_acquire); }
+  const State& state() const { return *pm::acquire(state_); }
 
   // ---- search
   static bool is_live(const Node& node, uint32_t slot) {
@@ -174,17 +182,20 @@ class Core {
   Outcome displace(Held& held, const State& state, uint64_t hash, Place& place);
   Outcome displace_now(Held& held, const State& state, uint64_t hash, Place& place);
   void drain_some(const State* state);
-  void keep_pace(const State* seen);
+  void drain_chunk(const State& state, uint64_t first);
   void drain_nodes(const State& state, const Level& level, uint64_t first, uint64_t count);
   bool drain_slowly(const State& state, const Level& level, uint64_t number);
 
   // ---- grow.cc
   void make_room(const State* seen);
+  static bool is_ahead(const State& state);
+  void help_to_drain(const State* seen);
   void begin_growing(const State* seen);
+  void grow_further(const State* seen);
   void new_level(uint32_t bits, uint64_t& link);
   static void format_level(const pm::PoolImpl& pool, char* block, uint32_t bits);
   bool end_growing(const State* state);
-  std::unique_ptr<State> read_state() const;
+  void read_state(State& state) const;
   void publish(std::unique_ptr<State> state);
 
   // ---- inspect.cc
@@ -192,6 +203,7 @@ class Core {
   void check_node(const State& state, const Level& level, uint64_t number,
                   const std::function<void(const std::string&)>& fail) const;
 
+  pm::PoolImpl::Use use_;  // the last member to go: the mapping may go with it
   pm::PoolImpl& pool_;
   Root& root_;
   const pm::Memory& memory_;
@@ -217,7 +229,7 @@ bool Core<Policy, Content>::find_in(Node& node, const Key& key, Place& place,
     if (pm::load_acquire(node.slots[s].hash) != key.hash || !is_live(node, s)) continue;
     value = pm::load_acquire(node.slots[s].value);
     if constexpr (Content::kOutOfPlace) {
-      if (value == 0 || records_.key(value) != key.bytes) continue;
+      if (value == 0 || !records_.has_key(value, key.bytes)) continue;
     }
     place = {&node, s};
     return true;

@@ -1,6 +1,8 @@
 // Levels: which there are, beginning with a new one, and being done with old ones.
 #include <fmt/core.h>
 
+#include <algorithm>
+
 #include "index/level/core.h"
 
 namespace perdure::index::level {
@@ -12,21 +14,21 @@ typename Core<Policy, Content>::Level Core<Policy, Content>::level_at(uint64_t o
 }
 
 template <typename Policy, typename Content>
-std::unique_ptr<typename Core<Policy, Content>::State> Core<Policy, Content>::read_state() const {
-  auto state = std::make_unique<State>();
-  state->growing = root_.next != 0;
-  if (root_.next != 0) state->levels[state->count++] = level_at(root_.next);
-  state->levels[state->count++] = level_at(root_.top);
-  state->levels[state->count++] = level_at(root_.bottom);
+void Core<Policy, Content>::read_state(State& state) const {
+  state.growing = root_.next != 0;
+  if (root_.next != 0) state.levels[state.count++] = level_at(root_.next);
+  state.levels[state.count++] = level_at(root_.top);
+  state.levels[state.count++] = level_at(root_.bottom);
   for (const uint64_t extra : root_.extras) {
-    if (extra != 0) state->levels[state->count++] = level_at(extra);
+    if (extra != 0) state.levels[state.count++] = level_at(extra);
   }
-  return state;
 }
 
 template <typename Policy, typename Content>
 void Core<Policy, Content>::publish(std::unique_ptr<State> state) {
+  pm::may_pause();
   const State* before = state_.exchange(state.release(), std::memory_order_acq_rel);
+  pm::may_pause();
   epochs_.retire([before] { delete before; });
 }
 
@@ -34,28 +36,32 @@ template <typename Policy, typename Content>
 void Core<Policy, Content>::make_room(const State* seen) {
   if (!seen->growing) return begin_growing(seen);
   for (Backoff backoff; state_.load(std::memory_order_acquire) == seen; backoff.pause()) {
+    pool_.require_writable();
+    if (seen->stuck.load(std::memory_order_relaxed)) throw_stuck(pool_, name_);
     drain_some(seen);
-    if (seen->done.load(std::memory_order_acquire) < seen->source_nodes()) continue;
-    if (end_growing(seen)) return;
-    throw Error(ErrorCode::kPoolFull,
-                fmt::format("{}: '{}' cannot grow: too many keys share their hash bits; nothing "
-                            "was changed",
-                            pool_.mapping().path(), name_));
+    if (!seen->is_drained()) continue;
+    if (!end_growing(seen)) grow_further(seen);
+    return;
   }
 }
 
-// Whoever writes helps, so that the old level is empty long before the new one is full; and waits
-// where a thread that drains a part of it was stopped by the system meanwhile: with more than one
-// write for each new node the records of that part might not fit any more.
+// Whether an insert must wait until more is drained. Writers help, so that the old levels are empty long
+// before the new one is full; but a thread that drains a part of them may be stopped by the system, or
+// there are more threads than nodes. With more than one insert for each new node the records of that
+// part might not fit any more.
 template <typename Policy, typename Content>
-void Core<Policy, Content>::keep_pace(const State* seen) {
-  drain_some(seen);
-  if (seen->written.fetch_add(1, std::memory_order_relaxed) < seen->levels[0].size()) return;
+bool Core<Policy, Content>::is_ahead(const State& state) {
+  return state.growing &&
+         state.inserts.fetch_add(1, std::memory_order_relaxed) >= state.levels[0].size() &&
+         !state.is_drained() && !state.stuck.load(std::memory_order_relaxed);
+}
+
+template <typename Policy, typename Content>
+void Core<Policy, Content>::help_to_drain(const State* seen) {
   for (Backoff backoff; state_.load(std::memory_order_acquire) == seen; backoff.pause()) {
+    pool_.require_writable();
+    if (seen->is_drained() || seen->stuck.load(std::memory_order_relaxed)) return;
     drain_some(seen);
-    if (seen->done.load(std::memory_order_acquire) < seen->source_nodes()) continue;
-    end_growing(seen);
-    return;
   }
 }
 
@@ -63,15 +69,52 @@ template <typename Policy, typename Content>
 void Core<Policy, Content>::begin_growing(const State* seen) {
   const std::lock_guard lock(growing_mutex_);
   if (state_.load(std::memory_order_acquire) != seen) return;  // somebody else has begun
+  auto state = std::make_unique<State>();  // before the change, which must be told of
   try {
     new_level(seen->levels[0].bits + 1, root_.next);
   } catch (const Error& error) {
     if (!pm::is_full(error)) throw;
-    if (seen->count == 2 + kExtras) throw;
+    if (seen->count == 2 + kExtras - 1) throw;  // the last place is for grow_further()
     const uint32_t bits = std::max(seen->levels[0].bits - 3, stripe_bits_);
     new_level(bits, root_.extras[seen->count - 2]);
   }
-  publish(read_state());
+  read_state(*state);
+  publish(std::move(state));
+}
+
+// When the levels that the old ones are drained into are full: the larger of them becomes the top one,
+// below a new one, and the smaller one is drained, too.
+template <typename Policy, typename Content>
+void Core<Policy, Content>::grow_further(const State* seen) {
+  const std::lock_guard lock(growing_mutex_);
+  if (state_.load(std::memory_order_acquire) != seen) return;  // somebody else has
+  if (seen->count == kLevels) {
+    throw Error(ErrorCode::kPoolFull,
+                fmt::format("{}: '{}' cannot grow: it has as many levels as there may be; nothing "
+                            "was changed",
+                            pool_.mapping().path(), name_));
+  }
+  auto state = std::make_unique<State>();  // before the change, which must be told of
+  pm::Heap::Txn txn(pool_.heap());
+  const uint32_t bits = seen->levels[0].bits + 1;
+  const uint64_t at = txn.allocate(bytes_for(bits));
+  format_level(pool_, pool_.at<char>(at), bits);
+  uint64_t image[kLevels] = {root_.next, root_.top, at, root_.bottom};
+  std::copy_n(root_.extras, kExtras - 1, image + 4);
+  txn.will_link(at, &root_.next, pm::Link::kOffset);
+  txn.redo(&root_.top, image, sizeof image);
+  txn.prepare();
+  memory_.fence();  // the empty level, the intent and the redo record, before that is armed
+  txn.apply();
+  txn.settle();
+  memory_.fence();  // the heap's bitmap, before the intent ends
+  txn.finish();
+  {
+    const std::lock_guard hold(left_mutex_);
+    left_.clear();  // the nodes are drained again, with the others
+  }
+  read_state(*state);
+  publish(std::move(state));
 }
 
 template <typename Policy, typename Content>
@@ -96,7 +139,7 @@ void Core<Policy, Content>::format_level(const pm::PoolImpl& pool, char* block, 
   pool.memory().copy_nontemporal(block, &header, sizeof header);
 }
 
-// When all nodes have been drained. Returns false if records are left that fit nowhere.
+// When all nodes have been drained. Returns false if records are left that fit nowhere now.
 template <typename Policy, typename Content>
 bool Core<Policy, Content>::end_growing(const State* state) {
   const std::lock_guard lock(growing_mutex_);
@@ -108,6 +151,7 @@ bool Core<Policy, Content>::end_growing(const State* state) {
     if (!left_.empty()) return false;
   }
   constexpr auto kLater = pm::Heap::Txn::Release::kLater;
+  auto after = std::make_unique<State>();  // before the change, which must be told of
   std::vector<std::pair<uint64_t, uint64_t>> blocks;
   pm::Heap::Txn txn(pool_.heap(), true);
   uint64_t* link = &root_.bottom;
@@ -116,8 +160,7 @@ bool Core<Policy, Content>::end_growing(const State* state) {
     blocks.emplace_back(level.offset, bytes_for(level.bits));
     link = link == &root_.bottom ? root_.extras : link + 1;
   }
-  const uint64_t image[3 + kExtras] = {root_.next, root_.top};
-  static_assert(offsetof(Root, extras) == offsetof(Root, top) + 3 * sizeof(uint64_t));
+  const uint64_t image[kLevels] = {root_.next, root_.top};
   txn.redo(&root_.top, image, sizeof image);
   txn.prepare();
   memory_.fence();  // the intents and the redo record, before it is armed
@@ -125,7 +168,8 @@ bool Core<Policy, Content>::end_growing(const State* state) {
   txn.settle();
   memory_.fence();  // the heap's bitmap, before the intents end
   txn.finish();
-  publish(read_state());
+  read_state(*after);
+  publish(std::move(after));
   epochs_.retire([this, blocks = std::move(blocks)] {
     for (const auto& [offset, bytes] : blocks) pool_.heap().release(offset, bytes);
   });

@@ -12,13 +12,14 @@ void Core<Policy, Content>::collect(std::vector<Slot>& out) const {
   const std::lock_guard movement(movement_mutex_);
   for (const Level& level : state().all()) {
     const uint64_t together = uint64_t{1} << (level.bits - stripe_bits_);
-    for (uint64_t i = 0; i < level.size(); ++i) {
-      if (i % together == 0) stripes_[i / together].lock();
-      const Node& node = level.nodes[i];
-      for (uint32_t s = 0; s < kSlots; ++s) {
-        if (is_live(node, s)) out.push_back(node.slots[s]);
+    for (uint64_t first = 0; first < level.size(); first += together) {
+      const std::lock_guard hold(stripes_[first / together]);
+      for (uint64_t i = first; i < first + together; ++i) {
+        const Node& node = level.nodes[i];
+        for (uint32_t s = 0; s < kSlots; ++s) {
+          if (is_live(node, s)) out.push_back(node.slots[s]);
+        }
       }
-      if (i % together == together - 1) stripes_[i / together].unlock();
     }
   }
 }

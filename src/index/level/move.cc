@@ -129,17 +129,27 @@ template <typename Policy, typename Content>
 void Core<Policy, Content>::drain_some(const State* state) {
   const uint64_t total = state->source_nodes();
   if (state->begun.load(std::memory_order_relaxed) >= total) return;
-  uint64_t first = state->begun.fetch_add(kDrainTogether, std::memory_order_relaxed);
+  const uint64_t first = state->begun.fetch_add(kDrainTogether, std::memory_order_relaxed);
   if (first >= total) return;
-  const Level* level = state->sources().data();
+  try {
+    drain_chunk(*state, first);
+  } catch (...) {
+    state->stuck.store(true, std::memory_order_relaxed);  // nobody else begins with these nodes
+    throw;
+  }
+  const uint64_t done = state->done.fetch_add(kDrainTogether, std::memory_order_acq_rel);
+  if (done + kDrainTogether == total) end_growing(state);
+}
+
+template <typename Policy, typename Content>
+void Core<Policy, Content>::drain_chunk(const State& state, uint64_t first) {
+  const Level* level = state.sources().data();
   for (; first >= level->size(); ++level) first -= level->size();
   // Nodes of one stripe together.
   const uint64_t together = std::min(kDrainTogether, uint64_t{1} << (level->bits - stripe_bits_));
   for (uint64_t i = 0; i < kDrainTogether; i += together) {
-    drain_nodes(*state, *level, first + i, together);
+    drain_nodes(state, *level, first + i, together);
   }
-  const uint64_t done = state->done.fetch_add(kDrainTogether, std::memory_order_acq_rel);
-  if (done + kDrainTogether == total) end_growing(state);
 }
 
 template <typename Policy, typename Content>
@@ -150,6 +160,7 @@ void Core<Policy, Content>::drain_nodes(const State& state, const Level& level, 
     const std::shared_lock movement(movement_mutex_);
     StripeLock& lock = stripes_[first >> (level.bits - stripe_bits_)];
     const std::lock_guard hold(lock);
+    pool_.require_writable();  // what a failed thread could not finish is not built upon
     Mover mover(*this);
     for (uint64_t i = 0; i < count * kSlots; ++i) {
       Node& node = level.nodes[first + i / kSlots];

@@ -23,12 +23,17 @@ uint32_t stripe_bits_for(pm::PoolImpl& pool, const Root& root) {
 
 template <typename Policy, typename Content>
 Core<Policy, Content>::Core(pm::PoolImpl& pool, Root& root, std::string name)
-    : pool_(pool),
+    : use_(pool, name),
+      pool_(pool),
       root_(root),
       memory_(pool.memory()),
       name_(std::move(name)),
       records_(pool, epochs_),
-      state_(read_state().release()),
+      state_([this] {
+        auto state = std::make_unique<State>();
+        read_state(*state);
+        return state.release();
+      }()),
       stripe_bits_(stripe_bits_for(pool, root)),
       stripes_(uint64_t{1} << stripe_bits_) {
   if (root.next != 0) recovered_operations_ = 1;  // it was growing, and will go on
@@ -77,9 +82,19 @@ std::unique_ptr<Core<Policy, Content>> Core<Policy, Content>::open(pm::PoolImpl&
     const uint32_t bits = pool.at<LevelHeader>(offset)->bits;
     return bits >= 1 && bits <= kBitsMax && pool.heap().is_allocated(offset, bytes_for(bits));
   };
+  const auto bits_of = [&](uint64_t level) { return pool.at<LevelHeader>(level)->bits; };
+  // Each is twice as large as the one below, so that node numbers and stripes fit.
   bool all_sound = root.node_bytes == sizeof(Node) && sound(root.top) && sound(root.bottom) &&
-                   (root.next == 0 || sound(root.next));
-  for (const uint64_t extra : root.extras) all_sound = all_sound && (extra == 0 || sound(extra));
+                   bits_of(root.bottom) >= kBitsMin - 1 &&
+                   bits_of(root.top) == bits_of(root.bottom) + 1;
+  if (all_sound && root.next != 0) {
+    all_sound = sound(root.next) && bits_of(root.next) == bits_of(root.top) + 1;
+  }
+  for (uint32_t i = 0; i < kExtras && all_sound; ++i) {
+    if (root.extras[i] == 0) continue;
+    // There is none behind the last.
+    all_sound = sound(root.extras[i]) && (i == 0 || root.extras[i - 1] != 0);
+  }
   if (!all_sound) {
     throw Error(ErrorCode::kCorrupt,
                 fmt::format("{}: a level of '{}' is damaged; restore the file from a backup",
@@ -98,10 +113,15 @@ Core<Policy, Content>::Held::Held(const Core& core, uint64_t hash) {
   if (locks_[0] == locks_[1]) locks_[1] = nullptr;
   locks_[0]->lock();
   if (locks_[1] != nullptr) locks_[1]->lock();
+  if (core.pool_.failed()) [[unlikely]] {
+    release();
+    core.pool_
+        .require_writable();  // throws: what a failed thread could not finish is not built upon
+  }
 }
 
 template <typename Policy, typename Content>
-Core<Policy, Content>::Held::~Held() {
+void Core<Policy, Content>::Held::release() {
   for (StripeLock* lock : locks_) {
     if (lock != nullptr) lock->unlock();
   }
@@ -189,6 +209,7 @@ typename Core<Policy, Content>::Outcome Core<Policy, Content>::try_write(Verb ve
     return Outcome::kDone;
   }
   if (verb == Verb::kUpdate) return Outcome::kNot;
+  if (is_ahead(*seen)) return Outcome::kAhead;
   place = find_empty(seen->targets(), key.hash);
   if (place.node == nullptr) {
     const Outcome outcome = displace(held, *seen, key.hash, place);
@@ -212,7 +233,11 @@ bool Core<Policy, Content>::write_once(Verb verb, const Key& key, const Value& v
       make_room(seen);
       continue;
     }
-    if (seen->growing) keep_pace(seen);
+    if (outcome == Outcome::kAhead) {
+      help_to_drain(seen);
+      continue;
+    }
+    if (seen->growing) drain_some(seen);
     return outcome == Outcome::kDone;
   }
 }

@@ -92,7 +92,19 @@ class Core {
 
   Core(pm::PoolImpl& pool, Root& root, std::string name);
 
+  // Of an offset that the inner part has.
   Leaf& leaf_at(uint64_t offset) const { return *pool_.at<Leaf>(offset); }
+  // The leaf that a word in PM leads to. Throws kCorrupt if that cannot be one.
+  const Leaf& leaf_behind(uint64_t link) const;
+  // How many entries count. Throws kCorrupt.
+  uint32_t count_of(const Leaf& leaf) const {
+    const uint64_t count = pm::load_acquire(leaf.count);
+    if (count > leaf_records_) [[unlikely]]
+      throw_damaged("a leaf");
+    return static_cast<uint32_t>(count);
+  }
+  // More than there can be: who walks further is in a loop.
+  uint64_t leaves_max() const;
   StripeLock& lock_of(uint64_t leaf) const {
     return stripes_[leaf / pm::kLineBytes * 0x9e3779b97f4a7c15 >> stripe_shift_];
   }
@@ -106,7 +118,7 @@ class Core {
   // The live entries in the order of their keys. Returns how many.
   uint32_t live_slots(const Leaf& leaf, uint32_t count, Slot* out) const;
   bool before(const Slot& a, const Slot& b) const;
-  // What the leaf held at one instant, and which leaf came next.
+  // What a leaf, of any origin, held at one instant, and which leaf came next. Throws kCorrupt.
   uint32_t snapshot(uint64_t leaf, Slot* out, uint64_t& next) const;
 
   // ---- write.cc
@@ -126,12 +138,14 @@ class Core {
 
   // ---- replace.cc
   void make_room(const Key& key, uint64_t leaf);
-  void split(const Key& key, std::span<const Slot> live);
+  void split(const Key& key, uint64_t leaf, std::span<const Slot> live);
   void tidy(const Key& key);
   bool tidy_once(const Key& key);
   bool merge(Held& held, uint32_t slot, std::span<const Slot> live);
   void replace(Held& held, uint32_t slot, uint32_t count, std::span<const Slot> lower,
                std::span<const Slot> upper);
+  void require_linked(const typename Inner<Content>::Parent& parent, uint32_t slot, uint32_t count,
+                      uint64_t link, uint64_t next) const;
   Child child_of(std::span<const Slot> lower, std::span<const Slot> upper, uint64_t leaf) const;
   void write_leaf(uint64_t at, std::span<const Slot> slots, uint64_t next) const;
   void retire(uint64_t leaf, const std::string* text);
@@ -150,9 +164,11 @@ class Core {
   std::vector<uint64_t> list_leaves() const;
   Extremes extremes(uint64_t leaf) const;
   void unlink_empty(uint64_t& link, uint64_t leaf);
+  // kCorrupt; kIo if the medium has failed, for then PM and DRAM may differ.
   [[noreturn]] void throw_damaged(const char* what) const;
 
   // ---- image.cc
+  const Image& image() const;
   ChildList read_image() const;
   void write_image();
   void drop_image();
@@ -161,6 +177,7 @@ class Core {
   void check_leaf(const Child& child, const Child* next,
                   const std::function<void(const std::string&)>& fail) const;
 
+  pm::PoolImpl::Use use_;  // the last member to go: the mapping may go with it
   pm::PoolImpl& pool_;
   Root& root_;
   const pm::Memory& memory_;
@@ -189,9 +206,8 @@ bool Core<Content>::lookup(const Key& key, Use use) const {
     const StripeLock& lock = lock_of(at);
     const uint32_t stamp = lock.begin_read();
     const Leaf& leaf = leaf_at(at);
-    const auto count = static_cast<uint32_t>(pm::load_acquire(leaf.count));
     uint64_t value = 0;
-    const int entry = find(leaf, count, key, value);
+    const int entry = find(leaf, count_of(leaf), key, value);
     if (!lock.validate(stamp)) continue;
     if (entry < 0) return false;
     if constexpr (Content::kOutOfPlace) {
@@ -217,7 +233,8 @@ void Core<Content>::scan(const Key& from, uint64_t limit, Visit visit) const {
     uint64_t leaf = inner_.find(begin).leaf;
     Slot last{};
     bool any = false;
-    for (uint32_t leaves = 0; leaf != 0 && (leaves < kScanLeaves || !any); ++leaves) {
+    for (uint64_t leaves = 0; leaf != 0 && (leaves < kScanLeaves || !any); ++leaves) {
+      if (leaves > leaves_max()) throw_damaged("the list of leaves");
       const uint32_t count = snapshot(leaf, slots, leaf);
       for (uint32_t i = 0; i < count; ++i) {
         if (!any) {

@@ -12,23 +12,34 @@ namespace {
 // A separator's text with its padding.
 uint64_t padded(uint64_t bytes) { return (bytes + 7) / 8 * 8; }
 
+uint64_t checksum_of(const Image& image) {
+  return pm::checksum64(&image.bytes, sizeof image - offsetof(Image, bytes) + image.bytes);
+}
+
 }  // namespace
+
+// What the root leads to, if it is an image by its size. The content is not judged.
+template <typename Content>
+const Image& Core<Content>::image() const {
+  const uint64_t at = root_.image;
+  // The block's size stands in its first line: in the pool, at least, before that is read.
+  if (at % pm::kLineBytes != 0 || !pool_.leads_inside(at, sizeof(Image))) throw_damaged("the root");
+  const Image& image = *pool_.at<Image>(at);
+  if (image.bytes > pool_.end_offset() - at ||
+      !pool_.heap().is_allocated(at, sizeof(Image) + image.bytes)) {
+    throw_damaged("the spilled inner part");
+  }
+  return image;
+}
 
 template <typename Content>
 ChildList Core<Content>::read_image() const {
-  const auto* const image = pool_.at<Image>(root_.image);
-  // The block's size stands in its first line: in the pool, at least, before that is read.
-  if (root_.image % pm::kLineBytes != 0 || root_.image < pool_.header().data_offset ||
-      root_.image >= pool_.end_offset() || image->bytes > pool_.end_offset() - root_.image ||
-      !pool_.heap().is_allocated(root_.image, sizeof(Image) + image->bytes)) {
-    throw_damaged("the root");
-  }
-  const char* from = reinterpret_cast<const char*>(image + 1);
-  const char* const end = from + image->bytes;
-  if (pm::checksum64(from, image->bytes) != image->checksum)
-    throw_damaged("the spilled inner part");
+  const Image& image = this->image();
+  if (checksum_of(image) != image.checksum) throw_damaged("the spilled inner part");
+  const char* from = reinterpret_cast<const char*>(&image + 1);
+  const char* const end = from + image.bytes;
   ChildList children;
-  for (uint64_t i = 0; i < image->leaves; ++i) {
+  while (from != end) {
     uint64_t words[2];
     if (static_cast<uint64_t>(end - from) < sizeof words) throw_damaged("the spilled inner part");
     std::memcpy(words, from, sizeof words);
@@ -36,7 +47,8 @@ ChildList Core<Content>::read_image() const {
     Child child{words[0], nullptr, words[1]};
     if constexpr (Content::kOutOfPlace) {
       child.leaf = words[0];
-      if (static_cast<uint64_t>(end - from) < words[1]) throw_damaged("the spilled inner part");
+      const auto left = static_cast<uint64_t>(end - from);
+      if (words[1] > left || padded(words[1]) > left) throw_damaged("the spilled inner part");
       child.text = new std::string(from, words[1]);
       child.word = tree::prefix_of(*child.text);
       from += padded(words[1]);
@@ -46,7 +58,9 @@ ChildList Core<Content>::read_image() const {
       throw_damaged("the spilled inner part");
     }
   }
-  if (children.empty() || children[0].leaf != root_.head) throw_damaged("the spilled inner part");
+  if (children.empty() || children.size() != image.leaves || children[0].leaf != root_.head) {
+    throw_damaged("the spilled inner part");
+  }
   return children;
 }
 
@@ -80,7 +94,7 @@ void Core<Content>::write_image() {
   *image = Image{};
   image->bytes = bytes;
   image->leaves = children.size();
-  image->checksum = pm::checksum64(begin, bytes);
+  image->checksum = checksum_of(*image);
   memory_.flush(image, sizeof(Image) + bytes);
   txn.will_link(at, &root_.image, pm::Link::kOffset);
   txn.prepare();
@@ -94,11 +108,11 @@ void Core<Content>::write_image() {
 
 template <typename Content>
 void Core<Content>::drop_image() {
-  if (!has_image_.load(std::memory_order_acquire)) [[likely]]
+  if (!pm::acquire(has_image_)) [[likely]]
     return;
   const std::lock_guard lock(image_mutex_);
   if (!has_image_.load(std::memory_order_relaxed)) return;
-  const uint64_t at = root_.image;
+  const uint64_t at = pool_.offset_of(&image());
   pm::Heap::Txn txn(pool_.heap(), true);
   txn.will_unlink(at, &root_.image, pm::Link::kOffset);
   txn.prepare();
@@ -108,7 +122,7 @@ void Core<Content>::drop_image() {
   txn.settle();
   memory_.fence();  // the 0 and the heap's bitmap, before the intent ends
   txn.finish();
-  has_image_.store(false, std::memory_order_release);  // only now may leaves be replaced
+  pm::publish(has_image_, false);  // only now may leaves be replaced
 }
 
 template class Core<tree::Words>;

@@ -25,7 +25,7 @@ Child Inner<Content>::Parent::child(uint32_t slot) const {
 template <typename Content>
 void Inner<Content>::Parent::append(const Child& child) {
   put(count(), child);
-  count_.store(count() + 1, std::memory_order_release);
+  pm::publish(count_, count() + 1);
 }
 
 template <typename Content>
@@ -34,7 +34,7 @@ void Inner<Content>::Parent::insert(uint32_t slot, const Child& child) {
   // Below the old count and the new one there is always a separator, for readers who come now.
   for (uint32_t i = count(); i > slot; --i) put(i, this->child(i - 1));
   put(slot, child);
-  count_.store(count() + 1, std::memory_order_release);
+  pm::publish(count_, count() + 1);
 }
 
 template <typename Content>
@@ -49,7 +49,7 @@ const std::string* Inner<Content>::Parent::remove(uint32_t slot) {
   const std::string* const text = child(goes).text;
   if (slot == 0) set_leaf(0, leaf(1));  // under the first separator, which is the parent's
   for (uint32_t i = goes; i + 1 < count(); ++i) put(i, child(i + 1));
-  count_.store(count() - 1, std::memory_order_release);
+  pm::publish(count_, count() - 1);
   return text;
 }
 
@@ -126,7 +126,7 @@ void Inner<Content>::build(ChildList children) {
   auto fresh = std::make_unique<Top>();
   make_groups(children, *fresh);
   children.clear();  // the parents have them now
-  top_.store(fresh.release(), std::memory_order_release);
+  pm::publish(top_, fresh.release());
 }
 
 template <typename Content>
@@ -207,21 +207,24 @@ void Inner<Content>::rebuild(const Key& key) {
       for (uint32_t p = old.groups[g]->parents; p-- > 0;) visit(old.groups[g]->parent(p));
     }
   };
-  for_parents([](Parent& parent) { parent.lock.lock(); });
+  std::vector<std::unique_lock<StripeLock>> locks;
+  for_parents([&](Parent& parent) { locks.emplace_back(parent.lock); });
   std::vector<Child> all;
   for (uint32_t g = first; g <= last; ++g) collect(*old.groups[g], all);
   auto fresh = std::make_unique<Top>();
   for (uint32_t g = 0; g < first; ++g) fresh->add(old.groups[g]);
   make_groups(all, *fresh);
   for (size_t g = last + 1; g < old.groups.size(); ++g) fresh->add(old.groups[g]);
-  top_.store(fresh.release(), std::memory_order_release);
+  std::vector<Group*> gone(old.groups.begin() + first, old.groups.begin() + last + 1);
+  // Before anybody comes by the new top: leaves that are replaced from then on are not in the old
+  // parents, and a writer that has a stamp of one of these must see that.
   for_parents([](Parent& parent) {
     parent.lock.begin_change();
     parent.retire();
-    parent.lock.unlock();
   });
+  pm::publish(top_, fresh.release());
+  locks.clear();  // who waited for a retired parent finds the new top
   rebuilds_.fetch_add(1, std::memory_order_relaxed);
-  std::vector<Group*> gone(old.groups.begin() + first, old.groups.begin() + last + 1);
   epochs_.retire([gone = std::move(gone), top = &old] {
     for (Group* group : gone) delete group;
     delete top;

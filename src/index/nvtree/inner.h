@@ -11,9 +11,11 @@
 //
 // Concurrency. Groups and tops do not change but for the parents in them; a new top is published by
 // one pointer, and the old one goes when its readers have gone (epochs). Parents have version locks:
-// readers take none, and come back if the version has changed. A parent that was rebuilt is retired:
-// who still finds it looks again from the top. Several parents are locked from the greatest keys to
-// the least, and no other lock is waited for meanwhile.
+// readers take none, and come back if the version has changed. A parent that was rebuilt is retired,
+// and its version changed, before the new top is published: who still finds it looks again from the
+// top, and who found it before does not validate. So no two parents of a key are valid at a time.
+// Several parents are locked from the greatest keys to the least, and no other lock is waited for
+// meanwhile.
 //
 // The least key of a leaf's range is its separator; the first one of a parent is that of the parent.
 #pragma once
@@ -70,7 +72,7 @@ class Inner {
     StripeLock lock;
     // By who holds the lock, but for retired() and count(), which anyone may read.
     bool retired() const { return retired_.load(std::memory_order_relaxed); }
-    uint32_t count() const { return count_.load(std::memory_order_acquire); }
+    uint32_t count() const { return pm::acquire(count_); }
     uint64_t leaf(uint32_t slot) const { return pm::load_relaxed(leaves()[slot]); }
     Child child(uint32_t slot) const;
     // The slot of a key that is not less than the first separator.
@@ -177,7 +179,7 @@ class Inner {
     void add(Group* group);
   };
 
-  const Top& top() const { return *top_.load(std::memory_order_acquire); }
+  const Top& top() const { return *pm::acquire(top_); }
   void make_groups(const std::vector<Child>& children, Top& top) const;
   static void collect(const Group& group, std::vector<Child>& out);
 

@@ -13,11 +13,12 @@ void Core<Content>::visit_blocks(
   const pm::EpochManager::Guard guard(epochs_);
   meet(pool_.offset_of(&root_), sizeof(Root));
   if (has_image_) {
-    const uint64_t bytes = pool_.at<Image>(root_.image)->bytes;
-    meet(root_.image, sizeof(Image) + bytes);
+    meet(root_.image, sizeof(Image) + image().bytes);
   }
   Slot slots[kLeafRecords];
+  uint64_t leaves = 0;
   for (uint64_t leaf = pm::load_acquire(root_.head); leaf != 0;) {
+    if (++leaves > leaves_max()) throw_damaged("the list of leaves");
     meet(leaf, leaf_bytes(leaf_records_));
     const uint32_t count = snapshot(leaf, slots, leaf);
     if constexpr (Content::kOutOfPlace) {
@@ -47,7 +48,10 @@ void Core<Content>::check_leaf(const Child& child, const Child* next,
   for (uint32_t entry = 0; entry < count; ++entry) {
     const Tag tag = leaf.tag(entry);
     const uint64_t own = tag.superseded();
-    if (own >> entry != 0) fail(where() + ": an entry supersedes one that is not older");
+    if (own >> entry != 0) {
+      fail(where() + ": an entry supersedes one that is not older");
+      continue;
+    }
     if ((own & superseded) != 0) fail(where() + ": an entry is superseded twice");
     superseded |= own;
     if (own != 0 &&
@@ -59,7 +63,7 @@ void Core<Content>::check_leaf(const Child& child, const Child* next,
   const uint32_t live = live_slots(leaf, count, slots);
   for (uint32_t i = 0; i < live; ++i) {
     if constexpr (Content::kOutOfPlace) {
-      if (!records_.sound(slots[i].value)) return fail(where() + ": an entry leads to no record");
+      if (!records_.intact(slots[i].value)) return fail(where() + ": an entry leads to no record");
       if (tree::prefix_of(records_.key(slots[i].value)) != slots[i].key) {
         fail(where() + ": a record has another key than its entry says");
       }
@@ -118,8 +122,9 @@ std::vector<Statistic> Core<Content>::statistics() const {
   uint64_t entries = 0;
   uint64_t leaves = 0;
   for (uint64_t at = pm::load_acquire(root_.head); at != 0; ++leaves) {
-    const Leaf& leaf = leaf_at(at);
-    const auto count = static_cast<uint32_t>(pm::load_acquire(leaf.count));
+    if (leaves > leaves_max()) throw_damaged("the list of leaves");
+    const Leaf& leaf = leaf_behind(at);
+    const uint32_t count = count_of(leaf);
     entries += count;
     records += static_cast<uint64_t>(std::popcount(live_mask(leaf, count)));
     at = pm::load_acquire(leaf.next);

@@ -23,7 +23,7 @@
 // without looking at their records, which may be gone.
 //
 //   image    the inner part, written at a clean close; root.image is 0 while there is none
-//     | bytes, leaves, checksum ...                    | one line
+//     | checksum, bytes, leaves ...                    | one line
 //     | words: separator (8), leaf (8); byte strings: leaf (8), length (8), separator, padding |
 #pragma once
 
@@ -39,13 +39,14 @@ namespace perdure::index::nvtree {
 
 using tree::Slot;
 
-inline constexpr uint64_t kRootMagic = 0x3130544e4e454450;  // "PDENNT01"
+inline constexpr uint64_t kRootMagic = 0x3230544e4e454450;  // "PDENNT02"
 inline constexpr uint32_t kLineEntries = 3;
 inline constexpr uint32_t kLeafRecords =
     64;  // the reference's, and the most: one bit of a word each
 inline constexpr uint32_t kLeafRecordsMin = 4;
 inline constexpr uint32_t kInnerRecords = 128;
 inline constexpr uint32_t kInnerRecordsMin = 4;
+inline constexpr uint32_t kInnerRecordsMax = uint32_t{1} << 16;
 
 struct Tag {
   uint64_t bits = 0;
@@ -116,9 +117,9 @@ static_assert(offsetof(Root, head) == 64 && sizeof(Root) == 256);
 inline constexpr uint64_t kSealedBytes = 2 * sizeof(uint64_t);
 
 struct alignas(64) Image {
-  uint64_t bytes;  // that follow
+  uint64_t checksum;  // xxh3 of all that follows, the rest of this line included
+  uint64_t bytes;     // behind this line
   uint64_t leaves;
-  uint64_t checksum;  // xxh3 of the bytes that follow
   uint64_t reserved[5];
 };
 static_assert(sizeof(Image) == 64);

@@ -43,9 +43,8 @@ void in_parallel(uint32_t threads, uint64_t count, Work work) {
 
 template <typename Content>
 void Core<Content>::throw_damaged(const char* what) const {
-  throw Error(ErrorCode::kCorrupt,
-              fmt::format("{}: {} of '{}' is damaged; restore the file from a backup",
-                          pool_.mapping().path(), what, name_));
+  if (pool_.failed()) pool_.require_writable();
+  pool_.throw_corrupt(fmt::format("{} of '{}' is damaged", what, name_));
 }
 
 template <typename Content>
@@ -57,7 +56,7 @@ bool Core<Content>::is_leaf(uint64_t at) const {
 template <typename Content>
 void Core<Content>::recover(uint32_t threads) {
   if (leaf_records_ < kLeafRecordsMin || leaf_records_ > kLeafRecords ||
-      inner_.records() < kInnerRecordsMin) {
+      inner_.records() < kInnerRecordsMin || inner_.records() > kInnerRecordsMax) {
     throw_damaged("the root");
   }
   has_image_ = root_.image != 0;
@@ -69,9 +68,8 @@ void Core<Content>::recover(uint32_t threads) {
 template <typename Content>
 std::vector<uint64_t> Core<Content>::list_leaves() const {
   std::vector<uint64_t> leaves;
-  const uint64_t most = (pool_.end_offset() - pool_.header().data_offset) / sizeof(Leaf);
   for (uint64_t at = root_.head; at != 0 || leaves.empty(); at = leaf_at(at).next) {
-    if (!is_leaf(at) || leaves.size() > most) throw_damaged("the list of leaves");
+    if (!is_leaf(at) || leaves.size() > leaves_max()) throw_damaged("the list of leaves");
     leaves.push_back(at);
   }
   return leaves;

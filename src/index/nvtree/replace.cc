@@ -17,7 +17,7 @@ void Core<Content>::make_room(const Key& key, uint64_t at) {
   const std::span<const Slot> live(slots, count);
   if (count > leaf_records_ * 3 / 4) {
     try {
-      split(key, live);
+      split(key, at, live);
       return;
     } catch (const Error& error) {
       if (!pm::is_full(error)) throw;
@@ -25,17 +25,20 @@ void Core<Content>::make_room(const Key& key, uint64_t at) {
     }
   }
   Held held = inner_.lock(key);
+  assert(held.parent->leaf(held.slot) == at);
   replace(held, held.slot, 1, live, {});
 }
 
 template <typename Content>
-void Core<Content>::split(const Key& key, std::span<const Slot> live) {
+void Core<Content>::split(const Key& key, [[maybe_unused]] uint64_t at,
+                          std::span<const Slot> live) {
   // A key beyond all others: more of these may come, and find the left leaf full for good.
   const bool at_end = tree::compare<Content>(records_, live.back(), key) < 0;
   const size_t left = at_end ? live.size() - live.size() / 8 - 1 : live.size() / 2;
   for (;;) {
     {
       Held held = inner_.lock(key);
+      assert(held.parent->leaf(held.slot) == at);
       if (held.parent->count() < inner_.records()) {
         replace(held, held.slot, 1, live.first(left), live.subspan(left));
         return;
@@ -72,10 +75,10 @@ bool Core<Content>::tidy_once(const Key& key) {
   const uint64_t at = lock_leaf(key, lock);
   Slot slots[kLeafRecords];
   const Leaf& leaf = leaf_at(at);
-  const uint32_t live =
-      live_slots(leaf, static_cast<uint32_t>(pm::load_relaxed(leaf.count)), slots);
+  const uint32_t live = live_slots(leaf, count_of(leaf), slots);
   if (live > leaf_records_ * 3 / 8) return true;
   Held held = inner_.lock(key);
+  assert(held.parent->leaf(held.slot) == at);  // who replaces the leaf needs its lock
   if (held.parent->count() == 1) {
     held = {};
     if (inner_.has_one_leaf()) return true;
@@ -95,7 +98,7 @@ bool Core<Content>::tidy_once(const Key& key) {
     if (!other_lock) return false;
   }
   const Leaf& partner = leaf_at(other);
-  const auto count = static_cast<uint32_t>(pm::load_relaxed(partner.count));
+  const uint32_t count = count_of(partner);
   if (static_cast<uint32_t>(std::popcount(live_mask(partner, count))) + live >
       leaf_records_ * 5 / 8) {
     return true;
@@ -120,6 +123,7 @@ void Core<Content>::replace(Held& held, uint32_t slot, uint32_t count, std::span
   const uint64_t first_old = parent.leaf(slot);
   const uint64_t last_old = parent.leaf(slot + count - 1);
   const uint64_t next = pm::load_relaxed(leaf_at(last_old).next);
+  require_linked(parent, slot, count, link, next);
   Child split_off;
   drop_image();
   pm::Heap::Txn txn(pool_.heap(), upper.empty());
@@ -161,6 +165,18 @@ void Core<Content>::replace(Held& held, uint32_t slot, uint32_t count, std::span
   retire(first_old, text);
   if (count == 2) retire(last_old, nullptr);
   replacements_.fetch_add(1, std::memory_order_relaxed);
+}
+
+// Whether the list has the leaves as the inner part does: else damage would be copied to new leaves.
+template <typename Content>
+void Core<Content>::require_linked(const typename Inner<Content>::Parent& parent, uint32_t slot,
+                                   uint32_t count, uint64_t link, uint64_t next) const {
+  const uint64_t between =
+      count == 1 ? parent.leaf(slot) : pm::load_relaxed(leaf_at(parent.leaf(slot)).next);
+  if (link != parent.leaf(slot) || between != parent.leaf(slot + count - 1) ||
+      (slot + count < parent.count() && next != parent.leaf(slot + count))) {
+    throw_damaged("the list of leaves");
+  }
 }
 
 // A leaf with the shortest separator of the two.

@@ -33,6 +33,19 @@ int Core<Content>::find(const Leaf& leaf, uint32_t count, const Key& key, uint64
 }
 
 template <typename Content>
+const Leaf& Core<Content>::leaf_behind(uint64_t link) const {
+  if (link % pm::kLineBytes != 0 || !pool_.leads_inside(link, leaf_bytes(leaf_records_))) {
+    throw_damaged("the list of leaves");
+  }
+  return leaf_at(link);
+}
+
+template <typename Content>
+uint64_t Core<Content>::leaves_max() const {
+  return (pool_.end_offset() - pool_.header().data_offset) / leaf_bytes(leaf_records_);
+}
+
+template <typename Content>
 uint64_t Core<Content>::live_mask(const Leaf& leaf, uint32_t count) const {
   uint64_t live = 0;
   uint64_t dead = 0;
@@ -65,13 +78,13 @@ uint32_t Core<Content>::live_slots(const Leaf& leaf, uint32_t count, Slot* out) 
 template <typename Content>
 uint32_t Core<Content>::snapshot(uint64_t at, Slot* out, uint64_t& next) const {
   const StripeLock& lock = lock_of(at);
-  const Leaf& leaf = leaf_at(at);
+  const Leaf& leaf = leaf_behind(at);
   uint32_t found = 0;
   uint32_t stamp = 0;
   do {
     stamp = lock.begin_read();
     next = pm::load_acquire(leaf.next);
-    found = live_slots(leaf, static_cast<uint32_t>(pm::load_acquire(leaf.count)), out);
+    found = live_slots(leaf, count_of(leaf), out);
   } while (!lock.validate(stamp));
   std::sort(out, out + found, [this](const Slot& a, const Slot& b) { return before(a, b); });
   return found;

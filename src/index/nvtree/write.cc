@@ -23,7 +23,8 @@ uint32_t stripe_bits(const pm::PoolImpl& pool) {
 
 template <typename Content>
 Core<Content>::Core(pm::PoolImpl& pool, Root& root, std::string name)
-    : pool_(pool),
+    : use_(pool, name),
+      pool_(pool),
       root_(root),
       memory_(pool.memory()),
       name_(std::move(name)),
@@ -37,7 +38,7 @@ template <typename Content>
 std::unique_ptr<Core<Content>> Core<Content>::create(pm::PoolImpl& pool, const std::string& name,
                                                      Kind key, Kind value, const Options& options) {
   require_range("leaf_records", options.leaf_records, kLeafRecordsMin, kLeafRecords);
-  require_range("inner_records", options.inner_records, kInnerRecordsMin, uint32_t{1} << 16);
+  require_range("inner_records", options.inner_records, kInnerRecordsMin, kInnerRecordsMax);
   Root image{};
   image.seal.magic = kRootMagic;
   image.leaf_records = options.leaf_records != 0 ? options.leaf_records : kLeafRecords;
@@ -71,8 +72,10 @@ template <typename Content>
 Core<Content>::~Core() {
   if (recovered_ && !pool_.read_only()) {
     try {
+      pool_.require_writable();  // else PM may not be what DRAM says
       if (!has_image_ && !inner_.has_one_leaf()) write_image();
-    } catch (const Error&) {  // the leaves hold everything; the next opening reads them
+    } catch (const std::exception&) {
+      // No room, in the pool or in DRAM, or a medium that has failed: the next opening reads the leaves.
     }
   }
   for (const auto& [leaf, text] : retired_) {
@@ -122,7 +125,7 @@ bool Core<Content>::write_once(Verb verb, const Key& key, const Value& value) {
     LeafLock lock;
     const uint64_t at = lock_leaf(key, lock);
     Leaf& leaf = leaf_at(at);
-    const auto count = static_cast<uint32_t>(pm::load_relaxed(leaf.count));
+    const uint32_t count = count_of(leaf);
     uint64_t old_value = 0;
     const int entry = find(leaf, count, key, old_value);
     if (verb == Verb::kInsert ? entry >= 0 : verb == Verb::kUpdate && entry < 0) return false;
@@ -216,7 +219,7 @@ bool Core<Content>::remove(const Key& key) {
     const pm::EpochManager::Guard guard(epochs_);
     LeafLock lock;
     Leaf& leaf = leaf_at(lock_leaf(key, lock));
-    const auto count = static_cast<uint32_t>(pm::load_relaxed(leaf.count));
+    const uint32_t count = count_of(leaf);
     uint64_t value = 0;
     const int entry = find(leaf, count, key, value);
     if (entry < 0) return false;

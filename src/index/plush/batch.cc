@@ -33,6 +33,7 @@ void Core::find_group(std::span<const Key> keys, std::span<Hit> hits, std::span<
     const Row* row;
     uint64_t version;
     Found state;
+    uint32_t top;
     uint32_t levels;
     Probe probes[kLevelsMax];
   };
@@ -41,23 +42,25 @@ void Core::find_group(std::span<const Key> keys, std::span<Hit> hits, std::span<
   for (const Key& key : keys) prefetch_lookup(key.hash);
   for (size_t i = 0; i < keys.size(); ++i) {
     Search& search = searches[i];
-    const uint64_t row = index_at(1, keys[i].hash);
+    const uint32_t top = top_for(keys[i].hash);
+    const uint64_t row = row_of(top, index_at(top, keys[i].hash));
     search.row = &rows_[row];
     search.version = search.row->version.load(std::memory_order_acquire);
+    search.top = top;
     search.levels = 0;
     search.state = Found::kRetry;
     // The single lookup also learns a path that is not known yet.
     if ((search.version & 1) != 0 || !is_path_known(keys[i].hash)) continue;
     search.state = search_row(row, keys[i], search.row, search.version, hits[i]);
     // Filters of all levels; what they point to is fetched while the next keys' are read.
-    if (search.state == Found::kAbsent) search.levels = probe_all(1, keys[i], search.probes);
+    if (search.state == Found::kAbsent) search.levels = probe_all(top, keys[i], search.probes);
   }
   for (size_t i = 0; i < keys.size(); ++i) {
     const Search& search = searches[i];
     Found state = search.state;
     if (state == Found::kAbsent) {
-      state = search_probed(1, {search.probes, search.levels}, keys[i], search.row, search.version,
-                            hits[i]);
+      state = search_probed(search.top, {search.probes, search.levels}, keys[i], search.row,
+                            search.version, hits[i]);
     }
     found[i] =
         state == Found::kRetry ? find(keys[i], hits[i]) : state == Found::kHit && hits[i].live();
@@ -164,7 +167,6 @@ Core::Group::Group(Core& core, LogKind kind, std::span<const NewRecord> records,
     item.wanted = &records[i];
     item.written = &written[i];
     item.partition = &core_.partitions_[core_.partition_of(hash)];
-    item.row = core_.index_at(1, hash);
     item.record = {hash << 1, records[i].value};
     // Insertion keeps records of one partition in their order.
     size_t at = i;
@@ -205,6 +207,7 @@ size_t Core::Group::write_round(Items items, bool wait, std::span<Item*> busy) {
 }
 
 void Core::Group::write_held(Items items) {
+  core_.require_writable();
   // Before any payload is stored: what no record leads to yet would be taken for garbage. It may also
   // move rows down, so before these are looked at.
   if (core_.out_of_place_) {
@@ -243,6 +246,7 @@ void Core::Group::write_held(Items items) {
 
 void Core::Group::look(Item& item) const {
   const Key& key = item.wanted->key;
+  item.row = core_.row_for(key.hash);
   core_.know_row(item.row);
   Hit hit;
   item.in_row = core_.search_row(item.row, key, nullptr, 0, hit) == Found::kHit;
@@ -251,14 +255,15 @@ void Core::Group::look(Item& item) const {
   pm::prefetch_to_change(&core_.row_records_[item.row].tags[count]);
   pm::prefetch_to_change(&core_.row_records_[item.row].values[count]);
   if (count >= kRowFull) {
-    core_.prefetch_end(1, item.row);
-    core_.prefetch_copy(1, item.row);
+    const uint32_t top = core_.level_of_row(item.row);
+    core_.prefetch_end(top, index_of_row(item.row));
+    core_.prefetch_copy(top, index_of_row(item.row));
   }
   item.levels = 0;
   if (kind_ != LogKind::kInsert || item.in_row) return;
   if (core_.has_quick() && core_.is_surely_absent(key.hash)) return;
   core_.learn_path(key.hash);
-  item.levels = core_.probe_all(1, key, item.probes);
+  item.levels = core_.probe_all(core_.level_of_row(item.row), key, item.probes);
 }
 
 bool Core::Group::is_present(const Item& item) const {
@@ -266,13 +271,18 @@ bool Core::Group::is_present(const Item& item) const {
   if (item.levels == 0) return false;
   Hit hit;
   const std::span probes(item.probes, item.levels);
-  return core_.search_probed(1, probes, item.wanted->key, nullptr, 0, hit) == Found::kHit &&
+  return core_.search_probed(core_.level_of_row(item.row), probes, item.wanted->key, nullptr, 0,
+                             hit) == Found::kHit &&
          hit.live();
 }
 
 Core::Group::Fate Core::Group::judge(Item& item, Items earlier) const {
   const bool inserts = kind_ == LogKind::kInsert;
-  if (inserts && is_present(item)) return Fate::kRefused;
+  try {
+    if (inserts && is_present(item)) return Fate::kRefused;
+  } catch (const Error&) {
+    return Fate::kSingly;  // its damage is told when the others are done
+  }
   uint64_t waiting = 0;  // records that go to the log before this one
   uint32_t added = 0;    // records that come into the row before
   bool changed = false;  // the row, before
@@ -301,9 +311,11 @@ Core::Group::Fate Core::Group::judge(Item& item, Items earlier) const {
 
 // Whether the row goes down as one whole bucket, into an entry that has room for it.
 bool Core::Group::can_complete(const Item& item) const {
-  const uint32_t start = core_.records_in(1, item.row);
+  const uint32_t level = core_.level_of_row(item.row);
+  const uint64_t index = index_of_row(item.row);
+  const uint32_t start = core_.records_in(level, index);
   return start % kSlots == 0 && start + kSlots <= kEntryRecords &&
-         !is_draining(*item.partition, 1, item.row);
+         !is_draining(*item.partition, level, index);
 }
 
 // ---- the log
@@ -374,7 +386,7 @@ void Core::Group::plan_appends(Items items, pm::Heap::TxnIfNeeded& txn) {
     plan_completions(items, txn);
     plan_steps(items, txn);
   } catch (const Error& error) {
-    if (!pm::is_full(error)) throw;
+    if (!pm::is_full(error) && error.code() != ErrorCode::kCorrupt) throw;
     txn.reset();
     append_count_ = 0;
     step_count_ = 0;
@@ -432,7 +444,6 @@ void Core::Group::reveal_appends(Items items, pm::Heap::Txn* txn) {
 }
 
 void Core::write_group(LogKind kind, std::span<const NewRecord> records, std::span<bool> written) {
-  pool_.require_writable();
   Group(*this, kind, records, written).write();
 }
 

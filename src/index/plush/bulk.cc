@@ -22,12 +22,12 @@
 namespace perdure::index::plush {
 
 bool Core::write_unlogged(LogKind kind, const Key& key, uint64_t value, std::string_view payload) {
-  pool_.require_writable();
   const bool conditional = kind != LogKind::kUpsert;
   prefetch_write(key.hash, reach_of(kind));
   Partition& partition = partitions_[partition_of(key.hash)];
   const std::lock_guard lock(partition.lock);
-  const uint64_t row = index_at(1, key.hash);
+  require_writable();
+  const uint64_t row = row_for(key.hash);
   know_row(row);
   Hit hit;
   bool in_row = search_row(row, key, nullptr, 0, hit) == Found::kHit;
@@ -35,7 +35,7 @@ bool Core::write_unlogged(LogKind kind, const Key& key, uint64_t value, std::str
     const bool present = in_row ? hit.live() : present_below(key, kind == LogKind::kUpdate);
     if (present != (kind == LogKind::kUpdate)) return false;
   }
-  if (partition.unlogged_moves >= unlogged_moves_max()) log_all_rows(partition);
+  if (partition.unlogged_moves >= unlogged_moves_max(partition)) log_all_rows(partition);
   if (out_of_place_) {
     value = store_payload(partition, key, payload, PayloadLog::Flush::kLater);
     if (kind != LogKind::kInsert) partition.garbage_bytes += payload_->bytes_of(value);
@@ -55,10 +55,9 @@ bool Core::write_unlogged(LogKind kind, const Key& key, uint64_t value, std::str
   return true;
 }
 
-uint64_t Core::unlogged_moves_max() const {
+uint64_t Core::unlogged_moves_max(const Partition& partition) const {
   // A record in the ring is overwritten after this many others, and each logged move needs one.
-  const uint64_t ring_records =
-      root_.log_chunks * (root_.log_chunk_bytes / pm::RedoLog::kRecordBytes);
+  const uint64_t ring_records = log_bytes(top_of(number_of(partition))) / pm::RedoLog::kRecordBytes;
   return ring_records + 2 < LineState::kEpochMask ? LineState::kEpochMask - ring_records - 1 : 1;
 }
 
@@ -70,8 +69,8 @@ void Core::log_all_rows(Partition& partition) {
   settle_payload(partition);
   while (!partition.log.next_is_free()) reclaim_log_chunk(partition);
   partition.log.advance();
-  const uint64_t begin = number_of(partition) * rows_per_partition();
-  for (uint64_t row = begin; row < begin + rows_per_partition(); ++row) {
+  const RowRange range = rows_in(number_of(partition));
+  for (uint64_t row = range.begin; row < range.end; ++row) {
     if (rows_[row].count.load(std::memory_order_relaxed) == 0) continue;
     if (!copy_row_to_log(partition, row)) move_down(partition, row);
   }
@@ -84,15 +83,15 @@ void Core::log_all_rows(Partition& partition) {
 
 void Core::move_all_down(Partition& partition) {
   const std::lock_guard lock(partition.lock);
-  const uint64_t begin = number_of(partition) * rows_per_partition();
-  for (uint64_t row = begin; row < begin + rows_per_partition(); ++row) {
+  require_writable();
+  const RowRange range = rows_in(number_of(partition));
+  for (uint64_t row = range.begin; row < range.end; ++row) {
     if (rows_[row].count.load(std::memory_order_relaxed) > 0) move_down(partition, row);
   }
   partition.unlogged = false;
 }
 
 void Core::checkpoint(unsigned threads) {
-  pool_.require_writable();
   for_each_partition(threads, [this](uint32_t number) { move_all_down(partitions_[number]); });
 }
 

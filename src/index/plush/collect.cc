@@ -20,7 +20,7 @@ size_t Core::worth_collecting(uint32_t partition) const {
   size_t uncounted = chunks.size();
   uint64_t most = 0;
   for (size_t i = 0; i < chunks.size(); ++i) {
-    if (i == payload_->open_chunk(partition)) continue;
+    if (i == payload_->open_chunk(partition) || chunks[i].kept) continue;
     if (!chunks[i].counted && uncounted == chunks.size()) uncounted = i;
     const uint64_t dead = payload_->dead_bytes(chunks[i]);
     if (dead * 2 < chunks[i].used || dead <= most) continue;
@@ -57,10 +57,11 @@ bool Core::collect_payload(Partition& partition, bool desperate) {
 bool Core::collect_chunk(Partition& partition, size_t index, bool desperate) {
   const uint32_t number = number_of(partition);
   const PayloadLog::Chunk chunk = payload_->chunks(number)[index];
+  if (chunk.kept) return false;
   std::vector<std::pair<uint64_t, PayloadLog::View>> live;
   uint64_t live_bytes = 0;
   bool hidden_by_row = false;
-  payload_->visit_entries(chunk, [&](uint64_t pointer, const PayloadLog::View& view) {
+  const auto look = [&](uint64_t pointer, const PayloadLog::View& view) {
     Hit hit;
     if (search(key_of(view.key), hit) != Found::kHit) return;
     if (hit.value != pointer) {
@@ -69,7 +70,19 @@ bool Core::collect_chunk(Partition& partition, size_t index, bool desperate) {
     }
     live.emplace_back(pointer, view);
     live_bytes += sizeof(PayloadEntry) + view.key.size() + (hit.live() ? view.value.size() : 0);
-  });
+  };
+  // A record that leads to a damaged entry must not come to dangle, as if it were superseded; nor may
+  // an entry go while a damaged record may be the one that leads to it.
+  const auto keep = [&] {
+    payload_->chunks(number)[index].kept = true;
+    return false;
+  };
+  try {
+    if (!payload_->visit_entries(chunk, look)) return keep();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kCorrupt) throw;
+    return keep();
+  }
   // Moving what is nearly all alive gains nothing; a full pool takes what it can get.
   payload_->set_dead(payload_->chunks(number)[index],
                      chunk.used - std::min(chunk.used, live_bytes));
@@ -79,13 +92,14 @@ bool Core::collect_chunk(Partition& partition, size_t index, bool desperate) {
     if (hidden_by_row && partition.unlogged) log_all_rows(partition);
     for (const auto& [pointer, view] : live) move_payload(partition, pointer, view);
   } catch (const Error& error) {
+    if (error.code() == ErrorCode::kCorrupt) return keep();
     if (!pm::is_full(error)) throw;
     payload_->set_dead(payload_->chunks(number)[index], 0);
     return false;  // what was moved so far is in order; the chunk stays
   }
   // A lookup that saw a pointer into the chunk and could not follow it tries again.
-  const uint64_t rows = rows_per_partition();
-  const Disappearing guard(std::span(rows_ + number * rows, rows));
+  const RowRange range = rows_in(number);
+  const Disappearing guard(std::span(rows_ + range.begin, rows_ + range.end));
   payload_->remove_chunk(number, index);
   return true;
 }

@@ -2,7 +2,6 @@
 #include "index/plush/core.h"
 
 #include <fmt/core.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <bit>
@@ -17,7 +16,12 @@ namespace perdure::index::plush {
 
 namespace {
 
-constexpr uint64_t kHugePageBytes = uint64_t{2} << 20;
+// Of tables that grow: rows to begin with, and records of a log's chunk at least.
+constexpr uint32_t kFirstBits = 7;
+constexpr uint64_t kChunkRecordsMin = 128;
+constexpr uint64_t kManyPartitionsBytes = uint64_t{6} << 30;
+// Of the index of an entry, whatever its level.
+constexpr uint32_t kDeepestBits = 56;
 uint64_t root_checksum(const Root& root) { return pm::checksum64(&root, offsetof(Root, checksum)); }
 
 uint32_t checked_log2(const char* name, uint64_t value, uint64_t most) {
@@ -39,9 +43,10 @@ bool is_sound(const Shape& shape) {
 
 const char* type_of(bool ordered) { return ordered ? "plush+range" : "plush"; }
 
-Shape make_shape(const PlushOptions& options) {
+Shape make_shape(const PlushOptions& options, uint32_t directory_bits_max) {
   Shape shape{};
   shape.preallocated_levels = options.preallocated_levels.value_or(0);
+  shape.directory_bits_max = directory_bits_max;
   if (shape.preallocated_levels > 2) {
     throw Error(
         ErrorCode::kInvalidArgument,
@@ -68,16 +73,64 @@ void require_same_shape(const pm::PoolImpl& pool, const std::string& name, const
     require_same(pool, name, "preallocated_levels", *options.preallocated_levels,
                  shape.preallocated_levels);
   }
+  if (options.directory_bits_max != 0) {
+    require_same(pool, name, "directory_bits_max", options.directory_bits_max,
+                 shape.directory_bits_max);
+  }
   if (options.key_min) require_same(pool, name, "key_min", *options.key_min, shape.key_min);
   if (options.key_max) require_same(pool, name, "key_max", *options.key_max, shape.key_max);
 }
 
-void require_valid_filter_levels(const PlushOptions& options) {
-  if (options.filter_levels > Mirror::kLevelsMax) {
+// Of those that are not kept.
+void require_valid(const PlushOptions& options) {
+  if (options.garbage_percent < 10 || options.garbage_percent > 10000) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("garbage_percent is {}; it must be 10 to 10000", options.garbage_percent));
+  }
+  if (options.filter_levels > Mirror::kFilterLevelsMax) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("filter_levels is {}; it must be 0 to {}", options.filter_levels,
-                            Mirror::kLevelsMax));
+                            Mirror::kFilterLevelsMax));
   }
+}
+
+uint64_t blocks_checksum(const Root& root) {
+  return pm::checksum64(&root.log, offsetof(Root, shape) - offsetof(Root, log));
+}
+
+bool are_places_sound(const pm::PoolImpl& pool, const Root& root) {
+  const uint64_t pages = PayloadLog::place_pages(pool);
+  if (!pool.heap().is_allocated(root.payload_places, pages * sizeof(uint64_t))) return false;
+  const std::span links(pool.at<uint64_t>(root.payload_places), pages);
+  return std::ranges::all_of(links, [&](uint64_t page) {
+    return page == 0 || pool.heap().is_allocated(page, sizeof(PlacePage));
+  });
+}
+
+// Whether the blocks that a root leads to are allocated. Its parameters are as they were made.
+bool has_sound_blocks(const pm::PoolImpl& pool, const Root& root, bool out_of_place) {
+  const pm::Heap& heap = pool.heap();
+  const uint64_t partitions = uint64_t{1} << root.partition_bits;
+  if (root.blocks_checksum != blocks_checksum(root) ||
+      !heap.is_allocated(root.log, root.log_chunk_bytes * root.log_chunks * partitions) ||
+      !heap.is_allocated(root.level1, sizeof(Entry) << root.directory_bits)) {
+    return false;
+  }
+  if (out_of_place && (!heap.is_allocated(root.payload_heads, partitions * sizeof(PayloadHead)) ||
+                       !are_places_sound(pool, root))) {
+    return false;
+  }
+  bool ended = false;
+  for (uint32_t level = 2; level <= kLevelsMax; ++level) {
+    const uint64_t table = root.tables[level];
+    const uint32_t bits = root.directory_bits + (level - 2) * root.fanout_bits;
+    if (table != 0 &&
+        (ended || bits > kDeepestBits || !heap.is_allocated(table, sizeof(uint32_t) << bits)))
+      return false;
+    ended = ended || table == 0;
+  }
+  return true;
 }
 
 uint32_t log2_floor(uint64_t value) {
@@ -91,8 +144,10 @@ Key Core::key_of(std::string_view bytes) const {
   return {pm::checksum64(bytes.data(), bytes.size()), bytes};
 }
 
-Core::Core(pm::PoolImpl& pool, Root& root, Kind key_kind, Kind value_kind, uint32_t filter_levels)
-    : pool_(pool),
+Core::Core(pm::PoolImpl& pool, Root& root, const std::string& name, Kind key_kind, Kind value_kind,
+           const PlushOptions& options)
+    : use_(pool, name),
+      pool_(pool),
       root_(root),
       memory_(pool.memory()),
       kernels_(kernels()),
@@ -105,85 +160,147 @@ Core::Core(pm::PoolImpl& pool, Root& root, Kind key_kind, Kind value_kind, uint3
                             : 0),
       key_min_(ordered_ ? root.shape.key_min : 0),
       key_max_(ordered_ ? root.shape.key_max : ~uint64_t{0}),
+      garbage_percent_(options.garbage_percent),
+      filter_levels_(options.filter_levels),
+      top_max_(top_max_of(root)),
+      deepest_(std::min(kLevelsMax, 1 + (kDeepestBits - root.directory_bits) / root.fanout_bits)),
       level1_(pool.at<Entry>(root.level1)),
+      name_(name),
       partition_count_(1U << root.partition_bits) {
-  for (uint32_t level = 1; level <= kLevelsMax; ++level) {
+  for (uint32_t level = 1; level <= deepest_; ++level) {
     index_shifts_[level] = static_cast<uint8_t>(64 - level_bits(level));
   }
-  for (uint32_t level = 2; level <= kLevelsMax; ++level) {
+  for (uint32_t level = 2; level <= deepest_; ++level) {
     if (root.tables[level] != 0) tables_[level] = pool.at<uint32_t>(root.tables[level]);
   }
   map_dram();
-  mirror_ = std::make_unique<Mirror>(filter_levels, rows(), fanout());
+  const uint32_t copied = filter_levels_ == 0 ? 0 : copies_end(top_max_) - 1;
+  mirror_ = std::make_unique<Mirror>(copied, uint64_t{1} << root.directory_bits, fanout());
+  tops_ = std::make_unique<std::atomic<uint8_t>[]>(partition_count_);
   partitions_ = static_cast<Partition*>(
       ::operator new(sizeof(Partition) * partition_count_, std::align_val_t{alignof(Partition)}));
-  char* log = pool.at<char>(root.log);
-  const uint64_t log_bytes = root.log_chunk_bytes * root.log_chunks;
   for (uint32_t i = 0; i < partition_count_; ++i) {
-    new (&partitions_[i])
-        Partition(memory_, log + i * log_bytes, root.log_chunk_bytes, root.log_chunks);
+    const auto top = static_cast<uint8_t>(1 + head_of(i).grown);
+    tops_[i].store(top, std::memory_order_relaxed);
+    new (&partitions_[i]) Partition(memory_, log_of(i), log_chunk_bytes(top), root.log_chunks);
+    set_overflows_max(i);
   }
-  if (!out_of_place_ && !ordered_ && filter_levels == 2) {
-    quick_ = {.copies = {&mirror_->at(1, 0), &mirror_->at(2, 0)},
-              .shifts = {index_shifts_[1], index_shifts_[2]},
-              .wide = kernels_.wide,
-              .base = pool.base()};
+  if (!out_of_place_ && !ordered_ && filter_levels_ == 2 && top_max_ < deepest_) {
+    quick_.on = true;
+    quick_.wide = kernels_.wide;
+    quick_.base = pool.base();
+    quick_.tops = tops_.get();
+    quick_.partition_bits = root.partition_bits;
+    for (uint32_t top = 1; top <= top_max_; ++top) {
+      quick_.tops_at[top] = {.rows = rows_ + row_of(top, 0),
+                             .copies = {&mirror_->at(top, 0), &mirror_->at(top + 1, 0)},
+                             .shifts = {index_shifts_[top], index_shifts_[top + 1]}};
+    }
   }
   if (out_of_place_) payload_ = std::make_unique<PayloadLog>(pool, root, partition_count_);
 }
 
 Core::~Core() {
-  if (recovered_ && !pool_.read_only()) {
+  if (recovered_ && !pool_.read_only() && !pool_.failed()) {
     try {
       close();
-    } catch (const Error&) {  // the log still holds everything
+    } catch (const std::exception&) {  // the log still holds everything
     }
   }
   payload_.reset();
   for (uint32_t i = 0; i < partition_count_; ++i) partitions_[i].~Partition();
   ::operator delete(partitions_, std::align_val_t{alignof(Partition)});
-  ::munmap(rows_map_, dram_bytes_ + kHugePageBytes);
 }
 
+// For all rows that there may ever be; what is not used takes nothing.
 void Core::map_dram() {
-  const uint64_t records_bytes = rows() * sizeof(Bucket);
-  dram_bytes_ = (records_bytes + rows() * sizeof(Row) + kHugePageBytes - 1) & ~(kHugePageBytes - 1);
-  rows_map_ = ::mmap(nullptr, dram_bytes_ + kHugePageBytes, PROT_READ | PROT_WRITE,
-                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (rows_map_ == MAP_FAILED) throw std::bad_alloc();
-  const auto aligned =
-      (reinterpret_cast<uintptr_t>(rows_map_) + kHugePageBytes - 1) & ~(kHugePageBytes - 1);
-  ::madvise(reinterpret_cast<void*>(aligned), dram_bytes_, MADV_HUGEPAGE);
-  row_records_ = reinterpret_cast<Bucket*>(aligned);
-  rows_ = reinterpret_cast<Row*>(aligned + records_bytes);
+  const uint64_t rows = row_of(top_max_, 0) * 2;
+  const uint64_t records_bytes = rows * sizeof(Bucket);
+  rows_arena_.emplace(records_bytes + rows * sizeof(Row));
+  row_records_ = reinterpret_cast<Bucket*>(rows_arena_->begin());
+  rows_ = reinterpret_cast<Row*>(rows_arena_->begin() + records_bytes);
+}
+
+uint64_t Core::log_bytes_of(const Root& root, uint32_t top) {
+  const uint32_t bits = root.directory_bits + (top - 1) * root.fanout_bits - root.partition_bits;
+  const uint64_t records = (uint64_t{1} << bits) * kSlots + kSlots;
+  return root.log_chunks * std::max(root.log_chunk_bytes, pm::RedoLog::chunk_bytes_for(records));
+}
+
+char* Core::log_of(uint32_t partition) const {
+  const uint64_t own = head_of(partition).log;
+  return pool_.at<char>(own != 0 ? own : root_.log + partition * log_bytes(1));
+}
+
+// Each time a row moves down, at least one record of it was logged. An epoch must not come round again
+// while a record of its first time is in the log.
+bool Core::is_log_too_long(const Root& root, uint32_t directory_bits) {
+  const uint64_t rows = uint64_t{1} << (directory_bits - root.partition_bits);
+  const uint64_t records = std::max(rows * kSlots + kSlots, kChunkRecordsMin);
+  return root.log_chunks * (records + pm::RedoLog::kUnitBytes) >= LineState::kEpochMask;
+}
+
+uint32_t Core::top_max_of(const Root& root) {
+  uint32_t top = 1;
+  for (uint32_t bits = root.directory_bits + root.fanout_bits;
+       bits <= root.shape.directory_bits_max && !is_log_too_long(root, bits);
+       bits += root.fanout_bits) {
+    ++top;
+  }
+  return top;
 }
 
 Root Core::make_root(pm::PoolImpl& pool, const PlushOptions& options, bool out_of_place) {
-  require_valid_filter_levels(options);
+  require_valid(options);
   const uint64_t capacity = pool.header().capacity_bytes;
   Root root{};
   root.magic = kRootMagic;
-  if (options.directory_bits > 24) {
+  if (std::max(options.directory_bits, options.directory_bits_max) > 24) {
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("directory_bits is {}; it must be 1 to 24", options.directory_bits));
+                fmt::format("directory_bits is {} and directory_bits_max {}; each must be 1 to 24",
+                            options.directory_bits, options.directory_bits_max));
   }
-  // One row for 96 to 192 KiB of capacity: the entries of level 2 are then well filled, neither half
-  // empty nor overflowing to level 3, when the records fill a fifth to two fifths of the capacity.
-  root.directory_bits = options.directory_bits != 0
-                            ? options.directory_bits
-                            : std::clamp(log2_floor(capacity / 98304), 6U, 20U);
-  root.fanout_bits = options.fanout != 0 ? checked_log2("fanout", options.fanout, kFanoutMax) : 4;
+  // Where many threads may want to write. A partition of a payload log has a chunk of its own to append
+  // to, and each partition a recovery log.
+  uint32_t partition_bits =
+      capacity >= kManyPartitionsBytes ? 8 : std::min(6U, log2_floor(capacity >> 20));
+  const bool grows = options.directory_bits == 0 && options.preallocated_levels.value_or(0) == 0;
+  if (options.directory_bits != 0) {
+    root.directory_bits = options.directory_bits;
+  } else if (grows) {
+    if (options.partitions != 0) partition_bits = log2_floor(options.partitions);
+    root.directory_bits = partition_bits < kFirstBits ? kFirstBits : partition_bits + 2;
+    if (options.directory_bits_max != 0) {
+      root.directory_bits = std::min(root.directory_bits, options.directory_bits_max);
+    }
+  } else {
+    // One row for 96 to 192 KiB of capacity: the entries of level 2 are then well filled.
+    root.directory_bits = std::clamp(log2_floor(capacity / 98304), 6U, 20U);
+  }
+  uint32_t directory_bits_max = options.directory_bits_max;
+  if (directory_bits_max == 0) {
+    directory_bits_max = grows ? std::max(20U, root.directory_bits) : root.directory_bits;
+  }
+  if (directory_bits_max < root.directory_bits ||
+      (directory_bits_max > root.directory_bits && options.preallocated_levels.value_or(0) != 0)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("directory_bits_max is {} and directory_bits {}; it must not be less, "
+                            "nor more where levels are preallocated",
+                            directory_bits_max, root.directory_bits));
+  }
+  root.fanout_bits = options.fanout != 0 ? checked_log2("fanout", options.fanout, kFanoutMax) : 3;
   if (root.fanout_bits == 0) {
     throw Error(ErrorCode::kInvalidArgument, "fanout is 1; it must be 2, 4, 8 or 16");
   }
   if (options.partitions != 0) {
     const uint64_t most = std::min<uint64_t>(1024, uint64_t{1} << root.directory_bits);
     root.partition_bits = checked_log2("partitions", options.partitions, most);
+  } else if (grows) {
+    root.partition_bits = std::min(partition_bits, root.directory_bits);
   } else {
     root.partition_bits = root.directory_bits >= 16 ? 8
                           : root.directory_bits < 3 ? 0
                                                     : std::min(6U, root.directory_bits - 3);
-    // Each partition of a payload log has a chunk of its own to append to.
     if (out_of_place)
       root.partition_bits = std::min(root.partition_bits, log2_floor(capacity >> 20));
   }
@@ -193,20 +310,32 @@ Root Core::make_root(pm::PoolImpl& pool, const PlushOptions& options, bool out_o
                 fmt::format("log_percent is {}; it must be 300 to 10000", percent));
   }
   root.log_chunks = percent / 100;
-  const uint64_t rows_per_partition = uint64_t{1} << (root.directory_bits - root.partition_bits);
-  const uint64_t chunk_records = rows_per_partition * kSlots + kSlots;
-  root.log_chunk_bytes = pm::RedoLog::chunk_bytes_for(chunk_records);
-  // Each time a row moves down, at least one record of it was logged. An epoch must not come round
-  // again while a record of its first time is in the log.
-  if (root.log_chunks * chunk_records >= LineState::kEpochMask) {
+  if (is_log_too_long(root, root.directory_bits)) {
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("a log of {} records in each partition is too long; use more "
+                fmt::format("a log for {} rows in each partition is too long; use more "
                             "partitions, or a smaller log_percent",
-                            root.log_chunks * chunk_records));
+                            1U << (root.directory_bits - root.partition_bits)));
   }
+  const uint64_t rows = uint64_t{1} << (root.directory_bits - root.partition_bits);
+  const uint64_t records = rows * kSlots + kSlots;
+  root.log_chunk_bytes =
+      pm::RedoLog::chunk_bytes_for(grows ? std::max(records, kChunkRecordsMin) : records);
   root.checksum = root_checksum(root);
-  root.shape = make_shape(options);
+  root.shape = make_shape(options, directory_bits_max);
   return root;
+}
+
+// Whether each partition says how often it has grown, and where its log is.
+bool Core::are_heads_sound(const pm::PoolImpl& pool, const Root& root) {
+  const uint64_t partitions = uint64_t{1} << root.partition_bits;
+  if (!pool.heap().is_allocated(root.heads, partitions * sizeof(PartitionHead))) return false;
+  const std::span heads(pool.at<PartitionHead>(root.heads), partitions);
+  return std::ranges::all_of(heads, [&](const PartitionHead& head) {
+    if (head.grown == 0) return head.log == 0;
+    return head.grown < top_max_of(root) &&
+           pool.heap().is_allocated(head.log,
+                                    log_bytes_of(root, static_cast<uint32_t>(head.grown + 1)));
+  });
 }
 
 std::unique_ptr<Core> Core::create(pm::PoolImpl& pool, const std::string& name, Kind key_kind,
@@ -239,16 +368,21 @@ std::unique_ptr<Core> Core::create(pm::PoolImpl& pool, const std::string& name, 
   txn.will_link(root_at, &entry->root, pm::Link::kOffset);
   zeroed(log_bytes * partitions, image.log, &root->log);
   zeroed((uint64_t{1} << image.directory_bits) * sizeof(Entry), image.level1, &root->level1);
-  if (out_of_place)
+  zeroed(partitions * sizeof(PartitionHead), image.heads, &root->heads);
+  if (out_of_place) {
     zeroed(partitions * sizeof(PayloadHead), image.payload_heads, &root->payload_heads);
+    zeroed(PayloadLog::place_pages(pool) * sizeof(uint64_t), image.payload_places,
+           &root->payload_places);
+  }
   for (uint32_t i = 0; i < partitions; ++i) {
     pm::RedoLog(memory, pool.at<char>(image.log) + i * log_bytes, image.log_chunk_bytes,
                 image.log_chunks)
         .format();
   }
+  image.blocks_checksum = blocks_checksum(image);
   const pm::DirectoryEntry named =
-      pm::PoolImpl::make_entry(name, type_of(ordered), static_cast<uint8_t>(key_kind),
-                               static_cast<uint8_t>(value_kind), root_at);
+      pool.make_entry(entry, name, type_of(ordered), static_cast<uint8_t>(key_kind),
+                      static_cast<uint8_t>(value_kind), root_at);
   txn.redo(root, &image, sizeof(Root));
   txn.redo(entry, &named, sizeof named);
   txn.prepare();
@@ -258,8 +392,7 @@ std::unique_ptr<Core> Core::create(pm::PoolImpl& pool, const std::string& name, 
   memory.fence();
   txn.finish();
 
-  std::unique_ptr<Core> core(new Core(pool, *root, key_kind, value_kind, options.filter_levels));
-  core->name_ = name;
+  std::unique_ptr<Core> core(new Core(pool, *root, name, key_kind, value_kind, options));
   core->preallocate();
   core->recover(options.recovery_threads);
   return core;
@@ -271,21 +404,24 @@ std::unique_ptr<Core> Core::open(pm::PoolImpl& pool, const std::string& name, Ki
   const pm::DirectoryEntry& entry = pool.require(
       name, type_of(ordered), static_cast<uint8_t>(key_kind), static_cast<uint8_t>(value_kind));
   auto* root = pool.at<Root>(entry.root);
-  if (pool.heap().is_allocated(entry.root, sizeof(Root)) && root->magic == kRootMagic1) {
-    throw Error(
-        ErrorCode::kWrongType,
-        fmt::format("{}: '{}' has the layout of version 0.1.0; dump it with that version and "
-                    "load it with this one",
-                    pool.mapping().path(), name));
+  if (pool.heap().is_allocated(entry.root, sizeof(Root)) &&
+      (root->magic == kRootMagic1 || root->magic == kRootMagic2 || root->magic == kRootMagic3)) {
+    throw Error(ErrorCode::kWrongType,
+                fmt::format("{}: '{}' has the layout of an earlier version; dump it with the one "
+                            "that made it and load it with this one",
+                            pool.mapping().path(), name));
   }
   if (!pool.heap().is_allocated(entry.root, sizeof(Root)) || root->magic != kRootMagic ||
       root->checksum != root_checksum(*root) || !is_sound(root->shape) ||
-      (root->shape.ordered != 0) != ordered) {
+      (root->shape.ordered != 0) != ordered || !are_heads_sound(pool, *root)) {
     throw Error(ErrorCode::kCorrupt,
                 fmt::format("{}: the root of '{}' is damaged; restore the file from a backup",
                             pool.mapping().path(), name));
   }
-  require_valid_filter_levels(options);
+  if (!has_sound_blocks(pool, *root, key_kind != Kind::kU64 || value_kind != Kind::kU64)) {
+    pool.throw_corrupt(fmt::format("the root of '{}' leads to blocks that are not its own", name));
+  }
+  require_valid(options);
   const auto conflicts = [](uint32_t wanted, uint32_t have) {
     return wanted != 0 && wanted != have;
   };
@@ -301,8 +437,7 @@ std::unique_ptr<Core> Core::open(pm::PoolImpl& pool, const std::string& name, Ki
                     1U << root->partition_bits, root->log_chunks * 100));
   }
   require_same_shape(pool, name, root->shape, options);
-  std::unique_ptr<Core> core(new Core(pool, *root, key_kind, value_kind, options.filter_levels));
-  core->name_ = name;
+  std::unique_ptr<Core> core(new Core(pool, *root, name, key_kind, value_kind, options));
   core->recover(options.recovery_threads);
   return core;
 }
@@ -310,8 +445,11 @@ std::unique_ptr<Core> Core::open(pm::PoolImpl& pool, const std::string& name, Ki
 void Core::close() {
   for (uint32_t i = 0; i < partition_count_; ++i) {
     const std::lock_guard lock(partitions_[i].lock);
+    require_writable();
     partitions_[i].unlogged ? log_all_rows(partitions_[i]) : compact_log(partitions_[i]);
+    if (payload_) payload_->close(i);
   }
+  if (payload_) memory_.fence();  // the ends that were noted
 }
 
 }  // namespace perdure::index::plush

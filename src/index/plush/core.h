@@ -28,7 +28,9 @@
 // Source: Vogel et al., PVLDB 15(11), 2022; docs/structures/plush.md says where this differs.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cassert>
 #include <cstdint>
 #include <cstring>
@@ -45,6 +47,7 @@
 #include <vector>
 
 #include "index/hash.h"
+#include "index/plush/arena.h"
 #include "index/plush/kernels.h"
 #include "index/plush/layout.h"
 #include "index/plush/mirror.h"
@@ -167,6 +170,10 @@ class Core {
     bool unlogged = false;
     std::vector<std::unique_ptr<Drain>> drains;  // under way; each but the first for the one before
     std::deque<uint64_t> full_rows;              // whose entries of level 1 are to be drained next
+    // One more than the entries of its second level that have children; 0: nobody has counted them. And
+    // with how many it grows.
+    uint64_t overflows = 0;
+    uint64_t overflows_max = 0;
     alignas(64) pm::RedoLog log;
     size_t payload_chunks = 0;  // after the last collection
     // Payload bytes that may have become garbage since a full pool was searched in vain.
@@ -199,6 +206,7 @@ class Core {
     uint64_t index;                  // of the entry
     uint32_t candidates;             // bit b: bucket b may hold the key
     uint32_t count;                  // of the entry's records
+    bool damaged;                    // counts or pointers cannot be; or a writer is changing them
     Bucket* buckets[kEntryBuckets];  // of the candidates
   };
 
@@ -223,9 +231,15 @@ class Core {
       kGroup,   // and is complete, but not grouped by child yet
       kAppend,  // what follows is filled in
     };
+    enum class Why : uint8_t {
+      kFull,
+      kLitter,  // it has room: what is superseded in it is to go
+      kGrowth,  // it is to be empty, and stay so
+    };
     uint32_t level;
     uint64_t index;
     uint32_t needed;  // records that the entry must have room for
+    Why why;
     Phase phase;
     uint32_t next_child;  // the children before have theirs
     uint32_t begins[kFanoutMax + 1];
@@ -250,7 +264,26 @@ class Core {
     uint32_t units[kEntryBuckets];  // of the buckets that the records go to
   };
 
-  Core(pm::PoolImpl& pool, Root& root, Kind key_kind, Kind value_kind, uint32_t filter_levels);
+  // Words by hash, with copies of two levels: what the common lookup begins with.
+  struct Quick {
+    bool on = false;
+    bool wide = false;  // with AVX-512
+    const char* base = nullptr;
+    const std::atomic<uint8_t>* tops = nullptr;
+    uint32_t partition_bits = 0;
+    struct alignas(32) Top {  // of a partition with this first level
+      const Row* rows;
+      const Mirror::Copy* copies[2];
+      uint8_t shifts[2];
+    } tops_at[kLevelsMax + 1] = {};
+    const Top& top(uint64_t hash) const {
+      const uint64_t partition = hash >> 1 >> (63 - partition_bits);
+      return tops_at[tops[partition].load(std::memory_order_acquire)];
+    }
+  };
+
+  Core(pm::PoolImpl& pool, Root& root, const std::string& name, Kind key_kind, Kind value_kind,
+       const PlushOptions& options);
 
   // ---- addresses
   uint32_t level_bits(uint32_t level) const {
@@ -261,11 +294,50 @@ class Core {
     return root_.partition_bits == 0 ? 0
                                      : static_cast<uint32_t>(hash >> (64 - root_.partition_bits));
   }
-  uint64_t rows() const { return uint64_t{1} << root_.directory_bits; }
-  uint64_t rows_per_partition() const { return rows() >> root_.partition_bits; }
+  // The first level in PM of a partition, which its rows move down to. Under its lock; without, what is
+  // found by it counts if the row's version says so.
+  uint32_t top_of(uint32_t partition) const {
+    return tops_[partition].load(std::memory_order_acquire);
+  }
+  uint32_t top_for(uint64_t hash) const { return top_of(partition_of(hash)); }
+  // Of the partition that an entry belongs to.
+  uint32_t partition_above(uint32_t level, uint64_t index) const {
+    return static_cast<uint32_t>(index >> (level_bits(level) - root_.partition_bits));
+  }
+  uint32_t top_above(uint32_t level, uint64_t index) const {
+    return top_of(partition_above(level, index));
+  }
+  // Rows are numbered like the nodes of a heap: a row of level k, whose records go to entry i of it, is
+  // 2^level_bits(k) + i. So the rows that a partition has before it grows and those after it are others.
+  uint64_t row_of(uint32_t level, uint64_t index) const {
+    return uint64_t{1} << level_bits(level) | index;
+  }
+  uint64_t row_for(uint64_t hash) const {
+    const uint32_t top = top_for(hash);
+    return row_of(top, index_at(top, hash));
+  }
+  static uint64_t index_of_row(uint64_t row) { return row ^ std::bit_floor(row); }
+  uint32_t level_of_row(uint64_t row) const {
+    return 1 + (static_cast<uint32_t>(std::bit_width(row)) - 1 - root_.directory_bits) /
+                   root_.fanout_bits;
+  }
+  uint64_t rows_below(uint32_t top) const {
+    return uint64_t{1} << (level_bits(top) - root_.partition_bits);
+  }
+  // The rows of a partition, from the first on; under its lock.
+  struct RowRange {
+    uint64_t begin;
+    uint64_t end;
+  };
+  RowRange rows_in(uint32_t partition) const {
+    const uint32_t top = top_of(partition);
+    const uint64_t begin = row_of(top, partition * rows_below(top));
+    return {begin, begin + rows_below(top)};
+  }
   // Of the row that an entry is below.
   Row& row_above(uint32_t level, uint64_t index) const {
-    return rows_[index >> (level_bits(level) - root_.directory_bits)];
+    const uint32_t top = top_above(level, index);
+    return rows_[row_of(top, index >> (level_bits(level) - level_bits(top)))];
   }
   uint32_t fanout() const { return 1U << root_.fanout_bits; }
   // The entry, or null if it does not exist (nothing below does either).
@@ -275,14 +347,23 @@ class Core {
     if (table == nullptr) return nullptr;
     const uint32_t unit = pm::load_acquire(table[index >> root_.fanout_bits]);
     if (unit == 0) return nullptr;
-    return reinterpret_cast<Entry*>(bucket_at(unit)) + (index & (fanout() - 1));
+    const uint64_t block = uint64_t{unit} * kUnitBytes;
+    return pool_.follow<Entry>(block, fanout() * sizeof(Entry)) + (index & (fanout() - 1));
   }
   bool has_children(uint32_t level, uint64_t index) const {
-    return level < kLevelsMax && entry_at(level + 1, index << root_.fanout_bits) != nullptr;
+    return level < deepest_ && entry_at(level + 1, index << root_.fanout_bits) != nullptr;
   }
   Bucket* bucket_at(uint32_t unit) const {
     return reinterpret_cast<Bucket*>(pool_.base() + uint64_t{unit} * kUnitBytes);
   }
+  // A bucket of an entry, by the pointer in PM. Throws kCorrupt if that leads out of the pool.
+  Bucket& bucket_of(const Entry& entry, uint32_t b) const {
+    const uint32_t unit = pm::load_relaxed(entry.lines[b / kLineBuckets].bucket[b % kLineBuckets]);
+    return *pool_.follow<Bucket>(uint64_t{unit} * kUnitBytes);
+  }
+  // Throws kCorrupt unless all buckets of the entry are allocated: before they are freed.
+  void require_own_buckets(uint32_t level, uint64_t index, const Entry& entry) const;
+  [[noreturn]] void throw_damaged(uint32_t level, uint64_t index) const;
   uint64_t full_hash(uint64_t tag, uint64_t index, uint32_t level) const {
     return tag >> 1 | index >> (level_bits(level) - 1) << 63;
   }
@@ -304,36 +385,37 @@ class Core {
   }
   // Of a lookup, and of a write.
   void prefetch_lookup(uint64_t hash) const {
-    pm::prefetch(&rows_[index_at(1, hash)]);
+    pm::prefetch(&rows_[row_for(hash)]);
     prefetch_levels(hash, Reach::kBuckets);
   }
   void prefetch_write(uint64_t hash, Reach reach) const {
     partitions_[partition_of(hash)].prefetch();
-    pm::prefetch_to_change(&rows_[index_at(1, hash)]);
+    pm::prefetch_to_change(&rows_[row_for(hash)]);
     if (reach != Reach::kRow) prefetch_levels(hash, reach);
   }
   void prefetch_levels(uint64_t hash, Reach reach) const {
+    const uint32_t top = top_for(hash);
     if (has_quick()) {
-      const Mirror::Copy& far = quick_.copies[1][hash >> quick_.shifts[1]];
-      const Mirror::Copy& near = quick_.copies[0][hash >> quick_.shifts[0]];
+      const Mirror::Copy& far = mirror_->at(top + 1, index_at(top + 1, hash));
+      const Mirror::Copy& near = mirror_->at(top, index_at(top, hash));
       Mirror::prefetch(far, hash);
       Mirror::prefetch(near, hash);
       if (reach == Reach::kBuckets) {
         Mirror::prefetch_buckets(far);
         Mirror::prefetch_buckets(near);
       }
-      return prefetch_filters(3, hash);
+      return prefetch_filters(top + 2, hash);
     }
-    for (uint32_t level = mirror_->levels(); level > 0; --level) {
+    for (uint32_t level = copies_end(top); level-- > top;) {
       const Mirror::Copy& copy = mirror_->at(level, index_at(level, hash));
       Mirror::prefetch(copy, spread_bits(hash));
       if (reach == Reach::kBuckets) Mirror::prefetch_buckets(copy);
     }
-    prefetch_filters(mirror_->levels() + 1, hash);
+    prefetch_filters(copies_end(top), hash);
   }
   // Of the levels that have no copies: from `level` down.
   void prefetch_filters(uint32_t level, uint64_t hash) const {
-    for (; level <= kLevelsMax; ++level) {
+    for (; level <= deepest_; ++level) {
       const Entry* entry = entry_at(level, index_at(level, hash));
       if (entry == nullptr) return;
       prefetch_entry(*entry);
@@ -358,7 +440,16 @@ class Core {
   Error too_dense(uint32_t level) const;
 
   // ---- search.cc
-  bool same_key(uint64_t value, const Key& key) const;
+  // Whether a record of the key's hash is of the key. kUnknown: its payload is damaged, or has gone, as
+  // only that of superseded records does.
+  enum class Match : uint8_t { kSame, kOther, kUnknown };
+  Match compare_key(uint64_t value, const Key& key) const;
+  // The hash of the key in a payload that was not verified; any word if that is no key.
+  uint64_t hash_in(const PayloadLog::View& payload) const;
+  // The payload of a record that is live. Throws kCorrupt if it is damaged.
+  PayloadLog::View payload_of(uint64_t value) const;
+  // A level above has a newer record, tag for tag; under the partition's lock.
+  bool is_superseded(uint32_t level, uint64_t hash) const;
   Found search_row(uint64_t row, const Key& key, const Row* reader, uint64_t version,
                    Hit& hit) const {
     const uint32_t count = rows_[row].count.load(std::memory_order_acquire);
@@ -392,8 +483,8 @@ class Core {
   Found search_levels(uint32_t first, const Key& key, const Row* reader, uint64_t version,
                       Hit& hit) const;
   // By the copies of the first levels; on with search_filters() where there is none, and below them.
-  Found search_copies(uint32_t first, const Key& key, const Row* reader, uint64_t version,
-                      Hit& hit) const;
+  Found search_copies(uint32_t first, uint32_t top, const Key& key, const Row* reader,
+                      uint64_t version, Hit& hit) const;
   Found search_filters(uint32_t first, const Key& key, const Row* reader, uint64_t version,
                        Hit& hit) const;
   // ---- quick.cc
@@ -407,7 +498,8 @@ class Core {
   // The value of a word, if it takes no more than the common case; else kRetry, and find() knows. Only
   // if has_quick().
   Found find_quick(uint64_t hash, uint64_t& value) const;
-  bool has_quick() const { return quick_.copies[0] != nullptr; }
+  bool has_quick() const { return quick_.on; }
+  bool has_children_of(const Quick::Top& top, uint32_t below, uint64_t hash) const;
   // The levels have nothing of a word: true if that takes no more than both copies; under the
   // partition's lock. Only if has_quick().
   template <typename Isa>
@@ -419,6 +511,9 @@ class Core {
   bool find(const Key& key, Hit& hit) const;
 
   // ---- write.cc
+  // To be called under the lock of each partition that is written to: where a persist has failed, the log
+  // may end with a record that a crash would leave half-written, and nothing may follow it.
+  void require_writable() const { pool_.require_writable(); }
   bool write_record(LogKind kind, const Key& key, uint64_t value, std::string_view payload);
   bool write_locked(Partition& partition, LogKind kind, const Key& key, uint64_t value,
                     std::string_view payload);
@@ -445,6 +540,14 @@ class Core {
   void compact_log(Partition& partition);
   void know_row(uint64_t row) const;
   static uint32_t entry_epoch(const Entry& entry);
+  // The recovery log of a partition that has this first level.
+  static uint64_t log_bytes_of(const Root& root, uint32_t top);
+  uint64_t log_bytes(uint32_t top) const { return log_bytes_of(root_, top); }
+  uint64_t log_chunk_bytes(uint32_t top) const { return log_bytes(top) / root_.log_chunks; }
+  PartitionHead& head_of(uint32_t partition) const {
+    return pool_.at<PartitionHead>(root_.heads)[partition];
+  }
+  char* log_of(uint32_t partition) const;
   uint32_t number_of(const Partition& partition) const {
     return static_cast<uint32_t>(&partition - partitions_);
   }
@@ -454,7 +557,7 @@ class Core {
   void find_group(std::span<const Key> keys, std::span<Hit> hits, std::span<bool> found) const;
   // ---- bulk.cc
   bool write_unlogged(LogKind kind, const Key& key, uint64_t value, std::string_view payload);
-  uint64_t unlogged_moves_max() const;
+  uint64_t unlogged_moves_max(const Partition& partition) const;
   // Makes the payload of unlogged writes durable; before anything durable leads to it.
   void settle_payload(Partition& partition) const;
   // Begins the log anew with what the rows hold: nothing of them is unlogged any more. Durable.
@@ -479,15 +582,24 @@ class Core {
   // Durable on return, with what the transaction settles.
   void reveal_all(std::span<const Append> appends, pm::Heap::Txn* txn) const;
   void clear_block(uint64_t offset, uint64_t bytes) const;
-  // Entries of this level keep their buckets when they are drained.
-  bool keeps_buckets(uint32_t level) const {
-    return level == 1 || level <= root_.shape.preallocated_levels;
+  // The entry keeps its buckets when it is drained.
+  bool keeps_buckets(uint32_t level, uint64_t index) const {
+    return level == top_above(level, index) || level <= root_.shape.preallocated_levels;
   }
   void rewrite(uint32_t level, uint64_t index, const Gathered& live);
   bool squeeze(uint32_t level, uint64_t index);
   void ensure_children(uint32_t level, uint64_t index);
   void ensure_table(uint32_t level);
+  // kUnsound: the counts of its lines cannot be; or a writer is changing them.
+  static constexpr uint32_t kUnsound = ~uint32_t{0};
   static uint32_t used(const Entry& entry);
+  // Under the partition's lock. Throws kCorrupt.
+  uint32_t used(uint32_t level, uint64_t index, const Entry& entry) const {
+    const uint32_t count = used(entry);
+    if (count == kUnsound) [[unlikely]]
+      throw_damaged(level, index);
+    return count;
+  }
   // The same under the partition's lock; of the copy, if there is one: one line instead of eight.
   uint32_t records_in(uint32_t level, uint64_t index) const;
   static uint32_t line_count(const Entry& entry, uint32_t line) {
@@ -502,15 +614,25 @@ class Core {
   void learn_path(uint64_t hash) const;
   void learn(uint32_t level, uint64_t index) const;
   void learn_append(const Append& append) const;
+  // Records of an entry that seem to have a newer version in it, or were removed in place.
+  uint32_t superseded_in(uint32_t level, uint64_t index) const;
+  void set_superseded(uint32_t level, uint64_t index, uint32_t count) const;
+  // Of an entry without a copy: what is about to be appended, by the filters.
+  void count_superseded(const Append& append) const;
   // What an append to the entry will change in PM.
   void prefetch_end(uint32_t level, uint64_t index) const;
   void prefetch_copy(uint32_t level, uint64_t index) const {
-    if (level <= mirror_->levels()) Mirror::prefetch(mirror_->at(level, index));
+    if (has_copy(level, index)) Mirror::prefetch(mirror_->at(level, index));
   }
   void relearn(uint32_t level, uint64_t index) const;
+  // The level below the last that has copies.
+  uint32_t copies_end(uint32_t top) const { return std::min(top + filter_levels_, kLevelsMax + 1); }
+  bool has_copy(uint32_t level, uint64_t index) const {
+    return level - top_above(level, index) < filter_levels_;  // none above the first level
+  }
   // The copy, if it has been made.
   const Mirror::Copy* known_copy(uint32_t level, uint64_t index) const {
-    if (level > mirror_->levels()) return nullptr;
+    if (!has_copy(level, index)) return nullptr;
     const Mirror::Copy& copy = mirror_->at(level, index);
     return Mirror::is_known(copy) ? &copy : nullptr;
   }
@@ -547,13 +669,26 @@ class Core {
   // One step; what cannot go on is given up.
   void try_step(Partition& partition, uint32_t children);
   static bool is_draining(const Partition& partition, uint32_t level, uint64_t index);
-  void push_drain(Partition& partition, uint32_t level, uint64_t index, uint32_t needed);
+  void push_drain(Partition& partition, uint32_t level, uint64_t index, uint32_t needed,
+                  Drain::Why why);
+  // Begins to rewrite the entry if enough of it seems superseded.
+  bool push_if_littered(Partition& partition, uint32_t level, uint64_t index);
+  bool is_littered(uint32_t level, uint64_t index) const;
+  void clear_litter(Drain& drain);
+  // ---- grow.cc
+  void note_overflow(uint32_t level, uint64_t index);
+  void set_overflows_max(uint32_t number);
+  void grow_if_due(Partition& partition);
+  void grow(Partition& partition);
+  void empty_entry(Partition& partition, uint64_t row);
+  void switch_rows(Partition& partition, uint32_t top);
   void drain_step(Partition& partition, uint32_t children);
   bool group(Drain& drain);
   void group_by_child(Drain& drain) const;
   Append append_of_child(const Drain& drain, uint32_t child) const;
   void append_children(Drain& drain, uint32_t end);
   void release_source(uint32_t level, uint64_t index);
+  void clear_entry(uint32_t level, uint64_t index, LineState state, bool keep);
   // The record found at `before` is now `tag` and `value`: so are copies that a drain made of it.
   void follow_change(Partition& partition, const Key& key, const Hit& before, uint64_t tag,
                      uint64_t value) const;
@@ -566,6 +701,9 @@ class Core {
 
   // ---- core.cc
   void map_dram();
+  static bool is_log_too_long(const Root& root, uint32_t directory_bits);
+  static uint32_t top_max_of(const Root& root);
+  static bool are_heads_sound(const pm::PoolImpl& pool, const Root& root);
   static Root make_root(pm::PoolImpl& pool, const PlushOptions& options, bool out_of_place);
 
   // ---- preallocate.cc
@@ -585,8 +723,14 @@ class Core {
     uint64_t hash;
     uint64_t tag;
     uint64_t value;
+    bool dangles;  // damaged, unless a newer record of the key was met before
   };
-  void collect_subtree(uint64_t row, std::vector<Collected>& out) const;
+  // What is under the row that a hash belongs to. Returns the hash that the next row begins with, 0 after
+  // the last: if the partition grows in between, nothing is met twice or not at all.
+  uint64_t collect_subtree(uint64_t hash, std::vector<Collected>& out) const;
+  uint64_t next_row(uint64_t hash, uint32_t top) const {
+    return (index_at(top, hash) + 1) << index_shifts_[top];
+  }
   void collect_entry(uint32_t level, uint64_t index, std::vector<Collected>& out,
                      std::unordered_multimap<uint64_t, size_t>& seen) const;
   void collect_one(const Collected& one, std::vector<Collected>& out,
@@ -598,6 +742,7 @@ class Core {
   void check_entry(uint32_t level, uint64_t index, const Entry& entry,
                    const std::function<void(const std::string&)>& fail) const;
 
+  pm::PoolImpl::Use use_;  // the last member to go: the mapping may go with it
   pm::PoolImpl& pool_;
   Root& root_;
   const pm::Memory& memory_;
@@ -610,6 +755,10 @@ class Core {
   uint32_t order_shift_;                  // ordered: leading zeros of the widest place
   uint64_t key_min_;                      // 0 and the largest word, if not ordered
   uint64_t key_max_;
+  uint32_t garbage_percent_;
+  uint32_t filter_levels_;
+  uint32_t top_max_;  // that partitions grow to
+  uint32_t deepest_;  // of the levels in PM
   bool recovered_ = false;
   uint64_t recovered_operations_ = 0;
   Entry* level1_;
@@ -618,19 +767,13 @@ class Core {
   std::string name_;
   Partition* partitions_ = nullptr;
   uint32_t partition_count_ = 0;
-  Row* rows_ = nullptr;  // rows() of them
+  std::unique_ptr<std::atomic<uint8_t>[]> tops_;  // by partition
+  Row* rows_ = nullptr;  // of all levels that may be the first; see row_of()
   Bucket* row_records_ = nullptr;
-  void* rows_map_ = nullptr;  // what mmap gave, before alignment
-  uint64_t dram_bytes_ = 0;
+  std::optional<Arena> rows_arena_;
   std::unique_ptr<PayloadLog> payload_;
   std::unique_ptr<Mirror> mirror_;
-  // Words by hash, with copies of two levels: what the common lookup begins with. Else null.
-  struct {
-    const Mirror::Copy* copies[2] = {};
-    uint8_t shifts[2] = {};
-    bool wide = false;  // with AVX-512
-    const char* base = nullptr;
-  } quick_;
+  Quick quick_;
 };
 
 template <typename Use>
@@ -639,7 +782,7 @@ bool Core::lookup(std::string_view key, Use use) const {
   const pm::EpochManager::Guard guard(payload_->epochs());
   Hit hit;
   if (!find(key_of(key), hit)) return false;
-  use(payload_->read_pinned(hit.value).value);
+  use(payload_of(hit.value).value);
   return true;
 }
 
@@ -655,7 +798,7 @@ void Core::lookup_group(std::span<const Key> keys, Use use) const {
     if constexpr (std::is_invocable_v<Use, size_t, uint64_t>) {
       use(i, hits[i].value);
     } else {
-      use(i, payload_->read_pinned(hits[i].value).value);
+      use(i, payload_of(hits[i].value).value);
     }
   }
 }

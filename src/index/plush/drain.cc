@@ -26,6 +26,8 @@ constexpr uint32_t kStepRecords = kEntryRecords / 2;  // that one step gathers
 // With less room than this in the pool an entry is drained when it must be, at once: a drain that
 // stops half-way for want of room has put records below that are put there again the next time.
 constexpr uint64_t kDrainSegments = 8;
+// An entry is not rewritten for fewer superseded records: two buckets.
+constexpr uint32_t kLitterMin = 2 * kSlots;
 
 }  // namespace
 
@@ -36,7 +38,10 @@ bool Core::is_same(uint64_t tag, uint64_t value, uint64_t other_tag, uint64_t ot
   if (!out_of_place_) return true;
   PayloadLog::View one;
   PayloadLog::View other;
-  return payload_->read(value, one) && payload_->read(other_value, other) && one.key == other.key;
+  // Damaged payload tells of no key: with all 63 bits equal it is taken to be the same. So the newer record
+  // hides the older one, which would else seem to be the newest whole one.
+  if (!payload_->read(value, one) || !payload_->read(other_value, other)) return true;
+  return one.key == other.key || hash_in(one) != hash_in(other);
 }
 
 void Core::gather(uint32_t level, uint64_t index, Gathered& out) const {
@@ -58,10 +63,9 @@ void Core::gather_some(uint32_t level, uint64_t index, uint32_t most, Gathered& 
   for (const uint32_t end = out.left - std::min(out.left, most); out.left > end;) {
     const uint32_t at = --out.left;
     const uint32_t b = at / kSlots;
-    const Bucket& bucket = *bucket_at(entry.lines[b / kLineBuckets].bucket[b % kLineBuckets]);
+    const Bucket& bucket = bucket_of(entry, b);
     const uint64_t tag = bucket.tags[at % kSlots];
     const uint64_t value = bucket.values[at % kSlots];
-    if (out_of_place_ && !payload_->alive(value)) continue;
     uint64_t place = (tag >> 1) % Gathered::kPlaces;
     bool newest = true;
     while (out.places[place] != 0 && newest) {
@@ -71,6 +75,12 @@ void Core::gather_some(uint32_t level, uint64_t index, uint32_t most, Gathered& 
     }
     if (!newest) {
       out.dropped[out.dropped_count++] = {tag, value};
+      continue;
+    }
+    // Its payload has gone: a newer record is in the row or above. If there is none it is damaged, and
+    // stays, so that lookups tell.
+    if (out_of_place_ && !payload_->alive(value) &&
+        is_superseded(level, full_hash(tag, index, level))) {
       continue;
     }
     out.tags[out.count] = tag;
@@ -95,7 +105,7 @@ void Core::drop_tombstones(uint32_t level, uint64_t index, Gathered& out) const 
 }
 
 bool Core::may_be_below(uint32_t level, uint64_t hash) const {
-  while (level++ < kLevelsMax) {
+  while (level++ < deepest_) {
     const uint64_t index = index_at(level, hash);
     const Entry* entry = entry_at(level, index);
     if (entry == nullptr) return false;
@@ -129,7 +139,7 @@ void Core::drain(Partition& partition, uint32_t level, uint64_t index, uint32_t 
   // What is under way first: it may be this entry, or one above or below it.
   while (!partition.drains.empty()) try_step(partition, fanout());
   if (records_in(level, index) + needed <= kEntryRecords) return;
-  push_drain(partition, level, index, needed);
+  push_drain(partition, level, index, needed, Drain::Why::kFull);
   try {
     while (!partition.drains.empty()) drain_step(partition, fanout());
   } catch (...) {
@@ -147,10 +157,12 @@ bool Core::is_draining(const Partition& partition, uint32_t level, uint64_t inde
 void Core::drain_some(Partition& partition) {
   if (!partition.drains.empty()) {
     try_step(partition, kStepChildren);
+  } else if (partition.overflows >= partition.overflows_max) [[unlikely]] {
+    grow_if_due(partition);
   } else if (!partition.full_rows.empty() && !pool_.heap().is_scarce(kDrainSegments)) {
     const uint64_t row = partition.full_rows.front();
     partition.full_rows.pop_front();
-    push_drain(partition, 1, row, kSlots);
+    push_drain(partition, level_of_row(row), index_of_row(row), kSlots, Drain::Why::kFull);
   }
 }
 
@@ -164,11 +176,13 @@ void Core::try_step(Partition& partition, uint32_t children) {
   }
 }
 
-void Core::push_drain(Partition& partition, uint32_t level, uint64_t index, uint32_t needed) {
+void Core::push_drain(Partition& partition, uint32_t level, uint64_t index, uint32_t needed,
+                      Drain::Why why) {
   std::unique_ptr<Drain> drain(new Drain);  // not zeroed
   drain->level = level;
   drain->index = index;
   drain->needed = needed;
+  drain->why = why;
   drain->phase = Drain::Phase::kFull;
   partition.drains.push_back(std::move(drain));
   const uint32_t used = records_in(level, index);  // the first step reads the newest of them
@@ -211,7 +225,8 @@ void Core::drain_step(Partition& partition, uint32_t children) {
   switch (drain.phase) {
     case Drain::Phase::kFull:
       // It may have been emptied, or have lost records, since it was found full.
-      if (records_in(level, index) + drain.needed <= kEntryRecords) {
+      if (drain.why == Drain::Why::kFull &&
+          records_in(level, index) + drain.needed <= kEntryRecords) {
         return partition.drains.pop_back();
       }
       begin_gather(level, index, drain.all);
@@ -226,6 +241,10 @@ void Core::drain_step(Partition& partition, uint32_t children) {
       prefetch_count_of_child(drain, 0);
       return;
     case Drain::Phase::kGroup:
+      if (drain.why == Drain::Why::kLitter) {
+        clear_litter(drain);
+        return partition.drains.pop_back();
+      }
       if (!group(drain)) partition.drains.pop_back();
       return;
     case Drain::Phase::kAppend:
@@ -240,10 +259,45 @@ void Core::drain_step(Partition& partition, uint32_t children) {
   const uint32_t end = std::min(drain.next_child + children, fanout());
   for (uint32_t child = drain.next_child; child < end; ++child) {
     const Append append = append_of_child(drain, child);
+    if (append.count == 0) continue;
+    if (push_if_littered(partition, append.level, append.index)) return;
     if (append.start + append.count <= kEntryRecords) continue;
-    return push_drain(partition, append.level, append.index, append.count);
+    return push_drain(partition, append.level, append.index, append.count, Drain::Why::kFull);
   }
   append_children(drain, end);
+}
+
+// ---- what is superseded
+
+bool Core::is_littered(uint32_t level, uint64_t index) const {
+  const uint64_t litter = superseded_in(level, index);
+  if (litter < kLitterMin) return false;
+  const uint64_t records = records_in(level, index);
+  if (litter * 100 < (records - std::min(records, litter)) * garbage_percent_) return false;
+  return !has_children(level, index);  // above others it is emptied before long
+}
+
+bool Core::push_if_littered(Partition& partition, uint32_t level, uint64_t index) {
+  if (!is_littered(level, index)) [[likely]]
+    return false;
+  push_drain(partition, level, index, 0, Drain::Why::kLitter);
+  return true;
+}
+
+// Fingerprints and filters count a few records too many, so it may prove not to be worth it.
+void Core::clear_litter(Drain& drain) {
+  Gathered& all = drain.all;
+  drop_tombstones(drain.level, drain.index, all);
+  uint32_t left = all.used - all.count;
+  if (uint64_t{left} * 200 >= uint64_t{all.count} * garbage_percent_) {
+    try {
+      rewrite(drain.level, drain.index, all);
+    } catch (const Error& error) {
+      if (!pm::is_full(error)) throw;
+    }
+    left = 0;  // also where the pool has no room for it: not again at once
+  }
+  set_superseded(drain.level, drain.index, left);
 }
 
 // Returns false if the entry has room again where it is.
@@ -252,21 +306,23 @@ bool Core::group(Drain& drain) {
   const uint64_t index = drain.index;
   Gathered& all = drain.all;
   drop_tombstones(level, index, all);
-  // Enough of it was superseded.
   const bool last = !has_children(level, index);
   const bool fits = all.count + drain.needed <= kEntryRecords;
-  if (all.count == 0 || (last && fits && all.count * 4 <= all.used * 3) || level == kLevelsMax) {
+  // Enough of it was superseded.
+  const bool thin = all.count == 0 || (last && fits && all.count * 4 <= all.used * 3);
+  if (drain.why != Drain::Why::kGrowth && (thin || level == deepest_)) {
     if (!fits) {
       if (ordered_) throw too_dense(level);
       throw Error(
           ErrorCode::kPoolFull,
           fmt::format("{}: '{}' has used up its {} levels; load it into a pool with a larger "
                       "capacity",
-                      pool_.mapping().path(), name_, kLevelsMax));
+                      pool_.mapping().path(), name_, deepest_));
     }
     rewrite(level, index, all);
     return false;
   }
+  note_overflow(level, index);
   group_by_child(drain);
   drain.next_child = 0;
   drain.phase = Drain::Phase::kAppend;
@@ -313,7 +369,7 @@ void Core::prefetch_next_child(const Drain& drain) const {
 
 // What prefetch_end() looks at.
 void Core::prefetch_count_of_child(const Drain& drain, uint32_t child) const {
-  if (drain.level >= mirror_->levels()) return;
+  if (!has_copy(drain.level + 1, drain.index << root_.fanout_bits)) return;
   Mirror::prefetch_buckets(
       mirror_->at(drain.level + 1, (drain.index << root_.fanout_bits) + child));
 }
@@ -363,7 +419,9 @@ bool Core::plan_next_child(Partition& partition, Append& append, pm::Heap::TxnIf
   if (drain.phase != Drain::Phase::kAppend || drain.next_child == fanout()) return false;
   if (drain.count(drain.next_child) == 0 || !has_children(drain.level, drain.index)) return false;
   append = append_of_child(drain, drain.next_child);
-  if (append.start + append.count > kEntryRecords) return false;  // drained itself, first
+  // Drained or rewritten itself, first.
+  if (append.start + append.count > kEntryRecords) return false;
+  if (is_littered(append.level, append.index)) return false;
   plan(append, txn);
   return true;
 }
@@ -398,34 +456,44 @@ void Core::end_shared_step(Partition& partition, SharedStep& step) {
 void Core::release_source(uint32_t level, uint64_t index) {
   Entry& entry = *entry_at(level, index);
   const uint32_t generation = LineState{entry.lines[0].state}.generation() + 1;
-  if (level == 1) {  // it keeps its blocks: they fill again soon
+  if (level == top_above(level, index)) {  // it keeps its blocks: they fill again soon
     const Disappearing guard(row_above(level, index));
     pm::store_release(entry.lines[0].state,
-                      LineState::make(0, generation, rows_[index].epoch).word);
+                      LineState::make(0, generation, rows_[row_of(level, index)].epoch).word);
     memory_.persist(&entry.lines[0].state, sizeof(uint32_t));
     relearn(level, index);
     return;
   }
+  clear_entry(level, index, LineState::make(0, generation, 0), keeps_buckets(level, index));
+}
+
+// Empties an entry: its first line gets this state, which counts no records. Unless it keeps its buckets,
+// they go back to the heap.
+void Core::clear_entry(uint32_t level, uint64_t index, LineState state, bool keep) {
+  Entry& entry = *entry_at(level, index);
+  require_own_buckets(level, index, entry);
   pm::Heap::Txn txn(pool_.heap(), true);
   for (DirectoryLine& line : entry.lines) {
     for (uint32_t& unit : line.bucket) {
-      if (unit != 0 && !keeps_buckets(level))
+      if (unit != 0 && !keep) {
         txn.will_unlink(uint64_t{unit} * kUnitBytes, &unit, pm::Link::kUnit);
+      }
     }
   }
   txn.prepare();
   memory_.fence();  // the intents, before what they judge by
   {
     const Disappearing guard(row_above(level, index));
-    pm::store_release(entry.lines[0].state, LineState::make(0, generation, 0).word);
+    pm::store_release(entry.lines[0].state, state.word);
     memory_.flush(&entry.lines[0].state, sizeof(uint32_t));
     memory_.fence();  // the entry is empty before its blocks go
     for (DirectoryLine& line : entry.lines) {
-      if (!keeps_buckets(level)) {
+      if (!keep) {
         for (uint32_t& unit : line.bucket) pm::store_relaxed(unit, 0U);
       }
       // Lines that this generation did not reach must not bear a number that comes round again.
-      pm::store_release(line.state, LineState::make(0, generation, 0).word);
+      if (&line == entry.lines) continue;
+      pm::store_release(line.state, LineState::make(0, state.generation(), 0).word);
     }
     memory_.flush(&entry, sizeof entry);
     relearn(level, index);

@@ -25,10 +25,12 @@ PlushOptions parse(OptionMap options) {
     take_optional(options, "key_max", parsed.key_max);
   }
   take_option(options, "directory_bits", parsed.directory_bits);
+  take_option(options, "directory_bits_max", parsed.directory_bits_max);
   take_option(options, "fanout", parsed.fanout);
   take_option(options, "partitions", parsed.partitions);
   take_option(options, "log_percent", parsed.log_percent);
   take_option(options, "filter_levels", parsed.filter_levels);
+  take_option(options, "garbage_percent", parsed.garbage_percent);
   take_option(options, "recovery_threads", parsed.recovery_threads);
   require_empty(options, order == PlushOrder::kRange ? "plush+range" : "plush");
   return parsed;
@@ -61,7 +63,7 @@ CatalogEntry plush_entry() {
   entry.paper = "Vogel et al., PVLDB 15(11), 2022";
   entry.traits = {.ordered = false,
                   .concurrent = true,
-                  .dram = DramUse::kBounded,
+                  .dram = DramUse::kGrowing,
                   .kinds = {{Kind::kU64, Kind::kU64},
                             {Kind::kBytes, Kind::kBytes},
                             {Kind::kU64, Kind::kBytes},
@@ -70,26 +72,37 @@ CatalogEntry plush_entry() {
                   .value_bytes_max = plush::PayloadLog::kPartBytesMax,
                   .capacity_bytes_min = Pool::kMinCapacityBytes};
   entry.options = {
-      {"directory_bits", "log2(capacity / 96 KiB), 6 to 20",
-       "log2 of the rows in DRAM and of the entries of level 1; DRAM use is 288 bytes for each "
-       "row"},
-      {"fanout", "16", "entries of the next level that one entry is spread over: 2, 4, 8 or 16"},
+      {"directory_bits", "7, or 10 from a capacity of 6 GiB",
+       "log2 of the rows in DRAM, and of the entries of the first level, when the table is made: 1 "
+       "to 24; DRAM use is 288 bytes for each row"},
+      {"directory_bits_max", "20, or directory_bits if that is given",
+       "log2 of the rows that the table may grow to, by `fanout` at a time; directory_bits itself: "
+       "it does not grow"},
+      {"fanout", "8", "entries of the next level that one entry is spread over: 2, 4, 8 or 16"},
       {"partitions", "64, 256 for capacities from 6 GiB, fewer for small ones",
-       "independent locks and recovery logs, a power of two; with byte strings at most one for "
-       "each MiB"},
+       "independent locks and recovery logs, a power of two; by default at most one for each MiB"},
       {"log_percent", "300", "recovery-log bytes per byte that all rows can log; 300 to 10000"},
       {"filter_levels", "2",
        "levels in PM whose directories have copies with fingerprints in DRAM: 0 to 3"},
+      {"garbage_percent", "50",
+       "superseded records of an entry of the last level, in percent of those that count, from "
+       "which on it is rewritten: 10 to 10000"},
       {"recovery_threads", "processors, at most 8", "threads that replay the log when opening"},
       {"preallocated_levels", "0",
        "PM levels, 0 to 2, whose buckets are allocated at creation: 3 KiB for each row, and 3.25 "
        "KiB * fanout for each of level 2"}};
   entry.create = create<PlushOrder::kHash>;
   entry.open = open<PlushOrder::kHash>;
-  entry.small_options = {
-      {"directory_bits", "6"}, {"fanout", "2"}, {"partitions", "4"}, {"log_percent", "300"}};
-  entry.tiny_options = {
-      {"directory_bits", "1"}, {"fanout", "2"}, {"partitions", "2"}, {"log_percent", "300"}};
+  entry.small_options = {{"directory_bits", "3"},
+                         {"directory_bits_max", "7"},
+                         {"fanout", "2"},
+                         {"partitions", "4"},
+                         {"log_percent", "300"}};
+  entry.tiny_options = {{"directory_bits", "1"},
+                        {"directory_bits_max", "4"},
+                        {"fanout", "2"},
+                        {"partitions", "2"},
+                        {"log_percent", "300"}};
   return entry;
 }
 

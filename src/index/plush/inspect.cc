@@ -12,75 +12,74 @@ void Core::collect_one(const Collected& one, std::vector<Collected>& out,
                        std::unordered_multimap<uint64_t, size_t>& seen) const {
   const auto [begin, end] = seen.equal_range(one.hash);
   for (auto other = begin; other != end; ++other) {
-    if (!out_of_place_) return;  // a newer version of the same key
-    PayloadLog::View newer;
-    PayloadLog::View older;
-    if (!payload_->read(one.value, older)) return;
-    if (payload_->read(out[other->second].value, newer) && newer.key == older.key) return;
+    const Collected& newer = out[other->second];
+    if (is_same(one.tag, one.value, newer.tag, newer.value)) return;
   }
-  if (out_of_place_ && !payload_->alive(one.value)) return;
   seen.emplace(one.hash, out.size());
   out.push_back(one);
+  out.back().dangles = out_of_place_ && !payload_->alive(one.value);
 }
 
 void Core::collect_entry(uint32_t level, uint64_t index, std::vector<Collected>& out,
                          std::unordered_multimap<uint64_t, size_t>& seen) const {
   const Entry* entry = entry_at(level, index);
   if (entry == nullptr) return;
-  for (uint32_t at = used(*entry); at-- > 0;) {
-    const uint32_t b = at / kSlots;
-    const uint32_t unit = entry->lines[b / kLineBuckets].bucket[b % kLineBuckets];
-    if (at >= kEntryRecords || uint64_t{unit} * kUnitBytes >= pool_.end_offset()) {
-      throw Error(ErrorCode::kCorrupt,
-                  fmt::format("{}: '{}' is damaged at level {}, entry {}; run `perdure pool check` "
-                              "and restore the file from a backup",
-                              pool_.mapping().path(), name_, level, index));
-    }
-    const Bucket& bucket = *bucket_at(unit);
+  for (uint32_t at = used(level, index, *entry); at-- > 0;) {
+    const Bucket& bucket = bucket_of(*entry, at / kSlots);
     const uint64_t tag = bucket.tags[at % kSlots];
-    collect_one({full_hash(tag, index, level), tag, bucket.values[at % kSlots]}, out, seen);
+    collect_one({full_hash(tag, index, level), tag, bucket.values[at % kSlots], false}, out, seen);
   }
-  if (level == kLevelsMax) return;
+  if (level == deepest_) return;
   for (uint32_t child = 0; child < fanout(); ++child) {
     collect_entry(level + 1, (index << root_.fanout_bits) + child, out, seen);
   }
 }
 
-void Core::collect_subtree(uint64_t row, std::vector<Collected>& out) const {
+uint64_t Core::collect_subtree(uint64_t hash, std::vector<Collected>& out) const {
   std::unordered_multimap<uint64_t, size_t> seen;
-  const uint64_t partition = row / rows_per_partition();
-  const std::lock_guard lock(partitions_[partition].lock);
+  const std::lock_guard lock(partitions_[partition_of(hash)].lock);
+  const uint32_t top = top_for(hash);
+  const uint64_t index = index_at(top, hash);
+  const uint64_t row = row_of(top, index);
   out.clear();
   const Bucket& bucket = row_records_[row];
   for (uint32_t slot = rows_[row].count.load(std::memory_order_relaxed); slot-- > 0;) {
     const uint64_t tag = bucket.tags[slot];
-    collect_one({full_hash(tag, row, 1), tag, bucket.values[slot]}, out, seen);
+    collect_one({full_hash(tag, index, top), tag, bucket.values[slot], false}, out, seen);
   }
-  collect_entry(1, row, out, seen);
+  collect_entry(top, index, out, seen);
+  return next_row(hash, top);
 }
 
 void Core::for_each_word(const std::function<void(uint64_t key, uint64_t value)>& visit) const {
   std::vector<Collected> records;
-  for (uint64_t row = 0; row < rows(); ++row) {
-    collect_subtree(row, records);
+  uint64_t next = 0;
+  do {
+    next = collect_subtree(next, records);
     for (const Collected& one : records) {
       if ((one.tag & 1) == 0) visit(word_of_hash(one.hash), one.value);
     }
-  }
+  } while (next != 0);
 }
 
 void Core::for_each_bytes(
     const std::function<void(std::string_view key, std::string_view value)>& visit) const {
   std::vector<Collected> records;
-  for (uint64_t row = 0; row < rows(); ++row) {
+  uint64_t next = 0;
+  do {
     const pm::EpochManager::Guard guard(payload_->epochs());
-    collect_subtree(row, records);
+    next = collect_subtree(next, records);
     for (const Collected& one : records) {
       if ((one.tag & 1) != 0) continue;
-      const PayloadLog::View view = payload_->read_pinned(one.value);
+      if (one.dangles) [[unlikely]]
+        pool_.throw_corrupt(fmt::format("a record of '{}' leads to no payload", name_));
+      const PayloadLog::View view = payload_of(one.value);
+      if (key_of(view.key).hash != one.hash) {
+        pool_.throw_corrupt(fmt::format("a record of '{}' leads to another key", name_));
+      }
       visit(view.key, view.value);
     }
-  }
+  } while (next != 0);
 }
 
 // ---- every entry
@@ -90,7 +89,7 @@ void Core::visit_children(uint32_t level, uint64_t index,
   Entry* entry = entry_at(level, index);
   if (entry == nullptr) return;
   visit(level, index, *entry);
-  if (level == kLevelsMax) return;
+  if (level == deepest_) return;
   for (uint32_t child = 0; child < fanout(); ++child) {
     visit_children(level + 1, (index << root_.fanout_bits) + child, visit);
   }
@@ -98,9 +97,10 @@ void Core::visit_children(uint32_t level, uint64_t index,
 
 void Core::visit_entries(
     const std::function<void(uint32_t level, uint64_t index, Entry&)>& visit) const {
-  for (uint64_t row = 0; row < rows(); ++row) {
-    const std::lock_guard lock(partitions_[row / rows_per_partition()].lock);
-    visit_children(1, row, visit);
+  const uint64_t entries = uint64_t{1} << root_.directory_bits;
+  for (uint64_t index = 0; index < entries; ++index) {
+    const std::lock_guard lock(partitions_[partition_above(1, index)].lock);
+    visit_children(1, index, visit);
   }
 }
 
@@ -110,10 +110,21 @@ void Core::visit_blocks(const std::function<void(uint64_t offset, uint64_t bytes
     if (offset != 0) meet(offset, bytes);
   };
   block(pool_.offset_of(&root_), sizeof(Root));
-  block(root_.log, root_.log_chunk_bytes * root_.log_chunks * partition_count_);
-  block(root_.level1, rows() * sizeof(Entry));
+  block(root_.log, log_bytes(1) * partition_count_);
+  block(root_.level1, (uint64_t{1} << root_.directory_bits) * sizeof(Entry));
+  block(root_.heads, partition_count_ * sizeof(PartitionHead));
+  for (uint32_t i = 0; i < partition_count_; ++i) {
+    const std::lock_guard lock(partitions_[i].lock);
+    block(head_of(i).log, log_bytes(top_of(i)));
+  }
   block(root_.payload_heads, partition_count_ * sizeof(PayloadHead));
-  for (uint32_t level = 2; level <= kLevelsMax; ++level) {
+  if (root_.payload_places != 0) {
+    const uint64_t pages = PayloadLog::place_pages(pool_);
+    block(root_.payload_places, pages * sizeof(uint64_t));
+    const auto* links = pool_.at<uint64_t>(root_.payload_places);
+    for (uint64_t i = 0; i < pages; ++i) block(pm::load_acquire(links[i]), sizeof(PlacePage));
+  }
+  for (uint32_t level = 2; level <= deepest_; ++level) {
     const uint32_t* table = tables_[level].load(std::memory_order_acquire);
     if (table == nullptr) continue;
     const uint64_t parents = uint64_t{1} << level_bits(level - 1);
@@ -150,7 +161,7 @@ void Core::check_entry(uint32_t level, uint64_t index, const Entry& entry,
     }
     sum += count;
   }
-  const Mirror::Copy* copy = level <= mirror_->levels() ? &mirror_->at(level, index) : nullptr;
+  const Mirror::Copy* copy = has_copy(level, index) ? &mirror_->at(level, index) : nullptr;
   if (copy != nullptr && !Mirror::is_known(*copy)) copy = nullptr;
   if (copy != nullptr && copy->count != sum) {
     return fail(
@@ -194,19 +205,23 @@ uint64_t Core::check(const std::function<void(const std::string&)>& report) cons
   visit_blocks([&](uint64_t offset, uint64_t bytes) { owners.meet(offset, bytes); });
   if (!out_of_place_ || found > 0) return found;
   std::vector<Collected> records;
-  for (uint64_t row = 0; row < rows(); ++row) {
+  uint64_t next = 0;
+  do {
     const pm::EpochManager::Guard guard(payload_->epochs());
-    collect_subtree(row, records);
+    const uint64_t row = next;
+    next = collect_subtree(next, records);
     for (const Collected& one : records) {
       PayloadLog::View view;
       if ((one.tag & 1) != 0) continue;
-      if (!payload_->verify(one.value) || !payload_->read(one.value, view)) {
-        fail(fmt::format("'{}': the payload of a record in row {} is damaged", name_, row));
+      if (one.dangles || !payload_->verify(one.value) || !payload_->read(one.value, view)) {
+        fail(fmt::format("'{}': the payload of a record in the row of hash {:#x} is damaged", name_,
+                         row));
       } else if (key_of(view.key).hash != one.hash) {
-        fail(fmt::format("'{}': a record in row {} leads to another key", name_, row));
+        fail(fmt::format("'{}': a record in the row of hash {:#x} leads to another key", name_,
+                         row));
       }
     }
-  }
+  } while (next != 0);
   return found;
 }
 
@@ -215,25 +230,43 @@ uint64_t Core::check(const std::function<void(const std::string&)>& report) cons
 std::vector<Statistic> Core::statistics() const {
   uint64_t records[kLevelsMax + 1] = {};
   uint64_t entries[kLevelsMax + 1] = {};
-  for (uint64_t row = 0; row < rows(); ++row) {
-    records[0] += rows_[row].count.load(std::memory_order_relaxed);
+  uint64_t rows = 0;
+  uint64_t log_bytes_all = log_bytes(1) * partition_count_;
+  uint32_t levels[2] = {kLevelsMax, 0};
+  for (uint32_t i = 0; i < partition_count_; ++i) {
+    const std::lock_guard lock(partitions_[i].lock);
+    const RowRange range = rows_in(i);
+    rows += range.end - range.begin;
+    const uint32_t top = top_of(i);
+    if (head_of(i).log != 0) log_bytes_all += log_bytes(top);
+    levels[0] = std::min(levels[0], top);
+    levels[1] = std::max(levels[1], top);
+    for (uint64_t row = range.begin; row < range.end; ++row) {
+      records[0] += rows_[row].count.load(std::memory_order_relaxed);
+    }
   }
-  visit_entries([&](uint32_t level, uint64_t, Entry& entry) {
+  visit_entries([&](uint32_t level, uint64_t index, Entry& entry) {
     ++entries[level];
-    records[level] += used(entry);
+    records[level] += used(level, index, entry);
   });
   const uint64_t pool_bytes = owned_bytes(*this);
   StatisticList list;
   list.add("pool_bytes", pool_bytes, "bytes");
-  list.add("dram_bytes", dram_bytes_ + sizeof(Partition) * partition_count_ + mirror_->bytes(),
+  list.add("dram_bytes",
+           rows * (sizeof(Row) + sizeof(Bucket)) + sizeof(Partition) * partition_count_ +
+               mirror_->bytes(),
            "bytes");
   list.add("recovered_operations", recovered_operations_, "operations");
   list.add("records_level_0", records[0], "records");
-  for (uint32_t level = 1; level <= kLevelsMax && entries[level] > 0; ++level) {
+  for (uint32_t level = 1; level <= deepest_ && entries[level] > 0; ++level) {
     list.add(fmt::format("records_level_{}", level), records[level], "records");
     list.add(fmt::format("entries_level_{}", level), entries[level], "entries");
   }
+  list.add("rows", rows, "rows");
+  list.add("first_level_least", levels[0], "");
+  list.add("first_level_most", levels[1], "");
   list.add("directory_bits", root_.directory_bits, "");
+  list.add("directory_bits_max", root_.shape.directory_bits_max, "");
   list.add("fanout", fanout(), "");
   list.add("partitions", partition_count_, "");
   uint64_t log_live = 0;
@@ -246,7 +279,7 @@ std::vector<Statistic> Core::statistics() const {
     payload_chunks += payload_->chunks(i).size();
     for (const PayloadLog::Chunk& chunk : payload_->chunks(i)) payload_bytes += chunk.bytes;
   }
-  list.add("log_bytes", root_.log_chunk_bytes * root_.log_chunks * partition_count_, "bytes");
+  list.add("log_bytes", log_bytes_all, "bytes");
   list.add("log_live_bytes", log_live, "bytes");
   if (payload_) {
     list.add("payload_chunks", payload_chunks, "chunks");

@@ -33,7 +33,7 @@ inline constexpr uint32_t kLineRecords = kSlots * kLineBuckets;
 inline constexpr uint32_t kEntryBuckets = kLineBuckets * kLines;
 inline constexpr uint32_t kEntryRecords = kLineRecords * kLines;
 inline constexpr uint32_t kUnitBytes = 256;  // what 4-byte pointers count
-inline constexpr uint32_t kLevelsMax = 9;    // in PM; level 0 is in DRAM
+inline constexpr uint32_t kLevelsMax = 20;   // in PM; level 0 is in DRAM
 inline constexpr uint32_t kFanoutMax = 16;
 
 struct Record {
@@ -85,7 +85,14 @@ struct Shape {
   uint64_t key_min;
   uint64_t key_max;
   uint64_t preallocated_levels;  // whose buckets were allocated at creation and stay
+  uint64_t directory_bits_max;   // log2 of the rows that there may be
   uint64_t checksum;             // xxh3 of all bytes before
+};
+
+// A partition that has grown. Both words change at once, by a redo record.
+struct alignas(16) PartitionHead {
+  uint64_t grown;  // how often: its first level is this one and 1
+  uint64_t log;    // offset of its recovery log; 0: it is still in the first one
 };
 
 struct alignas(256) Root {
@@ -95,32 +102,44 @@ struct alignas(256) Root {
   uint32_t partition_bits;
   uint32_t log_chunks;
   uint64_t log_chunk_bytes;
-  uint64_t checksum;             // xxh3 of all bytes before
-  uint64_t log;                  // offset of the recovery log
-  uint64_t level1;               // offset of level 1's directory
-  uint64_t payload_heads;        // offset of one PayloadHead for each partition; 0: none
-  uint64_t payload_epoch_limit;  // no payload chunk has had this epoch, nor a larger one
+  uint64_t checksum;        // xxh3 of all bytes before
+  uint64_t log;             // offset of the recovery logs of partitions that have not grown
+  uint64_t level1;          // offset of level 1's directory
+  uint64_t payload_heads;   // offset of one PayloadHead for each partition; 0: none
+  uint64_t payload_places;  // offset of the offsets of PlacePages for all of the capacity; 0: none
+  uint64_t heads;           // offset of one PartitionHead for each partition
   Shape shape;
-  uint64_t reserved;
+  uint64_t blocks_checksum;         // xxh3 of the offsets above, from `log` on
   uint64_t tables[kLevelsMax + 1];  // by level; offsets
-  uint64_t reserved2[38];
+  uint64_t reserved[25];
 };
 static_assert(sizeof(Root) == 512 && offsetof(Root, checksum) == 32);
-inline constexpr uint64_t kRootMagic = 0x32687375'6c50;  // "Plush2"
+inline constexpr uint64_t kRootMagic = 0x34687375'6c50;  // "Plush4"
 // Of tables with entries of 12 buckets, and logs without gaps.
 inline constexpr uint64_t kRootMagic1 = 0x31687375'6c50;
+// Of tables whose payload chunks have epochs that no other chunk has.
+inline constexpr uint64_t kRootMagic2 = 0x32687375'6c50;
+// Of tables that cannot grow.
+inline constexpr uint64_t kRootMagic3 = 0x33687375'6c50;
 
-// The payload log: byte strings. Each partition has a list of chunks, newest first.
+// The payload log: byte strings. Each partition has a list of chunks, newest first. For each segment of
+// the pool a sealed word tells the last epoch that the table gave to a chunk there.
 struct alignas(64) PayloadHead {
   uint64_t chunk;  // offset of the newest chunk
   uint64_t reserved[7];
 };
 
+// Made when the first of its segments has a chunk.
+struct PlacePage {
+  static constexpr uint64_t kSegments = 512;
+  uint64_t words[kSegments];
+};
+
 struct alignas(64) PayloadChunk {
   uint64_t next;   // offset of the next older chunk
-  uint64_t epoch;  // of this use of the memory; pointers carry it
+  uint64_t epoch;  // of this use of the place; pointers carry it
   uint64_t bytes;  // with this header
-  uint64_t loose;  // 1: entries were written without being flushed; not appended to once reopened
+  uint64_t end;    // sealed: where the last entry ends, and whether more may follow; 0: not noted
   uint64_t reserved[4];
 };
 static_assert(sizeof(PayloadChunk) == 64);
@@ -129,7 +148,7 @@ static_assert(sizeof(PayloadChunk) == 64);
 struct PayloadEntry {
   uint32_t key_bytes;
   uint32_t value_bytes;
-  uint64_t checksum;  // over sizes, key, value and the chunk's epoch: a torn entry is recognised
+  uint64_t checksum;  // over sizes, key, value and the pointer: a torn entry is recognised
 };
 static_assert(sizeof(PayloadEntry) == 16);
 

@@ -20,7 +20,12 @@ constexpr uint64_t kTableShare = 16;
 
 uint32_t Core::used(const Entry& entry) {
   uint32_t sum = 0;
-  for (uint32_t line = 0; line < kLines; ++line) sum += line_count(entry, line);
+  for (uint32_t line = 0; line < kLines; ++line) {
+    const uint32_t count = line_count(entry, line);
+    if (count > kLineRecords || (count > 0 && sum != line * kLineRecords)) [[unlikely]]
+      return kUnsound;
+    sum += count;
+  }
   return sum;
 }
 
@@ -32,7 +37,10 @@ void Core::plan(Append& append, pm::Heap::TxnIfNeeded& txn) const {
   for (uint32_t b = append.start / kSlots; b <= (append.start + append.count - 1) / kSlots; ++b) {
     uint32_t& link = append.entry->lines[b / kLineBuckets].bucket[b % kLineBuckets];
     append.units[b] = link;
-    if (link != 0) continue;
+    if (link != 0) {
+      bucket_of(*append.entry, b);
+      continue;
+    }
     pm::Heap::Txn& begun = txn.begin(pool_.heap());
     const uint64_t block = begun.allocate(sizeof(Bucket));
     append.units[b] = static_cast<uint32_t>(block / kUnitBytes);
@@ -111,6 +119,10 @@ void Core::write_all(std::span<const Append> appends, pm::Heap::Txn* txn) const 
 }
 
 void Core::reveal_all(std::span<const Append> appends, pm::Heap::Txn* txn) const {
+  for (const Append& append : appends) {
+    if (append.counts_epoch || known_copy(append.level, append.index) != nullptr) continue;
+    count_superseded(append);
+  }
   bool more = true;
   for (uint32_t step = 0; more; ++step) {
     more = false;
@@ -138,33 +150,36 @@ void Core::move_down(Partition& partition, uint64_t row) {
 
 Core::Append Core::append_of_row(uint64_t row, uint32_t count) const {
   Append append;  // not zeroed
-  append.level = 1;
-  append.index = row;
-  append.entry = entry_at(1, row);
+  append.level = level_of_row(row);
+  append.index = index_of_row(row);
+  append.entry = entry_at(append.level, append.index);
   append.tags = row_records_[row].tags;
   append.values = row_records_[row].values;
   append.count = count;
   append.counts_epoch = true;
   append.epoch = rows_[row].epoch;
-  append.start = records_in(1, row);
+  append.start = records_in(append.level, append.index);
   return append;
 }
 
 // The row's records are durable in level 1.
 void Core::row_moved(Partition& partition, const Append& append) {
   learn_append(append);
-  Row& row = rows_[append.index];
+  const uint64_t number = row_of(append.level, append.index);
+  Row& row = rows_[number];
   row.epoch = (row.epoch + 1) & LineState::kEpochMask;
   row.count.store(0, std::memory_order_release);
   if (append.start + append.count + kSlots > kEntryRecords) {
-    partition.full_rows.push_back(append.index);
+    partition.full_rows.push_back(number);
   }
 }
 
 void Core::append_row(Partition& partition, uint64_t row, uint32_t count) {
   know_row(row);
-  if (records_in(1, row) + count > kEntryRecords || is_draining(partition, 1, row)) {
-    drain(partition, 1, row, count);
+  const uint32_t level = level_of_row(row);
+  const uint64_t index = index_of_row(row);
+  if (records_in(level, index) + count > kEntryRecords || is_draining(partition, level, index)) {
+    drain(partition, level, index, count);
   }
   Append append = append_of_row(row, count);
   pm::Heap::TxnIfNeeded txn;
@@ -172,8 +187,8 @@ void Core::append_row(Partition& partition, uint64_t row, uint32_t count) {
     plan(append, txn);
   } catch (const Error& error) {
     txn.reset();
-    if (!pm::is_full(error) || !squeeze(1, row)) throw;
-    append.start = records_in(1, row);
+    if (!pm::is_full(error) || !squeeze(level, index)) throw;
+    append.start = records_in(level, index);
     plan(append, txn);
   }
   if (partition.unlogged) {
@@ -209,8 +224,9 @@ bool Core::squeeze(uint32_t level, uint64_t index) {
 
 void Core::rewrite(uint32_t level, uint64_t index, const Gathered& live) {
   Entry& entry = *entry_at(level, index);
+  require_own_buckets(level, index, entry);
   const uint32_t generation = LineState{entry.lines[0].state}.generation() + 1;
-  const uint32_t epoch = level == 1 ? rows_[index].epoch : 0;
+  const uint32_t epoch = level == top_above(level, index) ? rows_[row_of(level, index)].epoch : 0;
   pm::Heap::Txn txn(pool_.heap(), true);
   Entry image{};
   uint64_t tags[kEntryRecords];

@@ -1,30 +1,19 @@
 #include "index/plush/mirror.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <new>
 
 namespace perdure::index::plush {
 
-Mirror::Mirror(uint32_t levels, uint64_t rows, uint32_t fanout) : levels_(levels) {
+Mirror::Mirror(uint32_t levels, uint64_t rows, uint32_t fanout) {
   uint64_t entries = 0;
   for (uint32_t level = 1; level <= levels; ++level) {
     begins_[level] = entries;
     entries += rows;
     rows *= fanout;
   }
-  mapped_bytes_ = entries * sizeof(Copy);
-  if (mapped_bytes_ == 0) return;
-  void* map = ::mmap(nullptr, mapped_bytes_, PROT_READ | PROT_WRITE,
-                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (map == MAP_FAILED) throw std::bad_alloc();
-  ::madvise(map, mapped_bytes_, MADV_HUGEPAGE);
-  copies_ = static_cast<Copy*>(map);
-}
-
-Mirror::~Mirror() {
-  if (copies_ != nullptr) ::munmap(copies_, mapped_bytes_);
+  if (entries == 0) return;
+  arena_.emplace(entries * sizeof(Copy));
+  copies_ = reinterpret_cast<Copy*>(arena_->begin());
 }
 
 void Mirror::clear(Copy& copy) {
@@ -37,6 +26,7 @@ void Mirror::clear(Copy& copy) {
     copy.filled[i] = 0;
   }
   pm::store_relaxed(copy.count, 0U);
+  copy.superseded = 0;
 }
 
 void Mirror::make_known(Copy& copy) {

@@ -17,7 +17,9 @@
 #include <atomic>
 #include <cstdint>
 #include <iterator>
+#include <optional>
 
+#include "index/plush/arena.h"
 #include "index/plush/kernels.h"
 #include "index/plush/layout.h"
 #include "pm/memory.h"
@@ -26,7 +28,7 @@ namespace perdure::index::plush {
 
 class Mirror {
  public:
-  static constexpr uint32_t kLevelsMax = 3;
+  static constexpr uint32_t kFilterLevelsMax = 3;  // of one partition
   static constexpr uint32_t kLines = 16;
   static constexpr uint32_t kUnknown = ~uint32_t{0};
 
@@ -40,18 +42,17 @@ class Mirror {
     uint32_t units[kEntryBuckets];  // right behind it: unit_of()
     uint32_t was_known;             // at some time
     uint8_t filled[kLines];         // words of each line; one more if there were too many
-    uint32_t reserved[2];
+    uint32_t superseded;            // records that seem to have a newer version in the entry
+    uint32_t reserved;
     Line lines[kLines];
   };
   static_assert(sizeof(Copy) == 1152);
 
-  // For the first `levels` levels in PM below `rows` rows.
+  // For the first `levels` levels in PM, with `rows` entries in the first.
   Mirror(uint32_t levels, uint64_t rows, uint32_t fanout);
-  ~Mirror();
   Mirror(const Mirror&) = delete;
   Mirror& operator=(const Mirror&) = delete;
 
-  uint32_t levels() const { return levels_; }
   Copy& at(uint32_t level, uint64_t index) const { return copies_[begins_[level] + index]; }
   // DRAM that copies were made in so far.
   uint64_t bytes() const { return known_.load(std::memory_order_relaxed) * sizeof(Copy); }
@@ -99,6 +100,11 @@ class Mirror {
   }
   // A record of the bucket, before it is counted.
   static void add(Copy& copy, uint64_t hash, uint32_t bucket);
+  // The same; and counts as superseded what has the same fingerprint.
+  static void add_version(Copy& copy, uint64_t hash, uint32_t bucket) {
+    if (match_fingerprints(line(copy, hash).words, fingerprint(hash)) != 0) ++copy.superseded;
+    add(copy, hash, bucket);
+  }
   static void set_count(Copy& copy, uint32_t count) { pm::store_release(copy.count, count); }
   // The copy is complete: from now on it answers.
   void make_known(Copy& copy);
@@ -118,10 +124,9 @@ class Mirror {
   // Entries are told apart by the highest bits of a hash, lines and fingerprints by the lowest.
   static uint64_t line_of(uint64_t hash) { return hash >> 6 & (kLines - 1); }
 
-  uint32_t levels_;
   uint64_t begins_[kLevelsMax + 1] = {};
   Copy* copies_ = nullptr;
-  uint64_t mapped_bytes_;
+  std::optional<Arena> arena_;
   std::atomic<uint64_t> known_ = 0;
 };
 

@@ -17,8 +17,10 @@ constexpr uint64_t kChunkBytes = pm::kSegmentBytes;
 
 // A pointer: epoch of the chunk (27 bits), offset of the entry / 8 (37 bits).
 constexpr uint32_t kOffsetBits = 37;
-constexpr uint64_t kEpochLimitMask = (uint64_t{1} << 27) - 1;
-constexpr uint64_t kEpochBatch = 1024;
+constexpr uint64_t kPlaceSalt = 0x91ace;
+// The end of a chunk, in its header: a multiple of 8, and bit 0 if nothing may be appended to it.
+constexpr uint64_t kEndSalt = 0xe4d;
+constexpr uint64_t kEnded = 1;
 
 uint64_t make_pointer(uint64_t offset, uint64_t epoch) { return epoch << kOffsetBits | offset / 8; }
 uint64_t offset_of(uint64_t pointer) { return (pointer & ((uint64_t{1} << kOffsetBits) - 1)) * 8; }
@@ -30,9 +32,7 @@ PayloadLog::PayloadLog(pm::PoolImpl& pool, Root& root, uint32_t partitions)
     : pool_(pool),
       root_(root),
       partitions_(partitions),
-      segments_bytes_((pool.segments_max() + 1) * sizeof(SegmentState)),
-      epoch_next_(root.payload_epoch_limit + 1),
-      epoch_limit_(root.payload_epoch_limit) {
+      segments_bytes_((pool.segments_max() + 1) * sizeof(SegmentState)) {
   void* mapped = ::mmap(nullptr, segments_bytes_, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapped == MAP_FAILED) throw std::bad_alloc();
@@ -45,44 +45,118 @@ PayloadHead& PayloadLog::head(uint32_t partition) const {
   return pool_.at<PayloadHead>(root_.payload_heads)[partition];
 }
 
-PayloadLog::SegmentState& PayloadLog::state_of(uint64_t offset) const {
-  return segments_[(offset - pool_.header().data_offset) / pm::kSegmentBytes];
+uint64_t PayloadLog::segment_of(uint64_t offset) const {
+  return (offset - pool_.header().data_offset) / pm::kSegmentBytes;
 }
 
 uint64_t PayloadLog::entry_bytes(uint64_t key_bytes, uint64_t value_bytes) {
   return (sizeof(PayloadEntry) + key_bytes + value_bytes + 7) & ~uint64_t{7};
 }
 
-uint64_t PayloadLog::checksum(const PayloadEntry& entry, uint64_t epoch) const {
-  const uint64_t sizes = uint64_t{entry.key_bytes} << 32 | entry.value_bytes;
-  return pm::checksum64(&entry + 1, uint64_t{entry.key_bytes} + entry.value_bytes,
-                        epoch ^ pm::checksum64(&sizes, sizeof sizes));
+// Of one entry in one use of its place: neither a changed bit nor another pointer passes.
+uint64_t PayloadLog::checksum(const View& view, uint64_t pointer) {
+  const uint64_t sizes = view.key.size() << 32 | view.value.size();
+  return pm::checksum64(view.key.data(), view.key.size() + view.value.size(),
+                        pointer ^ pm::checksum64(&sizes, sizeof sizes));
 }
 
-uint64_t PayloadLog::next_epoch() {
-  const std::lock_guard lock(epoch_mutex_);
-  if (epoch_next_ > epoch_limit_) {
-    epoch_limit_ = epoch_next_ + kEpochBatch;
-    if (epoch_limit_ > kEpochLimitMask) {
-      throw Error(
-          ErrorCode::kPoolFull,
-          fmt::format("{}: the payload log has used up its chunk epochs; dump the table and "
-                      "load it into a new pool",
-                      pool_.mapping().path()));
-    }
-    root_.payload_epoch_limit = epoch_limit_;
-    // Before a chunk with one of these epochs: none may ever be given out twice.
-    pool_.memory().persist(&root_.payload_epoch_limit, sizeof(uint64_t));
+// ---- epochs
+
+uint64_t PayloadLog::place_word(uint64_t segment, uint64_t epoch) {
+  return pm::seal_word(epoch, kPlaceSalt + (segment << 20));
+}
+
+uint64_t* PayloadLog::place(uint64_t segment) const {
+  const uint64_t page = pm::load_acquire(page_link(segment));
+  if (page == 0) return nullptr;
+  return &pool_.follow<PlacePage>(page)->words[segment % PlacePage::kSegments];
+}
+
+// A crash leaves an empty page that is linked, or none, by the intent. No word in it counts before that.
+void PayloadLog::make_page(uint64_t segment, bool reclaim) {
+  const std::lock_guard lock(pages_mutex_);
+  uint64_t& link = page_link(segment);
+  if (link != 0) return;
+  pm::Heap::Txn txn(pool_.heap(), reclaim);
+  const uint64_t page = txn.allocate(sizeof(PlacePage));
+  std::memset(pool_.at<char>(page), 0, sizeof(PlacePage));
+  pool_.memory().flush(pool_.at<char>(page), sizeof(PlacePage));
+  txn.will_link(page, &link, pm::Link::kOffset);
+  txn.prepare();
+  pool_.memory().fence();  // the empty page and the intent, before the link
+  pm::store_release(link, page);
+  pool_.memory().flush(&link, sizeof link);
+  txn.settle();
+  pool_.memory().fence();
+  txn.finish();
+}
+
+uint64_t PayloadLog::last_epoch(uint64_t offset) const {
+  const uint64_t segment = segment_of(offset);
+  const uint64_t* place = this->place(segment);
+  const uint64_t word = place == nullptr ? 0 : *place;
+  uint64_t epoch = 0;
+  if (word != 0 && (!pm::unseal_word(word, kPlaceSalt + (segment << 20), epoch) || epoch == 0 ||
+                    epoch > kEpochMax)) {
+    pool_.throw_corrupt("a table's count of the uses of a place is damaged");
   }
-  return epoch_next_++;
+  return epoch;
+}
+
+// Nobody else uses the place: its block has just been allocated. Flushed; durable before the chunk is
+// linked, and so before anything points to it.
+uint64_t PayloadLog::next_epoch(uint64_t offset) const {
+  // The largest one is given out again only if a crash came before the link: remove_chunk() keeps it.
+  const uint64_t epoch = std::min(last_epoch(offset) + 1, kEpochMax);
+  const uint64_t segment = segment_of(offset);
+  uint64_t& word = *place(segment);
+  pm::store_release(word, place_word(segment, epoch));
+  pool_.memory().flush(&word, sizeof word);
+  return epoch;
+}
+
+// ---- ends
+
+void PayloadLog::note_end(Chunk& chunk, bool to_be_continued) const {
+  auto* header = pool_.at<PayloadChunk>(chunk.offset);
+  const uint64_t end = chunk.used | (to_be_continued ? 0 : kEnded);
+  pm::store_release(header->end, pm::seal_word(end, kEndSalt + (header->epoch << 12)));
+  pool_.memory().flush(&header->end, sizeof header->end);
+  chunk.noted = true;
+}
+
+// Each chunk that is added comes after this, so only the last one and the open one may lack the note.
+void PayloadLog::note_ends(uint32_t partition, bool open_too, bool to_be_continued) {
+  auto& [chunks, open, unflushed] = partitions_[partition];
+  const auto lacks = [&](size_t i) {
+    return i < chunks.size() && !chunks[i].noted && (i != open || open_too);
+  };
+  const size_t last = chunks.size() - 1;
+  if (!lacks(last) && !lacks(open)) return;
+  pool_.memory().fence();  // the entries, before the word that says that they are whole
+  for (const size_t i : {last, open}) {
+    if (lacks(i)) note_end(chunks[i], to_be_continued && i == open);
+  }
+}
+
+void PayloadLog::close(uint32_t partition) {
+  settle(partition);
+  note_ends(partition, true, true);
 }
 
 void PayloadLog::add_chunk(uint32_t partition, uint64_t bytes, bool reclaim) {
   const pm::Memory& memory = pool_.memory();
   settle(partition);  // the open chunk may be left for the new one
-  pm::Heap::Txn txn(pool_.heap(), reclaim);
-  const uint64_t offset = txn.allocate(bytes);
-  const uint64_t epoch = next_epoch();
+  note_ends(partition, bytes == kChunkBytes, false);
+  pm::Heap::TxnIfNeeded begun;
+  uint64_t offset = begun.begin(pool_.heap(), reclaim).allocate(bytes);
+  while (place(segment_of(offset)) == nullptr) {
+    begun.reset();  // who waits for the page must not hold a lane of the heap
+    make_page(segment_of(offset), reclaim);
+    offset = begun.begin(pool_.heap(), reclaim).allocate(bytes);
+  }
+  pm::Heap::Txn& txn = *begun.get();
+  const uint64_t epoch = next_epoch(offset);
   auto* chunk = pool_.at<PayloadChunk>(offset);
   *chunk = PayloadChunk{};
   chunk->next = head(partition).chunk;
@@ -93,7 +167,7 @@ void PayloadLog::add_chunk(uint32_t partition, uint64_t bytes, bool reclaim) {
   memory.flush(chunk, sizeof(PayloadChunk) + sizeof(PayloadEntry));
   txn.will_link(offset, &head(partition).chunk, pm::Link::kOffset);
   txn.prepare();
-  memory.fence();  // the chunk and the intent, before the link
+  memory.fence();  // the chunk, its epoch and the intent, before the link
   pm::store_release(head(partition).chunk, offset);
   memory.flush(&head(partition).chunk, sizeof(uint64_t));
   txn.settle();
@@ -101,7 +175,11 @@ void PayloadLog::add_chunk(uint32_t partition, uint64_t bytes, bool reclaim) {
   txn.finish();
   state_of(offset).dead.store(0, std::memory_order_relaxed);
   state_of(offset).epoch.store(static_cast<uint32_t>(epoch), std::memory_order_release);
-  partitions_[partition].chunks.push_back({offset, chunk->bytes, sizeof(PayloadChunk), true});
+  partitions_[partition].chunks.push_back({.offset = offset,
+                                           .bytes = chunk->bytes,
+                                           .used = sizeof(PayloadChunk),
+                                           .counted = true,
+                                           .noted = false});
 }
 
 uint64_t PayloadLog::append(uint32_t partition, std::string_view key, std::string_view value,
@@ -120,7 +198,12 @@ uint64_t PayloadLog::append(uint32_t partition, std::string_view key, std::strin
   }
   Chunk& chunk = chunks[target_index];
   const bool later = flush == Flush::kLater && target_index == open;
-  if (later) make_loose(chunk);
+  if (chunk.noted) [[unlikely]] {
+    auto* header = pool_.at<PayloadChunk>(chunk.offset);
+    pm::store_release(header->end, uint64_t{0});
+    pool_.memory().persist(&header->end, sizeof header->end);  // before what is behind that end
+    chunk.noted = false;
+  }
   const uint64_t offset = chunk.offset + chunk.used;
   const uint64_t epoch = pool_.at<PayloadChunk>(chunk.offset)->epoch;
   auto* entry = pool_.at<PayloadEntry>(offset);
@@ -130,7 +213,8 @@ uint64_t PayloadLog::append(uint32_t partition, std::string_view key, std::strin
   std::memset(reinterpret_cast<char*>(entry) + end, 0, bytes - end);
   entry->key_bytes = static_cast<uint32_t>(key.size());
   entry->value_bytes = static_cast<uint32_t>(value.size());
-  entry->checksum = checksum(*entry, epoch);
+  const uint64_t pointer = make_pointer(offset, epoch);
+  entry->checksum = checksum({{target, key.size()}, {target + key.size(), value.size()}}, pointer);
   if (later) {
     if (unflushed == 0) unflushed = chunk.used;
   } else {
@@ -139,7 +223,7 @@ uint64_t PayloadLog::append(uint32_t partition, std::string_view key, std::strin
     if (flush == Flush::kLater) pool_.memory().fence();
   }
   chunk.used += bytes;
-  return make_pointer(offset, epoch);
+  return pointer;
 }
 
 void PayloadLog::settle(uint32_t partition) {
@@ -153,43 +237,58 @@ void PayloadLog::settle(uint32_t partition) {
   unflushed = 0;
 }
 
-void PayloadLog::make_loose(const Chunk& chunk) const {
-  auto* header = pool_.at<PayloadChunk>(chunk.offset);
-  if (header->loose != 0) return;
-  header->loose = 1;
-  pool_.memory().persist(&header->loose, sizeof header->loose);  // before the first loose entry
-}
-
 bool PayloadLog::alive(uint64_t pointer) const {
   const uint64_t offset = offset_of(pointer);
   if (offset < pool_.header().data_offset || offset >= pool_.end_offset()) return false;
-  return state_of(offset).epoch.load(std::memory_order_acquire) == epoch_of_pointer(pointer);
+  const uint64_t epoch = epoch_of_pointer(pointer);
+  return epoch != 0 && state_of(offset).epoch.load(std::memory_order_acquire) == epoch;
 }
 
-bool PayloadLog::read(uint64_t pointer, View& view) const {
-  if (!alive(pointer)) return false;
+// The entry, if it is inside the pool, and inside its segment unless it has a chunk of its own.
+bool PayloadLog::view_at(uint64_t pointer, View& view) const {
   const uint64_t offset = offset_of(pointer);
-  const uint64_t start = offset / pm::kSegmentBytes * pm::kSegmentBytes;  // segments are aligned
-  const auto* chunk = pool_.at<PayloadChunk>(start);
+  const uint64_t within = offset % pm::kSegmentBytes;  // segments are aligned
+  const uint64_t left =
+      within == sizeof(PayloadChunk) ? pool_.end_offset() - offset : pm::kSegmentBytes - within;
+  if (within < sizeof(PayloadChunk) || left < sizeof(PayloadEntry)) return false;
   const auto* entry = pool_.at<PayloadEntry>(offset);
-  const uint64_t end = offset - start + sizeof(PayloadEntry);
-  const uint64_t bytes = uint64_t{entry->key_bytes} + entry->value_bytes;
-  if (end + bytes > chunk->bytes) return false;
-  view = read_pinned(pointer);
+  const uint64_t key_bytes = entry->key_bytes;
+  const uint64_t value_bytes = entry->value_bytes;
+  if (key_bytes + value_bytes > left - sizeof(PayloadEntry)) return false;
+  const auto* data = reinterpret_cast<const char*>(entry + 1);
+  view = {{data, key_bytes}, {data + key_bytes, value_bytes}};
   return true;
 }
 
+bool PayloadLog::is_whole(uint64_t pointer, const View& view) const {
+  return pool_.at<PayloadEntry>(offset_of(pointer))->checksum == checksum(view, pointer);
+}
+
+bool PayloadLog::read(uint64_t pointer, View& view) const {
+  return alive(pointer) && view_at(pointer, view);
+}
+
 PayloadLog::View PayloadLog::read_pinned(uint64_t pointer) const {
-  const auto* entry = pool_.at<PayloadEntry>(offset_of(pointer));
-  const auto* data = reinterpret_cast<const char*>(entry + 1);
-  return {{data, entry->key_bytes}, {data + entry->key_bytes, entry->value_bytes}};
+  View view;
+  if (!view_at(pointer, view) || (pool_.verifies_payload() && !is_whole(pointer, view)))
+      [[unlikely]] {
+    pool_.throw_corrupt(fmt::format(
+        "the payload at offset {} is damaged: its checksum does not hold", offset_of(pointer)));
+  }
+  return view;
 }
 
 bool PayloadLog::verify(uint64_t pointer) const {
   View view;
-  if (!read(pointer, view)) return false;
-  const auto* entry = pool_.at<PayloadEntry>(offset_of(pointer));
-  return entry->checksum == checksum(*entry, epoch_of_pointer(pointer));
+  return read(pointer, view) && is_whole(pointer, view);
+}
+
+bool PayloadLog::may_be_torn(uint32_t partition, uint64_t pointer) const {
+  if (!alive(pointer)) return false;
+  const uint64_t start = offset_of(pointer) / pm::kSegmentBytes * pm::kSegmentBytes;
+  return std::ranges::any_of(chunks(partition), [&](const Chunk& chunk) {
+    return chunk.offset == start && chunk.found && offset_of(pointer) >= start + chunk.used;
+  });
 }
 
 uint64_t PayloadLog::bytes_of(uint64_t pointer) const {
@@ -215,66 +314,114 @@ void PayloadLog::set_dead(Chunk& chunk, uint64_t bytes) {
   state_of(chunk.offset).dead.store(static_cast<uint32_t>(bytes), std::memory_order_relaxed);
 }
 
+void PayloadLog::throw_damaged(uint32_t partition, uint64_t offset) const {
+  throw Error(ErrorCode::kCorrupt,
+              fmt::format("{}: the payload log of partition {} is damaged at offset {}; restore "
+                          "the file from a backup",
+                          pool_.mapping().path(), partition, offset));
+}
+
 void PayloadLog::recover(uint32_t partition) {
   auto& [chunks, open, unflushed] = partitions_[partition];
   for (uint64_t offset = head(partition).chunk; offset != 0;) {
     const bool inside = offset % pm::kSegmentBytes == 0 && offset >= pool_.header().data_offset &&
                         offset < pool_.end_offset();
     const auto* chunk = pool_.at<PayloadChunk>(inside ? offset : 0);
-    if (!inside || !pool_.heap().is_allocated(offset, chunk->bytes) || chunk->epoch == 0 ||
-        chunk->epoch > epoch_limit_ || chunks.size() > pool_.segments()) {
-      throw Error(
-          ErrorCode::kCorrupt,
-          fmt::format("{}: the payload log of partition {} is damaged at offset {}; restore "
-                      "the file from a backup",
-                      pool_.mapping().path(), partition, offset));
+    if (!inside || !pool_.heap().is_allocated(offset, chunk->bytes) ||
+        chunk->bytes != pm::Heap::block_bytes(chunk->bytes) ||
+        chunk->bytes > pool_.end_offset() - offset || chunk->epoch == 0 ||
+        chunk->epoch != last_epoch(offset)) {
+      throw_damaged(partition, offset);
     }
-    state_of(offset).epoch.store(static_cast<uint32_t>(chunk->epoch), std::memory_order_release);
-    chunks.push_back({offset, chunk->bytes, chunk->bytes, false});
+    // A place can have one chunk only: this ends a walk in circles, too.
+    if (state_of(offset).epoch.exchange(static_cast<uint32_t>(chunk->epoch),
+                                        std::memory_order_acq_rel) != 0) {
+      throw_damaged(partition, offset);
+    }
+    chunks.push_back({.offset = offset,
+                      .bytes = chunk->bytes,
+                      .used = chunk->bytes,
+                      .counted = false,
+                      .noted = false});
     offset = chunk->next;
   }
   std::reverse(chunks.begin(), chunks.end());
-  for (open = chunks.size(); open > 0 && chunks[open - 1].bytes != kChunkBytes;) --open;
-  if (open-- == 0) {
-    open = chunks.size();
-    return;
+  open = chunks.size();
+  bool found = false;
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    bool continues = false;
+    know_end(chunks[i], continues);
+    if (continues && chunks[i].bytes == kChunkBytes) open = i;
+    found = found || chunks[i].found;
   }
-  Chunk& newest = chunks[open];
-  if (pool_.at<PayloadChunk>(newest.offset)->loose != 0) {
-    // Behind an entry that a crash tore there may be whole ones that nothing leads to. No new entry
-    // may come to stand before them, or in their place and be taken for them.
-    open = chunks.size();
-    return;
-  }
-  newest.used = sizeof(PayloadChunk);
-  const uint64_t epoch = pool_.at<PayloadChunk>(newest.offset)->epoch;
-  while (newest.used + sizeof(PayloadEntry) <= newest.bytes) {
-    const auto* entry = pool_.at<PayloadEntry>(newest.offset + newest.used);
-    const uint64_t bytes = entry_bytes(entry->key_bytes, entry->value_bytes);
-    if (newest.used + bytes > newest.bytes || entry->checksum != checksum(*entry, epoch)) break;
-    newest.used += bytes;
-  }
+  // The notes of the ends that were found, before entries elsewhere that need none of this again.
+  if (found && !pool_.read_only()) pool_.memory().fence();
 }
 
-void PayloadLog::visit_entries(
+// `continues`: entries may be appended.
+void PayloadLog::know_end(Chunk& chunk, bool& continues) const {
+  const auto* header = pool_.at<PayloadChunk>(chunk.offset);
+  if (header->end != 0) {
+    uint64_t end = 0;
+    chunk.noted = true;
+    if (!pm::unseal_word(header->end, kEndSalt + (header->epoch << 12), end) ||
+        (end & ~kEnded) % 8 != 0 || end < sizeof(PayloadChunk) || end > (chunk.bytes | kEnded)) {
+      chunk.kept = true;  // its entries can be read, but nobody knows which ones there are
+      return;
+    }
+    chunk.used = end & ~kEnded;
+    continues = (end & kEnded) == 0;
+    if (header->epoch == kEpochMax && end == (sizeof(PayloadChunk) | kEnded)) {  // used up
+      chunk.kept = true;
+      state_of(chunk.offset).epoch.store(0, std::memory_order_release);
+    }
+    return;
+  }
+  chunk.found = true;
+  chunk.used = sizeof(PayloadChunk);
+  View view;
+  while (whole_entry(chunk, header->epoch, chunk.used, chunk.bytes, view)) {
+    chunk.used += entry_bytes(view.key.size(), view.value.size());
+  }
+  // Behind this end there may be whole entries that nothing leads to. No new one may come to stand before
+  // them, or in their place and be taken for them.
+  if (!pool_.read_only()) note_end(chunk, false);
+}
+
+bool PayloadLog::whole_entry(const Chunk& chunk, uint64_t epoch, uint64_t at, uint64_t limit,
+                             View& view) const {
+  if (at + sizeof(PayloadEntry) > limit) return false;
+  const uint64_t pointer = make_pointer(chunk.offset + at, epoch);
+  return view_at(pointer, view) && at + entry_bytes(view.key.size(), view.value.size()) <= limit &&
+         is_whole(pointer, view);
+}
+
+bool PayloadLog::visit_entries(
     const Chunk& chunk, const std::function<void(uint64_t pointer, const View&)>& visit) const {
   const uint64_t epoch = pool_.at<PayloadChunk>(chunk.offset)->epoch;
-  for (uint64_t at = sizeof(PayloadChunk); at + sizeof(PayloadEntry) <= chunk.used;) {
-    const uint64_t pointer = make_pointer(chunk.offset + at, epoch);
+  for (uint64_t at = sizeof(PayloadChunk); at < chunk.used;) {
     View view;
-    if (!read(pointer, view)) return;
-    const auto* entry = pool_.at<PayloadEntry>(chunk.offset + at);
-    // A chunk that was full before this process is walked by checksums: its end was not noted.
-    if (entry->checksum != checksum(*entry, epoch)) return;
-    visit(pointer, view);
+    if (!whole_entry(chunk, epoch, at, chunk.used, view)) return false;
+    visit(make_pointer(chunk.offset + at, epoch), view);
     at += entry_bytes(view.key.size(), view.value.size());
   }
+  return true;
 }
 
 void PayloadLog::remove_chunk(uint32_t partition, size_t index) {
   const pm::Memory& memory = pool_.memory();
   auto& [chunks, open, unflushed] = partitions_[partition];
   const Chunk victim = chunks[index];
+  if (pool_.at<PayloadChunk>(victim.offset)->epoch == kEpochMax) {
+    // Its place is used up: another chunk there would have an epoch that pointers had before.
+    Chunk& spent = chunks[index];
+    spent.used = sizeof(PayloadChunk);
+    spent.kept = true;
+    note_end(spent, false);
+    memory.fence();
+    state_of(spent.offset).epoch.store(0, std::memory_order_release);
+    return set_dead(spent, 0);
+  }
   const bool newest = index + 1 == chunks.size();
   uint64_t& link =
       newest ? head(partition).chunk : pool_.at<PayloadChunk>(chunks[index + 1].offset)->next;

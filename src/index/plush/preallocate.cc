@@ -52,8 +52,10 @@ void Core::preallocate() {
     entries.clear();
   };
   if (root_.shape.preallocated_levels == 0) return;
-  for (uint64_t row = 0; row < rows(); ++row) add(entry_at(1, row));
-  for (uint64_t row = 0; root_.shape.preallocated_levels >= 2 && row < rows(); ++row) {
+  // Such a table does not grow.
+  const uint64_t rows = uint64_t{1} << root_.directory_bits;
+  for (uint64_t row = 0; row < rows; ++row) add(entry_at(1, row));
+  for (uint64_t row = 0; root_.shape.preallocated_levels >= 2 && row < rows; ++row) {
     ensure_children(1, row);
     for (uint32_t child = 0; child < fanout(); ++child) {
       add(entry_at(2, (row << root_.fanout_bits) + child));

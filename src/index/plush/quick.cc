@@ -47,17 +47,24 @@ struct Avx512 {
 
 }  // namespace
 
+// Of the entry of the first level or the second.
+inline bool Core::has_children_of(const Quick::Top& top, uint32_t below, uint64_t hash) const {
+  return has_children(static_cast<uint32_t>(&top - quick_.tops_at) + below,
+                      hash >> top.shifts[below]);
+}
+
 template <typename Isa>
 [[gnu::always_inline]] inline Core::Found Core::find_quick_by(uint64_t hash,
                                                               uint64_t& value) const {
-  const uint64_t row = hash >> quick_.shifts[0];
-  const Mirror::Copy* copy = &quick_.copies[1][hash >> quick_.shifts[1]];
+  const Quick::Top& top = quick_.top(hash);
+  const uint64_t index = hash >> top.shifts[0];
+  const Mirror::Copy* copy = &top.copies[1][hash >> top.shifts[1]];
   const Mirror::Line* line = &Mirror::line(*copy, hash);
   pm::prefetch(line);
   // Loads, for processors drop some prefetches from pages that they have no translation of.
   (void)pm::load_relaxed(copy->count);
   (void)pm::load_relaxed(copy->units[kEntryBuckets - 1]);
-  const Row& state = rows_[row];
+  const Row& state = top.rows[index];
   const uint64_t version = state.version.load(std::memory_order_acquire);
   const uint32_t marked = match_bytes(state.marks, static_cast<uint8_t>(hash)) &
                           ((1U << state.count.load(std::memory_order_acquire)) - 1);
@@ -65,7 +72,7 @@ template <typename Isa>
     std::atomic_thread_fence(std::memory_order_acquire);
     return state.version.load(std::memory_order_relaxed) != version;
   };
-  const Mirror::Copy& near = quick_.copies[0][row];
+  const Mirror::Copy& near = top.copies[0][index];
   const Mirror::Line& near_line = Mirror::line(near, hash);
   if (marked != 0 || (version & 1) != 0 || !Mirror::answers(near_line)) [[unlikely]]
     return Found::kRetry;
@@ -75,14 +82,15 @@ template <typename Isa>
     line = &near_line;
   } else {
     if (!Mirror::answers(*line)) [[unlikely]]
-      return has_children(1, row) || changed() ? Found::kRetry : Found::kAbsent;
+      return has_children_of(top, 0, hash) || changed() ? Found::kRetry : Found::kAbsent;
     matches = Isa::match_line(*line, hash);
     if (matches == 0) [[unlikely]]
-      return has_children(2, hash >> quick_.shifts[1]) || changed() ? Found::kRetry
-                                                                    : Found::kAbsent;
+      return has_children_of(top, 1, hash) || changed() ? Found::kRetry : Found::kAbsent;
   }
   // What the first word that matches leads to: the newest record that looks like the key.
   const uint64_t place = Mirror::place_at(*line, static_cast<uint64_t>(std::countr_zero(matches)));
+  if (place == 0) [[unlikely]]  // an empty word looks like it
+    return Found::kRetry;
   // A writer that empties the entry makes this garbage, but garbage inside the pool.
   const auto& bucket = *reinterpret_cast<const Bucket*>(
       quick_.base + uint64_t{Mirror::unit_of(*copy, place)} * kUnitBytes);
@@ -92,7 +100,7 @@ template <typename Isa>
   const uint64_t tag = hash << 1;
   const uint64_t match = Isa::match_tags(bucket.tags, tag);
   const uint64_t slot = 63 ^ static_cast<uint64_t>(std::countl_zero(match | 1));
-  // No match looks like one of slot 0, which has another tag then. Place 0 ends below 0.
+  // No match looks like one of slot 0, which has another tag then.
   if (slot + place * kSlots - kSlots >= pm::load_acquire(copy->count) ||
       pm::load_acquire(bucket.tags[slot]) != tag) [[unlikely]]
     return Found::kRetry;
@@ -102,13 +110,12 @@ template <typename Isa>
 
 template <typename Isa>
 [[gnu::always_inline]] inline bool Core::is_surely_absent_by(uint64_t hash) const {
-  const uint64_t row = hash >> quick_.shifts[0];
-  const Mirror::Line& near_line = Mirror::line(quick_.copies[0][row], hash);
-  const uint64_t far_index = hash >> quick_.shifts[1];
-  const Mirror::Line& far_line = Mirror::line(quick_.copies[1][far_index], hash);
+  const Quick::Top& top = quick_.top(hash);
+  const Mirror::Line& near_line = Mirror::line(top.copies[0][hash >> top.shifts[0]], hash);
+  const Mirror::Line& far_line = Mirror::line(top.copies[1][hash >> top.shifts[1]], hash);
   if (!Mirror::answers(near_line) || Isa::match_line(near_line, hash) != 0) return false;
-  if (!Mirror::answers(far_line)) return !has_children(1, row);
-  return Isa::match_line(far_line, hash) == 0 && !has_children(2, far_index);
+  if (!Mirror::answers(far_line)) return !has_children_of(top, 0, hash);
+  return Isa::match_line(far_line, hash) == 0 && !has_children_of(top, 1, hash);
 }
 
 [[gnu::target("avx512f,avx512bw,bmi,bmi2,lzcnt")]] bool Core::is_surely_absent_avx512(

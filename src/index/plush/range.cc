@@ -18,6 +18,7 @@
 #include <utility>
 #include <vector>
 
+#include "index/bytes.h"
 #include "index/plush/core.h"
 
 namespace perdure::index::plush {
@@ -61,29 +62,54 @@ class Core::Scan {
   Scan(const Core& core, uint64_t from, uint64_t limit, const Visit& visit)
       : core_(core), from_(from), left_(limit), visit_(visit) {}
 
-  // Everything under a row. Returns whether there is more to visit.
-  bool take_row(uint64_t row) {
-    std::vector<Collected> records;
-    copy(row, records, [&] { return copy_row(row, records); });
-    return descend(1, row, std::move(records), row);
+  // From the row of `at` to the end.
+  void take_all(uint64_t at) {
+    for (bool more = true; more;) {
+      // Payload stays readable while a row's records are given.
+      std::optional<pm::EpochManager::Guard> guard;
+      if (core_.payload_) guard.emplace(core_.payload_->epochs());
+      const uint32_t top = core_.top_for(at);
+      if (take_row(top, core_.index_at(top, at))) {
+        at = core_.next_row(at, top);
+        more = at != 0;
+      } else if (grown_) {
+        grown_ = false;
+        at = resume_;
+        from_ = std::max(from_, at);  // what is before has been given
+      } else {
+        more = false;
+      }
+    }
   }
 
  private:
-  // Calls `read` until nothing disappeared while it ran.
+  // Everything under a row. Returns whether there is more to visit; false, too, if the row is no more.
+  bool take_row(uint32_t top, uint64_t index) {
+    const uint64_t row = core_.row_of(top, index);
+    resume_ = index << core_.index_shifts_[top];
+    std::vector<Collected> records;
+    if (!copy(row, records, [&] { return copy_row(row, records); })) return false;
+    return descend(top, index, std::move(records), row);
+  }
+
+  // Calls `read` until nothing disappeared while it ran. Returns false if the partition has grown.
   template <typename Read>
-  void copy(uint64_t row, std::vector<Collected>& records, const Read& read) const {
-    Partition& partition = core_.partitions_[row / core_.rows_per_partition()];
+  bool copy(uint64_t row, std::vector<Collected>& records, const Read& read) {
+    const uint32_t top = core_.level_of_row(row);
+    const uint32_t number = core_.partition_above(top, index_of_row(row));
     const std::atomic<uint64_t>& version_of_row = core_.rows_[row].version;
     const size_t before = records.size();
     for (int attempt = 0; attempt < kCopyAttempts; ++attempt) {
       const uint64_t version = version_of_row.load(std::memory_order_acquire);
       const bool whole = (version & 1) == 0 && read();
       std::atomic_thread_fence(std::memory_order_acquire);
-      if (whole && version_of_row.load(std::memory_order_relaxed) == version) return;
+      if (whole && version_of_row.load(std::memory_order_relaxed) == version) return true;
       records.resize(before);
     }
-    const std::lock_guard lock(partition.lock);
-    read();
+    const std::lock_guard lock(core_.partitions_[number].lock);
+    grown_ = core_.top_of(number) != top;
+    if (!grown_ && !read()) core_.throw_damaged(top, index_of_row(row));
+    return !grown_;
   }
 
   // Returns false if the record changed while it was read.
@@ -93,16 +119,19 @@ class Core::Scan {
     const uint64_t value = pm::load_acquire(bucket.values[slot]);
     if (pm::load_relaxed(bucket.tags[slot]) != tag) return false;
     const uint64_t hash = core_.full_hash(tag, index, level);
-    // Only superseded records lead to payload that has gone.
-    if (core_.out_of_place_ && !core_.payload_->alive(value)) return true;
-    if (hash >= from_) records.push_back({hash, tag, value});
+    // Only superseded records lead to payload that has gone; or this one is damaged.
+    const bool dangles = core_.out_of_place_ && !core_.payload_->alive(value);
+    if (hash >= from_) records.push_back({hash, tag, value, dangles});
     return true;
   }
 
   bool copy_row(uint64_t row, std::vector<Collected>& records) const {
     uint32_t slot = core_.rows_[row].count.load(std::memory_order_acquire);
     while (slot-- > 0) {
-      if (!copy_one(core_.row_records_[row], slot, 1, row, records)) return false;
+      if (!copy_one(core_.row_records_[row], slot, core_.level_of_row(row), index_of_row(row),
+                    records)) {
+        return false;
+      }
     }
     return true;
   }
@@ -114,6 +143,7 @@ class Core::Scan {
       if (at > kLineRecords) return false;
       while (at-- > 0) {
         const uint32_t unit = pm::load_relaxed(entry.lines[line].bucket[at / kSlots]);
+        if (!core_.pool_.leads_inside(uint64_t{unit} * kUnitBytes, sizeof(Bucket))) return false;
         if (!copy_one(*core_.bucket_at(unit), at % kSlots, level, index, records)) return false;
       }
     }
@@ -134,7 +164,7 @@ class Core::Scan {
   // An entry and all below it, with what was found above it.
   bool descend(uint32_t level, uint64_t index, std::vector<Collected> records, uint64_t row) {
     const Entry& entry = *core_.entry_at(level, index);
-    copy(row, records, [&] { return copy_entry(level, index, entry, records); });
+    if (!copy(row, records, [&] { return copy_entry(level, index, entry, records); })) return false;
     sort(records);
     if (!core_.has_children(level, index)) return give(records);
     const uint32_t bits = core_.level_bits(level + 1);
@@ -144,10 +174,20 @@ class Core::Scan {
       const auto end = std::find_if(begin, records.end(), [&](const Collected& one) {
         return one.hash >> (64 - bits) != child_index;
       });
+      resume_ = std::max(resume_, child_index << (64 - bits));
       const bool intersects = child_index >= from_ >> (64 - bits);
       if (intersects && !descend(level + 1, child_index, {begin, end}, row)) return false;
       begin = end;
     }
+    return true;
+  }
+
+  // The payload's chunk stays: the scan has a guard.
+  bool find_now(uint64_t key, uint64_t& value) const {
+    const AsBytes bytes(key);
+    Hit hit;
+    if (!core_.find(core_.key_of(bytes.view()), hit)) return false;
+    value = hit.value;
     return true;
   }
 
@@ -156,13 +196,19 @@ class Core::Scan {
       const Collected& one = records[i];
       if (i > 0 && records[i - 1].hash == one.hash) continue;  // an older version
       if ((one.tag & 1) != 0) continue;
-      if (!visit_(core_.word_of_hash(one.hash), one.value) || --left_ == 0) return false;
+      const uint64_t key = core_.word_of_hash(one.hash);
+      uint64_t value = one.value;
+      // Its successor came to a place above after that was copied; or it is damaged, as find() tells.
+      if (one.dangles && !find_now(key, value)) continue;
+      if (!visit_(key, value) || --left_ == 0) return false;
     }
     return true;
   }
 
   const Core& core_;
-  const uint64_t from_;  // position
+  uint64_t from_;        // position
+  uint64_t resume_ = 0;  // all before this one has been given
+  bool grown_ = false;   // the partition, while it was being scanned
   uint64_t left_;
   const Visit& visit_;
 };
@@ -176,19 +222,18 @@ void Core::scan(uint64_t from, uint64_t limit,
   if (from > key_max_ || limit == 0) return;
   const uint64_t begin = from <= key_min_ ? 0 : position_of(from);
   Scan scan(*this, begin, limit, visit);
-  for (uint64_t row = index_at(1, begin); row < rows(); ++row) {
-    // Payload stays readable while a row's records are given.
-    std::optional<pm::EpochManager::Guard> guard;
-    if (payload_) guard.emplace(payload_->epochs());
-    if (!scan.take_row(row)) return;
-  }
+  scan.take_all(begin);
 }
 
 void Core::scan_bytes(
     uint64_t from, uint64_t limit,
     const std::function<bool(uint64_t key, std::string_view value)>& visit) const {
   scan(from, limit, [&](uint64_t key, uint64_t pointer) {
-    return visit(key, payload_->read_pinned(pointer).value);
+    const PayloadLog::View view = payload_of(pointer);
+    if (word_of(view.key) != key) {
+      pool_.throw_corrupt(fmt::format("a record of '{}' leads to another key", name_));
+    }
+    return visit(key, view.value);
   });
 }
 

@@ -18,7 +18,7 @@ uint32_t Core::entry_epoch(const Entry& entry) {
 void Core::know_row(uint64_t row) const {
   if (rows_[row].known) [[likely]]
     return;
-  rows_[row].epoch = entry_epoch(level1_[row]);
+  rows_[row].epoch = entry_epoch(*entry_at(level_of_row(row), index_of_row(row)));
   rows_[row].known = true;
 }
 
@@ -29,6 +29,12 @@ void Core::recover(uint32_t threads) {
 
 void Core::recover_partition(uint32_t number) {
   Partition& partition = partitions_[number];
+  // Level 1 was made whole; one that a partition grew to is reached by pointers, each to `fanout` entries.
+  const RowRange rows = rows_in(number);
+  for (uint64_t row = rows.begin; row < rows.end && top_of(number) > 1; row += fanout()) {
+    const uint32_t top = level_of_row(row);
+    if (entry_at(top, index_of_row(row)) == nullptr) throw_damaged(top, index_of_row(row));
+  }
   if (out_of_place_) {
     payload_->recover(number);
     partition.payload_chunks = payload_->chunks(number).size();
@@ -67,40 +73,41 @@ void Core::recover_partition(uint32_t number) {
 bool Core::replay_record(Partition& partition, const pm::RedoRecord& record, uint64_t sequence,
                          bool last) {
   const auto kind = static_cast<LogKind>(record.c & 7);
-  const uint64_t row = index_at(1, record.a);
-  if (row / rows_per_partition() != number_of(partition) || kind > LogKind::kTombstone) {
+  if (partition_of(record.a) != number_of(partition) || kind > LogKind::kTombstone) {
     throw Error(ErrorCode::kCorrupt,
                 fmt::format("{}: the recovery log of '{}' holds a record of another partition; "
                             "restore the file from a backup",
                             pool_.mapping().path(), name_));
   }
+  const uint64_t row = row_for(record.a);
   know_row(row);
   // Another epoch: the row has moved down since, and this record with it.
   if ((record.c >> 3 & LineState::kEpochMask) != rows_[row].epoch) return true;
-  Key key{record.a, {}};
-  if (out_of_place_) {
-    // Only the newest payload can be incomplete; only superseded records can dangle.
-    PayloadLog::View view;
-    if (last && !payload_->verify(record.b)) return false;
-    if (!payload_->read(record.b, view)) return true;
-    key.bytes = view.key;
-    if (key_of(key.bytes).hash != record.a) return true;
-  }
-  Hit hit;
-  const bool in_row = search_row(row, key, nullptr, 0, hit) == Found::kHit;
-  if (last && (kind == LogKind::kInsert || kind == LogKind::kUpdate)) {
-    // The operation did not return, and did not judge its condition.
-    const bool present = in_row ? hit.live() : present_below(key, kind == LogKind::kUpdate);
-    if (present != (kind == LogKind::kUpdate)) return false;
+  const Key key{record.a, {}};  // what needs its bytes is below, for words
+  // Only the newest payload can be incomplete. Only superseded records can dangle, whose successors follow;
+  // one that has none is damaged, and stays so that lookups tell.
+  if (out_of_place_ && last && !payload_->verify(record.b) &&
+      payload_->may_be_torn(number_of(partition), record.b)) {
+    return false;
   }
   const uint64_t tag = record.a << 1 | (kind == LogKind::kTombstone ? 1 : 0);
+  Bucket& bucket = row_records_[row];
+  const uint32_t count = rows_[row].count.load(std::memory_order_relaxed);
+  uint32_t slot = 0;
+  while (slot < count && !is_same(tag, record.b, bucket.tags[slot], bucket.values[slot])) ++slot;
+  const bool in_row = slot < count;
+  if (!out_of_place_ && last && (kind == LogKind::kInsert || kind == LogKind::kUpdate)) {
+    // The operation did not return, and did not judge its condition.
+    const bool present =
+        in_row ? (bucket.tags[slot] & 1) == 0 : present_below(key, kind == LogKind::kUpdate);
+    if (present != (kind == LogKind::kUpdate)) return false;
+  }
   std::atomic_ref(recovered_operations_).fetch_add(1, std::memory_order_relaxed);
   if (in_row) {
-    *hit.value_at = record.b;
-    *hit.tag_at = tag;
+    bucket.values[slot] = record.b;
+    bucket.tags[slot] = tag;
     return true;
   }
-  const uint8_t count = rows_[row].count.load(std::memory_order_relaxed);
   if (count >= kSlots) {
     throw Error(ErrorCode::kCorrupt,
                 fmt::format("{}: the recovery log of '{}' holds more than a row can; restore the "

@@ -1,4 +1,6 @@
 // Lookups: from the newest place a key can be in to the oldest.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <bit>
 
@@ -24,10 +26,42 @@ uint32_t valid_slots(uint32_t count, uint32_t bucket) {
 
 }  // namespace
 
-bool Core::same_key(uint64_t value, const Key& key) const {
-  if (!out_of_place_) return true;
+Core::Match Core::compare_key(uint64_t value, const Key& key) const {
+  if (!out_of_place_) return Match::kSame;
   PayloadLog::View view;
-  return payload_->read(value, view) && view.key == key.bytes;
+  if (!payload_->read(value, view)) return Match::kUnknown;
+  if (view.key == key.bytes) [[likely]]
+    return Match::kSame;
+  return hash_in(view) == key.hash ? Match::kOther : Match::kUnknown;
+}
+
+uint64_t Core::hash_in(const PayloadLog::View& payload) const {
+  if (key_kind_ == Kind::kU64 && payload.key.size() != sizeof(uint64_t)) return ~uint64_t{0};
+  return key_of(payload.key).hash;
+}
+
+PayloadLog::View Core::payload_of(uint64_t value) const {
+  const PayloadLog::View view = payload_->read_pinned(value);
+  const auto fits = [](Kind kind, std::string_view part) {
+    return kind != Kind::kU64 || part.size() == sizeof(uint64_t);
+  };
+  if (!fits(key_kind_, view.key) || !fits(value_kind_, view.value)) [[unlikely]]
+    pool_.throw_corrupt(fmt::format("a payload of '{}' is damaged: it is no word", name_));
+  return view;
+}
+
+void Core::throw_damaged(uint32_t level, uint64_t index) const {
+  pool_.throw_corrupt(fmt::format("'{}' is damaged at level {}, entry {}", name_, level, index));
+}
+
+void Core::require_own_buckets(uint32_t level, uint64_t index, const Entry& entry) const {
+  for (const DirectoryLine& line : entry.lines) {
+    for (const uint32_t unit : line.bucket) {
+      if (unit != 0 && !pool_.heap().is_allocated(uint64_t{unit} * kUnitBytes, sizeof(Bucket))) {
+        throw_damaged(level, index);
+      }
+    }
+  }
 }
 
 [[gnu::always_inline]] inline Core::Found Core::search_bucket(Bucket& bucket, uint32_t valid,
@@ -42,7 +76,13 @@ bool Core::same_key(uint64_t value, const Key& key) const {
     if (reader != nullptr && !still(reader->version, version)) return Found::kRetry;
     // A tombstone that comes alive again gets its value first: a tag from before does not go with it.
     if (reader != nullptr && pm::load_relaxed(bucket.tags[slot]) != hit.tag) return Found::kRetry;
-    if (!same_key(hit.value, key)) continue;
+    const Match match = compare_key(hit.value, key);
+    if (match == Match::kOther) continue;
+    if (match == Match::kUnknown) [[unlikely]] {
+      // Its chunk may have gone meanwhile; if it is damaged, find() sees that under the lock.
+      if (reader != nullptr) return Found::kRetry;
+      pool_.throw_corrupt(fmt::format("the payload of a record of '{}' is damaged", name_));
+    }
     hit.tag_at = &bucket.tags[slot];
     hit.value_at = &bucket.values[slot];
     return Found::kHit;
@@ -60,7 +100,8 @@ Core::Found Core::search_marked(uint64_t row, uint32_t marked, const Key& key, c
 bool Core::probe(uint32_t level, const Key& key, Probe& out) const {
   out.index = index_at(level, key.hash);
   out.candidates = 0;
-  if (level <= mirror_->levels()) {
+  out.damaged = false;
+  if (has_copy(level, out.index)) {
     const Mirror::Copy& copy = mirror_->at(level, out.index);
     const uint32_t candidates = Mirror::candidates(copy, spread_bits(key.hash));
     if (candidates == 0) return true;
@@ -73,7 +114,8 @@ bool Core::probe(uint32_t level, const Key& key, Probe& out) const {
   const Entry* entry = entry_at(level, out.index);
   if (entry == nullptr) return false;
   out.count = used(*entry);
-  if (out.count == 0) return true;
+  out.damaged = out.count == kUnsound;
+  if (out.count == 0 || out.damaged) return true;
   const uint32_t candidates = kernels_.candidates(*entry, filter_of(key.hash));
   if (candidates == 0) return true;
   uint32_t units[kEntryBuckets];
@@ -89,7 +131,12 @@ void Core::note_candidates(uint32_t candidates, Probe& out, const uint32_t* unit
   for (uint32_t rest = out.candidates; rest != 0; rest &= rest - 1) {
     const auto b = static_cast<uint32_t>(std::countr_zero(rest));
     // A writer that empties the entry makes this garbage, but garbage inside the pool.
-    Bucket* bucket = bucket_at(pm::load_relaxed(units[b]));
+    const uint32_t unit = pm::load_relaxed(units[b]);
+    if (!pool_.leads_inside(uint64_t{unit} * kUnitBytes, sizeof(Bucket))) [[unlikely]] {
+      out.damaged = true;
+      return;
+    }
+    Bucket* bucket = bucket_at(unit);
     out.buckets[b] = bucket;
     pm::prefetch(&bucket->tags[0]);
     pm::prefetch(&bucket->tags[8]);
@@ -100,6 +147,10 @@ void Core::note_candidates(uint32_t candidates, Probe& out, const uint32_t* unit
 
 Core::Found Core::search_entry(uint32_t level, const Probe& probe, const Key& key,
                                const Row* reader, uint64_t version, Hit& hit) const {
+  if (probe.damaged) [[unlikely]] {
+    if (reader != nullptr) return Found::kRetry;
+    throw_damaged(level, probe.index);
+  }
   uint32_t candidates = probe.candidates;
   while (candidates != 0) {
     const auto at = static_cast<uint32_t>(std::bit_width(candidates)) - 1;
@@ -141,13 +192,14 @@ Core::Found Core::search_entry(uint32_t level, const Probe& probe, const Key& ke
   return Found::kAbsent;
 }
 
-[[gnu::always_inline]] inline Core::Found Core::search_copies(uint32_t first, const Key& key,
-                                                              const Row* reader, uint64_t version,
-                                                              Hit& hit) const {
+[[gnu::always_inline]] inline Core::Found Core::search_copies(uint32_t first, uint32_t top,
+                                                              const Key& key, const Row* reader,
+                                                              uint64_t version, Hit& hit) const {
   const uint64_t spread = spread_bits(key.hash);
   const Mirror& mirror = *mirror_;
   // Where there are copies, they nearly always name no bucket or the right one.
-  for (uint32_t level = first; level <= mirror.levels(); ++level) {
+  const uint32_t end = copies_end(top);
+  for (uint32_t level = first; level < end; ++level) {
     const Mirror::Copy& copy = mirror.at(level, index_at(level, key.hash));
     const uint32_t candidates = Mirror::candidates(copy, spread);
     if (candidates == Mirror::kUnknown) [[unlikely]]
@@ -156,23 +208,41 @@ Core::Found Core::search_entry(uint32_t level, const Probe& probe, const Key& ke
     const Found found = search_copy(level, copy, candidates, key, reader, version, hit);
     if (found != Found::kAbsent) return found;
   }
-  const uint32_t next = std::max(first, mirror.levels() + 1);
-  if (entry_at(next, index_at(next, key.hash)) != nullptr) [[unlikely]]
+  const uint32_t next = std::max(first, end);
+  if (next <= deepest_ && entry_at(next, index_at(next, key.hash)) != nullptr) [[unlikely]]
     return search_filters(next, key, reader, version, hit);
   return reader != nullptr && !still(reader->version, version) ? Found::kRetry : Found::kAbsent;
 }
 
 Core::Found Core::search_levels(uint32_t first, const Key& key, const Row* reader, uint64_t version,
                                 Hit& hit) const {
-  return search_copies(first, key, reader, version, hit);
+  return search_copies(first, top_for(key.hash), key, reader, version, hit);
 }
 
 [[gnu::always_inline]] inline Core::Found Core::search_all(const Key& key, const Row* reader,
                                                            uint64_t version, Hit& hit) const {
-  const Found found = search_row(index_at(1, key.hash), key, reader, version, hit);
+  const uint32_t top = top_for(key.hash);
+  const Found found = search_row(row_of(top, index_at(top, key.hash)), key, reader, version, hit);
   if (found != Found::kAbsent) [[unlikely]]
     return found;
-  return search_copies(1, key, reader, version, hit);
+  return search_copies(top, top, key, reader, version, hit);
+}
+
+bool Core::is_superseded(uint32_t level, uint64_t hash) const {
+  const uint64_t row = row_for(hash);
+  const uint32_t count = rows_[row].count.load(std::memory_order_relaxed);
+  if ((match_tags(row_records_[row].tags, hash << 1) & ((1U << count) - 1)) != 0) return true;
+  for (uint32_t above = level_of_row(row); above < level; ++above) {
+    Probe probed;
+    if (!probe(above, {hash, {}}, probed)) return false;
+    if (probed.damaged) continue;
+    for (uint32_t rest = probed.candidates; rest != 0; rest &= rest - 1) {
+      const auto b = static_cast<uint32_t>(std::countr_zero(rest));
+      const uint32_t found = match_tags(probed.buckets[b]->tags, hash << 1);
+      if ((found & valid_slots(probed.count, b)) != 0) return true;
+    }
+  }
+  return false;
 }
 
 Core::Found Core::search(const Key& key, Hit& hit) const {
@@ -194,7 +264,7 @@ Core::Found Core::search_filters(uint32_t first, const Key& key, const Row* read
 
 uint32_t Core::probe_all(uint32_t first, const Key& key, Probe* probes) const {
   uint32_t end = first;
-  while (end <= kLevelsMax && probe(end, key, probes[end - first])) ++end;
+  while (end <= deepest_ && probe(end, key, probes[end - first])) ++end;
   return end - first;
 }
 
@@ -211,8 +281,8 @@ Core::Found Core::search_probed(uint32_t first, std::span<const Probe> probes, c
 bool Core::find(const Key& key, Hit& hit) const {
   prefetch_lookup(key.hash);
   Partition& partition = partitions_[partition_of(key.hash)];
-  const Row& row = rows_[index_at(1, key.hash)];
   for (int attempt = 0; attempt < kOptimisticAttempts; ++attempt) {
+    const Row& row = rows_[row_for(key.hash)];  // another one if the partition has grown
     const uint64_t version = row.version.load(std::memory_order_acquire);
     if ((version & 1) != 0) {
       _mm_pause();
@@ -237,7 +307,8 @@ void Core::prefetch_entry(const Entry& entry) {
 // ---- copies of directory entries
 
 bool Core::is_path_known(uint64_t hash) const {
-  for (uint32_t level = 1; level <= mirror_->levels(); ++level) {
+  const uint32_t top = top_for(hash);
+  for (uint32_t level = top; level < copies_end(top); ++level) {
     const uint64_t index = index_at(level, hash);
     if (Mirror::is_known(mirror_->at(level, index), spread_bits(hash))) continue;
     return entry_at(level, index) == nullptr;
@@ -246,7 +317,8 @@ bool Core::is_path_known(uint64_t hash) const {
 }
 
 void Core::learn_path(uint64_t hash) const {
-  for (uint32_t level = 1; level <= mirror_->levels(); ++level) {
+  const uint32_t top = top_for(hash);
+  for (uint32_t level = top; level < copies_end(top); ++level) {
     const uint64_t index = index_at(level, hash);
     if (Mirror::is_known(mirror_->at(level, index), spread_bits(hash))) continue;
     if (entry_at(level, index) == nullptr) return;
@@ -257,19 +329,23 @@ void Core::learn_path(uint64_t hash) const {
 void Core::learn(uint32_t level, uint64_t index) const {
   Mirror::Copy& copy = mirror_->at(level, index);
   const Entry& entry = *entry_at(level, index);
-  const uint32_t count = used(entry);
+  const uint32_t count = used(level, index, entry);
+  // All are judged before the first is copied: what the copy says is followed as it is.
+  for (uint32_t b = 0; b * kSlots < count; ++b) bucket_of(entry, b);
   for (uint32_t at = 0; at < count; ++at) {
     const uint32_t b = at / kSlots;
-    const uint32_t unit = entry.lines[b / kLineBuckets].bucket[b % kLineBuckets];
-    Mirror::set_bucket(copy, b, unit);
-    Mirror::add(copy, spread_bits(bucket_at(unit)->tags[at % kSlots] >> 1), b);
+    const Bucket& bucket = bucket_of(entry, b);
+    if (at % kSlots == 0) {
+      Mirror::set_bucket(copy, b, static_cast<uint32_t>(pool_.offset_of(&bucket) / kUnitBytes));
+    }
+    Mirror::add_version(copy, spread_bits(bucket.tags[at % kSlots] >> 1), b);
   }
   Mirror::set_count(copy, count);
   mirror_->make_known(copy);
 }
 
 void Core::learn_append(const Append& append) const {
-  if (append.level > mirror_->levels()) return;
+  if (!has_copy(append.level, append.index)) return;
   Mirror::Copy& copy = mirror_->at(append.level, append.index);
   if (!Mirror::is_known(copy)) {
     if (append.start == 0) learn(append.level, append.index);
@@ -279,14 +355,47 @@ void Core::learn_append(const Append& append) const {
     const uint32_t b = (append.start + i) / kSlots;
     const uint32_t end = std::min(append.count, (b + 1) * kSlots - append.start);
     Mirror::set_bucket(copy, b, append.units[b]);  // the line was flushed: not from there
-    for (; i < end; ++i) Mirror::add(copy, spread_bits(append.tags[i] >> 1), b);
+    for (; i < end; ++i) {
+      const uint64_t spread = spread_bits(append.tags[i] >> 1);
+      // What a row supersedes in its entry is dropped when that is drained.
+      append.counts_epoch ? Mirror::add(copy, spread, b) : Mirror::add_version(copy, spread, b);
+    }
   }
   Mirror::set_count(copy, append.start + append.count);
 }
 
+uint32_t Core::superseded_in(uint32_t level, uint64_t index) const {
+  const Mirror::Copy* copy = known_copy(level, index);
+  if (copy != nullptr) return copy->superseded;
+  return LineState{pm::load_relaxed(entry_at(level, index)->lines[0].state)}.epoch();
+}
+
+void Core::set_superseded(uint32_t level, uint64_t index, uint32_t count) const {
+  if (known_copy(level, index) != nullptr) {
+    mirror_->at(level, index).superseded = count;
+    return;
+  }
+  DirectoryLine& line = entry_at(level, index)->lines[0];
+  const LineState state{pm::load_relaxed(line.state)};
+  count = std::min(count, LineState::kEpochMask);
+  // A hint, not flushed.
+  pm::store_release(line.state, LineState::make(state.count(), state.generation(), count).word);
+}
+
+void Core::count_superseded(const Append& append) const {
+  if (append.start == 0) return;
+  const uint32_t buckets = (1U << (append.start + kSlots - 1) / kSlots) - 1;
+  uint32_t count = superseded_in(append.level, append.index);
+  for (uint32_t i = 0; i < append.count; ++i) {
+    const FilterBits bits = filter_of(append.tags[i] >> 1);
+    if ((kernels_.candidates(*append.entry, bits) & buckets) != 0) ++count;
+  }
+  set_superseded(append.level, append.index, count);
+}
+
 uint32_t Core::records_in(uint32_t level, uint64_t index) const {
   const Mirror::Copy* copy = known_copy(level, index);
-  return copy != nullptr ? copy->count : used(*entry_at(level, index));
+  return copy != nullptr ? copy->count : used(level, index, *entry_at(level, index));
 }
 
 void Core::prefetch_end(uint32_t level, uint64_t index) const {
@@ -308,7 +417,7 @@ void Core::prefetch_end(uint32_t level, uint64_t index) const {
 }
 
 void Core::relearn(uint32_t level, uint64_t index) const {
-  if (level > mirror_->levels()) return;
+  if (!has_copy(level, index)) return;
   Mirror::clear(mirror_->at(level, index));
   learn(level, index);
 }

@@ -41,6 +41,7 @@ bool Core::write(LogKind kind, std::string_view key, std::string_view value, Log
 bool Core::free_payload(const Key& key) {
   Partition& partition = partitions_[partition_of(key.hash)];
   const std::lock_guard lock(partition.lock);
+  require_writable();
   return free_payload(partition);
 }
 
@@ -63,14 +64,14 @@ bool Core::present_below(const Key& key, bool expected) const {
     if (expected && find_quick(key.hash, value) == Found::kHit) return true;
   }
   Hit hit;
-  return search_levels(1, key, nullptr, 0, hit) == Found::kHit && hit.live();
+  return search_levels(top_for(key.hash), key, nullptr, 0, hit) == Found::kHit && hit.live();
 }
 
 bool Core::write_record(LogKind kind, const Key& key, uint64_t value, std::string_view payload) {
-  pool_.require_writable();
   prefetch_write(key.hash, reach_of(kind));
   Partition& partition = partitions_[partition_of(key.hash)];
   const std::lock_guard lock(partition.lock);
+  require_writable();
   return write_locked(partition, kind, key, value, payload);
 }
 
@@ -88,7 +89,7 @@ bool Core::log_and_write(Partition& partition, LogKind kind, const Key& key, uin
                          std::string_view payload) {
   const bool conditional = kind != LogKind::kUpsert;
   const bool wants_present = kind == LogKind::kUpdate;
-  const uint64_t row = index_at(1, key.hash);
+  const uint64_t row = row_for(key.hash);
   know_row(row);
   Hit hit;
   if (search_row(row, key, nullptr, 0, hit) == Found::kHit) {
@@ -100,8 +101,9 @@ bool Core::log_and_write(Partition& partition, LogKind kind, const Key& key, uin
   pm::prefetch_to_change(&row_records_[row].values[count]);
   const bool moves_down = count >= kRowFull;
   if (moves_down) {
-    prefetch_end(1, row);
-    prefetch_copy(1, row);
+    const uint32_t top = level_of_row(row);
+    prefetch_end(top, index_of_row(row));
+    prefetch_copy(top, index_of_row(row));
   }
   const bool check_first = conditional && (moves_down || out_of_place_);
   if (check_first && present_below(key, wants_present) != wants_present) return false;
@@ -123,7 +125,15 @@ bool Core::log_and_write(Partition& partition, LogKind kind, const Key& key, uin
   partition.log.append({key.hash, record.value, word});
   // The record is on its way to PM while the filters below are read. If its condition fails, the
   // next record says so; until then recovery judges the condition itself.
-  if (conditional && !check_first && present_below(key, wants_present) != wants_present) {
+  const auto holds = [&] {
+    try {
+      return present_below(key, wants_present) == wants_present;
+    } catch (const Error&) {  // damage: it did not happen
+      partition.log.append({0, 0, log_word(LogKind::kCancel, 0)});
+      throw;
+    }
+  };
+  if (conditional && !check_first && !holds()) {
     partition.log.append({0, 0, log_word(LogKind::kCancel, 0)});
     memory_.fence();
     if (step.planned) end_shared_step(partition, step);
@@ -184,11 +194,11 @@ void Core::replace_in_row(Partition& partition, const Hit& hit, Record record) {
 }
 
 bool Core::remove_record(const Key& key) {
-  pool_.require_writable();
   prefetch_write(key.hash, Reach::kBuckets);
   Partition& partition = partitions_[partition_of(key.hash)];
   const std::lock_guard lock(partition.lock);
-  const uint64_t row = index_at(1, key.hash);
+  require_writable();
+  const uint64_t row = row_for(key.hash);
   know_row(row);
   Hit hit;
   if (search(key, hit) != Found::kHit || !hit.live()) return false;
@@ -214,7 +224,7 @@ bool Core::remove_record(const Key& key) {
     memory_.persist(hit.tag_at, sizeof(uint64_t));
   }
   follow_change(partition, key, hit, hit.tag | 1, hit.value);
-  if (hit.level == 1) return true;
+  if (hit.level == top_of(number_of(partition))) return true;
   DirectoryLine& line = entry_at(hit.level, hit.index)->lines[0];
   const LineState state{pm::load_relaxed(line.state)};
   // A hint, not flushed: how many records of the entry were removed in place.
@@ -268,8 +278,8 @@ bool Core::copy_row_to_log(Partition& partition, uint64_t row) {
   const Bucket& bucket = row_records_[row];
   for (uint32_t i = 0; i < count; ++i) {
     const LogKind kind = (bucket.tags[i] & 1) != 0 ? LogKind::kTombstone : LogKind::kUpsert;
-    partition.log.append(
-        {full_hash(bucket.tags[i], row, 1), bucket.values[i], log_word(kind, state.epoch)});
+    partition.log.append({full_hash(bucket.tags[i], index_of_row(row), level_of_row(row)),
+                          bucket.values[i], log_word(kind, state.epoch)});
   }
   state.first_chunk = static_cast<uint16_t>(partition.log.sequence());
   return true;
@@ -277,8 +287,8 @@ bool Core::copy_row_to_log(Partition& partition, uint64_t row) {
 
 void Core::reclaim_log_chunk(Partition& partition) {
   const uint64_t oldest = partition.log.oldest();
-  const uint64_t begin = number_of(partition) * rows_per_partition();
-  for (uint64_t row = begin; row < begin + rows_per_partition(); ++row) {
+  const RowRange range = rows_in(number_of(partition));
+  for (uint64_t row = range.begin; row < range.end; ++row) {
     if (rows_[row].count.load(std::memory_order_relaxed) == 0) continue;
     if (rows_[row].first_chunk != static_cast<uint16_t>(oldest)) continue;
     if (!copy_row_to_log(partition, row)) move_down(partition, row);
@@ -288,9 +298,9 @@ void Core::reclaim_log_chunk(Partition& partition) {
 }
 
 void Core::compact_log(Partition& partition) {
-  const uint64_t begin = number_of(partition) * rows_per_partition();
+  const RowRange range = rows_in(number_of(partition));
   uint64_t records = 0;
-  for (uint64_t row = begin; row < begin + rows_per_partition(); ++row) {
+  for (uint64_t row = range.begin; row < range.end; ++row) {
     records += rows_[row].count.load(std::memory_order_relaxed);
   }
   // Not worth it if the log holds little else.

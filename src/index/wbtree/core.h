@@ -150,11 +150,28 @@ class Core {
   Core(pm::PoolImpl& pool, Root& root, std::string name);
 
   // ---- addresses and locks
-  Node& node_at(uint64_t offset) const { return *pool_.at<Node>(offset); }
+  // Throws kCorrupt if no node of the level can be there. What leads to a node is to be validated before.
+  Node& node_at(uint64_t offset, uint32_t level) const {
+    Node* node = pool_.follow<Node>(offset, shape(level).bytes());
+    if (offset % pm::kLineBytes != 0) [[unlikely]]
+      throw_damaged(offset, level, "is not where a node can be");
+    return *node;
+  }
+  // A cell whose number comes from a slot array. Slot arrays never name others, not even while they
+  // change, so that a reader need not know yet that the node is the same.
+  const Slot& cell_of(const Node& node, uint32_t level, uint32_t number) const {
+    if (number >= shape(level).records + kOtherCells) [[unlikely]]
+      throw_damaged(offset_of(node), level, "lists a record that it has no room for");
+    return node.cell(number);
+  }
+  [[noreturn]] void throw_damaged(uint64_t offset, uint32_t level, const char* what) const;
   uint64_t offset_of(const Node& node) const { return pool_.offset_of(&node); }
   const Shape& shape(uint32_t level) const { return level == 0 ? leaf_ : inner_; }
   StripeLock& lock_of(const Node& node, uint32_t level) const {
-    const uint64_t mixed = (offset_of(node) / pm::kLineBytes) * 0x9e3779b97f4a7c15;
+    return lock_at(offset_of(node), level);
+  }
+  StripeLock& lock_at(uint64_t offset, uint32_t level) const {
+    const uint64_t mixed = (offset / pm::kLineBytes) * 0x9e3779b97f4a7c15;
     return level == 0 ? leaf_locks_[mixed >> (64 - 14)] : inner_locks_[mixed >> (64 - 10)];
   }
   // Of the node above a level of the path; of the word in the root for the topmost.
@@ -171,8 +188,22 @@ class Core {
   static Top unpack(uint64_t word) {
     return {word & ~uint64_t{63}, static_cast<uint32_t>(word & 63)};
   }
-  Top top() const { return unpack(top_.load(std::memory_order_acquire)); }
-  void load_top() { top_.store(root_.top | root_.depth, std::memory_order_release); }
+  Top top() const { return unpack(pm::acquire(top_)); }
+  // The topmost node in DRAM, whatever becomes of a change of it: also when a fence throws between the
+  // change in PM and its end.
+  class TopFollows {
+   public:
+    explicit TopFollows(Core* core) : core_(core) {}
+    ~TopFollows() {
+      if (core_ != nullptr) core_->load_top();
+    }
+    TopFollows(const TopFollows&) = delete;
+    TopFollows& operator=(const TopFollows&) = delete;
+
+   private:
+    Core* core_;  // null: the topmost node stays
+  };
+  void load_top() { pm::publish(top_, root_.top | root_.depth); }
 
   // ---- search
   std::strong_ordering compare(const Node& node, uint32_t level, uint32_t cell, const Key& key,
@@ -183,7 +214,7 @@ class Core {
                   const Key& key, Side side, Seen& seen) const;
   uint32_t child_position(const Node& node, uint32_t level, const Order& order, const Key& key,
                           Seen& seen) const;
-  Node* child_for(const Node& node, uint32_t level, const Key& key, Seen& seen) const;
+  uint64_t child_for(const Node& node, uint32_t level, const Key& key, Seen& seen) const;
   // Down to `level`, or to the topmost node if that is lower.
   void descend(const Key& key, uint32_t level, Path& path) const;
   uint32_t find(const Node& leaf, const Key& key, Seen& seen) const;
@@ -209,7 +240,8 @@ class Core {
   Node& lock_leaf(const Key& key, StripeLock*& lock) const;
   Place locate(const Node& leaf, const Key& key, Order& order) const;
   void sort_cells(const Node& leaf, Order& order) const;
-  void sorted_cells(const Node& node, Order& order) const;
+  void sorted_cells(const Node& node, uint32_t level, Order& order) const;
+  void exact_cells(const Node& node, uint32_t level, Order& order) const;
   Key key_of(const Slot& slot) const;
   Outcome try_write(Verb verb, const Key& key, const Value& value);
   bool write_once(Verb verb, const Key& key, const Value& value);
@@ -248,7 +280,10 @@ class Core {
   void retire_separator(uint64_t separator);
   void redo_node(pm::Heap::Txn& txn, Node& node, const Order& order, uint64_t live) const;
   void commit(pm::Heap::Txn& txn, LockSet& held);
-  static uint32_t position_of(const Order& order, const Node& parent, uint64_t child);
+  uint32_t position_of(const Order& order, const Node& parent, uint32_t level,
+                       uint64_t child) const;
+  uint32_t require_position(const Order& order, const Node& parent, uint32_t level,
+                            const Node& child) const;
 
   // ---- inspect.cc
   struct Range;
@@ -260,6 +295,7 @@ class Core {
   bool check_cells(const Node& node, uint32_t level, Order& order,
                    const std::function<void(const std::string&)>& fail) const;
 
+  pm::PoolImpl::Use use_;  // the last member to go: the mapping may go with it
   pm::PoolImpl& pool_;
   Root& root_;
   const pm::Memory& memory_;
@@ -280,13 +316,14 @@ class Core {
 template <typename Content>
 std::strong_ordering Core<Content>::compare(const Node& node, uint32_t level, uint32_t cell,
                                             const Key& key, Seen& seen) const {
-  const Slot& at = node.cell(cell);
+  const Slot& at = cell_of(node, level, cell);
   const uint64_t word = pm::load_relaxed(at.key);
   if constexpr (Content::kOutOfPlace) {
     if (word == Content::word_of(key)) {
       const uint64_t value = pm::load_relaxed(at.value);
       if (!seen.validate()) return std::strong_ordering::equal;
-      return (level == 0 ? records_.key(value) : separator_of(node_at(value))) <=> key.bytes;
+      return (level == 0 ? records_.key(value) : separator_of(node_at(value, level - 1))) <=>
+             key.bytes;
     }
   }
   return (void)level, (void)seen, word <=> Content::word_of(key);
@@ -317,11 +354,12 @@ uint32_t Core<Content>::child_position(const Node& node, uint32_t level, const O
 
 // What it leads to may be nothing unless the node's version holds after the call.
 template <typename Content>
-Node* Core<Content>::child_for(const Node& node, uint32_t level, const Key& key, Seen& seen) const {
+uint64_t Core<Content>::child_for(const Node& node, uint32_t level, const Key& key,
+                                  Seen& seen) const {
   Order order;
   load_order(node, order);
   const uint32_t position = child_position(node, level, order, key, seen);
-  return &node_at(pm::load_relaxed(node.cell(order[position]).value));
+  return pm::load_relaxed(cell_of(node, level, order[position]).value);
 }
 
 template <typename Content>
@@ -332,14 +370,15 @@ void Core<Content>::descend(const Key& key, uint32_t level, Path& path) const {
     path.depth = top.depth;
     const StripeLock* above = &top_lock_;
     uint32_t stamp_above = path.top_stamp;
-    Node* node = &node_at(top.node);
+    uint64_t offset = top.node;
     for (uint32_t at = top.depth;; --at) {
-      const StripeLock& lock = lock_of(*node, at);
+      const StripeLock& lock = lock_at(offset, at);
       Seen seen{&lock, lock.begin_read()};
       if (!above->validate(stamp_above)) break;  // it may not be a node at all
+      Node* node = &node_at(offset, at);
       path.steps[at] = {node, seen.stamp};
       if (at <= level) return;
-      node = child_for(*node, at, key, seen);
+      offset = child_for(*node, at, key, seen);
       if (seen.stale) break;
       above = &lock;
       stamp_above = seen.stamp;
@@ -357,7 +396,7 @@ uint32_t Core<Content>::find(const Node& leaf, const Key& key, Seen& seen) const
     if (position >= order.count() || seen.stale) return 0;
     return compare(leaf, 0, order[position], key, seen) == 0 ? order[position] : 0;
   }
-  for (uint64_t rest = bitmap & ~kOrderValid; rest != 0; rest &= rest - 1) {
+  for (uint64_t rest = bitmap & leaf_.cells(); rest != 0; rest &= rest - 1) {
     const auto cell = static_cast<uint32_t>(std::countr_zero(rest));
     const bool equal = compare(leaf, 0, cell, key, seen) == 0;
     if (seen.stale) return 0;

@@ -13,7 +13,7 @@ template <typename Content>
 void Core<Content>::visit_nodes(
     const std::function<void(const Node& node, uint64_t offset, uint32_t level)>& visit) const {
   const auto visit_below = [&](auto&& self, uint64_t at, uint32_t level) -> void {
-    const Node& node = node_at(at);
+    const Node& node = node_at(at, level);
     const StripeLock& lock = lock_of(node, level);
     Node copy;
     uint32_t stamp = 0;
@@ -31,7 +31,7 @@ void Core<Content>::visit_nodes(
     } while (!lock.validate(stamp));
     visit(copy, at, level);
     if (level == 0) return;
-    for (uint64_t rest = live_cells(copy); rest != 0; rest &= rest - 1) {
+    for (uint64_t rest = copy.bitmap & inner_.cells(); rest != 0; rest &= rest - 1) {
       self(self, copy.cell(static_cast<uint32_t>(std::countr_zero(rest))).value, level - 1);
     }
   };
@@ -50,7 +50,7 @@ void Core<Content>::visit_blocks(
     if constexpr (Content::kOutOfPlace) {
       if (node.separator != 0) meet(node.separator, records_.bytes(node.separator));
       if (level > 0) return;
-      for (uint64_t rest = live_cells(node); rest != 0; rest &= rest - 1) {
+      for (uint64_t rest = node.bitmap & leaf_.cells(); rest != 0; rest &= rest - 1) {
         const uint64_t record = node.cell(static_cast<uint32_t>(std::countr_zero(rest))).value;
         meet(record, records_.bytes(record));
       }
@@ -82,9 +82,9 @@ struct Core<Content>::Range {
 template <typename Content>
 typename Core<Content>::Key Core<Content>::own_key(const Slot& above) const {
   if constexpr (Content::kOutOfPlace) {
-    return Key(separator_of(node_at(above.value)));
+    return Key(separator_of(*pool_.at<Node>(above.value)));  // which check_cells() has judged
   } else {
-    return node_at(above.value).separator;
+    return pool_.at<Node>(above.value)->separator;
   }
 }
 
@@ -104,11 +104,11 @@ bool Core<Content>::check_cells(const Node& node, uint32_t level, Order& order,
     }
     if (!Content::kOutOfPlace) continue;
     if (level > 0) {
-      const uint64_t separator = node_at(slot.value).separator;
-      if (separator == 0 || records_.sound(separator)) continue;
+      const uint64_t separator = node_at(slot.value, level - 1).separator;
+      if (separator == 0 || records_.intact(separator)) continue;
       return fail("a child's separator leads to no block"), false;
     }
-    if (!records_.sound(slot.value)) return fail("a record leads to no block"), false;
+    if (!records_.intact(slot.value)) return fail("a record leads to no block"), false;
     if (tree::prefix_of(records_.key(slot.value)) != slot.key) {
       fail("a record has another key than its cell says");
     }
@@ -130,7 +130,7 @@ bool Core<Content>::check_cells(const Node& node, uint32_t level, Order& order,
 template <typename Content>
 void Core<Content>::check_node(uint64_t at, uint32_t level, const Range& range,
                                const std::function<void(const std::string&)>& fail) const {
-  const Node& node = node_at(at);
+  const Node& node = node_at(at, level);
   const auto tell = [&](const std::string& what) {
     fail(fmt::format("'{}', level {}, node {}: {}", name_, level, at, what));
   };
@@ -165,6 +165,16 @@ uint64_t Core<Content>::check(const std::function<void(const std::string&)>& rep
   uint64_t found = 0;
   const auto fail = [&](const std::string& text) { report(text), ++found; };
   const Top top = this->top();
+  // What nobody above it has judged.
+  if (!pool_.heap().is_allocated(top.node, shape(top.depth).bytes())) {
+    fail(fmt::format("'{}': the topmost node is not an allocated block", name_));
+    return found;
+  }
+  const uint64_t separator = node_at(top.node, top.depth).separator;
+  if (Content::kOutOfPlace && separator != 0 && !records_.intact(separator)) {
+    fail(fmt::format("'{}': the separator of the topmost node leads to no block", name_));
+    return found;
+  }
   check_node(top.node, top.depth, {}, fail);
   if (found > 0) return found;
   BlockOwners owners(pool_, name_, fail);

@@ -7,12 +7,22 @@ namespace perdure::index::wbtree {
 // ---- pieces of changes of shape
 
 template <typename Content>
-uint32_t Core<Content>::position_of(const Order& order, const Node& parent, uint64_t child) {
+uint32_t Core<Content>::position_of(const Order& order, const Node& parent, uint32_t level,
+                                    uint64_t child) const {
   uint32_t position = 0;
   while (position < order.count() &&
-         pm::load_relaxed(parent.cell(order[position]).value) != child) {
+         pm::load_relaxed(cell_of(parent, level, order[position]).value) != child) {
     ++position;
   }
+  return position;
+}
+
+// For the holder of the parent's lock.
+template <typename Content>
+uint32_t Core<Content>::require_position(const Order& order, const Node& parent, uint32_t level,
+                                         const Node& child) const {
+  const uint32_t position = position_of(order, parent, level, offset_of(child));
+  if (position == order.count()) throw_damaged(offset_of(parent), level, "does not list its child");
   return position;
 }
 
@@ -92,6 +102,7 @@ bool Core<Content>::tidy_once(const Key& key) {
     LockSet held;
     StripeLock& above = lock_above(path, level);
     if (!held.add(above) || !above.validate(stamp_above(path, level))) return true;
+    if (records == 0 && level > 0) throw_damaged(offset_of(node), level, "has no child");
     if (records == 0) {  // a leaf: nothing of it is worth copying
       drop(held, path);
       return true;
@@ -105,12 +116,12 @@ bool Core<Content>::tidy_once(const Key& key) {
 template <typename Content>
 bool Core<Content>::merge_with_sibling(LockSet& held, Node& parent, Node& node, uint32_t level) {
   Order order;
-  load_order(parent, order);
-  const uint32_t position = position_of(order, parent, offset_of(node));
+  exact_cells(parent, level + 1, order);
+  const uint32_t position = require_position(order, parent, level + 1, node);
   for (uint32_t left = position > 0 ? position - 1 : 0;
        left <= position && left + 1 < order.count(); ++left) {
-    const Node& a = node_at(parent.cell(order[left]).value);
-    const Node& b = node_at(parent.cell(order[left + 1]).value);
+    const Node& a = node_at(parent.cell(order[left]).value, level);
+    const Node& b = node_at(parent.cell(order[left + 1]).value, level);
     if (!may_merge(live_count(a), live_count(b), level)) continue;
     if (held.add(lock_of(a, level)) && held.add(lock_of(b, level)) &&
         may_merge(live_count(a), live_count(b), level)) {
@@ -127,14 +138,14 @@ bool Core<Content>::merge_with_sibling(LockSet& held, Node& parent, Node& node, 
 template <typename Content>
 void Core<Content>::merge(LockSet& held, Node& parent, uint32_t position, uint32_t level) {
   Order above;
-  load_order(parent, above);
+  exact_cells(parent, level + 1, above);
   const uint32_t cell = above[position + 1];
-  Node& left = node_at(parent.cell(above[position]).value);
-  Node& right = node_at(parent.cell(cell).value);
+  Node& left = node_at(parent.cell(above[position]).value, level);
+  Node& right = node_at(parent.cell(cell).value, level);
   Order order;
   Order moving;
-  sorted_cells(left, order);
-  sorted_cells(right, moving);
+  exact_cells(left, level, order);
+  exact_cells(right, level, moving);
   uint64_t live = live_cells(left);
   for (uint32_t i = 0; i < moving.count(); ++i) {
     const auto to = static_cast<uint32_t>(std::countr_zero(shape(level).cells() & ~live));
@@ -150,7 +161,7 @@ void Core<Content>::merge(LockSet& held, Node& parent, uint32_t position, uint32
   pm::Heap::Txn txn(pool_.heap(), true);
   uint64_t separator = right.separator;
   if (level > 0) {
-    Node& heir = node_at(right.cell(moving[0]).value);
+    Node& heir = node_at(right.cell(moving[0]).value, level - 1);
     txn.redo(&heir.separator, &right.separator, sizeof(uint64_t));
     separator = heir.separator;
   }
@@ -178,8 +189,8 @@ void Core<Content>::drop(LockSet& held, const Path& path) {
   Node& parent = *path[level].node;
   if (live_count(parent) == 1) return;  // a needless topmost node, which goes first
   Order order;
-  load_order(parent, order);
-  const uint32_t position = position_of(order, parent, offset_of(*path[level - 1].node));
+  exact_cells(parent, level, order);
+  const uint32_t position = require_position(order, parent, level, *path[level - 1].node);
   const uint32_t cell = order[position];
   order.erase(position);
   std::array<uint64_t, kDepthMax> separators;
@@ -207,17 +218,18 @@ void Core<Content>::collapse(const Path& path) {
     return;
   }
   Order order;
-  load_order(node, order);
+  exact_cells(node, path.depth, order);
   const uint64_t separator = node.separator;
-  const uint64_t top[] = {node.cell(order[0]).value, uint64_t{path.depth} - 1};
+  const Node& child = node_at(node.cell(order[0]).value, path.depth - 1);
+  const uint64_t top[] = {offset_of(child), uint64_t{path.depth} - 1};
   const uint64_t nothing = 0;
+  const TopFollows top_follows(this);
   pm::Heap::Txn txn(pool_.heap(), true);
   txn.redo(&root_.top, top, sizeof top);
   txn.redo(&node.bitmap, &nothing, sizeof nothing);  // what its separator goes with
   txn.will_unlink(offset_of(node), &root_.top, pm::Link::kOffset, pm::Heap::Txn::Release::kLater);
   unlink_separator(txn, separator, node.bitmap, order[0]);
   commit(txn, held);
-  load_top();
   retire_node(node, path.depth);
   retire_separator(separator);
 }

@@ -3,6 +3,8 @@
 // splits and merges do in between neither hides nor repeats a record.
 #pragma once
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <span>
 
@@ -23,11 +25,12 @@ template <typename Content>
 bool Core<Content>::read_bound(const Step& parent, uint32_t level, uint32_t cell,
                                Bound& bound) const {
   Seen seen{&lock_of(*parent.node, level), parent.stamp};
-  const Slot slot = load_cell(*parent.node, cell);
+  const Slot slot{pm::load_relaxed(cell_of(*parent.node, level, cell).key),
+                  pm::load_relaxed(cell_of(*parent.node, level, cell).value)};
   if (!seen.validate()) return false;
   bound.end = false;
   if constexpr (Content::kOutOfPlace) {
-    bound.key = separator_of(node_at(slot.value));
+    bound.key = separator_of(node_at(slot.value, level - 1));
   } else {
     bound.key = slot.key;
   }
@@ -44,8 +47,11 @@ bool Core<Content>::bound_after_family(const Family& family, Bound& bound) const
     Order order;
     load_order(*path[level].node, order);
     const uint32_t position =
-        position_of(order, *path[level].node, offset_of(*path[level - 1].node));
+        position_of(order, *path[level].node, level, offset_of(*path[level - 1].node));
     if (!seen.validate()) return false;
+    if (position == order.count()) {
+      throw_damaged(offset_of(*path[level].node), level, "does not list its child");
+    }
     if (position + 1 < order.count()) {
       return read_bound(path[level], level, order[position + 1], bound);
     }
@@ -78,6 +84,7 @@ bool Core<Content>::copy_leaf(const Node& leaf, uint32_t stamp, Leaf& out, uint3
     Order order;
     load_live_order(leaf, bitmap, order);
     for (uint32_t i = 0; i < std::min(order.count(), kRecordsMax); ++i) {
+      cell_of(leaf, 0, order[i]);
       out[count++] = load_cell(leaf, order[i]);
     }
   } else {
@@ -110,15 +117,15 @@ bool Core<Content>::copy_next(const Family& family, Bound& after, Leaf& out,
   } else if (!read_bound(path[1], 1, family.order[family.position + 1], after)) {
     return false;
   }
-  const Node& leaf =
-      node_at(pm::load_relaxed(path[1].node->cell(family.order[family.position]).value));
-  const uint32_t stamp = lock_of(leaf, 0).begin_read();
+  const uint64_t at =
+      pm::load_relaxed(cell_of(*path[1].node, 1, family.order[family.position]).value);
+  const uint32_t stamp = lock_at(at, 0).begin_read();
   // The bound is true at the instant of the leaf's stamp, so that no record of the copy lies behind
   // it.
   if (last ? !path_holds(path, 1) : !lock_of(*path[1].node, 1).validate(path[1].stamp)) {
     return false;
   }
-  return copy_leaf(leaf, stamp, out, count);
+  return copy_leaf(node_at(at, 0), stamp, out, count);
 }
 
 // Visits records from `from` on, as long as one parent's leaves go and nothing but leaves changes;
@@ -144,13 +151,20 @@ bool Core<Content>::scan_family(Bound& from, uint64_t& left, Visit& visit) const
     for (const Slot& slot : std::span(skipped, end)) {
       bool go_on = true;
       if constexpr (Content::kOutOfPlace) {
-        go_on = visit(records_.key(slot.value), records_.value(slot.value));
+        const std::string_view key = records_.key(slot.value);
+        // Another record, or a separator, is not the one that belongs here, intact as it may be.
+        if (tree::prefix_of(key) != slot.key) [[unlikely]]
+          pool_.throw_corrupt(fmt::format("'{}': a record has another key than its cell", name_));
+        go_on = visit(key, records_.value(slot.value));
       } else {
         go_on = visit(slot.key, slot.value);
       }
       if (!go_on || --left == 0) return false;
     }
     if (after.end) return false;
+    if (!(from.key < after.key)) {
+      throw_damaged(offset_of(*family.path[1].node), 1, "leads to leaves that do not ascend");
+    }
     std::swap(from, after);
     if (family.position + 1 >= family.order.count()) return true;
   }

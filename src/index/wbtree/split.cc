@@ -43,7 +43,7 @@ Slot Core<Content>::make_separator(pm::Heap::Txn& txn, const Node& node, uint32_
   const Slot& first = node.cell(order[from]);
   if constexpr (Content::kOutOfPlace) {
     const std::string_view key =
-        level > 0 ? separator_of(node_at(first.value))
+        level > 0 ? separator_of(node_at(first.value, level - 1))
                   : shortest_between(records_.key(node.cell(order[from - 1]).value),
                                      records_.key(first.value));
     return {tree::prefix_of(key), records_.make(txn, key, {})};
@@ -76,7 +76,7 @@ void Core<Content>::fill_right(Node& right, uint64_t separator, const Node& node
 template <typename Content>
 uint64_t Core<Content>::new_top(pm::Heap::Txn& txn, const Node& below) {
   const uint64_t at = txn.allocate(inner_.bytes());
-  Node& node = node_at(at);
+  Node& node = *pool_.at<Node>(at);
   node.bitmap = 0;
   memory_.persist(&node.bitmap, sizeof node.bitmap);  // before the intents, which look at its bits
   node.separator = 0;
@@ -92,17 +92,21 @@ uint64_t Core<Content>::new_top(pm::Heap::Txn& txn, const Node& below) {
 template <typename Content>
 void Core<Content>::split(LockSet& held, Node* parent, Node& node, uint32_t level) {
   Order order;
-  sorted_cells(node, order);
+  exact_cells(node, level, order);
   const uint32_t keep = order.count() / 2;
 
+  const bool grows = parent == nullptr;
+  Order order_above;
+  if (!grows) exact_cells(*parent, level + 1, order_above);
+  const TopFollows top_follows(grows ? this : nullptr);
   pm::Heap::Txn txn(pool_.heap());
   const uint64_t right = txn.allocate(shape(level).bytes());
   const Slot separator = make_separator(txn, node, level, order, keep);
   uint64_t live_above = 0;
-  const bool grows = parent == nullptr;
   if (grows) {
     const uint64_t top = new_top(txn, node);
-    parent = &node_at(top);
+    parent = pool_.at<Node>(top);
+    load_order(*parent, order_above);
     live_above = bit(1);
     txn.will_link(top, &root_.top, pm::Link::kOffset);
     const uint64_t words[] = {top, uint64_t{level} + 1};
@@ -110,7 +114,7 @@ void Core<Content>::split(LockSet& held, Node* parent, Node& node, uint32_t leve
   } else {
     live_above = live_cells(*parent);
   }
-  fill_right(node_at(right), separator.value, node, order, keep);
+  fill_right(*pool_.at<Node>(right), separator.value, node, order, keep);
   const auto cell = static_cast<uint32_t>(std::countr_zero(inner_.cells() & ~live_above));
   store_cell(*parent, cell, {separator.key, right});  // its bit is clear: nobody looks at it
   memory_.flush(&parent->cell(cell), sizeof(Slot));
@@ -119,16 +123,13 @@ void Core<Content>::split(LockSet& held, Node* parent, Node& node, uint32_t leve
     txn.will_link(separator.value, &parent->bitmap, pm::link_bit(cell));
   }
 
-  Order order_above;
-  load_order(*parent, order_above);
-  order_above.insert(position_of(order_above, *parent, offset_of(node)) + 1, cell);
+  order_above.insert(require_position(order_above, *parent, level + 1, node) + 1, cell);
   redo_node(txn, *parent, order_above, live_above | bit(cell));
   uint64_t kept = 0;
   for (uint32_t i = 0; i < keep; ++i) kept |= bit(order[i]);
   order.set_count(keep);
   redo_node(txn, node, order, kept);
   commit(txn, held);
-  if (grows) load_top();
 }
 
 template class Core<tree::Words>;

@@ -35,7 +35,8 @@ void LockSet::begin_change() {
 
 template <typename Content>
 Core<Content>::Core(pm::PoolImpl& pool, Root& root, std::string name)
-    : pool_(pool),
+    : use_(pool, name),
+      pool_(pool),
       root_(root),
       memory_(pool.memory()),
       name_(std::move(name)),
@@ -87,6 +88,12 @@ std::unique_ptr<Core<Content>> Core<Content>::open(pm::PoolImpl& pool, const std
   return std::unique_ptr<Core>(new Core(pool, root, name));
 }
 
+template <typename Content>
+void Core<Content>::throw_damaged(uint64_t offset, uint32_t level, const char* what) const {
+  pool_.throw_corrupt(
+      fmt::format("'{}': what should be a node of level {} at {} {}", name_, level, offset, what));
+}
+
 // ---- finding
 
 // Locks the leaf that the key belongs to. That the parent is what it was when it led to the leaf
@@ -98,6 +105,10 @@ Node& Core<Content>::lock_leaf(const Key& key, StripeLock*& lock) const {
     descend(key, 0, path);
     lock = &lock_of(*path[0].node, 0);
     lock->lock();
+    if (pool_.failed()) [[unlikely]] {
+      lock->unlock();
+      pool_.require_writable();  // throws: what a failed thread could not finish is not built upon
+    }
     if (lock_above(path, 0).validate(stamp_above(path, 0))) return *path[0].node;
     lock->unlock();
   }
@@ -116,21 +127,36 @@ typename Core<Content>::Key Core<Content>::key_of(const Slot& slot) const {
 template <typename Content>
 void Core<Content>::sort_cells(const Node& leaf, Order& order) const {
   Seen certain;
-  for (uint64_t rest = live_cells(leaf); rest != 0; rest &= rest - 1) {
+  for (uint64_t rest = live_cells(leaf) & leaf_.cells(); rest != 0; rest &= rest - 1) {
     const auto cell = static_cast<uint32_t>(std::countr_zero(rest));
     const Key key = key_of(leaf.cell(cell));
     order.insert(search(leaf, 0, order, 0, key, Side::kAt, certain), cell);
   }
 }
 
-// The cells that count, in order, for the holder of the node's lock.
+// The cells that count, in order, for the holder of the node's lock: as many as the bitmap has, so that
+// what is added to them fits. Throws kCorrupt if bitmap and slot array cannot be of one node.
 template <typename Content>
-void Core<Content>::sorted_cells(const Node& node, Order& order) const {
+void Core<Content>::sorted_cells(const Node& node, uint32_t level, Order& order) const {
   const uint64_t bitmap = pm::load_relaxed(node.bitmap);
-  if ((bitmap & kOrderValid) != 0) [[likely]] {
+  if ((bitmap & kOrderValid) != 0 || level > 0) [[likely]] {
     load_live_order(node, bitmap, order);
   } else {
     sort_cells(node, order);
+  }
+  const auto live = static_cast<uint32_t>(std::popcount(bitmap & ~kOrderValid));
+  if ((bitmap & ~(shape(level).cells() | kOrderValid)) != 0 || order.count() != live) [[unlikely]]
+    throw_damaged(offset_of(node), level, "has a slot array that does not fit its bitmap");
+}
+
+// The same for a change of shape: each cell that counts, and no other, once.
+template <typename Content>
+void Core<Content>::exact_cells(const Node& node, uint32_t level, Order& order) const {
+  sorted_cells(node, level, order);
+  uint64_t listed = 0;
+  for (uint32_t i = 0; i < order.count(); ++i) listed |= bit(order[i]);
+  if (listed != live_cells(node) || (level > 0 && listed == 0)) {
+    throw_damaged(offset_of(node), level, "has a slot array that does not fit its bitmap");
   }
 }
 
@@ -138,7 +164,7 @@ void Core<Content>::sorted_cells(const Node& node, Order& order) const {
 template <typename Content>
 typename Core<Content>::Place Core<Content>::locate(const Node& leaf, const Key& key,
                                                     Order& order) const {
-  sorted_cells(leaf, order);
+  sorted_cells(leaf, 0, order);
   Seen certain;
   const uint32_t position = search(leaf, 0, order, 0, key, Side::kAt, certain);
   const bool there =

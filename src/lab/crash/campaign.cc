@@ -6,6 +6,7 @@
 #include <chrono>
 #include <numeric>
 
+#include "lab/crash/coverage.h"
 #include "lab/crash/shrink.h"
 #include "lab/crash/sites.h"
 
@@ -84,6 +85,8 @@ class Campaign {
     }
     report_.mutated = options_.mutate;
     report_.mutation = mutations_.result();
+    report_.reached = coverage_.reached();
+    report_.unreached = coverage_.unreached();
     report_.seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
     return std::move(report_);
   }
@@ -110,14 +113,23 @@ class Campaign {
     Verdicts verdicts;
     report.exploration = explore(run, subject, explore_options, verdicts);
     spent_ += report.exploration.seconds;
+    coverage_.add(run, report.exploration);
     for (const Finding& finding : report.exploration.findings) {
       report.findings.push_back(describe(run, finding));
       report.findings.back().command = campaign_run.command;
     }
     if (!report.findings.empty() && !stopped()) shorten(campaign_run, report);
     if (options_.mutate && !stopped()) {
+      if (!report.findings.empty() || !report.exploration.finished) {
+        report_.unmutated.push_back(
+            fmt::format("{}: not mutated, for the exploration without mutations {}", report.title,
+                        report.findings.empty() ? "was ended by a limit (give it more --budget)"
+                                                : "has findings"));
+        report_.runs.push_back(std::move(report));
+        return;
+      }
       explore_options.seconds_max = options_.mutant_seconds;
-      mutations_.add(run, subject, explore_options, verdicts,
+      mutations_.add(run, subject, explore_options, report.exploration, verdicts,
                      [&](const MutationSite& site, size_t done, size_t of) {
                        tell(fmt::format("{}: without the {} at {}", campaign_run.title,
                                         to_string(site.kind), site.place),
@@ -180,6 +192,7 @@ class Campaign {
   double spent_ = 0;
   CampaignReport report_;
   Mutations mutations_;
+  Coverage coverage_;
 };
 
 }  // namespace

@@ -58,6 +58,10 @@ struct CampaignReport {
   std::vector<RunReport> runs;
   bool mutated = false;
   MutationResult mutation;
+  // Places of the structure's sources that flush or fence, and how many of them no run reached.
+  uint64_t reached = 0;
+  std::vector<std::string> unreached;
+  std::vector<std::string> unmutated;  // runs whose mutations would show nothing, and why
   double seconds = 0;
 
   uint64_t states() const;  // images recovered, crashes of recoveries included

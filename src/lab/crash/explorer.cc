@@ -26,6 +26,19 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
+uint64_t next_seed(uint64_t x) {
+  x += 0x9e3779b97f4a7c15U;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebU;
+  return x ^ (x >> 31);
+}
+
+bool lies_in(const std::vector<std::pair<uint32_t, uint32_t>>& stretches, uint32_t event) {
+  return std::ranges::any_of(stretches, [event](const auto& stretch) {
+    return event >= stretch.first && event < stretch.second;
+  });
+}
+
 class Explorer {
  public:
   Explorer(const Run& run, Subject& subject, const ExploreOptions& options, Verdicts& verdicts)
@@ -39,16 +52,25 @@ class Explorer {
                 options.worker),
         begin_(Clock::now()) {
     if (run.expectations.empty()) outputs_.emplace(run.trace, subject, options.worker);
+    choose_points();
+    choose_splits();
   }
 
   Exploration run();
 
  private:
+  void choose_points();
+  void choose_splits();
   void explore_point();
+  void explore_sample();
+  void explore_apart();
+  RecentFrom recent_from() const;
   bool take_state(const CrashState& state);
+  void take_apart(const CrashState& state);
   Verdict verdict_of(const CrashState& state);
   bool is_expected(const CrashState& state, uint64_t digest);
   const std::vector<uint64_t>& allowed();
+  Finding finding_here() const;
   void report(const CrashState& state, const Verdict& verdict);
   CrashState minimised(const CrashState& state);
   void fill_lost(const CrashState& state, Finding& finding) const;
@@ -97,7 +119,13 @@ class Explorer {
   Exploration result_;
   std::set<uint64_t> seen_here_;  // images of this crash point
   std::vector<uint32_t> boundaries_;
+  std::vector<bool> chosen_;  // by event, if not all moments are looked at
+  // Moments at which the run is taken apart and crashed again, each with the event whose loss is to
+  // be seen; kNone: none in particular.
+  std::map<uint32_t, uint32_t> splits_;
+  static constexpr uint32_t kNone = ~uint32_t{0};
   uint64_t states_since_nested_ = 0;
+  uint64_t spread_runs_ = 0;  // crashed again without a split
   uint64_t events_explored_ = 0;
   uint64_t events_to_explore_ = 0;  // those that are not skipped
   std::optional<Outputs> outputs_;  // of runs without expectations
@@ -140,7 +168,14 @@ Exploration Explorer::run() {
     const uint32_t at = memory_.position();
     const bool last = at == events.size();
     if (at >= options_.begin && !is_skipped(at) && (last || is_worth_a_look(at))) {
-      explore_point();
+      if (!options_.nested_only) {
+        explore_point();
+      } else if (nested_is_due()) {
+        const uint64_t nested = result_.nested_runs;
+        take_apart(state_apart(memory_, next_seed(options_.seed ^ at)));
+        spread_runs_ += result_.nested_runs - nested;
+      }
+      if (splits_.contains(at)) explore_apart();
     }
     if (last || at >= options_.end) break;
     if (!is_skipped(at)) ++events_explored_;
@@ -151,10 +186,109 @@ Exploration Explorer::run() {
   return result_;
 }
 
-bool Explorer::is_skipped(uint32_t event) const {
-  return std::any_of(run_.skipped.begin(), run_.skipped.end(), [event](const auto& stretch) {
-    return event >= stretch.first && event < stretch.second;
-  });
+bool Explorer::is_skipped(uint32_t event) const { return lies_in(run_.skipped, event); }
+
+// If there are too many moments: half of the sample are ends of operations, at which everything must be
+// there and what an earlier crash left is found behind it; few are from the recovery, if this is one.
+void Explorer::choose_points() {
+  const auto& events = run_.trace.events;
+  std::vector<uint32_t> recovery;
+  std::vector<uint32_t> ends;
+  std::vector<uint32_t> others;
+  const auto end = std::min<size_t>(events.size(), size_t{options_.end} + 1);
+  for (uint32_t i = options_.begin; i < end; ++i) {
+    if (is_skipped(i)) continue;
+    const EventKind kind = events[i].kind;
+    const bool counts = kind == EventKind::kFlush || kind == EventKind::kFence ||
+                        kind == EventKind::kStream || kind == EventKind::kSync;
+    if (kind == EventKind::kEnd) ends.push_back(i);
+    if (counts) (i < run_.recovered_at ? recovery : others).push_back(i);
+  }
+  if (recovery.size() + ends.size() + others.size() <= options_.points_max) return;
+  chosen_.resize(events.size() + 1);
+  uint64_t random = options_.seed;
+  const auto choose = [&](std::vector<uint32_t>& from, uint64_t count) {
+    count = std::min<uint64_t>(count, from.size());
+    for (uint64_t i = 0; i < count; ++i) {
+      random = next_seed(random);
+      std::swap(from[i], from[i + random % (from.size() - i)]);
+      chosen_[from[i]] = true;
+    }
+    return count;
+  };
+  uint64_t left = options_.points_max;
+  left -= choose(recovery, options_.points_max / 8);
+  left -= choose(ends, options_.points_max * 5 / 8);
+  choose(others, left);
+}
+
+// How many lines a fence brings together: those that its thread stored to since the fence before.
+uint32_t lines_since(const PendingMemory& memory, uint16_t thread, uint32_t event) {
+  const auto is_new = [&](const auto& line) {
+    const PendingStore& last = line.second.stores.back();
+    return last.thread == thread && last.event > event;
+  };
+  return static_cast<uint32_t>(std::ranges::count_if(memory.pending(), is_new));
+}
+
+// From the places that fence, in turn, so that rare ones have their share, if they order several lines;
+// of mutated code the moments just before the fence after one that is dropped, at which most of what it
+// orders can be lost.
+void Explorer::choose_splits() {
+  if (options_.crashes <= options_.round || options_.nested_max == 0) return;
+  const auto& events = run_.trace.events;
+  std::map<uint64_t, std::vector<std::pair<uint32_t, uint32_t>>> by_place;
+  std::map<uint16_t, uint32_t> dropped;  // by thread: the first since its last fence
+  bool any_dropped = false;
+  std::map<uint16_t, uint32_t> fenced;  // by thread: its last fence
+  ImageFile scratch(run_.trace.region_bytes);
+  PendingMemory memory(run_.trace, subject_.domain(), scratch.bytes(), options_.drops);
+  for (uint32_t i = 0; i < std::min<size_t>(events.size(), size_t{options_.end} + 1); ++i) {
+    const TraceEvent& event = events[i];
+    while (memory.position() < i) memory.step();
+    if (options_.drops && options_.drops(event)) {
+      any_dropped = true;
+      dropped.emplace(event.thread, i);
+      continue;
+    }
+    const bool fence = is_fence(event.kind) || event.kind == EventKind::kSync;
+    const auto before = dropped.find(event.thread);
+    const uint32_t split = before == dropped.end() ? kNone : before->second;
+    if (fence && before != dropped.end()) dropped.erase(before);
+    const bool named = event.kind == EventKind::kFence || event.kind == EventKind::kSync;
+    const uint32_t last_fence = fence ? std::exchange(fenced[event.thread], i) : 0;
+    if (!fence || i < options_.begin || is_skipped(i)) continue;
+    if (split == kNone && (!named || lines_since(memory, event.thread, last_fence) < 2)) continue;
+    by_place[event.pc].emplace_back(i, split);
+  }
+  std::vector<std::vector<std::pair<uint32_t, uint32_t>>> places;
+  uint64_t random = next_seed(options_.seed);
+  for (auto& [pc, moments] : by_place) {
+    if (any_dropped) std::erase_if(moments, [](const auto& m) { return m.second == kNone; });
+    for (size_t i = 0; i < moments.size(); ++i) {
+      random = next_seed(random);
+      std::swap(moments[i], moments[i + random % (moments.size() - i)]);
+    }
+    if (!moments.empty()) places.push_back(std::move(moments));
+  }
+  for (size_t i = 0; i < places.size(); ++i) {
+    random = next_seed(random);
+    std::swap(places[i], places[i + random % (places.size() - i)]);
+  }
+  // What was closed in order is opened again, too.
+  if (!any_dropped && options_.end >= events.size()) {
+    splits_.emplace(static_cast<uint32_t>(events.size()), kNone);
+  }
+  const uint64_t wanted = any_dropped ? options_.nested_max : (options_.nested_max + 1) / 2;
+  bool more = true;
+  for (size_t turn = 0; more && splits_.size() < wanted; ++turn) {
+    more = false;
+    for (const auto& moments : places) {
+      if (turn >= moments.size() || splits_.size() >= wanted) continue;
+      more = true;
+      splits_.insert(moments[turn]);
+    }
+  }
 }
 
 // Amid many flushes under one fence the states at each are nearly those at the next, and all of them
@@ -162,6 +296,8 @@ bool Explorer::is_skipped(uint32_t event) const {
 bool Explorer::is_worth_a_look(uint32_t event) const {
   constexpr size_t kPendingMany = 32;
   constexpr uint32_t kOneIn = 16;
+  if (splits_.contains(event)) return true;
+  if (!chosen_.empty()) return chosen_[event];
   if (!memory_.next_is_crash_point()) return false;
   const EventKind kind = run_.trace.events[event].kind;
   const bool amid = kind == EventKind::kFlush || kind == EventKind::kStream;
@@ -171,15 +307,51 @@ bool Explorer::is_worth_a_look(uint32_t event) const {
 void Explorer::explore_point() {
   ++result_.points;
   seen_here_.clear();
-  const uint32_t at = memory_.position();
-  // Stores of this operation and the one before it are taken apart; see for_each_state().
-  const auto next = std::lower_bound(boundaries_.begin(), boundaries_.end(), at);
-  const auto behind = next - boundaries_.begin();
-  const uint32_t recent_from = behind < 2 ? 0 : boundaries_[static_cast<size_t>(behind - 2)];
+  if (!chosen_.empty()) return explore_sample();
   const bool complete =
-      for_each_state(memory_, options_.limits, recent_from, options_.seed ^ at,
+      for_each_state(memory_, options_.limits, recent_from(), options_.seed ^ memory_.position(),
                      [this](const CrashState& state) { return take_state(state); });
   if (complete) ++result_.points_complete;
+}
+
+// Stores of the last two operations, and of those in flight, are taken apart; see for_each_state().
+RecentFrom Explorer::recent_from() const {
+  const uint32_t at = memory_.position();
+  const auto next = std::lower_bound(boundaries_.begin(), boundaries_.end(), at);
+  const auto behind = next - boundaries_.begin();
+  const uint32_t last_two = behind < 2 ? 0 : boundaries_[static_cast<size_t>(behind - 2)];
+  RecentFrom recent;
+  for (const uint32_t begun : memory_.in_flight()) recent.push_back(std::min(last_two, begun));
+  return recent;
+}
+
+// Where moments are many, a few states of each.
+void Explorer::explore_sample() {
+  const uint32_t at = memory_.position();
+  // Nothing arrived that need not, or everything.
+  const bool least = next_seed(options_.seed ^ at) % 4 != 0;
+  if (!take_state(state_apart_at(memory_, least ? kNone : 0))) return;
+  const auto& events = run_.trace.events;
+  const bool ends = at < events.size() && events[at].kind == EventKind::kEnd;
+  const uint64_t draws = ends ? 0 : at < run_.recovered_at ? 3 : 1;
+  for (uint64_t i = 0; i < draws; ++i) {
+    if (!take_state(state_apart(memory_, next_seed(options_.seed ^ at) + i))) return;
+  }
+}
+
+void Explorer::explore_apart() {
+  const uint32_t at = memory_.position();
+  const uint32_t split = splits_.at(at);
+  if (split != kNone) take_apart(state_apart_at(memory_, split));
+  if (!over_limit()) take_apart(state_apart(memory_, next_seed(options_.seed ^ at)));
+}
+
+void Explorer::take_apart(const CrashState& state) {
+  seen_here_.erase(state.hash);
+  const uint64_t findings = result_.findings.size();
+  const uint64_t nested = result_.nested_runs;
+  if (!take_state(state) && result_.findings.size() > findings) return;
+  if (result_.nested_runs == nested) explore_recovery(state, verdict_of(state).digest);
 }
 
 bool Explorer::take_state(const CrashState& state) {
@@ -195,7 +367,9 @@ bool Explorer::take_state(const CrashState& state) {
   }
   if (result_.states > states_before && ++states_since_nested_ >= options_.states_per_nested &&
       nested_is_due()) {
+    const uint64_t nested = result_.nested_runs;
     explore_recovery(state, verdict.digest);
+    spread_runs_ += result_.nested_runs - nested;  // unless there was nothing to recover
   }
   return !over_limit();
 }
@@ -211,8 +385,9 @@ Verdict Explorer::verdict_of(const CrashState& state) {
 
 // They are spread over the run.
 bool Explorer::nested_is_due() const {
-  return result_.nested_runs < options_.nested_max &&
-         result_.nested_runs * events_to_explore_ <= events_explored_ * options_.nested_max;
+  const uint64_t wanted = options_.nested_max - std::min(options_.nested_max, splits_.size());
+  return options_.round < options_.crashes && spread_runs_ < wanted &&
+         spread_runs_ * events_to_explore_ <= events_explored_ * wanted;
 }
 
 const std::vector<uint64_t>& Explorer::allowed() {
@@ -289,7 +464,7 @@ void Explorer::fill_lost(const CrashState& state, Finding& finding) const {
                       .state = store.stream ? LostState::kStreamUnfenced : LostState::kUnflushed,
                       .flush_event = 0};
       for (uint32_t i = store.event; !store.stream && i < memory_.position(); ++i) {
-        const bool dropped = options_.drops && options_.drops(i);
+        const bool dropped = options_.drops && options_.drops(events[i]);
         if (events[i].kind != EventKind::kFlush || dropped) continue;
         const uint64_t first = events[i].offset / kLineBytes;
         const uint64_t last =
@@ -320,7 +495,7 @@ void Explorer::fill_lost(const CrashState& state, Finding& finding) const {
   }
 }
 
-void Explorer::report(const CrashState& state, const Verdict& verdict) {
+Finding Explorer::finding_here() const {
   Finding finding{};
   finding.event = memory_.position();
   const auto& events = run_.trace.events;
@@ -331,6 +506,11 @@ void Explorer::report(const CrashState& state, const Verdict& verdict) {
     finding.in_flight = events[i].kind == EventKind::kBegin;
     break;
   }
+  return finding;
+}
+
+void Explorer::report(const CrashState& state, const Verdict& verdict) {
+  Finding finding = finding_here();
   const CrashState smallest = minimised(state);
   finding.image_hash = smallest.hash;
   const Verdict of_smallest = verdict_of(smallest);
@@ -351,13 +531,16 @@ void Explorer::report(const CrashState& state, const Verdict& verdict) {
 void Explorer::explore_recovery(const CrashState& state, uint64_t digest) {
   states_since_nested_ = 0;
   const Applied applied(image_, state);
-  const NestedResult nested = explore_nested(subject_, image_, digest, options_);
+  ExploreOptions options = options_;
+  options.seed = next_seed(options_.seed ^ state.hash);
+  options.seconds_max = options_.seconds_max - seconds_since(begin_);
+  const NestedResult nested = explore_nested(subject_, image_, digest, options);
   if (!nested.offered) return;  // nothing to recover in this image, or the subject has no such run
   ++result_.nested_runs;
   result_.nested_states += nested.states;
+  for (const auto& [site, count] : nested.sites) result_.nested_sites[site] += count;
   for (const std::string& what : nested.findings) {
-    Finding finding{};
-    finding.event = memory_.position();
+    Finding finding = finding_here();
     finding.what = what;
     finding.image_hash = state.hash;
     finding.nested = true;
@@ -367,6 +550,17 @@ void Explorer::explore_recovery(const CrashState& state, uint64_t digest) {
 }
 
 }  // namespace
+
+PersistSites persist_sites(const Run& run) {
+  PersistSites sites;
+  const auto& events = run.trace.events;
+  for (uint32_t i = 0; i < events.size(); ++i) {
+    const bool fence = events[i].kind == EventKind::kFence;
+    const bool flush = events[i].kind == EventKind::kFlush || events[i].kind == EventKind::kSync;
+    if ((fence || flush) && !lies_in(run.skipped, i)) ++sites[{events[i].pc, fence}];
+  }
+  return sites;
+}
 
 Exploration explore(const Run& run, Subject& subject, const ExploreOptions& options,
                     Verdicts& verdicts) {

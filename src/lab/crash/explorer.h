@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -31,16 +32,35 @@ struct ExploreOptions {
   uint64_t seed = 1;
   uint64_t states_max = ~uint64_t{0};  // images recovered
   double seconds_max = 1e9;
-  uint64_t findings_max = 8;       // then it stops
-  uint64_t nested_max = 16;        // recoveries that are themselves recorded and explored
-  uint64_t nested_states = 300;    // of each
+  uint64_t findings_max = 8;  // then it stops
+
+  // Crashes again: of some images the recovery is recorded, with work after it, and that is explored in
+  // turn. Half of them are images of any kind, spread over the run. The others are those in which most
+  // of what a fence orders is apart, taken in turn from the places that fence.
+  uint32_t crashes = 3;            // in a row, at most
+  uint64_t nested_max = 16;        // recoveries of this run from which on it is explored
+  uint64_t nested_states = 300;    // images of each
+  uint32_t work = 300;             // operations after each recovery: a pass of every ring
   uint64_t states_per_nested = 8;  // recoveries between two of them
-  uint32_t begin = 0;              // explore crashes before these events only
+  bool nested_only = false;        // no other images than those that are crashed again
+  uint32_t round = 1;              // the crash to come is the how manieth
+
+  uint32_t begin = 0;  // explore crashes before these events only
   uint32_t end = ~uint32_t{0};
-  std::function<bool(uint32_t event)> drops;  // flushes and fences to be taken for nothing
+  uint64_t points_max = ~uint64_t{0};  // moments that are looked at, beyond it a sample
+  // Flushes and fences to be taken for nothing, also in recoveries.
+  std::function<bool(const TraceEvent& event)> drops;
   std::function<void(const ExploreProgress&)> progress;
   std::function<bool()> stop;  // ends early with what there is; may be empty
 };
+
+// A place that flushes or fences, as events have it.
+struct PersistSite {
+  uint64_t pc;
+  bool fence;
+  auto operator<=>(const PersistSite&) const = default;
+};
+using PersistSites = std::map<PersistSite, uint64_t>;  // how often each was reached
 
 enum class LostState : uint8_t { kUnflushed, kUnfenced, kStreamUnfenced };
 
@@ -77,6 +97,7 @@ struct Exploration {
   uint64_t states = 0;           // distinct images recovered
   uint64_t nested_runs = 0;
   uint64_t nested_states = 0;
+  PersistSites nested_sites;  // reached by recoveries and by the work after them
   double seconds = 0;
   bool finished = true;  // else a limit ended it
   std::vector<Finding> findings;
@@ -88,6 +109,9 @@ struct Verdict {
   std::string problem;
 };
 using Verdicts = std::unordered_map<uint64_t, Verdict>;
+
+// The places at which the explored part of a run flushes and fences.
+PersistSites persist_sites(const Run& run);
 
 Exploration explore(const Run& run, Subject& subject, const ExploreOptions& options,
                     Verdicts& verdicts);

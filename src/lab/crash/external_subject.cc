@@ -178,14 +178,18 @@ CommandResult ExternalSubject::run_check(const std::string& file, const std::str
 }
 
 Observation ExternalSubject::observe(const std::string& path, bool with_contents) {
-  const CommandResult result = run_check(copy_of(path), "");
+  const std::string copy = copy_of(path);
+  const CommandResult result = run_check(copy, "");
   Observation seen{.digest = digest_of(result), .problem = failure_of(result), .contents = {}};
   if (!seen.problem.empty()) seen.problem = "the check " + seen.problem;
+  if (seen.problem.empty() && digest_of(run_check(copy, "")) != seen.digest) {
+    seen.problem = "the check, run again on the file that it recovered, prints something else";
+  }
   if (with_contents) seen.contents = result.output;
   return seen;
 }
 
-Run ExternalSubject::record_recovery(const std::string& path) {
+Run ExternalSubject::record_recovery(const std::string& path, const Work& /*work*/) {
   Run run;
   if (!program_.recoveries) return run;
   const std::string trace = folder_.file(fmt::format("recovery-{}", getpid()));

@@ -50,7 +50,7 @@ class ExternalSubject : public Subject {
   uint32_t operation_count() const override { return operations_; }
   bool can_leave_out() const override { return false; }
   Observation observe(const std::string& path, bool with_contents) override;
-  Run record_recovery(const std::string& path) override;
+  Run record_recovery(const std::string& path, const Work& work) override;
 
  private:
   // A file of this process that holds what the image at `path` holds.

@@ -31,15 +31,9 @@ uint64_t mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-class Random {
- public:
-  explicit Random(uint64_t seed) : state_(mix(seed + 0x9e3779b97f4a7c15U)) {}
-  uint64_t next() { return mix(state_ += 0x9e3779b97f4a7c15U); }
-  uint32_t below(uint64_t bound) { return static_cast<uint32_t>(next() % bound); }
-
- private:
-  uint64_t state_;
-};
+// Of each hundred operations the inserts, updates, upserts, removals and lookups: growing, changing and
+// shrinking by turns, so that a window of any length has all of it.
+constexpr unsigned kShares[3][5] = {{60, 5, 20, 10, 5}, {15, 30, 30, 15, 10}, {10, 10, 10, 65, 5}};
 
 // Lengths from nothing to a few KiB, short ones mostly.
 std::string make_string(uint32_t number, uint64_t salt) {
@@ -80,6 +74,16 @@ void scribble(unsigned char* begin, uint64_t bytes) {
 
 }  // namespace
 
+class IndexSubject::Random {
+ public:
+  explicit Random(uint64_t seed) : state_(mix(seed + 0x9e3779b97f4a7c15U)) {}
+  uint64_t next() { return mix(state_ += 0x9e3779b97f4a7c15U); }
+  uint32_t below(uint64_t bound) { return static_cast<uint32_t>(next() % bound); }
+
+ private:
+  uint64_t state_;
+};
+
 Dictionary::Dictionary(Kind kind, uint32_t count, uint64_t salt) : kind_(kind) {
   for (uint32_t number = 0; number < count; ++number) {
     if (kind == Kind::kU64) {
@@ -109,7 +113,10 @@ uint32_t Dictionary::number_of(const Datum& datum) const {
 IndexSubject::IndexSubject(const IndexWorkload& workload)
     : workload_(workload),
       keys_(workload.key_kind, workload.keys + kFurtherKeys, 0),
-      values_(workload.value_kind, workload.prepared + workload.operations + kFurtherValues, 7) {
+      values_(workload.value_kind,
+              workload.prepared + workload.operations +
+                  kCrashesMax * (workload.further + kFurtherValues),
+              7) {
   if (workload.batch > 0 && workload.batch <= kInFlightMax / workload.threads) return;
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("batches of {} with {} threads: at most {} operations may be in flight",
@@ -141,23 +148,23 @@ std::string IndexSubject::text_of(const Step& step) const {
   return fmt::format("{}({}, {})", to_string(step.verb), step.key, step.value);
 }
 
-// Growing, changing and shrinking by turns, so that a window of any length has all of it.
+Step IndexSubject::make_step(Random& random, const Shares& shares, uint32_t value) const {
+  unsigned drawn = random.below(100);
+  size_t verb = 0;
+  while (drawn >= shares[verb]) drawn -= shares[verb++];
+  Step step{static_cast<Verb>(verb), random.below(workload_.keys), value};
+  const bool writes = step.verb == Verb::kInsert || step.verb == Verb::kUpsert;
+  if (workload_.bulk && writes && random.below(3) != 0) step.verb = Verb::kBulk;
+  if (workload_.bulk && value % 48 == 47) step.verb = Verb::kCheckpoint;
+  return step;
+}
+
 std::vector<Step> IndexSubject::make_steps() const {
-  static constexpr unsigned kShares[3][5] = {
-      {60, 5, 20, 10, 5}, {15, 30, 30, 15, 10}, {10, 10, 10, 65, 5}};
   Random random(workload_.seed);
   std::vector<Step> steps;
   const uint32_t count = workload_.prepared + workload_.operations;
   for (uint32_t i = 0; i < count; ++i) {
-    const auto& shares = kShares[i < workload_.prepared ? 0 : (i / 24) % 3];
-    unsigned drawn = random.below(100);
-    size_t verb = 0;
-    while (drawn >= shares[verb]) drawn -= shares[verb++];
-    Step step{static_cast<Verb>(verb), random.below(workload_.keys), i};
-    const bool writes = step.verb == Verb::kInsert || step.verb == Verb::kUpsert;
-    if (workload_.bulk && writes && random.below(3) != 0) step.verb = Verb::kBulk;
-    if (workload_.bulk && i % 48 == 47) step.verb = Verb::kCheckpoint;
-    steps.push_back(step);
+    steps.push_back(make_step(random, kShares[i < workload_.prepared ? 0 : (i / 24) % 3], i));
   }
   return steps;
 }
@@ -261,7 +268,7 @@ class IndexSubject::Recording {
     const uint16_t thread = begin_text(subject_.text_of(step));
     oracle_.begin(thread, step);
     expect(oracle_.digests());
-    log_.push_back({position(), ~0U, thread, step, {}});
+    log_.push_back({position(), ~0U, thread, step, {}, Oracle::kNone});
     const size_t logged = log_.size() - 1;
     begin_operation(type_of(step.verb), 0);
     const Answer answer = subject_.perform(index, step);
@@ -273,16 +280,20 @@ class IndexSubject::Recording {
     log_[logged].answer = answer;
   }
 
-  // Steps of one verb in one call. For the oracle they are operations of as many threads.
+  // Steps of one verb in one call. For the oracle they are operations of as many threads, of which
+  // those on one key come one after the other.
   void batch(AnyIndex& index, std::span<const Step> steps) {
     std::string text;
     for (const Step& step : steps) text += (text.empty() ? "" : ", ") + subject_.text_of(step);
     const uint16_t thread = begin_text(std::move(text));
-    const auto lane = [thread](size_t i) { return static_cast<uint16_t>(thread + i * 1000); };
+    const auto lane = [thread](size_t i) { return static_cast<uint32_t>(thread + i * 0x10000); };
     const size_t logged = log_.size();
+    std::map<uint32_t, uint32_t> last;  // lane of a key
     for (size_t i = 0; i < steps.size(); ++i) {
-      oracle_.begin(lane(i), steps[i]);
-      log_.push_back({position(), ~0U, lane(i), steps[i], {}});
+      const auto [before, first] = last.try_emplace(steps[i].key, lane(i));
+      const uint32_t after = first ? Oracle::kNone : std::exchange(before->second, lane(i));
+      oracle_.begin(lane(i), steps[i], after);
+      log_.push_back({position(), ~0U, lane(i), steps[i], {}, after});
     }
     expect(oracle_.digests());
     begin_operation(type_of(steps.front().verb), 0);
@@ -307,6 +318,13 @@ class IndexSubject::Recording {
     action();
     end_operation();
     expect_after_last(std::move(after));
+  }
+
+  // A record that was there when the recording began.
+  void found(const Step& step) {
+    oracle_.begin(current_thread(), step);
+    oracle_.end(current_thread(), {});
+    log_.push_back({0, 0, current_thread(), step, {}, Oracle::kNone});
   }
 
   Oracle& oracle() { return oracle_; }
@@ -358,9 +376,9 @@ std::string IndexSubject::explain(const std::vector<LoggedStep>& log, uint32_t e
     const auto& [logged, begins] = moment;
     if (at >= event) break;
     if (begins) {
-      oracle.begin(logged->thread, logged->step);
+      oracle.begin(logged->lane, logged->step, logged->after);
     } else {
-      oracle.end(logged->thread, logged->answer);
+      oracle.end(logged->lane, logged->answer);
     }
   }
   Contents parsed;
@@ -421,11 +439,11 @@ void IndexSubject::soil(Pool& pool, const OptionMap& options) {
   std::map<uint64_t, uint64_t> blocks;
   other->visit_blocks([&](uint64_t offset, uint64_t bytes) { blocks[offset] = bytes; });
   other_bytes_ = pool.info().allocated_bytes;
-  auto* base = reinterpret_cast<unsigned char*>(regions().back().base);
-  blocks[pool.impl().end_offset()] = 0;
-  uint64_t at = pool.impl().header().data_offset;
+  const pm::PoolImpl& impl = pool.impl();
+  blocks[impl.end_offset()] = 0;
+  uint64_t at = impl.header().data_offset;
   for (const auto& [offset, bytes] : blocks) {
-    if (offset > at) scribble(base + at, offset - at);
+    if (offset > at) scribble(impl.at<unsigned char>(at), offset - at);
     at = offset + bytes;
   }
 }
@@ -529,9 +547,12 @@ void IndexSubject::check_scan(const AnyIndex& index, const Contents& contents) c
   if (scanned != contents) report_damage("a scan and an iteration give different records");
 }
 
-std::vector<Step> IndexSubject::further_steps(const Contents& contents) const {
+uint32_t IndexSubject::first_value_of_work(uint32_t crashes) const {
+  return workload_.prepared + workload_.operations + crashes * (workload_.further + kFurtherValues);
+}
+
+std::vector<Step> IndexSubject::further_steps(const Contents& contents, uint32_t value) const {
   const uint32_t key = workload_.keys;
-  const uint32_t value = workload_.prepared + workload_.operations;
   std::vector<Step> steps = {{Verb::kInsert, key, value},
                              {Verb::kUpsert, key + 1, value + 1},
                              {Verb::kUpdate, key, value + 2},
@@ -546,8 +567,19 @@ std::vector<Step> IndexSubject::further_steps(const Contents& contents) const {
   return steps;
 }
 
+// Work of every kind: a structure of a ring, a journal or a free list comes to use all of it again.
+std::vector<Step> IndexSubject::work_steps(const Work& work) const {
+  const uint32_t value = first_value_of_work(work.crashes) + kFurtherValues;
+  Random random(work.seed);
+  std::vector<Step> steps;
+  for (uint32_t i = 0; i < std::min(work.operations, workload_.further); ++i) {
+    steps.push_back(make_step(random, kShares[(i / 24) % 3], value + i));
+  }
+  return steps;
+}
+
 void IndexSubject::use(AnyIndex& index, Contents& contents) const {
-  for (const Step& step : further_steps(contents)) {
+  for (const Step& step : further_steps(contents, first_value_of_work(0))) {
     Oracle oracle;
     if (const auto held = contents.find(step.key); held != contents.end()) {
       oracle.begin(0, {Verb::kUpsert, step.key, held->second});
@@ -574,39 +606,68 @@ uint64_t IndexSubject::bytes_of_other(Pool& pool) {
   return other_bytes_;
 }
 
+// Every block of the heap is owned or free.
+void IndexSubject::check_heap(const Pool& pool, AnyIndex* index, uint64_t others) const {
+  uint64_t owned = others;
+  if (index != nullptr) index->visit_blocks([&](uint64_t, uint64_t bytes) { owned += bytes; });
+  const uint64_t allocated = pool.impl().heap().usage().allocated_bytes;
+  if (owned == allocated) return;
+  report_damage(fmt::format("structures own {} bytes and {} are allocated: {}", owned, allocated,
+                            owned < allocated ? "a leak" : "a block that is free is in use"));
+}
+
 Observation IndexSubject::observe(const std::string& path, bool with_contents) {
   Observation seen;
-  Pool pool = Pool::open(path, pool_options());
-  const uint64_t others = bytes_of_other(pool);
-  if (!has_index(pool)) {
-    pool.check([](const std::string& sentence) { report_damage(sentence); });
-    if (const uint64_t allocated = pool.info().allocated_bytes; allocated != others) {
-      report_damage(fmt::format("{} bytes are allocated and {} are owned, with no structure there",
-                                allocated, others));
+  const bool absent = [&] {
+    Pool pool = Pool::open(path, pool_options());
+    const uint64_t others = bytes_of_other(pool);
+    if (!has_index(pool)) {
+      pool.check([](const std::string& sentence) { report_damage(sentence); });
+      check_heap(pool, nullptr, others);
+      seen.digest = kAbsentDigest;
+      if (with_contents) seen.contents = "absent";
+      return true;
     }
-    seen.digest = kAbsentDigest;
-    if (with_contents) seen.contents = "absent";
-    return seen;
-  }
-  const auto index = open_index(pool, kName, opening_options());
-  uint64_t owned = others;
-  index->visit_blocks([&](uint64_t, uint64_t bytes) { owned += bytes; });
-  if (const uint64_t allocated = pool.info().allocated_bytes; owned != allocated) {
-    report_damage(fmt::format("structures own {} bytes and {} are allocated: {}", owned, allocated,
-                              owned < allocated ? "a leak" : "a block that is free is in use"));
-  }
-  Contents contents = inspect(pool, *index);
-  seen.digest = digest_of(contents);
-  if (with_contents) {
-    for (const auto& [key, value] : contents) seen.contents += fmt::format("{} {}\n", key, value);
-    return seen;
-  }
-  use(*index, contents);
-  if (inspect(pool, *index) != contents) report_damage("after recovery operations go astray");
+    const auto index = open_index(pool, kName, opening_options());
+    check_heap(pool, index.get(), others);
+    Contents contents = inspect(pool, *index);
+    seen.digest = digest_of(contents);
+    if (with_contents) {
+      for (const auto& [key, value] : contents) {
+        seen.contents += fmt::format("{} {}\n", key, value);
+      }
+      return false;
+    }
+    use(*index, contents);
+    if (inspect(pool, *index) != contents) report_damage("after recovery operations go astray");
+    used_ = std::move(contents);
+    return false;
+  }();
+  if (!absent && !with_contents) observe_again(path);
   return seen;
 }
 
-Run IndexSubject::record_recovery(const std::string& path) {
+// What was closed in order has all that it had.
+void IndexSubject::observe_again(const std::string& path) {
+  Pool pool = Pool::open(path, pool_options());
+  const auto index = open_index(pool, kName, opening_options());
+  check_heap(pool, index.get(), other_bytes_);
+  const Contents again = inspect(pool, *index);
+  if (again == used_) return;
+  const auto differs = [](const Contents& has, const Contents& lacks) {
+    for (const auto& [key, value] : has) {
+      const auto other = lacks.find(key);
+      if (other == lacks.end() || other->second != value) return fmt::format("key {}", key);
+    }
+    return std::string("none");
+  };
+  report_damage(fmt::format(
+      "closed after recovery and use, and opened again, it holds other records: {} of {} "
+      "then, {} of {} now",
+      differs(used_, again), used_.size(), differs(again, used_), again.size()));
+}
+
+Run IndexSubject::record_recovery(const std::string& path, const Work& work) {
   Run run;
   Recording recording(*this, run);
   Pool pool = Pool::open(path, pool_options());
@@ -614,12 +675,14 @@ Run IndexSubject::record_recovery(const std::string& path) {
   const auto index = open_index(pool, kName, opening_options());
   // Recorded as well: in a structure that marks what is not yet durable, who reads may write.
   const Contents contents = inspect(pool, *index);
-  for (const auto& [key, value] : contents) {
-    recording.oracle().begin(current_thread(), {Verb::kUpsert, key, value});
-    recording.oracle().end(current_thread(), {});
-  }
+  for (const auto& [key, value] : contents) recording.found({Verb::kUpsert, key, value});
   run.expectations.push_back({0, recording.oracle().digests()});
-  for (const Step& step : further_steps(contents)) recording.step(*index, step);
+  run.explain_decides = workload_.bulk;
+  run.recovered_at = recording.position();
+  for (const Step& step : further_steps(contents, first_value_of_work(work.crashes))) {
+    recording.step(*index, step);
+  }
+  run_threads(recording, *index, work_steps(work), {});
   recording.finish();
   return run;
 }

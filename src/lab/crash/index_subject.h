@@ -32,8 +32,12 @@ struct IndexWorkload {
   uint64_t schedule = 1;  // the seed of the threads' order
   Domain domain = Domain::kLine;
   bool life_cycle = true;  // also explore making and closing the structure
+  uint32_t further = 300;  // operations after a recovery, before the next crash, at most
   bool bulk = false;  // write half of the records by bulk_upsert(), with checkpoints in between
 };
+
+// Crashes in a row, at most.
+inline constexpr uint32_t kCrashesMax = 5;
 
 // Threads times batch, at most: for each operation in flight there are twice as many possible outcomes.
 inline constexpr uint32_t kInFlightMax = 12;
@@ -65,7 +69,7 @@ class IndexSubject : public Subject {
   Run record(const std::vector<uint32_t>& only) override;
   uint32_t operation_count() const override { return workload_.operations; }
   Observation observe(const std::string& path, bool with_contents) override;
-  Run record_recovery(const std::string& path) override;
+  Run record_recovery(const std::string& path, const Work& work) override;
 
  private:
   using Contents = std::map<uint32_t, uint32_t>;
@@ -73,14 +77,18 @@ class IndexSubject : public Subject {
   struct LoggedStep {
     uint32_t begin;
     uint32_t end;
-    uint16_t thread;
+    uint32_t lane;  // the thread, or of a batch each record's own
     Step step;
     Answer answer;
+    uint32_t after;  // the lane of the record of the same key before it
   };
   class Recording;
 
   PoolOptions pool_options() const;
   OptionMap opening_options() const;
+  class Random;
+  using Shares = unsigned[5];  // of the verbs, in percent
+  Step make_step(Random& random, const Shares& shares, uint32_t value) const;
   std::vector<Step> make_steps() const;
   uint64_t bytes_of_other(Pool& pool);
   void soil(Pool& pool, const OptionMap& options);
@@ -96,7 +104,12 @@ class IndexSubject : public Subject {
   void check_scan(const AnyIndex& index, const Contents& contents) const;
   // Uses an index whose contents are known, and verifies what it answers.
   void use(AnyIndex& index, Contents& contents) const;
-  std::vector<Step> further_steps(const Contents& contents) const;
+  // The first few operations after a recovery, with values from a number on.
+  std::vector<Step> further_steps(const Contents& contents, uint32_t value) const;
+  uint32_t first_value_of_work(uint32_t crashes) const;
+  std::vector<Step> work_steps(const Work& work) const;
+  void observe_again(const std::string& path);
+  void check_heap(const Pool& pool, AnyIndex* index, uint64_t others) const;
   std::string text_of(const Step& step) const;
   // What is wrong with contents that a crash before `event` left, in words.
   std::string explain(const std::vector<LoggedStep>& log, uint32_t event,
@@ -106,6 +119,7 @@ class IndexSubject : public Subject {
   Dictionary keys_;
   Dictionary values_;
   uint64_t other_bytes_ = 0;  // of the heap, in the pool's other structure
+  Contents used_;             // what the image observed last held when it was closed
 };
 
 }  // namespace perdure::lab::crash

@@ -66,6 +66,17 @@ class KeyedRecording {
   KeyedRecording(const KeyedRecording&) = delete;
   KeyedRecording& operator=(const KeyedRecording&) = delete;
 
+  uint32_t position() const { return recorder_.position(); }
+
+  // A record that was there when the recording began.
+  void found(const Step& step) {
+    oracle_.begin(current_thread(), step);
+    oracle_.end(current_thread(), {});
+    moments_.push_back({0, current_thread(), true, step, {}});
+    moments_.push_back({0, current_thread(), false, step, {}});
+    run_.expectations.front() = {0, oracle_.digests()};
+  }
+
   void operate(const Step& step) {
     const uint16_t thread = current_thread();
     if (run_.operations.size() <= thread) run_.operations.resize(thread + 1U, {""});
@@ -147,6 +158,22 @@ Run KeyedSubject::record(const std::vector<uint32_t>& only) {
     });
   }
   Schedule(schedule_, 2).run(threads);
+  recording.finish();
+  return run;
+}
+
+Run KeyedSubject::record_recovery(const std::string& path, const Work& work) {
+  const auto program = factory_();
+  const std::vector<Step> steps = program->work_steps(work.crashes);
+  Run run;
+  if (steps.empty()) return run;
+  const Mapping memory(path);
+  KeyedRecording recording(*program, memory, name_, run);
+  for (const auto& [key, value] : program->recover(memory.base())) {
+    recording.found({Verb::kUpsert, key, value});
+  }
+  run.recovered_at = recording.position();
+  for (const Step& step : steps) recording.operate(step);
   recording.finish();
   return run;
 }

@@ -28,6 +28,8 @@ class KeyedProgram {
   virtual void create(void* base) = 0;
   // The workload: of each thread its operations.
   virtual std::vector<std::vector<Step>> steps() const = 0;
+  // What is done after a recovery, before the next crash, of which there were so many.
+  virtual std::vector<Step> work_steps(uint32_t /*crashes*/) const { return {}; }
   // Thread-safe; durable on return.
   virtual Answer perform(void* base, const Step& step) = 0;
   // Recovers in place and returns what is there. Throws if the region is damaged.
@@ -47,6 +49,7 @@ class KeyedSubject : public Subject {
   Run record(const std::vector<uint32_t>& only) override;
   uint32_t operation_count() const override;
   Observation observe(const std::string& path, bool with_contents) override;
+  Run record_recovery(const std::string& path, const Work& work) override;
 
  private:
   std::string name_;

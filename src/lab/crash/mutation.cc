@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "lab/crash/sites.h"
@@ -12,34 +13,42 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-bool is_skipped(const Run& run, uint32_t event) {
-  return std::any_of(run.skipped.begin(), run.skipped.end(), [event](const auto& stretch) {
-    return event >= stretch.first && event < stretch.second;
-  });
-}
-
 using SiteKey = std::pair<std::string, SiteKind>;
 struct Site {
   uint64_t executions = 0;
-  std::vector<bool> dropped;  // by event
+  uint64_t recoveries = 0;
+  std::set<uint64_t> pcs;
 };
 
 // The sites of the explored part whose place contains `part`, in the order of the source.
-std::map<SiteKey, Site> find_sites(const Run& run, const std::string& part) {
+std::map<SiteKey, Site> find_sites(const Run& run, const Exploration& whole,
+                                   const std::string& part) {
   const SiteNames names(run.trace);
   std::map<SiteKey, Site> sites;
-  const auto& events = run.trace.events;
-  for (uint32_t i = 0; i < events.size(); ++i) {
-    const bool flush = events[i].kind == EventKind::kFlush || events[i].kind == EventKind::kSync;
-    if ((!flush && events[i].kind != EventKind::kFence) || is_skipped(run, i)) continue;
-    const std::string place = names.of(events[i].pc);
-    if (place.find(part) == std::string::npos) continue;
-    Site& site = sites[{place, flush ? SiteKind::kFlush : SiteKind::kFence}];
-    ++site.executions;
-    if (site.dropped.empty()) site.dropped.resize(events.size());
-    site.dropped[i] = true;
-  }
+  const auto add = [&](const PersistSites& reached, uint64_t Site::* counter) {
+    for (const auto& [site, count] : reached) {
+      const std::string place = names.of(site.pc);
+      if (place.find(part) == std::string::npos) continue;
+      Site& found = sites[{place, site.fence ? SiteKind::kFence : SiteKind::kFlush}];
+      found.*counter += count;
+      found.pcs.insert(site.pc);
+    }
+  };
+  add(persist_sites(run), &Site::executions);
+  add(whole.nested_sites, &Site::recoveries);
   return sites;
+}
+
+// Whether the moment of a finding is sound with all flushes and fences, so that the mutation is its
+// cause.
+bool passes_unmutated(const Run& run, Subject& subject, const ExploreOptions& options,
+                      const Finding& finding, Verdicts& verdicts) {
+  ExploreOptions whole = options;
+  whole.drops = {};
+  whole.begin = whole.end = finding.event;
+  whole.nested_only = false;
+  whole.nested_max = finding.nested ? 2 : 0;
+  return explore(run, subject, whole, verdicts).findings.empty();
 }
 
 }  // namespace
@@ -52,28 +61,33 @@ uint64_t MutationResult::killed() const {
 }
 
 void Mutations::add(const Run& run, Subject& subject, const ExploreOptions& options,
-                    Verdicts& verdicts, const Progress& progress) {
+                    const Exploration& whole, Verdicts& verdicts, const Progress& progress) {
   const auto begin = Clock::now();
-  const auto sites = find_sites(run, part_);
+  const auto sites = find_sites(run, whole, part_);
   size_t done = 0;
   for (const auto& [key, site] : sites) {
     MutationSite& result = sites_[key];
     result.place = key.first;
     result.kind = key.second;
     result.executions += site.executions;
+    result.recoveries += site.recoveries;
     if (!result.killed) {
       ExploreOptions mutant = options;
       mutant.findings_max = 1;
-      mutant.nested_max = 0;
       mutant.progress = {};
-      mutant.drops = [&site](uint32_t event) { return site.dropped[event]; };
-      // Nothing differs before the first event that is dropped.
-      const auto first = std::find(site.dropped.begin(), site.dropped.end(), true);
-      mutant.begin = static_cast<uint32_t>(first - site.dropped.begin());
+      mutant.drops = [&site](const TraceEvent& event) { return site.pcs.contains(event.pc); };
+      // Nothing differs before the first event that is dropped; and of one that only recoveries reach,
+      // nothing but those.
+      const auto& events = run.trace.events;
+      const auto first = std::find_if(events.begin(), events.end(), mutant.drops);
+      mutant.nested_only = site.executions == 0;
+      mutant.begin = mutant.nested_only ? 0 : static_cast<uint32_t>(first - events.begin());
       const Exploration exploration = explore(run, subject, mutant, verdicts);
-      result.killed = !exploration.findings.empty();
+      result.killed =
+          !exploration.findings.empty() &&
+          passes_unmutated(run, subject, mutant, exploration.findings.front(), verdicts);
       if (result.killed) result.how = exploration.findings.front().what;
-      result.states += exploration.states;
+      result.states += exploration.states + exploration.nested_states;
       result.exhausted = result.exhausted && exploration.finished;
     }
     if (progress) progress(result, ++done, sites.size());

@@ -1,6 +1,7 @@
-// Flush mutation: each flush and each fence of the code in turn counts for nothing; the explorer
-// must notice. One that can be dropped unnoticed is wasted, or the workload does not reach what it
-// guards.
+// Flush mutation: each flush and each fence of the code in turn counts for nothing, in recoveries, too;
+// the explorer must notice. One that can be dropped unnoticed may be wasted. More often the workload
+// does not reach what it guards, or it takes more crashes in a row than were tried: a survivor alone is
+// no reason to take it out.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +22,7 @@ struct MutationSite {
   SiteKind kind;
   std::string place;        // "write.cc:120 append"
   uint64_t executions = 0;  // in the explored part of the run
+  uint64_t recoveries = 0;  // in recoveries, and in the work after them
   bool killed = false;      // the explorer noticed
   std::string how;          // what it found
   uint64_t states = 0;      // images recovered for it
@@ -42,10 +44,10 @@ class Mutations {
   // Of all sites, or of those whose place contains `part`.
   explicit Mutations(std::string part = {}) : part_(std::move(part)) {}
 
-  // Drops each site of a run that no run before has killed. `verdicts` are those of the exploration
-  // without mutations: images that it knows cost nothing.
-  void add(const Run& run, Subject& subject, const ExploreOptions& options, Verdicts& verdicts,
-           const Progress& progress);
+  // Drops each site of a run that no run before has killed. `whole` and `verdicts` are of the
+  // exploration without mutations, which found nothing: images that it knows cost nothing.
+  void add(const Run& run, Subject& subject, const ExploreOptions& options,
+           const Exploration& whole, Verdicts& verdicts, const Progress& progress);
   MutationResult result() const;
 
  private:

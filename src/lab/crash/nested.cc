@@ -3,7 +3,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cstring>
+#include <cstdlib>
+#include <sstream>
 
 #include "lab/crash/sites.h"
 #include "lab/crash/worker.h"
@@ -15,9 +16,9 @@ namespace {
 constexpr char kFieldEnd = '\x1e';
 
 std::string told_of(const Run& run, const Finding& finding) {
-  std::string where = "a crash during recovery";
+  std::string where = "then a crash during recovery";
   if (finding.operation > 0) {
-    where = fmt::format("after recovery, a crash {} {}", finding.in_flight ? "in" : "after",
+    where = fmt::format("then, after recovery, a crash {} {}", finding.in_flight ? "in" : "after",
                         run.operations.at(finding.thread).at(finding.operation));
   }
   const SiteNames names(run.trace);
@@ -33,43 +34,59 @@ std::string told_of(const Run& run, const Finding& finding) {
   return text;
 }
 
+// How the recovery of an image and work on it are explored: a sample that ends in a known time.
+ExploreOptions options_of_next(const ExploreOptions& options) {
+  ExploreOptions next = options;
+  next.round = options.round + 1;
+  next.states_max = 2 * options.nested_states;
+  next.points_max = options.nested_states * 3 / 4;
+  next.nested_max = next.round < options.crashes ? 2 : 0;
+  next.nested_only = false;
+  next.findings_max = 1;
+  next.begin = 0;
+  next.end = ~uint32_t{0};
+  next.progress = {};
+  next.stop = {};
+  next.limits.complete_max = std::min<uint64_t>(options.limits.complete_max, 16);
+  next.limits.pairs_max = 8;
+  next.limits.random = 8;
+  return next;
+}
+
 Observation record_and_explore(Subject& subject, const ImageFile& image, uint64_t digest,
                                const ExploreOptions& options) {
-  // Recovery gets a copy to write to; the image itself must stay.
-  ImageFile copy(image.size());
-  const std::vector<unsigned char> zeros(kImagePageBytes);
-  for (uint64_t at = 0; at < image.size(); at += kImagePageBytes) {
-    const uint64_t bytes = std::min(kImagePageBytes, image.size() - at);
-    if (std::memcmp(image.bytes() + at, zeros.data(), bytes) == 0) continue;
-    std::memcpy(copy.bytes() + at, image.bytes() + at, bytes);
-  }
   Observation told;
-  const Run run = subject.record_recovery(copy.path());
+  // Files are private here: the image stays.
+  const Run run = subject.record_recovery(
+      image.path(), {.crashes = options.round, .operations = options.work, .seed = options.seed});
   if (run.trace.events.empty()) return told;
   told.digest = 1;
   if (!run.expectations.empty() && run.expectations.front().digests.front() != digest) {
-    told.contents =
-        fmt::format("0{}two recoveries of one image give different contents", kFieldEnd);
+    told.contents = fmt::format("0{}{}two recoveries of one image give different contents",
+                                kFieldEnd, kFieldEnd);
     return told;
   }
-  ExploreOptions inner = options;
-  inner.nested_max = 0;
-  inner.states_max = options.nested_states;
-  inner.findings_max = 1;
-  inner.drops = {};
-  inner.begin = 0;
-  inner.end = ~uint32_t{0};
-  inner.progress = {};
-  inner.limits.complete_max = std::min<uint64_t>(options.limits.complete_max, 16);
-  inner.limits.pairs_max = 8;
-  inner.limits.random = 8;
   Verdicts verdicts;
-  const Exploration result = explore(run, subject, inner, verdicts);
-  told.contents = std::to_string(result.states);
+  Exploration result = explore(run, subject, options_of_next(options), verdicts);
+  for (const auto& [site, count] : persist_sites(run)) result.nested_sites[site] += count;
+  told.contents = fmt::format("{}{}", result.states + result.nested_states, kFieldEnd);
+  for (const auto& [site, count] : result.nested_sites) {
+    told.contents += fmt::format("{} {} {} ", site.pc, site.fence ? 1 : 0, count);
+  }
   for (const Finding& finding : result.findings) {
     told.contents += fmt::format("{}{}", kFieldEnd, told_of(run, finding));
   }
   return told;
+}
+
+PersistSites parse_sites(const std::string& text) {
+  PersistSites sites;
+  std::istringstream in(text);
+  uint64_t pc = 0;
+  int fence = 0;
+  uint64_t count = 0;
+  while (in >> pc >> fence >> count) sites[{pc, fence != 0}] = count;
+  return sites;
 }
 
 }  // namespace
@@ -94,7 +111,8 @@ NestedResult explore_nested(Subject& subject, const ImageFile& image, uint64_t d
   }
   if (told.contents.empty()) return result;
   result.states = std::strtoull(fields[0].c_str(), nullptr, 10);
-  result.findings.assign(fields.begin() + 1, fields.end());
+  result.sites = parse_sites(fields.at(1));
+  result.findings.assign(fields.begin() + 2, fields.end());
   return result;
 }
 

@@ -71,7 +71,7 @@ const char* to_string(Verb verb) {
 
 uint64_t record_digest(uint32_t key, uint32_t value) { return word_hash(key + 1U, value + 1U); }
 
-void Oracle::begin(uint32_t thread, const Step& step) {
+void Oracle::begin(uint32_t thread, const Step& step, uint32_t after) {
   ++now_;
   if (step.verb == Verb::kCheckpoint) {
     checkpoints_[thread] = now_;
@@ -87,7 +87,7 @@ void Oracle::begin(uint32_t thread, const Step& step) {
     }
   }
   if (step.verb == Verb::kBulk) key.last_bulk = now_;
-  key.pending.push_back({thread, step});
+  key.pending.push_back({thread, step, after});
   key_of_thread_[thread] = step.key;
 }
 
@@ -97,6 +97,10 @@ std::vector<Oracle::Config> Oracle::closure(const Key& key) {
   for (size_t i = 0; i < all.size(); ++i) {
     for (const Pending& pending : key.pending) {
       if (all[i].done.contains(pending.thread)) continue;
+      const bool waits = std::ranges::any_of(key.pending, [&](const Pending& earlier) {
+        return earlier.thread == pending.after && !all[i].done.contains(earlier.thread);
+      });
+      if (waits) continue;
       Config next = all[i];
       next.done[pending.thread] = apply(pending.step, next);
       const bool known = std::any_of(all.begin(), all.end(), [&](const Config& config) {

@@ -37,7 +37,9 @@ class Oracle {
  public:
   using Held = std::optional<uint32_t>;  // the value of a key
 
-  void begin(uint32_t thread, const Step& step);
+  static constexpr uint32_t kNone = ~uint32_t{0};
+  // It takes effect after the operation in flight of another `thread`, if one is given.
+  void begin(uint32_t thread, const Step& step, uint32_t after = kNone);
   void end(uint32_t thread, const Answer& answer);
 
   // Why the answers so far have no explanation, in words; empty if they have one.
@@ -56,6 +58,7 @@ class Oracle {
   struct Pending {
     uint32_t thread;
     Step step;
+    uint32_t after;  // the thread whose operation comes first, while that is in flight; or kNone
   };
   // A way to explain the answers: what the key holds now, and what the operations in flight that
   // took effect will answer.

@@ -12,8 +12,12 @@ namespace {
 constexpr uint64_t kWordBytes = 8;
 using pm::kLineBytes;
 
+// What a disk writes wholly or not at all.
+constexpr uint64_t kSectorBytes = 512;
+
 // Of the stores that a line has pending, the oldest are taken together beyond this many: lines that
-// are never flushed (locks, hints) would otherwise gather all of their history.
+// are never flushed (locks, hints) would otherwise gather all of their history. Those of operations in
+// flight are never taken together.
 constexpr size_t kStoresPerLineMax = 24;
 
 // Words are kept in the order of their offsets. A later one takes the place of an earlier one.
@@ -106,11 +110,10 @@ uint64_t word_hash(uint64_t offset, uint64_t value) {
   return x ^ (x >> 32);
 }
 
-PendingMemory::PendingMemory(const Trace& trace, Domain domain, unsigned char* image,
-                             std::function<bool(uint32_t)> drops)
+PendingMemory::PendingMemory(const Trace& trace, Domain domain, unsigned char* image, Drops drops)
     : trace_(trace),
       domain_(domain),
-      unit_(domain == Domain::kPage ? kImagePageBytes : kLineBytes),
+      unit_(domain == Domain::kPage ? kSectorBytes : kLineBytes),
       durable_(image),
       drops_(std::move(drops)) {
   for (const auto& [number, page] : trace.base) {
@@ -171,8 +174,11 @@ void PendingMemory::step() {
   if (event.thread >= flushed_.size()) {
     flushed_.resize(event.thread + 1U);
     streamed_.resize(event.thread + 1U);
+    begun_.resize(event.thread + 1U, kNever);
   }
-  const bool dropped = drops_ && drops_(position_);
+  if (event.kind == EventKind::kBegin) begun_[event.thread] = position_;
+  if (event.kind == EventKind::kEnd) begun_[event.thread] = kNever;
+  const bool dropped = drops_ && drops_(event);
   // A locked instruction is a fence before its store.
   if (is_fence(event.kind) && !dropped) take_fence(event.thread);
   if (is_store(event.kind)) take_store(event);
@@ -181,11 +187,15 @@ void PendingMemory::step() {
   ++position_;
 }
 
+bool PendingMemory::is_in_flight(const PendingStore& store) const {
+  return begun_[store.thread] != kNever && store.event >= begun_[store.thread];
+}
+
 void PendingMemory::merge_oldest(PendingLine& line) const {
   PendingStore& first = line.stores[0];
   PendingStore& second = line.stores[1];
   for (const PendingStore* store : {&first, &second}) {
-    if (store->stream) return;
+    if (store->stream || is_in_flight(*store)) return;
   }
   // A flush between the two, on its way, covers the first alone.
   for (const auto& marks : flushed_) {

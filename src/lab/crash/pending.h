@@ -9,8 +9,8 @@
 // `durable()` holds what no crash can take away. Beyond it, each line may have taken in any prefix
 // of its unguaranteed stores; a store of more than one word may be torn, aligned words may not; words
 // of non-temporal stores arrive in any order until their thread's fence. Lines are independent.
-// In domain `page` the same holds for pages between msyncs; in domain `byte` a store counts once it
-// is carried out.
+// In domain `page` the same holds for sectors of 512 bytes between msyncs; in domain `byte` a store
+// counts once it is carried out.
 #pragma once
 
 #include <cstdint>
@@ -52,10 +52,10 @@ struct LineOption {
 
 class PendingMemory {
  public:
+  using Drops = std::function<bool(const TraceEvent&)>;
   // `drops(event)` tells which flushes and fences are to be taken for nothing; may be empty.
   // `image`, of region_bytes, is filled with the trace's base and kept as durable().
-  PendingMemory(const Trace& trace, Domain domain, unsigned char* image,
-                std::function<bool(uint32_t event)> drops = {});
+  PendingMemory(const Trace& trace, Domain domain, unsigned char* image, Drops drops = {});
 
   // The next event to be taken in.
   uint32_t position() const { return position_; }
@@ -65,6 +65,8 @@ class PendingMemory {
 
   const unsigned char* durable() const { return durable_; }
   uint64_t durable_hash() const { return hash_; }
+  // By thread: the event that began its operation in flight; ~0 if there is none.
+  const std::vector<uint32_t>& in_flight() const { return begun_; }
   // Lines that are not wholly durable, by number.
   const std::map<uint64_t, PendingLine>& pending() const { return lines_; }
 
@@ -90,6 +92,7 @@ class PendingMemory {
   void take_fence(uint16_t thread);
   void take_sync(const TraceEvent& event);
   void guarantee(PendingLine& line, const std::function<bool(const PendingStore&)>& which);
+  bool is_in_flight(const PendingStore& store) const;
   void merge_oldest(PendingLine& line) const;
   void put(const Word& word);
   uint64_t visible(uint64_t offset) const;
@@ -99,10 +102,13 @@ class PendingMemory {
   Domain domain_;
   uint64_t unit_;
   unsigned char* durable_;
-  std::function<bool(uint32_t)> drops_;
+  Drops drops_;
   uint32_t position_ = 0;
   uint64_t hash_ = 0;
   std::map<uint64_t, PendingLine> lines_;
+  // By thread: the event that began the operation in flight, and kNever if there is none.
+  static constexpr uint32_t kNever = ~uint32_t{0};
+  std::vector<uint32_t> begun_;
   std::vector<std::vector<FlushMark>> flushed_;  // by thread
   std::vector<std::vector<uint64_t>> streamed_;  // lines, by thread
 };

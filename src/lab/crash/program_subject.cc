@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "lab/crash/mapping.h"
@@ -105,7 +106,7 @@ Observation ProgramSubject::observe(const std::string& path, bool with_contents)
   return {.digest = digest_of(text), .problem = {}, .contents = with_contents ? text : ""};
 }
 
-Run ProgramSubject::record_recovery(const std::string& path) {
+Run ProgramSubject::record_recovery(const std::string& path, const Work& work) {
   const auto program = factory_();
   const Mapping memory(path);
   Run run;
@@ -126,9 +127,17 @@ Run ProgramSubject::record_recovery(const std::string& path) {
   // However often recovery is interrupted, it ends where it would have ended at once.
   std::string before = program->recover(memory.base());
   expect(0, before, before);
-  for (uint32_t i = 0; i < program->further_count(); ++i) {
+  run.recovered_at = recording.position();
+  const uint32_t further = program->operation_count();
+  const uint32_t works = further + program->further_count();
+  std::vector<uint32_t> numbers(program->further_count() + program->work_count());
+  std::iota(numbers.begin(), numbers.end(), further);
+  for (uint32_t& number : numbers) {
+    if (number >= works) number += (work.crashes - 1) * program->work_count();
+  }
+  for (const uint32_t number : numbers) {
     const uint32_t begin = recording.position();
-    recording.operate(*program, program->operation_count() + i);
+    recording.operate(*program, number);
     const std::string after = output_now();
     expect(begin, before, after);
     expect(recording.position() - 1, after, after);

@@ -33,6 +33,8 @@ class Program {
   // on are carried out after recoveries, to see that they work: whatever they find wrong they throw.
   virtual uint32_t operation_count() const = 0;
   virtual uint32_t further_count() const { return 0; }
+  // How many more, with other numbers each time, are carried out between a recovery and the next crash.
+  virtual uint32_t work_count() const { return 0; }
   virtual void operate(void* base, uint32_t number) = 0;
   // In words: "insert(17)". What comes before the parenthesis is the operation's type.
   virtual std::string operation_text(uint32_t number) const;
@@ -70,7 +72,7 @@ class ProgramSubject : public Subject {
   Run record(const std::vector<uint32_t>& only) override;
   uint32_t operation_count() const override;
   Observation observe(const std::string& path, bool with_contents) override;
-  Run record_recovery(const std::string& path) override;
+  Run record_recovery(const std::string& path, const Work& work) override;
 
  private:
   std::string name_;

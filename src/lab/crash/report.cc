@@ -36,8 +36,9 @@ void append_mutation(std::string& text, const MutationResult& mutation) {
                       mutation.sites.size(), mutation.seconds);
   for (const MutationSite& site : mutation.sites) {
     const char* outcome = site.killed ? "killed" : site.exhausted ? "SURVIVES" : "survives (limit)";
-    text += fmt::format("  {:<16} {}  {:<52} {:>7} times  {}\n", outcome, to_string(site.kind),
-                        site.place, site.executions, printable(site.how.substr(0, 70)));
+    text += fmt::format("  {:<16} {}  {:<52} {:>7} times, {:>7} in recoveries  {}\n", outcome,
+                        to_string(site.kind), site.place, site.executions, site.recoveries,
+                        printable(site.how.substr(0, 70)));
   }
 }
 
@@ -67,6 +68,9 @@ nlohmann::ordered_json json_of(const CampaignReport& report) {
                                  {"domain", report.domain},
                                  {"states", report.states()},
                                  {"seconds", report.seconds},
+                                 {"sites_reached", report.reached},
+                                 {"sites_not_reached", report.unreached},
+                                 {"not_mutated", report.unmutated},
                                  {"findings", nlohmann::ordered_json::array()},
                                  {"runs", nlohmann::ordered_json::array()}};
   for (const RunReport& run : report.runs) {
@@ -79,6 +83,7 @@ nlohmann::ordered_json json_of(const CampaignReport& report) {
     list.push_back({{"place", site.place},
                     {"kind", to_string(site.kind)},
                     {"executions", site.executions},
+                    {"executions_of_recoveries", site.recoveries},
                     {"killed", site.killed},
                     {"exhausted", site.exhausted},
                     {"how", printable(site.how)}});
@@ -124,6 +129,13 @@ std::string page_section(const FindingReport& finding, size_t number) {
   list("Operations", finding.workload);
   if (!finding.command.empty()) list("Again", {finding.command});
   return html + "</section>\n";
+}
+
+std::string sentences(const char* title, const std::vector<std::string>& all) {
+  if (all.empty()) return {};
+  std::string html = fmt::format("<h3>{}</h3><ul>\n", title);
+  for (const std::string& sentence : all) html += fmt::format("<li>{}</li>\n", escape(sentence));
+  return html + "</ul>\n";
 }
 
 std::string runs_table(const CampaignReport& report) {
@@ -180,6 +192,14 @@ std::string to_text(const CampaignReport& report) {
     for (const FindingReport& finding : run.findings) append_finding(text, ++number, finding);
   }
   if (report.mutated) append_mutation(text, report.mutation);
+  for (const std::string& sentence : report.unmutated) text += sentence + "\n";
+  if (report.reached > 0) {
+    text +=
+        fmt::format("\nFlushes and fences of the structure's sources: {} reached, {} not{}\n",
+                    report.reached, report.unreached.size(), report.unreached.empty() ? "" : ":");
+  }
+  for (const std::string& place : report.unreached)
+    text += fmt::format("  not reached  {}\n", place);
   text += fmt::format("\n{}: {} images recovered in {:.1f} s, {} findings\n", report.structure,
                       report.states(), report.seconds, report.findings());
   return text;
@@ -204,6 +224,8 @@ std::string to_html(const std::vector<CampaignReport>& reports) {
       for (const FindingReport& finding : run.findings) html += page_section(finding, ++number);
     }
     if (report.mutated) html += mutation_table(report.mutation);
+    html += sentences("Runs that were not mutated", report.unmutated);
+    html += sentences("Flushes and fences that no run reached", report.unreached);
   }
   return html + "</body></html>\n";
 }

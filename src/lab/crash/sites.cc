@@ -12,7 +12,9 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "lab/crash/trace.h"
@@ -180,7 +182,16 @@ std::string Symbols::place_and_function(uint64_t pc) {
 
 namespace crash {
 
-SiteNames::SiteNames(const Trace& trace) : symbols_(trace.program, trace.load_address) {}
+Symbols& symbols_of(const Trace& trace) {
+  // A process that was forked must not share the pipes.
+  using Key = std::tuple<pid_t, std::string, uint64_t>;
+  static std::map<Key, std::unique_ptr<Symbols>> known;
+  auto& symbols = known[{getpid(), trace.program, trace.load_address}];
+  if (!symbols) symbols = std::make_unique<Symbols>(trace.program, trace.load_address);
+  return *symbols;
+}
+
+SiteNames::SiteNames(const Trace& trace) : symbols_(&symbols_of(trace)) {}
 
 }  // namespace crash
 

@@ -60,15 +60,18 @@ class Symbols {
 
 namespace perdure::lab::crash {
 
+// Of the program that made a trace; for this process, which keeps them. Not thread-safe.
+Symbols& symbols_of(const Trace& trace);
+
 // Names for the places of one trace.
 class SiteNames {
  public:
   explicit SiteNames(const Trace& trace);
-  std::string of(uint64_t pc) const { return symbols_.place_and_function(pc); }
-  std::string place(uint64_t pc) const { return symbols_.place(pc); }
+  std::string of(uint64_t pc) const { return symbols_->place_and_function(pc); }
+  std::string place(uint64_t pc) const { return symbols_->place(pc); }
 
  private:
-  mutable Symbols symbols_;
+  Symbols* symbols_;
 };
 
 }  // namespace perdure::lab::crash

@@ -1,6 +1,7 @@
 #include "lab/crash/states.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 namespace perdure::lab::crash {
@@ -18,14 +19,25 @@ uint64_t next_random(uint64_t& state) {
   return x ^ (x >> 31);
 }
 
+// The last store to each pending line, the newest first.
+std::vector<uint32_t> last_stores(const PendingMemory& memory) {
+  std::vector<uint32_t> events;
+  for (const auto& [number, line] : memory.pending()) events.push_back(line.stores.back().event);
+  std::ranges::sort(events, std::greater<>());
+  return events;
+}
+
 class Enumeration {
  public:
-  Enumeration(const PendingMemory& memory, const StateLimits& limits, uint32_t recent_from,
+  Enumeration(const PendingMemory& memory, const StateLimits& limits, const RecentFrom& recent_from,
               uint64_t seed, const std::function<bool(const CrashState&)>& visit)
       : memory_(memory), limits_(limits), random_(seed), visit_(visit) {
     for (const auto& [number, line] : memory.pending()) {
       LineOption whole = memory.complete(line);
-      if (line.stores.back().event < recent_from) {
+      const bool old = std::ranges::all_of(line.stores, [&](const PendingStore& store) {
+        return store.thread < recent_from.size() && store.event < recent_from[store.thread];
+      });
+      if (old) {
         stale_.words.insert(stale_.words.end(), whole.words.begin(), whole.words.end());
         stale_.hash_delta ^= whole.hash_delta;
         continue;
@@ -109,8 +121,8 @@ class Enumeration {
   }
 
   bool visit_sample() {
-    return visit_extremes() && visit_in_order() && visit_single() && visit_pairs() &&
-           visit_random();
+    return visit_extremes() && visit_in_order() && visit_apart() && visit_single() &&
+           visit_pairs() && visit_random();
   }
 
   // As if lines had been written back in the order of the program until the crash.
@@ -131,6 +143,15 @@ class Enumeration {
         state.hash ^= option.hash_delta;
       }
       if (!visit_(state)) return false;
+    }
+    return true;
+  }
+
+  // The reverse: as if lines had been written back from the last one stored to.
+  bool visit_apart() {
+    std::vector<uint32_t> events = last_stores(memory_);
+    for (const size_t i : pick(events.size(), limits_.apart)) {
+      if (!visit_(state_apart_at(memory_, events[i]))) return false;
     }
     return true;
   }
@@ -211,9 +232,49 @@ class Enumeration {
 
 }  // namespace
 
-bool for_each_state(const PendingMemory& memory, const StateLimits& limits, uint32_t recent_from,
-                    uint64_t seed, const std::function<bool(const CrashState&)>& visit) {
+bool for_each_state(const PendingMemory& memory, const StateLimits& limits,
+                    const RecentFrom& recent_from, uint64_t seed,
+                    const std::function<bool(const CrashState&)>& visit) {
   return Enumeration(memory, limits, recent_from, seed, visit).run();
+}
+
+CrashState state_apart_at(const PendingMemory& memory, uint32_t split) {
+  CrashState state;
+  state.hash = memory.durable_hash();
+  for (const auto& [number, line] : memory.pending()) {
+    if (line.stores.back().event < split) continue;
+    const LineOption whole = memory.complete(line);
+    state.words.insert(state.words.end(), whole.words.begin(), whole.words.end());
+    state.hash ^= whole.hash_delta;
+  }
+  return state;
+}
+
+CrashState state_apart(const PendingMemory& memory, uint64_t seed) {
+  uint64_t random = seed;
+  const std::vector<uint32_t> events = last_stores(memory);
+  if (events.empty()) return state_apart_at(memory, 0);
+  const uint64_t kind = next_random(random) % 20;
+  if (kind < 9) return state_apart_at(memory, events.front());
+  if (kind < 14) return state_apart_at(memory, events[next_random(random) % events.size()]);
+  const bool all_but_one = kind < 17;
+  const uint64_t left_out = next_random(random) % events.size();
+  CrashState state;
+  state.hash = memory.durable_hash();
+  uint64_t i = 0;
+  for (const auto& [number, line] : memory.pending()) {
+    LineOption option = memory.complete(line);
+    if (all_but_one && i++ == left_out) continue;
+    if (!all_but_one) {
+      auto options = memory.options(line, 16);
+      const uint64_t drawn = next_random(random) % (options.size() + 1);
+      if (drawn == options.size()) continue;
+      option = std::move(options[drawn]);
+    }
+    state.words.insert(state.words.end(), option.words.begin(), option.words.end());
+    state.hash ^= option.hash_delta;
+  }
+  return state;
 }
 
 }  // namespace perdure::lab::crash

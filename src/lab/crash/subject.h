@@ -19,9 +19,17 @@ struct Expectation {
   std::vector<uint64_t> digests;
 };
 
+// What is done with a recovered image until it crashes again.
+struct Work {
+  uint32_t crashes = 1;     // so far
+  uint32_t operations = 0;  // besides the few that see whether it works at all
+  uint64_t seed = 1;        // of these operations
+};
+
 // A recorded run.
 struct Run {
   Trace trace;
+  uint32_t recovered_at = 0;  // of a recovery: the event with which work begins
   // Ordered by event; empty: what recovery gives of the uncrashed images before and after the
   // operations in flight is what is expected (output equivalence).
   std::vector<Expectation> expectations;
@@ -63,10 +71,11 @@ class Subject {
   // worker process whose writes go to a private copy. May throw, fault, or hang: that is a finding.
   virtual Observation observe(const std::string& path, bool with_contents) = 0;
 
-  // The same, recorded: recovery, then a few operations. For crashes during and after recovery.
-  // Returns a run without events if the subject does not offer it.
-  virtual Run record_recovery(const std::string& path) {
+  // The same, recorded: recovery, then work. For crashes during and after recovery, in a process whose
+  // files are private. Returns a run without events if the subject does not offer it.
+  virtual Run record_recovery(const std::string& path, const Work& work) {
     static_cast<void>(path);
+    static_cast<void>(work);
     return {};
   }
 };

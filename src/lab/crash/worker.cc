@@ -113,6 +113,7 @@ void Worker::serve(int socket) const {
   char request = 0;
   while (receive_all(socket, &request, 1, 0) == Received::kAll) {
     Observation seen;
+    forget_private_files();
     try {
       seen = task_(request == 'c');
     } catch (const std::bad_alloc&) {

@@ -15,6 +15,7 @@ namespace perdure::lab::report {
 namespace {
 
 using html::Unit;
+
 std::string title_of(const std::string& operation) {
   return operation == "load" ? "load (inserts)" : operation;
 }

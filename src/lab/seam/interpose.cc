@@ -7,6 +7,7 @@
 #include <sched.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -20,8 +21,76 @@
 namespace perdure::lab {
 namespace {
 bool files_are_private = false;
+
+// The private copy of a file, mapped where the program wants it or kept elsewhere since it was unmapped.
+struct PrivateCopy {
+  dev_t device;
+  ino_t inode;
+  char* address;  // null: the entry is free
+  size_t bytes;
+  bool kept;
+};
+PrivateCopy private_copies[4];
+
+char* move_mapping(void* from, size_t bytes, void* to) {
+  return reinterpret_cast<char*>(
+      syscall(SYS_mremap, from, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, to));
+}
+
+// The copy of an open file that is kept; null if there is none.
+PrivateCopy* kept_copy(int file) {
+  if (!files_are_private) return nullptr;
+  struct stat status{};
+  if (fstat(file, &status) != 0) return nullptr;
+  for (PrivateCopy& copy : private_copies) {
+    const bool same = copy.device == status.st_dev && copy.inode == status.st_ino;
+    if (copy.address != nullptr && copy.kept && same) return &copy;
+  }
+  return nullptr;
+}
+
+void* map_private(void* address, size_t bytes, int protection, int flags, int file, off_t offset) {
+  PrivateCopy* known = offset == 0 && (flags & MAP_FIXED) != 0 ? kept_copy(file) : nullptr;
+  if (known != nullptr && known->bytes == bytes) {
+    known->address = move_mapping(known->address, bytes, address);
+    known->kept = false;
+    syscall(SYS_mprotect, known->address, bytes, protection);
+    return known->address;
+  }
+  flags = (flags & ~(MAP_TYPE | MAP_SYNC)) | MAP_PRIVATE;
+  void* mapped =
+      reinterpret_cast<void*>(syscall(SYS_mmap, address, bytes, protection, flags, file, offset));
+  struct stat status{};
+  if (mapped == MAP_FAILED || offset != 0 || fstat(file, &status) != 0) return mapped;
+  for (PrivateCopy& copy : private_copies) {
+    if (copy.address != nullptr) continue;
+    copy = {status.st_dev, status.st_ino, static_cast<char*>(mapped), bytes, false};
+    break;
+  }
+  return mapped;
+}
+
+// Before memory is unmapped: what of it is a private copy goes elsewhere.
+void keep_private(const char* address, size_t bytes) {
+  for (PrivateCopy& copy : private_copies) {
+    if (copy.address == nullptr || copy.kept) continue;
+    if (copy.address < address || copy.address + copy.bytes > address + bytes) continue;
+    void* place = reinterpret_cast<void*>(
+        syscall(SYS_mmap, nullptr, copy.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    copy.address = move_mapping(copy.address, copy.bytes, place);
+    copy.kept = true;
+  }
+}
 }  // namespace
+
 void make_files_private() { files_are_private = true; }
+
+void forget_private_files() {
+  for (PrivateCopy& copy : private_copies) {
+    if (copy.address != nullptr && copy.kept) syscall(SYS_munmap, copy.address, copy.bytes);
+    copy.address = nullptr;
+  }
+}
 }  // namespace perdure::lab
 
 namespace {
@@ -209,7 +278,7 @@ int msync(void* address, size_t bytes, int flags) {
 void* mmap(void* address, size_t bytes, int protection, int flags, int file,
            off_t offset) noexcept {
   if (files_are_private && file >= 0 && (flags & MAP_TYPE) != MAP_PRIVATE) {
-    flags = (flags & ~(MAP_TYPE | MAP_SYNC)) | MAP_PRIVATE;
+    return perdure::lab::map_private(address, bytes, protection, flags, file, offset);
   }
   return reinterpret_cast<void*>(
       syscall(SYS_mmap, address, bytes, protection, flags, file, offset));
@@ -217,6 +286,22 @@ void* mmap(void* address, size_t bytes, int protection, int flags, int file,
 void* mmap64(void* address, size_t bytes, int protection, int flags, int file,
              off64_t offset) noexcept {
   return mmap(address, bytes, protection, flags, file, offset);
+}
+int munmap(void* address, size_t bytes) noexcept {
+  if (files_are_private) perdure::lab::keep_private(static_cast<const char*>(address), bytes);
+  return static_cast<int>(syscall(SYS_munmap, address, bytes));
+}
+ssize_t pread(int file, void* to, size_t bytes, off_t offset) {
+  const auto at = static_cast<size_t>(offset);
+  const auto* copy = perdure::lab::kept_copy(file);
+  if (copy == nullptr || at >= copy->bytes || bytes > copy->bytes - at) {
+    return syscall(SYS_pread64, file, to, bytes, offset);
+  }
+  copy_forward(to, copy->address + at, bytes);
+  return static_cast<ssize_t>(bytes);
+}
+ssize_t pread64(int file, void* to, size_t bytes, off64_t offset) {
+  return pread(file, to, bytes, offset);
 }
 int flock(int file, int operation) noexcept {
   return files_are_private ? 0 : static_cast<int>(syscall(SYS_flock, file, operation));

@@ -1,0 +1,150 @@
+// A partition grows: its second level becomes its first.
+//
+// The rows of a partition, and its first level, are as many as suit the records that it has. When an
+// eighth of the entries of the second level have been full once, so that they have children of their own,
+// the partition grows at the end of an operation, under its lock:
+//
+//   1. all its rows move down;
+//   2. each entry of the first level is drained into its children, of which all that were missing are
+//      made, and gives its buckets back;
+//   3. the epochs of the rows to be, which are in the entries of the second level, are flushed;
+//   4. an empty log is made that suits the new rows; fence; and a redo record replaces the partition's
+//      head: one more growth, and the new log. The old log goes back to the heap with that.
+//
+// No record of the second level moves. What a crash leaves: before step 4 is certain, a partition that has
+// not grown, whose rows moved down early and some of whose entries were drained early, as a checkpoint and
+// drains leave it, any number of times. After it, one that has grown, whose log is empty, with all that
+// the old log held in levels that were fenced before: step 1 and 2 fence what they move, and the old log
+// counts until then. The old log's records are not met again: the head leads to the new log, and with it
+// to the new rows, by one redo record. An epoch may begin anywhere, for it is only compared with those of
+// log records made later; what counts is that it cannot change any more: before, the word that it is in
+// held a hint that was stored without being flushed, so step 3 flushes it before step 4.
+//
+// If there is no room, the partition stays as it is, with deeper levels, and tries again later.
+//
+// Readers hold no lock. One that began before finds the version of its old row odd, for good, and
+// begins again with the new row. The old rows are never used again, and their memory stays.
+#include <algorithm>
+
+#include "index/plush/core.h"
+
+namespace perdure::index::plush {
+
+namespace {
+
+// One in so many entries of the second level.
+constexpr uint64_t kOverflowShare = 8;
+// With less room in the pool than this and twice the log, a partition does not grow.
+constexpr uint64_t kGrowSegments = 16;
+
+}  // namespace
+
+void Core::set_overflows_max(uint32_t number) {
+  Partition& partition = partitions_[number];
+  const uint32_t top = top_of(number);
+  partition.overflows = 0;
+  partition.overflows_max = top < top_max_
+                                ? 1 + std::max(uint64_t{1}, rows_below(top + 1) / kOverflowShare)
+                                : ~uint64_t{0};
+}
+
+// An entry is full. If it has no children yet they are about to be made.
+void Core::note_overflow(uint32_t level, uint64_t index) {
+  const uint32_t number = partition_above(level, index);
+  const uint32_t top = top_of(number);
+  if (level != top + 1 || top == top_max_) return;
+  uint64_t& overflows = partitions_[number].overflows;
+  if (overflows == 0) {  // those of earlier sessions, and of when this was the third level
+    overflows = 1;
+    const uint64_t begin = number * rows_below(level);
+    for (uint64_t i = begin; i < begin + rows_below(level); ++i) {
+      if (has_children(level, i)) ++overflows;
+    }
+  }
+  if (!has_children(level, index)) ++overflows;
+}
+
+void Core::grow_if_due(Partition& partition) {
+  const uint32_t number = number_of(partition);
+  const uint32_t top = top_of(number);
+  const uint64_t log = log_bytes(top + 1);
+  try {
+    if (!pool_.heap().is_scarce(kGrowSegments + 2 * log / pm::kSegmentBytes)) grow(partition);
+  } catch (const Error& error) {
+    partition.drains.clear();  // the sources are as they were
+    partition.overflows = 1;
+    if (!pm::is_full(error)) throw;
+  }
+  // Again when as many more have overflowed.
+  if (top_of(number) == top) partition.overflows = 1;
+}
+
+void Core::grow(Partition& partition) {
+  const uint32_t number = number_of(partition);
+  const uint32_t top = top_of(number) + 1;  // that it will have
+  const RowRange old = rows_in(number);
+  settle_payload(partition);
+  for (uint64_t row = old.begin; row < old.end; ++row) {
+    if (rows_[row].count.load(std::memory_order_relaxed) > 0) move_down(partition, row);
+  }
+  for (uint64_t row = old.begin; row < old.end; ++row) empty_entry(partition, row);
+
+  const uint64_t begin = number * rows_below(top);
+  const uint64_t end = begin + rows_below(top);
+  for (uint64_t index = begin; index < end; ++index) {
+    memory_.flush(&entry_at(top, index)->lines[0].state, sizeof(uint32_t));
+  }
+  PartitionHead& head = head_of(number);
+  pm::Heap::Txn txn(pool_.heap());
+  PartitionHead image{.grown = top - 1, .log = txn.allocate(log_bytes(top))};
+  clear_block(image.log, log_bytes(top));
+  pm::RedoLog log(memory_, pool_.at<char>(image.log), log_chunk_bytes(top), root_.log_chunks);
+  log.format();
+  txn.will_link(image.log, &head.log, pm::Link::kOffset);
+  if (head.log != 0) txn.will_unlink(head.log, &head.log, pm::Link::kOffset);
+  txn.redo(&head, &image, sizeof image);
+  txn.prepare();
+  memory_.fence();  // the empty log, the epochs and the intents, before the change is made certain
+  txn.apply();
+  switch_rows(partition, top);
+  partition.log = log;
+  txn.settle();
+  memory_.fence();
+  txn.finish();
+
+  for (uint64_t index = begin; index < end; ++index) {
+    know_row(row_of(top, index));
+    if (records_in(top, index) + kSlots <= kEntryRecords) continue;
+    partition.full_rows.push_back(row_of(top, index));
+  }
+}
+
+// In DRAM. The rows that there were are empty.
+void Core::switch_rows(Partition& partition, uint32_t top) {
+  const uint32_t number = number_of(partition);
+  const RowRange old = rows_in(number);
+  for (uint64_t row = old.begin; row < old.end; ++row) {
+    rows_[row].version.fetch_add(1, std::memory_order_relaxed);  // odd for good
+  }
+  std::atomic_thread_fence(std::memory_order_release);
+  tops_[number].store(static_cast<uint8_t>(top), std::memory_order_release);
+  partition.full_rows.clear();
+  partition.unlogged = false;
+  partition.unlogged_moves = 0;
+  set_overflows_max(number);
+}
+
+// Of the first level: all its records move to its children, and its buckets back to the heap.
+void Core::empty_entry(Partition& partition, uint64_t row) {
+  const uint32_t level = level_of_row(row);
+  const uint64_t index = index_of_row(row);
+  know_row(row);
+  ensure_children(level, index);
+  push_drain(partition, level, index, 0, Drain::Why::kGrowth);
+  while (!partition.drains.empty()) drain_step(partition, fanout());
+  // It is empty: its first line stays as it is, with the epoch of the row.
+  const LineState state{pm::load_relaxed(entry_at(level, index)->lines[0].state)};
+  clear_entry(level, index, state, false);
+}
+
+}  // namespace perdure::index::plush

@@ -1,0 +1,144 @@
+// What flush mutation says of a site, and what a campaign says of places that it never reached.
+#include "lab/crash/mutation.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "crash_gallery/gallery.h"
+#include "lab/crash/campaign.h"
+#include "lab/crash/coverage.h"
+#include "lab/crash/index_subject.h"
+
+namespace perdure::lab::crash {
+namespace {
+
+std::unique_ptr<Subject> from_gallery(const std::string& name, bool repaired) {
+  for (const crash_gallery::Entry& entry : crash_gallery::gallery()) {
+    if (entry.name == name) return entry.make(repaired, 1);
+  }
+  return nullptr;
+}
+
+CampaignReport mutated(std::unique_ptr<Subject> subject, const ExploreOptions& explore = {}) {
+  std::vector<CampaignRun> runs(1);
+  runs[0].title = "run";
+  runs[0].subject = std::move(subject);
+  CampaignOptions options;
+  options.explore = explore;
+  options.mutate = true;
+  options.shrink_seconds = 0;
+  return run_campaign(std::move(runs), options);
+}
+
+TEST(Mutation, KillsTheFlushesAndFencesOfASoundProgram) {
+  const CampaignReport report = mutated(from_gallery("change_before_undo", true));
+  EXPECT_EQ(report.findings(), 0U);
+  EXPECT_TRUE(report.unmutated.empty());
+  EXPECT_GT(report.mutation.sites.size(), 2U);
+  EXPECT_GT(report.mutation.killed(), 1U);
+}
+
+TEST(Mutation, NeedsAnExplorationWithoutFindings) {
+  const CampaignReport report = mutated(from_gallery("change_before_undo", false));
+  EXPECT_GT(report.findings(), 0U);
+  EXPECT_TRUE(report.mutation.sites.empty());
+  ASSERT_EQ(report.unmutated.size(), 1U);
+  EXPECT_NE(report.unmutated[0].find("has findings"), std::string::npos);
+}
+
+TEST(Mutation, NeedsAnExplorationThatCameToItsEnd) {
+  ExploreOptions options;
+  options.states_max = 1;
+  const CampaignReport report = mutated(from_gallery("change_before_undo", true), options);
+  EXPECT_TRUE(report.mutation.sites.empty());
+  ASSERT_EQ(report.unmutated.size(), 1U);
+  EXPECT_NE(report.unmutated[0].find("limit"), std::string::npos);
+}
+
+// A subject that fails with and without mutations.
+class Broken : public Subject {
+ public:
+  explicit Broken(std::unique_ptr<Subject> sound) : sound_(std::move(sound)) {}
+  std::string name() const override { return "broken"; }
+  Run record(const std::vector<uint32_t>& only) override { return sound_->record(only); }
+  uint32_t operation_count() const override { return sound_->operation_count(); }
+  Observation observe(const std::string&, bool) override { return {.problem = "broken"}; }
+
+ private:
+  std::unique_ptr<Subject> sound_;
+};
+
+TEST(Mutation, KillsNothingWhereTheUnmutatedImageFails) {
+  Broken subject(from_gallery("change_before_undo", true));
+  const crash::Run run = subject.record({});
+  Verdicts verdicts;
+  Mutations mutations;
+  mutations.add(run, subject, {}, {}, verdicts, {});
+  EXPECT_GT(mutations.result().sites.size(), 2U);
+  EXPECT_EQ(mutations.result().killed(), 0U);
+}
+
+// The loss of the fence in the twin takes two crashes to show.
+TEST(Mutation, KillsByRepeatedCrashes) {
+  for (const uint32_t crashes : {1U, 2U}) {
+    ExploreOptions options;
+    options.crashes = crashes;
+    const CampaignReport report = mutated(from_gallery("stale_pass", true), options);
+    ASSERT_EQ(report.findings(), 0U);
+    const auto& sites = report.mutation.sites;
+    const auto fence = std::ranges::find_if(sites, [](const MutationSite& site) {
+      return site.place.find("order_filler") != std::string::npos;
+    });
+    ASSERT_NE(fence, sites.end());
+    EXPECT_EQ(fence->killed, crashes == 2);
+  }
+}
+
+IndexWorkload few_inserts() {
+  IndexWorkload workload;
+  workload.structure = "plush";
+  workload.keys = 20;
+  workload.prepared = 10;
+  workload.operations = 10;
+  return workload;
+}
+
+TEST(Mutation, TakesWhatOnlyRecoveriesReach) {
+  IndexSubject subject(few_inserts());
+  const crash::Run run = subject.record({});
+  ExploreOptions options;
+  options.nested_max = 4;
+  options.nested_states = 20;
+  Verdicts verdicts;
+  const Exploration whole = explore(run, subject, options, verdicts);
+  ASSERT_TRUE(whole.findings.empty());
+  Mutations mutations;
+  mutations.add(run, subject, options, whole, verdicts, {});
+  const auto sites = mutations.result().sites;
+  EXPECT_TRUE(std::ranges::any_of(sites, [](const MutationSite& site) {
+    return site.executions == 0 && site.recoveries > 0 && site.states > 0;
+  }));
+}
+
+TEST(CoverageOfSites, NamesThoseThatNoRunReached) {
+  IndexSubject subject(few_inserts());
+  const crash::Run run = subject.record({});
+  Coverage coverage;
+  coverage.add(run, {});
+  EXPECT_GT(coverage.reached(), 2U);
+  const auto unreached = coverage.unreached();
+  const auto names = [&](const std::string& function) {
+    return std::ranges::any_of(unreached, [&](const std::string& place) {
+      return place.find(function) != std::string::npos;
+    });
+  };
+  EXPECT_TRUE(names("Core::release_source"));  // drains come with many records
+  EXPECT_FALSE(names("RedoLog::append"));      // of another folder, and reached
+}
+
+}  // namespace
+}  // namespace perdure::lab::crash

@@ -1,0 +1,61 @@
+// FPTree with others' work between two steps of an operation: orders of events that threads meet seldom.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "index/fptree/core.h"
+#include "perdure/pool.h"
+#include "support/files.h"
+
+namespace perdure::index::fptree {
+
+// The steps of Core's operations.
+struct Steps {
+  using Tree = Core<tree::Words>;
+
+  static auto find(const Tree& tree, uint64_t key) { return tree.inner_.find(key); }
+  // The keys that a scan tells of the leaf.
+  static std::vector<uint64_t> keys_of_leaf(const Tree& tree, const auto& position, uint64_t from) {
+    Tree::Copied copied;
+    if (!tree.copy_leaf(position, from, copied)) return {};
+    std::vector<uint64_t> keys;
+    for (uint32_t i = 0; i < copied.count; ++i) keys.push_back(copied.slots[i].key);
+    return keys;
+  }
+};
+
+namespace {
+
+class FPTreeSteps : public testing::Test {
+ protected:
+  std::unique_ptr<Steps::Tree> make(const Options& options) {
+    return Steps::Tree::create(pool_.impl(), "t", Kind::kU64, Kind::kU64, options);
+  }
+
+  test::TempDir dir_;
+  Pool pool_ = Pool::create(dir_.file("pool"), {.capacity_bytes = uint64_t{64} << 20});
+};
+
+// A leaf inherits the range of the next inner node, without a change of its own inner node, after a scan
+// has found it and before the scan reads it.
+TEST_F(FPTreeSteps, AScanTellsOfNoKeyBeyondTheBoundThatItGoesOnFrom) {
+  const auto tree = make({.leaf_records = 4, .leaf_group = 4, .inner_records = 4});
+  // Leaves of 0 to 30, 40 to 70, 80 to 110 and 120 to 150 in one inner node, and of 160 to 190 in another.
+  for (uint64_t key = 0; key < 200; key += 10) tree->write(Verb::kInsert, key, key);
+  tree->remove(130);
+  const auto position = Steps::find(*tree, 120);
+  ASSERT_TRUE(position.bounded);
+  ASSERT_EQ(position.bound.word, 160U);
+  for (uint64_t key = 160; key < 200; key += 10) tree->remove(key);
+  tree->write(Verb::kInsert, 165, 165);
+  ASSERT_EQ(Steps::find(*tree, 165).leaf, position.leaf);
+  ASSERT_TRUE(position.holds());
+  EXPECT_EQ(Steps::keys_of_leaf(*tree, position, 120), (std::vector<uint64_t>{120, 140, 150}));
+  EXPECT_EQ(Steps::keys_of_leaf(*tree, position, 150), (std::vector<uint64_t>{150}));
+}
+
+}  // namespace
+}  // namespace perdure::index::fptree

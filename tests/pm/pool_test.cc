@@ -1,0 +1,309 @@
+// What a pool does with careless programs, damaged tables and a medium that fails.
+#include "perdure/pool.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "perdure/catalog.h"
+#include "perdure/plush.h"
+#include "pm/medium.h"
+#include "pm/pool_impl.h"
+#include "support/errors.h"
+#include "support/failing_medium.h"
+#include "support/files.h"
+
+namespace perdure::pm {
+namespace {
+
+using test::fails_with;
+
+PoolOptions small() { return {.capacity_bytes = uint64_t{16} << 20}; }
+
+class PoolTest : public ::testing::Test {
+ protected:
+  PoolTest() : path_(dir_.file("a.pool")) {}
+
+  Pool create() { return Pool::create(path_, small()); }
+  static std::unique_ptr<AnyIndex> make(Pool& pool, const std::string& name = "words") {
+    return create_index(pool, name, "cceh", Kind::kBytes, Kind::kBytes);
+  }
+  // A pool with a table of some records, cleanly closed.
+  void make_closed() {
+    Pool pool = create();
+    {
+      const auto index = make(pool);
+      for (int i = 0; i < 100; ++i) index->insert("key" + std::to_string(i), std::string(300, 'v'));
+    }
+    pool.close();
+  }
+  void flip(uint64_t offset) {
+    std::string bytes = test::read_file(path_);
+    bytes[offset] = static_cast<char>(bytes[offset] ^ 4);
+    test::write_file(path_, bytes);
+  }
+  uint64_t found_by_check() {
+    PoolOptions options;
+    options.read_only = true;
+    return Pool::open(path_, options).check([](const std::string&) {});
+  }
+
+  test::TempDir dir_;
+  std::string path_;
+};
+
+TEST_F(PoolTest, AStructureIsOpenOnceInAProcess) {
+  Pool pool = create();
+  auto index = make(pool);
+  EXPECT_TRUE(fails_with(ErrorCode::kInUse, "words", [&] { open_index(pool, "words"); }));
+  const auto other = make(pool, "others");
+  index.reset();
+  EXPECT_NO_THROW(index = open_index(pool, "words"));
+  EXPECT_TRUE(fails_with(ErrorCode::kInUse, "words", [&] { open_index(pool, "words"); }));
+}
+
+TEST_F(PoolTest, APlushIsOpenOnceInAProcess) {
+  Pool pool = create();
+  auto words = Plush<uint64_t, uint64_t>::create(pool, "words");
+  EXPECT_TRUE(fails_with(ErrorCode::kInUse, "words",
+                         [&] { (Plush<uint64_t, uint64_t>::open(pool, "words")); }));
+}
+
+TEST_F(PoolTest, DoesNotCloseUnderAStructure) {
+  Pool pool = create();
+  auto index = make(pool);
+  EXPECT_TRUE(fails_with(ErrorCode::kInUse, "words", [&] { pool.close(); }));
+  EXPECT_TRUE(index->insert("a", "1"));  // nothing has changed
+  index.reset();
+  pool.close();
+  EXPECT_TRUE(fails_with(ErrorCode::kInUse, [&] { pool.info(); }));
+  EXPECT_TRUE(Pool::open(path_).info().clean);
+}
+
+TEST_F(PoolTest, DestroyedUnderAStructureItStaysReadableAndIsClosedWithIt) {
+  std::unique_ptr<AnyIndex> index;
+  {
+    Pool pool = create();
+    index = make(pool);
+    index->insert("a", "1");
+  }
+  Value value;
+  EXPECT_TRUE(index->lookup("a", value));
+  EXPECT_TRUE(fails_with(ErrorCode::kInUse, path_, [&] { index->insert("b", "2"); }));
+  EXPECT_TRUE(fails_with(ErrorCode::kLocked, path_, [&] { Pool::open(path_); }));
+  index.reset();
+  Pool pool = Pool::open(path_);
+  EXPECT_TRUE(pool.info().clean);
+  EXPECT_TRUE(open_index(pool, "words")->lookup("a", value));
+}
+
+TEST_F(PoolTest, AssigningOverAPoolWithAStructureIsLikeDestroyingIt) {
+  Pool pool = create();
+  const auto index = make(pool);
+  pool = Pool::anonymous(small());
+  EXPECT_TRUE(fails_with(ErrorCode::kInUse, path_, [&] { index->insert("b", "2"); }));
+}
+
+TEST_F(PoolTest, ZeroedPagesOfItsTablesAreDamage) {
+  make_closed();
+  const std::string sound = test::read_file(path_);
+  PoolHeader header;
+  std::memcpy(&header, sound.data(), sizeof header);
+  for (uint64_t page = header.directory_offset; page < header.descriptors_offset + kPageBytes;
+       page += kPageBytes) {
+    std::string bytes = sound;
+    bytes.replace(page, kPageBytes, kPageBytes, '\0');
+    test::write_file(path_, bytes);
+    EXPECT_TRUE(fails_with(ErrorCode::kCorrupt, path_, [&] { Pool::open(path_); })) << page;
+  }
+}
+
+TEST_F(PoolTest, SealsTellOfEachChangedBitAfterACleanClose) {
+  make_closed();
+  EXPECT_EQ(found_by_check(), 0U);
+  const std::string sound = test::read_file(path_);
+  PoolHeader header;
+  std::memcpy(&header, sound.data(), sizeof header);
+  PoolOptions verify;
+  verify.verify = true;
+  uint64_t allocated_bytes = 0;
+  {
+    PoolOptions options;
+    options.read_only = true;
+    allocated_bytes = Pool::open(path_, options).info().allocated_bytes;
+  }
+  uint64_t found_bytes = 0;
+  for (uint64_t segment = header.data_offset; segment < sound.size(); segment += kSegmentBytes) {
+    test::write_file(path_, sound);
+    flip(segment + segment / 7 % kSegmentBytes);
+    if (found_by_check() == 0) continue;  // it is free, and holds nothing
+    found_bytes += kSegmentBytes;
+    EXPECT_TRUE(fails_with(ErrorCode::kCorrupt, path_, [&] { Pool::open(path_, verify); }));
+  }
+  EXPECT_GE(found_bytes, allocated_bytes);
+  EXPECT_GT(allocated_bytes, 30000U);
+  test::write_file(path_, sound);
+  {
+    // A crash leaves no seals: there is nothing to compare with, and nothing is reported.
+    Pool pool = Pool::open(path_, verify);
+    test::write_file(path_ + ".crashed", test::read_file(path_));
+  }
+  PoolOptions options;
+  options.read_only = true;
+  Pool crashed = Pool::open(path_ + ".crashed", options);
+  EXPECT_FALSE(crashed.info().sealed);
+  EXPECT_EQ(crashed.check([](const std::string&) {}), 0U);
+}
+
+TEST_F(PoolTest, DoesNotSealIfToldSo) {
+  PoolOptions options = small();
+  options.seal_on_close = false;
+  Pool::create(path_, options).close();
+  const Pool pool = Pool::open(path_);
+  EXPECT_TRUE(pool.info().clean);
+  EXPECT_FALSE(pool.info().sealed);
+}
+
+TEST_F(PoolTest, ADamagedValueIsAnErrorUnlessToldOtherwise) {
+  make_closed();
+  const std::string bytes = test::read_file(path_);
+  flip(bytes.find(std::string(300, 'v')) + 100);
+  Value value;
+  int errors = 0;
+  {
+    Pool pool = Pool::open(path_);
+    const auto index = open_index(pool, "words");
+    for (int i = 0; i < 100; ++i) {
+      try {
+        EXPECT_TRUE(index->lookup("key" + std::to_string(i), value));
+        EXPECT_EQ(value.bytes(), std::string(300, 'v'));
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kCorrupt);
+        ++errors;
+      }
+    }
+    EXPECT_EQ(index->check([](const std::string&) {}), 1U);
+  }
+  EXPECT_EQ(errors, 1);
+  PoolOptions options;
+  options.verify_payload = false;
+  Pool pool = Pool::open(path_, options);
+  const auto index = open_index(pool, "words");
+  for (int i = 0; i < 100; ++i) EXPECT_TRUE(index->lookup("key" + std::to_string(i), value));
+}
+
+// A medium of which one fence fails, and all later ones would not.
+class FailingMedium final : public Medium {
+ public:
+  FailingMedium() { emulate_medium(this); }
+  ~FailingMedium() override { emulate_medium(nullptr); }
+  bool serves(Domain) const override { return true; }
+  void written_back(uintptr_t, size_t) override {}
+  void fenced() override {
+    if (fail.exchange(false)) throw Error(ErrorCode::kIo, "the medium fails");
+  }
+  std::atomic<bool> fail{false};
+};
+
+TEST_F(PoolTest, AfterOneFailedFenceNothingIsWrittenAndNothingEnds) {
+  FailingMedium medium;
+  {
+    Pool pool = create();
+    const auto index = make(pool);
+    for (int i = 0; i < 200; ++i) index->insert("key" + std::to_string(i), "value");
+    medium.fail = true;
+    EXPECT_TRUE(fails_with(ErrorCode::kIo, [&] { index->remove("key7"); }));
+    EXPECT_TRUE(pool.impl().failed());
+    EXPECT_TRUE(fails_with(ErrorCode::kIo, [&] { pool.impl().memory().fence(); }));
+    EXPECT_TRUE(fails_with(ErrorCode::kIo, path_, [&] { index->insert("new", "value"); }));
+    Value value;
+    EXPECT_TRUE(index->lookup("key8", value));
+  }
+  Pool pool = Pool::open(path_);
+  EXPECT_FALSE(pool.info().clean);
+  const auto index = open_index(pool, "words");
+  Value value;
+  for (int i = 0; i < 200; ++i) {
+    EXPECT_TRUE(i == 7 || index->lookup("key" + std::to_string(i), value));
+  }
+  EXPECT_EQ(index->check([](const std::string& what) { ADD_FAILURE() << what; }), 0U);
+}
+
+// What recovery sees of a process that died it builds upon: a power failure later must not undo it.
+TEST_F(PoolTest, OpeningSyncsWhatADeadProcessLeft) {
+  PoolOptions options = small();
+  options.force_domain = true;
+  options.domain = Domain::kPage;
+  {
+    Pool pool = Pool::create(path_, options);
+    make(pool)->insert("key", "value");
+  }
+  test::FailingMedium medium(path_, Domain::kPage);
+  medium.begin();
+  constexpr uint64_t kWord = 0x1234;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    Pool pool = Pool::open(path_, options);
+    *pool.impl().at<uint64_t>(pool.impl().end_offset() - sizeof kWord) = kWord;
+    ::_exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_EQ(status, 0);
+  Pool pool = Pool::open(path_, options);
+  EXPECT_FALSE(pool.info().clean);
+  std::ifstream image(medium.make_image(test::FailingMedium::Image::kLeast, 0), std::ios::binary);
+  image.seekg(static_cast<std::streamoff>(pool.impl().end_offset() - sizeof kWord));
+  uint64_t word = 0;
+  image.read(reinterpret_cast<char*>(&word), sizeof word);
+  EXPECT_EQ(word, kWord);
+}
+
+// Thirty-one threads hold a lane each; the one that is left serves all others, one after the other.
+TEST_F(PoolTest, OneFreeLaneIsEnough) {
+  Pool pool = create();
+  const auto index = make(pool);
+  Heap& heap = pool.impl().heap();
+  std::atomic<uint32_t> holding{0};
+  std::atomic<bool> done{false};
+  std::vector<std::jthread> holders;
+  for (uint32_t i = 0; i < kLanes - 1; ++i) {
+    holders.emplace_back([&] {
+      const Heap::Txn txn(heap);
+      ++holding;
+      holding.notify_one();
+      done.wait(false);
+    });
+  }
+  for (uint32_t n = holding; n < kLanes - 1; n = holding) holding.wait(n);
+  for (int i = 0; i < 100; ++i) index->insert("key" + std::to_string(i), "value");
+  {
+    Heap::Txn first(heap);
+    first.finish();
+    Heap::Txn second(heap);  // while the first one lives
+    second.finish();
+  }
+  done = true;
+  done.notify_all();
+}
+
+TEST_F(PoolTest, AFileThatIsNotLockedIsNotLeftBehind) {
+  // A folder where files cannot be mapped or locked is not at hand everywhere; one that does not exist is.
+  EXPECT_TRUE(fails_with(ErrorCode::kNotFound, [&] { Pool::create(dir_.file("no/a.pool")); }));
+  PoolOptions power = small();
+  power.durability = Durability::kPower;  // refused on tmpfs, after the file was made
+  EXPECT_TRUE(fails_with(ErrorCode::kDurability, path_, [&] { Pool::create(path_, power); }));
+  EXPECT_TRUE(fails_with(ErrorCode::kNotFound, path_, [&] { Pool::open(path_); }));
+}
+
+}  // namespace
+}  // namespace perdure::pm
