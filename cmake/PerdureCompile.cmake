@@ -74,3 +74,14 @@ function(perdure_unity target)
   endforeach()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${PERDURE_UNITY} UNITY_BUILD_MODE GROUP)
 endfunction()
+
+# perdure_precompile(TARGET [HEADER...]): parses the headers that most sources begin with once for the
+# target, and HEADER... as well. Not for observed code, which must see another header first, nor where a
+# cache of compilations (CMAKE_CXX_COMPILER_LAUNCHER) does better: it would miss at each change of them.
+function(perdure_precompile target)
+  if(NOT CMAKE_CXX_COMPILER_LAUNCHER)
+    target_precompile_headers(${target} PRIVATE
+      <algorithm> <atomic> <cstdint> <cstring> <functional> <map> <memory> <mutex> <optional> <span>
+      <string> <string_view> <thread> <utility> <vector> <fmt/core.h> ${ARGN})
+  endif()
+endfunction()

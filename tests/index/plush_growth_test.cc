@@ -128,23 +128,21 @@ TEST_F(PlushGrowthTest, ReadersOfAGrowingTableFindEveryRecord) {
     auto table = Words::create(pool, "t", options);
     constexpr uint64_t kRecords = 60000;
     std::atomic<uint64_t> there = 0;
-    std::atomic<uint64_t> lookups = 0;
     std::atomic<uint64_t> wrong = 0;
     const auto read = [&](uint64_t seed) {
       Random random{seed};
-      while (there.load() < kRecords) {
-        const uint64_t end = there.load(std::memory_order_acquire);
+      for (uint64_t end = 0; end < kRecords;) {  // once more when all are there
+        end = there.load(std::memory_order_acquire);
         if (end == 0) continue;
         const uint64_t key = random.below(end);
         uint64_t value = 0;
         if (!table.lookup(key, value) || value != key * 7) ++wrong;
         if (table.lookup(kRecords + key, value)) ++wrong;
-        ++lookups;
       }
     };
     const auto iterate = [&] {
-      while (there.load() < kRecords) {
-        const uint64_t least = there.load(std::memory_order_acquire);
+      for (uint64_t least = 0; least < kRecords;) {
+        least = there.load(std::memory_order_acquire);
         uint64_t seen = 0;
         table.for_each([&](uint64_t key, uint64_t) { seen += key < least ? 1 : 0; });
         if (seen != least) ++wrong;
@@ -161,7 +159,6 @@ TEST_F(PlushGrowthTest, ReadersOfAGrowingTableFindEveryRecord) {
       }
     }
     EXPECT_EQ(wrong.load(), 0U) << filter_levels;
-    EXPECT_GT(lookups.load(), 0U);
     EXPECT_EQ(statistic(table.statistics(), "rows"), 128U);
     expect_sound(table);
   }
@@ -177,7 +174,7 @@ TEST_F(PlushGrowthTest, ScansOfAGrowingTableAreInOrderAndWhole) {
   uint64_t scans = 0;
   uint64_t wrong = 0;
   std::jthread scanner([&] {
-    while (!done.load()) {
+    while (!done.load() || scans < 2) {  // at least one of the whole table
       std::vector<bool> before(kRecords);
       for (uint64_t i = 0; i < kRecords; ++i) before[i] = there[i].load();
       uint64_t next = 0;
@@ -200,7 +197,6 @@ TEST_F(PlushGrowthTest, ScansOfAGrowingTableAreInOrderAndWhole) {
   done = true;
   scanner.join();
   EXPECT_EQ(wrong, 0U);
-  EXPECT_GT(scans, 1U);
   EXPECT_GE(statistic(table.statistics(), "rows"), 64U);
   expect_sound(table);
 }
