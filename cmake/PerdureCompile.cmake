@@ -57,22 +57,20 @@ endif()
 
 # perdure_unity(TARGET): with PERDURE_UNITY, the target's sources of one folder are compiled as one
 # unit, since the headers of the standard library and of parsers cost more than most sources do.
-# Sources that instantiate their templates explicitly stay units of their own: a unit may do so once.
 function(perdure_unity target)
+  if(NOT PERDURE_UNITY)
+    return()
+  endif()
   get_target_property(sources ${target} SOURCES)
   foreach(source IN LISTS sources)
     cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR} OUTPUT_VARIABLE file)
     cmake_path(RELATIVE_PATH file BASE_DIRECTORY ${PROJECT_SOURCE_DIR} OUTPUT_VARIABLE folder)
     cmake_path(GET folder PARENT_PATH folder)
     string(MAKE_C_IDENTIFIER ${folder} folder)
-    file(STRINGS ${file} instances REGEX "^(template class|PERDURE_[A-Z]+_INSTANTIATE)")
-    if(instances)
-      set_source_files_properties(${source} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
-    else()
-      set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${folder})
-    endif()
+    set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${folder})
   endforeach()
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ${PERDURE_UNITY} UNITY_BUILD_MODE GROUP)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  target_compile_definitions(${target} PRIVATE PERDURE_UNITED)  # see index/instantiate.h
 endfunction()
 
 # perdure_precompile(TARGET [HEADER...]): parses the headers that most sources begin with once for the

@@ -58,7 +58,7 @@ class Memory {
   bool failed() const { return failed_ != nullptr && failed_->load(std::memory_order_relaxed); }
 
   // Starts writing back the cache lines of [address, address + bytes). Durable after fence().
-  void flush(const void* address, size_t bytes) const {
+  PERDURE_VERB void flush(const void* address, size_t bytes) const {
     if (verbs_ == Verbs::kLine) [[likely]] {
       flush_lines(address, bytes);
     } else if (verbs_ != Verbs::kByte) {
@@ -71,7 +71,7 @@ class Memory {
   // of the same pool) is durable. Throws Error(kIo) if the medium refuses a write, or has refused one
   // before: a kernel that failed to write a page forgets that it is dirty, so a second attempt that
   // succeeds would mean nothing.
-  void fence() const {
+  PERDURE_VERB void fence() const {
     may_pause();
     observe::fence();
     _mm_sfence();
@@ -80,14 +80,14 @@ class Memory {
     may_pause();
   }
 
-  void persist(const void* address, size_t bytes) const {
+  PERDURE_VERB void persist(const void* address, size_t bytes) const {
     flush(address, bytes);
     fence();
   }
 
   // Copies whole 64-byte lines past the caches: durable after fence(), no flush needed. `target` is
   // 64-byte aligned and `bytes` a multiple of 64. Prefer it for blocks that are not read soon.
-  void copy_nontemporal(void* target, const void* source, size_t bytes) const {
+  PERDURE_VERB void copy_nontemporal(void* target, const void* source, size_t bytes) const {
     if (verbs_ == Verbs::kLine) [[likely]] {
       stream_lines(target, source, bytes);
     } else if (verbs_ == Verbs::kEmulated) {
@@ -104,7 +104,7 @@ class Memory {
   enum class Verbs : uint8_t { kByte, kLine, kPage, kEmulated };
   static Verbs verbs_of(Domain domain);
 
-  void flush_lines(const void* address, size_t bytes) const {
+  PERDURE_VERB void flush_lines(const void* address, size_t bytes) const {
     if constexpr (observe::kEnabled) {  // told instead of done: a model needs no real flush
       observe::flush(address, bytes, static_cast<int>(flush_kind_));
       return;
@@ -128,7 +128,7 @@ class Memory {
     }
   }
 
-  static void stream_lines(void* target, const void* source, size_t bytes) {
+  PERDURE_VERB static void stream_lines(void* target, const void* source, size_t bytes) {
     observe::stream(target, bytes);
     // By words: what was stored by words just now is loaded again before it has left the store buffer.
     auto* to = static_cast<long long*>(target);

@@ -8,6 +8,13 @@
 #include <cstddef>
 #include <cstdint>
 
+// A persistence verb: in observed code a part of its caller, which the event is attributed to.
+#ifdef PERDURE_OBSERVED
+#define PERDURE_VERB [[gnu::always_inline]]
+#else
+#define PERDURE_VERB
+#endif
+
 #ifdef PERDURE_OBSERVED
 extern "C" {
 // Each takes its site from its return address, so that it is the line that calls the verb.

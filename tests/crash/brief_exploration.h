@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "lab/crash/explorer.h"
+#include "support/scale.h"
 
 namespace perdure::lab::crash {
 
@@ -15,7 +16,8 @@ void explore_briefly(const Run& run, Subject& subject, uint64_t least, uint32_t 
   ExploreOptions options;
   options.begin = begin;
   options.end = end;
-  options.states_max = 1500;
+  options.points_max = test::rounds(150);
+  options.states_max = test::rounds(1000);
   options.nested_max = 2;
   options.nested_states = 40;
   options.crashes = 2;

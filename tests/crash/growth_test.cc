@@ -38,7 +38,7 @@ std::vector<Growth> all_growths() {
     all.push_back({"plush", kind, 3000, {"release_source", "clear_block", "ensure_children"}});
     // A partition's second level becomes its first.
     const uint32_t before = kind == Kind::kU64 ? 1900 : 3000;
-    all.push_back({"plush", kind, before, {"grow", "free_buckets"}, false, 150});
+    all.push_back({"plush", kind, before, {"grow", "clear_entry"}, false, 150});
     all.push_back({"cceh+ip", kind, 300, split});
     all.push_back({"cceh", kind, 300, split});
     all.back().functions.emplace_back("rewrite");
@@ -119,7 +119,7 @@ TEST_P(GrowthCrash, LosesNothingAcknowledged) {
     const uint32_t event = functions.at(growth.functions.front());
     return explore_briefly(run, subject, 50, event - growth.around, event + growth.around);
   }
-  if (!growth.full_pool) return explore_briefly(run, subject, 500);
+  if (!growth.full_pool) return explore_briefly(run, subject, 100);
   // Each image takes ten times as long: only around the first time that room is made.
   const uint32_t event = functions.at(growth.functions.front());
   explore_briefly(run, subject, 50, event - 200, event + 12000);

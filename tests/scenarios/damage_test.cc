@@ -60,15 +60,15 @@ class Damage : public ScenarioTest {
 
 TEST_P(Damage, ToTheHeaderIsAnErrorOrHarmless) { live_with_damages(Region::kHeader, 30); }
 
-TEST_P(Damage, ToTheRootDirectoryIsAnErrorOrHarmless) { live_with_damages(Region::kDirectory, 30); }
+TEST_P(Damage, ToTheRootDirectoryIsAnErrorOrHarmless) { live_with_damages(Region::kDirectory, 15); }
 
-TEST_P(Damage, ToTheLanesIsAnErrorOrHarmless) { live_with_damages(Region::kLanes, 30); }
+TEST_P(Damage, ToTheLanesIsAnErrorOrHarmless) { live_with_damages(Region::kLanes, 15); }
 
-TEST_P(Damage, ToTheDescriptorsIsAnErrorOrHarmless) { live_with_damages(Region::kDescriptors, 30); }
+TEST_P(Damage, ToTheDescriptorsIsAnErrorOrHarmless) { live_with_damages(Region::kDescriptors, 15); }
 
-TEST_P(Damage, ToTheRootIsAnErrorOrHarmless) { live_with_damages(Region::kRoot, 30); }
+TEST_P(Damage, ToTheRootIsAnErrorOrHarmless) { live_with_damages(Region::kRoot, 20); }
 
-TEST_P(Damage, ToTheHeapIsAnErrorOrHarmless) { live_with_damages(Region::kHeap, 150); }
+TEST_P(Damage, ToTheHeapIsAnErrorOrHarmless) { live_with_damages(Region::kHeap, 60); }
 
 INSTANTIATE_TEST_SUITE_P(Catalog, Damage, testing::ValuesIn(all_cases()), case_name);
 

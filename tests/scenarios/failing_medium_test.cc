@@ -34,7 +34,7 @@ bool refuse_all() {
   const char* text = std::getenv("PERDURE_EIO");
   return text != nullptr && std::string_view(text) == "all";
 }
-constexpr uint64_t kPersistsOfEach = 5;  // about as many of one operation otherwise
+constexpr uint64_t kPersistsOfEach = 2;  // about as many of one operation otherwise
 
 constexpr uint64_t kKeys = 400;
 constexpr uint64_t kOperations = 1200;
@@ -365,7 +365,7 @@ class FailingMediumTest : public ScenarioTest {
     Random random(base_seed());
     std::set<uint64_t> numbers;
     const auto choose = [&](const Length& one) {
-      const uint64_t step = refuse_all() ? 1 : one.persists / scaled(kPersistsOfEach) + 1;
+      const uint64_t step = refuse_all() ? 1 : one.persists / rounds(kPersistsOfEach) + 1;
       for (uint64_t n = random.below(step); n < one.persists; n += step) {
         numbers.insert(one.first + n);
       }
@@ -394,7 +394,7 @@ class FailingMediumTest : public ScenarioTest {
                   [](uint64_t n) { return n % 2 == 1; });
     next_value_ = 1;
     run(medium);
-    EXPECT_GE(medium.children(), scaled(8));
+    EXPECT_GE(medium.children(), scaled(4));
     if (!medium.findings().empty()) ADD_FAILURE() << medium.findings();
   }
 
@@ -470,7 +470,7 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(FailingMediumConcurrent);
 
 // A thread that is refused must not keep what others wait for.
 TEST_P(FailingMediumConcurrent, EveryThreadStopsAndNothingIsLost) {
-  for (uint64_t round = 0; round < std::max<uint64_t>(3, scaled(5)); ++round) {
+  for (uint64_t round = 0; round < std::max<uint64_t>(2, rounds(3)); ++round) {
     domain_ = round % 2 == 0 ? Domain::kLine : Domain::kPage;
     const uint64_t n = random_.below(uint64_t{1} << (3 + random_.below(8)));
     std::filesystem::remove(pool_path());

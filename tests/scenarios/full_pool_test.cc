@@ -80,7 +80,7 @@ TEST_P(FullPool, AnInsertThatFailsChangesNothing) {
     begin_again();
     Store store = create_small(capacity_bytes);
     EXPECT_GT(fill(store.typed()), 100U);
-    for (uint64_t i = 0; i < rounds(10); ++i) fill(store.typed());
+    for (uint64_t i = 0; i < rounds(4); ++i) fill(store.typed());
     expect_intact(store);
     EXPECT_LE(store.pool.info().size_bytes, capacity_bytes);
     store.close();
@@ -103,7 +103,7 @@ TEST_P(FullPool, TheErrorSaysWhatToDo) {
 TEST_P(FullPool, AnUpdateThatFailsKeepsTheOldValue) {
   Store store = create_small(several_mib());
   fill(store.typed());
-  for (uint64_t i = 0; i < rounds(150); ++i) {
+  for (uint64_t i = 0; i < rounds(80); ++i) {
     auto& [key, value] = *model_.lower_bound(random_.below(model_.rbegin()->first + 1));
     const Verb verb = random_.chance(50) ? Verb::kUpdate : Verb::kUpsert;
     const Outcome outcome = perform(store.typed(), {verb, key, value + 1});

@@ -11,6 +11,7 @@
 
 #include "support/child.h"
 #include "support/errors.h"
+#include "support/scale.h"
 #include "support/scenario.h"
 
 namespace perdure::test {
@@ -85,7 +86,7 @@ TEST_P(FullMedium, FailsTheInsertThatGrowsAndNothingElse) {
   write_file(medium.file("ballast"), std::string(MiB(2), 'b'));
   Store store = create_store(path, large(), GetParam(), small_options(GetParam().structure));
   ASSERT_GT(fill(store.typed()), 100U);
-  for (int i = 0; i < 20; ++i) fill(store.typed());
+  for (uint64_t i = 0; i < rounds(5); ++i) fill(store.typed());
   EXPECT_EQ(difference(store.typed(), model_, next_key_), "");
   EXPECT_EQ(faults(store.pool, {store.index.get()}), "");
 

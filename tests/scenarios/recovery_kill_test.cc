@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "support/child.h"
+#include "support/scale.h"
 #include "support/scenario.h"
 #include "support/workload.h"
 
@@ -105,14 +106,14 @@ class KillDuringRecovery : public ScenarioTest {
 };
 
 TEST_P(KillDuringRecovery, OfALargeLogLosesNothing) {
-  ASSERT_NO_FATAL_FAILURE(crash(scaled(30'000), scaled(60'000), {}));
-  ASSERT_NO_FATAL_FAILURE(kill_openings(std::max<uint64_t>(4, scaled(8))));
+  ASSERT_NO_FATAL_FAILURE(crash(scaled(20'000), scaled(40'000), {}));
+  ASSERT_NO_FATAL_FAILURE(kill_openings(std::max<uint64_t>(2, rounds(3))));
 }
 
 TEST_P(KillDuringRecovery, OfManyLevelsLosesNothing) {
   ASSERT_NO_FATAL_FAILURE(
-      crash(scaled(10'000), scaled(60'000), small_options(GetParam().structure)));
-  ASSERT_NO_FATAL_FAILURE(kill_openings(std::max<uint64_t>(6, scaled(20))));
+      crash(scaled(10'000), scaled(40'000), small_options(GetParam().structure)));
+  ASSERT_NO_FATAL_FAILURE(kill_openings(std::max<uint64_t>(3, rounds(8))));
 }
 
 INSTANTIATE_TEST_SUITE_P(Catalog, KillDuringRecovery, testing::ValuesIn(all_cases()), case_name);
@@ -146,7 +147,7 @@ class KillDuringClose : public ScenarioTest {
 TEST_P(KillDuringClose, LosesNothing) {
   create_small(kCapacityBytes).close();
   uint64_t close_us = 1000;  // how long closing takes, as last seen
-  for (uint64_t round = 0; round < std::max<uint64_t>(6, scaled(20)); ++round) {
+  for (uint64_t round = 0; round < std::max<uint64_t>(3, rounds(8)); ++round) {
     const uint32_t threads = concurrent() ? 2 : 1;
     const Workload workload{random_.next(), threads, kKeys, 1 + round * 100'000, 1000};
     ASSERT_NO_FATAL_FAILURE(write_close_and_kill(workload, random_.below(close_us + 200)));
@@ -167,7 +168,7 @@ class KillDuringCreation : public ScenarioTest {};
 
 TEST_P(KillDuringCreation, AStructureIsThereWhollyOrNotAtAll) {
   const auto name = [](uint64_t i) { return "structure " + std::to_string(i); };
-  for (uint64_t round = 0; round < std::max<uint64_t>(5, scaled(12)); ++round) {
+  for (uint64_t round = 0; round < std::max<uint64_t>(2, rounds(5)); ++round) {
     std::filesystem::remove(pool_path());
     Pool::create(pool_path(), pool_options(MiB(64))).close();
     Child child([&](int out) {

@@ -26,9 +26,9 @@ class Refill : public ScenarioTest {
   }
 
   // Enough that what leaks shows beside what any structure needs.
-  static uint64_t records() { return std::max<uint64_t>(12'000, scaled(25'000)); }
+  static uint64_t records() { return std::max<uint64_t>(12'000, scaled(15'000)); }
 
-  static constexpr uint64_t kCycles = 16;
+  static constexpr uint64_t kCycles = 12;
   static constexpr uint64_t kWarmUp = 4;  // cycles until the pool is in its stride
 
   // The most that a pool may have grown to that had `before` bytes when it was in its stride: less

@@ -311,7 +311,6 @@ void Core<Content>::take_into(Batch& batch, const std::vector<Item>& items, uint
   }
 }
 
-template class Core<Words>;
-template class Core<Bytes>;
+PERDURE_INSTANTIATE_PART(PERDURE_BZTREE_INSTANTIATE)
 
 }  // namespace perdure::index::bztree

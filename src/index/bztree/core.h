@@ -51,6 +51,7 @@
 #include <vector>
 
 #include "index/bztree/layout.h"
+#include "index/instantiate.h"
 #include "index/records.h"
 #include "pm/epoch.h"
 #include "pm/mwcas.h"
@@ -303,7 +304,13 @@ void Core<Content>::scan(const Key& from, uint64_t limit, Visit visit) const {
   } while (batch.more);
 }
 
-extern template class Core<Words>;
-extern template class Core<Bytes>;
+// The argument is `extern` or nothing: no expression.
+// NOLINTBEGIN(bugprone-macro-parentheses)
+#define PERDURE_BZTREE_INSTANTIATE(prefix) \
+  prefix template class Core<Words>;       \
+  prefix template class Core<Bytes>;
+// NOLINTEND(bugprone-macro-parentheses)
+
+PERDURE_BZTREE_INSTANTIATE(extern)
 
 }  // namespace perdure::index::bztree

@@ -159,7 +159,6 @@ std::vector<Statistic> Core<Content>::statistics() const {
   return list.take();
 }
 
-template class Core<Words>;
-template class Core<Bytes>;
+PERDURE_INSTANTIATE_PART(PERDURE_BZTREE_INSTANTIATE)
 
 }  // namespace perdure::index::bztree

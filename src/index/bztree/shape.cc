@@ -420,7 +420,6 @@ void Core<Content>::reclaim() {
   records_.reclaim();
 }
 
-template class Core<Words>;
-template class Core<Bytes>;
+PERDURE_INSTANTIATE_PART(PERDURE_BZTREE_INSTANTIATE)
 
 }  // namespace perdure::index::bztree

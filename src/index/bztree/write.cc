@@ -221,7 +221,6 @@ typename Core<Content>::Outcome Core<Content>::try_remove(Text text, bool& spars
   return Outcome::kDone;
 }
 
-template class Core<Words>;
-template class Core<Bytes>;
+PERDURE_BZTREE_INSTANTIATE()
 
 }  // namespace perdure::index::bztree

@@ -45,6 +45,7 @@
 
 #include "index/cceh/layout.h"
 #include "index/content.h"
+#include "index/instantiate.h"
 #include "index/stripes.h"
 #include "pm/epoch.h"
 #include "pm/pool_impl.h"
@@ -294,7 +295,13 @@ void Core<Content>::for_each(Visit visit) const {
   } while (hash != 0);
 }
 
-extern template class Core<Words>;
-extern template class Core<Bytes>;
+// The argument is `extern` or nothing: no expression.
+// NOLINTBEGIN(bugprone-macro-parentheses)
+#define PERDURE_CCEH_INSTANTIATE(prefix) \
+  prefix template class Core<Words>;     \
+  prefix template class Core<Bytes>;
+// NOLINTEND(bugprone-macro-parentheses)
+
+PERDURE_CCEH_INSTANTIATE(extern)
 
 }  // namespace perdure::index::cceh

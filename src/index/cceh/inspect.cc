@@ -127,7 +127,6 @@ std::vector<Statistic> Core<Content>::statistics() const {
   return list.take();
 }
 
-template class Core<Words>;
-template class Core<Bytes>;
+PERDURE_INSTANTIATE_PART(PERDURE_CCEH_INSTANTIATE)
 
 }  // namespace perdure::index::cceh

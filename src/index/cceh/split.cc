@@ -285,7 +285,6 @@ void Core<Content>::move_record(const HeldAll& held, Slot& from, uint32_t bucket
   txn.finish();
 }
 
-template class Core<Words>;
-template class Core<Bytes>;
+PERDURE_INSTANTIATE_PART(PERDURE_CCEH_INSTANTIATE)
 
 }  // namespace perdure::index::cceh

@@ -232,7 +232,6 @@ bool Core<Content>::remove(const Key& key) {
   return true;
 }
 
-template class Core<Words>;
-template class Core<Bytes>;
+PERDURE_CCEH_INSTANTIATE()
 
 }  // namespace perdure::index::cceh

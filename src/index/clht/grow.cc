@@ -223,6 +223,6 @@ void Core<Policy, Content>::end_growing(const State* state) {
   });
 }
 
-PERDURE_CLHT_INSTANTIATE()
+PERDURE_INSTANTIATE_PART(PERDURE_CLHT_INSTANTIATE)
 
 }  // namespace perdure::index::clht

@@ -152,6 +152,6 @@ std::vector<Statistic> Core<Policy, Content>::statistics() const {
   return list.take();
 }
 
-PERDURE_CLHT_INSTANTIATE()
+PERDURE_INSTANTIATE_PART(PERDURE_CLHT_INSTANTIATE)
 
 }  // namespace perdure::index::clht

@@ -52,6 +52,7 @@
 #include <vector>
 
 #include "index/fastfair/layout.h"
+#include "index/instantiate.h"
 #include "index/records.h"
 #include "index/stripes.h"
 #include "index/tree/content.h"
@@ -451,11 +452,17 @@ void Core<Policy, Content>::scan(const Key& from, uint64_t limit, Visit visit) c
   }
 }
 
-extern template class Core<Reference, tree::Words>;
-extern template class Core<Reference, tree::Bytes>;
-extern template class Core<Trimmed, tree::Words>;
-extern template class Core<Trimmed, tree::Bytes>;
-extern template class Core<Sized, tree::Words>;
-extern template class Core<Sized, tree::Bytes>;
+// The argument is `extern` or nothing: no expression.
+// NOLINTBEGIN(bugprone-macro-parentheses)
+#define PERDURE_FASTFAIR_INSTANTIATE(prefix)          \
+  prefix template class Core<Reference, tree::Words>; \
+  prefix template class Core<Reference, tree::Bytes>; \
+  prefix template class Core<Trimmed, tree::Words>;   \
+  prefix template class Core<Trimmed, tree::Bytes>;   \
+  prefix template class Core<Sized, tree::Words>;     \
+  prefix template class Core<Sized, tree::Bytes>;
+// NOLINTEND(bugprone-macro-parentheses)
+
+PERDURE_FASTFAIR_INSTANTIATE(extern)
 
 }  // namespace perdure::index::fastfair

@@ -209,11 +209,6 @@ std::vector<Statistic> Core<Policy, Content>::statistics() const {
   return list.take();
 }
 
-template class Core<Reference, tree::Words>;
-template class Core<Reference, tree::Bytes>;
-template class Core<Trimmed, tree::Words>;
-template class Core<Trimmed, tree::Bytes>;
-template class Core<Sized, tree::Words>;
-template class Core<Sized, tree::Bytes>;
+PERDURE_INSTANTIATE_PART(PERDURE_FASTFAIR_INSTANTIATE)
 
 }  // namespace perdure::index::fastfair

@@ -188,11 +188,6 @@ void Core<Policy, Content>::retire(Node& node) {
   epochs_.retire([this, offset] { pool_.heap().release(offset, node_bytes_); });
 }
 
-template class Core<Reference, tree::Words>;
-template class Core<Reference, tree::Bytes>;
-template class Core<Trimmed, tree::Words>;
-template class Core<Trimmed, tree::Bytes>;
-template class Core<Sized, tree::Words>;
-template class Core<Sized, tree::Bytes>;
+PERDURE_INSTANTIATE_PART(PERDURE_FASTFAIR_INSTANTIATE)
 
 }  // namespace perdure::index::fastfair

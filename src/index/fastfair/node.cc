@@ -119,11 +119,6 @@ void Core<Policy, Content>::make_whole(Node& node) {
   pm::store_relaxed(node.generation, generation_);
 }
 
-template class Core<Reference, tree::Words>;
-template class Core<Reference, tree::Bytes>;
-template class Core<Trimmed, tree::Words>;
-template class Core<Trimmed, tree::Bytes>;
-template class Core<Sized, tree::Words>;
-template class Core<Sized, tree::Bytes>;
+PERDURE_INSTANTIATE_PART(PERDURE_FASTFAIR_INSTANTIATE)
 
 }  // namespace perdure::index::fastfair

@@ -245,11 +245,6 @@ bool Core<Policy, Content>::remove(const Key& key) {
   return true;
 }
 
-template class Core<Reference, tree::Words>;
-template class Core<Reference, tree::Bytes>;
-template class Core<Trimmed, tree::Words>;
-template class Core<Trimmed, tree::Bytes>;
-template class Core<Sized, tree::Words>;
-template class Core<Sized, tree::Bytes>;
+PERDURE_FASTFAIR_INSTANTIATE()
 
 }  // namespace perdure::index::fastfair

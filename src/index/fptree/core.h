@@ -49,6 +49,7 @@
 #include "index/fptree/inner.h"
 #include "index/fptree/layout.h"
 #include "index/fptree/space.h"
+#include "index/instantiate.h"
 
 namespace perdure::index::fptree {
 
@@ -313,7 +314,13 @@ void Core<Content>::scan(const Key& from, uint64_t limit, Visit visit) const {
   }
 }
 
-extern template class Core<tree::Words>;
-extern template class Core<tree::Bytes>;
+// The argument is `extern` or nothing: no expression.
+// NOLINTBEGIN(bugprone-macro-parentheses)
+#define PERDURE_FPTREE_INSTANTIATE(prefix) \
+  prefix template class Core<tree::Words>; \
+  prefix template class Core<tree::Bytes>;
+// NOLINTEND(bugprone-macro-parentheses)
+
+PERDURE_FPTREE_INSTANTIATE(extern)
 
 }  // namespace perdure::index::fptree

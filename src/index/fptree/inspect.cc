@@ -160,7 +160,6 @@ std::vector<Statistic> Core<Content>::statistics() const {
   return list.take();
 }
 
-template class Core<tree::Words>;
-template class Core<tree::Bytes>;
+PERDURE_INSTANTIATE_PART(PERDURE_FPTREE_INSTANTIATE)
 
 }  // namespace perdure::index::fptree

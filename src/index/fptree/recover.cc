@@ -267,7 +267,6 @@ void Core<Content>::drop_spill() {
   spilled_.store(false, std::memory_order_release);
 }
 
-template class Core<tree::Words>;
-template class Core<tree::Bytes>;
+PERDURE_INSTANTIATE_PART(PERDURE_FPTREE_INSTANTIATE)
 
 }  // namespace perdure::index::fptree

@@ -192,7 +192,6 @@ bool Core<Content>::compact() {
   }
 }
 
-template class Core<tree::Words>;
-template class Core<tree::Bytes>;
+PERDURE_INSTANTIATE_PART(PERDURE_FPTREE_INSTANTIATE)
 
 }  // namespace perdure::index::fptree

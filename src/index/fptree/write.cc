@@ -247,7 +247,6 @@ bool Core<Content>::remove(const Key& key) {
   }
 }
 
-template class Core<tree::Words>;
-template class Core<tree::Bytes>;
+PERDURE_FPTREE_INSTANTIATE()
 
 }  // namespace perdure::index::fptree

@@ -47,6 +47,7 @@
 #include <vector>
 
 #include "index/content.h"
+#include "index/instantiate.h"
 #include "index/level/layout.h"
 #include "index/stripes.h"
 #include "pm/epoch.h"
@@ -298,9 +299,15 @@ void Core<Policy, Content>::for_each(Visit visit) const {
   }
 }
 
-extern template class Core<Reference, Words>;
-extern template class Core<Reference, Bytes>;
-extern template class Core<Trimmed, Words>;
-extern template class Core<Trimmed, Bytes>;
+// The argument is `extern` or nothing: no expression.
+// NOLINTBEGIN(bugprone-macro-parentheses)
+#define PERDURE_LEVEL_INSTANTIATE(prefix)       \
+  prefix template class Core<Reference, Words>; \
+  prefix template class Core<Reference, Bytes>; \
+  prefix template class Core<Trimmed, Words>;   \
+  prefix template class Core<Trimmed, Bytes>;
+// NOLINTEND(bugprone-macro-parentheses)
+
+PERDURE_LEVEL_INSTANTIATE(extern)
 
 }  // namespace perdure::index::level

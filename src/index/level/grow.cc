@@ -176,9 +176,6 @@ bool Core<Policy, Content>::end_growing(const State* state) {
   return true;
 }
 
-template class Core<Reference, Words>;
-template class Core<Reference, Bytes>;
-template class Core<Trimmed, Words>;
-template class Core<Trimmed, Bytes>;
+PERDURE_INSTANTIATE_PART(PERDURE_LEVEL_INSTANTIATE)
 
 }  // namespace perdure::index::level

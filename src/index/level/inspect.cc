@@ -111,9 +111,6 @@ std::vector<Statistic> Core<Policy, Content>::statistics() const {
   return list.take();
 }
 
-template class Core<Reference, Words>;
-template class Core<Reference, Bytes>;
-template class Core<Trimmed, Words>;
-template class Core<Trimmed, Bytes>;
+PERDURE_INSTANTIATE_PART(PERDURE_LEVEL_INSTANTIATE)
 
 }  // namespace perdure::index::level

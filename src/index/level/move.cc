@@ -217,9 +217,6 @@ bool Core<Policy, Content>::drain_slowly(const State& state, const Level& level,
   return true;
 }
 
-template class Core<Reference, Words>;
-template class Core<Reference, Bytes>;
-template class Core<Trimmed, Words>;
-template class Core<Trimmed, Bytes>;
+PERDURE_INSTANTIATE_PART(PERDURE_LEVEL_INSTANTIATE)
 
 }  // namespace perdure::index::level

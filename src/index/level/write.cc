@@ -269,9 +269,6 @@ bool Core<Policy, Content>::remove(const Key& key) {
   return true;
 }
 
-template class Core<Reference, Words>;
-template class Core<Reference, Bytes>;
-template class Core<Trimmed, Words>;
-template class Core<Trimmed, Bytes>;
+PERDURE_LEVEL_INSTANTIATE()
 
 }  // namespace perdure::index::level

@@ -42,6 +42,7 @@
 #include <string>
 #include <vector>
 
+#include "index/instantiate.h"
 #include "index/nvtree/inner.h"
 #include "index/nvtree/layout.h"
 #include "index/records.h"
@@ -270,7 +271,13 @@ bool Core<Content>::with_reclaim(Write write) {
   return retry_when_full(write, [&] { reclaim(); });
 }
 
-extern template class Core<tree::Words>;
-extern template class Core<tree::Bytes>;
+// The argument is `extern` or nothing: no expression.
+// NOLINTBEGIN(bugprone-macro-parentheses)
+#define PERDURE_NVTREE_INSTANTIATE(prefix) \
+  prefix template class Core<tree::Words>; \
+  prefix template class Core<tree::Bytes>;
+// NOLINTEND(bugprone-macro-parentheses)
+
+PERDURE_NVTREE_INSTANTIATE(extern)
 
 }  // namespace perdure::index::nvtree

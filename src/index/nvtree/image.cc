@@ -125,7 +125,6 @@ void Core<Content>::drop_image() {
   pm::publish(has_image_, false);  // only now may leaves be replaced
 }
 
-template class Core<tree::Words>;
-template class Core<tree::Bytes>;
+PERDURE_INSTANTIATE_PART(PERDURE_NVTREE_INSTANTIATE)
 
 }  // namespace perdure::index::nvtree

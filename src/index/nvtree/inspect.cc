@@ -147,7 +147,6 @@ std::vector<Statistic> Core<Content>::statistics() const {
   return list.take();
 }
 
-template class Core<tree::Words>;
-template class Core<tree::Bytes>;
+PERDURE_INSTANTIATE_PART(PERDURE_NVTREE_INSTANTIATE)
 
 }  // namespace perdure::index::nvtree

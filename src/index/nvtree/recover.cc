@@ -138,7 +138,6 @@ void Core<Content>::unlink_empty(uint64_t& link, uint64_t leaf) {
   ++recovered_operations_;
 }
 
-template class Core<tree::Words>;
-template class Core<tree::Bytes>;
+PERDURE_INSTANTIATE_PART(PERDURE_NVTREE_INSTANTIATE)
 
 }  // namespace perdure::index::nvtree

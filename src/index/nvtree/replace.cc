@@ -237,7 +237,6 @@ void Core<Content>::retire_all() {
       });
 }
 
-template class Core<tree::Words>;
-template class Core<tree::Bytes>;
+PERDURE_INSTANTIATE_PART(PERDURE_NVTREE_INSTANTIATE)
 
 }  // namespace perdure::index::nvtree

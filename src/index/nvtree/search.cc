@@ -90,7 +90,6 @@ uint32_t Core<Content>::snapshot(uint64_t at, Slot* out, uint64_t& next) const {
   return found;
 }
 
-template class Core<tree::Words>;
-template class Core<tree::Bytes>;
+PERDURE_INSTANTIATE_PART(PERDURE_NVTREE_INSTANTIATE)
 
 }  // namespace perdure::index::nvtree

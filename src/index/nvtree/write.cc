@@ -263,7 +263,6 @@ void Core<Content>::erase_in_place(LeafLock& lock, Leaf& leaf, uint32_t entry) {
   }
 }
 
-template class Core<tree::Words>;
-template class Core<tree::Bytes>;
+PERDURE_NVTREE_INSTANTIATE()
 
 }  // namespace perdure::index::nvtree

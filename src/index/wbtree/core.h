@@ -42,6 +42,7 @@
 #include <string>
 #include <vector>
 
+#include "index/instantiate.h"
 #include "index/records.h"
 #include "index/stripes.h"
 #include "index/tree/content.h"
@@ -427,8 +428,14 @@ bool Core<Content>::lookup(const Key& key, Use use) const {
   }
 }
 
-extern template class Core<tree::Words>;
-extern template class Core<tree::Bytes>;
+// The argument is `extern` or nothing: no expression.
+// NOLINTBEGIN(bugprone-macro-parentheses)
+#define PERDURE_WBTREE_INSTANTIATE(prefix) \
+  prefix template class Core<tree::Words>; \
+  prefix template class Core<tree::Bytes>;
+// NOLINTEND(bugprone-macro-parentheses)
+
+PERDURE_WBTREE_INSTANTIATE(extern)
 
 }  // namespace perdure::index::wbtree
 

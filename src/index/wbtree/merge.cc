@@ -234,7 +234,6 @@ void Core<Content>::collapse(const Path& path) {
   retire_separator(separator);
 }
 
-template class Core<tree::Words>;
-template class Core<tree::Bytes>;
+PERDURE_INSTANTIATE_PART(PERDURE_WBTREE_INSTANTIATE)
 
 }  // namespace perdure::index::wbtree

@@ -132,7 +132,6 @@ void Core<Content>::split(LockSet& held, Node* parent, Node& node, uint32_t leve
   commit(txn, held);
 }
 
-template class Core<tree::Words>;
-template class Core<tree::Bytes>;
+PERDURE_INSTANTIATE_PART(PERDURE_WBTREE_INSTANTIATE)
 
 }  // namespace perdure::index::wbtree

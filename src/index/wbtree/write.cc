@@ -325,7 +325,6 @@ bool Core<Content>::remove(const Key& key) {
   return true;
 }
 
-template class Core<tree::Words>;
-template class Core<tree::Bytes>;
+PERDURE_WBTREE_INSTANTIATE()
 
 }  // namespace perdure::index::wbtree
