@@ -15,7 +15,7 @@ CRASH_ARGS ?= --operations 2k --prepared 0 --capacity 4M --schedules 10 --recove
 # The tests that are worth repeating under sanitizers and with other seeds.
 SUITES = '^(pm|index|scenario)$$'
 
-SOURCES = $(shell find include src tests bench fuzz examples -name '*.h' -o -name '*.cc')
+SOURCES = $(shell find include src lab tests examples -name '*.h' -o -name '*.cc')
 # Scenarios in which one thread works: the thread sanitizer has nothing to see there.
 ONE_THREAD = '^Catalog/(Boundaries|Damage|FailingMediumTest|FullPool|OrderedModel|PoolMedium|RandomOperations|Refill)'
 # Those in which several do, where pauses matter.
@@ -80,7 +80,8 @@ bench-peers: deps-peers build ## Measure YCSB A beside RocksDB, LevelDB, LMDB an
 	build/release/perdure bench plush rocksdb rocksdb-nosync leveldb leveldb-nosync lmdb lmdb-nosync \
 	  dram-hash dram-btree --workload a --workload c --threads $(JOBS) --time 60s $(BENCH_ARGS)
 
-lint: deps deps-lint ## Check format and run clang-tidy over src/ (a few minutes)
+lint: deps deps-lint ## Check format and run clang-tidy over src/ and lab/ (a few minutes)
+	@! grep -rn '#include "lab/' include src || { echo "src/ includes lab/" >&2; exit 1; }
 	clang-format-19 --dry-run -Werror $(SOURCES)
 	@cmake --preset clang -B build/lint -DPERDURE_UNITY=ON -DPERDURE_BUILD_TESTS=OFF >/dev/null
 	@cmake --build build/lint --target perdure_build_info >/dev/null

@@ -1,6 +1,6 @@
 # What `cmake --install` puts down: headers, both libraries, the command, the instruments, the CMake
 # package, the pkg-config file, the completion of bash, and the licence. (The compiler wrappers install
-# themselves: src/lab/wrap.)
+# themselves: lab/wrap.)
 
 include(CMakePackageConfigHelpers)
 

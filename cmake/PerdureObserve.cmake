@@ -1,9 +1,9 @@
-# Observed builds: code whose loads, stores and atomics call our runtime, libperdure-lab (src/lab/seam).
+# Observed builds: code whose loads, stores and atomics call our runtime, libperdure-lab (lab/seam).
 #
 #   perdure_observe(TARGET [FOREIGN] [RUNTIME LIBRARY])   compiles it observed, and links the runtime
 #
 # FOREIGN is for code that is not Perdure's: its flushes, fences, non-temporal stores and locked
-# instructions, also in inline assembly, become call-outs by the assembler step (src/lab/wrap).
+# instructions, also in inline assembly, become call-outs by the assembler step (lab/wrap).
 # Perdure's own code reports them itself. RUNTIME names another library to link in the runtime's place.
 #
 # The flags stand here and nowhere else: the wrappers perdure-cc and perdure-c++ are made from them.

@@ -2,12 +2,10 @@
 // command line's own definition, so that it cannot fall behind.
 
 #include <fmt/core.h>
-#include <unistd.h>
 
 #include "cli/command.h"
 #include "cli/completion_cases.h"
-#include "cli/lab_command.h"
-#include "cli/subprocess.h"
+#include "cli/extension.h"
 
 namespace perdure::cli {
 namespace {
@@ -49,32 +47,15 @@ _perdure() {{
 complete -o filenames -F _perdure perdure
 )";
 
-// What perdure-lab says of its commands: two texts with a form feed between. Nothing without it.
-CompletionCases lab_cases() {
-  CompletionCases cases;
-  const std::string path = find_lab_command();
-  if (path.empty()) return cases;
-  Subprocess lab({path, "completion-cases"}, STDOUT_FILENO);
-  std::string* into = &cases.values;
-  lab.read_lines([&](std::string_view line) {
-    if (line == "\f") {
-      into = &cases.words;
-    } else {
-      *into += std::string(line) + "\n";
-    }
-    return true;
-  });
-  lab.wait();
-  return cases;
-}
-
 int run_completion(const CLI::App& app) {
   CompletionCases cases;
   add_completion_cases(app, "", cases);
   // Of several arms with the same pattern the first counts.
-  const CompletionCases of_lab = lab_cases();
-  cases.values += of_lab.values;
-  cases.words += of_lab.words;
+  for (const Extension& extension : extensions()) {
+    const CompletionCases more = extension.completion();
+    cases.values += more.values;
+    cases.words += more.words;
+  }
   fmt::print(kScript, cases.values, cases.words);
   return kExitOk;
 }

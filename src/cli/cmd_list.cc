@@ -8,7 +8,7 @@
 #include "cli/command.h"
 #include "cli/describe.h"
 #include "cli/terminal.h"
-#include "lab/units.h"
+#include "common/units.h"
 #include "perdure/catalog.h"
 
 namespace perdure::cli {
@@ -31,9 +31,9 @@ void print_entry(const CatalogEntry& entry) {
                        {"  ordered", traits.ordered ? "yes: scan works" : "no"},
                        {"  concurrent", traits.concurrent ? "yes" : "no: one thread at a time"},
                        {"  DRAM use", to_string(traits.dram)},
-                       {"  longest key", lab::format_bytes(traits.key_bytes_max)},
-                       {"  longest value", lab::format_bytes(traits.value_bytes_max)},
-                       {"  least capacity", lab::format_bytes(traits.capacity_bytes_min)}};
+                       {"  longest key", format_bytes(traits.key_bytes_max)},
+                       {"  longest value", format_bytes(traits.value_bytes_max)},
+                       {"  least capacity", format_bytes(traits.capacity_bytes_min)}};
   fmt::print("{}", to_lines(facts));
   Facts options;
   for (const OptionInfo& option : entry.options) {

@@ -14,7 +14,7 @@
 #include "cli/loader.h"
 #include "cli/store.h"
 #include "cli/terminal.h"
-#include "lab/units.h"
+#include "common/units.h"
 #include "perdure/catalog.h"
 #include "perdure/error.h"
 
@@ -61,18 +61,18 @@ void print_text(const LoadReport& report) {
   }
   if (report.resumed_after > 0 && report.resumed_after == report.lines && !report.interrupted) {
     fmt::print("{}: all {} lines were acknowledged before; nothing to do\n",
-               palette.good("already loaded"), lab::format_count(report.lines));
+               palette.good("already loaded"), format_count(report.lines));
     return;
   }
   fmt::print("{}: {} lines read, {} records acknowledged in {:.2f} s ({})",
              report.interrupted ? palette.bad("stopped") : palette.good("loaded"),
-             lab::format_count(report.lines), lab::format_count(report.acknowledged),
-             report.seconds, lab::format_rate(rate_of(report)));
+             format_count(report.lines), format_count(report.acknowledged), report.seconds,
+             format_rate(rate_of(report)));
   if (report.resumed_after > 0) {
     fmt::print(", after {} that an earlier load had acknowledged",
-               lab::format_count(report.resumed_after));
+               format_count(report.resumed_after));
   }
-  if (report.bad > 0) fmt::print(", {} bad lines skipped", lab::format_count(report.bad));
+  if (report.bad > 0) fmt::print(", {} bad lines skipped", format_count(report.bad));
   fmt::print("{}\n", report.interrupted ? "; --resume goes on from there" : "");
 }
 

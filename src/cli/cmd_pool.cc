@@ -9,7 +9,7 @@
 #include "cli/describe.h"
 #include "cli/pool_check.h"
 #include "cli/terminal.h"
-#include "lab/units.h"
+#include "common/units.h"
 
 namespace perdure::cli {
 namespace {
@@ -72,12 +72,11 @@ void print_check(const PoolCommandOptions& options, const PoolCheck& check) {
   for (const std::string& problem : problems) fmt::print("{} {}\n", palette.bad("*"), problem);
   if (problems.empty()) {
     fmt::print("{}: {} (header, directory, heap and {})\n", options.target.pool,
-               palette.good("sound"), lab::format_counted(check.structures, "structure"));
+               palette.good("sound"), format_counted(check.structures, "structure"));
   } else {
     fmt::print(
         "{}: {}, {} found; keep the file, and restore from a backup or load the data again\n",
-        options.target.pool, palette.bad("damaged"),
-        lab::format_counted(problems.size(), "problem"));
+        options.target.pool, palette.bad("damaged"), format_counted(problems.size(), "problem"));
   }
 }
 

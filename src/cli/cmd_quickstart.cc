@@ -12,7 +12,7 @@
 #include "cli/quickstart.h"
 #include "cli/terminal.h"
 #include "cli/text.h"
-#include "lab/units.h"
+#include "common/units.h"
 
 namespace perdure::cli {
 namespace {
@@ -24,22 +24,22 @@ double load_rate(const QuickstartReport& report) {
 }
 
 std::string count_in_colour(const Palette& palette, uint64_t count) {
-  return count == 0 ? palette.good("0") : palette.bad(lab::format_count(count));
+  return count == 0 ? palette.good("0") : palette.bad(format_count(count));
 }
 
 void print_summary(const QuickstartOptions& options, const QuickstartReport& report) {
   const Palette palette(stdout);
   const Facts facts = {
-      {"records", lab::format_count(report.records)},
+      {"records", format_count(report.records)},
       {"acknowledged",
-       fmt::format("{} before the kill", lab::format_count(report.acknowledged_before_kill))},
+       fmt::format("{} before the kill", format_count(report.acknowledged_before_kill))},
       {"lost", count_in_colour(palette, report.lost)},
-      {"recovery", lab::format_nanoseconds(report.recovery_ms * 1e6) + " to open after the kill"},
-      {"throughput", fmt::format("{} with {}", lab::format_rate(load_rate(report)),
-                                 lab::format_counted(options.threads, "thread"))},
-      {"in DRAM", lab::format_bytes(static_cast<uint64_t>(report.dram_bytes))},
-      {"in the pool", fmt::format("{} for {} of text", lab::format_bytes(report.pool.size_bytes),
-                                  lab::format_bytes(report.source_bytes))},
+      {"recovery", format_nanoseconds(report.recovery_ms * 1e6) + " to open after the kill"},
+      {"throughput", fmt::format("{} with {}", format_rate(load_rate(report)),
+                                 format_counted(options.threads, "thread"))},
+      {"in DRAM", format_bytes(static_cast<uint64_t>(report.dram_bytes))},
+      {"in the pool", fmt::format("{} for {} of text", format_bytes(report.pool.size_bytes),
+                                  format_bytes(report.source_bytes))},
       {"medium", medium_in_words(report.pool.medium)},
       {"domain", domain_in_words(report.pool.domain)},
       {"durability", durability_in_words(report.pool)}};

@@ -11,7 +11,7 @@
 #include "cli/describe.h"
 #include "cli/store.h"
 #include "cli/terminal.h"
-#include "lab/units.h"
+#include "common/units.h"
 
 namespace perdure::cli {
 namespace {
@@ -54,7 +54,7 @@ int run_stat(const StatOptions& options) {
                  {"type", structure.type},
                  {"keys", structure.key_kind},
                  {"values", structure.value_kind},
-                 {"live records", records ? lab::format_count(*records)
+                 {"live records", records ? format_count(*records)
                                           : "not known; --count goes through all of them"}};
   for (const Statistic& statistic : statistics) {
     facts.emplace_back(statistic.name, figure_in_words(statistic));

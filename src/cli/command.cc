@@ -5,7 +5,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "lab/units.h"
+#include "common/units.h"
 #include "perdure/catalog.h"
 #include "perdure/error.h"
 
@@ -102,9 +102,9 @@ OptionMap parse_structure_options(const std::vector<std::string>& lines) {
 
 PoolOptions pool_options_for(const Target& target, const Creation& creation) {
   PoolOptions options;
-  options.capacity_bytes = lab::parse_bytes(creation.capacity);
+  options.capacity_bytes = parse_bytes(creation.capacity);
   options.reserve_bytes =
-      creation.reserve == "all" ? options.capacity_bytes : lab::parse_bytes(creation.reserve);
+      creation.reserve == "all" ? options.capacity_bytes : parse_bytes(creation.reserve);
   options.durability = parse_durability(creation.durability);
   if (!target.domain.empty()) {
     options.force_domain = true;

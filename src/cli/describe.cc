@@ -6,13 +6,13 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "lab/units.h"
+#include "common/units.h"
 
 namespace perdure::cli {
 namespace {
 
 std::string exact_bytes(uint64_t bytes) {
-  return fmt::format("{} ({} bytes)", lab::format_bytes(bytes), lab::format_count(bytes));
+  return fmt::format("{} ({} bytes)", format_bytes(bytes), format_count(bytes));
 }
 
 bool is_whole(double value) { return value >= 0 && value < 0x1p63 && std::floor(value) == value; }
@@ -87,7 +87,7 @@ Facts pool_facts(const PoolInfo& info) {
           {"free", exact_bytes(info.free_bytes)},
           {"high water", exact_bytes(info.high_water_bytes)},
           {"huge pages", info.huge_pages ? "yes" : "no"},
-          {"opened to write", lab::format_counted(info.generation, "time")},
+          {"opened to write", format_counted(info.generation, "time")},
           {"last close", info.clean ? "clean" : "not clean: recovered when opened"}};
 }
 
@@ -121,7 +121,7 @@ std::string figure_in_words(const Statistic& statistic) {
   const bool whole = is_whole(statistic.value);
   if (whole && statistic.unit == "bytes")
     return exact_bytes(static_cast<uint64_t>(statistic.value));
-  const std::string number = whole ? lab::format_count(static_cast<uint64_t>(statistic.value))
+  const std::string number = whole ? format_count(static_cast<uint64_t>(statistic.value))
                                    : fmt::format("{:.4g}", statistic.value);
   return statistic.unit.empty() ? number : number + " " + statistic.unit;
 }

@@ -10,9 +10,9 @@
 
 #include "cli/load_lane.h"
 #include "cli/store.h"
-#include "lab/permutation.h"
-#include "lab/ticks.h"
-#include "lab/units.h"
+#include "common/permutation.h"
+#include "common/ticks.h"
+#include "common/units.h"
 #include "perdure/catalog.h"
 #include "perdure/error.h"
 
@@ -30,15 +30,14 @@ constexpr size_t kBadExamples = 5;
 constexpr char kBegun[] = "begun ";  // before an identity, which is a path or a dash
 
 size_t hash_of(const Value& key) {
-  return key.kind() == Kind::kU64 ? lab::mix_word(key.word())
+  return key.kind() == Kind::kU64 ? mix_word(key.word())
                                   : std::hash<std::string_view>{}(key.bytes());
 }
 
 class Loader {
  public:
   Loader(AnyIndex& index, LoadProgress& durable_progress, LineSource& source, TextFormat format,
-         const LoadOptions& options, const lab::ProgressSink& progress,
-         const std::atomic<bool>& stop);
+         const LoadOptions& options, const ProgressSink& progress, const std::atomic<bool>& stop);
 
   LoadReport load();
 
@@ -64,7 +63,7 @@ class Loader {
   LineSource& source_;
   const TextFormat format_;
   const LoadOptions& options_;
-  const lab::ProgressSink& progress_;
+  const ProgressSink& progress_;
   const std::atomic<bool>& stop_;
   const std::string identity_;
   std::atomic<bool> failed_{false};
@@ -79,7 +78,7 @@ class Loader {
 };
 
 Loader::Loader(AnyIndex& index, LoadProgress& durable_progress, LineSource& source,
-               TextFormat format, const LoadOptions& options, const lab::ProgressSink& progress,
+               TextFormat format, const LoadOptions& options, const ProgressSink& progress,
                const std::atomic<bool>& stop)
     : index_(index),
       durable_progress_(durable_progress),
@@ -91,7 +90,7 @@ Loader::Loader(AnyIndex& index, LoadProgress& durable_progress, LineSource& sour
       identity_(source.identity()) {}
 
 LoadReport Loader::load() {
-  const double start_s = lab::steady_seconds();
+  const double start_s = steady_seconds();
   skip_done_lines();
   for (unsigned lane = 0; lane < std::max(options_.threads, 1U); ++lane) {
     lanes_.push_back(std::make_unique<LoadLane>(index_, options_, source_.name(), failed_));
@@ -103,12 +102,12 @@ LoadReport Loader::load() {
     finish();
     rethrow_first_error();
     throw BadLine(fmt::format("{} ({} records before it are stored; --skip-bad goes on)",
-                              error.what(), lab::format_count(report_.acknowledged)));
+                              error.what(), format_count(report_.acknowledged)));
   }
   finish();
   rethrow_first_error();
   report_.interrupted = stop_;
-  report_.seconds = lab::steady_seconds() - start_s;
+  report_.seconds = steady_seconds() - start_s;
   return std::move(report_);
 }
 
@@ -236,7 +235,7 @@ void Loader::give_all() {
 
 void Loader::show() const {
   if (!progress_) return;
-  lab::Progress progress;
+  Progress progress;
   progress.phase = "load";
   progress.items = report_.resumed_after;
   for (const auto& lane : lanes_) progress.items += lane->acknowledged();
@@ -295,7 +294,7 @@ void Loader::rethrow_first_error() const {
                 fmt::format("{}, line {}: {} ({} records of this load are stored; --resume goes on "
                             "from there)",
                             source_.name(), first->error_line(), error.what(),
-                            lab::format_count(report_.acknowledged)));
+                            format_count(report_.acknowledged)));
   }
 }
 
@@ -338,8 +337,8 @@ void LoadProgress::restart(const std::string& identity) {
 }
 
 LoadReport load_records(AnyIndex& index, LoadProgress& durable_progress, LineSource& source,
-                        TextFormat format, const LoadOptions& options,
-                        const lab::ProgressSink& progress, const std::atomic<bool>& stop) {
+                        TextFormat format, const LoadOptions& options, const ProgressSink& progress,
+                        const std::atomic<bool>& stop) {
   return Loader(index, durable_progress, source, format, options, progress, stop).load();
 }
 

@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "cli/record_source.h"
-#include "lab/progress.h"
+#include "common/progress.h"
 #include "perdure/index.h"
 #include "perdure/pool.h"
 
@@ -82,7 +82,7 @@ class LoadProgress {
 // Loads until the source ends or `stop` is set. Throws BadLine, and Error with what the structure
 // threw; either message tells how much was stored.
 LoadReport load_records(AnyIndex& index, LoadProgress& durable_progress, LineSource& source,
-                        TextFormat format, const LoadOptions& options,
-                        const lab::ProgressSink& progress, const std::atomic<bool>& stop);
+                        TextFormat format, const LoadOptions& options, const ProgressSink& progress,
+                        const std::atomic<bool>& stop);
 
 }  // namespace perdure::cli

@@ -3,7 +3,7 @@
 #include <fmt/core.h>
 
 #include "cli/entry.h"
-#include "cli/lab_command.h"
+#include "cli/extension.h"
 #include "perdure/version.h"
 
 namespace perdure::cli {
@@ -39,10 +39,7 @@ void define(CLI::App& app, Action& action) {
   add_dump(app, action);
   add_stat(app, action);
   add_pool(app, action);
-  add_bench(app, action);
-  add_report(app, action);
-  add_study(app, action);
-  add_lab_commands(app, action);
+  for (const Extension& extension : extensions()) extension.add_commands(app, action);
   add_quickstart(app, action);
   add_list(app, action);
   add_completion(app, action);
@@ -54,7 +51,9 @@ void define(CLI::App& app, Action& action) {
 int main(int argc, char** argv) {
   return perdure::cli::run_command_line(argc, argv,
                                         [&](CLI::App& app, perdure::cli::Action& action) {
-                                          perdure::cli::run_lab_command(argc, argv);
+                                          for (const auto& one : perdure::cli::extensions()) {
+                                            one.dispatch(argc, argv);
+                                          }
                                           perdure::cli::define(app, action);
                                         });
 }

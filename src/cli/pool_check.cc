@@ -13,7 +13,7 @@
 #include <cstring>
 #include <memory>
 
-#include "lab/units.h"
+#include "common/units.h"
 #include "perdure/catalog.h"
 #include "perdure/error.h"
 #include "perdure/pool.h"
@@ -129,10 +129,10 @@ void Checker::check_ownership() {
   if (!all_opened_ || owned_bytes == info.allocated_bytes) return;
   if (owned_bytes < info.allocated_bytes) {
     report(fmt::format("{} bytes of the heap are allocated but belong to no structure",
-                       lab::format_count(info.allocated_bytes - owned_bytes)));
+                       format_count(info.allocated_bytes - owned_bytes)));
   } else {
     report(fmt::format("structures own {} bytes more than the heap has allocated",
-                       lab::format_count(owned_bytes - info.allocated_bytes)));
+                       format_count(owned_bytes - info.allocated_bytes)));
   }
 }
 

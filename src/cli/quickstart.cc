@@ -17,8 +17,8 @@
 #include "cli/subprocess.h"
 #include "cli/terminal.h"
 #include "cli/word_sources.h"
-#include "lab/ticks.h"
-#include "lab/units.h"
+#include "common/ticks.h"
+#include "common/units.h"
 #include "perdure/error.h"
 
 namespace perdure::cli {
@@ -107,7 +107,7 @@ void Quickstart::gather() {
     gather_words();
   } else {
     const SourceNote note = add_file(options_.source, records_);
-    step(fmt::format("{}: {} records", options_.source, lab::format_count(note.records)));
+    step(fmt::format("{}: {} records", options_.source, format_count(note.records)));
   }
   if (records_.empty()) {
     throw Error(ErrorCode::kNotFound,
@@ -119,7 +119,7 @@ void Quickstart::gather() {
 
 void Quickstart::gather_words() {
   const auto tell = [this](const char* name, const SourceNote& note) {
-    step(note.note.empty() ? fmt::format("{}: {} records", name, lab::format_count(note.records))
+    step(note.note.empty() ? fmt::format("{}: {} records", name, format_count(note.records))
                            : fmt::format("{}: skipped, {}", name, note.note));
   };
   tell("WordNet, words to their glosses", add_wordnet(kWordNetFolder, records_));
@@ -134,8 +134,7 @@ void Quickstart::load_and_kill() {
   acknowledged_.assign(records_.size(), false);
   const uint64_t half = (report_.records + 1) / 2;
   step(fmt::format("loading {} with {} in another process, to be killed half-way",
-                   lab::format_bytes(report_.source_bytes),
-                   lab::format_counted(options_.threads, "thread")));
+                   format_bytes(report_.source_bytes), format_counted(options_.threads, "thread")));
   Subprocess loader(
       {"/proc/self/exe", "load", "--threads", std::to_string(options_.threads), "--capacity",
        capacity(), "--acknowledge", std::to_string(kAcknowledgeFd), pool_path_, source_path_},
@@ -170,17 +169,16 @@ void Quickstart::load_and_kill() {
     throw Error(ErrorCode::kIo, fmt::format("the loader failed with exit code {}", ended));
   }
   step(report_.killed ? fmt::format("killed it with SIGKILL after {} acknowledged records",
-                                    lab::format_count(count))
+                                    format_count(count))
                       : fmt::format("it had acknowledged all {} records before SIGKILL came",
-                                    lab::format_count(count)));
+                                    format_count(count)));
 }
 
 void Quickstart::reopen() {
-  const double start_s = lab::steady_seconds();
+  const double start_s = steady_seconds();
   store_ = Store::open_to_write(target_);
-  report_.recovery_ms = (lab::steady_seconds() - start_s) * 1e3;
-  step(fmt::format("opened the pool again in {}",
-                   lab::format_nanoseconds(report_.recovery_ms * 1e6)));
+  report_.recovery_ms = (steady_seconds() - start_s) * 1e3;
+  step(fmt::format("opened the pool again in {}", format_nanoseconds(report_.recovery_ms * 1e6)));
 }
 
 bool Quickstart::is_right(const std::string& key, const std::string& value) {
@@ -213,13 +211,13 @@ void Quickstart::finish_load() {
   ProgressBar bar("records");
   const LoadReport loaded =
       load_records(store_->index(), durable_progress, source, TextFormat::kTsv, load,
-                   options_.quiet ? lab::ProgressSink() : bar.sink(), interrupt_.raised());
+                   options_.quiet ? ProgressSink() : bar.sink(), interrupt_.raised());
   bar.clear();
   if (loaded.interrupted) throw Error(ErrorCode::kIo, "stopped while finishing the load");
   report_.loaded_after_kill = loaded.acknowledged;
   report_.load_seconds = loaded.seconds;
   step(fmt::format("finished the load: went on after line {}, {} records in {:.2f} s",
-                   lab::format_count(loaded.resumed_after), lab::format_count(loaded.acknowledged),
+                   format_count(loaded.resumed_after), format_count(loaded.acknowledged),
                    loaded.seconds));
 }
 
@@ -229,10 +227,10 @@ void Quickstart::verify_all() {
   store_->index().for_each([&present](Datum, Datum) { ++present; });
   report_.excess = present > records_.size() ? present - records_.size() : 0;
   const bool all = report_.verified == report_.records && report_.excess == 0;
-  const std::string count = lab::format_count(report_.verified);
+  const std::string count = format_count(report_.verified);
   step(fmt::format("compared every record with the source: {} of {} are right",
                    all ? palette_.good(count) : palette_.bad(count),
-                   lab::format_count(report_.records)));
+                   format_count(report_.records)));
 }
 
 void Quickstart::look_up_words() {

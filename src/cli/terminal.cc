@@ -8,8 +8,8 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "lab/ticks.h"
-#include "lab/units.h"
+#include "common/ticks.h"
+#include "common/units.h"
 
 namespace perdure::cli {
 namespace {
@@ -42,14 +42,14 @@ std::string Palette::wrap(const char* code, std::string_view text) const {
 ProgressBar::ProgressBar(std::string unit)
     : unit_(std::move(unit)), visible_(is_terminal(stderr)) {}
 
-lab::ProgressSink ProgressBar::sink() {
+ProgressSink ProgressBar::sink() {
   if (!visible_) return {};
-  return [this](const lab::Progress& progress) { show(progress); };
+  return [this](const Progress& progress) { show(progress); };
 }
 
-void ProgressBar::show(const lab::Progress& progress) {
+void ProgressBar::show(const Progress& progress) {
   if (!visible_) return;
-  const double now_s = lab::steady_seconds();
+  const double now_s = steady_seconds();
   if (progress.phase != phase_) {
     phase_ = progress.phase;
     phase_start_s_ = now_s;
@@ -70,7 +70,7 @@ void ProgressBar::clear() {
   drawn_ = false;
 }
 
-std::string ProgressBar::draw(const lab::Progress& progress, double elapsed_s, size_t width) const {
+std::string ProgressBar::draw(const Progress& progress, double elapsed_s, size_t width) const {
   std::string bar;
   std::string percent;
   std::string left;
@@ -81,15 +81,15 @@ std::string ProgressBar::draw(const lab::Progress& progress, double elapsed_s, s
     percent = fmt::format("{:3.0f} % ", fraction * 100);
     const double advanced = fraction - phase_start_fraction_;
     if (advanced > 0 && elapsed_s > 0.3) {
-      left = fmt::format(", {} left", lab::format_clock(elapsed_s * (1 - fraction) / advanced));
+      left = fmt::format(", {} left", format_clock(elapsed_s * (1 - fraction) / advanced));
     }
   }
   const double done = static_cast<double>(progress.items) - phase_start_items_;
   std::string rate;
-  if (elapsed_s > 0.3 && progress.items > 0) rate = ", " + lab::format_rate(done / elapsed_s);
+  if (elapsed_s > 0.3 && progress.items > 0) rate = ", " + format_rate(done / elapsed_s);
   const std::string counts = progress.items == 0
                                  ? std::string()
-                                 : fmt::format("{} {}", lab::format_count(progress.items), unit_);
+                                 : fmt::format("{} {}", format_count(progress.items), unit_);
   const std::string detail = progress.detail.empty() ? "" : "; " + progress.detail;
   std::string plain =
       fmt::format("{}  {}{}{}{}{}{}", progress.phase, bar, percent, counts, rate, left, detail);

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "lab/progress.h"
+#include "common/progress.h"
 
 namespace perdure::cli {
 
@@ -34,14 +34,14 @@ class ProgressBar {
   ProgressBar& operator=(const ProgressBar&) = delete;
 
   bool visible() const { return visible_; }
-  void show(const lab::Progress& progress);
+  void show(const Progress& progress);
   // Takes the line away, so that other output can be written.
   void clear();
   // Calls show(); empty where nothing would be shown, so that the work need not count.
-  lab::ProgressSink sink();
+  ProgressSink sink();
 
  private:
-  std::string draw(const lab::Progress& progress, double elapsed_s, size_t width) const;
+  std::string draw(const Progress& progress, double elapsed_s, size_t width) const;
 
   std::string unit_;
   bool visible_;

@@ -2,7 +2,7 @@
 // nothing. In the observed build (PERDURE_OBSERVED: see docs/lab.md) loads, stores and atomics
 // report themselves through compiler call-outs, and what no compiler can see is told here: flushes,
 // fences, non-temporal stores, mappings and allocations. The functions are the runtime's
-// (src/lab/seam); nothing in pm or index includes its headers.
+// (lab/seam); nothing in pm or index includes its headers.
 #pragma once
 
 #include <cstddef>

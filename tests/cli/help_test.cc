@@ -18,14 +18,16 @@ const std::vector<std::vector<std::string>> kCommands = {
     {"pool", "create"},
     {"pool", "info"},
     {"pool", "check"},
-    {"bench"},
-    {"report"},
-    {"study"},
-    {"study", "range-indexes"},
     {"quickstart"},
     {"list"},
     {"completion"},
 #ifdef PERDURE_HAS_LAB
+    {"bench"},
+    {"report"},
+    {"study"},
+    {"study", "range-indexes"},
+#endif
+#ifdef PERDURE_HAS_OBSERVED
     {"amp"},
     {"crash"},
     {"study", "write-amplification"},
@@ -95,13 +97,15 @@ TEST_F(Help, BashCompletionOffersCommandsOptionsAndValues) {
   EXPECT_EQ(complete("perdure load --res"), "--resume\n");
   EXPECT_EQ(complete("perdure load --domain ''"), "page line byte\n");
   EXPECT_EQ(complete("perdure dump --format ''"), "tsv jsonl\n");
-  EXPECT_EQ(complete("perdure bench nul"), "null\n");
   EXPECT_EQ(complete("perdure pool info --j"), "--json\n");
+#ifdef PERDURE_HAS_LAB
+  EXPECT_EQ(complete("perdure bench nul"), "null\n");
   EXPECT_EQ(complete("perdure am"), "amp\n");
   EXPECT_EQ(complete("perdure study ran"), "range-indexes\n");
   EXPECT_EQ(complete("perdure study range-indexes --par"), "--part\n");
   EXPECT_EQ(complete("perdure study range-indexes fptr"), "fptree\n");
-#ifdef PERDURE_HAS_LAB
+#endif
+#ifdef PERDURE_HAS_OBSERVED
   EXPECT_EQ(complete("perdure amp plush --by"), "--by-site\n");
   EXPECT_EQ(complete("perdure amp fptr"), "fptree\n");
   EXPECT_EQ(complete("perdure amp plush --profile opt"), "optane-100 optane-200\n");

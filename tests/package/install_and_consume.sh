@@ -75,7 +75,7 @@ load_as_benchmark() {
 # A program of PiBench's kind finds the library's own libraries beside it.
 load_as_pibench() {
   local host=$work_dir/pibench_host
-  "$cxx" -std=c++20 "$source_dir/../lab/pibench/host_2019.cc" -o "$host" -ldl
+  "$cxx" -std=c++20 "$source_dir/../../lab/tests/pibench/host_2019.cc" -o "$host" -ldl
   run "$host" "$plugin" 8 8 "$work_dir/pibench.pool" 2>/dev/null
 }
 

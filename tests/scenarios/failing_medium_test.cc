@@ -85,7 +85,9 @@ class FailingMediumTest : public ScenarioTest {
 
   std::unique_ptr<AnyIndex> create(Store& store) const {
     const auto& [structure, key, value] = GetParam();
-    return create_index(store.pool, kIndexName, structure, key, value, small_options(structure));
+    OptionMap options = small_options(structure);
+    options.merge(one_thread());
+    return create_index(store.pool, kIndexName, structure, key, value, options);
   }
 
   // A persist of another thread than this would be refused in a child that has that thread only.

@@ -1,0 +1,295 @@
+// perdure bench: structures under load, beside the machine's own limits.
+
+#include <fmt/core.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/command.h"
+#include "cli/interrupt.h"
+#include "cli/terminal.h"
+#include "common/units.h"
+#include "lab/bench/bench.h"
+#include "lab/bench/report.h"
+#include "lab/bench/ycsb.h"
+#include "lab/cli/commands.h"
+#include "perdure/error.h"
+
+namespace perdure::cli {
+namespace {
+
+struct BenchCommandOptions {
+  lab::BenchOptions bench;
+  std::string records = "1M";
+  std::string operations = "1M";
+  std::string warmup = "0";
+  std::vector<std::string> mixes;
+  std::vector<std::string> workloads;
+  std::string distribution;
+  std::string scan_length;
+  std::string keys = "mixed";
+  std::string key_kind = "u64";
+  std::string value_kind = "u64";
+  std::string key_size = "16";
+  std::string value_size = "64";
+  std::string capacity;
+  std::string domain;
+  std::string time_limit;
+  std::string window = "100ms";
+  std::vector<std::string> options;
+  std::vector<std::string> plugins;
+  bool json = false;
+  bool csv = false;
+  const CLI::App* command = nullptr;
+
+  bool given(const char* option) const { return command->count(option) > 0; }
+};
+
+// A file of YCSB's also says how many records, operations and so on; the command line goes before it.
+void add_workload_file(const std::string& path, BenchCommandOptions& options) {
+  const lab::YcsbFile file = lab::read_ycsb_file(path);
+  lab::BenchOptions& bench = options.bench;
+  bench.workloads.push_back(file.workload);
+  bench.notes.insert(bench.notes.end(), file.unknown.begin(), file.unknown.end());
+  if (file.records && !options.given("--records")) bench.records = *file.records;
+  if (file.operations && !options.given("--operations")) bench.operations = *file.operations;
+  if (file.threads && !options.given("--threads")) bench.threads = {*file.threads};
+  if (file.time_limit_s && !options.given("--time")) bench.time_limit_s = *file.time_limit_s;
+  if (file.value_bytes && !options.given("--value-size") && !options.given("--value-kind")) {
+    bench.value_kind = Kind::kBytes;
+    bench.value_bytes = *file.value_bytes;
+  }
+  if (file.sequential_keys && !options.given("--keys")) {
+    bench.key_order = lab::KeyOrder::kSequential;
+  }
+}
+
+void add_workloads(BenchCommandOptions& options) {
+  lab::BenchOptions& bench = options.bench;
+  bench.workloads.clear();
+  for (const std::string& name : options.workloads) {
+    if (const auto workload = lab::ycsb_workload(name)) {
+      bench.workloads.push_back(*workload);
+    } else {
+      add_workload_file(name, options);
+    }
+  }
+  if (options.mixes.empty() && options.workloads.empty()) options.mixes = {"lookup"};
+  for (const std::string& mix : options.mixes) {
+    bench.workloads.push_back(lab::Workload::of(lab::Mix::parse(mix)));
+  }
+  for (lab::Workload& workload : bench.workloads) {
+    if (!options.distribution.empty()) {
+      workload.distribution = lab::Distribution::parse(options.distribution);
+    }
+    if (!options.scan_length.empty()) {
+      workload.scan_length = lab::ScanLength::parse(options.scan_length);
+    }
+  }
+}
+
+lab::BenchOptions resolve(BenchCommandOptions options) {
+  lab::BenchOptions& bench = options.bench;
+  bench.records = parse_count(options.records);
+  bench.operations = parse_count(options.operations);
+  bench.warmup = parse_count(options.warmup);
+  bench.key_order = lab::parse_key_order(options.keys);
+  bench.key_kind = parse_kind(options.key_kind);
+  bench.value_kind = parse_kind(options.value_kind);
+  bench.key_bytes = parse_bytes(options.key_size);
+  bench.value_bytes = parse_bytes(options.value_size);
+  bench.window_s = parse_duration_s(options.window);
+  if (!options.time_limit.empty()) bench.time_limit_s = parse_duration_s(options.time_limit);
+  if (!options.capacity.empty()) bench.capacity_bytes = parse_bytes(options.capacity);
+  if (!options.domain.empty()) bench.domain = parse_domain(options.domain);
+  bench.structure_options = parse_structure_options(options.options);
+  add_workloads(options);
+  bench.structures.insert(bench.structures.end(), options.plugins.begin(), options.plugins.end());
+  return bench;
+}
+
+std::string in_format(const lab::BenchReport& report, const BenchCommandOptions& options) {
+  if (options.json) return lab::to_json(report).dump(2) + "\n";
+  return options.csv ? lab::to_csv(report) : lab::to_table(report);
+}
+
+int run_command(const BenchCommandOptions& options) {
+  const lab::BenchOptions bench = resolve(options);
+  const InterruptFlag interrupt;
+  lab::BenchReport report;
+  {
+    ProgressBar bar("ops");
+    report = lab::run_bench(bench, bar.sink(), interrupt.raised());
+  }
+  fmt::print("{}", in_format(report, options));
+  if (options.csv) {
+    for (const std::string& note : report.notes) fmt::print(stderr, "perdure: {}\n", note);
+  }
+  if (report.interrupted) return kExitInterrupted;
+  return report.failed() > 0 ? kExitDamage : kExitOk;
+}
+
+void add_workload_options(CLI::App& command, BenchCommandOptions& options) {
+  const std::string group = "Workload";
+  command.add_option("--records", options.records, "Records to load, such as 10M")
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--operations", options.operations, "Operations to run then; 0: load only")
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--warmup", options.warmup, "Operations before those, not measured")
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--mix", options.mixes,
+                  "Operations and their shares: insert, lookup, update, upsert, remove, scan, rmw "
+                  "(read-modify-write); may be repeated, each mix gets a fresh pool (default: "
+                  "lookup)")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->allow_extra_args(false)
+      ->group(group);
+  command
+      .add_option("--workload", options.workloads,
+                  "One of YCSB's by letter, a to f, or a file of its properties; may be repeated")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->allow_extra_args(false)
+      ->group(group);
+  command
+      .add_option(
+          "--distribution", options.distribution,
+          "Which records are addressed: uniform, zipfian=0.99, selfsimilar=0.2, sequential, "
+          "latest=0.99 (default: uniform, or the workload's)")
+      ->group(group);
+  command
+      .add_option("--scan-length", options.scan_length,
+                  "Records of a scan, such as 100 or 1-100 (default: 100, or the workload's)")
+      ->group(group);
+  as_list(command.add_option("--threads", options.bench.threads, "A list, such as 1,2,4"))
+      ->group(group);
+  command
+      .add_option("--keys", options.keys,
+                  "How a record's number becomes its key: mixed (uniform), sequential, or pibench "
+                  "(its multiplicative hash)")
+      ->check(CLI::IsMember({"mixed", "sequential", "pibench"}))
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--key-kind", options.key_kind, "u64 or bytes")
+      ->check(CLI::IsMember({"u64", "bytes"}))
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--value-kind", options.value_kind, "u64 or bytes")
+      ->check(CLI::IsMember({"u64", "bytes"}))
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--key-size", options.key_size,
+                  "Bytes of a byte-string key, 8 and the prefix's at least")
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--key-prefix", options.bench.key_prefix, "Before every byte-string key")
+      ->group(group);
+  command.add_option("--value-size", options.value_size, "Bytes of a byte-string value")
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--seed", options.bench.seed, "The same seed gives the same operations")
+      ->capture_default_str()
+      ->group(group);
+}
+
+void add_run_options(CLI::App& command, BenchCommandOptions& options) {
+  const std::string group = "Run";
+  command.add_option("--path", options.bench.folder, "Folder for the pools, removed at the end")
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--domain", options.domain,
+                  "Force page, line or byte (default: line on tmpfs, elsewhere as detected)")
+      ->check(CLI::IsMember({"page", "line", "byte"}))
+      ->group(group);
+  command
+      .add_option("--capacity", options.capacity,
+                  "Of each pool (default: 4.5 times the raw bytes, 64M at least)")
+      ->group(group);
+  command
+      .add_flag("!--grow", options.bench.reserve,
+                "Let pools grow while they are measured; by default all of their capacity is "
+                "reserved before")
+      ->group(group);
+  command
+      .add_option("--option", options.options,
+                  "NAME=VALUE, an option of the structures; may be repeated; see `perdure list`")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->allow_extra_args(false)
+      ->group(group);
+  command.add_option("--repeats", options.bench.repeats, "Repeats, of which medians are reported")
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--time", options.time_limit, "Of each phase at most, such as 30s")
+      ->group(group);
+  command.add_option("--window", options.window, "Of the series of throughputs")
+      ->capture_default_str()
+      ->group(group);
+  command.add_flag("--pin", options.bench.pinned, "Bind each thread to a processor")->group(group);
+  command
+      .add_option("--emulate", options.bench.emulated_medium,
+                  "Slow persists down to those of a medium: optane, or a profile of `perdure amp`")
+      ->group(group);
+  command
+      .add_option("--batch", options.bench.batch,
+                  "Inserts, upserts and lookups in one call; latencies are then those of batches")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--latency-sampling", options.bench.latency_sampling,
+                  "Share of the operations that are timed one by one")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_flag("--kill-recovery", options.bench.kill_recovery,
+                "Also kill a loader with SIGKILL and time the opening of what it left")
+      ->group(group);
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, Action& action) {
+  auto options = std::make_shared<BenchCommandOptions>();
+  CLI::App* command = add_command(
+      app, "bench", "Measure structures: a load phase, a run phase, sizes and times to open",
+      "  perdure bench plush --records 10M --operations 10M --mix insert --threads 1,2\n"
+      "  perdure bench plush null --mix lookup=.5,update=.5 --repeats 5\n"
+      "  perdure bench plush cceh rocksdb lmdb dram-hash --workload a --workload b\n"
+      "  perdure bench plush --mix upsert --distribution zipfian=0.99 --time 30s --csv\n"
+      "  perdure bench plush --key-kind bytes --value-kind bytes --value-size 1K --mix upsert\n"
+      "  perdure bench plush --plugin ./libfptree.so --threads 1,2\n"
+      "  perdure bench plush --kill-recovery --operations 0 --json > result.json\n"
+      "\nBeside structures: \"null\" does nothing and measures the benchmark itself; rocksdb, "
+      "leveldb\n"
+      "and lmdb (each also with -nosync) are stores that you might take instead; dram-hash and\n"
+      "dram-btree are what volatile memory gives. ns/op is the time of one thread. \"x floor\"\n"
+      "compares it with one sequential 64-byte store + flush + fence, \"x read\" with one "
+      "dependent\n"
+      "random read over as much memory as the pool has, both measured on this machine in the same\n"
+      "run. Ctrl-C prints what was measured so far. Exit code 3 says that a structure gave wrong\n"
+      "answers. How to measure well: docs/benchmarking.md.\n");
+  command
+      ->add_option("STRUCTURE", options->bench.structures,
+                   "What to measure, side by side: see `perdure list`, and below")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  command
+      ->add_option("--plugin", options->plugins,
+                   "A library built for PiBench, to measure beside or instead; may be repeated")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->allow_extra_args(false);
+  add_workload_options(*command, *options);
+  add_run_options(*command, *options);
+  add_json_flag(*command, options->json);
+  command->add_flag("--csv", options->csv, "Print one line of comma-separated values a result")
+      ->excludes("--json");
+  options->command = command;
+  command->callback([options, &action] { action = [options] { return run_command(*options); }; });
+}
+
+}  // namespace perdure::cli

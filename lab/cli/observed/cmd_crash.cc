@@ -1,0 +1,380 @@
+// perdure crash: structures of the catalogue through every crash that the hardware allows.
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <sstream>
+
+#include "cli/command.h"
+#include "cli/interrupt.h"
+#include "cli/terminal.h"
+#include "common/units.h"
+#include "lab/crash/campaign.h"
+#include "lab/crash/command.h"
+#include "lab/crash/external_subject.h"
+#include "lab/crash/index_subject.h"
+#include "lab/crash/plan.h"
+#include "perdure/catalog.h"
+#include "perdure/error.h"
+
+namespace perdure::cli {
+namespace {
+
+struct CrashCommandOptions {
+  std::vector<std::string> structures;
+  std::string operations;
+  std::string prepared;
+  std::string keys;
+  uint64_t seed = 1;
+  std::string budget = "60s";
+  std::vector<std::string> kinds;
+  unsigned threads = 0;
+  uint32_t batch = 1;
+  uint64_t schedule = 0;
+  unsigned schedules = 3;
+  std::string domain = "line";
+  std::string capacity;
+  std::vector<std::string> options;
+  std::string only;
+  bool bulk = false;
+  bool mutate = false;
+  std::string mutants;
+  double mutant_seconds = 20;
+  uint64_t nested = 16;
+  uint32_t crashes = 3;
+  uint32_t work = 300;
+  uint64_t complete = 64;
+  std::string html;
+  std::string program;
+  std::string check;
+  std::string keep_trace;
+  std::string replay;
+  bool json = false;
+};
+
+std::pair<Kind, Kind> parse_kinds(const std::string& text) {
+  const size_t slash = text.find('/');
+  if (slash == std::string::npos) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("\"{}\" are no kinds; give u64/u64, bytes/bytes, u64/bytes or bytes/u64",
+                    text));
+  }
+  return {parse_kind(text.substr(0, slash)), parse_kind(text.substr(slash + 1))};
+}
+
+std::vector<uint32_t> parse_numbers(const std::string& text) {
+  std::vector<uint32_t> numbers;
+  std::istringstream in(text);
+  for (std::string part; std::getline(in, part, ',');) {
+    numbers.push_back(static_cast<uint32_t>(parse_count(part)));
+  }
+  std::sort(numbers.begin(), numbers.end());
+  return numbers;
+}
+
+// The command that repeats one run.
+std::string command_of(const lab::crash::IndexWorkload& workload) {
+  std::string text = fmt::format(
+      "perdure crash {} --kinds {}/{} --keys {} --prepared {} --operations {} --seed {} "
+      "--threads {} --schedule {}",
+      workload.structure, to_string(workload.key_kind), to_string(workload.value_kind),
+      workload.keys, workload.prepared, workload.operations, workload.seed, workload.threads,
+      workload.schedule);
+  if (workload.capacity_bytes != lab::crash::IndexWorkload{}.capacity_bytes) {
+    text += fmt::format(" --capacity {}", workload.capacity_bytes);
+  }
+  if (workload.batch > 1) text += fmt::format(" --batch {}", workload.batch);
+  if (workload.domain != Domain::kLine) {
+    text += fmt::format(" --domain {}", to_string(workload.domain));
+  }
+  for (const auto& [name, value] : workload.options)
+    text += fmt::format(" --option {}={}", name, value);
+  if (workload.bulk) text += " --bulk";
+  if (workload.further != lab::crash::IndexWorkload{}.further) {
+    text += fmt::format(" --work {}", workload.further);
+  }
+  return text;
+}
+
+lab::crash::CampaignRun make_run(const std::string& title,
+                                 const lab::crash::IndexWorkload& workload,
+                                 const std::string& only) {
+  lab::crash::CampaignRun run;
+  run.title = fmt::format("{} keys, {} values, {}", to_string(workload.key_kind),
+                          to_string(workload.value_kind), title);
+  run.command = command_of(workload);
+  run.subject = std::make_unique<lab::crash::IndexSubject>(workload);
+  run.only = parse_numbers(only);
+  return run;
+}
+
+using KindPairs = std::vector<std::pair<Kind, Kind>>;
+
+// Those that were asked for; else those with keys and values of the same kind.
+KindPairs kinds_to_run(const CrashCommandOptions& options, const Traits& traits) {
+  KindPairs kinds;
+  for (const std::string& text : options.kinds) kinds.push_back(parse_kinds(text));
+  if (!kinds.empty()) return kinds;
+  for (const auto& pair : traits.kinds) {
+    if (pair.first == pair.second) kinds.push_back(pair);
+  }
+  return kinds;
+}
+
+// The structures of the catalogue that can be run as asked; says which can't.
+std::vector<std::string> all_structures(const CrashCommandOptions& options) {
+  std::vector<std::string> names;
+  for (const CatalogEntry& entry : catalog()) {
+    const auto supports = [&](const auto& pair) {
+      return std::ranges::find(entry.traits.kinds, pair) != entry.traits.kinds.end();
+    };
+    if (std::ranges::all_of(kinds_to_run(options, entry.traits), supports)) {
+      names.push_back(entry.name);
+    } else {
+      fmt::print(stderr, "perdure: {} is left out: it does not support these kinds\n", entry.name);
+    }
+  }
+  return names;
+}
+
+// Whether the user describes a workload. Else the structure's own are run.
+bool is_described(const CrashCommandOptions& options) {
+  return !options.operations.empty() || !options.prepared.empty() || !options.keys.empty() ||
+         !options.capacity.empty() || !options.options.empty() || !options.only.empty() ||
+         options.threads != 0 || options.schedule != 0 || options.batch != 1 || options.bulk;
+}
+
+// What is run of one structure. As the user describes it, once with many keys and one thread, and with
+// few keys and two threads, for conflicts.
+std::vector<lab::crash::CampaignRun> make_runs(const CrashCommandOptions& options,
+                                               const std::string& structure) {
+  const Traits& traits = catalog_entry(structure).traits;
+  lab::crash::IndexWorkload base;
+  base.structure = structure;
+  if (!options.operations.empty()) {
+    base.operations = static_cast<uint32_t>(parse_count(options.operations));
+  }
+  base.seed = options.seed;
+  base.batch = options.batch;
+  if (!options.capacity.empty()) base.capacity_bytes = parse_bytes(options.capacity);
+  base.domain = parse_domain(options.domain);
+  base.options = parse_structure_options(options.options);
+  base.bulk = options.bulk;
+  base.further = options.work;
+  const KindPairs kinds = kinds_to_run(options, traits);
+  std::vector<lab::crash::CampaignRun> runs;
+  if (!is_described(options)) {
+    for (const auto& [title, workload] : lab::crash::default_plan(base, kinds, options.schedules)) {
+      runs.push_back(make_run(title, workload, ""));
+    }
+    return runs;
+  }
+  const auto add = [&](unsigned threads, uint32_t keys, uint32_t prepared, uint64_t schedule) {
+    for (const auto& [key, value] : kinds) {
+      lab::crash::IndexWorkload workload = base;
+      workload.key_kind = key;
+      workload.value_kind = value;
+      workload.threads = threads;
+      workload.keys =
+          options.keys.empty() ? keys : static_cast<uint32_t>(parse_count(options.keys));
+      workload.prepared = options.prepared.empty()
+                              ? prepared
+                              : static_cast<uint32_t>(parse_count(options.prepared));
+      workload.schedule = schedule;
+      const std::string title =
+          threads == 1 ? "1 thread" : fmt::format("{} threads, order {}", threads, schedule);
+      runs.push_back(make_run(title, workload, options.only));
+    }
+  };
+  if (options.threads <= 1) add(1, 600, 900, 1);
+  if (options.threads == 1 || !traits.concurrent) return runs;
+  const unsigned threads = options.threads == 0 ? 2 : options.threads;
+  if (options.schedule != 0) {
+    add(threads, 12, 300, options.schedule);
+  } else {
+    for (uint64_t schedule = 1; schedule <= options.schedules; ++schedule) {
+      add(threads, 12, 300, schedule);
+    }
+  }
+  return runs;
+}
+
+// One run of somebody else's program.
+std::vector<lab::crash::CampaignRun> make_program_run(const CrashCommandOptions& options) {
+  if (options.check.empty()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--program needs --check COMMAND, which recovers the file {} and prints what it "
+                "holds");
+  }
+  lab::crash::ExternalProgram program;
+  program.run = lab::crash::command_words(options.program);
+  program.check = lab::crash::command_words(options.check);
+  program.domain = parse_domain(options.domain);
+  std::vector<lab::crash::CampaignRun> runs(1);
+  runs[0].title = "the program's run";
+  runs[0].command =
+      fmt::format("perdure crash --program '{}' --check '{}'", options.program, options.check);
+  runs[0].subject = std::make_unique<lab::crash::ExternalSubject>(program);
+  return runs;
+}
+
+// A trace is of one run: the first of those that were asked for.
+void keep_or_replay(const CrashCommandOptions& options,
+                    std::vector<lab::crash::CampaignRun>& runs) {
+  if (options.keep_trace.empty() && options.replay.empty()) return;
+  runs.resize(1);
+  runs.front().keep_trace = options.keep_trace;
+  runs.front().replay = options.replay;
+}
+
+void write_file(const std::string& path, const std::string& text) {
+  std::ofstream out(path);
+  out << text;
+  out.close();
+  if (!out) throw Error(ErrorCode::kIo, fmt::format("{}: cannot write the report", path));
+}
+
+int run_command(const CrashCommandOptions& options) {
+  using namespace lab::crash;
+  const InterruptFlag interrupt;
+  std::vector<std::string> structures = options.structures;
+  if (structures.empty() == options.program.empty()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "give structures of the catalogue, or a program with --program and --check");
+  }
+  if (!options.program.empty()) structures = {"program"};
+  if (structures == std::vector<std::string>{"all"}) structures = all_structures(options);
+  CampaignOptions campaign;
+  campaign.seconds = parse_duration_s(options.budget) / static_cast<double>(structures.size());
+  campaign.mutate = options.mutate;
+  campaign.mutants = options.mutants;
+  campaign.mutant_seconds = options.mutant_seconds;
+  campaign.explore.nested_max = options.nested;
+  campaign.explore.crashes = options.crashes;
+  campaign.explore.work = options.work;
+  campaign.explore.limits.complete_max = options.complete;
+  campaign.explore.seed = options.seed;
+  campaign.stop = [&interrupt] { return interrupt.raised().load(); };
+  std::vector<CampaignReport> reports;
+  uint64_t findings = 0;
+  for (const std::string& structure : structures) {
+    ProgressBar bar("states");
+    campaign.progress = [&](const std::string& phase, uint64_t states, double fraction) {
+      bar.show({fmt::format("{}: {}", structure, phase), states, fraction});
+    };
+    auto runs = options.program.empty() ? make_runs(options, structure) : make_program_run(options);
+    keep_or_replay(options, runs);
+    if (interrupt.raised()) break;
+    reports.push_back(run_campaign(std::move(runs), campaign));
+    findings += reports.back().findings();
+    bar.clear();
+    if (!options.json) fmt::print("{}", to_text(reports.back()));
+    std::fflush(stdout);
+  }
+  if (options.json) fmt::print("{}", to_json(reports));
+  if (!options.html.empty()) write_file(options.html, to_html(reports));
+  if (interrupt.raised()) return kExitInterrupted;
+  return findings == 0 ? kExitOk : 1;
+}
+
+}  // namespace
+
+void add_crash(CLI::App& app, Action& action) {
+  auto options = std::make_shared<CrashCommandOptions>();
+  CLI::App* command = add_command(
+      app, "crash",
+      "Explores crashes: runs a structure, builds the memory images that a crash at each\n"
+      "persistence event may leave, recovers each in a process of its own, and checks that every\n"
+      "operation that returned is there, the one in flight wholly or not at all, nothing leaked,\n"
+      "and the structure goes on working. Exit code 1: there are findings.",
+      "perdure crash plush\n"
+      "perdure crash plush --operations 1k --budget 10m --mutate --html crash.html\n"
+      "perdure crash all --budget 5m --json\n"
+      "perdure crash plush --kinds bytes/bytes --threads 2 --schedules 20\n"
+      "perdure crash --program './table {} run 100' --check './table {} list'");
+  command->add_option("STRUCTURE", options->structures, "structures of the catalogue, or: all");
+  command->add_option("--operations", options->operations, "operations explored in each run (300)");
+  command->add_option("--prepared", options->prepared,
+                      "operations before those (900; with several threads 300)");
+  command->add_option("--keys", options->keys,
+                      "different keys (600; with several threads 12, for conflicts)");
+  command->add_option("--kinds", options->kinds,
+                      "key and value kinds, such as u64/bytes (u64/u64 and bytes/bytes)");
+  command->add_option("--seed", options->seed, "of the workload")->capture_default_str();
+  command
+      ->add_option("--budget", options->budget,
+                   "time for exploring all structures: 30s, 10m, 1h; what it costs to mutate and "
+                   "to shorten comes on top")
+      ->capture_default_str();
+  command->add_option("--threads", options->threads, "threads (runs with 1 and with 2)");
+  command
+      ->add_option("--batch", options->batch,
+                   "inserts, upserts and lookups in one call; with several threads 12 in all")
+      ->check(CLI::Range(1U, lab::crash::kInFlightMax))
+      ->capture_default_str();
+  command
+      ->add_option("--schedules", options->schedules,
+                   "how many orders of the threads' steps to run")
+      ->capture_default_str();
+  command->add_option("--schedule", options->schedule, "only this order");
+  command
+      ->add_option("--domain", options->domain,
+                   "what persists when: line (flush and fence), byte (every store, in order: the "
+                   "death of the process), page (msync)")
+      ->capture_default_str();
+  command->add_option("--capacity", options->capacity, "of the pool (8M)");
+  command->add_option("--option", options->options,
+                      "structure option name=value (as small as it can be)");
+  command->add_flag("--bulk", options->bulk,
+                    "write most records without waiting for them to be durable, and make "
+                    "checkpoints in between");
+  command
+      ->add_option("--complete", options->complete,
+                   "take all combinations of pending lines up to this many; beyond, a sample")
+      ->capture_default_str();
+  command
+      ->add_option("--crashes", options->crashes,
+                   "crashes in a row: recover, work on, crash again; 1 to 5")
+      ->check(CLI::Range(1U, lab::crash::kCrashesMax))
+      ->capture_default_str();
+  command
+      ->add_option("--recoveries", options->nested,
+                   "images of each run that are crashed again, after recovery and work on them")
+      ->capture_default_str();
+  command
+      ->add_option("--work", options->work,
+                   "operations between a recovery and the next crash: enough to use every ring, "
+                   "journal and free list again")
+      ->capture_default_str();
+  command->add_option("--only", options->only, "run only these operations, by number: 3,17,40");
+  command->add_option(
+      "--program", options->program,
+      "instead of structures: a command that runs a program built with perdure-c++; "
+      "{} stands for its file, which is new");
+  command->add_option("--check", options->check,
+                      "a command that recovers the file {} and prints all that a user would see");
+  command->add_option("--keep-trace", options->keep_trace,
+                      "keep the trace of the first run in this file (see `perdure trace`), and run "
+                      "no others");
+  command->add_option("--replay", options->replay,
+                      "explore the trace in this file again, with the structure and kinds it was "
+                      "made with");
+  CLI::Option* mutate = command->add_flag(
+      "--mutate", options->mutate, "also drop each flush and fence in turn; each must be noticed");
+  command
+      ->add_option("--mutants", options->mutants,
+                   "only those at places that contain this, such as drain.cc or write.cc:132")
+      ->needs(mutate);
+  command->add_option("--mutant-seconds", options->mutant_seconds, "time for each of them in a run")
+      ->capture_default_str();
+  command->add_option("--html", options->html, "write a report to this file");
+  add_json_flag(*command, options->json);
+  command->callback([options, &action] { action = [options] { return run_command(*options); }; });
+}
+
+}  // namespace perdure::cli
