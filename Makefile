@@ -83,7 +83,8 @@ bench-peers: deps-peers build ## Measure YCSB A beside RocksDB, LevelDB, LMDB an
 lint: deps deps-lint ## Check format and run clang-tidy over src/ and lab/ (a few minutes)
 	@! grep -rn '#include "lab/' include src || { echo "src/ includes lab/" >&2; exit 1; }
 	clang-format-19 --dry-run -Werror $(SOURCES)
-	@cmake --preset clang -B build/lint -DPERDURE_UNITY=ON -DPERDURE_BUILD_TESTS=OFF >/dev/null
+	@cmake --preset clang -B build/lint -DPERDURE_UNITY=ON -DPERDURE_BUILD_TESTS=OFF \
+	  -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON >/dev/null
 	@cmake --build build/lint --target perdure_build_info >/dev/null
 	run-clang-tidy-19 -quiet -j $(JOBS) -p build/lint
 

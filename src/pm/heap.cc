@@ -254,6 +254,8 @@ void Heap::scan_segment(uint32_t segment) {
 }
 
 void Heap::know_segment_of(uint64_t block) {
+  if (!pool_.leads_inside(block, 1)) [[unlikely]]
+    pool_.throw_outside(block);  // of a damaged pool
   const uint64_t segment = segment_of(block);
   if (infos_[segment].kind != SegmentKind::kSlab) return;
   const std::lock_guard lock(classes_[infos_[segment].size_class].mutex);
@@ -317,6 +319,8 @@ void Heap::release(uint64_t block, uint64_t bytes) noexcept {
     release_block(block, infos_[segment].size_class);
     return;
   }
+  if (infos_[segment].kind != SegmentKind::kRun) [[unlikely]]
+    return;  // of a damaged pool: what leads here is no run
   infos_[segment] = SegmentInfo{};
   release_segments(segment, block_bytes(bytes) / kSegmentBytes);
 }
@@ -459,7 +463,9 @@ void Heap::set_allocated(uint64_t block, bool run, bool allocated) {
 
 std::pair<uint64_t*, uint64_t> Heap::bitmap_bit(uint64_t block) const {
   const uint64_t segment = segment_of(block);
-  assert(infos_[segment].kind == SegmentKind::kSlab);
+  if (infos_[segment].kind != SegmentKind::kSlab) [[unlikely]]
+    pool_.throw_corrupt(
+        fmt::format("the block at {} that goes is in a segment without blocks", block));
   const uint64_t index =
       (block - offset_of_segment(segment)) / kClassBytes[infos_[segment].size_class];
   return {&descriptor(segment).bitmap[index / 64], uint64_t{1} << (index % 64)};
@@ -800,9 +806,8 @@ bool Heap::Txn::is_run(uint64_t block) const {
   SegmentKind kind = SegmentKind::kFree;
   int size_class = 0;
   uint64_t segments = 0;
-  const bool sound = heap_.parse_word(heap_.segment_of(block), kind, size_class, segments);
-  assert(sound);
-  return sound && kind == SegmentKind::kRun;
+  return heap_.parse_word(heap_.segment_of(block), kind, size_class, segments) &&
+         kind == SegmentKind::kRun;
 }
 
 void Heap::Txn::add_intent(uint64_t block, const void* link, Link form, uint64_t flags) {

@@ -197,8 +197,22 @@ typename Core<Content>::Item Core<Content>::item_of(const Node& leaf, Meta meta)
       const uint64_t record = record_at(leaf, meta);
       return {records_.key(record), records_.value(record), record};
     }
-    return {{at, meta.key_bytes()}, {at + meta.key_bytes(), meta.bytes() - meta.key_bytes()}, 0};
+    const char* text = at + sizeof(uint32_t);
+    const size_t value_bytes = meta.bytes() - meta.key_bytes() - sizeof(uint32_t);
+    return {{text, meta.key_bytes()}, {text + meta.key_bytes(), value_bytes}, 0};
   }
+}
+
+template <typename Content>
+typename Core<Content>::Item Core<Content>::intact_item_of(const Node& leaf, Meta meta) const {
+  const Item item = item_of(leaf, meta);
+  if constexpr (Content::kOutOfPlace) {
+    if (!meta.out() && pool_.verifies_payload() &&
+        !Codec::is_intact(leaf.bytes() + meta.offset(), meta)) [[unlikely]] {
+      throw_damaged(pool_.offset_of(&leaf), "has a record whose checksum does not hold");
+    }
+  }
+  return item;
 }
 
 template <typename Content>
@@ -244,7 +258,7 @@ void Core<Content>::collect(const Node& leaf, LeafStatus status, std::vector<Ite
   const uint64_t* metas = leaf.words();
   for (uint32_t slot = 0; slot < status.slots(); ++slot) {
     const Meta meta{mwcas_.read(metas[slot])};
-    if (meta.visible()) out.push_back(item_of(leaf, meta));
+    if (meta.visible()) out.push_back(intact_item_of(leaf, meta));
   }
   std::sort(out.begin(), out.end(), [](const Item& a, const Item& b) { return a.key < b.key; });
 }

@@ -182,12 +182,17 @@ class Core {
   bool is_record(Meta meta) const {
     return meta.offset() >= sizeof(Node) && meta.offset() + meta.room() <= node_bytes_ &&
            meta.key_bytes() <= meta.bytes() &&
-           (Content::kOutOfPlace ? !meta.out() || meta.bytes() == 8 : meta.bytes() == 16);
+           (!Content::kOutOfPlace ? meta.bytes() == 16
+            : meta.out()          ? meta.bytes() == 8
+                                  : meta.bytes() >= meta.key_bytes() + sizeof(uint32_t));
   }
   uint32_t child_index(const Node& node, Text text) const;
   // The path to the leaf where the key is or belongs. Needs a guard, as all that follows.
   void descend(Text text, Path& path) const;
   Item item_of(const Node& leaf, Meta meta) const;
+  // The same, for whoever uses more of it than the key to compare. Throws kCorrupt, if the pool verifies
+  // payload, unless its checksum holds.
+  Item intact_item_of(const Node& leaf, Meta meta) const;
   Text key_of(const Node& leaf, Meta meta) const;
   Found find(const Node& leaf, uint32_t slots, Text text) const;
   // The visible records, sorted. They belong together if the status is still the same afterwards.
@@ -212,8 +217,10 @@ class Core {
   bool has_room(LeafStatus status, uint32_t slots, uint32_t bytes) const;
   uint32_t room_for(const Key& key, const Value& value) const;
   bool goes_out(const Key& key, const Value& value) const;
-  void write_record(char* to, const Key& key, const Value& value, uint64_t record) const;
+  Meta write_record(Node& leaf, uint32_t offset, const Key& key, const Value& value,
+                    uint64_t record) const;
   uint64_t record_at(const Node& leaf, Meta meta) const;
+  void clear_slot(Node& leaf, uint32_t slot);
 
   // ---- shape.cc
   Outcome make_room(Text text, uint32_t bytes);
@@ -270,6 +277,7 @@ class Core {
   mutable pm::Mwcas mwcas_;
   mutable pm::EpochManager epochs_;
   Records records_;
+  std::mutex clearing_mutex_;
   std::mutex retired_mutex_;
   Blocks retired_;
   uint64_t recovered_operations_ = 0;
@@ -287,7 +295,7 @@ bool Core<Content>::lookup(const Key& key, Use use) const {
   // A key that is there all the time is met: it keeps its slot as long as it is there.
   const Found found = find(leaf, status.slots(), text);
   if (!found) return false;
-  use(item_of(leaf, found.meta).value);
+  use(intact_item_of(leaf, found.meta).value);
   return true;
 }
 

@@ -11,10 +11,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <string>
 #include <string_view>
 
 #include "index/structure.h"
 #include "index/tree/content.h"
+#include "pm/checksum.h"
 
 namespace perdure::index::bztree {
 
@@ -94,8 +97,11 @@ struct LeafStatus {
   }
 };
 
+// A slot that was cleared of what an earlier life of the pool left there: durable before it can be reserved.
+inline constexpr uint64_t kCleared = 2;  // as a metadata word: not visible
+
 // A record's metadata word: bytes 17 | key bytes 11 | offset 16 | out 1 | visible 1. 0: a slot that
-// is reserved, or was when its writer died.
+// is reserved, or was when its writer died, or will be.
 struct Meta {
   uint64_t word = 0;
 
@@ -126,8 +132,8 @@ struct Of {
   static Text separator(Text, Text right) { return right; }
 };
 
-// Of byte strings. A record is the key and the value, or, if they are long, the offset of a block
-// with both (index/records.h).
+// Of byte strings. A record is | checksum (4) | key | value |, or, if they are long, the offset of a
+// block with both (index/records.h).
 template <>
 struct Of<Bytes> {
   using Text = std::string_view;
@@ -136,14 +142,35 @@ struct Of<Bytes> {
     std::string_view key;
     std::string_view value;
     uint64_t record;  // or 0
-    uint32_t bytes() const {
-      return record != 0 ? 8 : static_cast<uint32_t>(key.size() + value.size());
+    uint32_t room() const {
+      return record != 0 ? 8 : (inline_bytes(key.size(), value.size()) + 7) / 8 * 8;
     }
-    uint32_t room() const { return room_for(bytes()); }
   };
-  // At least 8, so that every update counts as used space.
-  static uint32_t room_for(uint64_t bytes) {
-    return bytes == 0 ? 8 : static_cast<uint32_t>((bytes + 7) / 8 * 8);
+  static uint32_t inline_bytes(uint64_t key_bytes, uint64_t value_bytes) {
+    return static_cast<uint32_t>(sizeof(uint32_t) + key_bytes + value_bytes);
+  }
+  // Of the key and the value that stand behind it. Its seed is what the metadata word says of the
+  // record, so that another record's checksum does not do.
+  static uint32_t checksum_of(const char* record, Meta meta) {
+    return pm::checksum32(record + sizeof(uint32_t), meta.bytes() - sizeof(uint32_t),
+                          meta.word >> 1);
+  }
+  static bool is_intact(const char* record, Meta meta) {
+    uint32_t checksum = 0;
+    std::memcpy(&checksum, record, sizeof checksum);
+    return checksum == checksum_of(record, meta);
+  }
+  // Writes a record at an offset of a node; returns its metadata word.
+  static Meta write_inline(char* node, uint32_t offset, std::string_view key,
+                           std::string_view value) {
+    const Meta meta = Meta::make(offset, static_cast<uint32_t>(key.size()),
+                                 inline_bytes(key.size(), value.size()), false);
+    char* to = node + offset + sizeof(uint32_t);
+    if (!key.empty()) std::memcpy(to, key.data(), key.size());
+    if (!value.empty()) std::memcpy(to + key.size(), value.data(), value.size());
+    const uint32_t checksum = checksum_of(node + offset, meta);
+    std::memcpy(node + offset, &checksum, sizeof checksum);
+    return meta;
   }
   static Text text_of(const Bytes::Key& key) { return key.bytes; }
   // The shortest text that is greater than `left` and not greater than `right`.

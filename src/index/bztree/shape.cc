@@ -39,11 +39,7 @@ uint64_t Core<Content>::write_leaf(pm::Heap::Txn& txn, std::span<const Item> ite
       std::memcpy(to, &item.record, 8);
       leaf->words()[i] = Meta::make(offset, 0, 8, true).word;
     } else {
-      if (!item.key.empty()) std::memcpy(to, item.key.data(), item.key.size());
-      if (!item.value.empty())
-        std::memcpy(to + item.key.size(), item.value.data(), item.value.size());
-      const auto key_bytes = static_cast<uint32_t>(item.key.size());
-      leaf->words()[i] = Meta::make(offset, key_bytes, item.bytes(), false).word;
+      leaf->words()[i] = Codec::write_inline(image.data(), offset, item.key, item.value).word;
     }
   }
   leaf->count = static_cast<uint32_t>(items.size());

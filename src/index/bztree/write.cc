@@ -84,7 +84,8 @@ bool Core<Content>::goes_out(const Key& key, const Value& value) const {
 template <typename Content>
 uint32_t Core<Content>::room_for(const Key& key, const Value& value) const {
   if constexpr (Content::kOutOfPlace) {
-    return goes_out(key, value) ? 8 : Codec::room_for(key.bytes.size() + value.size());
+    return goes_out(key, value) ? 8
+                                : (Codec::inline_bytes(key.bytes.size(), value.size()) + 7) / 8 * 8;
   } else {
     return (void)key, (void)value, 16;
   }
@@ -97,16 +98,18 @@ bool Core<Content>::has_room(LeafStatus status, uint32_t slots, uint32_t bytes) 
 }
 
 template <typename Content>
-void Core<Content>::write_record(char* to, const Key& key, const Value& value,
+Meta Core<Content>::write_record(Node& leaf, uint32_t offset, const Key& key, const Value& value,
                                  uint64_t record) const {
+  char* to = leaf.bytes() + offset;
   if constexpr (!Content::kOutOfPlace) {
     const uint64_t words[2] = {key, value};
     std::memcpy(to, words, sizeof words);
+    return Meta::make(offset, 8, 16, false);
   } else if (record != 0) {
     std::memcpy(to, &record, sizeof record);
+    return Meta::make(offset, 0, 8, true);
   } else {
-    if (!key.bytes.empty()) std::memcpy(to, key.bytes.data(), key.bytes.size());
-    if (!value.empty()) std::memcpy(to + key.bytes.size(), value.data(), value.size());
+    return Codec::write_inline(leaf.bytes(), offset, key.bytes, value);
   }
 }
 
@@ -122,7 +125,30 @@ typename Core<Content>::Outcome Core<Content>::try_write(Verb verb, const Key& k
   const Found found = find(leaf, status.slots(), Codec::text_of(key));
   if (found ? verb == Verb::kInsert : verb == Verb::kUpdate) return Outcome::kNot;
   if (!has_room(status, found ? 0 : 1, room)) return Outcome::kFull;
+  if (!found && pm::load_acquire(leaf.words()[status.slots()]) != 0) [[unlikely]] {
+    clear_slot(leaf, status.slots());
+    return Outcome::kAgain;
+  }
   return put(verb, key, value, leaf, status, found, room);
+}
+
+// Space is reserved by a store that a crash forgets, so a record may have been written, and reached PM,
+// where the status of the next life has free space, in which the next slot may be. What stands there must
+// not pass for metadata: it goes before the slot is reserved, and durably so, since the next commit of
+// any thread makes all reservations durable. Until its going is durable, the slot does not hold 0, and
+// nobody reserves it.
+//
+// Nobody else changes the word under the lock: it is not reserved, for the status says so after it was
+// found not to be 0, and is not reserved unless it is 0, which it becomes here alone.
+template <typename Content>
+void Core<Content>::clear_slot(Node& leaf, uint32_t slot) {
+  const std::lock_guard lock(clearing_mutex_);
+  uint64_t& word = leaf.words()[slot];
+  if (pm::load_acquire(word) == 0 || status_of(leaf).slots() != slot) return;
+  pm::store_release(word, kCleared);
+  memory_.persist(&word, sizeof word);
+  pm::store_release(word, uint64_t{0});
+  memory_.flush(&word, sizeof word);  // whatever becomes of it: neither of the two is a record
 }
 
 template <typename Content>
@@ -140,15 +166,7 @@ typename Core<Content>::Outcome Core<Content>::put(Verb verb, const Key& key, co
   const LeafStatus reserved = status.reserved(found ? 0 : 1, room);
   if (!mwcas_.exchange_volatile(leaf.status, status.word, reserved.word)) return Outcome::kAgain;
   const uint32_t offset = node_bytes_ - reserved.used_bytes();
-  write_record(leaf.bytes() + offset, key, value, record);
-  Meta fresh;
-  if constexpr (Content::kOutOfPlace) {
-    const auto key_bytes = static_cast<uint32_t>(record != 0 ? 0 : key.bytes.size());
-    const auto bytes = static_cast<uint32_t>(record != 0 ? 8 : key.bytes.size() + value.size());
-    fresh = Meta::make(offset, key_bytes, bytes, record != 0);
-  } else {
-    fresh = Meta::make(offset, 8, 16, false);
-  }
+  const Meta fresh = write_record(leaf, offset, key, value, record);
   // Durable with the operation's descriptor, before the metadata that leads to it.
   memory_.flush(leaf.bytes() + offset, room);
   return commit(verb, Codec::text_of(key), leaf, reserved, found ? found.slot : status.slots(),

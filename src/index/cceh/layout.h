@@ -41,6 +41,7 @@ inline constexpr uint32_t kBucketSlots = 4;
 inline constexpr uint32_t kBuckets = 256;  // of a segment; smaller ones are for tests
 inline constexpr uint32_t kBucketsMin = 16;
 inline constexpr uint32_t kProbe = 4;  // buckets that a hash may live in
+inline constexpr uint32_t kInitialDepthMax = 16;
 inline constexpr uint32_t kDepthMax = 32;
 inline constexpr uint64_t kUnitBytes = 256;
 

@@ -28,7 +28,7 @@ Core<Content>::Core(pm::PoolImpl& pool, Root& root, std::string name, const Vari
 template <typename Content>
 std::unique_ptr<Core<Content>> Core<Content>::create(pm::PoolImpl& pool, const std::string& name,
                                                      Kind key, Kind value, const Options& options) {
-  require_range("initial_depth", options.initial_depth, 1, 16);
+  require_range("initial_depth", options.initial_depth, 1, kInitialDepthMax);
   require_range("segment_buckets", options.segment_buckets, kBucketsMin, kBuckets);
   if (options.segment_buckets != 0 && !std::has_single_bit(options.segment_buckets)) {
     throw Error(
@@ -63,6 +63,10 @@ std::unique_ptr<Core<Content>> Core<Content>::open(pm::PoolImpl& pool, const std
   Root& root = *pool.at<Root>(at);
   require_same(pool, name, "initial_depth", options.initial_depth, root.initial_depth);
   require_same(pool, name, "segment_buckets", options.segment_buckets, root.buckets);
+  if (root.initial_depth < 1 || root.initial_depth > kInitialDepthMax ||
+      root.buckets < kBucketsMin || root.buckets > kBuckets || !std::has_single_bit(root.buckets)) {
+    pool.throw_corrupt(fmt::format("the root of '{}' is damaged", name));
+  }
   const auto* directory = pool.at<Directory>(root.directory);
   if (root.directory == 0 || root.directory >= pool.end_offset() ||
       directory->depth < root.initial_depth || directory->depth > kDepthMax ||

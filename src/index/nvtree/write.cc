@@ -63,6 +63,10 @@ std::unique_ptr<Core<Content>> Core<Content>::open(pm::PoolImpl& pool, const std
   Root& root = *pool.at<Root>(at);
   require_same(pool, name, "leaf_records", options.leaf_records, root.leaf_records);
   require_same(pool, name, "inner_records", options.inner_records, root.inner_records);
+  if (root.leaf_records < kLeafRecordsMin || root.leaf_records > kLeafRecords ||
+      root.inner_records < kInnerRecordsMin || root.inner_records > kInnerRecordsMax) {
+    pool.throw_corrupt(fmt::format("the root of '{}' is damaged", name));
+  }
   std::unique_ptr<Core> core(new Core(pool, root, name));
   core->recover(options.recovery_threads);
   return core;

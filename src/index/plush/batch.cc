@@ -344,7 +344,11 @@ void Core::Group::store_payloads(Items items) const {
                                    item->wanted->payload, PayloadLog::Flush::kNow);
       }
     } catch (const Error& error) {
-      if (!pm::is_full(error)) throw;
+      if (!pm::is_full(error)) {
+        core_.memory_
+            .fence();  // those stored before, before another is stored behind them that is used
+        throw;
+      }
       full = true;  // only write_locked() can make room
     }
     if (full) {

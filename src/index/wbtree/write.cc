@@ -76,6 +76,10 @@ std::unique_ptr<Core<Content>> Core<Content>::open(pm::PoolImpl& pool, const std
   Root& root = *pool.at<Root>(at);
   require_same(pool, name, "leaf_records", options.leaf_records, root.leaf_records);
   require_same(pool, name, "inner_records", options.inner_records, root.inner_records);
+  if (root.leaf_records < kRecordsMin || root.leaf_records > kRecordsMax ||
+      root.inner_records < kRecordsMin || root.inner_records > kRecordsMax) {
+    pool.throw_corrupt(fmt::format("the root of '{}' is damaged", name));
+  }
   const auto records =
       static_cast<uint32_t>(root.depth == 0 ? root.leaf_records : root.inner_records);
   if (root.depth > kDepthMax || root.top % pm::kLineBytes != 0 ||

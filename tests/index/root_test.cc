@@ -1,0 +1,60 @@
+// A root whose seal holds may still say what no structure has.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "index/cceh/layout.h"
+#include "index/fastfair/layout.h"
+#include "index/fptree/layout.h"
+#include "index/nvtree/layout.h"
+#include "index/wbtree/layout.h"
+#include "perdure/catalog.h"
+#include "pm/checksum.h"
+#include "pm/pool_impl.h"
+#include "support/errors.h"
+
+namespace perdure::index {
+namespace {
+
+struct Sealed {
+  const char* structure;
+  uint64_t bytes;  // of parameters
+};
+
+class SealedRoot : public testing::TestWithParam<Sealed> {};
+
+TEST_P(SealedRoot, ThatSaysWhatNoStructureHasIsDamage) {
+  const auto& [structure, bytes] = GetParam();
+  Pool pool = Pool::anonymous({.capacity_bytes = uint64_t{64} << 20, .growth_bytes = 1 << 20});
+  create_index(pool, "index", structure, Kind::kBytes, Kind::kBytes, {}).reset();
+  auto* seal = pool.impl().at<RootSeal>(pool.impl().find("index")->root);
+  auto* parameters = reinterpret_cast<uint64_t*>(seal + 1);
+  for (uint64_t i = 0; i < bytes / 8; ++i) {
+    const uint64_t sound = parameters[i];
+    for (const uint64_t wrong : {uint64_t{0}, uint64_t{1} << 20, uint64_t{1} << 32 | sound}) {
+      parameters[i] = wrong;
+      seal->checksum = pm::checksum64(parameters, bytes);
+      EXPECT_TRUE(test::fails_with(ErrorCode::kCorrupt, "", [&] { open_index(pool, "index"); }))
+          << "parameter " << i << " of " << bytes / 8 << " is " << wrong;
+    }
+    parameters[i] = sound;
+  }
+  seal->checksum = pm::checksum64(parameters, bytes);
+  EXPECT_NE(open_index(pool, "index"), nullptr);
+}
+
+INSTANTIATE_TEST_SUITE_P(Structures, SealedRoot,
+                         testing::Values(Sealed{"cceh", cceh::kSealedBytes},
+                                         Sealed{"fast-fair", fastfair::kSealedBytes},
+                                         Sealed{"fptree", fptree::kSealedBytes},
+                                         Sealed{"nv-tree", nvtree::kSealedBytes},
+                                         Sealed{"wbtree", wbtree::kSealedBytes}),
+                         [](const auto& given) {
+                           std::string name = given.param.structure;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace perdure::index
