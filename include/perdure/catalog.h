@@ -43,13 +43,6 @@ struct CatalogEntry {
   std::unique_ptr<AnyIndex> (*create)(Pool& pool, const std::string& name, Kind key, Kind value,
                                       const OptionMap& options);
   std::unique_ptr<AnyIndex> (*open)(Pool& pool, const std::string& name, const OptionMap& options);
-  // Options that make a structure so small that a few thousand operations reach every split, migration
-  // and reuse: for the scenario tests.
-  OptionMap small_options = {};
-  // So small that a few hundred do: for crash exploration. Empty: small_options will do.
-  OptionMap tiny_options = {};
-  // What makes it what was published and measured, where a default of ours does better: for studies.
-  OptionMap published_options = {};
 };
 
 // All structures, in the order of the documentation's table.

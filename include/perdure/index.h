@@ -210,10 +210,6 @@ class AnyIndex {
   // one sentence for each violation; returns how many there were. Needs that nobody writes.
   virtual uint64_t check(const std::function<void(const std::string&)>& report) const = 0;
 
-  // Calls `visit(offset, bytes)` for every heap block that the structure owns.
-  virtual void visit_blocks(
-      const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const = 0;
-
   // Figures for people: levels, fill, log use, DRAM and pool bytes ("dram_bytes", "pool_bytes" and
   // "recovered_operations" are always there).
   virtual std::vector<Statistic> statistics() const = 0;

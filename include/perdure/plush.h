@@ -28,9 +28,13 @@
 
 namespace perdure {
 
-namespace index::plush {
+namespace index {
+template <typename T>
+class Adapter;
+namespace plush {
 class Core;
 }
+}  // namespace index
 
 // What decides where in the table a key goes, and so whether there are ordered scans.
 enum class PlushOrder : uint8_t { kHash, kRange };
@@ -135,10 +139,11 @@ class Plush {
   // As in AnyIndex.
   void for_each(const std::function<void(Argument<K>, Argument<V>)>& visit) const;
   uint64_t check(const std::function<void(const std::string&)>& report) const;
-  void visit_blocks(const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const;
   std::vector<Statistic> statistics() const;
 
  private:
+  friend class index::Adapter<Plush>;
+  void visit_blocks(const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const;
   explicit Plush(std::unique_ptr<index::plush::Core> core);
   std::unique_ptr<index::plush::Core> core_;
 };

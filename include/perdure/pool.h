@@ -20,9 +20,11 @@
 
 namespace perdure {
 
+class Pool;
 namespace pm {
 class PoolImpl;
-}
+PoolImpl& impl_of(const Pool& pool);
+}  // namespace pm
 
 // What it takes to make a store durable on a mapping.
 enum class Domain : uint8_t {
@@ -68,6 +70,9 @@ struct PoolOptions {
   // waits for the system to provide and clear them; more than the capacity means all of it.
   // create() throws kNoSpace if the medium has no room. Used by create() only.
   uint64_t reserve_bytes = 0;
+  // Whether to ask the system for huge pages, on which lookups in large pools are quicker; where it has
+  // none to give, small ones do. PoolInfo::huge_pages tells.
+  bool huge_pages = true;
   // The durability that every operation must have when it returns.
   Durability durability = Durability::kBest;
   // Overrides the detected domain (also: environment variable PERDURE_DOMAIN). For tests and
@@ -162,11 +167,10 @@ class Pool {
   // Structures have their own check.
   uint64_t check(const std::function<void(const std::string&)>& report) const;
 
-  // For structures; not part of the stable interface.
-  pm::PoolImpl& impl() const;
-
  private:
+  friend pm::PoolImpl& pm::impl_of(const Pool& pool);
   explicit Pool(std::unique_ptr<pm::PoolImpl> impl);
+  pm::PoolImpl& impl() const;
   // Shared with the pool's open structures.
   std::shared_ptr<pm::PoolImpl> impl_;
 };

@@ -127,10 +127,11 @@ void Child::phase(const OperationPlan& plan, char line) {
   for (uint64_t place = 0; place < plan.operations(); ++place) {
     if (place % kChunk == 0) tell_progress(place, plan.operations());
     const Operation operation = plan.at(place);
-    const BenchClient::Prepared prepared = client.prepare(operation);
+    const uint64_t word = plan.key_of(operation.record);
+    const BenchClient::Prepared prepared = client.prepare(operation, word);
     const auto type = static_cast<size_t>(operation.type);
     begin_operation(types[type], payload[type]);
-    const bool succeeded = client.carry_out(prepared);
+    const bool succeeded = client.carry_out(prepared, word);
     end_operation();
     failed += succeeded ? 0 : 1;
   }

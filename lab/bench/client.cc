@@ -6,12 +6,13 @@
 namespace perdure::lab {
 
 BenchClient::BenchClient(AnyIndex& index, const OperationPlan& plan, uint64_t key_bytes,
-                         uint64_t value_bytes, std::string_view key_prefix)
+                         uint64_t value_bytes, std::string_view key_prefix, Compare compare)
     : index_(index),
       plan_(plan),
       word_keys_(index.key_kind() == Kind::kU64),
       word_values_(index.value_kind() == Kind::kU64),
       words_(word_keys_ && word_values_),
+      compare_(compare),
       prefix_bytes_(key_prefix.size()),
       key_(key_prefix),
       value_(value_bytes, 'v') {
@@ -32,6 +33,36 @@ Datum BenchClient::make_key_bytes(uint64_t word) {
 Datum BenchClient::make_value_bytes(uint64_t word) {
   std::memcpy(value_.data(), &word, std::min(sizeof word, value_.size()));
   return std::string_view(value_);
+}
+
+uint64_t BenchClient::version_of(uint64_t word, std::string_view value) const {
+  const size_t bytes = std::min(sizeof word, value_.size());
+  uint64_t stored = 0;
+  uint64_t plain = 0;  // as much of the word as the value has room for
+  std::memcpy(&stored, value.data(), bytes);
+  std::memcpy(&plain, &word, bytes);
+  if (stored == plain) return 0;
+  ++word;
+  std::memcpy(&plain, &word, bytes);
+  return stored == plain ? 1 : ~uint64_t{0};
+}
+
+bool BenchClient::is_bytes_of(uint64_t word, std::string_view value) const {
+  return value.size() == value_.size() && version_of(word, value) <= 1;
+}
+
+bool BenchClient::has_effect(const Operation& operation) {
+  const bool removed = operation.type == OperationType::kRemove;
+  const bool inserted = operation.type == OperationType::kInsert;
+  const bool read =
+      operation.type == OperationType::kLookup || operation.type == OperationType::kScan;
+  if (read || compare_ == Compare::kNothing) return true;
+  const uint64_t word = plan_.key_of(operation.record);
+  if (!index_.lookup(make_key(word), found_)) return removed;
+  if (removed || !is_of(word, found_)) return false;
+  // What was inserted may have been updated; what was updated never goes back.
+  return inserted || (word_values_ ? found_.word() == word + 1
+                                   : value_.empty() || version_of(word, found_.bytes()) == 1);
 }
 
 bool BenchClient::scan(const Prepared& prepared) {

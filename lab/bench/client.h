@@ -13,9 +13,11 @@ namespace perdure::lab {
 // One for each thread.
 class BenchClient {
  public:
-  // Byte-string keys start with the prefix and have 8 bytes more at least, so that all can differ.
+  // Byte-string keys start with the prefix and have 8 bytes more at least, so that all can differ. With
+  // kNothing what is read is not compared: for an index that keeps nothing.
+  enum class Compare : uint8_t { kNothing, kValues };
   BenchClient(AnyIndex& index, const OperationPlan& plan, uint64_t key_bytes, uint64_t value_bytes,
-              std::string_view key_prefix = {});
+              std::string_view key_prefix = {}, Compare compare = Compare::kValues);
 
   // An operation with its key and value, valid until the next is prepared.
   struct Prepared {
@@ -41,13 +43,14 @@ class BenchClient {
     }
   }
 
-  // False if the index says that the operation was not possible, which is wrong of it.
-  bool carry_out(const Prepared& prepared) {
+  // False if the index says that the operation was not possible, or reads a value that nobody wrote for
+  // the key: both are wrong of it. `word`: the record's key.
+  bool carry_out(const Prepared& prepared, uint64_t word) {
     switch (prepared.type) {
       case OperationType::kInsert:
         return index_.insert(prepared.key, prepared.value);
       case OperationType::kLookup:
-        return index_.lookup(prepared.key, found_);
+        return index_.lookup(prepared.key, found_) && is_of(word, found_);
       case OperationType::kUpdate:
         return index_.update(prepared.key, prepared.value);
       case OperationType::kUpsert:
@@ -58,7 +61,8 @@ class BenchClient {
       case OperationType::kScan:
         return scan(prepared);
       case OperationType::kReadModifyWrite:
-        return index_.lookup(prepared.key, found_) && index_.update(prepared.key, prepared.value);
+        return index_.lookup(prepared.key, found_) && is_of(word, found_) &&
+               index_.update(prepared.key, prepared.value);
     }
     return false;
   }
@@ -67,12 +71,23 @@ class BenchClient {
   // `word`: the record's key. In few instructions where keys and values are words.
   [[gnu::always_inline]] bool execute(const Operation& operation, uint64_t word) {
     if (words_) [[likely]] {
-      if (operation.type == OperationType::kLookup) return index_.lookup(word, found_);
+      if (operation.type == OperationType::kLookup)
+        return index_.lookup(word, found_) && is_of(word, found_);
       if (operation.type == OperationType::kInsert) return index_.insert(word, word);
       if (operation.type == OperationType::kUpdate) return index_.update(word, word + 1);
     }
-    return carry_out(prepare(operation, word));
+    return carry_out(prepare(operation, word), word);
   }
+
+  // Whether this is what an insert stores for the record with this key, or what an update does.
+  bool is_of(uint64_t word, const Value& value) const {
+    if (word_values_) [[likely]]
+      return value.word() - word <= 1 || compare_ == Compare::kNothing;
+    return compare_ == Compare::kNothing || is_bytes_of(word, value.bytes());
+  }
+  // After the phase, with nobody writing: whether the operation's effect is there. Reads of the stream
+  // have none.
+  bool has_effect(const Operation& operation);
 
   uint64_t scanned() const { return scanned_; }  // records that scans told of
 
@@ -83,12 +98,16 @@ class BenchClient {
   Datum make_value(uint64_t word) { return word_values_ ? Datum(word) : make_value_bytes(word); }
   Datum make_key_bytes(uint64_t word);
   Datum make_value_bytes(uint64_t word);
+  bool is_bytes_of(uint64_t word, std::string_view value) const;
+  // The number in a value of the record with this key: 0 as inserted, 1 as updated.
+  uint64_t version_of(uint64_t word, std::string_view value) const;
 
   AnyIndex& index_;
   const OperationPlan& plan_;
   const bool word_keys_;
   const bool word_values_;
   const bool words_;  // both
+  const Compare compare_;
   const size_t prefix_bytes_;
   std::string key_;
   std::string value_;

@@ -57,6 +57,7 @@ Contender null_contender() {
   contender.name = kNullName;
   contender.kind = "null";
   contender.durability = "nothing: it keeps nothing";
+  contender.keeps_records = false;
   contender.create = [](const std::string&, const StoreOptions& options) {
     return std::make_unique<IndexStore>(make_null_index(options.key_kind, options.value_kind));
   };

@@ -50,6 +50,7 @@ struct Contender {
   std::vector<std::pair<Kind, Kind>> kinds;  // of keys and values; empty: all
   StoreMaker create;                         // a file or folder that is not there yet
   StoreMaker open;                           // empty: nothing of it stays
+  bool keeps_records = true;                 // what was written can be read
   bool may_fork = false;  // a forked child may make one, so that the child can be killed
 };
 

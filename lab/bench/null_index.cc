@@ -23,7 +23,6 @@ class NullIndex final : public AnyIndex {
 
   void for_each(const std::function<void(Datum, Datum)>&) const override {}
   uint64_t check(const std::function<void(const std::string&)>&) const override { return 0; }
-  void visit_blocks(const std::function<void(uint64_t, uint64_t)>&) const override {}
   std::vector<Statistic> statistics() const override {
     return {{"dram_bytes", 0, "bytes"},
             {"pool_bytes", 0, "bytes"},

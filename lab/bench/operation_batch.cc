@@ -13,6 +13,7 @@ OperationBatch::OperationBatch(AnyIndex& index, OperationType type, uint64_t siz
       flags_(std::make_unique<bool[]>(size)) {
   records_.reserve(size);
   keys_.reserve(size);
+  words_.reserve(size);
 }
 
 Datum OperationBatch::keep(const Datum& datum, Value& copy) {
@@ -21,14 +22,15 @@ Datum OperationBatch::keep(const Datum& datum, Value& copy) {
   return copy.datum();
 }
 
-void OperationBatch::add(const BenchClient::Prepared& prepared) {
+void OperationBatch::add(const BenchClient::Prepared& prepared, uint64_t word) {
   const uint64_t at = 2 * count();
   const Datum key = keep(prepared.key, copies_[at]);
   keys_.push_back(key);
+  words_.push_back(word);
   records_.push_back({key, keep(prepared.value, copies_[at + 1])});
 }
 
-uint64_t OperationBatch::carry_out() {
+uint64_t OperationBatch::carry_out(const BenchClient& client) {
   const uint64_t all = count();
   const std::span flags(flags_.get(), all);
   uint64_t succeeded = all;
@@ -36,11 +38,15 @@ uint64_t OperationBatch::carry_out() {
     succeeded = index_.multi_insert(records_, flags);
   } else if (type_ == OperationType::kLookup) {
     succeeded = index_.multi_lookup(keys_, found_, flags);
+    for (uint64_t i = 0; i < all; ++i) {
+      if (flags[i] && !client.is_of(words_[i], found_[i])) --succeeded;
+    }
   } else {
     index_.multi_upsert(records_);
   }
   records_.clear();
   keys_.clear();
+  words_.clear();
   return all - succeeded;
 }
 

@@ -21,14 +21,15 @@ class OperationBatch {
            type == OperationType::kUpsert;
   }
 
-  // Copies the operation, which is of the batch's type. The batch must not be full.
-  void add(const BenchClient::Prepared& prepared);
+  // Copies the operation, which is of the batch's type, on the record with this key. The batch must not
+  // be full.
+  void add(const BenchClient::Prepared& prepared, uint64_t word);
   uint64_t count() const { return records_.size(); }
   bool full() const { return count() == size_; }
 
   // Carries out what was added, and forgets it. Returns how many operations the index says were not
-  // possible, which is wrong of it.
-  uint64_t carry_out();
+  // possible, or read a value that nobody wrote for the key.
+  uint64_t carry_out(const BenchClient& client);
 
  private:
   static Datum keep(const Datum& datum, Value& copy);
@@ -39,6 +40,7 @@ class OperationBatch {
   std::vector<Value> copies_;  // of byte strings: key and value of each operation
   std::vector<AnyRecord> records_;
   std::vector<Datum> keys_;
+  std::vector<uint64_t> words_;  // the records' keys
   std::vector<Value> found_;
   std::unique_ptr<bool[]> flags_;
 };

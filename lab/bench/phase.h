@@ -27,6 +27,7 @@ struct PhaseOptions {
   double time_limit_s = 0;  // of the measured part; 0: none
   double window_s = 0.1;    // of the series of throughputs
   bool pinned = false;      // thread i on the i-th of the processors we may run on
+  bool compare = true;      // what is read, and what a sample of the writes left
 };
 
 // What was measured of the operations of one type.
@@ -36,9 +37,11 @@ struct TypeResult {
 };
 
 struct PhaseResult {
-  double seconds = 0;        // from the first thread's start to the last thread's end
-  uint64_t operations = 0;   // measured; fewer than planned when it was stopped
-  uint64_t failed = 0;       // reported absent or present when the opposite was true
+  double seconds = 0;       // from the first thread's start to the last thread's end
+  uint64_t operations = 0;  // measured; fewer than planned when it was stopped
+  // Reported absent or present when the opposite was true, or read a value that nobody wrote for the key;
+  // and, of a sample after the phase, writes whose effect is not there.
+  uint64_t failed = 0;
   uint64_t scanned = 0;      // records that scans told of
   bool complete = false;     // neither stopped nor cut by the time limit
   uint64_t stream_hash = 0;  // OperationPlan::stream_hash of what was carried out, warm-up included

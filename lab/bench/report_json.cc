@@ -144,6 +144,7 @@ json parameters_json(const BenchReport& report) {
           {"structure_options", options.structure_options},
           {"capacity_bytes", options.capacity_bytes},
           {"reserved", options.reserve},
+          {"huge_pages_wanted", options.huge_pages},
           {"kill_recovery", options.kill_recovery}};
 }
 

@@ -72,6 +72,7 @@ class Bench {
     }
     report_.domain_forced = forced_domain(options).has_value();
     find_contenders();
+    note_unequal_conditions();
     if (options.batch > 1) {
       note(
           fmt::format("inserts, upserts and lookups in batches of {}: their latencies are those of "
@@ -90,6 +91,7 @@ class Bench {
  private:
   void start_emulation();
   void find_contenders();
+  void note_unequal_conditions();
   // Whether it is to be measured; if not, notes why, or throws if nothing else is measured.
   bool takes_part(const Contender& contender, const Workload& workload, unsigned threads);
   void note(const std::string& sentence);
@@ -127,6 +129,26 @@ void Bench::find_contenders() {
                       "after a kill is not measured",
                       name));
     }
+  }
+}
+
+// Structures beside stores that keep their files themselves.
+void Bench::note_unequal_conditions() {
+  const BenchOptions& options = report_.options;
+  const auto is_structure = [](const Contender& one) { return one.kind == "structure"; };
+  const auto has_files = [](const Contender& one) {
+    return one.kind == "peer" || one.kind == "plugin";
+  };
+  if (!options.huge_pages && !options.reserve) return;
+  if (std::ranges::none_of(contenders_, is_structure)) return;
+  for (const Contender& contender : contenders_) {
+    if (!has_files(contender)) continue;
+    note(
+        fmt::format("structures have pools{}{}{}; {} makes its files as it does: --small-pages "
+                    "--grow measures structures without these advantages",
+                    options.huge_pages ? " on huge pages where the system has them" : "",
+                    options.huge_pages && options.reserve ? " and" : "",
+                    options.reserve ? " with all blocks reserved beforehand" : "", contender.name));
   }
 }
 

@@ -153,6 +153,7 @@ StoreOptions Trial::store_options() const {
   store_options.structure_options = options_.structure_options;
   store_options.pool.capacity_bytes = options_.capacity_bytes;
   if (options_.reserve) store_options.pool.reserve_bytes = options_.capacity_bytes;
+  store_options.pool.huge_pages = options_.huge_pages;
   if (const std::optional<Domain> domain = forced_domain(options_)) {
     store_options.pool.force_domain = true;
     store_options.pool.domain = *domain;
@@ -172,6 +173,7 @@ PhaseOptions Trial::phase_options(const std::string& name) const {
   phase_options.time_limit_s = options_.time_limit_s;
   phase_options.window_s = options_.window_s;
   phase_options.pinned = options_.pinned;
+  phase_options.compare = trial_.contender->keeps_records;
   return phase_options;
 }
 

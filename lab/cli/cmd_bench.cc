@@ -1,9 +1,12 @@
 // perdure bench: structures under load, beside the machine's own limits.
 
 #include <fmt/core.h>
+#include <unistd.h>
 
+#include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "cli/command.h"
 #include "cli/interrupt.h"
@@ -113,11 +116,34 @@ std::string in_format(const lab::BenchReport& report, const BenchCommandOptions&
   return options.csv ? lab::to_csv(report) : lab::to_table(report);
 }
 
+// Libraries print, and what they print is not the result: while one of these lives, standard output is
+// standard error.
+class OutputAside {
+ public:
+  OutputAside() : output_(::dup(STDOUT_FILENO)) {
+    std::fflush(stdout);
+    ::dup2(STDERR_FILENO, STDOUT_FILENO);
+  }
+  ~OutputAside() {
+    std::fflush(stdout);
+    if (output_ < 0) return;
+    ::dup2(output_, STDOUT_FILENO);
+    ::close(output_);
+  }
+  OutputAside(const OutputAside&) = delete;
+  OutputAside& operator=(const OutputAside&) = delete;
+
+ private:
+  const int output_;
+};
+
 int run_command(const BenchCommandOptions& options) {
   const lab::BenchOptions bench = resolve(options);
   const InterruptFlag interrupt;
   lab::BenchReport report;
   {
+    std::optional<OutputAside> aside;
+    if (!options.plugins.empty()) aside.emplace();
     ProgressBar bar("ops");
     report = lab::run_bench(bench, bar.sink(), interrupt.raised());
   }
@@ -214,6 +240,12 @@ void add_run_options(CLI::App& command, BenchCommandOptions& options) {
       .add_flag("!--grow", options.bench.reserve,
                 "Let pools grow while they are measured; by default all of their capacity is "
                 "reserved before")
+      ->group(group);
+  command
+      .add_flag(
+          "!--small-pages", options.bench.huge_pages,
+          "Keep pools on small pages, as the files of peers and plug-ins are; by default they "
+          "are on huge pages where the system has them")
       ->group(group);
   command
       .add_option("--option", options.options,

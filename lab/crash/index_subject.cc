@@ -7,6 +7,8 @@
 #include <cstring>
 #include <utility>
 
+#include "index/owned_blocks.h"
+#include "index/presets.h"
 #include "lab/crash/recorder.h"
 #include "lab/crash/scratch_folder.h"
 #include "lab/seam/runtime.h"
@@ -400,7 +402,7 @@ Run IndexSubject::record(const std::vector<uint32_t>& only) {
   Run run;
   Recording recording(*this, run);
   const uint64_t empty = 0;
-  const CatalogEntry& entry = catalog_entry(workload_.structure);
+  const index::EntryWithPresets& entry = index::presets_of(workload_.structure);
   const OptionMap& smallest = entry.tiny_options.empty() ? entry.small_options : entry.tiny_options;
   const OptionMap& options = workload_.options.empty() ? smallest : workload_.options;
   Pool pool = Pool::create(folder.file("pool"), pool_options());
@@ -437,9 +439,9 @@ void IndexSubject::soil(Pool& pool, const OptionMap& options) {
   const auto other = create_index(pool, kOtherName, workload_.structure, workload_.key_kind,
                                   workload_.value_kind, options);
   std::map<uint64_t, uint64_t> blocks;
-  other->visit_blocks([&](uint64_t offset, uint64_t bytes) { blocks[offset] = bytes; });
+  index::visit_blocks_of(*other, [&](uint64_t offset, uint64_t bytes) { blocks[offset] = bytes; });
   other_bytes_ = pool.info().allocated_bytes;
-  const pm::PoolImpl& impl = pool.impl();
+  const pm::PoolImpl& impl = pm::impl_of(pool);
   blocks[impl.end_offset()] = 0;
   uint64_t at = impl.header().data_offset;
   for (const auto& [offset, bytes] : blocks) {
@@ -601,7 +603,7 @@ void IndexSubject::use(AnyIndex& index, Contents& contents) const {
 uint64_t IndexSubject::bytes_of_other(Pool& pool) {
   if (other_bytes_ == 0) {
     const auto other = open_index(pool, kOtherName, opening_options());
-    other->visit_blocks([this](uint64_t, uint64_t bytes) { other_bytes_ += bytes; });
+    index::visit_blocks_of(*other, [this](uint64_t, uint64_t bytes) { other_bytes_ += bytes; });
   }
   return other_bytes_;
 }
@@ -609,8 +611,9 @@ uint64_t IndexSubject::bytes_of_other(Pool& pool) {
 // Every block of the heap is owned or free.
 void IndexSubject::check_heap(const Pool& pool, AnyIndex* index, uint64_t others) const {
   uint64_t owned = others;
-  if (index != nullptr) index->visit_blocks([&](uint64_t, uint64_t bytes) { owned += bytes; });
-  const uint64_t allocated = pool.impl().heap().usage().allocated_bytes;
+  if (index != nullptr)
+    index::visit_blocks_of(*index, [&](uint64_t, uint64_t bytes) { owned += bytes; });
+  const uint64_t allocated = pm::impl_of(pool).heap().usage().allocated_bytes;
   if (owned == allocated) return;
   report_damage(fmt::format("structures own {} bytes and {} are allocated: {}", owned, allocated,
                             owned < allocated ? "a leak" : "a block that is free is in use"));

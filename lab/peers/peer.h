@@ -72,7 +72,6 @@ class PeerIndex : public AnyIndex {
 
   void for_each(const std::function<void(Datum, Datum)>&) const override {}
   uint64_t check(const std::function<void(const std::string&)>&) const override { return 0; }
-  void visit_blocks(const std::function<void(uint64_t, uint64_t)>&) const override {}
   std::vector<Statistic> statistics() const override { return {}; }
 
  private:

@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "index/presets.h"
 #include "lab/study/once.h"
 #include "lab/study/state.h"
 #include "lab/study/workers.h"
@@ -172,7 +173,7 @@ void Study::add_job(const std::string& structure, const std::vector<AmpWorkload>
   AmpOptions options = report_.options;
   options.structures = {structure};
   options.workloads = workloads;
-  for (const auto& option : catalog_entry(structure).published_options) {
+  for (const auto& option : index::presets_of(structure).published_options) {
     options.structure_options.insert(option);  // unless another was asked for
   }
   Job job{.name = fmt::format("{} {}", structure, workloads.front().name),

@@ -157,7 +157,6 @@ class FullIndex final : public AnyIndex {
   bool lookup(Datum, Value&) const override { return true; }
   void for_each(const std::function<void(Datum, Datum)>&) const override {}
   uint64_t check(const std::function<void(const std::string&)>&) const override { return 0; }
-  void visit_blocks(const std::function<void(uint64_t, uint64_t)>&) const override {}
   std::vector<Statistic> statistics() const override { return {}; }
 
  private:
@@ -177,6 +176,44 @@ TEST(BenchPhase, WrongAnswersAreCounted) {
   OrderedMapIndex empty;
   const OperationPlan plan(workload("lookup=.5,scan=.5"), kRecords, 1000, 1, KeyOrder::kMixed);
   EXPECT_EQ(run_phase(empty, plan, {}, {}, kNeverStop).failed, 1000U);
+}
+
+// An index that says yes to each update, and keeps the value that there was.
+class ForgetfulIndex final : public OrderedMapIndex {
+ public:
+  bool update(Datum key, Datum) override {
+    Value ignored;
+    return lookup(key, ignored);
+  }
+};
+
+TEST(BenchPhase, UpdatesThatAreDroppedAreCounted) {
+  ForgetfulIndex index;
+  load(index);
+  const OperationPlan plan(workload("lookup=.5,update=.5"), kRecords, 1000, 1, KeyOrder::kMixed);
+  EXPECT_EQ(run_phase(index, plan, {}, {}, kNeverStop).failed, 500U);
+  EXPECT_EQ(run_phase(index, plan, {.compare = false}, {}, kNeverStop).failed, 0U);
+}
+
+// An index that has every key, and gives the value of another.
+class MistakenIndex final : public OrderedMapIndex {
+ public:
+  bool lookup(Datum key, Value& out) const override {
+    if (!OrderedMapIndex::lookup(key, out)) return false;
+    if (mistaken) out.set(out.word() + 2);
+    return true;
+  }
+  bool mistaken = false;
+};
+
+TEST(BenchPhase, ValuesOfOthersAreCounted) {
+  for (const uint64_t batch : {1, 16}) {
+    MistakenIndex index;
+    load(index);
+    index.mistaken = true;
+    const OperationPlan plan(workload("lookup"), kRecords, 1000, 1, KeyOrder::kMixed);
+    EXPECT_EQ(run_phase(index, plan, {.batch = batch}, {}, kNeverStop).failed, 1000U);
+  }
 }
 
 TEST(Ycsb, LettersAreTheCoreWorkloads) {

@@ -14,6 +14,7 @@
 #include <memory>
 
 #include "common/units.h"
+#include "index/owned_blocks.h"
 #include "perdure/catalog.h"
 #include "perdure/error.h"
 #include "perdure/pool.h"
@@ -89,7 +90,7 @@ void Checker::check_structure(size_t number) {
   try {
     const std::unique_ptr<AnyIndex> index = open_index(pool_, name);
     index->check(report_named);
-    index->visit_blocks([this, number](uint64_t offset, uint64_t bytes) {
+    index::visit_blocks_of(*index, [this, number](uint64_t offset, uint64_t bytes) {
       blocks_.push_back({offset, bytes, number});
     });
   } catch (const Error& error) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <utility>
 
+#include "index/owned_blocks.h"
 #include "perdure/index.h"
 #include "pm/pool_impl.h"
 
@@ -32,7 +33,7 @@ template <typename T>
 
 // T is a typed structure such as Plush<uint64_t, std::string>.
 template <typename T>
-class Adapter final : public AnyIndex {
+class Adapter final : public AnyIndex, public OwnsBlocks {
  public:
   using K = typename T::key_type;
   using V = typename T::value_type;
@@ -139,9 +140,7 @@ class Adapter final : public AnyIndex {
   uint64_t check(const std::function<void(const std::string&)>& report) const override {
     return structure_.check(report);
   }
-  void visit_blocks(const std::function<void(uint64_t, uint64_t)>& visit) const override {
-    structure_.visit_blocks(visit);
-  }
+  void visit_blocks(const VisitOwned& visit) const override { structure_.visit_blocks(visit); }
   std::vector<Statistic> statistics() const override { return structure_.statistics(); }
 
  private:

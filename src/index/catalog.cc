@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "index/entries.h"
+#include "index/presets.h"
 #include "pm/pool_impl.h"
 
 namespace perdure {
@@ -21,8 +22,10 @@ const char* to_string(DramUse use) noexcept {
   return "unknown";
 }
 
-const std::vector<CatalogEntry>& catalog() {
-  static const std::vector<CatalogEntry> entries = {
+namespace {
+
+const std::vector<index::EntryWithPresets>& entries() {
+  static const std::vector<index::EntryWithPresets> all = {
       index::plush_entry(),            // in the order of the documentation's table
       index::plush_range_entry(),      //
       index::cceh_entry(),             //
@@ -41,17 +44,31 @@ const std::vector<CatalogEntry>& catalog() {
       index::nv_tree_entry(),          //
       index::bztree_entry(),           //
   };
-  return entries;
+  return all;
 }
 
-const CatalogEntry& catalog_entry(std::string_view name) {
+template <typename Entries>
+const typename Entries::value_type& named(const Entries& entries, std::string_view name) {
   std::string names;
-  for (const CatalogEntry& entry : catalog()) {
-    if (entry.name == name) return entry;
+  for (const CatalogEntry& entry : entries) {
+    if (entry.name == name) return static_cast<const typename Entries::value_type&>(entry);
     names += (names.empty() ? "" : ", ") + entry.name;
   }
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("there is no structure '{}'; there are: {}", name, names));
+}
+
+}  // namespace
+
+const std::vector<CatalogEntry>& catalog() {
+  static const std::vector<CatalogEntry> shown(entries().begin(), entries().end());
+  return shown;
+}
+
+const CatalogEntry& catalog_entry(std::string_view name) { return named(catalog(), name); }
+
+const index::EntryWithPresets& index::presets_of(std::string_view structure) {
+  return named(entries(), structure);
 }
 
 std::unique_ptr<AnyIndex> create_index(Pool& pool, const std::string& name, std::string_view type,
@@ -66,8 +83,8 @@ std::unique_ptr<AnyIndex> create_index(Pool& pool, const std::string& name, std:
 
 std::unique_ptr<AnyIndex> open_index(Pool& pool, const std::string& name,
                                      const OptionMap& options) {
-  const pm::DirectoryEntry* found = pool.impl().find(name);
-  if (found == nullptr) pool.impl().throw_no_such_name(name);
+  const pm::DirectoryEntry* found = pm::impl_of(pool).find(name);
+  if (found == nullptr) pm::impl_of(pool).throw_no_such_name(name);
   for (const CatalogEntry& entry : catalog()) {
     if (entry.name == found->type) return entry.open(pool, name, options);
   }

@@ -7,8 +7,9 @@
 #include <utility>
 
 #include "index/adapter.h"
+#include "index/presets.h"
 #include "index/records.h"
-#include "perdure/catalog.h"
+#include "pm/pool_impl.h"
 
 namespace perdure::index {
 
@@ -25,27 +26,27 @@ struct CoreEntry {
                                           const OptionMap& options) {
     return with_kinds<Face>(key, value, [&]<typename T>(T*) -> std::unique_ptr<AnyIndex> {
       return std::make_unique<Adapter<T>>(
-          T(Core<typename T::key_type, typename T::value_type>::create(pool.impl(), name, key,
+          T(Core<typename T::key_type, typename T::value_type>::create(pm::impl_of(pool), name, key,
                                                                        value, parse(options))));
     });
   }
 
   static std::unique_ptr<AnyIndex> open(Pool& pool, const std::string& name,
                                         const OptionMap& options) {
-    const pm::DirectoryEntry& entry = *pool.impl().find(name);
+    const pm::DirectoryEntry& entry = *pm::impl_of(pool).find(name);
     const auto key = static_cast<Kind>(entry.key_kind);
     const auto value = static_cast<Kind>(entry.value_kind);
     return with_kinds<Face>(key, value, [&]<typename T>(T*) -> std::unique_ptr<AnyIndex> {
       return std::make_unique<Adapter<T>>(
-          T(Core<typename T::key_type, typename T::value_type>::open(pool.impl(), name, key, value,
-                                                                     parse(options))));
+          T(Core<typename T::key_type, typename T::value_type>::open(pm::impl_of(pool), name, key,
+                                                                     value, parse(options))));
     });
   }
 
   // Concurrent, of all kinds, with DRAM that does not grow with the data; the options are the
   // caller's to fill in.
-  static CatalogEntry make(const char* name, const char* paper) {
-    CatalogEntry entry;
+  static EntryWithPresets make(const char* name, const char* paper) {
+    EntryWithPresets entry;
     entry.name = name;
     entry.family = Family::kFamily;
     entry.paper = paper;

@@ -1,26 +1,26 @@
 // One line for each structure of the catalogue.
 #pragma once
 
-#include "perdure/catalog.h"
+#include "index/presets.h"
 
 namespace perdure::index {
 
-CatalogEntry plush_entry();
-CatalogEntry plush_range_entry();
-CatalogEntry cceh_entry();
-CatalogEntry cceh_ip_entry();
-CatalogEntry level_entry();
-CatalogEntry level_rb_entry();
-CatalogEntry clht_entry();
-CatalogEntry clht_fc_entry();
-CatalogEntry clht_fc_ve_entry();
-CatalogEntry clht_fc_ve_xs_entry();
-CatalogEntry fptree_entry();
-CatalogEntry wbtree_entry();
-CatalogEntry fast_fair_entry();
-CatalogEntry fast_fair_rb_entry();
-CatalogEntry fast_fair_rb_xs_entry();
-CatalogEntry nv_tree_entry();
-CatalogEntry bztree_entry();
+EntryWithPresets plush_entry();
+EntryWithPresets plush_range_entry();
+EntryWithPresets cceh_entry();
+EntryWithPresets cceh_ip_entry();
+EntryWithPresets level_entry();
+EntryWithPresets level_rb_entry();
+EntryWithPresets clht_entry();
+EntryWithPresets clht_fc_entry();
+EntryWithPresets clht_fc_ve_entry();
+EntryWithPresets clht_fc_ve_xs_entry();
+EntryWithPresets fptree_entry();
+EntryWithPresets wbtree_entry();
+EntryWithPresets fast_fair_entry();
+EntryWithPresets fast_fair_rb_entry();
+EntryWithPresets fast_fair_rb_xs_entry();
+EntryWithPresets nv_tree_entry();
+EntryWithPresets bztree_entry();
 
 }  // namespace perdure::index

@@ -8,7 +8,7 @@
 namespace perdure::index {
 
 Records::~Records() {
-  for (const auto& [offset, bytes] : retired_) pool_.heap().release(offset, bytes);
+  for (const uint64_t record : retired_) pool_.heap().release(record);
 }
 
 uint64_t Records::bytes(uint64_t record) const { return bytes_of(follow(record)); }
@@ -56,9 +56,11 @@ void Records::retire(uint64_t record) {
   Blocks together;
   {
     const std::lock_guard lock(mutex_);
-    retired_.emplace_back(record, bytes(record));
-    if (retired_.size() < kRetireTogether) return;
+    retired_.push_back(record);
+    retired_bytes_ += bytes(record);
+    if (retired_.size() < kRetireTogether && retired_bytes_ < kRetireBytes) return;
     together.swap(retired_);
+    retired_bytes_ = 0;
   }
   retire_all(std::move(together));
 }
@@ -66,7 +68,7 @@ void Records::retire(uint64_t record) {
 void Records::retire_all(Blocks blocks) {
   // The epochs may outlive this object, and run the action when they go.
   epochs_.retire([&heap = pool_.heap(), blocks = std::move(blocks)] {
-    for (const auto& [offset, bytes] : blocks) heap.release(offset, bytes);
+    for (const uint64_t record : blocks) heap.release(record);
   });
 }
 
@@ -75,6 +77,7 @@ bool Records::reclaim() {
   {
     const std::lock_guard lock(mutex_);
     rest.swap(retired_);
+    retired_bytes_ = 0;
   }
   if (!rest.empty()) retire_all(std::move(rest));
   epochs_.collect();

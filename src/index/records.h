@@ -144,7 +144,7 @@ class Records {
   // The record at an offset, all of which is inside the pool.
   const Header* follow(uint64_t record) const {
     const Header* header = pool_.follow<Header>(record);
-    if (!pool_.leads_inside(record, bytes_of(header))) [[unlikely]]
+    if (record % pm::kLineBytes != 0 || !pool_.leads_inside(record, bytes_of(header))) [[unlikely]]
       pool_.throw_outside(record);
     return header;
   }
@@ -153,9 +153,11 @@ class Records {
       throw_damaged(record);
   }
   [[noreturn]] void throw_damaged(uint64_t record) const;
-  using Blocks = std::vector<std::pair<uint64_t, uint64_t>>;  // offset, bytes
+  using Blocks = std::vector<uint64_t>;  // offsets
 
+  // Records that go together; what is kept back from the other structures of the pool is little.
   static constexpr size_t kRetireTogether = 64;
+  static constexpr uint64_t kRetireBytes = 64 << 10;
 
   void retire_all(Blocks blocks);
 
@@ -163,6 +165,7 @@ class Records {
   pm::EpochManager& epochs_;
   std::mutex mutex_;
   Blocks retired_;
+  uint64_t retired_bytes_ = 0;
 };
 
 template <typename Fail>

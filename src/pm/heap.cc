@@ -253,13 +253,18 @@ void Heap::scan_segment(uint32_t segment) {
   }
 }
 
+// Of a block that goes. Throws kCorrupt if it cannot be one.
 void Heap::know_segment_of(uint64_t block) {
-  if (!pool_.leads_inside(block, 1)) [[unlikely]]
-    pool_.throw_outside(block);  // of a damaged pool
-  const uint64_t segment = segment_of(block);
-  if (infos_[segment].kind != SegmentKind::kSlab) return;
-  const std::lock_guard lock(classes_[infos_[segment].size_class].mutex);
-  scan_segment(static_cast<uint32_t>(segment));
+  if (block % kLineBytes != 0 || !pool_.leads_inside(block, 1)) [[unlikely]]
+    pool_.throw_outside(block);
+  const auto segment = static_cast<uint32_t>(segment_of(block));
+  const SegmentInfo& info = infos_[segment];
+  if (info.kind == SegmentKind::kSlab) {
+    const std::lock_guard lock(classes_[info.size_class].mutex);
+    scan_segment(segment);
+  } else if (info.kind != SegmentKind::kRun || block != offset_of_segment(segment)) [[unlikely]] {
+    pool_.throw_corrupt(fmt::format("what leads to {:#x} leads to no block", block));
+  }
 }
 
 void Heap::take_from_segment(uint32_t segment, int size_class, size_t wanted,
@@ -313,16 +318,23 @@ void Heap::release_block(uint64_t offset, int size_class) noexcept try {
 } catch (...) {  // the medium fails, or memory is short: the block stays unused until the next open
 }
 
-void Heap::release(uint64_t block, uint64_t bytes) noexcept {
+void Heap::release(uint64_t block) noexcept {
+  if (pool_.failed()) return;  // nothing is written any more
   const uint64_t segment = segment_of(block);
-  if (class_of(bytes) >= 0) {
-    release_block(block, infos_[segment].size_class);
-    return;
-  }
-  if (infos_[segment].kind != SegmentKind::kRun) [[unlikely]]
-    return;  // of a damaged pool: what leads here is no run
-  infos_[segment] = SegmentInfo{};
-  release_segments(segment, block_bytes(bytes) / kSegmentBytes);
+  SegmentInfo& info = infos_[segment];
+  if (info.kind == SegmentKind::kSlab) {
+    release_block(block, info.size_class);
+  } else if (info.kind == SegmentKind::kRun) {
+    const uint32_t count = info.run_segments;
+    info = SegmentInfo{};
+    release_segments(segment, count);
+  }  // else the pool is damaged: what leads here is no block
+}
+
+void Heap::note_run(uint64_t block, uint64_t segments) {
+  SegmentInfo& info = infos_[segment_of(block)];
+  info.kind = SegmentKind::kRun;
+  info.run_segments = static_cast<uint32_t>(segments);
 }
 
 void Heap::return_caches(uint32_t own_lane, int size_class) {
@@ -438,6 +450,13 @@ void Heap::set_allocated(uint64_t block, bool run, bool allocated) {
   const uint64_t segment = segment_of(block);
   SegmentDescriptor& entry = descriptor(segment);
   if (run) {
+    SegmentKind kind = SegmentKind::kFree;
+    int size_class = 0;
+    uint64_t segments = 0;
+    // A length with check bits stays; the other has none.
+    if (allocated && parse_word(segment, kind, size_class, segments) && kind == SegmentKind::kRun) {
+      return;
+    }
     const uint64_t word =
         allocated ? descriptor_word(SegmentKind::kRun, 0, entry.pending_run_segments, segment)
                   : free_word(segment);
@@ -463,9 +482,7 @@ void Heap::set_allocated(uint64_t block, bool run, bool allocated) {
 
 std::pair<uint64_t*, uint64_t> Heap::bitmap_bit(uint64_t block) const {
   const uint64_t segment = segment_of(block);
-  if (infos_[segment].kind != SegmentKind::kSlab) [[unlikely]]
-    pool_.throw_corrupt(
-        fmt::format("the block at {} that goes is in a segment without blocks", block));
+  assert(infos_[segment].kind == SegmentKind::kSlab);
   const uint64_t index =
       (block - offset_of_segment(segment)) / kClassBytes[infos_[segment].size_class];
   return {&descriptor(segment).bitmap[index / 64], uint64_t{1} << (index % 64)};
@@ -525,9 +542,12 @@ void Heap::require_sound_redo(const Lane& lane, uint64_t bytes) const {
       std::memcpy(&target, lane.redo + at, 8);
       std::memcpy(&length, lane.redo + at + 8, 8);
       at += 16;
+      // In the root directory or in blocks: lanes, this one's too, and descriptors are nobody's target.
+      const PoolHeader& header = pool_.header();
+      const bool in_blocks = target >= header.data_offset;
+      const uint64_t end = in_blocks ? pool_.end_offset() : header.lanes_offset;
       sound = target % 8 == 0 && length % 8 == 0 && length <= bytes - at &&
-              target >= pool_.header().directory_offset && target < pool_.end_offset() &&
-              length <= pool_.end_offset() - target;
+              target >= header.directory_offset && target < end && length <= end - target;
       at += length;
     }
     if (!sound)
@@ -585,6 +605,7 @@ void Heap::recover() {
     }
     infos_[i].kind = kind;
     infos_[i].size_class = static_cast<uint8_t>(size_class);
+    if (kind == SegmentKind::kRun) note_run(offset_of_segment(i), segments);
     if (kind == SegmentKind::kFree) {
       if (free_length++ == 0) free_from = i;
     } else {
@@ -704,9 +725,11 @@ void Heap::for_each_used(Visit visit) const {
 void Heap::seal(uint64_t generation) const {
   for_each_used([&](uint64_t segment) {
     SegmentDescriptor& entry = descriptor(segment);
-    store_relaxed(entry.seal,
-                  seal_of(entry, pool_.at<char>(offset_of_segment(segment)), generation));
-    pool_.memory().flush(&entry.seal, sizeof entry.seal);
+    auto* content = pool_.at<char>(offset_of_segment(segment));
+    store_relaxed(entry.seal, seal_of(entry, content, generation));
+    // All that the seal covers: there are words that nobody needs to be durable, and so nobody flushes.
+    pool_.memory().flush(content, kSegmentBytes);
+    pool_.memory().flush(&entry, sizeof entry);
   });
 }
 
@@ -751,7 +774,12 @@ Heap::Txn::~Txn() {
     try {
       Lane& own = heap_.lane(lane_);
       if (prepared_) {
-        // An error between prepare() and finish(): decide as recovery would.
+        // An error between prepare() and finish(): decide as recovery would, by links that may have been
+        // stored and not flushed.
+        for (uint32_t i = 0; i < intents_; ++i) {
+          const uint64_t link = own.intents[i].link & kLinkOffsetMask & ~uint64_t{7};
+          if (link != 0) heap_.pool_.memory().flush(heap_.pool_.at<char>(link), sizeof(uint64_t));
+        }
         heap_.recover_lane(own);
       } else if (intents_ > 0) {
         // Nothing was linked, but eviction may have carried intents to PM: they must not decide
@@ -771,7 +799,7 @@ Heap::Txn::~Txn() {
         continue;
       }
       if (one.size_class < 0) {
-        heap_.release_segments(heap_.segment_of(one.block), one.segments);
+        heap_.release(one.block);
       } else {
         heap_.release_block(one.block, one.size_class);
       }
@@ -793,6 +821,7 @@ uint64_t Heap::Txn::allocate(uint64_t bytes) {
     if (!heap_.take_segments(one.segments, reclaim_ ? 0 : kReserveSegments, first))
       heap_.throw_full();
     one.block = heap_.offset_of_segment(first);
+    heap_.note_run(one.block, one.segments);  // before anybody can find it, and free it
   }
   allocated_[allocations_++] = one;
   observe::allocate(bytes);
@@ -962,18 +991,7 @@ void Heap::Txn::finish() {
   memory.fence();
   finished_ = true;
   release_lane();
-  for (uint32_t i = 0; i < frees_; ++i) {
-    const uint64_t segment = heap_.segment_of(freed_[i]);
-    const SegmentInfo& info = heap_.infos_[segment];
-    heap_.release(freed_[i], info.kind == SegmentKind::kSlab
-                                 ? kClassBytes[info.size_class]
-                                 : heap_.descriptor(segment).pending_run_segments * kSegmentBytes);
-  }
-  for (uint32_t i = 0; i < allocations_; ++i) {
-    if (allocated_[i].size_class < 0) {
-      heap_.infos_[heap_.segment_of(allocated_[i].block)].kind = SegmentKind::kRun;
-    }
-  }
+  for (uint32_t i = 0; i < frees_; ++i) heap_.release(freed_[i]);
 }
 
 }  // namespace perdure::pm

@@ -94,10 +94,10 @@ class Heap {
   // Bytes of the block at `offset`, which `bytes` were allocated from. Reads its descriptor.
   uint64_t block_bytes_at(uint64_t offset, uint64_t bytes) const;
 
-  // Hands out again what a transaction freed with Release::kLater. `bytes`: as allocated. Does not
+  // Hands out again what a transaction freed with Release::kLater. Does not
   // throw: for destructors and actions of epochs. What it cannot hand out, because the medium fails or
   // memory is short, stays unused until the pool is opened again.
-  void release(uint64_t block, uint64_t bytes) noexcept;
+  void release(uint64_t block) noexcept;
 
   // Bytes in allocated blocks, and in free segments and blocks of the pool as large as it is now.
   // Cost: reads all descriptors.
@@ -130,7 +130,10 @@ class Heap {
  private:
   struct SegmentInfo {
     uint64_t* taken;  // slabs: blocks that are allocated or in a cache; null until scanned
-    uint32_t free_blocks;
+    union {
+      uint32_t free_blocks;   // of slabs
+      uint32_t run_segments;  // of the first segment of a run: not what a damaged header may say
+    };
     SegmentKind kind;
     uint8_t size_class;
     bool listed;  // in its class's `partial`
@@ -199,6 +202,7 @@ class Heap {
   // false if there are none.
   bool take_segments(uint64_t count, uint32_t keep, uint64_t& first);
   void release_segments(uint64_t first, uint64_t count) noexcept;
+  void note_run(uint64_t block, uint64_t segments);
   bool grow(uint64_t segments);
 
   void recover_lane(Lane& lane);
@@ -242,6 +246,8 @@ class Heap::Txn {
 
   // `link`, a word in the pool, is about to lead to the block, or to lead away from it.
   void will_link(uint64_t block, const void* link, Link form);
+  // Throws kCorrupt, as will_unlink() and may_unlink() do, unless the block can be one that goes.
+  void require_block(uint64_t block) { heap_.know_segment_of(block); }
   enum class Release : uint8_t { kNow, kLater };
   // kLater: free on the medium, but not handed out again before Heap::release(), for blocks that
   // readers may still look at.

@@ -125,6 +125,7 @@ void Mapping::swap(Mapping& other) noexcept {
   std::swap(anonymous_bytes_, other.anonymous_bytes_);
   std::swap(fd_, other.fd_);
   std::swap(read_only_, other.read_only_);
+  std::swap(huge_pages_, other.huge_pages_);
   std::swap(medium_, other.medium_);
 }
 
@@ -172,7 +173,8 @@ void* Mapping::map_fixed(void* address, uint64_t bytes) {
   return ::mmap(address, bytes, protection, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, fd_, 0);
 }
 
-void Mapping::map(uint64_t capacity_bytes) {
+void Mapping::map(uint64_t capacity_bytes, bool huge_pages) {
+  huge_pages_ = huge_pages;
   capacity_bytes_ = (capacity_bytes + kHugePageBytes - 1) & ~(kHugePageBytes - 1);
   region_bytes_ = capacity_bytes_ + kHugePageBytes;
   region_ =
@@ -188,7 +190,7 @@ void Mapping::map(uint64_t capacity_bytes) {
   base_ = static_cast<char*>(mapped);
   observe::map(base_, capacity_bytes_, path_.c_str());
   // Lookups are bound by the TLB; where the medium has no huge pages this is refused, harmlessly.
-  ::madvise(base_, capacity_bytes_, MADV_HUGEPAGE);
+  ::madvise(base_, capacity_bytes_, huge_pages_ ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
 }
 
 void Mapping::reserve(uint64_t offset, uint64_t bytes) {
@@ -201,7 +203,8 @@ void Mapping::reserve(uint64_t offset, uint64_t bytes) {
   const uint64_t begin = offset & ~(granule - 1);
   const uint64_t length = ((offset + bytes + granule - 1) & ~(granule - 1)) - begin;
   const bool in_memory = medium_ == Medium::kTmpfs || medium_ == Medium::kHugetlbfs;
-  if (medium_ == Medium::kTmpfs && base_ != nullptr) make_huge_pages(begin, begin + length);
+  if (medium_ == Medium::kTmpfs && base_ != nullptr && huge_pages_)
+    make_huge_pages(begin, begin + length);
   const int result = allocate_blocks(fd_, begin, length);
   if (result != 0) throw_errno("fallocate", path_, result);
   if (base_ != nullptr && in_memory) {

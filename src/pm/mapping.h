@@ -30,8 +30,9 @@ class Mapping {
   static Mapping open_file(const std::string& path, bool read_only);
   static Mapping anonymous();
 
-  // Maps the file's first `capacity_bytes` (read-only pools: a private copy).
-  void map(uint64_t capacity_bytes);
+  // Maps the file's first `capacity_bytes` (read-only pools: a private copy), on huge pages if these are
+  // wanted and the medium has them.
+  void map(uint64_t capacity_bytes, bool huge_pages = true);
 
   // Gives blocks to [offset, offset + bytes) of the file, zero-filled if they are new, so that
   // touching them never fails. Throws kNoSpace (nothing has changed), kIo.
@@ -76,6 +77,7 @@ class Mapping {
   uint64_t anonymous_bytes_ = 0;
   int fd_ = -1;
   bool read_only_ = false;
+  bool huge_pages_ = true;
   perdure::Medium medium_ = perdure::Medium::kAnonymous;
 };
 

@@ -456,6 +456,7 @@ void Mwcas::Operation::keep(uint64_t block) {
 
 void Mwcas::Operation::drop(uint64_t block) {
   assert(txn_ != nullptr);
+  txn_->require_block(block);  // now: in execute() an error would cost the descriptor
   dropped_.push_back(block);
 }
 

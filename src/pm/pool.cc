@@ -121,6 +121,8 @@ pm::PoolImpl& Pool::impl() const {
   return *impl_;
 }
 
+pm::PoolImpl& pm::impl_of(const Pool& pool) { return pool.impl(); }
+
 void Pool::sync() { impl().sync(); }
 PoolInfo Pool::info() const { return impl().info(); }
 std::vector<StructureInfo> Pool::structures() const { return impl().structures(); }
@@ -280,7 +282,7 @@ uint64_t PoolImpl::segments_max() const {
 std::unique_ptr<PoolImpl> PoolImpl::create(Mapping mapping, const PoolOptions& options) {
   try {
     const uint64_t capacity = options.capacity_bytes / kSegmentBytes * kSegmentBytes;
-    mapping.map(capacity);
+    mapping.map(capacity, options.huge_pages);
     Durability durability = options.durability;
     const Domain needed = needed_domain(mapping.medium(), durability, mapping.path());
     const Domain domain = chosen_domain(needed, options, mapping.path());
@@ -354,7 +356,7 @@ std::unique_ptr<PoolImpl> PoolImpl::open(Mapping mapping, const PoolOptions& opt
                             "restore it from a backup",
                             mapping.path(), mapping.file_bytes(), end));
   }
-  mapping.map(header.capacity_bytes);
+  mapping.map(header.capacity_bytes, options.huge_pages);
   Durability durability = options.durability;
   const Domain needed = needed_domain(mapping.medium(), durability, mapping.path());
   const Domain domain = chosen_domain(needed, options, mapping.path());
@@ -387,6 +389,8 @@ void PoolImpl::start_generation() {
 }
 
 void PoolImpl::grow(uint64_t segments) {
+  // A private copy of a file ends where the file does.
+  if (read_only()) throw Error(ErrorCode::kPoolFull, "the pool was opened read-only");
   const uint64_t before = this->segments();
   const uint64_t left = segments_max() - before;
   if (left == 0) throw Error(ErrorCode::kPoolFull, "at capacity");
@@ -411,7 +415,14 @@ void PoolImpl::grow(uint64_t segments) {
     reserve(count);
   }
   // The file system's own records of the new blocks, before the word that relies on them.
-  if (durability_ == Durability::kPower) mapping_.sync_metadata(false);
+  if (durability_ == Durability::kPower) {
+    try {
+      mapping_.sync_metadata(false);
+    } catch (...) {
+      failed_.store(true, std::memory_order_relaxed);  // it may have met pages that others wrote
+      throw;
+    }
+  }
   for (uint64_t i = before; i < before + count; ++i) Heap::write_free(*this, i);
   memory_.fence();  // the descriptors, before the word that counts them; the blocks are zero-filled
   auto* header = at<PoolHeader>(0);
@@ -489,8 +500,10 @@ void PoolImpl::close_medium() {
   memory_.fence();
   if (seal_on_close_) {
     heap_->seal(generation_);
-    memory_.fence();  // the seals, before the word that makes them count
+    memory_.fence();  // the seals and what they cover, before the word that makes them count
   }
+  // And all the rest of a file, since who finds the word syncs nothing.
+  if (mapping_.medium() == perdure::Medium::kFile) sync();
   auto* header = at<PoolHeader>(0);
   store_release(
       header->generation_word,

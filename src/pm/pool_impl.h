@@ -21,6 +21,9 @@
 
 namespace perdure::pm {
 
+// What a pool's structures see of it. Throws kInUse if it was closed or moved from.
+PoolImpl& impl_of(const Pool& pool);
+
 class PoolImpl : public std::enable_shared_from_this<PoolImpl> {
  public:
   static std::unique_ptr<PoolImpl> create(Mapping mapping, const PoolOptions& options);

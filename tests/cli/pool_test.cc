@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "cli/command_runner.h"
+#include "index/owned_blocks.h"
 #include "perdure/catalog.h"
 #include "pm/heap.h"
 #include "pm/pool_impl.h"
@@ -144,7 +145,7 @@ TEST_F(PoolCommand, CheckFindsALeakedBlock) {
   load_some(100);
   {
     Pool opened = Pool::open(pool());
-    pm::PoolImpl& impl = opened.impl();
+    pm::PoolImpl& impl = pm::impl_of(opened);
     pm::Heap::Txn txn(impl.heap());
     const uint64_t block = txn.allocate(256);
     auto* word = impl.at<uint64_t>(block);
@@ -170,9 +171,9 @@ TEST_F(PoolCommand, CheckFindsABlockThatIsFreeAndOwned) {
     const auto note = [&owned](uint64_t offset, uint64_t bytes) {
       if (bytes == 256) owned = offset;
     };
-    open_index(opened, "main")->visit_blocks(note);
+    index::visit_blocks_of(*open_index(opened, "main"), note);
     ASSERT_NE(owned, 0U);
-    pm::PoolImpl& impl = opened.impl();
+    pm::PoolImpl& impl = pm::impl_of(opened);
     pm::Heap::Txn txn(impl.heap());
     const uint64_t elsewhere = txn.allocate(256);
     txn.will_unlink(owned, impl.at<uint64_t>(elsewhere), pm::Link::kOffset);

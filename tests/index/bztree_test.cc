@@ -103,7 +103,7 @@ TEST(BzTree, AVisitMayWrite) {
 TEST(BzTree, ARootThatSaysWhatNoTreeHasIsDamage) {
   Pool pool = make_pool();
   create_index(pool, "tree", "bztree", Kind::kU64, Kind::kU64, {}).reset();
-  auto& root = *pool.impl().at<bztree::Root>(pool.impl().find("tree")->root);
+  auto& root = *pm::impl_of(pool).at<bztree::Root>(pm::impl_of(pool).find("tree")->root);
   const bztree::Root sound = root;
   const auto seal = [&] {
     root.seal.checksum = pm::checksum64(&root.seal + 1, bztree::kSealedBytes);
@@ -132,7 +132,7 @@ TEST(BzTree, AChangedByteOfARecordInANodeIsDamage) {
   const auto tree = create_index(pool, "tree", "bztree", Kind::kBytes, Kind::kBytes, {});
   const std::string needle = "a value to be found";
   tree->insert("key", needle);
-  auto& impl = pool.impl();
+  auto& impl = pm::impl_of(pool);
   char* from = impl.at<char>(impl.header().data_offset);
   char* to = impl.at<char>(impl.end_offset() - 1);
   char* at = std::search(from, to, needle.begin(), needle.end());
@@ -156,17 +156,17 @@ TEST(BzTree, WhatAForgottenWriterLeftIsNoRecord) {
   Pool pool = make_pool();
   const auto tree = create_index(pool, "tree", "bztree", Kind::kU64, Kind::kU64, {});
   tree->insert(1, 10);
-  auto& impl = pool.impl();
+  auto& impl = pm::impl_of(pool);
   const auto& root = *impl.at<bztree::Root>(impl.find("tree")->root);
-  auto& leaf = *impl.at<bztree::Node>(root.root);
-  const uint32_t slots = bztree::LeafStatus{leaf.status}.slots();
-  // Visible records, outside of the node and inside; words with the marks of Mwcas; one half cleared.
+  // Visible records, outside of the node and inside; words with the marks of Mwcas.
   const std::vector<uint64_t> left{~uint64_t{0} >> 4, bztree::Meta::make(1008, 8, 16, false).word,
-                                   ~uint64_t{0}, uint64_t{5} << 61, bztree::kCleared};
-  for (size_t i = 0; i < left.size(); ++i) leaf.words()[slots + i] = left[i];
+                                   ~uint64_t{0}, uint64_t{5} << 61};
   Value value;
   for (uint64_t key = 2; key < 2 + left.size() + 1; ++key) {
     EXPECT_FALSE(tree->lookup(key, value));
+    auto& leaf = *impl.at<bztree::Node>(root.root);
+    const uint32_t slots = bztree::LeafStatus{leaf.status}.slots();
+    leaf.words()[slots] = left[key % left.size()];
     EXPECT_TRUE(tree->insert(key, key * 10));
     EXPECT_EQ(tree->check([](const std::string& text) { ADD_FAILURE() << text; }), 0U);
   }

@@ -1,6 +1,8 @@
 // Deep trees of byte strings: nodes of a few entries, which the scenarios do not make.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -8,7 +10,11 @@
 #include <thread>
 #include <vector>
 
+#include "index/fastfair/layout.h"
 #include "perdure/catalog.h"
+#include "pm/medium.h"
+#include "pm/pool_impl.h"
+#include "support/child.h"
 #include "support/files.h"
 #include "support/random.h"
 
@@ -99,6 +105,65 @@ std::string variant_name(const testing::TestParamInfo<const char*>& variant) {
   std::string name = variant.param;
   for (char& c : name) c = c == '-' || c == '+' ? '_' : c;
   return name;
+}
+
+// Stops the thread that is asked to in the fence that ends the growth of the tree, for good.
+class StopsGrowing final : public pm::Medium {
+ public:
+  void written_back(uintptr_t, size_t) override {}
+  void fenced() override {
+    if (!stops_here || pm::load_acquire(*top) == before || stopped.exchange(true)) return;
+    for (;;) ::pause();
+  }
+  static inline thread_local bool stops_here = false;
+  const uint64_t* top = nullptr;
+  uint64_t before = 0;
+  std::atomic<bool> stopped{false};
+};
+
+// A new top is allocated for as long as the root leads to it, by an intent that ends after it can be found.
+// Another one over it must wait for that: a crash would free the first, as the root leads to the second.
+TEST_P(FastFairBytes, ATopThatIsNotFinishedIsNotGrownOver) {
+  const std::string path = dir_.file("grow");
+  const auto number = [](uint64_t n) { return Datum(n); };
+  const std::string fault = test::in_crashing_child([&]() -> std::string {
+    auto* medium = new StopsGrowing;
+    pm::emulate_medium(medium);
+    PoolOptions options = FastFairBytes::options();
+    options.force_domain = true;
+    options.domain = Domain::kLine;
+    auto* pool = new Pool(Pool::create(path, options));
+    AnyIndex* index =
+        create_index(*pool, "index", GetParam(), Kind::kU64, Kind::kU64, {{"node_bytes", "128"}})
+            .release();
+    pm::PoolImpl& impl = pm::impl_of(*pool);
+    const auto& root = *impl.at<index::fastfair::Root>(impl.find("index")->root);
+    std::atomic<uint64_t> next{1};
+    const auto insert = [&] {
+      const uint64_t n = next++;
+      index->insert(number(n), number(n));
+    };
+    const uint64_t leaf = root.top;
+    while (root.top == leaf) insert();
+    medium->before = root.top;
+    medium->top = &root.top;
+    std::thread([&, medium] {
+      StopsGrowing::stops_here = true;
+      while (!medium->stopped) insert();
+    }).detach();
+    while (!medium->stopped) ::usleep(1000);
+    const uint64_t first = pm::load_acquire(root.top);
+    std::thread([&] {
+      for (;;) insert();
+    }).detach();
+    for (int i = 0; i < 100 && pm::load_acquire(root.top) == first; ++i) ::usleep(2000);
+    return "";
+  });
+  ASSERT_EQ(fault, "");
+  Pool pool = Pool::open(path, options());
+  const auto index = open_index(pool, "index");
+  EXPECT_EQ(index->check([](const std::string& text) { ADD_FAILURE() << text; }), 0U);
+  EXPECT_EQ(pool.check([](const std::string& text) { ADD_FAILURE() << text; }), 0U);
 }
 
 INSTANTIATE_TEST_SUITE_P(Variants, FastFairBytes,

@@ -8,6 +8,7 @@
 
 #include "index/fptree/core.h"
 #include "perdure/pool.h"
+#include "pm/pool_impl.h"
 #include "support/files.h"
 
 namespace perdure::index::fptree {
@@ -32,7 +33,7 @@ namespace {
 class FPTreeSteps : public testing::Test {
  protected:
   std::unique_ptr<Steps::Tree> make(const Options& options) {
-    return Steps::Tree::create(pool_.impl(), "t", Kind::kU64, Kind::kU64, options);
+    return Steps::Tree::create(pm::impl_of(pool_), "t", Kind::kU64, Kind::kU64, options);
   }
 
   test::TempDir dir_;

@@ -43,13 +43,13 @@ class FPTree : public testing::Test {
   void fill(AnyIndex& index) const {
     for (uint64_t i = 0; i < kRecords; ++i) ASSERT_TRUE(index.insert(key(i), i));
   }
-  Root& root() { return *pool_.impl().at<Root>(pool_.impl().find("t")->root); }
+  Root& root() { return *pm::impl_of(pool_).at<Root>(pm::impl_of(pool_).find("t")->root); }
   // A leaf with records, and the number of one of them.
   Leaf& used_leaf(int& slot) {
     const Geometry geometry{kLeafRecords, kLeafGroup};
     for (uint32_t i = 0; i < kLeafGroup; ++i) {
-      auto* leaf =
-          pool_.impl().at<Leaf>(root().groups + sizeof(GroupHead) + i * geometry.leaf_bytes());
+      auto* leaf = pm::impl_of(pool_).at<Leaf>(root().groups + sizeof(GroupHead) +
+                                               i * geometry.leaf_bytes());
       slot = std::countr_zero(leaf->bitmap);
       if (leaf->bitmap != 0) return *leaf;
     }
@@ -101,7 +101,7 @@ TEST_F(FPTree, LookupsKeepTheSpill) {
 TEST_F(FPTree, ADamagedSpillIsRefused) {
   fill(*create());
   for (const uint64_t byte : {0, 8, 16, 24, 32, 200}) {
-    char& damaged = pool_.impl().at<char>(root().spill)[byte];
+    char& damaged = pm::impl_of(pool_).at<char>(root().spill)[byte];
     damaged = static_cast<char>(damaged ^ 0x10);
     EXPECT_TRUE(test::fails_with(ErrorCode::kCorrupt, "spill", [&] { open(); })) << byte;
     damaged = static_cast<char>(damaged ^ 0x10);
@@ -122,7 +122,7 @@ TEST_F(FPTree, ADamagedChainOfGroupsIsRefused) {
     EXPECT_TRUE(test::fails_with(ErrorCode::kCorrupt, "groups", [&] { open(); })) << offset;
   }
   root().groups = sound;
-  pool_.impl().at<GroupHead>(sound)->next = sound;  // a ring
+  pm::impl_of(pool_).at<GroupHead>(sound)->next = sound;  // a ring
   EXPECT_TRUE(test::fails_with(ErrorCode::kCorrupt, "groups", [&] { open(); }));
 }
 
@@ -142,7 +142,7 @@ TEST_F(FPTree, CheckNoticesWhatIsWrongInALeaf) {
   notices(Geometry::fingerprints(leaf)[slot], 1);
   notices(geometry.slots(leaf)[slot].key, uint64_t{1} << 63);
   notices(root().spill, 64);
-  notices(pool_.impl().at<GroupHead>(root().groups)->next, 64);
+  notices(pm::impl_of(pool_).at<GroupHead>(root().groups)->next, 64);
   const Slot sound = geometry.slots(leaf)[slot];
   const int other = std::countr_zero(leaf.bitmap & (leaf.bitmap - 1));
   geometry.slots(leaf)[slot] = geometry.slots(leaf)[other];

@@ -105,8 +105,9 @@ TEST_F(HashTables, LevelHashingGrowsFurtherWhereTheNewLevelIsFull) {
       Value out;
       for (uint64_t key = 0; key < 700; ++key) ASSERT_TRUE(index->lookup(key, out)) << key;
       EXPECT_EQ(figure(*index, "records"), 700);
-      EXPECT_EQ(pool.impl().heap().check([](const std::string& text) { ADD_FAILURE() << text; }),
-                0U);
+      EXPECT_EQ(
+          pm::impl_of(pool).heap().check([](const std::string& text) { ADD_FAILURE() << text; }),
+          0U);
       EXPECT_EQ(index->check([](const std::string& text) { ADD_FAILURE() << text; }), 0U);
       for (uint64_t key = 700; key < 3000; ++key) {
         const std::string text = "value " + std::to_string(key);
@@ -175,8 +176,8 @@ TEST_F(InterruptedSplit, IsCompletedWhereTheMiddleEntryHasChanged) {
                             {{"initial_depth", "1"}, {"segment_buckets", "16"}});
   fill(*index);
   index.reset();
-  auto& root = *pool.impl().at<cceh::Root>(pool.impl().find("t")->root);
-  auto& directory = *pool.impl().at<Directory>(root.directory);
+  auto& root = *pm::impl_of(pool).at<cceh::Root>(pm::impl_of(pool).find("t")->root);
+  auto& directory = *pm::impl_of(pool).at<Directory>(root.directory);
   uint64_t interrupted = 0;
   for (uint64_t i = 0; i < uint64_t{1} << directory.depth; i += 2) {
     const Entry lower{directory.entries()[i]};
@@ -207,8 +208,8 @@ TEST_F(InterruptedSplit, IsUndoneWhereTheMiddleEntryHasNot) {
                             {{"initial_depth", "1"}, {"segment_buckets", "16"}});
   fill(*index);
   index.reset();
-  auto& root = *pool.impl().at<cceh::Root>(pool.impl().find("t")->root);
-  auto& directory = *pool.impl().at<Directory>(root.directory);
+  auto& root = *pm::impl_of(pool).at<cceh::Root>(pm::impl_of(pool).find("t")->root);
+  auto& directory = *pm::impl_of(pool).at<Directory>(root.directory);
   for (uint64_t i = 0; i < uint64_t{1} << directory.depth; i += 2) {
     const uint64_t before = directory.entries()[i];
     if (directory.entries()[i + 1] != before) continue;
@@ -230,8 +231,8 @@ TEST_F(InterruptedSplit, AZeroedDirectoryEntryCostsItsNeighboursNothing) {
   auto index = create_index(pool, "t", "cceh", Kind::kU64, Kind::kU64,
                             {{"initial_depth", "1"}, {"segment_buckets", "16"}});
   fill(*index);
-  auto& root = *pool.impl().at<cceh::Root>(pool.impl().find("t")->root);
-  auto& directory = *pool.impl().at<cceh::Directory>(root.directory);
+  auto& root = *pm::impl_of(pool).at<cceh::Root>(pm::impl_of(pool).find("t")->root);
+  auto& directory = *pm::impl_of(pool).at<cceh::Directory>(root.directory);
   directory.entries()[1] = 0;
   const auto is_lost = [&](uint64_t key) { return hash_of(key) >> (64 - directory.depth) == 1; };
   uint64_t lost = 3000;

@@ -33,8 +33,8 @@ class NvTree : public testing::Test {
   std::unique_ptr<AnyIndex> create(const OptionMap& options = {}, const std::string& name = "t") {
     return create_index(pool_, name, "nv-tree", Kind::kU64, Kind::kU64, options);
   }
-  Root& root() { return *pool_.impl().at<Root>(pool_.impl().find("t")->root); }
-  Leaf& leaf(uint64_t at) { return *pool_.impl().at<Leaf>(at); }
+  Root& root() { return *pm::impl_of(pool_).at<Root>(pm::impl_of(pool_).find("t")->root); }
+  Leaf& leaf(uint64_t at) { return *pm::impl_of(pool_).at<Leaf>(at); }
   uint64_t faults(const AnyIndex& index) {
     return index.check([](const std::string&) {});
   }
@@ -110,7 +110,7 @@ TEST_F(NvTree, ADamagedImageIsRefused) {
   // Checksum, bytes, leaves, what is reserved, and the first separator and leaf.
   for (const uint64_t at : {0, 8, 16, 24, 64, 72}) {
     SCOPED_TRACE(at);
-    refuses(*pool_.impl().at<uint64_t>(root().image + at));
+    refuses(*pm::impl_of(pool_).at<uint64_t>(root().image + at));
   }
   refuses(root().image);
   EXPECT_EQ(faults(*open_index(pool_, "t")), 0U);

@@ -12,6 +12,7 @@
 
 #include "index/plush/core.h"
 #include "perdure/plush.h"
+#include "pm/pool_impl.h"
 #include "support/files.h"
 #include "support/random.h"
 #include "support/scale.h"
@@ -225,7 +226,7 @@ TEST_F(PlushGrowthTest, EarlierLayoutsAreRefusedInWords) {
   {
     auto table = Words::create(pool_, "t");
   }
-  auto& impl = pool_.impl();
+  auto& impl = pm::impl_of(pool_);
   for (const uint64_t magic : {kRootMagic1, kRootMagic2, kRootMagic3}) {
     impl.at<Root>(impl.find("t")->root)->magic = magic;
     try {
@@ -265,7 +266,7 @@ TEST_F(PlushGrowthTest, FirstLevelsWithAHoleAreRefused) {
     for (uint64_t i = 0; i < 30000; ++i) table.insert(i, i);
     ASSERT_EQ(statistic(table.statistics(), "first_level_least"), 5U);
   }
-  auto& impl = pool_.impl();
+  auto& impl = pm::impl_of(pool_);
   const Root& root = *impl.at<Root>(impl.find("t")->root);
   const auto top = static_cast<uint32_t>(impl.at<PartitionHead>(root.heads)->grown + 1);
   uint32_t& link = impl.at<uint32_t>(root.tables[top])[3];
@@ -285,7 +286,7 @@ TEST_F(PlushGrowthTest, DamagedHeadsAreRefused) {
   {
     auto table = Words::create(pool_, "t");
   }
-  auto& impl = pool_.impl();
+  auto& impl = pm::impl_of(pool_);
   const Root& root = *impl.at<Root>(impl.find("t")->root);
   auto& head = *impl.at<PartitionHead>(root.heads);
   for (const PartitionHead& damaged :

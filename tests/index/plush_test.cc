@@ -11,6 +11,7 @@
 
 #include "index/plush/core.h"
 #include "index/plush/kernels.h"
+#include "pm/pool_impl.h"
 
 namespace perdure::index::plush {
 namespace {
@@ -160,7 +161,7 @@ TEST_F(PlushTest, PlacesOfThePayloadLogThatAreUsedUpStayEmpty) {
   constexpr uint64_t kRounds = 300;
   {
     auto table = Strings::create(pool_, "t", {.directory_bits = 2, .fanout = 2, .partitions = 1});
-    pm::PoolImpl& pool = pool_.impl();
+    pm::PoolImpl& pool = pm::impl_of(pool_);
     const auto* root = pool.at<Root>(pool.find("t")->root);
     table.upsert(std::to_string(0), value_of(0, 0));  // makes the first page of places
     auto& places = pool.at<PlacePage>(*pool.at<uint64_t>(root->payload_places))->words;
@@ -189,7 +190,7 @@ TEST_F(PlushTest, PlacesOfThePayloadLogThatAreUsedUpStayEmpty) {
 // garbage collection and another opening.
 TEST_F(PlushTest, DamagedPayloadIsNeitherHandedOutNorForgotten) {
   using Strings = Plush<std::string, std::string>;
-  pm::PoolImpl& pool = pool_.impl();
+  pm::PoolImpl& pool = pm::impl_of(pool_);
   const auto words_of = [&](uint64_t begin) {
     return std::span(pool.at<uint64_t>(begin), (pool.end_offset() - begin) / 8);
   };

@@ -28,7 +28,7 @@ TEST_P(SealedRoot, ThatSaysWhatNoStructureHasIsDamage) {
   const auto& [structure, bytes] = GetParam();
   Pool pool = Pool::anonymous({.capacity_bytes = uint64_t{64} << 20, .growth_bytes = 1 << 20});
   create_index(pool, "index", structure, Kind::kBytes, Kind::kBytes, {}).reset();
-  auto* seal = pool.impl().at<RootSeal>(pool.impl().find("index")->root);
+  auto* seal = pm::impl_of(pool).at<RootSeal>(pm::impl_of(pool).find("index")->root);
   auto* parameters = reinterpret_cast<uint64_t*>(seal + 1);
   for (uint64_t i = 0; i < bytes / 8; ++i) {
     const uint64_t sound = parameters[i];

@@ -46,8 +46,8 @@ class InvalidSlotArray : public testing::TestWithParam<Kind> {
     index_ = create_index(pool_, "index", "wbtree", Kind::kU64, GetParam());
     for (uint64_t key = 40; key > 0; --key) EXPECT_TRUE(index_->insert(key * 10, datum(key)));
     EXPECT_TRUE(index_->remove(uint64_t{50}));
-    const auto& root = *pool_.impl().at<Root>(pool_.impl().find("index")->root);
-    leaf_ = pool_.impl().at<Node>(root.top);
+    const auto& root = *pm::impl_of(pool_).at<Root>(pm::impl_of(pool_).find("index")->root);
+    leaf_ = pm::impl_of(pool_).at<Node>(root.top);
     leaf_->bitmap &= ~kOrderValid;
     for (uint64_t& word : leaf_->order) word = ~uint64_t{0};
   }
@@ -144,8 +144,9 @@ TEST(WbtreeCheck, JudgesTheSeparatorOfTheTopmostNodeBeforeItReadsIt) {
   Pool pool = Pool::anonymous();
   const auto index = create_index(pool, "index", "wbtree", Kind::kBytes, Kind::kBytes);
   ASSERT_TRUE(index->insert(std::string_view("key"), std::string_view("value")));
-  const auto& root = *pool.impl().at<Root>(pool.impl().find("index")->root);
-  pool.impl().at<Node>(root.top)->separator = pool.impl().end_offset() - sizeof(uint64_t);
+  const auto& root = *pm::impl_of(pool).at<Root>(pm::impl_of(pool).find("index")->root);
+  pm::impl_of(pool).at<Node>(root.top)->separator =
+      pm::impl_of(pool).end_offset() - sizeof(uint64_t);
   std::string found;
   EXPECT_EQ(index->check([&](const std::string& text) { found += text; }), 1U);
   EXPECT_NE(found.find("separator of the topmost node"), std::string::npos) << found;

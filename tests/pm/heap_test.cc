@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "pm/checksum.h"
 #include "pm/pool_impl.h"
 
 namespace perdure::pm {
@@ -19,7 +20,7 @@ class HeapTest : public ::testing::Test {
   HeapTest()
       : pool_(Pool::anonymous({.capacity_bytes = uint64_t{32} << 20, .growth_bytes = 1 << 16})) {}
 
-  PoolImpl& impl() { return pool_.impl(); }
+  PoolImpl& impl() { return pm::impl_of(pool_); }
   Heap& heap() { return impl().heap(); }
   uint64_t allocated() { return heap().usage().allocated_bytes; }
 
@@ -261,7 +262,7 @@ TEST_F(HeapTest, ALinkMayBeCutBeforeItsTransactionSettles) {
         }
       }
       EXPECT_FALSE(heap().is_allocated(block, bytes));
-      if (succeeds) heap().release(block, bytes);
+      if (succeeds) heap().release(block);
     }
   }
   EXPECT_EQ(allocated(), before);
@@ -323,6 +324,26 @@ TEST_F(HeapTest, RedoRecordsAreAppliedOnceArmedAndNotBefore) {
   Heap recovered(impl());
   recovered.recover();
   EXPECT_EQ(words[10], 99U);
+}
+
+// Judged before it is applied, and changed by its own first record.
+TEST_F(HeapTest, RefusesAMicroLogThatChangesItself) {
+  Lane& lane = impl().lanes()[kLanes - 1];
+  const uint64_t redo = impl().offset_of(lane.redo);
+  const uint64_t words[] = {redo + 32,  16, uint64_t{1} << 50,
+                            16,  // onto the head of the second
+                            redo - 256, 16, 0,
+                            0};
+  std::memcpy(lane.redo, words, sizeof words);
+  lane.armed = uint64_t{checksum32(lane.redo, sizeof words)} << 32 | sizeof words;
+  Heap recovered(impl());
+  try {
+    recovered.recover();
+    ADD_FAILURE() << "it was applied";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kCorrupt);
+  }
+  lane.armed = 0;
 }
 
 TEST_F(HeapTest, RefusesADamagedMicroLog) {
@@ -473,7 +494,7 @@ TEST_F(UsedUpHeapTest, ABlockThatIsLaterReleasedGoesBackToItsOwnClass) {
     store_release(link, uint64_t{0});
     txn.settle();
     txn.finish();
-    heap().release(block, 200);
+    heap().release(block);
   }
   EXPECT_EQ(allocated(), before);
   EXPECT_GT(fill_with(4000, 4096), count_ / 3);

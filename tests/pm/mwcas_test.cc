@@ -115,8 +115,8 @@ class OpenBank {
     if (full) mwcas_->wait();
     if (done) {
       epochs_.retire([this, first = old[0], second = old[1]] {
-        if (first != 0) pool_.heap().release(first, bytes);
-        if (second != 0) pool_.heap().release(second, bytes);
+        if (first != 0) pool_.heap().release(first);
+        if (second != 0) pool_.heap().release(second);
       });
     }
     return done;
@@ -166,7 +166,7 @@ class MwcasTest : public testing::Test {
  protected:
   MwcasTest()
       : pool_(Pool::anonymous({.capacity_bytes = uint64_t{8} << 20, .growth_bytes = 1 << 16})),
-        open_(pool_.impl()) {}
+        open_(pm::impl_of(pool_)) {}
 
   uint64_t read(uint64_t& word) {
     const EpochManager::Guard guard(open_.epochs());
@@ -219,7 +219,7 @@ TEST(MwcasOnAFailingMedium, LeavesEveryWordReadableAndTheDecisionToTheNextOpenin
     options.domain = Domain::kLine;
     {
       Pool pool = Pool::create(path, options);
-      OpenBank open(pool.impl());
+      OpenBank open(pm::impl_of(pool));
       auto& accounts = open.bank().accounts;
       medium.begin();
       medium.refuse_here(refused, false);
@@ -242,7 +242,7 @@ TEST(MwcasOnAFailingMedium, LeavesEveryWordReadableAndTheDecisionToTheNextOpenin
     }
     medium.mend();
     Pool pool = Pool::open(path, options);
-    OpenBank open(pool.impl());
+    OpenBank open(pm::impl_of(pool));
     EXPECT_EQ(open.faults(), "");
   }
 }
@@ -339,15 +339,15 @@ TEST_F(MwcasTest, BlocksFollowTheDecisionInEveryThread) {
 }
 
 TEST_F(MwcasTest, RefusesADamagedDescriptor) {
-  auto* descriptors = pool_.impl().at<MwcasDescriptor>(open_.bank().descriptors);
+  auto* descriptors = pm::impl_of(pool_).at<MwcasDescriptor>(open_.bank().descriptors);
   const MwcasDescriptor before = descriptors[5];
   for (const uint64_t status :
        {uint64_t{3}, before.status | 1, before.status | 13 << 4 | 1, before.status | 1 << 4 | 2}) {
     descriptors[5].status = status;
     descriptors[5].entries[0] = {3, 0, 0};
     EXPECT_TRUE(test::fails_with(ErrorCode::kCorrupt, "the bank", [&] {
-      open_.mwcas().recover(pool_.impl().header().data_offset, pool_.impl().end_offset(),
-                            "the bank");
+      open_.mwcas().recover(pm::impl_of(pool_).header().data_offset,
+                            pm::impl_of(pool_).end_offset(), "the bank");
     }));
   }
   descriptors[5] = before;
@@ -355,7 +355,7 @@ TEST_F(MwcasTest, RefusesADamagedDescriptor) {
 
 // Each state that a crash may leave of an operation, seen by recovery.
 TEST_F(MwcasTest, RecoveryFollowsTheStatus) {
-  PoolImpl& pool = pool_.impl();
+  PoolImpl& pool = pm::impl_of(pool_);
   auto* descriptors = pool.at<MwcasDescriptor>(open_.bank().descriptors);
   auto& accounts = open_.bank().accounts;
   const uint64_t use = descriptors[7].status >> 8;
@@ -386,7 +386,7 @@ TEST_F(MwcasTest, RecoveryFollowsTheStatus) {
 }
 
 TEST_F(MwcasTest, WhatIsForgottenIsNotRecovered) {
-  PoolImpl& pool = pool_.impl();
+  PoolImpl& pool = pm::impl_of(pool_);
   auto* descriptors = pool.at<MwcasDescriptor>(open_.bank().descriptors);
   auto& accounts = open_.bank().accounts;
   const auto leave = [&](uint32_t index, uint64_t& word) {
@@ -413,13 +413,13 @@ TEST(MwcasKill, TransfersAndBlocksSurviveAnyMoment) {
   const PoolOptions options{.capacity_bytes = uint64_t{8} << 20, .growth_bytes = 1 << 16};
   {
     Pool pool = Pool::create(path, options);
-    OpenBank open(pool.impl());
+    OpenBank open(pm::impl_of(pool));
   }
   std::mt19937_64 random(11);
   for (int round = 0; round < 40; ++round) {
     test::Child child([&](int out) {
       auto* pool = new Pool(Pool::open(path, options));
-      auto* open = new OpenBank(pool->impl());
+      auto* open = new OpenBank(pm::impl_of(*pool));
       std::vector<std::jthread> threads;
       for (uint32_t t = 0; t < 3; ++t) {
         threads.emplace_back([&, t] {
@@ -444,7 +444,7 @@ TEST(MwcasKill, TransfersAndBlocksSurviveAnyMoment) {
     child.receive_rest();
     child.wait();
     Pool pool = Pool::open(path, options);
-    OpenBank open(pool.impl());
+    OpenBank open(pm::impl_of(pool));
     ASSERT_EQ(open.faults(), "") << "round " << round;
     std::mt19937_64 own(7);
     for (int i = 0; i < 20; ++i) open.transfer(own, 12);

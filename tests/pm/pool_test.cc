@@ -222,8 +222,8 @@ TEST_F(PoolTest, AfterOneFailedFenceNothingIsWrittenAndNothingEnds) {
     for (int i = 0; i < 200; ++i) index->insert("key" + std::to_string(i), "value");
     medium.fail = true;
     EXPECT_TRUE(fails_with(ErrorCode::kIo, [&] { index->remove("key7"); }));
-    EXPECT_TRUE(pool.impl().failed());
-    EXPECT_TRUE(fails_with(ErrorCode::kIo, [&] { pool.impl().memory().fence(); }));
+    EXPECT_TRUE(pm::impl_of(pool).failed());
+    EXPECT_TRUE(fails_with(ErrorCode::kIo, [&] { pm::impl_of(pool).memory().fence(); }));
     EXPECT_TRUE(fails_with(ErrorCode::kIo, path_, [&] { index->insert("new", "value"); }));
     Value value;
     EXPECT_TRUE(index->lookup("key8", value));
@@ -253,7 +253,7 @@ TEST_F(PoolTest, OpeningSyncsWhatADeadProcessLeft) {
   const pid_t child = ::fork();
   if (child == 0) {
     Pool pool = Pool::open(path_, options);
-    *pool.impl().at<uint64_t>(pool.impl().end_offset() - sizeof kWord) = kWord;
+    *pm::impl_of(pool).at<uint64_t>(pm::impl_of(pool).end_offset() - sizeof kWord) = kWord;
     ::_exit(0);
   }
   int status = 0;
@@ -262,7 +262,7 @@ TEST_F(PoolTest, OpeningSyncsWhatADeadProcessLeft) {
   Pool pool = Pool::open(path_, options);
   EXPECT_FALSE(pool.info().clean);
   std::ifstream image(medium.make_image(test::FailingMedium::Image::kLeast, 0), std::ios::binary);
-  image.seekg(static_cast<std::streamoff>(pool.impl().end_offset() - sizeof kWord));
+  image.seekg(static_cast<std::streamoff>(pm::impl_of(pool).end_offset() - sizeof kWord));
   uint64_t word = 0;
   image.read(reinterpret_cast<char*>(&word), sizeof word);
   EXPECT_EQ(word, kWord);
@@ -272,7 +272,7 @@ TEST_F(PoolTest, OpeningSyncsWhatADeadProcessLeft) {
 TEST_F(PoolTest, OneFreeLaneIsEnough) {
   Pool pool = create();
   const auto index = make(pool);
-  Heap& heap = pool.impl().heap();
+  Heap& heap = pm::impl_of(pool).heap();
   std::atomic<uint32_t> holding{0};
   std::atomic<bool> done{false};
   std::vector<std::jthread> holders;

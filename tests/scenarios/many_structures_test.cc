@@ -229,10 +229,10 @@ TEST_F(ManyStructures, AStructureIsOpenedAsWhatItIsOnly) {
 
 TEST_F(ManyStructures, AStructureThatThisBuildDoesNotKnowIsRefused) {
   Open open = create_all();
-  const auto* known = open.pool.impl().find(name_of(3));
+  const auto* known = pm::impl_of(open.pool).find(name_of(3));
   ASSERT_NE(known, nullptr);
   // As a later release would have written it.
-  *const_cast<pm::DirectoryEntry*>(known) = open.pool.impl().make_entry(
+  *const_cast<pm::DirectoryEntry*>(known) = pm::impl_of(open.pool).make_entry(
       known, name_of(3), "structure-of-2049", known->key_kind, known->value_kind, known->root);
   open.close();
   Pool pool = Pool::open(path_, options());

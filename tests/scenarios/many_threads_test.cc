@@ -149,7 +149,7 @@ TEST_P(ManyThreads, AllLanesButOneAreTaken) {
               std::vector<std::thread> holders;
               for (uint32_t i = 0; i + 1 < pm::kLanes; ++i) {
                 holders.emplace_back([&] {
-                  const pm::Heap::Txn txn(store.pool.impl().heap());
+                  const pm::Heap::Txn txn(pm::impl_of(store.pool).heap());
                   taken.count_down();
                   done.wait();
                 });

@@ -9,6 +9,8 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "index/owned_blocks.h"
+#include "index/presets.h"
 #include "index/structure.h"
 #include "perdure/catalog.h"
 #include "perdure/pool.h"
@@ -350,7 +352,7 @@ void Life::check() {
   attempt("Pool::check", [&] { pool_->check(told_); });
   if (index_ == nullptr) return;
   attempt("check", [&] { index_->check(told_); });
-  attempt("visit_blocks", [&] { index_->visit_blocks([](uint64_t, uint64_t) {}); });
+  attempt("visit_blocks", [&] { index::visit_blocks_of(*index_, [](uint64_t, uint64_t) {}); });
   attempt("statistics", [&] { index_->statistics(); });
 }
 
@@ -479,8 +481,8 @@ SoundPool make_sound_pool(const std::string& path, const std::string& structure,
         std::max(catalog_entry(structure).traits.capacity_bytes_min, uint64_t{4} << 20);
     options.growth_bytes = pm::kSegmentBytes;
     Pool pool = Pool::create(path, options);
-    const auto index =
-        create_index(pool, kName, structure, key, value, catalog_entry(structure).small_options);
+    const auto index = create_index(pool, kName, structure, key, value,
+                                    index::presets_of(structure).small_options);
     // Every fifth key is never there, every seventh was removed, every fourth has its second value.
     const auto put = [&](uint64_t number, uint64_t version) {
       const uint64_t written = value_for(number, version, value, keys);

@@ -10,7 +10,7 @@
 namespace perdure::test_support {
 
 // Words to words. Thread-safe.
-class OrderedMapIndex final : public AnyIndex {
+class OrderedMapIndex : public AnyIndex {
  public:
   Kind key_kind() const override { return Kind::kU64; }
   Kind value_kind() const override { return Kind::kU64; }
@@ -55,7 +55,6 @@ class OrderedMapIndex final : public AnyIndex {
     for (const auto& [key, value] : map_) visit(key, value);
   }
   uint64_t check(const std::function<void(const std::string&)>&) const override { return 0; }
-  void visit_blocks(const std::function<void(uint64_t, uint64_t)>&) const override {}
   std::vector<Statistic> statistics() const override { return {}; }
 
  private:

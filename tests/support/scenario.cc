@@ -5,6 +5,9 @@
 #include <functional>
 #include <sstream>
 
+#include "index/owned_blocks.h"
+#include "index/presets.h"
+
 namespace perdure::test {
 
 namespace {
@@ -50,8 +53,8 @@ struct Block {
 std::vector<Block> owned_blocks(const std::vector<const AnyIndex*>& indexes) {
   std::vector<Block> blocks;
   for (const AnyIndex* index : indexes) {
-    index->visit_blocks(
-        [&](uint64_t offset, uint64_t bytes) { blocks.push_back({offset, bytes}); });
+    index::visit_blocks_of(
+        *index, [&](uint64_t offset, uint64_t bytes) { blocks.push_back({offset, bytes}); });
   }
   std::sort(blocks.begin(), blocks.end(),
             [](const Block& a, const Block& b) { return a.offset < b.offset; });
@@ -90,7 +93,7 @@ std::vector<Case> unordered_cases() {
 }
 
 OptionMap small_options(const std::string& structure) {
-  return catalog_entry(structure).small_options;
+  return index::presets_of(structure).small_options;
 }
 
 Store create_store(const std::string& path, const PoolOptions& pool_options, const Case& c,

@@ -42,6 +42,16 @@ TEST_F(BenchPlugin, RunsOurOwnLibraryWithByteStringsAndThreads) {
   EXPECT_EQ(load["failed"], 0);
 }
 
+TEST_F(BenchPlugin, WhatALibraryPrintsIsNotTheResult) {
+  const Result result = bench({"--plugin", std::string(PERDURE_PIBENCH_TESTS) + "/counting.so",
+                               "--mix", "scan", "--scan-length", "10"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_NE(result.err.find("counting: made"), std::string::npos) << result.err;
+  const nlohmann::json row = result.json()["results"][1];
+  EXPECT_EQ(row["operation"], "scan");
+  EXPECT_EQ(row["failed"], 0);
+}
+
 TEST_F(BenchPlugin, ErrorsNameTheLibrary) {
   const Result missing = bench({"--plugin", "./none.so"});
   EXPECT_EQ(missing.code, 2);

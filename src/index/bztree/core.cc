@@ -217,6 +217,10 @@ typename Core<Content>::Item Core<Content>::intact_item_of(const Node& leaf, Met
 
 template <typename Content>
 typename Core<Content>::Text Core<Content>::key_of(const Node& leaf, Meta meta) const {
+  if constexpr (Content::kOutOfPlace) {
+    // Without its value, which may be long, or damaged.
+    if (meta.out() && is_record(meta)) return records_.key(record_at(leaf, meta));
+  }
   return item_of(leaf, meta).key;
 }
 

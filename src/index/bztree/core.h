@@ -220,7 +220,8 @@ class Core {
   Meta write_record(Node& leaf, uint32_t offset, const Key& key, const Value& value,
                     uint64_t record) const;
   uint64_t record_at(const Node& leaf, Meta meta) const;
-  void clear_slot(Node& leaf, uint32_t slot);
+  // Whether the next slot, for which there is room, has something in it.
+  bool has_leftover(const Node& leaf, LeafStatus status) const;
 
   // ---- shape.cc
   Outcome make_room(Text text, uint32_t bytes);
@@ -277,7 +278,6 @@ class Core {
   mutable pm::Mwcas mwcas_;
   mutable pm::EpochManager epochs_;
   Records records_;
-  std::mutex clearing_mutex_;
   std::mutex retired_mutex_;
   Blocks retired_;
   uint64_t recovered_operations_ = 0;

@@ -17,8 +17,8 @@ bztree::Options parse(OptionMap options) {
 
 }  // namespace
 
-CatalogEntry bztree_entry() {
-  CatalogEntry entry = CoreEntry<tree::RangeTrees, bztree::Core, parse>::make(
+EntryWithPresets bztree_entry() {
+  EntryWithPresets entry = CoreEntry<tree::RangeTrees, bztree::Core, parse>::make(
       "bztree", "Arulraj et al., PVLDB 11(5), 2018");
   entry.options = {
       {"node_bytes", "1024", "bytes of a leaf, 128 to 32768, a multiple of 64; few are for tests"},

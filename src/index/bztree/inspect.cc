@@ -61,7 +61,7 @@ void Core<Content>::check_leaf(const Node& leaf, const Bounds& bounds, const Rep
   const uint32_t records_from = node_bytes_ - status.used_bytes();
   for (uint32_t slot = 0; slot < status.slots(); ++slot) {
     const Meta meta{mwcas_.read(leaf.words()[slot])};
-    if (meta.word == 0 || meta.word == kCleared) continue;
+    if (meta.word == 0) continue;
     if (!is_record(meta) || meta.offset() < records_from) {
       return say("a record is outside of the space of records");
     }

@@ -97,11 +97,8 @@ struct LeafStatus {
   }
 };
 
-// A slot that was cleared of what an earlier life of the pool left there: durable before it can be reserved.
-inline constexpr uint64_t kCleared = 2;  // as a metadata word: not visible
-
 // A record's metadata word: bytes 17 | key bytes 11 | offset 16 | out 1 | visible 1. 0: a slot that
-// is reserved, or was when its writer died, or will be.
+// is reserved, or was when its writer died.
 struct Meta {
   uint64_t word = 0;
 

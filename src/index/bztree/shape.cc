@@ -121,7 +121,8 @@ typename Core<Content>::Outcome Core<Content>::make_room(Text text, uint32_t byt
   Path path;
   descend(text, path);
   const LeafStatus status = status_of(path.leaf());
-  if (status.frozen() || has_room(status, 1, bytes)) return Outcome::kAgain;
+  if (status.frozen()) return Outcome::kAgain;
+  if (has_room(status, 1, bytes) && !has_leftover(path.leaf(), status)) return Outcome::kAgain;
   std::vector<Item> items;
   collect(path.leaf(), status, items);
   uint64_t live = 8 + bytes;
@@ -401,7 +402,7 @@ template <typename Content>
 void Core<Content>::retire_all(Blocks blocks) {
   epochs_.retire([this, blocks = std::move(blocks)] {
     if (!mwcas_.forget(blocks)) return;  // before these words become something else
-    for (const auto& [offset, bytes] : blocks) pool_.heap().release(offset, bytes);
+    for (const auto& [offset, bytes] : blocks) pool_.heap().release(offset);
   });
 }
 

@@ -125,30 +125,18 @@ typename Core<Content>::Outcome Core<Content>::try_write(Verb verb, const Key& k
   const Found found = find(leaf, status.slots(), Codec::text_of(key));
   if (found ? verb == Verb::kInsert : verb == Verb::kUpdate) return Outcome::kNot;
   if (!has_room(status, found ? 0 : 1, room)) return Outcome::kFull;
-  if (!found && pm::load_acquire(leaf.words()[status.slots()]) != 0) [[unlikely]] {
-    clear_slot(leaf, status.slots());
-    return Outcome::kAgain;
-  }
+  if (!found && has_leftover(leaf, status)) return Outcome::kFull;
   return put(verb, key, value, leaf, status, found, room);
 }
 
 // Space is reserved by a store that a crash forgets, so a record may have been written, and reached PM,
 // where the status of the next life has free space, in which the next slot may be. What stands there must
-// not pass for metadata: it goes before the slot is reserved, and durably so, since the next commit of
-// any thread makes all reservations durable. Until its going is durable, the slot does not hold 0, and
-// nobody reserves it.
-//
-// Nobody else changes the word under the lock: it is not reserved, for the status says so after it was
-// found not to be 0, and is not reserved unless it is 0, which it becomes here alone.
+// not pass for metadata: such a slot is not reserved, and the leaf is replaced by a copy, whose slots are
+// 0. Who reserves a slot has read its word after the status, which has not changed since: nobody has
+// written there. A slot that is 0 is so in PM, too: nothing but whole leaves stores zeros.
 template <typename Content>
-void Core<Content>::clear_slot(Node& leaf, uint32_t slot) {
-  const std::lock_guard lock(clearing_mutex_);
-  uint64_t& word = leaf.words()[slot];
-  if (pm::load_acquire(word) == 0 || status_of(leaf).slots() != slot) return;
-  pm::store_release(word, kCleared);
-  memory_.persist(&word, sizeof word);
-  pm::store_release(word, uint64_t{0});
-  memory_.flush(&word, sizeof word);  // whatever becomes of it: neither of the two is a record
+bool Core<Content>::has_leftover(const Node& leaf, LeafStatus status) const {
+  return pm::load_acquire(leaf.words()[status.slots()]) != 0;
 }
 
 template <typename Content>

@@ -17,8 +17,8 @@ cceh::Options parse(OptionMap options) {
 }
 
 template <const cceh::Variant& variant>
-CatalogEntry entry_of() {
-  CatalogEntry entry = CoreEntry<HashTables, cceh::Core, parse<variant>>::make(
+EntryWithPresets entry_of() {
+  EntryWithPresets entry = CoreEntry<HashTables, cceh::Core, parse<variant>>::make(
       variant.name, "Nam et al., FAST 2019");
   entry.options = {{"initial_depth", "log2(capacity / 4 MiB), 1 to 12",
                     "log2 of the segments it begins with, of 16 KiB each; a segment is made when "
@@ -31,7 +31,7 @@ CatalogEntry entry_of() {
 
 }  // namespace
 
-CatalogEntry cceh_entry() { return entry_of<cceh::kReference>(); }
-CatalogEntry cceh_ip_entry() { return entry_of<cceh::kInPlace>(); }
+EntryWithPresets cceh_entry() { return entry_of<cceh::kReference>(); }
+EntryWithPresets cceh_ip_entry() { return entry_of<cceh::kInPlace>(); }
 
 }  // namespace perdure::index

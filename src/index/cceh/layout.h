@@ -57,7 +57,8 @@ static_assert(sizeof(Segment) == 16384);
 
 struct Directory {
   uint32_t depth;
-  uint32_t reserved[15];
+  uint32_t inverse;  // ~depth: a directory that seems smaller would be read in the wrong places
+  uint32_t reserved[14];
   // Behind it: 2^depth entries.
   uint64_t* entries() { return reinterpret_cast<uint64_t*>(this + 1); }
   const uint64_t* entries() const { return reinterpret_cast<const uint64_t*>(this + 1); }

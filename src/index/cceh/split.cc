@@ -191,6 +191,7 @@ void Core<Content>::double_directory() {
   auto& fresh = *pool_.at<Directory>(at);
   fresh = Directory{};
   fresh.depth = depth;
+  fresh.inverse = ~depth;
   for (uint64_t i = 0; i < uint64_t{1} << old.depth; ++i) {
     const uint64_t entry = pm::load_relaxed(old.entries()[i]);
     fresh.entries()[2 * i] = entry;
@@ -207,8 +208,7 @@ void Core<Content>::double_directory() {
   memory_.fence();  // the pointer and the heap's bitmap, before the intents end
   txn.finish();
   directory_.store(&fresh, std::memory_order_release);
-  epochs_.retire(
-      [this, old_at, depth] { pool_.heap().release(old_at, directory_bytes(depth - 1)); });
+  epochs_.retire([this, old_at] { pool_.heap().release(old_at); });
 }
 
 template <typename Content>
@@ -276,7 +276,9 @@ void Core<Content>::move_record(const HeldAll& held, Slot& from, uint32_t bucket
   const Slot record = from;
   const Slot vacant{Content::kOutOfPlace ? record.hash : geometry_.vacant_hash(bucket), 0};
   pm::Heap::Txn txn(pool_.heap(), true);
-  txn.redo(&to, &record, sizeof record);
+  // The hash last: readers that meet it follow the value beside it.
+  txn.redo(&to.value, &record.value, sizeof record.value);
+  txn.redo(&to.hash, &record.hash, sizeof record.hash);
   txn.redo(&from, &vacant, sizeof vacant);
   txn.prepare();
   memory_.fence();  // the redo records, before they are armed

@@ -47,7 +47,7 @@ std::unique_ptr<Core<Content>> Core<Content>::create(pm::PoolImpl& pool, const s
   const auto depth = static_cast<uint32_t>(image.initial_depth);
   const NewBlock directory{directory_bytes(depth), offsetof(Root, directory), [&](char* block) {
                              std::memset(block, 0, directory_bytes(depth));
-                             reinterpret_cast<Directory*>(block)->depth = depth;
+                             *reinterpret_cast<Directory*>(block) = {depth, ~depth, {}};
                              pool.memory().flush(block, directory_bytes(depth));
                            }};
   const uint64_t root = make_structure(pool, name, options.variant->name, key, value, &image,
@@ -69,7 +69,8 @@ std::unique_ptr<Core<Content>> Core<Content>::open(pm::PoolImpl& pool, const std
   }
   const auto* directory = pool.at<Directory>(root.directory);
   if (root.directory == 0 || root.directory >= pool.end_offset() ||
-      directory->depth < root.initial_depth || directory->depth > kDepthMax ||
+      directory->inverse != ~directory->depth || directory->depth < root.initial_depth ||
+      directory->depth > kDepthMax ||
       !pool.heap().is_allocated(root.directory, directory_bytes(directory->depth))) {
     throw Error(ErrorCode::kCorrupt,
                 fmt::format("{}: the directory of '{}' is damaged; restore the file from a backup",

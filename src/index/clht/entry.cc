@@ -20,8 +20,8 @@ struct Clht {
     return parsed;
   }
 
-  static CatalogEntry entry(const char* paper) {
-    CatalogEntry entry = CoreEntry<HashTables, Core, parse>::make(Policy::kName, paper);
+  static EntryWithPresets entry(const char* paper) {
+    EntryWithPresets entry = CoreEntry<HashTables, Core, parse>::make(Policy::kName, paper);
     entry.options = {
         {"initial_bits", "a sixty-fourth of the capacity, 16 MiB at most",
          "log2 of the buckets it begins with, 4 to 24"},
@@ -36,14 +36,14 @@ struct Clht {
 
 }  // namespace
 
-CatalogEntry clht_entry() { return Clht<clht::Reference>::entry("Lee et al., SOSP 2019"); }
-CatalogEntry clht_fc_entry() {
+EntryWithPresets clht_entry() { return Clht<clht::Reference>::entry("Lee et al., SOSP 2019"); }
+EntryWithPresets clht_fc_entry() {
   return Clht<clht::Coalesced>::entry("Woo et al., IEEE Access 2021");
 }
-CatalogEntry clht_fc_ve_entry() {
+EntryWithPresets clht_fc_ve_entry() {
   return Clht<clht::Evicted>::entry("Woo et al., IEEE Access 2021");
 }
-CatalogEntry clht_fc_ve_xs_entry() {
+EntryWithPresets clht_fc_ve_xs_entry() {
   return Clht<clht::Sized>::entry("Woo et al., IEEE Access 2021");
 }
 

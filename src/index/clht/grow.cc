@@ -40,7 +40,11 @@ void Core<Policy, Content>::begin_growing(const State* seen) {
   if (overflow * 100 < table.size() * grow_at) return add_extent(table);
   for (uint32_t by = grow_at == kPublishedGrowAt ? 2 : 1; by >= 1; --by) {
     try {
-      return begin_table(table, std::min(table.bits() + by, kBitsMax));
+      if (table.bits() + by <= kBitsMax) return begin_table(table, table.bits() + by);
+      if (table.extent_count() < kExtents) continue;
+      throw Error(ErrorCode::kPoolFull,
+                  fmt::format("{}: '{}' has 2^{} buckets, the most there may be",
+                              pool_.mapping().path(), name_, table.bits()));
     } catch (const Error& error) {
       const bool last = by == 1 && table.extent_count() == kExtents;
       if (!pm::is_full(error) || last) throw;
@@ -95,12 +99,13 @@ void Core<Policy, Content>::move_some(const State* state) {
   if (first >= table.size()) return;
   try {
     move_chunk(*state, first);
+    const uint64_t done = table.done.fetch_add(kMoveTogether, std::memory_order_acq_rel);
+    if (done + kMoveTogether == table.size()) end_growing(state);
   } catch (...) {
-    state->stuck.store(true, std::memory_order_relaxed);  // nobody else begins with these buckets
+    state->stuck.store(
+        true, std::memory_order_relaxed);  // nobody else begins with these buckets, or ends
     throw;
   }
-  const uint64_t done = table.done.fetch_add(kMoveTogether, std::memory_order_acq_rel);
-  if (done + kMoveTogether == table.size()) end_growing(state);
 }
 
 template <typename Policy, typename Content>
@@ -204,9 +209,9 @@ void Core<Policy, Content>::end_growing(const State* state) {
   static_assert(offsetof(Root, extents) == offsetof(Root, table) + 2 * sizeof(uint64_t));
   constexpr auto kLater = pm::Heap::Txn::Release::kLater;
   txn.will_unlink(old->offset(), &root_.table, pm::Link::kOffset, kLater);
-  std::vector<std::pair<uint64_t, uint64_t>> blocks = {{old->offset(), old->bytes()}};
+  std::vector<uint64_t> blocks = {old->offset()};
   for (uint32_t i = 0; i < old->extent_count(); ++i) {
-    blocks.emplace_back(old->extent_offset(i), Table::extent_bytes_for(old->bits()));
+    blocks.push_back(old->extent_offset(i));
     txn.will_unlink(old->extent_offset(i), &root_.extents[i], pm::Link::kOffset, kLater);
   }
   txn.redo(&root_.table, image, sizeof image);
@@ -218,7 +223,7 @@ void Core<Policy, Content>::end_growing(const State* state) {
   txn.finish();
   publish(std::move(after));
   epochs_.retire([this, old, blocks = std::move(blocks)] {
-    for (const auto& [offset, bytes] : blocks) pool_.heap().release(offset, bytes);
+    for (const uint64_t offset : blocks) pool_.heap().release(offset);
     delete old;
   });
 }

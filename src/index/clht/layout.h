@@ -89,7 +89,7 @@ static_assert(sizeof(BlockBucket) == 256 && offsetof(BlockBucket, slots) == 16);
 // As large as a bucket, so that buckets keep their alignment.
 struct TableHeader {
   uint32_t bits;
-  uint32_t reserved;
+  uint32_t inverse;   // ~bits: a table that seems smaller would be read in the wrong places
   uint64_t overflow;  // buckets
 };
 static_assert(sizeof(TableHeader) == 16);

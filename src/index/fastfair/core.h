@@ -266,7 +266,12 @@ class Core {
   // ---- split.cc
   Node& split(Node& node, uint32_t count);
   void adopt(Node& child);
-  bool try_adopt(Node& child);
+  bool try_adopt(Node& child, const Node*& settled);
+  // Throws kCorrupt unless its sibling word has one of the turns that the heap's intents go by.
+  void require_turn(const Node& node) const {
+    const uint64_t turn = turn_of(node.sibling);
+    if (turn == 0 || turn == kTurnMask) throw_damaged(node);
+  }
   void grow(uint32_t level);
 
   // ---- merge.cc
@@ -303,6 +308,10 @@ class Core {
   Records records_;
   Stripes stripes_;
   std::mutex merge_mutex_;
+  // Of who changes the top, until the change is durable and the heap knows: the intent of a new top is
+  // decided by root.top, which must not go on to lead elsewhere before. After the merge mutex, and before
+  // any lock of a node.
+  std::mutex top_mutex_;
   std::atomic<uint64_t> recovered_operations_{0};
 };
 

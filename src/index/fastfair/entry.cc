@@ -19,8 +19,8 @@ struct FastFair {
     return parsed;
   }
 
-  static CatalogEntry entry(const char* paper) {
-    CatalogEntry entry = CoreEntry<tree::RangeTrees, Core, parse>::make(Policy::kName, paper);
+  static EntryWithPresets entry(const char* paper) {
+    EntryWithPresets entry = CoreEntry<tree::RangeTrees, Core, parse>::make(Policy::kName, paper);
     entry.options = {
         {"node_bytes", std::to_string(Policy::kNodeBytes),
          "bytes of a node, a power of two from 128 to 2048; small ones are for tests"}};
@@ -35,13 +35,13 @@ struct FastFair {
 
 }  // namespace
 
-CatalogEntry fast_fair_entry() {
+EntryWithPresets fast_fair_entry() {
   return FastFair<fastfair::Reference>::entry("Hwang et al., FAST 2018");
 }
-CatalogEntry fast_fair_rb_entry() {
+EntryWithPresets fast_fair_rb_entry() {
   return FastFair<fastfair::Trimmed>::entry("Woo et al., IEEE Access 2021");
 }
-CatalogEntry fast_fair_rb_xs_entry() {
+EntryWithPresets fast_fair_rb_xs_entry() {
   return FastFair<fastfair::Sized>::entry("Woo et al., IEEE Access 2021");
 }
 

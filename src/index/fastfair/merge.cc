@@ -91,6 +91,7 @@ bool Core<Policy, Content>::join(Node& parent, uint32_t at, uint32_t count) {
   make_whole(left);
   make_whole(right);
   if (!fit_together(left, right)) return false;
+  require_turn(left);
   begin_change(parent);
   remove_entry(parent, at, count);
   memory_
@@ -155,9 +156,9 @@ void Core<Policy, Content>::unlink_right(Node& left, Node& right) {
 template <typename Policy, typename Content>
 void Core<Policy, Content>::collapse() {
   for (;;) {
+    const std::lock_guard lock(top_mutex_);
     Node& old = top();
     const Held held(*this, old);
-    if (&top() != &old) continue;  // somebody has made another top
     if (is_leaf(old) || sibling_of(old) != nullptr) return;
     make_whole(old);
     if (count_entries(old) > 0) return;
@@ -185,7 +186,7 @@ void Core<Policy, Content>::retire(Node& node) {
     if (is_leaf(node)) records_.retire(node.low_key);
   }
   const uint64_t offset = pool_.offset_of(&node);
-  epochs_.retire([this, offset] { pool_.heap().release(offset, node_bytes_); });
+  epochs_.retire([this, offset] { pool_.heap().release(offset); });
 }
 
 PERDURE_INSTANTIATE_PART(PERDURE_FASTFAIR_INSTANTIATE)

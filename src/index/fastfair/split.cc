@@ -23,6 +23,7 @@ struct Image {
 // Throws kPoolFull, kNoSpace, having changed nothing.
 template <typename Policy, typename Content>
 Node& Core<Policy, Content>::split(Node& node, uint32_t count) {
+  require_turn(node);
   const Entry* entries = entries_of(node);
   const uint32_t middle = count / 2;
   const Entry first = entries[middle];
@@ -71,7 +72,8 @@ Node& Core<Policy, Content>::split(Node& node, uint32_t count) {
 template <typename Policy, typename Content>
 void Core<Policy, Content>::adopt(Node& child) {
   try {
-    while (!try_adopt(child)) {
+    const Node* settled = nullptr;
+    while (!try_adopt(child, settled)) {
     }
   } catch (const Error& error) {
     if (!pm::is_full(error)) throw;
@@ -79,7 +81,7 @@ void Core<Policy, Content>::adopt(Node& child) {
 }
 
 template <typename Policy, typename Content>
-bool Core<Policy, Content>::try_adopt(Node& child) {
+bool Core<Policy, Content>::try_adopt(Node& child, const Node*& settled) {
   const uint32_t level = child.level + 1U;
   const Key low = low_of(child);
   if (top().level < level) grow(level);
@@ -89,6 +91,13 @@ bool Core<Policy, Content>::try_adopt(Node& child) {
   // the child away holds the parent, too.
   if (is_dead(child) || parent.position.found || &leftmost_of(*parent.node) == &child) return true;
   if (parent.position.count == slots_) {
+    if (parent.node == &top() && parent.node != settled) {
+      // Before a node that only this one leads to: a crash must not take it back as a new top.
+      settled = parent.node;
+      parent.held.release();
+      const std::lock_guard made(top_mutex_);
+      return false;
+    }
     Node& right = split(*parent.node, parent.position.count);
     parent.held.release();
     adopt(right);
@@ -103,6 +112,7 @@ bool Core<Policy, Content>::try_adopt(Node& child) {
 // A new top of this level over the present one.
 template <typename Policy, typename Content>
 void Core<Policy, Content>::grow(uint32_t level) {
+  const std::lock_guard lock(top_mutex_);
   Node& old = top();
   const Held held(*this, old);
   if (is_dead(old) || &top() != &old || old.level + 1U != level) return;

@@ -196,7 +196,7 @@ class Core {
   LeafSpace space_;
   const Geometry geometry_;
   InnerNodes inner_;
-  std::mutex spill_mutex_;
+  mutable std::mutex spill_mutex_;
   std::atomic<bool> spilled_{false};     // root.spill describes the tree
   std::atomic<bool> compactable_{true};  // records were removed since compact() found nothing
   bool opened_ = false;

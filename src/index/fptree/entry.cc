@@ -19,8 +19,8 @@ fptree::Options parse(OptionMap options) {
 
 }  // namespace
 
-CatalogEntry fptree_entry() {
-  CatalogEntry entry =
+EntryWithPresets fptree_entry() {
+  EntryWithPresets entry =
       CoreEntry<tree::RangeTrees, fptree::Core, parse>::make("fptree", "Oukid et al., SIGMOD 2016");
   entry.traits.dram = DramUse::kGrowing;
   entry.traits.key_bytes_max = Records::kPartBytesMax;  // separators are in DRAM

@@ -12,8 +12,9 @@ void Core<Content>::visit_blocks(
   const VisitBlock meet(pool_, visit);
   const pm::EpochManager::Guard guard(epochs_);
   meet(pool_.offset_of(&root_), sizeof(Root));
-  if (root_.spill != 0) {
-    meet(root_.spill, spill().bytes);
+  {
+    const std::lock_guard lock(spill_mutex_);  // the first change drops it
+    if (root_.spill != 0) meet(root_.spill, spill().bytes);
   }
   for (const Group* group : space_.groups()) {
     meet(group->offset, geometry_.group_bytes());

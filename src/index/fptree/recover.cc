@@ -223,6 +223,16 @@ auto Core<Content>::read_spill() const -> Spilled {
     }
   }
   if (!left.empty()) throw_damaged("the spill");
+  // The first separator counts for nothing.
+  for (size_t i = 2; i < spilled.leaves.size(); ++i) {
+    const Key& low = spilled.leaves[i - 1].separator;
+    const Key& high = spilled.leaves[i].separator;
+    if constexpr (Content::kOutOfPlace) {
+      if (low.bytes >= high.bytes) throw_damaged("the spill");
+    } else {
+      if (low >= high) throw_damaged("the spill");
+    }
+  }
   return spilled;
 }
 

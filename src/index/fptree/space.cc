@@ -36,7 +36,7 @@ bool LeafSpace::load_chain() {
   const uint64_t most = pool_.end_offset() / geometry_.group_bytes();
   for (uint64_t at = root_.groups; at != 0; at = pool_.at<GroupHead>(at)->next) {
     if (!is_group(at) || count_ >= most) return false;
-    last = know(at, last, nullptr);
+    last = know(make_group(at), last, nullptr);
   }
   return count_ > 0;
 }
@@ -48,25 +48,29 @@ bool LeafSpace::load_list(std::span<const uint64_t> offsets) {
   Group* last = nullptr;
   for (const uint64_t offset : offsets) {
     if (!is_group(offset)) return false;
-    last = know(offset, last, nullptr);
+    last = know(make_group(offset), last, nullptr);
   }
   return count_ > 0 && first_->offset == root_.groups;
 }
 
-Group* LeafSpace::know(uint64_t offset, Group* before, Group* after) {
-  auto leaves = std::make_unique<LeafRef[]>(geometry_.group);
-  auto* group = new Group;
+std::unique_ptr<Group> LeafSpace::make_group(uint64_t offset) const {
+  auto group = std::make_unique<Group>();
   group->offset = offset;
-  group->before = before;
-  group->after = after;
-  group->leaves = std::move(leaves);
+  group->leaves = std::make_unique<LeafRef[]>(geometry_.group);
   char* block = pool_.at<char>(offset) + sizeof(GroupHead);
   for (uint32_t i = 0; i < geometry_.group; ++i) {
     LeafRef& leaf = group->leaves[i];
     leaf.number = i;
     leaf.leaf = reinterpret_cast<Leaf*>(block + i * geometry_.leaf_bytes());
-    leaf.group = group;
+    leaf.group = group.get();
   }
+  return group;
+}
+
+Group* LeafSpace::know(std::unique_ptr<Group> made, Group* before, Group* after) {
+  Group* group = made.release();
+  group->before = before;
+  group->after = after;
   (before != nullptr ? before->after : first_) = group;
   if (after != nullptr) after->before = group;
   ++count_;
@@ -123,6 +127,9 @@ void LeafSpace::add_group() {
   const pm::Memory& memory = pool_.memory();
   pm::Heap::Txn txn(pool_.heap());
   const uint64_t at = txn.allocate(geometry_.group_bytes());
+  // All that may lack memory, before the link: a group that nobody here knows would be lost.
+  std::unique_ptr<Group> made = make_group(at);
+  open_.reserve(open_.size() + 1);
   format(memory, geometry_, pool_.at<char>(at), root_.groups);
   txn.will_link(at, &root_.groups, pm::Link::kOffset);
   txn.prepare();
@@ -132,7 +139,7 @@ void LeafSpace::add_group() {
   txn.settle();
   memory.fence();  // the chain and the heap's bitmap, before the intent ends
   txn.finish();
-  Group* group = know(at, nullptr, first_);
+  Group* group = know(std::move(made), nullptr, first_);
   group->free = geometry_.all_leaves();
   free_ += geometry_.group;
   open(group);
@@ -160,13 +167,14 @@ void LeafSpace::drop_group(Group* group) {
   (group->before != nullptr ? group->before->after : first_) = group->after;
   if (group->after != nullptr) group->after->before = group->before;
   // Readers and writers that found a leaf of it before may still look at it, and at its lock.
-  epochs_.retire([&pool = pool_, group, bytes = geometry_.group_bytes()] {
-    pool.heap().release(group->offset, bytes);
+  epochs_.retire([&pool = pool_, group] {
+    pool.heap().release(group->offset);
     delete group;
   });
 }
 
 std::vector<Group*> LeafSpace::groups() const {
+  const std::lock_guard lock(mutex_);
   std::vector<Group*> all;
   for (Group* group = first_; group != nullptr; group = group->after) all.push_back(group);
   return all;

@@ -69,18 +69,26 @@ class LeafSpace {
   // The same, but no group goes: nothing is written.
   void give_quietly(LeafRef* leaf);
 
-  // In the order of the chain. Not while others take or give.
+  // In the order of the chain. Those that others give back meanwhile stay as long as the caller has a
+  // guard.
   std::vector<Group*> groups() const;
-  uint64_t group_count() const { return count_; }
-  uint64_t free_leaves() const { return free_; }
+  uint64_t group_count() const {
+    const std::lock_guard lock(mutex_);
+    return count_;
+  }
+  uint64_t free_leaves() const {
+    const std::lock_guard lock(mutex_);
+    return free_;
+  }
   uint64_t dram_bytes() const {
-    return count_ * (sizeof(Group) + geometry_.group * sizeof(LeafRef));
+    return group_count() * (sizeof(Group) + geometry_.group * sizeof(LeafRef));
   }
 
  private:
   bool is_group(uint64_t offset) const;
   void note_free(LeafRef* leaf);
-  Group* know(uint64_t offset, Group* before, Group* after);
+  std::unique_ptr<Group> make_group(uint64_t offset) const;
+  Group* know(std::unique_ptr<Group> made, Group* before, Group* after);
   void add_group();
   void drop_group(Group* group);
   void open(Group* group);
@@ -90,7 +98,7 @@ class LeafSpace {
   pm::EpochManager& epochs_;
   Root& root_;
   Geometry geometry_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   Group* first_ = nullptr;
   std::vector<Group*> open_;  // groups with free leaves
   uint64_t count_ = 0;

@@ -191,6 +191,7 @@ class Core {
   void make_room(const State* seen);
   static bool is_ahead(const State& state);
   void help_to_drain(const State* seen);
+  uint32_t larger(const State& state) const;
   void begin_growing(const State* seen);
   void grow_further(const State* seen);
   void new_level(uint32_t bits, uint64_t& link);

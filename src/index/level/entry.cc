@@ -19,8 +19,8 @@ struct LevelHashing {
     return parsed;
   }
 
-  static CatalogEntry entry(const char* paper) {
-    CatalogEntry entry = CoreEntry<HashTables, Core, parse>::make(Policy::kName, paper);
+  static EntryWithPresets entry(const char* paper) {
+    EntryWithPresets entry = CoreEntry<HashTables, Core, parse>::make(Policy::kName, paper);
     entry.options = {{"initial_bits", "a sixty-fourth of the capacity, 16 MiB at most",
                       "log2 of the nodes of the top level it begins with, 5 to 24"}};
     entry.small_options = {{"initial_bits", "5"}};
@@ -30,10 +30,10 @@ struct LevelHashing {
 
 }  // namespace
 
-CatalogEntry level_entry() {
+EntryWithPresets level_entry() {
   return LevelHashing<level::Reference>::entry("Zuo et al., OSDI 2018");
 }
-CatalogEntry level_rb_entry() {
+EntryWithPresets level_rb_entry() {
   return LevelHashing<level::Trimmed>::entry("Woo et al., IEEE Access 2021");
 }
 

@@ -65,13 +65,23 @@ void Core<Policy, Content>::help_to_drain(const State* seen) {
   }
 }
 
+// The bits of a level above the top one. Throws kPoolFull.
+template <typename Policy, typename Content>
+uint32_t Core<Policy, Content>::larger(const State& state) const {
+  if (state.levels[0].bits < kBitsMax) [[likely]]
+    return state.levels[0].bits + 1;
+  throw Error(ErrorCode::kPoolFull,
+              fmt::format("{}: '{}' has a level of 2^{} nodes, the largest there may be",
+                          pool_.mapping().path(), name_, kBitsMax));
+}
+
 template <typename Policy, typename Content>
 void Core<Policy, Content>::begin_growing(const State* seen) {
   const std::lock_guard lock(growing_mutex_);
   if (state_.load(std::memory_order_acquire) != seen) return;  // somebody else has begun
   auto state = std::make_unique<State>();  // before the change, which must be told of
   try {
-    new_level(seen->levels[0].bits + 1, root_.next);
+    new_level(larger(*seen), root_.next);
   } catch (const Error& error) {
     if (!pm::is_full(error)) throw;
     if (seen->count == 2 + kExtras - 1) throw;  // the last place is for grow_further()
@@ -96,7 +106,7 @@ void Core<Policy, Content>::grow_further(const State* seen) {
   }
   auto state = std::make_unique<State>();  // before the change, which must be told of
   pm::Heap::Txn txn(pool_.heap());
-  const uint32_t bits = seen->levels[0].bits + 1;
+  const uint32_t bits = larger(*seen);
   const uint64_t at = txn.allocate(bytes_for(bits));
   format_level(pool_, pool_.at<char>(at), bits);
   uint64_t image[kLevels] = {root_.next, root_.top, at, root_.bottom};
@@ -135,7 +145,7 @@ void Core<Policy, Content>::new_level(uint32_t bits, uint64_t& link) {
 template <typename Policy, typename Content>
 void Core<Policy, Content>::format_level(const pm::PoolImpl& pool, char* block, uint32_t bits) {
   write_zeros(pool.memory(), block, (bytes_for(bits) + 63) & ~uint64_t{63});
-  alignas(pm::kLineBytes) const LevelHeader header{bits, {}};
+  alignas(pm::kLineBytes) const LevelHeader header{bits, ~bits, {}};
   pool.memory().copy_nontemporal(block, &header, sizeof header);
 }
 
@@ -152,12 +162,12 @@ bool Core<Policy, Content>::end_growing(const State* state) {
   }
   constexpr auto kLater = pm::Heap::Txn::Release::kLater;
   auto after = std::make_unique<State>();  // before the change, which must be told of
-  std::vector<std::pair<uint64_t, uint64_t>> blocks;
+  std::vector<uint64_t> blocks;
   pm::Heap::Txn txn(pool_.heap(), true);
   uint64_t* link = &root_.bottom;
   for (const Level& level : state->sources()) {
     txn.will_unlink(level.offset, link, pm::Link::kOffset, kLater);
-    blocks.emplace_back(level.offset, bytes_for(level.bits));
+    blocks.push_back(level.offset);
     link = link == &root_.bottom ? root_.extras : link + 1;
   }
   const uint64_t image[kLevels] = {root_.next, root_.top};
@@ -171,7 +181,7 @@ bool Core<Policy, Content>::end_growing(const State* state) {
   read_state(*after);
   publish(std::move(after));
   epochs_.retire([this, blocks = std::move(blocks)] {
-    for (const auto& [offset, bytes] : blocks) pool_.heap().release(offset, bytes);
+    for (const uint64_t offset : blocks) pool_.heap().release(offset);
   });
   return true;
 }

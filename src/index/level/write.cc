@@ -79,8 +79,10 @@ std::unique_ptr<Core<Policy, Content>> Core<Policy, Content>::open(pm::PoolImpl&
   Root& root = *pool.at<Root>(at);
   const auto sound = [&](uint64_t offset) {
     if (offset < pool.header().data_offset || offset >= pool.end_offset()) return false;
-    const uint32_t bits = pool.at<LevelHeader>(offset)->bits;
-    return bits >= 1 && bits <= kBitsMax && pool.heap().is_allocated(offset, bytes_for(bits));
+    const auto* header = pool.at<LevelHeader>(offset);
+    const uint32_t bits = header->bits;
+    return header->inverse == ~bits && bits >= kExtraBitsMin && bits <= kBitsMax &&
+           pool.heap().is_allocated(offset, bytes_for(bits));
   };
   const auto bits_of = [&](uint64_t level) { return pool.at<LevelHeader>(level)->bits; };
   // Each is twice as large as the one below, so that node numbers and stripes fit.

@@ -190,7 +190,7 @@ class Core {
   Stripes stripes_;
   Inner<Content> inner_;
   std::atomic<bool> has_image_{false};
-  std::mutex image_mutex_;  // of who drops it
+  mutable std::mutex image_mutex_;  // of who drops it
   std::mutex retired_mutex_;
   std::vector<std::pair<uint64_t, const std::string*>> retired_;  // leaves, and separators
   bool recovered_ = false;

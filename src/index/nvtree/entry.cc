@@ -18,8 +18,8 @@ nvtree::Options parse(OptionMap options) {
 
 }  // namespace
 
-CatalogEntry nv_tree_entry() {
-  CatalogEntry entry =
+EntryWithPresets nv_tree_entry() {
+  EntryWithPresets entry =
       CoreEntry<tree::RangeTrees, nvtree::Core, parse>::make("nv-tree", "Yang et al., FAST 2015");
   entry.traits.dram = DramUse::kGrowing;
   entry.options = {

@@ -61,6 +61,13 @@ ChildList Core<Content>::read_image() const {
   if (children.empty() || children.size() != image.leaves || children[0].leaf != root_.head) {
     throw_damaged("the spilled inner part");
   }
+  // The first separator counts for nothing.
+  for (size_t i = 2; i < children.size(); ++i) {
+    const Child& low = children[i - 1];
+    const Child& high = children[i];
+    const bool ascends = Content::kOutOfPlace ? *low.text < *high.text : low.word < high.word;
+    if (!ascends) throw_damaged("the spilled inner part");
+  }
   return children;
 }
 

@@ -12,8 +12,9 @@ void Core<Content>::visit_blocks(
   const VisitBlock meet(pool_, visit);
   const pm::EpochManager::Guard guard(epochs_);
   meet(pool_.offset_of(&root_), sizeof(Root));
-  if (has_image_) {
-    meet(root_.image, sizeof(Image) + image().bytes);
+  {
+    const std::lock_guard lock(image_mutex_);  // the first replacement drops it
+    if (has_image_) meet(root_.image, sizeof(Image) + image().bytes);
   }
   Slot slots[kLeafRecords];
   uint64_t leaves = 0;

@@ -25,20 +25,19 @@ void Core<Content>::make_room(const Key& key, uint64_t at) {
     }
   }
   Held held = inner_.lock(key);
-  assert(held.parent->leaf(held.slot) == at);
+  if (held.parent->leaf(held.slot) != at) throw_damaged("the order of the leaves");
   replace(held, held.slot, 1, live, {});
 }
 
 template <typename Content>
-void Core<Content>::split(const Key& key, [[maybe_unused]] uint64_t at,
-                          std::span<const Slot> live) {
+void Core<Content>::split(const Key& key, uint64_t at, std::span<const Slot> live) {
   // A key beyond all others: more of these may come, and find the left leaf full for good.
   const bool at_end = tree::compare<Content>(records_, live.back(), key) < 0;
   const size_t left = at_end ? live.size() - live.size() / 8 - 1 : live.size() / 2;
   for (;;) {
     {
       Held held = inner_.lock(key);
-      assert(held.parent->leaf(held.slot) == at);
+      if (held.parent->leaf(held.slot) != at) throw_damaged("the order of the leaves");
       if (held.parent->count() < inner_.records()) {
         replace(held, held.slot, 1, live.first(left), live.subspan(left));
         return;
@@ -78,7 +77,8 @@ bool Core<Content>::tidy_once(const Key& key) {
   const uint32_t live = live_slots(leaf, count_of(leaf), slots);
   if (live > leaf_records_ * 3 / 8) return true;
   Held held = inner_.lock(key);
-  assert(held.parent->leaf(held.slot) == at);  // who replaces the leaf needs its lock
+  // Who replaces the leaf needs its lock.
+  if (held.parent->leaf(held.slot) != at) throw_damaged("the order of the leaves");
   if (held.parent->count() == 1) {
     held = {};
     if (inner_.has_one_leaf()) return true;
@@ -228,13 +228,12 @@ void Core<Content>::retire_all() {
     together.swap(retired_);
   }
   if (together.empty()) return;
-  epochs_.retire(
-      [&heap = pool_.heap(), bytes = leaf_bytes(leaf_records_), together = std::move(together)] {
-        for (const auto& [leaf, text] : together) {
-          heap.release(leaf, bytes);
-          delete text;
-        }
-      });
+  epochs_.retire([&heap = pool_.heap(), together = std::move(together)] {
+    for (const auto& [leaf, text] : together) {
+      heap.release(leaf);
+      delete text;
+    }
+  });
 }
 
 PERDURE_INSTANTIATE_PART(PERDURE_NVTREE_INSTANTIATE)

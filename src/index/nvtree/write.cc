@@ -83,7 +83,7 @@ Core<Content>::~Core() {
     }
   }
   for (const auto& [leaf, text] : retired_) {
-    pool_.heap().release(leaf, leaf_bytes(leaf_records_));
+    pool_.heap().release(leaf);
     delete text;
   }
 }

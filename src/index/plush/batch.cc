@@ -130,6 +130,7 @@ class Core::Group {
     return left.hash == right.hash && left.bytes == right.bytes;
   }
   Fate judge(Item& item, Items earlier) const;
+  Fate judge_sound(Item& item, Items earlier) const;
   bool is_present(const Item& item) const;
   bool can_complete(const Item& item) const;
   void store_payloads(Items items) const;
@@ -277,12 +278,17 @@ bool Core::Group::is_present(const Item& item) const {
 }
 
 Core::Group::Fate Core::Group::judge(Item& item, Items earlier) const {
-  const bool inserts = kind_ == LogKind::kInsert;
+  // Earlier records of the group are in the log by now, so that nothing here may throw.
   try {
-    if (inserts && is_present(item)) return Fate::kRefused;
+    return judge_sound(item, earlier);
   } catch (const Error&) {
     return Fate::kSingly;  // its damage is told when the others are done
   }
+}
+
+Core::Group::Fate Core::Group::judge_sound(Item& item, Items earlier) const {
+  const bool inserts = kind_ == LogKind::kInsert;
+  if (inserts && is_present(item)) return Fate::kRefused;
   uint64_t waiting = 0;  // records that go to the log before this one
   uint32_t added = 0;    // records that come into the row before
   bool changed = false;  // the row, before

@@ -72,7 +72,7 @@ void Core::log_all_rows(Partition& partition) {
   const RowRange range = rows_in(number_of(partition));
   for (uint64_t row = range.begin; row < range.end; ++row) {
     if (rows_[row].count.load(std::memory_order_relaxed) == 0) continue;
-    if (!copy_row_to_log(partition, row)) move_down(partition, row);
+    copy_or_move(partition, row);
   }
   memory_.fence();  // the copies, before what they replace is forgotten
   partition.log.release_before(partition.log.sequence());

@@ -535,6 +535,7 @@ class Core {
   bool free_payload(Partition& partition);
   // Returns whether the log moved on to its next chunk for that.
   bool make_log_room(Partition& partition, uint64_t records);
+  void copy_or_move(Partition& partition, uint64_t row);
   void reclaim_log_chunk(Partition& partition);
   bool copy_row_to_log(Partition& partition, uint64_t row);
   void compact_log(Partition& partition);

@@ -5,6 +5,7 @@
 #include "index/entries.h"
 #include "index/plush/payload_log.h"
 #include "perdure/plush.h"
+#include "pm/pool_impl.h"
 
 namespace perdure::index {
 
@@ -46,7 +47,7 @@ std::unique_ptr<AnyIndex> create(Pool& pool, const std::string& name, Kind key, 
 
 template <PlushOrder order>
 std::unique_ptr<AnyIndex> open(Pool& pool, const std::string& name, const OptionMap& options) {
-  const pm::DirectoryEntry& entry = *pool.impl().find(name);
+  const pm::DirectoryEntry& entry = *pm::impl_of(pool).find(name);
   return with_kinds<Plush>(
       static_cast<Kind>(entry.key_kind), static_cast<Kind>(entry.value_kind),
       [&]<typename T>(T*) -> std::unique_ptr<AnyIndex> {
@@ -56,8 +57,8 @@ std::unique_ptr<AnyIndex> open(Pool& pool, const std::string& name, const Option
 
 }  // namespace
 
-CatalogEntry plush_entry() {
-  CatalogEntry entry;
+EntryWithPresets plush_entry() {
+  EntryWithPresets entry;
   entry.name = "plush";
   entry.family = "hash table";
   entry.paper = "Vogel et al., PVLDB 15(11), 2022";
@@ -106,8 +107,8 @@ CatalogEntry plush_entry() {
   return entry;
 }
 
-CatalogEntry plush_range_entry() {
-  CatalogEntry entry = plush_entry();
+EntryWithPresets plush_range_entry() {
+  EntryWithPresets entry = plush_entry();
   entry.name = "plush+range";
   entry.traits.ordered = true;
   entry.traits.kinds = {{Kind::kU64, Kind::kU64}, {Kind::kU64, Kind::kBytes}};

@@ -53,11 +53,12 @@ uint64_t PayloadLog::entry_bytes(uint64_t key_bytes, uint64_t value_bytes) {
   return (sizeof(PayloadEntry) + key_bytes + value_bytes + 7) & ~uint64_t{7};
 }
 
-// Of one entry in one use of its place: neither a changed bit nor another pointer passes.
-uint64_t PayloadLog::checksum(const View& view, uint64_t pointer) {
-  const uint64_t sizes = view.key.size() << 32 | view.value.size();
+// Of one entry in one use of its place by one table: neither a changed bit nor another pointer passes, nor
+// what another table left in the place, whose epochs are its own.
+uint64_t PayloadLog::checksum(const View& view, uint64_t pointer) const {
+  const uint64_t words[2] = {view.key.size() << 32 | view.value.size(), pool_.offset_of(&root_)};
   return pm::checksum64(view.key.data(), view.key.size() + view.value.size(),
-                        pointer ^ pm::checksum64(&sizes, sizeof sizes));
+                        pointer ^ pm::checksum64(words, sizeof words));
 }
 
 // ---- epochs
@@ -287,7 +288,8 @@ bool PayloadLog::may_be_torn(uint32_t partition, uint64_t pointer) const {
   if (!alive(pointer)) return false;
   const uint64_t start = offset_of(pointer) / pm::kSegmentBytes * pm::kSegmentBytes;
   return std::ranges::any_of(chunks(partition), [&](const Chunk& chunk) {
-    return chunk.offset == start && chunk.found && offset_of(pointer) >= start + chunk.used;
+    // Noted or found just now: nothing that was acknowledged is behind an end.
+    return chunk.offset == start && offset_of(pointer) >= start + chunk.used;
   });
 }
 
@@ -442,7 +444,7 @@ void PayloadLog::remove_chunk(uint32_t partition, size_t index) {
     --open;
   }
   pm::Heap& heap = pool_.heap();
-  epochs_.retire([&heap, victim] { heap.release(victim.offset, victim.bytes); });
+  epochs_.retire([&heap, at = victim.offset] { heap.release(at); });
 }
 
 }  // namespace perdure::index::plush

@@ -141,7 +141,7 @@ class PayloadLog {
   };
 
   static uint64_t entry_bytes(uint64_t key_bytes, uint64_t value_bytes);
-  static uint64_t checksum(const View& view, uint64_t pointer);
+  uint64_t checksum(const View& view, uint64_t pointer) const;
   bool view_at(uint64_t pointer, View& view) const;
   bool is_whole(uint64_t pointer, const View& view) const;
   // The entry at `at` of a chunk, if it is whole and ends at `limit` or before.

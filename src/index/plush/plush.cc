@@ -9,6 +9,7 @@
 #include "index/adapter.h"
 #include "index/bytes.h"
 #include "index/plush/core.h"
+#include "pm/pool_impl.h"
 
 namespace perdure {
 
@@ -106,12 +107,14 @@ Plush<K, V>::~Plush() = default;
 
 template <typename K, typename V>
 Plush<K, V> Plush<K, V>::create(Pool& pool, const std::string& name, const PlushOptions& options) {
-  return Plush(Core::create(pool.impl(), name, ArgumentOf<K>::kind, ArgumentOf<V>::kind, options));
+  return Plush(
+      Core::create(pm::impl_of(pool), name, ArgumentOf<K>::kind, ArgumentOf<V>::kind, options));
 }
 
 template <typename K, typename V>
 Plush<K, V> Plush<K, V>::open(Pool& pool, const std::string& name, const PlushOptions& options) {
-  return Plush(Core::open(pool.impl(), name, ArgumentOf<K>::kind, ArgumentOf<V>::kind, options));
+  return Plush(
+      Core::open(pm::impl_of(pool), name, ArgumentOf<K>::kind, ArgumentOf<V>::kind, options));
 }
 
 template <typename K, typename V>

@@ -285,13 +285,25 @@ bool Core::copy_row_to_log(Partition& partition, uint64_t row) {
   return true;
 }
 
+// With a full log the row moves down. If that has no room, the copies of the rows before it are durable at
+// least: another thread may take their originals for superseded.
+void Core::copy_or_move(Partition& partition, uint64_t row) {
+  if (copy_row_to_log(partition, row)) return;
+  try {
+    move_down(partition, row);
+  } catch (...) {
+    memory_.fence();
+    throw;
+  }
+}
+
 void Core::reclaim_log_chunk(Partition& partition) {
   const uint64_t oldest = partition.log.oldest();
   const RowRange range = rows_in(number_of(partition));
   for (uint64_t row = range.begin; row < range.end; ++row) {
     if (rows_[row].count.load(std::memory_order_relaxed) == 0) continue;
     if (rows_[row].first_chunk != static_cast<uint16_t>(oldest)) continue;
-    if (!copy_row_to_log(partition, row)) move_down(partition, row);
+    copy_or_move(partition, row);
   }
   memory_.fence();  // the copies, before the chunk that held the originals is used again
   partition.log.release_before(oldest + 1);

@@ -277,7 +277,7 @@ class Core {
                    uint32_t cell) const;
   void unlink_separator(pm::Heap::Txn& txn, uint64_t separator, const uint64_t& bitmap,
                         uint32_t cell) const;
-  void retire_node(const Node& node, uint32_t level);
+  void retire_node(const Node& node);
   void retire_separator(uint64_t separator);
   void redo_node(pm::Heap::Txn& txn, Node& node, const Order& order, uint64_t live) const;
   void commit(pm::Heap::Txn& txn, LockSet& held);

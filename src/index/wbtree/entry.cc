@@ -17,8 +17,8 @@ wbtree::Options parse(OptionMap options) {
 
 }  // namespace
 
-CatalogEntry wbtree_entry() {
-  CatalogEntry entry =
+EntryWithPresets wbtree_entry() {
+  EntryWithPresets entry =
       CoreEntry<tree::RangeTrees, wbtree::Core, parse>::make("wbtree", "Chen and Jin, PVLDB 2015");
   entry.options = {
       {"leaf_records", "59",

@@ -61,10 +61,9 @@ void Core<Content>::unlink_node(pm::Heap::Txn& txn, const Node& node, const uint
 }
 
 template <typename Content>
-void Core<Content>::retire_node(const Node& node, uint32_t level) {
+void Core<Content>::retire_node(const Node& node) {
   pm::Heap& heap = pool_.heap();
-  epochs_.retire(
-      [&heap, at = offset_of(node), bytes = shape(level).bytes()] { heap.release(at, bytes); });
+  epochs_.retire([&heap, at = offset_of(node)] { heap.release(at); });
 }
 
 template <typename Content>
@@ -171,7 +170,7 @@ void Core<Content>::merge(LockSet& held, Node& parent, uint32_t position, uint32
   redo_node(txn, parent, above, live_cells(parent) & ~bit(cell));
   redo_node(txn, left, order, live);
   commit(txn, held);
-  retire_node(right, level);
+  retire_node(right);
   retire_separator(separator);
 }
 
@@ -203,7 +202,7 @@ void Core<Content>::drop(LockSet& held, const Path& path) {
   redo_node(txn, parent, order, live_cells(parent) & ~bit(cell));
   commit(txn, held);
   for (uint32_t below = 0; below < level; ++below) {
-    retire_node(*path[below].node, below);
+    retire_node(*path[below].node);
     retire_separator(separators[below]);
   }
 }
@@ -230,7 +229,7 @@ void Core<Content>::collapse(const Path& path) {
   txn.will_unlink(offset_of(node), &root_.top, pm::Link::kOffset, pm::Heap::Txn::Release::kLater);
   unlink_separator(txn, separator, node.bitmap, order[0]);
   commit(txn, held);
-  retire_node(node, path.depth);
+  retire_node(node);
   retire_separator(separator);
 }
 
