@@ -57,7 +57,8 @@ void Records::retire(uint64_t record) {
   {
     const std::lock_guard lock(mutex_);
     retired_.push_back(record);
-    retired_bytes_ += bytes(record);
+    // Whatever its lengths say: the record has been unlinked, and nothing may go wrong any more.
+    retired_bytes_ += bytes_of(pool_.at<Header>(record));
     if (retired_.size() < kRetireTogether && retired_bytes_ < kRetireBytes) return;
     together.swap(retired_);
     retired_bytes_ = 0;

@@ -260,8 +260,15 @@ void Heap::know_segment_of(uint64_t block) {
   const auto segment = static_cast<uint32_t>(segment_of(block));
   const SegmentInfo& info = infos_[segment];
   if (info.kind == SegmentKind::kSlab) {
+    const uint64_t bytes = kClassBytes[info.size_class];
+    const uint64_t within = block - offset_of_segment(segment);
+    const uint64_t number = within / bytes;
     const std::lock_guard lock(classes_[info.size_class].mutex);
     scan_segment(segment);
+    if (within % bytes != 0 || number >= blocks_in(info.size_class) ||
+        (info.taken[number / 64] >> number % 64 & 1) == 0) [[unlikely]] {
+      pool_.throw_corrupt(fmt::format("what leads to {:#x} leads to no block in use", block));
+    }
   } else if (info.kind != SegmentKind::kRun || block != offset_of_segment(segment)) [[unlikely]] {
     pool_.throw_corrupt(fmt::format("what leads to {:#x} leads to no block", block));
   }
@@ -455,6 +462,7 @@ void Heap::set_allocated(uint64_t block, bool run, bool allocated) {
     uint64_t segments = 0;
     // A length with check bits stays; the other has none.
     if (allocated && parse_word(segment, kind, size_class, segments) && kind == SegmentKind::kRun) {
+      pool_.memory().flush(&entry.word, sizeof entry.word);
       return;
     }
     const uint64_t word =
@@ -723,13 +731,16 @@ void Heap::for_each_used(Visit visit) const {
 }
 
 void Heap::seal(uint64_t generation) const {
+  // All that the seals cover is flushed: there are words that nobody needs to be durable, and so nobody has
+  // flushed. In two passes, so that neighbours are together where pages are remembered.
   for_each_used([&](uint64_t segment) {
     SegmentDescriptor& entry = descriptor(segment);
-    auto* content = pool_.at<char>(offset_of_segment(segment));
+    const auto* content = pool_.at<char>(offset_of_segment(segment));
     store_relaxed(entry.seal, seal_of(entry, content, generation));
-    // All that the seal covers: there are words that nobody needs to be durable, and so nobody flushes.
     pool_.memory().flush(content, kSegmentBytes);
-    pool_.memory().flush(&entry, sizeof entry);
+  });
+  for_each_used([&](uint64_t segment) {
+    pool_.memory().flush(&descriptor(segment), sizeof(SegmentDescriptor));
   });
 }
 

@@ -121,7 +121,8 @@ class Heap {
   static void write_free(const PoolImpl& pool, uint64_t segment);
 
   // Gives each segment in use its seal, a checksum over the segment, its descriptor and the generation.
-  // Durable with the caller's fence. Cost: reads the pool; one line flushed for each segment.
+  // Durable with the caller's fence, with all that they cover. Cost: reads and flushes the segments in
+  // use.
   void seal(uint64_t generation) const;
   // Compares the file with its seals, past the mapping; reports and returns as check() does.
   uint64_t check_seals(uint64_t generation,

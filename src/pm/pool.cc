@@ -391,6 +391,7 @@ void PoolImpl::start_generation() {
 void PoolImpl::grow(uint64_t segments) {
   // A private copy of a file ends where the file does.
   if (read_only()) throw Error(ErrorCode::kPoolFull, "the pool was opened read-only");
+  if (failed()) require_writable();  // throws
   const uint64_t before = this->segments();
   const uint64_t left = segments_max() - before;
   if (left == 0) throw Error(ErrorCode::kPoolFull, "at capacity");
@@ -418,9 +419,9 @@ void PoolImpl::grow(uint64_t segments) {
   if (durability_ == Durability::kPower) {
     try {
       mapping_.sync_metadata(false);
-    } catch (...) {
+    } catch (const Error& error) {
       failed_.store(true, std::memory_order_relaxed);  // it may have met pages that others wrote
-      throw;
+      throw Error(ErrorCode::kIo, error.what());       // never kNoSpace, whatever the reason
     }
   }
   for (uint64_t i = before; i < before + count; ++i) Heap::write_free(*this, i);
@@ -475,9 +476,9 @@ PoolInfo PoolImpl::info() const {
 void PoolImpl::sync() const {
   try {
     mapping_.sync(end_offset());
-  } catch (...) {
+  } catch (const Error& error) {
     failed_.store(true, std::memory_order_relaxed);  // a second attempt would not write these pages
-    throw;
+    throw Error(ErrorCode::kIo, error.what());
   }
 }
 

@@ -204,11 +204,12 @@ typename Core<Content>::Item Core<Content>::item_of(const Node& leaf, Meta meta)
 }
 
 template <typename Content>
-typename Core<Content>::Item Core<Content>::intact_item_of(const Node& leaf, Meta meta) const {
+typename Core<Content>::Item Core<Content>::intact_item_of(const Node& leaf, Meta meta,
+                                                           bool verifies) const {
   const Item item = item_of(leaf, meta);
   if constexpr (Content::kOutOfPlace) {
-    if (!meta.out() && pool_.verifies_payload() &&
-        !Codec::is_intact(leaf.bytes() + meta.offset(), meta)) [[unlikely]] {
+    if (verifies && !meta.out() && !Codec::is_intact(leaf.bytes() + meta.offset(), meta))
+        [[unlikely]] {
       throw_damaged(pool_.offset_of(&leaf), "has a record whose checksum does not hold");
     }
   }
@@ -262,7 +263,8 @@ void Core<Content>::collect(const Node& leaf, LeafStatus status, std::vector<Ite
   const uint64_t* metas = leaf.words();
   for (uint32_t slot = 0; slot < status.slots(); ++slot) {
     const Meta meta{mwcas_.read(metas[slot])};
-    if (meta.visible()) out.push_back(intact_item_of(leaf, meta));
+    // Whoever copies it to another node gives it another checksum.
+    if (meta.visible()) out.push_back(intact_item_of(leaf, meta, true));
   }
   std::sort(out.begin(), out.end(), [](const Item& a, const Item& b) { return a.key < b.key; });
 }

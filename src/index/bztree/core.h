@@ -190,9 +190,9 @@ class Core {
   // The path to the leaf where the key is or belongs. Needs a guard, as all that follows.
   void descend(Text text, Path& path) const;
   Item item_of(const Node& leaf, Meta meta) const;
-  // The same, for whoever uses more of it than the key to compare. Throws kCorrupt, if the pool verifies
-  // payload, unless its checksum holds.
-  Item intact_item_of(const Node& leaf, Meta meta) const;
+  // The same, for whoever uses more of it than the key to compare. Throws kCorrupt, if it is to be
+  // verified, unless its checksum holds.
+  Item intact_item_of(const Node& leaf, Meta meta, bool verifies) const;
   Text key_of(const Node& leaf, Meta meta) const;
   Found find(const Node& leaf, uint32_t slots, Text text) const;
   // The visible records, sorted. They belong together if the status is still the same afterwards.
@@ -295,7 +295,7 @@ bool Core<Content>::lookup(const Key& key, Use use) const {
   // A key that is there all the time is met: it keeps its slot as long as it is there.
   const Found found = find(leaf, status.slots(), text);
   if (!found) return false;
-  use(intact_item_of(leaf, found.meta).value);
+  use(intact_item_of(leaf, found.meta, pool_.verifies_payload()).value);
   return true;
 }
 

@@ -68,6 +68,11 @@ void Core<Content>::check_leaf(const Node& leaf, const Bounds& bounds, const Rep
     if (meta.visible() && meta.out() && !records_.intact(record_at(leaf, meta))) {
       return say("a record's block is not there");
     }
+    if constexpr (Content::kOutOfPlace) {
+      if (meta.visible() && !meta.out() && !Codec::is_intact(leaf.bytes() + meta.offset(), meta)) {
+        return say("a record's checksum does not hold");
+      }
+    }
   }
   std::vector<Item> items;
   collect(leaf, status, items);

@@ -89,8 +89,13 @@ static_assert(sizeof(BlockBucket) == 256 && offsetof(BlockBucket, slots) == 16);
 // As large as a bucket, so that buckets keep their alignment.
 struct TableHeader {
   uint32_t bits;
-  uint32_t inverse;   // ~bits: a table that seems smaller would be read in the wrong places
+  uint32_t check;     // of both: a table of another size would be read in the wrong places
   uint64_t overflow;  // buckets
+
+  static TableHeader make(uint32_t bits, uint64_t overflow) {
+    const auto low = static_cast<uint32_t>(overflow);
+    return {bits, ~(bits ^ low ^ static_cast<uint32_t>(overflow >> 32)), overflow};
+  }
 };
 static_assert(sizeof(TableHeader) == 16);
 

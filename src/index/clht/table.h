@@ -39,7 +39,7 @@ class Table {
   // Writes the header and unclaimed overflow buckets; not the main buckets. Needs a fence.
   static void format(const pm::Memory& memory, char* block, uint32_t bits, uint64_t overflow) {
     alignas(pm::kLineBytes) char header[sizeof(Bucket)] = {};
-    const TableHeader fields{bits, ~bits, overflow};
+    const TableHeader fields = TableHeader::make(bits, overflow);
     std::memcpy(header, &fields, sizeof fields);
     memory.copy_nontemporal(block, header, sizeof header);
     write_zeros(memory, block + sizeof(Bucket) * (1 + (uint64_t{1} << bits)),

@@ -87,8 +87,9 @@ std::unique_ptr<Core<Policy, Content>> Core<Policy, Content>::open(pm::PoolImpl&
   const auto sound = [&](uint64_t offset) {
     if (offset < pool.header().data_offset || offset >= pool.end_offset()) return false;
     const auto* header = pool.at<TableHeader>(offset);
-    return header->inverse == ~header->bits && header->bits >= kBitsMin &&
-           header->bits <= kBitsMax && header->overflow >= Table::overflow_for(header->bits) &&
+    return header->check == TableHeader::make(header->bits, header->overflow).check &&
+           header->bits >= kBitsMin && header->bits <= kBitsMax &&
+           header->overflow >= Table::overflow_for(header->bits) &&
            header->overflow < pool.end_offset() / sizeof(Bucket) &&
            pool.heap().is_allocated(offset, Table::bytes_for(header->bits, header->overflow));
   };
