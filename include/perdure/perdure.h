@@ -6,4 +6,5 @@
 #include "perdure/index.h"    // IWYU pragma: export
 #include "perdure/plush.h"    // IWYU pragma: export
 #include "perdure/pool.h"     // IWYU pragma: export
+#include "perdure/store.h"    // IWYU pragma: export
 #include "perdure/version.h"  // IWYU pragma: export

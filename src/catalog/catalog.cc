@@ -7,6 +7,7 @@
 #include "index/entries.h"
 #include "index/presets.h"
 #include "pm/pool_impl.h"
+#include "store/entry.h"
 
 namespace perdure {
 
@@ -43,6 +44,7 @@ const std::vector<index::EntryWithPresets>& entries() {
       index::fast_fair_rb_xs_entry(),  //
       index::nv_tree_entry(),          //
       index::bztree_entry(),           //
+      store::entry(),                  //
   };
   return all;
 }

@@ -1,0 +1,148 @@
+// RStore: a durable key-value store of low and predictable latency, embedded in a program.
+//
+//   perdure::Pool pool = perdure::Pool::create("/dev/shm/words.pool", {.capacity_bytes = 1 << 30});
+//   perdure::Store store = perdure::Store::create(pool, "words");
+//   store.put("perdure", "to last, to go on existing");
+//   std::optional<std::string> meaning = store.get("perdure");
+//
+// Keys and values are byte strings. The records lie in a log in the pool, the index in DRAM: a write costs
+// one flush of what it says and one fence, a read one line of the index and the record. The log is cut into
+// partitions by the hash of the key; each partition compacts itself a little with each write, so that no
+// write waits for long.
+//
+// Every call is atomic, durable when it returns (as the pool's durability says), and may be made by any
+// thread. Errors of all calls: kCorrupt (a record is damaged), kIo (the medium has failed, now or before);
+// of those that write also kPoolFull and kNoSpace (nothing was changed), kTooLarge, kReadOnly.
+// Source: Lersch et al., "Enabling Low Tail Latency on Multicore Key-Value Stores", PVLDB 2020.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "perdure/index.h"
+#include "perdure/pool.h"
+
+namespace perdure {
+
+namespace store {
+class StoreImpl;
+}
+
+struct StoreOptions {
+  // How many parts the store is cut into, 1 to 1024; 0: one for each 4 MiB of the pool's capacity, 64 at
+  // most. As many threads can write at the same time. Fixed at creation.
+  uint32_t partitions = 0;
+  // Bytes of a block of the log, a power of two from 1 KiB to 64 KiB; 0: as the pool's capacity suggests.
+  // Fixed at creation.
+  uint32_t block_bytes = 0;
+  // How much of the log may be garbage before it is compacted, in percent of what counts, 5 to 400. Less
+  // takes less room and more writing. Of this opening.
+  uint32_t garbage_percent = 25;
+};
+
+class Store {
+ public:
+  static constexpr uint64_t kKeyBytesMax = uint64_t{64} << 10;
+  static constexpr uint64_t kValueBytesMax = uint64_t{64} << 20;
+
+  // When a record ends to be there, by the system's clock. Default: never.
+  using Time = std::chrono::system_clock::time_point;
+
+  // Makes a store in a pool. Errors: kInvalidArgument, kNameExists, kPoolFull, kNoSpace, kReadOnly.
+  static Store create(Pool& pool, const std::string& name, const StoreOptions& options = {});
+  // Opens one, and rebuilds its index from the log, on all processors: about 0.1 us a record. Errors:
+  // kNoSuchName, kWrongType, kCorrupt, kInUse, kInvalidArgument (other partitions or block_bytes).
+  static Store open(Pool& pool, const std::string& name, const StoreOptions& options = {});
+
+  Store(Store&&) noexcept;
+  Store& operator=(Store&&) noexcept;
+  // Closes the store. All else that uses it must have ended.
+  ~Store();
+
+  // The value of a key.
+  std::optional<std::string> get(std::string_view key) const;
+  // The same into `value`, whose memory is used again. Returns false, and leaves it, if there is none.
+  // `version`, if given, is set to the record's version, for compare_and_swap().
+  bool get(std::string_view key, std::string& value, uint64_t* version = nullptr) const;
+  bool contains(std::string_view key) const;
+
+  // Writes a record, whether or not the key is there; it ends to be there at `expires`, if given. Returns
+  // its version: of two records of a key the later has the higher one.
+  uint64_t put(std::string_view key, std::string_view value, std::optional<Time> expires = {});
+  // Only if the key is not there. Returns whether it was written.
+  bool insert(std::string_view key, std::string_view value, std::optional<Time> expires = {});
+  // Only if the key is there.
+  bool update(std::string_view key, std::string_view value, std::optional<Time> expires = {});
+  // Only if the record of the key is there and has this version.
+  bool compare_and_swap(std::string_view key, uint64_t version, std::string_view value,
+                        std::optional<Time> expires = {});
+  // Returns whether the key was there.
+  bool remove(std::string_view key);
+
+  // Adds to a number in decimal digits, 0 if the key is not there, and returns the sum. The record keeps
+  // its expiry. Throws kInvalidArgument if the value is no 64-bit number, or the sum would be none.
+  int64_t increment(std::string_view key, int64_t by = 1);
+  // Appends to a value, empty if the key is not there; returns its new length. Keeps the expiry.
+  uint64_t append(std::string_view key, std::string_view suffix);
+  // Replaces the value by what `change` makes of it (given null if the key is not there); if it returns
+  // nothing, the record is removed. `change` is called once and must not use the store. Keeps the expiry.
+  void modify(std::string_view key,
+              const std::function<std::optional<std::string>(const std::string_view*)>& change);
+
+  // The values of several keys, faster than one after the other: `values[i]` is set if key i is there.
+  // Returns how many are. kInvalidArgument if `values` is shorter than `keys`.
+  uint64_t multi_get(std::span<const std::string_view> keys,
+                     std::span<std::optional<std::string>> values) const;
+
+  // Several writes that become durable together, at the price of one fence. No other thread sees a part of
+  // them. A crash before apply() returns keeps all writes to a partition or none of them, so all or none if
+  // the keys are of one partition. Equal keys: the last one stays. kTooLarge if those of one partition do
+  // not fit into a block.
+  class Batch {
+   public:
+    void put(std::string_view key, std::string_view value, std::optional<Time> expires = {});
+    void remove(std::string_view key);
+    void clear() { writes_.clear(); }
+    size_t size() const { return writes_.size(); }
+
+   private:
+    friend class store::StoreImpl;
+    struct Write {
+      std::string key;
+      std::string value;
+      uint64_t expiry_ms;
+      bool removal;
+    };
+    std::vector<Write> writes_;
+  };
+  void apply(const Batch& batch);
+
+  // Calls `visit` once for each record, in no particular order. Records that are written meanwhile may or
+  // may not be seen. `visit` may use the store.
+  void for_each(
+      const std::function<void(std::string_view key, std::string_view value)>& visit) const;
+
+  // How many records there are, with those that have expired and are not yet compacted. Cost: one load for
+  // each partition.
+  uint64_t size() const;
+
+  // Verifies all blocks, records and the index. `report` gets one sentence for each violation; returns how
+  // many there were. Needs that nobody writes.
+  uint64_t check(const std::function<void(const std::string&)>& report) const;
+  // Figures for people: records, bytes, compaction, DRAM.
+  std::vector<Statistic> statistics() const;
+
+ private:
+  friend class store::StoreImpl;
+  explicit Store(std::unique_ptr<store::StoreImpl> impl);
+  std::unique_ptr<store::StoreImpl> impl_;
+};
+
+}  // namespace perdure

@@ -1,0 +1,255 @@
+// Compaction: what counts is copied out of the block that has the least of it, and the block is unused.
+#include <algorithm>
+
+#include "store/hash.h"
+#include "store/partition.h"
+
+namespace perdure::store {
+
+// Sees to it that the head has room for `bytes`. May compact, which moves records. Throws kPoolFull,
+// kNoSpace.
+void Partition::make_room(Head& head, uint64_t bytes, Purpose purpose) {
+  if (head.slot != kNoSlot && head.position + bytes <= config_.block_bytes) return;
+  // What stays: a block for compaction, which cannot make room without; one more for removals.
+  const uint64_t keep = purpose == Purpose::kWrite ? 2 : purpose == Purpose::kRemoval ? 1 : 0;
+  // Removals get room as long as anything at all is garbage; other writes are refused before each of
+  // them must compact a block for the sake of a few bytes.
+  const uint64_t gain = purpose == Purpose::kRemoval ? 64 : payload_bytes() / 32;
+  close_block(head);
+  while (spares_.size() <= keep) {
+    try {
+      add_spare();
+    } catch (const Error& error) {
+      if (!pm::is_full(error) || purpose == Purpose::kCompaction) throw;
+      if (!compact_now(gain)) throw;
+      // It may have opened the block that it moves records to, but never this head.
+    }
+  }
+  open_block(head);
+}
+
+// Whether the record is the one that its key has. Tells its index entry.
+bool Partition::counts(const RecordView& record, Location location, uint64_t* entry) const {
+  if (!record.is_put() || (record.has(kOverflow) && !has_overflow(record))) return false;
+  const uint64_t hash = hash_of(key_of(record), config_.salt);
+  *entry = index_.find(hash, [&](Location found) { return found == location; });
+  return *entry != HashIndex::kNone;
+}
+
+// What compaction of the block would write.
+uint64_t Partition::bytes_after_compaction(uint32_t slot) const {
+  const Block& block = blocks_[slot];
+  const uint64_t mark_bytes = record_bytes(kTombstone | kSupersedes, 0, 0);
+  uint64_t bytes = 0;
+  for (uint64_t at = sizeof(BlockHeader); at < sizeof(BlockHeader) + block.bytes;) {
+    const RecordView record = view_at({slot, at});
+    uint64_t entry = 0;
+    const bool invalidates = still_invalidates(record, block.incarnation);
+    if (counts(record, {slot, at}, &entry)) {
+      if (has_expired(record, now_ms_)) {
+        bytes += std::min<uint64_t>(record.bytes, mark_bytes * (invalidates ? 2 : 1));
+      } else {
+        bytes += record.bytes - (record.has(kSupersedes) && !invalidates ? sizeof(Superseded) : 0);
+      }
+    } else if (invalidates) {
+      bytes += mark_bytes;
+    }
+    at += record.bytes;
+  }
+  return bytes;
+}
+
+// The closed block whose compaction seems to gain most, at least `gain_bytes_min`.
+uint32_t Partition::fewest_live(uint64_t gain_bytes_min) {
+  // Of very many blocks a part at a time.
+  constexpr uint64_t kBlocksAtATime = 4096;
+  const uint64_t count = std::min<uint64_t>(blocks_.size(), kBlocksAtATime);
+  uint32_t best = kNoSlot;
+  uint64_t least = payload_bytes();
+  for (uint64_t i = 0; i < count; ++i) {
+    if (++search_from_ >= blocks_.size()) search_from_ = 0;
+    const Block& block = blocks_[search_from_];
+    if (block.state != State::kClosed || block.damaged || search_from_ == emptied_) continue;
+    const uint64_t needed = block.live - block.expired(now_ms_) + block.pinned;
+    if (needed < least) {
+      least = needed;
+      best = search_from_;
+    }
+  }
+  return best != kNoSlot && payload_bytes() - least >= gain_bytes_min ? best : kNoSlot;
+}
+
+// Sets victim_. Returns false if no block would give as much.
+bool Partition::choose_victim(uint64_t gain_bytes_min) {
+  while (!stale_.empty()) {  // before any other: see recover()
+    const uint32_t slot = stale_.back();
+    stale_.pop_back();
+    if (blocks_[slot].state != State::kClosed) continue;
+    victim_ = slot;
+    cursor_ = sizeof(BlockHeader);
+    return true;
+  }
+  if (freed_since_reset_ > closed_blocks_ / 4) {
+    // Tombstones that were needed may not be any more.
+    freed_since_reset_ = 0;
+    for (Block& block : blocks_) block.pinned = 0;
+  }
+  for (;;) {
+    const uint32_t slot = fewest_live(gain_bytes_min);
+    if (slot == kNoSlot) return false;
+    Block& block = blocks_[slot];
+    try {
+      const uint64_t needed = bytes_after_compaction(slot);
+      if (payload_bytes() - std::min(needed, payload_bytes()) >= gain_bytes_min) {
+        victim_ = slot;
+        cursor_ = sizeof(BlockHeader);
+        return true;
+      }
+      const uint64_t seemed = block.live - block.expired(now_ms_);
+      block.pinned = static_cast<uint32_t>(needed - std::min<uint64_t>(needed, seemed));
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kCorrupt) throw;
+      block.damaged = true;  // it stays as it is: reading its records says what is wrong
+    }
+  }
+}
+
+Location Partition::append_moved(const RecordParts& parts) {
+  make_room(moved_head_, parts.bytes(), Purpose::kCompaction);
+  return append(moved_head_, parts);
+}
+
+// Now and then, when a block is opened.
+void Partition::count_expired() {
+  if (++opened_since_count_ <= closed_blocks_ / 16) return;
+  opened_since_count_ = 0;
+  expired_bytes_ = 0;
+  for (const Block& block : blocks_) {
+    if (block.state == State::kClosed) expired_bytes_ += block.expired(now_ms_);
+  }
+}
+
+void Partition::move_record(const RecordView& record, Location from, uint64_t entry) {
+  const Block& block = blocks_[from.slot()];
+  RecordParts parts{.flags = record.flags,
+                    .version = record.version,
+                    .superseded = record.superseded,
+                    .expiry_ms = record.expiry_ms,
+                    .key = key_of(record),
+                    .value = record.value,
+                    .overflow = record.overflow};
+  parts.flags &= ~kGroupGoesOn;
+  if (!still_invalidates(record, block.incarnation)) parts.flags &= ~kSupersedes;
+  const Location to = append_moved(parts);
+  discount(record, blocks_[from.slot()]);
+  moved_bytes_ += parts.bytes();
+  index_.move(entry, to);
+}
+
+// Moves on with compaction by about `budget_bytes` of a block. What it copies is durable with the next
+// fence, which must come before anything else is appended.
+void Partition::compact_step(uint64_t budget_bytes) {
+  if (emptied_ != kNoSlot) free_emptied();
+  if (victim_ == kNoSlot) {
+    const uint64_t allowed = live_bytes_ / 100 * config_.garbage_percent + 2 * payload_bytes();
+    const uint64_t gain = payload_bytes() / 100 * config_.garbage_percent / 2 + 1;
+    if (stale_.empty()) {
+      if (garbage_bytes() <= allowed) return;
+      if (quiet_bytes_ > budget_bytes) {
+        quiet_bytes_ -= budget_bytes;
+        return;
+      }
+    }
+    if (!choose_victim(gain)) {
+      quiet_bytes_ = 8 * payload_bytes();
+      return;
+    }
+  }
+  const Block& block = blocks_[victim_];
+  const uint64_t end = sizeof(BlockHeader) + block.bytes;
+  const uint64_t stop = std::min(end, cursor_ + std::min(budget_bytes, payload_bytes()));
+  try {
+    while (cursor_ < stop) {
+      const Location here(victim_, cursor_);
+      const RecordView record = view_at(here);
+      require_intact(here, record);
+      constexpr uint16_t kMark = kTombstone | kSupersedes;
+      RecordParts mark{.flags = kMark, .version = record.version, .superseded = record.superseded};
+      uint64_t entry = 0;
+      if (!counts(record, here, &entry)) {
+        if (still_invalidates(record, block.incarnation)) append_moved(mark);
+      } else if (has_expired(record, now_ms_) && record.bytes >= 2 * mark.bytes()) {
+        // Removed, as if by a caller: until the block is unused a newer record of the key may come, which
+        // does not know of this one.
+        dead_overflow_.reserve(dead_overflow_.size() + 1);
+        if (still_invalidates(record, block.incarnation)) append_moved(mark);
+        mark.version = next_version_++;
+        mark.superseded = {record.version, block.incarnation};
+        append_moved(mark);
+        forget(record, here);
+        index_.erase(entry);
+      } else {
+        move_record(record, here, entry);
+      }
+      cursor_ += record.bytes;
+    }
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kCorrupt) throw;
+    blocks_[victim_].damaged = true;
+    victim_ = kNoSlot;
+    return;
+  }
+  if (cursor_ >= end) end_victim();
+}
+
+// All that counts has been copied. The block waits for the fence that makes the copies durable.
+void Partition::end_victim() {
+  emptied_ = victim_;
+  victim_ = kNoSlot;
+  // With the copies, so before the block is unused: it may be the only one that knows.
+  pm::store_release(root_.version_floor, pm::seal_word(next_version_, kVersionSalt));
+  pm::store_release(root_.incarnation_floor, pm::seal_word(next_incarnation_, kIncarnationSalt));
+  memory_.flush(&root_, sizeof root_);
+  unfenced_ = true;
+}
+
+// The copies are durable. The mark is durable with the next fence; before that nothing is made unused that
+// relies on it: what a record in this block invalidates, or is invalidated by, is judged by `slots_`, and
+// the next block is made unused after that fence.
+void Partition::free_emptied() {
+  const uint32_t slot = emptied_;
+  emptied_ = kNoSlot;
+  Block& block = blocks_[slot];
+  auto* header = pool_.at<BlockHeader>(block.offset);
+  pm::store_release(header->incarnation, uint64_t{0});
+  memory_.flush(header, sizeof *header);
+  unfenced_ = true;
+  slots_.erase(block.incarnation);
+  block = {.offset = block.offset, .state = State::kSpare};
+  --closed_blocks_;
+  ++compactions_;
+  ++freed_since_reset_;
+  spares_.push_back(slot);
+  constexpr size_t kSparesMax = 4;
+  if (spares_.size() > kSparesMax) {
+    // The Txn's first fence makes the mark durable, too, before the block is somebody else's.
+    const uint32_t given = spares_.back();
+    spares_.pop_back();
+    unlink_block(given);
+  }
+}
+
+// Compacts a block wholly, at once. Returns whether that gained anything.
+bool Partition::compact_now(uint64_t gain_bytes_min) {
+  if (emptied_ == kNoSlot) {
+    if (victim_ == kNoSlot && !choose_victim(gain_bytes_min)) return false;
+    while (victim_ != kNoSlot) compact_step(payload_bytes());
+    if (emptied_ == kNoSlot) return true;  // it was damaged: another one is next
+  }
+  fence();
+  free_emptied();
+  fence();
+  return true;
+}
+
+}  // namespace perdure::store

@@ -1,0 +1,136 @@
+// The store in the catalogue: what the tools and the scenario tests see of it.
+#include "store/entry.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "index/adapter.h"
+#include "store/store_impl.h"
+
+namespace perdure::store {
+
+namespace {
+
+class StoreIndex final : public AnyIndex, public index::OwnsBlocks {
+ public:
+  explicit StoreIndex(std::unique_ptr<StoreImpl> store) : store_(std::move(store)) {}
+
+  Kind key_kind() const override { return Kind::kBytes; }
+  Kind value_kind() const override { return Kind::kBytes; }
+
+  bool insert(Datum key, Datum value) override {
+    return store_->write(request_of({key, value}, WriteRequest::Condition::kIfAbsent));
+  }
+  bool update(Datum key, Datum value) override {
+    return store_->write(request_of({key, value}, WriteRequest::Condition::kIfPresent));
+  }
+  void upsert(Datum key, Datum value) override {
+    store_->write(request_of({key, value}, WriteRequest::Condition::kNone));
+  }
+  bool remove(Datum key) override { return store_->remove(text_of(key, "key")); }
+  bool lookup(Datum key, Value& out) const override {
+    return store_->get(text_of(key, "key"),
+                       [&](const Partition::Found& found) { out.set_bytes().assign(found.value); });
+  }
+  uint64_t multi_lookup(std::span<const Datum> keys, std::span<Value> values,
+                        std::span<bool> found) const override {
+    index::require_results(keys.size(), std::min(values.size(), found.size()));
+    std::vector<std::string_view> texts;
+    texts.reserve(keys.size());
+    for (const Datum& key : keys) texts.push_back(text_of(key, "key"));
+    std::ranges::fill(found.first(keys.size()), false);
+    uint64_t count = 0;
+    store_->multi_get(texts, [&](size_t i, const Partition::Found& record) {
+      values[i].set_bytes().assign(record.value);
+      found[i] = true;
+      ++count;
+    });
+    return count;
+  }
+  uint64_t multi_insert(std::span<const AnyRecord> records, std::span<bool> inserted) override {
+    index::require_results(records.size(), inserted.size());
+    std::ranges::fill(inserted, false);
+    const auto requests = requests_of(records, WriteRequest::Condition::kIfAbsent);
+    store_->multi_write(requests, inserted.first(records.size()));
+    return static_cast<uint64_t>(std::ranges::count(inserted.first(records.size()), true));
+  }
+  void multi_upsert(std::span<const AnyRecord> records) override {
+    store_->multi_write(requests_of(records, WriteRequest::Condition::kNone), {});
+  }
+  void for_each(const std::function<void(Datum key, Datum value)>& visit) const override {
+    store_->for_each(
+        [&](std::string_view key, std::string_view value) { visit(Datum(key), Datum(value)); });
+  }
+  uint64_t check(const std::function<void(const std::string&)>& report) const override {
+    return store_->check(report);
+  }
+  std::vector<Statistic> statistics() const override { return store_->statistics(); }
+  void visit_blocks(const index::VisitOwned& visit) const override { store_->visit_blocks(visit); }
+
+ private:
+  static std::string_view text_of(const Datum& datum, const char* what) {
+    return index::argument_of<std::string>(datum, what);
+  }
+  static WriteRequest request_of(const AnyRecord& record, WriteRequest::Condition condition) {
+    return {.key = text_of(record.key, "key"),
+            .value = text_of(record.value, "value"),
+            .condition = condition};
+  }
+  static std::vector<WriteRequest> requests_of(std::span<const AnyRecord> records,
+                                               WriteRequest::Condition condition) {
+    std::vector<WriteRequest> requests;
+    requests.reserve(records.size());
+    for (const AnyRecord& record : records) requests.push_back(request_of(record, condition));
+    return requests;
+  }
+
+  std::unique_ptr<StoreImpl> store_;
+};
+
+StoreOptions parse(OptionMap options) {
+  StoreOptions parsed;
+  index::take_option(options, "partitions", parsed.partitions);
+  index::take_option(options, "block_bytes", parsed.block_bytes);
+  index::take_option(options, "garbage_percent", parsed.garbage_percent);
+  index::require_empty(options, kTypeName);
+  return parsed;
+}
+
+std::unique_ptr<AnyIndex> create(Pool& pool, const std::string& name, Kind, Kind,
+                                 const OptionMap& options) {
+  return std::make_unique<StoreIndex>(StoreImpl::create(pm::impl_of(pool), name, parse(options)));
+}
+
+std::unique_ptr<AnyIndex> open(Pool& pool, const std::string& name, const OptionMap& options) {
+  return std::make_unique<StoreIndex>(StoreImpl::open(pm::impl_of(pool), name, parse(options)));
+}
+
+}  // namespace
+
+index::EntryWithPresets entry() {
+  index::EntryWithPresets entry;
+  entry.name = kTypeName;
+  entry.family = "store";
+  entry.paper = "Lersch et al., PVLDB 2020";
+  entry.traits = {.ordered = false,
+                  .concurrent = true,
+                  .dram = DramUse::kGrowing,
+                  .kinds = {{Kind::kBytes, Kind::kBytes}},
+                  .key_bytes_max = kKeyBytesMax,
+                  .value_bytes_max = kValueBytesMax,
+                  .capacity_bytes_min = Pool::kMinCapacityBytes};
+  entry.options = {
+      {"partitions", "capacity / 4 MiB, 1 to 64",
+       "parts that are written to side by side, 1 to 1024"},
+      {"block_bytes", "capacity / partitions / 128, 4 KiB to 64 KiB",
+       "of a block of the log, a power of two from 1 KiB to 64 KiB"},
+      {"garbage_percent", "25",
+       "garbage in the log before it is compacted, in percent of what counts, 5 to 400"}};
+  entry.small_options = {{"partitions", "4"}, {"block_bytes", "4096"}};
+  entry.tiny_options = {{"partitions", "1"}, {"block_bytes", "1024"}, {"garbage_percent", "10"}};
+  entry.create = create;
+  entry.open = open;
+  return entry;
+}
+
+}  // namespace perdure::store

@@ -1,0 +1,107 @@
+// Where each key's record stands: a hash table in DRAM, of 8 bytes a record.
+//
+//   entry   | 27 bits of the key's hash | number of the block, 24 bits | offset in the block / 8, 13 bits |
+//
+// Linear probing; the home of an entry is its 27 bits scaled to the table's length, so that a table of any
+// length can be made of another one without reading a key. It grows by a quarter when seven eighths are
+// full: 9.1 to 11.4 bytes a record. Two entries of one partition have the same 27 bits about once in 800
+// lookups at 160,000 records; the caller compares keys. Owned by its partition: not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+namespace perdure::store {
+
+// A place in a partition's blocks. Never 0: a block begins with its header.
+class Location {
+ public:
+  Location() = default;
+  Location(uint32_t slot, uint64_t offset) : word_(uint64_t{slot} << 13 | offset / 8) {}
+  static Location of_word(uint64_t word) {
+    Location location;
+    location.word_ = word & kMask;
+    return location;
+  }
+  uint32_t slot() const { return static_cast<uint32_t>(word_ >> 13); }
+  uint64_t offset() const { return (word_ & 0x1fff) * 8; }
+  uint64_t word() const { return word_; }
+  bool operator==(const Location&) const = default;
+
+  static constexpr uint64_t kMask = (uint64_t{1} << 37) - 1;
+  static constexpr uint32_t kSlotsMax = 1 << 24;
+
+ private:
+  uint64_t word_ = 0;
+};
+
+class HashIndex {
+ public:
+  HashIndex() { allocate(kEntriesMin); }
+
+  // What of a key's hash an entry keeps.
+  static uint64_t tag_of(uint64_t hash) { return hash & kTagMask; }
+
+  // Calls `is_it(Location)` for the entries with the hash's tag until it returns true. Returns the number
+  // of that entry, or kNone.
+  static constexpr uint64_t kNone = ~uint64_t{0};
+  template <typename IsIt>
+  uint64_t find(uint64_t hash, IsIt is_it) const {
+    const uint64_t tag = tag_of(hash);
+    for (uint64_t i = home(tag);; i = next(i)) {
+      const uint64_t entry = entries_[i];
+      if (entry == 0) return kNone;
+      if (entry >> kTagShift == tag && is_it(Location::of_word(entry))) return i;
+    }
+  }
+  Location at(uint64_t entry) const { return Location::of_word(entries_[entry]); }
+  // Gives an entry another place of the same key. Until the next insert() or erase().
+  void move(uint64_t entry, Location to) {
+    entries_[entry] = (entries_[entry] & ~Location::kMask) | to.word();
+  }
+  // Makes room for `count` entries more; may throw std::bad_alloc, having changed nothing.
+  void reserve(uint64_t count) {
+    while ((size_ + count) * 8 > length_ * 7) grow();
+  }
+  // Needs reserve(). Does not throw.
+  void insert(uint64_t hash, Location location);
+  void erase(uint64_t entry);
+
+  void prefetch(uint64_t hash) const { __builtin_prefetch(&entries_[home(tag_of(hash))]); }
+  uint64_t size() const { return size_; }
+  uint64_t dram_bytes() const { return length_ * sizeof(uint64_t); }
+
+  // Calls `visit(Location)` for the entries of keys whose tags lie in [first, end).
+  static constexpr uint64_t kTags = uint64_t{1} << 27;
+  template <typename Visit>
+  void for_tags(uint64_t first, uint64_t end, Visit visit) const {
+    const uint64_t stop = end >= kTags ? length_ - 1 : home(end);
+    uint64_t i = home(first);
+    // Entries stand at their home or after it, with no gap between.
+    for (uint64_t seen = 0; seen < length_; ++seen, i = next(i)) {
+      const uint64_t entry = entries_[i];
+      if (entry != 0) {
+        const uint64_t tag = entry >> kTagShift;
+        if (tag >= first && tag < end) visit(Location::of_word(entry));
+      } else if (seen > stop - home(first)) {
+        return;
+      }
+    }
+  }
+
+ private:
+  static constexpr uint64_t kEntriesMin = 64;
+  static constexpr uint64_t kTagMask = kTags - 1;
+  static constexpr int kTagShift = 37;
+
+  uint64_t home(uint64_t tag) const { return tag * length_ >> 27; }
+  uint64_t next(uint64_t i) const { return i + 1 == length_ ? 0 : i + 1; }
+  void allocate(uint64_t length);
+  void grow();
+
+  std::unique_ptr<uint64_t[]> entries_;
+  uint64_t length_ = 0;
+  uint64_t size_ = 0;
+};
+
+}  // namespace perdure::store

@@ -1,0 +1,130 @@
+// What a store looks like in its pool. All numbers little-endian, all offsets from the pool's begin.
+//
+//   Root            | seal | salt, partitions, block_bytes (sealed) | offset of the partition roots |
+//   PartitionRoot   64 bytes each, side by side: where its block table begins, and what a clean close found
+//   TablePage       4 KiB: the offset of the next page, and 511 entries, each the offset of a block or 0
+//   block           | BlockHeader, 64 bytes | records, one after the other, each a multiple of 8 bytes |
+//   overflow        | BlockHeader, 64 bytes | key, if it is long | value |
+//
+//   record  | checksum (4) | key_bytes 17 bits, inline value 15 bits (4) | version 48 bits, flags 16 bits (8) |
+//           | supersedes: version (8), incarnation (8), if kSupersedes | expiry (8), if kExpires |
+//           | key, unless kKeyOutside | value, or an OverflowRef if kOverflow | up to 7 unused bytes |
+//
+// A partition is a log: records are appended to a block, each write to the newest one, and a block that is
+// full is never changed again, until all that still counts in it has been moved. The log *is* the data.
+// docs/store.md has the crash argument.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "index/structure.h"
+#include "pm/layout.h"
+
+namespace perdure::store {
+
+inline constexpr uint64_t kRootMagic = 0x3165726f74537250;  // "PrStore1"
+inline constexpr char kTypeName[] = "rstore";
+
+struct Root {
+  index::RootSeal seal;
+  uint64_t
+      salt;  // random: what another store left in a block does not pass for a record of this one
+  uint32_t partitions;
+  uint32_t block_bytes;
+  uint64_t reserved[4];
+  uint64_t partition_roots;  // offset; not sealed, since it is linked
+};
+inline constexpr uint64_t kSealedBytes = offsetof(Root, partition_roots) - sizeof(index::RootSeal);
+static_assert(sizeof(Root) == 72);
+
+// What a clean close found: a table that has lost an entry since then is damage. Counts if `generation` is
+// the one before the pool's.
+struct CloseRecord {
+  uint64_t generation;
+  uint64_t blocks;  // that hold records, and overflow blocks
+  uint64_t records;
+  uint64_t checksum;  // xxh3 of the words before
+};
+
+struct PartitionRoot {
+  uint64_t table;  // offset of the first TablePage, or 0
+  CloseRecord close;
+  // Checked words (pm::seal_word), never 0: versions and incarnations below these have been given. Noted
+  // before a block becomes unused that may be the only one to tell.
+  uint64_t version_floor;
+  uint64_t incarnation_floor;
+  uint64_t reserved;
+};
+static_assert(sizeof(PartitionRoot) == 64);
+
+struct TablePage {
+  static constexpr uint32_t kEntries = 511;
+  uint64_t next;  // offset of the next page, or 0
+  uint64_t entries[kEntries];
+};
+static_assert(sizeof(TablePage) == 4096);
+
+// Records that callers wrote, and those that compaction moved, stand in blocks of their own.
+enum class BlockKind : uint32_t { kLog = 1, kMoved = 2, kOverflow = 3 };
+
+// `incarnation` numbers the uses of a partition's blocks: no two uses have the same one, and of two blocks
+// of records the later opened has the higher. 0: the block is unused. It is stored last when a block is
+// opened, so that within the line it makes the rest count.
+struct BlockHeader {
+  uint64_t incarnation;
+  uint64_t end;  // checked (pm::seal_word): where the records end; 0 while they are appended
+  uint64_t first_version;  // no lower than any version that the partition gave before
+  uint64_t bytes;          // of records: of the block; overflow: of key and value
+  uint32_t partition;
+  BlockKind kind;
+  uint64_t content;  // overflow: xxh3 of key and value
+  uint64_t reserved;
+  uint64_t
+      checksum;  // of the members but incarnation and end, seeded with the incarnation and the salt
+};
+static_assert(sizeof(BlockHeader) == 64);
+
+inline constexpr uint64_t kBlockBytesMin = 1024;
+inline constexpr uint64_t kBlockBytesMax = 64 << 10;
+inline constexpr uint32_t kPartitionsMax = 1024;
+inline constexpr uint64_t kKeyBytesMax = 64 << 10;
+inline constexpr uint64_t kValueBytesMax = uint64_t{64} << 20;
+inline constexpr uint64_t kVersionMax = (uint64_t{1} << 48) - 1;
+
+inline constexpr uint64_t kVersionSalt = 0x7e45;
+inline constexpr uint64_t kIncarnationSalt = 0x17ca;
+
+// Record flags.
+enum RecordFlags : uint16_t {
+  kSupersedes = 1,  // an older record of the key is invalid, from this one on
+  kExpires = 2,     //
+  kOverflow = 4,    // the value stands in a block of its own
+  kKeyOutside = 8,  // the key, too
+  kRemoval = 16,    // there is no value: the key is gone. With its key
+  kTombstone = 32,  // what compaction leaves of a record that still invalidates another one. No key
+  kGroupGoesOn = 64  // valid only together with the record that follows
+};
+
+struct RecordHeader {
+  uint32_t checksum;  // of all bytes of the record after it
+  uint32_t sizes;     // key_bytes | inline value bytes << 17
+  uint64_t word;      // version | flags << 48
+};
+static_assert(sizeof(RecordHeader) == 16);
+
+// The record of `version` in the block of `incarnation` is invalid. Kept as long as that block is.
+struct Superseded {
+  uint64_t version;
+  uint64_t incarnation;
+};
+
+struct OverflowRef {
+  uint64_t slot;         // number of the block in the partition's table
+  uint64_t incarnation;  // of the block
+  uint64_t value_bytes;
+};
+
+inline constexpr uint64_t kNoExpiry = 0;
+
+}  // namespace perdure::store

@@ -1,0 +1,317 @@
+#include "store/partition.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "pm/checksum.h"
+#include "store/hash.h"
+
+namespace perdure::store {
+
+Partition::Partition(pm::PoolImpl& pool, PartitionRoot& root, uint32_t number,
+                     const PartitionConfig& config)
+    : pool_(pool), memory_(pool.memory()), root_(root), config_(config), number_(number) {}
+
+void Partition::require_usable() const {
+  // After a write of which nobody knows whether it is durable, the index may lead to records that a crash
+  // takes back: nothing is told any more.
+  if (pool_.failed()) [[unlikely]]
+    pool_.require_writable();
+}
+
+void Partition::throw_damaged(const std::string& what) const {
+  pool_.throw_corrupt(fmt::format("'{}', partition {}: {}", config_.name, number_, what));
+}
+
+RecordView Partition::view_at(Location location) const {
+  const Block& block = blocks_[location.slot()];
+  RecordView record;
+  if (!parse(pool_.at<char>(block.offset + location.offset()),
+             config_.block_bytes - location.offset(), record)) {
+    throw_damaged(fmt::format("the record at {:#x} is damaged", block.offset + location.offset()));
+  }
+  return record;
+}
+
+void Partition::require_intact(Location location, const RecordView& record) const {
+  const Block& block = blocks_[location.slot()];
+  const uint64_t at = block.offset + location.offset();
+  if (!is_intact(pool_.at<char>(at), record, seed_of(block.incarnation))) {
+    throw_damaged(fmt::format("the checksum of the record at {:#x} does not hold", at));
+  }
+}
+
+// Whether the block that the record refers to is there: always, for a record that counts.
+bool Partition::has_overflow(const RecordView& record) const {
+  const OverflowRef& to = record.overflow;
+  if (to.slot >= blocks_.size()) return false;
+  const Block& block = blocks_[to.slot];
+  const uint64_t outside_key = record.has(kKeyOutside) ? record.key_bytes : 0;
+  return block.state == State::kOverflow && block.incarnation == to.incarnation &&
+         to.value_bytes <= block.bytes && block.bytes - to.value_bytes == outside_key;
+}
+
+const char* Partition::follow_overflow(const RecordView& record) const {
+  if (!has_overflow(record)) {
+    throw_damaged(fmt::format("the record of version {} has lost its value", record.version));
+  }
+  return pool_.at<char>(blocks_[record.overflow.slot].offset + sizeof(BlockHeader));
+}
+
+std::string_view Partition::key_of(const RecordView& record) const {
+  if (!record.has(kKeyOutside)) return record.key;
+  return {follow_overflow(record), record.key_bytes};
+}
+
+// Of a long one the checksum is verified, if the pool does so.
+std::string_view Partition::value_of(const RecordView& record) const {
+  if (!record.has(kOverflow)) return record.value;
+  const char* text = follow_overflow(record);
+  const Block& block = blocks_[record.overflow.slot];
+  if (pool_.verifies_payload()) {
+    const auto* header = pool_.at<BlockHeader>(block.offset);
+    if (header->content != pm::checksum64(text, block.bytes, seed_of(block.incarnation))) {
+      throw_damaged(fmt::format("the checksum of the value at {:#x} does not hold", block.offset));
+    }
+  }
+  return {text + block.bytes - record.overflow.value_bytes, record.overflow.value_bytes};
+}
+
+// The index entry of the key, or kNone. A record with the tag and another key is taken for damage until
+// its checksum holds.
+uint64_t Partition::find(uint64_t hash, std::string_view key, RecordView& out) const {
+  return index_.find(hash, [&](Location location) {
+    out = view_at(location);
+    if (key_of(out) == key) return true;
+    require_intact(location, out);
+    return false;
+  });
+}
+
+bool Partition::get(uint64_t hash, std::string_view key, uint64_t now_ms, Found& out) const {
+  require_usable();
+  RecordView record;
+  const uint64_t entry = find(hash, key, record);
+  if (entry == HashIndex::kNone || has_expired(record, now_ms)) return false;
+  if (pool_.verifies_payload()) require_intact(index_.at(entry), record);
+  out = {value_of(record), record.version, record.expiry_ms};
+  return true;
+}
+
+void Partition::prefetch_record(uint64_t hash) const {
+  index_.find(hash, [&](Location location) {
+    const char* at = pool_.at<char>(blocks_[location.slot()].offset + location.offset());
+    for (uint64_t line = 0; line < 3; ++line) pm::prefetch(at + line * pm::kLineBytes);
+    return true;
+  });
+}
+
+// Composes the record at the head, which has room for it.
+Location Partition::append(Head& head, const RecordParts& parts) {
+  Block& block = blocks_[head.slot];
+  const uint64_t bytes = parts.bytes();
+  char* at = pool_.at<char>(block.offset + head.position);
+  compose(parts, at);
+  finish(at, bytes, seed_of(block.incarnation));
+  memory_.flush(at, bytes);
+  unfenced_ = true;
+  const Location location(head.slot, head.position);
+  head.position += bytes;
+  block.bytes += bytes;
+  if ((parts.flags & (kRemoval | kTombstone)) == 0) {
+    RecordView record;
+    record.flags = parts.flags;
+    record.expiry_ms = parts.expiry_ms;
+    record.bytes = static_cast<uint32_t>(bytes);
+    count(record, block);
+  }
+  return location;
+}
+
+void Partition::count(const RecordView& record, Block& block) {
+  block.live += record.bytes;
+  live_bytes_ += record.bytes;
+  if (!record.has(kExpires)) return;
+  block.expiring += record.bytes;
+  block.last_expiry_ms = std::max(block.last_expiry_ms, record.expiry_ms);
+}
+
+void Partition::discount(const RecordView& record, Block& block) {
+  block.live -= record.bytes;
+  live_bytes_ -= record.bytes;
+  if (record.has(kExpires)) block.expiring -= record.bytes;
+}
+
+void Partition::forget(const RecordView& record, Location location) {
+  discount(record, blocks_[location.slot()]);
+  if (record.has(kOverflow)) dead_overflow_.push_back(static_cast<uint32_t>(record.overflow.slot));
+}
+
+void Partition::require_fits(std::string_view key, std::string_view value) {
+  if (key.size() <= kKeyBytesMax && value.size() <= kValueBytesMax) [[likely]]
+    return;
+  throw Error(ErrorCode::kTooLarge,
+              fmt::format("a key of {} bytes with a value of {}: a key may not exceed {} bytes, a "
+                          "value {}",
+                          key.size(), value.size(), kKeyBytesMax, kValueBytesMax));
+}
+
+// The record that the write asks for, but for its version and what it supersedes.
+RecordParts Partition::parts_of(const WriteRequest& request) const {
+  RecordParts parts{.key = request.key, .value = request.value};
+  if (request.removal) {
+    parts.flags = kRemoval | kSupersedes;
+    // A long key is left out: the record that is superseded has it.
+    if (request.key.size() > inline_bytes_max()) parts.flags |= kTombstone, parts.key = {};
+    return parts;
+  }
+  if (request.expiry_ms != kNoExpiry) parts.flags |= kExpires, parts.expiry_ms = request.expiry_ms;
+  if (request.key.size() > inline_bytes_max()) parts.flags |= kKeyOutside | kOverflow;
+  if (request.value.size() > inline_bytes_max()) parts.flags |= kOverflow;
+  return parts;
+}
+
+// Appends the record, for which there is room, and lets the index lead to it. Throws nothing.
+void Partition::write(uint64_t hash, RecordParts& parts) {
+  RecordView old;
+  const uint64_t entry = index_.find(hash, [&](Location location) {
+    old = view_at(location);
+    return key_of(old) == parts.whole_key;
+  });
+  if (entry != HashIndex::kNone) {
+    parts.flags |= kSupersedes;
+    parts.superseded = {old.version, blocks_[index_.at(entry).slot()].incarnation};
+  }
+  const bool removal = (parts.flags & kRemoval) != 0;
+  if (removal && entry == HashIndex::kNone)
+    parts.flags &= ~kSupersedes;  // a batch removed it before
+  parts.version = next_version_++;
+  const Location location = append(head_, parts);
+  written_since_step_ += parts.bytes();
+  if (entry != HashIndex::kNone) {
+    forget(old, index_.at(entry));
+    if (removal) {
+      index_.erase(entry);
+    } else {
+      index_.move(entry, location);
+    }
+  } else if (!removal) {
+    index_.insert(hash, location);
+  }
+}
+
+bool Partition::put(uint64_t hash, const WriteRequest& request, uint64_t now_ms,
+                    uint64_t* version) {
+  pool_.require_writable();
+  now_ms_ = now_ms;
+  using Condition = WriteRequest::Condition;
+  require_fits(request.key, request.value);
+  RecordView old;
+  const uint64_t entry = find(hash, request.key, old);
+  const bool present = entry != HashIndex::kNone && !has_expired(old, now_ms);
+  if (request.condition == Condition::kIfAbsent && present) return false;
+  if (request.condition == Condition::kIfPresent && !present) return false;
+  if (request.condition == Condition::kIfVersion && (!present || old.version != request.version)) {
+    return false;
+  }
+  RecordParts parts = parts_of(request);
+  make_room(head_, parts.bytes() + sizeof(Superseded), Purpose::kWrite);  // may move the old record
+  index_.reserve(1);
+  dead_overflow_.reserve(dead_overflow_.size() + 1);
+  if ((parts.flags & kOverflow) != 0) store_overflow(request, parts);
+  parts.whole_key = request.key;
+  write(hash, parts);
+  if (version != nullptr) *version = parts.version;
+  return true;
+}
+
+bool Partition::remove(uint64_t hash, std::string_view key, uint64_t now_ms) {
+  pool_.require_writable();
+  now_ms_ = now_ms;
+  RecordView old;
+  if (find(hash, key, old) == HashIndex::kNone) return false;
+  const bool present = !has_expired(old, now_ms);
+  RecordParts parts = parts_of({.key = key, .removal = true});
+  make_room(head_, parts.bytes(), Purpose::kRemoval);
+  dead_overflow_.reserve(dead_overflow_.size() + 1);
+  parts.whole_key = key;
+  write(hash, parts);
+  return present;
+}
+
+void Partition::store_overflow(const WriteRequest& request, RecordParts& parts) {
+  const bool outside = (parts.flags & kKeyOutside) != 0;
+  const uint32_t slot = add_overflow(outside ? request.key : std::string_view(), request.value);
+  parts.overflow = {slot, blocks_[slot].incarnation, request.value.size()};
+}
+
+void Partition::apply(std::span<const GroupWrite> writes, uint64_t now_ms) {
+  pool_.require_writable();
+  now_ms_ = now_ms;
+  std::vector<RecordParts> group;
+  group.reserve(writes.size());
+  uint64_t bytes = 0;
+  RecordView old;
+  bool adds = false;
+  for (const auto& [hash, request] : writes) {
+    require_fits(request.key, request.value);
+    find(hash, request.key, old);  // throws now if it is damaged
+    group.push_back(parts_of(request));
+    group.back().whole_key = request.key;
+    bytes += group.back().bytes() + sizeof(Superseded);
+    adds = adds || !request.removal;
+  }
+  if (bytes > payload_bytes()) {
+    throw Error(ErrorCode::kTooLarge,
+                fmt::format("a batch has {} bytes of records in one partition; they may not exceed "
+                            "{} (block_bytes less {})",
+                            bytes, payload_bytes(), sizeof(BlockHeader)));
+  }
+  make_room(head_, bytes, adds ? Purpose::kWrite : Purpose::kRemoval);
+  index_.reserve(writes.size());
+  dead_overflow_.reserve(dead_overflow_.size() + 2 * writes.size());
+  try {
+    for (size_t i = 0; i < writes.size(); ++i) {
+      if ((group[i].flags & kOverflow) != 0) store_overflow(writes[i].second, group[i]);
+    }
+  } catch (...) {
+    for (const RecordParts& parts : group) {
+      if (parts.overflow.incarnation != 0) {
+        dead_overflow_.push_back(static_cast<uint32_t>(parts.overflow.slot));
+      }
+    }
+    throw;
+  }
+  for (size_t i = 0; i < writes.size(); ++i) {
+    if (i + 1 != writes.size()) group[i].flags |= kGroupGoesOn;
+    write(writes[i].first, group[i]);
+  }
+}
+
+void Partition::before_fence() {
+  if (written_since_step_ == 0) return;
+  // What it moves is made durable by the fence that follows, before a later record may supersede it:
+  // recover() relies on that.
+  const uint64_t budget = 8 * written_since_step_ + 512;
+  written_since_step_ = 0;
+  compact_step(budget);
+}
+
+void Partition::after_fence() {
+  unfenced_ = false;
+  if (!dead_overflow_.empty()) free_dead_overflow();
+}
+
+void Partition::for_tags(uint64_t first, uint64_t end, uint64_t now_ms, const Visit& visit) const {
+  require_usable();
+  index_.for_tags(first, end, [&](Location location) {
+    const RecordView record = view_at(location);
+    if (has_expired(record, now_ms)) return;
+    if (pool_.verifies_payload()) require_intact(location, record);
+    visit(key_of(record), {value_of(record), record.version, record.expiry_ms});
+  });
+}
+
+}  // namespace perdure::store

@@ -1,0 +1,280 @@
+// A partition of a store: a log-structured set of records in PM with an index in DRAM.
+//
+// One thread at a time works on it (its owner: a worker, or who holds its latch). A write appends one
+// record and flushes it; persist() fences, and only then may anybody outside learn of the write. So writes
+// that arrive together share a fence.
+//
+// What makes a write durable: the one fence after its record. What orders it: nothing else; a record names
+// the one that it supersedes, so the two change places at once. What a crash leaves: of the blocks that
+// were open, records up to the first one that does not fit its checksum, which is seeded with the block's
+// incarnation, so that nothing from an earlier use of the block passes; recovery closes the block there
+// before anything new is written, so that a whole record behind a torn one never counts.
+//
+// Compaction copies what counts out of a block, fences, and only then makes the block unused. A record
+// that invalidates another one (Superseded) must not vanish before that one: it is carried on, as a
+// tombstone if need be, as long as the block of the other exists. docs/store.md has the whole argument.
+// Source: Lersch et al., "Enabling Low Tail Latency on Multicore Key-Value Stores", PVLDB 2020; the log is
+// also the data here, which halves what is written. Tombstones: Rumble et al., RAMCloud, FAST 2014.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "index/owned_blocks.h"
+#include "pm/pool_impl.h"
+#include "store/hash_index.h"
+#include "store/layout.h"
+#include "store/record.h"
+
+namespace perdure::store {
+
+// What all partitions of a store have in common.
+struct PartitionConfig {
+  std::string name;  // of the store
+  uint64_t salt = 0;
+  uint32_t block_bytes = 0;
+  uint32_t garbage_percent = 25;
+};
+
+// A write, as it is asked for. Key and value are valid for the call.
+struct WriteRequest {
+  enum class Condition : uint8_t { kNone, kIfAbsent, kIfPresent, kIfVersion };
+  std::string_view key = {};
+  std::string_view value = {};
+  Condition condition = Condition::kNone;
+  uint64_t version = 0;  // for kIfVersion
+  uint64_t expiry_ms = kNoExpiry;
+  bool removal = false;  // in a group; its condition is kNone
+};
+
+// With the hash of its key.
+using GroupWrite = std::pair<uint64_t, WriteRequest>;
+
+struct PartitionStatistics {
+  uint64_t records = 0;
+  uint64_t live_bytes = 0;  // of records and overflow blocks that count
+  uint64_t blocks = 0;      // that hold records
+  uint64_t spare_blocks = 0;
+  uint64_t pool_bytes = 0;  // of all blocks of the heap that it owns
+  uint64_t dram_bytes = 0;
+  uint64_t compactions = 0;  // blocks compacted since it was opened
+  uint64_t moved_bytes = 0;  // by them
+  uint64_t recovered_records = 0;
+  uint64_t damaged_blocks = 0;  // that cannot be compacted
+};
+
+class Partition {
+ public:
+  Partition(pm::PoolImpl& pool, PartitionRoot& root, uint32_t number,
+            const PartitionConfig& config);
+  Partition(const Partition&) = delete;
+  Partition& operator=(const Partition&) = delete;
+
+  // Reads all blocks, builds the index, closes blocks that a crash left open. Durable on return; changes
+  // nothing in a pool that is open to read. Throws kCorrupt.
+  void recover();
+  // Closes open blocks and notes what is there, so that the next recovery can tell if something is gone.
+  // Durable on return. Throws kIo.
+  void close();
+
+  // The record of a key that is there and has not expired, valid until the partition's next write. Throws
+  // kCorrupt if its checksum does not hold, kIo if the partition has failed.
+  struct Found {
+    std::string_view value;
+    uint64_t version;
+    uint64_t expiry_ms;
+  };
+  bool get(uint64_t hash, std::string_view key, uint64_t now_ms, Found& out) const;
+  void prefetch(uint64_t hash) const { index_.prefetch(hash); }
+  // The same once that has arrived: of the record that it leads to.
+  void prefetch_record(uint64_t hash) const;
+
+  // Whether the condition held; then the record is written, as `version`, and durable after persist().
+  // Throws kPoolFull, kNoSpace, kTooLarge, kCorrupt, having changed nothing.
+  bool put(uint64_t hash, const WriteRequest& request, uint64_t now_ms,
+           uint64_t* version = nullptr);
+  // Whether the key was there. Durable after persist(). Needs no more room than what is kept for it.
+  bool remove(uint64_t hash, std::string_view key, uint64_t now_ms);
+
+  // Carries out all writes, without conditions, or none, also over a crash. Throws as put() does; kTooLarge
+  // if the records do not fit into one block.
+  void apply(std::span<const GroupWrite> writes, uint64_t now_ms);
+
+  // Compacts a little, in proportion to what was written, then makes all writes since the last call
+  // durable. Throws kIo: then nothing is promised of these writes, and the partition answers nothing more.
+  void persist() {
+    before_fence();
+    if (unfenced_) memory_.fence();
+    after_fence();
+  }
+  // The same in parts, for several partitions that share a fence.
+  void before_fence();
+  bool wants_fence() const { return unfenced_; }
+  void after_fence();
+
+  // Calls `visit(key, value, version, expiry)` for records whose tags lie in [first, end).
+  using Visit = std::function<void(std::string_view key, const Found& record)>;
+  void for_tags(uint64_t first, uint64_t end, uint64_t now_ms, const Visit& visit) const;
+
+  uint64_t check(const std::function<void(const std::string&)>& report) const;
+  void visit_blocks(const index::VisitOwned& visit) const;
+  PartitionStatistics statistics() const;
+  uint64_t records() const { return index_.size(); }
+
+ private:
+  static constexpr uint32_t kNoSlot = ~uint32_t{0};
+  // Blocks that only compaction may take, and one more that only removals may.
+  static constexpr uint64_t kSparesForCompaction = 1;
+  static constexpr uint64_t kSparesForRemovals = 2;
+
+  enum class State : uint8_t { kAbsent, kSpare, kOpen, kClosed, kOverflow };
+
+  struct Block {
+    uint64_t offset = 0;
+    uint64_t incarnation = 0;
+    uint64_t bytes = 0;           // of all records; of an overflow block: of what was allocated
+    uint32_t live = 0;            // bytes of records that count
+    uint32_t expiring = 0;        // of those, bytes of records that expire
+    uint64_t last_expiry_ms = 0;  // of these
+    uint32_t pinned =
+        0;  // bytes of tombstones and the like that were still needed when last looked at
+    State state = State::kAbsent;
+    bool damaged = false;
+
+    // Bytes of records that have expired, as far as that is known without looking.
+    uint32_t expired(uint64_t now_ms) const { return last_expiry_ms <= now_ms ? expiring : 0; }
+  };
+
+  // Where records are appended: those of callers, and those that compaction moves.
+  struct Head {
+    BlockKind kind;
+    uint32_t slot = kNoSlot;
+    uint64_t position = 0;
+  };
+
+  // Why a record is appended decides which spare blocks it may use.
+  enum class Purpose : uint8_t { kWrite, kRemoval, kCompaction };
+
+  // partition.cc
+  uint64_t find(uint64_t hash, std::string_view key, RecordView& out) const;
+  std::string_view key_of(const RecordView& record) const;
+  std::string_view value_of(const RecordView& record) const;
+  bool has_overflow(const RecordView& record) const;
+  const char* follow_overflow(const RecordView& record) const;
+  RecordView view_at(Location location) const;
+  void require_intact(Location location, const RecordView& record) const;
+  void require_usable() const;
+  static bool has_expired(const RecordView& record, uint64_t now_ms) {
+    return record.expiry_ms != kNoExpiry && record.expiry_ms <= now_ms;
+  }
+  static void require_fits(std::string_view key, std::string_view value);
+  RecordParts parts_of(const WriteRequest& request) const;
+  void store_overflow(const WriteRequest& request, RecordParts& parts);
+  void write(uint64_t hash, RecordParts& parts);
+  uint64_t inline_bytes_max() const { return std::min<uint64_t>(2048, config_.block_bytes / 16); }
+  Location append(Head& head, const RecordParts& parts);
+  void count(const RecordView& record, Block& block);
+  void discount(const RecordView& record, Block& block);
+  void forget(const RecordView& record, Location location);  // it no longer counts
+  void count_expired();
+  uint64_t seed_of(uint64_t incarnation) const;
+
+  // blocks.cc
+  uint64_t* entry_of(uint32_t slot) const;
+  uint32_t take_slot();
+  void add_page();
+  void add_spare();
+  uint32_t add_overflow(std::string_view key, std::string_view value);
+  void link_block(pm::Heap::Txn& txn, uint32_t slot, uint64_t offset);
+  void unlink_block(uint32_t slot);
+  void free_dead_overflow();
+  void open_block(Head& head);
+  void close_block(Head& head);
+  void write_header(uint64_t offset, const BlockHeader& header) const;
+  uint64_t header_checksum(const BlockHeader& header) const;
+  void fence();
+
+  // compact.cc
+  void make_room(Head& head, uint64_t bytes, Purpose purpose);
+  void compact_step(uint64_t budget_bytes);
+  bool choose_victim(uint64_t gain_bytes_min);
+  uint32_t fewest_live(uint64_t gain_bytes_min);
+  uint64_t bytes_after_compaction(uint32_t slot) const;
+  bool still_invalidates(const RecordView& record, uint64_t incarnation) const {
+    return record.has(kSupersedes) && record.superseded.incarnation != incarnation &&
+           exists(record.superseded.incarnation);
+  }
+  bool counts(const RecordView& record, Location location, uint64_t* entry) const;
+  Location append_moved(const RecordParts& parts);
+  void move_record(const RecordView& record, Location from, uint64_t entry);
+  void end_victim();
+  void free_emptied();
+  bool compact_now(uint64_t gain_bytes_min);
+  bool exists(uint64_t incarnation) const { return slots_.contains(incarnation); }
+  uint64_t payload_bytes() const { return config_.block_bytes - sizeof(BlockHeader); }
+  uint64_t garbage_bytes() const {
+    const uint64_t used = closed_blocks_ * payload_bytes();
+    return (used > live_bytes_ ? used - live_bytes_ : 0) + expired_bytes_;
+  }
+
+  // recover.cc
+  struct Scan;
+  void read_table();
+  void read_header(uint32_t slot, uint64_t offset);
+  void scan_block(uint32_t slot, Scan& scan);
+  void index_record(const Scan& scan, Location location, uint64_t hash, const RecordView& record);
+  void resume(Head& head, uint32_t slot, bool torn);
+  void free_unreferenced_overflow();
+  uint64_t blocks_in_use() const;
+  uint64_t close_checksum(const CloseRecord& close) const;
+  [[noreturn]] void throw_damaged(const std::string& what) const;
+
+  pm::PoolImpl& pool_;
+  const pm::Memory& memory_;
+  PartitionRoot& root_;
+  const PartitionConfig& config_;
+  uint32_t number_;
+
+  HashIndex index_;
+  std::vector<Block> blocks_;    // by slot
+  std::vector<uint64_t> pages_;  // offsets of the table's pages
+  std::vector<uint32_t> free_slots_;
+  std::vector<uint32_t> spares_;
+  std::vector<uint32_t> dead_overflow_;           // to be freed once what killed them is durable
+  std::unordered_map<uint64_t, uint32_t> slots_;  // incarnation -> slot, of blocks with records
+  std::vector<uint32_t> stale_;                   // blocks that a crash left half compacted
+
+  Head head_{BlockKind::kLog};
+  Head moved_head_{BlockKind::kMoved};
+  uint64_t now_ms_ = 0;  // as the last caller said
+  uint64_t next_version_ = 1;
+  uint64_t next_incarnation_ = 1;
+
+  // Compaction: the block being emptied, how far, and one that waits for a fence to become unused.
+  uint32_t victim_ = kNoSlot;
+  uint64_t cursor_ = 0;
+  uint32_t emptied_ = kNoSlot;
+  uint64_t written_since_step_ = 0;
+  uint32_t search_from_ = 0;
+  uint64_t freed_since_reset_ = 0;
+  uint64_t quiet_bytes_ = 0;  // to be written before a block is looked for again
+
+  uint64_t live_bytes_ = 0;     // of records in blocks
+  uint64_t closed_blocks_ = 0;  // of log blocks
+  uint64_t expired_bytes_ = 0;  // of live_bytes_, when last counted
+  uint64_t opened_since_count_ = 0;
+  uint64_t overflow_bytes_ = 0;
+  uint64_t compactions_ = 0;
+  uint64_t moved_bytes_ = 0;
+  uint64_t recovered_ = 0;
+  bool unfenced_ = false;  // something was flushed since the last fence
+};
+
+}  // namespace perdure::store

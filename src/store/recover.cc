@@ -1,0 +1,274 @@
+// What a partition knows is rebuilt from its blocks.
+//
+// A record counts unless another one supersedes it; both are known by version. Compaction that a crash
+// interrupted leaves copies: a record of one version in two blocks. The copy in the block that was opened
+// later is the one that later records name; the other block is stale, and is compacted before any other:
+// what supersedes one of its records may name the copy's block alone, and must not be dropped for that one
+// before the stale block is unused.
+//
+// A block that was open has its end at the first record that does not fit its checksum: what follows was
+// not acknowledged. If the partition was not closed, the rest of the block is made zeros before it is used
+// again: whole records behind a torn one would otherwise count once the torn one is overwritten.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <unordered_set>
+
+#include "pm/checksum.h"
+#include "store/hash.h"
+#include "store/partition.h"
+
+namespace perdure::store {
+
+struct Partition::Scan {
+  std::unordered_map<uint64_t, uint64_t> superseded;  // version -> incarnation
+  std::vector<std::pair<Location, uint64_t>> puts;    // with the hash of the key
+  std::unordered_set<uint64_t> referenced;            // slots of overflow blocks
+};
+
+void Partition::read_header(uint32_t slot, uint64_t offset) {
+  const auto damaged = [&](const char* what) {
+    throw_damaged(fmt::format("block {} at {:#x} {}", slot, offset, what));
+  };
+  if (offset % pm::kLineBytes != 0 || !pool_.leads_inside(offset, sizeof(BlockHeader))) {
+    damaged("is outside of the pool");
+  }
+  const auto& header = *pool_.at<BlockHeader>(offset);
+  if (header.incarnation == 0) {
+    if (!pool_.heap().is_allocated(offset, config_.block_bytes)) damaged("is not allocated");
+    blocks_[slot] = {.offset = offset, .state = State::kSpare};
+    spares_.push_back(slot);
+    return;
+  }
+  if (header.checksum != header_checksum(header) || header.partition != number_) {
+    damaged("has a damaged header");
+  }
+  next_incarnation_ = std::max(next_incarnation_, header.incarnation + 1);
+  next_version_ = std::max(next_version_, header.first_version);
+  if (header.kind == BlockKind::kOverflow) {
+    if (!pool_.leads_inside(offset, sizeof(BlockHeader) + header.bytes) ||
+        !pool_.heap().is_allocated(offset, sizeof(BlockHeader) + header.bytes)) {
+      damaged("is not allocated");
+    }
+    blocks_[slot] = {.offset = offset,
+                     .incarnation = header.incarnation,
+                     .bytes = header.bytes,
+                     .state = State::kOverflow};
+    overflow_bytes_ += header.bytes;
+    return;
+  }
+  if ((header.kind != BlockKind::kLog && header.kind != BlockKind::kMoved) ||
+      header.bytes != config_.block_bytes ||
+      !pool_.heap().is_allocated(offset, config_.block_bytes)) {
+    damaged("is not one of records");
+  }
+  Block block{.offset = offset, .incarnation = header.incarnation, .state = State::kOpen};
+  if (header.end != 0) {
+    uint64_t end = 0;
+    if (!pm::unseal_word(header.end, header.incarnation, end) || end < sizeof(BlockHeader) ||
+        end > config_.block_bytes) {
+      damaged("has a damaged header");
+    }
+    block.bytes = end - sizeof(BlockHeader);
+    block.state = State::kClosed;
+    ++closed_blocks_;
+  }
+  blocks_[slot] = block;
+  if (!slots_.emplace(header.incarnation, slot).second) damaged("is there twice");
+}
+
+void Partition::read_table() {
+  std::unordered_set<uint64_t> met;
+  for (uint64_t page = root_.table; page != 0; page = pool_.at<TablePage>(page)->next) {
+    if (!pool_.leads_inside(page, sizeof(TablePage)) ||
+        !pool_.heap().is_allocated(page, sizeof(TablePage)) || !met.insert(page).second) {
+      throw_damaged(fmt::format("its table leads to {:#x}, which is no page of it", page));
+    }
+    pages_.push_back(page);
+  }
+  const uint64_t slots = pages_.size() * TablePage::kEntries;
+  if (slots > Location::kSlotsMax) throw_damaged("its table is too long");
+  blocks_.resize(slots);
+  for (auto slot = static_cast<uint32_t>(slots); slot-- > 0;) {
+    const uint64_t offset = pm::load_acquire(*entry_of(slot));
+    if (offset == 0) {
+      free_slots_.push_back(slot);
+      continue;
+    }
+    if (!met.insert(offset).second) throw_damaged(fmt::format("block {} is there twice", slot));
+    read_header(slot, offset);
+  }
+  uint64_t floor = 0;
+  if (!pm::unseal_word(root_.version_floor, kVersionSalt, floor)) {
+    throw_damaged("its root is damaged");
+  }
+  next_version_ = std::max(next_version_, floor);
+  if (!pm::unseal_word(root_.incarnation_floor, kIncarnationSalt, floor)) {
+    throw_damaged("its root is damaged");
+  }
+  next_incarnation_ = std::max(next_incarnation_, floor);
+}
+
+// Reads the block's records. Of an open block finds the end.
+void Partition::scan_block(uint32_t slot, Scan& scan) {
+  Block& block = blocks_[slot];
+  const bool open = block.state == State::kOpen;
+  const uint64_t seed = seed_of(block.incarnation);
+  const uint64_t end = open ? config_.block_bytes : sizeof(BlockHeader) + block.bytes;
+  const char* base = pool_.at<char>(block.offset);
+  uint64_t group_begin = 0;  // of records that count together; 0: there is none
+  uint64_t at = sizeof(BlockHeader);
+  RecordView record;
+  for (; at < end; at += record.bytes) {
+    if (!parse(base + at, end - at, record) || !is_intact(base + at, record, seed)) {
+      if (open) break;
+      throw_damaged(fmt::format("the record at {:#x} is damaged", block.offset + at));
+    }
+    if (group_begin == 0) group_begin = at;
+    if (record.has(kGroupGoesOn)) continue;
+    // The group is whole.
+    for (uint64_t member = group_begin; member <= at; member += record.bytes) {
+      parse(base + member, end - member, record);
+      next_version_ = std::max(next_version_, record.version + 1);
+      if (record.has(kSupersedes)) {
+        scan.superseded[record.superseded.version] = record.superseded.incarnation;
+        next_version_ = std::max(next_version_, record.superseded.version + 1);
+      }
+      if (!record.is_put()) continue;
+      if (record.has(kKeyOutside) && !has_overflow(record)) continue;  // then it is superseded
+      scan.puts.emplace_back(Location(slot, member), hash_of(key_of(record), config_.salt));
+    }
+    group_begin = 0;
+  }
+  if (group_begin != 0) at = group_begin;
+  block.bytes = at - sizeof(BlockHeader);
+}
+
+void Partition::index_record(const Scan& scan, Location location, uint64_t hash,
+                             const RecordView& record) {
+  const auto mark_stale = [&](uint32_t slot) {
+    if (std::ranges::find(stale_, slot) == stale_.end()) stale_.push_back(slot);
+  };
+  Block& block = blocks_[location.slot()];
+  if (const auto found = scan.superseded.find(record.version); found != scan.superseded.end()) {
+    if (found->second != block.incarnation) mark_stale(location.slot());
+    return;
+  }
+  uint64_t copy =
+      index_.find(hash, [&](Location other) { return view_at(other).version == record.version; });
+  if (copy != HashIndex::kNone) {
+    const Location other = index_.at(copy);
+    Block& earlier = blocks_[other.slot()];
+    if (earlier.incarnation > block.incarnation) return mark_stale(location.slot());
+    mark_stale(other.slot());
+    discount(view_at(other), earlier);
+    index_.move(copy, location);
+  } else {
+    index_.reserve(1);
+    index_.insert(hash, location);
+  }
+  count(record, block);
+}
+
+// An open block goes on as head.
+void Partition::resume(Head& head, uint32_t slot, bool torn) {
+  const Block& block = blocks_[slot];
+  head.slot = slot;
+  head.position = sizeof(BlockHeader) + block.bytes;
+  if (!torn) return;
+  char* text = pool_.at<char>(block.offset);
+  std::memset(text + head.position, 0, config_.block_bytes - head.position);
+  // All of it: what the last process stored and did not fence may be in the caches only.
+  memory_.flush(text, config_.block_bytes);
+  unfenced_ = true;
+}
+
+void Partition::free_unreferenced_overflow() {
+  for (uint32_t slot = 0; slot < blocks_.size(); ++slot) {
+    if (blocks_[slot].state == State::kOverflow && blocks_[slot].live == 0) {
+      dead_overflow_.push_back(slot);
+    }
+  }
+  free_dead_overflow();
+}
+
+uint64_t Partition::blocks_in_use() const {
+  uint64_t count = 0;
+  for (const Block& block : blocks_) {
+    if (block.state > State::kSpare) ++count;
+  }
+  return count;
+}
+
+void Partition::recover() {
+  read_table();
+  std::vector<uint32_t> order;
+  for (uint32_t slot = 0; slot < blocks_.size(); ++slot) {
+    if (blocks_[slot].state == State::kOpen || blocks_[slot].state == State::kClosed) {
+      order.push_back(slot);
+    }
+  }
+  std::ranges::sort(order, {}, [&](uint32_t slot) { return blocks_[slot].incarnation; });
+  Scan scan;
+  for (const uint32_t slot : order) scan_block(slot, scan);
+  for (const auto& [location, hash] : scan.puts) {
+    index_record(scan, location, hash, view_at(location));
+  }
+  for (const auto& [location, hash] : scan.puts) {
+    const RecordView record = view_at(location);
+    if (!record.has(kOverflow)) continue;
+    if (index_.find(hash, [&](Location found) { return found == location; }) == HashIndex::kNone) {
+      continue;
+    }
+    follow_overflow(record);  // throws if it is not there
+    if (++blocks_[record.overflow.slot].live > 1) {
+      throw_damaged(fmt::format("block {} has two owners", record.overflow.slot));
+    }
+  }
+  recovered_ = index_.size();
+  const CloseRecord& close = root_.close;
+  const bool closed =
+      close.generation + 1 == pool_.generation() && close.checksum == close_checksum(close);
+  if (closed && (close.blocks != blocks_in_use() || close.records != index_.size())) {
+    throw_damaged(
+        fmt::format("it has {} records in {} blocks; when it was closed there were {} in {}",
+                    index_.size(), blocks_in_use(), close.records, close.blocks));
+  }
+  if (closed) recovered_ = 0;
+  if (pool_.read_only()) return;
+  // Of open blocks of a kind the last one goes on; the crash kept the end of the others from PM.
+  for (const uint32_t slot : order) {
+    if (blocks_[slot].state != State::kOpen) continue;
+    const auto kind = pool_.at<BlockHeader>(blocks_[slot].offset)->kind;
+    Head& head = kind == BlockKind::kLog ? head_ : moved_head_;
+    if (head.slot != kNoSlot) close_block(head);
+    resume(head, slot, false);
+  }
+  if (!closed) {
+    for (const uint32_t slot : spares_) {
+      memory_.flush(pool_.at<BlockHeader>(blocks_[slot].offset), sizeof(BlockHeader));
+      unfenced_ = true;
+    }
+    for (Head* head : {&head_, &moved_head_}) {
+      if (head->slot != kNoSlot) resume(*head, head->slot, true);
+    }
+  }
+  if (unfenced_) fence();  // before anything new is written
+  free_unreferenced_overflow();
+}
+
+uint64_t Partition::close_checksum(const CloseRecord& close) const {
+  return pm::checksum64(&close, offsetof(CloseRecord, checksum), seed_of(close.generation));
+}
+
+void Partition::close() {
+  if (pool_.read_only() || pool_.failed()) return;
+  persist();
+  CloseRecord close = {pool_.generation(), blocks_in_use(), index_.size(), 0};
+  close.checksum = close_checksum(close);
+  root_.close = close;
+  memory_.flush(&root_, sizeof root_);
+  memory_.fence();
+}
+
+}  // namespace perdure::store

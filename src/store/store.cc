@@ -1,0 +1,154 @@
+// The public face of a store.
+#include "perdure/store.h"
+
+#include <fmt/core.h>
+
+#include <charconv>
+#include <limits>
+
+#include "store/store_impl.h"
+
+namespace perdure {
+
+using Condition = store::WriteRequest::Condition;
+
+Store::Store(std::unique_ptr<store::StoreImpl> impl) : impl_(std::move(impl)) {}
+Store::Store(Store&&) noexcept = default;
+Store& Store::operator=(Store&&) noexcept = default;
+Store::~Store() = default;
+
+Store Store::create(Pool& pool, const std::string& name, const StoreOptions& options) {
+  return Store(store::StoreImpl::create(pm::impl_of(pool), name, options));
+}
+
+Store Store::open(Pool& pool, const std::string& name, const StoreOptions& options) {
+  return Store(store::StoreImpl::open(pm::impl_of(pool), name, options));
+}
+
+std::optional<std::string> Store::get(std::string_view key) const {
+  std::optional<std::string> value;
+  impl_->get(key, [&](const store::Partition::Found& found) { value.emplace(found.value); });
+  return value;
+}
+
+bool Store::get(std::string_view key, std::string& value, uint64_t* version) const {
+  return impl_->get(key, [&](const store::Partition::Found& found) {
+    value.assign(found.value);
+    if (version != nullptr) *version = found.version;
+  });
+}
+
+bool Store::contains(std::string_view key) const {
+  return impl_->get(key, [](const store::Partition::Found&) {});
+}
+
+uint64_t Store::put(std::string_view key, std::string_view value, std::optional<Time> expires) {
+  uint64_t version = 0;
+  impl_->write({.key = key, .value = value, .expiry_ms = store::StoreImpl::expiry_of(expires)},
+               &version);
+  return version;
+}
+
+bool Store::insert(std::string_view key, std::string_view value, std::optional<Time> expires) {
+  return impl_->write({.key = key,
+                       .value = value,
+                       .condition = Condition::kIfAbsent,
+                       .expiry_ms = store::StoreImpl::expiry_of(expires)});
+}
+
+bool Store::update(std::string_view key, std::string_view value, std::optional<Time> expires) {
+  return impl_->write({.key = key,
+                       .value = value,
+                       .condition = Condition::kIfPresent,
+                       .expiry_ms = store::StoreImpl::expiry_of(expires)});
+}
+
+bool Store::compare_and_swap(std::string_view key, uint64_t version, std::string_view value,
+                             std::optional<Time> expires) {
+  return impl_->write({.key = key,
+                       .value = value,
+                       .condition = Condition::kIfVersion,
+                       .version = version,
+                       .expiry_ms = store::StoreImpl::expiry_of(expires)});
+}
+
+bool Store::remove(std::string_view key) { return impl_->remove(key); }
+
+int64_t Store::increment(std::string_view key, int64_t by) {
+  int64_t sum = 0;
+  impl_->modify(key, [&](const std::string_view* value) -> std::optional<std::string> {
+    int64_t before = 0;
+    if (value != nullptr) {
+      const char* end = value->data() + value->size();
+      const auto [rest, error] = std::from_chars(value->data(), end, before);
+      if (error != std::errc() || rest != end) {
+        throw Error(
+            ErrorCode::kInvalidArgument,
+            fmt::format("the value of '{}' is no 64-bit number: increment() needs one", key));
+      }
+    }
+    if (__builtin_add_overflow(before, by, &sum)) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("{} + {} is no 64-bit number: the value of '{}' stays as it is",
+                              before, by, key));
+    }
+    return fmt::format("{}", sum);
+  });
+  return sum;
+}
+
+uint64_t Store::append(std::string_view key, std::string_view suffix) {
+  uint64_t bytes = 0;
+  impl_->modify(key, [&](const std::string_view* value) -> std::optional<std::string> {
+    std::string text(value != nullptr ? *value : std::string_view());
+    text += suffix;
+    bytes = text.size();
+    return text;
+  });
+  return bytes;
+}
+
+void Store::modify(
+    std::string_view key,
+    const std::function<std::optional<std::string>(const std::string_view*)>& change) {
+  impl_->modify(key, change);
+}
+
+uint64_t Store::multi_get(std::span<const std::string_view> keys,
+                          std::span<std::optional<std::string>> values) const {
+  if (values.size() < keys.size()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{} keys, and room for {} values", keys.size(), values.size()));
+  }
+  for (size_t i = 0; i < keys.size(); ++i) values[i].reset();
+  uint64_t count = 0;
+  impl_->multi_get(keys, [&](size_t i, const store::Partition::Found& found) {
+    values[i].emplace(found.value);
+    ++count;
+  });
+  return count;
+}
+
+void Store::Batch::put(std::string_view key, std::string_view value, std::optional<Time> expires) {
+  writes_.push_back(
+      {std::string(key), std::string(value), store::StoreImpl::expiry_of(expires), false});
+}
+void Store::Batch::remove(std::string_view key) {
+  writes_.push_back({std::string(key), {}, store::kNoExpiry, true});
+}
+void Store::apply(const Batch& batch) { impl_->apply(batch); }
+
+void Store::for_each(
+    const std::function<void(std::string_view key, std::string_view value)>& visit) const {
+  impl_->for_each(visit);
+}
+
+uint64_t Store::size() const { return impl_->size(); }
+
+uint64_t Store::check(const std::function<void(const std::string&)>& report) const {
+  return impl_->check(report);
+}
+
+std::vector<Statistic> Store::statistics() const { return impl_->statistics(); }
+
+}  // namespace perdure

@@ -1,0 +1,400 @@
+#include "store/store_impl.h"
+
+#include <fmt/core.h>
+#include <time.h>
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <exception>
+#include <mutex>
+#include <numeric>
+#include <random>
+#include <thread>
+
+#include "store/hash.h"
+
+namespace perdure::store {
+
+namespace {
+
+constexpr uint64_t kGarbagePercentMax = 400;
+
+uint32_t default_partitions(uint64_t capacity_bytes) {
+  return static_cast<uint32_t>(std::clamp<uint64_t>(capacity_bytes >> 22, 1, 64));
+}
+
+// Each partition holds a few blocks that are not full: together at most a few percent of the pool.
+uint32_t default_block_bytes(uint64_t capacity_bytes, uint32_t partitions) {
+  return static_cast<uint32_t>(std::clamp(std::bit_floor(capacity_bytes / partitions / 128),
+                                          uint64_t{4} << 10, kBlockBytesMax));
+}
+
+}  // namespace
+
+// Latches of some partitions, held together. Always taken in ascending order: nobody waits in a circle.
+class StoreImpl::HeldShards {
+ public:
+  HeldShards(const StoreImpl& store, std::vector<uint32_t> numbers) : store_(store) {
+    std::ranges::sort(numbers);
+    numbers.erase(std::ranges::unique(numbers).begin(), numbers.end());
+    numbers_ = std::move(numbers);
+    for (const uint32_t number : numbers_) store_.shards_[number]->latch.lock();
+  }
+  ~HeldShards() {
+    for (const uint32_t number : numbers_) store_.shards_[number]->latch.unlock();
+  }
+  HeldShards(const HeldShards&) = delete;
+  HeldShards& operator=(const HeldShards&) = delete;
+
+  // One fence for all.
+  void persist() {
+    bool wanted = false;
+    for (const uint32_t number : numbers_) {
+      store_.shards_[number]->partition.before_fence();
+      wanted = wanted || store_.shards_[number]->partition.wants_fence();
+    }
+    if (wanted) store_.fence();
+    for (const uint32_t number : numbers_) store_.shards_[number]->partition.after_fence();
+  }
+
+ private:
+  const StoreImpl& store_;
+  std::vector<uint32_t> numbers_;
+};
+
+StoreImpl::StoreImpl(pm::PoolImpl& pool, const std::string& name, uint64_t root,
+                     const StoreOptions& options)
+    : pool_(pool), root_(*pool.at<Root>(root)), use_(pool, name) {
+  config_ = {.name = name,
+             .salt = root_.salt,
+             .block_bytes = root_.block_bytes,
+             .garbage_percent = options.garbage_percent};
+  auto* roots =
+      pool.follow<PartitionRoot>(root_.partition_roots, root_.partitions * sizeof(PartitionRoot));
+  shards_.reserve(root_.partitions);
+  for (uint32_t i = 0; i < root_.partitions; ++i) {
+    shards_.push_back(std::make_unique<Shard>(pool, roots[i], i, config_));
+  }
+}
+
+std::unique_ptr<StoreImpl> StoreImpl::create(pm::PoolImpl& pool, const std::string& name,
+                                             const StoreOptions& options) {
+  index::require_range("partitions", options.partitions, 1, kPartitionsMax);
+  index::require_range("block_bytes", options.block_bytes, kBlockBytesMin, kBlockBytesMax);
+  index::require_range("garbage_percent", options.garbage_percent, 5, kGarbagePercentMax);
+  if (!std::has_single_bit(options.block_bytes) && options.block_bytes != 0) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("block_bytes is {}; it must be a power of two", options.block_bytes));
+  }
+  const uint64_t capacity_bytes = pool.header().capacity_bytes;
+  Root root{};
+  root.seal.magic = kRootMagic;
+  root.salt = std::random_device{}() | uint64_t{std::random_device{}()} << 32;
+  root.partitions =
+      options.partitions != 0 ? options.partitions : default_partitions(capacity_bytes);
+  root.block_bytes = options.block_bytes != 0
+                         ? options.block_bytes
+                         : default_block_bytes(capacity_bytes, root.partitions);
+  const uint64_t roots_bytes = root.partitions * sizeof(PartitionRoot);
+  const index::NewBlock roots = {roots_bytes, offsetof(Root, partition_roots), [&](char* block) {
+                                   auto* all = reinterpret_cast<PartitionRoot*>(block);
+                                   for (uint32_t i = 0; i < root.partitions; ++i) {
+                                     all[i] = {};
+                                     all[i].version_floor = pm::seal_word(1, kVersionSalt);
+                                     all[i].incarnation_floor = pm::seal_word(1, kIncarnationSalt);
+                                   }
+                                   pool.memory().flush(block, roots_bytes);
+                                 }};
+  const uint64_t at = index::make_structure(pool, name, kTypeName, Kind::kBytes, Kind::kBytes,
+                                            &root, sizeof root, kSealedBytes, {&roots, 1});
+  std::unique_ptr<StoreImpl> store(new StoreImpl(pool, name, at, options));
+  store->recover();
+  return store;
+}
+
+std::unique_ptr<StoreImpl> StoreImpl::open(pm::PoolImpl& pool, const std::string& name,
+                                           const StoreOptions& options) {
+  index::require_range("garbage_percent", options.garbage_percent, 5, kGarbagePercentMax);
+  const uint64_t at = index::find_structure(pool, name, kTypeName, Kind::kBytes, Kind::kBytes,
+                                            kRootMagic, sizeof(Root), kSealedBytes);
+  const Root& root = *pool.at<Root>(at);
+  index::require_same(pool, name, "partitions", options.partitions, root.partitions);
+  index::require_same(pool, name, "block_bytes", options.block_bytes, root.block_bytes);
+  if (!pool.heap().is_allocated(root.partition_roots, root.partitions * sizeof(PartitionRoot))) {
+    pool.throw_corrupt(fmt::format("the root of '{}' is damaged", name));
+  }
+  std::unique_ptr<StoreImpl> store(new StoreImpl(pool, name, at, options));
+  store->recover();
+  return store;
+}
+
+// Partitions recover side by side.
+void StoreImpl::recover() {
+  const uint32_t threads = std::clamp<uint32_t>(std::thread::hardware_concurrency(), 1,
+                                                std::max<uint32_t>(1, root_.partitions / 4));
+  std::atomic<uint32_t> next{0};
+  std::mutex mutex;
+  std::exception_ptr failure;
+  const auto work = [&] {
+    try {
+      for (uint32_t i = 0; (i = next.fetch_add(1)) < shards_.size();)
+        shards_[i]->partition.recover();
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (!failure) failure = std::current_exception();
+      next.store(root_.partitions);
+    }
+  };
+  std::vector<std::thread> others;
+  for (uint32_t i = 1; i < threads; ++i) others.emplace_back(work);
+  work();
+  for (std::thread& thread : others) thread.join();
+  if (failure) std::rethrow_exception(failure);
+  recovered_ = true;
+}
+
+StoreImpl::~StoreImpl() {
+  if (!recovered_) return;
+  try {
+    for (const auto& shard : shards_) shard->partition.close();
+  } catch (const std::exception&) {
+    // The medium fails: the next opening recovers, and misses nothing that was acknowledged.
+  }
+}
+
+uint64_t StoreImpl::now_ms() {
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME_COARSE, &now);  // some ms behind at most, at a quarter of the cost
+  return static_cast<uint64_t>(now.tv_sec) * 1000 + static_cast<uint64_t>(now.tv_nsec) / 1'000'000;
+}
+
+uint64_t StoreImpl::expiry_of(const std::optional<Store::Time>& expires) {
+  if (!expires) return kNoExpiry;
+  const auto ms =
+      std::chrono::duration_cast<std::chrono::milliseconds>(expires->time_since_epoch()).count();
+  return ms <= 0 ? 1 : static_cast<uint64_t>(ms);
+}
+
+uint64_t StoreImpl::hash_of(std::string_view key) const { return store::hash_of(key, root_.salt); }
+uint32_t StoreImpl::number_of(uint64_t hash) const { return partition_of(hash, root_.partitions); }
+
+namespace {
+
+// What was written before something failed is made durable all the same, if that is possible: readers may
+// see it.
+template <typename Work, typename Persist>
+auto and_persist(Work work, Persist persist) {
+  struct Finally {
+    ~Finally() noexcept(false) {
+      if (std::uncaught_exceptions() == before) {
+        persist();
+        return;
+      }
+      try {
+        persist();
+      } catch (const Error&) {
+        // The pool has failed: nothing of it is told any more.
+      }
+    }
+    Persist& persist;
+    int before = std::uncaught_exceptions();
+  };
+  const Finally finally{persist};
+  return work();
+}
+
+}  // namespace
+
+bool StoreImpl::write(const WriteRequest& request, uint64_t* version) {
+  const uint64_t hash = hash_of(request.key);
+  Shard& shard = shard_of(hash);
+  const std::lock_guard held(shard.latch);
+  return and_persist([&] { return shard.partition.put(hash, request, now_ms(), version); },
+                     [&] { shard.partition.persist(); });
+}
+
+bool StoreImpl::remove(std::string_view key) {
+  const uint64_t hash = hash_of(key);
+  Shard& shard = shard_of(hash);
+  const std::lock_guard held(shard.latch);
+  return and_persist([&] { return shard.partition.remove(hash, key, now_ms()); },
+                     [&] { shard.partition.persist(); });
+}
+
+void StoreImpl::modify(
+    std::string_view key,
+    const std::function<std::optional<std::string>(const std::string_view*)>& change) {
+  const uint64_t hash = hash_of(key);
+  Shard& shard = shard_of(hash);
+  const std::lock_guard held(shard.latch);
+  const uint64_t now = now_ms();
+  Partition::Found found{};
+  const bool present = shard.partition.get(hash, key, now, found);
+  const std::optional<std::string> value = change(present ? &found.value : nullptr);
+  if (!value && !present) return;
+  and_persist(
+      [&] {
+        if (!value) return shard.partition.remove(hash, key, now);
+        const uint64_t expiry = present ? found.expiry_ms : kNoExpiry;
+        return shard.partition.put(hash, {.key = key, .value = *value, .expiry_ms = expiry}, now);
+      },
+      [&] { shard.partition.persist(); });
+}
+
+void StoreImpl::multi_get(std::span<const std::string_view> keys,
+                          const std::function<void(size_t i, const Partition::Found&)>& use) const {
+  constexpr size_t kGroup = 32;
+  uint64_t hashes[kGroup];
+  const uint64_t now = now_ms();
+  for (size_t begin = 0; begin < keys.size(); begin += kGroup) {
+    const size_t count = std::min(kGroup, keys.size() - begin);
+    for (size_t i = 0; i < count; ++i) {
+      hashes[i] = hash_of(keys[begin + i]);
+      Shard& shard = shard_of(hashes[i]);
+      const std::lock_guard held(shard.latch);
+      shard.partition.prefetch(hashes[i]);
+    }
+    for (size_t i = 0; i < count; ++i) {
+      Shard& shard = shard_of(hashes[i]);
+      const std::lock_guard held(shard.latch);
+      shard.partition.prefetch_record(hashes[i]);
+    }
+    for (size_t i = 0; i < count; ++i) {
+      Shard& shard = shard_of(hashes[i]);
+      const std::lock_guard held(shard.latch);
+      Partition::Found found;
+      if (shard.partition.get(hashes[i], keys[begin + i], now, found)) use(begin + i, found);
+    }
+  }
+}
+
+void StoreImpl::multi_write(std::span<const WriteRequest> requests, std::span<bool> done) {
+  constexpr size_t kGroup = 32;
+  uint64_t hashes[kGroup];
+  const uint64_t now = now_ms();
+  for (size_t begin = 0; begin < requests.size(); begin += kGroup) {
+    const size_t count = std::min(kGroup, requests.size() - begin);
+    std::vector<uint32_t> numbers(count);
+    for (size_t i = 0; i < count; ++i) {
+      hashes[i] = hash_of(requests[begin + i].key);
+      numbers[i] = number_of(hashes[i]);
+    }
+    HeldShards held(*this, std::move(numbers));
+    for (size_t i = 0; i < count; ++i) shard_of(hashes[i]).partition.prefetch(hashes[i]);
+    for (size_t i = 0; i < count; ++i) shard_of(hashes[i]).partition.prefetch_record(hashes[i]);
+    and_persist(
+        [&] {
+          for (size_t i = 0; i < count; ++i) {
+            const bool written =
+                shard_of(hashes[i]).partition.put(hashes[i], requests[begin + i], now);
+            if (!done.empty()) done[begin + i] = written;
+          }
+        },
+        [&] { held.persist(); });
+  }
+}
+
+void StoreImpl::apply(const Store::Batch& batch) {
+  const uint64_t now = now_ms();
+  std::vector<std::vector<GroupWrite>> groups(root_.partitions);
+  std::vector<uint32_t> numbers;
+  for (const Store::Batch::Write& write : batch.writes_) {
+    const uint64_t hash = hash_of(write.key);
+    const uint32_t number = number_of(hash);
+    if (groups[number].empty()) numbers.push_back(number);
+    groups[number].emplace_back(hash, WriteRequest{.key = write.key,
+                                                   .value = write.value,
+                                                   .expiry_ms = write.expiry_ms,
+                                                   .removal = write.removal});
+  }
+  HeldShards held(*this, numbers);
+  and_persist(
+      [&] {
+        for (const uint32_t number : numbers) shards_[number]->partition.apply(groups[number], now);
+      },
+      [&] { held.persist(); });
+}
+
+void StoreImpl::for_each(
+    const std::function<void(std::string_view, std::string_view)>& visit) const {
+  const uint64_t now = now_ms();
+  std::vector<std::pair<std::string, std::string>> copies;
+  for (const auto& shard : shards_) {
+    // A part of the partition at a time, copied: `visit` may take long, and may use the store.
+    const uint64_t parts = std::bit_ceil(shard->partition.records() / 64 + 1);
+    const uint64_t step = std::max<uint64_t>(HashIndex::kTags / parts, 1);
+    for (uint64_t first = 0; first < HashIndex::kTags; first += step) {
+      copies.clear();
+      {
+        const std::lock_guard held(shard->latch);
+        shard->partition.for_tags(first, first + step, now,
+                                  [&](std::string_view key, const Partition::Found& found) {
+                                    copies.emplace_back(key, found.value);
+                                  });
+      }
+      for (const auto& [key, value] : copies) visit(key, value);
+    }
+  }
+}
+
+uint64_t StoreImpl::size() const {
+  uint64_t sum = 0;
+  for (const auto& shard : shards_) {
+    const std::lock_guard held(shard->latch);
+    sum += shard->partition.records();
+  }
+  return sum;
+}
+
+uint64_t StoreImpl::check(const std::function<void(const std::string&)>& report) const {
+  uint64_t violations = 0;
+  for (const auto& shard : shards_) {
+    const std::lock_guard held(shard->latch);
+    violations += shard->partition.check(report);
+  }
+  return violations;
+}
+
+void StoreImpl::visit_blocks(const index::VisitOwned& visit) const {
+  const index::VisitBlock meet(pool_, visit);
+  meet(pool_.offset_of(&root_), sizeof(Root));
+  meet(root_.partition_roots, root_.partitions * sizeof(PartitionRoot));
+  for (const auto& shard : shards_) shard->partition.visit_blocks(visit);
+}
+
+std::vector<Statistic> StoreImpl::statistics() const {
+  PartitionStatistics sum;
+  for (const auto& shard : shards_) {
+    const std::lock_guard held(shard->latch);
+    const PartitionStatistics one = shard->partition.statistics();
+    sum.records += one.records;
+    sum.live_bytes += one.live_bytes;
+    sum.blocks += one.blocks;
+    sum.spare_blocks += one.spare_blocks;
+    sum.pool_bytes += one.pool_bytes;
+    sum.dram_bytes += one.dram_bytes + sizeof(Shard);
+    sum.compactions += one.compactions;
+    sum.moved_bytes += one.moved_bytes;
+    sum.recovered_records += one.recovered_records;
+    sum.damaged_blocks += one.damaged_blocks;
+  }
+  const index::VisitBlock meet(pool_, [&](uint64_t, uint64_t bytes) { sum.pool_bytes += bytes; });
+  meet(pool_.offset_of(&root_), sizeof(Root));
+  meet(root_.partition_roots, root_.partitions * sizeof(PartitionRoot));
+  index::StatisticList list;
+  list.add("records", sum.records, "records");
+  list.add("live_bytes", sum.live_bytes, "bytes");
+  list.add("partitions", root_.partitions, "partitions");
+  list.add("blocks", sum.blocks, "blocks");
+  list.add("spare_blocks", sum.spare_blocks, "blocks");
+  list.add("compacted_blocks", sum.compactions, "blocks");
+  list.add("moved_bytes", sum.moved_bytes, "bytes");
+  list.add("damaged_blocks", sum.damaged_blocks, "blocks");
+  list.add("recovered_operations", sum.recovered_records, "operations");
+  list.add("dram_bytes", sum.dram_bytes, "bytes");
+  list.add("pool_bytes", sum.pool_bytes, "bytes");
+  return list.take();
+}
+
+}  // namespace perdure::store

@@ -1,0 +1,222 @@
+// What only the store has: versions, expiry, batches, numbers.
+#include "perdure/store.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "support/errors.h"
+#include "support/files.h"
+#include "support/random.h"
+
+namespace perdure::test {
+namespace {
+
+using std::chrono::hours;
+using std::chrono::system_clock;
+
+class StoreTest : public testing::Test {
+ protected:
+  PoolOptions options() const {
+    PoolOptions options;
+    options.capacity_bytes = uint64_t{64} << 20;
+    options.growth_bytes = uint64_t{256} << 10;
+    options.force_domain = true;
+    options.domain = Domain::kLine;
+    return options;
+  }
+  std::string path() const { return dir_.file("pool"); }
+  static StoreOptions small() { return {.partitions = 4, .block_bytes = 4096}; }
+
+  static std::string faults(const Store& store) {
+    std::string text;
+    store.check([&](const std::string& sentence) { text += sentence + "\n"; });
+    return text;
+  }
+
+  TempDir dir_;
+  Random random_{base_seed()};
+};
+
+TEST_F(StoreTest, ReturnsWhatWasPutAfterReopening) {
+  Pool pool = Pool::create(path(), options());
+  {
+    Store store = Store::create(pool, "store");
+    EXPECT_EQ(store.get("a"), std::nullopt);
+    store.put("a", "1");
+    EXPECT_TRUE(store.insert("b", "2"));
+    EXPECT_FALSE(store.insert("b", "3"));
+    EXPECT_FALSE(store.update("c", "3"));
+    EXPECT_TRUE(store.update("a", "4"));
+    EXPECT_TRUE(store.remove("b"));
+    EXPECT_FALSE(store.remove("b"));
+    EXPECT_EQ(store.size(), 1U);
+  }
+  const Store store = Store::open(pool, "store");
+  EXPECT_EQ(store.get("a"), "4");
+  EXPECT_FALSE(store.contains("b"));
+  EXPECT_EQ(faults(store), "");
+}
+
+TEST_F(StoreTest, SwapsOnlyWhatHasTheVersion) {
+  Pool pool = Pool::create(path(), options());
+  Store store = Store::create(pool, "store", small());
+  const uint64_t first = store.put("k", "1");
+  EXPECT_FALSE(store.compare_and_swap("k", first + 1, "2"));
+  EXPECT_TRUE(store.compare_and_swap("k", first, "2"));
+  EXPECT_FALSE(store.compare_and_swap("k", first, "3"));
+  EXPECT_FALSE(store.compare_and_swap("absent", 1, "3"));
+  std::string value;
+  uint64_t version = 0;
+  ASSERT_TRUE(store.get("k", value, &version));
+  EXPECT_EQ(value, "2");
+  EXPECT_GT(version, first);
+}
+
+// A version is never given twice, whatever compaction has made unused: else a swap could hit another
+// record of the key than the one that was read.
+TEST_F(StoreTest, VersionsGrowOverRemovalCompactionAndReopening) {
+  uint64_t highest = 0;
+  Pool pool = Pool::create(path(), options());
+  {
+    Store store = Store::create(pool, "store", {.partitions = 1, .block_bytes = 1024});
+  }
+  for (int round = 0; round < 5; ++round) {
+    Store store = Store::open(pool, "store");
+    for (int i = 0; i < 500; ++i) {
+      const std::string key = std::to_string(random_.below(20));
+      const uint64_t version = store.put(key, std::string(random_.below(60), 'v'));
+      ASSERT_GT(version, highest);
+      highest = version;
+      if (random_.chance(50)) store.remove(key);
+    }
+  }
+}
+
+TEST_F(StoreTest, RecordsEndToBeThere) {
+  const auto past = system_clock::now() - hours(1);
+  const auto future = system_clock::now() + hours(1);
+  Pool pool = Pool::create(path(), options());
+  {
+    Store store = Store::create(pool, "store", small());
+    store.put("old", "1", past);
+    store.put("new", "2", future);
+    EXPECT_FALSE(store.contains("old"));
+    EXPECT_EQ(store.get("new"), "2");
+    EXPECT_FALSE(store.update("old", "3"));
+    EXPECT_FALSE(store.remove("old"));
+    EXPECT_TRUE(store.insert("old", "4", past));
+    EXPECT_TRUE(store.insert("old", "5"));
+    EXPECT_EQ(store.get("old"), "5");
+    store.put("gone", "6", past);
+  }
+  const Store store = Store::open(pool, "store");
+  EXPECT_EQ(store.get("old"), "5");
+  EXPECT_EQ(store.get("new"), "2");
+  EXPECT_FALSE(store.contains("gone"));
+}
+
+TEST_F(StoreTest, CompactionTakesExpiredRecordsAway) {
+  const auto past = system_clock::now() - hours(1);
+  Pool pool = Pool::create(path(), options());
+  Store store = Store::create(pool, "store", {.partitions = 1, .block_bytes = 4096});
+  for (int i = 0; i < 2000; ++i) store.put(std::to_string(i), std::string(100, 'x'), past);
+  for (int i = 0; i < 20'000; ++i) store.put("k" + std::to_string(i % 100), std::string(100, 'y'));
+  EXPECT_LT(store.size(), 1000U);
+  EXPECT_EQ(faults(store), "");
+}
+
+TEST_F(StoreTest, CountsExactlyWithManyThreads) {
+  constexpr int kThreads = 4;
+  constexpr int kTimes = 2000;
+  Pool pool = Pool::create(path(), options());
+  Store store = Store::create(pool, "store", small());
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < kTimes; ++i) store.increment("counter");
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(store.get("counter"), std::to_string(kThreads * kTimes));
+  EXPECT_EQ(store.increment("counter", -kThreads * kTimes), 0);
+  store.put("text", "12x");
+  EXPECT_TRUE(fails_with(ErrorCode::kInvalidArgument, [&] { store.increment("text"); }));
+  store.put("most", "9223372036854775807");
+  EXPECT_TRUE(fails_with(ErrorCode::kInvalidArgument, [&] { store.increment("most"); }));
+  EXPECT_EQ(store.get("most"), "9223372036854775807");
+}
+
+TEST_F(StoreTest, AppendsAndModifies) {
+  Pool pool = Pool::create(path(), options());
+  Store store = Store::create(pool, "store", small());
+  EXPECT_EQ(store.append("k", "ab"), 2U);
+  EXPECT_EQ(store.append("k", "cd"), 4U);
+  EXPECT_EQ(store.get("k"), "abcd");
+  store.modify("k", [](const std::string_view* value) -> std::optional<std::string> {
+    EXPECT_EQ(*value, "abcd");
+    return std::nullopt;
+  });
+  EXPECT_FALSE(store.contains("k"));
+  store.modify("k", [](const std::string_view* value) -> std::optional<std::string> {
+    EXPECT_EQ(value, nullptr);
+    return std::nullopt;
+  });
+  EXPECT_EQ(store.size(), 0U);
+}
+
+TEST_F(StoreTest, GetsAndAppliesSeveral) {
+  Pool pool = Pool::create(path(), options());
+  Store store = Store::create(pool, "store", small());
+  store.put("c", "0");
+  Store::Batch batch;
+  batch.put("a", "1");
+  batch.put("b", "2");
+  batch.put("a", "3");
+  batch.remove("c");
+  batch.remove("d");
+  batch.put("long", std::string(100'000, 'l'));
+  batch.put("e", "4");
+  batch.remove("e");
+  store.apply(batch);
+  const std::vector<std::string_view> keys = {"a", "b", "c", "long", "e"};
+  std::vector<std::optional<std::string>> values(5);
+  EXPECT_EQ(store.multi_get(keys, values), 3U);
+  EXPECT_EQ(values[0], "3");
+  EXPECT_EQ(values[1], "2");
+  EXPECT_EQ(values[2], std::nullopt);
+  EXPECT_EQ(values[3], std::string(100'000, 'l'));
+  EXPECT_EQ(values[4], std::nullopt);
+  EXPECT_EQ(faults(store), "");
+  Store::Batch large;
+  for (int i = 0; i < 500; ++i) large.put(std::to_string(i), std::string(100, 'x'));
+  EXPECT_TRUE(fails_with(ErrorCode::kTooLarge, [&] { store.apply(large); }));
+  EXPECT_EQ(store.size(), 3U);
+}
+
+// Steady overwriting takes no more than the option allows.
+TEST_F(StoreTest, OverwritingIsBoundedInSpace) {
+  Pool pool = Pool::create(path(), options());
+  Store store = Store::create(pool, "store", {.partitions = 4, .block_bytes = 4096});
+  std::map<std::string, std::string> model;
+  uint64_t raw = 0;
+  for (int i = 0; i < 200'000; ++i) {
+    const std::string key = "key" + std::to_string(random_.below(10'000));
+    std::string value(random_.below(200), static_cast<char>('a' + i % 26));
+    store.put(key, value);
+    model[key] = std::move(value);
+  }
+  for (const auto& [key, value] : model) {
+    EXPECT_EQ(store.get(key), value);
+    raw += key.size() + value.size();
+  }
+  EXPECT_EQ(faults(store), "");
+  EXPECT_LT(pool.info().allocated_bytes, raw * 19 / 10);
+}
+
+}  // namespace
+}  // namespace perdure::test
