@@ -9,22 +9,27 @@ namespace perdure::store {
 // Sees to it that the head has room for `bytes`. May compact, which moves records. Throws kPoolFull,
 // kNoSpace.
 void Partition::make_room(Head& head, uint64_t bytes, Purpose purpose) {
-  if (head.slot != kNoSlot && head.position + bytes <= config_.block_bytes) return;
-  // What stays: a block for compaction, which cannot make room without; one more for removals.
+  const bool fits = head.slot != kNoSlot && head.position + bytes <= config_.block_bytes;
+  // What stays: a block for compaction, which cannot make room without; one more for removals, and other
+  // writes do not even use the block that a removal has opened until it is replaced.
   const uint64_t keep = purpose == Purpose::kWrite ? 2 : purpose == Purpose::kRemoval ? 1 : 0;
-  // Removals get room as long as anything at all is garbage; other writes are refused before each of
-  // them must compact a block for the sake of a few bytes.
-  const uint64_t gain = purpose == Purpose::kRemoval ? 64 : payload_bytes() / 32;
-  close_block(head);
-  while (spares_.size() <= keep) {
+  if (fits && (purpose != Purpose::kWrite || spares_.size() >= keep)) return;
+  // Removals get room as long as anything at all is garbage; other writes are refused before each of them
+  // must compact many blocks for the sake of a few bytes. Blocks end where the next record does not fit, so
+  // that what seems to be gained may be lost again: hence the bounds.
+  const bool removal = purpose == Purpose::kRemoval;
+  const uint64_t gain = removal ? 64 : payload_bytes() / 8;
+  uint64_t attempts = removal ? 2 * closed_blocks_ + 4 : 16;
+  while (spares_.size() < keep + (fits ? 0 : 1)) {
     try {
       add_spare();
     } catch (const Error& error) {
-      if (!pm::is_full(error) || purpose == Purpose::kCompaction) throw;
+      if (!pm::is_full(error) || purpose == Purpose::kCompaction || attempts-- == 0) throw;
       if (!compact_now(gain)) throw;
-      // It may have opened the block that it moves records to, but never this head.
     }
   }
+  if (fits) return;
+  close_block(head);
   open_block(head);
 }
 
@@ -242,7 +247,10 @@ void Partition::free_emptied() {
 // Compacts a block wholly, at once. Returns whether that gained anything.
 bool Partition::compact_now(uint64_t gain_bytes_min) {
   if (emptied_ == kNoSlot) {
-    if (victim_ == kNoSlot && !choose_victim(gain_bytes_min)) return false;
+    if (victim_ == kNoSlot && !choose_victim(gain_bytes_min)) {
+      for (Block& block : blocks_) block.pinned = 0;
+      if (!choose_victim(gain_bytes_min)) return false;
+    }
     while (victim_ != kNoSlot) compact_step(payload_bytes());
     if (emptied_ == kNoSlot) return true;  // it was damaged: another one is next
   }

@@ -283,15 +283,20 @@ void StoreImpl::multi_write(std::span<const WriteRequest> requests, std::span<bo
     HeldShards held(*this, std::move(numbers));
     for (size_t i = 0; i < count; ++i) shard_of(hashes[i]).partition.prefetch(hashes[i]);
     for (size_t i = 0; i < count; ++i) shard_of(hashes[i]).partition.prefetch_record(hashes[i]);
-    and_persist(
-        [&] {
-          for (size_t i = 0; i < count; ++i) {
-            const bool written =
-                shard_of(hashes[i]).partition.put(hashes[i], requests[begin + i], now);
-            if (!done.empty()) done[begin + i] = written;
-          }
-        },
-        [&] { held.persist(); });
+    try {
+      and_persist(
+          [&] {
+            for (size_t i = 0; i < count; ++i) {
+              const bool written =
+                  shard_of(hashes[i]).partition.put(hashes[i], requests[begin + i], now);
+              if (!done.empty()) done[begin + i] = written;
+            }
+          },
+          [&] { held.persist(); });
+    } catch (...) {
+      if (pool_.failed() && !done.empty()) std::ranges::fill(done.subspan(begin, count), false);
+      throw;
+    }
   }
 }
 
@@ -379,7 +384,8 @@ std::vector<Statistic> StoreImpl::statistics() const {
     sum.recovered_records += one.recovered_records;
     sum.damaged_blocks += one.damaged_blocks;
   }
-  const index::VisitBlock meet(pool_, [&](uint64_t, uint64_t bytes) { sum.pool_bytes += bytes; });
+  const index::VisitOwned add = [&](uint64_t, uint64_t bytes) { sum.pool_bytes += bytes; };
+  const index::VisitBlock meet(pool_, add);
   meet(pool_.offset_of(&root_), sizeof(Root));
   meet(root_.partition_roots, root_.partitions * sizeof(PartitionRoot));
   index::StatisticList list;
