@@ -45,6 +45,8 @@ struct StoreOptions {
   // How much of the log may be garbage before it is compacted, in percent of what counts, 5 to 400. Less
   // takes less room and more writing. Of this opening.
   uint32_t garbage_percent = 25;
+  // Threads that read the log when the store is opened; 0: one for each processor. Of this opening.
+  uint32_t recovery_threads = 0;
 };
 
 class Store {

@@ -109,7 +109,7 @@ std::unique_ptr<StoreImpl> StoreImpl::create(pm::PoolImpl& pool, const std::stri
   const uint64_t at = index::make_structure(pool, name, kTypeName, Kind::kBytes, Kind::kBytes,
                                             &root, sizeof root, kSealedBytes, {&roots, 1});
   std::unique_ptr<StoreImpl> store(new StoreImpl(pool, name, at, options));
-  store->recover();
+  store->recover(options.recovery_threads);
   return store;
 }
 
@@ -125,14 +125,14 @@ std::unique_ptr<StoreImpl> StoreImpl::open(pm::PoolImpl& pool, const std::string
     pool.throw_corrupt(fmt::format("the root of '{}' is damaged", name));
   }
   std::unique_ptr<StoreImpl> store(new StoreImpl(pool, name, at, options));
-  store->recover();
+  store->recover(options.recovery_threads);
   return store;
 }
 
 // Partitions recover side by side.
-void StoreImpl::recover() {
-  const uint32_t threads = std::clamp<uint32_t>(std::thread::hardware_concurrency(), 1,
-                                                std::max<uint32_t>(1, root_.partitions / 4));
+void StoreImpl::recover(uint32_t threads) {
+  if (threads == 0) threads = std::thread::hardware_concurrency();
+  threads = std::clamp<uint32_t>(threads, 1, std::max<uint32_t>(1, root_.partitions / 4));
   std::atomic<uint32_t> next{0};
   std::mutex mutex;
   std::exception_ptr failure;

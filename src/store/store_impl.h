@@ -70,7 +70,7 @@ class StoreImpl {
   uint64_t hash_of(std::string_view key) const;
   uint32_t number_of(uint64_t hash) const;
   Shard& shard_of(uint64_t hash) const { return *shards_[number_of(hash)]; }
-  void recover();
+  void recover(uint32_t threads);
   void fence() const { pool_.memory().fence(); }
 
   pm::PoolImpl& pool_;

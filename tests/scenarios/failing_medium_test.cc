@@ -92,7 +92,9 @@ class FailingMediumTest : public ScenarioTest {
 
   // A persist of another thread than this would be refused in a child that has that thread only.
   static OptionMap one_thread() {
-    if (GetParam().structure.starts_with("plush")) return {{"recovery_threads", "1"}};
+    for (const OptionInfo& option : GetParam().entry().options) {
+      if (option.name == "recovery_threads") return {{option.name, "1"}};
+    }
     return {};
   }
 

