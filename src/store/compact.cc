@@ -1,5 +1,6 @@
 // Compaction: what counts is copied out of the block that has the least of it, and the block is unused.
 #include <algorithm>
+#include <array>
 
 #include "store/hash.h"
 #include "store/partition.h"
@@ -33,18 +34,23 @@ void Partition::make_room(Head& head, uint64_t bytes, Purpose purpose) {
   open_block(head);
 }
 
+// The index entry that leads to the record, or kNone: then it does not count.
+uint64_t Partition::entry_of_record(const RecordView& record, Location location,
+                                    uint64_t hash) const {
+  if (!record.is_put()) return HashIndex::kNone;
+  return index_.find(hash, [&](Location found) { return found == location; });
+}
+
 // Whether the record is the one that its key has. Tells its index entry.
 bool Partition::counts(const RecordView& record, Location location, uint64_t* entry) const {
   if (!record.is_put() || (record.has(kOverflow) && !has_overflow(record))) return false;
-  const uint64_t hash = hash_of(key_of(record), config_.salt);
-  *entry = index_.find(hash, [&](Location found) { return found == location; });
+  *entry = entry_of_record(record, location, hash_of(key_of(record), config_.salt));
   return *entry != HashIndex::kNone;
 }
 
 // What compaction of the block would write.
 uint64_t Partition::bytes_after_compaction(uint32_t slot) const {
   const Block& block = blocks_[slot];
-  const uint64_t mark_bytes = record_bytes(kTombstone | kSupersedes, 0, 0);
   uint64_t bytes = 0;
   for (uint64_t at = sizeof(BlockHeader); at < sizeof(BlockHeader) + block.bytes;) {
     const RecordView record = view_at({slot, at});
@@ -52,12 +58,12 @@ uint64_t Partition::bytes_after_compaction(uint32_t slot) const {
     const bool invalidates = still_invalidates(record, block.incarnation);
     if (counts(record, {slot, at}, &entry)) {
       if (has_expired(record, now_ms_)) {
-        bytes += std::min<uint64_t>(record.bytes, mark_bytes * (invalidates ? 2 : 1));
+        bytes += std::min<uint64_t>(record.bytes, kMarkBytes * (invalidates ? 2 : 1));
       } else {
         bytes += record.bytes - (record.has(kSupersedes) && !invalidates ? sizeof(Superseded) : 0);
       }
     } else if (invalidates) {
-      bytes += mark_bytes;
+      bytes += kMarkBytes;
     }
     at += record.bytes;
   }
@@ -103,6 +109,12 @@ bool Partition::choose_victim(uint64_t gain_bytes_min) {
     const uint32_t slot = fewest_live(gain_bytes_min);
     if (slot == kNoSlot) return false;
     Block& block = blocks_[slot];
+    const uint64_t at_most = block.live - block.expired(now_ms_) + block.marks * kMarkBytes;
+    if (at_most + gain_bytes_min <= payload_bytes()) {
+      victim_ = slot;
+      cursor_ = sizeof(BlockHeader);
+      return true;
+    }
     try {
       const uint64_t needed = bytes_after_compaction(slot);
       if (payload_bytes() - std::min(needed, payload_bytes()) >= gain_bytes_min) {
@@ -151,6 +163,26 @@ void Partition::move_record(const RecordView& record, Location from, uint64_t en
   index_.move(entry, to);
 }
 
+void Partition::compact_record(const RecordView& record, Location here, uint64_t hash) {
+  const uint64_t incarnation = blocks_[here.slot()].incarnation;
+  RecordParts mark{.flags = kTombstone | kSupersedes,
+                   .version = record.version,
+                   .superseded = record.superseded};
+  const uint64_t entry = entry_of_record(record, here, hash);
+  const bool expired = has_expired(record, now_ms_) && record.bytes >= 2 * kMarkBytes;
+  if (entry != HashIndex::kNone && !expired) return move_record(record, here, entry);
+  if (still_invalidates(record, incarnation)) append_moved(mark);
+  if (entry == HashIndex::kNone) return;
+  // It is removed, as if by a caller: until the block is unused a newer record of the key may come, which
+  // does not know of this one.
+  dead_overflow_.reserve(dead_overflow_.size() + 1);
+  mark.version = next_version_++;
+  mark.superseded = {record.version, incarnation};
+  append_moved(mark);
+  forget(record, here);
+  index_.erase(entry);
+}
+
 // Moves on with compaction by about `budget_bytes` of a block. What it copies is durable with the next
 // fence, which must come before anything else is appended.
 void Partition::compact_step(uint64_t budget_bytes) {
@@ -175,28 +207,27 @@ void Partition::compact_step(uint64_t budget_bytes) {
   const uint64_t stop = std::min(end, cursor_ + std::min(budget_bytes, payload_bytes()));
   try {
     while (cursor_ < stop) {
-      const Location here(victim_, cursor_);
-      const RecordView record = view_at(here);
-      require_intact(here, record);
-      constexpr uint16_t kMark = kTombstone | kSupersedes;
-      RecordParts mark{.flags = kMark, .version = record.version, .superseded = record.superseded};
-      uint64_t entry = 0;
-      if (!counts(record, here, &entry)) {
-        if (still_invalidates(record, block.incarnation)) append_moved(mark);
-      } else if (has_expired(record, now_ms_) && record.bytes >= 2 * mark.bytes()) {
-        // Removed, as if by a caller: until the block is unused a newer record of the key may come, which
-        // does not know of this one.
-        dead_overflow_.reserve(dead_overflow_.size() + 1);
-        if (still_invalidates(record, block.incarnation)) append_moved(mark);
-        mark.version = next_version_++;
-        mark.superseded = {record.version, block.incarnation};
-        append_moved(mark);
-        forget(record, here);
-        index_.erase(entry);
-      } else {
-        move_record(record, here, entry);
+      // Some records at a time, so that the misses in the index overlap.
+      constexpr size_t kTogether = 16;
+      std::array<std::pair<RecordView, uint64_t>, kTogether> records;
+      size_t count = 0;
+      for (uint64_t at = cursor_; at < stop && count < kTogether; ++count) {
+        auto& [record, hash] = records[count];
+        record = view_at({victim_, at});
+        require_intact({victim_, at}, record);
+        at += record.bytes;
+        if (!record.is_put()) continue;
+        if (record.has(kOverflow) && !has_overflow(record)) {
+          record.flags |= kRemoval;  // it does not count, and its key may be gone
+          continue;
+        }
+        hash = hash_of(key_of(record), config_.salt);
+        index_.prefetch(hash);
       }
-      cursor_ += record.bytes;
+      for (size_t i = 0; i < count; ++i) {
+        compact_record(records[i].first, {victim_, cursor_}, records[i].second);
+        cursor_ += records[i].first.bytes;
+      }
     }
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kCorrupt) throw;

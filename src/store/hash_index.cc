@@ -1,5 +1,6 @@
 #include "store/hash_index.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace perdure::store {
@@ -10,11 +11,12 @@ void HashIndex::allocate(uint64_t length) {
   size_ = 0;
 }
 
-void HashIndex::grow() {
+void HashIndex::grow(uint64_t entries) {
   const uint64_t before = length_;
-  std::unique_ptr<uint64_t[]> old(new uint64_t[before + before / 4]());
+  const uint64_t length = std::max(before + before / 4, entries * 8 / 7 + 1);
+  std::unique_ptr<uint64_t[]> old(new uint64_t[length]());
   std::swap(old, entries_);
-  length_ = before + before / 4;
+  length_ = length;
   for (uint64_t i = 0; i < before; ++i) {
     if (old[i] == 0) continue;
     uint64_t to = home(old[i] >> kTagShift);

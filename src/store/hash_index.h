@@ -61,7 +61,7 @@ class HashIndex {
   }
   // Makes room for `count` entries more; may throw std::bad_alloc, having changed nothing.
   void reserve(uint64_t count) {
-    while ((size_ + count) * 8 > length_ * 7) grow();
+    if ((size_ + count) * 8 > length_ * 7) grow(size_ + count);
   }
   // Needs reserve(). Does not throw.
   void insert(uint64_t hash, Location location);
@@ -97,7 +97,7 @@ class HashIndex {
   uint64_t home(uint64_t tag) const { return tag * length_ >> 27; }
   uint64_t next(uint64_t i) const { return i + 1 == length_ ? 0 : i + 1; }
   void allocate(uint64_t length);
-  void grow();
+  void grow(uint64_t entries);
 
   std::unique_ptr<uint64_t[]> entries_;
   uint64_t length_ = 0;

@@ -83,6 +83,9 @@ std::string_view Partition::value_of(const RecordView& record) const {
 // its checksum holds.
 uint64_t Partition::find(uint64_t hash, std::string_view key, RecordView& out) const {
   return index_.find(hash, [&](Location location) {
+    const char* at = pool_.at<char>(blocks_[location.slot()].offset + location.offset());
+    pm::prefetch(at + pm::kLineBytes);
+    pm::prefetch(at + 2 * pm::kLineBytes);
     out = view_at(location);
     if (key_of(out) == key) return true;
     require_intact(location, out);
@@ -120,6 +123,7 @@ Location Partition::append(Head& head, const RecordParts& parts) {
   const Location location(head.slot, head.position);
   head.position += bytes;
   block.bytes += bytes;
+  if ((parts.flags & kSupersedes) != 0) ++block.marks;
   if ((parts.flags & (kRemoval | kTombstone)) == 0) {
     RecordView record;
     record.flags = parts.flags;
@@ -249,6 +253,11 @@ void Partition::store_overflow(const WriteRequest& request, RecordParts& parts) 
 
 void Partition::apply(std::span<const GroupWrite> writes, uint64_t now_ms) {
   pool_.require_writable();
+  if (writes.size() == 1) {
+    const auto& [hash, request] = writes.front();
+    request.removal ? remove(hash, request.key, now_ms) : put(hash, request, now_ms);
+    return;
+  }
   now_ms_ = now_ms;
   std::vector<RecordParts> group;
   group.reserve(writes.size());
@@ -294,7 +303,7 @@ void Partition::before_fence() {
   if (written_since_step_ == 0) return;
   // What it moves is made durable by the fence that follows, before a later record may supersede it:
   // recover() relies on that.
-  const uint64_t budget = 8 * written_since_step_ + 512;
+  const uint64_t budget = 4 * written_since_step_ + 256;
   written_since_step_ = 0;
   compact_step(budget);
 }

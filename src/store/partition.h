@@ -143,8 +143,8 @@ class Partition {
     uint32_t live = 0;            // bytes of records that count
     uint32_t expiring = 0;        // of those, bytes of records that expire
     uint64_t last_expiry_ms = 0;  // of these
-    uint32_t pinned =
-        0;  // bytes of tombstones and the like that were still needed when last looked at
+    uint32_t marks = 0;           // records that invalidate another: each may stay as a tombstone
+    uint32_t pinned = 0;          // bytes of tombstones that were needed when last looked at
     State state = State::kAbsent;
     bool damaged = false;
 
@@ -211,7 +211,10 @@ class Partition {
     return record.has(kSupersedes) && record.superseded.incarnation != incarnation &&
            exists(record.superseded.incarnation);
   }
+  uint64_t entry_of_record(const RecordView& record, Location location, uint64_t hash) const;
   bool counts(const RecordView& record, Location location, uint64_t* entry) const;
+  void compact_record(const RecordView& record, Location here, uint64_t hash);
+  static constexpr uint64_t kMarkBytes = 32;  // of a tombstone
   Location append_moved(const RecordParts& parts);
   void move_record(const RecordView& record, Location from, uint64_t entry);
   void end_victim();
@@ -226,10 +229,11 @@ class Partition {
 
   // recover.cc
   struct Scan;
+  struct ScannedPut;
   void read_table();
   void read_header(uint32_t slot, uint64_t offset);
   void scan_block(uint32_t slot, Scan& scan);
-  void index_record(const Scan& scan, Location location, uint64_t hash, const RecordView& record);
+  void index_record(const Scan& scan, const ScannedPut& put);
   void resume(Head& head, uint32_t slot, bool torn);
   void free_unreferenced_overflow();
   uint64_t blocks_in_use() const;

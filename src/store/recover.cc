@@ -20,10 +20,17 @@
 
 namespace perdure::store {
 
+struct Partition::ScannedPut {
+  Location location;
+  uint64_t hash;  // of the key
+  uint64_t version;
+  uint32_t bytes;
+  uint16_t flags;
+};
+
 struct Partition::Scan {
   std::unordered_map<uint64_t, uint64_t> superseded;  // version -> incarnation
-  std::vector<std::pair<Location, uint64_t>> puts;    // with the hash of the key
-  std::unordered_set<uint64_t> referenced;            // slots of overflow blocks
+  std::vector<ScannedPut> puts;
 };
 
 void Partition::read_header(uint32_t slot, uint64_t offset) {
@@ -131,12 +138,14 @@ void Partition::scan_block(uint32_t slot, Scan& scan) {
       parse(base + member, end - member, record);
       next_version_ = std::max(next_version_, record.version + 1);
       if (record.has(kSupersedes)) {
+        ++block.marks;
         scan.superseded[record.superseded.version] = record.superseded.incarnation;
         next_version_ = std::max(next_version_, record.superseded.version + 1);
       }
       if (!record.is_put()) continue;
       if (record.has(kKeyOutside) && !has_overflow(record)) continue;  // then it is superseded
-      scan.puts.emplace_back(Location(slot, member), hash_of(key_of(record), config_.salt));
+      scan.puts.push_back({Location(slot, member), hash_of(key_of(record), config_.salt),
+                           record.version, record.bytes, record.flags});
     }
     group_begin = 0;
   }
@@ -144,13 +153,13 @@ void Partition::scan_block(uint32_t slot, Scan& scan) {
   block.bytes = at - sizeof(BlockHeader);
 }
 
-void Partition::index_record(const Scan& scan, Location location, uint64_t hash,
-                             const RecordView& record) {
+void Partition::index_record(const Scan& scan, const ScannedPut& put) {
+  const Location location = put.location;
   const auto mark_stale = [&](uint32_t slot) {
     if (std::ranges::find(stale_, slot) == stale_.end()) stale_.push_back(slot);
   };
   Block& block = blocks_[location.slot()];
-  if (const auto found = scan.superseded.find(record.version); found != scan.superseded.end()) {
+  if (const auto found = scan.superseded.find(put.version); found != scan.superseded.end()) {
     if (found->second != block.incarnation) mark_stale(location.slot());
     return;
   }
@@ -165,8 +174,11 @@ void Partition::index_record(const Scan& scan, Location location, uint64_t hash,
     index_.move(copy, location);
   } else {
     index_.reserve(1);
-    index_.insert(hash, location);
+    index_.insert(put.hash, location);
   }
+  RecordView record;
+  record.bytes = put.bytes;
+  if ((put.flags & kExpires) != 0) record = view_at(location);
   count(record, block);
 }
 
@@ -211,15 +223,16 @@ void Partition::recover() {
   std::ranges::sort(order, {}, [&](uint32_t slot) { return blocks_[slot].incarnation; });
   Scan scan;
   for (const uint32_t slot : order) scan_block(slot, scan);
-  for (const auto& [location, hash] : scan.puts) {
-    index_record(scan, location, hash, view_at(location));
+  index_.reserve(scan.puts.size() - std::min(scan.puts.size(), scan.superseded.size()));
+  for (size_t i = 0; i < scan.puts.size(); ++i) {
+    constexpr size_t kAhead = 16;
+    if (i + kAhead < scan.puts.size()) index_.prefetch(scan.puts[i + kAhead].hash);
+    index_record(scan, scan.puts[i]);
   }
-  for (const auto& [location, hash] : scan.puts) {
-    const RecordView record = view_at(location);
-    if (!record.has(kOverflow)) continue;
-    if (index_.find(hash, [&](Location found) { return found == location; }) == HashIndex::kNone) {
-      continue;
-    }
+  for (const ScannedPut& put : scan.puts) {
+    if ((put.flags & kOverflow) == 0) continue;
+    const RecordView record = view_at(put.location);
+    if (entry_of_record(record, put.location, put.hash) == HashIndex::kNone) continue;
     follow_overflow(record);  // throws if it is not there
     if (++blocks_[record.overflow.slot].live > 1) {
       throw_damaged(fmt::format("block {} has two owners", record.overflow.slot));

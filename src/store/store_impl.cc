@@ -302,21 +302,29 @@ void StoreImpl::multi_write(std::span<const WriteRequest> requests, std::span<bo
 
 void StoreImpl::apply(const Store::Batch& batch) {
   const uint64_t now = now_ms();
-  std::vector<std::vector<GroupWrite>> groups(root_.partitions);
+  std::vector<GroupWrite> writes;
+  writes.reserve(batch.writes_.size());
   std::vector<uint32_t> numbers;
+  numbers.reserve(batch.writes_.size());
   for (const Store::Batch::Write& write : batch.writes_) {
-    const uint64_t hash = hash_of(write.key);
-    const uint32_t number = number_of(hash);
-    if (groups[number].empty()) numbers.push_back(number);
-    groups[number].emplace_back(hash, WriteRequest{.key = write.key,
-                                                   .value = write.value,
-                                                   .expiry_ms = write.expiry_ms,
-                                                   .removal = write.removal});
+    writes.emplace_back(hash_of(write.key), WriteRequest{.key = write.key,
+                                                         .value = write.value,
+                                                         .expiry_ms = write.expiry_ms,
+                                                         .removal = write.removal});
+    numbers.push_back(number_of(writes.back().first));
   }
-  HeldShards held(*this, numbers);
+  const auto number = [&](const GroupWrite& write) { return number_of(write.first); };
+  std::ranges::stable_sort(writes, {}, number);
+  HeldShards held(*this, std::move(numbers));
+  for (const auto& [hash, request] : writes) shard_of(hash).partition.prefetch(hash);
+  for (const auto& [hash, request] : writes) shard_of(hash).partition.prefetch_record(hash);
   and_persist(
       [&] {
-        for (const uint32_t number : numbers) shards_[number]->partition.apply(groups[number], now);
+        for (size_t begin = 0, end = 0; begin < writes.size(); begin = end) {
+          while (end < writes.size() && number(writes[end]) == number(writes[begin])) ++end;
+          shard_of(writes[begin].first)
+              .partition.apply(std::span(writes).subspan(begin, end - begin), now);
+        }
       },
       [&] { held.persist(); });
 }
