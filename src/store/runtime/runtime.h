@@ -70,7 +70,7 @@ struct WorkerStatistics {
 struct PartitionStatistics {
   uint32_t worker = 0;
   uint64_t requests = 0;
-  uint64_t busy_ns = 0;  // estimated: one request in seven is timed
+  uint64_t busy_ns = 0;  // estimated: of short requests one in seven is timed
 };
 struct RuntimeStatistics {
   std::vector<WorkerStatistics> workers;

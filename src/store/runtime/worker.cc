@@ -121,13 +121,14 @@ void Worker::route(Request& request) noexcept {
 
 void Worker::run(Request& request) noexcept {
   PartitionState& partition = state_.partitions[request.partition];
-  // Reading the clock costs as much as a small request. Seven: a cycle of requests seldom has it.
-  constexpr uint32_t kTimed = 7;
   if (until_timed_-- == 0) {
-    until_timed_ = kTimed - 1;
     const uint64_t begin = __rdtsc();
     request.run(request);
-    partition.busy_ticks.add(kTimed * (__rdtsc() - begin));
+    const uint64_t ticks = __rdtsc() - begin;
+    // It stands for those that were not timed before it.
+    partition.busy_ticks.add(ticks * timed_stride_);
+    timed_stride_ = ticks < kCheapTicks ? kTimedStride : 1;
+    until_timed_ = timed_stride_ - 1;
   } else {
     request.run(request);
   }
