@@ -132,7 +132,7 @@ void Runtime::call(std::span<Request* const> requests) {
       // The ring was full when some of our own were not complete: one will be, and there is room.
       waiter.wait(left - 1, state_->options.spin_ns);
     } else {
-      wait_for_room();
+      pause_briefly();  // it is full of what other threads have sent, or of spawned tasks
     }
   }
   state_->ring_doorbells(to_wake);
@@ -141,14 +141,8 @@ void Runtime::call(std::span<Request* const> requests) {
 
 void Runtime::send_from_client(Request& request, uint32_t worker) {
   Client& client = state_->clients->mine();
-  while (!client.push(request, worker)) wait_for_room();
+  while (!client.push(request, worker)) pause_briefly();
   state_->ring_doorbells(uint64_t{1} << (worker % 64));
-}
-
-// For room in a ring that is full of what others wait for, or nobody.
-void Runtime::wait_for_room() noexcept {
-  yield_processor();
-  if (!crowded) std::this_thread::sleep_for(std::chrono::microseconds(20));
 }
 
 bool Runtime::run_here(Request& request) noexcept {

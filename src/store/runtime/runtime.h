@@ -150,7 +150,6 @@ class Runtime {
   void start(Driver driver, uint32_t worker);
   void wait(Waiter& waiter) noexcept;
   void end_spawned() noexcept;
-  static void wait_for_room() noexcept;
   void send_from_client(Request& request, uint32_t worker);
   bool run_here(Request& request) noexcept;
   void send_from_task(Request& request) noexcept;

@@ -42,7 +42,7 @@ void Worker::loop() noexcept {
     }
     // Nobody says when a full ring has room again; its reader is awake, and near.
     if (pending_count_ != 0) {
-      yield_processor();
+      pause_briefly();
       continue;
     }
     if (state_.stopping.load(std::memory_order_seq_cst) &&
