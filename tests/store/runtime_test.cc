@@ -400,13 +400,16 @@ TEST(Task, SeesOnlyWhatABatchHasEnded) {
     co_return waits;
   };
   EXPECT_EQ(runtime.run(reader(runtime, counters)), 0U) << "nothing is written: no read waits";
-  std::atomic<bool> stop = false;
-  std::jthread writer([&] {
-    Increment increment(counters, 0);
-    while (!stop) runtime.call(increment);
-  });
-  EXPECT_GT(runtime.run(reader(runtime, counters)), 0U);
-  stop = true;
+  // A writer takes turns with the reader: what it has just written, the reader waits for.
+  const auto beside_writer = [&](Runtime& here, Counters& all) -> Task<uint64_t> {
+    here.spawn([](Runtime& there, Counters& written) -> Task<void> {
+      Increment increment(written, 0);
+      for (uint32_t i = 0; i < 1000; ++i) co_await there.submit(increment);
+    }(here, all));
+    co_await here.yield();
+    co_return co_await reader(here, all);
+  };
+  EXPECT_GT(runtime.run(beside_writer(runtime, counters)), 0U);
 }
 
 Task<int> throws_after(Runtime& runtime, uint32_t partition) {
