@@ -153,16 +153,49 @@ TEST(Runtime, RunsTheRequestsOfACallInTheirOrder) {
 
 TEST(Runtime, KeepsTheOrderOfACallWhileItsPartitionIsMovedOn) {
   constexpr uint32_t kWorkers = 4;
-  Counters counters(1);
-  Runtime runtime({.workers = kWorkers, .partitions = 1, .ring_size = 16}, counters);
-  uint64_t before = 0;
-  for (uint32_t round = 0; round < 3000 / kSlow; ++round) {
-    std::deque<Increment> increments;
-    for (uint32_t i = 0; i < 300; ++i) increments.emplace_back(counters, 0);
-    // One step each call: it never comes back to a worker that it has left.
-    std::jthread mover([&] { runtime.move(0, (round + 1) % kWorkers); });
-    runtime.call(pointers(increments));
-    for (const Increment& increment : increments) ASSERT_EQ(increment.sum, ++before);
+  for (const uint32_t ring_size : {2U, 16U}) {
+    Counters counters(1);
+    Runtime runtime({.workers = kWorkers, .partitions = 1, .ring_size = ring_size}, counters);
+    uint64_t before = 0;
+    for (uint32_t round = 0; round < 1000 / kSlow; ++round) {
+      std::deque<Increment> increments;
+      for (uint32_t i = 0; i < 300; ++i) increments.emplace_back(counters, 0);
+      // One step each call: it never comes back to a worker that it has left.
+      std::jthread mover([&] { runtime.move(0, (round + 1) % kWorkers); });
+      runtime.call(pointers(increments));
+      for (const Increment& increment : increments) ASSERT_EQ(increment.sum, ++before);
+    }
+  }
+}
+
+// Two workers whose rings to each other are always full. Tasks of one worker, one partition.
+TEST(Task, KeepsTheOrderOfItsWorkerThroughFullRings) {
+  constexpr uint32_t kTasks = 100;
+  constexpr uint32_t kRounds = 300 / kSlow;
+  Counters counters(2);
+  std::optional<Runtime> running(
+      std::in_place, RuntimeOptions{.workers = 2, .partitions = 2, .ring_size = 1, .batch = 7},
+      counters);
+  Runtime& runtime = *running;
+  std::array<std::vector<uint64_t>, 2> sums;
+  for (uint32_t home = 0; home < 2; ++home) {
+    for (uint32_t i = 0; i < kTasks; ++i) {
+      runtime.spawn(
+          [](Runtime& here, Counters& all, std::vector<uint64_t>& order) -> Task<void> {
+            const uint32_t other = 1 - Runtime::current_worker();
+            for (uint32_t round = 0; round < kRounds; ++round) {
+              Increment increment(all, other);
+              co_await here.submit(increment);
+              order.push_back(increment.sum);
+            }
+          }(runtime, counters, sums[home]),
+          home);
+    }
+  }
+  running.reset();  // waits for them
+  for (const std::vector<uint64_t>& order : sums) {
+    ASSERT_EQ(order.size(), kTasks * kRounds);
+    for (uint64_t i = 0; i < order.size(); ++i) ASSERT_EQ(order[i], i + 1);
   }
 }
 
@@ -245,6 +278,26 @@ TEST(Runtime, LosesNoWakeUp) {
   threads.clear();
   EXPECT_EQ(counters.total(), kRounds / 2 * 3);
   EXPECT_GT(runtime.statistics().workers[0].sleeps, 0U);
+}
+
+// The sender does not sleep: its next message comes when the worker is about to.
+TEST(Runtime, LosesNoWakeUpWhileAWorkerFallsAsleep) {
+  constexpr uint32_t kRounds = 200'000 / kSlow;
+  Counters counters;
+  std::atomic<uint32_t> done = 0;
+  Runtime runtime({.workers = 1, .spin_ns = 0}, counters);
+  for (uint32_t i = 1; i <= kRounds; ++i) {
+    runtime.spawn([](std::atomic<uint32_t>& told, uint32_t value) -> Task<void> {
+      told = value;
+      co_return;
+    }(done, i));
+    for (uint32_t spins = 0; done != i; ++spins) {
+      if (spins > 1000) std::this_thread::yield();
+    }
+    // Between none and about a microsecond, so that all moments of the way to sleep are met.
+    for (uint32_t n = 0; n < i * 7919 % 512; ++n)
+      std::atomic_signal_fence(std::memory_order_seq_cst);
+  }
 }
 
 TEST(Runtime, CompletesARequestOnlyAfterTheEndOfItsBatch) {

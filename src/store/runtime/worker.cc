@@ -40,9 +40,10 @@ void Worker::loop() noexcept {
       balancer_.consider(*this, end);
       continue;
     }
-    // Nobody says when a full ring has room again; its reader is awake, and near.
+    // Nobody says when a full ring has room again: this worker looks, and does not sleep for long.
     if (pending_count_ != 0) {
-      pause_briefly();
+      const auto can_go_on = [&] { return push_pending() || has_message(); };
+      if (!spin_until(can_go_on, state_.options.spin_ns)) pause_briefly();
       continue;
     }
     if (state_.stopping.load(std::memory_order_seq_cst) &&
@@ -205,7 +206,8 @@ void Worker::send(Request& request, uint32_t worker) noexcept {
   ++pending_count_;
 }
 
-void Worker::push_pending() noexcept {
+bool Worker::push_pending() noexcept {
+  const uint32_t before = pending_count_;
   for (uint32_t worker = 0; worker < pending_.size(); ++worker) {
     RequestList& pending = pending_[worker];
     while (!pending.empty()) {
@@ -218,6 +220,7 @@ void Worker::push_pending() noexcept {
       to_wake_ |= uint64_t{1} << (worker % 64);
     }
   }
+  return pending_count_ != before;
 }
 
 void Worker::hand_over(const Departure& departure) noexcept {

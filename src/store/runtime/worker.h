@@ -117,7 +117,7 @@ class alignas(64) Worker {
   bool resume_tasks() noexcept;
   bool finish_batch() noexcept;
   void hand_over(const Departure& departure) noexcept;
-  void push_pending() noexcept;
+  bool push_pending() noexcept;  // whether some went out
   void sleep_until_message() noexcept;
   bool has_message() const noexcept;
 
