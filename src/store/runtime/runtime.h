@@ -198,11 +198,11 @@ class Runtime::Driver {
     struct FinalAwaiter {
       bool await_ready() const noexcept { return false; }
       void await_suspend(std::coroutine_handle<promise_type> driver) const noexcept {
-        Waiter* const waiter = driver.promise().waiter;
-        Runtime* const runtime = driver.promise().runtime;
+        Waiter* const to_wake = driver.promise().waiter;
+        Runtime* const to_tell = driver.promise().runtime;
         driver.destroy();
-        if (waiter != nullptr) waiter->complete(1);
-        if (runtime != nullptr) runtime->end_spawned();
+        if (to_wake != nullptr) to_wake->complete(1);
+        if (to_tell != nullptr) to_tell->end_spawned();
       }
       void await_resume() const noexcept {}
     };

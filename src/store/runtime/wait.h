@@ -44,7 +44,8 @@ inline thread_local constinit Crowd crowd;
 inline void yield_processor() noexcept {
   constexpr std::chrono::nanoseconds kAlone{
       1500};  // longer than the call, shorter than two switches
-  constexpr std::chrono::microseconds kComputes{200};
+  constexpr std::chrono::microseconds kComputes{
+      700};  // shorter than a slice, longer than a round of many that talk
   constexpr uint32_t kWaits = 256;
   const auto begin = WaitClock::now();
   ::sched_yield();
