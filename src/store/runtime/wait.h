@@ -42,10 +42,10 @@ inline thread_local constinit Crowd crowd;
 
 // Lets others run, who wait for each other and for this thread.
 inline void yield_processor() noexcept {
-  constexpr std::chrono::nanoseconds kAlone{
-      1500};  // longer than the call, shorter than two switches
-  constexpr std::chrono::microseconds kComputes{
-      700};  // shorter than a slice, longer than a round of many that talk
+  // Longer than the call, shorter than two switches of threads.
+  constexpr std::chrono::nanoseconds kAlone{1500};
+  // Longer than a round of many that talk, shorter than a slice.
+  constexpr std::chrono::microseconds kComputes{200};
   constexpr uint32_t kWaits = 256;
   const auto begin = WaitClock::now();
   ::sched_yield();
