@@ -47,6 +47,13 @@ struct StoreOptions {
   uint32_t garbage_percent = 25;
   // Threads that read the log when the store is opened; 0: one for each processor. Of this opening.
   uint32_t recovery_threads = 0;
+  // Who works on the partitions. 0: whoever calls, which costs a latch; best for few threads. Else so many
+  // worker threads, each of which owns a part of the partitions: calls go to them as messages, and what
+  // arrives together becomes durable by one fence; best where more threads call than there are processors to
+  // spare. Of this opening.
+  uint32_t workers = 0;
+  // Whether workers that have more to do than others give partitions away.
+  bool balance = false;
 };
 
 class Store {

@@ -93,6 +93,7 @@ StoreOptions parse(OptionMap options) {
   index::take_option(options, "block_bytes", parsed.block_bytes);
   index::take_option(options, "garbage_percent", parsed.garbage_percent);
   index::take_option(options, "recovery_threads", parsed.recovery_threads);
+  index::take_option(options, "workers", parsed.workers);
   index::require_empty(options, kTypeName);
   return parsed;
 }
@@ -127,7 +128,8 @@ index::EntryWithPresets entry() {
        "of a block of the log, a power of two from 1 KiB to 64 KiB"},
       {"garbage_percent", "25",
        "garbage in the log before it is compacted, in percent of what counts, 5 to 400"},
-      {"recovery_threads", "processors", "threads that read the log when it is opened"}};
+      {"recovery_threads", "processors", "threads that read the log when it is opened"},
+      {"workers", "0", "threads that own the partitions; 0: callers work on them themselves"}};
   entry.small_options = {{"partitions", "4"}, {"block_bytes", "4096"}};
   entry.tiny_options = {{"partitions", "1"}, {"block_bytes", "1024"}, {"garbage_percent", "10"}};
   entry.create = create;

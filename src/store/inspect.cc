@@ -98,8 +98,8 @@ void Partition::visit_blocks(const index::VisitOwned& visit) const {
   }
 }
 
-PartitionStatistics Partition::statistics() const {
-  PartitionStatistics out;
+PartitionFigures Partition::statistics() const {
+  PartitionFigures out;
   out.records = index_.size();
   out.live_bytes = live_bytes_ + overflow_bytes_;
   out.blocks = slots_.size();

@@ -57,7 +57,7 @@ struct WriteRequest {
 // With the hash of its key.
 using GroupWrite = std::pair<uint64_t, WriteRequest>;
 
-struct PartitionStatistics {
+struct PartitionFigures {
   uint64_t records = 0;
   uint64_t live_bytes = 0;  // of records and overflow blocks that count
   uint64_t blocks = 0;      // that hold records
@@ -125,7 +125,7 @@ class Partition {
 
   uint64_t check(const std::function<void(const std::string&)>& report) const;
   void visit_blocks(const index::VisitOwned& visit) const;
-  PartitionStatistics statistics() const;
+  PartitionFigures statistics() const;
   uint64_t records() const { return index_.size(); }
 
  private:

@@ -163,8 +163,8 @@ void Partition::index_record(const Scan& scan, const ScannedPut& put) {
     if (found->second != block.incarnation) mark_stale(location.slot());
     return;
   }
-  const uint64_t copy = index_.find(
-      put.hash, [&](Location other) { return view_at(other).version == put.version; });
+  const uint64_t copy =
+      index_.find(put.hash, [&](Location other) { return view_at(other).version == put.version; });
   if (copy != HashIndex::kNone) {
     const Location other = index_.at(copy);
     Block& earlier = blocks_[other.slot()];

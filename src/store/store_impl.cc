@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <deque>
 #include <exception>
 #include <mutex>
 #include <numeric>
@@ -47,7 +48,23 @@ class StoreImpl::HeldShards {
   HeldShards(const HeldShards&) = delete;
   HeldShards& operator=(const HeldShards&) = delete;
 
-  // One fence for all.
+  // Makes durable what `work` writes, by one fence; also if it fails then: readers may see it.
+  template <typename Work>
+  void write(Work work) {
+    try {
+      work();
+    } catch (...) {
+      try {
+        persist();
+      } catch (const Error&) {
+        // The pool has failed: nothing of it is told any more.
+      }
+      throw;
+    }
+    persist();
+  }
+
+ private:
   void persist() {
     bool wanted = false;
     for (const uint32_t number : numbers_) {
@@ -58,7 +75,6 @@ class StoreImpl::HeldShards {
     for (const uint32_t number : numbers_) store_.shards_[number]->partition.after_fence();
   }
 
- private:
   const StoreImpl& store_;
   std::vector<uint32_t> numbers_;
 };
@@ -110,6 +126,7 @@ std::unique_ptr<StoreImpl> StoreImpl::create(pm::PoolImpl& pool, const std::stri
                                             &root, sizeof root, kSealedBytes, {&roots, 1});
   std::unique_ptr<StoreImpl> store(new StoreImpl(pool, name, at, options));
   store->recover(options.recovery_threads);
+  store->start_workers(options);
   return store;
 }
 
@@ -126,6 +143,7 @@ std::unique_ptr<StoreImpl> StoreImpl::open(pm::PoolImpl& pool, const std::string
   }
   std::unique_ptr<StoreImpl> store(new StoreImpl(pool, name, at, options));
   store->recover(options.recovery_threads);
+  store->start_workers(options);
   return store;
 }
 
@@ -154,7 +172,45 @@ void StoreImpl::recover(uint32_t threads) {
   recovered_ = true;
 }
 
+void StoreImpl::start_workers(const StoreOptions& options) {
+  if (options.workers == 0) return;
+  touched_.resize(options.workers);
+  for (auto& numbers : touched_) numbers.reserve(root_.partitions);
+  const RuntimeOptions wanted{
+      .workers = options.workers, .partitions = root_.partitions, .balance = options.balance};
+  runtime_.reset(new Runtime(wanted, *this));  // not make_unique: the base is private
+}
+
+// On the worker that owns the partition.
+void StoreImpl::note_touched(uint32_t number) const {
+  Shard& shard = *shards_[number];
+  if (shard.touched) return;
+  shard.touched = true;
+  touched_[Runtime::current_worker()].push_back(number);
+}
+
+// All that the batch wrote becomes durable by one fence. If that fails, so has the pool, and every write of
+// the batch says so.
+void StoreImpl::end_of_batch(uint32_t worker) noexcept {
+  auto& numbers = touched_[worker];
+  if (numbers.empty()) return;
+  try {
+    bool wanted = false;
+    for (const uint32_t number : numbers) {
+      shards_[number]->partition.before_fence();
+      wanted = wanted || shards_[number]->partition.wants_fence();
+    }
+    if (wanted) fence();
+    for (const uint32_t number : numbers) shards_[number]->partition.after_fence();
+  } catch (const std::exception&) {
+    // The medium: require_durable() tells the callers.
+  }
+  for (const uint32_t number : numbers) shards_[number]->touched = false;
+  numbers.clear();
+}
+
 StoreImpl::~StoreImpl() {
+  runtime_.reset();
   if (!recovered_) return;
   try {
     for (const auto& shard : shards_) shard->partition.close();
@@ -179,71 +235,78 @@ uint64_t StoreImpl::expiry_of(const std::optional<Store::Time>& expires) {
 uint64_t StoreImpl::hash_of(std::string_view key) const { return store::hash_of(key, root_.salt); }
 uint32_t StoreImpl::number_of(uint64_t hash) const { return partition_of(hash, root_.partitions); }
 
-namespace {
-
-// What was written before something failed is made durable all the same, if that is possible: readers may
-// see it.
-template <typename Work, typename Persist>
-auto and_persist(Work work, Persist persist) {
-  struct Finally {
-    ~Finally() noexcept(false) {
-      if (std::uncaught_exceptions() == before) {
-        persist();
-        return;
-      }
-      try {
-        persist();
-      } catch (const Error&) {
-        // The pool has failed: nothing of it is told any more.
-      }
-    }
-    Persist& persist;
-    int before = std::uncaught_exceptions();
-  };
-  const Finally finally{persist};
-  return work();
-}
-
-}  // namespace
-
 bool StoreImpl::write(const WriteRequest& request, uint64_t* version) {
   const uint64_t hash = hash_of(request.key);
-  Shard& shard = shard_of(hash);
-  const std::lock_guard held(shard.latch);
-  return and_persist([&] { return shard.partition.put(hash, request, now_ms(), version); },
-                     [&] { shard.partition.persist(); });
+  return with(number_of(hash), true, [&](Partition& partition) {
+    return partition.put(hash, request, now_ms(), version);
+  });
 }
 
 bool StoreImpl::remove(std::string_view key) {
   const uint64_t hash = hash_of(key);
-  Shard& shard = shard_of(hash);
-  const std::lock_guard held(shard.latch);
-  return and_persist([&] { return shard.partition.remove(hash, key, now_ms()); },
-                     [&] { shard.partition.persist(); });
+  return with(number_of(hash), true,
+              [&](Partition& partition) { return partition.remove(hash, key, now_ms()); });
 }
 
 void StoreImpl::modify(
     std::string_view key,
     const std::function<std::optional<std::string>(const std::string_view*)>& change) {
   const uint64_t hash = hash_of(key);
-  Shard& shard = shard_of(hash);
-  const std::lock_guard held(shard.latch);
-  const uint64_t now = now_ms();
-  Partition::Found found{};
-  const bool present = shard.partition.get(hash, key, now, found);
-  const std::optional<std::string> value = change(present ? &found.value : nullptr);
-  if (!value && !present) return;
-  and_persist(
-      [&] {
-        if (!value) return shard.partition.remove(hash, key, now);
-        const uint64_t expiry = present ? found.expiry_ms : kNoExpiry;
-        return shard.partition.put(hash, {.key = key, .value = *value, .expiry_ms = expiry}, now);
-      },
-      [&] { shard.partition.persist(); });
+  with(number_of(hash), true, [&](Partition& partition) {
+    const uint64_t now = now_ms();
+    Partition::Found found{};
+    const bool present = partition.get(hash, key, now, found);
+    const std::optional<std::string> value = change(present ? &found.value : nullptr);
+    if (!value) {
+      if (present) partition.remove(hash, key, now);
+      return;
+    }
+    const uint64_t expiry = present ? found.expiry_ms : kNoExpiry;
+    partition.put(hash, {.key = key, .value = *value, .expiry_ms = expiry}, now);
+  });
+}
+
+// With workers: has `work(Partition&, i)` done for each hash, all partitions at the same time; what fails
+// first is thrown once all have ended.
+template <typename Work>
+void StoreImpl::in_parts(std::span<const uint64_t> hashes, bool writes, Work work) const {
+  std::vector<std::pair<uint32_t, uint32_t>> order;  // partition, i
+  order.reserve(hashes.size());
+  for (uint32_t i = 0; i < hashes.size(); ++i) order.emplace_back(number_of(hashes[i]), i);
+  std::ranges::sort(order);
+  struct Part {
+    std::span<const std::pair<uint32_t, uint32_t>> members;
+    Work& work;
+    void operator()(Partition& partition) const {
+      for (const auto& [number, i] : members) work(partition, i);
+    }
+  };
+  std::vector<Part> parts;
+  for (size_t begin = 0, end = 0; begin < order.size(); begin = end) {
+    while (end < order.size() && order[end].first == order[begin].first) ++end;
+    parts.push_back({std::span(order).subspan(begin, end - begin), work});
+  }
+  std::deque<WorkRequest<Part>> requests;
+  std::vector<Request*> sent;
+  for (Part& part : parts) {
+    sent.push_back(&requests.emplace_back(*this, part.members.front().first, writes, part));
+  }
+  runtime_->call(sent);
+  if (writes) require_durable();
+  for (const Request* request : sent) request->rethrow_error();
 }
 
 void StoreImpl::multi_get(std::span<const std::string_view> keys,
                           const std::function<void(size_t i, const Partition::Found&)>& use) const {
+  if (runtime_ != nullptr) {
+    std::vector<uint64_t> hashes(keys.size());
+    std::ranges::transform(keys, hashes.begin(),
+                           [&](std::string_view key) { return hash_of(key); });
+    return in_parts(hashes, false, [&](Partition& partition, size_t i) {
+      Partition::Found found;
+      if (partition.get(hashes[i], keys[i], now_ms(), found)) use(i, found);
+    });
+  }
   constexpr size_t kGroup = 32;
   uint64_t hashes[kGroup];
   const uint64_t now = now_ms();
@@ -270,6 +333,21 @@ void StoreImpl::multi_get(std::span<const std::string_view> keys,
 }
 
 void StoreImpl::multi_write(std::span<const WriteRequest> requests, std::span<bool> done) {
+  if (runtime_ != nullptr) {
+    std::vector<uint64_t> hashes(requests.size());
+    std::ranges::transform(requests, hashes.begin(),
+                           [&](const WriteRequest& request) { return hash_of(request.key); });
+    try {
+      in_parts(hashes, true, [&](Partition& partition, size_t i) {
+        const bool written = partition.put(hashes[i], requests[i], now_ms());
+        if (!done.empty()) done[i] = written;
+      });
+    } catch (...) {
+      if (pool_.failed() && !done.empty()) std::ranges::fill(done, false);
+      throw;
+    }
+    return;
+  }
   constexpr size_t kGroup = 32;
   uint64_t hashes[kGroup];
   const uint64_t now = now_ms();
@@ -284,15 +362,13 @@ void StoreImpl::multi_write(std::span<const WriteRequest> requests, std::span<bo
     for (size_t i = 0; i < count; ++i) shard_of(hashes[i]).partition.prefetch(hashes[i]);
     for (size_t i = 0; i < count; ++i) shard_of(hashes[i]).partition.prefetch_record(hashes[i]);
     try {
-      and_persist(
-          [&] {
-            for (size_t i = 0; i < count; ++i) {
-              const bool written =
-                  shard_of(hashes[i]).partition.put(hashes[i], requests[begin + i], now);
-              if (!done.empty()) done[begin + i] = written;
-            }
-          },
-          [&] { held.persist(); });
+      held.write([&] {
+        for (size_t i = 0; i < count; ++i) {
+          const bool written =
+              shard_of(hashes[i]).partition.put(hashes[i], requests[begin + i], now);
+          if (!done.empty()) done[begin + i] = written;
+        }
+      });
     } catch (...) {
       if (pool_.failed() && !done.empty()) std::ranges::fill(done.subspan(begin, count), false);
       throw;
@@ -315,37 +391,45 @@ void StoreImpl::apply(const Store::Batch& batch) {
   }
   const auto number = [&](const GroupWrite& write) { return number_of(write.first); };
   std::ranges::stable_sort(writes, {}, number);
+  const auto for_groups = [&](auto work) {
+    for (size_t begin = 0, end = 0; begin < writes.size(); begin = end) {
+      while (end < writes.size() && number(writes[end]) == number(writes[begin])) ++end;
+      work(number(writes[begin]), std::span(writes).subspan(begin, end - begin));
+    }
+  };
+  if (runtime_ != nullptr) {
+    return for_groups([&](uint32_t n, std::span<const GroupWrite> group) {
+      with(n, true, [&](Partition& partition) { partition.apply(group, now); });
+    });
+  }
   HeldShards held(*this, std::move(numbers));
   for (const auto& [hash, request] : writes) shard_of(hash).partition.prefetch(hash);
   for (const auto& [hash, request] : writes) shard_of(hash).partition.prefetch_record(hash);
-  and_persist(
-      [&] {
-        for (size_t begin = 0, end = 0; begin < writes.size(); begin = end) {
-          while (end < writes.size() && number(writes[end]) == number(writes[begin])) ++end;
-          shard_of(writes[begin].first)
-              .partition.apply(std::span(writes).subspan(begin, end - begin), now);
-        }
-      },
-      [&] { held.persist(); });
+  held.write([&] {
+    for_groups([&](uint32_t n, std::span<const GroupWrite> group) {
+      shards_[n]->partition.apply(group, now);
+    });
+  });
 }
 
 void StoreImpl::for_each(
     const std::function<void(std::string_view, std::string_view)>& visit) const {
   const uint64_t now = now_ms();
   std::vector<std::pair<std::string, std::string>> copies;
-  for (const auto& shard : shards_) {
+  for (uint32_t number = 0; number < root_.partitions; ++number) {
     // A part of the partition at a time, copied: `visit` may take long, and may use the store.
-    const uint64_t parts = std::bit_ceil(shard->partition.records() / 64 + 1);
+    const uint64_t records =
+        with(number, false, [](Partition& partition) { return partition.records(); });
+    const uint64_t parts = std::bit_ceil(records / 64 + 1);
     const uint64_t step = std::max<uint64_t>(HashIndex::kTags / parts, 1);
     for (uint64_t first = 0; first < HashIndex::kTags; first += step) {
       copies.clear();
-      {
-        const std::lock_guard held(shard->latch);
-        shard->partition.for_tags(first, first + step, now,
-                                  [&](std::string_view key, const Partition::Found& found) {
-                                    copies.emplace_back(key, found.value);
-                                  });
-      }
+      with(number, false, [&](Partition& partition) {
+        partition.for_tags(first, first + step, now,
+                           [&](std::string_view key, const Partition::Found& found) {
+                             copies.emplace_back(key, found.value);
+                           });
+      });
       for (const auto& [key, value] : copies) visit(key, value);
     }
   }
@@ -353,18 +437,17 @@ void StoreImpl::for_each(
 
 uint64_t StoreImpl::size() const {
   uint64_t sum = 0;
-  for (const auto& shard : shards_) {
-    const std::lock_guard held(shard->latch);
-    sum += shard->partition.records();
+  for (uint32_t number = 0; number < root_.partitions; ++number) {
+    sum += with(number, false, [](Partition& partition) { return partition.records(); });
   }
   return sum;
 }
 
 uint64_t StoreImpl::check(const std::function<void(const std::string&)>& report) const {
   uint64_t violations = 0;
-  for (const auto& shard : shards_) {
-    const std::lock_guard held(shard->latch);
-    violations += shard->partition.check(report);
+  for (uint32_t number = 0; number < root_.partitions; ++number) {
+    violations +=
+        with(number, false, [&](Partition& partition) { return partition.check(report); });
   }
   return violations;
 }
@@ -377,10 +460,10 @@ void StoreImpl::visit_blocks(const index::VisitOwned& visit) const {
 }
 
 std::vector<Statistic> StoreImpl::statistics() const {
-  PartitionStatistics sum;
-  for (const auto& shard : shards_) {
-    const std::lock_guard held(shard->latch);
-    const PartitionStatistics one = shard->partition.statistics();
+  PartitionFigures sum;
+  for (uint32_t number = 0; number < root_.partitions; ++number) {
+    const PartitionFigures one =
+        with(number, false, [](Partition& partition) { return partition.statistics(); });
     sum.records += one.records;
     sum.live_bytes += one.live_bytes;
     sum.blocks += one.blocks;

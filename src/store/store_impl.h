@@ -1,37 +1,45 @@
-// A store: its partitions, each behind a latch, worked on by whoever calls.
+// A store: its partitions, and who works on them. In-line, that is whoever calls, behind the partition's
+// latch. With workers, it is the worker that owns the partition, to which calls go as messages; what
+// arrived together shares a fence.
 #pragma once
 
+#include <exception>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "index/owned_blocks.h"
 #include "perdure/store.h"
 #include "pm/lock.h"
 #include "store/partition.h"
+#include "store/runtime/runtime.h"
 
 namespace perdure::store {
 
-class StoreImpl {
+class StoreImpl final : private RuntimeClient {
  public:
   static std::unique_ptr<StoreImpl> create(pm::PoolImpl& pool, const std::string& name,
                                            const StoreOptions& options);
   static std::unique_ptr<StoreImpl> open(pm::PoolImpl& pool, const std::string& name,
                                          const StoreOptions& options);
-  ~StoreImpl();
+  ~StoreImpl() override;
   StoreImpl(const StoreImpl&) = delete;
   StoreImpl& operator=(const StoreImpl&) = delete;
 
-  // Calls `use(Found)` under the partition's latch. Returns whether the key is there.
+  // Calls `use(Found)` where the partition is worked on. Returns whether the key is there.
   template <typename Use>
   bool get(std::string_view key, Use use) const {
     const uint64_t hash = hash_of(key);
-    Shard& shard = shard_of(hash);
-    const std::lock_guard held(shard.latch);
-    Partition::Found found;
-    if (!shard.partition.get(hash, key, now_ms(), found)) return false;
-    use(found);
-    return true;
+    return with(number_of(hash), false, [&](Partition& partition) {
+      Partition::Found found;
+      if (!partition.get(hash, key, now_ms(), found)) return false;
+      use(found);
+      return true;
+    });
   }
   bool write(const WriteRequest& request, uint64_t* version = nullptr);
   bool remove(std::string_view key);
@@ -58,11 +66,81 @@ class StoreImpl {
   struct alignas(64) Shard {
     Shard(pm::PoolImpl& pool, PartitionRoot& root, uint32_t number, const PartitionConfig& config)
         : partition(pool, root, number, config) {}
-    pm::SpinLock latch;
+    pm::SpinLock latch;    // in-line
+    bool touched = false;  // with workers: it was written to in this batch
     Partition partition;
   };
+
+  // What one thread asks to be done to a partition.
+  template <typename Work>
+  struct WorkRequest final : Request {
+    using Result = std::invoke_result_t<Work, Partition&>;
+    using Stored = std::conditional_t<std::is_void_v<Result>, bool, Result>;
+
+    WorkRequest(const StoreImpl& its_store, uint32_t number, bool writes, Work& its_work)
+        : Request(number, &execute), store(its_store), work(its_work) {
+      wrote = writes;
+    }
+    static void execute(Request& request) noexcept {
+      auto& self = static_cast<WorkRequest&>(request);
+      Shard& shard = *self.store.shards_[self.partition];
+      if (self.wrote) self.store.note_touched(self.partition);
+      try {
+        if constexpr (std::is_void_v<Result>) {
+          self.work(shard.partition);
+        } else {
+          self.result.emplace(self.work(shard.partition));
+        }
+      } catch (...) {
+        self.error = std::current_exception();
+      }
+    }
+
+    const StoreImpl& store;
+    Work& work;
+    std::optional<Stored> result;
+  };
+
   // Partitions of which each is to be held once, in ascending order.
   class HeldShards;
+
+  // Has `work(Partition&)` done where the partition is worked on; returns its result once that is durable.
+  template <typename Work>
+  auto with(uint32_t number, bool writes, Work work) const {
+    Shard& shard = *shards_[number];
+    if (runtime_ == nullptr) {
+      const std::lock_guard held(shard.latch);
+      if (!writes) return work(shard.partition);
+      const Persisting persisting{shard.partition};
+      return work(shard.partition);
+    }
+    WorkRequest<Work> request(*this, number, writes, work);
+    runtime_->call(request);
+    if (writes) require_durable();
+    if constexpr (!std::is_void_v<typename WorkRequest<Work>::Result>) {
+      return std::move(*request.result);
+    }
+  }
+
+  template <typename Work>
+  void in_parts(std::span<const uint64_t> hashes, bool writes, Work work) const;
+
+  // At its end, makes durable what was written, also if something failed then: readers may see it.
+  struct Persisting {
+    ~Persisting() noexcept(false) {
+      if (std::uncaught_exceptions() == before) {
+        partition.persist();
+        return;
+      }
+      try {
+        partition.persist();
+      } catch (const Error&) {
+        // The pool has failed: nothing of it is told any more.
+      }
+    }
+    Partition& partition;
+    int before = std::uncaught_exceptions();
+  };
 
   StoreImpl(pm::PoolImpl& pool, const std::string& name, uint64_t root,
             const StoreOptions& options);
@@ -72,11 +150,21 @@ class StoreImpl {
   Shard& shard_of(uint64_t hash) const { return *shards_[number_of(hash)]; }
   void recover(uint32_t threads);
   void fence() const { pool_.memory().fence(); }
+  void start_workers(const StoreOptions& options);
+  void note_touched(uint32_t number) const;
+  void end_of_batch(uint32_t worker) noexcept override;
+  // Throws kIo if the pool has failed: with workers, an end of a batch may have.
+  void require_durable() const {
+    if (pool_.failed()) [[unlikely]]
+      pool_.require_writable();
+  }
 
   pm::PoolImpl& pool_;
   const Root& root_;
   PartitionConfig config_;
   std::vector<std::unique_ptr<Shard>> shards_;
+  mutable std::vector<std::vector<uint32_t>> touched_;  // by worker
+  std::unique_ptr<Runtime> runtime_;
   bool recovered_ = false;
   pm::PoolImpl::Use use_;  // the last member to go: the mapping may go with it
 };

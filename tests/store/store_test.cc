@@ -198,6 +198,53 @@ TEST_F(StoreTest, GetsAndAppliesSeveral) {
   EXPECT_EQ(store.size(), 3U);
 }
 
+// With workers every call goes by message, and means the same.
+TEST_F(StoreTest, WorkersDoWhatCallersWould) {
+  constexpr uint64_t kThreads = 6;
+  Pool pool = Pool::create(path(), options());
+  std::vector<std::map<std::string, std::string>> models(kThreads);
+  {
+    StoreOptions with_workers = small();
+    with_workers.workers = 2;
+    Store store = Store::create(pool, "store", with_workers);
+    std::vector<std::thread> threads;
+    for (uint64_t t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&, t] {
+        Random random(base_seed() + t);
+        for (int i = 0; i < 1500; ++i) {
+          const std::string key = std::to_string(t) + "/" + std::to_string(random.below(100));
+          if (random.chance(70)) {
+            std::string value(random.below(300), static_cast<char>('a' + i % 26));
+            store.put(key, value);
+            models[t][key] = std::move(value);
+          } else if (random.chance(50)) {
+            EXPECT_EQ(store.remove(key), models[t].erase(key) == 1);
+          } else {
+            const auto found = models[t].find(key);
+            EXPECT_EQ(store.get(key),
+                      found == models[t].end() ? std::nullopt : std::optional(found->second));
+          }
+          store.increment("counter");
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(store.get("counter"), std::to_string(kThreads * 1500));
+    EXPECT_TRUE(fails_with(ErrorCode::kTooLarge, [&] { store.put(std::string(70'000, 'k'), ""); }));
+    const std::vector<std::string_view> keys = {"counter", "absent"};
+    std::vector<std::optional<std::string>> values(2);
+    EXPECT_EQ(store.multi_get(keys, values), 1U);
+    uint64_t count = 0;
+    store.for_each([&](std::string_view, std::string_view) { ++count; });
+    EXPECT_EQ(count, store.size());
+    EXPECT_EQ(faults(store), "");
+  }
+  const Store store = Store::open(pool, "store");
+  for (const auto& model : models) {
+    for (const auto& [key, value] : model) EXPECT_EQ(store.get(key), value) << key;
+  }
+}
+
 // Steady overwriting takes no more than the option allows.
 TEST_F(StoreTest, OverwritingIsBoundedInSpace) {
   Pool pool = Pool::create(path(), options());
