@@ -1,6 +1,7 @@
 // perdure study: every cell in each output, the same figures as amp, and how it goes on after an
 // interruption.
 
+#include <algorithm>
 #include <filesystem>
 #include <set>
 
@@ -53,12 +54,24 @@ class StudyCommand : public CommandTest {
   }
 };
 
+// Those that take words.
+std::vector<std::string> studied() {
+  std::vector<std::string> names;
+  for (const CatalogEntry& entry : catalog()) {
+    const auto& kinds = entry.traits.kinds;
+    if (std::ranges::find(kinds, std::pair(Kind::kU64, Kind::kU64)) != kinds.end()) {
+      names.push_back(entry.name);
+    }
+  }
+  return names;
+}
+
 TEST_F(StudyCommand, CountsEveryStructureUnderEveryWorkload) {
   const std::string page = path("study.html");
   const json report = study_json({"--records", "1k", "--html", page, "--threads", "1,8"});
   std::set<Cell> expected;
-  for (const CatalogEntry& entry : catalog()) {
-    for (const char* workload : {"load", "a", "b", "c"}) expected.emplace(entry.name, workload);
+  for (const std::string& name : studied()) {
+    for (const char* workload : {"load", "a", "b", "c"}) expected.emplace(name, workload);
   }
   EXPECT_EQ(cells(report), expected);
   EXPECT_EQ(report["cells_asked"], expected.size());
@@ -80,9 +93,9 @@ TEST_F(StudyCommand, CountsEveryStructureUnderEveryWorkload) {
     EXPECT_EQ(each["failed"], 0);
   }
   const std::string html = read_file("study.html");
-  for (const CatalogEntry& entry : catalog()) {
-    EXPECT_NE(html.find("<td>" + entry.name + "</td>"), std::string::npos) << entry.name;
-    EXPECT_NE(html.find(">" + entry.name + "</text>"), std::string::npos) << entry.name;
+  for (const std::string& name : studied()) {
+    EXPECT_NE(html.find("<td>" + name + "</td>"), std::string::npos) << name;
+    EXPECT_NE(html.find(">" + name + "</text>"), std::string::npos) << name;
   }
   expect_parts(html, {"</html>", "<svg", "optane-100", "GCC", "1,000 records", "published"});
   EXPECT_EQ(html.find("http"), std::string::npos);

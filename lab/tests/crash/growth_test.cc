@@ -59,6 +59,11 @@ std::vector<Growth> all_growths() {
       all.push_back({name, kind, 0, {"new_level", "commit", "end_growing"}});
     }
   }
+  all.push_back(
+      {"rstore",
+       Kind::kBytes,
+       600,
+       {"open_block", "close_block", "append", "end_victim", "free_emptied", "link_block"}});
   // Byte strings, for of words it would take 100,000 to fill the smallest pool.
   all.push_back({"cceh", Kind::kBytes, 12000, {"move_record"}, true});
   return all;
