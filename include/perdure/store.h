@@ -110,10 +110,11 @@ class Store {
   uint64_t multi_get(std::span<const std::string_view> keys,
                      std::span<std::optional<std::string>> values) const;
 
-  // Several writes that become durable together, at the price of one fence. No other thread sees a part of
-  // them. A crash before apply() returns keeps all writes to a partition or none of them, so all or none if
-  // the keys are of one partition. Equal keys: the last one stays. kTooLarge if those of one partition do
-  // not fit into a block.
+  // Several writes that become durable together, at the price of one fence. In-line no other thread sees a
+  // part of them, and an error means that nothing was changed; with workers that holds for the writes to
+  // each partition. A crash before apply() returns keeps all writes to a partition or none of them, so all
+  // or none if the keys are of one partition. Equal keys: the last one stays. kTooLarge if those of one
+  // partition do not fit into a block.
   class Batch {
    public:
     void put(std::string_view key, std::string_view value, std::optional<Time> expires = {});

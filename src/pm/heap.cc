@@ -581,6 +581,9 @@ void Heap::recover_lane(Lane& lane) {
     if (intent.link == 0) continue;
     require_sound(lane, intent);
     resolve_intent(intent);
+    // A process that died may have left the link in the caches: it must not be lost to a power failure
+    // once the intent is.
+    memory.flush(pool_.at<char>(intent.link & kLinkOffsetMask), sizeof(uint64_t));
     any = true;
   }
   if (!any) return;

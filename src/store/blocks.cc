@@ -79,6 +79,14 @@ void Partition::link_block(pm::Heap::Txn& txn, uint32_t slot, uint64_t offset) {
   txn.finish();
 }
 
+// Versions and incarnations that have been given. Durable with the next fence.
+void Partition::note_floors() {
+  pm::store_release(root_.version_floor, pm::seal_word(next_version_, kVersionSalt));
+  pm::store_release(root_.incarnation_floor, pm::seal_word(next_incarnation_, kIncarnationSalt));
+  memory_.flush(&root_, sizeof root_);
+  unfenced_ = true;
+}
+
 // The slot's block, in which nothing counts (durably), goes back to the heap. Durable on return.
 void Partition::unlink_block(uint32_t slot) {
   uint64_t* entry = entry_of(slot);
@@ -86,6 +94,7 @@ void Partition::unlink_block(uint32_t slot) {
   pm::Heap::Txn txn(pool_.heap(), true);
   txn.will_unlink(*entry, entry, pm::Link::kOffset);
   txn.prepare();
+  note_floors();  // the block may be the only one that tells of its incarnation
   fence();
   pm::store_release(*entry, uint64_t{0});
   memory_.flush(entry, sizeof *entry);

@@ -19,7 +19,8 @@ void Partition::make_room(Head& head, uint64_t bytes, Purpose purpose) {
   // must compact many blocks for the sake of a few bytes. Blocks end where the next record does not fit, so
   // that what seems to be gained may be lost again: hence the bounds.
   const bool removal = purpose == Purpose::kRemoval;
-  const uint64_t gain = removal ? 64 : payload_bytes() / 8;
+  const uint64_t gain = removal ? 8 : payload_bytes() / 8;
+  if (removal && !fits) close_block(head);  // it may be what can be compacted
   uint64_t attempts = removal ? 2 * closed_blocks_ + 4 : 16;
   while (spares_.size() < keep + (fits ? 0 : 1)) {
     try {
@@ -57,8 +58,8 @@ uint64_t Partition::bytes_after_compaction(uint32_t slot) const {
     uint64_t entry = 0;
     const bool invalidates = still_invalidates(record, block.incarnation);
     if (counts(record, {slot, at}, &entry)) {
-      if (has_expired(record, now_ms_)) {
-        bytes += std::min<uint64_t>(record.bytes, kMarkBytes * (invalidates ? 2 : 1));
+      if (may_expire(record, invalidates)) {
+        bytes += kMarkBytes * (invalidates ? 2 : 1);
       } else {
         bytes += record.bytes - (record.has(kSupersedes) && !invalidates ? sizeof(Superseded) : 0);
       }
@@ -70,32 +71,47 @@ uint64_t Partition::bytes_after_compaction(uint32_t slot) const {
   return bytes;
 }
 
+// What compaction of a block gains that leaves `needed` bytes. The end of a block that is too short for a
+// record is no gain: the block to which the records move has one, too.
+uint64_t Partition::gain_of(const Block& block, uint64_t needed) const {
+  const uint64_t longest =
+      record_bytes(kSupersedes | kExpires, inline_bytes_max(), inline_bytes_max());
+  const uint64_t end = payload_bytes() - block.bytes;
+  const uint64_t before = end >= longest ? payload_bytes() : block.bytes;
+  return before - std::min(needed, before);
+}
+
 // The closed block whose compaction seems to gain most, at least `gain_bytes_min`.
-uint32_t Partition::fewest_live(uint64_t gain_bytes_min) {
-  // Of very many blocks a part at a time.
+// Of very many blocks looks at a part, another one each time, unless it must be thorough.
+uint32_t Partition::fewest_live(uint64_t gain_bytes_min, bool thorough) {
   constexpr uint64_t kBlocksAtATime = 4096;
-  const uint64_t count = std::min<uint64_t>(blocks_.size(), kBlocksAtATime);
+  const uint64_t count =
+      thorough ? blocks_.size() : std::min<uint64_t>(blocks_.size(), kBlocksAtATime);
   uint32_t best = kNoSlot;
-  uint64_t least = payload_bytes();
+  uint64_t most = 0;
   for (uint64_t i = 0; i < count; ++i) {
     if (++search_from_ >= blocks_.size()) search_from_ = 0;
     const Block& block = blocks_[search_from_];
     if (block.state != State::kClosed || block.damaged || search_from_ == emptied_) continue;
     const uint64_t needed = block.live - block.expired(now_ms_) + block.pinned;
-    if (needed < least) {
-      least = needed;
+    const uint64_t gain = gain_of(block, needed);
+    if (gain > most) {
+      most = gain;
       best = search_from_;
     }
   }
-  return best != kNoSlot && payload_bytes() - least >= gain_bytes_min ? best : kNoSlot;
+  return best != kNoSlot && most >= gain_bytes_min ? best : kNoSlot;
 }
 
 // Sets victim_. Returns false if no block would give as much.
-bool Partition::choose_victim(uint64_t gain_bytes_min) {
+bool Partition::choose_victim(uint64_t gain_bytes_min, bool thorough) {
   while (!stale_.empty()) {  // before any other: see recover()
     const uint32_t slot = stale_.back();
     stale_.pop_back();
-    if (blocks_[slot].state != State::kClosed) continue;
+    for (Head* head : {&head_, &moved_head_}) {
+      if (head->slot == slot) close_block(*head);
+    }
+    if (blocks_[slot].state != State::kClosed) continue;  // it has become unused
     victim_ = slot;
     cursor_ = sizeof(BlockHeader);
     return true;
@@ -106,18 +122,18 @@ bool Partition::choose_victim(uint64_t gain_bytes_min) {
     for (Block& block : blocks_) block.pinned = 0;
   }
   for (;;) {
-    const uint32_t slot = fewest_live(gain_bytes_min);
+    const uint32_t slot = fewest_live(gain_bytes_min, thorough);
     if (slot == kNoSlot) return false;
     Block& block = blocks_[slot];
     const uint64_t at_most = block.live - block.expired(now_ms_) + block.marks * kMarkBytes;
-    if (at_most + gain_bytes_min <= payload_bytes()) {
+    if (gain_of(block, at_most) >= gain_bytes_min) {
       victim_ = slot;
       cursor_ = sizeof(BlockHeader);
       return true;
     }
     try {
       const uint64_t needed = bytes_after_compaction(slot);
-      if (payload_bytes() - std::min(needed, payload_bytes()) >= gain_bytes_min) {
+      if (gain_of(block, needed) >= gain_bytes_min) {
         victim_ = slot;
         cursor_ = sizeof(BlockHeader);
         return true;
@@ -169,7 +185,7 @@ void Partition::compact_record(const RecordView& record, Location here, uint64_t
                    .version = record.version,
                    .superseded = record.superseded};
   const uint64_t entry = entry_of_record(record, here, hash);
-  const bool expired = has_expired(record, now_ms_) && record.bytes >= 2 * kMarkBytes;
+  const bool expired = may_expire(record, still_invalidates(record, incarnation));
   if (entry != HashIndex::kNone && !expired) return move_record(record, here, entry);
   if (still_invalidates(record, incarnation)) append_moved(mark);
   if (entry == HashIndex::kNone) return;
@@ -197,7 +213,7 @@ void Partition::compact_step(uint64_t budget_bytes) {
         return;
       }
     }
-    if (!choose_victim(gain)) {
+    if (!choose_victim(gain, false)) {
       quiet_bytes_ = 8 * payload_bytes();
       return;
     }
@@ -242,11 +258,7 @@ void Partition::compact_step(uint64_t budget_bytes) {
 void Partition::end_victim() {
   emptied_ = victim_;
   victim_ = kNoSlot;
-  // With the copies, so before the block is unused: it may be the only one that knows.
-  pm::store_release(root_.version_floor, pm::seal_word(next_version_, kVersionSalt));
-  pm::store_release(root_.incarnation_floor, pm::seal_word(next_incarnation_, kIncarnationSalt));
-  memory_.flush(&root_, sizeof root_);
-  unfenced_ = true;
+  note_floors();  // with the copies, so before the block is unused: it may be the only one that tells
 }
 
 // The copies are durable. The mark is durable with the next fence; before that nothing is made unused that
@@ -278,9 +290,9 @@ void Partition::free_emptied() {
 // Compacts a block wholly, at once. Returns whether that gained anything.
 bool Partition::compact_now(uint64_t gain_bytes_min) {
   if (emptied_ == kNoSlot) {
-    if (victim_ == kNoSlot && !choose_victim(gain_bytes_min)) {
+    if (victim_ == kNoSlot && !choose_victim(gain_bytes_min, true)) {
       for (Block& block : blocks_) block.pinned = 0;
-      if (!choose_victim(gain_bytes_min)) return false;
+      if (!choose_victim(gain_bytes_min, true)) return false;
     }
     while (victim_ != kNoSlot) compact_step(payload_bytes());
     if (emptied_ == kNoSlot) return true;  // it was damaged: another one is next

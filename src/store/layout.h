@@ -38,13 +38,14 @@ struct Root {
 inline constexpr uint64_t kSealedBytes = offsetof(Root, partition_roots) - sizeof(index::RootSeal);
 static_assert(sizeof(Root) == 72);
 
-// What a clean close found: a table that has lost an entry since then is damage. Counts if `generation` is
-// the one before the pool's.
+// What a clean close found: a partition that has less since then is damaged. All zeros while the partition is
+// open, and after a crash.
 struct CloseRecord {
-  uint64_t generation;
-  uint64_t blocks;  // that hold records, and overflow blocks
-  uint64_t records;
-  uint64_t checksum;  // xxh3 of the words before
+  uint64_t generation;  // of the pool
+  uint64_t blocks;      // that hold records, and overflow blocks
+  uint64_t records;     // that count
+  uint64_t bytes;       // of all records in blocks
+  uint64_t checksum;    // xxh3 of the words before
 };
 
 struct PartitionRoot {
@@ -54,7 +55,6 @@ struct PartitionRoot {
   // before a block becomes unused that may be the only one to tell.
   uint64_t version_floor;
   uint64_t incarnation_floor;
-  uint64_t reserved;
 };
 static_assert(sizeof(PartitionRoot) == 64);
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 
 #include "pm/checksum.h"
 #include "store/hash.h"
@@ -251,15 +252,10 @@ void Partition::store_overflow(const WriteRequest& request, RecordParts& parts) 
   parts.overflow = {slot, blocks_[slot].incarnation, request.value.size()};
 }
 
-void Partition::apply(std::span<const GroupWrite> writes, uint64_t now_ms) {
+Partition::Group Partition::prepare(std::span<const GroupWrite> writes, uint64_t now_ms) {
   pool_.require_writable();
-  if (writes.size() == 1) {
-    const auto& [hash, request] = writes.front();
-    request.removal ? remove(hash, request.key, now_ms) : put(hash, request, now_ms);
-    return;
-  }
   now_ms_ = now_ms;
-  std::vector<RecordParts> group;
+  Group group;
   group.reserve(writes.size());
   uint64_t bytes = 0;
   RecordView old;
@@ -286,16 +282,23 @@ void Partition::apply(std::span<const GroupWrite> writes, uint64_t now_ms) {
       if ((group[i].flags & kOverflow) != 0) store_overflow(writes[i].second, group[i]);
     }
   } catch (...) {
-    for (const RecordParts& parts : group) {
-      if (parts.overflow.incarnation != 0) {
-        dead_overflow_.push_back(static_cast<uint32_t>(parts.overflow.slot));
-      }
-    }
+    abandon(group);
     throw;
   }
+  return group;
+}
+
+void Partition::write_group(std::span<const GroupWrite> writes, Group& group) {
   for (size_t i = 0; i < writes.size(); ++i) {
     if (i + 1 != writes.size()) group[i].flags |= kGroupGoesOn;
     write(writes[i].first, group[i]);
+  }
+}
+
+void Partition::abandon(const Group& group) {
+  for (const RecordParts& parts : group) {
+    if (parts.overflow.incarnation == 0) continue;
+    dead_overflow_.push_back(static_cast<uint32_t>(parts.overflow.slot));
   }
 }
 
@@ -305,11 +308,15 @@ void Partition::before_fence() {
   // recover() relies on that.
   const uint64_t budget = 4 * written_since_step_ + 256;
   written_since_step_ = 0;
+  // What was written is there, whatever hinders compaction: it is tried again later, and a write that needs
+  // the room says what is wrong.
   try {
     compact_step(budget);
   } catch (const Error& error) {
-    // What was written is there all the same; a later write that needs the room will say so.
-    if (!pm::is_full(error)) throw;
+    if (error.code() == ErrorCode::kIo) throw;
+    quiet_bytes_ = 8 * payload_bytes();
+  } catch (const std::bad_alloc&) {
+    quiet_bytes_ = 8 * payload_bytes();
   }
 }
 

@@ -103,9 +103,13 @@ class Partition {
   // Whether the key was there. Durable after persist(). Needs no more room than what is kept for it.
   bool remove(uint64_t hash, std::string_view key, uint64_t now_ms);
 
-  // Carries out all writes, without conditions, or none, also over a crash. Throws as put() does; kTooLarge
-  // if the records do not fit into one block.
-  void apply(std::span<const GroupWrite> writes, uint64_t now_ms);
+  // Several writes without conditions, of which a crash keeps all or none. prepare() makes room and throws
+  // as put() does, and kTooLarge if the records do not fit into one block; nothing else of the partition may
+  // be called between it and write_group(), which throws nothing, or abandon().
+  using Group = std::vector<RecordParts>;
+  Group prepare(std::span<const GroupWrite> writes, uint64_t now_ms);
+  void write_group(std::span<const GroupWrite> writes, Group& group);
+  void abandon(const Group& group);
 
   // Compacts a little, in proportion to what was written, then makes all writes since the last call
   // durable. Throws kIo: then nothing is promised of these writes, and the partition answers nothing more.
@@ -195,6 +199,7 @@ class Partition {
   void link_block(pm::Heap::Txn& txn, uint32_t slot, uint64_t offset);
   void unlink_block(uint32_t slot);
   void free_dead_overflow();
+  void note_floors();
   void open_block(Head& head);
   void close_block(Head& head);
   void write_header(uint64_t offset, const BlockHeader& header) const;
@@ -204,8 +209,9 @@ class Partition {
   // compact.cc
   void make_room(Head& head, uint64_t bytes, Purpose purpose);
   void compact_step(uint64_t budget_bytes);
-  bool choose_victim(uint64_t gain_bytes_min);
-  uint32_t fewest_live(uint64_t gain_bytes_min);
+  bool choose_victim(uint64_t gain_bytes_min, bool thorough);
+  uint64_t gain_of(const Block& block, uint64_t needed) const;
+  uint32_t fewest_live(uint64_t gain_bytes_min, bool thorough);
   uint64_t bytes_after_compaction(uint32_t slot) const;
   bool still_invalidates(const RecordView& record, uint64_t incarnation) const {
     return record.has(kSupersedes) && record.superseded.incarnation != incarnation &&
@@ -214,6 +220,10 @@ class Partition {
   uint64_t entry_of_record(const RecordView& record, Location location, uint64_t hash) const;
   bool counts(const RecordView& record, Location location, uint64_t* entry) const;
   void compact_record(const RecordView& record, Location here, uint64_t hash);
+  // Whether it has expired, and is longer than the marks that would take its place.
+  bool may_expire(const RecordView& record, bool invalidates) const {
+    return has_expired(record, now_ms_) && record.bytes >= kMarkBytes * (invalidates ? 2 : 1);
+  }
   static constexpr uint64_t kMarkBytes = 32;  // of a tombstone
   Location append_moved(const RecordParts& parts);
   void move_record(const RecordView& record, Location from, uint64_t entry);
@@ -236,7 +246,7 @@ class Partition {
   void index_record(const Scan& scan, const ScannedPut& put);
   void resume(Head& head, uint32_t slot, bool torn);
   void free_unreferenced_overflow();
-  uint64_t blocks_in_use() const;
+  CloseRecord what_is_there() const;
   uint64_t close_checksum(const CloseRecord& close) const;
   [[noreturn]] void throw_damaged(const std::string& what) const;
 

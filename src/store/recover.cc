@@ -1,10 +1,10 @@
 // What a partition knows is rebuilt from its blocks.
 //
-// A record counts unless another one supersedes it; both are known by version. Compaction that a crash
-// interrupted leaves copies: a record of one version in two blocks. The copy in the block that was opened
-// later is the one that later records name; the other block is stale, and is compacted before any other:
-// what supersedes one of its records may name the copy's block alone, and must not be dropped for that one
-// before the stale block is unused.
+// A record counts unless another one supersedes it; both are known by version. Compaction that a crash or a
+// close interrupted leaves copies: a record of one version in two blocks. The copy stands in a block of moved
+// records, and if both do, in the one that was opened later; it is the one that later records name. The other
+// block is stale, and is compacted before any other: what supersedes one of its records may name the copy's
+// block alone, and must not be dropped for that one before the stale block is unused.
 //
 // A block that was open has its end at the first record that does not fit its checksum: what follows was
 // not acknowledged. If the partition was not closed, the rest of the block is made zeros before it is used
@@ -167,10 +167,8 @@ void Partition::index_record(const Scan& scan, const ScannedPut& put) {
       index_.find(put.hash, [&](Location other) { return view_at(other).version == put.version; });
   if (copy != HashIndex::kNone) {
     const Location other = index_.at(copy);
-    Block& earlier = blocks_[other.slot()];
-    if (earlier.incarnation > block.incarnation) return mark_stale(location.slot());
     mark_stale(other.slot());
-    discount(view_at(other), earlier);
+    discount(view_at(other), blocks_[other.slot()]);
     index_.move(copy, location);
   } else {
     index_.reserve(1);
@@ -204,12 +202,17 @@ void Partition::free_unreferenced_overflow() {
   free_dead_overflow();
 }
 
-uint64_t Partition::blocks_in_use() const {
-  uint64_t count = 0;
+CloseRecord Partition::what_is_there() const {
+  CloseRecord found{};
+  found.generation = pool_.generation();
+  found.records = index_.size();
   for (const Block& block : blocks_) {
-    if (block.state > State::kSpare) ++count;
+    if (block.state <= State::kSpare) continue;
+    ++found.blocks;
+    if (block.state != State::kOverflow) found.bytes += block.bytes;
   }
-  return count;
+  found.checksum = close_checksum(found);
+  return found;
 }
 
 void Partition::recover() {
@@ -220,7 +223,11 @@ void Partition::recover() {
       order.push_back(slot);
     }
   }
-  std::ranges::sort(order, {}, [&](uint32_t slot) { return blocks_[slot].incarnation; });
+  // A copy comes after what it was copied from.
+  std::ranges::sort(order, {}, [&](uint32_t slot) {
+    const auto kind = pool_.at<BlockHeader>(blocks_[slot].offset)->kind;
+    return std::pair(kind, blocks_[slot].incarnation);
+  });
   Scan scan;
   for (const uint32_t slot : order) scan_block(slot, scan);
   index_.reserve(scan.puts.size() - std::min(scan.puts.size(), scan.superseded.size()));
@@ -239,16 +246,23 @@ void Partition::recover() {
     }
   }
   recovered_ = index_.size();
-  const CloseRecord& close = root_.close;
-  const bool closed =
-      close.generation + 1 == pool_.generation() && close.checksum == close_checksum(close);
-  if (closed && (close.blocks != blocks_in_use() || close.records != index_.size())) {
-    throw_damaged(
-        fmt::format("it has {} records in {} blocks; when it was closed there were {} in {}",
-                    index_.size(), blocks_in_use(), close.records, close.blocks));
+  const CloseRecord close = root_.close;
+  const bool closed = close.generation != 0;
+  if (closed) {
+    if (close.checksum != close_checksum(close)) throw_damaged("its root is damaged");
+    const CloseRecord now = what_is_there();
+    if (close.blocks != now.blocks || close.records != now.records || close.bytes != now.bytes) {
+      throw_damaged(fmt::format(
+          "it has {} records that count, and {} bytes in {} blocks; when it was closed, {}, and {} "
+          "in {}",
+          now.records, now.bytes, now.blocks, close.records, close.bytes, close.blocks));
+    }
+    recovered_ = 0;
   }
-  if (closed) recovered_ = 0;
   if (pool_.read_only()) return;
+  pm::store_release(root_.close.generation, uint64_t{0});  // the rest does not count without
+  memory_.flush(&root_, sizeof root_);
+  unfenced_ = true;
   // Of open blocks of a kind the last one goes on; the crash kept the end of the others from PM.
   for (const uint32_t slot : order) {
     if (blocks_[slot].state != State::kOpen) continue;
@@ -266,7 +280,7 @@ void Partition::recover() {
       if (head->slot != kNoSlot) resume(*head, head->slot, true);
     }
   }
-  if (unfenced_) fence();  // before anything new is written
+  fence();  // before anything new is written
   free_unreferenced_overflow();
 }
 
@@ -277,9 +291,13 @@ uint64_t Partition::close_checksum(const CloseRecord& close) const {
 void Partition::close() {
   if (pool_.read_only() || pool_.failed()) return;
   persist();
-  CloseRecord close = {pool_.generation(), blocks_in_use(), index_.size(), 0};
-  close.checksum = close_checksum(close);
-  root_.close = close;
+  // Within its line the generation comes last: the rest does not count without.
+  const CloseRecord close = what_is_there();
+  root_.close.blocks = close.blocks;
+  root_.close.records = close.records;
+  root_.close.bytes = close.bytes;
+  root_.close.checksum = close.checksum;
+  pm::store_release(root_.close.generation, close.generation);
   memory_.flush(&root_, sizeof root_);
   memory_.fence();
 }

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <numeric>
 #include <random>
+#include <system_error>
 #include <thread>
 
 #include "store/hash.h"
@@ -56,7 +57,7 @@ class StoreImpl::HeldShards {
     } catch (...) {
       try {
         persist();
-      } catch (const Error&) {
+      } catch (const std::exception&) {
         // The pool has failed: nothing of it is told any more.
       }
       throw;
@@ -81,7 +82,7 @@ class StoreImpl::HeldShards {
 
 StoreImpl::StoreImpl(pm::PoolImpl& pool, const std::string& name, uint64_t root,
                      const StoreOptions& options)
-    : pool_(pool), root_(*pool.at<Root>(root)), use_(pool, name) {
+    : pool_(pool), use_(pool, name), root_(*pool.at<Root>(root)) {
   config_ = {.name = name,
              .salt = root_.salt,
              .block_bytes = root_.block_bytes,
@@ -165,7 +166,11 @@ void StoreImpl::recover(uint32_t threads) {
     }
   };
   std::vector<std::thread> others;
-  for (uint32_t i = 1; i < threads; ++i) others.emplace_back(work);
+  try {
+    for (uint32_t i = 1; i < threads; ++i) others.emplace_back(work);
+  } catch (const std::system_error&) {
+    // Fewer will do.
+  }
   work();
   for (std::thread& thread : others) thread.join();
   if (failure) std::rethrow_exception(failure);
@@ -399,15 +404,31 @@ void StoreImpl::apply(const Store::Batch& batch) {
   };
   if (runtime_ != nullptr) {
     return for_groups([&](uint32_t n, std::span<const GroupWrite> group) {
-      with(n, true, [&](Partition& partition) { partition.apply(group, now); });
+      with(n, true, [&](Partition& partition) {
+        Partition::Group prepared = partition.prepare(group, now);
+        partition.write_group(group, prepared);
+      });
     });
   }
   HeldShards held(*this, std::move(numbers));
   for (const auto& [hash, request] : writes) shard_of(hash).partition.prefetch(hash);
   for (const auto& [hash, request] : writes) shard_of(hash).partition.prefetch_record(hash);
   held.write([&] {
+    std::vector<std::pair<Partition*, Partition::Group>> prepared;
+    try {
+      for_groups([&](uint32_t n, std::span<const GroupWrite> group) {
+        Partition& partition = shards_[n]->partition;
+        prepared.reserve(prepared.size() + 1);
+        prepared.emplace_back(&partition, partition.prepare(group, now));
+      });
+    } catch (...) {
+      for (const auto& [partition, group] : prepared) partition->abandon(group);
+      throw;
+    }
+    // From here on nothing throws.
+    size_t i = 0;
     for_groups([&](uint32_t n, std::span<const GroupWrite> group) {
-      shards_[n]->partition.apply(group, now);
+      shards_[n]->partition.write_group(group, prepared[i++].second);
     });
   });
 }

@@ -134,7 +134,7 @@ class StoreImpl final : private RuntimeClient {
       }
       try {
         partition.persist();
-      } catch (const Error&) {
+      } catch (const std::exception&) {
         // The pool has failed: nothing of it is told any more.
       }
     }
@@ -160,13 +160,13 @@ class StoreImpl final : private RuntimeClient {
   }
 
   pm::PoolImpl& pool_;
+  pm::PoolImpl::Use use_;  // goes after all that follows: the mapping may go with it
   const Root& root_;
   PartitionConfig config_;
   std::vector<std::unique_ptr<Shard>> shards_;
   mutable std::vector<std::vector<uint32_t>> touched_;  // by worker
   std::unique_ptr<Runtime> runtime_;
   bool recovered_ = false;
-  pm::PoolImpl::Use use_;  // the last member to go: the mapping may go with it
 };
 
 }  // namespace perdure::store

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <filesystem>
 #include <map>
 #include <string>
 #include <thread>
@@ -196,6 +197,110 @@ TEST_F(StoreTest, GetsAndAppliesSeveral) {
   for (int i = 0; i < 500; ++i) large.put(std::to_string(i), std::string(100, 'x'));
   EXPECT_TRUE(fails_with(ErrorCode::kTooLarge, [&] { store.apply(large); }));
   EXPECT_EQ(store.size(), 3U);
+}
+
+// A session may end while a block is half compacted: its records have copies then. A removed key must not come
+// back from a copy, however often that happens.
+TEST_F(StoreTest, NothingComesBackAfterManySessions) {
+  Random random(7);
+  std::map<std::string, std::string> model;
+  {
+    Pool pool = Pool::create(path(), options());
+    const Store store = Store::create(pool, "store", {.partitions = 1, .block_bytes = 4096});
+  }
+  PoolOptions unsealed = options();
+  unsealed.seal_on_close = false;
+  for (int session = 0; session < 300; ++session) {
+    Pool pool = Pool::open(path(), unsealed);
+    Store store = Store::open(pool, "store");
+    ASSERT_EQ(faults(store), "") << session;
+    ASSERT_EQ(store.size(), model.size()) << session;
+    for (const auto& [key, value] : model) ASSERT_EQ(store.get(key), value) << session;
+    for (uint64_t i = 100 + random.below(800); i > 0; --i) {
+      const bool cold = random.below(40) == 0;
+      const std::string key = (cold ? "c" : "h") + std::to_string(random.below(cold ? 30 : 8));
+      if (random.chance(33)) {
+        EXPECT_EQ(store.remove(key), model.erase(key) == 1);
+        continue;
+      }
+      std::string value(5 + random.below(45), static_cast<char>('a' + i % 26));
+      store.put(key, value);
+      model[key] = std::move(value);
+    }
+  }
+}
+
+// What a clean close has noted counts until the store is opened again, and no longer.
+TEST_F(StoreTest, ACloseBeforeOtherWritesIsForgotten) {
+  Pool pool = Pool::create(path(), options());
+  {
+    Store::create(pool, "store", small()).put("a", "1");
+  }
+  Store store = Store::open(pool, "store");
+  store.put("b", "2");
+  const std::string image = read_file(path());  // the process dies
+  const std::string copy = dir_.file("copy");
+  write_file(copy, image);
+  Pool again = Pool::open(copy, options());
+  const Store found = Store::open(again, "store");
+  EXPECT_EQ(found.get("a"), "1");
+  EXPECT_EQ(found.get("b"), "2");
+}
+
+TEST_F(StoreTest, DamageOfTheLastRecordShowsAfterACleanClose) {
+  {
+    Pool pool = Pool::create(path(), options());
+    Store store = Store::create(pool, "store", small());
+    store.put("key", "value-one");
+    store.put("key", "value-two");
+  }
+  std::string image = read_file(path());
+  const size_t at = image.find("value-two");
+  ASSERT_NE(at, std::string::npos);
+  image[at] ^= 1;
+  write_file(path(), image);
+  Pool pool = Pool::open(path(), options());
+  EXPECT_TRUE(fails_with(ErrorCode::kCorrupt, [&] { Store::open(pool, "store"); }));
+}
+
+TEST_F(StoreTest, ExpiredRecordsOfFewBytesGoToo) {
+  const auto past = system_clock::now() - hours(1);
+  PoolOptions little = options();
+  little.capacity_bytes = uint64_t{4} << 20;
+  Pool pool = Pool::create(path(), little);
+  Store store = Store::create(pool, "store", {.partitions = 1, .block_bytes = 4096});
+  for (int i = 0; i < 200'000; ++i) store.put(std::to_string(i), "x", past);
+  EXPECT_LT(store.size(), 100'000U);
+}
+
+TEST_F(StoreTest, EveryRecordOfAFullStoreCanBeRemoved) {
+  for (const size_t value_bytes : {0, 20, 200}) {
+    std::filesystem::remove(path());
+    PoolOptions little = options();
+    little.capacity_bytes = uint64_t{4} << 20;
+    Pool pool = Pool::create(path(), little);
+    Store store = Store::create(pool, "store", {.partitions = 1, .block_bytes = 1024});
+    int count = 0;
+    EXPECT_TRUE(fails_with(ErrorCode::kPoolFull, [&] {
+      for (;; ++count) store.put(std::to_string(count), std::string(value_bytes, 'v'));
+    }));
+    for (int i = 0; i < count; ++i) ASSERT_TRUE(store.remove(std::to_string(i))) << i;
+    EXPECT_EQ(store.size(), 0U);
+    EXPECT_EQ(faults(store), "");
+    store.put("again", "there is room");
+  }
+}
+
+TEST_F(StoreTest, ABatchThatFailsChangesNothing) {
+  Pool pool = Pool::create(path(), options());
+  Store store = Store::create(pool, "store", small());
+  Store::Batch batch;
+  for (int i = 0; i < 20; ++i) batch.put(std::to_string(i), "value");
+  batch.put("long", std::string(100'000, 'l'));
+  batch.put(std::string(Store::kKeyBytesMax + 1, 'k'), "");
+  EXPECT_TRUE(fails_with(ErrorCode::kTooLarge, [&] { store.apply(batch); }));
+  EXPECT_EQ(store.size(), 0U);
+  EXPECT_EQ(faults(store), "");
 }
 
 // With workers every call goes by message, and means the same.

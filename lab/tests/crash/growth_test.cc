@@ -63,7 +63,7 @@ std::vector<Growth> all_growths() {
       {"rstore",
        Kind::kBytes,
        600,
-       {"open_block", "close_block", "append", "end_victim", "free_emptied", "link_block"}});
+       {"open_block", "close_block", "append", "note_floors", "free_emptied", "link_block"}});
   // Byte strings, for of words it would take 100,000 to fill the smallest pool.
   all.push_back({"cceh", Kind::kBytes, 12000, {"move_record"}, true});
   return all;
