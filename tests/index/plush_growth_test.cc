@@ -227,7 +227,7 @@ TEST_F(PlushGrowthTest, EarlierLayoutsAreRefusedInWords) {
     auto table = Words::create(pool_, "t");
   }
   auto& impl = pm::impl_of(pool_);
-  for (const uint64_t magic : {kRootMagic1, kRootMagic2, kRootMagic3}) {
+  for (const uint64_t magic : {kRootMagic1, kRootMagic2, kRootMagic3, kRootMagic4}) {
     impl.at<Root>(impl.find("t")->root)->magic = magic;
     try {
       Words::open(pool_, "t");

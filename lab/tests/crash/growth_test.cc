@@ -36,6 +36,8 @@ std::vector<Growth> all_growths() {
                                             "double_directory"};
     // Its entries are full after as many operations; the explored ones then drain some.
     all.push_back({"plush", kind, 3000, {"release_source", "clear_block", "ensure_children"}});
+    // A short entry of a second level is full.
+    all.push_back({"plush", kind, 900, {"widen_children"}, false, 150});
     // A partition's second level becomes its first.
     const uint32_t before = kind == Kind::kU64 ? 1900 : 3000;
     all.push_back({"plush", kind, before, {"grow", "clear_entry"}, false, 150});

@@ -405,7 +405,8 @@ std::unique_ptr<Core> Core::open(pm::PoolImpl& pool, const std::string& name, Ki
       name, type_of(ordered), static_cast<uint8_t>(key_kind), static_cast<uint8_t>(value_kind));
   auto* root = pool.at<Root>(entry.root);
   if (pool.heap().is_allocated(entry.root, sizeof(Root)) &&
-      (root->magic == kRootMagic1 || root->magic == kRootMagic2 || root->magic == kRootMagic3)) {
+      (root->magic == kRootMagic1 || root->magic == kRootMagic2 || root->magic == kRootMagic3 ||
+       root->magic == kRootMagic4)) {
     throw Error(ErrorCode::kWrongType,
                 fmt::format("{}: '{}' has the layout of an earlier version; dump it with the one "
                             "that made it and load it with this one",

@@ -219,8 +219,9 @@ class Core {
     uint32_t dropped_count = 0;
     uint64_t tags[kEntryRecords];
     uint64_t values[kEntryRecords];
-    Record dropped[kEntryRecords];  // superseded records and vanishing tombstones
-    uint16_t places[kPlaces];       // in `tags`, from 1: a hash table by tag
+    // Superseded records and vanishing tombstones, which may be what superseded others.
+    Record dropped[2 * kEntryRecords];
+    uint16_t places[kPlaces];  // in `tags`, from 1: a hash table by tag
   };
 
   // An entry that is being emptied in steps. In DRAM: after a crash it begins again.
@@ -241,7 +242,9 @@ class Core {
     uint32_t needed;  // records that the entry must have room for
     Why why;
     Phase phase;
-    uint32_t next_child;  // the children before have theirs
+    uint32_t next_child;   // the children before have theirs
+    uint64_t rewritten;    // the child that was rewritten last, before it is appended to
+    uint32_t superseding;  // records that the children had another version of, it seems
     uint32_t begins[kFanoutMax + 1];
     Gathered all;
     uint64_t tags[kEntryRecords];  // of `all`, by child
@@ -254,6 +257,7 @@ class Core {
     uint32_t level;
     uint64_t index;
     Entry* entry;
+    uint32_t room;  // records that the entry has room for
     const uint64_t* tags;
     const uint64_t* values;
     uint32_t count;
@@ -340,19 +344,50 @@ class Core {
     return rows_[row_of(top, index >> (level_bits(level) - level_bits(top)))];
   }
   uint32_t fanout() const { return 1U << root_.fanout_bits; }
-  // The entry, or null if it does not exist (nothing below does either).
-  Entry* entry_at(uint32_t level, uint64_t index) const {
-    if (level == 1) return level1_ + index;
+  // Where the block of an entry begins, of a level below 1, in units; 0 if it does not exist (nothing
+  // below does either).
+  uint32_t block_of(uint32_t level, uint64_t index) const {
     const uint32_t* table = tables_[level].load(std::memory_order_acquire);
-    if (table == nullptr) return nullptr;
-    const uint32_t unit = pm::load_acquire(table[index >> root_.fanout_bits]);
-    if (unit == 0) return nullptr;
-    const uint64_t block = uint64_t{unit} * kUnitBytes;
-    return pool_.follow<Entry>(block, fanout() * sizeof(Entry)) + (index & (fanout() - 1));
+    return table == nullptr ? 0 : pm::load_acquire(table[index >> root_.fanout_bits]);
+  }
+  bool has_entry(uint32_t level, uint64_t index) const {
+    return level == 1 || block_of(level, index) != 0;
   }
   bool has_children(uint32_t level, uint64_t index) const {
-    return level < deepest_ && entry_at(level + 1, index << root_.fanout_bits) != nullptr;
+    return level < deepest_ && has_entry(level + 1, index << root_.fanout_bits);
   }
+  // The lines of the entry that begins a block. Without the partition's lock this may be garbage, but with
+  // so many lines the block is inside the pool.
+  uint32_t lines_of_block(const Entry& first) const {
+    const uint32_t lines = LineState{pm::load_acquire(first.lines[0].state)}.lines();
+    const bool fits = pool_.leads_inside(pool_.offset_of(&first), block_bytes(lines));
+    return fits ? lines : kLines >> 3;
+  }
+  uint64_t block_bytes(uint32_t lines) const {
+    return uint64_t{fanout()} * lines * sizeof(DirectoryLine);
+  }
+  // An entry, and how many of its lines there are. Null if it does not exist.
+  struct Place {
+    Entry* entry;
+    uint32_t lines;
+    uint32_t records() const { return lines * kLineRecords; }  // that it has room for
+    uint32_t buckets() const { return lines * kLineBuckets; }
+    uint32_t bytes() const { return lines * static_cast<uint32_t>(sizeof(DirectoryLine)); }
+    std::span<DirectoryLine> all() const { return {entry->lines, lines}; }
+  };
+  Place place_at(uint32_t level, uint64_t index) const {
+    if (level == 1) return {level1_ + index, kLines};
+    const uint32_t unit = block_of(level, index);
+    if (unit == 0) return {nullptr, kLines};
+    const uint64_t block = uint64_t{unit} * kUnitBytes;
+    uint32_t lines = kLines;
+    if (level == top_above(level, index) + 1) {
+      lines = lines_of_block(*pool_.follow<Entry>(block, block_bytes(1)));
+    }
+    auto* first = pool_.follow<DirectoryLine>(block, block_bytes(lines));
+    return {reinterpret_cast<Entry*>(first + (index & (fanout() - 1)) * lines), lines};
+  }
+  Entry* entry_at(uint32_t level, uint64_t index) const { return place_at(level, index).entry; }
   Bucket* bucket_at(uint32_t unit) const {
     return reinterpret_cast<Bucket*>(pool_.base() + uint64_t{unit} * kUnitBytes);
   }
@@ -362,7 +397,7 @@ class Core {
     return *pool_.follow<Bucket>(uint64_t{unit} * kUnitBytes);
   }
   // Throws kCorrupt unless all buckets of the entry are allocated: before they are freed.
-  void require_own_buckets(uint32_t level, uint64_t index, const Entry& entry) const;
+  void require_own_buckets(uint32_t level, uint64_t index, const Place& place) const;
   [[noreturn]] void throw_damaged(uint32_t level, uint64_t index) const;
   uint64_t full_hash(uint64_t tag, uint64_t index, uint32_t level) const {
     return tag >> 1 | index >> (level_bits(level) - 1) << 63;
@@ -416,12 +451,12 @@ class Core {
   // Of the levels that have no copies: from `level` down.
   void prefetch_filters(uint32_t level, uint64_t hash) const {
     for (; level <= deepest_; ++level) {
-      const Entry* entry = entry_at(level, index_at(level, hash));
-      if (entry == nullptr) return;
-      prefetch_entry(*entry);
+      const Place place = place_at(level, index_at(level, hash));
+      if (place.entry == nullptr) return;
+      prefetch_entry(place);
     }
   }
-  static void prefetch_entry(const Entry& entry);
+  static void prefetch_entry(const Place& place);
 
   // ---- range.cc
   class Scan;
@@ -589,14 +624,17 @@ class Core {
   }
   void rewrite(uint32_t level, uint64_t index, const Gathered& live);
   bool squeeze(uint32_t level, uint64_t index);
-  void ensure_children(uint32_t level, uint64_t index);
+  // `lines`: of each of them, if they are to be made.
+  void ensure_children(uint32_t level, uint64_t index, uint32_t lines);
+  // Gives children so many lines, if they have fewer.
+  void widen_children(uint32_t level, uint64_t index, uint32_t lines);
   void ensure_table(uint32_t level);
   // kUnsound: the counts of its lines cannot be; or a writer is changing them.
   static constexpr uint32_t kUnsound = ~uint32_t{0};
-  static uint32_t used(const Entry& entry);
+  static uint32_t used(const Place& place);
   // Under the partition's lock. Throws kCorrupt.
-  uint32_t used(uint32_t level, uint64_t index, const Entry& entry) const {
-    const uint32_t count = used(entry);
+  uint32_t used(uint32_t level, uint64_t index, const Place& place) const {
+    const uint32_t count = used(place);
     if (count == kUnsound) [[unlikely]]
       throw_damaged(level, index);
     return count;
@@ -614,12 +652,19 @@ class Core {
   bool is_path_known(uint64_t hash) const;
   void learn_path(uint64_t hash) const;
   void learn(uint32_t level, uint64_t index) const;
-  void learn_append(const Append& append) const;
+  // Returns how many of the records seem to supersede others of the entry, so far as that is counted.
+  uint32_t learn_append(const Append& append) const;
   // Records of an entry that seem to have a newer version in it, or were removed in place.
   uint32_t superseded_in(uint32_t level, uint64_t index) const;
   void set_superseded(uint32_t level, uint64_t index, uint32_t count) const;
   // Of an entry without a copy: what is about to be appended, by the filters.
   void count_superseded(const Append& append) const;
+  // Records that an entry is drained at.
+  uint32_t room_in(uint32_t level, uint64_t index) const {
+    const Mirror::Copy* copy = known_copy(level, index);
+    if (copy != nullptr && copy->room != 0) return copy->room;
+    return place_at(level, index).records();
+  }
   // What an append to the entry will change in PM.
   void prefetch_end(uint32_t level, uint64_t index) const;
   void prefetch_copy(uint32_t level, uint64_t index) const {
@@ -673,9 +718,18 @@ class Core {
   void push_drain(Partition& partition, uint32_t level, uint64_t index, uint32_t needed,
                   Drain::Why why);
   // Begins to rewrite the entry if enough of it seems superseded.
-  bool push_if_littered(Partition& partition, uint32_t level, uint64_t index);
-  bool is_littered(uint32_t level, uint64_t index) const;
-  void clear_litter(Drain& drain);
+  bool push_if_littered(Partition& partition, Drain& drain, const Append& append);
+  // Or would be when these records are appended; once for each append.
+  bool is_littered(const Drain& drain, const Append& append) const;
+  void clear_litter(Partition& partition, Drain& drain);
+  // The drain that is about to append to the entry of this one, or null.
+  Drain* waiting_for(const Partition& partition, const Drain& drain) const;
+  // Where a version of a record is in what was gathered: its place from 1, or 0.
+  uint32_t place_in(const Gathered& all, uint64_t tag, uint64_t value) const;
+  // Records that a drain has for its next child, of which `all` has no version.
+  uint32_t count_new(const Drain& drain, const Gathered& all) const;
+  // Rewrites that child with `all` and these, which the drain then need not append.
+  void rewrite_with(Drain& drain, uint32_t level, uint64_t index, Gathered& all);
   // ---- grow.cc
   void note_overflow(uint32_t level, uint64_t index);
   void set_overflows_max(uint32_t number);
@@ -684,12 +738,16 @@ class Core {
   void empty_entry(Partition& partition, uint64_t row);
   void switch_rows(Partition& partition, uint32_t top);
   void drain_step(Partition& partition, uint32_t children);
-  bool group(Drain& drain);
+  bool group(Partition& partition, Drain& drain);
   void group_by_child(Drain& drain) const;
   Append append_of_child(const Drain& drain, uint32_t child) const;
   void append_children(Drain& drain, uint32_t end);
   void release_source(uint32_t level, uint64_t index);
-  void clear_entry(uint32_t level, uint64_t index, LineState state, bool keep);
+  static bool has_buckets_from(const Entry& entry, uint32_t first);
+  // Most of what it drains supersedes records below.
+  static bool overwrites(const Drain& drain);
+  void choose_room(const Drain& drain) const;
+  void clear_entry(uint32_t level, uint64_t index, LineState state, uint32_t keep);
   // The record found at `before` is now `tag` and `value`: so are copies that a drain made of it.
   void follow_change(Partition& partition, const Key& key, const Hit& before, uint64_t tag,
                      uint64_t value) const;
@@ -737,10 +795,10 @@ class Core {
   void collect_one(const Collected& one, std::vector<Collected>& out,
                    std::unordered_multimap<uint64_t, size_t>& seen) const;
   void visit_entries(
-      const std::function<void(uint32_t level, uint64_t index, Entry&)>& visit) const;
+      const std::function<void(uint32_t level, uint64_t index, const Place&)>& visit) const;
   void visit_children(uint32_t level, uint64_t index,
-                      const std::function<void(uint32_t, uint64_t, Entry&)>& visit) const;
-  void check_entry(uint32_t level, uint64_t index, const Entry& entry,
+                      const std::function<void(uint32_t, uint64_t, const Place&)>& visit) const;
+  void check_entry(uint32_t level, uint64_t index, const Place& place,
                    const std::function<void(const std::string&)>& fail) const;
 
   pm::PoolImpl::Use use_;  // the last member to go: the mapping may go with it

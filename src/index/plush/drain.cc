@@ -26,8 +26,18 @@ constexpr uint32_t kStepRecords = kEntryRecords / 2;  // that one step gathers
 // With less room than this in the pool an entry is drained when it must be, at once: a drain that
 // stops half-way for want of room has put records below that are put there again the next time.
 constexpr uint64_t kDrainSegments = 8;
-// An entry is not rewritten for fewer superseded records: two buckets.
-constexpr uint32_t kLitterMin = 2 * kSlots;
+// An entry is not rewritten for fewer superseded records: half a bucket.
+constexpr uint32_t kLitterMin = kSlots / 2;
+// A full entry of the last level is rewritten in place if that frees one in so many of its records.
+constexpr uint32_t kThinOf = 8;
+bool is_thin(uint32_t live, uint32_t used) { return live * kThinOf <= used * (kThinOf - 1); }
+// Where records are overwritten, the first level is drained at one in so many of the records below.
+constexpr uint32_t kRoomShare = 6;
+constexpr uint32_t kRoomMin = 3 * kSlots;
+constexpr uint32_t kOverwrittenOf = 32;
+// Of the entries of a partition's second level, when they are made. One that needs more gets twice as
+// many, and its siblings with it.
+constexpr uint32_t kFirstLines = 2;
 
 }  // namespace
 
@@ -107,9 +117,10 @@ void Core::drop_tombstones(uint32_t level, uint64_t index, Gathered& out) const 
 bool Core::may_be_below(uint32_t level, uint64_t hash) const {
   while (level++ < deepest_) {
     const uint64_t index = index_at(level, hash);
-    const Entry* entry = entry_at(level, index);
-    if (entry == nullptr) return false;
-    if (used(*entry) > 0 && kernels_.candidates(*entry, filter_of(hash)) != 0) return true;
+    const Place place = place_at(level, index);
+    if (place.entry == nullptr) return false;
+    if (used(place) > 0 && kernels_.candidates(*place.entry, place.lines, filter_of(hash)) != 0)
+      return true;
   }
   return false;
 }
@@ -184,6 +195,8 @@ void Core::push_drain(Partition& partition, uint32_t level, uint64_t index, uint
   drain->needed = needed;
   drain->why = why;
   drain->phase = Drain::Phase::kFull;
+  drain->rewritten = ~uint64_t{0};
+  drain->superseding = 0;
   partition.drains.push_back(std::move(drain));
   const uint32_t used = records_in(level, index);  // the first step reads the newest of them
   prefetch_records(level, index, used - std::min(used, kStepRecords), used);
@@ -226,7 +239,7 @@ void Core::drain_step(Partition& partition, uint32_t children) {
     case Drain::Phase::kFull:
       // It may have been emptied, or have lost records, since it was found full.
       if (drain.why == Drain::Why::kFull &&
-          records_in(level, index) + drain.needed <= kEntryRecords) {
+          records_in(level, index) + drain.needed <= room_in(level, index)) {
         return partition.drains.pop_back();
       }
       begin_gather(level, index, drain.all);
@@ -242,26 +255,35 @@ void Core::drain_step(Partition& partition, uint32_t children) {
       return;
     case Drain::Phase::kGroup:
       if (drain.why == Drain::Why::kLitter) {
-        clear_litter(drain);
+        clear_litter(partition, drain);
         return partition.drains.pop_back();
       }
-      if (!group(drain)) partition.drains.pop_back();
+      if (!group(partition, drain)) partition.drains.pop_back();
       return;
     case Drain::Phase::kAppend:
       break;
   }
   if (drain.next_child == fanout()) {
+    choose_room(drain);
     release_source(level, index);
     bury(drain.all);
     return partition.drains.pop_back();
   }
-  if (!has_children(level, index)) return ensure_children(level, index);
-  const uint32_t end = std::min(drain.next_child + children, fanout());
+  if (!has_children(level, index)) {
+    const bool is_second = level == top_above(level, index);
+    return ensure_children(level, index, is_second ? kFirstLines : kLines);
+  }
+  uint32_t end = std::min(drain.next_child + children, fanout());
   for (uint32_t child = drain.next_child; child < end; ++child) {
     const Append append = append_of_child(drain, child);
     if (append.count == 0) continue;
-    if (push_if_littered(partition, append.level, append.index)) return;
-    if (append.start + append.count <= kEntryRecords) continue;
+    const bool fits = append.start + append.count <= append.room;
+    if (fits && !is_littered(drain, append)) continue;
+    if (child > drain.next_child) {
+      end = child;  // those before it first: its rewriting takes only what the next child waits for
+      break;
+    }
+    if (push_if_littered(partition, drain, append)) return;
     return push_drain(partition, append.level, append.index, append.count, Drain::Why::kFull);
   }
   append_children(drain, end);
@@ -269,29 +291,39 @@ void Core::drain_step(Partition& partition, uint32_t children) {
 
 // ---- what is superseded
 
-bool Core::is_littered(uint32_t level, uint64_t index) const {
-  const uint64_t litter = superseded_in(level, index);
-  if (litter < kLitterMin) return false;
-  const uint64_t records = records_in(level, index);
-  if (litter * 100 < (records - std::min(records, litter)) * garbage_percent_) return false;
-  return !has_children(level, index);  // above others it is emptied before long
+bool Core::is_littered(const Drain& drain, const Append& append) const {
+  if (append.index == drain.rewritten || append.start == 0) return false;
+  const uint64_t litter = superseded_in(append.level, append.index);
+  const uint64_t coming = overwrites(drain) ? append.count : 0;
+  if (litter + coming < kLitterMin) return false;
+  const uint64_t live = append.start - std::min<uint64_t>(append.start, litter);
+  if ((litter + coming) * 100 < live * garbage_percent_) return false;
+  return !has_children(append.level, append.index);  // above others it is emptied before long
 }
 
-bool Core::push_if_littered(Partition& partition, uint32_t level, uint64_t index) {
-  if (!is_littered(level, index)) [[likely]]
+bool Core::push_if_littered(Partition& partition, Drain& drain, const Append& append) {
+  if (!is_littered(drain, append)) [[likely]]
     return false;
-  push_drain(partition, level, index, 0, Drain::Why::kLitter);
+  drain.rewritten = append.index;
+  const uint32_t coming = overwrites(drain) ? append.count : 0;
+  push_drain(partition, append.level, append.index, coming, Drain::Why::kLitter);
   return true;
 }
 
 // Fingerprints and filters count a few records too many, so it may prove not to be worth it.
-void Core::clear_litter(Drain& drain) {
+void Core::clear_litter(Partition& partition, Drain& drain) {
   Gathered& all = drain.all;
-  drop_tombstones(drain.level, drain.index, all);
   uint32_t left = all.used - all.count;
-  if (uint64_t{left} * 200 >= uint64_t{all.count} * garbage_percent_) {
+  if (uint64_t{left + drain.needed} * 200 >= uint64_t{all.count} * garbage_percent_) {
     try {
-      rewrite(drain.level, drain.index, all);
+      Drain* above = waiting_for(partition, drain);
+      const uint32_t room = place_at(drain.level, drain.index).records();
+      if (above != nullptr && all.count + count_new(*above, all) <= room) {
+        rewrite_with(*above, drain.level, drain.index, all);
+      } else {
+        drop_tombstones(drain.level, drain.index, all);
+        rewrite(drain.level, drain.index, all);
+      }
     } catch (const Error& error) {
       if (!pm::is_full(error)) throw;
     }
@@ -300,16 +332,73 @@ void Core::clear_litter(Drain& drain) {
   set_superseded(drain.level, drain.index, left);
 }
 
+// ---- what a drain has for an entry that is rewritten
+
+Core::Drain* Core::waiting_for(const Partition& partition, const Drain& drain) const {
+  if (partition.drains.size() < 2) return nullptr;
+  Drain& above = *partition.drains[partition.drains.size() - 2];
+  const bool waits = above.phase == Drain::Phase::kAppend && above.level + 1 == drain.level &&
+                     (above.index << root_.fanout_bits) + above.next_child == drain.index;
+  return waits ? &above : nullptr;
+}
+
+uint32_t Core::place_in(const Gathered& all, uint64_t tag, uint64_t value) const {
+  uint64_t place = (tag >> 1) % Gathered::kPlaces;
+  for (; all.places[place] != 0; place = (place + 1) % Gathered::kPlaces) {
+    const uint32_t other = all.places[place] - 1U;
+    if (is_same(tag, value, all.tags[other], all.values[other])) return other + 1;
+  }
+  return 0;
+}
+
+uint32_t Core::count_new(const Drain& drain, const Gathered& all) const {
+  uint32_t count = 0;
+  for (uint32_t i = drain.begins[drain.next_child]; i < drain.begins[drain.next_child + 1]; ++i) {
+    if (place_in(all, drain.tags[i], drain.values[i]) == 0) ++count;
+  }
+  return count;
+}
+
+// The source of the drain has these records until it is emptied, so a crash before or after the entry was
+// replaced leaves what one before or after an append leaves.
+void Core::rewrite_with(Drain& drain, uint32_t level, uint64_t index, Gathered& all) {
+  for (uint32_t i = drain.begins[drain.next_child]; i < drain.begins[drain.next_child + 1]; ++i) {
+    uint32_t at = place_in(all, drain.tags[i], drain.values[i]);
+    if (at != 0) {
+      ++drain.superseding;
+      all.dropped[all.dropped_count++] = {all.tags[at - 1], all.values[at - 1]};
+    } else {
+      at = ++all.count;
+    }
+    all.tags[at - 1] = drain.tags[i];
+    all.values[at - 1] = drain.values[i];
+  }
+  drop_tombstones(level, index, all);
+  rewrite(level, index, all);
+  ++drain.next_child;
+  prefetch_next_child(drain);
+}
+
 // Returns false if the entry has room again where it is.
-bool Core::group(Drain& drain) {
+bool Core::group(Partition& partition, Drain& drain) {
   const uint32_t level = drain.level;
   const uint64_t index = drain.index;
   Gathered& all = drain.all;
-  drop_tombstones(level, index, all);
   const bool last = !has_children(level, index);
-  const bool fits = all.count + drain.needed <= kEntryRecords;
-  // Enough of it was superseded.
-  const bool thin = all.count == 0 || (last && fits && all.count * 4 <= all.used * 3);
+  const Place place = place_at(level, index);
+  // Enough of it was superseded, or is about to be.
+  Drain* above = last ? waiting_for(partition, drain) : nullptr;
+  if (above != nullptr && is_thin(all.count + count_new(*above, all), place.records())) {
+    rewrite_with(*above, level, index, all);
+    return false;
+  }
+  drop_tombstones(level, index, all);
+  const bool fits = all.count + drain.needed <= place.records();
+  const bool thin = fits && (all.count == 0 || (last && is_thin(all.count, all.used)));
+  if (!thin && place.lines < kLines) {
+    widen_children(level - 1, index >> root_.fanout_bits, 2 * place.lines);
+    return false;
+  }
   if (drain.why != Drain::Why::kGrowth && (thin || level == deepest_)) {
     if (!fits) {
       if (ordered_) throw too_dense(level);
@@ -349,7 +438,9 @@ Core::Append Core::append_of_child(const Drain& drain, uint32_t child) const {
   Append append;  // not zeroed
   append.level = drain.level + 1;
   append.index = (drain.index << root_.fanout_bits) + child;
-  append.entry = entry_at(append.level, append.index);
+  const Place place = place_at(append.level, append.index);
+  append.entry = place.entry;
+  append.room = place.records();
   append.tags = drain.tags + drain.begins[child];
   append.values = drain.values + drain.begins[child];
   append.count = drain.count(child);
@@ -404,7 +495,7 @@ void Core::append_children(Drain& drain, uint32_t end) {
   if (!planned.empty()) {
     write_all(planned, txn.get());
     reveal_all(planned, txn.get());
-    for (const Append& append : planned) learn_append(append);
+    for (const Append& append : planned) drain.superseding += learn_append(append);
     txn.finish();
   }
   drain.next_child = end;
@@ -420,15 +511,15 @@ bool Core::plan_next_child(Partition& partition, Append& append, pm::Heap::TxnIf
   if (drain.count(drain.next_child) == 0 || !has_children(drain.level, drain.index)) return false;
   append = append_of_child(drain, drain.next_child);
   // Drained or rewritten itself, first.
-  if (append.start + append.count > kEntryRecords) return false;
-  if (is_littered(append.level, append.index)) return false;
+  if (append.start + append.count > append.room) return false;
+  if (is_littered(drain, append)) return false;
   plan(append, txn);
   return true;
 }
 
 void Core::child_done(Partition& partition, const Append& append) const {
-  learn_append(append);
   Drain& drain = *partition.drains.back();
+  drain.superseding += learn_append(append);
   ++drain.next_child;
   prefetch_next_child(drain);
 }
@@ -452,33 +543,65 @@ void Core::end_shared_step(Partition& partition, SharedStep& step) {
   step.txn.finish();
 }
 
+// So far as its children tell that have theirs. Or the entry itself: they may be new.
+bool Core::overwrites(const Drain& drain) {
+  const uint32_t moved = drain.begins[drain.next_child];
+  if (moved > 0 && drain.superseding * 2 >= moved) return true;
+  return drain.all.dropped_count * kOverwrittenOf >= drain.all.used;
+}
+
+// Where most records that are drained supersede others, the first level need not hold more than a share of
+// what its children hold: drained sooner, it takes less space.
+void Core::choose_room(const Drain& drain) const {
+  if (known_copy(drain.level, drain.index) == nullptr) return;
+  if (drain.level != top_above(drain.level, drain.index)) return;
+  uint32_t live = 0;
+  for (uint32_t child = 0; child < fanout(); ++child) {
+    const uint64_t index = (drain.index << root_.fanout_bits) + child;
+    if (known_copy(drain.level + 1, index) == nullptr) return;
+    const uint32_t records = records_in(drain.level + 1, index);
+    live += records - std::min(records, superseded_in(drain.level + 1, index));
+  }
+  const uint32_t room = live / kRoomShare / kSlots * kSlots;
+  mirror_->at(drain.level, drain.index).room =
+      overwrites(drain) && room < kEntryRecords ? std::max(room, kRoomMin) : 0;
+}
+
 // Empties an entry whose records are all durable below.
 void Core::release_source(uint32_t level, uint64_t index) {
   Entry& entry = *entry_at(level, index);
-  const uint32_t generation = LineState{entry.lines[0].state}.generation() + 1;
-  if (level == top_above(level, index)) {  // it keeps its blocks: they fill again soon
-    const Disappearing guard(row_above(level, index));
-    pm::store_release(entry.lines[0].state,
-                      LineState::make(0, generation, rows_[row_of(level, index)].epoch).word);
-    memory_.persist(&entry.lines[0].state, sizeof(uint32_t));
-    relearn(level, index);
-    return;
+  LineState state = LineState{entry.lines[0].state}.emptied();
+  if (level != top_above(level, index)) {
+    return clear_entry(level, index, state, keeps_buckets(level, index) ? kEntryBuckets : 0);
   }
-  clear_entry(level, index, LineState::make(0, generation, 0), keeps_buckets(level, index));
+  state = LineState::make(0, state.generation(), rows_[row_of(level, index)].epoch);
+  // The first level keeps its buckets, so far as they fill again soon.
+  const bool all = level <= root_.shape.preallocated_levels;
+  const uint32_t keep = all ? kEntryBuckets : room_in(level, index) / kSlots;
+  if (has_buckets_from(entry, keep)) return clear_entry(level, index, state, keep);
+  const Disappearing guard(row_above(level, index));
+  pm::store_release(entry.lines[0].state, state.word);
+  memory_.persist(&entry.lines[0].state, sizeof(uint32_t));
+  relearn(level, index);
 }
 
-// Empties an entry: its first line gets this state, which counts no records. Unless it keeps its buckets,
-// they go back to the heap.
-void Core::clear_entry(uint32_t level, uint64_t index, LineState state, bool keep) {
-  Entry& entry = *entry_at(level, index);
-  require_own_buckets(level, index, entry);
+bool Core::has_buckets_from(const Entry& entry, uint32_t first) {
+  for (uint32_t b = first; b < kEntryBuckets; ++b) {
+    if (pm::load_relaxed(entry.lines[b / kLineBuckets].bucket[b % kLineBuckets]) != 0) return true;
+  }
+  return false;
+}
+
+// Empties an entry: its first line gets this state, which counts no records. Its buckets but the first
+// `keep` go back to the heap.
+void Core::clear_entry(uint32_t level, uint64_t index, LineState state, uint32_t keep) {
+  const Place place = place_at(level, index);
+  Entry& entry = *place.entry;
+  require_own_buckets(level, index, place);
   pm::Heap::Txn txn(pool_.heap(), true);
-  for (DirectoryLine& line : entry.lines) {
-    for (uint32_t& unit : line.bucket) {
-      if (unit != 0 && !keep) {
-        txn.will_unlink(uint64_t{unit} * kUnitBytes, &unit, pm::Link::kUnit);
-      }
-    }
+  for (uint32_t b = keep; b < place.buckets(); ++b) {
+    const uint32_t& unit = entry.lines[b / kLineBuckets].bucket[b % kLineBuckets];
+    if (unit != 0) txn.will_unlink(uint64_t{unit} * kUnitBytes, &unit, pm::Link::kUnit);
   }
   txn.prepare();
   memory_.fence();  // the intents, before what they judge by
@@ -487,15 +610,15 @@ void Core::clear_entry(uint32_t level, uint64_t index, LineState state, bool kee
     pm::store_release(entry.lines[0].state, state.word);
     memory_.flush(&entry.lines[0].state, sizeof(uint32_t));
     memory_.fence();  // the entry is empty before its blocks go
-    for (DirectoryLine& line : entry.lines) {
-      if (!keep) {
-        for (uint32_t& unit : line.bucket) pm::store_relaxed(unit, 0U);
-      }
+    for (uint32_t b = keep; b < place.buckets(); ++b) {
+      pm::store_relaxed(entry.lines[b / kLineBuckets].bucket[b % kLineBuckets], 0U);
+    }
+    for (DirectoryLine& line : place.all()) {
       // Lines that this generation did not reach must not bear a number that comes round again.
       if (&line == entry.lines) continue;
       pm::store_release(line.state, LineState::make(0, state.generation(), 0).word);
     }
-    memory_.flush(&entry, sizeof entry);
+    memory_.flush(&entry, place.bytes());
     relearn(level, index);
   }
   txn.settle();

@@ -6,7 +6,7 @@
 //
 //   1. all its rows move down;
 //   2. each entry of the first level is drained into its children, of which all that were missing are
-//      made, and gives its buckets back;
+//      made, and gives its buckets back. Children with few lines get all;
 //   3. the epochs of the rows to be, which are in the entries of the second level, are flushed;
 //   4. an empty log is made that suits the new rows; fence; and a redo record replaces the partition's
 //      head: one more growth, and the new log. The old log goes back to the heap with that.
@@ -89,6 +89,9 @@ void Core::grow(Partition& partition) {
   }
   for (uint64_t row = old.begin; row < old.end; ++row) empty_entry(partition, row);
 
+  for (uint64_t row = old.begin; row < old.end; ++row)
+    widen_children(top - 1, index_of_row(row), kLines);
+
   const uint64_t begin = number * rows_below(top);
   const uint64_t end = begin + rows_below(top);
   for (uint64_t index = begin; index < end; ++index) {
@@ -139,12 +142,12 @@ void Core::empty_entry(Partition& partition, uint64_t row) {
   const uint32_t level = level_of_row(row);
   const uint64_t index = index_of_row(row);
   know_row(row);
-  ensure_children(level, index);
+  ensure_children(level, index, kLines);
   push_drain(partition, level, index, 0, Drain::Why::kGrowth);
   while (!partition.drains.empty()) drain_step(partition, fanout());
   // It is empty: its first line stays as it is, with the epoch of the row.
   const LineState state{pm::load_relaxed(entry_at(level, index)->lines[0].state)};
-  clear_entry(level, index, state, false);
+  clear_entry(level, index, state, 0);
 }
 
 }  // namespace perdure::index::plush

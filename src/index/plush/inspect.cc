@@ -22,10 +22,10 @@ void Core::collect_one(const Collected& one, std::vector<Collected>& out,
 
 void Core::collect_entry(uint32_t level, uint64_t index, std::vector<Collected>& out,
                          std::unordered_multimap<uint64_t, size_t>& seen) const {
-  const Entry* entry = entry_at(level, index);
-  if (entry == nullptr) return;
-  for (uint32_t at = used(level, index, *entry); at-- > 0;) {
-    const Bucket& bucket = bucket_of(*entry, at / kSlots);
+  const Place place = place_at(level, index);
+  if (place.entry == nullptr) return;
+  for (uint32_t at = used(level, index, place); at-- > 0;) {
+    const Bucket& bucket = bucket_of(*place.entry, at / kSlots);
     const uint64_t tag = bucket.tags[at % kSlots];
     collect_one({full_hash(tag, index, level), tag, bucket.values[at % kSlots], false}, out, seen);
   }
@@ -84,11 +84,12 @@ void Core::for_each_bytes(
 
 // ---- every entry
 
-void Core::visit_children(uint32_t level, uint64_t index,
-                          const std::function<void(uint32_t, uint64_t, Entry&)>& visit) const {
-  Entry* entry = entry_at(level, index);
-  if (entry == nullptr) return;
-  visit(level, index, *entry);
+void Core::visit_children(
+    uint32_t level, uint64_t index,
+    const std::function<void(uint32_t, uint64_t, const Place&)>& visit) const {
+  const Place place = place_at(level, index);
+  if (place.entry == nullptr) return;
+  visit(level, index, place);
   if (level == deepest_) return;
   for (uint32_t child = 0; child < fanout(); ++child) {
     visit_children(level + 1, (index << root_.fanout_bits) + child, visit);
@@ -96,7 +97,7 @@ void Core::visit_children(uint32_t level, uint64_t index,
 }
 
 void Core::visit_entries(
-    const std::function<void(uint32_t level, uint64_t index, Entry&)>& visit) const {
+    const std::function<void(uint32_t level, uint64_t index, const Place&)>& visit) const {
   const uint64_t entries = uint64_t{1} << root_.directory_bits;
   for (uint64_t index = 0; index < entries; ++index) {
     const std::lock_guard lock(partitions_[partition_above(1, index)].lock);
@@ -130,11 +131,13 @@ void Core::visit_blocks(const std::function<void(uint64_t offset, uint64_t bytes
     const uint64_t parents = uint64_t{1} << level_bits(level - 1);
     block(root_.tables[level], parents * sizeof(uint32_t));
     for (uint64_t i = 0; i < parents; ++i) {
-      block(uint64_t{pm::load_acquire(table[i])} * kUnitBytes, fanout() * sizeof(Entry));
+      const std::lock_guard lock(partitions_[partition_above(level - 1, i)].lock);
+      const Place place = place_at(level, i << root_.fanout_bits);
+      block(uint64_t{pm::load_acquire(table[i])} * kUnitBytes, block_bytes(place.lines));
     }
   }
-  visit_entries([&](uint32_t, uint64_t, Entry& entry) {
-    for (const DirectoryLine& line : entry.lines) {
+  visit_entries([&](uint32_t, uint64_t, const Place& place) {
+    for (const DirectoryLine& line : place.all()) {
       for (const uint32_t& unit : line.bucket) {
         block(uint64_t{pm::load_relaxed(unit)} * kUnitBytes, sizeof(Bucket));
       }
@@ -149,11 +152,12 @@ void Core::visit_blocks(const std::function<void(uint64_t offset, uint64_t bytes
 
 // ---- verification
 
-void Core::check_entry(uint32_t level, uint64_t index, const Entry& entry,
+void Core::check_entry(uint32_t level, uint64_t index, const Place& place,
                        const std::function<void(const std::string&)>& fail) const {
   const auto where = [&] { return fmt::format("'{}', level {}, entry {}", name_, level, index); };
+  const Entry& entry = *place.entry;
   uint32_t sum = 0;
-  for (uint32_t line = 0; line < kLines; ++line) {
+  for (uint32_t line = 0; line < place.lines; ++line) {
     const uint32_t count = line_count(entry, line);
     if (count > kLineRecords) return fail(where() + ": a line counts more records than it holds");
     if (count > 0 && sum != line * kLineRecords) {
@@ -198,8 +202,8 @@ void Core::check_entry(uint32_t level, uint64_t index, const Entry& entry,
 uint64_t Core::check(const std::function<void(const std::string&)>& report) const {
   uint64_t found = 0;
   const auto fail = [&](const std::string& text) { report(text), ++found; };
-  visit_entries([&](uint32_t level, uint64_t index, Entry& entry) {
-    check_entry(level, index, entry, fail);
+  visit_entries([&](uint32_t level, uint64_t index, const Place& place) {
+    check_entry(level, index, place, fail);
   });
   BlockOwners owners(pool_, name_, fail);
   visit_blocks([&](uint64_t offset, uint64_t bytes) { owners.meet(offset, bytes); });
@@ -245,9 +249,9 @@ std::vector<Statistic> Core::statistics() const {
       records[0] += rows_[row].count.load(std::memory_order_relaxed);
     }
   }
-  visit_entries([&](uint32_t level, uint64_t index, Entry& entry) {
+  visit_entries([&](uint32_t level, uint64_t index, const Place& place) {
     ++entries[level];
-    records[level] += used(level, index, entry);
+    records[level] += used(level, index, place);
   });
   const uint64_t pool_bytes = owned_bytes(*this);
   StatisticList list;

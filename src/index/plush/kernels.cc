@@ -12,9 +12,9 @@ namespace perdure::index::plush {
 
 namespace {
 
-uint32_t candidates_scalar(const Entry& entry, FilterBits bits) {
+uint32_t candidates_scalar(const Entry& entry, uint32_t lines, FilterBits bits) {
   uint32_t mask = 0;
-  for (uint32_t i = 0; i < kEntryBuckets; ++i) {
+  for (uint32_t i = 0; i < lines * kLineBuckets; ++i) {
     const uint64_t(&filter)[2] = entry.lines[i / kLineBuckets].filter[i % kLineBuckets];
     const bool low = (pm::load_relaxed(filter[0]) & bits.low) == bits.low;
     const bool high = (pm::load_relaxed(filter[1]) & bits.high) == bits.high;
@@ -23,12 +23,13 @@ uint32_t candidates_scalar(const Entry& entry, FilterBits bits) {
   return mask;
 }
 
-[[gnu::target("avx2")]] uint32_t candidates_avx2(const Entry& entry, FilterBits bits) {
+[[gnu::target("avx2")]] uint32_t candidates_avx2(const Entry& entry, uint32_t lines,
+                                                 FilterBits bits) {
   const __m256i wanted =
       _mm256_set_epi64x(static_cast<int64_t>(bits.high), static_cast<int64_t>(bits.low),
                         static_cast<int64_t>(bits.high), static_cast<int64_t>(bits.low));
   uint32_t mask = 0;
-  for (uint32_t i = 0; i < kLines; ++i) {
+  for (uint32_t i = 0; i < lines; ++i) {
     const auto* line = reinterpret_cast<const __m256i*>(&entry.lines[i]);
     uint32_t hits = 0;
     for (uint32_t half = 0; half < 2; ++half) {
@@ -43,13 +44,13 @@ uint32_t candidates_scalar(const Entry& entry, FilterBits bits) {
   return mask;
 }
 
-[[gnu::target("avx512f,avx512dq")]] uint32_t candidates_avx512(const Entry& entry,
+[[gnu::target("avx512f,avx512dq")]] uint32_t candidates_avx512(const Entry& entry, uint32_t lines,
                                                                FilterBits bits) {
   const auto low = static_cast<int64_t>(bits.low);
   const auto high = static_cast<int64_t>(bits.high);
   const __m512i wanted = _mm512_set_epi64(-1, -1, high, low, high, low, high, low);
   uint32_t mask = 0;
-  for (uint32_t i = 0; i < kLines; ++i) {
+  for (uint32_t i = 0; i < lines; ++i) {
     const __m512i line = _mm512_load_si512(&entry.lines[i]);
     const uint32_t hits = _mm512_cmpeq_epi64_mask(_mm512_and_si512(line, wanted), wanted);
     const uint32_t both = hits & hits >> 1;

@@ -92,8 +92,9 @@ inline uint32_t match_fingerprints(const uint16_t* words, uint16_t wanted) {
 
 struct Kernels {
   const char* name;
-  // Bit 3 * line + bucket is set if that bucket's filter may hold the hash. Knows nothing of counts.
-  uint32_t (*candidates)(const Entry& entry, FilterBits bits);
+  // Bit 3 * line + bucket is set if that bucket's filter may hold the hash, of an entry with so many lines.
+  // Knows nothing of counts.
+  uint32_t (*candidates)(const Entry& entry, uint32_t lines, FilterBits bits);
   // The bits that `count` records set together in the filter of their bucket, by their tags.
   FilterBits (*filter)(const uint64_t* tags, uint32_t count);
   bool wide;  // AVX-512 with bytes and words, and what processors with it have besides

@@ -4,7 +4,8 @@
 //   recovery log    partitions x chunks, one run of segments (pm/redo_log.h)
 //   level 1         2^directory_bits directory entries, one block
 //   level k >= 2    tables[k] -> a table of 4-byte pointers, one for each entry of level k-1, each to
-//                   a block of `fanout` directory entries that is allocated on first use
+//                   a block of `fanout` directory entries that is allocated on first use. In a
+//                   partition's second level entries may be short: their first 1, 2 or 4 lines
 //
 //   directory entry, 512 bytes, 8 lines of 64:
 //     +-------------------+-------------------+-------------------+------------------+-------+
@@ -20,6 +21,7 @@
 // A key of 8 bytes is hashed by a bijection, so the tag holds the whole key.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -51,17 +53,36 @@ static_assert(sizeof(Bucket) == 256);
 //   bits 0-5    records in the line's buckets, filled in order
 //   bits 6-13   generation: a line counts only if it equals that of the entry's line 0, so one store
 //               to line 0 empties the whole entry
-//   bits 14-31  level 1: how often the DRAM entry has moved down (the epoch of its log records);
-//               line 0 of deeper levels: how many records were removed in place, for orientation
+//   bits 14-31  a partition's first level: how often the DRAM entry has moved down (the epoch of its log
+//               records)
+//   bits 14-29  line 0 of deeper levels: how many records were removed in place, for orientation
+//   bits 30-31  line 0 of the first entry of a block of a partition's second level: log2 of the block's
+//               entries in the bytes of one that has all lines; the same in all lines 0 of such blocks
+//               is harmless. 0 in deeper levels
 struct LineState {
   static constexpr uint32_t kGenerationMask = 0xff;
   static constexpr uint32_t kEpochMask = 0x3ffff;
+  static constexpr uint32_t kHintMask = 0xffff;
+  static constexpr uint32_t kShapeShift = 16;  // in an epoch
 
   uint32_t word;
 
   uint32_t count() const { return word & 63; }
   uint32_t generation() const { return word >> 6 & kGenerationMask; }
   uint32_t epoch() const { return word >> 14; }
+  // What deeper levels have there.
+  uint32_t hint() const { return epoch() & kHintMask; }
+  uint32_t lines() const { return kLines >> (epoch() >> kShapeShift); }
+  LineState with_hint(uint32_t hint) const {
+    const uint32_t fits = hint < kHintMask ? hint : kHintMask;
+    return make(count(), generation(), (epoch() & ~kHintMask) | fits);
+  }
+  LineState with_lines(uint32_t lines) const {
+    const auto shape = static_cast<uint32_t>(std::countr_zero(kLines / lines));
+    return make(count(), generation(), hint() | shape << kShapeShift);
+  }
+  // Of an entry of a deeper level that counts no records.
+  LineState emptied() const { return make(0, generation() + 1, epoch() & ~kHintMask); }
   static LineState make(uint32_t count, uint32_t generation, uint32_t epoch) {
     return {count | (generation & kGenerationMask) << 6 | (epoch & kEpochMask) << 14};
   }
@@ -74,10 +95,11 @@ struct alignas(64) DirectoryLine {
 };
 static_assert(sizeof(DirectoryLine) == 64 && offsetof(DirectoryLine, state) == 60);
 
-struct alignas(256) Entry {
+// Short ones lie side by side, so each begins a line, not a unit.
+struct Entry {
   DirectoryLine lines[kLines];
 };
-static_assert(sizeof(Entry) == 512);
+static_assert(sizeof(Entry) == 512 && alignof(Entry) == sizeof(DirectoryLine));
 
 // Parameters that tables of the first releases do not have: all zero, the checksum too.
 struct Shape {
@@ -114,13 +136,15 @@ struct alignas(256) Root {
   uint64_t reserved[25];
 };
 static_assert(sizeof(Root) == 512 && offsetof(Root, checksum) == 32);
-inline constexpr uint64_t kRootMagic = 0x34687375'6c50;  // "Plush4"
+inline constexpr uint64_t kRootMagic = 0x35687375'6c50;  // "Plush5"
 // Of tables with entries of 12 buckets, and logs without gaps.
 inline constexpr uint64_t kRootMagic1 = 0x31687375'6c50;
 // Of tables whose payload chunks have epochs that no other chunk has.
 inline constexpr uint64_t kRootMagic2 = 0x32687375'6c50;
 // Of tables that cannot grow.
 inline constexpr uint64_t kRootMagic3 = 0x33687375'6c50;
+// Of tables whose entries all have eight lines.
+inline constexpr uint64_t kRootMagic4 = 0x34687375'6c50;
 
 // The payload log: byte strings. Each partition has a list of chunks, newest first. For each segment of
 // the pool a sealed word tells the last epoch that the table gave to a chunk there.

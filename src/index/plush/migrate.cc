@@ -18,10 +18,10 @@ constexpr uint64_t kTableShare = 16;
 
 }  // namespace
 
-uint32_t Core::used(const Entry& entry) {
+uint32_t Core::used(const Place& place) {
   uint32_t sum = 0;
-  for (uint32_t line = 0; line < kLines; ++line) {
-    const uint32_t count = line_count(entry, line);
+  for (uint32_t line = 0; line < place.lines; ++line) {
+    const uint32_t count = line_count(*place.entry, line);
     if (count > kLineRecords || (count > 0 && sum != line * kLineRecords)) [[unlikely]]
       return kUnsound;
     sum += count;
@@ -32,7 +32,7 @@ uint32_t Core::used(const Entry& entry) {
 // ---- appending to an entry
 
 void Core::plan(Append& append, pm::Heap::TxnIfNeeded& txn) const {
-  assert(append.start + append.count <= kEntryRecords);
+  assert(append.start + append.count <= append.room);
   append.fresh = 0;
   for (uint32_t b = append.start / kSlots; b <= (append.start + append.count - 1) / kSlots; ++b) {
     uint32_t& link = append.entry->lines[b / kLineBuckets].bucket[b % kLineBuckets];
@@ -153,6 +153,7 @@ Core::Append Core::append_of_row(uint64_t row, uint32_t count) const {
   append.level = level_of_row(row);
   append.index = index_of_row(row);
   append.entry = entry_at(append.level, append.index);
+  append.room = kEntryRecords;
   append.tags = row_records_[row].tags;
   append.values = row_records_[row].values;
   append.count = count;
@@ -169,7 +170,10 @@ void Core::row_moved(Partition& partition, const Append& append) {
   Row& row = rows_[number];
   row.epoch = (row.epoch + 1) & LineState::kEpochMask;
   row.count.store(0, std::memory_order_release);
-  if (append.start + append.count + kSlots > kEntryRecords) {
+  const uint32_t before = append.start + kSlots;
+  const uint32_t after = before + append.count;
+  const auto crosses = [&](uint32_t room) { return before <= room && after > room; };
+  if (crosses(room_in(append.level, append.index)) || crosses(kEntryRecords)) {
     partition.full_rows.push_back(number);
   }
 }
@@ -223,10 +227,13 @@ bool Core::squeeze(uint32_t level, uint64_t index) {
 }
 
 void Core::rewrite(uint32_t level, uint64_t index, const Gathered& live) {
-  Entry& entry = *entry_at(level, index);
-  require_own_buckets(level, index, entry);
-  const uint32_t generation = LineState{entry.lines[0].state}.generation() + 1;
-  const uint32_t epoch = level == top_above(level, index) ? rows_[row_of(level, index)].epoch : 0;
+  const Place place = place_at(level, index);
+  Entry& entry = *place.entry;
+  require_own_buckets(level, index, place);
+  const LineState emptied = LineState{entry.lines[0].state}.emptied();
+  const uint32_t generation = emptied.generation();
+  const uint32_t epoch =
+      level == top_above(level, index) ? rows_[row_of(level, index)].epoch : emptied.epoch();
   pm::Heap::Txn txn(pool_.heap(), true);
   Entry image{};
   uint64_t tags[kEntryRecords];
@@ -236,6 +243,7 @@ void Core::rewrite(uint32_t level, uint64_t index, const Gathered& live) {
   std::reverse_copy(live.values, live.values + live.count, values);
   Append append{};
   append.entry = &image;
+  append.room = place.records();
   append.tags = tags;
   append.values = values;
   append.count = live.count;
@@ -245,7 +253,7 @@ void Core::rewrite(uint32_t level, uint64_t index, const Gathered& live) {
     append.fresh |= 1U << b;
     txn.will_link(block, &entry.lines[b / kLineBuckets].bucket[b % kLineBuckets], pm::Link::kUnit);
   }
-  for (DirectoryLine& line : entry.lines) {
+  for (DirectoryLine& line : place.all()) {
     for (uint32_t& unit : line.bucket) {
       if (unit != 0) txn.will_unlink(uint64_t{unit} * kUnitBytes, &unit, pm::Link::kUnit);
     }
@@ -257,7 +265,7 @@ void Core::rewrite(uint32_t level, uint64_t index, const Gathered& live) {
   for (DirectoryLine& line : image.lines) {
     line.state = LineState::make(LineState{line.state}.count(), generation, epoch).word;
   }
-  txn.redo(&entry, &image, sizeof image);
+  txn.redo(&entry, &image, place.bytes());
   txn.prepare();
   memory_.fence();  // buckets, intents and the new entry, before the change is made certain
   {
@@ -299,18 +307,65 @@ void Core::ensure_table(uint32_t level) {
   tables_[level].store(pool_.at<uint32_t>(table), std::memory_order_release);
 }
 
-void Core::ensure_children(uint32_t level, uint64_t index) {
+void Core::ensure_children(uint32_t level, uint64_t index, uint32_t lines) {
   if (has_children(level, index)) return;
   if (tables_[level + 1].load(std::memory_order_acquire) == nullptr) ensure_table(level + 1);
   uint32_t& link = tables_[level + 1].load(std::memory_order_acquire)[index];
-  const uint64_t bytes = uint64_t{fanout()} * sizeof(Entry);
   pm::Heap::Txn txn(pool_.heap());
-  const uint64_t block = txn.allocate(bytes);
-  clear_block(block, bytes);
+  const uint64_t block = txn.allocate(block_bytes(lines));
+  clear_block(block, block_bytes(lines));
+  DirectoryLine& first = *pool_.at<DirectoryLine>(block);
+  pm::store_release(first.state, LineState{0}.with_lines(lines).word);
+  memory_.flush(&first.state, sizeof first.state);
   txn.will_link(block, &link, pm::Link::kUnit);
   txn.prepare();
   memory_.fence();  // the empty entries, before the table leads to them
   pm::store_release(link, static_cast<uint32_t>(block / kUnitBytes));
+  memory_.flush(&link, sizeof link);
+  txn.settle();
+  memory_.fence();
+  txn.finish();
+}
+
+// The lines that there are are copied, pointers to buckets and all, to a block of its own, which one store
+// puts into the place of the old one. What a crash leaves is the one block or the other, with the same
+// records; which of them is allocated is judged by that link. Nobody else changes the lines meanwhile: that
+// takes the partition's lock.
+void Core::widen_children(uint32_t level, uint64_t index, uint32_t lines) {
+  const uint64_t begin = index << root_.fanout_bits;
+  const Place first = place_at(level + 1, begin);
+  if (first.lines >= lines) return;
+  uint32_t& link = tables_[level + 1].load(std::memory_order_acquire)[index];
+  const uint64_t old = uint64_t{link} * kUnitBytes;
+  // Judged before it is freed.
+  if (!pool_.heap().is_allocated(old, block_bytes(first.lines))) throw_damaged(level + 1, begin);
+  pm::Heap::Txn txn(pool_.heap());
+  const uint64_t block = txn.allocate(block_bytes(lines));
+  auto* words = pool_.at<uint64_t>(block);
+  const auto put = [&](const void* from,
+                       uint64_t bytes) {  // words: lookups may look at what was here
+    const auto* source = static_cast<const uint64_t*>(from);
+    for (uint64_t i = 0; i < bytes / 8; ++i) {
+      pm::store_relaxed(*words++, source != nullptr ? pm::load_relaxed(source[i]) : 0);
+    }
+  };
+  for (uint32_t child = 0; child < fanout(); ++child) {
+    const auto* from = first.entry->lines + uint64_t{child} * first.lines;
+    DirectoryLine line = from[0];
+    line.state = LineState{line.state}.with_lines(lines).word;
+    put(&line, sizeof line);
+    put(from + 1, first.bytes() - sizeof line);
+    put(nullptr, lines * sizeof line - first.bytes());
+  }
+  memory_.flush(pool_.at<char>(block), block_bytes(lines));
+  txn.will_link(block, &link, pm::Link::kUnit);
+  txn.will_unlink(old, &link, pm::Link::kUnit);
+  txn.prepare();
+  memory_.fence();  // the copies and the intents, before the table leads to the copies
+  {
+    const Disappearing guard(row_above(level + 1, begin));
+    pm::store_release(link, static_cast<uint32_t>(block / kUnitBytes));
+  }
   memory_.flush(&link, sizeof link);
   txn.settle();
   memory_.fence();

@@ -56,7 +56,7 @@ void Core::preallocate() {
   const uint64_t rows = uint64_t{1} << root_.directory_bits;
   for (uint64_t row = 0; row < rows; ++row) add(entry_at(1, row));
   for (uint64_t row = 0; root_.shape.preallocated_levels >= 2 && row < rows; ++row) {
-    ensure_children(1, row);
+    ensure_children(1, row, kLines);
     for (uint32_t child = 0; child < fanout(); ++child) {
       add(entry_at(2, (row << root_.fanout_bits) + child));
     }

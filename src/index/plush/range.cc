@@ -136,9 +136,10 @@ class Core::Scan {
     return true;
   }
 
-  bool copy_entry(uint32_t level, uint64_t index, const Entry& entry,
-                  std::vector<Collected>& records) const {
-    for (uint32_t line = kLines; line-- > 0;) {
+  bool copy_entry(uint32_t level, uint64_t index, std::vector<Collected>& records) const {
+    const Place place = core_.place_at(level, index);
+    const Entry& entry = *place.entry;
+    for (uint32_t line = place.lines; line-- > 0;) {
       uint32_t at = line_count(entry, line);
       if (at > kLineRecords) return false;
       while (at-- > 0) {
@@ -163,8 +164,7 @@ class Core::Scan {
 
   // An entry and all below it, with what was found above it.
   bool descend(uint32_t level, uint64_t index, std::vector<Collected> records, uint64_t row) {
-    const Entry& entry = *core_.entry_at(level, index);
-    if (!copy(row, records, [&] { return copy_entry(level, index, entry, records); })) return false;
+    if (!copy(row, records, [&] { return copy_entry(level, index, records); })) return false;
     sort(records);
     if (!core_.has_children(level, index)) return give(records);
     const uint32_t bits = core_.level_bits(level + 1);

@@ -54,8 +54,8 @@ void Core::throw_damaged(uint32_t level, uint64_t index) const {
   pool_.throw_corrupt(fmt::format("'{}' is damaged at level {}, entry {}", name_, level, index));
 }
 
-void Core::require_own_buckets(uint32_t level, uint64_t index, const Entry& entry) const {
-  for (const DirectoryLine& line : entry.lines) {
+void Core::require_own_buckets(uint32_t level, uint64_t index, const Place& place) const {
+  for (const DirectoryLine& line : place.all()) {
     for (const uint32_t unit : line.bucket) {
       if (unit != 0 && !pool_.heap().is_allocated(uint64_t{unit} * kUnitBytes, sizeof(Bucket))) {
         throw_damaged(level, index);
@@ -111,15 +111,16 @@ bool Core::probe(uint32_t level, const Key& key, Probe& out) const {
       return true;
     }
   }
-  const Entry* entry = entry_at(level, out.index);
+  const Place place = place_at(level, out.index);
+  const Entry* entry = place.entry;
   if (entry == nullptr) return false;
-  out.count = used(*entry);
+  out.count = used(place);
   out.damaged = out.count == kUnsound;
   if (out.count == 0 || out.damaged) return true;
-  const uint32_t candidates = kernels_.candidates(*entry, filter_of(key.hash));
+  const uint32_t candidates = kernels_.candidates(*entry, place.lines, filter_of(key.hash));
   if (candidates == 0) return true;
   uint32_t units[kEntryBuckets];
-  for (uint32_t b = 0; b < kEntryBuckets; ++b) {
+  for (uint32_t b = 0; b < place.buckets(); ++b) {
     units[b] = pm::load_relaxed(entry->lines[b / kLineBuckets].bucket[b % kLineBuckets]);
   }
   note_candidates(candidates, out, units);
@@ -209,7 +210,7 @@ Core::Found Core::search_entry(uint32_t level, const Probe& probe, const Key& ke
     if (found != Found::kAbsent) return found;
   }
   const uint32_t next = std::max(first, end);
-  if (next <= deepest_ && entry_at(next, index_at(next, key.hash)) != nullptr) [[unlikely]]
+  if (next <= deepest_ && has_entry(next, index_at(next, key.hash))) [[unlikely]]
     return search_filters(next, key, reader, version, hit);
   return reader != nullptr && !still(reader->version, version) ? Found::kRetry : Found::kAbsent;
 }
@@ -300,8 +301,8 @@ bool Core::find(const Key& key, Hit& hit) const {
   return search(key, hit) == Found::kHit && hit.live();
 }
 
-void Core::prefetch_entry(const Entry& entry) {
-  for (const DirectoryLine& line : entry.lines) pm::prefetch(&line);
+void Core::prefetch_entry(const Place& place) {
+  for (const DirectoryLine& line : place.all()) pm::prefetch(&line);
 }
 
 // ---- copies of directory entries
@@ -311,7 +312,7 @@ bool Core::is_path_known(uint64_t hash) const {
   for (uint32_t level = top; level < copies_end(top); ++level) {
     const uint64_t index = index_at(level, hash);
     if (Mirror::is_known(mirror_->at(level, index), spread_bits(hash))) continue;
-    return entry_at(level, index) == nullptr;
+    return !has_entry(level, index);
   }
   return true;
 }
@@ -321,15 +322,16 @@ void Core::learn_path(uint64_t hash) const {
   for (uint32_t level = top; level < copies_end(top); ++level) {
     const uint64_t index = index_at(level, hash);
     if (Mirror::is_known(mirror_->at(level, index), spread_bits(hash))) continue;
-    if (entry_at(level, index) == nullptr) return;
+    if (!has_entry(level, index)) return;
     learn(level, index);
   }
 }
 
 void Core::learn(uint32_t level, uint64_t index) const {
   Mirror::Copy& copy = mirror_->at(level, index);
-  const Entry& entry = *entry_at(level, index);
-  const uint32_t count = used(level, index, entry);
+  const Place place = place_at(level, index);
+  const Entry& entry = *place.entry;
+  const uint32_t count = used(level, index, place);
   // All are judged before the first is copied: what the copy says is followed as it is.
   for (uint32_t b = 0; b * kSlots < count; ++b) bucket_of(entry, b);
   for (uint32_t at = 0; at < count; ++at) {
@@ -344,13 +346,14 @@ void Core::learn(uint32_t level, uint64_t index) const {
   mirror_->make_known(copy);
 }
 
-void Core::learn_append(const Append& append) const {
-  if (!has_copy(append.level, append.index)) return;
+uint32_t Core::learn_append(const Append& append) const {
+  if (!has_copy(append.level, append.index)) return 0;
   Mirror::Copy& copy = mirror_->at(append.level, append.index);
   if (!Mirror::is_known(copy)) {
     if (append.start == 0) learn(append.level, append.index);
-    return;
+    return 0;
   }
+  const uint32_t superseded = copy.superseded;
   for (uint32_t i = 0; i < append.count;) {
     const uint32_t b = (append.start + i) / kSlots;
     const uint32_t end = std::min(append.count, (b + 1) * kSlots - append.start);
@@ -362,12 +365,13 @@ void Core::learn_append(const Append& append) const {
     }
   }
   Mirror::set_count(copy, append.start + append.count);
+  return copy.superseded - superseded;
 }
 
 uint32_t Core::superseded_in(uint32_t level, uint64_t index) const {
   const Mirror::Copy* copy = known_copy(level, index);
   if (copy != nullptr) return copy->superseded;
-  return LineState{pm::load_relaxed(entry_at(level, index)->lines[0].state)}.epoch();
+  return LineState{pm::load_relaxed(entry_at(level, index)->lines[0].state)}.hint();
 }
 
 void Core::set_superseded(uint32_t level, uint64_t index, uint32_t count) const {
@@ -376,10 +380,8 @@ void Core::set_superseded(uint32_t level, uint64_t index, uint32_t count) const 
     return;
   }
   DirectoryLine& line = entry_at(level, index)->lines[0];
-  const LineState state{pm::load_relaxed(line.state)};
-  count = std::min(count, LineState::kEpochMask);
   // A hint, not flushed.
-  pm::store_release(line.state, LineState::make(state.count(), state.generation(), count).word);
+  pm::store_release(line.state, LineState{pm::load_relaxed(line.state)}.with_hint(count).word);
 }
 
 void Core::count_superseded(const Append& append) const {
@@ -388,25 +390,27 @@ void Core::count_superseded(const Append& append) const {
   uint32_t count = superseded_in(append.level, append.index);
   for (uint32_t i = 0; i < append.count; ++i) {
     const FilterBits bits = filter_of(append.tags[i] >> 1);
-    if ((kernels_.candidates(*append.entry, bits) & buckets) != 0) ++count;
+    const uint32_t lines = append.room / kLineRecords;
+    if ((kernels_.candidates(*append.entry, lines, bits) & buckets) != 0) ++count;
   }
   set_superseded(append.level, append.index, count);
 }
 
 uint32_t Core::records_in(uint32_t level, uint64_t index) const {
   const Mirror::Copy* copy = known_copy(level, index);
-  return copy != nullptr ? copy->count : used(level, index, *entry_at(level, index));
+  return copy != nullptr ? copy->count : used(level, index, place_at(level, index));
 }
 
 void Core::prefetch_end(uint32_t level, uint64_t index) const {
-  const Entry& entry = *entry_at(level, index);
+  const Place place = place_at(level, index);
+  const Entry& entry = *place.entry;
   const Mirror::Copy* copy = known_copy(level, index);
-  if (copy == nullptr) return prefetch_entry(entry);
-  if (copy->count >= kEntryRecords) return;  // it is drained first
+  if (copy == nullptr) return prefetch_entry(place);
+  if (copy->count >= place.records()) return;  // it is drained first
   const uint32_t line = copy->count / kLineRecords;
   pm::prefetch_to_change(&entry.lines[0]);
   pm::prefetch_to_change(&entry.lines[line]);
-  if (line + 1 < kLines) pm::prefetch_to_change(&entry.lines[line + 1]);
+  if (line + 1 < place.lines) pm::prefetch_to_change(&entry.lines[line + 1]);
   const uint32_t slot = copy->count % kSlots;
   if (slot == 0) return;
   Bucket& bucket = *bucket_at(copy->units[copy->count / kSlots]);

@@ -225,13 +225,13 @@ bool Core::remove_record(const Key& key) {
   }
   follow_change(partition, key, hit, hit.tag | 1, hit.value);
   if (hit.level == top_of(number_of(partition))) return true;
-  DirectoryLine& line = entry_at(hit.level, hit.index)->lines[0];
+  const Place place = place_at(hit.level, hit.index);
+  DirectoryLine& line = place.entry->lines[0];
   const LineState state{pm::load_relaxed(line.state)};
+  const uint32_t removed = state.hint() + 1;
   // A hint, not flushed: how many records of the entry were removed in place.
-  pm::store_release(line.state,
-                    LineState::make(state.count(), state.generation(), state.epoch() + 1).word);
-  const uint32_t removed = state.epoch() + 1;
-  if (removed % 8 == 0 && removed * 4 >= used(*entry_at(hit.level, hit.index))) {
+  pm::store_release(line.state, state.with_hint(removed).word);
+  if (removed % 8 == 0 && removed * 4 >= used(place)) {
     squeeze(hit.level, hit.index);
   }
   return true;
