@@ -23,7 +23,8 @@ bool worth_running(const CatalogEntry& entry, Kind key, Kind value) {
   // Where every access costs many times more, kinds are taken in turn; the rest runs without.
   if (kUnderThreadSanitizer || kUnderAddressSanitizer || (kWithAssertions && !kWithPauses)) {
     const Kind kind = kUnderThreadSanitizer ? Kind::kU64 : Kind::kBytes;
-    return !variant && key == value && (key == kind || entry.name == catalog().front().name || entry.traits.kinds.size() == 1);
+    return !variant && key == value &&
+           (key == kind || entry.name == catalog().front().name || entry.traits.kinds.size() == 1);
   }
   if (key != value) {
     return entry.name == "plush" || entry.name == "plush+range" || entry.name == "cceh" ||
