@@ -6,7 +6,7 @@
 namespace perdure::store {
 
 void HashIndex::allocate(uint64_t length) {
-  entries_.reset(new uint64_t[length]());
+  entries_ = std::make_unique<uint64_t[]>(length);
   length_ = length;
   size_ = 0;
 }
@@ -14,7 +14,7 @@ void HashIndex::allocate(uint64_t length) {
 void HashIndex::grow(uint64_t entries) {
   const uint64_t before = length_;
   const uint64_t length = std::max(before + before / 4, entries * 8 / 7 + 1);
-  std::unique_ptr<uint64_t[]> old(new uint64_t[length]());
+  auto old = std::make_unique<uint64_t[]>(length);
   std::swap(old, entries_);
   length_ = length;
   for (uint64_t i = 0; i < before; ++i) {

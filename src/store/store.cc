@@ -80,6 +80,7 @@ int64_t Store::increment(std::string_view key, int64_t by) {
     int64_t before = 0;
     if (value != nullptr) {
       const char* end = value->data() + value->size();
+      // NOLINTNEXTLINE(bugprone-suspicious-stringview-data-usage): `end` is the size
       const auto [rest, error] = std::from_chars(value->data(), end, before);
       if (error != std::errc() || rest != end) {
         throw Error(

@@ -181,9 +181,10 @@ void StoreImpl::start_workers(const StoreOptions& options) {
   if (options.workers == 0) return;
   touched_.resize(options.workers);
   for (auto& numbers : touched_) numbers.reserve(root_.partitions);
-  const RuntimeOptions wanted{
-      .workers = options.workers, .partitions = root_.partitions, .balance = options.balance};
-  runtime_.reset(new Runtime(wanted, *this));  // not make_unique: the base is private
+  runtime_ = std::make_unique<Runtime>(
+      RuntimeOptions{
+          .workers = options.workers, .partitions = root_.partitions, .balance = options.balance},
+      *this);
 }
 
 // On the worker that owns the partition.
@@ -383,19 +384,25 @@ void StoreImpl::multi_write(std::span<const WriteRequest> requests, std::span<bo
 
 void StoreImpl::apply(const Store::Batch& batch) {
   const uint64_t now = now_ms();
-  std::vector<GroupWrite> writes;
-  writes.reserve(batch.writes_.size());
+  // By partition, each in the order of the batch.
+  std::vector<std::pair<uint32_t, uint32_t>> order;
+  order.reserve(batch.writes_.size());
   std::vector<uint32_t> numbers;
-  numbers.reserve(batch.writes_.size());
   for (const Store::Batch::Write& write : batch.writes_) {
+    numbers.push_back(number_of(hash_of(write.key)));
+    order.emplace_back(numbers.back(), order.size());
+  }
+  std::ranges::sort(order);
+  std::vector<GroupWrite> writes;
+  writes.reserve(order.size());
+  for (const auto& [number, i] : order) {
+    const Store::Batch::Write& write = batch.writes_[i];
     writes.emplace_back(hash_of(write.key), WriteRequest{.key = write.key,
                                                          .value = write.value,
                                                          .expiry_ms = write.expiry_ms,
                                                          .removal = write.removal});
-    numbers.push_back(number_of(writes.back().first));
   }
   const auto number = [&](const GroupWrite& write) { return number_of(write.first); };
-  std::ranges::stable_sort(writes, {}, number);
   const auto for_groups = [&](auto work) {
     for (size_t begin = 0, end = 0; begin < writes.size(); begin = end) {
       while (end < writes.size() && number(writes[end]) == number(writes[begin])) ++end;

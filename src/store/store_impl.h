@@ -20,7 +20,7 @@
 
 namespace perdure::store {
 
-class StoreImpl final : private RuntimeClient {
+class StoreImpl final : public RuntimeClient {
  public:
   static std::unique_ptr<StoreImpl> create(pm::PoolImpl& pool, const std::string& name,
                                            const StoreOptions& options);

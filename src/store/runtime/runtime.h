@@ -193,7 +193,7 @@ inline Runtime::YieldAwaiter Runtime::yield() noexcept { return {}; }
 
 class Runtime::Driver {
  public:
-  struct promise_type {
+  struct promise_type {  // NOLINT(readability-identifier-naming): the language's name
     // The frame goes first, and with it a spawned task; then the others learn of the end.
     struct FinalAwaiter {
       bool await_ready() const noexcept { return false; }
