@@ -106,11 +106,11 @@ void Partition::unlink_block(uint32_t slot) {
 }
 
 // One block more that is unused. Throws kPoolFull, kNoSpace.
-void Partition::add_spare() {
+void Partition::add_spare(bool reclaim) {
   spares_.reserve(spares_.size() + 1);
   const uint32_t slot = take_slot();
   try {
-    pm::Heap::Txn txn(pool_.heap());
+    pm::Heap::Txn txn(pool_.heap(), reclaim);
     const uint64_t offset = txn.allocate(config_.block_bytes);
     auto* header = pool_.at<BlockHeader>(offset);
     header->incarnation = 0;

@@ -10,27 +10,31 @@ namespace perdure::store {
 // Sees to it that the head has room for `bytes`. May compact, which moves records. Throws kPoolFull,
 // kNoSpace.
 void Partition::make_room(Head& head, uint64_t bytes, Purpose purpose) {
-  const bool fits = head.slot != kNoSlot && head.position + bytes <= config_.block_bytes;
+  // Asked anew after compaction, which may close a head.
+  const auto fits = [&] {
+    return head.slot != kNoSlot && head.position + bytes <= config_.block_bytes;
+  };
   // What stays: a block for compaction, which cannot make room without; one more for removals, and other
   // writes do not even use the block that a removal has opened until it is replaced.
   const uint64_t keep = purpose == Purpose::kWrite ? 2 : purpose == Purpose::kRemoval ? 1 : 0;
-  if (fits && (purpose != Purpose::kWrite || spares_.size() >= keep)) return;
+  if (fits() && (purpose != Purpose::kWrite || spares_.size() >= keep)) return;
   // Removals get room as long as anything at all is garbage; other writes are refused before each of them
   // must compact many blocks for the sake of a few bytes. Blocks end where the next record does not fit, so
   // that what seems to be gained may be lost again: hence the bounds.
   const bool removal = purpose == Purpose::kRemoval;
   const uint64_t gain = removal ? 8 : payload_bytes() / 8;
-  if (removal && !fits) close_block(head);  // it may be what can be compacted
+  if (removal && !fits()) close_block(head);  // it may be what can be compacted
   uint64_t attempts = removal ? 2 * closed_blocks_ + 4 : 16;
-  while (spares_.size() < keep + (fits ? 0 : 1)) {
+  while (spares_.size() < keep + (fits() ? 0 : 1)) {
     try {
-      add_spare();
+      // Compaction gives back more than it takes: it may use what the heap keeps for such.
+      add_spare(purpose == Purpose::kCompaction);
     } catch (const Error& error) {
       if (!pm::is_full(error) || purpose == Purpose::kCompaction || attempts-- == 0) throw;
       if (!compact_now(gain)) throw;
     }
   }
-  if (fits) return;
+  if (fits()) return;
   close_block(head);
   open_block(head);
 }
@@ -105,6 +109,7 @@ uint32_t Partition::fewest_live(uint64_t gain_bytes_min, bool thorough) {
 
 // Sets victim_. Returns false if no block would give as much.
 bool Partition::choose_victim(uint64_t gain_bytes_min, bool thorough) {
+  victim_is_stale_ = false;
   while (!stale_.empty()) {  // before any other: see recover()
     const uint32_t slot = stale_.back();
     stale_.pop_back();
@@ -113,6 +118,7 @@ bool Partition::choose_victim(uint64_t gain_bytes_min, bool thorough) {
     }
     if (blocks_[slot].state != State::kClosed) continue;  // it has become unused
     victim_ = slot;
+    victim_is_stale_ = true;
     cursor_ = sizeof(BlockHeader);
     return true;
   }
@@ -287,9 +293,39 @@ void Partition::free_emptied() {
   }
 }
 
+// With no block to spare: the closed block of which all that is needed fits into the rest of the moved head.
+// Interrupted compactions may have used up the spares.
+bool Partition::choose_fitting_victim() {
+  if (moved_head_.slot == kNoSlot) return false;
+  const uint64_t rest = config_.block_bytes - moved_head_.position;
+  uint64_t most = 0;
+  for (uint32_t slot = 0; slot < blocks_.size(); ++slot) {
+    const Block& block = blocks_[slot];
+    if (block.state != State::kClosed || block.damaged || slot == emptied_ || block.live > rest)
+      continue;
+    try {
+      const uint64_t needed = bytes_after_compaction(slot);
+      if (needed > rest || gain_of(block, needed) <= most) continue;
+      most = gain_of(block, needed);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kCorrupt) throw;
+      blocks_[slot].damaged = true;
+      continue;
+    }
+    victim_ = slot;
+    cursor_ = sizeof(BlockHeader);
+  }
+  return victim_ != kNoSlot;
+}
+
 // Compacts a block wholly, at once. Returns whether that gained anything.
 bool Partition::compact_now(uint64_t gain_bytes_min) {
   if (emptied_ == kNoSlot) {
+    const bool begun = victim_ != kNoSlot && (victim_is_stale_ || cursor_ != sizeof(BlockHeader));
+    if (spares_.empty() && !begun && stale_.empty()) {
+      victim_ = kNoSlot;
+      choose_fitting_victim();
+    }
     if (victim_ == kNoSlot && !choose_victim(gain_bytes_min, true)) {
       for (Block& block : blocks_) block.pinned = 0;
       if (!choose_victim(gain_bytes_min, true)) return false;

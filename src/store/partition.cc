@@ -312,8 +312,8 @@ void Partition::before_fence() {
   // the room says what is wrong.
   try {
     compact_step(budget);
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::kIo) throw;
+  } catch (const Error&) {
+    if (pool_.failed()) throw;
     quiet_bytes_ = 8 * payload_bytes();
   } catch (const std::bad_alloc&) {
     quiet_bytes_ = 8 * payload_bytes();

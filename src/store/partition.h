@@ -194,7 +194,7 @@ class Partition {
   uint64_t* entry_of(uint32_t slot) const;
   uint32_t take_slot();
   void add_page();
-  void add_spare();
+  void add_spare(bool reclaim);
   uint32_t add_overflow(std::string_view key, std::string_view value);
   void link_block(pm::Heap::Txn& txn, uint32_t slot, uint64_t offset);
   void unlink_block(uint32_t slot);
@@ -229,6 +229,7 @@ class Partition {
   void move_record(const RecordView& record, Location from, uint64_t entry);
   void end_victim();
   void free_emptied();
+  bool choose_fitting_victim();
   bool compact_now(uint64_t gain_bytes_min);
   bool exists(uint64_t incarnation) const { return slots_.contains(incarnation); }
   uint64_t payload_bytes() const { return config_.block_bytes - sizeof(BlockHeader); }
@@ -273,6 +274,7 @@ class Partition {
 
   // Compaction: the block being emptied, how far, and one that waits for a fence to become unused.
   uint32_t victim_ = kNoSlot;
+  bool victim_is_stale_ = false;
   uint64_t cursor_ = 0;
   uint32_t emptied_ = kNoSlot;
   uint64_t written_since_step_ = 0;

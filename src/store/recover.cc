@@ -12,6 +12,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <functional>
 #include <unordered_set>
 
 #include "pm/checksum.h"
@@ -224,10 +225,11 @@ void Partition::recover() {
     }
   }
   // A copy comes after what it was copied from.
-  std::ranges::sort(order, {}, [&](uint32_t slot) {
+  const auto order_of = [&](uint32_t slot) {
     const auto kind = pool_.at<BlockHeader>(blocks_[slot].offset)->kind;
     return std::pair(kind, blocks_[slot].incarnation);
-  });
+  };
+  std::ranges::sort(order, {}, order_of);
   Scan scan;
   for (const uint32_t slot : order) scan_block(slot, scan);
   index_.reserve(scan.puts.size() - std::min(scan.puts.size(), scan.superseded.size()));
@@ -271,7 +273,13 @@ void Partition::recover() {
     if (head.slot != kNoSlot) close_block(head);
     resume(head, slot, false);
   }
+  // The one to be compacted first stands last: an origin before its copies.
+  std::ranges::sort(stale_, std::greater(), order_of);
   if (!closed) {
+    // What the last process stored may be in the caches only: that the blocks are closed, too.
+    for (const uint32_t slot : order) {
+      memory_.flush(pool_.at<BlockHeader>(blocks_[slot].offset), sizeof(BlockHeader));
+    }
     for (const uint32_t slot : spares_) {
       memory_.flush(pool_.at<BlockHeader>(blocks_[slot].offset), sizeof(BlockHeader));
       unfenced_ = true;
