@@ -49,7 +49,7 @@ uint64_t Partition::entry_of_record(const RecordView& record, Location location,
 // Whether the record is the one that its key has. Tells its index entry.
 bool Partition::counts(const RecordView& record, Location location, uint64_t* entry) const {
   if (!record.is_put() || (record.has(kOverflow) && !has_overflow(record))) return false;
-  *entry = entry_of_record(record, location, hash_of(key_of(record), config_.salt));
+  *entry = entry_of_record(record, location, hash_of(key_of(record)));
   return *entry != HashIndex::kNone;
 }
 
@@ -243,7 +243,7 @@ void Partition::compact_step(uint64_t budget_bytes) {
           record.flags |= kRemoval;  // it does not count, and its key may be gone
           continue;
         }
-        hash = hash_of(key_of(record), config_.salt);
+        hash = hash_of(key_of(record));
         index_.prefetch(hash);
       }
       for (size_t i = 0; i < count; ++i) {

@@ -8,9 +8,8 @@
 
 namespace perdure::store {
 
-inline uint64_t hash_of(std::string_view key, uint64_t salt) {
-  return pm::checksum64(key.data(), key.size(), salt);
-}
+// The same for all stores: what a program writes, and when, can be repeated.
+inline uint64_t hash_of(std::string_view key) { return pm::checksum64(key.data(), key.size()); }
 
 // The highest bits choose the partition, the lowest ones the place in its index.
 inline uint32_t partition_of(uint64_t hash, uint32_t partitions) {

@@ -59,7 +59,7 @@ uint64_t Partition::check(const std::function<void(const std::string&)>& report)
         block_live += record.bytes;
         if (record.has(kOverflow)) ++owned[record.overflow.slot];
         RecordView found;
-        const uint64_t hash = hash_of(key_of(record), config_.salt);
+        const uint64_t hash = hash_of(key_of(record));
         if (find(hash, key_of(record), found) != entry) {
           fail(fmt::format("a key has two records, of versions {} and {}", record.version,
                            found.version));

@@ -145,8 +145,8 @@ void Partition::scan_block(uint32_t slot, Scan& scan) {
       }
       if (!record.is_put()) continue;
       if (record.has(kKeyOutside) && !has_overflow(record)) continue;  // then it is superseded
-      scan.puts.push_back({Location(slot, member), hash_of(key_of(record), config_.salt),
-                           record.version, record.bytes, record.flags});
+      scan.puts.push_back({Location(slot, member), hash_of(key_of(record)), record.version,
+                           record.bytes, record.flags});
     }
     group_begin = 0;
   }

@@ -139,7 +139,10 @@ std::unique_ptr<StoreImpl> StoreImpl::open(pm::PoolImpl& pool, const std::string
   const Root& root = *pool.at<Root>(at);
   index::require_same(pool, name, "partitions", options.partitions, root.partitions);
   index::require_same(pool, name, "block_bytes", options.block_bytes, root.block_bytes);
-  if (!pool.heap().is_allocated(root.partition_roots, root.partitions * sizeof(PartitionRoot))) {
+  if (root.partitions == 0 || root.partitions > kPartitionsMax ||
+      !std::has_single_bit(root.block_bytes) || root.block_bytes < kBlockBytesMin ||
+      root.block_bytes > kBlockBytesMax ||
+      !pool.heap().is_allocated(root.partition_roots, root.partitions * sizeof(PartitionRoot))) {
     pool.throw_corrupt(fmt::format("the root of '{}' is damaged", name));
   }
   std::unique_ptr<StoreImpl> store(new StoreImpl(pool, name, at, options));
@@ -238,7 +241,6 @@ uint64_t StoreImpl::expiry_of(const std::optional<Store::Time>& expires) {
   return ms <= 0 ? 1 : static_cast<uint64_t>(ms);
 }
 
-uint64_t StoreImpl::hash_of(std::string_view key) const { return store::hash_of(key, root_.salt); }
 uint32_t StoreImpl::number_of(uint64_t hash) const { return partition_of(hash, root_.partitions); }
 
 bool StoreImpl::write(const WriteRequest& request, uint64_t* version) {

@@ -15,6 +15,7 @@
 #include "index/owned_blocks.h"
 #include "perdure/store.h"
 #include "pm/lock.h"
+#include "store/hash.h"
 #include "store/partition.h"
 #include "store/runtime/runtime.h"
 
@@ -145,7 +146,6 @@ class StoreImpl final : public RuntimeClient {
   StoreImpl(pm::PoolImpl& pool, const std::string& name, uint64_t root,
             const StoreOptions& options);
 
-  uint64_t hash_of(std::string_view key) const;
   uint32_t number_of(uint64_t hash) const;
   Shard& shard_of(uint64_t hash) const { return *shards_[number_of(hash)]; }
   void recover(uint32_t threads);
