@@ -32,13 +32,28 @@
 namespace perdure {
 
 namespace store {
+class StoreCursor;
 class StoreImpl;
-}
+}  // namespace store
+
+// What finds a record: kept in DRAM, and rebuilt from the log when the store is opened.
+enum class StoreIndex : uint8_t {
+  kAsCreated,  // at creation: kHash
+  kHash,       // the fastest; 9 to 12 bytes of DRAM a record
+  kOrdered     // finds records in the order of their keys, too: a B+tree; 22 to 32 bytes a record
+};
 
 struct StoreOptions {
-  // How many parts the store is cut into, 1 to 1024; 0: one for each 4 MiB of the pool's capacity, 64 at
-  // most. As many threads can write at the same time. Fixed at creation.
+  // At creation: what the store has unless an opening asks for something else. At opening: for this time.
+  StoreIndex index = StoreIndex::kAsCreated;
+  // How many parts the store is cut into, 1 to 1024; 0: one for each 4 MiB of the pool's capacity, at most
+  // 64, with an ordered index 16. As many threads can write at the same time. Fixed at creation.
   uint32_t partitions = 0;
+  // Keys, ascending, that cut the store into partitions: one more than there are boundaries, each with the
+  // keys from a boundary on, and before the next one. None: the hash of the key chooses the partition.
+  // With boundaries, scans read one partition after the other, which is faster than all side by side; choose
+  // them so that partitions become about equally large. Up to 1 MiB together. Fixed at creation.
+  std::vector<std::string> boundaries = {};
   // Bytes of a block of the log, a power of two from 1 KiB to 64 KiB; 0: as the pool's capacity suggests.
   // Fixed at creation.
   uint32_t block_bytes = 0;
@@ -138,6 +153,47 @@ class Store {
   // may not be seen. `visit` may use the store.
   void for_each(
       const std::function<void(std::string_view key, std::string_view value)>& visit) const;
+
+  // Calls `visit` for up to `limit` records in the order of keys, from the first whose key is not less than
+  // `from`, until it returns false. Records that are written meanwhile may or may not be seen; others are
+  // seen exactly once. `visit` may use the store. Cost: as a cursor's. kWrongType if the index is by hash.
+  void scan(std::string_view from, uint64_t limit,
+            const std::function<bool(std::string_view key, std::string_view value)>& visit) const;
+
+  // A place among the records in the order of keys. Its records are copies, read up to 256 of a partition
+  // at a time: one that has been written or removed since may be seen as it was. Changes do not disturb it:
+  // it goes on behind the key where it stands. For one thread; its store must stay open, and stay where it
+  // is. Cost: a few random reads for each partition to begin with (one, where boundaries cut the store),
+  // then one for each record, several of them at the same time.
+  class Cursor {
+   public:
+    Cursor(Cursor&&) noexcept;
+    Cursor& operator=(Cursor&&) noexcept;
+    ~Cursor();
+
+    // To the first record, the last one; the first whose key is not less than `key`, the last one whose key
+    // is not greater. Not valid() if there is none.
+    void first();
+    void last();
+    void seek(std::string_view key);
+    void seek_down(std::string_view key);
+    // Whether it stands at a record.
+    bool valid() const;
+    // To the record with the next key, or the one before; not valid() at the end. Only if it is valid().
+    void next();
+    void previous();
+    // Of the record. Valid until the cursor is moved.
+    std::string_view key() const;
+    std::string_view value() const;
+    uint64_t version() const;
+
+   private:
+    friend class Store;
+    explicit Cursor(std::unique_ptr<store::StoreCursor> impl);
+    std::unique_ptr<store::StoreCursor> impl_;
+  };
+  // Not valid() until it is told where to stand. kWrongType if the index is by hash.
+  Cursor cursor() const;
 
   // How many records there are, with those that have expired and are not yet compacted. Cost: one load for
   // each partition.

@@ -45,6 +45,7 @@ const std::vector<index::EntryWithPresets>& entries() {
       index::nv_tree_entry(),          //
       index::bztree_entry(),           //
       store::entry(),                  //
+      store::ordered_entry(),          //
   };
   return all;
 }

@@ -42,15 +42,15 @@ void Partition::make_room(Head& head, uint64_t bytes, Purpose purpose) {
 // The index entry that leads to the record, or kNone: then it does not count.
 uint64_t Partition::entry_of_record(const RecordView& record, Location location,
                                     uint64_t hash) const {
-  if (!record.is_put()) return HashIndex::kNone;
-  return index_.find(hash, [&](Location found) { return found == location; });
+  if (!record.is_put()) return PartitionIndex::kNone;
+  return index_.find(hash, key_of(record), [&](Location found) { return found == location; });
 }
 
 // Whether the record is the one that its key has. Tells its index entry.
 bool Partition::counts(const RecordView& record, Location location, uint64_t* entry) const {
   if (!record.is_put() || (record.has(kOverflow) && !has_overflow(record))) return false;
   *entry = entry_of_record(record, location, hash_of(key_of(record)));
-  return *entry != HashIndex::kNone;
+  return *entry != PartitionIndex::kNone;
 }
 
 // What compaction of the block would write.
@@ -190,11 +190,12 @@ void Partition::compact_record(const RecordView& record, Location here, uint64_t
   RecordParts mark{.flags = kTombstone | kSupersedes,
                    .version = record.version,
                    .superseded = record.superseded};
+  index_.tidy();
   const uint64_t entry = entry_of_record(record, here, hash);
   const bool expired = may_expire(record, still_invalidates(record, incarnation));
-  if (entry != HashIndex::kNone && !expired) return move_record(record, here, entry);
+  if (entry != PartitionIndex::kNone && !expired) return move_record(record, here, entry);
   if (still_invalidates(record, incarnation)) append_moved(mark);
-  if (entry == HashIndex::kNone) return;
+  if (entry == PartitionIndex::kNone) return;
   // It is removed, as if by a caller: until the block is unused a newer record of the key may come, which
   // does not know of this one.
   dead_overflow_.reserve(dead_overflow_.size() + 1);

@@ -11,9 +11,9 @@ namespace perdure::store {
 
 namespace {
 
-class StoreIndex final : public AnyIndex, public index::OwnsBlocks {
+class StoreAdapter final : public AnyIndex, public index::OwnsBlocks {
  public:
-  explicit StoreIndex(std::unique_ptr<StoreImpl> store) : store_(std::move(store)) {}
+  explicit StoreAdapter(std::unique_ptr<StoreImpl> store) : store_(std::move(store)) {}
 
   Kind key_kind() const override { return Kind::kBytes; }
   Kind value_kind() const override { return Kind::kBytes; }
@@ -61,6 +61,12 @@ class StoreIndex final : public AnyIndex, public index::OwnsBlocks {
     store_->for_each(
         [&](std::string_view key, std::string_view value) { visit(Datum(key), Datum(value)); });
   }
+  void scan(Datum from, uint64_t limit,
+            const std::function<bool(Datum key, Datum value)>& visit) const override {
+    store_->scan(text_of(from, "key"), limit, [&](std::string_view key, std::string_view value) {
+      return visit(Datum(key), Datum(value));
+    });
+  }
   uint64_t check(const std::function<void(const std::string&)>& report) const override {
     return store_->check(report);
   }
@@ -100,21 +106,26 @@ StoreOptions parse(OptionMap options) {
 
 std::unique_ptr<AnyIndex> create(Pool& pool, const std::string& name, Kind, Kind,
                                  const OptionMap& options) {
-  return std::make_unique<StoreIndex>(StoreImpl::create(pm::impl_of(pool), name, parse(options)));
+  return std::make_unique<StoreAdapter>(StoreImpl::create(pm::impl_of(pool), name, parse(options)));
+}
+
+std::unique_ptr<AnyIndex> create_ordered(Pool& pool, const std::string& name, Kind, Kind,
+                                         const OptionMap& options) {
+  StoreOptions parsed = parse(options);
+  parsed.index = StoreIndex::kOrdered;
+  return std::make_unique<StoreAdapter>(StoreImpl::create(pm::impl_of(pool), name, parsed));
 }
 
 std::unique_ptr<AnyIndex> open(Pool& pool, const std::string& name, const OptionMap& options) {
-  return std::make_unique<StoreIndex>(StoreImpl::open(pm::impl_of(pool), name, parse(options)));
+  return std::make_unique<StoreAdapter>(StoreImpl::open(pm::impl_of(pool), name, parse(options)));
 }
 
-}  // namespace
-
-index::EntryWithPresets entry() {
+index::EntryWithPresets entry_of(bool ordered) {
   index::EntryWithPresets entry;
-  entry.name = kTypeName;
+  entry.name = ordered ? kOrderedTypeName : kTypeName;
   entry.family = "store";
   entry.paper = "Lersch et al., PVLDB 2020";
-  entry.traits = {.ordered = false,
+  entry.traits = {.ordered = ordered,
                   .concurrent = true,
                   .dram = DramUse::kGrowing,
                   .kinds = {{Kind::kBytes, Kind::kBytes}},
@@ -122,7 +133,7 @@ index::EntryWithPresets entry() {
                   .value_bytes_max = kValueBytesMax,
                   .capacity_bytes_min = Pool::kMinCapacityBytes};
   entry.options = {
-      {"partitions", "capacity / 4 MiB, 1 to 64",
+      {"partitions", ordered ? "capacity / 4 MiB, 1 to 16" : "capacity / 4 MiB, 1 to 64",
        "parts that are written to side by side, 1 to 1024"},
       {"block_bytes", "capacity / partitions / 128, 4 KiB to 64 KiB",
        "of a block of the log, a power of two from 1 KiB to 64 KiB"},
@@ -132,9 +143,14 @@ index::EntryWithPresets entry() {
       {"workers", "0", "threads that own the partitions; 0: callers work on them themselves"}};
   entry.small_options = {{"partitions", "4"}, {"block_bytes", "4096"}};
   entry.tiny_options = {{"partitions", "1"}, {"block_bytes", "1024"}, {"garbage_percent", "10"}};
-  entry.create = create;
+  entry.create = ordered ? create_ordered : create;
   entry.open = open;
   return entry;
 }
+
+}  // namespace
+
+index::EntryWithPresets entry() { return entry_of(false); }
+index::EntryWithPresets ordered_entry() { return entry_of(true); }
 
 }  // namespace perdure::store

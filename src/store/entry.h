@@ -1,4 +1,4 @@
-// The store's line in the catalogue.
+// The store's lines in the catalogue.
 #pragma once
 
 #include "index/presets.h"
@@ -6,5 +6,7 @@
 namespace perdure::store {
 
 index::EntryWithPresets entry();
+// The same with an ordered index.
+index::EntryWithPresets ordered_entry();
 
 }  // namespace perdure::store

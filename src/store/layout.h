@@ -1,6 +1,8 @@
 // What a store looks like in its pool. All numbers little-endian, all offsets from the pool's begin.
 //
-//   Root            | seal | salt, partitions, block_bytes (sealed) | offset of the partition roots |
+//   Root            | seal | salt, partitions, block_bytes, of the boundaries: bytes and checksum (sealed) |
+//                   | offset of the partition roots | offset of the boundaries, if there are any |
+//   boundaries      for each: bytes (4), text. The keys of partition i are not less than boundary i - 1
 //   PartitionRoot   64 bytes each, side by side: where its block table begins, and what a clean close found
 //   TablePage       4 KiB: the offset of the next page, and 511 entries, each the offset of a block or 0
 //   block           | BlockHeader, 64 bytes | records, one after the other, each a multiple of 8 bytes |
@@ -25,6 +27,8 @@ namespace perdure::store {
 
 inline constexpr uint64_t kRootMagic = 0x3165726f74537250;  // "PrStore1"
 inline constexpr char kTypeName[] = "rstore";
+inline constexpr char kOrderedTypeName[] =
+    "rstore+ordered";  // has an ordered index unless told otherwise
 
 struct Root {
   index::RootSeal seal;
@@ -32,11 +36,15 @@ struct Root {
       salt;  // random: what another store left in a block does not pass for a record of this one
   uint32_t partitions;
   uint32_t block_bytes;
-  uint64_t reserved[4];
-  uint64_t partition_roots;  // offset; not sealed, since it is linked
+  uint64_t boundary_bytes;  // 0: partitions are chosen by the hash of the key
+  uint64_t boundary_checksum;
+  uint64_t reserved[2];
+  // Offsets, not sealed, since they are linked.
+  uint64_t partition_roots;
+  uint64_t boundaries;
 };
 inline constexpr uint64_t kSealedBytes = offsetof(Root, partition_roots) - sizeof(index::RootSeal);
-static_assert(sizeof(Root) == 72);
+static_assert(sizeof(Root) == 80);
 
 // What a clean close found: a partition that has less since then is damaged. All zeros while the partition is
 // open, and after a crash.

@@ -13,7 +13,13 @@ namespace perdure::store {
 
 Partition::Partition(pm::PoolImpl& pool, PartitionRoot& root, uint32_t number,
                      const PartitionConfig& config)
-    : pool_(pool), memory_(pool.memory()), root_(root), config_(config), number_(number) {}
+    : pool_(pool),
+      memory_(pool.memory()),
+      root_(root),
+      config_(config),
+      number_(number),
+      index_(config.ordered ? std::make_unique<OrderedIndex>(static_cast<const RecordKeys&>(*this))
+                            : nullptr) {}
 
 void Partition::require_usable() const {
   // After a write of which nobody knows whether it is durable, the index may lead to records that a crash
@@ -34,6 +40,17 @@ RecordView Partition::view_at(Location location) const {
     throw_damaged(fmt::format("the record at {:#x} is damaged", block.offset + location.offset()));
   }
   return record;
+}
+
+std::string_view Partition::key_at(Location location) const {
+  const RecordView record = view_at(location);
+  require_intact(location, record);
+  return key_of(record);
+}
+
+void Partition::prefetch_at(Location location) const {
+  const char* at = pool_.at<char>(blocks_[location.slot()].offset + location.offset());
+  for (uint64_t line = 0; line < 3; ++line) pm::prefetch(at + line * pm::kLineBytes);
 }
 
 void Partition::require_intact(Location location, const RecordView& record) const {
@@ -83,7 +100,7 @@ std::string_view Partition::value_of(const RecordView& record) const {
 // The index entry of the key, or kNone. A record with the tag and another key is taken for damage until
 // its checksum holds.
 uint64_t Partition::find(uint64_t hash, std::string_view key, RecordView& out) const {
-  return index_.find(hash, [&](Location location) {
+  return index_.find(hash, key, [&](Location location) {
     const char* at = pool_.at<char>(blocks_[location.slot()].offset + location.offset());
     pm::prefetch(at + pm::kLineBytes);
     pm::prefetch(at + 2 * pm::kLineBytes);
@@ -98,16 +115,16 @@ bool Partition::get(uint64_t hash, std::string_view key, uint64_t now_ms, Found&
   require_usable();
   RecordView record;
   const uint64_t entry = find(hash, key, record);
-  if (entry == HashIndex::kNone || has_expired(record, now_ms)) return false;
+  if (entry == PartitionIndex::kNone || has_expired(record, now_ms)) return false;
   if (pool_.verifies_payload()) require_intact(index_.at(entry), record);
   out = {value_of(record), record.version, record.expiry_ms};
   return true;
 }
 
 void Partition::prefetch_record(uint64_t hash) const {
-  index_.find(hash, [&](Location location) {
-    const char* at = pool_.at<char>(blocks_[location.slot()].offset + location.offset());
-    for (uint64_t line = 0; line < 3; ++line) pm::prefetch(at + line * pm::kLineBytes);
+  if (index_.ordered() != nullptr) return;  // the way to it is too long to be worth it
+  index_.hash().find(hash, [&](Location location) {
+    prefetch_at(location);
     return true;
   });
 }
@@ -181,21 +198,21 @@ RecordParts Partition::parts_of(const WriteRequest& request) const {
 // Appends the record, for which there is room, and lets the index lead to it. Throws nothing.
 void Partition::write(uint64_t hash, RecordParts& parts) {
   RecordView old;
-  const uint64_t entry = index_.find(hash, [&](Location location) {
+  const uint64_t entry = index_.find(hash, parts.whole_key, [&](Location location) {
     old = view_at(location);
     return key_of(old) == parts.whole_key;
   });
-  if (entry != HashIndex::kNone) {
+  if (entry != PartitionIndex::kNone) {
     parts.flags |= kSupersedes;
     parts.superseded = {old.version, blocks_[index_.at(entry).slot()].incarnation};
   }
   const bool removal = (parts.flags & kRemoval) != 0;
-  if (removal && entry == HashIndex::kNone)
+  if (removal && entry == PartitionIndex::kNone)
     parts.flags &= ~kSupersedes;  // a batch removed it before
   parts.version = next_version_++;
   const Location location = append(head_, parts);
   written_since_step_ += parts.bytes();
-  if (entry != HashIndex::kNone) {
+  if (entry != PartitionIndex::kNone) {
     forget(old, index_.at(entry));
     if (removal) {
       index_.erase(entry);
@@ -203,7 +220,7 @@ void Partition::write(uint64_t hash, RecordParts& parts) {
       index_.move(entry, location);
     }
   } else if (!removal) {
-    index_.insert(hash, location);
+    index_.insert(hash, parts.whole_key, location);
   }
 }
 
@@ -215,7 +232,7 @@ bool Partition::put(uint64_t hash, const WriteRequest& request, uint64_t now_ms,
   require_fits(request.key, request.value);
   RecordView old;
   const uint64_t entry = find(hash, request.key, old);
-  const bool present = entry != HashIndex::kNone && !has_expired(old, now_ms);
+  const bool present = entry != PartitionIndex::kNone && !has_expired(old, now_ms);
   if (request.condition == Condition::kIfAbsent && present) return false;
   if (request.condition == Condition::kIfPresent && !present) return false;
   if (request.condition == Condition::kIfVersion && (!present || old.version != request.version)) {
@@ -223,7 +240,7 @@ bool Partition::put(uint64_t hash, const WriteRequest& request, uint64_t now_ms,
   }
   RecordParts parts = parts_of(request);
   make_room(head_, parts.bytes() + sizeof(Superseded), Purpose::kWrite);  // may move the old record
-  index_.reserve(1);
+  index_.reserve(request.key, 1);
   dead_overflow_.reserve(dead_overflow_.size() + 1);
   if ((parts.flags & kOverflow) != 0) store_overflow(request, parts);
   parts.whole_key = request.key;
@@ -235,8 +252,9 @@ bool Partition::put(uint64_t hash, const WriteRequest& request, uint64_t now_ms,
 bool Partition::remove(uint64_t hash, std::string_view key, uint64_t now_ms) {
   pool_.require_writable();
   now_ms_ = now_ms;
+  index_.tidy();
   RecordView old;
-  if (find(hash, key, old) == HashIndex::kNone) return false;
+  if (find(hash, key, old) == PartitionIndex::kNone) return false;
   const bool present = !has_expired(old, now_ms);
   RecordParts parts = parts_of({.key = key, .removal = true});
   make_room(head_, parts.bytes(), Purpose::kRemoval);
@@ -275,7 +293,7 @@ Partition::Group Partition::prepare(std::span<const GroupWrite> writes, uint64_t
                             bytes, payload_bytes(), sizeof(BlockHeader)));
   }
   make_room(head_, bytes, adds ? Purpose::kWrite : Purpose::kRemoval);
-  index_.reserve(writes.size());
+  for (const auto& [hash, request] : writes) index_.reserve(request.key, writes.size());
   dead_overflow_.reserve(dead_overflow_.size() + 2 * writes.size());
   try {
     for (size_t i = 0; i < writes.size(); ++i) {
@@ -327,12 +345,40 @@ void Partition::after_fence() {
 
 void Partition::for_tags(uint64_t first, uint64_t end, uint64_t now_ms, const Visit& visit) const {
   require_usable();
-  index_.for_tags(first, end, [&](Location location) {
+  index_.hash().for_tags(first, end, [&](Location location) {
     const RecordView record = view_at(location);
     if (has_expired(record, now_ms)) return;
     if (pool_.verifies_payload()) require_intact(location, record);
     visit(key_of(record), {value_of(record), record.version, record.expiry_ms});
   });
+}
+
+void Partition::scan(const ScanFrom& from, uint64_t now_ms, const VisitUntil& visit) const {
+  require_usable();
+  const OrderedIndex& index = *index_.ordered();
+  const auto begin = [&] {
+    if (from.whole) return from.downwards ? index.last() : index.first();
+    // Downwards: behind the record of the key, unless that is left out.
+    return index.seek(from.key, from.downwards != from.beyond);
+  };
+  OrderedIndex::Position position = begin();
+  const auto step = [&](OrderedIndex::Position& at, Location* out) {
+    return from.downwards ? index.previous(at, out) : index.next(at, out);
+  };
+  // Records are asked for before they are needed: they lie in no order.
+  constexpr size_t kAhead = 8;
+  OrderedIndex::Position ahead = position;
+  Location location;
+  for (size_t i = 0; i < kAhead && step(ahead, &location); ++i) prefetch_at(location);
+  while (step(position, &location)) {
+    Location later;
+    if (step(ahead, &later)) prefetch_at(later);
+    const RecordView record = view_at(location);
+    if (has_expired(record, now_ms)) continue;
+    // Its key decides where it stands.
+    require_intact(location, record);
+    if (!visit(key_of(record), {value_of(record), record.version, record.expiry_ms})) return;
+  }
 }
 
 }  // namespace perdure::store

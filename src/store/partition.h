@@ -29,8 +29,8 @@
 
 #include "index/owned_blocks.h"
 #include "pm/pool_impl.h"
-#include "store/hash_index.h"
 #include "store/layout.h"
+#include "store/partition_index.h"
 #include "store/record.h"
 
 namespace perdure::store {
@@ -41,6 +41,7 @@ struct PartitionConfig {
   uint64_t salt = 0;
   uint32_t block_bytes = 0;
   uint32_t garbage_percent = 25;
+  bool ordered = false;  // the index
 };
 
 // A write, as it is asked for. Key and value are valid for the call.
@@ -57,6 +58,15 @@ struct WriteRequest {
 // With the hash of its key.
 using GroupWrite = std::pair<uint64_t, WriteRequest>;
 
+// Where a scan begins, and which way it goes: upwards with the first record that has no lesser key, or
+// downwards with the last one that has no greater key.
+struct ScanFrom {
+  std::string_view key = {};
+  bool whole = false;   // from the first record, or the last one; then there is no key
+  bool beyond = false;  // without the record of the key itself
+  bool downwards = false;
+};
+
 struct PartitionFigures {
   uint64_t records = 0;
   uint64_t live_bytes = 0;  // of records and overflow blocks that count
@@ -70,7 +80,7 @@ struct PartitionFigures {
   uint64_t damaged_blocks = 0;  // that cannot be compacted
 };
 
-class Partition {
+class Partition final : private RecordKeys {
  public:
   Partition(pm::PoolImpl& pool, PartitionRoot& root, uint32_t number,
             const PartitionConfig& config);
@@ -123,9 +133,12 @@ class Partition {
   bool wants_fence() const { return unfenced_; }
   void after_fence();
 
-  // Calls `visit(key, value, version, expiry)` for records whose tags lie in [first, end).
+  // Calls `visit` for records whose tags lie in [first, end). Needs a hash index.
   using Visit = std::function<void(std::string_view key, const Found& record)>;
   void for_tags(uint64_t first, uint64_t end, uint64_t now_ms, const Visit& visit) const;
+  // Calls `visit` for records in the order of keys until it returns false. Needs an ordered index.
+  using VisitUntil = std::function<bool(std::string_view key, const Found& record)>;
+  void scan(const ScanFrom& from, uint64_t now_ms, const VisitUntil& visit) const;
 
   uint64_t check(const std::function<void(const std::string&)>& report) const;
   void visit_blocks(const index::VisitOwned& visit) const;
@@ -173,6 +186,8 @@ class Partition {
   bool has_overflow(const RecordView& record) const;
   const char* follow_overflow(const RecordView& record) const;
   RecordView view_at(Location location) const;
+  std::string_view key_at(Location location) const override;
+  void prefetch_at(Location location) const override;
   void require_intact(Location location, const RecordView& record) const;
   void require_usable() const;
   static bool has_expired(const RecordView& record, uint64_t now_ms) {
@@ -257,7 +272,7 @@ class Partition {
   const PartitionConfig& config_;
   uint32_t number_;
 
-  HashIndex index_;
+  PartitionIndex index_;
   std::vector<Block> blocks_;    // by slot
   std::vector<uint64_t> pages_;  // offsets of the table's pages
   std::vector<uint32_t> free_slots_;

@@ -164,20 +164,23 @@ void Partition::index_record(const Scan& scan, const ScannedPut& put) {
     if (found->second != block.incarnation) mark_stale(location.slot());
     return;
   }
-  const uint64_t copy =
-      index_.find(put.hash, [&](Location other) { return view_at(other).version == put.version; });
-  if (copy != HashIndex::kNone) {
+  // It is read again only where more of it is needed than the scan kept.
+  RecordView record;
+  record.bytes = put.bytes;
+  std::string_view key;
+  if (config_.ordered || (put.flags & kExpires) != 0) record = view_at(location);
+  if (config_.ordered) key = key_of(record);
+  const uint64_t copy = index_.find(
+      put.hash, key, [&](Location other) { return view_at(other).version == put.version; });
+  if (copy != PartitionIndex::kNone) {
     const Location other = index_.at(copy);
     mark_stale(other.slot());
     discount(view_at(other), blocks_[other.slot()]);
     index_.move(copy, location);
   } else {
-    index_.reserve(1);
-    index_.insert(put.hash, location);
+    index_.reserve(key, 1);
+    index_.insert(put.hash, key, location);
   }
-  RecordView record;
-  record.bytes = put.bytes;
-  if ((put.flags & kExpires) != 0) record = view_at(location);
   count(record, block);
 }
 
@@ -232,7 +235,7 @@ void Partition::recover() {
   std::ranges::sort(order, {}, order_of);
   Scan scan;
   for (const uint32_t slot : order) scan_block(slot, scan);
-  index_.reserve(scan.puts.size() - std::min(scan.puts.size(), scan.superseded.size()));
+  index_.expect(scan.puts.size() - std::min(scan.puts.size(), scan.superseded.size()));
   for (size_t i = 0; i < scan.puts.size(); ++i) {
     constexpr size_t kAhead = 16;
     if (i + kAhead < scan.puts.size()) index_.prefetch(scan.puts[i + kAhead].hash);
@@ -241,7 +244,7 @@ void Partition::recover() {
   for (const ScannedPut& put : scan.puts) {
     if ((put.flags & kOverflow) == 0) continue;
     const RecordView record = view_at(put.location);
-    if (entry_of_record(record, put.location, put.hash) == HashIndex::kNone) continue;
+    if (entry_of_record(record, put.location, put.hash) == PartitionIndex::kNone) continue;
     follow_overflow(record);  // throws if it is not there
     if (++blocks_[record.overflow.slot].live > 1) {
       throw_damaged(fmt::format("block {} has two owners", record.overflow.slot));

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <limits>
 
+#include "store/cursor.h"
 #include "store/store_impl.h"
 
 namespace perdure {
@@ -143,6 +144,35 @@ void Store::for_each(
     const std::function<void(std::string_view key, std::string_view value)>& visit) const {
   impl_->for_each(visit);
 }
+
+void Store::scan(
+    std::string_view from, uint64_t limit,
+    const std::function<bool(std::string_view key, std::string_view value)>& visit) const {
+  impl_->scan(from, limit, visit);
+}
+
+Store::Cursor::Cursor(std::unique_ptr<store::StoreCursor> impl) : impl_(std::move(impl)) {}
+Store::Cursor::Cursor(Cursor&&) noexcept = default;
+Store::Cursor& Store::Cursor::operator=(Cursor&&) noexcept = default;
+Store::Cursor::~Cursor() = default;
+
+Store::Cursor Store::cursor() const {
+  impl_->require_ordered();
+  return Cursor(std::make_unique<store::StoreCursor>(*impl_));
+}
+
+void Store::Cursor::first() { impl_->seek({.whole = true}); }
+void Store::Cursor::last() { impl_->seek({.whole = true, .downwards = true}); }
+void Store::Cursor::seek(std::string_view key) { impl_->seek({.key = key}); }
+void Store::Cursor::seek_down(std::string_view key) {
+  impl_->seek({.key = key, .downwards = true});
+}
+bool Store::Cursor::valid() const { return impl_->valid(); }
+void Store::Cursor::next() { impl_->next(); }
+void Store::Cursor::previous() { impl_->previous(); }
+std::string_view Store::Cursor::key() const { return impl_->key(); }
+std::string_view Store::Cursor::value() const { return impl_->value(); }
+uint64_t Store::Cursor::version() const { return impl_->version(); }
 
 uint64_t Store::size() const { return impl_->size(); }
 

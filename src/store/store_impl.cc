@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <cstring>
 #include <deque>
 #include <exception>
 #include <mutex>
@@ -14,6 +15,8 @@
 #include <system_error>
 #include <thread>
 
+#include "pm/checksum.h"
+#include "store/cursor.h"
 #include "store/hash.h"
 
 namespace perdure::store {
@@ -22,8 +25,9 @@ namespace {
 
 constexpr uint64_t kGarbagePercentMax = 400;
 
-uint32_t default_partitions(uint64_t capacity_bytes) {
-  return static_cast<uint32_t>(std::clamp<uint64_t>(capacity_bytes >> 22, 1, 64));
+// A scan looks at all partitions that are cut by hash: there are fewer where there is an order.
+uint32_t default_partitions(uint64_t capacity_bytes, bool ordered) {
+  return static_cast<uint32_t>(std::clamp<uint64_t>(capacity_bytes >> 22, 1, ordered ? 16 : 64));
 }
 
 // Each partition holds a few blocks that are not full: together at most a few percent of the pool.
@@ -80,18 +84,32 @@ class StoreImpl::HeldShards {
   std::vector<uint32_t> numbers_;
 };
 
-StoreImpl::StoreImpl(pm::PoolImpl& pool, const std::string& name, uint64_t root,
+StoreImpl::StoreImpl(pm::PoolImpl& pool, const std::string& name, uint64_t root, bool ordered,
                      const StoreOptions& options)
     : pool_(pool), use_(pool, name), root_(*pool.at<Root>(root)) {
   config_ = {.name = name,
              .salt = root_.salt,
              .block_bytes = root_.block_bytes,
-             .garbage_percent = options.garbage_percent};
+             .garbage_percent = options.garbage_percent,
+             .ordered = ordered};
+  read_boundaries();
   auto* roots =
       pool.follow<PartitionRoot>(root_.partition_roots, root_.partitions * sizeof(PartitionRoot));
   shards_.reserve(root_.partitions);
   for (uint32_t i = 0; i < root_.partitions; ++i) {
     shards_.push_back(std::make_unique<Shard>(pool, roots[i], i, config_));
+  }
+}
+
+void StoreImpl::read_boundaries() {
+  const uint64_t bytes = root_.boundary_bytes;
+  if (bytes == 0) return;
+  const bool there =
+      bytes <= Boundaries::kBytesMax && pool_.heap().is_allocated(root_.boundaries, bytes);
+  const auto text = [&] { return std::string_view(pool_.at<char>(root_.boundaries), bytes); };
+  if (!there || pm::checksum64(text().data(), bytes, root_.salt) != root_.boundary_checksum ||
+      !Boundaries::decode(text(), boundaries_) || boundaries_.partitions() != root_.partitions) {
+    pool_.throw_corrupt(fmt::format("the boundaries of '{}' are damaged", config_.name));
   }
 }
 
@@ -104,28 +122,57 @@ std::unique_ptr<StoreImpl> StoreImpl::create(pm::PoolImpl& pool, const std::stri
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("block_bytes is {}; it must be a power of two", options.block_bytes));
   }
+  const Boundaries boundaries(options.boundaries);
+  if (!boundaries.empty() && options.partitions != 0 &&
+      options.partitions != boundaries.partitions()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{} boundaries make {} partitions, not {}", boundaries.partitions() - 1,
+                            boundaries.partitions(), options.partitions));
+  }
+  const bool ordered = options.index == StoreIndex::kOrdered;
   const uint64_t capacity_bytes = pool.header().capacity_bytes;
   Root root{};
   root.seal.magic = kRootMagic;
   root.salt = std::random_device{}() | uint64_t{std::random_device{}()} << 32;
-  root.partitions =
-      options.partitions != 0 ? options.partitions : default_partitions(capacity_bytes);
+  if (!boundaries.empty()) {
+    root.partitions = boundaries.partitions();
+  } else if (options.partitions != 0) {
+    root.partitions = options.partitions;
+  } else {
+    root.partitions = default_partitions(capacity_bytes, ordered);
+  }
+  const std::string boundary_text = boundaries.encode();
+  root.boundary_bytes = boundary_text.size();
+  root.boundary_checksum = pm::checksum64(boundary_text.data(), boundary_text.size(), root.salt);
   root.block_bytes = options.block_bytes != 0
                          ? options.block_bytes
                          : default_block_bytes(capacity_bytes, root.partitions);
   const uint64_t roots_bytes = root.partitions * sizeof(PartitionRoot);
-  const index::NewBlock roots = {roots_bytes, offsetof(Root, partition_roots), [&](char* block) {
-                                   auto* all = reinterpret_cast<PartitionRoot*>(block);
-                                   for (uint32_t i = 0; i < root.partitions; ++i) {
-                                     all[i] = {};
-                                     all[i].version_floor = pm::seal_word(1, kVersionSalt);
-                                     all[i].incarnation_floor = pm::seal_word(1, kIncarnationSalt);
-                                   }
-                                   pool.memory().flush(block, roots_bytes);
-                                 }};
-  const uint64_t at = index::make_structure(pool, name, kTypeName, Kind::kBytes, Kind::kBytes,
-                                            &root, sizeof root, kSealedBytes, {&roots, 1});
-  std::unique_ptr<StoreImpl> store(new StoreImpl(pool, name, at, options));
+  const auto fill_roots = [&](char* block) {
+    auto* all = reinterpret_cast<PartitionRoot*>(block);
+    for (uint32_t i = 0; i < root.partitions; ++i) {
+      all[i] = {};
+      all[i].version_floor = pm::seal_word(1, kVersionSalt);
+      all[i].incarnation_floor = pm::seal_word(1, kIncarnationSalt);
+    }
+    pool.memory().flush(block, roots_bytes);
+  };
+  const auto fill_boundaries = [&](char* block) {
+    std::memcpy(block, boundary_text.data(), boundary_text.size());
+    pool.memory().flush(block, boundary_text.size());
+  };
+  const index::NewBlock blocks[] = {
+      {roots_bytes, offsetof(Root, partition_roots), fill_roots},
+      {boundary_text.size(), offsetof(Root, boundaries), fill_boundaries}};
+  const uint64_t at = index::make_structure(
+      pool, name, ordered ? kOrderedTypeName : kTypeName, Kind::kBytes, Kind::kBytes, &root,
+      sizeof root, kSealedBytes, std::span(blocks).first(boundaries.empty() ? 1 : 2));
+  return finish_opening(std::unique_ptr<StoreImpl>(new StoreImpl(pool, name, at, ordered, options)),
+                        options);
+}
+
+std::unique_ptr<StoreImpl> StoreImpl::finish_opening(std::unique_ptr<StoreImpl> store,
+                                                     const StoreOptions& options) {
   store->recover(options.recovery_threads);
   store->start_workers(options);
   return store;
@@ -134,8 +181,13 @@ std::unique_ptr<StoreImpl> StoreImpl::create(pm::PoolImpl& pool, const std::stri
 std::unique_ptr<StoreImpl> StoreImpl::open(pm::PoolImpl& pool, const std::string& name,
                                            const StoreOptions& options) {
   index::require_range("garbage_percent", options.garbage_percent, 5, kGarbagePercentMax);
-  const uint64_t at = index::find_structure(pool, name, kTypeName, Kind::kBytes, Kind::kBytes,
-                                            kRootMagic, sizeof(Root), kSealedBytes);
+  const pm::DirectoryEntry* entry = pool.find(name);
+  const bool made_ordered =
+      entry != nullptr &&
+      std::string_view(entry->type, ::strnlen(entry->type, sizeof entry->type)) == kOrderedTypeName;
+  const uint64_t at =
+      index::find_structure(pool, name, made_ordered ? kOrderedTypeName : kTypeName, Kind::kBytes,
+                            Kind::kBytes, kRootMagic, sizeof(Root), kSealedBytes);
   const Root& root = *pool.at<Root>(at);
   index::require_same(pool, name, "partitions", options.partitions, root.partitions);
   index::require_same(pool, name, "block_bytes", options.block_bytes, root.block_bytes);
@@ -145,10 +197,16 @@ std::unique_ptr<StoreImpl> StoreImpl::open(pm::PoolImpl& pool, const std::string
       !pool.heap().is_allocated(root.partition_roots, root.partitions * sizeof(PartitionRoot))) {
     pool.throw_corrupt(fmt::format("the root of '{}' is damaged", name));
   }
-  std::unique_ptr<StoreImpl> store(new StoreImpl(pool, name, at, options));
-  store->recover(options.recovery_threads);
-  store->start_workers(options);
-  return store;
+  const bool ordered = options.index == StoreIndex::kAsCreated
+                           ? made_ordered
+                           : options.index == StoreIndex::kOrdered;
+  std::unique_ptr<StoreImpl> store(new StoreImpl(pool, name, at, ordered, options));
+  if (!options.boundaries.empty() && Boundaries(options.boundaries) != store->boundaries_) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{}: '{}' was made with other boundaries, which are fixed at creation",
+                            pool.mapping().path(), name));
+  }
+  return finish_opening(std::move(store), options);
 }
 
 // Partitions recover side by side.
@@ -241,26 +299,31 @@ uint64_t StoreImpl::expiry_of(const std::optional<Store::Time>& expires) {
   return ms <= 0 ? 1 : static_cast<uint64_t>(ms);
 }
 
-uint32_t StoreImpl::number_of(uint64_t hash) const { return partition_of(hash, root_.partitions); }
+StoreImpl::Place StoreImpl::place_of(std::string_view key) const {
+  const uint64_t hash = hash_of(key);
+  return {hash, boundaries_.empty() ? partition_of(hash, root_.partitions)
+                                    : boundaries_.partition_of(key)};
+}
 
 bool StoreImpl::write(const WriteRequest& request, uint64_t* version) {
-  const uint64_t hash = hash_of(request.key);
-  return with(number_of(hash), true, [&](Partition& partition) {
+  const auto [hash, number] = place_of(request.key);
+  return with(number, true, [&, hash = hash](Partition& partition) {
     return partition.put(hash, request, now_ms(), version);
   });
 }
 
 bool StoreImpl::remove(std::string_view key) {
-  const uint64_t hash = hash_of(key);
-  return with(number_of(hash), true,
-              [&](Partition& partition) { return partition.remove(hash, key, now_ms()); });
+  const auto [hash, number] = place_of(key);
+  return with(number, true, [&, hash = hash](Partition& partition) {
+    return partition.remove(hash, key, now_ms());
+  });
 }
 
 void StoreImpl::modify(
     std::string_view key,
     const std::function<std::optional<std::string>(const std::string_view*)>& change) {
-  const uint64_t hash = hash_of(key);
-  with(number_of(hash), true, [&](Partition& partition) {
+  const auto [hash, number] = place_of(key);
+  with(number, true, [&, hash = hash](Partition& partition) {
     const uint64_t now = now_ms();
     Partition::Found found{};
     const bool present = partition.get(hash, key, now, found);
@@ -274,13 +337,13 @@ void StoreImpl::modify(
   });
 }
 
-// With workers: has `work(Partition&, i)` done for each hash, all partitions at the same time; what fails
+// With workers: has `work(Partition&, i)` done for each place, all partitions at the same time; what fails
 // first is thrown once all have ended.
 template <typename Work>
-void StoreImpl::in_parts(std::span<const uint64_t> hashes, bool writes, Work work) const {
+void StoreImpl::in_parts(std::span<const Place> places, bool writes, Work work) const {
   std::vector<std::pair<uint32_t, uint32_t>> order;  // partition, i
-  order.reserve(hashes.size());
-  for (uint32_t i = 0; i < hashes.size(); ++i) order.emplace_back(number_of(hashes[i]), i);
+  order.reserve(places.size());
+  for (uint32_t i = 0; i < places.size(); ++i) order.emplace_back(places[i].number, i);
   std::ranges::sort(order);
   struct Part {
     std::span<const std::pair<uint32_t, uint32_t>> members;
@@ -307,47 +370,47 @@ void StoreImpl::in_parts(std::span<const uint64_t> hashes, bool writes, Work wor
 void StoreImpl::multi_get(std::span<const std::string_view> keys,
                           const std::function<void(size_t i, const Partition::Found&)>& use) const {
   if (runtime_ != nullptr) {
-    std::vector<uint64_t> hashes(keys.size());
-    std::ranges::transform(keys, hashes.begin(),
-                           [&](std::string_view key) { return hash_of(key); });
-    return in_parts(hashes, false, [&](Partition& partition, size_t i) {
+    std::vector<Place> places(keys.size());
+    std::ranges::transform(keys, places.begin(),
+                           [&](std::string_view key) { return place_of(key); });
+    return in_parts(places, false, [&](Partition& partition, size_t i) {
       Partition::Found found;
-      if (partition.get(hashes[i], keys[i], now_ms(), found)) use(i, found);
+      if (partition.get(places[i].hash, keys[i], now_ms(), found)) use(i, found);
     });
   }
   constexpr size_t kGroup = 32;
-  uint64_t hashes[kGroup];
+  Place places[kGroup];
   const uint64_t now = now_ms();
   for (size_t begin = 0; begin < keys.size(); begin += kGroup) {
     const size_t count = std::min(kGroup, keys.size() - begin);
     for (size_t i = 0; i < count; ++i) {
-      hashes[i] = hash_of(keys[begin + i]);
-      Shard& shard = shard_of(hashes[i]);
+      places[i] = place_of(keys[begin + i]);
+      Shard& shard = *shards_[places[i].number];
       const std::lock_guard held(shard.latch);
-      shard.partition.prefetch(hashes[i]);
+      shard.partition.prefetch(places[i].hash);
     }
     for (size_t i = 0; i < count; ++i) {
-      Shard& shard = shard_of(hashes[i]);
+      Shard& shard = *shards_[places[i].number];
       const std::lock_guard held(shard.latch);
-      shard.partition.prefetch_record(hashes[i]);
+      shard.partition.prefetch_record(places[i].hash);
     }
     for (size_t i = 0; i < count; ++i) {
-      Shard& shard = shard_of(hashes[i]);
+      Shard& shard = *shards_[places[i].number];
       const std::lock_guard held(shard.latch);
       Partition::Found found;
-      if (shard.partition.get(hashes[i], keys[begin + i], now, found)) use(begin + i, found);
+      if (shard.partition.get(places[i].hash, keys[begin + i], now, found)) use(begin + i, found);
     }
   }
 }
 
 void StoreImpl::multi_write(std::span<const WriteRequest> requests, std::span<bool> done) {
   if (runtime_ != nullptr) {
-    std::vector<uint64_t> hashes(requests.size());
-    std::ranges::transform(requests, hashes.begin(),
-                           [&](const WriteRequest& request) { return hash_of(request.key); });
+    std::vector<Place> places(requests.size());
+    std::ranges::transform(requests, places.begin(),
+                           [&](const WriteRequest& request) { return place_of(request.key); });
     try {
-      in_parts(hashes, true, [&](Partition& partition, size_t i) {
-        const bool written = partition.put(hashes[i], requests[i], now_ms());
+      in_parts(places, true, [&](Partition& partition, size_t i) {
+        const bool written = partition.put(places[i].hash, requests[i], now_ms());
         if (!done.empty()) done[i] = written;
       });
     } catch (...) {
@@ -357,23 +420,25 @@ void StoreImpl::multi_write(std::span<const WriteRequest> requests, std::span<bo
     return;
   }
   constexpr size_t kGroup = 32;
-  uint64_t hashes[kGroup];
+  Place places[kGroup];
   const uint64_t now = now_ms();
+  const auto partition_at = [&](size_t i) -> Partition& {
+    return shards_[places[i].number]->partition;
+  };
   for (size_t begin = 0; begin < requests.size(); begin += kGroup) {
     const size_t count = std::min(kGroup, requests.size() - begin);
     std::vector<uint32_t> numbers(count);
     for (size_t i = 0; i < count; ++i) {
-      hashes[i] = hash_of(requests[begin + i].key);
-      numbers[i] = number_of(hashes[i]);
+      places[i] = place_of(requests[begin + i].key);
+      numbers[i] = places[i].number;
     }
     HeldShards held(*this, std::move(numbers));
-    for (size_t i = 0; i < count; ++i) shard_of(hashes[i]).partition.prefetch(hashes[i]);
-    for (size_t i = 0; i < count; ++i) shard_of(hashes[i]).partition.prefetch_record(hashes[i]);
+    for (size_t i = 0; i < count; ++i) partition_at(i).prefetch(places[i].hash);
+    for (size_t i = 0; i < count; ++i) partition_at(i).prefetch_record(places[i].hash);
     try {
       held.write([&] {
         for (size_t i = 0; i < count; ++i) {
-          const bool written =
-              shard_of(hashes[i]).partition.put(hashes[i], requests[begin + i], now);
+          const bool written = partition_at(i).put(places[i].hash, requests[begin + i], now);
           if (!done.empty()) done[begin + i] = written;
         }
       });
@@ -387,28 +452,33 @@ void StoreImpl::multi_write(std::span<const WriteRequest> requests, std::span<bo
 void StoreImpl::apply(const Store::Batch& batch) {
   const uint64_t now = now_ms();
   // By partition, each in the order of the batch.
-  std::vector<std::pair<uint32_t, uint32_t>> order;
+  struct Member {
+    Place place;
+    uint32_t i;
+  };
+  std::vector<Member> order;
   order.reserve(batch.writes_.size());
   std::vector<uint32_t> numbers;
   for (const Store::Batch::Write& write : batch.writes_) {
-    numbers.push_back(number_of(hash_of(write.key)));
-    order.emplace_back(numbers.back(), order.size());
+    order.push_back({place_of(write.key), static_cast<uint32_t>(order.size())});
+    numbers.push_back(order.back().place.number);
   }
-  std::ranges::sort(order);
+  std::ranges::sort(order, {},
+                    [](const Member& member) { return std::pair(member.place.number, member.i); });
   std::vector<GroupWrite> writes;
   writes.reserve(order.size());
-  for (const auto& [number, i] : order) {
-    const Store::Batch::Write& write = batch.writes_[i];
-    writes.emplace_back(hash_of(write.key), WriteRequest{.key = write.key,
-                                                         .value = write.value,
-                                                         .expiry_ms = write.expiry_ms,
-                                                         .removal = write.removal});
+  for (const Member& member : order) {
+    const Store::Batch::Write& write = batch.writes_[member.i];
+    writes.emplace_back(member.place.hash, WriteRequest{.key = write.key,
+                                                        .value = write.value,
+                                                        .expiry_ms = write.expiry_ms,
+                                                        .removal = write.removal});
   }
-  const auto number = [&](const GroupWrite& write) { return number_of(write.first); };
+  const auto number = [&](size_t i) { return order[i].place.number; };
   const auto for_groups = [&](auto work) {
     for (size_t begin = 0, end = 0; begin < writes.size(); begin = end) {
-      while (end < writes.size() && number(writes[end]) == number(writes[begin])) ++end;
-      work(number(writes[begin]), std::span(writes).subspan(begin, end - begin));
+      while (end < writes.size() && number(end) == number(begin)) ++end;
+      work(number(begin), std::span(writes).subspan(begin, end - begin));
     }
   };
   if (runtime_ != nullptr) {
@@ -420,8 +490,12 @@ void StoreImpl::apply(const Store::Batch& batch) {
     });
   }
   HeldShards held(*this, std::move(numbers));
-  for (const auto& [hash, request] : writes) shard_of(hash).partition.prefetch(hash);
-  for (const auto& [hash, request] : writes) shard_of(hash).partition.prefetch_record(hash);
+  for (const Member& member : order) {
+    shards_[member.place.number]->partition.prefetch(member.place.hash);
+  }
+  for (const Member& member : order) {
+    shards_[member.place.number]->partition.prefetch_record(member.place.hash);
+  }
   held.write([&] {
     std::vector<std::pair<Partition*, Partition::Group>> prepared;
     try {
@@ -444,6 +518,13 @@ void StoreImpl::apply(const Store::Batch& batch) {
 
 void StoreImpl::for_each(
     const std::function<void(std::string_view, std::string_view)>& visit) const {
+  if (config_.ordered) {
+    StoreCursor cursor(*this);
+    for (cursor.seek({.whole = true}); cursor.valid(); cursor.next()) {
+      visit(cursor.key(), cursor.value());
+    }
+    return;
+  }
   const uint64_t now = now_ms();
   std::vector<std::pair<std::string, std::string>> copies;
   for (uint32_t number = 0; number < root_.partitions; ++number) {
@@ -463,6 +544,29 @@ void StoreImpl::for_each(
       for (const auto& [key, value] : copies) visit(key, value);
     }
   }
+}
+
+void StoreImpl::scan(uint32_t number, const ScanFrom& from,
+                     const Partition::VisitUntil& visit) const {
+  with(number, false, [&](Partition& partition) { partition.scan(from, now_ms(), visit); });
+}
+
+void StoreImpl::scan(std::string_view from, uint64_t limit,
+                     const std::function<bool(std::string_view, std::string_view)>& visit) const {
+  require_ordered();
+  if (limit == 0) return;
+  StoreCursor cursor(*this, limit);
+  for (cursor.seek({.key = from}); cursor.valid(); cursor.next()) {
+    if (!visit(cursor.key(), cursor.value()) || --limit == 0) return;
+  }
+}
+
+void StoreImpl::require_ordered() const {
+  if (config_.ordered) return;
+  throw Error(ErrorCode::kWrongType,
+              fmt::format("{}: '{}' has an index by hash; open it with one in the order of keys "
+                          "(StoreOptions::index, rstore+ordered) to scan it",
+                          pool_.mapping().path(), config_.name));
 }
 
 uint64_t StoreImpl::size() const {
@@ -486,6 +590,7 @@ void StoreImpl::visit_blocks(const index::VisitOwned& visit) const {
   const index::VisitBlock meet(pool_, visit);
   meet(pool_.offset_of(&root_), sizeof(Root));
   meet(root_.partition_roots, root_.partitions * sizeof(PartitionRoot));
+  if (root_.boundaries != 0) meet(root_.boundaries, root_.boundary_bytes);
   for (const auto& shard : shards_) shard->partition.visit_blocks(visit);
 }
 
@@ -509,6 +614,7 @@ std::vector<Statistic> StoreImpl::statistics() const {
   const index::VisitBlock meet(pool_, add);
   meet(pool_.offset_of(&root_), sizeof(Root));
   meet(root_.partition_roots, root_.partitions * sizeof(PartitionRoot));
+  if (root_.boundaries != 0) meet(root_.boundaries, root_.boundary_bytes);
   index::StatisticList list;
   list.add("records", sum.records, "records");
   list.add("live_bytes", sum.live_bytes, "bytes");

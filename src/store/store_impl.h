@@ -15,6 +15,7 @@
 #include "index/owned_blocks.h"
 #include "perdure/store.h"
 #include "pm/lock.h"
+#include "store/boundaries.h"
 #include "store/hash.h"
 #include "store/partition.h"
 #include "store/runtime/runtime.h"
@@ -34,8 +35,8 @@ class StoreImpl final : public RuntimeClient {
   // Calls `use(Found)` where the partition is worked on. Returns whether the key is there.
   template <typename Use>
   bool get(std::string_view key, Use use) const {
-    const uint64_t hash = hash_of(key);
-    return with(number_of(hash), false, [&](Partition& partition) {
+    const auto [hash, number] = place_of(key);
+    return with(number, false, [&, hash = hash](Partition& partition) {
       Partition::Found found;
       if (!partition.get(hash, key, now_ms(), found)) return false;
       use(found);
@@ -55,6 +56,21 @@ class StoreImpl final : public RuntimeClient {
   void apply(const Store::Batch& batch);
 
   void for_each(const std::function<void(std::string_view, std::string_view)>& visit) const;
+  // Throws kWrongType unless there is an ordered index: cursors and scans need it.
+  void require_ordered() const;
+  void scan(uint32_t number, const ScanFrom& from, const Partition::VisitUntil& visit) const;
+  void scan(std::string_view from, uint64_t limit,
+            const std::function<bool(std::string_view, std::string_view)>& visit) const;
+  uint32_t partitions() const { return root_.partitions; }
+  bool cut_by_boundaries() const { return !boundaries_.empty(); }
+
+  // The hash of a key, and the partition that has it.
+  struct Place {
+    uint64_t hash;
+    uint32_t number;
+  };
+  Place place_of(std::string_view key) const;
+
   uint64_t size() const;
   uint64_t check(const std::function<void(const std::string&)>& report) const;
   void visit_blocks(const index::VisitOwned& visit) const;
@@ -124,7 +140,7 @@ class StoreImpl final : public RuntimeClient {
   }
 
   template <typename Work>
-  void in_parts(std::span<const uint64_t> hashes, bool writes, Work work) const;
+  void in_parts(std::span<const Place> places, bool writes, Work work) const;
 
   // At its end, makes durable what was written, also if something failed then: readers may see it.
   struct Persisting {
@@ -143,11 +159,12 @@ class StoreImpl final : public RuntimeClient {
     int before = std::uncaught_exceptions();
   };
 
-  StoreImpl(pm::PoolImpl& pool, const std::string& name, uint64_t root,
+  StoreImpl(pm::PoolImpl& pool, const std::string& name, uint64_t root, bool ordered,
             const StoreOptions& options);
 
-  uint32_t number_of(uint64_t hash) const;
-  Shard& shard_of(uint64_t hash) const { return *shards_[number_of(hash)]; }
+  void read_boundaries();
+  static std::unique_ptr<StoreImpl> finish_opening(std::unique_ptr<StoreImpl> store,
+                                                   const StoreOptions& options);
   void recover(uint32_t threads);
   void fence() const { pool_.memory().fence(); }
   void start_workers(const StoreOptions& options);
@@ -163,6 +180,7 @@ class StoreImpl final : public RuntimeClient {
   pm::PoolImpl::Use use_;  // goes after all that follows: the mapping may go with it
   const Root& root_;
   PartitionConfig config_;
+  Boundaries boundaries_;
   std::vector<std::unique_ptr<Shard>> shards_;
   mutable std::vector<std::vector<uint32_t>> touched_;  // by worker
   std::unique_ptr<Runtime> runtime_;

@@ -1,0 +1,108 @@
+#include "store/cursor.h"
+
+#include <algorithm>
+
+#include "store/store_impl.h"
+
+namespace perdure::store {
+
+namespace {
+
+constexpr size_t kRecordsMax = 256;    // of a source
+constexpr size_t kBytesMax = 1 << 20;  // the same, and one record more
+
+}  // namespace
+
+void StoreCursor::seek(const ScanFrom& from) {
+  downwards_ = from.downwards;
+  order_.clear();
+  sources_.clear();
+  if (store_.cut_by_boundaries()) {
+    const uint32_t last = store_.partitions() - 1;
+    const uint32_t number = from.whole ? (downwards_ ? last : 0) : store_.place_of(from.key).number;
+    sources_.push_back({.number = number});
+  } else {
+    for (uint32_t number = 0; number < store_.partitions(); ++number) {
+      sources_.push_back({.number = number});
+    }
+  }
+  for (Source& source : sources_) {
+    // Somewhat more than its share: fewer have to be asked again.
+    const uint64_t share = sources_.size() == 1 ? wanted_ : wanted_ * 5 / 4 / sources_.size() + 1;
+    source.chunk = std::clamp<size_t>(share, 1, kRecordsMax);
+    fill(source, from);
+    enter(source);
+  }
+}
+
+// Reads the next records of the source. Where it has no more, and is one of several in a row, the next one
+// takes its place.
+void StoreCursor::fill(Source& source, const ScanFrom& from) const {
+  ScanFrom next = from;
+  for (;;) {
+    source.records.clear();
+    source.at = 0;
+    source.ended = true;
+    size_t bytes = 0;
+    store_.scan(source.number, next, [&](std::string_view key, const Partition::Found& found) {
+      if (source.records.size() == source.chunk || bytes > kBytesMax) {
+        source.ended = false;
+        return false;
+      }
+      source.records.push_back({std::string(key), std::string(found.value), found.version});
+      bytes += key.size() + found.value.size();
+      return true;
+    });
+    source.chunk = std::min(2 * source.chunk, kRecordsMax);
+    if (!source.records.empty() || !store_.cut_by_boundaries()) return;
+    if (source.number == (downwards_ ? 0 : store_.partitions() - 1)) return;
+    source.number += downwards_ ? -1 : 1;
+    next = {.whole = true, .downwards = downwards_};
+  }
+}
+
+bool StoreCursor::comes_later(uint32_t a, uint32_t b) const {
+  const std::string& first = sources_[a].records[sources_[a].at].key;
+  const std::string& second = sources_[b].records[sources_[b].at].key;
+  return downwards_ ? first < second : first > second;
+}
+
+// The source, if it has records, among the others.
+void StoreCursor::enter(Source& source) {
+  if (source.at == source.records.size()) return;
+  order_.push_back(static_cast<uint32_t>(&source - sources_.data()));
+  std::ranges::push_heap(order_, [&](uint32_t a, uint32_t b) { return comes_later(a, b); });
+}
+
+// Past the current record.
+void StoreCursor::step() {
+  std::ranges::pop_heap(order_, [&](uint32_t a, uint32_t b) { return comes_later(a, b); });
+  Source& source = sources_[order_.back()];
+  order_.pop_back();
+  if (++source.at == source.records.size()) {
+    const bool more = store_.cut_by_boundaries() || !source.ended;
+    const std::string key = std::move(source.records.back().key);
+    source.records.clear();
+    source.at = 0;
+    if (more) fill(source, {.key = key, .beyond = true, .downwards = downwards_});
+  }
+  enter(source);
+}
+
+// From the current record on the other way.
+void StoreCursor::turn(bool downwards) {
+  const std::string key(this->key());
+  seek({.key = key, .beyond = true, .downwards = downwards});
+}
+
+void StoreCursor::next() {
+  if (!valid()) return;
+  downwards_ ? turn(false) : step();
+}
+
+void StoreCursor::previous() {
+  if (!valid()) return;
+  downwards_ ? step() : turn(true);
+}
+
+}  // namespace perdure::store

@@ -1,0 +1,65 @@
+// A place among the records of a store, in the order of keys.
+//
+// It holds copies of the next records of each partition that it is to look at, read a chunk at a time, and
+// gives out the least of them (downwards the greatest). Where the store is cut by boundaries, that is one
+// partition at a time; where it is cut by hash, all of them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "store/partition.h"
+
+namespace perdure::store {
+
+class StoreImpl;
+
+class StoreCursor {
+ public:
+  // `wanted`: how many records are to be read, if that is known.
+  explicit StoreCursor(const StoreImpl& store, uint64_t wanted = 64)
+      : store_(store), wanted_(wanted) {}
+
+  void seek(const ScanFrom& from);
+  bool valid() const { return !order_.empty(); }
+  void next();
+  void previous();
+  std::string_view key() const { return current().key; }
+  std::string_view value() const { return current().value; }
+  uint64_t version() const { return current().version; }
+
+ private:
+  struct Record {
+    std::string key;
+    std::string value;
+    uint64_t version;
+  };
+  // A partition, and records of it that are yet to come, in the order of the scan.
+  struct Source {
+    uint32_t number;
+    std::vector<Record> records = {};
+    size_t at = 0;
+    size_t chunk = 0;
+    bool ended = false;  // there are no more than these
+  };
+
+  const Record& current() const {
+    const Source& source = sources_[order_.front()];
+    return source.records[source.at];
+  }
+  void step();
+  void turn(bool downwards);
+  void fill(Source& source, const ScanFrom& from) const;
+  void enter(Source& source);
+  bool comes_later(uint32_t a, uint32_t b) const;
+
+  const StoreImpl& store_;
+  const uint64_t wanted_;
+  std::vector<Source> sources_;
+  std::vector<uint32_t> order_;  // a heap of those that have records; the first has the current one
+  bool downwards_ = false;
+};
+
+}  // namespace perdure::store

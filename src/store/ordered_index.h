@@ -1,0 +1,146 @@
+// Where each key's record stands, in the order of keys: a B+tree in DRAM that keeps no keys.
+//
+// A leaf has, for each record, its place and the head of its key: the eight bytes that follow what all keys
+// of the leaf begin with. Heads nearly always tell keys apart; where two are equal, the records are read.
+// Inner nodes keep the shortest texts that separate their children. 16 bytes for each record, and about a
+// third more for room. Owned by its partition: not thread-safe.
+// Source: Bayer and Unterauer, "Prefix B-Trees", TODS 1977; heads: Graefe and Larson, "B-tree indexes and
+// CPU caches", ICDE 2001.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "store/hash_index.h"
+
+namespace perdure::store {
+
+// Reads the key of a record. Throws kCorrupt if the record is damaged.
+class RecordKeys {
+ public:
+  virtual std::string_view key_at(Location location) const = 0;
+  virtual void prefetch_at(Location location) const = 0;
+
+ protected:
+  ~RecordKeys() = default;
+};
+
+class OrderedIndex {
+ public:
+  explicit OrderedIndex(const RecordKeys& keys);
+  ~OrderedIndex();
+  OrderedIndex(const OrderedIndex&) = delete;
+  OrderedIndex& operator=(const OrderedIndex&) = delete;
+
+  // The entry that has the key, if `is_it(Location)` agrees; else kNone. Entries are valid until the next
+  // reserve(), insert() or erase(). Throws kCorrupt.
+  static constexpr uint64_t kNone = HashIndex::kNone;
+  template <typename IsIt>
+  uint64_t find(std::string_view key, IsIt is_it) const {
+    const Leaf& leaf = leaf_of(key);
+    size_t first = 0;
+    size_t last = 0;
+    if (!same_head(leaf, key, &first, &last)) return kNone;
+    // A single one is left to the caller, who reads it anyway.
+    if (last - first > 1) first = lower_bound(leaf, key, first, last);
+    if (first == last || !is_it(Location::of_word(leaf.places[first]))) return kNone;
+    return entry_of(leaf, first);
+  }
+  Location at(uint64_t entry) const {
+    return Location::of_word(leaf_at(entry).places[position_at(entry)]);
+  }
+  void move(uint64_t entry, Location to) { leaf_at(entry).places[position_at(entry)] = to.word(); }
+
+  // Makes room for `count` inserts, one of which is the key's. May throw std::bad_alloc and kCorrupt; then
+  // what is found is the same.
+  void reserve(std::string_view key, uint64_t count);
+  // The key is not there, and reserve() was called for it. Does not throw.
+  void insert(std::string_view key, Location location);
+  // Does not throw. The leaf may stay emptier than it should be, until the next tidy().
+  void erase(uint64_t entry);
+  // Merges and removes leaves that erase() left nearly empty; reserve() does that, too. May throw
+  // std::bad_alloc, having changed nothing. No entry is valid afterwards.
+  void tidy();
+
+  uint64_t size() const { return size_; }
+  uint64_t dram_bytes() const { return dram_bytes_; }
+
+  // A place between two records.
+  struct Position {
+    uint64_t leaf;
+    size_t before;  // entries of the leaf that come before
+  };
+  // Before the first record whose key is not less than `key`; `after` it: whose key is greater.
+  Position seek(std::string_view key, bool after) const;
+  Position first() const;
+  Position last() const;
+  // Steps over a record and tells where it stands. Returns false at the end. Positions are valid as entries
+  // are.
+  bool next(Position& position, Location* out) const;
+  bool previous(Position& position, Location* out) const;
+
+ private:
+  static constexpr size_t kMax = 64;  // entries of a leaf, children of an inner node
+
+  struct Inner;
+  struct Node {
+    Inner* parent = nullptr;
+    bool is_leaf = false;
+    std::string prefix;           // what all keys, or separators, begin with
+    std::vector<uint64_t> heads;  // of keys or separators, after the prefix, ascending
+  };
+  struct Leaf : Node {
+    bool sparse = false;  // it stands in sparse_
+    Leaf* previous = nullptr;
+    Leaf* next = nullptr;
+    std::vector<uint64_t> places;  // words of Locations
+  };
+  // Child i holds keys that are less than separator i, and not less than separator i - 1.
+  struct Inner : Node {
+    std::vector<std::string> separators;
+    std::vector<Node*> children;
+  };
+
+  static uint64_t head_of(std::string_view key, size_t skip);
+  static int compare_prefix(const Node& node, std::string_view key);
+  static void shorten_prefix(Node& node, size_t bytes);
+  static size_t upper_child(const Inner& inner, std::string_view key);
+  static uint64_t entry_of(const Leaf& leaf, size_t position) {
+    return reinterpret_cast<uint64_t>(&leaf) << 16 | position;
+  }
+  static Leaf& leaf_at(uint64_t entry) { return *reinterpret_cast<Leaf*>(entry >> 16); }
+  static size_t position_at(uint64_t entry) { return entry & 0xffff; }
+
+  Leaf& leaf_of(std::string_view key) const;
+  static bool same_head(const Leaf& leaf, std::string_view key, size_t* first, size_t* last);
+  size_t lower_bound(const Leaf& leaf, std::string_view key, size_t first, size_t last) const;
+  std::string_view key_at(const Leaf& leaf, size_t i) const {
+    return keys_.key_at(Location::of_word(leaf.places[i]));
+  }
+
+  Leaf* new_leaf(size_t entries);
+  void free_node(Node* node);
+  void split_leaf(Leaf& leaf, size_t entries);
+  void split_inner(Inner& inner);
+  static void add_child(Node& left, Node* right, std::string separator);
+  void require_parent(Node& node);
+  void lengthen_prefix(Leaf& leaf) const;
+  static void lengthen_prefix(Inner& inner);
+  void remove_node(Node* node);
+  bool merge_with_next(Leaf& leaf);
+  static uint64_t bytes_of(const Node& node);
+
+  const RecordKeys& keys_;
+  Node* root_;
+  Leaf* first_;
+  Leaf* last_;
+  std::vector<Leaf*>
+      sparse_;  // to be looked at by tidy(). With room for what the next erase() adds
+  uint64_t size_ = 0;
+  uint64_t dram_bytes_ = 0;
+};
+
+}  // namespace perdure::store

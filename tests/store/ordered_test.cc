@@ -1,0 +1,390 @@
+// The ordered index by itself, against a map; cursors and scans of a store, cut by hash and by boundaries.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <deque>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "perdure/store.h"
+#include "store/ordered_index.h"
+#include "support/errors.h"
+#include "support/files.h"
+#include "support/random.h"
+
+namespace perdure::test {
+namespace {
+
+using store::Location;
+using store::OrderedIndex;
+
+// Keys by the number of their place.
+struct Keys final : store::RecordKeys {
+  std::string_view key_at(Location location) const override { return texts.at(location.slot()); }
+  void prefetch_at(Location) const override {}
+  std::deque<std::string> texts;
+};
+
+// Long common beginnings, keys that others begin with, zeros at the end, any bytes.
+std::string key_of_shape(Random& random, uint64_t shape) {
+  switch (shape) {
+    case 0:
+      return "customer/" + std::to_string(1000000 + random.below(3000)) + "/name";
+    case 1: {
+      std::string key(random.below(20), '\0');
+      for (char& c : key) c = static_cast<char>(random.below(3) * 127);
+      return key;
+    }
+    default:
+      return std::string(random.below(40), 'a') + std::to_string(random.below(50));
+  }
+}
+
+class OrderedIndexTest : public testing::Test {
+ protected:
+  bool put(const std::string& key) {
+    if (index_.find(key, [&](Location at) { return keys_.key_at(at) == key; }) !=
+        OrderedIndex::kNone) {
+      return false;
+    }
+    keys_.texts.push_back(key);
+    const Location location(static_cast<uint32_t>(keys_.texts.size() - 1), 64);
+    index_.reserve(key, 1);
+    index_.insert(key, location);
+    model_[key] = location.slot();
+    return true;
+  }
+  bool remove(const std::string& key) {
+    const uint64_t entry = index_.find(key, [&](Location at) { return keys_.key_at(at) == key; });
+    if (entry == OrderedIndex::kNone) return false;
+    index_.erase(entry);
+    model_.erase(key);
+    return true;
+  }
+  void compare() {
+    ASSERT_EQ(index_.size(), model_.size());
+    Location location;
+    OrderedIndex::Position up = index_.first();
+    for (const auto& [key, slot] : model_) {
+      ASSERT_TRUE(index_.next(up, &location));
+      ASSERT_EQ(location.slot(), slot) << key;
+    }
+    ASSERT_FALSE(index_.next(up, &location));
+    OrderedIndex::Position down = index_.last();
+    for (auto i = model_.rbegin(); i != model_.rend(); ++i) {
+      ASSERT_TRUE(index_.previous(down, &location));
+      ASSERT_EQ(location.slot(), i->second);
+    }
+    ASSERT_FALSE(index_.previous(down, &location));
+  }
+  void compare_seek(const std::string& key, bool after) {
+    const auto expected = after ? model_.upper_bound(key) : model_.lower_bound(key);
+    Location location;
+    OrderedIndex::Position at = index_.seek(key, after);
+    const bool found = index_.next(at, &location);
+    ASSERT_EQ(found, expected != model_.end()) << key;
+    if (found) {
+      ASSERT_EQ(location.slot(), expected->second);
+    }
+    at = index_.seek(key, after);
+    ASSERT_EQ(index_.previous(at, &location), expected != model_.begin());
+    if (expected != model_.begin()) {
+      ASSERT_EQ(location.slot(), std::prev(expected)->second);
+    }
+  }
+
+  Keys keys_;
+  OrderedIndex index_{keys_};
+  std::map<std::string, uint32_t> model_;
+  Random random_{base_seed()};
+};
+
+TEST_F(OrderedIndexTest, DoesAsAMapDoesWhileItGrowsAndShrinks) {
+  const uint64_t empty_bytes = index_.dram_bytes();
+  uint64_t full_bytes = 0;
+  for (uint64_t shape = 0; shape < 3; ++shape) {
+    for (int step = 0; step < 9000; ++step) {
+      const std::string key = key_of_shape(random_, shape);
+      // Grows for two thirds, then shrinks to nearly nothing.
+      const bool grows = step < 6000;
+      const bool there = model_.contains(key);
+      if (random_.below(10) < (grows ? 8 : 1)) {
+        ASSERT_EQ(put(key), !there);
+      } else {
+        ASSERT_EQ(remove(key), there);
+      }
+      if (!grows && !model_.empty()) {
+        auto victim = model_.lower_bound(key);
+        if (victim == model_.end()) victim = model_.begin();
+        ASSERT_TRUE(remove(std::string(victim->first)));
+      }
+      compare_seek(key_of_shape(random_, shape), random_.below(2) == 0);
+      if (step == 6000) full_bytes = std::max(full_bytes, index_.dram_bytes());
+      if (step % 500 == 0) compare();
+    }
+    compare();
+  }
+  while (!model_.empty()) ASSERT_TRUE(remove(std::string(model_.begin()->first)));
+  index_.tidy();
+  compare();
+  EXPECT_LT(index_.dram_bytes(), empty_bytes + full_bytes / 8);
+  EXPECT_TRUE(put("again"));
+  compare();
+}
+
+TEST_F(OrderedIndexTest, AscendingAndDescendingKeysFillLeaves) {
+  for (uint64_t i = 0; i < 20000; ++i) {
+    ASSERT_TRUE(put("line" + std::to_string(100000000 + i)));
+  }
+  compare();
+  EXPECT_LT(index_.dram_bytes(), 20000 * 24);
+  for (uint64_t i = 0; i < 20000; ++i) {
+    ASSERT_TRUE(put("kind" + std::to_string(200000000 - i)));
+  }
+  compare();
+}
+
+// Room that was promised for several keys is there for all of them, whatever is erased in between.
+TEST_F(OrderedIndexTest, RoomForSeveralInserts) {
+  for (uint64_t i = 0; i < 300; ++i) put("k" + std::to_string(i * 10));
+  for (int round = 0; round < 50; ++round) {
+    std::vector<std::string> added;
+    for (uint64_t i = 0; i < 100; ++i) {
+      const std::string key = "k" + std::to_string(random_.below(3000)) + "x";
+      if (!model_.contains(key) && std::ranges::find(added, key) == added.end()) {
+        added.push_back(key);
+      }
+    }
+    for (const std::string& key : added) index_.reserve(key, added.size());
+    for (size_t i = 0; i < added.size(); ++i) {
+      keys_.texts.push_back(added[i]);
+      const Location location(static_cast<uint32_t>(keys_.texts.size() - 1), 64);
+      index_.insert(added[i], location);
+      model_[added[i]] = location.slot();
+      if (i % 2 == 0) remove(std::string(model_.begin()->first));
+    }
+    compare();
+    while (model_.size() > 200) remove(std::string(std::next(model_.begin(), 20)->first));
+  }
+}
+
+// How a store is cut into partitions, and who works on them.
+struct Cut {
+  std::string name;
+  StoreOptions options;
+};
+
+class StoreCursorTest : public testing::TestWithParam<Cut> {
+ protected:
+  StoreCursorTest() : pool_(Pool::create(folder_.file("pool"), {.capacity_bytes = 64 << 20})) {
+    StoreOptions options = GetParam().options;
+    options.index = StoreIndex::kOrdered;
+    store_.emplace(Store::create(pool_, "s", options));
+  }
+  void put(const std::string& key, const std::string& value) {
+    store_->put(key, value);
+    model_[key] = value;
+  }
+  void fill(uint64_t count) {
+    for (uint64_t i = 0; i < count; ++i) {
+      const uint64_t number = random_.below(5 * count);
+      put("k" + std::to_string(number), std::string(1 + number % 100, 'v') + std::to_string(i));
+    }
+  }
+
+  TempDir folder_;
+  Pool pool_;
+  std::optional<Store> store_;
+  std::map<std::string, std::string> model_;
+  Random random_{base_seed()};
+};
+
+TEST_P(StoreCursorTest, GoesUpAndDown) {
+  Store::Cursor cursor = store_->cursor();
+  cursor.first();
+  EXPECT_FALSE(cursor.valid());
+  cursor.next();
+  EXPECT_FALSE(cursor.valid());
+  fill(3000);
+  auto expected = model_.begin();
+  for (cursor.first(); cursor.valid(); cursor.next(), ++expected) {
+    ASSERT_NE(expected, model_.end());
+    ASSERT_EQ(cursor.key(), expected->first);
+    ASSERT_EQ(cursor.value(), expected->second);
+  }
+  EXPECT_EQ(expected, model_.end());
+  auto down = model_.rbegin();
+  for (cursor.last(); cursor.valid(); cursor.previous(), ++down) {
+    ASSERT_EQ(cursor.key(), down->first);
+  }
+  EXPECT_EQ(down, model_.rend());
+  // To and fro.
+  for (int round = 0; round < 30; ++round) {
+    const std::string from = "k" + std::to_string(random_.below(15000));
+    auto place = model_.lower_bound(from);
+    cursor.seek(from);
+    ASSERT_EQ(cursor.valid(), place != model_.end());
+    for (int step = 0; step < 100 && cursor.valid(); ++step) {
+      ASSERT_EQ(cursor.key(), place->first);
+      if (random_.below(3) != 0) {
+        cursor.next();
+        ++place;
+        ASSERT_EQ(cursor.valid(), place != model_.end());
+      } else {
+        cursor.previous();
+        ASSERT_EQ(cursor.valid(), place != model_.begin());
+        if (place != model_.begin()) --place;
+      }
+    }
+    auto below = model_.upper_bound(from);
+    cursor.seek_down(from);
+    ASSERT_EQ(cursor.valid(), below != model_.begin());
+    if (cursor.valid()) {
+      ASSERT_EQ(cursor.key(), std::prev(below)->first);
+    }
+  }
+}
+
+TEST_P(StoreCursorTest, GoesOnThroughChanges) {
+  fill(3000);
+  // Records that stay are seen once, in order, whatever happens to the others.
+  std::map<std::string, std::string> staying;
+  for (const auto& [key, value] : model_) {
+    if (key.ends_with("7")) staying[key] = value;
+  }
+  Store::Cursor cursor = store_->cursor();
+  auto expected = staying.begin();
+  std::string before;
+  for (cursor.first(); cursor.valid(); cursor.next()) {
+    const std::string key(cursor.key());
+    ASSERT_LT(before, key);
+    before = key;
+    if (expected != staying.end() && key == expected->first) {
+      ASSERT_EQ(cursor.value(), expected->second);
+      ++expected;
+    }
+    for (int i = 0; i < 4; ++i) {
+      const std::string other = "k" + std::to_string(random_.below(15000));
+      if (other.ends_with("7")) continue;
+      random_.below(2) == 0 ? (void)store_->remove(other) : (void)store_->put(other, "changed");
+    }
+  }
+  EXPECT_EQ(expected, staying.end());
+}
+
+TEST_P(StoreCursorTest, FindsTheSameAfterCompactionAndReopening) {
+  fill(2000);
+  for (int round = 0; round < 10; ++round) {
+    for (const auto& [key, value] : std::map(model_)) put(key, value + "+");
+  }
+  EXPECT_EQ(store_->check([](const std::string& what) { ADD_FAILURE() << what; }), 0u);
+  for (int opening = 0; opening < 2; ++opening) {
+    auto expected = model_.begin();
+    store_->scan("", ~uint64_t{0}, [&](std::string_view key, std::string_view value) {
+      EXPECT_EQ(key, expected->first);
+      EXPECT_EQ(value, expected->second);
+      ++expected;
+      return true;
+    });
+    EXPECT_EQ(expected, model_.end());
+    uint64_t seen = 0;
+    store_->scan("k5", 10, [&](std::string_view, std::string_view) { return ++seen < 7; });
+    EXPECT_EQ(seen, 7u);
+    store_.reset();
+    StoreOptions options = GetParam().options;
+    options.boundaries.clear();  // as created
+    store_.emplace(Store::open(pool_, "s", options));
+  }
+  // For one opening, an index by hash.
+  store_.reset();
+  store_.emplace(Store::open(pool_, "s", {.index = StoreIndex::kHash}));
+  EXPECT_EQ(store_->get(model_.begin()->first), model_.begin()->second);
+  EXPECT_TRUE(fails_with(ErrorCode::kWrongType, "rstore+ordered", [&] { store_->cursor(); }));
+}
+
+TEST_P(StoreCursorTest, BatchesAndExpiredRecords) {
+  const auto past = std::chrono::system_clock::now() - std::chrono::hours(1);
+  for (int round = 0; round < 40; ++round) {
+    Store::Batch batch;
+    for (int i = 0; i < 20; ++i) {
+      const std::string key = "k" + std::to_string(random_.below(800));
+      if (random_.below(4) == 0) {
+        batch.remove(key);
+        model_.erase(key);
+      } else {
+        batch.put(key, "b");
+        model_[key] = "b";
+      }
+    }
+    store_->apply(batch);
+    store_->put("k" + std::to_string(round) + "gone", "x", past);
+  }
+  auto expected = model_.begin();
+  Store::Cursor cursor = store_->cursor();
+  for (cursor.first(); cursor.valid(); cursor.next(), ++expected) {
+    ASSERT_EQ(cursor.key(), expected->first);
+  }
+  EXPECT_EQ(expected, model_.end());
+}
+
+TEST_P(StoreCursorTest, ScansWhileOthersWrite) {
+  for (int i = 0; i < 500; ++i) put("fix" + std::to_string(1000 + i), "stays");
+  std::atomic<bool> stop{false};
+  std::thread writer([&] {
+    Random random(7);
+    while (!stop) {
+      const std::string key = "fix" + std::to_string(1000 + random.below(500)) + "x";
+      random.below(2) == 0 ? (void)store_->put(key, "comes") : (void)store_->remove(key);
+    }
+  });
+  for (int round = 0; round < 20; ++round) {
+    uint64_t fixed = 0;
+    std::string before;
+    store_->scan("", ~uint64_t{0}, [&](std::string_view key, std::string_view) {
+      EXPECT_LT(before, key);
+      before = key;
+      fixed += key.ends_with("x") ? 0 : 1;
+      return true;
+    });
+    EXPECT_EQ(fixed, 500u);
+  }
+  stop = true;
+  writer.join();
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Cuts, StoreCursorTest,
+    testing::Values(Cut{"OnePartition", {.partitions = 1}}, Cut{"ByHash", {.partitions = 7}},
+                    Cut{"ByBoundaries", {.boundaries = {"fix12", "k2", "k35", "k7", "l"}}},
+                    Cut{"ByBoundariesWithWorkers",
+                        {.boundaries = {"fix12", "k2", "k7"}, .workers = 2}}),
+    [](const testing::TestParamInfo<Cut>& cut) { return cut.param.name; });
+
+TEST(StoreBoundariesTest, MustAscendAndStay) {
+  const TempDir folder;
+  Pool pool = Pool::create(folder.file("pool"), {.capacity_bytes = 16 << 20});
+  const auto refused = [&](const StoreOptions& options) {
+    return fails_with(ErrorCode::kInvalidArgument, "boundaries",
+                      [&] { Store::create(pool, "s", options); });
+  };
+  EXPECT_TRUE(refused({.boundaries = {"b", "a"}}));
+  EXPECT_TRUE(refused({.boundaries = {"a", "a"}}));
+  EXPECT_TRUE(refused({.boundaries = {""}}));
+  EXPECT_TRUE(refused({.partitions = 5, .boundaries = {"a"}}));
+  EXPECT_TRUE(refused({.boundaries = {std::string(2 << 20, 'x')}}));
+  {
+    const Store store = Store::create(pool, "s", {.boundaries = {"a", "b"}});
+  }
+  EXPECT_TRUE(fails_with(ErrorCode::kInvalidArgument, "boundaries",
+                         [&] { Store::open(pool, "s", {.boundaries = {"a", "c"}}); }));
+  const Store store = Store::open(pool, "s", {.boundaries = {"a", "b"}});
+}
+
+}  // namespace
+}  // namespace perdure::test
