@@ -41,16 +41,18 @@ void StoreCursor::fill(Source& source, const ScanFrom& from) const {
   ScanFrom next = from;
   for (;;) {
     source.records.clear();
+    source.bytes.clear();
     source.at = 0;
     source.ended = true;
-    size_t bytes = 0;
+    next.expected = source.chunk;
     store_.scan(source.number, next, [&](std::string_view key, const Partition::Found& found) {
-      if (source.records.size() == source.chunk || bytes > kBytesMax) {
+      if (source.records.size() == source.chunk || source.bytes.size() > kBytesMax) {
         source.ended = false;
         return false;
       }
-      source.records.push_back({std::string(key), std::string(found.value), found.version});
-      bytes += key.size() + found.value.size();
+      source.records.push_back({source.bytes.size(), static_cast<uint32_t>(key.size()),
+                                static_cast<uint32_t>(found.value.size()), found.version});
+      source.bytes.append(key).append(found.value);
       return true;
     });
     source.chunk = std::min(2 * source.chunk, kRecordsMax);
@@ -62,8 +64,8 @@ void StoreCursor::fill(Source& source, const ScanFrom& from) const {
 }
 
 bool StoreCursor::comes_later(uint32_t a, uint32_t b) const {
-  const std::string& first = sources_[a].records[sources_[a].at].key;
-  const std::string& second = sources_[b].records[sources_[b].at].key;
+  const std::string_view first = key_of(sources_[a]);
+  const std::string_view second = key_of(sources_[b]);
   return downwards_ ? first < second : first > second;
 }
 
@@ -79,12 +81,13 @@ void StoreCursor::step() {
   std::ranges::pop_heap(order_, [&](uint32_t a, uint32_t b) { return comes_later(a, b); });
   Source& source = sources_[order_.back()];
   order_.pop_back();
-  if (++source.at == source.records.size()) {
-    const bool more = store_.cut_by_boundaries() || !source.ended;
-    const std::string key = std::move(source.records.back().key);
-    source.records.clear();
-    source.at = 0;
-    if (more) fill(source, {.key = key, .beyond = true, .downwards = downwards_});
+  if (source.at + 1 < source.records.size()) {
+    ++source.at;
+  } else if (store_.cut_by_boundaries() || !source.ended) {
+    const std::string key(key_of(source));
+    fill(source, {.key = key, .beyond = true, .downwards = downwards_});
+  } else {
+    source.at = source.records.size();
   }
   enter(source);
 }
@@ -93,6 +96,11 @@ void StoreCursor::step() {
 void StoreCursor::turn(bool downwards) {
   const std::string key(this->key());
   seek({.key = key, .beyond = true, .downwards = downwards});
+}
+
+std::string_view StoreCursor::value() const {
+  const Record& record = current().records[current().at];
+  return {current().bytes.data() + record.begin + record.key_bytes, record.value_bytes};
 }
 
 void StoreCursor::next() {

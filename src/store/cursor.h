@@ -26,28 +26,31 @@ class StoreCursor {
   bool valid() const { return !order_.empty(); }
   void next();
   void previous();
-  std::string_view key() const { return current().key; }
-  std::string_view value() const { return current().value; }
-  uint64_t version() const { return current().version; }
+  std::string_view key() const { return key_of(current()); }
+  std::string_view value() const;
+  uint64_t version() const { return current().records[current().at].version; }
 
  private:
   struct Record {
-    std::string key;
-    std::string value;
+    uint64_t begin;  // of the key in the source's bytes; the value follows
+    uint32_t key_bytes;
+    uint32_t value_bytes;
     uint64_t version;
   };
   // A partition, and records of it that are yet to come, in the order of the scan.
   struct Source {
     uint32_t number;
     std::vector<Record> records = {};
+    std::string bytes = {};  // of their keys and values
     size_t at = 0;
-    size_t chunk = 0;
+    size_t chunk = 0;    // how many are read together
     bool ended = false;  // there are no more than these
   };
 
-  const Record& current() const {
-    const Source& source = sources_[order_.front()];
-    return source.records[source.at];
+  const Source& current() const { return sources_[order_.front()]; }
+  static std::string_view key_of(const Source& source) {
+    const Record& record = source.records[source.at];
+    return {source.bytes.data() + record.begin, record.key_bytes};
   }
   void step();
   void turn(bool downwards);

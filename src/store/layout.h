@@ -111,7 +111,10 @@ enum RecordFlags : uint16_t {
   kKeyOutside = 8,  // the key, too
   kRemoval = 16,    // there is no value: the key is gone. With its key
   kTombstone = 32,  // what compaction leaves of a record that still invalidates another one. No key
-  kGroupGoesOn = 64  // valid only together with the record that follows
+  kGroupGoesOn = 64,  // valid only together with the record that follows
+  // With kTombstone; the last record of a group that is part of a batch over several partitions. Its value is
+  // a list of BatchParts: that of the coordinator, and in the coordinator's record those of all others, too.
+  kBatch = 128
 };
 
 struct RecordHeader {
@@ -131,6 +134,13 @@ struct OverflowRef {
   uint64_t slot;         // number of the block in the partition's table
   uint64_t incarnation;  // of the block
   uint64_t value_bytes;
+};
+
+// Where a batch ends in one of its partitions: with its record of this version.
+struct BatchPart {
+  uint64_t partition;
+  uint64_t version;
+  bool operator==(const BatchPart&) const = default;
 };
 
 inline constexpr uint64_t kNoExpiry = 0;

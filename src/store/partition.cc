@@ -270,12 +270,13 @@ void Partition::store_overflow(const WriteRequest& request, RecordParts& parts) 
   parts.overflow = {slot, blocks_[slot].incarnation, request.value.size()};
 }
 
-Partition::Group Partition::prepare(std::span<const GroupWrite> writes, uint64_t now_ms) {
+Partition::Group Partition::prepare(std::span<const GroupWrite> writes, uint64_t now_ms,
+                                    uint32_t named) {
   pool_.require_writable();
   now_ms_ = now_ms;
   Group group;
   group.reserve(writes.size());
-  uint64_t bytes = 0;
+  uint64_t bytes = named > 0 ? record_bytes(kTombstone, 0, named * sizeof(BatchPart)) : 0;
   RecordView old;
   bool adds = false;
   for (const auto& [hash, request] : writes) {
@@ -306,11 +307,19 @@ Partition::Group Partition::prepare(std::span<const GroupWrite> writes, uint64_t
   return group;
 }
 
-void Partition::write_group(std::span<const GroupWrite> writes, Group& group) {
+void Partition::write_group(std::span<const GroupWrite> writes, Group& group,
+                            std::span<const BatchPart> parts) {
   for (size_t i = 0; i < writes.size(); ++i) {
-    if (i + 1 != writes.size()) group[i].flags |= kGroupGoesOn;
+    if (i + 1 != writes.size() || !parts.empty()) group[i].flags |= kGroupGoesOn;
     write(writes[i].first, group[i]);
   }
+  if (parts.empty()) return;
+  const RecordParts mark{
+      .flags = kTombstone | kBatch,
+      .version = next_version_++,
+      .value = {reinterpret_cast<const char*>(parts.data()), parts.size_bytes()}};
+  append(head_, mark);
+  written_since_step_ += mark.bytes();
 }
 
 void Partition::abandon(const Group& group) {
@@ -322,6 +331,9 @@ void Partition::abandon(const Group& group) {
 
 void Partition::before_fence() {
   if (written_since_step_ == 0) return;
+  // After a fence that failed nothing more is stored: what stands in the caches may still become durable, and
+  // must not say that what the fence was for is.
+  if (pool_.failed()) return;
   // What it moves is made durable by the fence that follows, before a later record may supersede it:
   // recover() relies on that.
   const uint64_t budget = 4 * written_since_step_ + 256;
@@ -366,13 +378,19 @@ void Partition::scan(const ScanFrom& from, uint64_t now_ms, const VisitUntil& vi
     return from.downwards ? index.previous(at, out) : index.next(at, out);
   };
   // Records are asked for before they are needed: they lie in no order.
-  constexpr size_t kAhead = 8;
+  constexpr uint64_t kAhead = 8;
   OrderedIndex::Position ahead = position;
+  uint64_t expected = from.expected;
   Location location;
-  for (size_t i = 0; i < kAhead && step(ahead, &location); ++i) prefetch_at(location);
-  while (step(position, &location)) {
-    Location later;
-    if (step(ahead, &later)) prefetch_at(later);
+  const auto ask = [&] {
+    if (expected == 0 || !step(ahead, &location)) return;
+    --expected;
+    prefetch_at(location);
+  };
+  for (uint64_t i = 0; i < kAhead; ++i) ask();
+  for (;;) {
+    ask();
+    if (!step(position, &location)) return;
     const RecordView record = view_at(location);
     if (has_expired(record, now_ms)) continue;
     // Its key decides where it stands.

@@ -20,6 +20,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -65,6 +66,7 @@ struct ScanFrom {
   bool whole = false;   // from the first record, or the last one; then there is no key
   bool beyond = false;  // without the record of the key itself
   bool downwards = false;
+  uint64_t expected = ~uint64_t{0};  // about how many records will be asked for
 };
 
 struct PartitionFigures {
@@ -87,9 +89,23 @@ class Partition final : private RecordKeys {
   Partition(const Partition&) = delete;
   Partition& operator=(const Partition&) = delete;
 
-  // Reads all blocks, builds the index, closes blocks that a crash left open. Durable on return; changes
-  // nothing in a pool that is open to read. Throws kCorrupt.
-  void recover();
+  // Recovery, first part: finds the partition's blocks, and the last write. Returns how the batch over
+  // several partitions ends that may be unfinished in some of them, if the partition's last write is one:
+  // its parts as its record has them, and the partition's own version. Throws kCorrupt.
+  struct LastBatch {
+    std::vector<BatchPart> parts;
+    uint64_t version = 0;
+  };
+  std::optional<LastBatch> look();
+  // Whether the write of this version, or a later one, is there. After look().
+  bool has_reached(uint64_t version) const { return next_version_ > version; }
+  // What look() told does not count: takes it away, for good. Of all partitions, before the second part of
+  // any. Durable on return. Throws kIo.
+  void drop_batch();
+  // Second part: reads all blocks, builds the index, closes blocks that a crash left open. Durable on
+  // return; changes nothing in a pool that is open to read. `keeps_batch`: what look() told counts. Throws
+  // kCorrupt.
+  void recover(bool keeps_batch);
   // Closes open blocks and notes what is there, so that the next recovery can tell if something is gone.
   // Durable on return. Throws kIo.
   void close();
@@ -115,10 +131,17 @@ class Partition final : private RecordKeys {
 
   // Several writes without conditions, of which a crash keeps all or none. prepare() makes room and throws
   // as put() does, and kTooLarge if the records do not fit into one block; nothing else of the partition may
-  // be called between it and write_group(), which throws nothing, or abandon().
+  // be called between it and write_group(), which throws nothing, or abandon(). `named`: the
+  // writes are a part of a batch over several partitions; write_group() is given so many BatchParts, and
+  // recovery counts the group only if all of the batch is there. All its groups must be made durable by one
+  // fence, before anything else is done to these partitions; note_durable() follows.
   using Group = std::vector<RecordParts>;
-  Group prepare(std::span<const GroupWrite> writes, uint64_t now_ms);
-  void write_group(std::span<const GroupWrite> writes, Group& group);
+  Group prepare(std::span<const GroupWrite> writes, uint64_t now_ms, uint32_t named = 0);
+  // The version that will end a prepared group of so many writes that is a part of a batch.
+  BatchPart part_of(size_t writes) const { return {number_, next_version_ + writes}; }
+  void write_group(std::span<const GroupWrite> writes, Group& group,
+                   std::span<const BatchPart> parts = {});
+  void note_durable() { unfenced_ = false; }
   void abandon(const Group& group);
 
   // Compacts a little, in proportion to what was written, then makes all writes since the last call
@@ -257,6 +280,7 @@ class Partition final : private RecordKeys {
   struct Scan;
   struct ScannedPut;
   void read_table();
+  bool read_group(const Block& block, uint64_t end, uint64_t& at, RecordView& last) const;
   void read_header(uint32_t slot, uint64_t offset);
   void scan_block(uint32_t slot, Scan& scan);
   void index_record(const Scan& scan, const ScannedPut& put);
@@ -286,6 +310,10 @@ class Partition final : private RecordKeys {
   uint64_t now_ms_ = 0;  // as the last caller said
   uint64_t next_version_ = 1;
   uint64_t next_incarnation_ = 1;
+  // Of the last batch that look() has found: its block, and where its records begin there.
+  uint32_t batch_slot_ = kNoSlot;
+  uint64_t batch_begin_ = 0;
+  uint64_t batch_end_ = 0;
 
   // Compaction: the block being emptied, how far, and one that waits for a fence to become unused.
   uint32_t victim_ = kNoSlot;

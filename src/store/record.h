@@ -27,7 +27,7 @@ struct RecordView {
   uint16_t flags = 0;
 
   bool has(uint16_t flag) const { return (flags & flag) != 0; }
-  // Whether it gives a key a value; else it takes one away, or another record's validity.
+  // Whether it gives a key a value; else it takes one away, or another record's validity, or ends a batch.
   bool is_put() const { return (flags & (kRemoval | kTombstone)) == 0; }
 };
 

@@ -117,25 +117,84 @@ void Partition::read_table() {
   next_incarnation_ = std::max(next_incarnation_, floor);
 }
 
+// Reads the group of records at `at` that count together, mostly a single one. Returns false if they are not
+// all there; else moves `at` behind them, and gives the last one.
+bool Partition::read_group(const Block& block, uint64_t end, uint64_t& at, RecordView& last) const {
+  const uint64_t seed = seed_of(block.incarnation);
+  const char* base = pool_.at<char>(block.offset);
+  uint64_t next = at;
+  do {
+    if (next >= end || !parse(base + next, end - next, last) ||
+        !is_intact(base + next, last, seed)) {
+      return false;
+    }
+    next += last.bytes;
+  } while (last.has(kGroupGoesOn));
+  at = next;
+  return true;
+}
+
+std::optional<Partition::LastBatch> Partition::look() {
+  read_table();
+  // The last write stands in the block of writes that was opened last; or, if that is gone, the floors tell
+  // what has been given, since they are noted by a later fence than that of a batch.
+  uint32_t newest = kNoSlot;
+  for (uint32_t slot = 0; slot < blocks_.size(); ++slot) {
+    const Block& block = blocks_[slot];
+    if ((block.state != State::kOpen && block.state != State::kClosed) ||
+        pool_.at<BlockHeader>(block.offset)->kind != BlockKind::kLog) {
+      continue;
+    }
+    if (newest == kNoSlot || block.incarnation > blocks_[newest].incarnation) newest = slot;
+  }
+  if (newest == kNoSlot) return {};
+  const Block& block = blocks_[newest];
+  const bool open = block.state == State::kOpen;
+  const uint64_t end = open ? config_.block_bytes : sizeof(BlockHeader) + block.bytes;
+  uint64_t begin = sizeof(BlockHeader);
+  RecordView last;
+  RecordView record;
+  uint64_t at = begin;
+  for (uint64_t before = at; read_group(block, end, at, record); before = at) {
+    begin = before;
+    last = record;
+    next_version_ = std::max(next_version_, record.version + 1);
+  }
+  if (!open || !last.has(kBatch)) return {};
+  LastBatch batch{.parts = std::vector<BatchPart>(last.value.size() / sizeof(BatchPart)),
+                  .version = last.version};
+  if (batch.parts.empty()) throw_damaged("the record of a batch names no partition");
+  std::memcpy(batch.parts.data(), last.value.data(), batch.parts.size() * sizeof(BatchPart));
+  batch_slot_ = newest;
+  batch_begin_ = begin;
+  batch_end_ = at;
+  return batch;
+}
+
+void Partition::drop_batch() {
+  if (root_.close.generation != 0) throw_damaged("its last batch is not whole, and it was closed");
+  char* group = pool_.at<char>(blocks_[batch_slot_].offset + batch_begin_);
+  std::memset(group, 0, batch_end_ - batch_begin_);
+  memory_.flush(group, batch_end_ - batch_begin_);
+  fence();
+}
+
 // Reads the block's records. Of an open block finds the end.
 void Partition::scan_block(uint32_t slot, Scan& scan) {
   Block& block = blocks_[slot];
   const bool open = block.state == State::kOpen;
-  const uint64_t seed = seed_of(block.incarnation);
-  const uint64_t end = open ? config_.block_bytes : sizeof(BlockHeader) + block.bytes;
+  uint64_t end = open ? config_.block_bytes : sizeof(BlockHeader) + block.bytes;
+  if (slot == batch_slot_) end = batch_begin_;  // the batch does not count
   const char* base = pool_.at<char>(block.offset);
-  uint64_t group_begin = 0;  // of records that count together; 0: there is none
   uint64_t at = sizeof(BlockHeader);
   RecordView record;
-  for (; at < end; at += record.bytes) {
-    if (!parse(base + at, end - at, record) || !is_intact(base + at, record, seed)) {
+  while (at < end) {
+    uint64_t member = at;
+    if (!read_group(block, end, at, record)) {
       if (open) break;
       throw_damaged(fmt::format("the record at {:#x} is damaged", block.offset + at));
     }
-    if (group_begin == 0) group_begin = at;
-    if (record.has(kGroupGoesOn)) continue;
-    // The group is whole.
-    for (uint64_t member = group_begin; member <= at; member += record.bytes) {
+    for (; member < at; member += record.bytes) {
       parse(base + member, end - member, record);
       next_version_ = std::max(next_version_, record.version + 1);
       if (record.has(kSupersedes)) {
@@ -148,9 +207,7 @@ void Partition::scan_block(uint32_t slot, Scan& scan) {
       scan.puts.push_back({Location(slot, member), hash_of(key_of(record)), record.version,
                            record.bytes, record.flags});
     }
-    group_begin = 0;
   }
-  if (group_begin != 0) at = group_begin;
   block.bytes = at - sizeof(BlockHeader);
 }
 
@@ -219,8 +276,8 @@ CloseRecord Partition::what_is_there() const {
   return found;
 }
 
-void Partition::recover() {
-  read_table();
+void Partition::recover(bool keeps_batch) {
+  if (keeps_batch) batch_slot_ = kNoSlot;
   std::vector<uint32_t> order;
   for (uint32_t slot = 0; slot < blocks_.size(); ++slot) {
     if (blocks_[slot].state == State::kOpen || blocks_[slot].state == State::kClosed) {

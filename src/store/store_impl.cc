@@ -53,6 +53,8 @@ class StoreImpl::HeldShards {
   HeldShards(const HeldShards&) = delete;
   HeldShards& operator=(const HeldShards&) = delete;
 
+  size_t count() const { return numbers_.size(); }
+
   // Makes durable what `work` writes, by one fence; also if it fails then: readers may see it.
   template <typename Work>
   void write(Work work) {
@@ -209,17 +211,47 @@ std::unique_ptr<StoreImpl> StoreImpl::open(pm::PoolImpl& pool, const std::string
   return finish_opening(std::move(store), options);
 }
 
-// Partitions recover side by side.
+// Partitions recover side by side. A batch over several of them may be unfinished where it was the last write
+// of each that has its part: it counts if all of them do. Then, and if a partition that has gone on since, it
+// was durable as a whole before that.
 void StoreImpl::recover(uint32_t threads) {
   if (threads == 0) threads = std::thread::hardware_concurrency();
   threads = std::clamp<uint32_t>(threads, 1, std::max<uint32_t>(1, root_.partitions / 4));
+  std::vector<std::optional<Partition::LastBatch>> batches(shards_.size());
+  side_by_side(threads, [&](uint32_t i) { batches[i] = shards_[i]->partition.look(); });
+  const auto reached = [&](const BatchPart& part) {
+    return part.partition < shards_.size() &&
+           shards_[part.partition]->partition.has_reached(part.version);
+  };
+  const auto is_whole = [&](const Partition::LastBatch& batch) {
+    const BatchPart& coordinator = batch.parts.front();
+    if (!reached(coordinator)) return false;
+    const auto& named = batches[coordinator.partition];
+    if (!named || named->version != coordinator.version) return true;  // it has gone on
+    return std::ranges::all_of(named->parts, reached);
+  };
+  std::vector<char> keeps(shards_.size());
+  for (size_t i = 0; i < shards_.size(); ++i) keeps[i] = batches[i] && is_whole(*batches[i]);
+  if (!pool_.read_only()) {
+    // All of it goes before anything is noted from which the next recovery would take that a partition has
+    // gone on. A crash in between finds the batch unfinished again: some of its parts are gone.
+    for (size_t i = 0; i < shards_.size(); ++i) {
+      if (batches[i] && !keeps[i]) shards_[i]->partition.drop_batch();
+    }
+  }
+  side_by_side(threads, [&](uint32_t i) { shards_[i]->partition.recover(keeps[i] != 0); });
+  recovered_ = true;
+}
+
+// Has `work(i)` done for each partition by some threads. Throws what failed first.
+template <typename Work>
+void StoreImpl::side_by_side(uint32_t threads, Work work_on) const {
   std::atomic<uint32_t> next{0};
   std::mutex mutex;
   std::exception_ptr failure;
   const auto work = [&] {
     try {
-      for (uint32_t i = 0; (i = next.fetch_add(1)) < shards_.size();)
-        shards_[i]->partition.recover();
+      for (uint32_t i = 0; (i = next.fetch_add(1)) < shards_.size();) work_on(i);
     } catch (...) {
       const std::lock_guard lock(mutex);
       if (!failure) failure = std::current_exception();
@@ -235,7 +267,6 @@ void StoreImpl::recover(uint32_t threads) {
   work();
   for (std::thread& thread : others) thread.join();
   if (failure) std::rethrow_exception(failure);
-  recovered_ = true;
 }
 
 void StoreImpl::start_workers(const StoreOptions& options) {
@@ -498,11 +529,16 @@ void StoreImpl::apply(const Store::Batch& batch) {
   }
   held.write([&] {
     std::vector<std::pair<Partition*, Partition::Group>> prepared;
+    // Where the batch ends in each partition. The first one is the coordinator: its record names all.
+    std::vector<BatchPart> parts;
+    const auto count = static_cast<uint32_t>(held.count());
     try {
       for_groups([&](uint32_t n, std::span<const GroupWrite> group) {
         Partition& partition = shards_[n]->partition;
         prepared.reserve(prepared.size() + 1);
-        prepared.emplace_back(&partition, partition.prepare(group, now));
+        const uint32_t named = count == 1 ? 0 : parts.empty() ? count : 1;
+        prepared.emplace_back(&partition, partition.prepare(group, now, named));
+        parts.push_back(partition.part_of(group.size()));
       });
     } catch (...) {
       for (const auto& [partition, group] : prepared) partition->abandon(group);
@@ -511,8 +547,14 @@ void StoreImpl::apply(const Store::Batch& batch) {
     // From here on nothing throws.
     size_t i = 0;
     for_groups([&](uint32_t n, std::span<const GroupWrite> group) {
-      shards_[n]->partition.write_group(group, prepared[i++].second);
+      std::span<const BatchPart> named(parts);
+      if (count == 1) named = {};
+      if (i > 0) named = named.first(1);
+      shards_[n]->partition.write_group(group, prepared[i++].second, named);
     });
+    if (count == 1) return;
+    fence();  // before anything that recovery takes for a sign that a partition has gone on
+    for (const auto& [partition, group] : prepared) partition->note_durable();
   });
 }
 

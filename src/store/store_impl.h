@@ -166,6 +166,8 @@ class StoreImpl final : public RuntimeClient {
   static std::unique_ptr<StoreImpl> finish_opening(std::unique_ptr<StoreImpl> store,
                                                    const StoreOptions& options);
   void recover(uint32_t threads);
+  template <typename Work>
+  void side_by_side(uint32_t threads, Work work_on) const;
   void fence() const { pool_.memory().fence(); }
   void start_workers(const StoreOptions& options);
   void note_touched(uint32_t number) const;
