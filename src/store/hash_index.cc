@@ -1,50 +1,57 @@
 #include "store/hash_index.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 namespace perdure::store {
 
-void HashIndex::allocate(uint64_t length) {
-  entries_ = std::make_unique<uint64_t[]>(length);
+void HashIndex::allocate(uint64_t length, uint64_t rest) {
+  entries_ = std::make_unique<uint64_t[]>(length + rest);
   length_ = length;
+  places_ = length + rest;
   size_ = 0;
 }
 
-void HashIndex::grow(uint64_t entries) {
-  const uint64_t before = length_;
-  const uint64_t length = std::max(before + before / 4, entries * 8 / 7 + 1);
-  auto old = std::make_unique<uint64_t[]>(length);
-  std::swap(old, entries_);
-  length_ = length;
-  for (uint64_t i = 0; i < before; ++i) {
-    if (old[i] == 0) continue;
-    uint64_t to = home(old[i] >> kTagShift);
-    while (entries_[to] != 0) to = next(to);
-    entries_[to] = old[i];
+void HashIndex::grow(uint64_t entries, uint64_t count) {
+  const uint64_t length = std::max(length_ + length_ / 4, entries * 8 / 7 + 1);
+  uint64_t rest = count + kRest;
+  for (;; rest *= 2) {
+    auto grown = std::make_unique<uint64_t[]>(length + rest);
+    uint64_t free = 0;  // the first place after all that have been filled
+    bool fits = true;
+    for (uint64_t i = 0; i < places_ && fits; ++i) {
+      const uint64_t entry = entries_[i];
+      if (entry == 0) continue;
+      free = std::max(free, (entry >> kTagShift) * length >> 27);
+      fits = free + count + 1 < length + rest;
+      if (fits) grown[free++] = entry;
+    }
+    if (!fits) continue;  // very many entries of the highest tags
+    std::swap(entries_, grown);
+    length_ = length;
+    places_ = length + rest;
+    return;
   }
 }
 
 void HashIndex::insert(uint64_t hash, Location location) {
   const uint64_t tag = tag_of(hash);
   uint64_t i = home(tag);
-  while (entries_[i] != 0) i = next(i);
+  while (entries_[i] != 0 && entries_[i] >> kTagShift <= tag) ++i;
+  uint64_t end = i;
+  while (entries_[end] != 0) ++end;
+  std::memmove(&entries_[i + 1], &entries_[i], (end - i) * sizeof(uint64_t));
   entries_[i] = tag << kTagShift | location.word();
   ++size_;
 }
 
 void HashIndex::erase(uint64_t entry) {
-  // Entries that follow move up, unless that would put them before their home.
-  uint64_t hole = entry;
-  for (uint64_t i = next(hole); entries_[i] != 0; i = next(i)) {
-    const uint64_t at_home = home(entries_[i] >> kTagShift);
-    const uint64_t from_home = i >= at_home ? i - at_home : i + length_ - at_home;
-    const uint64_t from_hole = i >= hole ? i - hole : i + length_ - hole;
-    if (from_home < from_hole) continue;
-    entries_[hole] = entries_[i];
-    hole = i;
-  }
-  entries_[hole] = 0;
+  // What follows moves up, as far as it is not at home.
+  uint64_t end = entry + 1;
+  while (entries_[end] != 0 && home(entries_[end] >> kTagShift) < end) ++end;
+  std::memmove(&entries_[entry], &entries_[entry + 1], (end - entry - 1) * sizeof(uint64_t));
+  entries_[end - 1] = 0;
   --size_;
 }
 

@@ -2,14 +2,18 @@
 //
 //   entry   | 27 bits of the key's hash | number of the block, 24 bits | offset in the block / 8, 13 bits |
 //
-// Linear probing; the home of an entry is its 27 bits scaled to the table's length, so that a table of any
-// length can be made of another one without reading a key. It grows by a quarter when seven eighths are
-// full: 9.1 to 11.4 bytes a record. Two entries of one partition have the same 27 bits about once in 800
+// Ordered linear probing: the home of an entry is its 27 bits scaled to the table's length, and entries stand
+// in the order of these bits, at their home or after it with no gap between. So the table is sorted: a key that
+// is not there is known as soon as one with higher bits is met, and a table of any length can be made of
+// another one without reading a key. It grows by a quarter when seven eighths are full: 9.1 to 11.4 bytes a
+// record. Source: Amble and Knuth, "Ordered hash tables", The Computer Journal 17(2), 1974. Two entries of one partition have the same 27 bits about once in 800
 // lookups at 160,000 records; the caller compares keys. Owned by its partition: not thread-safe.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+
+#include "pm/memory.h"
 
 namespace perdure::store {
 
@@ -37,7 +41,7 @@ class Location {
 
 class HashIndex {
  public:
-  HashIndex() { allocate(kEntriesMin); }
+  HashIndex() { allocate(kEntriesMin, kRest); }
 
   // What of a key's hash an entry keeps.
   static uint64_t tag_of(uint64_t hash) { return hash & kTagMask; }
@@ -48,10 +52,11 @@ class HashIndex {
   template <typename IsIt>
   uint64_t find(uint64_t hash, IsIt is_it) const {
     const uint64_t tag = tag_of(hash);
-    for (uint64_t i = home(tag);; i = next(i)) {
+    for (uint64_t i = home(tag);; ++i) {
       const uint64_t entry = entries_[i];
-      if (entry == 0) return kNone;
-      if (entry >> kTagShift == tag && is_it(Location::of_word(entry))) return i;
+      const uint64_t found = entry >> kTagShift;
+      if (entry == 0 || found > tag) return kNone;
+      if (found == tag && is_it(Location::of_word(entry))) return i;
     }
   }
   Location at(uint64_t entry) const { return Location::of_word(entries_[entry]); }
@@ -61,46 +66,49 @@ class HashIndex {
   }
   // Makes room for `count` entries more; may throw std::bad_alloc, having changed nothing.
   void reserve(uint64_t count) {
-    if ((size_ + count) * 8 > length_ * 7) grow(size_ + count);
+    if ((size_ + count) * 8 > length_ * 7 || !ends_with_room(count)) grow(size_ + count, count);
   }
   // Needs reserve(). Does not throw.
   void insert(uint64_t hash, Location location);
   void erase(uint64_t entry);
 
-  void prefetch(uint64_t hash) const { __builtin_prefetch(&entries_[home(tag_of(hash))]); }
+  void prefetch(uint64_t hash) const { pm::prefetch(&entries_[home(tag_of(hash))]); }
   uint64_t size() const { return size_; }
-  uint64_t dram_bytes() const { return length_ * sizeof(uint64_t); }
+  uint64_t dram_bytes() const { return places_ * sizeof(uint64_t); }
 
   // Calls `visit(Location)` for the entries of keys whose tags lie in [first, end).
   static constexpr uint64_t kTags = uint64_t{1} << 27;
   template <typename Visit>
   void for_tags(uint64_t first, uint64_t end, Visit visit) const {
-    const uint64_t stop = end >= kTags ? length_ - 1 : home(end);
-    uint64_t i = home(first);
-    // Entries stand at their home or after it, with no gap between.
-    for (uint64_t seen = 0; seen < length_; ++seen, i = next(i)) {
+    for (uint64_t i = first >= kTags ? places_ : home(first); i < places_; ++i) {
       const uint64_t entry = entries_[i];
-      if (entry != 0) {
-        const uint64_t tag = entry >> kTagShift;
-        if (tag >= first && tag < end) visit(Location::of_word(entry));
-      } else if (seen > stop - home(first)) {
-        return;
-      }
+      if (entry == 0) continue;
+      const uint64_t tag = entry >> kTagShift;
+      if (tag >= end) return;
+      if (tag >= first) visit(Location::of_word(entry));
     }
   }
 
  private:
   static constexpr uint64_t kEntriesMin = 64;
+  static constexpr uint64_t kRest = 64;
   static constexpr uint64_t kTagMask = kTags - 1;
   static constexpr int kTagShift = 37;
 
   uint64_t home(uint64_t tag) const { return tag * length_ >> 27; }
-  uint64_t next(uint64_t i) const { return i + 1 == length_ ? 0 : i + 1; }
-  void allocate(uint64_t length);
-  void grow(uint64_t entries);
+  // Whether so many inserts, wherever they are, end before the table does. Its last place is always empty.
+  bool ends_with_room(uint64_t count) const {
+    for (uint64_t i = 1; i <= count + 1; ++i) {
+      if (entries_[places_ - i] != 0) return false;
+    }
+    return true;
+  }
+  void allocate(uint64_t length, uint64_t rest);
+  void grow(uint64_t entries, uint64_t count);
 
   std::unique_ptr<uint64_t[]> entries_;
-  uint64_t length_ = 0;
+  uint64_t length_ = 0;  // homes
+  uint64_t places_ = 0;  // and what the last of them need beyond
   uint64_t size_ = 0;
 };
 

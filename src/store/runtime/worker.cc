@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 
+#include "pm/memory.h"
+
 namespace perdure::store {
 
 Worker::Worker(RuntimeState& state, uint32_t index)
@@ -83,7 +85,7 @@ bool Worker::take_messages() noexcept {
 uint32_t Worker::take_from(Ring<Request>& ring, uint32_t limit) noexcept {
   std::array<Request*, kPopped> popped;
   const uint32_t count = ring.pop({popped.data(), std::min(limit, kPopped)});
-  for (uint32_t i = 1; i < count; ++i) __builtin_prefetch(popped[i]);
+  for (uint32_t i = 1; i < count; ++i) pm::prefetch(popped[i]);
   for (uint32_t i = 0; i < count; ++i) dispatch(*popped[i]);
   return count;
 }
