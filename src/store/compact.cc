@@ -227,6 +227,7 @@ void Partition::compact_step(uint64_t budget_bytes) {
   }
   const Block& block = blocks_[victim_];
   const uint64_t end = sizeof(BlockHeader) + block.bytes;
+  const uint64_t begun = cursor_;
   const uint64_t stop = std::min(end, cursor_ + std::min(budget_bytes, payload_bytes()));
   try {
     while (cursor_ < stop) {
@@ -258,7 +259,29 @@ void Partition::compact_step(uint64_t budget_bytes) {
     victim_ = kNoSlot;
     return;
   }
-  if (cursor_ >= end) end_victim();
+  if (cursor_ >= end) {
+    end_victim();
+  } else {
+    prefetch_victim(stop - begun);
+  }
+}
+
+// What the next step will look at, and the lines of the one after that: they are there when the partition is
+// written to again.
+void Partition::prefetch_victim(uint64_t step_bytes) const {
+  const Block& block = blocks_[victim_];
+  const uint64_t end = sizeof(BlockHeader) + block.bytes;
+  const uint64_t next = std::min(end, cursor_ + step_bytes);
+  const char* base = pool_.at<char>(block.offset);
+  for (uint64_t at = cursor_; at < next;) {
+    RecordView record;
+    if (!parse(base + at, config_.block_bytes - at, record)) return;  // the step says so
+    at += record.bytes;
+    if (record.is_put() && !record.has(kKeyOutside)) index_.prefetch(hash_of(record.key));
+  }
+  for (uint64_t at = next; at < std::min(end, next + step_bytes); at += pm::kLineBytes) {
+    pm::prefetch(base + at);
+  }
 }
 
 // All that counts has been copied. The block waits for the fence that makes the copies durable.

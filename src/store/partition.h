@@ -265,6 +265,7 @@ class Partition final : private RecordKeys {
   static constexpr uint64_t kMarkBytes = 32;  // of a tombstone
   Location append_moved(const RecordParts& parts);
   void move_record(const RecordView& record, Location from, uint64_t entry);
+  void prefetch_victim(uint64_t step_bytes) const;
   void end_victim();
   void free_emptied();
   bool choose_fitting_victim();
