@@ -46,6 +46,7 @@ void Partition::add_page() {
   pages_.reserve(pages_.size() + 1);
   free_slots_.reserve(slots);
   blocks_.reserve(slots);
+  offsets_.reserve(slots);
   uint64_t* link = pages_.empty() ? &root_.table : &pool_.at<TablePage>(pages_.back())->next;
   pm::Heap::Txn txn(pool_.heap());
   const uint64_t page = txn.allocate(sizeof(TablePage));
@@ -61,6 +62,7 @@ void Partition::add_page() {
   txn.finish();
   pages_.push_back(page);
   blocks_.resize(slots);
+  offsets_.resize(slots);
   for (auto slot = static_cast<uint32_t>(slots); slot > slots - TablePage::kEntries; --slot) {
     free_slots_.push_back(slot - 1);
   }
@@ -77,6 +79,7 @@ void Partition::link_block(pm::Heap::Txn& txn, uint32_t slot, uint64_t offset) {
   txn.settle();
   fence();
   txn.finish();
+  offsets_[slot] = offset;
 }
 
 // Versions and incarnations that have been given. Durable with the next fence.
@@ -102,6 +105,7 @@ void Partition::unlink_block(uint32_t slot) {
   fence();
   txn.finish();
   blocks_[slot] = {};
+  offsets_[slot] = 0;
   free_slots_.push_back(slot);
 }
 

@@ -105,7 +105,7 @@ PartitionFigures Partition::statistics() const {
   out.blocks = slots_.size();
   out.spare_blocks = spares_.size();
   visit_blocks([&](uint64_t, uint64_t bytes) { out.pool_bytes += bytes; });
-  out.dram_bytes = index_.dram_bytes() + blocks_.capacity() * sizeof(Block) +
+  out.dram_bytes = index_.dram_bytes() + blocks_.capacity() * (sizeof(Block) + sizeof(uint64_t)) +
                    free_slots_.capacity() * sizeof(uint32_t) + slots_.size() * 32;
   out.compactions = compactions_;
   out.moved_bytes = moved_bytes_;

@@ -33,11 +33,10 @@ void Partition::throw_damaged(const std::string& what) const {
 }
 
 RecordView Partition::view_at(Location location) const {
-  const Block& block = blocks_[location.slot()];
   RecordView record;
-  if (!parse(pool_.at<char>(block.offset + location.offset()),
-             config_.block_bytes - location.offset(), record)) {
-    throw_damaged(fmt::format("the record at {:#x} is damaged", block.offset + location.offset()));
+  if (!parse(text_at(location), config_.block_bytes - location.offset(), record)) {
+    throw_damaged(
+        fmt::format("the record at {:#x} is damaged", pool_.offset_of(text_at(location))));
   }
   return record;
 }
@@ -49,7 +48,7 @@ std::string_view Partition::key_at(Location location) const {
 }
 
 void Partition::prefetch_at(Location location) const {
-  const char* at = pool_.at<char>(blocks_[location.slot()].offset + location.offset());
+  const char* at = text_at(location);
   for (uint64_t line = 0; line < 3; ++line) pm::prefetch(at + line * pm::kLineBytes);
 }
 
@@ -101,7 +100,7 @@ std::string_view Partition::value_of(const RecordView& record) const {
 // its checksum holds.
 uint64_t Partition::find(uint64_t hash, std::string_view key, RecordView& out) const {
   return index_.find(hash, key, [&](Location location) {
-    const char* at = pool_.at<char>(blocks_[location.slot()].offset + location.offset());
+    const char* at = text_at(location);
     pm::prefetch(at + pm::kLineBytes);
     pm::prefetch(at + 2 * pm::kLineBytes);
     out = view_at(location);

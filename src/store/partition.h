@@ -208,6 +208,9 @@ class Partition final : private RecordKeys {
   std::string_view value_of(const RecordView& record) const;
   bool has_overflow(const RecordView& record) const;
   const char* follow_overflow(const RecordView& record) const;
+  const char* text_at(Location location) const {
+    return pool_.at<char>(offsets_[location.slot()] + location.offset());
+  }
   RecordView view_at(Location location) const;
   std::string_view key_at(Location location) const override;
   void prefetch_at(Location location) const override;
@@ -298,8 +301,9 @@ class Partition final : private RecordKeys {
   uint32_t number_;
 
   PartitionIndex index_;
-  std::vector<Block> blocks_;    // by slot
-  std::vector<uint64_t> pages_;  // offsets of the table's pages
+  std::vector<Block> blocks_;      // by slot
+  std::vector<uint64_t> offsets_;  // of the same, side by side: a lookup needs no more of them
+  std::vector<uint64_t> pages_;    // offsets of the table's pages
   std::vector<uint32_t> free_slots_;
   std::vector<uint32_t> spares_;
   std::vector<uint32_t> dead_overflow_;           // to be freed once what killed them is durable

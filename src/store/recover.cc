@@ -97,6 +97,7 @@ void Partition::read_table() {
   const uint64_t slots = pages_.size() * TablePage::kEntries;
   if (slots > Location::kSlotsMax) throw_damaged("its table is too long");
   blocks_.resize(slots);
+  offsets_.resize(slots);
   for (auto slot = static_cast<uint32_t>(slots); slot-- > 0;) {
     const uint64_t offset = pm::load_acquire(*entry_of(slot));
     if (offset == 0) {
@@ -105,6 +106,7 @@ void Partition::read_table() {
     }
     if (!met.insert(offset).second) throw_damaged(fmt::format("block {} is there twice", slot));
     read_header(slot, offset);
+    offsets_[slot] = offset;
   }
   uint64_t floor = 0;
   if (!pm::unseal_word(root_.version_floor, kVersionSalt, floor)) {
