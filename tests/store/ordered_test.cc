@@ -8,6 +8,7 @@
 #include <iterator>
 #include <map>
 #include <optional>
+#include <ostream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -179,6 +180,8 @@ struct Cut {
   std::string name;
   StoreOptions options;
 };
+
+void PrintTo(const Cut& cut, std::ostream* out) { *out << cut.name; }
 
 class StoreCursorTest : public testing::TestWithParam<Cut> {
  protected:

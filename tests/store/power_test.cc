@@ -3,7 +3,7 @@
 // held then is on the medium in part, or wholly, as after the death of a process. Small full pools and long
 // values, so that sessions end in the middle of compaction.
 //
-// PERDURE_POWER_SESSIONS: how many for each store, 250 without.
+// PERDURE_POWER_SESSIONS: how many for each store, 400 without.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,8 @@ struct PowerCase {
   StoreOptions options;
   bool full;  // values so long that the pool is mostly full
 };
+
+void PrintTo(const PowerCase& one, std::ostream* out) { *out << one.name; }
 
 class StorePowerTest : public testing::TestWithParam<PowerCase> {
  protected:
@@ -188,12 +191,12 @@ TEST_P(StorePowerTest, NothingIsLostAndNothingComesBack) {
     Store::create(pool, "s", options());
   }
   const char* text = std::getenv("PERDURE_POWER_SESSIONS");
-  const uint64_t sessions = text != nullptr ? std::strtoull(text, nullptr, 0) : scaled(250);
+  const uint64_t sessions = text != nullptr ? std::strtoull(text, nullptr, 0) : scaled(400);
   for (uint64_t i = 0; i < sessions && !HasFailure(); ++i) {
     SCOPED_TRACE("session " + std::to_string(i));
     session();
   }
-  if (GetParam().full && text == nullptr && scaled(250) == 250) {
+  if (GetParam().full && text == nullptr && scaled(400) == 400) {
     EXPECT_GT(refused_, 0u);
   }
 }
