@@ -65,7 +65,10 @@ void add_creation_options(CLI::App& command, Creation& creation) {
                   "Size that a new pool may grow to, such as 64M or 10G")
       ->capture_default_str()
       ->group(group);
-  command.add_option("--structure", creation.structure, "Type of a new structure (default: plush)")
+  command
+      .add_option(
+          "--structure", creation.structure,
+          "Type of a new structure (default: rstore, or plush where keys or values are u64)")
       ->group(group);
   command.add_option("--key-kind", creation.key_kind, "u64 or bytes (default: bytes)")
       ->check(CLI::IsMember({"u64", "bytes"}))

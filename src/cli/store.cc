@@ -71,10 +71,12 @@ void Store::open_or_create_index(const Creation& creation) {
     index_ = open_index(*pool_, name_);
     return;
   }
-  index_ = create_index(*pool_, name_, or_default(creation.structure, "plush"),
-                        parse_kind(or_default(creation.key_kind, "bytes")),
-                        parse_kind(or_default(creation.value_kind, "bytes")),
-                        parse_structure_options(creation.options));
+  const Kind key = parse_kind(or_default(creation.key_kind, "bytes"));
+  const Kind value = parse_kind(or_default(creation.value_kind, "bytes"));
+  const bool of_bytes = key == Kind::kBytes && value == Kind::kBytes;
+  index_ =
+      create_index(*pool_, name_, or_default(creation.structure, of_bytes ? "rstore" : "plush"),
+                   key, value, parse_structure_options(creation.options));
 }
 
 StructureInfo Store::structure() const { return find_structure(*pool_, name_).value(); }

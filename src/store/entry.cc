@@ -116,8 +116,21 @@ std::unique_ptr<AnyIndex> create_ordered(Pool& pool, const std::string& name, Ki
   return std::make_unique<StoreAdapter>(StoreImpl::create(pm::impl_of(pool), name, parsed));
 }
 
+// Of the type that the entry names only, where Store::open takes either.
+std::unique_ptr<AnyIndex> open_as(const char* type, Pool& pool, const std::string& name,
+                                  const OptionMap& options) {
+  pm::PoolImpl& impl = pm::impl_of(pool);
+  impl.require(name, type, static_cast<uint8_t>(Kind::kBytes), static_cast<uint8_t>(Kind::kBytes));
+  return std::make_unique<StoreAdapter>(StoreImpl::open(impl, name, parse(options)));
+}
+
 std::unique_ptr<AnyIndex> open(Pool& pool, const std::string& name, const OptionMap& options) {
-  return std::make_unique<StoreAdapter>(StoreImpl::open(pm::impl_of(pool), name, parse(options)));
+  return open_as(kTypeName, pool, name, options);
+}
+
+std::unique_ptr<AnyIndex> open_ordered(Pool& pool, const std::string& name,
+                                       const OptionMap& options) {
+  return open_as(kOrderedTypeName, pool, name, options);
 }
 
 index::EntryWithPresets entry_of(bool ordered) {
@@ -144,7 +157,7 @@ index::EntryWithPresets entry_of(bool ordered) {
   entry.small_options = {{"partitions", "4"}, {"block_bytes", "4096"}};
   entry.tiny_options = {{"partitions", "1"}, {"block_bytes", "1024"}, {"garbage_percent", "10"}};
   entry.create = ordered ? create_ordered : create;
-  entry.open = open;
+  entry.open = ordered ? open_ordered : open;
   return entry;
 }
 

@@ -68,7 +68,7 @@ TEST_F(PoolCommand, InfoNamesMediumDomainDurabilityAndStructures) {
   const Result info = run({"pool", "info", pool()});
   EXPECT_EQ(info.code, 0);
   for (const char* word :
-       {"medium", "domain", "durability", "capacity", "main: plush", "main.progress"}) {
+       {"medium", "domain", "durability", "capacity", "main: rstore", "main.progress"}) {
     EXPECT_NE(info.out.find(word), std::string::npos) << word << "\n" << info.out;
   }
   const nlohmann::json json = run({"pool", "info", "--json", pool()}).json();
@@ -203,7 +203,7 @@ TEST_F(PoolCommand, StatShowsPoolAndStructure) {
   EXPECT_EQ(stat.code, 0);
   EXPECT_NE(stat.out.find("dram_bytes"), std::string::npos) << stat.out;
   const nlohmann::json json = run({"stat", "--json", pool()}).json();
-  EXPECT_EQ(json["structure"]["type"], "plush");
+  EXPECT_EQ(json["structure"]["type"], "rstore");
   EXPECT_GT(json["structure"]["statistics"]["dram_bytes"]["value"], 0);
   EXPECT_GT(json["pool"]["size_bytes"], 0);
   EXPECT_TRUE(json["structure"]["statistics"]["dram_bytes"]["value"].is_number_integer());
