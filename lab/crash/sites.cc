@@ -34,6 +34,9 @@ bool is_verb_file(std::string_view file) {
   return false;
 }
 
+// Files whose functions carry out a protocol for who called them: pm::Heap::Txn::commit() and its like.
+bool is_protocol_file(std::string_view file) { return file.ends_with("pm/heap.h"); }
+
 // Functions that are the verbs in code that is not ours: they too say nothing where they are inlined.
 bool is_verb_name(const std::string& function) {
   static constexpr std::string_view kVerbs[] = {
@@ -158,7 +161,7 @@ const Frame* Symbols::site_of(uint64_t pc) {
   const auto& all = frames(pc);
   for (const Frame& frame : all) {
     const bool is_outermost = &frame == &all.back();
-    if (is_verb_file(frame.file)) continue;
+    if (is_verb_file(frame.file) || is_protocol_file(frame.file)) continue;
     if (is_outermost || !is_verb_name(short_name(frame.function))) return &frame;
   }
   return all.empty() ? nullptr : &all.back();
@@ -167,7 +170,16 @@ const Frame* Symbols::site_of(uint64_t pc) {
 std::string Symbols::place(uint64_t pc) {
   const Frame* site = site_of(pc);
   if (site == nullptr) return pc == 0 ? "?" : fmt::format("{:#x}", pc);
-  return fmt::format("{}:{}", base_name(site->file), site->line);
+  // Of two fences of one commit() the step tells which: announce or conclude.
+  std::string step;
+  for (const Frame& frame : frames(pc)) {
+    if (&frame == site) break;
+    if (is_protocol_file(frame.file)) step = short_name(frame.function);
+    if (!step.empty()) break;
+  }
+  const size_t scope = step.rfind("::");
+  if (scope != std::string::npos) step.erase(0, scope + 2);
+  return fmt::format("{}:{}{}{}", base_name(site->file), site->line, step.empty() ? "" : "/", step);
 }
 
 std::string Symbols::function(uint64_t pc) {

@@ -766,7 +766,11 @@ uint64_t Heap::check_seals(uint64_t generation,
 // ---- transactions
 
 Heap::Txn::Txn(Heap& heap, bool reclaim)
-    : heap_(heap), outer_(heap_in_use), lane_(heap.acquire_lane()), reclaim_(reclaim) {
+    : heap_(heap),
+      memory_(heap.pool_.memory()),
+      outer_(heap_in_use),
+      lane_(heap.acquire_lane()),
+      reclaim_(reclaim) {
   assert(outer_ != &heap);
   heap_in_use = &heap;
 }

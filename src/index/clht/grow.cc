@@ -80,14 +80,8 @@ void Core<Policy, Content>::add_extent(Table& table) {
 
 template <typename Policy, typename Content>
 void Core<Policy, Content>::link_block(pm::Heap::Txn& txn, uint64_t block, uint64_t& link) {
-  txn.will_link(block, &link, pm::Link::kOffset);
-  txn.prepare();
-  memory_.fence();  // the block, its overflow buckets unclaimed, and the intent, before the link
-  pm::store_release(link, block);
-  memory_.flush(&link, sizeof link);
-  txn.settle();
-  memory_.fence();  // the link and the heap's bitmap, before the intent ends
-  txn.finish();
+  // The block, its overflow buckets unclaimed, and the intent, before the link.
+  txn.publish(block, link);
 }
 
 // Moves the next few buckets that nobody has begun with; who moves the last ones ends it.
@@ -215,12 +209,8 @@ void Core<Policy, Content>::end_growing(const State* state) {
     txn.will_unlink(old->extent_offset(i), &root_.extents[i], pm::Link::kOffset, kLater);
   }
   txn.redo(&root_.table, image, sizeof image);
-  txn.prepare();
-  memory_.fence();  // the intent and the redo record, before it is armed
-  txn.apply();
-  txn.settle();
-  memory_.fence();  // the heap's bitmap, before the intent ends
-  txn.finish();
+  // The intent and the redo record, before it is armed.
+  txn.commit([&] { txn.apply(); });
   publish(std::move(after));
   epochs_.retire([this, old, blocks = std::move(blocks)] {
     for (const uint64_t offset : blocks) pool_.heap().release(offset);

@@ -385,12 +385,8 @@ std::unique_ptr<Core> Core::create(pm::PoolImpl& pool, const std::string& name, 
                       static_cast<uint8_t>(value_kind), root_at);
   txn.redo(root, &image, sizeof(Root));
   txn.redo(entry, &named, sizeof named);
-  txn.prepare();
-  memory.fence();  // empty log and directories and the intents, before the name that reveals them
-  txn.apply();
-  txn.settle();
-  memory.fence();
-  txn.finish();
+  // Empty log and directories and the intents, before the name that reveals them.
+  txn.commit([&] { txn.apply(); });
 
   std::unique_ptr<Core> core(new Core(pool, *root, name, key_kind, value_kind, options));
   core->preallocate();

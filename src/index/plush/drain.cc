@@ -603,9 +603,8 @@ void Core::clear_entry(uint32_t level, uint64_t index, LineState state, uint32_t
     const uint32_t& unit = entry.lines[b / kLineBuckets].bucket[b % kLineBuckets];
     if (unit != 0) txn.will_unlink(uint64_t{unit} * kUnitBytes, &unit, pm::Link::kUnit);
   }
-  txn.prepare();
-  memory_.fence();  // the intents, before what they judge by
-  {
+  // The intents, before what they judge by.
+  txn.commit([&] {
     const Disappearing guard(row_above(level, index));
     pm::store_release(entry.lines[0].state, state.word);
     memory_.flush(&entry.lines[0].state, sizeof(uint32_t));
@@ -620,10 +619,7 @@ void Core::clear_entry(uint32_t level, uint64_t index, LineState state, uint32_t
     }
     memory_.flush(&entry, place.bytes());
     relearn(level, index);
-  }
-  txn.settle();
-  memory_.fence();
-  txn.finish();
+  });
 }
 
 }  // namespace perdure::index::plush

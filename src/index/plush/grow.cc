@@ -106,14 +106,12 @@ void Core::grow(Partition& partition) {
   txn.will_link(image.log, &head.log, pm::Link::kOffset);
   if (head.log != 0) txn.will_unlink(head.log, &head.log, pm::Link::kOffset);
   txn.redo(&head, &image, sizeof image);
-  txn.prepare();
-  memory_.fence();  // the empty log, the epochs and the intents, before the change is made certain
-  txn.apply();
-  switch_rows(partition, top);
-  partition.log = log;
-  txn.settle();
-  memory_.fence();
-  txn.finish();
+  // The empty log, the epochs and the intents, before the change is made certain.
+  txn.commit([&] {
+    txn.apply();
+    switch_rows(partition, top);
+    partition.log = log;
+  });
 
   for (uint64_t index = begin; index < end; ++index) {
     know_row(row_of(top, index));

@@ -266,16 +266,12 @@ void Core::rewrite(uint32_t level, uint64_t index, const Gathered& live) {
     line.state = LineState::make(LineState{line.state}.count(), generation, epoch).word;
   }
   txn.redo(&entry, &image, place.bytes());
-  txn.prepare();
-  memory_.fence();  // buckets, intents and the new entry, before the change is made certain
-  {
+  // Buckets, intents and the new entry, before the change is made certain.
+  txn.commit([&] {
     const Disappearing guard(row_above(level, index));
     txn.apply();
     relearn(level, index);
-  }
-  txn.settle();
-  memory_.fence();
-  txn.finish();
+  });
   bury(live);
 }
 
@@ -296,14 +292,8 @@ void Core::ensure_table(uint32_t level) {
   pm::Heap::Txn txn(pool_.heap());
   const uint64_t table = txn.allocate(bytes);
   clear_block(table, bytes);
-  txn.will_link(table, &root_.tables[level], pm::Link::kOffset);
-  txn.prepare();
-  memory_.fence();  // the empty table, before the root leads to it
-  pm::store_release(root_.tables[level], table);
-  memory_.flush(&root_.tables[level], sizeof(uint64_t));
-  txn.settle();
-  memory_.fence();
-  txn.finish();
+  // The empty table, before the root leads to it.
+  txn.publish(table, root_.tables[level]);
   tables_[level].store(pool_.at<uint32_t>(table), std::memory_order_release);
 }
 
@@ -317,14 +307,8 @@ void Core::ensure_children(uint32_t level, uint64_t index, uint32_t lines) {
   DirectoryLine& first = *pool_.at<DirectoryLine>(block);
   pm::store_release(first.state, LineState{0}.with_lines(lines).word);
   memory_.flush(&first.state, sizeof first.state);
-  txn.will_link(block, &link, pm::Link::kUnit);
-  txn.prepare();
-  memory_.fence();  // the empty entries, before the table leads to them
-  pm::store_release(link, static_cast<uint32_t>(block / kUnitBytes));
-  memory_.flush(&link, sizeof link);
-  txn.settle();
-  memory_.fence();
-  txn.finish();
+  // The empty entries, before the table leads to them.
+  txn.publish(block, link);
 }
 
 // The lines that there are are copied, pointers to buckets and all, to a block of its own, which one store
@@ -360,16 +344,14 @@ void Core::widen_children(uint32_t level, uint64_t index, uint32_t lines) {
   memory_.flush(pool_.at<char>(block), block_bytes(lines));
   txn.will_link(block, &link, pm::Link::kUnit);
   txn.will_unlink(old, &link, pm::Link::kUnit);
-  txn.prepare();
-  memory_.fence();  // the copies and the intents, before the table leads to the copies
-  {
-    const Disappearing guard(row_above(level + 1, begin));
-    pm::store_release(link, static_cast<uint32_t>(block / kUnitBytes));
-  }
-  memory_.flush(&link, sizeof link);
-  txn.settle();
-  memory_.fence();
-  txn.finish();
+  // The copies and the intents, before the table leads to the copies.
+  txn.commit([&] {
+    {
+      const Disappearing guard(row_above(level + 1, begin));
+      pm::store_release(link, static_cast<uint32_t>(block / kUnitBytes));
+    }
+    memory_.flush(&link, sizeof link);
+  });
 }
 
 }  // namespace perdure::index::plush
