@@ -82,7 +82,7 @@ class Bench {
     start_emulation();
   }
 
-  ~Bench() { pm::emulate_medium(nullptr); }
+  ~Bench() { pm::emulate_media(nullptr); }
   Bench(const Bench&) = delete;
   Bench& operator=(const Bench&) = delete;
 
@@ -164,7 +164,7 @@ void Bench::start_emulation() {
   }
   medium_ = std::make_unique<EmulatedMedium>(profile);
   report_.emulation = medium_->report();
-  pm::emulate_medium(medium_.get());
+  pm::emulate_media(medium_.get());
   for (const Contender& contender : contenders_) {
     if (contender.kind == "structure") continue;
     note(fmt::format("{} does not persist through perdure: it is not slowed", contender.name));

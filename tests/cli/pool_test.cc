@@ -168,8 +168,11 @@ TEST_F(PoolCommand, CheckFindsABlockThatIsFreeAndOwned) {
   {
     Pool opened = Pool::open(pool());
     uint64_t owned = 0;
-    const auto note = [&owned](uint64_t offset, uint64_t bytes) {
-      if (bytes == 256) owned = offset;
+    uint64_t smallest = ~uint64_t{0};
+    const auto note = [&](uint64_t offset, uint64_t bytes) {
+      if (bytes >= smallest) return;
+      smallest = bytes;
+      owned = offset;
     };
     index::visit_blocks_of(*open_index(opened, "main"), note);
     ASSERT_NE(owned, 0U);

@@ -140,7 +140,6 @@ void LeafSpace::add_group() {
 }
 
 void LeafSpace::drop_group(Group* group) {
-  const pm::Memory& memory = pool_.memory();
   uint64_t& link =
       group->before != nullptr ? pool_.at<GroupHead>(group->before->offset)->next : root_.groups;
   const uint64_t next = group->after != nullptr ? group->after->offset : 0;

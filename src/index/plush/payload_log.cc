@@ -340,7 +340,7 @@ void PayloadLog::recover(uint32_t partition) {
   bool found = false;
   for (size_t i = 0; i < chunks.size(); ++i) {
     bool continues = false;
-    know_end(chunks[i], continues);
+    find_end(chunks[i], continues);
     if (continues && chunks[i].bytes == kChunkBytes) open = i;
     found = found || chunks[i].found;
   }
@@ -349,7 +349,7 @@ void PayloadLog::recover(uint32_t partition) {
 }
 
 // `continues`: entries may be appended.
-void PayloadLog::know_end(Chunk& chunk, bool& continues) const {
+void PayloadLog::find_end(Chunk& chunk, bool& continues) const {
   const auto* header = pool_.at<PayloadChunk>(chunk.offset);
   if (header->end != 0) {
     uint64_t end = 0;

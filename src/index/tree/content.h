@@ -187,7 +187,7 @@ struct RangeTrees {
   template <typename K, typename V>
   using Content = ContentOf<K, V>;
   template <typename Core, typename K, typename V>
-  using Face = Tree<Core, K, V>;
+  using Facade = Tree<Core, K, V>;
 };
 
 }  // namespace perdure::index::tree
