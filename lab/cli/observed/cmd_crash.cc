@@ -43,6 +43,7 @@ struct CrashCommandOptions {
   bool bulk = false;
   bool mutate = false;
   std::string mutants;
+  std::string again_at;
   double mutant_seconds = 20;
   uint64_t nested = 16;
   uint32_t crashes = 3;
@@ -253,6 +254,7 @@ int run_command(const CrashCommandOptions& options) {
   campaign.seconds = parse_duration_s(options.budget) / static_cast<double>(structures.size());
   campaign.mutate = options.mutate;
   campaign.mutants = options.mutants;
+  campaign.again_at = options.again_at;
   campaign.mutant_seconds = options.mutant_seconds;
   campaign.explore.nested_max = options.nested;
   campaign.explore.crashes = options.crashes;
@@ -346,6 +348,9 @@ void add_crash(CLI::App& app, Action& action) {
       ->add_option("--recoveries", options->nested,
                    "images of each run that are crashed again, after recovery and work on them")
       ->capture_default_str();
+  command->add_option("--again-at", options->again_at,
+                      "crash again just before fences whose file, line or function contains this, "
+                      "such as redo_log.cc, and nowhere else (before any)");
   command
       ->add_option("--work", options->work,
                    "operations between a recovery and the next crash: enough to use every ring, "
