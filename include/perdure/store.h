@@ -6,9 +6,9 @@
 //   std::optional<std::string> meaning = store.get("perdure");
 //
 // Keys and values are byte strings. The records lie in a log in the pool, the index in DRAM: a write costs
-// one flush of what it says and one fence, a read one line of the index and the record. The log is cut into
-// partitions by the hash of the key; each partition compacts itself a little with each write, so that no
-// write waits for long.
+// one flush of what it says and one fence, a read one line of the index and the record. The store is cut into
+// partitions, by the hash of the key or by boundaries among the keys; each partition has a log of its own, and
+// compacts it a little with each write, so that no write waits for long.
 //
 // Every call is atomic, durable when it returns (as the pool's durability says), and may be made by any
 // thread. Errors of all calls: kCorrupt (a record is damaged), kIo (the medium has failed, now or before);
@@ -28,6 +28,7 @@
 
 #include "perdure/index.h"
 #include "perdure/pool.h"
+#include "perdure/task.h"
 
 namespace perdure {
 
@@ -232,6 +233,32 @@ class Store {
   };
   Snapshot snapshot() const;
 
+  // The same from a task (perdure/task.h): `co_await` suspends the task until what it wrote is durable, and
+  // lets its worker do other work meanwhile, of which all is made durable by one fence. With workers only;
+  // without, nothing is suspended, and each call does what the one without `async` does. Cost: one allocation,
+  // and a message if another worker owns the partition. async_apply() stops the worker for as long as apply()
+  // would take.
+  // `version`, if given, is set if the record is there; it must outlive the call.
+  Task<std::optional<std::string>> async_get(std::string key, uint64_t* version = nullptr) const;
+  Task<uint64_t> async_put(std::string key, std::string value, std::optional<Time> expires = {});
+  Task<bool> async_insert(std::string key, std::string value, std::optional<Time> expires = {});
+  Task<bool> async_update(std::string key, std::string value, std::optional<Time> expires = {});
+  Task<bool> async_compare_and_swap(std::string key, uint64_t version, std::string value,
+                                    std::optional<Time> expires = {});
+  Task<bool> async_remove(std::string key);
+  Task<void> async_apply(Batch batch);
+
+  // Runs a task on a worker, in turn; waits for its end, and returns its result or throws what it threw. Not
+  // from a task. Without workers the calling thread runs it.
+  template <typename T>
+  T run(Task<T> task) {
+    run_to_end(end_of(task));
+    return task.take_result();
+  }
+  // Runs it while the caller goes on; from a task, too. The store's end waits for it. What it throws ends the
+  // process. Without workers as run().
+  void spawn(Task<void> task);
+
   // How many partitions it has.
   uint32_t partitions() const;
   // How many records there are, with those that have expired and are not yet compacted. Cost: one load for
@@ -247,6 +274,12 @@ class Store {
  private:
   friend class store::StoreImpl;
   explicit Store(std::unique_ptr<store::StoreImpl> impl);
+  template <typename T>
+  static Task<void> end_of(Task<T>& task) {
+    co_await task.end();
+  }
+  void run_to_end(Task<void> task);
+
   std::unique_ptr<store::StoreImpl> impl_;
 };
 

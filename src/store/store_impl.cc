@@ -507,6 +507,25 @@ void StoreImpl::require_ordered() const {
                           pool_.mapping().path(), config_.name));
 }
 
+namespace {
+
+// Without workers nothing suspends a task.
+void run_here(const Task<void>& task) { task.end().await_suspend(std::noop_coroutine()).resume(); }
+
+}  // namespace
+
+void StoreImpl::run(Task<void> task) const {
+  if (runtime_ != nullptr) return runtime_->run(std::move(task));
+  run_here(task);
+  task.take_result();
+}
+
+void StoreImpl::spawn(Task<void> task) const {
+  if (runtime_ != nullptr) return runtime_->spawn(std::move(task));
+  run_here(task);
+  task.take_result();
+}
+
 uint64_t StoreImpl::size() const {
   uint64_t sum = 0;
   for (uint32_t number = 0; number < root_.partitions; ++number) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -78,6 +79,19 @@ class StoreImpl final : public RuntimeClient {
     uint32_t number;
   };
   Place place_of(std::string_view key) const;
+
+  // As with(), from a task.
+  template <typename Work>
+  Task<std::invoke_result_t<Work, Partition&>> async(uint32_t number, bool writes,
+                                                     Work work) const {
+    if (runtime_ == nullptr) co_return with(number, writes, std::ref(work));
+    WorkRequest<Work> request(*this, number, writes, work);
+    co_await runtime_->submit(request);
+    if (writes) require_durable();
+    co_return std::move(*request.result);
+  }
+  void run(Task<void> task) const;
+  void spawn(Task<void> task) const;
 
   uint64_t size() const;
   uint64_t check(const std::function<void(const std::string&)>& report) const;
