@@ -71,6 +71,7 @@ class FileSteps {
 
   // Throws what Files throws. `next` is set before anything changes.
   void perform(Files& files, const FileModel& model, FileModel& next) {
+    let_go();
     next = model;
     const uint64_t choice = random_.below(100);
     if (choice < 45) return append(files, next);
@@ -80,6 +81,9 @@ class FileSteps {
     if (choice < 92) return truncate(files, next);
     make_directory(files, next);
   }
+
+  // Closes the file that was appended to last, which stays open until the next step.
+  void let_go() { appended_.reset(); }
 
  private:
   std::string bytes() {
@@ -111,7 +115,7 @@ class FileSteps {
     if (!path) return replace(files, next);
     const std::string more = bytes();
     next[*path]->append(more);
-    FileWriter writer = files.append_file(*path);
+    FileWriter& writer = appended_.emplace(files.append_file(*path));
     // In pieces, which count together.
     for (size_t at = 0; at < more.size();) {
       const size_t piece = 1 + random_.below(more.size() - at);
@@ -119,7 +123,6 @@ class FileSteps {
       at += piece;
     }
     writer.sync();
-    writer.close();
   }
   // A file of its own takes another one's place, as stores do with what names their newest state.
   void replace(Files& files, FileModel& next) {
@@ -168,6 +171,7 @@ class FileSteps {
 
   Random& random_;
   uint64_t bytes_max_;
+  std::optional<FileWriter> appended_;
 };
 
 }  // namespace perdure::test

@@ -83,7 +83,9 @@ class FilesPower : public testing::Test {
       open_and_judge(pool, files);
       const uint64_t steps = closes ? random_.below(50) : 100'000;
       for (uint64_t i = 0; i < steps && !HasFatalFailure(); ++i) step(files);
+      steps_.let_go();
     } catch (const Error& error) {
+      steps_.let_go();
       ASSERT_TRUE(medium.refused()) << error.what();
       ASSERT_EQ(error.code(), ErrorCode::kIo) << error.what();
     }
@@ -131,6 +133,7 @@ TEST_F(FilesPower, AFailedMediumCanBeRead) {
     }
     EXPECT_THROW(files.create_file("/more"), Error);
     EXPECT_THROW(files.make_directory("/more"), Error);
+    steps_.let_go();
   }
 }
 
@@ -189,6 +192,7 @@ TEST_F(FilesPower, DamageIsFoundOrHarmless) {
     Pool pool = Pool::open(path(), small_pool());
     Files files = Files::open(pool, "files");
     for (int i = 0; i < 40; ++i) step(files);
+    steps_.let_go();
     pool.check([](const std::string& sentence) { ADD_FAILURE() << sentence; });
   }
   image = read_file(path());

@@ -282,6 +282,7 @@ TEST_P(FilesModel, RandomStepsAndReopenings) {
       if (files.find("/temporary")) files.remove("/temporary");
     }
     ASSERT_EQ(differences(contents_of(files), model), "");
+    steps.let_go();
     expect_sound(pool, files);
   }
 }
