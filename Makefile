@@ -4,7 +4,7 @@
 JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
 BENCH_DIR ?= /dev/shm
-BENCH_ARGS ?= --records 10M --operations 10M --domain line --path $(BENCH_DIR)
+BENCH_ARGS ?= --records 10M --operations 10M --domain line --folder $(BENCH_DIR)
 FUZZ_SECONDS ?= 60
 ROUNDS ?= 20
 PAUSES_FROM ?= 1

@@ -114,12 +114,14 @@ class Bench {
 };
 
 void Bench::find_contenders() {
+  std::string skipped;
   for (const std::string& name : report_.options.structures) {
     try {
       contenders_.push_back(find_contender(name));
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kNotFound || report_.options.structures.size() == 1) throw;
       note(fmt::format("skipped: {}", error.what()));
+      skipped += fmt::format("{}{}", skipped.empty() ? "" : "\n", error.what());
       continue;
     }
     const Contender& contender = contenders_.back();
@@ -130,6 +132,7 @@ void Bench::find_contenders() {
                       name));
     }
   }
+  if (contenders_.empty()) throw Error(ErrorCode::kNotFound, skipped);
 }
 
 // Structures beside stores that keep their files themselves.

@@ -182,8 +182,7 @@ std::string read_all(int descriptor) {
 
 // Errors that say that the file itself is damaged, and not that it cannot be reached.
 bool says_damage(ErrorCode code) {
-  return code == ErrorCode::kCorrupt || code == ErrorCode::kTruncated ||
-         code == ErrorCode::kForeign || code == ErrorCode::kEmpty;
+  return code == ErrorCode::kCorrupt || code == ErrorCode::kTruncated;
 }
 
 void take_error(const std::string& text, PoolCheck& result) {

@@ -180,8 +180,8 @@ void Core<Policy, Content>::fill_chain(Table& to, Table* from, uint64_t home, co
   if (number == Table::kNone) {
     // Cannot be: there are as many overflow buckets for this as the old table has.
     throw Error(ErrorCode::kCorrupt,
-                fmt::format("{}: '{}' has more chained buckets than its table has room for; run "
-                            "`perdure pool check`",
+                fmt::format("{}: '{}' has more chained buckets than its table has room for; "
+                            "restore the file from a backup",
                             pool_.mapping().path(), name_));
   }
   Bucket overflow;

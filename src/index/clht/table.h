@@ -117,11 +117,10 @@ class Table {
     return false;
   }
   [[noreturn]] void throw_damaged(const char* what) const {
-    throw Error(
-        ErrorCode::kCorrupt,
-        fmt::format("{}: {}, in a P-CLHT of 2^{} buckets; run `perdure pool check` and restore "
-                    "the file from a backup",
-                    pool_.mapping().path(), what, bits_));
+    throw Error(ErrorCode::kCorrupt,
+                fmt::format("{}: {}, in a P-CLHT of 2^{} buckets; restore the file from a "
+                            "backup",
+                            pool_.mapping().path(), what, bits_));
   }
 
   // Claims an overflow bucket for a chain, whose lock the caller holds. While records move into this
