@@ -966,7 +966,7 @@ void Heap::Txn::apply() {
 
 void Heap::Txn::settle() {
   // Not by looking at the links, as recovery does, nor at the intents: their lines have just been
-  // flushed, and coming back to them is dear. Blocks of a group share a bitmap word, which is changed
+  // flushed, and coming back to them is expensive. Blocks of a group share a bitmap word, which is changed
   // once.
   struct Change {
     uint64_t* word;

@@ -277,7 +277,7 @@ class Heap::Txn {
   //       that leaves a link finds what it leads to, and the intent by which the heap follows it;
   //   the links and the heap's bitmap, F                                before the intents end: without
   //       them a bitmap that lags behind its link would stay so, and a later crash would hand out a
-  //       block that is linked, or lose one that is not. Others may be told of the change from here on;
+  //       block that is linked, or lose one that is not. Others may learn of the change from here on;
   //   the intents' end, F                                               before a block is handed out again:
   //       the intent would judge it by a link that no longer speaks of it.
   // Throw kIo, as fences do: then the pool has failed, and its next opening decides.
@@ -339,7 +339,7 @@ class Heap::Txn {
   void finish();
 
  private:
-  // What stands before the links and behind them. Inlined, so that observed code is told of by the place
+  // What stands before the links and behind them. Inlined, so that the instruments see the place
   // that calls commit().
   [[gnu::always_inline]] void announce() {
     prepare();

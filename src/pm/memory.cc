@@ -91,14 +91,14 @@ void emulate_media(EmulatedMedia* media) { media_in_use = media; }
 
 EmulatedMedia* emulated_media() { return media_in_use; }
 
-Memory::Verbs Memory::verbs_of(Domain domain) {
-  if (domain == Domain::kPage) return Verbs::kPage;
-  if (media_in_use != nullptr && media_in_use->serves(domain)) return Verbs::kEmulated;
-  return domain == Domain::kLine ? Verbs::kLine : Verbs::kByte;
+Memory::Primitives Memory::primitives_of(Domain domain) {
+  if (domain == Domain::kPage) return Primitives::kPage;
+  if (media_in_use != nullptr && media_in_use->serves(domain)) return Primitives::kEmulated;
+  return domain == Domain::kLine ? Primitives::kLine : Primitives::kByte;
 }
 
 void Memory::flush_slowly(const void* address, size_t bytes) const {
-  if (verbs_ == Verbs::kPage) {
+  if (primitives_ == Primitives::kPage) {
     remember_pages(address, bytes);
     return;
   }
@@ -122,7 +122,7 @@ void Memory::fence_slowly() const {
         "the medium has refused a write before; close the pool, mend the medium and open it "
         "again");
   }
-  if (verbs_ == Verbs::kPage) {
+  if (primitives_ == Primitives::kPage) {
     sync_pages();
   } else if (media_in_use != nullptr) {
     try {

@@ -196,8 +196,8 @@ void Core<Policy, Content>::end_growing(const State* state) {
   const std::lock_guard lock(growing_mutex_);
   Table* old = state->table;
   Table* table = state->next;
-  auto after =
-      std::make_unique<const State>(table, nullptr);  // before the change, which must be told of
+  auto after = std::make_unique<const State>(
+      table, nullptr);  // before the change, so that publishing it cannot fail
   pm::Heap::Txn txn(pool_.heap(), true);
   const uint64_t image[2 + kExtents] = {table->offset()};
   static_assert(offsetof(Root, extents) == offsetof(Root, table) + 2 * sizeof(uint64_t));

@@ -148,7 +148,7 @@ class Table {
     any_returned_.store(true, std::memory_order_relaxed);
   }
 
-  // Of moving away from this table, in chunks: before anybody is told of the next one.
+  // Of moving away from this table, in chunks: before the next one is published.
   void begin_moving() { moved_ = std::make_unique<std::atomic<uint64_t>[]>(moved_words()); }
   // Whether a bucket is known to have moved; so nobody need look at the mark in PM.
   bool has_moved(uint64_t home) const {

@@ -79,7 +79,7 @@ template <typename Policy, typename Content>
 void Core<Policy, Content>::begin_growing(const State* seen) {
   const std::lock_guard lock(growing_mutex_);
   if (state_.load(std::memory_order_acquire) != seen) return;  // somebody else has begun
-  auto state = std::make_unique<State>();  // before the change, which must be told of
+  auto state = std::make_unique<State>();  // before the change, so that publishing it cannot fail
   try {
     new_level(larger(*seen), root_.next);
   } catch (const Error& error) {
@@ -104,7 +104,7 @@ void Core<Policy, Content>::grow_further(const State* seen) {
                             "was changed",
                             pool_.mapping().path(), name_));
   }
-  auto state = std::make_unique<State>();  // before the change, which must be told of
+  auto state = std::make_unique<State>();  // before the change, so that publishing it cannot fail
   pm::Heap::Txn txn(pool_.heap());
   const uint32_t bits = larger(*seen);
   const uint64_t at = txn.allocate(bytes_for(bits));
@@ -151,7 +151,7 @@ bool Core<Policy, Content>::end_growing(const State* state) {
     if (!left_.empty()) return false;
   }
   constexpr auto kLater = pm::Heap::Txn::Release::kLater;
-  auto after = std::make_unique<State>();  // before the change, which must be told of
+  auto after = std::make_unique<State>();  // before the change, so that publishing it cannot fail
   std::vector<uint64_t> blocks;
   pm::Heap::Txn txn(pool_.heap(), true);
   uint64_t* link = &root_.bottom;

@@ -7,7 +7,7 @@ namespace perdure::index::plush {
 
 namespace {
 
-// Chunks that are counted in vain, at most, for each new chunk of a partition.
+// Chunks that are counted without being freed, at most, for each new chunk of a partition.
 constexpr uint32_t kCountedPerChunk = 2;
 
 }  // namespace

@@ -176,7 +176,7 @@ class Core {
     uint64_t overflows_max = 0;
     alignas(64) pm::TornBitLog log;
     size_t payload_chunks = 0;  // after the last collection
-    // Payload bytes that may have become garbage since a full pool was searched in vain.
+    // Payload bytes that may have become garbage since a search of a full pool found none.
     uint64_t garbage_bytes = ~uint64_t{0} >> 1;
     // Rows that moved down since the log was begun anew, without a record in it. Nobody knows how
     // many there were before the table was opened.

@@ -316,7 +316,7 @@ bool Core<Content>::remove(const Key& key) {
     take_out(*lock, leaf, cell);
     left = live_count(leaf);
   }
-  // Not after every removal: the neighbours would be looked at in vain most of the time.
+  // Not after every removal: the neighbours would have no room most of the time.
   const uint32_t step = std::max(leaf_.records / 16, 1U);
   if (is_sparse(left, 0) && left % step == 0) tidy(key);
   return true;
