@@ -74,8 +74,9 @@ class FileSystem {
   void recover();
   void read_table();
   std::shared_ptr<Node> read_inode(uint32_t number, uint64_t offset,
-                                   std::unordered_set<uint64_t>& blocks);
-  void read_extents(Node& node, std::unordered_set<uint64_t>& blocks);
+                                   std::unordered_set<uint64_t>& blocks,
+                                   std::vector<uint64_t*>& left);
+  void read_extents(Node& node, std::unordered_set<uint64_t>& blocks, std::vector<uint64_t*>& left);
   void read_extent_page(const Node& node, uint32_t page,
                         std::unordered_set<uint64_t>& blocks) const;
   void build_tree(std::vector<std::shared_ptr<Node>>& nodes);
