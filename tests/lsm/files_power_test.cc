@@ -137,6 +137,40 @@ TEST_F(FilesPower, AFailedMediumCanBeRead) {
   }
 }
 
+// A process dies while it removes a file, which the next one sees, and whose space it returns; then the power
+// fails. What the first process only stored must not be undone.
+TEST_F(FilesPower, AKilledRemovalThenAPowerFailure) {
+  std::string stored;
+  {
+    FailingMedium medium(path(), Domain::kLine);
+    medium.begin();
+    {
+      Pool pool = Pool::open(path(), small_pool());
+      Files files = Files::open(pool, "files");
+      FileWriter writer = files.create_file("/a");
+      writer.append(std::string(10'000, 'a'));
+      writer.close();
+      medium.refuse_here(medium.persists(), true);
+      EXPECT_THROW(files.remove("/a"), Error);
+      stored = read_file(path());
+    }
+    std::filesystem::rename(medium.make_image(FailingMedium::Image::kLeast, 0), path());
+  }
+  {
+    FailingMedium medium(path(), Domain::kLine);
+    medium.begin();
+    write_file(path(), stored);
+    Pool pool = Pool::open(path(), small_pool());
+    const Files files = Files::open(pool, "files");
+    ASSERT_FALSE(files.find("/a"));
+    std::filesystem::rename(medium.make_image(FailingMedium::Image::kLeast, 0), path());
+  }
+  Pool pool = Pool::open(path(), small_pool());
+  const Files files = Files::open(pool, "files");
+  EXPECT_FALSE(files.find("/a"));
+  expect_sound(pool, files);
+}
+
 // Records of a log, synced each or not; and a file that is replaced by renaming.
 TEST_F(FilesPower, AKilledWriterLosesNothingThatWasFlushed) {
   uint64_t total = 0;

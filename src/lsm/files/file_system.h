@@ -42,7 +42,11 @@ class FileSystem {
   enum class Make : uint8_t { kNo, kEmpty, kAppend };
   // The file, counted as open (as being written unless kNo).
   std::shared_ptr<Node> acquire(std::string_view path, Make make);
+  // The last one to close a file returns extents that it does not need, or all if it was removed.
   void release(const std::shared_ptr<Node>& node, bool writer) noexcept;
+  // Whether others than the caller have the file open.
+  bool is_shared(const Node& node) const;
+  std::string name_of(const Node& node) const;
   bool make_directory(std::string_view path);
   void make_directories(std::string_view path);
   void remove(std::string_view path);
