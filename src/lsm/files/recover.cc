@@ -236,20 +236,16 @@ void FileSystem::visit_blocks(
     node.number = number;
     node.inode = offset;
     const Inode& inode = inode_of(node);
-    for (const uint64_t& link : inode.pages) {
-      const uint64_t page = pm::load_acquire(link);
+    for (const uint64_t page : inode.pages) {
       if (page != 0) block(page, sizeof(ExtentPage));
     }
     for (uint32_t i = 0; i < kExtentsMax; ++i) {
       const ExtentSlot* slot = slot_of(node, i);
       if (slot == nullptr) break;
-      // Its writer, or who removes it, may change it meanwhile.
-      const uint64_t at = pm::load_acquire(slot->offset);
       uint64_t lines = 0;
-      if (at == 0) continue;
-      static_cast<void>(
-          pm::unseal_word(pm::load_acquire(slot->check), extent_salt(number, i, at), lines));
-      block(at, lines * pm::kLineBytes);
+      if (slot->offset == 0) continue;
+      static_cast<void>(pm::unseal_word(slot->check, extent_salt(number, i, slot->offset), lines));
+      block(slot->offset, lines * pm::kLineBytes);
     }
   }
 }
