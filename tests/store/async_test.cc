@@ -1,12 +1,15 @@
 // The calls of a store as tasks, with workers and without.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "perdure/store.h"
+#include "pm/emulated_media.h"
 #include "support/errors.h"
 #include "support/files.h"
 
@@ -163,6 +166,51 @@ TEST_P(StoreTaskTest, NoneIsLostAmongMany) {
   const std::optional<std::string> last = store.get("batch0");
   for (int k = 1; k < 8; ++k) EXPECT_EQ(store.get("batch" + std::to_string(k)), last);
   EXPECT_EQ(store.size(), 30U);
+}
+
+class RefusingMedium final : public pm::EmulatedMedia {
+ public:
+  RefusingMedium() { pm::emulate_media(this); }
+  ~RefusingMedium() override { pm::emulate_media(nullptr); }
+  void written_back(uintptr_t /*address*/, size_t /*bytes*/) override {}
+  void fenced() override {
+    if (refuses) throw Error(ErrorCode::kIo, "refused");
+  }
+  std::atomic<bool> refuses = false;
+};
+
+// Reads and writes that one worker took together: a write that was not made durable is told to nobody.
+TEST(StoreWorkers, AReadSeesNothingOfAWriteThatFailed) {
+  for (int round = 0; round < 40; ++round) {
+    RefusingMedium medium;
+    PoolOptions options;
+    options.capacity_bytes = uint64_t{8} << 20;
+    options.force_domain = true;
+    options.domain = Domain::kLine;
+    Pool pool = Pool::anonymous(options);
+    Store store = Store::create(pool, "store", {.partitions = 1, .workers = 1});
+    store.put("key", "0");
+    std::atomic<int> seen = 0;
+    std::thread reader([&] {
+      try {
+        for (;;) seen = std::stoi(*store.get("key"));
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kIo) << error.what();
+      }
+    });
+    int acknowledged = 0;
+    try {
+      for (;;) {
+        if (acknowledged == 50 + round) medium.refuses = true;
+        store.put("key", std::to_string(acknowledged + 1));
+        ++acknowledged;
+      }
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kIo) << error.what();
+    }
+    reader.join();
+    EXPECT_LE(seen, acknowledged);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Workers, StoreTaskTest, testing::Values(0, 1, 3));
