@@ -132,6 +132,9 @@ void Heap::write_free(const PoolImpl& pool, uint64_t segment) {
 Lane& Heap::lane(uint32_t index) const { return pool_.lanes()[index]; }
 
 uint32_t Heap::acquire_lane() {
+  // Who waits for a second lane while others do the same waits for ever.
+  if (heap_in_use == this) [[unlikely]]
+    throw Error(ErrorCode::kInternal, "a thread begins a second transaction in a heap");
   if (preferred_lane == ~0U) preferred_lane = next_lane.fetch_add(1) % kLanes;
   for (uint32_t i = 0;; ++i) {
     const uint32_t index = (preferred_lane + i) % kLanes;
@@ -767,7 +770,6 @@ uint64_t Heap::check_seals(uint64_t generation,
 
 Heap::Txn::Txn(Heap& heap, bool reclaim)
     : heap_(heap), outer_(heap_in_use), lane_(heap.acquire_lane()), reclaim_(reclaim) {
-  assert(outer_ != &heap);
   heap_in_use = &heap;
 }
 
