@@ -133,7 +133,7 @@ class StoreImpl final : public RuntimeClient {
     }
     WorkRequest<Work> request(*this, number, writes, work);
     runtime_->call(request);
-    if (writes) require_durable();
+    require_durable();  // a read may have met a write of the same batch
     if constexpr (!std::is_void_v<typename WorkRequest<Work>::Result>) {
       return std::move(*request.result);
     }
