@@ -198,6 +198,56 @@ TEST_P(Tries, WritersOfOnePathDoNotLoseOneAnothersRecords) {
   EXPECT_EQ(faults(), "");
 }
 
+// Even words stay; odd ones come and go, so that every node changes its size under the readers.
+TEST_P(Tries, ReadersSeeWhatStaysWhileNodesGrowAndShrink) {
+  constexpr uint64_t kKeys = 1200;
+  constexpr uint64_t kStride = 0x0101010101;
+  const auto words = create_index(pool_, "words", GetParam(), Kind::kU64, Kind::kU64, {});
+  for (uint64_t i = 0; i < kKeys; i += 2) words->insert(i * kStride, i);
+  std::atomic<int> wrong{0};
+  std::atomic<int> writing{2};
+  std::vector<std::thread> threads;
+  for (uint64_t writer = 0; writer < 2; ++writer) {
+    threads.emplace_back([&, writer] {
+      for (int round = 0; round < 8; ++round) {
+        for (uint64_t i = 1 + 2 * writer; i < kKeys; i += 4) {
+          if (!words->insert(i * kStride, i)) ++wrong;
+          if (!words->update((i - 1) * kStride, i - 1)) ++wrong;
+        }
+        for (uint64_t i = 1 + 2 * writer; i < kKeys; i += 4) {
+          if (!words->remove(i * kStride)) ++wrong;
+        }
+      }
+      --writing;
+    });
+  }
+  threads.emplace_back([&] {
+    while (writing > 0) {
+      uint64_t next = 0;  // of those that stay
+      bool first = true;
+      uint64_t before = 0;
+      words->for_each([&](Datum key, Datum value) {
+        const uint64_t i = value.word();
+        if (key.word() != i * kStride || (!first && key.word() <= before)) ++wrong;
+        first = false;
+        before = key.word();
+        if (i % 2 == 0 && i != next) ++wrong;
+        if (i % 2 == 0) next = i + 2;
+      });
+      if (next != kKeys) ++wrong;
+    }
+  });
+  threads.emplace_back([&] {
+    Value value;
+    for (uint64_t i = 0; writing > 0; i = (i + 2) % kKeys) {
+      if (!words->lookup(i * kStride, value) || value.word() != i) ++wrong;
+    }
+  });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(words->check([](const std::string& fault) { ADD_FAILURE() << fault; }), 0);
+}
+
 TEST_P(Tries, AWordThatLeadsUpwardsIsDamage) {
   index_->insert("aa1", "1");
   index_->insert("aa2", "2");

@@ -9,7 +9,8 @@ namespace {
 
 // A node in the making, in DRAM.
 struct Image {
-  alignas(pm::kLineBytes) char bytes[kNodeBytesMax] = {};
+  explicit Image(uint64_t node_bytes) { std::memset(bytes, 0, node_bytes); }
+  alignas(pm::kLineBytes) char bytes[kNodeBytesMax];
   Node& node() { return *reinterpret_cast<Node*>(bytes); }
 };
 
@@ -29,7 +30,7 @@ typename Core<Policy, Content>::Outcome Core<Policy, Content>::branch_off(const 
   const uint64_t bytes = Shape::bytes_of(Shape::kSmall);
   const uint64_t offset = txn.allocate(bytes);
   const uint64_t leaf = make_leaf(txn, key, value);
-  Image image;
+  Image image(bytes);
   Node& node = image.node();
   Symbol::set_window(node, spot.differs, text);
   const auto add = [&](uint32_t symbol, uint64_t child) {
@@ -68,7 +69,7 @@ void Core<Policy, Content>::copy(pm::Heap::Txn& txn, const Owner& parent, uint64
                                  uint64_t leaf) const {
   const uint64_t bytes = Shape::bytes_of(tag);
   const uint64_t offset = txn.allocate(bytes);
-  Image image;
+  Image image(bytes);
   Node& fresh = image.node();
   std::memcpy(image.bytes, node.node, offsetof(Node, end));
   fresh.end = node.node->end;

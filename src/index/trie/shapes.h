@@ -21,7 +21,9 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
+#include <cstring>
 
 #include "index/trie/layout.h"
 #include "pm/heap.h"
@@ -35,6 +37,13 @@ struct Place {
   uint64_t value = 0;
   pm::Link form = pm::Link::kTagged;
 };
+
+// Flushes what must be durable before the word that commits; in the same line it is so by the order of the
+// stores.
+inline void flush_before(const pm::Memory& memory, const void* address, const uint64_t* word) {
+  const auto line = [](const void* at) { return reinterpret_cast<uintptr_t>(at) / pm::kLineBytes; };
+  if (line(address) != line(word)) memory.flush(address, 1);
+}
 
 // WORT: a slot for each of 16 symbols of 4 bits. A child is there if its word is not 0.
 //
@@ -172,7 +181,13 @@ inline uint32_t Art::free_slot(Node& node, uint64_t tag, uint32_t symbol) {
   for (uint32_t i = 0; i < room; ++i) {
     if (pm::load_relaxed(slots[i]) != 0) continue;
     if (has_keys(tag) && keys_of(node, tag)[i] == symbol) return i;
-    if (free == room) free = i;
+    // A slot whose child went stays that symbol's: two entries must never lead to one slot, and of one
+    // that a dead process has cleared nobody would know whether it is so in PM. A copy forgets them.
+    if (tag == kNode48) {
+      if (std::memchr(index_of(node), static_cast<int>(i + 1), kSymbols) == nullptr) return i;
+    } else if (free == room) {
+      free = i;
+    }
   }
   return free;
 }
@@ -184,18 +199,9 @@ inline Place Art::prepare(Node& node, uint64_t tag, uint32_t symbol, uint64_t ch
   const uint32_t slot = free_slot(node, tag, symbol);
   if (slot == room_of(tag)) return {};
   uint8_t& key = has_keys(tag) ? keys_of(node, tag)[slot] : index_of(node)[symbol];
-  const auto wanted = static_cast<uint8_t>(has_keys(tag) ? symbol : slot + 1);
-  if (key == wanted) return {slots + slot, child};
-  if (tag == kNode48) {
-    // The symbol whose child was in this slot before: two must not lead to it.
-    uint8_t* stale = std::find(index_of(node), index_of(node) + kSymbols, wanted);
-    if (stale != index_of(node) + kSymbols) {
-      pm::store_release(*stale, uint8_t{0});
-      memory.flush(stale, 1);
-    }
-  }
-  pm::store_release(key, wanted);
-  memory.flush(&key, 1);  // with the leaf, before the slot
+  pm::store_release(key, static_cast<uint8_t>(has_keys(tag) ? symbol : slot + 1));
+  // Also if it was so: a process that died may have stored it, and not flushed it.
+  flush_before(memory, &key, slots + slot);
   return {slots + slot, child};
 }
 

@@ -83,12 +83,11 @@ struct Woart {
     const auto i = static_cast<uint32_t>(std::countr_one(used_slots(node, tag)));
     if (i >= room_of(tag)) return {};
     pm::store_release(slots[i], child);
-    memory.flush(slots + i, sizeof *slots);  // with the leaf, before it counts
-    if (tag == kNode16) {
-      pm::store_release(keys_of(node)[i], static_cast<uint8_t>(symbol));
-      memory.flush(keys_of(node) + i, 1);
-    }
-    return counting(node, tag, symbol, i);
+    if (tag == kNode16)
+      pm::store_release(keys_of(node)[i], static_cast<uint8_t>(symbol));  // in the bitmap's line
+    const Place place = counting(node, tag, symbol, i);
+    flush_before(memory, slots + i, place.word);
+    return place;
   }
 
   static Place removal(Node& node, uint64_t tag, uint32_t symbol, uint64_t* slot) {
