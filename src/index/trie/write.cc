@@ -36,15 +36,12 @@ uint64_t Core<Policy, Content>::leaf_bytes(uint64_t word) const {
 template <typename Policy, typename Content>
 void Core<Policy, Content>::commit(pm::Heap::Txn& txn, const Owner& owner,
                                    const Place& place) const {
-  txn.prepare();
-  memory_
-      .fence();  // what is new, what leads to the slot, and the intents, before the store that commits
-  stripe_of(owner).begin_change();
-  pm::store_release(*place.word, place.value);
-  memory_.flush(place.word, sizeof *place.word);
-  txn.settle();
-  memory_.fence();  // the word and the bitmap, before the intents end
-  txn.finish();
+  // What is new, what leads to the slot, and the intents, before the store that commits.
+  txn.commit([&] {
+    stripe_of(owner).begin_change();
+    pm::store_release(*place.word, place.value);
+    memory_.flush(place.word, sizeof *place.word);
+  });
 }
 
 // Into a slot that has no child.
