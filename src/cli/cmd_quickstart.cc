@@ -103,12 +103,11 @@ void add_quickstart(CLI::App& app, Action& action) {
       add_command(app, "quickstart",
                   "Load a dictionary durably, kill the loader half-way, find everything again",
                   "  perdure quickstart\n"
-                  "  perdure quickstart --dir /dev/shm/perdure --keep\n"
+                  "  perdure quickstart --folder /dev/shm/perdure --keep\n"
                   "\nThe data is real: WordNet (Debian package wordnet-base) and the package index "
                   "that apt has\n"
                   "downloaded. Exit code 3 if a record was lost or is wrong.\n");
-  command->add_option("--dir", options->folder, "Folder for the pool; decides the medium")
-      ->capture_default_str();
+  add_folder_option(*command, options->folder, "For the pool; decides the medium", "Options");
   command->add_option("--threads", options->threads, "Threads that load")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
