@@ -86,11 +86,12 @@ class FileWriter {
   // Makes what was appended durable. Cost: flush(), and one fence.
   void sync();
   // Cuts the file, which is at least as long, to `bytes`. Durable on return. What readers see of the bytes
-  // that were cut off is undefined from then on.
+  // that were cut off is undefined from then on; their space is not given to others while they are there.
   void truncate(uint64_t bytes);
   // Bytes appended so far.
   uint64_t size() const;
-  // Flushes, and returns extents that were not needed. Errors: kIo.
+  // Flushes, and returns extents that were not needed, unless readers have the file open: then who closes it
+  // last does. Errors: kIo.
   void close();
 
  private:

@@ -10,7 +10,8 @@
 // A write with `sync` is durable after two fences, without a system call. A write without it survives the
 // death of the process (in the domain `page` only what was synced does), as with files of the system.
 // Errors of the pool become those of LevelDB: kCorrupt is Corruption, kNotFound is NotFound, all else IOError;
-// no exception passes through LevelDB.
+// no exception passes through LevelDB. After a write that found the pool full a database takes no more writes
+// until it is opened again.
 //
 // In the library perdure-leveldb (CMake: find_package(perdure COMPONENTS leveldb), perdure::leveldb).
 #pragma once

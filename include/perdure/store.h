@@ -238,6 +238,7 @@ class Store {
   // without, nothing is suspended, and each call does what the one without `async` does. Cost: one allocation,
   // and a message if another worker owns the partition. async_apply() stops the worker for as long as apply()
   // would take.
+  // A task may make the calls without `async`, too, and await those of another store: its worker waits.
   // `version`, if given, is set if the record is there; it must outlive the call.
   Task<std::optional<std::string>> async_get(std::string key, uint64_t* version = nullptr) const;
   Task<uint64_t> async_put(std::string key, std::string value, std::optional<Time> expires = {});
@@ -249,7 +250,7 @@ class Store {
   Task<void> async_apply(Batch batch);
 
   // Runs a task on a worker, in turn; waits for its end, and returns its result or throws what it threw. Not
-  // from a task. Without workers the calling thread runs it.
+  // from a task: kInvalidArgument. Without workers the calling thread runs it.
   template <typename T>
   T run(Task<T> task) {
     run_to_end(end_of(task));

@@ -114,6 +114,8 @@ class Partition final : private RecordKeys {
   // What look() told does not count: takes it away, for good. Of all partitions, before the second part of
   // any. Durable on return. Throws kIo.
   void drop_batch();
+  // What look() told counts: flushes it.
+  void flush_batch() const;
   // Second part: reads all blocks, builds the index, closes blocks that a crash left open. Durable on
   // return; changes nothing in a pool that is open to read. `keeps_batch`: what look() told counts. Throws
   // kCorrupt.

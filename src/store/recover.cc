@@ -193,6 +193,11 @@ void Partition::drop_batch() {
   fence();
 }
 
+void Partition::flush_batch() const {
+  memory_.flush(pool_.at<char>(blocks_[batch_slot_].offset + batch_begin_),
+                batch_end_ - batch_begin_);
+}
+
 // Reads the block's records. Of an open block finds the end.
 void Partition::scan_block(uint32_t slot, Scan& scan) {
   Block& block = blocks_[slot];

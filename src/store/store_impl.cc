@@ -188,10 +188,15 @@ void StoreImpl::recover(uint32_t threads) {
   for (size_t i = 0; i < shards_.size(); ++i) keeps[i] = batches[i] && is_whole(*batches[i]);
   if (!pool_.read_only()) {
     // All of it goes before anything is noted from which the next recovery would take that a partition has
-    // gone on. A crash in between finds the batch unfinished again: some of its parts are gone.
+    // gone on. A crash in between finds the batch unfinished again: some of its parts are gone. In the same way
+    // one that counts becomes durable as a whole: a process that died may have left parts in the caches only.
+    bool keeps_any = false;
     for (size_t i = 0; i < shards_.size(); ++i) {
       if (batches[i] && !keeps[i]) shards_[i]->partition.drop_batch();
+      if (keeps[i]) shards_[i]->partition.flush_batch();
+      keeps_any = keeps_any || keeps[i];
     }
+    if (keeps_any) fence();
   }
   side_by_side(threads, [&](uint32_t i) { shards_[i]->partition.recover(keeps[i] != 0); });
   recovered_ = true;
@@ -277,6 +282,8 @@ void StoreImpl::end_touched(uint32_t worker) const noexcept {
 }
 
 StoreImpl::~StoreImpl() {
+  // Before reset(), which forgets the runtime and then ends it: its tasks still ask for it.
+  if (runtime_ != nullptr) runtime_->wait_for_spawned();
   runtime_.reset();
   if (!recovered_) return;
   try {
@@ -369,7 +376,7 @@ void StoreImpl::in_parts(std::span<const Place> places, bool writes, Work work) 
 
 void StoreImpl::multi_get(std::span<const std::string_view> keys,
                           const std::function<void(size_t i, const Partition::Found&)>& use) const {
-  if (runtime_ != nullptr) {
+  if (!works_in_line()) {
     std::vector<Place> places(keys.size());
     std::ranges::transform(keys, places.begin(),
                            [&](std::string_view key) { return place_of(key); });
@@ -378,6 +385,7 @@ void StoreImpl::multi_get(std::span<const std::string_view> keys,
       if (partition.get(places[i].hash, keys[i], now_ms(), found)) use(i, found);
     });
   }
+  end_own_batch();
   constexpr size_t kGroup = 32;
   Place places[kGroup];
   const uint64_t now = now_ms();
@@ -404,7 +412,7 @@ void StoreImpl::multi_get(std::span<const std::string_view> keys,
 }
 
 void StoreImpl::multi_write(std::span<const WriteRequest> requests, std::span<bool> done) {
-  if (runtime_ != nullptr) {
+  if (!works_in_line()) {
     std::vector<Place> places(requests.size());
     std::ranges::transform(requests, places.begin(),
                            [&](const WriteRequest& request) { return place_of(request.key); });
@@ -515,6 +523,13 @@ void run_here(const Task<void>& task) { task.end().await_suspend(std::noop_corou
 }  // namespace
 
 void StoreImpl::run(Task<void> task) const {
+  if (runtime_ != nullptr && runtime_->is_worker()) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("{}: '{}': run() was called by a task, whose worker would wait for itself; "
+                    "co_await the other task",
+                    pool_.mapping().path(), config_.name));
+  }
   if (runtime_ != nullptr) return runtime_->run(std::move(task));
   run_here(task);
   task.take_result();

@@ -84,10 +84,13 @@ class StoreImpl final : public RuntimeClient {
   template <typename Work>
   Task<std::invoke_result_t<Work, Partition&>> async(uint32_t number, bool writes,
                                                      Work work) const {
-    if (runtime_ == nullptr) co_return with(number, writes, std::ref(work));
+    // The task may be another store's, whose workers know nothing of this one's batches.
+    if (runtime_ == nullptr || !runtime_->is_worker()) {
+      co_return with(number, writes, std::ref(work));
+    }
     WorkRequest<Work> request(*this, number, writes, work);
     co_await runtime_->submit(request);
-    if (writes) require_durable();
+    require_durable();
     co_return std::move(*request.result);
   }
   void run(Task<void> task) const;
@@ -153,7 +156,8 @@ class StoreImpl final : public RuntimeClient {
   template <typename Work>
   auto with(uint32_t number, bool writes, Work work) const {
     Shard& shard = *shards_[number];
-    if (runtime_ == nullptr) {
+    if (works_in_line()) {
+      end_own_batch();
       const std::lock_guard held(shard.latch);
       if (!writes) return work(shard.partition);
       const Persisting persisting{shard.partition};
@@ -206,6 +210,9 @@ class StoreImpl final : public RuntimeClient {
   void end_own_batch() const {
     if (runtime_ != nullptr && runtime_->is_worker()) end_touched(Runtime::current_worker());
   }
+  // Whether the caller works on partitions itself, behind their latches: without workers, and a worker, whose
+  // task makes a call that is no task. A message to itself it would wait for in vain.
+  bool works_in_line() const { return runtime_ == nullptr || runtime_->is_worker(); }
   // Throws kIo if the pool has failed: with workers, an end of a batch may have.
   void require_durable() const {
     if (pool_.failed()) [[unlikely]]

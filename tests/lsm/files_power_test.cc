@@ -137,6 +137,50 @@ TEST_F(FilesPower, AFailedMediumCanBeRead) {
   }
 }
 
+// A process dies while it removes a file, which the next one sees; the power fails while that returns the space.
+// What the first process only stored must not be undone then: the file would be there without its content.
+TEST_F(FilesPower, AKilledRemovalThenAPowerFailure) {
+  std::string stored;
+  {
+    FailingMedium medium(path(), Domain::kLine);
+    medium.begin();
+    {
+      Pool pool = Pool::open(path(), small_pool());
+      Files files = Files::open(pool, "files");
+      FileWriter writer = files.create_file("/a");
+      writer.append(std::string(10'000, 'a'));
+      writer.close();
+      medium.refuse_here(medium.persists(), true);
+      EXPECT_THROW(files.remove("/a"), Error);
+      stored = read_file(path());
+    }
+    std::filesystem::rename(medium.make_image(FailingMedium::Image::kLeast, 0), path());
+  }
+  const std::string durable = read_file(path());
+  for (uint64_t n = 0, refused = 1; refused != 0 && !HasFailure(); ++n) {
+    write_file(path(), durable);
+    {
+      FailingMedium medium(path(), Domain::kLine);
+      medium.begin();
+      write_file(path(), stored);
+      medium.refuse_here(n, true);
+      try {
+        Pool pool = Pool::open(path(), small_pool());
+        const Files files = Files::open(pool, "files");
+        EXPECT_FALSE(files.find("/a"));
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kIo) << error.what();
+      }
+      refused = medium.refused() ? 1 : 0;
+      std::filesystem::rename(medium.make_image(FailingMedium::Image::kLeast, 0), path());
+    }
+    SCOPED_TRACE("refused at " + std::to_string(n));
+    Pool pool = Pool::open(path(), small_pool());
+    Files files = Files::open(pool, "files");
+    expect_sound(pool, files);
+  }
+}
+
 // Records of a log, synced each or not; and a file that is replaced by renaming.
 TEST_F(FilesPower, AKilledWriterLosesNothingThatWasFlushed) {
   uint64_t total = 0;
@@ -182,6 +226,38 @@ TEST_F(FilesPower, AKilledWriterLosesNothingThatWasFlushed) {
     }
     if (files.find("/next")) files.remove("/next");
     expect_sound(pool, files);
+  }
+}
+
+// A flipped bit in a word that should be 0 leads nowhere: whoever removed the directory, or let the file grow,
+// would follow it.
+TEST_F(FilesPower, WordsThatShouldBeZeroAreJudged) {
+  const std::string names[] = {"a-directory-of-its-own", "a-file-of-its-own"};
+  {
+    Pool pool = Pool::open(path(), small_pool());
+    Files files = Files::open(pool, "files");
+    files.make_directory(names[0]);
+    files.create_file(names[1]);
+  }
+  const std::string image = read_file(path());
+  for (const std::string& name : names) {
+    const size_t inode =
+        image.find(name) - offsetof(files::NameRecord, name) - offsetof(files::Inode, name);
+    const size_t pages = offsetof(files::Inode, pages);
+    const size_t extents = offsetof(files::Inode, extents);
+    for (const size_t word : {pages, pages + 5 * sizeof(uint64_t), extents + sizeof(uint64_t),
+                              extents + 7 * sizeof(files::ExtentSlot) + sizeof(uint64_t)}) {
+      std::string damaged = image;
+      damaged[inode + word + 2] ^= 0x10;
+      write_file(path(), damaged);
+      Pool pool = Pool::open(path(), small_pool());
+      try {
+        Files::open(pool, "files");
+        ADD_FAILURE() << name << ": the word at " << word << " was not judged";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kCorrupt) << error.what();
+      }
+    }
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <thread>
@@ -155,6 +156,39 @@ TEST_F(FilesTest, ARemovedFileStaysWithItsReaders) {
   }
   // But for the table, which stays.
   EXPECT_LE(pool_.info().allocated_bytes, before + 4096);
+}
+
+// A view of bytes that were cut off may show anything of the file's own, never another file's.
+TEST_F(FilesTest, ATruncatedFileKeepsItsSpaceForItsReaders) {
+  {
+    FileWriter writer = files_.create_file("/a");
+    for (int i = 0; i < 100; ++i) writer.append(std::string(4000, 'a'));
+  }
+  const uint64_t before = pool_.info().allocated_bytes;
+  {
+    const FileReader reader = files_.open_file("/a");
+    std::string scratch(1000, '\0');
+    const std::string_view view = reader.read(300'000, 1000, scratch.data());
+    write("/a", "b");
+    EXPECT_EQ(reader.read(0, 1000, scratch.data()), "b");
+    for (int i = 0; i < 4; ++i) write("/other" + std::to_string(i), std::string(400'000, 'o'));
+    EXPECT_EQ(view, std::string(1000, 'a'));
+    for (int i = 0; i < 4; ++i) files_.remove("/other" + std::to_string(i));
+  }
+  EXPECT_LT(pool_.info().allocated_bytes, before - 300'000) << "and returns it when they go";
+}
+
+TEST_F(FilesTest, StatisticsWhileFilesComeAndGo) {
+  std::atomic<bool> ends = false;
+  std::thread watcher([&] {
+    while (!ends) files_.statistics();
+  });
+  for (uint64_t i = 0; i < scaled(300); ++i) {
+    write("/a", std::string(i * 97 % 50'000, 'x'));
+    files_.remove("/a");
+  }
+  ends = true;
+  watcher.join();
 }
 
 TEST_F(FilesTest, LocksAreTakenOnce) {

@@ -3,6 +3,8 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "perdure/store.h"
 #include "support/errors.h"
@@ -54,6 +56,64 @@ TEST_P(StoreTaskTest, DoesWhatTheOtherCallsDo) {
   EXPECT_EQ(store.run(use_all(store)),
             "+get-insert+insert-update+update-swap+swap-remove+remove+batch-absent");
   EXPECT_EQ(store.size(), 21U);
+}
+
+// Calls that wait, in a task: it is no more than slow.
+Task<uint64_t> make_waiting_calls(Store& store) {
+  for (int i = 0; i < 100; ++i) {
+    const std::string key = std::to_string(i);
+    co_await store.async_put("async" + key, "1");
+    store.put("a" + key, "2");
+    store.remove("async" + key);
+  }
+  const Store::Snapshot snapshot = store.snapshot();
+  const std::vector<std::string_view> keys = {"a1", "a2", "b"};
+  std::vector<std::optional<std::string>> values(keys.size());
+  uint64_t sum = store.multi_get(keys, values);
+  store.for_each([&](std::string_view, std::string_view) { ++sum; });
+  EXPECT_THROW(store.run(use_all(store)), Error);
+  co_return sum;
+}
+
+TEST_P(StoreTaskTest, ATaskMayWait) {
+  if (GetParam() == 0) GTEST_SKIP() << "without workers run() in a task is a call";
+  Pool pool = make_pool();
+  Store store = Store::create(pool, "store", options());
+  EXPECT_EQ(store.run(make_waiting_calls(store)), 102U);
+}
+
+// The workers of one store know nothing of the batches of another.
+Task<void> copy_all(Store& from, Store& to) {
+  for (int i = 0; i < 200; ++i) {
+    const std::string key = std::to_string(i);
+    co_await to.async_put(key, *co_await from.async_get(key));
+  }
+}
+
+TEST_P(StoreTaskTest, ATaskMayAwaitAnotherStore) {
+  Pool pool = make_pool();
+  Store from = Store::create(pool, "from", options());
+  StoreOptions fewer = options();
+  fewer.workers = GetParam() == 0 ? 0 : 1;
+  Store to = Store::create(pool, "to", fewer);
+  for (int i = 0; i < 200; ++i) from.put(std::to_string(i), std::to_string(i * i));
+  from.run(copy_all(from, to));
+  for (int i = 0; i < 200; ++i) EXPECT_EQ(to.get(std::to_string(i)), std::to_string(i * i));
+}
+
+Task<void> put_some(Store& store, int number) {
+  for (int i = 0; i < 200; ++i) {
+    co_await store.async_put(std::to_string(number) + "/" + std::to_string(i), "1");
+  }
+}
+
+TEST_P(StoreTaskTest, TheStoresEndWaitsForSpawnedTasks) {
+  Pool pool = make_pool();
+  {
+    Store store = Store::create(pool, "store", options());
+    for (int i = 0; i < 8; ++i) store.spawn(put_some(store, i));
+  }
+  EXPECT_EQ(Store::open(pool, "store", options()).size(), 1600U);
 }
 
 Task<void> put_too_much(Store& store) {

@@ -42,7 +42,11 @@ class FileSystem {
   enum class Make : uint8_t { kNo, kEmpty, kAppend };
   // The file, counted as open (as being written unless kNo).
   std::shared_ptr<Node> acquire(std::string_view path, Make make);
+  // The last one to close a file returns extents that it does not need, or all if it was removed.
   void release(const std::shared_ptr<Node>& node, bool writer) noexcept;
+  // Whether others than the caller have the file open.
+  bool is_shared(const Node& node) const;
+  std::string name_of(const Node& node) const;
   bool make_directory(std::string_view path);
   void make_directories(std::string_view path);
   void remove(std::string_view path);
@@ -74,8 +78,9 @@ class FileSystem {
   void recover();
   void read_table();
   std::shared_ptr<Node> read_inode(uint32_t number, uint64_t offset,
-                                   std::unordered_set<uint64_t>& blocks);
-  void read_extents(Node& node, std::unordered_set<uint64_t>& blocks);
+                                   std::unordered_set<uint64_t>& blocks,
+                                   std::vector<uint64_t*>& left);
+  void read_extents(Node& node, std::unordered_set<uint64_t>& blocks, std::vector<uint64_t*>& left);
   void read_extent_page(const Node& node, uint32_t page,
                         std::unordered_set<uint64_t>& blocks) const;
   void build_tree(std::vector<std::shared_ptr<Node>>& nodes);

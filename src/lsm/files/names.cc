@@ -121,18 +121,29 @@ std::shared_ptr<Node> FileSystem::acquire(std::string_view path, Make make) {
 }
 
 void FileSystem::release(const std::shared_ptr<Node>& node, bool writer) noexcept {
-  bool last = false;
-  {
-    const std::lock_guard lock(names_mutex_);
-    if (writer) node->written = false;
-    last = --node->opens == 0 && node->doomed;
-  }
-  if (!last) return;
   try {
+    {
+      const std::lock_guard lock(names_mutex_);
+      if (writer) node->written = false;
+      if (--node->opens > 0) return;
+      // Under the mutex: nobody opens it meanwhile, and finds extents that go.
+      if (!node->doomed && !pool_.read_only()) trim(*node, node->size.load());
+      if (!node->doomed) return;
+    }
     reclaim(*node);
   } catch (const std::exception&) {
     return;  // the medium fails, or the pool is closed: opening returns the space
   }
+}
+
+bool FileSystem::is_shared(const Node& node) const {
+  const std::lock_guard lock(names_mutex_);
+  return node.opens > 1;
+}
+
+std::string FileSystem::name_of(const Node& node) const {
+  const std::lock_guard lock(names_mutex_);
+  return node.name;
 }
 
 bool FileSystem::make_directory(std::string_view path) {

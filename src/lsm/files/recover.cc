@@ -1,7 +1,9 @@
 // Making, opening and verifying files: everything read from PM is judged before it is followed.
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <random>
 
 #include "lsm/files/file_system.h"
@@ -79,14 +81,18 @@ void FileSystem::read_extent_page(const Node& node, uint32_t page,
 }
 
 // All extents of a doomed file are judged; of a live one those before a hole become its extents, and those
-// behind it, which an interrupted truncation has left, are returned.
-void FileSystem::read_extents(Node& node, std::unordered_set<uint64_t>& blocks) {
-  std::vector<uint64_t*> left;
+// behind it, which an interrupted truncation has left, are `left`, to be returned. A directory has none.
+void FileSystem::read_extents(Node& node, std::unordered_set<uint64_t>& blocks,
+                              std::vector<uint64_t*>& left) {
+  const auto& pages = inode_of(node).pages;
+  const auto row_end = std::find(std::begin(pages), std::end(pages), uint64_t{0});
+  const bool in_a_row = std::all_of(row_end, std::end(pages), [](uint64_t at) { return at == 0; });
+  if (!in_a_row) damaged(node.number, "a page of its extents is missing");
   bool hole = false;
   for (uint32_t i = 0; i < kExtentsMax; ++i) {
     if (i >= Inode::kSlots && (i - Inode::kSlots) % ExtentPage::kSlots == 0) {
       const uint32_t page = (i - Inode::kSlots) / ExtentPage::kSlots;
-      if (inode_of(node).pages[page] == 0) break;
+      if (pages[page] == 0) break;
       read_extent_page(node, page, blocks);
     }
     ExtentSlot& slot = *slot_of(node, i);
@@ -100,20 +106,21 @@ void FileSystem::read_extents(Node& node, std::unordered_set<uint64_t>& blocks) 
       damaged(node.number, "one of its extents is damaged");
     }
     own(blocks, slot.offset, lines * pm::kLineBytes, "an extent");
+    if (node.directory) damaged(node.number, "it is a directory, and has content");
     if (hole && !node.doomed) left.push_back(&slot.offset);
     if (hole || node.doomed) continue;
     node.extents->reserve_one();
     node.extents->push(slot.offset, lines * pm::kLineBytes);
   }
   const uint64_t size = node.size.load(std::memory_order_relaxed);
-  if (!node.doomed && size > node.extents->end()) {
+  if (!node.directory && !node.doomed && size > node.extents->end()) {
     damaged(node.number, "it is longer than its extents");
   }
-  unlink_all(left);
 }
 
 std::shared_ptr<Node> FileSystem::read_inode(uint32_t number, uint64_t offset,
-                                             std::unordered_set<uint64_t>& blocks) {
+                                             std::unordered_set<uint64_t>& blocks,
+                                             std::vector<uint64_t*>& left) {
   own(blocks, offset, sizeof(Inode), "a file");
   auto node = std::make_shared<Node>();
   node->number = number;
@@ -140,7 +147,10 @@ std::shared_ptr<Node> FileSystem::read_inode(uint32_t number, uint64_t offset,
   node->name.assign(name.name, name.name_bytes);
   node->size = size;
   if (!node->directory) node->extents = std::make_unique<ExtentList>();
-  if (!node->directory) read_extents(*node, blocks);
+  read_extents(*node, blocks, left);
+  // A process that died may have left these words in the caches only. From now on they count: were they lost
+  // to a power failure after extents of a doomed file have been returned, it would be live without them.
+  memory_.flush(&inode.size_word, pm::kLineBytes);
   return node;
 }
 
@@ -190,6 +200,7 @@ void FileSystem::recover() {
   read_table();
   std::unordered_set<uint64_t> blocks(pages_.begin(), pages_.end());
   std::vector<std::shared_ptr<Node>> nodes(pages_.size() * TablePage::kEntries);
+  std::vector<uint64_t*> left;
   free_numbers_.reserve(nodes.size());
   for (size_t i = nodes.size(); i > 0; --i) {
     const auto number = static_cast<uint32_t>(i);
@@ -197,11 +208,14 @@ void FileSystem::recover() {
     if (offset == 0) {
       free_numbers_.push_back(number);
     } else {
-      nodes[i - 1] = read_inode(number, offset, blocks);
+      nodes[i - 1] = read_inode(number, offset, blocks, left);
     }
   }
   build_tree(nodes);
   require_no_circles();
+  memory_
+      .fence();  // lengths and states as they were found, before anything is returned or read by them
+  unlink_all(left);  // now that all is judged: a damaged pool stays as it is
   for (const std::shared_ptr<Node>& node : nodes) {
     if (node && node->doomed) reclaim(*node);
   }

@@ -34,7 +34,7 @@ ExtentSlot* FileSystem::slot_of(const Node& node, uint32_t i) const {
   Inode& inode = inode_of(node);
   if (i < Inode::kSlots) return &inode.extents[i];
   i -= Inode::kSlots;
-  const uint64_t page = inode.pages[i / ExtentPage::kSlots];
+  const uint64_t page = pm::load_acquire(inode.pages[i / ExtentPage::kSlots]);
   if (page == 0) return nullptr;
   return &pool_.at<ExtentPage>(page)->extents[i % ExtentPage::kSlots];
 }
@@ -117,7 +117,7 @@ void FileSystem::add_extent_page(const Node& node, uint32_t page) {
 
 void FileSystem::add_extent(Node& node, uint64_t bytes) {
   const uint32_t i = node.extents->count();
-  if (i == kExtentsMax) fail(ErrorCode::kPoolFull, node.name, "is in too many pieces to grow");
+  if (i == kExtentsMax) fail(ErrorCode::kPoolFull, name_of(node), "is in too many pieces to grow");
   node.extents->reserve_one();
   if (slot_of(node, i) == nullptr) {
     add_extent_page(node, (i - Inode::kSlots) / ExtentPage::kSlots);
@@ -186,13 +186,9 @@ void FileSystem::reclaim(const Node& node) {
   unlink_all(extents);
   std::reverse(pages.begin(), pages.end());  // so that they stay a row, from the first one on
   for (uint64_t*& page : pages) unlink_all(std::span(&page, 1));
-  std::array<uint64_t*, 1> entry{};
-  {
-    const std::lock_guard lock(names_mutex_);
-    entry[0] = entry_of(node.number);
-  }
+  const std::lock_guard lock(names_mutex_);  // who walks the table finds no inode that is gone
+  std::array<uint64_t*, 1> entry{entry_of(node.number)};
   unlink_all(entry);
-  const std::lock_guard lock(names_mutex_);
   free_numbers_.push_back(node.number);  // there is room for all
 }
 

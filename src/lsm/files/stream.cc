@@ -134,9 +134,10 @@ void Stream::sync() {
 void Stream::truncate(uint64_t bytes) {
   require_open();
   if (bytes > position_) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{}: '{}' has {} bytes; it cannot be cut to {}",
-                            system_->pool().mapping().path(), node_->name, position_, bytes));
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("{}: '{}' has {} bytes; it cannot be cut to {}",
+                    system_->pool().mapping().path(), system_->name_of(*node_), position_, bytes));
   }
   if (bytes < committed_) {
     system_->store_size(*node_, bytes);
@@ -151,7 +152,8 @@ void Stream::truncate(uint64_t bytes) {
   node_->size.store(std::min(bytes, node_->size.load(std::memory_order_relaxed)),
                     std::memory_order_release);
   changed_ = true;
-  system_->trim(*node_, bytes);
+  // Else readers may hold views of it: who closes the file last returns what it does not need.
+  if (!system_->is_shared(*node_)) system_->trim(*node_, bytes);
 }
 
 void Stream::close() {
@@ -168,7 +170,6 @@ void Stream::close() {
   if (unfenced_ || changed_)
     memory_.fence();  // append offset and time, before the file is another's
   node_->size.store(position_, std::memory_order_release);
-  system_->trim(*node_, position_);
 }
 
 }  // namespace perdure::files

@@ -104,22 +104,26 @@ class PoolWritableFile final : public leveldb::WritableFile {
   PoolWritableFile(std::string name, FileWriter writer)
       : name_(std::move(name)), writer_(std::move(writer)) {}
 
+  // After one that failed all fail: LevelDB has advanced in its log as if the record was whole. Others behind
+  // a part of it would be acknowledged, and not found.
   Status Append(const Slice& data) override {
-    return status_of(name_, [&] { writer_.append(view_of(data)); });
+    if (failed_.ok()) failed_ = status_of(name_, [&] { writer_.append(view_of(data)); });
+    return failed_;
   }
   Status Close() override {
     return status_of(name_, [&] { writer_.close(); });
   }
   Status Flush() override {
-    return status_of(name_, [&] { writer_.flush(); });
+    return failed_.ok() ? status_of(name_, [&] { writer_.flush(); }) : failed_;
   }
   Status Sync() override {
-    return status_of(name_, [&] { writer_.sync(); });
+    return failed_.ok() ? status_of(name_, [&] { writer_.sync(); }) : failed_;
   }
 
  private:
   std::string name_;
   FileWriter writer_;
+  Status failed_;  // of an append
 };
 
 // Lines for people. What cannot be written is left out.

@@ -87,7 +87,9 @@ Runtime::Runtime(const RuntimeOptions& options, RuntimeClient& client)
   }
 }
 
-Runtime::~Runtime() {
+Runtime::~Runtime() { wait_for_spawned(); }
+
+void Runtime::wait_for_spawned() const noexcept {
   while (const uint32_t left = state_->tasks.load(std::memory_order_acquire)) {
     state_->tasks.wait(left, std::memory_order_acquire);
   }

@@ -127,6 +127,8 @@ class Runtime {
   // From any thread: runs the task on a worker (in a task: on its own), while the caller goes on. The
   // destructor waits for its end. An exception that leaves it terminates the process.
   void spawn(Task<void> task, uint32_t worker = kAnyWorker);
+  // Waits until all spawned tasks have ended. Not from a worker of this runtime.
+  void wait_for_spawned() const noexcept;
 
   // From any thread that is no worker of this runtime: moves a partition to another worker, while
   // requests for it come in. Returns when that worker has adopted it. If the partition is moved by

@@ -214,6 +214,25 @@ TEST_F(LevelDb, AFullPoolIsAnErrorAndLosesNothing) {
   files.check([](const std::string& sentence) { ADD_FAILURE() << sentence; });
 }
 
+// LevelDB has gone on in its log as if the record that did not fit was there: what follows would be lost.
+TEST_F(LevelDb, AnAppendThatFailedIsTheLastOne) {
+  Pool pool = Pool::create(path(), pool_options(uint64_t{6} << 20));
+  const std::unique_ptr<leveldb::Env> env = leveldb_env(pool);
+  const auto make = [&](const std::string& name) {
+    leveldb::WritableFile* file = nullptr;
+    EXPECT_TRUE(env->NewWritableFile(name, &file).ok());
+    return std::unique_ptr<leveldb::WritableFile>(file);
+  };
+  const std::string much(uint64_t{4} << 20, 'x');
+  EXPECT_TRUE(make("/ballast")->Append(much).ok());
+  const auto log = make("/log");
+  EXPECT_TRUE(log->Append("the head of a record").ok());
+  EXPECT_TRUE(log->Append(much).IsIOError());
+  EXPECT_TRUE(env->RemoveFile("/ballast").ok());
+  EXPECT_TRUE(log->Append("another record").IsIOError());
+  EXPECT_TRUE(log->Sync().IsIOError());
+}
+
 TEST_F(LevelDb, DamageIsItsOwnError) {
   {
     Store store(path(), uint64_t{64} << 20);
