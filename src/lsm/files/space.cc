@@ -34,7 +34,7 @@ ExtentSlot* FileSystem::slot_of(const Node& node, uint32_t i) const {
   Inode& inode = inode_of(node);
   if (i < Inode::kSlots) return &inode.extents[i];
   i -= Inode::kSlots;
-  const uint64_t page = inode.pages[i / ExtentPage::kSlots];
+  const uint64_t page = pm::load_acquire(inode.pages[i / ExtentPage::kSlots]);
   if (page == 0) return nullptr;
   return &pool_.at<ExtentPage>(page)->extents[i % ExtentPage::kSlots];
 }

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <string_view>
 
+#include "lsm/placement.h"
 #include "lsm/rocksdb/pool_of_uri.h"
 #include "perdure/files.h"
 #include "perdure/rocksdb.h"
@@ -85,7 +86,8 @@ class PoolRandomAccessFile final : public rocksdb::FSRandomAccessFile {
                 char* scratch, IODebugContext* /*debug*/) const override {
     if (scratch == nullptr) return read_without_scratch(offset, bytes, result);
     const std::string_view read = reader_.read(offset, bytes, scratch);
-    if (in_place_ || read.data() == scratch) {
+    const bool copied = !in_place_ || lsm::take_placement() == lsm::Placement::kCopy;
+    if (!copied || read.data() == scratch) {
       *result = Slice(read.data(), read.size());
       return IOStatus::OK();
     }
