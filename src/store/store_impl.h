@@ -62,6 +62,7 @@ class StoreImpl final : public RuntimeClient {
   void scan(std::string_view from, uint64_t limit,
             const std::function<bool(std::string_view, std::string_view)>& visit) const;
   uint32_t partitions() const { return root_.partitions; }
+  bool is_ordered() const { return config_.ordered; }
   bool cut_by_boundaries() const { return !boundaries_.empty(); }
 
   // The hash of a key, and the partition that has it.
@@ -80,6 +81,7 @@ class StoreImpl final : public RuntimeClient {
   static uint64_t expiry_of(const std::optional<Store::Time>& expires);
 
  private:
+  friend class StoreTurn;
   struct alignas(64) Shard {
     Shard(pm::PoolImpl& pool, PartitionRoot& root, uint32_t number, const PartitionConfig& config)
         : partition(pool, root, number, config) {}
