@@ -75,7 +75,7 @@ void Keyspace::visit_keys(uint32_t database, std::string_view from, uint64_t wan
     std::string_view prefix;
   };
   std::vector<Range> ranges{{scratch, scratch}};
-  if (database == 0) ranges = {{"", {"\0", 0}}, {scratch, scratch}, {{"\1", 1}, ""}};
+  if (database == 0) ranges = {{"", ""}, {scratch, scratch}, {{"\1", 1}, ""}};
   bool goes_on = true;
   for (size_t i = 0; i < ranges.size() && goes_on; ++i) {
     const bool is_empty_key = database == 0 && i == 0;

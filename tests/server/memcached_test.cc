@@ -6,7 +6,10 @@ namespace {
 
 class Memcached : public ServerTest {
  protected:
-  Memcached() { start(); }
+  Memcached() {
+    config.value_bytes_max = 1 << 20;
+    start();
+  }
   // The lines of the answer, up to one that ends an answer.
   std::string ask(Socket& client, const std::string& request, int lines = 1) {
     client.send(request + "\r\n");
@@ -79,7 +82,7 @@ TEST_F(Memcached, SharesItsRecordsWithRedisClients) {
 
 TEST_F(Memcached, StaysAfterBadRequests) {
   Socket c = memcached();
-  EXPECT_EQ(ask(c, "set a 0 0 100000000\r\n" + std::string(100000000, 'x')),
+  EXPECT_EQ(ask(c, "set a 0 0 2000000\r\n" + std::string(2000000, 'x')),
             "SERVER_ERROR object too large for cache");
   EXPECT_EQ(ask(c, "get " + std::string(251, 'k')), "CLIENT_ERROR bad command line format");
   EXPECT_EQ(ask(c, "set a b 0 1\r\nx"), "CLIENT_ERROR bad command line format");

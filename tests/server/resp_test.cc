@@ -345,7 +345,8 @@ TEST_P(Resp, DoesNotReadFromAClientThatTakesNoReplies) {
   start();
   RespClient slow = resp();
   slow({"SET", "v", std::string(100000, 'x')});
-  const std::string request = RespClient::encode({"GET", "v"});
+  // Long, so that not too many of them fit into the system's buffers.
+  const std::string request = RespClient::encode({"MGET", "v", std::string(8000, 'k')});
   size_t sent = 0;
   for (int i = 0; i < 200000; ++i) {
     const size_t now = slow.send_some(request);
@@ -355,7 +356,9 @@ TEST_P(Resp, DoesNotReadFromAClientThatTakesNoReplies) {
   EXPECT_EQ(resp()({"PING"}), "PONG");
   // A request that was cut goes on.
   const size_t whole = sent / request.size();
-  for (size_t i = 0; i < whole; ++i) ASSERT_EQ(slow.read().text.size(), 100000U);
+  for (size_t i = 0; i < whole; ++i) {
+    ASSERT_EQ(slow.read().elements.at(0).text.size(), 100000U);
+  }
 }
 
 TEST_P(Resp, SilentClientsAreClosed) {
