@@ -4,7 +4,7 @@
 JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
 BENCH_DIR ?= /dev/shm
-BENCH_ARGS ?= --records 10M --operations 10M --domain line --path $(BENCH_DIR)
+BENCH_ARGS ?= --records 10M --operations 10M --domain line --folder $(BENCH_DIR)
 FUZZ_SECONDS ?= 60
 ROUNDS ?= 20
 PAUSES_FROM ?= 1
@@ -13,7 +13,7 @@ CRASH_BUDGET ?= 1h
 CRASH_ARGS ?= --operations 2k --prepared 0 --capacity 4M --schedules 10 --recoveries 64
 
 # The tests that are worth repeating under sanitizers and with other seeds.
-SUITES = '^(pm|index|store|scenario|server)$$'
+SUITES = '^(pm|index|store|lsm|scenario|server)$$'
 
 SOURCES = $(shell find include src lab tests examples -name '*.h' -o -name '*.cc')
 # Scenarios in which one thread works: the thread sanitizer has nothing to see there.
@@ -45,7 +45,7 @@ test: build ## Build and run all tests (under ten minutes)
 
 test-asan test-tsan test-ubsan: test-%: deps
 	@cmake --preset $* >/dev/null
-	cmake --build --preset $* -j $(JOBS) --target pm_tests index_tests store_tests scenario_tests server_tests
+	cmake --build --preset $* -j $(JOBS) --target pm_tests index_tests store_tests lsm_tests scenario_tests server_tests
 	$(if $(filter tsan,$*),$(FIXED_ADDRESSES)) ctest --preset $* -L $(SUITES) \
 	  $(if $(filter tsan,$*),-E $(ONE_THREAD))
 

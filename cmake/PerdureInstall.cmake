@@ -33,6 +33,14 @@ if(TARGET perdure_lab_command)
   install(TARGETS perdure_lab_command DESTINATION ${lab_folder})
 endif()
 
+# The components: perdure::leveldb, perdure::rocksdb, and their pkg-config files.
+get_property(components GLOBAL PROPERTY PERDURE_COMPONENTS)
+foreach(component IN LISTS components)
+  install(TARGETS perdure_${component} EXPORT perdure-${component}Targets)
+  install(EXPORT perdure-${component}Targets NAMESPACE perdure::
+    DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/perdure)
+endforeach()
+
 # find_package(perdure) gives perdure::perdure (shared) and perdure::perdure_static.
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/perdure)
 install(EXPORT perdureTargets NAMESPACE perdure:: DESTINATION ${package_dir})
@@ -50,3 +58,9 @@ file(RELATIVE_PATH PERDURE_PC_PREFIX
 string(REGEX REPLACE "/$" "" PERDURE_PC_PREFIX "${PERDURE_PC_PREFIX}")
 configure_file(cmake/perdure.pc.in ${PROJECT_BINARY_DIR}/perdure.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/perdure.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+foreach(PERDURE_COMPONENT IN LISTS components)
+  configure_file(cmake/perdure-component.pc.in
+    ${PROJECT_BINARY_DIR}/perdure-${PERDURE_COMPONENT}.pc @ONLY)
+  install(FILES ${PROJECT_BINARY_DIR}/perdure-${PERDURE_COMPONENT}.pc
+    DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+endforeach()

@@ -14,7 +14,7 @@ base=(cmake ninja-build make g++ pkg-config
   libgtest-dev librapidcheck-dev libbenchmark-dev
   liburing-dev libssl-dev wordnet-base)
 lint=(clang-19 clang-tidy-19 clang-format-19 libclang-rt-19-dev)
-peers=(librocksdb-dev libleveldb-dev liblmdb-dev libabsl-dev)
+peers=(librocksdb-dev libleveldb-dev liblmdb-dev libabsl-dev rocksdb-tools)
 
 die() {
   echo "install-deps: $*" >&2

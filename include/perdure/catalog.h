@@ -36,7 +36,7 @@ struct OptionInfo {
 
 struct CatalogEntry {
   std::string name;    // "plush"
-  std::string family;  // "hash table", "range tree", "trie"
+  std::string family;  // "hash table", "range table", "range tree", "trie", "store"
   std::string paper;
   Traits traits;
   std::vector<OptionInfo> options;

@@ -3,6 +3,7 @@
 
 #include "perdure/catalog.h"  // IWYU pragma: export
 #include "perdure/error.h"    // IWYU pragma: export
+#include "perdure/files.h"    // IWYU pragma: export
 #include "perdure/index.h"    // IWYU pragma: export
 #include "perdure/plush.h"    // IWYU pragma: export
 #include "perdure/pool.h"     // IWYU pragma: export

@@ -121,7 +121,7 @@ struct PoolInfo {
   bool huge_pages;      // the mapping is backed by huge pages
   bool read_only;
   Medium medium;
-  Domain domain;          // what the verbs do on this mapping
+  Domain domain;          // what the persistence primitives do on this mapping
   Durability durability;  // kProcess or kPower; on anonymous memory kBest: nothing survives
 };
 

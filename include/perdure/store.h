@@ -6,9 +6,9 @@
 //   std::optional<std::string> meaning = store.get("perdure");
 //
 // Keys and values are byte strings. The records lie in a log in the pool, the index in DRAM: a write costs
-// one flush of what it says and one fence, a read one line of the index and the record. The log is cut into
-// partitions by the hash of the key; each partition compacts itself a little with each write, so that no
-// write waits for long.
+// one flush of what it says and one fence, a read one line of the index and the record. The store is cut into
+// partitions, by the hash of the key or by boundaries among the keys; each partition has a log of its own, and
+// compacts it a little with each write, so that no write waits for long.
 //
 // Every call is atomic, durable when it returns (as the pool's durability says), and may be made by any
 // thread. Errors of all calls: kCorrupt (a record is damaged), kIo (the medium has failed, now or before);
@@ -28,12 +28,14 @@
 
 #include "perdure/index.h"
 #include "perdure/pool.h"
+#include "perdure/task.h"
 
 namespace perdure {
 
 namespace store {
 class StoreCursor;
 class StoreImpl;
+class StoreSnapshot;
 }  // namespace store
 
 // What finds a record: kept in DRAM, and rebuilt from the log when the store is opened.
@@ -125,11 +127,10 @@ class Store {
   uint64_t multi_get(std::span<const std::string_view> keys,
                      std::span<std::optional<std::string>> values) const;
 
-  // Several writes that become durable together, at the price of one fence. In-line no other thread sees a
-  // part of them, and an error means that nothing was changed; with workers that holds for the writes to
-  // each partition. A crash before apply() returns keeps all writes to a partition or none of them, so all
-  // or none if the keys are of one partition. Equal keys: the last one stays. kTooLarge if those of one
-  // partition do not fit into a block.
+  // Several writes that become durable together, at the price of one fence, or two if they concern several
+  // partitions. No other thread sees a part of them, an error means that nothing was changed, and a crash
+  // before apply() returns keeps all of them or none. Equal keys: the last one stays. kTooLarge if those of
+  // one partition do not fit into a block. Who works on the partitions concerned waits meanwhile.
   class Batch {
    public:
     void put(std::string_view key, std::string_view value, std::optional<Time> expires = {});
@@ -148,6 +149,13 @@ class Store {
     std::vector<Write> writes_;
   };
   void apply(const Batch& batch);
+
+  // Removes all records whose keys begin with `prefix`, an empty one all there are, and returns how many that
+  // were. Atomic and durable as a batch; in the log it is one record for each partition that has such records,
+  // however many. Cost: with an ordered index a read for each of them; with a hash index a read for each record
+  // of the store. Nobody works on the partitions meanwhile. kTooLarge if the prefix has more than a quarter of
+  // a block.
+  uint64_t remove_prefix(std::string_view prefix);
 
   // Calls `visit` once for each record, in no particular order. Records that are written meanwhile may or
   // may not be seen. `visit` may use the store.
@@ -195,6 +203,64 @@ class Store {
   // Not valid() until it is told where to stand. kWrongType if the index is by hash.
   Cursor cursor() const;
 
+  // The store at one moment, to be read while writes go on: what is written later is not seen, what is removed
+  // later still is. Any thread may use it; it must end before the store does, and is gone after a crash. Cost:
+  // taking one stops all writes for some 0.1 us a partition; for each record that is superseded or removed while
+  // it lives, about 110 bytes of DRAM (and with an ordered index its key), and its room in the log. So a store
+  // that is written to gets full sooner, at the latest when its records were all written anew. std::bad_alloc
+  // from its reads if there was no memory for that.
+  class Snapshot {
+   public:
+    Snapshot(Snapshot&&) noexcept;
+    Snapshot& operator=(Snapshot&&) noexcept;
+    ~Snapshot();
+
+    std::optional<std::string> get(std::string_view key) const;
+    // As the store's; each record is seen exactly once.
+    void for_each(
+        const std::function<void(std::string_view key, std::string_view value)>& visit) const;
+    void scan(std::string_view from, uint64_t limit,
+              const std::function<bool(std::string_view key, std::string_view value)>& visit) const;
+    // The snapshot must live as long.
+    Cursor cursor() const;
+    // The partition's last write that it sees.
+    uint64_t version(uint32_t partition) const;
+
+   private:
+    friend class Store;
+    explicit Snapshot(std::unique_ptr<store::StoreSnapshot> impl);
+    std::unique_ptr<store::StoreSnapshot> impl_;
+  };
+  Snapshot snapshot() const;
+
+  // The same from a task (perdure/task.h): `co_await` suspends the task until what it wrote is durable, and
+  // lets its worker do other work meanwhile, of which all is made durable by one fence. With workers only;
+  // without, nothing is suspended, and each call does what the one without `async` does. Cost: one allocation,
+  // and a message if another worker owns the partition. async_apply() stops the worker for as long as apply()
+  // would take.
+  // `version`, if given, is set if the record is there; it must outlive the call.
+  Task<std::optional<std::string>> async_get(std::string key, uint64_t* version = nullptr) const;
+  Task<uint64_t> async_put(std::string key, std::string value, std::optional<Time> expires = {});
+  Task<bool> async_insert(std::string key, std::string value, std::optional<Time> expires = {});
+  Task<bool> async_update(std::string key, std::string value, std::optional<Time> expires = {});
+  Task<bool> async_compare_and_swap(std::string key, uint64_t version, std::string value,
+                                    std::optional<Time> expires = {});
+  Task<bool> async_remove(std::string key);
+  Task<void> async_apply(Batch batch);
+
+  // Runs a task on a worker, in turn; waits for its end, and returns its result or throws what it threw. Not
+  // from a task. Without workers the calling thread runs it.
+  template <typename T>
+  T run(Task<T> task) {
+    run_to_end(end_of(task));
+    return task.take_result();
+  }
+  // Runs it while the caller goes on; from a task, too. The store's end waits for it. What it throws ends the
+  // process. Without workers as run().
+  void spawn(Task<void> task);
+
+  // How many partitions it has.
+  uint32_t partitions() const;
   // How many records there are, with those that have expired and are not yet compacted. Cost: one load for
   // each partition.
   uint64_t size() const;
@@ -208,6 +274,12 @@ class Store {
  private:
   friend class store::StoreImpl;
   explicit Store(std::unique_ptr<store::StoreImpl> impl);
+  template <typename T>
+  static Task<void> end_of(Task<T>& task) {
+    co_await task.end();
+  }
+  void run_to_end(Task<void> task);
+
   std::unique_ptr<store::StoreImpl> impl_;
 };
 

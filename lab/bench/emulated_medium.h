@@ -2,7 +2,7 @@
 // medium of a profile, and all threads together write no faster than that medium does.
 //
 //   EmulatedMedium medium(builtin_profile("optane-100"));
-//   pm::emulate_medium(&medium);   // for the pools that are mapped from now on
+//   pm::emulate_media(&medium);   // for the pools that are mapped from now on
 //
 // A fence after lines were written back takes fence_ns and flush_ns for each line; what flush and fence
 // take here was measured before and is taken off. Lines fill the medium's units: what a thread writes
@@ -17,11 +17,11 @@
 
 #include "lab/bench/bench.h"
 #include "lab/model/profile.h"
-#include "pm/medium.h"
+#include "pm/emulated_media.h"
 
 namespace perdure::lab {
 
-class EmulatedMedium final : public pm::Medium {
+class EmulatedMedium final : public pm::EmulatedMedia {
  public:
   // Measures this machine's own flushes and fences (some milliseconds).
   explicit EmulatedMedium(const Profile& profile);

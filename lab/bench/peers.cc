@@ -19,11 +19,15 @@ struct KnownPeer {
   const char* module;
   const char* package;  // of Debian
 };
-constexpr std::array<KnownPeer, 8> kPeers = {{
+constexpr std::array<KnownPeer, 12> kPeers = {{
     {"rocksdb", "rocksdb", "librocksdb-dev"},
     {"rocksdb-nosync", "rocksdb", "librocksdb-dev"},
+    {"rocksdb+pool", "rocksdb", "librocksdb-dev"},
+    {"rocksdb+pool-nosync", "rocksdb", "librocksdb-dev"},
     {"leveldb", "leveldb", "libleveldb-dev"},
     {"leveldb-nosync", "leveldb", "libleveldb-dev"},
+    {"leveldb+pool", "leveldb", "libleveldb-dev"},
+    {"leveldb+pool-nosync", "leveldb", "libleveldb-dev"},
     {"lmdb", "lmdb", "liblmdb-dev"},
     {"lmdb-nosync", "lmdb", "liblmdb-dev"},
     {"dram-hash", "dram", "libabsl-dev"},

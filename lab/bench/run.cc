@@ -82,7 +82,7 @@ class Bench {
     start_emulation();
   }
 
-  ~Bench() { pm::emulate_medium(nullptr); }
+  ~Bench() { pm::emulate_media(nullptr); }
   Bench(const Bench&) = delete;
   Bench& operator=(const Bench&) = delete;
 
@@ -114,12 +114,14 @@ class Bench {
 };
 
 void Bench::find_contenders() {
+  std::string skipped;
   for (const std::string& name : report_.options.structures) {
     try {
       contenders_.push_back(find_contender(name));
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kNotFound || report_.options.structures.size() == 1) throw;
       note(fmt::format("skipped: {}", error.what()));
+      skipped += fmt::format("{}{}", skipped.empty() ? "" : "\n", error.what());
       continue;
     }
     const Contender& contender = contenders_.back();
@@ -130,6 +132,7 @@ void Bench::find_contenders() {
                       name));
     }
   }
+  if (contenders_.empty()) throw Error(ErrorCode::kNotFound, skipped);
 }
 
 // Structures beside stores that keep their files themselves.
@@ -164,7 +167,7 @@ void Bench::start_emulation() {
   }
   medium_ = std::make_unique<EmulatedMedium>(profile);
   report_.emulation = medium_->report();
-  pm::emulate_medium(medium_.get());
+  pm::emulate_media(medium_.get());
   for (const Contender& contender : contenders_) {
     if (contender.kind == "structure") continue;
     note(fmt::format("{} does not persist through perdure: it is not slowed", contender.name));

@@ -148,8 +148,11 @@ int run_command(const BenchCommandOptions& options) {
     report = lab::run_bench(bench, bar.sink(), interrupt.raised());
   }
   fmt::print("{}", in_format(report, options));
-  if (options.csv) {
-    for (const std::string& note : report.notes) fmt::print(stderr, "perdure: {}\n", note);
+  // Of a table they are a part; who reads the others looks for figures, and is told what has none.
+  for (const std::string& note : report.notes) {
+    if (options.csv || (options.json && note.starts_with("skipped"))) {
+      fmt::print(stderr, "perdure: {}\n", note);
+    }
   }
   if (report.interrupted) return kExitInterrupted;
   return report.failed() > 0 ? kExitDamage : kExitOk;
@@ -224,9 +227,7 @@ void add_workload_options(CLI::App& command, BenchCommandOptions& options) {
 
 void add_run_options(CLI::App& command, BenchCommandOptions& options) {
   const std::string group = "Run";
-  command.add_option("--path", options.bench.folder, "Folder for the pools, removed at the end")
-      ->capture_default_str()
-      ->group(group);
+  add_folder_option(command, options.bench.folder, "For the pools, which are removed", group);
   command
       .add_option("--domain", options.domain,
                   "Force page, line or byte (default: line on tmpfs, elsewhere as detected)")

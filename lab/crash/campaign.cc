@@ -110,6 +110,11 @@ class Campaign {
     explore_options.progress = [&](const ExploreProgress& progress) {
       tell(campaign_run.title, progress.states, progress.fraction);
     };
+    if (!options_.again_at.empty()) {
+      explore_options.crashes_again_at = [&run, this](const TraceEvent& event) {
+        return SiteNames(run.trace).of(event.pc).find(options_.again_at) != std::string::npos;
+      };
+    }
     Verdicts verdicts;
     report.exploration = explore(run, subject, explore_options, verdicts);
     spent_ += report.exploration.seconds;
@@ -129,6 +134,7 @@ class Campaign {
         return;
       }
       explore_options.seconds_max = options_.mutant_seconds;
+      explore_options.crashes_again_at = {};
       mutations_.add(run, subject, explore_options, report.exploration, verdicts,
                      [&](const MutationSite& site, size_t done, size_t of) {
                        tell(fmt::format("{}: without the {} at {}", campaign_run.title,

@@ -28,6 +28,7 @@ struct CampaignOptions {
   double seconds = 60;  // for all runs together, without mutations
   bool mutate = false;
   std::string mutants;         // only of places that contain this
+  std::string again_at;        // crash again at fences whose place contains this; empty: any
   double mutant_seconds = 20;  // for one mutant in one run
   double shrink_seconds = 20;  // for the first finding of a run
   std::function<void(const std::string& phase, uint64_t states, double fraction)> progress;

@@ -66,7 +66,7 @@ class Explorer {
   void explore_apart();
   RecentFrom recent_from() const;
   bool take_state(const CrashState& state);
-  void take_apart(const CrashState& state);
+  void take_apart(const CrashState& state, uint64_t draw = 0);
   Verdict verdict_of(const CrashState& state);
   bool is_expected(const CrashState& state, uint64_t digest);
   const std::vector<uint64_t>& allowed();
@@ -74,7 +74,7 @@ class Explorer {
   void report(const CrashState& state, const Verdict& verdict);
   CrashState minimised(const CrashState& state);
   void fill_lost(const CrashState& state, Finding& finding) const;
-  void explore_recovery(const CrashState& state, uint64_t digest);
+  void explore_recovery(const CrashState& state, uint64_t digest, uint64_t draw = 0);
   bool over_limit();
   bool nested_is_due() const;
   bool is_skipped(uint32_t event) const;
@@ -123,6 +123,7 @@ class Explorer {
   // Moments at which the run is taken apart and crashed again, each with the event whose loss is to
   // be seen; kNone: none in particular.
   std::map<uint32_t, uint32_t> splits_;
+  uint64_t draws_per_split_ = 1;
   static constexpr uint32_t kNone = ~uint32_t{0};
   uint64_t states_since_nested_ = 0;
   uint64_t spread_runs_ = 0;  // crashed again without a split
@@ -259,6 +260,7 @@ void Explorer::choose_splits() {
     const uint32_t last_fence = fence ? std::exchange(fenced[event.thread], i) : 0;
     if (!fence || i < options_.begin || is_skipped(i)) continue;
     if (split == kNone && (!named || lines_since(memory, event.thread, last_fence) < 2)) continue;
+    if (options_.crashes_again_at && !options_.crashes_again_at(event)) continue;
     by_place[event.pc].emplace_back(i, split);
   }
   std::vector<std::vector<std::pair<uint32_t, uint32_t>>> places;
@@ -276,10 +278,11 @@ void Explorer::choose_splits() {
     std::swap(places[i], places[i + random % (places.size() - i)]);
   }
   // What was closed in order is opened again, too.
-  if (!any_dropped && options_.end >= events.size()) {
+  if (!any_dropped && !options_.crashes_again_at && options_.end >= events.size()) {
     splits_.emplace(static_cast<uint32_t>(events.size()), kNone);
   }
-  const uint64_t wanted = any_dropped ? options_.nested_max : (options_.nested_max + 1) / 2;
+  const bool all = any_dropped || options_.crashes_again_at;
+  const uint64_t wanted = all ? options_.nested_max : (options_.nested_max + 1) / 2;
   bool more = true;
   for (size_t turn = 0; more && splits_.size() < wanted; ++turn) {
     more = false;
@@ -289,6 +292,8 @@ void Explorer::choose_splits() {
       splits_.insert(moments[turn]);
     }
   }
+  // Of few moments several images each.
+  if (!splits_.empty()) draws_per_split_ = std::max<uint64_t>(wanted / splits_.size(), 1);
 }
 
 // Amid many flushes under one fence the states at each are nearly those at the next, and all of them
@@ -339,19 +344,29 @@ void Explorer::explore_sample() {
   }
 }
 
+// First what is farthest from the program's order: of mutated code all that was stored since what is
+// dropped, and none of it; else, if there are several images of a moment, the line stored to last, and
+// none before it.
 void Explorer::explore_apart() {
   const uint32_t at = memory_.position();
   const uint32_t split = splits_.at(at);
-  if (split != kNone) take_apart(state_apart_at(memory_, split));
-  if (!over_limit()) take_apart(state_apart(memory_, next_seed(options_.seed ^ at)));
+  if (split != kNone) {
+    take_apart(state_apart_at(memory_, split));
+  } else if (draws_per_split_ > 1) {
+    take_apart(state_newest(memory_));
+  }
+  const uint64_t draws = std::max<uint64_t>(draws_per_split_, 2) - 1;
+  for (uint64_t draw = 0; draw < draws && !over_limit(); ++draw) {
+    take_apart(state_apart(memory_, next_seed(options_.seed ^ at) + draw), draw);
+  }
 }
 
-void Explorer::take_apart(const CrashState& state) {
+void Explorer::take_apart(const CrashState& state, uint64_t draw) {
   seen_here_.erase(state.hash);
   const uint64_t findings = result_.findings.size();
   const uint64_t nested = result_.nested_runs;
   if (!take_state(state) && result_.findings.size() > findings) return;
-  if (result_.nested_runs == nested) explore_recovery(state, verdict_of(state).digest);
+  if (result_.nested_runs == nested) explore_recovery(state, verdict_of(state).digest, draw);
 }
 
 bool Explorer::take_state(const CrashState& state) {
@@ -528,11 +543,12 @@ void Explorer::report(const CrashState& state, const Verdict& verdict) {
   result_.findings.push_back(std::move(finding));
 }
 
-void Explorer::explore_recovery(const CrashState& state, uint64_t digest) {
+// Images of one state are worked on in another way with each draw.
+void Explorer::explore_recovery(const CrashState& state, uint64_t digest, uint64_t draw) {
   states_since_nested_ = 0;
   const Applied applied(image_, state);
   ExploreOptions options = options_;
-  options.seed = next_seed(options_.seed ^ state.hash);
+  options.seed = next_seed(options_.seed ^ state.hash) + draw;
   options.seconds_max = options_.seconds_max - seconds_since(begin_);
   const NestedResult nested = explore_nested(subject_, image_, digest, options);
   if (!nested.offered) return;  // nothing to recover in this image, or the subject has no such run

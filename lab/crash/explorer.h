@@ -43,7 +43,9 @@ struct ExploreOptions {
   uint32_t work = 300;             // operations after each recovery: a pass of every ring
   uint64_t states_per_nested = 8;  // recoveries between two of them
   bool nested_only = false;        // no other images than those that are crashed again
-  uint32_t round = 1;              // the crash to come is the how manieth
+  // If given, all of these images are taken just before such fences.
+  std::function<bool(const TraceEvent& event)> crashes_again_at;
+  uint32_t round = 1;  // the crash to come is the how manieth
 
   uint32_t begin = 0;  // explore crashes before these events only
   uint32_t end = ~uint32_t{0};

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <climits>
 #include <cstring>
+#include <set>
 #include <utility>
 
 #include "lab/seam/runtime.h"
@@ -32,35 +33,71 @@ bool all_zero(const unsigned char* bytes, uint64_t count) {
   return any == 0;
 }
 
-// Read through the kernel: a mapping may reach beyond the end of its file, where a load would fault.
-std::map<uint64_t, std::vector<unsigned char>> copy_region(const unsigned char* base,
-                                                           uint64_t bytes) {
+// Memory of this process, read without a fault.
+class ReadableMemory {
+ public:
+  ReadableMemory()
+      : file_(open("/proc/self/mem", O_RDONLY | O_CLOEXEC)),
+        content_(kCopyPages * kImagePageBytes) {
+    if (file_ >= 0) return;
+    throw Error(ErrorCode::kIo, "/proc/self/mem: cannot read this process's memory");
+  }
+  ~ReadableMemory() { close(file_); }
+  ReadableMemory(const ReadableMemory&) = delete;
+  ReadableMemory& operator=(const ReadableMemory&) = delete;
+
+  // The content of up to kCopyPages pages, until the next call, and how much of it can be read.
+  std::pair<const unsigned char*, uint64_t> read(const unsigned char* from, uint64_t bytes) const {
+    if (bytes == 0) return {from, 0};
+#ifdef MADV_POPULATE_READ
+    // Where the kernel can say that no load will fault, they are read where they are.
+    const auto address = reinterpret_cast<uintptr_t>(from);
+    if (address % kImagePageBytes == 0 &&
+        madvise(const_cast<unsigned char*>(from), bytes, MADV_POPULATE_READ) == 0) {
+      return {from, bytes};
+    }
+#endif
+    const ssize_t got =
+        pread(file_, content_.data(), bytes, static_cast<off_t>(reinterpret_cast<uintptr_t>(from)));
+    return {content_.data(), static_cast<uint64_t>(std::max<ssize_t>(got, 0))};
+  }
+
+ private:
+  int file_;
+  mutable std::vector<unsigned char> content_;
+};
+
+// Visits the pages of a region that can be read, those that are in memory if it is large. Others are
+// passed over: a mapping may reach beyond the end of its file, where a load would fault.
+template <typename Visit>
+void for_each_page(const unsigned char* base, uint64_t bytes, const Visit& visit) {
   const uint64_t pages = (bytes + kImagePageBytes - 1) / kImagePageBytes;
   std::vector<unsigned char> resident(pages, 1);
   if (bytes > kCopyWholeBytesMax) {
     mincore(const_cast<unsigned char*>(base), bytes, resident.data());
   }
-  const int memory = open("/proc/self/mem", O_RDONLY | O_CLOEXEC);
-  if (memory < 0) throw Error(ErrorCode::kIo, "/proc/self/mem: cannot read this process's memory");
-  std::map<uint64_t, std::vector<unsigned char>> copied;
-  std::vector<unsigned char> content(kCopyPages * kImagePageBytes);
+  const ReadableMemory memory;
   for (uint64_t page = 0; page < pages;) {
     uint64_t count = 0;
     while (count < kCopyPages && page + count < pages && (resident[page + count] & 1) != 0) ++count;
     const uint64_t begin = page * kImagePageBytes;
     const uint64_t wanted = std::min(count * kImagePageBytes, bytes - begin);
-    const auto address = static_cast<off_t>(reinterpret_cast<uintptr_t>(base) + begin);
-    const ssize_t got = wanted == 0 ? 0 : pread(memory, content.data(), wanted, address);
-    const auto readable = static_cast<uint64_t>(std::max<ssize_t>(got, 0));
+    const auto [content, readable] = memory.read(base + begin, wanted);
     for (uint64_t at = 0; at < readable; at += kImagePageBytes) {
-      const uint64_t part = std::min(kImagePageBytes, readable - at);
-      const unsigned char* from = content.data() + at;
-      if (!all_zero(from, part)) copied[page + at / kImagePageBytes].assign(from, from + part);
+      visit(page + at / kImagePageBytes, content + at, std::min(kImagePageBytes, readable - at));
     }
     // A page that cannot be read, or need not, is passed over.
     page += std::max<uint64_t>((readable + kImagePageBytes - 1) / kImagePageBytes, 1);
   }
-  close(memory);
+}
+
+std::map<uint64_t, std::vector<unsigned char>> copy_region(const unsigned char* base,
+                                                           uint64_t bytes) {
+  std::map<uint64_t, std::vector<unsigned char>> copied;
+  for_each_page(base, bytes, [&](uint64_t page, const unsigned char* content, uint64_t count) {
+    if (all_zero(content, count)) return;
+    copied.emplace_hint(copied.end(), page, std::vector(content, content + count));
+  });
   return copied;
 }
 
@@ -155,38 +192,60 @@ void Recorder::on(const Event& event) {
 }
 
 std::string Recorder::first_unseen() const {
-  std::map<uint64_t, std::vector<unsigned char>> pages = trace_.base;
+  // What the stores that were seen make of the pages that they went to; the others are as they were.
+  std::map<uint64_t, std::vector<unsigned char>> replayed;
+  const auto page_of = [&](uint64_t number) -> std::vector<unsigned char>& {
+    const auto [page, fresh] = replayed.try_emplace(number);
+    if (!fresh) return page->second;
+    const auto before = trace_.base.find(number);
+    if (before != trace_.base.end()) page->second = before->second;
+    page->second.resize(kImagePageBytes);
+    return page->second;
+  };
   for (const TraceEvent& event : trace_.events) {
     if (!is_store(event.kind)) continue;
     const unsigned char* bytes = trace_.stored(event);
-    for (uint64_t i = 0; i < event.bytes; ++i) {
-      const uint64_t at = event.offset + i;
-      auto& page = pages[at / kImagePageBytes];
-      if (page.empty()) page.resize(kImagePageBytes);
-      page[at % kImagePageBytes] = bytes[i];
+    for (uint64_t done = 0; done < event.bytes;) {
+      const uint64_t at = event.offset + done;
+      const uint64_t within = at % kImagePageBytes;
+      const uint64_t count = std::min(event.bytes - done, kImagePageBytes - within);
+      std::copy_n(bytes + done, count, page_of(at / kImagePageBytes).data() + within);
+      done += count;
     }
   }
-  const auto present = copy_region(base_, trace_.region_bytes);
   const std::vector<unsigned char> zeros(kImagePageBytes);
+  const auto expected = [&](uint64_t number) -> const std::vector<unsigned char>& {
+    if (const auto page = replayed.find(number); page != replayed.end()) return page->second;
+    const auto page = trace_.base.find(number);
+    return page == trace_.base.end() ? zeros : page->second;
+  };
   std::string text;
-  const auto compare = [&](uint64_t number, const std::vector<unsigned char>& replayed,
-                           const std::vector<unsigned char>& memory) {
-    const auto where = std::mismatch(memory.begin(), memory.end(), replayed.begin());
-    if (where.first == memory.end() || !text.empty()) return;
+  std::set<uint64_t> seen;
+  const auto compare = [&](uint64_t number, const unsigned char* memory, uint64_t count) {
+    const std::vector<unsigned char>& wanted = expected(number);
+    count = std::min<uint64_t>(count, wanted.size());
+    if (!text.empty() || std::memcmp(memory, wanted.data(), count) == 0) return;
     const uint64_t at =
-        number * kImagePageBytes + static_cast<uint64_t>(where.first - memory.begin());
+        number * kImagePageBytes +
+        static_cast<uint64_t>(std::mismatch(memory, memory + count, wanted.data()).first - memory);
     text = fmt::format(
         "the recording is incomplete: the byte at offset {:#x} of {} changed without a store that "
         "was seen (inline assembly or a masked vector store, or code that was not built observed)",
         at, trace_.region_name);
   };
-  for (const auto& [number, page] : present) {
-    const auto replayed = pages.find(number);
-    compare(number, replayed == pages.end() ? zeros : replayed->second, page);
-  }
-  for (const auto& [number, page] : pages) {
-    if (!present.contains(number)) compare(number, page, zeros);
-  }
+  for_each_page(base_, trace_.region_bytes,
+                [&](uint64_t number, const unsigned char* memory, uint64_t count) {
+                  seen.insert(seen.end(), number);
+                  compare(number, memory, count);
+                });
+  // Pages that cannot be read any more, or are no longer in memory, count as zeros.
+  const auto compare_absent = [&](const auto& pages) {
+    for (const auto& [number, page] : pages) {
+      if (!seen.contains(number)) compare(number, zeros.data(), kImagePageBytes);
+    }
+  };
+  compare_absent(replayed);
+  compare_absent(trace_.base);
   return text;
 }
 

@@ -24,26 +24,29 @@ extern char** environ;
 namespace perdure::lab {
 namespace {
 
-// Files whose functions are the verbs: a place in them says nothing; who called them does.
-bool is_verb_file(std::string_view file) {
+// Files whose functions are the primitives: a place in them says nothing; who called them does.
+bool is_primitive_file(std::string_view file) {
   if (file.ends_with("intrin.h")) return true;
-  for (const std::string_view verbs : {"pm/memory.h", "pm/observe.h", "bits/atomic_base.h",
+  for (const std::string_view part : {"pm/memory.h", "pm/observe.h", "bits/atomic_base.h",
                                        "include/c++/12/atomic", "c++/12/bits/"}) {
-    if (file.find(verbs) != std::string_view::npos) return true;
+    if (file.find(part) != std::string_view::npos) return true;
   }
   return false;
 }
 
-// Functions that are the verbs in code that is not ours: they too say nothing where they are inlined.
-bool is_verb_name(const std::string& function) {
-  static constexpr std::string_view kVerbs[] = {
+// Files whose functions carry out a protocol for who called them: pm::Heap::Txn::commit() and its like.
+bool is_protocol_file(std::string_view file) { return file.ends_with("pm/heap.h"); }
+
+// Functions that are the primitives in code that is not ours: they too say nothing where they are inlined.
+bool is_primitive_name(const std::string& function) {
+  static constexpr std::string_view kPrimitives[] = {
       "persist", "flush",      "fence",      "clwb",         "clflush",       "clflushopt",
       "sfence",  "mfence",     "flush_line", "flush_lines",  "flush_range",   "persist_range",
       "drain",   "pmem_flush", "pmem_drain", "pmem_persist", "clflush_range", "clwb_range"};
   const size_t scope = function.rfind("::");
   const std::string_view name =
       std::string_view(function).substr(scope == std::string::npos ? 0 : scope + 2);
-  return std::find(std::begin(kVerbs), std::end(kVerbs), name) != std::end(kVerbs);
+  return std::find(std::begin(kPrimitives), std::end(kPrimitives), name) != std::end(kPrimitives);
 }
 
 std::string base_name(const std::string& file) {
@@ -158,8 +161,8 @@ const Frame* Symbols::site_of(uint64_t pc) {
   const auto& all = frames(pc);
   for (const Frame& frame : all) {
     const bool is_outermost = &frame == &all.back();
-    if (is_verb_file(frame.file)) continue;
-    if (is_outermost || !is_verb_name(short_name(frame.function))) return &frame;
+    if (is_primitive_file(frame.file) || is_protocol_file(frame.file)) continue;
+    if (is_outermost || !is_primitive_name(short_name(frame.function))) return &frame;
   }
   return all.empty() ? nullptr : &all.back();
 }
@@ -167,7 +170,16 @@ const Frame* Symbols::site_of(uint64_t pc) {
 std::string Symbols::place(uint64_t pc) {
   const Frame* site = site_of(pc);
   if (site == nullptr) return pc == 0 ? "?" : fmt::format("{:#x}", pc);
-  return fmt::format("{}:{}", base_name(site->file), site->line);
+  // Of two fences of one commit() the step tells which: announce or conclude.
+  std::string step;
+  for (const Frame& frame : frames(pc)) {
+    if (&frame == site) break;
+    if (is_protocol_file(frame.file)) step = short_name(frame.function);
+    if (!step.empty()) break;
+  }
+  const size_t scope = step.rfind("::");
+  if (scope != std::string::npos) step.erase(0, scope + 2);
+  return fmt::format("{}:{}{}{}", base_name(site->file), site->line, step.empty() ? "" : "/", step);
 }
 
 std::string Symbols::function(uint64_t pc) {

@@ -34,7 +34,8 @@ class Symbols {
   // The inlined functions at a return address, innermost first. Empty if unknown.
   const std::vector<Frame>& frames(uint64_t pc);
 
-  // "write.cc:123": the innermost place that is not one of the persistence verbs themselves.
+  // "write.cc:123": the innermost place that is not one of the persistence primitives themselves. One of the
+  // fences of Heap::Txn::commit() is "write.cc:123/announce", the other one "write.cc:123/conclude".
   std::string place(uint64_t pc);
   // The same with the function: "write.cc:123 append_record".
   std::string place_and_function(uint64_t pc);

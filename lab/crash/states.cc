@@ -250,6 +250,11 @@ CrashState state_apart_at(const PendingMemory& memory, uint32_t split) {
   return state;
 }
 
+CrashState state_newest(const PendingMemory& memory) {
+  const std::vector<uint32_t> events = last_stores(memory);
+  return state_apart_at(memory, events.empty() ? 0 : events.front());
+}
+
 CrashState state_apart(const PendingMemory& memory, uint64_t seed) {
   uint64_t random = seed;
   const std::vector<uint32_t> events = last_stores(memory);

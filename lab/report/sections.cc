@@ -22,7 +22,7 @@ std::string title_of(const std::string& operation) {
 
 std::string interval_text(const Estimate& estimate) {
   if (!estimate.low) return "-";
-  return fmt::format("{} to {}", html::number_text(std::max(*estimate.low, 0.0)),
+  return fmt::format("{} to {}", html::number_text(*estimate.low),
                      html::number_text(*estimate.high));
 }
 

@@ -77,7 +77,7 @@ Estimate estimate(const std::vector<double>& repeats) {
   if (repeats.size() < 2) return result;
   const Moments m = moments(repeats);
   const double reach = t_quantile(m.count - 1) * std::sqrt(m.variance / m.count);
-  result.low = m.mean - reach;
+  result.low = std::max(m.mean - reach, 0.0);  // figures of speed and size are never below
   result.high = m.mean + reach;
   return result;
 }

@@ -17,7 +17,7 @@
 #include "lab/seam/event.h"
 
 extern "C" {
-// The verbs of pm, for those who write to a region by other means.
+// The persistence primitives of pm, for those who write to a region by other means.
 void perdure_lab_flush(const void* address, size_t bytes, int kind);
 void perdure_lab_fence();
 }

@@ -30,6 +30,13 @@ TEST(ReportStatistics, AnEstimateIsTheMedianWithTheIntervalOfTheMean) {
   EXPECT_EQ(estimate({}).value, 0);
 }
 
+// Of two repeats far apart the interval is wide, and yet no speed is below zero.
+TEST(ReportStatistics, AnIntervalOfASpeedDoesNotReachBelowZero) {
+  const Estimate e = estimate({1, 3});
+  EXPECT_EQ(*e.low, 0);
+  EXPECT_GT(*e.high, 10);
+}
+
 TEST(ReportStatistics, TheRatioIsThatOfGeometricMeans) {
   const auto r = ratio({1, 2, 4}, {2, 4, 8});
   ASSERT_TRUE(r.has_value());

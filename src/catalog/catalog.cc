@@ -6,6 +6,7 @@
 
 #include "index/entries.h"
 #include "index/presets.h"
+#include "perdure/files.h"
 #include "pm/pool_impl.h"
 #include "store/entry.h"
 
@@ -44,6 +45,10 @@ const std::vector<index::EntryWithPresets>& entries() {
       index::fast_fair_rb_xs_entry(),  //
       index::nv_tree_entry(),          //
       index::bztree_entry(),           //
+      index::p_art_vl_entry(),         //
+      index::wort_entry(),             //
+      index::woart_entry(),            //
+      index::art_cow_entry(),          //
       store::entry(),                  //
       store::ordered_entry(),          //
   };
@@ -90,6 +95,12 @@ std::unique_ptr<AnyIndex> open_index(Pool& pool, const std::string& name,
   if (found == nullptr) pm::impl_of(pool).throw_no_such_name(name);
   for (const CatalogEntry& entry : catalog()) {
     if (entry.name == found->type) return entry.open(pool, name, options);
+  }
+  if (found->type == std::string_view(Files::kTypeName)) {
+    throw Error(
+        ErrorCode::kWrongType,
+        fmt::format("{}: '{}' holds files, no records; use perdure::Files, or `perdure files`",
+                    pool.info().path, name));
   }
   throw Error(ErrorCode::kWrongType,
               fmt::format("{}: '{}' is a {}, which this build does not have; use a newer release",

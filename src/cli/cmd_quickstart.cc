@@ -105,16 +105,16 @@ void add_quickstart(CLI::App& app, Action& action) {
   auto options = std::make_shared<QuickstartOptions>();
   auto json = std::make_shared<bool>(false);
   options->threads = std::max(std::thread::hardware_concurrency(), 2U);
-  CLI::App* command = add_command(
-      app, "quickstart",
-      "Load a dictionary durably, kill the loader half-way, find everything again, serve it",
-      "  perdure quickstart\n"
-      "  perdure quickstart --dir /dev/shm/perdure --keep\n"
-      "\nThe data is real: WordNet (Debian package wordnet-base) and the package index "
-      "that apt has\n"
-      "downloaded. Exit code 3 if a record was lost or is wrong.\n");
-  command->add_option("--dir", options->folder, "Folder for the pool; decides the medium")
-      ->capture_default_str();
+  CLI::App* command =
+      add_command(app, "quickstart",
+                  "Load a dictionary durably, kill the loader half-way, find everything again, "
+                  "serve it",
+                  "  perdure quickstart\n"
+                  "  perdure quickstart --folder /dev/shm/perdure --keep\n"
+                  "\nThe data is real: WordNet (Debian package wordnet-base) and the package index "
+                  "that apt has\n"
+                  "downloaded. Exit code 3 if a record was lost or is wrong.\n");
+  add_folder_option(*command, options->folder, "For the pool; decides the medium", "Options");
   command->add_option("--threads", options->threads, "Threads that load")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();

@@ -37,11 +37,15 @@ CLI::Option* as_list(CLI::Option* option) {
       ->capture_default_str();
 }
 
+void add_folder_option(CLI::App& command, std::string& folder, const std::string& help,
+                       const std::string& group) {
+  command.add_option("--folder", folder, help)->capture_default_str()->group(group);
+  for (const char* earlier : {"--dir", "--path"}) command.add_option(earlier, folder)->group("");
+}
+
 void add_pool_options(CLI::App& command, std::string& folder, std::string& capacity,
                       const std::string& group) {
-  command.add_option("--folder", folder, "For the pools, which are removed")
-      ->capture_default_str()
-      ->group(group);
+  add_folder_option(command, folder, "For the pools, which are removed", group);
   command
       .add_option("--capacity", capacity,
                   "Of each pool (default: eight times the raw bytes, 64M at least)")
@@ -63,6 +67,7 @@ void add_creation_options(CLI::App& command, Creation& creation) {
   command
       .add_option("--capacity", creation.capacity,
                   "Size that a new pool may grow to, such as 64M or 10G")
+      ->each([&creation](const std::string&) { creation.capacity_given = true; })
       ->capture_default_str()
       ->group(group);
   command

@@ -39,6 +39,7 @@ void add_load(CLI::App& app, Action& action);
 void add_dump(CLI::App& app, Action& action);
 void add_stat(CLI::App& app, Action& action);
 void add_pool(CLI::App& app, Action& action);
+void add_files(CLI::App& app, Action& action);
 void add_serve(CLI::App& app, Action& action);
 void add_quickstart(CLI::App& app, Action& action);
 void add_list(CLI::App& app, Action& action);
@@ -51,6 +52,11 @@ void add_json_flag(CLI::App& command, bool& json);
 
 // An option that takes a list, such as 1,2,4, or is repeated; its help shows the default.
 CLI::Option* as_list(CLI::Option* option);
+
+// --folder, where a command makes its files, with `help`. Earlier names of it, --dir and --path, are
+// understood as well, and not shown.
+void add_folder_option(CLI::App& command, std::string& folder, const std::string& help,
+                       const std::string& group);
 
 // Of commands that make pools for themselves and remove them.
 void add_pool_options(CLI::App& command, std::string& folder, std::string& capacity,
@@ -71,6 +77,7 @@ void add_target_options(CLI::App& command, Target& target);
 // is there, whatever it has.
 struct Creation {
   std::string capacity = "1G";
+  bool capacity_given = false;
   std::string reserve = "0";
   std::string structure;
   std::string key_kind;

@@ -17,7 +17,7 @@ std::string to_lines(const Facts& facts);
 
 // "DRAM that outlives the process (tmpfs)".
 std::string medium_in_words(Medium medium);
-// What the verbs do: "a cache-line flush and a fence make a store durable".
+// What the persistence primitives do: "a cache-line flush and a fence make a store durable".
 std::string domain_in_words(Domain domain);
 // What an operation that returned survives on this pool, and what it does not.
 std::string durability_in_words(const PoolInfo& info);

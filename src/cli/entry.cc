@@ -21,8 +21,6 @@ int exit_code_of(ErrorCode code) {
       return kExitUsage;
     case ErrorCode::kCorrupt:
     case ErrorCode::kTruncated:
-    case ErrorCode::kForeign:
-    case ErrorCode::kEmpty:
       return kExitDamage;
     default:
       return kExitError;
@@ -37,6 +35,24 @@ std::string chosen_command(const CLI::App& app) {
     words += " " + at->get_name();
   }
   return words;
+}
+
+// A word where a subcommand was expected: what CLI11 calls "a subcommand is required". Empty if that is
+// not what is wrong.
+std::string not_a_command(const CLI::App& app) {
+  const CLI::App* at = &app;
+  while (!at->get_subcommands().empty()) at = at->get_subcommands().front();
+  std::string names;
+  for (const CLI::App* command : at->get_subcommands({})) {
+    names += (names.empty() ? "" : ", ") + command->get_name();
+  }
+  if (names.empty()) return "";
+  for (const std::string& word : at->remaining()) {
+    if (word.starts_with('-')) continue;
+    return fmt::format("\"{}\" is no command of {}; there are: {}", word, chosen_command(app),
+                       names);
+  }
+  return "";
 }
 
 int run(int argc, char** argv, const std::function<void(CLI::App&, Action&)>& define) {
@@ -56,7 +72,9 @@ int run(int argc, char** argv, const std::function<void(CLI::App&, Action&)>& de
       if (!std::cout || std::fflush(stdout) != 0) throw_cannot_write("standard output", errno);
       return kExitOk;
     }
-    fmt::print(stderr, "perdure: {}\nTry: {} --help\n", error.what(), chosen_command(app));
+    const std::string unknown = not_a_command(app);
+    fmt::print(stderr, "perdure: {}\nTry: {} --help\n", unknown.empty() ? error.what() : unknown,
+               chosen_command(app));
     return kExitUsage;
   }
   const int code = action();
@@ -101,6 +119,9 @@ int run_command_line(int argc, char** argv, const std::function<void(CLI::App&, 
     return kExitError;
   } catch (const Error& error) {
     fmt::print(stderr, "perdure: {}\n", error.what());
+    if (error.code() == ErrorCode::kCorrupt) {
+      fmt::print(stderr, "`perdure pool check` names all that is damaged.\n");
+    }
     return exit_code_of(error.code());
   } catch (const std::exception& error) {
     fmt::print(stderr, "perdure: {}\n", error.what());

@@ -181,10 +181,11 @@ bool Loader::progress_is_due() const {
          source_.position_bytes() - durable_bytes_ >= kDurableEveryBytes;
 }
 
-// Takes a line. Whether it is a record; a bad line has been counted then.
+// Takes a line. Whether it is a record; else it is blank, or a bad line, which has been counted.
 bool Loader::parse(std::string_view line, LoadRecord& record) {
   record.line = source_.line_number();
   report_.lines = ++lines_taken_;
+  if (is_blank(line, format_)) return false;
   try {
     parse_record(line, format_, index_.key_kind(), index_.value_kind(), record.key, record.value);
     return true;

@@ -15,9 +15,11 @@
 
 #include "common/units.h"
 #include "index/owned_blocks.h"
+#include "lsm/files/file_system.h"
 #include "perdure/catalog.h"
 #include "perdure/error.h"
 #include "perdure/pool.h"
+#include "pm/pool_impl.h"
 
 namespace perdure::cli {
 namespace {
@@ -87,12 +89,19 @@ void Checker::check_structure(size_t number) {
   const auto report_named = [this, &name](const std::string& sentence) {
     report(fmt::format("structure \"{}\": {}", name, sentence));
   };
+  const auto own = [this, number](uint64_t offset, uint64_t bytes) {
+    blocks_.push_back({offset, bytes, number});
+  };
   try {
+    if (structures_[number].type == Files::kTypeName) {
+      const auto files = files::FileSystem::open(pm::impl_of(pool_), name);
+      files->check(report_named);
+      files->visit_blocks(own);
+      return;
+    }
     const std::unique_ptr<AnyIndex> index = open_index(pool_, name);
     index->check(report_named);
-    index::visit_blocks_of(*index, [this, number](uint64_t offset, uint64_t bytes) {
-      blocks_.push_back({offset, bytes, number});
-    });
+    index::visit_blocks_of(*index, own);
   } catch (const Error& error) {
     all_opened_ = false;
     report_named(fmt::format("does not open: {}", error.what()));
@@ -173,8 +182,7 @@ std::string read_all(int descriptor) {
 
 // Errors that say that the file itself is damaged, and not that it cannot be reached.
 bool says_damage(ErrorCode code) {
-  return code == ErrorCode::kCorrupt || code == ErrorCode::kTruncated ||
-         code == ErrorCode::kForeign || code == ErrorCode::kEmpty;
+  return code == ErrorCode::kCorrupt || code == ErrorCode::kTruncated;
 }
 
 void take_error(const std::string& text, PoolCheck& result) {

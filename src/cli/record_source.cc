@@ -173,6 +173,11 @@ TextFormat detect_format(LineSource& source) {
   return source.peek() == '{' ? TextFormat::kJsonLines : TextFormat::kTsv;
 }
 
+bool is_blank(std::string_view line, TextFormat format) {
+  return format == TextFormat::kJsonLines &&
+         line.find_first_not_of(" \t\r") == std::string_view::npos;
+}
+
 void parse_record(std::string_view line, TextFormat format, Kind key_kind, Kind value_kind,
                   Value& key, Value& value) {
   if (format == TextFormat::kTsv) {

@@ -69,6 +69,9 @@ const char* to_string(TextFormat format) noexcept;
 // '{' begins JSON lines.
 TextFormat detect_format(LineSource& source);
 
+// Whether a line is neither a record nor a mistake: nothing but white space, among JSON lines.
+bool is_blank(std::string_view line, TextFormat format);
+
 // Reads one line as a record. Throws Error(kInvalidArgument) with what is wrong with it.
 void parse_record(std::string_view line, TextFormat format, Kind key_kind, Kind value_kind,
                   Value& key, Value& value);

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include "common/units.h"
 #include "perdure/catalog.h"
 #include "perdure/error.h"
 
@@ -20,6 +21,20 @@ void require_same(const std::string& name, const char* what, const std::string& 
 
 std::string or_default(const std::string& text, const char* otherwise) {
   return text.empty() ? otherwise : text;
+}
+
+// Says what of the command line is for new pools only, and so has no effect.
+void tell_ignored(const Pool& pool, const Creation& creation) {
+  const PoolInfo info = pool.info();
+  constexpr uint64_t kStep = uint64_t{64} << 10;  // capacities are multiples of it
+  if (!creation.capacity_given ||
+      parse_bytes(creation.capacity) / kStep * kStep == info.capacity_bytes) {
+    return;
+  }
+  fmt::print(stderr,
+             "perdure: {} is there already, with a capacity of {}; --capacity {} is for new pools "
+             "and has no effect\n",
+             info.path, format_bytes(info.capacity_bytes), creation.capacity);
 }
 
 bool file_exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
@@ -53,6 +68,7 @@ std::unique_ptr<Store> Store::open_or_create(const Target& target, const Creatio
   const bool is_new = !file_exists(target.pool);
   store->pool_.emplace(is_new ? Pool::create(target.pool, options)
                               : Pool::open(target.pool, options));
+  if (!is_new) tell_ignored(*store->pool_, creation);
   try {
     store->open_or_create_index(creation);
   } catch (...) {
@@ -68,6 +84,12 @@ void Store::open_or_create_index(const Creation& creation) {
     require_same(name_, "type", creation.structure, found->type);
     require_same(name_, "key kind", creation.key_kind, found->key_kind);
     require_same(name_, "value kind", creation.value_kind, found->value_kind);
+    if (!creation.options.empty()) {
+      fmt::print(stderr,
+                 "perdure: structure \"{}\" is there already; --option is for new ones and has no "
+                 "effect\n",
+                 name_);
+    }
     index_ = open_index(*pool_, name_);
     return;
   }

@@ -143,6 +143,7 @@ SourceNote add_file(const std::string& path, Records& records) {
   Value key;
   Value value;
   for (std::string_view line; source.next(line);) {
+    if (is_blank(line, format)) continue;
     try {
       parse_record(line, format, Kind::kBytes, Kind::kBytes, key, value);
     } catch (const Error& error) {

@@ -143,7 +143,7 @@ struct HashTables {
   template <typename K, typename V>
   using Content = ContentOf<K, V>;
   template <typename Core, typename K, typename V>
-  using Face = Table<Core, K, V>;
+  using Facade = Table<Core, K, V>;
 };
 
 }  // namespace perdure::index

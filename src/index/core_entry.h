@@ -20,11 +20,11 @@ struct CoreEntry {
   template <typename K, typename V>
   using Core = CoreOf<typename Family::template Content<K, V>>;
   template <typename K, typename V>
-  using Face = typename Family::template Face<Core<K, V>, K, V>;
+  using Facade = typename Family::template Facade<Core<K, V>, K, V>;
 
   static std::unique_ptr<AnyIndex> create(Pool& pool, const std::string& name, Kind key, Kind value,
                                           const OptionMap& options) {
-    return with_kinds<Face>(key, value, [&]<typename T>(T*) -> std::unique_ptr<AnyIndex> {
+    return with_kinds<Facade>(key, value, [&]<typename T>(T*) -> std::unique_ptr<AnyIndex> {
       return std::make_unique<Adapter<T>>(
           T(Core<typename T::key_type, typename T::value_type>::create(pm::impl_of(pool), name, key,
                                                                        value, parse(options))));
@@ -36,7 +36,7 @@ struct CoreEntry {
     const pm::DirectoryEntry& entry = *pm::impl_of(pool).find(name);
     const auto key = static_cast<Kind>(entry.key_kind);
     const auto value = static_cast<Kind>(entry.value_kind);
-    return with_kinds<Face>(key, value, [&]<typename T>(T*) -> std::unique_ptr<AnyIndex> {
+    return with_kinds<Facade>(key, value, [&]<typename T>(T*) -> std::unique_ptr<AnyIndex> {
       return std::make_unique<Adapter<T>>(
           T(Core<typename T::key_type, typename T::value_type>::open(pm::impl_of(pool), name, key,
                                                                      value, parse(options))));

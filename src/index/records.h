@@ -203,21 +203,19 @@ void Records::link(uint64_t& hash_at, uint64_t& value_at, uint64_t hash, std::st
     memory.persist(&value_at, sizeof value_at);  // before the intent, which looks at it
   }
   txn.will_link(record, &value_at, pm::Link::kOffset);
-  txn.prepare();
-  memory.fence();  // the record and the intent, before the slot leads to it
-  reveal();
-  pm::store_release(value_at, uint64_t{0});
-  pm::store_release(hash_at, hash);
-  if ((reinterpret_cast<uintptr_t>(&hash_at) ^ reinterpret_cast<uintptr_t>(&value_at)) >=
-      pm::kLineBytes) {
+  // The record and the intent, before the slot leads to it.
+  txn.commit([&] {
+    reveal();
+    pm::store_release(value_at, uint64_t{0});
+    pm::store_release(hash_at, hash);
+    if ((reinterpret_cast<uintptr_t>(&hash_at) ^ reinterpret_cast<uintptr_t>(&value_at)) >=
+        pm::kLineBytes) {
+      memory.flush(&value_at, sizeof value_at);
+      memory.persist(&hash_at, sizeof hash_at);  // in another line: before the offset
+    }
+    pm::store_release(value_at, record);
     memory.flush(&value_at, sizeof value_at);
-    memory.persist(&hash_at, sizeof hash_at);  // in another line: before the offset
-  }
-  pm::store_release(value_at, record);
-  memory.flush(&value_at, sizeof value_at);
-  txn.settle();
-  memory.fence();  // the link and the bitmap, before the intent ends
-  txn.finish();
+  });
 }
 
 template <typename Reveal>
@@ -229,14 +227,12 @@ void Records::relink(uint64_t& value_at, std::string_view key, std::string_view 
   const uint64_t record = make(txn, key, value);
   txn.will_link(record, &value_at, pm::Link::kOffset);
   txn.will_unlink(before, &value_at, pm::Link::kOffset, pm::Heap::Txn::Release::kLater);
-  txn.prepare();
-  memory.fence();  // the record and the intents, before the slot leads to it
-  reveal();
-  pm::store_release(value_at, record);
-  memory.flush(&value_at, sizeof value_at);
-  txn.settle();
-  memory.fence();  // the link and the bitmap, before the intents end
-  txn.finish();
+  // The record and the intents, before the slot leads to it.
+  txn.commit([&] {
+    reveal();
+    pm::store_release(value_at, record);
+    memory.flush(&value_at, sizeof value_at);
+  });
   retire(before);
 }
 
@@ -246,14 +242,12 @@ void Records::unlink(uint64_t& value_at, Reveal reveal) {
   pm::Heap::Txn txn(pool_.heap(), true);
   const uint64_t before = pm::load_relaxed(value_at);
   txn.will_unlink(before, &value_at, pm::Link::kOffset, pm::Heap::Txn::Release::kLater);
-  txn.prepare();
-  memory.fence();  // the intent, before the slot is empty
-  reveal();
-  pm::store_release(value_at, uint64_t{0});
-  memory.flush(&value_at, sizeof value_at);
-  txn.settle();
-  memory.fence();  // the link and the bitmap, before the intent ends
-  txn.finish();
+  // The intent, before the slot is empty.
+  txn.commit([&] {
+    reveal();
+    pm::store_release(value_at, uint64_t{0});
+    memory.flush(&value_at, sizeof value_at);
+  });
   retire(before);
 }
 

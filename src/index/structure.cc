@@ -35,12 +35,8 @@ uint64_t make_structure(pm::PoolImpl& pool, const std::string& name, std::string
                                                    static_cast<uint8_t>(value), root_at);
   txn.redo(home, root, static_cast<uint32_t>(root_bytes));
   txn.redo(entry, &named, sizeof named);
-  txn.prepare();
-  memory.fence();  // the blocks and the intents, before the name that reveals them
-  txn.apply();
-  txn.settle();
-  memory.fence();  // the heap's bitmap, before the intents end
-  txn.finish();
+  // The blocks and the intents, before the name that reveals them.
+  txn.commit([&] { txn.apply(); });
   return root_at;
 }
 

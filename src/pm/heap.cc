@@ -444,10 +444,15 @@ bool Heap::link_leads_to(const Intent& intent) const {
       return word > number;
     case kLinkUpTo:
       return word <= number;
-    case kAsPrevious:
+    case kLinkTagged:
+      return (word & kTaggedOffsetMask) == block;
+    case kAsPrevious: {
       // The one before stands in the same line, so it is as new as this one; and who forgets intents
       // leaves their blocks, so it is still readable when its own link is cleared already.
-      return word == ((&intent)[-1].block & ~uint64_t{kIntentMask});
+      const uint64_t previous = (&intent)[-1].block;
+      const bool tagged = (previous & kLinkMask) == kLinkTagged;
+      return (tagged ? word & kTaggedOffsetMask : word) == (previous & ~uint64_t{kIntentMask});
+    }
     default:
       return word == block;
   }
@@ -529,7 +534,7 @@ void Heap::require_sound(const Lane& lane, const Intent& intent) const {
   const bool reads_word = form == kLinkIsUnit ? link % 4 == 0 : link % 8 == 0;
   const bool inside = link >= pool_.header().directory_offset && link < pool_.end_offset();
   const bool has_previous = form != kAsPrevious || &intent != lane.intents;
-  bool sound = reads_word && inside && has_previous && form <= kAsPrevious &&
+  bool sound = reads_word && inside && has_previous && form <= kLinkTagged &&
                pool_.leads_inside(block, kLineBytes);
   if (sound && (intent.block & kBlockIsRun) != 0) {
     const uint64_t segment = segment_of(block);
@@ -766,7 +771,11 @@ uint64_t Heap::check_seals(uint64_t generation,
 // ---- transactions
 
 Heap::Txn::Txn(Heap& heap, bool reclaim)
-    : heap_(heap), outer_(heap_in_use), lane_(heap.acquire_lane()), reclaim_(reclaim) {
+    : heap_(heap),
+      memory_(heap.pool_.memory()),
+      outer_(heap_in_use),
+      lane_(heap.acquire_lane()),
+      reclaim_(reclaim) {
   assert(outer_ != &heap);
   heap_in_use = &heap;
 }
@@ -862,6 +871,7 @@ void Heap::Txn::add_intent(uint64_t block, const void* link, Link form, uint64_t
   intent.block = block | flags;
   uint64_t at = heap_.pool_.offset_of(link);
   if (form == Link::kUnit) intent.block |= kLinkIsUnit;
+  if (form == Link::kTagged) intent.block |= kLinkTagged;
   if (form == Link::kAsPrevious) {
     assert((intents_ - 1) % (kLineBytes / sizeof(Intent)) != 0);
     intent.block |= kAsPrevious;
@@ -962,7 +972,7 @@ void Heap::Txn::apply() {
 
 void Heap::Txn::settle() {
   // Not by looking at the links, as recovery does, nor at the intents: their lines have just been
-  // flushed, and coming back to them is dear. Blocks of a group share a bitmap word, which is changed
+  // flushed, and coming back to them is expensive. Blocks of a group share a bitmap word, which is changed
   // once.
   struct Change {
     uint64_t* word;

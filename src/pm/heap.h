@@ -3,13 +3,11 @@
 //   Heap::Txn txn(heap);
 //   uint64_t node = txn.allocate(256);            // volatile: a crash forgets it
 //   ...write the node, flush it...
-//   txn.will_link(node, &parent->child, Link::kOffset);
-//   txn.prepare();                                // "allocated exactly if parent->child leads to it"
-//   memory.fence();                               // node and intent are durable
-//   store_release(parent->child, node); memory.flush(&parent->child, 8);
-//   txn.settle();                                 // the bitmap follows the link
-//   memory.fence();
-//   txn.finish();                                 // the intent is done with
+//   txn.publish(node, parent->child);             // the link leads to it; durable
+//
+// publish(), replace() and retire() are commit() with one link; commit() carries out a change of several:
+//   txn.will_link(node, &parent->child, Link::kOffset);  // "allocated exactly if parent->child leads to it"
+//   txn.commit([&] { store_release(parent->child, node); memory.flush(&parent->child, 8); });
 //
 // A block belongs to the heap until the one atomic store that links it, and again from the store
 // that unlinks it. At every instant in between an intent in PM says which word decides, so that
@@ -30,6 +28,7 @@
 #include <mutex>
 #include <new>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -44,14 +43,18 @@ class PoolImpl;
 // How a word in PM leads to a block.
 enum class Link : uint8_t {
   kOffset = 0,  // 8 bytes: the block's offset
-  kUnit = 1,    // 4 bytes: the block's offset / 256
-  // 8 bytes, and offset of another block, that of the intent added just before (with kOffset and the
-  // same word): both blocks are led to by the one word, directly and by way of the other block.
+  kUnit = 1,    // 4 bytes: the block's offset / kLinkUnitBytes
+  // 8 bytes, and offset of another block, that of the intent added just before (with kOffset or kTagged and
+  // the same word): both blocks are led to by the one word, directly and by way of the other block.
   kAsPrevious = 2,
+  // 8 bytes: the block's offset in bits 6 to 47; what the other bits hold is the structure's affair.
+  kTagged = 3,
   kBit = 64,     // 8 bytes: one bit says whether the block counts; see link_bit()
   kAbove = 128,  // 8 bytes: a count; see link_above()
   kUpTo = 192,   // 8 bytes: a count; see link_up_to()
 };
+
+inline constexpr uint64_t kLinkUnitBytes = 256;
 
 // The bit 0 to 63 of a word: what leads to the block stands elsewhere, and counts if the bit is set.
 constexpr Link link_bit(uint32_t bit) {
@@ -269,6 +272,60 @@ class Heap::Txn {
   // all other redo records of the transaction. At most kRedoBytes - 16 in all.
   void redo(void* target, const void* image, uint32_t bytes);
 
+  // ---- the ways to make the change. Each ends the transaction, and is durable on return.
+  //
+  // Persist points, F is a fence:
+  //   intents, redo records and whatever the caller flushed before, F   before the first link: a crash
+  //       that leaves a link finds what it leads to, and the intent by which the heap follows it;
+  //   the links and the heap's bitmap, F                                before the intents end: without
+  //       them a bitmap that lags behind its link would stay so, and a later crash would hand out a
+  //       block that is linked, or lose one that is not. Others may learn of the change from here on;
+  //   the intents' end, F                                               before a block is handed out again:
+  //       the intent would judge it by a link that no longer speaks of it.
+  // Throw kIo, as fences do: then the pool has failed, and its next opening decides.
+
+  // `change()` stores and flushes the links that the intents name (for redo records: calls apply()).
+  template <typename Change>
+  [[gnu::always_inline]] void commit(Change change) {
+    announce();
+    change();
+    conclude();
+  }
+  // For redo records alone, without intents: one fence fewer. `before()` is called when the change is about
+  // to happen, such as to keep readers out.
+  template <typename Before>
+  [[gnu::always_inline]] void commit_redo(Before before) {
+    announce();  // before the records are armed
+    before();
+    apply();
+    finish();
+  }
+  // `link`, a word that leads to nothing, leads to the block from now on: by its offset, or by its unit if
+  // it has 4 bytes.
+  template <typename Word>
+  [[gnu::always_inline]] void publish(uint64_t block, Word& link) {
+    will_link(block, &link, form_of<Word>());
+    change_link(link, block);
+  }
+  // `link`, which leads to the block `old`, leads to the block `fresh` instead, and `old` is free.
+  template <typename Word>
+  [[gnu::always_inline]] void replace(uint64_t old, uint64_t fresh, Word& link,
+                                      Release release = Release::kNow) {
+    will_link(fresh, &link, form_of<Word>());
+    will_unlink(old, &link, form_of<Word>(), release);
+    change_link(link, fresh);
+  }
+  // `link`, which leads to the block `old`, leads to `next` instead, another block (not a new one) or 0,
+  // and `old` is free.
+  template <typename Word>
+  [[gnu::always_inline]] void retire(uint64_t old, Word& link, uint64_t next,
+                                     Release release = Release::kNow) {
+    will_unlink(old, &link, form_of<Word>(), release);
+    change_link(link, next);
+  }
+
+  // ---- their parts, for changes that do something else between them.
+
   // Flushes intents and redo records. A fence must follow before the first link is stored.
   void prepare();
 
@@ -284,6 +341,31 @@ class Heap::Txn {
   void finish();
 
  private:
+  // What stands before the links and behind them. Inlined, so that the instruments see the place
+  // that calls commit().
+  [[gnu::always_inline]] void announce() {
+    prepare();
+    memory_.fence();
+  }
+  [[gnu::always_inline]] void conclude() {
+    settle();
+    memory_.fence();
+    finish();
+  }
+  template <typename Word>
+  [[gnu::always_inline]] void change_link(Word& link, uint64_t block) {
+    commit([&] {
+      const uint64_t value = form_of<Word>() == Link::kUnit ? block / kLinkUnitBytes : block;
+      store_release(link, static_cast<Word>(value));
+      memory_.flush(&link, sizeof link);
+    });
+  }
+  template <typename Word>
+  static constexpr Link form_of() {
+    static_assert(std::is_same_v<Word, uint64_t> || std::is_same_v<Word, uint32_t>);
+    return sizeof(Word) == sizeof(uint64_t) ? Link::kOffset : Link::kUnit;
+  }
+
   struct Allocation {
     uint64_t block;
     uint64_t segments;  // of a run; 0 for a block of a slab
@@ -296,6 +378,7 @@ class Heap::Txn {
   void note_run_length(uint64_t block);
 
   Heap& heap_;
+  const Memory& memory_;
   const Heap* outer_;  // in which this thread had an unfinished transaction before
   uint32_t lane_;
   bool reclaim_;

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "perdure/error.h"
-#include "pm/medium.h"
+#include "pm/emulated_media.h"
 
 namespace perdure::pm {
 
@@ -29,7 +29,7 @@ struct PageRange {
 // Pages flushed by this thread and not fenced yet. Ranges of several pools may be in it.
 thread_local std::vector<PageRange> pending_pages;
 
-Medium* medium_in_use = nullptr;
+EmulatedMedia* media_in_use = nullptr;
 
 }  // namespace
 
@@ -87,31 +87,31 @@ bool prefers_nontemporal_lines() {
   return preferred;
 }
 
-void emulate_medium(Medium* medium) { medium_in_use = medium; }
+void emulate_media(EmulatedMedia* media) { media_in_use = media; }
 
-Medium* emulated_medium() { return medium_in_use; }
+EmulatedMedia* emulated_media() { return media_in_use; }
 
-Memory::Verbs Memory::verbs_of(Domain domain) {
-  if (domain == Domain::kPage) return Verbs::kPage;
-  if (medium_in_use != nullptr && medium_in_use->serves(domain)) return Verbs::kEmulated;
-  return domain == Domain::kLine ? Verbs::kLine : Verbs::kByte;
+Memory::Primitives Memory::primitives_of(Domain domain) {
+  if (domain == Domain::kPage) return Primitives::kPage;
+  if (media_in_use != nullptr && media_in_use->serves(domain)) return Primitives::kEmulated;
+  return domain == Domain::kLine ? Primitives::kLine : Primitives::kByte;
 }
 
 void Memory::flush_slowly(const void* address, size_t bytes) const {
-  if (verbs_ == Verbs::kPage) {
+  if (primitives_ == Primitives::kPage) {
     remember_pages(address, bytes);
     return;
   }
   if (domain_ == Domain::kLine) flush_lines(address, bytes);
-  if (medium_in_use != nullptr) {
-    medium_in_use->written_back(reinterpret_cast<uintptr_t>(address), bytes);
+  if (media_in_use != nullptr) {
+    media_in_use->written_back(reinterpret_cast<uintptr_t>(address), bytes);
   }
 }
 
 void Memory::stream_slowly(void* target, const void* source, size_t bytes) const {
   stream_lines(target, source, bytes);
-  if (medium_in_use != nullptr) {
-    medium_in_use->written_back(reinterpret_cast<uintptr_t>(target), bytes);
+  if (media_in_use != nullptr) {
+    media_in_use->written_back(reinterpret_cast<uintptr_t>(target), bytes);
   }
 }
 
@@ -122,11 +122,11 @@ void Memory::fence_slowly() const {
         "the medium has refused a write before; close the pool, mend the medium and open it "
         "again");
   }
-  if (verbs_ == Verbs::kPage) {
+  if (primitives_ == Primitives::kPage) {
     sync_pages();
-  } else if (medium_in_use != nullptr) {
+  } else if (media_in_use != nullptr) {
     try {
-      medium_in_use->fenced();
+      media_in_use->fenced();
     } catch (...) {
       if (failed_ != nullptr) failed_->store(true, std::memory_order_relaxed);
       throw;

@@ -1,4 +1,4 @@
-// The verbs: the only way that stores to PM become durable and ordered.
+// The persistence primitives: the only way that stores to PM become durable and ordered.
 //
 //   memory.flush(&record, sizeof record);   // start writing back
 //   memory.fence();                         // everything flushed by this thread is durable now
@@ -41,7 +41,7 @@ FlushKind detect_flush_kind();
 // flushing it: timed once, on DRAM, in a fraction of a millisecond. PERDURE_FLUSH, if set, says no.
 bool prefers_nontemporal_lines();
 
-// The persistence verbs of one mapping. Copyable. Thread-safe.
+// The persistence primitives of one mapping. Copyable. Thread-safe.
 class Memory {
  public:
   Memory() = default;
@@ -49,7 +49,7 @@ class Memory {
   // fence may be lost, so nothing more may be promised, and each later fence throws.
   explicit Memory(Domain domain, std::atomic<bool>* failed = nullptr)
       : failed_(failed),
-        verbs_(verbs_of(domain)),
+        primitives_(primitives_of(domain)),
         domain_(domain),
         flush_kind_(detect_flush_kind()) {}
 
@@ -59,9 +59,9 @@ class Memory {
 
   // Starts writing back the cache lines of [address, address + bytes). Durable after fence().
   PERDURE_VERB void flush(const void* address, size_t bytes) const {
-    if (verbs_ == Verbs::kLine) [[likely]] {
+    if (primitives_ == Primitives::kLine) [[likely]] {
       flush_lines(address, bytes);
-    } else if (verbs_ != Verbs::kByte) {
+    } else if (primitives_ != Primitives::kByte) {
       flush_slowly(address, bytes);
     }
     std::atomic_signal_fence(std::memory_order_seq_cst);  // keep program order in the compiler
@@ -75,7 +75,7 @@ class Memory {
     may_pause();
     observe::fence();
     _mm_sfence();
-    if (verbs_ >= Verbs::kPage) [[unlikely]]
+    if (primitives_ >= Primitives::kPage) [[unlikely]]
       fence_slowly();
     may_pause();
   }
@@ -88,9 +88,9 @@ class Memory {
   // Copies whole 64-byte lines past the caches: durable after fence(), no flush needed. `target` is
   // 64-byte aligned and `bytes` a multiple of 64. Prefer it for blocks that are not read soon.
   PERDURE_VERB void copy_nontemporal(void* target, const void* source, size_t bytes) const {
-    if (verbs_ == Verbs::kLine) [[likely]] {
+    if (primitives_ == Primitives::kLine) [[likely]] {
       stream_lines(target, source, bytes);
-    } else if (verbs_ == Verbs::kEmulated) {
+    } else if (primitives_ == Primitives::kEmulated) {
       stream_slowly(target, source, bytes);
     } else {
       copy_words(target, source, bytes);
@@ -99,10 +99,10 @@ class Memory {
   }
 
  private:
-  // What the verbs do: as the domain says, or with an emulated medium (medium.h) on top of `line`.
+  // What the primitives do: as the domain says, or with an emulated medium (emulated_media.h) on top of `line`.
   // From kPage on, a fence is more than an instruction.
-  enum class Verbs : uint8_t { kByte, kLine, kPage, kEmulated };
-  static Verbs verbs_of(Domain domain);
+  enum class Primitives : uint8_t { kByte, kLine, kPage, kEmulated };
+  static Primitives primitives_of(Domain domain);
 
   PERDURE_VERB void flush_lines(const void* address, size_t bytes) const {
     if constexpr (observe::kEnabled) {  // told instead of done: a model needs no real flush
@@ -152,7 +152,7 @@ class Memory {
   void sync_pages() const;
 
   std::atomic<bool>* failed_ = nullptr;
-  Verbs verbs_ = Verbs::kByte;
+  Primitives primitives_ = Primitives::kByte;
   Domain domain_ = Domain::kByte;
   FlushKind flush_kind_ = FlushKind::kClflush;
 };

@@ -187,6 +187,11 @@ PoolHeader read_header(const Mapping& mapping) {
   PoolHeader header;
   std::memcpy(&header, page, sizeof header);
   if (bytes < sizeof header.magic || std::memcmp(header.magic, kMagic, sizeof kMagic) != 0) {
+    PoolHeader mended = header;
+    std::memcpy(mended.magic, kMagic, sizeof kMagic);
+    if (bytes >= kHeaderBytes && header_checksum(mended) == header.checksum) {
+      throw corrupt_header(path, "the magic of the header is not that of a pool, all else is");
+    }
     throw Error(ErrorCode::kForeign, fmt::format("{}: is not a Perdure pool", path));
   }
   if (bytes < kHeaderBytes) {
@@ -264,9 +269,7 @@ void PoolImpl::know_size(uint64_t segments) {
 void PoolImpl::throw_corrupt(std::string_view what) const {
   throw Error(
       ErrorCode::kCorrupt,
-      fmt::format("{}: {}; the file was damaged: run `perdure pool check` and restore it from "
-                  "a backup",
-                  mapping_.path(), what));
+      fmt::format("{}: {}; the file was damaged: restore it from a backup", mapping_.path(), what));
 }
 
 void PoolImpl::throw_outside(uint64_t offset) const {

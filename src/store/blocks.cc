@@ -52,14 +52,8 @@ void Partition::add_page() {
   const uint64_t page = txn.allocate(sizeof(TablePage));
   std::memset(pool_.at<char>(page), 0, sizeof(TablePage));
   memory_.flush(pool_.at<char>(page), sizeof(TablePage));
-  txn.will_link(page, link, pm::Link::kOffset);
-  txn.prepare();
-  fence();  // an empty page and the intent, before the link
-  pm::store_release(*link, page);
-  memory_.flush(link, sizeof *link);
-  txn.settle();
-  fence();
-  txn.finish();
+  // An empty page and the intent, before the link.
+  txn.publish(page, *link);
   pages_.push_back(page);
   blocks_.resize(slots);
   offsets_.resize(slots);
@@ -71,14 +65,8 @@ void Partition::add_page() {
 // The block, whose header has been written, becomes the slot's. Durable on return.
 void Partition::link_block(pm::Heap::Txn& txn, uint32_t slot, uint64_t offset) {
   uint64_t* entry = entry_of(slot);
-  txn.will_link(offset, entry, pm::Link::kOffset);
-  txn.prepare();
-  fence();  // the header, which says what the block is, and the intent, before the table leads to it
-  pm::store_release(*entry, offset);
-  memory_.flush(entry, sizeof *entry);
-  txn.settle();
-  fence();
-  txn.finish();
+  // The header, which says what the block is, and the intent, before the table leads to it.
+  txn.publish(offset, *entry);
   offsets_[slot] = offset;
 }
 
@@ -96,14 +84,11 @@ void Partition::unlink_block(uint32_t slot) {
   free_slots_.reserve(free_slots_.size() + 1);
   pm::Heap::Txn txn(pool_.heap(), true);
   txn.will_unlink(*entry, entry, pm::Link::kOffset);
-  txn.prepare();
   note_floors();  // the block may be the only one that tells of its incarnation
-  fence();
-  pm::store_release(*entry, uint64_t{0});
-  memory_.flush(entry, sizeof *entry);
-  txn.settle();
-  fence();
-  txn.finish();
+  txn.commit([&] {
+    pm::store_release(*entry, uint64_t{0});
+    memory_.flush(entry, sizeof *entry);
+  });
   blocks_[slot] = {};
   offsets_[slot] = 0;
   free_slots_.push_back(slot);

@@ -61,7 +61,9 @@ uint64_t Partition::bytes_after_compaction(uint32_t slot) const {
     const RecordView record = view_at({slot, at});
     uint64_t entry = 0;
     const bool invalidates = still_invalidates(record, block.incarnation);
-    if (counts(record, {slot, at}, &entry)) {
+    if (find_saved(record, {slot, at}) != nullptr || prefix_is_needed(record, {slot, at})) {
+      bytes += record.bytes;
+    } else if (counts(record, {slot, at}, &entry)) {
       if (may_expire(record, invalidates)) {
         bytes += kMarkBytes * (invalidates ? 2 : 1);
       } else {
@@ -186,6 +188,8 @@ void Partition::move_record(const RecordView& record, Location from, uint64_t en
 }
 
 void Partition::compact_record(const RecordView& record, Location here, uint64_t hash) {
+  if (record.has(kPrefix)) return compact_prefix(record, here);
+  if (Saved* saved = find_saved(record, here); saved != nullptr) return move_saved(record, *saved);
   const uint64_t incarnation = blocks_[here.slot()].incarnation;
   RecordParts mark{.flags = kTombstone | kSupersedes,
                    .version = record.version,
@@ -202,7 +206,7 @@ void Partition::compact_record(const RecordView& record, Location here, uint64_t
   mark.version = next_version_++;
   mark.superseded = {record.version, incarnation};
   append_moved(mark);
-  forget(record, here);
+  forget(record, here, mark.version);
   index_.erase(entry);
 }
 

@@ -45,7 +45,7 @@ void StoreCursor::fill(Source& source, const ScanFrom& from) const {
     source.at = 0;
     source.ended = true;
     next.expected = source.chunk;
-    store_.scan(source.number, next, [&](std::string_view key, const Partition::Found& found) {
+    const auto keep = [&](std::string_view key, const Partition::Found& found) {
       if (source.records.size() == source.chunk || source.bytes.size() > kBytesMax) {
         source.ended = false;
         return false;
@@ -54,7 +54,8 @@ void StoreCursor::fill(Source& source, const ScanFrom& from) const {
                                 static_cast<uint32_t>(found.value.size()), found.version});
       source.bytes.append(key).append(found.value);
       return true;
-    });
+    };
+    store_.scan(source.number, next, snapshot_, keep);
     source.chunk = std::min(2 * source.chunk, kRecordsMax);
     if (!source.records.empty() || !store_.cut_by_boundaries()) return;
     if (source.number == (downwards_ ? 0 : store_.partitions() - 1)) return;

@@ -15,12 +15,15 @@
 namespace perdure::store {
 
 class StoreImpl;
+class StoreSnapshot;
 
 class StoreCursor {
  public:
-  // `wanted`: how many records are to be read, if that is known.
-  explicit StoreCursor(const StoreImpl& store, uint64_t wanted = 64)
-      : store_(store), wanted_(wanted) {}
+  // `wanted`: how many records are to be read, if that is known. Of the store as it is, or as the snapshot
+  // sees it.
+  explicit StoreCursor(const StoreImpl& store, uint64_t wanted = 64,
+                       const StoreSnapshot* snapshot = nullptr)
+      : store_(store), snapshot_(snapshot), wanted_(wanted) {}
 
   void seek(const ScanFrom& from);
   bool valid() const { return !order_.empty(); }
@@ -59,6 +62,7 @@ class StoreCursor {
   bool comes_later(uint32_t a, uint32_t b) const;
 
   const StoreImpl& store_;
+  const StoreSnapshot* const snapshot_;
   const uint64_t wanted_;
   std::vector<Source> sources_;
   std::vector<uint32_t> order_;  // a heap of those that have records; the first has the current one

@@ -76,6 +76,14 @@ class HashIndex {
   uint64_t size() const { return size_; }
   uint64_t dram_bytes() const { return places_ * sizeof(uint64_t); }
 
+  // Calls `visit(tag, Location)` for all entries.
+  template <typename Visit>
+  void for_all(Visit visit) const {
+    for (uint64_t i = 0; i < places_; ++i) {
+      if (entries_[i] != 0) visit(entries_[i] >> kTagShift, Location::of_word(entries_[i]));
+    }
+  }
+
   // Calls `visit(Location)` for the entries of keys whose tags lie in [first, end).
   static constexpr uint64_t kTags = uint64_t{1} << 27;
   template <typename Visit>

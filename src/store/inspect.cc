@@ -54,6 +54,11 @@ uint64_t Partition::check(const std::function<void(const std::string&)>& report)
         require_intact(here, record);
         at += record.bytes;
         uint64_t entry = 0;
+        if (find_saved(record, here) != nullptr) {
+          block_live += record.bytes;
+          if (record.has(kOverflow)) ++owned[record.overflow.slot];
+          continue;
+        }
         if (!counts(record, here, &entry)) continue;
         ++records;
         block_live += record.bytes;

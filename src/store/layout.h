@@ -114,7 +114,12 @@ enum RecordFlags : uint16_t {
   kGroupGoesOn = 64,  // valid only together with the record that follows
   // With kTombstone; the last record of a group that is part of a batch over several partitions. Its value is
   // a list of BatchParts: that of the coordinator, and in the coordinator's record those of all others, too.
-  kBatch = 128
+  kBatch = 128,
+  // With kRemoval: the key is a prefix. All older records of the partition whose keys begin with it are invalid.
+  kPrefix = 256,
+  // A copy of a record that was invalid when compaction moved it, for a snapshot that still reads it. Recovery
+  // takes it for nothing but the end of what it supersedes.
+  kDead = 512
 };
 
 struct RecordHeader {

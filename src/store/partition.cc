@@ -140,7 +140,7 @@ Location Partition::append(Head& head, const RecordParts& parts) {
   const Location location(head.slot, head.position);
   head.position += bytes;
   block.bytes += bytes;
-  if ((parts.flags & kSupersedes) != 0) ++block.marks;
+  block.marks += marks_of(parts.flags, bytes);
   if ((parts.flags & (kRemoval | kTombstone)) == 0) {
     RecordView record;
     record.flags = parts.flags;
@@ -165,7 +165,9 @@ void Partition::discount(const RecordView& record, Block& block) {
   if (record.has(kExpires)) block.expiring -= record.bytes;
 }
 
-void Partition::forget(const RecordView& record, Location location) {
+void Partition::forget(const RecordView& record, Location location, uint64_t until) {
+  if (snapshots_ != nullptr && save(record, location, until)) [[unlikely]]
+    return;
   discount(record, blocks_[location.slot()]);
   if (record.has(kOverflow)) dead_overflow_.push_back(static_cast<uint32_t>(record.overflow.slot));
 }
@@ -212,7 +214,7 @@ void Partition::write(uint64_t hash, RecordParts& parts) {
   const Location location = append(head_, parts);
   written_since_step_ += parts.bytes();
   if (entry != PartitionIndex::kNone) {
-    forget(old, index_.at(entry));
+    forget(old, index_.at(entry), parts.version);
     if (removal) {
       index_.erase(entry);
     } else {
@@ -312,7 +314,11 @@ void Partition::write_group(std::span<const GroupWrite> writes, Group& group,
     if (i + 1 != writes.size() || !parts.empty()) group[i].flags |= kGroupGoesOn;
     write(writes[i].first, group[i]);
   }
-  if (parts.empty()) return;
+  if (!parts.empty()) append_mark(parts);
+}
+
+// Behind a group that is part of a batch over several partitions.
+void Partition::append_mark(std::span<const BatchPart> parts) {
   const RecordParts mark{
       .flags = kTombstone | kBatch,
       .version = next_version_++,

@@ -20,7 +20,10 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -54,6 +57,15 @@ struct WriteRequest {
   uint64_t version = 0;  // for kIfVersion
   uint64_t expiry_ms = kNoExpiry;
   bool removal = false;  // in a group; its condition is kNone
+};
+
+// The records of a partition whose keys begin with a prefix.
+struct PrefixMatches {
+  std::string_view prefix;
+  // Of each record its place, with the tag of its key if the index is by hash.
+  std::vector<std::pair<uint64_t, Location>> records = {};
+  std::vector<uint64_t> blocks = {};  // incarnations of those that they stand in
+  uint64_t present = 0;               // of them, those that have not expired
 };
 
 // With the hash of its key.
@@ -144,6 +156,25 @@ class Partition final : private RecordKeys {
   void note_durable() { unfenced_ = false; }
   void abandon(const Group& group);
 
+  // Removal by prefix, in three parts, with nothing in between: what there is to remove; room for its record
+  // (`named` as above), which may throw as remove() does, and kTooLarge; and the record. One record, however
+  // many it removes. Cost: with an ordered index a read for each record that is removed, else for each record
+  // of the partition.
+  PrefixMatches match_prefix(std::string_view prefix, uint64_t now_ms) const;
+  void prepare_prefix(PrefixMatches& matches, uint64_t now_ms, uint32_t named);
+  void write_prefix(const PrefixMatches& matches, std::span<const BatchPart> parts);
+  void abandon_prefix() { prefix_removals_.erase(next_version_); }  // in place of it
+
+  // From here on what is there now stays readable, until release_snapshot() is given the same number: the
+  // version of the last write. Cost: for each record that is superseded or removed meanwhile about 110 bytes of
+  // DRAM, with an ordered index those of its key, too; its bytes in the log are kept.
+  uint64_t take_snapshot();
+  // persist() follows.
+  void release_snapshot(uint64_t version);
+  // As get(), for_tags() and scan(), of what was there when `snapshot` was taken, at `now_ms`.
+  bool get_at(uint64_t snapshot, uint64_t hash, std::string_view key, uint64_t now_ms,
+              Found& out) const;
+
   // Compacts a little, in proportion to what was written, then makes all writes since the last call
   // durable. Throws kIo: then nothing is promised of these writes, and the partition answers nothing more.
   void persist() {
@@ -162,6 +193,10 @@ class Partition final : private RecordKeys {
   // Calls `visit` for records in the order of keys until it returns false. Needs an ordered index.
   using VisitUntil = std::function<bool(std::string_view key, const Found& record)>;
   void scan(const ScanFrom& from, uint64_t now_ms, const VisitUntil& visit) const;
+  void for_tags_at(uint64_t snapshot, uint64_t first, uint64_t end, uint64_t now_ms,
+                   const Visit& visit) const;
+  void scan_at(uint64_t snapshot, const ScanFrom& from, uint64_t now_ms,
+               const VisitUntil& visit) const;
 
   uint64_t check(const std::function<void(const std::string&)>& report) const;
   void visit_blocks(const index::VisitOwned& visit) const;
@@ -183,8 +218,9 @@ class Partition final : private RecordKeys {
     uint32_t live = 0;            // bytes of records that count
     uint32_t expiring = 0;        // of those, bytes of records that expire
     uint64_t last_expiry_ms = 0;  // of these
-    uint32_t marks = 0;           // records that invalidate another: each may stay as a tombstone
-    uint32_t pinned = 0;          // bytes of tombstones that were needed when last looked at
+    // Records that invalidate others may stay, mostly as tombstones: their bytes then / kMarkBytes.
+    uint32_t marks = 0;
+    uint32_t pinned = 0;  // bytes of tombstones that were needed when last looked at
     State state = State::kAbsent;
     bool damaged = false;
 
@@ -201,6 +237,25 @@ class Partition final : private RecordKeys {
 
   // Why a record is appended decides which spare blocks it may use.
   enum class Purpose : uint8_t { kWrite, kRemoval, kCompaction };
+
+  // A removal by prefix whose record must stay while one of the blocks is there.
+  struct PrefixRemoval {
+    Location location;
+    std::vector<uint64_t> blocks;  // incarnations of those with records that it invalidates
+  };
+
+  // A record that snapshots may read, and that the index does not lead to any more.
+  struct Saved {
+    Location location;
+    uint64_t version;
+    uint64_t until;  // the version that superseded or removed it
+  };
+  struct Snapshots {
+    std::multiset<uint64_t> versions;  // of those that are there
+    // By key, with an ordered index; else by the tag of its hash (place_of()).
+    std::multimap<std::string, Saved, std::less<>> saved;
+    bool incomplete = false;  // memory was short
+  };
 
   // partition.cc
   uint64_t find(uint64_t hash, std::string_view key, RecordView& out) const;
@@ -227,8 +282,13 @@ class Partition final : private RecordKeys {
   Location append(Head& head, const RecordParts& parts);
   void count(const RecordView& record, Block& block);
   void discount(const RecordView& record, Block& block);
-  void forget(const RecordView& record, Location location);  // it no longer counts
+  void forget(const RecordView& record, Location location, uint64_t until);  // it no longer counts
   void count_expired();
+  static uint32_t marks_of(uint16_t flags, uint64_t bytes) {
+    if ((flags & kPrefix) != 0) return static_cast<uint32_t>((bytes + kMarkBytes - 1) / kMarkBytes);
+    return (flags & kSupersedes) != 0 ? 1 : 0;
+  }
+  void append_mark(std::span<const BatchPart> parts);
   uint64_t seed_of(uint64_t incarnation) const;
 
   // blocks.cc
@@ -263,7 +323,8 @@ class Partition final : private RecordKeys {
   void compact_record(const RecordView& record, Location here, uint64_t hash);
   // Whether it has expired, and is longer than the marks that would take its place.
   bool may_expire(const RecordView& record, bool invalidates) const {
-    return has_expired(record, now_ms_) && record.bytes >= kMarkBytes * (invalidates ? 2 : 1);
+    return has_expired(record, now_ms_) && record.bytes >= kMarkBytes * (invalidates ? 2 : 1) &&
+           !snapshot_needs(record.version);
   }
   static constexpr uint64_t kMarkBytes = 32;  // of a tombstone
   Location append_moved(const RecordParts& parts);
@@ -279,6 +340,24 @@ class Partition final : private RecordKeys {
     const uint64_t used = closed_blocks_ * payload_bytes();
     return (used > live_bytes_ ? used - live_bytes_ : 0) + expired_bytes_;
   }
+
+  // prefix.cc
+  void compact_prefix(const RecordView& record, Location here);
+  bool prefix_is_needed(const RecordView& record, Location here) const;
+
+  // saved.cc
+  std::string place_of(uint64_t tag, std::string_view key) const;
+  bool save(const RecordView& record, Location location, uint64_t until);
+  Saved* find_saved(const RecordView& record, Location location) const;
+  void move_saved(const RecordView& record, Saved& saved);
+  void drop(const Saved& saved);
+  bool snapshot_needs(uint64_t version) const {
+    return snapshots_ != nullptr && version <= *snapshots_->versions.rbegin();
+  }
+  static bool sees(uint64_t snapshot, const Saved& saved) {
+    return saved.version <= snapshot && snapshot < saved.until;
+  }
+  void require_complete() const;
 
   // recover.cc
   struct Scan;
@@ -309,6 +388,8 @@ class Partition final : private RecordKeys {
   std::vector<uint32_t> dead_overflow_;           // to be freed once what killed them is durable
   std::unordered_map<uint64_t, uint32_t> slots_;  // incarnation -> slot, of blocks with records
   std::vector<uint32_t> stale_;                   // blocks that a crash left half compacted
+  std::unordered_map<uint64_t, PrefixRemoval> prefix_removals_;  // by version
+  std::unique_ptr<Snapshots> snapshots_;                         // null if there are none
 
   Head head_{BlockKind::kLog};
   Head moved_head_{BlockKind::kMoved};

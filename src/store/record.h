@@ -28,7 +28,9 @@ struct RecordView {
 
   bool has(uint16_t flag) const { return (flags & flag) != 0; }
   // Whether it gives a key a value; else it takes one away, or another record's validity, or ends a batch.
-  bool is_put() const { return (flags & (kRemoval | kTombstone)) == 0; }
+  bool is_put() const { return (flags & (kRemoval | kTombstone | kDead)) == 0; }
+  // Whether it has a key and a value, be it for snapshots only.
+  bool has_value() const { return (flags & (kRemoval | kTombstone)) == 0; }
 };
 
 // Bytes of a record in a block.

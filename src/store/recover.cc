@@ -32,6 +32,18 @@ struct Partition::ScannedPut {
 struct Partition::Scan {
   std::unordered_map<uint64_t, uint64_t> superseded;  // version -> incarnation
   std::vector<ScannedPut> puts;
+  // Of each prefix that was removed, by its length, the last removal.
+  std::map<size_t, std::unordered_map<std::string_view, uint64_t>> prefixes;
+
+  // The version of a removal that takes the record away, or 0.
+  uint64_t removal_of(std::string_view key, uint64_t version) const {
+    for (const auto& [bytes, removals] : prefixes) {
+      if (bytes > key.size()) break;
+      const auto found = removals.find(key.substr(0, bytes));
+      if (found != removals.end() && found->second > version) return found->second;
+    }
+    return 0;
+  }
 };
 
 void Partition::read_header(uint32_t slot, uint64_t offset) {
@@ -199,8 +211,13 @@ void Partition::scan_block(uint32_t slot, Scan& scan) {
     for (; member < at; member += record.bytes) {
       parse(base + member, end - member, record);
       next_version_ = std::max(next_version_, record.version + 1);
+      block.marks += marks_of(record.flags, record.bytes);
+      if (record.has(kPrefix)) {
+        uint64_t& last = scan.prefixes[record.key.size()][record.key];
+        last = std::max(last, record.version);
+        prefix_removals_[record.version].location = {slot, member};  // of copies the last one
+      }
       if (record.has(kSupersedes)) {
-        ++block.marks;
         scan.superseded[record.superseded.version] = record.superseded.incarnation;
         next_version_ = std::max(next_version_, record.superseded.version + 1);
       }
@@ -227,8 +244,14 @@ void Partition::index_record(const Scan& scan, const ScannedPut& put) {
   RecordView record;
   record.bytes = put.bytes;
   std::string_view key;
-  if (config_.ordered || (put.flags & kExpires) != 0) record = view_at(location);
-  if (config_.ordered) key = key_of(record);
+  const bool needs_key = config_.ordered || !scan.prefixes.empty();
+  if (needs_key || (put.flags & kExpires) != 0) record = view_at(location);
+  if (needs_key) key = key_of(record);
+  if (const uint64_t removal = scan.removal_of(key, put.version); removal != 0) {
+    std::vector<uint64_t>& blocks = prefix_removals_[removal].blocks;
+    if (blocks.empty() || blocks.back() != block.incarnation) blocks.push_back(block.incarnation);
+    return;
+  }
   const uint64_t copy = index_.find(
       put.hash, key, [&](Location other) { return view_at(other).version == put.version; });
   if (copy != PartitionIndex::kNone) {

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "store/cursor.h"
+#include "store/snapshot.h"
 #include "store/store_impl.h"
 
 namespace perdure {
@@ -150,6 +151,49 @@ void Store::scan(
     const std::function<bool(std::string_view key, std::string_view value)>& visit) const {
   impl_->scan(from, limit, visit);
 }
+
+uint64_t Store::remove_prefix(std::string_view prefix) { return impl_->remove_prefix(prefix); }
+
+Store::Snapshot::Snapshot(std::unique_ptr<store::StoreSnapshot> impl) : impl_(std::move(impl)) {}
+Store::Snapshot::Snapshot(Snapshot&&) noexcept = default;
+Store::Snapshot& Store::Snapshot::operator=(Snapshot&&) noexcept = default;
+Store::Snapshot::~Snapshot() = default;
+
+Store::Snapshot Store::snapshot() const {
+  return Snapshot(std::make_unique<store::StoreSnapshot>(*impl_));
+}
+
+std::optional<std::string> Store::Snapshot::get(std::string_view key) const {
+  std::optional<std::string> value;
+  impl_->get(key, [&](const store::Partition::Found& found) { value.emplace(found.value); });
+  return value;
+}
+
+void Store::Snapshot::for_each(
+    const std::function<void(std::string_view key, std::string_view value)>& visit) const {
+  impl_->store().for_each(visit, impl_.get());
+}
+
+void Store::Snapshot::scan(
+    std::string_view from, uint64_t limit,
+    const std::function<bool(std::string_view key, std::string_view value)>& visit) const {
+  impl_->store().scan(from, limit, visit, impl_.get());
+}
+
+Store::Cursor Store::Snapshot::cursor() const {
+  impl_->store().require_ordered();
+  return Cursor(std::make_unique<store::StoreCursor>(impl_->store(), 64, impl_.get()));
+}
+
+uint64_t Store::Snapshot::version(uint32_t partition) const {
+  if (partition >= impl_->store().partitions()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("partition {} of {}", partition, impl_->store().partitions()));
+  }
+  return impl_->version(partition);
+}
+
+uint32_t Store::partitions() const { return impl_->partitions(); }
 
 Store::Cursor::Cursor(std::unique_ptr<store::StoreCursor> impl) : impl_(std::move(impl)) {}
 Store::Cursor::Cursor(Cursor&&) noexcept = default;

@@ -18,6 +18,8 @@
 #include "pm/checksum.h"
 #include "store/cursor.h"
 #include "store/hash.h"
+#include "store/held_shards.h"
+#include "store/snapshot.h"
 
 namespace perdure::store {
 
@@ -37,54 +39,6 @@ uint32_t default_block_bytes(uint64_t capacity_bytes, uint32_t partitions) {
 }
 
 }  // namespace
-
-// Latches of some partitions, held together. Always taken in ascending order: nobody waits in a circle.
-class StoreImpl::HeldShards {
- public:
-  HeldShards(const StoreImpl& store, std::vector<uint32_t> numbers) : store_(store) {
-    std::ranges::sort(numbers);
-    numbers.erase(std::ranges::unique(numbers).begin(), numbers.end());
-    numbers_ = std::move(numbers);
-    for (const uint32_t number : numbers_) store_.shards_[number]->latch.lock();
-  }
-  ~HeldShards() {
-    for (const uint32_t number : numbers_) store_.shards_[number]->latch.unlock();
-  }
-  HeldShards(const HeldShards&) = delete;
-  HeldShards& operator=(const HeldShards&) = delete;
-
-  size_t count() const { return numbers_.size(); }
-
-  // Makes durable what `work` writes, by one fence; also if it fails then: readers may see it.
-  template <typename Work>
-  void write(Work work) {
-    try {
-      work();
-    } catch (...) {
-      try {
-        persist();
-      } catch (const std::exception&) {
-        // The pool has failed: nothing of it is told any more.
-      }
-      throw;
-    }
-    persist();
-  }
-
- private:
-  void persist() {
-    bool wanted = false;
-    for (const uint32_t number : numbers_) {
-      store_.shards_[number]->partition.before_fence();
-      wanted = wanted || store_.shards_[number]->partition.wants_fence();
-    }
-    if (wanted) store_.fence();
-    for (const uint32_t number : numbers_) store_.shards_[number]->partition.after_fence();
-  }
-
-  const StoreImpl& store_;
-  std::vector<uint32_t> numbers_;
-};
 
 StoreImpl::StoreImpl(pm::PoolImpl& pool, const std::string& name, uint64_t root, bool ordered,
                      const StoreOptions& options)
@@ -279,17 +233,29 @@ void StoreImpl::start_workers(const StoreOptions& options) {
       *this);
 }
 
-// On the worker that owns the partition.
-void StoreImpl::note_touched(uint32_t number) const {
+// On the worker that owns the partition: takes its latch, and keeps it until the batch ends if it is written
+// to. Others take latches only for what concerns several partitions (HeldShards); so a worker never waits for
+// one while it has others.
+void StoreImpl::enter(uint32_t number, bool writes) const {
   Shard& shard = *shards_[number];
   if (shard.touched) return;
+  if (!shard.latch.try_lock()) {
+    end_touched(Runtime::current_worker());
+    shard.latch.lock();
+  }
+  if (!writes) return;
   shard.touched = true;
   touched_[Runtime::current_worker()].push_back(number);
 }
 
+void StoreImpl::leave(uint32_t number) const {
+  Shard& shard = *shards_[number];
+  if (!shard.touched) shard.latch.unlock();
+}
+
 // All that the batch wrote becomes durable by one fence. If that fails, so has the pool, and every write of
 // the batch says so.
-void StoreImpl::end_of_batch(uint32_t worker) noexcept {
+void StoreImpl::end_touched(uint32_t worker) const noexcept {
   auto& numbers = touched_[worker];
   if (numbers.empty()) return;
   try {
@@ -303,7 +269,10 @@ void StoreImpl::end_of_batch(uint32_t worker) noexcept {
   } catch (const std::exception&) {
     // The medium: require_durable() tells the callers.
   }
-  for (const uint32_t number : numbers) shards_[number]->touched = false;
+  for (const uint32_t number : numbers) {
+    shards_[number]->touched = false;
+    shards_[number]->latch.unlock();
+  }
   numbers.clear();
 }
 
@@ -480,88 +449,9 @@ void StoreImpl::multi_write(std::span<const WriteRequest> requests, std::span<bo
   }
 }
 
-void StoreImpl::apply(const Store::Batch& batch) {
-  const uint64_t now = now_ms();
-  // By partition, each in the order of the batch.
-  struct Member {
-    Place place;
-    uint32_t i;
-  };
-  std::vector<Member> order;
-  order.reserve(batch.writes_.size());
-  std::vector<uint32_t> numbers;
-  for (const Store::Batch::Write& write : batch.writes_) {
-    order.push_back({place_of(write.key), static_cast<uint32_t>(order.size())});
-    numbers.push_back(order.back().place.number);
-  }
-  std::ranges::sort(order, {},
-                    [](const Member& member) { return std::pair(member.place.number, member.i); });
-  std::vector<GroupWrite> writes;
-  writes.reserve(order.size());
-  for (const Member& member : order) {
-    const Store::Batch::Write& write = batch.writes_[member.i];
-    writes.emplace_back(member.place.hash, WriteRequest{.key = write.key,
-                                                        .value = write.value,
-                                                        .expiry_ms = write.expiry_ms,
-                                                        .removal = write.removal});
-  }
-  const auto number = [&](size_t i) { return order[i].place.number; };
-  const auto for_groups = [&](auto work) {
-    for (size_t begin = 0, end = 0; begin < writes.size(); begin = end) {
-      while (end < writes.size() && number(end) == number(begin)) ++end;
-      work(number(begin), std::span(writes).subspan(begin, end - begin));
-    }
-  };
-  if (runtime_ != nullptr) {
-    return for_groups([&](uint32_t n, std::span<const GroupWrite> group) {
-      with(n, true, [&](Partition& partition) {
-        Partition::Group prepared = partition.prepare(group, now);
-        partition.write_group(group, prepared);
-      });
-    });
-  }
-  HeldShards held(*this, std::move(numbers));
-  for (const Member& member : order) {
-    shards_[member.place.number]->partition.prefetch(member.place.hash);
-  }
-  for (const Member& member : order) {
-    shards_[member.place.number]->partition.prefetch_record(member.place.hash);
-  }
-  held.write([&] {
-    std::vector<std::pair<Partition*, Partition::Group>> prepared;
-    // Where the batch ends in each partition. The first one is the coordinator: its record names all.
-    std::vector<BatchPart> parts;
-    const auto count = static_cast<uint32_t>(held.count());
-    try {
-      for_groups([&](uint32_t n, std::span<const GroupWrite> group) {
-        Partition& partition = shards_[n]->partition;
-        prepared.reserve(prepared.size() + 1);
-        const uint32_t named = count == 1 ? 0 : parts.empty() ? count : 1;
-        prepared.emplace_back(&partition, partition.prepare(group, now, named));
-        parts.push_back(partition.part_of(group.size()));
-      });
-    } catch (...) {
-      for (const auto& [partition, group] : prepared) partition->abandon(group);
-      throw;
-    }
-    // From here on nothing throws.
-    size_t i = 0;
-    for_groups([&](uint32_t n, std::span<const GroupWrite> group) {
-      std::span<const BatchPart> named(parts);
-      if (count == 1) named = {};
-      if (i > 0) named = named.first(1);
-      shards_[n]->partition.write_group(group, prepared[i++].second, named);
-    });
-    if (count == 1) return;
-    fence();  // before anything that recovery takes for a sign that a partition has gone on
-    for (const auto& [partition, group] : prepared) partition->note_durable();
-  });
-}
-
-void StoreImpl::for_each(
-    const std::function<void(std::string_view, std::string_view)>& visit) const {
+void StoreImpl::for_each(const Visit& visit, const StoreSnapshot* snapshot) const {
   if (config_.ordered) {
-    StoreCursor cursor(*this);
+    StoreCursor cursor(*this, 64, snapshot);
     for (cursor.seek({.whole = true}); cursor.valid(); cursor.next()) {
       visit(cursor.key(), cursor.value());
     }
@@ -569,6 +459,9 @@ void StoreImpl::for_each(
   }
   const uint64_t now = now_ms();
   std::vector<std::pair<std::string, std::string>> copies;
+  const Partition::Visit copy = [&](std::string_view key, const Partition::Found& found) {
+    copies.emplace_back(key, found.value);
+  };
   for (uint32_t number = 0; number < root_.partitions; ++number) {
     // A part of the partition at a time, copied: `visit` may take long, and may use the store.
     const uint64_t records =
@@ -578,26 +471,29 @@ void StoreImpl::for_each(
     for (uint64_t first = 0; first < HashIndex::kTags; first += step) {
       copies.clear();
       with(number, false, [&](Partition& partition) {
-        partition.for_tags(first, first + step, now,
-                           [&](std::string_view key, const Partition::Found& found) {
-                             copies.emplace_back(key, found.value);
-                           });
+        if (snapshot == nullptr) return partition.for_tags(first, first + step, now, copy);
+        partition.for_tags_at(snapshot->version(number), first, first + step, snapshot->time_ms(),
+                              copy);
       });
       for (const auto& [key, value] : copies) visit(key, value);
     }
   }
 }
 
-void StoreImpl::scan(uint32_t number, const ScanFrom& from,
+void StoreImpl::scan(uint32_t number, const ScanFrom& from, const StoreSnapshot* snapshot,
                      const Partition::VisitUntil& visit) const {
-  with(number, false, [&](Partition& partition) { partition.scan(from, now_ms(), visit); });
+  with(number, false, [&](Partition& partition) {
+    if (snapshot == nullptr) return partition.scan(from, now_ms(), visit);
+    partition.scan_at(snapshot->version(number), from, snapshot->time_ms(), visit);
+  });
 }
 
 void StoreImpl::scan(std::string_view from, uint64_t limit,
-                     const std::function<bool(std::string_view, std::string_view)>& visit) const {
+                     const std::function<bool(std::string_view, std::string_view)>& visit,
+                     const StoreSnapshot* snapshot) const {
   require_ordered();
   if (limit == 0) return;
-  StoreCursor cursor(*this, limit);
+  StoreCursor cursor(*this, limit, snapshot);
   for (cursor.seek({.key = from}); cursor.valid(); cursor.next()) {
     if (!visit(cursor.key(), cursor.value()) || --limit == 0) return;
   }
@@ -609,6 +505,25 @@ void StoreImpl::require_ordered() const {
               fmt::format("{}: '{}' has an index by hash; open it with one in the order of keys "
                           "(StoreOptions::index, rstore+ordered) to scan it",
                           pool_.mapping().path(), config_.name));
+}
+
+namespace {
+
+// Without workers nothing suspends a task.
+void run_here(const Task<void>& task) { task.end().await_suspend(std::noop_coroutine()).resume(); }
+
+}  // namespace
+
+void StoreImpl::run(Task<void> task) const {
+  if (runtime_ != nullptr) return runtime_->run(std::move(task));
+  run_here(task);
+  task.take_result();
+}
+
+void StoreImpl::spawn(Task<void> task) const {
+  if (runtime_ != nullptr) return runtime_->spawn(std::move(task));
+  run_here(task);
+  task.take_result();
 }
 
 uint64_t StoreImpl::size() const {

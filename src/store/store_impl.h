@@ -1,9 +1,11 @@
 // A store: its partitions, and who works on them. In-line, that is whoever calls, behind the partition's
 // latch. With workers, it is the worker that owns the partition, to which calls go as messages; what
-// arrived together shares a fence.
+// arrived together shares a fence. The worker takes the latch, too, which nobody else wants but for what
+// concerns several partitions at once.
 #pragma once
 
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -21,6 +23,8 @@
 #include "store/runtime/runtime.h"
 
 namespace perdure::store {
+
+class StoreSnapshot;
 
 class StoreImpl final : public RuntimeClient {
  public:
@@ -54,13 +58,18 @@ class StoreImpl final : public RuntimeClient {
   // held. If it throws, any may have been done, and `done` says which are.
   void multi_write(std::span<const WriteRequest> requests, std::span<bool> done);
   void apply(const Store::Batch& batch);
+  uint64_t remove_prefix(std::string_view prefix);
 
-  void for_each(const std::function<void(std::string_view, std::string_view)>& visit) const;
+  using Visit = std::function<void(std::string_view key, std::string_view value)>;
+  void for_each(const Visit& visit, const StoreSnapshot* snapshot = nullptr) const;
   // Throws kWrongType unless there is an ordered index: cursors and scans need it.
   void require_ordered() const;
-  void scan(uint32_t number, const ScanFrom& from, const Partition::VisitUntil& visit) const;
+  // Of the store as it is, or as the snapshot sees it.
+  void scan(uint32_t number, const ScanFrom& from, const StoreSnapshot* snapshot,
+            const Partition::VisitUntil& visit) const;
   void scan(std::string_view from, uint64_t limit,
-            const std::function<bool(std::string_view, std::string_view)>& visit) const;
+            const std::function<bool(std::string_view, std::string_view)>& visit,
+            const StoreSnapshot* snapshot = nullptr) const;
   uint32_t partitions() const { return root_.partitions; }
   bool is_ordered() const { return config_.ordered; }
   bool cut_by_boundaries() const { return !boundaries_.empty(); }
@@ -72,6 +81,19 @@ class StoreImpl final : public RuntimeClient {
   };
   Place place_of(std::string_view key) const;
 
+  // As with(), from a task.
+  template <typename Work>
+  Task<std::invoke_result_t<Work, Partition&>> async(uint32_t number, bool writes,
+                                                     Work work) const {
+    if (runtime_ == nullptr) co_return with(number, writes, std::ref(work));
+    WorkRequest<Work> request(*this, number, writes, work);
+    co_await runtime_->submit(request);
+    if (writes) require_durable();
+    co_return std::move(*request.result);
+  }
+  void run(Task<void> task) const;
+  void spawn(Task<void> task) const;
+
   uint64_t size() const;
   uint64_t check(const std::function<void(const std::string&)>& report) const;
   void visit_blocks(const index::VisitOwned& visit) const;
@@ -82,11 +104,14 @@ class StoreImpl final : public RuntimeClient {
 
  private:
   friend class StoreTurn;
+  friend class StoreSnapshot;
+
   struct alignas(64) Shard {
     Shard(pm::PoolImpl& pool, PartitionRoot& root, uint32_t number, const PartitionConfig& config)
         : partition(pool, root, number, config) {}
-    pm::SpinLock latch;    // in-line
-    bool touched = false;  // with workers: it was written to in this batch
+    pm::SpinLock latch;
+    bool touched =
+        false;  // with workers: it was written to in this batch, and the worker has the latch
     Partition partition;
   };
 
@@ -103,7 +128,7 @@ class StoreImpl final : public RuntimeClient {
     static void execute(Request& request) noexcept {
       auto& self = static_cast<WorkRequest&>(request);
       Shard& shard = *self.store.shards_[self.partition];
-      if (self.wrote) self.store.note_touched(self.partition);
+      self.store.enter(self.partition, self.wrote);
       try {
         if constexpr (std::is_void_v<Result>) {
           self.work(shard.partition);
@@ -113,6 +138,7 @@ class StoreImpl final : public RuntimeClient {
       } catch (...) {
         self.error = std::current_exception();
       }
+      self.store.leave(self.partition);
     }
 
     const StoreImpl& store;
@@ -122,6 +148,8 @@ class StoreImpl final : public RuntimeClient {
 
   // Partitions of which each is to be held once, in ascending order.
   class HeldShards;
+  // Those that may have keys that begin so.
+  std::vector<uint32_t> partitions_with(std::string_view prefix) const;
 
   // Has `work(Partition&)` done where the partition is worked on; returns its result once that is durable.
   template <typename Work>
@@ -172,8 +200,14 @@ class StoreImpl final : public RuntimeClient {
   void side_by_side(uint32_t threads, Work work_on) const;
   void fence() const { pool_.memory().fence(); }
   void start_workers(const StoreOptions& options);
-  void note_touched(uint32_t number) const;
-  void end_of_batch(uint32_t worker) noexcept override;
+  void enter(uint32_t number, bool writes) const;
+  void leave(uint32_t number) const;
+  void end_touched(uint32_t worker) const noexcept;
+  void end_of_batch(uint32_t worker) noexcept override { end_touched(worker); }
+  // If the caller is a worker of this store: what it has written becomes durable, and it has no latch.
+  void end_own_batch() const {
+    if (runtime_ != nullptr && runtime_->is_worker()) end_touched(Runtime::current_worker());
+  }
   // Throws kIo if the pool has failed: with workers, an end of a batch may have.
   void require_durable() const {
     if (pool_.failed()) [[unlikely]]

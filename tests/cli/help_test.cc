@@ -80,6 +80,46 @@ TEST_F(Help, UsageErrorsExitWithTwoAndPointToHelp) {
   }
 }
 
+TEST_F(Help, AWordThatIsNoCommandIsNamedWithThoseThereAre) {
+  const Result result = run({"nosuch"});
+  EXPECT_EQ(result.code, 2);
+  EXPECT_NE(result.err.find("\"nosuch\" is no command of perdure; there are: put, get"),
+            std::string::npos)
+      << result.err;
+  EXPECT_NE(run({"pool", "nosuch"}).err.find("no command of perdure pool; there are: create"),
+            std::string::npos);
+  EXPECT_NE(run({"pool"}).err.find("subcommand is required"), std::string::npos);
+}
+
+TEST_F(Help, OneNameForTheFolderOfACommandsFiles) {
+  for (const std::string command : {
+           "quickstart",
+#ifdef PERDURE_HAS_LAB
+           "bench",
+#endif
+#ifdef PERDURE_HAS_OBSERVED
+           "amp",
+#endif
+       }) {
+    const Result help = run({command, "--help"});
+    EXPECT_NE(help.out.find("--folder"), std::string::npos) << command;
+    EXPECT_EQ(help.out.find("--dir"), std::string::npos) << command;
+    EXPECT_EQ(help.out.find("--path"), std::string::npos) << command;
+  }
+}
+
+#ifdef PERDURE_HAS_OBSERVED
+// As every other help: what an option does begins with a capital letter, options come in groups, and a
+// default is called one.
+TEST_F(Help, TheExplorersOptionsReadAsThoseOfOtherCommands) {
+  const Result help = run({"crash", "--help"});
+  for (const char* words : {"Workload:", "Exploration:", "Programs and traces:", "(default: 300)",
+                            "Examples:\n  perdure crash plush\n"}) {
+    EXPECT_NE(help.out.find(words), std::string::npos) << words << help.out;
+  }
+}
+#endif
+
 TEST_F(Help, BashCompletionOffersCommandsOptionsAndValues) {
   const Result script = run({"completion", "bash"});
   ASSERT_EQ(script.code, 0);

@@ -125,6 +125,16 @@ TEST_F(Load, JsonLinesAreKnownByTheirFirstByteAndByExtension) {
   EXPECT_EQ(run({"get", pool(), "b"}).out, "3\n");
 }
 
+TEST_F(Load, BlankLinesBetweenJsonLinesAreNoRecordsAndNoMistakes) {
+  const Result load = run({"load", "--json", pool(), "-"},
+                          "{\"key\": \"a\", \"value\": \"1\"}\n\n \t\r\n"
+                          "{\"key\": \"b\", \"value\": \"2\"}\n\n");
+  EXPECT_EQ(load.code, 0) << load.err;
+  EXPECT_EQ(load.json()["acknowledged"], 2);
+  EXPECT_EQ(load.json()["skipped_bad"], 0);
+  EXPECT_EQ(run({"get", pool(), "b"}).out, "2\n");
+}
+
 TEST_F(Load, WordsLoadFromTsvAndJson) {
   const std::vector<std::string> kinds = {"--key-kind", "u64", "--value-kind", "u64"};
   std::vector<std::string> command = {"load", pool(), "-"};

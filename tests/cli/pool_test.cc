@@ -16,10 +16,11 @@ namespace {
 
 class PoolCommand : public CommandTest {
  protected:
-  void load_some(int count) const {
+  void load_some(int count, const std::string& structure = "rstore") const {
     std::string lines;
     for (int i = 0; i < count; ++i) lines += "key" + std::to_string(i) + "\tvalue\n";
-    ASSERT_EQ(run({"load", "--capacity", "64M", pool(), "-"}, lines).code, 0);
+    ASSERT_EQ(run({"load", "--capacity", "64M", "--structure", structure, pool(), "-"}, lines).code,
+              0);
   }
 
   // Inverts `count` bytes of the pool file from `offset` on.
@@ -127,7 +128,8 @@ TEST_F(PoolCommand, CheckNamesDamageWhereverItIs) {
   load_some(5000);
   const std::string sound = read_file("test.pool");
   constexpr size_t kStep = size_t{64} << 10;
-  for (size_t offset = 0; offset + kStep < sound.size(); offset += kStep) {
+  // Without its first bytes it is no pool any more: see AForeignFileIsNotCalledDamaged.
+  for (size_t offset = kStep; offset + kStep < sound.size(); offset += kStep) {
     const std::string_view area = std::string_view(sound).substr(offset, kStep);
     if (area.find_first_not_of('\0') == std::string_view::npos) continue;
     std::string damaged = sound;
@@ -164,12 +166,15 @@ TEST_F(PoolCommand, CheckFindsALeakedBlock) {
 
 // Frees a block that a structure still owns.
 TEST_F(PoolCommand, CheckFindsABlockThatIsFreeAndOwned) {
-  load_some(20'000);
+  load_some(20'000, "plush");
   {
     Pool opened = Pool::open(pool());
     uint64_t owned = 0;
-    const auto note = [&owned](uint64_t offset, uint64_t bytes) {
-      if (bytes == 256) owned = offset;
+    uint64_t smallest = ~uint64_t{0};
+    const auto note = [&](uint64_t offset, uint64_t bytes) {
+      if (bytes >= smallest) return;
+      smallest = bytes;
+      owned = offset;
     };
     index::visit_blocks_of(*open_index(opened, "main"), note);
     ASSERT_NE(owned, 0U);
@@ -187,7 +192,38 @@ TEST_F(PoolCommand, CheckFindsABlockThatIsFreeAndOwned) {
 
 TEST_F(PoolCommand, CheckOfAMissingPoolIsAnErrorAndNoDamage) {
   EXPECT_EQ(run({"pool", "check", pool()}).code, 4);
-  EXPECT_EQ(run({"pool", "check", write_file("notes.txt", "not a pool")}).code, 3);
+}
+
+// Nor is a file that never was a pool.
+TEST_F(PoolCommand, AForeignFileIsNotCalledDamaged) {
+  for (const std::string content : {"", "not a pool", std::string(4096, 'x').c_str()}) {
+    const Result check = run({"pool", "check", write_file("notes.txt", content)});
+    EXPECT_EQ(check.code, 4);
+    EXPECT_EQ(check.out, "");
+    EXPECT_EQ(check.err.find("damage"), std::string::npos) << check.err;
+    EXPECT_NE(check.err.find(content.empty() ? "is empty, not a pool" : "is not a Perdure pool"),
+              std::string::npos)
+        << check.err;
+  }
+}
+
+// One whose first bytes were overwritten was a pool, and says so.
+TEST_F(PoolCommand, ADamagedMagicIsDamage) {
+  load_some(10);
+  damage(0, 4);
+  const Result check = run({"pool", "check", pool()});
+  EXPECT_EQ(check.code, 3);
+  EXPECT_NE(check.out.find("magic"), std::string::npos) << check.out;
+}
+
+// Who reads its answer has run it already; others are told of it.
+TEST_F(PoolCommand, CheckDoesNotAdviseItself) {
+  load_some(10);
+  damage(24, 8);
+  EXPECT_EQ(run({"pool", "check", pool()}).out.find("perdure pool check"), std::string::npos);
+  const Result get = run({"get", pool(), "key1"});
+  EXPECT_EQ(get.code, 3);
+  EXPECT_NE(get.err.find("`perdure pool check`"), std::string::npos) << get.err;
 }
 
 TEST_F(PoolCommand, PowerDurabilityIsRefusedWhereTheMediumCannotGiveIt) {
@@ -244,6 +280,9 @@ TEST_F(PoolCommand, ListShowsTheCatalogue) {
   ASSERT_FALSE(entries.empty());
   EXPECT_TRUE(entries[0].contains("kinds"));
   EXPECT_TRUE(entries[0].contains("options"));
+  for (const nlohmann::json& entry : entries) {
+    EXPECT_FALSE(entry["ordered"] == true && entry["family"] == "hash table") << entry["name"];
+  }
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ class Quickstart : public CommandTest {
 };
 
 TEST_F(Quickstart, LosesNothing) {
-  const Result result = run({"quickstart", "--dir", path("data"), "--threads", "2", "--json",
+  const Result result = run({"quickstart", "--folder", path("data"), "--threads", "2", "--json",
                              "--source", small_source()});
   ASSERT_EQ(result.code, 0) << result.err << result.out;
   const nlohmann::json json = result.json();
@@ -44,7 +44,7 @@ TEST_F(Quickstart, LosesNothing) {
 
 TEST_F(Quickstart, TellsItsStepsAndKeepsThePool) {
   const Result result =
-      run({"quickstart", "--dir", path("data"), "--keep", "--source", small_source()});
+      run({"quickstart", "--folder", path("data"), "--keep", "--source", small_source()});
   ASSERT_EQ(result.code, 0) << result.err << result.out;
   for (const char* words : {"killed it with SIGKILL", "opened the pool again in", "0 lost, 0 wrong",
                             "finished the load", "20,000 of 20,000 are right", "durability",
@@ -60,15 +60,15 @@ TEST_F(Quickstart, TellsItsStepsAndKeepsThePool) {
 TEST_F(Quickstart, RunsAgainOverWhatAnEarlierRunKept) {
   const std::string source = small_source();
   for (int round = 0; round < 2; ++round) {
-    EXPECT_EQ(run({"quickstart", "--dir", path("data"), "--keep", "--source", source}).code, 0);
+    EXPECT_EQ(run({"quickstart", "--folder", path("data"), "--keep", "--source", source}).code, 0);
   }
 }
 
 TEST_F(Quickstart, RefusesASourceThatIsNone) {
-  EXPECT_EQ(run({"quickstart", "--dir", path("data"), "--source", path("missing")}).code, 4);
-  EXPECT_EQ(run({"quickstart", "--dir", path("data"), "--source", write_file("e", "")}).code, 4);
+  EXPECT_EQ(run({"quickstart", "--folder", path("data"), "--source", path("missing")}).code, 4);
+  EXPECT_EQ(run({"quickstart", "--folder", path("data"), "--source", write_file("e", "")}).code, 4);
   const std::string file = write_file("file", "");
-  EXPECT_EQ(run({"quickstart", "--dir", file + "/data", "--source", small_source()}).code, 4);
+  EXPECT_EQ(run({"quickstart", "--folder", file + "/data", "--source", small_source()}).code, 4);
 }
 
 }  // namespace

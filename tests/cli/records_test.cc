@@ -100,10 +100,23 @@ TEST_F(Records, UnknownOptionsOfAStructureLeaveNoPoolBehind) {
   EXPECT_EQ(run({"pool", "info", pool()}).code, 4);
 }
 
+TEST_F(Records, WhatIsForNewPoolsAndStructuresIsNotIgnoredSilently) {
+  ASSERT_EQ(run({"put", "--capacity", "64M", pool(), "a", "1"}).err, "");
+  const Result later = run({"put", "--capacity", "1G", pool(), "a", "2"});
+  EXPECT_EQ(later.code, 0);
+  EXPECT_NE(later.err.find("with a capacity of 64.0 MiB; --capacity 1G is for new pools"),
+            std::string::npos)
+      << later.err;
+  EXPECT_EQ(run({"put", "--capacity", "64M", pool(), "a", "3"}).err, "");
+  EXPECT_NE(run({"put", "--option", "partitions=4", pool(), "a", "4"}).err.find("--option is for"),
+            std::string::npos);
+}
+
 TEST_F(Records, OptionsOfAStructureMayBeRepeated) {
-  EXPECT_EQ(
-      run({"put", "--option", "fanout=4", "--option", "directory_bits=8", pool(), "a", "1"}).code,
-      0);
+  EXPECT_EQ(run({"put", "--structure", "plush", "--option", "fanout=4", "--option",
+                 "directory_bits=8", pool(), "a", "1"})
+                .code,
+            0);
   EXPECT_EQ(run({"get", pool(), "a"}).out, "1\n");
 }
 
@@ -128,9 +141,9 @@ TEST_F(Records, ValuesThatAreNotUtf8AreBase64InJson) {
   EXPECT_EQ(run({"get", "--json", pool(), "bytes"}).json()["value_base64"], "//4=");
 }
 
-TEST_F(Records, FilesThatAreNoPoolAreDamage) {
-  EXPECT_EQ(run({"get", write_file("foreign", std::string(1 << 20, 'x')), "a"}).code, 3);
-  EXPECT_EQ(run({"get", write_file("empty", ""), "a"}).code, 3);
+TEST_F(Records, FilesThatAreNoPoolAreErrorsAndNoDamage) {
+  EXPECT_EQ(run({"get", write_file("foreign", std::string(1 << 20, 'x')), "a"}).code, 4);
+  EXPECT_EQ(run({"get", write_file("empty", ""), "a"}).code, 4);
   EXPECT_EQ(run({"get", path("missing"), "a"}).code, 4);
   EXPECT_EQ(run({"get", folder(), "a"}).code, 4);
 }

@@ -12,7 +12,7 @@
 
 #include "index/fastfair/layout.h"
 #include "perdure/catalog.h"
-#include "pm/medium.h"
+#include "pm/emulated_media.h"
 #include "pm/pool_impl.h"
 #include "support/child.h"
 #include "support/files.h"
@@ -108,7 +108,7 @@ std::string variant_name(const testing::TestParamInfo<const char*>& variant) {
 }
 
 // Stops the thread that is asked to in the fence that ends the growth of the tree, for good.
-class StopsGrowing final : public pm::Medium {
+class StopsGrowing final : public pm::EmulatedMedia {
  public:
   void written_back(uintptr_t, size_t) override {}
   void fenced() override {
@@ -128,7 +128,7 @@ TEST_P(FastFairBytes, ATopThatIsNotFinishedIsNotGrownOver) {
   const auto number = [](uint64_t n) { return Datum(n); };
   const std::string fault = test::in_crashing_child([&]() -> std::string {
     auto* medium = new StopsGrowing;
-    pm::emulate_medium(medium);
+    pm::emulate_media(medium);
     PoolOptions options = FastFairBytes::options();
     options.force_domain = true;
     options.domain = Domain::kLine;

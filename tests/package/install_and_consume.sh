@@ -67,7 +67,7 @@ consume_with_pkg_config() {
 # The benchmark that was installed with them loads the same libraries.
 load_as_benchmark() {
   "$prefix/bin/perdure" bench --plugin "$plugin" --records 1k --operations 1k --repeats 1 \
-    --path "$work_dir" --json >"$work_dir/bench.json" ||
+    --folder "$work_dir" --json >"$work_dir/bench.json" ||
     { echo "perdure bench does not load $plugin" >&2; exit 1; }
   grep -q '"kind": "plugin"' "$work_dir/bench.json"
 }

@@ -1,21 +1,20 @@
 // An emulated medium is told of what is written back and of fences, and only where pools need them.
 
-#include "pm/medium.h"
-
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <vector>
 
+#include "pm/emulated_media.h"
 #include "pm/memory.h"
 
 namespace perdure::pm {
 namespace {
 
-class Recorder final : public Medium {
+class Recorder final : public EmulatedMedia {
  public:
-  Recorder() { emulate_medium(this); }
-  ~Recorder() override { emulate_medium(nullptr); }
+  Recorder() { emulate_media(this); }
+  ~Recorder() override { emulate_media(nullptr); }
   void written_back(uintptr_t address, size_t bytes) override {
     addresses.push_back(address);
     written_bytes += bytes;

@@ -16,7 +16,7 @@
 
 #include "perdure/catalog.h"
 #include "perdure/plush.h"
-#include "pm/medium.h"
+#include "pm/emulated_media.h"
 #include "pm/pool_impl.h"
 #include "support/errors.h"
 #include "support/failing_medium.h"
@@ -202,10 +202,10 @@ TEST_F(PoolTest, ADamagedValueIsAnErrorUnlessToldOtherwise) {
 }
 
 // A medium of which one fence fails, and all later ones would not.
-class FailingMedium final : public Medium {
+class FailingMedium final : public EmulatedMedia {
  public:
-  FailingMedium() { emulate_medium(this); }
-  ~FailingMedium() override { emulate_medium(nullptr); }
+  FailingMedium() { emulate_media(this); }
+  ~FailingMedium() override { emulate_media(nullptr); }
   bool serves(Domain) const override { return true; }
   void written_back(uintptr_t, size_t) override {}
   void fenced() override {

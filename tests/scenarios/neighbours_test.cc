@@ -5,7 +5,7 @@
 #include <mutex>
 #include <string>
 
-#include "pm/medium.h"
+#include "pm/emulated_media.h"
 #include "pm/pool_impl.h"
 #include "support/scenario.h"
 
@@ -99,7 +99,7 @@ TEST_P(Neighbours, HaveTheRoomThatLargeRecordsLeave) {
 }
 
 // Keeps the lines that were written back, as a power failure would.
-class WrittenBack final : public pm::Medium {
+class WrittenBack final : public pm::EmulatedMedia {
  public:
   void written_back(uintptr_t address, size_t bytes) override {
     const std::lock_guard lock(mutex_);
@@ -131,7 +131,7 @@ TEST_P(Neighbours, SealsCoverWhatIsDurable) {
   options.force_domain = true;
   options.domain = Domain::kLine;
   WrittenBack medium;
-  pm::emulate_medium(&medium);
+  pm::emulate_media(&medium);
   std::string image;
   {
     Store store = create_store(pool_path(), options, GetParam(), {});
@@ -144,7 +144,7 @@ TEST_P(Neighbours, SealsCoverWhatIsDurable) {
     store.pool.close();
     image = medium.image(base, bytes);
   }
-  pm::emulate_medium(nullptr);
+  pm::emulate_media(nullptr);
   write_file(dir_.file("after"), image);
   options.verify = true;
   const Pool pool = Pool::open(dir_.file("after"), options);

@@ -105,6 +105,42 @@ class StorePowerTest : public testing::TestWithParam<PowerCase> {
     store.check([](const std::string& sentence) { ADD_FAILURE() << sentence; });
   }
 
+  std::string prefix() {
+    switch (random_.below(GetParam().full ? 300 : 12)) {
+      case 0:
+        return "";
+      case 1:
+        return "k";
+      case 2:
+        return "hot";
+      case 3:
+        return std::to_string(random_.below(5)) + std::string(80, 'k');
+      default:
+        return "k" + std::to_string(random_.below(150));
+    }
+  }
+
+  // Takes snapshots, and looks whether they stay as they are.
+  void judge_snapshot(const Store& store) {
+    if (snapshot_) {
+      Model there;
+      snapshot_->for_each([&](std::string_view key, std::string_view value) {
+        EXPECT_TRUE(there.emplace(key, value).second) << "twice: " << key;
+      });
+      ASSERT_EQ(there, snapshot_model_);
+      const std::string key = this->key();
+      const auto found = snapshot_model_.find(key);
+      ASSERT_EQ(snapshot_->get(key),
+                found == snapshot_model_.end() ? std::nullopt : std::optional(found->second));
+      store.check([](const std::string& sentence) { ADD_FAILURE() << sentence; });
+    }
+    if (random_.chance(50)) return;
+    snapshot_.reset();
+    if (random_.chance(50)) return;
+    snapshot_.emplace(store.snapshot());
+    snapshot_model_ = model_;
+  }
+
   // One write; until it returns it may be there or not.
   void write(Store& store) {
     next_ = model_;
@@ -119,6 +155,12 @@ class StorePowerTest : public testing::TestWithParam<PowerCase> {
       } else if (choice < 60) {  // has expired as it comes
         next_->erase(key);
         store.put(key, value(), std::chrono::system_clock::now() - std::chrono::hours(1));
+      } else if (choice < 63) {
+        removal = true;
+        const std::string prefix = this->prefix();
+        const uint64_t removed =
+            std::erase_if(*next_, [&](const auto& one) { return one.first.starts_with(prefix); });
+        EXPECT_EQ(store.remove_prefix(prefix), removed);
       } else if (choice < 80) {
         removal = true;
         next_->erase(key);
@@ -144,7 +186,9 @@ class StorePowerTest : public testing::TestWithParam<PowerCase> {
       if (error.code() == ErrorCode::kTooLarge) return;
       ASSERT_TRUE(error.code() == ErrorCode::kPoolFull || error.code() == ErrorCode::kNoSpace)
           << error.what();
-      ASSERT_FALSE(removal) << error.what();
+      // What a snapshot reads cannot make room.
+      ASSERT_FALSE(removal && !snapshot_) << error.what();
+      snapshot_.reset();
       const auto found = model_.find(key);
       ASSERT_EQ(store.get(key),
                 found == model_.end() ? std::nullopt : std::optional(found->second));
@@ -164,9 +208,14 @@ class StorePowerTest : public testing::TestWithParam<PowerCase> {
     try {
       Pool pool = Pool::open(path(), pool_options());
       Store store = Store::open(pool, "s", options());
+      const Ending ending{*this};
       open_and_judge(store);
       const uint64_t writes = closes ? random_.below(150) : 100'000;
-      for (uint64_t i = 0; i < writes && !HasFatalFailure(); ++i) write(store);
+      for (uint64_t i = 0; i < writes && !HasFatalFailure(); ++i) {
+        write(store);
+        if (random_.below(20) == 0) judge_snapshot(store);
+      }
+      snapshot_.reset();
     } catch (const Error& error) {
       ASSERT_TRUE(medium.refused()) << error.what();
     }
@@ -177,10 +226,17 @@ class StorePowerTest : public testing::TestWithParam<PowerCase> {
     std::filesystem::rename(medium.make_image(kImages[random_.below(5)], random_.next()), path());
   }
 
+  struct Ending {
+    ~Ending() { test.snapshot_.reset(); }
+    StorePowerTest& test;
+  };
+
   TempDir folder_;
   Random random_{base_seed()};
   Model model_;
   std::optional<Model> next_;  // with the write that was under way
+  std::optional<Store::Snapshot> snapshot_;
+  Model snapshot_model_;
   uint64_t stamp_ = 0;
   uint64_t refused_ = 0;  // for want of room
 };

@@ -127,11 +127,11 @@ int file_of(const std::string& path, const std::vector<char>& bytes) {
 FailingMedium::FailingMedium(std::string path, Domain domain)
     : path_(std::move(path)), domain_(domain) {
   in_use = this;
-  if (domain != Domain::kPage) pm::emulate_medium(this);
+  if (domain != Domain::kPage) pm::emulate_media(this);
 }
 
 FailingMedium::~FailingMedium() {
-  pm::emulate_medium(nullptr);
+  pm::emulate_media(nullptr);
   in_use = nullptr;
 }
 

@@ -23,12 +23,12 @@
 #include <vector>
 
 #include "perdure/pool.h"
-#include "pm/medium.h"
+#include "pm/emulated_media.h"
 #include "support/random.h"
 
 namespace perdure::test {
 
-class FailingMedium final : public pm::Medium {
+class FailingMedium final : public pm::EmulatedMedia {
  public:
   // Of the pool at `path`, which may not exist yet. One at a time.
   FailingMedium(std::string path, Domain domain);
@@ -73,7 +73,7 @@ class FailingMedium final : public pm::Medium {
   std::string findings() const;
   uint64_t children() const { return children_; }
 
-  // pm::Medium, for domains `line` and `byte`.
+  // pm::EmulatedMedia, for domains `line` and `byte`.
   bool serves(Domain domain) const override { return domain == domain_ && domain != Domain::kPage; }
   void written_back(uintptr_t address, size_t bytes) override;
   void fenced() override;

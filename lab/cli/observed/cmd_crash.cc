@@ -43,6 +43,7 @@ struct CrashCommandOptions {
   bool bulk = false;
   bool mutate = false;
   std::string mutants;
+  std::string again_at;
   double mutant_seconds = 20;
   uint64_t nested = 16;
   uint32_t crashes = 3;
@@ -253,6 +254,7 @@ int run_command(const CrashCommandOptions& options) {
   campaign.seconds = parse_duration_s(options.budget) / static_cast<double>(structures.size());
   campaign.mutate = options.mutate;
   campaign.mutants = options.mutants;
+  campaign.again_at = options.again_at;
   campaign.mutant_seconds = options.mutant_seconds;
   campaign.explore.nested_max = options.nested;
   campaign.explore.crashes = options.crashes;
@@ -282,97 +284,155 @@ int run_command(const CrashCommandOptions& options) {
   return findings == 0 ? kExitOk : 1;
 }
 
+void add_workload_options(CLI::App& command, CrashCommandOptions& options) {
+  const std::string group = "Workload";
+  command
+      .add_option("--operations", options.operations,
+                  "Operations explored in each run (default: 300)")
+      ->group(group);
+  command
+      .add_option("--prepared", options.prepared,
+                  "Operations before those (default: 900; with several threads 300)")
+      ->group(group);
+  command
+      .add_option("--keys", options.keys,
+                  "Different keys (default: 600; with several threads 12, for conflicts)")
+      ->group(group);
+  command
+      .add_option("--kinds", options.kinds,
+                  "Key and value kinds, such as u64/bytes (default: u64/u64 and bytes/bytes)")
+      ->group(group);
+  command.add_option("--seed", options.seed, "The same seed gives the same operations")
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--threads", options.threads, "Threads (default: runs with 1 and with 2)")
+      ->group(group);
+  command
+      .add_option("--batch", options.batch,
+                  "Inserts, upserts and lookups in one call; with several threads 12 in all")
+      ->check(CLI::Range(1U, lab::crash::kInFlightMax))
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--schedules", options.schedules, "How many orders of the threads' steps to run")
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--schedule", options.schedule, "Only this order")->group(group);
+  command
+      .add_option("--domain", options.domain,
+                  "What persists when: line (flush and fence), byte (every store, in order: the "
+                  "death of the process), page (msync)")
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--capacity", options.capacity, "Of each pool (default: 8M)")->group(group);
+  command
+      .add_option("--option", options.options,
+                  "NAME=VALUE, an option of the structures (default: as small as they can be); may "
+                  "be repeated; see `perdure list`")
+      ->group(group);
+  command
+      .add_flag("--bulk", options.bulk,
+                "Write most records without waiting for them to be durable, and make checkpoints "
+                "in between")
+      ->group(group);
+}
+
+void add_exploration_options(CLI::App& command, CrashCommandOptions& options) {
+  const std::string group = "Exploration";
+  command
+      .add_option("--budget", options.budget,
+                  "Time for exploring all structures: 30s, 10m, 1h; what it costs to mutate and to "
+                  "shorten comes on top")
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--complete", options.complete,
+                  "Take all combinations of pending lines up to this many; beyond, a sample")
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--crashes", options.crashes,
+                  "Crashes in a row: recover, work on, crash again; 1 to 5")
+      ->check(CLI::Range(1U, lab::crash::kCrashesMax))
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--recoveries", options.nested,
+                  "Images of each run that are crashed again, after recovery and work on them")
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--again-at", options.again_at,
+                     "Crash again just before fences whose file, line or function contains this, "
+                     "such as torn_bit_log.cc, and nowhere else (default: before any)");
+  command
+      .add_option("--work", options.work,
+                  "Operations between a recovery and the next crash: enough to use every ring, "
+                  "journal and free list again")
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--only", options.only, "Run only these operations, by number: 3,17,40")
+      ->group(group);
+  CLI::Option* mutate =
+      command
+          .add_flag("--mutate", options.mutate,
+                    "Also drop each flush and fence in turn; each must be noticed")
+          ->group(group);
+  command
+      .add_option("--mutants", options.mutants,
+                  "Only those at places that contain this, such as drain.cc or write.cc:132")
+      ->needs(mutate)
+      ->group(group);
+  command.add_option("--mutant-seconds", options.mutant_seconds, "Time for each of them in a run")
+      ->capture_default_str()
+      ->group(group);
+}
+
+void add_program_options(CLI::App& command, CrashCommandOptions& options) {
+  const std::string group = "Programs and traces";
+  command
+      .add_option("--program", options.program,
+                  "Instead of structures: a command that runs a program built with perdure-c++; {} "
+                  "stands for its file, which is new")
+      ->group(group);
+  command
+      .add_option("--check", options.check,
+                  "A command that recovers the file {} and prints all that a user would see")
+      ->group(group);
+  command
+      .add_option("--keep-trace", options.keep_trace,
+                  "Keep the trace of the first run in this file (see `perdure trace`), and run no "
+                  "others")
+      ->group(group);
+  command
+      .add_option("--replay", options.replay,
+                  "Explore the trace in this file again, with the structure and kinds it was made "
+                  "with")
+      ->group(group);
+}
+
 }  // namespace
 
 void add_crash(CLI::App& app, Action& action) {
   auto options = std::make_shared<CrashCommandOptions>();
   CLI::App* command = add_command(
-      app, "crash",
-      "Explores crashes: runs a structure, builds the memory images that a crash at each\n"
-      "persistence event may leave, recovers each in a process of its own, and checks that every\n"
-      "operation that returned is there, the one in flight wholly or not at all, nothing leaked,\n"
-      "and the structure goes on working. Exit code 1: there are findings.",
-      "perdure crash plush\n"
-      "perdure crash plush --operations 1k --budget 10m --mutate --html crash.html\n"
-      "perdure crash all --budget 5m --json\n"
-      "perdure crash plush --kinds bytes/bytes --threads 2 --schedules 20\n"
-      "perdure crash --program './table {} run 100' --check './table {} list'");
-  command->add_option("STRUCTURE", options->structures, "structures of the catalogue, or: all");
-  command->add_option("--operations", options->operations, "operations explored in each run (300)");
-  command->add_option("--prepared", options->prepared,
-                      "operations before those (900; with several threads 300)");
-  command->add_option("--keys", options->keys,
-                      "different keys (600; with several threads 12, for conflicts)");
-  command->add_option("--kinds", options->kinds,
-                      "key and value kinds, such as u64/bytes (u64/u64 and bytes/bytes)");
-  command->add_option("--seed", options->seed, "of the workload")->capture_default_str();
-  command
-      ->add_option("--budget", options->budget,
-                   "time for exploring all structures: 30s, 10m, 1h; what it costs to mutate and "
-                   "to shorten comes on top")
-      ->capture_default_str();
-  command->add_option("--threads", options->threads, "threads (runs with 1 and with 2)");
-  command
-      ->add_option("--batch", options->batch,
-                   "inserts, upserts and lookups in one call; with several threads 12 in all")
-      ->check(CLI::Range(1U, lab::crash::kInFlightMax))
-      ->capture_default_str();
-  command
-      ->add_option("--schedules", options->schedules,
-                   "how many orders of the threads' steps to run")
-      ->capture_default_str();
-  command->add_option("--schedule", options->schedule, "only this order");
-  command
-      ->add_option("--domain", options->domain,
-                   "what persists when: line (flush and fence), byte (every store, in order: the "
-                   "death of the process), page (msync)")
-      ->capture_default_str();
-  command->add_option("--capacity", options->capacity, "of the pool (8M)");
-  command->add_option("--option", options->options,
-                      "structure option name=value (as small as it can be)");
-  command->add_flag("--bulk", options->bulk,
-                    "write most records without waiting for them to be durable, and make "
-                    "checkpoints in between");
-  command
-      ->add_option("--complete", options->complete,
-                   "take all combinations of pending lines up to this many; beyond, a sample")
-      ->capture_default_str();
-  command
-      ->add_option("--crashes", options->crashes,
-                   "crashes in a row: recover, work on, crash again; 1 to 5")
-      ->check(CLI::Range(1U, lab::crash::kCrashesMax))
-      ->capture_default_str();
-  command
-      ->add_option("--recoveries", options->nested,
-                   "images of each run that are crashed again, after recovery and work on them")
-      ->capture_default_str();
-  command
-      ->add_option("--work", options->work,
-                   "operations between a recovery and the next crash: enough to use every ring, "
-                   "journal and free list again")
-      ->capture_default_str();
-  command->add_option("--only", options->only, "run only these operations, by number: 3,17,40");
-  command->add_option(
-      "--program", options->program,
-      "instead of structures: a command that runs a program built with perdure-c++; "
-      "{} stands for its file, which is new");
-  command->add_option("--check", options->check,
-                      "a command that recovers the file {} and prints all that a user would see");
-  command->add_option("--keep-trace", options->keep_trace,
-                      "keep the trace of the first run in this file (see `perdure trace`), and run "
-                      "no others");
-  command->add_option("--replay", options->replay,
-                      "explore the trace in this file again, with the structure and kinds it was "
-                      "made with");
-  CLI::Option* mutate = command->add_flag(
-      "--mutate", options->mutate, "also drop each flush and fence in turn; each must be noticed");
-  command
-      ->add_option("--mutants", options->mutants,
-                   "only those at places that contain this, such as drain.cc or write.cc:132")
-      ->needs(mutate);
-  command->add_option("--mutant-seconds", options->mutant_seconds, "time for each of them in a run")
-      ->capture_default_str();
-  command->add_option("--html", options->html, "write a report to this file");
+      app, "crash", "Take structures, or a program of yours, through the crashes that may happen",
+      "  perdure crash plush\n"
+      "  perdure crash plush --operations 1k --budget 10m --mutate --html crash.html\n"
+      "  perdure crash all --budget 5m --json\n"
+      "  perdure crash plush --kinds bytes/bytes --threads 2 --schedules 20\n"
+      "  perdure crash --program './table {} run 100' --check './table {} list'\n"
+      "\nRuns a structure, builds the memory images that a crash at each flush and fence may "
+      "leave,\n"
+      "recovers each in a process of its own, and checks that every operation that returned is "
+      "there,\n"
+      "the one in flight wholly or not at all, nothing leaked, and the structure goes on working.\n"
+      "docs/lab.md explains it. Exit code 1 says that there are findings.\n");
+  command->add_option("STRUCTURE", options->structures,
+                      "Structures, one after the other: see `perdure list`; or: all");
+  add_workload_options(*command, *options);
+  add_exploration_options(*command, *options);
+  add_program_options(*command, *options);
+  command->add_option("--html", options->html, "Write a report to this file");
   add_json_flag(*command, options->json);
   command->callback([options, &action] { action = [options] { return run_command(*options); }; });
 }

@@ -94,7 +94,8 @@ TEST_F(AmpCommand, SitesAddUpToTheTotal) {
     for (const char* field : {"flushes", "wpq_flush", "wpq_eviction", "media_write_twelfths"}) {
       sums[field] += site[field].get<uint64_t>();
     }
-    names_the_log = names_the_log || site["place"].get<std::string>().starts_with("redo_log.cc:");
+    names_the_log =
+        names_the_log || site["place"].get<std::string>().starts_with("torn_bit_log.cc:");
   }
   for (const auto& [field, sum] : sums) EXPECT_EQ(result["total"][field], sum) << field;
   EXPECT_TRUE(names_the_log);
@@ -107,7 +108,7 @@ TEST_F(AmpCommand, ShowsTablesForPeople) {
   for (const char* text :
        {"optane-100", "modelled cache", "media_unit_bytes 256", "LOAD: 3,000 inserts", "C: 3,000",
         "per insert", "per lookup", "WPQ inserts", "media writes (64 B)", "write amplification",
-        "an estimate", "4 threads", "limited by", "call sites", "redo_log.cc:"}) {
+        "an estimate", "4 threads", "limited by", "call sites", "torn_bit_log.cc:"}) {
     EXPECT_NE(result.out.find(text), std::string::npos) << text << "\n" << result.out;
   }
   EXPECT_EQ(result.err, "");

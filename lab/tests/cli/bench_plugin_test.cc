@@ -8,7 +8,7 @@ namespace {
 class BenchPlugin : public CommandTest {
  protected:
   Result bench(const std::vector<std::string>& more) const {
-    std::vector<std::string> arguments = {"bench", "--path",       folder(), "--records",
+    std::vector<std::string> arguments = {"bench", "--folder",     folder(), "--records",
                                           "3k",    "--operations", "2k",     "--repeats",
                                           "1",     "--json"};
     arguments.insert(arguments.end(), more.begin(), more.end());

@@ -18,8 +18,8 @@ namespace {
 class Bench : public CommandTest {
  protected:
   Result bench(const std::vector<std::string>& more) const {
-    std::vector<std::string> arguments = {"bench",     "--path", folder(),       "--records", "3k",
-                                          "--repeats", "2",      "--operations", "2k"};
+    std::vector<std::string> arguments = {
+        "bench", "--folder", folder(), "--records", "3k", "--repeats", "2", "--operations", "2k"};
     arguments.insert(arguments.end(), more.begin(), more.end());
     return run(arguments);
   }
@@ -134,8 +134,8 @@ TEST_F(Bench, YcsbWorkloadsRunByLetterAndFromFiles) {
   const std::string file = write_file("mine",
                                       "recordcount=1500\noperationcount=700\n"
                                       "fieldcount=2\nfieldlength=10\nsurprise=1\n");
-  const Result result = run({"bench", "plush", "--path", folder(), "--workload", "d", "--workload",
-                             file, "--repeats", "1", "--json"});
+  const Result result = run({"bench", "plush", "--folder", folder(), "--workload", "d",
+                             "--workload", file, "--repeats", "1", "--json"});
   ASSERT_EQ(result.code, 0) << result.err << result.out;
   const nlohmann::json json = result.json();
   EXPECT_EQ(json["parameters"]["records"], 1500);
@@ -159,7 +159,7 @@ TEST_F(Bench, ScansNeedOrder) {
 
 TEST_F(Bench, TheTimeLimitEndsPhases) {
   const Result result =
-      run({"bench", "null", "--path", folder(), "--records", "1k", "--operations", "1G", "--time",
+      run({"bench", "null", "--folder", folder(), "--records", "1k", "--operations", "1G", "--time",
            "150ms", "--window", "10ms", "--repeats", "1", "--json"});
   ASSERT_EQ(result.code, 0) << result.err;
   const nlohmann::json row = result.json()["results"][1];
@@ -226,6 +226,23 @@ TEST_F(Bench, PeersAnswerRightOrAreSkippedWithAWord) {
   EXPECT_FALSE(left_files());
 }
 
+TEST_F(Bench, APeerThatIsNotThereIsNamedInEveryFormat) {
+  const std::string without = "PERDURE_PEERS=" + folder() + " $PERDURE bench --folder " + folder() +
+                              " --records 100 --operations 100 --repeats 1 ";
+  const Result table = shell(without + "null lmdb");
+  EXPECT_EQ(table.code, 0);
+  EXPECT_NE(table.out.find("skipped: lmdb cannot be measured"), std::string::npos) << table.out;
+  for (const std::string format : {"--json", "--csv"}) {
+    const Result result = shell(without + "null lmdb " + format);
+    EXPECT_EQ(result.code, 0);
+    EXPECT_NE(result.err.find("skipped: lmdb cannot be measured"), std::string::npos) << result.err;
+  }
+  const Result none = shell(without + "rocksdb lmdb");
+  EXPECT_EQ(none.code, 4);
+  EXPECT_NE(none.err.find("rocksdb cannot"), std::string::npos) << none.err;
+  EXPECT_NE(none.err.find("lmdb cannot"), std::string::npos) << none.err;
+}
+
 TEST_F(Bench, ByteStringsAndSequentialKeysWork) {
   const Result result = bench({"plush", "--key-kind", "bytes", "--value-kind", "bytes",
                                "--key-size", "20", "--value-size", "1K", "--keys", "sequential",
@@ -266,7 +283,7 @@ TEST_F(Bench, UsageErrorsAreTold) {
   EXPECT_EQ(bench({"plush", "--domain", "cloud"}).code, 2);
   // More removes than there are records.
   EXPECT_EQ(bench({"plush", "--mix", "remove", "--operations", "4k"}).code, 2);
-  EXPECT_EQ(bench({"plush", "--path", path("missing")}).code, 4);
+  EXPECT_EQ(bench({"plush", "--folder", path("missing")}).code, 4);
   EXPECT_EQ(bench({"plush", "--distribution", "zipf"}).code, 2);
   EXPECT_EQ(bench({"plush", "--scan-length", "0"}).code, 2);
   EXPECT_EQ(bench({"plush", "--key-prefix", "x"}).code, 2);  // of words
@@ -282,7 +299,7 @@ TEST_F(Bench, APoolThatIsTooSmallIsAnErrorAndRemoved) {
 }
 
 TEST_F(Bench, CtrlCPrintsWhatWasMeasuredAndRemovesThePools) {
-  const Result result = shell("$PERDURE bench plush --json --path " + folder() +
+  const Result result = shell("$PERDURE bench plush --json --folder " + folder() +
                               " --records 1M --operations 2G --repeats 9 & pid=$!; "
                               "until ls " +
                               folder() +

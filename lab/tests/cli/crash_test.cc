@@ -26,7 +26,7 @@ class Crash : public CommandTest {
 };
 
 TEST_F(Crash, NoticesThatAWriteIsNotFlushedOrFenced) {
-  for (const char* function : {"RedoLog::append", "Core::log_and_write"}) {
+  for (const char* function : {"TornBitLog::append", "Core::log_and_write"}) {
     const Result result = mutate(function);
     ASSERT_EQ(result.code, 0) << result.err;
     const nlohmann::json json = result.json();

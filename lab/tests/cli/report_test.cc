@@ -255,7 +255,7 @@ TEST_F(Report, ShowsWhatWasMeasuredAndLeavesOutTheRest) {
 TEST_F(Report, ReadsWhatTheBenchmarkWrites) {
   const Result result = shell(
       "$PERDURE bench plush null --records 3k --operations 3k --repeats 2 "
-      "--threads 1,2 --mix lookup=.5,update=.5 --json --path " +
+      "--threads 1,2 --mix lookup=.5,update=.5 --json --folder " +
       folder() + " > " + path("bench.json") + " && $PERDURE report " + path("bench.json") + " -o " +
       path("report.html"));
   ASSERT_EQ(result.code, 0) << result.err;

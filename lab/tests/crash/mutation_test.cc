@@ -137,7 +137,7 @@ TEST(CoverageOfSites, NamesThoseThatNoRunReached) {
     });
   };
   EXPECT_TRUE(names("Core::release_source"));  // drains come with many records
-  EXPECT_FALSE(names("RedoLog::append"));      // of another folder, and reached
+  EXPECT_FALSE(names("TornBitLog::append"));   // of another folder, and reached
 }
 
 }  // namespace

@@ -198,15 +198,8 @@ void Core<Content>::double_directory() {
     fresh.entries()[2 * i + 1] = entry;
   }
   memory_.flush(&fresh, directory_bytes(depth));
-  txn.will_link(at, &root_.directory, pm::Link::kOffset);
-  txn.will_unlink(old_at, &root_.directory, pm::Link::kOffset, pm::Heap::Txn::Release::kLater);
-  txn.prepare();
-  memory_.fence();  // the whole directory and the intents, before the pointer that reveals it
-  pm::store_release(root_.directory, at);
-  memory_.flush(&root_.directory, sizeof root_.directory);
-  txn.settle();
-  memory_.fence();  // the pointer and the heap's bitmap, before the intents end
-  txn.finish();
+  // The whole directory and the intents, before the pointer that reveals it.
+  txn.replace(old_at, at, root_.directory, pm::Heap::Txn::Release::kLater);
   directory_.store(&fresh, std::memory_order_release);
   epochs_.retire([this, old_at] { pool_.heap().release(old_at); });
 }
@@ -280,11 +273,7 @@ void Core<Content>::move_record(const HeldAll& held, Slot& from, uint32_t bucket
   txn.redo(&to.value, &record.value, sizeof record.value);
   txn.redo(&to.hash, &record.hash, sizeof record.hash);
   txn.redo(&from, &vacant, sizeof vacant);
-  txn.prepare();
-  memory_.fence();  // the redo records, before they are armed
-  held.begin_change();
-  txn.apply();
-  txn.finish();
+  txn.commit_redo([&] { held.begin_change(); });
 }
 
 PERDURE_INSTANTIATE_PART(PERDURE_CCEH_INSTANTIATE)

@@ -80,14 +80,8 @@ void Core<Policy, Content>::add_extent(Table& table) {
 
 template <typename Policy, typename Content>
 void Core<Policy, Content>::link_block(pm::Heap::Txn& txn, uint64_t block, uint64_t& link) {
-  txn.will_link(block, &link, pm::Link::kOffset);
-  txn.prepare();
-  memory_.fence();  // the block, its overflow buckets unclaimed, and the intent, before the link
-  pm::store_release(link, block);
-  memory_.flush(&link, sizeof link);
-  txn.settle();
-  memory_.fence();  // the link and the heap's bitmap, before the intent ends
-  txn.finish();
+  // The block, its overflow buckets unclaimed, and the intent, before the link.
+  txn.publish(block, link);
 }
 
 // Moves the next few buckets that nobody has begun with; who moves the last ones ends it.
@@ -186,8 +180,8 @@ void Core<Policy, Content>::fill_chain(Table& to, Table* from, uint64_t home, co
   if (number == Table::kNone) {
     // Cannot be: there are as many overflow buckets for this as the old table has.
     throw Error(ErrorCode::kCorrupt,
-                fmt::format("{}: '{}' has more chained buckets than its table has room for; run "
-                            "`perdure pool check`",
+                fmt::format("{}: '{}' has more chained buckets than its table has room for; "
+                            "restore the file from a backup",
                             pool_.mapping().path(), name_));
   }
   Bucket overflow;
@@ -202,8 +196,8 @@ void Core<Policy, Content>::end_growing(const State* state) {
   const std::lock_guard lock(growing_mutex_);
   Table* old = state->table;
   Table* table = state->next;
-  auto after =
-      std::make_unique<const State>(table, nullptr);  // before the change, which must be told of
+  auto after = std::make_unique<const State>(
+      table, nullptr);  // before the change, so that publishing it cannot fail
   pm::Heap::Txn txn(pool_.heap(), true);
   const uint64_t image[2 + kExtents] = {table->offset()};
   static_assert(offsetof(Root, extents) == offsetof(Root, table) + 2 * sizeof(uint64_t));
@@ -215,12 +209,8 @@ void Core<Policy, Content>::end_growing(const State* state) {
     txn.will_unlink(old->extent_offset(i), &root_.extents[i], pm::Link::kOffset, kLater);
   }
   txn.redo(&root_.table, image, sizeof image);
-  txn.prepare();
-  memory_.fence();  // the intent and the redo record, before it is armed
-  txn.apply();
-  txn.settle();
-  memory_.fence();  // the heap's bitmap, before the intent ends
-  txn.finish();
+  // The intent and the redo record, before it is armed.
+  txn.commit([&] { txn.apply(); });
   publish(std::move(after));
   epochs_.retire([this, old, blocks = std::move(blocks)] {
     for (const uint64_t offset : blocks) pool_.heap().release(offset);

@@ -117,11 +117,10 @@ class Table {
     return false;
   }
   [[noreturn]] void throw_damaged(const char* what) const {
-    throw Error(
-        ErrorCode::kCorrupt,
-        fmt::format("{}: {}, in a P-CLHT of 2^{} buckets; run `perdure pool check` and restore "
-                    "the file from a backup",
-                    pool_.mapping().path(), what, bits_));
+    throw Error(ErrorCode::kCorrupt,
+                fmt::format("{}: {}, in a P-CLHT of 2^{} buckets; restore the file from a "
+                            "backup",
+                            pool_.mapping().path(), what, bits_));
   }
 
   // Claims an overflow bucket for a chain, whose lock the caller holds. While records move into this
@@ -149,7 +148,7 @@ class Table {
     any_returned_.store(true, std::memory_order_relaxed);
   }
 
-  // Of moving away from this table, in chunks: before anybody is told of the next one.
+  // Of moving away from this table, in chunks: before the next one is published.
   void begin_moving() { moved_ = std::make_unique<std::atomic<uint64_t>[]>(moved_words()); }
   // Whether a bucket is known to have moved; so nobody need look at the mark in PM.
   bool has_moved(uint64_t home) const {

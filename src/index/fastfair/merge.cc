@@ -143,13 +143,11 @@ void Core<Policy, Content>::unlink_right(Node& left, Node& right) {
   if constexpr (!kWords) {
     if (is_leaf(right)) txn.will_unlink(right.low_key, &left.sibling, link, later);
   }
-  txn.prepare();
-  memory_.fence();  // the copies and the intents, before the copies count
-  pm::store_release(left.sibling, sibling_offset(right.sibling) | next_turn(left.sibling));
-  memory_.flush(&left.sibling, sizeof left.sibling);
-  txn.settle();
-  memory_.fence();  // the link and the bitmap, before the intents end
-  txn.finish();
+  // The copies and the intents, before the copies count.
+  txn.commit([&] {
+    pm::store_release(left.sibling, sibling_offset(right.sibling) | next_turn(left.sibling));
+    memory_.flush(&left.sibling, sizeof left.sibling);
+  });
 }
 
 // A top with one child only is taken away. Under the merge mutex.
@@ -166,14 +164,12 @@ void Core<Policy, Content>::collapse() {
     pm::Heap::Txn txn(pool_.heap(), true);
     txn.will_unlink(pool_.offset_of(&old), &root_.top, pm::Link::kOffset,
                     pm::Heap::Txn::Release::kLater);
-    txn.prepare();
-    memory_.fence();  // the intent, before the root leads elsewhere
-    begin_change(old);
-    pm::store_release(root_.top, old.leftmost);
-    memory_.flush(&root_.top, sizeof root_.top);
-    txn.settle();
-    memory_.fence();  // the root and the bitmap, before the intent ends
-    txn.finish();
+    // The intent, before the root leads elsewhere.
+    txn.commit([&] {
+      begin_change(old);
+      pm::store_release(root_.top, old.leftmost);
+      memory_.flush(&root_.top, sizeof root_.top);
+    });
     pm::store_release(old.dead, dead_mark_);
     retire(old);
   }

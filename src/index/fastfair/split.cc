@@ -54,16 +54,13 @@ Node& Core<Policy, Content>::split(Node& node, uint32_t count) {
   }
   memory_.copy_nontemporal(&node_at(offset), image.bytes.data(), node_bytes_);
   txn.will_link(offset, &node.sibling, link);
-  txn.prepare();
-  memory_.fence();  // the new node and the intents, before the sibling word leads to it
-
-  begin_change(node);
-  pm::store_release(node.sibling, offset | turn);
-  memory_.persist(&node.sibling, sizeof node.sibling);  // before the copies here are cut off
-  clear_from(node, middle);
-  txn.settle();
-  memory_.fence();  // the cut and the bitmap, before the intents end and either node changes
-  txn.finish();
+  // The new node and the intents, before the sibling word leads to it.
+  txn.commit([&] {
+    begin_change(node);
+    pm::store_release(node.sibling, offset | turn);
+    memory_.persist(&node.sibling, sizeof node.sibling);  // before the copies here are cut off
+    clear_from(node, middle);
+  });
   return node_at(offset);
 }
 
@@ -124,14 +121,8 @@ void Core<Policy, Content>::grow(uint32_t level) {
   image.node().level = static_cast<uint16_t>(level);
   image.node().generation = generation_;
   memory_.copy_nontemporal(&node_at(offset), image.bytes.data(), node_bytes_);
-  txn.will_link(offset, &root_.top, pm::Link::kOffset);
-  txn.prepare();
-  memory_.fence();  // the new top and the intent, before the root leads to it
-  pm::store_release(root_.top, offset);
-  memory_.flush(&root_.top, sizeof root_.top);
-  txn.settle();
-  memory_.fence();  // the root and the bitmap, before the intent ends
-  txn.finish();
+  // The new top and the intent, before the root leads to it.
+  txn.publish(offset, root_.top);
 }
 
 PERDURE_INSTANTIATE_PART(PERDURE_FASTFAIR_INSTANTIATE)

@@ -121,13 +121,11 @@ void Core<Policy, Content>::put(Node& leaf, const Position& position, const Key&
     const uint64_t record = records_.make(txn, key.bytes, value);
     // The word of the final store: nowhere else in the node, and not there before it.
     txn.will_link(record, &entries_of(leaf)[position.at].mark, pm::Link::kOffset);
-    txn.prepare();
-    memory_.fence();  // the record and the intent, before the entry leads to it
-    begin_change(leaf);
-    insert_entry(leaf, position, {record, key.prefix});
-    txn.settle();
-    memory_.fence();  // the entry and the bitmap, before the intent ends
-    txn.finish();     // and with that, before the next shift
+    // The record and the intent, before the entry leads to it.
+    txn.commit([&] {
+      begin_change(leaf);
+      insert_entry(leaf, position, {record, key.prefix});
+    });
   }
 }
 
@@ -157,13 +155,11 @@ void Core<Policy, Content>::take_out(Node& leaf, const Position& position) {
     pm::Heap::Txn txn(pool_.heap(), true);
     // The first store of the shift gives this word another mark, and it keeps that.
     txn.will_unlink(record, &mark, pm::Link::kOffset, pm::Heap::Txn::Release::kLater);
-    txn.prepare();
-    memory_.fence();  // the intent, before the entry is gone
-    begin_change(leaf);
-    remove_entry(leaf, position.at, position.count);
-    txn.settle();
-    memory_.fence();  // the entry and the bitmap, before the intent ends
-    txn.finish();
+    // The intent, before the entry is gone.
+    txn.commit([&] {
+      begin_change(leaf);
+      remove_entry(leaf, position.at, position.count);
+    });
     records_.retire(record);
   }
 }

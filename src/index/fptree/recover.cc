@@ -148,14 +148,8 @@ void Core<Content>::write_spill() {
   auto* to = pool_.at<char>(block);
   std::memcpy(to, words.data(), head.bytes);
   memory_.flush(to, head.bytes);
-  txn.will_link(block, &root_.spill, pm::Link::kOffset);
-  txn.prepare();
-  memory_.fence();  // the whole spill and the intent, before the root leads to it
-  pm::store_release(root_.spill, block);
-  memory_.flush(&root_.spill, sizeof root_.spill);
-  txn.settle();
-  memory_.fence();  // the root and the heap's bitmap, before the intent ends
-  txn.finish();
+  // The whole spill and the intent, before the root leads to it.
+  txn.publish(block, root_.spill);
 }
 
 // What the root leads to, if it is a spill by its size. The content is not judged.
@@ -265,15 +259,8 @@ void Core<Content>::drop_spill() {
   if (!spilled_.load(std::memory_order_acquire)) return;
   const uint64_t block = pool_.offset_of(&spill());
   pm::Heap::Txn txn(pool_.heap(), true);
-  txn.will_unlink(block, &root_.spill, pm::Link::kOffset);
-  txn.prepare();
-  memory_.fence();  // the intent, before the root leads to no spill
-  pm::store_release(root_.spill, uint64_t{0});
-  memory_.flush(&root_.spill, sizeof root_.spill);
-  txn.settle();
-  memory_
-      .fence();  // the root, before any change of the tree; the heap's bitmap, before the intent ends
-  txn.finish();
+  // The intent, before the root leads to no spill.
+  txn.retire(block, root_.spill, uint64_t{0});
   spilled_.store(false, std::memory_order_release);
 }
 

@@ -131,14 +131,8 @@ void LeafSpace::add_group() {
   std::unique_ptr<Group> made = make_group(at);
   open_.reserve(open_.size() + 1);
   format(memory, geometry_, pool_.at<char>(at), root_.groups);
-  txn.will_link(at, &root_.groups, pm::Link::kOffset);
-  txn.prepare();
-  memory.fence();  // the empty leaves and the intent, before the chain leads to them
-  pm::store_release(root_.groups, at);
-  memory.flush(&root_.groups, sizeof root_.groups);
-  txn.settle();
-  memory.fence();  // the chain and the heap's bitmap, before the intent ends
-  txn.finish();
+  // The empty leaves and the intent, before the chain leads to them.
+  txn.publish(at, root_.groups);
   Group* group = know(std::move(made), nullptr, first_);
   group->free = geometry_.all_leaves();
   free_ += geometry_.group;
@@ -146,20 +140,13 @@ void LeafSpace::add_group() {
 }
 
 void LeafSpace::drop_group(Group* group) {
-  const pm::Memory& memory = pool_.memory();
   uint64_t& link =
       group->before != nullptr ? pool_.at<GroupHead>(group->before->offset)->next : root_.groups;
   const uint64_t next = group->after != nullptr ? group->after->offset : 0;
   {
     pm::Heap::Txn txn(pool_.heap(), true);
-    txn.will_unlink(group->offset, &link, pm::Link::kOffset, pm::Heap::Txn::Release::kLater);
-    txn.prepare();
-    memory.fence();  // the intent, before the chain leads past the group
-    pm::store_release(link, next);
-    memory.flush(&link, sizeof link);
-    txn.settle();
-    memory.fence();  // the chain and the heap's bitmap, before the intent ends
-    txn.finish();
+    // The intent, before the chain leads past the group.
+    txn.retire(group->offset, link, next, pm::Heap::Txn::Release::kLater);
   }
   shut(group);
   free_ -= geometry_.group;

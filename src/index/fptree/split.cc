@@ -54,12 +54,11 @@ void Core<Content>::change_both(Leaf& first, uint64_t first_bitmap, Leaf& second
     pm::Heap::Txn txn(pool_.heap(), true);
     txn.redo(&first.bitmap, &first_bitmap, sizeof first_bitmap);
     txn.redo(&second.bitmap, &second_bitmap, sizeof second_bitmap);
-    txn.prepare();
-    memory_.fence();  // the copies and the redo records, before they are armed
-    one.begin_change();
-    other.begin_change();
-    txn.apply();
-    txn.finish();
+    // The copies and the redo records, before these are armed.
+    txn.commit_redo([&] {
+      one.begin_change();
+      other.begin_change();
+    });
   } catch (...) {
     if (pm::load_relaxed(second.bitmap) == second_bitmap) moved();
     throw;

@@ -120,12 +120,8 @@ void Core<Content>::put(const Held& held, Leaf& leaf, uint64_t bitmap, int repla
       txn.will_unlink(old, &leaf.bitmap, pm::link_bit(static_cast<uint32_t>(replaced)),
                       pm::Heap::Txn::Release::kLater);
     }
-    txn.prepare();
-    memory_.fence();  // block, slot, fingerprint and intents, before the bit that reveals them
-    change_bitmap(held, leaf, after);
-    txn.settle();
-    memory_.fence();  // bitmap and the heap's own, before the intents end and readers may look
-    txn.finish();
+    // Block, slot, fingerprint and intents, before the bit that reveals them.
+    txn.commit([&] { change_bitmap(held, leaf, after); });
     if (old != 0) records_.retire(old);
   } else {
     fill_slot(leaf, at, key, value, fingerprint);
@@ -157,12 +153,8 @@ void Core<Content>::clear_bit(const Held& held, Leaf& leaf, uint64_t bitmap, int
     pm::Heap::Txn txn(pool_.heap(), true);
     txn.will_unlink(old, &leaf.bitmap, pm::link_bit(static_cast<uint32_t>(slot)),
                     pm::Heap::Txn::Release::kLater);
-    txn.prepare();
-    memory_.fence();  // the intent, before the bit goes
-    change_bitmap(held, leaf, bitmap & ~bit(slot));
-    txn.settle();
-    memory_.fence();  // bitmap and the heap's own, before the intent ends and readers may look
-    txn.finish();
+    // The intent, before the bit goes.
+    txn.commit([&] { change_bitmap(held, leaf, bitmap & ~bit(slot)); });
     records_.retire(old);
   } else {
     change_bitmap(held, leaf, bitmap & ~bit(slot));

@@ -79,7 +79,7 @@ template <typename Policy, typename Content>
 void Core<Policy, Content>::begin_growing(const State* seen) {
   const std::lock_guard lock(growing_mutex_);
   if (state_.load(std::memory_order_acquire) != seen) return;  // somebody else has begun
-  auto state = std::make_unique<State>();  // before the change, which must be told of
+  auto state = std::make_unique<State>();  // before the change, so that publishing it cannot fail
   try {
     new_level(larger(*seen), root_.next);
   } catch (const Error& error) {
@@ -104,7 +104,7 @@ void Core<Policy, Content>::grow_further(const State* seen) {
                             "was changed",
                             pool_.mapping().path(), name_));
   }
-  auto state = std::make_unique<State>();  // before the change, which must be told of
+  auto state = std::make_unique<State>();  // before the change, so that publishing it cannot fail
   pm::Heap::Txn txn(pool_.heap());
   const uint32_t bits = larger(*seen);
   const uint64_t at = txn.allocate(bytes_for(bits));
@@ -113,12 +113,8 @@ void Core<Policy, Content>::grow_further(const State* seen) {
   std::copy_n(root_.extras, kExtras - 1, image + 4);
   txn.will_link(at, &root_.next, pm::Link::kOffset);
   txn.redo(&root_.top, image, sizeof image);
-  txn.prepare();
-  memory_.fence();  // the empty level, the intent and the redo record, before that is armed
-  txn.apply();
-  txn.settle();
-  memory_.fence();  // the heap's bitmap, before the intent ends
-  txn.finish();
+  // The empty level, the intent and the redo record, before that is armed.
+  txn.commit([&] { txn.apply(); });
   {
     const std::lock_guard hold(left_mutex_);
     left_.clear();  // the nodes are drained again, with the others
@@ -132,14 +128,8 @@ void Core<Policy, Content>::new_level(uint32_t bits, uint64_t& link) {
   pm::Heap::Txn txn(pool_.heap());
   const uint64_t at = txn.allocate(bytes_for(bits));
   format_level(pool_, pool_.at<char>(at), bits);
-  txn.will_link(at, &link, pm::Link::kOffset);
-  txn.prepare();
-  memory_.fence();  // the empty level and the intent, before the link
-  pm::store_release(link, at);
-  memory_.flush(&link, sizeof link);
-  txn.settle();
-  memory_.fence();  // the link and the heap's bitmap, before the intent ends
-  txn.finish();
+  // The empty level and the intent, before the link.
+  txn.publish(at, link);
 }
 
 template <typename Policy, typename Content>
@@ -161,7 +151,7 @@ bool Core<Policy, Content>::end_growing(const State* state) {
     if (!left_.empty()) return false;
   }
   constexpr auto kLater = pm::Heap::Txn::Release::kLater;
-  auto after = std::make_unique<State>();  // before the change, which must be told of
+  auto after = std::make_unique<State>();  // before the change, so that publishing it cannot fail
   std::vector<uint64_t> blocks;
   pm::Heap::Txn txn(pool_.heap(), true);
   uint64_t* link = &root_.bottom;
@@ -172,12 +162,8 @@ bool Core<Policy, Content>::end_growing(const State* state) {
   }
   const uint64_t image[kLevels] = {root_.next, root_.top};
   txn.redo(&root_.top, image, sizeof image);
-  txn.prepare();
-  memory_.fence();  // the intents and the redo record, before it is armed
-  txn.apply();
-  txn.settle();
-  memory_.fence();  // the heap's bitmap, before the intents end
-  txn.finish();
+  // The intents and the redo record, before it is armed.
+  txn.commit([&] { txn.apply(); });
   read_state(*after);
   publish(std::move(after));
   epochs_.retire([this, blocks = std::move(blocks)] {

@@ -38,10 +38,7 @@ class Core<Policy, Content>::Mover {
     for (uint32_t i = 0; i < token_count_; ++i) {
       txn_.redo(&tokens_[i].node->token, &tokens_[i].image, sizeof(uint64_t));
     }
-    txn_.prepare();
-    core_.memory_.fence();  // the redo records, before they are armed
-    txn_.apply();
-    txn_.finish();
+    txn_.commit_redo([] {});
   }
 
  private:

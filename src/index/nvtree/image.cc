@@ -103,14 +103,8 @@ void Core<Content>::write_image() {
   image->leaves = children.size();
   image->checksum = checksum_of(*image);
   memory_.flush(image, sizeof(Image) + bytes);
-  txn.will_link(at, &root_.image, pm::Link::kOffset);
-  txn.prepare();
-  memory_.fence();  // the image and the intent, before the pointer that says it may be believed
-  pm::store_release(root_.image, at);
-  memory_.flush(&root_.image, sizeof root_.image);
-  txn.settle();
-  memory_.fence();  // the pointer and the heap's bitmap, before the intent ends
-  txn.finish();
+  // The image and the intent, before the pointer that says it may be believed.
+  txn.publish(at, root_.image);
 }
 
 template <typename Content>
@@ -121,14 +115,8 @@ void Core<Content>::drop_image() {
   if (!has_image_.load(std::memory_order_relaxed)) return;
   const uint64_t at = pool_.offset_of(&image());
   pm::Heap::Txn txn(pool_.heap(), true);
-  txn.will_unlink(at, &root_.image, pm::Link::kOffset);
-  txn.prepare();
-  memory_.fence();  // the intent, before the pointer that it follows
-  pm::store_release(root_.image, uint64_t{0});
-  memory_.flush(&root_.image, sizeof root_.image);
-  txn.settle();
-  memory_.fence();  // the 0 and the heap's bitmap, before the intent ends
-  txn.finish();
+  // The intent, before the pointer that it follows.
+  txn.retire(at, root_.image, uint64_t{0});
   pm::publish(has_image_, false);  // only now may leaves be replaced
 }
 

@@ -127,14 +127,8 @@ ChildList Core<Content>::read_leaves(uint32_t threads) {
 template <typename Content>
 void Core<Content>::unlink_empty(uint64_t& link, uint64_t leaf) {
   pm::Heap::Txn txn(pool_.heap(), true);
-  txn.will_unlink(leaf, &link, pm::Link::kOffset);
-  txn.prepare();
-  memory_.fence();  // the intent, before the pointer that it follows
-  pm::store_release(link, leaf_at(leaf).next);
-  memory_.flush(&link, sizeof link);
-  txn.settle();
-  memory_.fence();  // the pointer and the heap's bitmap, before the intent ends
-  txn.finish();
+  // The intent, before the pointer that it follows.
+  txn.retire(leaf, link, leaf_at(leaf).next);
   ++recovered_operations_;
 }
 

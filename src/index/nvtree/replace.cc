@@ -144,13 +144,11 @@ void Core<Content>::replace(Held& held, uint32_t slot, uint32_t count, std::span
   if (count == 2) {
     txn.will_unlink(last_old, &link, pm::Link::kAsPrevious, pm::Heap::Txn::Release::kLater);
   }
-  txn.prepare();
-  memory_.fence();  // the leaves and the intents, before the pointer that all of them follow
-  pm::store_release(link, first_new);
-  memory_.flush(&link, sizeof link);
-  txn.settle();
-  memory_.fence();  // the pointer and the heap's bitmap, before the intents end
-  txn.finish();
+  // The leaves and the intents, before the pointer that all of them follow.
+  txn.commit([&] {
+    pm::store_release(link, first_new);
+    memory_.flush(&link, sizeof link);
+  });
 
   const std::string* text = nullptr;
   parent.lock.begin_change();

@@ -183,13 +183,9 @@ void Core<Content>::append(LeafLock& lock, Leaf& leaf, uint32_t count, const Key
       txn.will_unlink(old_record, &leaf.count, pm::link_up_to(count),
                       pm::Heap::Txn::Release::kLater);
     }
-    txn.prepare();
     store_entry(leaf, count, {Content::word_of(key), record}, tag);
-    memory_.fence();  // record, entry and intents, before the count that makes them count
-    commit();
-    txn.settle();
-    memory_.fence();  // the count and the heap's bitmap, before the intents end
-    txn.finish();
+    // Record, entry and intents, before the count that makes them count.
+    txn.commit(commit);
     if (old_record != 0) records_.retire(old_record);
   } else {
     store_entry(leaf, count, {key, value != nullptr ? *value : 0}, tag);
@@ -254,12 +250,8 @@ void Core<Content>::erase_in_place(LeafLock& lock, Leaf& leaf, uint32_t entry) {
     pm::Heap::Txn txn(pool_.heap(), true);
     txn.will_unlink(record, &tags, pm::link_bit(Leaf::tag_shift(entry)),
                     pm::Heap::Txn::Release::kLater);
-    txn.prepare();
-    memory_.fence();  // the intent, before the bit that it follows
-    commit();
-    txn.settle();
-    memory_.fence();  // the bit and the heap's bitmap, before the intent ends
-    txn.finish();
+    // The intent, before the bit that it follows.
+    txn.commit(commit);
     records_.retire(record);
   } else {
     commit();

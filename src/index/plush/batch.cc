@@ -49,7 +49,7 @@ void Core::find_group(std::span<const Key> keys, std::span<Hit> hits, std::span<
     search.top = top;
     search.levels = 0;
     search.state = Found::kRetry;
-    // The single lookup also learns a path that is not known yet.
+    // The single lookup also caches a path that is not cached yet.
     if ((search.version & 1) != 0 || !is_path_known(keys[i].hash)) continue;
     search.state = search_row(row, keys[i], search.row, search.version, hits[i]);
     // Filters of all levels; what they point to is fetched while the next keys' are read.
@@ -248,7 +248,7 @@ void Core::Group::write_held(Items items) {
 void Core::Group::look(Item& item) const {
   const Key& key = item.wanted->key;
   item.row = core_.row_for(key.hash);
-  core_.know_row(item.row);
+  core_.rebuild_row(item.row);
   Hit hit;
   item.in_row = core_.search_row(item.row, key, nullptr, 0, hit) == Found::kHit;
   item.present = item.in_row && hit.live();
@@ -262,8 +262,8 @@ void Core::Group::look(Item& item) const {
   }
   item.levels = 0;
   if (kind_ != LogKind::kInsert || item.in_row) return;
-  if (core_.has_quick() && core_.is_surely_absent(key.hash)) return;
-  core_.learn_path(key.hash);
+  if (core_.has_fast_path() && core_.is_surely_absent(key.hash)) return;
+  core_.populate_path(key.hash);
   item.levels = core_.probe_all(core_.level_of_row(item.row), key, item.probes);
 }
 
@@ -439,7 +439,7 @@ void Core::Group::plan_steps(Items items, pm::Heap::TxnIfNeeded& txn) {
 
 void Core::Group::reveal_appends(Items items, pm::Heap::Txn* txn) {
   // The records that complete rows are seen by nobody before they are durable.
-  std::array<std::optional<Disappearing>, kGroup> guards;
+  std::array<std::optional<SequenceWrite>, kGroup> guards;
   for (size_t i = 0; i < items.size(); ++i) {
     if (items[i]->fate == Fate::kCompletes) guards[i].emplace(core_.rows_[items[i]->row]);
   }

@@ -28,7 +28,7 @@ bool Core::write_unlogged(LogKind kind, const Key& key, uint64_t value, std::str
   const std::lock_guard lock(partition.lock);
   require_writable();
   const uint64_t row = row_for(key.hash);
-  know_row(row);
+  rebuild_row(row);
   Hit hit;
   bool in_row = search_row(row, key, nullptr, 0, hit) == Found::kHit;
   if (conditional) {
@@ -57,7 +57,8 @@ bool Core::write_unlogged(LogKind kind, const Key& key, uint64_t value, std::str
 
 uint64_t Core::unlogged_moves_max(const Partition& partition) const {
   // A record in the ring is overwritten after this many others, and each logged move needs one.
-  const uint64_t ring_records = log_bytes(top_of(number_of(partition))) / pm::RedoLog::kRecordBytes;
+  const uint64_t ring_records =
+      log_bytes(top_of(number_of(partition))) / pm::TornBitLog::kRecordBytes;
   return ring_records + 2 < LineState::kEpochMask ? LineState::kEpochMask - ring_records - 1 : 1;
 }
 
@@ -86,7 +87,7 @@ void Core::move_all_down(Partition& partition) {
   require_writable();
   const RowRange range = rows_in(number_of(partition));
   for (uint64_t row = range.begin; row < range.end; ++row) {
-    if (rows_[row].count.load(std::memory_order_relaxed) > 0) move_down(partition, row);
+    if (rows_[row].count.load(std::memory_order_relaxed) > 0) flush_row(partition, row);
   }
   partition.unlogged = false;
 }

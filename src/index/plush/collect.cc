@@ -7,7 +7,7 @@ namespace perdure::index::plush {
 
 namespace {
 
-// Chunks that are counted in vain, at most, for each new chunk of a partition.
+// Chunks that are counted without being freed, at most, for each new chunk of a partition.
 constexpr uint32_t kCountedPerChunk = 2;
 
 }  // namespace
@@ -99,7 +99,7 @@ bool Core::collect_chunk(Partition& partition, size_t index, bool desperate) {
   }
   // A lookup that saw a pointer into the chunk and could not follow it tries again.
   const RowRange range = rows_in(number);
-  const Disappearing guard(std::span(rows_ + range.begin, rows_ + range.end));
+  const SequenceWrite guard(std::span(rows_ + range.begin, rows_ + range.end));
   payload_->remove_chunk(number, index);
   return true;
 }

@@ -88,10 +88,10 @@ void require_valid(const PlushOptions& options) {
         ErrorCode::kInvalidArgument,
         fmt::format("garbage_percent is {}; it must be 10 to 10000", options.garbage_percent));
   }
-  if (options.filter_levels > Mirror::kFilterLevelsMax) {
+  if (options.filter_levels > DirectoryCache::kFilterLevelsMax) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("filter_levels is {}; it must be 0 to {}", options.filter_levels,
-                            Mirror::kFilterLevelsMax));
+                            DirectoryCache::kFilterLevelsMax));
   }
 }
 
@@ -175,7 +175,8 @@ Core::Core(pm::PoolImpl& pool, Root& root, const std::string& name, Kind key_kin
   }
   map_dram();
   const uint32_t copied = filter_levels_ == 0 ? 0 : copies_end(top_max_) - 1;
-  mirror_ = std::make_unique<Mirror>(copied, uint64_t{1} << root.directory_bits, fanout());
+  directory_cache_ =
+      std::make_unique<DirectoryCache>(copied, uint64_t{1} << root.directory_bits, fanout());
   tops_ = std::make_unique<std::atomic<uint8_t>[]>(partition_count_);
   partitions_ = static_cast<Partition*>(
       ::operator new(sizeof(Partition) * partition_count_, std::align_val_t{alignof(Partition)}));
@@ -186,15 +187,16 @@ Core::Core(pm::PoolImpl& pool, Root& root, const std::string& name, Kind key_kin
     set_overflows_max(i);
   }
   if (!out_of_place_ && !ordered_ && filter_levels_ == 2 && top_max_ < deepest_) {
-    quick_.on = true;
-    quick_.wide = kernels_.wide;
-    quick_.base = pool.base();
-    quick_.tops = tops_.get();
-    quick_.partition_bits = root.partition_bits;
+    fast_path_.on = true;
+    fast_path_.wide = kernels_.wide;
+    fast_path_.base = pool.base();
+    fast_path_.tops = tops_.get();
+    fast_path_.partition_bits = root.partition_bits;
     for (uint32_t top = 1; top <= top_max_; ++top) {
-      quick_.tops_at[top] = {.rows = rows_ + row_of(top, 0),
-                             .copies = {&mirror_->at(top, 0), &mirror_->at(top + 1, 0)},
-                             .shifts = {index_shifts_[top], index_shifts_[top + 1]}};
+      fast_path_.tops_at[top] = {
+          .rows = rows_ + row_of(top, 0),
+          .copies = {&directory_cache_->at(top, 0), &directory_cache_->at(top + 1, 0)},
+          .shifts = {index_shifts_[top], index_shifts_[top + 1]}};
     }
   }
   if (out_of_place_) payload_ = std::make_unique<PayloadLog>(pool, root, partition_count_);
@@ -224,7 +226,7 @@ void Core::map_dram() {
 uint64_t Core::log_bytes_of(const Root& root, uint32_t top) {
   const uint32_t bits = root.directory_bits + (top - 1) * root.fanout_bits - root.partition_bits;
   const uint64_t records = (uint64_t{1} << bits) * kSlots + kSlots;
-  return root.log_chunks * std::max(root.log_chunk_bytes, pm::RedoLog::chunk_bytes_for(records));
+  return root.log_chunks * std::max(root.log_chunk_bytes, pm::TornBitLog::chunk_bytes_for(records));
 }
 
 char* Core::log_of(uint32_t partition) const {
@@ -237,7 +239,7 @@ char* Core::log_of(uint32_t partition) const {
 bool Core::is_log_too_long(const Root& root, uint32_t directory_bits) {
   const uint64_t rows = uint64_t{1} << (directory_bits - root.partition_bits);
   const uint64_t records = std::max(rows * kSlots + kSlots, kChunkRecordsMin);
-  return root.log_chunks * (records + pm::RedoLog::kUnitBytes) >= LineState::kEpochMask;
+  return root.log_chunks * (records + pm::TornBitLog::kUnitBytes) >= LineState::kEpochMask;
 }
 
 uint32_t Core::top_max_of(const Root& root) {
@@ -319,7 +321,7 @@ Root Core::make_root(pm::PoolImpl& pool, const PlushOptions& options, bool out_o
   const uint64_t rows = uint64_t{1} << (root.directory_bits - root.partition_bits);
   const uint64_t records = rows * kSlots + kSlots;
   root.log_chunk_bytes =
-      pm::RedoLog::chunk_bytes_for(grows ? std::max(records, kChunkRecordsMin) : records);
+      pm::TornBitLog::chunk_bytes_for(grows ? std::max(records, kChunkRecordsMin) : records);
   root.checksum = root_checksum(root);
   root.shape = make_shape(options, directory_bits_max);
   return root;
@@ -375,8 +377,8 @@ std::unique_ptr<Core> Core::create(pm::PoolImpl& pool, const std::string& name, 
            &root->payload_places);
   }
   for (uint32_t i = 0; i < partitions; ++i) {
-    pm::RedoLog(memory, pool.at<char>(image.log) + i * log_bytes, image.log_chunk_bytes,
-                image.log_chunks)
+    pm::TornBitLog(memory, pool.at<char>(image.log) + i * log_bytes, image.log_chunk_bytes,
+                   image.log_chunks)
         .format();
   }
   image.blocks_checksum = blocks_checksum(image);
@@ -385,12 +387,8 @@ std::unique_ptr<Core> Core::create(pm::PoolImpl& pool, const std::string& name, 
                       static_cast<uint8_t>(value_kind), root_at);
   txn.redo(root, &image, sizeof(Root));
   txn.redo(entry, &named, sizeof named);
-  txn.prepare();
-  memory.fence();  // empty log and directories and the intents, before the name that reveals them
-  txn.apply();
-  txn.settle();
-  memory.fence();
-  txn.finish();
+  // Empty log and directories and the intents, before the name that reveals them.
+  txn.commit([&] { txn.apply(); });
 
   std::unique_ptr<Core> core(new Core(pool, *root, name, key_kind, value_kind, options));
   core->preallocate();

@@ -48,15 +48,15 @@
 
 #include "index/hash.h"
 #include "index/plush/arena.h"
+#include "index/plush/directory_cache.h"
 #include "index/plush/kernels.h"
 #include "index/plush/layout.h"
-#include "index/plush/mirror.h"
 #include "index/plush/payload_log.h"
 #include "perdure/index.h"
 #include "perdure/plush.h"
 #include "pm/lock.h"
 #include "pm/pool_impl.h"
-#include "pm/redo_log.h"
+#include "pm/torn_bit_log.h"
 
 namespace perdure::index::plush {
 
@@ -130,15 +130,15 @@ class Core {
     bool known;            // `epoch` has been read from level 1
     uint16_t first_chunk;  // low bits of the log chunk that holds the oldest record
     uint32_t epoch;        // how often this row has moved down, modulo 2^18
-    // Odd while records disappear from where a lookup in the row or below it may be looking.
+    // A sequence lock: odd while records go away from where a lookup in the row or below it may be looking.
     std::atomic<uint64_t> version;
   };
   static_assert(sizeof(Row) == 32);
 
-  // Marks the versions of rows odd; under their partition's lock.
-  class Disappearing {
+  // The write side of the sequence locks of rows; under their partition's lock.
+  class SequenceWrite {
    public:
-    explicit Disappearing(std::span<Row> rows) : rows_(rows) {
+    explicit SequenceWrite(std::span<Row> rows) : rows_(rows) {
       for (Row& row : rows_) {
         const uint64_t version = row.version.load(std::memory_order_relaxed);
         assert((version & 1) == 0);  // they do not nest
@@ -146,15 +146,15 @@ class Core {
       }
       std::atomic_thread_fence(std::memory_order_release);
     }
-    explicit Disappearing(Row& row) : Disappearing(std::span(&row, 1)) {}
-    ~Disappearing() {
+    explicit SequenceWrite(Row& row) : SequenceWrite(std::span(&row, 1)) {}
+    ~SequenceWrite() {
       for (Row& row : rows_) {
         row.version.store(row.version.load(std::memory_order_relaxed) + 1,
                           std::memory_order_release);
       }
     }
-    Disappearing(const Disappearing&) = delete;
-    Disappearing& operator=(const Disappearing&) = delete;
+    SequenceWrite(const SequenceWrite&) = delete;
+    SequenceWrite& operator=(const SequenceWrite&) = delete;
 
    private:
     std::span<Row> rows_;
@@ -174,9 +174,9 @@ class Core {
     // with how many it grows.
     uint64_t overflows = 0;
     uint64_t overflows_max = 0;
-    alignas(64) pm::RedoLog log;
+    alignas(64) pm::TornBitLog log;
     size_t payload_chunks = 0;  // after the last collection
-    // Payload bytes that may have become garbage since a full pool was searched in vain.
+    // Payload bytes that may have become garbage since a search of a full pool found none.
     uint64_t garbage_bytes = ~uint64_t{0} >> 1;
     // Rows that moved down since the log was begun anew, without a record in it. Nobody knows how
     // many there were before the table was opened.
@@ -269,7 +269,7 @@ class Core {
   };
 
   // Words by hash, with copies of two levels: what the common lookup begins with.
-  struct Quick {
+  struct FastPath {
     bool on = false;
     bool wide = false;  // with AVX-512
     const char* base = nullptr;
@@ -277,7 +277,7 @@ class Core {
     uint32_t partition_bits = 0;
     struct alignas(32) Top {  // of a partition with this first level
       const Row* rows;
-      const Mirror::Copy* copies[2];
+      const DirectoryCache::Copy* copies[2];
       uint8_t shifts[2];
     } tops_at[kLevelsMax + 1] = {};
     const Top& top(uint64_t hash) const {
@@ -430,21 +430,21 @@ class Core {
   }
   void prefetch_levels(uint64_t hash, Reach reach) const {
     const uint32_t top = top_for(hash);
-    if (has_quick()) {
-      const Mirror::Copy& far = mirror_->at(top + 1, index_at(top + 1, hash));
-      const Mirror::Copy& near = mirror_->at(top, index_at(top, hash));
-      Mirror::prefetch(far, hash);
-      Mirror::prefetch(near, hash);
+    if (has_fast_path()) {
+      const DirectoryCache::Copy& far = directory_cache_->at(top + 1, index_at(top + 1, hash));
+      const DirectoryCache::Copy& near = directory_cache_->at(top, index_at(top, hash));
+      DirectoryCache::prefetch(far, hash);
+      DirectoryCache::prefetch(near, hash);
       if (reach == Reach::kBuckets) {
-        Mirror::prefetch_buckets(far);
-        Mirror::prefetch_buckets(near);
+        DirectoryCache::prefetch_buckets(far);
+        DirectoryCache::prefetch_buckets(near);
       }
       return prefetch_filters(top + 2, hash);
     }
     for (uint32_t level = copies_end(top); level-- > top;) {
-      const Mirror::Copy& copy = mirror_->at(level, index_at(level, hash));
-      Mirror::prefetch(copy, spread_bits(hash));
-      if (reach == Reach::kBuckets) Mirror::prefetch_buckets(copy);
+      const DirectoryCache::Copy& copy = directory_cache_->at(level, index_at(level, hash));
+      DirectoryCache::prefetch(copy, spread_bits(hash));
+      if (reach == Reach::kBuckets) DirectoryCache::prefetch_buckets(copy);
     }
     prefetch_filters(copies_end(top), hash);
   }
@@ -500,8 +500,8 @@ class Core {
   Found search_bucket(Bucket& bucket, uint32_t valid, const Key& key, const Row* reader,
                       uint64_t version, Hit& hit) const;
   // The buckets of an entry that its copy names.
-  Found search_copy(uint32_t level, const Mirror::Copy& copy, uint32_t candidates, const Key& key,
-                    const Row* reader, uint64_t version, Hit& hit) const;
+  Found search_copy(uint32_t level, const DirectoryCache::Copy& copy, uint32_t candidates,
+                    const Key& key, const Row* reader, uint64_t version, Hit& hit) const;
   // Returns false if the level has no entry for the key; nor have those below then.
   bool probe(uint32_t level, const Key& key, Probe& out) const;
   void note_candidates(uint32_t candidates, Probe& out, const uint32_t* units) const;
@@ -522,21 +522,21 @@ class Core {
                       uint64_t version, Hit& hit) const;
   Found search_filters(uint32_t first, const Key& key, const Row* reader, uint64_t version,
                        Hit& hit) const;
-  // ---- quick.cc
+  // ---- fast_path.cc
   template <typename Isa>
-  Found find_quick_by(uint64_t hash, uint64_t& value) const;
-  Found find_quick_avx512(uint64_t hash, uint64_t& value) const;
+  Found find_fast_by(uint64_t hash, uint64_t& value) const;
+  Found find_fast_avx512(uint64_t hash, uint64_t& value) const;
   template <typename Isa>
   bool lookup_by(uint64_t key, uint64_t& value) const;
   bool lookup_avx512(uint64_t key, uint64_t& value) const;
   bool lookup_fully(uint64_t hash, uint64_t& value) const;
   // The value of a word, if it takes no more than the common case; else kRetry, and find() knows. Only
-  // if has_quick().
-  Found find_quick(uint64_t hash, uint64_t& value) const;
-  bool has_quick() const { return quick_.on; }
-  bool has_children_of(const Quick::Top& top, uint32_t below, uint64_t hash) const;
+  // if has_fast_path().
+  Found find_fast(uint64_t hash, uint64_t& value) const;
+  bool has_fast_path() const { return fast_path_.on; }
+  bool has_children_of(const FastPath::Top& top, uint32_t below, uint64_t hash) const;
   // The levels have nothing of a word: true if that takes no more than both copies; under the
-  // partition's lock. Only if has_quick().
+  // partition's lock. Only if has_fast_path().
   template <typename Isa>
   bool is_surely_absent_by(uint64_t hash) const;
   bool is_surely_absent_avx512(uint64_t hash) const;
@@ -574,7 +574,7 @@ class Core {
   void reclaim_log_chunk(Partition& partition);
   bool copy_row_to_log(Partition& partition, uint64_t row);
   void compact_log(Partition& partition);
-  void know_row(uint64_t row) const;
+  void rebuild_row(uint64_t row) const;
   static uint32_t entry_epoch(const Entry& entry);
   // The recovery log of a partition that has this first level.
   static uint64_t log_bytes_of(const Root& root, uint32_t top);
@@ -603,7 +603,7 @@ class Core {
   void for_each_partition(unsigned threads, const std::function<void(uint32_t)>& work) const;
 
   // ---- migrate.cc
-  void move_down(Partition& partition, uint64_t row);
+  void flush_row(Partition& partition, uint64_t row);
   void append_row(Partition& partition, uint64_t row, uint32_t count);
   Append append_of_row(uint64_t row, uint32_t count) const;
   void row_moved(Partition& partition, const Append& append);
@@ -623,7 +623,7 @@ class Core {
     return level == top_above(level, index) || level <= root_.shape.preallocated_levels;
   }
   void rewrite(uint32_t level, uint64_t index, const Gathered& live);
-  bool squeeze(uint32_t level, uint64_t index);
+  bool compact(uint32_t level, uint64_t index);
   // `lines`: of each of them, if they are to be made.
   void ensure_children(uint32_t level, uint64_t index, uint32_t lines);
   // Gives children so many lines, if they have fewer.
@@ -650,10 +650,10 @@ class Core {
 
   // ---- the copies of entries in DRAM; under the partition's lock (search.cc)
   bool is_path_known(uint64_t hash) const;
-  void learn_path(uint64_t hash) const;
-  void learn(uint32_t level, uint64_t index) const;
+  void populate_path(uint64_t hash) const;
+  void populate(uint32_t level, uint64_t index) const;
   // Returns how many of the records seem to supersede others of the entry, so far as that is counted.
-  uint32_t learn_append(const Append& append) const;
+  uint32_t cache_append(const Append& append) const;
   // Records of an entry that seem to have a newer version in it, or were removed in place.
   uint32_t superseded_in(uint32_t level, uint64_t index) const;
   void set_superseded(uint32_t level, uint64_t index, uint32_t count) const;
@@ -661,26 +661,26 @@ class Core {
   void count_superseded(const Append& append) const;
   // Records that an entry is drained at.
   uint32_t room_in(uint32_t level, uint64_t index) const {
-    const Mirror::Copy* copy = known_copy(level, index);
+    const DirectoryCache::Copy* copy = cached_copy(level, index);
     if (copy != nullptr && copy->room != 0) return copy->room;
     return place_at(level, index).records();
   }
   // What an append to the entry will change in PM.
   void prefetch_end(uint32_t level, uint64_t index) const;
   void prefetch_copy(uint32_t level, uint64_t index) const {
-    if (has_copy(level, index)) Mirror::prefetch(mirror_->at(level, index));
+    if (has_copy(level, index)) DirectoryCache::prefetch(directory_cache_->at(level, index));
   }
-  void relearn(uint32_t level, uint64_t index) const;
+  void rebuild_entry(uint32_t level, uint64_t index) const;
   // The level below the last that has copies.
   uint32_t copies_end(uint32_t top) const { return std::min(top + filter_levels_, kLevelsMax + 1); }
   bool has_copy(uint32_t level, uint64_t index) const {
     return level - top_above(level, index) < filter_levels_;  // none above the first level
   }
   // The copy, if it has been made.
-  const Mirror::Copy* known_copy(uint32_t level, uint64_t index) const {
+  const DirectoryCache::Copy* cached_copy(uint32_t level, uint64_t index) const {
     if (!has_copy(level, index)) return nullptr;
-    const Mirror::Copy& copy = mirror_->at(level, index);
-    return Mirror::is_known(copy) ? &copy : nullptr;
+    const DirectoryCache::Copy& copy = directory_cache_->at(level, index);
+    return DirectoryCache::is_known(copy) ? &copy : nullptr;
   }
 
   // ---- drain.cc
@@ -692,7 +692,7 @@ class Core {
   bool may_be_below(uint32_t level, uint64_t hash) const;
   // Two records have the same key.
   bool is_same(uint64_t tag, uint64_t value, uint64_t other_tag, uint64_t other_value) const;
-  void bury(const Gathered& all) const;
+  void account_garbage(const Gathered& all) const;
   void prefetch_records(uint32_t level, uint64_t index, uint32_t begin, uint32_t end) const;
   void prefetch_next_child(const Drain& drain) const;
   void prefetch_count_of_child(const Drain& drain, uint32_t child) const;
@@ -831,8 +831,8 @@ class Core {
   Bucket* row_records_ = nullptr;
   std::optional<Arena> rows_arena_;
   std::unique_ptr<PayloadLog> payload_;
-  std::unique_ptr<Mirror> mirror_;
-  Quick quick_;
+  std::unique_ptr<DirectoryCache> directory_cache_;
+  FastPath fast_path_;
 };
 
 template <typename Use>

@@ -125,7 +125,7 @@ bool Core::may_be_below(uint32_t level, uint64_t hash) const {
   return false;
 }
 
-void Core::bury(const Gathered& all) const {
+void Core::account_garbage(const Gathered& all) const {
   if (!out_of_place_) return;
   for (uint32_t i = 0; i < all.dropped_count; ++i) {
     const Record& one = all.dropped[i];
@@ -266,7 +266,7 @@ void Core::drain_step(Partition& partition, uint32_t children) {
   if (drain.next_child == fanout()) {
     choose_room(drain);
     release_source(level, index);
-    bury(drain.all);
+    account_garbage(drain.all);
     return partition.drains.pop_back();
   }
   if (!has_children(level, index)) {
@@ -461,8 +461,8 @@ void Core::prefetch_next_child(const Drain& drain) const {
 // What prefetch_end() looks at.
 void Core::prefetch_count_of_child(const Drain& drain, uint32_t child) const {
   if (!has_copy(drain.level + 1, drain.index << root_.fanout_bits)) return;
-  Mirror::prefetch_buckets(
-      mirror_->at(drain.level + 1, (drain.index << root_.fanout_bits) + child));
+  DirectoryCache::prefetch_buckets(
+      directory_cache_->at(drain.level + 1, (drain.index << root_.fanout_bits) + child));
 }
 
 // The records of the children from next_child to `end`, under one pair of fences.
@@ -487,7 +487,7 @@ void Core::append_children(Drain& drain, uint32_t end) {
     if (!pm::is_full(error)) throw;
     bool gained = false;
     for (uint32_t child = drain.next_child; child < end; ++child) {
-      gained = squeeze(drain.level + 1, (drain.index << root_.fanout_bits) + child) || gained;
+      gained = compact(drain.level + 1, (drain.index << root_.fanout_bits) + child) || gained;
     }
     if (!gained) throw;
     planned = plan_all();
@@ -495,7 +495,7 @@ void Core::append_children(Drain& drain, uint32_t end) {
   if (!planned.empty()) {
     write_all(planned, txn.get());
     reveal_all(planned, txn.get());
-    for (const Append& append : planned) drain.superseding += learn_append(append);
+    for (const Append& append : planned) drain.superseding += cache_append(append);
     txn.finish();
   }
   drain.next_child = end;
@@ -519,7 +519,7 @@ bool Core::plan_next_child(Partition& partition, Append& append, pm::Heap::TxnIf
 
 void Core::child_done(Partition& partition, const Append& append) const {
   Drain& drain = *partition.drains.back();
-  drain.superseding += learn_append(append);
+  drain.superseding += cache_append(append);
   ++drain.next_child;
   prefetch_next_child(drain);
 }
@@ -553,17 +553,17 @@ bool Core::overwrites(const Drain& drain) {
 // Where most records that are drained supersede others, the first level need not hold more than a share of
 // what its children hold: drained sooner, it takes less space.
 void Core::choose_room(const Drain& drain) const {
-  if (known_copy(drain.level, drain.index) == nullptr) return;
+  if (cached_copy(drain.level, drain.index) == nullptr) return;
   if (drain.level != top_above(drain.level, drain.index)) return;
   uint32_t live = 0;
   for (uint32_t child = 0; child < fanout(); ++child) {
     const uint64_t index = (drain.index << root_.fanout_bits) + child;
-    if (known_copy(drain.level + 1, index) == nullptr) return;
+    if (cached_copy(drain.level + 1, index) == nullptr) return;
     const uint32_t records = records_in(drain.level + 1, index);
     live += records - std::min(records, superseded_in(drain.level + 1, index));
   }
   const uint32_t room = live / kRoomShare / kSlots * kSlots;
-  mirror_->at(drain.level, drain.index).room =
+  directory_cache_->at(drain.level, drain.index).room =
       overwrites(drain) && room < kEntryRecords ? std::max(room, kRoomMin) : 0;
 }
 
@@ -579,10 +579,10 @@ void Core::release_source(uint32_t level, uint64_t index) {
   const bool all = level <= root_.shape.preallocated_levels;
   const uint32_t keep = all ? kEntryBuckets : room_in(level, index) / kSlots;
   if (has_buckets_from(entry, keep)) return clear_entry(level, index, state, keep);
-  const Disappearing guard(row_above(level, index));
+  const SequenceWrite guard(row_above(level, index));
   pm::store_release(entry.lines[0].state, state.word);
   memory_.persist(&entry.lines[0].state, sizeof(uint32_t));
-  relearn(level, index);
+  rebuild_entry(level, index);
 }
 
 bool Core::has_buckets_from(const Entry& entry, uint32_t first) {
@@ -603,10 +603,9 @@ void Core::clear_entry(uint32_t level, uint64_t index, LineState state, uint32_t
     const uint32_t& unit = entry.lines[b / kLineBuckets].bucket[b % kLineBuckets];
     if (unit != 0) txn.will_unlink(uint64_t{unit} * kUnitBytes, &unit, pm::Link::kUnit);
   }
-  txn.prepare();
-  memory_.fence();  // the intents, before what they judge by
-  {
-    const Disappearing guard(row_above(level, index));
+  // The intents, before what they judge by.
+  txn.commit([&] {
+    const SequenceWrite guard(row_above(level, index));
     pm::store_release(entry.lines[0].state, state.word);
     memory_.flush(&entry.lines[0].state, sizeof(uint32_t));
     memory_.fence();  // the entry is empty before its blocks go
@@ -619,11 +618,8 @@ void Core::clear_entry(uint32_t level, uint64_t index, LineState state, uint32_t
       pm::store_release(line.state, LineState::make(0, state.generation(), 0).word);
     }
     memory_.flush(&entry, place.bytes());
-    relearn(level, index);
-  }
-  txn.settle();
-  memory_.fence();
-  txn.finish();
+    rebuild_entry(level, index);
+  });
 }
 
 }  // namespace perdure::index::plush

@@ -110,6 +110,7 @@ EntryWithPresets plush_entry() {
 EntryWithPresets plush_range_entry() {
   EntryWithPresets entry = plush_entry();
   entry.name = "plush+range";
+  entry.family = "range table";
   entry.traits.ordered = true;
   entry.traits.kinds = {{Kind::kU64, Kind::kU64}, {Kind::kU64, Kind::kBytes}};
   entry.options.push_back({"key_min", "0", "the least key; keys should be spread over the range"});

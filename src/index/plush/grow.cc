@@ -85,7 +85,7 @@ void Core::grow(Partition& partition) {
   const RowRange old = rows_in(number);
   settle_payload(partition);
   for (uint64_t row = old.begin; row < old.end; ++row) {
-    if (rows_[row].count.load(std::memory_order_relaxed) > 0) move_down(partition, row);
+    if (rows_[row].count.load(std::memory_order_relaxed) > 0) flush_row(partition, row);
   }
   for (uint64_t row = old.begin; row < old.end; ++row) empty_entry(partition, row);
 
@@ -101,22 +101,20 @@ void Core::grow(Partition& partition) {
   pm::Heap::Txn txn(pool_.heap());
   PartitionHead image{.grown = top - 1, .log = txn.allocate(log_bytes(top))};
   clear_block(image.log, log_bytes(top));
-  pm::RedoLog log(memory_, pool_.at<char>(image.log), log_chunk_bytes(top), root_.log_chunks);
+  pm::TornBitLog log(memory_, pool_.at<char>(image.log), log_chunk_bytes(top), root_.log_chunks);
   log.format();
   txn.will_link(image.log, &head.log, pm::Link::kOffset);
   if (head.log != 0) txn.will_unlink(head.log, &head.log, pm::Link::kOffset);
   txn.redo(&head, &image, sizeof image);
-  txn.prepare();
-  memory_.fence();  // the empty log, the epochs and the intents, before the change is made certain
-  txn.apply();
-  switch_rows(partition, top);
-  partition.log = log;
-  txn.settle();
-  memory_.fence();
-  txn.finish();
+  // The empty log, the epochs and the intents, before the change is made certain.
+  txn.commit([&] {
+    txn.apply();
+    switch_rows(partition, top);
+    partition.log = log;
+  });
 
   for (uint64_t index = begin; index < end; ++index) {
-    know_row(row_of(top, index));
+    rebuild_row(row_of(top, index));
     if (records_in(top, index) + kSlots <= kEntryRecords) continue;
     partition.full_rows.push_back(row_of(top, index));
   }
@@ -141,7 +139,7 @@ void Core::switch_rows(Partition& partition, uint32_t top) {
 void Core::empty_entry(Partition& partition, uint64_t row) {
   const uint32_t level = level_of_row(row);
   const uint64_t index = index_of_row(row);
-  know_row(row);
+  rebuild_row(row);
   ensure_children(level, index, kLines);
   push_drain(partition, level, index, 0, Drain::Why::kGrowth);
   while (!partition.drains.empty()) drain_step(partition, fanout());

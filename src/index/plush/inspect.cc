@@ -165,8 +165,9 @@ void Core::check_entry(uint32_t level, uint64_t index, const Place& place,
     }
     sum += count;
   }
-  const Mirror::Copy* copy = has_copy(level, index) ? &mirror_->at(level, index) : nullptr;
-  if (copy != nullptr && !Mirror::is_known(*copy)) copy = nullptr;
+  const DirectoryCache::Copy* copy =
+      has_copy(level, index) ? &directory_cache_->at(level, index) : nullptr;
+  if (copy != nullptr && !DirectoryCache::is_known(*copy)) copy = nullptr;
   if (copy != nullptr && copy->count != sum) {
     return fail(
         fmt::format("{}: its copy in DRAM counts {} records of {}", where(), copy->count, sum));
@@ -189,7 +190,7 @@ void Core::check_entry(uint32_t level, uint64_t index, const Place& place,
     if ((filter[0] & bits.low) != bits.low || (filter[1] & bits.high) != bits.high) {
       return fail(fmt::format("{}: the filter denies record {}", where(), at));
     }
-    if (copy != nullptr && ((Mirror::candidates(*copy, spread_bits(hash)) >> b & 1) == 0 ||
+    if (copy != nullptr && ((DirectoryCache::candidates(*copy, spread_bits(hash)) >> b & 1) == 0 ||
                             copy->units[b] != line.bucket[b % kLineBuckets])) {
       return fail(fmt::format("{}: its copy in DRAM denies record {}", where(), at));
     }
@@ -258,7 +259,7 @@ std::vector<Statistic> Core::statistics() const {
   list.add("pool_bytes", pool_bytes, "bytes");
   list.add("dram_bytes",
            rows * (sizeof(Row) + sizeof(Bucket)) + sizeof(Partition) * partition_count_ +
-               mirror_->bytes(),
+               directory_cache_->bytes(),
            "bytes");
   list.add("recovered_operations", recovered_operations_, "operations");
   list.add("records_level_0", records[0], "records");

@@ -1,7 +1,7 @@
 // The bytes of Plush in PM, and the words they are made of.
 //
 //   root            512 bytes: parameters, and where everything else is
-//   recovery log    partitions x chunks, one run of segments (pm/redo_log.h)
+//   recovery log    partitions x chunks, one run of segments (pm/torn_bit_log.h)
 //   level 1         2^directory_bits directory entries, one block
 //   level k >= 2    tables[k] -> a table of 4-byte pointers, one for each entry of level k-1, each to
 //                   a block of `fanout` directory entries that is allocated on first use. In a

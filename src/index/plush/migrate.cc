@@ -120,7 +120,7 @@ void Core::write_all(std::span<const Append> appends, pm::Heap::Txn* txn) const 
 
 void Core::reveal_all(std::span<const Append> appends, pm::Heap::Txn* txn) const {
   for (const Append& append : appends) {
-    if (append.counts_epoch || known_copy(append.level, append.index) != nullptr) continue;
+    if (append.counts_epoch || cached_copy(append.level, append.index) != nullptr) continue;
     count_superseded(append);
   }
   bool more = true;
@@ -144,7 +144,7 @@ void Core::reveal_all(std::span<const Append> appends, pm::Heap::Txn* txn) const
 
 // ---- rows
 
-void Core::move_down(Partition& partition, uint64_t row) {
+void Core::flush_row(Partition& partition, uint64_t row) {
   append_row(partition, row, rows_[row].count.load(std::memory_order_relaxed));
 }
 
@@ -165,7 +165,7 @@ Core::Append Core::append_of_row(uint64_t row, uint32_t count) const {
 
 // The row's records are durable in level 1.
 void Core::row_moved(Partition& partition, const Append& append) {
-  learn_append(append);
+  cache_append(append);
   const uint64_t number = row_of(append.level, append.index);
   Row& row = rows_[number];
   row.epoch = (row.epoch + 1) & LineState::kEpochMask;
@@ -179,7 +179,7 @@ void Core::row_moved(Partition& partition, const Append& append) {
 }
 
 void Core::append_row(Partition& partition, uint64_t row, uint32_t count) {
-  know_row(row);
+  rebuild_row(row);
   const uint32_t level = level_of_row(row);
   const uint64_t index = index_of_row(row);
   if (records_in(level, index) + count > kEntryRecords || is_draining(partition, level, index)) {
@@ -191,7 +191,7 @@ void Core::append_row(Partition& partition, uint64_t row, uint32_t count) {
     plan(append, txn);
   } catch (const Error& error) {
     txn.reset();
-    if (!pm::is_full(error) || !squeeze(level, index)) throw;
+    if (!pm::is_full(error) || !compact(level, index)) throw;
     append.start = records_in(level, index);
     plan(append, txn);
   }
@@ -202,7 +202,7 @@ void Core::append_row(Partition& partition, uint64_t row, uint32_t count) {
   write_all({&append, 1}, txn.get());
   {
     // The record that completes the row is seen by nobody before it is durable.
-    const Disappearing guard(rows_[row]);
+    const SequenceWrite guard(rows_[row]);
     reveal_all({&append, 1}, txn.get());
     row_moved(partition, append);
   }
@@ -211,7 +211,7 @@ void Core::append_row(Partition& partition, uint64_t row, uint32_t count) {
 
 // ---- rewriting an entry in place
 
-bool Core::squeeze(uint32_t level, uint64_t index) {
+bool Core::compact(uint32_t level, uint64_t index) {
   Gathered live;
   gather(level, index, live);
   const uint32_t buckets_before = (live.used + kSlots - 1) / kSlots;
@@ -266,17 +266,13 @@ void Core::rewrite(uint32_t level, uint64_t index, const Gathered& live) {
     line.state = LineState::make(LineState{line.state}.count(), generation, epoch).word;
   }
   txn.redo(&entry, &image, place.bytes());
-  txn.prepare();
-  memory_.fence();  // buckets, intents and the new entry, before the change is made certain
-  {
-    const Disappearing guard(row_above(level, index));
+  // Buckets, intents and the new entry, before the change is made certain.
+  txn.commit([&] {
+    const SequenceWrite guard(row_above(level, index));
     txn.apply();
-    relearn(level, index);
-  }
-  txn.settle();
-  memory_.fence();
-  txn.finish();
-  bury(live);
+    rebuild_entry(level, index);
+  });
+  account_garbage(live);
 }
 
 // ---- the shape of the deeper levels
@@ -296,14 +292,8 @@ void Core::ensure_table(uint32_t level) {
   pm::Heap::Txn txn(pool_.heap());
   const uint64_t table = txn.allocate(bytes);
   clear_block(table, bytes);
-  txn.will_link(table, &root_.tables[level], pm::Link::kOffset);
-  txn.prepare();
-  memory_.fence();  // the empty table, before the root leads to it
-  pm::store_release(root_.tables[level], table);
-  memory_.flush(&root_.tables[level], sizeof(uint64_t));
-  txn.settle();
-  memory_.fence();
-  txn.finish();
+  // The empty table, before the root leads to it.
+  txn.publish(table, root_.tables[level]);
   tables_[level].store(pool_.at<uint32_t>(table), std::memory_order_release);
 }
 
@@ -317,14 +307,8 @@ void Core::ensure_children(uint32_t level, uint64_t index, uint32_t lines) {
   DirectoryLine& first = *pool_.at<DirectoryLine>(block);
   pm::store_release(first.state, LineState{0}.with_lines(lines).word);
   memory_.flush(&first.state, sizeof first.state);
-  txn.will_link(block, &link, pm::Link::kUnit);
-  txn.prepare();
-  memory_.fence();  // the empty entries, before the table leads to them
-  pm::store_release(link, static_cast<uint32_t>(block / kUnitBytes));
-  memory_.flush(&link, sizeof link);
-  txn.settle();
-  memory_.fence();
-  txn.finish();
+  // The empty entries, before the table leads to them.
+  txn.publish(block, link);
 }
 
 // The lines that there are are copied, pointers to buckets and all, to a block of its own, which one store
@@ -360,16 +344,14 @@ void Core::widen_children(uint32_t level, uint64_t index, uint32_t lines) {
   memory_.flush(pool_.at<char>(block), block_bytes(lines));
   txn.will_link(block, &link, pm::Link::kUnit);
   txn.will_unlink(old, &link, pm::Link::kUnit);
-  txn.prepare();
-  memory_.fence();  // the copies and the intents, before the table leads to the copies
-  {
-    const Disappearing guard(row_above(level + 1, begin));
-    pm::store_release(link, static_cast<uint32_t>(block / kUnitBytes));
-  }
-  memory_.flush(&link, sizeof link);
-  txn.settle();
-  memory_.fence();
-  txn.finish();
+  // The copies and the intents, before the table leads to the copies.
+  txn.commit([&] {
+    {
+      const SequenceWrite guard(row_above(level + 1, begin));
+      pm::store_release(link, static_cast<uint32_t>(block / kUnitBytes));
+    }
+    memory_.flush(&link, sizeof link);
+  });
 }
 
 }  // namespace perdure::index::plush

@@ -82,14 +82,8 @@ void PayloadLog::make_page(uint64_t segment, bool reclaim) {
   const uint64_t page = txn.allocate(sizeof(PlacePage));
   std::memset(pool_.at<char>(page), 0, sizeof(PlacePage));
   pool_.memory().flush(pool_.at<char>(page), sizeof(PlacePage));
-  txn.will_link(page, &link, pm::Link::kOffset);
-  txn.prepare();
-  pool_.memory().fence();  // the empty page and the intent, before the link
-  pm::store_release(link, page);
-  pool_.memory().flush(&link, sizeof link);
-  txn.settle();
-  pool_.memory().fence();
-  txn.finish();
+  // The empty page and the intent, before the link.
+  txn.publish(page, link);
 }
 
 uint64_t PayloadLog::last_epoch(uint64_t offset) const {
@@ -166,14 +160,8 @@ void PayloadLog::add_chunk(uint32_t partition, uint64_t bytes, bool reclaim) {
   // Recovery walks the entries until one is not whole; an old one must not be taken for new.
   std::memset(chunk + 1, 0, sizeof(PayloadEntry));
   memory.flush(chunk, sizeof(PayloadChunk) + sizeof(PayloadEntry));
-  txn.will_link(offset, &head(partition).chunk, pm::Link::kOffset);
-  txn.prepare();
-  memory.fence();  // the chunk, its epoch and the intent, before the link
-  pm::store_release(head(partition).chunk, offset);
-  memory.flush(&head(partition).chunk, sizeof(uint64_t));
-  txn.settle();
-  memory.fence();
-  txn.finish();
+  // The chunk, its epoch and the intent, before the link.
+  txn.publish(offset, head(partition).chunk);
   state_of(offset).dead.store(0, std::memory_order_relaxed);
   state_of(offset).epoch.store(static_cast<uint32_t>(epoch), std::memory_order_release);
   partitions_[partition].chunks.push_back({.offset = offset,
@@ -352,7 +340,7 @@ void PayloadLog::recover(uint32_t partition) {
   bool found = false;
   for (size_t i = 0; i < chunks.size(); ++i) {
     bool continues = false;
-    know_end(chunks[i], continues);
+    find_end(chunks[i], continues);
     if (continues && chunks[i].bytes == kChunkBytes) open = i;
     found = found || chunks[i].found;
   }
@@ -361,7 +349,7 @@ void PayloadLog::recover(uint32_t partition) {
 }
 
 // `continues`: entries may be appended.
-void PayloadLog::know_end(Chunk& chunk, bool& continues) const {
+void PayloadLog::find_end(Chunk& chunk, bool& continues) const {
   const auto* header = pool_.at<PayloadChunk>(chunk.offset);
   if (header->end != 0) {
     uint64_t end = 0;
@@ -428,14 +416,9 @@ void PayloadLog::remove_chunk(uint32_t partition, size_t index) {
   uint64_t& link =
       newest ? head(partition).chunk : pool_.at<PayloadChunk>(chunks[index + 1].offset)->next;
   pm::Heap::Txn txn(pool_.heap(), true);
-  txn.will_unlink(victim.offset, &link, pm::Link::kOffset, pm::Heap::Txn::Release::kLater);
-  txn.prepare();
-  memory.fence();  // the intent, before the unlink
-  pm::store_release(link, pool_.at<PayloadChunk>(victim.offset)->next);
-  memory.flush(&link, sizeof link);
-  txn.settle();
-  memory.fence();
-  txn.finish();
+  // The intent, before the unlink.
+  txn.retire(victim.offset, link, pool_.at<PayloadChunk>(victim.offset)->next,
+             pm::Heap::Txn::Release::kLater);
   state_of(victim.offset).epoch.store(0, std::memory_order_release);
   chunks.erase(chunks.begin() + static_cast<std::ptrdiff_t>(index));
   if (open == index) {

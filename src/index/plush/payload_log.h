@@ -157,7 +157,7 @@ class PayloadLog {
   // Of the chunks that an entry was appended to since: all but the open one, or all.
   void note_ends(uint32_t partition, bool open_too, bool to_be_continued);
   void note_end(Chunk& chunk, bool to_be_continued) const;
-  void know_end(Chunk& chunk, bool& continues) const;
+  void find_end(Chunk& chunk, bool& continues) const;
   uint64_t segment_of(uint64_t offset) const;
   uint64_t last_epoch(uint64_t offset) const;
   uint64_t next_epoch(uint64_t offset) const;

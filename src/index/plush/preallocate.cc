@@ -77,13 +77,11 @@ void Core::allocate_buckets(std::span<Entry* const> entries) const {
       }
     }
   }
-  txn.prepare();
-  memory_.fence();  // the intents, before the links that they are about
-  for (const auto& [link, unit] : links) pm::store_release(*link, unit);
-  for (const Entry* entry : entries) memory_.flush(entry, sizeof *entry);
-  txn.settle();
-  memory_.fence();
-  txn.finish();
+  // The intents, before the links that they are about.
+  txn.commit([&] {
+    for (const auto& [link, unit] : links) pm::store_release(*link, unit);
+    for (const Entry* entry : entries) memory_.flush(entry, sizeof *entry);
+  });
 }
 
 }  // namespace perdure::index::plush

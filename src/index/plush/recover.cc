@@ -15,7 +15,7 @@ uint32_t Core::entry_epoch(const Entry& entry) {
   return LineState{pm::load_relaxed(entry.lines[0].state)}.epoch();
 }
 
-void Core::know_row(uint64_t row) const {
+void Core::rebuild_row(uint64_t row) const {
   if (rows_[row].known) [[likely]]
     return;
   rows_[row].epoch = entry_epoch(*entry_at(level_of_row(row), index_of_row(row)));
@@ -80,7 +80,7 @@ bool Core::replay_record(Partition& partition, const pm::RedoRecord& record, uin
                             pool_.mapping().path(), name_));
   }
   const uint64_t row = row_for(record.a);
-  know_row(row);
+  rebuild_row(row);
   // Another epoch: the row has moved down since, and this record with it.
   if ((record.c >> 3 & LineState::kEpochMask) != rows_[row].epoch) return true;
   const Key key{record.a, {}};  // what needs its bytes is below, for words

@@ -102,10 +102,10 @@ bool Core::probe(uint32_t level, const Key& key, Probe& out) const {
   out.candidates = 0;
   out.damaged = false;
   if (has_copy(level, out.index)) {
-    const Mirror::Copy& copy = mirror_->at(level, out.index);
-    const uint32_t candidates = Mirror::candidates(copy, spread_bits(key.hash));
+    const DirectoryCache::Copy& copy = directory_cache_->at(level, out.index);
+    const uint32_t candidates = DirectoryCache::candidates(copy, spread_bits(key.hash));
     if (candidates == 0) return true;
-    if (candidates != Mirror::kUnknown) {
+    if (candidates != DirectoryCache::kUnknown) {
       out.count = pm::load_acquire(copy.count);
       note_candidates(candidates, out, copy.units);
       return true;
@@ -168,7 +168,7 @@ Core::Found Core::search_entry(uint32_t level, const Probe& probe, const Key& ke
 }
 
 [[gnu::always_inline]] inline Core::Found Core::search_copy(uint32_t level,
-                                                            const Mirror::Copy& copy,
+                                                            const DirectoryCache::Copy& copy,
                                                             uint32_t candidates, const Key& key,
                                                             const Row* reader, uint64_t version,
                                                             Hit& hit) const {
@@ -197,13 +197,13 @@ Core::Found Core::search_entry(uint32_t level, const Probe& probe, const Key& ke
                                                               const Key& key, const Row* reader,
                                                               uint64_t version, Hit& hit) const {
   const uint64_t spread = spread_bits(key.hash);
-  const Mirror& mirror = *mirror_;
+  const DirectoryCache& cache = *directory_cache_;
   // Where there are copies, they nearly always name no bucket or the right one.
   const uint32_t end = copies_end(top);
   for (uint32_t level = first; level < end; ++level) {
-    const Mirror::Copy& copy = mirror.at(level, index_at(level, key.hash));
-    const uint32_t candidates = Mirror::candidates(copy, spread);
-    if (candidates == Mirror::kUnknown) [[unlikely]]
+    const DirectoryCache::Copy& copy = cache.at(level, index_at(level, key.hash));
+    const uint32_t candidates = DirectoryCache::candidates(copy, spread);
+    if (candidates == DirectoryCache::kUnknown) [[unlikely]]
       return search_filters(level, key, reader, version, hit);
     if (candidates == 0) continue;
     const Found found = search_copy(level, copy, candidates, key, reader, version, hit);
@@ -254,7 +254,7 @@ Core::Found Core::search(const Key& key, Hit& hit) const {
 Core::Found Core::search_filters(uint32_t first, const Key& key, const Row* reader,
                                  uint64_t version, Hit& hit) const {
   if (reader == nullptr) {
-    learn_path(key.hash);
+    populate_path(key.hash);
   } else {
     hit.path_unknown = !is_path_known(key.hash);
   }
@@ -293,7 +293,7 @@ bool Core::find(const Key& key, Hit& hit) const {
     if (found == Found::kRetry) continue;
     if (hit.path_unknown && partition.lock.try_lock()) [[unlikely]] {
       const std::lock_guard lock(partition.lock, std::adopt_lock);
-      learn_path(key.hash);  // for the next lookup
+      populate_path(key.hash);  // for the next lookup
     }
     return found == Found::kHit && hit.live();
   }
@@ -311,24 +311,24 @@ bool Core::is_path_known(uint64_t hash) const {
   const uint32_t top = top_for(hash);
   for (uint32_t level = top; level < copies_end(top); ++level) {
     const uint64_t index = index_at(level, hash);
-    if (Mirror::is_known(mirror_->at(level, index), spread_bits(hash))) continue;
+    if (DirectoryCache::is_known(directory_cache_->at(level, index), spread_bits(hash))) continue;
     return !has_entry(level, index);
   }
   return true;
 }
 
-void Core::learn_path(uint64_t hash) const {
+void Core::populate_path(uint64_t hash) const {
   const uint32_t top = top_for(hash);
   for (uint32_t level = top; level < copies_end(top); ++level) {
     const uint64_t index = index_at(level, hash);
-    if (Mirror::is_known(mirror_->at(level, index), spread_bits(hash))) continue;
+    if (DirectoryCache::is_known(directory_cache_->at(level, index), spread_bits(hash))) continue;
     if (!has_entry(level, index)) return;
-    learn(level, index);
+    populate(level, index);
   }
 }
 
-void Core::learn(uint32_t level, uint64_t index) const {
-  Mirror::Copy& copy = mirror_->at(level, index);
+void Core::populate(uint32_t level, uint64_t index) const {
+  DirectoryCache::Copy& copy = directory_cache_->at(level, index);
   const Place place = place_at(level, index);
   const Entry& entry = *place.entry;
   const uint32_t count = used(level, index, place);
@@ -338,45 +338,47 @@ void Core::learn(uint32_t level, uint64_t index) const {
     const uint32_t b = at / kSlots;
     const Bucket& bucket = bucket_of(entry, b);
     if (at % kSlots == 0) {
-      Mirror::set_bucket(copy, b, static_cast<uint32_t>(pool_.offset_of(&bucket) / kUnitBytes));
+      DirectoryCache::set_bucket(copy, b,
+                                 static_cast<uint32_t>(pool_.offset_of(&bucket) / kUnitBytes));
     }
-    Mirror::add_version(copy, spread_bits(bucket.tags[at % kSlots] >> 1), b);
+    DirectoryCache::add_version(copy, spread_bits(bucket.tags[at % kSlots] >> 1), b);
   }
-  Mirror::set_count(copy, count);
-  mirror_->make_known(copy);
+  DirectoryCache::set_count(copy, count);
+  directory_cache_->make_known(copy);
 }
 
-uint32_t Core::learn_append(const Append& append) const {
+uint32_t Core::cache_append(const Append& append) const {
   if (!has_copy(append.level, append.index)) return 0;
-  Mirror::Copy& copy = mirror_->at(append.level, append.index);
-  if (!Mirror::is_known(copy)) {
-    if (append.start == 0) learn(append.level, append.index);
+  DirectoryCache::Copy& copy = directory_cache_->at(append.level, append.index);
+  if (!DirectoryCache::is_known(copy)) {
+    if (append.start == 0) populate(append.level, append.index);
     return 0;
   }
   const uint32_t superseded = copy.superseded;
   for (uint32_t i = 0; i < append.count;) {
     const uint32_t b = (append.start + i) / kSlots;
     const uint32_t end = std::min(append.count, (b + 1) * kSlots - append.start);
-    Mirror::set_bucket(copy, b, append.units[b]);  // the line was flushed: not from there
+    DirectoryCache::set_bucket(copy, b, append.units[b]);  // the line was flushed: not from there
     for (; i < end; ++i) {
       const uint64_t spread = spread_bits(append.tags[i] >> 1);
       // What a row supersedes in its entry is dropped when that is drained.
-      append.counts_epoch ? Mirror::add(copy, spread, b) : Mirror::add_version(copy, spread, b);
+      append.counts_epoch ? DirectoryCache::add(copy, spread, b)
+                          : DirectoryCache::add_version(copy, spread, b);
     }
   }
-  Mirror::set_count(copy, append.start + append.count);
+  DirectoryCache::set_count(copy, append.start + append.count);
   return copy.superseded - superseded;
 }
 
 uint32_t Core::superseded_in(uint32_t level, uint64_t index) const {
-  const Mirror::Copy* copy = known_copy(level, index);
+  const DirectoryCache::Copy* copy = cached_copy(level, index);
   if (copy != nullptr) return copy->superseded;
   return LineState{pm::load_relaxed(entry_at(level, index)->lines[0].state)}.hint();
 }
 
 void Core::set_superseded(uint32_t level, uint64_t index, uint32_t count) const {
-  if (known_copy(level, index) != nullptr) {
-    mirror_->at(level, index).superseded = count;
+  if (cached_copy(level, index) != nullptr) {
+    directory_cache_->at(level, index).superseded = count;
     return;
   }
   DirectoryLine& line = entry_at(level, index)->lines[0];
@@ -397,14 +399,14 @@ void Core::count_superseded(const Append& append) const {
 }
 
 uint32_t Core::records_in(uint32_t level, uint64_t index) const {
-  const Mirror::Copy* copy = known_copy(level, index);
+  const DirectoryCache::Copy* copy = cached_copy(level, index);
   return copy != nullptr ? copy->count : used(level, index, place_at(level, index));
 }
 
 void Core::prefetch_end(uint32_t level, uint64_t index) const {
   const Place place = place_at(level, index);
   const Entry& entry = *place.entry;
-  const Mirror::Copy* copy = known_copy(level, index);
+  const DirectoryCache::Copy* copy = cached_copy(level, index);
   if (copy == nullptr) return prefetch_entry(place);
   if (copy->count >= place.records()) return;  // it is drained first
   const uint32_t line = copy->count / kLineRecords;
@@ -420,10 +422,10 @@ void Core::prefetch_end(uint32_t level, uint64_t index) const {
   pm::prefetch_to_change(&bucket.values[kSlots - 1]);
 }
 
-void Core::relearn(uint32_t level, uint64_t index) const {
+void Core::rebuild_entry(uint32_t level, uint64_t index) const {
   if (!has_copy(level, index)) return;
-  Mirror::clear(mirror_->at(level, index));
-  learn(level, index);
+  DirectoryCache::clear(directory_cache_->at(level, index));
+  populate(level, index);
 }
 
 }  // namespace perdure::index::plush

@@ -58,10 +58,10 @@ bool Core::remove(uint64_t key) { return is_inside(key) && remove_record({hash_o
 bool Core::remove(std::string_view key) { return is_inside(key) && remove_record(key_of(key)); }
 
 bool Core::present_below(const Key& key, bool expected) const {
-  if (has_quick()) {
+  if (has_fast_path()) {
     if (!expected && is_surely_absent(key.hash)) return false;
     uint64_t value = 0;
-    if (expected && find_quick(key.hash, value) == Found::kHit) return true;
+    if (expected && find_fast(key.hash, value) == Found::kHit) return true;
   }
   Hit hit;
   return search_levels(top_for(key.hash), key, nullptr, 0, hit) == Found::kHit && hit.live();
@@ -90,7 +90,7 @@ bool Core::log_and_write(Partition& partition, LogKind kind, const Key& key, uin
   const bool conditional = kind != LogKind::kUpsert;
   const bool wants_present = kind == LogKind::kUpdate;
   const uint64_t row = row_for(key.hash);
-  know_row(row);
+  rebuild_row(row);
   Hit hit;
   if (search_row(row, key, nullptr, 0, hit) == Found::kHit) {
     return overwrite_row(partition, kind, key, value, payload, hit);
@@ -199,7 +199,7 @@ bool Core::remove_record(const Key& key) {
   const std::lock_guard lock(partition.lock);
   require_writable();
   const uint64_t row = row_for(key.hash);
-  know_row(row);
+  rebuild_row(row);
   Hit hit;
   if (search(key, hit) != Found::kHit || !hit.live()) return false;
   if (hit.level == 0) {
@@ -219,7 +219,7 @@ bool Core::remove_record(const Key& key) {
   }
   // One atomic store: the newest version of the key becomes its own tombstone.
   {
-    const Disappearing guard(rows_[row]);  // nobody sees it gone before that is durable
+    const SequenceWrite guard(rows_[row]);  // nobody sees it gone before that is durable
     pm::store_release(*hit.tag_at, hit.tag | 1);
     memory_.persist(hit.tag_at, sizeof(uint64_t));
   }
@@ -232,7 +232,7 @@ bool Core::remove_record(const Key& key) {
   // A hint, not flushed: how many records of the entry were removed in place.
   pm::store_release(line.state, state.with_hint(removed).word);
   if (removed % 8 == 0 && removed * 4 >= used(place)) {
-    squeeze(hit.level, hit.index);
+    compact(hit.level, hit.index);
   }
   return true;
 }
@@ -290,7 +290,7 @@ bool Core::copy_row_to_log(Partition& partition, uint64_t row) {
 void Core::copy_or_move(Partition& partition, uint64_t row) {
   if (copy_row_to_log(partition, row)) return;
   try {
-    move_down(partition, row);
+    flush_row(partition, row);
   } catch (...) {
     memory_.fence();
     throw;
@@ -316,7 +316,8 @@ void Core::compact_log(Partition& partition) {
     records += rows_[row].count.load(std::memory_order_relaxed);
   }
   // Not worth it if the log holds little else.
-  if (partition.log.live_bytes() < 2 * records * pm::RedoLog::kRecordBytes + pm::kPageBytes) return;
+  if (partition.log.live_bytes() < 2 * records * pm::TornBitLog::kRecordBytes + pm::kPageBytes)
+    return;
   log_all_rows(partition);
 }
 

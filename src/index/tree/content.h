@@ -187,7 +187,10 @@ struct RangeTrees {
   template <typename K, typename V>
   using Content = ContentOf<K, V>;
   template <typename Core, typename K, typename V>
-  using Face = Tree<Core, K, V>;
+  using Facade = Tree<Core, K, V>;
+};
+struct Tries : RangeTrees {
+  static constexpr const char* kFamily = "trie";
 };
 
 }  // namespace perdure::index::tree

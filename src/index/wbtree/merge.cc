@@ -36,13 +36,11 @@ void Core<Content>::redo_node(pm::Heap::Txn& txn, Node& node, const Order& order
 
 template <typename Content>
 void Core<Content>::commit(pm::Heap::Txn& txn, LockSet& held) {
-  txn.prepare();
-  memory_.fence();  // intents, redo records, and all that the bitmaps will reveal, before they do
-  held.begin_change();
-  txn.apply();
-  txn.settle();
-  memory_.fence();  // the heap's bitmap, before the intents end
-  txn.finish();
+  // Intents, redo records, and all that the bitmaps will reveal, before they do.
+  txn.commit([&] {
+    held.begin_change();
+    txn.apply();
+  });
 }
 
 template <typename Content>

@@ -1,4 +1,4 @@
-// Scans: leaf by leaf, each copied and its version validated before anybody is told of it. No lock is
+// Scans: leaf by leaf, each copied and its version validated before it is handed out. No lock is
 // held, and of the tree's shape nothing is relied on but the key where the next leaf begins: what
 // splits and merges do in between neither hides nor repeats a record.
 #pragma once

@@ -214,15 +214,12 @@ void Core<Content>::put(StripeLock& lock, Node& leaf, Order& order, uint32_t pos
     pm::Heap::Txn txn(pool_.heap());
     const uint64_t record = records_.make(txn, key.bytes, value);
     txn.will_link(record, &leaf.bitmap, pm::link_bit(cell));
-    txn.prepare();
     declare_invalid();
-    memory_
-        .fence();  // the record and its intent, before its bit; the bitmap, before the slot array
-    fill_cell(leaf, cell, {key.prefix, record}, order);
-    let_count();
-    txn.settle();
-    memory_.fence();  // the bitmap and the heap's, before the intent ends
-    txn.finish();
+    // The record and its intent, before its bit; the bitmap, before the slot array.
+    txn.commit([&] {
+      fill_cell(leaf, cell, {key.prefix, record}, order);
+      let_count();
+    });
   } else {
     declare_invalid();
     if (valid) memory_.fence();  // before the slot array changes
@@ -255,12 +252,8 @@ void Core<Content>::take_out(StripeLock& lock, Node& leaf, uint32_t cell) {
     const uint64_t record = leaf.cell(cell).value;
     pm::Heap::Txn txn(pool_.heap(), true);
     txn.will_unlink(record, &leaf.bitmap, pm::link_bit(cell), pm::Heap::Txn::Release::kLater);
-    txn.prepare();
-    memory_.fence();  // the intent, before the bit is clear
-    clear_bit();
-    txn.settle();
-    memory_.fence();  // the bitmap and the heap's, before the intent ends
-    txn.finish();
+    // The intent, before the bit is clear.
+    txn.commit([&] { clear_bit(); });
     records_.retire(record);
   } else {
     clear_bit();
@@ -323,7 +316,7 @@ bool Core<Content>::remove(const Key& key) {
     take_out(*lock, leaf, cell);
     left = live_count(leaf);
   }
-  // Not after every removal: the neighbours would be looked at in vain most of the time.
+  // Not after every removal: the neighbours would have no room most of the time.
   const uint32_t step = std::max(leaf_.records / 16, 1U);
   if (is_sparse(left, 0) && left % step == 0) tidy(key);
   return true;

@@ -228,6 +228,10 @@ RuntimeStatistics Runtime::statistics() const {
 
 uint32_t Runtime::workers() const noexcept { return state_->options.workers; }
 uint32_t Runtime::partitions() const noexcept { return state_->options.partitions; }
+bool Runtime::is_worker() const noexcept {
+  const Worker* const worker = Worker::here();
+  return worker != nullptr && worker->belongs_to(*state_);
+}
 uint32_t Runtime::current_worker() noexcept {
   const Worker* const worker = Worker::here();
   return worker == nullptr ? kAnyWorker : worker->index();

@@ -139,6 +139,8 @@ class Runtime {
   uint32_t partitions() const noexcept;
   // The calling thread's number among the workers of its runtime, or kAnyWorker.
   static uint32_t current_worker() noexcept;
+  // Whether the calling thread is a worker of this runtime.
+  bool is_worker() const noexcept;
 
  private:
   // Runs a task for someone who is no coroutine: a coroutine that awaits it.

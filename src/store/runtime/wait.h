@@ -26,7 +26,7 @@ inline void futex_wait(std::atomic<uint32_t>& word, uint32_t value) noexcept {
   ::syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
 }
 // Wakes one thread that sleeps on `address`. The word itself is not touched and may be gone: whoever
-// sleeps on what came to lie there is woken in vain, which every user of a futex must bear.
+// sleeps on what came to lie there is woken without need, which every user of a futex must bear.
 inline void futex_wake(const void* address) noexcept {
   ::syscall(SYS_futex, address, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
 }

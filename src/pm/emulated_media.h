@@ -11,9 +11,9 @@
 
 namespace perdure::pm {
 
-class Medium {
+class EmulatedMedia {
  public:
-  virtual ~Medium() = default;
+  virtual ~EmulatedMedia() = default;
   // Whether pools of this domain (`line` or `byte`) are on the medium. `page` has a medium of its own.
   virtual bool serves(Domain domain) const { return domain == Domain::kLine; }
   // The lines of [address, address + bytes) were flushed, or written past the caches.
@@ -25,7 +25,7 @@ class Medium {
 
 // Pools that are mapped from now on are on this medium, if it serves their domain, until null is set; it
 // must outlive them. Not thread-safe.
-void emulate_medium(Medium* medium);
-Medium* emulated_medium();
+void emulate_media(EmulatedMedia* medium);
+EmulatedMedia* emulated_media();
 
 }  // namespace perdure::pm

@@ -1,4 +1,4 @@
-#include "pm/redo_log.h"
+#include "pm/torn_bit_log.h"
 
 #include <algorithm>
 #include <cassert>
@@ -20,11 +20,11 @@ constexpr uint64_t kLineWords = kLineBytes / 8;
 
 }  // namespace
 
-uint64_t RedoLog::chunk_bytes_for(uint64_t records) {
+uint64_t TornBitLog::chunk_bytes_for(uint64_t records) {
   return (kChunkHeaderBytes + most_bytes(records) + kUnitBytes - 1) / kUnitBytes * kUnitBytes;
 }
 
-uint64_t RedoLog::after(uint64_t position) {
+uint64_t TornBitLog::after(uint64_t position) {
   constexpr uint64_t kLastLine = kUnitBytes - kLineBytes;
   const uint64_t unit = position / kUnitBytes * kUnitBytes;
   const uint64_t within = position - unit;
@@ -32,19 +32,19 @@ uint64_t RedoLog::after(uint64_t position) {
   return within + 2 * kRecordBytes <= kLastLine ? position + kRecordBytes : unit + kLastLine;
 }
 
-RedoLog::RedoLog(const Memory& memory, char* area, uint64_t chunk_bytes, uint32_t chunks)
+TornBitLog::TornBitLog(const Memory& memory, char* area, uint64_t chunk_bytes, uint32_t chunks)
     : current_(area), chunk_bytes_(chunk_bytes), memory_(&memory), area_(area), chunks_(chunks) {
   assert(chunks >= 3);
   nontemporal_ = memory.domain() == Domain::kLine && prefers_nontemporal_lines();
 }
 
-void RedoLog::format() {
+void TornBitLog::format() {
   header(0).sequence = seal_word(1, kChunkSalt);  // plus one, so that 0 means never used
   memory_->flush(&header(0), sizeof(ChunkHeader));
   begin_line();
 }
 
-void RedoLog::append(const RedoRecord& record) {
+void TornBitLog::append(const RedoRecord& record) {
   assert(record.c != 0);
   if (!has_room(1)) [[unlikely]]
     throw Error(ErrorCode::kInternal,
@@ -75,19 +75,19 @@ void RedoLog::append(const RedoRecord& record) {
   if (position_ % kLineBytes / 8 != end % kLineWords) begin_line();  // the rest of it stays unused
 }
 
-void RedoLog::begin_line() {
+void TornBitLog::begin_line() {
   // What is not valid here and now, without a look at what is there.
   std::ranges::fill(lines_, flag_ ^ 1);
 }
 
 // What the line at the position holds: records, and words of the ring's last pass.
-void RedoLog::load_line() {
+void TornBitLog::load_line() {
   if (!nontemporal_ || position_ >= chunk_bytes_) return;
   begin_line();
   std::memcpy(lines_, current_ + position_ / kLineBytes * kLineBytes, kLineBytes);
 }
 
-bool RedoLog::read(uint64_t sequence, uint64_t position, RedoRecord& record) const {
+bool TornBitLog::read(uint64_t sequence, uint64_t position, RedoRecord& record) const {
   const auto* words = reinterpret_cast<const uint64_t*>(chunk(sequence) + position);
   const uint64_t flag = flag_of(sequence);
   if ((words[0] & 1) != flag || (words[1] & 1) != flag || (words[2] & 1) != flag) return false;
@@ -97,7 +97,7 @@ bool RedoLog::read(uint64_t sequence, uint64_t position, RedoRecord& record) con
   return record.c != 0;
 }
 
-bool RedoLog::fill_rest(uint64_t flag) {
+bool TornBitLog::fill_rest(uint64_t flag) {
   auto* words = reinterpret_cast<uint64_t*>(current_);
   uint64_t dirty_from = chunk_bytes_;
   uint64_t dirty_to = 0;
@@ -112,13 +112,13 @@ bool RedoLog::fill_rest(uint64_t flag) {
   return true;
 }
 
-void RedoLog::move_to(uint64_t sequence) {
+void TornBitLog::move_to(uint64_t sequence) {
   sequence_ = sequence;
   flag_ = flag_of(sequence);
   current_ = chunk(sequence);
 }
 
-void RedoLog::advance() {
+void TornBitLog::advance() {
   if (!next_is_free()) [[unlikely]]
     throw Error(ErrorCode::kInternal, "a log moves on to a chunk that is still live");
   // No word of the chunk may bear the flag of its next use. Before the next header: a crash that kept that
@@ -134,13 +134,13 @@ void RedoLog::advance() {
   begin_line();
 }
 
-void RedoLog::release_before(uint64_t sequence) {
+void TornBitLog::release_before(uint64_t sequence) {
   oldest_ = sequence;
   store_relaxed(header(sequence_).oldest, seal_word(oldest_, kOldestSalt));
   memory_->flush(&header(sequence_).oldest, sizeof(uint64_t));
 }
 
-bool RedoLog::replay(const std::function<void(const RedoRecord&, uint64_t sequence)>& apply) {
+bool TornBitLog::replay(const std::function<void(const RedoRecord&, uint64_t sequence)>& apply) {
   uint64_t newest = 0;
   for (uint64_t i = 0; i < chunks_; ++i) {
     const uint64_t word = header(i).sequence;

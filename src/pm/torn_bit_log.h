@@ -34,7 +34,7 @@ struct RedoRecord {
   uint64_t c;  // below 2^61, and not 0: 0 is padding
 };
 
-class RedoLog {
+class TornBitLog {
  public:
   static constexpr uint64_t kRecordBytes = 24;
   static constexpr uint64_t kChunkHeaderBytes = 64;
@@ -48,7 +48,7 @@ class RedoLog {
 
   // Over `chunks` >= 3 adjacent chunks at `area`, which is 64-byte aligned and zero-filled before
   // the first use. Call format() or replay() before anything else.
-  RedoLog(const Memory& memory, char* area, uint64_t chunk_bytes, uint32_t chunks);
+  TornBitLog(const Memory& memory, char* area, uint64_t chunk_bytes, uint32_t chunks);
 
   // Makes an empty log. Durable with the caller's next fence, before which nothing durable may lead to
   // the log: until then its memory is unreachable after any crash, and is zeroed again by its next owner.

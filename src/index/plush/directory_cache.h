@@ -26,7 +26,7 @@
 
 namespace perdure::index::plush {
 
-class Mirror {
+class DirectoryCache {
  public:
   static constexpr uint32_t kFilterLevelsMax = 3;  // of one partition
   static constexpr uint32_t kLines = 16;
@@ -49,9 +49,9 @@ class Mirror {
   static_assert(sizeof(Copy) == 1152);
 
   // For the first `levels` levels in PM, with `rows` entries in the first.
-  Mirror(uint32_t levels, uint64_t rows, uint32_t fanout);
-  Mirror(const Mirror&) = delete;
-  Mirror& operator=(const Mirror&) = delete;
+  DirectoryCache(uint32_t levels, uint64_t rows, uint32_t fanout);
+  DirectoryCache(const DirectoryCache&) = delete;
+  DirectoryCache& operator=(const DirectoryCache&) = delete;
 
   Copy& at(uint32_t level, uint64_t index) const { return copies_[begins_[level] + index]; }
   // DRAM that copies were made in so far.
@@ -130,8 +130,8 @@ class Mirror {
   std::atomic<uint64_t> known_ = 0;
 };
 
-inline uint32_t Mirror::candidates(const Copy& copy, uint64_t hash) {
-  const Line& line = Mirror::line(copy, hash);
+inline uint32_t DirectoryCache::candidates(const Copy& copy, uint64_t hash) {
+  const Line& line = DirectoryCache::line(copy, hash);
   if (!answers(line)) return kUnknown;
   uint32_t mask = 0;
   for (uint32_t hits = match_fingerprints(line.words, fingerprint(hash)); hits != 0;
@@ -142,7 +142,7 @@ inline uint32_t Mirror::candidates(const Copy& copy, uint64_t hash) {
   return mask;
 }
 
-inline void Mirror::add(Copy& copy, uint64_t hash, uint32_t bucket) {
+inline void DirectoryCache::add(Copy& copy, uint64_t hash, uint32_t bucket) {
   Line& line = copy.lines[line_of(hash)];
   uint8_t& filled = copy.filled[line_of(hash)];
   if (filled >= kLineWords) [[unlikely]] {

@@ -18,8 +18,8 @@ namespace {
 
 struct Baseline {
   // Bit i: word i has the fingerprint of `hash`; by accident the line's state may look like one, too.
-  static uint32_t match_line(const Mirror::Line& line, uint64_t hash) {
-    return match_fingerprints(line.words, Mirror::fingerprint(hash));
+  static uint32_t match_line(const DirectoryCache::Line& line, uint64_t hash) {
+    return match_fingerprints(line.words, DirectoryCache::fingerprint(hash));
   }
   static uint32_t match_tags(const uint64_t* tags, uint64_t tag) {
     return plush::match_tags(tags, tag);
@@ -28,8 +28,8 @@ struct Baseline {
 
 struct Avx512 {
   // Arguments and results as above.
-  [[gnu::target("avx512f,avx512bw")]] static inline uint32_t match_line(const Mirror::Line& line,
-                                                                        uint64_t hash) {
+  [[gnu::target("avx512f,avx512bw")]] static inline uint32_t match_line(
+      const DirectoryCache::Line& line, uint64_t hash) {
     const __m512i bits = _mm512_set1_epi16(static_cast<int16_t>(kFingerprintBits));
     const __m512i wanted = _mm512_and_si512(_mm512_set1_epi16(static_cast<int16_t>(hash)), bits);
     return _mm512_cmpeq_epi16_mask(_mm512_and_si512(_mm512_load_si512(&line), bits), wanted);
@@ -48,18 +48,17 @@ struct Avx512 {
 }  // namespace
 
 // Of the entry of the first level or the second.
-inline bool Core::has_children_of(const Quick::Top& top, uint32_t below, uint64_t hash) const {
-  return has_children(static_cast<uint32_t>(&top - quick_.tops_at) + below,
+inline bool Core::has_children_of(const FastPath::Top& top, uint32_t below, uint64_t hash) const {
+  return has_children(static_cast<uint32_t>(&top - fast_path_.tops_at) + below,
                       hash >> top.shifts[below]);
 }
 
 template <typename Isa>
-[[gnu::always_inline]] inline Core::Found Core::find_quick_by(uint64_t hash,
-                                                              uint64_t& value) const {
-  const Quick::Top& top = quick_.top(hash);
+[[gnu::always_inline]] inline Core::Found Core::find_fast_by(uint64_t hash, uint64_t& value) const {
+  const FastPath::Top& top = fast_path_.top(hash);
   const uint64_t index = hash >> top.shifts[0];
-  const Mirror::Copy* copy = &top.copies[1][hash >> top.shifts[1]];
-  const Mirror::Line* line = &Mirror::line(*copy, hash);
+  const DirectoryCache::Copy* copy = &top.copies[1][hash >> top.shifts[1]];
+  const DirectoryCache::Line* line = &DirectoryCache::line(*copy, hash);
   pm::prefetch(line);
   // Loads, for processors drop some prefetches from pages that they have no translation of.
   (void)pm::load_relaxed(copy->count);
@@ -72,28 +71,29 @@ template <typename Isa>
     std::atomic_thread_fence(std::memory_order_acquire);
     return state.version.load(std::memory_order_relaxed) != version;
   };
-  const Mirror::Copy& near = top.copies[0][index];
-  const Mirror::Line& near_line = Mirror::line(near, hash);
-  if (marked != 0 || (version & 1) != 0 || !Mirror::answers(near_line)) [[unlikely]]
+  const DirectoryCache::Copy& near = top.copies[0][index];
+  const DirectoryCache::Line& near_line = DirectoryCache::line(near, hash);
+  if (marked != 0 || (version & 1) != 0 || !DirectoryCache::answers(near_line)) [[unlikely]]
     return Found::kRetry;
   uint32_t matches = Isa::match_line(near_line, hash);
   if (matches != 0) [[unlikely]] {
     copy = &near;
     line = &near_line;
   } else {
-    if (!Mirror::answers(*line)) [[unlikely]]
+    if (!DirectoryCache::answers(*line)) [[unlikely]]
       return has_children_of(top, 0, hash) || changed() ? Found::kRetry : Found::kAbsent;
     matches = Isa::match_line(*line, hash);
     if (matches == 0) [[unlikely]]
       return has_children_of(top, 1, hash) || changed() ? Found::kRetry : Found::kAbsent;
   }
   // What the first word that matches leads to: the newest record that looks like the key.
-  const uint64_t place = Mirror::place_at(*line, static_cast<uint64_t>(std::countr_zero(matches)));
+  const uint64_t place =
+      DirectoryCache::place_at(*line, static_cast<uint64_t>(std::countr_zero(matches)));
   if (place == 0) [[unlikely]]  // an empty word looks like it
     return Found::kRetry;
   // A writer that empties the entry makes this garbage, but garbage inside the pool.
   const auto& bucket = *reinterpret_cast<const Bucket*>(
-      quick_.base + uint64_t{Mirror::unit_of(*copy, place)} * kUnitBytes);
+      fast_path_.base + uint64_t{DirectoryCache::unit_of(*copy, place)} * kUnitBytes);
   // The value's line at the same time as the tags.
   (void)pm::load_relaxed(bucket.values[0]);
   (void)pm::load_relaxed(bucket.values[kSlots / 2]);
@@ -110,11 +110,13 @@ template <typename Isa>
 
 template <typename Isa>
 [[gnu::always_inline]] inline bool Core::is_surely_absent_by(uint64_t hash) const {
-  const Quick::Top& top = quick_.top(hash);
-  const Mirror::Line& near_line = Mirror::line(top.copies[0][hash >> top.shifts[0]], hash);
-  const Mirror::Line& far_line = Mirror::line(top.copies[1][hash >> top.shifts[1]], hash);
-  if (!Mirror::answers(near_line) || Isa::match_line(near_line, hash) != 0) return false;
-  if (!Mirror::answers(far_line)) return !has_children_of(top, 0, hash);
+  const FastPath::Top& top = fast_path_.top(hash);
+  const DirectoryCache::Line& near_line =
+      DirectoryCache::line(top.copies[0][hash >> top.shifts[0]], hash);
+  const DirectoryCache::Line& far_line =
+      DirectoryCache::line(top.copies[1][hash >> top.shifts[1]], hash);
+  if (!DirectoryCache::answers(near_line) || Isa::match_line(near_line, hash) != 0) return false;
+  if (!DirectoryCache::answers(far_line)) return !has_children_of(top, 0, hash);
   return Isa::match_line(far_line, hash) == 0 && !has_children_of(top, 1, hash);
 }
 
@@ -124,22 +126,22 @@ template <typename Isa>
 }
 
 bool Core::is_surely_absent(uint64_t hash) const {
-  return quick_.wide ? is_surely_absent_avx512(hash) : is_surely_absent_by<Baseline>(hash);
+  return fast_path_.wide ? is_surely_absent_avx512(hash) : is_surely_absent_by<Baseline>(hash);
 }
 
-[[gnu::target("avx512f,avx512bw,bmi,bmi2,lzcnt")]] Core::Found Core::find_quick_avx512(
+[[gnu::target("avx512f,avx512bw,bmi,bmi2,lzcnt")]] Core::Found Core::find_fast_avx512(
     uint64_t hash, uint64_t& value) const {
-  return find_quick_by<Avx512>(hash, value);
+  return find_fast_by<Avx512>(hash, value);
 }
 
-Core::Found Core::find_quick(uint64_t hash, uint64_t& value) const {
-  return quick_.wide ? find_quick_avx512(hash, value) : find_quick_by<Baseline>(hash, value);
+Core::Found Core::find_fast(uint64_t hash, uint64_t& value) const {
+  return fast_path_.wide ? find_fast_avx512(hash, value) : find_fast_by<Baseline>(hash, value);
 }
 
 template <typename Isa>
 [[gnu::always_inline]] inline bool Core::lookup_by(uint64_t key, uint64_t& value) const {
   const uint64_t hash = hash_of(key);
-  const Found found = find_quick_by<Isa>(hash, value);
+  const Found found = find_fast_by<Isa>(hash, value);
   if (found == Found::kRetry) [[unlikely]]
     return lookup_fully(hash, value);
   return found == Found::kHit;
@@ -158,9 +160,9 @@ template <typename Isa>
 }
 
 bool Core::lookup(uint64_t key, uint64_t& value) const {
-  if (quick_.wide) [[likely]]
+  if (fast_path_.wide) [[likely]]
     return lookup_avx512(key, value);
-  if (has_quick()) return lookup_by<Baseline>(key, value);
+  if (has_fast_path()) return lookup_by<Baseline>(key, value);
   return is_inside(key) && lookup_fully(hash_of_word(key), value);
 }
 

@@ -1,4 +1,4 @@
-#include "pm/redo_log.h"
+#include "pm/torn_bit_log.h"
 
 #include <gtest/gtest.h>
 
@@ -7,24 +7,24 @@
 #include <random>
 #include <vector>
 
-#include "pm/medium.h"
+#include "pm/emulated_media.h"
 
 namespace perdure::pm {
 namespace {
 
 constexpr uint32_t kChunks = 3;
 
-class RedoLogTest : public ::testing::Test {
+class TornBitLogTest : public ::testing::Test {
  protected:
-  RedoLogTest() : chunk_bytes_(RedoLog::chunk_bytes_for(10)) {
+  TornBitLogTest() : chunk_bytes_(TornBitLog::chunk_bytes_for(10)) {
     area_.resize((chunk_bytes_ * kChunks + 128) / 8);
     const auto address = reinterpret_cast<uintptr_t>(area_.data());
     base_ = reinterpret_cast<char*>((address + 63) & ~uintptr_t{63});
   }
 
-  RedoLog open() { return {memory_, base_, chunk_bytes_, kChunks}; }
+  TornBitLog open() { return {memory_, base_, chunk_bytes_, kChunks}; }
 
-  static std::vector<uint64_t> replay(RedoLog& log) {
+  static std::vector<uint64_t> replay(TornBitLog& log) {
     std::vector<uint64_t> seen;
     EXPECT_TRUE(log.replay([&](const RedoRecord& record, uint64_t) {
       EXPECT_EQ(record.b, ~record.a);
@@ -36,7 +36,7 @@ class RedoLogTest : public ::testing::Test {
   static RedoRecord record(uint64_t n) { return {n, ~n, n % 1000 + 1}; }
 
   // Appends, moving on and releasing what is older than one chunk.
-  static void append(RedoLog& log, uint64_t n) {
+  static void append(TornBitLog& log, uint64_t n) {
     if (!log.has_room(1)) {
       if (!log.next_is_free()) log.release_before(log.oldest() + 1);
       log.advance();
@@ -50,8 +50,8 @@ class RedoLogTest : public ::testing::Test {
   char* base_ = nullptr;
 };
 
-TEST_F(RedoLogTest, ReplaysWhatWasAppendedInOrder) {
-  RedoLog log = open();
+TEST_F(TornBitLogTest, ReplaysWhatWasAppendedInOrder) {
+  TornBitLog log = open();
   log.format();
   std::vector<uint64_t> expected;
   // Top bits set: all 64 bits of both words survive the flag bits.
@@ -59,16 +59,16 @@ TEST_F(RedoLogTest, ReplaysWhatWasAppendedInOrder) {
     expected.push_back(i << 60 | i);
     append(log, expected.back());
   }
-  RedoLog again = open();
+  TornBitLog again = open();
   EXPECT_EQ(replay(again), expected);
 }
 
-TEST_F(RedoLogTest, KeepsOrderOverManyPassesOfTheRing) {
-  RedoLog log = open();
+TEST_F(TornBitLogTest, KeepsOrderOverManyPassesOfTheRing) {
+  TornBitLog log = open();
   log.format();
   for (uint64_t n = 0; n < 500; ++n) {
     append(log, n);
-    RedoLog again = open();
+    TornBitLog again = open();
     const std::vector<uint64_t> seen = replay(again);
     ASSERT_FALSE(seen.empty());
     EXPECT_EQ(seen.back(), n);
@@ -76,11 +76,11 @@ TEST_F(RedoLogTest, KeepsOrderOverManyPassesOfTheRing) {
   }
 }
 
-TEST_F(RedoLogTest, DropsARecordOfWhichAnyWordIsMissing) {
+TEST_F(TornBitLogTest, DropsARecordOfWhichAnyWordIsMissing) {
   for (int missing = 0; missing < 3; ++missing) {
     for (int pass = 0; pass < 3; ++pass) {
       std::fill(area_.begin(), area_.end(), 0);
-      RedoLog log = open();
+      TornBitLog log = open();
       log.format();
       uint64_t n = 0;
       for (; n < static_cast<uint64_t>(pass) * 10 + 4; ++n) append(log, n);
@@ -93,7 +93,7 @@ TEST_F(RedoLogTest, DropsARecordOfWhichAnyWordIsMissing) {
       }
       ASSERT_EQ(changed.size(), 3U);
       area_[changed[static_cast<size_t>(missing)]] = before[changed[static_cast<size_t>(missing)]];
-      RedoLog again = open();
+      TornBitLog again = open();
       const std::vector<uint64_t> seen = replay(again);
       ASSERT_FALSE(seen.empty());
       EXPECT_EQ(seen.back(), n - 1) << "pass " << pass << ", word " << missing;
@@ -109,23 +109,23 @@ TEST_F(RedoLogTest, DropsARecordOfWhichAnyWordIsMissing) {
   }
 }
 
-TEST_F(RedoLogTest, RefusesADamagedChunkHeader) {
-  RedoLog log = open();
+TEST_F(TornBitLogTest, RefusesADamagedChunkHeader) {
+  TornBitLog log = open();
   log.format();
   append(log, 1);
   base_[1] ^= 4;
-  RedoLog again = open();
+  TornBitLog again = open();
   EXPECT_FALSE(again.replay([](const RedoRecord&, uint64_t) {}));
 }
 
 // Takes the images that a power failure may leave of a log's area: between two fences any of the lines
 // written since the first may be durable.
-class CrashImages final : public Medium {
+class CrashImages final : public EmulatedMedia {
  public:
   CrashImages(const char* area, size_t bytes) : area_(area), durable_(area, area + bytes) {
-    emulate_medium(this);
+    emulate_media(this);
   }
-  ~CrashImages() override { emulate_medium(nullptr); }
+  ~CrashImages() override { emulate_media(nullptr); }
   void written_back(uintptr_t /*address*/, size_t /*bytes*/) override {}
   void fenced() override {
     std::vector<size_t> changed;
@@ -153,10 +153,10 @@ class CrashImages final : public Medium {
 
 // A chunk that is left early keeps records of its last use unless they are gone before the next chunk
 // begins; the crash that shows it comes one pass of the ring after the one that left them.
-TEST_F(RedoLogTest, ReplaysNothingOldAfterTwoCrashes) {
+TEST_F(TornBitLogTest, ReplaysNothingOldAfterTwoCrashes) {
   const size_t bytes = chunk_bytes_ * kChunks;
   std::mt19937_64 random(11);
-  const auto append_leaving = [&](RedoLog& log, uint64_t n, uint64_t room) {
+  const auto append_leaving = [&](TornBitLog& log, uint64_t n, uint64_t room) {
     if (!log.has_room(room)) {
       if (!log.next_is_free()) log.release_before(log.oldest() + 1);
       log.advance();
@@ -168,7 +168,7 @@ TEST_F(RedoLogTest, ReplaysNothingOldAfterTwoCrashes) {
   {
     CrashImages medium(base_, bytes);
     memory_ = Memory(Domain::kLine);
-    RedoLog log = open();
+    TornBitLog log = open();
     log.format();
     memory_.fence();
     medium.images.clear();  // of a log that is being made
@@ -183,7 +183,7 @@ TEST_F(RedoLogTest, ReplaysNothingOldAfterTwoCrashes) {
                               ~uintptr_t{kLineBytes - 1});
   for (const std::vector<char>& image : images) {
     std::copy(image.begin(), image.end(), base_);
-    RedoLog recovered = open();
+    TornBitLog recovered = open();
     replay(recovered);
     // Work for two passes of the ring. A crash after each record finds records in their order, the last
     // one last, and none from before that had been released.
@@ -191,7 +191,7 @@ TEST_F(RedoLogTest, ReplaysNothingOldAfterTwoCrashes) {
       append_leaving(recovered, n, n % 3 == 0 ? 4 : 1);
       // On a copy: replaying mends what follows the last record.
       std::copy_n(base_, bytes, copy);
-      RedoLog again(memory_, copy, chunk_bytes_, kChunks);
+      TornBitLog again(memory_, copy, chunk_bytes_, kChunks);
       const std::vector<uint64_t> seen = replay(again);
       ASSERT_FALSE(seen.empty());
       ASSERT_EQ(seen.back(), n);

@@ -1,10 +1,10 @@
-#include "index/plush/mirror.h"
+#include "index/plush/directory_cache.h"
 
 #include <algorithm>
 
 namespace perdure::index::plush {
 
-Mirror::Mirror(uint32_t levels, uint64_t rows, uint32_t fanout) {
+DirectoryCache::DirectoryCache(uint32_t levels, uint64_t rows, uint32_t fanout) {
   uint64_t entries = 0;
   for (uint32_t level = 1; level <= levels; ++level) {
     begins_[level] = entries;
@@ -16,7 +16,7 @@ Mirror::Mirror(uint32_t levels, uint64_t rows, uint32_t fanout) {
   copies_ = reinterpret_cast<Copy*>(arena_->begin());
 }
 
-void Mirror::clear(Copy& copy) {
+void DirectoryCache::clear(Copy& copy) {
   for (uint32_t i = 0; i < kLines; ++i) {
     Line& line = copy.lines[i];
     pm::store_relaxed(state_of(line), kUnknownState);
@@ -29,7 +29,7 @@ void Mirror::clear(Copy& copy) {
   copy.superseded = 0;
 }
 
-void Mirror::make_known(Copy& copy) {
+void DirectoryCache::make_known(Copy& copy) {
   if (copy.was_known == 0) {
     copy.was_known = 1;
     known_.fetch_add(1, std::memory_order_relaxed);

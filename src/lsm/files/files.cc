@@ -1,0 +1,84 @@
+// The public face of files.
+#include "perdure/files.h"
+
+#include "lsm/files/file_system.h"
+#include "lsm/files/stream.h"
+
+namespace perdure {
+
+using files::FileSystem;
+
+FileReader::FileReader(std::shared_ptr<const files::OpenFile> file) : file_(std::move(file)) {}
+FileReader::FileReader(const FileReader&) noexcept = default;
+FileReader& FileReader::operator=(const FileReader&) noexcept = default;
+FileReader::FileReader(FileReader&&) noexcept = default;
+FileReader& FileReader::operator=(FileReader&&) noexcept = default;
+FileReader::~FileReader() = default;
+
+uint64_t FileReader::size() const { return file_->size(); }
+std::string_view FileReader::read(uint64_t offset, size_t bytes, char* scratch) const {
+  return file_->read(offset, bytes, scratch);
+}
+
+FileWriter::FileWriter(std::unique_ptr<files::Stream> stream) : stream_(std::move(stream)) {}
+FileWriter::FileWriter(FileWriter&&) noexcept = default;
+FileWriter& FileWriter::operator=(FileWriter&&) noexcept = default;
+FileWriter::~FileWriter() = default;
+
+void FileWriter::append(std::string_view bytes) { stream_->append(bytes); }
+void FileWriter::flush() { stream_->flush(); }
+void FileWriter::sync() { stream_->sync(); }
+void FileWriter::truncate(uint64_t bytes) { stream_->truncate(bytes); }
+uint64_t FileWriter::size() const { return stream_->size(); }
+void FileWriter::close() { stream_->close(); }
+
+Files::Files(std::shared_ptr<FileSystem> system) : system_(std::move(system)) {}
+Files::Files(const Files&) noexcept = default;
+Files& Files::operator=(const Files&) noexcept = default;
+Files::Files(Files&&) noexcept = default;
+Files& Files::operator=(Files&&) noexcept = default;
+Files::~Files() = default;
+
+Files Files::create(Pool& pool, const std::string& name) {
+  return Files(FileSystem::create(pm::impl_of(pool), name));
+}
+
+Files Files::open(Pool& pool, const std::string& name) {
+  return Files(FileSystem::open(pm::impl_of(pool), name));
+}
+
+Files Files::open_or_create(Pool& pool, const std::string& name) {
+  return pm::impl_of(pool).find(name) == nullptr ? create(pool, name) : open(pool, name);
+}
+
+FileReader Files::open_file(std::string_view path) const {
+  return FileReader(std::make_shared<const files::OpenFile>(
+      system_, system_->acquire(path, FileSystem::Make::kNo)));
+}
+
+FileWriter Files::create_file(std::string_view path) {
+  FileWriter writer(
+      std::make_unique<files::Stream>(system_, system_->acquire(path, FileSystem::Make::kEmpty)));
+  writer.truncate(0);
+  return writer;
+}
+
+FileWriter Files::append_file(std::string_view path) {
+  return FileWriter(
+      std::make_unique<files::Stream>(system_, system_->acquire(path, FileSystem::Make::kAppend)));
+}
+
+bool Files::make_directory(std::string_view path) { return system_->make_directory(path); }
+void Files::make_directories(std::string_view path) { system_->make_directories(path); }
+void Files::remove(std::string_view path) { system_->remove(path); }
+void Files::rename(std::string_view from, std::string_view to) { system_->rename(from, to); }
+std::optional<FileInfo> Files::find(std::string_view path) const { return system_->find(path); }
+std::vector<FileInfo> Files::list(std::string_view path) const { return system_->list(path); }
+bool Files::lock(std::string_view path) { return system_->lock(path); }
+void Files::unlock(std::string_view path) { system_->unlock(path); }
+uint64_t Files::check(const std::function<void(const std::string&)>& report) const {
+  return system_->check(report);
+}
+std::vector<Statistic> Files::statistics() const { return system_->statistics(); }
+
+}  // namespace perdure

@@ -1,0 +1,335 @@
+// RocksDB's file system on files in a pool.
+#include <rocksdb/env.h>
+#include <rocksdb/file_system.h>
+#include <rocksdb/io_status.h>
+
+#include <cstring>
+#include <mutex>
+#include <string_view>
+
+#include "lsm/rocksdb/pool_of_uri.h"
+#include "perdure/files.h"
+#include "perdure/rocksdb.h"
+
+namespace perdure {
+namespace {
+
+using rocksdb::FileOptions;
+using rocksdb::IODebugContext;
+using rocksdb::IOOptions;
+using rocksdb::IOStatus;
+using rocksdb::Slice;
+
+// Carries out `work` and turns what it throws into a status: no exception passes through RocksDB.
+template <typename Work>
+IOStatus status_of(const std::string& name, Work work) {
+  try {
+    work();
+    return IOStatus::OK();
+  } catch (const Error& error) {
+    switch (error.code()) {
+      case ErrorCode::kNotFound:
+        return IOStatus::NotFound(name, error.what());
+      case ErrorCode::kCorrupt:
+        return IOStatus::Corruption(name, error.what());
+      case ErrorCode::kPoolFull:
+      case ErrorCode::kNoSpace:
+        return IOStatus::NoSpace(name, error.what());
+      default:
+        return IOStatus::IOError(name, error.what());
+    }
+  } catch (const std::exception& error) {  // std::bad_alloc
+    return IOStatus::IOError(name, error.what());
+  }
+}
+
+class PoolSequentialFile final : public rocksdb::FSSequentialFile {
+ public:
+  PoolSequentialFile(FileReader reader, bool in_place)
+      : reader_(std::move(reader)), in_place_(in_place) {}
+
+  IOStatus Read(size_t bytes, const IOOptions& options, Slice* result, char* scratch,
+                IODebugContext* debug) override {
+    const IOStatus status = PositionedRead(position_, bytes, options, result, scratch, debug);
+    position_ += result->size();
+    return status;
+  }
+  IOStatus Skip(uint64_t bytes) override {
+    position_ += bytes;
+    return IOStatus::OK();
+  }
+  IOStatus PositionedRead(uint64_t offset, size_t bytes, const IOOptions& /*options*/,
+                          Slice* result, char* scratch, IODebugContext* /*debug*/) override {
+    const std::string_view read = reader_.read(offset, bytes, scratch);
+    if (in_place_ || read.data() == scratch) {
+      *result = Slice(read.data(), read.size());
+      return IOStatus::OK();
+    }
+    std::memcpy(scratch, read.data(), read.size());
+    *result = Slice(scratch, read.size());
+    return IOStatus::OK();
+  }
+
+ private:
+  FileReader reader_;
+  bool in_place_;
+  uint64_t position_ = 0;
+};
+
+class PoolRandomAccessFile final : public rocksdb::FSRandomAccessFile {
+ public:
+  PoolRandomAccessFile(FileReader reader, bool in_place)
+      : reader_(std::move(reader)), in_place_(in_place) {}
+
+  IOStatus Read(uint64_t offset, size_t bytes, const IOOptions& /*options*/, Slice* result,
+                char* scratch, IODebugContext* /*debug*/) const override {
+    if (scratch == nullptr) return read_without_scratch(offset, bytes, result);
+    const std::string_view read = reader_.read(offset, bytes, scratch);
+    if (in_place_ || read.data() == scratch) {
+      *result = Slice(read.data(), read.size());
+      return IOStatus::OK();
+    }
+    std::memcpy(scratch, read.data(), read.size());
+    *result = Slice(scratch, read.size());
+    return IOStatus::OK();
+  }
+  // Nothing to fetch: it is in memory.
+  IOStatus Prefetch(uint64_t /*offset*/, size_t /*bytes*/, const IOOptions& /*options*/,
+                    IODebugContext* /*debug*/) override {
+    return IOStatus::OK();
+  }
+
+ private:
+  // Of those who take the whole file for mapped. It lies in extents.
+  IOStatus read_without_scratch(uint64_t offset, size_t bytes, Slice* result) const {
+    std::string copy(bytes, '\0');
+    const std::string_view read = reader_.read(offset, bytes, copy.data());
+    if (read.data() == copy.data())
+      return IOStatus::NotSupported("a read of two extents needs room");
+    *result = Slice(read.data(), read.size());
+    return IOStatus::OK();
+  }
+
+  FileReader reader_;
+  bool in_place_;
+};
+
+// RocksDB may sync a log while another thread appends to it.
+class PoolWritableFile final : public rocksdb::FSWritableFile {
+ public:
+  PoolWritableFile(std::string name, const FileOptions& options, FileWriter writer)
+      : FSWritableFile(options), name_(std::move(name)), writer_(std::move(writer)) {}
+
+  using FSWritableFile::Append;
+  IOStatus Append(const Slice& data, const IOOptions& /*options*/,
+                  IODebugContext* /*debug*/) override {
+    return locked([&] { writer_.append({data.data(), data.size()}); });
+  }
+  IOStatus Truncate(uint64_t bytes, const IOOptions& /*options*/,
+                    IODebugContext* /*debug*/) override {
+    return locked([&] {
+      if (bytes < writer_.size()) writer_.truncate(bytes);
+    });
+  }
+  IOStatus Close(const IOOptions& /*options*/, IODebugContext* /*debug*/) override {
+    return locked([&] { writer_.close(); });
+  }
+  IOStatus Flush(const IOOptions& /*options*/, IODebugContext* /*debug*/) override {
+    return locked([&] { writer_.flush(); });
+  }
+  IOStatus Sync(const IOOptions& /*options*/, IODebugContext* /*debug*/) override {
+    return locked([&] { writer_.sync(); });
+  }
+  bool IsSyncThreadSafe() const override { return true; }
+  uint64_t GetFileSize(const IOOptions& /*options*/, IODebugContext* /*debug*/) override {
+    const std::lock_guard lock(mutex_);
+    return writer_.size();
+  }
+
+ private:
+  template <typename Work>
+  IOStatus locked(Work work) {
+    const std::lock_guard lock(mutex_);
+    return status_of(name_, work);
+  }
+
+  std::string name_;
+  std::mutex mutex_;
+  FileWriter writer_;
+};
+
+// Names are durable when a call returns.
+class PoolDirectory final : public rocksdb::FSDirectory {
+ public:
+  IOStatus Fsync(const IOOptions& /*options*/, IODebugContext* /*debug*/) override {
+    return IOStatus::OK();
+  }
+  IOStatus Close(const IOOptions& /*options*/, IODebugContext* /*debug*/) override {
+    return IOStatus::OK();
+  }
+};
+
+class PoolLock final : public rocksdb::FileLock {
+ public:
+  explicit PoolLock(std::string name) : name_(std::move(name)) {}
+  const std::string& name() const { return name_; }
+
+ private:
+  std::string name_;
+};
+
+class PoolFileSystem final : public rocksdb::FileSystem {
+ public:
+  // `keep` is what must live as long: the pool, if it was opened for this.
+  PoolFileSystem(Files files, std::shared_ptr<void> keep)
+      : keep_(std::move(keep)), files_(std::move(files)) {}
+
+  const char* Name() const override { return "PerdureFileSystem"; }
+
+  IOStatus NewSequentialFile(const std::string& name, const FileOptions& options,
+                             std::unique_ptr<rocksdb::FSSequentialFile>* result,
+                             IODebugContext* /*debug*/) override {
+    return status_of(name, [&] {
+      *result =
+          std::make_unique<PoolSequentialFile>(files_.open_file(name), options.use_mmap_reads);
+    });
+  }
+  IOStatus NewRandomAccessFile(const std::string& name, const FileOptions& options,
+                               std::unique_ptr<rocksdb::FSRandomAccessFile>* result,
+                               IODebugContext* /*debug*/) override {
+    return status_of(name, [&] {
+      *result =
+          std::make_unique<PoolRandomAccessFile>(files_.open_file(name), options.use_mmap_reads);
+    });
+  }
+  IOStatus NewWritableFile(const std::string& name, const FileOptions& options,
+                           std::unique_ptr<rocksdb::FSWritableFile>* result,
+                           IODebugContext* /*debug*/) override {
+    return status_of(name, [&] {
+      *result = std::make_unique<PoolWritableFile>(name, options, files_.create_file(name));
+    });
+  }
+  IOStatus ReopenWritableFile(const std::string& name, const FileOptions& options,
+                              std::unique_ptr<rocksdb::FSWritableFile>* result,
+                              IODebugContext* /*debug*/) override {
+    return status_of(name, [&] {
+      *result = std::make_unique<PoolWritableFile>(name, options, files_.append_file(name));
+    });
+  }
+  IOStatus NewDirectory(const std::string& name, const IOOptions& /*options*/,
+                        std::unique_ptr<rocksdb::FSDirectory>* result,
+                        IODebugContext* /*debug*/) override {
+    return status_of(name, [&] {
+      const auto info = files_.find(name);
+      if (!info || !info->directory)
+        throw Error(ErrorCode::kNotFound, "there is no such directory");
+      *result = std::make_unique<PoolDirectory>();
+    });
+  }
+
+  IOStatus FileExists(const std::string& name, const IOOptions& /*options*/,
+                      IODebugContext* /*debug*/) override {
+    return status_of(name, [&] {
+      if (!files_.find(name)) throw Error(ErrorCode::kNotFound, "is not there");
+    });
+  }
+  IOStatus GetChildren(const std::string& directory, const IOOptions& /*options*/,
+                       std::vector<std::string>* result, IODebugContext* /*debug*/) override {
+    result->clear();
+    return status_of(directory, [&] {
+      for (FileInfo& info : files_.list(directory)) result->push_back(std::move(info.name));
+    });
+  }
+  IOStatus DeleteFile(const std::string& name, const IOOptions& /*options*/,
+                      IODebugContext* /*debug*/) override {
+    return status_of(name, [&] { files_.remove(name); });
+  }
+  IOStatus DeleteDir(const std::string& name, const IOOptions& options,
+                     IODebugContext* debug) override {
+    return DeleteFile(name, options, debug);
+  }
+  IOStatus Truncate(const std::string& name, size_t bytes, const IOOptions& /*options*/,
+                    IODebugContext* /*debug*/) override {
+    return status_of(name, [&] {
+      FileWriter writer = files_.append_file(name);
+      writer.truncate(bytes);
+      writer.close();
+    });
+  }
+  // With what leads to it: the root directory of a pool is empty, where a system's is not.
+  IOStatus CreateDir(const std::string& name, const IOOptions& /*options*/,
+                     IODebugContext* /*debug*/) override {
+    return status_of(name, [&] {
+      if (files_.find(name)) throw Error(ErrorCode::kExists, "is there already");
+      files_.make_directories(name);
+    });
+  }
+  IOStatus CreateDirIfMissing(const std::string& name, const IOOptions& /*options*/,
+                              IODebugContext* /*debug*/) override {
+    return status_of(name, [&] { files_.make_directories(name); });
+  }
+  IOStatus GetFileSize(const std::string& name, const IOOptions& /*options*/, uint64_t* bytes,
+                       IODebugContext* /*debug*/) override {
+    return status_of(name, [&] { *bytes = require(name).bytes; });
+  }
+  IOStatus GetFileModificationTime(const std::string& name, const IOOptions& /*options*/,
+                                   uint64_t* seconds, IODebugContext* /*debug*/) override {
+    return status_of(name, [&] { *seconds = require(name).modified_unix_s; });
+  }
+  IOStatus IsDirectory(const std::string& name, const IOOptions& /*options*/, bool* directory,
+                       IODebugContext* /*debug*/) override {
+    return status_of(name, [&] { *directory = require(name).directory; });
+  }
+  IOStatus RenameFile(const std::string& from, const std::string& to, const IOOptions& /*options*/,
+                      IODebugContext* /*debug*/) override {
+    return status_of(from, [&] { files_.rename(from, to); });
+  }
+
+  IOStatus LockFile(const std::string& name, const IOOptions& /*options*/, rocksdb::FileLock** lock,
+                    IODebugContext* /*debug*/) override {
+    *lock = nullptr;
+    return status_of(name, [&] {
+      auto taken = std::make_unique<PoolLock>(name);
+      if (!files_.lock(name)) throw Error(ErrorCode::kInUse, "lock hold by current process");
+      *lock = taken.release();
+    });
+  }
+  IOStatus UnlockFile(rocksdb::FileLock* lock, const IOOptions& /*options*/,
+                      IODebugContext* /*debug*/) override {
+    const std::unique_ptr<PoolLock> held(static_cast<PoolLock*>(lock));
+    return status_of(held->name(), [&] { files_.unlock(held->name()); });
+  }
+  IOStatus GetTestDirectory(const IOOptions& options, std::string* path,
+                            IODebugContext* debug) override {
+    *path = "/test";
+    return CreateDirIfMissing(*path, options, debug);
+  }
+  IOStatus GetAbsolutePath(const std::string& path, const IOOptions& /*options*/,
+                           std::string* absolute, IODebugContext* /*debug*/) override {
+    *absolute = path.starts_with('/') ? path : "/" + path;
+    return IOStatus::OK();
+  }
+
+ private:
+  FileInfo require(const std::string& name) const {
+    const auto info = files_.find(name);
+    if (!info) throw Error(ErrorCode::kNotFound, "is not there");
+    return *info;
+  }
+
+  std::shared_ptr<void> keep_;
+  Files files_;
+};
+
+}  // namespace
+
+std::shared_ptr<rocksdb::FileSystem> rocksdb_file_system(Pool& pool, const std::string& name) {
+  return std::make_shared<PoolFileSystem>(Files::open_or_create(pool, name), nullptr);
+}
+
+std::unique_ptr<rocksdb::FileSystem> lsm::file_system_of_uri(const std::string& uri) {
+  const std::shared_ptr<PoolOfUri> open = pool_of_uri(uri);
+  return std::make_unique<PoolFileSystem>(open->files, open);
+}
+
+}  // namespace perdure

@@ -1,0 +1,84 @@
+// The calls of a store as tasks.
+#include <utility>
+
+#include "perdure/store.h"
+#include "store/store_impl.h"
+
+namespace perdure {
+
+namespace {
+
+using store::Partition;
+using store::StoreImpl;
+using store::WriteRequest;
+using Condition = WriteRequest::Condition;
+
+// Key and value live in the frame of who awaits it.
+Task<bool> write(const StoreImpl& store, WriteRequest request, uint64_t* version = nullptr) {
+  const auto [hash, number] = store.place_of(request.key);
+  co_return co_await store.async(
+      number, true, [request, version, hash = hash](Partition& partition) {
+        return partition.put(hash, request, StoreImpl::now_ms(), version);
+      });
+}
+
+}  // namespace
+
+Task<std::optional<std::string>> Store::async_get(std::string key, uint64_t* version) const {
+  const auto [hash, number] = impl_->place_of(key);
+  co_return co_await impl_->async(
+      number, false,
+      [&key, version, hash = hash](Partition& partition) -> std::optional<std::string> {
+        Partition::Found found;
+        if (!partition.get(hash, key, StoreImpl::now_ms(), found)) return std::nullopt;
+        if (version != nullptr) *version = found.version;
+        return std::string(found.value);
+      });
+}
+
+Task<uint64_t> Store::async_put(std::string key, std::string value, std::optional<Time> expires) {
+  uint64_t version = 0;
+  co_await write(*impl_, {.key = key, .value = value, .expiry_ms = StoreImpl::expiry_of(expires)},
+                 &version);
+  co_return version;
+}
+
+Task<bool> Store::async_insert(std::string key, std::string value, std::optional<Time> expires) {
+  co_return co_await write(*impl_, {.key = key,
+                                    .value = value,
+                                    .condition = Condition::kIfAbsent,
+                                    .expiry_ms = StoreImpl::expiry_of(expires)});
+}
+
+Task<bool> Store::async_update(std::string key, std::string value, std::optional<Time> expires) {
+  co_return co_await write(*impl_, {.key = key,
+                                    .value = value,
+                                    .condition = Condition::kIfPresent,
+                                    .expiry_ms = StoreImpl::expiry_of(expires)});
+}
+
+Task<bool> Store::async_compare_and_swap(std::string key, uint64_t version, std::string value,
+                                         std::optional<Time> expires) {
+  co_return co_await write(*impl_, {.key = key,
+                                    .value = value,
+                                    .condition = Condition::kIfVersion,
+                                    .version = version,
+                                    .expiry_ms = StoreImpl::expiry_of(expires)});
+}
+
+Task<bool> Store::async_remove(std::string key) {
+  const auto [hash, number] = impl_->place_of(key);
+  co_return co_await impl_->async(number, true, [&key, hash = hash](Partition& partition) {
+    return partition.remove(hash, key, StoreImpl::now_ms());
+  });
+}
+
+Task<void> Store::async_apply(Batch batch) {
+  impl_->apply(batch);
+  co_return;
+}
+
+void Store::run_to_end(Task<void> task) { impl_->run(std::move(task)); }
+void Store::spawn(Task<void> task) { impl_->spawn(std::move(task)); }
+
+}  // namespace perdure

@@ -1,0 +1,53 @@
+// perdure files: what it prints and how it ends.
+#include <string>
+
+#include "cli/command_runner.h"
+
+namespace perdure::cli_test {
+namespace {
+
+class FilesCommand : public CommandTest {};
+
+TEST_F(FilesCommand, FilesGoInAndComeOut) {
+  const std::string content = "to last,\nto go on existing" + std::string(3, '\0');
+  write_file("in", content);
+  EXPECT_EQ(run({"files", "put", "--capacity", "16M", pool(), path("in"), "a/b/file"}).code, 0);
+  EXPECT_EQ(run({"files", "put", pool(), "-", "a/other"}, "piped").code, 0);
+  EXPECT_EQ(run({"files", "cat", pool(), "a/b/file"}).out, content);
+  EXPECT_EQ(run({"files", "get", pool(), "/a/b/file", path("out")}).code, 0);
+  EXPECT_EQ(read_file("out"), content);
+  const Result listed = run({"files", "ls", "--recursive", pool()});
+  EXPECT_NE(listed.out.find("a/b/file"), std::string::npos) << listed.out;
+  const nlohmann::json json = run({"files", "ls", "--json", pool(), "a"}).json();
+  ASSERT_EQ(json.size(), 2U);
+  EXPECT_EQ(json[1]["path"], "a/other");
+  EXPECT_EQ(json[1]["bytes"], 5);
+  EXPECT_EQ(run({"pool", "check", pool()}).code, 0);
+  EXPECT_EQ(run({"files", "check", pool()}).code, 0);
+}
+
+TEST_F(FilesCommand, PutReplacesAndRemoveReturnsTheSpace) {
+  EXPECT_EQ(run({"files", "put", "--capacity", "16M", pool(), "-", "file"}, "old").code, 0);
+  EXPECT_EQ(run({"files", "put", pool(), "-", "file"}, "new").code, 0);
+  EXPECT_EQ(run({"files", "cat", pool(), "file"}).out, "new");
+  EXPECT_EQ(run({"files", "put", pool(), "-", "d/file"}, "x").code, 0);
+  EXPECT_EQ(run({"files", "rm", pool(), "d"}).code, 4);
+  EXPECT_EQ(run({"files", "rm", "--recursive", pool(), "d"}).code, 0);
+  EXPECT_EQ(run({"files", "rm", pool(), "file"}).code, 0);
+  EXPECT_EQ(run({"files", "rm", pool(), "file"}).code, 1);
+  EXPECT_EQ(run({"files", "cat", pool(), "file"}).code, 1);
+  EXPECT_EQ(run({"files", "ls", pool()}).out, "");
+  EXPECT_EQ(run({"pool", "check", pool()}).code, 0);
+}
+
+TEST_F(FilesCommand, OtherCommandsSayWhatItIs) {
+  EXPECT_EQ(run({"files", "put", "--capacity", "16M", pool(), "-", "file"}, "x").code, 0);
+  const Result info = run({"pool", "info", pool()});
+  EXPECT_NE(info.out.find("files"), std::string::npos) << info.out;
+  const Result got = run({"get", "--name", "files", pool(), "key"});
+  EXPECT_EQ(got.code, 4);
+  EXPECT_NE(got.err.find("perdure files"), std::string::npos) << got.err;
+}
+
+}  // namespace
+}  // namespace perdure::cli_test

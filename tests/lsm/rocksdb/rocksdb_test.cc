@@ -1,0 +1,298 @@
+// RocksDB over a pool: its usual work, what its utilities do, kills, full pools, and the name perdure://.
+//
+// PERDURE_KILL_ROUNDS: how many kills.
+#include "perdure/rocksdb.h"
+
+#include <gtest/gtest.h>
+#include <rocksdb/convenience.h>
+#include <rocksdb/db.h>
+#include <rocksdb/env.h>
+#include <rocksdb/file_system.h>
+#include <rocksdb/sst_file_writer.h>
+#include <rocksdb/table.h>
+#include <rocksdb/utilities/backup_engine.h>
+#include <rocksdb/utilities/checkpoint.h>
+#include <rocksdb/utilities/transaction.h>
+#include <rocksdb/utilities/transaction_db.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "perdure/files.h"
+#include "support/child.h"
+#include "support/files.h"
+#include "support/random.h"
+#include "support/scale.h"
+
+namespace perdure::test {
+namespace {
+
+using Model = std::map<std::string, std::string>;
+
+std::string key_of(uint64_t number) { return "key" + std::to_string(mix(number) % 100'000); }
+std::string value_of(uint64_t number) {
+  return std::to_string(number) +
+         std::string(mix(number) % 400, static_cast<char>('a' + number % 26));
+}
+
+Model contents_of(rocksdb::DB& db, rocksdb::ColumnFamilyHandle* family = nullptr) {
+  Model all;
+  const std::unique_ptr<rocksdb::Iterator> at(
+      db.NewIterator({}, family == nullptr ? db.DefaultColumnFamily() : family));
+  for (at->SeekToFirst(); at->Valid(); at->Next()) {
+    all[at->key().ToString()] = at->value().ToString();
+  }
+  EXPECT_TRUE(at->status().ok()) << at->status().ToString();
+  return all;
+}
+
+// Pool and environment, in this order.
+struct Place {
+  Place(const std::string& path, uint64_t capacity_bytes)
+      : pool(open(path, capacity_bytes)),
+        env(rocksdb::NewCompositeEnv(rocksdb_file_system(pool))) {}
+
+  static Pool open(const std::string& path, uint64_t capacity_bytes) {
+    PoolOptions options;
+    options.capacity_bytes = capacity_bytes;
+    return std::filesystem::exists(path) ? Pool::open(path, options) : Pool::create(path, options);
+  }
+  static rocksdb::Options options_for(rocksdb::Env* env) {
+    rocksdb::Options options;
+    options.env = env;
+    options.create_if_missing = true;
+    options.allow_mmap_reads = true;
+    options.compression = rocksdb::kNoCompression;
+    options.write_buffer_size = 128 << 10;
+    options.target_file_size_base = 512 << 10;
+    options.max_background_jobs = 2;
+    options.paranoid_checks = true;
+    return options;
+  }
+  rocksdb::Options options() const { return options_for(env.get()); }
+  std::unique_ptr<rocksdb::DB> open_db(const std::string& path = "/db") const {
+    rocksdb::DB* db = nullptr;
+    const rocksdb::Status status = rocksdb::DB::Open(options(), path, &db);
+    EXPECT_TRUE(status.ok()) << status.ToString();
+    return std::unique_ptr<rocksdb::DB>(db);
+  }
+
+  Pool pool;
+  std::unique_ptr<rocksdb::Env> env;
+};
+
+class RocksDb : public testing::Test {
+ protected:
+  std::string path() const { return folder_.file("pool"); }
+  TempDir folder_;
+};
+
+constexpr uint64_t kCapacity = uint64_t{128} << 20;
+
+// The first one: RocksDB leaves threads behind, which a forked child would miss.
+TEST_F(RocksDb, AKilledProcessLosesNothingThatWasAcknowledged) {
+  const char* text = std::getenv("PERDURE_KILL_ROUNDS");
+  const uint64_t rounds = text == nullptr ? scaled(6) : std::strtoull(text, nullptr, 10);
+  Random random(base_seed());
+  uint64_t first = 0;
+  Model model;
+  for (uint64_t round = 0; round < rounds; ++round) {
+    uint64_t acknowledged = first;
+    Child child([&](int out) {
+      const auto* place = new Place(path(), kCapacity);  // never closed
+      rocksdb::DB* db = place->open_db().release();
+      for (uint64_t i = first;; ++i) {
+        rocksdb::WriteOptions options;
+        options.sync = i % 2 == 0;
+        rocksdb::WriteBatch batch;  // of two records, which are there both or neither
+        static_cast<void>(batch.Put(key_of(i % 2000), value_of(i)));
+        static_cast<void>(batch.Put("twin" + key_of(i % 2000), value_of(i)));
+        const rocksdb::Status status = db->Write(options, &batch);
+        if (!status.ok()) throw Error(ErrorCode::kCorrupt, status.ToString());
+        send(out, &i, sizeof i);
+      }
+    });
+    const uint64_t enough = random.below(uint64_t{1} << (4 + random.below(9)));
+    uint64_t told = 0;
+    for (uint64_t n = 0; n < enough && child.receive(&told, sizeof told); ++n) {
+      acknowledged = told + 1;
+    }
+    child.kill();
+    while (child.receive(&told, sizeof told)) acknowledged = told + 1;
+    child.wait();
+    const auto written = [&] {
+      model[key_of(first % 2000)] = value_of(first);
+      model["twin" + key_of(first % 2000)] = value_of(first);
+      ++first;
+    };
+    while (first < acknowledged) written();
+    const std::string wrong = in_crashing_child([&]() -> std::string {
+      const auto* place = new Place(path(), kCapacity);
+      const Model there = contents_of(*place->open_db().release());
+      if (there == model) return "";
+      Model with = model;
+      with[key_of(first % 2000)] = value_of(first);
+      with["twin" + key_of(first % 2000)] = value_of(first);
+      return there == with ? "one more" : "lost";
+    });
+    if (wrong == "one more") {
+      written();
+    } else {
+      ASSERT_EQ(wrong, "") << "round " << round;
+    }
+  }
+}
+
+TEST_F(RocksDb, DoesItsUsualWorkOverManyOpenings) {
+  Model model;
+  uint64_t number = 0;
+  Random random(base_seed());
+  for (int round = 0; round < 3; ++round) {
+    const Place place(path(), kCapacity);
+    const auto db = place.open_db();
+    ASSERT_EQ(contents_of(*db), model);
+    for (uint64_t i = 0; i < scaled(6000); ++i) {
+      const std::string key = key_of(random.below(3000));
+      if (random.chance(20)) {
+        ASSERT_TRUE(db->Delete({}, key).ok());
+        model.erase(key);
+        continue;
+      }
+      rocksdb::WriteOptions options;
+      options.sync = random.chance(10);
+      const std::string value = value_of(++number);
+      ASSERT_TRUE(db->Put(options, key, value).ok());
+      model[key] = value;
+    }
+    if (round == 1) {
+      ASSERT_TRUE(db->CompactRange({}, nullptr, nullptr).ok());
+    }
+    ASSERT_EQ(contents_of(*db), model);
+    ASSERT_TRUE(db->VerifyChecksum().ok());
+    ASSERT_TRUE(db->SyncWAL().ok());
+    std::string found;
+    for (uint64_t i = 0; i < 3000; ++i) {
+      ASSERT_EQ(db->Get({}, key_of(i), &found).ok(), model.contains(key_of(i)));
+    }
+    ASSERT_TRUE(db->Close().ok());
+  }
+  Pool pool = Pool::open(path());
+  const Files files = Files::open(pool, "files");
+  files.check([](const std::string& sentence) { ADD_FAILURE() << sentence; });
+}
+
+TEST_F(RocksDb, ColumnFamiliesTransactionsCheckpointsBackupsAndIngestion) {
+  const Place place(path(), kCapacity);
+  rocksdb::TransactionDB* opened = nullptr;
+  ASSERT_TRUE(rocksdb::TransactionDB::Open(place.options(), {}, "/db", &opened).ok());
+  const std::unique_ptr<rocksdb::TransactionDB> db(opened);
+  rocksdb::ColumnFamilyHandle* family = nullptr;
+  ASSERT_TRUE(db->CreateColumnFamily({}, "other", &family).ok());
+  Model model;
+  for (uint64_t i = 0; i < 2000; ++i) {
+    const std::unique_ptr<rocksdb::Transaction> transaction(db->BeginTransaction({}));
+    ASSERT_TRUE(transaction->Put(key_of(i), value_of(i)).ok());
+    ASSERT_TRUE(transaction->Put(family, key_of(i), value_of(i)).ok());
+    if (i % 5 == 0) {
+      ASSERT_TRUE(transaction->Rollback().ok());
+      continue;
+    }
+    ASSERT_TRUE(transaction->Commit().ok());
+    model[key_of(i)] = value_of(i);
+  }
+  ASSERT_EQ(contents_of(*db, family), model);
+  ASSERT_TRUE(db->DestroyColumnFamilyHandle(family).ok());
+
+  rocksdb::Checkpoint* made = nullptr;
+  ASSERT_TRUE(rocksdb::Checkpoint::Create(db.get(), &made).ok());
+  const std::unique_ptr<rocksdb::Checkpoint> checkpoint(made);
+  rocksdb::Status status = checkpoint->CreateCheckpoint("/checkpoint");
+  ASSERT_TRUE(status.ok()) << status.ToString();
+
+  rocksdb::BackupEngine* engine = nullptr;
+  status = rocksdb::BackupEngine::Open(rocksdb::BackupEngineOptions("/backups", place.env.get()),
+                                       place.env.get(), &engine);
+  ASSERT_TRUE(status.ok()) << status.ToString();
+  const std::unique_ptr<rocksdb::BackupEngine> backups(engine);
+  status = backups->CreateNewBackup(db.get());
+  ASSERT_TRUE(status.ok()) << status.ToString();
+  ASSERT_TRUE(backups->VerifyBackup(1, true).ok());
+
+  rocksdb::SstFileWriter writer({}, place.options());
+  ASSERT_TRUE(writer.Open("/ingested.sst").ok());
+  for (int i = 0; i < 100; ++i) {
+    const std::string key = "z" + std::to_string(1000 + i);
+    ASSERT_TRUE(writer.Put(key, "ingested").ok());
+    model[key] = "ingested";
+  }
+  ASSERT_TRUE(writer.Finish().ok());
+  status = db->IngestExternalFile({"/ingested.sst"}, {});
+  ASSERT_TRUE(status.ok()) << status.ToString();
+  ASSERT_EQ(contents_of(*db), model);
+
+  status = backups->RestoreDBFromBackup(1, "/restored", "/restored");
+  ASSERT_TRUE(status.ok()) << status.ToString();
+  for (const std::string copy : {"/checkpoint", "/restored"}) {
+    rocksdb::DB* other = nullptr;
+    std::vector<rocksdb::ColumnFamilyHandle*> handles;
+    status = rocksdb::DB::OpenForReadOnly(place.options(), copy, &other);
+    ASSERT_TRUE(status.ok()) << status.ToString();
+    const std::unique_ptr<rocksdb::DB> owned(other);
+    std::string found;
+    EXPECT_TRUE(other->Get({}, key_of(1), &found).ok());
+    EXPECT_EQ(found, model[key_of(1)]);
+    EXPECT_FALSE(other->Get({}, "z1000", &found).ok());
+  }
+}
+
+TEST_F(RocksDb, AFullPoolIsAnErrorAndLosesNothing) {
+  const Place place(path(), uint64_t{12} << 20);
+  const auto db = place.open_db();
+  Model model;
+  rocksdb::Status status;
+  for (uint64_t i = 0; i < 200'000; ++i) {
+    rocksdb::WriteOptions options;
+    options.sync = true;
+    status = db->Put(options, key_of(i), value_of(i));
+    if (!status.ok()) break;
+    model[key_of(i)] = value_of(i);
+  }
+  EXPECT_TRUE(status.IsNoSpace()) << status.ToString();
+  EXPECT_GT(model.size(), 1000U);
+  std::string found;
+  for (const auto& [key, value] : model) {
+    ASSERT_TRUE(db->Get({}, key, &found).ok());
+    ASSERT_EQ(found, value);
+  }
+}
+
+TEST_F(RocksDb, APoolIsFoundByItsName) {
+  const std::string uri = "perdure://" + path() + "?64M";
+  std::shared_ptr<rocksdb::Env> guard;
+  rocksdb::Env* env = nullptr;
+  rocksdb::Status status = rocksdb::Env::CreateFromUri({}, "", uri, &env, &guard);
+  ASSERT_TRUE(status.ok()) << status.ToString();
+  {
+    rocksdb::DB* opened = nullptr;
+    status = rocksdb::DB::Open(Place::options_for(env), "/db", &opened);
+    ASSERT_TRUE(status.ok()) << status.ToString();
+    const std::unique_ptr<rocksdb::DB> db(opened);
+    ASSERT_TRUE(db->Put({}, "key", "value").ok());
+  }
+  guard.reset();
+  const Place place(path(), 0);
+  EXPECT_EQ(place.pool.info().capacity_bytes, uint64_t{64} << 20);
+  EXPECT_EQ(contents_of(*place.open_db()), (Model{{"key", "value"}}));
+  // What cannot be opened is an error in words.
+  for (const std::string wrong : {"perdure:///no/such/folder/pool", "perdure:///tmp/pool?many"}) {
+    status = rocksdb::Env::CreateFromUri({}, "", wrong, &env, &guard);
+    EXPECT_FALSE(status.ok());
+  }
+}
+
+}  // namespace
+}  // namespace perdure::test

@@ -1,0 +1,111 @@
+// The calls of a store as tasks, with workers and without.
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <string>
+
+#include "perdure/store.h"
+#include "support/errors.h"
+#include "support/files.h"
+
+namespace perdure::test {
+namespace {
+
+class StoreTaskTest : public testing::TestWithParam<uint32_t> {
+ protected:
+  Pool make_pool() const {
+    PoolOptions options;
+    options.capacity_bytes = uint64_t{64} << 20;
+    return Pool::create(dir_.file("pool"), options);
+  }
+  static StoreOptions options() {
+    return {.partitions = 8, .block_bytes = 4096, .workers = GetParam()};
+  }
+  TempDir dir_;
+};
+
+Task<std::string> use_all(Store& store) {
+  std::string report;
+  const auto note = [&](const char* what, bool yes) {
+    report += std::string(yes ? "+" : "-") + what;
+  };
+  const uint64_t version = co_await store.async_put("a", "1");
+  uint64_t seen = 0;
+  note("get", co_await store.async_get("a", &seen) == "1" && seen == version);
+  note("insert", co_await store.async_insert("a", "2"));
+  note("insert", co_await store.async_insert("b", "2"));
+  note("update", co_await store.async_update("c", "3"));
+  note("update", co_await store.async_update("b", "3"));
+  note("swap", co_await store.async_compare_and_swap("a", version + 1000, "4"));
+  note("swap", co_await store.async_compare_and_swap("a", version, "4"));
+  note("remove", co_await store.async_remove("c"));
+  note("remove", co_await store.async_remove("b"));
+  Store::Batch batch;
+  for (int i = 0; i < 20; ++i) batch.put("batch" + std::to_string(i), "5");
+  co_await store.async_apply(batch);
+  note("batch", co_await store.async_get("batch7") == "5");
+  note("absent", (co_await store.async_get("b")).has_value());
+  co_return report;
+}
+
+TEST_P(StoreTaskTest, DoesWhatTheOtherCallsDo) {
+  Pool pool = make_pool();
+  Store store = Store::create(pool, "store", options());
+  EXPECT_EQ(store.run(use_all(store)),
+            "+get-insert+insert-update+update-swap+swap-remove+remove+batch-absent");
+  EXPECT_EQ(store.size(), 21U);
+}
+
+Task<void> put_too_much(Store& store) {
+  co_await store.async_put(std::string(Store::kKeyBytesMax + 1, 'k'), "");
+}
+
+TEST_P(StoreTaskTest, ThrowsWhatWentWrong) {
+  Pool pool = make_pool();
+  Store store = Store::create(pool, "store", options());
+  EXPECT_TRUE(fails_with(ErrorCode::kTooLarge, [&] { store.run(put_too_much(store)); }));
+}
+
+Task<void> add_one(Store& store, std::string key) {
+  for (;;) {
+    uint64_t version = 0;
+    const std::optional<std::string> value = co_await store.async_get(key, &version);
+    const std::string sum = std::to_string(value ? std::stoi(*value) + 1 : 1);
+    if (value ? co_await store.async_compare_and_swap(key, version, sum)
+              : co_await store.async_insert(key, sum)) {
+      co_return;
+    }
+  }
+}
+
+Task<void> batches(Store& store, int number) {
+  for (int i = 0; i < 20; ++i) {
+    Store::Batch batch;
+    for (int k = 0; k < 8; ++k) batch.put("batch" + std::to_string(k), std::to_string(number));
+    co_await store.async_apply(batch);
+    co_await store.async_put("own" + std::to_string(number), "x");
+  }
+}
+
+// Batches stop the workers of several partitions, from tasks that have written themselves and from threads.
+TEST_P(StoreTaskTest, NoneIsLostAmongMany) {
+  Pool pool = make_pool();
+  {
+    Store store = Store::create(pool, "store", options());
+    for (int i = 0; i < 2000; ++i) store.spawn(add_one(store, "counter" + std::to_string(i % 4)));
+    for (int i = 0; i < 10; ++i) store.spawn(batches(store, i));
+    Store::Batch batch;
+    for (int k = 0; k < 8; ++k) batch.put("thread" + std::to_string(k), "y");
+    for (int i = 0; i < 200; ++i) store.apply(batch);
+  }
+  const Store store = Store::open(pool, "store");
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(store.get("counter" + std::to_string(i)), "500");
+  const std::optional<std::string> last = store.get("batch0");
+  for (int k = 1; k < 8; ++k) EXPECT_EQ(store.get("batch" + std::to_string(k)), last);
+  EXPECT_EQ(store.size(), 30U);
+}
+
+INSTANTIATE_TEST_SUITE_P(Workers, StoreTaskTest, testing::Values(0, 1, 3));
+
+}  // namespace
+}  // namespace perdure::test
