@@ -1,6 +1,7 @@
 // Replies in RESP, in the version that the client has asked for.
 #pragma once
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdint>
@@ -40,9 +41,10 @@ class RespReply {
     *end++ = '\n';
     const auto head_bytes = static_cast<size_t>(end - head);
     char* to = out_->prepare(head_bytes + bytes.size() + 2);
-    std::memcpy(to, head, head_bytes);
-    if (!bytes.empty()) std::memcpy(to + head_bytes, bytes.data(), bytes.size());
-    std::memcpy(to + head_bytes + bytes.size(), "\r\n", 2);
+    to = std::copy_n(head, head_bytes, to);
+    to = std::copy_n(bytes.data(), bytes.size(), to);
+    to[0] = '\r';
+    to[1] = '\n';
     out_->commit(head_bytes + bytes.size() + 2);
   }
   void null() { out_->append(version_ >= 3 ? "_\r\n" : "$-1\r\n"); }
