@@ -149,7 +149,11 @@ void Loop::welcome(int fd, Face face) {
   connection->accepted_ms = connection->active_ms = connection->taking_ms = now_ms_;
   try {
     if (face == Face::kTlsResp) connection->tls = server_.tls()->accept();
-    connection->session = server_.make_session(*connection, *this);
+    {
+      // It looks at settings that CONFIG SET may change.
+      const std::lock_guard lock(server_.execution());
+      connection->session = server_.make_session(*connection, *this);
+    }
     driver_->add(*connection);
   } catch (const std::exception& error) {
     server_.log().write(LogLevel::kWarning, "a connection is refused: {}", error.what());
