@@ -11,6 +11,8 @@ namespace perdure::server {
 
 namespace {
 
+constexpr size_t kSubscriptionsMax = 10000;
+
 void tell_subscription(Call& call, std::string_view kind, const std::string* channel) {
   call.reply.push(3);
   call.reply.bulk(kind);
@@ -27,6 +29,10 @@ void subscribe(Call& call, Server::Subscribers& all, std::vector<std::string>& m
   for (size_t i = 1; i < call.size(); ++i) {
     const std::string channel(call[i]);
     if (std::ranges::find(mine, channel) == mine.end()) {
+      if (call.session.subscriptions() >= kSubscriptionsMax) {
+        throw CommandError(
+            fmt::format("ERR a connection may have {} subscriptions", kSubscriptionsMax));
+      }
       mine.push_back(channel);
       all[channel].push_back(subscriber_of(call));
     }

@@ -206,7 +206,7 @@ constexpr Command kCommands[] = {
 
 std::vector<std::pair<std::string, std::string>> choose_with_repeats(const Opened& opened,
                                                                      int64_t count) {
-  constexpr int64_t kCountMax = 1 << 20;
+  constexpr int64_t kCountMax = 1 << 16;
   if (count >= 0) return opened.choose(static_cast<uint64_t>(count));
   if (count < -kCountMax) throw CommandError("ERR value is out of range");
   std::vector<std::pair<std::string, std::string>> all;
