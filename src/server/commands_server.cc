@@ -279,7 +279,7 @@ std::vector<std::string_view> flags_of(const Command& command) {
   const auto add = [&](uint32_t flag, std::string_view word) {
     if ((command.flags & flag) != 0) flags.push_back(word);
   };
-  flags.push_back((command.flags & kWrites) != 0 ? "write" : "readonly");
+  flags.emplace_back((command.flags & kWrites) != 0 ? "write" : "readonly");
   add(kFast, "fast");
   add(kAdmin, "admin");
   add(kLoading, "loading");
