@@ -40,6 +40,7 @@ void add_dump(CLI::App& app, Action& action);
 void add_stat(CLI::App& app, Action& action);
 void add_pool(CLI::App& app, Action& action);
 void add_files(CLI::App& app, Action& action);
+void add_serve(CLI::App& app, Action& action);
 void add_quickstart(CLI::App& app, Action& action);
 void add_list(CLI::App& app, Action& action);
 void add_completion(CLI::App& app, Action& action);

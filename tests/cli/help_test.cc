@@ -18,6 +18,7 @@ const std::vector<std::vector<std::string>> kCommands = {
     {"pool", "create"},
     {"pool", "info"},
     {"pool", "check"},
+    {"serve"},
     {"quickstart"},
     {"list"},
     {"completion"},
