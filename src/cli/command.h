@@ -37,6 +37,8 @@ void add_get(CLI::App& app, Action& action);
 void add_del(CLI::App& app, Action& action);
 void add_load(CLI::App& app, Action& action);
 void add_dump(CLI::App& app, Action& action);
+void add_scan(CLI::App& app, Action& action);
+void add_count(CLI::App& app, Action& action);
 void add_stat(CLI::App& app, Action& action);
 void add_pool(CLI::App& app, Action& action);
 void add_files(CLI::App& app, Action& action);

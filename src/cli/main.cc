@@ -37,6 +37,8 @@ void define(CLI::App& app, Action& action) {
   add_del(app, action);
   add_load(app, action);
   add_dump(app, action);
+  add_scan(app, action);
+  add_count(app, action);
   add_stat(app, action);
   add_pool(app, action);
   add_files(app, action);

@@ -13,6 +13,8 @@ const std::vector<std::vector<std::string>> kCommands = {
     {"del"},
     {"load"},
     {"dump"},
+    {"scan"},
+    {"count"},
     {"stat"},
     {"pool"},
     {"pool", "create"},
