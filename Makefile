@@ -13,7 +13,7 @@ CRASH_BUDGET ?= 1h
 CRASH_ARGS ?= --operations 2k --prepared 0 --capacity 4M --schedules 10 --recoveries 64
 
 # The tests that are worth repeating under sanitizers and with other seeds.
-SUITES = '^(pm|index|store|scenario)$$'
+SUITES = '^(pm|index|store|lsm|scenario|server)$$'
 
 SOURCES = $(shell find include src lab tests examples -name '*.h' -o -name '*.cc')
 # Scenarios in which one thread works: the thread sanitizer has nothing to see there.
@@ -45,7 +45,7 @@ test: build ## Build and run all tests (under ten minutes)
 
 test-asan test-tsan test-ubsan: test-%: deps
 	@cmake --preset $* >/dev/null
-	cmake --build --preset $* -j $(JOBS) --target pm_tests index_tests store_tests scenario_tests
+	cmake --build --preset $* -j $(JOBS) --target pm_tests index_tests store_tests lsm_tests scenario_tests server_tests
 	$(if $(filter tsan,$*),$(FIXED_ADDRESSES)) ctest --preset $* -L $(SUITES) \
 	  $(if $(filter tsan,$*),-E $(ONE_THREAD))
 
@@ -58,11 +58,11 @@ test-pauses: deps ## Let threads pause on purpose: PAUSES_SEEDS runs of the scen
 	done
 
 # For the list of targets:
-# test-asan: ## Run the pm, index, store and scenario suites under the address, leak and undefined-behaviour sanitizers
+# test-asan: ## Run the pm, index, store, scenario and server suites under the address, leak and undefined-behaviour sanitizers
 # test-tsan: ## Run them under the thread sanitizer
 # test-ubsan: ## Run them under the undefined-behaviour sanitizer alone
 
-test-long: build ## Run the pm, index, store and scenario suites ROUNDS times, each with a new seed and longer (PERDURE_ROUNDS, 4)
+test-long: build ## Run the pm, index, store, scenario and server suites ROUNDS times, each with a new seed and longer (PERDURE_ROUNDS, 4)
 	@set -e; for round in $$(seq $(ROUNDS)); do \
 	  seed=$$(od -An -N4 -tu4 /dev/urandom | tr -d ' '); \
 	  echo "== round $$round of $(ROUNDS): PERDURE_SEED=$$seed"; \
@@ -98,6 +98,12 @@ fuzz: deps deps-lint ## Run each fuzz target for FUZZ_SECONDS, that of pools for
 	  build/fuzz/fuzz_trace $(FUZZ_ARGS) -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 build/fuzz/corpus/trace \
 	    >build/fuzz/trace.log 2>&1 || { cat build/fuzz/trace.log; exit 1; }; \
 	  grep '^stat::' build/fuzz/trace.log
+	@set -e; for face in resp memcached; do \
+	  echo "== server: $$face"; mkdir -p build/fuzz/corpus/$$face; log=build/fuzz/$$face.log; \
+	  PERDURE_FUZZ_FACE=$$face build/fuzz/fuzz_server $(FUZZ_ARGS) -max_total_time=$(FUZZ_SECONDS) \
+	    -print_final_stats=1 build/fuzz/corpus/$$face >$$log 2>&1 || { cat $$log; exit 1; }; \
+	  grep '^stat::' $$log; \
+	done
 	@set -e; for structure in $$(PERDURE_FUZZ=list build/fuzz/fuzz_pool); do \
 	  echo "== pool: $$structure"; mkdir -p build/fuzz/corpus/$$structure; log=build/fuzz/$$structure.log; \
 	  PERDURE_FUZZ=$$structure build/fuzz/fuzz_pool $(FUZZ_ARGS) -max_total_time=$(FUZZ_SECONDS) \

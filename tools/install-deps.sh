@@ -12,9 +12,9 @@ set -euo pipefail
 base=(cmake ninja-build make g++ pkg-config
   libfmt-dev libxxhash-dev libcli11-dev nlohmann-json3-dev
   libgtest-dev librapidcheck-dev libbenchmark-dev
-  wordnet-base)
+  liburing-dev libssl-dev wordnet-base)
 lint=(clang-19 clang-tidy-19 clang-format-19 libclang-rt-19-dev)
-peers=(librocksdb-dev libleveldb-dev liblmdb-dev libabsl-dev)
+peers=(librocksdb-dev libleveldb-dev liblmdb-dev libabsl-dev rocksdb-tools)
 
 die() {
   echo "install-deps: $*" >&2

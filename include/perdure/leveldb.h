@@ -14,6 +14,7 @@
 // until it is opened again.
 //
 // In the library perdure-leveldb (CMake: find_package(perdure COMPONENTS leveldb), perdure::leveldb).
+// Include leveldb/env.h and leveldb/cache.h as well: here these classes are declared only.
 #pragma once
 
 #include <cstdint>

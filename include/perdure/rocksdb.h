@@ -19,14 +19,17 @@
 // links (a checkpoint copies) and no files that are written at random.
 //
 // In the library perdure-rocksdb (CMake: find_package(perdure COMPONENTS rocksdb), perdure::rocksdb).
+// Include rocksdb/file_system.h and rocksdb/cache.h as well: here these classes are declared only.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
 #include "perdure/pool.h"
 
 namespace rocksdb {
+class Cache;
 class FileSystem;
 }  // namespace rocksdb
 
@@ -36,5 +39,28 @@ namespace perdure {
 // and it before the pool is closed. Thread-safe. Errors: those of Files::open_or_create.
 std::shared_ptr<rocksdb::FileSystem> rocksdb_file_system(Pool& pool,
                                                          const std::string& name = "files");
+
+struct RocksDbCacheOptions {
+  uint64_t capacity_bytes = uint64_t{32} << 20;  // of DRAM; fixed
+  uint64_t block_bytes =
+      4096;  // what the database's blocks have: BlockBasedTableOptions::block_size
+  uint32_t reference_percent =
+      5;  // references to blocks that are not in DRAM, in percent of those that can be
+};
+
+// For BlockBasedTableOptions::block_cache, with a file system of this library and allow_mmap_reads: the cache
+// decides by 2Q for each block that it misses whether it is copied to DRAM or read in place. Thread-safe.
+std::shared_ptr<rocksdb::Cache> rocksdb_2q_cache(const RocksDbCacheOptions& options = {});
+
+// What became of the reads of a cache that rocksdb_2q_cache() made. Of others: Error(kInvalidArgument).
+struct RocksDbCacheStatistics {
+  uint64_t hits;
+  uint64_t copied;    // misses that were copied to DRAM
+  uint64_t in_place;  // misses that were read in place
+  uint64_t evictions;
+  uint64_t bytes;       // in DRAM now
+  uint64_t references;  // now
+};
+RocksDbCacheStatistics statistics_of_2q_cache(const rocksdb::Cache& cache);
 
 }  // namespace perdure

@@ -50,6 +50,7 @@ struct BenchOptions {
   OptionMap structure_options;
   uint64_t capacity_bytes = 0;     // of the pools; 0: default_capacity_bytes()
   bool huge_pages = true;          // of pools, where the system gives them
+  bool verify_payload = true;      // of pools: checksums of byte strings that are read
   bool reserve = true;             // all of the capacity beforehand, if the medium has the room
   bool limits = true;              // measure what the machine itself can do too, for about a second
   bool kill_recovery = false;      // also kill a loader and time the opening of what it left

@@ -145,6 +145,7 @@ json parameters_json(const BenchReport& report) {
           {"capacity_bytes", options.capacity_bytes},
           {"reserved", options.reserve},
           {"huge_pages_wanted", options.huge_pages},
+          {"payload_verified", options.verify_payload},
           {"kill_recovery", options.kill_recovery}};
 }
 

@@ -154,6 +154,7 @@ StoreOptions Trial::store_options() const {
   store_options.pool.capacity_bytes = options_.capacity_bytes;
   if (options_.reserve) store_options.pool.reserve_bytes = options_.capacity_bytes;
   store_options.pool.huge_pages = options_.huge_pages;
+  store_options.pool.verify_payload = options_.verify_payload;
   if (const std::optional<Domain> domain = forced_domain(options_)) {
     store_options.pool.force_domain = true;
     store_options.pool.domain = *domain;

@@ -249,6 +249,10 @@ void add_run_options(CLI::App& command, BenchCommandOptions& options) {
           "are on huge pages where the system has them")
       ->group(group);
   command
+      .add_flag("!--unverified", options.bench.verify_payload,
+                "Do not verify the checksums of byte strings that are read")
+      ->group(group);
+  command
       .add_option("--option", options.options,
                   "NAME=VALUE, an option of the structures; may be repeated; see `perdure list`")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)

@@ -44,8 +44,9 @@ std::string describe_lost(const Run& run, const SiteNames& names, const LostStor
       why = "written past the caches, and no fence since";
       break;
   }
-  return fmt::format("{} bytes at offset {:#x}, stored at {}: {}", store.bytes, store.offset,
-                     names.of(store.pc), why);
+  return fmt::format("{} bytes at offset {:#x}, stored at {}: {}{}", store.bytes, store.offset,
+                     names.of(store.pc), lost.torn ? "torn, some of its words had arrived; " : "",
+                     why);
 }
 
 FindingReport describe(const Run& run, const Finding& finding) {
@@ -61,6 +62,13 @@ FindingReport describe(const Run& run, const Finding& finding) {
   if (finding.nested) report.crash = "of the recovery from a crash " + report.crash;
   const SiteNames names(run.trace);
   for (const LostStore& lost : finding.lost) report.lost.push_back(describe_lost(run, names, lost));
+  for (const uint32_t event : finding.last_stores) {
+    const TraceEvent& store = run.trace.events[event];
+    report.last_stores.push_back(fmt::format("{} bytes at offset {:#x}, stored at {}", store.bytes,
+                                             store.offset, names.of(store.pc)));
+  }
+  report.times = finding.times;
+  report.image = finding.image;
   for (const LineBytes& line : finding.lines) {
     report.lines.push_back(fmt::format("{:#x} in memory  {}", line.offset, hex(line.crashed)));
     report.lines.push_back(fmt::format("{:#x} written    {}", line.offset, hex(line.complete)));
@@ -111,6 +119,7 @@ class Campaign {
       tell(campaign_run.title, progress.states, progress.fraction);
     };
     if (!options_.again_at.empty()) {
+      explore_options.nested_only = true;
       explore_options.crashes_again_at = [&run, this](const TraceEvent& event) {
         return SiteNames(run.trace).of(event.pc).find(options_.again_at) != std::string::npos;
       };
@@ -135,6 +144,7 @@ class Campaign {
       }
       explore_options.seconds_max = options_.mutant_seconds;
       explore_options.crashes_again_at = {};
+      explore_options.nested_only = false;
       mutations_.add(run, subject, explore_options, report.exploration, verdicts,
                      [&](const MutationSite& site, size_t done, size_t of) {
                        tell(fmt::format("{}: without the {} at {}", campaign_run.title,
@@ -172,10 +182,13 @@ class Campaign {
     again.seconds_max = options_.shrink_seconds;
     again.findings_max = 1;
     again.nested_max = 0;
+    again.image_folder.clear();
     Verdicts verdicts;
     const Exploration shown = explore(run, *campaign_run.subject, again, verdicts);
     if (shown.findings.empty()) return;
     FindingReport shortest = describe(run, shown.findings.front());
+    shortest.times = findings.front().times;
+    shortest.image = findings.front().image;
     for (const auto& operations : run.operations) {
       const size_t count = std::min(operations.size(), kept.size() + 2);
       for (size_t i = operations.size() - std::min(count, operations.size()); i < operations.size();
@@ -207,6 +220,18 @@ uint64_t CampaignReport::states() const {
   return std::accumulate(runs.begin(), runs.end(), uint64_t{0}, [](uint64_t sum, const auto& run) {
     return sum + run.exploration.states + run.exploration.nested_states;
   });
+}
+
+// Too little to say anything: hardly an image, or a run that was cut off near its beginning.
+bool RunReport::explored_little() const {
+  constexpr uint64_t kImagesFew = 100;
+  constexpr double kPartSmall = 0.1;
+  return exploration.states + exploration.nested_states < kImagesFew ||
+         exploration.part < kPartSmall;
+}
+
+bool CampaignReport::explored_little() const {
+  return runs.empty() || std::ranges::any_of(runs, &RunReport::explored_little);
 }
 
 uint64_t CampaignReport::findings() const {

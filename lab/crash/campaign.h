@@ -38,11 +38,14 @@ struct CampaignOptions {
 // A finding, ready to be shown.
 struct FindingReport {
   std::string what;
-  std::string crash;                  // "after insert(17, 42) had returned (before event 1234)"
-  std::vector<std::string> lost;      // the stores, their places, and why they were lost
-  std::vector<std::string> lines;     // before and after, one text each, in hexadecimal
-  std::vector<std::string> workload;  // the operations of the shortest run that shows it
-  std::string command;                // that repeats it
+  std::string crash;                     // "after insert(17, 42) had returned (before event 1234)"
+  std::vector<std::string> lost;         // the stores, their places, and why they were lost
+  std::vector<std::string> last_stores;  // if none was lost: the last ones, which were durable
+  std::vector<std::string> lines;        // before and after, one text each, in hexadecimal
+  std::vector<std::string> workload;     // the operations of the shortest run that shows it
+  std::string command;                   // that repeats it
+  uint64_t times = 1;                    // findings of its kind
+  std::string image;                     // a file of it, if images are kept
 };
 
 struct RunReport {
@@ -51,6 +54,8 @@ struct RunReport {
   uint64_t events = 0;
   Exploration exploration;
   std::vector<FindingReport> findings;
+
+  bool explored_little() const;  // so little that no finding means nothing
 };
 
 struct CampaignReport {
@@ -67,6 +72,13 @@ struct CampaignReport {
 
   uint64_t states() const;  // images recovered, crashes of recoveries included
   uint64_t findings() const;
+  bool explored_little() const;  // any of its runs
+};
+
+// What a page says of how its report came about.
+struct ReportOrigin {
+  std::string command;
+  uint64_t seed = 1;
 };
 
 CampaignReport run_campaign(std::vector<CampaignRun> runs, const CampaignOptions& options);
@@ -74,6 +86,6 @@ CampaignReport run_campaign(std::vector<CampaignRun> runs, const CampaignOptions
 // For people, for programs, and as a page of its own.
 std::string to_text(const CampaignReport& report);
 std::string to_json(const std::vector<CampaignReport>& reports);
-std::string to_html(const std::vector<CampaignReport>& reports);
+std::string to_html(const std::vector<CampaignReport>& reports, const ReportOrigin& origin);
 
 }  // namespace perdure::lab::crash

@@ -63,14 +63,19 @@ std::vector<uint64_t> calls_like(uint64_t pc) {
   return found;
 }
 
-// "clht" of ".../src/index/clht/write.cc"; empty for what is in no such folder.
+// "index/clht" of ".../src/index/clht/write.cc", and "store" of what is in src/store; empty for what is
+// in no such folder.
 std::string folder_of(const std::string& file) {
-  static constexpr std::string_view kIndex = "src/index/";
-  const size_t index = file.rfind(kIndex);
-  if (index == std::string::npos) return {};
-  const size_t begin = index + kIndex.size();
-  const size_t end = file.find('/', begin);
-  return end == std::string::npos ? std::string() : file.substr(begin, end - begin);
+  static constexpr std::string_view kSources = "src/";
+  static constexpr std::string_view kIndex = "index/";
+  static constexpr std::string_view kStore = "store/";
+  const size_t sources = file.rfind(kSources);
+  if (sources == std::string::npos) return {};
+  const std::string_view path = std::string_view(file).substr(sources + kSources.size());
+  if (path.starts_with(kStore)) return "store";
+  const size_t end = path.find('/', kIndex.size());
+  if (!path.starts_with(kIndex) || end == std::string_view::npos) return {};
+  return std::string(path.substr(0, end));
 }
 
 std::string text_of(bool fence, const std::string& place) {
@@ -82,6 +87,16 @@ std::string text_of(bool fence, const std::string& place) {
 void Coverage::add(const Run& run, const Exploration& exploration) {
   Symbols& symbols = symbols_of(run.trace);
   symbols_ = &symbols;
+  // A copy past the caches is where the code might flush instead.
+  std::set<uint64_t> streams;
+  for (const TraceEvent& event : run.trace.events) {
+    if (event.kind == EventKind::kStream) streams.insert(event.pc);
+  }
+  for (const uint64_t pc : streams) {
+    const Frame* frame = symbols.site_of(pc);
+    if (frame == nullptr || folder_of(frame->file).empty()) continue;
+    reached_.insert(text_of(false, symbols.place_and_function(pc)));
+  }
   for (const PersistSites& sites : {persist_sites(run), exploration.nested_sites}) {
     for (const auto& [site, count] : sites) {
       const Frame* frame = symbols.site_of(site.pc);

@@ -16,7 +16,8 @@ class Coverage {
   // What a run and the recoveries of its images reached.
   void add(const Run& run, const Exploration& exploration);
 
-  // The places of the same source folders, below src/index, that were not: "flush write.cc:120 append".
+  // The places of the same source folders (of structures, or of the store) that were not, such as
+  // "flush write.cc:120 append".
   // Empty if there is no such folder, or if the machine code cannot be read.
   std::vector<std::string> unreached() const;
   uint64_t reached() const { return reached_.size(); }

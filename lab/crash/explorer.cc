@@ -3,8 +3,10 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cctype>
 #include <chrono>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <set>
@@ -14,6 +16,7 @@
 #include "lab/crash/nested.h"
 #include "lab/crash/outputs.h"
 #include "lab/crash/pending.h"
+#include "perdure/error.h"
 #include "pm/memory.h"
 
 namespace perdure::lab::crash {
@@ -21,6 +24,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using pm::kLineBytes;
+
+constexpr uint64_t kRepeatsMax = 32;  // findings looked at, for each different one that is wanted
+constexpr size_t kLastStores = 4;
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
@@ -71,6 +77,9 @@ class Explorer {
   bool is_expected(const CrashState& state, uint64_t digest);
   const std::vector<uint64_t>& allowed();
   Finding finding_here() const;
+  std::string kind_of(const Finding& finding) const;
+  void add(Finding finding);
+  std::string keep_image(const CrashState& state) const;
   void report(const CrashState& state, const Verdict& verdict);
   CrashState minimised(const CrashState& state);
   void fill_lost(const CrashState& state, Finding& finding) const;
@@ -123,6 +132,8 @@ class Explorer {
   // Moments at which the run is taken apart and crashed again, each with the event whose loss is to
   // be seen; kNone: none in particular.
   std::map<uint32_t, uint32_t> splits_;
+  std::map<std::string, size_t> kinds_;  // of findings, and where the first of each is
+  uint64_t findings_seen_ = 0;
   uint64_t draws_per_split_ = 1;
   static constexpr uint32_t kNone = ~uint32_t{0};
   uint64_t states_since_nested_ = 0;
@@ -135,7 +146,10 @@ class Explorer {
 
 bool Explorer::over_limit() {
   if (stop_) return true;
-  if (result_.findings.size() >= options_.findings_max || result_.states >= options_.states_max ||
+  // Of one kind there may be any number; to tell of them takes recoveries of its own.
+  const bool enough = result_.findings.size() >= options_.findings_max ||
+                      findings_seen_ >= kRepeatsMax * options_.findings_max;
+  if (enough || result_.states >= options_.states_max ||
       seconds_since(begin_) > options_.seconds_max || (options_.stop && options_.stop())) {
     stop_ = true;
     result_.finished = false;
@@ -161,7 +175,7 @@ Exploration Explorer::run() {
   if (!run_.problem.empty()) {
     Finding finding{};
     finding.what = run_.problem;
-    result_.findings.push_back(std::move(finding));
+    add(std::move(finding));
   }
   events_to_explore_ = events.size();
   for (const auto& [begin, end] : run_.skipped) events_to_explore_ -= end - begin;
@@ -183,6 +197,9 @@ Exploration Explorer::run() {
     memory_.step();
   }
   result_.seconds = seconds_since(begin_);
+  if (!result_.finished && events_to_explore_ > 0) {
+    result_.part = static_cast<double>(events_explored_) / static_cast<double>(events_to_explore_);
+  }
   tell_progress(true);
   return result_;
 }
@@ -363,9 +380,9 @@ void Explorer::explore_apart() {
 
 void Explorer::take_apart(const CrashState& state, uint64_t draw) {
   seen_here_.erase(state.hash);
-  const uint64_t findings = result_.findings.size();
+  const uint64_t findings = findings_seen_;
   const uint64_t nested = result_.nested_runs;
-  if (!take_state(state) && result_.findings.size() > findings) return;
+  if (!take_state(state) && findings_seen_ > findings) return;
   if (result_.nested_runs == nested) explore_recovery(state, verdict_of(state).digest, draw);
 }
 
@@ -478,6 +495,9 @@ void Explorer::fill_lost(const CrashState& state, Finding& finding) const {
       LostStore entry{.event = store.event,
                       .state = store.stream ? LostState::kStreamUnfenced : LostState::kUnflushed,
                       .flush_event = 0};
+      entry.torn = std::any_of(store.words.begin(), store.words.end(), [&](const Word& word) {
+        return value_in_state(word.offset) == word.value && memory_.word(word.offset) != word.value;
+      });
       for (uint32_t i = store.event; !store.stream && i < memory_.position(); ++i) {
         const bool dropped = options_.drops && options_.drops(events[i]);
         if (events[i].kind != EventKind::kFlush || dropped) continue;
@@ -508,6 +528,52 @@ void Explorer::fill_lost(const CrashState& state, Finding& finding) const {
       finding.lines.push_back(std::move(bytes));
     }
   }
+  if (!finding.lost.empty()) return;
+  for (uint32_t i = memory_.position(); i-- > 0 && finding.last_stores.size() < kLastStores;) {
+    if (is_store(events[i].kind)) finding.last_stores.push_back(i);
+  }
+}
+
+// Findings of one kind have, nearly always, one cause.
+std::string Explorer::kind_of(const Finding& finding) const {
+  std::string kind = finding.nested ? "nested " : "";
+  const auto& events = run_.trace.events;
+  for (uint32_t i = std::min<uint32_t>(finding.event, static_cast<uint32_t>(events.size()));
+       i-- > 0;) {
+    if (events[i].kind != EventKind::kBegin || events[i].thread != finding.thread) continue;
+    kind += fmt::format("{} {}", events[i].data, finding.in_flight);
+    break;
+  }
+  std::set<uint64_t> places;
+  for (const LostStore& lost : finding.lost) places.insert(events[lost.event].pc);
+  for (const uint64_t place : places) kind += fmt::format(" {:x}", place);
+  // Of crashes of recoveries, and where nothing was lost, the words tell, but for the numbers in them.
+  if (!finding.nested && !places.empty()) return kind;
+  for (const char c : finding.what) {
+    if (std::isdigit(static_cast<unsigned char>(c)) == 0) kind += c;
+  }
+  return kind;
+}
+
+void Explorer::add(Finding finding) {
+  ++findings_seen_;
+  const auto [known, fresh] = kinds_.try_emplace(kind_of(finding), result_.findings.size());
+  if (fresh) {
+    result_.findings.push_back(std::move(finding));
+  } else {
+    ++result_.findings[known->second].times;
+  }
+}
+
+// The path of the file.
+std::string Explorer::keep_image(const CrashState& state) const {
+  const std::string path = fmt::format("{}/{:016x}.image", options_.image_folder, state.hash);
+  std::ofstream out(path, std::ios::binary);
+  out.write(reinterpret_cast<const char*>(image_.bytes()),
+            static_cast<std::streamsize>(image_.size()));
+  out.close();
+  if (!out) throw Error(ErrorCode::kIo, fmt::format("{}: cannot write the image", path));
+  return path;
 }
 
 Finding Explorer::finding_here() const {
@@ -540,7 +606,11 @@ void Explorer::report(const CrashState& state, const Verdict& verdict) {
       finding.what = "what recovery gives is neither the state before nor after";
   }
   fill_lost(smallest, finding);
-  result_.findings.push_back(std::move(finding));
+  if (!options_.image_folder.empty() && !kinds_.contains(kind_of(finding))) {
+    const Applied applied(image_, smallest);
+    finding.image = keep_image(smallest);
+  }
+  add(std::move(finding));
 }
 
 // Images of one state are worked on in another way with each draw.
@@ -561,7 +631,8 @@ void Explorer::explore_recovery(const CrashState& state, uint64_t digest, uint64
     finding.image_hash = state.hash;
     finding.nested = true;
     fill_lost(state, finding);
-    result_.findings.push_back(std::move(finding));
+    if (!options_.image_folder.empty()) finding.image = keep_image(state);
+    add(std::move(finding));
   }
 }
 

@@ -32,7 +32,8 @@ struct ExploreOptions {
   uint64_t seed = 1;
   uint64_t states_max = ~uint64_t{0};  // images recovered
   double seconds_max = 1e9;
-  uint64_t findings_max = 8;  // then it stops
+  uint64_t findings_max = 8;  // different ones; then it stops
+  std::string image_folder;   // an image of each finding is left there; empty: none
 
   // Crashes again: of some images the recovery is recorded, with work after it, and that is explored in
   // turn. Half of them are images of any kind, spread over the run. The others are those in which most
@@ -71,6 +72,7 @@ struct LostStore {
   uint32_t event;
   LostState state;
   uint32_t flush_event;  // kUnfenced: which flush is waiting for its fence
+  bool torn = false;     // some of its words had arrived
 };
 
 // The bytes of a line: as recovery found them, and as the program had left them.
@@ -87,9 +89,14 @@ struct Finding {
   bool in_flight;
   std::string what;  // in words
   std::vector<LostStore> lost;
+  std::vector<uint32_t>
+      last_stores;  // if nothing was lost: the events that stored last, all durable
   std::vector<LineBytes> lines;
   uint64_t image_hash;
   bool nested = false;  // found in a crash of a recovery; `what` says all there is
+  uint64_t times =
+      1;  // as often was it found: in operations of the type, with stores lost of these places
+  std::string image;  // the file of the image; of a nested finding that of its first crash
 };
 
 struct Exploration {
@@ -101,6 +108,7 @@ struct Exploration {
   uint64_t nested_states = 0;
   PersistSites nested_sites;  // reached by recoveries and by the work after them
   double seconds = 0;
+  double part = 1;       // of the events to be explored
   bool finished = true;  // else a limit ended it
   std::vector<Finding> findings;
 };

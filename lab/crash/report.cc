@@ -20,14 +20,27 @@ std::string printable(const std::string& text) {
 
 std::string escape(const std::string& text) { return html::escape(printable(text)); }
 
+std::string ended_by_limit(const Exploration& exploration) {
+  if (exploration.finished) return {};
+  return fmt::format("  (ended by a limit, at {:.0f} %)", 100 * exploration.part);
+}
+
 void append_finding(std::string& text, size_t number, const FindingReport& finding) {
   text += fmt::format("\nFinding {}: {}\n  crash      {}\n", number, printable(finding.what),
                       finding.crash);
+  if (finding.times > 1) {
+    text += fmt::format("  found      {} times, in operations of this type and with these stores\n",
+                        finding.times);
+  }
   for (const std::string& lost : finding.lost) text += fmt::format("  lost       {}\n", lost);
+  for (const std::string& store : finding.last_stores) {
+    text += fmt::format("  durable    {}\n", store);
+  }
   for (const std::string& line : finding.lines) text += fmt::format("  line       {}\n", line);
   for (const std::string& operation : finding.workload) {
     text += fmt::format("  operation  {}\n", operation);
   }
+  if (!finding.image.empty()) text += fmt::format("  image      {}\n", finding.image);
   if (!finding.command.empty()) text += fmt::format("  again      {}\n", finding.command);
 }
 
@@ -43,9 +56,11 @@ void append_mutation(std::string& text, const MutationResult& mutation) {
 }
 
 nlohmann::ordered_json json_of(const FindingReport& finding) {
-  return {{"what", printable(finding.what)}, {"crash", finding.crash},
-          {"lost_stores", finding.lost},     {"lines", finding.lines},
-          {"operations", finding.workload},  {"command", finding.command}};
+  return {{"what", printable(finding.what)},    {"crash", finding.crash},
+          {"lost_stores", finding.lost},        {"lines", finding.lines},
+          {"last_stores", finding.last_stores}, {"times", finding.times},
+          {"operations", finding.workload},     {"image", finding.image},
+          {"command", finding.command}};
 }
 
 nlohmann::ordered_json json_of(const RunReport& run) {
@@ -60,6 +75,8 @@ nlohmann::ordered_json json_of(const RunReport& run) {
           {"recoveries_explored", exploration.nested_runs},
           {"states_of_recoveries", exploration.nested_states},
           {"seconds", exploration.seconds},
+          {"part_explored", exploration.part},
+          {"explored_little", run.explored_little()},
           {"finished", exploration.finished}};
 }
 
@@ -99,14 +116,17 @@ constexpr char kPageHead[] = R"(<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Crash exploration</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <style>
-:root { color-scheme: light dark; --line: #8885; --good: #1a7f37; --bad: #cf222e; }
-@media (prefers-color-scheme: dark) { :root { --good: #3fb950; --bad: #ff7b72; } }
+:root { color-scheme: light dark; --line: #8885; --good: #1a7f37; --bad: #cf222e;
+  --little: #9a6700; }
+@media (prefers-color-scheme: dark) { :root { --good: #3fb950; --bad: #ff7b72;
+  --little: #d29922; } }
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem; padding: 0 1rem; }
 table { border-collapse: collapse; margin: 1rem 0; width: 100%; }
 th, td { border-bottom: 1px solid var(--line); padding: .3rem .6rem; text-align: left; }
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
 pre { overflow-x: auto; padding: .6rem; border: 1px solid var(--line); border-radius: 4px; }
 .good { color: var(--good); } .bad { color: var(--bad); font-weight: 600; }
+.little { color: var(--little); font-weight: 600; }
 section.finding { border-left: 4px solid var(--bad); padding-left: 1rem; margin: 1.5rem 0; }
 </style></head><body>
 <h1>Crash exploration</h1>
@@ -124,9 +144,15 @@ std::string page_section(const FindingReport& finding, size_t number) {
     for (const std::string& item : items) html += escape(item) + "\n";
     html += "</pre>";
   };
+  if (finding.times > 1) {
+    html += fmt::format("<p>Found {} times, in operations of this type and with these stores.</p>",
+                        finding.times);
+  }
   list("Stores that were lost", finding.lost);
+  list("Nothing was lost; the last stores, all durable", finding.last_stores);
   list("Lines: as the crash left them, and as they were written", finding.lines);
   list("Operations", finding.workload);
+  if (!finding.image.empty()) list("Image", {finding.image});
   if (!finding.command.empty()) list("Again", {finding.command});
   return html + "</section>\n";
 }
@@ -136,6 +162,25 @@ std::string sentences(const char* title, const std::vector<std::string>& all) {
   std::string html = fmt::format("<h3>{}</h3><ul>\n", title);
   for (const std::string& sentence : all) html += fmt::format("<li>{}</li>\n", escape(sentence));
   return html + "</ul>\n";
+}
+
+// Never good where next to nothing was explored.
+const char* verdict_class(uint64_t findings, bool explored_little) {
+  return findings > 0 ? "bad" : explored_little ? "little" : "good";
+}
+
+std::string totals(const CampaignReport& report) {
+  std::string html = fmt::format(
+      "<p class={}>{} images recovered in {:.1f} s, {} findings{}</p>\n",
+      verdict_class(report.findings(), report.explored_little()), report.states(), report.seconds,
+      report.findings(),
+      report.explored_little() ? "; next to nothing was explored of at least one run" : "");
+  if (report.reached > 0) {
+    html +=
+        fmt::format("<p>Flushes and fences of the structure's sources: {} reached, {} not.</p>\n",
+                    report.reached, report.unreached.size());
+  }
+  return html;
 }
 
 std::string runs_table(const CampaignReport& report) {
@@ -150,9 +195,9 @@ std::string runs_table(const CampaignReport& report) {
         "<tr><td>{}{}</td><td class=n>{}</td><td class=n>{}</td><td class=n>{}</td>"
         "<td class=n>{}</td><td class=n>{}</td><td class=n>{}</td><td class=n>{:.1f}</td>"
         "<td class=\"n {}\">{}</td></tr>\n",
-        escape(run.title), e.finished ? "" : " (ended by a limit)", run.operations, run.events,
-        e.points, e.points_complete, e.states, e.nested_states, e.seconds,
-        run.findings.empty() ? "good" : "bad", run.findings.size());
+        escape(run.title), ended_by_limit(e), run.operations, run.events, e.points,
+        e.points_complete, e.states, e.nested_states, e.seconds,
+        verdict_class(run.findings.size(), run.explored_little()), run.findings.size());
   }
   return html + "</tbody></table>\n";
 }
@@ -182,10 +227,10 @@ std::string to_text(const CampaignReport& report) {
                       "events", "points", "complete", "images", "recovery", "seconds", "findings");
   for (const RunReport& run : report.runs) {
     const Exploration& e = run.exploration;
-    text += fmt::format("  {:<38} {:>6} {:>8} {:>8} {:>8} {:>8} {:>9} {:>8.1f} {:>8}{}\n",
-                        run.title, run.operations, run.events, e.points, e.points_complete,
-                        e.states, e.nested_states, e.seconds, run.findings.size(),
-                        e.finished ? "" : "  (ended by a limit)");
+    text +=
+        fmt::format("  {:<38} {:>6} {:>8} {:>8} {:>8} {:>8} {:>9} {:>8.1f} {:>8}{}\n", run.title,
+                    run.operations, run.events, e.points, e.points_complete, e.states,
+                    e.nested_states, e.seconds, run.findings.size(), ended_by_limit(e));
   }
   size_t number = 0;
   for (const RunReport& run : report.runs) {
@@ -213,12 +258,25 @@ std::string to_json(const std::vector<CampaignReport>& reports) {
   return json.dump(2) + "\n";
 }
 
-std::string to_html(const std::vector<CampaignReport>& reports) {
+std::string to_html(const std::vector<CampaignReport>& reports, const ReportOrigin& origin) {
   std::string html = kPageHead;
+  uint64_t states = 0;
+  uint64_t findings = 0;
+  bool little = reports.empty();
+  for (const CampaignReport& report : reports) {
+    states += report.states();
+    findings += report.findings();
+    little = little || report.explored_little();
+  }
+  html += fmt::format(
+      "<p class={}>{} subjects, {} images recovered, {} findings.</p><p>Seed {}. Command:</p>"
+      "<pre>{}</pre>\n",
+      verdict_class(findings, little), reports.size(), states, findings, origin.seed,
+      escape(origin.command));
   for (const CampaignReport& report : reports) {
     html += fmt::format("<h2>{} <small>(domain {})</small></h2>\n", escape(report.structure),
                         report.domain);
-    html += runs_table(report);
+    html += totals(report) + runs_table(report);
     size_t number = 0;
     for (const RunReport& run : report.runs) {
       for (const FindingReport& finding : run.findings) html += page_section(finding, ++number);

@@ -45,6 +45,10 @@ const std::vector<index::EntryWithPresets>& entries() {
       index::fast_fair_rb_xs_entry(),  //
       index::nv_tree_entry(),          //
       index::bztree_entry(),           //
+      index::p_art_vl_entry(),         //
+      index::wort_entry(),             //
+      index::woart_entry(),            //
+      index::art_cow_entry(),          //
       store::entry(),                  //
       store::ordered_entry(),          //
   };

@@ -1,16 +1,18 @@
-// perdure dump: every record as text that `perdure load` reads back.
+// perdure dump | scan | count: records as text that `perdure load` reads back, and how many there are.
 
 #include <fmt/core.h>
 
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
 #include "cli/store.h"
 #include "cli/text.h"
+#include "common/units.h"
 #include "perdure/error.h"
 
 namespace perdure::cli {
@@ -62,28 +64,120 @@ void append_tsv(Datum datum, std::string& line) {
   }
 }
 
-int run_dump(const DumpOptions& options) {
-  const std::unique_ptr<Store> store = Store::open_to_read(options.target);
-  Output output(options.output);
-  const bool json = options.target.json || options.format == "jsonl";
-  std::string line;
-  store->index().for_each([&](Datum key, Datum value) {
-    line.clear();
-    if (json) {
+// Prints records in the format that was asked for.
+class Printer {
+ public:
+  explicit Printer(const DumpOptions& options)
+      : output_(options.output), json_(options.target.json || options.format == "jsonl") {}
+
+  void print(Datum key, Datum value) {
+    line_.clear();
+    if (json_) {
       nlohmann::json object = nlohmann::json::object();
       set_json(object, "key", key);
       set_json(object, "value", value);
-      line = object.dump();
+      line_ = object.dump();
     } else {
-      append_tsv(key, line);
-      line += '\t';
-      append_tsv(value, line);
+      append_tsv(key, line_);
+      line_ += '\t';
+      append_tsv(value, line_);
     }
-    line += '\n';
-    output.write(line);
-  });
-  output.close();
+    line_ += '\n';
+    output_.write(line_);
+  }
+  void close() { output_.close(); }
+
+ private:
+  Output output_;
+  bool json_;
+  std::string line_;
+};
+
+int run_dump(const DumpOptions& options) {
+  const std::unique_ptr<Store> store = Store::open_to_read(options.target);
+  Printer printer(options);
+  store->index().for_each([&](Datum key, Datum value) { printer.print(key, value); });
+  printer.close();
   return kExitOk;
+}
+
+// Keys from one on and before another; empty texts: no bound.
+struct RangeOptions {
+  std::string from;
+  std::string to;
+  std::string prefix;
+  bool from_given = false;
+  bool to_given = false;
+  std::string limit;
+
+  bool any() const { return from_given || to_given || !prefix.empty(); }
+};
+
+// Calls `visit` for the records of the range, in the order of their keys.
+void scan_range(const AnyIndex& index, const RangeOptions& range,
+                const std::function<void(Datum key, Datum value)>& visit) {
+  const Kind kind = index.key_kind();
+  if (!range.prefix.empty() && kind != Kind::kBytes) {
+    throw Error(ErrorCode::kInvalidArgument, "--prefix is for keys of bytes; these are words");
+  }
+  Value from;
+  Value to;
+  if (kind == Kind::kU64) from.set(uint64_t{0});
+  if (kind == Kind::kBytes) from.set_bytes() = range.prefix;
+  if (range.from_given) parse_datum(range.from, kind, from);
+  if (range.to_given) parse_datum(range.to, kind, to);
+  const auto is_before_end = [&](Datum key) {
+    if (!range.prefix.empty()) return key.bytes().starts_with(range.prefix);
+    if (!range.to_given) return true;
+    return kind == Kind::kU64 ? key.word() < to.word() : key.bytes() < std::string_view(to.bytes());
+  };
+  const uint64_t limit = range.limit.empty() ? ~uint64_t{0} : parse_count(range.limit);
+  index.scan(from.datum(), limit, [&](Datum key, Datum value) {
+    if (!is_before_end(key)) return false;
+    visit(key, value);
+    return true;
+  });
+}
+
+int run_scan(const DumpOptions& options, const RangeOptions& range) {
+  const std::unique_ptr<Store> store = Store::open_to_read(options.target);
+  Printer printer(options);
+  scan_range(store->index(), range, [&](Datum key, Datum value) { printer.print(key, value); });
+  printer.close();
+  return kExitOk;
+}
+
+int run_count(const Target& target, const RangeOptions& range) {
+  const std::unique_ptr<Store> store = Store::open_to_read(target);
+  uint64_t records = 0;
+  const auto count = [&records](Datum, Datum) { ++records; };
+  if (range.any()) {
+    scan_range(store->index(), range, count);
+  } else {
+    store->index().for_each(count);
+  }
+  fmt::print("{}\n",
+             target.json ? nlohmann::json({{"records", records}}).dump() : std::to_string(records));
+  return kExitOk;
+}
+
+void add_range_options(CLI::App& command, RangeOptions& range) {
+  CLI::Option* from =
+      command.add_option("--from", range.from, "The first key")->each([&range](const std::string&) {
+        range.from_given = true;
+      });
+  CLI::Option* to = command.add_option("--to", range.to, "The key to stop before")
+                        ->each([&range](const std::string&) { range.to_given = true; });
+  command.add_option("--prefix", range.prefix, "Only keys that begin so, of bytes")
+      ->excludes(from)
+      ->excludes(to);
+}
+
+void add_format_options(CLI::App& command, DumpOptions& options) {
+  command.add_option("--format", options.format, "tsv or jsonl (--json means jsonl)")
+      ->check(CLI::IsMember({"tsv", "jsonl"}))
+      ->capture_default_str();
+  command.add_option("-o,--output", options.output, "Write to this file");
 }
 
 }  // namespace
@@ -100,11 +194,42 @@ void add_dump(CLI::App& app, Action& action) {
       "JSON lines: {\"key\": ..., \"value\": ...}; what is not UTF-8 is base64, in\n"
       "\"key_base64\" and \"value_base64\". Records come in no particular order.\n");
   add_target_options(*command, options->target);
-  command->add_option("--format", options->format, "tsv or jsonl (--json means jsonl)")
-      ->check(CLI::IsMember({"tsv", "jsonl"}))
-      ->capture_default_str();
-  command->add_option("-o,--output", options->output, "Write to this file");
+  add_format_options(*command, *options);
   command->callback([options, &action] { action = [options] { return run_dump(*options); }; });
+}
+
+void add_scan(CLI::App& app, Action& action) {
+  auto options = std::make_shared<DumpOptions>();
+  auto range = std::make_shared<RangeOptions>();
+  CLI::App* command = add_command(
+      app, "scan", "Print the records of a range, in the order of their keys",
+      "  perdure scan --from oslo --to paris cities.pool\n"
+      "  perdure scan --prefix per --limit 10 words.pool\n"
+      "  perdure scan --from 1000 --format jsonl numbers.pool\n"
+      "\nFor structures that keep an order: see `perdure list`. Formats are those of `perdure "
+      "dump`.\n");
+  add_target_options(*command, options->target);
+  add_range_options(*command, *range);
+  command->add_option("--limit", range->limit, "So many records at most, such as 10k");
+  add_format_options(*command, *options);
+  command->callback([options, range, &action] {
+    action = [options, range] { return run_scan(*options, *range); };
+  });
+}
+
+void add_count(CLI::App& app, Action& action) {
+  auto target = std::make_shared<Target>();
+  auto range = std::make_shared<RangeOptions>();
+  CLI::App* command =
+      add_command(app, "count", "Count the records of a structure, or of a range of its keys",
+                  "  perdure count words.pool\n"
+                  "  perdure count --prefix per words.pool\n"
+                  "\nGoes through all of them. Ranges need a structure that keeps an order.\n");
+  add_target_options(*command, *target);
+  add_range_options(*command, *range);
+  command->callback([target, range, &action] {
+    action = [target, range] { return run_count(*target, *range); };
+  });
 }
 
 }  // namespace perdure::cli

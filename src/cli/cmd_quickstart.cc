@@ -35,6 +35,9 @@ void print_summary(const QuickstartOptions& options, const QuickstartReport& rep
        fmt::format("{} before the kill", format_count(report.acknowledged_before_kill))},
       {"lost", count_in_colour(palette, report.lost)},
       {"recovery", format_nanoseconds(report.recovery_ms * 1e6) + " to open after the kill"},
+      {"served", fmt::format("{} of {} answers right, the first {} after a SIGKILL and a new start",
+                             format_count(report.served_right), format_count(report.served_asked),
+                             format_nanoseconds(report.served_first_answer_ms * 1e6))},
       {"throughput", fmt::format("{} with {}", format_rate(load_rate(report)),
                                  format_counted(options.threads, "thread"))},
       {"in DRAM", format_bytes(static_cast<uint64_t>(report.dram_bytes))},
@@ -88,6 +91,9 @@ nlohmann::json to_json(const QuickstartReport& report) {
           {"records_per_second", load_rate(report)},
           {"verified", report.verified},
           {"excess", report.excess},
+          {"served_asked", report.served_asked},
+          {"served_right", report.served_right},
+          {"served_first_answer_ms", report.served_first_answer_ms},
           {"problems", report.problems},
           {"sound", report.sound()},
           {"dram_bytes", report.dram_bytes},
@@ -101,7 +107,8 @@ void add_quickstart(CLI::App& app, Action& action) {
   options->threads = std::max(std::thread::hardware_concurrency(), 2U);
   CLI::App* command =
       add_command(app, "quickstart",
-                  "Load a dictionary durably, kill the loader half-way, find everything again",
+                  "Load a dictionary durably, kill the loader half-way, find everything again, "
+                  "serve it",
                   "  perdure quickstart\n"
                   "  perdure quickstart --folder /dev/shm/perdure --keep\n"
                   "\nThe data is real: WordNet (Debian package wordnet-base) and the package index "

@@ -23,6 +23,9 @@ std::string structure_names() {
 const std::map<std::string, std::string>& option_values() {
   static const std::map<std::string, std::string> values = {
       {"--domain", "page line byte"},
+      {"--index", "ordered hash"},
+      {"--io", "auto uring epoll"},
+      {"--log-level", "debug info warning error"},
       {"--durability", "best process power"},
       {"--key-kind", "u64 bytes"},
       {"--value-kind", "u64 bytes"},

@@ -37,9 +37,12 @@ void define(CLI::App& app, Action& action) {
   add_del(app, action);
   add_load(app, action);
   add_dump(app, action);
+  add_scan(app, action);
+  add_count(app, action);
   add_stat(app, action);
   add_pool(app, action);
   add_files(app, action);
+  add_serve(app, action);
   for (const Extension& extension : extensions()) extension.add_commands(app, action);
   add_quickstart(app, action);
   add_list(app, action);

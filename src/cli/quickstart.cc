@@ -13,6 +13,7 @@
 #include "cli/interrupt.h"
 #include "cli/loader.h"
 #include "cli/pool_check.h"
+#include "cli/served.h"
 #include "cli/store.h"
 #include "cli/subprocess.h"
 #include "cli/terminal.h"
@@ -52,7 +53,9 @@ class Quickstart {
   void finish_load();
   void verify_all();
   void look_up_words();
-  void close_and_check();
+  void close();
+  void serve();
+  void check();
   void clean_up();
 
   void step(const std::string& text) const {
@@ -84,7 +87,9 @@ QuickstartReport Quickstart::run() {
     finish_load();
     verify_all();
     look_up_words();
-    close_and_check();
+    close();
+    serve();
+    check();
   } catch (...) {
     store_.reset();
     clean_up();
@@ -251,11 +256,29 @@ void Quickstart::look_up_words() {
   }
 }
 
-void Quickstart::close_and_check() {
+void Quickstart::close() {
   report_.pool = store_->pool().info();
   report_.dram_bytes = statistic_value(store_->index().statistics(), "dram_bytes");
   store_->close();
   store_.reset();
+}
+
+void Quickstart::serve() {
+  constexpr uint64_t kWrites = 100;
+  const ServedReport served = serve_and_ask(pool_path_, kWrites, report_.looked_up);
+  report_.served_asked = served.asked;
+  report_.served_right = served.right;
+  report_.served_first_answer_ms = served.first_answer_ms;
+  const bool all = served.right == served.asked;
+  const std::string count = format_count(served.right);
+  step(
+      fmt::format("served it to a Redis and a memcached client, killed the server with SIGKILL, "
+                  "served it again: {} of {} answers right, the first after {}",
+                  all ? palette_.good(count) : palette_.bad(count), format_count(served.asked),
+                  format_nanoseconds(served.first_answer_ms * 1e6)));
+}
+
+void Quickstart::check() {
   report_.problems = check_pool(pool_path_).problems;
   for (const std::string& problem : report_.problems) step(palette_.bad(problem));
 }
@@ -271,7 +294,8 @@ void Quickstart::clean_up() {
 }  // namespace
 
 bool QuickstartReport::sound() const {
-  return lost == 0 && wrong == 0 && verified == records && excess == 0 && problems.empty();
+  return lost == 0 && wrong == 0 && verified == records && excess == 0 && problems.empty() &&
+         served_right == served_asked;
 }
 
 QuickstartReport run_quickstart(const QuickstartOptions& options) {

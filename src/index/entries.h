@@ -22,5 +22,9 @@ EntryWithPresets fast_fair_rb_entry();
 EntryWithPresets fast_fair_rb_xs_entry();
 EntryWithPresets nv_tree_entry();
 EntryWithPresets bztree_entry();
+EntryWithPresets p_art_vl_entry();
+EntryWithPresets wort_entry();
+EntryWithPresets woart_entry();
+EntryWithPresets art_cow_entry();
 
 }  // namespace perdure::index

@@ -110,6 +110,18 @@ class TwoQueueShard {
     entries_.erase(found);
   }
 
+  // Whether AM has this value under the key. Is no use of it.
+  bool holds(const Key& key, const Value& value) const {
+    const auto found = entries_.find(key);
+    return found != entries_.end() && found->second->value == value;
+  }
+
+  // Calls `visit(value)` for all in AM.
+  template <typename Visit>
+  void for_each(Visit visit) const {
+    for (const Entry& entry : am_) visit(entry.value);
+  }
+
   // Takes all out of AM for which `idle` holds.
   template <typename Idle>
   void prune(Idle idle, std::vector<Value>& evicted) {

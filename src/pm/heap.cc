@@ -132,6 +132,9 @@ void Heap::write_free(const PoolImpl& pool, uint64_t segment) {
 Lane& Heap::lane(uint32_t index) const { return pool_.lanes()[index]; }
 
 uint32_t Heap::acquire_lane() {
+  // Who waits for a second lane while others do the same waits for ever.
+  if (heap_in_use == this) [[unlikely]]
+    throw Error(ErrorCode::kInternal, "a thread begins a second transaction in a heap");
   if (preferred_lane == ~0U) preferred_lane = next_lane.fetch_add(1) % kLanes;
   for (uint32_t i = 0;; ++i) {
     const uint32_t index = (preferred_lane + i) % kLanes;
@@ -444,10 +447,15 @@ bool Heap::link_leads_to(const Intent& intent) const {
       return word > number;
     case kLinkUpTo:
       return word <= number;
-    case kAsPrevious:
+    case kLinkTagged:
+      return (word & kTaggedOffsetMask) == block;
+    case kAsPrevious: {
       // The one before stands in the same line, so it is as new as this one; and who forgets intents
       // leaves their blocks, so it is still readable when its own link is cleared already.
-      return word == ((&intent)[-1].block & ~uint64_t{kIntentMask});
+      const uint64_t previous = (&intent)[-1].block;
+      const bool tagged = (previous & kLinkMask) == kLinkTagged;
+      return (tagged ? word & kTaggedOffsetMask : word) == (previous & ~uint64_t{kIntentMask});
+    }
     default:
       return word == block;
   }
@@ -529,7 +537,7 @@ void Heap::require_sound(const Lane& lane, const Intent& intent) const {
   const bool reads_word = form == kLinkIsUnit ? link % 4 == 0 : link % 8 == 0;
   const bool inside = link >= pool_.header().directory_offset && link < pool_.end_offset();
   const bool has_previous = form != kAsPrevious || &intent != lane.intents;
-  bool sound = reads_word && inside && has_previous && form <= kAsPrevious &&
+  bool sound = reads_word && inside && has_previous && form <= kLinkTagged &&
                pool_.leads_inside(block, kLineBytes);
   if (sound && (intent.block & kBlockIsRun) != 0) {
     const uint64_t segment = segment_of(block);
@@ -771,7 +779,6 @@ Heap::Txn::Txn(Heap& heap, bool reclaim)
       outer_(heap_in_use),
       lane_(heap.acquire_lane()),
       reclaim_(reclaim) {
-  assert(outer_ != &heap);
   heap_in_use = &heap;
 }
 
@@ -866,6 +873,7 @@ void Heap::Txn::add_intent(uint64_t block, const void* link, Link form, uint64_t
   intent.block = block | flags;
   uint64_t at = heap_.pool_.offset_of(link);
   if (form == Link::kUnit) intent.block |= kLinkIsUnit;
+  if (form == Link::kTagged) intent.block |= kLinkTagged;
   if (form == Link::kAsPrevious) {
     assert((intents_ - 1) % (kLineBytes / sizeof(Intent)) != 0);
     intent.block |= kAsPrevious;

@@ -44,9 +44,11 @@ class PoolImpl;
 enum class Link : uint8_t {
   kOffset = 0,  // 8 bytes: the block's offset
   kUnit = 1,    // 4 bytes: the block's offset / kLinkUnitBytes
-  // 8 bytes, and offset of another block, that of the intent added just before (with kOffset and the
-  // same word): both blocks are led to by the one word, directly and by way of the other block.
+  // 8 bytes, and offset of another block, that of the intent added just before (with kOffset or kTagged and
+  // the same word): both blocks are led to by the one word, directly and by way of the other block.
   kAsPrevious = 2,
+  // 8 bytes: the block's offset in bits 6 to 47; what the other bits hold is the structure's affair.
+  kTagged = 3,
   kBit = 64,     // 8 bytes: one bit says whether the block counts; see link_bit()
   kAbove = 128,  // 8 bytes: a count; see link_above()
   kUpTo = 192,   // 8 bytes: a count; see link_up_to()

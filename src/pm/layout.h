@@ -105,6 +105,7 @@ struct Intent {
 };
 
 inline constexpr uint32_t kLinkNumberShift = 58;
+inline constexpr uint64_t kTaggedOffsetMask = (uint64_t{1} << 48) - 64;
 inline constexpr uint64_t kLinkOffsetMask = (uint64_t{1} << kLinkNumberShift) - 1;
 
 enum IntentFlags : uint64_t {
@@ -114,6 +115,7 @@ enum IntentFlags : uint64_t {
   kLinkAbove = 3,   // 8 bytes: exactly if it exceeds a number
   kLinkUpTo = 4,    // exactly if it does not
   kAsPrevious = 5,  // exactly if it leads to the block of the intent before, in the same line
+  kLinkTagged = 6,  // 8 bytes, of which bits 6 to 47 are the block's offset
   kLinkMask = 7,
 
   kBlockIsRun = 8,   // the block is a run of segments

@@ -370,7 +370,7 @@ void StoreImpl::in_parts(std::span<const Place> places, bool writes, Work work) 
     sent.push_back(&requests.emplace_back(*this, part.members.front().first, writes, part));
   }
   runtime_->call(sent);
-  require_durable();
+  require_durable();  // reads may have met writes of the same batches
   for (const Request* request : sent) request->rethrow_error();
 }
 

@@ -71,6 +71,7 @@ class StoreImpl final : public RuntimeClient {
             const std::function<bool(std::string_view, std::string_view)>& visit,
             const StoreSnapshot* snapshot = nullptr) const;
   uint32_t partitions() const { return root_.partitions; }
+  bool is_ordered() const { return config_.ordered; }
   bool cut_by_boundaries() const { return !boundaries_.empty(); }
 
   // The hash of a key, and the partition that has it.
@@ -105,6 +106,7 @@ class StoreImpl final : public RuntimeClient {
   static uint64_t expiry_of(const std::optional<Store::Time>& expires);
 
  private:
+  friend class StoreTurn;
   friend class StoreSnapshot;
 
   struct alignas(64) Shard {
@@ -165,7 +167,7 @@ class StoreImpl final : public RuntimeClient {
     }
     WorkRequest<Work> request(*this, number, writes, work);
     runtime_->call(request);
-    require_durable();  // what a read has seen may have been written in the batch that was not made durable
+    require_durable();  // a read may have met a write of the same batch
     if constexpr (!std::is_void_v<typename WorkRequest<Work>::Result>) {
       return std::move(*request.result);
     }

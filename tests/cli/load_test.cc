@@ -339,6 +339,33 @@ TEST_F(Load, AFullPoolKeepsWhatWasAcknowledged) {
   EXPECT_GE(sorted_lines(run({"dump", pool()}).out).size(), acknowledged.size());
 }
 
+TEST_F(Load, ScanAndCountGoThroughRangesInOrder) {
+  std::string lines;
+  for (int i = 100; i-- > 0;) lines += "k" + std::to_string(i) + "\t" + std::to_string(i) + "\n";
+  ASSERT_EQ(run({"load", "--structure", "fptree", pool(), "-"}, lines).code, 0);
+  EXPECT_EQ(run({"scan", "--from", "k8", "--to", "k82", pool()}).out, "k8\t8\nk80\t80\nk81\t81\n");
+  EXPECT_EQ(run({"scan", "--prefix", "k9", "--limit", "2", pool()}).out, "k9\t9\nk90\t90\n");
+  EXPECT_EQ(run({"scan", "--from", "k99", "--json", pool()}).json()["value"], "99");
+  EXPECT_EQ(run({"count", pool()}).out, "100\n");
+  EXPECT_EQ(run({"count", "--prefix", "k9", "--json", pool()}).json()["records"], 11);
+  EXPECT_EQ(run({"count", "--to", "k", pool()}).out, "0\n");
+  EXPECT_EQ(run({"scan", "--prefix", "a", "--from", "b", pool()}).code, 2);
+}
+
+TEST_F(Load, ScanOfWordsAndOfWhatHasNoOrder) {
+  ASSERT_EQ(run({"load", "--structure", "fptree", "--key-kind", "u64", "--value-kind", "u64",
+                 pool(), "-"},
+                "10\t1\n9\t2\n100\t3\n")
+                .code,
+            0);
+  EXPECT_EQ(run({"scan", pool()}).out, "9\t2\n10\t1\n100\t3\n");
+  EXPECT_EQ(run({"scan", "--from", "10", "--to", "100", pool()}).out, "10\t1\n");
+  EXPECT_EQ(run({"scan", "--prefix", "1", pool()}).code, 2);
+  ASSERT_EQ(run({"put", "--structure", "plush", "--name", "hash", pool(), "a", "1"}).code, 0);
+  EXPECT_EQ(run({"scan", "--name", "hash", pool()}).code, 4);
+  EXPECT_EQ(run({"count", "--name", "hash", pool()}).out, "1\n");
+}
+
 TEST_F(Load, DumpNeedsThePoolAndTheStructure) {
   EXPECT_EQ(run({"dump", pool()}).code, 4);
   run({"put", pool(), "a", "1"});

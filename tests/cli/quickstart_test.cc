@@ -32,6 +32,8 @@ TEST_F(Quickstart, LosesNothing) {
   EXPECT_EQ(json["wrong"], 0);
   EXPECT_EQ(json["verified"], 20'000);
   EXPECT_EQ(json["excess"], 0);
+  EXPECT_GT(json["served_asked"], 100);
+  EXPECT_EQ(json["served_right"], json["served_asked"]);
   EXPECT_GT(json["recovery_ms"], 0.0);
   EXPECT_GT(json["loaded_after_kill"], 0);
   EXPECT_FALSE(json["looked_up"].empty());

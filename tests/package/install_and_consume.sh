@@ -3,6 +3,8 @@
 # find_package and with pkg-config, each with the shared and the static library.
 #
 #   install_and_consume.sh BUILD_DIR [CMAKE [CXX]]
+#
+# And a program in C against the C API, with pkg-config.
 set -euo pipefail
 
 source_dir=$(cd "$(dirname "$0")" && pwd)
@@ -34,6 +36,17 @@ if grep -rIl -e "$build_dir" -e "$work_dir" "$prefix"; then
   exit 1
 fi
 
+# What it exports is what the headers declare: nothing of the layers behind them.
+library=$lib_dir/libperdure.so
+exported=$(nm -DC --defined-only "$library" | sed 's/^[0-9a-f]* . //')
+echo "== $(wc -l <<<"$exported") exported symbols, $(grep -c '^perdure_' <<<"$exported") of them of the C API"
+if grep -E '^(typeinfo .*|vtable .*)?perdure::(pm|index|store|capi)::' <<<"$exported"; then
+  echo "the symbols above are internal" >&2
+  exit 1
+fi
+grep -q '^perdure_pool_open@@PERDURE_C_1$' <<<"$exported" ||
+  { echo "the C API has no version" >&2; exit 1; }
+
 plugin=$lib_dir/perdure/pibench/libperdure_pibench_plush.so
 [[ -e $plugin ]] || { echo "missing: $plugin" >&2; exit 1; }
 
@@ -64,6 +77,16 @@ consume_with_pkg_config() {
   run "$work_dir/pc_static"
 }
 
+consume_from_c() {
+  local -a cflags libs
+  read -ra cflags <<<"$(pkg-config --cflags perdure)"
+  read -ra libs <<<"$(pkg-config --libs perdure)"
+  run cc -std=c11 -Wall -Wextra -Werror "${cflags[@]}" "$source_dir/../../examples/words.c" \
+    -o "$work_dir/words" "${libs[@]}"
+  run env LD_LIBRARY_PATH="$lib_dir" "$work_dir/words" "$work_dir/words.pool" perdure "to last"
+  [[ $(LD_LIBRARY_PATH=$lib_dir "$work_dir/words" "$work_dir/words.pool" perdure) == "to last" ]]
+}
+
 # The benchmark that was installed with them loads the same libraries.
 load_as_benchmark() {
   "$prefix/bin/perdure" bench --plugin "$plugin" --records 1k --operations 1k --repeats 1 \
@@ -81,6 +104,7 @@ load_as_pibench() {
 
 consume_with_cmake
 consume_with_pkg_config
+consume_from_c
 load_as_pibench
 load_as_benchmark
-echo "== all five programs ran"
+echo "== all six programs ran"

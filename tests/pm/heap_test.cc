@@ -11,6 +11,7 @@
 
 #include "pm/checksum.h"
 #include "pm/pool_impl.h"
+#include "support/errors.h"
 
 namespace perdure::pm {
 namespace {
@@ -344,6 +345,25 @@ TEST_F(HeapTest, RefusesAMicroLogThatChangesItself) {
     EXPECT_EQ(error.code(), ErrorCode::kCorrupt);
   }
   lane.armed = 0;
+}
+
+TEST_F(HeapTest, ATransactionIsNoLargerThanItsLane) {
+  uint64_t* words = links(2048);
+  const uint64_t block = link_new(words[1], 64);
+  {
+    Heap::Txn txn(heap());
+    const std::vector<uint64_t> image(kRedoBytes / 8);
+    txn.redo(&words[10], image.data(), kRedoBytes - 32);
+    const auto again = [&] { txn.redo(&words[10], image.data(), 8); };
+    EXPECT_TRUE(test::fails_with(ErrorCode::kInternal, "", again));
+    for (uint32_t i = 0; i < kIntentsPerLane; ++i) txn.will_unlink(block, &words[1], Link::kOffset);
+    const auto one_more = [&] { txn.will_unlink(block, &words[1], Link::kOffset); };
+    EXPECT_TRUE(test::fails_with(ErrorCode::kInternal, "", one_more));
+    for (uint32_t i = 0; i < kIntentsPerLane; ++i) txn.allocate(64);
+    EXPECT_TRUE(test::fails_with(ErrorCode::kInternal, "", [&] { txn.allocate(64); }));
+  }
+  EXPECT_TRUE(heap().is_allocated(block, 64));
+  EXPECT_EQ(heap().check([](const std::string& what) { ADD_FAILURE() << what; }), 0U);
 }
 
 TEST_F(HeapTest, RefusesADamagedMicroLog) {

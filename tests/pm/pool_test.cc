@@ -1,11 +1,17 @@
 // What a pool does with careless programs, damaged tables and a medium that fails.
 #include "perdure/pool.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <fstream>
 #include <memory>
@@ -26,6 +32,21 @@ namespace perdure::pm {
 namespace {
 
 using test::fails_with;
+
+// What flock() and posix_fallocate() are refused with; 0: they are carried out.
+int lock_error = 0;
+int allocation_error = 0;
+
+class RefusedCall {
+ public:
+  RefusedCall(int& call, int error) : call_(call) { call_ = error; }
+  ~RefusedCall() { call_ = 0; }
+  RefusedCall(const RefusedCall&) = delete;
+  RefusedCall& operator=(const RefusedCall&) = delete;
+
+ private:
+  int& call_;
+};
 
 PoolOptions small() { return {.capacity_bytes = uint64_t{16} << 20}; }
 
@@ -296,8 +317,25 @@ TEST_F(PoolTest, OneFreeLaneIsEnough) {
   done.notify_all();
 }
 
+TEST_F(PoolTest, AThreadHasOneTransactionAtATime) {
+  Pool pool = create();
+  Heap& heap = pm::impl_of(pool).heap();
+  {
+    const Heap::Txn txn(heap);
+    EXPECT_TRUE(fails_with(ErrorCode::kInternal, "", [&] { const Heap::Txn second(heap); }));
+    Pool other = Pool::anonymous(small());
+    const Heap::Txn elsewhere(pm::impl_of(other).heap());
+  }
+  Heap::Txn next(heap);
+  next.finish();
+}
+
 TEST_F(PoolTest, AFileThatIsNotLockedIsNotLeftBehind) {
-  // A folder where files cannot be mapped or locked is not at hand everywhere; one that does not exist is.
+  {
+    const RefusedCall refused(lock_error, ENOLCK);
+    EXPECT_TRUE(fails_with(ErrorCode::kIo, "flock", [&] { Pool::create(path_); }));
+  }
+  EXPECT_TRUE(fails_with(ErrorCode::kNotFound, path_, [&] { Pool::open(path_); }));
   EXPECT_TRUE(fails_with(ErrorCode::kNotFound, [&] { Pool::create(dir_.file("no/a.pool")); }));
   PoolOptions power = small();
   power.durability = Durability::kPower;  // refused on tmpfs, after the file was made
@@ -305,5 +343,70 @@ TEST_F(PoolTest, AFileThatIsNotLockedIsNotLeftBehind) {
   EXPECT_TRUE(fails_with(ErrorCode::kNotFound, path_, [&] { Pool::open(path_); }));
 }
 
+// A medium that was full once is not the reason for ever.
+TEST_F(PoolTest, AMediumThatWasFullIsForgotten) {
+  PoolOptions options = small();
+  options.growth_bytes = kSegmentBytes;
+  Pool pool = Pool::create(path_, options);
+  const auto index = make(pool);
+  int i = 0;
+  const auto fill = [&] {
+    for (;; ++i) index->insert("key" + std::to_string(i), std::string(4000, 'v'));
+  };
+  {
+    const RefusedCall refused(allocation_error, ENOSPC);
+    EXPECT_TRUE(fails_with(ErrorCode::kNoSpace, path_, fill));
+    EXPECT_TRUE(pm::impl_of(pool).heap().is_scarce(64));
+  }
+  const int before = i;
+  EXPECT_TRUE(fails_with(ErrorCode::kPoolFull, path_, fill));
+  EXPECT_GT(i, before + 1000);
+}
+
+// Bytes of so many segments are few again in 64 bits.
+TEST_F(PoolTest, ACountOfSegmentsThatNoPoolHasIsDamage) {
+  make_closed();
+  const std::string sound = test::read_file(path_);
+  for (const uint64_t segments : {uint64_t{257}, (uint64_t{1} << 48) - 1, uint64_t{1} << 47}) {
+    std::string bytes = sound;
+    const uint64_t word = seal_word(segments, kSegmentsSalt);
+    std::memcpy(&bytes[offsetof(PoolHeader, segments_word)], &word, sizeof word);
+    test::write_file(path_, bytes);
+    EXPECT_TRUE(fails_with(ErrorCode::kCorrupt, path_, [&] { Pool::open(path_); })) << segments;
+  }
+}
+
+TEST_F(PoolTest, TheFailureOfOnePoolKeepsNothingOfAnotherFromBeingSynced) {
+  std::atomic<bool> failed{false};
+  std::atomic<bool> other_failed{false};
+  const Memory memory(Domain::kPage, &failed);
+  const Memory other(Domain::kPage, &other_failed);
+  char* pages = static_cast<char*>(
+      ::mmap(nullptr, 4 * kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  ASSERT_NE(pages, MAP_FAILED);
+  const auto address = reinterpret_cast<uintptr_t>(pages);
+  other.flush(pages, 8);
+  memory.flush(pages + kPageBytes, 8);
+  memory.flush(pages + 3 * kPageBytes, 8);
+  test::refuse_msync_at(address + kPageBytes);
+  EXPECT_TRUE(fails_with(ErrorCode::kIo, "msync", [&] { memory.fence(); }));
+  EXPECT_TRUE(failed && !other_failed);
+  test::refuse_msync_at(address);  // tells whether it is synced
+  EXPECT_TRUE(fails_with(ErrorCode::kIo, "msync", [&] { other.fence(); }));
+  test::refuse_msync_at(0);
+  ::munmap(pages, 4 * kPageBytes);
+}
+
 }  // namespace
 }  // namespace perdure::pm
+
+// Take the places of the C library's.
+extern "C" int flock(int fd, int operation) {
+  errno = perdure::pm::lock_error;
+  if (errno != 0) return -1;
+  return static_cast<int>(::syscall(SYS_flock, fd, operation));
+}
+extern "C" int posix_fallocate(int fd, off_t offset, off_t bytes) {
+  if (perdure::pm::allocation_error != 0) return perdure::pm::allocation_error;
+  return ::syscall(SYS_fallocate, fd, 0, offset, bytes) == 0 ? 0 : errno;
+}

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "pm/emulated_media.h"
+#include "support/errors.h"
 
 namespace perdure::pm {
 namespace {
@@ -116,6 +117,19 @@ TEST_F(TornBitLogTest, RefusesADamagedChunkHeader) {
   base_[1] ^= 4;
   TornBitLog again = open();
   EXPECT_FALSE(again.replay([](const RedoRecord&, uint64_t) {}));
+}
+
+TEST_F(TornBitLogTest, WritesNothingBeyondAChunk) {
+  TornBitLog log = open();
+  log.format();
+  uint64_t n = 0;
+  for (; log.has_room(1); ++n) log.append(record(n));
+  const std::vector<uint64_t> before = area_;
+  EXPECT_TRUE(test::fails_with(ErrorCode::kInternal, "", [&] { log.append(record(n)); }));
+  EXPECT_EQ(area_, before);
+  log.advance();
+  log.advance();
+  EXPECT_TRUE(test::fails_with(ErrorCode::kInternal, "", [&] { log.advance(); }));
 }
 
 // Takes the images that a power failure may leave of a log's area: between two fences any of the lines

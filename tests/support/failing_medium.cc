@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -32,6 +33,8 @@ constexpr uint64_t kFindingsMax = 8;
 constexpr size_t kUnit = 64;  // what a mixed image takes from the one side or the other
 
 FailingMedium* in_use = nullptr;
+
+std::atomic<uintptr_t> refused_address{0};
 
 constexpr size_t kLine = 64;
 
@@ -342,12 +345,16 @@ std::string FailingMedium::make_image(Image image, uint64_t seed) {
   return path;
 }
 
+void refuse_msync_at(uintptr_t address) { refused_address = address; }
+
 }  // namespace perdure::test
 
 // Takes the place of the C library's: pools in domain `page` persist by it.
 extern "C" int msync(void* address, size_t bytes, int flags) {
-  if (perdure::test::in_use != nullptr &&
-      !perdure::test::in_use->synced(reinterpret_cast<uintptr_t>(address), bytes)) {
+  const auto begin = reinterpret_cast<uintptr_t>(address);
+  const uintptr_t refused = perdure::test::refused_address;
+  if ((refused >= begin && refused < begin + bytes) ||
+      (perdure::test::in_use != nullptr && !perdure::test::in_use->synced(begin, bytes))) {
     errno = EIO;
     return -1;
   }

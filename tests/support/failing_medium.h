@@ -119,4 +119,7 @@ class FailingMedium final : public pm::EmulatedMedia {
   uint64_t children_ = 0;
 };
 
+// From now on each msync that covers the address is refused, whatever medium there is; 0: none is.
+void refuse_msync_at(uintptr_t address);
+
 }  // namespace perdure::test

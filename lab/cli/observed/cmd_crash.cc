@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <sstream>
@@ -49,6 +50,9 @@ struct CrashCommandOptions {
   uint32_t crashes = 3;
   uint32_t work = 300;
   uint64_t complete = 64;
+  uint64_t findings = 8;
+  std::string keep_image;
+  unsigned check_seconds = 0;
   std::string html;
   std::string program;
   std::string check;
@@ -216,6 +220,7 @@ std::vector<lab::crash::CampaignRun> make_program_run(const CrashCommandOptions&
   program.run = lab::crash::command_words(options.program);
   program.check = lab::crash::command_words(options.check);
   program.domain = parse_domain(options.domain);
+  if (options.check_seconds != 0) program.check_seconds = options.check_seconds;
   std::vector<lab::crash::CampaignRun> runs(1);
   runs[0].title = "the program's run";
   runs[0].command =
@@ -231,6 +236,17 @@ void keep_or_replay(const CrashCommandOptions& options,
   runs.resize(1);
   runs.front().keep_trace = options.keep_trace;
   runs.front().replay = options.replay;
+}
+
+// What this process was called as.
+std::string command_line() {
+  std::ifstream in("/proc/self/cmdline", std::ios::binary);
+  std::string text;
+  for (std::string word; std::getline(in, word, '\0');) {
+    const bool plain = word.find_first_of(" {}'\"|&;<>()*?[") == std::string::npos;
+    text += fmt::format("{}{}", text.empty() ? "" : " ", plain ? word : "'" + word + "'");
+  }
+  return text;
 }
 
 void write_file(const std::string& path, const std::string& text) {
@@ -260,6 +276,14 @@ int run_command(const CrashCommandOptions& options) {
   campaign.explore.crashes = options.crashes;
   campaign.explore.work = options.work;
   campaign.explore.limits.complete_max = options.complete;
+  campaign.explore.findings_max = options.findings;
+  campaign.explore.image_folder = options.keep_image;
+  if (!options.keep_image.empty()) std::filesystem::create_directories(options.keep_image);
+  if (options.check_seconds != 0) {
+    // A program's check runs twice for each image, and is to be stopped before the worker is.
+    const unsigned runs = options.program.empty() ? 1 : 3;
+    campaign.explore.worker.seconds = runs * options.check_seconds;
+  }
   campaign.explore.seed = options.seed;
   campaign.stop = [&interrupt] { return interrupt.raised().load(); };
   std::vector<CampaignReport> reports;
@@ -279,7 +303,9 @@ int run_command(const CrashCommandOptions& options) {
     std::fflush(stdout);
   }
   if (options.json) fmt::print("{}", to_json(reports));
-  if (!options.html.empty()) write_file(options.html, to_html(reports));
+  if (!options.html.empty()) {
+    write_file(options.html, to_html(reports, {.command = command_line(), .seed = options.seed}));
+  }
   if (interrupt.raised()) return kExitInterrupted;
   return findings == 0 ? kExitOk : 1;
 }
@@ -364,6 +390,19 @@ void add_exploration_options(CLI::App& command, CrashCommandOptions& options) {
   command.add_option("--again-at", options.again_at,
                      "Crash again just before fences whose file, line or function contains this, "
                      "such as torn_bit_log.cc, and nowhere else (default: before any)");
+  command
+      .add_option("--findings", options.findings,
+                  "Stop a run after so many different findings; those in operations of one type "
+                  "that lose stores of the same places are counted as one")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  command.add_option("--keep-image", options.keep_image,
+                     "Leave the image of each finding in this folder");
+  command
+      .add_option("--check-seconds", options.check_seconds,
+                  "How long a recovery, or the program's --check, may take before it is a hang "
+                  "(default: 20; a program's check 10)")
+      ->check(CLI::Range(1U, 3600U));
   command
       .add_option("--work", options.work,
                   "Operations between a recovery and the next crash: enough to use every ring, "

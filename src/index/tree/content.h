@@ -189,5 +189,8 @@ struct RangeTrees {
   template <typename Core, typename K, typename V>
   using Facade = Tree<Core, K, V>;
 };
+struct Tries : RangeTrees {
+  static constexpr const char* kFamily = "trie";
+};
 
 }  // namespace perdure::index::tree

@@ -228,24 +228,26 @@ void FileSystem::visit_blocks(
   const auto* entry = pool_.find(name_);
   block(entry->root, sizeof(Root));
   for (const uint64_t page : pages_) block(page, sizeof(TablePage));
+  // Words are read once: statistics may be asked for while files are written.
   for (uint32_t number = 1; number <= pages_.size() * TablePage::kEntries; ++number) {
-    const uint64_t offset = *entry_of(number);
-    if (offset == 0) continue;
-    block(offset, sizeof(Inode));
+    const uint64_t inode = pm::load_acquire(*entry_of(number));
+    if (inode == 0) continue;
+    block(inode, sizeof(Inode));
     Node node;
     node.number = number;
-    node.inode = offset;
-    const Inode& inode = inode_of(node);
-    for (const uint64_t page : inode.pages) {
-      if (page != 0) block(page, sizeof(ExtentPage));
+    node.inode = inode;
+    for (const uint64_t& page : inode_of(node).pages) {
+      const uint64_t offset = pm::load_acquire(page);
+      if (offset != 0) block(offset, sizeof(ExtentPage));
     }
     for (uint32_t i = 0; i < kExtentsMax; ++i) {
       const ExtentSlot* slot = slot_of(node, i);
       if (slot == nullptr) break;
+      const uint64_t offset = pm::load_acquire(slot->offset);
+      const uint64_t check = pm::load_relaxed(slot->check);
       uint64_t lines = 0;
-      if (slot->offset == 0) continue;
-      static_cast<void>(pm::unseal_word(slot->check, extent_salt(number, i, slot->offset), lines));
-      block(slot->offset, lines * pm::kLineBytes);
+      if (offset == 0 || !pm::unseal_word(check, extent_salt(number, i, offset), lines)) continue;
+      block(offset, lines * pm::kLineBytes);
     }
   }
 }

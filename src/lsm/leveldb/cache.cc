@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lsm/leveldb/placement.h"
+#include "lsm/placement.h"
 #include "lsm/two_queue.h"
 #include "perdure/error.h"
 #include "perdure/leveldb.h"

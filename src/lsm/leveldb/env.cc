@@ -15,8 +15,8 @@
 #include <thread>
 #include <utility>
 
-#include "lsm/leveldb/placement.h"
 #include "lsm/leveldb/table_layout.h"
+#include "lsm/placement.h"
 #include "perdure/files.h"
 #include "perdure/leveldb.h"
 

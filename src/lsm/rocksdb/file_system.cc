@@ -7,6 +7,7 @@
 #include <mutex>
 #include <string_view>
 
+#include "lsm/placement.h"
 #include "lsm/rocksdb/pool_of_uri.h"
 #include "perdure/files.h"
 #include "perdure/rocksdb.h"
@@ -43,10 +44,10 @@ IOStatus status_of(const std::string& name, Work work) {
   }
 }
 
+// Copies: RocksDB reads ahead into buffers, and takes it for granted that what was read is in them.
 class PoolSequentialFile final : public rocksdb::FSSequentialFile {
  public:
-  PoolSequentialFile(FileReader reader, bool in_place)
-      : reader_(std::move(reader)), in_place_(in_place) {}
+  explicit PoolSequentialFile(FileReader reader) : reader_(std::move(reader)) {}
 
   IOStatus Read(size_t bytes, const IOOptions& options, Slice* result, char* scratch,
                 IODebugContext* debug) override {
@@ -61,18 +62,13 @@ class PoolSequentialFile final : public rocksdb::FSSequentialFile {
   IOStatus PositionedRead(uint64_t offset, size_t bytes, const IOOptions& /*options*/,
                           Slice* result, char* scratch, IODebugContext* /*debug*/) override {
     const std::string_view read = reader_.read(offset, bytes, scratch);
-    if (in_place_ || read.data() == scratch) {
-      *result = Slice(read.data(), read.size());
-      return IOStatus::OK();
-    }
-    std::memcpy(scratch, read.data(), read.size());
+    if (read.data() != scratch) std::memcpy(scratch, read.data(), read.size());
     *result = Slice(scratch, read.size());
     return IOStatus::OK();
   }
 
  private:
   FileReader reader_;
-  bool in_place_;
   uint64_t position_ = 0;
 };
 
@@ -85,7 +81,8 @@ class PoolRandomAccessFile final : public rocksdb::FSRandomAccessFile {
                 char* scratch, IODebugContext* /*debug*/) const override {
     if (scratch == nullptr) return read_without_scratch(offset, bytes, result);
     const std::string_view read = reader_.read(offset, bytes, scratch);
-    if (in_place_ || read.data() == scratch) {
+    const bool copied = !in_place_ || lsm::take_placement() == lsm::Placement::kCopy;
+    if (!copied || read.data() == scratch) {
       *result = Slice(read.data(), read.size());
       return IOStatus::OK();
     }
@@ -186,13 +183,11 @@ class PoolFileSystem final : public rocksdb::FileSystem {
 
   const char* Name() const override { return "PerdureFileSystem"; }
 
-  IOStatus NewSequentialFile(const std::string& name, const FileOptions& options,
+  IOStatus NewSequentialFile(const std::string& name, const FileOptions& /*options*/,
                              std::unique_ptr<rocksdb::FSSequentialFile>* result,
                              IODebugContext* /*debug*/) override {
-    return status_of(name, [&] {
-      *result =
-          std::make_unique<PoolSequentialFile>(files_.open_file(name), options.use_mmap_reads);
-    });
+    return status_of(
+        name, [&] { *result = std::make_unique<PoolSequentialFile>(files_.open_file(name)); });
   }
   IOStatus NewRandomAccessFile(const std::string& name, const FileOptions& options,
                                std::unique_ptr<rocksdb::FSRandomAccessFile>* result,

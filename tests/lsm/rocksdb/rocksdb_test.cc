@@ -4,6 +4,7 @@
 #include "perdure/rocksdb.h"
 
 #include <gtest/gtest.h>
+#include <rocksdb/cache.h>
 #include <rocksdb/convenience.h>
 #include <rocksdb/db.h>
 #include <rocksdb/env.h>
@@ -19,6 +20,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -77,7 +79,7 @@ struct Place {
   std::unique_ptr<rocksdb::DB> open_db(const std::string& path = "/db") const {
     rocksdb::DB* db = nullptr;
     const rocksdb::Status status = rocksdb::DB::Open(options(), path, &db);
-    EXPECT_TRUE(status.ok()) << status.ToString();
+    if (!status.ok()) throw std::runtime_error(status.ToString());
     return std::unique_ptr<rocksdb::DB>(db);
   }
 
@@ -268,6 +270,43 @@ TEST_F(RocksDb, AFullPoolIsAnErrorAndLosesNothing) {
     ASSERT_TRUE(db->Get({}, key, &found).ok());
     ASSERT_EQ(found, value);
   }
+}
+
+TEST_F(RocksDb, TwoQueueCopiesTheHotBlocksAlone) {
+  const std::shared_ptr<rocksdb::Cache> cache =
+      rocksdb_2q_cache({.capacity_bytes = 1 << 20, .block_bytes = 4096});
+  const Place place(path(), kCapacity);
+  rocksdb::Options options = place.options();
+  rocksdb::BlockBasedTableOptions table;
+  table.block_cache = cache;
+  options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
+  rocksdb::DB* opened = nullptr;
+  ASSERT_TRUE(rocksdb::DB::Open(options, "/db", &opened).ok());
+  std::unique_ptr<rocksdb::DB> db(opened);
+  Model model;
+  for (uint64_t i = 0; i < 20'000; ++i) {
+    ASSERT_TRUE(db->Put({}, key_of(i), value_of(i)).ok());
+    model[key_of(i)] = value_of(i);
+  }
+  ASSERT_TRUE(db->CompactRange({}, nullptr, nullptr).ok());
+  for (int round = 0; round < 3; ++round) {  // far more than fits in
+    ASSERT_EQ(contents_of(*db), model);
+  }
+  const RocksDbCacheStatistics scanned = statistics_of_2q_cache(*cache);
+  EXPECT_GT(scanned.in_place, scanned.copied);
+  EXPECT_GT(scanned.copied, 0U);
+  EXPECT_LE(scanned.bytes, uint64_t{1} << 20);
+  // A few keys that are read often come to DRAM and stay.
+  std::string found;
+  for (int round = 0; round < 50; ++round) {
+    for (uint64_t i = 0; i < 8; ++i) ASSERT_TRUE(db->Get({}, key_of(i), &found).ok());
+  }
+  const RocksDbCacheStatistics hot = statistics_of_2q_cache(*cache);
+  EXPECT_GT(hot.hits - scanned.hits, 350U);
+  EXPECT_EQ(contents_of(*db), model);
+  db.reset();
+  cache->EraseUnRefEntries();
+  EXPECT_EQ(cache->GetUsage(), 0U);
 }
 
 TEST_F(RocksDb, APoolIsFoundByItsName) {

@@ -5,8 +5,8 @@
 
 namespace perdure::lsm {
 
-// LevelDB looks a block up in its cache and, on a miss, reads it at once, in the same thread. Reads that no
-// lookup came before are of footers, filters and index blocks, or of a database with another cache.
+// LevelDB and RocksDB look a block up in their cache and, on a miss, read it at once, in the same thread. Reads
+// that no lookup came before are of what stays open with a table, or of a database with another cache.
 enum class Placement : uint8_t { kUndecided, kCopy, kInPlace };
 
 inline thread_local Placement next_read = Placement::kUndecided;

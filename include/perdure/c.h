@@ -1,0 +1,395 @@
+/* Perdure from C, and from languages that call C.
+ *
+ *   perdure_pool *pool;
+ *   perdure_index *words;
+ *   if (perdure_pool_create("words.pool", NULL, &pool) != PERDURE_OK ||
+ *       perdure_index_create(pool, "words", "plush", PERDURE_BYTES, PERDURE_BYTES, NULL, 0, &words) !=
+ *           PERDURE_OK) {
+ *     fprintf(stderr, "%s\n", perdure_last_error());
+ *     return 1;
+ *   }
+ *   perdure_index_upsert(words, perdure_text("perdure"), perdure_text("to last"));  // durable on return
+ *   perdure_index_close(words);
+ *   perdure_pool_close(pool);
+ *
+ * Every function that can fail returns PERDURE_OK or the code of the error, whose message
+ * perdure_last_error() has until the thread's next call that fails. Whether a key is there is no error: an
+ * int that the caller passes a pointer to says so, and may be NULL where nobody wants to know. On an error
+ * results are as they were.
+ *
+ * Handles are opaque, and of the caller until closed. A NULL handle is PERDURE_INVALID_ARGUMENT; to close
+ * NULL does nothing. Calls may be made by any thread, as in perdure/index.h and perdure/store.h, which also
+ * say what is durable when; a handle is closed once all other calls with it have returned. Callbacks must
+ * return: no longjmp() and no exception out of them.
+ *
+ * The ABI only grows: functions are never changed or taken away, and the structs of options begin with their
+ * size, so that a program that was compiled against an older header goes on working.
+ */
+#ifndef PERDURE_C_H
+#define PERDURE_C_H
+
+/* This is C: NOLINTBEGIN(modernize-*,readability-identifier-naming) */
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Errors ---- */
+
+/* The codes of perdure/error.h, and PERDURE_NO_MEMORY. They never change. */
+typedef enum perdure_status {
+  PERDURE_OK = 0,
+  PERDURE_INVALID_ARGUMENT = 1,
+  PERDURE_NOT_FOUND = 2,
+  PERDURE_NOT_A_FILE = 3,
+  PERDURE_PERMISSION = 4,
+  PERDURE_EMPTY = 5,
+  PERDURE_FOREIGN = 6,
+  PERDURE_TRUNCATED = 7,
+  PERDURE_CORRUPT = 8,
+  PERDURE_VERSION = 9,
+  PERDURE_LOCKED = 10,
+  PERDURE_WRONG_TYPE = 11,
+  PERDURE_NO_SUCH_NAME = 12,
+  PERDURE_NAME_EXISTS = 13,
+  PERDURE_EXISTS = 14,
+  PERDURE_CAPACITY = 15,
+  PERDURE_POOL_FULL = 16,
+  PERDURE_NO_SPACE = 17,
+  PERDURE_READ_ONLY = 18,
+  PERDURE_DURABILITY = 19,
+  PERDURE_TOO_LARGE = 20,
+  PERDURE_IO = 21,
+  PERDURE_IN_USE = 22,
+  PERDURE_INTERNAL = 23,
+  PERDURE_NO_MEMORY = 100
+} perdure_status;
+
+/* The message and the code of this thread's last call that failed; "" and PERDURE_OK before the first.
+ * The text is valid until the thread's next call that fails. */
+const char* perdure_last_error(void);
+perdure_status perdure_last_status(void);
+/* The short name of a code, such as "pool-full"; "unknown" for what is none. */
+const char* perdure_status_name(int status);
+/* "0.1.0", of the library at run time. */
+const char* perdure_version(void);
+
+/* ---- Keys and values ---- */
+
+typedef enum perdure_kind { PERDURE_U64 = 0, PERDURE_BYTES = 1 } perdure_kind;
+
+/* A key or value, not owned: valid for the call that it is passed to, or that passes it to a callback. */
+typedef struct perdure_datum {
+  uint32_t kind; /* a perdure_kind */
+  uint32_t reserved;
+  uint64_t word;    /* of PERDURE_U64 */
+  const void* data; /* of PERDURE_BYTES; may be NULL if there are none */
+  size_t size;
+} perdure_datum;
+
+static inline perdure_datum perdure_word(uint64_t word) {
+  perdure_datum datum;
+  memset(&datum, 0, sizeof datum);
+  datum.kind = PERDURE_U64;
+  datum.word = word;
+  return datum;
+}
+static inline perdure_datum perdure_bytes(const void* data, size_t size) {
+  perdure_datum datum;
+  memset(&datum, 0, sizeof datum);
+  datum.kind = PERDURE_BYTES;
+  datum.data = data;
+  datum.size = size;
+  return datum;
+}
+static inline perdure_datum perdure_text(const char* text) {
+  return perdure_bytes(text, strlen(text));
+}
+
+typedef struct perdure_record {
+  perdure_datum key;
+  perdure_datum value;
+} perdure_record;
+
+/* A value that the library hands out, in memory that it gets with malloc() and uses again in the next call
+ * with the same object. All zero at the beginning: perdure_value value = {0}; at the end
+ * perdure_value_free(). */
+typedef struct perdure_value {
+  uint32_t kind;
+  uint32_t reserved;
+  uint64_t word;   /* of PERDURE_U64 */
+  char* data;      /* of PERDURE_BYTES; a zero that is not counted follows them */
+  size_t size;     /* how many bytes there are */
+  size_t capacity; /* of `data`, kept by the library */
+} perdure_value;
+
+/* Frees the memory; the object may be used again. */
+void perdure_value_free(perdure_value* value);
+
+/* Called with each record; what it returns says whether to go on (not 0) or to stop (0). */
+typedef int (*perdure_visit)(void* context, const perdure_datum* key, const perdure_datum* value);
+/* Called with each sentence about what is wrong. */
+typedef void (*perdure_report)(void* context, const char* sentence);
+/* Called with each figure: "records_level_1", 123, "records". */
+typedef void (*perdure_figure)(void* context, const char* name, double value, const char* unit);
+
+/* ---- Pools ---- */
+
+typedef struct perdure_pool perdure_pool;
+
+typedef enum perdure_durability {
+  PERDURE_BEST = 0,    /* the strongest without a system call for each operation */
+  PERDURE_PROCESS = 1, /* the death of the process */
+  PERDURE_POWER = 2    /* loss of power; PERDURE_DURABILITY where the medium cannot */
+} perdure_durability;
+
+/* Zero means the default everywhere. Begin with
+ *   perdure_pool_options options = PERDURE_POOL_OPTIONS_INIT; */
+typedef struct perdure_pool_options {
+  size_t size;             /* of this struct: sizeof(perdure_pool_options) */
+  uint64_t capacity_bytes; /* that a new pool may grow to; 1 GiB */
+  uint64_t growth_bytes;   /* by which the file grows; 4 MiB */
+  uint64_t reserve_bytes;  /* of the capacity that get their blocks at creation; none */
+  uint32_t durability;     /* a perdure_durability */
+  uint32_t domain;         /* 0: as detected; else forced: 1 page, 2 line, 3 byte */
+  uint32_t read_only;      /* not 0: maps a private copy; writes are PERDURE_READ_ONLY */
+  uint32_t verify;         /* not 0: verifies the seals of the last close at opening */
+  uint32_t small_pages;    /* not 0: does not ask for huge pages */
+  uint32_t trust_payload;  /* not 0: does not verify checksums of byte strings when they are read */
+  uint32_t no_seal;        /* not 0: a clean close does not seal the segments */
+  uint32_t reserved;
+} perdure_pool_options;
+#define PERDURE_POOL_OPTIONS_INIT {sizeof(perdure_pool_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+
+/* `options` may be NULL. Errors as in perdure/pool.h. */
+perdure_status perdure_pool_create(const char* path, const perdure_pool_options* options,
+                                   perdure_pool** pool);
+perdure_status perdure_pool_open(const char* path, const perdure_pool_options* options,
+                                 perdure_pool** pool);
+perdure_status perdure_pool_anonymous(const perdure_pool_options* options, perdure_pool** pool);
+/* Closes it cleanly, and frees the handle, also on an error; but for PERDURE_IN_USE: indexes or stores of
+ * the pool are open, and it stays as it is. */
+perdure_status perdure_pool_close(perdure_pool* pool);
+/* What is written survives a power failure where the medium can: msync of an ordinary file. */
+perdure_status perdure_pool_sync(perdure_pool* pool);
+/* `*problems` is how many there are, each of which `report`, if not NULL, is told. */
+perdure_status perdure_pool_check(const perdure_pool* pool, perdure_report report, void* context,
+                                  uint64_t* problems);
+
+/* The library sets `size`, and what fits into the `size` that it finds. */
+typedef struct perdure_pool_info {
+  size_t size; /* of this struct: sizeof(perdure_pool_info) */
+  uint64_t capacity_bytes;
+  uint64_t size_bytes;      /* that the pool occupies on its medium */
+  uint64_t allocated_bytes; /* in allocated blocks */
+  uint64_t free_bytes;      /* in free blocks of what it has grown to */
+  uint64_t generation;      /* how often it was opened for writing */
+  uint32_t format_version;
+  uint32_t clean; /* whether the last close before this open was clean */
+  uint32_t read_only;
+  uint32_t durability; /* a perdure_durability */
+  char uuid[40];
+  char medium[16]; /* "file", "tmpfs", "dax", ... */
+  char domain[8];  /* "page", "line", "byte" */
+} perdure_pool_info;
+perdure_status perdure_pool_get_info(const perdure_pool* pool, perdure_pool_info* info);
+
+/* Called with each structure of a pool; go on: not 0. */
+typedef int (*perdure_visit_structure)(void* context, const char* name, const char* type,
+                                       perdure_kind key, perdure_kind value);
+perdure_status perdure_pool_structures(const perdure_pool* pool, perdure_visit_structure visit,
+                                       void* context);
+
+/* ---- Indexes: any structure of the catalogue ---- */
+
+/* Called with each structure that there is: `kinds` has bit 2 * key + value set for each pair of kinds that
+ * it supports, with the numbers of perdure_kind. */
+typedef int (*perdure_visit_type)(void* context, const char* name, const char* family, int ordered,
+                                  unsigned kinds);
+perdure_status perdure_catalog(perdure_visit_type visit, void* context);
+
+typedef struct perdure_index perdure_index;
+
+/* An option of a structure, such as {"fanout", "8"}; `perdure list` shows them. */
+typedef struct perdure_option {
+  const char* name;
+  const char* value;
+} perdure_option;
+
+/* `type` is a name of the catalogue, such as "plush" or "fptree". Errors as in perdure/catalog.h. */
+perdure_status perdure_index_create(perdure_pool* pool, const char* name, const char* type,
+                                    perdure_kind key, perdure_kind value,
+                                    const perdure_option* options, size_t option_count,
+                                    perdure_index** index);
+/* Completes what a crash interrupted. */
+perdure_status perdure_index_open(perdure_pool* pool, const char* name,
+                                  const perdure_option* options, size_t option_count,
+                                  perdure_index** index);
+void perdure_index_close(perdure_index* index);
+
+perdure_status perdure_index_kinds(const perdure_index* index, perdure_kind* key,
+                                   perdure_kind* value);
+
+/* Atomic, and durable on return. PERDURE_WRONG_TYPE for a datum of the wrong kind; PERDURE_POOL_FULL and
+ * PERDURE_NO_SPACE, with nothing changed. */
+perdure_status perdure_index_insert(perdure_index* index, perdure_datum key, perdure_datum value,
+                                    int* inserted);
+perdure_status perdure_index_update(perdure_index* index, perdure_datum key, perdure_datum value,
+                                    int* updated);
+perdure_status perdure_index_upsert(perdure_index* index, perdure_datum key, perdure_datum value);
+perdure_status perdure_index_remove(perdure_index* index, perdure_datum key, int* removed);
+/* `value` is set if the key is there. */
+perdure_status perdure_index_lookup(const perdure_index* index, perdure_datum key,
+                                    perdure_value* value, int* found);
+
+/* Batches of `count` keys or records, as in AnyIndex: each record is atomic, the batch is not. `found` and
+ * `inserted` have a byte for each, 0 or 1, and may be NULL as may `total`. */
+perdure_status perdure_index_multi_lookup(const perdure_index* index, const perdure_datum* keys,
+                                          size_t count, perdure_value* values, unsigned char* found,
+                                          uint64_t* total);
+perdure_status perdure_index_multi_insert(perdure_index* index, const perdure_record* records,
+                                          size_t count, unsigned char* inserted, uint64_t* total);
+perdure_status perdure_index_multi_upsert(perdure_index* index, const perdure_record* records,
+                                          size_t count);
+/* The same for keys and values that are words, in arrays. Values that are not found stay as they were. */
+perdure_status perdure_index_lookup_words(const perdure_index* index, const uint64_t* keys,
+                                          size_t count, uint64_t* values, unsigned char* found,
+                                          uint64_t* total);
+perdure_status perdure_index_insert_words(perdure_index* index, const uint64_t* keys,
+                                          const uint64_t* values, size_t count,
+                                          unsigned char* inserted, uint64_t* total);
+perdure_status perdure_index_upsert_words(perdure_index* index, const uint64_t* keys,
+                                          const uint64_t* values, size_t count);
+
+/* For loading: may be durable only after the next checkpoint; see AnyIndex::bulk_upsert(). */
+perdure_status perdure_index_bulk_upsert(perdure_index* index, perdure_datum key,
+                                         perdure_datum value);
+perdure_status perdure_index_checkpoint(perdure_index* index, unsigned threads);
+
+/* Up to `limit` records with keys >= `from`, ascending. Ordered structures; PERDURE_WRONG_TYPE of others.
+ * The callback may use the index. */
+perdure_status perdure_index_scan(const perdure_index* index, perdure_datum from, uint64_t limit,
+                                  perdure_visit visit, void* context);
+/* The same for words, into arrays with room for `limit` records; `*count` is how many there were. */
+perdure_status perdure_index_scan_words(const perdure_index* index, uint64_t from, uint64_t limit,
+                                        uint64_t* keys, uint64_t* values, uint64_t* count);
+/* Every record, in no particular order. */
+perdure_status perdure_index_for_each(const perdure_index* index, perdure_visit visit,
+                                      void* context);
+/* Needs that nobody writes. */
+perdure_status perdure_index_check(const perdure_index* index, perdure_report report, void* context,
+                                   uint64_t* problems);
+perdure_status perdure_index_statistics(const perdure_index* index, perdure_figure figure,
+                                        void* context);
+
+/* ---- The key-value store ---- */
+
+typedef struct perdure_store perdure_store;
+typedef struct perdure_batch perdure_batch;
+typedef struct perdure_cursor perdure_cursor;
+
+/* Zero means the default everywhere. */
+typedef struct perdure_store_options {
+  size_t size;              /* of this struct: sizeof(perdure_store_options) */
+  uint32_t index;           /* 0: as created, at creation hash; 1 hash; 2 ordered */
+  uint32_t partitions;      /* fixed at creation */
+  uint32_t block_bytes;     /* fixed at creation */
+  uint32_t garbage_percent; /* 25 */
+  uint32_t recovery_threads;
+  uint32_t workers; /* 0: callers work themselves */
+  uint32_t balance; /* not 0: workers give partitions away */
+  uint32_t reserved;
+  const perdure_datum*
+      boundaries; /* keys of bytes, ascending, that cut the store into partitions */
+  size_t boundary_count;
+} perdure_store_options;
+#define PERDURE_STORE_OPTIONS_INIT {sizeof(perdure_store_options), 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0}
+
+/* A moment of expiry, in milliseconds since 1970 in UTC; PERDURE_NEVER: none. */
+#define PERDURE_NEVER ((int64_t)0)
+
+/* Errors as in perdure/store.h. */
+perdure_status perdure_store_create(perdure_pool* pool, const char* name,
+                                    const perdure_store_options* options, perdure_store** store);
+perdure_status perdure_store_open(perdure_pool* pool, const char* name,
+                                  const perdure_store_options* options, perdure_store** store);
+void perdure_store_close(perdure_store* store);
+
+/* `version`, if not NULL, is that of the record, for perdure_store_cas(). */
+perdure_status perdure_store_get(const perdure_store* store, const void* key, size_t key_size,
+                                 perdure_value* value, uint64_t* version, int* found);
+perdure_status perdure_store_put(perdure_store* store, const void* key, size_t key_size,
+                                 const void* value, size_t value_size, int64_t expires_ms,
+                                 uint64_t* version);
+perdure_status perdure_store_insert(perdure_store* store, const void* key, size_t key_size,
+                                    const void* value, size_t value_size, int64_t expires_ms,
+                                    int* inserted);
+perdure_status perdure_store_update(perdure_store* store, const void* key, size_t key_size,
+                                    const void* value, size_t value_size, int64_t expires_ms,
+                                    int* updated);
+/* Only if the record is there and has this version. */
+perdure_status perdure_store_cas(perdure_store* store, const void* key, size_t key_size,
+                                 uint64_t version, const void* value, size_t value_size,
+                                 int64_t expires_ms, int* swapped);
+perdure_status perdure_store_remove(perdure_store* store, const void* key, size_t key_size,
+                                    int* removed);
+/* Adds to a number in decimal digits, 0 if the key is not there. */
+perdure_status perdure_store_increment(perdure_store* store, const void* key, size_t key_size,
+                                       int64_t by, int64_t* sum);
+perdure_status perdure_store_append(perdure_store* store, const void* key, size_t key_size,
+                                    const void* suffix, size_t suffix_size, uint64_t* size);
+/* `keys` of bytes; `found` has a byte for each, 0 or 1. */
+perdure_status perdure_store_multi_get(const perdure_store* store, const perdure_datum* keys,
+                                       size_t count, perdure_value* values, unsigned char* found,
+                                       uint64_t* total);
+
+/* Writes that become durable together; see Store::Batch. The batch stays as it is when applied. */
+perdure_status perdure_batch_create(perdure_batch** batch);
+perdure_status perdure_batch_put(perdure_batch* batch, const void* key, size_t key_size,
+                                 const void* value, size_t value_size, int64_t expires_ms);
+perdure_status perdure_batch_remove(perdure_batch* batch, const void* key, size_t key_size);
+perdure_status perdure_batch_clear(perdure_batch* batch);
+void perdure_batch_free(perdure_batch* batch);
+perdure_status perdure_store_apply(perdure_store* store, const perdure_batch* batch);
+
+/* How many records there are, with those that have expired and are not compacted yet. */
+perdure_status perdure_store_size(const perdure_store* store, uint64_t* records);
+perdure_status perdure_store_scan(const perdure_store* store, const void* from, size_t from_size,
+                                  uint64_t limit, perdure_visit visit, void* context);
+/* The callback's answer counts: 0 ends it. */
+perdure_status perdure_store_for_each(const perdure_store* store, perdure_visit visit,
+                                      void* context);
+perdure_status perdure_store_check(const perdure_store* store, perdure_report report, void* context,
+                                   uint64_t* problems);
+perdure_status perdure_store_statistics(const perdure_store* store, perdure_figure figure,
+                                        void* context);
+
+/* A place among the records in the order of keys: of stores with an ordered index, for one thread, closed
+ * before its store. Each of these that moves it sets `*valid`, if not NULL, to whether it stands at a
+ * record. */
+perdure_status perdure_cursor_open(const perdure_store* store, perdure_cursor** cursor);
+void perdure_cursor_close(perdure_cursor* cursor);
+perdure_status perdure_cursor_first(perdure_cursor* cursor, int* valid);
+perdure_status perdure_cursor_last(perdure_cursor* cursor, int* valid);
+/* To the first key that is not less, or the last one that is not greater. */
+perdure_status perdure_cursor_seek(perdure_cursor* cursor, const void* key, size_t key_size,
+                                   int* valid);
+perdure_status perdure_cursor_seek_down(perdure_cursor* cursor, const void* key, size_t key_size,
+                                        int* valid);
+/* PERDURE_INVALID_ARGUMENT if it stands at no record. */
+perdure_status perdure_cursor_next(perdure_cursor* cursor, int* valid);
+perdure_status perdure_cursor_previous(perdure_cursor* cursor, int* valid);
+/* The record where it stands; valid until the cursor moves. `version` may be NULL. */
+perdure_status perdure_cursor_record(const perdure_cursor* cursor, perdure_datum* key,
+                                     perdure_datum* value, uint64_t* version);
+
+#ifdef __cplusplus
+}
+#endif
+
+/* NOLINTEND(modernize-*,readability-identifier-naming) */
+#endif /* PERDURE_C_H */

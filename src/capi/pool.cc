@@ -1,0 +1,113 @@
+// Pools, of perdure/c.h.
+
+#include "capi/support.h"
+
+using namespace perdure;
+using namespace perdure::capi;
+
+namespace {
+
+PoolOptions pool_options(const perdure_pool_options* given) {
+  const perdure_pool_options from = sized_options(given);
+  PoolOptions options;
+  if (from.capacity_bytes != 0) options.capacity_bytes = from.capacity_bytes;
+  if (from.growth_bytes != 0) options.growth_bytes = from.growth_bytes;
+  options.reserve_bytes = from.reserve_bytes;
+  if (from.durability > PERDURE_POWER) refuse("durability is 0 to 2");
+  options.durability = static_cast<Durability>(from.durability);
+  if (from.domain > 3) refuse("domain is 0 to 3");
+  options.force_domain = from.domain != 0;
+  if (options.force_domain) options.domain = static_cast<Domain>(from.domain - 1);
+  options.read_only = from.read_only != 0;
+  options.verify = from.verify != 0;
+  options.huge_pages = from.small_pages == 0;
+  options.verify_payload = from.trust_payload == 0;
+  options.seal_on_close = from.no_seal == 0;
+  return options;
+}
+
+template <size_t N>
+void copy_text(const std::string& from, char (&to)[N]) {
+  const size_t length = std::min(from.size(), N - 1);
+  std::memcpy(to, from.data(), length);
+  to[length] = '\0';
+}
+
+}  // namespace
+
+perdure_status perdure_pool_create(const char* path, const perdure_pool_options* options,
+                                   perdure_pool** pool) {
+  return guarded([&] {
+    need(path, "path");
+    need(pool, "pool") = new perdure_pool{Pool::create(path, pool_options(options))};
+  });
+}
+
+perdure_status perdure_pool_open(const char* path, const perdure_pool_options* options,
+                                 perdure_pool** pool) {
+  return guarded([&] {
+    need(path, "path");
+    need(pool, "pool") = new perdure_pool{Pool::open(path, pool_options(options))};
+  });
+}
+
+perdure_status perdure_pool_anonymous(const perdure_pool_options* options, perdure_pool** pool) {
+  return guarded(
+      [&] { need(pool, "pool") = new perdure_pool{Pool::anonymous(pool_options(options))}; });
+}
+
+perdure_status perdure_pool_close(perdure_pool* pool) {
+  if (pool == nullptr) return PERDURE_OK;
+  const perdure_status status = guarded([&] { pool->pool.close(); });
+  if (status != PERDURE_IN_USE) delete pool;
+  return status;
+}
+
+perdure_status perdure_pool_sync(perdure_pool* pool) {
+  return guarded([&] { need(pool, "pool").pool.sync(); });
+}
+
+perdure_status perdure_pool_check(const perdure_pool* pool, perdure_report report, void* context,
+                                  uint64_t* problems) {
+  return guarded([&] { give(problems, need(pool, "pool").pool.check(reporter(report, context))); });
+}
+
+perdure_status perdure_pool_get_info(const perdure_pool* pool, perdure_pool_info* info) {
+  return guarded([&] {
+    const size_t room = need(info, "info").size;
+    if (room < sizeof(size_t)) refuse("the size of the info is not set");
+    const PoolInfo from = need(pool, "pool").pool.info();
+    perdure_pool_info to;
+    std::memset(&to, 0, sizeof to);
+    to.size = std::min(room, sizeof to);
+    to.capacity_bytes = from.capacity_bytes;
+    to.size_bytes = from.size_bytes;
+    to.allocated_bytes = from.allocated_bytes;
+    to.free_bytes = from.free_bytes;
+    to.generation = from.generation;
+    to.format_version = from.format_version;
+    to.clean = from.clean ? 1 : 0;
+    to.read_only = from.read_only ? 1 : 0;
+    to.durability = static_cast<uint32_t>(from.durability);
+    copy_text(from.uuid, to.uuid);
+    copy_text(to_string(from.medium), to.medium);
+    copy_text(to_string(from.domain), to.domain);
+    std::memcpy(info, &to, to.size);
+  });
+}
+
+perdure_status perdure_pool_structures(const perdure_pool* pool, perdure_visit_structure visit,
+                                       void* context) {
+  return guarded([&] {
+    if (visit == nullptr) refuse("visit is NULL");
+    for (const StructureInfo& one : need(pool, "pool").pool.structures()) {
+      const auto kind = [](const std::string& text) {
+        return text == to_string(Kind::kU64) ? PERDURE_U64 : PERDURE_BYTES;
+      };
+      if (visit(context, one.name.c_str(), one.type.c_str(), kind(one.key_kind),
+                kind(one.value_kind)) == 0) {
+        return;
+      }
+    }
+  });
+}

@@ -1,0 +1,408 @@
+// Radix trees in PM: WORT, and ART with the node types that its PM versions share.
+//
+// The idea. A radix tree has no order to keep and no key in its nodes: a child is linked by one 8-byte
+// store, so every change, of a record or of the tree's shape, is made beside the tree and committed by
+// one store. Nothing is logged, and nothing is repaired. What differs is what a node looks like (Shape in
+// index/trie/shapes.h). Path compression needs no second store either: see index/trie/layout.h.
+//
+// The persist points; F is a fence
+//   insert        leaf, the heap's intent, and what leads to the slot (a key, an index entry): F; the slot,
+//                 which commits, and the heap's bitmap: F; the intent's end: F.
+//   branch        (where a leaf was, or inside of a compressed path) a node with the old child and the new
+//                 leaf, intents: F; the word that led to the old child, bitmap: F; intents' end: F.
+//   growth        a larger copy of the node with the new leaf, intents: F; the parent's word and bitmap: F;
+//                 intents' end: F.
+//   update        words: the value: F. Byte strings: record and intents: F; slot and bitmap: F; end: F.
+//   remove        intent: F; the slot and bitmap: F; intent's end: F.
+//   shrinking     of a node with one child, or too large a one: as growth, by its only child or a smaller copy.
+// A crash before the commit leaves the tree as it was: the intents find that the word leads elsewhere, and
+// free what is new. Keys and index entries may lead to slots that are 0: that is no child. A crash after
+// it leaves the tree as it is to be; the intents free what went. A crash between a removal and the
+// shrinking leaves a node with one child or none, which is legal; the next writer that comes by takes it away.
+//
+// Recovery: nothing; the heap's intents only.
+//
+// Concurrency. Stripe locks (index/stripes.h) in DRAM, by node. A writer finds its way without locks,
+// locks the node with the slot, and its parent if the node is to be replaced, both at once and in the order
+// of the locks; then looks again. A replaced node is marked dead. Lookups take no lock and never
+// begin again: after each word they wait while the node changes, so that what they read is durable, and the
+// leaf has the whole key. A replaced node stays as it was when it was replaced, which was after a reader
+// in it began. Scans read each child under the node's version.
+//
+// WORT, WOART and ART+CoW commit as their authors say, P-ART by the child word. Sources: Lee et al., "WORT: Write Optimal Radix Tree for Persistent Memory Storage Systems", FAST 2017;
+// Leis et al., "The Adaptive Radix Tree", ICDE 2013, and "The ART of Practical Synchronization", DaMoN
+// 2016; Lee et al., "RECIPE", SOSP 2019. docs/structures/p-art.md says where this differs.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "index/instantiate.h"
+#include "index/records.h"
+#include "index/stripes.h"
+#include "index/tree/content.h"
+#include "index/trie/layout.h"
+#include "index/trie/shapes.h"
+#include "index/trie/symbols.h"
+#include "index/trie/woart.h"
+#include "pm/epoch.h"
+#include "pm/pool_impl.h"
+
+namespace perdure::index::trie {
+
+struct Options {};
+
+// Policy: kName, and the Shape of nodes.
+template <typename Policy, typename Content>
+class Core {
+ public:
+  using Key = typename Content::Key;
+  using Value = typename Content::Value;
+
+  static std::unique_ptr<Core> create(pm::PoolImpl& pool, const std::string& name, Kind key,
+                                      Kind value, const Options& options);
+  static std::unique_ptr<Core> open(pm::PoolImpl& pool, const std::string& name, Kind key,
+                                    Kind value, const Options& options);
+  ~Core();
+
+  bool write(Verb verb, const Key& key, const Value& value);
+  bool remove(const Key& key);
+  // Calls `use` with the value, which is valid during the call.
+  template <typename Use>
+  bool lookup(const Key& key, Use use) const;
+  // Calls visit(key, value) in ascending order from `from` on, `limit` times at most, until it says no.
+  template <typename Visit>
+  void scan(const Key& from, uint64_t limit, Visit visit) const;
+  uint64_t check(const std::function<void(const std::string&)>& report) const;
+  void visit_blocks(const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const;
+  std::vector<Statistic> statistics() const;
+
+ private:
+  using Shape = typename Policy::Shape;
+  static constexpr bool kWords = !Content::kOutOfPlace;
+  using Symbol = Symbols<kWords, Shape::kBits>;
+  using Text = typename Symbol::Text;
+
+  static constexpr uint32_t kStripeBits = 14;
+  // What stands for `end` where a symbol is asked for, and where places in a node are counted: `end` comes
+  // before all symbols.
+  static constexpr uint32_t kEnd = ~uint32_t{0};
+  static constexpr uint32_t symbol_of_position(uint32_t position) { return position - 1; }
+
+  // A node and the word that leads to it; without a node the root block, whose one slot is `top`.
+  struct Owner {
+    Node* node = nullptr;
+    uint64_t word = 0;
+  };
+  // A node without children, or on the way to one: what a crash may leave of a removal.
+  struct Hollow {
+    Owner parent;
+    uint32_t symbol = 0;  // in the parent
+    Owner node;
+  };
+  // Where a key is, or would be.
+  struct Spot {
+    Owner parent;
+    uint32_t parent_symbol = 0;
+    Owner node;  // has the slot
+    uint32_t symbol = 0;
+    uint64_t word = 0;     // in the slot: 0, or a leaf, or a node with other keys
+    uint32_t differs = 0;  // the first symbol in which these are not the key
+    uint32_t theirs = 0;   // which they have there
+    bool same = false;     // the leaf is the key's
+    bool hollow = false;   // `gap` is to be taken away first
+    Hollow gap;
+  };
+  enum class Outcome : uint8_t { kDone, kAgain, kFull };
+
+  // The locks of one or two nodes, which live as long as the caller's guard.
+  class Held {
+   public:
+    // Throws kIo once the medium has failed: words that another thread could not make durable may be in the
+    // tree.
+    Held(const Core& core, const Owner& one) : first_(&core.stripe_of(one)) {
+      first_->lock();
+      require_good(core);
+    }
+    Held(const Core& core, const Owner& one, const Owner& other)
+        : first_(&core.stripe_of(one)), second_(&core.stripe_of(other)) {
+      if (first_ == second_) second_ = nullptr;
+      if (second_ != nullptr && std::less<>()(second_, first_)) std::swap(first_, second_);
+      first_->lock();
+      if (second_ != nullptr) second_->lock();
+      require_good(core);
+    }
+    Held(const Held&) = delete;
+    Held& operator=(const Held&) = delete;
+    ~Held() { release(); }
+    void release() {
+      if (second_ != nullptr) std::exchange(second_, nullptr)->unlock();
+      if (first_ != nullptr) std::exchange(first_, nullptr)->unlock();
+    }
+
+   private:
+    void require_good(const Core& core) {
+      if (!core.pool_.failed()) [[likely]]
+        return;
+      release();
+      core.pool_.require_writable();
+    }
+    StripeLock* first_;
+    StripeLock* second_ = nullptr;
+  };
+
+  Core(pm::PoolImpl& pool, Root& root, std::string name);
+
+  // ---- addresses
+  // The node that a word leads to, where `depth` symbols have been decided. Throws kCorrupt unless it is
+  // inside the pool and further down.
+  Node& enter(uint64_t word, uint32_t depth) const {
+    const uint64_t bytes = Shape::bytes_of(tag_of(word));
+    if (bytes == 0 || branch_of(word) < depth) [[unlikely]]
+      throw_damaged(word);
+    return *pool_.follow<Node>(offset_of(word), bytes);
+  }
+  const Leaf& leaf_at(uint64_t word) const { return *pool_.follow<Leaf>(offset_of(word)); }
+  [[noreturn]] void throw_damaged(uint64_t word) const;
+  StripeLock& stripe_at(const Stripes& stripes, uint64_t offset) const {
+    return stripes[offset / pm::kLineBytes * 0x9e3779b97f4a7c15 >> (64 - kStripeBits)];
+  }
+  StripeLock& stripe_of(const Owner& owner) const {
+    return owner.node == nullptr ? root_stripe_ : stripe_at(stripes_, offset_of(owner.word));
+  }
+  bool is_dead(const Owner& owner) const {
+    return owner.node != nullptr && pm::load_acquire(owner.node->dead) == dead_mark_;
+  }
+  // The slot of a child that is there; `end` and `top` also if there is none.
+  uint64_t* slot_of(const Owner& owner, uint32_t symbol) const {
+    if (owner.node == nullptr) return &root_.top;
+    if (symbol == kEnd) return &owner.node->end;
+    return Shape::find(*owner.node, tag_of(owner.word), symbol);
+  }
+  // Under a lock: whether the slot leads there.
+  bool leads_to(const Owner& owner, uint32_t symbol, uint64_t word) const {
+    if (is_dead(owner)) return false;
+    const uint64_t* slot = slot_of(owner, symbol);
+    return (slot == nullptr ? 0 : pm::load_relaxed(*slot)) == word;
+  }
+  // The child at a symbol, consistent and durable. Without any lock.
+  uint64_t child_at(const Owner& owner, uint32_t symbol) const;
+  // The first child from a position on, in order; 0 if there is none. The same.
+  uint64_t next_child(const Owner& owner, uint32_t& position) const;
+
+  // ---- keys; the caller has a guard
+  static Text text_of(const Key& key) {
+    if constexpr (kWords) {
+      return key;
+    } else {
+      return key.bytes;
+    }
+  }
+  Text text_of_leaf(uint64_t word) const {
+    if constexpr (kWords) {
+      return leaf_at(word).key;
+    } else {
+      return records_.key(offset_of(word));
+    }
+  }
+  static uint32_t symbol_or_end(Text text, uint32_t i) {
+    return i < Symbol::length(text) ? Symbol::at(text, i) : kEnd;
+  }
+  // The first leaf below a node. 0 if a crash left nothing, or others take it away: then `gap` is to go.
+  uint64_t first_leaf(const Hollow& from, Hollow& gap) const;
+
+  struct Prefix {
+    uint32_t differs = 0;  // the branch: nowhere
+    uint32_t theirs = 0;
+    bool hollow = false;
+    Hollow gap;
+  };
+  // How a node's compressed path, from `depth` on, compares with a key.
+  Prefix compare_prefix(const Hollow& at, uint32_t depth, Text text) const;
+  Spot locate(Text text) const;
+
+  template <typename Use>
+  bool use_leaf(uint64_t word, const Key& key, Use& use) const;
+
+  // ---- scan
+  struct Frame {
+    Owner owner;
+    uint32_t position;  // of the next child
+  };
+  void seek(Text from, std::vector<Frame>& frames, uint64_t& first) const;
+  uint32_t depth_below(const Owner& owner) const {
+    return owner.node == nullptr ? 0 : branch_of(owner.word);
+  }
+  template <typename Visit>
+  bool visit_leaf(uint64_t word, Visit& visit) const;
+
+  // ---- write.cc
+  bool write_once(Verb verb, const Key& key, const Value& value);
+  Outcome try_write(const Spot& spot, const Key& key, const Value& value);
+  // The offset of a leaf in the making, flushed.
+  uint64_t make_leaf(pm::Heap::Txn& txn, const Key& key, const Value& value) const;
+  uint64_t leaf_bytes(uint64_t word) const;
+  Outcome put(const Spot& spot, const Key& key, const Value& value);
+  Outcome replace(const Spot& spot, const Key& key, const Value& value);
+  Outcome take_out(const Spot& spot);
+  void commit(pm::Heap::Txn& txn, const Owner& owner, const Place& place) const;
+
+  // ---- shape.cc
+  Outcome branch_off(const Spot& spot, const Key& key, const Value& value);
+  Outcome grow(const Spot& spot, const Key& key, const Value& value);
+  void copy(pm::Heap::Txn& txn, const Owner& parent, uint64_t* slot, const Owner& node,
+            uint64_t tag, uint32_t symbol, uint64_t leaf) const;
+  void tidy(const Hollow& at);
+  void try_tidy(const Hollow& at) {
+    try {
+      tidy(at);
+    } catch (const Error& error) {
+      if (!pm::is_full(error)) throw;  // it is right as it is
+    }
+  }
+  uint32_t count_children(const Owner& node) const;
+  void bury(const Owner& node);
+  void retire(uint64_t offset, uint64_t bytes);
+  void retire_all(std::vector<uint64_t> blocks);
+  void reclaim();
+
+  // ---- inspect.cc
+  class Checker;
+  template <typename Visit>
+  void visit_words(const Visit& visit) const;
+
+  pm::PoolImpl::Use use_;  // the last member to go: the mapping may go with it
+  pm::PoolImpl& pool_;
+  Root& root_;
+  const pm::Memory& memory_;
+  std::string name_;
+  uint32_t dead_mark_;
+  mutable pm::EpochManager epochs_;
+  Records records_;
+  Stripes stripes_;
+  Stripes leaf_stripes_;  // of values that are changed in place; after the nodes' locks
+  mutable StripeLock root_stripe_;
+  std::mutex retired_mutex_;
+  std::vector<uint64_t> retired_;  // offsets
+  uint64_t retired_bytes_ = 0;
+};
+
+template <typename Policy, typename Content>
+template <typename Use>
+bool Core<Policy, Content>::use_leaf(uint64_t word, const Key& key, Use& use) const {
+  if constexpr (kWords) {
+    const Leaf& leaf = leaf_at(word);
+    if (leaf.key != key) return false;
+    const uint64_t value = pm::load_acquire(leaf.value);
+    stripe_at(leaf_stripes_, offset_of(word)).begin_read();  // until the value is durable
+    use(value);
+  } else {
+    if (!records_.has_key(offset_of(word), key.bytes)) return false;
+    use(records_.value(offset_of(word)));
+  }
+  return true;
+}
+
+template <typename Policy, typename Content>
+template <typename Use>
+bool Core<Policy, Content>::lookup(const Key& key, Use use) const {
+  const pm::EpochManager::Guard guard(epochs_);
+  const Text text = text_of(key);
+  const uint32_t length = Symbol::length(text);
+  Owner owner;
+  const uint64_t* slot = &root_.top;
+  for (uint32_t depth = 0;;) {
+    const uint64_t word = slot == nullptr ? 0 : pm::load_acquire(*slot);
+    stripe_of(owner).begin_read();  // until what was read is durable
+    if (word == 0) return false;
+    if (is_leaf(word)) return use_leaf(word, key, use);
+    const uint32_t branch = branch_of(word);
+    if (branch > length) return false;
+    owner = {&enter(word, depth), word};
+    slot = slot_of(owner, branch == length ? kEnd : Symbol::at(text, branch));
+    depth = branch + 1;
+  }
+}
+
+template <typename Policy, typename Content>
+template <typename Visit>
+bool Core<Policy, Content>::visit_leaf(uint64_t word, Visit& visit) const {
+  if constexpr (kWords) {
+    const Leaf& leaf = leaf_at(word);
+    const uint64_t value = pm::load_acquire(leaf.value);
+    stripe_at(leaf_stripes_, offset_of(word)).begin_read();  // until the value is durable
+    return visit(leaf.key, value);
+  } else {
+    return visit(records_.key(offset_of(word)), records_.value(offset_of(word)));
+  }
+}
+
+template <typename Policy, typename Content>
+template <typename Visit>
+void Core<Policy, Content>::scan(const Key& from, uint64_t limit, Visit visit) const {
+  const pm::EpochManager::Guard guard(epochs_);
+  std::vector<Frame> frames;
+  uint64_t word = 0;
+  seek(text_of(from), frames, word);
+  bool reached = false;  // all leaves to come are above `from`
+  for (;;) {
+    if (word != 0 && !is_leaf(word)) {
+      const uint32_t above = frames.empty() ? 0 : branch_of(frames.back().owner.word) + 1;
+      frames.push_back({{&enter(word, above), word}, 0});
+    } else if (word != 0) {
+      reached = reached || text_of_leaf(word) >= text_of(from);
+      if (reached && (limit-- == 0 || !visit_leaf(word, visit) || limit == 0)) return;
+    }
+    word = 0;
+    while (!frames.empty() && word == 0) {
+      Frame& frame = frames.back();
+      word = next_child(frame.owner, frame.position);
+      ++frame.position;
+      if (word == 0) frames.pop_back();
+    }
+    if (word == 0) return;
+  }
+}
+
+// The argument is `extern` or nothing: no expression.
+// NOLINTBEGIN(bugprone-macro-parentheses)
+#define PERDURE_TRIE_INSTANTIATE(prefix)              \
+  prefix template class Core<PArt, tree::Words>;      \
+  prefix template class Core<PArt, tree::Bytes>;      \
+  prefix template class Core<WortTree, tree::Words>;  \
+  prefix template class Core<WortTree, tree::Bytes>;  \
+  prefix template class Core<WoartTree, tree::Words>; \
+  prefix template class Core<WoartTree, tree::Bytes>; \
+  prefix template class Core<CowTree, tree::Words>;   \
+  prefix template class Core<CowTree, tree::Bytes>;
+// NOLINTEND(bugprone-macro-parentheses)
+
+struct PArt {
+  static constexpr char kName[] = "p-art+vl";
+  static constexpr uint64_t kMagic = 0x3130545241504450;  // "PDPART01"
+  using Shape = Art;
+};
+struct WortTree {
+  static constexpr char kName[] = "wort";
+  static constexpr uint64_t kMagic = 0x313054524f574450;  // "PDWORT01"
+  using Shape = Wort;
+};
+struct WoartTree {
+  static constexpr char kName[] = "woart";
+  static constexpr uint64_t kMagic = 0x31303052414f5750;  // "PWOAR001"
+  using Shape = Woart;
+};
+struct CowTree {
+  static constexpr char kName[] = "art-cow";
+  static constexpr uint64_t kMagic = 0x3130574f43415450;  // "PTACOW01"
+  using Shape = ArtCow;
+};
+
+PERDURE_TRIE_INSTANTIATE(extern)
+
+}  // namespace perdure::index::trie

@@ -1,0 +1,92 @@
+// The commands of RESP: what they are called, what they need, and what runs them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/keyspace.h"
+#include "server/resp_reply.h"
+
+namespace perdure::server {
+
+class RespSession;
+class Server;
+
+// What a command is given.
+struct Call {
+  Server& server;
+  RespSession& session;
+  Keyspace* keyspace;  // null only for commands that run while the store is loading
+  std::span<const std::string_view> arguments;
+  RespReply& reply;
+  std::string scratch = {};
+
+  Keyspace& keys() const { return *keyspace; }
+  size_t size() const { return arguments.size(); }
+  std::string_view operator[](size_t i) const { return arguments[i]; }
+  // The record of the key that is argument i. Valid until the next call with the same buffer.
+  std::string_view key(size_t i, std::string& buffer) const;
+  std::string_view key(size_t i) { return key(i, scratch); }
+};
+
+enum CommandFlag : uint32_t {
+  kWrites = 1,    // changes keys
+  kGroup = 2,     // its writes are kept back and written together
+  kNoAuth = 4,    // needs no AUTH
+  kLoading = 8,   // runs while the store is loading
+  kWithSub = 16,  // may be used by a RESP2 connection that has subscriptions
+  kNoMulti = 32,  // not within MULTI
+  kAtOnce = 64,   // is not queued by MULTI
+  kAdmin = 128,
+  kFast = 256
+};
+
+struct Command {
+  std::string_view name;  // in lower case
+  int arity;              // with the name; negative: at least that many
+  uint32_t flags;
+  int first_key;  // arguments; 0: no keys
+  int last_key;   // negative: from the end
+  int key_step;
+  std::string_view group;
+  std::string_view summary;
+  void (*run)(Call& call);
+};
+
+// All of them, sorted by name.
+const std::vector<Command>& commands();
+size_t command_count();
+// Null if there is none of this name, in any case.
+const Command* find_command(std::string_view name);
+inline size_t number_of(const Command& command) {
+  return static_cast<size_t>(&command - commands().data());
+}
+
+// The parts of the table, each in its file.
+std::span<const Command> connection_commands();
+std::span<const Command> server_commands();
+std::span<const Command> key_commands();
+std::span<const Command> string_commands();
+std::span<const Command> bit_commands();
+std::span<const Command> hash_commands();
+std::span<const Command> set_commands();
+std::span<const Command> list_commands();
+std::span<const Command> sorted_set_commands();
+std::span<const Command> channel_commands();
+std::span<const Command> transaction_commands();
+
+// Helpers of commands. All throw CommandError.
+int64_t integer_of(std::string_view text);
+// Also "inf", "+inf", "-inf"; no NaN.
+double real_of(std::string_view text);
+bool same_word(std::string_view text, std::string_view upper_case);
+[[noreturn]] void throw_syntax();
+// Of the type, or absent.
+Item require_type(Call& call, std::string_view raw, Type type);
+// Whether a key fits a pattern with * ? [a-z] [^a] and \.
+bool fits_pattern(std::string_view pattern, std::string_view text);
+
+}  // namespace perdure::server

@@ -1,0 +1,149 @@
+// Strings as rows of bits, the first of which is the highest of the first byte.
+#include <algorithm>
+#include <bit>
+
+#include "server/command_error.h"
+#include "server/commands.h"
+#include "server/resp_session.h"
+
+namespace perdure::server {
+
+namespace {
+
+constexpr uint64_t kBitsMax = (Store::kValueBytesMax - 16) * 8;
+
+uint64_t bit_offset_of(std::string_view text) {
+  const int64_t offset = integer_of(text);
+  if (offset < 0 || static_cast<uint64_t>(offset) >= kBitsMax) {
+    throw CommandError("ERR bit offset is not an integer or out of range");
+  }
+  return static_cast<uint64_t>(offset);
+}
+
+int bit_of(std::string_view text) {
+  if (text != "0" && text != "1") throw CommandError("ERR bit is not an integer or out of range");
+  return text[0] - '0';
+}
+
+int bit_at(std::string_view text, uint64_t offset) {
+  if (offset / 8 >= text.size()) return 0;
+  return static_cast<unsigned char>(text[offset / 8]) >> (7 - offset % 8) & 1;
+}
+
+void run_getbit(Call& call) {
+  const uint64_t offset = bit_offset_of(call[2]);
+  call.reply.integer(bit_at(require_type(call, call.key(1), Type::kString).text, offset));
+}
+
+void run_setbit(Call& call) {
+  const uint64_t offset = bit_offset_of(call[2]);
+  const int bit = bit_of(call[3]);
+  const std::string_view raw = call.key(1);
+  const Item item = require_type(call, raw, Type::kString);
+  std::string text(item.text);
+  const int old = bit_at(text, offset);
+  if (text.size() <= offset / 8) text.resize(offset / 8 + 1);
+  const auto mask = static_cast<unsigned char>(1U << (7 - offset % 8));
+  const auto byte = static_cast<unsigned char>(text[offset / 8]);
+  text[offset / 8] = static_cast<char>(bit != 0 ? byte | mask : byte & ~mask);
+  call.keys().set_string_over(item, raw, text, item.flags, item.expiry_ms);
+  call.reply.integer(old);
+}
+
+// [begin, end) in bits, of a range as commands give it, from argument `at` on.
+std::pair<uint64_t, uint64_t> bits_of_range(const Call& call, size_t at, uint64_t bytes) {
+  bool in_bits = false;
+  if (call.size() > at + 2) {
+    in_bits = same_word(call[at + 2], "BIT");
+    if (!in_bits && !same_word(call[at + 2], "BYTE")) throw_syntax();
+  }
+  if (call.size() > at + 3) throw_syntax();
+  const auto count = static_cast<int64_t>(in_bits ? bytes * 8 : bytes);
+  int64_t begin = call.size() > at ? integer_of(call[at]) : 0;
+  int64_t end = call.size() > at + 1 ? integer_of(call[at + 1]) : -1;
+  if (begin < 0) begin = std::max<int64_t>(begin + count, 0);
+  if (end < 0) end += count;
+  end = std::min(end, count - 1);
+  if (begin > end) return {0, 0};
+  const uint64_t unit = in_bits ? 1 : 8;
+  return {static_cast<uint64_t>(begin) * unit, (static_cast<uint64_t>(end) + 1) * unit};
+}
+
+void run_bitcount(Call& call) {
+  if (call.size() == 3) throw_syntax();
+  const std::string_view text = require_type(call, call.key(1), Type::kString).text;
+  auto [at, end] = bits_of_range(call, 2, text.size());
+  int64_t count = 0;
+  for (; at < end && at % 8 != 0; ++at) count += bit_at(text, at);
+  for (; at + 8 <= end; at += 8) count += std::popcount(static_cast<unsigned char>(text[at / 8]));
+  for (; at < end; ++at) count += bit_at(text, at);
+  call.reply.integer(count);
+}
+
+void run_bitpos(Call& call) {
+  const int bit = bit_of(call[2]);
+  const Item item = require_type(call, call.key(1), Type::kString);
+  if (!item) return call.reply.integer(bit == 0 ? 0 : -1);
+  auto [at, end] = bits_of_range(call, 3, item.text.size());
+  if (at == end) return call.reply.integer(-1);
+  const auto passed = static_cast<unsigned char>(bit == 0 ? 0xff : 0);
+  while (at < end) {
+    if (at % 8 == 0 && at + 8 <= end && static_cast<unsigned char>(item.text[at / 8]) == passed) {
+      at += 8;
+    } else if (bit_at(item.text, at) == bit) {
+      return call.reply.integer(static_cast<int64_t>(at));
+    } else {
+      ++at;
+    }
+  }
+  // Without an end, zeros are taken to follow.
+  call.reply.integer(bit == 0 && call.size() < 5 ? static_cast<int64_t>(end) : -1);
+}
+
+void run_bitop(Call& call) {
+  const bool inverts = same_word(call[1], "NOT");
+  const bool ands = same_word(call[1], "AND");
+  const bool ors = same_word(call[1], "OR");
+  if (!inverts && !ands && !ors && !same_word(call[1], "XOR")) throw_syntax();
+  if (inverts && call.size() != 4) {
+    throw CommandError("ERR BITOP NOT must be called with a single source key.");
+  }
+  std::vector<std::string> sources;
+  size_t bytes = 0;
+  for (size_t i = 3; i < call.size(); ++i) {
+    sources.emplace_back(require_type(call, call.key(i), Type::kString).text);
+    bytes = std::max(bytes, sources.back().size());
+  }
+  std::string result = sources[0];
+  result.resize(bytes);
+  for (size_t i = 0; inverts && i < bytes; ++i) result[i] = static_cast<char>(~result[i]);
+  for (size_t s = 1; s < sources.size(); ++s) {
+    sources[s].resize(bytes);
+    for (size_t i = 0; i < bytes; ++i) {
+      const int a = result[i];
+      const int b = sources[s][i];
+      result[i] = static_cast<char>(ands ? a & b : ors ? a | b : a ^ b);
+    }
+  }
+  const std::string_view to = call.key(2);
+  if (result.empty()) {
+    call.keys().remove(to);
+  } else {
+    call.keys().set_string(to, result, 0, store::kNoExpiry);
+  }
+  call.reply.integer(static_cast<int64_t>(bytes));
+}
+
+constexpr Command kCommands[] = {
+    {"bitcount", -2, 0, 1, 1, 1, "bitmap", "Counts the bits that are set", run_bitcount},
+    {"bitop", -4, kWrites, 2, -1, 1, "bitmap", "Combines strings bit by bit", run_bitop},
+    {"bitpos", -3, 0, 1, 1, 1, "bitmap", "Finds the first bit", run_bitpos},
+    {"getbit", 3, kFast, 1, 1, 1, "bitmap", "Returns a bit", run_getbit},
+    {"setbit", 4, kWrites, 1, 1, 1, "bitmap", "Sets a bit", run_setbit},
+};
+
+}  // namespace
+
+std::span<const Command> bit_commands() { return kCommands; }
+
+}  // namespace perdure::server

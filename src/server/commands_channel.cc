@@ -1,0 +1,222 @@
+// Channels and transactions.
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "server/command_error.h"
+#include "server/commands.h"
+#include "server/resp_session.h"
+
+namespace perdure::server {
+
+namespace {
+
+constexpr size_t kSubscriptionsMax = 10000;
+
+void tell_subscription(Call& call, std::string_view kind, const std::string* channel) {
+  call.reply.push(3);
+  call.reply.bulk(kind);
+  channel != nullptr ? call.reply.bulk(*channel) : call.reply.null();
+  call.reply.integer(static_cast<int64_t>(call.session.subscriptions()));
+}
+
+Server::Subscriber subscriber_of(Call& call) {
+  return {&call.session.loop(), call.session.connection().id, call.reply.version()};
+}
+
+void subscribe(Call& call, Server::Subscribers& all, std::vector<std::string>& mine,
+               std::string_view kind) {
+  for (size_t i = 1; i < call.size(); ++i) {
+    const std::string channel(call[i]);
+    if (std::ranges::find(mine, channel) == mine.end()) {
+      if (call.session.subscriptions() >= kSubscriptionsMax) {
+        throw CommandError(
+            fmt::format("ERR a connection may have {} subscriptions", kSubscriptionsMax));
+      }
+      mine.push_back(channel);
+      all[channel].push_back(subscriber_of(call));
+    }
+    tell_subscription(call, kind, &channel);
+  }
+}
+
+void unsubscribe(Call& call, Server::Subscribers& all, std::vector<std::string>& mine,
+                 std::string_view kind) {
+  std::vector<std::string> names(call.arguments.begin() + 1, call.arguments.end());
+  if (names.empty()) names = mine;
+  for (const std::string& channel : names) {
+    if (std::erase(mine, channel) > 0) {
+      const auto found = all.find(channel);
+      std::erase(found->second, subscriber_of(call));
+      if (found->second.empty()) all.erase(found);
+    }
+    tell_subscription(call, kind, &channel);
+  }
+  if (names.empty()) tell_subscription(call, kind, nullptr);
+}
+
+void run_subscribe(Call& call) {
+  subscribe(call, call.server.channels(), call.session.channels, "subscribe");
+}
+void run_psubscribe(Call& call) {
+  subscribe(call, call.server.patterns(), call.session.patterns, "psubscribe");
+}
+void run_unsubscribe(Call& call) {
+  unsubscribe(call, call.server.channels(), call.session.channels, "unsubscribe");
+}
+void run_punsubscribe(Call& call) {
+  unsubscribe(call, call.server.patterns(), call.session.patterns, "punsubscribe");
+}
+
+std::shared_ptr<const std::string> message(int version,
+                                           std::initializer_list<std::string_view> parts) {
+  Buffer buffer;
+  RespReply reply(buffer);
+  reply.set_version(version);
+  reply.push(parts.size());
+  for (const std::string_view part : parts) reply.bulk(part);
+  return std::make_shared<const std::string>(buffer.view());
+}
+
+void run_publish(Call& call) {
+  int64_t receivers = 0;
+  const auto send = [&](const std::vector<Server::Subscriber>& to,
+                        std::initializer_list<std::string_view> parts) {
+    std::shared_ptr<const std::string> by_version[2];
+    for (const Server::Subscriber& one : to) {
+      auto& bytes = by_version[one.resp_version - 2];
+      if (bytes == nullptr) bytes = message(one.resp_version, parts);
+      one.loop->post(one.connection, bytes);
+      ++receivers;
+    }
+  };
+  const auto found = call.server.channels().find(std::string(call[1]));
+  if (found != call.server.channels().end()) send(found->second, {"message", call[1], call[2]});
+  for (const auto& [pattern, to] : call.server.patterns()) {
+    if (fits_pattern(pattern, call[1])) send(to, {"pmessage", pattern, call[1], call[2]});
+  }
+  ++call.server.metrics().messages_published;
+  call.reply.integer(receivers);
+}
+
+void run_pubsub(Call& call) {
+  const Server::Subscribers& channels = call.server.channels();
+  if (same_word(call[1], "CHANNELS") && call.size() <= 3) {
+    std::vector<std::string_view> names;
+    for (const auto& [name, to] : channels) {
+      if (call.size() == 2 || fits_pattern(call[2], name)) names.push_back(name);
+    }
+    call.reply.array(names.size());
+    for (const std::string_view name : names) call.reply.bulk(name);
+  } else if (same_word(call[1], "NUMSUB")) {
+    call.reply.array(2 * (call.size() - 2));
+    for (size_t i = 2; i < call.size(); ++i) {
+      const auto found = channels.find(std::string(call[i]));
+      call.reply.bulk(call[i]);
+      call.reply.integer(found == channels.end() ? 0 : static_cast<int64_t>(found->second.size()));
+    }
+  } else if (same_word(call[1], "NUMPAT") && call.size() == 2) {
+    call.reply.integer(static_cast<int64_t>(call.server.patterns().size()));
+  } else {
+    throw CommandError(fmt::format("ERR unknown subcommand '{}'. Try CHANNELS, NUMSUB or NUMPAT.",
+                                   call[1].substr(0, 64)));
+  }
+}
+
+void run_multi(Call& call) {
+  if (call.session.in_multi) throw CommandError("ERR MULTI calls can not be nested");
+  call.session.in_multi = true;
+  call.reply.ok();
+}
+
+void run_discard(Call& call) {
+  if (!call.session.in_multi) throw CommandError("ERR DISCARD without MULTI");
+  call.session.leave_multi();
+  call.reply.ok();
+}
+
+void run_watch(Call& call) {
+  if (call.session.in_multi) throw CommandError("ERR WATCH inside MULTI is not allowed");
+  for (size_t i = 1; i < call.size(); ++i) {
+    const std::string_view raw = call.key(i);
+    call.keys().watch(call.session, raw, static_cast<bool>(call.keys().find(raw)));
+  }
+  call.reply.ok();
+}
+
+void run_unwatch(Call& call) {
+  call.keys().forget(call.session);
+  call.reply.ok();
+}
+
+// All of it is kept back, and written as one group: a crash keeps all of it or nothing.
+void run_exec(Call& call) {
+  RespSession& session = call.session;
+  if (!session.in_multi) throw CommandError("ERR EXEC without MULTI");
+  const bool failed = session.multi_failed;
+  const bool dirty = call.keys().has_changed(session);
+  const std::vector<std::vector<std::string>> queued = std::move(session.queued);
+  session.leave_multi();
+  if (failed) {
+    throw CommandError("EXECABORT Transaction discarded because of previous errors.");
+  }
+  if (dirty) return call.reply.null_array();
+  Buffer& out = call.reply.out();
+  const size_t begin = out.size();
+  call.reply.array(queued.size());
+  call.keys().begin_transaction();
+  session.exec_error.clear();
+  try {
+    for (const std::vector<std::string>& one : queued) {
+      const std::vector<std::string_view> arguments(one.begin(), one.end());
+      session.run_command(*find_command(arguments[0]), arguments);
+      if (!session.exec_error.empty()) {
+        throw CommandError("EXECABORT Transaction discarded, nothing was done: " +
+                           session.exec_error);
+      }
+    }
+    call.keys().end_transaction();
+    call.keys().commit_group();
+  } catch (const Error& error) {
+    call.keys().abandon_group();
+    out.truncate(begin);
+    throw CommandError(
+        fmt::format("EXECABORT Transaction discarded, nothing was done: {}", error.what()));
+  } catch (...) {
+    call.keys().abandon_group();
+    out.truncate(begin);
+    throw;
+  }
+  call.reply.forget_failure();
+}
+
+constexpr uint32_t kChannel = kWithSub | kLoading;
+constexpr Command kChannelCommands[] = {
+    {"psubscribe", -2, kChannel | kNoMulti, 0, 0, 0, "pubsub", "Listens to channels by pattern",
+     run_psubscribe},
+    {"publish", 3, kFast | kLoading, 0, 0, 0, "pubsub", "Sends a message to a channel",
+     run_publish},
+    {"pubsub", -2, kLoading, 0, 0, 0, "pubsub", "Tells of channels", run_pubsub},
+    {"punsubscribe", -1, kChannel | kNoMulti, 0, 0, 0, "pubsub",
+     "Listens no more to channels by pattern", run_punsubscribe},
+    {"subscribe", -2, kChannel | kNoMulti, 0, 0, 0, "pubsub", "Listens to channels", run_subscribe},
+    {"unsubscribe", -1, kChannel | kNoMulti, 0, 0, 0, "pubsub", "Listens no more to channels",
+     run_unsubscribe},
+};
+constexpr Command kTransactionCommands[] = {
+    {"discard", 1, kAtOnce | kFast | kLoading, 0, 0, 0, "transactions", "Ends MULTI, does nothing",
+     run_discard},
+    {"exec", 1, kAtOnce, 0, 0, 0, "transactions", "Does what was queued, all or nothing", run_exec},
+    {"multi", 1, kAtOnce | kFast | kLoading, 0, 0, 0, "transactions", "Queues what follows",
+     run_multi},
+    {"unwatch", 1, kFast, 0, 0, 0, "transactions", "Forgets watched keys", run_unwatch},
+    {"watch", -2, kAtOnce | kFast, 1, -1, 1, "transactions",
+     "Lets EXEC do nothing if keys have changed", run_watch},
+};
+
+}  // namespace
+
+std::span<const Command> channel_commands() { return kChannelCommands; }
+std::span<const Command> transaction_commands() { return kTransactionCommands; }
+
+}  // namespace perdure::server

@@ -1,0 +1,321 @@
+// Lists: elements by a number, one after the other, so that both ends are cheap.
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "server/collections.h"
+#include "server/command_error.h"
+#include "server/resp_session.h"
+
+namespace perdure::server {
+
+namespace {
+
+constexpr uint64_t kMiddle = uint64_t{1} << 63;
+
+class List : public Opened {
+ public:
+  List(Call& call, size_t key_argument) : Opened(call, key_argument, Type::kList) {}
+
+  std::string element(uint64_t at) { return element_of_index(id(), header().first + at); }
+  void push(std::string_view value, bool front) {
+    if (!exists()) {
+      begin();
+      header().first = kMiddle;
+    }
+    if (front) --header().first;
+    keys().put_element(raw(), element(front ? 0 : count()), value);
+    ++header().count;
+  }
+  std::string pop(bool front) {
+    const std::string key = element(front ? 0 : count() - 1);
+    std::string_view value;
+    if (!keys().find_element(key, value)) {
+      throw Error(ErrorCode::kCorrupt, "an element of a list is missing");
+    }
+    std::string copy(value);
+    keys().remove_element(raw(), key);
+    if (front) ++header().first;
+    --header().count;
+    return copy;
+  }
+  // From `begin` to before `end`, until `visit` returns false.
+  void visit(uint64_t begin, uint64_t end, const std::function<bool(std::string_view)>& visit) {
+    if (begin >= end) return;
+    const std::string prefix = names_of(id());
+    uint64_t left = end - begin;
+    keys().scan(element(begin), false, left, [&](std::string_view key, std::string_view value) {
+      return key.starts_with(prefix) && visit(value) && --left > 0;
+    });
+  }
+  // An index as commands give it; below 0 from the end. May be outside.
+  int64_t place(int64_t index) const {
+    return index < 0 ? index + static_cast<int64_t>(count()) : index;
+  }
+};
+
+// [begin, end) within `count` of a range as commands give it.
+std::pair<uint64_t, uint64_t> clip(const List& list, std::string_view first,
+                                   std::string_view last) {
+  const auto count = static_cast<int64_t>(list.count());
+  const int64_t begin = std::max<int64_t>(list.place(integer_of(first)), 0);
+  const int64_t end = std::min(list.place(integer_of(last)), count - 1) + 1;
+  if (begin >= end) return {0, 0};
+  return {static_cast<uint64_t>(begin), static_cast<uint64_t>(end)};
+}
+
+void push(Call& call, bool front, bool only_present) {
+  List list(call, 1);
+  if (only_present && !list.exists()) return call.reply.integer(0);
+  for (size_t i = 2; i < call.size(); ++i) {
+    list.push(call[i], front);
+    list.checkpoint();
+  }
+  list.end();
+  call.reply.integer(static_cast<int64_t>(list.count()));
+}
+void run_lpush(Call& call) { push(call, true, false); }
+void run_rpush(Call& call) { push(call, false, false); }
+void run_lpushx(Call& call) { push(call, true, true); }
+void run_rpushx(Call& call) { push(call, false, true); }
+
+void pop(Call& call, bool front) {
+  List list(call, 1);
+  if (call.size() > 3) throw_syntax();
+  const bool one = call.size() == 2;
+  const int64_t wanted = one ? 1 : integer_of(call[2]);
+  if (wanted < 0) throw CommandError("ERR value is out of range, must be positive");
+  if (!list.exists()) return one ? call.reply.null() : call.reply.null_array();
+  const uint64_t count = std::min(static_cast<uint64_t>(wanted), list.count());
+  if (!one) call.reply.array(count);
+  for (uint64_t i = 0; i < count; ++i) {
+    call.reply.bulk(list.pop(front));
+    list.checkpoint();
+  }
+  if (count > 0) list.end();
+}
+void run_lpop(Call& call) { pop(call, true); }
+void run_rpop(Call& call) { pop(call, false); }
+
+void run_llen(Call& call) { call.reply.integer(static_cast<int64_t>(List(call, 1).count())); }
+
+void run_lrange(Call& call) {
+  List list(call, 1);
+  const auto [begin, end] = clip(list, call[2], call[3]);
+  call.reply.array(end - begin);
+  list.visit(begin, end, [&](std::string_view value) {
+    call.reply.bulk(value);
+    return true;
+  });
+}
+
+void run_lindex(Call& call) {
+  List list(call, 1);
+  const int64_t place = list.place(integer_of(call[2]));
+  std::string_view value;
+  if (place < 0 || static_cast<uint64_t>(place) >= list.count() ||
+      !list.keys().find_element(list.element(static_cast<uint64_t>(place)), value)) {
+    return call.reply.null();
+  }
+  call.reply.bulk(value);
+}
+
+void run_lset(Call& call) {
+  List list(call, 1);
+  const int64_t place = list.place(integer_of(call[2]));
+  if (!list.exists()) throw CommandError("ERR no such key");
+  if (place < 0 || static_cast<uint64_t>(place) >= list.count()) {
+    throw CommandError("ERR index out of range");
+  }
+  list.keys().put_element(list.raw(), list.element(static_cast<uint64_t>(place)), call[3]);
+  call.reply.ok();
+}
+
+void run_ltrim(Call& call) {
+  List list(call, 1);
+  const auto [begin, end] = clip(list, call[2], call[3]);
+  const uint64_t behind = list.count() - end;
+  for (uint64_t i = 0; i < begin; ++i) {
+    list.pop(true);
+    list.checkpoint();
+  }
+  for (uint64_t i = 0; i < behind; ++i) {
+    list.pop(false);
+    list.checkpoint();
+  }
+  if (list.exists() && begin + behind > 0) list.end();
+  call.reply.ok();
+}
+
+// Writes the list anew, as `keep` (which may add to it) says of each value.
+uint64_t rewrite(List& list, Call& call,
+                 const std::function<void(std::string_view, std::vector<std::string>&)>& keep) {
+  std::vector<std::string> values;
+  list.visit(0, list.count(), [&](std::string_view value) {
+    keep(value, values);
+    return true;
+  });
+  const Item item = call.keys().find(list.raw());
+  const uint64_t expiry_ms = item.expiry_ms;
+  if (values.empty()) {
+    call.keys().remove(list.raw());
+    return 0;
+  }
+  Replacement replacement(call.keys(), list.raw(), Type::kList);
+  Collection& header = replacement.header();
+  header.first = kMiddle;
+  for (const std::string& value : values) {
+    replacement.put(element_of_index(header.id, header.first + header.count++), value);
+  }
+  replacement.finish(expiry_ms);
+  return values.size();
+}
+
+void run_lrem(Call& call) {
+  List list(call, 1);
+  const int64_t wanted = integer_of(call[2]);
+  std::vector<uint64_t> hits;
+  uint64_t at = 0;
+  list.visit(0, list.count(), [&](std::string_view value) {
+    if (value == call[3]) hits.push_back(at);
+    ++at;
+    return true;
+  });
+  const auto limit = static_cast<size_t>(wanted == 0 ? INT64_MAX : std::abs(wanted));
+  if (hits.size() > limit) {
+    wanted < 0 ? hits.erase(hits.begin(), hits.end() - static_cast<ptrdiff_t>(limit))
+               : hits.erase(hits.begin() + static_cast<ptrdiff_t>(limit), hits.end());
+  }
+  if (hits.empty()) return call.reply.integer(0);
+  at = 0;
+  size_t next = 0;
+  rewrite(list, call, [&](std::string_view value, std::vector<std::string>& values) {
+    if (next < hits.size() && hits[next] == at++) {
+      ++next;
+    } else {
+      values.emplace_back(value);
+    }
+  });
+  call.reply.integer(static_cast<int64_t>(hits.size()));
+}
+
+void run_linsert(Call& call) {
+  const bool before = same_word(call[2], "BEFORE");
+  if (!before && !same_word(call[2], "AFTER")) throw_syntax();
+  List list(call, 1);
+  if (!list.exists()) return call.reply.integer(0);
+  bool there = false;
+  list.visit(0, list.count(), [&](std::string_view value) {
+    there = value == call[3];
+    return !there;
+  });
+  if (!there) return call.reply.integer(-1);
+  bool done = false;
+  const uint64_t count =
+      rewrite(list, call, [&](std::string_view value, std::vector<std::string>& values) {
+        const bool here = !done && value == call[3];
+        if (here && before) values.emplace_back(call[4]);
+        values.emplace_back(value);
+        if (here && !before) values.emplace_back(call[4]);
+        done = done || here;
+      });
+  call.reply.integer(static_cast<int64_t>(count));
+}
+
+void run_lpos(Call& call) {
+  int64_t rank = 1;
+  int64_t wanted = -1;  // without COUNT: one, not in an array
+  int64_t length = 0;
+  for (size_t i = 3; i + 1 < call.size(); i += 2) {
+    const int64_t number = integer_of(call[i + 1]);
+    if (same_word(call[i], "RANK") && number != 0 && number != INT64_MIN) {
+      rank = number;
+    } else if (same_word(call[i], "COUNT") && number >= 0) {
+      wanted = number;
+    } else if (same_word(call[i], "MAXLEN") && number >= 0) {
+      length = number;
+    } else {
+      throw_syntax();
+    }
+  }
+  if (call.size() % 2 == 0) throw_syntax();
+  List list(call, 1);
+  std::vector<uint64_t> hits;
+  uint64_t at = 0;
+  list.visit(0, list.count(), [&](std::string_view value) {
+    if (value == call[2]) hits.push_back(at);
+    ++at;
+    return true;
+  });
+  if (rank < 0) std::ranges::reverse(hits);
+  if (length > 0) {
+    const auto far = static_cast<uint64_t>(length);
+    std::erase_if(hits,
+                  [&](uint64_t one) { return (rank > 0 ? one : list.count() - 1 - one) >= far; });
+  }
+  const auto skip = std::min(static_cast<size_t>(std::abs(rank) - 1), hits.size());
+  hits.erase(hits.begin(), hits.begin() + static_cast<ptrdiff_t>(skip));
+  if (wanted < 0) {
+    return hits.empty() ? call.reply.null() : call.reply.integer(static_cast<int64_t>(hits[0]));
+  }
+  if (wanted > 0 && hits.size() > static_cast<size_t>(wanted)) {
+    hits.resize(static_cast<size_t>(wanted));
+  }
+  call.reply.array(hits.size());
+  for (const uint64_t hit : hits) call.reply.integer(static_cast<int64_t>(hit));
+}
+
+bool is_left(std::string_view word) {
+  if (same_word(word, "LEFT")) return true;
+  if (!same_word(word, "RIGHT")) throw_syntax();
+  return false;
+}
+
+void move(Call& call, bool from_left, bool to_left) {
+  List from(call, 1);
+  if (!from.exists()) return call.reply.null();
+  {
+    const List checked(call, 2);
+  }  // the type, before anything is changed
+  const std::string value = from.pop(from_left);
+  from.end();
+  List to(call, 2);
+  to.push(value, to_left);
+  to.end();
+  call.reply.bulk(value);
+}
+void run_lmove(Call& call) { move(call, is_left(call[3]), is_left(call[4])); }
+void run_rpoplpush(Call& call) { move(call, false, true); }
+
+constexpr uint32_t kChange = kWrites | kGroup;
+constexpr Command kCommands[] = {
+    {"lindex", 3, 0, 1, 1, 1, "list", "Returns an element by its number", run_lindex},
+    {"linsert", 5, kChange, 1, 1, 1, "list", "Inserts beside an element; writes the list anew",
+     run_linsert},
+    {"llen", 2, kFast, 1, 1, 1, "list", "Counts the elements", run_llen},
+    {"lmove", 5, kChange, 1, 2, 1, "list", "Moves an element to another list", run_lmove},
+    {"lpop", -2, kChange | kFast, 1, 1, 1, "list", "Returns and removes the first elements",
+     run_lpop},
+    {"lpos", -3, 0, 1, 1, 1, "list", "Finds an element", run_lpos},
+    {"lpush", -3, kChange | kFast, 1, 1, 1, "list", "Adds elements in front", run_lpush},
+    {"lpushx", -3, kChange | kFast, 1, 1, 1, "list", "Adds elements in front if the list is there",
+     run_lpushx},
+    {"lrange", 4, 0, 1, 1, 1, "list", "Returns a range of elements", run_lrange},
+    {"lrem", 4, kChange, 1, 1, 1, "list", "Removes elements by value; writes the list anew",
+     run_lrem},
+    {"lset", 4, kChange, 1, 1, 1, "list", "Sets an element by its number", run_lset},
+    {"ltrim", 4, kChange, 1, 1, 1, "list", "Removes all but a range", run_ltrim},
+    {"rpop", -2, kChange | kFast, 1, 1, 1, "list", "Returns and removes the last elements",
+     run_rpop},
+    {"rpoplpush", 3, kChange, 1, 2, 1, "list", "Moves the last element to another list's front",
+     run_rpoplpush},
+    {"rpush", -3, kChange | kFast, 1, 1, 1, "list", "Adds elements behind", run_rpush},
+    {"rpushx", -3, kChange | kFast, 1, 1, 1, "list", "Adds elements behind if the list is there",
+     run_rpushx},
+};
+
+}  // namespace
+
+std::span<const Command> list_commands() { return kCommands; }
+
+}  // namespace perdure::server

@@ -1,0 +1,464 @@
+// Connections, and the server itself.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <ctime>
+#include <thread>
+
+#include "perdure/error.h"
+#include "perdure/version.h"
+#include "server/command_error.h"
+#include "server/commands.h"
+#include "server/info.h"
+#include "server/resp_session.h"
+
+namespace perdure::server {
+
+namespace {
+
+[[noreturn]] void throw_subcommand(std::string_view name, std::string_view given) {
+  throw CommandError(
+      fmt::format("ERR unknown subcommand '{}' for '{}'", given.substr(0, 64), name));
+}
+
+// Takes as long for every text of a length.
+bool same_secret(std::string_view a, std::string_view b) {
+  unsigned difference = a.size() == b.size() ? 0 : 1;
+  for (size_t i = 0; i < a.size(); ++i) {
+    difference |= static_cast<unsigned char>(a[i]) ^
+                  static_cast<unsigned char>(b.empty() ? '\0' : b[i % b.size()]);
+  }
+  return difference == 0;
+}
+
+void authenticate(Call& call, std::string_view user, std::string_view password) {
+  const std::string& wanted = call.server.config().password;
+  if (user != "default" || (!wanted.empty() && !same_secret(password, wanted))) {
+    throw CommandError("WRONGPASS invalid username-password pair or user is disabled.");
+  }
+  call.session.is_authenticated = true;
+}
+
+void run_auth(Call& call) {
+  if (call.size() > 3) throw_syntax();
+  if (call.size() == 2 && call.server.config().password.empty()) {
+    throw CommandError(
+        "ERR AUTH <password> called without any password configured for the default user. Are you "
+        "sure your configuration is correct?");
+  }
+  authenticate(call, call.size() == 3 ? call[1] : "default", call[call.size() - 1]);
+  call.reply.ok();
+}
+
+void set_name(Call& call, std::string_view name) {
+  const bool clean = std::ranges::all_of(name, [](char c) { return c > ' ' && c < 127; });
+  if (!clean || name.size() > 1024) {
+    throw CommandError("ERR Client names cannot contain spaces, newlines or special characters.");
+  }
+  call.session.name = name;
+}
+
+void run_hello(Call& call) {
+  int version = call.reply.version();
+  size_t at = 1;
+  if (call.size() > 1) {
+    if (call[1] != "2" && call[1] != "3") {
+      throw CommandError("NOPROTO unsupported protocol version");
+    }
+    version = call[1][0] - '0';
+    at = 2;
+  }
+  for (; at < call.size(); ++at) {
+    if (same_word(call[at], "AUTH") && at + 2 < call.size()) {
+      authenticate(call, call[at + 1], call[at + 2]);
+      at += 2;
+    } else if (same_word(call[at], "SETNAME") && at + 1 < call.size()) {
+      set_name(call, call[++at]);
+    } else {
+      throw CommandError(
+          fmt::format("ERR Syntax error in HELLO option '{}'", call[at].substr(0, 64)));
+    }
+  }
+  if (!call.session.is_authenticated) {
+    throw CommandError(
+        "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO "
+        "<proto> AUTH <user> <pass> option can be used to authenticate the client and select the "
+        "RESP protocol version at the same time");
+  }
+  call.reply.set_version(version);
+  call.reply.map(7);
+  call.reply.bulk("server");
+  call.reply.bulk("redis");
+  call.reply.bulk("version");
+  call.reply.bulk("7.0.15");
+  call.reply.bulk("proto");
+  call.reply.integer(version);
+  call.reply.bulk("id");
+  call.reply.integer(static_cast<int64_t>(call.session.connection().id));
+  call.reply.bulk("mode");
+  call.reply.bulk("standalone");
+  call.reply.bulk("role");
+  call.reply.bulk("master");
+  call.reply.bulk("modules");
+  call.reply.array(0);
+}
+
+void run_ping(Call& call) {
+  if (call.size() > 2) {
+    throw CommandError("ERR wrong number of arguments for 'ping' command");
+  }
+  const std::string_view text = call.size() == 2 ? call[1] : std::string_view();
+  if (call.session.subscriptions() > 0 && call.reply.version() == 2) {
+    call.reply.array(2);
+    call.reply.bulk("pong");
+    return call.reply.bulk(text);
+  }
+  call.size() == 2 ? call.reply.bulk(text) : call.reply.simple("PONG");
+}
+
+void run_echo(Call& call) { call.reply.bulk(call[1]); }
+
+void run_quit(Call& call) {
+  call.session.closes = true;
+  call.reply.ok();
+}
+
+void run_reset(Call& call) {
+  call.session.reset();
+  call.reply.simple("RESET");
+}
+
+void run_select(Call& call) {
+  int64_t number = 0;
+  try {
+    number = integer_of(call[1]);
+  } catch (const CommandError&) {
+    throw CommandError("ERR invalid DB index");
+  }
+  if (number < 0 || number >= kDatabases) throw CommandError("ERR DB index is out of range");
+  call.session.database = static_cast<uint32_t>(number);
+  call.reply.ok();
+}
+
+std::string describe(const Connection& connection) {
+  const auto* session = dynamic_cast<const RespSession*>(connection.session.get());
+  const bool resp = session != nullptr;
+  return fmt::format(
+      "id={} addr={} name={} db={} sub={} psub={} multi={} resp={} face={} cmd={} lib-name={} "
+      "lib-ver={}\n",
+      connection.id, connection.peer, resp ? session->name : "", resp ? session->database : 0,
+      resp ? session->channels.size() : 0, resp ? session->patterns.size() : 0,
+      resp && session->in_multi ? static_cast<int64_t>(session->queued.size()) : -1,
+      resp ? const_cast<RespSession*>(session)->reply().version() : 0, to_string(connection.face),
+      resp ? session->last_command : "", resp ? session->library : "",
+      resp ? session->library_version : "");
+}
+
+void client_kill(Call& call) {
+  std::string_view address;
+  uint64_t id = 0;
+  if (call.size() == 3) {
+    address = call[2];
+  } else {
+    for (size_t i = 2; i + 1 < call.size(); i += 2) {
+      if (same_word(call[i], "ID"))
+        id = static_cast<uint64_t>(integer_of(call[i + 1]));
+      else if (same_word(call[i], "ADDR"))
+        address = call[i + 1];
+      else
+        throw_syntax();
+    }
+  }
+  int64_t killed = 0;
+  for (const auto& loop : call.server.loops()) {
+    loop->for_connections([&](const Connection& one) {
+      if ((id != 0 && one.id != id) || (!address.empty() && one.peer != address)) return;
+      if (id == 0 && address.empty()) return;
+      loop->post_close(one.id);
+      ++killed;
+    });
+  }
+  if (call.size() > 3) return call.reply.integer(killed);
+  if (killed == 0) throw CommandError("ERR No such client");
+  call.reply.ok();
+}
+
+void run_client(Call& call) {
+  const std::string_view what = call[1];
+  if (same_word(what, "ID")) {
+    call.reply.integer(static_cast<int64_t>(call.session.connection().id));
+  } else if (same_word(what, "GETNAME")) {
+    call.session.name.empty() ? call.reply.null() : call.reply.bulk(call.session.name);
+  } else if (same_word(what, "SETNAME") && call.size() == 3) {
+    set_name(call, call[2]);
+    call.reply.ok();
+  } else if (same_word(what, "SETINFO") && call.size() == 4) {
+    if (same_word(call[2], "LIB-NAME"))
+      call.session.library = call[3].substr(0, 64);
+    else if (same_word(call[2], "LIB-VER"))
+      call.session.library_version = call[3].substr(0, 64);
+    else
+      throw CommandError("ERR Unrecognized option");
+    call.reply.ok();
+  } else if (same_word(what, "LIST") || same_word(what, "INFO")) {
+    std::string text;
+    const bool only_this = same_word(what, "INFO");
+    for (const auto& loop : call.server.loops()) {
+      loop->for_connections([&](const Connection& one) {
+        if (!only_this || &one == &call.session.connection()) text += describe(one);
+      });
+    }
+    call.reply.verbatim(text);
+  } else if (same_word(what, "KILL") && call.size() >= 3) {
+    client_kill(call);
+  } else if (same_word(what, "NO-EVICT") || same_word(what, "NO-TOUCH")) {
+    call.reply.ok();
+  } else {
+    throw_subcommand("CLIENT", what);
+  }
+}
+
+void config_get(Call& call) {
+  std::vector<std::pair<std::string, std::string>> found;
+  // Names that tools of Redis ask for, and what they mean here.
+  static const std::pair<const char*, const char*> kFixed[] = {{"save", ""},
+                                                               {"appendonly", "no"},
+                                                               {"maxmemory", "0"},
+                                                               {"maxmemory-policy", "noeviction"},
+                                                               {"databases", "16"}};
+  const auto add = [&](const std::string& name, const std::string& value) {
+    for (size_t i = 2; i < call.size(); ++i) {
+      std::string pattern(call[i]);
+      std::ranges::transform(pattern, pattern.begin(),
+                             [](unsigned char c) { return std::tolower(c); });
+      if (fits_pattern(pattern, name)) return found.emplace_back(name, value), void();
+    }
+  };
+  for (const Setting& setting : settings()) {
+    add(setting.name, setting.name == "password" ? "" : setting.get(call.server.config()));
+  }
+  for (const auto& [name, value] : kFixed) add(name, value);
+  call.reply.map(found.size());
+  for (const auto& [name, value] : found) {
+    call.reply.bulk(name);
+    call.reply.bulk(value);
+  }
+}
+
+void run_config(Call& call) {
+  if (same_word(call[1], "GET") && call.size() >= 3) return config_get(call);
+  if (same_word(call[1], "RESETSTAT") && call.size() == 2) {
+    for (size_t i = 0; i < command_count(); ++i) call.server.metrics_of(i) = {};
+    call.server.metrics().keyspace_hits = call.server.metrics().keyspace_misses = 0;
+    return call.reply.ok();
+  }
+  if (!same_word(call[1], "SET") || call.size() < 4 || call.size() % 2 != 0) {
+    throw_subcommand("CONFIG", call[1]);
+  }
+  for (size_t i = 2; i < call.size(); i += 2) {
+    const Setting* setting = find_setting(call[i]);
+    if (setting == nullptr || !setting->is_live) {
+      throw CommandError(fmt::format(
+          "ERR CONFIG SET failed (possibly related to argument '{}') - {}", call[i].substr(0, 64),
+          setting == nullptr ? "Unknown option" : "can't set immutable config"));
+    }
+    call.server.set_config(*setting, call[i + 1]);
+  }
+  call.reply.ok();
+}
+
+void run_info(Call& call) {
+  std::string text;
+  for (size_t i = 1; i < call.size(); ++i) text += info_text(call.server, call[i]);
+  call.reply.verbatim(call.size() == 1 ? info_text(call.server, "default") : text);
+}
+
+std::vector<std::string_view> flags_of(const Command& command) {
+  std::vector<std::string_view> flags;
+  const auto add = [&](uint32_t flag, std::string_view word) {
+    if ((command.flags & flag) != 0) flags.push_back(word);
+  };
+  flags.emplace_back((command.flags & kWrites) != 0 ? "write" : "readonly");
+  add(kFast, "fast");
+  add(kAdmin, "admin");
+  add(kLoading, "loading");
+  add(kNoAuth, "no_auth");
+  add(kNoMulti, "no_multi");
+  return flags;
+}
+
+void describe(Call& call, const Command& command) {
+  call.reply.array(10);
+  call.reply.bulk(command.name);
+  call.reply.integer(command.arity);
+  const auto flags = flags_of(command);
+  call.reply.set(flags.size());
+  for (const std::string_view flag : flags) call.reply.simple(flag);
+  call.reply.integer(command.first_key);
+  call.reply.integer(command.last_key);
+  call.reply.integer(command.key_step);
+  call.reply.set(1);
+  call.reply.simple(fmt::format("@{}", command.group));
+  for (int i = 0; i < 3; ++i) call.reply.array(0);  // tips, key specifications, subcommands
+}
+
+void document(Call& call, const Command& command) {
+  call.reply.bulk(command.name);
+  call.reply.map(3);
+  call.reply.bulk("summary");
+  call.reply.bulk(command.summary);
+  call.reply.bulk("since");
+  call.reply.bulk("1.0.0");
+  call.reply.bulk("group");
+  call.reply.bulk(command.group);
+}
+
+void run_command_command(Call& call) {
+  std::vector<const Command*> chosen;
+  for (size_t i = 2; i < call.size(); ++i) chosen.push_back(find_command(call[i]));
+  if (call.size() <= 2) {
+    for (const Command& command : commands()) chosen.push_back(&command);
+  }
+  if (call.size() == 1 || same_word(call[1], "INFO")) {
+    call.reply.array(chosen.size());
+    for (const Command* command : chosen) {
+      command != nullptr ? describe(call, *command) : call.reply.null_array();
+    }
+  } else if (same_word(call[1], "DOCS")) {
+    std::erase(chosen, nullptr);
+    call.reply.map(chosen.size());
+    for (const Command* command : chosen) document(call, *command);
+  } else if (same_word(call[1], "COUNT")) {
+    call.reply.integer(static_cast<int64_t>(command_count()));
+  } else if (same_word(call[1], "LIST")) {
+    call.reply.array(command_count());
+    for (const Command& command : commands()) call.reply.bulk(command.name);
+  } else {
+    throw_subcommand("COMMAND", call[1]);
+  }
+}
+
+void run_time(Call& call) {
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  call.reply.array(2);
+  call.reply.bulk(fmt::format("{}", now.tv_sec));
+  call.reply.bulk(fmt::format("{}", now.tv_nsec / 1000));
+}
+
+void run_flushall(Call& call) {
+  call.keys().flush(~uint32_t{0});
+  call.reply.ok();
+}
+void run_flushdb(Call& call) {
+  call.keys().flush(call.session.database);
+  call.reply.ok();
+}
+
+void run_shutdown(Call& call) {
+  // What was written is durable; what arrives before the end is answered.
+  call.session.closes = true;
+  call.server.stop();
+}
+
+void run_debug(Call& call) {
+  constexpr double kSecondsMax = 60;
+  if (same_word(call[1], "SLEEP") && call.size() == 3) {
+    const double seconds = std::clamp(real_of(call[2]), 0.0, kSecondsMax);
+    std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+    return call.reply.ok();
+  }
+  throw_subcommand("DEBUG", call[1]);
+}
+
+void run_slowlog(Call& call) {
+  std::deque<SlowEntry>& log = call.server.slowlog();
+  if (same_word(call[1], "LEN")) return call.reply.integer(static_cast<int64_t>(log.size()));
+  if (same_word(call[1], "RESET")) {
+    log.clear();
+    return call.reply.ok();
+  }
+  if (!same_word(call[1], "GET") || call.size() > 3) throw_subcommand("SLOWLOG", call[1]);
+  const int64_t wanted = call.size() == 3 ? integer_of(call[2]) : 10;
+  if (wanted < -1) throw CommandError("ERR count should be greater than or equal to -1");
+  const size_t count = wanted < 0 ? log.size() : std::min(static_cast<size_t>(wanted), log.size());
+  call.reply.array(count);
+  for (size_t i = 0; i < count; ++i) {
+    const SlowEntry& entry = log[i];
+    call.reply.array(6);
+    call.reply.integer(static_cast<int64_t>(entry.id));
+    call.reply.integer(static_cast<int64_t>(entry.time_s));
+    call.reply.integer(static_cast<int64_t>(entry.us));
+    call.reply.array(entry.arguments.size());
+    for (const std::string& one : entry.arguments) call.reply.bulk(one);
+    call.reply.bulk(entry.peer);
+    call.reply.bulk("");
+  }
+}
+
+void run_memory(Call& call) {
+  if (same_word(call[1], "USAGE") && call.size() >= 3) {
+    const std::string_view raw = call.key(2);
+    const Item item = call.keys().find(raw);
+    if (!item) return call.reply.null();
+    // The record of the key: a string's, or the header of a collection.
+    return call.reply.integer(static_cast<int64_t>(32 + raw.size() + item.text.size() + 24));
+  }
+  throw_subcommand("MEMORY", call[1]);
+}
+
+void run_save(Call& call) {
+  // All that was answered is durable.
+  call.reply.ok();
+}
+
+void run_lastsave(Call& call) { call.reply.integer(static_cast<int64_t>(std::time(nullptr))); }
+
+void run_wait(Call& call) {
+  integer_of(call[1]);
+  integer_of(call[2]);
+  call.reply.integer(0);  // there are no replicas
+}
+
+constexpr uint32_t kAlways = kNoAuth | kLoading | kWithSub | kFast;
+constexpr Command kConnectionCommands[] = {
+    {"auth", -2, kNoAuth | kLoading | kFast, 0, 0, 0, "connection", "Gives the password", run_auth},
+    {"client", -2, kLoading, 0, 0, 0, "connection", "Tells of connections, and names them",
+     run_client},
+    {"echo", 2, kFast | kLoading, 0, 0, 0, "connection", "Returns its argument", run_echo},
+    {"hello", -1, kNoAuth | kLoading | kFast | kNoMulti, 0, 0, 0, "connection",
+     "Chooses the version of the protocol", run_hello},
+    {"ping", -1, kLoading | kWithSub | kFast, 0, 0, 0, "connection", "Returns PONG", run_ping},
+    {"quit", -1, kAlways | kAtOnce, 0, 0, 0, "connection", "Closes the connection", run_quit},
+    {"reset", 1, kAlways | kAtOnce, 0, 0, 0, "connection", "Makes the connection as new",
+     run_reset},
+    {"select", 2, kLoading | kFast, 0, 0, 0, "connection", "Chooses a database", run_select},
+};
+constexpr Command kServerCommands[] = {
+    {"bgsave", -1, kAdmin, 0, 0, 0, "server", "Does nothing: all is durable", run_save},
+    {"command", -1, kLoading, 0, 0, 0, "server", "Tells of commands", run_command_command},
+    {"config", -2, kAdmin | kLoading, 0, 0, 0, "server", "Reads and changes settings", run_config},
+    {"debug", -2, kAdmin | kNoMulti, 0, 0, 0, "server", "SLEEP: waits", run_debug},
+    {"flushall", -1, kWrites | kNoMulti, 0, 0, 0, "server", "Removes all keys", run_flushall},
+    {"flushdb", -1, kWrites | kNoMulti, 0, 0, 0, "server", "Removes all keys of the database",
+     run_flushdb},
+    {"info", -1, kLoading, 0, 0, 0, "server", "Tells of the server", run_info},
+    {"lastsave", 1, kFast | kLoading, 0, 0, 0, "server", "Returns the time: all is durable",
+     run_lastsave},
+    {"memory", -2, 0, 2, 2, 1, "server", "USAGE: bytes of a key's record", run_memory},
+    {"save", -1, kAdmin, 0, 0, 0, "server", "Does nothing: all is durable", run_save},
+    {"shutdown", -1, kAdmin | kNoMulti | kLoading, 0, 0, 0, "server", "Stops in order",
+     run_shutdown},
+    {"slowlog", -2, kAdmin | kLoading, 0, 0, 0, "server", "Tells of commands that took long",
+     run_slowlog},
+    {"time", 1, kFast | kLoading, 0, 0, 0, "server", "Returns the time", run_time},
+    {"wait", 3, 0, 0, 0, 0, "generic", "Returns 0: there are no replicas", run_wait},
+};
+
+}  // namespace
+
+std::span<const Command> connection_commands() { return kConnectionCommands; }
+std::span<const Command> server_commands() { return kServerCommands; }
+
+}  // namespace perdure::server

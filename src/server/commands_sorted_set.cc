@@ -1,0 +1,540 @@
+// Sorted sets: each member has two records, by its name with the score, and by its score.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+
+#include "server/collections.h"
+#include "server/command_error.h"
+#include "server/encoding.h"
+#include "server/resp_session.h"
+
+namespace perdure::server {
+
+namespace {
+
+using Members = std::vector<std::pair<std::string, double>>;
+
+// A bound of a range by score, or by name.
+struct Bound {
+  double score = 0;
+  std::string_view name = {};
+  bool open = false;      // the bound itself does not belong to it
+  bool infinite = false;  // by name: - or +
+};
+
+Bound score_bound(std::string_view text) {
+  Bound bound{.open = text.starts_with('(')};
+  if (bound.open) text.remove_prefix(1);
+  try {
+    bound.score = real_of(text);
+  } catch (const CommandError&) {
+    throw CommandError("ERR min or max is not a float");
+  }
+  return bound;
+}
+
+Bound name_bound(std::string_view text) {
+  if (text == "-" || text == "+") return {.score = text == "-" ? -1.0 : 1.0, .infinite = true};
+  if (!text.starts_with('(') && !text.starts_with('[')) {
+    throw CommandError("ERR min or max not valid string range item");
+  }
+  return {.name = text.substr(1), .open = text[0] == '('};
+}
+
+struct Range {
+  bool by_name = false;
+  Bound min;
+  Bound max;
+
+  bool below(double score, std::string_view name) const {  // before the range
+    if (!by_name) return score < min.score || (min.open && score == min.score);
+    if (min.infinite) return min.score > 0;
+    return name < min.name || (min.open && name == min.name);
+  }
+  bool above(double score, std::string_view name) const {
+    if (!by_name) return score > max.score || (max.open && score == max.score);
+    if (max.infinite) return max.score < 0;
+    return name > max.name || (max.open && name == max.name);
+  }
+};
+
+class SortedSet : public Opened {
+ public:
+  SortedSet(Call& call, size_t key_argument) : Opened(call, key_argument, Type::kSortedSet) {}
+  SortedSet(Keyspace& keys, std::string_view raw) : Opened(keys, raw, Type::kSortedSet) {}
+
+  bool score_of(std::string_view name, double& score) const {
+    std::string_view value;
+    if (!find(name, value)) return false;
+    if (value.size() != 8) throw Error(ErrorCode::kCorrupt, "the score of a member is damaged");
+    score = real_of_ordered(read_ordered(value));
+    return true;
+  }
+  void set(std::string_view name, double score, const double* old) {
+    begin();
+    if (old != nullptr) {
+      keys().remove_element(raw(), element_of_score(id(), *old, name));
+    } else {
+      ++header().count;
+    }
+    std::string value;
+    append_ordered(value, ordered_of_real(score));
+    put(name, value);
+    keys().put_element(raw(), element_of_score(id(), score, name), "");
+  }
+  void take(std::string_view name, double score) {
+    remove(name);
+    keys().remove_element(raw(), element_of_score(id(), score, name));
+    --header().count;
+  }
+  // Members in the order of scores, upwards from a score on or downwards, until `visit` returns false.
+  using VisitMember = std::function<bool(std::string_view name, double score)>;
+  void visit_scores(double from, bool downwards, uint64_t wanted, const VisitMember& visit) const {
+    if (!exists()) return;
+    const std::string prefix = scores_of(id());
+    std::string begin = prefix;
+    // Downwards from behind all members of that score.
+    append_ordered(begin, ordered_of_real(from) + (downwards ? 1 : 0));
+    keys().scan(begin, downwards, wanted, [&](std::string_view key, std::string_view) {
+      if (downwards && key == begin) return true;  // a member without a name, of the next score
+      return key.starts_with(prefix) && visit(name_of_score(key), score_of_element(key));
+    });
+  }
+};
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+void run_zadd(Call& call) {
+  bool nx = false, xx = false, gt = false, lt = false, changed_too = false, increments = false;
+  size_t at = 2;
+  for (; at < call.size(); ++at) {
+    if (same_word(call[at], "NX"))
+      nx = true;
+    else if (same_word(call[at], "XX"))
+      xx = true;
+    else if (same_word(call[at], "GT"))
+      gt = true;
+    else if (same_word(call[at], "LT"))
+      lt = true;
+    else if (same_word(call[at], "CH"))
+      changed_too = true;
+    else if (same_word(call[at], "INCR"))
+      increments = true;
+    else
+      break;
+  }
+  if (at == call.size() || (call.size() - at) % 2 != 0) throw_syntax();
+  if ((nx && (xx || gt || lt)) || (gt && lt)) {
+    throw CommandError("ERR GT, LT, and/or NX options at the same time are not compatible");
+  }
+  if (increments && call.size() - at != 2) {
+    throw CommandError("ERR INCR option supports a single increment-element pair");
+  }
+  for (size_t i = at; i < call.size(); i += 2) real_of(call[i]);  // all, before anything is written
+  SortedSet set(call, 1);
+  int64_t added = 0;
+  int64_t changed = 0;
+  bool done = false;
+  double last = 0;
+  for (size_t i = at; i < call.size(); i += 2) {
+    double old = 0;
+    const bool there = set.score_of(call[i + 1], old);
+    double score = real_of(call[i]) + (increments && there ? old : 0);
+    if (std::isnan(score)) throw CommandError("ERR resulting score is not a number (NaN)");
+    if (score == 0) score = 0;  // not -0
+    if ((there && nx) || (!there && xx) || (there && gt && score <= old) ||
+        (there && lt && score >= old)) {
+      continue;
+    }
+    done = true;
+    last = score;
+    if (there && score == old) continue;
+    set.set(call[i + 1], score, there ? &old : nullptr);
+    ++(there ? changed : added);
+    set.checkpoint();
+  }
+  if (added > 0) set.end();
+  if (increments) return done ? call.reply.real(last) : call.reply.null();
+  call.reply.integer(changed_too ? added + changed : added);
+}
+
+void run_zincrby(Call& call) {
+  const double by = real_of(call[2]);
+  SortedSet set(call, 1);
+  double old = 0;
+  const bool there = set.score_of(call[3], old);
+  const double score = old + by;
+  if (std::isnan(score)) throw CommandError("ERR resulting score is not a number (NaN)");
+  if (!there || score != old) set.set(call[3], score, there ? &old : nullptr);
+  if (!there) set.end();
+  call.reply.real(score);
+}
+
+void run_zrem(Call& call) {
+  SortedSet set(call, 1);
+  int64_t removed = 0;
+  for (size_t i = 2; i < call.size() && set.count() > 0; ++i) {
+    double score = 0;
+    if (!set.score_of(call[i], score)) continue;
+    set.take(call[i], score);
+    ++removed;
+    set.checkpoint();
+  }
+  if (removed > 0) set.end();
+  call.reply.integer(removed);
+}
+
+void run_zcard(Call& call) { call.reply.integer(static_cast<int64_t>(SortedSet(call, 1).count())); }
+
+void run_zscore(Call& call) {
+  const SortedSet set(call, 1);
+  double score = 0;
+  set.score_of(call[2], score) ? call.reply.real(score) : call.reply.null();
+}
+
+void run_zmscore(Call& call) {
+  const SortedSet set(call, 1);
+  call.reply.array(call.size() - 2);
+  for (size_t i = 2; i < call.size(); ++i) {
+    double score = 0;
+    set.score_of(call[i], score) ? call.reply.real(score) : call.reply.null();
+  }
+}
+
+// Looks at all members before it.
+void rank(Call& call, bool downwards) {
+  const SortedSet set(call, 1);
+  double score = 0;
+  if (!set.score_of(call[2], score)) return call.reply.null();
+  int64_t before = 0;
+  set.visit_scores(downwards ? kInfinity : -kInfinity, downwards, 1024,
+                   [&](std::string_view name, double) {
+                     if (name == call[2]) return false;
+                     ++before;
+                     return true;
+                   });
+  call.reply.integer(before);
+}
+void run_zrank(Call& call) { rank(call, false); }
+void run_zrevrank(Call& call) { rank(call, true); }
+
+void reply_members(Call& call, const Members& members, bool with_scores) {
+  const bool nested = with_scores && call.reply.version() >= 3;
+  call.reply.array(members.size() * (with_scores && !nested ? 2 : 1));
+  for (const auto& [name, score] : members) {
+    if (nested) call.reply.array(2);
+    call.reply.bulk(name);
+    if (with_scores) call.reply.real(score);
+  }
+}
+
+// By place: [first, last], below 0 from the end; of the order that `downwards` says.
+Members members_by_rank(const SortedSet& set, std::string_view first, std::string_view last,
+                        bool downwards) {
+  const auto count = static_cast<int64_t>(set.count());
+  int64_t begin = integer_of(first);
+  int64_t end = integer_of(last);
+  if (begin < 0) begin = std::max<int64_t>(begin + count, 0);
+  if (end < 0) end += count;
+  end = std::min(end, count - 1);
+  Members members;
+  if (begin > end) return members;
+  int64_t at = 0;
+  set.visit_scores(downwards ? kInfinity : -kInfinity, downwards, static_cast<uint64_t>(end) + 1,
+                   [&](std::string_view name, double score) {
+                     if (at++ >= begin) members.emplace_back(name, score);
+                     return at <= end;
+                   });
+  return members;
+}
+
+struct Limit {
+  int64_t offset = 0;
+  int64_t count = -1;  // all
+};
+
+Members members_in(const SortedSet& set, const Range& range, bool downwards, const Limit& limit) {
+  Members members;
+  if (limit.offset < 0 || limit.count == 0) return members;
+  double from = downwards ? range.max.score : range.min.score;
+  if (range.by_name) from = downwards ? kInfinity : -kInfinity;
+  int64_t skip = limit.offset;
+  set.visit_scores(from, downwards, 64, [&](std::string_view name, double score) {
+    if (downwards ? range.above(score, name) : range.below(score, name)) return true;
+    if (downwards ? range.below(score, name) : range.above(score, name)) return range.by_name;
+    if (skip-- > 0) return true;
+    members.emplace_back(name, score);
+    return limit.count < 0 || static_cast<int64_t>(members.size()) < limit.count;
+  });
+  return members;
+}
+
+struct RangeArguments {
+  bool by_score = false;
+  bool by_name = false;
+  bool downwards = false;
+  bool with_scores = false;
+  Limit limit = {};
+};
+
+// ZRANGE's options from `at` on, and those of its older relatives.
+void parse_range_options(const Call& call, size_t at, RangeArguments& arguments) {
+  for (; at < call.size(); ++at) {
+    if (same_word(call[at], "BYSCORE")) {
+      arguments.by_score = true;
+    } else if (same_word(call[at], "BYLEX")) {
+      arguments.by_name = true;
+    } else if (same_word(call[at], "REV")) {
+      arguments.downwards = true;
+    } else if (same_word(call[at], "WITHSCORES")) {
+      arguments.with_scores = true;
+    } else if (same_word(call[at], "LIMIT") && at + 2 < call.size()) {
+      arguments.limit = {integer_of(call[at + 1]), integer_of(call[at + 2])};
+      at += 2;
+    } else {
+      throw_syntax();
+    }
+  }
+}
+
+Range range_of(std::string_view min, std::string_view max, bool by_name) {
+  return by_name ? Range{true, name_bound(min), name_bound(max)}
+                 : Range{false, score_bound(min), score_bound(max)};
+}
+
+Members select(Call& call, const SortedSet& set, size_t first, const RangeArguments& arguments) {
+  if (!arguments.by_score && !arguments.by_name) {
+    return members_by_rank(set, call[first], call[first + 1], arguments.downwards);
+  }
+  // Downwards, the greater bound comes first.
+  const size_t min = first + (arguments.downwards ? 1 : 0);
+  const size_t max = first + (arguments.downwards ? 0 : 1);
+  return members_in(set, range_of(call[min], call[max], arguments.by_name), arguments.downwards,
+                    arguments.limit);
+}
+
+void range(Call& call, RangeArguments arguments) {
+  parse_range_options(call, 4, arguments);
+  const SortedSet set(call, 1);
+  reply_members(call, select(call, set, 2, arguments), arguments.with_scores);
+}
+void run_zrange(Call& call) { range(call, {}); }
+void run_zrevrange(Call& call) { range(call, {.downwards = true}); }
+void run_zrangebyscore(Call& call) { range(call, {.by_score = true}); }
+void run_zrevrangebyscore(Call& call) { range(call, {.by_score = true, .downwards = true}); }
+void run_zrangebylex(Call& call) { range(call, {.by_name = true}); }
+void run_zrevrangebylex(Call& call) { range(call, {.by_name = true, .downwards = true}); }
+
+void store_members(Call& call, std::string_view to, const Members& members) {
+  if (members.empty()) {
+    call.keys().remove(to);
+    return call.reply.integer(0);
+  }
+  Replacement replacement(call.keys(), to, Type::kSortedSet);
+  const uint64_t id = replacement.header().id;
+  replacement.header().count = members.size();
+  for (const auto& [name, score] : members) {
+    std::string value;
+    append_ordered(value, ordered_of_real(score));
+    replacement.put(element_of_name(id, name), value);
+    replacement.put(element_of_score(id, score, name), "");
+  }
+  replacement.finish(store::kNoExpiry);
+  call.reply.integer(static_cast<int64_t>(members.size()));
+}
+
+void run_zrangestore(Call& call) {
+  RangeArguments arguments;
+  parse_range_options(call, 5, arguments);
+  const SortedSet set(call, 2);
+  const Members members = select(call, set, 3, arguments);
+  store_members(call, call.key(1), members);
+}
+
+void count(Call& call, bool by_name) {
+  const SortedSet set(call, 1);
+  const Range range = range_of(call[2], call[3], by_name);
+  call.reply.integer(static_cast<int64_t>(members_in(set, range, false, {}).size()));
+}
+void run_zcount(Call& call) { count(call, false); }
+void run_zlexcount(Call& call) { count(call, true); }
+
+void take_all(Call& call, SortedSet& set, const Members& members) {
+  for (const auto& [name, score] : members) {
+    set.take(name, score);
+    set.checkpoint();
+  }
+  if (!members.empty()) set.end();
+  call.reply.integer(static_cast<int64_t>(members.size()));
+}
+void run_zremrangebyscore(Call& call) {
+  SortedSet set(call, 1);
+  take_all(call, set, members_in(set, range_of(call[2], call[3], false), false, {}));
+}
+void run_zremrangebylex(Call& call) {
+  SortedSet set(call, 1);
+  take_all(call, set, members_in(set, range_of(call[2], call[3], true), false, {}));
+}
+void run_zremrangebyrank(Call& call) {
+  SortedSet set(call, 1);
+  take_all(call, set, members_by_rank(set, call[2], call[3], false));
+}
+
+void pop(Call& call, bool greatest) {
+  SortedSet set(call, 1);
+  if (call.size() > 3) throw_syntax();
+  const bool one = call.size() == 2;
+  const int64_t wanted = one ? 1 : integer_of(call[2]);
+  if (wanted < 0) throw CommandError("ERR value is out of range, must be positive");
+  Members members;
+  if (wanted > 0) {
+    set.visit_scores(greatest ? kInfinity : -kInfinity, greatest, static_cast<uint64_t>(wanted),
+                     [&](std::string_view name, double score) {
+                       members.emplace_back(name, score);
+                       return members.size() < static_cast<size_t>(wanted);
+                     });
+  }
+  for (const auto& [name, score] : members) {
+    set.take(name, score);
+    set.checkpoint();
+  }
+  if (!members.empty()) set.end();
+  const bool nested = call.reply.version() >= 3 && !one;
+  call.reply.array(members.size() * (nested ? 1 : 2));
+  for (const auto& [name, score] : members) {
+    if (nested) call.reply.array(2);
+    call.reply.bulk(name);
+    call.reply.real(score);
+  }
+}
+void run_zpopmin(Call& call) { pop(call, false); }
+void run_zpopmax(Call& call) { pop(call, true); }
+
+void run_zscan(Call& call) {
+  scan_elements(
+      call, Type::kSortedSet,
+      [](std::string_view name, std::string_view value, std::vector<std::string>& out) {
+        char text[40];
+        out.emplace_back(name);
+        out.emplace_back(RespReply::format_real(real_of_ordered(read_ordered(value)), text));
+      });
+}
+
+void run_zrandmember(Call& call) {
+  const SortedSet set(call, 1);
+  if (call.size() == 2) {
+    const auto chosen = set.choose(1);
+    return chosen.empty() ? call.reply.null() : call.reply.bulk(chosen[0].first);
+  }
+  const bool scores = call.size() == 4 && same_word(call[3], "WITHSCORES");
+  if (call.size() > (scores ? 4U : 3U)) throw_syntax();
+  Members members;
+  for (const auto& [name, value] : choose_with_repeats(set, integer_of(call[2]))) {
+    members.emplace_back(name, real_of_ordered(read_ordered(value)));
+  }
+  reply_members(call, members, scores);
+}
+
+// ZUNIONSTORE and ZINTERSTORE: to keys [WEIGHTS ..] [AGGREGATE SUM|MIN|MAX]. Sets count with score 1.
+void combine(Call& call, bool intersection) {
+  const int64_t number = integer_of(call[2]);
+  if (number < 1 || static_cast<uint64_t>(number) + 3 > call.size()) {
+    throw CommandError(fmt::format("ERR at least 1 input key is needed for '{}' command",
+                                   call.session.last_command));
+  }
+  const auto keys = static_cast<size_t>(number);
+  std::vector<double> weights(keys, 1);
+  std::string_view aggregate = "SUM";
+  for (size_t i = 3 + keys; i < call.size(); ++i) {
+    if (same_word(call[i], "WEIGHTS") && i + keys < call.size()) {
+      for (double& weight : weights) weight = real_of(call[++i]);
+    } else if (same_word(call[i], "AGGREGATE") && i + 1 < call.size()) {
+      ++i;
+      aggregate = same_word(call[i], "MIN")   ? "MIN"
+                  : same_word(call[i], "MAX") ? "MAX"
+                  : same_word(call[i], "SUM") ? "SUM"
+                                              : (throw_syntax(), "");
+    } else {
+      throw_syntax();
+    }
+  }
+  std::map<std::string, std::pair<double, size_t>, std::less<>> all;
+  for (size_t i = 0; i < keys; ++i) {
+    const auto add = [&](std::string_view name, double score) {
+      double weighted = score * weights[i];
+      if (std::isnan(weighted)) weighted = 0;
+      const auto [at, is_new] = all.try_emplace(std::string(name), weighted, 1);
+      if (is_new) return true;
+      auto& [sum, seen] = at->second;
+      ++seen;
+      if (aggregate == "SUM") sum = std::isnan(sum + weighted) ? 0 : sum + weighted;
+      if (aggregate == "MIN") sum = std::min(sum, weighted);
+      if (aggregate == "MAX") sum = std::max(sum, weighted);
+      return true;
+    };
+    if (call.keys().find(call.key(3 + i)).type == Type::kSet) {
+      const Opened set(call, 3 + i, Type::kSet);
+      set.visit(0, set.count(),
+                [&](std::string_view name, std::string_view) { return add(name, 1); });
+    } else {
+      SortedSet(call, 3 + i).visit_scores(-kInfinity, false, 1024, add);
+    }
+  }
+  Members members;
+  for (const auto& [name, score] : all) {
+    if (!intersection || score.second == keys) members.emplace_back(name, score.first);
+  }
+  store_members(call, call.key(1), members);
+}
+void run_zunionstore(Call& call) { combine(call, false); }
+void run_zinterstore(Call& call) { combine(call, true); }
+
+constexpr uint32_t kChange = kWrites | kGroup;
+constexpr Command kCommands[] = {
+    {"zadd", -4, kChange | kFast, 1, 1, 1, "sorted-set", "Adds members with scores", run_zadd},
+    {"zcard", 2, kFast, 1, 1, 1, "sorted-set", "Counts the members", run_zcard},
+    {"zcount", 4, 0, 1, 1, 1, "sorted-set", "Counts members by score", run_zcount},
+    {"zincrby", 4, kChange | kFast, 1, 1, 1, "sorted-set", "Adds to a score", run_zincrby},
+    {"zinterstore", -4, kChange, 1, 1, 1, "sorted-set", "Stores what sets have in common",
+     run_zinterstore},
+    {"zlexcount", 4, 0, 1, 1, 1, "sorted-set", "Counts members by name", run_zlexcount},
+    {"zmscore", -3, kFast, 1, 1, 1, "sorted-set", "Returns scores", run_zmscore},
+    {"zpopmax", -2, kChange | kFast, 1, 1, 1, "sorted-set", "Returns and removes the greatest",
+     run_zpopmax},
+    {"zpopmin", -2, kChange | kFast, 1, 1, 1, "sorted-set", "Returns and removes the least",
+     run_zpopmin},
+    {"zrandmember", -2, 0, 1, 1, 1, "sorted-set", "Returns members by chance", run_zrandmember},
+    {"zrange", -4, 0, 1, 1, 1, "sorted-set", "Returns a range of members", run_zrange},
+    {"zrangebylex", -4, 0, 1, 1, 1, "sorted-set", "Returns members by name", run_zrangebylex},
+    {"zrangebyscore", -4, 0, 1, 1, 1, "sorted-set", "Returns members by score", run_zrangebyscore},
+    {"zrangestore", -5, kChange, 1, 2, 1, "sorted-set", "Stores a range of members",
+     run_zrangestore},
+    {"zrank", 3, 0, 1, 1, 1, "sorted-set", "Counts the members before one", run_zrank},
+    {"zrem", -3, kChange | kFast, 1, 1, 1, "sorted-set", "Removes members", run_zrem},
+    {"zremrangebylex", 4, kChange, 1, 1, 1, "sorted-set", "Removes members by name",
+     run_zremrangebylex},
+    {"zremrangebyrank", 4, kChange, 1, 1, 1, "sorted-set", "Removes members by place",
+     run_zremrangebyrank},
+    {"zremrangebyscore", 4, kChange, 1, 1, 1, "sorted-set", "Removes members by score",
+     run_zremrangebyscore},
+    {"zrevrange", -4, 0, 1, 1, 1, "sorted-set", "Returns a range of members, downwards",
+     run_zrevrange},
+    {"zrevrangebylex", -4, 0, 1, 1, 1, "sorted-set", "Returns members by name, downwards",
+     run_zrevrangebylex},
+    {"zrevrangebyscore", -4, 0, 1, 1, 1, "sorted-set", "Returns members by score, downwards",
+     run_zrevrangebyscore},
+    {"zrevrank", 3, 0, 1, 1, 1, "sorted-set", "Counts the members behind one", run_zrevrank},
+    {"zscan", -3, 0, 1, 1, 1, "sorted-set", "Goes through the members, some at a time", run_zscan},
+    {"zscore", 3, kFast, 1, 1, 1, "sorted-set", "Returns a score", run_zscore},
+    {"zunionstore", -4, kChange, 1, 1, 1, "sorted-set", "Stores the members of all sets",
+     run_zunionstore},
+};
+
+}  // namespace
+
+std::span<const Command> sorted_set_commands() { return kCommands; }
+
+}  // namespace perdure::server

@@ -1,0 +1,61 @@
+// How a loop learns of what happens on sockets, and moves bytes: epoll, or io_uring.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "server/connection.h"
+
+namespace perdure::server {
+
+struct Events {
+  struct Accepted {
+    int fd;
+    uint32_t listener;  // the number that add_listener() was given
+  };
+  std::vector<Accepted> accepted;
+  std::vector<Connection*> changed;  // with new input, an end or a failure, or output that has gone
+  bool woken = false;
+  void clear() {
+    accepted.clear();
+    changed.clear();
+    woken = false;
+  }
+};
+
+class Driver {
+ public:
+  virtual ~Driver() = default;
+  virtual const char* name() const = 0;
+  virtual void add_listener(int fd, uint32_t number) = 0;
+  virtual void remove_listeners() = 0;
+  // Waits for input on the descriptor, a counter to wake the loop.
+  virtual void add_wakeup(int fd) = 0;
+  // Throws Error(kIo).
+  virtual void add(Connection& connection) = 0;
+  // The connection goes; takes it over, for the kernel may still use its buffers.
+  virtual void remove(std::unique_ptr<Connection> connection) = 0;
+  // Begins to read at least `bytes_hint` bytes to the connection's wire_in(), if it does not read already.
+  // Nothing is appended there by others until the connection has changed.
+  virtual void receive(Connection& connection, size_t bytes_hint) = 0;
+  // Stops that, where it costs nothing.
+  virtual void pause(Connection& connection) = 0;
+  // Whether the kernel may write to wire_in() at any time: nobody else may touch its memory.
+  virtual bool lends_input(const Connection& connection) const = 0;
+  // Begins to send what wire_out() has.
+  virtual void send(Connection& connection) = 0;
+  // Waits up to `timeout_ms`, and lets `events` tell what has happened.
+  virtual void wait(int timeout_ms, Events& events) = 0;
+  // Bytes that wait to be sent.
+  static size_t unsent(Connection& connection) {
+    return connection.wire_out().size() + connection.sending.size();
+  }
+};
+
+std::unique_ptr<Driver> make_epoll_driver();
+// Null where the kernel, or the build, has no io_uring.
+std::unique_ptr<Driver> make_uring_driver();
+
+}  // namespace perdure::server

@@ -1,0 +1,437 @@
+#include "server/keyspace.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "perdure/error.h"
+#include "server/command_error.h"
+#include "server/encoding.h"
+
+namespace perdure::server {
+
+namespace {
+
+constexpr std::string_view kKeyPrefix{"\0k", 2};
+constexpr std::string_view kElementPrefix{"\0e", 2};
+constexpr std::string_view kDoomPrefix{"\0x", 2};
+constexpr std::string_view kNotePrefix{"\0m", 2};
+constexpr std::string_view kMarker{"\0\xd7\x05\x1d", 4};
+
+Type type_of_letter(char letter) {
+  switch (letter) {
+    case 'h':
+      return Type::kHash;
+    case 't':
+      return Type::kSet;
+    case 'l':
+      return Type::kList;
+    case 'z':
+      return Type::kSortedSet;
+    default:
+      return Type::kString;
+  }
+}
+
+char letter_of(Type type) {
+  switch (type) {
+    case Type::kHash:
+      return 'h';
+    case Type::kSet:
+      return 't';
+    case Type::kList:
+      return 'l';
+    case Type::kSortedSet:
+      return 'z';
+    case Type::kNone:
+    case Type::kString:
+      break;
+  }
+  return 's';
+}
+
+std::string doom_key(uint64_t id, uint64_t at_ms) {
+  std::string key(kDoomPrefix);
+  append_ordered(key, at_ms);
+  append_ordered(key, id);
+  return key;
+}
+
+std::string note_key(char what) { return std::string(kNotePrefix) + what; }
+
+Store::Time time_of(uint64_t ms) { return Store::Time(std::chrono::milliseconds(ms)); }
+
+}  // namespace
+
+const char* to_string(Type type) noexcept {
+  switch (type) {
+    case Type::kNone:
+      return "none";
+    case Type::kString:
+      return "string";
+    case Type::kHash:
+      return "hash";
+    case Type::kSet:
+      return "set";
+    case Type::kList:
+      return "list";
+    case Type::kSortedSet:
+      return "zset";
+  }
+  return "none";
+}
+
+Keyspace::Keyspace(store::StoreImpl& store, uint64_t generation)
+    : turn_(store), ordered_(store.is_ordered()), next_id_(generation << 32) {
+  begin_turn();
+  store::Partition::Found found{};
+  has_collections_ = turn_.get(note_key('c'), now_ms_, found);
+  has_databases_ = turn_.get(note_key('d'), now_ms_, found);
+}
+
+std::string_view Keyspace::raw_key(uint32_t database, std::string_view key, std::string& scratch) {
+  if (database == 0 && (key.empty() || key[0] != '\0')) return key;
+  scratch.assign(kKeyPrefix);
+  scratch += static_cast<char>(database);
+  scratch += key;
+  return scratch;
+}
+
+Type Keyspace::type_of(std::string_view value) {
+  if (value.size() <= kMarker.size() || !value.starts_with(kMarker)) return Type::kString;
+  return type_of_letter(value[kMarker.size()]);
+}
+
+std::optional<Keyspace::Name> Keyspace::name_of(std::string_view raw) {
+  if (raw.empty() || raw[0] != '\0') return Name{0, raw};
+  if (raw.size() < 3 || !raw.starts_with(kKeyPrefix)) return std::nullopt;
+  return Name{static_cast<unsigned char>(raw[2]), raw.substr(3)};
+}
+
+Item Keyspace::item_of(const store::Partition::Found& found) const {
+  Item item{.type = Type::kString,
+            .text = found.value,
+            .version = found.version,
+            .expiry_ms = found.expiry_ms};
+  const std::string_view value = found.value;
+  if (value.size() <= kMarker.size() || !value.starts_with(kMarker)) return item;
+  std::string_view rest = value.substr(kMarker.size() + 1);
+  item.type = type_of_letter(value[kMarker.size()]);
+  if (item.type == Type::kString) {
+    if (rest.size() < sizeof item.flags) {
+      throw Error(ErrorCode::kCorrupt, "a value begins like one of the server's, and is none");
+    }
+    std::memcpy(&item.flags, rest.data(), sizeof item.flags);
+    item.text = rest.substr(sizeof item.flags);
+    return item;
+  }
+  if (rest.size() != sizeof item.collection) {
+    throw Error(ErrorCode::kCorrupt, "the header of a collection has the wrong length");
+  }
+  std::memcpy(&item.collection, rest.data(), sizeof item.collection);
+  return item;
+}
+
+Item Keyspace::find(std::string_view raw) const {
+  if (!group_.empty()) {
+    if (const auto pending = group_.find(raw); pending != group_.end()) {
+      if (!pending->second.value) return {};
+      return item_of({*pending->second.value, 0, pending->second.expiry_ms});
+    }
+  }
+  store::Partition::Found found{};
+  if (!turn_.get(raw, now_ms_, found)) return {};
+  return item_of(found);
+}
+
+bool Keyspace::find_element(std::string_view element, std::string_view& value) const {
+  if (!group_.empty()) {
+    if (const auto pending = group_.find(element); pending != group_.end()) {
+      if (!pending->second.value) return false;
+      value = *pending->second.value;
+      return true;
+    }
+  }
+  store::Partition::Found found{};
+  if (!turn_.get(element, now_ms_, found)) return false;
+  value = found.value;
+  return true;
+}
+
+void Keyspace::put(std::string_view raw, std::string_view value, uint64_t expiry_ms) {
+  if (!in_group_) {
+    turn_.write({.key = raw, .value = value, .expiry_ms = expiry_ms}, now_ms_);
+    return;
+  }
+  if (raw.size() > Store::kKeyBytesMax || value.size() > Store::kValueBytesMax) {
+    throw Error(ErrorCode::kTooLarge, "a key or value is larger than the store takes");
+  }
+  group_bytes_ += std::min<size_t>(raw.size(), 2048) + std::min<size_t>(value.size(), 2048) + 64;
+  group_.insert_or_assign(std::string(raw), Pending{std::string(value), expiry_ms});
+}
+
+bool Keyspace::erase(std::string_view raw) {
+  if (!in_group_) return turn_.remove(raw, now_ms_);
+  const bool present = [&] {
+    const auto pending = group_.find(raw);
+    if (pending != group_.end()) return pending->second.value.has_value();
+    store::Partition::Found found{};
+    return turn_.get(raw, now_ms_, found);
+  }();
+  if (!present) return false;
+  group_bytes_ += std::min<size_t>(raw.size(), 2048) + 64;
+  group_.insert_or_assign(std::string(raw), Pending{std::nullopt, store::kNoExpiry});
+  return true;
+}
+
+void Keyspace::note_internal(char what) { put(note_key(what), "", store::kNoExpiry); }
+
+void Keyspace::doom(uint64_t id, uint64_t at_ms, std::string_view raw) {
+  put(doom_key(id, at_ms), raw, store::kNoExpiry);
+  has_doomed_ = true;
+}
+
+void Keyspace::undoom(uint64_t id, uint64_t at_ms) { erase(doom_key(id, at_ms)); }
+
+// Of what is written over or removed: the elements go later.
+void Keyspace::drop_old(const Item& item, std::string_view raw) {
+  if (item.type == Type::kNone || item.type == Type::kString) return;
+  if (item.expiry_ms != store::kNoExpiry) undoom(item.collection.id, item.expiry_ms);
+  doom(item.collection.id, 0, raw);
+}
+
+std::string_view Keyspace::encode_string(std::string_view text, uint32_t flags) {
+  if (flags == 0 && !text.starts_with(kMarker)) return text;
+  encoded_.assign(kMarker);
+  encoded_ += 's';
+  encoded_.append(reinterpret_cast<const char*>(&flags), sizeof flags);
+  encoded_ += text;
+  return encoded_;
+}
+
+void Keyspace::set_string(std::string_view raw, std::string_view text, uint32_t flags,
+                          uint64_t expiry_ms) {
+  set_string_over(has_collections_ ? find(raw) : Item{}, raw, text, flags, expiry_ms);
+}
+
+void Keyspace::set_string_over(const Item& item, std::string_view raw, std::string_view text,
+                               uint32_t flags, uint64_t expiry_ms) {
+  touch(raw);
+  const bool is_first = !has_databases_ && !raw.empty() && raw[0] == '\0';
+  const std::string_view value = encode_string(text, flags);
+  if (!is_first && (item.type == Type::kNone || item.type == Type::kString)) {
+    return put(raw, value, expiry_ms);
+  }
+  const bool alone = !in_group_;
+  in_group_ = true;
+  try {
+    put(raw, value, expiry_ms);
+    drop_old(item, raw);
+    if (is_first) note_internal('d');
+    if (alone) commit_group();
+  } catch (...) {
+    if (alone) abandon_group();
+    throw;
+  }
+  if (is_first) has_databases_ = true;
+}
+
+bool Keyspace::remove(std::string_view raw) {
+  const Item item = find(raw);
+  if (!item) return false;
+  touch(raw);
+  if (item.type == Type::kString) return erase(raw);
+  const bool alone = !in_group_;
+  in_group_ = true;
+  try {
+    drop_old(item, raw);
+    erase(raw);
+    if (alone) commit_group();
+  } catch (...) {
+    if (alone) abandon_group();
+    throw;
+  }
+  return true;
+}
+
+void Keyspace::set_expiry(std::string_view raw, const Item& item, uint64_t expiry_ms) {
+  if (item.type == Type::kString) {
+    const std::string text(item.text);  // a write may move what the item leads to
+    return set_string_over({}, raw, text, item.flags, expiry_ms);
+  }
+  if (item.expiry_ms != store::kNoExpiry) undoom(item.collection.id, item.expiry_ms);
+  if (expiry_ms != store::kNoExpiry) doom(item.collection.id, expiry_ms, raw);
+  put_header(raw, item.type, item.collection, expiry_ms);
+}
+
+void Keyspace::rename(std::string_view from, const Item& item, std::string_view to) {
+  const std::string text(item.text);
+  const Item copy = item;
+  const Item old = find(to);
+  drop_old(old, to);
+  if (copy.type == Type::kString) {
+    set_string_over({}, to, text, copy.flags, copy.expiry_ms);
+  } else {
+    if (copy.expiry_ms != store::kNoExpiry) doom(copy.collection.id, copy.expiry_ms, to);
+    put_header(to, copy.type, copy.collection, copy.expiry_ms);
+  }
+  touch(from);
+  erase(from);
+}
+
+Collection Keyspace::new_collection() {
+  if (!ordered_) {
+    throw CommandError(
+        "ERR this store has an index by hash; collections need one in the order of keys (start the "
+        "server with --index ordered)");
+  }
+  return {.id = ++next_id_};
+}
+
+void Keyspace::put_header(std::string_view raw, Type type, const Collection& collection,
+                          uint64_t expiry_ms) {
+  touch(raw);
+  if (collection.count == 0) {
+    if (expiry_ms != store::kNoExpiry) undoom(collection.id, expiry_ms);
+    erase(raw);
+    return;
+  }
+  if (!has_collections_) {
+    note_internal('c');
+    if (!in_group_) has_collections_ = true;
+  }
+  if (!has_databases_ && !raw.empty() && raw[0] == '\0') note_internal('d');
+  std::string value(kMarker);
+  value += letter_of(type);
+  value.append(reinterpret_cast<const char*>(&collection), sizeof collection);
+  put(raw, value, expiry_ms);
+}
+
+void Keyspace::put_element(std::string_view raw, std::string_view element, std::string_view value) {
+  touch(raw);
+  put(element, value, store::kNoExpiry);
+}
+
+void Keyspace::remove_element(std::string_view raw, std::string_view element) {
+  touch(raw);
+  erase(element);
+}
+
+void Keyspace::commit_group() {
+  in_group_ = in_transaction_;
+  if (group_.empty()) return;
+  // What the group is, whatever comes: it is written, or it is not.
+  const auto group = std::move(group_);
+  group_.clear();
+  group_bytes_ = 0;
+  if (group.size() == 1) {
+    const auto& [key, write] = *group.begin();
+    if (write.value) {
+      turn_.write({.key = key, .value = *write.value, .expiry_ms = write.expiry_ms}, now_ms_);
+    } else {
+      turn_.remove(key, now_ms_);
+    }
+  } else {
+    Store::Batch batch;
+    for (const auto& [key, write] : group) {
+      if (!write.value) {
+        batch.remove(key);
+      } else if (write.expiry_ms == store::kNoExpiry) {
+        batch.put(key, *write.value);
+      } else {
+        batch.put(key, *write.value, time_of(write.expiry_ms));
+      }
+    }
+    turn_.apply(batch);
+    ++groups_;
+  }
+  const auto has = [&](char what) { return group.contains(note_key(what)); };
+  has_collections_ = has_collections_ || has('c');
+  has_databases_ = has_databases_ || has('d');
+}
+
+void Keyspace::abandon_group() {
+  group_.clear();
+  group_bytes_ = 0;
+  in_group_ = in_transaction_ = false;
+}
+
+void Keyspace::checkpoint() {
+  if (!wants_checkpoint()) return;
+  commit_group();
+  in_group_ = true;
+}
+
+void Keyspace::watch(Watcher& watcher, std::string_view raw, bool is_there) {
+  std::vector<Watcher*>& all = watchers_[std::string(raw)];
+  if (std::ranges::find(all, &watcher) != all.end()) return;
+  all.push_back(&watcher);
+  watcher.keys_.emplace_back(raw, is_there);
+}
+
+bool Keyspace::has_changed(const Watcher& watcher) const {
+  return watcher.dirty_ || std::ranges::any_of(watcher.keys_, [&](const auto& one) {
+           return one.second != static_cast<bool>(find(one.first));
+         });
+}
+
+void Keyspace::forget(Watcher& watcher) {
+  for (const auto& [key, was_there] : watcher.keys_) {
+    const auto found = watchers_.find(key);
+    if (found == watchers_.end()) continue;
+    std::erase(found->second, &watcher);
+    if (found->second.empty()) watchers_.erase(found);
+  }
+  watcher.keys_.clear();
+  watcher.dirty_ = false;
+}
+
+void Keyspace::touch(std::string_view raw) {
+  if (watchers_.empty()) [[likely]]
+    return;
+  const auto found = watchers_.find(std::string(raw));
+  if (found == watchers_.end()) return;
+  for (Watcher* watcher : found->second) watcher->dirty_ = true;
+}
+
+bool Keyspace::reap(uint64_t elements_max) {
+  if (!ordered_ || !has_doomed_ || in_group_) return false;
+  if (next_expiry_ms_ > now_ms_) return false;
+  std::string note;
+  std::string raw;
+  scan(kDoomPrefix, false, 1, [&](std::string_view key, std::string_view value) {
+    if (key.starts_with(kDoomPrefix) && key.size() == kDoomPrefix.size() + 16) {
+      note = key;
+      raw = value;
+    }
+    return false;
+  });
+  has_doomed_ = !note.empty();
+  if (note.empty()) return false;
+  const uint64_t at_ms = read_ordered(std::string_view(note).substr(2));
+  const uint64_t id = read_ordered(std::string_view(note).substr(10));
+  if (at_ms > now_ms_) {
+    next_expiry_ms_ = std::min(at_ms, now_ms_ + 1000);
+    return false;
+  }
+  next_expiry_ms_ = 0;
+  const Item item = find(raw);
+  if (at_ms != 0 && item && item.collection.id == id) {
+    turn_.remove(note, now_ms_);  // its expiry has changed since
+    return true;
+  }
+  std::string prefix(kElementPrefix);
+  append_ordered(prefix, id);
+  std::vector<std::string> elements;
+  scan(prefix, false, elements_max, [&](std::string_view key, std::string_view) {
+    if (!key.starts_with(prefix)) return false;
+    elements.emplace_back(key);
+    return elements.size() < elements_max;
+  });
+  for (const std::string& element : elements) turn_.remove(element, now_ms_);
+  // The note goes in a turn after the one that has removed the last elements: a crash may keep the removal
+  // of one record and not that of another.
+  if (elements.empty()) turn_.remove(note, now_ms_);
+  return true;
+}
+
+}  // namespace perdure::server

@@ -1,0 +1,207 @@
+// The keys that clients see, as records of a store.
+//
+// A string under a key of database 0 is a record of that key and value, so that other programs find it in
+// the pool. All else is told apart by its first bytes:
+//
+//   key    0 'k' database key      a key of another database, or one that begins with a zero byte
+//          0 'e' id element        an element of the collection `id`
+//          0 'x' time id           the elements of `id` are to be removed from then on; value: its key
+//          0 'm' name              what the server notes for itself
+//   value  marker 's' flags text   a string with flags (memcached), or one that begins with the marker
+//          marker 'h' header       a hash; 't' a set, 'l' a list, 'z' a sorted set
+//
+// A collection costs what is touched: its header and its elements are records in the order of their keys. To
+// remove one takes two writes, of which a crash keeps both or none: its header goes and a note that names
+// its id comes. Its elements are removed later, a few at a time, and the note last: nothing leaks.
+//
+// One thread at a time: whoever holds the server's execution lock.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "store/turn.h"
+
+namespace perdure::server {
+
+enum class Type : uint8_t { kNone, kString, kHash, kSet, kList, kSortedSet };
+const char* to_string(Type type) noexcept;
+
+constexpr uint32_t kDatabases = 16;
+
+// The header of a collection.
+struct Collection {
+  uint64_t id = 0;
+  uint64_t count = 0;
+  uint64_t first = 0;  // of a list: the index of its first element
+};
+
+// What a key has. Valid until the next write.
+struct Item {
+  Type type = Type::kNone;
+  std::string_view text = {};  // of a string
+  uint32_t flags = 0;          // memcached's
+  uint64_t version = 0;        // 0: written in the open group
+  uint64_t expiry_ms = store::kNoExpiry;
+  Collection collection = {};
+
+  explicit operator bool() const { return type != Type::kNone; }
+};
+
+// Who is to be told when a watched key changes.
+class Watcher {
+ protected:
+  ~Watcher() = default;
+
+ private:
+  friend class Keyspace;
+  bool dirty_ = false;
+  std::vector<std::pair<std::string, bool>> keys_;  // and whether it was there
+};
+
+class Keyspace {
+ public:
+  // `generation` is the pool's, a new one with each opening: ids of collections begin with it.
+  Keyspace(store::StoreImpl& store, uint64_t generation);
+
+  // The key's record in the store. `scratch` may come to hold it.
+  static std::string_view raw_key(uint32_t database, std::string_view key, std::string& scratch);
+  // The key and database of a record, if it is one that clients see.
+  struct Name {
+    uint32_t database;
+    std::string_view key;
+  };
+  static std::optional<Name> name_of(std::string_view raw);
+  // Of what a record with this value is.
+  static Type type_of(std::string_view value);
+
+  // To be called when a turn begins: it sets the time.
+  void begin_turn() { now_ms_ = store::StoreImpl::now_ms(); }
+  // Makes the writes of the turn durable. Throws kIo: nothing of it may be told.
+  void finish_turn() { turn_.finish(); }
+  uint64_t now_ms() const { return now_ms_; }
+  bool is_ordered() const { return ordered_; }
+  bool has_written() const { return turn_.wrote(); }
+  uint64_t groups() const { return groups_; }  // of several writes
+
+  void prefetch(std::string_view raw) const { turn_.prefetch(raw); }
+  Item find(std::string_view raw) const;
+
+  // Writes a string, over whatever the key has. Throws as StoreTurn::write().
+  void set_string(std::string_view raw, std::string_view text, uint32_t flags, uint64_t expiry_ms);
+  // The same where nothing but a string can be, which is known: `item` is what find() has given.
+  void set_string_over(const Item& item, std::string_view raw, std::string_view text,
+                       uint32_t flags, uint64_t expiry_ms);
+  // Returns whether the key was there.
+  bool remove(std::string_view raw);
+  void set_expiry(std::string_view raw, const Item& item, uint64_t expiry_ms);
+  // Moves what `from` has to `to`, over what that has.
+  void rename(std::string_view from, const Item& item, std::string_view to);
+
+  // A new, empty collection; put_header() makes it visible. Throws CommandError in a store whose index has
+  // no order.
+  Collection new_collection();
+  // Writes the header; of an empty collection, removes it.
+  void put_header(std::string_view raw, Type type, const Collection& collection,
+                  uint64_t expiry_ms);
+  // An element's record, written or removed; `raw` is the collection's key.
+  void put_element(std::string_view raw, std::string_view element, std::string_view value);
+  void remove_element(std::string_view raw, std::string_view element);
+  // The value of an element, valid until the next write.
+  bool find_element(std::string_view element, std::string_view& value) const;
+  // Notes that the elements of `id` are garbage from `at_ms` on (0: now).
+  void doom(uint64_t id, uint64_t at_ms, std::string_view raw);
+  void undoom(uint64_t id, uint64_t at_ms);
+
+  // Calls `visit` for records in the order of their keys, upwards from the first that is not less than
+  // `from`, or downwards from the last that is not greater, until it returns false. With what an open
+  // group has. Needs an ordered index. `wanted`: how many will be asked for.
+  using Visit = std::function<bool(std::string_view raw, std::string_view value)>;
+  void scan(std::string_view from, bool downwards, uint64_t wanted, const Visit& visit) const;
+  // Calls `visit` for keys of a database; the first `from` on, if the index is ordered. Until it returns
+  // false.
+  using VisitKey = std::function<bool(std::string_view raw, std::string_view key, Type type)>;
+  void visit_keys(uint32_t database, std::string_view from, uint64_t wanted,
+                  const VisitKey& visit) const;
+  // SCAN: visits some keys from a cursor (0: the beginning); returns the next one, 0 at the end. Throws
+  // CommandError for a cursor that is not known any more.
+  uint64_t scan_keys(uint32_t database, uint64_t cursor, uint64_t count, const VisitKey& visit);
+  // How many keys a database has. Cost: looks at all records once a collection or another database has
+  // been used, and at none before.
+  // Not more than `limit` are counted.
+  uint64_t count_keys(uint32_t database, uint64_t limit = ~uint64_t{0}) const;
+  // Removes all keys of a database, or of all (~0). Durable on return.
+  void flush(uint32_t database);
+
+  // A group: its writes are kept back, seen by reads, and written together: a crash keeps all or none.
+  void begin_group() { in_group_ = true; }
+  bool in_group() const { return in_group_; }
+  bool in_transaction() const { return in_transaction_; }
+  // Throws as StoreTurn::apply(), having changed nothing.
+  void commit_group();
+  void abandon_group();
+  // For a command that writes much: commits what there is of the group and goes on, if it has become
+  // large and is not a transaction. What is there must make sense by itself.
+  void checkpoint();
+  bool wants_checkpoint() const {
+    // All of it may go to one partition, and then must fit into a block.
+    return !in_transaction_ && group_bytes_ >= turn_.block_bytes() / 3;
+  }
+  void begin_transaction() { in_group_ = in_transaction_ = true; }
+  void end_transaction() { in_transaction_ = false; }
+
+  // Removes a few elements of collections that are gone. Returns whether there is more to do.
+  bool reap(uint64_t elements_max);
+
+  // Notes for the watcher whether the key changes from now on; forget() ends that for all of its keys.
+  void watch(Watcher& watcher, std::string_view raw, bool is_there);
+  // Whether one of its keys was written to, or has expired.
+  bool has_changed(const Watcher& watcher) const;
+  void forget(Watcher& watcher);
+
+ private:
+  struct Pending {
+    std::optional<std::string> value;  // none: removed
+    uint64_t expiry_ms;
+  };
+  struct ScanPlace {
+    std::string from;
+    uint32_t database;
+  };
+
+  Item item_of(const store::Partition::Found& found) const;
+  void put(std::string_view raw, std::string_view value, uint64_t expiry_ms);
+  bool erase(std::string_view raw);
+  void touch(std::string_view raw);
+  void drop_old(const Item& item, std::string_view raw);
+  void note_internal(char what);
+  std::string_view encode_string(std::string_view text, uint32_t flags);
+  uint64_t scan_tags(uint32_t database, uint64_t cursor, uint64_t count, const VisitKey& visit);
+  uint64_t scan_ordered(uint32_t database, uint64_t cursor, uint64_t count, const VisitKey& visit);
+
+  mutable store::StoreTurn turn_;
+  const bool ordered_;
+  uint64_t now_ms_ = 0;
+  uint64_t next_id_;
+  bool has_collections_ = false;  // now or at any time before
+  bool has_databases_ = false;
+  bool has_doomed_ = true;
+  uint64_t next_expiry_ms_ = 0;
+  bool in_group_ = false;
+  bool in_transaction_ = false;
+  uint64_t groups_ = 0;
+  uint64_t group_bytes_ = 0;
+  std::map<std::string, Pending, std::less<>> group_;
+  std::string encoded_;
+  std::unordered_map<std::string, std::vector<Watcher*>> watchers_;
+  std::map<uint64_t, ScanPlace> cursors_;
+  uint64_t next_cursor_ = 1;
+};
+
+}  // namespace perdure::server

@@ -1,0 +1,176 @@
+// Going through the keys of a database.
+#include <algorithm>
+
+#include "server/command_error.h"
+#include "server/keyspace.h"
+#include "store/cursor.h"
+#include "store/hash_index.h"
+
+namespace perdure::server {
+
+namespace {
+
+constexpr size_t kCursorsMax = 16384;
+constexpr uint64_t kTags = store::HashIndex::kTags;
+
+}  // namespace
+
+void Keyspace::scan(std::string_view from, bool downwards, uint64_t wanted,
+                    const Visit& visit) const {
+  turn_.store().require_ordered();
+  store::StoreCursor cursor(turn_.store(), std::max<uint64_t>(wanted, 1));
+  cursor.seek({.key = from, .downwards = downwards});
+  const auto step = [&] { downwards ? cursor.previous() : cursor.next(); };
+  if (group_.empty()) {
+    for (; cursor.valid(); step()) {
+      if (!visit(cursor.key(), cursor.value())) return;
+    }
+    return;
+  }
+  // Merged with what the open group has, which is newer.
+  std::vector<std::pair<std::string_view, const Pending*>> pending;
+  if (downwards) {
+    for (auto at = group_.upper_bound(from); at != group_.begin();) {
+      --at;
+      pending.emplace_back(at->first, &at->second);
+    }
+  } else {
+    for (auto at = group_.lower_bound(from); at != group_.end(); ++at) {
+      pending.emplace_back(at->first, &at->second);
+    }
+  }
+  const auto comes_first = [&](std::string_view a, std::string_view b) {
+    return downwards ? a > b : a < b;
+  };
+  size_t i = 0;
+  while (i < pending.size() || cursor.valid()) {
+    if (i == pending.size() || (cursor.valid() && comes_first(cursor.key(), pending[i].first))) {
+      if (!visit(cursor.key(), cursor.value())) return;
+      step();
+      continue;
+    }
+    const auto& [key, write] = pending[i++];
+    if (cursor.valid() && cursor.key() == key) step();
+    if (write->value && !visit(key, *write->value)) return;
+  }
+}
+
+void Keyspace::visit_keys(uint32_t database, std::string_view from, uint64_t wanted,
+                          const VisitKey& visit) const {
+  if (!ordered_) {
+    bool goes_on = true;
+    turn_.store().for_each([&](std::string_view raw, std::string_view value) {
+      const auto name = name_of(raw);
+      if (goes_on && name && name->database == database) {
+        goes_on = visit(raw, name->key, type_of(value));
+      }
+    });
+    return;
+  }
+  // Ranges of records that are keys of the database: from the first, while they begin with the second.
+  std::string scratch{"\0k", 2};
+  scratch += static_cast<char>(database);
+  struct Range {
+    std::string_view from;
+    std::string_view prefix;
+  };
+  std::vector<Range> ranges{{scratch, scratch}};
+  if (database == 0) ranges = {{"", ""}, {scratch, scratch}, {{"\1", 1}, ""}};
+  bool goes_on = true;
+  for (size_t i = 0; i < ranges.size() && goes_on; ++i) {
+    const bool is_empty_key = database == 0 && i == 0;
+    const std::string_view begin = std::max(from, ranges[i].from);
+    scan(begin, false, is_empty_key ? 1 : wanted,
+         [&](std::string_view raw, std::string_view value) {
+           if (is_empty_key ? !raw.empty() : !raw.starts_with(ranges[i].prefix)) return false;
+           const auto name = name_of(raw);
+           goes_on = !name || visit(raw, name->key, type_of(value));
+           return goes_on && !is_empty_key;
+         });
+  }
+}
+
+uint64_t Keyspace::scan_keys(uint32_t database, uint64_t cursor, uint64_t count,
+                             const VisitKey& visit) {
+  return ordered_ ? scan_ordered(database, cursor, count, visit)
+                  : scan_tags(database, cursor, count, visit);
+}
+
+// The cursor numbers a place that is kept here.
+uint64_t Keyspace::scan_ordered(uint32_t database, uint64_t cursor, uint64_t count,
+                                const VisitKey& visit) {
+  std::string from;
+  if (cursor != 0) {
+    const auto found = cursors_.find(cursor);
+    if (found == cursors_.end() || found->second.database != database) {
+      throw CommandError("ERR invalid cursor: the scan is too old, or of another server");
+    }
+    from = found->second.from;
+  }
+  uint64_t visited = 0;
+  std::string next;
+  bool ended = true;
+  visit_keys(database, from, count + 1, [&](std::string_view raw, std::string_view key, Type type) {
+    if (visited == count) {
+      next = raw;
+      ended = false;
+      return false;
+    }
+    ++visited;
+    return visit(raw, key, type);
+  });
+  if (ended) return 0;
+  cursors_.emplace(next_cursor_, ScanPlace{next, database});
+  if (cursors_.size() > kCursorsMax) cursors_.erase(cursors_.begin());
+  return next_cursor_++;
+}
+
+// The cursor is a partition and a tag of its index.
+uint64_t Keyspace::scan_tags(uint32_t database, uint64_t cursor, uint64_t count,
+                             const VisitKey& visit) {
+  uint64_t number = cursor / kTags;
+  uint64_t tag = cursor % kTags;
+  uint64_t visited = 0;
+  while (number < turn_.store().partitions() && visited < count) {
+    const uint64_t records = std::max<uint64_t>(turn_.records(number), 1);
+    const uint64_t step = std::max<uint64_t>(kTags / records * std::min(count, records), 1);
+    const uint64_t end = std::min(tag + step, kTags);
+    turn_.for_tags(number, tag, end, now_ms_,
+                   [&](std::string_view raw, const store::Partition::Found& found) {
+                     const auto name = name_of(raw);
+                     if (!name || name->database != database) return;
+                     visit(raw, name->key, type_of(found.value));
+                     ++visited;
+                   });
+    tag = end;
+    if (tag == kTags) tag = 0, ++number;
+  }
+  return number == turn_.store().partitions() ? 0 : number * kTags + tag;
+}
+
+uint64_t Keyspace::count_keys(uint32_t database, uint64_t limit) const {
+  if (!has_collections_ && !has_databases_) return database == 0 ? turn_.store().size() : 0;
+  uint64_t count = 0;
+  visit_keys(database, "", 1024,
+             [&](std::string_view, std::string_view, Type) { return ++count < limit; });
+  return count;
+}
+
+void Keyspace::flush(uint32_t database) {
+  constexpr size_t kChunk = 4096;
+  for (uint32_t one = 0; one < kDatabases; ++one) {
+    if (database != one && database != ~uint32_t{0}) continue;
+    uint64_t cursor = 0;
+    do {
+      std::vector<std::string> keys;
+      cursor = scan_keys(one, cursor, kChunk, [&](std::string_view raw, std::string_view, Type) {
+        keys.emplace_back(raw);
+        return true;
+      });
+      for (const std::string& raw : keys) remove(raw);
+      finish_turn();  // what is removed now may be told, and the next part may be long
+    } while (cursor != 0);
+  }
+}
+
+}  // namespace perdure::server

@@ -1,0 +1,345 @@
+#include "server/loop.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "perdure/error.h"
+#include "server/address.h"
+#include "server/server.h"
+#include "server/tls.h"
+
+namespace perdure::server {
+
+namespace {
+
+constexpr size_t kOutputPauseBytes = size_t{1}
+                                     << 20;  // replies that wait: nothing more is executed
+constexpr size_t kBufferKeepBytes = size_t{64} << 10;
+constexpr uint64_t kLookMs = 100;
+constexpr uint64_t kDrainMs = 5000;
+constexpr uint64_t kReapElements = 256;
+
+uint64_t steady_ms() {
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(
+                                   std::chrono::steady_clock::now().time_since_epoch())
+                                   .count());
+}
+
+}  // namespace
+
+const char* to_string(Face face) noexcept {
+  switch (face) {
+    case Face::kResp:
+      return "resp";
+    case Face::kTlsResp:
+      return "tls-resp";
+    case Face::kMemcached:
+      return "memcached";
+    case Face::kMetrics:
+      return "metrics";
+  }
+  return "unknown";
+}
+
+Loop::Loop(Server& server, uint32_t index)
+    : server_(server), index_(index), wakeup_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  if (wakeup_ < 0) throw Error(ErrorCode::kIo, "eventfd has failed");
+  const std::string& io = server.config().io;
+  if (io != "epoll") driver_ = make_uring_driver();
+  if (driver_ == nullptr) {
+    if (io == "uring") {
+      ::close(wakeup_);
+      throw Error(ErrorCode::kIo, "io uring: this system, or this build, has none; use io = auto");
+    }
+    driver_ = make_epoll_driver();
+  }
+  driver_->add_wakeup(wakeup_);
+}
+
+Loop::~Loop() {
+  stop();
+  join();
+  for (const auto& [fd, face] : listeners_) ::close(fd);
+  ::close(wakeup_);
+}
+
+void Loop::add_listener(int fd, Face face) {
+  listeners_.emplace_back(fd, face);
+  driver_->add_listener(fd, static_cast<uint32_t>(listeners_.size() - 1));
+}
+
+void Loop::start() {
+  thread_ = std::thread([this] { run(); });
+}
+
+void Loop::wake() {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(wakeup_, &one, sizeof one);
+}
+
+void Loop::stop() {
+  stopping_.store(true);
+  wake();
+}
+
+void Loop::join() {
+  if (thread_.joinable()) thread_.join();
+}
+
+void Loop::post(uint64_t connection, std::shared_ptr<const std::string> bytes) {
+  {
+    const std::lock_guard lock(mail_mutex_);
+    mail_.push_back({connection, std::move(bytes)});
+  }
+  wake();
+}
+
+void Loop::post_close(uint64_t connection) { post(connection, nullptr); }
+
+void Loop::run() {
+  now_ms_ = looked_ms_ = steady_ms();
+  while (!stopping_.load(std::memory_order_relaxed)) turn();
+  drain();
+}
+
+void Loop::turn() {
+  events_.clear();
+  driver_->wait(ready_.empty() ? static_cast<int>(kLookMs) : 0, events_);
+  now_ms_ = steady_ms();
+  accept(events_);
+  for (Connection* connection : events_.changed) note_input(*connection);
+  if (events_.woken) deliver_mail();
+  const std::vector<Connection*> ready = std::move(ready_);
+  ready_.clear();
+  for (Connection* connection : ready) connection->is_ready = false;
+  if (!ready.empty()) execute(ready);
+  for (Connection* connection : ready) after_turn(*connection);
+  if (now_ms_ - looked_ms_ >= kLookMs) look_after_connections();
+}
+
+void Loop::accept(const Events& events) {
+  for (const auto& [fd, listener] : events.accepted) welcome(fd, listeners_[listener].second);
+}
+
+void Loop::welcome(int fd, Face face) {
+  Metrics& metrics = server_.metrics();
+  if (metrics.connections.fetch_add(1) >= server_.limits().connections_max.load()) {
+    metrics.connections.fetch_sub(1);
+    metrics.connections_refused.fetch_add(1);
+    constexpr std::string_view kFull = "-ERR max number of clients reached\r\n";
+    if (face == Face::kResp) ::send(fd, kFull.data(), kFull.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    ::close(fd);
+    return;
+  }
+  metrics.connections_accepted.fetch_add(1);
+  const int on = 1;
+  ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  ::setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+  auto connection = std::make_unique<Connection>();
+  connection->fd = fd;
+  connection->face = face;
+  connection->peer = peer_address(fd).text();
+  connection->id = server_.next_connection_id();
+  connection->accepted_ms = connection->active_ms = connection->taking_ms = now_ms_;
+  try {
+    if (face == Face::kTlsResp) connection->tls = server_.tls()->accept();
+    {
+      // It looks at settings that CONFIG SET may change.
+      const std::lock_guard lock(server_.execution());
+      connection->session = server_.make_session(*connection, *this);
+    }
+    driver_->add(*connection);
+  } catch (const std::exception& error) {
+    server_.log().write(LogLevel::kWarning, "a connection is refused: {}", error.what());
+    metrics.connections.fetch_sub(1);
+    ::close(fd);
+    return;
+  }
+  driver_->receive(*connection, 0);
+  const std::lock_guard lock(table_mutex_);
+  connections_.emplace(connection->id, std::move(connection));
+}
+
+// Something has come, gone or ended.
+void Loop::note_input(Connection& connection) {
+  if (connection.bytes_in > 0) {
+    server_.metrics().bytes_in.fetch_add(connection.bytes_in, std::memory_order_relaxed);
+    connection.bytes_in = 0;
+    connection.active_ms = now_ms_;
+  }
+  if (connection.tls != nullptr && !connection.tls->decrypt(connection)) {
+    connection.is_broken = true;
+  }
+  if (connection.is_ready) return;
+  connection.is_ready = true;
+  ready_.push_back(&connection);
+}
+
+void Loop::execute(const std::vector<Connection*>& ready) {
+  const Server::Turn turn(server_);
+  for (Connection* connection : ready) execute_one(*connection);
+  if (turn.finish()) return;
+  for (Connection* connection : ready) {
+    if (connection->out.size() <= connection->turn_begin) continue;
+    connection->out.truncate(connection->turn_begin);
+    connection->session->refuse_turn(*connection);
+    connection->is_closing = true;
+  }
+}
+
+void Loop::execute_one(Connection& connection) {
+  connection.turn_begin = connection.out.size();
+  if (connection.is_broken || connection.is_closing) return;
+  if (Driver::unsent(connection) >= kOutputPauseBytes) return;  // until they have gone
+  try {
+    switch (connection.session->execute(connection)) {
+      case Session::Outcome::kIdle:
+        if (connection.has_ended) connection.is_closing = true;
+        break;
+      case Session::Outcome::kMore:
+        connection.is_ready = true;
+        break;
+      case Session::Outcome::kClose:
+        connection.is_closing = true;
+        break;
+    }
+  } catch (const std::bad_alloc&) {
+    server_.log().write(LogLevel::kError, "out of memory for connection {}", connection.id);
+    connection.is_broken = true;
+  }
+}
+
+void Loop::after_turn(Connection& connection) {
+  const bool has_more = connection.is_ready;
+  if (connection.tls != nullptr && !connection.tls->encrypt(connection)) {
+    connection.is_broken = true;
+  }
+  if (!connection.is_broken && Driver::unsent(connection) > 0) driver_->send(connection);
+  if (connection.bytes_out > 0) {
+    server_.metrics().bytes_out.fetch_add(connection.bytes_out, std::memory_order_relaxed);
+    connection.bytes_out = 0;
+  }
+  const size_t unsent = Driver::unsent(connection);
+  if (unsent == 0 || unsent < connection.unsent) connection.taking_ms = now_ms_;
+  connection.unsent = unsent;
+  if (unsent > server_.limits().output_bytes_max.load(std::memory_order_relaxed)) {
+    server_.log().write(LogLevel::kWarning, "connection {} does not take its replies: closed",
+                        connection.id);
+    connection.is_broken = true;
+  }
+  if (connection.is_broken || (connection.is_closing && unsent == 0)) {
+    return close(connection);
+  }
+  const bool waits = unsent >= kOutputPauseBytes;
+  if (has_more && !waits) {
+    ready_.push_back(&connection);  // is_ready stays
+    driver_->pause(connection);
+    return;
+  }
+  connection.is_ready = false;
+  if (connection.is_closing || waits || connection.has_ended) {
+    driver_->pause(connection);
+    return;
+  }
+  if (!driver_->lends_input(connection)) {
+    connection.in.shrink(kBufferKeepBytes);
+    if (connection.tls != nullptr) connection.tls_in.shrink(kBufferKeepBytes);
+  }
+  connection.out.shrink(kBufferKeepBytes);
+  driver_->receive(connection, connection.session->bytes_wanted(connection));
+}
+
+void Loop::deliver_mail() {
+  std::vector<Mail> mail;
+  {
+    const std::lock_guard lock(mail_mutex_);
+    mail.swap(mail_);
+  }
+  for (const Mail& one : mail) {
+    const auto found = connections_.find(one.connection);
+    if (found == connections_.end()) continue;
+    Connection& connection = *found->second;
+    if (one.bytes == nullptr) {
+      connection.is_broken = true;
+    } else {
+      connection.out.append(*one.bytes);
+    }
+    if (connection.is_ready) continue;
+    connection.is_ready = true;
+    ready_.push_back(&connection);
+  }
+}
+
+void Loop::close(Connection& connection) {
+  {
+    const std::lock_guard lock(server_.execution());
+    connection.session->leave();
+  }
+  std::erase(ready_, &connection);
+  server_.metrics().connections.fetch_sub(1);
+  const std::lock_guard lock(table_mutex_);
+  const auto found = connections_.find(connection.id);
+  std::unique_ptr<Connection> owned = std::move(found->second);
+  connections_.erase(found);
+  driver_->remove(std::move(owned));
+}
+
+// Timeouts, and work that nobody waits for.
+void Loop::look_after_connections() {
+  looked_ms_ = now_ms_;
+  if (index_ == 0) server_.reap(kReapElements);
+  const uint64_t idle_ms = uint64_t{server_.limits().idle_timeout_s.load()} * 1000;
+  const uint64_t slow_ms = uint64_t{server_.limits().slow_timeout_s.load()} * 1000;
+  std::vector<Connection*> late;
+  for (const auto& [id, connection] : connections_) {
+    const bool waits_for_us = connection->is_ready;
+    const size_t unsent = Driver::unsent(*connection);
+    if (unsent == 0) connection->taking_ms = std::max(connection->taking_ms, looked_ms_);
+    const bool stuck = unsent > 0 && slow_ms != 0 && now_ms_ - connection->taking_ms > slow_ms;
+    const bool half = unsent == 0 && slow_ms != 0 && !waits_for_us && !connection->in.empty() &&
+                      now_ms_ - connection->active_ms > slow_ms;
+    const bool idle =
+        idle_ms != 0 && unsent == 0 && !waits_for_us && now_ms_ - connection->active_ms > idle_ms;
+    if (stuck || half || idle) late.push_back(connection.get());
+  }
+  for (Connection* connection : late) {
+    server_.metrics().connections_timed_out.fetch_add(1);
+    server_.log().write(LogLevel::kDebug, "connection {} is closed: it was silent for too long",
+                        connection->id);
+    close(*connection);
+  }
+}
+
+// The end in order: what has come is carried out, and its replies are sent, for some seconds.
+void Loop::drain() {
+  driver_->remove_listeners();
+  for (const auto& [fd, face] : listeners_) ::close(fd);
+  listeners_.clear();
+  const uint64_t end_ms = steady_ms() + kDrainMs;
+  const auto has_work = [&] {
+    return !ready_.empty() || std::ranges::any_of(connections_, [](const auto& one) {
+      return Driver::unsent(*one.second) > 0;
+    });
+  };
+  // One turn more, with what has come by now; then as long as there is something to send.
+  for (int round = 0; (round < 2 || has_work()) && steady_ms() < end_ms; ++round) {
+    events_.clear();
+    driver_->wait(round == 0 ? 0 : 10, events_);
+    for (const auto& [fd, listener] : events_.accepted) ::close(fd);
+    for (Connection* connection : events_.changed) note_input(*connection);
+    const std::vector<Connection*> ready = std::move(ready_);
+    ready_.clear();
+    for (Connection* connection : ready) connection->is_ready = false;
+    if (!ready.empty()) execute(ready);
+    for (Connection* connection : ready) after_turn(*connection);
+  }
+  while (!connections_.empty()) close(*connections_.begin()->second);
+}
+
+}  // namespace perdure::server

@@ -1,0 +1,71 @@
+// A client that speaks memcached's text protocol, classic or meta. Keys are those of database 0 of RESP;
+// `cas unique` is the record's version, which also changes when the time of expiry does.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/connection.h"
+#include "server/keyspace.h"
+#include "server/memcached_parser.h"
+
+namespace perdure::server {
+
+class Server;
+
+class MemcachedSession final : public Session {
+ public:
+  explicit MemcachedSession(Server& server);
+  Outcome execute(Connection& connection) override;
+  void refuse_turn(Connection& connection) override;
+  size_t bytes_wanted(const Connection& connection) const override;
+
+ private:
+  using Words = std::vector<std::string_view>;
+  enum class Mode : uint8_t { kSet, kAdd, kReplace, kAppend, kPrepend };
+  enum class Stored : uint8_t { kStored, kNotStored, kExists, kNotFound };
+  struct MetaFlags;
+  struct Change {
+    std::string_view data;
+    uint32_t flags = 0;
+    uint64_t expiry_ms = 0;
+    const uint64_t* version = nullptr;  // that the record must have
+  };
+
+  void run(Connection& connection);
+  bool run_classic(const Words& words);
+  bool run_meta(const Words& words);
+  void get(const Words& words, size_t first_key, bool with_version, const uint64_t* expiry_ms);
+  void classic_store(const Words& words, Mode mode, bool with_version);
+  void add_number(const Words& words, bool decrement);
+  void touch(const Words& words);
+  void remove(const Words& words);
+  void flush_all(const Words& words);
+  void stats(const Words& words);
+  void meta_get(const Words& words);
+  void meta_set(const Words& words);
+  void meta_delete(const Words& words);
+  void meta_add(const Words& words);
+  void meta_debug(const Words& words);
+  static MetaFlags meta_flags(const Words& words, size_t first);
+  void meta_reply(std::string_view code, const MetaFlags& flags, std::string_view key_word,
+                  const Item& item, const uint64_t* size = nullptr);
+
+  Stored store(std::string_view raw, Mode mode, const Change& change);
+  std::string_view raw_key(std::string_view key);
+  Item find(std::string_view raw);
+  uint64_t expiry_of(std::string_view word);
+  void say(std::string_view line);
+  Keyspace& keys();
+
+  Server& server_;
+  MemcachedParser parser_;
+  Connection* connection_ = nullptr;
+  std::string scratch_;
+  std::string decoded_;
+  bool quiet_ = false;
+  bool closes_ = false;
+};
+
+}  // namespace perdure::server

@@ -1,0 +1,320 @@
+#include "server/server.h"
+
+#include <fmt/core.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <ctime>
+
+#include "perdure/error.h"
+#include "server/address.h"
+#include "server/commands.h"
+#include "server/http.h"
+#include "server/memcached.h"
+#include "server/resp_session.h"
+#include "server/service_manager.h"
+#include "server/tls.h"
+
+namespace perdure::server {
+
+namespace {
+
+constexpr size_t kSlowArguments = 32;
+constexpr size_t kSlowArgumentBytes = 128;
+
+uint16_t port_of(const Address& address) {
+  if (address.storage.ss_family == AF_INET) {
+    return ntohs(reinterpret_cast<const sockaddr_in&>(address.storage).sin_port);
+  }
+  if (address.storage.ss_family == AF_INET6) {
+    return ntohs(reinterpret_cast<const sockaddr_in6&>(address.storage).sin6_port);
+  }
+  return 0;
+}
+
+}  // namespace
+
+Server::Server(const Config& config)
+    : config_(config),
+      clock_(TickClock::get()),
+      command_metrics_(command_count()),
+      stop_fd_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  require_sound(config_);
+  if (stop_fd_ < 0) throw Error(ErrorCode::kIo, "eventfd has failed");
+  apply_limits();
+}
+
+Server::~Server() {
+  try {
+    finish();
+  } catch (const std::exception& error) {
+    log_.write(LogLevel::kError, "{}", error.what());
+  }
+  ::close(stop_fd_);
+}
+
+void Server::apply_limits() {
+  log_.set_level(config_.log_level);
+  limits_.connections_max = config_.connections_max;
+  limits_.idle_timeout_s = config_.idle_timeout_s;
+  limits_.slow_timeout_s = config_.slow_timeout_s;
+  limits_.output_bytes_max = config_.output_bytes_max;
+}
+
+void Server::set_config(const Setting& setting, std::string_view value) {
+  setting.set(config_, value);
+  apply_limits();
+}
+
+// As many descriptors as the system grants; connections are limited to what is left of them.
+void Server::raise_file_limit() {
+  constexpr rlim_t kOthers = 64;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+  if (limit.rlim_cur < kOthers + limits_.connections_max) {
+    limits_.connections_max =
+        static_cast<uint32_t>(std::max(limit.rlim_cur, 2 * kOthers) - kOthers);
+    log_.write(LogLevel::kWarning, "at most {} connections: the system grants {} descriptors",
+               limits_.connections_max.load(), limit.rlim_cur);
+  }
+}
+
+void Server::start(const std::function<void(const std::string&)>& tell) {
+  started_s_ = static_cast<uint64_t>(std::time(nullptr));
+  raise_file_limit();
+  if (!config_.tls_resp.empty()) {
+    tls_ = make_tls_context(config_.tls_certificate, config_.tls_key, config_.tls_ca);
+  }
+  for (uint32_t i = 0; i < config_.threads; ++i) loops_.push_back(std::make_unique<Loop>(*this, i));
+  listen(tell);
+  for (const auto& loop : loops_) loop->start();
+  open_store();
+}
+
+void Server::listen(const std::function<void(const std::string&)>& tell) {
+  if (adopt_sockets(tell)) return;
+  for (const std::string& one : config_.resp) listen_on_all(one, Face::kResp, tell);
+  for (const std::string& one : config_.tls_resp) listen_on_all(one, Face::kTlsResp, tell);
+  for (const std::string& one : config_.memcached) listen_on_all(one, Face::kMemcached, tell);
+  if (!config_.metrics.empty()) listen_on_all(config_.metrics, Face::kMetrics, tell);
+  if (!config_.unix_path.empty()) {
+    loops_[0]->add_listener(listen_on(unix_address(config_.unix_path), false), Face::kResp);
+    tell(fmt::format("unix {}", config_.unix_path));
+  }
+}
+
+// One socket for each loop, all on the same address: the kernel spreads the connections.
+void Server::listen_on_all(const std::string& text, Face face,
+                           const std::function<void(const std::string&)>& tell) {
+  Address address = parse_address(text);
+  const bool shared = loops_.size() > 1;
+  for (const auto& loop : loops_) {
+    const int fd = listen_on(address, shared);
+    loop->add_listener(fd, face);
+    address = bound_address(fd);  // port 0 has become the one that the others share
+  }
+  if (face == Face::kResp && first_port_ == 0) first_port_ = port_of(address);
+  tell(fmt::format("{} {}", to_string(face), address.text()));
+}
+
+// Sockets that the service manager has opened, named after what is to be spoken on them.
+bool Server::adopt_sockets(const std::function<void(const std::string&)>& tell) {
+  const auto sockets = sockets_of_service_manager();
+  for (const auto& [fd, name] : sockets) {
+    Face face = Face::kResp;
+    for (const Face one : {Face::kTlsResp, Face::kMemcached, Face::kMetrics}) {
+      if (name == to_string(one)) face = one;
+    }
+    if (face == Face::kTlsResp && tls_ == nullptr) {
+      tls_ = make_tls_context(config_.tls_certificate, config_.tls_key, config_.tls_ca);
+    }
+    // All loops wait on the same socket; who comes first accepts.
+    for (const auto& loop : loops_) loop->add_listener(::dup(fd), face);
+    tell(fmt::format("{} {}", to_string(face), bound_address(fd).text()));
+    ::close(fd);
+  }
+  return !sockets.empty();
+}
+
+void Server::open_store() {
+  const double begin_s = steady_seconds();
+  PoolOptions options;
+  options.capacity_bytes = config_.capacity_bytes;
+  options.durability = config_.durability == "process" ? Durability::kProcess
+                       : config_.durability == "power" ? Durability::kPower
+                                                       : Durability::kBest;
+  if (!config_.domain.empty()) {
+    options.force_domain = true;
+    options.domain = parse_domain(config_.domain);
+  }
+  StoreOptions store_options;
+  store_options.garbage_percent = config_.garbage_percent;
+  if (config_.index == "hash") store_options.index = StoreIndex::kHash;
+  if (config_.index == "ordered") store_options.index = StoreIndex::kOrdered;
+  const bool is_new = config_.create && ::access(config_.pool.c_str(), F_OK) != 0;
+  pool_.emplace(is_new ? Pool::create(config_.pool, options) : Pool::open(config_.pool, options));
+  const auto structures = pool_->structures();
+  const bool is_there =
+      std::ranges::find(structures, config_.name, &StructureInfo::name) != structures.end();
+  std::unique_ptr<store::StoreImpl> store;
+  if (!is_there && config_.create) {
+    if (config_.index.empty()) store_options.index = StoreIndex::kOrdered;
+    store = store::StoreImpl::create(pm::impl_of(*pool_), config_.name, store_options);
+  } else {
+    store = store::StoreImpl::open(pm::impl_of(*pool_), config_.name, store_options);
+  }
+  const PoolInfo info = pool_->info();
+  auto keys = std::make_unique<Keyspace>(*store, info.generation);
+  const uint64_t records = store->size();
+  {
+    const std::lock_guard lock(execution_);
+    store_ = std::move(store);
+    recovery_s_ = steady_seconds() - begin_s;
+    recovered_records_ = records;
+    keys_ = std::move(keys);
+  }
+  log_.write(LogLevel::kInfo,
+             "{} has {} records, opened in {:.3f} s; {} on {}, durability {}, index {}, io {}",
+             config_.pool, records, recovery_s_, to_string(info.domain), to_string(info.medium),
+             to_string(info.durability), keys_->is_ordered() ? "ordered" : "hash",
+             loops_[0]->driver_name());
+}
+
+void Server::stop() {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(stop_fd_, &one, sizeof one);
+}
+
+void Server::finish() {
+  for (const auto& loop : loops_) loop->stop();
+  for (const auto& loop : loops_) loop->join();
+  loops_.clear();
+  if (!config_.unix_path.empty() && started_s_ != 0) ::unlink(config_.unix_path.c_str());
+  keys_.reset();
+  store_.reset();
+  if (!pool_) return;
+  Pool pool = std::move(*pool_);
+  pool_.reset();
+  pool.close();
+}
+
+std::unique_ptr<Session> Server::make_session(Connection& connection, Loop& loop) {
+  switch (connection.face) {
+    case Face::kResp:
+    case Face::kTlsResp:
+      return std::make_unique<RespSession>(*this, connection, loop);
+    case Face::kMemcached:
+      return std::make_unique<MemcachedSession>(*this);
+    case Face::kMetrics:
+      return std::make_unique<HttpSession>(*this);
+  }
+  return nullptr;
+}
+
+void Server::note_slow(std::span<const std::string_view> arguments, uint64_t us,
+                       const std::string& peer) {
+  if (config_.slowlog_entries == 0) return;
+  SlowEntry entry{.id = slow_entries_++,
+                  .time_s = static_cast<uint64_t>(std::time(nullptr)),
+                  .us = us,
+                  .arguments = {},
+                  .peer = peer};
+  for (size_t i = 0; i < std::min(arguments.size(), kSlowArguments); ++i) {
+    entry.arguments.emplace_back(arguments[i].substr(0, kSlowArgumentBytes));
+  }
+  slowlog_.push_front(std::move(entry));
+  while (slowlog_.size() > config_.slowlog_entries) slowlog_.pop_back();
+}
+
+uint64_t Server::uptime_s() const { return static_cast<uint64_t>(std::time(nullptr)) - started_s_; }
+
+void Server::reap(uint64_t elements_max) {
+  // Several steps, with room for others between them.
+  constexpr int kSteps = 16;
+  for (int i = 0; i < kSteps; ++i) {
+    const Turn turn(*this);
+    if (keys_ == nullptr) return;
+    bool more = false;
+    try {
+      more = keys_->reap(elements_max);
+    } catch (const Error& error) {
+      log_.write(LogLevel::kWarning, "garbage of removed collections stays for now: {}",
+                 error.what());
+    }
+    if (!turn.finish() || !more) return;
+  }
+}
+
+Server::Turn::Turn(Server& server) : server_(server), lock_(server.execution_) {
+  if (server_.keys_ != nullptr) server_.keys_->begin_turn();
+}
+
+bool Server::Turn::finish() const {
+  if (server_.keys_ == nullptr) return true;
+  try {
+    ++server_.metrics_.turns;
+    if (server_.keys_->has_written()) ++server_.metrics_.write_turns;
+    server_.keys_->finish_turn();
+    return true;
+  } catch (const std::exception& error) {
+    ++server_.metrics_.fence_failures;
+    server_.log_.write(LogLevel::kError, "writes may not be durable, and are not acknowledged: {}",
+                       error.what());
+    return false;
+  }
+}
+
+void run_server(const Config& config, const std::function<Config()>& reread) {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&signals, signal);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);  // of all threads that are made from here on
+  std::signal(SIGPIPE, SIG_IGN);
+  Server server(config);
+  server.start([](const std::string& line) {
+    fmt::print("{}\n", line);
+    std::fflush(stdout);
+  });
+  fmt::print("ready\n");
+  std::fflush(stdout);
+  tell_service_manager("READY=1");
+  const int signal_fd = ::signalfd(-1, &signals, SFD_CLOEXEC);
+  for (;;) {
+    pollfd fds[] = {{signal_fd, POLLIN, 0}, {server.stop_fd(), POLLIN, 0}};
+    if (::poll(fds, 2, -1) < 0) continue;
+    if ((fds[1].revents & POLLIN) != 0) break;
+    signalfd_siginfo info{};
+    if (::read(signal_fd, &info, sizeof info) != static_cast<ssize_t>(sizeof info)) continue;
+    if (info.ssi_signo != SIGHUP) {
+      server.log().write(LogLevel::kInfo, "signal {}: stops", info.ssi_signo);
+      break;
+    }
+    if (!reread) continue;
+    try {
+      const Config fresh = reread();
+      const std::lock_guard lock(server.execution());
+      for (const Setting& setting : settings()) {
+        if (setting.is_live) server.set_config(setting, setting.get(fresh));
+      }
+      server.log().write(LogLevel::kInfo, "the configuration was read again");
+    } catch (const Error& error) {
+      server.log().write(LogLevel::kError, "the configuration stays: {}", error.what());
+    }
+  }
+  ::close(signal_fd);
+  tell_service_manager("STOPPING=1");
+  server.finish();
+  server.log().write(LogLevel::kInfo, "stopped");
+}
+
+}  // namespace perdure::server

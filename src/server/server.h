@@ -1,0 +1,158 @@
+// A store on the network: what `perdure serve` runs.
+//
+//   perdure::server::Config config;
+//   config.pool = "/dev/shm/words.pool";
+//   perdure::server::Server server(config);
+//   server.start([](const std::string& line) { puts(line.c_str()); });
+//   server.wait();   // until stop()
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "common/ticks.h"
+#include "perdure/pool.h"
+#include "server/config.h"
+#include "server/keyspace.h"
+#include "server/log.h"
+#include "server/loop.h"
+#include "server/metrics.h"
+#include "store/store_impl.h"
+
+namespace perdure::server {
+
+class TlsContext;
+
+// What CONFIG SET may change, for the loops.
+struct LiveLimits {
+  std::atomic<uint32_t> connections_max;
+  std::atomic<uint32_t> idle_timeout_s;
+  std::atomic<uint32_t> slow_timeout_s;
+  std::atomic<uint64_t> output_bytes_max;
+};
+
+struct SlowEntry {
+  uint64_t id;
+  uint64_t time_s;
+  uint64_t us;
+  std::vector<std::string> arguments;
+  std::string peer;
+};
+
+class Server {
+ public:
+  // Throws Error(kInvalidArgument) if the configuration is not sound.
+  explicit Server(const Config& config);
+  // Stops it, and closes store and pool.
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  // Listens, opens the store, and returns; clients that come meanwhile are told that it is loading.
+  // `tell` gets a line for each address: "resp 127.0.0.1:6379". Throws what opening a pool and a socket
+  // throw.
+  void start(const std::function<void(const std::string&)>& tell);
+  // Asks it to stop. Any thread.
+  void stop();
+  // A descriptor that can be read once stop() was called.
+  int stop_fd() const { return stop_fd_; }
+  // Finishes what was read, and closes store and pool. Throws Error(kIo) if that fails.
+  void finish();
+
+  // For the rest: sessions, with the execution lock where not said otherwise.
+  std::mutex& execution() { return execution_; }  // any thread
+  const Config& config() const { return config_; }
+  void set_config(const Setting& setting, std::string_view value);
+  Log& log() { return log_; }  // any thread
+  Metrics& metrics() { return metrics_; }
+  LiveLimits& limits() { return limits_; }                                     // any thread
+  TlsContext* tls() const { return tls_.get(); }                               // any thread
+  uint64_t next_connection_id() { return next_connection_.fetch_add(1) + 1; }  // any thread
+  std::unique_ptr<Session> make_session(Connection& connection, Loop& loop);   // any thread
+
+  // Null while it loads.
+  Keyspace* keys() { return keys_.get(); }
+  store::StoreImpl& store() { return *store_; }
+  Pool& pool() { return *pool_; }
+  CommandMetrics& metrics_of(size_t command) { return command_metrics_[command]; }
+  std::vector<std::unique_ptr<Loop>>& loops() { return loops_; }
+  std::deque<SlowEntry>& slowlog() { return slowlog_; }
+  void note_slow(std::span<const std::string_view> arguments, uint64_t us, const std::string& peer);
+  uint64_t uptime_s() const;
+  double recovery_s() const { return recovery_s_; }
+  uint64_t recovered_records() const { return recovered_records_; }
+  uint16_t first_port() const { return first_port_; }
+  const TickClock& clock() const { return clock_; }
+
+  // Channels: who listens to what. A session takes itself off when it leaves.
+  struct Subscriber {
+    Loop* loop;
+    uint64_t connection;
+    int resp_version;
+    bool operator==(const Subscriber& other) const { return connection == other.connection; }
+  };
+  using Subscribers = std::unordered_map<std::string, std::vector<Subscriber>>;
+  Subscribers& channels() { return channels_; }
+  Subscribers& patterns() { return patterns_; }
+
+  // Removes elements of collections that are gone, a few. Takes the lock itself.
+  void reap(uint64_t elements_max);
+
+  // The execution lock for a turn of a loop.
+  class Turn {
+   public:
+    explicit Turn(Server& server);
+    // Makes what was written durable. False if that failed: nothing of the turn may be told.
+    bool finish() const;
+
+   private:
+    Server& server_;
+    std::unique_lock<std::mutex> lock_;
+  };
+
+ private:
+  void listen(const std::function<void(const std::string&)>& tell);
+  void listen_on_all(const std::string& text, Face face,
+                     const std::function<void(const std::string&)>& tell);
+  bool adopt_sockets(const std::function<void(const std::string&)>& tell);
+  void open_store();
+  void apply_limits();
+  void raise_file_limit();
+
+  Config config_;
+  Log log_;
+  Metrics metrics_;
+  LiveLimits limits_;
+  std::unique_ptr<TlsContext> tls_;
+  const TickClock& clock_;
+  std::mutex execution_;
+  std::optional<Pool> pool_;
+  std::unique_ptr<store::StoreImpl> store_;
+  std::unique_ptr<Keyspace> keys_;
+  std::vector<CommandMetrics> command_metrics_;
+  std::vector<std::unique_ptr<Loop>> loops_;
+  std::deque<SlowEntry> slowlog_;
+  uint64_t slow_entries_ = 0;
+  Subscribers channels_;
+  Subscribers patterns_;
+  std::atomic<uint64_t> next_connection_{0};
+  uint64_t started_s_ = 0;
+  double recovery_s_ = 0;
+  uint64_t recovered_records_ = 0;
+  uint16_t first_port_ = 0;
+  int stop_fd_;
+};
+
+// Runs a server until SIGTERM, SIGINT or SHUTDOWN; SIGHUP reads the configuration file again. `reread`
+// gives the new configuration, or is empty. Returns when it has stopped in order. Throws as start().
+void run_server(const Config& config, const std::function<Config()>& reread);
+
+}  // namespace perdure::server

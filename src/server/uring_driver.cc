@@ -1,0 +1,238 @@
+// io_uring: what many connections receive and send goes to the kernel in one call for each turn.
+//
+// One operation of each kind at a time is under way for a connection. While it receives, nobody else appends
+// to wire_in(), so the kernel may write there; what it sends has left wire_out() for `sending`. A connection
+// that is removed stays until the kernel has let go of both.
+#include "server/driver.h"
+
+#if defined(PERDURE_HAS_URING)
+
+#include <liburing.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <unordered_map>
+
+#include "perdure/error.h"
+#include "server/tls.h"
+
+namespace perdure::server {
+
+namespace {
+
+constexpr unsigned kEntries = 1024;
+constexpr size_t kReadBytes = size_t{16} << 10;
+constexpr size_t kReadBytesMax = size_t{1} << 20;
+constexpr int kAcceptsMax = 64;
+
+// What a completion is of: in the lowest bits of its user data, whose rest is an address or a number.
+enum Kind : uint64_t { kReceive, kSend, kListener, kWakeup, kCancel, kKindMask = 7 };
+
+class UringDriver final : public Driver {
+ public:
+  explicit UringDriver(io_uring& ring) : ring_(ring) {}
+  ~UringDriver() override {
+    // The kernel lets go of the buffers first.
+    Events events;
+    for (int i = 0; i < 100 && !removed_.empty(); ++i) wait(10, events);
+    for (const auto& [address, connection] : removed_) ::close(connection->fd);
+    ::io_uring_queue_exit(&ring_);
+  }
+
+  const char* name() const override { return "io_uring"; }
+
+  void add_listener(int fd, uint32_t number) override {
+    if (listeners_.size() <= number) listeners_.resize(number + 1, -1);
+    listeners_[number] = fd;
+    watch_listener(number);
+  }
+  void remove_listeners() override {
+    for (uint32_t number = 0; number < listeners_.size(); ++number) {
+      io_uring_sqe* entry = next_entry();
+      ::io_uring_prep_poll_remove(entry, uint64_t{number} << 3 | kListener);
+      entry->user_data = kCancel;
+      listeners_[number] = -1;
+    }
+  }
+  void add_wakeup(int fd) override {
+    wakeup_ = fd;
+    watch_wakeup();
+  }
+  void add(Connection& connection) override { connection.is_watched = true; }
+  void remove(std::unique_ptr<Connection> connection) override {
+    if (connection->pending == 0) {
+      ::close(connection->fd);
+      return;
+    }
+    connection->is_removed = true;
+    // Ends what is under way: receives find the end, sends fail.
+    ::shutdown(connection->fd, SHUT_RDWR);
+    Connection* address = connection.get();
+    removed_.emplace(address, std::move(connection));
+  }
+
+  void receive(Connection& connection, size_t bytes_hint) override {
+    if (connection.reads || connection.has_ended || connection.is_removed) return;
+    Buffer& in = connection.wire_in();
+    const size_t wanted = std::clamp(bytes_hint, kReadBytes, kReadBytesMax);
+    char* to = in.prepare(wanted);
+    io_uring_sqe* entry = next_entry();
+    ::io_uring_prep_recv(entry, connection.fd, to, in.room(), 0);
+    entry->user_data = reinterpret_cast<uint64_t>(&connection) | kReceive;
+    connection.reads = true;
+    ++connection.pending;
+  }
+  bool lends_input(const Connection& connection) const override { return connection.reads; }
+  // It receives once, and then not until it is told to.
+  void pause(Connection& /*connection*/) override {}
+
+  void send(Connection& connection) override {
+    if (connection.writes || connection.is_removed) return;
+    if (connection.sending.empty()) connection.sending.swap(connection.wire_out());
+    if (connection.sending.empty()) return;
+    io_uring_sqe* entry = next_entry();
+    ::io_uring_prep_send(entry, connection.fd, connection.sending.data(), connection.sending.size(),
+                         MSG_NOSIGNAL);
+    entry->user_data = reinterpret_cast<uint64_t>(&connection) | kSend;
+    connection.writes = true;
+    ++connection.pending;
+  }
+
+  void wait(int timeout_ms, Events& events) override {
+    io_uring_cqe* completion = nullptr;
+    if (timeout_ms <= 0) {
+      ::io_uring_submit(&ring_);
+    } else {
+      __kernel_timespec timeout{.tv_sec = timeout_ms / 1000,
+                                .tv_nsec = static_cast<int64_t>(timeout_ms % 1000) * 1'000'000};
+      ::io_uring_submit_and_wait_timeout(&ring_, &completion, 1, &timeout, nullptr);
+    }
+    unsigned head = 0;
+    unsigned count = 0;
+    io_uring_for_each_cqe(&ring_, head, completion) {
+      handle(*completion, events);
+      ++count;
+    }
+    ::io_uring_cq_advance(&ring_, count);
+  }
+
+ private:
+  io_uring_sqe* next_entry() {
+    io_uring_sqe* entry = ::io_uring_get_sqe(&ring_);
+    while (entry == nullptr) {  // the queue is full: the kernel takes it
+      ::io_uring_submit(&ring_);
+      entry = ::io_uring_get_sqe(&ring_);
+    }
+    return entry;
+  }
+  void watch_listener(uint32_t number) {
+    io_uring_sqe* entry = next_entry();
+    ::io_uring_prep_poll_add(entry, listeners_[number], POLLIN);
+    entry->user_data = uint64_t{number} << 3 | kListener;
+  }
+  void watch_wakeup() {
+    io_uring_sqe* entry = next_entry();
+    ::io_uring_prep_read(entry, wakeup_, &counter_, sizeof counter_, 0);
+    entry->user_data = kWakeup;
+  }
+
+  void handle(const io_uring_cqe& completion, Events& events) {
+    const uint64_t what = completion.user_data;
+    const auto kind = static_cast<Kind>(what & kKindMask);
+    if (kind == kCancel) return;
+    if (kind == kWakeup) {
+      events.woken = true;
+      return watch_wakeup();
+    }
+    if (kind == kListener) return accept_all(static_cast<uint32_t>(what >> 3), events);
+    auto& connection =
+        *reinterpret_cast<Connection*>(what & ~kKindMask);  // NOLINT(performance-no-int-to-ptr)
+    --connection.pending;
+    if (kind == kReceive) {
+      connection.reads = false;
+      note_received(connection, completion.res);
+    } else {
+      connection.writes = false;
+      note_sent(connection, completion.res);
+    }
+    if (!connection.is_removed) {
+      // All is sent, and input is awaited: nobody has to look at it.
+      const bool idle = kind == kSend && connection.reads && !connection.writes &&
+                        !connection.is_broken && !connection.is_closing;
+      if (!idle) events.changed.push_back(&connection);
+    } else if (connection.pending == 0) {
+      ::close(connection.fd);
+      removed_.erase(&connection);
+    }
+  }
+  void note_received(Connection& connection, int result) {
+    if (result > 0) {
+      connection.wire_in().commit(static_cast<size_t>(result));
+      connection.bytes_in += static_cast<uint64_t>(result);
+    } else if (result == 0) {
+      connection.has_ended = true;
+    } else if (result == -EINTR || result == -EAGAIN) {
+      if (!connection.is_removed) receive(connection, 0);
+    } else {
+      connection.is_broken = true;
+    }
+  }
+  void note_sent(Connection& connection, int result) {
+    if (result > 0) {
+      connection.sending.consume(static_cast<size_t>(result));
+      connection.bytes_out += static_cast<uint64_t>(result);
+    } else if (result != -EINTR && result != -EAGAIN) {
+      connection.is_broken = true;
+    }
+    if (!connection.is_broken) send(connection);  // the rest, and what has come since
+  }
+  void accept_all(uint32_t number, Events& events) {
+    const int listener = listeners_[number];
+    if (listener < 0) return;
+    for (int i = 0; i < kAcceptsMax; ++i) {
+      // Blocking: io_uring waits by itself.
+      const int fd = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+      if (fd < 0) break;
+      events.accepted.push_back({fd, number});
+    }
+    watch_listener(number);
+  }
+
+  io_uring ring_;
+  std::vector<int> listeners_;
+  int wakeup_ = -1;
+  uint64_t counter_ = 0;
+  std::unordered_map<Connection*, std::unique_ptr<Connection>> removed_;
+};
+
+}  // namespace
+
+std::unique_ptr<Driver> make_uring_driver() {
+  io_uring ring{};
+  // One thread submits, and looks for completions when it waits: the kernel need not interrupt it.
+  unsigned flags = 0;
+#if defined(IORING_SETUP_SINGLE_ISSUER) && defined(IORING_SETUP_COOP_TASKRUN)
+  flags = IORING_SETUP_COOP_TASKRUN;
+#endif
+  if (::io_uring_queue_init(kEntries, &ring, flags) != 0 &&
+      ::io_uring_queue_init(kEntries, &ring, 0) != 0) {
+    return nullptr;
+  }
+  return std::make_unique<UringDriver>(ring);
+}
+
+}  // namespace perdure::server
+
+#else
+
+namespace perdure::server {
+
+std::unique_ptr<Driver> make_uring_driver() { return nullptr; }
+
+}  // namespace perdure::server
+
+#endif

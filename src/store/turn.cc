@@ -1,0 +1,69 @@
+#include "store/turn.h"
+
+namespace perdure::store {
+
+StoreTurn::StoreTurn(StoreImpl& store) : store_(store), is_touched_(store.partitions()) {
+  touched_.reserve(store.partitions());
+}
+
+Partition& StoreTurn::touch(uint32_t number) {
+  if (is_touched_[number] == 0) {
+    is_touched_[number] = 1;
+    touched_.push_back(number);
+  }
+  return partition(number);
+}
+
+bool StoreTurn::get(std::string_view key, uint64_t now_ms, Partition::Found& out) const {
+  const auto [hash, number] = store_.place_of(key);
+  return partition(number).get(hash, key, now_ms, out);
+}
+
+void StoreTurn::prefetch(std::string_view key) const {
+  const auto [hash, number] = store_.place_of(key);
+  partition(number).prefetch(hash);
+}
+
+bool StoreTurn::write(const WriteRequest& request, uint64_t now_ms, uint64_t* version) {
+  const auto [hash, number] = store_.place_of(request.key);
+  return touch(number).put(hash, request, now_ms, version);
+}
+
+bool StoreTurn::remove(std::string_view key, uint64_t now_ms) {
+  const auto [hash, number] = store_.place_of(key);
+  return touch(number).remove(hash, key, now_ms);
+}
+
+uint64_t StoreTurn::records(uint64_t number) const {
+  return partition(static_cast<uint32_t>(number)).records();
+}
+
+void StoreTurn::for_tags(uint64_t number, uint64_t first, uint64_t end, uint64_t now_ms,
+                         const Partition::Visit& visit) const {
+  partition(static_cast<uint32_t>(number)).for_tags(first, end, now_ms, visit);
+}
+
+void StoreTurn::apply(const Store::Batch& batch) {
+  // It ends with a fence of its own, which the batch needs: whether all of it is there is told from what
+  // each partition's log ends with. Records of the turn that lie before it in these logs are durable too.
+  store_.apply(batch);
+}
+
+void StoreTurn::finish() {
+  if (touched_.empty()) return;
+  bool wanted = false;
+  for (const uint32_t number : touched_) {
+    partition(number).before_fence();
+    wanted = wanted || partition(number).wants_fence();
+  }
+  // Orders the records of the turn before all that anybody is told of them. A crash before it takes back
+  // what nobody has heard of.
+  if (wanted) store_.fence();
+  for (const uint32_t number : touched_) {
+    partition(number).after_fence();
+    is_touched_[number] = 0;
+  }
+  touched_.clear();
+}
+
+}  // namespace perdure::store

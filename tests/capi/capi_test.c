@@ -1,0 +1,384 @@
+/* The C API as a C program uses it: compiled as C, linked with the shared library. One test after the other;
+ * each failed check is told, and any makes the exit code 1. */
+#include <perdure/c.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static int failures = 0;
+
+#define CHECK(condition)                                                                 \
+  do {                                                                                   \
+    if (!(condition)) {                                                                  \
+      ++failures;                                                                        \
+      fprintf(stderr, "%s:%d: %s does not hold; last error: %s\n", __FILE__, __LINE__, #condition, \
+              perdure_last_error());                                                     \
+    }                                                                                    \
+  } while (0)
+#define OK(call) CHECK((call) == PERDURE_OK)
+
+static char path[256];
+
+static perdure_pool *new_pool(void) {
+  perdure_pool *pool = NULL;
+  perdure_pool_options options = PERDURE_POOL_OPTIONS_INIT;
+  options.capacity_bytes = (uint64_t)32 << 20;
+  unlink(path);
+  OK(perdure_pool_create(path, &options, &pool));
+  return pool;
+}
+
+static int holds(const perdure_value *value, const char *text) {
+  return value->kind == PERDURE_BYTES && value->size == strlen(text) &&
+         memcmp(value->data, text, value->size + 1) == 0;
+}
+
+/* ---- pools and errors ---- */
+
+static int count_structures(void *context, const char *name, const char *type, perdure_kind key,
+                            perdure_kind value) {
+  CHECK(strcmp(name, "words") == 0 && strcmp(type, "plush") == 0);
+  CHECK(key == PERDURE_BYTES && value == PERDURE_U64);
+  ++*(int *)context;
+  return 1;
+}
+
+static void test_pools(void) {
+  perdure_pool *pool = new_pool();
+  perdure_pool *again = NULL;
+  perdure_index *index = NULL;
+  perdure_pool_info info;
+  uint64_t problems = 7;
+  int structures = 0;
+  CHECK(perdure_pool_create(path, NULL, &again) == PERDURE_EXISTS && again == NULL);
+  CHECK(perdure_last_status() == PERDURE_EXISTS);
+  CHECK(strstr(perdure_last_error(), path) != NULL);
+  CHECK(perdure_pool_open(path, NULL, &again) == PERDURE_LOCKED);
+  OK(perdure_index_create(pool, "words", "plush", PERDURE_BYTES, PERDURE_U64, NULL, 0, &index));
+  CHECK(perdure_pool_close(pool) == PERDURE_IN_USE); /* and it stays as it is */
+  OK(perdure_pool_structures(pool, count_structures, &structures));
+  CHECK(structures == 1);
+  perdure_index_close(index);
+  memset(&info, 0, sizeof info);
+  info.size = sizeof info;
+  OK(perdure_pool_get_info(pool, &info));
+  CHECK(info.capacity_bytes == (uint64_t)32 << 20 && strlen(info.uuid) == 32);
+  CHECK(info.size == sizeof info && info.read_only == 0 && strlen(info.medium) > 0);
+  OK(perdure_pool_check(pool, NULL, NULL, &problems));
+  CHECK(problems == 0);
+  OK(perdure_pool_sync(pool));
+  OK(perdure_pool_close(pool));
+  CHECK(perdure_pool_open("/no/such/file", NULL, &pool) == PERDURE_NOT_FOUND);
+  CHECK(strcmp(perdure_status_name(PERDURE_POOL_FULL), "pool-full") == 0);
+  CHECK(strcmp(perdure_status_name(99), "unknown") == 0);
+}
+
+/* Structs of older and newer headers. */
+static void test_sizes(void) {
+  perdure_pool *pool = NULL;
+  perdure_pool_options options = PERDURE_POOL_OPTIONS_INIT;
+  struct {
+    perdure_pool_options known;
+    uint64_t unknown;
+  } newer;
+  perdure_pool_info info;
+  options.capacity_bytes = (uint64_t)16 << 20;
+  options.read_only = 1;
+  options.size = 2 * sizeof(uint64_t); /* so that only the capacity counts */
+  OK(perdure_pool_anonymous(&options, &pool));
+  memset(&info, 0xff, sizeof info);
+  info.size = 2 * sizeof(uint64_t);
+  OK(perdure_pool_get_info(pool, &info));
+  CHECK(info.size == 2 * sizeof(uint64_t) && info.capacity_bytes == (uint64_t)16 << 20);
+  CHECK(info.size_bytes == ~(uint64_t)0); /* not touched */
+  OK(perdure_pool_close(pool));
+  memset(&newer, 0, sizeof newer);
+  newer.known.size = sizeof newer;
+  OK(perdure_pool_anonymous(&newer.known, &pool));
+  OK(perdure_pool_close(pool));
+  newer.unknown = 1;
+  CHECK(perdure_pool_anonymous(&newer.known, &pool) == PERDURE_INVALID_ARGUMENT);
+  options.size = 0;
+  CHECK(perdure_pool_anonymous(&options, &pool) == PERDURE_INVALID_ARGUMENT);
+}
+
+/* ---- indexes ---- */
+
+static int sum_words(void *context, const perdure_datum *key, const perdure_datum *value) {
+  uint64_t *sum = context;
+  CHECK(value->word == 3 * key->word);
+  *sum += key->word;
+  return 1;
+}
+
+static int stop_at_third(void *context, const perdure_datum *key, const perdure_datum *value) {
+  (void)key;
+  (void)value;
+  return ++*(int *)context < 3;
+}
+
+static void see_figure(void *context, const char *name, double value, const char *unit) {
+  if (strcmp(name, "pool_bytes") == 0 && value > 0 && unit != NULL) *(int *)context = 1;
+}
+
+static void test_words(void) {
+  enum { kCount = 1000 };
+  static uint64_t keys[kCount], values[kCount], out[kCount];
+  static unsigned char flags[kCount];
+  perdure_pool *pool = new_pool();
+  perdure_index *index = NULL;
+  uint64_t total = 0, sum = 0, problems = 1;
+  int seen = 0, done = 0, figure = 0;
+  perdure_kind key_kind, value_kind;
+  size_t i;
+  OK(perdure_index_create(pool, "numbers", "fptree", PERDURE_U64, PERDURE_U64, NULL, 0, &index));
+  OK(perdure_index_kinds(index, &key_kind, &value_kind));
+  CHECK(key_kind == PERDURE_U64 && value_kind == PERDURE_U64);
+  for (i = 0; i < kCount; ++i) {
+    keys[i] = (i * 7919) % kCount;
+    values[i] = 3 * keys[i];
+  }
+  OK(perdure_index_insert_words(index, keys, values, kCount / 2, flags, &total));
+  CHECK(total == kCount / 2 && flags[0] == 1);
+  OK(perdure_index_insert_words(index, keys, values, kCount, flags, &total));
+  CHECK(total == kCount / 2 && flags[0] == 0 && flags[kCount - 1] == 1);
+  OK(perdure_index_upsert_words(index, keys, values, kCount));
+  OK(perdure_index_lookup_words(index, keys, kCount, out, flags, &total));
+  CHECK(total == kCount && memcmp(out, values, sizeof out) == 0);
+  OK(perdure_index_scan_words(index, 100, 50, keys, values, &total));
+  CHECK(total == 50 && keys[0] == 100 && keys[49] == 149 && values[49] == 447);
+  OK(perdure_index_scan(index, perdure_word(kCount - 10), 100, sum_words, &sum));
+  CHECK(sum == 9945);
+  OK(perdure_index_scan(index, perdure_word(0), 100, stop_at_third, &seen));
+  CHECK(seen == 3);
+  seen = 0;
+  OK(perdure_index_for_each(index, stop_at_third, &seen));
+  CHECK(seen == 3);
+  OK(perdure_index_remove(index, perdure_word(5), &done));
+  CHECK(done == 1);
+  OK(perdure_index_remove(index, perdure_word(5), NULL));
+  OK(perdure_index_update(index, perdure_word(5), perdure_word(1), &done));
+  CHECK(done == 0);
+  OK(perdure_index_insert(index, perdure_word(6), perdure_word(1), &done));
+  CHECK(done == 0);
+  OK(perdure_index_bulk_upsert(index, perdure_word(5), perdure_word(15)));
+  OK(perdure_index_checkpoint(index, 1));
+  OK(perdure_index_check(index, NULL, NULL, &problems));
+  CHECK(problems == 0);
+  OK(perdure_index_statistics(index, see_figure, &figure));
+  CHECK(figure == 1);
+  CHECK(perdure_index_upsert(index, perdure_text("a"), perdure_word(1)) == PERDURE_WRONG_TYPE);
+  perdure_index_close(index);
+  CHECK(perdure_index_open(pool, "none", NULL, 0, &index) == PERDURE_NO_SUCH_NAME);
+  OK(perdure_pool_close(pool));
+  /* Once more, from the file. */
+  OK(perdure_pool_open(path, NULL, &pool));
+  OK(perdure_index_open(pool, "numbers", NULL, 0, &index));
+  sum = 0;
+  OK(perdure_index_for_each(index, sum_words, &sum));
+  CHECK(sum == (uint64_t)kCount * (kCount - 1) / 2);
+  perdure_index_close(index);
+  OK(perdure_pool_close(pool));
+}
+
+static void test_bytes(void) {
+  perdure_option small[] = {{"fanout", "4"}, {"partitions", "4"}};
+  perdure_option wrong[] = {{"no-such", "4"}};
+  perdure_pool *pool = new_pool();
+  perdure_index *index = NULL;
+  perdure_value value = {0}, values[3];
+  perdure_record records[2];
+  perdure_datum keys[3];
+  unsigned char flags[3];
+  uint64_t total = 0;
+  int found = 7;
+  CHECK(perdure_index_create(pool, "w", "plush", PERDURE_BYTES, PERDURE_BYTES, wrong, 1, &index) ==
+        PERDURE_INVALID_ARGUMENT);
+  CHECK(perdure_index_create(pool, "w", "nothing", PERDURE_BYTES, PERDURE_BYTES, NULL, 0, &index) ==
+        PERDURE_INVALID_ARGUMENT);
+  OK(perdure_index_create(pool, "w", "plush", PERDURE_BYTES, PERDURE_BYTES, small, 2, &index));
+  OK(perdure_index_upsert(index, perdure_text("perdure"), perdure_text("to last")));
+  OK(perdure_index_upsert(index, perdure_bytes(NULL, 0), perdure_bytes("\0\xff", 2)));
+  OK(perdure_index_lookup(index, perdure_text("perdure"), &value, &found));
+  CHECK(found == 1 && holds(&value, "to last"));
+  OK(perdure_index_lookup(index, perdure_text("absent"), &value, &found));
+  CHECK(found == 0 && holds(&value, "to last")); /* as it was */
+  OK(perdure_index_lookup(index, perdure_text(""), &value, NULL));
+  CHECK(value.size == 2 && memcmp(value.data, "\0\xff", 2) == 0);
+  records[0].key = perdure_text("a");
+  records[0].value = perdure_text("1");
+  records[1].key = perdure_text("b");
+  records[1].value = perdure_text("2");
+  OK(perdure_index_multi_insert(index, records, 2, flags, &total));
+  CHECK(total == 2 && flags[0] == 1 && flags[1] == 1);
+  records[1].value = perdure_text("22");
+  OK(perdure_index_multi_upsert(index, records, 2));
+  keys[0] = perdure_text("b");
+  keys[1] = perdure_text("none");
+  keys[2] = perdure_text("a");
+  memset(values, 0, sizeof values);
+  OK(perdure_index_multi_lookup(index, keys, 3, values, flags, &total));
+  CHECK(total == 2 && flags[0] == 1 && flags[1] == 0 && flags[2] == 1);
+  CHECK(holds(&values[0], "22") && values[1].data == NULL && holds(&values[2], "1"));
+  CHECK(perdure_index_scan(index, perdure_text(""), 1, sum_words, NULL) == PERDURE_WRONG_TYPE);
+  CHECK(perdure_index_lookup_words(index, NULL, 1, NULL, NULL, NULL) == PERDURE_INVALID_ARGUMENT);
+  CHECK(perdure_index_upsert(NULL, keys[0], keys[1]) == PERDURE_INVALID_ARGUMENT);
+  CHECK(perdure_index_upsert(index, perdure_bytes(NULL, 3), keys[1]) == PERDURE_INVALID_ARGUMENT);
+  perdure_value_free(&value);
+  perdure_value_free(&values[0]);
+  perdure_value_free(&values[2]);
+  perdure_index_close(index);
+  perdure_index_close(NULL);
+  OK(perdure_pool_close(pool));
+  OK(perdure_pool_close(NULL));
+}
+
+static int see_type(void *context, const char *name, const char *family, int ordered,
+                    unsigned kinds) {
+  if (strcmp(name, "fptree") == 0) {
+    CHECK(strcmp(family, "range tree") == 0 && ordered == 1 && (kinds & 1) == 1);
+    *(int *)context = 1;
+  }
+  return 1;
+}
+
+static void test_catalog(void) {
+  int seen = 0;
+  OK(perdure_catalog(see_type, &seen));
+  CHECK(seen == 1);
+  CHECK(strlen(perdure_version()) >= 5);
+}
+
+/* ---- the store ---- */
+
+static int append_keys(void *context, const perdure_datum *key, const perdure_datum *value) {
+  (void)value;
+  strncat(context, key->data, key->size);
+  return 1;
+}
+
+static void test_store(void) {
+  perdure_pool *pool = new_pool();
+  perdure_store *store = NULL;
+  perdure_store_options options = PERDURE_STORE_OPTIONS_INIT;
+  perdure_value value = {0}, values[2];
+  perdure_datum keys[2], key, content;
+  perdure_batch *batch = NULL;
+  perdure_cursor *cursor = NULL;
+  uint64_t version = 0, later = 0, size = 0, problems = 1;
+  int64_t sum = 0;
+  int done = 0;
+  unsigned char flags[2];
+  char all[64] = "";
+  options.index = 2;
+  OK(perdure_store_create(pool, "s", &options, &store));
+  OK(perdure_store_put(store, "a", 1, "one", 3, PERDURE_NEVER, &version));
+  OK(perdure_store_get(store, "a", 1, &value, &later, &done));
+  CHECK(done == 1 && later == version && holds(&value, "one"));
+  OK(perdure_store_cas(store, "a", 1, version, "two", 3, PERDURE_NEVER, &done));
+  CHECK(done == 1);
+  OK(perdure_store_cas(store, "a", 1, version, "three", 5, PERDURE_NEVER, &done));
+  CHECK(done == 0);
+  OK(perdure_store_insert(store, "a", 1, "x", 1, PERDURE_NEVER, &done));
+  CHECK(done == 0);
+  OK(perdure_store_update(store, "b", 1, "x", 1, PERDURE_NEVER, &done));
+  CHECK(done == 0);
+  OK(perdure_store_increment(store, "n", 1, 5, &sum));
+  OK(perdure_store_increment(store, "n", 1, -7, &sum));
+  CHECK(sum == -2);
+  OK(perdure_store_append(store, "a", 1, "!", 1, &size));
+  CHECK(size == 4);
+  CHECK(perdure_store_increment(store, "a", 1, 1, &sum) == PERDURE_INVALID_ARGUMENT && sum == -2);
+  OK(perdure_store_put(store, "gone", 4, "x", 1, 1, NULL)); /* in 1970 */
+  OK(perdure_store_get(store, "gone", 4, &value, NULL, &done));
+  CHECK(done == 0);
+  CHECK(perdure_store_put(store, "a", 1, "x", 1, -1, NULL) == PERDURE_INVALID_ARGUMENT);
+  OK(perdure_batch_create(&batch));
+  OK(perdure_batch_put(batch, "c", 1, "3", 1, PERDURE_NEVER));
+  OK(perdure_batch_put(batch, "d", 1, "4", 1, PERDURE_NEVER));
+  OK(perdure_batch_remove(batch, "n", 1));
+  OK(perdure_store_apply(store, batch));
+  OK(perdure_batch_clear(batch));
+  OK(perdure_store_apply(store, batch));
+  perdure_batch_free(batch);
+  keys[0] = perdure_text("d");
+  keys[1] = perdure_text("n");
+  memset(values, 0, sizeof values);
+  OK(perdure_store_multi_get(store, keys, 2, values, flags, &size));
+  CHECK(size == 1 && flags[0] == 1 && flags[1] == 0 && holds(&values[0], "4"));
+  OK(perdure_store_scan(store, "b", 1, 10, append_keys, all));
+  CHECK(strcmp(all, "cd") == 0);
+  OK(perdure_cursor_open(store, &cursor));
+  CHECK(perdure_cursor_next(cursor, &done) == PERDURE_INVALID_ARGUMENT);
+  OK(perdure_cursor_last(cursor, &done));
+  CHECK(done == 1);
+  OK(perdure_cursor_record(cursor, &key, &content, &version));
+  CHECK(key.size == 1 && memcmp(key.data, "d", 1) == 0 && memcmp(content.data, "4", 1) == 0);
+  OK(perdure_cursor_previous(cursor, &done));
+  OK(perdure_cursor_previous(cursor, &done));
+  OK(perdure_cursor_record(cursor, &key, NULL, NULL));
+  CHECK(done == 1 && memcmp(key.data, "a", 1) == 0);
+  OK(perdure_cursor_seek(cursor, "b", 1, &done));
+  OK(perdure_cursor_record(cursor, &key, NULL, NULL));
+  CHECK(memcmp(key.data, "c", 1) == 0);
+  OK(perdure_cursor_seek_down(cursor, "b", 1, &done));
+  OK(perdure_cursor_first(cursor, &done));
+  OK(perdure_cursor_record(cursor, &key, NULL, NULL));
+  CHECK(memcmp(key.data, "a", 1) == 0);
+  perdure_cursor_close(cursor);
+  OK(perdure_store_remove(store, "a", 1, &done));
+  CHECK(done == 1);
+  OK(perdure_store_size(store, &size));
+  CHECK(size >= 2);
+  OK(perdure_store_check(store, NULL, NULL, &problems));
+  CHECK(problems == 0);
+  done = 0;
+  OK(perdure_store_for_each(store, stop_at_third, &done));
+  CHECK(done == 2);
+  perdure_value_free(&value);
+  perdure_value_free(&values[0]);
+  perdure_store_close(store);
+  OK(perdure_pool_close(pool));
+}
+
+/* A pool that is full refuses, and keeps what it has. */
+static void test_full(void) {
+  perdure_pool *pool = NULL;
+  perdure_index *index = NULL;
+  perdure_pool_options options = PERDURE_POOL_OPTIONS_INIT;
+  perdure_value value = {0};
+  perdure_status status = PERDURE_OK;
+  uint64_t stored = 0, i;
+  int found = 0;
+  options.capacity_bytes = (uint64_t)4 << 20;
+  OK(perdure_pool_anonymous(&options, &pool));
+  OK(perdure_index_create(pool, "w", "cceh", PERDURE_U64, PERDURE_U64, NULL, 0, &index));
+  for (; status == PERDURE_OK && stored < 10000000; ++stored) {
+    status = perdure_index_upsert(index, perdure_word(stored), perdure_word(~stored));
+  }
+  CHECK(status == PERDURE_POOL_FULL);
+  for (i = 0; i + 1 < stored; ++i) {
+    OK(perdure_index_lookup(index, perdure_word(i), &value, &found));
+    if (!found || value.word != ~i) break;
+  }
+  CHECK(i + 1 == stored);
+  perdure_index_close(index);
+  OK(perdure_pool_close(pool));
+}
+
+int main(int argc, char **argv) {
+  snprintf(path, sizeof path, "%s/capi-test-%ld.pool", argc > 1 ? argv[1] : "/tmp", (long)getpid());
+  CHECK(strcmp(perdure_last_error(), "") == 0 && perdure_last_status() == PERDURE_OK);
+  test_pools();
+  test_sizes();
+  test_catalog();
+  test_words();
+  test_bytes();
+  test_store();
+  test_full();
+  unlink(path);
+  printf("%d failures\n", failures);
+  return failures == 0 ? 0 : 1;
+}

@@ -1,0 +1,97 @@
+// memcached's clients, over real sockets.
+#include "server/fixture.h"
+
+namespace perdure::test {
+namespace {
+
+class Memcached : public ServerTest {
+ protected:
+  Memcached() {
+    config.value_bytes_max = 1 << 20;
+    start();
+  }
+  // The lines of the answer, up to one that ends an answer.
+  std::string ask(Socket& client, const std::string& request, int lines = 1) {
+    client.send(request + "\r\n");
+    std::string answer;
+    for (int i = 0; i < lines; ++i) answer += (i > 0 ? "|" : "") + client.read_line();
+    return answer;
+  }
+};
+
+TEST_F(Memcached, Classic) {
+  Socket c = memcached();
+  EXPECT_EQ(ask(c, "set a 7 0 3\r\nabc"), "STORED");
+  EXPECT_EQ(ask(c, "get a none", 3), "VALUE a 7 3|abc|END");
+  EXPECT_EQ(ask(c, "add a 0 0 1\r\nx"), "NOT_STORED");
+  EXPECT_EQ(ask(c, "replace b 0 0 1\r\nx"), "NOT_STORED");
+  EXPECT_EQ(ask(c, "append a 0 0 2\r\nde"), "STORED");
+  EXPECT_EQ(ask(c, "prepend a 0 0 1\r\n_"), "STORED");
+  EXPECT_EQ(ask(c, "get a", 3), "VALUE a 7 6|_abcde|END");
+  const std::string with_version = ask(c, "gets a", 3);
+  const std::string version =
+      with_version.substr(12, with_version.find('|') - 12);  // VALUE a 7 6 VERSION
+  EXPECT_EQ(ask(c, "cas a 0 0 1 " + version + "\r\nn"), "STORED");
+  EXPECT_EQ(ask(c, "cas a 0 0 1 " + version + "\r\nm"), "EXISTS");
+  EXPECT_EQ(ask(c, "cas none 0 0 1 1\r\nm"), "NOT_FOUND");
+  ask(c, "set n 0 0 2\r\n10");
+  EXPECT_EQ(ask(c, "incr n 5"), "15");
+  EXPECT_EQ(ask(c, "decr n 100"), "0");
+  EXPECT_EQ(ask(c, "incr a 1"), "CLIENT_ERROR cannot increment or decrement non-numeric value");
+  EXPECT_EQ(ask(c, "touch n 100"), "TOUCHED");
+  EXPECT_EQ(ask(c, "gat 0 n", 3), "VALUE n 0 1|0|END");
+  EXPECT_EQ(ask(c, "delete n"), "DELETED");
+  EXPECT_EQ(ask(c, "delete n"), "NOT_FOUND");
+  EXPECT_EQ(ask(c, "set gone 0 -1 1\r\nx"), "STORED");
+  EXPECT_EQ(ask(c, "get gone"), "END");
+  EXPECT_EQ(ask(c, "set q 0 0 1 noreply\r\nq\r\nget q", 3), "VALUE q 0 1|q|END");
+  EXPECT_EQ(ask(c, "verbosity 1"), "OK");
+  EXPECT_EQ(ask(c, "nosuch"), "ERROR");
+  EXPECT_EQ(ask(c, "flush_all"), "OK");
+  EXPECT_EQ(ask(c, "get a"), "END");
+}
+
+TEST_F(Memcached, Meta) {
+  Socket c = memcached();
+  EXPECT_EQ(ask(c, "mn"), "MN");
+  EXPECT_EQ(ask(c, "ms a 3 F5 T100\r\nabc"), "HD");
+  EXPECT_EQ(ask(c, "mg a v f s k Oxyz", 2), "VA 3 f5 s3 ka Oxyz|abc");
+  EXPECT_EQ(ask(c, "mg none v"), "EN");
+  EXPECT_EQ(ask(c, "mg none v q\r\nmn"), "MN");
+  EXPECT_EQ(ask(c, "ms a 1 ME\r\nx"), "NS");
+  EXPECT_EQ(ask(c, "ma n"), "NF");
+  EXPECT_EQ(ask(c, "ma n N0 J13 v", 2), "VA 2|13");
+  EXPECT_EQ(ask(c, "ma n D7 v", 2), "VA 2|20");
+  EXPECT_EQ(ask(c, "md n q\r\nmn"), "MN");
+  EXPECT_EQ(ask(c, "mg n"), "EN");
+}
+
+TEST_F(Memcached, SharesItsRecordsWithRedisClients) {
+  Socket c = memcached();
+  RespClient r = resp();
+  EXPECT_EQ(ask(c, "set a 9 0 3\r\nabc"), "STORED");
+  EXPECT_EQ(r({"GET", "a"}), "abc");
+  EXPECT_EQ(r({"APPEND", "a", "d"}), "4");
+  EXPECT_EQ(ask(c, "get a", 3), "VALUE a 9 4|abcd|END");
+  r({"HSET", "h", "f", "1"});
+  EXPECT_EQ(ask(c, "get h"), "END");
+  EXPECT_EQ(ask(c, "append h 0 0 1\r\nx"), "NOT_STORED");
+  EXPECT_EQ(ask(c, "set h 0 0 1\r\nx"), "STORED");
+  EXPECT_EQ(r({"TYPE", "h"}), "string");
+}
+
+TEST_F(Memcached, StaysAfterBadRequests) {
+  Socket c = memcached();
+  EXPECT_EQ(ask(c, "set a 0 0 2000000\r\n" + std::string(2000000, 'x')),
+            "SERVER_ERROR object too large for cache");
+  EXPECT_EQ(ask(c, "get " + std::string(251, 'k')), "CLIENT_ERROR bad command line format");
+  EXPECT_EQ(ask(c, "set a b 0 1\r\nx"), "CLIENT_ERROR bad command line format");
+  EXPECT_EQ(ask(c, "get"), "ERROR");
+  Socket bad = memcached();
+  EXPECT_EQ(ask(bad, "set a 0 0 3\r\nabcdef"), "CLIENT_ERROR bad data chunk");
+  EXPECT_TRUE(bad.ends_within(10000));
+  EXPECT_EQ(ask(c, "version").substr(0, 8), "VERSION ");
+}
+
+}  // namespace
+}  // namespace perdure::test

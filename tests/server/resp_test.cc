@@ -1,0 +1,456 @@
+// Redis clients, over real sockets; with epoll and, where the kernel has it, io_uring.
+#include <algorithm>
+#include <set>
+#include <thread>
+
+#include "perdure/error.h"
+#include "server/fixture.h"
+
+namespace perdure::test {
+namespace {
+
+class Resp : public ServerTest {
+ protected:
+  Resp() {
+    config.io = GetParam();
+    if (config.io == "uring" && server::make_uring_driver() == nullptr) {
+      config.io = "auto";
+    }
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Drivers, Resp, testing::Values("epoll", "uring"),
+                         [](const auto& one) { return std::string(one.param); });
+
+TEST_P(Resp, SpeaksOfStrings) {
+  start();
+  RespClient c = resp();
+  EXPECT_EQ(c({"PING"}), "PONG");
+  EXPECT_EQ(c({"GET", "a"}), "(nil)");
+  EXPECT_EQ(c({"SET", "a", "1"}), "OK");
+  EXPECT_EQ(c({"INCR", "a"}), "2");
+  EXPECT_EQ(c({"INCRBY", "a", "40"}), "42");
+  EXPECT_EQ(c({"APPEND", "a", "x"}), "3");
+  EXPECT_EQ(c({"INCR", "a"}), "-ERR value is not an integer or out of range");
+  EXPECT_EQ(c({"GETRANGE", "a", "-2", "-1"}), "2x");
+  EXPECT_EQ(c({"SETRANGE", "a", "5", "yz"}), "7");
+  EXPECT_EQ(c({"GET", "a"}), std::string("42x\0\0yz", 7));
+  EXPECT_EQ(c({"SET", "a", "b", "NX"}), "(nil)");
+  EXPECT_EQ(c({"SET", "b", "b", "XX"}), "(nil)");
+  EXPECT_EQ(c({"SET", "a", "new", "GET"}), std::string("42x\0\0yz", 7));
+  EXPECT_EQ(c({"MSET", "k1", "v1", "k2", "v2"}), "OK");
+  EXPECT_EQ(c({"MGET", "k1", "none", "k2"}), "[v1 (nil) v2]");
+  EXPECT_EQ(c({"MSETNX", "k1", "x", "k3", "x"}), "0");
+  EXPECT_EQ(c({"EXISTS", "k1", "k2", "k3"}), "2");
+  EXPECT_EQ(c({"GETDEL", "k1"}), "v1");
+  EXPECT_EQ(c({"DEL", "k1", "k2"}), "1");
+  EXPECT_EQ(c({"INCRBYFLOAT", "f", "0.1"}), "0.1");
+  EXPECT_EQ(c({"DBSIZE"}), "2");
+  EXPECT_EQ(c({"NOSUCH", "x"}), "-ERR unknown command 'NOSUCH', with args beginning with: 'x' ");
+  EXPECT_EQ(c({"GET"}), "-ERR wrong number of arguments for 'get' command");
+}
+
+TEST_P(Resp, SpeaksOfKeys) {
+  start();
+  RespClient c = resp();
+  c({"SET", "a", "1", "EX", "100"});
+  EXPECT_EQ(c({"TTL", "a"}), "100");
+  EXPECT_EQ(c({"SET", "a", "2", "KEEPTTL"}), "OK");
+  EXPECT_EQ(c({"TTL", "a"}), "100");
+  EXPECT_EQ(c({"PERSIST", "a"}), "1");
+  EXPECT_EQ(c({"TTL", "a"}), "-1");
+  EXPECT_EQ(c({"EXPIRE", "a", "-1"}), "1");
+  EXPECT_EQ(c({"EXISTS", "a"}), "0");
+  EXPECT_EQ(c({"TTL", "a"}), "-2");
+  c({"SET", "a", "1"});
+  EXPECT_EQ(c({"RENAME", "a", "b"}), "OK");
+  EXPECT_EQ(c({"COPY", "b", "a"}), "1");
+  EXPECT_EQ(c({"MGET", "a", "b"}), "[1 1]");
+  EXPECT_EQ(c({"SELECT", "3"}), "OK");
+  EXPECT_EQ(c({"GET", "a"}), "(nil)");
+  c({"SET", "a", "in 3"});
+  EXPECT_EQ(c({"DBSIZE"}), "1");
+  c({"SELECT", "0"});
+  EXPECT_EQ(c({"GET", "a"}), "1");
+  EXPECT_EQ(c({"MOVE", "a", "3"}), "0");
+  EXPECT_EQ(c({"MOVE", "b", "3"}), "1");
+  EXPECT_EQ(c({"FLUSHDB"}), "OK");
+  EXPECT_EQ(c({"DBSIZE"}), "0");
+  c({"SELECT", "3"});
+  EXPECT_EQ(c({"DBSIZE"}), "2");
+  // Keys and values that begin as the server's own records do.
+  const std::string odd("\0k\1odd", 6);
+  const std::string marker("\0\xd7\x05\x1dhello", 9);
+  EXPECT_EQ(c({"SET", odd, marker}), "OK");
+  EXPECT_EQ(c({"GET", odd}), marker);
+  EXPECT_EQ(c({"TYPE", odd}), "string");
+}
+
+TEST_P(Resp, ScansEveryKeyOnce) {
+  for (const char* index : {"ordered", "hash"}) {
+    SCOPED_TRACE(index);
+    config.index = index;
+    config.name = index;
+    start();
+    RespClient c = resp();
+    for (int i = 0; i < 1000; ++i) c.write({"SET", "key" + std::to_string(i), "v"});
+    for (int i = 0; i < 1000; ++i) c.read();
+    std::multiset<std::string> found;
+    std::string cursor = "0";
+    do {
+      const Reply reply = c.call({"SCAN", cursor, "COUNT", "70"});
+      cursor = reply.elements.at(0).text;
+      for (const Reply& key : reply.elements.at(1).elements) found.insert(key.text);
+    } while (cursor != "0");
+    EXPECT_EQ(found.size(), 1000U);
+    EXPECT_EQ(std::set(found.begin(), found.end()).size(), 1000U);
+    EXPECT_EQ(c.call({"KEYS", "key99*"}).elements.size(), 11U);
+    EXPECT_EQ(c({"RANDOMKEY"}).substr(0, 3), "key");
+    stop();
+  }
+}
+
+TEST_P(Resp, SpeaksOfHashesSetsListsAndSortedSets) {
+  start();
+  RespClient c = resp();
+  EXPECT_EQ(c({"HSET", "h", "f", "1", "g", "2"}), "2");
+  EXPECT_EQ(c({"HSET", "h", "f", "3"}), "0");
+  EXPECT_EQ(c({"HGET", "h", "f"}), "3");
+  EXPECT_EQ(c({"HINCRBY", "h", "g", "5"}), "7");
+  EXPECT_EQ(c({"HLEN", "h"}), "2");
+  EXPECT_EQ(c({"GET", "h"}), "-WRONGTYPE Operation against a key holding the wrong kind of value");
+  EXPECT_EQ(c({"HDEL", "h", "f", "g", "x"}), "2");
+  EXPECT_EQ(c({"EXISTS", "h"}), "0");
+  EXPECT_EQ(c({"SADD", "s", "a", "b", "c", "a"}), "3");
+  EXPECT_EQ(c({"SADD", "t", "b", "d"}), "2");
+  EXPECT_EQ(c({"SISMEMBER", "s", "b"}), "1");
+  EXPECT_EQ(c({"SINTER", "s", "t"}), "[b]");
+  EXPECT_EQ(c({"SUNIONSTORE", "u", "s", "t"}), "4");
+  EXPECT_EQ(c({"SCARD", "u"}), "4");
+  EXPECT_EQ(c({"SREM", "u", "a", "z"}), "1");
+  EXPECT_EQ(c.call({"SMEMBERS", "u"}).elements.size(), 3U);
+  EXPECT_EQ(c.call({"SPOP", "u", "9"}).elements.size(), 3U);
+  EXPECT_EQ(c({"EXISTS", "u"}), "0");
+  EXPECT_EQ(c({"RPUSH", "l", "b", "c"}), "2");
+  EXPECT_EQ(c({"LPUSH", "l", "a"}), "3");
+  EXPECT_EQ(c({"LRANGE", "l", "0", "-1"}), "[a b c]");
+  EXPECT_EQ(c({"LINSERT", "l", "BEFORE", "b", "x"}), "4");
+  EXPECT_EQ(c({"LREM", "l", "0", "c"}), "1");
+  EXPECT_EQ(c({"LRANGE", "l", "0", "-1"}), "[a x b]");
+  EXPECT_EQ(c({"LMOVE", "l", "l", "LEFT", "RIGHT"}), "a");
+  EXPECT_EQ(c({"LINDEX", "l", "-1"}), "a");
+  EXPECT_EQ(c({"LTRIM", "l", "1", "1"}), "OK");
+  EXPECT_EQ(c({"LPOP", "l"}), "b");
+  EXPECT_EQ(c({"LPOP", "l"}), "(nil)");
+  EXPECT_EQ(c({"ZADD", "z", "2", "b", "-1", "a", "1e3", "c"}), "3");
+  EXPECT_EQ(c({"ZADD", "z", "XX", "CH", "5", "b", "7", "new"}), "1");
+  EXPECT_EQ(c({"ZRANGE", "z", "0", "-1", "WITHSCORES"}), "[a -1 b 5 c 1000]");
+  EXPECT_EQ(c({"ZRANGEBYSCORE", "z", "(-1", "+inf", "LIMIT", "1", "1"}), "[c]");
+  EXPECT_EQ(c({"ZREVRANGEBYSCORE", "z", "5", "-inf"}), "[b a]");
+  EXPECT_EQ(c({"ZINCRBY", "z", "-10", "b"}), "-5");
+  EXPECT_EQ(c({"ZRANK", "z", "c"}), "2");
+  EXPECT_EQ(c({"ZPOPMIN", "z"}), "[b -5]");
+  EXPECT_EQ(c({"ZREVRANGE", "z", "0", "0"}), "[c]");
+  EXPECT_EQ(c({"ZCARD", "z"}), "2");
+}
+
+// What is removed leaves no element behind, across restarts and expiry, too.
+TEST_P(Resp, CollectionsLeakNothing) {
+  start();
+  {
+    RespClient c = resp();
+    for (int i = 0; i < 500; ++i) {
+      c({"HSET", "h", "field" + std::to_string(i), std::string(100, 'v')});
+    }
+    EXPECT_EQ(c({"COPY", "h", "h2"}), "1");
+    EXPECT_EQ(c({"RENAME", "h2", "h3"}), "OK");
+    EXPECT_EQ(c({"HLEN", "h3"}), "500");
+    EXPECT_EQ(c({"PEXPIRE", "h3", "30"}), "1");
+    EXPECT_EQ(c({"SET", "h", "a string now"}), "OK");
+  }
+  stop();
+  start();
+  RespClient c = resp();
+  EXPECT_EQ(c({"GET", "h"}), "a string now");
+  for (int i = 0; i < 300 && c({"EXISTS", "h3"}) == "1"; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_EQ(c({"EXISTS", "h3"}), "0");
+  // One record is left, and the server's note that there have been collections; what had expired counts
+  // until it is compacted.
+  const auto records = [&] {
+    const std::lock_guard lock(running->execution());
+    return running->store().size();
+  };
+  for (int i = 0; i < 300 && records() > 3; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  EXPECT_LE(records(), 3U);
+}
+
+TEST_P(Resp, TransactionsAreWholeAndWatch) {
+  start();
+  RespClient c = resp();
+  RespClient other = resp();
+  c({"SET", "n", "1"});
+  EXPECT_EQ(c({"MULTI"}), "OK");
+  EXPECT_EQ(c({"INCR", "n"}), "QUEUED");
+  EXPECT_EQ(c({"LPUSH", "l", "x"}), "QUEUED");
+  EXPECT_EQ(c({"INCR", "n"}), "QUEUED");
+  EXPECT_EQ(c({"LPUSH", "n", "x"}), "QUEUED");
+  EXPECT_EQ(other({"GET", "n"}), "1");
+  EXPECT_EQ(c({"EXEC"}),
+            "[2 1 3 -WRONGTYPE Operation against a key holding the wrong kind of value]");
+  EXPECT_EQ(other({"GET", "n"}), "3");
+  c({"WATCH", "n"});
+  other({"SET", "n", "9"});
+  c({"MULTI"});
+  c({"SET", "n", "lost"});
+  EXPECT_EQ(c({"EXEC"}), "(nil)");
+  EXPECT_EQ(c({"GET", "n"}), "9");
+  c({"MULTI"});
+  EXPECT_EQ(c({"NOSUCH"}).substr(0, 20), "-ERR unknown command");
+  EXPECT_EQ(c({"EXEC"}), "-EXECABORT Transaction discarded because of previous errors.");
+  // Reads within see what was written within; a hash that is made and gone through.
+  c({"MULTI"});
+  c({"HSET", "t", "a", "1", "b", "2"});
+  c({"HDEL", "t", "a"});
+  c({"HGETALL", "t"});
+  EXPECT_EQ(c({"EXEC"}), "[2 1 [b 2]]");
+}
+
+TEST_P(Resp, ChannelsReachSubscribers) {
+  config.threads = 2;
+  start();
+  RespClient listener = resp();
+  EXPECT_EQ(listener({"SUBSCRIBE", "news"}), "[subscribe news 1]");
+  EXPECT_EQ(listener({"PSUBSCRIBE", "n*"}), "[psubscribe n* 2]");
+  EXPECT_EQ(listener({"GET", "a"}).substr(0, 22), "-ERR Can't execute 'ge");
+  RespClient c = resp();
+  EXPECT_EQ(c({"PUBLISH", "news", "hello"}), "2");
+  EXPECT_EQ(listener.read().to_string(), "[message news hello]");
+  EXPECT_EQ(listener.read().to_string(), "[pmessage n* news hello]");
+  EXPECT_EQ(listener({"UNSUBSCRIBE"}), "[unsubscribe news 1]");
+  EXPECT_EQ(c({"PUBLISH", "other", "x"}), "0");
+}
+
+TEST_P(Resp, HelloChoosesTheThirdVersion) {
+  start();
+  RespClient c = resp();
+  EXPECT_EQ(c.call({"HELLO", "3"}).kind, '%');
+  EXPECT_EQ(c.call({"GET", "none"}).kind, '_');
+  c({"HSET", "h", "f", "1"});
+  EXPECT_EQ(c.call({"HGETALL", "h"}).kind, '%');
+  c({"SADD", "s", "m"});
+  EXPECT_EQ(c.call({"SMEMBERS", "s"}).kind, '~');
+  c({"ZADD", "z", "1.5", "m"});
+  EXPECT_EQ(c.call({"ZSCORE", "z", "m"}).kind, ',');
+  EXPECT_EQ(c({"HELLO", "4"}), "-NOPROTO unsupported protocol version");
+}
+
+TEST_P(Resp, PipelinesAndInlineRequestsKeepTheirOrder) {
+  start();
+  RespClient c = resp();
+  std::string bytes = "SET inline 'a b'\r\nGET inline\r\n\r\n";
+  for (int i = 0; i < 5000; ++i) bytes += RespClient::encode({"INCR", "n"});
+  c.send(bytes);
+  EXPECT_EQ(c.read().text, "OK");
+  EXPECT_EQ(c.read().text, "a b");
+  for (int i = 1; i <= 5000; ++i) ASSERT_EQ(c.read().number, i);
+}
+
+TEST_P(Resp, LargeValuesComeInPieces) {
+  start();
+  RespClient c = resp();
+  const std::string value(5 << 20, 'x');
+  const std::string request = RespClient::encode({"SET", "large", value});
+  for (size_t at = 0; at < request.size(); at += 99991) {
+    c.send(std::string_view(request).substr(at, 99991));
+  }
+  EXPECT_EQ(c.read().text, "OK");
+  for (int i = 0; i < 3; ++i) c.write({"GET", "large"});
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(c.read().text, value);
+}
+
+TEST_P(Resp, PasswordsAreAskedFor) {
+  config.password = "secret";
+  start();
+  RespClient c = resp();
+  EXPECT_EQ(c({"GET", "a"}), "-NOAUTH Authentication required.");
+  EXPECT_EQ(c({"AUTH", "wrong"}), "-WRONGPASS invalid username-password pair or user is disabled.");
+  EXPECT_EQ(c({"AUTH", "default", "secret"}), "OK");
+  EXPECT_EQ(c({"GET", "a"}), "(nil)");
+  EXPECT_EQ(c({"CONFIG", "GET", "password"}), "[password ]");
+  RespClient large = resp();
+  large.send("*2\r\n$3\r\nGET\r\n$100000\r\n");
+  EXPECT_EQ(large.read().to_string(), "-ERR Protocol error: invalid bulk length");
+  EXPECT_TRUE(large.ends_within(10000));
+}
+
+TEST_P(Resp, TellsOfItself) {
+  start();
+  RespClient c = resp();
+  c({"SET", "a", "1"});
+  c({"GET", "a"});
+  const std::string info = c({"INFO", "everything"});
+  EXPECT_NE(info.find("keyspace_hits:1\r\n"), std::string::npos);
+  EXPECT_NE(info.find("cmdstat_set:calls=1,"), std::string::npos);
+  EXPECT_NE(info.find("db0:keys=1,"), std::string::npos);
+  EXPECT_GT(c.call({"COMMAND"}).elements.size(), 150U);
+  EXPECT_EQ(c.call({"COMMAND", "DOCS", "get"}).elements.at(0).text, "get");
+  EXPECT_EQ(c({"CONFIG", "SET", "slowlog-us", "0"}), "OK");
+  EXPECT_EQ(c({"CONFIG", "SET", "threads", "3"}).substr(0, 22), "-ERR CONFIG SET failed");
+  EXPECT_EQ(c({"DEBUG", "SLEEP", "0.001"}), "OK");
+  EXPECT_EQ(c.call({"SLOWLOG", "GET", "1"}).elements.at(0).elements.at(3).to_string(),
+            "[DEBUG SLEEP 0.001]");
+  c({"CLIENT", "SETNAME", "me"});
+  EXPECT_NE(c({"CLIENT", "LIST"}).find(" name=me "), std::string::npos);
+}
+
+TEST_P(Resp, UnixSocketsAndIpv6) {
+  config.unix_path = folder.file("socket");
+  config.resp = {"127.0.0.1:0", "[::1]:0"};
+  start();
+  RespClient unix_client(config.unix_path);
+  EXPECT_EQ(unix_client({"SET", "a", "1"}), "OK");
+  RespClient six(addresses.at("resp"));  // the last one
+  EXPECT_EQ(addresses.at("resp").substr(0, 6), "[::1]:");
+  EXPECT_EQ(six({"GET", "a"}), "1");
+}
+
+TEST_P(Resp, MetricsForPrometheus) {
+  config.metrics = "127.0.0.1:0";
+  start();
+  RespClient c = resp();
+  c({"SET", "a", "1"});
+  Socket http(addresses.at("metrics"));
+  http.send("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+  const std::string page = http.read_to_end();
+  EXPECT_EQ(page.substr(0, 15), "HTTP/1.1 200 OK");
+  EXPECT_NE(page.find("perdure_command_seconds_count{command=\"set\"} 1\n"), std::string::npos);
+  EXPECT_NE(page.find("perdure_store_records 1\n"), std::string::npos);
+}
+
+TEST_P(Resp, StaysAfterBadRequests) {
+  start();
+  for (const char* bad : {"*x\r\n", "*1\r\n:1\r\n", "*1\r\n$-5\r\n", "*99999999\r\n",
+                          "*1\r\n$99999999999\r\n", "*1\r\n$3\r\nGETxx", "SET 'a\r\n"}) {
+    SCOPED_TRACE(bad);
+    RespClient c = resp();
+    c.send(bad);
+    EXPECT_EQ(c.read().to_string().substr(0, 21), "-ERR Protocol error: ");
+    EXPECT_TRUE(c.ends_within(10000));
+  }
+  EXPECT_EQ(resp()({"PING"}), "PONG");
+}
+
+// A client that asks for much and takes nothing costs a bounded amount, and hinders nobody.
+TEST_P(Resp, DoesNotReadFromAClientThatTakesNoReplies) {
+  start();
+  RespClient slow = resp();
+  slow({"SET", "v", std::string(100000, 'x')});
+  // Long, so that not too many of them fit into the system's buffers.
+  const std::string request = RespClient::encode({"MGET", "v", std::string(8000, 'k')});
+  size_t sent = 0;
+  for (int i = 0; i < 200000; ++i) {
+    const size_t now = slow.send_some(request);
+    sent += now;
+    if (now < request.size()) break;
+  }
+  EXPECT_EQ(resp()({"PING"}), "PONG");
+  // A request that was cut goes on.
+  const size_t whole = sent / request.size();
+  for (size_t i = 0; i < whole; ++i) {
+    ASSERT_EQ(slow.read().elements.at(0).text.size(), 100000U);
+  }
+}
+
+TEST_P(Resp, SilentClientsAreClosed) {
+  config.slow_timeout_s = 1;
+  start();
+  RespClient half = resp();
+  half.send("*2\r\n$3\r\nGET\r\n$5\r\nab");
+  RespClient idle = resp();
+  EXPECT_EQ(idle({"PING"}), "PONG");
+  EXPECT_TRUE(half.ends_within(10000));
+  EXPECT_EQ(idle({"PING"}), "PONG");
+}
+
+TEST_P(Resp, ThousandConnections) {
+  config.connections_max = 1000;
+  start();
+  std::vector<RespClient> clients;
+  for (int i = 0; i < 1000; ++i) clients.push_back(resp());
+  for (size_t i = 0; i < clients.size(); ++i) clients[i].write({"SET", std::to_string(i), "v"});
+  for (RespClient& one : clients) ASSERT_EQ(one.read().text, "OK");
+  RespClient more = resp();
+  EXPECT_EQ(more.read().to_string(), "-ERR max number of clients reached");
+  EXPECT_EQ(clients[7]({"DBSIZE"}), "1000");
+}
+
+TEST_P(Resp, FullPoolsRefuseAndGoOn) {
+  config.capacity_bytes = uint64_t{4} << 20;
+  start();
+  RespClient c = resp();
+  std::string last;
+  int stored = 0;
+  for (; stored < 10000; ++stored) {
+    last = c({"SET", "key" + std::to_string(stored), std::string(1000, 'x')});
+    if (last != "OK") break;
+  }
+  EXPECT_EQ(last.substr(0, 4), "-OOM");
+  ASSERT_GT(stored, 500);
+  EXPECT_EQ(c({"GET", "key1"}).size(), 1000U);
+  for (int i = 0; i < stored; ++i) ASSERT_EQ(c({"DEL", "key" + std::to_string(i)}), "1");
+  EXPECT_EQ(c({"SET", "again", "1"}), "OK");
+}
+
+// Threads and connections side by side, on the same keys.
+TEST_P(Resp, SeveralLoopsCountTogether) {
+  config.threads = 3;
+  start();
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 6; ++t) {
+    threads.emplace_back([this] {
+      RespClient c = resp();
+      for (int i = 0; i < 300; ++i) {
+        c({"INCR", "n"});
+        c({"HINCRBY", "h", "f", "1"});
+      }
+    });
+  }
+  for (std::thread& one : threads) one.join();
+  RespClient c = resp();
+  EXPECT_EQ(c({"GET", "n"}), "1800");
+  EXPECT_EQ(c({"HGET", "h", "f"}), "1800");
+}
+
+TEST(ServerConfig, RefusesToBeReachedWithoutAPassword) {
+  server::Config config;
+  config.pool = "pool";
+  config.resp = {"*:6379"};
+  EXPECT_THROW(server::require_sound(config), Error);
+  config.password = "x";
+  server::require_sound(config);
+  config.memcached = {"0.0.0.0:11211"};
+  EXPECT_THROW(server::require_sound(config), Error);
+  config.allow_unauthenticated = true;
+  server::require_sound(config);
+}
+
+TEST(ServerConfig, FilesAreReadWithTheirErrors) {
+  const TempDir folder;
+  write_file(folder.file("conf"),
+             "# a comment\npool = /p\nresp = 127.0.0.1:1\nresp = 127.0.0.1:2\nthreads = 2\n");
+  server::Config config;
+  server::read_config_file(folder.file("conf"), config);
+  EXPECT_EQ(config.pool, "/p");
+  EXPECT_EQ(config.resp, (std::vector<std::string>{"127.0.0.1:1", "127.0.0.1:2"}));
+  EXPECT_EQ(config.threads, 2U);
+  for (const char* bad : {"threads = x\n", "nosuch = 1\n", "no equals\n"}) {
+    write_file(folder.file("conf"), bad);
+    EXPECT_THROW(server::read_config_file(folder.file("conf"), config), Error);
+  }
+}
+
+}  // namespace
+}  // namespace perdure::test
