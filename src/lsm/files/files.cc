@@ -52,20 +52,17 @@ Files Files::open_or_create(Pool& pool, const std::string& name) {
 }
 
 FileReader Files::open_file(std::string_view path) const {
-  return FileReader(std::make_shared<const files::OpenFile>(
-      system_, system_->acquire(path, FileSystem::Make::kNo)));
+  return FileReader(std::make_shared<const files::OpenFile>(system_, path));
 }
 
 FileWriter Files::create_file(std::string_view path) {
-  FileWriter writer(
-      std::make_unique<files::Stream>(system_, system_->acquire(path, FileSystem::Make::kEmpty)));
+  FileWriter writer(std::make_unique<files::Stream>(system_, path, FileSystem::Make::kEmpty));
   writer.truncate(0);
   return writer;
 }
 
 FileWriter Files::append_file(std::string_view path) {
-  return FileWriter(
-      std::make_unique<files::Stream>(system_, system_->acquire(path, FileSystem::Make::kAppend)));
+  return FileWriter(std::make_unique<files::Stream>(system_, path, FileSystem::Make::kAppend));
 }
 
 bool Files::make_directory(std::string_view path) { return system_->make_directory(path); }

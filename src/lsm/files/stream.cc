@@ -25,9 +25,9 @@ std::string_view OpenFile::read(uint64_t offset, size_t bytes, char* scratch) co
   return {scratch, bytes};
 }
 
-Stream::Stream(std::shared_ptr<FileSystem> system, std::shared_ptr<Node> node)
+Stream::Stream(std::shared_ptr<FileSystem> system, std::string_view path, FileSystem::Make make)
     : system_(std::move(system)),
-      node_(std::move(node)),
+      node_(system_->acquire(path, make)),
       memory_(system_->pool().memory()),
       position_(node_->size.load(std::memory_order_relaxed)),
       committed_(position_) {}

@@ -11,8 +11,11 @@ namespace perdure::files {
 
 class OpenFile {
  public:
-  OpenFile(std::shared_ptr<FileSystem> system, std::shared_ptr<Node> node)
-      : system_(std::move(system)), node_(std::move(node)), base_(system_->pool().base()) {}
+  // Acquires the file, as the last step that may fail: who acquires it must release it.
+  OpenFile(std::shared_ptr<FileSystem> system, std::string_view path)
+      : system_(std::move(system)),
+        node_(system_->acquire(path, FileSystem::Make::kNo)),
+        base_(system_->pool().base()) {}
   ~OpenFile() { system_->release(node_, false); }
   OpenFile(const OpenFile&) = delete;
   OpenFile& operator=(const OpenFile&) = delete;
@@ -28,7 +31,8 @@ class OpenFile {
 
 class Stream {
  public:
-  Stream(std::shared_ptr<FileSystem> system, std::shared_ptr<Node> node);
+  // Likewise.
+  Stream(std::shared_ptr<FileSystem> system, std::string_view path, FileSystem::Make make);
   ~Stream();
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
