@@ -51,7 +51,7 @@ std::vector<Growth> all_growths() {
       all.push_back({name, kind, 0, {"split"}});
     }
     all.push_back({"bztree", kind, 0, {"write_node", "persist_words"}});
-    for (const char* name : {"p-art+vl", "woart", "art-cow"}) {
+    for (const char* name : {"p-art+vl", "art-cow"}) {
       all.push_back({name, kind, 0, {"branch_off", "copy"}});
     }
     all.push_back({"wort", kind, 0, {"branch_off"}});
