@@ -47,7 +47,6 @@ const std::vector<index::EntryWithPresets>& entries() {
       index::bztree_entry(),           //
       index::p_art_vl_entry(),         //
       index::wort_entry(),             //
-      index::woart_entry(),            //
       index::art_cow_entry(),          //
       store::entry(),                  //
       store::ordered_entry(),          //

@@ -24,7 +24,6 @@ EntryWithPresets nv_tree_entry();
 EntryWithPresets bztree_entry();
 EntryWithPresets p_art_vl_entry();
 EntryWithPresets wort_entry();
-EntryWithPresets woart_entry();
 EntryWithPresets art_cow_entry();
 
 }  // namespace perdure::index

@@ -275,14 +275,12 @@ TEST_P(Tries, AWordThatLeadsUpwardsIsDamage) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Structures, Tries, testing::Values("p-art+vl", "wort", "woart", "art-cow"),
-                         [](const auto& given) {
-                           std::string name = given.param;
-                           std::replace_if(
-                               name.begin(), name.end(),
-                               [](char c) { return c == '-' || c == '+'; }, '_');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Structures, Tries, testing::Values("p-art+vl", "wort", "art-cow"), [](const auto& given) {
+      std::string name = given.param;
+      std::replace_if(name.begin(), name.end(), [](char c) { return c == '-' || c == '+'; }, '_');
+      return name;
+    });
 
 }  // namespace
 }  // namespace perdure::index

@@ -21,7 +21,7 @@ bool worth_running(const CatalogEntry& entry, Kind key, Kind value) {
   if (all) return true;
   const bool stands_alone = entry.name == "rstore+ordered" || entry.name == "p-art+vl";
   const bool variant = (entry.name.find('+') != std::string::npos && !stands_alone) ||
-                       entry.name == "woart" || entry.name == "art-cow";  // of one core
+                       entry.name == "art-cow";  // of one core
   // Where every access costs many times more, kinds are taken in turn; the rest runs without.
   if (kUnderThreadSanitizer || kUnderAddressSanitizer || (kWithAssertions && !kWithPauses)) {
     const Kind kind = kUnderThreadSanitizer ? Kind::kU64 : Kind::kBytes;

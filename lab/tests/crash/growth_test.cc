@@ -51,10 +51,6 @@ std::vector<Growth> all_growths() {
       all.push_back({name, kind, 0, {"split"}});
     }
     all.push_back({"bztree", kind, 0, {"write_node", "persist_words"}});
-    for (const char* name : {"p-art+vl", "woart", "art-cow"}) {
-      all.push_back({name, kind, 0, {"branch_off", "copy"}});
-    }
-    all.push_back({"wort", kind, 0, {"branch_off"}});
     const std::vector<std::string> clht = {"link_block", "claim_next", "move_some", "mark_moved",
                                            "end_growing"};
     for (const char* name : {"p-clht", "p-clht+fc", "p-clht+fc+ve"}) {

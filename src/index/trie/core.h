@@ -29,7 +29,7 @@
 // leaf has the whole key. A replaced node stays as it was when it was replaced, which was after a reader
 // in it began. Scans read each child under the node's version.
 //
-// WORT, WOART and ART+CoW commit as their authors say, P-ART by the child word. Sources: Lee et al., "WORT: Write Optimal Radix Tree for Persistent Memory Storage Systems", FAST 2017;
+// Sources: Lee et al., "WORT: Write Optimal Radix Tree for Persistent Memory Storage Systems", FAST 2017;
 // Leis et al., "The Adaptive Radix Tree", ICDE 2013, and "The ART of Practical Synchronization", DaMoN
 // 2016; Lee et al., "RECIPE", SOSP 2019. docs/structures/p-art.md says where this differs.
 #pragma once
@@ -46,10 +46,10 @@
 #include "index/records.h"
 #include "index/stripes.h"
 #include "index/tree/content.h"
+#include "index/trie/art_cow.h"
 #include "index/trie/layout.h"
 #include "index/trie/shapes.h"
 #include "index/trie/symbols.h"
-#include "index/trie/woart.h"
 #include "pm/epoch.h"
 #include "pm/pool_impl.h"
 
@@ -371,14 +371,12 @@ void Core<Policy, Content>::scan(const Key& from, uint64_t limit, Visit visit) c
 
 // The argument is `extern` or nothing: no expression.
 // NOLINTBEGIN(bugprone-macro-parentheses)
-#define PERDURE_TRIE_INSTANTIATE(prefix)              \
-  prefix template class Core<PArt, tree::Words>;      \
-  prefix template class Core<PArt, tree::Bytes>;      \
-  prefix template class Core<WortTree, tree::Words>;  \
-  prefix template class Core<WortTree, tree::Bytes>;  \
-  prefix template class Core<WoartTree, tree::Words>; \
-  prefix template class Core<WoartTree, tree::Bytes>; \
-  prefix template class Core<CowTree, tree::Words>;   \
+#define PERDURE_TRIE_INSTANTIATE(prefix)             \
+  prefix template class Core<PArt, tree::Words>;     \
+  prefix template class Core<PArt, tree::Bytes>;     \
+  prefix template class Core<WortTree, tree::Words>; \
+  prefix template class Core<WortTree, tree::Bytes>; \
+  prefix template class Core<CowTree, tree::Words>;  \
   prefix template class Core<CowTree, tree::Bytes>;
 // NOLINTEND(bugprone-macro-parentheses)
 
@@ -391,11 +389,6 @@ struct WortTree {
   static constexpr char kName[] = "wort";
   static constexpr uint64_t kMagic = 0x313054524f574450;  // "PDWORT01"
   using Shape = Wort;
-};
-struct WoartTree {
-  static constexpr char kName[] = "woart";
-  static constexpr uint64_t kMagic = 0x31303052414f5750;  // "PWOAR001"
-  using Shape = Woart;
 };
 struct CowTree {
   static constexpr char kName[] = "art-cow";
