@@ -1,5 +1,6 @@
 // Keys and values at the edges of what is allowed, and just past them.
 #include <cstdint>
+#include <filesystem>
 #include <limits>
 #include <map>
 #include <string>
@@ -240,6 +241,27 @@ TEST_P(Boundaries, StatisticsHaveTheirCommonFigures) {
   EXPECT_GT(figures["pool_bytes"], 0);
   EXPECT_LE(figures["pool_bytes"], static_cast<double>(store.pool.info().size_bytes));
   EXPECT_EQ(figures["recovered_operations"], 0);
+}
+
+// Capacity costs nothing until it is used, with the structure's own defaults: a record in a pool of 1 TiB
+// takes no more than bounded beginnings.
+TEST_P(Boundaries, FewRecordsCostLittleWhateverTheCapacity) {
+  for (const uint64_t capacity_bytes : {MiB(64), MiB(1 << 20)}) {
+    std::filesystem::remove(pool_path());
+    Store store = create_store(pool_path(), pool_options(capacity_bytes), GetParam(), {});
+    EXPECT_TRUE(store.typed().insert(0, 1));
+    EXPECT_LE(store.pool.info().size_bytes, MiB(32)) << capacity_bytes;
+    for (uint64_t i = 1; i < 1000; ++i) EXPECT_TRUE(store.typed().insert(i, i + 1));
+    EXPECT_LE(store.pool.info().size_bytes, MiB(48)) << capacity_bytes;
+    for (const Statistic& figure : store.index->statistics()) {
+      if (figure.name != "dram_bytes") continue;
+      EXPECT_LE(figure.value, MiB(32)) << capacity_bytes;
+    }
+    store.close();
+    store = open_store(pool_path(), pool_options(capacity_bytes));
+    for (uint64_t i = 0; i < 1000; ++i) EXPECT_EQ(store.typed().lookup(i), i + 1);
+    store.close();
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Catalog, Boundaries, testing::ValuesIn(all_cases()), case_name);

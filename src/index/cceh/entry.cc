@@ -20,7 +20,7 @@ template <const cceh::Variant& variant>
 EntryWithPresets entry_of() {
   EntryWithPresets entry = CoreEntry<HashTables, cceh::Core, parse<variant>>::make(
       variant.name, "Nam et al., FAST 2019");
-  entry.options = {{"initial_depth", "log2(capacity / 4 MiB), 1 to 12",
+  entry.options = {{"initial_depth", "log2(capacity / 4 MiB), 1 to 10",
                     "log2 of the segments it begins with, of 16 KiB each; a segment is made when "
                     "its first key comes"},
                    {"segment_buckets", "256",

@@ -35,14 +35,14 @@ std::unique_ptr<Core<Content>> Core<Content>::create(pm::PoolImpl& pool, const s
         ErrorCode::kInvalidArgument,
         fmt::format("segment_buckets is {}; it must be a power of two", options.segment_buckets));
   }
-  // Segments for a two hundred and fifty-sixth of the capacity; each is made when its first key
-  // comes.
+  // Segments for a two hundred and fifty-sixth of the capacity, 16 MiB at most; each is made when its
+  // first key comes.
   const uint64_t segments = pool.header().capacity_bytes / 256 / sizeof(Segment);
   Root image{};
   image.seal.magic = kRootMagic;
   image.initial_depth = options.initial_depth != 0
                             ? options.initial_depth
-                            : std::clamp<uint64_t>(std::bit_width(segments), 2, 13) - 1;
+                            : std::clamp<uint64_t>(std::bit_width(segments), 2, 11) - 1;
   image.buckets = options.segment_buckets != 0 ? options.segment_buckets : kBuckets;
   const auto depth = static_cast<uint32_t>(image.initial_depth);
   const NewBlock directory{directory_bytes(depth), offsetof(Root, directory), [&](char* block) {
