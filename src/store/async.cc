@@ -24,6 +24,8 @@ Task<bool> write(const StoreImpl& store, WriteRequest request, uint64_t* version
 
 }  // namespace
 
+// The frame keeps what it is given, for as long as it is suspended.
+// NOLINTBEGIN(performance-unnecessary-value-param)
 Task<std::optional<std::string>> Store::async_get(std::string key, uint64_t* version) const {
   const auto [hash, number] = impl_->place_of(key);
   co_return co_await impl_->async(
@@ -77,6 +79,8 @@ Task<void> Store::async_apply(Batch batch) {
   impl_->apply(batch);
   co_return;
 }
+
+// NOLINTEND(performance-unnecessary-value-param)
 
 void Store::run_to_end(Task<void> task) { impl_->run(std::move(task)); }
 void Store::spawn(Task<void> task) { impl_->spawn(std::move(task)); }
