@@ -88,11 +88,7 @@ void Coverage::add(const Run& run, const Exploration& exploration) {
   Symbols& symbols = symbols_of(run.trace);
   symbols_ = &symbols;
   // A copy past the caches is where the code might flush instead.
-  std::set<uint64_t> streams;
-  for (const TraceEvent& event : run.trace.events) {
-    if (event.kind == EventKind::kStream) streams.insert(event.pc);
-  }
-  for (const uint64_t pc : streams) {
+  for (const uint64_t pc : stream_sites(run)) {
     const Frame* frame = symbols.site_of(pc);
     if (frame == nullptr || folder_of(frame->file).empty()) continue;
     reached_.insert(text_of(false, symbols.place_and_function(pc)));

@@ -649,6 +649,16 @@ PersistSites persist_sites(const Run& run) {
   return sites;
 }
 
+std::set<uint64_t> stream_sites(const Run& run) {
+  std::set<uint64_t> sites;
+  const auto& events = run.trace.events;
+  for (uint32_t i = 0; i < events.size(); ++i) {
+    if (events[i].kind == EventKind::kStream && !lies_in(run.skipped, i))
+      sites.insert(events[i].pc);
+  }
+  return sites;
+}
+
 Exploration explore(const Run& run, Subject& subject, const ExploreOptions& options,
                     Verdicts& verdicts) {
   return Explorer(run, subject, options, verdicts).run();

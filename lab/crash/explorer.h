@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -122,6 +123,8 @@ using Verdicts = std::unordered_map<uint64_t, Verdict>;
 
 // The places at which the explored part of a run flushes and fences.
 PersistSites persist_sites(const Run& run);
+// And those at which it writes past the caches.
+std::set<uint64_t> stream_sites(const Run& run);
 
 Exploration explore(const Run& run, Subject& subject, const ExploreOptions& options,
                     Verdicts& verdicts);

@@ -77,6 +77,16 @@ class Planner {
     bulk.keys = 60;
     bulk.prepared = 200;
     add("bulk writes", bulk);
+    // A log of three short chunks, which batches leave at different places: what a crash left behind the
+    // last record of one is met again when the work after it has gone round.
+    IndexWorkload ring = base_;
+    ring.options = {
+        {"directory_bits", "1"}, {"directory_bits_max", "1"}, {"fanout", "2"}, {"partitions", "1"}};
+    ring.batch = 4;
+    ring.keys = 40;
+    ring.prepared = 100;
+    ring.operations = 3 * base_.operations;
+    add("a short log", ring);
   }
 
   // A pool in which there is no room: records move, and garbage is collected. Of words it would take

@@ -229,6 +229,19 @@ std::vector<lab::crash::CampaignRun> make_program_run(const CrashCommandOptions&
   return runs;
 }
 
+// What of the exploration is not as by default, for the command that repeats it.
+std::string exploration_options(const CrashCommandOptions& options) {
+  const CrashCommandOptions defaults;
+  std::string text;
+  if (options.crashes != defaults.crashes) text += fmt::format(" --crashes {}", options.crashes);
+  if (options.nested != defaults.nested) text += fmt::format(" --recoveries {}", options.nested);
+  if (options.complete != defaults.complete)
+    text += fmt::format(" --complete {}", options.complete);
+  if (options.budget != defaults.budget) text += fmt::format(" --budget {}", options.budget);
+  if (!options.again_at.empty()) text += fmt::format(" --again-at {}", options.again_at);
+  return text;
+}
+
 // A trace is of one run: the first of those that were asked for.
 void keep_or_replay(const CrashCommandOptions& options,
                     std::vector<lab::crash::CampaignRun>& runs) {
@@ -294,6 +307,7 @@ int run_command(const CrashCommandOptions& options) {
       bar.show({fmt::format("{}: {}", structure, phase), states, fraction});
     };
     auto runs = options.program.empty() ? make_runs(options, structure) : make_program_run(options);
+    for (auto& run : runs) run.command += exploration_options(options);
     keep_or_replay(options, runs);
     if (interrupt.raised()) break;
     reports.push_back(run_campaign(std::move(runs), campaign));

@@ -140,5 +140,31 @@ TEST(CoverageOfSites, NamesThoseThatNoRunReached) {
   EXPECT_FALSE(names("TornBitLog::append"));   // of another folder, and reached
 }
 
+TEST(CoverageOfSites, CountsThoseOfTheStore) {
+  IndexWorkload workload = few_inserts();
+  workload.structure = "rstore";
+  workload.key_kind = workload.value_kind = Kind::kBytes;
+  IndexSubject subject(workload);
+  const crash::Run run = subject.record({});
+  Coverage coverage;
+  coverage.add(run, {});
+  EXPECT_GT(coverage.reached(), 0U);
+}
+
+// A place that writes past the caches, or flushes where that is not sooner.
+TEST(CoverageOfSites, CountsAStreamAsReached) {
+  IndexWorkload workload = few_inserts();
+  workload.structure = "p-clht";
+  workload.life_cycle = true;
+  IndexSubject subject(workload);
+  const crash::Run run = subject.record({});
+  EXPECT_FALSE(stream_sites(run).empty());
+  Coverage coverage;
+  coverage.add(run, {});
+  for (const std::string& place : coverage.unreached()) {
+    EXPECT_EQ(place.find("flush table.h"), std::string::npos) << place;  // made with the table
+  }
+}
+
 }  // namespace
 }  // namespace perdure::lab::crash
