@@ -147,6 +147,7 @@ TEST_F(LevelDb, AKilledProcessLosesNothingThatWasAcknowledged) {
   Random random(base_seed());
   uint64_t first = 0;
   Model model;
+  Pool::create(path(), pool_options(uint64_t{64} << 20)).close();
   for (uint64_t round = 0; round < rounds; ++round) {
     uint64_t acknowledged = first;
     Child child([&](int out) {
