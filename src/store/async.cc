@@ -16,10 +16,9 @@ using Condition = WriteRequest::Condition;
 // Key and value live in the frame of who awaits it.
 Task<bool> write(const StoreImpl& store, WriteRequest request, uint64_t* version = nullptr) {
   const auto [hash, number] = store.place_of(request.key);
-  co_return co_await store.async(
-      number, true, [request, version, hash = hash](Partition& partition) {
-        return partition.put(hash, request, StoreImpl::now_ms(), version);
-      });
+  co_return co_await store.async(number, true, [request, version, hash](Partition& partition) {
+    return partition.put(hash, request, StoreImpl::now_ms(), version);
+  });
 }
 
 }  // namespace
@@ -29,8 +28,7 @@ Task<bool> write(const StoreImpl& store, WriteRequest request, uint64_t* version
 Task<std::optional<std::string>> Store::async_get(std::string key, uint64_t* version) const {
   const auto [hash, number] = impl_->place_of(key);
   co_return co_await impl_->async(
-      number, false,
-      [&key, version, hash = hash](Partition& partition) -> std::optional<std::string> {
+      number, false, [&key, version, hash](Partition& partition) -> std::optional<std::string> {
         Partition::Found found;
         if (!partition.get(hash, key, StoreImpl::now_ms(), found)) return std::nullopt;
         if (version != nullptr) *version = found.version;
@@ -70,7 +68,7 @@ Task<bool> Store::async_compare_and_swap(std::string key, uint64_t version, std:
 
 Task<bool> Store::async_remove(std::string key) {
   const auto [hash, number] = impl_->place_of(key);
-  co_return co_await impl_->async(number, true, [&key, hash = hash](Partition& partition) {
+  co_return co_await impl_->async(number, true, [&key, hash](Partition& partition) {
     return partition.remove(hash, key, StoreImpl::now_ms());
   });
 }

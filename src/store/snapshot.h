@@ -24,7 +24,7 @@ class StoreSnapshot {
   template <typename Use>
   bool get(std::string_view key, Use use) const {
     const auto [hash, number] = store_.place_of(key);
-    return store_.with(number, false, [&, hash = hash, number = number](Partition& partition) {
+    return store_.with(number, false, [&](Partition& partition) {
       Partition::Found found;
       if (!partition.get_at(versions_[number], hash, key, time_ms_, found)) return false;
       use(found);

@@ -314,23 +314,22 @@ StoreImpl::Place StoreImpl::place_of(std::string_view key) const {
 
 bool StoreImpl::write(const WriteRequest& request, uint64_t* version) {
   const auto [hash, number] = place_of(request.key);
-  return with(number, true, [&, hash = hash](Partition& partition) {
+  return with(number, true, [&](Partition& partition) {
     return partition.put(hash, request, now_ms(), version);
   });
 }
 
 bool StoreImpl::remove(std::string_view key) {
   const auto [hash, number] = place_of(key);
-  return with(number, true, [&, hash = hash](Partition& partition) {
-    return partition.remove(hash, key, now_ms());
-  });
+  return with(number, true,
+              [&](Partition& partition) { return partition.remove(hash, key, now_ms()); });
 }
 
 void StoreImpl::modify(
     std::string_view key,
     const std::function<std::optional<std::string>(const std::string_view*)>& change) {
   const auto [hash, number] = place_of(key);
-  with(number, true, [&, hash = hash](Partition& partition) {
+  with(number, true, [&](Partition& partition) {
     const uint64_t now = now_ms();
     Partition::Found found{};
     const bool present = partition.get(hash, key, now, found);

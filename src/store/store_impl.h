@@ -40,7 +40,7 @@ class StoreImpl final : public RuntimeClient {
   template <typename Use>
   bool get(std::string_view key, Use use) const {
     const auto [hash, number] = place_of(key);
-    return with(number, false, [&, hash = hash](Partition& partition) {
+    return with(number, false, [&](Partition& partition) {
       Partition::Found found;
       if (!partition.get(hash, key, now_ms(), found)) return false;
       use(found);
