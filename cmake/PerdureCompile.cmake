@@ -71,6 +71,9 @@ function(perdure_unity target)
   endforeach()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
   target_compile_definitions(${target} PRIVATE PERDURE_UNITED)  # see index/instantiate.h
+  # The sources are included then: GCC takes a lambda in the frame of a coroutine for one of a header, which
+  # other units may see, too.
+  target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
 endfunction()
 
 # perdure_precompile(TARGET [HEADER...]): parses the headers that most sources begin with once for the

@@ -299,7 +299,6 @@ TEST_P(FilesModel, RandomStepsAndReopenings) {
     Pool pool = Pool::create(folder.file("pool"), options);
     const Files files = Files::create(pool, "files");
   }
-  uint64_t refused = 0;
   for (uint64_t round = 0; round < scaled(20) && !testing::Test::HasFailure(); ++round) {
     Pool pool = Pool::open(folder.file("pool"), options);
     Files files = Files::open(pool, "files");
@@ -311,7 +310,6 @@ TEST_P(FilesModel, RandomStepsAndReopenings) {
         model = std::move(next);
       } catch (const Error& error) {
         ASSERT_TRUE(pm::is_full(error)) << error.what();
-        ++refused;
       }
       if (files.find("/temporary")) files.remove("/temporary");
     }
