@@ -190,6 +190,14 @@ PoolHeader read_header(const Mapping& mapping) {
     PoolHeader mended = header;
     std::memcpy(mended.magic, kMagic, sizeof kMagic);
     if (bytes >= kHeaderBytes && header_checksum(mended) == header.checksum) {
+      // It is written last when a pool is made.
+      if (std::ranges::all_of(header.magic, [](auto byte) { return byte == 0; })) {
+        throw Error(
+            ErrorCode::kEmpty,
+            fmt::format("{}: the making of this pool was interrupted; there was nothing in it "
+                        "yet: remove the file, and make the pool again",
+                        path));
+      }
       throw corrupt_header(path, "the magic of the header is not that of a pool, all else is");
     }
     throw Error(ErrorCode::kForeign, fmt::format("{}: is not a Perdure pool", path));
