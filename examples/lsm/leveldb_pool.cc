@@ -19,8 +19,8 @@ int main(int argc, char** argv) {
   }
   try {
     const std::string path = argv[1];
-    perdure::Pool pool = std::filesystem::exists(path) ? perdure::Pool::open(path)
-                                                       : perdure::Pool::create(path);
+    perdure::Pool pool =
+        std::filesystem::exists(path) ? perdure::Pool::open(path) : perdure::Pool::create(path);
     const std::unique_ptr<leveldb::Env> env = perdure::leveldb_env(pool);
     const std::unique_ptr<leveldb::Cache> cache = perdure::leveldb_2q_cache();
 

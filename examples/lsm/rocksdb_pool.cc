@@ -18,8 +18,8 @@ int main(int argc, char** argv) {
   }
   try {
     const std::string path = argv[1];
-    perdure::Pool pool = std::filesystem::exists(path) ? perdure::Pool::open(path)
-                                                       : perdure::Pool::create(path);
+    perdure::Pool pool =
+        std::filesystem::exists(path) ? perdure::Pool::open(path) : perdure::Pool::create(path);
     const std::unique_ptr<rocksdb::Env> env =
         rocksdb::NewCompositeEnv(perdure::rocksdb_file_system(pool));
 

@@ -544,6 +544,7 @@ std::string Explorer::kind_of(const Finding& finding) const {
     kind += fmt::format("{} {}", events[i].data, finding.in_flight);
     break;
   }
+  if (finding.event < events.size()) kind += fmt::format(" at {:x}", events[finding.event].pc);
   std::set<uint64_t> places;
   for (const LostStore& lost : finding.lost) places.insert(events[lost.event].pc);
   for (const uint64_t place : places) kind += fmt::format(" {:x}", place);

@@ -28,7 +28,7 @@ namespace {
 bool is_primitive_file(std::string_view file) {
   if (file.ends_with("intrin.h")) return true;
   for (const std::string_view part : {"pm/memory.h", "pm/observe.h", "bits/atomic_base.h",
-                                       "include/c++/12/atomic", "c++/12/bits/"}) {
+                                      "include/c++/12/atomic", "c++/12/bits/"}) {
     if (file.find(part) != std::string_view::npos) return true;
   }
   return false;

@@ -37,7 +37,8 @@ struct QuickstartReport {
   double dram_bytes = 0;
   PoolInfo pool{};
   std::vector<std::pair<std::string, std::string>> looked_up;
-  uint64_t served_asked = 0;  // of the server on the pool, through RESP and memcached, around a SIGKILL
+  uint64_t served_asked =
+      0;  // of the server on the pool, through RESP and memcached, around a SIGKILL
   uint64_t served_right = 0;
   double served_first_answer_ms = 0;  // after the SIGKILL, from its start
 

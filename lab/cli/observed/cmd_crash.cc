@@ -407,7 +407,7 @@ void add_exploration_options(CLI::App& command, CrashCommandOptions& options) {
   command
       .add_option("--findings", options.findings,
                   "Stop a run after so many different findings; those in operations of one type "
-                  "that lose stores of the same places are counted as one")
+                  "that crash at one place and lose stores of the same places are counted as one")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   command.add_option("--keep-image", options.keep_image,
