@@ -310,7 +310,7 @@ TEST_F(FilesPower, DamageIsFoundOrHarmless) {
           << error.what();
     }
   }
-  EXPECT_GT(refused, 0U);
+  if (scaled(400) == 400) EXPECT_GT(refused, 0U);  // of few rounds all may hit the content of files
 }
 
 }  // namespace
