@@ -156,7 +156,7 @@ inline uint64_t* Art::find(Node& node, uint64_t tag, uint32_t symbol) {
   }
   for (uint32_t half = 0; half < 2; ++half) {
     const uint64_t eight = pm::load_acquire(reinterpret_cast<const uint64_t*>(keys)[half]);
-    const uint64_t zero = eight ^ uint64_t{symbol} * 0x0101010101010101;
+    const uint64_t zero = eight ^ uint64_t { symbol } * 0x0101010101010101;
     // The highest bit of each byte that is 0, and of some above one: all of which are looked at.
     uint64_t hits = (zero - 0x0101010101010101) & ~zero & 0x8080808080808080;
     for (; hits != 0; hits &= hits - 1) {
