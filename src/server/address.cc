@@ -72,8 +72,9 @@ Address parse_address(std::string_view text) {
   std::string_view host = text.substr(0, colon);
   const std::string_view digits = text.substr(colon + 1);
   uint16_t port = 0;
-  const char* end = digits.data() + digits.size();
-  const auto [rest, error] = std::from_chars(digits.data(), end, port);
+  const char* begin = digits.data();
+  const char* end = begin + digits.size();
+  const auto [rest, error] = std::from_chars(begin, end, port);
   if (error != std::errc() || rest != end) refuse(text, "the port is no number from 0 to 65535");
   const bool brackets = host.starts_with('[') && host.ends_with(']');
   if (brackets) host = host.substr(1, host.size() - 2);

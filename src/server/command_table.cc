@@ -95,8 +95,9 @@ std::string_view Call::key(size_t i, std::string& buffer) const {
 
 int64_t integer_of(std::string_view text) {
   int64_t value = 0;
-  const char* end = text.data() + text.size();
-  const auto [rest, error] = std::from_chars(text.data(), end, value);
+  const char* begin = text.data();
+  const char* end = begin + text.size();
+  const auto [rest, error] = std::from_chars(begin, end, value);
   if (error != std::errc() || rest != end) {
     throw CommandError("ERR value is not an integer or out of range");
   }
@@ -107,8 +108,9 @@ double real_of(std::string_view text) {
   std::string_view digits = text;
   if (digits.starts_with('+')) digits.remove_prefix(1);
   double value = 0;
-  const char* end = digits.data() + digits.size();
-  const auto [rest, error] = std::from_chars(digits.data(), end, value);
+  const char* begin = digits.data();
+  const char* end = begin + digits.size();
+  const auto [rest, error] = std::from_chars(begin, end, value);
   if (error != std::errc() || rest != end || std::isnan(value) || digits.starts_with('+')) {
     throw CommandError("ERR value is not a valid float");
   }

@@ -120,8 +120,8 @@ void run_bitop(Call& call) {
   for (size_t s = 1; s < sources.size(); ++s) {
     sources[s].resize(bytes);
     for (size_t i = 0; i < bytes; ++i) {
-      const int a = result[i];
-      const int b = sources[s][i];
+      const auto a = static_cast<unsigned char>(result[i]);
+      const auto b = static_cast<unsigned char>(sources[s][i]);
       result[i] = static_cast<char>(ands ? a & b : ors ? a | b : a ^ b);
     }
   }

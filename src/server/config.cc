@@ -55,7 +55,7 @@ Setting text(std::string name, std::string metavar, std::string help, std::strin
 }
 
 Setting choice(const std::string& name, std::string help, std::string Config::* member,
-               std::vector<std::string> choices) {
+               const std::vector<std::string>& choices) {
   return {.name = name,
           .metavar = "NAME",
           .help = std::move(help),
@@ -85,12 +85,12 @@ Setting toggle(const std::string& name, std::string help, bool Config::* member)
 }
 
 template <typename T>
-Setting number(const std::string& name, std::string help, T Config::* member, T min, T max,
+Setting number(const std::string& name, const std::string& help, T Config::* member, T min, T max,
                bool live = false) {
   return {
       .name = name,
       .metavar = "N",
-      .help = std::move(help),
+      .help = help,
       .is_live = live,
       .set = [=](Config& c, std::string_view v) { c.*member = parse_number<T>(name, v, min, max); },
       .get = [member](const Config& c) { return fmt::format("{}", c.*member); }};

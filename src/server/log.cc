@@ -1,9 +1,9 @@
 #include "server/log.h"
 
-#include <time.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <ctime>
 
 #include "perdure/error.h"
 

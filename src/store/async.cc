@@ -11,7 +11,6 @@ namespace {
 using store::Partition;
 using store::StoreImpl;
 using store::WriteRequest;
-using Condition = WriteRequest::Condition;
 
 // Key and value live in the frame of who awaits it.
 Task<bool> write(const StoreImpl& store, WriteRequest request, uint64_t* version = nullptr) {
@@ -46,14 +45,14 @@ Task<uint64_t> Store::async_put(std::string key, std::string value, std::optiona
 Task<bool> Store::async_insert(std::string key, std::string value, std::optional<Time> expires) {
   co_return co_await write(*impl_, {.key = key,
                                     .value = value,
-                                    .condition = Condition::kIfAbsent,
+                                    .condition = WriteRequest::Condition::kIfAbsent,
                                     .expiry_ms = StoreImpl::expiry_of(expires)});
 }
 
 Task<bool> Store::async_update(std::string key, std::string value, std::optional<Time> expires) {
   co_return co_await write(*impl_, {.key = key,
                                     .value = value,
-                                    .condition = Condition::kIfPresent,
+                                    .condition = WriteRequest::Condition::kIfPresent,
                                     .expiry_ms = StoreImpl::expiry_of(expires)});
 }
 
@@ -61,7 +60,7 @@ Task<bool> Store::async_compare_and_swap(std::string key, uint64_t version, std:
                                          std::optional<Time> expires) {
   co_return co_await write(*impl_, {.key = key,
                                     .value = value,
-                                    .condition = Condition::kIfVersion,
+                                    .condition = WriteRequest::Condition::kIfVersion,
                                     .version = version,
                                     .expiry_ms = StoreImpl::expiry_of(expires)});
 }

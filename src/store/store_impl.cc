@@ -114,7 +114,7 @@ std::unique_ptr<StoreImpl> StoreImpl::create(pm::PoolImpl& pool, const std::stri
     pool.memory().flush(block, roots_bytes);
   };
   const auto fill_boundaries = [&](char* block) {
-    std::memcpy(block, boundary_text.data(), boundary_text.size());
+    std::ranges::copy(boundary_text, block);
     pool.memory().flush(block, boundary_text.size());
   };
   const index::NewBlock blocks[] = {

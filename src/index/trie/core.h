@@ -356,7 +356,11 @@ void Core<Policy, Content>::scan(const Key& from, uint64_t limit, Visit visit) c
       frames.push_back({{&enter(word, above), word}, 0});
     } else if (word != 0) {
       reached = reached || text_of_leaf(word) >= text_of(from);
-      if (reached && (limit-- == 0 || !visit_leaf(word, visit) || limit == 0)) return;
+      if (reached) {
+        if (limit == 0) return;
+        --limit;
+        if (!visit_leaf(word, visit) || limit == 0) return;
+      }
     }
     word = 0;
     while (!frames.empty() && word == 0) {

@@ -162,7 +162,7 @@ inline uint64_t* Art::find(Node& node, uint64_t tag, uint32_t symbol) {
     for (; hits != 0; hits &= hits - 1) {
       const auto i = static_cast<uint32_t>(std::countr_zero(hits)) / 8;
       if ((eight >> 8 * i & 0xff) != symbol) continue;
-      uint64_t* slot = slots + half * 8 + i;
+      uint64_t* slot = slots + (uint64_t{half} * 8 + i);
       if (pm::load_acquire(*slot) != 0) return slot;
     }
   }

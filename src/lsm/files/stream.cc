@@ -10,7 +10,7 @@ namespace perdure::files {
 
 std::string_view OpenFile::read(uint64_t offset, size_t bytes, char* scratch) const {
   const uint64_t end = size();
-  if (offset >= end) return {"", 0};
+  if (offset >= end) return "";
   bytes = static_cast<size_t>(std::min<uint64_t>(bytes, end - offset));
   const Extent* extent = &node_->extents->find(offset);
   uint64_t in = offset - extent->begin;

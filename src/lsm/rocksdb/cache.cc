@@ -134,7 +134,8 @@ class TwoQueueCache final : public rocksdb::Cache {
   }
   // Forgets the key; if `only` is given, only if that is what is there.
   void erase_if(const std::string& key, Block* only) {
-    const std::string text = key;
+    // The key may be that of a block which goes.
+    const std::string text = key;  // NOLINT(performance-unnecessary-copy-initialization)
     std::vector<Block*> gone;
     queue_.with(text, [&](auto& shard) {
       if (only == nullptr || shard.holds(text, only)) shard.erase(text, gone);
