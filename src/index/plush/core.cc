@@ -262,10 +262,11 @@ Root Core::make_root(pm::PoolImpl& pool, const PlushOptions& options, bool out_o
                 fmt::format("directory_bits is {} and directory_bits_max {}; each must be 1 to 24",
                             options.directory_bits, options.directory_bits_max));
   }
-  // Where many threads may want to write. A partition of a payload log has a chunk of its own to append
-  // to, and each partition a recovery log.
-  uint32_t partition_bits =
-      capacity >= kManyPartitionsBytes ? 8 : std::min(6U, log2_floor(capacity >> 20));
+  // Where many threads may want to write. Each partition has a recovery log; with byte strings also a chunk
+  // to append payload to, which in many partitions is more than a small table's records.
+  uint32_t partition_bits = capacity >= kManyPartitionsBytes && !out_of_place
+                                ? 8
+                                : std::min(6U, log2_floor(capacity >> 20));
   const bool grows = options.directory_bits == 0 && options.preallocated_levels.value_or(0) == 0;
   if (options.directory_bits != 0) {
     root.directory_bits = options.directory_bits;

@@ -73,14 +73,14 @@ EntryWithPresets plush_entry() {
                   .value_bytes_max = plush::PayloadLog::kPartBytesMax,
                   .capacity_bytes_min = Pool::kMinCapacityBytes};
   entry.options = {
-      {"directory_bits", "7, or 10 from a capacity of 6 GiB",
+      {"directory_bits", "7; for words 10 from a capacity of 6 GiB",
        "log2 of the rows in DRAM, and of the entries of the first level, when the table is made: 1 "
        "to 24; DRAM use is 288 bytes for each row"},
       {"directory_bits_max", "20, or directory_bits if that is given",
        "log2 of the rows that the table may grow to, by `fanout` at a time; directory_bits itself: "
        "it does not grow"},
       {"fanout", "8", "entries of the next level that one entry is spread over: 2, 4, 8 or 16"},
-      {"partitions", "64, 256 for capacities from 6 GiB, fewer for small ones",
+      {"partitions", "64, for words 256 for capacities from 6 GiB, fewer for small ones",
        "independent locks and recovery logs, a power of two; by default at most one for each MiB"},
       {"log_percent", "300", "recovery-log bytes per byte that all rows can log; 300 to 10000"},
       {"filter_levels", "2",
