@@ -310,7 +310,10 @@ TEST_F(FilesPower, DamageIsFoundOrHarmless) {
           << error.what();
     }
   }
-  if (scaled(400) == 400) EXPECT_GT(refused, 0U);  // of few rounds all may hit the content of files
+  // Of few rounds all may hit the content of files.
+  if (scaled(400) == 400) {
+    EXPECT_GT(refused, 0U);
+  }
 }
 
 }  // namespace
