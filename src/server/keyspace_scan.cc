@@ -27,16 +27,17 @@ void Keyspace::scan(std::string_view from, bool downwards, uint64_t wanted,
     }
     return;
   }
-  // Merged with what the open group has, which is newer.
-  std::vector<std::pair<std::string_view, const Pending*>> pending;
+  // Merged with what the open group has, which is newer. Copies: `visit` may write, and a group that has become
+  // too large goes to the store meanwhile.
+  std::vector<std::pair<std::string, Pending>> pending;
   if (downwards) {
     for (auto at = group_.upper_bound(from); at != group_.begin();) {
       --at;
-      pending.emplace_back(at->first, &at->second);
+      pending.emplace_back(at->first, at->second);
     }
   } else {
     for (auto at = group_.lower_bound(from); at != group_.end(); ++at) {
-      pending.emplace_back(at->first, &at->second);
+      pending.emplace_back(at->first, at->second);
     }
   }
   const auto comes_first = [&](std::string_view a, std::string_view b) {
@@ -51,7 +52,7 @@ void Keyspace::scan(std::string_view from, bool downwards, uint64_t wanted,
     }
     const auto& [key, write] = pending[i++];
     if (cursor.valid() && cursor.key() == key) step();
-    if (write->value && !visit(key, *write->value)) return;
+    if (write.value && !visit(key, *write.value)) return;
   }
 }
 
