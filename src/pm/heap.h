@@ -16,25 +16,25 @@
 // all blocks of the transaction. Blocks are handed out from DRAM caches that are filled in groups.
 //
 // A Txn may also carry redo records: bytes that replace others atomically (a micro-log).
+//
+// Its parts: pm/segments.h (which segments are free), pm/heap_blocks.h (blocks of slabs), heap_txn.cc
+// (transactions), heap_recover.cc (what a crash left of them), heap_check.cc (verification and seals).
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <bitset>
 #include <cstdint>
 #include <functional>
-#include <map>
-#include <memory>
-#include <mutex>
 #include <new>
 #include <string>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include "perdure/error.h"
+#include "pm/heap_blocks.h"
 #include "pm/layout.h"
 #include "pm/memory.h"
+#include "pm/segments.h"
 
 namespace perdure::pm {
 
@@ -132,83 +132,13 @@ class Heap {
                        const std::function<void(const std::string&)>& report) const;
 
  private:
-  struct SegmentInfo {
-    uint64_t* taken;  // slabs: blocks that are allocated or in a cache; null until scanned
-    union {
-      uint32_t free_blocks;   // of slabs
-      uint32_t run_segments;  // of the first segment of a run: not what a damaged header may say
-    };
-    SegmentKind kind;
-    uint8_t size_class;
-    bool listed;  // in its class's `partial`
-  };
-
-  static constexpr int kClasses = 17;
-  // Free segments that only transactions that reclaim may take; the last one only as a run, which
-  // comes back whole, since a slab may keep it for good.
-  static constexpr uint32_t kReserveSegments = 2;
-  static constexpr uint32_t kReserveForRuns = 1;
-
-  struct alignas(64) SizeClass {
-    std::mutex mutex;
-    std::vector<uint32_t> partial;    // scanned segments with free blocks
-    std::vector<uint32_t> unscanned;  // segments found when opening; nobody looked inside yet
-    uint64_t free_blocks = 0;         // in scanned segments
-  };
-
-  struct alignas(64) LaneState {
-    std::atomic_flag busy;
-    std::array<std::vector<uint64_t>, kClasses> cache;
-  };
-
   friend class Txn;
 
-  static int class_of(uint64_t bytes);  // -1: a run of segments
-  uint32_t blocks_in(int size_class) const;
-  SegmentDescriptor& descriptor(uint64_t segment) const;
-  uint64_t segment_of(uint64_t offset) const;
-  uint64_t offset_of_segment(uint64_t segment) const;
-  static uint64_t descriptor_word(SegmentKind kind, int size_class, uint64_t segments,
-                                  uint64_t index);
-  static uint64_t free_word(uint64_t index) {
-    return descriptor_word(SegmentKind::kFree, 0, 1, index);
-  }
-  bool parse_word(uint64_t index, SegmentKind& kind, int& size_class, uint64_t& segments) const;
-  // The same of a descriptor that stands elsewhere.
-  bool parse_word(uint64_t word, uint64_t index, SegmentKind& kind, int& size_class,
-                  uint64_t& segments) const;
-  // Calls `visit(segment)` for each segment in use.
-  template <typename Visit>
-  void for_each_used(Visit visit) const;
-
+  // ---- transactions (heap_txn.cc)
   uint32_t acquire_lane();
-  void release_lane(uint32_t lane);
   Lane& lane(uint32_t index) const;
 
-  // What an allocation may use: only transactions that reclaim reach for the reserves.
-  enum class Reach : uint8_t { kCommon, kBlockReserve, kSegmentReserve };
-
-  // A free block of the class through the lane's cache. Returns false if there is none.
-  bool take_block(uint32_t lane, int size_class, Reach reach, uint64_t& block);
-  // The same of the class `wanted` or, if that is used up, of a larger one. Returns its class. Throws
-  // kPoolFull, kNoSpace.
-  int take_block_for(uint32_t lane, int wanted, bool reclaim, uint64_t& block);
-  bool refill(uint32_t lane, int size_class, Reach reach);
-  void find_free_blocks(SizeClass& state, int size_class, size_t wanted, Reach reach);
-  void take_from_segment(uint32_t segment, int size_class, size_t wanted,
-                         std::vector<uint64_t>& out);
-  void scan_segment(uint32_t segment);
-  void know_segment_of(uint64_t block);
-  void release_block(uint64_t offset, int size_class) noexcept;
-  void return_caches(uint32_t own_lane, int size_class);
-
-  // `count` adjacent free segments that leave `keep` others, growing the pool if need be. Returns
-  // false if there are none.
-  bool take_segments(uint64_t count, uint32_t keep, uint64_t& first);
-  void release_segments(uint64_t first, uint64_t count) noexcept;
-  void note_run(uint64_t block, uint64_t segments);
-  bool grow(uint64_t segments);
-
+  // ---- what a crash left (heap_recover.cc)
   void recover_lane(Lane& lane);
   void apply_redo(Lane& lane, uint64_t bytes);
   void resolve_intent(const Intent& intent);
@@ -216,20 +146,12 @@ class Heap {
   void require_sound(const Lane& lane, const Intent& intent) const;
   void require_sound_redo(const Lane& lane, uint64_t bytes) const;
   void set_allocated(uint64_t block, bool run, bool allocated);
-  // A slab block's bit: the bitmap word and a mask.
-  std::pair<uint64_t*, uint64_t> bitmap_bit(uint64_t block) const;
-  [[noreturn]] void throw_full() const;
+
+  bool is_in_segments(uint64_t offset) const;
 
   PoolImpl& pool_;
-  SegmentInfo* infos_ = nullptr;  // one for each segment of the capacity; pages appear on use
-  uint64_t infos_bytes_ = 0;
-  std::array<SizeClass, kClasses> classes_;
-  std::unique_ptr<LaneState[]> lanes_;
-  mutable std::mutex segments_mutex_;
-  std::map<uint64_t, uint64_t> free_runs_;  // first segment -> length
-  std::atomic<uint64_t> free_segments_{0};
-  uint64_t high_water_segments_ = 0;
-  std::atomic<bool> medium_full_{false};
+  Segments segments_;
+  HeapBlocks blocks_;
 };
 
 // A group of allocations and frees that a crash either completes or undoes, each by its own link.
@@ -251,7 +173,7 @@ class Heap::Txn {
   // `link`, a word in the pool, is about to lead to the block, or to lead away from it.
   void will_link(uint64_t block, const void* link, Link form);
   // Throws kCorrupt, as will_unlink() and may_unlink() do, unless the block can be one that goes.
-  void require_block(uint64_t block) { heap_.know_segment_of(block); }
+  void require_block(uint64_t block) { heap_.blocks_.require_in_use(block); }
   enum class Release : uint8_t { kNow, kLater };
   // kLater: free on the medium, but not handed out again before Heap::release(), for blocks that
   // readers may still look at.

@@ -1,0 +1,157 @@
+#include "pm/segments.h"
+
+#include <fmt/core.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <iterator>
+#include <new>
+
+#include "pm/heap.h"
+#include "pm/pool_impl.h"
+
+namespace perdure::pm {
+
+Segments::Segments(PoolImpl& pool)
+    : pool_(pool), descriptors_(pool.descriptors()), data_offset_(pool.header().data_offset) {
+  infos_bytes_ = (pool.segments_max() * sizeof(Info) + 4095) & ~uint64_t{4095};
+  void* mapped = ::mmap(nullptr, infos_bytes_, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapped == MAP_FAILED) throw std::bad_alloc();
+  infos_ = static_cast<Info*>(mapped);
+}
+
+Segments::~Segments() {
+  for (uint64_t i = 0; i < pool_.segments(); ++i) delete[] infos_[i].taken;
+  ::munmap(infos_, infos_bytes_);
+}
+
+uint64_t Segments::count() const { return pool_.segments(); }
+
+// ---- descriptors
+
+uint64_t Segments::word_of(SegmentKind kind, int size_class, uint64_t segments, uint64_t number) {
+  const uint64_t value =
+      static_cast<uint64_t>(kind) | static_cast<uint64_t>(size_class & 0xff) << 8 | segments << 16;
+  return seal_word(value, kDescriptorSalt + (number << 16));
+}
+
+bool Segments::read(uint64_t segment, Content& out) const {
+  out = {};
+  const uint64_t word = load_relaxed(descriptor(segment).word);
+  uint64_t value = 0;
+  if (word == 0 || !unseal_word(word, kDescriptorSalt + (segment << 16), value)) return false;
+  const Content found{.kind = static_cast<SegmentKind>(value & 0xff),
+                      .size_class = static_cast<int>(value >> 8 & 0xff),
+                      .segments = value >> 16};
+  const bool sound = found.kind == SegmentKind::kRun
+                         ? found.segments >= 1 && found.segments <= count() - segment
+                         : found.kind <= SegmentKind::kSlab &&
+                               found.size_class < HeapBlocks::kClasses && found.segments == 1;
+  if (sound) out = found;
+  return sound;
+}
+
+void Segments::note_run(uint64_t block, uint64_t segments) {
+  Info& info = infos_[number_of(block)];
+  info.kind = SegmentKind::kRun;
+  info.run_segments = static_cast<uint32_t>(segments);
+}
+
+// ---- free segments
+
+bool Segments::take(uint64_t count, uint32_t keep, uint64_t& first) {
+  const std::lock_guard lock(mutex_);
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    const bool enough = free_segments_ >= count + keep;
+    for (auto run = free_runs_.begin(); enough && run != free_runs_.end(); ++run) {
+      if (run->second < count) continue;
+      first = run->first;
+      const uint64_t rest = run->second - count;
+      free_runs_.erase(run);
+      if (rest > 0) free_runs_.emplace(first + count, rest);
+      free_segments_ -= count;
+      high_water_ = std::max(high_water_, first + count);
+      return true;
+    }
+    if (!grow(count + kReserve)) return false;
+  }
+  return false;
+}
+
+void Segments::release(uint64_t first, uint64_t count) noexcept try {
+  const std::lock_guard lock(mutex_);
+  free_segments_ += count;
+  auto next = free_runs_.lower_bound(first);
+  if (next != free_runs_.end() && first + count == next->first) {
+    count += next->second;
+    next = free_runs_.erase(next);
+  }
+  if (next != free_runs_.begin()) {
+    const auto previous = std::prev(next);
+    if (previous->first + previous->second == first) {
+      previous->second += count;
+      return;
+    }
+  }
+  free_runs_.emplace(first, count);
+} catch (...) {  // memory is short: the segments stay unused until the next open
+}
+
+bool Segments::is_scarce(uint64_t segments) const {
+  const bool grows = !medium_full_.load(std::memory_order_relaxed);
+  const uint64_t growth = grows ? pool_.segments_max() - pool_.segments() : 0;
+  return free_segments_.load(std::memory_order_relaxed) + growth < segments;
+}
+
+bool Segments::grow(uint64_t segments) {
+  const uint64_t before = pool_.segments();
+  // Free space at the end counts: a run may begin there.
+  uint64_t tail = 0;
+  if (!free_runs_.empty()) {
+    const auto last = std::prev(free_runs_.end());
+    if (last->first + last->second == before) tail = last->second;
+  }
+  const uint64_t needed = segments > tail ? segments - tail : 1;
+  try {
+    pool_.grow(needed);
+  } catch (const Error& error) {
+    if (!is_full(error)) throw;
+    medium_full_.store(error.code() == ErrorCode::kNoSpace, std::memory_order_relaxed);
+    return false;
+  }
+  medium_full_.store(false, std::memory_order_relaxed);
+  const uint64_t added = pool_.segments() - before;
+  free_segments_ += added;
+  if (tail > 0) {
+    std::prev(free_runs_.end())->second += added;
+  } else {
+    free_runs_.emplace(before, added);
+  }
+  return true;
+}
+
+void Segments::add_free(uint64_t first, uint64_t count) {
+  free_runs_.emplace(first, count);
+  free_segments_ += count;
+}
+
+uint64_t Segments::high_water() const {
+  const std::lock_guard lock(mutex_);
+  return high_water_;
+}
+
+void Segments::throw_full() const {
+  if (medium_full_.load(std::memory_order_relaxed)) {
+    throw Error(ErrorCode::kNoSpace,
+                fmt::format("{}: the pool must grow, but its medium has no space left; nothing was "
+                            "changed: free space there, or delete records",
+                            pool_.mapping().path()));
+  }
+  throw Error(ErrorCode::kPoolFull,
+              fmt::format("{}: the pool is full at its capacity of {} bytes; nothing was changed: "
+                          "delete records, or load them into a pool made with a larger capacity",
+                          pool_.mapping().path(), pool_.header().capacity_bytes));
+}
+
+}  // namespace perdure::pm
