@@ -432,7 +432,7 @@ void add_exploration_options(CLI::App& command, CrashCommandOptions& options) {
           ->group(group);
   command
       .add_option("--mutants", options.mutants,
-                  "Only those at places that contain this, such as drain.cc or write.cc:132")
+                  "Only those at places that contain this, such as migrator.cc or write.cc:132")
       ->needs(mutate)
       ->group(group);
   command.add_option("--mutant-seconds", options.mutant_seconds, "Time for each of them in a run")

@@ -58,7 +58,7 @@ TEST_F(Crash, AllLeavesOutWhatDoesNotSupportTheKinds) {
 }
 
 TEST_F(Crash, MutantsNeedMutation) {
-  EXPECT_EQ(run({"crash", "plush", "--mutants", "drain.cc"}).code, 2);
+  EXPECT_EQ(run({"crash", "plush", "--mutants", "migrator.cc"}).code, 2);
 }
 
 #endif

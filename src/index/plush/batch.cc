@@ -14,7 +14,7 @@
 //
 // A record that completes its row goes down with the row. Its bucket shares the fence of the log
 // records; then the directory lines of all such rows share a second one. So do the appends to children
-// that are the next step of a drain in one of the partitions. What needs more (another step of a drain, a
+// that are the next step of a migration in one of the partitions. What needs more (another step of a migration, a
 // chunk of the log, a reclaimed payload) is left for after the others, and so is what comes after it for
 // the same row: one key's records keep their order.
 #include <algorithm>
@@ -25,49 +25,6 @@
 #include "index/plush/core.h"
 
 namespace perdure::index::plush {
-
-// ---- lookups
-
-void Core::find_group(std::span<const Key> keys, std::span<Hit> hits, std::span<bool> found) const {
-  struct Search {
-    const Row* row;
-    uint64_t version;
-    Found state;
-    uint32_t top;
-    uint32_t levels;
-    Probe probes[kLevelsMax];
-  };
-  assert(keys.size() <= kGroup);
-  Search searches[kGroup];
-  for (const Key& key : keys) prefetch_lookup(key.hash);
-  for (size_t i = 0; i < keys.size(); ++i) {
-    Search& search = searches[i];
-    const uint32_t top = top_for(keys[i].hash);
-    const uint64_t row = row_of(top, index_at(top, keys[i].hash));
-    search.row = &rows_[row];
-    search.version = search.row->version.load(std::memory_order_acquire);
-    search.top = top;
-    search.levels = 0;
-    search.state = Found::kRetry;
-    // The single lookup also caches a path that is not cached yet.
-    if ((search.version & 1) != 0 || !is_path_known(keys[i].hash)) continue;
-    search.state = search_row(row, keys[i], search.row, search.version, hits[i]);
-    // Filters of all levels; what they point to is fetched while the next keys' are read.
-    if (search.state == Found::kAbsent) search.levels = probe_all(top, keys[i], search.probes);
-  }
-  for (size_t i = 0; i < keys.size(); ++i) {
-    const Search& search = searches[i];
-    Found state = search.state;
-    if (state == Found::kAbsent) {
-      state = search_probed(search.top, {search.probes, search.levels}, keys[i], search.row,
-                            search.version, hits[i]);
-    }
-    found[i] =
-        state == Found::kRetry ? find(keys[i], hits[i]) : state == Found::kHit && hits[i].live();
-  }
-}
-
-// ---- writes
 
 // Records on their way in, sorted by partition. Partitions that others are writing to are left for a
 // second round: two threads with groups would else wait for each other all the time.
@@ -149,10 +106,10 @@ class Core::Group {
   std::array<Item, kGroup> items_;
   std::array<Item*, kGroup> sorted_;
   size_t count_;
-  // Of rows that are complete, then those of drains.
+  // Of rows that are complete, then those of migrations.
   std::array<Append, 2 * kGroup> appends_;
   size_t append_count_ = 0;
-  std::array<Partition*, kGroup> steps_;  // whose drains these are
+  std::array<Partition*, kGroup> steps_;  // whose migrations these are
   size_t step_count_ = 0;
 };
 
@@ -163,11 +120,11 @@ Core::Group::Group(Core& core, LogKind kind, std::span<const NewRecord> records,
   for (size_t i = 0; i < count_; ++i) {
     Item& item = items_[i];
     const uint64_t hash = records[i].key.hash;
-    core_.prefetch_write(hash, reach_of(kind));
+    core_.lookup_.prefetch_write(hash, reach_of(kind));
     written[i] = false;
     item.wanted = &records[i];
     item.written = &written[i];
-    item.partition = &core_.partitions_[core_.partition_of(hash)];
+    item.partition = &core_.partitions_.of(hash);
     item.record = {hash << 1, records[i].value};
     // Insertion keeps records of one partition in their order.
     size_t at = i;
@@ -211,22 +168,22 @@ void Core::Group::write_held(Items items) {
   core_.require_writable();
   // Before any payload is stored: what no record leads to yet would be taken for garbage. It may also
   // move rows down, so before these are looked at.
-  if (core_.out_of_place_) {
-    for (Item* item : items) core_.collect_if_grown(*item->partition);
+  if (core_.payload_.is_used()) {
+    for (Item* item : items) core_.collector_.collect_if_grown(*item->partition);
   }
   for (Item* item : items) look(*item);
   for (size_t i = 0; i < items.size(); ++i) {
     items[i]->fate = judge(*items[i], items.first(i));
     // On its way to PM while the next one is judged.
-    if (items[i]->fate == Fate::kLogged && !core_.out_of_place_) append_record(*items[i]);
+    if (items[i]->fate == Fate::kLogged && !core_.payload_.is_used()) append_record(*items[i]);
   }
-  if (core_.out_of_place_) store_payloads(items);
+  if (core_.payload_.is_used()) store_payloads(items);
   pm::Heap::TxnIfNeeded txn;
   plan_appends(items, txn);
   const auto logged = [](const Item* item) { return item->fate == Fate::kLogged; };
   if (append_count_ > 0 || std::ranges::any_of(items, logged)) {
     // Log records, payloads, and buckets, before anyone can see any of them.
-    core_.write_all({appends_.data(), append_count_}, txn.get());
+    core_.levels_.stage_and_fence({appends_.data(), append_count_}, txn.get());
   }
   change_rows(items);
   if (append_count_ > 0) reveal_appends(items, txn.get());
@@ -239,32 +196,30 @@ void Core::Group::write_held(Items items) {
   }
   for (Item* item : items) {
     if (item->fate == Fate::kLogged && !has_step(item->partition))
-      core_.drain_some(*item->partition);
+      core_.migrator_.migrate_some(*item->partition);
   }
 }
 
-// ---- what becomes of a record
-
 void Core::Group::look(Item& item) const {
   const Key& key = item.wanted->key;
-  item.row = core_.row_for(key.hash);
-  core_.rebuild_row(item.row);
+  item.row = core_.geometry_.row_for(key.hash);
+  core_.levels_.load_epoch(item.row);
   Hit hit;
-  item.in_row = core_.search_row(item.row, key, nullptr, 0, hit) == Found::kHit;
+  item.in_row = core_.lookup_.search_row(item.row, key, hit) == Found::kHit;
   item.present = item.in_row && hit.live();
-  const uint32_t count = core_.rows_[item.row].count.load(std::memory_order_relaxed);
-  pm::prefetch_to_change(&core_.row_records_[item.row].tags[count]);
-  pm::prefetch_to_change(&core_.row_records_[item.row].values[count]);
+  const uint32_t count = core_.rows_.count(item.row);
+  pm::prefetch_to_change(&core_.rows_.records(item.row).tags[count]);
+  pm::prefetch_to_change(&core_.rows_.records(item.row).values[count]);
   if (count >= kRowFull) {
-    const uint32_t top = core_.level_of_row(item.row);
-    core_.prefetch_end(top, index_of_row(item.row));
-    core_.prefetch_copy(top, index_of_row(item.row));
+    const uint32_t top = core_.geometry_.level_of_row(item.row);
+    core_.levels_.prefetch_end(top, Geometry::index_of_row(item.row));
+    core_.levels_.prefetch_copy(top, Geometry::index_of_row(item.row));
   }
   item.levels = 0;
   if (kind_ != LogKind::kInsert || item.in_row) return;
-  if (core_.has_fast_path() && core_.is_surely_absent(key.hash)) return;
-  core_.populate_path(key.hash);
-  item.levels = core_.probe_all(core_.level_of_row(item.row), key, item.probes);
+  if (core_.lookup_.is_surely_absent(key.hash)) return;
+  core_.levels_.populate_path(key.hash);
+  item.levels = core_.lookup_.probe_all(core_.geometry_.level_of_row(item.row), key, item.probes);
 }
 
 bool Core::Group::is_present(const Item& item) const {
@@ -272,8 +227,8 @@ bool Core::Group::is_present(const Item& item) const {
   if (item.levels == 0) return false;
   Hit hit;
   const std::span probes(item.probes, item.levels);
-  return core_.search_probed(core_.level_of_row(item.row), probes, item.wanted->key, nullptr, 0,
-                             hit) == Found::kHit &&
+  return core_.lookup_.search_probed(core_.geometry_.level_of_row(item.row), probes,
+                                     item.wanted->key, hit) == Found::kHit &&
          hit.live();
 }
 
@@ -294,7 +249,7 @@ Core::Group::Fate Core::Group::judge_sound(Item& item, Items earlier) const {
   bool changed = false;  // the row, before
   for (size_t i = earlier.size(); i > 0 && earlier[i - 1]->partition == item.partition; --i) {
     const Item& other = *earlier[i - 1];
-    if (core_.out_of_place_ && other.fate == Fate::kLogged) ++waiting;
+    if (core_.payload_.is_used() && other.fate == Fate::kLogged) ++waiting;
     if (other.row != item.row || other.fate == Fate::kRefused) continue;
     if (other.fate == Fate::kSingly) return Fate::kSingly;
     if (same_key(item, other)) {
@@ -310,21 +265,19 @@ Core::Group::Fate Core::Group::judge_sound(Item& item, Items earlier) const {
   // And room for what recovery may have to append: a cancel record.
   if (!item.partition->log.has_room(waiting + 2)) return Fate::kSingly;
   if (item.in_row) return Fate::kLogged;
-  const uint32_t count = core_.rows_[item.row].count.load(std::memory_order_relaxed);
+  const uint32_t count = core_.rows_.count(item.row);
   if (count + added < kRowFull) return Fate::kLogged;
   return !changed && can_complete(item) ? Fate::kCompletes : Fate::kSingly;
 }
 
 // Whether the row goes down as one whole bucket, into an entry that has room for it.
 bool Core::Group::can_complete(const Item& item) const {
-  const uint32_t level = core_.level_of_row(item.row);
-  const uint64_t index = index_of_row(item.row);
-  const uint32_t start = core_.records_in(level, index);
+  const uint32_t level = core_.geometry_.level_of_row(item.row);
+  const uint64_t index = Geometry::index_of_row(item.row);
+  const uint32_t start = core_.levels_.records_in(level, index);
   return start % kSlots == 0 && start + kSlots <= kEntryRecords &&
-         !is_draining(*item.partition, level, index);
+         !Migrator::is_migrating(*item.partition, level, index);
 }
-
-// ---- the log
 
 void Core::Group::append_record(const Item& item) const {
   const uint64_t word = log_word(LogKind::kUpsert, core_.rows_[item.row].epoch);
@@ -345,9 +298,9 @@ void Core::Group::store_payloads(Items items) const {
     }
     try {
       if (!full) {
-        item->record.value =
-            core_.payload_->append(core_.number_of(*item->partition), item->wanted->key.bytes,
-                                   item->wanted->payload, PayloadLog::Flush::kNow);
+        item->record.value = core_.payload_.log().append(
+            core_.partitions_.number_of(*item->partition), item->wanted->key.bytes,
+            item->wanted->payload, PayloadLog::Flush::kNow);
       }
     } catch (const Error& error) {
       if (!pm::is_full(error)) {
@@ -363,7 +316,7 @@ void Core::Group::store_payloads(Items items) const {
     }
     several = several || ++stored > 1;
     if (kind_ == LogKind::kUpsert) {
-      item->partition->garbage_bytes += core_.payload_->bytes_of(item->record.value);
+      core_.collector_.note_written(*item->partition, item->record.value);
     }
   }
   // Payloads before the records that lead to them, and to those behind them in the payload log.
@@ -373,17 +326,15 @@ void Core::Group::store_payloads(Items items) const {
   }
 }
 
-// ---- rows
-
 void Core::Group::change_rows(Items items) const {
   for (const Item* item : items) {
     if (item->fate != Fate::kLogged) continue;
     Hit now;
     if (item->in_row &&
-        core_.search_row(item->row, item->wanted->key, nullptr, 0, now) == Found::kHit) {
+        core_.lookup_.search_row(item->row, item->wanted->key, now) == Found::kHit) {
       core_.replace_in_row(*item->partition, now, item->record);
     } else {
-      core_.add_to_row(item->row, item->record, item->partition->log.sequence());
+      core_.rows_.add(item->row, item->record, item->partition->log.sequence());
     }
     *item->written = true;
   }
@@ -401,12 +352,12 @@ void Core::Group::plan_appends(Items items, pm::Heap::TxnIfNeeded& txn) {
     append_count_ = 0;
     step_count_ = 0;
     // What was stored for these is garbage now, and must be whole before something is stored behind it.
-    if (core_.out_of_place_) core_.memory_.fence();
+    if (core_.payload_.is_used()) core_.memory_.fence();
     for (Item* item : items) {
       if (item->fate != Fate::kCompletes) continue;
       item->fate = Fate::kSingly;
-      if (core_.out_of_place_) {
-        core_.payload_->note_dead(item->record.value, PayloadLog::Part::kAll);
+      if (core_.payload_.is_used()) {
+        core_.payload_.log().note_garbage(item->record.value, PayloadLog::Part::kAll);
       }
     }
   }
@@ -415,23 +366,21 @@ void Core::Group::plan_appends(Items items, pm::Heap::TxnIfNeeded& txn) {
 void Core::Group::plan_completions(Items items, pm::Heap::TxnIfNeeded& txn) {
   for (const Item* item : items) {
     if (item->fate != Fate::kCompletes) continue;
-    Bucket& row = core_.row_records_[item->row];
-    pm::store_relaxed(row.tags[kRowFull], item->record.tag);  // not counted: nobody looks there
-    pm::store_relaxed(row.values[kRowFull], item->record.value);
+    core_.rows_.put_last(item->row, item->record);
     Append& append = appends_[append_count_++];
-    append = core_.append_of_row(item->row, kSlots);
-    core_.plan(append, txn);
+    append = core_.migrator_.append_of_row(item->row, kSlots);
+    core_.levels_.plan(append, txn);
   }
 }
 
-// One step for each partition that has a record logged and a drain at this point.
+// One step for each partition that has a record logged and a migration at this point.
 void Core::Group::plan_steps(Items items, pm::Heap::TxnIfNeeded& txn) {
   // Each row takes one block; a child takes, at worst, as many as a full entry has and one.
   size_t blocks = append_count_;
   for (const Item* item : items) {
     if (blocks + kEntryBuckets + 1 > pm::kIntentsPerLane) return;
     if (item->fate != Fate::kLogged || has_step(item->partition)) continue;
-    if (!core_.plan_next_child(*item->partition, appends_[append_count_], txn)) continue;
+    if (!core_.migrator_.plan_next_child(*item->partition, appends_[append_count_], txn)) continue;
     blocks += appends_[append_count_++].count / kSlots + 2;
     steps_[step_count_++] = item->partition;
   }
@@ -443,14 +392,14 @@ void Core::Group::reveal_appends(Items items, pm::Heap::Txn* txn) {
   for (size_t i = 0; i < items.size(); ++i) {
     if (items[i]->fate == Fate::kCompletes) guards[i].emplace(core_.rows_[items[i]->row]);
   }
-  core_.reveal_all({appends_.data(), append_count_}, txn);
+  core_.levels_.reveal({appends_.data(), append_count_}, txn);
   size_t next = 0;
   for (Item* item : items) {
     if (item->fate != Fate::kCompletes) continue;
-    core_.row_moved(*item->partition, appends_[next++]);
+    core_.migrator_.row_moved(*item->partition, appends_[next++]);
     *item->written = true;
   }
-  for (size_t i = 0; i < step_count_; ++i) core_.child_done(*steps_[i], appends_[next++]);
+  for (size_t i = 0; i < step_count_; ++i) core_.migrator_.child_done(*steps_[i], appends_[next++]);
 }
 
 void Core::write_group(LogKind kind, std::span<const NewRecord> records, std::span<bool> written) {

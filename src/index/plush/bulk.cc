@@ -23,88 +23,61 @@ namespace perdure::index::plush {
 
 bool Core::write_unlogged(LogKind kind, const Key& key, uint64_t value, std::string_view payload) {
   const bool conditional = kind != LogKind::kUpsert;
-  prefetch_write(key.hash, reach_of(kind));
-  Partition& partition = partitions_[partition_of(key.hash)];
+  lookup_.prefetch_write(key.hash, reach_of(kind));
+  Partition& partition = partitions_.of(key.hash);
   const std::lock_guard lock(partition.lock);
   require_writable();
-  const uint64_t row = row_for(key.hash);
-  rebuild_row(row);
+  const uint64_t row = geometry_.row_for(key.hash);
+  levels_.load_epoch(row);
   Hit hit;
-  bool in_row = search_row(row, key, nullptr, 0, hit) == Found::kHit;
+  bool in_row = lookup_.search_row(row, key, hit) == Found::kHit;
   if (conditional) {
-    const bool present = in_row ? hit.live() : present_below(key, kind == LogKind::kUpdate);
+    const bool present = in_row ? hit.live() : lookup_.present_below(key, kind == LogKind::kUpdate);
     if (present != (kind == LogKind::kUpdate)) return false;
   }
-  if (partition.unlogged_moves >= unlogged_moves_max(partition)) log_all_rows(partition);
-  if (out_of_place_) {
-    value = store_payload(partition, key, payload, PayloadLog::Flush::kLater);
-    if (kind != LogKind::kInsert) partition.garbage_bytes += payload_->bytes_of(value);
+  log_.allow_unlogged_move(partition);
+  if (payload_.is_used()) {
+    value = collector_.store(partition, key, payload, PayloadLog::Flush::kLater);
+    if (kind != LogKind::kInsert) collector_.note_written(partition, value);
   }
   partition.unlogged = true;
   // Not what was found above: both calls may have moved the row down.
-  in_row = search_row(row, key, nullptr, 0, hit) == Found::kHit;
+  in_row = lookup_.search_row(row, key, hit) == Found::kHit;
   if (in_row) {
     replace_in_row(partition, hit, {key.hash << 1, value});
-    drain_some(partition);
-  } else if (rows_[row].count.load(std::memory_order_relaxed) >= kRowFull) {
+    migrator_.migrate_some(partition);
+  } else if (rows_.count(row) >= kRowFull) {
     complete_row(partition, row, {key.hash << 1, value});
   } else {
-    add_to_row(row, {key.hash << 1, value}, partition.log.sequence());
-    drain_some(partition);
+    rows_.add(row, {key.hash << 1, value}, partition.log.sequence());
+    migrator_.migrate_some(partition);
   }
   return true;
 }
 
-uint64_t Core::unlogged_moves_max(const Partition& partition) const {
-  // A record in the ring is overwritten after this many others, and each logged move needs one.
-  const uint64_t ring_records =
-      log_bytes(top_of(number_of(partition))) / pm::TornBitLog::kRecordBytes;
-  return ring_records + 2 < LineState::kEpochMask ? LineState::kEpochMask - ring_records - 1 : 1;
-}
-
-void Core::settle_payload(Partition& partition) const {
-  if (payload_) payload_->settle(number_of(partition));
-}
-
-void Core::log_all_rows(Partition& partition) {
-  settle_payload(partition);
-  while (!partition.log.next_is_free()) reclaim_log_chunk(partition);
-  partition.log.advance();
-  const RowRange range = rows_in(number_of(partition));
-  for (uint64_t row = range.begin; row < range.end; ++row) {
-    if (rows_[row].count.load(std::memory_order_relaxed) == 0) continue;
-    copy_or_move(partition, row);
-  }
-  memory_.fence();  // the copies, before what they replace is forgotten
-  partition.log.release_before(partition.log.sequence());
-  memory_.fence();  // no replay may meet the old records again: their epochs may come round
-  partition.unlogged = false;
-  partition.unlogged_moves = 0;
-}
-
-void Core::move_all_down(Partition& partition) {
+void Core::flush_all_rows(Partition& partition) {
   const std::lock_guard lock(partition.lock);
   require_writable();
-  const RowRange range = rows_in(number_of(partition));
+  const RowRange range = geometry_.rows_in(partitions_.number_of(partition));
   for (uint64_t row = range.begin; row < range.end; ++row) {
-    if (rows_[row].count.load(std::memory_order_relaxed) > 0) flush_row(partition, row);
+    if (rows_.count(row) > 0) migrator_.flush_row(partition, row);
   }
   partition.unlogged = false;
 }
 
 void Core::checkpoint(unsigned threads) {
-  for_each_partition(threads, [this](uint32_t number) { move_all_down(partitions_[number]); });
+  for_each_partition(threads, [this](uint32_t number) { flush_all_rows(partitions_[number]); });
 }
 
 void Core::for_each_partition(unsigned threads, const std::function<void(uint32_t)>& work) const {
   if (threads == 0) threads = std::clamp(std::thread::hardware_concurrency(), 1U, 8U);
-  threads = std::min(threads, partition_count_);
+  threads = std::min(threads, partitions_.count());
   std::atomic<uint32_t> next{0};
   std::mutex mutex;
   std::exception_ptr failure;
   const auto run = [&] {
     try {
-      for (uint32_t i = next++; i < partition_count_; i = next++) work(i);
+      for (uint32_t i = next++; i < partitions_.count(); i = next++) work(i);
     } catch (...) {
       const std::lock_guard lock(mutex);
       failure = std::current_exception();

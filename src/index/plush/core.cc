@@ -1,148 +1,12 @@
 // Making, opening and closing a table.
 #include "index/plush/core.h"
 
-#include <fmt/core.h>
+#include <exception>
+#include <mutex>
 
-#include <algorithm>
-#include <bit>
-#include <cassert>
-#include <cstring>
-#include <new>
-
-#include "index/structure.h"
-#include "pm/checksum.h"
+#include "index/plush/root.h"
 
 namespace perdure::index::plush {
-
-namespace {
-
-// Of tables that grow: rows to begin with, and records of a log's chunk at least.
-constexpr uint32_t kFirstBits = 7;
-constexpr uint64_t kChunkRecordsMin = 128;
-constexpr uint64_t kManyPartitionsBytes = uint64_t{6} << 30;
-// Of the index of an entry, whatever its level.
-constexpr uint32_t kDeepestBits = 56;
-uint64_t root_checksum(const Root& root) { return pm::checksum64(&root, offsetof(Root, checksum)); }
-
-uint32_t checked_log2(const char* name, uint64_t value, uint64_t most) {
-  if (!std::has_single_bit(value) || value > most) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{} is {}; it must be a power of two, at most {}", name, value, most));
-  }
-  return static_cast<uint32_t>(std::countr_zero(value));
-}
-
-uint64_t shape_checksum(const Shape& shape) {
-  return pm::checksum64(&shape, offsetof(Shape, checksum));
-}
-
-bool is_sound(const Shape& shape) {
-  static constexpr Shape kNone{};
-  return std::memcmp(&shape, &kNone, sizeof shape) == 0 || shape.checksum == shape_checksum(shape);
-}
-
-const char* type_of(bool ordered) { return ordered ? "plush+range" : "plush"; }
-
-Shape make_shape(const PlushOptions& options, uint32_t directory_bits_max) {
-  Shape shape{};
-  shape.preallocated_levels = options.preallocated_levels.value_or(0);
-  shape.directory_bits_max = directory_bits_max;
-  if (shape.preallocated_levels > 2) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("preallocated_levels is {}; it must be 0 to 2", shape.preallocated_levels));
-  }
-  if (options.order == PlushOrder::kRange) {
-    shape.ordered = 1;
-    shape.key_min = options.key_min.value_or(0);
-    shape.key_max = options.key_max.value_or(~uint64_t{0});
-    if (shape.key_min >= shape.key_max) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("key_min is {} and key_max {}; key_max must be the larger one",
-                              shape.key_min, shape.key_max));
-    }
-  }
-  shape.checksum = shape_checksum(shape);
-  return shape;
-}
-
-// Throws unless options that were given are those that the table was made with.
-void require_same_shape(const pm::PoolImpl& pool, const std::string& name, const Shape& shape,
-                        const PlushOptions& options) {
-  if (options.preallocated_levels) {
-    require_same(pool, name, "preallocated_levels", *options.preallocated_levels,
-                 shape.preallocated_levels);
-  }
-  if (options.directory_bits_max != 0) {
-    require_same(pool, name, "directory_bits_max", options.directory_bits_max,
-                 shape.directory_bits_max);
-  }
-  if (options.key_min) require_same(pool, name, "key_min", *options.key_min, shape.key_min);
-  if (options.key_max) require_same(pool, name, "key_max", *options.key_max, shape.key_max);
-}
-
-// Of those that are not kept.
-void require_valid(const PlushOptions& options) {
-  if (options.garbage_percent < 10 || options.garbage_percent > 10000) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("garbage_percent is {}; it must be 10 to 10000", options.garbage_percent));
-  }
-  if (options.filter_levels > DirectoryCache::kFilterLevelsMax) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("filter_levels is {}; it must be 0 to {}", options.filter_levels,
-                            DirectoryCache::kFilterLevelsMax));
-  }
-}
-
-uint64_t blocks_checksum(const Root& root) {
-  return pm::checksum64(&root.log, offsetof(Root, shape) - offsetof(Root, log));
-}
-
-bool are_places_sound(const pm::PoolImpl& pool, const Root& root) {
-  const uint64_t pages = PayloadLog::place_pages(pool);
-  if (!pool.heap().is_allocated(root.payload_places, pages * sizeof(uint64_t))) return false;
-  const std::span links(pool.at<uint64_t>(root.payload_places), pages);
-  return std::ranges::all_of(links, [&](uint64_t page) {
-    return page == 0 || pool.heap().is_allocated(page, sizeof(PlacePage));
-  });
-}
-
-// Whether the blocks that a root leads to are allocated. Its parameters are as they were made.
-bool has_sound_blocks(const pm::PoolImpl& pool, const Root& root, bool out_of_place) {
-  const pm::Heap& heap = pool.heap();
-  const uint64_t partitions = uint64_t{1} << root.partition_bits;
-  if (root.blocks_checksum != blocks_checksum(root) ||
-      !heap.is_allocated(root.log, root.log_chunk_bytes * root.log_chunks * partitions) ||
-      !heap.is_allocated(root.level1, sizeof(Entry) << root.directory_bits)) {
-    return false;
-  }
-  if (out_of_place && (!heap.is_allocated(root.payload_heads, partitions * sizeof(PayloadHead)) ||
-                       !are_places_sound(pool, root))) {
-    return false;
-  }
-  bool ended = false;
-  for (uint32_t level = 2; level <= kLevelsMax; ++level) {
-    const uint64_t table = root.tables[level];
-    const uint32_t bits = root.directory_bits + (level - 2) * root.fanout_bits;
-    if (table != 0 &&
-        (ended || bits > kDeepestBits || !heap.is_allocated(table, sizeof(uint32_t) << bits)))
-      return false;
-    ended = ended || table == 0;
-  }
-  return true;
-}
-
-uint32_t log2_floor(uint64_t value) {
-  return value == 0 ? 0 : static_cast<uint32_t>(std::bit_width(value)) - 1;
-}
-
-}  // namespace
-
-Key Core::key_of(std::string_view bytes) const {
-  if (ordered_) return {position_of(word_of(bytes)), bytes};
-  return {pm::checksum64(bytes.data(), bytes.size()), bytes};
-}
 
 Core::Core(pm::PoolImpl& pool, Root& root, const std::string& name, Kind key_kind, Kind value_kind,
            const PlushOptions& options)
@@ -150,56 +14,38 @@ Core::Core(pm::PoolImpl& pool, Root& root, const std::string& name, Kind key_kin
       pool_(pool),
       root_(root),
       memory_(pool.memory()),
-      kernels_(kernels()),
+      name_(name),
       key_kind_(key_kind),
       value_kind_(value_kind),
-      out_of_place_(key_kind != Kind::kU64 || value_kind != Kind::kU64),
-      ordered_(root.shape.ordered != 0),
-      order_shift_(ordered_ ? static_cast<uint32_t>(
-                                  std::countl_zero(root.shape.key_max - root.shape.key_min))
-                            : 0),
-      key_min_(ordered_ ? root.shape.key_min : 0),
-      key_max_(ordered_ ? root.shape.key_max : ~uint64_t{0}),
-      garbage_percent_(options.garbage_percent),
-      filter_levels_(options.filter_levels),
-      top_max_(top_max_of(root)),
-      deepest_(std::min(kLevelsMax, 1 + (kDeepestBits - root.directory_bits) / root.fanout_bits)),
-      level1_(pool.at<Entry>(root.level1)),
-      name_(name),
-      partition_count_(1U << root.partition_bits) {
-  for (uint32_t level = 1; level <= deepest_; ++level) {
-    index_shifts_[level] = static_cast<uint8_t>(64 - level_bits(level));
-  }
-  for (uint32_t level = 2; level <= deepest_; ++level) {
-    if (root.tables[level] != 0) tables_[level] = pool.at<uint32_t>(root.tables[level]);
-  }
-  map_dram();
-  const uint32_t copied = filter_levels_ == 0 ? 0 : copies_end(top_max_) - 1;
-  directory_cache_ =
-      std::make_unique<DirectoryCache>(copied, uint64_t{1} << root.directory_bits, fanout());
-  tops_ = std::make_unique<std::atomic<uint8_t>[]>(partition_count_);
-  partitions_ = static_cast<Partition*>(
-      ::operator new(sizeof(Partition) * partition_count_, std::align_val_t{alignof(Partition)}));
-  for (uint32_t i = 0; i < partition_count_; ++i) {
-    const auto top = static_cast<uint8_t>(1 + head_of(i).grown);
-    tops_[i].store(top, std::memory_order_relaxed);
-    new (&partitions_[i]) Partition(memory_, log_of(i), log_chunk_bytes(top), root.log_chunks);
-    set_overflows_max(i);
-  }
-  if (!out_of_place_ && !ordered_ && filter_levels_ == 2 && top_max_ < deepest_) {
-    fast_path_.on = true;
-    fast_path_.wide = kernels_.wide;
-    fast_path_.base = pool.base();
-    fast_path_.tops = tops_.get();
-    fast_path_.partition_bits = root.partition_bits;
-    for (uint32_t top = 1; top <= top_max_; ++top) {
-      fast_path_.tops_at[top] = {
-          .rows = rows_ + row_of(top, 0),
-          .copies = {&directory_cache_->at(top, 0), &directory_cache_->at(top + 1, 0)},
-          .shifts = {index_shifts_[top], index_shifts_[top + 1]}};
-    }
-  }
-  if (out_of_place_) payload_ = std::make_unique<PayloadLog>(pool, root, partition_count_);
+      keys_(root.shape),
+      geometry_(root, top_max_of(root)),
+      rows_(geometry_, keys_),
+      levels_(pool, root, name_, geometry_, keys_, rows_, options.filter_levels),
+      partitions_(pool, root, geometry_),
+      payload_(pool, root, name_, keys_, key_kind, value_kind, partitions_.count()),
+      lookup_(pool, name_, geometry_, keys_, rows_, levels_, payload_, partitions_),
+      migrator_(pool, root, geometry_, rows_, levels_, lookup_, payload_, partitions_,
+                options.garbage_percent),
+      log_(memory_, geometry_, rows_, migrator_, payload_, partitions_),
+      collector_(memory_, geometry_, keys_, rows_, lookup_, payload_, partitions_, migrator_,
+                 log_) {}
+
+std::unique_ptr<Core> Core::create(pm::PoolImpl& pool, const std::string& name, Kind key_kind,
+                                   Kind value_kind, const PlushOptions& options) {
+  const std::lock_guard lock(pool.directory_mutex());
+  Root& root = make_table(pool, name, key_kind, value_kind, options);
+  std::unique_ptr<Core> core(new Core(pool, root, name, key_kind, value_kind, options));
+  core->levels_.preallocate();
+  core->recover(options.recovery_threads);
+  return core;
+}
+
+std::unique_ptr<Core> Core::open(pm::PoolImpl& pool, const std::string& name, Kind key_kind,
+                                 Kind value_kind, const PlushOptions& options) {
+  Root& root = find_table(pool, name, key_kind, value_kind, options);
+  std::unique_ptr<Core> core(new Core(pool, root, name, key_kind, value_kind, options));
+  core->recover(options.recovery_threads);
+  return core;
 }
 
 Core::~Core() {
@@ -209,247 +55,17 @@ Core::~Core() {
     } catch (const std::exception&) {  // the log still holds everything
     }
   }
-  payload_.reset();
-  for (uint32_t i = 0; i < partition_count_; ++i) partitions_[i].~Partition();
-  ::operator delete(partitions_, std::align_val_t{alignof(Partition)});
-}
-
-// For all rows that there may ever be; what is not used takes nothing.
-void Core::map_dram() {
-  const uint64_t rows = row_of(top_max_, 0) * 2;
-  const uint64_t records_bytes = rows * sizeof(Bucket);
-  rows_arena_.emplace(records_bytes + rows * sizeof(Row));
-  row_records_ = reinterpret_cast<Bucket*>(rows_arena_->begin());
-  rows_ = reinterpret_cast<Row*>(rows_arena_->begin() + records_bytes);
-}
-
-uint64_t Core::log_bytes_of(const Root& root, uint32_t top) {
-  const uint32_t bits = root.directory_bits + (top - 1) * root.fanout_bits - root.partition_bits;
-  const uint64_t records = (uint64_t{1} << bits) * kSlots + kSlots;
-  return root.log_chunks * std::max(root.log_chunk_bytes, pm::TornBitLog::chunk_bytes_for(records));
-}
-
-char* Core::log_of(uint32_t partition) const {
-  const uint64_t own = head_of(partition).log;
-  return pool_.at<char>(own != 0 ? own : root_.log + partition * log_bytes(1));
-}
-
-// Each time a row moves down, at least one record of it was logged. An epoch must not come round again
-// while a record of its first time is in the log.
-bool Core::is_log_too_long(const Root& root, uint32_t directory_bits) {
-  const uint64_t rows = uint64_t{1} << (directory_bits - root.partition_bits);
-  const uint64_t records = std::max(rows * kSlots + kSlots, kChunkRecordsMin);
-  return root.log_chunks * (records + pm::TornBitLog::kUnitBytes) >= LineState::kEpochMask;
-}
-
-uint32_t Core::top_max_of(const Root& root) {
-  uint32_t top = 1;
-  for (uint32_t bits = root.directory_bits + root.fanout_bits;
-       bits <= root.shape.directory_bits_max && !is_log_too_long(root, bits);
-       bits += root.fanout_bits) {
-    ++top;
-  }
-  return top;
-}
-
-Root Core::make_root(pm::PoolImpl& pool, const PlushOptions& options, bool out_of_place) {
-  require_valid(options);
-  const uint64_t capacity = pool.header().capacity_bytes;
-  Root root{};
-  root.magic = kRootMagic;
-  if (std::max(options.directory_bits, options.directory_bits_max) > 24) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("directory_bits is {} and directory_bits_max {}; each must be 1 to 24",
-                            options.directory_bits, options.directory_bits_max));
-  }
-  // Where many threads may want to write. Each partition has a recovery log; with byte strings also a chunk
-  // to append payload to, which in many partitions is more than a small table's records.
-  uint32_t partition_bits = capacity >= kManyPartitionsBytes && !out_of_place
-                                ? 8
-                                : std::min(6U, log2_floor(capacity >> 20));
-  const bool grows = options.directory_bits == 0 && options.preallocated_levels.value_or(0) == 0;
-  if (options.directory_bits != 0) {
-    root.directory_bits = options.directory_bits;
-  } else if (grows) {
-    if (options.partitions != 0) partition_bits = log2_floor(options.partitions);
-    root.directory_bits = partition_bits < kFirstBits ? kFirstBits : partition_bits + 2;
-    if (options.directory_bits_max != 0) {
-      root.directory_bits = std::min(root.directory_bits, options.directory_bits_max);
-    }
-  } else {
-    // One row for 96 to 192 KiB of capacity: the entries of level 2 are then well filled.
-    root.directory_bits = std::clamp(log2_floor(capacity / 98304), 6U, 20U);
-  }
-  uint32_t directory_bits_max = options.directory_bits_max;
-  if (directory_bits_max == 0) {
-    directory_bits_max = grows ? std::max(20U, root.directory_bits) : root.directory_bits;
-  }
-  if (directory_bits_max < root.directory_bits ||
-      (directory_bits_max > root.directory_bits && options.preallocated_levels.value_or(0) != 0)) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("directory_bits_max is {} and directory_bits {}; it must not be less, "
-                            "nor more where levels are preallocated",
-                            directory_bits_max, root.directory_bits));
-  }
-  root.fanout_bits = options.fanout != 0 ? checked_log2("fanout", options.fanout, kFanoutMax) : 3;
-  if (root.fanout_bits == 0) {
-    throw Error(ErrorCode::kInvalidArgument, "fanout is 1; it must be 2, 4, 8 or 16");
-  }
-  if (options.partitions != 0) {
-    const uint64_t most = std::min<uint64_t>(1024, uint64_t{1} << root.directory_bits);
-    root.partition_bits = checked_log2("partitions", options.partitions, most);
-  } else if (grows) {
-    root.partition_bits = std::min(partition_bits, root.directory_bits);
-  } else {
-    root.partition_bits = root.directory_bits >= 16 ? 8
-                          : root.directory_bits < 3 ? 0
-                                                    : std::min(6U, root.directory_bits - 3);
-    if (out_of_place)
-      root.partition_bits = std::min(root.partition_bits, log2_floor(capacity >> 20));
-  }
-  const uint32_t percent = options.log_percent != 0 ? options.log_percent : 300;
-  if (percent < 300 || percent > 10000) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("log_percent is {}; it must be 300 to 10000", percent));
-  }
-  root.log_chunks = percent / 100;
-  if (is_log_too_long(root, root.directory_bits)) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("a log for {} rows in each partition is too long; use more "
-                            "partitions, or a smaller log_percent",
-                            1U << (root.directory_bits - root.partition_bits)));
-  }
-  const uint64_t rows = uint64_t{1} << (root.directory_bits - root.partition_bits);
-  const uint64_t records = rows * kSlots + kSlots;
-  root.log_chunk_bytes =
-      pm::TornBitLog::chunk_bytes_for(grows ? std::max(records, kChunkRecordsMin) : records);
-  root.checksum = root_checksum(root);
-  root.shape = make_shape(options, directory_bits_max);
-  return root;
-}
-
-// Whether each partition says how often it has grown, and where its log is.
-bool Core::are_heads_sound(const pm::PoolImpl& pool, const Root& root) {
-  const uint64_t partitions = uint64_t{1} << root.partition_bits;
-  if (!pool.heap().is_allocated(root.heads, partitions * sizeof(PartitionHead))) return false;
-  const std::span heads(pool.at<PartitionHead>(root.heads), partitions);
-  return std::ranges::all_of(heads, [&](const PartitionHead& head) {
-    if (head.grown == 0) return head.log == 0;
-    return head.grown < top_max_of(root) &&
-           pool.heap().is_allocated(head.log,
-                                    log_bytes_of(root, static_cast<uint32_t>(head.grown + 1)));
-  });
-}
-
-std::unique_ptr<Core> Core::create(pm::PoolImpl& pool, const std::string& name, Kind key_kind,
-                                   Kind value_kind, const PlushOptions& options) {
-  const std::lock_guard lock(pool.directory_mutex());
-  pm::DirectoryEntry* entry = pool.reserve_entry(name);
-  const bool out_of_place = key_kind != Kind::kU64 || value_kind != Kind::kU64;
-  Root image = make_root(pool, options, out_of_place);
-  const bool ordered = image.shape.ordered != 0;
-  if (ordered && key_kind != Kind::kU64) {
-    throw Error(ErrorCode::kWrongType, "plush+range has an order for u64 keys only");
-  }
-  const uint32_t partitions = 1U << image.partition_bits;
-  const uint64_t log_bytes = image.log_chunk_bytes * image.log_chunks;
-  const pm::Memory& memory = pool.memory();
-  require_room(pool, image,
-               log_bytes * partitions + (uint64_t{1} << image.directory_bits) * sizeof(Entry));
-
-  pm::Heap::Txn txn(pool.heap());
-  const uint64_t root_at = txn.allocate(sizeof(Root));
-  auto* root = pool.at<Root>(root_at);
-  const auto zeroed = [&](uint64_t bytes, uint64_t& field, const uint64_t* link) {
-    field = txn.allocate(bytes);
-    std::memset(pool.at<char>(field), 0, bytes);
-    memory.flush(pool.at<char>(field), bytes);
-    txn.will_link(field, link, pm::Link::kOffset);
-  };
-  std::memset(root, 0, sizeof(Root));  // no stale word may seem to link a block before it does
-  memory.persist(root, sizeof(Root));
-  txn.will_link(root_at, &entry->root, pm::Link::kOffset);
-  zeroed(log_bytes * partitions, image.log, &root->log);
-  zeroed((uint64_t{1} << image.directory_bits) * sizeof(Entry), image.level1, &root->level1);
-  zeroed(partitions * sizeof(PartitionHead), image.heads, &root->heads);
-  if (out_of_place) {
-    zeroed(partitions * sizeof(PayloadHead), image.payload_heads, &root->payload_heads);
-    zeroed(PayloadLog::place_pages(pool) * sizeof(uint64_t), image.payload_places,
-           &root->payload_places);
-  }
-  for (uint32_t i = 0; i < partitions; ++i) {
-    pm::TornBitLog(memory, pool.at<char>(image.log) + i * log_bytes, image.log_chunk_bytes,
-                   image.log_chunks)
-        .format();
-  }
-  image.blocks_checksum = blocks_checksum(image);
-  const pm::DirectoryEntry named =
-      pool.make_entry(entry, name, type_of(ordered), static_cast<uint8_t>(key_kind),
-                      static_cast<uint8_t>(value_kind), root_at);
-  txn.redo(root, &image, sizeof(Root));
-  txn.redo(entry, &named, sizeof named);
-  // Empty log and directories and the intents, before the name that reveals them.
-  txn.commit([&] { txn.apply(); });
-
-  std::unique_ptr<Core> core(new Core(pool, *root, name, key_kind, value_kind, options));
-  core->preallocate();
-  core->recover(options.recovery_threads);
-  return core;
-}
-
-std::unique_ptr<Core> Core::open(pm::PoolImpl& pool, const std::string& name, Kind key_kind,
-                                 Kind value_kind, const PlushOptions& options) {
-  const bool ordered = options.order == PlushOrder::kRange;
-  const pm::DirectoryEntry& entry = pool.require(
-      name, type_of(ordered), static_cast<uint8_t>(key_kind), static_cast<uint8_t>(value_kind));
-  auto* root = pool.at<Root>(entry.root);
-  if (pool.heap().is_allocated(entry.root, sizeof(Root)) &&
-      (root->magic == kRootMagic1 || root->magic == kRootMagic2 || root->magic == kRootMagic3 ||
-       root->magic == kRootMagic4)) {
-    throw Error(ErrorCode::kWrongType,
-                fmt::format("{}: '{}' has the layout of an earlier version; dump it with the one "
-                            "that made it and load it with this one",
-                            pool.mapping().path(), name));
-  }
-  if (!pool.heap().is_allocated(entry.root, sizeof(Root)) || root->magic != kRootMagic ||
-      root->checksum != root_checksum(*root) || !is_sound(root->shape) ||
-      (root->shape.ordered != 0) != ordered || !are_heads_sound(pool, *root)) {
-    throw Error(ErrorCode::kCorrupt,
-                fmt::format("{}: the root of '{}' is damaged; restore the file from a backup",
-                            pool.mapping().path(), name));
-  }
-  if (!has_sound_blocks(pool, *root, key_kind != Kind::kU64 || value_kind != Kind::kU64)) {
-    pool.throw_corrupt(fmt::format("the root of '{}' leads to blocks that are not its own", name));
-  }
-  require_valid(options);
-  const auto conflicts = [](uint32_t wanted, uint32_t have) {
-    return wanted != 0 && wanted != have;
-  };
-  if (conflicts(options.directory_bits, root->directory_bits) ||
-      conflicts(options.fanout, 1U << root->fanout_bits) ||
-      conflicts(options.partitions, 1U << root->partition_bits) ||
-      conflicts(options.log_percent / 100, root->log_chunks)) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("{}: '{}' was made with directory_bits {}, fanout {}, partitions {}, "
-                    "log_percent {}; these are fixed at creation",
-                    pool.mapping().path(), name, root->directory_bits, 1U << root->fanout_bits,
-                    1U << root->partition_bits, root->log_chunks * 100));
-  }
-  require_same_shape(pool, name, root->shape, options);
-  std::unique_ptr<Core> core(new Core(pool, *root, name, key_kind, value_kind, options));
-  core->recover(options.recovery_threads);
-  return core;
 }
 
 void Core::close() {
-  for (uint32_t i = 0; i < partition_count_; ++i) {
-    const std::lock_guard lock(partitions_[i].lock);
+  for (uint32_t i = 0; i < partitions_.count(); ++i) {
+    Partition& partition = partitions_[i];
+    const std::lock_guard lock(partition.lock);
     require_writable();
-    partitions_[i].unlogged ? log_all_rows(partitions_[i]) : compact_log(partitions_[i]);
-    if (payload_) payload_->close(i);
+    partition.unlogged ? log_.log_all_rows(partition) : log_.compact(partition);
+    if (payload_.is_used()) payload_.log().close(i);
   }
-  if (payload_) memory_.fence();  // the ends that were noted
+  if (payload_.is_used()) memory_.fence();  // the ends that were noted
 }
 
 }  // namespace perdure::index::plush

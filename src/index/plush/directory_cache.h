@@ -43,7 +43,7 @@ class DirectoryCache {
     uint32_t was_known;             // at some time
     uint8_t filled[kLines];         // words of each line; one more if there were too many
     uint32_t superseded;            // records that seem to have a newer version in the entry
-    uint32_t room;                  // of first levels: records to drain it at; 0: when it is full
+    uint32_t room;                  // of first levels: records to migrate it at; 0: when it is full
     Line lines[kLines];
   };
   static_assert(sizeof(Copy) == 1152);

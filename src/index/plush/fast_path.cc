@@ -5,12 +5,12 @@
 // room for the instructions that wait, so this path has few of them, no loop, and the widest vectors
 // there are. It knows the common case only: no record of the row looks like the key, the copies of both
 // entries are there, and in the first that has a fingerprint of the key, the newest record with it is the
-// key's. In all other cases it says kRetry, and search.cc answers.
+// key's. In all other cases it says kRetry, and lookup.cc answers.
 #include <immintrin.h>
 
 #include <bit>
 
-#include "index/plush/core.h"
+#include "index/plush/lookup.h"
 
 namespace perdure::index::plush {
 
@@ -48,13 +48,13 @@ struct Avx512 {
 }  // namespace
 
 // Of the entry of the first level or the second.
-inline bool Core::has_children_of(const FastPath::Top& top, uint32_t below, uint64_t hash) const {
-  return has_children(static_cast<uint32_t>(&top - fast_path_.tops_at) + below,
-                      hash >> top.shifts[below]);
+inline bool Lookup::has_children_of(const FastPath::Top& top, uint32_t below, uint64_t hash) const {
+  return levels_.has_children(static_cast<uint32_t>(&top - fast_path_.tops_at) + below,
+                              hash >> top.shifts[below]);
 }
 
 template <typename Isa>
-[[gnu::always_inline]] inline Core::Found Core::find_fast_by(uint64_t hash, uint64_t& value) const {
+[[gnu::always_inline]] inline Found Lookup::find_fast_by(uint64_t hash, uint64_t& value) const {
   const FastPath::Top& top = fast_path_.top(hash);
   const uint64_t index = hash >> top.shifts[0];
   const DirectoryCache::Copy* copy = &top.copies[1][hash >> top.shifts[1]];
@@ -109,7 +109,7 @@ template <typename Isa>
 }
 
 template <typename Isa>
-[[gnu::always_inline]] inline bool Core::is_surely_absent_by(uint64_t hash) const {
+[[gnu::always_inline]] inline bool Lookup::is_surely_absent_by(uint64_t hash) const {
   const FastPath::Top& top = fast_path_.top(hash);
   const DirectoryCache::Line& near_line =
       DirectoryCache::line(top.copies[0][hash >> top.shifts[0]], hash);
@@ -120,26 +120,27 @@ template <typename Isa>
   return Isa::match_line(far_line, hash) == 0 && !has_children_of(top, 1, hash);
 }
 
-[[gnu::target("avx512f,avx512bw,bmi,bmi2,lzcnt")]] bool Core::is_surely_absent_avx512(
+[[gnu::target("avx512f,avx512bw,bmi,bmi2,lzcnt")]] bool Lookup::is_surely_absent_avx512(
     uint64_t hash) const {
   return is_surely_absent_by<Avx512>(hash);
 }
 
-bool Core::is_surely_absent(uint64_t hash) const {
+bool Lookup::is_surely_absent(uint64_t hash) const {
+  if (!has_fast_path()) return false;
   return fast_path_.wide ? is_surely_absent_avx512(hash) : is_surely_absent_by<Baseline>(hash);
 }
 
-[[gnu::target("avx512f,avx512bw,bmi,bmi2,lzcnt")]] Core::Found Core::find_fast_avx512(
+[[gnu::target("avx512f,avx512bw,bmi,bmi2,lzcnt")]] Found Lookup::find_fast_avx512(
     uint64_t hash, uint64_t& value) const {
   return find_fast_by<Avx512>(hash, value);
 }
 
-Core::Found Core::find_fast(uint64_t hash, uint64_t& value) const {
+Found Lookup::find_fast(uint64_t hash, uint64_t& value) const {
   return fast_path_.wide ? find_fast_avx512(hash, value) : find_fast_by<Baseline>(hash, value);
 }
 
 template <typename Isa>
-[[gnu::always_inline]] inline bool Core::lookup_by(uint64_t key, uint64_t& value) const {
+[[gnu::always_inline]] inline bool Lookup::lookup_by(uint64_t key, uint64_t& value) const {
   const uint64_t hash = hash_of(key);
   const Found found = find_fast_by<Isa>(hash, value);
   if (found == Found::kRetry) [[unlikely]]
@@ -147,23 +148,23 @@ template <typename Isa>
   return found == Found::kHit;
 }
 
-[[gnu::target("avx512f,avx512bw,bmi,bmi2,lzcnt")]] bool Core::lookup_avx512(uint64_t key,
-                                                                            uint64_t& value) const {
+[[gnu::target("avx512f,avx512bw,bmi,bmi2,lzcnt")]] bool Lookup::lookup_avx512(
+    uint64_t key, uint64_t& value) const {
   return lookup_by<Avx512>(key, value);
 }
 
-[[gnu::noinline]] bool Core::lookup_fully(uint64_t hash, uint64_t& value) const {
+[[gnu::noinline]] bool Lookup::lookup_fully(uint64_t hash, uint64_t& value) const {
   Hit hit;
   if (!find({hash, {}}, hit)) return false;
   value = hit.value;
   return true;
 }
 
-bool Core::lookup(uint64_t key, uint64_t& value) const {
+bool Lookup::lookup(uint64_t key, uint64_t& value) const {
   if (fast_path_.wide) [[likely]]
     return lookup_avx512(key, value);
   if (has_fast_path()) return lookup_by<Baseline>(key, value);
-  return is_inside(key) && lookup_fully(hash_of_word(key), value);
+  return keys_.is_inside(key) && lookup_fully(keys_.hash_of_word(key), value);
 }
 
 }  // namespace perdure::index::plush

@@ -162,7 +162,7 @@ void PayloadLog::add_chunk(uint32_t partition, uint64_t bytes, bool reclaim) {
   memory.flush(chunk, sizeof(PayloadChunk) + sizeof(PayloadEntry));
   // The chunk, its epoch and the intent, before the link.
   txn.publish(offset, head(partition).chunk);
-  state_of(offset).dead.store(0, std::memory_order_relaxed);
+  state_of(offset).garbage.store(0, std::memory_order_relaxed);
   state_of(offset).epoch.store(static_cast<uint32_t>(epoch), std::memory_order_release);
   partitions_[partition].chunks.push_back({.offset = offset,
                                            .bytes = chunk->bytes,
@@ -286,22 +286,22 @@ uint64_t PayloadLog::bytes_of(uint64_t pointer) const {
   return read(pointer, view) ? entry_bytes(view.key.size(), view.value.size()) : 0;
 }
 
-void PayloadLog::note_dead(uint64_t pointer, Part part) {
+void PayloadLog::note_garbage(uint64_t pointer, Part part) {
   View view;
   if (!read(pointer, view)) return;
   const uint64_t all = entry_bytes(view.key.size(), view.value.size());
   const uint64_t value = view.value.size();
   const uint64_t bytes = part == Part::kAll ? all : part == Part::kValue ? value : all - value;
-  state_of(offset_of(pointer)).dead.fetch_add(static_cast<uint32_t>(bytes));
+  state_of(offset_of(pointer)).garbage.fetch_add(static_cast<uint32_t>(bytes));
 }
 
-uint64_t PayloadLog::dead_bytes(const Chunk& chunk) const {
-  return uint64_t{state_of(chunk.offset).dead.load(std::memory_order_relaxed)};
+uint64_t PayloadLog::garbage_bytes_of(const Chunk& chunk) const {
+  return uint64_t{state_of(chunk.offset).garbage.load(std::memory_order_relaxed)};
 }
 
-void PayloadLog::set_dead(Chunk& chunk, uint64_t bytes) {
+void PayloadLog::set_garbage(Chunk& chunk, uint64_t bytes) {
   chunk.counted = true;
-  state_of(chunk.offset).dead.store(static_cast<uint32_t>(bytes), std::memory_order_relaxed);
+  state_of(chunk.offset).garbage.store(static_cast<uint32_t>(bytes), std::memory_order_relaxed);
 }
 
 void PayloadLog::throw_damaged(uint32_t partition, uint64_t offset) const {
@@ -410,7 +410,7 @@ void PayloadLog::remove_chunk(uint32_t partition, size_t index) {
     note_end(spent, false);
     memory.fence();
     state_of(spent.offset).epoch.store(0, std::memory_order_release);
-    return set_dead(spent, 0);
+    return set_garbage(spent, 0);
   }
   const bool newest = index + 1 == chunks.size();
   uint64_t& link =

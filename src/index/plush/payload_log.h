@@ -54,7 +54,7 @@ class PayloadLog {
     uint64_t offset;
     uint64_t bytes;
     uint64_t used;       // with the header
-    bool counted;        // its dead bytes have been counted since it was opened
+    bool counted;        // its garbage has been counted since it was opened
     bool noted;          // its header notes the end
     bool kept = false;   // never collected: it holds damaged entries, or its place is used up
     bool found = false;  // its end was found by checksums since it was opened
@@ -100,10 +100,10 @@ class PayloadLog {
   // What of an entry nobody needs any more: the value when its record becomes a tombstone, the rest
   // when the tombstone vanishes, or both at once.
   enum class Part : uint8_t { kValue, kRest, kAll };
-  void note_dead(uint64_t pointer, Part part);
+  void note_garbage(uint64_t pointer, Part part);
   // Bytes of a chunk's entries that were noted so since the table was opened.
-  uint64_t dead_bytes(const Chunk& chunk) const;
-  void set_dead(Chunk& chunk, uint64_t bytes);
+  uint64_t garbage_bytes_of(const Chunk& chunk) const;
+  void set_garbage(Chunk& chunk, uint64_t bytes);
 
   std::vector<Chunk>& chunks(uint32_t partition) { return partitions_[partition].chunks; }
   const std::vector<Chunk>& chunks(uint32_t partition) const {
@@ -136,8 +136,8 @@ class PayloadLog {
     uint64_t unflushed = 0;  // where in the open chunk what nobody has flushed begins; 0: nowhere
   };
   struct SegmentState {
-    std::atomic<uint32_t> epoch;  // of the chunk that begins here; 0: none
-    std::atomic<uint32_t> dead;   // bytes
+    std::atomic<uint32_t> epoch;    // of the chunk that begins here; 0: none
+    std::atomic<uint32_t> garbage;  // bytes
   };
 
   static uint64_t entry_bytes(uint64_t key_bytes, uint64_t value_bytes);

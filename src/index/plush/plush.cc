@@ -1,4 +1,4 @@
-// The typed faces of Plush. Words are passed through where both kinds are words; otherwise they are
+// The typed facades of Plush. Words are passed through where both kinds are words; otherwise they are
 // stored as their 8 bytes.
 #include "perdure/plush.h"
 

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "index/plush/core.h"
+#include "index/plush/levels.h"
 
 namespace perdure::index::plush {
 
@@ -26,7 +26,7 @@ uint64_t bytes_of(const Root& root) {
 }  // namespace
 
 // Before anything of the table exists: it is made with all of its buckets or not at all.
-void Core::require_room(pm::PoolImpl& pool, const Root& root, uint64_t other_bytes) {
+void Levels::require_room(pm::PoolImpl& pool, const Root& root, uint64_t other_bytes) {
   const uint64_t wanted = bytes_of(root);
   if (wanted == 0) return;
   const uint64_t taken = pool.header().data_offset + pool.heap().usage().allocated_bytes;
@@ -43,7 +43,7 @@ void Core::require_room(pm::PoolImpl& pool, const Root& root, uint64_t other_byt
 }
 
 // A crash in between leaves a table that allocates the rest on demand.
-void Core::preallocate() {
+void Levels::preallocate() {
   std::vector<Entry*> entries;
   const auto add = [&](Entry* entry) {
     entries.push_back(entry);
@@ -53,18 +53,18 @@ void Core::preallocate() {
   };
   if (root_.shape.preallocated_levels == 0) return;
   // Such a table does not grow.
-  const uint64_t rows = uint64_t{1} << root_.directory_bits;
+  const uint64_t rows = uint64_t{1} << geometry_.directory_bits();
   for (uint64_t row = 0; row < rows; ++row) add(entry_at(1, row));
   for (uint64_t row = 0; root_.shape.preallocated_levels >= 2 && row < rows; ++row) {
     ensure_children(1, row, kLines);
-    for (uint32_t child = 0; child < fanout(); ++child) {
-      add(entry_at(2, (row << root_.fanout_bits) + child));
+    for (uint32_t child = 0; child < geometry_.fanout(); ++child) {
+      add(entry_at(2, (row << geometry_.fanout_bits()) + child));
     }
   }
   allocate_buckets(entries);
 }
 
-void Core::allocate_buckets(std::span<Entry* const> entries) const {
+void Levels::allocate_buckets(std::span<Entry* const> entries) const {
   if (entries.empty()) return;
   pm::Heap::Txn txn(pool_.heap());
   std::vector<std::pair<uint32_t*, uint32_t>> links;

@@ -8,7 +8,7 @@
 // A scan reads from the top down: a row, its entry, the children. Records move down only, and are in
 // their new place before they leave the old one, so one that nobody writes is met at least once; where
 // it is met twice the upper copy counts. Each row and entry is copied without a lock, again if records
-// disappeared meanwhile (search.cc does the same), and nothing is held while `visit` runs but an epoch
+// went away meanwhile (lookup.cc does the same), and nothing is held while `visit` runs but an epoch
 // guard, which keeps payload where it is.
 #include <fmt/core.h>
 
@@ -29,29 +29,6 @@ constexpr int kCopyAttempts = 64;
 
 }  // namespace
 
-bool Core::miss_outside(LogKind kind, uint64_t key) const {
-  if (kind == LogKind::kUpdate) return false;
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("{}: '{}' was made for keys from {} to {}; {} is outside",
-                          pool_.mapping().path(), name_, key_min_, key_max_, key));
-}
-
-Error Core::too_dense(uint32_t level) const {
-  return {
-      ErrorCode::kPoolFull,
-      fmt::format("{}: keys of '{}' lie so close together that they would need level {}; its "
-                  "range is {} to {}: load them into one made with key_min and key_max near the "
-                  "keys there are",
-                  pool_.mapping().path(), name_, level, key_min_, key_max_)};
-}
-
-uint64_t Core::position_of(uint64_t key) const {
-  const uint64_t place = key - key_min_;
-  if (order_shift_ == 0) return place;
-  // The bits below the place tell keys apart where levels are deeper than the range is wide.
-  return place << order_shift_ | hash_of(place) >> (64 - order_shift_);
-}
-
 // ---- scans
 
 // One scan. Records are kept in the order in which they were met: newest first.
@@ -67,10 +44,10 @@ class Core::Scan {
     for (bool more = true; more;) {
       // Payload stays readable while a row's records are given.
       std::optional<pm::EpochManager::Guard> guard;
-      if (core_.payload_) guard.emplace(core_.payload_->epochs());
-      const uint32_t top = core_.top_for(at);
-      if (take_row(top, core_.index_at(top, at))) {
-        at = core_.next_row(at, top);
+      if (core_.payload_.is_used()) guard.emplace(core_.payload_.log().epochs());
+      const uint32_t top = core_.geometry_.top_for(at);
+      if (take_row(top, core_.geometry_.index_at(top, at))) {
+        at = core_.geometry_.next_row(at, top);
         more = at != 0;
       } else if (grown_) {
         grown_ = false;
@@ -85,18 +62,18 @@ class Core::Scan {
  private:
   // Everything under a row. Returns whether there is more to visit; false, too, if the row is no more.
   bool take_row(uint32_t top, uint64_t index) {
-    const uint64_t row = core_.row_of(top, index);
-    resume_ = index << core_.index_shifts_[top];
+    const uint64_t row = core_.geometry_.row_of(top, index);
+    resume_ = index << core_.geometry_.index_shift(top);
     std::vector<Collected> records;
     if (!copy(row, records, [&] { return copy_row(row, records); })) return false;
     return descend(top, index, std::move(records), row);
   }
 
-  // Calls `read` until nothing disappeared while it ran. Returns false if the partition has grown.
+  // Calls `read` until no record went away while it ran. Returns false if the partition has grown.
   template <typename Read>
   bool copy(uint64_t row, std::vector<Collected>& records, const Read& read) {
-    const uint32_t top = core_.level_of_row(row);
-    const uint32_t number = core_.partition_above(top, index_of_row(row));
+    const uint32_t top = core_.geometry_.level_of_row(row);
+    const uint32_t number = core_.geometry_.partition_above(top, Geometry::index_of_row(row));
     const std::atomic<uint64_t>& version_of_row = core_.rows_[row].version;
     const size_t before = records.size();
     for (int attempt = 0; attempt < kCopyAttempts; ++attempt) {
@@ -107,8 +84,8 @@ class Core::Scan {
       records.resize(before);
     }
     const std::lock_guard lock(core_.partitions_[number].lock);
-    grown_ = core_.top_of(number) != top;
-    if (!grown_ && !read()) core_.throw_damaged(top, index_of_row(row));
+    grown_ = core_.geometry_.top_of(number) != top;
+    if (!grown_ && !read()) core_.levels_.throw_damaged(top, Geometry::index_of_row(row));
     return !grown_;
   }
 
@@ -118,9 +95,9 @@ class Core::Scan {
     const uint64_t tag = pm::load_acquire(bucket.tags[slot]);
     const uint64_t value = pm::load_acquire(bucket.values[slot]);
     if (pm::load_relaxed(bucket.tags[slot]) != tag) return false;
-    const uint64_t hash = core_.full_hash(tag, index, level);
+    const uint64_t hash = core_.geometry_.full_hash(tag, index, level);
     // Only superseded records lead to payload that has gone; or this one is damaged.
-    const bool dangles = core_.out_of_place_ && !core_.payload_->alive(value);
+    const bool dangles = core_.payload_.is_used() && !core_.payload_.log().alive(value);
     if (hash >= from_) records.push_back({hash, tag, value, dangles});
     return true;
   }
@@ -128,8 +105,8 @@ class Core::Scan {
   bool copy_row(uint64_t row, std::vector<Collected>& records) const {
     uint32_t slot = core_.rows_[row].count.load(std::memory_order_acquire);
     while (slot-- > 0) {
-      if (!copy_one(core_.row_records_[row], slot, core_.level_of_row(row), index_of_row(row),
-                    records)) {
+      if (!copy_one(core_.rows_.records(row), slot, core_.geometry_.level_of_row(row),
+                    Geometry::index_of_row(row), records)) {
         return false;
       }
     }
@@ -137,15 +114,16 @@ class Core::Scan {
   }
 
   bool copy_entry(uint32_t level, uint64_t index, std::vector<Collected>& records) const {
-    const Place place = core_.place_at(level, index);
+    const Place place = core_.levels_.place_at(level, index);
     const Entry& entry = *place.entry;
     for (uint32_t line = place.lines; line-- > 0;) {
-      uint32_t at = line_count(entry, line);
+      uint32_t at = Levels::line_count(entry, line);
       if (at > kLineRecords) return false;
       while (at-- > 0) {
         const uint32_t unit = pm::load_relaxed(entry.lines[line].bucket[at / kSlots]);
         if (!core_.pool_.leads_inside(uint64_t{unit} * kUnitBytes, sizeof(Bucket))) return false;
-        if (!copy_one(*core_.bucket_at(unit), at % kSlots, level, index, records)) return false;
+        if (!copy_one(*core_.levels_.bucket_at(unit), at % kSlots, level, index, records))
+          return false;
       }
     }
     return true;
@@ -166,11 +144,11 @@ class Core::Scan {
   bool descend(uint32_t level, uint64_t index, std::vector<Collected> records, uint64_t row) {
     if (!copy(row, records, [&] { return copy_entry(level, index, records); })) return false;
     sort(records);
-    if (!core_.has_children(level, index)) return give(records);
-    const uint32_t bits = core_.level_bits(level + 1);
+    if (!core_.levels_.has_children(level, index)) return give(records);
+    const uint32_t bits = core_.geometry_.level_bits(level + 1);
     auto begin = records.begin();
-    for (uint32_t child = 0; child < core_.fanout(); ++child) {
-      const uint64_t child_index = (index << core_.root_.fanout_bits) + child;
+    for (uint32_t child = 0; child < core_.geometry_.fanout(); ++child) {
+      const uint64_t child_index = (index << core_.geometry_.fanout_bits()) + child;
       const auto end = std::find_if(begin, records.end(), [&](const Collected& one) {
         return one.hash >> (64 - bits) != child_index;
       });
@@ -186,7 +164,7 @@ class Core::Scan {
   bool find_now(uint64_t key, uint64_t& value) const {
     const AsBytes bytes(key);
     Hit hit;
-    if (!core_.find(core_.key_of(bytes.view()), hit)) return false;
+    if (!core_.lookup_.find(core_.key_of(bytes.view()), hit)) return false;
     value = hit.value;
     return true;
   }
@@ -196,7 +174,7 @@ class Core::Scan {
       const Collected& one = records[i];
       if (i > 0 && records[i - 1].hash == one.hash) continue;  // an older version
       if ((one.tag & 1) != 0) continue;
-      const uint64_t key = core_.word_of_hash(one.hash);
+      const uint64_t key = core_.keys_.word_of_hash(one.hash);
       uint64_t value = one.value;
       // Its successor came to a place above after that was copied; or it is damaged, as find() tells.
       if (one.dangles && !find_now(key, value)) continue;
@@ -215,12 +193,12 @@ class Core::Scan {
 
 void Core::scan(uint64_t from, uint64_t limit,
                 const std::function<bool(uint64_t key, uint64_t value)>& visit) const {
-  if (!ordered_) {
+  if (!keys_.is_ordered()) {
     throw Error(ErrorCode::kWrongType,
                 fmt::format("'{}' has no order; ordered scans need plush+range", name_));
   }
-  if (from > key_max_ || limit == 0) return;
-  const uint64_t begin = from <= key_min_ ? 0 : position_of(from);
+  if (from > keys_.max() || limit == 0) return;
+  const uint64_t begin = from <= keys_.min() ? 0 : keys_.position_of(from);
   Scan scan(*this, begin, limit, visit);
   scan.take_all(begin);
 }
@@ -229,8 +207,8 @@ void Core::scan_bytes(
     uint64_t from, uint64_t limit,
     const std::function<bool(uint64_t key, std::string_view value)>& visit) const {
   scan(from, limit, [&](uint64_t key, uint64_t pointer) {
-    const PayloadLog::View view = payload_of(pointer);
-    if (word_of(view.key) != key) {
+    const PayloadLog::View view = payload_.view_of(pointer);
+    if (Keys::word_of(view.key) != key) {
       pool_.throw_corrupt(fmt::format("a record of '{}' leads to another key", name_));
     }
     return visit(key, view.value);

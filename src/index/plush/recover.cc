@@ -7,21 +7,6 @@
 
 namespace perdure::index::plush {
 
-uint32_t Core::entry_epoch(const Entry& entry) {
-  for (uint32_t line = kLines; line-- > 1;) {
-    if (line_count(entry, line) > 0)
-      return LineState{pm::load_relaxed(entry.lines[line].state)}.epoch();
-  }
-  return LineState{pm::load_relaxed(entry.lines[0].state)}.epoch();
-}
-
-void Core::rebuild_row(uint64_t row) const {
-  if (rows_[row].known) [[likely]]
-    return;
-  rows_[row].epoch = entry_epoch(*entry_at(level_of_row(row), index_of_row(row)));
-  rows_[row].known = true;
-}
-
 void Core::recover(uint32_t threads) {
   for_each_partition(threads, [this](uint32_t number) { recover_partition(number); });
   recovered_ = true;
@@ -30,14 +15,16 @@ void Core::recover(uint32_t threads) {
 void Core::recover_partition(uint32_t number) {
   Partition& partition = partitions_[number];
   // Level 1 was made whole; one that a partition grew to is reached by pointers, each to `fanout` entries.
-  const RowRange rows = rows_in(number);
-  for (uint64_t row = rows.begin; row < rows.end && top_of(number) > 1; row += fanout()) {
-    const uint32_t top = level_of_row(row);
-    if (entry_at(top, index_of_row(row)) == nullptr) throw_damaged(top, index_of_row(row));
+  const RowRange rows = geometry_.rows_in(number);
+  for (uint64_t row = rows.begin; row < rows.end && geometry_.top_of(number) > 1;
+       row += geometry_.fanout()) {
+    const uint32_t top = geometry_.level_of_row(row);
+    if (levels_.entry_at(top, Geometry::index_of_row(row)) == nullptr)
+      levels_.throw_damaged(top, Geometry::index_of_row(row));
   }
-  if (out_of_place_) {
-    payload_->recover(number);
-    partition.payload_chunks = payload_->chunks(number).size();
+  if (payload_.is_used()) {
+    payload_.log().recover(number);
+    partition.payload_chunks = payload_.log().chunks(number).size();
   }
   // A record waits for the next one: a cancellation may follow.
   std::optional<pm::RedoRecord> waiting;
@@ -63,7 +50,7 @@ void Core::recover_partition(uint32_t number) {
   }
   try {
     // As every writer leaves it: one chunk free, so that operations that need no space find room.
-    while (!partition.log.next_is_free()) reclaim_log_chunk(partition);
+    log_.free_next_chunk(partition);
   } catch (const Error& error) {
     if (!pm::is_full(error)) throw;
   }
@@ -73,33 +60,35 @@ void Core::recover_partition(uint32_t number) {
 bool Core::replay_record(Partition& partition, const pm::RedoRecord& record, uint64_t sequence,
                          bool last) {
   const auto kind = static_cast<LogKind>(record.c & 7);
-  if (partition_of(record.a) != number_of(partition) || kind > LogKind::kTombstone) {
+  if (geometry_.partition_of(record.a) != partitions_.number_of(partition) ||
+      kind > LogKind::kTombstone) {
     throw Error(ErrorCode::kCorrupt,
                 fmt::format("{}: the recovery log of '{}' holds a record of another partition; "
                             "restore the file from a backup",
                             pool_.mapping().path(), name_));
   }
-  const uint64_t row = row_for(record.a);
-  rebuild_row(row);
+  const uint64_t row = geometry_.row_for(record.a);
+  levels_.load_epoch(row);
   // Another epoch: the row has moved down since, and this record with it.
   if ((record.c >> 3 & LineState::kEpochMask) != rows_[row].epoch) return true;
   const Key key{record.a, {}};  // what needs its bytes is below, for words
   // Only the newest payload can be incomplete. Only superseded records can dangle, whose successors follow;
   // one that has none is damaged, and stays so that lookups tell.
-  if (out_of_place_ && last && !payload_->verify(record.b) &&
-      payload_->may_be_torn(number_of(partition), record.b)) {
+  if (payload_.is_used() && last && !payload_.log().verify(record.b) &&
+      payload_.log().may_be_torn(partitions_.number_of(partition), record.b)) {
     return false;
   }
   const uint64_t tag = record.a << 1 | (kind == LogKind::kTombstone ? 1 : 0);
-  Bucket& bucket = row_records_[row];
-  const uint32_t count = rows_[row].count.load(std::memory_order_relaxed);
+  Bucket& bucket = rows_.records(row);
+  const uint32_t count = rows_.count(row);
   uint32_t slot = 0;
-  while (slot < count && !is_same(tag, record.b, bucket.tags[slot], bucket.values[slot])) ++slot;
+  while (slot < count && !payload_.is_same(tag, record.b, bucket.tags[slot], bucket.values[slot]))
+    ++slot;
   const bool in_row = slot < count;
-  if (!out_of_place_ && last && (kind == LogKind::kInsert || kind == LogKind::kUpdate)) {
+  if (!payload_.is_used() && last && (kind == LogKind::kInsert || kind == LogKind::kUpdate)) {
     // The operation did not return, and did not judge its condition.
-    const bool present =
-        in_row ? (bucket.tags[slot] & 1) == 0 : present_below(key, kind == LogKind::kUpdate);
+    const bool present = in_row ? (bucket.tags[slot] & 1) == 0
+                                : lookup_.present_below(key, kind == LogKind::kUpdate);
     if (present != (kind == LogKind::kUpdate)) return false;
   }
   std::atomic_ref(recovered_operations_).fetch_add(1, std::memory_order_relaxed);
@@ -114,7 +103,7 @@ bool Core::replay_record(Partition& partition, const pm::RedoRecord& record, uin
                             "file from a backup",
                             pool_.mapping().path(), name_));
   }
-  add_to_row(row, {tag, record.b}, sequence);
+  rows_.add(row, {tag, record.b}, sequence);
   return true;
 }
 

@@ -1,0 +1,28 @@
+// The root of a table: its parameters, which never change, and where its first blocks are.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "index/plush/layout.h"
+#include "perdure/index.h"
+#include "perdure/plush.h"
+#include "pm/pool_impl.h"
+
+namespace perdure::index::plush {
+
+// Makes the root, the blocks that a table begins with, and its name; all are there after a crash, or none.
+// The caller holds the pool's directory_mutex(). Throws kInvalidArgument, kNameExists, kWrongType,
+// kPoolFull, kNoSpace, kReadOnly.
+Root& make_table(pm::PoolImpl& pool, const std::string& name, Kind key_kind, Kind value_kind,
+                 const PlushOptions& options);
+
+// The root of a table that was made with these kinds and, where they are given, these options. Throws
+// kNoSuchName, kWrongType, kInvalidArgument, kCorrupt.
+Root& find_table(pm::PoolImpl& pool, const std::string& name, Kind key_kind, Kind value_kind,
+                 const PlushOptions& options);
+
+// The first level that its partitions may grow to.
+uint32_t top_max_of(const Root& root);
+
+}  // namespace perdure::index::plush
