@@ -16,12 +16,12 @@
 //                  crash.
 //   begin to grow  the new level, empty, and the intent, fence; root.next and the heap's bitmap,
 //                  fence; the intent's end, fence.
-//   drain          as a move, of the records of up to four nodes together.
+//   migrate        as a move, of the records of up to four nodes together.
 //   grow further   where they fit nowhere: the new level, empty, the intent and a redo record, fence;
 //                  root.top, bottom, next and extras by that record, the heap's bitmap, fence; the
 //                  intent's end, fence. Before it is armed the level is free, afterwards it is next.
 //   end            when the old levels are empty: root.top, bottom, next and extras by one redo
-//                  record, with the intents that free what was drained, which happens exactly once:
+//                  record, with the intents that free what was migrated, which happens exactly once:
 //                  recovery asks these very words.
 //
 // Recovery: none. If the crash came while the table grew, it goes on growing, from the first node;
@@ -84,7 +84,7 @@ class Core {
 
  private:
   using Node = typename Policy::Node;
-  static constexpr uint64_t kDrainTogether = 4;  // nodes
+  static constexpr uint64_t kMigrateTogether = 4;  // nodes
 
   struct Level {
     uint64_t offset = 0;
@@ -97,15 +97,15 @@ class Core {
   };
 
   // Which levels there are, in the order in which they are searched. Replaced as a whole.
-  //   at rest: top, bottom, extras. While it grows: next, top; then those that are drained.
+  //   at rest: top, bottom, extras. While it grows: next, top; then those that are migrated.
   struct State {
     std::array<Level, kLevels> levels;
     uint32_t count = 0;
     bool growing = false;
-    mutable std::atomic<uint64_t> begun{0};  // of draining: nodes that somebody has begun with
+    mutable std::atomic<uint64_t> begun{0};  // of migrating: nodes that somebody has begun with
     mutable std::atomic<uint64_t> done{0};
     mutable std::atomic<uint64_t> inserts{0};  // that wanted a place while it was growing
-    // A thread failed to drain its part, which is left for the next opening.
+    // A thread failed to migrate its part, which is left for the next opening.
     mutable std::atomic<bool> stuck{false};
 
     std::span<const Level> all() const { return {levels.data(), count}; }
@@ -118,7 +118,7 @@ class Core {
       for (const Level& level : sources()) nodes += level.size();
       return nodes;
     }
-    bool is_drained() const { return done.load(std::memory_order_acquire) >= source_nodes(); }
+    bool is_migrated() const { return done.load(std::memory_order_acquire) >= source_nodes(); }
   };
 
   struct Place {
@@ -182,15 +182,15 @@ class Core {
   class Mover;
   Outcome displace(Held& held, const State& state, uint64_t hash, Place& place);
   Outcome displace_now(Held& held, const State& state, uint64_t hash, Place& place);
-  void drain_some(const State* state);
-  void drain_chunk(const State& state, uint64_t first);
-  void drain_nodes(const State& state, const Level& level, uint64_t first, uint64_t count);
-  bool drain_slowly(const State& state, const Level& level, uint64_t number);
+  void migrate_some(const State* state);
+  void migrate_chunk(const State& state, uint64_t first);
+  void migrate_nodes(const State& state, const Level& level, uint64_t first, uint64_t count);
+  bool migrate_slowly(const State& state, const Level& level, uint64_t number);
 
   // ---- grow.cc
   void make_room(const State* seen);
   static bool is_ahead(const State& state);
-  void help_to_drain(const State* seen);
+  void help_to_migrate(const State* seen);
   uint32_t larger(const State& state) const;
   void begin_growing(const State* seen);
   void grow_further(const State* seen);
@@ -220,7 +220,7 @@ class Core {
   // before stripes, or tried.
   mutable std::shared_mutex movement_mutex_;
   std::mutex left_mutex_;
-  std::vector<std::pair<const Level*, uint64_t>> left_;  // nodes that could not be drained
+  std::vector<std::pair<const Level*, uint64_t>> left_;  // nodes that could not be migrated
   uint64_t recovered_operations_ = 0;
 };
 

@@ -38,30 +38,30 @@ void Core<Policy, Content>::make_room(const State* seen) {
   for (Backoff backoff; state_.load(std::memory_order_acquire) == seen; backoff.pause()) {
     pool_.require_writable();
     if (seen->stuck.load(std::memory_order_relaxed)) throw_stuck(pool_, name_);
-    drain_some(seen);
-    if (!seen->is_drained()) continue;
+    migrate_some(seen);
+    if (!seen->is_migrated()) continue;
     if (!end_growing(seen)) grow_further(seen);
     return;
   }
 }
 
-// Whether an insert must wait until more is drained. Writers help, so that the old levels are empty long
-// before the new one is full; but a thread that drains a part of them may be stopped by the system, or
+// Whether an insert must wait until more is migrated. Writers help, so that the old levels are empty long
+// before the new one is full; but a thread that migrates a part of them may be stopped by the system, or
 // there are more threads than nodes. With more than one insert for each new node the records of that
 // part might not fit any more.
 template <typename Policy, typename Content>
 bool Core<Policy, Content>::is_ahead(const State& state) {
   return state.growing &&
          state.inserts.fetch_add(1, std::memory_order_relaxed) >= state.levels[0].size() &&
-         !state.is_drained() && !state.stuck.load(std::memory_order_relaxed);
+         !state.is_migrated() && !state.stuck.load(std::memory_order_relaxed);
 }
 
 template <typename Policy, typename Content>
-void Core<Policy, Content>::help_to_drain(const State* seen) {
+void Core<Policy, Content>::help_to_migrate(const State* seen) {
   for (Backoff backoff; state_.load(std::memory_order_acquire) == seen; backoff.pause()) {
     pool_.require_writable();
-    if (seen->is_drained() || seen->stuck.load(std::memory_order_relaxed)) return;
-    drain_some(seen);
+    if (seen->is_migrated() || seen->stuck.load(std::memory_order_relaxed)) return;
+    migrate_some(seen);
   }
 }
 
@@ -92,8 +92,8 @@ void Core<Policy, Content>::begin_growing(const State* seen) {
   publish(std::move(state));
 }
 
-// When the levels that the old ones are drained into are full: the larger of them becomes the top one,
-// below a new one, and the smaller one is drained, too.
+// When the levels that the old ones are migrated into are full: the larger of them becomes the top one,
+// below a new one, and the smaller one is migrated, too.
 template <typename Policy, typename Content>
 void Core<Policy, Content>::grow_further(const State* seen) {
   const std::lock_guard lock(growing_mutex_);
@@ -117,7 +117,7 @@ void Core<Policy, Content>::grow_further(const State* seen) {
   txn.commit([&] { txn.apply(); });
   {
     const std::lock_guard hold(left_mutex_);
-    left_.clear();  // the nodes are drained again, with the others
+    left_.clear();  // the nodes are migrated again, with the others
   }
   read_state(*state);
   publish(std::move(state));
@@ -139,7 +139,7 @@ void Core<Policy, Content>::format_level(const pm::PoolImpl& pool, char* block, 
   pool.memory().copy_nontemporal(block, &header, sizeof header);
 }
 
-// When all nodes have been drained. Returns false if records are left that fit nowhere now.
+// When all nodes have been migrated. Returns false if records are left that fit nowhere now.
 template <typename Policy, typename Content>
 bool Core<Policy, Content>::end_growing(const State* state) {
   const std::lock_guard lock(growing_mutex_);
@@ -147,7 +147,7 @@ bool Core<Policy, Content>::end_growing(const State* state) {
   {
     const std::lock_guard hold(left_mutex_);
     std::erase_if(left_,
-                  [&](const auto& one) { return drain_slowly(*state, *one.first, one.second); });
+                  [&](const auto& one) { return migrate_slowly(*state, *one.first, one.second); });
     if (!left_.empty()) return false;
   }
   constexpr auto kLater = pm::Heap::Txn::Release::kLater;

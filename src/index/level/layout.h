@@ -38,7 +38,7 @@ inline constexpr uint32_t kSlots = 3;
 inline constexpr uint32_t kBitsMin = 5;  // of the top level
 inline constexpr uint32_t kBitsMax = 32;
 inline constexpr uint32_t kExtraBitsMin =
-    2;  // of extra levels: that their nodes are drained in fours
+    2;  // of extra levels: that their nodes are migrated in fours
 inline constexpr uint32_t kExtras = 16;
 inline constexpr uint32_t kLevels = 3 + kExtras;
 
@@ -58,7 +58,7 @@ static_assert(sizeof(LineNode) == 64 && offsetof(LineNode, slots) == 16);
 
 struct LevelHeader {
   uint32_t bits;
-  uint32_t inverse;  // ~bits: a smaller level would lose records when it is drained
+  uint32_t inverse;  // ~bits: a smaller level would lose records when it is migrated
   uint32_t reserved[14];
 };
 static_assert(sizeof(LevelHeader) == 64);

@@ -42,7 +42,7 @@ class Core<Policy, Content>::Mover {
   }
 
  private:
-  static constexpr uint32_t kMovesMax = kDrainTogether * kSlots;
+  static constexpr uint32_t kMovesMax = kMigrateTogether * kSlots;
   struct Token {
     Node* node;
     uint64_t image;
@@ -105,7 +105,7 @@ typename Core<Policy, Content>::Outcome Core<Policy, Content>::displace_now(Held
         contended = true;
         continue;
       }
-      // Until now somebody could fill the refuge, or begin to drain its level.
+      // Until now somebody could fill the refuge, or begin to migrate its level.
       if (&this->state() != &state) return Outcome::kRetry;
       const Place to = mover.empty_slot(refuge);
       if (to.node == nullptr) continue;
@@ -121,38 +121,38 @@ typename Core<Policy, Content>::Outcome Core<Policy, Content>::displace_now(Held
 
 // ---- emptying a level
 
-// Drains the next few nodes that nobody has begun with; who drains the last ones ends it.
+// Migrates the next few nodes that nobody has begun with; who migrates the last ones ends it.
 template <typename Policy, typename Content>
-void Core<Policy, Content>::drain_some(const State* state) {
+void Core<Policy, Content>::migrate_some(const State* state) {
   const uint64_t total = state->source_nodes();
   if (state->begun.load(std::memory_order_relaxed) >= total) return;
-  const uint64_t first = state->begun.fetch_add(kDrainTogether, std::memory_order_relaxed);
+  const uint64_t first = state->begun.fetch_add(kMigrateTogether, std::memory_order_relaxed);
   if (first >= total) return;
   try {
-    drain_chunk(*state, first);
+    migrate_chunk(*state, first);
   } catch (...) {
     state->stuck.store(true, std::memory_order_relaxed);  // nobody else begins with these nodes
     throw;
   }
-  const uint64_t done = state->done.fetch_add(kDrainTogether, std::memory_order_acq_rel);
-  if (done + kDrainTogether == total) end_growing(state);
+  const uint64_t done = state->done.fetch_add(kMigrateTogether, std::memory_order_acq_rel);
+  if (done + kMigrateTogether == total) end_growing(state);
 }
 
 template <typename Policy, typename Content>
-void Core<Policy, Content>::drain_chunk(const State& state, uint64_t first) {
+void Core<Policy, Content>::migrate_chunk(const State& state, uint64_t first) {
   const Level* level = state.sources().data();
   for (; first >= level->size(); ++level) first -= level->size();
   // Nodes of one stripe together.
-  const uint64_t together = std::min(kDrainTogether, uint64_t{1} << (level->bits - stripe_bits_));
-  for (uint64_t i = 0; i < kDrainTogether; i += together) {
-    drain_nodes(state, *level, first + i, together);
+  const uint64_t together = std::min(kMigrateTogether, uint64_t{1} << (level->bits - stripe_bits_));
+  for (uint64_t i = 0; i < kMigrateTogether; i += together) {
+    migrate_nodes(state, *level, first + i, together);
   }
 }
 
 template <typename Policy, typename Content>
-void Core<Policy, Content>::drain_nodes(const State& state, const Level& level, uint64_t first,
-                                        uint64_t count) {
-  std::array<bool, kDrainTogether> left = {};
+void Core<Policy, Content>::migrate_nodes(const State& state, const Level& level, uint64_t first,
+                                          uint64_t count) {
+  std::array<bool, kMigrateTogether> left = {};
   {
     const std::shared_lock movement(movement_mutex_);
     StripeLock& lock = stripes_[first >> (level.bits - stripe_bits_)];
@@ -181,15 +181,16 @@ void Core<Policy, Content>::drain_nodes(const State& state, const Level& level, 
     }
   }
   for (uint64_t i = 0; i < count; ++i) {
-    if (!left[i] || drain_slowly(state, level, first + i)) continue;
+    if (!left[i] || migrate_slowly(state, level, first + i)) continue;
     const std::lock_guard hold(left_mutex_);
     left_.emplace_back(&level, first + i);
   }
 }
 
-// Drains a node whose records need both of their stripes, or even that others move.
+// Migrates a node whose records need both of their stripes, or even that others move.
 template <typename Policy, typename Content>
-bool Core<Policy, Content>::drain_slowly(const State& state, const Level& level, uint64_t number) {
+bool Core<Policy, Content>::migrate_slowly(const State& state, const Level& level,
+                                           uint64_t number) {
   Node& node = level.nodes[number];
   for (uint32_t slot = 0; slot < kSlots;) {
     if (!is_live(node, slot)) {

@@ -202,7 +202,7 @@ typename Core<Policy, Content>::Outcome Core<Policy, Content>::try_write(Verb ve
                                                                          const State*& seen) {
   prefetch(state(), key.hash);
   Held held(*this, key.hash);
-  seen = &state();  // after the locks: who drains a level takes them, too
+  seen = &state();  // after the locks: who migrates a level takes them, too
   Place place;
   uint64_t before = 0;
   if (find(*seen, key, place, before)) {
@@ -236,10 +236,10 @@ bool Core<Policy, Content>::write_once(Verb verb, const Key& key, const Value& v
       continue;
     }
     if (outcome == Outcome::kAhead) {
-      help_to_drain(seen);
+      help_to_migrate(seen);
       continue;
     }
-    if (seen->growing) drain_some(seen);
+    if (seen->growing) migrate_some(seen);
     return outcome == Outcome::kDone;
   }
 }
