@@ -11,8 +11,8 @@
 #include <fstream>
 #include <iterator>
 
+#include "lab/pibench/index_adapter.h"
 #include "lab/pibench/names.h"
-#include "lab/pibench/store.h"
 #include "perdure/error.h"
 
 namespace perdure::pibench {
@@ -22,34 +22,34 @@ namespace perdure::pibench {
 template <typename Interface>
 class Shape : public Interface {
  public:
-  Shape(const CatalogEntry& entry, const TreeOptions& options) : store_(entry, options) {}
+  Shape(const CatalogEntry& entry, const TreeOptions& options) : index_(entry, options) {}
 
   bool find(const char* key, size_t key_size, char* value_out) override {
-    return store_.find(key, key_size, value_out);
+    return index_.find(key, key_size, value_out);
   }
   bool insert(const char* key, size_t key_size, const char* value, size_t value_size) override {
-    return store_.insert(key, key_size, value, value_size);
+    return index_.insert(key, key_size, value, value_size);
   }
   bool update(const char* key, size_t key_size, const char* value, size_t value_size) override {
-    return store_.update(key, key_size, value, value_size);
+    return index_.update(key, key_size, value, value_size);
   }
-  bool remove(const char* key, size_t key_size) override { return store_.remove(key, key_size); }
+  bool remove(const char* key, size_t key_size) override { return index_.remove(key, key_size); }
   int scan(const char* key, size_t key_size, int records, char*& pairs_out) override {
-    return store_.scan(key, key_size, records, pairs_out);
+    return index_.scan(key, key_size, records, pairs_out);
   }
   // Later programs have one more slot after scan, which each of their threads calls first (tls_setup), or
   // which asks for a size (0: not known). Earlier ones never look there.
   virtual long slot_after_scan() { return 0; }
 
  protected:
-  Store store_;
+  IndexAdapter index_;
 };
 
 class BulkShape final : public Shape<Tree> {
  public:
   using Shape::Shape;
   bool bulk_load(const char* pairs, size_t records, size_t key_size, size_t value_size) override {
-    return store_.bulk_load(pairs, records, key_size, value_size);
+    return index_.bulk_load(pairs, records, key_size, value_size);
   }
 };
 

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
-#include "cli/store.h"
+#include "cli/open_index.h"
 #include "cli/text.h"
 
 namespace perdure::cli {
@@ -18,15 +18,15 @@ struct DelOptions {
 };
 
 int run_del(const DelOptions& options) {
-  const std::unique_ptr<Store> store = Store::open_to_write(options.target);
+  const std::unique_ptr<OpenIndex> opened = OpenIndex::open_to_write(options.target);
   // All keys are read before the first is removed: a key that is no number removes nothing.
   std::vector<Value> keys(options.keys.size());
   for (size_t i = 0; i < keys.size(); ++i) {
-    parse_datum(options.keys[i], store->index().key_kind(), keys[i]);
+    parse_datum(options.keys[i], opened->index().key_kind(), keys[i]);
   }
   nlohmann::json absent = nlohmann::json::array();
   for (const Value& key : keys) {
-    if (store->index().remove(key.datum())) continue;
+    if (opened->index().remove(key.datum())) continue;
     nlohmann::json object = nlohmann::json::object();
     set_json(object, "key", key.datum());
     absent.push_back(object);
@@ -34,7 +34,7 @@ int run_del(const DelOptions& options) {
       fmt::print(stderr, "perdure: key \"{}\" is absent\n", to_text(key.datum()));
     }
   }
-  store->close();
+  opened->close();
   if (options.target.json) {
     const nlohmann::json object = {{"removed", keys.size() - absent.size()}, {"absent", absent}};
     fmt::print("{}\n", object.dump());

@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
-#include "cli/store.h"
+#include "cli/open_index.h"
 #include "cli/text.h"
 #include "common/units.h"
 #include "perdure/error.h"
@@ -94,9 +94,9 @@ class Printer {
 };
 
 int run_dump(const DumpOptions& options) {
-  const std::unique_ptr<Store> store = Store::open_to_read(options.target);
+  const std::unique_ptr<OpenIndex> opened = OpenIndex::open_to_read(options.target);
   Printer printer(options);
-  store->index().for_each([&](Datum key, Datum value) { printer.print(key, value); });
+  opened->index().for_each([&](Datum key, Datum value) { printer.print(key, value); });
   printer.close();
   return kExitOk;
 }
@@ -140,21 +140,21 @@ void scan_range(const AnyIndex& index, const RangeOptions& range,
 }
 
 int run_scan(const DumpOptions& options, const RangeOptions& range) {
-  const std::unique_ptr<Store> store = Store::open_to_read(options.target);
+  const std::unique_ptr<OpenIndex> opened = OpenIndex::open_to_read(options.target);
   Printer printer(options);
-  scan_range(store->index(), range, [&](Datum key, Datum value) { printer.print(key, value); });
+  scan_range(opened->index(), range, [&](Datum key, Datum value) { printer.print(key, value); });
   printer.close();
   return kExitOk;
 }
 
 int run_count(const Target& target, const RangeOptions& range) {
-  const std::unique_ptr<Store> store = Store::open_to_read(target);
+  const std::unique_ptr<OpenIndex> opened = OpenIndex::open_to_read(target);
   uint64_t records = 0;
   const auto count = [&records](Datum, Datum) { ++records; };
   if (range.any()) {
-    scan_range(store->index(), range, count);
+    scan_range(opened->index(), range, count);
   } else {
-    store->index().for_each(count);
+    opened->index().for_each(count);
   }
   fmt::print("{}\n",
              target.json ? nlohmann::json({{"records", records}}).dump() : std::to_string(records));

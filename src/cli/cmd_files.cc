@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "cli/command.h"
-#include "cli/store.h"
+#include "cli/open_index.h"
 #include "cli/terminal.h"
 #include "common/units.h"
 #include "perdure/error.h"

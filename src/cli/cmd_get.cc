@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
-#include "cli/store.h"
+#include "cli/open_index.h"
 #include "cli/text.h"
 
 namespace perdure::cli {
@@ -20,11 +20,11 @@ struct GetOptions {
 };
 
 int run_get(const GetOptions& options) {
-  const std::unique_ptr<Store> store = Store::open_to_read(options.target);
+  const std::unique_ptr<OpenIndex> opened = OpenIndex::open_to_read(options.target);
   Value key;
   Value value;
-  parse_datum(options.key, store->index().key_kind(), key);
-  const bool found = store->index().lookup(key.datum(), value);
+  parse_datum(options.key, opened->index().key_kind(), key);
+  const bool found = opened->index().lookup(key.datum(), value);
   if (options.target.json) {
     nlohmann::json object = {{"found", found}};
     set_json(object, "key", key.datum());

@@ -12,7 +12,7 @@
 #include "cli/command.h"
 #include "cli/interrupt.h"
 #include "cli/loader.h"
-#include "cli/store.h"
+#include "cli/open_index.h"
 #include "cli/terminal.h"
 #include "common/units.h"
 #include "perdure/catalog.h"
@@ -94,17 +94,18 @@ int run_load(const LoadCommandOptions& options) {
   // The source first: without it, no pool is made.
   LineSource source(options.source, &interrupt.raised());
   const TextFormat format = format_of(options, source);
-  const std::unique_ptr<Store> store = Store::open_or_create(options.target, options.creation);
+  const std::unique_ptr<OpenIndex> opened =
+      OpenIndex::open_or_create(options.target, options.creation);
   LoadOptions load = options.load;
-  if (!catalog_entry(store->structure().type).traits.concurrent) load.threads = 1;
+  if (!catalog_entry(opened->structure().type).traits.concurrent) load.threads = 1;
   LoadReport report;
   {
-    std::optional<LoadProgress> progress(std::in_place, store->pool(), options.target.name);
+    std::optional<LoadProgress> progress(std::in_place, opened->pool(), options.target.name);
     ProgressBar bar("records");
-    report = load_records(store->index(), *progress, source, format, load, bar.sink(),
+    report = load_records(opened->index(), *progress, source, format, load, bar.sink(),
                           interrupt.raised());
   }
-  store->close();
+  opened->close();
   if (options.target.json) {
     print_json(options, format, report);
   } else {

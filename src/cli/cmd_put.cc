@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
-#include "cli/store.h"
+#include "cli/open_index.h"
 #include "cli/text.h"
 #include "perdure/error.h"
 
@@ -32,10 +32,10 @@ void check_against_new_kinds(const PutOptions& options) {
 
 int run_put(const PutOptions& options) {
   check_against_new_kinds(options);
-  const std::unique_ptr<Store> store =
-      options.update ? Store::open_to_write(options.target)
-                     : Store::open_or_create(options.target, options.creation);
-  AnyIndex& index = store->index();
+  const std::unique_ptr<OpenIndex> opened =
+      options.update ? OpenIndex::open_to_write(options.target)
+                     : OpenIndex::open_or_create(options.target, options.creation);
+  AnyIndex& index = opened->index();
   Value key;
   Value value;
   parse_datum(options.key, index.key_kind(), key);
@@ -48,7 +48,7 @@ int run_put(const PutOptions& options) {
   } else {
     index.upsert(key.datum(), value.datum());
   }
-  store->close();
+  opened->close();
   if (options.target.json) {
     nlohmann::json object = {{"stored", stored}};
     set_json(object, "key", key.datum());

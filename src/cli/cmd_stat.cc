@@ -9,7 +9,7 @@
 
 #include "cli/command.h"
 #include "cli/describe.h"
-#include "cli/store.h"
+#include "cli/open_index.h"
 #include "cli/terminal.h"
 #include "common/units.h"
 
@@ -38,11 +38,11 @@ std::optional<uint64_t> live_records(const AnyIndex& index,
 
 int run_stat(const StatOptions& options) {
   const Target& target = options.target;
-  const std::unique_ptr<Store> store = Store::open_to_read(target);
-  const StructureInfo structure = store->structure();
-  const std::vector<Statistic> statistics = store->index().statistics();
-  const std::optional<uint64_t> records = live_records(store->index(), statistics, options.count);
-  const PoolInfo info = store->pool().info();
+  const std::unique_ptr<OpenIndex> opened = OpenIndex::open_to_read(target);
+  const StructureInfo structure = opened->structure();
+  const std::vector<Statistic> statistics = opened->index().statistics();
+  const std::optional<uint64_t> records = live_records(opened->index(), statistics, options.count);
+  const PoolInfo info = opened->pool().info();
   if (target.json) {
     nlohmann::json object = {{"pool", pool_json(info)}, {"structure", structure_json(structure)}};
     object["structure"]["live_records"] = records ? nlohmann::json(*records) : nlohmann::json();

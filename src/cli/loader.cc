@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "cli/load_lane.h"
-#include "cli/store.h"
+#include "cli/open_index.h"
 #include "common/permutation.h"
 #include "common/ticks.h"
 #include "common/units.h"

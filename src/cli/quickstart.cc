@@ -12,9 +12,9 @@
 #include "cli/describe.h"
 #include "cli/interrupt.h"
 #include "cli/loader.h"
+#include "cli/open_index.h"
 #include "cli/pool_check.h"
 #include "cli/served.h"
-#include "cli/store.h"
 #include "cli/subprocess.h"
 #include "cli/terminal.h"
 #include "cli/word_sources.h"
@@ -73,7 +73,7 @@ class Quickstart {
   const Palette palette_{stdout};
   Records records_;
   std::vector<bool> acknowledged_;  // by line of the source, from 0
-  std::unique_ptr<Store> store_;
+  std::unique_ptr<OpenIndex> opened_;
   Value found_;
   QuickstartReport report_;
 };
@@ -91,7 +91,7 @@ QuickstartReport Quickstart::run() {
     serve();
     check();
   } catch (...) {
-    store_.reset();
+    opened_.reset();
     clean_up();
     throw;
   }
@@ -181,20 +181,20 @@ void Quickstart::load_and_kill() {
 
 void Quickstart::reopen() {
   const double start_s = steady_seconds();
-  store_ = Store::open_to_write(target_);
+  opened_ = OpenIndex::open_to_write(target_);
   report_.recovery_ms = (steady_seconds() - start_s) * 1e3;
   step(fmt::format("opened the pool again in {}", format_nanoseconds(report_.recovery_ms * 1e6)));
 }
 
 bool Quickstart::is_right(const std::string& key, const std::string& value) {
-  return store_->index().lookup(key, found_) && found_.bytes() == value;
+  return opened_->index().lookup(key, found_) && found_.bytes() == value;
 }
 
 void Quickstart::check_acknowledged() {
   size_t line = 0;
   for (const auto& [key, value] : records_) {
     const bool was_acknowledged = acknowledged_[line++];
-    if (!store_->index().lookup(key, found_)) {
+    if (!opened_->index().lookup(key, found_)) {
       report_.lost += was_acknowledged ? 1 : 0;
       continue;
     }
@@ -208,14 +208,14 @@ void Quickstart::check_acknowledged() {
 }
 
 void Quickstart::finish_load() {
-  LoadProgress durable_progress(store_->pool(), target_.name);
+  LoadProgress durable_progress(opened_->pool(), target_.name);
   LineSource source(source_path_, &interrupt_.raised());
   LoadOptions load;
   load.threads = options_.threads;
   load.resume = true;
   ProgressBar bar("records");
   const LoadReport loaded =
-      load_records(store_->index(), durable_progress, source, TextFormat::kTsv, load,
+      load_records(opened_->index(), durable_progress, source, TextFormat::kTsv, load,
                    options_.quiet ? ProgressSink() : bar.sink(), interrupt_.raised());
   bar.clear();
   if (loaded.interrupted) throw Error(ErrorCode::kIo, "stopped while finishing the load");
@@ -229,7 +229,7 @@ void Quickstart::finish_load() {
 void Quickstart::verify_all() {
   for (const auto& [key, value] : records_) report_.verified += is_right(key, value) ? 1 : 0;
   uint64_t present = 0;
-  store_->index().for_each([&present](Datum, Datum) { ++present; });
+  opened_->index().for_each([&present](Datum, Datum) { ++present; });
   report_.excess = present > records_.size() ? present - records_.size() : 0;
   const bool all = report_.verified == report_.records && report_.excess == 0;
   const std::string count = format_count(report_.verified);
@@ -248,7 +248,7 @@ void Quickstart::look_up_words() {
     record = records_.end();
   }
   for (const std::string& word : words) {
-    if (!store_->index().lookup(word, found_)) continue;
+    if (!opened_->index().lookup(word, found_)) continue;
     const std::string& text = found_.bytes();
     const std::string first_line = text.substr(0, text.find('\n'));
     report_.looked_up.emplace_back(word, text);
@@ -257,10 +257,10 @@ void Quickstart::look_up_words() {
 }
 
 void Quickstart::close() {
-  report_.pool = store_->pool().info();
-  report_.dram_bytes = statistic_value(store_->index().statistics(), "dram_bytes");
-  store_->close();
-  store_.reset();
+  report_.pool = opened_->pool().info();
+  report_.dram_bytes = statistic_value(opened_->index().statistics(), "dram_bytes");
+  opened_->close();
+  opened_.reset();
 }
 
 void Quickstart::serve() {

@@ -13,12 +13,12 @@ namespace perdure::pibench {
 
 // Calls do not throw: what PiBench's interface has no word for (a full pool, a value that is too
 // long) is told on standard error, once, and the call says that it did not succeed.
-class Store {
+class IndexAdapter {
  public:
   // Keys and values of 8 bytes become words, in the machine's byte order; others byte strings.
   // Without a path the pool is private memory; a file that is there is opened; otherwise it is made,
   // in a folder under the structure's name. Throws what pools and structures throw.
-  Store(const CatalogEntry& entry, const TreeOptions& options);
+  IndexAdapter(const CatalogEntry& entry, const TreeOptions& options);
 
   bool bulk_load(const char* pairs, size_t records, size_t key_size, size_t value_size) noexcept;
   bool find(const char* key, size_t key_size, char* value_out) const noexcept;

@@ -1,4 +1,4 @@
-#include "cli/store.h"
+#include "cli/open_index.h"
 
 #include <fmt/core.h>
 #include <unistd.h>
@@ -48,37 +48,38 @@ std::optional<StructureInfo> find_structure(const Pool& pool, const std::string&
   return std::nullopt;
 }
 
-std::unique_ptr<Store> Store::open_to_read(const Target& target) {
-  std::unique_ptr<Store> store(new Store(target.name));
-  store->pool_.emplace(Pool::open(target.pool, reading_options_for(target)));
-  store->index_ = open_index(*store->pool_, target.name);
-  return store;
+std::unique_ptr<OpenIndex> OpenIndex::open_to_read(const Target& target) {
+  std::unique_ptr<OpenIndex> opened(new OpenIndex(target.name));
+  opened->pool_.emplace(Pool::open(target.pool, reading_options_for(target)));
+  opened->index_ = open_index(*opened->pool_, target.name);
+  return opened;
 }
 
-std::unique_ptr<Store> Store::open_to_write(const Target& target) {
-  std::unique_ptr<Store> store(new Store(target.name));
-  store->pool_.emplace(Pool::open(target.pool, pool_options_for(target, {})));
-  store->index_ = open_index(*store->pool_, target.name);
-  return store;
+std::unique_ptr<OpenIndex> OpenIndex::open_to_write(const Target& target) {
+  std::unique_ptr<OpenIndex> opened(new OpenIndex(target.name));
+  opened->pool_.emplace(Pool::open(target.pool, pool_options_for(target, {})));
+  opened->index_ = open_index(*opened->pool_, target.name);
+  return opened;
 }
 
-std::unique_ptr<Store> Store::open_or_create(const Target& target, const Creation& creation) {
-  std::unique_ptr<Store> store(new Store(target.name));
+std::unique_ptr<OpenIndex> OpenIndex::open_or_create(const Target& target,
+                                                     const Creation& creation) {
+  std::unique_ptr<OpenIndex> opened(new OpenIndex(target.name));
   const PoolOptions options = pool_options_for(target, creation);
   const bool is_new = !file_exists(target.pool);
-  store->pool_.emplace(is_new ? Pool::create(target.pool, options)
-                              : Pool::open(target.pool, options));
-  if (!is_new) tell_ignored(*store->pool_, creation);
+  opened->pool_.emplace(is_new ? Pool::create(target.pool, options)
+                               : Pool::open(target.pool, options));
+  if (!is_new) tell_ignored(*opened->pool_, creation);
   try {
-    store->open_or_create_index(creation);
+    opened->open_or_create_index(creation);
   } catch (...) {
     if (is_new) unlink(target.pool.c_str());
     throw;
   }
-  return store;
+  return opened;
 }
 
-void Store::open_or_create_index(const Creation& creation) {
+void OpenIndex::open_or_create_index(const Creation& creation) {
   const std::optional<StructureInfo> found = find_structure(*pool_, name_);
   if (found) {
     require_same(name_, "type", creation.structure, found->type);
@@ -101,9 +102,9 @@ void Store::open_or_create_index(const Creation& creation) {
                    key, value, parse_structure_options(creation.options));
 }
 
-StructureInfo Store::structure() const { return find_structure(*pool_, name_).value(); }
+StructureInfo OpenIndex::structure() const { return find_structure(*pool_, name_).value(); }
 
-void Store::close() {
+void OpenIndex::close() {
   index_.reset();
   if (pool_) pool_->close();
   pool_.reset();

@@ -1,4 +1,4 @@
-#include "lab/pibench/store.h"
+#include "lab/pibench/index_adapter.h"
 
 #include <fmt/core.h>
 
@@ -75,7 +75,7 @@ std::unique_ptr<AnyIndex> open_structure(Pool& pool, const CatalogEntry& entry, 
 
 }  // namespace
 
-Store::Store(const CatalogEntry& entry, const TreeOptions& options)
+IndexAdapter::IndexAdapter(const CatalogEntry& entry, const TreeOptions& options)
     : entry_(entry),
       key_size_(options.key_size),
       value_size_(options.value_size),
@@ -84,7 +84,7 @@ Store::Store(const CatalogEntry& entry, const TreeOptions& options)
       pool_(open_pool(entry, options)),
       index_(open_structure(pool_, entry, key_kind_, value_kind_)) {}
 
-Datum Store::key_of(const char* key, size_t size) const {
+Datum IndexAdapter::key_of(const char* key, size_t size) const {
   if (size != key_size_) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("a key of {} bytes, where {} were announced", size, key_size_));
@@ -92,7 +92,7 @@ Datum Store::key_of(const char* key, size_t size) const {
   return datum_of(key, size, key_kind_);
 }
 
-Datum Store::value_of(const char* value, size_t size) const {
+Datum IndexAdapter::value_of(const char* value, size_t size) const {
   // Longer ones would overflow the buffer of a find.
   if (size > value_size_ || (value_kind_ == Kind::kU64 && size != value_size_)) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -102,7 +102,8 @@ Datum Store::value_of(const char* value, size_t size) const {
 }
 
 template <typename Call>
-auto Store::guarded(const char* operation, const Call& call) const noexcept -> decltype(call()) {
+auto IndexAdapter::guarded(const char* operation, const Call& call) const noexcept
+    -> decltype(call()) {
   try {
     return call();
   } catch (const std::exception& error) {
@@ -115,8 +116,8 @@ auto Store::guarded(const char* operation, const Call& call) const noexcept -> d
   }
 }
 
-bool Store::bulk_load(const char* pairs, size_t records, size_t key_size,
-                      size_t value_size) noexcept {
+bool IndexAdapter::bulk_load(const char* pairs, size_t records, size_t key_size,
+                             size_t value_size) noexcept {
   bool all = true;
   for (size_t i = 0; i < records; ++i, pairs += key_size + value_size) {
     all = insert(pairs, key_size, pairs + key_size, value_size) && all;
@@ -124,7 +125,7 @@ bool Store::bulk_load(const char* pairs, size_t records, size_t key_size,
   return all;
 }
 
-bool Store::find(const char* key, size_t key_size, char* value_out) const noexcept {
+bool IndexAdapter::find(const char* key, size_t key_size, char* value_out) const noexcept {
   return guarded("find", [&] {
     static thread_local Value found;
     if (!index_->lookup(key_of(key, key_size), found)) return false;
@@ -133,23 +134,24 @@ bool Store::find(const char* key, size_t key_size, char* value_out) const noexce
   });
 }
 
-bool Store::insert(const char* key, size_t key_size, const char* value,
-                   size_t value_size) noexcept {
+bool IndexAdapter::insert(const char* key, size_t key_size, const char* value,
+                          size_t value_size) noexcept {
   return guarded(
       "insert", [&] { return index_->insert(key_of(key, key_size), value_of(value, value_size)); });
 }
 
-bool Store::update(const char* key, size_t key_size, const char* value,
-                   size_t value_size) noexcept {
+bool IndexAdapter::update(const char* key, size_t key_size, const char* value,
+                          size_t value_size) noexcept {
   return guarded(
       "update", [&] { return index_->update(key_of(key, key_size), value_of(value, value_size)); });
 }
 
-bool Store::remove(const char* key, size_t key_size) noexcept {
+bool IndexAdapter::remove(const char* key, size_t key_size) noexcept {
   return guarded("remove", [&] { return index_->remove(key_of(key, key_size)); });
 }
 
-int Store::scan(const char* key, size_t key_size, int records, char*& pairs_out) const noexcept {
+int IndexAdapter::scan(const char* key, size_t key_size, int records,
+                       char*& pairs_out) const noexcept {
   return guarded("scan", [&] {
     static thread_local std::vector<char> pairs;
     const size_t pair_size = key_size_ + value_size_;

@@ -11,22 +11,22 @@
 
 namespace perdure::cli {
 
-class Store {
+class OpenIndex {
  public:
   // Opens pool and structure to read; neither is modified, and other readers may have them open.
   // Throws what Pool::open and open_index throw.
-  static std::unique_ptr<Store> open_to_read(const Target& target);
+  static std::unique_ptr<OpenIndex> open_to_read(const Target& target);
 
   // Opens pool and structure to write. Throws what Pool::open and open_index throw.
-  static std::unique_ptr<Store> open_to_write(const Target& target);
+  static std::unique_ptr<OpenIndex> open_to_write(const Target& target);
 
   // The same, and makes what is missing. Kinds and structure type given in `creation` must be those
   // of a structure that is there; else throws Error(kWrongType). A pool file made by a call that
   // fails is removed again.
-  static std::unique_ptr<Store> open_or_create(const Target& target, const Creation& creation);
+  static std::unique_ptr<OpenIndex> open_or_create(const Target& target, const Creation& creation);
 
-  Store(const Store&) = delete;
-  Store& operator=(const Store&) = delete;
+  OpenIndex(const OpenIndex&) = delete;
+  OpenIndex& operator=(const OpenIndex&) = delete;
 
   Pool& pool() { return *pool_; }
   AnyIndex& index() { return *index_; }
@@ -37,7 +37,7 @@ class Store {
   void close();
 
  private:
-  explicit Store(std::string name) : name_(std::move(name)) {}
+  explicit OpenIndex(std::string name) : name_(std::move(name)) {}
   void open_or_create_index(const Creation& creation);
 
   std::string name_;
