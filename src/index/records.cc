@@ -7,10 +7,6 @@
 
 namespace perdure::index {
 
-Records::~Records() {
-  for (const uint64_t record : retired_) pool_.heap().release(record);
-}
-
 uint64_t Records::bytes(uint64_t record) const { return bytes_of(follow(record)); }
 
 bool Records::sound(uint64_t record) const {
@@ -53,34 +49,12 @@ uint64_t Records::make(pm::Heap::Txn& txn, std::string_view key, std::string_vie
 }
 
 void Records::retire(uint64_t record) {
-  Blocks together;
-  {
-    const std::lock_guard lock(mutex_);
-    retired_.push_back(record);
-    // Whatever its lengths say: the record has been unlinked, and nothing may go wrong any more.
-    retired_bytes_ += bytes_of(pool_.at<Header>(record));
-    if (retired_.size() < kRetireTogether && retired_bytes_ < kRetireBytes) return;
-    together.swap(retired_);
-    retired_bytes_ = 0;
-  }
-  retire_all(std::move(together));
-}
-
-void Records::retire_all(Blocks blocks) {
-  // The epochs may outlive this object, and run the action when they go.
-  epochs_.retire([&heap = pool_.heap(), blocks = std::move(blocks)] {
-    for (const uint64_t record : blocks) heap.release(record);
-  });
+  // Whatever its lengths say: the record has been unlinked, and nothing may go wrong any more.
+  retired_.add(record, bytes_of(pool_.at<Header>(record)));
 }
 
 bool Records::reclaim() {
-  Blocks rest;
-  {
-    const std::lock_guard lock(mutex_);
-    rest.swap(retired_);
-    retired_bytes_ = 0;
-  }
-  if (!rest.empty()) retire_all(std::move(rest));
+  retired_.flush();
   epochs_.collect();
   return true;
 }

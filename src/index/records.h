@@ -22,11 +22,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "index/retired.h"
 #include "pm/checksum.h"
 #include "pm/epoch.h"
 #include "pm/pool_impl.h"
@@ -56,8 +56,9 @@ class Records {
  public:
   static constexpr uint64_t kPartBytesMax = uint64_t{64} << 20;  // of a key, of a value
 
-  Records(pm::PoolImpl& pool, pm::EpochManager& epochs) : pool_(pool), epochs_(epochs) {}
-  ~Records();  // needs that nobody reads any more
+  // Goes when nobody reads any more.
+  Records(pm::PoolImpl& pool, pm::EpochManager& epochs)
+      : pool_(pool), epochs_(epochs), retired_(epochs, pool.heap()) {}
   Records(const Records&) = delete;
   Records& operator=(const Records&) = delete;
 
@@ -153,19 +154,9 @@ class Records {
       throw_damaged(record);
   }
   [[noreturn]] void throw_damaged(uint64_t record) const;
-  using Blocks = std::vector<uint64_t>;  // offsets
-
-  // Records that go together; what is kept back from the other structures of the pool is little.
-  static constexpr size_t kRetireTogether = 64;
-  static constexpr uint64_t kRetireBytes = 64 << 10;
-
-  void retire_all(Blocks blocks);
-
   pm::PoolImpl& pool_;
   pm::EpochManager& epochs_;
-  std::mutex mutex_;
-  Blocks retired_;
-  uint64_t retired_bytes_ = 0;
+  RetiredBlocks retired_;
 };
 
 template <typename Fail>

@@ -52,15 +52,12 @@ Core<Content>::Core(pm::PoolImpl& pool, Root& root, std::string name)
       node_bytes_(static_cast<uint32_t>(root.node_bytes)),
       mwcas_(pool.memory(), pool.base(), epochs_, root.descriptors,
              static_cast<uint32_t>(root.descriptor_count)),
-      records_(pool, epochs_) {}
+      records_(pool, epochs_),
+      retired_(
+          epochs_, [this](const Blocks& blocks) { forget_and_release(blocks); }, kRetireTogether) {}
 
 template <typename Content>
-Core<Content>::~Core() {
-  try {
-    if (!retired_.empty()) retire_all(std::move(retired_));
-  } catch (const std::bad_alloc&) {  // they are free when the pool is opened again
-  }
-}
+Core<Content>::~Core() = default;
 
 template <typename Content>
 std::unique_ptr<Core<Content>> Core<Content>::create(pm::PoolImpl& pool, const std::string& name,

@@ -14,7 +14,7 @@
 // visible, and nobody waits for anybody.
 //
 //   insert   status (commits + 1), metadata 0 -> visible
-//   update   status (commits + 1), metadata -> the new record's place; the record's old place is dead
+//   update   status (commits + 1), metadata -> the new record's place; the record's old place is garbage
 //   remove   status (commits + 1), metadata -> not visible
 //   consolidation   leaf's status -> frozen; parent's status + 1, its child -> the new leaf
 //   split    node's and parent's status -> frozen; grandparent's status + 1, its child -> the new
@@ -53,6 +53,7 @@
 #include "index/bztree/layout.h"
 #include "index/instantiate.h"
 #include "index/records.h"
+#include "index/retired.h"
 #include "pm/epoch.h"
 #include "pm/mwcas.h"
 #include "pm/pool_impl.h"
@@ -256,8 +257,7 @@ class Core {
     return node.level == 0 ? node_bytes_ : std::max(node_bytes_, inner_bytes<Content>(node));
   }
   using Blocks = std::vector<std::pair<uint64_t, uint64_t>>;  // offset, bytes
-  void retire(uint64_t node, uint64_t bytes);
-  void retire_all(Blocks blocks);
+  void forget_and_release(const Blocks& blocks);
   void reclaim();
 
   // ---- inspect.cc
@@ -278,8 +278,7 @@ class Core {
   mutable pm::Mwcas mwcas_;
   mutable pm::EpochManager epochs_;
   Records records_;
-  std::mutex retired_mutex_;
-  Blocks retired_;
+  Retired<Blocks::value_type> retired_;
   uint64_t recovered_operations_ = 0;
 };
 

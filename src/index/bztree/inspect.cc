@@ -57,7 +57,7 @@ void Core<Content>::check_leaf(const Node& leaf, const Bounds& bounds, const Rep
   const LeafStatus status{mwcas_.read(leaf.status)};
   if (status.frozen()) say("it is frozen, but in the tree");
   if (!is_status(leaf, status)) return say("its status makes no sense");
-  if (status.dead_bytes() > status.taken_bytes()) say("more is dead than was ever there");
+  if (status.garbage_bytes() > status.taken_bytes()) say("more is garbage than was ever there");
   const uint32_t records_from = node_bytes_ - status.used_bytes();
   for (uint32_t slot = 0; slot < status.slots(); ++slot) {
     const Meta meta{mwcas_.read(leaf.words()[slot])};

@@ -68,7 +68,7 @@ inline uint32_t room_of(uint32_t node_bytes) {
 // count of the changes of its children besides, in the low bits.
 inline constexpr uint64_t kFrozen = uint64_t{1} << 60;
 
-// A leaf's status: frozen | dead 16 | used 16 | slots 12 | commits 16. Every change that becomes
+// A leaf's status: frozen | garbage 16 | used 16 | slots 12 | commits 16. Every change that becomes
 // visible counts as a commit, so that an unchanged status means that all metadata is unchanged.
 struct LeafStatus {
   uint64_t word;
@@ -83,17 +83,17 @@ struct LeafStatus {
   // Bytes of records, from the end of the node.
   uint32_t used_bytes() const { return static_cast<uint32_t>(word >> 28 & 0xffff) * 8; }
   // Bytes of records that are no longer visible, and of the metadata of those removed.
-  uint32_t dead_bytes() const { return static_cast<uint32_t>(word >> 44 & 0xffff) * 8; }
+  uint32_t garbage_bytes() const { return static_cast<uint32_t>(word >> 44 & 0xffff) * 8; }
 
-  // Beside the node's header: all that is taken, and what of it is not dead.
+  // Beside the node's header: all that is taken, and what of it is not garbage.
   uint32_t taken_bytes() const { return slots() * 8 + used_bytes(); }
-  uint32_t live_bytes() const { return taken_bytes() - dead_bytes(); }
+  uint32_t live_bytes() const { return taken_bytes() - garbage_bytes(); }
 
   LeafStatus reserved(uint32_t slots, uint32_t bytes) const {
     return {word + (uint64_t{slots} << 16) + (uint64_t{bytes / 8} << 28)};
   }
-  LeafStatus committed(uint32_t dead_bytes) const {
-    return {word + 1 + (uint64_t{dead_bytes / 8} << 44)};
+  LeafStatus committed(uint32_t garbage_bytes) const {
+    return {word + 1 + (uint64_t{garbage_bytes / 8} << 44)};
   }
 };
 

@@ -111,7 +111,7 @@ bool Core<Content>::execute(pm::Mwcas::Operation& operation, std::span<const uin
   for (const uint64_t node : fresh) operation.keep(node);
   for (const Step& step : old) operation.drop(step.offset);
   if (!operation.execute()) return false;
-  for (const Step& step : old) retire(step.offset, bytes_of(*step.node));
+  for (const Step& step : old) retired_.add({step.offset, bytes_of(*step.node)});
   return true;
 }
 
@@ -134,7 +134,7 @@ typename Core<Content>::Outcome Core<Content>::make_room(Text text, uint32_t byt
     try {
       outcome = split_leaf(path, status, items);
     } catch (const Error& error) {
-      // No room in the pool for another leaf; but if anything in this one is dead, it may do.
+      // No room in the pool for another leaf; but if anything in this one is garbage, it may do.
       if (!pm::is_full(error) || live > room_of(node_bytes_)) throw;
       outcome = consolidate(path, status, items);
     }
@@ -385,35 +385,16 @@ typename Core<Content>::Outcome Core<Content>::merge(Path& path, uint32_t depth,
 
 // ---- memory
 
-// Lets a replaced node go when no reader can look at it any more.
+// Replaced nodes that no reader can look at any more.
 template <typename Content>
-void Core<Content>::retire(uint64_t node, uint64_t bytes) {
-  Blocks together;
-  {
-    const std::lock_guard lock(retired_mutex_);
-    retired_.emplace_back(node, bytes);
-    if (retired_.size() < kRetireTogether) return;
-    together.swap(retired_);
-  }
-  retire_all(std::move(together));
-}
-
-template <typename Content>
-void Core<Content>::retire_all(Blocks blocks) {
-  epochs_.retire([this, blocks = std::move(blocks)] {
-    if (!mwcas_.forget(blocks)) return;  // before these words become something else
-    for (const auto& [offset, bytes] : blocks) pool_.heap().release(offset);
-  });
+void Core<Content>::forget_and_release(const Blocks& blocks) {
+  if (!mwcas_.forget(blocks)) return;  // before these words become something else
+  for (const auto& [offset, bytes] : blocks) pool_.heap().release(offset);
 }
 
 template <typename Content>
 void Core<Content>::reclaim() {
-  Blocks rest;
-  {
-    const std::lock_guard lock(retired_mutex_);
-    rest.swap(retired_);
-  }
-  if (!rest.empty()) retire_all(std::move(rest));
+  retired_.flush();
   records_.reclaim();
 }
 

@@ -171,8 +171,8 @@ typename Core<Content>::Outcome Core<Content>::commit(Verb verb, Text text, Node
   for (;;) {
     pm::Mwcas::Operation operation(mwcas_, txn);
     if (!operation) return Outcome::kBusy;
-    const uint32_t dead = adds ? 0 : std::max(found.meta.room(), 8U);
-    operation.add(leaf.status, status.word, status.committed(dead).word);
+    const uint32_t garbage = adds ? 0 : std::max(found.meta.room(), 8U);
+    operation.add(leaf.status, status.word, status.committed(garbage).word);
     operation.add(leaf.words()[slot], found.meta.word, fresh.word);
     if (record != 0) operation.keep(record);
     const uint64_t old = found.meta.out() ? record_at(leaf, found.meta) : 0;

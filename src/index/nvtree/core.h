@@ -46,6 +46,7 @@
 #include "index/nvtree/inner.h"
 #include "index/nvtree/layout.h"
 #include "index/records.h"
+#include "index/retired.h"
 #include "index/stripes.h"
 #include "index/tree/content.h"
 #include "pm/epoch.h"
@@ -149,8 +150,11 @@ class Core {
                       uint64_t link, uint64_t next) const;
   Child child_of(std::span<const Slot> lower, std::span<const Slot> upper, uint64_t leaf) const;
   void write_leaf(uint64_t at, std::span<const Slot> slots, uint64_t next) const;
-  void retire(uint64_t leaf, const std::string* text);
-  void retire_all();
+  // Replaced leaves, with separators in DRAM that go with them.
+  struct RetiredLeaf {
+    uint64_t leaf;
+    const std::string* text;
+  };
 
   // ---- recover.cc
   // The least and the greatest of the live slots.
@@ -191,8 +195,7 @@ class Core {
   Inner<Content> inner_;
   std::atomic<bool> has_image_{false};
   mutable std::mutex image_mutex_;  // of who drops it
-  std::mutex retired_mutex_;
-  std::vector<std::pair<uint64_t, const std::string*>> retired_;  // leaves, and separators
+  Retired<RetiredLeaf> retired_;
   bool recovered_ = false;
   uint64_t recovered_operations_ = 0;
   std::atomic<uint64_t> replacements_{0};

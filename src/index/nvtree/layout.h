@@ -19,7 +19,7 @@
 // once they count, with two exceptions, each of one 8-byte store, for leaves that are full: a removal
 // that finds no room clears `present`, an update that finds none replaces the value.
 //
-// Because entries name what they supersede, who reads the log backwards knows which entries are dead
+// Because entries name what they supersede, who reads the log backwards knows which entries are superseded
 // without looking at their records, which may be gone.
 //
 //   image    the inner part, written at a clean close; root.image is 0 while there is none

@@ -160,8 +160,8 @@ void Core<Content>::replace(Held& held, uint32_t slot, uint32_t count, std::span
     if (split_off.leaf != 0) parent.insert(slot + 1, split_off);
   }
   held.lock.unlock();
-  retire(first_old, text);
-  if (count == 2) retire(last_old, nullptr);
+  retired_.add({first_old, text});
+  if (count == 2) retired_.add({last_old, nullptr});
   replacements_.fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -204,34 +204,6 @@ void Core<Content>::write_leaf(uint64_t at, std::span<const Slot> slots, uint64_
     image.lines()[i / kLineEntries].tags |= Tag::make(false, -1).bits << Leaf::tag_shift(i);
   }
   memory_.copy_nontemporal(&leaf_at(at), bytes, used);  // durable with the intents
-}
-
-// ---- what readers may still look at
-
-template <typename Content>
-void Core<Content>::retire(uint64_t leaf, const std::string* text) {
-  {
-    const std::lock_guard lock(retired_mutex_);
-    retired_.emplace_back(leaf, text);
-    if (retired_.size() < kRetireTogether) return;
-  }
-  retire_all();
-}
-
-template <typename Content>
-void Core<Content>::retire_all() {
-  std::vector<std::pair<uint64_t, const std::string*>> together;
-  {
-    const std::lock_guard lock(retired_mutex_);
-    together.swap(retired_);
-  }
-  if (together.empty()) return;
-  epochs_.retire([&heap = pool_.heap(), together = std::move(together)] {
-    for (const auto& [leaf, text] : together) {
-      heap.release(leaf);
-      delete text;
-    }
-  });
 }
 
 PERDURE_INSTANTIATE_PART(PERDURE_NVTREE_INSTANTIATE)

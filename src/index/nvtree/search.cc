@@ -7,7 +7,7 @@ template <typename Content>
 int Core<Content>::find(const Leaf& leaf, uint32_t count, const Key& key, uint64_t& value) const {
   if (count == 0) return -1;
   const uint64_t word = Content::word_of(key);
-  uint64_t dead = 0;
+  uint64_t superseded = 0;
   uint32_t within = (count - 1) % kLineEntries;
   for (uint32_t number = (count - 1) / kLineEntries;; --number, within = kLineEntries - 1) {
     const Line& line = leaf.lines()[number];
@@ -17,11 +17,11 @@ int Core<Content>::find(const Leaf& leaf, uint32_t count, const Key& key, uint64
       if constexpr (Content::kOutOfPlace) {
         // A record may be gone unless its entry is live.
         const Tag tag{pm::load_relaxed(line.tags) >> Leaf::tag_shift(entry) & 0xffff};
-        if (same && tag.is_record() && (dead >> entry & 1) == 0) {
+        if (same && tag.is_record() && (superseded >> entry & 1) == 0) {
           value = pm::load_acquire(line.slots[s].value);
           if (records_.key(value) == key.bytes) return static_cast<int>(entry);
         }
-        dead |= tag.superseded();
+        superseded |= tag.superseded();
       } else if (same) {
         // The newest entry of the key decides.
         value = pm::load_relaxed(line.slots[s].value);
@@ -48,13 +48,13 @@ uint64_t Core<Content>::leaves_max() const {
 template <typename Content>
 uint64_t Core<Content>::live_mask(const Leaf& leaf, uint32_t count) const {
   uint64_t live = 0;
-  uint64_t dead = 0;
+  uint64_t superseded = 0;
   for (uint32_t entry = 0; entry < count; ++entry) {
     const Tag tag = leaf.tag(entry);
-    dead |= tag.superseded();
+    superseded |= tag.superseded();
     live |= uint64_t{tag.is_record()} << entry;
   }
-  return live & ~dead;
+  return live & ~superseded;
 }
 
 template <typename Content>

@@ -32,7 +32,16 @@ Core<Content>::Core(pm::PoolImpl& pool, Root& root, std::string name)
       leaf_records_(static_cast<uint32_t>(root.leaf_records)),
       stripe_shift_(64 - stripe_bits(pool)),
       stripes_(uint64_t{1} << stripe_bits(pool)),
-      inner_(epochs_, static_cast<uint32_t>(root.inner_records)) {}
+      inner_(epochs_, static_cast<uint32_t>(root.inner_records)),
+      retired_(
+          epochs_,
+          [&heap = pool.heap()](const std::vector<RetiredLeaf>& leaves) {
+            for (const RetiredLeaf& one : leaves) {
+              heap.release(one.leaf);
+              delete one.text;
+            }
+          },
+          kRetireTogether) {}
 
 template <typename Content>
 std::unique_ptr<Core<Content>> Core<Content>::create(pm::PoolImpl& pool, const std::string& name,
@@ -82,10 +91,6 @@ Core<Content>::~Core() {
       // No room, in the pool or in DRAM, or a medium that has failed: the next opening reads the leaves.
     }
   }
-  for (const auto& [leaf, text] : retired_) {
-    pool_.heap().release(leaf);
-    delete text;
-  }
 }
 
 // ---- locks
@@ -107,7 +112,7 @@ uint64_t Core<Content>::lock_leaf(const Key& key, LeafLock& lock) const {
 template <typename Content>
 void Core<Content>::reclaim() {
   drop_image();
-  retire_all();
+  retired_.flush();
   records_.reclaim();  // all that wait in epochs_
 }
 

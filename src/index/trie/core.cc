@@ -12,15 +12,14 @@ Core<Policy, Content>::Core(pm::PoolImpl& pool, Root& root, std::string name)
       root_(root),
       memory_(pool.memory()),
       name_(std::move(name)),
-      dead_mark_(dead_mark(pool.generation())),
+      obsolete_mark_(obsolete_mark(pool.generation())),
       records_(pool, epochs_),
       stripes_(uint64_t{1} << kStripeBits),
-      leaf_stripes_(uint64_t{1} << kStripeBits) {}
+      leaf_stripes_(uint64_t{1} << kStripeBits),
+      retired_(epochs_, pool.heap()) {}
 
 template <typename Policy, typename Content>
-Core<Policy, Content>::~Core() {
-  for (const uint64_t block : retired_) pool_.heap().release(block);
-}
+Core<Policy, Content>::~Core() = default;
 
 template <typename Policy, typename Content>
 std::unique_ptr<Core<Policy, Content>> Core<Policy, Content>::create(pm::PoolImpl& pool,

@@ -24,7 +24,7 @@
 //
 // Concurrency. Stripe locks (index/stripes.h) in DRAM, by node. A writer finds its way without locks,
 // locks the node with the slot, and its parent if the node is to be replaced, both at once and in the order
-// of the locks; then looks again. A replaced node is marked dead. Lookups take no lock and never
+// of the locks; then looks again. A replaced node is marked obsolete. Lookups take no lock and never
 // begin again: after each word they wait while the node changes, so that what they read is durable, and the
 // leaf has the whole key. A replaced node stays as it was when it was replaced, which was after a reader
 // in it began. Scans read each child under the node's version.
@@ -44,6 +44,7 @@
 
 #include "index/instantiate.h"
 #include "index/records.h"
+#include "index/retired.h"
 #include "index/stripes.h"
 #include "index/tree/content.h"
 #include "index/trie/art_cow.h"
@@ -175,8 +176,8 @@ class Core {
   StripeLock& stripe_of(const Owner& owner) const {
     return owner.node == nullptr ? root_stripe_ : stripe_at(stripes_, offset_of(owner.word));
   }
-  bool is_dead(const Owner& owner) const {
-    return owner.node != nullptr && pm::load_acquire(owner.node->dead) == dead_mark_;
+  bool is_obsolete(const Owner& owner) const {
+    return owner.node != nullptr && pm::load_acquire(owner.node->obsolete) == obsolete_mark_;
   }
   // The slot of a child that is there; `end` and `top` also if there is none.
   uint64_t* slot_of(const Owner& owner, uint32_t symbol) const {
@@ -186,7 +187,7 @@ class Core {
   }
   // Under a lock: whether the slot leads there.
   bool leads_to(const Owner& owner, uint32_t symbol, uint64_t word) const {
-    if (is_dead(owner)) return false;
+    if (is_obsolete(owner)) return false;
     const uint64_t* slot = slot_of(owner, symbol);
     return (slot == nullptr ? 0 : pm::load_relaxed(*slot)) == word;
   }
@@ -266,9 +267,7 @@ class Core {
     }
   }
   uint32_t count_children(const Owner& node) const;
-  void bury(const Owner& node);
-  void retire(uint64_t offset, uint64_t bytes);
-  void retire_all(std::vector<uint64_t> blocks);
+  void retire_node(const Owner& node);
   void reclaim();
 
   // ---- inspect.cc
@@ -281,15 +280,13 @@ class Core {
   Root& root_;
   const pm::Memory& memory_;
   std::string name_;
-  uint32_t dead_mark_;
+  uint32_t obsolete_mark_;
   mutable pm::EpochManager epochs_;
   Records records_;
   Stripes stripes_;
   Stripes leaf_stripes_;  // of values that are changed in place; after the nodes' locks
   mutable StripeLock root_stripe_;
-  std::mutex retired_mutex_;
-  std::vector<uint64_t> retired_;  // offsets
-  uint64_t retired_bytes_ = 0;
+  RetiredBlocks retired_;
 };
 
 template <typename Policy, typename Content>

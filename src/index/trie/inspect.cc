@@ -82,7 +82,7 @@ class Core<Policy, Content>::Checker {
     if (node.branch != branch || (!path_.empty() && branch <= branch_of(path_.back().owner.word)))
       return fail("has another branch than its place is for", word);
     const Owner owner{core_.pool_.template at<Node>(offset), word};
-    if (core_.is_dead(owner)) fail("was replaced, but is in use", word);
+    if (core_.is_obsolete(owner)) fail("was replaced, but is in use", word);
     if (node.end != 0 && !is_leaf(node.end)) return fail("ends in what is no leaf", word);
     path_.push_back({owner, 0});
     for (uint32_t position = 0;; ++position) {

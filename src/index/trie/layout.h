@@ -8,7 +8,7 @@
 //     Tag 1 is a leaf; the others are the kinds of nodes, which the shape knows. `branch` is that of the
 //     node, so that a lookup knows which symbol to look for before it has read a byte of the node.
 //
-//   node     | branch | window | end | dead | what the shape puts there ...
+//   node     | branch | window | end | obsolete | what the shape puts there ...
 //   leaf     words: | key | value |, a block of its own; byte strings: a record (index/records.h)
 //
 // A key is a row of symbols: bytes, or halves of them. All keys below a node have the same first `branch`
@@ -47,15 +47,15 @@ struct Node {
   uint16_t branch;               // symbols that all keys below share
   uint8_t window[kWindowBytes];  // the last bytes of these; of half a byte the other half is 0
   uint64_t end;           // child word of the key that has no more symbols; the word is a leaf's
-  uint32_t dead;          // dead_mark() of the generation in which it was replaced
+  uint32_t obsolete;      // obsolete_mark() of the generation in which it was replaced
   uint8_t small_keys[4];  // of the shapes' smallest nodes
 };
-static_assert(sizeof(Node) == 32 && offsetof(Node, end) == 16 && offsetof(Node, dead) == 24);
+static_assert(sizeof(Node) == 32 && offsetof(Node, end) == 16 && offsetof(Node, obsolete) == 24);
 inline constexpr uint64_t kNodeBytesMax = 2112;
 
 // Volatile by meaning, as the generation is part of it; and no single damaged bit makes it of anything
 // else.
-constexpr uint32_t dead_mark(uint64_t generation) {
+constexpr uint32_t obsolete_mark(uint64_t generation) {
   return static_cast<uint32_t>(generation * 0x9e3779b97f4a7c15 >> 32) | 0xa0000005;
 }
 

@@ -109,7 +109,7 @@ typename Core<Policy, Content>::Outcome Core<Policy, Content>::grow(const Spot& 
   const uint64_t leaf = make_leaf(txn, key, value);
   copy(txn, spot.parent, slot_of(spot.parent, spot.parent_symbol), spot.node, Shape::tag_for(count),
        spot.symbol, leaf);
-  bury(spot.node);
+  retire_node(spot.node);
   return Outcome::kDone;
 }
 
@@ -121,12 +121,12 @@ void Core<Policy, Content>::tidy(const Hollow& at) {
   {
     const Held held(*this, node);  // what most removals find out by one lock
     const uint32_t count = count_children(node);
-    if (is_dead(node) ||
+    if (is_obsolete(node) ||
         (count > 1 && Shape::shrunk(tag_of(node.word), count) == tag_of(node.word)))
       return;
   }
   const Held held(*this, at.parent, node);
-  if (is_dead(node) || !leads_to(at.parent, at.symbol, node.word)) return;
+  if (is_obsolete(node) || !leads_to(at.parent, at.symbol, node.word)) return;
   uint64_t* slot = slot_of(at.parent, at.symbol);
   const uint32_t count = count_children(node);
   const uint64_t tag = Shape::shrunk(tag_of(node.word), count);
@@ -141,50 +141,21 @@ void Core<Policy, Content>::tidy(const Hollow& at) {
     txn.will_unlink(offset_of(node.word), slot, pm::Link::kTagged, pm::Heap::Txn::Release::kLater);
     commit(txn, at.parent, {slot, child});
   }
-  bury(node);
+  retire_node(node);
 }
 
 // Under its lock, after it was replaced.
 template <typename Policy, typename Content>
-void Core<Policy, Content>::bury(const Owner& node) {
-  pm::store_release(node.node->dead, dead_mark_);  // writers begin again
-  retire(offset_of(node.word), Shape::bytes_of(tag_of(node.word)));
+void Core<Policy, Content>::retire_node(const Owner& node) {
+  pm::store_release(node.node->obsolete, obsolete_mark_);  // writers begin again
+  retired_.add(offset_of(node.word), Shape::bytes_of(tag_of(node.word)));
 }
 
-// ---- memory: blocks go together when no reader can look at them any more
-
-template <typename Policy, typename Content>
-void Core<Policy, Content>::retire(uint64_t offset, uint64_t bytes) {
-  constexpr size_t kRetireTogether = 64;
-  constexpr uint64_t kRetireBytes = 64 << 10;
-  std::vector<uint64_t> together;
-  {
-    const std::lock_guard lock(retired_mutex_);
-    retired_.push_back(offset);
-    retired_bytes_ += bytes;
-    if (retired_.size() < kRetireTogether && retired_bytes_ < kRetireBytes) return;
-    together.swap(retired_);
-    retired_bytes_ = 0;
-  }
-  retire_all(std::move(together));
-}
-
-template <typename Policy, typename Content>
-void Core<Policy, Content>::retire_all(std::vector<uint64_t> blocks) {
-  epochs_.retire([&heap = pool_.heap(), blocks = std::move(blocks)] {
-    for (const uint64_t block : blocks) heap.release(block);
-  });
-}
+// ---- memory
 
 template <typename Policy, typename Content>
 void Core<Policy, Content>::reclaim() {
-  std::vector<uint64_t> rest;
-  {
-    const std::lock_guard lock(retired_mutex_);
-    rest.swap(retired_);
-    retired_bytes_ = 0;
-  }
-  if (!rest.empty()) retire_all(std::move(rest));
+  retired_.flush();
   epochs_.collect();
 }
 

@@ -88,7 +88,7 @@ typename Core<Policy, Content>::Outcome Core<Policy, Content>::replace(const Spo
     txn.will_unlink(offset_of(spot.word), slot, pm::Link::kTagged, pm::Heap::Txn::Release::kLater);
     const uint64_t bytes = leaf_bytes(spot.word);
     commit(txn, spot.node, {slot, leaf_word(leaf)});
-    retire(offset_of(spot.word), bytes);
+    retired_.add(offset_of(spot.word), bytes);
   }
   return Outcome::kDone;
 }
@@ -107,7 +107,7 @@ typename Core<Policy, Content>::Outcome Core<Policy, Content>::take_out(const Sp
   pm::Heap::Txn txn(pool_.heap(), true);
   txn.will_unlink(leaf, place.word, place.form, pm::Heap::Txn::Release::kLater);
   commit(txn, spot.node, place);
-  retire(leaf, bytes);
+  retired_.add(leaf, bytes);
   return Outcome::kDone;
 }
 
