@@ -5,7 +5,8 @@
 //   index.upsert("perdure", "to last, to go on existing");
 //
 // A pool grows in place from a small file up to its capacity. One process has it open at a time.
-// Opening fails closed: a damaged or foreign file is refused with words, and nothing is modified.
+// Opening fails closed: a damaged or foreign file is refused with an error that says what is wrong, and
+// nothing is modified.
 #pragma once
 
 #include <cstddef>

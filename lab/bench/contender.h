@@ -1,4 +1,4 @@
-// What a benchmark can measure, behind one face: structures of the catalogue, other stores, the
+// What a benchmark can measure, behind one interface: structures of the catalogue, other stores, the
 // volatile bounds, and "null".
 //
 // To add one, make a Contender and let find_contender() find it; a store that comes as a package of its

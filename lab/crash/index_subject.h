@@ -87,7 +87,7 @@ class IndexSubject : public Subject {
   PoolOptions pool_options() const;
   OptionMap opening_options() const;
   class Random;
-  using Shares = unsigned[5];  // of the verbs, in percent
+  using Shares = unsigned[5];  // of the kinds of operation, in percent
   Step make_step(Random& random, const Shares& shares, uint32_t value) const;
   std::vector<Step> make_steps() const;
   uint64_t bytes_of_other(Pool& pool);

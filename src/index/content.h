@@ -1,5 +1,5 @@
 // What the hash tables are instantiated over: 8-byte words in the slots, or byte strings out of
-// place; and the typed face that turns keys and values of any kind into either.
+// place; and the typed facade that turns keys and values of any kind into either.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// The catalogue entry of a structure that is a core under one of the typed faces (Table in
+// The catalogue entry of a structure that is a core under one of the typed facades (Table in
 // index/content.h, Tree in index/tree/content.h).
 #pragma once
 

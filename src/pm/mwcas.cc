@@ -36,7 +36,7 @@ uint64_t operation_mark(uint32_t index, uint64_t use) {
 uint32_t index_in(uint64_t mark) { return static_cast<uint32_t>(mark & kIndexMask); }
 uint64_t use_in(uint64_t mark) { return mark >> kIndexBits & kUseMask; }
 
-// What a condition mark says without its nonce.
+// What an RDCSS mark says without its nonce.
 uint64_t condition_of(uint32_t index, uint32_t entry, uint64_t use) {
   return kConditionMark | index | uint64_t{entry} << kIndexBits |
          (use & kShortUseMask) << (kIndexBits + 4);
@@ -309,7 +309,7 @@ uint64_t Mwcas::peek(const uint64_t& word) const {
   }
 }
 
-// Puts the operation's mark in the place of a condition mark, or, if it is decided, the old value.
+// Puts the operation's mark in the place of an RDCSS mark, or, if it is decided, the old value.
 void Mwcas::resolve_condition(uint64_t& word, uint64_t mark) {
   uint64_t status = 0;
   const MwcasEntry* entry = entry_of(word, mark, status);

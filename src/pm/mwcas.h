@@ -19,7 +19,7 @@
 // The protocol, of the owner and of everybody who meets a mark and helps:
 //   1. The descriptor (words, expected and new values, "undecided") is made durable. fence.
 //   2. In the order of addresses each word gets the operation's mark, if it has the expected value
-//      and the operation is still undecided: first the condition mark by one CAS, then, after a look
+//      and the operation is still undecided: first the RDCSS mark by one CAS, then, after a look
 //      at the status, the operation mark or the old value in its place. All are flushed. fence.
 //   3. The status becomes succeeded or failed, dirty; it is flushed; fence; no longer dirty.
 //   4. Each mark is replaced by the new (or the old) value, dirty. All are flushed. fence. They are
@@ -30,7 +30,7 @@
 // What a crash leaves. Before the status is durable some words may hold marks: recovery puts the
 // expected values back. After it all marks are durable: recovery puts the new values in. The
 // decision is the status word in PM and nothing else, so that a crash in recovery changes nothing.
-// A condition mark that reached PM stands for the expected value: nobody acts on it before it is
+// An RDCSS mark that reached PM stands for the expected value: nobody acts on it before it is
 // replaced. Dirty values that reached PM are right; the first who reads one clears the bit.
 //
 // Memory. Blocks may belong to an operation: keep() those that exist only if it succeeds, drop()

@@ -1,4 +1,4 @@
-// The public face of a store.
+// The public facade of a store.
 #include "perdure/store.h"
 
 #include <fmt/core.h>

@@ -213,7 +213,7 @@ class StoreImpl final : public RuntimeClient {
     if (runtime_ != nullptr && runtime_->is_worker()) end_touched(Runtime::current_worker());
   }
   // Whether the caller works on partitions itself, behind their latches: without workers, and a worker, whose
-  // task makes a call that is no task. A message to itself it would wait for in vain.
+  // task makes a call that is no task. It would wait for ever for the answer to a message to itself.
   bool works_in_line() const { return runtime_ == nullptr || runtime_->is_worker(); }
   // Throws kIo if the pool has failed: with workers, an end of a batch may have.
   void require_durable() const {

@@ -1,5 +1,5 @@
 // Damaged pools from anywhere: whatever has become of a pool's bytes, opening, checking, reading,
-// writing and closing it is an error with words, or right.
+// writing and closing it is a described error, or right.
 //
 // An input is a list of edits to a sound pool of one structure. Environment variable PERDURE_FUZZ names
 // the structure; without it, the input chooses. PERDURE_FUZZ=list prints the names

@@ -1,6 +1,6 @@
 // Pools whose medium has changed what it was given: bits, words, blocks and pages, in every part of
 // the file, with the checksums as they were and made right again. Whatever is opened, checked, read
-// or written then is an error with words or right: never a crash, a hang, or a byte string that
+// or written then is a described error or right: never a crash, a hang, or a byte string that
 // nobody wrote; and what has gone missing is found.
 #include "support/damage.h"
 

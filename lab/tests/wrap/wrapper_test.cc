@@ -241,7 +241,7 @@ class ObservedTable : public Wrapper {
 
 TEST_F(ObservedTable, EveryFlushFenceStreamAndLockIsSeen) {
   // Formatting: 512 groups of 8 lines of 8 words, a fence, and twice the header. Then four inserts
-  // that flush and fence twice, two updates and a removal that do so once, a removal in vain; each
+  // that flush and fence twice, two updates and a removal that do so once, a removal of an absent key; each
   // takes a lock.
   const Outcome ran = run("WRAP_STUB_REPORT=1 ./observed pool run 8");
   EXPECT_EQ(ran.status, 0);

@@ -163,9 +163,9 @@ class Core {
   [[noreturn]] void throw_damaged(const Node& node) const;
   // For who comes to a node that was merged away and begins again: each time others have merged another.
   static constexpr uint32_t kAttemptsMax = 1 << 14;
-  void begin_again(uint32_t& attempts, const Node& dead) const {
+  void begin_again(uint32_t& attempts, const Node& obsolete) const {
     if (++attempts > kAttemptsMax) [[unlikely]]
-      throw_damaged(dead);
+      throw_damaged(obsolete);
   }
   Node& top() const { return node_at(pm::load_acquire(root_.top)); }
   StripeLock& stripe_of(const Node& node) const {
@@ -185,7 +185,9 @@ class Core {
   }
   Node& leftmost_of(const Node& node) const { return node_at(pm::load_acquire(node.leftmost)); }
   static bool is_leaf(const Node& node) { return node.level == 0; }
-  bool is_dead(const Node& node) const { return pm::load_acquire(node.dead) == dead_mark_; }
+  bool is_obsolete(const Node& node) const {
+    return pm::load_acquire(node.obsolete) == obsolete_mark_;
+  }
   void prefetch(const Node& node) const {
     for (uint64_t at = 0; at < node_bytes_; at += pm::kLineBytes) {
       pm::prefetch(reinterpret_cast<const char*>(&node) + at);
@@ -267,10 +269,10 @@ class Core {
   Node& split(Node& node, uint32_t count);
   void adopt(Node& child);
   bool try_adopt(Node& child, const Node*& settled);
-  // Throws kCorrupt unless its sibling word has one of the turns that the heap's intents go by.
-  void require_turn(const Node& node) const {
-    const uint64_t turn = turn_of(node.sibling);
-    if (turn == 0 || turn == kTurnMask) throw_damaged(node);
+  // Throws kCorrupt unless its sibling word has one of the toggle bits that the heap's intents go by.
+  void require_toggle(const Node& node) const {
+    const uint64_t toggle = toggle_of(node.sibling);
+    if (toggle == 0 || toggle == kToggleMask) throw_damaged(node);
   }
   void grow(uint32_t level);
 
@@ -301,7 +303,7 @@ class Core {
   const pm::Memory& memory_;
   std::string name_;
   uint64_t generation_;
-  uint32_t dead_mark_;
+  uint32_t obsolete_mark_;
   uint64_t node_bytes_;
   uint32_t slots_;
   mutable pm::EpochManager epochs_;
@@ -365,7 +367,7 @@ Node* Core<Policy, Content>::descend(const Key& key, uint32_t level, Pass pass, 
     pass(*node);
     const StripeLock& lock = stripe_of(*node);
     const uint32_t stamp = lock.begin_read();
-    if (is_dead(*node)) {
+    if (is_obsolete(*node)) {
       begin_again(attempts, *node);
       node = &top();
       continue;
@@ -387,7 +389,7 @@ bool Core<Policy, Content>::lookup(const Key& key, Use use) const {
   for (Node* leaf = leaf_for(key);;) {
     const StripeLock& lock = stripe_of(*leaf);
     const uint32_t stamp = lock.begin_read();
-    if (is_dead(*leaf)) {
+    if (is_obsolete(*leaf)) {
       begin_again(attempts, *leaf);
       leaf = leaf_for(key);
       continue;
@@ -427,7 +429,7 @@ void Core<Policy, Content>::scan(const Key& from, uint64_t limit, Visit visit) c
   for (Node* leaf = leaf_for(from); leaf != nullptr;) {
     const StripeLock& lock = stripe_of(*leaf);
     const uint32_t stamp = lock.begin_read();
-    if (is_dead(*leaf)) {
+    if (is_obsolete(*leaf)) {
       begin_again(attempts, *leaf);
       leaf = leaf_for(after);
       continue;

@@ -88,7 +88,7 @@ void Core<Policy, Content>::check_node(const Node& node, const Level& below,
                                        const std::function<void(const std::string&)>& fail) const {
   const bool leaf = is_leaf(node);
   const bool first = &node == &first_of(node.level);
-  if (is_dead(node)) fail("it was merged away, but is in use");
+  if (is_obsolete(node)) fail("it was merged away, but is in use");
   if (first && (node.low != 0 || node.low_key != 0)) fail("the first node has a lowest key");
   if constexpr (kWords) {
     if (node.has_zero > (leaf && first ? 1 : 0)) fail("it claims to hold key 0");
@@ -161,7 +161,8 @@ uint64_t Core<Policy, Content>::check(const std::function<void(const std::string
         fail(fmt::format("node {} of level {}: {}", pool_.offset_of(one), level, text));
       };
       if (!here.nodes.insert(one).second) tell("it is its own neighbour");
-      if (turn_of(one->sibling) == 0 || turn_of(one->sibling) == kTurnMask) tell("it has no turn");
+      if (toggle_of(one->sibling) == 0 || toggle_of(one->sibling) == kToggleMask)
+        tell("it has no toggle bit");
       if (next != 0 && (!sound(next, level) || (!kWords && node_at(next).low_key == 0))) {
         tell("its sibling is damaged");
       } else if (next != 0 && one != &first_of(level) &&

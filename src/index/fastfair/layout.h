@@ -4,7 +4,7 @@
 //     | seal, node_bytes ... | top |
 //
 //   node, 512 bytes (`+xs`: 256)
-//     | sibling + turn | leftmost | low | low_key | level, has_zero, dead | generation |    48 bytes
+//     | sibling + toggle | leftmost | low | low_key | level, has_zero, obsolete | generation |    48 bytes
 //     | entry 0 | entry 1 | ...
 //   The header of the reference has 8 bytes more that nobody uses, as the study found it: one entry in
 //   four straddles two cache lines, and one entry less fits.
@@ -22,8 +22,9 @@
 // leaf that begins with it; inner nodes share the block of their leftmost leaf. Where the keys begin
 // both are 0.
 //
-// The two lowest bits of the sibling word are the turn, 1 or 2: each change of the word sets one and
-// clears the other, so that a bit tells the heap whether the change has happened (pm::link_bit).
+// The two lowest bits of the sibling word are the toggle bits, of which one is set: each change of the
+// word sets one and clears the other, so that a bit tells the heap whether the change has happened
+// (pm::link_bit).
 #pragma once
 
 #include <cstddef>
@@ -45,13 +46,14 @@ struct Entry {
 static_assert(sizeof(Entry) == 16);
 
 struct Node {
-  uint64_t sibling;   // offset of the node to the right, or 0; and the turn
+  uint64_t sibling;   // offset of the node to the right, or 0; and the toggle bits
   uint64_t leftmost;  // inner nodes: the child before entry 0. Leaf of words: the value of key 0
   uint64_t low;
   uint64_t low_key;
   uint16_t level;     // 0: a leaf
   uint16_t has_zero;  // leaf of words: there is a record with key 0, which no mark can say
-  uint32_t dead;  // dead_mark() of the generation in which it was merged into its left neighbour
+  uint32_t
+      obsolete;  // obsolete_mark() of the generation in which it was merged into its left neighbour
   uint64_t
       generation;  // the pool's, when a writer last made sure that the node is whole; not flushed
 };
@@ -60,14 +62,14 @@ static_assert(sizeof(Node) == 48 && offsetof(Node, low) == 16 && offsetof(Node, 
 
 // Volatile by meaning, as the generation is part of it; and no single damaged bit makes it of anything
 // else.
-constexpr uint32_t dead_mark(uint64_t generation) {
+constexpr uint32_t obsolete_mark(uint64_t generation) {
   return static_cast<uint32_t>(generation * 0x9e3779b97f4a7c15 >> 32) | 0xa0000005;
 }
 
-inline constexpr uint64_t kTurnMask = 3;
-constexpr uint64_t sibling_offset(uint64_t word) { return word & ~kTurnMask; }
-constexpr uint64_t turn_of(uint64_t word) { return word & kTurnMask; }
-constexpr uint64_t next_turn(uint64_t word) { return kTurnMask - turn_of(word); }
+inline constexpr uint64_t kToggleMask = 3;
+constexpr uint64_t sibling_offset(uint64_t word) { return word & ~kToggleMask; }
+constexpr uint64_t toggle_of(uint64_t word) { return word & kToggleMask; }
+constexpr uint64_t next_toggle(uint64_t word) { return kToggleMask - toggle_of(word); }
 inline constexpr uint64_t kFirstTurn = 1;
 
 struct Root {

@@ -91,7 +91,7 @@ bool Core<Policy, Content>::join(Node& parent, uint32_t at, uint32_t count) {
   make_whole(left);
   make_whole(right);
   if (!fit_together(left, right)) return false;
-  require_turn(left);
+  require_toggle(left);
   begin_change(parent);
   remove_entry(parent, at, count);
   memory_
@@ -100,7 +100,7 @@ bool Core<Policy, Content>::join(Node& parent, uint32_t at, uint32_t count) {
   begin_change(right);
   append_entries(left, right);
   unlink_right(left, right);
-  pm::store_release(right.dead, dead_mark_);  // readers begin again at the top
+  pm::store_release(right.obsolete, obsolete_mark_);  // readers begin again at the top
   retire(right);
   return true;
 }
@@ -136,8 +136,8 @@ void Core<Policy, Content>::append_entries(Node& left, const Node& right) const 
 template <typename Policy, typename Content>
 void Core<Policy, Content>::unlink_right(Node& left, Node& right) {
   pm::Heap::Txn txn(pool_.heap(), true);
-  // The blocks count until the sibling word loses its present turn.
-  const pm::Link link = pm::link_bit(static_cast<uint32_t>(turn_of(left.sibling)) - 1);
+  // The blocks count until the sibling word loses its present toggle bit.
+  const pm::Link link = pm::link_bit(static_cast<uint32_t>(toggle_of(left.sibling)) - 1);
   const auto later = pm::Heap::Txn::Release::kLater;
   txn.will_unlink(pool_.offset_of(&right), &left.sibling, link, later);
   if constexpr (!kWords) {
@@ -145,7 +145,7 @@ void Core<Policy, Content>::unlink_right(Node& left, Node& right) {
   }
   // The copies and the intents, before the copies count.
   txn.commit([&] {
-    pm::store_release(left.sibling, sibling_offset(right.sibling) | next_turn(left.sibling));
+    pm::store_release(left.sibling, sibling_offset(right.sibling) | next_toggle(left.sibling));
     memory_.flush(&left.sibling, sizeof left.sibling);
   });
 }
@@ -170,7 +170,7 @@ void Core<Policy, Content>::collapse() {
       pm::store_release(root_.top, old.leftmost);
       memory_.flush(&root_.top, sizeof root_.top);
     });
-    pm::store_release(old.dead, dead_mark_);
+    pm::store_release(old.obsolete, obsolete_mark_);
     retire(old);
   }
 }

@@ -23,16 +23,16 @@ struct Image {
 // Throws kPoolFull, kNoSpace, having changed nothing.
 template <typename Policy, typename Content>
 Node& Core<Policy, Content>::split(Node& node, uint32_t count) {
-  require_turn(node);
+  require_toggle(node);
   const Entry* entries = entries_of(node);
   const uint32_t middle = count / 2;
   const Entry first = entries[middle];
   const bool leaf = is_leaf(node);
   pm::Heap::Txn txn(pool_.heap());
   const uint64_t offset = txn.allocate(node_bytes_);
-  const uint64_t turn = next_turn(node.sibling);
-  // Whether the sibling word has its next turn decides about all blocks of the split.
-  const pm::Link link = pm::link_bit(static_cast<uint32_t>(turn) - 1);
+  const uint64_t toggle = next_toggle(node.sibling);
+  // Whether the sibling word has its next toggle bit decides about all blocks of the split.
+  const pm::Link link = pm::link_bit(static_cast<uint32_t>(toggle) - 1);
 
   Image image(node_bytes_);
   Node& right = image.node();
@@ -57,7 +57,7 @@ Node& Core<Policy, Content>::split(Node& node, uint32_t count) {
   // The new node and the intents, before the sibling word leads to it.
   txn.commit([&] {
     begin_change(node);
-    pm::store_release(node.sibling, offset | turn);
+    pm::store_release(node.sibling, offset | toggle);
     memory_.persist(&node.sibling, sizeof node.sibling);  // before the copies here are cut off
     clear_from(node, middle);
   });
@@ -86,7 +86,8 @@ bool Core<Policy, Content>::try_adopt(Node& child, const Node*& settled) {
   if (parent.node == nullptr) return false;  // the top has just been taken away
   // Somebody else may have done it, and a split may have made the child a leftmost one since. Who merges
   // the child away holds the parent, too.
-  if (is_dead(child) || parent.position.found || &leftmost_of(*parent.node) == &child) return true;
+  if (is_obsolete(child) || parent.position.found || &leftmost_of(*parent.node) == &child)
+    return true;
   if (parent.position.count == slots_) {
     if (parent.node == &top() && parent.node != settled) {
       // Before a node that only this one leads to: a crash must not take it back as a new top.
@@ -112,7 +113,7 @@ void Core<Policy, Content>::grow(uint32_t level) {
   const std::lock_guard lock(top_mutex_);
   Node& old = top();
   const Held held(*this, old);
-  if (is_dead(old) || &top() != &old || old.level + 1U != level) return;
+  if (is_obsolete(old) || &top() != &old || old.level + 1U != level) return;
   pm::Heap::Txn txn(pool_.heap());
   const uint64_t offset = txn.allocate(node_bytes_);
   Image image(node_bytes_);

@@ -16,7 +16,7 @@ Core<Policy, Content>::Core(pm::PoolImpl& pool, Root& root, std::string name)
       memory_(pool.memory()),
       name_(std::move(name)),
       generation_(pool.generation()),
-      dead_mark_(dead_mark(pool.generation())),
+      obsolete_mark_(obsolete_mark(pool.generation())),
       node_bytes_(root.node_bytes),
       slots_(static_cast<uint32_t>((root.node_bytes - Policy::kHeaderBytes) / sizeof(Entry))),
       records_(pool, epochs_),
@@ -87,13 +87,13 @@ typename Core<Policy, Content>::Locked Core<Policy, Content>::lock_node(const Ke
     if (pm::load_relaxed(node.generation) == generation_) [[likely]]
       return;
     const Held held(*this, node);
-    if (!is_dead(node)) make_whole(node);
+    if (!is_obsolete(node)) make_whole(node);
   };
   for (uint32_t attempts = 0;;) {
     Node* node = descend(key, level, pass, [&](Node& right) { adopt(right); });
     while (node != nullptr) {
       Held held(*this, *node);
-      if (is_dead(*node)) break;
+      if (is_obsolete(*node)) break;
       make_whole(*node);
       const Position found = position(*node, key);
       Node* right = found.found || found.at < found.count ? nullptr : right_of(*node, key);

@@ -1,5 +1,5 @@
 // What the range trees are instantiated over: 8-byte words in the slots, or byte strings out of
-// place (index/records.h); and the typed face that turns keys and values of any kind into either.
+// place (index/records.h); and the typed facade that turns keys and values of any kind into either.
 //
 // Words are compared as numbers. Byte strings are compared as memcmp does, a shorter one before its
 // extensions. A slot's first word is the key itself, or the first eight bytes of it as a number, so

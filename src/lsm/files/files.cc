@@ -1,4 +1,4 @@
-// The public face of files.
+// The public facade of files.
 #include "perdure/files.h"
 
 #include "lsm/files/file_system.h"
