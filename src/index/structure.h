@@ -81,7 +81,15 @@ class BlockOwners {
   std::unordered_set<uint64_t> met_;
 };
 
-// What statistics() tells.
+// The same of all blocks of a structure.
+template <typename Core>
+void check_owners(const Core& core, const pm::PoolImpl& pool, std::string_view name,
+                  const std::function<void(const std::string&)>& fail) {
+  BlockOwners owners(pool, name, fail);
+  core.visit_blocks([&](uint64_t offset, uint64_t bytes) { owners.meet(offset, bytes); });
+}
+
+// What statistics() reports.
 class StatisticList {
  public:
   void add(std::string name, uint64_t value, std::string unit) {

@@ -127,8 +127,7 @@ uint64_t Core<Content>::check(const Report& report) const {
   const uint64_t top = mwcas_.read(root_.root);
   check_node(top, top_node(top)->level, {}, fail);
   if (found > 0) return found;
-  BlockOwners owners(pool_, name_, fail);
-  visit_blocks([&](uint64_t offset, uint64_t bytes) { owners.meet(offset, bytes); });
+  check_owners(*this, pool_, name_, fail);
   return found;
 }
 

@@ -45,6 +45,7 @@
 
 #include "index/cceh/layout.h"
 #include "index/content.h"
+#include "index/hash_table.h"
 #include "index/instantiate.h"
 #include "index/stripes.h"
 #include "pm/epoch.h"

@@ -79,13 +79,7 @@ void Core<Content>::check_segment(uint64_t first, Entry entry,
       if (is_empty(slot, b, prefix, depth)) continue;
       if (!geometry_.may_live_in(slot.hash, b))
         fail(where() + ": a record is too far from its bucket");
-      if constexpr (Content::kOutOfPlace) {
-        const auto tell = [&](const char* what) { fail(where() + ": " + what); };
-        if (!records_.check(slot, tell)) continue;
-      }
-      for (uint64_t before = keys.meet(slot); before > 0; --before) {
-        fail(where() + ": a key is there twice");
-      }
+      check_slot(records_, keys, slot, [&](const char* what) { fail(where() + ": " + what); });
     }
   }
 }
@@ -97,8 +91,7 @@ uint64_t Core<Content>::check(const std::function<void(const std::string&)>& rep
   if (root_.pending != 0) fail(fmt::format("'{}': a change of the directory is pending", name_));
   visit_segments([&](uint64_t first, Entry entry) { check_segment(first, entry, fail); });
   if (found > 0) return found;
-  BlockOwners owners(pool_, name_, fail);
-  visit_blocks([&](uint64_t offset, uint64_t bytes) { owners.meet(offset, bytes); });
+  check_owners(*this, pool_, name_, fail);
   return found;
 }
 

@@ -161,14 +161,7 @@ void Core<Content>::put(const Held& held, Slot& slot, const Key& key, const Valu
 
 template <typename Content>
 void Core<Content>::replace(const Held& held, Slot& slot, const Key& key, const Value& value) {
-  if constexpr (Content::kOutOfPlace) {
-    records_.relink(slot.value, key.bytes, value, [&] { held.begin_change(); });
-  } else {
-    (void)key;
-    held.begin_change();
-    pm::store_release(slot.value, value);
-    memory_.persist(&slot.value, sizeof slot.value);  // before anybody can see it
-  }
+  replace_value<Content>(memory_, records_, slot.value, key, value, [&] { held.begin_change(); });
 }
 
 // ---- single records
@@ -208,9 +201,8 @@ bool Core<Content>::write_once(Verb verb, const Key& key, const Value& value) {
 
 template <typename Content>
 bool Core<Content>::write(Verb verb, const Key& key, const Value& value) {
-  pool_.require_writable();
-  if constexpr (Content::kOutOfPlace) records_.require_fits(key.bytes, value);
-  return records_.with_reclaim([&] { return write_once(verb, key, value); });
+  return write_with_reclaim<Content>(pool_, records_, key, value,
+                                     [&] { return write_once(verb, key, value); });
 }
 
 template <typename Content>

@@ -54,6 +54,7 @@
 #include "index/clht/layout.h"
 #include "index/clht/table.h"
 #include "index/content.h"
+#include "index/hash_table.h"
 #include "index/instantiate.h"
 #include "pm/epoch.h"
 #include "pm/pool_impl.h"

@@ -84,13 +84,7 @@ void Core<Policy, Content>::check_chain(Table& table, uint64_t home, std::vector
   KeysMet<Content> keys(records_);
   for (const Slot& slot : slots) {
     if (table.home_of(slot.hash) != home) fail(where() + ": a record belongs to another bucket");
-    if constexpr (Content::kOutOfPlace) {
-      const auto tell = [&](const char* what) { fail(where() + ": " + what); };
-      if (!records_.check(slot, tell)) continue;
-    }
-    for (uint64_t before = keys.meet(slot); before > 0; --before) {
-      fail(where() + ": a key is there twice");
-    }
+    check_slot(records_, keys, slot, [&](const char* what) { fail(where() + ": " + what); });
   }
 }
 
@@ -117,8 +111,7 @@ uint64_t Core<Policy, Content>::check(const std::function<void(const std::string
     }
   }
   if (found > 0) return found;
-  BlockOwners owners(pool_, name_, fail);
-  visit_blocks([&](uint64_t offset, uint64_t bytes) { owners.meet(offset, bytes); });
+  check_owners(*this, pool_, name_, fail);
   return found;
 }
 

@@ -227,14 +227,7 @@ bool Core<Policy, Content>::put_in_chain(const Held& held, Bucket& last, const K
 
 template <typename Policy, typename Content>
 void Core<Policy, Content>::replace(const Place& place, const Key& key, const Value& value) {
-  uint64_t& value_at = place.bucket->value(place.slot);
-  if constexpr (Content::kOutOfPlace) {
-    records_.relink(value_at, key.bytes, value, [] {});
-  } else {
-    (void)key;
-    pm::store_release(value_at, value);
-    memory_.persist(&value_at, sizeof value_at);  // before the lock is released
-  }
+  replace_value<Content>(memory_, records_, place.bucket->value(place.slot), key, value, [] {});
 }
 
 // ---- single records
@@ -283,9 +276,8 @@ bool Core<Policy, Content>::write_once(Verb verb, const Key& key, const Value& v
 
 template <typename Policy, typename Content>
 bool Core<Policy, Content>::write(Verb verb, const Key& key, const Value& value) {
-  pool_.require_writable();
-  if constexpr (Content::kOutOfPlace) records_.require_fits(key.bytes, value);
-  return records_.with_reclaim([&] { return write_once(verb, key, value); });
+  return write_with_reclaim<Content>(pool_, records_, key, value,
+                                     [&] { return write_once(verb, key, value); });
 }
 
 template <typename Policy, typename Content>

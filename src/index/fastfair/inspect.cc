@@ -176,8 +176,7 @@ uint64_t Core<Policy, Content>::check(const std::function<void(const std::string
     below = std::move(here);
   }
   if (found > 0) return found;
-  BlockOwners owners(pool_, name_, [&](const std::string& text) { report(text), ++found; });
-  visit_blocks([&](uint64_t offset, uint64_t bytes) { owners.meet(offset, bytes); });
+  check_owners(*this, pool_, name_, [&](const std::string& text) { report(text), ++found; });
   return found;
 }
 

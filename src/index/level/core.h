@@ -47,6 +47,7 @@
 #include <vector>
 
 #include "index/content.h"
+#include "index/hash_table.h"
 #include "index/instantiate.h"
 #include "index/level/layout.h"
 #include "index/stripes.h"

@@ -26,10 +26,7 @@ void Core<Policy, Content>::read_state(State& state) const {
 
 template <typename Policy, typename Content>
 void Core<Policy, Content>::publish(std::unique_ptr<State> state) {
-  pm::may_pause();
-  const State* before = state_.exchange(state.release(), std::memory_order_acq_rel);
-  pm::may_pause();
-  epochs_.retire([before] { delete before; });
+  publish_state<State>(state_, std::move(state), epochs_);
 }
 
 template <typename Policy, typename Content>

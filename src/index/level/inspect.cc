@@ -83,8 +83,7 @@ uint64_t Core<Policy, Content>::check(const std::function<void(const std::string
     for (uint64_t i = 0; i < level.size(); ++i) check_node(now, level, i, fail);
   }
   if (found > 0) return found;
-  BlockOwners owners(pool_, name_, fail);
-  visit_blocks([&](uint64_t offset, uint64_t bytes) { owners.meet(offset, bytes); });
+  check_owners(*this, pool_, name_, fail);
   return found;
 }
 

@@ -183,15 +183,8 @@ void Core<Policy, Content>::put(const Held& held, const Place& place, const Key&
 template <typename Policy, typename Content>
 void Core<Policy, Content>::replace(const Held& held, const Place& place, const Key& key,
                                     const Value& value) {
-  uint64_t& value_at = place.node->slots[place.slot].value;
-  if constexpr (Content::kOutOfPlace) {
-    records_.relink(value_at, key.bytes, value, [&] { held.begin_change(); });
-  } else {
-    (void)key;
-    held.begin_change();
-    pm::store_release(value_at, value);
-    memory_.persist(&value_at, sizeof value_at);  // before anybody can see it
-  }
+  replace_value<Content>(memory_, records_, place.node->slots[place.slot].value, key, value,
+                         [&] { held.begin_change(); });
 }
 
 // ---- single records
@@ -246,9 +239,8 @@ bool Core<Policy, Content>::write_once(Verb verb, const Key& key, const Value& v
 
 template <typename Policy, typename Content>
 bool Core<Policy, Content>::write(Verb verb, const Key& key, const Value& value) {
-  pool_.require_writable();
-  if constexpr (Content::kOutOfPlace) records_.require_fits(key.bytes, value);
-  return records_.with_reclaim([&] { return write_once(verb, key, value); });
+  return write_with_reclaim<Content>(pool_, records_, key, value,
+                                     [&] { return write_once(verb, key, value); });
 }
 
 template <typename Policy, typename Content>

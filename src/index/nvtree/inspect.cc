@@ -110,8 +110,7 @@ uint64_t Core<Content>::check(const std::function<void(const std::string&)>& rep
     if (!same) fail(fmt::format("'{}': the spilled inner part is not the one in use", name_));
   }
   if (found > 0) return found;
-  BlockOwners owners(pool_, name_, fail);
-  visit_blocks([&](uint64_t offset, uint64_t bytes) { owners.meet(offset, bytes); });
+  check_owners(*this, pool_, name_, fail);
   return found;
 }
 

@@ -190,8 +190,7 @@ uint64_t Core::check(const std::function<void(const std::string&)>& report) cons
   visit_entries([&](uint32_t level, uint64_t index, const Place& place) {
     check_entry(level, index, place, fail);
   });
-  BlockOwners owners(pool_, name_, fail);
-  visit_blocks([&](uint64_t offset, uint64_t bytes) { owners.meet(offset, bytes); });
+  check_owners(*this, pool_, name_, fail);
   if (!payload_.is_used() || found > 0) return found;
   std::vector<Collected> records;
   uint64_t next = 0;
