@@ -141,10 +141,12 @@ std::string whisker(const Frame& frame, const Point& point, double x) {
 }
 
 std::string hint(const LineChart& chart, const Curve& curve, const Point& point) {
-  std::string text = fmt::format("{}, {} {}: {}", curve.name, chart.x_label, x_text(chart, point.x),
-                                 number_text(point.y, chart.y_unit));
+  // A number with a unit of its own says what it is; another one by the label of its axis.
+  const std::string unit = chart.y_unit == Unit::kNumber ? " " + chart.y_label : "";
+  std::string text = fmt::format("{}, {} {}: {}{}", curve.name, chart.x_label,
+                                 x_text(chart, point.x), number_text(point.y, chart.y_unit), unit);
   if (point.low && point.high) {
-    text += fmt::format(" ({} to {})", number_text(*point.low, chart.y_unit),
+    text += fmt::format(" (interval {} to {})", number_text(*point.low, chart.y_unit),
                         number_text(*point.high, chart.y_unit));
   }
   return escape(text);

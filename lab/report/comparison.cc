@@ -67,13 +67,14 @@ std::string ratio_plot(const std::string& operation, const std::vector<Pair>& pa
     if (a.operation != operation || !pair.throughput) continue;
     const Estimate& r = *pair.throughput;
     chart.rows.push_back(
-        {fmt::format("{}, {} thr.", a.structure, a.threads), r.value, r.low, r.high});
+        {fmt::format("{}, {} thread{}", a.structure, a.threads, a.threads == 1 ? "" : "s"), r.value,
+         r.low, r.high});
     table.push_back({a.structure, verdict(r), std::to_string(a.threads),
                      fmt::format("{:.3f}", estimate(a.mops).value),
                      fmt::format("{:.3f}", estimate(b.mops).value), fmt::format("{:.3f}", r.value),
                      r.low ? fmt::format("{:.3f} to {:.3f}", *r.low, *r.high) : "-",
-                     change(percentile(a, "50"), percentile(b, "50"), Unit::kNanoseconds),
-                     change(percentile(a, "99"), percentile(b, "99"), Unit::kNanoseconds),
+                     change(percentile(a, "p50"), percentile(b, "p50"), Unit::kNanoseconds),
+                     change(percentile(a, "p99"), percentile(b, "p99"), Unit::kNanoseconds),
                      change(a.pool_bytes, b.pool_bytes, Unit::kBytes),
                      change(a.dram_bytes, b.dram_bytes, Unit::kBytes)});
   }

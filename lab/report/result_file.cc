@@ -119,16 +119,13 @@ double number_or_none(const Member& object, const char* name) {
   return object.measured(name) ? object.at(name).number() : kNone;
 }
 
-// How the names of percentiles in the file go with those on the axis.
-constexpr std::pair<const char*, const char*> kPercentiles[] = {
-    {"min", "min"},    {"p50", "50"},       {"p90", "90"},         {"p99", "99"},
-    {"p99.9", "99.9"}, {"p99.99", "99.99"}, {"p99.999", "99.999"}, {"max", "max"}};
+// As the file and the axis have them.
+constexpr const char* kPercentiles[] = {"min",   "p50",    "p90",     "p99",
+                                        "p99.9", "p99.99", "p99.999", "max"};
 
 Percentiles read_percentiles(const Member& object) {
   Percentiles percentiles;
-  for (const auto& [name, shown] : kPercentiles) {
-    percentiles.push_back(number_or_none(object, name));
-  }
+  for (const char* name : kPercentiles) percentiles.push_back(number_or_none(object, name));
   return percentiles;
 }
 
@@ -298,11 +295,7 @@ std::string schema_of(const json& root, const std::string& path) {
 }  // namespace
 
 const std::vector<std::string>& percentile_names() {
-  static const std::vector<std::string> names = [] {
-    std::vector<std::string> all;
-    for (const auto& [name, shown] : kPercentiles) all.emplace_back(shown);
-    return all;
-  }();
+  static const std::vector<std::string> names(std::begin(kPercentiles), std::end(kPercentiles));
   return names;
 }
 

@@ -17,7 +17,7 @@ namespace perdure::lab::report {
 inline constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
 using Percentiles = std::vector<double>;
-const std::vector<std::string>& percentile_names();  // "min", "50", ... "99.999", "max"
+const std::vector<std::string>& percentile_names();  // "min", "p50", ... "p99.999", "max"
 
 // One structure, number of threads and phase.
 struct BenchRow {

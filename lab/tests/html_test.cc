@@ -59,6 +59,20 @@ TEST(Html, ALineChartDrawsEveryCurveAndPoint) {
   EXPECT_TRUE(is_finite(svg)) << svg;
 }
 
+TEST(Html, ALineChartSaysWhatItsNumbersAreAndEndsWhiskersAtZero) {
+  LineChart chart{.title = "T", .x_label = "threads", .y_label = "M ops/s"};
+  chart.curves = {{"a", 0, {{1, 2, -1.5, 2.5}}}};
+  const std::string svg = draw(chart);
+  EXPECT_EQ(count(svg, "a, threads 1: 2 M ops/s (interval -1.5 to 2.5)"), 1U) << svg;
+  chart.curves[0].points[0].low = 0;
+  const std::string to_zero = draw(chart);
+  const auto whisker = [](const std::string& text) {
+    const size_t at = text.find("class=\"whisker\"");
+    return text.substr(at, text.find("/>", at) - at);
+  };
+  EXPECT_EQ(whisker(svg), whisker(to_zero));
+}
+
 TEST(Html, ChartsOfOnePointOrEqualValuesHaveFiniteCoordinates) {
   for (const bool logarithmic : {false, true}) {
     LineChart chart{.title = "T", .y_logarithmic = logarithmic};
