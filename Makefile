@@ -24,7 +24,7 @@ SEVERAL_THREADS = '^(Catalog/(Concurrent|Pauses)|BzTree)'
 FIXED_ADDRESSES = $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart build test test-asan test-tsan test-ubsan test-pauses test-long crash-campaign bench bench-peers lint format fuzz \
+.PHONY: help quickstart build test test-asan test-tsan test-ubsan test-pauses test-long crash-campaign bench bench-peers lint format fuzz docs-figures \
   install clean deps deps-lint deps-peers
 
 help: ## List these targets
@@ -111,6 +111,10 @@ fuzz: deps deps-lint ## Run each fuzz target for FUZZ_SECONDS, that of pools for
 	    -print_final_stats=1 build/fuzz/corpus/$$structure >$$log 2>&1 || { cat $$log; exit 1; }; \
 	  grep '^stat::' $$log; \
 	done
+
+docs-figures: build ## Write the figures in docs/ that commands print and tests compare
+	PERDURE_WRITE_DOCS=1 build/release/lab/tests/lab_cli_tests --gtest_filter='DocsFigures.*' --gtest_brief=1
+	PERDURE_WRITE_DOCS=1 build/release/lab/tests/lab_tests --gtest_filter='ModelFacts.TheDocument*' --gtest_brief=1
 
 install: build ## Install to PREFIX (/usr/local)
 	cmake --install build/release --prefix $(PREFIX)

@@ -13,11 +13,20 @@ namespace perdure::index {
 uint64_t make_structure(pm::PoolImpl& pool, const std::string& name, std::string_view type,
                         Kind key, Kind value, void* root, uint64_t root_bytes,
                         uint64_t sealed_bytes, std::span<const NewBlock> blocks) {
+  const auto seal = [sealed_bytes](void* image) {
+    auto* own = static_cast<RootSeal*>(image);
+    own->checksum = pm::checksum64(own + 1, sealed_bytes);
+  };
+  return make_structure(pool, name, type, key, value, root, root_bytes, seal, blocks);
+}
+
+uint64_t make_structure(pm::PoolImpl& pool, const std::string& name, std::string_view type,
+                        Kind key, Kind value, void* root, uint64_t root_bytes,
+                        const std::function<void(void* root)>& seal,
+                        std::span<const NewBlock> blocks) {
   const std::lock_guard lock(pool.directory_mutex());
   pm::DirectoryEntry* entry = pool.reserve_entry(name);
   const pm::Memory& memory = pool.memory();
-  auto* seal = static_cast<RootSeal*>(root);
-  seal->checksum = pm::checksum64(seal + 1, sealed_bytes);
 
   pm::Heap::Txn txn(pool.heap());
   const uint64_t root_at = txn.allocate(root_bytes);
@@ -31,6 +40,7 @@ uint64_t make_structure(pm::PoolImpl& pool, const std::string& name, std::string
     txn.will_link(offset, home + block.link_at, pm::Link::kOffset);
     std::memcpy(static_cast<char*>(root) + block.link_at, &offset, sizeof offset);
   }
+  seal(root);
   const pm::DirectoryEntry named = pool.make_entry(entry, name, type, static_cast<uint8_t>(key),
                                                    static_cast<uint8_t>(value), root_at);
   txn.redo(home, root, static_cast<uint32_t>(root_bytes));
@@ -43,12 +53,19 @@ uint64_t make_structure(pm::PoolImpl& pool, const std::string& name, std::string
 uint64_t find_structure(pm::PoolImpl& pool, const std::string& name, std::string_view type,
                         Kind key, Kind value, uint64_t magic, uint64_t root_bytes,
                         uint64_t sealed_bytes) {
+  const uint64_t root = find_structure(pool, name, type, key, value, root_bytes);
+  const auto* seal = pool.at<RootSeal>(root);
+  if (seal->magic != magic || seal->checksum != pm::checksum64(seal + 1, sealed_bytes)) {
+    pool.throw_corrupt(fmt::format("the root of '{}' is damaged", name));
+  }
+  return root;
+}
+
+uint64_t find_structure(pm::PoolImpl& pool, const std::string& name, std::string_view type,
+                        Kind key, Kind value, uint64_t root_bytes) {
   const pm::DirectoryEntry& entry =
       pool.require(name, type, static_cast<uint8_t>(key), static_cast<uint8_t>(value));
-  const bool allocated = pool.heap().is_allocated(entry.root, root_bytes);
-  const auto* seal = pool.at<RootSeal>(entry.root);
-  if (!allocated || seal->magic != magic ||
-      seal->checksum != pm::checksum64(seal + 1, sealed_bytes)) {
+  if (!pool.heap().is_allocated(entry.root, root_bytes)) {
     pool.throw_corrupt(fmt::format("the root of '{}' is damaged", name));
   }
   return entry.root;

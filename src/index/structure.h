@@ -36,10 +36,20 @@ uint64_t make_structure(pm::PoolImpl& pool, const std::string& name, std::string
                         Kind key, Kind value, void* root, uint64_t root_bytes,
                         uint64_t sealed_bytes, std::span<const NewBlock> blocks);
 
+// The same for roots of another form, which have no RootSeal: `seal(root)` completes the image when the
+// offsets of the blocks stand in it.
+uint64_t make_structure(pm::PoolImpl& pool, const std::string& name, std::string_view type,
+                        Kind key, Kind value, void* root, uint64_t root_bytes,
+                        const std::function<void(void* root)>& seal,
+                        std::span<const NewBlock> blocks);
+
 // The root's offset of an existing structure. Errors: kNoSuchName, kWrongType, kCorrupt.
 uint64_t find_structure(pm::PoolImpl& pool, const std::string& name, std::string_view type,
                         Kind key, Kind value, uint64_t magic, uint64_t root_bytes,
                         uint64_t sealed_bytes);
+// The same for roots of another form: an allocated block; what it holds is the caller's to judge.
+uint64_t find_structure(pm::PoolImpl& pool, const std::string& name, std::string_view type,
+                        Kind key, Kind value, uint64_t root_bytes);
 
 // Throws kInvalidArgument if an option that is fixed at creation was given another value.
 void require_same(const pm::PoolImpl& pool, const std::string& name, const char* option,

@@ -32,7 +32,6 @@ Core::Core(pm::PoolImpl& pool, Root& root, const std::string& name, Kind key_kin
 
 std::unique_ptr<Core> Core::create(pm::PoolImpl& pool, const std::string& name, Kind key_kind,
                                    Kind value_kind, const PlushOptions& options) {
-  const std::lock_guard lock(pool.directory_mutex());
   Root& root = make_table(pool, name, key_kind, value_kind, options);
   std::unique_ptr<Core> core(new Core(pool, root, name, key_kind, value_kind, options));
   core->levels_.preallocate();

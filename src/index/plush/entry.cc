@@ -1,7 +1,7 @@
 // Plush in the catalogue.
 #include <optional>
 
-#include "index/adapter.h"
+#include "index/core_entry.h"
 #include "index/entries.h"
 #include "index/plush/payload_log.h"
 #include "perdure/plush.h"
@@ -37,41 +37,30 @@ PlushOptions parse(OptionMap options) {
   return parsed;
 }
 
+// Plush has typed facades of its own, which are part of the public headers.
 template <PlushOrder order>
-std::unique_ptr<AnyIndex> create(Pool& pool, const std::string& name, Kind key, Kind value,
-                                 const OptionMap& options) {
-  return with_kinds<Plush>(key, value, [&]<typename T>(T*) -> std::unique_ptr<AnyIndex> {
-    return std::make_unique<Adapter<T>>(T::create(pool, name, parse<order>(options)));
-  });
-}
+struct Opening {
+  template <typename T>
+  static T make(Pool& pool, const std::string& name, Kind, Kind, const OptionMap& options) {
+    return T::create(pool, name, parse<order>(options));
+  }
+  template <typename T>
+  static T open(Pool& pool, const std::string& name, Kind, Kind, const OptionMap& options) {
+    return T::open(pool, name, parse<order>(options));
+  }
+};
 
 template <PlushOrder order>
-std::unique_ptr<AnyIndex> open(Pool& pool, const std::string& name, const OptionMap& options) {
-  const pm::DirectoryEntry& entry = *pm::impl_of(pool).find(name);
-  return with_kinds<Plush>(
-      static_cast<Kind>(entry.key_kind), static_cast<Kind>(entry.value_kind),
-      [&]<typename T>(T*) -> std::unique_ptr<AnyIndex> {
-        return std::make_unique<Adapter<T>>(T::open(pool, name, parse<order>(options)));
-      });
-}
+using PlushEntry = FacadeEntry<Plush, Opening<order>>;
 
 }  // namespace
 
 EntryWithPresets plush_entry() {
-  EntryWithPresets entry;
-  entry.name = "plush";
-  entry.family = "hash table";
-  entry.paper = "Vogel et al., PVLDB 15(11), 2022";
-  entry.traits = {.ordered = false,
-                  .concurrent = true,
-                  .dram = DramUse::kGrowing,
-                  .kinds = {{Kind::kU64, Kind::kU64},
-                            {Kind::kBytes, Kind::kBytes},
-                            {Kind::kU64, Kind::kBytes},
-                            {Kind::kBytes, Kind::kU64}},
-                  .key_bytes_max = plush::PayloadLog::kPartBytesMax,
-                  .value_bytes_max = plush::PayloadLog::kPartBytesMax,
-                  .capacity_bytes_min = Pool::kMinCapacityBytes};
+  EntryWithPresets entry = PlushEntry<PlushOrder::kHash>::make("plush", "hash table",
+                                                               "Vogel et al., PVLDB 15(11), 2022");
+  entry.traits.dram = DramUse::kGrowing;
+  entry.traits.key_bytes_max = plush::PayloadLog::kPartBytesMax;
+  entry.traits.value_bytes_max = plush::PayloadLog::kPartBytesMax;
   entry.options = {
       {"directory_bits", "7; for words 10 from a capacity of 6 GiB",
        "log2 of the rows in DRAM, and of the entries of the first level, when the table is made: 1 "
@@ -92,8 +81,6 @@ EntryWithPresets plush_entry() {
       {"preallocated_levels", "0",
        "PM levels, 0 to 2, whose buckets are allocated at creation: 3 KiB for each row, and 3.25 "
        "KiB * fanout for each of level 2"}};
-  entry.create = create<PlushOrder::kHash>;
-  entry.open = open<PlushOrder::kHash>;
   entry.small_options = {{"directory_bits", "3"},
                          {"directory_bits_max", "7"},
                          {"fanout", "2"},
@@ -115,8 +102,8 @@ EntryWithPresets plush_range_entry() {
   entry.traits.kinds = {{Kind::kU64, Kind::kU64}, {Kind::kU64, Kind::kBytes}};
   entry.options.push_back({"key_min", "0", "the least key; keys should be spread over the range"});
   entry.options.push_back({"key_max", "18446744073709551615", "the largest key"});
-  entry.create = create<PlushOrder::kRange>;
-  entry.open = open<PlushOrder::kRange>;
+  entry.create = PlushEntry<PlushOrder::kRange>::create;
+  entry.open = PlushEntry<PlushOrder::kRange>::open;
   return entry;
 }
 

@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstring>
 #include <span>
+#include <vector>
 
 #include "index/plush/directory_cache.h"
 #include "index/plush/geometry.h"
@@ -251,7 +252,6 @@ uint32_t top_max_of(const Root& root) {
 
 Root& make_table(pm::PoolImpl& pool, const std::string& name, Kind key_kind, Kind value_kind,
                  const PlushOptions& options) {
-  pm::DirectoryEntry* entry = pool.reserve_entry(name);
   const bool out_of_place = key_kind != Kind::kU64 || value_kind != Kind::kU64;
   Root image = make_root(pool, options, out_of_place);
   const bool ordered = image.shape.ordered != 0;
@@ -260,66 +260,56 @@ Root& make_table(pm::PoolImpl& pool, const std::string& name, Kind key_kind, Kin
   }
   const uint32_t partitions = 1U << image.partition_bits;
   const uint64_t log_bytes = image.log_chunk_bytes * image.log_chunks;
+  const uint64_t level1_bytes = (uint64_t{1} << image.directory_bits) * sizeof(Entry);
+  Levels::require_room(pool, image, log_bytes * partitions + level1_bytes);
   const pm::Memory& memory = pool.memory();
-  Levels::require_room(
-      pool, image, log_bytes * partitions + (uint64_t{1} << image.directory_bits) * sizeof(Entry));
-
-  pm::Heap::Txn txn(pool.heap());
-  const uint64_t root_at = txn.allocate(sizeof(Root));
-  auto* root = pool.at<Root>(root_at);
-  const auto zeroed = [&](uint64_t bytes, uint64_t& field, const uint64_t* link) {
-    field = txn.allocate(bytes);
-    std::memset(pool.at<char>(field), 0, bytes);
-    memory.flush(pool.at<char>(field), bytes);
-    txn.will_link(field, link, pm::Link::kOffset);
+  std::vector<NewBlock> blocks;
+  const auto zeroed = [&](uint64_t bytes, uint64_t link_at) {
+    blocks.push_back({bytes, link_at, [&memory, bytes](char* block) {
+                        std::memset(block, 0, bytes);
+                        memory.flush(block, bytes);
+                      }});
   };
-  std::memset(root, 0, sizeof(Root));  // no stale word may seem to link a block before it does
-  memory.persist(root, sizeof(Root));
-  txn.will_link(root_at, &entry->root, pm::Link::kOffset);
-  zeroed(log_bytes * partitions, image.log, &root->log);
-  zeroed((uint64_t{1} << image.directory_bits) * sizeof(Entry), image.level1, &root->level1);
-  zeroed(partitions * sizeof(PartitionHead), image.heads, &root->heads);
+  blocks.push_back({log_bytes * partitions, offsetof(Root, log), [&](char* block) {
+                      std::memset(block, 0, log_bytes * partitions);
+                      memory.flush(block, log_bytes * partitions);
+                      for (uint32_t i = 0; i < partitions; ++i) {
+                        pm::TornBitLog(memory, block + i * log_bytes, image.log_chunk_bytes,
+                                       image.log_chunks)
+                            .format();
+                      }
+                    }});
+  zeroed(level1_bytes, offsetof(Root, level1));
+  zeroed(partitions * sizeof(PartitionHead), offsetof(Root, heads));
   if (out_of_place) {
-    zeroed(partitions * sizeof(PayloadHead), image.payload_heads, &root->payload_heads);
-    zeroed(PayloadLog::place_pages(pool) * sizeof(uint64_t), image.payload_places,
-           &root->payload_places);
+    zeroed(partitions * sizeof(PayloadHead), offsetof(Root, payload_heads));
+    zeroed(PayloadLog::place_pages(pool) * sizeof(uint64_t), offsetof(Root, payload_places));
   }
-  for (uint32_t i = 0; i < partitions; ++i) {
-    pm::TornBitLog(memory, pool.at<char>(image.log) + i * log_bytes, image.log_chunk_bytes,
-                   image.log_chunks)
-        .format();
-  }
-  image.blocks_checksum = blocks_checksum(image);
-  const pm::DirectoryEntry named =
-      pool.make_entry(entry, name, type_of(ordered), static_cast<uint8_t>(key_kind),
-                      static_cast<uint8_t>(value_kind), root_at);
-  txn.redo(root, &image, sizeof(Root));
-  txn.redo(entry, &named, sizeof named);
-  // Empty log and directories and the intents, before the name that reveals them.
-  txn.commit([&] { txn.apply(); });
-  return *root;
+  const auto seal = [](void* root) {
+    auto* own = static_cast<Root*>(root);
+    own->blocks_checksum = blocks_checksum(*own);
+  };
+  const uint64_t root = make_structure(pool, name, type_of(ordered), key_kind, value_kind, &image,
+                                       sizeof image, seal, blocks);
+  return *pool.at<Root>(root);
 }
 
 Root& find_table(pm::PoolImpl& pool, const std::string& name, Kind key_kind, Kind value_kind,
                  const PlushOptions& options) {
   const bool ordered = options.order == PlushOrder::kRange;
-  const pm::DirectoryEntry& entry = pool.require(
-      name, type_of(ordered), static_cast<uint8_t>(key_kind), static_cast<uint8_t>(value_kind));
-  auto* root = pool.at<Root>(entry.root);
-  if (pool.heap().is_allocated(entry.root, sizeof(Root)) &&
-      (root->magic == kRootMagic1 || root->magic == kRootMagic2 || root->magic == kRootMagic3 ||
-       root->magic == kRootMagic4)) {
+  auto* root = pool.at<Root>(
+      find_structure(pool, name, type_of(ordered), key_kind, value_kind, sizeof(Root)));
+  if (root->magic == kRootMagic1 || root->magic == kRootMagic2 || root->magic == kRootMagic3 ||
+      root->magic == kRootMagic4) {
     throw Error(ErrorCode::kWrongType,
                 fmt::format("{}: '{}' has the layout of an earlier version; dump it with the one "
                             "that made it and load it with this one",
                             pool.mapping().path(), name));
   }
-  if (!pool.heap().is_allocated(entry.root, sizeof(Root)) || root->magic != kRootMagic ||
-      root->checksum != root_checksum(*root) || !is_sound(root->shape) ||
-      (root->shape.ordered != 0) != ordered || !are_heads_sound(pool, *root)) {
-    throw Error(ErrorCode::kCorrupt,
-                fmt::format("{}: the root of '{}' is damaged; restore the file from a backup",
-                            pool.mapping().path(), name));
+  if (root->magic != kRootMagic || root->checksum != root_checksum(*root) ||
+      !is_sound(root->shape) || (root->shape.ordered != 0) != ordered ||
+      !are_heads_sound(pool, *root)) {
+    pool.throw_corrupt(fmt::format("the root of '{}' is damaged", name));
   }
   if (!has_sound_blocks(pool, *root, key_kind != Kind::kU64 || value_kind != Kind::kU64)) {
     pool.throw_corrupt(fmt::format("the root of '{}' leads to blocks that are not its own", name));

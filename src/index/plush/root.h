@@ -12,8 +12,7 @@
 namespace perdure::index::plush {
 
 // Makes the root, the blocks that a table begins with, and its name; all are there after a crash, or none.
-// The caller holds the pool's directory_mutex(). Throws kInvalidArgument, kNameExists, kWrongType,
-// kPoolFull, kNoSpace, kReadOnly.
+// Throws kInvalidArgument, kNameExists, kWrongType, kPoolFull, kNoSpace, kReadOnly.
 Root& make_table(pm::PoolImpl& pool, const std::string& name, Kind key_kind, Kind value_kind,
                  const PlushOptions& options);
 
