@@ -171,7 +171,7 @@ uint64_t PluginIndex<Interface>::scan_part(std::string& next, uint64_t records,
   }
   const auto count = static_cast<uint64_t>(found);
   if (count > records) {
-    refuse(fmt::format("{}: scan of {} records tells of {}", library_, records, found));
+    refuse(fmt::format("{}: scan of {} records returns {}", library_, records, found));
   }
   if (count == 0) return 0;
   if (pairs == nullptr) {  // how many there are is all that it tells

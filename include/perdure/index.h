@@ -149,7 +149,7 @@ struct AnyRecord {
   Datum value;
 };
 
-// A figure that a structure tells of itself, such as {"records_level_1", 123, "records"}.
+// A figure that a structure reports, such as {"records_level_1", 123, "records"}.
 struct Statistic {
   std::string name;
   double value;

@@ -18,7 +18,7 @@
 
 namespace perdure::pibench {
 
-// What the benchmark tells of the run to come.
+// What the benchmark says about the run to come.
 struct TreeOptions {
   std::size_t key_size = 8;    // bytes of every key
   std::size_t value_size = 8;  // bytes of every value

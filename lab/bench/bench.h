@@ -93,7 +93,7 @@ struct BenchResult {
   uint64_t failed = 0;       // wrong answers, over all repeats
   uint64_t stream_hash = 0;  // of the last repeat
   bool complete = false;     // the last repeat was neither interrupted nor cut by the time limit
-  uint64_t scanned = 0;      // records that scans told of in the last repeat
+  uint64_t scanned = 0;      // records that scans visited in the last repeat
   std::vector<double> mops;  // one for each repeat
   std::vector<LatencySummary> latencies;  // one for each repeat that sampled any
   std::array<TypeSummary, kOperationTypes> by_type;

@@ -89,10 +89,10 @@ class BenchClient {
   // have none.
   bool has_effect(const Operation& operation);
 
-  uint64_t scanned() const { return scanned_; }  // records that scans told of
+  uint64_t scanned() const { return scanned_; }  // records that scans visited
 
  private:
-  // Whether the scan began at the record it was sent to, and told of no more than it was asked for.
+  // Whether the scan began at the record it was sent to, and visited no more than it was asked for.
   bool scan(const Prepared& prepared);
   Datum make_key(uint64_t word) { return word_keys_ ? Datum(word) : make_key_bytes(word); }
   Datum make_value(uint64_t word) { return word_values_ ? Datum(word) : make_value_bytes(word); }
@@ -113,7 +113,7 @@ class BenchClient {
   std::string value_;
   Value found_;
   uint64_t scanned_ = 0;
-  uint64_t read_ = 0;  // something of every record that a scan told of
+  uint64_t read_ = 0;  // something of every record that a scan visited
 };
 
 }  // namespace perdure::lab

@@ -42,7 +42,7 @@ struct PhaseResult {
   // Reported absent or present when the opposite was true, or read a value that nobody wrote for the key;
   // and, of a sample after the phase, writes whose effect is not there.
   uint64_t failed = 0;
-  uint64_t scanned = 0;      // records that scans told of
+  uint64_t scanned = 0;      // records that scans visited
   bool complete = false;     // neither stopped nor cut by the time limit
   uint64_t stream_hash = 0;  // OperationPlan::stream_hash of what was carried out, warm-up included
   std::array<TypeResult, kOperationTypes> by_type;

@@ -146,7 +146,7 @@ class Explorer {
 
 bool Explorer::over_limit() {
   if (stop_) return true;
-  // Of one kind there may be any number; to tell of them takes recoveries of its own.
+  // Of one kind there may be any number; to report them takes recoveries of its own.
   const bool enough = result_.findings.size() >= options_.findings_max ||
                       findings_seen_ >= kRepeatsMax * options_.findings_max;
   if (enough || result_.states >= options_.states_max ||

@@ -29,7 +29,7 @@ struct ExternalProgram {
   std::vector<std::string> check;
   Domain domain = Domain::kLine;
   unsigned run_seconds = 120;
-  // Shorter than WorkerLimits::seconds, so that a check that hangs is stopped and told of here.
+  // Shorter than WorkerLimits::seconds, so that a check that hangs is stopped and reported here.
   unsigned check_seconds = 10;
   // Whether crashes of recovery are explored as well: if the check command is an observed program too,
   // and does nothing else than recover and print.

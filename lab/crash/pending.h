@@ -60,7 +60,7 @@ class PendingMemory {
   // The next event to be taken in.
   uint32_t position() const { return position_; }
   void step();
-  // Whether the next event makes something durable, or tells of it: where states are worth a look.
+  // Whether the next event makes something durable, or reports it: where states are worth a look.
   bool next_is_crash_point() const;
 
   const unsigned char* durable() const { return durable_; }

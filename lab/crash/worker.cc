@@ -178,7 +178,7 @@ Observation Worker::ask(bool with_contents) {
           Received::kAll ||
       receive_all(socket_, seen.contents.data(), head.contents_bytes, limits_.seconds) !=
           Received::kAll) {
-    return died("recovery ended while it told of its result");
+    return died("recovery ended while it reported its result");
   }
   return seen;
 }

@@ -12,7 +12,7 @@ namespace perdure::lab::wrap {
 
 class Scope {
  public:
-  // To be told of every statement that is a directive.
+  // To be called with every statement that is a directive.
   void note(const Instruction& directive);
 
   // Whether what stands here is meant to be executed.

@@ -79,7 +79,7 @@ void print_text(const LoadReport& report) {
 void check_acknowledge_fd(const LoadOptions& options) {
   if (options.bulk && options.acknowledge_fd >= 0) {
     throw Error(ErrorCode::kInvalidArgument,
-                "--acknowledge tells of each record as soon as it is durable, and with --bulk none "
+                "--acknowledge reports each record as soon as it is durable, and with --bulk none "
                 "is on its own; leave one of them out");
   }
   if (options.acknowledge_fd < 0 || fcntl(options.acknowledge_fd, F_GETFD) != -1) return;

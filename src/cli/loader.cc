@@ -259,7 +259,7 @@ void Loader::make_progress_durable() {
   durable_bytes_ = source_.position_bytes();
   const uint64_t done = lines_done();
   if (done == durable_lines_) return;
-  if (options_.bulk) index_.checkpoint(options_.threads);  // the records, before what tells of them
+  if (options_.bulk) index_.checkpoint(options_.threads);  // the records, before what reports them
   durable_progress_.set_lines_done(identity_, done);
   durable_lines_ = done;
 }

@@ -61,7 +61,7 @@ void require_range(const char* option, uint64_t value, uint64_t least, uint64_t 
 // is opened again, and nobody may wait for it. Throws kPoolFull.
 [[noreturn]] void throw_stuck(const pm::PoolImpl& pool, const std::string& name);
 
-// For visit_blocks(): tells of the block at an offset by the bytes that it was allocated for.
+// For visit_blocks(): reports the block at an offset by the bytes that it was allocated for.
 class VisitBlock {
  public:
   using Visit = std::function<void(uint64_t offset, uint64_t bytes)>;

@@ -179,7 +179,7 @@ class Heap::Txn {
   // readers may still look at.
   void will_unlink(uint64_t block, const void* link, Link form, Release release = Release::kNow);
   // For links that other transactions may change as soon as they are there, before this one settles;
-  // `link` tells of this transaction alone, and is durable before settle().
+  // `link` belongs to this transaction alone, and is durable before settle().
   // may_link: the block counts as allocated from mark() on, and is freed if `link` never leads to it.
   void may_link(uint64_t block, const void* link, Link form);
   // may_unlink: the block is freed, with Release::kLater, if `link` no longer leads to it, and is none

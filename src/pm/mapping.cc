@@ -291,7 +291,7 @@ uint64_t Mapping::occupied_bytes() const {
 }
 
 bool Mapping::on_huge_pages(uint64_t from, uint64_t to) const {
-  // The kernel tells of pages that this process has looked at: a few, from all over the file.
+  // The kernel reports pages that this process has looked at: a few, from all over the file.
   constexpr uint64_t kPlaces = 32;
   if (fd_ >= 0) to = std::min(to, file_bytes());
   const uint64_t step = std::max((to - from) / kPlaces, kHugePageBytes) & ~(kHugePageBytes - 1);

@@ -78,7 +78,7 @@ struct ScanArguments {
 };
 ScanArguments parse_scan(const Call& call, size_t cursor_at);
 void reply_scan(Call& call, uint64_t next, const std::vector<std::string>& found);
-// HSCAN, SSCAN and ZSCAN: `tell` appends what is told of one element.
+// HSCAN, SSCAN and ZSCAN: `tell` appends the reply for one element.
 void scan_elements(Call& call, Type type,
                    const std::function<void(std::string_view name, std::string_view value,
                                             std::vector<std::string>& out)>& tell);

@@ -1,4 +1,4 @@
-// What the server tells of itself.
+// What the server reports about itself.
 #pragma once
 
 #include <cstdint>

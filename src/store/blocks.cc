@@ -84,7 +84,7 @@ void Partition::unlink_block(uint32_t slot) {
   free_slots_.reserve(free_slots_.size() + 1);
   pm::Heap::Txn txn(pool_.heap(), true);
   txn.will_unlink(*entry, entry, pm::Link::kOffset);
-  note_floors();  // the block may be the only one that tells of its incarnation
+  note_floors();  // the block may be the only one that shows its incarnation
   txn.commit([&] {
     pm::store_release(*entry, uint64_t{0});
     memory_.flush(entry, sizeof *entry);

@@ -56,7 +56,7 @@ void StoreTurn::finish() {
     partition(number).before_fence();
     wanted = wanted || partition(number).wants_fence();
   }
-  // Orders the records of the turn before all that anybody is told of them. A crash before it takes back
+  // Orders the records of the turn before anybody is answered. A crash before it takes back
   // what nobody has heard of.
   if (wanted) store_.fence();
   for (const uint32_t number : touched_) {

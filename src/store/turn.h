@@ -6,7 +6,7 @@
 //   turn.finish();  // now both are durable, and others may learn of them
 //
 // What makes a write durable: finish(). What a crash before it leaves: of each partition the first so many
-// writes, in their order. Nobody outside may be told of a write, or of what a read has found, before
+// writes, in their order. Nobody outside may see a write acknowledged, or of what a read has found, before
 // finish() has returned. The caller sees to it that nobody else uses the store meanwhile; no latch is taken.
 // Not for a store with workers.
 #pragma once

@@ -216,7 +216,7 @@ TEST_F(PoolCommand, ADamagedMagicIsDamage) {
   EXPECT_NE(check.out.find("magic"), std::string::npos) << check.out;
 }
 
-// Who reads its answer has run it already; others are told of it.
+// Who reads its answer has run it already; others get it reported.
 TEST_F(PoolCommand, CheckDoesNotAdviseItself) {
   load_some(10);
   damage(24, 8);

@@ -125,7 +125,7 @@ TEST(BzTree, ARootThatSaysWhatNoTreeHasIsDamage) {
   EXPECT_NE(open_index(pool, "tree"), nullptr);
 }
 
-// Short byte strings stand in the nodes: a changed byte is found before anybody is told of the value, and
+// Short byte strings stand in the nodes: a changed byte is found before anybody gets the value, and
 // is not copied to another node under a checksum that holds.
 TEST(BzTree, AChangedByteOfARecordInANodeIsDamage) {
   Pool pool = make_pool();

@@ -18,7 +18,7 @@ struct Steps {
   using Tree = Core<tree::Words>;
 
   static auto find(const Tree& tree, uint64_t key) { return tree.inner_.find(key); }
-  // The keys that a scan tells of the leaf.
+  // The keys that a scan finds in the leaf.
   static std::vector<uint64_t> keys_of_leaf(const Tree& tree, const auto& position, uint64_t from) {
     Tree::Copied copied;
     if (!tree.copy_leaf(position, from, copied)) return {};

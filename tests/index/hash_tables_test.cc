@@ -213,7 +213,7 @@ TEST_F(InterruptedSplit, IsUndoneWhereTheMiddleEntryHasNot) {
   for (uint64_t i = 0; i < uint64_t{1} << directory.depth; i += 2) {
     const uint64_t before = directory.entries()[i];
     if (directory.entries()[i + 1] != before) continue;
-    // One segment for both entries: the lower one was already told of a split.
+    // One segment for both entries: the lower one already points to the half of a split.
     directory.entries()[i] = Entry::make(Entry{before}.segment(), directory.depth).word;
     root.pending = Pending::make(i, 1, true).word;
     index = open_index(pool, "t");

@@ -1,4 +1,4 @@
-// An emulated medium is told of what is written back and of fences, and only where pools need them.
+// An emulated medium sees what is written back and of fences, and only where pools need them.
 
 #include <gtest/gtest.h>
 

@@ -254,7 +254,7 @@ TEST_P(ConcurrentBatches, InsertEachKeyOnce) {
 INSTANTIATE_TEST_SUITE_P(Catalog, ConcurrentBatches, testing::ValuesIn(concurrent_cases()),
                          case_name);
 
-// A child writes batches and tells of each that returned, until it is killed.
+// A child writes batches and reports each that returned, until it is killed.
 class BatchKill : public Batches {
  protected:
   static constexpr uint64_t kKeys = 2000;

@@ -287,15 +287,15 @@ class Stress {
       std::vector<uint32_t> seen(kStable);
       index_.for_each([&](uint64_t key, uint64_t value) {
         if (key == TypedIndex::kTorn || value == TypedIndex::kTorn) {
-          complaints_.add("for_each told of a torn record");
+          complaints_.add("for_each visited a torn record");
         } else if (key < kStable) {
           ++seen[key];
-          if (value != versioned(key, 1)) complaints_.add("for_each told of a wrong value");
+          if (value != versioned(key, 1)) complaints_.add("for_each visited a wrong value");
         }
       });
       for (uint64_t key = 0; key < kStable; ++key) {
         if (seen[key] != 1) {
-          complaints_.add("for_each told of key " + std::to_string(key) + " " +
+          complaints_.add("for_each visited key " + std::to_string(key) + " " +
                           std::to_string(seen[key]) + " times");
         }
       }

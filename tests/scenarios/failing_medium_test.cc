@@ -300,7 +300,7 @@ class FailingMediumTest : public ScenarioTest {
     try {
       std::map<uint64_t, uint64_t> told;
       store.typed().for_each([&](uint64_t key, uint64_t value) {
-        if (!told.emplace(key, value).second) say("for_each tells of a key twice");
+        if (!told.emplace(key, value).second) say("for_each visits a key twice");
       });
       for (uint64_t key = 0; key < kKeys; ++key) {
         if (!may_find(key, in_flight).contains(value_in(told, key))) {

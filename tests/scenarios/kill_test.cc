@@ -24,7 +24,7 @@ class Kill : public ScenarioTest {
  protected:
   uint32_t threads() const { return concurrent() ? 3 : 1; }
 
-  // Lets a child write until it has told of a random number of operations, and kills it. Brings the
+  // Lets a child write until it has reported a random number of operations, and kills it. Brings the
   // model up to date with all that was told.
   std::vector<Operation> write_and_kill(const Workload& workload, uint64_t capacity_bytes) {
     Witness witness(workload, model_);

@@ -132,7 +132,7 @@ class Waves {
       const uint64_t key = ranked_[rank / kStableEach * kStableEach];
       const auto found = index_.lookup(key);
       if (!found) complaints_.add("key " + std::to_string(key) + " was not found");
-      if (found && *found != stable_value(key)) complaints_.add("a lookup told of a wrong value");
+      if (found && *found != stable_value(key)) complaints_.add("a lookup returned a wrong value");
     }
   }
 
@@ -149,7 +149,7 @@ class Waves {
       index_.any().scan(from.datum(), limit, [&](Datum key, Datum value) {
         const std::string order = order_of(key);
         if (visits++ == 0 ? order < order_of(from.datum()) : order <= last) {
-          complaints_.add("a scan told of a key twice, or out of order");
+          complaints_.add("a scan visited a key twice, or out of order");
         }
         last = order;
         for (; expected != stable_.end() && expected->first < order; ++expected) {
@@ -157,12 +157,12 @@ class Waves {
         }
         if (expected == stable_.end() || expected->first != order) return true;
         if (value_number(value) != stable_value(expected->second)) {
-          complaints_.add("a scan told of a wrong value");
+          complaints_.add("a scan visited a wrong value");
         }
         ++expected;
         return true;
       });
-      if (visits > limit) complaints_.add("a scan told of more than it was asked for");
+      if (visits > limit) complaints_.add("a scan visited more than it was asked for");
       if (visits < limit && expected != stable_.end()) complaints_.add("a scan ended early");
     }
   }
@@ -173,7 +173,7 @@ class Waves {
       std::map<uint64_t, uint64_t> values;
       index_.for_each([&](uint64_t key, uint64_t value) {
         if (key == TypedIndex::kTorn || value == TypedIndex::kTorn) {
-          complaints_.add("for_each told of a torn record");
+          complaints_.add("for_each visited a torn record");
         } else {
           ++seen[key];
           values[key] = value;
@@ -181,7 +181,7 @@ class Waves {
       });
       for (const auto& [order, key] : stable_) {
         if (seen[key] == 1 && values[key] == stable_value(key)) continue;
-        complaints_.add("for_each told of key " + std::to_string(key) + " " +
+        complaints_.add("for_each visited key " + std::to_string(key) + " " +
                         std::to_string(seen[key]) + " times, or with a wrong value");
       }
     }

@@ -252,7 +252,7 @@ namespace {
 // Thrown out of a walk that visits far more than there can be.
 struct Endless {};
 
-// One life of a damaged pool: what was told of the damage, and what must never be.
+// One life of a damaged pool: what was reported of the damage, and what must never be.
 class Life {
  public:
   Life(const std::string& path, const SoundPool& sound) : path_(path), sound_(sound) {}
@@ -262,7 +262,7 @@ class Life {
   std::string wrong(bool must_be_found) const;
 
  private:
-  // Carries out a call. An Error tells of the damage; any other exception must not be.
+  // Carries out a call. An Error reports the damage; any other exception must not be.
   void attempt(const char* what, const std::function<void()>& call);
   void open(bool read_only);
   void close();
@@ -392,9 +392,9 @@ void Life::visit(const char* what, uint64_t& visits, Datum key, Datum value) {
   if (++visits > 100 * sound_.keys) throw Endless();
   const std::optional<uint64_t> number = key_number(key);
   if (!number || *number >= sound_.keys) {
-    differs(std::string(what) + " tells of a key that was never written");
+    differs(std::string(what) + " returns a key that was never written");
     if (sound_.key == Kind::kBytes && sound_.value == Kind::kBytes) {
-      fail(std::string(what) + " tells of a byte-string key that was never written");
+      fail(std::string(what) + " returns a byte-string key that was never written");
     }
   } else if (!judge(what, *number, value)) {
     differs(std::string(what) + " at key " + std::to_string(*number));
@@ -464,8 +464,8 @@ void Life::write() {
 std::string Life::wrong(bool must_be_found) const {
   std::string text = wrong_.str();
   if (must_be_found && differences_ > 0 && tellings_ == 0) {
-    text += "neither an error nor a check tells of the damage, but " +
-            std::to_string(differences_) + " answers are wrong, first " + first_difference_ + "\n";
+    text += "neither an error nor a check reports the damage, but " + std::to_string(differences_) +
+            " answers are wrong, first " + first_difference_ + "\n";
   }
   return text;
 }

@@ -50,7 +50,7 @@ Range range_of(const SoundPool& sound, Region region);
 // What a damage did.
 struct DamageDone {
   std::string text;     // in words
-  bool mended = false;  // the checksum over it was made right again, so nothing tells of it
+  bool mended = false;  // the checksum over it was made right again, so nothing shows it
 };
 
 // Changes a region of a sound pool's image: a bit, a word, a line, a block of 256 bytes or a page, to

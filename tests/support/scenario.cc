@@ -122,7 +122,7 @@ std::string faults(const Pool& pool, const std::vector<const AnyIndex*>& indexes
   uint64_t violations = pool.check(report);
   for (const AnyIndex* index : indexes) violations += index->check(report);
   if (violations != reported) {
-    text << "check returned " << violations << " but told of " << reported << " violations\n";
+    text << "check returned " << violations << " but reported " << reported << " violations\n";
   }
   uint64_t end_of_last = 0;
   for (const Block& block : owned_blocks(indexes)) {

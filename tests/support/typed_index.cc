@@ -59,14 +59,14 @@ std::string difference(TypedIndex index, const Model& model, uint64_t universe) 
   for (size_t i = 0; i < told.size(); ++i) {
     const auto [key, value] = told[i];
     if (i > 0 && told[i - 1].first == key) {
-      differences.add("for_each tells of key ", key, " twice");
+      differences.add("for_each visits key ", key, " twice");
       continue;
     }
     for (; expected != model.end() && expected->first < key; ++expected) {
-      differences.add("for_each does not tell of key ", expected->first);
+      differences.add("for_each does not visit key ", expected->first);
     }
     if (expected == model.end() || expected->first != key) {
-      differences.add("for_each tells of key ", key, ", which is not there");
+      differences.add("for_each visits key ", key, ", which is not there");
       continue;
     }
     if (expected->second != value) {
@@ -76,7 +76,7 @@ std::string difference(TypedIndex index, const Model& model, uint64_t universe) 
     ++expected;
   }
   for (; expected != model.end(); ++expected) {
-    differences.add("for_each does not tell of key ", expected->first);
+    differences.add("for_each does not visit key ", expected->first);
   }
 
   uint64_t absent = 0;  // the next key that is not looked up yet

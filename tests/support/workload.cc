@@ -121,7 +121,7 @@ void Witness::end(const Operation& operation, Outcome outcome) {
   ++acknowledged_;
   const bool present = model_.contains(operation.key);
   if (outcome == Outcome::kFull) {
-    if (operation.verb == Verb::kRemove) lies_ += describe(operation) + " told of a full pool\n";
+    if (operation.verb == Verb::kRemove) lies_ += describe(operation) + " reported a full pool\n";
     return;
   }
   const bool expected =

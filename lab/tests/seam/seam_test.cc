@@ -59,7 +59,7 @@ class Seam : public testing::Test {
   }
 };
 
-// How often each byte is told of, by kind; and what names no bytes, under offset kBytes.
+// How often each byte is reported, by kind; and what names no bytes, under offset kBytes.
 using Coverage = std::map<std::pair<EventKind, uint64_t>, int>;
 Coverage coverage_of(const std::vector<Access>& accesses) {
   Coverage coverage;

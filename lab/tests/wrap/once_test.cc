@@ -20,7 +20,7 @@ using wrap_subject::Way;
 alignas(64) std::array<char, kBufferBytes + 64> target;
 alignas(64) std::array<char, kBufferBytes + 64> source;
 
-// How often each byte of [base, base + bytes) was told of; longer than that if more was.
+// How often each byte of [base, base + bytes) was reported; longer than that if more was.
 std::vector<int> times_seen(Kind kind, const char* base, size_t bytes) {
   std::vector<int> times(bytes + 64, 0);
   for (const auto* seen = wrap_stub::begin(); seen != wrap_stub::end(); ++seen) {

@@ -72,7 +72,7 @@ class DirectoryCache {
   static bool is_known(const Copy& copy, uint64_t hash) {
     return pm::load_acquire(state_of(line(copy, hash))) != kUnknownState;
   }
-  // The line that tells of a hash; whether it can, to be asked before it is read; and the fingerprint
+  // The line of a hash; whether it can, to be asked before it is read; and the fingerprint
   // to look for in its words. The first word that has it is the newest.
   static const Line& line(const Copy& copy, uint64_t hash) { return copy.lines[line_of(hash)]; }
   static bool answers(const Line& line) { return pm::load_acquire(state_of(line)) == kKnown; }

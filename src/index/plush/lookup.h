@@ -52,7 +52,7 @@ struct Probe {
   Bucket* buckets[kEntryBuckets];  // of the candidates
 };
 
-// What an operation will read: the row only, what tells of presence in the levels too, or also what
+// What an operation will read: the row only, what shows presence in the levels too, or also what
 // leads to the records there.
 enum class Reach : uint8_t { kRow, kPresence, kBuckets };
 inline Reach reach_of(LogKind kind) {

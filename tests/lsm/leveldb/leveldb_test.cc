@@ -139,7 +139,7 @@ TEST_F(LevelDb, WritesLogsAndTakesItsLock) {
   EXPECT_FALSE(store.env->FileExists("/stores/db/CURRENT"));
 }
 
-// Writes number 0, 1, ... tell of each when it is acknowledged; the odd ones are not synced, and flushed all
+// Writes number 0, 1, ... report each when it is acknowledged; the odd ones are not synced, and flushed all
 // the same: the death of a process loses none of them.
 TEST_F(LevelDb, AKilledProcessLosesNothingThatWasAcknowledged) {
   const char* text = std::getenv("PERDURE_KILL_ROUNDS");
