@@ -67,7 +67,7 @@ class Lookup {
          const Partitions& partitions);
 
   // ---- without a lock
-  // Of a word in the range of the keys.
+  // The value of a word key.
   bool lookup(uint64_t key, uint64_t& value) const;
   // Finds a live record; falls back to the partition's lock when writers are too fast.
   bool find(const Key& key, Hit& hit) const;

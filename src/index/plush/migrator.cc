@@ -57,6 +57,8 @@ Migrator::Migrator(pm::PoolImpl& pool, const Root& root, Geometry& geometry, con
   for (uint32_t i = 0; i < partitions.count(); ++i) set_overflows_max(i);
 }
 
+// ---- what is live
+
 void Migrator::gather(uint32_t level, uint64_t index, Gathered& out) const {
   begin_gather(level, index, out);
   gather_some(level, index, out.left, out);
@@ -116,6 +118,8 @@ void Migrator::drop_tombstones(uint32_t level, uint64_t index, Gathered& out) co
   }
   out.count = kept;
 }
+
+// ---- steps
 
 void Migrator::migrate(Partition& partition, uint32_t level, uint64_t index, uint32_t needed) {
   // What is under way first: it may be this entry, or one above or below it.
@@ -265,6 +269,8 @@ void Migrator::step(Partition& partition, uint32_t children) {
   append_children(migration, end);
 }
 
+// ---- what is superseded
+
 bool Migrator::is_littered(const Migration& migration, const Append& append) const {
   if (append.index == migration.rewritten || append.start == 0) return false;
   const uint64_t litter = levels_.superseded_in(append.level, append.index);
@@ -307,6 +313,8 @@ void Migrator::clear_litter(Partition& partition, Migration& migration) const {
   }
   levels_.set_superseded(migration.level, migration.index, left);
 }
+
+// ---- what a migration has for an entry that is rewritten
 
 Migration* Migrator::waiting_for(const Partition& partition, const Migration& migration) const {
   if (partition.migrations.size() < 2) return nullptr;
@@ -483,6 +491,8 @@ void Migrator::append_children(Migration& migration, uint32_t end) const {
   migration.next_child = end;
   prefetch_next_child(migration);
 }
+
+// ---- appends that share the fences of others
 
 bool Migrator::plan_next_child(Partition& partition, Append& append,
                                pm::Heap::TxnIfNeeded& txn) const {
