@@ -2,16 +2,12 @@
 // where a table's slots are.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
-#include <memory>
 #include <string>
 
 #include "index/content.h"
 #include "index/records.h"
-#include "pm/epoch.h"
 #include "pm/memory.h"
-#include "pm/pause.h"
 #include "pm/pool_impl.h"
 
 namespace perdure::index {
@@ -42,16 +38,6 @@ void replace_value(const pm::Memory& memory, Records& records, uint64_t& value_a
     pm::store_release(value_at, value);
     memory.persist(&value_at, sizeof value_at);  // before anybody can see it
   }
-}
-
-// Gives readers another state to look at; the one before goes when none can look at it any more.
-template <typename State>
-void publish_state(std::atomic<const State*>& at, std::unique_ptr<const State> state,
-                   pm::EpochManager& epochs) {
-  pm::may_pause();
-  const State* before = at.exchange(state.release(), std::memory_order_acq_rel);
-  pm::may_pause();
-  epochs.retire([before] { delete before; });
 }
 
 // Verifies a slot: what it leads to, and that its key was not met in this place before. `fail` gets a

@@ -23,7 +23,10 @@ void Core<Policy, Content>::make_room(const State* seen, const Table* full) {
 
 template <typename Policy, typename Content>
 void Core<Policy, Content>::publish(std::unique_ptr<const State> state) {
-  publish_state<State>(state_, std::move(state), epochs_);
+  pm::may_pause();
+  const State* before = state_.exchange(state.release(), std::memory_order_acq_rel);
+  pm::may_pause();
+  epochs_.retire([before] { delete before; });
 }
 
 template <typename Policy, typename Content>
