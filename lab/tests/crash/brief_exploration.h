@@ -8,7 +8,7 @@
 
 namespace perdure::lab::crash {
 
-// Explores crashes before the events from `begin` to `end` of a run, reports each finding, and expects
+// Explores crashes before the events from `begin` to `end` of a run, tells of each finding, and expects
 // more than `least` states.
 template <typename Subject>
 void explore_briefly(const Run& run, Subject& subject, uint64_t least, uint32_t begin = 0,
