@@ -139,6 +139,7 @@ class Core {
   bool has_room(Ref& ref, const Change& change, int buffered) const;
   void put(Ref& ref, int buffered, const Change& change);
   void enlist(Ref& ref);
+  void prefetch_leaf(const Ref& ref, uint64_t era) const;
   void make_log_room();
   void reclaim();
 

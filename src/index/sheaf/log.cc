@@ -168,8 +168,7 @@ void Log::free_oldest() {
 // ---- lanes
 
 bool Log::has_room(const Lane& lane, uint64_t records) const {
-  // Nine records take a unit, wherever they begin.
-  return lane.chunk != kNone && lane.position + records * 30 + pm::kLineBytes <= chunk_bytes_;
+  return lane.chunk != kNone && lane.position + most_bytes(records) <= chunk_bytes_;
 }
 
 // All words of the chunk's rest get the flag of its use: see the crash argument.
@@ -236,7 +235,11 @@ void Log::write(Lane& lane, const LogRecord& record) const {
 }
 
 bool Log::append_to(Lane& lane, std::span<const LogRecord> records, bool may_provide) {
-  if (!has_room(lane, records.size()) && !(may_provide && provide(lane))) return false;
+  if (!has_room(lane, records.size())) {
+    // No chunk is left for more records than any can hold.
+    if (!may_provide || kHeaderBytes + most_bytes(records.size()) > chunk_bytes_) return false;
+    if (!provide(lane)) return false;
+  }
   for (const LogRecord& record : records) write(lane, record);
   // The records, before they are acknowledged. Under the lock: another thread that writes the same line
   // past the caches of another processor could have its words undone by ours.

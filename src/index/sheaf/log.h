@@ -122,6 +122,8 @@ class Log {
   };
 
   static uint64_t after(uint64_t position);
+  // `records` records take no more, wherever they begin: nine of them take a unit.
+  static uint64_t most_bytes(uint64_t records) { return records * 30 + pm::kLineBytes; }
   static uint64_t salt_of(uint64_t chunk) { return 0x5ea1 + (chunk << 16); }
   // What leads to a chunk.
   uint64_t& link_of(uint64_t chunk) const {

@@ -12,7 +12,7 @@ namespace perdure::index::sheaf {
 namespace {
 
 constexpr size_t kRetireTogether = 16;
-// Of the leaves' bytes the log may have one in
+// The log may have one byte for so many of the leaves.
 constexpr uint64_t kLeafBytesForLogByte = 6;
 
 }  // namespace
@@ -31,6 +31,10 @@ void Core::collect(const Ref& ref, std::vector<Slot>& out) const {
   std::sort(fresh, fresh + count,
             [](const New& a, const New& b) { return a.slot.key < b.slot.key; });
   const Slot* leaf = leaf_of(ref).records();
+  // Damage is not copied to a new leaf, whose checksum would be right.
+  if (leaf_of(ref).content_checksum != pm::checksum32(leaf, ref.records * sizeof(Slot), ref.offset))
+      [[unlikely]]
+    throw_damaged("a leaf");
   const uint64_t begin = out.size();
   out.resize(begin + ref.records + count);
   Slot* to = out.data() + begin;
@@ -54,7 +58,7 @@ void Core::merge(Ref& ref, Lock& lock, uint64_t more) {
   collect(ref, records);
   Lock neighbour_lock;
   Ref* neighbour = nullptr;
-  if (Leaf::bytes_for(records.size()) <= root_.leaf_bytes / 4) {
+  if (records.size() <= Leaf::room_of(root_.leaf_bytes) / 4) {
     neighbour = lock_neighbour(ref, records.size() + more, neighbour_lock);
   }
   if (neighbour != nullptr) {
@@ -84,7 +88,7 @@ Ref* Core::lock_neighbour(const Ref& ref, uint64_t records, Lock& lock) const {
     lock = Lock(other->lock, std::adopt_lock);
     const bool adjacent = other->dead == 0 && (other->low < ref.low || other->low == next);
     const uint64_t all = records + other->records + other->inserted;
-    if (adjacent && Leaf::bytes_for(all) <= root_.leaf_bytes * 3 / 4) return other;
+    if (adjacent && all <= Leaf::room_of(root_.leaf_bytes) * uint64_t{3} / 4) return other;
     lock.unlock();
     lock = Lock();
   }
@@ -203,6 +207,7 @@ void Core::replace_several(Ref& ref, Lock& lock, Ref* neighbour, std::span<const
   std::vector<uint64_t*> slots{ref.slot};
   const auto give_back = [&] {
     for (Ref* one : fresh) {
+      const std::lock_guard init(one->lock);
       one->dead = 1;
       refs_.give(one);
     }
@@ -231,12 +236,14 @@ void Core::replace_several(Ref& ref, Lock& lock, Ref* neighbour, std::span<const
       txn.will_link(offset, slots[i], pm::Link::kOffset);
       txn.redo(slots[i], &offset, sizeof offset);
       Ref& made = *fresh[i];
+      // Who has it from a list, from when it was another one, looks at it under its lock.
+      const std::lock_guard init(made.lock);
       adopt(made, offset, header);
       made.low = part_low;
       made.slot = slots[i];
       made.number = number;
       forget_buffer(made);
-      made.dead = 0;
+      pm::store_relaxed(made.dead, 0U);
       children.push_back({part_low, &made});
       grown += static_cast<int64_t>(bytes);
     }

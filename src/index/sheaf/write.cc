@@ -82,6 +82,7 @@ std::unique_ptr<Core> Core::open(pm::PoolImpl& pool, const std::string& name, Ki
       root.buffer_records < kBufferRecordsMin || root.buffer_records > kBufferRecordsMax ||
       root.chunk_bytes < Log::kChunkBytesMin || root.chunk_bytes > Log::kChunkBytes ||
       root.chunks_max < Log::kChunksMin || root.chunks_max > Log::kChunksMax ||
+      root.reserved0 != 0 ||
       (root.directory_bytes != 256 && root.directory_bytes != kDirectoryBytes) ||
       !pool.heap().is_allocated(root.log, Log::kTableBytes)) {
     pool.throw_corrupt(fmt::format("the root of '{}' is damaged", name));
@@ -207,7 +208,16 @@ void Core::enlist(Ref& ref) {
   const uint64_t era = log_.era();
   while (lists_begin_ + lists_.size() <= era) lists_.emplace_back();
   lists_[era - lists_begin_].push_back(&ref);
-  ref.first_era = era;
+  pm::store_relaxed(ref.first_era, era);
+}
+
+// Of no consequence if the ref changes meanwhile.
+void Core::prefetch_leaf(const Ref& ref, uint64_t era) const {
+  if (pm::load_relaxed(ref.buffered) == 0 || pm::load_relaxed(ref.first_era) > era) return;
+  const char* leaf = pool_.at<char>(pm::load_relaxed(ref.offset));
+  const uint64_t bytes = Leaf::bytes_for(pm::load_relaxed(ref.records));
+  for (uint64_t at = 0; at < bytes; at += pm::kLineBytes) pm::prefetch(leaf + at);
+  for (uint32_t i = 0; i < buffer_records_; i += kLineRecords) pm::prefetch(ref.buffer() + i);
 }
 
 // Merges the leaves with records in the chunk that was left first, which is free then.
@@ -232,6 +242,8 @@ void Core::make_log_room() {
     try {
       const pm::EpochManager::Guard guard(epochs_);
       Ref& ref = *refs.back();
+      // The next leaf is read beside the fences of this one's merge.
+      if (refs.size() > 1) prefetch_leaf(*refs[refs.size() - 2], era);
       Lock lock(ref.lock);
       if (ref.dead == 0 && ref.buffered > 0 && ref.first_era <= era) merge(ref, lock, 0);
       refs.pop_back();
