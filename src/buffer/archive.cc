@@ -24,7 +24,8 @@ void Archive::fail(const char* call) const {
 Archive::Archive(std::string path, uint64_t salt) : path_(std::move(path)), salt_(salt) {
   fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (fd_ < 0) fail("open");
-  bytes_ = visit_entries([&](uint64_t lsn, std::string_view entry) { end_lsn_ = lsn + entry.size(); });
+  bytes_ =
+      visit_entries([&](uint64_t lsn, std::string_view entry) { end_lsn_ = lsn + entry.size(); });
   if (::ftruncate(fd_, static_cast<off_t>(bytes_)) != 0) fail("ftruncate");
 }
 
@@ -60,8 +61,8 @@ void Archive::add(const Log& log, uint64_t from, uint64_t to) {
     std::memcpy(&header, entry.data(), sizeof header);
     if (header.lsn < end_lsn_) return;  // added before a crash
     for (size_t done = 0; done < entry.size();) {
-      const ssize_t n = ::pwrite(fd_, entry.data() + done, entry.size() - done,
-                                 static_cast<off_t>(bytes + done));
+      const ssize_t n =
+          ::pwrite(fd_, entry.data() + done, entry.size() - done, static_cast<off_t>(bytes + done));
       if (n <= 0) fail("write");
       done += static_cast<size_t>(n);
     }

@@ -104,8 +104,8 @@ void Change::insert(uint64_t page, uint32_t slot, std::string_view key, std::str
 
 void Change::erase(uint64_t page, uint32_t slot) {
   const Node node(format(), edit(page).data);
-  undo_.push_back({page, Op::kInsert, slot, (node.flags(slot) & kSlotOverflow) != 0,
-                   node.key(slot), std::string(node.value(slot))});
+  undo_.push_back({page, Op::kInsert, slot, (node.flags(slot) & kSlotOverflow) != 0, node.key(slot),
+                   std::string(node.value(slot))});
   try {
     apply(page, Op::kErase, false, slot, {}, {});
   } catch (...) {
@@ -116,7 +116,11 @@ void Change::erase(uint64_t page, uint32_t slot) {
 
 void Change::replace(uint64_t page, uint32_t slot, std::string_view value, bool overflow) {
   const Node node(format(), edit(page).data);
-  undo_.push_back({page, Op::kReplace, slot, (node.flags(slot) & kSlotOverflow) != 0, {},
+  undo_.push_back({page,
+                   Op::kReplace,
+                   slot,
+                   (node.flags(slot) & kSlotOverflow) != 0,
+                   {},
                    std::string(node.value(slot))});
   try {
     apply(page, Op::kReplace, overflow, slot, {}, value);
@@ -158,8 +162,7 @@ uint64_t Change::allocate() {
 void Change::free(uint64_t page) {
   SpaceBody space;
   std::memcpy(&space, read(0) + format().body(), sizeof space);
-  image(page, PageType::kFree,
-        {reinterpret_cast<const char*>(&space.free), sizeof space.free}, {});
+  image(page, PageType::kFree, {reinterpret_cast<const char*>(&space.free), sizeof space.free}, {});
   space.free = page;
   ++space.free_count;
   patch(0, 0, {reinterpret_cast<const char*>(&space), sizeof space});

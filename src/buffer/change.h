@@ -19,8 +19,8 @@ namespace perdure::buffer {
 
 // The body of page 0.
 struct SpaceBody {
-  uint64_t pages;      // ids below are in use, or in the list of free ones
-  uint64_t free;       // the first of those, or 0
+  uint64_t pages;  // ids below are in use, or in the list of free ones
+  uint64_t free;   // the first of those, or 0
   uint64_t free_count;
   uint64_t salt;  // the database's: other files are refused
 };

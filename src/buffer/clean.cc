@@ -58,7 +58,8 @@ uint64_t BufferPool::clean(uint64_t limit, uint64_t before) {
     const uint64_t lsn = frames_[i].recovery_lsn.load(std::memory_order_acquire);
     if (lsn != 0 && lsn < before) changed.emplace_back(lsn, i);
   }
-  const auto end = changed.begin() + static_cast<ptrdiff_t>(std::min<uint64_t>(limit, changed.size()));
+  const auto end =
+      changed.begin() + static_cast<ptrdiff_t>(std::min<uint64_t>(limit, changed.size()));
   std::partial_sort(changed.begin(), end, changed.end());
   uint64_t done = 0;
   std::vector<uint64_t> batch;

@@ -60,11 +60,12 @@ class TransactionImpl {
     const uint64_t bytes = key.size() + (value ? value->size() : 0) + 64;
     if (key.size() > key_bytes_max(engine_->format()) ||
         written_bytes_ + bytes > engine_->writes_bytes_max()) {
-      throw Error(ErrorCode::kTooLarge,
-                  fmt::format("a key of {} bytes with a value of {}: a key may have {} bytes, and all "
-                              "writes of a transaction {}",
-                              key.size(), value ? value->size() : 0,
-                              key_bytes_max(engine_->format()), engine_->writes_bytes_max()));
+      throw Error(
+          ErrorCode::kTooLarge,
+          fmt::format("a key of {} bytes with a value of {}: a key may have {} bytes, and all "
+                      "writes of a transaction {}",
+                      key.size(), value ? value->size() : 0, key_bytes_max(engine_->format()),
+                      engine_->writes_bytes_max()));
     }
     written_bytes_ += bytes;
     const auto [at, fresh] = writes_[root].try_emplace(std::string(key));
@@ -199,7 +200,8 @@ class CursorImpl {
   bool valid() const { return at_ < leaf_.records.size(); }
   const LeafCopy::Record& record() const {
     if (!valid()) {
-      throw Error(ErrorCode::kInvalidArgument, "a cursor is used that is not at a record; seek first");
+      throw Error(ErrorCode::kInvalidArgument,
+                  "a cursor is used that is not at a record; seek first");
     }
     return leaf_.records[at_];
   }
@@ -303,9 +305,7 @@ Database Database::open_or_create(Pool& pool, const std::string& name,
                                                  : open(pool, name, options);
 }
 
-Tree Database::tree(std::string_view name) {
-  return {std::string(name), engine_->make_tree(name)};
-}
+Tree Database::tree(std::string_view name) { return {std::string(name), engine_->make_tree(name)}; }
 
 std::optional<Tree> Database::find_tree(std::string_view name) const {
   const uint64_t root = engine_->find_tree(name);

@@ -11,7 +11,6 @@
 #include <random>
 
 #include "buffer/btree/tree.h"
-#include "index/hash.h"
 #include "pm/checksum.h"
 
 namespace perdure::buffer {
@@ -32,8 +31,8 @@ void check_options(const DatabaseOptions& options) {
                        options.page_bytes, kPageBytesMin, kPageBytesMax));
   }
   if (!std::has_single_bit(options.checksums) || options.checksums > kPartsMax) {
-    refuse(fmt::format("checksums is {}; it must be a power of two from 1 to {}",
-                       options.checksums, kPartsMax));
+    refuse(fmt::format("checksums is {}; it must be a power of two from 1 to {}", options.checksums,
+                       kPartsMax));
   }
   if (options.log_bytes < kLogBytesMin) {
     refuse(fmt::format("log_bytes is {}; it must be at least {}", options.log_bytes, kLogBytesMin));
@@ -74,7 +73,6 @@ std::unique_ptr<Engine> Engine::create(pm::PoolImpl& pool, const std::string& na
   Root root{};
   root.seal.magic = kRootMagic;
   root.salt = uint64_t{std::random_device{}()} << 32 | std::random_device{}();
-  if (std::getenv("PERDURE_DATABASE_SALT") != nullptr) root.salt = 1;  // for runs that repeat
   root.log_bytes = options.log_bytes / Log::kAlign * Log::kAlign;
   root.page_bytes = options.page_bytes;
   root.parts = options.checksums;
@@ -87,9 +85,8 @@ std::unique_ptr<Engine> Engine::create(pm::PoolImpl& pool, const std::string& na
       {page_bytes * kStagedMax, offsetof(Root, staging), nothing}};
   std::unique_ptr<PageStore> store;
   if (options.page_file.empty()) {
-    root.store_pages = options.pages_max != 0
-                           ? options.pages_max
-                           : pool.header().capacity_bytes / 2 / page_bytes;
+    root.store_pages =
+        options.pages_max != 0 ? options.pages_max : pool.header().capacity_bytes / 2 / page_bytes;
     blocks.push_back({root.store_pages * page_bytes, offsetof(Root, pages), nothing});
   } else {
     store = open_page_file(options.page_file, options.page_bytes, true);
@@ -253,7 +250,7 @@ void Engine::run_group() {
   }
   try {
     run(group);
-  } catch (const Error& error) {
+  } catch (...) {
     moment_.store(log_.tail(), std::memory_order_release);
     if (group.size() > 1 && !pool_.failed()) {
       // One of them cannot be done; the others are to have their turn.
@@ -261,7 +258,7 @@ void Engine::run_group() {
         if (one->error) continue;
         try {
           run({one});
-        } catch (const Error&) {
+        } catch (...) {
           moment_.store(log_.tail(), std::memory_order_release);
           one->error = std::current_exception();
         }
@@ -446,8 +443,13 @@ void Engine::recover(const std::function<void(const RecoveryProgress&)>& told) {
 
 RecoveryProgress Engine::recovery() const {
   const RecoveryCounters& counters = buffer_->recovery().counters();
-  return {buffer_->recovery().pending(), counters.right,   counters.older,   counters.newer,
-          counters.corrupted,            counters.fetched, counters.archived};
+  return {buffer_->recovery().pending(),
+          counters.right,
+          counters.older,
+          counters.newer,
+          counters.corrupted,
+          counters.fetched,
+          counters.archived};
 }
 
 uint64_t Engine::check(const std::function<void(const std::string&)>& report) {

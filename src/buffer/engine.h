@@ -61,9 +61,7 @@ class Engine {
   // Durable on return. Throws kConflict and what Transaction::commit() does.
   void commit(Commit& request);
   // Keeps all others from committing.
-  std::unique_lock<std::recursive_mutex> hold_commits() {
-    return std::unique_lock(commit_mutex_);
-  }
+  std::unique_lock<std::recursive_mutex> hold_commits() { return std::unique_lock(commit_mutex_); }
 
   // Of keys and pages.
   static uint32_t stamp_of(uint64_t root, std::string_view key);

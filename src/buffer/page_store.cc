@@ -75,14 +75,12 @@ class PageFile final : public PageStore {
  private:
   off_t at(uint64_t id) const { return static_cast<off_t>(id * page_bytes_); }
   [[noreturn]] void fail(const char* call, int reason) const {
-    const ErrorCode code = reason == ENOSPC || reason == EDQUOT ? ErrorCode::kNoSpace
-                           : reason == ENOENT                   ? ErrorCode::kNotFound
-                           : reason == EEXIST                   ? ErrorCode::kExists
-                           : reason == EACCES || reason == EPERM
-                               ? ErrorCode::kPermission
-                               : ErrorCode::kIo;
-    throw Error(code,
-                fmt::format("{}: the page file: {}: {}", path_, call, std::strerror(reason)));
+    const ErrorCode code = reason == ENOSPC || reason == EDQUOT  ? ErrorCode::kNoSpace
+                           : reason == ENOENT                    ? ErrorCode::kNotFound
+                           : reason == EEXIST                    ? ErrorCode::kExists
+                           : reason == EACCES || reason == EPERM ? ErrorCode::kPermission
+                                                                 : ErrorCode::kIo;
+    throw Error(code, fmt::format("{}: the page file: {}: {}", path_, call, std::strerror(reason)));
   }
 
   std::string path_;

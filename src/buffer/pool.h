@@ -42,7 +42,8 @@ struct alignas(64) Frame {
   Latch latch;
   std::atomic<uint32_t> pins{0};
   std::atomic<uint64_t> page{kNoPage};
-  std::atomic<uint64_t> recovery_lsn{0};  // of the first entry that is not in the page store; 0: clean
+  std::atomic<uint64_t> recovery_lsn{
+      0};  // of the first entry that is not in the page store; 0: clean
   char* data = nullptr;
   PartMask unsealed = 0;  // parts whose checksums are out of date; under the exclusive latch
   uint32_t updates = 0;   // since the checksums were computed

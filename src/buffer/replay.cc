@@ -12,9 +12,9 @@ namespace perdure::buffer {
 namespace {
 
 [[noreturn]] void does_not_fit(const LogRecord& record) {
-  throw Error(ErrorCode::kCorrupt,
-              fmt::format("a log record of page {} does not fit what the page holds",
-                          record.header.page));
+  throw Error(
+      ErrorCode::kCorrupt,
+      fmt::format("a log record of page {} does not fit what the page holds", record.header.page));
 }
 
 PartMask apply_image(const PageFormat& format, char* page, const LogRecord& record) {
@@ -48,8 +48,7 @@ PartMask apply_to_node(const PageFormat& format, char* page, const LogRecord& re
 
 }  // namespace
 
-PartMask apply_record(const PageFormat& format, char* page, uint64_t lsn,
-                      const LogRecord& record) {
+PartMask apply_record(const PageFormat& format, char* page, uint64_t lsn, const LogRecord& record) {
   PartMask touched = 0;
   switch (record.op()) {
     case Op::kImage:

@@ -253,8 +253,10 @@ TEST_F(DatabaseTest, TooMuchIsRefusedAndChangesNothing) {
   Database database = Database::create(pool_, "d", options);
   const Tree tree = database.tree("t");
   Transaction transaction = database.begin();
-  EXPECT_TRUE(fails_with(ErrorCode::kTooLarge, [&] { transaction.put(tree, std::string(513, 'k'), ""); }));
-  EXPECT_TRUE(fails_with(ErrorCode::kTooLarge, [&] { transaction.put(tree, "k", std::string(200'000, 'v')); }));
+  EXPECT_TRUE(
+      fails_with(ErrorCode::kTooLarge, [&] { transaction.put(tree, std::string(513, 'k'), ""); }));
+  EXPECT_TRUE(fails_with(ErrorCode::kTooLarge,
+                         [&] { transaction.put(tree, "k", std::string(200'000, 'v')); }));
   transaction.abort();
   // Until the pages are used up: each commit that fails has done nothing.
   Records model;
@@ -331,14 +333,20 @@ TEST_F(DatabaseTest, WrongOptionsAndFilesAreRefused) {
   EXPECT_THROW(Database::create(pool_, "d", options), Error);
   options = small_database();
   options.page_file = folder.file("a");
-  { Database::create(pool_, "a", options); }
+  {
+    Database::create(pool_, "a", options);
+  }
   options.page_file = folder.file("b");
-  { Database::create(pool_, "b", options); }
-  EXPECT_TRUE(fails_with(ErrorCode::kInvalidArgument, [&] { Database::open(pool_, "a", options); }));
+  {
+    Database::create(pool_, "b", options);
+  }
+  EXPECT_TRUE(
+      fails_with(ErrorCode::kInvalidArgument, [&] { Database::open(pool_, "a", options); }));
   options.page_file = folder.file("c");
   EXPECT_TRUE(fails_with(ErrorCode::kNotFound, [&] { Database::open(pool_, "a", options); }));
   options.page_file = "";
-  EXPECT_TRUE(fails_with(ErrorCode::kInvalidArgument, [&] { Database::open(pool_, "a", options); }));
+  EXPECT_TRUE(
+      fails_with(ErrorCode::kInvalidArgument, [&] { Database::open(pool_, "a", options); }));
 }
 
 TEST(PageChecksums, PortableAndInstructionAgree) {
@@ -351,8 +359,8 @@ TEST(PageChecksums, FindEveryFlippedByteOfAnyPart) {
     const buffer::PageFormat format(4096, parts);
     std::vector<char> page(4096);
     for (size_t i = 0; i < page.size(); ++i) page[i] = static_cast<char>(i * 31);
-    buffer::header_of(page.data()) = {7, 99, buffer::PageType::kNode,
-                                      static_cast<uint16_t>(parts), 0, 0};
+    buffer::header_of(page.data()) = {7, 99, buffer::PageType::kNode, static_cast<uint16_t>(parts),
+                                      0, 0};
     format.seal(page.data(), format.all_parts());
     ASSERT_TRUE(format.is_sound(page.data(), 7));
     EXPECT_FALSE(format.is_sound(page.data(), 8));

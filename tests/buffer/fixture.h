@@ -84,7 +84,8 @@ class RandomWrites {
     return key;
   }
   std::string value() {
-    const uint64_t bytes = random_.chance(long_percent_) ? random_.below(20'000) : random_.below(120);
+    const uint64_t bytes =
+        random_.chance(long_percent_) ? random_.below(20'000) : random_.below(120);
     std::string value(bytes, static_cast<char>('a' + random_.below(26)));
     for (size_t i = 0; i < value.size(); i += 97) value[i] = static_cast<char>(random_.next());
     return value;

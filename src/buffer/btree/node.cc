@@ -18,10 +18,9 @@ uint32_t head_of(std::string_view suffix) {
 
 size_t common_bytes(std::string_view a, std::string_view b) {
   const size_t most = std::min(a.size(), b.size());
-  return static_cast<size_t>(std::mismatch(a.begin(), a.begin() + static_cast<ptrdiff_t>(most),
-                                           b.begin())
-                                 .first -
-                             a.begin());
+  return static_cast<size_t>(
+      std::mismatch(a.begin(), a.begin() + static_cast<ptrdiff_t>(most), b.begin()).first -
+      a.begin());
 }
 
 }  // namespace
@@ -105,8 +104,7 @@ void Node::compact() {
     const char* cell = page_ + slot(i).offset;
     cells.insert(cells.end(), cell, cell + slot(i).key_bytes + slot(i).value_bytes);
   }
-  header().heap =
-      format_->page_bytes() - old.prefix_bytes - static_cast<uint32_t>(cells.size());
+  header().heap = format_->page_bytes() - old.prefix_bytes - static_cast<uint32_t>(cells.size());
   header().garbage = 0;
   std::memcpy(page_ + header().heap, cells.data(), cells.size());
   for (uint32_t i = 0; i < count(); ++i) {
@@ -199,8 +197,8 @@ void Node::build(uint16_t level, uint64_t first, const std::vector<NodeContent::
     std::memcpy(page_ + made.heap, rest.data(), rest.size());
     std::memcpy(page_ + made.heap + rest.size(), value.data(), value.size());
     slots()[i - from] = {head_of(rest), static_cast<uint16_t>(made.heap),
-                         static_cast<uint16_t>(rest.size()),
-                         static_cast<uint16_t>(value.size()), records[i].flags};
+                         static_cast<uint16_t>(rest.size()), static_cast<uint16_t>(value.size()),
+                         records[i].flags};
   }
 }
 

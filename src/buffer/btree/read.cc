@@ -42,9 +42,8 @@ PageGuard try_descend(BufferPool& pool, uint64_t root, std::string_view key, Tow
                   fmt::format("page {} of the database is no node of a tree", here.page()));
     }
     if (node.level() == 0) return here;
-    const uint32_t child = toward == Toward::kEnd
-                               ? node.count()
-                               : node.child_index(key, toward == Toward::kBelow);
+    const uint32_t child =
+        toward == Toward::kEnd ? node.count() : node.child_index(key, toward == Toward::kBelow);
     if (bounds != nullptr) {
       if (child > 0) bounds->low = node.key(child - 1);
       if (child < node.count()) bounds->high = node.key(child);

@@ -104,8 +104,7 @@ size_t split_point(const NodeContent& content, size_t fresh, uint32_t body_bytes
   const size_t count = records.size();
   const size_t inner = content.level > 0 ? 1 : 0;  // the separator in the middle moves up
   const auto fits = [&](size_t at) {
-    return at > 0 && at + inner < count &&
-           NodeContent::bytes_of(records, 0, at) <= body_bytes &&
+    return at > 0 && at + inner < count && NodeContent::bytes_of(records, 0, at) <= body_bytes &&
            NodeContent::bytes_of(records, at + inner, count) <= body_bytes;
   };
   // Keys that grow: the new node begins with the new one, and the old one stays full.
