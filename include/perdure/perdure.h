@@ -2,6 +2,7 @@
 #pragma once
 
 #include "perdure/catalog.h"  // IWYU pragma: export
+#include "perdure/database.h"  // IWYU pragma: export
 #include "perdure/error.h"    // IWYU pragma: export
 #include "perdure/files.h"    // IWYU pragma: export
 #include "perdure/index.h"    // IWYU pragma: export

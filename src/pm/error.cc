@@ -57,6 +57,8 @@ const char* to_string(ErrorCode code) noexcept {
       return "in-use";
     case ErrorCode::kInternal:
       return "internal";
+    case ErrorCode::kConflict:
+      return "conflict";
   }
   return "unknown";
 }

@@ -1,0 +1,209 @@
+#include "buffer/btree/node.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+
+namespace perdure::buffer {
+
+namespace {
+
+uint32_t head_of(std::string_view suffix) {
+  uint32_t head = 0;
+  for (size_t i = 0; i < 4; ++i) {
+    head = head << 8 | (i < suffix.size() ? static_cast<uint8_t>(suffix[i]) : 0U);
+  }
+  return head;
+}
+
+size_t common_bytes(std::string_view a, std::string_view b) {
+  const size_t most = std::min(a.size(), b.size());
+  return static_cast<size_t>(
+      std::mismatch(a.begin(), a.begin() + static_cast<ptrdiff_t>(most), b.begin()).first -
+      a.begin());
+}
+
+}  // namespace
+
+uint64_t NodeContent::bytes_of(const std::vector<Record>& records, size_t from, size_t to) {
+  uint64_t bytes = sizeof(NodeHeader);
+  if (from == to) return bytes;
+  const uint64_t prefix = common_bytes(records[from].key, records[to - 1].key);
+  for (size_t i = from; i < to; ++i) {
+    bytes += sizeof(Slot) + records[i].key.size() - prefix + records[i].value.size();
+  }
+  return bytes + prefix;
+}
+
+uint64_t Node::child(uint32_t i) const {
+  if (i == 0) return first();
+  uint64_t page = 0;
+  std::memcpy(&page, value(i - 1).data(), sizeof page);
+  return page;
+}
+
+uint32_t Node::free_bytes() const { return heap() - slots_end() + header().garbage; }
+
+// 0: the key begins with the prefix; else whether it is below (-1) or above (1) all that do.
+int Node::compare_prefix(std::string_view key) const {
+  const std::string_view prefix = this->prefix();
+  const int order = key.substr(0, prefix.size()).compare(prefix);
+  return order < 0 ? -1 : order > 0 ? 1 : 0;
+}
+
+uint32_t Node::lower_bound(std::string_view key, bool& found) const {
+  found = false;
+  const int order = compare_prefix(key);
+  if (order != 0) return order < 0 ? 0 : count();
+  const std::string_view rest = key.substr(header().prefix_bytes);
+  const uint32_t head = head_of(rest);
+  uint32_t low = 0;
+  uint32_t high = count();
+  while (low < high) {
+    const uint32_t middle = (low + high) / 2;
+    const uint32_t other = slot(middle).head;
+    const bool below = other != head ? other < head : suffix(middle) < rest;
+    if (below) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  found = low < count() && slot(low).head == head && suffix(low) == rest;
+  return low;
+}
+
+uint32_t Node::child_index(std::string_view key, bool below) const {
+  bool found = false;
+  const uint32_t i = lower_bound(key, found);
+  return found && !below ? i + 1 : i;
+}
+
+uint32_t Node::child_with(uint64_t page) const {
+  for (uint32_t i = 0; i <= count(); ++i) {
+    if (child(i) == page) return i;
+  }
+  return count() + 1;
+}
+
+bool Node::has_room(std::string_view key, size_t value_bytes) const {
+  if (count() > 0 && compare_prefix(key) != 0) return false;
+  // The first record of an empty node comes with a prefix of its own, which is empty here.
+  const size_t rest = key.size() - (count() > 0 ? header().prefix_bytes : 0);
+  return free_bytes() >= sizeof(Slot) + rest + value_bytes;
+}
+
+// Cells in the order of slots, without what is garbage.
+void Node::compact() {
+  const NodeHeader old = header();
+  std::vector<char> cells;
+  cells.reserve(format_->page_bytes() - old.heap);
+  std::vector<uint32_t> offsets(count());
+  for (uint32_t i = 0; i < count(); ++i) {
+    offsets[i] = static_cast<uint32_t>(cells.size());
+    const char* cell = page_ + slot(i).offset;
+    cells.insert(cells.end(), cell, cell + slot(i).key_bytes + slot(i).value_bytes);
+  }
+  header().heap = format_->page_bytes() - old.prefix_bytes - static_cast<uint32_t>(cells.size());
+  header().garbage = 0;
+  std::memcpy(page_ + header().heap, cells.data(), cells.size());
+  for (uint32_t i = 0; i < count(); ++i) {
+    slots()[i].offset = static_cast<uint16_t>(header().heap + offsets[i]);
+  }
+}
+
+PartMask Node::insert(uint32_t i, std::string_view key, std::string_view value, uint16_t flags) {
+  PartMask touched = 0;
+  if (count() == 0 && header().prefix_bytes != 0) {
+    header().prefix_bytes = 0;
+    header().heap = format_->page_bytes();
+    header().garbage = 0;
+  }
+  const std::string_view rest = key.substr(header().prefix_bytes);
+  const auto bytes = static_cast<uint32_t>(rest.size() + value.size());
+  if (heap() - slots_end() < sizeof(Slot) + bytes) {
+    compact();
+    touched = format_->all_parts();
+  }
+  assert(heap() - slots_end() >= sizeof(Slot) + bytes);
+  header().heap -= bytes;
+  std::memcpy(page_ + heap(), rest.data(), rest.size());
+  std::memcpy(page_ + heap() + rest.size(), value.data(), value.size());
+  Slot* at = slots() + i;
+  std::memmove(at + 1, at, (count() - i) * sizeof(Slot));
+  *at = {head_of(rest), static_cast<uint16_t>(heap()), static_cast<uint16_t>(rest.size()),
+         static_cast<uint16_t>(value.size()), flags};
+  ++header().count;
+  const auto slot_at = static_cast<uint32_t>(reinterpret_cast<char*>(at) - page_);
+  return touched | format_->parts_of(format_->body(), sizeof(NodeHeader)) |
+         format_->parts_of(slot_at, slots_end() - slot_at) | format_->parts_of(heap(), bytes);
+}
+
+PartMask Node::erase(uint32_t i) {
+  header().garbage += static_cast<uint32_t>(slot(i).key_bytes + slot(i).value_bytes);
+  Slot* at = slots() + i;
+  const auto slot_at = static_cast<uint32_t>(reinterpret_cast<char*>(at) - page_);
+  const uint32_t end = slots_end();
+  std::memmove(at, at + 1, (count() - i - 1U) * sizeof(Slot));
+  --header().count;
+  return format_->parts_of(format_->body(), sizeof(NodeHeader)) |
+         format_->parts_of(slot_at, end - slot_at);
+}
+
+PartMask Node::replace(uint32_t i, std::string_view value, uint16_t flags) {
+  Slot& slot = slots()[i];
+  const auto slot_at = static_cast<uint32_t>(reinterpret_cast<char*>(&slot) - page_);
+  if (slot.value_bytes == value.size()) {
+    const uint32_t at = slot.offset + uint32_t{slot.key_bytes};
+    std::memcpy(page_ + at, value.data(), value.size());
+    PartMask touched = format_->parts_of(at, static_cast<uint32_t>(value.size()));
+    if (slot.flags != flags) {
+      slot.flags = flags;
+      touched |= format_->parts_of(slot_at, sizeof(Slot));
+    }
+    return touched;
+  }
+  const std::string whole = key(i);
+  const PartMask gone = erase(i);
+  return gone | insert(i, whole, value, flags);
+}
+
+NodeContent Node::content() const {
+  NodeContent content;
+  content.level = level();
+  content.first = first();
+  content.records.reserve(count() + 1U);
+  for (uint32_t i = 0; i < count(); ++i) {
+    content.records.push_back({key(i), std::string(value(i)), flags(i)});
+  }
+  return content;
+}
+
+void Node::build(uint16_t level, uint64_t first, const std::vector<NodeContent::Record>& records,
+                 size_t from, size_t to) {
+  const size_t prefix = from == to ? 0 : common_bytes(records[from].key, records[to - 1].key);
+  NodeHeader& made = header();
+  made = {};
+  made.level = level;
+  made.first = first;
+  made.count = static_cast<uint16_t>(to - from);
+  made.prefix_bytes = static_cast<uint16_t>(prefix);
+  made.heap = format_->page_bytes() - static_cast<uint32_t>(prefix);
+  if (prefix > 0) std::memcpy(page_ + made.heap, records[from].key.data(), prefix);
+  for (size_t i = from; i < to; ++i) {
+    const std::string_view rest = std::string_view(records[i].key).substr(prefix);
+    const std::string& value = records[i].value;
+    made.heap -= static_cast<uint32_t>(rest.size() + value.size());
+    std::memcpy(page_ + made.heap, rest.data(), rest.size());
+    std::memcpy(page_ + made.heap + rest.size(), value.data(), value.size());
+    slots()[i - from] = {head_of(rest), static_cast<uint16_t>(made.heap),
+                         static_cast<uint16_t>(rest.size()), static_cast<uint16_t>(value.size()),
+                         records[i].flags};
+  }
+}
+
+std::string separator_of(std::string_view low, std::string_view high) {
+  return std::string(high.substr(0, common_bytes(low, high) + 1));
+}
+
+}  // namespace perdure::buffer

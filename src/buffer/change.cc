@@ -1,0 +1,217 @@
+#include "buffer/change.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "buffer/btree/node.h"
+#include "buffer/replay.h"
+#include "perdure/error.h"
+
+namespace perdure::buffer {
+
+Change::Change(BufferPool& pool, Log& log, uint64_t pages_max)
+    : pool_(pool),
+      log_(log),
+      pages_max_(pages_max),
+      lsn_(log.tail()),
+      bytes_max_(log.room()),
+      entry_(sizeof(EntryHeader), '\0') {}
+
+Change::~Change() {
+  if (!done_ && !edited_.empty()) {
+    try {
+      rollback();
+    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): the pool has failed, and says so
+    }
+  }
+  release();
+}
+
+void Change::release() {
+  for (const auto& [id, page] : edited_) {
+    page.frame->latch.unlock();
+    pool_.unpin(*page.frame);
+  }
+  edited_.clear();
+  for (const auto& [id, frame] : read_) pool_.unpin(*frame);
+  read_.clear();
+}
+
+const char* Change::read(uint64_t page) {
+  const auto edited = edited_.find(page);
+  if (edited != edited_.end()) return edited->second.frame->data;
+  const auto [at, fresh] = read_.try_emplace(page, nullptr);
+  if (fresh) {
+    try {
+      at->second = &pool_.pin(page);
+    } catch (...) {
+      read_.erase(at);
+      throw;
+    }
+  }
+  return at->second->data;
+}
+
+Frame& Change::edit(uint64_t page, bool fresh) {
+  const auto found = edited_.find(page);
+  if (found != edited_.end()) return *found->second.frame;
+  Frame& frame = fresh ? pool_.pin_new(page) : pool_.pin(page);
+  frame.latch.lock();
+  const PageHeader& header = header_of(frame.data);
+  edited_.emplace(page, Edited{&frame, header.lsn, header.type, fresh});
+  return frame;
+}
+
+void Change::apply(uint64_t page, Op op, bool overflow, uint32_t slot, std::string_view key,
+                   std::string_view value) {
+  Frame& frame = edit(page);
+  LogRecord record{};
+  record.key = key;
+  record.value = value;
+  RecordHeader& header = record.header;
+  header.page = page;
+  header.previous = header_of(frame.data).lsn;
+  header.op = static_cast<uint16_t>(static_cast<uint16_t>(op) | (overflow ? kOverflowBit : 0));
+  header.slot = static_cast<uint16_t>(slot);
+  header.key_bytes = static_cast<uint32_t>(key.size());
+  header.value_bytes = static_cast<uint32_t>(value.size());
+  const uint64_t bytes = (sizeof header + key.size() + value.size() + 7) / 8 * 8;
+  header.bytes = static_cast<uint32_t>(bytes);
+  const uint64_t at = entry_.size();
+  if (at + bytes + Log::kAlign > bytes_max_) {
+    throw Error(ErrorCode::kTooLarge,
+                "the transaction needs more of the log than a quarter; make it smaller, or the "
+                "database with a longer log");
+  }
+  entry_.resize(at + bytes, '\0');
+  std::memcpy(entry_.data() + at, &header, sizeof header);
+  std::memcpy(entry_.data() + at + sizeof header, key.data(), key.size());
+  std::memcpy(entry_.data() + at + sizeof header + key.size(), value.data(), value.size());
+  pool_.changed(frame, lsn_, apply_record(format(), frame.data, lsn_ + at, record));
+}
+
+void Change::remember_page(uint64_t page) {
+  const char* data = edit(page).data;
+  undo_.push_back({page, Op::kImage, 0, false, {}, std::string(data, format().page_bytes())});
+}
+
+void Change::insert(uint64_t page, uint32_t slot, std::string_view key, std::string_view value,
+                    bool overflow) {
+  edit(page);
+  apply(page, Op::kInsert, overflow, slot, key, value);
+  undo_.push_back({page, Op::kErase, slot, false, {}, {}});
+}
+
+void Change::erase(uint64_t page, uint32_t slot) {
+  const Node node(format(), edit(page).data);
+  undo_.push_back({page, Op::kInsert, slot, (node.flags(slot) & kSlotOverflow) != 0, node.key(slot),
+                   std::string(node.value(slot))});
+  try {
+    apply(page, Op::kErase, false, slot, {}, {});
+  } catch (...) {
+    undo_.pop_back();
+    throw;
+  }
+}
+
+void Change::replace(uint64_t page, uint32_t slot, std::string_view value, bool overflow) {
+  const Node node(format(), edit(page).data);
+  undo_.push_back({page,
+                   Op::kReplace,
+                   slot,
+                   (node.flags(slot) & kSlotOverflow) != 0,
+                   {},
+                   std::string(node.value(slot))});
+  try {
+    apply(page, Op::kReplace, overflow, slot, {}, value);
+  } catch (...) {
+    undo_.pop_back();
+    throw;
+  }
+}
+
+void Change::patch(uint64_t page, uint32_t offset, std::string_view bytes) {
+  const char* body = edit(page).data + format().body();
+  undo_.push_back({page, Op::kPatch, offset, false, {}, std::string(body + offset, bytes.size())});
+  apply(page, Op::kPatch, false, offset, {}, bytes);
+}
+
+void Change::image(uint64_t page, PageType type, std::string_view begin, std::string_view end) {
+  remember_page(page);
+  apply(page, Op::kImage, false, static_cast<uint32_t>(type), begin, end);
+}
+
+uint64_t Change::allocate() {
+  SpaceBody space;
+  std::memcpy(&space, read(0) + format().body(), sizeof space);
+  uint64_t page = space.free;
+  if (page != 0) {
+    std::memcpy(&space.free, read(page) + format().body(), sizeof space.free);
+    --space.free_count;
+  } else {
+    if (space.pages >= pages_max_) {
+      throw Error(ErrorCode::kPoolFull, "the page store of the database is full");
+    }
+    page = space.pages++;
+    edit(page, true);
+  }
+  patch(0, 0, {reinterpret_cast<const char*>(&space), sizeof space});
+  return page;
+}
+
+void Change::free(uint64_t page) {
+  SpaceBody space;
+  std::memcpy(&space, read(0) + format().body(), sizeof space);
+  image(page, PageType::kFree, {reinterpret_cast<const char*>(&space.free), sizeof space.free}, {});
+  space.free = page;
+  ++space.free_count;
+  patch(0, 0, {reinterpret_cast<const char*>(&space), sizeof space});
+}
+
+void Change::write() {
+  for (const auto& [id, page] : edited_) pool_.seal(*page.frame);
+  log_.append(entry_);
+}
+
+void Change::rollback() {
+  done_ = true;
+  for (auto undo = undo_.rbegin(); undo != undo_.rend(); ++undo) {
+    Frame& frame = *edited_.at(undo->page).frame;
+    Node node(format(), frame.data);
+    const uint16_t flags = undo->overflow ? kSlotOverflow : uint16_t{0};
+    PartMask touched = format().all_parts();
+    switch (undo->op) {
+      case Op::kInsert:
+        touched = node.insert(undo->slot, undo->key, undo->value, flags);
+        break;
+      case Op::kErase:
+        touched = node.erase(undo->slot);
+        break;
+      case Op::kReplace:
+        touched = node.replace(undo->slot, undo->value, flags);
+        break;
+      case Op::kPatch:
+        std::memcpy(frame.data + format().body() + undo->slot, undo->value.data(),
+                    undo->value.size());
+        break;
+      case Op::kImage:
+        std::memcpy(frame.data, undo->value.data(), undo->value.size());
+        break;
+    }
+    frame.unsealed |= touched;
+  }
+  for (const auto& [id, page] : edited_) {
+    PageHeader& header = header_of(page.frame->data);
+    header.lsn = page.lsn_before;
+    header.type = page.type_before;
+    page.frame->unsealed |= format().all_parts();
+    // A page that is new again, and of no interest: clean, so that it never is in the page store.
+    if (page.fresh) page.frame->recovery_lsn.store(0, std::memory_order_release);
+    pool_.seal(*page.frame);
+  }
+  // What of this change has reached PM already bears LSNs that must not come again. Before the pages are
+  // released: nobody can change them before the mark is durable.
+  log_.mark();
+}
+
+}  // namespace perdure::buffer

@@ -1,0 +1,114 @@
+// The changes of one commit: to pages, which stay held exclusively, and to the log entry that tells of them. Only
+// one thread at a time makes changes.
+//
+// Each change is carried out by the record that the log gets (replay.h), so that what recovery repeats is what was
+// done. Until the entry is durable, rollback() undoes it all: the undo information never leaves this object.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "buffer/log.h"
+#include "buffer/pool.h"
+
+namespace perdure::buffer {
+
+// The body of page 0.
+struct SpaceBody {
+  uint64_t pages;  // ids below are in use, or in the list of free ones
+  uint64_t free;   // the first of those, or 0
+  uint64_t free_count;
+  uint64_t salt;  // the database's: other files are refused
+};
+
+// The body of an overflow page, followed by its bytes; a free page has `next` alone.
+struct OverflowBody {
+  uint64_t next;
+  uint64_t bytes;
+};
+
+class Change {
+ public:
+  Change(BufferPool& pool, Log& log, uint64_t pages_max);
+  ~Change();  // releases the pages; what was neither finished nor rolled back is rolled back
+  Change(const Change&) = delete;
+  Change& operator=(const Change&) = delete;
+
+  const PageFormat& format() const { return pool_.format(); }
+  uint64_t lsn() const { return lsn_; }
+
+  // A page to read. Held by nobody else while changes are made, but by readers.
+  const char* read(uint64_t page);
+
+  // Changes of pages, which throw kTooLarge if the log entry becomes too long.
+  void insert(uint64_t page, uint32_t slot, std::string_view key, std::string_view value,
+              bool overflow);
+  void erase(uint64_t page, uint32_t slot);
+  void replace(uint64_t page, uint32_t slot, std::string_view value, bool overflow);
+  void patch(uint64_t page, uint32_t offset, std::string_view bytes);
+  // The whole body: its begin and its end.
+  void image(uint64_t page, PageType type, std::string_view begin, std::string_view end);
+
+  // The space page of a database that has none.
+  void format_space(std::string_view body) {
+    edit(0, true);
+    image(0, PageType::kSpace, body, {});
+  }
+  // A page for an image. Throws kPoolFull.
+  uint64_t allocate();
+  void free(uint64_t page);
+
+  // Completes the log entry and writes it; durable after the log's next fence.
+  void write();
+  // After that fence: readers may see the pages.
+  void finish() {
+    done_ = true;
+    release();
+  }
+  template <typename Visit>
+  void for_each_edited(Visit visit) const {
+    for (const auto& [id, page] : edited_) visit(id);
+  }
+  bool is_empty() const { return edited_.empty(); }
+  // The pages are as before, and no LSN of this change will be given again. Throws kIo if the pool has failed.
+  void rollback();
+
+ private:
+  struct Edited {
+    Frame* frame;
+    uint64_t lsn_before;
+    PageType type_before;
+    bool fresh;
+  };
+  struct Undo {
+    uint64_t page;
+    Op op;  // what to do: kImage puts a copy of the whole page back
+    uint32_t slot;
+    bool overflow;
+    std::string key;
+    std::string value;
+  };
+
+  Frame& edit(uint64_t page, bool fresh = false);
+  void apply(uint64_t page, Op op, bool overflow, uint32_t slot, std::string_view key,
+             std::string_view value);
+  void remember_page(uint64_t page);
+  void release();
+
+  BufferPool& pool_;
+  Log& log_;
+  uint64_t pages_max_;
+  uint64_t lsn_;
+  uint64_t bytes_max_;
+  bool done_ = false;
+  std::vector<char> entry_;
+  std::vector<Undo> undo_;
+  std::unordered_map<uint64_t, Edited> edited_;
+  std::unordered_map<uint64_t, Frame*> read_;
+};
+
+}  // namespace perdure::buffer

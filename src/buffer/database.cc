@@ -1,0 +1,348 @@
+// The public face of the database, transactions, and cursors.
+#include "perdure/database.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "buffer/btree/tree.h"
+#include "buffer/engine.h"
+
+namespace perdure {
+
+namespace buffer {
+
+class TransactionImpl {
+ public:
+  explicit TransactionImpl(Engine& engine) : engine_(&engine), moment_(engine.moment()) {}
+
+  Engine& engine() const { return *engine_; }
+  bool is_open() const { return open_; }
+  const WriteMap* writes_of(uint64_t root) const {
+    const auto found = writes_.find(root);
+    return found == writes_.end() ? nullptr : &found->second;
+  }
+
+  // Reads something whose stamp is at `place`, again until it is of the transaction's moment.
+  template <typename Read>
+  void read(Read attempt) {
+    require_open();
+    for (;;) {
+      const uint32_t place = attempt();
+      if (engine_->stamp(place) <= moment_) {
+        if (reads_.empty() || reads_.back() != place) reads_.push_back(place);
+        return;
+      }
+      advance();
+    }
+  }
+
+  bool get(uint64_t root, std::string_view key, std::string& value) {
+    require_open();
+    if (const WriteMap* own = writes_of(root)) {
+      const auto found = own->find(key);
+      if (found != own->end()) {
+        if (found->second) value = *found->second;
+        return found->second.has_value();
+      }
+    }
+    bool found = false;
+    read([&] {
+      found = tree_get(engine_->buffer(), root, key, value);
+      return Engine::stamp_of(root, key);
+    });
+    return found;
+  }
+
+  void write(uint64_t root, std::string_view key, std::optional<std::string_view> value) {
+    require_open();
+    const uint64_t bytes = key.size() + (value ? value->size() : 0) + 64;
+    if (key.size() > key_bytes_max(engine_->format()) ||
+        written_bytes_ + bytes > engine_->writes_bytes_max()) {
+      throw Error(
+          ErrorCode::kTooLarge,
+          fmt::format("a key of {} bytes with a value of {}: a key may have {} bytes, and all "
+                      "writes of a transaction {}",
+                      key.size(), value ? value->size() : 0, key_bytes_max(engine_->format()),
+                      engine_->writes_bytes_max()));
+    }
+    written_bytes_ += bytes;
+    const auto [at, fresh] = writes_[root].try_emplace(std::string(key));
+    undo_.push_back({root, at->first, fresh, fresh ? std::nullopt : at->second, bytes});
+    if (value) {
+      at->second.emplace(*value);
+    } else {
+      at->second.reset();
+    }
+  }
+
+  size_t savepoint() const { return undo_.size(); }
+  void rollback_to(size_t savepoint) {
+    require_open();
+    while (undo_.size() > savepoint) {
+      Undo& undo = undo_.back();
+      WriteMap& writes = writes_[undo.root];
+      const auto at = writes.find(undo.key);
+      if (undo.fresh) {
+        writes.erase(at);
+      } else {
+        at->second = std::move(undo.value);
+      }
+      written_bytes_ -= undo.bytes;
+      undo_.pop_back();
+    }
+  }
+
+  void commit() {
+    require_open();
+    const bool wrote = std::any_of(writes_.begin(), writes_.end(),
+                                   [](const auto& tree) { return !tree.second.empty(); });
+    if (wrote) {
+      Engine::Commit request;
+      request.writes = &writes_;
+      request.reads = &reads_;
+      request.moment = moment_;
+      engine_->commit(request);
+    }
+    open_ = false;
+  }
+  void abort() {
+    open_ = false;
+    writes_.clear();
+  }
+
+ private:
+  struct Undo {
+    uint64_t root;
+    std::string key;
+    bool fresh;
+    std::optional<std::string> value;
+    uint64_t bytes;
+  };
+
+  void require_open() const {
+    if (open_) return;
+    throw Error(ErrorCode::kInvalidArgument,
+                "a transaction is used after it was committed or aborted; begin another one");
+  }
+
+  // Moves to now, unless what was read has changed since.
+  void advance() {
+    const uint64_t now = engine_->moment();
+    for (const uint32_t place : reads_) {
+      if (engine_->stamp(place) > moment_) {
+        throw Error(ErrorCode::kConflict,
+                    "another transaction has changed what this one has read; do it again");
+      }
+    }
+    if (now == moment_) std::this_thread::yield();  // a commit is on its way
+    moment_ = now;
+  }
+
+  Engine* engine_;
+  uint64_t moment_;
+  bool open_ = true;
+  Writes writes_;
+  std::vector<uint32_t> reads_;
+  std::vector<Undo> undo_;
+  uint64_t written_bytes_ = 0;
+};
+
+// Copies of one leaf at a time, with the transaction's own writes.
+class CursorImpl {
+ public:
+  CursorImpl(TransactionImpl& transaction, uint64_t root)
+      : transaction_(transaction), root_(root) {}
+
+  bool forward(std::string from) {
+    for (;;) {
+      transaction_.read([&] {
+        tree_read_forward(transaction_.engine().buffer(), root_, from, leaf_);
+        return Engine::stamp_of_page(leaf_.page);
+      });
+      merge(&from, leaf_.last ? nullptr : &leaf_.next);
+      at_ = 0;
+      if (valid() || leaf_.last) return valid();
+      from = leaf_.next;
+    }
+  }
+
+  bool backward(std::string below, bool to_end) {
+    for (;;) {
+      transaction_.read([&] {
+        tree_read_backward(transaction_.engine().buffer(), root_, below, to_end, leaf_);
+        return Engine::stamp_of_page(leaf_.page);
+      });
+      merge(leaf_.last ? nullptr : &leaf_.next, to_end ? nullptr : &below);
+      at_ = leaf_.records.size() - 1;
+      if (valid() || leaf_.last) return valid();
+      below = leaf_.next;
+      to_end = false;
+    }
+  }
+
+  bool next() {
+    if (at_ + 1 < leaf_.records.size()) {
+      ++at_;
+      return true;
+    }
+    return forward(std::string(record().key) + '\0');
+  }
+  bool previous() {
+    if (at_ > 0) {
+      --at_;
+      return true;
+    }
+    return backward(record().key, false);
+  }
+
+  bool valid() const { return at_ < leaf_.records.size(); }
+  const LeafCopy::Record& record() const {
+    if (!valid()) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "a cursor is used that is not at a record; seek first");
+    }
+    return leaf_.records[at_];
+  }
+
+ private:
+  // Lays the transaction's writes of [low, high) over the copy.
+  void merge(const std::string* low, const std::string* high) {
+    const WriteMap* own = transaction_.writes_of(root_);
+    if (own == nullptr || own->empty()) return;
+    auto write = low == nullptr ? own->begin() : own->lower_bound(*low);
+    const auto end = high == nullptr ? own->end() : own->lower_bound(*high);
+    std::vector<LeafCopy::Record> merged;
+    auto record = leaf_.records.begin();
+    for (; write != end; ++write) {
+      while (record != leaf_.records.end() && record->key < write->first) {
+        merged.push_back(std::move(*record++));
+      }
+      if (record != leaf_.records.end() && record->key == write->first) ++record;
+      if (write->second) merged.push_back({write->first, *write->second});
+    }
+    while (record != leaf_.records.end()) merged.push_back(std::move(*record++));
+    leaf_.records = std::move(merged);
+  }
+
+  TransactionImpl& transaction_;
+  uint64_t root_;
+  LeafCopy leaf_;
+  size_t at_ = 0;
+};
+
+}  // namespace buffer
+
+Cursor::Cursor(std::unique_ptr<buffer::CursorImpl> impl) : impl_(std::move(impl)) {}
+Cursor::Cursor(Cursor&&) noexcept = default;
+Cursor& Cursor::operator=(Cursor&&) noexcept = default;
+Cursor::~Cursor() = default;
+
+bool Cursor::seek(std::string_view key) { return impl_->forward(std::string(key)); }
+bool Cursor::seek_last() { return impl_->backward({}, true); }
+bool Cursor::seek_below(std::string_view key) { return impl_->backward(std::string(key), false); }
+bool Cursor::next() { return impl_->next(); }
+bool Cursor::previous() { return impl_->previous(); }
+bool Cursor::valid() const { return impl_->valid(); }
+std::string_view Cursor::key() const { return impl_->record().key; }
+std::string_view Cursor::value() const { return impl_->record().value; }
+
+Transaction::Transaction(std::unique_ptr<buffer::TransactionImpl> impl) : impl_(std::move(impl)) {}
+Transaction::Transaction(Transaction&&) noexcept = default;
+Transaction& Transaction::operator=(Transaction&&) noexcept = default;
+Transaction::~Transaction() = default;
+
+std::optional<std::string> Transaction::get(const Tree& tree, std::string_view key) {
+  std::string value;
+  if (!impl_->get(tree.root_, key, value)) return std::nullopt;
+  return value;
+}
+
+Cursor Transaction::cursor(const Tree& tree) {
+  return Cursor(std::make_unique<buffer::CursorImpl>(*impl_, tree.root_));
+}
+
+void Transaction::put(const Tree& tree, std::string_view key, std::string_view value) {
+  impl_->write(tree.root_, key, value);
+}
+
+bool Transaction::insert(const Tree& tree, std::string_view key, std::string_view value) {
+  std::string there;
+  if (impl_->get(tree.root_, key, there)) return false;
+  impl_->write(tree.root_, key, value);
+  return true;
+}
+
+bool Transaction::erase(const Tree& tree, std::string_view key) {
+  std::string there;
+  if (!impl_->get(tree.root_, key, there)) return false;
+  impl_->write(tree.root_, key, std::nullopt);
+  return true;
+}
+
+Transaction::Savepoint Transaction::savepoint() const { return impl_->savepoint(); }
+void Transaction::rollback_to(Savepoint savepoint) { impl_->rollback_to(savepoint); }
+void Transaction::commit() { impl_->commit(); }
+void Transaction::abort() { impl_->abort(); }
+
+Database::Database(std::unique_ptr<buffer::Engine> engine) : engine_(std::move(engine)) {}
+Database::Database(Database&&) noexcept = default;
+Database& Database::operator=(Database&&) noexcept = default;
+Database::~Database() = default;
+
+Database Database::create(Pool& pool, const std::string& name, const DatabaseOptions& options) {
+  return Database(buffer::Engine::create(pm::impl_of(pool), name, options));
+}
+
+Database Database::open(Pool& pool, const std::string& name, const DatabaseOptions& options) {
+  return Database(buffer::Engine::open(pm::impl_of(pool), name, options));
+}
+
+Database Database::open_or_create(Pool& pool, const std::string& name,
+                                  const DatabaseOptions& options) {
+  return pm::impl_of(pool).find(name) == nullptr ? create(pool, name, options)
+                                                 : open(pool, name, options);
+}
+
+Tree Database::tree(std::string_view name) { return {std::string(name), engine_->make_tree(name)}; }
+
+std::optional<Tree> Database::find_tree(std::string_view name) const {
+  const uint64_t root = engine_->find_tree(name);
+  if (root == 0) return std::nullopt;
+  return Tree(std::string(name), root);
+}
+
+std::vector<std::string> Database::trees() const { return engine_->trees(); }
+
+Transaction Database::begin() {
+  return Transaction(std::make_unique<buffer::TransactionImpl>(*engine_));
+}
+
+void Database::transact(const std::function<void(Transaction&)>& work) {
+  constexpr int kAttempts = 8;
+  for (int attempt = 0;; ++attempt) {
+    std::unique_lock<std::recursive_mutex> alone;
+    if (attempt >= kAttempts) alone = engine_->hold_commits();
+    Transaction transaction = begin();
+    try {
+      work(transaction);
+      if (transaction.impl_->is_open()) transaction.commit();
+      return;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kConflict || alone.owns_lock()) throw;
+    }
+  }
+}
+
+void Database::checkpoint() { engine_->checkpoint(); }
+void Database::recover(const std::function<void(const RecoveryProgress&)>& told) {
+  engine_->recover(told);
+}
+RecoveryProgress Database::recovery() const { return engine_->recovery(); }
+uint64_t Database::check(const std::function<void(const std::string&)>& report) const {
+  return engine_->check(report);
+}
+std::vector<Statistic> Database::statistics() const { return engine_->statistics(); }
+
+}  // namespace perdure

@@ -1,0 +1,529 @@
+#include "buffer/engine.h"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+
+#include "buffer/btree/tree.h"
+#include "pm/checksum.h"
+
+namespace perdure::buffer {
+
+namespace {
+
+constexpr uint64_t kLogBytesMin = uint64_t{1} << 20;
+constexpr uint64_t kFramesMin = 16;
+
+[[noreturn]] void refuse(const std::string& what) {
+  throw Error(ErrorCode::kInvalidArgument, what);
+}
+
+void check_options(const DatabaseOptions& options) {
+  if (!std::has_single_bit(options.page_bytes) || options.page_bytes < kPageBytesMin ||
+      options.page_bytes > kPageBytesMax) {
+    refuse(fmt::format("page_bytes is {}; it must be a power of two from {} to {}",
+                       options.page_bytes, kPageBytesMin, kPageBytesMax));
+  }
+  if (!std::has_single_bit(options.checksums) || options.checksums > kPartsMax) {
+    refuse(fmt::format("checksums is {}; it must be a power of two from 1 to {}", options.checksums,
+                       kPartsMax));
+  }
+  if (options.log_bytes < kLogBytesMin) {
+    refuse(fmt::format("log_bytes is {}; it must be at least {}", options.log_bytes, kLogBytesMin));
+  }
+}
+
+uint64_t wanted_frames(const pm::PoolImpl& pool, const DatabaseOptions& options,
+                       uint32_t page_bytes) {
+  if (!options.pm_frames) return 0;
+  const uint64_t bytes =
+      options.pm_bytes != 0 ? options.pm_bytes : pool.header().capacity_bytes / 8;
+  return bytes / page_bytes;
+}
+
+// A word that leads to a block which may be missing, and its count.
+struct FrameWords {
+  uint64_t table;
+  uint64_t frames;
+  uint64_t count;
+};
+static_assert(offsetof(Root, frame_count) - offsetof(Root, table) == offsetof(FrameWords, count));
+
+}  // namespace
+
+uint32_t Engine::stamp_of(uint64_t root, std::string_view key) {
+  return static_cast<uint32_t>(pm::checksum64(key.data(), key.size(), root) % kStamps);
+}
+
+uint32_t Engine::stamp_of_page(uint64_t page) {
+  return static_cast<uint32_t>(pm::checksum64(&page, sizeof page, 1) % kStamps);
+}
+
+std::unique_ptr<Engine> Engine::create(pm::PoolImpl& pool, const std::string& name,
+                                       const DatabaseOptions& options) {
+  check_options(options);
+  pool.require_writable();
+  const uint64_t page_bytes = options.page_bytes;
+  Root root{};
+  root.seal.magic = kRootMagic;
+  root.salt = uint64_t{std::random_device{}()} << 32 | std::random_device{}();
+  root.log_bytes = options.log_bytes / Log::kAlign * Log::kAlign;
+  root.page_bytes = options.page_bytes;
+  root.parts = options.checksums;
+  root.head = pm::seal_word(Log::kFirst / Log::kAlign, kHeadSalt);
+  root.batch = pm::seal_word(0, kBatchSalt);
+  root.frame_count = pm::seal_word(0, kCountSalt);
+  const auto nothing = [](char*) {};
+  std::vector<index::NewBlock> blocks = {
+      {root.log_bytes, offsetof(Root, log), nothing},
+      {page_bytes * kStagedMax, offsetof(Root, staging), nothing}};
+  std::unique_ptr<PageStore> store;
+  if (options.page_file.empty()) {
+    root.store_pages =
+        options.pages_max != 0 ? options.pages_max : pool.header().capacity_bytes / 2 / page_bytes;
+    blocks.push_back({root.store_pages * page_bytes, offsetof(Root, pages), nothing});
+  } else {
+    store = open_page_file(options.page_file, options.page_bytes, true);
+  }
+  uint64_t at = 0;
+  try {
+    at = index::make_structure(pool, name, Database::kTypeName, Kind::kBytes, Kind::kBytes, &root,
+                               sizeof root, kSealedBytes, blocks);
+  } catch (...) {
+    if (store) ::unlink(options.page_file.c_str());
+    throw;
+  }
+  return std::unique_ptr<Engine>(new Engine(pool, name, at, std::move(store), options));
+}
+
+std::unique_ptr<Engine> Engine::open(pm::PoolImpl& pool, const std::string& name,
+                                     const DatabaseOptions& options) {
+  const uint64_t at = index::find_structure(pool, name, Database::kTypeName, Kind::kBytes,
+                                            Kind::kBytes, kRootMagic, sizeof(Root), kSealedBytes);
+  pool.require_writable();  // recovery writes
+  const Root& root = *pool.at<Root>(at);
+  if ((root.store_pages == 0) == options.page_file.empty()) {
+    refuse(fmt::format("{}: the pages of '{}' are in {}", pool.mapping().path(), name,
+                       root.store_pages == 0 ? "a file: give its name" : "the pool: give no file"));
+  }
+  std::unique_ptr<PageStore> store;
+  if (root.store_pages == 0) store = open_page_file(options.page_file, root.page_bytes, false);
+  return std::unique_ptr<Engine>(new Engine(pool, name, at, std::move(store), options));
+}
+
+Engine::Engine(pm::PoolImpl& pool, const std::string& name, uint64_t root,
+               std::unique_ptr<PageStore> store, const DatabaseOptions& options)
+    : pool_(pool),
+      use_(pool, name),
+      name_(name),
+      root_(*pool.at<Root>(root)),
+      format_(root_.page_bytes, root_.parts),
+      log_(pool.memory(), pool.follow<char>(root_.log, root_.log_bytes), root_.log_bytes,
+           root_.salt),
+      store_(std::move(store)),
+      stamps_(std::make_unique<std::atomic<uint64_t>[]>(kStamps)) {
+  const uint64_t page_bytes = root_.page_bytes;
+  if (!store_) {
+    store_ = open_page_area(pool.memory(),
+                            pool.follow<char>(root_.pages, root_.store_pages * page_bytes),
+                            root_.store_pages, root_.page_bytes);
+  }
+  uint64_t frames = 0;
+  if (!pm::unseal_word(root_.frame_count, kCountSalt, frames)) {
+    pool.throw_corrupt(fmt::format("the root of '{}' is damaged", name));
+  }
+  const bool keep = options.pm_frames && options.pm_bytes == 0 && frames != 0;
+  const uint64_t wanted = keep ? frames : wanted_frames(pool, options, root_.page_bytes);
+  if (wanted != frames) resize(wanted);
+  const uint64_t dram = options.dram_bytes / page_bytes;
+  if (dram + wanted < kFramesMin) {
+    refuse(fmt::format("dram_bytes and pm_bytes hold {} pages; a database needs {}", dram + wanted,
+                       kFramesMin));
+  }
+  Areas areas{&root_, nullptr, nullptr, pool.follow<char>(root_.staging, page_bytes * kStagedMax)};
+  if (wanted != 0) {
+    areas.table = pool.follow<uint64_t>(root_.table, wanted * sizeof(uint64_t));
+    areas.frames = pool.follow<char>(root_.frames, wanted * page_bytes);
+  }
+  buffer_ = std::make_unique<BufferPool>(format_, pool.memory(), log_, *store_, areas, dram, wanted,
+                                         std::max(1U, options.checksum_every));
+  if (!options.archive.empty()) {
+    archive_ = std::make_unique<Archive>(options.archive, root_.salt);
+    buffer_->recovery().set_archive([this](uint64_t id, uint64_t lsn, char* page) {
+      return archive_->make_page(format_, log_, id, lsn, page);
+    });
+    buffer_->on_release([this](uint64_t from, uint64_t to) { archive_->add(log_, from, to); });
+  }
+  buffer_->recover();
+  moment_.store(log_.tail(), std::memory_order_release);
+  format_pages();
+  if (options.background) background_ = std::thread([this] { work_in_background(); });
+}
+
+Engine::~Engine() {
+  if (background_.joinable()) {
+    {
+      const std::lock_guard lock(background_mutex_);
+      stop_ = true;
+    }
+    wake_.notify_all();
+    background_.join();
+  }
+  try {
+    checkpoint();
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the log has everything
+  }
+}
+
+// Another number of frames in PM: a new table and new frames, and what the old ones held is read again.
+void Engine::resize(uint64_t frames) {
+  const uint64_t table_bytes = frames * sizeof(uint64_t);
+  FrameWords words{0, 0, pm::seal_word(frames, kCountSalt)};
+  pm::Heap::Txn txn(pool_.heap());
+  if (frames != 0) {
+    words.table = txn.allocate(table_bytes);
+    words.frames = txn.allocate(frames * root_.page_bytes);
+    std::memset(pool_.at<char>(words.table), 0, table_bytes);
+    pool_.memory().flush(pool_.at<char>(words.table), table_bytes);
+    txn.will_link(words.table, &root_.table, pm::Link::kOffset);
+    txn.will_link(words.frames, &root_.frames, pm::Link::kOffset);
+  }
+  if (root_.table != 0) {
+    txn.will_unlink(root_.table, &root_.table, pm::Link::kOffset);
+    txn.will_unlink(root_.frames, &root_.frames, pm::Link::kOffset);
+  }
+  txn.redo(&root_.table, &words, sizeof words);
+  // The empty table, before the word that leads to it.
+  txn.commit([&] { txn.apply(); });
+}
+
+// The space page and the catalogue, if they are not there: a crash may have come before.
+void Engine::format_pages() {
+  Recovery::Expected expected{};
+  const bool never = log_.head() == Log::kFirst && !buffer_->recovery().find(0, expected);
+  if (never) {
+    Commit first;
+    first.work = [this](Change& change) {
+      const SpaceBody space{1, 0, 0, root_.salt};
+      change.format_space({reinterpret_cast<const char*>(&space), sizeof space});
+      TreeWriter::create(change);
+    };
+    commit(first);
+    checkpoint();
+    return;
+  }
+  std::unique_ptr<char, void (*)(void*)> page(
+      static_cast<char*>(std::aligned_alloc(pm::kPageBytes, root_.page_bytes)), std::free);
+  store_->read(0, page.get());
+  SpaceBody space;
+  std::memcpy(&space, page.get() + format_.body(), sizeof space);
+  if (format_.is_sound(page.get(), 0) && space.salt != root_.salt) {
+    refuse(fmt::format("{}: the page file given for '{}' belongs to another database",
+                       pool_.mapping().path(), name_));
+  }
+}
+
+void Engine::commit(Commit& request) {
+  pool_.require_writable();
+  {
+    const std::lock_guard lock(queue_mutex_);
+    queue_.push_back(&request);
+  }
+  {
+    const std::lock_guard lock(commit_mutex_);
+    if (!request.done) run_group();
+  }
+  if (request.error) std::rethrow_exception(request.error);
+}
+
+void Engine::run_group() {
+  std::vector<Commit*> group;
+  {
+    const std::lock_guard lock(queue_mutex_);
+    group.swap(queue_);
+  }
+  try {
+    run(group);
+  } catch (...) {
+    moment_.store(log_.tail(), std::memory_order_release);
+    if (group.size() > 1 && !pool_.failed()) {
+      // One of them cannot be done; the others are to have their turn.
+      for (Commit* one : group) {
+        if (one->error) continue;
+        try {
+          run({one});
+        } catch (...) {
+          moment_.store(log_.tail(), std::memory_order_release);
+          one->error = std::current_exception();
+        }
+      }
+    } else {
+      for (Commit* one : group) one->error = std::current_exception();
+    }
+  }
+  for (Commit* one : group) one->done = true;
+}
+
+// Throws if one of them cannot be carried out; then none of them was.
+void Engine::run(const std::vector<Commit*>& group) {
+  make_room();
+  Change change(*buffer_, log_, store_->capacity());
+  uint64_t carried_out = 0;
+  try {
+    for (Commit* one : group) {
+      try {
+        validate(*one);
+      } catch (const Error&) {
+        one->error = std::current_exception();
+        conflicts_.fetch_add(1, std::memory_order_relaxed);
+        continue;
+      }
+      carry_out(*one, change);
+      set_stamps(*one, change);
+      ++carried_out;
+    }
+    if (change.is_empty()) return;
+    change.write();
+    // The commits' records, before anybody hears of the commits or sees their pages. A crash before that ends the
+    // log before the entry, and pages in PM that have changed are newer than it.
+    log_.fence();
+  } catch (...) {
+    change.rollback();
+    throw;
+  }
+  moment_.store(change.lsn(), std::memory_order_release);
+  change.finish();
+  commits_.fetch_add(carried_out, std::memory_order_relaxed);
+  groups_.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Engine::validate(const Commit& request) const {
+  if (request.reads == nullptr) return;
+  for (const uint32_t place : *request.reads) {
+    if (stamp(place) > request.moment) {
+      throw Error(ErrorCode::kConflict,
+                  "another transaction has changed what this one has read; do it again");
+    }
+  }
+}
+
+void Engine::carry_out(const Commit& request, Change& change) {
+  if (request.writes != nullptr) {
+    for (const auto& [root, writes] : *request.writes) {
+      TreeWriter tree(change, root);
+      for (const auto& [key, value] : writes) {
+        if (value) {
+          tree.put(key, *value);
+        } else {
+          tree.erase(key);
+        }
+      }
+    }
+  }
+  if (request.work) request.work(change);
+}
+
+void Engine::set_stamps(const Commit& request, const Change& change) {
+  const auto set = [&](uint32_t place) {
+    stamps_[place].store(change.lsn(), std::memory_order_release);
+  };
+  if (request.writes != nullptr) {
+    for (const auto& [root, writes] : *request.writes) {
+      for (const auto& [key, value] : writes) set(stamp_of(root, key));
+    }
+  }
+  change.for_each_edited([&](uint64_t page) { set(stamp_of_page(page)); });
+}
+
+// Lets the log have room for an entry as long as entries may be.
+void Engine::make_room() {
+  const auto too_full = [&](uint64_t part) { return log_.used() > log_.bytes() / 4 * part; };
+  for (int i = 0; too_full(2); ++i) {
+    try {
+      const uint64_t judged_max = buffer_->recovery().pending() > 0 ? 256 : 0;
+      for (uint64_t n = 0; n < judged_max && buffer_->judge_next(judge_mutex_); ++n) {
+      }
+      const uint64_t cleaned = buffer_->clean(1024);
+      buffer_->truncate();
+      if (cleaned == 0 && judged_max == 0 && i > 100) break;
+    } catch (const Error&) {
+      if (too_full(3)) throw;
+      return;
+    }
+  }
+  if (too_full(3)) {
+    throw Error(ErrorCode::kNoSpace,
+                "the log of the database is full, since pages cannot be written; nothing was "
+                "changed");
+  }
+}
+
+void Engine::work_in_background() {
+  constexpr auto kPause = std::chrono::milliseconds(5);
+  auto pause = kPause;
+  for (;;) {
+    {
+      std::unique_lock lock(background_mutex_);
+      if (wake_.wait_for(lock, pause, [&] { return stop_; })) return;
+    }
+    pause = kPause;
+    try {
+      for (int i = 0; i < 64 && buffer_->judge_next(judge_mutex_); ++i) pause = pause / 2;
+      if (log_.used() > log_.bytes() / 4) {
+        buffer_->clean(256);
+        buffer_->truncate();
+        pause = std::chrono::milliseconds(0);
+      }
+    } catch (const Error&) {
+      pause = std::chrono::milliseconds(200);  // those who commit hear of it when it matters
+    }
+  }
+}
+
+uint64_t Engine::find_tree(std::string_view name) {
+  std::string value;
+  uint64_t root = 0;
+  if (tree_get(*buffer_, kCatalogueRoot, name, value) && value.size() == sizeof root) {
+    std::memcpy(&root, value.data(), sizeof root);
+  }
+  return root;
+}
+
+uint64_t Engine::make_tree(std::string_view name) {
+  if (const uint64_t root = find_tree(name)) return root;
+  if (name.size() > key_bytes_max(format_)) {
+    throw Error(ErrorCode::kTooLarge, fmt::format("the name of a tree has {} bytes; it may have {}",
+                                                  name.size(), key_bytes_max(format_)));
+  }
+  const auto held = hold_commits();
+  if (const uint64_t root = find_tree(name)) return root;
+  Commit request;
+  request.work = [&](Change& change) {
+    const uint64_t root = TreeWriter::create(change);
+    TreeWriter(change, kCatalogueRoot)
+        .put(name, {reinterpret_cast<const char*>(&root), sizeof root});
+  };
+  commit(request);
+  return find_tree(name);
+}
+
+std::vector<std::string> Engine::trees() {
+  std::vector<std::string> names;
+  LeafCopy leaf;
+  do {
+    tree_read_forward(*buffer_, kCatalogueRoot, leaf.next, leaf);
+    for (LeafCopy::Record& record : leaf.records) names.push_back(std::move(record.key));
+  } while (!leaf.last);
+  return names;
+}
+
+void Engine::checkpoint() {
+  // What is changed meanwhile is left to the next one.
+  const uint64_t until = log_.tail();
+  while (buffer_->judge_next(judge_mutex_)) {
+  }
+  while (buffer_->clean(1024, until) > 0) {
+  }
+  buffer_->truncate();
+}
+
+void Engine::recover(const std::function<void(const RecoveryProgress&)>& told) {
+  uint64_t count = 0;
+  while (buffer_->judge_next(judge_mutex_)) {
+    if (told && ++count % 64 == 0) told(recovery());
+  }
+  if (told) told(recovery());
+}
+
+RecoveryProgress Engine::recovery() const {
+  const RecoveryCounters& counters = buffer_->recovery().counters();
+  return {buffer_->recovery().pending(),
+          counters.right,
+          counters.older,
+          counters.newer,
+          counters.corrupted,
+          counters.fetched,
+          counters.archived};
+}
+
+uint64_t Engine::check(const std::function<void(const std::string&)>& report) {
+  const auto held = hold_commits();
+  uint64_t problems = 0;
+  const std::function<void(const std::string&)> tell = [&](const std::string& sentence) {
+    ++problems;
+    report(fmt::format("'{}': {}", name_, sentence));
+  };
+  SpaceBody space;
+  std::memcpy(&space, PageGuard(*buffer_, buffer_->pin(0)).data() + format_.body(), sizeof space);
+  std::vector<uint8_t> met(space.pages, 0);
+  const std::function<void(uint64_t)> meet = [&](uint64_t page) {
+    if (page >= met.size()) {
+      throw Error(ErrorCode::kCorrupt, fmt::format("'{}': page {} does not exist", name_, page));
+    }
+    if (++met[page] == 2) tell(fmt::format("page {} is used twice", page));
+    if (met[page] > 2) {
+      throw Error(ErrorCode::kCorrupt, fmt::format("'{}': pages lead in a circle", name_));
+    }
+  };
+  meet(0);
+  tree_check(*buffer_, kCatalogueRoot, tell, meet);
+  for (const std::string& name : trees()) tree_check(*buffer_, find_tree(name), tell, meet);
+  uint64_t free = 0;
+  for (uint64_t page = space.free; page != 0; ++free) {
+    meet(page);
+    const PageGuard guard(*buffer_, buffer_->pin(page));
+    if (header_of(guard.data()).type != PageType::kFree) {
+      tell(fmt::format("page {} is in the list of free pages, and is not free", page));
+    }
+    std::memcpy(&page, guard.data() + format_.body(), sizeof page);
+  }
+  if (free != space.free_count) tell("the number of free pages is wrong");
+  for (uint64_t page = 0; page < met.size(); ++page) {
+    if (met[page] == 0) tell(fmt::format("page {} is lost", page));
+  }
+  return problems;
+}
+
+std::vector<Statistic> Engine::statistics() {
+  SpaceBody space;
+  std::memcpy(&space, PageGuard(*buffer_, buffer_->pin(0)).data() + format_.body(), sizeof space);
+  const BufferPool::Use use = buffer_->use();
+  const PoolCounters& counters = buffer_->counters();
+  const RecoveryProgress mended = recovery();
+  index::StatisticList list;
+  list.add("pages", space.pages, "pages");
+  list.add("free_pages", space.free_count, "pages");
+  list.add("page_bytes", format_.page_bytes(), "bytes");
+  list.add("checksums", format_.parts(), "per page");
+  list.add("dram_frames", buffer_->dram_frames(), "pages");
+  list.add("pm_frames", buffer_->pm_frames(), "pages");
+  list.add("dram_pages", use.dram, "pages");
+  list.add("pm_pages", use.pm, "pages");
+  list.add("changed_pages", use.changed, "pages");
+  list.add("log_bytes", log_.bytes(), "bytes");
+  list.add("log_used_bytes", log_.used(), "bytes");
+  list.add("commits", commits_, "commits");
+  list.add("commit_groups", groups_, "fences");
+  list.add("conflicts", conflicts_, "commits");
+  list.add("misses", counters.misses, "pages");
+  list.add("promotions", counters.promotions, "pages");
+  list.add("evictions", counters.evictions, "pages");
+  list.add("pages_written", counters.written, "pages");
+  list.add("recovery_pending", mended.pending, "pages");
+  list.add("recovery_right", mended.right, "pages");
+  list.add("recovery_older", mended.older, "pages");
+  list.add("recovery_newer", mended.newer, "pages");
+  list.add("recovery_corrupted", mended.corrupted, "pages");
+  list.add("recovery_fetched", mended.fetched, "pages");
+  list.add("recovery_archived", mended.archived, "pages");
+  list.add("recovery_records", buffer_->recovery().counters().replayed, "records");
+  return list.take();
+}
+
+}  // namespace perdure::buffer

@@ -1,0 +1,124 @@
+// A database that is open: its parts, commits, and the thread in the background.
+//
+// Commits are made by one thread at a time, which takes those that wait with it: one log entry, one fence for all.
+// A commit is validated first. Of each record that was read a transaction keeps the *stamp* of its key, of each
+// leaf that was scanned the stamp of its page: places in a table of LSNs, found by hash, that a commit sets for
+// all keys and pages that it changes. A stamp that is newer than the transaction's moment is a conflict (or
+// another key of the same hash, which costs a second attempt).
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "buffer/archive.h"
+#include "buffer/change.h"
+#include "buffer/layout.h"
+#include "buffer/log.h"
+#include "buffer/pool.h"
+#include "perdure/database.h"
+#include "pm/pool_impl.h"
+
+namespace perdure::buffer {
+
+// What a transaction has written: values, or nothing for keys that go.
+using WriteMap = std::map<std::string, std::optional<std::string>, std::less<>>;
+using Writes = std::map<uint64_t, WriteMap>;  // by the tree's root
+
+inline constexpr uint64_t kCatalogueRoot = 1;
+
+class Engine {
+ public:
+  static std::unique_ptr<Engine> create(pm::PoolImpl& pool, const std::string& name,
+                                        const DatabaseOptions& options);
+  static std::unique_ptr<Engine> open(pm::PoolImpl& pool, const std::string& name,
+                                      const DatabaseOptions& options);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  BufferPool& buffer() { return *buffer_; }
+  const PageFormat& format() const { return format_; }
+
+  struct Commit {
+    const Writes* writes = nullptr;
+    const std::vector<uint32_t>* reads = nullptr;
+    uint64_t moment = 0;
+    std::function<void(Change&)> work;  // besides
+    bool done = false;
+    std::exception_ptr error;
+  };
+  // Durable on return. Throws kConflict and what Transaction::commit() does.
+  void commit(Commit& request);
+  // Keeps all others from committing.
+  std::unique_lock<std::recursive_mutex> hold_commits() { return std::unique_lock(commit_mutex_); }
+
+  // Of keys and pages.
+  static uint32_t stamp_of(uint64_t root, std::string_view key);
+  static uint32_t stamp_of_page(uint64_t page);
+  uint64_t stamp(uint32_t place) const { return stamps_[place].load(std::memory_order_acquire); }
+  // All commits up to here are visible.
+  uint64_t moment() const { return moment_.load(std::memory_order_acquire); }
+
+  uint64_t find_tree(std::string_view name);  // its root, or 0
+  uint64_t make_tree(std::string_view name);
+  std::vector<std::string> trees();
+
+  void checkpoint();
+  void recover(const std::function<void(const RecoveryProgress&)>& told);
+  RecoveryProgress recovery() const;
+  uint64_t check(const std::function<void(const std::string&)>& report);
+  std::vector<Statistic> statistics();
+  uint64_t writes_bytes_max() const { return log_.bytes() / 8; }
+
+ private:
+  Engine(pm::PoolImpl& pool, const std::string& name, uint64_t root,
+         std::unique_ptr<PageStore> store, const DatabaseOptions& options);
+  void format_pages();
+  void resize(uint64_t frames);
+  void run_group();
+  void run(const std::vector<Commit*>& group);
+  void validate(const Commit& request) const;
+  void carry_out(const Commit& request, Change& change);
+  void set_stamps(const Commit& request, const Change& change);
+  void make_room();
+  void work_in_background();
+
+  pm::PoolImpl& pool_;
+  pm::PoolImpl::Use use_;
+  std::string name_;
+  Root& root_;
+  PageFormat format_;
+  Log log_;
+  std::unique_ptr<PageStore> store_;
+  std::unique_ptr<Archive> archive_;
+  std::unique_ptr<BufferPool> buffer_;
+
+  static constexpr uint32_t kStamps = 1 << 16;
+  std::unique_ptr<std::atomic<uint64_t>[]> stamps_;
+  std::atomic<uint64_t> moment_{0};
+  std::recursive_mutex commit_mutex_;
+  std::mutex queue_mutex_;
+  std::vector<Commit*> queue_;
+  std::atomic<uint64_t> commits_{0};
+  std::atomic<uint64_t> conflicts_{0};
+  std::atomic<uint64_t> groups_{0};
+
+  std::mutex background_mutex_;
+  std::condition_variable wake_;
+  bool stop_ = false;
+  std::mutex judge_mutex_;
+  std::thread background_;
+};
+
+}  // namespace perdure::buffer

@@ -1,0 +1,155 @@
+#include "buffer/log.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "perdure/error.h"
+#include "pm/checksum.h"
+
+namespace perdure::buffer {
+
+namespace {
+
+constexpr uint64_t kMarkBytes = Log::kAlign;
+
+uint64_t checksum_of(const char* entry, uint64_t bytes, uint64_t salt) {
+  constexpr size_t kSkipped = sizeof(EntryHeader::checksum);
+  return pm::checksum64(entry + kSkipped, bytes - kSkipped, salt);
+}
+
+}  // namespace
+
+bool parse_record(const char* at, uint64_t bytes, LogRecord& record) {
+  if (bytes < sizeof(RecordHeader)) return false;
+  std::memcpy(&record.header, at, sizeof(RecordHeader));
+  const RecordHeader& header = record.header;
+  const uint64_t least =
+      sizeof(RecordHeader) + uint64_t{header.key_bytes} + uint64_t{header.value_bytes};
+  if (header.bytes > bytes || header.bytes % 8 != 0 || header.bytes < least) return false;
+  record.key = {at + sizeof(RecordHeader), header.key_bytes};
+  record.value = {at + sizeof(RecordHeader) + header.key_bytes, header.value_bytes};
+  return true;
+}
+
+void Log::copy_out(uint64_t lsn, char* to, uint64_t bytes) const {
+  const uint64_t at = lsn % bytes_;
+  const uint64_t first = std::min(bytes, bytes_ - at);
+  std::memcpy(to, ring_ + at, first);
+  std::memcpy(to + first, ring_, bytes - first);
+}
+
+bool Log::entry_is_sound(const char* entry, uint64_t bytes, uint64_t salt) {
+  EntryHeader header;
+  std::memcpy(&header, entry, sizeof header);
+  return header.bytes == bytes && header.checksum == checksum_of(entry, bytes, salt);
+}
+
+bool Log::read_entry(uint64_t lsn, std::vector<char>& entry) const {
+  EntryHeader header;
+  copy_out(lsn, reinterpret_cast<char*>(&header), sizeof header);
+  if (header.lsn != lsn || header.bytes < kAlign || header.bytes % kAlign != 0 ||
+      header.bytes > bytes_) {
+    return false;
+  }
+  entry.resize(header.bytes);
+  copy_out(lsn, entry.data(), header.bytes);
+  return entry_is_sound(entry.data(), header.bytes, salt_);
+}
+
+uint64_t Log::next_entry(uint64_t lsn, std::vector<char>& entry) const {
+  if (read_entry(lsn, entry)) return lsn;
+  const bool marked = read_entry(lsn + bytes_, entry) &&
+                      reinterpret_cast<EntryHeader*>(entry.data())->kind == EntryKind::kMark;
+  return marked ? lsn + bytes_ : 0;
+}
+
+void Log::visit_records(uint64_t lsn, const char* entry, uint64_t bytes, const Visit& visit) {
+  LogRecord record;
+  for (uint64_t at = sizeof(EntryHeader); at + sizeof(RecordHeader) <= bytes;) {
+    if (!parse_record(entry + at, bytes - at, record) || record.header.bytes == 0) return;
+    visit(lsn, lsn + at, record);
+    at += record.header.bytes;
+  }
+}
+
+void Log::analyse(uint64_t head, const Visit& visit) {
+  std::vector<char> entry;
+  uint64_t used = 0;
+  uint64_t lsn = head;
+  for (uint64_t found = 0; used < bytes_ && (found = next_entry(lsn, entry)) != 0;) {
+    if (used + entry.size() > bytes_) break;
+    visit_records(found, entry.data(), entry.size(), visit);
+    used += entry.size();
+    lsn = found + entry.size();
+  }
+  head_.store(head, std::memory_order_release);
+  used_.store(used, std::memory_order_relaxed);
+  tail_.store(lsn, std::memory_order_release);
+}
+
+void Log::read_entries(uint64_t from, uint64_t to,
+                       const std::function<void(std::string_view)>& visit) const {
+  std::vector<char> entry;
+  for (uint64_t lsn = from; lsn < to;) {
+    const uint64_t found = next_entry(lsn, entry);
+    if (found == 0 || found >= to) return;
+    visit({entry.data(), entry.size()});
+    lsn = found + entry.size();
+  }
+}
+
+uint64_t Log::used() const { return used_.load(std::memory_order_relaxed); }
+
+// A quarter of the ring for an entry at most; and always room for some marks.
+uint64_t Log::room() const {
+  const uint64_t used = this->used() + 64 * kMarkBytes;
+  return used >= bytes_ ? 0 : std::min(bytes_ - used, bytes_ / 4);
+}
+
+void Log::write(std::vector<char>& entry, EntryKind kind, uint64_t lsn) {
+  entry.resize((entry.size() + kAlign - 1) / kAlign * kAlign, '\0');
+  auto* header = reinterpret_cast<EntryHeader*>(entry.data());
+  header->lsn = lsn;
+  header->bytes = static_cast<uint32_t>(entry.size());
+  header->kind = kind;
+  header->checksum = checksum_of(entry.data(), entry.size(), salt_);
+  if (used() + entry.size() > bytes_) {
+    throw Error(ErrorCode::kInternal, "a log entry is written where older ones are needed");
+  }
+  const uint64_t at = lsn % bytes_;
+  const uint64_t first = std::min<uint64_t>(entry.size(), bytes_ - at);
+  memory_.copy_nontemporal(ring_ + at, entry.data(), first);
+  if (first < entry.size()) {
+    memory_.copy_nontemporal(ring_, entry.data() + first, entry.size() - first);
+  }
+  used_.fetch_add(entry.size(), std::memory_order_relaxed);
+  tail_.store(lsn + entry.size(), std::memory_order_release);
+}
+
+void Log::append(std::vector<char>& entry) { write(entry, EntryKind::kCommit, tail()); }
+
+void Log::mark() {
+  std::vector<char> entry(sizeof(EntryHeader), '\0');
+  write(entry, EntryKind::kMark, tail() + bytes_);
+  // Before anything that bears a later LSN may reach PM: else the next opening would end the log before the
+  // mark, and give those LSNs a second time.
+  memory_.fence();
+}
+
+void Log::release_before(uint64_t head) {
+  uint64_t gone = 0;
+  read_entries(this->head(), head, [&](std::string_view entry) { gone += entry.size(); });
+  used_.fetch_sub(gone, std::memory_order_relaxed);
+  head_.store(head, std::memory_order_release);
+}
+
+bool Log::read_record(uint64_t lsn, std::vector<char>& buffer, LogRecord& record) const {
+  RecordHeader header;
+  copy_out(lsn, reinterpret_cast<char*>(&header), sizeof header);
+  if (header.bytes < sizeof header || header.bytes > bytes_) return false;
+  buffer.resize(header.bytes);
+  copy_out(lsn, buffer.data(), header.bytes);
+  return parse_record(buffer.data(), header.bytes, record);
+}
+
+}  // namespace perdure::buffer

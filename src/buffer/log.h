@@ -1,0 +1,128 @@
+// The write-ahead log: a ring in PM of entries, one for each commit, with physiological redo records.
+//
+//   entry   | checksum 8 | lsn 8 | bytes 4 | kind 4 | records ... | padding to 64 bytes |
+//   record  | page 8 | previous 8 | bytes 4 | op 2 | slot 2 | key_bytes 4 | value_bytes 4 | key | value | padding |
+//
+// An LSN is a number of bytes; what it names lies at lsn % log_bytes, and may wrap around the ring's end. The
+// records of one page are chained: `previous` is the page's LSN before. An entry is written past the caches and
+// made durable by one fence; several commits may share it. What is there of an entry after a crash, its
+// checksum tells; the log ends before the first one that does not fit.
+//
+// Why no crash makes an old entry pass for a new one, or an LSN mean two things: each opening ends the log with
+// a *mark*, an entry without records whose LSN is log_bytes further than its place would give, and so are all
+// later ones. An entry that a crash left whole behind a torn one, and a page in PM that an unfinished commit
+// has changed, bear LSNs that will never be given again, whatever is written there later. The mark is durable
+// before the first transaction; a crash before that leaves nothing that bears an LSN behind the old end. The
+// same is done when a commit fails that has changed pages.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "pm/memory.h"
+
+namespace perdure::buffer {
+
+enum class EntryKind : uint32_t { kCommit = 1, kMark = 2 };
+
+struct EntryHeader {
+  uint64_t checksum;  // xxh3 of what follows up to `bytes`, seeded with the log's salt
+  uint64_t lsn;
+  uint32_t bytes;  // a multiple of 64
+  EntryKind kind;
+};
+static_assert(sizeof(EntryHeader) == 24);
+
+// What a record does with its page.
+enum class Op : uint16_t {
+  kImage = 1,    // the whole body: key is its begin, value its end, slot the page's type
+  kInsert = 2,   // of a node: key and value at a slot
+  kErase = 3,    // the slot
+  kReplace = 4,  // the slot's value
+  kPatch = 5,    // value at an offset of the body, which is the slot
+};
+// Added to the op: the value of a record in a node is a reference to overflow pages.
+inline constexpr uint16_t kOverflowBit = 0x100;
+
+struct RecordHeader {
+  uint64_t page;
+  uint64_t previous;  // LSN, or 0: the page's first
+  uint32_t bytes;     // a multiple of 8
+  uint16_t op;        // Op, and kOverflowBit
+  uint16_t slot;
+  uint32_t key_bytes;
+  uint32_t value_bytes;
+};
+static_assert(sizeof(RecordHeader) == 32);
+
+struct LogRecord {
+  RecordHeader header;
+  std::string_view key;
+  std::string_view value;
+  Op op() const { return static_cast<Op>(header.op & (kOverflowBit - 1)); }
+  bool overflow() const { return (header.op & kOverflowBit) != 0; }
+};
+
+// Reads the record at `at`, of which `bytes` are there. False if it makes no sense.
+bool parse_record(const char* at, uint64_t bytes, LogRecord& record);
+
+class Log {
+ public:
+  static constexpr uint64_t kAlign = 64;
+  static constexpr uint64_t kFirst = 64;  // 0 means no LSN
+
+  Log(const pm::Memory& memory, char* ring, uint64_t bytes, uint64_t salt)
+      : memory_(memory), ring_(ring), bytes_(bytes), salt_(salt) {}
+
+  // Reads the log from `head` to its end, and calls `visit` for each record.
+  using Visit = std::function<void(uint64_t entry, uint64_t lsn, const LogRecord& record)>;
+  void analyse(uint64_t head, const Visit& visit);
+  // Ends what was: LSNs up to here will not be given again. Durable on return.
+  void mark();
+
+  // The LSN that the next entry will have.
+  uint64_t tail() const { return tail_.load(std::memory_order_acquire); }
+  uint64_t head() const { return head_.load(std::memory_order_acquire); }
+  // Bytes in use from `head` on, and those that an entry may have now.
+  uint64_t used() const;
+  uint64_t bytes() const { return bytes_; }
+  uint64_t room() const;
+
+  // Completes and writes an entry, which begins with room for its header; its LSN is tail(). Durable after fence().
+  void append(std::vector<char>& entry);
+  void fence() const { memory_.fence(); }
+  // Entries before `head`, an entry's LSN, may be overwritten.
+  void release_before(uint64_t head);
+
+  // Copies the record at `lsn`. False if there is none that makes sense.
+  bool read_record(uint64_t lsn, std::vector<char>& buffer, LogRecord& record) const;
+  // Copies [from, to), which lies in the log, entry by entry.
+  void read_entries(uint64_t from, uint64_t to,
+                    const std::function<void(std::string_view entry)>& visit) const;
+
+  static void visit_records(uint64_t lsn, const char* entry, uint64_t bytes, const Visit& visit);
+  static bool entry_is_sound(const char* entry, uint64_t bytes, uint64_t salt);
+
+ private:
+  bool read_entry(uint64_t lsn, std::vector<char>& entry) const;
+  // Reads the entry that follows what ends at `lsn`: there, or a mark further on. 0: none.
+  uint64_t next_entry(uint64_t lsn, std::vector<char>& entry) const;
+  void copy_out(uint64_t lsn, char* to, uint64_t bytes) const;
+  void write(std::vector<char>& entry, EntryKind kind, uint64_t lsn);
+
+  const pm::Memory& memory_;
+  char* ring_;
+  uint64_t bytes_;
+  uint64_t salt_;
+  std::atomic<uint64_t> head_{kFirst};
+  std::atomic<uint64_t> tail_{kFirst};
+  std::atomic<uint64_t> used_{0};
+};
+
+}  // namespace perdure::buffer

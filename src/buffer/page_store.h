@@ -1,0 +1,45 @@
+// Where pages are when they are not in the buffer pool: a file of the system, or a part of the pool. Pages here
+// never have changes that are not durable in the log; a page that is torn or damaged is found by its checksums.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "pm/memory.h"
+
+namespace perdure::buffer {
+
+class PageStore {
+ public:
+  virtual ~PageStore() = default;
+  // Reads a page into `page`, zeros where nothing was written. Throws kIo.
+  virtual void read(uint64_t id, char* page) = 0;
+  // Writes it; durable after sync(). Throws kIo, kNoSpace. Other pages keep their content.
+  virtual void write(uint64_t id, const char* page) = 0;
+  virtual void sync() = 0;
+  // How many pages there is room for.
+  virtual uint64_t capacity() const = 0;
+};
+
+// Faults of a page file, for tests: called before each read, write (with the bytes about to be written, which it
+// may change; it returns how many of them to write) and sync; may throw.
+class PageFaults {
+ public:
+  virtual ~PageFaults() = default;
+  virtual void read(uint64_t id, char* page, uint32_t bytes) = 0;  // after the read
+  virtual uint32_t write(uint64_t id, uint32_t bytes) = 0;
+  virtual void sync() = 0;
+};
+// Of page files that are opened from now on; null: none. Not thread-safe.
+void inject_page_faults(PageFaults* faults);
+
+// A file, with O_DIRECT where its file system allows that. `path` exists if `create` is false. Throws kNotFound,
+// kExists, kPermission, kLocked (another process has it open), kIo.
+std::unique_ptr<PageStore> open_page_file(const std::string& path, uint32_t page_bytes,
+                                          bool create);
+// `pages` pages at `area`, in PM.
+std::unique_ptr<PageStore> open_page_area(const pm::Memory& memory, char* area, uint64_t pages,
+                                          uint32_t page_bytes);
+
+}  // namespace perdure::buffer

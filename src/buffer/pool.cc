@@ -1,0 +1,420 @@
+// Finding pages, loading them, moving them, and what is done first after opening.
+#include "buffer/pool.h"
+
+#include <fmt/core.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include "perdure/error.h"
+#include "pm/layout.h"
+
+namespace perdure::buffer {
+
+namespace {
+
+// For O_DIRECT, and for whole lines.
+std::unique_ptr<char, void (*)(void*)> aligned_bytes(uint64_t bytes) {
+  auto* memory = static_cast<char*>(std::aligned_alloc(pm::kPageBytes, bytes));
+  if (memory == nullptr) throw std::bad_alloc();
+  return {memory, std::free};
+}
+
+// A page that this thread works on, beside its frame.
+char* scratch_page() {
+  thread_local const auto page = aligned_bytes(kPageBytesMax);
+  return page.get();
+}
+
+uint64_t table_salt(uint64_t frame) { return kTableSalt + (frame << 24); }
+
+}  // namespace
+
+BufferPool::BufferPool(const PageFormat& format, const pm::Memory& memory, Log& log,
+                       PageStore& store, const Areas& areas, uint64_t dram_frames,
+                       uint64_t pm_frames, uint32_t checksum_every)
+    : format_(format),
+      memory_(memory),
+      log_(log),
+      store_(store),
+      areas_(areas),
+      recovery_(format, log, store),
+      dram_frames_(dram_frames),
+      frame_count_(dram_frames + pm_frames),
+      checksum_every_(checksum_every),
+      frames_(std::make_unique<Frame[]>(frame_count_)),
+      shards_(std::make_unique<Shard[]>(kShards)),
+      placement_(std::make_unique<TwoQueuePlacement>(std::max<uint64_t>(16, dram_frames / 2))),
+      pm_hand_(dram_frames),
+      free_dram_(dram_frames),
+      moving_(aligned_bytes(format.page_bytes())),
+      batch_(aligned_bytes(uint64_t{format.page_bytes()} * kStagedMax)) {
+  const uint64_t page_bytes = format.page_bytes();
+  if (dram_frames > 0) {
+    void* dram = ::mmap(nullptr, dram_frames * page_bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (dram == MAP_FAILED) throw std::bad_alloc();
+    ::madvise(dram, dram_frames * page_bytes, MADV_HUGEPAGE);
+    dram_ = static_cast<char*>(dram);
+  }
+  for (uint64_t i = 0; i < frame_count_; ++i) {
+    Frame& frame = frames_[i];
+    frame.pm = i >= dram_frames;
+    frame.data = frame.pm ? areas.frames + (i - dram_frames) * page_bytes : dram_ + i * page_bytes;
+  }
+}
+
+BufferPool::~BufferPool() {
+  if (dram_ != nullptr) ::munmap(dram_, dram_frames_ * format_.page_bytes());
+}
+
+void BufferPool::require_sound() const {
+  if (!broken_.load(std::memory_order_relaxed)) return;
+  throw Error(ErrorCode::kIo,
+              "the database stopped when its medium refused a write; close the pool, mend the "
+              "medium and open it again");
+}
+
+void BufferPool::recover() {
+  uint64_t head = 0;
+  uint64_t staged = 0;
+  if (!pm::unseal_word(areas_.root->head, kHeadSalt, head) ||
+      !pm::unseal_word(areas_.root->batch, kBatchSalt, staged) || staged > kStagedMax) {
+    throw Error(ErrorCode::kCorrupt, "the root of the database is damaged");
+  }
+  batch_open_ = staged != 0;
+  finish_batch();
+  recovery_.analyse(head * Log::kAlign);
+  log_.mark();
+  find_frames();
+}
+
+void BufferPool::find_frames() {
+  for (uint64_t i = dram_frames_; i < frame_count_; ++i) {
+    Frame& frame = frames_[i];
+    const uint64_t word = areas_.table[i - dram_frames_];
+    if (word == 0) continue;
+    uint64_t id = 0;
+    const bool sound = pm::unseal_word(word, table_salt(i - dram_frames_), id) && id != 0;
+    if (!sound || !shard_of(id - 1).frames.emplace(id - 1, i).second) {
+      set_table(frame, kNoPage);
+      continue;
+    }
+    frame.page.store(id - 1, std::memory_order_relaxed);
+    frame.unjudged.store(true, std::memory_order_relaxed);
+  }
+}
+
+// Durable on return.
+void BufferPool::set_table(const Frame& frame, uint64_t id) {
+  const uint64_t i = number_of(frame) - dram_frames_;
+  const uint64_t word = id == kNoPage ? 0 : pm::seal_word(id + 1, table_salt(i));
+  pm::store_release(areas_.table[i], word);
+  // Cleared: before the page is changed elsewhere. Set: before the page counts as being in PM.
+  memory_.persist(&areas_.table[i], sizeof word);
+}
+
+Frame* BufferPool::pin_if_here(uint64_t id) {
+  Shard& shard = shard_of(id);
+  const std::lock_guard lock(shard.mutex);
+  const auto found = shard.frames.find(id);
+  if (found == shard.frames.end()) return nullptr;
+  Frame& frame = frames_[found->second];
+  frame.pins.fetch_add(1, std::memory_order_acquire);
+  return &frame;
+}
+
+Frame& BufferPool::pin(uint64_t id, bool read) {
+  for (bool moved = false;;) {
+    require_sound();
+    Frame* frame = pin_if_here(id);
+    if (frame == nullptr) frame = load(id, read);
+    if (frame == nullptr) continue;
+    while (frame->loading.load(std::memory_order_acquire)) std::this_thread::yield();
+    if (frame->page.load(std::memory_order_acquire) != id) {  // loading it has failed
+      unpin(*frame);
+      continue;
+    }
+    if (frame->unjudged.load(std::memory_order_acquire)) {
+      try {
+        judge(*frame, id, read);
+      } catch (...) {
+        unpin(*frame);
+        throw;
+      }
+    }
+    if (!frame->referenced.load(std::memory_order_relaxed)) {
+      frame->referenced.store(true, std::memory_order_relaxed);
+    }
+    const bool hot = frame->pm && !moved && dram_frames_ > 0 &&
+                     (free_dram_.load(std::memory_order_relaxed) > 0 || placement_->wants(id));
+    if (!hot) return *frame;
+    unpin(*frame);
+    moved = true;
+    promote(id);
+  }
+}
+
+void BufferPool::judge(Frame& frame, uint64_t id, bool read) {
+  frame.latch.lock();
+  const std::unique_ptr<Latch, void (*)(Latch*)> held(&frame.latch,
+                                                      [](Latch* latch) { latch->unlock(); });
+  if (!frame.unjudged.load(std::memory_order_relaxed)) return;
+  if (!read) {
+    // What an unfinished commit has left of a page that never was.
+    std::memset(frame.data, 0, format_.page_bytes());
+    header_of(frame.data).id = id;
+    frame.unjudged.store(false, std::memory_order_release);
+    return;
+  }
+  Recovery::Expected expected{};
+  const bool pending = recovery_.find(id, expected);
+  const PartMask touched = recovery_.judge(id, frame.data, scratch_page());
+  format_.seal(frame.data, touched);
+  if (pending) frame.recovery_lsn.store(expected.entry, std::memory_order_release);
+  recovery_.settle(id);
+  frame.unjudged.store(false, std::memory_order_release);
+}
+
+bool BufferPool::judge_next(std::mutex& turn) {
+  const std::lock_guard lock(turn);
+  for (; judge_hand_ < frame_count_; ++judge_hand_) {
+    Frame& frame = frames_[judge_hand_];
+    const uint64_t id = frame.page.load(std::memory_order_acquire);
+    if (id == kNoPage || !frame.unjudged.load(std::memory_order_acquire)) continue;
+    ++judge_hand_;
+    try {
+      unpin(pin(id));
+    } catch (const Error& error) {
+      // Told to who asks for the page. It may be one that an unfinished commit was to make.
+      if (error.code() != ErrorCode::kCorrupt) throw;
+    }
+    return true;
+  }
+  const uint64_t id = recovery_.any();
+  if (id == kNoPage) return false;
+  try {
+    unpin(pin(id));
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kCorrupt) throw;
+    recovery_.give_up(id);
+  }
+  return true;
+}
+
+Frame* BufferPool::load(uint64_t id, bool read) {
+  std::unique_lock miss(miss_mutex_);
+  Frame* frame = nullptr;
+  for (int attempts = 0;; ++attempts) {
+    frame = pin_if_here(id);
+    if (frame != nullptr) return frame;
+    frame = take_frame();
+    if (frame != nullptr) break;
+    miss.unlock();
+    // Those that are to go must be in the page store first.
+    if (clean(kStagedMax) == 0) {
+      if (attempts > 2000) {
+        throw Error(ErrorCode::kPoolFull,
+                    "the buffer pool has too few pages for what is done with it; open the database "
+                    "with more DRAM or PM, or make transactions smaller");
+      }
+      std::this_thread::yield();
+    }
+    miss.lock();
+  }
+  counters_.misses.fetch_add(1, std::memory_order_relaxed);
+  frame->loading.store(true, std::memory_order_relaxed);
+  frame->pins.fetch_add(1, std::memory_order_relaxed);
+  link(*frame, id);
+  miss.unlock();
+  try {
+    fill(*frame, id, read);
+  } catch (...) {
+    {
+      Shard& shard = shard_of(id);
+      const std::lock_guard lock(shard.mutex);
+      shard.frames.erase(id);
+      frame->page.store(kNoPage, std::memory_order_release);
+    }
+    if (!frame->pm) free_dram_.fetch_add(1, std::memory_order_relaxed);
+    frame->recovery_lsn.store(0, std::memory_order_relaxed);
+    frame->loading.store(false, std::memory_order_release);
+    unpin(*frame);
+    throw;
+  }
+  frame->loading.store(false, std::memory_order_release);
+  return frame;
+}
+
+void BufferPool::fill(Frame& frame, uint64_t id, bool read) {
+  char* page = frame.pm ? scratch_page() : frame.data;
+  Recovery::Expected expected{};
+  const bool pending = recovery_.find(id, expected);
+  if (read) {
+    recovery_.fetch(id, page);
+  } else {
+    std::memset(page, 0, format_.page_bytes());
+    header_of(page).id = id;
+  }
+  frame.unsealed = pending ? format_.all_parts() : 0;
+  if (frame.pm) {
+    format_.seal(page, frame.unsealed);
+    frame.unsealed = 0;
+    memory_.copy_nontemporal(frame.data, page, format_.page_bytes());
+    // The page, before the word that says that it is here.
+    memory_.fence();
+    set_table(frame, id);
+  }
+  if (pending) {
+    frame.recovery_lsn.store(expected.entry, std::memory_order_release);
+    recovery_.counters().fetched.fetch_add(1, std::memory_order_relaxed);
+    recovery_.settle(id);
+  }
+}
+
+void BufferPool::link(Frame& frame, uint64_t id) {
+  Shard& shard = shard_of(id);
+  const std::lock_guard lock(shard.mutex);
+  frame.page.store(id, std::memory_order_release);
+  frame.referenced.store(false, std::memory_order_relaxed);
+  shard.frames[id] = static_cast<uint32_t>(number_of(frame));
+}
+
+// Takes the page out of the table of pages, unless somebody uses it. The frame keeps its content.
+bool BufferPool::unlink(Frame& frame, bool even_changed, uint32_t pins) {
+  const uint64_t id = frame.page.load(std::memory_order_acquire);
+  if (id == kNoPage) return false;
+  Shard& shard = shard_of(id);
+  const std::lock_guard lock(shard.mutex);
+  if (frame.page.load(std::memory_order_relaxed) != id ||
+      frame.pins.load(std::memory_order_acquire) != pins ||
+      frame.loading.load(std::memory_order_acquire)) {
+    return false;
+  }
+  if (!even_changed && frame.recovery_lsn.load(std::memory_order_relaxed) != 0) return false;
+  shard.frames.erase(id);
+  frame.page.store(kNoPage, std::memory_order_release);
+  return true;
+}
+
+// An empty frame, or one whose page goes. Null: all pages are in use, or changed. miss_mutex_ is held.
+Frame* BufferPool::take_frame() {
+  Frame* frame = nullptr;
+  const bool dram_first = free_dram_.load(std::memory_order_relaxed) > 0;
+  if (dram_first) frame = take_frame(0, dram_frames_, dram_hand_);
+  if (frame == nullptr) frame = take_frame(dram_frames_, frame_count_, pm_hand_);
+  if (frame == nullptr && !dram_first) frame = take_frame(0, dram_frames_, dram_hand_);
+  return frame;
+}
+
+Frame* BufferPool::take_frame(uint64_t begin, uint64_t end, uint64_t& hand) {
+  for (uint64_t step = 0; step < 2 * (end - begin); ++step) {
+    Frame& frame = frames_[hand];
+    hand = hand + 1 == end ? begin : hand + 1;
+    if (frame.pins.load(std::memory_order_acquire) != 0) continue;
+    if (frame.page.load(std::memory_order_relaxed) == kNoPage) {
+      if (!frame.pm) free_dram_.fetch_sub(1, std::memory_order_relaxed);
+      return &frame;
+    }
+    if (frame.recovery_lsn.load(std::memory_order_relaxed) != 0) continue;
+    if (frame.referenced.exchange(false, std::memory_order_relaxed)) continue;
+    if (!unlink(frame, false, 0)) continue;
+    frame.unjudged.store(false, std::memory_order_relaxed);
+    counters_.evictions.fetch_add(1, std::memory_order_relaxed);
+    if (frame.pm) set_table(frame, kNoPage);
+    return &frame;
+  }
+  return nullptr;
+}
+
+// From PM to DRAM; a page that goes for it takes its place in PM.
+void BufferPool::promote(uint64_t id) {
+  const std::unique_lock miss(miss_mutex_, std::try_to_lock);
+  if (!miss.owns_lock()) return;
+  Frame* from = pin_if_here(id);
+  if (from == nullptr) return;
+  unpin(*from);
+  if (!from->pm || from->unjudged.load(std::memory_order_acquire)) return;
+  if (!unlink(*from, true, 0)) return;
+  Frame* to = nullptr;
+  uint64_t other = kNoPage;
+  for (uint64_t step = 0; step < 2 * dram_frames_ && to == nullptr; ++step) {
+    Frame& frame = frames_[dram_hand_];
+    dram_hand_ = dram_hand_ + 1 == dram_frames_ ? 0 : dram_hand_ + 1;
+    other = frame.page.load(std::memory_order_acquire);
+    if (frame.pins.load(std::memory_order_acquire) != 0) continue;
+    if (other == kNoPage) {
+      free_dram_.fetch_sub(1, std::memory_order_relaxed);
+      to = &frame;
+    } else if (!frame.referenced.exchange(false, std::memory_order_relaxed) &&
+               unlink(frame, true, 0)) {
+      to = &frame;
+    }
+  }
+  if (to == nullptr) {
+    link(*from, id);
+    return;
+  }
+  try {
+    exchange(*from, *to, other);
+  } catch (...) {
+    broken_.store(true, std::memory_order_relaxed);
+    throw;
+  }
+  link(*to, id);
+  if (other != kNoPage) link(*from, other);
+  counters_.promotions.fetch_add(1, std::memory_order_relaxed);
+}
+
+// Nobody sees the two frames now. `other` is the page in `dram`, which moves to `pm`.
+void BufferPool::exchange(Frame& pm, Frame& dram, uint64_t other) {
+  const uint32_t bytes = format_.page_bytes();
+  std::memcpy(moving_.get(), pm.data, bytes);
+  set_table(pm, kNoPage);
+  if (other != kNoPage) {
+    format_.seal(dram.data, dram.unsealed);
+    dram.unsealed = 0;
+    memory_.copy_nontemporal(pm.data, dram.data, bytes);
+    // The page, before the word that says that it is here.
+    memory_.fence();
+    set_table(pm, other);
+  }
+  std::memcpy(dram.data, moving_.get(), bytes);
+  dram.unsealed = pm.unsealed;
+  pm.unsealed = 0;
+  pm.updates = 0;
+  const uint64_t changed = pm.recovery_lsn.load(std::memory_order_relaxed);
+  pm.recovery_lsn.store(other == kNoPage ? 0 : dram.recovery_lsn.load(std::memory_order_relaxed),
+                        std::memory_order_relaxed);
+  dram.recovery_lsn.store(changed, std::memory_order_relaxed);
+}
+
+void BufferPool::changed(Frame& frame, uint64_t lsn, PartMask parts) {
+  frame.unsealed |= parts;
+  uint64_t clean = 0;
+  frame.recovery_lsn.compare_exchange_strong(clean, lsn, std::memory_order_release,
+                                             std::memory_order_relaxed);
+}
+
+void BufferPool::seal(Frame& frame) {
+  if (!frame.pm || ++frame.updates < checksum_every_) return;
+  frame.updates = 0;
+  format_.seal(frame.data, frame.unsealed);
+  frame.unsealed = 0;
+}
+
+BufferPool::Use BufferPool::use() const {
+  Use use;
+  for (uint64_t i = 0; i < frame_count_; ++i) {
+    const Frame& frame = frames_[i];
+    if (frame.page.load(std::memory_order_relaxed) == kNoPage) continue;
+    (frame.pm ? use.pm : use.dram) += 1;
+    if (frame.recovery_lsn.load(std::memory_order_relaxed) != 0) ++use.changed;
+  }
+  return use;
+}
+
+}  // namespace perdure::buffer

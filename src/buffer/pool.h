@@ -1,0 +1,215 @@
+// The buffer pool: frames in DRAM and in PM side by side, over a page store.
+//
+// A page in a PM frame is changed in place, and its lines are not flushed: what a crash leaves of it is judged by
+// its checksums and its LSN (recovery.h). What must be durable, and when:
+//   loading into a PM frame   the page, fence, then its word in the allocation table, fence. A word that is
+//                             durable leads to a frame that held this very page; without the first fence it
+//                             could lead to what the frame held of the page long ago, with sound checksums.
+//   leaving a PM frame        the word is cleared, fence, before the page may be changed anywhere else: else a
+//                             later crash would find the word, and a version that the log no longer completes.
+//   moving DRAM <-> PM        leaving, then loading: never two words for a page.
+//   writing to the page store the page is copied to the staging area, and if it is in a PM frame, that frame's
+//                             lines are flushed: fence; `batch` says how many are staged: fence; the pages are
+//                             written and synced; `batch` is 0: fence. A page that a crash tears in the page
+//                             store is written again from the staging area. Without the flush of the frame, its
+//                             lines could be lost after the log that would complete them is gone.
+//   the log's head            moves, fenced, once all records before it are in the page store.
+// The page store never sees a change of a commit that is not durable: commits hold their pages exclusively until
+// they are.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "buffer/latch.h"
+#include "buffer/layout.h"
+#include "buffer/log.h"
+#include "buffer/page.h"
+#include "buffer/page_store.h"
+#include "buffer/placement.h"
+#include "buffer/recovery.h"
+#include "pm/memory.h"
+
+namespace perdure::buffer {
+
+struct alignas(64) Frame {
+  Latch latch;
+  std::atomic<uint32_t> pins{0};
+  std::atomic<uint64_t> page{kNoPage};
+  std::atomic<uint64_t> recovery_lsn{
+      0};  // of the first entry that is not in the page store; 0: clean
+  char* data = nullptr;
+  PartMask unsealed = 0;  // parts whose checksums are out of date; under the exclusive latch
+  uint32_t updates = 0;   // since the checksums were computed
+  std::atomic<bool> referenced{false};
+  std::atomic<bool> loading{false};
+  std::atomic<bool> unjudged{false};  // found in PM at opening
+  bool pm = false;
+};
+
+// The parts of the pool that belong to the database.
+struct Areas {
+  Root* root;
+  uint64_t* table;
+  char* frames;
+  char* staging;
+};
+
+struct PoolCounters {
+  std::atomic<uint64_t> misses{0};
+  std::atomic<uint64_t> promotions{0};
+  std::atomic<uint64_t> evictions{0};
+  std::atomic<uint64_t> written{0};
+};
+
+class BufferPool {
+ public:
+  BufferPool(const PageFormat& format, const pm::Memory& memory, Log& log, PageStore& store,
+             const Areas& areas, uint64_t dram_frames, uint64_t pm_frames, uint32_t checksum_every);
+  ~BufferPool();
+  BufferPool(const BufferPool&) = delete;
+  BufferPool& operator=(const BufferPool&) = delete;
+
+  // Before first use: finishes a batch that a crash interrupted, reads the log, and finds the pages in PM.
+  void recover();
+
+  // The page in a frame, judged; unpin() it. Throws kCorrupt, kIo, kPoolFull (all frames are pinned).
+  Frame& pin(uint64_t id) { return pin(id, true); }
+  // A page that begins anew: what there was of it does not count.
+  Frame& pin_new(uint64_t id) { return pin(id, false); }
+  void unpin(Frame& frame) { frame.pins.fetch_sub(1, std::memory_order_release); }
+
+  // The frame's page, held exclusively, was changed in these parts by the entry at `lsn`.
+  void changed(Frame& frame, uint64_t lsn, PartMask parts);
+  // Computes checksums of a page in PM, if it is time. Held exclusively.
+  void seal(Frame& frame);
+
+  // Writes up to `limit` changed pages to the page store, those first that were changed first; those before LSN
+  // `before` only. Returns how many. Throws kIo, kNoSpace; the pages stay as they are then.
+  uint64_t clean(uint64_t limit, uint64_t before = ~uint64_t{0});
+  // Lets the log's head move as far as it can.
+  void truncate();
+  // Before the log's head moves: what it leaves behind.
+  void on_release(std::function<void(uint64_t from, uint64_t to)> archive) {
+    archive_ = std::move(archive);
+  }
+
+  Recovery& recovery() { return recovery_; }
+  // Judges one more page that was not asked for yet. False if there is none.
+  bool judge_next(std::mutex& turn);
+
+  const PageFormat& format() const { return format_; }
+  const PoolCounters& counters() const { return counters_; }
+  uint64_t dram_frames() const { return dram_frames_; }
+  uint64_t pm_frames() const { return frame_count_ - dram_frames_; }
+  // Frames in use, and changed ones: dram, pm, changed.
+  struct Use {
+    uint64_t dram = 0;
+    uint64_t pm = 0;
+    uint64_t changed = 0;
+  };
+  Use use() const;
+
+ private:
+  struct alignas(64) Shard {
+    std::mutex mutex;
+    std::unordered_map<uint64_t, uint32_t> frames;
+  };
+  static constexpr uint64_t kShards = 64;
+
+  Shard& shard_of(uint64_t id) { return shards_[id % kShards]; }
+  Frame& pin(uint64_t id, bool read);
+  Frame* pin_if_here(uint64_t id);
+  Frame* load(uint64_t id, bool read);
+  void fill(Frame& frame, uint64_t id, bool read);
+  void judge(Frame& frame, uint64_t id, bool read);
+  Frame* take_frame();
+  Frame* take_frame(uint64_t begin, uint64_t end, uint64_t& hand);
+  bool unlink(Frame& frame, bool even_changed, uint32_t pins);
+  void link(Frame& frame, uint64_t id);
+  void promote(uint64_t id);
+  void exchange(Frame& pm, Frame& dram, uint64_t other);
+  void set_table(const Frame& frame, uint64_t id);
+  uint64_t number_of(const Frame& frame) const {
+    return static_cast<uint64_t>(&frame - frames_.get());
+  }
+
+  void find_frames();
+  void finish_batch();
+  bool stage(Frame& frame, uint64_t id, uint64_t slot);
+  void write_batch(const std::vector<uint64_t>& frames, uint64_t& done);
+  void require_sound() const;
+
+  const PageFormat& format_;
+  const pm::Memory& memory_;
+  Log& log_;
+  PageStore& store_;
+  Areas areas_;
+  Recovery recovery_;
+  uint64_t dram_frames_;
+  uint64_t frame_count_;
+  uint32_t checksum_every_;
+  char* dram_ = nullptr;
+  std::unique_ptr<Frame[]> frames_;
+  std::unique_ptr<Shard[]> shards_;
+  std::unique_ptr<Placement> placement_;
+  std::mutex miss_mutex_;  // who takes frames, and moves pages
+  uint64_t dram_hand_ = 0;
+  uint64_t pm_hand_ = 0;
+  std::atomic<uint64_t> free_dram_{0};
+  std::unique_ptr<char, void (*)(void*)> moving_;
+  std::mutex clean_mutex_;  // the staging area
+  bool batch_open_ = false;
+  std::unique_ptr<char, void (*)(void*)> batch_;
+  std::atomic<bool> broken_{false};
+  uint64_t judge_hand_ = 0;
+  std::function<void(uint64_t, uint64_t)> archive_;
+  PoolCounters counters_;
+};
+
+// A pinned page, held shared or exclusively or not at all.
+class PageGuard {
+ public:
+  PageGuard() = default;
+  PageGuard(BufferPool& pool, Frame& frame) : pool_(&pool), frame_(&frame) {}
+  PageGuard(PageGuard&& other) noexcept { swap(other); }
+  PageGuard& operator=(PageGuard&& other) noexcept {
+    PageGuard old(std::move(*this));
+    swap(other);
+    return *this;
+  }
+  ~PageGuard() {
+    if (frame_ == nullptr) return;
+    if (shared_) frame_->latch.unlock_shared();
+    pool_->unpin(*frame_);
+  }
+
+  void lock_shared() {
+    frame_->latch.lock_shared();
+    shared_ = true;
+  }
+  bool try_lock_shared() { return shared_ = frame_->latch.try_lock_shared(); }
+  explicit operator bool() const { return frame_ != nullptr; }
+  Frame& frame() const { return *frame_; }
+  char* data() const { return frame_->data; }
+  uint64_t page() const { return frame_->page.load(std::memory_order_relaxed); }
+
+ private:
+  void swap(PageGuard& other) {
+    std::swap(pool_, other.pool_);
+    std::swap(frame_, other.frame_);
+    std::swap(shared_, other.shared_);
+  }
+
+  BufferPool* pool_ = nullptr;
+  Frame* frame_ = nullptr;
+  bool shared_ = false;
+};
+
+}  // namespace perdure::buffer

@@ -1,0 +1,100 @@
+// What is known of pages after a crash, and how one is brought to where the log says it must be.
+//
+// Reading the log gives each page in it the LSN that it must have: the last record's. After that the database is
+// open; a page is judged when it is first asked for, or when the background comes to it:
+//   in PM, checksums do not fit                         corrupted: from the page store, and all its records
+//   in PM, sound, the LSN expected                      right
+//   in PM, sound, an older LSN                          its later records, in place
+//   in PM, sound, a newer LSN (of an unfinished commit) from the page store, and all its records
+//   in PM, sound, not in the log, an LSN before its head  right
+//   not in PM                                           from the page store, and its records, if it has any
+// A page whose records begin with an image of it needs no older version. The version in the page store must be one
+// that the chain of records names; else the page store is damaged, and so is a page whose checksums do not fit:
+// then the page is made from the archive, if there is one, or is an error.
+// Nothing of this is made durable for itself: the log is, and a crash during it begins with the log again.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "buffer/log.h"
+#include "buffer/page.h"
+#include "buffer/page_store.h"
+
+namespace perdure::buffer {
+
+struct RecoveryCounters {
+  std::atomic<uint64_t> right{0};
+  std::atomic<uint64_t> older{0};
+  std::atomic<uint64_t> newer{0};
+  std::atomic<uint64_t> corrupted{0};
+  std::atomic<uint64_t> fetched{0};   // not in PM, with records to replay
+  std::atomic<uint64_t> replayed{0};  // records
+  std::atomic<uint64_t> archived{0};  // pages made from the archive
+};
+
+class Recovery {
+ public:
+  Recovery(const PageFormat& format, Log& log, PageStore& store)
+      : format_(format), log_(log), store_(store) {}
+
+  // Reads the log. Then tells what is pending.
+  void analyse(uint64_t head);
+
+  struct Expected {
+    uint64_t lsn;    // of the last record
+    uint64_t entry;  // where the first one's entry is, or before
+  };
+  // Whether records of the page wait, and what they make of it.
+  bool find(uint64_t id, Expected& expected) const;
+  // The page is in a frame now, which keeps the log as far as it needs.
+  void settle(uint64_t id);
+  // The oldest LSN that pending pages need, or `otherwise`.
+  uint64_t oldest(uint64_t otherwise) const;
+  // A pending page, or kNoPage. One that cannot be made is not told again.
+  uint64_t any() const;
+  void give_up(uint64_t id);
+  uint64_t pending() const { return pending_count_.load(std::memory_order_acquire); }
+
+  // A page found in a PM frame: makes it right, in place. Returns the parts whose checksums must be computed.
+  PartMask judge(uint64_t id, char* page, char* scratch);
+  // Makes a page in `page` from the page store and the log. All checksums must be computed then.
+  void fetch(uint64_t id, char* page);
+
+  // Makes the page `id` from its first record on, up to the LSN (0: the last one in it); false if it cannot.
+  using Archive = std::function<bool(uint64_t id, uint64_t lsn, char* page)>;
+  void set_archive(Archive archive) { archive_ = std::move(archive); }
+
+  const RecoveryCounters& counters() const { return counters_; }
+  RecoveryCounters& counters() { return counters_; }
+  uint64_t open_head() const { return open_head_; }
+
+ private:
+  struct Chain {
+    std::vector<uint64_t> lsns;  // newest first
+    uint64_t before;             // the LSN that the page had before the oldest of them
+    bool whole;                  // the oldest one is an image
+  };
+  // The records of a page from `lsn` back, not those at `known` and before.
+  Chain chain_of(uint64_t id, uint64_t lsn, uint64_t known) const;
+  PartMask replay(uint64_t id, char* page, const Chain& chain, uint64_t known);
+  [[noreturn]] void damaged(uint64_t id, const char* what) const;
+
+  const PageFormat& format_;
+  Log& log_;
+  PageStore& store_;
+  uint64_t open_head_ = 0;
+  mutable std::mutex mutex_;
+  std::unordered_map<uint64_t, Expected> pages_;
+  std::unordered_set<uint64_t> given_up_;
+  std::atomic<uint64_t> pending_count_{0};
+  Archive archive_;
+  RecoveryCounters counters_;
+};
+
+}  // namespace perdure::buffer

@@ -1,0 +1,79 @@
+#include "buffer/replay.h"
+
+#include <fmt/core.h>
+
+#include <cstring>
+
+#include "buffer/btree/node.h"
+#include "perdure/error.h"
+
+namespace perdure::buffer {
+
+namespace {
+
+[[noreturn]] void does_not_fit(const LogRecord& record) {
+  throw Error(
+      ErrorCode::kCorrupt,
+      fmt::format("a log record of page {} does not fit what the page holds", record.header.page));
+}
+
+PartMask apply_image(const PageFormat& format, char* page, const LogRecord& record) {
+  const uint64_t bytes = record.key.size() + record.value.size();
+  if (bytes > format.body_bytes()) does_not_fit(record);
+  header_of(page).type = static_cast<PageType>(record.header.slot);
+  std::memcpy(page + format.body(), record.key.data(), record.key.size());
+  if (!record.value.empty()) {
+    std::memcpy(page + format.page_bytes() - record.value.size(), record.value.data(),
+                record.value.size());
+  }
+  return format.all_parts();
+}
+
+PartMask apply_to_node(const PageFormat& format, char* page, const LogRecord& record) {
+  Node node(format, page);
+  const uint32_t slot = record.header.slot;
+  const auto flags = record.overflow() ? kSlotOverflow : uint16_t{0};
+  if (header_of(page).type != PageType::kNode) does_not_fit(record);
+  if (record.op() == Op::kInsert) {
+    if (slot > node.count() || !node.has_room(record.key, record.value.size())) {
+      does_not_fit(record);
+    }
+    return node.insert(slot, record.key, record.value, flags);
+  }
+  if (slot >= node.count()) does_not_fit(record);
+  if (record.op() == Op::kErase) return node.erase(slot);
+  if (node.free_bytes() + node.value(slot).size() < record.value.size()) does_not_fit(record);
+  return node.replace(slot, record.value, flags);
+}
+
+}  // namespace
+
+PartMask apply_record(const PageFormat& format, char* page, uint64_t lsn, const LogRecord& record) {
+  PartMask touched = 0;
+  switch (record.op()) {
+    case Op::kImage:
+      touched = apply_image(format, page, record);
+      break;
+    case Op::kPatch: {
+      const uint32_t at = format.body() + record.header.slot;
+      if (at + record.value.size() > format.page_bytes()) does_not_fit(record);
+      std::memcpy(page + at, record.value.data(), record.value.size());
+      touched = format.parts_of(at, static_cast<uint32_t>(record.value.size()));
+      break;
+    }
+    case Op::kInsert:
+    case Op::kErase:
+    case Op::kReplace:
+      touched = apply_to_node(format, page, record);
+      break;
+    default:
+      does_not_fit(record);
+  }
+  PageHeader& header = header_of(page);
+  header.id = record.header.page;
+  header.parts = static_cast<uint16_t>(format.parts());
+  header.lsn = lsn;
+  return touched | 1 | format.parts_of(0, sizeof(PageHeader));
+}
+
+}  // namespace perdure::buffer

@@ -1,0 +1,15 @@
+// What a log record does with its page: the same function carries out a change and repeats it.
+#pragma once
+
+#include <cstdint>
+
+#include "buffer/log.h"
+#include "buffer/page.h"
+
+namespace perdure::buffer {
+
+// Applies a record to its page, whose LSN it sets. Returns the parts that were touched, the first one with the
+// LSN included. Throws kCorrupt if the record does not fit the page: then it is not the page's next one.
+PartMask apply_record(const PageFormat& format, char* page, uint64_t lsn, const LogRecord& record);
+
+}  // namespace perdure::buffer

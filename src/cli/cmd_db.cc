@@ -1,0 +1,315 @@
+// perdure db create | put | get | del | scan | load | dump | check | stat | recover: a database of B+trees.
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "cli/command.h"
+#include "cli/terminal.h"
+#include "common/units.h"
+#include "perdure/database.h"
+#include "perdure/error.h"
+
+namespace perdure::cli {
+namespace {
+
+struct DbOptions {
+  Target target;
+  std::string pages;  // the page file
+  std::string tree = "main";
+  std::string key;
+  std::string value;
+  std::string capacity = "1G";
+  std::string dram = "64M";
+  std::string pm;
+  std::string log = "16M";
+  std::string archive;
+  uint32_t page_bytes = 4096;
+  uint32_t checksums = 8;
+  uint64_t limit = 0;
+  uint64_t batch = 100;
+  bool backward = false;
+};
+
+DatabaseOptions database_options(const DbOptions& options) {
+  DatabaseOptions database;
+  database.page_file = options.pages;
+  database.dram_bytes = parse_bytes(options.dram);
+  if (!options.pm.empty()) {
+    database.pm_bytes = parse_bytes(options.pm);
+    database.pm_frames = database.pm_bytes != 0;
+  }
+  database.log_bytes = parse_bytes(options.log);
+  database.page_bytes = options.page_bytes;
+  database.checksums = options.checksums;
+  database.archive = options.archive;
+  return database;
+}
+
+// The pool and its database; closed in this order.
+struct OpenDatabase {
+  Pool pool;
+  Database database;
+};
+
+OpenDatabase open_database(const DbOptions& options) {
+  Pool pool = Pool::open(options.target.pool, pool_options_for(options.target, {}));
+  Database database = Database::open(pool, options.target.name, database_options(options));
+  return {std::move(pool), std::move(database)};
+}
+
+int run_create(const DbOptions& options) {
+  Creation creation;
+  creation.capacity = options.capacity;
+  Pool pool = std::filesystem::exists(options.target.pool)
+                  ? Pool::open(options.target.pool, pool_options_for(options.target, creation))
+                  : Pool::create(options.target.pool, pool_options_for(options.target, creation));
+  {
+    Database::create(pool, options.target.name, database_options(options));
+  }
+  pool.close();
+  return kExitOk;
+}
+
+int run_put(const DbOptions& options) {
+  OpenDatabase open = open_database(options);
+  const Tree tree = open.database.tree(options.tree);
+  open.database.transact([&](Transaction& one) { one.put(tree, options.key, options.value); });
+  return kExitOk;
+}
+
+int absent(const DbOptions& options) {
+  fmt::print(stderr, "perdure: there is no key \"{}\"\n", options.key);
+  return kExitAbsent;
+}
+
+int run_get(const DbOptions& options) {
+  OpenDatabase open = open_database(options);
+  const std::optional<Tree> tree = open.database.find_tree(options.tree);
+  if (!tree) return absent(options);
+  Transaction one = open.database.begin();
+  const std::optional<std::string> value = one.get(*tree, options.key);
+  if (!value) return absent(options);
+  fmt::print("{}\n", *value);
+  return kExitOk;
+}
+
+int run_del(const DbOptions& options) {
+  OpenDatabase open = open_database(options);
+  const std::optional<Tree> tree = open.database.find_tree(options.tree);
+  bool erased = false;
+  if (tree) {
+    open.database.transact([&](Transaction& one) { erased = one.erase(*tree, options.key); });
+  }
+  return erased ? kExitOk : absent(options);
+}
+
+void print_record(const Cursor& cursor, bool json) {
+  if (json) {
+    const nlohmann::json record = {{"key", std::string(cursor.key())},
+                                   {"value", std::string(cursor.value())}};
+    fmt::print("{}\n", record.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  } else {
+    fmt::print("{}\t{}\n", cursor.key(), cursor.value());
+  }
+}
+
+int run_scan(const DbOptions& options) {
+  OpenDatabase open = open_database(options);
+  const std::optional<Tree> tree = open.database.find_tree(options.tree);
+  if (!tree) return kExitOk;
+  Transaction one = open.database.begin();
+  Cursor cursor = one.cursor(*tree);
+  bool more = !options.backward     ? cursor.seek(options.key)
+              : options.key.empty() ? cursor.seek_last()
+                                    : cursor.seek_below(options.key);
+  for (uint64_t n = 0; more && (options.limit == 0 || n < options.limit); ++n) {
+    print_record(cursor, options.target.json);
+    more = options.backward ? cursor.previous() : cursor.next();
+  }
+  return kExitOk;
+}
+
+// Lines of "key TAB value", a transaction for each `batch` of them.
+int run_load(const DbOptions& options) {
+  OpenDatabase open = open_database(options);
+  const Tree tree = open.database.tree(options.tree);
+  uint64_t count = 0;
+  std::vector<std::string> lines;
+  const auto store = [&] {
+    open.database.transact([&](Transaction& one) {
+      for (const std::string& line : lines) {
+        const size_t tab = line.find('\t');
+        one.put(tree, line.substr(0, tab), tab == std::string::npos ? "" : line.substr(tab + 1));
+      }
+    });
+    count += lines.size();
+    lines.clear();
+  };
+  for (std::string line; std::getline(std::cin, line);) {
+    lines.push_back(std::move(line));
+    if (lines.size() >= std::max<uint64_t>(1, options.batch)) store();
+  }
+  if (!lines.empty()) store();
+  fmt::print("{} loaded\n", format_counted(count, "record"));
+  return kExitOk;
+}
+
+int run_check(const DbOptions& options) {
+  OpenDatabase open = open_database(options);
+  std::vector<std::string> problems;
+  open.database.check([&](const std::string& sentence) { problems.push_back(sentence); });
+  if (options.target.json) {
+    const nlohmann::json object = {{"sound", problems.empty()}, {"problems", problems}};
+    fmt::print("{}\n", object.dump(2));
+  } else {
+    const Palette palette(stdout);
+    for (const std::string& problem : problems) fmt::print("{} {}\n", palette.bad("*"), problem);
+    fmt::print("{}: {}\n", options.target.pool,
+               problems.empty() ? palette.good("sound") : palette.bad("damaged"));
+  }
+  return problems.empty() ? kExitOk : kExitDamage;
+}
+
+int run_stat(const DbOptions& options) {
+  OpenDatabase open = open_database(options);
+  if (options.target.json) {
+    nlohmann::json object = {{"trees", open.database.trees()}};
+    for (const Statistic& one : open.database.statistics()) {
+      object[one.name] = static_cast<uint64_t>(one.value);
+    }
+    fmt::print("{}\n", object.dump(2));
+    return kExitOk;
+  }
+  for (const std::string& tree : open.database.trees()) fmt::print("tree  {}\n", tree);
+  for (const Statistic& one : open.database.statistics()) {
+    fmt::print("{:<22} {:>15} {}\n", one.name, format_count(static_cast<uint64_t>(one.value)),
+               one.unit);
+  }
+  return kExitOk;
+}
+
+int run_recover(const DbOptions& options) {
+  OpenDatabase open = open_database(options);
+  const bool shown = Palette(stderr).good("") != "";  // a terminal
+  open.database.recover([&](const RecoveryProgress& progress) {
+    if (shown) fmt::print(stderr, "\r{} pages pending ", progress.pending);
+  });
+  if (shown) fmt::print(stderr, "\n");
+  open.database.checkpoint();
+  const RecoveryProgress done = open.database.recovery();
+  const nlohmann::json object = {{"right", done.right},     {"older", done.older},
+                                 {"newer", done.newer},     {"corrupted", done.corrupted},
+                                 {"fetched", done.fetched}, {"archived", done.archived},
+                                 {"pending", done.pending}};
+  if (options.target.json) {
+    fmt::print("{}\n", object.dump(2));
+  } else {
+    fmt::print(
+        "pages in PM: {} right, {} older, {} newer, {} corrupted; {} read and replayed, {} from "
+        "the archive; {} pending\n",
+        done.right, done.older, done.newer, done.corrupted, done.fetched, done.archived,
+        done.pending);
+  }
+  return done.pending == 0 ? kExitOk : kExitDamage;
+}
+
+using Run = int (*)(const DbOptions&);
+
+CLI::App* add(CLI::App& db, const std::shared_ptr<DbOptions>& options, Action& action,
+              const char* name, const char* description, const char* examples, Run run) {
+  CLI::App* command = add_command(db, name, description, examples);
+  command->add_option("POOL", options->target.pool, "The pool file")->required();
+  command->add_option("--name", options->target.name, "Name of the database in the pool")
+      ->default_val("db");
+  command->add_option("--pages", options->pages, "The page file (default: pages are in the pool)");
+  command->add_option("--dram", options->dram, "Memory for pages in DRAM")->capture_default_str();
+  command->add_option("--pm", options->pm, "Room in the pool for pages that are worked on there");
+  command->add_option("--archive", options->archive, "A file for the log that is no longer needed");
+  command->callback([options, &action, run] { action = [options, run] { return run(*options); }; });
+  return command;
+}
+
+void add_tree(CLI::App& command, const std::shared_ptr<DbOptions>& options) {
+  command.add_option("--tree", options->tree, "Name of the tree")->capture_default_str();
+}
+
+void add_records(CLI::App& db, const std::shared_ptr<DbOptions>& options, Action& action) {
+  CLI::App* put = add(db, options, action, "put", "Store a record, durably",
+                      "  perdure db put bank.pool alice 10\n", run_put);
+  put->add_option("KEY", options->key, "The key")->required();
+  put->add_option("VALUE", options->value, "The value")->required();
+  add_tree(*put, options);
+
+  CLI::App* get = add(db, options, action, "get", "Print the value of a key",
+                      "  perdure db get bank.pool alice\n", run_get);
+  get->add_option("KEY", options->key, "The key")->required();
+  add_tree(*get, options);
+
+  CLI::App* del = add(db, options, action, "del", "Remove a record, durably",
+                      "  perdure db del bank.pool alice\n", run_del);
+  del->add_option("KEY", options->key, "The key")->required();
+  add_tree(*del, options);
+
+  CLI::App* scan = add(db, options, action, "scan", "Print records in the order of keys",
+                       "  perdure db scan bank.pool --limit 10 a\n"
+                       "  perdure db scan bank.pool --backward\n",
+                       run_scan);
+  scan->add_option("KEY", options->key, "Where to begin; backward: below this key");
+  scan->add_option("--limit", options->limit, "At most so many (default: all)");
+  scan->add_flag("--backward", options->backward, "From the last key on");
+  add_tree(*scan, options);
+  add_json_flag(*scan, options->target.json);
+
+  CLI::App* load =
+      add(db, options, action, "load", "Store lines of key, tab, value from standard input",
+          "  perdure db load bank.pool < accounts.tsv\n", run_load);
+  load->add_option("--batch", options->batch, "Lines in a transaction")->capture_default_str();
+  add_tree(*load, options);
+
+  CLI::App* dump = add(db, options, action, "dump", "Print all records, as load takes them",
+                       "  perdure db dump bank.pool > accounts.tsv\n", run_scan);
+  add_tree(*dump, options);
+}
+
+}  // namespace
+
+void add_db(CLI::App& app, Action& action) {
+  auto options = std::make_shared<DbOptions>();
+  CLI::App* db = add_command(app, "db", "B+trees with transactions, in a persistent buffer pool",
+                             "  perdure db create bank.pool --pages bank.pages\n"
+                             "  perdure db put bank.pool --pages bank.pages alice 10\n"
+                             "  perdure db scan bank.pool --pages bank.pages\n");
+  db->require_subcommand(1);
+  CLI::App* create =
+      add(*db, options, action, "create", "Make a database; makes the pool, if missing",
+          "  perdure db create bank.pool --capacity 4G --pages /data/bank.pages\n", run_create);
+  create->add_option("--capacity", options->capacity, "Size that a new pool may grow to")
+      ->capture_default_str();
+  create->add_option("--page-bytes", options->page_bytes, "4096 to 65536")->capture_default_str();
+  create->add_option("--checksums", options->checksums, "Of a page, 1 to 32")
+      ->capture_default_str();
+  create->add_option("--log", options->log, "Size of the log")->capture_default_str();
+  add_records(*db, options, action);
+  CLI::App* check = add(*db, options, action, "check", "Verify all trees and pages",
+                        "  perdure db check bank.pool\n"
+                        "\nExit code 3 when damage is found.\n",
+                        run_check);
+  add_json_flag(*check, options->target.json);
+  CLI::App* stat = add(*db, options, action, "stat", "Trees, pages, frames, log, recovery",
+                       "  perdure db stat bank.pool\n", run_stat);
+  add_json_flag(*stat, options->target.json);
+  CLI::App* recover =
+      add(*db, options, action, "recover", "Mend all pages that a crash has left, and checkpoint",
+          "  perdure db recover bank.pool\n"
+          "\nOpening a database mends pages when they are asked for; this does all now.\n",
+          run_recover);
+  add_json_flag(*recover, options->target.json);
+}
+
+}  // namespace perdure::cli

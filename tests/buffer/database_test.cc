@@ -1,0 +1,380 @@
+// What a database does while nothing fails.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <numeric>
+#include <thread>
+
+#include "buffer/fixture.h"
+#include "buffer/page.h"
+#include "support/data.h"
+#include "support/errors.h"
+#include "support/files.h"
+#include "support/scale.h"
+
+namespace perdure::test {
+namespace {
+
+class DatabaseTest : public testing::Test {
+ protected:
+  Pool pool_ = Pool::anonymous(small_pool());
+  Random random_{base_seed()};
+};
+
+TEST_F(DatabaseTest, KeepsWhatATransactionWrites) {
+  Database database = Database::create(pool_, "bank", small_database());
+  const Tree tree = database.tree("accounts");
+  database.transact([&](Transaction& transaction) {
+    transaction.put(tree, "alice", "10");
+    transaction.put(tree, "", "nobody");
+    EXPECT_EQ(transaction.get(tree, "alice"), "10");
+  });
+  Transaction transaction = database.begin();
+  EXPECT_EQ(transaction.get(tree, "alice"), "10");
+  EXPECT_EQ(transaction.get(tree, ""), "nobody");
+  EXPECT_EQ(transaction.get(tree, "bob"), std::nullopt);
+  EXPECT_FALSE(transaction.insert(tree, "alice", "0"));
+  EXPECT_TRUE(transaction.insert(tree, "bob", "0"));
+  EXPECT_TRUE(transaction.erase(tree, "alice"));
+  EXPECT_FALSE(transaction.erase(tree, "alice"));
+  transaction.abort();
+  EXPECT_THROW(transaction.get(tree, "bob"), Error);
+  EXPECT_EQ(contents_of(database, tree), (Records{{"", "nobody"}, {"alice", "10"}}));
+}
+
+TEST_F(DatabaseTest, SavepointsUndoWhatCameAfter) {
+  Database database = Database::create(pool_, "bank", small_database());
+  const Tree tree = database.tree("t");
+  Transaction transaction = database.begin();
+  transaction.put(tree, "a", "1");
+  const auto first = transaction.savepoint();
+  transaction.put(tree, "a", "2");
+  transaction.put(tree, "b", "2");
+  transaction.erase(tree, "a");
+  transaction.rollback_to(first);
+  EXPECT_EQ(transaction.get(tree, "a"), "1");
+  EXPECT_EQ(transaction.get(tree, "b"), std::nullopt);
+  transaction.put(tree, "c", "3");
+  transaction.commit();
+  EXPECT_EQ(contents_of(database, tree), (Records{{"a", "1"}, {"c", "3"}}));
+}
+
+// The same, for pages of all sizes, in the pool and in a file, and opened again in between.
+class DatabaseModel : public testing::TestWithParam<std::tuple<uint32_t, uint32_t, bool>> {};
+
+TEST_P(DatabaseModel, HoldsWhatTheModelHolds) {
+  const auto [page_bytes, checksums, in_file] = GetParam();
+  const TempDir folder;
+  DatabaseOptions options = small_database();
+  options.page_bytes = page_bytes;
+  options.checksums = checksums;
+  options.dram_bytes = uint64_t{24} * page_bytes;
+  options.pm_bytes = uint64_t{24} * page_bytes;
+  options.log_bytes = uint64_t{2} << 20;
+  options.pages_max = (uint64_t{32} << 20) / page_bytes;
+  options.background = in_file;
+  if (in_file) options.page_file = folder.file("pages");
+  Pool pool = Pool::anonymous(small_pool(uint64_t{64} << 20));
+  Random random(base_seed());
+  RandomWrites writes(random, 3000);
+  Records model;
+  const uint64_t rounds = scaled(6);
+  for (uint64_t round = 0; round < rounds && !HasFailure(); ++round) {
+    Database database = Database::open_or_create(pool, "model", options);
+    const Tree tree = database.tree("t");
+    ASSERT_EQ(difference(contents_of(database, tree), model), "");
+    for (uint64_t i = 0; i < 400; ++i) {
+      Records next = model;
+      Transaction transaction = database.begin();
+      const uint64_t count = 1 + random.below(8);
+      for (uint64_t n = 0; n < count; ++n) {
+        writes.write(transaction, tree, next, round + 1 == rounds ? 90 : 30);
+      }
+      if (random.chance(10)) continue;  // aborted
+      transaction.commit();
+      model = std::move(next);
+    }
+    ASSERT_EQ(difference(contents_of(database, tree), model), "");
+    expect_sound(database);
+  }
+  // All of it goes, and so do the pages.
+  Database database = Database::open(pool, "model", options);
+  const Tree tree = database.tree("t");
+  while (!model.empty()) {
+    Transaction transaction = database.begin();
+    for (int n = 0; n < 20 && !model.empty(); ++n) {
+      const auto one = std::next(model.begin(), static_cast<ptrdiff_t>(random.below(model.size())));
+      ASSERT_TRUE(transaction.erase(tree, one->first));
+      model.erase(one);
+    }
+    transaction.commit();
+  }
+  expect_sound(database);
+  EXPECT_EQ(contents_of(database, tree), Records{});
+  EXPECT_LE(statistic(database, "pages") - statistic(database, "free_pages"), 8);
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, DatabaseModel,
+                         testing::Values(std::tuple{4096U, 8U, false}, std::tuple{4096U, 32U, true},
+                                         std::tuple{8192U, 1U, true},
+                                         std::tuple{65536U, 8U, false}));
+
+TEST_F(DatabaseTest, CursorsGoBothWaysThroughOwnWrites) {
+  Database database = Database::create(pool_, "d", small_database());
+  const Tree tree = database.tree("t");
+  Records model;
+  RandomWrites writes(random_, 2000, 0);
+  for (int i = 0; i < 300; ++i) {
+    Transaction transaction = database.begin();
+    for (int n = 0; n < 5; ++n) writes.write(transaction, tree, model, 10);
+    transaction.commit();
+  }
+  Transaction transaction = database.begin();
+  for (int n = 0; n < 100; ++n) writes.write(transaction, tree, model, 30);
+  Cursor cursor = transaction.cursor(tree);
+  Records forward;
+  for (bool more = cursor.seek_first(); more; more = cursor.next()) {
+    forward.emplace(cursor.key(), cursor.value());
+  }
+  EXPECT_EQ(difference(forward, model), "");
+  Records backward;
+  for (bool more = cursor.seek_last(); more; more = cursor.previous()) {
+    backward.emplace(cursor.key(), cursor.value());
+  }
+  EXPECT_EQ(difference(backward, model), "");
+  for (int i = 0; i < 200; ++i) {
+    const std::string key = writes.key();
+    const auto at = model.lower_bound(key);
+    ASSERT_EQ(cursor.seek(key), at != model.end());
+    if (at == model.end()) continue;
+    ASSERT_EQ(cursor.key(), at->first);
+    ASSERT_EQ(cursor.previous(), at != model.begin());
+    if (at == model.begin()) continue;
+    ASSERT_EQ(cursor.key(), std::prev(at)->first);
+    ASSERT_TRUE(cursor.next());
+    ASSERT_EQ(cursor.key(), at->first);
+    ASSERT_EQ(cursor.seek_below(key), true);
+    ASSERT_EQ(cursor.key(), std::prev(at)->first);
+  }
+}
+
+TEST_F(DatabaseTest, ReadsOfAnotherMomentAreAConflict) {
+  Database database = Database::create(pool_, "d", small_database());
+  const Tree tree = database.tree("t");
+  const auto put = [&](const char* key, const char* value) {
+    database.transact([&](Transaction& one) { one.put(tree, key, value); });
+  };
+  put("a", "1");
+  put("c", "1");
+  // Two that read what the other one writes.
+  Transaction first = database.begin();
+  Transaction second = database.begin();
+  first.get(tree, "a");
+  first.put(tree, "c", "2");
+  second.get(tree, "c");
+  second.put(tree, "a", "2");
+  first.commit();
+  EXPECT_TRUE(fails_with(ErrorCode::kConflict, [&] { second.commit(); }));
+  // A key that appears in a range that was read.
+  Transaction scanner = database.begin();
+  Cursor cursor = scanner.cursor(tree);
+  uint64_t count = 0;
+  for (bool more = cursor.seek_first(); more; more = cursor.next()) ++count;
+  EXPECT_EQ(count, 2U);
+  scanner.put(tree, "count", "2");
+  put("b", "1");
+  EXPECT_TRUE(fails_with(ErrorCode::kConflict, [&] { scanner.commit(); }));
+  // One that has read nothing yet that changed sees the newest; one that has, sees no second moment.
+  Transaction reader = database.begin();
+  put("a", "3");
+  EXPECT_EQ(reader.get(tree, "a"), "3");
+  put("a", "4");
+  put("c", "4");
+  EXPECT_TRUE(fails_with(ErrorCode::kConflict, [&] { reader.get(tree, "c"); }));
+}
+
+TEST_F(DatabaseTest, ManyThreadsMoveMoneyAndSeeIt) {
+  DatabaseOptions options = small_database();
+  options.background = true;
+  Database database = Database::create(pool_, "bank", options);
+  const Tree tree = database.tree("accounts");
+  constexpr uint64_t kAccounts = 600;
+  const auto name = [](uint64_t n) { return "account" + std::to_string(n * 7919 % 100'000); };
+  for (uint64_t n = 0; n < kAccounts; n += 20) {
+    database.transact([&](Transaction& one) {
+      for (uint64_t i = n; i < n + 20; ++i) one.put(tree, name(i), "100");
+    });
+  }
+  std::atomic<uint64_t> moved{0};
+  std::atomic<uint64_t> looked{0};
+  std::vector<std::thread> threads;
+  for (uint64_t t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      Random random(base_seed() + t);
+      for (uint64_t i = 0; i < scaled(500); ++i) {
+        const std::string from = name(random.below(kAccounts));
+        const std::string to = name(random.below(kAccounts));
+        const int64_t amount = static_cast<int64_t>(random.below(10));
+        database.transact([&](Transaction& one) {
+          const int64_t has = std::stoll(*one.get(tree, from));
+          if (from == to || has < amount) return one.abort();
+          const int64_t other = std::stoll(*one.get(tree, to));
+          one.put(tree, from, std::to_string(has - amount));
+          one.put(tree, to, std::to_string(other + amount));
+        });
+        moved.fetch_add(1);
+      }
+    });
+  }
+  threads.emplace_back([&] {
+    while (moved.load() < 4 * scaled(500)) {
+      database.transact([&](Transaction& one) {
+        Cursor cursor = one.cursor(tree);
+        int64_t sum = 0;
+        for (bool more = cursor.seek_first(); more; more = cursor.next()) {
+          sum += std::stoll(std::string(cursor.value()));
+        }
+        EXPECT_EQ(sum, static_cast<int64_t>(100 * kAccounts));
+      });
+      looked.fetch_add(1);
+      std::this_thread::yield();
+    }
+  });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_GT(looked.load(), 0U);
+  expect_sound(database);
+}
+
+TEST_F(DatabaseTest, TooMuchIsRefusedAndChangesNothing) {
+  DatabaseOptions options = small_database();
+  options.pages_max = 64;
+  Database database = Database::create(pool_, "d", options);
+  const Tree tree = database.tree("t");
+  Transaction transaction = database.begin();
+  EXPECT_TRUE(
+      fails_with(ErrorCode::kTooLarge, [&] { transaction.put(tree, std::string(513, 'k'), ""); }));
+  EXPECT_TRUE(fails_with(ErrorCode::kTooLarge,
+                         [&] { transaction.put(tree, "k", std::string(200'000, 'v')); }));
+  transaction.abort();
+  // Until the pages are used up: each commit that fails has done nothing.
+  Records model;
+  uint64_t refused = 0;
+  for (int i = 0; i < 100; ++i) {
+    Records next = model;
+    Transaction one = database.begin();
+    for (int n = 0; n < 4; ++n) {
+      const std::string key = "key" + std::to_string(i * 10 + n);
+      const std::string value(n == 2 ? 5000 : 700, 'v');
+      one.put(tree, key, value);
+      next[key] = value;
+    }
+    try {
+      one.commit();
+      model = std::move(next);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kPoolFull) << error.what();
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 0U);
+  EXPECT_EQ(difference(contents_of(database, tree), model), "");
+  expect_sound(database);
+}
+
+TEST_F(DatabaseTest, PagesMoveBetweenDramAndPm) {
+  DatabaseOptions options = small_database();
+  Database database = Database::create(pool_, "d", options);
+  const Tree tree = database.tree("t");
+  Records model;
+  for (int i = 0; i < 200; ++i) {
+    database.transact([&](Transaction& one) {
+      for (int n = 0; n < 5; ++n) {
+        const std::string key = "key" + std::to_string((i * 5 + n) * 7919 % 100'003);
+        one.put(tree, key, std::string(100, 'v'));
+        model[key] = std::string(100, 'v');
+      }
+    });
+  }
+  // Some are asked for again and again.
+  for (int i = 0; i < 3000; ++i) {
+    Transaction one = database.begin();
+    EXPECT_TRUE(one.get(tree, "key" + std::to_string(i % 8 * 7919 % 100'003)));
+  }
+  EXPECT_GT(statistic(database, "promotions"), 0);
+  EXPECT_GT(statistic(database, "pm_pages"), 0);
+  EXPECT_EQ(difference(contents_of(database, tree), model), "");
+}
+
+TEST_F(DatabaseTest, FramesAreOtherOnesAtEachOpening) {
+  Records model;
+  DatabaseOptions options = small_database();
+  RandomWrites writes(random_, 2000);
+  for (const uint64_t pm_frames : {40, 0, 80, 20, 200}) {
+    options.pm_frames = pm_frames != 0;
+    options.pm_bytes = pm_frames * 4096;
+    Database database = Database::open_or_create(pool_, "d", options);
+    const Tree tree = database.tree("t");
+    EXPECT_EQ(statistic(database, "pm_frames"), static_cast<double>(pm_frames));
+    EXPECT_EQ(difference(contents_of(database, tree), model), "");
+    for (int i = 0; i < 100; ++i) {
+      Transaction transaction = database.begin();
+      for (int n = 0; n < 5; ++n) writes.write(transaction, tree, model, 20);
+      transaction.commit();
+    }
+  }
+}
+
+TEST_F(DatabaseTest, WrongOptionsAndFilesAreRefused) {
+  const TempDir folder;
+  DatabaseOptions options = small_database();
+  options.page_bytes = 5000;
+  EXPECT_THROW(Database::create(pool_, "d", options), Error);
+  options = small_database();
+  options.page_file = folder.file("a");
+  {
+    Database::create(pool_, "a", options);
+  }
+  options.page_file = folder.file("b");
+  {
+    Database::create(pool_, "b", options);
+  }
+  EXPECT_TRUE(
+      fails_with(ErrorCode::kInvalidArgument, [&] { Database::open(pool_, "a", options); }));
+  options.page_file = folder.file("c");
+  EXPECT_TRUE(fails_with(ErrorCode::kNotFound, [&] { Database::open(pool_, "a", options); }));
+  options.page_file = "";
+  EXPECT_TRUE(
+      fails_with(ErrorCode::kInvalidArgument, [&] { Database::open(pool_, "a", options); }));
+}
+
+TEST(PageChecksums, PortableAndInstructionAgree) {
+  EXPECT_EQ(buffer::crc32c(0, "123456789", 9), 0xe3069283U);
+  EXPECT_EQ(buffer::crc32c_portable(0, "123456789", 9), 0xe3069283U);
+}
+
+TEST(PageChecksums, FindEveryFlippedByteOfAnyPart) {
+  for (const uint32_t parts : {1U, 8U, 32U}) {
+    const buffer::PageFormat format(4096, parts);
+    std::vector<char> page(4096);
+    for (size_t i = 0; i < page.size(); ++i) page[i] = static_cast<char>(i * 31);
+    buffer::header_of(page.data()) = {7, 99, buffer::PageType::kNode, static_cast<uint16_t>(parts),
+                                      0, 0};
+    format.seal(page.data(), format.all_parts());
+    ASSERT_TRUE(format.is_sound(page.data(), 7));
+    EXPECT_FALSE(format.is_sound(page.data(), 8));
+    for (size_t i = 0; i < page.size(); ++i) {
+      page[i] = static_cast<char>(page[i] ^ 4);
+      EXPECT_FALSE(format.is_sound(page.data(), 7)) << i;
+      page[i] = static_cast<char>(page[i] ^ 4);
+    }
+    // A change computes what it touched, and no more.
+    page[2000] = 'x';
+    format.seal(page.data(), format.parts_of(2000, 1));
+    EXPECT_TRUE(format.is_sound(page.data(), 7));
+  }
+}
+
+}  // namespace
+}  // namespace perdure::test

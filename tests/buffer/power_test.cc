@@ -1,0 +1,339 @@
+// A database under power failures, one after the other, a medium that refuses a persist, SIGKILL, and faults of its
+// page file.
+//
+// PERDURE_POWER_SESSIONS: how many power failures, 250 without. PERDURE_KILL_ROUNDS: how many kills.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+
+#include "buffer/fixture.h"
+#include "buffer/page_store.h"
+#include "support/child.h"
+#include "support/errors.h"
+#include "support/failing_medium.h"
+#include "support/files.h"
+#include "support/scale.h"
+
+namespace perdure::test {
+namespace {
+
+uint64_t count_from(const char* variable, uint64_t otherwise) {
+  const char* text = std::getenv(variable);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 0);
+}
+
+class DatabasePower : public testing::Test {
+ protected:
+  std::string path() const { return folder_.file("pool"); }
+
+  // What was under way happened wholly or not at all.
+  void judge(Database& database, const Tree& tree) {
+    const Records there = contents_of(database, tree);
+    const std::string wrong = difference(there, model_);
+    if (!wrong.empty()) {
+      ASSERT_TRUE(next_) << wrong;
+      ASSERT_EQ(difference(there, *next_), "") << "nor, without the last commit: " << wrong;
+      model_ = *next_;
+    }
+    next_.reset();
+    expect_sound(database);
+  }
+
+  void step(Database& database, const Tree& tree) {
+    if (random_.chance(1)) return database.checkpoint();
+    Records next = model_;
+    Transaction transaction = database.begin();
+    const uint64_t count = 1 + random_.below(6);
+    for (uint64_t n = 0; n < count; ++n) writes_.write(transaction, tree, next, 45);
+    next_ = std::move(next);
+    try {
+      transaction.commit();
+      model_ = *next_;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kPoolFull) throw;
+    }
+    next_.reset();
+  }
+
+  // Any subset of the lines that were not flushed is lost: of frames, table, log, staging area, and page store.
+  void session() {
+    FailingMedium medium(path(), Domain::kLine);
+    medium.begin();
+    const bool closes = random_.below(10) == 0;
+    constexpr uint64_t kSoon[] = {10, 100, 1000};
+    if (!closes) medium.refuse_here(random_.below(kSoon[random_.below(3)]), true);
+    try {
+      const Pool pool = Pool::open(path(), small_pool());
+      run(pool, closes);
+    } catch (const Error& error) {
+      ASSERT_TRUE(medium.refused()) << error.what();
+      ASSERT_EQ(error.code(), ErrorCode::kIo) << error.what();
+    }
+    if (!medium.refused()) return;
+    using Image = FailingMedium::Image;
+    constexpr Image kImages[] = {Image::kMixed, Image::kMixed, Image::kMixed, Image::kLeast,
+                                 Image::kAll};
+    std::filesystem::rename(medium.make_image(kImages[random_.below(5)], random_.next()), path());
+  }
+
+  void run(const Pool& pool, bool closes) {
+    DatabaseOptions options = small_database();
+    options.checksum_every = random_.chance(30) ? 3 : 1;
+    Database database = Database::open(const_cast<Pool&>(pool), "d", options);
+    const Tree tree = database.tree("t");
+    // Now and then all is looked at, else only what the work comes to: the next crash finds the rest unjudged.
+    if (next_ || random_.chance(50)) judge(database, tree);
+    const uint64_t steps = closes ? random_.below(50) : 100'000;
+    try {
+      for (uint64_t i = 0; i < steps && !HasFatalFailure(); ++i) step(database, tree);
+    } catch (const Error&) {
+      count(database);
+      throw;
+    }
+    count(database);
+  }
+
+  void count(const Database& database) {
+    const RecoveryProgress mended = database.recovery();
+    sum_.right += mended.right;
+    sum_.older += mended.older;
+    sum_.newer += mended.newer;
+    sum_.corrupted += mended.corrupted;
+    sum_.fetched += mended.fetched;
+  }
+
+  TempDir folder_;
+  Random random_{base_seed()};
+  RandomWrites writes_{random_, 1500, 4};
+  Records model_;
+  std::optional<Records> next_;  // with the commit that was under way
+  RecoveryProgress sum_{};
+};
+
+TEST_F(DatabasePower, NoSequenceOfFailuresGivesAWrongAnswer) {
+  {
+    Pool pool = Pool::create(path(), small_pool());
+    Database::create(pool, "d", small_database());
+  }
+  const uint64_t sessions = count_from("PERDURE_POWER_SESSIONS", scaled(250));
+  for (uint64_t i = 0; i < sessions && !HasFailure(); ++i) {
+    SCOPED_TRACE("session " + std::to_string(i));
+    session();
+  }
+  RecordProperty("right", std::to_string(sum_.right));
+  std::printf("pages found right %lu, older %lu, newer %lu, corrupted %lu; fetched %lu\n",
+              sum_.right, sum_.older, sum_.newer, sum_.corrupted, sum_.fetched);
+  if (scaled(250) < 250) return;  // few sessions may miss one
+  EXPECT_GT(sum_.right, 0U);
+  EXPECT_GT(sum_.older, 0U);
+  EXPECT_GT(sum_.newer, 0U);
+  EXPECT_GT(sum_.corrupted, 0U);
+}
+
+// Money moves between accounts in two trees until the process is killed. None is lost, and each transfer that was
+// acknowledged has happened.
+TEST_F(DatabasePower, AKilledBankKeepsItsMoney) {
+  constexpr uint64_t kAccounts = 500;
+  DatabaseOptions options = small_database();
+  options.page_file = folder_.file("pages");
+  options.background = true;
+  const auto name = [](uint64_t n) { return std::to_string(n * 7919 % 100'003); };
+  {
+    Pool pool = Pool::create(path(), small_pool());
+    Database bank = Database::create(pool, "bank", options);
+    const Tree accounts = bank.tree("accounts");
+    bank.transact([&](Transaction& one) {
+      for (uint64_t n = 0; n < kAccounts; ++n) one.put(accounts, name(n), "1000");
+    });
+  }
+  uint64_t mended = 0;
+  const uint64_t rounds = count_from("PERDURE_KILL_ROUNDS", scaled(8));
+  for (uint64_t round = 0; round < rounds && !HasFailure(); ++round) {
+    const uint64_t seed = random_.next();
+    Child child([&](int out) {
+      auto* pool = new Pool(Pool::open(path(), small_pool()));  // never closed
+      auto* bank = new Database(Database::open(*pool, "bank", options));
+      const Tree accounts = bank->tree("accounts");
+      const Tree log = bank->tree("transfers");
+      Random random(seed);
+      for (uint64_t i = 0;; ++i) {
+        const std::string from = name(random.below(kAccounts));
+        const std::string to = name(random.below(kAccounts));
+        if (from == to) continue;
+        bank->transact([&](Transaction& one) {
+          const int64_t has = std::stoll(*one.get(accounts, from));
+          const int64_t other = std::stoll(*one.get(accounts, to));
+          one.put(accounts, from, std::to_string(has - 7));
+          one.put(accounts, to, std::to_string(other + 7));
+          one.put(log, std::to_string(seed) + "/" + std::to_string(i), from + " to " + to);
+        });
+        send(out, &i, sizeof i);
+      }
+    });
+    std::vector<uint64_t> acknowledged;
+    const uint64_t enough = 1 + random_.below(3000);
+    uint64_t told = 0;
+    while (acknowledged.size() < enough && child.receive(&told, sizeof told)) {
+      acknowledged.push_back(told);
+    }
+    child.kill();
+    while (child.receive(&told, sizeof told)) acknowledged.push_back(told);
+    child.wait();
+    Pool pool = Pool::open(path(), small_pool());
+    Database bank = Database::open(pool, "bank", options);
+    int64_t sum = 0;
+    for (const auto& [account, money] : contents_of(bank, bank.tree("accounts"))) {
+      sum += std::stoll(money);
+    }
+    EXPECT_EQ(sum, static_cast<int64_t>(1000 * kAccounts));
+    const Records transfers = contents_of(bank, bank.tree("transfers"));
+    for (const uint64_t i : acknowledged) {
+      ASSERT_TRUE(transfers.contains(std::to_string(seed) + "/" + std::to_string(i))) << i;
+    }
+    expect_sound(bank);
+    const RecoveryProgress progress = bank.recovery();
+    mended += progress.older + progress.newer + progress.corrupted + progress.fetched;
+  }
+  EXPECT_GT(mended, 0U);
+}
+
+// A page file that tears writes, fails, reads short, flips bits, and is full.
+class FaultyFile final : public buffer::PageFaults {
+ public:
+  explicit FaultyFile(uint64_t seed) : random_(seed) { buffer::inject_page_faults(this); }
+  ~FaultyFile() override { buffer::inject_page_faults(nullptr); }
+
+  uint64_t percent = 0;   // of the writes and syncs that fail
+  bool full = false;      // with kNoSpace, else with kIo
+  bool flips = false;     // reads return a flipped bit
+  bool is_short = false;  // reads end early
+
+  void read(uint64_t, char* page, uint32_t bytes) override {
+    if (flips && random_.chance(percent)) {
+      page[random_.below(bytes)] ^= static_cast<char>(1 << random_.below(8));
+      ++faults;
+    }
+    if (is_short && random_.chance(percent)) {
+      std::fill(page + random_.below(bytes / 512) * 512, page + bytes, '\0');
+      ++faults;
+    }
+  }
+  uint32_t write(uint64_t, uint32_t bytes) override {
+    if (flips || is_short || !random_.chance(percent)) return bytes;
+    ++faults;
+    if (random_.chance(50)) {
+      torn_ = true;
+      return static_cast<uint32_t>(random_.below(bytes / 512) * 512);
+    }
+    fail();
+  }
+  void sync() override {
+    if (torn_ || (!flips && !is_short && random_.chance(percent / 4))) {
+      torn_ = false;
+      fail();
+    }
+  }
+  uint64_t faults = 0;
+
+ private:
+  [[noreturn]] void fail() const {
+    throw Error(full ? ErrorCode::kNoSpace : ErrorCode::kIo, "the page file: told to fail");
+  }
+  Random random_;
+  bool torn_ = false;  // the kernel tells of a lost write when it is synced
+};
+
+// Commits that return are there; those that do not have changed nothing; and when the fault has gone, all goes on.
+TEST_F(DatabasePower, AFailingPageFileLosesNothing) {
+  FaultyFile file(base_seed());
+  DatabaseOptions options = small_database();
+  options.page_file = folder_.file("pages");
+  Pool pool = Pool::create(path(), small_pool());
+  {
+    Database::create(pool, "d", options).tree("t");
+  }
+  uint64_t failed = 0;
+  for (uint64_t round = 0; round < scaled(8) && !HasFailure(); ++round) {
+    file.percent = 0;
+    Database database = Database::open(pool, "d", options);
+    const Tree tree = database.tree("t");
+    judge(database, tree);
+    file.full = round % 2 == 1;
+    file.percent = 20;
+    for (int i = 0; i < 400; ++i) {
+      Records next = model_;
+      try {
+        Transaction transaction = database.begin();
+        for (int n = 0; n < 4; ++n) writes_.write(transaction, tree, next, 40);
+        transaction.commit();
+        model_ = std::move(next);
+      } catch (const Error& error) {
+        ++failed;
+        ASSERT_TRUE(error.code() == ErrorCode::kIo || error.code() == ErrorCode::kNoSpace)
+            << error.what();
+      }
+    }
+    file.percent = 0;
+    judge(database, tree);
+    if (round % 3 == 2) file.percent = 100;  // not even closing it works
+  }
+  EXPECT_GT(file.faults, 0U);
+  EXPECT_GT(failed, 0U);
+}
+
+// A damaged page is found: mended from the archive, or an error; never a wrong answer.
+TEST_F(DatabasePower, ADamagedPageFileIsMendedFromTheArchiveOrReported) {
+  for (const bool archived : {true, false}) {
+    SCOPED_TRACE(archived);
+    const TempDir folder;
+    FaultyFile file(base_seed() + 1);
+    DatabaseOptions options = small_database();
+    options.pm_frames = false;
+    options.page_file = folder.file("pages");
+    if (archived) options.archive = folder.file("archive");
+    Pool pool = Pool::anonymous(small_pool());
+    Records model;
+    {
+      Database database = Database::create(pool, "d", options);
+      const Tree tree = database.tree("t");
+      for (int i = 0; i < 600; ++i) {
+        Transaction transaction = database.begin();
+        for (int n = 0; n < 4; ++n) writes_.write(transaction, tree, model, 30);
+        transaction.commit();
+      }
+    }
+    uint64_t errors = 0;
+    uint64_t mended = 0;
+    for (int round = 0; round < 20; ++round) {
+      file.flips = round % 2 == 0;
+      file.is_short = !file.flips;
+      file.percent = 3;
+      try {
+        Database database = Database::open(pool, "d", options);
+        const std::optional<Tree> tree = database.find_tree("t");
+        ASSERT_TRUE(tree);
+        for (const auto& [key, value] : model) {
+          Transaction one = database.begin();
+          ASSERT_EQ(one.get(*tree, key), value);
+        }
+        mended += database.recovery().archived;
+      } catch (const Error& error) {
+        ASSERT_EQ(error.code(), ErrorCode::kCorrupt) << error.what();
+        ++errors;
+      }
+      file.percent = 0;
+    }
+    EXPECT_GT(file.faults, 0U);
+    if (archived) {
+      EXPECT_EQ(errors, 0U);
+      EXPECT_GT(mended, 0U);
+    } else {
+      EXPECT_GT(errors, 0U);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace perdure::test
