@@ -16,8 +16,10 @@ CRASH_ARGS ?= --operations 2k --prepared 0 --capacity 4M --schedules 10 --recove
 SUITES = '^(pm|index|store|lsm|scenario|server)$$'
 
 SOURCES = $(shell find include src lab tests examples -name '*.h' -o -name '*.cc')
-# Scenarios in which one thread works: the thread sanitizer has nothing to see there.
-ONE_THREAD = '^Catalog/(Boundaries|Damage|FailingMediumTest|FullPool|OrderedModel|PoolMedium|RandomOperations|Refill)'
+# Tests in which one thread works: the thread sanitizer has nothing to see there, and takes long.
+ONE_THREAD = '^Catalog/(Batches|Boundaries|Damage|FailingMediumTest|FullMedium|FullPool|OrderedModel|PoolMedium|RandomOperations|Refill)[.]|$\
+^(BulkEpochs|HashTables|NvTree|PlushTest|PoolInput)[.]|$\
+^PlushGrowthTest.OverflowsOfEarlierSessionsCount|^StoreTest.(EveryRecordOfAFullStore|OverwritingIsBounded)'
 # Those in which several do, where pauses matter.
 SEVERAL_THREADS = '^(Catalog/(Concurrent|Pauses)|BzTree)'
 # Thread sanitizer needs a predictable address space where the kernel randomises more than it knows.
@@ -43,6 +45,7 @@ build: deps ## Build everything into build/release; the command is build/release
 test: build ## Build and run all tests (under ten minutes)
 	ctest --preset release
 
+test-asan: deps-lint
 test-asan test-tsan test-ubsan: test-%: deps
 	@cmake --preset $* >/dev/null
 	cmake --build --preset $* -j $(JOBS) --target pm_tests index_tests store_tests lsm_tests scenario_tests server_tests
@@ -93,7 +96,7 @@ format: deps-lint ## Format all sources in place
 
 fuzz: deps deps-lint ## Run each fuzz target for FUZZ_SECONDS, that of pools for each structure (FUZZ_ARGS for libFuzzer)
 	@cmake --preset fuzz >/dev/null
-	cmake --build --preset fuzz -j $(JOBS)
+	cmake --build --preset fuzz -j $(JOBS) --target fuzz_pool fuzz_server fuzz_trace
 	@mkdir -p build/fuzz/corpus/trace; echo "== trace"; \
 	  build/fuzz/fuzz_trace $(FUZZ_ARGS) -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 build/fuzz/corpus/trace \
 	    >build/fuzz/trace.log 2>&1 || { cat build/fuzz/trace.log; exit 1; }; \

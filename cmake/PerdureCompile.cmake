@@ -19,7 +19,9 @@ find_path(PERDURE_XXHASH_INCLUDE_DIR xxhash.h REQUIRED)
 # perdure_flags: every target of this project links it, PRIVATE; nothing of it is installed.
 add_library(perdure_flags INTERFACE)
 target_compile_options(perdure_flags INTERFACE
-  -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion
+  -Wall -Wextra -Wpedantic -Wconversion -Wno-sign-conversion
+  # Not in tests that are compiled as one unit, whose constants hide one another.
+  $<$<NOT:$<BOOL:$<TARGET_PROPERTY:PERDURE_MAY_HIDE>>>:-Wshadow>
   -Wnon-virtual-dtor -Woverloaded-virtual -Wundef -Wvla
   # Designated initialisers leave the other members at their defaults on purpose.
   -Wno-missing-field-initializers)
@@ -76,14 +78,19 @@ function(perdure_unity target)
   target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
 endfunction()
 
-# perdure_precompile(TARGET [HEADER...]): parses the headers that most sources begin with once for the
-# target, and HEADER... as well. Not for observed code, which must see another header first, nor where a
+# perdure_precompile(TARGET [HEADER...] | TARGET FROM OTHER): parses the headers that most sources begin with
+# once for the target, and HEADER... as well; or uses those of another target with the same flags. Not for observed code, which must see another header first, nor where a
 # cache of compilations (CMAKE_CXX_COMPILER_LAUNCHER) does better: it would miss at each change of them.
 function(perdure_precompile target)
   if(NOT CMAKE_CXX_COMPILER_LAUNCHER)
-    target_precompile_headers(${target} PRIVATE
-      <algorithm> <atomic> <cstdint> <cstring> <functional> <map> <memory> <mutex> <optional> <span>
-      <string> <string_view> <thread> <utility> <vector> <fmt/core.h> ${ARGN})
+    cmake_parse_arguments(PARSE_ARGV 1 arg "" "FROM" "")
+    if(arg_FROM)
+      target_precompile_headers(${target} REUSE_FROM ${arg_FROM})
+    else()
+      target_precompile_headers(${target} PRIVATE
+        <algorithm> <atomic> <cstdint> <cstring> <functional> <map> <memory> <mutex> <optional> <span>
+        <string> <string_view> <thread> <utility> <vector> <fmt/core.h> ${ARGN})
+    endif()
     if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
       # GCC 12 takes moved strings for overrun; elsewhere it keeps that to itself, for it is in a header of
       # the system, which it no longer knows of one that is precompiled.

@@ -57,6 +57,8 @@ function(perdure_observe target)
     endif()
   else()
     target_compile_definitions(${target} PRIVATE PERDURE_OBSERVED)
+    # Lines and inlined functions are enough, and a third cheaper to compile than variables and types are.
+    target_compile_options(${target} PRIVATE -g1)
   endif()
   get_target_property(type ${target} TYPE)
   if(NOT type STREQUAL "OBJECT_LIBRARY")

@@ -7,8 +7,6 @@
 namespace perdure::lab {
 namespace {
 
-constexpr uint64_t kPpm = 1'000'000;
-
 // SplitMix64.
 uint64_t next_random(uint64_t& state) {
   uint64_t value = state += 0x9E3779B97F4A7C15;

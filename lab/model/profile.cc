@@ -39,7 +39,6 @@ struct Parameter {
 };
 
 constexpr uint64_t kTiB = uint64_t{1} << 40;
-constexpr uint64_t kPpm = 1'000'000;
 constexpr double kNsMax = 1e6;
 constexpr double kBandwidthMin = 1e-3;
 constexpr double kBandwidthMax = 1e5;

@@ -20,6 +20,8 @@
 
 namespace perdure::lab {
 
+inline constexpr uint64_t kPpm = 1'000'000;  // parts per million
+
 inline constexpr uint32_t kLineBytes = 64;  // of the CPU cache and of the memory bus
 
 struct Profile {

@@ -43,6 +43,8 @@ enum CommandFlag : uint32_t {
   kAdmin = 128,
   kFast = 256
 };
+// Of most commands that change a key.
+inline constexpr uint32_t kChange = kWrites | kGroup;
 
 struct Command {
   std::string_view name;  // in lower case

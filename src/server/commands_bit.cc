@@ -134,7 +134,7 @@ void run_bitop(Call& call) {
   call.reply.integer(static_cast<int64_t>(bytes));
 }
 
-constexpr Command kCommands[] = {
+constexpr Command kBitCommands[] = {
     {"bitcount", -2, 0, 1, 1, 1, "bitmap", "Counts the bits that are set", run_bitcount},
     {"bitop", -4, kWrites, 2, -1, 1, "bitmap", "Combines strings bit by bit", run_bitop},
     {"bitpos", -3, 0, 1, 1, 1, "bitmap", "Finds the first bit", run_bitpos},
@@ -144,6 +144,6 @@ constexpr Command kCommands[] = {
 
 }  // namespace
 
-std::span<const Command> bit_commands() { return kCommands; }
+std::span<const Command> bit_commands() { return kBitCommands; }
 
 }  // namespace perdure::server

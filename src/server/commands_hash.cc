@@ -181,8 +181,7 @@ void run_hrandfield(Call& call) {
   }
 }
 
-constexpr uint32_t kChange = kWrites | kGroup;
-constexpr Command kCommands[] = {
+constexpr Command kHashCommands[] = {
     {"hdel", -3, kChange | kFast, 1, 1, 1, "hash", "Removes fields", run_hdel},
     {"hexists", 3, kFast, 1, 1, 1, "hash", "Tells whether a field is there", run_hexists},
     {"hget", 3, kFast, 1, 1, 1, "hash", "Returns the value of a field", run_hget},
@@ -214,6 +213,6 @@ std::vector<std::pair<std::string, std::string>> choose_with_repeats(const Opene
   return all;
 }
 
-std::span<const Command> hash_commands() { return kCommands; }
+std::span<const Command> hash_commands() { return kHashCommands; }
 
 }  // namespace perdure::server

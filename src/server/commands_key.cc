@@ -257,7 +257,7 @@ void run_object(Call& call) {
   throw_syntax();
 }
 
-constexpr Command kCommands[] = {
+constexpr Command kKeyCommands[] = {
     {"copy", -3, kWrites | kGroup, 1, 2, 1, "generic", "Copies a key", run_copy},
     {"dbsize", 1, kFast, 0, 0, 0, "server", "Counts the keys of the database", run_dbsize},
     {"del", -2, kWrites, 1, -1, 1, "generic", "Removes keys", run_del},
@@ -326,6 +326,6 @@ void reply_scan(Call& call, uint64_t next, const std::vector<std::string>& found
   for (const std::string& one : found) call.reply.bulk(one);
 }
 
-std::span<const Command> key_commands() { return kCommands; }
+std::span<const Command> key_commands() { return kKeyCommands; }
 
 }  // namespace perdure::server

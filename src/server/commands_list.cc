@@ -287,8 +287,7 @@ void move(Call& call, bool from_left, bool to_left) {
 void run_lmove(Call& call) { move(call, is_left(call[3]), is_left(call[4])); }
 void run_rpoplpush(Call& call) { move(call, false, true); }
 
-constexpr uint32_t kChange = kWrites | kGroup;
-constexpr Command kCommands[] = {
+constexpr Command kListCommands[] = {
     {"lindex", 3, 0, 1, 1, 1, "list", "Returns an element by its number", run_lindex},
     {"linsert", 5, kChange, 1, 1, 1, "list", "Inserts beside an element; writes the list anew",
      run_linsert},
@@ -316,6 +315,6 @@ constexpr Command kCommands[] = {
 
 }  // namespace
 
-std::span<const Command> list_commands() { return kCommands; }
+std::span<const Command> list_commands() { return kListCommands; }
 
 }  // namespace perdure::server

@@ -194,8 +194,7 @@ void run_sscan(Call& call) {
                 });
 }
 
-constexpr uint32_t kChange = kWrites | kGroup;
-constexpr Command kCommands[] = {
+constexpr Command kSetCommands[] = {
     {"sadd", -3, kChange | kFast, 1, 1, 1, "set", "Adds members", run_sadd},
     {"scard", 2, kFast, 1, 1, 1, "set", "Counts the members", run_scard},
     {"sdiff", -2, 0, 1, -1, 1, "set", "Returns the first set without the others", run_sdiff},
@@ -221,6 +220,6 @@ constexpr Command kCommands[] = {
 
 }  // namespace
 
-std::span<const Command> set_commands() { return kCommands; }
+std::span<const Command> set_commands() { return kSetCommands; }
 
 }  // namespace perdure::server

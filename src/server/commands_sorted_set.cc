@@ -383,7 +383,7 @@ void run_zremrangebyrank(Call& call) {
   take_all(call, set, members_by_rank(set, call[2], call[3], false));
 }
 
-void pop(Call& call, bool greatest) {
+void pop_by_score(Call& call, bool greatest) {
   SortedSet set(call, 1);
   if (call.size() > 3) throw_syntax();
   const bool one = call.size() == 2;
@@ -410,8 +410,8 @@ void pop(Call& call, bool greatest) {
     call.reply.real(score);
   }
 }
-void run_zpopmin(Call& call) { pop(call, false); }
-void run_zpopmax(Call& call) { pop(call, true); }
+void run_zpopmin(Call& call) { pop_by_score(call, false); }
+void run_zpopmax(Call& call) { pop_by_score(call, true); }
 
 void run_zscan(Call& call) {
   scan_elements(
@@ -492,8 +492,7 @@ void combine(Call& call, bool intersection) {
 void run_zunionstore(Call& call) { combine(call, false); }
 void run_zinterstore(Call& call) { combine(call, true); }
 
-constexpr uint32_t kChange = kWrites | kGroup;
-constexpr Command kCommands[] = {
+constexpr Command kSortedSetCommands[] = {
     {"zadd", -4, kChange | kFast, 1, 1, 1, "sorted-set", "Adds members with scores", run_zadd},
     {"zcard", 2, kFast, 1, 1, 1, "sorted-set", "Counts the members", run_zcard},
     {"zcount", 4, 0, 1, 1, 1, "sorted-set", "Counts members by score", run_zcount},
@@ -535,6 +534,6 @@ constexpr Command kCommands[] = {
 
 }  // namespace
 
-std::span<const Command> sorted_set_commands() { return kCommands; }
+std::span<const Command> sorted_set_commands() { return kSortedSetCommands; }
 
 }  // namespace perdure::server

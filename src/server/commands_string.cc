@@ -257,7 +257,7 @@ void run_setrange(Call& call) {
   call.reply.integer(static_cast<int64_t>(text.size()));
 }
 
-constexpr Command kCommands[] = {
+constexpr Command kStringCommands[] = {
     {"append", 3, kWrites | kFast, 1, 1, 1, "string", "Appends to a string", run_append},
     {"decr", 2, kWrites | kFast, 1, 1, 1, "string", "Subtracts one", run_decr},
     {"decrby", 3, kWrites | kFast, 1, 1, 1, "string", "Subtracts from a number", run_decrby},
@@ -288,6 +288,6 @@ constexpr Command kCommands[] = {
 
 }  // namespace
 
-std::span<const Command> string_commands() { return kCommands; }
+std::span<const Command> string_commands() { return kStringCommands; }
 
 }  // namespace perdure::server

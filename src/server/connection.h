@@ -9,6 +9,9 @@
 
 namespace perdure::server {
 
+inline constexpr int kRequestsMax = 1000;              // of a connection in a turn
+inline constexpr size_t kOutputMax = size_t{1} << 20;  // bytes of replies in a turn
+
 struct Connection;
 class TlsChannel;
 

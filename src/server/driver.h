@@ -1,6 +1,7 @@
 // How a loop learns of what happens on sockets, and moves bytes: epoll, or io_uring.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -9,6 +10,10 @@
 #include "server/connection.h"
 
 namespace perdure::server {
+
+inline constexpr size_t kReadBytes = size_t{16} << 10;  // of room for what a connection sends, ...
+inline constexpr size_t kReadBytesMax = size_t{1} << 20;  // ... and where much is expected
+inline constexpr int kAcceptsMax = 64;                    // of a listener, in one turn
 
 struct Events {
   struct Accepted {

@@ -15,10 +15,7 @@ namespace perdure::server {
 
 namespace {
 
-constexpr size_t kReadBytes = size_t{16} << 10;
-constexpr size_t kReadBytesMax = size_t{1} << 20;
 constexpr int kEventsMax = 256;
-constexpr int kAcceptsMax = 64;  // of a listener, in one turn
 
 class EpollDriver final : public Driver {
  public:

@@ -18,8 +18,6 @@ namespace perdure::server {
 
 namespace {
 
-constexpr int kRequestsMax = 1000;
-constexpr size_t kOutputMax = size_t{1} << 20;
 constexpr size_t kKeyBytesMax = 250;
 constexpr int64_t kRelativeMax = int64_t{60} * 60 * 24 * 30;  // seconds; above, a time since 1970
 

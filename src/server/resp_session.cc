@@ -11,8 +11,6 @@ namespace perdure::server {
 
 namespace {
 
-constexpr int kRequestsMax = 1000;                    // of a connection in a turn
-constexpr size_t kOutputMax = size_t{1} << 20;        // replies in a turn
 constexpr size_t kQueuedBytesMax = size_t{64} << 20;  // of MULTI
 constexpr size_t kUnauthenticatedBytes = size_t{16} << 10;
 constexpr size_t kUnauthenticatedArguments = 10;

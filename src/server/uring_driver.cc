@@ -25,9 +25,6 @@ namespace perdure::server {
 namespace {
 
 constexpr unsigned kEntries = 1024;
-constexpr size_t kReadBytes = size_t{16} << 10;
-constexpr size_t kReadBytesMax = size_t{1} << 20;
-constexpr int kAcceptsMax = 64;
 
 // What a completion is of: in the lowest bits of its user data, whose rest is an address or a number.
 enum Kind : uint64_t { kReceive, kSend, kListener, kWakeup, kCancel, kKindMask = 7 };

@@ -138,7 +138,7 @@ static_assert(ContendedRounds::kThreads * ContendedRounds::kOperations < kEvents
 
 TEST_P(Concurrent, EveryKeyIsLinearizable) {
   Store store = create_small(MiB(256));
-  ContendedRounds rounds(store.typed(), scaled(200), base_seed());
+  ContendedRounds rounds(store.typed(), scaled(120), base_seed());
   EXPECT_EQ(rounds.run(), "");
   EXPECT_EQ(faults(store.pool, {store.index.get()}), "");
 }

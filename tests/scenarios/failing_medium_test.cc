@@ -37,7 +37,7 @@ bool refuse_all() {
 constexpr uint64_t kPersistsOfEach = 2;  // about as many of one operation otherwise
 
 constexpr uint64_t kKeys = 400;
-constexpr uint64_t kOperations = 1200;
+constexpr uint64_t kOperations = 750;
 constexpr uint64_t kBatch = 20;
 
 constexpr char kClose[] = "a clean close";

@@ -17,7 +17,7 @@ namespace {
 class FullPool : public ScenarioTest {
  protected:
   uint64_t smallest() const { return GetParam().entry().traits.capacity_bytes_min; }
-  uint64_t several_mib() const { return std::max(smallest(), MiB(4)); }
+  uint64_t several_mib() const { return std::max(smallest(), MiB(3)); }
 
   static constexpr int kRefusals = 8;
   static constexpr uint64_t kCycles = 2;
@@ -118,7 +118,7 @@ TEST_P(FullPool, AnUpdateThatFailsKeepsTheOldValue) {
 }
 
 TEST_P(FullPool, RemovingNeedsNoRoomAndMakesRoom) {
-  const uint64_t capacity_bytes = several_mib() + MiB(2) * random_.below(2);
+  const uint64_t capacity_bytes = several_mib() + MiB(1) * random_.below(2);
   Store store = create_small(capacity_bytes);
   ASSERT_GT(fill(store.typed()), 100U);
   for (uint64_t cycle = 0; cycle < rounds(kCycles); ++cycle) {

@@ -14,7 +14,7 @@ namespace perdure::test {
 namespace {
 
 // How often each case is killed: environment variable PERDURE_KILL_ROUNDS, or a few times.
-uint64_t rounds() {
+uint64_t kill_rounds() {
   const char* text = std::getenv("PERDURE_KILL_ROUNDS");
   if (text != nullptr) return std::strtoull(text, nullptr, 10);
   return std::max<uint64_t>(3, scaled(8));
@@ -111,7 +111,7 @@ class Kill : public ScenarioTest {
 TEST_P(Kill, LosesNothingThatWasAcknowledged) {
   constexpr uint64_t kCapacityBytes = uint64_t{128} << 20;
   create_small(kCapacityBytes).close();
-  for (uint64_t round = 0; round < rounds(); ++round) {
+  for (uint64_t round = 0; round < kill_rounds(); ++round) {
     ASSERT_NO_FATAL_FAILURE(kill_and_verify(round, kCapacityBytes)) << "round " << round;
   }
 }
@@ -120,7 +120,7 @@ TEST_P(Kill, LosesNothingWithTheStructuresOwnDefaults) {
   constexpr uint64_t kCapacityBytes = uint64_t{256} << 20;
   keys_ = 30'000;
   create_store(pool_path(), pool_options(kCapacityBytes), GetParam(), {}).close();
-  for (uint64_t round = 0; round < (rounds() + 1) / 2; ++round) {
+  for (uint64_t round = 0; round < (kill_rounds() + 1) / 2; ++round) {
     ASSERT_NO_FATAL_FAILURE(kill_and_verify(round, kCapacityBytes)) << "round " << round;
   }
 }
@@ -138,7 +138,7 @@ TEST_P(Kill, LosesNothingWhileThePoolIsFull) {
     ASSERT_GT(model_.size(), 100U);
     store.close();
   }
-  for (uint64_t round = 0; round < (rounds() + 1) / 2; ++round) {
+  for (uint64_t round = 0; round < (kill_rounds() + 1) / 2; ++round) {
     ASSERT_NO_FATAL_FAILURE(kill_and_verify(round, capacity_bytes)) << "round " << round;
   }
 }

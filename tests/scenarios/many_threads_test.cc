@@ -25,16 +25,16 @@ namespace {
 // What waits for ever is ended, and told.
 constexpr unsigned kHangs_s = kUnderThreadSanitizer || kUnderAddressSanitizer ? 200 : 60;
 
-constexpr uint64_t kBatch = 8;
+constexpr uint64_t kOwnKeys = 8;
 
 // Records of one thread: keys from `first` on, a batch of them.
-struct Batch {
-  Batch(TypedIndex index, uint64_t first, uint64_t value) {
-    for (uint64_t i = 0; i < kBatch; ++i) {
+struct OwnRecords {
+  OwnRecords(TypedIndex index, uint64_t first, uint64_t value) {
+    for (uint64_t i = 0; i < kOwnKeys; ++i) {
       data.push_back(make_key(index.any().key_kind(), first + i));
       data.push_back(make_value(index.any().value_kind(), value + i));
     }
-    for (uint64_t i = 0; i < kBatch; ++i) {
+    for (uint64_t i = 0; i < kOwnKeys; ++i) {
       records.push_back({data[2 * i].datum(), data[2 * i + 1].datum()});
       keys.push_back(data[2 * i].datum());
     }
@@ -49,26 +49,26 @@ class ManyThreads : public ScenarioTest {
   // What one thread does with its keys, and what it finds wrong. Leaves all but the last of them, each
   // with its number plus 1 as its value.
   static std::string work(TypedIndex index, uint64_t first, bool removes) {
-    bool flags[kBatch] = {};
-    const Batch inserted(index, first, first);
-    if (index.any().multi_insert(inserted.records, flags) != kBatch)
+    bool flags[kOwnKeys] = {};
+    const OwnRecords inserted(index, first, first);
+    if (index.any().multi_insert(inserted.records, flags) != kOwnKeys)
       return "a batch of inserts fails\n";
-    const Batch changed(index, first, first + 1);
+    const OwnRecords changed(index, first, first + 1);
     index.any().multi_upsert(changed.records);
-    std::vector<Value> values(kBatch);
-    if (index.any().multi_lookup(changed.keys, values, flags) != kBatch)
+    std::vector<Value> values(kOwnKeys);
+    if (index.any().multi_lookup(changed.keys, values, flags) != kOwnKeys)
       return "a batch of lookups misses\n";
-    for (uint64_t i = 0; i < kBatch; ++i) {
+    for (uint64_t i = 0; i < kOwnKeys; ++i) {
       if (value_number(values[i].datum()) != first + 1 + i) return "a lookup finds a wrong value\n";
     }
     if (index.insert(first, 0)) return "an insert of a present key succeeds\n";
     if (!index.update(first, first + 1)) return "an update fails\n";
-    if (removes && !index.remove(first + kBatch - 1)) return "a removal fails\n";
+    if (removes && !index.remove(first + kOwnKeys - 1)) return "a removal fails\n";
     return {};
   }
 
   static void expect(Model& model, uint64_t first, bool removes) {
-    for (uint64_t i = 0; i < kBatch - (removes ? 1 : 0); ++i) model[first + i] = first + 1 + i;
+    for (uint64_t i = 0; i < kOwnKeys - (removes ? 1 : 0); ++i) model[first + i] = first + 1 + i;
   }
 
   // All threads live at once, and have had an epoch guard, before any of them ends.
@@ -84,7 +84,7 @@ class ManyThreads : public ScenarioTest {
           index.lookup(t);
           meeting.arrive_and_wait();
           for (uint64_t round = 0; round < rounds && mine.empty(); ++round) {
-            mine = work(index, (round * count + t) * kBatch, true);
+            mine = work(index, (round * count + t) * kOwnKeys, true);
           }
         } catch (const std::exception& error) {
           mine = std::string(error.what()) + "\n";
@@ -95,7 +95,7 @@ class ManyThreads : public ScenarioTest {
       });
     }
     for (std::thread& thread : threads) thread.join();
-    for (uint64_t n = 0; n < count * rounds; ++n) expect(model, n * kBatch, true);
+    for (uint64_t n = 0; n < count * rounds; ++n) expect(model, n * kOwnKeys, true);
     return wrong;
   }
 
@@ -118,7 +118,7 @@ class ManyThreads : public ScenarioTest {
       Store store = create_small(MiB(128));
       Model model;
       std::string wrong = run(store.typed(), threads, rounds, model);
-      const uint64_t universe = threads * rounds * kBatch;
+      const uint64_t universe = threads * rounds * kOwnKeys;
       wrong += difference(store.typed(), model, universe);
       wrong += faults(store.pool, {store.index.get()});
       store.close();
@@ -159,10 +159,10 @@ TEST_P(ManyThreads, AllLanesButOneAreTaken) {
               Model model;
               const uint64_t batches = scaled(400);
               for (uint64_t n = 0; n < batches && wrong.empty(); ++n) {
-                wrong = work(store.typed(), n * kBatch, true);
-                expect(model, n * kBatch, true);
+                wrong = work(store.typed(), n * kOwnKeys, true);
+                expect(model, n * kOwnKeys, true);
               }
-              wrong += difference(store.typed(), model, batches * kBatch);
+              wrong += difference(store.typed(), model, batches * kOwnKeys);
               done.count_down();
               for (std::thread& holder : holders) holder.join();
               return wrong;

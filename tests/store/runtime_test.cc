@@ -13,16 +13,12 @@
 
 #include "perdure/error.h"
 #include "store/runtime/ring.h"
-
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr uint32_t kSlow = 10;
-#else
-constexpr uint32_t kSlow = 1;
-#endif
+#include "support/scale.h"
 
 namespace perdure::store {
 namespace {
 
+constexpr uint32_t kSlow = test::kUnderThreadSanitizer || test::kUnderAddressSanitizer ? 10 : 1;
 constexpr uint32_t kNobody = Runtime::kAnyWorker;
 
 // Partitions that are counters, without any synchronisation: the thread sanitizer sees two workers at one.
@@ -157,7 +153,7 @@ TEST(Runtime, KeepsTheOrderOfACallWhileItsPartitionIsMovedOn) {
     Counters counters(1);
     Runtime runtime({.workers = kWorkers, .partitions = 1, .ring_size = ring_size}, counters);
     uint64_t before = 0;
-    for (uint32_t round = 0; round < 1000 / kSlow; ++round) {
+    for (uint32_t round = 0; round < 400 / kSlow; ++round) {
       std::deque<Increment> increments;
       for (uint32_t i = 0; i < 300; ++i) increments.emplace_back(counters, 0);
       // One step each call: it never comes back to a worker that it has left.
@@ -317,7 +313,7 @@ TEST(Runtime, CompletesARequestOnlyAfterTheEndOfItsBatch) {
 
 TEST(Runtime, MovesPartitionsUnderLoad) {
   constexpr uint32_t kPartitions = 8;
-  constexpr uint32_t kRounds = 4000 / kSlow;
+  constexpr uint32_t kRounds = 2000 / kSlow;
   for (const uint32_t ring_size : {1U, 256U}) {
     Counters counters(kPartitions);
     Runtime runtime({.workers = 3, .partitions = kPartitions, .ring_size = ring_size}, counters);

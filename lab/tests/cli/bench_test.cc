@@ -197,7 +197,7 @@ TEST_F(Bench, PeersAnswerRightOrAreSkippedWithAWord) {
                                           "leveldb-nosync", "lmdb",           "lmdb-nosync",
                                           "dram-btree",     "dram-hash"};
   for (const char* kind : {"u64", "bytes"}) {
-    std::vector<std::string> arguments = {"null"};
+    std::vector<std::string> arguments = {"null", "--records", "300", "--operations", "300"};
     arguments.insert(arguments.end(), peers.begin(), peers.end());
     for (const char* more :
          {"--threads", "2", "--key-kind", kind, "--value-kind", kind, "--repeats", "1", "--json",

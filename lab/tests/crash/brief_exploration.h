@@ -3,21 +3,23 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "lab/crash/explorer.h"
 #include "support/scale.h"
 
 namespace perdure::lab::crash {
 
-// Explores crashes before the events from `begin` to `end` of a run, tells of each finding, and expects
-// more than `least` states.
+// Explores crashes before the events from `begin` to `end` of a run, in at most `most` states, tells of each
+// finding, and expects more than `least` states.
 template <typename Subject>
 void explore_briefly(const Run& run, Subject& subject, uint64_t least, uint32_t begin = 0,
-                     uint32_t end = ~uint32_t{0}) {
+                     uint32_t end = ~uint32_t{0}, uint64_t most = 1000) {
   ExploreOptions options;
   options.begin = begin;
   options.end = end;
-  options.points_max = test::rounds(150);
-  options.states_max = test::rounds(1000);
+  options.points_max = test::rounds(std::min<uint64_t>(most, 150));
+  options.states_max = test::rounds(most);
   options.nested_max = 2;
   options.nested_states = 40;
   options.crashes = 2;

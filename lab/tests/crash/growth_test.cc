@@ -122,14 +122,14 @@ TEST_P(GrowthCrash, LosesNothingAcknowledged) {
     EXPECT_TRUE(functions.contains(function))
         << function << " is not in the window; there are " << testing::PrintToString(functions);
   }
-  if (growth.around > 0) {
-    const uint32_t event = functions.at(growth.functions.front());
-    return explore_briefly(run, subject, 50, event - growth.around, event + growth.around);
+  if (!growth.full_pool && growth.around == 0) {
+    return explore_briefly(run, subject, 100, 0, ~uint32_t{0}, growth.prepared < 900 ? 1000 : 400);
   }
-  if (!growth.full_pool) return explore_briefly(run, subject, 100);
   // Each image takes ten times as long: only around the first time that room is made.
   const uint32_t event = functions.at(growth.functions.front());
-  explore_briefly(run, subject, 50, event - 200, event + 12000);
+  const uint32_t before = growth.full_pool ? 200 : growth.around;
+  const uint32_t after = growth.full_pool ? 12000 : growth.around;
+  explore_briefly(run, subject, 50, event - before, event + after, 300);
 }
 
 INSTANTIATE_TEST_SUITE_P(Catalog, GrowthCrash, testing::ValuesIn(all_growths()), case_name);

@@ -108,11 +108,13 @@ IndexWorkload few_inserts() {
 }
 
 TEST(Mutation, TakesWhatOnlyRecoveriesReach) {
-  IndexSubject subject(few_inserts());
+  IndexWorkload workload = few_inserts();
+  workload.operations = 4;
+  IndexSubject subject(workload);
   const crash::Run run = subject.record({});
   ExploreOptions options;
-  options.nested_max = 4;
-  options.nested_states = 20;
+  options.nested_max = 3;
+  options.nested_states = 10;
   Verdicts verdicts;
   const Exploration whole = explore(run, subject, options, verdicts);
   ASSERT_TRUE(whole.findings.empty());
