@@ -911,14 +911,14 @@ void Heap::Txn::note_run_length(uint64_t block) {
 
 void Heap::Txn::will_link(uint64_t block, const void* link, Link form) {
   note_run_length(block);
-  links_.set(intents_);
   add_intent(block, link, form);
+  links_.set(intents_ - 1);
 }
 
 void Heap::Txn::may_link(uint64_t block, const void* link, Link form) {
   note_run_length(block);
-  marks_.set(intents_);
   add_intent(block, link, form, kOnlyFrees);
+  marks_.set(intents_ - 1);
 }
 
 void Heap::Txn::mark() {
