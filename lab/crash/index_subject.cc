@@ -21,6 +21,7 @@ namespace {
 
 constexpr char kName[] = "index";
 constexpr char kOtherName[] = "other";
+constexpr char kBallastName[] = "ballast";
 // Keys and values that only the use after a recovery has.
 constexpr uint32_t kFurtherKeys = 4;
 constexpr uint32_t kFurtherValues = 16;
@@ -52,11 +53,12 @@ std::string make_string(uint32_t number, uint64_t salt) {
 
 [[noreturn]] void report_damage(const std::string& what) { throw Error(ErrorCode::kCorrupt, what); }
 
-bool has_index(const Pool& pool) {
+bool has_structure(const Pool& pool, std::string_view name) {
   const auto structures = pool.structures();
   return std::any_of(structures.begin(), structures.end(),
-                     [](const StructureInfo& structure) { return structure.name == kName; });
+                     [&](const StructureInfo& structure) { return structure.name == name; });
 }
+bool has_index(const Pool& pool) { return has_structure(pool, kName); }
 
 uint64_t digest_of(const std::map<uint32_t, uint32_t>& contents) {
   uint64_t digest = 0;
@@ -418,9 +420,15 @@ Run IndexSubject::record(const std::vector<uint32_t>& only) {
   recording.other("create", {kAbsentDigest, empty}, {empty}, create);
   if (!workload_.life_cycle) recording.skip_from(created_at);
   const uint32_t prepared_at = recording.position();
+  fill(pool);
   for (uint32_t i = 0; i < workload_.prepared; ++i) recording.step(*index, steps[i]);
   recording.skip_from(prepared_at);
-  run_threads(recording, *index, {steps.begin() + workload_.prepared, steps.end()}, only);
+  const std::vector<Step> explored(steps.begin() + workload_.prepared, steps.end());
+  if (workload_.reopen_each != 0) {
+    run_reopening(recording, pool, index, explored, only);
+  } else {
+    run_threads(recording, *index, explored, only);
+  }
   run.explain_decides = workload_.bulk;
   const auto now = recording.oracle().digests();
   const uint32_t closed_at = recording.position();
@@ -431,6 +439,26 @@ Run IndexSubject::record(const std::vector<uint32_t>& only) {
   if (!workload_.life_cycle) recording.skip_from(closed_at);
   recording.finish();
   return run;
+}
+
+// Leaves so little room that what is written next meets a full pool.
+void IndexSubject::fill(Pool& pool) const {
+  if (workload_.room_bytes == 0) return;
+  const OptionMap smallest = {{"initial_depth", "1"}, {"segment_buckets", "16"}};
+  const auto ballast = create_index(pool, kBallastName, "cceh", Kind::kU64, Kind::kBytes, smallest);
+  uint64_t key = 0;
+  for (uint64_t bytes = pm::kSegmentBytes; bytes >= pm::kSegmentBytes / 64; bytes /= 2) {
+    const std::string value(bytes - pm::kSegmentBytes / 256, 'b');
+    try {
+      for (;; ++key) ballast->insert(key, value);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kPoolFull && error.code() != ErrorCode::kNoSpace) throw;
+    }
+  }
+  // The first ones fill a segment each.
+  for (uint64_t left = 0; left < workload_.room_bytes; left += pm::kSegmentBytes) {
+    ballast->remove(left / pm::kSegmentBytes);
+  }
 }
 
 // Makes the pool one that has been in use: another structure is in it, and the free space around it
@@ -471,6 +499,24 @@ void IndexSubject::run_threads(Recording& recording, AnyIndex& index,
     threads.emplace_back([&run_those_of, thread] { run_those_of(thread); });
   }
   Schedule(workload_.schedule).run(threads);
+}
+
+// One thread, which closes the structure and opens it again every now and then, in a pool that stays open.
+void IndexSubject::run_reopening(Recording& recording, Pool& pool, std::unique_ptr<AnyIndex>& index,
+                                 const std::vector<Step>& steps,
+                                 const std::vector<uint32_t>& only) const {
+  for (uint32_t i = 0; i < steps.size(); ++i) {
+    if (i % workload_.reopen_each == 0) {
+      const auto now = recording.oracle().digests();
+      recording.other("reopen", now, now, [&] {
+        index.reset();
+        index = open_index(pool, kName, opening_options());
+      });
+    }
+    if (only.empty() || std::binary_search(only.begin(), only.end(), i)) {
+      run_steps(recording, *index, {steps[i]});
+    }
+  }
 }
 
 // In one batch, all with the first one's verb, if there are batched calls of that verb.
@@ -599,13 +645,18 @@ void IndexSubject::use(AnyIndex& index, Contents& contents) const {
   }
 }
 
-// What the pool's other structure has of the heap. It never changes.
-uint64_t IndexSubject::bytes_of_other(Pool& pool) {
-  if (other_bytes_ == 0) {
-    const auto other = open_index(pool, kOtherName, opening_options());
-    index::visit_blocks_of(*other, [this](uint64_t, uint64_t bytes) { other_bytes_ += bytes; });
-  }
-  return other_bytes_;
+// What the pool's other structures have of the heap. They never change once they are there.
+uint64_t IndexSubject::bytes_of_others(Pool& pool) {
+  const auto bytes_of = [&](const char* name, const OptionMap& options) {
+    uint64_t sum = 0;
+    index::visit_blocks_of(*open_index(pool, name, options),
+                           [&](uint64_t, uint64_t bytes) { sum += bytes; });
+    return sum;
+  };
+  if (other_bytes_ == 0) other_bytes_ = bytes_of(kOtherName, opening_options());
+  if (!has_structure(pool, kBallastName)) return other_bytes_;
+  if (ballast_bytes_ == 0) ballast_bytes_ = bytes_of(kBallastName, {});
+  return other_bytes_ + ballast_bytes_;
 }
 
 // Every block of the heap is owned or free.
@@ -623,7 +674,7 @@ Observation IndexSubject::observe(const std::string& path, bool with_contents) {
   Observation seen;
   const bool absent = [&] {
     Pool pool = Pool::open(path, pool_options());
-    const uint64_t others = bytes_of_other(pool);
+    const uint64_t others = bytes_of_others(pool);
     if (!has_index(pool)) {
       pool.check([](const std::string& sentence) { report_damage(sentence); });
       check_heap(pool, nullptr, others);
@@ -654,7 +705,7 @@ Observation IndexSubject::observe(const std::string& path, bool with_contents) {
 void IndexSubject::observe_again(const std::string& path) {
   Pool pool = Pool::open(path, pool_options());
   const auto index = open_index(pool, kName, opening_options());
-  check_heap(pool, index.get(), other_bytes_);
+  check_heap(pool, index.get(), bytes_of_others(pool));
   const Contents again = inspect(pool, *index);
   if (again == used_) return;
   const auto differs = [](const Contents& has, const Contents& lacks) {

@@ -34,6 +34,9 @@ struct IndexWorkload {
   bool life_cycle = true;  // also explore making and closing the structure
   uint32_t further = 300;  // operations after a recovery, before the next crash, at most
   bool bulk = false;  // write half of the records by bulk_upsert(), with checkpoints in between
+  uint32_t reopen_each =
+      0;  // close and open it before each so many explored operations, of one thread
+  uint64_t room_bytes = 0;  // of the pool that are left when it is made, about; 0: all of them
 };
 
 // Crashes in a row, at most.
@@ -90,10 +93,13 @@ class IndexSubject : public Subject {
   using Shares = unsigned[5];  // of the kinds of operation, in percent
   Step make_step(Random& random, const Shares& shares, uint32_t value) const;
   std::vector<Step> make_steps() const;
-  uint64_t bytes_of_other(Pool& pool);
+  uint64_t bytes_of_others(Pool& pool);
+  void fill(Pool& pool) const;
   void soil(Pool& pool, const OptionMap& options);
   void run_threads(Recording& recording, AnyIndex& index, const std::vector<Step>& steps,
                    const std::vector<uint32_t>& only) const;
+  void run_reopening(Recording& recording, Pool& pool, std::unique_ptr<AnyIndex>& index,
+                     const std::vector<Step>& steps, const std::vector<uint32_t>& only) const;
   void run_steps(Recording& recording, AnyIndex& index, std::vector<Step> steps) const;
   Answer perform(AnyIndex& index, const Step& step) const;
   // Steps of one verb: insert, upsert or lookup.
@@ -118,8 +124,9 @@ class IndexSubject : public Subject {
   IndexWorkload workload_;
   Dictionary keys_;
   Dictionary values_;
-  uint64_t other_bytes_ = 0;  // of the heap, in the pool's other structure
-  Contents used_;             // what the image observed last held when it was closed
+  uint64_t other_bytes_ = 0;  // of the heap, in the pool's other structures
+  uint64_t ballast_bytes_ = 0;
+  Contents used_;  // what the image observed last held when it was closed
 };
 
 }  // namespace perdure::lab::crash

@@ -56,6 +56,16 @@ class Planner {
     add("growing", growing);
   }
 
+  // Closed and opened again and again: what a clean close leaves is used and taken away, and what opening
+  // begins anew does not come to its end.
+  void add_reopening() {
+    IndexWorkload reopening = base_;
+    reopening.prepared = 40;
+    reopening.keys = 2000;
+    reopening.reopen_each = 2;
+    add("opened again and again", reopening);
+  }
+
   // Few keys, for conflicts.
   void add_threads(unsigned schedules) {
     IndexWorkload conflicts = base_;
@@ -65,6 +75,14 @@ class Planner {
     for (conflicts.schedule = 1; conflicts.schedule <= schedules; ++conflicts.schedule) {
       add(fmt::format("2 threads, order {}", conflicts.schedule), conflicts);
     }
+  }
+
+  // Batches that go to several partitions at once.
+  void add_batches_over_partitions() {
+    IndexWorkload batches = base_;
+    batches.options = {{"partitions", "3"}, {"block_bytes", "1024"}, {"garbage_percent", "10"}};
+    batches.batch = 6;
+    add("batches over 3 partitions", batches);
   }
 
   // What only some structures have: others loop over their single calls, and log everything.
@@ -87,6 +105,16 @@ class Planner {
     ring.prepared = 100;
     ring.operations = 3 * base_.operations;
     add("a short log", ring);
+  }
+
+  // A pool with next to no room, of which most is another structure's, so that few records fill it.
+  void add_little_room() {
+    IndexWorkload little = base_;
+    little.capacity_bytes = Pool::kMinCapacityBytes;
+    little.room_bytes = uint64_t{128} << 10;
+    little.keys = 4000;
+    little.prepared = 3000;
+    add("little room", little);
   }
 
   // A pool in which there is no room: records move, and garbage is collected. Of words it would take
@@ -118,7 +146,10 @@ std::vector<PlannedRun> default_plan(const IndexWorkload& base,
   planner.add_many_keys();
   planner.add_growing();
   if (catalog_entry(base.structure).traits.concurrent) planner.add_threads(schedules);
+  planner.add_reopening();
   if (base.structure.starts_with("plush")) planner.add_batches_and_bulk();
+  if (base.structure.starts_with("rstore")) planner.add_batches_over_partitions();
+  planner.add_little_room();
   planner.add_full_pool();
   return planner.runs();
 }

@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
+#include <new>
 
 #include "perdure/error.h"
 
@@ -121,7 +123,11 @@ void EpochManager::retire(std::function<void()> action) {
     // Readers that pin from now on get a later epoch and cannot find what was unlinked.
     retired_.push_back({epoch_.fetch_add(1, std::memory_order_seq_cst), std::move(action)});
   }
-  collect();
+  try {
+    collect();
+  } catch (const std::bad_alloc&) {
+    // They wait for the next one; whoever retires has done its change.
+  }
 }
 
 size_t EpochManager::collect() {
@@ -133,6 +139,8 @@ size_t EpochManager::collect() {
     const uint64_t oldest = oldest_pinned();
     const auto safe = std::partition(retired_.begin(), retired_.end(),
                                      [&](const Retired& one) { return one.epoch >= oldest; });
+    // Throws before anything has moved, if at all: an action that was moved would be lost.
+    ready.reserve(static_cast<size_t>(retired_.end() - safe));
     std::move(safe, retired_.end(), std::back_inserter(ready));
     retired_.erase(safe, retired_.end());
     left = retired_.size();

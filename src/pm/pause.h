@@ -3,6 +3,9 @@
 // places, as a system would stop it that has more threads than processors, and other threads see for
 // long what else is there for some nanoseconds. Environment variable PERDURE_PAUSES=SEED decides where
 // and how often; without it there are none.
+//
+// Where a structure changes its shape, the place has a name. At these, in every build, a test can hold the
+// thread, or look at what others see just then (`at_place`).
 #pragma once
 
 #include <atomic>
@@ -13,9 +16,21 @@ namespace perdure::pm {
 // The place is told apart by its return address.
 void pause_on_purpose();
 [[gnu::always_inline]] inline void may_pause() { pause_on_purpose(); }
+// For long, with some seeds: what others do by the old shape and what they do by the new one then meet.
+void pause_at_place(const char* name);
 #else
 inline void may_pause() {}
+inline void pause_at_place(const char* /*name*/) {}
 #endif
+
+// What a test wants to be called by threads that come to a place with a name; null: nothing.
+inline std::atomic<void (*)(const char* name)> at_place{nullptr};
+
+// By the thread that has just published a new shape, under the locks of the change: "nv-tree: top".
+inline void come_to_place(const char* name) {
+  if (auto* const visit = at_place.load(std::memory_order_acquire)) visit(name);
+  pause_at_place(name);
+}
 
 // What another thread has published.
 template <typename T>
@@ -29,6 +44,13 @@ template <typename T>
   may_pause();
   word.store(value, std::memory_order_release);
   may_pause();
+}
+// The same of a new shape.
+template <typename T>
+void publish(std::atomic<T>& word, T value, const char* place) {
+  may_pause();
+  word.store(value, std::memory_order_release);
+  come_to_place(place);
 }
 
 }  // namespace perdure::pm

@@ -30,17 +30,14 @@ void move_end(std::vector<T>& from, size_t begin, std::vector<T>& to) {
 OrderedIndex::OrderedIndex(const RecordKeys& keys)
     : keys_(keys), root_(new_leaf(kMax)), first_(&static_cast<Leaf&>(*root_)), last_(first_) {}
 
-OrderedIndex::~OrderedIndex() {
-  std::vector<Node*> waiting = {root_};
-  while (!waiting.empty()) {
-    Node* node = waiting.back();
-    waiting.pop_back();
-    if (!node->is_leaf) {
-      const auto& children = static_cast<Inner*>(node)->children;
-      waiting.insert(waiting.end(), children.begin(), children.end());
-    }
-    free_node(node);
+OrderedIndex::~OrderedIndex() { free_subtree(root_); }
+
+// As deep as the tree, and without a list of nodes: there may be no memory.
+void OrderedIndex::free_subtree(Node* node) {
+  if (!node->is_leaf) {
+    for (Node* child : static_cast<Inner*>(node)->children) free_subtree(child);
   }
+  free_node(node);
 }
 
 OrderedIndex::Leaf* OrderedIndex::new_leaf(size_t entries) {

@@ -123,6 +123,7 @@ class OrderedIndex {
 
   Leaf* new_leaf(size_t entries);
   void free_node(Node* node);
+  void free_subtree(Node* node);
   void split_leaf(Leaf& leaf, size_t entries);
   void split_inner(Inner& inner);
   static void add_child(Node& left, Node* right, std::string separator);

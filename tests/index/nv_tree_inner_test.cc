@@ -4,10 +4,12 @@
 #include <atomic>
 #include <cstdint>
 #include <thread>
+#include <vector>
 
 #include "index/nvtree/inner.h"
 #include "index/tree/content.h"
 #include "pm/epoch.h"
+#include "support/at_place.h"
 #include "support/scale.h"
 
 namespace perdure::index::nvtree {
@@ -64,6 +66,26 @@ TEST_F(InnerPart, NoTwoParentsOfAKeyAreValidAtATime) {
   reader.join();
   EXPECT_EQ(inner_.rebuilds(), rounds);
   EXPECT_EQ(both_valid, 0U);
+}
+
+// The same at the one moment that matters, which threads meet seldom: the new top has just been published.
+TEST_F(InnerPart, NoOldParentIsValidOnceTheNewTopIsThere) {
+  for (const bool fill : {true, false}) {
+    make_rebuild_due(fill);
+    const pm::EpochManager::Guard guard(epochs_);
+    std::vector<Words::Place> before;  // of keys of all the parents
+    for (uint64_t i = 0; i < kLeaves; i += kRecords / 4) before.push_back(inner_.find(i << 32));
+    uint64_t replaced = 0;
+    const test::AtPlace published("nv-tree: top", [&] {
+      for (uint64_t i = 0; i < before.size(); ++i) {
+        if (inner_.find((i * kRecords / 4) << 32).parent == before[i].parent) continue;
+        ++replaced;
+        EXPECT_FALSE(before[i].parent->lock.validate(before[i].stamp)) << "parent of leaf " << i;
+      }
+    });
+    inner_.rebuild(0);
+    EXPECT_GT(replaced, 1U);
+  }
 }
 
 }  // namespace

@@ -7,11 +7,14 @@
 #include <random>
 #include <string>
 
+#include "index/nvtree/inner.h"
 #include "index/nvtree/layout.h"
 #include "perdure/catalog.h"
 #include "pm/pool_impl.h"
 #include "support/errors.h"
+#include "support/failing_medium.h"
 #include "support/files.h"
+#include "support/short_memory.h"
 
 namespace perdure::index {
 namespace {
@@ -94,6 +97,36 @@ TEST_F(NvTree, ACleanOpeningUsesTheImageUntilALeafIsReplaced) {
   for (uint64_t key = kKeys; key < kKeys + 100; ++key) index->insert(key, key);
   EXPECT_EQ(root().image, 0U);
   EXPECT_EQ(faults(*index), 0U);
+}
+
+// PM may then not be what DRAM says. The heap would refuse to store the image; here nothing is made of it.
+TEST_F(NvTree, AfterAMediumErrorTheDestructorDoesNotBeginAnImage) {
+  PoolOptions options;
+  options.capacity_bytes = uint64_t{64} << 20;
+  options.force_domain = true;
+  options.domain = Domain::kPage;
+  Pool pool = Pool::create(dir_.file("failing"), options);
+  const auto bytes_to_close = [&](bool refuse) {
+    const std::string name = refuse ? "failing" : "sound";
+    auto index =
+        create_index(pool, name, "nv-tree", Kind::kU64, Kind::kU64, {{"leaf_records", "4"}});
+    for (uint64_t key = 0; key < 2000; ++key) index->insert(key, key);
+    if (refuse) {
+      const pm::PoolImpl& impl = pm::impl_of(pool);
+      const uint64_t head = impl.at<Root>(impl.find(name)->root)->head;
+      test::refuse_msync_at(reinterpret_cast<uintptr_t>(impl.at<Leaf>(head)));
+      EXPECT_TRUE(
+          test::fails_with(ErrorCode::kIo, [&] { index->update(uint64_t{0}, uint64_t{7}); }));
+      test::refuse_msync_at(0);
+    }
+    test::ShortMemory memory(~uint64_t{0});  // counts
+    index.reset();
+    memory.end();
+    return memory.bytes();
+  };
+  const uint64_t with_image = bytes_to_close(false);
+  EXPECT_GT(with_image, 2000 / 4 * sizeof(nvtree::Child));
+  EXPECT_LT(bytes_to_close(true), with_image / 10);
 }
 
 TEST_F(NvTree, ADamagedImageIsRefused) {

@@ -66,6 +66,29 @@ class HeapTest : public ::testing::Test {
   Pool pool_;
 };
 
+// In every build: what does not fit would be written over the lane behind it.
+TEST_F(HeapTest, ATransactionThatIsTooLargeForALaneIsRefused) {
+  uint64_t* link = links(uint64_t{8} * 2 * kIntentsPerLane);
+  const uint64_t before = allocated();
+  const std::vector<uint64_t> image(kRedoBytes / 8, 7);
+  {
+    Heap::Txn txn(heap());
+    EXPECT_TRUE(test::fails_with(ErrorCode::kInternal, "redo area",
+                                 [&] { txn.redo(link, image.data(), kRedoBytes - 8); }));
+  }
+  {
+    Heap::Txn txn(heap());
+    EXPECT_TRUE(test::fails_with(ErrorCode::kInternal, "intents", [&] {
+      for (uint32_t i = 1; i <= kIntentsPerLane + 1; ++i) {
+        txn.may_link(link[0], &link[i], Link::kOffset);
+      }
+    }));
+  }
+  EXPECT_EQ(allocated(), before);
+  link_new(link[1], 100);  // the lane is as it was
+  EXPECT_EQ(heap().check([](const std::string& text) { ADD_FAILURE() << text; }), 0U);
+}
+
 TEST_F(HeapTest, GivesEveryBlockOnceAndTakesItBack) {
   uint64_t* link = links(32768);
   const uint64_t before = allocated();

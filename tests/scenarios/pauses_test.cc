@@ -13,7 +13,7 @@
 namespace perdure::test {
 namespace {
 
-// Every kStableEach-th key, in the order of keys, is there all the time; the others belong to one writer
+// Every `stable_each`-th key, in the order of keys, is there all the time; the others belong to one writer
 // each, come in one wave and go in the next, so that the structure grows and shrinks around the keys that
 // stay. A wave passes over the keys: all threads work within few neighbours at a time, in the same nodes.
 class Waves {
@@ -22,17 +22,21 @@ class Waves {
   static constexpr uint64_t kWindow = 32;     // neighbours
   static constexpr uint64_t kStep = 16;       // of the window
   static constexpr uint64_t kEachStep = 120;  // operations, of all writers
-  static constexpr uint64_t kStableEach = 8;
   static constexpr uint64_t kWriters = 3;
 
-  Waves(TypedIndex index, bool ordered, uint64_t waves, uint64_t seed)
-      : index_(index), ordered_(ordered), waves_(waves), seed_(seed), models_(kWriters) {
+  Waves(TypedIndex index, bool ordered, uint64_t stable_each, uint64_t waves, uint64_t seed)
+      : index_(index),
+        ordered_(ordered),
+        stable_each_(stable_each),
+        waves_(waves),
+        seed_(seed),
+        models_(kWriters) {
     std::map<std::string, uint64_t> sorted;
     for (uint64_t key = 0; key < kKeys; ++key) {
       sorted[order_of(make_key(index.any().key_kind(), key).datum())] = key;
     }
     for (const auto& [order, key] : sorted) {
-      if (ranked_.size() % kStableEach == 0) stable_[order] = key;
+      if (ranked_.size() % stable_each_ == 0) stable_[order] = key;
       ranked_.push_back(key);
     }
   }
@@ -84,7 +88,7 @@ class Waves {
     for (;;) {
       uint64_t rank = 0;
       const uint64_t key = near_by(random, percent, rank);
-      if (rank % kStableEach != 0 && rank % kWriters == thread) return key;
+      if (rank % stable_each_ != 0 && rank % kWriters == thread) return key;
     }
   }
 
@@ -129,7 +133,7 @@ class Waves {
     while (!done_.load(std::memory_order_relaxed)) {
       uint64_t rank = 0;
       near_by(random, 85, rank);
-      const uint64_t key = ranked_[rank / kStableEach * kStableEach];
+      const uint64_t key = ranked_[rank / stable_each_ * stable_each_];
       const auto found = index_.lookup(key);
       if (!found) complaints_.add("key " + std::to_string(key) + " was not found");
       if (found && *found != stable_value(key)) complaints_.add("a lookup returned a wrong value");
@@ -189,6 +193,7 @@ class Waves {
 
   TypedIndex index_;
   const bool ordered_;
+  const uint64_t stable_each_;
   const uint64_t waves_;
   const uint64_t seed_;
   std::vector<uint64_t> ranked_;            // numbers of keys, in the order of keys
@@ -199,11 +204,15 @@ class Waves {
   Complaints complaints_;
 };
 
-class Pauses : public ScenarioTest {};
+class Pauses : public ScenarioTest {
+ protected:
+  void run_waves(uint64_t stable_each);
+};
 
-TEST_P(Pauses, NothingIsLostOrToldTwiceWhileNodesComeAndGo) {
+void Pauses::run_waves(uint64_t stable_each) {
   Store store = create_small(MiB(256));
-  Waves waves(store.typed(), GetParam().entry().traits.ordered, 2 * scaled(10), base_seed());
+  Waves waves(store.typed(), GetParam().entry().traits.ordered, stable_each, 2 * scaled(10),
+              base_seed());
   EXPECT_EQ(waves.run(), "");
   EXPECT_EQ(difference(store.typed(), waves.model(), Waves::kKeys), "");
   EXPECT_EQ(faults(store.pool, {store.index.get()}), "");
@@ -212,6 +221,11 @@ TEST_P(Pauses, NothingIsLostOrToldTwiceWhileNodesComeAndGo) {
   EXPECT_EQ(difference(store.typed(), waves.model(), Waves::kKeys), "");
   EXPECT_EQ(faults_and_leaks(store.pool, {store.index.get()}), "");
 }
+
+TEST_P(Pauses, NothingIsLostOrToldTwiceWhileNodesComeAndGo) { run_waves(8); }
+
+// Leaves, and the nodes over them, go as well: between two keys that stay there is room for many.
+TEST_P(Pauses, NothingIsLostOrToldTwiceWhileWholeRangesComeAndGo) { run_waves(100); }
 
 INSTANTIATE_TEST_SUITE_P(Catalog, Pauses, testing::ValuesIn(concurrent_cases()), case_name);
 

@@ -42,6 +42,8 @@ struct CrashCommandOptions {
   std::vector<std::string> options;
   std::string only;
   bool bulk = false;
+  uint32_t reopen_each = 0;
+  std::string room;
   bool mutate = false;
   std::string mutants;
   std::string again_at;
@@ -100,6 +102,8 @@ std::string command_of(const lab::crash::IndexWorkload& workload) {
   for (const auto& [name, value] : workload.options)
     text += fmt::format(" --option {}={}", name, value);
   if (workload.bulk) text += " --bulk";
+  if (workload.reopen_each != 0) text += fmt::format(" --reopen-each {}", workload.reopen_each);
+  if (workload.room_bytes != 0) text += fmt::format(" --room {}", workload.room_bytes);
   if (workload.further != lab::crash::IndexWorkload{}.further) {
     text += fmt::format(" --work {}", workload.further);
   }
@@ -151,7 +155,8 @@ std::vector<std::string> all_structures(const CrashCommandOptions& options) {
 bool is_described(const CrashCommandOptions& options) {
   return !options.operations.empty() || !options.prepared.empty() || !options.keys.empty() ||
          !options.capacity.empty() || !options.options.empty() || !options.only.empty() ||
-         options.threads != 0 || options.schedule != 0 || options.batch != 1 || options.bulk;
+         options.threads != 0 || options.schedule != 0 || options.batch != 1 || options.bulk ||
+         options.reopen_each != 0 || !options.room.empty();
 }
 
 // What is run of one structure. As the user describes it, once with many keys and one thread, and with
@@ -170,6 +175,8 @@ std::vector<lab::crash::CampaignRun> make_runs(const CrashCommandOptions& option
   base.domain = parse_domain(options.domain);
   base.options = parse_structure_options(options.options);
   base.bulk = options.bulk;
+  base.reopen_each = options.reopen_each;
+  if (!options.room.empty()) base.room_bytes = parse_bytes(options.room);
   base.further = options.work;
   const KindPairs kinds = kinds_to_run(options, traits);
   std::vector<lab::crash::CampaignRun> runs;
@@ -375,6 +382,16 @@ void add_workload_options(CLI::App& command, CrashCommandOptions& options) {
                 "Write most records without waiting for them to be durable, and make checkpoints "
                 "in between")
       ->group(group);
+  command
+      .add_option("--reopen-each", options.reopen_each,
+                  "Close the structure and open it again before each so many operations")
+      ->group(group)
+      ->type_name("N");
+  command
+      .add_option("--room", options.room,
+                  "Leave about so much of the pool's capacity, and fill the rest")
+      ->group(group)
+      ->type_name("BYTES");
 }
 
 void add_exploration_options(CLI::App& command, CrashCommandOptions& options) {

@@ -10,6 +10,7 @@
 
 #include "crash/brief_exploration.h"
 #include "lab/crash/index_subject.h"
+#include "lab/crash/plan.h"
 #include "lab/crash/sites.h"
 
 namespace perdure::lab::crash {
@@ -131,6 +132,60 @@ TEST_P(GrowthCrash, LosesNothingAcknowledged) {
   const uint32_t after = growth.full_pool ? 12000 : growth.around;
   explore_briefly(run, subject, 50, event - before, event + after, 300);
 }
+
+// What only a workload of its own reaches.
+struct Rare {
+  const char* structure;
+  Kind kind;
+  const char* title;  // of the run in the structure's own plan
+  std::vector<std::string> functions;
+};
+
+std::ostream& operator<<(std::ostream& out, const Rare& rare) {
+  return out << rare.structure << " " << to_string(rare.kind) << " " << rare.title;
+}
+
+std::vector<Rare> all_rare() {
+  constexpr char kReopened[] = "opened again and again";
+  return {{"nv-tree", Kind::kU64, kReopened, {"drop_image", "write_image"}},
+          {"fptree", Kind::kU64, kReopened, {"drop_spill", "write_spill"}},
+          {"level", Kind::kU64, kReopened, {"grow_further"}},
+          {"level+rb", Kind::kU64, kReopened, {"grow_further"}},
+          {"nv-tree", Kind::kU64, "little room", {"replace_value"}},
+          {"rstore", Kind::kBytes, "little room", {"compact_now"}},
+          {"rstore", Kind::kBytes, "batches over 3 partitions", {"persist"}}};
+}
+
+class RareCrash : public testing::TestWithParam<Rare> {};
+
+TEST_P(RareCrash, IsInAWorkloadOfTheStructuresOwn) {
+  const Rare& rare = GetParam();
+  IndexWorkload base;
+  base.structure = rare.structure;
+  for (const PlannedRun& planned : default_plan(base, {{rare.kind, rare.kind}}, 1)) {
+    if (planned.title != rare.title) continue;
+    IndexSubject subject(planned.workload);
+    const crash::Run run = subject.record({});
+    ASSERT_EQ(run.problem, "");
+    const std::map<std::string, uint32_t> functions = functions_of(run);
+    for (const std::string& function : rare.functions) {
+      ASSERT_TRUE(functions.contains(function))
+          << function << " is not in the run; there are " << testing::PrintToString(functions);
+      const uint32_t event = functions.at(function);
+      explore_briefly(run, subject, 50, event - std::min(event, 100U), event + 100);
+    }
+    return;
+  }
+  FAIL() << "no such run";
+}
+
+std::string rare_name(const testing::TestParamInfo<Rare>& info) {
+  std::string name = std::string(info.param.structure) + "_" + info.param.functions.front();
+  std::ranges::replace_if(name, [](char c) { return c == '-' || c == '+'; }, '_');
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Plan, RareCrash, testing::ValuesIn(all_rare()), rare_name);
 
 INSTANTIATE_TEST_SUITE_P(Catalog, GrowthCrash, testing::ValuesIn(all_growths()), case_name);
 

@@ -200,7 +200,7 @@ void Core<Content>::double_directory() {
   memory_.flush(&fresh, directory_bytes(depth));
   // The whole directory and the intents, before the pointer that reveals it.
   txn.replace(old_at, at, root_.directory, pm::Heap::Txn::Release::kLater);
-  directory_.store(&fresh, std::memory_order_release);
+  pm::publish(directory_, &fresh, "cceh: directory");
   epochs_.retire([this, old_at] { pool_.heap().release(old_at); });
 }
 

@@ -228,7 +228,7 @@ void Inner<Content>::insert(Supplies& supplies, LeafRef* leaf) {
   children(*root)[0] = path.nodes[0];
   children(*root)[1] = added;
   separators(*root)[0] = separator;
-  pm::publish(root_, root);
+  pm::publish(root_, root, "fptree: inner root");
 }
 
 // Returns the separator that goes with the child.
@@ -280,7 +280,7 @@ void Inner<Content>::balance(Path& path, Change& change) {
     Node& root = root_of();
     if (root.level == 1 || root.count > 1) break;
     change.begin(root);
-    pm::publish(root_, static_cast<Node*>(child(root, 0)));
+    pm::publish(root_, static_cast<Node*>(child(root, 0)), "fptree: inner root");
     retire(&root);
   }
 }

@@ -28,7 +28,7 @@ template <typename Policy, typename Content>
 void Core<Policy, Content>::publish(std::unique_ptr<State> state) {
   pm::may_pause();
   const State* before = state_.exchange(state.release(), std::memory_order_acq_rel);
-  pm::may_pause();
+  pm::come_to_place("level: state");
   epochs_.retire([before] { delete before; });
 }
 

@@ -133,12 +133,14 @@ template <typename Content>
 Inner<Content>::~Inner() {
   Top* const last = top_.load(std::memory_order_relaxed);
   if (last == nullptr) return;
-  std::vector<Child> all;
+  // Without a list of them: there may be no memory.
   for (Group* group : last->groups) {
-    collect(*group, all);
+    for (uint32_t p = 0; p < group->parents; ++p) {
+      const Parent& parent = group->parent(p);
+      for (uint32_t slot = 0; slot < parent.count(); ++slot) delete parent.child(slot).text;
+    }
     delete group;
   }
-  for (const Child& child : all) delete child.text;
   delete last;
 }
 
@@ -222,7 +224,7 @@ void Inner<Content>::rebuild(const Key& key) {
     parent.lock.begin_change();
     parent.retire();
   });
-  pm::publish(top_, fresh.release());
+  pm::publish(top_, fresh.release(), "nv-tree: top");
   locks.clear();  // who waited for a retired parent finds the new top
   rebuilds_.fetch_add(1, std::memory_order_relaxed);
   epochs_.retire([gone = std::move(gone), top = &old] {

@@ -204,7 +204,7 @@ class Core {
    private:
     Core* core_;  // null: the topmost node stays
   };
-  void load_top() { pm::publish(top_, root_.top | root_.depth); }
+  void load_top() { pm::publish(top_, root_.top | root_.depth, "wb+tree: top"); }
 
   // ---- search
   std::strong_ordering compare(const Node& node, uint32_t level, uint32_t cell, const Key& key,
