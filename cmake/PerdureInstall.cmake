@@ -8,6 +8,9 @@ install(DIRECTORY include/perdure DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
   FILES_MATCHING PATTERN "*.h")
 install(TARGETS perdure_shared perdure_static EXPORT perdureTargets)
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+# The template of a check, for programs of others under `perdure crash`.
+install(FILES examples/crash-check/main.cc
+  DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples/crash-check)
 if(TARGET perdure_command)
   install(TARGETS perdure_command)
   # The command writes its own completion.

@@ -24,7 +24,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t kErrorBytes = 4096;
 constexpr std::string_view kShellCharacters = "|&;<>()*?[";
 // Between two looks at a command that has ended its output and not itself yet: the first and the longest.
 constexpr std::chrono::microseconds kPauseMin(20);
@@ -84,18 +83,15 @@ struct Prepared {
   std::vector<char*> environment;
 };
 
-[[noreturn]] void become(Prepared& prepared, const Pipe& output, const Pipe& errors,
-                         const Pipe& failure) {
+// Returns only if it fails.
+void become(Prepared& prepared, int output, int errors) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   setpgid(0, 0);
   const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
   dup2(nothing, STDIN_FILENO);
-  dup2(output.to, STDOUT_FILENO);
-  dup2(errors.to, STDERR_FILENO);
+  dup2(output, STDOUT_FILENO);
+  dup2(errors, STDERR_FILENO);
   execvpe(prepared.arguments[0], prepared.arguments.data(), prepared.environment.data());
-  const int reason = errno;
-  if (write(failure.to, &reason, sizeof reason) < 0) _exit(126);
-  _exit(127);
 }
 
 // Takes what there is. Whether the end has been reached.
@@ -124,7 +120,7 @@ class Child {
       if (count == 0) result.problem = fmt::format("hangs: no end after {} s", limits_.seconds);
       if (ready[0].revents != 0 && drain(output.from, result.output)) output.close_from();
       if (ready[1].revents != 0 && drain(errors.from, result.errors)) errors.close_from();
-      if (result.errors.size() > kErrorBytes) result.errors.resize(kErrorBytes);
+      if (result.errors.size() > kCommandErrorBytes) result.errors.resize(kCommandErrorBytes);
       if (result.output.size() > limits_.output_bytes) result.problem = "prints without end";
     }
   }
@@ -217,7 +213,12 @@ CommandResult run_command(const std::vector<std::string>& words, const Variables
   if (process < 0) {
     throw Error(ErrorCode::kIo, fmt::format("cannot fork: {}", std::strerror(errno)));
   }
-  if (process == 0) become(prepared, output, errors, failure);
+  if (process == 0) {
+    become(prepared, output.to, errors.to);
+    const int reason = errno;
+    if (write(failure.to, &reason, sizeof reason) < 0) _exit(126);
+    _exit(127);
+  }
   setpgid(process, process);  // whoever comes first
   output.close_to();
   errors.close_to();
@@ -233,6 +234,19 @@ CommandResult run_command(const std::vector<std::string>& words, const Variables
   }
   while (!result.errors.empty() && result.errors.back() == '\n') result.errors.pop_back();
   return result;
+}
+
+pid_t start_command(const std::vector<std::string>& words, const Variables& variables, int output,
+                    int errors, int inherited) {
+  Prepared prepared(words, variables);
+  const pid_t process = fork();
+  if (process == 0) {
+    fcntl(inherited, F_SETFD, 0);
+    become(prepared, output, errors);
+    _exit(127);
+  }
+  if (process > 0) setpgid(process, process);  // whoever comes first
+  return process;
 }
 
 }  // namespace perdure::lab::crash

@@ -1,6 +1,8 @@
 // Commands of the user, run with a time limit.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -19,6 +21,8 @@ struct CommandResult {
   std::string errors;   // its standard error, at most a few KiB
 };
 
+inline constexpr uint64_t kCommandErrorBytes = 4096;  // of the standard error that are kept
+
 struct CommandLimits {
   unsigned seconds = 10;
   uint64_t output_bytes = uint64_t{64} << 20;
@@ -30,5 +34,12 @@ struct CommandLimits {
 CommandResult run_command(const std::vector<std::string>& words,
                           const std::vector<std::pair<std::string, std::string>>& variables,
                           const CommandLimits& limits);
+
+// Starts a command in a process group of its own, with variables added as above, no standard input, its
+// output and errors in these files, and `inherited` open. It is killed when this process dies. -1 if it cannot
+// be started.
+pid_t start_command(const std::vector<std::string>& words,
+                    const std::vector<std::pair<std::string, std::string>>& variables, int output,
+                    int errors, int inherited);
 
 }  // namespace perdure::lab::crash

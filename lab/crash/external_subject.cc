@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -152,6 +153,11 @@ Run ExternalSubject::record(const std::vector<uint32_t>& /*only*/) {
     throw Error(ErrorCode::kInvalidArgument, fmt::format("{} {}", name(), failure));
   }
   if (!std::filesystem::exists(trace, ignored)) {
+    constexpr std::string_view kSaid = "perdure: PERDURE_LAB: ";
+    if (const size_t at = ran.errors.find(kSaid); at != std::string::npos) {
+      throw Error(ErrorCode::kInvalidArgument, fmt::format("{} cannot be recorded: {}", name(),
+                                                           ran.errors.substr(at + kSaid.size())));
+    }
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("{} left no trace: build it with perdure-c++ and name its persistent "
                             "memory with perdure_lab_region(){}{}",
@@ -165,24 +171,61 @@ Run ExternalSubject::record(const std::vector<uint32_t>& /*only*/) {
   return run;
 }
 
-std::string ExternalSubject::copy_of(const std::string& path) const {
-  std::string copy = folder_.file(fmt::format("image-{}", getpid()));
-  update_copy(path, copy);
-  return copy;
+std::string ExternalSubject::copy_file() const {
+  return folder_.file(fmt::format("image-{}", getpid()));
 }
 
-CommandResult ExternalSubject::run_check(const std::string& file, const std::string& trace) const {
-  return run_command(filled(program_.check, file),
-                     {{"PERDURE_LAB", trace.empty() ? "" : "crash"}, {"PERDURE_LAB_TRACE", trace}},
-                     {.seconds = program_.check_seconds});
+std::string ExternalSubject::trace_file() const {
+  return folder_.file(fmt::format("recovery-{}", getpid()));
+}
+
+CommandResult ExternalSubject::start_check(bool record) const {
+  return run_command(
+      filled(program_.check, copy_file()),
+      {{"PERDURE_LAB", record ? "crash" : ""}, {"PERDURE_LAB_TRACE", record ? trace_file() : ""}},
+      {.seconds = program_.check_seconds});
+}
+
+void ExternalSubject::start_server() {
+  if (serving_in_ == getpid()) return;
+  serving_in_ = getpid();
+  server_.reset();
+  // A shell would be what forks, and not the program.
+  if (!program_.serve || program_.check.front() == "/bin/sh") serving_ = Serving::kImpossible;
+  if (serving_ == Serving::kImpossible) return;
+  server_ = CheckServer::start(filled(program_.check, copy_file()),
+                               {{"PERDURE_LAB", ""}, {"PERDURE_LAB_TRACE", trace_file()}});
+  if (server_ == nullptr) serving_ = Serving::kImpossible;
+}
+
+CommandResult ExternalSubject::run_check(bool record) {
+  if (server_ == nullptr) return start_check(record);
+  try {
+    return server_->check(record, {.seconds = program_.check_seconds});
+  } catch (const Error&) {  // gone, whatever killed it
+    server_.reset();
+    return start_check(record);
+  }
 }
 
 Observation ExternalSubject::observe(const std::string& path, bool with_contents) {
-  const std::string copy = copy_of(path);
-  const CommandResult result = run_check(copy, "");
+  start_server();
+  update_copy(path, copy_file());
+  CommandResult result = run_check(false);
+  if (server_ != nullptr && serving_ == Serving::kUntried) {
+    // Once, to know that a child of the server does what the command does.
+    update_copy(path, copy_file());
+    const CommandResult alone = start_check(false);
+    serving_ = Serving::kTrusted;
+    if (digest_of(alone) != digest_of(result) || failure_of(alone) != failure_of(result)) {
+      serving_ = Serving::kImpossible;
+      server_.reset();
+      result = alone;
+    }
+  }
   Observation seen{.digest = digest_of(result), .problem = failure_of(result), .contents = {}};
   if (!seen.problem.empty()) seen.problem = "the check " + seen.problem;
-  if (seen.problem.empty() && digest_of(run_check(copy, "")) != seen.digest) {
+  if (seen.problem.empty() && digest_of(run_check(false)) != seen.digest) {
     seen.problem = "the check, run again on the file that it recovered, prints something else";
   }
   if (with_contents) seen.contents = result.output;
@@ -192,12 +235,13 @@ Observation ExternalSubject::observe(const std::string& path, bool with_contents
 Run ExternalSubject::record_recovery(const std::string& path, const Work& /*work*/) {
   Run run;
   if (!program_.recoveries) return run;
-  const std::string trace = folder_.file(fmt::format("recovery-{}", getpid()));
-  const CommandResult result = run_check(copy_of(path), trace);
+  start_server();
+  update_copy(path, copy_file());
+  const CommandResult result = run_check(true);
   std::error_code ignored;
-  if (!std::filesystem::exists(trace, ignored)) return run;  // not an observed program
-  run.trace = Trace::load(trace);
-  std::filesystem::remove(trace, ignored);
+  if (!std::filesystem::exists(trace_file(), ignored)) return run;  // not an observed program
+  run.trace = Trace::load(trace_file());
+  std::filesystem::remove(trace_file(), ignored);
   run.operations = operations_of(run.trace);
   // However often it is interrupted, it prints what it would have printed at once.
   run.expectations.push_back({0, {digest_of(result)}});

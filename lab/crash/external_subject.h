@@ -13,9 +13,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "lab/crash/check_server.h"
 #include "lab/crash/command.h"
 #include "lab/crash/scratch_folder.h"
 #include "lab/crash/subject.h"
@@ -34,6 +36,8 @@ struct ExternalProgram {
   // Whether crashes of recovery are explored as well: if the check command is an observed program too,
   // and does nothing else than recover and print.
   bool recoveries = true;
+  // Whether the check is started once and forks for each image, where it can, and not started for each.
+  bool serve = true;
 };
 
 class ExternalSubject : public Subject {
@@ -53,13 +57,22 @@ class ExternalSubject : public Subject {
   Run record_recovery(const std::string& path, const Work& work) override;
 
  private:
-  // A file of this process that holds what the image at `path` holds.
-  std::string copy_of(const std::string& path) const;
-  CommandResult run_check(const std::string& file, const std::string& trace) const;
+  // A file of this process, which is to hold what an image holds.
+  std::string copy_file() const;
+  std::string trace_file() const;
+  // The check on this process's copy, recorded or not: in a child of the server, or by a process of its own.
+  CommandResult run_check(bool record);
+  CommandResult start_check(bool record) const;
+  void start_server();
 
   ExternalProgram program_;
   ScratchFolder folder_;
   uint32_t operations_ = 0;
+
+  enum class Serving { kUntried, kTrusted, kImpossible };
+  Serving serving_ = Serving::kUntried;
+  pid_t serving_in_ = -1;  // the process whose server it is
+  std::unique_ptr<CheckServer> server_;
 };
 
 // Makes the file `to` hold what `from` holds, writing only pages that differ. Both sparse files stay so.

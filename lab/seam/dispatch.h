@@ -24,6 +24,8 @@ extern std::atomic<bool> several_threads;
 
 void deliver(Sink& sink, Event event);
 uint16_t own_thread();
+// Whether this is persistent memory.
+bool in_region(const void* address);
 
 // Where a scheduled thread may have to let others run, or, with `always`, must if there are any.
 void make_way(bool always);

@@ -340,6 +340,7 @@ int fallocate(int file, int mode, off_t offset, off_t bytes) {
 int pthread_mutex_lock(pthread_mutex_t* mutex) noexcept {
   using Lock = int (*)(pthread_mutex_t*);
   static const auto real = reinterpret_cast<Lock>(dlsym(RTLD_NEXT, "pthread_mutex_lock"));
+  if (perdure::lab::seam::in_region(mutex)) tell(EventKind::kUpdate, mutex, sizeof *mutex, PC);
   if (!thread_state.scheduled || thread_state.quiet != 0) return real(mutex);
   for (;;) {
     make_way(false);

@@ -103,6 +103,12 @@ uint16_t own_thread() {
   return static_cast<uint16_t>(state.number - 1);
 }
 
+bool in_region(const void* address) {
+  Event event{};
+  event.address = reinterpret_cast<uint64_t>(address);
+  return locate(event);
+}
+
 void deliver(Sink& sink, Event event) {
   ThreadState& state = thread_state;
   if (!wanted(event, state)) return;

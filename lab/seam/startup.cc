@@ -10,6 +10,8 @@
 //   PERDURE_LAB_TRACE         the file that the trace is written to
 //
 // And the C interface to the counters.
+#include "lab/seam/startup.h"
+
 #include <unistd.h>
 
 #include <cstdio>
@@ -49,11 +51,6 @@ void start_model() {
   install(started);
 }
 
-void start_recorder() {
-  recording = new crash::Recorder;
-  install(recording);
-}
-
 __attribute__((constructor)) void start() {
   const char* instrument = variable("PERDURE_LAB");
   if (instrument == nullptr) return;
@@ -61,7 +58,7 @@ __attribute__((constructor)) void start() {
   started_in = getpid();
   try {
     if (std::strcmp(instrument, "amp") == 0) start_model();
-    if (std::strcmp(instrument, "crash") == 0) start_recorder();
+    if (std::strcmp(instrument, "crash") == 0) start_recording();
   } catch (const std::exception& error) {
     std::fprintf(stderr, "perdure: PERDURE_LAB=%s: %s\n", instrument, error.what());
     _exit(kFailure);
@@ -89,18 +86,7 @@ void finish_recorder() {
   recording->finish().save(path);
 }
 
-__attribute__((destructor)) void finish() {
-  // A child that the program forked counts on a copy of its own.
-  if ((started == nullptr && recording == nullptr) || getpid() != started_in) return;
-  const Quiet quiet;
-  install(nullptr);
-  try {
-    if (started != nullptr) finish_model();
-    if (recording != nullptr) finish_recorder();
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "perdure: PERDURE_LAB: %s\n", error.what());
-  }
-}
+__attribute__((destructor)) void finish() { finish_instruments(); }
 
 ModelSink* running_model() { return dynamic_cast<ModelSink*>(seam::installed_sink.load()); }
 
@@ -118,6 +104,30 @@ const Counters* find_counters(const MemoryModel& model, const char* type, Counte
 }
 
 }  // namespace
+
+void start_recording() {
+  const Quiet quiet;
+  started_in = getpid();
+  recording = new crash::Recorder;
+  install(recording);
+  for (const Region& region : regions()) {
+    recording->on_region(reinterpret_cast<void*>(region.base), region.bytes, region.name.c_str());
+  }
+}
+
+void finish_instruments() {
+  // A child that the program forked counts on a copy of its own.
+  if ((started == nullptr && recording == nullptr) || getpid() != started_in) return;
+  started_in = 0;
+  const Quiet quiet;
+  install(nullptr);
+  try {
+    if (started != nullptr) finish_model();
+    if (recording != nullptr) finish_recorder();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "perdure: PERDURE_LAB: %s\n", error.what());
+  }
+}
 }  // namespace perdure::lab
 
 extern "C" {

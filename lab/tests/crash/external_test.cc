@@ -9,6 +9,7 @@
 #include <fstream>
 #include <thread>
 
+#include "lab/crash/check_server.h"
 #include "lab/crash/explorer.h"
 #include "lab/crash/external_subject.h"
 #include "lab/crash/sites.h"
@@ -91,6 +92,55 @@ TEST(Command, MustExist) {
   }
 }
 
+// Programs that know nothing of it.
+TEST(CheckServer, DoesWhatTheCommandDoes) {
+  const ScratchFolder folder;
+  const std::string file = folder.file("content");
+  const auto server = CheckServer::start({"cat", file}, {});
+  ASSERT_NE(server, nullptr);
+  for (const std::string content : {"first", "second, longer", ""}) {
+    std::ofstream(file) << content;
+    const CommandResult result = server->check(false, {});
+    EXPECT_EQ(result.output, content);
+    EXPECT_EQ(result.status, 0);
+    EXPECT_EQ(result.problem + result.errors, "");
+  }
+  std::filesystem::remove(file);
+  const CommandResult gone = server->check(false, {});
+  EXPECT_EQ(gone.status, 1);
+  EXPECT_NE(gone.errors.find("content"), std::string::npos) << gone.errors;
+}
+
+TEST(CheckServer, TellsOfHangsAndEndlessOutputAndGoesOn) {
+  const auto sleeper = CheckServer::start({"sleep", "60"}, {});
+  ASSERT_NE(sleeper, nullptr);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_NE(sleeper->check(false, {.seconds = 1}).problem.find("hangs"), std::string::npos);
+  }
+  const auto printer = CheckServer::start({"yes"}, {});
+  ASSERT_NE(printer, nullptr);
+  EXPECT_EQ(printer->check(false, {.seconds = 10, .output_bytes = 1 << 20}).problem,
+            "prints without end");
+  const auto killer = CheckServer::start({"bash", "-c", "kill -SEGV $$"}, {});
+  ASSERT_NE(killer, nullptr);
+  EXPECT_NE(killer->check(false, {}).problem.find("Segmentation fault"), std::string::npos);
+}
+
+TEST(CheckServer, LeavesTheEnvironmentAsItWas) {
+  setenv("LD_PRELOAD", "libdl.so.2", 1);
+  const auto server = CheckServer::start({"env"}, {{"PERDURE_TEST_WORD", "to last"}});
+  unsetenv("LD_PRELOAD");
+  ASSERT_NE(server, nullptr);
+  const std::string output = server->check(false, {}).output;
+  EXPECT_NE(output.find("PERDURE_TEST_WORD=to last\n"), std::string::npos);
+  EXPECT_NE(output.find("LD_PRELOAD=libdl.so.2\n"), std::string::npos) << output;
+  EXPECT_EQ(output.find("PERDURE_LAB_SERVER"), std::string::npos) << output;
+}
+
+TEST(CheckServer, IsNoneWhereTheProgramCannotServe) {
+  EXPECT_EQ(CheckServer::start({"/nowhere/at-all"}, {}), nullptr);
+}
+
 TEST(Copy, BecomesWhatTheFileIs) {
   const ScratchFolder folder;
   const std::string from = folder.file("from");
@@ -166,6 +216,67 @@ TEST(ForeignTable, SurvivesEveryCrash) {
               result.seconds);
 }
 
+TEST(ForeignTable, IsJudgedByAServerAsByProcesses) {
+  double images_s[2] = {};
+  std::vector<std::string> findings[2];
+  for (const bool serve : {false, true}) {
+    ExternalProgram program = table("table-bit-first", "12");
+    program.serve = serve;
+    ExternalSubject subject(program);
+    const crash::Run run = subject.record({});
+    ExploreOptions options;
+    options.findings_max = 4;
+    options.nested_max = 4;
+    options.nested_states = 20;
+    options.states_max = 100;
+    Verdicts verdicts;
+    const Exploration result = explore(run, subject, options, verdicts);
+    for (const Finding& finding : result.findings) findings[serve].push_back(finding.what);
+    images_s[serve] = static_cast<double>(result.states) / result.seconds;
+  }
+  EXPECT_FALSE(findings[0].empty());
+  EXPECT_EQ(findings[0], findings[1]);
+  std::printf("%.0f images/s by processes, %.0f by a server\n", images_s[0], images_s[1]);
+}
+
+Exploration explore_program(const std::string& name, const std::string& check, std::string* words) {
+  ExternalProgram program = table(name, "12");
+  program.check.back() = check;
+  ExternalSubject subject(program);
+  const crash::Run run = subject.record({});
+  EXPECT_EQ(subject.operation_count(), 12U);
+  ExploreOptions options;
+  options.nested_max = 2;
+  options.nested_states = 10;
+  Verdicts verdicts;
+  Exploration result = explore(run, subject, options, verdicts);
+  *words = places_of(run, result);
+  return result;
+}
+
+// Its operator new gives persistent memory, to which the C library writes and where locks are.
+TEST(ForeignLibrary, IsSeenThroughTheCLibrary) {
+  std::string words;
+  const Exploration result = explore_program("library", "list", &words);
+  EXPECT_TRUE(result.findings.empty()) << words;
+  EXPECT_TRUE(result.finished);
+  EXPECT_GT(result.states, 50U);
+  EXPECT_FALSE(explore_program("library-without-persist", "list", &words).findings.empty());
+}
+
+TEST(ForeignChains, SurviveEveryCrashAndUse) {
+  std::string words;
+  const Exploration result = explore_program("chains", "check", &words);
+  EXPECT_TRUE(result.findings.empty()) << words;
+  EXPECT_GT(result.states, 50U);
+}
+
+TEST(ForeignChains, AreFoundWithTwoOfARecord) {
+  std::string words;
+  EXPECT_FALSE(explore_program("chains-with-two", "check", &words).findings.empty());
+  EXPECT_NE(words.find("is there again after its removal"), std::string::npos) << words;
+}
+
 TEST(ForeignTable, IsFoundWithoutAFlush) {
   std::string places;
   EXPECT_FALSE(explore_table("table-without-flush", &places).findings.empty());
@@ -201,6 +312,8 @@ TEST(ForeignProgram, IsRefusedWithWords) {
   program = table("table", "4");
   program.run = {"/bin/sh", "-c", "echo broken >&2; exit 7"};
   EXPECT_NE(refused(program).find("exits with 7: broken"), std::string::npos) << refused(program);
+  program.run = {"/bin/sh", "-c", "echo talk >&2; echo perdure: PERDURE_LAB: a byte changed >&2"};
+  EXPECT_EQ(refused(program), "/bin/sh cannot be recorded: a byte changed");
   program.run = {"/bin/true"};
   EXPECT_NE(refused(program).find("left no trace"), std::string::npos) << refused(program);
 }
