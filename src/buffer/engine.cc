@@ -117,6 +117,26 @@ std::unique_ptr<Engine> Engine::open(pm::PoolImpl& pool, const std::string& name
   return std::unique_ptr<Engine>(new Engine(pool, name, at, std::move(store), options));
 }
 
+void Engine::visit_blocks(pm::PoolImpl& pool, const std::string& name,
+                          const std::function<void(uint64_t offset, uint64_t bytes)>& visit) {
+  const uint64_t at = index::find_structure(pool, name, Database::kTypeName, Kind::kBytes,
+                                            Kind::kBytes, kRootMagic, sizeof(Root), kSealedBytes);
+  const Root& root = *pool.at<Root>(at);
+  uint64_t frames = 0;
+  if (!pm::unseal_word(root.frame_count, kCountSalt, frames)) {
+    pool.throw_corrupt(fmt::format("the root of '{}' is damaged", name));
+  }
+  const index::VisitBlock block(pool, visit);
+  const uint64_t page_bytes = root.page_bytes;
+  block(at, sizeof(Root));
+  block(root.log, root.log_bytes);
+  block(root.staging, page_bytes * kStagedMax);
+  if (root.store_pages != 0) block(root.pages, root.store_pages * page_bytes);
+  if (frames == 0) return;
+  block(root.table, frames * sizeof(uint64_t));
+  block(root.frames, frames * page_bytes);
+}
+
 Engine::Engine(pm::PoolImpl& pool, const std::string& name, uint64_t root,
                std::unique_ptr<PageStore> store, const DatabaseOptions& options)
     : pool_(pool),
@@ -351,7 +371,7 @@ void Engine::make_room() {
       }
       const uint64_t cleaned = buffer_->clean(1024);
       buffer_->truncate();
-      if (cleaned == 0 && judged_max == 0 && i > 100) break;
+      if (cleaned == 0 && i > 100) break;
     } catch (const Error&) {
       if (too_full(3)) throw;
       return;
@@ -417,7 +437,8 @@ std::vector<std::string> Engine::trees() {
   std::vector<std::string> names;
   LeafCopy leaf;
   do {
-    tree_read_forward(*buffer_, kCatalogueRoot, leaf.next, leaf);
+    const std::string from = leaf.next;
+    tree_read_forward(*buffer_, kCatalogueRoot, from, leaf);
     for (LeafCopy::Record& record : leaf.records) names.push_back(std::move(record.key));
   } while (!leaf.last);
   return names;

@@ -43,6 +43,9 @@ class Engine {
                                         const DatabaseOptions& options);
   static std::unique_ptr<Engine> open(pm::PoolImpl& pool, const std::string& name,
                                       const DatabaseOptions& options);
+  // The heap blocks that a database owns, which need not be open. Throws kNoSuchName, kWrongType, kCorrupt.
+  static void visit_blocks(pm::PoolImpl& pool, const std::string& name,
+                           const std::function<void(uint64_t offset, uint64_t bytes)>& visit);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;

@@ -6,6 +6,7 @@
 
 #include "index/entries.h"
 #include "index/presets.h"
+#include "perdure/database.h"
 #include "perdure/files.h"
 #include "pm/pool_impl.h"
 #include "store/entry.h"
@@ -101,6 +102,11 @@ std::unique_ptr<AnyIndex> open_index(Pool& pool, const std::string& name,
         ErrorCode::kWrongType,
         fmt::format("{}: '{}' holds files, no records; use perdure::Files, or `perdure files`",
                     pool.info().path, name));
+  }
+  if (found->type == std::string_view(Database::kTypeName)) {
+    throw Error(ErrorCode::kWrongType,
+                fmt::format("{}: '{}' is a database; use perdure::Database, or `perdure db`",
+                            pool.info().path, name));
   }
   throw Error(ErrorCode::kWrongType,
               fmt::format("{}: '{}' is a {}, which this build does not have; use a newer release",

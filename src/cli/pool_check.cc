@@ -13,6 +13,7 @@
 #include <cstring>
 #include <memory>
 
+#include "buffer/engine.h"
 #include "common/units.h"
 #include "index/owned_blocks.h"
 #include "lsm/files/file_system.h"
@@ -97,6 +98,11 @@ void Checker::check_structure(size_t number) {
       const auto files = files::FileSystem::open(pm::impl_of(pool_), name);
       files->check(report_named);
       files->visit_blocks(own);
+      return;
+    }
+    if (structures_[number].type == Database::kTypeName) {
+      // Its pages are verified by `perdure db check`, which mends them first.
+      buffer::Engine::visit_blocks(pm::impl_of(pool_), name, own);
       return;
     }
     const std::unique_ptr<AnyIndex> index = open_index(pool_, name);

@@ -70,8 +70,8 @@ TEST_P(DatabaseModel, HoldsWhatTheModelHolds) {
   DatabaseOptions options = small_database();
   options.page_bytes = page_bytes;
   options.checksums = checksums;
-  options.dram_bytes = uint64_t{24} * page_bytes;
-  options.pm_bytes = uint64_t{24} * page_bytes;
+  options.dram_bytes = uint64_t{64} * page_bytes;
+  options.pm_bytes = uint64_t{64} * page_bytes;
   options.log_bytes = uint64_t{2} << 20;
   options.pages_max = (uint64_t{32} << 20) / page_bytes;
   options.background = in_file;
@@ -113,7 +113,7 @@ TEST_P(DatabaseModel, HoldsWhatTheModelHolds) {
   }
   expect_sound(database);
   EXPECT_EQ(contents_of(database, tree), Records{});
-  EXPECT_LE(statistic(database, "pages") - statistic(database, "free_pages"), 8);
+  EXPECT_LE(statistic(database, "pages") - statistic(database, "free_pages"), 12);
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, DatabaseModel,
@@ -310,7 +310,7 @@ TEST_F(DatabaseTest, PagesMoveBetweenDramAndPm) {
 TEST_F(DatabaseTest, FramesAreOtherOnesAtEachOpening) {
   Records model;
   DatabaseOptions options = small_database();
-  RandomWrites writes(random_, 2000);
+  RandomWrites writes(random_, 2000, 1);
   for (const uint64_t pm_frames : {40, 0, 80, 20, 200}) {
     options.pm_frames = pm_frames != 0;
     options.pm_bytes = pm_frames * 4096;

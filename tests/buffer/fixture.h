@@ -14,7 +14,7 @@ namespace perdure::test {
 
 using Records = std::map<std::string, std::string>;
 
-inline PoolOptions small_pool(uint64_t capacity_bytes = uint64_t{16} << 20) {
+inline PoolOptions small_pool(uint64_t capacity_bytes = uint64_t{8} << 20) {
   PoolOptions options;
   options.capacity_bytes = capacity_bytes;
   options.growth_bytes = uint64_t{1} << 20;

@@ -79,13 +79,6 @@ uint32_t Node::child_index(std::string_view key, bool below) const {
   return found && !below ? i + 1 : i;
 }
 
-uint32_t Node::child_with(uint64_t page) const {
-  for (uint32_t i = 0; i <= count(); ++i) {
-    if (child(i) == page) return i;
-  }
-  return count() + 1;
-}
-
 bool Node::has_room(std::string_view key, size_t value_bytes) const {
   if (count() > 0 && compare_prefix(key) != 0) return false;
   // The first record of an empty node comes with a prefix of its own, which is empty here.

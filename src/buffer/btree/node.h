@@ -87,7 +87,6 @@ class Node {
   uint32_t lower_bound(std::string_view key, bool& found) const;
   // The child for a key, or (`below`) for the keys right below it.
   uint32_t child_index(std::string_view key, bool below) const;
-  uint32_t child_with(uint64_t page) const;
 
   // Whether a record can be put here without making the node anew.
   bool has_room(std::string_view key, size_t value_bytes) const;
