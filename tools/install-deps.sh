@@ -2,7 +2,7 @@
 # Installs what building and testing need, on Debian 12 and its relatives, asking nothing.
 #
 #   tools/install-deps.sh            what `make quickstart` and `make test` need
-#   tools/install-deps.sh base lint  also what `make lint`, `make fuzz` and the preset `clang` need
+#   tools/install-deps.sh base lint  also what `make lint`, `make test-asan`, `make fuzz` and the preset `clang` need
 #   tools/install-deps.sh base peers also the stores that `perdure bench` can compare with (50 MB)
 #
 # Does nothing, quickly and without network, when all is there. PERDURE_NO_INSTALL=1 skips it: for

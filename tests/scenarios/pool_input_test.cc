@@ -147,6 +147,7 @@ TEST_F(PoolInput, AFlippedBitInTheHeaderNeverChangesTheMeaning) {
   PoolInfo sound = Pool::open(path_).info();
   std::set<ErrorCode> codes;
   uint64_t refused = 0;
+  write_file(path_, whole);  // as it was before it was opened
   std::string damaged = whole;
   const auto put = [&](uint64_t at, char value) {
     damaged[at] = value;
