@@ -24,7 +24,7 @@ SEVERAL_THREADS = '^(Catalog/(Concurrent|Pauses)|BzTree)'
 FIXED_ADDRESSES = $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart build test test-asan test-tsan test-ubsan test-pauses test-long crash-campaign bench bench-peers lint format fuzz \
+.PHONY: help quickstart build test test-asan test-tsan test-ubsan test-pauses test-long crash-campaign put-backs bench bench-peers lint format fuzz \
   install clean deps deps-lint deps-peers
 
 help: ## List these targets
@@ -71,6 +71,9 @@ test-long: build ## Run the pm, index, store, scenario and server suites ROUNDS 
 
 crash-campaign: build ## Explore crashes of every structure for CRASH_BUDGET (1h); report in crash-campaign.html
 	build/release/perdure crash all --crashes 3 --recoveries 48 --budget $(CRASH_BUDGET) $(CRASH_ARGS) --html crash-campaign.html
+
+put-backs: deps ## Put old faults back into a copy, one at a time: does each instrument find its own? (PUT_BACKS: names)
+	JOBS=$(JOBS) tools/put-backs $(PUT_BACKS)
 
 bench: build ## Measure inserts, lookups and a mix on /dev/shm (BENCH_ARGS, BENCH_DIR)
 	build/release/perdure bench plush --mix insert=1 --mix lookup=1 --mix lookup=.5,update=.5 \
