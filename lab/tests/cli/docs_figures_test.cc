@@ -69,7 +69,8 @@ class DocsFigures : public CommandTest {
     amp.insert(amp.end(), names.begin(), names.end());
     bench.insert(bench.end(), names.begin(), names.end());
     amp.insert(amp.end(), {"--workload", "load", "--records", records});
-    bench.insert(bench.end(), {"--records", records, "--operations", "0", "--repeats", "1", "--domain", "line"});
+    bench.insert(bench.end(),
+                 {"--records", records, "--operations", "0", "--repeats", "1", "--domain", "line"});
     for (const json& row : results(amp)) {
       Figures& figures = found[row["structure"]];
       figures.flushes = row["wpq_flush_per_insert"];

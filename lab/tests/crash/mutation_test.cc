@@ -139,7 +139,7 @@ TEST(CoverageOfSites, NamesThoseThatNoRunReached) {
     });
   };
   EXPECT_TRUE(names("Levels::release_source"));  // migrations come with many records
-  EXPECT_FALSE(names("TornBitLog::append"));   // of another folder, and reached
+  EXPECT_FALSE(names("TornBitLog::append"));     // of another folder, and reached
 }
 
 TEST(CoverageOfSites, CountsThoseOfTheStore) {
