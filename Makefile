@@ -13,7 +13,7 @@ CRASH_BUDGET ?= 1h
 CRASH_ARGS ?= --operations 2k --prepared 0 --capacity 4M --schedules 10 --recoveries 64
 
 # The tests that are worth repeating under sanitizers and with other seeds.
-SUITES = '^(pm|index|store|lsm|scenario|server)$$'
+SUITES = '^(pm|index|store|buffer|lsm|scenario|server)$$'
 
 SOURCES = $(shell find include src lab tests examples -name '*.h' -o -name '*.cc')
 # Tests in which one thread works: the thread sanitizer has nothing to see there, and takes long.
@@ -48,7 +48,7 @@ test: build ## Build and run all tests (under ten minutes)
 test-asan: deps-lint
 test-asan test-tsan test-ubsan: test-%: deps
 	@cmake --preset $* >/dev/null
-	cmake --build --preset $* -j $(JOBS) --target pm_tests index_tests store_tests lsm_tests scenario_tests server_tests
+	cmake --build --preset $* -j $(JOBS) --target pm_tests index_tests store_tests buffer_tests lsm_tests scenario_tests server_tests
 	$(if $(filter tsan,$*),$(FIXED_ADDRESSES)) ctest --preset $* -L $(SUITES) \
 	  $(if $(filter tsan,$*),-E $(ONE_THREAD))
 
@@ -61,11 +61,11 @@ test-pauses: deps ## Let threads pause on purpose: PAUSES_SEEDS runs of the scen
 	done
 
 # For the list of targets:
-# test-asan: ## Run the pm, index, store, scenario and server suites under the address, leak and undefined-behaviour sanitizers
+# test-asan: ## Run the pm, index, store, buffer, lsm, scenario and server suites under the address, leak and undefined-behaviour sanitizers
 # test-tsan: ## Run them under the thread sanitizer
 # test-ubsan: ## Run them under the undefined-behaviour sanitizer alone
 
-test-long: build ## Run the pm, index, store, scenario and server suites ROUNDS times, each with a new seed and longer (PERDURE_ROUNDS, 4)
+test-long: build ## Run the pm, index, store, buffer, lsm, scenario and server suites ROUNDS times, each with a new seed and longer (PERDURE_ROUNDS, 4)
 	@set -e; for round in $$(seq $(ROUNDS)); do \
 	  seed=$$(od -An -N4 -tu4 /dev/urandom | tr -d ' '); \
 	  echo "== round $$round of $(ROUNDS): PERDURE_SEED=$$seed"; \
