@@ -63,7 +63,7 @@ OpenDatabase open_database(const DbOptions& options) {
   return {std::move(pool), std::move(database)};
 }
 
-int run_create(const DbOptions& options) {
+int create_in_db(const DbOptions& options) {
   Creation creation;
   creation.capacity = options.capacity;
   Pool pool = std::filesystem::exists(options.target.pool)
@@ -76,40 +76,40 @@ int run_create(const DbOptions& options) {
   return kExitOk;
 }
 
-int run_put(const DbOptions& options) {
+int put_in_db(const DbOptions& options) {
   OpenDatabase open = open_database(options);
   const Tree tree = open.database.tree(options.tree);
   open.database.transact([&](Transaction& one) { one.put(tree, options.key, options.value); });
   return kExitOk;
 }
 
-int absent(const DbOptions& options) {
+int absent_in_db(const DbOptions& options) {
   fmt::print(stderr, "perdure: there is no key \"{}\"\n", options.key);
   return kExitAbsent;
 }
 
-int run_get(const DbOptions& options) {
+int get_in_db(const DbOptions& options) {
   OpenDatabase open = open_database(options);
   const std::optional<Tree> tree = open.database.find_tree(options.tree);
-  if (!tree) return absent(options);
+  if (!tree) return absent_in_db(options);
   Transaction one = open.database.begin();
   const std::optional<std::string> value = one.get(*tree, options.key);
-  if (!value) return absent(options);
+  if (!value) return absent_in_db(options);
   fmt::print("{}\n", *value);
   return kExitOk;
 }
 
-int run_del(const DbOptions& options) {
+int del_in_db(const DbOptions& options) {
   OpenDatabase open = open_database(options);
   const std::optional<Tree> tree = open.database.find_tree(options.tree);
   bool erased = false;
   if (tree) {
     open.database.transact([&](Transaction& one) { erased = one.erase(*tree, options.key); });
   }
-  return erased ? kExitOk : absent(options);
+  return erased ? kExitOk : absent_in_db(options);
 }
 
-void print_record(const Cursor& cursor, bool json) {
+void print_db_record(const Cursor& cursor, bool json) {
   if (json) {
     const nlohmann::json record = {{"key", std::string(cursor.key())},
                                    {"value", std::string(cursor.value())}};
@@ -119,7 +119,7 @@ void print_record(const Cursor& cursor, bool json) {
   }
 }
 
-int run_scan(const DbOptions& options) {
+int scan_in_db(const DbOptions& options) {
   OpenDatabase open = open_database(options);
   const std::optional<Tree> tree = open.database.find_tree(options.tree);
   if (!tree) return kExitOk;
@@ -129,14 +129,14 @@ int run_scan(const DbOptions& options) {
               : options.key.empty() ? cursor.seek_last()
                                     : cursor.seek_below(options.key);
   for (uint64_t n = 0; more && (options.limit == 0 || n < options.limit); ++n) {
-    print_record(cursor, options.target.json);
+    print_db_record(cursor, options.target.json);
     more = options.backward ? cursor.previous() : cursor.next();
   }
   return kExitOk;
 }
 
 // Lines of "key TAB value", a transaction for each `batch` of them.
-int run_load(const DbOptions& options) {
+int load_in_db(const DbOptions& options) {
   OpenDatabase open = open_database(options);
   const Tree tree = open.database.tree(options.tree);
   uint64_t count = 0;
@@ -160,7 +160,7 @@ int run_load(const DbOptions& options) {
   return kExitOk;
 }
 
-int run_check(const DbOptions& options) {
+int check_in_db(const DbOptions& options) {
   OpenDatabase open = open_database(options);
   std::vector<std::string> problems;
   open.database.check([&](const std::string& sentence) { problems.push_back(sentence); });
@@ -176,7 +176,7 @@ int run_check(const DbOptions& options) {
   return problems.empty() ? kExitOk : kExitDamage;
 }
 
-int run_stat(const DbOptions& options) {
+int stat_in_db(const DbOptions& options) {
   OpenDatabase open = open_database(options);
   if (options.target.json) {
     nlohmann::json object = {{"trees", open.database.trees()}};
@@ -194,7 +194,7 @@ int run_stat(const DbOptions& options) {
   return kExitOk;
 }
 
-int run_recover(const DbOptions& options) {
+int recover_in_db(const DbOptions& options) {
   OpenDatabase open = open_database(options);
   const bool shown = Palette(stderr).good("") != "";  // a terminal
   open.database.recover([&](const RecoveryProgress& progress) {
@@ -219,10 +219,11 @@ int run_recover(const DbOptions& options) {
   return done.pending == 0 ? kExitOk : kExitDamage;
 }
 
-using Run = int (*)(const DbOptions&);
+using RunDb = int (*)(const DbOptions&);
 
-CLI::App* add(CLI::App& db, const std::shared_ptr<DbOptions>& options, Action& action,
-              const char* name, const char* description, const char* examples, Run run) {
+CLI::App* add_db_command(CLI::App& db, const std::shared_ptr<DbOptions>& options, Action& action,
+                         const char* name, const char* description, const char* examples,
+                         RunDb run) {
   CLI::App* command = add_command(db, name, description, examples);
   command->add_option("POOL", options->target.pool, "The pool file")->required();
   command->add_option("--name", options->target.name, "Name of the database in the pool")
@@ -240,40 +241,41 @@ void add_tree(CLI::App& command, const std::shared_ptr<DbOptions>& options) {
 }
 
 void add_records(CLI::App& db, const std::shared_ptr<DbOptions>& options, Action& action) {
-  CLI::App* put = add(db, options, action, "put", "Store a record, durably",
-                      "  perdure db put bank.pool alice 10\n", run_put);
+  CLI::App* put = add_db_command(db, options, action, "put", "Store a record, durably",
+                                 "  perdure db put bank.pool alice 10\n", put_in_db);
   put->add_option("KEY", options->key, "The key")->required();
   put->add_option("VALUE", options->value, "The value")->required();
   add_tree(*put, options);
 
-  CLI::App* get = add(db, options, action, "get", "Print the value of a key",
-                      "  perdure db get bank.pool alice\n", run_get);
+  CLI::App* get = add_db_command(db, options, action, "get", "Print the value of a key",
+                                 "  perdure db get bank.pool alice\n", get_in_db);
   get->add_option("KEY", options->key, "The key")->required();
   add_tree(*get, options);
 
-  CLI::App* del = add(db, options, action, "del", "Remove a record, durably",
-                      "  perdure db del bank.pool alice\n", run_del);
+  CLI::App* del = add_db_command(db, options, action, "del", "Remove a record, durably",
+                                 "  perdure db del bank.pool alice\n", del_in_db);
   del->add_option("KEY", options->key, "The key")->required();
   add_tree(*del, options);
 
-  CLI::App* scan = add(db, options, action, "scan", "Print records in the order of keys",
-                       "  perdure db scan bank.pool --limit 10 a\n"
-                       "  perdure db scan bank.pool --backward\n",
-                       run_scan);
+  CLI::App* scan = add_db_command(db, options, action, "scan", "Print records in the order of keys",
+                                  "  perdure db scan bank.pool --limit 10 a\n"
+                                  "  perdure db scan bank.pool --backward\n",
+                                  scan_in_db);
   scan->add_option("KEY", options->key, "Where to begin; backward: below this key");
   scan->add_option("--limit", options->limit, "At most so many (default: all)");
   scan->add_flag("--backward", options->backward, "From the last key on");
   add_tree(*scan, options);
   add_json_flag(*scan, options->target.json);
 
-  CLI::App* load =
-      add(db, options, action, "load", "Store lines of key, tab, value from standard input",
-          "  perdure db load bank.pool < accounts.tsv\n", run_load);
+  CLI::App* load = add_db_command(db, options, action, "load",
+                                  "Store lines of key, tab, value from standard input",
+                                  "  perdure db load bank.pool < accounts.tsv\n", load_in_db);
   load->add_option("--batch", options->batch, "Lines in a transaction")->capture_default_str();
   add_tree(*load, options);
 
-  CLI::App* dump = add(db, options, action, "dump", "Print all records, as load takes them",
-                       "  perdure db dump bank.pool > accounts.tsv\n", run_scan);
+  CLI::App* dump =
+      add_db_command(db, options, action, "dump", "Print all records, as load takes them",
+                     "  perdure db dump bank.pool > accounts.tsv\n", scan_in_db);
   add_tree(*dump, options);
 }
 
@@ -286,9 +288,9 @@ void add_db(CLI::App& app, Action& action) {
                              "  perdure db put bank.pool --pages bank.pages alice 10\n"
                              "  perdure db scan bank.pool --pages bank.pages\n");
   db->require_subcommand(1);
-  CLI::App* create =
-      add(*db, options, action, "create", "Make a database; makes the pool, if missing",
-          "  perdure db create bank.pool --capacity 4G --pages /data/bank.pages\n", run_create);
+  CLI::App* create = add_db_command(
+      *db, options, action, "create", "Make a database; makes the pool, if missing",
+      "  perdure db create bank.pool --capacity 4G --pages /data/bank.pages\n", create_in_db);
   create->add_option("--capacity", options->capacity, "Size that a new pool may grow to")
       ->capture_default_str();
   create->add_option("--page-bytes", options->page_bytes, "4096 to 65536")->capture_default_str();
@@ -296,19 +298,20 @@ void add_db(CLI::App& app, Action& action) {
       ->capture_default_str();
   create->add_option("--log", options->log, "Size of the log")->capture_default_str();
   add_records(*db, options, action);
-  CLI::App* check = add(*db, options, action, "check", "Verify all trees and pages",
-                        "  perdure db check bank.pool\n"
-                        "\nExit code 3 when damage is found.\n",
-                        run_check);
+  CLI::App* check = add_db_command(*db, options, action, "check", "Verify all trees and pages",
+                                   "  perdure db check bank.pool\n"
+                                   "\nExit code 3 when damage is found.\n",
+                                   check_in_db);
   add_json_flag(*check, options->target.json);
-  CLI::App* stat = add(*db, options, action, "stat", "Trees, pages, frames, log, recovery",
-                       "  perdure db stat bank.pool\n", run_stat);
+  CLI::App* stat =
+      add_db_command(*db, options, action, "stat", "Trees, pages, frames, log, recovery",
+                     "  perdure db stat bank.pool\n", stat_in_db);
   add_json_flag(*stat, options->target.json);
-  CLI::App* recover =
-      add(*db, options, action, "recover", "Mend all pages that a crash has left, and checkpoint",
-          "  perdure db recover bank.pool\n"
-          "\nOpening a database mends pages when they are asked for; this does all now.\n",
-          run_recover);
+  CLI::App* recover = add_db_command(
+      *db, options, action, "recover", "Mend all pages that a crash has left, and checkpoint",
+      "  perdure db recover bank.pool\n"
+      "\nOpening a database mends pages when they are asked for; this does all now.\n",
+      recover_in_db);
   add_json_flag(*recover, options->target.json);
 }
 
