@@ -37,7 +37,7 @@ std::string show_mops(const BenchRow& row) {
 
 std::string show_p99(const BenchRow& row) {
   const auto& names = report::percentile_names();
-  const auto at = static_cast<size_t>(std::ranges::find(names, "99") - names.begin());
+  const auto at = static_cast<size_t>(std::ranges::find(names, "p99") - names.begin());
   return row.percentiles ? format_nanoseconds(row.percentiles->at(at)) : "-";
 }
 
