@@ -283,6 +283,41 @@ TEST_F(DatabaseTest, TooMuchIsRefusedAndChangesNothing) {
   expect_sound(database);
 }
 
+// A commit empties leaves whose keys share a long beginning, and then runs out of pages.
+TEST_F(DatabaseTest, WhatFailsLeavesPagesInTheirLayout) {
+  DatabaseOptions options = small_database();
+  options.pages_max = 24;
+  options.log_bytes = uint64_t{4} << 20;
+  for (const uint64_t count : {7, 234}) {
+    SCOPED_TRACE(count);
+    Pool pool = Pool::anonymous(small_pool());
+    Database database = Database::create(pool, "d", options);
+    const Tree tree = database.tree("t");
+    const Tree other = database.tree("other");  // comes behind it
+    const auto key = [](uint64_t n) { return std::string(400, 'p') + std::to_string(1000 + n); };
+    Records model;
+    for (uint64_t n = 0; n < (count < 10 ? count : 500); n += 50) {
+      database.transact([&](Transaction& one) {
+        for (uint64_t i = n; i < n + 50 && i < (count < 10 ? count : 500); ++i) {
+          one.put(tree, key(i), "v");
+          model[key(i)] = "v";
+        }
+      });
+    }
+    Transaction transaction = database.begin();
+    for (uint64_t n = 0; n < count; ++n) transaction.erase(tree, key(n));
+    for (int n = 0; n < 5; ++n) {
+      transaction.put(other, std::to_string(n), std::string(24'000, 'v'));
+    }
+    ASSERT_TRUE(fails_with(ErrorCode::kPoolFull, [&] { transaction.commit(); }));
+    ASSERT_EQ(difference(contents_of(database, tree), model), "");
+    database.transact([&](Transaction& one) { one.put(tree, "Q", "q"); });
+    model["Q"] = "q";
+    EXPECT_EQ(difference(contents_of(database, tree), model), "");
+    expect_sound(database);
+  }
+}
+
 TEST_F(DatabaseTest, PagesMoveBetweenDramAndPm) {
   DatabaseOptions options = small_database();
   Database database = Database::create(pool_, "d", options);
