@@ -11,7 +11,8 @@
 // A page whose records begin with an image of it needs no older version. The version in the page store must be one
 // that the chain of records names; else the page store is damaged, and so is a page whose checksums do not fit:
 // then the page is made from the archive, if there is one, or is an error.
-// Nothing of this is made durable for itself: the log is, and a crash during it begins with the log again.
+// What is made of a page that the log names is not made durable for itself: the log is, and a crash during it begins
+// with the log again. A page that the log does not name is flushed (pool.h).
 #pragma once
 
 #include <atomic>
