@@ -129,6 +129,7 @@ class TransactionImpl {
 
   // Moves to now, unless what was read has changed since.
   void advance() {
+    engine_->require_running();
     const uint64_t now = engine_->moment();
     for (const uint32_t place : reads_) {
       if (engine_->stamp(place) > moment_) {

@@ -181,7 +181,7 @@ Engine::Engine(pm::PoolImpl& pool, const std::string& name, uint64_t root,
     buffer_->on_release([this](uint64_t from, uint64_t to) { archive_->add(log_, from, to); });
   }
   buffer_->recover();
-  moment_.store(log_.tail(), std::memory_order_release);
+  set_moment_to_now();
   format_pages();
   if (options.background) background_ = std::thread([this] { work_in_background(); });
 }
@@ -249,8 +249,21 @@ void Engine::format_pages() {
   }
 }
 
+// Below the next entry's LSN: a commit with that is a conflict for who has read before it.
+void Engine::set_moment_to_now() { moment_.store(log_.tail() - 1, std::memory_order_release); }
+
+void Engine::require_running() const {
+  if (pool_.failed()) pool_.require_writable();
+  if (!stopped_.load(std::memory_order_relaxed)) return;
+  throw Error(
+      ErrorCode::kIo,
+      fmt::format("'{}': a commit could not be undone; close the database and open it again",
+                  name_));
+}
+
 void Engine::commit(Commit& request) {
   pool_.require_writable();
+  require_running();
   {
     const std::lock_guard lock(queue_mutex_);
     queue_.push_back(&request);
@@ -271,15 +284,15 @@ void Engine::run_group() {
   try {
     run(group);
   } catch (...) {
-    moment_.store(log_.tail(), std::memory_order_release);
-    if (group.size() > 1 && !pool_.failed()) {
+    set_moment_to_now();
+    if (group.size() > 1 && !pool_.failed() && !stopped_.load(std::memory_order_relaxed)) {
       // One of them cannot be done; the others are to have their turn.
       for (Commit* one : group) {
         if (one->error) continue;
         try {
           run({one});
         } catch (...) {
-          moment_.store(log_.tail(), std::memory_order_release);
+          set_moment_to_now();
           one->error = std::current_exception();
         }
       }
@@ -305,7 +318,8 @@ void Engine::run(const std::vector<Commit*>& group) {
         continue;
       }
       carry_out(*one, change);
-      set_stamps(*one, change);
+      // A commit that has erased what was not there has no LSN that ever becomes the moment.
+      if (!change.is_empty()) set_stamps(*one, change);
       ++carried_out;
     }
     if (change.is_empty()) return;
@@ -314,7 +328,12 @@ void Engine::run(const std::vector<Commit*>& group) {
     // log before the entry, and pages in PM that have changed are newer than it.
     log_.fence();
   } catch (...) {
-    change.rollback();
+    try {
+      change.rollback();
+    } catch (...) {
+      stopped_.store(true, std::memory_order_relaxed);
+      throw;
+    }
     throw;
   }
   moment_.store(change.lsn(), std::memory_order_release);

@@ -70,6 +70,8 @@ class Engine {
   static uint32_t stamp_of(uint64_t root, std::string_view key);
   static uint32_t stamp_of_page(uint64_t page);
   uint64_t stamp(uint32_t place) const { return stamps_[place].load(std::memory_order_acquire); }
+  // Throws kIo if a failure has left stamps that no moment will reach.
+  void require_running() const;
   // All commits up to here are visible.
   uint64_t moment() const { return moment_.load(std::memory_order_acquire); }
 
@@ -89,6 +91,7 @@ class Engine {
          std::unique_ptr<PageStore> store, const DatabaseOptions& options);
   void format_pages();
   void resize(uint64_t frames);
+  void set_moment_to_now();
   void run_group();
   void run(const std::vector<Commit*>& group);
   void validate(const Commit& request) const;
@@ -110,6 +113,7 @@ class Engine {
   static constexpr uint32_t kStamps = 1 << 16;
   std::unique_ptr<std::atomic<uint64_t>[]> stamps_;
   std::atomic<uint64_t> moment_{0};
+  std::atomic<bool> stopped_{false};  // undoing a commit has failed
   std::recursive_mutex commit_mutex_;
   std::mutex queue_mutex_;
   std::vector<Commit*> queue_;

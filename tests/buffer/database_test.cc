@@ -197,6 +197,45 @@ TEST_F(DatabaseTest, ReadsOfAnotherMomentAreAConflict) {
   EXPECT_TRUE(fails_with(ErrorCode::kConflict, [&] { reader.get(tree, "c"); }));
 }
 
+// The first commit after opening, and after one that has failed, is a conflict as any other one.
+TEST_F(DatabaseTest, NoUpdateIsLostAfterOpeningOrAFailure) {
+  DatabaseOptions options = small_database();
+  options.pages_max = 24;
+  {
+    Database database = Database::create(pool_, "d", options);
+    database.transact([&](Transaction& one) { one.put(database.tree("t"), "x", "1"); });
+  }
+  Database database = Database::open(pool_, "d", options);
+  const Tree tree = database.tree("t");
+  for (int round = 0; round < 3; ++round) {
+    SCOPED_TRACE(round);
+    Transaction first = database.begin();
+    Transaction second = database.begin();
+    const std::string value = *first.get(tree, "x");
+    EXPECT_EQ(second.get(tree, "x"), value);
+    first.put(tree, "x", value + "a");
+    second.put(tree, "x", value + "b");
+    first.commit();
+    EXPECT_TRUE(fails_with(ErrorCode::kConflict, [&] { second.commit(); }));
+    EXPECT_EQ(database.begin().get(tree, "x"), value + "a");
+    Transaction large = database.begin();
+    for (const char* key : {"a", "b", "c", "y"}) {
+      large.put(tree, key, std::string(30'000, 'v'));
+    }
+    EXPECT_TRUE(fails_with(ErrorCode::kPoolFull, [&] { large.commit(); }));
+  }
+}
+
+TEST_F(DatabaseTest, ACommitOfNothingHoldsNobodyUp) {
+  Database database = Database::create(pool_, "d", small_database());
+  const Tree tree = database.tree("t");
+  Transaction transaction = database.begin();
+  transaction.put(tree, "x", "1");
+  transaction.erase(tree, "x");
+  transaction.commit();
+  EXPECT_EQ(database.begin().get(tree, "x"), std::nullopt);
+}
+
 TEST_F(DatabaseTest, ManyThreadsMoveMoneyAndSeeIt) {
   DatabaseOptions options = small_database();
   options.background = true;
