@@ -55,6 +55,9 @@ class Change {
   // The whole body: its begin and its end.
   void image(uint64_t page, PageType type, std::string_view begin, std::string_view end);
 
+  // Counts the page as edited, without a change: who has scanned it is to see that it has lost a part of its keys.
+  void touch(uint64_t page) { edit(page); }
+
   // The space page of a database that has none.
   void format_space(std::string_view body) {
     edit(0, true);

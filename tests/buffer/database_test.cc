@@ -226,6 +226,24 @@ TEST_F(DatabaseTest, NoUpdateIsLostAfterOpeningOrAFailure) {
   }
 }
 
+// Each key comes behind those that were scanned, some into a leaf of their own.
+TEST_F(DatabaseTest, AScanSeesWhatIsAppended) {
+  Database database = Database::create(pool_, "d", small_database());
+  const Tree tree = database.tree("t");
+  const Tree other = database.tree("other");
+  for (int i = 1000; i < 1400; ++i) {
+    Transaction scanner = database.begin();
+    Cursor cursor = scanner.cursor(tree);
+    for (bool more = cursor.seek_last(); more; more = cursor.next()) {
+    }
+    scanner.put(other, "sum", "1");
+    database.transact(
+        [&](Transaction& one) { one.put(tree, std::to_string(i), std::string(100, 'v')); });
+    ASSERT_TRUE(fails_with(ErrorCode::kConflict, [&] { scanner.commit(); })) << i;
+  }
+  EXPECT_GT(statistic(database, "pages"), 10);
+}
+
 TEST_F(DatabaseTest, ACommitOfNothingHoldsNobodyUp) {
   Database database = Database::create(pool_, "d", small_database());
   const Tree tree = database.tree("t");

@@ -146,9 +146,13 @@ void TreeWriter::split(std::vector<Step>& path, size_t depth, const NodeContent&
     write_node(page, static_cast<uint16_t>(content.level + 1), left, top, 0, 1);
     return;
   }
-  // Without the new record it is as it was.
+  // Without the new record it is as it was, but for the keys that belong to it.
   const bool appended = !inner && at == fresh && at + 1 == records.size();
-  if (!appended) write_node(page, content.level, content.first, records, 0, at);
+  if (appended) {
+    change_.touch(page);
+  } else {
+    write_node(page, content.level, content.first, records, 0, at);
+  }
   put_record(path, depth - 1, {separator, text_of(right), 0});
 }
 
