@@ -17,6 +17,9 @@ class TransactionImpl {
  public:
   explicit TransactionImpl(Engine& engine) : engine_(&engine), moment_(engine.moment()) {}
 
+  // Its commit comes before those that wait; for who holds Engine::hold_commits().
+  void go_first() { first_ = true; }
+
   Engine& engine() const { return *engine_; }
   bool is_open() const { return open_; }
   const WriteMap* writes_of(uint64_t root) const {
@@ -103,6 +106,7 @@ class TransactionImpl {
       request.writes = &writes_;
       request.reads = &reads_;
       request.moment = moment_;
+      request.first = first_;
       engine_->commit(request);
     }
     open_ = false;
@@ -144,6 +148,7 @@ class TransactionImpl {
   Engine* engine_;
   uint64_t moment_;
   bool open_ = true;
+  bool first_ = false;
   Writes writes_;
   std::vector<uint32_t> reads_;
   std::vector<Undo> undo_;
@@ -326,6 +331,8 @@ void Database::transact(const std::function<void(Transaction&)>& work) {
     std::unique_lock<std::recursive_mutex> alone;
     if (attempt >= kAttempts) alone = engine_->hold_commits();
     Transaction transaction = begin();
+    // Else those that came to wait meanwhile could be a conflict once more.
+    if (alone.owns_lock()) transaction.impl_->go_first();
     try {
       work(transaction);
       if (transaction.impl_->is_open()) transaction.commit();

@@ -266,7 +266,7 @@ void Engine::commit(Commit& request) {
   require_running();
   {
     const std::lock_guard lock(queue_mutex_);
-    queue_.push_back(&request);
+    queue_.insert(request.first ? queue_.begin() : queue_.end(), &request);
   }
   {
     const std::lock_guard lock(commit_mutex_);

@@ -58,6 +58,7 @@ class Engine {
     const std::vector<uint32_t>* reads = nullptr;
     uint64_t moment = 0;
     std::function<void(Change&)> work;  // besides
+    bool first = false;                 // before those that wait: for who holds hold_commits()
     bool done = false;
     std::exception_ptr error;
   };

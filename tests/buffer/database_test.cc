@@ -306,6 +306,34 @@ TEST_F(DatabaseTest, ManyThreadsMoveMoneyAndSeeIt) {
   expect_sound(database);
 }
 
+TEST_F(DatabaseTest, TransactSucceedsWhateverTheContention) {
+  Database database = Database::create(pool_, "d", small_database());
+  const Tree tree = database.tree("t");
+  database.transact([&](Transaction& one) { one.put(tree, "x", "0"); });
+  constexpr uint64_t kThreads = 16;
+  const uint64_t rounds = scaled(1000);
+  std::atomic<uint64_t> failed{0};
+  std::vector<std::thread> threads;
+  for (uint64_t t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&] {
+      for (uint64_t i = 0; i < rounds; ++i) {
+        try {
+          database.transact([&](Transaction& one) {
+            const uint64_t value = std::stoull(*one.get(tree, "x"));
+            std::this_thread::yield();
+            one.put(tree, "x", std::to_string(value + 1));
+          });
+        } catch (const Error&) {
+          failed.fetch_add(1);
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(failed.load(), 0U);
+  EXPECT_EQ(database.begin().get(tree, "x"), std::to_string(kThreads * rounds));
+}
+
 TEST_F(DatabaseTest, TooMuchIsRefusedAndChangesNothing) {
   DatabaseOptions options = small_database();
   options.pages_max = 64;
