@@ -179,7 +179,11 @@ Frame& BufferPool::pin(uint64_t id, bool read) {
 }
 
 void BufferPool::judge(Frame& frame, uint64_t id, bool read) {
-  frame.latch.lock();
+  // A reader comes here while it holds the parent, which a commit may wait for that holds this page: by then judged.
+  while (!frame.latch.try_lock()) {
+    if (!frame.unjudged.load(std::memory_order_acquire)) return;
+    std::this_thread::yield();
+  }
   const std::unique_ptr<Latch, void (*)(Latch*)> held(&frame.latch,
                                                       [](Latch* latch) { latch->unlock(); });
   if (!frame.unjudged.load(std::memory_order_relaxed)) return;
