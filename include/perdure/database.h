@@ -59,7 +59,8 @@ struct DatabaseOptions {
   // Whether a thread writes changed pages and mends pages after a crash; else callers do when they must.
   bool background = true;
   // A file that gets the log that is no longer needed. With one from the beginning, every page can be made again,
-  // whatever becomes of the page file. Grows without end.
+  // whatever becomes of the page file. Grows without end. Must be new or empty at creation; give it at each opening:
+  // one that lacks what was done without it is refused (kCorrupt), and so is a file that is none (kInvalidArgument).
   std::string archive;
 
   // Used by create() only.

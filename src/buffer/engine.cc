@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <random>
 
 #include "buffer/btree/tree.h"
@@ -45,6 +46,16 @@ uint64_t wanted_frames(const pm::PoolImpl& pool, const DatabaseOptions& options,
   const uint64_t bytes =
       options.pm_bytes != 0 ? options.pm_bytes : pool.header().capacity_bytes / 8;
   return bytes / page_bytes;
+}
+
+// Null: none is wanted.
+std::unique_ptr<Archive> open_archive(const Root& root, const DatabaseOptions& options) {
+  if (options.archive.empty()) return nullptr;
+  uint64_t head = 0;
+  if (!pm::unseal_word(root.head, kHeadSalt, head)) {
+    throw Error(ErrorCode::kCorrupt, "the root of the database is damaged");
+  }
+  return std::make_unique<Archive>(options.archive, root.salt, root.log_bytes, head * Log::kAlign);
 }
 
 // A word that leads to a block which may be missing, and its count.
@@ -91,15 +102,20 @@ std::unique_ptr<Engine> Engine::create(pm::PoolImpl& pool, const std::string& na
   } else {
     store = open_page_file(options.page_file, options.page_bytes, true);
   }
+  std::unique_ptr<Archive> archive;
+  const bool new_archive = !options.archive.empty() && !std::filesystem::exists(options.archive);
   uint64_t at = 0;
   try {
+    archive = open_archive(root, options);
     at = index::make_structure(pool, name, Database::kTypeName, Kind::kBytes, Kind::kBytes, &root,
                                sizeof root, kSealedBytes, blocks);
   } catch (...) {
     if (store) ::unlink(options.page_file.c_str());
+    if (archive && new_archive) ::unlink(options.archive.c_str());
     throw;
   }
-  return std::unique_ptr<Engine>(new Engine(pool, name, at, std::move(store), options));
+  return std::unique_ptr<Engine>(
+      new Engine(pool, name, at, std::move(store), std::move(archive), options));
 }
 
 std::unique_ptr<Engine> Engine::open(pm::PoolImpl& pool, const std::string& name,
@@ -114,7 +130,8 @@ std::unique_ptr<Engine> Engine::open(pm::PoolImpl& pool, const std::string& name
   }
   std::unique_ptr<PageStore> store;
   if (root.store_pages == 0) store = open_page_file(options.page_file, root.page_bytes, false);
-  return std::unique_ptr<Engine>(new Engine(pool, name, at, std::move(store), options));
+  return std::unique_ptr<Engine>(
+      new Engine(pool, name, at, std::move(store), open_archive(root, options), options));
 }
 
 void Engine::visit_blocks(pm::PoolImpl& pool, const std::string& name,
@@ -138,7 +155,8 @@ void Engine::visit_blocks(pm::PoolImpl& pool, const std::string& name,
 }
 
 Engine::Engine(pm::PoolImpl& pool, const std::string& name, uint64_t root,
-               std::unique_ptr<PageStore> store, const DatabaseOptions& options)
+               std::unique_ptr<PageStore> store, std::unique_ptr<Archive> archive,
+               const DatabaseOptions& options)
     : pool_(pool),
       use_(pool, name),
       name_(name),
@@ -147,9 +165,12 @@ Engine::Engine(pm::PoolImpl& pool, const std::string& name, uint64_t root,
       log_(pool.memory(), pool.follow<char>(root_.log, root_.log_bytes), root_.log_bytes,
            root_.salt),
       store_(std::move(store)),
+      archive_(std::move(archive)),
       stamps_(std::make_unique<std::atomic<uint64_t>[]>(kStamps)) {
   const uint64_t page_bytes = root_.page_bytes;
-  if (!store_) {
+  if (store_) {
+    require_own_file();
+  } else {
     store_ = open_page_area(pool.memory(),
                             pool.follow<char>(root_.pages, root_.store_pages * page_bytes),
                             root_.store_pages, root_.page_bytes);
@@ -173,8 +194,7 @@ Engine::Engine(pm::PoolImpl& pool, const std::string& name, uint64_t root,
   }
   buffer_ = std::make_unique<BufferPool>(format_, pool.memory(), log_, *store_, areas, dram, wanted,
                                          std::max(1U, options.checksum_every));
-  if (!options.archive.empty()) {
-    archive_ = std::make_unique<Archive>(options.archive, root_.salt);
+  if (archive_) {
     buffer_->recovery().set_archive([this](uint64_t id, uint64_t lsn, char* page) {
       return archive_->make_page(format_, log_, id, lsn, page);
     });
@@ -236,8 +256,11 @@ void Engine::format_pages() {
     };
     commit(first);
     checkpoint();
-    return;
   }
+}
+
+// Before anything is written to it. A page 0 that a crash has torn tells nothing.
+void Engine::require_own_file() {
   std::unique_ptr<char, void (*)(void*)> page(
       static_cast<char*>(std::aligned_alloc(pm::kPageBytes, root_.page_bytes)), std::free);
   store_->read(0, page.get());

@@ -89,7 +89,9 @@ class Engine {
 
  private:
   Engine(pm::PoolImpl& pool, const std::string& name, uint64_t root,
-         std::unique_ptr<PageStore> store, const DatabaseOptions& options);
+         std::unique_ptr<PageStore> store, std::unique_ptr<Archive> archive,
+         const DatabaseOptions& options);
+  void require_own_file();
   void format_pages();
   void resize(uint64_t frames);
   void set_moment_to_now();

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <numeric>
 #include <thread>
 
@@ -469,6 +470,72 @@ TEST_F(DatabaseTest, WrongOptionsAndFilesAreRefused) {
   options.page_file = "";
   EXPECT_TRUE(
       fails_with(ErrorCode::kInvalidArgument, [&] { Database::open(pool_, "a", options); }));
+}
+
+// What is in the file stays in it.
+TEST_F(DatabaseTest, AFileThatIsNoArchiveIsRefusedAndKept) {
+  const TempDir folder;
+  DatabaseOptions options = small_database();
+  options.archive = folder.file("precious");
+  const std::string content(10'000, 'z');
+  std::ofstream(options.archive) << content;
+  const auto is_kept = [&] {
+    std::ifstream file(options.archive, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(file), {}) == content;
+  };
+  EXPECT_TRUE(
+      fails_with(ErrorCode::kInvalidArgument, [&] { Database::create(pool_, "d", options); }));
+  EXPECT_TRUE(is_kept());
+  options.archive = folder.file("archive");
+  {
+    Database::create(pool_, "d", options);
+  }
+  options.archive = folder.file("precious");
+  EXPECT_TRUE(
+      fails_with(ErrorCode::kInvalidArgument, [&] { Database::open(pool_, "d", options); }));
+  EXPECT_TRUE(is_kept());
+  options.archive = folder.file("archive");
+  EXPECT_TRUE(
+      fails_with(ErrorCode::kInvalidArgument, [&] { Database::create(pool_, "other", options); }));
+  Database::open(pool_, "d", options);
+}
+
+// Pages made from an archive that lacks entries would be old ones.
+TEST_F(DatabaseTest, AnArchiveWithAGapIsRefused) {
+  const TempDir folder;
+  DatabaseOptions options = small_database();
+  options.archive = folder.file("archive");
+  const auto put = [&](Database& database, const char* value) {
+    database.transact([&](Transaction& one) { one.put(database.tree("t"), "x", value); });
+  };
+  {
+    Database database = Database::create(pool_, "d", options);
+    put(database, "1");
+  }
+  {
+    Database database = Database::open(pool_, "d", options);
+    put(database, "2");
+  }
+  // Torn at its end, where the log has let go of all: damage.
+  const auto bytes = std::filesystem::file_size(options.archive);
+  const std::string copy = folder.file("copy");
+  std::filesystem::copy_file(options.archive, copy);
+  std::filesystem::resize_file(options.archive, bytes - 64);
+  EXPECT_TRUE(fails_with(ErrorCode::kCorrupt, [&] { Database::open(pool_, "d", options); }));
+  EXPECT_EQ(std::filesystem::file_size(options.archive), bytes - 64);
+  std::filesystem::rename(copy, options.archive);
+  // More than all: a torn entry, which is cut off.
+  std::filesystem::resize_file(options.archive, bytes + 64);
+  {
+    Database database = Database::open(pool_, "d", options);
+  }
+  options.archive = "";
+  {
+    Database database = Database::open(pool_, "d", options);
+    put(database, "3");
+  }
+  options.archive = folder.file("archive");
+  EXPECT_TRUE(fails_with(ErrorCode::kCorrupt, [&] { Database::open(pool_, "d", options); }));
 }
 
 TEST(PageChecksums, PortableAndInstructionAgree) {
