@@ -442,7 +442,7 @@ void Engine::work_in_background() {
         buffer_->truncate();
         pause = std::chrono::milliseconds(0);
       }
-    } catch (const Error&) {
+    } catch (const std::exception&) {          // no memory, too
       pause = std::chrono::milliseconds(200);  // those who commit hear of it when it matters
     }
   }
