@@ -60,9 +60,13 @@ class TransactionImpl {
 
   void write(uint64_t root, std::string_view key, std::optional<std::string_view> value) {
     require_open();
-    const uint64_t bytes = key.size() + (value ? value->size() : 0) + 64;
+    WriteMap& writes = writes_[root];
+    const auto before = writes.find(key);
+    const bool fresh = before == writes.end();
+    const uint64_t bytes = bytes_of(key, value ? value->size() : 0);
+    const uint64_t others = written_bytes_ - (fresh ? 0 : bytes_of(*before));
     if (key.size() > key_bytes_max(engine_->format()) ||
-        written_bytes_ + bytes > engine_->writes_bytes_max()) {
+        others + bytes > engine_->writes_bytes_max()) {
       throw Error(
           ErrorCode::kTooLarge,
           fmt::format("a key of {} bytes with a value of {}: a key may have {} bytes, and all "
@@ -70,9 +74,9 @@ class TransactionImpl {
                       key.size(), value ? value->size() : 0, key_bytes_max(engine_->format()),
                       engine_->writes_bytes_max()));
     }
-    written_bytes_ += bytes;
-    const auto [at, fresh] = writes_[root].try_emplace(std::string(key));
-    undo_.push_back({root, at->first, fresh, fresh ? std::nullopt : at->second, bytes});
+    const auto at = fresh ? writes.try_emplace(std::string(key)).first : before;
+    undo_.push_back({root, at->first, fresh, at->second});
+    written_bytes_ = others + bytes;
     if (value) {
       at->second.emplace(*value);
     } else {
@@ -87,12 +91,13 @@ class TransactionImpl {
       Undo& undo = undo_.back();
       WriteMap& writes = writes_[undo.root];
       const auto at = writes.find(undo.key);
+      written_bytes_ -= bytes_of(*at);
       if (undo.fresh) {
         writes.erase(at);
       } else {
         at->second = std::move(undo.value);
+        written_bytes_ += bytes_of(*at);
       }
-      written_bytes_ -= undo.bytes;
       undo_.pop_back();
     }
   }
@@ -122,8 +127,14 @@ class TransactionImpl {
     std::string key;
     bool fresh;
     std::optional<std::string> value;
-    uint64_t bytes;
   };
+
+  static uint64_t bytes_of(std::string_view key, uint64_t value_bytes) {
+    return key.size() + value_bytes + 64;
+  }
+  static uint64_t bytes_of(const WriteMap::value_type& write) {
+    return bytes_of(write.first, write.second ? write.second->size() : 0);
+  }
 
   void require_open() const {
     if (open_) return;

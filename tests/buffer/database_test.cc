@@ -406,6 +406,37 @@ TEST_F(DatabaseTest, WhatFailsLeavesPagesInTheirLayout) {
   }
 }
 
+TEST_F(DatabaseTest, TreesOfAnotherDatabaseAreRefused) {
+  Database database = Database::create(pool_, "d", small_database());
+  database.tree("t");
+  Pool pool = Pool::anonymous(small_pool());
+  Database other = Database::create(pool, "d", small_database());
+  const Tree tree = other.tree("t");
+  Transaction one = database.begin();
+  EXPECT_TRUE(fails_with(ErrorCode::kInvalidArgument, [&] { one.put(tree, "x", "1"); }));
+  EXPECT_TRUE(fails_with(ErrorCode::kInvalidArgument, [&] { one.get(tree, "x"); }));
+  EXPECT_TRUE(fails_with(ErrorCode::kInvalidArgument, [&] { one.cursor(tree); }));
+  EXPECT_TRUE(fails_with(ErrorCode::kInvalidArgument, [&] { one.insert(tree, "x", "1"); }));
+  EXPECT_TRUE(fails_with(ErrorCode::kInvalidArgument, [&] { one.erase(tree, "x"); }));
+}
+
+TEST_F(DatabaseTest, WritingAKeyAgainTakesNoRoom) {
+  Database database = Database::create(pool_, "d", small_database());
+  const Tree tree = database.tree("t");
+  Transaction one = database.begin();
+  const auto begin = one.savepoint();
+  for (int round = 0; round < 2; ++round) {
+    const std::string value(50'000, static_cast<char>('a' + round));
+    for (int n = 0; n < 10; ++n) one.put(tree, "x", value);
+    one.put(tree, "y", value);
+    EXPECT_TRUE(fails_with(ErrorCode::kTooLarge, [&] { one.put(tree, "z", value); }));
+    if (round == 0) one.rollback_to(begin);
+  }
+  one.commit();
+  EXPECT_EQ(contents_of(database, tree),
+            (Records{{"x", std::string(50'000, 'b')}, {"y", std::string(50'000, 'b')}}));
+}
+
 TEST_F(DatabaseTest, PagesMoveBetweenDramAndPm) {
   DatabaseOptions options = small_database();
   Database database = Database::create(pool_, "d", options);
