@@ -79,9 +79,11 @@ class Tree {
   friend class Database;
   friend class Transaction;
   friend class Cursor;
-  Tree(std::string name, uint64_t root) : name_(std::move(name)), root_(root) {}
+  Tree(std::string name, uint64_t root, const buffer::Engine* engine)
+      : name_(std::move(name)), root_(root), engine_(engine) {}
   std::string name_;
   uint64_t root_;
+  const buffer::Engine* engine_;  // to find out if it is another database's
 };
 
 // The records of a tree in the order of keys, as the transaction sees them. Sees its writes that were made before
@@ -120,6 +122,7 @@ class Transaction {
   // Aborts, unless it was committed.
   ~Transaction();
 
+  // All methods with a tree: kInvalidArgument if it is another database's.
   // Reads. Errors: kConflict.
   std::optional<std::string> get(const Tree& tree, std::string_view key);
   Cursor cursor(const Tree& tree);
@@ -146,6 +149,7 @@ class Transaction {
  private:
   friend class Database;
   explicit Transaction(std::unique_ptr<buffer::TransactionImpl> impl);
+  uint64_t root_of(const Tree& tree) const;
   std::unique_ptr<buffer::TransactionImpl> impl_;
 };
 

@@ -270,31 +270,38 @@ Transaction::Transaction(Transaction&&) noexcept = default;
 Transaction& Transaction::operator=(Transaction&&) noexcept = default;
 Transaction::~Transaction() = default;
 
+uint64_t Transaction::root_of(const Tree& tree) const {
+  if (tree.engine_ == &impl_->engine()) return tree.root_;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("the tree '{}' belongs to another database, or to one that was closed",
+                          tree.name_));
+}
+
 std::optional<std::string> Transaction::get(const Tree& tree, std::string_view key) {
   std::string value;
-  if (!impl_->get(tree.root_, key, value)) return std::nullopt;
+  if (!impl_->get(root_of(tree), key, value)) return std::nullopt;
   return value;
 }
 
 Cursor Transaction::cursor(const Tree& tree) {
-  return Cursor(std::make_unique<buffer::CursorImpl>(*impl_, tree.root_));
+  return Cursor(std::make_unique<buffer::CursorImpl>(*impl_, root_of(tree)));
 }
 
 void Transaction::put(const Tree& tree, std::string_view key, std::string_view value) {
-  impl_->write(tree.root_, key, value);
+  impl_->write(root_of(tree), key, value);
 }
 
 bool Transaction::insert(const Tree& tree, std::string_view key, std::string_view value) {
   std::string there;
-  if (impl_->get(tree.root_, key, there)) return false;
-  impl_->write(tree.root_, key, value);
+  if (impl_->get(root_of(tree), key, there)) return false;
+  impl_->write(root_of(tree), key, value);
   return true;
 }
 
 bool Transaction::erase(const Tree& tree, std::string_view key) {
   std::string there;
-  if (!impl_->get(tree.root_, key, there)) return false;
-  impl_->write(tree.root_, key, std::nullopt);
+  if (!impl_->get(root_of(tree), key, there)) return false;
+  impl_->write(root_of(tree), key, std::nullopt);
   return true;
 }
 
@@ -322,12 +329,14 @@ Database Database::open_or_create(Pool& pool, const std::string& name,
                                                  : open(pool, name, options);
 }
 
-Tree Database::tree(std::string_view name) { return {std::string(name), engine_->make_tree(name)}; }
+Tree Database::tree(std::string_view name) {
+  return {std::string(name), engine_->make_tree(name), engine_.get()};
+}
 
 std::optional<Tree> Database::find_tree(std::string_view name) const {
   const uint64_t root = engine_->find_tree(name);
   if (root == 0) return std::nullopt;
-  return Tree(std::string(name), root);
+  return Tree(std::string(name), root, engine_.get());
 }
 
 std::vector<std::string> Database::trees() const { return engine_->trees(); }

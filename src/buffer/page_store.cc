@@ -103,9 +103,11 @@ class PageArea final : public PageStore {
       : memory_(memory), area_(area), pages_(pages), page_bytes_(page_bytes) {}
 
   void read(uint64_t id, char* page) override {
+    require_inside(id);
     std::memcpy(page, area_ + id * page_bytes_, page_bytes_);
   }
   void write(uint64_t id, const char* page) override {
+    require_inside(id);
     memory_.copy_nontemporal(area_ + id * page_bytes_, page, page_bytes_);
   }
   // By the thread that has written.
@@ -113,6 +115,11 @@ class PageArea final : public PageStore {
   uint64_t capacity() const override { return pages_; }
 
  private:
+  void require_inside(uint64_t id) const {
+    if (id < pages_) return;
+    throw Error(ErrorCode::kCorrupt, fmt::format("page {} of the database does not exist", id));
+  }
+
   const pm::Memory& memory_;
   char* area_;
   uint64_t pages_;
