@@ -413,13 +413,21 @@ void Engine::make_room() {
       }
       const uint64_t cleaned = buffer_->clean(1024);
       buffer_->truncate();
-      if (cleaned == 0 && i > 100) break;
+      const bool held = buffer_->recovery().given_up() != kNoPage;
+      if (cleaned == 0 && (held || i > 100)) break;
     } catch (const Error&) {
       if (too_full(3)) throw;
       return;
     }
   }
   if (too_full(3)) {
+    if (const uint64_t page = buffer_->recovery().given_up(); page != kNoPage) {
+      throw Error(ErrorCode::kNoSpace,
+                  fmt::format("the log of the database is full: it keeps the records of page {}, "
+                              "which is damaged in the page file; nothing was changed; restore the "
+                              "page file from a copy",
+                              page));
+    }
     throw Error(ErrorCode::kNoSpace,
                 "the log of the database is full, since pages cannot be written; nothing was "
                 "changed");

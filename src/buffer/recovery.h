@@ -60,6 +60,8 @@ class Recovery {
   // A pending page, or kNoPage. One that cannot be made is not told again.
   uint64_t any() const;
   void give_up(uint64_t id);
+  // One of those that could not be made, or kNoPage.
+  uint64_t given_up() const;
   uint64_t pending() const { return pending_count_.load(std::memory_order_acquire); }
 
   // A page found in a PM frame: makes it right, in place. Returns the parts whose checksums must be computed.
