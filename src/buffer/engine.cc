@@ -48,6 +48,12 @@ uint64_t wanted_frames(const pm::PoolImpl& pool, const DatabaseOptions& options,
   return bytes / page_bytes;
 }
 
+void check_frames(uint64_t dram, uint64_t pm) {
+  if (dram + pm >= kFramesMin) return;
+  refuse(fmt::format("dram_bytes and pm_bytes hold {} pages; a database needs {}", dram + pm,
+                     kFramesMin));
+}
+
 // Null: none is wanted.
 std::unique_ptr<Archive> open_archive(const Root& root, const DatabaseOptions& options) {
   if (options.archive.empty()) return nullptr;
@@ -81,6 +87,8 @@ std::unique_ptr<Engine> Engine::create(pm::PoolImpl& pool, const std::string& na
   check_options(options);
   pool.require_writable();
   const uint64_t page_bytes = options.page_bytes;
+  const uint64_t frames = wanted_frames(pool, options, options.page_bytes);
+  check_frames(options.dram_bytes / page_bytes, frames);
   Root root{};
   root.seal.magic = kRootMagic;
   root.salt = uint64_t{std::random_device{}()} << 32 | std::random_device{}();
@@ -89,11 +97,20 @@ std::unique_ptr<Engine> Engine::create(pm::PoolImpl& pool, const std::string& na
   root.parts = options.checksums;
   root.head = pm::seal_word(Log::kFirst / Log::kAlign, kHeadSalt);
   root.batch = pm::seal_word(0, kBatchSalt);
-  root.frame_count = pm::seal_word(0, kCountSalt);
+  root.frame_count = pm::seal_word(frames, kCountSalt);
   const auto nothing = [](char*) {};
   std::vector<index::NewBlock> blocks = {
       {root.log_bytes, offsetof(Root, log), nothing},
       {page_bytes * kStagedMax, offsetof(Root, staging), nothing}};
+  if (frames != 0) {
+    // An empty table.
+    const auto zero = [&](char* table) {
+      std::memset(table, 0, frames * sizeof(uint64_t));
+      pool.memory().flush(table, frames * sizeof(uint64_t));
+    };
+    blocks.push_back({frames * sizeof(uint64_t), offsetof(Root, table), zero});
+    blocks.push_back({frames * page_bytes, offsetof(Root, frames), nothing});
+  }
   std::unique_ptr<PageStore> store;
   if (options.page_file.empty()) {
     root.store_pages =
@@ -183,10 +200,7 @@ Engine::Engine(pm::PoolImpl& pool, const std::string& name, uint64_t root,
   const uint64_t wanted = keep ? frames : wanted_frames(pool, options, root_.page_bytes);
   if (wanted != frames) resize(wanted);
   const uint64_t dram = options.dram_bytes / page_bytes;
-  if (dram + wanted < kFramesMin) {
-    refuse(fmt::format("dram_bytes and pm_bytes hold {} pages; a database needs {}", dram + wanted,
-                       kFramesMin));
-  }
+  check_frames(dram, wanted);
   Areas areas{&root_, nullptr, nullptr, pool.follow<char>(root_.staging, page_bytes * kStagedMax)};
   if (wanted != 0) {
     areas.table = pool.follow<uint64_t>(root_.table, wanted * sizeof(uint64_t));

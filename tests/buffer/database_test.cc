@@ -569,6 +569,63 @@ TEST_F(DatabaseTest, AnArchiveWithAGapIsRefused) {
   EXPECT_TRUE(fails_with(ErrorCode::kCorrupt, [&] { Database::open(pool_, "d", options); }));
 }
 
+TEST_F(DatabaseTest, ACreationThatFailsLeavesNothing) {
+  const TempDir folder;
+  DatabaseOptions options = small_database();
+  options.page_file = folder.file("pages");
+  options.archive = folder.file("archive");
+  DatabaseOptions wrong = options;
+  wrong.dram_bytes = 0;
+  wrong.pm_frames = false;
+  EXPECT_TRUE(
+      fails_with(ErrorCode::kInvalidArgument, [&] { Database::create(pool_, "d", wrong); }));
+  wrong = options;
+  wrong.pm_bytes = uint64_t{7} << 20;  // with the log more than the pool
+  EXPECT_TRUE(fails_with(ErrorCode::kPoolFull, [&] { Database::create(pool_, "d", wrong); }));
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+  Database::create(pool_, "d", options);
+}
+
+// The page's log records are kept, as it may be restored; who commits is told why the log is full.
+TEST_F(DatabaseTest, ADamagedPageThatFillsTheLogIsNamed) {
+  const TempDir folder;
+  const std::string path = folder.file("pool");
+  DatabaseOptions options = small_database();
+  options.pm_frames = false;
+  options.page_file = folder.file("pages");
+  std::string left;
+  {
+    Pool pool = Pool::create(path, small_pool());
+    Database database = Database::create(pool, "d", options);
+    const Tree tree = database.tree("t");
+    const Tree other = database.tree("other");
+    database.transact([&](Transaction& one) { one.put(tree, "x", "1"); });
+    database.transact([&](Transaction& one) { one.put(other, "y", "1"); });
+    database.checkpoint();
+    database.transact([&](Transaction& one) { one.put(tree, "x", "2"); });
+    std::ifstream file(path, std::ios::binary);
+    left.assign(std::istreambuf_iterator<char>(file), {});
+  }
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << left;  // as if it had been killed
+  std::fstream pages(options.page_file, std::ios::binary | std::ios::in | std::ios::out);
+  pages.seekp(2 * 4096 + 2000);
+  pages << "damage";
+  pages.close();
+  Pool pool = Pool::open(path, small_pool());
+  Database database = Database::open(pool, "d", options);
+  const Tree other = *database.find_tree("other");
+  std::string told;
+  for (int i = 0; i < 5000 && told.empty(); ++i) {
+    try {
+      database.transact([&](Transaction& one) { one.put(other, "y", std::string(500, 'y')); });
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kNoSpace);
+      told = error.what();
+    }
+  }
+  EXPECT_NE(told.find("page 2, which is damaged"), std::string::npos) << told;
+}
+
 TEST(PageChecksums, PortableAndInstructionAgree) {
   EXPECT_EQ(buffer::crc32c(0, "123456789", 9), 0xe3069283U);
   EXPECT_EQ(buffer::crc32c_portable(0, "123456789", 9), 0xe3069283U);
