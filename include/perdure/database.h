@@ -59,7 +59,8 @@ struct DatabaseOptions {
   // Whether a thread writes changed pages and mends pages after a crash; else callers do when they must.
   bool background = true;
   // A file that gets the log that is no longer needed. With one from the beginning, every page can be made again,
-  // whatever becomes of the page file. Grows without end.
+  // whatever becomes of the page file. Grows without end. Must be new or empty at creation; give it at each opening:
+  // one that lacks what was done without it is refused (kCorrupt), and so is a file that is none (kInvalidArgument).
   std::string archive;
 
   // Used by create() only.
@@ -78,9 +79,11 @@ class Tree {
   friend class Database;
   friend class Transaction;
   friend class Cursor;
-  Tree(std::string name, uint64_t root) : name_(std::move(name)), root_(root) {}
+  Tree(std::string name, uint64_t root, const buffer::Engine* engine)
+      : name_(std::move(name)), root_(root), engine_(engine) {}
   std::string name_;
   uint64_t root_;
+  const buffer::Engine* engine_;  // to find out if it is another database's
 };
 
 // The records of a tree in the order of keys, as the transaction sees them. Sees its writes that were made before
@@ -119,6 +122,7 @@ class Transaction {
   // Aborts, unless it was committed.
   ~Transaction();
 
+  // All methods with a tree: kInvalidArgument if it is another database's.
   // Reads. Errors: kConflict.
   std::optional<std::string> get(const Tree& tree, std::string_view key);
   Cursor cursor(const Tree& tree);
@@ -145,6 +149,7 @@ class Transaction {
  private:
   friend class Database;
   explicit Transaction(std::unique_ptr<buffer::TransactionImpl> impl);
+  uint64_t root_of(const Tree& tree) const;
   std::unique_ptr<buffer::TransactionImpl> impl_;
 };
 

@@ -2,16 +2,41 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <vector>
 
+#include "buffer/page_store.h"
 #include "buffer/replay.h"
 #include "perdure/error.h"
+#include "pm/checksum.h"
 
 namespace perdure::buffer {
+
+namespace {
+
+constexpr uint64_t kMagic = 0x3163724162447250;  // "PrDbArc1"
+
+struct Header {
+  uint64_t magic;
+  uint64_t salt;
+  uint64_t begin;
+  uint64_t log_bytes;
+  uint64_t checksum;
+  uint64_t reserved[3];
+};
+static_assert(sizeof(Header) == 64);
+
+uint64_t checksum_of(const Header& header) {
+  return pm::checksum64(&header, offsetof(Header, checksum), kMagic);
+}
+
+}  // namespace
 
 void Archive::fail(const char* call) const {
   const int reason = errno;
@@ -21,54 +46,116 @@ void Archive::fail(const char* call) const {
   throw Error(code, fmt::format("{}: the log archive: {}: {}", path_, call, std::strerror(reason)));
 }
 
-Archive::Archive(std::string path, uint64_t salt) : path_(std::move(path)), salt_(salt) {
+void Archive::refuse(ErrorCode code, const std::string& what) const {
+  throw Error(code, fmt::format("{}: the log archive: {}", path_, what));
+}
+
+Archive::Archive(std::string path, uint64_t salt, uint64_t log_bytes, uint64_t head)
+    : path_(std::move(path)), salt_(salt), log_bytes_(log_bytes) {
   fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (fd_ < 0) fail("open");
-  bytes_ =
-      visit_entries([&](uint64_t lsn, std::string_view entry) { end_lsn_ = lsn + entry.size(); });
-  if (::ftruncate(fd_, static_cast<off_t>(bytes_)) != 0) fail("ftruncate");
+  try {
+    lock();
+    begin(head);
+    end_lsn_ = begin_lsn_;
+    bytes_ = visit_entries(
+        ~uint64_t{0}, [&](uint64_t lsn, std::string_view entry) { end_lsn_ = lsn + entry.size(); });
+    if (end_lsn_ < head) {
+      refuse(ErrorCode::kCorrupt,
+             fmt::format("it ends at {}, and the log begins at {}: it is damaged, or the database "
+                         "was used without it; move it away, and give the name of a new one",
+                         end_lsn_, head));
+    }
+    // The log still has what a crash has torn.
+    if (::ftruncate(fd_, static_cast<off_t>(bytes_.load())) != 0) fail("ftruncate");
+  } catch (...) {
+    ::close(fd_);
+    throw;
+  }
 }
 
 Archive::~Archive() { ::close(fd_); }
 
+void Archive::lock() {
+  if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
+  if (errno != EWOULDBLOCK) fail("flock");
+  refuse(ErrorCode::kLocked, "it is in use by another process");
+}
+
+void Archive::begin(uint64_t head) {
+  struct stat status{};
+  if (::fstat(fd_, &status) != 0) fail("fstat");
+  Header header{kMagic, salt_, head, log_bytes_, 0, {}};
+  if (S_ISREG(status.st_mode) && status.st_size == 0) {
+    header.checksum = checksum_of(header);
+    write(0, &header, sizeof header);
+    sync_new_file(fd_, path_, "the log archive");
+  } else if (!S_ISREG(status.st_mode) || !read(0, &header, sizeof header) ||
+             header.magic != kMagic || header.checksum != checksum_of(header)) {
+    refuse(ErrorCode::kInvalidArgument, "the file is no log archive; it was not changed");
+  }
+  if (header.salt != salt_) {
+    refuse(ErrorCode::kInvalidArgument, "it belongs to another database; it was not changed");
+  }
+  begin_lsn_ = header.begin;
+}
+
+bool Archive::read(uint64_t at, void* to, size_t bytes) const {
+  for (size_t done = 0; done < bytes;) {
+    const ssize_t n =
+        ::pread(fd_, static_cast<char*>(to) + done, bytes - done, static_cast<off_t>(at + done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail("read");
+    if (n == 0) return false;
+    done += static_cast<size_t>(n);
+  }
+  return true;
+}
+
+void Archive::write(uint64_t at, const void* from, size_t bytes) const {
+  for (size_t done = 0; done < bytes;) {
+    const ssize_t n = ::pwrite(fd_, static_cast<const char*>(from) + done, bytes - done,
+                               static_cast<off_t>(at + done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) fail("write");
+    done += static_cast<size_t>(n);
+  }
+}
+
 template <typename Visit>
-uint64_t Archive::visit_entries(Visit visit) const {
+uint64_t Archive::visit_entries(uint64_t end, Visit visit) const {
   std::vector<char> entry;
-  uint64_t at = 0;
-  for (;;) {
+  uint64_t next = begin_lsn_;
+  for (uint64_t at = sizeof(Header);;) {
     EntryHeader header;
-    if (::pread(fd_, &header, sizeof header, static_cast<off_t>(at)) !=
-        static_cast<ssize_t>(sizeof header)) {
-      return at;
-    }
-    if (header.bytes < sizeof header) return at;
+    if (at >= end || !read(at, &header, sizeof header)) return at;
+    const bool follows =
+        header.lsn == next || (header.kind == EntryKind::kMark && header.lsn == next + log_bytes_);
+    if (!follows || header.bytes < sizeof header || header.bytes > log_bytes_) return at;
     entry.resize(header.bytes);
-    if (::pread(fd_, entry.data(), entry.size(), static_cast<off_t>(at)) !=
-            static_cast<ssize_t>(entry.size()) ||
+    if (!read(at, entry.data(), entry.size()) ||
         !Log::entry_is_sound(entry.data(), entry.size(), salt_)) {
       return at;
     }
     visit(header.lsn, std::string_view(entry.data(), entry.size()));
     at += entry.size();
+    next = header.lsn + entry.size();
   }
 }
 
 void Archive::add(const Log& log, uint64_t from, uint64_t to) {
+  if (from > end_lsn_) refuse(ErrorCode::kInternal, "the log has let go of entries");
   uint64_t bytes = bytes_;
   uint64_t end = end_lsn_;
   log.read_entries(from, to, [&](std::string_view entry) {
     EntryHeader header;
     std::memcpy(&header, entry.data(), sizeof header);
     if (header.lsn < end_lsn_) return;  // added before a crash
-    for (size_t done = 0; done < entry.size();) {
-      const ssize_t n =
-          ::pwrite(fd_, entry.data() + done, entry.size() - done, static_cast<off_t>(bytes + done));
-      if (n <= 0) fail("write");
-      done += static_cast<size_t>(n);
-    }
+    write(bytes, entry.data(), entry.size());
     bytes += entry.size();
     end = header.lsn + entry.size();
   });
+  if (end < to) refuse(ErrorCode::kCorrupt, fmt::format("the log is damaged at {}", end));
   if (::fdatasync(fd_) != 0) fail("fdatasync");
   bytes_ = bytes;
   end_lsn_ = end;
@@ -93,9 +180,11 @@ bool Archive::make_page(const PageFormat& format, const Log& log, uint64_t id, u
   uint64_t head = 0;
   do {  // what the log lets go of meanwhile comes to the archive
     head = log.head();
-    visit_entries([&](uint64_t entry_lsn, std::string_view entry) {
+    const uint64_t bytes = bytes_;
+    const uint64_t read = visit_entries(bytes, [&](uint64_t entry_lsn, std::string_view entry) {
       Log::visit_records(entry_lsn, entry.data(), entry.size(), apply);
     });
+    if (read != bytes) return false;  // damaged since: what follows may have changed the page
     if (log.head() != head) continue;
     log.read_entries(head, log.tail(), [&](std::string_view entry) {
       EntryHeader header;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "buffer/btree/node.h"
 #include "buffer/replay.h"
 #include "perdure/error.h"
 
@@ -57,8 +56,13 @@ Frame& Change::edit(uint64_t page, bool fresh) {
   if (found != edited_.end()) return *found->second.frame;
   Frame& frame = fresh ? pool_.pin_new(page) : pool_.pin(page);
   frame.latch.lock();
-  const PageHeader& header = header_of(frame.data);
-  edited_.emplace(page, Edited{&frame, header.lsn, header.type, fresh});
+  try {
+    edited_.emplace(page, Edited{&frame, std::string(frame.data, format().page_bytes()), fresh});
+  } catch (...) {
+    frame.latch.unlock();
+    pool_.unpin(frame);
+    throw;
+  }
   return frame;
 }
 
@@ -90,54 +94,22 @@ void Change::apply(uint64_t page, Op op, bool overflow, uint32_t slot, std::stri
   pool_.changed(frame, lsn_, apply_record(format(), frame.data, lsn_ + at, record));
 }
 
-void Change::remember_page(uint64_t page) {
-  const char* data = edit(page).data;
-  undo_.push_back({page, Op::kImage, 0, false, {}, std::string(data, format().page_bytes())});
-}
-
 void Change::insert(uint64_t page, uint32_t slot, std::string_view key, std::string_view value,
                     bool overflow) {
-  edit(page);
   apply(page, Op::kInsert, overflow, slot, key, value);
-  undo_.push_back({page, Op::kErase, slot, false, {}, {}});
 }
 
-void Change::erase(uint64_t page, uint32_t slot) {
-  const Node node(format(), edit(page).data);
-  undo_.push_back({page, Op::kInsert, slot, (node.flags(slot) & kSlotOverflow) != 0, node.key(slot),
-                   std::string(node.value(slot))});
-  try {
-    apply(page, Op::kErase, false, slot, {}, {});
-  } catch (...) {
-    undo_.pop_back();
-    throw;
-  }
-}
+void Change::erase(uint64_t page, uint32_t slot) { apply(page, Op::kErase, false, slot, {}, {}); }
 
 void Change::replace(uint64_t page, uint32_t slot, std::string_view value, bool overflow) {
-  const Node node(format(), edit(page).data);
-  undo_.push_back({page,
-                   Op::kReplace,
-                   slot,
-                   (node.flags(slot) & kSlotOverflow) != 0,
-                   {},
-                   std::string(node.value(slot))});
-  try {
-    apply(page, Op::kReplace, overflow, slot, {}, value);
-  } catch (...) {
-    undo_.pop_back();
-    throw;
-  }
+  apply(page, Op::kReplace, overflow, slot, {}, value);
 }
 
 void Change::patch(uint64_t page, uint32_t offset, std::string_view bytes) {
-  const char* body = edit(page).data + format().body();
-  undo_.push_back({page, Op::kPatch, offset, false, {}, std::string(body + offset, bytes.size())});
   apply(page, Op::kPatch, false, offset, {}, bytes);
 }
 
 void Change::image(uint64_t page, PageType type, std::string_view begin, std::string_view end) {
-  remember_page(page);
   apply(page, Op::kImage, false, static_cast<uint32_t>(type), begin, end);
 }
 
@@ -175,35 +147,8 @@ void Change::write() {
 
 void Change::rollback() {
   done_ = true;
-  for (auto undo = undo_.rbegin(); undo != undo_.rend(); ++undo) {
-    Frame& frame = *edited_.at(undo->page).frame;
-    Node node(format(), frame.data);
-    const uint16_t flags = undo->overflow ? kSlotOverflow : uint16_t{0};
-    PartMask touched = format().all_parts();
-    switch (undo->op) {
-      case Op::kInsert:
-        touched = node.insert(undo->slot, undo->key, undo->value, flags);
-        break;
-      case Op::kErase:
-        touched = node.erase(undo->slot);
-        break;
-      case Op::kReplace:
-        touched = node.replace(undo->slot, undo->value, flags);
-        break;
-      case Op::kPatch:
-        std::memcpy(frame.data + format().body() + undo->slot, undo->value.data(),
-                    undo->value.size());
-        break;
-      case Op::kImage:
-        std::memcpy(frame.data, undo->value.data(), undo->value.size());
-        break;
-    }
-    frame.unsealed |= touched;
-  }
   for (const auto& [id, page] : edited_) {
-    PageHeader& header = header_of(page.frame->data);
-    header.lsn = page.lsn_before;
-    header.type = page.type_before;
+    std::memcpy(page.frame->data, page.before.data(), page.before.size());
     page.frame->unsealed |= format().all_parts();
     // A page that is new again, and of no interest: clean, so that it never is in the page store.
     if (page.fresh) page.frame->recovery_lsn.store(0, std::memory_order_release);

@@ -2,7 +2,9 @@
 // one thread at a time makes changes.
 //
 // Each change is carried out by the record that the log gets (replay.h), so that what recovery repeats is what was
-// done. Until the entry is durable, rollback() undoes it all: the undo information never leaves this object.
+// done. Until the entry is durable, rollback() undoes it all: from a copy of each page as it was before its first
+// change, which never leaves this object. (To undo record by record does not do: a page that holds the same records
+// again may have another layout, in which there is no room for them, or not for those that come next.)
 #pragma once
 
 #include <cstdint>
@@ -53,6 +55,9 @@ class Change {
   // The whole body: its begin and its end.
   void image(uint64_t page, PageType type, std::string_view begin, std::string_view end);
 
+  // Counts the page as edited, without a change: who has scanned it is to see that it has lost a part of its keys.
+  void touch(uint64_t page) { edit(page); }
+
   // The space page of a database that has none.
   void format_space(std::string_view body) {
     edit(0, true);
@@ -80,23 +85,13 @@ class Change {
  private:
   struct Edited {
     Frame* frame;
-    uint64_t lsn_before;
-    PageType type_before;
+    std::string before;  // the whole page
     bool fresh;
-  };
-  struct Undo {
-    uint64_t page;
-    Op op;  // what to do: kImage puts a copy of the whole page back
-    uint32_t slot;
-    bool overflow;
-    std::string key;
-    std::string value;
   };
 
   Frame& edit(uint64_t page, bool fresh = false);
   void apply(uint64_t page, Op op, bool overflow, uint32_t slot, std::string_view key,
              std::string_view value);
-  void remember_page(uint64_t page);
   void release();
 
   BufferPool& pool_;
@@ -106,7 +101,6 @@ class Change {
   uint64_t bytes_max_;
   bool done_ = false;
   std::vector<char> entry_;
-  std::vector<Undo> undo_;
   std::unordered_map<uint64_t, Edited> edited_;
   std::unordered_map<uint64_t, Frame*> read_;
 };

@@ -131,6 +131,7 @@ void BufferPool::truncate() {
   }
   if (head <= log_.head()) return;
   if (archive_) archive_(log_.head(), head);
+  forget_unjudged();
   pm::store_release(areas_.root->head, pm::seal_word(head / Log::kAlign, kHeadSalt));
   // Before entries are overwritten, which the next opening would else begin with.
   memory_.persist(&areas_.root->head, sizeof(uint64_t));

@@ -17,6 +17,9 @@ class TransactionImpl {
  public:
   explicit TransactionImpl(Engine& engine) : engine_(&engine), moment_(engine.moment()) {}
 
+  // Its commit comes before those that wait; for who holds Engine::hold_commits().
+  void go_first() { first_ = true; }
+
   Engine& engine() const { return *engine_; }
   bool is_open() const { return open_; }
   const WriteMap* writes_of(uint64_t root) const {
@@ -57,9 +60,13 @@ class TransactionImpl {
 
   void write(uint64_t root, std::string_view key, std::optional<std::string_view> value) {
     require_open();
-    const uint64_t bytes = key.size() + (value ? value->size() : 0) + 64;
+    WriteMap& writes = writes_[root];
+    const auto before = writes.find(key);
+    const bool fresh = before == writes.end();
+    const uint64_t bytes = bytes_of(key, value ? value->size() : 0);
+    const uint64_t others = written_bytes_ - (fresh ? 0 : bytes_of(*before));
     if (key.size() > key_bytes_max(engine_->format()) ||
-        written_bytes_ + bytes > engine_->writes_bytes_max()) {
+        others + bytes > engine_->writes_bytes_max()) {
       throw Error(
           ErrorCode::kTooLarge,
           fmt::format("a key of {} bytes with a value of {}: a key may have {} bytes, and all "
@@ -67,9 +74,9 @@ class TransactionImpl {
                       key.size(), value ? value->size() : 0, key_bytes_max(engine_->format()),
                       engine_->writes_bytes_max()));
     }
-    written_bytes_ += bytes;
-    const auto [at, fresh] = writes_[root].try_emplace(std::string(key));
-    undo_.push_back({root, at->first, fresh, fresh ? std::nullopt : at->second, bytes});
+    const auto at = fresh ? writes.try_emplace(std::string(key)).first : before;
+    undo_.push_back({root, at->first, fresh, at->second});
+    written_bytes_ = others + bytes;
     if (value) {
       at->second.emplace(*value);
     } else {
@@ -84,12 +91,13 @@ class TransactionImpl {
       Undo& undo = undo_.back();
       WriteMap& writes = writes_[undo.root];
       const auto at = writes.find(undo.key);
+      written_bytes_ -= bytes_of(*at);
       if (undo.fresh) {
         writes.erase(at);
       } else {
         at->second = std::move(undo.value);
+        written_bytes_ += bytes_of(*at);
       }
-      written_bytes_ -= undo.bytes;
       undo_.pop_back();
     }
   }
@@ -103,6 +111,7 @@ class TransactionImpl {
       request.writes = &writes_;
       request.reads = &reads_;
       request.moment = moment_;
+      request.first = first_;
       engine_->commit(request);
     }
     open_ = false;
@@ -118,8 +127,14 @@ class TransactionImpl {
     std::string key;
     bool fresh;
     std::optional<std::string> value;
-    uint64_t bytes;
   };
+
+  static uint64_t bytes_of(std::string_view key, uint64_t value_bytes) {
+    return key.size() + value_bytes + 64;
+  }
+  static uint64_t bytes_of(const WriteMap::value_type& write) {
+    return bytes_of(write.first, write.second ? write.second->size() : 0);
+  }
 
   void require_open() const {
     if (open_) return;
@@ -129,6 +144,7 @@ class TransactionImpl {
 
   // Moves to now, unless what was read has changed since.
   void advance() {
+    engine_->require_running();
     const uint64_t now = engine_->moment();
     for (const uint32_t place : reads_) {
       if (engine_->stamp(place) > moment_) {
@@ -143,6 +159,7 @@ class TransactionImpl {
   Engine* engine_;
   uint64_t moment_;
   bool open_ = true;
+  bool first_ = false;
   Writes writes_;
   std::vector<uint32_t> reads_;
   std::vector<Undo> undo_;
@@ -253,31 +270,38 @@ Transaction::Transaction(Transaction&&) noexcept = default;
 Transaction& Transaction::operator=(Transaction&&) noexcept = default;
 Transaction::~Transaction() = default;
 
+uint64_t Transaction::root_of(const Tree& tree) const {
+  if (tree.engine_ == &impl_->engine()) return tree.root_;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("the tree '{}' belongs to another database, or to one that was closed",
+                          tree.name_));
+}
+
 std::optional<std::string> Transaction::get(const Tree& tree, std::string_view key) {
   std::string value;
-  if (!impl_->get(tree.root_, key, value)) return std::nullopt;
+  if (!impl_->get(root_of(tree), key, value)) return std::nullopt;
   return value;
 }
 
 Cursor Transaction::cursor(const Tree& tree) {
-  return Cursor(std::make_unique<buffer::CursorImpl>(*impl_, tree.root_));
+  return Cursor(std::make_unique<buffer::CursorImpl>(*impl_, root_of(tree)));
 }
 
 void Transaction::put(const Tree& tree, std::string_view key, std::string_view value) {
-  impl_->write(tree.root_, key, value);
+  impl_->write(root_of(tree), key, value);
 }
 
 bool Transaction::insert(const Tree& tree, std::string_view key, std::string_view value) {
   std::string there;
-  if (impl_->get(tree.root_, key, there)) return false;
-  impl_->write(tree.root_, key, value);
+  if (impl_->get(root_of(tree), key, there)) return false;
+  impl_->write(root_of(tree), key, value);
   return true;
 }
 
 bool Transaction::erase(const Tree& tree, std::string_view key) {
   std::string there;
-  if (!impl_->get(tree.root_, key, there)) return false;
-  impl_->write(tree.root_, key, std::nullopt);
+  if (!impl_->get(root_of(tree), key, there)) return false;
+  impl_->write(root_of(tree), key, std::nullopt);
   return true;
 }
 
@@ -305,12 +329,14 @@ Database Database::open_or_create(Pool& pool, const std::string& name,
                                                  : open(pool, name, options);
 }
 
-Tree Database::tree(std::string_view name) { return {std::string(name), engine_->make_tree(name)}; }
+Tree Database::tree(std::string_view name) {
+  return {std::string(name), engine_->make_tree(name), engine_.get()};
+}
 
 std::optional<Tree> Database::find_tree(std::string_view name) const {
   const uint64_t root = engine_->find_tree(name);
   if (root == 0) return std::nullopt;
-  return Tree(std::string(name), root);
+  return Tree(std::string(name), root, engine_.get());
 }
 
 std::vector<std::string> Database::trees() const { return engine_->trees(); }
@@ -325,6 +351,8 @@ void Database::transact(const std::function<void(Transaction&)>& work) {
     std::unique_lock<std::recursive_mutex> alone;
     if (attempt >= kAttempts) alone = engine_->hold_commits();
     Transaction transaction = begin();
+    // Else those that came to wait meanwhile could be a conflict once more.
+    if (alone.owns_lock()) transaction.impl_->go_first();
     try {
       work(transaction);
       if (transaction.impl_->is_open()) transaction.commit();

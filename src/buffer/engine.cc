@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <random>
 
 #include "buffer/btree/tree.h"
@@ -47,6 +48,22 @@ uint64_t wanted_frames(const pm::PoolImpl& pool, const DatabaseOptions& options,
   return bytes / page_bytes;
 }
 
+void check_frames(uint64_t dram, uint64_t pm) {
+  if (dram + pm >= kFramesMin) return;
+  refuse(fmt::format("dram_bytes and pm_bytes hold {} pages; a database needs {}", dram + pm,
+                     kFramesMin));
+}
+
+// Null: none is wanted.
+std::unique_ptr<Archive> open_archive(const Root& root, const DatabaseOptions& options) {
+  if (options.archive.empty()) return nullptr;
+  uint64_t head = 0;
+  if (!pm::unseal_word(root.head, kHeadSalt, head)) {
+    throw Error(ErrorCode::kCorrupt, "the root of the database is damaged");
+  }
+  return std::make_unique<Archive>(options.archive, root.salt, root.log_bytes, head * Log::kAlign);
+}
+
 // A word that leads to a block which may be missing, and its count.
 struct FrameWords {
   uint64_t table;
@@ -70,6 +87,8 @@ std::unique_ptr<Engine> Engine::create(pm::PoolImpl& pool, const std::string& na
   check_options(options);
   pool.require_writable();
   const uint64_t page_bytes = options.page_bytes;
+  const uint64_t frames = wanted_frames(pool, options, options.page_bytes);
+  check_frames(options.dram_bytes / page_bytes, frames);
   Root root{};
   root.seal.magic = kRootMagic;
   root.salt = uint64_t{std::random_device{}()} << 32 | std::random_device{}();
@@ -78,11 +97,20 @@ std::unique_ptr<Engine> Engine::create(pm::PoolImpl& pool, const std::string& na
   root.parts = options.checksums;
   root.head = pm::seal_word(Log::kFirst / Log::kAlign, kHeadSalt);
   root.batch = pm::seal_word(0, kBatchSalt);
-  root.frame_count = pm::seal_word(0, kCountSalt);
+  root.frame_count = pm::seal_word(frames, kCountSalt);
   const auto nothing = [](char*) {};
   std::vector<index::NewBlock> blocks = {
       {root.log_bytes, offsetof(Root, log), nothing},
       {page_bytes * kStagedMax, offsetof(Root, staging), nothing}};
+  if (frames != 0) {
+    // An empty table.
+    const auto zero = [&](char* table) {
+      std::memset(table, 0, frames * sizeof(uint64_t));
+      pool.memory().flush(table, frames * sizeof(uint64_t));
+    };
+    blocks.push_back({frames * sizeof(uint64_t), offsetof(Root, table), zero});
+    blocks.push_back({frames * page_bytes, offsetof(Root, frames), nothing});
+  }
   std::unique_ptr<PageStore> store;
   if (options.page_file.empty()) {
     root.store_pages =
@@ -91,15 +119,20 @@ std::unique_ptr<Engine> Engine::create(pm::PoolImpl& pool, const std::string& na
   } else {
     store = open_page_file(options.page_file, options.page_bytes, true);
   }
+  std::unique_ptr<Archive> archive;
+  const bool new_archive = !options.archive.empty() && !std::filesystem::exists(options.archive);
   uint64_t at = 0;
   try {
+    archive = open_archive(root, options);
     at = index::make_structure(pool, name, Database::kTypeName, Kind::kBytes, Kind::kBytes, &root,
                                sizeof root, kSealedBytes, blocks);
   } catch (...) {
     if (store) ::unlink(options.page_file.c_str());
+    if (archive && new_archive) ::unlink(options.archive.c_str());
     throw;
   }
-  return std::unique_ptr<Engine>(new Engine(pool, name, at, std::move(store), options));
+  return std::unique_ptr<Engine>(
+      new Engine(pool, name, at, std::move(store), std::move(archive), options));
 }
 
 std::unique_ptr<Engine> Engine::open(pm::PoolImpl& pool, const std::string& name,
@@ -114,7 +147,8 @@ std::unique_ptr<Engine> Engine::open(pm::PoolImpl& pool, const std::string& name
   }
   std::unique_ptr<PageStore> store;
   if (root.store_pages == 0) store = open_page_file(options.page_file, root.page_bytes, false);
-  return std::unique_ptr<Engine>(new Engine(pool, name, at, std::move(store), options));
+  return std::unique_ptr<Engine>(
+      new Engine(pool, name, at, std::move(store), open_archive(root, options), options));
 }
 
 void Engine::visit_blocks(pm::PoolImpl& pool, const std::string& name,
@@ -138,7 +172,8 @@ void Engine::visit_blocks(pm::PoolImpl& pool, const std::string& name,
 }
 
 Engine::Engine(pm::PoolImpl& pool, const std::string& name, uint64_t root,
-               std::unique_ptr<PageStore> store, const DatabaseOptions& options)
+               std::unique_ptr<PageStore> store, std::unique_ptr<Archive> archive,
+               const DatabaseOptions& options)
     : pool_(pool),
       use_(pool, name),
       name_(name),
@@ -147,9 +182,12 @@ Engine::Engine(pm::PoolImpl& pool, const std::string& name, uint64_t root,
       log_(pool.memory(), pool.follow<char>(root_.log, root_.log_bytes), root_.log_bytes,
            root_.salt),
       store_(std::move(store)),
+      archive_(std::move(archive)),
       stamps_(std::make_unique<std::atomic<uint64_t>[]>(kStamps)) {
   const uint64_t page_bytes = root_.page_bytes;
-  if (!store_) {
+  if (store_) {
+    require_own_file();
+  } else {
     store_ = open_page_area(pool.memory(),
                             pool.follow<char>(root_.pages, root_.store_pages * page_bytes),
                             root_.store_pages, root_.page_bytes);
@@ -162,10 +200,7 @@ Engine::Engine(pm::PoolImpl& pool, const std::string& name, uint64_t root,
   const uint64_t wanted = keep ? frames : wanted_frames(pool, options, root_.page_bytes);
   if (wanted != frames) resize(wanted);
   const uint64_t dram = options.dram_bytes / page_bytes;
-  if (dram + wanted < kFramesMin) {
-    refuse(fmt::format("dram_bytes and pm_bytes hold {} pages; a database needs {}", dram + wanted,
-                       kFramesMin));
-  }
+  check_frames(dram, wanted);
   Areas areas{&root_, nullptr, nullptr, pool.follow<char>(root_.staging, page_bytes * kStagedMax)};
   if (wanted != 0) {
     areas.table = pool.follow<uint64_t>(root_.table, wanted * sizeof(uint64_t));
@@ -173,15 +208,14 @@ Engine::Engine(pm::PoolImpl& pool, const std::string& name, uint64_t root,
   }
   buffer_ = std::make_unique<BufferPool>(format_, pool.memory(), log_, *store_, areas, dram, wanted,
                                          std::max(1U, options.checksum_every));
-  if (!options.archive.empty()) {
-    archive_ = std::make_unique<Archive>(options.archive, root_.salt);
+  if (archive_) {
     buffer_->recovery().set_archive([this](uint64_t id, uint64_t lsn, char* page) {
       return archive_->make_page(format_, log_, id, lsn, page);
     });
     buffer_->on_release([this](uint64_t from, uint64_t to) { archive_->add(log_, from, to); });
   }
   buffer_->recover();
-  moment_.store(log_.tail(), std::memory_order_release);
+  set_moment_to_now();
   format_pages();
   if (options.background) background_ = std::thread([this] { work_in_background(); });
 }
@@ -236,8 +270,11 @@ void Engine::format_pages() {
     };
     commit(first);
     checkpoint();
-    return;
   }
+}
+
+// Before anything is written to it. A page 0 that a crash has torn tells nothing.
+void Engine::require_own_file() {
   std::unique_ptr<char, void (*)(void*)> page(
       static_cast<char*>(std::aligned_alloc(pm::kPageBytes, root_.page_bytes)), std::free);
   store_->read(0, page.get());
@@ -249,11 +286,24 @@ void Engine::format_pages() {
   }
 }
 
+// Below the next entry's LSN: a commit with that is a conflict for who has read before it.
+void Engine::set_moment_to_now() { moment_.store(log_.tail() - 1, std::memory_order_release); }
+
+void Engine::require_running() const {
+  if (pool_.failed()) pool_.require_writable();
+  if (!stopped_.load(std::memory_order_relaxed)) return;
+  throw Error(
+      ErrorCode::kIo,
+      fmt::format("'{}': a commit could not be undone; close the database and open it again",
+                  name_));
+}
+
 void Engine::commit(Commit& request) {
   pool_.require_writable();
+  require_running();
   {
     const std::lock_guard lock(queue_mutex_);
-    queue_.push_back(&request);
+    queue_.insert(request.first ? queue_.begin() : queue_.end(), &request);
   }
   {
     const std::lock_guard lock(commit_mutex_);
@@ -271,15 +321,15 @@ void Engine::run_group() {
   try {
     run(group);
   } catch (...) {
-    moment_.store(log_.tail(), std::memory_order_release);
-    if (group.size() > 1 && !pool_.failed()) {
+    set_moment_to_now();
+    if (group.size() > 1 && !pool_.failed() && !stopped_.load(std::memory_order_relaxed)) {
       // One of them cannot be done; the others are to have their turn.
       for (Commit* one : group) {
         if (one->error) continue;
         try {
           run({one});
         } catch (...) {
-          moment_.store(log_.tail(), std::memory_order_release);
+          set_moment_to_now();
           one->error = std::current_exception();
         }
       }
@@ -305,7 +355,8 @@ void Engine::run(const std::vector<Commit*>& group) {
         continue;
       }
       carry_out(*one, change);
-      set_stamps(*one, change);
+      // A commit that has erased what was not there has no LSN that ever becomes the moment.
+      if (!change.is_empty()) set_stamps(*one, change);
       ++carried_out;
     }
     if (change.is_empty()) return;
@@ -314,7 +365,12 @@ void Engine::run(const std::vector<Commit*>& group) {
     // log before the entry, and pages in PM that have changed are newer than it.
     log_.fence();
   } catch (...) {
-    change.rollback();
+    try {
+      change.rollback();
+    } catch (...) {
+      stopped_.store(true, std::memory_order_relaxed);
+      throw;
+    }
     throw;
   }
   moment_.store(change.lsn(), std::memory_order_release);
@@ -371,13 +427,21 @@ void Engine::make_room() {
       }
       const uint64_t cleaned = buffer_->clean(1024);
       buffer_->truncate();
-      if (cleaned == 0 && i > 100) break;
+      const bool held = buffer_->recovery().given_up() != kNoPage;
+      if (cleaned == 0 && (held || i > 100)) break;
     } catch (const Error&) {
       if (too_full(3)) throw;
       return;
     }
   }
   if (too_full(3)) {
+    if (const uint64_t page = buffer_->recovery().given_up(); page != kNoPage) {
+      throw Error(ErrorCode::kNoSpace,
+                  fmt::format("the log of the database is full: it keeps the records of page {}, "
+                              "which is damaged in the page file; nothing was changed; restore the "
+                              "page file from a copy",
+                              page));
+    }
     throw Error(ErrorCode::kNoSpace,
                 "the log of the database is full, since pages cannot be written; nothing was "
                 "changed");
@@ -400,7 +464,7 @@ void Engine::work_in_background() {
         buffer_->truncate();
         pause = std::chrono::milliseconds(0);
       }
-    } catch (const Error&) {
+    } catch (const std::exception&) {          // no memory, too
       pause = std::chrono::milliseconds(200);  // those who commit hear of it when it matters
     }
   }

@@ -58,6 +58,7 @@ class Engine {
     const std::vector<uint32_t>* reads = nullptr;
     uint64_t moment = 0;
     std::function<void(Change&)> work;  // besides
+    bool first = false;                 // before those that wait: for who holds hold_commits()
     bool done = false;
     std::exception_ptr error;
   };
@@ -70,6 +71,8 @@ class Engine {
   static uint32_t stamp_of(uint64_t root, std::string_view key);
   static uint32_t stamp_of_page(uint64_t page);
   uint64_t stamp(uint32_t place) const { return stamps_[place].load(std::memory_order_acquire); }
+  // Throws kIo if a failure has left stamps that no moment will reach.
+  void require_running() const;
   // All commits up to here are visible.
   uint64_t moment() const { return moment_.load(std::memory_order_acquire); }
 
@@ -86,9 +89,12 @@ class Engine {
 
  private:
   Engine(pm::PoolImpl& pool, const std::string& name, uint64_t root,
-         std::unique_ptr<PageStore> store, const DatabaseOptions& options);
+         std::unique_ptr<PageStore> store, std::unique_ptr<Archive> archive,
+         const DatabaseOptions& options);
+  void require_own_file();
   void format_pages();
   void resize(uint64_t frames);
+  void set_moment_to_now();
   void run_group();
   void run(const std::vector<Commit*>& group);
   void validate(const Commit& request) const;
@@ -110,6 +116,7 @@ class Engine {
   static constexpr uint32_t kStamps = 1 << 16;
   std::unique_ptr<std::atomic<uint64_t>[]> stamps_;
   std::atomic<uint64_t> moment_{0};
+  std::atomic<bool> stopped_{false};  // undoing a commit has failed
   std::recursive_mutex commit_mutex_;
   std::mutex queue_mutex_;
   std::vector<Commit*> queue_;

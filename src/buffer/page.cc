@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <cstring>
 
@@ -50,24 +51,32 @@ uint32_t crc32c(uint32_t crc, const void* data, size_t bytes) {
                          : crc32c_portable(crc, data, bytes);
 }
 
-// Of the part without the checksums themselves; seeded with its number.
+// Of the part without the checksums themselves; seeded with its number. The first one covers the other checksums.
 uint32_t PageFormat::checksum(const char* page, uint32_t part) const {
   constexpr uint32_t kSums = sizeof(PageHeader);
   const uint32_t sums_end = kSums + 4 * parts_;
   const uint32_t begin = part * part_bytes_;
   const uint32_t end = begin + part_bytes_;
   uint32_t crc = part + 1;
-  if (begin < kSums) crc = crc32c(crc, page + begin, std::min(end, kSums) - begin);
+  if (part == 0) {
+    crc = crc32c(crc, page, kSums);
+    crc = crc32c(crc, page + kSums + 4, sums_end - kSums - 4);
+  }
   const uint32_t rest = std::max(begin, sums_end);
   if (rest < end) crc = crc32c(crc, page + rest, end - rest);
   return crc;
 }
 
 void PageFormat::seal(char* page, PartMask parts) const {
-  for (parts &= all_parts(); parts != 0; parts &= parts - 1) {
-    const auto part = static_cast<uint32_t>(std::countr_zero(parts));
+  parts &= all_parts();
+  if (parts == 0) return;
+  for (PartMask others = parts & ~PartMask{1}; others != 0; others &= others - 1) {
+    const auto part = static_cast<uint32_t>(std::countr_zero(others));
     checksums(page)[part] = checksum(page, part);
   }
+  // The line with the LSN may reach PM at any moment: with the first checksum only if it has the others, too.
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  checksums(page)[0] = checksum(page, 0);
 }
 
 bool PageFormat::is_sound(const char* page, uint64_t id) const {

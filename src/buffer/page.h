@@ -5,7 +5,8 @@
 //   16   type     2 bytes
 //   18   parts    2 bytes: 1 to 32
 //   24   reserved 8 bytes
-//   32   parts checksums of 4 bytes, CRC32C; each covers page_bytes / parts bytes, without these checksums
+//   32   parts checksums of 4 bytes, CRC32C; each covers page_bytes / parts bytes, without these checksums;
+//         the first one covers the others, too: they may lie in another line than the LSN, and be lost without it
 //   ...  body
 //
 // A change computes the checksums of the parts that it touched, and of the first one, where the LSN is.
@@ -68,7 +69,7 @@ class PageFormat {
     return static_cast<PartMask>(upto & ~((uint64_t{1} << first) - 1));
   }
 
-  // Computes the checksums of these parts.
+  // Computes the checksums of these parts, and at last the first one. Of no part: does nothing.
   void seal(char* page, PartMask parts) const;
   // Whether this is page `id`, and all its checksums fit.
   bool is_sound(const char* page, uint64_t id) const;

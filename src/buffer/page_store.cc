@@ -36,6 +36,14 @@ class PageFile final : public PageStore {
       }
       fail("flock", reason);
     }
+    if (!create) return;
+    try {
+      sync_new_file(fd_, path_, "the page file");
+    } catch (...) {
+      ::close(fd_);
+      ::unlink(path_.c_str());
+      throw;
+    }
   }
   ~PageFile() override { ::close(fd_); }
   PageFile(const PageFile&) = delete;
@@ -95,9 +103,11 @@ class PageArea final : public PageStore {
       : memory_(memory), area_(area), pages_(pages), page_bytes_(page_bytes) {}
 
   void read(uint64_t id, char* page) override {
+    require_inside(id);
     std::memcpy(page, area_ + id * page_bytes_, page_bytes_);
   }
   void write(uint64_t id, const char* page) override {
+    require_inside(id);
     memory_.copy_nontemporal(area_ + id * page_bytes_, page, page_bytes_);
   }
   // By the thread that has written.
@@ -105,6 +115,11 @@ class PageArea final : public PageStore {
   uint64_t capacity() const override { return pages_; }
 
  private:
+  void require_inside(uint64_t id) const {
+    if (id < pages_) return;
+    throw Error(ErrorCode::kCorrupt, fmt::format("page {} of the database does not exist", id));
+  }
+
   const pm::Memory& memory_;
   char* area_;
   uint64_t pages_;
@@ -114,6 +129,20 @@ class PageArea final : public PageStore {
 }  // namespace
 
 void inject_page_faults(PageFaults* faults) { faults_in_use = faults; }
+
+void sync_new_file(int fd, const std::string& path, const char* what) {
+  const auto slash = path.rfind('/');
+  const std::string parent = slash == std::string::npos ? "."
+                             : slash == 0               ? "/"
+                                                        : path.substr(0, slash);
+  int result = ::fsync(fd);
+  const int folder = result == 0 ? ::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+  if (result == 0) result = folder < 0 ? -1 : ::fsync(folder);
+  const int reason = errno;
+  if (folder >= 0) ::close(folder);
+  if (result == 0) return;
+  throw Error(ErrorCode::kIo, fmt::format("{}: {}: fsync: {}", path, what, std::strerror(reason)));
+}
 
 std::unique_ptr<PageStore> open_page_file(const std::string& path, uint32_t page_bytes,
                                           bool create) {

@@ -108,6 +108,26 @@ void BufferPool::find_frames() {
   }
 }
 
+// Frames that nobody has judged lose their words: they may hold what an unfinished commit has left, which looks right
+// once the log's head is beyond it. They stay in use; judging one gives it its word again. Pages that the log names
+// keep theirs, as the head stays before their records. miss_mutex_ is held.
+void BufferPool::forget_unjudged() {
+  bool any = false;
+  Recovery::Expected expected{};
+  for (uint64_t i = dram_frames_; i < frame_count_; ++i) {
+    const Frame& frame = frames_[i];
+    uint64_t& word = areas_.table[i - dram_frames_];
+    if (!frame.unjudged.load(std::memory_order_acquire) || pm::load_relaxed(word) == 0) continue;
+    const uint64_t id = frame.page.load(std::memory_order_acquire);
+    if (id == kNoPage || recovery_.find(id, expected)) continue;
+    pm::store_release(word, uint64_t{0});
+    memory_.flush(&word, sizeof word);
+    any = true;
+  }
+  // Before the log's head moves.
+  if (any) memory_.fence();
+}
+
 // Durable on return.
 void BufferPool::set_table(const Frame& frame, uint64_t id) {
   const uint64_t i = number_of(frame) - dram_frames_;
@@ -159,7 +179,11 @@ Frame& BufferPool::pin(uint64_t id, bool read) {
 }
 
 void BufferPool::judge(Frame& frame, uint64_t id, bool read) {
-  frame.latch.lock();
+  // A reader comes here while it holds the parent, which a commit may wait for that holds this page: by then judged.
+  while (!frame.latch.try_lock()) {
+    if (!frame.unjudged.load(std::memory_order_acquire)) return;
+    std::this_thread::yield();
+  }
   const std::unique_ptr<Latch, void (*)(Latch*)> held(&frame.latch,
                                                       [](Latch* latch) { latch->unlock(); });
   if (!frame.unjudged.load(std::memory_order_relaxed)) return;
@@ -174,6 +198,14 @@ void BufferPool::judge(Frame& frame, uint64_t id, bool read) {
   const bool pending = recovery_.find(id, expected);
   const PartMask touched = recovery_.judge(id, frame.data, scratch_page());
   format_.seal(frame.data, touched);
+  const bool has_word = pm::load_relaxed(areas_.table[number_of(frame) - dram_frames_]) != 0;
+  if (!pending || !has_word) {
+    memory_.flush(frame.data, format_.page_bytes());
+    // Before the page counts as clean, and the log's head may move: what an unfinished commit has left in PM would
+    // look right after a second crash. And before the word that leads to the frame.
+    memory_.fence();
+  }
+  if (!has_word) set_table(frame, id);
   if (pending) frame.recovery_lsn.store(expected.entry, std::memory_order_release);
   recovery_.settle(id);
   frame.unjudged.store(false, std::memory_order_release);
@@ -185,13 +217,13 @@ bool BufferPool::judge_next(std::mutex& turn) {
     Frame& frame = frames_[judge_hand_];
     const uint64_t id = frame.page.load(std::memory_order_acquire);
     if (id == kNoPage || !frame.unjudged.load(std::memory_order_acquire)) continue;
-    ++judge_hand_;
     try {
       unpin(pin(id));
     } catch (const Error& error) {
       // Told to who asks for the page. It may be one that an unfinished commit was to make.
-      if (error.code() != ErrorCode::kCorrupt) throw;
+      if (error.code() != ErrorCode::kCorrupt) throw;  // to be tried again
     }
+    ++judge_hand_;
     return true;
   }
   const uint64_t id = recovery_.any();

@@ -13,7 +13,10 @@
 //                             written and synced; `batch` is 0: fence. A page that a crash tears in the page
 //                             store is written again from the staging area. Without the flush of the frame, its
 //                             lines could be lost after the log that would complete them is gone.
-//   the log's head            moves, fenced, once all records before it are in the page store.
+//   the log's head            moves, fenced, once all records before it are in the page store. Before that, frames
+//                             not judged since the opening, of pages that the log does not name, lose their words:
+//                             an unfinished commit may have left an LSN in them that the head passes.
+//   judging                   a page that the log does not name is flushed, fence, before it counts as judged.
 // The page store never sees a change of a commit that is not durable: commits hold their pages exclusively until
 // they are.
 #pragma once
@@ -141,6 +144,7 @@ class BufferPool {
   }
 
   void find_frames();
+  void forget_unjudged();
   void finish_batch();
   bool stage(Frame& frame, uint64_t id, uint64_t slot);
   void write_batch(const std::vector<uint64_t>& frames, uint64_t& done);

@@ -53,6 +53,14 @@ void Recovery::give_up(uint64_t id) {
   given_up_.insert(id);
 }
 
+uint64_t Recovery::given_up() const {
+  const std::lock_guard lock(mutex_);
+  for (const uint64_t id : given_up_) {
+    if (pages_.contains(id)) return id;
+  }
+  return kNoPage;
+}
+
 void Recovery::damaged(uint64_t id, const char* what) const {
   throw Error(ErrorCode::kCorrupt,
               fmt::format("page {} of the database {}, and the log does not reach back to mend it; "

@@ -11,7 +11,8 @@
 // A page whose records begin with an image of it needs no older version. The version in the page store must be one
 // that the chain of records names; else the page store is damaged, and so is a page whose checksums do not fit:
 // then the page is made from the archive, if there is one, or is an error.
-// Nothing of this is made durable for itself: the log is, and a crash during it begins with the log again.
+// What is made of a page that the log names is not made durable for itself: the log is, and a crash during it begins
+// with the log again. A page that the log does not name is flushed (pool.h).
 #pragma once
 
 #include <atomic>
@@ -59,6 +60,8 @@ class Recovery {
   // A pending page, or kNoPage. One that cannot be made is not told again.
   uint64_t any() const;
   void give_up(uint64_t id);
+  // One of those that could not be made, or kNoPage.
+  uint64_t given_up() const;
   uint64_t pending() const { return pending_count_.load(std::memory_order_acquire); }
 
   // A page found in a PM frame: makes it right, in place. Returns the parts whose checksums must be computed.

@@ -3,12 +3,15 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <numeric>
 #include <thread>
 
 #include "buffer/fixture.h"
 #include "buffer/page.h"
+#include "buffer/replay.h"
 #include "support/data.h"
 #include "support/errors.h"
 #include "support/files.h"
@@ -195,6 +198,63 @@ TEST_F(DatabaseTest, ReadsOfAnotherMomentAreAConflict) {
   EXPECT_TRUE(fails_with(ErrorCode::kConflict, [&] { reader.get(tree, "c"); }));
 }
 
+// The first commit after opening, and after one that has failed, is a conflict as any other one.
+TEST_F(DatabaseTest, NoUpdateIsLostAfterOpeningOrAFailure) {
+  DatabaseOptions options = small_database();
+  options.pages_max = 24;
+  {
+    Database database = Database::create(pool_, "d", options);
+    database.transact([&](Transaction& one) { one.put(database.tree("t"), "x", "1"); });
+  }
+  Database database = Database::open(pool_, "d", options);
+  const Tree tree = database.tree("t");
+  for (int round = 0; round < 3; ++round) {
+    SCOPED_TRACE(round);
+    Transaction first = database.begin();
+    Transaction second = database.begin();
+    const std::string value = *first.get(tree, "x");
+    EXPECT_EQ(second.get(tree, "x"), value);
+    first.put(tree, "x", value + "a");
+    second.put(tree, "x", value + "b");
+    first.commit();
+    EXPECT_TRUE(fails_with(ErrorCode::kConflict, [&] { second.commit(); }));
+    EXPECT_EQ(database.begin().get(tree, "x"), value + "a");
+    Transaction large = database.begin();
+    for (const char* key : {"a", "b", "c", "y"}) {
+      large.put(tree, key, std::string(30'000, 'v'));
+    }
+    EXPECT_TRUE(fails_with(ErrorCode::kPoolFull, [&] { large.commit(); }));
+  }
+}
+
+// Each key comes behind those that were scanned, some into a leaf of their own.
+TEST_F(DatabaseTest, AScanSeesWhatIsAppended) {
+  Database database = Database::create(pool_, "d", small_database());
+  const Tree tree = database.tree("t");
+  const Tree other = database.tree("other");
+  for (int i = 1000; i < 1400; ++i) {
+    Transaction scanner = database.begin();
+    Cursor cursor = scanner.cursor(tree);
+    for (bool more = cursor.seek_last(); more; more = cursor.next()) {
+    }
+    scanner.put(other, "sum", "1");
+    database.transact(
+        [&](Transaction& one) { one.put(tree, std::to_string(i), std::string(100, 'v')); });
+    ASSERT_TRUE(fails_with(ErrorCode::kConflict, [&] { scanner.commit(); })) << i;
+  }
+  EXPECT_GT(statistic(database, "pages"), 10);
+}
+
+TEST_F(DatabaseTest, ACommitOfNothingHoldsNobodyUp) {
+  Database database = Database::create(pool_, "d", small_database());
+  const Tree tree = database.tree("t");
+  Transaction transaction = database.begin();
+  transaction.put(tree, "x", "1");
+  transaction.erase(tree, "x");
+  transaction.commit();
+  EXPECT_EQ(database.begin().get(tree, "x"), std::nullopt);
+}
+
 TEST_F(DatabaseTest, ManyThreadsMoveMoneyAndSeeIt) {
   DatabaseOptions options = small_database();
   options.background = true;
@@ -247,6 +307,34 @@ TEST_F(DatabaseTest, ManyThreadsMoveMoneyAndSeeIt) {
   expect_sound(database);
 }
 
+TEST_F(DatabaseTest, TransactSucceedsWhateverTheContention) {
+  Database database = Database::create(pool_, "d", small_database());
+  const Tree tree = database.tree("t");
+  database.transact([&](Transaction& one) { one.put(tree, "x", "0"); });
+  constexpr uint64_t kThreads = 16;
+  const uint64_t rounds = scaled(1000);
+  std::atomic<uint64_t> failed{0};
+  std::vector<std::thread> threads;
+  for (uint64_t t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&] {
+      for (uint64_t i = 0; i < rounds; ++i) {
+        try {
+          database.transact([&](Transaction& one) {
+            const uint64_t value = std::stoull(*one.get(tree, "x"));
+            std::this_thread::yield();
+            one.put(tree, "x", std::to_string(value + 1));
+          });
+        } catch (const Error&) {
+          failed.fetch_add(1);
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(failed.load(), 0U);
+  EXPECT_EQ(database.begin().get(tree, "x"), std::to_string(kThreads * rounds));
+}
+
 TEST_F(DatabaseTest, TooMuchIsRefusedAndChangesNothing) {
   DatabaseOptions options = small_database();
   options.pages_max = 64;
@@ -281,6 +369,72 @@ TEST_F(DatabaseTest, TooMuchIsRefusedAndChangesNothing) {
   EXPECT_GT(refused, 0U);
   EXPECT_EQ(difference(contents_of(database, tree), model), "");
   expect_sound(database);
+}
+
+// A commit empties leaves whose keys share a long beginning, and then runs out of pages.
+TEST_F(DatabaseTest, WhatFailsLeavesPagesInTheirLayout) {
+  DatabaseOptions options = small_database();
+  options.pages_max = 24;
+  options.log_bytes = uint64_t{4} << 20;
+  for (const uint64_t count : {7, 234}) {
+    SCOPED_TRACE(count);
+    Pool pool = Pool::anonymous(small_pool());
+    Database database = Database::create(pool, "d", options);
+    const Tree tree = database.tree("t");
+    const Tree other = database.tree("other");  // comes behind it
+    const auto key = [](uint64_t n) { return std::string(400, 'p') + std::to_string(1000 + n); };
+    Records model;
+    for (uint64_t n = 0; n < (count < 10 ? count : 500); n += 50) {
+      database.transact([&](Transaction& one) {
+        for (uint64_t i = n; i < n + 50 && i < (count < 10 ? count : 500); ++i) {
+          one.put(tree, key(i), "v");
+          model[key(i)] = "v";
+        }
+      });
+    }
+    Transaction transaction = database.begin();
+    for (uint64_t n = 0; n < count; ++n) transaction.erase(tree, key(n));
+    for (int n = 0; n < 5; ++n) {
+      transaction.put(other, std::to_string(n), std::string(24'000, 'v'));
+    }
+    ASSERT_TRUE(fails_with(ErrorCode::kPoolFull, [&] { transaction.commit(); }));
+    ASSERT_EQ(difference(contents_of(database, tree), model), "");
+    database.transact([&](Transaction& one) { one.put(tree, "Q", "q"); });
+    model["Q"] = "q";
+    EXPECT_EQ(difference(contents_of(database, tree), model), "");
+    expect_sound(database);
+  }
+}
+
+TEST_F(DatabaseTest, TreesOfAnotherDatabaseAreRefused) {
+  Database database = Database::create(pool_, "d", small_database());
+  database.tree("t");
+  Pool pool = Pool::anonymous(small_pool());
+  Database other = Database::create(pool, "d", small_database());
+  const Tree tree = other.tree("t");
+  Transaction one = database.begin();
+  EXPECT_TRUE(fails_with(ErrorCode::kInvalidArgument, [&] { one.put(tree, "x", "1"); }));
+  EXPECT_TRUE(fails_with(ErrorCode::kInvalidArgument, [&] { one.get(tree, "x"); }));
+  EXPECT_TRUE(fails_with(ErrorCode::kInvalidArgument, [&] { one.cursor(tree); }));
+  EXPECT_TRUE(fails_with(ErrorCode::kInvalidArgument, [&] { one.insert(tree, "x", "1"); }));
+  EXPECT_TRUE(fails_with(ErrorCode::kInvalidArgument, [&] { one.erase(tree, "x"); }));
+}
+
+TEST_F(DatabaseTest, WritingAKeyAgainTakesNoRoom) {
+  Database database = Database::create(pool_, "d", small_database());
+  const Tree tree = database.tree("t");
+  Transaction one = database.begin();
+  const auto begin = one.savepoint();
+  for (int round = 0; round < 2; ++round) {
+    const std::string value(50'000, static_cast<char>('a' + round));
+    for (int n = 0; n < 10; ++n) one.put(tree, "x", value);
+    one.put(tree, "y", value);
+    EXPECT_TRUE(fails_with(ErrorCode::kTooLarge, [&] { one.put(tree, "z", value); }));
+    if (round == 0) one.rollback_to(begin);
+  }
+  one.commit();
+  EXPECT_EQ(contents_of(database, tree),
+            (Records{{"x", std::string(50'000, 'b')}, {"y", std::string(50'000, 'b')}}));
 }
 
 TEST_F(DatabaseTest, PagesMoveBetweenDramAndPm) {
@@ -349,6 +503,129 @@ TEST_F(DatabaseTest, WrongOptionsAndFilesAreRefused) {
       fails_with(ErrorCode::kInvalidArgument, [&] { Database::open(pool_, "a", options); }));
 }
 
+// What is in the file stays in it.
+TEST_F(DatabaseTest, AFileThatIsNoArchiveIsRefusedAndKept) {
+  const TempDir folder;
+  DatabaseOptions options = small_database();
+  options.archive = folder.file("precious");
+  const std::string content(10'000, 'z');
+  std::ofstream(options.archive) << content;
+  const auto is_kept = [&] {
+    std::ifstream file(options.archive, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(file), {}) == content;
+  };
+  EXPECT_TRUE(
+      fails_with(ErrorCode::kInvalidArgument, [&] { Database::create(pool_, "d", options); }));
+  EXPECT_TRUE(is_kept());
+  options.archive = folder.file("archive");
+  {
+    Database::create(pool_, "d", options);
+  }
+  options.archive = folder.file("precious");
+  EXPECT_TRUE(
+      fails_with(ErrorCode::kInvalidArgument, [&] { Database::open(pool_, "d", options); }));
+  EXPECT_TRUE(is_kept());
+  options.archive = folder.file("archive");
+  EXPECT_TRUE(
+      fails_with(ErrorCode::kInvalidArgument, [&] { Database::create(pool_, "other", options); }));
+  Database::open(pool_, "d", options);
+}
+
+// Pages made from an archive that lacks entries would be old ones.
+TEST_F(DatabaseTest, AnArchiveWithAGapIsRefused) {
+  const TempDir folder;
+  DatabaseOptions options = small_database();
+  options.archive = folder.file("archive");
+  const auto put = [&](Database& database, const char* value) {
+    database.transact([&](Transaction& one) { one.put(database.tree("t"), "x", value); });
+  };
+  {
+    Database database = Database::create(pool_, "d", options);
+    put(database, "1");
+  }
+  {
+    Database database = Database::open(pool_, "d", options);
+    put(database, "2");
+  }
+  // Torn at its end, where the log has let go of all: damage.
+  const auto bytes = std::filesystem::file_size(options.archive);
+  const std::string copy = folder.file("copy");
+  std::filesystem::copy_file(options.archive, copy);
+  std::filesystem::resize_file(options.archive, bytes - 64);
+  EXPECT_TRUE(fails_with(ErrorCode::kCorrupt, [&] { Database::open(pool_, "d", options); }));
+  EXPECT_EQ(std::filesystem::file_size(options.archive), bytes - 64);
+  std::filesystem::rename(copy, options.archive);
+  // More than all: a torn entry, which is cut off.
+  std::filesystem::resize_file(options.archive, bytes + 64);
+  {
+    Database database = Database::open(pool_, "d", options);
+  }
+  options.archive = "";
+  {
+    Database database = Database::open(pool_, "d", options);
+    put(database, "3");
+  }
+  options.archive = folder.file("archive");
+  EXPECT_TRUE(fails_with(ErrorCode::kCorrupt, [&] { Database::open(pool_, "d", options); }));
+}
+
+TEST_F(DatabaseTest, ACreationThatFailsLeavesNothing) {
+  const TempDir folder;
+  DatabaseOptions options = small_database();
+  options.page_file = folder.file("pages");
+  options.archive = folder.file("archive");
+  DatabaseOptions wrong = options;
+  wrong.dram_bytes = 0;
+  wrong.pm_frames = false;
+  EXPECT_TRUE(
+      fails_with(ErrorCode::kInvalidArgument, [&] { Database::create(pool_, "d", wrong); }));
+  wrong = options;
+  wrong.pm_bytes = uint64_t{7} << 20;  // with the log more than the pool
+  EXPECT_TRUE(fails_with(ErrorCode::kPoolFull, [&] { Database::create(pool_, "d", wrong); }));
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+  Database::create(pool_, "d", options);
+}
+
+// The page's log records are kept, as it may be restored; who commits is told why the log is full.
+TEST_F(DatabaseTest, ADamagedPageThatFillsTheLogIsNamed) {
+  const TempDir folder;
+  const std::string path = folder.file("pool");
+  DatabaseOptions options = small_database();
+  options.pm_frames = false;
+  options.page_file = folder.file("pages");
+  std::string left;
+  {
+    Pool pool = Pool::create(path, small_pool());
+    Database database = Database::create(pool, "d", options);
+    const Tree tree = database.tree("t");
+    const Tree other = database.tree("other");
+    database.transact([&](Transaction& one) { one.put(tree, "x", "1"); });
+    database.transact([&](Transaction& one) { one.put(other, "y", "1"); });
+    database.checkpoint();
+    database.transact([&](Transaction& one) { one.put(tree, "x", "2"); });
+    std::ifstream file(path, std::ios::binary);
+    left.assign(std::istreambuf_iterator<char>(file), {});
+  }
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << left;  // as if it had been killed
+  std::fstream pages(options.page_file, std::ios::binary | std::ios::in | std::ios::out);
+  pages.seekp(2 * 4096 + 2000);
+  pages << "damage";
+  pages.close();
+  Pool pool = Pool::open(path, small_pool());
+  Database database = Database::open(pool, "d", options);
+  const Tree other = *database.find_tree("other");
+  std::string told;
+  for (int i = 0; i < 5000 && told.empty(); ++i) {
+    try {
+      database.transact([&](Transaction& one) { one.put(other, "y", std::string(500, 'y')); });
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kNoSpace);
+      told = error.what();
+    }
+  }
+  EXPECT_NE(told.find("page 2, which is damaged"), std::string::npos) << told;
+}
+
 TEST(PageChecksums, PortableAndInstructionAgree) {
   EXPECT_EQ(buffer::crc32c(0, "123456789", 9), 0xe3069283U);
   EXPECT_EQ(buffer::crc32c_portable(0, "123456789", 9), 0xe3069283U);
@@ -373,6 +650,38 @@ TEST(PageChecksums, FindEveryFlippedByteOfAnyPart) {
     page[2000] = 'x';
     format.seal(page.data(), format.parts_of(2000, 1));
     EXPECT_TRUE(format.is_sound(page.data(), 7));
+  }
+}
+
+// Of the lines that a change touches, any may be lost: the page is sound before it and after it, and else never.
+TEST(PageChecksums, FindEachLostLineOfAChange) {
+  constexpr size_t kLine = 64;
+  for (const uint32_t parts : {1U, 2U, 8U, 16U, 32U}) {
+    SCOPED_TRACE(parts);
+    const buffer::PageFormat format(4096, parts);
+    std::vector<char> before(4096);
+    buffer::header_of(before.data()) = {
+        7, 99, buffer::PageType::kOverflow, static_cast<uint16_t>(parts), 0, 0};
+    format.seal(before.data(), format.all_parts());
+    std::vector<char> after = before;
+    buffer::LogRecord record{};
+    record.header.page = 7;
+    record.header.op = static_cast<uint16_t>(buffer::Op::kPatch);
+    record.header.slot = 3500;
+    record.value = "changed";
+    format.seal(after.data(), buffer::apply_record(format, after.data(), 200, record));
+    std::vector<size_t> changed;
+    for (size_t at = 0; at < after.size(); at += kLine) {
+      if (std::memcmp(&before[at], &after[at], kLine) != 0) changed.push_back(at);
+    }
+    ASSERT_GE(changed.size(), 2U);
+    for (uint64_t kept = 0; kept < uint64_t{1} << changed.size(); ++kept) {
+      std::vector<char> page = before;
+      for (size_t i = 0; i < changed.size(); ++i) {
+        if ((kept >> i & 1) != 0) std::memcpy(&page[changed[i]], &after[changed[i]], kLine);
+      }
+      EXPECT_EQ(format.is_sound(page.data(), 7), page == before || page == after) << kept;
+    }
   }
 }
 

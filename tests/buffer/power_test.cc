@@ -6,9 +6,11 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <optional>
 
 #include "buffer/fixture.h"
+#include "buffer/layout.h"
 #include "buffer/page_store.h"
 #include "support/child.h"
 #include "support/errors.h"
@@ -130,6 +132,93 @@ TEST_F(DatabasePower, NoSequenceOfFailuresGivesAWrongAnswer) {
   EXPECT_GT(sum_.older, 0U);
   EXPECT_GT(sum_.newer, 0U);
   EXPECT_GT(sum_.corrupted, 0U);
+}
+
+// A commit that a first crash ends, with all that it has changed in PM frames, but not its log entry. The second
+// session lets go of the log, and a second crash loses what was not flushed. The third one must not see the commit.
+class TwoCrashes : public DatabasePower {
+ protected:
+  static DatabaseOptions options() {
+    DatabaseOptions options = small_database();
+    options.dram_bytes = 0;
+    return options;
+  }
+  std::string content() const { return content_of_file(path()); }
+
+  static std::string content_of_file(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  void replace(const std::string& content) const {
+    std::ofstream(path(), std::ios::binary | std::ios::trunc) << content;
+  }
+
+  // What the first crash leaves.
+  std::string first_session() {
+    std::string left;
+    {
+      Pool pool = Pool::create(path(), small_pool());
+      Database database = Database::create(pool, "d", options());
+      const Tree tree = database.tree("t");
+      const Tree other = database.tree("other");
+      database.transact([&](Transaction& one) { one.put(tree, "x", "1"); });
+      database.transact([&](Transaction& one) { one.put(other, "y", "1"); });
+    }
+    FailingMedium medium(path(), Domain::kLine);
+    medium.begin();
+    Pool pool = Pool::open(path(), small_pool());
+    pm::PoolImpl& impl = pm::impl_of(pool);
+    const auto& root = *impl.at<buffer::Root>(
+        index::find_structure(impl, "d", Database::kTypeName, Kind::kBytes, Kind::kBytes,
+                              buffer::kRootMagic, sizeof(buffer::Root), buffer::kSealedBytes));
+    const uint64_t frames = root.frames;
+    Database database = Database::open(pool, "d", options());
+    const Tree tree = database.tree("t");
+    EXPECT_EQ(database.begin().get(tree, "x"), "1");
+    bool armed = true;
+    const auto crash = [&](uint64_t) {
+      if (!armed) return false;
+      armed = false;
+      left = content_of_file(medium.make_image(FailingMedium::Image::kLeast, 0));
+      const std::string all = content();
+      left.replace(frames, options().pm_bytes, all, frames, options().pm_bytes);
+      return false;
+    };
+    medium.refuse(crash, [](uint64_t) { return false; });
+    database.transact([&](Transaction& one) { one.put(tree, "x", "2"); });
+    EXPECT_FALSE(armed);
+    return left;
+  }
+
+  // What the second one leaves.
+  std::string second_session(bool judges) {
+    FailingMedium medium(path(), Domain::kLine);
+    medium.begin();
+    Pool pool = Pool::open(path(), small_pool());
+    Database database = Database::open(pool, "d", options());
+    if (judges) {
+      EXPECT_EQ(database.begin().get(*database.find_tree("t"), "x"), "1");
+    }
+    const Tree other = *database.find_tree("other");
+    for (int i = 0; i < 1500; ++i) {
+      database.transact([&](Transaction& one) { one.put(other, "y", std::string(500, 'y')); });
+    }
+    return content_of_file(medium.make_image(FailingMedium::Image::kLeast, 0));
+  }
+};
+
+TEST_F(TwoCrashes, AnUnfinishedCommitNeverComesBack) {
+  const std::string first = first_session();
+  for (const bool judges : {false, true}) {
+    SCOPED_TRACE(judges);
+    replace(first);
+    const std::string second = second_session(judges);
+    replace(second);
+    Pool pool = Pool::open(path(), small_pool());
+    Database database = Database::open(pool, "d", options());
+    EXPECT_EQ(database.begin().get(*database.find_tree("t"), "x"), "1");
+    expect_sound(database);
+  }
 }
 
 // Money moves between accounts in two trees until the process is killed. None is lost, and each transfer that was

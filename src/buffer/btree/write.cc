@@ -1,8 +1,11 @@
 // Changes of a tree.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstring>
 
 #include "buffer/btree/tree.h"
+#include "perdure/error.h"
 
 namespace perdure::buffer {
 
@@ -44,6 +47,10 @@ std::vector<TreeWriter::Step> TreeWriter::descend(std::string_view key) const {
   std::vector<Step> path;
   for (uint64_t page = root_;;) {
     const Node here = node(page);
+    if (header_of(change_.read(page)).type != PageType::kNode) {
+      throw Error(ErrorCode::kCorrupt,
+                  fmt::format("page {} of the database is no node of a tree", page));
+    }
     const uint32_t child = here.level() == 0 ? 0 : here.child_index(key, false);
     path.push_back({page, child});
     if (here.level() == 0) return path;
@@ -146,9 +153,13 @@ void TreeWriter::split(std::vector<Step>& path, size_t depth, const NodeContent&
     write_node(page, static_cast<uint16_t>(content.level + 1), left, top, 0, 1);
     return;
   }
-  // Without the new record it is as it was.
+  // Without the new record it is as it was, but for the keys that belong to it.
   const bool appended = !inner && at == fresh && at + 1 == records.size();
-  if (!appended) write_node(page, content.level, content.first, records, 0, at);
+  if (appended) {
+    change_.touch(page);
+  } else {
+    write_node(page, content.level, content.first, records, 0, at);
+  }
   put_record(path, depth - 1, {separator, text_of(right), 0});
 }
 
