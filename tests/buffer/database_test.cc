@@ -289,7 +289,7 @@ TEST_F(DatabaseTest, ManyThreadsMoveMoneyAndSeeIt) {
     });
   }
   threads.emplace_back([&] {
-    while (moved.load() < 4 * scaled(500)) {
+    do {
       database.transact([&](Transaction& one) {
         Cursor cursor = one.cursor(tree);
         int64_t sum = 0;
@@ -300,7 +300,7 @@ TEST_F(DatabaseTest, ManyThreadsMoveMoneyAndSeeIt) {
       });
       looked.fetch_add(1);
       std::this_thread::yield();
-    }
+    } while (moved.load() < 4 * scaled(500));
   });
   for (std::thread& thread : threads) thread.join();
   EXPECT_GT(looked.load(), 0U);

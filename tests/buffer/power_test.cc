@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <tuple>
 
 #include "buffer/fixture.h"
 #include "buffer/layout.h"
@@ -65,7 +66,25 @@ class DatabasePower : public testing::Test {
     medium.begin();
     const bool closes = random_.below(10) == 0;
     constexpr uint64_t kSoon[] = {10, 100, 1000};
-    if (!closes) medium.refuse_here(random_.below(kSoon[random_.below(3)]), true);
+    using Image = FailingMedium::Image;
+    constexpr Image kImages[] = {Image::kMixed, Image::kMixed, Image::kLeast, Image::kAll};
+    const Image kind = kImages[random_.below(4)];
+    const uint64_t last = random_.below(kSoon[random_.below(3)]);
+    std::string image;
+    const bool at_once = random_.chance(50);
+    if (!closes && at_once) {
+      // The power fails before this persist: what a commit has changed by then may be in PM.
+      const auto fail = [&](uint64_t n) {
+        if (n != last) return false;
+        image = medium.make_image(kind, random_.next());
+        if (random_.chance(30)) image = make_image_of_frames(medium);
+        at_failure_.emplace(model_, next_);
+        return false;
+      };
+      medium.refuse(fail, [](uint64_t) { return false; });
+    } else if (!closes) {
+      medium.refuse_here(last, true);  // and the commit is undone
+    }
     try {
       const Pool pool = Pool::open(path(), small_pool());
       run(pool, closes);
@@ -73,23 +92,50 @@ class DatabasePower : public testing::Test {
       ASSERT_TRUE(medium.refused()) << error.what();
       ASSERT_EQ(error.code(), ErrorCode::kIo) << error.what();
     }
-    if (!medium.refused()) return;
-    using Image = FailingMedium::Image;
-    constexpr Image kImages[] = {Image::kMixed, Image::kMixed, Image::kMixed, Image::kLeast,
-                                 Image::kAll};
-    std::filesystem::rename(medium.make_image(kImages[random_.below(5)], random_.next()), path());
+    if (medium.refused()) image = medium.make_image(kind, random_.next());
+    if (image.empty()) return;
+    std::filesystem::rename(image, path());
+    if (at_failure_) std::tie(model_, next_) = *at_failure_;
+    at_failure_.reset();
+  }
+
+  // What is sure to be there, and all stores to frames in PM: what was under way has changed pages, and nothing else.
+  std::string make_image_of_frames(FailingMedium& medium) const {
+    const std::string path = medium.make_image(FailingMedium::Image::kLeast, 0);
+    std::string content = content_of_file(path);
+    const uint64_t bytes = small_database().pm_bytes;
+    content.replace(frames_, bytes, content_of_file(this->path()), frames_, bytes);
+    std::ofstream(path, std::ios::binary | std::ios::trunc) << content;
+    return path;
+  }
+
+  // Where the frames are in the pool's file, which never changes.
+  void find_frames(Pool& pool) {
+    pm::PoolImpl& impl = pm::impl_of(pool);
+    frames_ =
+        impl.at<buffer::Root>(index::find_structure(impl, "d", Database::kTypeName, Kind::kBytes,
+                                                    Kind::kBytes, buffer::kRootMagic,
+                                                    sizeof(buffer::Root), buffer::kSealedBytes))
+            ->frames;
+  }
+
+  static std::string content_of_file(const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
   }
 
   void run(const Pool& pool, bool closes) {
     DatabaseOptions options = small_database();
     options.checksum_every = random_.chance(30) ? 3 : 1;
+    if (random_.chance(50)) options.dram_bytes = 0;  // all pages in PM
     Database database = Database::open(const_cast<Pool&>(pool), "d", options);
     const Tree tree = database.tree("t");
     // Now and then all is looked at, else only what the work comes to: the next crash finds the rest unjudged.
     if (next_ || random_.chance(50)) judge(database, tree);
     const uint64_t steps = closes ? random_.below(50) : 100'000;
     try {
-      for (uint64_t i = 0; i < steps && !HasFatalFailure(); ++i) step(database, tree);
+      for (uint64_t i = 0; i < steps && !at_failure_ && !HasFatalFailure(); ++i)
+        step(database, tree);
     } catch (const Error&) {
       count(database);
       throw;
@@ -111,13 +157,16 @@ class DatabasePower : public testing::Test {
   RandomWrites writes_{random_, 1500, 4};
   Records model_;
   std::optional<Records> next_;  // with the commit that was under way
+  std::optional<std::pair<Records, std::optional<Records>>> at_failure_;  // model_ and next_
   RecoveryProgress sum_{};
+  uint64_t frames_ = 0;
 };
 
 TEST_F(DatabasePower, NoSequenceOfFailuresGivesAWrongAnswer) {
   {
     Pool pool = Pool::create(path(), small_pool());
     Database::create(pool, "d", small_database());
+    find_frames(pool);
   }
   const uint64_t sessions = count_from("PERDURE_POWER_SESSIONS", scaled(250));
   for (uint64_t i = 0; i < sessions && !HasFailure(); ++i) {
@@ -127,10 +176,10 @@ TEST_F(DatabasePower, NoSequenceOfFailuresGivesAWrongAnswer) {
   RecordProperty("right", std::to_string(sum_.right));
   std::printf("pages found right %lu, older %lu, newer %lu, corrupted %lu; fetched %lu\n",
               sum_.right, sum_.older, sum_.newer, sum_.corrupted, sum_.fetched);
-  if (scaled(250) < 250) return;  // few sessions may miss one
+  if (scaled(250) < 250)
+    return;  // few sessions may miss one; newer ones are rare: TwoCrashes has one
   EXPECT_GT(sum_.right, 0U);
   EXPECT_GT(sum_.older, 0U);
-  EXPECT_GT(sum_.newer, 0U);
   EXPECT_GT(sum_.corrupted, 0U);
 }
 
@@ -142,12 +191,6 @@ class TwoCrashes : public DatabasePower {
     DatabaseOptions options = small_database();
     options.dram_bytes = 0;
     return options;
-  }
-  std::string content() const { return content_of_file(path()); }
-
-  static std::string content_of_file(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), {}};
   }
   void replace(const std::string& content) const {
     std::ofstream(path(), std::ios::binary | std::ios::trunc) << content;
@@ -167,11 +210,7 @@ class TwoCrashes : public DatabasePower {
     FailingMedium medium(path(), Domain::kLine);
     medium.begin();
     Pool pool = Pool::open(path(), small_pool());
-    pm::PoolImpl& impl = pm::impl_of(pool);
-    const auto& root = *impl.at<buffer::Root>(
-        index::find_structure(impl, "d", Database::kTypeName, Kind::kBytes, Kind::kBytes,
-                              buffer::kRootMagic, sizeof(buffer::Root), buffer::kSealedBytes));
-    const uint64_t frames = root.frames;
+    find_frames(pool);
     Database database = Database::open(pool, "d", options());
     const Tree tree = database.tree("t");
     EXPECT_EQ(database.begin().get(tree, "x"), "1");
@@ -179,9 +218,7 @@ class TwoCrashes : public DatabasePower {
     const auto crash = [&](uint64_t) {
       if (!armed) return false;
       armed = false;
-      left = content_of_file(medium.make_image(FailingMedium::Image::kLeast, 0));
-      const std::string all = content();
-      left.replace(frames, options().pm_bytes, all, frames, options().pm_bytes);
+      left = content_of_file(make_image_of_frames(medium));
       return false;
     };
     medium.refuse(crash, [](uint64_t) { return false; });
@@ -198,6 +235,7 @@ class TwoCrashes : public DatabasePower {
     Database database = Database::open(pool, "d", options());
     if (judges) {
       EXPECT_EQ(database.begin().get(*database.find_tree("t"), "x"), "1");
+      EXPECT_EQ(database.recovery().newer, 1U);
     }
     const Tree other = *database.find_tree("other");
     for (int i = 0; i < 1500; ++i) {
@@ -324,6 +362,11 @@ class FaultyFile final : public buffer::PageFaults {
       fail();
     }
   }
+  // No more faults. A write that was lost belongs to a batch that has failed, and is to be written again.
+  void mend() {
+    percent = 0;
+    torn_ = false;
+  }
   uint64_t faults = 0;
 
  private:
@@ -345,7 +388,7 @@ TEST_F(DatabasePower, AFailingPageFileLosesNothing) {
   }
   uint64_t failed = 0;
   for (uint64_t round = 0; round < scaled(8) && !HasFailure(); ++round) {
-    file.percent = 0;
+    file.mend();
     Database database = Database::open(pool, "d", options);
     const Tree tree = database.tree("t");
     judge(database, tree);
@@ -364,7 +407,7 @@ TEST_F(DatabasePower, AFailingPageFileLosesNothing) {
             << error.what();
       }
     }
-    file.percent = 0;
+    file.mend();
     judge(database, tree);
     if (round % 3 == 2) file.percent = 100;  // not even closing it works
   }
