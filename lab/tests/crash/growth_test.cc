@@ -146,14 +146,10 @@ std::ostream& operator<<(std::ostream& out, const Rare& rare) {
 }
 
 std::vector<Rare> all_rare() {
-  constexpr char kReopened[] = "opened again and again";
+  static constexpr char kReopened[] = "opened again and again";
   return {{"nv-tree", Kind::kU64, kReopened, {"drop_image", "write_image"}},
           {"fptree", Kind::kU64, kReopened, {"drop_spill", "write_spill"}},
-          {"level", Kind::kU64, kReopened, {"grow_further"}},
-          {"level+rb", Kind::kU64, kReopened, {"grow_further"}},
-          {"nv-tree", Kind::kU64, "little room", {"replace_value"}},
-          {"rstore", Kind::kBytes, "little room", {"compact_now"}},
-          {"rstore", Kind::kBytes, "batches over 3 partitions", {"persist"}}};
+          {"rstore", Kind::kBytes, "little room", {"compact_now"}}};
 }
 
 class RareCrash : public testing::TestWithParam<Rare> {};
