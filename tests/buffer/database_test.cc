@@ -312,7 +312,7 @@ TEST_F(DatabaseTest, TransactSucceedsWhateverTheContention) {
   const Tree tree = database.tree("t");
   database.transact([&](Transaction& one) { one.put(tree, "x", "0"); });
   constexpr uint64_t kThreads = 16;
-  const uint64_t rounds = scaled(200);
+  const uint64_t rounds = scaled(50);
   std::atomic<uint64_t> failed{0};
   std::vector<std::thread> threads;
   for (uint64_t t = 0; t < kThreads; ++t) {
