@@ -312,7 +312,7 @@ TEST_F(DatabaseTest, TransactSucceedsWhateverTheContention) {
   const Tree tree = database.tree("t");
   database.transact([&](Transaction& one) { one.put(tree, "x", "0"); });
   constexpr uint64_t kThreads = 16;
-  const uint64_t rounds = scaled(1000);
+  const uint64_t rounds = scaled(50);
   std::atomic<uint64_t> failed{0};
   std::vector<std::thread> threads;
   for (uint64_t t = 0; t < kThreads; ++t) {
@@ -376,7 +376,7 @@ TEST_F(DatabaseTest, WhatFailsLeavesPagesInTheirLayout) {
   DatabaseOptions options = small_database();
   options.pages_max = 24;
   options.log_bytes = uint64_t{4} << 20;
-  for (const uint64_t count : {7, 234}) {
+  for (const uint64_t count : {uint64_t{7}, uint64_t{234}}) {
     SCOPED_TRACE(count);
     Pool pool = Pool::anonymous(small_pool());
     Database database = Database::create(pool, "d", options);
