@@ -171,8 +171,12 @@ bool TornBitLog::replay(const std::function<void(const RedoRecord&, uint64_t seq
       position_ = after(position_);
     }
   }
-  // What a torn record left behind must not complete the next one.
   fill_rest(flag_ ^ 1);
+  // All of the live chunks: a process that died may have left headers, records and the flags of the rest in
+  // the caches only.
+  for (uint64_t s = oldest_; s <= sequence_; ++s) memory_->flush(chunk(s), chunk_bytes_);
+  // What was applied, before anybody acts on it; the headers, before a record that counts by them; the rest,
+  // since what a torn record left behind must not complete the next one.
   memory_->fence();
   load_line();
   return true;

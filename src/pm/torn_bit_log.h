@@ -56,7 +56,7 @@ class TornBitLog {
 
   // Calls `apply` for every valid record of every live chunk, oldest first, and makes the log ready
   // for appending. Returns false if a chunk header is damaged. Idempotent. Cost: reads the live
-  // chunks; writes only what a crash left after the last valid record.
+  // chunks, and flushes them; stores only over what a crash left behind the last valid record.
   bool replay(const std::function<void(const RedoRecord&, uint64_t sequence)>& apply);
 
   // Whether `records` more fit into the current chunk.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "pm/emulated_media.h"
@@ -164,6 +165,64 @@ class CrashImages final : public EmulatedMedia {
   const char* area_;
   std::vector<char> durable_;
 };
+
+// What a process that dies leaves in the caches, and a power failure takes later.
+class Caches final : public EmulatedMedia {
+ public:
+  Caches(char* area, size_t bytes) : area_(area), durable_(area, area + bytes) {
+    emulate_media(this);
+  }
+  ~Caches() override { emulate_media(nullptr); }
+  void written_back(uintptr_t address, size_t bytes) override {
+    if (lost_) return;
+    const auto base = reinterpret_cast<uintptr_t>(area_);
+    for (uintptr_t at = (address - base) / kLineBytes * kLineBytes; at < address - base + bytes;
+         at += kLineBytes) {
+      pending_.push_back(at);
+    }
+  }
+  void fenced() override {
+    for (const uintptr_t at : std::exchange(pending_, {})) {
+      std::copy_n(area_ + at, kLineBytes, durable_.begin() + static_cast<ptrdiff_t>(at));
+    }
+  }
+  // Whether stores stay in the caches from now on.
+  void lose(bool lost) { lost_ = lost; }
+  void fail_power() { std::ranges::copy(durable_, area_); }
+
+ private:
+  char* area_;
+  std::vector<char> durable_;
+  std::vector<uintptr_t> pending_;
+  bool lost_ = false;
+};
+
+TEST_F(TornBitLogTest, WhatReplaySawStaysAfterAPowerFailure) {
+  Caches caches(base_, chunk_bytes_ * kChunks);
+  memory_ = Memory(Domain::kLine);
+  TornBitLog log = open();
+  log.format();
+  memory_.fence();
+  uint64_t n = 0;
+  for (uint64_t round = 0; round < 40; ++round) {
+    for (uint64_t i = 0; i < 5; ++i) append(log, n++);
+    memory_.fence();
+    caches.lose(true);  // the process dies before these are fenced, with or without a new chunk
+    for (uint64_t i = 0; i < round % 8; ++i) append(log, n++);
+    caches.lose(false);
+    TornBitLog second = open();
+    const std::vector<uint64_t> seen = replay(second);
+    ASSERT_EQ(seen.back(), n - 1);
+    append(second, n++);
+    memory_.fence();
+    caches.fail_power();
+    log = open();
+    const std::vector<uint64_t> after = replay(log);
+    ASSERT_FALSE(after.empty());
+    ASSERT_EQ(after.back(), n - 1) << "round " << round;
+    ASSERT_EQ(after.size(), n - after.front());
+  }
+}
 
 // A chunk that is left early keeps records of its last use unless they are gone before the next chunk
 // begins; the crash that shows it comes one pass of the ring after the one that left them.

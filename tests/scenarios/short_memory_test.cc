@@ -13,18 +13,18 @@
 namespace perdure::test {
 namespace {
 
-constexpr uint64_t kKeys = 400;
+constexpr uint64_t kKeysOfShortMemory = 400;
 constexpr uint64_t kSeldom = 40;  // allocations that are refused one by one; of those behind, few
 
 class ShortMemoryTest : public ScenarioTest {
  protected:
   // Writes so that there is something to do at the end: nodes come and go, and values change.
   static void write(Store& store, Model& model, uint64_t round) {
-    for (uint64_t key = 0; key < kKeys; ++key) {
+    for (uint64_t key = 0; key < kKeysOfShortMemory; ++key) {
       store.typed().upsert(key, key + round);
       model[key] = key + round;
     }
-    for (uint64_t key = round; key < kKeys; key += 2) {
+    for (uint64_t key = round; key < kKeysOfShortMemory; key += 2) {
       store.typed().remove(key);
       model.erase(key);
     }
@@ -45,7 +45,7 @@ class ShortMemoryTest : public ScenarioTest {
     std::string wrong;
     for (uint64_t round = 1; round < 3; ++round) {
       store = reopen(MiB(32));
-      wrong += difference(store.typed(), model, kKeys);
+      wrong += difference(store.typed(), model, kKeysOfShortMemory);
       wrong += faults_and_leaks(store.pool, {store.index.get()});
       write(store, model, round);
       store.close();
