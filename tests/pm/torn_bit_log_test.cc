@@ -176,6 +176,8 @@ class Caches final : public EmulatedMedia {
   void written_back(uintptr_t address, size_t bytes) override {
     if (lost_) return;
     const auto base = reinterpret_cast<uintptr_t>(area_);
+    if (address < base || address >= base + durable_.size())
+      return;  // how lines are best written is tried out
     for (uintptr_t at = (address - base) / kLineBytes * kLineBytes; at < address - base + bytes;
          at += kLineBytes) {
       pending_.push_back(at);
