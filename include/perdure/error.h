@@ -34,7 +34,8 @@ enum class ErrorCode : int {
   kIo = 21,              // the medium or a system call has failed
   kInUse = 22,           // a structure or pool is in use elsewhere in this process
   kInternal = 23,        // a bug of the library, found before it could do harm
-  kConflict = 24,        // another transaction was faster; nothing was changed, and a second attempt may do
+  kConflict =
+      24,  // another transaction was faster; nothing was changed, and a second attempt may do
 };
 
 // Returns the stable short name of a code, such as "pool-full". Never null.
