@@ -56,7 +56,9 @@ class PageFormat {
   uint32_t page_bytes() const { return page_bytes_; }
   uint32_t parts() const { return parts_; }
   // Where the body begins, and its bytes.
-  uint32_t body() const { return (sizeof(PageHeader) + 4 * parts_ + 7) / 8 * 8; }
+  uint32_t body() const {
+    return static_cast<uint32_t>((sizeof(PageHeader) + uint64_t{4} * parts_ + 7) / 8 * 8);
+  }
   uint32_t body_bytes() const { return page_bytes_ - body(); }
   PartMask all_parts() const { return parts_ == 32 ? ~PartMask{0} : (PartMask{1} << parts_) - 1; }
 

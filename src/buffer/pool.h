@@ -205,7 +205,7 @@ class PageGuard {
   uint64_t page() const { return frame_->page.load(std::memory_order_relaxed); }
 
  private:
-  void swap(PageGuard& other) {
+  void swap(PageGuard& other) noexcept {
     std::swap(pool_, other.pool_);
     std::swap(frame_, other.frame_);
     std::swap(shared_, other.shared_);

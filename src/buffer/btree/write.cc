@@ -209,7 +209,7 @@ bool TreeWriter::merge_children(uint64_t parent, uint32_t left) {
   }
   content.records.insert(content.records.end(), right.records.begin(), right.records.end());
   const uint64_t bytes = NodeContent::bytes_of(content.records, 0, content.records.size());
-  if (bytes > change_.format().body_bytes() / 4 * 3) return false;
+  if (bytes > uint64_t{change_.format().body_bytes()} / 4 * 3) return false;
   write_node(left_page, content.level, content.first, content.records, 0, content.records.size());
   change_.erase(parent, left);
   change_.free(right_page);
