@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <ranges>
 
 #include "buffer/replay.h"
 #include "perdure/error.h"
@@ -92,13 +93,13 @@ PartMask Recovery::replay(uint64_t id, char* page, const Chain& chain, uint64_t 
   PartMask touched = 0;
   std::vector<char> buffer;
   LogRecord record;
-  for (auto lsn = chain.lsns.rbegin(); lsn != chain.lsns.rend(); ++lsn) {
-    if (*lsn <= known) continue;
-    if (!log_.read_record(*lsn, buffer, record) || record.header.page != id) {
+  for (const uint64_t lsn : std::views::reverse(chain.lsns)) {
+    if (lsn <= known) continue;
+    if (!log_.read_record(lsn, buffer, record) || record.header.page != id) {
       throw Error(ErrorCode::kCorrupt,
-                  fmt::format("the log record of page {} at {} is damaged", id, *lsn));
+                  fmt::format("the log record of page {} at {} is damaged", id, lsn));
     }
-    touched |= apply_record(format_, page, *lsn, record);
+    touched |= apply_record(format_, page, lsn, record);
     counters_.replayed.fetch_add(1, std::memory_order_relaxed);
   }
   return touched;
