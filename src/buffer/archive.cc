@@ -11,10 +11,11 @@
 #include <cstring>
 #include <vector>
 
-#include "buffer/page_store.h"
 #include "buffer/replay.h"
 #include "perdure/error.h"
 #include "pm/checksum.h"
+#include "pm/file.h"
+#include "pm/system_error.h"
 
 namespace perdure::buffer {
 
@@ -38,25 +39,17 @@ uint64_t checksum_of(const Header& header) {
 
 }  // namespace
 
-void Archive::fail(const char* call) const {
-  const int reason = errno;
-  const ErrorCode code = reason == ENOSPC || reason == EDQUOT ? ErrorCode::kNoSpace
-                         : reason == EACCES                   ? ErrorCode::kPermission
-                                                              : ErrorCode::kIo;
-  throw Error(code, fmt::format("{}: the log archive: {}: {}", path_, call, std::strerror(reason)));
-}
-
 void Archive::refuse(ErrorCode code, const std::string& what) const {
-  throw Error(code, fmt::format("{}: the log archive: {}", path_, what));
+  throw Error(code, fmt::format("{}: {}", subject_, what));
 }
 
-Archive::Archive(std::string path, uint64_t salt, uint64_t log_bytes, uint64_t head)
-    : path_(std::move(path)), salt_(salt), log_bytes_(log_bytes) {
-  fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (fd_ < 0) fail("open");
+Archive::Archive(const std::string& path, uint64_t salt, uint64_t log_bytes, uint64_t head)
+    : subject_(path + ": the log archive"), salt_(salt), log_bytes_(log_bytes) {
+  fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (fd_ < 0) pm::throw_errno("open", subject_, errno);
   try {
     lock();
-    begin(head);
+    begin(path, head);
     end_lsn_ = begin_lsn_;
     bytes_ = visit_entries(
         ~uint64_t{0}, [&](uint64_t lsn, std::string_view entry) { end_lsn_ = lsn + entry.size(); });
@@ -67,7 +60,8 @@ Archive::Archive(std::string path, uint64_t salt, uint64_t log_bytes, uint64_t h
                          end_lsn_, head));
     }
     // The log still has what a crash has torn.
-    if (::ftruncate(fd_, static_cast<off_t>(bytes_.load())) != 0) fail("ftruncate");
+    if (::ftruncate(fd_, static_cast<off_t>(bytes_.load())) != 0)
+      pm::throw_errno("ftruncate", subject_, errno);
   } catch (...) {
     ::close(fd_);
     throw;
@@ -78,18 +72,19 @@ Archive::~Archive() { ::close(fd_); }
 
 void Archive::lock() {
   if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
-  if (errno != EWOULDBLOCK) fail("flock");
+  if (errno != EWOULDBLOCK) pm::throw_errno("flock", subject_, errno);
   refuse(ErrorCode::kLocked, "it is in use by another process");
 }
 
-void Archive::begin(uint64_t head) {
+void Archive::begin(const std::string& path, uint64_t head) {
   struct stat status{};
-  if (::fstat(fd_, &status) != 0) fail("fstat");
+  if (::fstat(fd_, &status) != 0) pm::throw_errno("fstat", subject_, errno);
   Header header{kMagic, salt_, head, log_bytes_, 0, {}};
   if (S_ISREG(status.st_mode) && status.st_size == 0) {
     header.checksum = checksum_of(header);
-    write(0, &header, sizeof header);
-    sync_new_file(fd_, path_, "the log archive");
+    pm::write_at(fd_, subject_, 0, &header, sizeof header);
+    if (::fsync(fd_) != 0) pm::throw_errno("fsync", subject_, errno);
+    pm::sync_parent_of(path);
   } else if (!S_ISREG(status.st_mode) || !read(0, &header, sizeof header) ||
              header.magic != kMagic || header.checksum != checksum_of(header)) {
     refuse(ErrorCode::kInvalidArgument, "the file is no log archive; it was not changed");
@@ -101,25 +96,7 @@ void Archive::begin(uint64_t head) {
 }
 
 bool Archive::read(uint64_t at, void* to, size_t bytes) const {
-  for (size_t done = 0; done < bytes;) {
-    const ssize_t n =
-        ::pread(fd_, static_cast<char*>(to) + done, bytes - done, static_cast<off_t>(at + done));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail("read");
-    if (n == 0) return false;
-    done += static_cast<size_t>(n);
-  }
-  return true;
-}
-
-void Archive::write(uint64_t at, const void* from, size_t bytes) const {
-  for (size_t done = 0; done < bytes;) {
-    const ssize_t n = ::pwrite(fd_, static_cast<const char*>(from) + done, bytes - done,
-                               static_cast<off_t>(at + done));
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) fail("write");
-    done += static_cast<size_t>(n);
-  }
+  return pm::read_at(fd_, subject_, at, to, bytes) == bytes;
 }
 
 template <typename Visit>
@@ -151,12 +128,12 @@ void Archive::add(const Log& log, uint64_t from, uint64_t to) {
     EntryHeader header;
     std::memcpy(&header, entry.data(), sizeof header);
     if (header.lsn < end_lsn_) return;  // added before a crash
-    write(bytes, entry.data(), entry.size());
+    pm::write_at(fd_, subject_, bytes, entry.data(), entry.size());
     bytes += entry.size();
     end = header.lsn + entry.size();
   });
   if (end < to) refuse(ErrorCode::kCorrupt, fmt::format("the log is damaged at {}", end));
-  if (::fdatasync(fd_) != 0) fail("fdatasync");
+  if (::fdatasync(fd_) != 0) pm::throw_errno("fdatasync", subject_, errno);
   bytes_ = bytes;
   end_lsn_ = end;
 }

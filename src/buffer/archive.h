@@ -20,7 +20,7 @@ class Archive {
   // is cut off. Throws kIo, kPermission, kNoSpace; kLocked (another process has it open); kInvalidArgument: the file is
   // no archive, or that of another database: it is left as it is. kCorrupt: entries before `head` are damaged, or
   // missing since the database was used without it: it is left as it is.
-  Archive(std::string path, uint64_t salt, uint64_t log_bytes, uint64_t head);
+  Archive(const std::string& path, uint64_t salt, uint64_t log_bytes, uint64_t head);
   ~Archive();
   Archive(const Archive&) = delete;
   Archive& operator=(const Archive&) = delete;
@@ -35,18 +35,16 @@ class Archive {
  private:
   void lock();
   // Makes the header of an empty file; else verifies it.
-  void begin(uint64_t head);
+  void begin(const std::string& path, uint64_t head);
   // Calls `visit(lsn, entry)` for all whole entries up to the file's byte `end`, as long as none is missing; returns
   // the bytes up to the last one's end.
   template <typename Visit>
   uint64_t visit_entries(uint64_t end, Visit visit) const;
   // False: there are fewer bytes.
   bool read(uint64_t at, void* to, size_t bytes) const;
-  void write(uint64_t at, const void* from, size_t bytes) const;
-  [[noreturn]] void fail(const char* call) const;
   [[noreturn]] void refuse(ErrorCode code, const std::string& what) const;
 
-  std::string path_;
+  std::string subject_;  // of messages
   uint64_t salt_;
   uint64_t log_bytes_;
   int fd_ = -1;

@@ -34,12 +34,10 @@ class PageFaults {
 // Of page files that are opened from now on; null: none. Not thread-safe.
 void inject_page_faults(PageFaults* faults);
 
-// A file, which is durable with its name if it was made, with O_DIRECT where its file system allows that. `path` exists if `create` is false. Throws kNotFound,
-// kExists, kPermission, kLocked (another process has it open), kIo.
+// A file, with O_DIRECT where its file system allows that; durable with its name, if it was made. `path` exists if
+// `create` is false. Throws kNotFound, kExists, kPermission, kReadOnly, kLocked (another process has it open), kIo.
 std::unique_ptr<PageStore> open_page_file(const std::string& path, uint32_t page_bytes,
                                           bool create);
-// Makes a file that was just created durable, with its name; `what` is told in errors. Throws kIo.
-void sync_new_file(int fd, const std::string& path, const char* what);
 // `pages` pages at `area`, in PM.
 std::unique_ptr<PageStore> open_page_area(const pm::Memory& memory, char* area, uint64_t pages,
                                           uint32_t page_bytes);

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "pm/file.h"
 #include "pm/observe.h"
 #include "pm/system_error.h"
 
@@ -62,12 +63,6 @@ int allocate_blocks(int fd, uint64_t offset, uint64_t bytes) {
     result = ::posix_fallocate(fd, static_cast<off_t>(offset), static_cast<off_t>(bytes));
   } while (result == EINTR);
   return result;
-}
-
-// The directory that holds `path`, for messages about creating in it.
-std::string parent_of(const std::string& path) {
-  const auto parent = std::filesystem::path(path).parent_path();
-  return parent.empty() ? "." : parent.string();
 }
 
 }  // namespace
@@ -234,29 +229,13 @@ void Mapping::make_huge_pages(uint64_t begin, uint64_t end) {
 }
 
 uint64_t Mapping::read_at(uint64_t offset, void* target, uint64_t bytes) const {
-  uint64_t done = 0;
-  while (done < bytes) {
-    const ssize_t n = ::pread(fd_, static_cast<char*>(target) + done, bytes - done,
-                              static_cast<off_t>(offset + done));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) throw_errno("read", path_, errno);
-    if (n == 0) break;
-    done += static_cast<uint64_t>(n);
-  }
-  return done;
+  return pm::read_at(fd_, path_, offset, target, bytes);
 }
 
 void Mapping::sync_metadata(bool with_name) const {
   if (fd_ < 0 || read_only_) return;
   if (::fsync(fd_) != 0) throw_errno("fsync", path_, errno);
-  if (!with_name) return;
-  const std::string parent = parent_of(path_);
-  const int folder = ::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (folder < 0) throw_errno("open", parent, errno);
-  const int result = ::fsync(folder);
-  const int reason = errno;
-  ::close(folder);
-  if (result != 0) throw_errno("fsync", parent, reason);
+  if (with_name) sync_parent_of(path_);
 }
 
 void Mapping::sync(uint64_t bytes) const {

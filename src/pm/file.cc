@@ -1,0 +1,52 @@
+#include "pm/file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+
+#include "pm/system_error.h"
+
+namespace perdure::pm {
+
+uint64_t read_at(int file, const std::string& subject, uint64_t offset, void* to, uint64_t bytes) {
+  uint64_t done = 0;
+  while (done < bytes) {
+    const ssize_t n = ::pread(file, static_cast<char*>(to) + done, bytes - done,
+                              static_cast<off_t>(offset + done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw_errno("read", subject, errno);
+    if (n == 0) break;
+    done += static_cast<uint64_t>(n);
+  }
+  return done;
+}
+
+void write_at(int file, const std::string& subject, uint64_t offset, const void* from,
+              uint64_t bytes) {
+  for (uint64_t done = 0; done < bytes;) {
+    const ssize_t n = ::pwrite(file, static_cast<const char*>(from) + done, bytes - done,
+                               static_cast<off_t>(offset + done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) throw_errno("write", subject, n == 0 ? ENOSPC : errno);
+    done += static_cast<uint64_t>(n);
+  }
+}
+
+std::string parent_of(const std::string& path) {
+  const auto parent = std::filesystem::path(path).parent_path();
+  return parent.empty() ? "." : parent.string();
+}
+
+void sync_parent_of(const std::string& path) {
+  const std::string parent = parent_of(path);
+  const int folder = ::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder < 0) throw_errno("open", parent, errno);
+  const int result = ::fsync(folder);
+  const int reason = errno;
+  ::close(folder);
+  if (result != 0) throw_errno("fsync", parent, reason);
+}
+
+}  // namespace perdure::pm

@@ -1,0 +1,19 @@
+// Calls on files that do all that was asked for, or throw the Error that fits. `subject` names the file in messages.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace perdure::pm {
+
+// Reads at an offset, on after interruptions. Returns the bytes read, fewer where the file ends.
+uint64_t read_at(int file, const std::string& subject, uint64_t offset, void* to, uint64_t bytes);
+// Writes at an offset, on after interruptions.
+void write_at(int file, const std::string& subject, uint64_t offset, const void* from,
+              uint64_t bytes);
+// The folder that holds `path`.
+std::string parent_of(const std::string& path);
+// Makes the name of a file durable.
+void sync_parent_of(const std::string& path);
+
+}  // namespace perdure::pm
