@@ -4,12 +4,15 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "cli/command.h"
+#include "cli/record_printer.h"
+#include "cli/record_source.h"
 #include "cli/terminal.h"
 #include "common/units.h"
 #include "perdure/database.h"
@@ -109,16 +112,6 @@ int del_in_db(const DbOptions& options) {
   return erased ? kExitOk : absent_in_db(options);
 }
 
-void print_db_record(const Cursor& cursor, bool json) {
-  if (json) {
-    const nlohmann::json record = {{"key", std::string(cursor.key())},
-                                   {"value", std::string(cursor.value())}};
-    fmt::print("{}\n", record.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
-  } else {
-    fmt::print("{}\t{}\n", cursor.key(), cursor.value());
-  }
-}
-
 int scan_in_db(const DbOptions& options) {
   OpenDatabase open = open_database(options);
   const std::optional<Tree> tree = open.database.find_tree(options.tree);
@@ -128,34 +121,45 @@ int scan_in_db(const DbOptions& options) {
   bool more = !options.backward     ? cursor.seek(options.key)
               : options.key.empty() ? cursor.seek_last()
                                     : cursor.seek_below(options.key);
+  RecordPrinter printer("", options.target.json);
   for (uint64_t n = 0; more && (options.limit == 0 || n < options.limit); ++n) {
-    print_db_record(cursor, options.target.json);
+    printer.print(cursor.key(), cursor.value());
     more = options.backward ? cursor.previous() : cursor.next();
   }
+  printer.close();
   return kExitOk;
 }
 
-// Lines of "key TAB value", a transaction for each `batch` of them.
+// A transaction for each `batch` of records.
 int load_in_db(const DbOptions& options) {
   OpenDatabase open = open_database(options);
   const Tree tree = open.database.tree(options.tree);
   uint64_t count = 0;
-  std::vector<std::string> lines;
+  std::vector<std::pair<std::string, std::string>> records;
   const auto store = [&] {
     open.database.transact([&](Transaction& one) {
-      for (const std::string& line : lines) {
-        const size_t tab = line.find('\t');
-        one.put(tree, line.substr(0, tab), tab == std::string::npos ? "" : line.substr(tab + 1));
-      }
+      for (const auto& [key, value] : records) one.put(tree, key, value);
     });
-    count += lines.size();
-    lines.clear();
+    count += records.size();
+    records.clear();
   };
-  for (std::string line; std::getline(std::cin, line);) {
-    lines.push_back(std::move(line));
-    if (lines.size() >= std::max<uint64_t>(1, options.batch)) store();
+  LineSource source("-");
+  const TextFormat format = detect_format(source);
+  Value key;
+  Value value;
+  for (std::string_view line; source.next(line);) {
+    if (is_blank(line, format)) continue;
+    try {
+      parse_record(line, format, Kind::kBytes, Kind::kBytes, key, value);
+    } catch (const Error& error) {
+      throw Error(error.code(),
+                  fmt::format("line {}: {}; the first {} are stored", source.line_number(),
+                              error.what(), format_counted(count, "record")));
+    }
+    records.emplace_back(key.bytes(), value.bytes());
+    if (records.size() >= std::max<uint64_t>(1, options.batch)) store();
   }
-  if (!lines.empty()) store();
+  if (!records.empty()) store();
   fmt::print("{} loaded\n", format_counted(count, "record"));
   return kExitOk;
 }
@@ -268,13 +272,13 @@ void add_records(CLI::App& db, const std::shared_ptr<DbOptions>& options, Action
   add_json_flag(*scan, options->target.json);
 
   CLI::App* load = add_db_command(db, options, action, "load",
-                                  "Store lines of key, tab, value from standard input",
+                                  "Store records from standard input, TSV or JSON lines",
                                   "  perdure db load bank.pool < accounts.tsv\n", load_in_db);
   load->add_option("--batch", options->batch, "Lines in a transaction")->capture_default_str();
   add_tree(*load, options);
 
   CLI::App* dump =
-      add_db_command(db, options, action, "dump", "Print all records, as load takes them",
+      add_db_command(db, options, action, "dump", "Print all records as TSV, which load takes",
                      "  perdure db dump bank.pool > accounts.tsv\n", scan_in_db);
   add_tree(*dump, options);
 }

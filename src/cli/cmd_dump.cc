@@ -2,15 +2,13 @@
 
 #include <fmt/core.h>
 
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
 #include "cli/open_index.h"
+#include "cli/record_printer.h"
 #include "cli/text.h"
 #include "common/units.h"
 #include "perdure/error.h"
@@ -24,78 +22,13 @@ struct DumpOptions {
   std::string output;  // empty: standard output
 };
 
-// A stream of lines that notices when they cannot be written.
-class Output {
- public:
-  explicit Output(const std::string& path) : name_(path.empty() ? "standard output" : path) {
-    file_ = path.empty() ? stdout : std::fopen(path.c_str(), "wb");
-    if (file_ != nullptr) return;
-    if (errno != EACCES) throw_cannot_write(name_, errno);
-    throw Error(ErrorCode::kPermission,
-                fmt::format("cannot write to {}: {}", name_, std::strerror(errno)));
-  }
-  ~Output() {
-    if (file_ != nullptr && file_ != stdout) std::fclose(file_);
-  }
-  Output(const Output&) = delete;
-  Output& operator=(const Output&) = delete;
-
-  void write(const std::string& line) {
-    if (std::fwrite(line.data(), 1, line.size(), file_) != line.size()) {
-      throw_cannot_write(name_, errno);
-    }
-  }
-  void close() {
-    std::FILE* file = std::exchange(file_, nullptr);
-    const int failed = file == stdout ? std::fflush(file) : std::fclose(file);
-    if (failed != 0) throw_cannot_write(name_, errno);
-  }
-
- private:
-  std::string name_;
-  std::FILE* file_;
-};
-
-void append_tsv(Datum datum, std::string& line) {
-  if (datum.kind() == Kind::kU64) {
-    fmt::format_to(std::back_inserter(line), "{}", datum.word());
-  } else {
-    append_tsv_escaped(datum.bytes(), line);
-  }
+RecordPrinter printer_for(const DumpOptions& options) {
+  return {options.output, options.target.json || options.format == "jsonl"};
 }
-
-// Prints records in the format that was asked for.
-class Printer {
- public:
-  explicit Printer(const DumpOptions& options)
-      : output_(options.output), json_(options.target.json || options.format == "jsonl") {}
-
-  void print(Datum key, Datum value) {
-    line_.clear();
-    if (json_) {
-      nlohmann::json object = nlohmann::json::object();
-      set_json(object, "key", key);
-      set_json(object, "value", value);
-      line_ = object.dump();
-    } else {
-      append_tsv(key, line_);
-      line_ += '\t';
-      append_tsv(value, line_);
-    }
-    line_ += '\n';
-    output_.write(line_);
-  }
-  void close() { output_.close(); }
-
- private:
-  Output output_;
-  bool json_;
-  std::string line_;
-};
 
 int run_dump(const DumpOptions& options) {
   const std::unique_ptr<OpenIndex> opened = OpenIndex::open_to_read(options.target);
-  Printer printer(options);
+  RecordPrinter printer = printer_for(options);
   opened->index().for_each([&](Datum key, Datum value) { printer.print(key, value); });
   printer.close();
   return kExitOk;
@@ -141,7 +74,7 @@ void scan_range(const AnyIndex& index, const RangeOptions& range,
 
 int run_scan(const DumpOptions& options, const RangeOptions& range) {
   const std::unique_ptr<OpenIndex> opened = OpenIndex::open_to_read(options.target);
-  Printer printer(options);
+  RecordPrinter printer = printer_for(options);
   scan_range(opened->index(), range, [&](Datum key, Datum value) { printer.print(key, value); });
   printer.close();
   return kExitOk;

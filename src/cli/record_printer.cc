@@ -1,0 +1,67 @@
+#include "cli/record_printer.h"
+
+#include <fmt/core.h>
+
+#include <cerrno>
+#include <cstring>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "cli/command.h"
+#include "cli/text.h"
+#include "perdure/error.h"
+
+namespace perdure::cli {
+
+namespace {
+
+void append_tsv(Datum datum, std::string& line) {
+  if (datum.kind() == Kind::kU64) {
+    fmt::format_to(std::back_inserter(line), "{}", datum.word());
+  } else {
+    append_tsv_escaped(datum.bytes(), line);
+  }
+}
+
+}  // namespace
+
+RecordPrinter::RecordPrinter(const std::string& path, bool json)
+    : name_(path.empty() ? "standard output" : path),
+      file_(path.empty() ? stdout : std::fopen(path.c_str(), "wb")),
+      json_(json) {
+  if (file_ != nullptr) return;
+  if (errno != EACCES) throw_cannot_write(name_, errno);
+  throw Error(ErrorCode::kPermission,
+              fmt::format("cannot write to {}: {}", name_, std::strerror(errno)));
+}
+
+RecordPrinter::~RecordPrinter() {
+  if (file_ != nullptr && file_ != stdout) std::fclose(file_);
+}
+
+void RecordPrinter::print(Datum key, Datum value) {
+  line_.clear();
+  if (json_) {
+    nlohmann::json object = nlohmann::json::object();
+    set_json(object, "key", key);
+    set_json(object, "value", value);
+    line_ = object.dump();
+  } else {
+    append_tsv(key, line_);
+    line_ += '\t';
+    append_tsv(value, line_);
+  }
+  line_ += '\n';
+  if (std::fwrite(line_.data(), 1, line_.size(), file_) != line_.size()) {
+    throw_cannot_write(name_, errno);
+  }
+}
+
+void RecordPrinter::close() {
+  std::FILE* file = std::exchange(file_, nullptr);
+  const int failed = file == stdout ? std::fflush(file) : std::fclose(file);
+  if (failed != 0) throw_cannot_write(name_, errno);
+}
+
+}  // namespace perdure::cli
