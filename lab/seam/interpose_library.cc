@@ -58,6 +58,14 @@ int print_to(char* to, size_t room, const char* format, va_list arguments, const
   return real(to, room, format, arguments);
 }
 
+// A function that takes, tries or gives back a lock.
+#define LOCK_FUNCTION(name, Lock) \
+  int name(Lock* lock) noexcept { \
+    REAL(name);                   \
+    tell_lock(lock, PC);          \
+    return real(lock);            \
+  }
+
 constexpr size_t kRoomMax = SIZE_MAX / 2;
 
 }  // namespace
@@ -144,68 +152,28 @@ int pthread_mutex_destroy(pthread_mutex_t* mutex) noexcept {
   tell_store(mutex, sizeof *mutex, PC);
   return real(mutex);
 }
-int pthread_mutex_trylock(pthread_mutex_t* mutex) noexcept {
-  REAL(pthread_mutex_trylock);
-  tell_lock(mutex, PC);
-  return real(mutex);
-}
-int pthread_mutex_unlock(pthread_mutex_t* mutex) noexcept {
-  REAL(pthread_mutex_unlock);
-  tell_lock(mutex, PC);
-  return real(mutex);
-}
+LOCK_FUNCTION(pthread_mutex_trylock, pthread_mutex_t)
+LOCK_FUNCTION(pthread_mutex_unlock, pthread_mutex_t)
 
 int pthread_rwlock_init(pthread_rwlock_t* lock, const pthread_rwlockattr_t* attributes) noexcept {
   REAL(pthread_rwlock_init);
   tell_store(lock, sizeof *lock, PC);
   return real(lock, attributes);
 }
-int pthread_rwlock_rdlock(pthread_rwlock_t* lock) noexcept {
-  REAL(pthread_rwlock_rdlock);
-  tell_lock(lock, PC);
-  return real(lock);
-}
-int pthread_rwlock_tryrdlock(pthread_rwlock_t* lock) noexcept {
-  REAL(pthread_rwlock_tryrdlock);
-  tell_lock(lock, PC);
-  return real(lock);
-}
-int pthread_rwlock_wrlock(pthread_rwlock_t* lock) noexcept {
-  REAL(pthread_rwlock_wrlock);
-  tell_lock(lock, PC);
-  return real(lock);
-}
-int pthread_rwlock_trywrlock(pthread_rwlock_t* lock) noexcept {
-  REAL(pthread_rwlock_trywrlock);
-  tell_lock(lock, PC);
-  return real(lock);
-}
-int pthread_rwlock_unlock(pthread_rwlock_t* lock) noexcept {
-  REAL(pthread_rwlock_unlock);
-  tell_lock(lock, PC);
-  return real(lock);
-}
+LOCK_FUNCTION(pthread_rwlock_rdlock, pthread_rwlock_t)
+LOCK_FUNCTION(pthread_rwlock_tryrdlock, pthread_rwlock_t)
+LOCK_FUNCTION(pthread_rwlock_wrlock, pthread_rwlock_t)
+LOCK_FUNCTION(pthread_rwlock_trywrlock, pthread_rwlock_t)
+LOCK_FUNCTION(pthread_rwlock_unlock, pthread_rwlock_t)
 
 int pthread_spin_init(pthread_spinlock_t* lock, int shared) noexcept {
   REAL(pthread_spin_init);
   tell_store(const_cast<const int*>(lock), sizeof *lock, PC);
   return real(lock, shared);
 }
-int pthread_spin_lock(pthread_spinlock_t* lock) noexcept {
-  REAL(pthread_spin_lock);
-  tell_lock(lock, PC);
-  return real(lock);
-}
-int pthread_spin_trylock(pthread_spinlock_t* lock) noexcept {
-  REAL(pthread_spin_trylock);
-  tell_lock(lock, PC);
-  return real(lock);
-}
-int pthread_spin_unlock(pthread_spinlock_t* lock) noexcept {
-  REAL(pthread_spin_unlock);
-  tell_lock(lock, PC);
-  return real(lock);
-}
+LOCK_FUNCTION(pthread_spin_lock, pthread_spinlock_t)
+LOCK_FUNCTION(pthread_spin_trylock, pthread_spinlock_t)
+LOCK_FUNCTION(pthread_spin_unlock, pthread_spinlock_t)
 
 // The end of a process that runs no destructors.
 void _exit(int status) {
