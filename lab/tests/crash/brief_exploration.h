@@ -4,11 +4,26 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <string>
 
 #include "lab/crash/explorer.h"
+#include "lab/crash/sites.h"
 #include "support/scale.h"
 
 namespace perdure::lab::crash {
+
+// Fails for each finding, with the places of the lost stores.
+inline void report_findings(const Run& run, const Exploration& result) {
+  if (result.findings.empty()) return;
+  const SiteNames names(run.trace);
+  for (const Finding& finding : result.findings) {
+    std::string places;
+    for (const LostStore& lost : finding.lost) {
+      places += names.of(run.trace.events[lost.event].pc) + "\n";
+    }
+    ADD_FAILURE() << finding.what << "\n" << places;
+  }
+}
 
 // Explores crashes before the events from `begin` to `end` of a run, in at most `most` states, tells of each
 // finding, and expects more than `least` states.
@@ -30,7 +45,7 @@ void explore_briefly(const Run& run, Subject& subject, uint64_t least, uint32_t 
   options.limits.random = 4;
   Verdicts verdicts;
   const Exploration result = explore(run, subject, options, verdicts);
-  for (const Finding& finding : result.findings) ADD_FAILURE() << finding.what;
+  report_findings(run, result);
   EXPECT_GT(result.states, least);
 }
 

@@ -2,37 +2,19 @@
 // is not, whatever lines of frames, table, log, staging area and page store are lost.
 #include "perdure/database.h"
 
-#include <fmt/core.h>
 #include <gtest/gtest.h>
 
-#include <map>
 #include <string>
 
 #include "crash/brief_exploration.h"
+#include "crash/contents.h"
 #include "lab/crash/recorder.h"
 #include "lab/crash/scratch_folder.h"
 #include "lab/crash/subject.h"
 #include "lab/seam/runtime.h"
-#include "pm/checksum.h"
 
 namespace perdure::lab::crash {
 namespace {
-
-using Contents = std::map<std::string, std::string>;
-
-std::string text_of(const Contents& contents) {
-  std::string text;
-  for (const auto& [key, value] : contents) {
-    text +=
-        fmt::format("{} {} {:x}\n", key, value.size(), pm::checksum64(value.data(), value.size()));
-  }
-  return text;
-}
-
-uint64_t digest_of(const Contents& contents) {
-  const std::string text = text_of(contents);
-  return pm::checksum64(text.data(), text.size());
-}
 
 class DatabaseSubject final : public Subject {
  public:
@@ -101,15 +83,7 @@ class DatabaseSubject final : public Subject {
   }
 
  private:
-  static PoolOptions pool_options() {
-    PoolOptions options;
-    options.capacity_bytes = uint64_t{4} << 20;
-    options.growth_bytes = uint64_t{256} << 10;
-    options.force_domain = true;
-    options.domain = Domain::kLine;
-    options.seal_on_close = false;
-    return options;
-  }
+  static PoolOptions pool_options() { return explored_pool(uint64_t{4} << 20); }
   // Most pages are in PM.
   static DatabaseOptions database_options() {
     DatabaseOptions options;
@@ -120,10 +94,6 @@ class DatabaseSubject final : public Subject {
     options.background = false;
     return options;
   }
-  [[noreturn]] static void damaged(const std::string& what) {
-    throw Error(ErrorCode::kCorrupt, what);
-  }
-  static uint64_t drawn(uint64_t seed, uint64_t i) { return pm::checksum64(&i, sizeof i, seed); }
 
   // A transaction of some writes, or a checkpoint.
   static bool is_checkpoint(uint32_t i, uint64_t seed) { return drawn(seed, i) % 8 == 7; }

@@ -5,24 +5,21 @@
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "crash/brief_exploration.h"
+#include "crash/contents.h"
 #include "lab/crash/campaign.h"
 #include "lab/crash/recorder.h"
 #include "lab/crash/scratch_folder.h"
 #include "lab/crash/subject.h"
 #include "lab/seam/runtime.h"
 #include "lsm/files/file_system.h"
-#include "pm/checksum.h"
 
 namespace perdure::lab::crash {
 namespace {
-
-using Contents = std::map<std::string, std::string>;
 
 struct FileStep {
   enum class Verb : uint8_t { kCreate, kAppend, kTruncate, kRename, kRemove } verb;
@@ -39,20 +36,6 @@ struct FileStep {
 // In two directories.
 std::string path_of(uint32_t file) {
   return fmt::format("/{}/f{}", file % 2 == 0 ? "a" : "b", file);
-}
-
-std::string text_of(const Contents& contents) {
-  std::string text;
-  for (const auto& [path, content] : contents) {
-    text += fmt::format("{} {} {:x}\n", path, content.size(),
-                        pm::checksum64(content.data(), content.size()));
-  }
-  return text;
-}
-
-uint64_t digest_of(const Contents& contents) {
-  const std::string text = text_of(contents);
-  return pm::checksum64(text.data(), text.size());
 }
 
 class FilesSubject final : public Subject {
@@ -123,19 +106,7 @@ class FilesSubject final : public Subject {
   }
 
  private:
-  static PoolOptions options() {
-    PoolOptions options;
-    options.capacity_bytes = uint64_t{2} << 20;
-    options.growth_bytes = uint64_t{256} << 10;
-    options.force_domain = true;
-    options.domain = Domain::kLine;
-    options.seal_on_close = false;
-    return options;
-  }
-  [[noreturn]] static void damaged(const std::string& what) {
-    throw Error(ErrorCode::kCorrupt, what);
-  }
-  static uint64_t drawn(uint64_t seed, uint64_t i) { return pm::checksum64(&i, sizeof i, seed); }
+  static PoolOptions options() { return explored_pool(uint64_t{2} << 20); }
 
   // Files that are there are appended to mostly; sizes small, now and then of several extents.
   static FileStep make_step(uint32_t i, const Contents& model, uint64_t seed) {

@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 
+#include "crash/brief_exploration.h"
 #include "crash/observed/log_program.h"
 #include "lab/crash/explorer.h"
 #include "lab/crash/sites.h"
@@ -30,14 +31,7 @@ TEST(TornBitLogCrash, NoCrashOfSeveralBringsBackWhatIsOld) {
   Verdicts verdicts;
   const Exploration result = explore(run, *subject, options(), verdicts);
   EXPECT_GT(result.nested_states, 2000U);
-  const SiteNames names(run.trace);
-  for (const Finding& finding : result.findings) {
-    std::string places;
-    for (const LostStore& lost : finding.lost) {
-      places += names.of(run.trace.events[lost.event].pc) + "\n";
-    }
-    ADD_FAILURE() << finding.what << "\n" << places;
-  }
+  report_findings(run, result);
 }
 
 // Each fence of the log itself is needed, though it may take two crashes to show.

@@ -1,9 +1,9 @@
 // Every crash of programs over the multi-word compare-and-swap.
 #include <gtest/gtest.h>
 
+#include "crash/brief_exploration.h"
 #include "crash/observed/mwcas_programs.h"
 #include "lab/crash/explorer.h"
-#include "lab/crash/sites.h"
 
 namespace perdure::lab::crash {
 namespace {
@@ -22,14 +22,7 @@ Exploration explore_all(Subject& subject, const ExploreOptions& with) {
   EXPECT_EQ(run.problem, "");
   Verdicts verdicts;
   Exploration result = explore(run, subject, with, verdicts);
-  const SiteNames names(run.trace);
-  for (const Finding& finding : result.findings) {
-    std::string places;
-    for (const LostStore& lost : finding.lost) {
-      places += names.of(run.trace.events[lost.event].pc) + "\n";
-    }
-    ADD_FAILURE() << finding.what << "\n" << places;
-  }
+  report_findings(run, result);
   return result;
 }
 
