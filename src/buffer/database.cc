@@ -146,12 +146,7 @@ class TransactionImpl {
   void advance() {
     engine_->require_running();
     const uint64_t now = engine_->moment();
-    for (const uint32_t place : reads_) {
-      if (engine_->stamp(place) > moment_) {
-        throw Error(ErrorCode::kConflict,
-                    "another transaction has changed what this one has read; do it again");
-      }
-    }
+    engine_->validate(reads_, moment_);
     if (now == moment_) std::this_thread::yield();  // a commit is on its way
     moment_ = now;
   }

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <bit>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <random>
@@ -52,6 +51,19 @@ void check_frames(uint64_t dram, uint64_t pm) {
   if (dram + pm >= kFramesMin) return;
   refuse(fmt::format("dram_bytes and pm_bytes hold {} pages; a database needs {}", dram + pm,
                      kFramesMin));
+}
+
+uint64_t find_root(pm::PoolImpl& pool, const std::string& name) {
+  return index::find_structure(pool, name, Database::kTypeName, Kind::kBytes, Kind::kBytes,
+                               kRootMagic, sizeof(Root), kSealedBytes);
+}
+
+uint64_t frame_count_of(pm::PoolImpl& pool, const Root& root, const std::string& name) {
+  uint64_t frames = 0;
+  if (!pm::unseal_word(root.frame_count, kCountSalt, frames)) {
+    pool.throw_corrupt(fmt::format("the root of '{}' is damaged", name));
+  }
+  return frames;
 }
 
 // Null: none is wanted.
@@ -137,8 +149,7 @@ std::unique_ptr<Engine> Engine::create(pm::PoolImpl& pool, const std::string& na
 
 std::unique_ptr<Engine> Engine::open(pm::PoolImpl& pool, const std::string& name,
                                      const DatabaseOptions& options) {
-  const uint64_t at = index::find_structure(pool, name, Database::kTypeName, Kind::kBytes,
-                                            Kind::kBytes, kRootMagic, sizeof(Root), kSealedBytes);
+  const uint64_t at = find_root(pool, name);
   pool.require_writable();  // recovery writes
   const Root& root = *pool.at<Root>(at);
   if ((root.store_pages == 0) == options.page_file.empty()) {
@@ -153,13 +164,9 @@ std::unique_ptr<Engine> Engine::open(pm::PoolImpl& pool, const std::string& name
 
 void Engine::visit_blocks(pm::PoolImpl& pool, const std::string& name,
                           const std::function<void(uint64_t offset, uint64_t bytes)>& visit) {
-  const uint64_t at = index::find_structure(pool, name, Database::kTypeName, Kind::kBytes,
-                                            Kind::kBytes, kRootMagic, sizeof(Root), kSealedBytes);
+  const uint64_t at = find_root(pool, name);
   const Root& root = *pool.at<Root>(at);
-  uint64_t frames = 0;
-  if (!pm::unseal_word(root.frame_count, kCountSalt, frames)) {
-    pool.throw_corrupt(fmt::format("the root of '{}' is damaged", name));
-  }
+  const uint64_t frames = frame_count_of(pool, root, name);
   const index::VisitBlock block(pool, visit);
   const uint64_t page_bytes = root.page_bytes;
   block(at, sizeof(Root));
@@ -192,10 +199,7 @@ Engine::Engine(pm::PoolImpl& pool, const std::string& name, uint64_t root,
                             pool.follow<char>(root_.pages, root_.store_pages * page_bytes),
                             root_.store_pages, root_.page_bytes);
   }
-  uint64_t frames = 0;
-  if (!pm::unseal_word(root_.frame_count, kCountSalt, frames)) {
-    pool.throw_corrupt(fmt::format("the root of '{}' is damaged", name));
-  }
+  const uint64_t frames = frame_count_of(pool, root_, name);
   const bool keep = options.pm_frames && options.pm_bytes == 0 && frames != 0;
   const uint64_t wanted = keep ? frames : wanted_frames(pool, options, root_.page_bytes);
   if (wanted != frames) resize(wanted);
@@ -275,8 +279,7 @@ void Engine::format_pages() {
 
 // Before anything is written to it. A page 0 that a crash has torn tells nothing.
 void Engine::require_own_file() {
-  std::unique_ptr<char, void (*)(void*)> page(
-      static_cast<char*>(std::aligned_alloc(pm::kPageBytes, root_.page_bytes)), std::free);
+  const AlignedBytes page = aligned_bytes(root_.page_bytes);
   store_->read(0, page.get());
   SpaceBody space;
   std::memcpy(&space, page.get() + format_.body(), sizeof space);
@@ -348,7 +351,7 @@ void Engine::run(const std::vector<Commit*>& group) {
   try {
     for (Commit* one : group) {
       try {
-        validate(*one);
+        if (one->reads != nullptr) validate(*one->reads, one->moment);
       } catch (const Error&) {
         one->error = std::current_exception();
         conflicts_.fetch_add(1, std::memory_order_relaxed);
@@ -379,10 +382,9 @@ void Engine::run(const std::vector<Commit*>& group) {
   groups_.fetch_add(1, std::memory_order_relaxed);
 }
 
-void Engine::validate(const Commit& request) const {
-  if (request.reads == nullptr) return;
-  for (const uint32_t place : *request.reads) {
-    if (stamp(place) > request.moment) {
+void Engine::validate(const std::vector<uint32_t>& reads, uint64_t moment) const {
+  for (const uint32_t place : reads) {
+    if (stamp(place) > moment) {
       throw Error(ErrorCode::kConflict,
                   "another transaction has changed what this one has read; do it again");
     }

@@ -71,6 +71,8 @@ class Engine {
   static uint32_t stamp_of(uint64_t root, std::string_view key);
   static uint32_t stamp_of_page(uint64_t page);
   uint64_t stamp(uint32_t place) const { return stamps_[place].load(std::memory_order_acquire); }
+  // Throws kConflict if something at one of these places was changed after the moment.
+  void validate(const std::vector<uint32_t>& reads, uint64_t moment) const;
   // Throws kIo if a failure has left stamps that no moment will reach.
   void require_running() const;
   // All commits up to here are visible.
@@ -97,7 +99,6 @@ class Engine {
   void set_moment_to_now();
   void run_group();
   void run(const std::vector<Commit*>& group);
-  void validate(const Commit& request) const;
   void carry_out(const Commit& request, Change& change);
   void set_stamps(const Commit& request, const Change& change);
   void make_room();

@@ -16,13 +16,6 @@ namespace perdure::buffer {
 
 namespace {
 
-// For O_DIRECT, and for whole lines.
-std::unique_ptr<char, void (*)(void*)> aligned_bytes(uint64_t bytes) {
-  auto* memory = static_cast<char*>(std::aligned_alloc(pm::kPageBytes, bytes));
-  if (memory == nullptr) throw std::bad_alloc();
-  return {memory, std::free};
-}
-
 // A page that this thread works on, beside its frame.
 char* scratch_page() {
   thread_local const auto page = aligned_bytes(kPageBytesMax);
@@ -32,6 +25,12 @@ char* scratch_page() {
 uint64_t table_salt(uint64_t frame) { return kTableSalt + (frame << 24); }
 
 }  // namespace
+
+AlignedBytes aligned_bytes(uint64_t bytes) {
+  auto* memory = static_cast<char*>(std::aligned_alloc(pm::kPageBytes, bytes));
+  if (memory == nullptr) throw std::bad_alloc();
+  return {memory, std::free};
+}
 
 BufferPool::BufferPool(const PageFormat& format, const pm::Memory& memory, Log& log,
                        PageStore& store, const Areas& areas, uint64_t dram_frames,
@@ -85,6 +84,12 @@ void BufferPool::recover() {
       !pm::unseal_word(areas_.root->batch, kBatchSalt, staged) || staged > kStagedMax) {
     throw Error(ErrorCode::kCorrupt, "the root of the database is damaged");
   }
+  // A process that died may have left these words in the caches only. What follows rests on them: were they lost
+  // to a power failure later, the log would be read from entries that have been overwritten, or a frame be
+  // found by a word that was cleared.
+  memory_.flush(&areas_.root->head, sizeof(Root) - offsetof(Root, head));
+  if (areas_.table != nullptr) memory_.flush(areas_.table, pm_frames() * sizeof(uint64_t));
+  memory_.fence();
   batch_open_ = staged != 0;
   finish_batch();
   recovery_.analyse(head * Log::kAlign);
@@ -316,13 +321,13 @@ void BufferPool::link(Frame& frame, uint64_t id) {
 }
 
 // Takes the page out of the table of pages, unless somebody uses it. The frame keeps its content.
-bool BufferPool::unlink(Frame& frame, bool even_changed, uint32_t pins) {
+bool BufferPool::unlink(Frame& frame, bool even_changed) {
   const uint64_t id = frame.page.load(std::memory_order_acquire);
   if (id == kNoPage) return false;
   Shard& shard = shard_of(id);
   const std::lock_guard lock(shard.mutex);
   if (frame.page.load(std::memory_order_relaxed) != id ||
-      frame.pins.load(std::memory_order_acquire) != pins ||
+      frame.pins.load(std::memory_order_acquire) != 0 ||
       frame.loading.load(std::memory_order_acquire)) {
     return false;
   }
@@ -353,7 +358,7 @@ Frame* BufferPool::take_frame(uint64_t begin, uint64_t end, uint64_t& hand) {
     }
     if (frame.recovery_lsn.load(std::memory_order_relaxed) != 0) continue;
     if (frame.referenced.exchange(false, std::memory_order_relaxed)) continue;
-    if (!unlink(frame, false, 0)) continue;
+    if (!unlink(frame, false)) continue;
     frame.unjudged.store(false, std::memory_order_relaxed);
     counters_.evictions.fetch_add(1, std::memory_order_relaxed);
     if (frame.pm) set_table(frame, kNoPage);
@@ -370,7 +375,7 @@ void BufferPool::promote(uint64_t id) {
   if (from == nullptr) return;
   unpin(*from);
   if (!from->pm || from->unjudged.load(std::memory_order_acquire)) return;
-  if (!unlink(*from, true, 0)) return;
+  if (!unlink(*from, true)) return;
   Frame* to = nullptr;
   uint64_t other = kNoPage;
   for (uint64_t step = 0; step < 2 * dram_frames_ && to == nullptr; ++step) {
@@ -382,7 +387,7 @@ void BufferPool::promote(uint64_t id) {
       free_dram_.fetch_sub(1, std::memory_order_relaxed);
       to = &frame;
     } else if (!frame.referenced.exchange(false, std::memory_order_relaxed) &&
-               unlink(frame, true, 0)) {
+               unlink(frame, true)) {
       to = &frame;
     }
   }

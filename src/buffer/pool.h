@@ -41,6 +41,10 @@
 
 namespace perdure::buffer {
 
+using AlignedBytes = std::unique_ptr<char, void (*)(void*)>;
+// For O_DIRECT, and for whole lines. Throws std::bad_alloc.
+AlignedBytes aligned_bytes(uint64_t bytes);
+
 struct alignas(64) Frame {
   Latch latch;
   std::atomic<uint32_t> pins{0};
@@ -134,7 +138,7 @@ class BufferPool {
   void judge(Frame& frame, uint64_t id, bool read);
   Frame* take_frame();
   Frame* take_frame(uint64_t begin, uint64_t end, uint64_t& hand);
-  bool unlink(Frame& frame, bool even_changed, uint32_t pins);
+  bool unlink(Frame& frame, bool even_changed);
   void link(Frame& frame, uint64_t id);
   void promote(uint64_t id);
   void exchange(Frame& pm, Frame& dram, uint64_t other);
@@ -167,10 +171,10 @@ class BufferPool {
   uint64_t dram_hand_ = 0;
   uint64_t pm_hand_ = 0;
   std::atomic<uint64_t> free_dram_{0};
-  std::unique_ptr<char, void (*)(void*)> moving_;
+  AlignedBytes moving_;
   std::mutex clean_mutex_;  // the staging area
   bool batch_open_ = false;
-  std::unique_ptr<char, void (*)(void*)> batch_;
+  AlignedBytes batch_;
   std::atomic<bool> broken_{false};
   uint64_t judge_hand_ = 0;
   std::function<void(uint64_t, uint64_t)> archive_;

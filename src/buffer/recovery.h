@@ -75,7 +75,6 @@ class Recovery {
 
   const RecoveryCounters& counters() const { return counters_; }
   RecoveryCounters& counters() { return counters_; }
-  uint64_t open_head() const { return open_head_; }
 
  private:
   struct Chain {
