@@ -153,7 +153,7 @@ int load_in_db(const DbOptions& options) {
       parse_record(line, format, Kind::kBytes, Kind::kBytes, key, value);
     } catch (const Error& error) {
       throw Error(error.code(),
-                  fmt::format("line {}: {}; the first {} are stored", source.line_number(),
+                  fmt::format("line {}: {}; {} stored before it", source.line_number(),
                               error.what(), format_counted(count, "record")));
     }
     records.emplace_back(key.bytes(), value.bytes());
