@@ -147,7 +147,7 @@ class Levels {
     read_epoch(row);
   }
 
-  // ---- appending to an entry: plan() each, then stage(), fence, reveal(), count_in_copy() each. The
+  // ---- appending to an entry: plan() each, then stage(), fence, reveal(), cache_append() each. The
   // caller finishes the transaction.
 
   // Finds the buckets for the records, and allocates those that are missing. Throws kPoolFull, kNoSpace.
