@@ -89,8 +89,8 @@ void Change::apply(uint64_t page, Op op, bool overflow, uint32_t slot, std::stri
   }
   entry_.resize(at + bytes, '\0');
   std::memcpy(entry_.data() + at, &header, sizeof header);
-  std::memcpy(entry_.data() + at + sizeof header, key.data(), key.size());
-  std::memcpy(entry_.data() + at + sizeof header + key.size(), value.data(), value.size());
+  key.copy(entry_.data() + at + sizeof header, key.size());  // views of nothing have no address
+  value.copy(entry_.data() + at + sizeof header + key.size(), value.size());
   pool_.changed(frame, lsn_, apply_record(format(), frame.data, lsn_ + at, record));
 }
 

@@ -208,18 +208,19 @@ class TwoCrashes : public DatabasePower {
     }
     FailingMedium medium(path(), Domain::kLine);
     medium.begin();
-    Pool pool = Pool::open(path(), small_pool());
-    find_frames(pool);
-    Database database = Database::open(pool, "d", options());
-    const Tree tree = database.tree("t");
-    EXPECT_EQ(database.begin().get(tree, "x"), "1");
-    bool armed = true;
+    bool armed = false;  // closing persists, too
     const auto crash = [&](uint64_t) {
       if (!armed) return false;
       armed = false;
       left = content_of_file(make_image_of_frames(medium));
       return false;
     };
+    Pool pool = Pool::open(path(), small_pool());
+    find_frames(pool);
+    Database database = Database::open(pool, "d", options());
+    const Tree tree = database.tree("t");
+    EXPECT_EQ(database.begin().get(tree, "x"), "1");
+    armed = true;
     medium.refuse(crash, [](uint64_t) { return false; });
     database.transact([&](Transaction& one) { one.put(tree, "x", "2"); });
     EXPECT_FALSE(armed);
@@ -258,8 +259,6 @@ TEST_F(TwoCrashes, AnUnfinishedCommitNeverComesBack) {
   }
 }
 
-// Money moves between accounts in two trees until the process is killed. None is lost, and each transfer that was
-// acknowledged has happened.
 // A process that dies leaves in the caches what it has stored and not flushed; opening rests on it, so it is not lost
 // to a power failure later.
 TEST_F(TwoCrashes, OpeningMakesDurableWhatItFinds) {
@@ -291,6 +290,8 @@ TEST_F(TwoCrashes, OpeningMakesDurableWhatItFinds) {
   EXPECT_EQ(kept.compare(root.table, table_bytes, found, root.table, table_bytes), 0);
 }
 
+// Money moves between accounts in two trees until the process is killed. None is lost, and each transfer that was
+// acknowledged has happened.
 TEST_F(DatabasePower, AKilledBankKeepsItsMoney) {
   constexpr uint64_t kAccounts = 500;
   DatabaseOptions options = small_database();
