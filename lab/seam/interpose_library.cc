@@ -59,12 +59,14 @@ int print_to(char* to, size_t room, const char* format, va_list arguments, const
 }
 
 // A function that takes, tries or gives back a lock.
+// NOLINTBEGIN(bugprone-macro-parentheses): Lock is a type.
 #define LOCK_FUNCTION(name, Lock) \
   int name(Lock* lock) noexcept { \
     REAL(name);                   \
     tell_lock(lock, PC);          \
     return real(lock);            \
   }
+// NOLINTEND(bugprone-macro-parentheses)
 
 constexpr size_t kRoomMax = SIZE_MAX / 2;
 
