@@ -53,6 +53,15 @@ inline bool Lookup::has_children_of(const FastPath::Top& top, uint32_t below, ui
                               hash >> top.shifts[below]);
 }
 
+// Out of line, as registers are scarce where the key is there.
+[[gnu::noinline]] Found Lookup::absent_below(const FastPath::Top& top, uint32_t below,
+                                             uint64_t hash, uint64_t version) const {
+  if (has_children_of(top, below, hash)) return Found::kRetry;
+  std::atomic_thread_fence(std::memory_order_acquire);
+  const Row& state = top.rows[hash >> top.shifts[0]];
+  return state.version.load(std::memory_order_relaxed) == version ? Found::kAbsent : Found::kRetry;
+}
+
 template <typename Isa>
 [[gnu::always_inline]] inline Found Lookup::find_fast_by(uint64_t hash, uint64_t& value) const {
   const FastPath::Top& top = fast_path_.top(hash);
@@ -81,10 +90,10 @@ template <typename Isa>
     line = &near_line;
   } else {
     if (!DirectoryCache::answers(*line)) [[unlikely]]
-      return has_children_of(top, 0, hash) || changed() ? Found::kRetry : Found::kAbsent;
+      return absent_below(top, 0, hash, version);
     matches = Isa::match_line(*line, hash);
     if (matches == 0) [[unlikely]]
-      return has_children_of(top, 1, hash) || changed() ? Found::kRetry : Found::kAbsent;
+      return absent_below(top, 1, hash, version);
   }
   // What the first word that matches leads to: the newest record that looks like the key.
   const uint64_t place =

@@ -18,4 +18,13 @@ Geometry::Geometry(const Root& root, uint32_t top_max)
   for (uint32_t i = 0; i < partitions(); ++i) tops_[i].store(1, std::memory_order_relaxed);
 }
 
+void Geometry::set_top(uint32_t partition, uint32_t top) {
+  const std::lock_guard lock(setting_top_);
+  common_top_.store(0, std::memory_order_release);
+  tops_[partition].store(static_cast<uint8_t>(top), std::memory_order_release);
+  const auto same = [&](const std::atomic<uint8_t>& other) { return other == top; };
+  if (std::all_of(tops_.get(), tops_.get() + partitions(), same))
+    common_top_.store(static_cast<uint8_t>(top), std::memory_order_release);
+}
+
 }  // namespace perdure::index::plush

@@ -15,6 +15,7 @@
 #include <bit>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 
 #include "index/plush/layout.h"
 
@@ -60,9 +61,9 @@ class Geometry {
   }
   uint32_t top_for(uint64_t hash) const { return top_of(partition_of(hash)); }
   const std::atomic<uint8_t>* tops() const { return tops_.get(); }  // by partition
-  void set_top(uint32_t partition, uint32_t top) {
-    tops_[partition].store(static_cast<uint8_t>(top), std::memory_order_release);
-  }
+  // The same for all partitions, as it is but while they grow; 0 if they differ.
+  const std::atomic<uint8_t>& common_top() const { return common_top_; }
+  void set_top(uint32_t partition, uint32_t top);
   // Of the partition that an entry belongs to.
   uint32_t partition_above(uint32_t level, uint64_t index) const {
     return static_cast<uint32_t>(index >> (level_bits(level) - partition_bits_));
@@ -110,6 +111,8 @@ class Geometry {
   uint32_t deepest_;
   uint8_t index_shifts_[kLevelsMax + 1];          // by level; of hashes
   std::unique_ptr<std::atomic<uint8_t>[]> tops_;  // by partition
+  std::atomic<uint8_t> common_top_ = 1;
+  std::mutex setting_top_;
 };
 
 }  // namespace perdure::index::plush

@@ -46,6 +46,7 @@ Lookup::Lookup(pm::PoolImpl& pool, const std::string& name, const Geometry& geom
   fast_path_.wide = kernels_.wide;
   fast_path_.base = pool.base();
   fast_path_.tops = geometry.tops();
+  fast_path_.common_top = &geometry.common_top();
   fast_path_.partition_bits = geometry.partition_bits();
   for (uint32_t top = 1; top <= geometry.top_max(); ++top) {
     fast_path_.tops_at[top] = {

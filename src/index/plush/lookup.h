@@ -115,6 +115,7 @@ class Lookup {
     bool wide = false;  // with AVX-512
     const char* base = nullptr;
     const std::atomic<uint8_t>* tops = nullptr;
+    const std::atomic<uint8_t>* common_top = nullptr;
     uint32_t partition_bits = 0;
     struct alignas(32) Top {  // of a partition with this first level
       const Row* rows;
@@ -122,6 +123,9 @@ class Lookup {
       uint8_t shifts[2];
     } tops_at[kLevelsMax + 1] = {};
     const Top& top(uint64_t hash) const {
+      const uint64_t common = common_top->load(std::memory_order_acquire);
+      if (common != 0) [[likely]]
+        return tops_at[common];
       const uint64_t partition = hash >> 1 >> (63 - partition_bits);
       return tops_at[tops[partition].load(std::memory_order_acquire)];
     }
@@ -195,6 +199,8 @@ class Lookup {
   // The value of a word, if it takes no more than the common case; else kRetry, and find() knows.
   Found find_fast(uint64_t hash, uint64_t& value) const;
   bool has_children_of(const FastPath::Top& top, uint32_t below, uint64_t hash) const;
+  Found absent_below(const FastPath::Top& top, uint32_t below, uint64_t hash,
+                     uint64_t version) const;
   template <typename Isa>
   bool is_surely_absent_by(uint64_t hash) const;
   bool is_surely_absent_avx512(uint64_t hash) const;
