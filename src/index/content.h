@@ -22,7 +22,7 @@ namespace perdure::index {
 enum class Verb : uint8_t { kInsert, kUpdate, kUpsert };
 
 // Both kinds are words. The slot holds the key's hash, from which the key is calculated.
-struct Words {
+struct HashedWords {
   static constexpr bool kOutOfPlace = false;
   struct Key {
     uint64_t hash;
@@ -31,7 +31,7 @@ struct Words {
 };
 
 // At least one kind is a byte string; words among them are stored as their 8 bytes.
-struct Bytes {
+struct HashedBytes {
   static constexpr bool kOutOfPlace = true;
   struct Key {
     uint64_t hash;
@@ -41,8 +41,9 @@ struct Bytes {
 };
 
 template <typename K, typename V>
-using ContentOf =
-    std::conditional_t<std::is_same_v<K, uint64_t> && std::is_same_v<V, uint64_t>, Words, Bytes>;
+using HashedContentOf =
+    std::conditional_t<std::is_same_v<K, uint64_t> && std::is_same_v<V, uint64_t>, HashedWords,
+                       HashedBytes>;
 
 // Finds keys that are met twice among slots of one place. Empty slots are not to be given.
 template <typename Content>
@@ -50,7 +51,7 @@ class KeysMet {
  public:
   explicit KeysMet(const Records& records) : records_(records) {}
   // How many slots with this key were met before.
-  uint64_t meet(const Slot& slot) {
+  uint64_t meet(const HashSlot& slot) {
     uint64_t before = 0;
     const auto [begin, end] = met_.equal_range(slot.hash);
     for (auto other = begin; other != end; ++other) {
@@ -68,7 +69,7 @@ class KeysMet {
   std::unordered_multimap<uint64_t, uint64_t> met_;
 };
 
-// A table from K to V over a core that is instantiated over ContentOf<K, V>. Core has
+// A table from K to V over a core that is instantiated over HashedContentOf<K, V>. Core has
 //   bool write(Verb, Key, Value), bool remove(Key), bool lookup(Key, use(Value)),
 //   for_each(visit(Key or its bytes, Value)), check, visit_blocks, statistics.
 template <typename Core, typename K, typename V>
@@ -117,9 +118,9 @@ class Table {
   std::vector<Statistic> statistics() const { return core_->statistics(); }
 
  private:
-  static constexpr bool kWords = !ContentOf<K, V>::kOutOfPlace;
+  static constexpr bool kWords = !HashedContentOf<K, V>::kOutOfPlace;
 
-  static Bytes::Key key_of(std::string_view bytes) {
+  static HashedBytes::Key key_of(std::string_view bytes) {
     return {pm::checksum64(bytes.data(), bytes.size()), bytes};
   }
   bool write(Verb verb, Argument<K> key, Argument<V> value) {
@@ -141,7 +142,7 @@ struct HashTables {
   static constexpr bool kOrdered = false;
   static constexpr uint64_t kKeyBytesMax = Records::kPartBytesMax;
   template <typename K, typename V>
-  using Content = ContentOf<K, V>;
+  using Content = HashedContentOf<K, V>;
   template <typename Core, typename K, typename V>
   using Facade = Table<Core, K, V>;
 };

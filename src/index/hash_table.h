@@ -43,7 +43,7 @@ void replace_value(const pm::Memory& memory, Records& records, uint64_t& value_a
 // Verifies a slot: what it leads to, and that its key was not met in this place before. `fail` gets a
 // sentence.
 template <typename Content, typename Fail>
-void check_slot(const Records& records, KeysMet<Content>& keys, const Slot& slot, Fail fail) {
+void check_slot(const Records& records, KeysMet<Content>& keys, const HashSlot& slot, Fail fail) {
   if constexpr (Content::kOutOfPlace) {
     if (!records.check(slot, fail)) return;
   }

@@ -34,11 +34,11 @@
 namespace perdure::index {
 
 // What most structures store for a record.
-struct Slot {
+struct HashSlot {
   uint64_t hash;   // of the key; bijective for 8-byte keys with 8-byte values
   uint64_t value;  // the value itself, or the offset of a record
 };
-static_assert(sizeof(Slot) == 16);
+static_assert(sizeof(HashSlot) == 16);
 
 // Carries out a write; once more after `reclaim` if there was no room.
 template <typename Write, typename Reclaim>
@@ -86,7 +86,7 @@ class Records {
   uint64_t bytes(uint64_t record) const;
   // Verifies what a slot leads to; `fail` gets a sentence. Whether the record can be read.
   template <typename Fail>
-  bool check(const Slot& slot, Fail fail) const;
+  bool check(const HashSlot& slot, Fail fail) const;
 
   // Whether the offset leads to an allocated block that holds a whole record. Reads its lengths.
   bool sound(uint64_t record) const;
@@ -160,7 +160,7 @@ class Records {
 };
 
 template <typename Fail>
-bool Records::check(const Slot& slot, Fail fail) const {
+bool Records::check(const HashSlot& slot, Fail fail) const {
   if (!sound(slot.value)) {
     fail("a slot leads to no record");
     return false;

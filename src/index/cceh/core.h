@@ -164,17 +164,17 @@ class Core {
   void prefetch(const Segment& segment, uint64_t hash, uint32_t buckets) const;
 
   // ---- search
-  bool matches(const Slot& slot, uint64_t value, const Key& key) const;
+  bool matches(const HashSlot& slot, uint64_t value, const Key& key) const;
   // The value of the key in the segment; null if it is not there.
-  Slot* find(Segment& segment, const Key& key, uint64_t& value) const;
-  bool is_empty(const Slot& slot, uint32_t bucket, uint64_t prefix, uint32_t depth) const;
-  Slot* empty_slot(Segment& segment, uint32_t bucket, uint64_t prefix, uint32_t depth) const;
-  Slot* find_empty(Segment& segment, uint64_t hash, uint32_t depth) const;
+  HashSlot* find(Segment& segment, const Key& key, uint64_t& value) const;
+  bool is_empty(const HashSlot& slot, uint32_t bucket, uint64_t prefix, uint32_t depth) const;
+  HashSlot* empty_slot(Segment& segment, uint32_t bucket, uint64_t prefix, uint32_t depth) const;
+  HashSlot* find_empty(Segment& segment, uint64_t hash, uint32_t depth) const;
 
   // ---- write.cc
   Outcome try_write(Verb verb, const Key& key, const Value& value, Entry& seen);
-  void put(const Held& held, Slot& slot, const Key& key, const Value& value);
-  void replace(const Held& held, Slot& slot, const Key& key, const Value& value);
+  void put(const Held& held, HashSlot& slot, const Key& key, const Value& value);
+  void replace(const Held& held, HashSlot& slot, const Key& key, const Value& value);
   bool write_once(Verb verb, const Key& key, const Value& value);
 
   // ---- split.cc
@@ -183,14 +183,14 @@ class Core {
   void split(const HeldAll& held, uint64_t hash, Entry entry);
   void rewrite(Segment& segment, uint64_t hash, uint32_t depth);
   bool displace(const HeldAll& held, uint64_t hash, Entry entry);
-  void move_record(const HeldAll& held, Slot& from, uint32_t bucket, Slot& to);
+  void move_record(const HeldAll& held, HashSlot& from, uint32_t bucket, HashSlot& to);
   void double_directory();
   void change_range(pm::Heap::Txn& txn, Pending pending, uint64_t segment, uint32_t depth);
   void fill_range(const Directory& directory, Pending pending) const;
   void recover();
 
   // ---- inspect.cc
-  void copy_segment(uint64_t hash, std::vector<Slot>& out, uint32_t& depth) const;
+  void copy_segment(uint64_t hash, std::vector<HashSlot>& out, uint32_t& depth) const;
   void check_segment(uint64_t first, Entry entry,
                      const std::function<void(const std::string&)>& fail) const;
   void visit_segments(const std::function<void(uint64_t first, Entry entry)>& visit) const;
@@ -212,7 +212,7 @@ class Core {
 };
 
 template <typename Content>
-bool Core<Content>::matches(const Slot& slot, uint64_t value, const Key& key) const {
+bool Core<Content>::matches(const HashSlot& slot, uint64_t value, const Key& key) const {
   if constexpr (Content::kOutOfPlace) {
     return value != 0 && records_.has_key(value, key.bytes);
   } else {
@@ -229,7 +229,7 @@ void Core<Content>::prefetch(const Segment& segment, uint64_t hash, uint32_t buc
 }
 
 template <typename Content>
-Slot* Core<Content>::find(Segment& segment, const Key& key, uint64_t& value) const {
+HashSlot* Core<Content>::find(Segment& segment, const Key& key, uint64_t& value) const {
   const uint32_t home = geometry_.home_of(key.hash);
   for (uint32_t i = 0; i < kProbe; ++i) {
     Bucket& bucket = segment.buckets[geometry_.wrap(home + i)];
@@ -238,7 +238,7 @@ Slot* Core<Content>::find(Segment& segment, const Key& key, uint64_t& value) con
       hits |= uint32_t{pm::load_acquire(bucket.slots[s].hash) == key.hash} << s;
     }
     for (; hits != 0; hits &= hits - 1) {
-      Slot& slot = bucket.slots[__builtin_ctz(hits)];
+      HashSlot& slot = bucket.slots[__builtin_ctz(hits)];
       value = pm::load_acquire(slot.value);
       if (matches(slot, value, key)) return &slot;
     }
@@ -278,14 +278,14 @@ bool Core<Content>::lookup(const Key& key, Use use) const {
 template <typename Content>
 template <typename Visit>
 void Core<Content>::for_each(Visit visit) const {
-  std::vector<Slot> slots;
+  std::vector<HashSlot> slots;
   uint64_t hash = 0;
   uint32_t depth = 0;
   // Segment by segment, in the order of the hash, which no split changes.
   do {
     const pm::EpochManager::Guard guard(epochs_);
     copy_segment(hash, slots, depth);
-    for (const Slot& slot : slots) {
+    for (const HashSlot& slot : slots) {
       if constexpr (Content::kOutOfPlace) {
         visit(records_.key(slot.value), records_.value(slot.value));
       } else {
@@ -298,9 +298,9 @@ void Core<Content>::for_each(Visit visit) const {
 
 // The argument is `extern` or nothing: no expression.
 // NOLINTBEGIN(bugprone-macro-parentheses)
-#define PERDURE_CCEH_INSTANTIATE(prefix) \
-  prefix template class Core<Words>;     \
-  prefix template class Core<Bytes>;
+#define PERDURE_CCEH_INSTANTIATE(prefix)   \
+  prefix template class Core<HashedWords>; \
+  prefix template class Core<HashedBytes>;
 // NOLINTEND(bugprone-macro-parentheses)
 
 PERDURE_CCEH_INSTANTIATE(extern)

@@ -7,7 +7,7 @@
 namespace perdure::index::cceh {
 
 template <typename Content>
-void Core<Content>::copy_segment(uint64_t hash, std::vector<Slot>& out, uint32_t& depth) const {
+void Core<Content>::copy_segment(uint64_t hash, std::vector<HashSlot>& out, uint32_t& depth) const {
   out.clear();
   const HeldAll held(*this, hash);
   const Entry entry = entry_of(hash);
@@ -17,7 +17,7 @@ void Core<Content>::copy_segment(uint64_t hash, std::vector<Slot>& out, uint32_t
   depth = entry.depth();
   const Segment& segment = segment_of(entry);
   for (uint32_t b = 0; b < geometry_.buckets; ++b) {
-    for (const Slot& slot : segment.buckets[b].slots) {
+    for (const HashSlot& slot : segment.buckets[b].slots) {
       if (!is_empty(slot, b, hash, depth)) out.push_back(slot);
     }
   }
@@ -45,10 +45,10 @@ void Core<Content>::visit_blocks(
   visit_segments([&](uint64_t first, Entry entry) {
     meet(entry.segment(), geometry_.segment_bytes());
     if constexpr (Content::kOutOfPlace) {
-      std::vector<Slot> slots;
+      std::vector<HashSlot> slots;
       uint32_t depth = 0;
       copy_segment(first << (64 - directory().depth), slots, depth);
-      for (const Slot& slot : slots) meet(slot.value, records_.bytes(slot.value));
+      for (const HashSlot& slot : slots) meet(slot.value, records_.bytes(slot.value));
     } else {
       (void)first;
     }
@@ -75,7 +75,7 @@ void Core<Content>::check_segment(uint64_t first, Entry entry,
   const uint64_t prefix = first << (64 - now.depth);
   KeysMet<Content> keys(records_);
   for (uint32_t b = 0; b < geometry_.buckets; ++b) {
-    for (const Slot& slot : segment_of(entry).buckets[b].slots) {
+    for (const HashSlot& slot : segment_of(entry).buckets[b].slots) {
       if (is_empty(slot, b, prefix, depth)) continue;
       if (!geometry_.may_live_in(slot.hash, b))
         fail(where() + ": a record is too far from its bucket");
@@ -101,7 +101,7 @@ std::vector<Statistic> Core<Content>::statistics() const {
   const uint64_t pool_bytes = owned_bytes(*this);
   uint64_t records = 0;
   uint64_t segments = 0;
-  std::vector<Slot> slots;
+  std::vector<HashSlot> slots;
   uint32_t depth = 0;
   visit_segments([&](uint64_t first, Entry) {
     copy_segment(first << (64 - directory().depth), slots, depth);

@@ -46,7 +46,7 @@ inline constexpr uint32_t kDepthMax = 32;
 inline constexpr uint64_t kUnitBytes = 256;
 
 struct alignas(64) Bucket {
-  Slot slots[kBucketSlots];
+  HashSlot slots[kBucketSlots];
 };
 static_assert(sizeof(Bucket) == 64);
 

@@ -57,7 +57,7 @@ void write_empty(const pm::Memory& memory, const Geometry& geometry, Segment& se
   write_zeros(memory, &segment, geometry.segment_bytes());
   Bucket first[kProbe] = {};
   for (uint32_t b = 0; b < kProbe; ++b) {
-    for (Slot& slot : first[b].slots) slot.hash = geometry.vacant_hash(b);
+    for (HashSlot& slot : first[b].slots) slot.hash = geometry.vacant_hash(b);
   }
   memory.copy_nontemporal(&segment, first, sizeof first);
 }
@@ -92,11 +92,11 @@ void Core<Content>::split(const HeldAll& held, uint64_t hash, Entry entry) {
   Segment& source = segment_of(entry);
   for (uint32_t b = 0; b < geometry_.buckets; ++b) {
     for (uint32_t s = 0; s < kBucketSlots; ++s) {
-      const Slot& slot = source.buckets[b].slots[s];
+      const HashSlot& slot = source.buckets[b].slots[s];
       const uint64_t of_slot = pm::load_relaxed(slot.hash);
       const bool moves = (of_slot >> (63 - depth) & 1) != 0 && !is_empty(slot, b, hash, depth);
-      image.buckets[b].slots[s] =
-          moves ? Slot{of_slot, pm::load_relaxed(slot.value)} : Slot{geometry_.vacant_hash(b), 0};
+      image.buckets[b].slots[s] = moves ? HashSlot{of_slot, pm::load_relaxed(slot.value)}
+                                        : HashSlot{geometry_.vacant_hash(b), 0};
     }
   }
   const std::lock_guard lock(directory_mutex_);
@@ -120,7 +120,7 @@ void Core<Content>::split(const HeldAll& held, uint64_t hash, Entry entry) {
 template <typename Content>
 void Core<Content>::rewrite(Segment& segment, uint64_t hash, uint32_t depth) {
   for (uint32_t b = 0; b < geometry_.buckets; ++b) {
-    for (Slot& slot : segment.buckets[b].slots) {
+    for (HashSlot& slot : segment.buckets[b].slots) {
       const bool empty = is_empty(slot, b, hash, depth);
       const bool by_value = Content::kOutOfPlace;
       const uint64_t vacant = geometry_.vacant_hash(b);
@@ -246,7 +246,7 @@ bool Core<Content>::displace(const HeldAll& held, uint64_t hash, Entry entry) {
   };
   add_buckets_of(hash, kNone, 0);
   for (uint32_t i = 0; i < known; ++i) {
-    Slot* to = empty_slot(segment, steps[i].bucket, hash, entry.depth());
+    HashSlot* to = empty_slot(segment, steps[i].bucket, hash, entry.depth());
     if (to == nullptr) {
       const auto& slots = segment.buckets[steps[i].bucket].slots;
       for (uint32_t slot = 0; slot < kBucketSlots; ++slot)
@@ -255,7 +255,7 @@ bool Core<Content>::displace(const HeldAll& held, uint64_t hash, Entry entry) {
     }
     for (Step step = steps[i]; step.from != kNone; step = steps[step.from]) {
       const uint32_t bucket = steps[step.from].bucket;
-      Slot& from = segment.buckets[bucket].slots[step.slot];
+      HashSlot& from = segment.buckets[bucket].slots[step.slot];
       move_record(held, from, bucket, *to);
       to = &from;
     }
@@ -265,9 +265,10 @@ bool Core<Content>::displace(const HeldAll& held, uint64_t hash, Entry entry) {
 }
 
 template <typename Content>
-void Core<Content>::move_record(const HeldAll& held, Slot& from, uint32_t bucket, Slot& to) {
-  const Slot record = from;
-  const Slot vacant{Content::kOutOfPlace ? record.hash : geometry_.vacant_hash(bucket), 0};
+void Core<Content>::move_record(const HeldAll& held, HashSlot& from, uint32_t bucket,
+                                HashSlot& to) {
+  const HashSlot record = from;
+  const HashSlot vacant{Content::kOutOfPlace ? record.hash : geometry_.vacant_hash(bucket), 0};
   pm::Heap::Txn txn(pool_.heap(), true);
   // The hash last: readers that meet it follow the value beside it.
   txn.redo(&to.value, &record.value, sizeof record.value);

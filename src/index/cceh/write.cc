@@ -119,7 +119,7 @@ void Core<Content>::Held::begin_change() const {
 // ---- slots
 
 template <typename Content>
-bool Core<Content>::is_empty(const Slot& slot, uint32_t bucket, uint64_t prefix,
+bool Core<Content>::is_empty(const HashSlot& slot, uint32_t bucket, uint64_t prefix,
                              uint32_t depth) const {
   const uint64_t hash = pm::load_relaxed(slot.hash);
   if constexpr (Content::kOutOfPlace) {
@@ -130,25 +130,25 @@ bool Core<Content>::is_empty(const Slot& slot, uint32_t bucket, uint64_t prefix,
 }
 
 template <typename Content>
-Slot* Core<Content>::empty_slot(Segment& segment, uint32_t bucket, uint64_t prefix,
-                                uint32_t depth) const {
-  for (Slot& slot : segment.buckets[bucket].slots) {
+HashSlot* Core<Content>::empty_slot(Segment& segment, uint32_t bucket, uint64_t prefix,
+                                    uint32_t depth) const {
+  for (HashSlot& slot : segment.buckets[bucket].slots) {
     if (is_empty(slot, bucket, prefix, depth)) return &slot;
   }
   return nullptr;
 }
 
 template <typename Content>
-Slot* Core<Content>::find_empty(Segment& segment, uint64_t hash, uint32_t depth) const {
+HashSlot* Core<Content>::find_empty(Segment& segment, uint64_t hash, uint32_t depth) const {
   for (uint32_t i = 0; i < kProbe; ++i) {
     const uint32_t bucket = geometry_.wrap(geometry_.home_of(hash) + i);
-    if (Slot* slot = empty_slot(segment, bucket, hash, depth)) return slot;
+    if (HashSlot* slot = empty_slot(segment, bucket, hash, depth)) return slot;
   }
   return nullptr;
 }
 
 template <typename Content>
-void Core<Content>::put(const Held& held, Slot& slot, const Key& key, const Value& value) {
+void Core<Content>::put(const Held& held, HashSlot& slot, const Key& key, const Value& value) {
   if constexpr (Content::kOutOfPlace) {
     records_.link(slot.hash, slot.value, key.hash, key.bytes, value, [&] { held.begin_change(); });
   } else {
@@ -160,7 +160,7 @@ void Core<Content>::put(const Held& held, Slot& slot, const Key& key, const Valu
 }
 
 template <typename Content>
-void Core<Content>::replace(const Held& held, Slot& slot, const Key& key, const Value& value) {
+void Core<Content>::replace(const Held& held, HashSlot& slot, const Key& key, const Value& value) {
   replace_value<Content>(memory_, records_, slot.value, key, value, [&] { held.begin_change(); });
 }
 
@@ -176,13 +176,13 @@ typename Core<Content>::Outcome Core<Content>::try_write(Verb verb, const Key& k
   require_sound(seen);
   Segment& segment = segment_of(seen);
   uint64_t before = 0;
-  if (Slot* slot = find(segment, key, before); slot != nullptr) {
+  if (HashSlot* slot = find(segment, key, before); slot != nullptr) {
     if (verb == Verb::kInsert) return Outcome::kNot;
     replace(held, *slot, key, value);
     return Outcome::kDone;
   }
   if (verb == Verb::kUpdate) return Outcome::kNot;
-  Slot* slot = find_empty(segment, key.hash, seen.depth());
+  HashSlot* slot = find_empty(segment, key.hash, seen.depth());
   if (slot == nullptr) return Outcome::kNoRoom;
   put(held, *slot, key, value);
   return Outcome::kDone;
@@ -214,7 +214,7 @@ bool Core<Content>::remove(const Key& key) {
   const Entry entry = entry_of(key.hash);
   if (!entry) return false;
   uint64_t value = 0;
-  Slot* slot = find(segment_of(entry), key, value);
+  HashSlot* slot = find(segment_of(entry), key, value);
   if (slot == nullptr) return false;
   if constexpr (Content::kOutOfPlace) {
     records_.unlink(slot->value, [&] { held.begin_change(); });

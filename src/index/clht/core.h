@@ -205,16 +205,16 @@ class Core {
   void move_one(const State& state, uint64_t home);
   void copy_bucket(const State& state, uint64_t home);
   void mark_moved(Bucket& bucket);
-  void fill_chain(Table& to, Table* from, uint64_t home, const Slot* slots, uint64_t count,
+  void fill_chain(Table& to, Table* from, uint64_t home, const HashSlot* slots, uint64_t count,
                   Bucket& image);
   void end_growing(const State* state);
   void publish(std::unique_ptr<const State> state);
 
   // ---- inspect.cc
-  void collect_chain(Table& table, uint64_t home, std::vector<Slot>& out,
+  void collect_chain(Table& table, uint64_t home, std::vector<HashSlot>& out,
                      const Seen& seen = {}) const;
   // The live slots of one bucket, from `hash` on; returns the first hash after it, 0 at the end.
-  uint64_t collect_at(uint64_t hash, std::vector<Slot>& out) const;
+  uint64_t collect_at(uint64_t hash, std::vector<HashSlot>& out) const;
   void check_chain(Table& table, uint64_t home, std::vector<bool>& linked,
                    const std::function<void(const std::string&)>& fail) const;
 
@@ -351,13 +351,13 @@ template <typename Use>
 template <typename Policy, typename Content>
 template <typename Visit>
 void Core<Policy, Content>::for_each(Visit visit) const {
-  std::vector<Slot> slots;
+  std::vector<HashSlot> slots;
   uint64_t hash = 0;
   // Bucket by bucket, in the order of the hash, which growing does not change.
   do {
     const pm::EpochManager::Guard guard(epochs_);
     hash = collect_at(hash, slots);
-    for (const Slot& slot : slots) {
+    for (const HashSlot& slot : slots) {
       if constexpr (Content::kOutOfPlace) {
         visit(records_.key(slot.value), records_.value(slot.value));
       } else {
@@ -369,15 +369,15 @@ void Core<Policy, Content>::for_each(Visit visit) const {
 
 // The argument is `extern` or nothing: no expression.
 // NOLINTBEGIN(bugprone-macro-parentheses)
-#define PERDURE_CLHT_INSTANTIATE(prefix)        \
-  prefix template class Core<Reference, Words>; \
-  prefix template class Core<Reference, Bytes>; \
-  prefix template class Core<Coalesced, Words>; \
-  prefix template class Core<Coalesced, Bytes>; \
-  prefix template class Core<Evicted, Words>;   \
-  prefix template class Core<Evicted, Bytes>;   \
-  prefix template class Core<Sized, Words>;     \
-  prefix template class Core<Sized, Bytes>;
+#define PERDURE_CLHT_INSTANTIATE(prefix)              \
+  prefix template class Core<Reference, HashedWords>; \
+  prefix template class Core<Reference, HashedBytes>; \
+  prefix template class Core<Coalesced, HashedWords>; \
+  prefix template class Core<Coalesced, HashedBytes>; \
+  prefix template class Core<Evicted, HashedWords>;   \
+  prefix template class Core<Evicted, HashedBytes>;   \
+  prefix template class Core<Sized, HashedWords>;     \
+  prefix template class Core<Sized, HashedBytes>;
 // NOLINTEND(bugprone-macro-parentheses)
 
 PERDURE_CLHT_INSTANTIATE(extern)

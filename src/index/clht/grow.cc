@@ -140,18 +140,18 @@ void Core<Policy, Content>::mark_moved(Bucket& bucket) {
 template <typename Policy, typename Content>
 void Core<Policy, Content>::copy_bucket(const State& state, uint64_t home) {
   constexpr uint32_t kTargetsMax = 4;
-  thread_local std::vector<Slot> slots;
+  thread_local std::vector<HashSlot> slots;
   slots.clear();
   collect_chain(*state.table, home, slots);
   const uint32_t shift = state.next->bits() - state.table->bits();
   const uint64_t first = home << shift;
   std::sort(slots.begin(), slots.end(),
-            [](const Slot& a, const Slot& b) { return a.hash < b.hash; });
+            [](const HashSlot& a, const HashSlot& b) { return a.hash < b.hash; });
   Bucket images[kTargetsMax];
-  const Slot* from = slots.data();
-  const Slot* end = from + slots.size();
+  const HashSlot* from = slots.data();
+  const HashSlot* end = from + slots.size();
   for (uint64_t i = 0; i < uint64_t{1} << shift; ++i) {
-    const Slot* to = from;
+    const HashSlot* to = from;
     while (to != end && state.next->home_of(to->hash) == first + i) ++to;
     fill_chain(*state.next, state.table, first + i, from, static_cast<uint64_t>(to - from),
                images[i]);
@@ -162,7 +162,7 @@ void Core<Policy, Content>::copy_bucket(const State& state, uint64_t home) {
 
 // The image of a main bucket with these records; writes the overflow buckets that they need.
 template <typename Policy, typename Content>
-void Core<Policy, Content>::fill_chain(Table& to, Table* from, uint64_t home, const Slot* slots,
+void Core<Policy, Content>::fill_chain(Table& to, Table* from, uint64_t home, const HashSlot* slots,
                                        uint64_t count, Bucket& image) {
   image = Bucket{};
   const uint64_t here = std::min<uint64_t>(count, kSlots);

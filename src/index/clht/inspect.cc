@@ -7,7 +7,7 @@
 namespace perdure::index::clht {
 
 template <typename Policy, typename Content>
-void Core<Policy, Content>::collect_chain(Table& table, uint64_t home, std::vector<Slot>& out,
+void Core<Policy, Content>::collect_chain(Table& table, uint64_t home, std::vector<HashSlot>& out,
                                           const Seen& seen) const {
   uint64_t steps = 0;
   for (Bucket* bucket = &table.main(home); bucket != nullptr;) {
@@ -21,7 +21,7 @@ void Core<Policy, Content>::collect_chain(Table& table, uint64_t home, std::vect
 }
 
 template <typename Policy, typename Content>
-uint64_t Core<Policy, Content>::collect_at(uint64_t hash, std::vector<Slot>& out) const {
+uint64_t Core<Policy, Content>::collect_at(uint64_t hash, std::vector<HashSlot>& out) const {
   for (;;) {
     const State* state = state_.load(std::memory_order_acquire);
     for (Table* table : {state->table, state->next}) {
@@ -55,11 +55,11 @@ void Core<Policy, Content>::visit_blocks(
     meet(state->table->extent_offset(i), Table::extent_bytes_for(state->table->bits()));
   }
   if constexpr (Content::kOutOfPlace) {
-    std::vector<Slot> slots;
+    std::vector<HashSlot> slots;
     uint64_t hash = 0;
     do {
       hash = collect_at(hash, slots);
-      for (const Slot& slot : slots) meet(slot.value, records_.bytes(slot.value));
+      for (const HashSlot& slot : slots) meet(slot.value, records_.bytes(slot.value));
     } while (hash != 0);
   }
 }
@@ -79,10 +79,10 @@ void Core<Policy, Content>::check_chain(Table& table, uint64_t home, std::vector
       fail(where() + ": an overflow bucket of its chain was claimed by another one");
     }
   }
-  std::vector<Slot> slots;
+  std::vector<HashSlot> slots;
   collect_chain(table, home, slots);
   KeysMet<Content> keys(records_);
-  for (const Slot& slot : slots) {
+  for (const HashSlot& slot : slots) {
     if (table.home_of(slot.hash) != home) fail(where() + ": a record belongs to another bucket");
     check_slot(records_, keys, slot, [&](const char* what) { fail(where() + ": " + what); });
   }
@@ -120,7 +120,7 @@ std::vector<Statistic> Core<Policy, Content>::statistics() const {
   const pm::EpochManager::Guard guard(epochs_);
   const uint64_t pool_bytes = owned_bytes(*this);
   uint64_t records = 0;
-  std::vector<Slot> slots;
+  std::vector<HashSlot> slots;
   uint64_t hash = 0;
   do {
     hash = collect_at(hash, slots);

@@ -70,7 +70,7 @@ struct alignas(256) BlockBucket {
 
   uint64_t lock;
   uint64_t next;
-  Slot slots[kSlots];
+  HashSlot slots[kSlots];
 
   // Of the line that a hash prefers: records are put there if there is room, and looked for there
   // first, so that a lookup seldom reads all lines. Line 0 has the lock, and one slot less.

@@ -202,7 +202,7 @@ class Core {
   void publish(std::unique_ptr<State> state);
 
   // ---- inspect.cc
-  void collect(std::vector<Slot>& out) const;
+  void collect(std::vector<HashSlot>& out) const;
   void check_node(const State& state, const Level& level, uint64_t number,
                   const std::function<void(const std::string&)>& fail) const;
 
@@ -290,9 +290,9 @@ template <typename Policy, typename Content>
 template <typename Visit>
 void Core<Policy, Content>::for_each(Visit visit) const {
   const pm::EpochManager::Guard guard(epochs_);
-  std::vector<Slot> slots;
+  std::vector<HashSlot> slots;
   collect(slots);
-  for (const Slot& slot : slots) {
+  for (const HashSlot& slot : slots) {
     if constexpr (Content::kOutOfPlace) {
       visit(records_.key(slot.value), records_.value(slot.value));
     } else {
@@ -303,11 +303,11 @@ void Core<Policy, Content>::for_each(Visit visit) const {
 
 // The argument is `extern` or nothing: no expression.
 // NOLINTBEGIN(bugprone-macro-parentheses)
-#define PERDURE_LEVEL_INSTANTIATE(prefix)       \
-  prefix template class Core<Reference, Words>; \
-  prefix template class Core<Reference, Bytes>; \
-  prefix template class Core<Trimmed, Words>;   \
-  prefix template class Core<Trimmed, Bytes>;
+#define PERDURE_LEVEL_INSTANTIATE(prefix)             \
+  prefix template class Core<Reference, HashedWords>; \
+  prefix template class Core<Reference, HashedBytes>; \
+  prefix template class Core<Trimmed, HashedWords>;   \
+  prefix template class Core<Trimmed, HashedBytes>;
 // NOLINTEND(bugprone-macro-parentheses)
 
 PERDURE_LEVEL_INSTANTIATE(extern)

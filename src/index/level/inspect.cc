@@ -8,7 +8,7 @@ namespace perdure::index::level {
 
 // All live slots. Records do not change their nodes meanwhile.
 template <typename Policy, typename Content>
-void Core<Policy, Content>::collect(std::vector<Slot>& out) const {
+void Core<Policy, Content>::collect(std::vector<HashSlot>& out) const {
   const std::lock_guard movement(movement_mutex_);
   for (const Level& level : state().all()) {
     const uint64_t together = uint64_t{1} << (level.bits - stripe_bits_);
@@ -34,9 +34,9 @@ void Core<Policy, Content>::visit_blocks(
     meet(level.offset, bytes_for(level.bits));
   }
   if constexpr (Content::kOutOfPlace) {
-    std::vector<Slot> slots;
+    std::vector<HashSlot> slots;
     collect(slots);
-    for (const Slot& slot : slots) meet(slot.value, records_.bytes(slot.value));
+    for (const HashSlot& slot : slots) meet(slot.value, records_.bytes(slot.value));
   }
 }
 
@@ -49,7 +49,7 @@ void Core<Policy, Content>::check_node(const State& state, const Level& level, u
   Node& node = level.nodes[number];
   for (uint32_t s = 0; s < kSlots; ++s) {
     if (!is_live(node, s)) continue;
-    const Slot& slot = node.slots[s];
+    const HashSlot& slot = node.slots[s];
     if (&level.of(slot.hash, 0) != &node && &level.of(slot.hash, 1) != &node) {
       fail(where() + ": a record belongs to other nodes");
       continue;
@@ -91,7 +91,7 @@ template <typename Policy, typename Content>
 std::vector<Statistic> Core<Policy, Content>::statistics() const {
   const pm::EpochManager::Guard guard(epochs_);
   const uint64_t pool_bytes = owned_bytes(*this);
-  std::vector<Slot> slots;
+  std::vector<HashSlot> slots;
   collect(slots);
   const State& now = state();
   uint64_t nodes = 0;

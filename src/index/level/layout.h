@@ -44,7 +44,7 @@ inline constexpr uint32_t kLevels = 3 + kExtras;
 
 struct WideNode {
   uint64_t token;
-  Slot slots[kSlots];
+  HashSlot slots[kSlots];
   uint64_t dummy[2];
 };
 static_assert(sizeof(WideNode) == 72 && offsetof(WideNode, slots) == 8);
@@ -52,7 +52,7 @@ static_assert(sizeof(WideNode) == 72 && offsetof(WideNode, slots) == 8);
 struct alignas(64) LineNode {
   uint64_t token;
   uint64_t unused;
-  Slot slots[kSlots];
+  HashSlot slots[kSlots];
 };
 static_assert(sizeof(LineNode) == 64 && offsetof(LineNode, slots) == 16);
 
@@ -84,7 +84,7 @@ constexpr uint64_t side_of(uint64_t hash, uint32_t side) {
 // The variants that Woo et al. (IEEE Access 2021) study.
 struct Reference {
   static constexpr char kName[] = "level";
-  // Slot and token may lie in different lines: the one must be durable before the other is stored.
+  // HashSlot and token may lie in different lines: the one must be durable before the other is stored.
   static constexpr bool kOneLine = false;
   using Node = WideNode;
 };

@@ -20,8 +20,8 @@ class Core<Policy, Content>::Mover {
   }
 
   void plan(const Place& from, const Place& to) {
-    const Slot record{pm::load_relaxed(from.node->slots[from.slot].hash),
-                      pm::load_relaxed(from.node->slots[from.slot].value)};
+    const HashSlot record{pm::load_relaxed(from.node->slots[from.slot].hash),
+                          pm::load_relaxed(from.node->slots[from.slot].value)};
     txn_.redo(&to.node->slots[to.slot], &record, sizeof record);
     if constexpr (Content::kOutOfPlace) {
       const uint64_t none = 0;

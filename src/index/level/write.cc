@@ -163,7 +163,7 @@ typename Core<Policy, Content>::Place Core<Policy, Content>::find_empty(
 template <typename Policy, typename Content>
 void Core<Policy, Content>::put(const Held& held, const Place& place, const Key& key,
                                 const Value& value) {
-  Slot& slot = place.node->slots[place.slot];
+  HashSlot& slot = place.node->slots[place.slot];
   if constexpr (Content::kOutOfPlace) {
     records_.link(slot.hash, slot.value, key.hash, key.bytes, value, [&] { held.begin_change(); });
   } else {
