@@ -17,9 +17,10 @@ namespace {
 struct KnownPeer {
   const char* name;
   const char* module;
-  const char* package;  // of Debian
+  const char* package;  // of Debian; null if it needs none
 };
-constexpr std::array<KnownPeer, 12> kPeers = {{
+constexpr std::array<KnownPeer, 13> kPeers = {{
+    {"database", "database", nullptr},
     {"rocksdb", "rocksdb", "librocksdb-dev"},
     {"rocksdb-nosync", "rocksdb", "librocksdb-dev"},
     {"rocksdb+pool", "rocksdb", "librocksdb-dev"},
@@ -80,6 +81,9 @@ Contender load_peer(const std::string& name) {
     for (const Contender& contender : contenders) {
       if (contender.name == name) return contender;
     }
+  }
+  if (peer.package == nullptr) {
+    throw Error(ErrorCode::kNotFound, fmt::format("{} cannot be measured: {}", name, reason));
   }
   throw Error(ErrorCode::kNotFound,
               fmt::format("{} cannot be measured: {}; install {} (`tools/install-deps.sh base "

@@ -193,9 +193,9 @@ TEST_F(Bench, CsvHasALineForEachResult) {
 
 // Each where it was built; else the command must say what is missing.
 TEST_F(Bench, PeersAnswerRightOrAreSkippedWithAWord) {
-  const std::vector<std::string> peers = {"rocksdb",        "rocksdb-nosync", "leveldb",
-                                          "leveldb-nosync", "lmdb",           "lmdb-nosync",
-                                          "dram-btree",     "dram-hash"};
+  const std::vector<std::string> peers = {"database",    "rocksdb",        "rocksdb-nosync",
+                                          "leveldb",     "leveldb-nosync", "lmdb",
+                                          "lmdb-nosync", "dram-btree",     "dram-hash"};
   for (const char* kind : {"u64", "bytes"}) {
     std::vector<std::string> arguments = {"null", "--records", "300", "--operations", "300"};
     arguments.insert(arguments.end(), peers.begin(), peers.end());
