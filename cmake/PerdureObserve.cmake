@@ -11,7 +11,7 @@
 # link the sanitizer's own runtime.
 
 set(PERDURE_OBSERVE_FLAGS
-  -fsanitize=thread --param=tsan-instrument-func-entry-exit=0 -Wno-tsan
+  -fsanitize=thread -Wno-tsan
   # Copies of whole objects and arrays are called out already, so they are expanded in place, whatever
   # their size ...
   -mmemcpy-strategy=rep_8byte:-1:noalign -mmemset-strategy=rep_8byte:-1:noalign

@@ -37,20 +37,38 @@ std::vector<std::pair<std::string, Counters>> parse_types(const json& operations
 // Names for the places of several modules.
 class Places {
  public:
-  AmpSite name(const std::string& module, uint64_t offset) {
+  // Functions that only flush or fence are passed over for who called them.
+  AmpSite name(const json& entry) {
+    const json* place = &entry;
+    if (const auto callers = entry.find("callers"); callers != entry.end()) {
+      for (auto caller = callers->begin(); caller != callers->end() && is_primitive(*place);
+           ++caller) {
+        place = &*caller;
+      }
+    }
     AmpSite site;
-    auto& symbols = modules_[module];
-    if (symbols == nullptr) symbols = std::make_unique<Symbols>(module, 0);
-    site.place = symbols->place(offset);
-    if (const Frame* frame = symbols->site_of(offset)) {
+    Symbols& symbols = symbols_of(*place);
+    const uint64_t offset = place->at("offset");
+    site.place = symbols.place(offset);
+    if (const Frame* frame = symbols.site_of(offset)) {
       site.file = frame->file;
       site.line = frame->line;
-      site.function = symbols->function(offset);
+      site.function = symbols.function(offset);
     }
     return site;
   }
 
  private:
+  Symbols& symbols_of(const json& place) {
+    const std::string module = place.at("module");
+    auto& symbols = modules_[module];
+    if (symbols == nullptr) symbols = std::make_unique<Symbols>(module, 0);
+    return *symbols;
+  }
+  bool is_primitive(const json& place) {
+    return symbols_of(place).is_primitive(place.at("offset"));
+  }
+
   std::map<std::string, std::unique_ptr<Symbols>> modules_;
 };
 
@@ -99,7 +117,7 @@ void collect(const json& report, AmpResult& result) {
   // Code that was inlined in several places has several addresses for one line.
   std::map<std::tuple<std::string, unsigned, std::string, std::string>, AmpSite> merged;
   for (const json& entry : report.at("sites")) {
-    AmpSite site = places.name(entry.at("module"), entry.at("offset"));
+    AmpSite site = places.name(entry);
     AmpSite& into =
         merged.try_emplace({site.file, site.line, site.function, site.place}, site).first->second;
     into.counters += parse_counts<SiteCounters>(entry, kSiteCounterFields);

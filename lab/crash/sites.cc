@@ -167,6 +167,12 @@ const Frame* Symbols::site_of(uint64_t pc) {
   return all.empty() ? nullptr : &all.back();
 }
 
+bool Symbols::is_primitive(uint64_t pc) {
+  const Frame* site = site_of(pc);
+  return site != nullptr && (is_primitive_file(site->file) || is_protocol_file(site->file) ||
+                             is_primitive_name(short_name(site->function)));
+}
+
 std::string Symbols::place(uint64_t pc) {
   const Frame* site = site_of(pc);
   if (site == nullptr) return pc == 0 ? "?" : fmt::format("{:#x}", pc);

@@ -41,6 +41,9 @@ class Symbols {
   std::string place_and_function(uint64_t pc);
   // That place itself; null if unknown. Valid as long as this object.
   const Frame* site_of(uint64_t pc);
+  // Whether that place is in a function of its own that only carries out persistence primitives: who called it
+  // says more.
+  bool is_primitive(uint64_t pc);
   // "append_record"; empty if unknown.
   std::string function(uint64_t pc);
 

@@ -14,6 +14,7 @@
 namespace {
 
 using perdure::lab::EventKind;
+using perdure::lab::seam::call_stack;
 using perdure::lab::seam::schedule_point;
 using perdure::lab::seam::tell;
 
@@ -86,8 +87,8 @@ Wide atomic_update_16(volatile Wide* address, const void* pc, Change change) {
 extern "C" {
 
 void __tsan_init() {}
-void __tsan_func_entry(void*) {}
-void __tsan_func_exit() {}
+void __tsan_func_entry(void* call) { call_stack.enter(call); }
+void __tsan_func_exit() { call_stack.leave(); }
 void __tsan_ignore_thread_begin() {}
 void __tsan_ignore_thread_end() {}
 void __tsan_vptr_read(void** address) { tell(EventKind::kLoad, address, sizeof(void*), PC); }

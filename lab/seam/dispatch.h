@@ -17,8 +17,25 @@ struct ThreadState {
   bool scheduled = false;  // one of a Schedule's threads
 };
 
+// The calls that a thread is in, as return addresses; of deep ones the innermost.
+struct CallStack {
+  static constexpr uint32_t kKept = 64;  // a power of two
+  uint32_t depth = 0;
+  const void* calls[kKept] = {};
+
+  void enter(const void* call) { calls[depth++ % kKept] = call; }
+  void leave() {
+    if (depth > 0) --depth;  // who began before the runtime was there also leaves
+  }
+  // Where the function was called that is `up` calls above the innermost one; null if that is not known.
+  const void* call(uint32_t up) const {
+    return up < depth && up < kKept ? calls[(depth - 1 - up) % kKept] : nullptr;
+  }
+};
+
 // In the thread's static block, so that the very first call-out of a thread may use it.
 extern thread_local ThreadState thread_state [[gnu::tls_model("initial-exec")]];
+extern thread_local CallStack call_stack [[gnu::tls_model("initial-exec")]];
 extern std::atomic<Sink*> installed_sink;
 extern std::atomic<bool> several_threads;
 

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "lab/seam/dispatch.h"
 #include "lab/seam/runtime.h"
 
 namespace perdure::lab {
@@ -20,6 +21,9 @@ constexpr uint64_t kPageBytes = 4096;
 // Further apart than any region is long.
 constexpr uint64_t kRegionStride = uint64_t{1} << 46;
 constexpr uint64_t kPartBytesMax = uint64_t{1} << 30;
+constexpr uint32_t kPcBits = 48;
+// Levels of calls that a persist's place has: one function that flushes calls another, seldom a third.
+constexpr uint32_t kCallers = 3;
 
 template <class Counts>
 bool is_empty(const Counts& counts) {
@@ -59,6 +63,30 @@ ModelSink::ModelSink(const Profile& profile) : model_(profile) {
   sites_.of(0);  // no site
 }
 
+// The place of a persistence primitive: with the calls that led to it, for it may be in a function that many call.
+uint32_t ModelSink::site_with_callers(uint64_t pc) {
+  uint64_t caller = 0;
+  for (uint32_t up = kCallers; up-- > 0;) {
+    const auto call = reinterpret_cast<uint64_t>(seam::call_stack.call(up));
+    if (call != 0) caller = sites_.of(call | caller << kPcBits);
+    if (caller > UINT16_MAX) caller = 0;  // more places than any program has: without their callers
+  }
+  return sites_.of(pc | caller << kPcBits);
+}
+
+json ModelSink::place_of_site(uint32_t number) const {
+  const auto pc_of = [&](uint64_t site) { return site & ((uint64_t{1} << kPcBits) - 1); };
+  uint64_t site = sites_.values()[number];
+  json place = place_of(pc_of(site));
+  json callers = json::array();
+  while ((site >> kPcBits) != 0) {
+    site = sites_.values()[site >> kPcBits];
+    callers.push_back(place_of(pc_of(site)));
+  }
+  if (!callers.empty()) place["callers"] = std::move(callers);
+  return place;
+}
+
 // The same name is the same memory: a pool that is closed and opened again.
 uint64_t ModelSink::base_of(uint32_t region) {
   if (region >= region_places_.size()) region_places_.resize(size_t{region} + 1);
@@ -84,7 +112,8 @@ inline void ModelSink::for_each_part(const Event& event, Visit visit) {
   uint64_t left = event.bytes;
   if (event.region != 0) {
     access.pm = true;
-    access.site = sites_.of(event.pc);
+    const bool persists = event.kind == EventKind::kFlush || event.kind == EventKind::kStream;
+    access.site = persists ? site_with_callers(event.pc) : sites_.of(event.pc);
     access.address =
         (event.region == last_region_ ? last_base_ : base_of(event.region)) + event.offset;
     while (left > kPartBytesMax) {
@@ -127,7 +156,7 @@ void ModelSink::on(const Event& event) {
       for_each_part(event, [&](const Access& part) { model_.flush(part, event.flush); });
       return;
     case EventKind::kFence:
-      model_.fence(event.thread, thread(event.thread).operation, sites_.of(event.pc));
+      model_.fence(event.thread, thread(event.thread).operation, site_with_callers(event.pc));
       return;
     case EventKind::kLocked:
       model_.locked_fence(event.thread, thread(event.thread).operation);
@@ -162,7 +191,7 @@ json ModelSink::report() const {
   for (size_t site = 0; site < counts.size(); ++site) {
     if (is_empty(counts[site])) continue;
     json place = to_json(counts[site]);
-    place.update(place_of(sites_.values()[site]));
+    place.update(place_of_site(static_cast<uint32_t>(site)));
     places.push_back(std::move(place));
   }
   const Pending pending = model_.pending();

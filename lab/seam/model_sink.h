@@ -42,7 +42,7 @@ class DenseNumbers {
     uint32_t number = 0;
   };
 
-  static size_t slot_of(uint64_t value) { return (value ^ value >> 12) % kSlots; }
+  static size_t slot_of(uint64_t value) { return (value ^ value >> 12 ^ value >> 45) % kSlots; }
   uint32_t look_up(uint64_t value);
 
   std::array<Slot, kSlots> slots_;
@@ -59,12 +59,10 @@ class ModelSink : public Sink {
   bool wants_dram() const override { return true; }
 
   MemoryModel& model() { return model_; }
-  // By the number that the model knows a site by: the address after the call. 0 is no site.
-  const std::vector<uint64_t>& sites() const { return sites_.values(); }
-
   // {"operations": {"insert": {counters}, ...}, "sites": [{"module", "offset", counters}, ...],
   //  "pending": {...}, "profile": {...}, "regions": [...]}. A site is where its module (a program or
-  // library) was told to be loaded from, and an offset that addr2line understands. Operation types
+  // library) was told to be loaded from, and an offset that addr2line understands; those of flushes and
+  // fences have the same of the calls that led there, the innermost first, as "callers". Operation types
   // and sites of which nothing was counted are left out.
   nlohmann::json report() const;
 
@@ -83,9 +81,13 @@ class ModelSink : public Sink {
   template <class Visit>
   void for_each_part(const Event& event, Visit visit);
   uint64_t base_of(uint32_t region);
+  uint32_t site_with_callers(uint64_t pc);
+  nlohmann::json place_of_site(uint32_t number) const;
 
   MemoryModel model_;
   DenseNumbers pages_;
+  // By the number that the model knows a site by: the address after the call, and above its kPcBits the number of
+  // the site that called. 0 is no site.
   DenseNumbers sites_;
   std::vector<Thread> threads_;
   std::vector<std::string> region_names_;  // in the order in which they were first accessed

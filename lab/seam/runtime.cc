@@ -16,6 +16,7 @@ namespace perdure::lab {
 namespace seam {
 
 constinit thread_local ThreadState thread_state;
+constinit thread_local CallStack call_stack;
 constinit std::atomic<Sink*> installed_sink{nullptr};
 constinit std::atomic<bool> several_threads{false};
 

@@ -6,7 +6,9 @@
 
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 
+#include "lab/amp/collect.h"
 #include "lab/crash/sites.h"
 #include "lab/seam/own_thread.h"
 #include "lab/seam/runtime.h"
@@ -68,7 +70,10 @@ json report_of(const Work& work) {
   work();
   perdure::lab::install(nullptr);
   json report = sink.report();
-  for (json& site : report["sites"]) site.erase("offset");
+  for (json& site : report["sites"]) {
+    site.erase("offset");
+    site.erase("callers");
+  }
   return report;
 }
 
@@ -126,6 +131,26 @@ TEST(ModelSink, NamesTheLinesThatWrite) {
     flushes += site["flushes"].get<uint64_t>();
   }
   EXPECT_EQ(flushes, 2U);
+}
+
+// A function that only flushes is not the line that writes: who calls it is.
+TEST(ModelSink, NamesTheCallersOfFunctionsThatFlush) {
+  PersistentSlots slots;
+  ModelSink sink(builtin_profile("optane-100"));
+  perdure::lab::install(&sink);
+  as_operation("insert", 16, [&] { insert_out_of_line(*slots, 3, 1); });
+  perdure::lab::install(nullptr);
+  perdure::lab::AmpResult result;
+  perdure::lab::collect(sink.report(), result);
+  std::set<unsigned> lines;
+  for (const perdure::lab::AmpSite& site : result.sites) {
+    if (site.counters.flushes == 0 && site.counters.fences == 0) continue;
+    EXPECT_EQ(site.function, "seam_test::insert_out_of_line") << site.place;
+    EXPECT_EQ(site.counters.flushes, 1U);
+    EXPECT_EQ(site.counters.fences, 1U);
+    lines.insert(site.line);
+  }
+  EXPECT_EQ(lines.size(), 2U);
 }
 
 // Where the system puts persistent memory, DRAM and stacks makes no difference.

@@ -12,6 +12,15 @@ void reveal(Slots& slots, uint64_t number) {
   kMemory.persist(&slots.used, sizeof slots.used);
 }
 
+// Primitives as functions of their own, one of which calls the other.
+[[gnu::noinline]] void flush_range(const void* begin, size_t bytes) {
+  kMemory.persist(begin, bytes);
+}
+[[gnu::noinline]] void persist_range(const void* begin, size_t bytes) {
+  flush_range(begin, bytes);
+  asm volatile("");  // no tail call
+}
+
 }  // namespace
 
 void insert(Slots& slots, uint64_t number, uint64_t value) {
@@ -29,6 +38,15 @@ void insert_wastefully(Slots& slots, uint64_t number, uint64_t value) {
   kMemory.persist(&slot, 16);
   kMemory.flush(&slot, 16);
   reveal(slots, number);
+}
+
+void insert_out_of_line(Slots& slots, uint64_t number, uint64_t value) {
+  Slot& slot = slots.slots[number];
+  slot.key = number;
+  slot.value = value;
+  flush_range(&slot, 16);
+  slots.used |= uint64_t{1} << number;
+  persist_range(&slots.used, sizeof slots.used);
 }
 
 uint64_t lookup(const Slots& slots, uint64_t number) {
