@@ -203,7 +203,7 @@ def check(status: int) -> None:
     if status == 0:
         return
     if status == lib.PYPD_CLOSED:
-        raise ClosedError("it has been closed")
+        raise ClosedError("this pool, index or store has been closed")
     told = lib.perdure_last_status() == status
     message = ffi.string(lib.perdure_last_error()).decode(errors="replace") if told else ""
     raise _BY_CODE.get(status, InternalError)(message or "there is no memory left")

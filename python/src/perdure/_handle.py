@@ -12,8 +12,6 @@ from ._native import ffi, lib
 class Handle:
     """An open pool, index or store."""
 
-    _what = "handle"
-
     def __init__(self, handle: Any) -> None:
         # Freed with this object, and closed then at the latest.
         self._handle = ffi.gc(handle, lib.pypd_release)

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 K = TypeVar("K")
 V = TypeVar("V")
-D = TypeVar("D")
 
 _INSERT, _UPDATE, _UPSERT, _BULK_UPSERT = range(4)
 _ALL = 2**64 - 1
@@ -37,8 +36,6 @@ class Index(Handle, MutableMapping[K, V], Generic[K, V]):
 
     Ordered structures (`ordered`) iterate in the order of their keys, page by page, and have `range()`.
     Others collect what they have in memory first."""
-
-    _what = "index"
 
     def __init__(
         self, pool: Pool, handle: Any, name: str, structure: str, ordered: bool, key: Codec, value: Codec

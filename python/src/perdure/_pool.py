@@ -118,8 +118,6 @@ class Pool(Handle):
     """An open pool. `Pool.create()`, `Pool.open()` and `Pool.anonymous()` make one; use it in a `with`
     statement, or close() it: what is not closed in order is recovered when it is opened the next time."""
 
-    _what = "pool"
-
     def __init__(self, handle: Any, path: str | None) -> None:
         super().__init__(handle)
         self._path = path

@@ -48,8 +48,6 @@ class Store(Handle, MutableMapping[bytes, bytes]):
     Beside what a mapping has: versions with compare-and-swap, expiry (`expires`: seconds since 1970, or a
     datetime; `ttl`: seconds from now), batches that are atomic, and, with an ordered index, ranges both ways."""
 
-    _what = "store"
-
     def __init__(self, pool: Pool, handle: Any, name: str) -> None:
         super().__init__(handle)
         self._pool = pool  # stays open while this is reachable
