@@ -196,8 +196,9 @@ perdure_status perdure_index_modify(perdure_index* index, perdure_datum key, per
           }
           return Change::kWrite;
         }
+        default:
+          refuse("modify says PERDURE_KEEP, PERDURE_WRITE or PERDURE_REMOVE");
       }
-      refuse("modify says PERDURE_KEEP, PERDURE_WRITE or PERDURE_REMOVE");
     };
     give(done, index_of(index).modify(datum_of(key, "key"), change));
   });
