@@ -75,7 +75,7 @@ test-long: build ## Run the pm, index, store, buffer, lsm, scenario and server s
 test-python: deps deps-python ## Build the Python package in a virtual environment (build/python-venv), and run its tests
 	@test -x build/python-venv/bin/pip || python3 -m venv build/python-venv
 	build/python-venv/bin/pip install --quiet './python[test]'
-	build/python-venv/bin/mypy --config-file python/pyproject.toml python/src/perdure
+	build/python-venv/bin/mypy --cache-dir build/mypy --config-file python/pyproject.toml python/src/perdure
 	build/python-venv/bin/pytest -p no:cacheprovider python/tests
 	rm -f build/python-words.pool; build/python-venv/bin/python python/examples/count_words.py build/python-words.pool README.md CHANGELOG.md
 
