@@ -26,8 +26,8 @@ SEVERAL_THREADS = '^(Catalog/(Concurrent|Pauses)|BzTree)'
 FIXED_ADDRESSES = $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart build test test-asan test-tsan test-ubsan test-pauses test-long crash-campaign put-backs bench bench-peers lint format fuzz \
-  docs-figures install clean deps deps-lint deps-peers
+.PHONY: help quickstart build test test-asan test-tsan test-ubsan test-pauses test-long test-python crash-campaign put-backs bench bench-peers lint format fuzz \
+  docs-figures install clean deps deps-lint deps-python deps-peers
 
 help: ## List these targets
 	@echo "Targets of make:"
@@ -71,6 +71,13 @@ test-long: build ## Run the pm, index, store, buffer, lsm, scenario and server s
 	  echo "== round $$round of $(ROUNDS): PERDURE_SEED=$$seed"; \
 	  PERDURE_SEED=$$seed PERDURE_ROUNDS=$${PERDURE_ROUNDS:-4} ctest --preset release -L $(SUITES) --progress; \
 	done
+
+test-python: deps deps-python ## Build the Python package in a virtual environment (build/python-venv), and run its tests
+	@test -x build/python-venv/bin/pip || python3 -m venv build/python-venv
+	build/python-venv/bin/pip install --quiet './python[test]'
+	build/python-venv/bin/mypy --cache-dir build/mypy --config-file python/pyproject.toml python/src/perdure
+	build/python-venv/bin/pytest -p no:cacheprovider python/tests
+	rm -f build/python-words.pool; build/python-venv/bin/python python/examples/count_words.py build/python-words.pool README.md CHANGELOG.md
 
 crash-campaign: build ## Explore crashes of every structure for CRASH_BUDGET (1h); report in crash-campaign.html
 	build/release/perdure crash all --crashes 3 --recoveries 48 --budget $(CRASH_BUDGET) $(CRASH_ARGS) --html crash-campaign.html
@@ -132,5 +139,7 @@ deps:
 	@tools/install-deps.sh base
 deps-lint:
 	@tools/install-deps.sh lint
+deps-python:
+	@tools/install-deps.sh python
 deps-peers:
 	@tools/install-deps.sh peers

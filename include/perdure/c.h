@@ -246,6 +246,31 @@ perdure_status perdure_index_remove(perdure_index* index, perdure_datum key, int
 perdure_status perdure_index_lookup(const perdure_index* index, perdure_datum key,
                                     perdure_value* value, int* found);
 
+/* Reading and writing a key in one step, which no other write to it comes between; as in AnyIndex, where
+ * costs are told. Sets `*exchanged` to whether the key was there with the value `expected`; then it has
+ * `desired`, or has been removed. */
+perdure_status perdure_index_compare_exchange(perdure_index* index, perdure_datum key,
+                                              perdure_datum expected, perdure_datum desired,
+                                              int* exchanged);
+perdure_status perdure_index_compare_remove(perdure_index* index, perdure_datum key,
+                                            perdure_datum expected, int* removed);
+/* Adds to a value that is a word, 0 if the key is not there, modulo 2^64. PERDURE_WRONG_TYPE if values are
+ * byte strings. */
+perdure_status perdure_index_increment(perdure_index* index, perdure_datum key, int64_t by,
+                                       uint64_t* sum);
+typedef enum perdure_change {
+  PERDURE_KEEP = 0,
+  PERDURE_WRITE = 1,
+  PERDURE_REMOVE = 2
+} perdure_change;
+/* Returns a perdure_change: what becomes of a key with the value `before`, which is NULL if the key is not
+ * there. For PERDURE_WRITE it sets `after`, whose bytes must stay until it is called again, or the call
+ * returns. It is called again if another thread has written to the key meanwhile. It may use the index. */
+typedef int (*perdure_modify)(void* context, const perdure_datum* before, perdure_datum* after);
+/* `*done` is what was done: PERDURE_REMOVE only if the key was there, else PERDURE_KEEP. */
+perdure_status perdure_index_modify(perdure_index* index, perdure_datum key, perdure_modify modify,
+                                    void* context, perdure_change* done);
+
 /* Batches of `count` keys or records, as in AnyIndex: each record is atomic, the batch is not. `found` and
  * `inserted` have a byte for each, 0 or 1, and may be NULL as may `total`. */
 perdure_status perdure_index_multi_lookup(const perdure_index* index, const perdure_datum* keys,
@@ -280,6 +305,8 @@ perdure_status perdure_index_scan_words(const perdure_index* index, uint64_t fro
 /* Every record, in no particular order. */
 perdure_status perdure_index_for_each(const perdure_index* index, perdure_visit visit,
                                       void* context);
+/* How many records there are, by a walk over all of them: those that are written meanwhile count or not. */
+perdure_status perdure_index_count(const perdure_index* index, uint64_t* records);
 /* Needs that nobody writes. */
 perdure_status perdure_index_check(const perdure_index* index, perdure_report report, void* context,
                                    uint64_t* problems);
@@ -337,6 +364,9 @@ perdure_status perdure_store_cas(perdure_store* store, const void* key, size_t k
                                  int64_t expires_ms, int* swapped);
 perdure_status perdure_store_remove(perdure_store* store, const void* key, size_t key_size,
                                     int* removed);
+/* Only if the record is there and has this version. */
+perdure_status perdure_store_cas_remove(perdure_store* store, const void* key, size_t key_size,
+                                        uint64_t version, int* removed);
 /* Adds to a number in decimal digits, 0 if the key is not there. */
 perdure_status perdure_store_increment(perdure_store* store, const void* key, size_t key_size,
                                        int64_t by, int64_t* sum);

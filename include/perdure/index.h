@@ -60,7 +60,10 @@ concept Index = requires(T index, const T& reader, Argument<typename T::key_type
   { index.insert(key, value) } -> std::same_as<bool>;  // false, and no change, if present
   { index.update(key, value) } -> std::same_as<bool>;  // false, and no change, if absent
   { index.upsert(key, value) } -> std::same_as<void>;
-  { index.remove(key) } -> std::same_as<bool>;        // false if absent
+  { index.remove(key) } -> std::same_as<bool>;  // false if absent
+  // Only if the key has the value `value`: gives it another one, or removes it.
+  { index.compare_exchange(key, value, value) } -> std::same_as<bool>;
+  { index.compare_remove(key, value) } -> std::same_as<bool>;
   { reader.lookup(key, out) } -> std::same_as<bool>;  // false, and `out` as it was, if absent
 };
 
@@ -101,7 +104,10 @@ concept OrderedIndex =
 // until that copy has left the store buffer, so for the cache misses of the call before it.
 class Datum {
  public:
-  Datum(uint64_t word) : word_(word), size_(kIsWord) {}                        // NOLINT: implicit
+  // Of any integer type, so that Datum(0) is a word; a negative one counts modulo 2^64.
+  template <std::integral Word>
+    requires(!std::same_as<Word, bool> && !std::same_as<Word, char>)
+  Datum(Word word) : word_(static_cast<uint64_t>(word)), size_(kIsWord) {}     // NOLINT: implicit
   Datum(std::string_view bytes) : data_(bytes.data()), size_(bytes.size()) {}  // NOLINT: implicit
   Datum(const std::string& bytes) : Datum(std::string_view(bytes)) {}          // NOLINT: implicit
   Datum(const char* bytes) : Datum(std::string_view(bytes)) {}                 // NOLINT: implicit
@@ -143,6 +149,13 @@ class Value {
   Kind kind_ = Kind::kU64;
 };
 
+// What becomes of a key that modify() looks at.
+enum class Change : uint8_t {
+  kKeep,   // it stays as it is
+  kWrite,  // it gets a value, whether or not it is there
+  kRemove
+};
+
 // A record of either kinds, not owned.
 struct AnyRecord {
   Datum key;
@@ -170,6 +183,25 @@ class AnyIndex {
   virtual void upsert(Datum key, Datum value) = 0;
   virtual bool remove(Datum key) = 0;
   virtual bool lookup(Datum key, Value& out) const = 0;
+
+  // Reading and writing a key in one step, which no other write to it comes between, whoever makes it and
+  // by whatever call. A crash leaves the key as it was before, or as it is after.
+  //
+  // Writes `desired` if the key is there and its value is `expected`, else nothing; returns whether it did.
+  // Every structure of the catalogue compares under the lock of the leaf, bucket or partition that it writes
+  // under, or by the multi-word CAS that commits. Others throw Error(kWrongType).
+  virtual bool compare_exchange(Datum key, Datum expected, Datum desired);
+  // Removes the key if its value is `expected`.
+  virtual bool compare_remove(Datum key, Datum expected);
+  // Gives the key what `change` makes of its value: null if the key is absent. `change` may set `after`, says
+  // what is to be done with it, and may use the index. It is called again if another thread has written to the
+  // key meanwhile, so it should do nothing else. Returns what was done: kRemove only if the key was there, else
+  // kKeep. No thread that is stopped keeps the others from going on. Cost: a lookup, and an update that
+  // compares; again for each time that another thread was faster.
+  Change modify(Datum key, const std::function<Change(const Value* before, Value& after)>& change);
+  // Adds to a value that is a word, 0 if the key is absent, modulo 2^64; returns the sum.
+  // Throws Error(kWrongType) for values that are byte strings. Cost: as modify().
+  uint64_t increment(Datum key, int64_t by = 1);
 
   // Batches: each call does what the single calls would, one after the other, and every structure has
   // them; those that are a BatchedIndex are faster at it than at single calls. Each record is atomic,
@@ -214,6 +246,37 @@ class AnyIndex {
   // "recovered_operations" are always there).
   virtual std::vector<Statistic> statistics() const = 0;
 };
+
+// The same for one structure, without AnyIndex: `change(const V* before, V& after)` returns a Change.
+template <Index T, typename Modify>
+Change modify(T& index, Argument<typename T::key_type> key, Modify change) {
+  typename T::value_type before{};
+  typename T::value_type after{};
+  for (;;) {
+    if (index.lookup(key, before)) {
+      const Change wanted = change(static_cast<const typename T::value_type*>(&before), after);
+      if (wanted == Change::kKeep) return wanted;
+      if (wanted == Change::kWrite ? index.compare_exchange(key, before, after)
+                                   : index.compare_remove(key, before)) {
+        return wanted;
+      }
+    } else {
+      const typename T::value_type* none = nullptr;
+      if (change(none, after) != Change::kWrite) return Change::kKeep;
+      if (index.insert(key, after)) return Change::kWrite;
+    }
+  }
+}
+template <Index T>
+  requires std::same_as<typename T::value_type, uint64_t>
+uint64_t increment(T& index, Argument<typename T::key_type> key, int64_t by = 1) {
+  uint64_t sum = 0;
+  modify(index, key, [&](const uint64_t* before, uint64_t& after) {
+    sum = after = (before != nullptr ? *before : 0) + static_cast<uint64_t>(by);
+    return Change::kWrite;
+  });
+  return sum;
+}
 
 // Structure options as text, such as {"fanout", "8"}; unknown names and bad values throw
 // Error(kInvalidArgument).

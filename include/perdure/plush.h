@@ -106,6 +106,10 @@ class Plush {
   void upsert(Argument<K> key, Argument<V> value, Logging logging = Logging::kOn);
   // Durable on return: one flush and one fence. Needs no free space.
   bool remove(Argument<K> key);
+  // Writes or removes a key with the value `expected` only, under the lock of its partition; as in AnyIndex.
+  // Cost: a lookup more.
+  bool compare_exchange(Argument<K> key, Argument<V> expected, Argument<V> desired);
+  bool compare_remove(Argument<K> key, Argument<V> expected);
   // Lock-free; writes nothing to PM. One filter line per level, then one bucket.
   bool lookup(Argument<K> key, V& out) const;
 

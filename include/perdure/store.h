@@ -111,6 +111,8 @@ class Store {
                         std::optional<Time> expires = {});
   // Returns whether the key was there.
   bool remove(std::string_view key);
+  // Only if the record of the key is there and has this version. Returns whether it was removed.
+  bool compare_and_remove(std::string_view key, uint64_t version);
 
   // Adds to a number in decimal digits, 0 if the key is not there, and returns the sum. The record keeps
   // its expiry. Throws kInvalidArgument if the value is no 64-bit number, or the sum would be none.

@@ -173,6 +173,27 @@ std::vector<Step> IndexSubject::make_steps() const {
   return steps;
 }
 
+namespace {
+
+// Half of what changes a key that is there reads it first, and changes it if it still has that value: to the
+// outside the same.
+bool by_comparison(const Step& step) { return step.value % 2 == 1; }
+
+bool modify(AnyIndex& index, Datum key, Change wanted, Datum value) {
+  const auto change = [&](const Value* before, Value& after) {
+    if (before == nullptr) return Change::kKeep;
+    if (value.kind() == Kind::kU64) {
+      after.set(value.word());
+    } else {
+      after.set_bytes() = value.bytes();
+    }
+    return wanted;
+  };
+  return index.modify(key, change) != Change::kKeep;
+}
+
+}  // namespace
+
 Answer IndexSubject::perform(AnyIndex& index, const Step& step) const {
   Answer answer;
   const Datum key = keys_[step.key];
@@ -182,13 +203,15 @@ Answer IndexSubject::perform(AnyIndex& index, const Step& step) const {
         answer.yes = index.insert(key, values_[step.value]);
         break;
       case Verb::kUpdate:
-        answer.yes = index.update(key, values_[step.value]);
+        answer.yes = by_comparison(step) ? modify(index, key, Change::kWrite, values_[step.value])
+                                         : index.update(key, values_[step.value]);
         break;
       case Verb::kUpsert:
         index.upsert(key, values_[step.value]);
         break;
       case Verb::kRemove:
-        answer.yes = index.remove(key);
+        answer.yes = by_comparison(step) ? modify(index, key, Change::kRemove, values_[step.value])
+                                         : index.remove(key);
         break;
       case Verb::kLookup: {
         Value value;

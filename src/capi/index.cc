@@ -150,6 +150,60 @@ perdure_status perdure_index_lookup(const perdure_index* index, perdure_datum ke
   });
 }
 
+perdure_status perdure_index_compare_exchange(perdure_index* index, perdure_datum key,
+                                              perdure_datum expected, perdure_datum desired,
+                                              int* exchanged) {
+  return guarded([&] {
+    give(exchanged,
+         index_of(index).compare_exchange(datum_of(key, "key"), datum_of(expected, "expected"),
+                                          datum_of(desired, "desired")));
+  });
+}
+
+perdure_status perdure_index_compare_remove(perdure_index* index, perdure_datum key,
+                                            perdure_datum expected, int* removed) {
+  return guarded([&] {
+    give(removed,
+         index_of(index).compare_remove(datum_of(key, "key"), datum_of(expected, "expected")));
+  });
+}
+
+perdure_status perdure_index_increment(perdure_index* index, perdure_datum key, int64_t by,
+                                       uint64_t* sum) {
+  return guarded([&] { give(sum, index_of(index).increment(datum_of(key, "key"), by)); });
+}
+
+perdure_status perdure_index_modify(perdure_index* index, perdure_datum key, perdure_modify modify,
+                                    void* context, perdure_change* done) {
+  return guarded([&] {
+    if (modify == nullptr) refuse("modify is NULL");
+    const auto change = [&](const Value* before, Value& after) {
+      perdure_datum c_before;
+      perdure_datum c_after;
+      std::memset(&c_after, 0xff, sizeof c_after);  // of no kind: to be set
+      if (before != nullptr) c_before = datum_of(before->datum());
+      switch (modify(context, before != nullptr ? &c_before : nullptr, &c_after)) {
+        case PERDURE_KEEP:
+          return Change::kKeep;
+        case PERDURE_REMOVE:
+          return Change::kRemove;
+        case PERDURE_WRITE: {
+          const Datum wanted = datum_of(c_after, "after");
+          if (wanted.kind() == Kind::kU64) {
+            after.set(wanted.word());
+          } else {
+            after.set_bytes().assign(wanted.bytes());
+          }
+          return Change::kWrite;
+        }
+        default:
+          refuse("modify says PERDURE_KEEP, PERDURE_WRITE or PERDURE_REMOVE");
+      }
+    };
+    give(done, index_of(index).modify(datum_of(key, "key"), change));
+  });
+}
+
 perdure_status perdure_index_multi_lookup(const perdure_index* index, const perdure_datum* keys,
                                           size_t count, perdure_value* values, unsigned char* found,
                                           uint64_t* total) {
@@ -289,6 +343,14 @@ perdure_status perdure_index_for_each(const perdure_index* index, perdure_visit 
     bool go_on = true;
     index_of(index).for_each(
         [&](Datum key, Datum value) { go_on = go_on && visitor(visit, context)(key, value); });
+  });
+}
+
+perdure_status perdure_index_count(const perdure_index* index, uint64_t* records) {
+  return guarded([&] {
+    uint64_t count = 0;
+    index_of(index).for_each([&](Datum, Datum) { ++count; });
+    give(records, count);
   });
 }
 

@@ -128,6 +128,13 @@ perdure_status perdure_store_remove(perdure_store* store, const void* key, size_
   return guarded([&] { give(removed, store_of(store).remove(bytes_of(key, key_size, "key"))); });
 }
 
+perdure_status perdure_store_cas_remove(perdure_store* store, const void* key, size_t key_size,
+                                        uint64_t version, int* removed) {
+  return guarded([&] {
+    give(removed, store_of(store).compare_and_remove(bytes_of(key, key_size, "key"), version));
+  });
+}
+
 perdure_status perdure_store_increment(perdure_store* store, const void* key, size_t key_size,
                                        int64_t by, int64_t* sum) {
   return guarded([&] { give(sum, store_of(store).increment(bytes_of(key, key_size, "key"), by)); });

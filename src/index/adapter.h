@@ -53,6 +53,14 @@ class Adapter final : public AnyIndex, public OwnsBlocks {
     structure_.upsert(argument_of<K>(key, "key"), argument_of<V>(value, "value"));
   }
   bool remove(Datum key) override { return structure_.remove(argument_of<K>(key, "key")); }
+  bool compare_exchange(Datum key, Datum expected, Datum desired) override {
+    return structure_.compare_exchange(argument_of<K>(key, "key"),
+                                       argument_of<V>(expected, "value"),
+                                       argument_of<V>(desired, "value"));
+  }
+  bool compare_remove(Datum key, Datum expected) override {
+    return structure_.compare_remove(argument_of<K>(key, "key"), argument_of<V>(expected, "value"));
+  }
   bool lookup(Datum key, Value& out) const override {
     if constexpr (std::is_same_v<V, uint64_t>) {
       uint64_t word = 0;

@@ -21,6 +21,43 @@ namespace perdure::index {
 
 enum class Verb : uint8_t { kInsert, kUpdate, kUpsert };
 
+// Under which condition a write takes place: what its verb says and, of an update or a removal, perhaps
+// that the key has a certain value. Who asks holds what keeps other writers of the key out, so that a
+// condition that holds does so until the write is done.
+template <typename Value>
+class Condition {
+ public:
+  Condition(Verb verb) : verb_(verb) {}  // NOLINT(google-explicit-constructor): a verb is one
+  static Condition value_is(const Value& expected) {
+    Condition condition(Verb::kUpdate);
+    condition.expects_ = true;
+    condition.expected_ = expected;
+    return condition;
+  }
+
+  bool holds_if_absent() const { return verb_ != Verb::kUpdate; }
+  // `has(expected)` says whether the key, which is there, has this value.
+  template <typename Has>
+  bool holds_if_present(Has has) const {
+    return verb_ != Verb::kInsert && (!expects_ || has(expected_));
+  }
+  // The same of a slot with the value or, of byte strings, the offset of the record.
+  bool holds_for(const Records& records, uint64_t stored) const {
+    return holds_if_present([&](const Value& expected) {
+      if constexpr (std::is_same_v<Value, uint64_t>) {
+        return (void)records, stored == expected;
+      } else {
+        return records.value(stored) == expected;
+      }
+    });
+  }
+
+ private:
+  Verb verb_;
+  bool expects_ = false;
+  Value expected_{};
+};
+
 // Both kinds are words. The slot holds the key's hash, from which the key is calculated.
 struct HashedWords {
   static constexpr bool kOutOfPlace = false;
@@ -70,7 +107,7 @@ class KeysMet {
 };
 
 // A table from K to V over a core that is instantiated over HashedContentOf<K, V>. Core has
-//   bool write(Verb, Key, Value), bool remove(Key), bool lookup(Key, use(Value)),
+//   bool write(Condition, Key, Value), bool remove(Key, Condition), bool lookup(Key, use(Value)),
 //   for_each(visit(Key or its bytes, Value)), check, visit_blocks, statistics.
 template <typename Core, typename K, typename V>
 class Table {
@@ -83,12 +120,21 @@ class Table {
   bool insert(Argument<K> key, Argument<V> value) { return write(Verb::kInsert, key, value); }
   bool update(Argument<K> key, Argument<V> value) { return write(Verb::kUpdate, key, value); }
   void upsert(Argument<K> key, Argument<V> value) { write(Verb::kUpsert, key, value); }
-  bool remove(Argument<K> key) {
+  bool remove(Argument<K> key) { return remove_if(key, Verb::kUpdate); }
+  bool compare_exchange(Argument<K> key, Argument<V> expected, Argument<V> desired) {
     if constexpr (kWords) {
-      return core_->remove({hash_of(key)});
+      return write(Expect::value_is(expected), key, desired);
     } else {
-      const AsBytes bytes(key);
-      return core_->remove(key_of(bytes.view()));
+      const AsBytes bytes(expected);
+      return write(Expect::value_is(bytes.view()), key, desired);
+    }
+  }
+  bool compare_remove(Argument<K> key, Argument<V> expected) {
+    if constexpr (kWords) {
+      return remove_if(key, Expect::value_is(expected));
+    } else {
+      const AsBytes bytes(expected);
+      return remove_if(key, Expect::value_is(bytes.view()));
     }
   }
   bool lookup(Argument<K> key, V& out) const {
@@ -119,17 +165,26 @@ class Table {
 
  private:
   static constexpr bool kWords = !HashedContentOf<K, V>::kOutOfPlace;
+  using Expect = Condition<typename HashedContentOf<K, V>::Value>;
 
   static HashedBytes::Key key_of(std::string_view bytes) {
     return {pm::checksum64(bytes.data(), bytes.size()), bytes};
   }
-  bool write(Verb verb, Argument<K> key, Argument<V> value) {
+  bool write(const Expect& condition, Argument<K> key, Argument<V> value) {
     if constexpr (kWords) {
-      return core_->write(verb, {hash_of(key)}, value);
+      return core_->write(condition, {hash_of(key)}, value);
     } else {
       const AsBytes key_bytes(key);
       const AsBytes value_bytes(value);
-      return core_->write(verb, key_of(key_bytes.view()), value_bytes.view());
+      return core_->write(condition, key_of(key_bytes.view()), value_bytes.view());
+    }
+  }
+  bool remove_if(Argument<K> key, const Expect& condition) {
+    if constexpr (kWords) {
+      return core_->remove({hash_of(key)}, condition);
+    } else {
+      const AsBytes bytes(key);
+      return core_->remove(key_of(bytes.view()), condition);
     }
   }
 

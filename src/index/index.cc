@@ -19,6 +19,47 @@ void AnyIndex::scan(Datum, uint64_t, const std::function<bool(Datum, Datum)>&) c
   throw Error(ErrorCode::kWrongType, "this structure keeps no order; scans need an ordered one");
 }
 
+bool AnyIndex::compare_exchange(Datum, Datum, Datum) {
+  throw Error(ErrorCode::kWrongType, "this index cannot compare and write in one step");
+}
+
+bool AnyIndex::compare_remove(Datum, Datum) {
+  throw Error(ErrorCode::kWrongType, "this index cannot compare and remove in one step");
+}
+
+Change AnyIndex::modify(Datum key,
+                        const std::function<Change(const Value* before, Value& after)>& change) {
+  Value before;
+  Value after;
+  for (;;) {
+    if (lookup(key, before)) {
+      const Change wanted = change(&before, after);
+      if (wanted == Change::kKeep) return wanted;
+      if (wanted == Change::kWrite ? compare_exchange(key, before.datum(), after.datum())
+                                   : compare_remove(key, before.datum())) {
+        return wanted;
+      }
+    } else {
+      if (change(nullptr, after) != Change::kWrite) return Change::kKeep;
+      if (insert(key, after.datum())) return Change::kWrite;
+    }
+  }
+}
+
+uint64_t AnyIndex::increment(Datum key, int64_t by) {
+  if (value_kind() != Kind::kU64) {
+    throw Error(ErrorCode::kWrongType,
+                "only words can be incremented; this index has byte strings as values");
+  }
+  uint64_t sum = 0;
+  modify(key, [&](const Value* before, Value& after) {
+    sum = (before != nullptr ? before->word() : 0) + static_cast<uint64_t>(by);
+    after.set(sum);
+    return Change::kWrite;
+  });
+  return sum;
+}
+
 uint64_t AnyIndex::multi_lookup(std::span<const Datum> keys, std::span<Value> values,
                                 std::span<bool> found) const {
   index::require_results(keys.size(), std::min(values.size(), found.size()));

@@ -28,6 +28,13 @@ class StoreAdapter final : public AnyIndex, public index::OwnsBlocks {
     store_->write(request_of({key, value}, WriteRequest::Condition::kNone));
   }
   bool remove(Datum key) override { return store_->remove(text_of(key, "key")); }
+  bool compare_exchange(Datum key, Datum expected, Datum desired) override {
+    return store_->compare_exchange(text_of(key, "key"), text_of(expected, "value"),
+                                    text_of(desired, "value"));
+  }
+  bool compare_remove(Datum key, Datum expected) override {
+    return store_->compare_remove(text_of(key, "key"), text_of(expected, "value"));
+  }
   bool lookup(Datum key, Value& out) const override {
     return store_->get(text_of(key, "key"),
                        [&](const Partition::Found& found) { out.set_bytes().assign(found.value); });

@@ -74,6 +74,10 @@ bool Store::compare_and_swap(std::string_view key, uint64_t version, std::string
                        .expiry_ms = store::StoreImpl::expiry_of(expires)});
 }
 
+bool Store::compare_and_remove(std::string_view key, uint64_t version) {
+  return impl_->compare_remove(key, version);
+}
+
 bool Store::remove(std::string_view key) { return impl_->remove(key); }
 
 int64_t Store::increment(std::string_view key, int64_t by) {

@@ -325,6 +325,37 @@ bool StoreImpl::remove(std::string_view key) {
               [&](Partition& partition) { return partition.remove(hash, key, now_ms()); });
 }
 
+bool StoreImpl::compare_exchange(std::string_view key, std::string_view expected,
+                                 std::string_view desired) {
+  const auto [hash, number] = place_of(key);
+  return with(number, true, [&](Partition& partition) {
+    const uint64_t now = now_ms();
+    Partition::Found found{};
+    if (!partition.get(hash, key, now, found) || found.value != expected) return false;
+    return partition.put(hash, {.key = key, .value = desired, .expiry_ms = found.expiry_ms}, now);
+  });
+}
+
+bool StoreImpl::compare_remove(std::string_view key, std::string_view expected) {
+  const auto [hash, number] = place_of(key);
+  return with(number, true, [&](Partition& partition) {
+    const uint64_t now = now_ms();
+    Partition::Found found{};
+    if (!partition.get(hash, key, now, found) || found.value != expected) return false;
+    return partition.remove(hash, key, now);
+  });
+}
+
+bool StoreImpl::compare_remove(std::string_view key, uint64_t version) {
+  const auto [hash, number] = place_of(key);
+  return with(number, true, [&](Partition& partition) {
+    const uint64_t now = now_ms();
+    Partition::Found found{};
+    if (!partition.get(hash, key, now, found) || found.version != version) return false;
+    return partition.remove(hash, key, now);
+  });
+}
+
 void StoreImpl::modify(
     std::string_view key,
     const std::function<std::optional<std::string>(const std::string_view*)>& change) {

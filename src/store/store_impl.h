@@ -49,6 +49,10 @@ class StoreImpl final : public RuntimeClient {
   }
   bool write(const WriteRequest& request, uint64_t* version = nullptr);
   bool remove(std::string_view key);
+  // Writes or removes a key that has the value `expected`; the record keeps its expiry.
+  bool compare_exchange(std::string_view key, std::string_view expected, std::string_view desired);
+  bool compare_remove(std::string_view key, std::string_view expected);
+  bool compare_remove(std::string_view key, uint64_t version);
   void modify(std::string_view key,
               const std::function<std::optional<std::string>(const std::string_view*)>& change);
   // Calls `use(i, Found)` for keys that are there.

@@ -235,6 +235,101 @@ static void test_bytes(void) {
   OK(perdure_pool_close(NULL));
 }
 
+/* ---- reading and writing in one step ---- */
+
+/* Doubles a word; removes one that is 8 or more; sets 1 where there is none. */
+static int double_or_end(void *context, const perdure_datum *before,
+                                    perdure_datum *after) {
+  ++*(int *)context;
+  if (before != NULL && before->word >= 8) return PERDURE_REMOVE;
+  *after = perdure_word(before == NULL ? 1 : 2 * before->word);
+  return PERDURE_WRITE;
+}
+
+static int set_nothing(void *context, const perdure_datum *before,
+                                  perdure_datum *after) {
+  (void)before;
+  (void)after;
+  return *(int *)context;
+}
+
+static int append_x(void *context, const perdure_datum *before, perdure_datum *after) {
+  char *text = context;
+  size_t size = before == NULL ? 0 : before->size;
+  if (size > 2) return PERDURE_KEEP;
+  if (size > 0) memcpy(text, before->data, size);
+  text[size] = 'x';
+  *after = perdure_bytes(text, size + 1);
+  return PERDURE_WRITE;
+}
+
+static void test_atomic(void) {
+  perdure_pool *pool = new_pool();
+  perdure_index *words = NULL, *texts = NULL;
+  perdure_value value = {0};
+  perdure_change change = PERDURE_KEEP;
+  char text[8];
+  uint64_t sum = 0, records = 7;
+  int done = 7, calls = 0, i;
+  OK(perdure_index_create(pool, "w", "bztree", PERDURE_BYTES, PERDURE_U64, NULL, 0, &words));
+  OK(perdure_index_create(pool, "t", "level", PERDURE_U64, PERDURE_BYTES, NULL, 0, &texts));
+  OK(perdure_index_increment(words, perdure_text("n"), 40, &sum));
+  CHECK(sum == 40);
+  OK(perdure_index_increment(words, perdure_text("n"), -41, NULL));
+  OK(perdure_index_increment(words, perdure_text("n"), 0, &sum));
+  CHECK(sum == ~(uint64_t)0);
+  CHECK(perdure_index_increment(texts, perdure_word(1), 1, &sum) == PERDURE_WRONG_TYPE);
+  OK(perdure_index_compare_exchange(words, perdure_text("n"), perdure_word(1), perdure_word(2),
+                                    &done));
+  CHECK(done == 0);
+  OK(perdure_index_compare_exchange(words, perdure_text("n"), perdure_word(sum), perdure_word(2),
+                                    &done));
+  CHECK(done == 1);
+  OK(perdure_index_compare_remove(words, perdure_text("n"), perdure_word(3), &done));
+  CHECK(done == 0);
+  OK(perdure_index_compare_remove(words, perdure_text("n"), perdure_word(2), &done));
+  CHECK(done == 1);
+  OK(perdure_index_compare_exchange(words, perdure_text("n"), perdure_word(2), perdure_word(3),
+                                    &done));
+  CHECK(done == 0);
+  CHECK(perdure_index_compare_exchange(words, perdure_text("n"), perdure_text("2"),
+                                       perdure_word(3), &done) == PERDURE_WRONG_TYPE);
+  for (i = 0; i < 4; ++i) {
+    OK(perdure_index_modify(words, perdure_text("m"), double_or_end, &calls, &change));
+    CHECK(change == PERDURE_WRITE);
+  }
+  OK(perdure_index_lookup(words, perdure_text("m"), &value, &done));
+  CHECK(done == 1 && value.word == 8 && calls == 4);
+  OK(perdure_index_modify(words, perdure_text("m"), double_or_end, &calls, &change));
+  CHECK(change == PERDURE_REMOVE);
+  OK(perdure_index_count(words, &records));
+  CHECK(records == 0);
+  for (i = 0; i < 5; ++i) OK(perdure_index_modify(texts, perdure_word(5), append_x, text, &change));
+  CHECK(change == PERDURE_KEEP);
+  OK(perdure_index_lookup(texts, perdure_word(5), &value, &done));
+  CHECK(done == 1 && holds(&value, "xxx"));
+  OK(perdure_index_compare_exchange(texts, perdure_word(5), perdure_text("xxx"),
+                                    perdure_bytes(NULL, 0), &done));
+  CHECK(done == 1);
+  OK(perdure_index_count(texts, &records));
+  CHECK(records == 1);
+  i = PERDURE_WRITE; /* without a value */
+  CHECK(perdure_index_modify(texts, perdure_word(5), set_nothing, &i, &change) ==
+        PERDURE_INVALID_ARGUMENT);
+  i = 77;
+  CHECK(perdure_index_modify(texts, perdure_word(5), set_nothing, &i, &change) ==
+        PERDURE_INVALID_ARGUMENT);
+  CHECK(perdure_index_modify(texts, perdure_word(5), NULL, NULL, &change) ==
+        PERDURE_INVALID_ARGUMENT);
+  i = PERDURE_REMOVE;
+  OK(perdure_index_modify(texts, perdure_word(6), set_nothing, &i, &change)); /* none to remove */
+  CHECK(change == PERDURE_KEEP);
+  perdure_value_free(&value);
+  perdure_index_close(words);
+  perdure_index_close(texts);
+  OK(perdure_pool_close(pool));
+}
+
 static int see_type(void *context, const char *name, const char *family, int ordered,
                     unsigned kinds) {
   if (strcmp(name, "fptree") == 0) {
@@ -328,6 +423,14 @@ static void test_store(void) {
   OK(perdure_cursor_record(cursor, &key, NULL, NULL));
   CHECK(memcmp(key.data, "a", 1) == 0);
   perdure_cursor_close(cursor);
+  OK(perdure_store_get(store, "a", 1, NULL, &version, NULL));
+  OK(perdure_store_cas_remove(store, "a", 1, version + 1, &done));
+  CHECK(done == 0);
+  OK(perdure_store_cas_remove(store, "a", 1, version, &done));
+  CHECK(done == 1);
+  OK(perdure_store_cas_remove(store, "a", 1, version, &done));
+  CHECK(done == 0);
+  OK(perdure_store_put(store, "a", 1, "again", 5, PERDURE_NEVER, NULL));
   OK(perdure_store_remove(store, "a", 1, &done));
   CHECK(done == 1);
   OK(perdure_store_size(store, &size));
@@ -376,6 +479,7 @@ int main(int argc, char **argv) {
   test_catalog();
   test_words();
   test_bytes();
+  test_atomic();
   test_store();
   test_full();
   unlink(path);

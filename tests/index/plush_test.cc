@@ -319,6 +319,47 @@ TEST_F(PlushTest, OverwrittenByteStringsTakeBoundedSpace) {
   EXPECT_EQ(table.check([](const std::string& text) { ADD_FAILURE() << text; }), 0);
 }
 
+// modify() and increment() of a table without AnyIndex.
+TEST_F(PlushTest, TypedTablesReadAndWriteInOneStep) {
+  static_assert(perdure::Index<Plush<std::string, uint64_t>>);
+  auto counts = Plush<std::string, uint64_t>::create(pool_, "t", small_);
+  EXPECT_EQ(increment(counts, "word"), 1U);
+  EXPECT_EQ(increment(counts, "word", 9), 10U);
+  const auto halve = [](const uint64_t* before, uint64_t& after) {
+    if (before == nullptr) return Change::kKeep;
+    after = *before / 2;
+    return after == 0 ? Change::kRemove : Change::kWrite;
+  };
+  EXPECT_EQ(modify(counts, "none", halve), Change::kKeep);
+  for (const uint64_t left : {5, 2, 1}) {
+    EXPECT_EQ(modify(counts, "word", halve), Change::kWrite);
+    uint64_t value = 0;
+    EXPECT_TRUE(counts.lookup("word", value));
+    EXPECT_EQ(value, left);
+  }
+  EXPECT_EQ(modify(counts, "word", halve), Change::kRemove);
+  uint64_t value = 0;
+  EXPECT_FALSE(counts.lookup("word", value));
+  // What was loaded without a log record is compared, too.
+  counts.upsert("loaded", 7, Logging::kOff);
+  EXPECT_FALSE(counts.compare_exchange("loaded", 6, 8));
+  EXPECT_TRUE(counts.compare_exchange("loaded", 7, 8));
+  EXPECT_TRUE(counts.compare_remove("loaded", 8));
+}
+
+TEST_F(PlushTest, KeysOutsideOfARangeHaveNoValueToCompare) {
+  PlushOptions options = small_;
+  options.order = PlushOrder::kRange;
+  options.key_min = 100;
+  options.key_max = 199;
+  auto table = Plush<uint64_t, std::string>::create(pool_, "t", options);
+  table.upsert(150, "a");
+  EXPECT_FALSE(table.compare_exchange(99, "a", "b"));
+  EXPECT_FALSE(table.compare_remove(200, "a"));
+  EXPECT_TRUE(table.compare_exchange(150, "a", ""));
+  EXPECT_TRUE(table.compare_remove(150, ""));
+}
+
 TEST_F(PlushTest, RefusesOptionsThatAreFixed) {
   {
     auto table = Plush<uint64_t, uint64_t>::create(pool_, "t", small_);

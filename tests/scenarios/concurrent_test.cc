@@ -77,13 +77,16 @@ class ContendedRounds {
         index_.upsert(kKeys + random.below(kOtherKeys), random.below(1 << 20));
       }
       const uint64_t key = random.chance(40) ? 0 : random.below(kKeys);
-      const auto call = static_cast<Call>(random.below(5));
+      const auto call = static_cast<Call>(random.below(7));
       histories_[thread][key].push_back(perform(call, key, random.next() >> 1));
     }
   }
 
   Event perform(Call call, uint64_t key, uint64_t value) {
-    Event event{call, true, value, clock_.tick(), 0};
+    Event event{call, true, value};
+    // What is there, most of the time, unless another thread is faster.
+    if (call >= Call::kExchange) event.expected = index_.lookup(key).value_or(value + 1);
+    event.invoked = clock_.tick();
     switch (call) {
       case Call::kInsert:
         event.result = index_.insert(key, value);
@@ -103,6 +106,12 @@ class ContendedRounds {
         event.value = found.value_or(0);
         break;
       }
+      case Call::kExchange:
+        event.result = index_.compare_exchange(key, event.expected, value);
+        break;
+      case Call::kRemoveIf:
+        event.result = index_.compare_remove(key, event.expected);
+        break;
     }
     event.returned = clock_.tick();
     return event;

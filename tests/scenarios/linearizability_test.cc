@@ -38,6 +38,26 @@ TEST(Linearizability, RejectsALostUpdate) {
   EXPECT_FALSE(linearizable(1, {{Call::kUpdate, true, 2, 1, 2}, {Call::kLookup, true, 1, 3, 4}}));
 }
 
+TEST(Linearizability, JudgesComparisons) {
+  const auto exchange = [](bool result, uint64_t expected, uint64_t value, uint64_t at) {
+    return Event{Call::kExchange, result, value, at, at + 1, expected};
+  };
+  const auto remove_if = [](bool result, uint64_t expected, uint64_t at) {
+    return Event{Call::kRemoveIf, result, 0, at, at + 1, expected};
+  };
+  EXPECT_TRUE(
+      linearizable(1, {exchange(false, 2, 3, 1), exchange(true, 1, 2, 3), remove_if(false, 1, 5),
+                       remove_if(true, 2, 7), exchange(false, 2, 3, 9), remove_if(false, 0, 11)}));
+  EXPECT_FALSE(linearizable(1, {exchange(true, 2, 3, 1)}));
+  EXPECT_FALSE(linearizable(1, {exchange(false, 1, 3, 1)}));
+  EXPECT_FALSE(linearizable({}, {exchange(true, 0, 3, 1)}));
+  EXPECT_FALSE(linearizable(1, {remove_if(true, 2, 1)}));
+  EXPECT_FALSE(linearizable(1, {remove_if(true, 1, 1), {Call::kLookup, true, 1, 5, 6}}));
+  // Two that expect the same cannot both win.
+  EXPECT_FALSE(
+      linearizable(1, {{Call::kExchange, true, 2, 1, 10, 1}, {Call::kExchange, true, 3, 2, 9, 1}}));
+}
+
 TEST(Linearizability, RejectsAReaderThatGoesBack) {
   EXPECT_FALSE(linearizable(5, {{Call::kUpsert, true, 6, 1, 10},
                                 {Call::kLookup, true, 6, 2, 3},

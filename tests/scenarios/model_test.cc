@@ -24,10 +24,12 @@ enum class Action : uint8_t {
   kUpsert,
   kRemove,
   kLookup,
-  kFill,     // upsert many keys in a row
-  kDrain,    // remove many keys in a row
-  kReopen,   // close cleanly and open
-  kCompare,  // everything with the model
+  kExchange,  // compare with what is there, or with something else, and write
+  kRemoveIf,  // compare, and remove
+  kFill,      // upsert many keys in a row
+  kDrain,     // remove many keys in a row
+  kReopen,    // close cleanly and open
+  kCompare,   // everything with the model
 };
 
 struct Step {
@@ -37,8 +39,9 @@ struct Step {
 };
 
 std::ostream& operator<<(std::ostream& out, const Step& step) {
-  static const char* const kNames[] = {"insert", "update", "upsert", "remove", "lookup",
-                                       "fill",   "drain",  "reopen", "compare"};
+  static const char* const kNames[] = {"insert", "update",   "upsert",    "remove",
+                                       "lookup", "exchange", "remove_if", "fill",
+                                       "drain",  "reopen",   "compare"};
   return out << kNames[static_cast<int>(step.action)] << ' ' << step.key << ' ' << step.value;
 }
 
@@ -48,6 +51,8 @@ rc::Gen<Step> any_step() {
                                                         {4, Action::kUpdate},
                                                         {4, Action::kRemove},
                                                         {3, Action::kLookup},
+                                                        {3, Action::kExchange},
+                                                        {2, Action::kRemoveIf},
                                                         {3, Action::kFill},
                                                         {2, Action::kDrain},
                                                         {1, Action::kReopen},
@@ -63,6 +68,7 @@ std::string verdict(bool right, const char* call, uint64_t key) {
 // Performs one operation on both. Returns what disagrees, in words.
 std::string apply(Action action, uint64_t key, uint64_t value, TypedIndex index, Model& model) {
   const auto before = value_in(model, key);
+  const uint64_t expected = value % 4 != 0 && before ? *before : value + 1;
   switch (action) {
     case Action::kInsert:
       if (!before) model[key] = value;
@@ -75,6 +81,14 @@ std::string apply(Action action, uint64_t key, uint64_t value, TypedIndex index,
       return verdict(index.remove(key) == before.has_value(), "remove", key);
     case Action::kLookup:
       return verdict(index.lookup(key) == before, "lookup", key);
+    case Action::kExchange:
+      if (before == expected) model[key] = value;
+      return verdict(index.compare_exchange(key, expected, value) == (before == expected),
+                     "compare_exchange", key);
+    case Action::kRemoveIf:
+      if (before == expected) model.erase(key);
+      return verdict(index.compare_remove(key, expected) == (before == expected), "compare_remove",
+                     key);
     default:
       model[key] = value;
       index.upsert(key, value);
@@ -136,7 +150,7 @@ TEST_P(RandomOperations, AgreesOnALongSequence) {
     // Half of the operations go to a hundredth of the keys, so that both many records of one key
     // and many keys are there.
     const uint64_t key = random_.below(random_.chance(50) ? kKeys / 100 : kKeys);
-    const auto action = static_cast<Action>(random_.below(5));
+    const auto action = static_cast<Action>(random_.below(7));
     ASSERT_EQ(apply(action, key, i, store.typed(), model), "") << "operation " << i;
     if (i % (operations / 8) == operations / 16) {
       ASSERT_EQ(difference(store.typed(), model, kKeys), "") << "operation " << i;
@@ -155,7 +169,7 @@ TEST_P(RandomOperations, AgreesWithTheStructuresOwnDefaults) {
   Store store = create_store(pool_path(), pool_options(MiB(256)), GetParam(), {});
   Model model;
   for (uint64_t i = 0; i < scaled(100'000); ++i) {
-    const auto action = static_cast<Action>(random_.below(5));
+    const auto action = static_cast<Action>(random_.below(7));
     ASSERT_EQ(apply(action, random_.below(kKeys), i, store.typed(), model), "")
         << "operation " << i;
   }

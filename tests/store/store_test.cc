@@ -71,11 +71,15 @@ TEST_F(StoreTest, SwapsOnlyWhatHasTheVersion) {
   EXPECT_TRUE(store.compare_and_swap("k", first, "2"));
   EXPECT_FALSE(store.compare_and_swap("k", first, "3"));
   EXPECT_FALSE(store.compare_and_swap("absent", 1, "3"));
+  EXPECT_FALSE(store.compare_and_remove("k", first));
+  EXPECT_FALSE(store.compare_and_remove("absent", 1));
   std::string value;
   uint64_t version = 0;
   ASSERT_TRUE(store.get("k", value, &version));
   EXPECT_EQ(value, "2");
   EXPECT_GT(version, first);
+  EXPECT_TRUE(store.compare_and_remove("k", version));
+  EXPECT_FALSE(store.contains("k"));
 }
 
 // A version is never given twice, whatever compaction has made unused: else a swap could hit another

@@ -37,6 +37,14 @@ bool step(const Event& event, State& state) {
     case Call::kLookup:
       if (event.result != state.has_value()) return false;
       return !event.result || *state == event.value;
+    case Call::kExchange:
+      if (event.result != (state == event.expected)) return false;
+      if (event.result) state = event.value;
+      return true;
+    case Call::kRemoveIf:
+      if (event.result != (state == event.expected)) return false;
+      if (event.result) state.reset();
+      return true;
   }
   return false;
 }
@@ -99,12 +107,14 @@ bool linearizable(std::optional<uint64_t> initial, const std::vector<Event>& his
 }
 
 std::string describe(std::optional<uint64_t> initial, const std::vector<Event>& history) {
-  static const char* const kNames[] = {"insert", "update", "upsert", "remove", "lookup"};
+  static const char* const kNames[] = {"insert", "update",   "upsert",   "remove",
+                                       "lookup", "exchange", "remove_if"};
   std::ostringstream text;
   text << "first " << (initial ? std::to_string(*initial) : "absent") << '\n';
   for (const Event& event : by_invocation(history)) {
     text << event.invoked << " to " << event.returned << ": "
          << kNames[static_cast<int>(event.call)];
+    if (event.call >= Call::kExchange) text << ' ' << event.expected << " ->";
     if (event.call != Call::kRemove) text << ' ' << event.value;
     text << (event.result ? " true" : " false") << '\n';
   }

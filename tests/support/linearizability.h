@@ -11,7 +11,7 @@
 
 namespace perdure::test {
 
-enum class Call : uint8_t { kInsert, kUpdate, kUpsert, kRemove, kLookup };
+enum class Call : uint8_t { kInsert, kUpdate, kUpsert, kRemove, kLookup, kExchange, kRemoveIf };
 
 // One operation on the key and what it returned.
 struct Event {
@@ -20,6 +20,7 @@ struct Event {
   uint64_t value = 0;     // what was written, or what lookup found
   uint64_t invoked = 0;   // moments, all different, on a clock that all threads share
   uint64_t returned = 0;  // later than `invoked`
+  uint64_t expected = 0;  // of kExchange and kRemoveIf
 };
 
 // The most events that linearizable() takes.

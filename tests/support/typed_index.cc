@@ -42,6 +42,26 @@ std::optional<uint64_t> TypedIndex::lookup(uint64_t key) const {
   return std::nullopt;
 }
 
+Change TypedIndex::modify(uint64_t key, const Modify& change) const {
+  return index_->modify(make_key(key_kind_, key).datum(), [&](const Value* before, Value& after) {
+    std::optional<uint64_t> number;
+    if (before != nullptr) number = value_number(before->datum()).value_or(kTorn);
+    uint64_t wanted = 0;
+    const Change what = change(number, wanted);
+    after = make_value(value_kind_, wanted);
+    return what;
+  });
+}
+
+uint64_t TypedIndex::count(uint64_t key) const {
+  uint64_t sum = 0;
+  modify(key, [&](std::optional<uint64_t> before, uint64_t& after) {
+    sum = after = before.value_or(0) + 1;
+    return Change::kWrite;
+  });
+  return sum;
+}
+
 void TypedIndex::for_each(const std::function<void(uint64_t, uint64_t)>& visit) const {
   index_->for_each([&](Datum key, Datum value) {
     const bool right_kinds = key.kind() == key_kind_ && value.kind() == value_kind_;

@@ -30,6 +30,20 @@ class TypedIndex {
   }
   bool remove(uint64_t key) const { return index_->remove(make_key(key_kind_, key).datum()); }
   std::optional<uint64_t> lookup(uint64_t key) const;
+  bool compare_exchange(uint64_t key, uint64_t expected, uint64_t desired) const {
+    return index_->compare_exchange(make_key(key_kind_, key).datum(),
+                                    make_value(value_kind_, expected).datum(),
+                                    make_value(value_kind_, desired).datum());
+  }
+  bool compare_remove(uint64_t key, uint64_t expected) const {
+    return index_->compare_remove(make_key(key_kind_, key).datum(),
+                                  make_value(value_kind_, expected).datum());
+  }
+  // AnyIndex::modify(), in numbers.
+  using Modify = std::function<Change(std::optional<uint64_t> before, uint64_t& after)>;
+  Change modify(uint64_t key, const Modify& change) const;
+  // Adds 1, by modify(), to a value that is a number of any kind; returns the sum.
+  uint64_t count(uint64_t key) const;
 
   // Calls `visit` for each record; kTorn stands for a key or value that no operation wrote.
   void for_each(const std::function<void(uint64_t key, uint64_t value)>& visit) const;

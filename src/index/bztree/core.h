@@ -71,6 +71,7 @@ class Core {
  public:
   using Key = typename Content::Key;
   using Value = typename Content::Value;
+  using Condition = index::Condition<Value>;
 
   static std::unique_ptr<Core> create(pm::PoolImpl& pool, const std::string& name, Kind key,
                                       Kind value, const Options& options);
@@ -78,8 +79,8 @@ class Core {
                                     Kind value, const Options& options);
   ~Core();
 
-  bool write(Verb verb, const Key& key, const Value& value);
-  bool remove(const Key& key);
+  bool write(const Condition& condition, const Key& key, const Value& value);
+  bool remove(const Key& key, const Condition& condition = Verb::kUpdate);
   // Calls `use` with the value, which is valid during the call.
   template <typename Use>
   bool lookup(const Key& key, Use use) const;
@@ -209,12 +210,13 @@ class Core {
   void wait_for_descriptor();
   template <typename Attempt>
   bool persevere(Text text, uint32_t room, Attempt attempt);
-  Outcome try_write(Verb verb, const Key& key, const Value& value, uint32_t room);
-  Outcome put(Verb verb, const Key& key, const Value& value, Node& leaf, LeafStatus status,
-              Found found, uint32_t room);
-  Outcome commit(Verb verb, Text text, Node& leaf, LeafStatus status, uint32_t slot, Meta fresh,
-                 Found found, pm::Heap::Txn* txn, uint64_t record);
-  Outcome try_remove(Text text, bool& sparse);
+  Outcome try_write(const Condition& condition, const Key& key, const Value& value, uint32_t room);
+  Outcome put(const Condition& condition, const Key& key, const Value& value, Node& leaf,
+              LeafStatus status, Found found, uint32_t room);
+  Outcome commit(const Condition& condition, Text text, Node& leaf, LeafStatus status,
+                 uint32_t slot, Meta fresh, Found found, pm::Heap::Txn* txn, uint64_t record);
+  bool holds(const Condition& condition, const Node& leaf, Found found) const;
+  Outcome try_remove(const Condition& condition, Text text, bool& sparse);
   bool has_room(LeafStatus status, uint32_t slots, uint32_t bytes) const;
   uint32_t room_for(const Key& key, const Value& value) const;
   bool goes_out(const Key& key, const Value& value) const;

@@ -62,13 +62,14 @@ void Core<Content>::wait_for_descriptor() {
 }
 
 template <typename Content>
-bool Core<Content>::write(Verb verb, const Key& key, const Value& value) {
+bool Core<Content>::write(const Condition& condition, const Key& key, const Value& value) {
   pool_.require_writable();
   if constexpr (Content::kOutOfPlace) {
     records_.require_fits(key.bytes, value, tree::RangeTrees::kKeyBytesMax);
   }
   const uint32_t room = room_for(key, value);
-  return persevere(Codec::text_of(key), room, [&] { return try_write(verb, key, value, room); });
+  return persevere(Codec::text_of(key), room,
+                   [&] { return try_write(condition, key, value, room); });
 }
 
 template <typename Content>
@@ -113,8 +114,18 @@ Meta Core<Content>::write_record(Node& leaf, uint32_t offset, const Key& key, co
   }
 }
 
+// Whether a write goes on, by what was found. No lock is needed: a record's metadata word names a place of
+// the leaf that nothing else is ever written to, so if the multi-word CAS finds the word, it finds the value.
 template <typename Content>
-typename Core<Content>::Outcome Core<Content>::try_write(Verb verb, const Key& key,
+bool Core<Content>::holds(const Condition& condition, const Node& leaf, Found found) const {
+  if (!found) return condition.holds_if_absent();
+  return condition.holds_if_present([&](const Value& expected) {
+    return intact_item_of(leaf, found.meta, pool_.verifies_payload()).value == expected;
+  });
+}
+
+template <typename Content>
+typename Core<Content>::Outcome Core<Content>::try_write(const Condition& condition, const Key& key,
                                                          const Value& value, uint32_t room) {
   const pm::EpochManager::Guard guard(epochs_);
   Path path;
@@ -123,10 +134,10 @@ typename Core<Content>::Outcome Core<Content>::try_write(Verb verb, const Key& k
   const LeafStatus status = status_of(leaf);
   if (status.frozen()) return Outcome::kAgain;
   const Found found = find(leaf, status.slots(), Codec::text_of(key));
-  if (found ? verb == Verb::kInsert : verb == Verb::kUpdate) return Outcome::kNot;
+  if (!holds(condition, leaf, found)) return Outcome::kNot;
   if (!has_room(status, found ? 0 : 1, room)) return Outcome::kFull;
   if (!found && has_leftover(leaf, status)) return Outcome::kFull;
-  return put(verb, key, value, leaf, status, found, room);
+  return put(condition, key, value, leaf, status, found, room);
 }
 
 // Space is reserved by a store that a crash forgets, so a record may have been written, and reached PM,
@@ -140,9 +151,9 @@ bool Core<Content>::has_leftover(const Node& leaf, LeafStatus status) const {
 }
 
 template <typename Content>
-typename Core<Content>::Outcome Core<Content>::put(Verb verb, const Key& key, const Value& value,
-                                                   Node& leaf, LeafStatus status, Found found,
-                                                   uint32_t room) {
+typename Core<Content>::Outcome Core<Content>::put(const Condition& condition, const Key& key,
+                                                   const Value& value, Node& leaf,
+                                                   LeafStatus status, Found found, uint32_t room) {
   pm::Heap::TxnIfNeeded txn;
   uint64_t record = 0;
   if constexpr (Content::kOutOfPlace) {
@@ -157,15 +168,15 @@ typename Core<Content>::Outcome Core<Content>::put(Verb verb, const Key& key, co
   const Meta fresh = write_record(leaf, offset, key, value, record);
   // Durable with the operation's descriptor, before the metadata that leads to it.
   memory_.flush(leaf.bytes() + offset, room);
-  return commit(verb, Codec::text_of(key), leaf, reserved, found ? found.slot : status.slots(),
+  return commit(condition, Codec::text_of(key), leaf, reserved, found ? found.slot : status.slots(),
                 fresh, found, txn.get(), record);
 }
 
 // Makes a record visible in `slot`: in the place of `found`, or in the slot reserved for it.
 template <typename Content>
-typename Core<Content>::Outcome Core<Content>::commit(Verb verb, Text text, Node& leaf,
-                                                      LeafStatus status, uint32_t slot, Meta fresh,
-                                                      Found found, pm::Heap::Txn* txn,
+typename Core<Content>::Outcome Core<Content>::commit(const Condition& condition, Text text,
+                                                      Node& leaf, LeafStatus status, uint32_t slot,
+                                                      Meta fresh, Found found, pm::Heap::Txn* txn,
                                                       uint64_t record) {
   const bool adds = !found;
   for (;;) {
@@ -185,25 +196,25 @@ typename Core<Content>::Outcome Core<Content>::commit(Verb verb, Text text, Node
     status.word = mwcas_.read(leaf.status);
     if (status.frozen() || txn != nullptr) return Outcome::kAgain;
     found = find(leaf, status.slots(), text);
-    if (found && verb == Verb::kInsert) return Outcome::kNot;
-    if (!found && verb == Verb::kUpdate) return Outcome::kNot;
+    if (!holds(condition, leaf, found)) return Outcome::kNot;
     if (found.meta.out() || adds != !found) return Outcome::kAgain;
     if (!adds) slot = found.slot;
   }
 }
 
 template <typename Content>
-bool Core<Content>::remove(const Key& key) {
+bool Core<Content>::remove(const Key& key, const Condition& condition) {
   pool_.require_writable();
   const Text text = Codec::text_of(key);
   bool sparse = false;
-  if (!persevere(text, 0, [&] { return try_remove(text, sparse); })) return false;
+  if (!persevere(text, 0, [&] { return try_remove(condition, text, sparse); })) return false;
   if (sparse) shrink(text);
   return true;
 }
 
 template <typename Content>
-typename Core<Content>::Outcome Core<Content>::try_remove(Text text, bool& sparse) {
+typename Core<Content>::Outcome Core<Content>::try_remove(const Condition& condition, Text text,
+                                                          bool& sparse) {
   const pm::EpochManager::Guard guard(epochs_);
   Path path;
   descend(text, path);
@@ -211,7 +222,7 @@ typename Core<Content>::Outcome Core<Content>::try_remove(Text text, bool& spars
   const LeafStatus status = status_of(leaf);
   if (status.frozen()) return Outcome::kAgain;
   const Found found = find(leaf, status.slots(), text);
-  if (!found) return Outcome::kNot;
+  if (!found || !holds(condition, leaf, found)) return Outcome::kNot;
   const uint64_t record = found.meta.out() ? record_at(leaf, found.meta) : 0;
   pm::Heap::TxnIfNeeded txn;
   if (record != 0) txn.begin(pool_.heap(), true);

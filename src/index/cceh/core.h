@@ -74,14 +74,15 @@ class Core {
  public:
   using Key = typename Content::Key;
   using Value = typename Content::Value;
+  using Condition = index::Condition<Value>;
 
   static std::unique_ptr<Core> create(pm::PoolImpl& pool, const std::string& name, Kind key,
                                       Kind value, const Options& options);
   static std::unique_ptr<Core> open(pm::PoolImpl& pool, const std::string& name, Kind key,
                                     Kind value, const Options& options);
 
-  bool write(Verb verb, const Key& key, const Value& value);
-  bool remove(const Key& key);
+  bool write(const Condition& condition, const Key& key, const Value& value);
+  bool remove(const Key& key, const Condition& condition = Verb::kUpdate);
   // Calls `use` with the value, which is valid during the call.
   template <typename Use>
   bool lookup(const Key& key, Use use) const;
@@ -172,10 +173,10 @@ class Core {
   HashSlot* find_empty(Segment& segment, uint64_t hash, uint32_t depth) const;
 
   // ---- write.cc
-  Outcome try_write(Verb verb, const Key& key, const Value& value, Entry& seen);
+  Outcome try_write(const Condition& condition, const Key& key, const Value& value, Entry& seen);
   void put(const Held& held, HashSlot& slot, const Key& key, const Value& value);
   void replace(const Held& held, HashSlot& slot, const Key& key, const Value& value);
-  bool write_once(Verb verb, const Key& key, const Value& value);
+  bool write_once(const Condition& condition, const Key& key, const Value& value);
 
   // ---- split.cc
   void make_room(uint64_t hash, Entry seen);

@@ -167,21 +167,21 @@ void Core<Content>::replace(const Held& held, HashSlot& slot, const Key& key, co
 // ---- single records
 
 template <typename Content>
-typename Core<Content>::Outcome Core<Content>::try_write(Verb verb, const Key& key,
+typename Core<Content>::Outcome Core<Content>::try_write(const Condition& condition, const Key& key,
                                                          const Value& value, Entry& seen) {
   if (const Entry entry = entry_of(key.hash)) prefetch(segment_of(entry), key.hash, kProbe);
   const Held held(*this, key.hash);
   seen = entry_of(key.hash);
-  if (!seen) return verb == Verb::kUpdate ? Outcome::kNot : Outcome::kNoRoom;
+  if (!seen) return condition.holds_if_absent() ? Outcome::kNoRoom : Outcome::kNot;
   require_sound(seen);
   Segment& segment = segment_of(seen);
   uint64_t before = 0;
   if (HashSlot* slot = find(segment, key, before); slot != nullptr) {
-    if (verb == Verb::kInsert) return Outcome::kNot;
+    if (!condition.holds_for(records_, before)) return Outcome::kNot;
     replace(held, *slot, key, value);
     return Outcome::kDone;
   }
-  if (verb == Verb::kUpdate) return Outcome::kNot;
+  if (!condition.holds_if_absent()) return Outcome::kNot;
   HashSlot* slot = find_empty(segment, key.hash, seen.depth());
   if (slot == nullptr) return Outcome::kNoRoom;
   put(held, *slot, key, value);
@@ -189,24 +189,24 @@ typename Core<Content>::Outcome Core<Content>::try_write(Verb verb, const Key& k
 }
 
 template <typename Content>
-bool Core<Content>::write_once(Verb verb, const Key& key, const Value& value) {
+bool Core<Content>::write_once(const Condition& condition, const Key& key, const Value& value) {
   const pm::EpochManager::Guard guard(epochs_);
   for (;;) {
     Entry seen;
-    const Outcome outcome = try_write(verb, key, value, seen);
+    const Outcome outcome = try_write(condition, key, value, seen);
     if (outcome != Outcome::kNoRoom) return outcome == Outcome::kDone;
     make_room(key.hash, seen);
   }
 }
 
 template <typename Content>
-bool Core<Content>::write(Verb verb, const Key& key, const Value& value) {
+bool Core<Content>::write(const Condition& condition, const Key& key, const Value& value) {
   return write_with_reclaim<Content>(pool_, records_, key, value,
-                                     [&] { return write_once(verb, key, value); });
+                                     [&] { return write_once(condition, key, value); });
 }
 
 template <typename Content>
-bool Core<Content>::remove(const Key& key) {
+bool Core<Content>::remove(const Key& key, const Condition& condition) {
   pool_.require_writable();
   const pm::EpochManager::Guard guard(epochs_);
   if (const Entry entry = entry_of(key.hash)) prefetch(segment_of(entry), key.hash, kProbe);
@@ -215,7 +215,7 @@ bool Core<Content>::remove(const Key& key) {
   if (!entry) return false;
   uint64_t value = 0;
   HashSlot* slot = find(segment_of(entry), key, value);
-  if (slot == nullptr) return false;
+  if (slot == nullptr || !condition.holds_for(records_, value)) return false;
   if constexpr (Content::kOutOfPlace) {
     records_.unlink(slot->value, [&] { held.begin_change(); });
   } else {

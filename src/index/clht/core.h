@@ -72,6 +72,7 @@ class Core {
  public:
   using Key = typename Content::Key;
   using Value = typename Content::Value;
+  using Condition = index::Condition<Value>;
 
   static std::unique_ptr<Core> create(pm::PoolImpl& pool, const std::string& name, Kind key,
                                       Kind value, const Options& options);
@@ -79,8 +80,8 @@ class Core {
                                     Kind value, const Options& options);
   ~Core();
 
-  bool write(Verb verb, const Key& key, const Value& value);
-  bool remove(const Key& key);
+  bool write(const Condition& condition, const Key& key, const Value& value);
+  bool remove(const Key& key, const Condition& condition = Verb::kUpdate);
   template <typename Use>
   [[gnu::always_inline]] inline bool lookup(const Key& key, Use use) const;
   template <typename Visit>
@@ -186,9 +187,9 @@ class Core {
   Place find_empty(const Held& held, uint64_t hash, Bucket*& last) const;
 
   // ---- write.cc
-  bool write_once(Verb verb, const Key& key, const Value& value);
-  Outcome try_write(Verb verb, const Key& key, const Value& value, const State*& seen,
-                    const Table*& full);
+  bool write_once(const Condition& condition, const Key& key, const Value& value);
+  Outcome try_write(const Condition& condition, const Key& key, const Value& value,
+                    const State*& seen, const Table*& full);
   void put(const Place& place, const Key& key, const Value& value);
   bool put_in_chain(const Held& held, Bucket& last, const Key& key, const Value& value);
   void replace(const Place& place, const Key& key, const Value& value);

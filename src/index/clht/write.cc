@@ -233,7 +233,8 @@ void Core<Policy, Content>::replace(const Place& place, const Key& key, const Va
 // ---- single records
 
 template <typename Policy, typename Content>
-typename Core<Policy, Content>::Outcome Core<Policy, Content>::try_write(Verb verb, const Key& key,
+typename Core<Policy, Content>::Outcome Core<Policy, Content>::try_write(const Condition& condition,
+                                                                         const Key& key,
                                                                          const Value& value,
                                                                          const State*& seen,
                                                                          const Table*& full) {
@@ -243,11 +244,11 @@ typename Core<Policy, Content>::Outcome Core<Policy, Content>::try_write(Verb ve
   Place place;
   uint64_t before = 0;
   if (find(*held.table, held.home, key, place, before)) {
-    if (verb == Verb::kInsert) return Outcome::kNot;
+    if (!condition.holds_for(records_, before)) return Outcome::kNot;
     replace(place, key, value);
     return Outcome::kDone;
   }
-  if (verb == Verb::kUpdate) return Outcome::kNot;
+  if (!condition.holds_if_absent()) return Outcome::kNot;
   Bucket* last = nullptr;
   place = find_empty(held, key.hash, last);
   if (place.bucket != nullptr) {
@@ -258,12 +259,13 @@ typename Core<Policy, Content>::Outcome Core<Policy, Content>::try_write(Verb ve
 }
 
 template <typename Policy, typename Content>
-bool Core<Policy, Content>::write_once(Verb verb, const Key& key, const Value& value) {
+bool Core<Policy, Content>::write_once(const Condition& condition, const Key& key,
+                                       const Value& value) {
   const pm::EpochManager::Guard guard(epochs_);
   for (;;) {
     const State* seen = nullptr;
     const Table* full = nullptr;
-    const Outcome outcome = try_write(verb, key, value, seen, full);
+    const Outcome outcome = try_write(condition, key, value, seen, full);
     if (outcome == Outcome::kNoRoom) {
       make_room(seen, full);
       continue;
@@ -275,19 +277,20 @@ bool Core<Policy, Content>::write_once(Verb verb, const Key& key, const Value& v
 }
 
 template <typename Policy, typename Content>
-bool Core<Policy, Content>::write(Verb verb, const Key& key, const Value& value) {
+bool Core<Policy, Content>::write(const Condition& condition, const Key& key, const Value& value) {
   return write_with_reclaim<Content>(pool_, records_, key, value,
-                                     [&] { return write_once(verb, key, value); });
+                                     [&] { return write_once(condition, key, value); });
 }
 
 template <typename Policy, typename Content>
-bool Core<Policy, Content>::remove(const Key& key) {
+bool Core<Policy, Content>::remove(const Key& key, const Condition& condition) {
   pool_.require_writable();
   const pm::EpochManager::Guard guard(epochs_);
   const Held held(*this, key.hash);
   Place place;
   uint64_t value = 0;
   if (!find(*held.table, held.home, key, place, value)) return false;
+  if (!condition.holds_for(records_, value)) return false;
   if constexpr (Content::kOutOfPlace) {
     records_.unlink(place.bucket->value(place.slot), [] {});
   } else {

@@ -71,14 +71,15 @@ class Core {
  public:
   using Key = typename Content::Key;
   using Value = typename Content::Value;
+  using Condition = index::Condition<Value>;
 
   static std::unique_ptr<Core> create(pm::PoolImpl& pool, const std::string& name, Kind key,
                                       Kind value, const Options& options);
   static std::unique_ptr<Core> open(pm::PoolImpl& pool, const std::string& name, Kind key,
                                     Kind value, const Options& options);
 
-  bool write(Verb verb, const Key& key, const Value& value);
-  bool remove(const Key& key);
+  bool write(const Condition& condition, const Key& key, const Value& value);
+  bool remove(const Key& key, const Condition& condition = Verb::kUpdate);
   // Calls `use` with the value, which is valid during the call.
   template <typename Use>
   bool lookup(const Key& key, Use use) const;
@@ -258,9 +259,10 @@ class Core {
 
   // ---- write.cc
   Locked lock_node(const Key& key, uint32_t level);
-  bool write_once(Verb verb, const Key& key, const Value& value);
-  bool write_zero(Verb verb, Node& leaf, const Value& value);
-  bool remove_zero(Node& leaf);
+  bool write_once(const Condition& condition, const Key& key, const Value& value);
+  bool write_zero(const Condition& condition, Node& leaf, const Value& value);
+  bool remove_zero(Node& leaf, const Condition& condition);
+  uint64_t stored(Node& leaf, const Position& position) const;
   void put(Node& leaf, const Position& position, const Key& key, const Value& value);
   void replace(Node& leaf, const Position& position, const Key& key, const Value& value);
   void take_out(Node& leaf, const Position& position);

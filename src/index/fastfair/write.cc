@@ -109,6 +109,13 @@ typename Core<Policy, Content>::Locked Core<Policy, Content>::lock_node(const Ke
 
 // ---- records in a locked leaf
 
+// The value, or the offset of the record.
+template <typename Policy, typename Content>
+uint64_t Core<Policy, Content>::stored(Node& leaf, const Position& position) const {
+  const Entry& entry = entries_of(leaf)[position.at];
+  return pm::load_relaxed(kWords ? entry.other : entry.mark);
+}
+
 template <typename Policy, typename Content>
 void Core<Policy, Content>::put(Node& leaf, const Position& position, const Key& key,
                                 const Value& value) {
@@ -167,10 +174,12 @@ void Core<Policy, Content>::take_out(Node& leaf, const Position& position) {
 // ---- the record with key 0, in the header of the first leaf: value and has_zero in one line
 
 template <typename Policy, typename Content>
-bool Core<Policy, Content>::write_zero(Verb verb, Node& leaf, const Value& value) {
+bool Core<Policy, Content>::write_zero(const Condition& condition, Node& leaf, const Value& value) {
   if constexpr (kWords) {
     const bool found = leaf.has_zero != 0;
-    if (found ? verb == Verb::kInsert : verb == Verb::kUpdate) return false;
+    const bool goes_on =
+        found ? condition.holds_for(records_, leaf.leftmost) : condition.holds_if_absent();
+    if (!goes_on) return false;
     begin_change(leaf);
     pm::store_release(leaf.leftmost, value);
     if (!found) pm::store_release(leaf.has_zero, uint16_t{1});  // commits
@@ -180,8 +189,8 @@ bool Core<Policy, Content>::write_zero(Verb verb, Node& leaf, const Value& value
 }
 
 template <typename Policy, typename Content>
-bool Core<Policy, Content>::remove_zero(Node& leaf) {
-  if (leaf.has_zero == 0) return false;
+bool Core<Policy, Content>::remove_zero(Node& leaf, const Condition& condition) {
+  if (leaf.has_zero == 0 || !condition.holds_for(records_, leaf.leftmost)) return false;
   begin_change(leaf);
   pm::store_release(leaf.has_zero, uint16_t{0});
   memory_.persist(&leaf.has_zero, sizeof leaf.has_zero);  // before anybody can miss it
@@ -191,19 +200,20 @@ bool Core<Policy, Content>::remove_zero(Node& leaf) {
 // ---- single records
 
 template <typename Policy, typename Content>
-bool Core<Policy, Content>::write_once(Verb verb, const Key& key, const Value& value) {
+bool Core<Policy, Content>::write_once(const Condition& condition, const Key& key,
+                                       const Value& value) {
   const pm::EpochManager::Guard guard(epochs_);
   for (;;) {
     Locked leaf = lock_node(key, 0);
     if constexpr (kWords) {
-      if (key == 0) return write_zero(verb, *leaf.node, value);
+      if (key == 0) return write_zero(condition, *leaf.node, value);
     }
     if (leaf.position.found) {
-      if (verb == Verb::kInsert) return false;
+      if (!condition.holds_for(records_, stored(*leaf.node, leaf.position))) return false;
       replace(*leaf.node, leaf.position, key, value);
       return true;
     }
-    if (verb == Verb::kUpdate) return false;
+    if (!condition.holds_if_absent()) return false;
     if (leaf.position.count < slots_) {
       put(*leaf.node, leaf.position, key, value);
       return true;
@@ -215,25 +225,26 @@ bool Core<Policy, Content>::write_once(Verb verb, const Key& key, const Value& v
 }
 
 template <typename Policy, typename Content>
-bool Core<Policy, Content>::write(Verb verb, const Key& key, const Value& value) {
+bool Core<Policy, Content>::write(const Condition& condition, const Key& key, const Value& value) {
   pool_.require_writable();
   if constexpr (!kWords) {
     records_.require_fits(key.bytes, value, tree::RangeTrees::kKeyBytesMax);
   }
-  return records_.with_reclaim([&] { return write_once(verb, key, value); });
+  return records_.with_reclaim([&] { return write_once(condition, key, value); });
 }
 
 template <typename Policy, typename Content>
-bool Core<Policy, Content>::remove(const Key& key) {
+bool Core<Policy, Content>::remove(const Key& key, const Condition& condition) {
   pool_.require_writable();
   const pm::EpochManager::Guard guard(epochs_);
   uint32_t left = 0;
   {
     const Locked leaf = lock_node(key, 0);
     if constexpr (kWords) {
-      if (key == 0) return remove_zero(*leaf.node);
+      if (key == 0) return remove_zero(*leaf.node, condition);
     }
     if (!leaf.position.found) return false;
+    if (!condition.holds_for(records_, stored(*leaf.node, leaf.position))) return false;
     take_out(*leaf.node, leaf.position);
     left = leaf.position.count - 1;
   }

@@ -66,6 +66,7 @@ class Core {
  public:
   using Key = typename Content::Key;
   using Value = typename Content::Value;
+  using Condition = index::Condition<Value>;
 
   static std::unique_ptr<Core> create(pm::PoolImpl& pool, const std::string& name, Kind key,
                                       Kind value, const Options& options);
@@ -75,8 +76,8 @@ class Core {
   Core(const Core&) = delete;
   Core& operator=(const Core&) = delete;
 
-  bool write(Verb verb, const Key& key, const Value& value);
-  bool remove(const Key& key);
+  bool write(const Condition& condition, const Key& key, const Value& value);
+  bool remove(const Key& key, const Condition& condition = Verb::kUpdate);
   // Calls `use` with the value, which is valid during the call.
   template <typename Use>
   bool lookup(const Key& key, Use use) const;
@@ -148,7 +149,7 @@ class Core {
   bool copy_leaf(const Position& at, const Key& from, Copied& out) const;
 
   // ---- write.cc
-  bool write_once(Verb verb, const Key& key, const Value& value);
+  bool write_once(const Condition& condition, const Key& key, const Value& value);
   void put(const Held& held, Leaf& leaf, uint64_t bitmap, int replaced, const Key& key,
            uint8_t fingerprint, const Value& value);
   void replace_in_place(const Held& held, Slot& slot, const Key& key, const Value& value);

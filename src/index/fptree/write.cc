@@ -165,7 +165,7 @@ void Core<Content>::clear_bit(const Held& held, Leaf& leaf, uint64_t bitmap, int
 // ---- operations
 
 template <typename Content>
-bool Core<Content>::write_once(Verb verb, const Key& key, const Value& value) {
+bool Core<Content>::write_once(const Condition& condition, const Key& key, const Value& value) {
   const uint8_t fingerprint = fingerprint_of(key);
   const pm::EpochManager::Guard guard(epochs_);
   for (;;) {
@@ -179,7 +179,9 @@ bool Core<Content>::write_once(Verb verb, const Key& key, const Value& value) {
     const bool full = bitmap == geometry_.full();
     uint64_t before = 0;
     const int slot = find_slot(leaf, bitmap, key, fingerprint, before);
-    if (slot != kNone ? verb == Verb::kInsert : verb == Verb::kUpdate) return false;
+    const bool goes_on =
+        slot != kNone ? condition.holds_for(records_, before) : condition.holds_if_absent();
+    if (!goes_on) return false;
     if (slot != kNone && full) {
       replace_in_place(held, geometry_.slots(leaf)[slot], key, value);
       return true;
@@ -194,12 +196,12 @@ bool Core<Content>::write_once(Verb verb, const Key& key, const Value& value) {
 }
 
 template <typename Content>
-bool Core<Content>::write(Verb verb, const Key& key, const Value& value) {
+bool Core<Content>::write(const Condition& condition, const Key& key, const Value& value) {
   pool_.require_writable();
   if constexpr (Content::kOutOfPlace) records_.require_fits(key.bytes, value);
   if (pm::acquire(spilled_)) [[unlikely]]
     drop_spill();
-  const auto once = [&] { return write_once(verb, key, value); };
+  const auto once = [&] { return write_once(condition, key, value); };
   try {
     return records_.with_reclaim(once);
   } catch (const Error& error) {
@@ -210,7 +212,7 @@ bool Core<Content>::write(Verb verb, const Key& key, const Value& value) {
 }
 
 template <typename Content>
-bool Core<Content>::remove(const Key& key) {
+bool Core<Content>::remove(const Key& key, const Condition& condition) {
   pool_.require_writable();
   if (pm::acquire(spilled_)) [[unlikely]]
     drop_spill();
@@ -225,7 +227,7 @@ bool Core<Content>::remove(const Key& key) {
     const uint64_t bitmap = bitmap_of(leaf);
     uint64_t value = 0;
     const int slot = find_slot(leaf, bitmap, key, fingerprint, value);
-    if (slot == kNone) return false;
+    if (slot == kNone || !condition.holds_for(records_, value)) return false;
     clear_bit(held, leaf, bitmap, slot);
     const auto left = static_cast<uint32_t>(std::popcount(bitmap)) - 1;
     // At a few fill levels only, not after each removal: the neighbours may be full for long.

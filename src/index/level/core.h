@@ -66,6 +66,7 @@ class Core {
  public:
   using Key = typename Content::Key;
   using Value = typename Content::Value;
+  using Condition = index::Condition<Value>;
 
   static std::unique_ptr<Core> create(pm::PoolImpl& pool, const std::string& name, Kind key,
                                       Kind value, const Options& options);
@@ -73,8 +74,8 @@ class Core {
                                     Kind value, const Options& options);
   ~Core();
 
-  bool write(Verb verb, const Key& key, const Value& value);
-  bool remove(const Key& key);
+  bool write(const Condition& condition, const Key& key, const Value& value);
+  bool remove(const Key& key, const Condition& condition = Verb::kUpdate);
   template <typename Use>
   bool lookup(const Key& key, Use use) const;
   template <typename Visit>
@@ -173,8 +174,9 @@ class Core {
   static Place find_empty(std::span<const Level> levels, uint64_t hash);
 
   // ---- write.cc
-  bool write_once(Verb verb, const Key& key, const Value& value);
-  Outcome try_write(Verb verb, const Key& key, const Value& value, const State*& seen);
+  bool write_once(const Condition& condition, const Key& key, const Value& value);
+  Outcome try_write(const Condition& condition, const Key& key, const Value& value,
+                    const State*& seen);
   void put(const Held& held, const Place& place, const Key& key, const Value& value);
   void replace(const Held& held, const Place& place, const Key& key, const Value& value);
   void wait_for_movement() const;

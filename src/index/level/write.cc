@@ -190,7 +190,8 @@ void Core<Policy, Content>::replace(const Held& held, const Place& place, const 
 // ---- single records
 
 template <typename Policy, typename Content>
-typename Core<Policy, Content>::Outcome Core<Policy, Content>::try_write(Verb verb, const Key& key,
+typename Core<Policy, Content>::Outcome Core<Policy, Content>::try_write(const Condition& condition,
+                                                                         const Key& key,
                                                                          const Value& value,
                                                                          const State*& seen) {
   prefetch(state(), key.hash);
@@ -199,11 +200,11 @@ typename Core<Policy, Content>::Outcome Core<Policy, Content>::try_write(Verb ve
   Place place;
   uint64_t before = 0;
   if (find(*seen, key, place, before)) {
-    if (verb == Verb::kInsert) return Outcome::kNot;
+    if (!condition.holds_for(records_, before)) return Outcome::kNot;
     replace(held, place, key, value);
     return Outcome::kDone;
   }
-  if (verb == Verb::kUpdate) return Outcome::kNot;
+  if (!condition.holds_if_absent()) return Outcome::kNot;
   if (is_ahead(*seen)) return Outcome::kAhead;
   place = find_empty(seen->targets(), key.hash);
   if (place.node == nullptr) {
@@ -215,11 +216,12 @@ typename Core<Policy, Content>::Outcome Core<Policy, Content>::try_write(Verb ve
 }
 
 template <typename Policy, typename Content>
-bool Core<Policy, Content>::write_once(Verb verb, const Key& key, const Value& value) {
+bool Core<Policy, Content>::write_once(const Condition& condition, const Key& key,
+                                       const Value& value) {
   const pm::EpochManager::Guard guard(epochs_);
   for (;;) {
     const State* seen = nullptr;
-    const Outcome outcome = try_write(verb, key, value, seen);
+    const Outcome outcome = try_write(condition, key, value, seen);
     if (outcome == Outcome::kRetry) {
       wait_for_movement();
       continue;
@@ -238,13 +240,13 @@ bool Core<Policy, Content>::write_once(Verb verb, const Key& key, const Value& v
 }
 
 template <typename Policy, typename Content>
-bool Core<Policy, Content>::write(Verb verb, const Key& key, const Value& value) {
+bool Core<Policy, Content>::write(const Condition& condition, const Key& key, const Value& value) {
   return write_with_reclaim<Content>(pool_, records_, key, value,
-                                     [&] { return write_once(verb, key, value); });
+                                     [&] { return write_once(condition, key, value); });
 }
 
 template <typename Policy, typename Content>
-bool Core<Policy, Content>::remove(const Key& key) {
+bool Core<Policy, Content>::remove(const Key& key, const Condition& condition) {
   pool_.require_writable();
   const pm::EpochManager::Guard guard(epochs_);
   prefetch(state(), key.hash);
@@ -252,6 +254,7 @@ bool Core<Policy, Content>::remove(const Key& key) {
   Place place;
   uint64_t value = 0;
   if (!find(state(), key, place, value)) return false;
+  if (!condition.holds_for(records_, value)) return false;
   if constexpr (Content::kOutOfPlace) {
     records_.unlink(place.node->slots[place.slot].value, [&] { held.begin_change(); });
   } else {

@@ -66,6 +66,7 @@ class Core {
  public:
   using Key = typename Content::Key;
   using Value = typename Content::Value;
+  using Condition = index::Condition<Value>;
 
   static std::unique_ptr<Core> create(pm::PoolImpl& pool, const std::string& name, Kind key,
                                       Kind value, const Options& options);
@@ -73,8 +74,8 @@ class Core {
                                     Kind value, const Options& options);
   ~Core();
 
-  bool write(Verb verb, const Key& key, const Value& value);
-  bool remove(const Key& key);
+  bool write(const Condition& condition, const Key& key, const Value& value);
+  bool remove(const Key& key, const Condition& condition = Verb::kUpdate);
   // Calls `use` with the value, which is valid during the call.
   template <typename Use>
   bool lookup(const Key& key, Use use) const;
@@ -124,7 +125,7 @@ class Core {
   uint32_t snapshot(uint64_t leaf, Slot* out, uint64_t& next) const;
 
   // ---- write.cc
-  bool write_once(Verb verb, const Key& key, const Value& value);
+  bool write_once(const Condition& condition, const Key& key, const Value& value);
   // Locks the key's leaf.
   uint64_t lock_leaf(const Key& key, LeafLock& lock) const;
   void append(LeafLock& lock, Leaf& leaf, uint32_t count, const Key& key, const Value* value,

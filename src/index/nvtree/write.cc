@@ -119,16 +119,16 @@ void Core<Content>::reclaim() {
 // ---- writes
 
 template <typename Content>
-bool Core<Content>::write(Verb verb, const Key& key, const Value& value) {
+bool Core<Content>::write(const Condition& condition, const Key& key, const Value& value) {
   pool_.require_writable();
   if constexpr (Content::kOutOfPlace) {
     records_.require_fits(key.bytes, value, tree::RangeTrees::kKeyBytesMax);
   }
-  return with_reclaim([&] { return write_once(verb, key, value); });
+  return with_reclaim([&] { return write_once(condition, key, value); });
 }
 
 template <typename Content>
-bool Core<Content>::write_once(Verb verb, const Key& key, const Value& value) {
+bool Core<Content>::write_once(const Condition& condition, const Key& key, const Value& value) {
   for (;;) {
     const pm::EpochManager::Guard guard(epochs_);
     LeafLock lock;
@@ -137,7 +137,9 @@ bool Core<Content>::write_once(Verb verb, const Key& key, const Value& value) {
     const uint32_t count = count_of(leaf);
     uint64_t old_value = 0;
     const int entry = find(leaf, count, key, old_value);
-    if (verb == Verb::kInsert ? entry >= 0 : verb == Verb::kUpdate && entry < 0) return false;
+    const bool goes_on =
+        entry >= 0 ? condition.holds_for(records_, old_value) : condition.holds_if_absent();
+    if (!goes_on) return false;
     if (count < leaf_records_) [[likely]] {
       append(lock, leaf, count, key, &value, entry);
       return true;
@@ -217,7 +219,7 @@ void Core<Content>::replace_value(LeafLock& lock, Leaf& leaf, uint32_t entry, co
 // ---- removals
 
 template <typename Content>
-bool Core<Content>::remove(const Key& key) {
+bool Core<Content>::remove(const Key& key, const Condition& condition) {
   pool_.require_writable();
   uint32_t live = 0;
   {
@@ -227,7 +229,7 @@ bool Core<Content>::remove(const Key& key) {
     const uint32_t count = count_of(leaf);
     uint64_t value = 0;
     const int entry = find(leaf, count, key, value);
-    if (entry < 0) return false;
+    if (entry < 0 || !condition.holds_for(records_, value)) return false;
     live = static_cast<uint32_t>(std::popcount(live_mask(leaf, count))) - 1;
     if (count < leaf_records_) {
       append(lock, leaf, count, key, nullptr, entry);

@@ -101,6 +101,11 @@ class Core {
   bool write(LogKind kind, std::string_view key, std::string_view value, Logging logging);
   bool remove(uint64_t key);
   bool remove(std::string_view key);
+  // The same for a key with the value `expected` only.
+  bool exchange(uint64_t key, uint64_t expected, uint64_t value);
+  bool exchange(std::string_view key, std::string_view expected, std::string_view value);
+  bool remove_if(uint64_t key, uint64_t expected);
+  bool remove_if(std::string_view key, std::string_view expected);
   bool lookup(uint64_t key, uint64_t& value) const { return lookup_.lookup(key, value); }
   // Calls `use` with the value, which is valid during the call.
   template <typename Use>
@@ -145,7 +150,18 @@ class Core {
   // To be called under the lock of each partition that is written to: where a persist has failed, the log
   // may end with a record that a crash would leave half-written, and nothing may follow it.
   void require_writable() const { pool_.require_writable(); }
+  // A value that a key must have for a write to go on: the word, or the bytes.
+  struct Expected {
+    uint64_t word = 0;
+    std::string_view bytes = {};
+  };
+  bool has_value(const Key& key, const Expected& expected) const;
+  // `write`, again while collecting payload makes room for it.
+  template <typename Write>
+  bool with_payload_freed(const Key& key, Write write);
   bool write_record(LogKind kind, const Key& key, uint64_t value, std::string_view payload);
+  bool exchange_record(const Key& key, const Expected& expected, uint64_t value,
+                       std::string_view payload);
   bool write_locked(Partition& partition, LogKind kind, const Key& key, uint64_t value,
                     std::string_view payload);
   bool log_and_write(Partition& partition, LogKind kind, const Key& key, uint64_t value,
@@ -153,7 +169,8 @@ class Core {
   bool overwrite_row(Partition& partition, LogKind kind, const Key& key, uint64_t value,
                      std::string_view payload, const Hit& hit);
   void replace_in_row(Partition& partition, const Hit& hit, Record record);
-  bool remove_record(const Key& key);
+  // `expected`, if not null: only a key with this value.
+  bool remove_record(const Key& key, const Expected* expected = nullptr);
   void complete_row(Partition& partition, uint64_t row, Record record);
   // Collects payload of the key's partition for a pool that is full. False: there is none.
   bool free_payload(const Key& key);

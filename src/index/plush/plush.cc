@@ -142,6 +142,24 @@ bool Plush<K, V>::remove(Argument<K> key) {
 }
 
 template <typename K, typename V>
+bool Plush<K, V>::compare_exchange(Argument<K> key, Argument<V> expected, Argument<V> desired) {
+  if constexpr (kWords<K, V>) {
+    return core_->exchange(key, expected, desired);
+  } else {
+    return core_->exchange(AsBytes(key).view(), AsBytes(expected).view(), AsBytes(desired).view());
+  }
+}
+
+template <typename K, typename V>
+bool Plush<K, V>::compare_remove(Argument<K> key, Argument<V> expected) {
+  if constexpr (kWords<K, V>) {
+    return core_->remove_if(key, expected);
+  } else {
+    return core_->remove_if(AsBytes(key).view(), AsBytes(expected).view());
+  }
+}
+
+template <typename K, typename V>
 bool Plush<K, V>::lookup(Argument<K> key, V& out) const {
   if constexpr (kWords<K, V>) {
     return core_->lookup(key, out);

@@ -34,15 +34,35 @@ bool Core::write(LogKind kind, std::string_view key, std::string_view value, Log
   require_sizes(key, value);
   if (!keys_.is_inside(key)) return miss_outside(kind, Keys::word_of(key));
   const Key hashed = key_of(key);
+  return with_payload_freed(hashed, [&] {
+    if (logging == Logging::kOff) return write_unlogged(kind, hashed, 0, value);
+    return write_record(kind, hashed, 0, value);
+  });
+}
+
+template <typename Write>
+bool Core::with_payload_freed(const Key& key, Write write) {
   for (;;) {
     try {
-      if (logging == Logging::kOff) return write_unlogged(kind, hashed, 0, value);
-      return write_record(kind, hashed, 0, value);
+      return write();
     } catch (const Error& error) {
       // Nothing was changed. Where a bucket found no room, payload garbage may have some.
-      if (!pm::is_full(error) || !free_payload(hashed)) throw;
+      if (!pm::is_full(error) || !free_payload(key)) throw;
     }
   }
+}
+
+bool Core::exchange(uint64_t key, uint64_t expected, uint64_t value) {
+  if (!keys_.is_inside(key)) return false;
+  return exchange_record({keys_.hash_of_word(key), {}}, {.word = expected}, value, {});
+}
+
+bool Core::exchange(std::string_view key, std::string_view expected, std::string_view value) {
+  require_sizes(key, value);
+  if (!keys_.is_inside(key)) return false;
+  const Key hashed = key_of(key);
+  return with_payload_freed(hashed,
+                            [&] { return exchange_record(hashed, {.bytes = expected}, 0, value); });
 }
 
 bool Core::free_payload(const Key& key) {
@@ -60,12 +80,43 @@ bool Core::remove(std::string_view key) {
   return keys_.is_inside(key) && remove_record(key_of(key));
 }
 
+bool Core::remove_if(uint64_t key, uint64_t expected) {
+  const Expected value{.word = expected};
+  return keys_.is_inside(key) && remove_record({keys_.hash_of_word(key), {}}, &value);
+}
+
+bool Core::remove_if(std::string_view key, std::string_view expected) {
+  const Expected value{.bytes = expected};
+  return keys_.is_inside(key) && remove_record(key_of(key), &value);
+}
+
+// Under the partition's lock, without which nobody gives the key another value.
+bool Core::has_value(const Key& key, const Expected& expected) const {
+  Hit hit;
+  if (lookup_.search(key, hit) != Found::kHit || !hit.live()) return false;
+  if (!payload_.is_used()) return hit.value == expected.word;
+  const pm::EpochManager::Guard guard(payload_.log().epochs());
+  return payload_.view_of(hit.value).value == expected.bytes;
+}
+
 bool Core::write_record(LogKind kind, const Key& key, uint64_t value, std::string_view payload) {
   lookup_.prefetch_write(key.hash, reach_of(kind));
   Partition& partition = partitions_.of(key.hash);
   const std::lock_guard lock(partition.lock);
   require_writable();
   return write_locked(partition, kind, key, value, payload);
+}
+
+// The key is there, so what is logged is an upsert: recovery need not judge what was judged here.
+bool Core::exchange_record(const Key& key, const Expected& expected, uint64_t value,
+                           std::string_view payload) {
+  lookup_.prefetch_write(key.hash, Reach::kBuckets);
+  Partition& partition = partitions_.of(key.hash);
+  const std::lock_guard lock(partition.lock);
+  require_writable();
+  levels_.load_epoch(geometry_.row_for(key.hash));
+  if (!has_value(key, expected)) return false;
+  return write_locked(partition, LogKind::kUpsert, key, value, payload);
 }
 
 bool Core::write_locked(Partition& partition, LogKind kind, const Key& key, uint64_t value,
@@ -175,13 +226,14 @@ void Core::replace_in_row(Partition& partition, const Hit& hit, Record record) {
                           hit.live() ? PayloadLog::Part::kAll : PayloadLog::Part::kRest);
 }
 
-bool Core::remove_record(const Key& key) {
+bool Core::remove_record(const Key& key, const Expected* expected) {
   lookup_.prefetch_write(key.hash, Reach::kBuckets);
   Partition& partition = partitions_.of(key.hash);
   const std::lock_guard lock(partition.lock);
   require_writable();
   const uint64_t row = geometry_.row_for(key.hash);
   levels_.load_epoch(row);
+  if (expected != nullptr && !has_value(key, *expected)) return false;
   Hit hit;
   if (lookup_.search(key, hit) != Found::kHit || !hit.live()) return false;
   if (hit.level == 0) {

@@ -80,7 +80,7 @@ std::strong_ordering compare(const Records& records, const Slot& slot,
 }
 
 // A tree from K to V over a core that is instantiated over ContentOf<K, V>. Core has
-//   bool write(Verb, Key, Value), bool remove(Key), bool lookup(Key, use(Value)),
+//   bool write(Condition, Key, Value), bool remove(Key, Condition), bool lookup(Key, use(Value)),
 //   scan(Key from, uint64_t limit, bool visit(key, value)): key and value as words or byte strings,
 //   in ascending order, no lock held during a visit,
 //   check, visit_blocks, statistics.
@@ -95,9 +95,22 @@ class Tree {
   bool insert(Argument<K> key, Argument<V> value) { return write(Verb::kInsert, key, value); }
   bool update(Argument<K> key, Argument<V> value) { return write(Verb::kUpdate, key, value); }
   void upsert(Argument<K> key, Argument<V> value) { write(Verb::kUpsert, key, value); }
-  bool remove(Argument<K> key) {
-    const auto bytes = stored_key(key);
-    return core_->remove(key_of(bytes));
+  bool remove(Argument<K> key) { return remove_if(key, Verb::kUpdate); }
+  bool compare_exchange(Argument<K> key, Argument<V> expected, Argument<V> desired) {
+    if constexpr (kWords) {
+      return write(Expect::value_is(expected), key, desired);
+    } else {
+      const AsBytes bytes(expected);
+      return write(Expect::value_is(bytes.view()), key, desired);
+    }
+  }
+  bool compare_remove(Argument<K> key, Argument<V> expected) {
+    if constexpr (kWords) {
+      return remove_if(key, Expect::value_is(expected));
+    } else {
+      const AsBytes bytes(expected);
+      return remove_if(key, Expect::value_is(bytes.view()));
+    }
   }
   bool lookup(Argument<K> key, V& out) const {
     const auto bytes = stored_key(key);
@@ -132,6 +145,7 @@ class Tree {
  private:
   using Content = ContentOf<K, V>;
   static constexpr bool kWords = !Content::kOutOfPlace;
+  using Expect = Condition<typename Content::Value>;
 
   // What the core's key is made of; must outlive it.
   static auto stored_key(Argument<K> key) {
@@ -156,14 +170,18 @@ class Tree {
     }
   }
 
-  bool write(Verb verb, Argument<K> key, Argument<V> value) {
+  bool write(const Expect& condition, Argument<K> key, Argument<V> value) {
     const auto bytes = stored_key(key);
     if constexpr (kWords) {
-      return core_->write(verb, key, value);
+      return core_->write(condition, key, value);
     } else {
       const AsBytes value_bytes(value);
-      return core_->write(verb, key_of(bytes), value_bytes.view());
+      return core_->write(condition, key_of(bytes), value_bytes.view());
     }
+  }
+  bool remove_if(Argument<K> key, const Expect& condition) {
+    const auto bytes = stored_key(key);
+    return core_->remove(key_of(bytes), condition);
   }
   template <typename Visit>
   void scan_from(const typename Content::Key& from, uint64_t limit, const Visit& visit) const {

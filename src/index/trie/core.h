@@ -64,6 +64,7 @@ class Core {
  public:
   using Key = typename Content::Key;
   using Value = typename Content::Value;
+  using Condition = index::Condition<Value>;
 
   static std::unique_ptr<Core> create(pm::PoolImpl& pool, const std::string& name, Kind key,
                                       Kind value, const Options& options);
@@ -71,8 +72,8 @@ class Core {
                                     Kind value, const Options& options);
   ~Core();
 
-  bool write(Verb verb, const Key& key, const Value& value);
-  bool remove(const Key& key);
+  bool write(const Condition& condition, const Key& key, const Value& value);
+  bool remove(const Key& key, const Condition& condition = Verb::kUpdate);
   // Calls `use` with the value, which is valid during the call.
   template <typename Use>
   bool lookup(const Key& key, Use use) const;
@@ -119,7 +120,7 @@ class Core {
     bool hollow = false;   // `gap` is to be taken away first
     Hollow gap;
   };
-  enum class Outcome : uint8_t { kDone, kAgain, kFull };
+  enum class Outcome : uint8_t { kDone, kNot, kAgain, kFull };
 
   // The locks of one or two nodes, which live as long as the caller's guard.
   class Held {
@@ -243,14 +244,16 @@ class Core {
   bool visit_leaf(uint64_t word, Visit& visit) const;
 
   // ---- write.cc
-  bool write_once(Verb verb, const Key& key, const Value& value);
-  Outcome try_write(const Spot& spot, const Key& key, const Value& value);
+  bool write_once(const Condition& condition, const Key& key, const Value& value);
+  Outcome try_write(const Condition& condition, const Spot& spot, const Key& key,
+                    const Value& value);
   // The offset of a leaf in the making, flushed.
   uint64_t make_leaf(pm::Heap::Txn& txn, const Key& key, const Value& value) const;
   uint64_t leaf_bytes(uint64_t word) const;
+  uint64_t stored(const Spot& spot) const;
   Outcome put(const Spot& spot, const Key& key, const Value& value);
-  Outcome replace(const Spot& spot, const Key& key, const Value& value);
-  Outcome take_out(const Spot& spot);
+  Outcome replace(const Condition& condition, const Spot& spot, const Key& key, const Value& value);
+  Outcome take_out(const Condition& condition, const Spot& spot);
   void commit(pm::Heap::Txn& txn, const Owner& owner, const Place& place) const;
 
   // ---- shape.cc

@@ -32,6 +32,17 @@ uint64_t Core<Policy, Content>::leaf_bytes(uint64_t word) const {
   }
 }
 
+// The value of the leaf that a spot leads to, or the offset of its record. For the holder of the lock of the
+// spot's node, without which nobody changes it.
+template <typename Policy, typename Content>
+uint64_t Core<Policy, Content>::stored(const Spot& spot) const {
+  if constexpr (kWords) {
+    return pm::load_relaxed(leaf_at(spot.word).value);
+  } else {
+    return offset_of(spot.word);
+  }
+}
+
 // The store that decides. The caller has the lock, and has told the transaction what depends on the word.
 template <typename Policy, typename Content>
 void Core<Policy, Content>::commit(pm::Heap::Txn& txn, const Owner& owner,
@@ -64,11 +75,13 @@ typename Core<Policy, Content>::Outcome Core<Policy, Content>::put(const Spot& s
 }
 
 template <typename Policy, typename Content>
-typename Core<Policy, Content>::Outcome Core<Policy, Content>::replace(const Spot& spot,
+typename Core<Policy, Content>::Outcome Core<Policy, Content>::replace(const Condition& condition,
+                                                                       const Spot& spot,
                                                                        const Key& key,
                                                                        const Value& value) {
   const Held held(*this, spot.node);
   if (!leads_to(spot.node, spot.symbol, spot.word)) return Outcome::kAgain;
+  if (!condition.holds_for(records_, stored(spot))) return Outcome::kNot;
   if constexpr (kWords) {
     (void)key;
     // A lock of its own: readers may have come by a node that has been replaced since.
@@ -94,9 +107,11 @@ typename Core<Policy, Content>::Outcome Core<Policy, Content>::replace(const Spo
 }
 
 template <typename Policy, typename Content>
-typename Core<Policy, Content>::Outcome Core<Policy, Content>::take_out(const Spot& spot) {
+typename Core<Policy, Content>::Outcome Core<Policy, Content>::take_out(const Condition& condition,
+                                                                        const Spot& spot) {
   const Held held(*this, spot.node);
   if (!leads_to(spot.node, spot.symbol, spot.word)) return Outcome::kAgain;
+  if (!condition.holds_for(records_, stored(spot))) return Outcome::kNot;
   uint64_t* slot = slot_of(spot.node, spot.symbol);
   const bool plain = spot.node.node == nullptr || spot.symbol == kEnd;
   const Place place =
@@ -112,17 +127,19 @@ typename Core<Policy, Content>::Outcome Core<Policy, Content>::take_out(const Sp
 }
 
 template <typename Policy, typename Content>
-typename Core<Policy, Content>::Outcome Core<Policy, Content>::try_write(const Spot& spot,
+typename Core<Policy, Content>::Outcome Core<Policy, Content>::try_write(const Condition& condition,
+                                                                         const Spot& spot,
                                                                          const Key& key,
                                                                          const Value& value) {
-  if (spot.same) return replace(spot, key, value);
+  if (spot.same) return replace(condition, spot, key, value);
   if (spot.word != 0) return branch_off(spot, key, value);
   const Outcome outcome = put(spot, key, value);
   return outcome == Outcome::kFull ? grow(spot, key, value) : outcome;
 }
 
 template <typename Policy, typename Content>
-bool Core<Policy, Content>::write_once(Verb verb, const Key& key, const Value& value) {
+bool Core<Policy, Content>::write_once(const Condition& condition, const Key& key,
+                                       const Value& value) {
   const pm::EpochManager::Guard guard(epochs_);
   for (uint32_t attempts = 0;; ++attempts) {
     const Spot spot = locate(text_of(key));
@@ -131,22 +148,24 @@ bool Core<Policy, Content>::write_once(Verb verb, const Key& key, const Value& v
       try_tidy(spot.gap);
       continue;
     }
-    if (spot.same ? verb == Verb::kInsert : verb == Verb::kUpdate) return false;
-    if (try_write(spot, key, value) == Outcome::kDone) return true;
+    if (!spot.same && !condition.holds_if_absent()) return false;
+    const Outcome outcome = try_write(condition, spot, key, value);
+    if (outcome == Outcome::kDone) return true;
+    if (outcome == Outcome::kNot) return false;
   }
 }
 
 template <typename Policy, typename Content>
-bool Core<Policy, Content>::write(Verb verb, const Key& key, const Value& value) {
+bool Core<Policy, Content>::write(const Condition& condition, const Key& key, const Value& value) {
   pool_.require_writable();
   if constexpr (!kWords) {
     records_.require_fits(key.bytes, value, tree::RangeTrees::kKeyBytesMax);
   }
-  return retry_when_full([&] { return write_once(verb, key, value); }, [&] { reclaim(); });
+  return retry_when_full([&] { return write_once(condition, key, value); }, [&] { reclaim(); });
 }
 
 template <typename Policy, typename Content>
-bool Core<Policy, Content>::remove(const Key& key) {
+bool Core<Policy, Content>::remove(const Key& key, const Condition& condition) {
   pool_.require_writable();
   const pm::EpochManager::Guard guard(epochs_);
   for (uint32_t attempts = 0;; ++attempts) {
@@ -157,7 +176,9 @@ bool Core<Policy, Content>::remove(const Key& key) {
       continue;
     }
     if (!spot.same) return false;
-    if (take_out(spot) != Outcome::kDone) continue;
+    const Outcome outcome = take_out(condition, spot);
+    if (outcome == Outcome::kNot) return false;
+    if (outcome != Outcome::kDone) continue;
     if (spot.node.node != nullptr) try_tidy({spot.parent, spot.parent_symbol, spot.node});
     return true;
   }

@@ -79,14 +79,15 @@ class Core {
  public:
   using Key = typename Content::Key;
   using Value = typename Content::Value;
+  using Condition = index::Condition<Value>;
 
   static std::unique_ptr<Core> create(pm::PoolImpl& pool, const std::string& name, Kind key,
                                       Kind value, const Options& options);
   static std::unique_ptr<Core> open(pm::PoolImpl& pool, const std::string& name, Kind key,
                                     Kind value, const Options& options);
 
-  bool write(Verb verb, const Key& key, const Value& value);
-  bool remove(const Key& key);
+  bool write(const Condition& condition, const Key& key, const Value& value);
+  bool remove(const Key& key, const Condition& condition = Verb::kUpdate);
   // Calls `use` with the value, which is valid during the call.
   template <typename Use>
   bool lookup(const Key& key, Use use) const;
@@ -244,8 +245,8 @@ class Core {
   void sorted_cells(const Node& node, uint32_t level, Order& order) const;
   void exact_cells(const Node& node, uint32_t level, Order& order) const;
   Key key_of(const Slot& slot) const;
-  Outcome try_write(Verb verb, const Key& key, const Value& value);
-  bool write_once(Verb verb, const Key& key, const Value& value);
+  Outcome try_write(const Condition& condition, const Key& key, const Value& value);
+  bool write_once(const Condition& condition, const Key& key, const Value& value);
   void put(StripeLock& lock, Node& leaf, Order& order, uint32_t position, const Key& key,
            const Value& value);
   void fill_cell(Node& leaf, uint32_t cell, const Slot& slot, const Order& order) const;

@@ -264,7 +264,7 @@ void Core<Content>::take_out(StripeLock& lock, Node& leaf, uint32_t cell) {
 // ---- operations
 
 template <typename Content>
-typename Core<Content>::Outcome Core<Content>::try_write(Verb verb, const Key& key,
+typename Core<Content>::Outcome Core<Content>::try_write(const Condition& condition, const Key& key,
                                                          const Value& value) {
   StripeLock* lock = nullptr;
   Node& leaf = lock_leaf(key, lock);
@@ -272,37 +272,38 @@ typename Core<Content>::Outcome Core<Content>::try_write(Verb verb, const Key& k
   Order order;
   const Place place = locate(leaf, key, order);
   if (place.cell != 0) {
-    if (verb == Verb::kInsert) return Outcome::kNot;
-    replace(*lock, leaf.cell(place.cell), key, value);
+    Slot& cell = leaf.cell(place.cell);
+    if (!condition.holds_for(records_, cell.value)) return Outcome::kNot;
+    replace(*lock, cell, key, value);
     return Outcome::kDone;
   }
-  if (verb == Verb::kUpdate) return Outcome::kNot;
+  if (!condition.holds_if_absent()) return Outcome::kNot;
   if (is_full(leaf, 0)) return Outcome::kNoRoom;
   put(*lock, leaf, order, place.position, key, value);
   return Outcome::kDone;
 }
 
 template <typename Content>
-bool Core<Content>::write_once(Verb verb, const Key& key, const Value& value) {
+bool Core<Content>::write_once(const Condition& condition, const Key& key, const Value& value) {
   const pm::EpochManager::Guard guard(epochs_);
   for (Backoff backoff;; backoff.pause()) {
-    const Outcome outcome = try_write(verb, key, value);
+    const Outcome outcome = try_write(condition, key, value);
     if (outcome != Outcome::kNoRoom) return outcome == Outcome::kDone;
     make_room(key);
   }
 }
 
 template <typename Content>
-bool Core<Content>::write(Verb verb, const Key& key, const Value& value) {
+bool Core<Content>::write(const Condition& condition, const Key& key, const Value& value) {
   pool_.require_writable();
   if constexpr (Content::kOutOfPlace) {
     records_.require_fits(key.bytes, value, tree::RangeTrees::kKeyBytesMax);
   }
-  return records_.with_reclaim([&] { return write_once(verb, key, value); });
+  return records_.with_reclaim([&] { return write_once(condition, key, value); });
 }
 
 template <typename Content>
-bool Core<Content>::remove(const Key& key) {
+bool Core<Content>::remove(const Key& key, const Condition& condition) {
   pool_.require_writable();
   const pm::EpochManager::Guard guard(epochs_);
   uint32_t left = 0;
@@ -312,7 +313,7 @@ bool Core<Content>::remove(const Key& key) {
     const std::unique_lock held(*lock, std::adopt_lock);
     Seen certain;
     const uint32_t cell = find(leaf, key, certain);
-    if (cell == 0) return false;
+    if (cell == 0 || !condition.holds_for(records_, leaf.cell(cell).value)) return false;
     take_out(*lock, leaf, cell);
     left = live_count(leaf);
   }

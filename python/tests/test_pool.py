@@ -1,0 +1,229 @@
+"""Pools: what they tell, what they refuse, how they end."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import weakref
+from pathlib import Path
+
+import perdure
+import pytest
+
+
+def test_version_is_the_librarys() -> None:
+    assert perdure.__version__.count(".") == 2
+
+
+def test_tells_what_it_has(pool: perdure.Pool, path: Path) -> None:
+    pool.create_index("words", "plush", str, int)
+    pool.create_store("records", ordered=True)
+    assert list(pool) == ["words", "records"]
+    assert "words" in pool and "none" not in pool
+    words, records = pool.structures()
+    assert words == perdure.StructureInfo("words", "plush", bytes, int)
+    assert records.structure == "rstore+ordered"
+    info = pool.info()
+    assert info.capacity_bytes == 128 << 20 and not info.read_only and len(info.uuid) == 32
+    assert info.durability in ("process", "power") and info.domain in ("page", "line", "byte")
+    assert pool.path == str(path)
+    pool.sync()
+
+
+def test_catalog() -> None:
+    by_name = {entry.name: entry for entry in perdure.catalog()}
+    assert by_name["fptree"].ordered and not by_name["plush"].ordered
+    assert (bytes, int) in by_name["plush"].kinds
+    assert by_name["rstore"].kinds == {(bytes, bytes)}
+
+
+def test_errors_have_classes_and_codes(pool: perdure.Pool, path: Path, tmp_path: Path) -> None:
+    with pytest.raises(perdure.ExistsError) as info:
+        perdure.Pool.create(path)
+    assert info.value.code is perdure.ErrorCode.EXISTS and str(path) in str(info.value)
+    assert isinstance(info.value, perdure.Error)
+    with pytest.raises(perdure.LockedError):
+        perdure.Pool.open(path)
+    with pytest.raises(perdure.NotFoundError):
+        perdure.Pool.open(tmp_path / "none")
+    with pytest.raises(perdure.NoSuchNameError):
+        pool.open_index("none")
+    pool.create_index("words", "plush", int, int).close()
+    with pytest.raises(perdure.NameExistsError):
+        pool.create_index("words", "plush", int, int)
+    with pytest.raises(perdure.InvalidArgumentError):
+        pool.create_index("others", "no such structure")
+    with pytest.raises(ValueError):
+        pool.create_index("others", "plush", bytes, bytes, no_such_option=1)
+    with pytest.raises(TypeError):
+        pool.open_index("words", str, int)
+    with pytest.raises(TypeError):
+        pool.create_index("floats", "plush", float, int)  # type: ignore[type-var]
+    with pytest.raises(perdure.WrongTypeError):
+        pool.create_index("words of a store", "rstore", int, int)
+    assert list(pool) == ["words"]
+    (tmp_path / "text").write_text("no pool at all" * 1000)
+    with pytest.raises(perdure.Error):
+        perdure.Pool.open(tmp_path / "text")
+    assert {one.code for one in perdure.Error.__subclasses__()} == set(perdure.ErrorCode)
+
+
+def test_a_structure_is_open_once(pool: perdure.Pool) -> None:
+    index = pool.create_index("words", "plush", int, int)
+    with pytest.raises(perdure.InUseError):
+        pool.open_index("words")
+    index.close()
+    index.close()
+    again = pool.open_index("words")
+    assert index != again and index == index and len({index, again}) == 2
+
+
+def test_what_is_closed_says_so(path: Path) -> None:
+    pool = perdure.Pool.create(path, capacity=64 << 20)
+    index = pool.create_index("words", "fptree", int, int)
+    store = pool.create_store("store")
+    index[1] = 2
+    walk = iter(index)
+    pool.close()
+    pool.close()
+    assert pool.closed and index.closed and store.closed
+    for call in (
+        lambda: index[1], lambda: len(index), lambda: next(walk), lambda: store.get(b"a"),
+        lambda: store.put(b"a", b"b"), lambda: pool.structures(), lambda: pool.create_store("s"),
+        lambda: index.update({1: 2}), lambda: store.update({b"a": b"b"}),
+    ):  # fmt: skip
+        with pytest.raises(perdure.ClosedError):
+            call()
+    assert "closed" in repr(pool) and "closed" in repr(index) and "closed" in repr(store)
+
+
+def test_closing_waits_for_calls_of_other_threads(path: Path) -> None:
+    pool = perdure.Pool.create(path, capacity=64 << 20)
+    index = pool.create_index("words", "plush", int, int)
+    started = threading.Barrier(4)
+    done: list[int] = []
+
+    def work(thread: int) -> None:
+        started.wait()
+        count = 0
+        try:
+            while True:
+                index[4 * count + thread] = count
+                count += 1
+        except perdure.ClosedError:
+            done.append(count)
+
+    threads = [threading.Thread(target=work, args=(t,)) for t in range(3)]
+    for thread in threads:
+        thread.start()
+    started.wait()
+    pool.close()
+    for thread in threads:
+        thread.join()
+    with perdure.Pool.open(path) as again:
+        assert again.info().clean
+        assert len(again.open_index("words")) == sum(done)
+
+
+def test_what_nobody_holds_is_closed(path: Path) -> None:
+    pool = perdure.Pool.create(path, capacity=64 << 20)
+    index = pool.create_index("words", "plush", int, int)
+    index[1] = 2
+    gone = weakref.ref(pool)
+    del pool
+    gc.collect()
+    assert index[1] == 2  # it keeps its pool
+    del index
+    gc.collect()
+    assert gone() is None
+    with perdure.Pool.open(path) as pool:
+        assert pool.info().clean
+
+
+def test_read_only(path: Path) -> None:
+    with perdure.Pool.create(path, capacity=64 << 20) as pool:
+        pool.create_index("words", "plush", int, int)[1] = 2
+    with perdure.Pool.open(path, read_only=True, verify=True) as pool:
+        words = pool.open_index("words")
+        assert words[1] == 2 and pool.info().read_only
+        with pytest.raises(perdure.ReadOnlyError):
+            words[1] = 3
+
+
+def test_a_full_pool_refuses_and_keeps_what_it_has() -> None:
+    with perdure.Pool.anonymous(capacity=4 << 20) as pool:
+        index = pool.create_index("words", "cceh", int, bytes)
+        count = 0
+        with pytest.raises(perdure.PoolFullError):
+            while True:
+                index[count] = b"%d" % count * 100
+                count += 1
+        assert count > 100
+        assert all(index[i] == b"%d" % i * 100 for i in range(count))
+        assert count not in index
+        assert pool.check() == [] and index.check() == []
+
+
+def run(program: str, *arguments: object) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)],
+        stdout=subprocess.PIPE,
+    )
+
+
+def test_a_killed_counter_keeps_what_was_acknowledged(path: Path) -> None:
+    program = """
+        import sys, perdure
+        pool = perdure.Pool.create(sys.argv[1], capacity=64 << 20)
+        counts = pool.create_index("counts", "fptree", str, int)
+        while True:
+            print(counts.increment("word"), flush=True)
+    """
+    with run(program, path) as child:
+        assert child.stdout is not None
+        told = [int(child.stdout.readline()) for _ in range(500)]
+        child.send_signal(signal.SIGKILL)
+        told += [int(line) for line in child.stdout.read().splitlines(keepends=True) if line.endswith(b"\n")]
+    assert told == list(range(1, len(told) + 1))
+    with perdure.Pool.open(path) as pool:
+        assert not pool.info().clean
+        assert pool.check() == []
+        counts = pool.open_index("counts", str, int)
+        assert counts["word"] - len(told) in (0, 1)
+        assert counts.check() == []
+
+
+def test_the_interpreter_closes_what_it_leaves_open(path: Path) -> None:
+    program = """
+        import sys, perdure
+        pool = perdure.Pool.create(sys.argv[1], capacity=64 << 20)
+        pool.create_index("words", "plush", str, int)["a"] = 1
+    """
+    with run(program, path) as child:
+        pass
+    assert child.returncode == 0
+    with perdure.Pool.open(path) as pool:
+        assert pool.info().clean and pool.open_index("words")[b"a"] == 1
+
+
+def test_paths_of_any_kind(tmp_path: Path) -> None:
+    for name in ("words.pool", "wörter.pool", os.fsdecode(b"\xff.pool")):
+        with perdure.Pool.create(tmp_path / name, capacity=16 << 20):
+            pass
+        with perdure.Pool.open(str(tmp_path / name)) as pool:
+            assert list(pool) == []
+    with pytest.raises(ValueError):
+        perdure.Pool.create(tmp_path / "a\0b")
+    with perdure.Pool.anonymous(16 << 20) as pool:
+        with pytest.raises(ValueError):
+            pool.create_index("a\0b")
+        with pytest.raises(perdure.Error):
+            pool.create_index("")
+    for wrong in ({"durability": "none"}, {"domain": "word"}):
+        with pytest.raises(ValueError):
+            perdure.Pool.create(tmp_path / "no", **wrong)  # type: ignore[arg-type]
