@@ -8,6 +8,7 @@
 #include "index/fastfair/layout.h"
 #include "index/fptree/layout.h"
 #include "index/nvtree/layout.h"
+#include "index/sheaf/layout.h"
 #include "index/trie/layout.h"
 #include "index/wbtree/layout.h"
 #include "perdure/catalog.h"
@@ -49,7 +50,8 @@ INSTANTIATE_TEST_SUITE_P(
     Structures, SealedRoot,
     testing::Values(Sealed{"cceh", cceh::kSealedBytes}, Sealed{"fast-fair", fastfair::kSealedBytes},
                     Sealed{"fptree", fptree::kSealedBytes}, Sealed{"nv-tree", nvtree::kSealedBytes},
-                    Sealed{"wort", trie::kSealedBytes}, Sealed{"wbtree", wbtree::kSealedBytes}),
+                    Sealed{"sheaf", sheaf::kSealedBytes}, Sealed{"wort", trie::kSealedBytes},
+                    Sealed{"wbtree", wbtree::kSealedBytes}),
     [](const auto& given) {
       std::string name = given.param.structure;
       std::replace(name.begin(), name.end(), '-', '_');

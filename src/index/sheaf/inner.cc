@@ -1,0 +1,168 @@
+#include "index/sheaf/inner.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <new>
+#include <utility>
+
+namespace perdure::index::sheaf {
+
+// ---- refs
+
+RefSpace::~RefSpace() {
+  for (char* arena : arenas_) std::free(arena);
+}
+
+Ref* RefSpace::take() {
+  const std::lock_guard lock(mutex_);
+  if (!free_.empty()) {
+    Ref* ref = free_.back();
+    free_.pop_back();
+    return ref;
+  }
+  if (used_ + ref_bytes_ > kArenaBytes) {
+    arenas_.reserve(arenas_.size() + 1);
+    void* arena = std::aligned_alloc(kArenaBytes, kArenaBytes);
+    if (arena == nullptr) throw std::bad_alloc();
+    ::madvise(arena, kArenaBytes, MADV_HUGEPAGE);
+    arenas_.push_back(static_cast<char*>(arena));
+    free_.reserve(arenas_.size() * (kArenaBytes / ref_bytes_));  // so that give() needs no memory
+    used_ = 0;
+  }
+  Ref* ref = new (arenas_.back() + used_) Ref{};
+  ref->dead = 1;
+  used_ += ref_bytes_;
+  return ref;
+}
+
+void RefSpace::give(Ref* ref) {
+  const std::lock_guard lock(mutex_);
+  free_.push_back(ref);
+}
+
+uint64_t RefSpace::dram_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return arenas_.size() * kArenaBytes;
+}
+
+// ---- the arrays
+
+Inner::~Inner() {
+  Top* top = top_.load();
+  if (top == nullptr) return;
+  for (uint64_t i = 0; i < top->count(); ++i) delete top->groups[i].load();
+  delete top;
+}
+
+std::vector<std::unique_ptr<Inner::Group>> Inner::groups_of(std::span<const Child> children) {
+  std::vector<std::unique_ptr<Group>> groups;
+  // Full ones halve; many at once, as when opening, have room for some more.
+  const uint64_t parts =
+      children.size() <= kGroupLeaves
+          ? 1
+          : (children.size() + kGroupLeaves * 3 / 4 - 1) / (kGroupLeaves * 3 / 4);
+  for (uint64_t part = 0; part < parts; ++part) {
+    const uint64_t begin = children.size() * part / parts;
+    const uint64_t end = children.size() * (part + 1) / parts;
+    auto group = std::make_unique<Group>();
+    group->count = static_cast<uint32_t>(end - begin);
+    for (uint64_t i = begin; i < end; ++i) {
+      group->lows[i - begin] = children[i].low;
+      group->refs[i - begin] = children[i].ref;
+    }
+    groups.push_back(std::move(group));
+  }
+  return groups;
+}
+
+void Inner::publish_top(const Top* old, uint64_t from, uint64_t to,
+                        std::vector<std::unique_ptr<Group>> fresh) {
+  auto top = std::make_unique<Top>();
+  std::vector<Group*> groups;
+  const auto keep = [&](uint64_t begin, uint64_t end) {
+    for (uint64_t i = begin; i < end; ++i) {
+      top->lows.push_back(old->lows[i]);
+      groups.push_back(old->groups[i].load());
+    }
+  };
+  if (old != nullptr) keep(0, from);
+  for (const auto& group : fresh) {
+    top->lows.push_back(group->lows[0]);
+    groups.push_back(group.get());
+  }
+  if (old != nullptr) keep(to, old->count());
+  top->groups = std::make_unique<std::atomic<Group*>[]>(groups.size());
+  for (uint64_t i = 0; i < groups.size(); ++i) top->groups[i].store(groups[i]);
+  pm::publish(top_, top.get());
+  (void)top.release();
+  for (auto& group : fresh) (void)group.release();
+}
+
+void Inner::build(std::span<const Child> children) {
+  publish_top(nullptr, 0, 0, groups_of(children));
+}
+
+Ref* Inner::find(uint64_t key, bool& has_next, uint64_t& next_low) const {
+  const Top* top = pm::acquire(top_);
+  const uint64_t at = position(top->lows.data(), top->count(), key);
+  const Group* group = pm::acquire(top->groups[at]);
+  const uint64_t i = position(group->lows.data(), group->count, key);
+  has_next = i + 1 < group->count || at + 1 < top->count();
+  if (has_next) next_low = i + 1 < group->count ? group->lows[i + 1] : top->lows[at + 1];
+  return group->refs[i];
+}
+
+Ref* Inner::before(uint64_t low) const { return low == 0 ? nullptr : find(low - 1); }
+
+void Inner::replace(uint64_t from, uint64_t to, std::span<const Child> fresh) {
+  const std::lock_guard lock(mutex_);
+  const Top* top = top_.load();
+  const uint64_t begin = position(top->lows.data(), top->count(), from);
+  const uint64_t end = position(top->lows.data(), top->count(), to) + 1;
+  std::vector<Child> children;
+  std::vector<Group*> gone;
+  bool placed = false;
+  for (uint64_t at = begin; at < end; ++at) {
+    Group* group = top->groups[at].load();
+    gone.push_back(group);
+    for (uint32_t i = 0; i < group->count; ++i) {
+      const uint64_t low = group->lows[i];
+      if (low < from || low > to) {
+        children.push_back({low, group->refs[i]});
+      } else if (!std::exchange(placed, true)) {
+        children.insert(children.end(), fresh.begin(), fresh.end());
+      }
+    }
+  }
+  auto groups = groups_of(children);
+  const Top* old_top = nullptr;
+  if (groups.size() == 1 && end - begin == 1) {
+    pm::publish(top->groups[begin], groups.front().release());
+  } else {
+    publish_top(top, begin, end, std::move(groups));
+    old_top = top;
+  }
+  epochs_.retire([gone = std::move(gone), old_top] {
+    for (const Group* group : gone) delete group;
+    delete old_top;
+  });
+}
+
+std::vector<Child> Inner::children() const {
+  std::vector<Child> all;
+  const Top* top = pm::acquire(top_);
+  for (uint64_t at = 0; at < top->count(); ++at) {
+    const Group* group = pm::acquire(top->groups[at]);
+    for (uint32_t i = 0; i < group->count; ++i) all.push_back({group->lows[i], group->refs[i]});
+  }
+  return all;
+}
+
+uint64_t Inner::dram_bytes() const {
+  const Top* top = pm::acquire(top_);
+  return top->count() * (sizeof(Group) + 16);
+}
+
+}  // namespace perdure::index::sheaf
