@@ -204,6 +204,7 @@ class Core {
   std::deque<std::vector<Ref*>> lists_;  // refs by the era in which their buffers began
   uint64_t lists_begin_ = 0;             // the era of the first list
   std::mutex log_room_mutex_;            // of who merges for the log
+  std::vector<Ref*> due_;                // what is to be merged for it
 
   std::mutex retired_mutex_;
   std::vector<std::pair<uint64_t, Ref*>> retired_;

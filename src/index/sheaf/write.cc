@@ -229,34 +229,28 @@ void Core::make_log_room() {
     pm::PoolImpl::pause();  // lanes that others write to have them all
     return;
   }
-  std::vector<Ref*> refs;
   {
     const std::lock_guard lock(lists_mutex_);
     for (; !lists_.empty() && lists_begin_ <= era; ++lists_begin_) {
-      refs.insert(refs.end(), lists_.front().begin(), lists_.front().end());
+      due_.insert(due_.end(), lists_.front().begin(), lists_.front().end());
       lists_.pop_front();
     }
     lists_begin_ = std::max(lists_begin_, era + 1);
   }
-  for (int attempt = 0; !refs.empty();) {
+  for (int attempt = 0; !due_.empty();) {
     try {
       const pm::EpochManager::Guard guard(epochs_);
-      Ref& ref = *refs.back();
+      Ref& ref = *due_.back();
       // The next leaf is read beside the fences of this one's merge.
-      if (refs.size() > 1) prefetch_leaf(*refs[refs.size() - 2], era);
+      if (due_.size() > 1) prefetch_leaf(*due_[due_.size() - 2], era);
       Lock lock(ref.lock);
       if (ref.dead == 0 && ref.buffered > 0 && ref.first_era <= era) merge(ref, lock, 0);
-      refs.pop_back();
+      due_.pop_back();  // only now: who is not merged stays due
       attempt = 0;
+      continue;
     } catch (const Error& error) {
-      if (!pm::is_full(error) || ++attempt == kAttempts) {
-        const std::lock_guard lock(lists_mutex_);
-        lists_.emplace_front(std::move(refs));
-        --lists_begin_;
-        throw;
-      }
+      if (!pm::is_full(error) || ++attempt == kAttempts) throw;
     }
-    if (attempt == 0) continue;
     retire_all();  // blocks that wait for readers may be all that is missing
     epochs_.collect();
     if (attempt > 1) pm::PoolImpl::pause();
