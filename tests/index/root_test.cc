@@ -29,7 +29,8 @@ class SealedRoot : public testing::TestWithParam<Sealed> {};
 TEST_P(SealedRoot, ThatSaysWhatNoStructureHasIsDamage) {
   const auto& [structure, bytes] = GetParam();
   Pool pool = Pool::anonymous({.capacity_bytes = uint64_t{64} << 20, .growth_bytes = 1 << 20});
-  create_index(pool, "index", structure, Kind::kBytes, Kind::kBytes, {}).reset();
+  const Kind kind = catalog_entry(structure).traits.key_bytes_max == 8 ? Kind::kU64 : Kind::kBytes;
+  create_index(pool, "index", structure, kind, kind, {}).reset();
   auto* seal = pm::impl_of(pool).at<RootSeal>(pm::impl_of(pool).find("index")->root);
   auto* parameters = reinterpret_cast<uint64_t*>(seal + 1);
   for (uint64_t i = 0; i < bytes / 8; ++i) {

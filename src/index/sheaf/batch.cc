@@ -87,6 +87,7 @@ void Core::change_together(std::span<const Change> changes, uint64_t& todo, std:
     Ref& ref = *place.ref;
     const Change& change = changes[place.change];
     Lock lock(ref.lock);
+    require_writable();
     if (ref.dead != 0) continue;
     if (change.verb == Verb::kUpsert) {
       place.buffered = find_buffered(ref, ref.buffered, change.key);
@@ -97,7 +98,7 @@ void Core::change_together(std::span<const Change> changes, uint64_t& todo, std:
         continue;
       }
     }
-    if (!has_room(ref, change, place.buffered)) continue;
+    if (room_for(ref, change, place.buffered) != Room::kYes) continue;
     if (ref.buffered == 0) enlist(ref);
     records[count] = {change.key, change.value, ref.number + 1, change.removal};
     places[count] = place;

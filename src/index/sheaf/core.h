@@ -37,6 +37,7 @@
 
 #include <atomic>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -46,8 +47,10 @@
 #include <vector>
 
 #include "index/records.h"
+#include "index/retired.h"
 #include "index/sheaf/inner.h"
 #include "index/sheaf/log.h"
+#include "index/sheaf/promises.h"
 #include "index/tree/content.h"
 #include "pm/epoch.h"
 #include "pm/pool_impl.h"
@@ -74,7 +77,6 @@ class Core {
                                       Kind value, const Options& options);
   static std::unique_ptr<Core> open(pm::PoolImpl& pool, const std::string& name, Kind key,
                                     Kind value, const Options& options);
-  ~Core();
 
   bool write(Verb verb, Key key, Value value);
   bool remove(Key key);
@@ -95,7 +97,12 @@ class Core {
 
  private:
   using Lock = std::unique_lock<StripeLock>;
-  enum class Outcome : uint8_t { kFalse, kTrue, kNoLog };
+  // kNoLog, kScarce: not yet, first room must be made in the log, or what others were promised be done.
+  enum class Outcome : uint8_t { kFalse, kTrue, kNoLog, kScarce };
+  enum class Room : uint8_t { kYes, kAfterMerge, kScarce };
+  // Whether a merge may use the heap's reserve. That is for what makes room: were it used for inserts, too,
+  // removals would find it gone.
+  enum class Reserve : uint8_t { kSpared, kUsed };
   // What a buffer or a leaf says of a key.
   enum class Found : uint8_t { kNothing, kRecord, kRemoval };
 
@@ -136,12 +143,25 @@ class Core {
   bool carry_out(const Change& change);
   Outcome try_change(const Change& change);
   Ref* lock_leaf(Key key, Lock& lock) const;
-  bool has_room(Ref& ref, const Change& change, int buffered) const;
+  Room room_for(const Ref& ref, const Change& change, int buffered) const;
+  uint32_t merge_bytes(const Ref& ref) const;
+  void promise(Ref& ref);
   void put(Ref& ref, int buffered, const Change& change);
   void enlist(Ref& ref);
   void prefetch_leaf(const Ref& ref, uint64_t era) const;
-  void make_log_room();
+  static Reserve reserve_for(const Change& change) {
+    return change.removal ? Reserve::kUsed : Reserve::kSpared;
+  }
+  void make_log_room(Reserve reserve);
+  template <typename Choose>
+  std::exception_ptr merge_all(Reserve reserve, Choose choose);
+  void keep_promises();
   void reclaim();
+  // Who gets a lock after a failing medium has interrupted its holder does not go on.
+  void require_writable() const {
+    if (pool_.failed()) [[unlikely]]
+      pool_.require_writable();
+  }
 
   // ---- batch.cc
   void find_all(std::span<const Key> keys, std::span<Ref*> refs) const;
@@ -152,21 +172,26 @@ class Core {
     uint64_t begin;
     uint64_t end;
   };
-  void merge(Ref& ref, Lock& lock, uint64_t more);
+  void merge(Ref& ref, Lock& lock, uint64_t more, Reserve reserve);
+  bool merge_with_neighbour(Ref& ref, Lock& lock, const std::vector<Slot>& own, uint64_t more,
+                            Reserve reserve);
   void collect(const Ref& ref, std::vector<Slot>& out) const;
   Ref* lock_neighbour(const Ref& ref, uint64_t records, Lock& lock) const;
   std::vector<Part> parts_of(const Ref& ref, const std::vector<Slot>& records, uint64_t more) const;
   static void write_leaf(pm::PoolImpl& pool, uint64_t offset, uint64_t bytes, uint64_t low,
                          uint64_t number, std::span<const Slot> records, Leaf& header);
-  void replace_one(Ref& ref, std::span<const Slot> records, uint64_t bytes);
+  void replace_one(Ref& ref, std::span<const Slot> records, uint64_t bytes, Reserve reserve);
+  struct Several;
   void replace_several(Ref& ref, Lock& lock, Ref* neighbour, std::span<const Slot> records,
-                       std::span<const Part> parts);
+                       std::span<const Part> parts, uint64_t more, Reserve reserve);
+  void make_several(Several& made, Ref& ref, Ref* neighbour, std::span<const Slot> records,
+                    std::span<const Part> parts, uint64_t more, Reserve reserve);
   static void adopt(Ref& ref, uint64_t offset, const Leaf& header);
   void account(int64_t leaf_bytes);
   void forget_buffer(Ref& ref);
   uint64_t* take_slot();
   void add_directory();
-  void retire(uint64_t leaf, Ref* ref);
+  void retire(uint64_t leaf, uint64_t bytes, Ref* ref) noexcept;
   void retire_all();
 
   // ---- recover.cc
@@ -191,13 +216,17 @@ class Core {
   const pm::Memory& memory_;
   std::string name_;
   const uint32_t buffer_records_;
+  Promises promises_;
   RefSpace refs_;  // outlives the epochs, whose actions give refs back
   mutable pm::EpochManager epochs_;
+  // Blocks of leaves, and refs that went with them.
+  Retired<std::pair<uint64_t, Ref*>> retired_;
   Inner inner_;
   Log log_;
 
-  std::mutex slots_mutex_;  // of the directory
-  std::vector<uint64_t*> free_slots_;
+  std::mutex slots_mutex_;             // of the directory
+  std::vector<uint64_t*> free_slots_;  // has room for all slots
+  uint64_t slots_ = 0;
   uint64_t last_directory_ = 0;
 
   std::mutex lists_mutex_;
@@ -206,10 +235,7 @@ class Core {
   std::mutex log_room_mutex_;            // of who merges for the log
   std::vector<Ref*> due_;                // what is to be merged for it
 
-  std::mutex retired_mutex_;
-  std::vector<std::pair<uint64_t, Ref*>> retired_;
   std::atomic<uint64_t> leaf_bytes_{0};
-  std::atomic<uint64_t> promises_{0};
   std::atomic<uint64_t> removals_{0};  // that are in buffers, or were lately
   std::atomic<uint64_t> merges_{0};
   std::atomic<uint64_t> splits_{0};

@@ -24,11 +24,12 @@ Ref* RefSpace::take() {
   }
   if (used_ + ref_bytes_ > kArenaBytes) {
     arenas_.reserve(arenas_.size() + 1);
+    // So that give() needs no memory.
+    free_.reserve((arenas_.size() + 1) * (kArenaBytes / ref_bytes_));
     void* arena = std::aligned_alloc(kArenaBytes, kArenaBytes);
     if (arena == nullptr) throw std::bad_alloc();
     ::madvise(arena, kArenaBytes, MADV_HUGEPAGE);
     arenas_.push_back(static_cast<char*>(arena));
-    free_.reserve(arenas_.size() * (kArenaBytes / ref_bytes_));  // so that give() needs no memory
     used_ = 0;
   }
   Ref* ref = new (arenas_.back() + used_) Ref{};
@@ -50,6 +51,7 @@ uint64_t RefSpace::dram_bytes() const {
 // ---- the arrays
 
 Inner::~Inner() {
+  while (kept_ != nullptr) delete std::exchange(kept_, kept_->next);
   Top* top = top_.load();
   if (top == nullptr) return;
   for (uint64_t i = 0; i < top->count(); ++i) delete top->groups[i].load();
@@ -77,8 +79,9 @@ std::vector<std::unique_ptr<Inner::Group>> Inner::groups_of(std::span<const Chil
   return groups;
 }
 
-void Inner::publish_top(const Top* old, uint64_t from, uint64_t to,
-                        std::vector<std::unique_ptr<Group>> fresh) {
+// The top with `fresh` in the place of the groups `from` to `to` of the old one.
+std::unique_ptr<Inner::Top> Inner::top_of(const Top* old, uint64_t from, uint64_t to,
+                                          const std::vector<std::unique_ptr<Group>>& fresh) {
   auto top = std::make_unique<Top>();
   std::vector<Group*> groups;
   const auto keep = [&](uint64_t begin, uint64_t end) {
@@ -95,13 +98,13 @@ void Inner::publish_top(const Top* old, uint64_t from, uint64_t to,
   if (old != nullptr) keep(to, old->count());
   top->groups = std::make_unique<std::atomic<Group*>[]>(groups.size());
   for (uint64_t i = 0; i < groups.size(); ++i) top->groups[i].store(groups[i]);
-  pm::publish(top_, top.get());
-  (void)top.release();
-  for (auto& group : fresh) (void)group.release();
+  return top;
 }
 
 void Inner::build(std::span<const Child> children) {
-  publish_top(nullptr, 0, 0, groups_of(children));
+  auto groups = groups_of(children);
+  top_.store(top_of(nullptr, 0, 0, groups).release());
+  for (auto& group : groups) (void)group.release();
 }
 
 Ref* Inner::find(uint64_t key, bool& has_next, uint64_t& next_low) const {
@@ -116,17 +119,17 @@ Ref* Inner::find(uint64_t key, bool& has_next, uint64_t& next_low) const {
 
 Ref* Inner::before(uint64_t low) const { return low == 0 ? nullptr : find(low - 1); }
 
-void Inner::replace(uint64_t from, uint64_t to, std::span<const Child> fresh) {
-  const std::lock_guard lock(mutex_);
-  const Top* top = top_.load();
-  const uint64_t begin = position(top->lows.data(), top->count(), from);
-  const uint64_t end = position(top->lows.data(), top->count(), to) + 1;
+Inner::Change Inner::prepare(uint64_t from, uint64_t to, std::span<const Child> fresh) {
+  Change change;
+  change.lock_ = std::unique_lock(mutex_);
+  Top* top = top_.load();
+  change.old_top_ = top;
+  change.begin_ = position(top->lows.data(), top->count(), from);
+  change.end_ = position(top->lows.data(), top->count(), to) + 1;
   std::vector<Child> children;
-  std::vector<Group*> gone;
   bool placed = false;
-  for (uint64_t at = begin; at < end; ++at) {
-    Group* group = top->groups[at].load();
-    gone.push_back(group);
+  for (uint64_t at = change.begin_; at < change.end_; ++at) {
+    const Group* group = top->groups[at].load();
     for (uint32_t i = 0; i < group->count; ++i) {
       const uint64_t low = group->lows[i];
       if (low < from || low > to) {
@@ -136,18 +139,34 @@ void Inner::replace(uint64_t from, uint64_t to, std::span<const Child> fresh) {
       }
     }
   }
-  auto groups = groups_of(children);
-  const Top* old_top = nullptr;
-  if (groups.size() == 1 && end - begin == 1) {
-    pm::publish(top->groups[begin], groups.front().release());
+  change.groups_ = groups_of(children);
+  change.gone_ = std::make_unique<Gone>();
+  change.gone_->groups.reserve(change.end_ - change.begin_);
+  if (change.groups_.size() == 1 && change.end_ - change.begin_ == 1) {
+    change.place_ = &top->groups[change.begin_];
   } else {
-    publish_top(top, begin, end, std::move(groups));
-    old_top = top;
+    change.top_ = top_of(top, change.begin_, change.end_, change.groups_);
   }
-  epochs_.retire([gone = std::move(gone), old_top] {
-    for (const Group* group : gone) delete group;
-    delete old_top;
-  });
+  return change;
+}
+
+void Inner::publish(Change change) noexcept {
+  Gone* gone = change.gone_.release();
+  for (uint64_t at = change.begin_; at < change.end_; ++at) {
+    gone->groups.emplace_back(change.old_top_->groups[at].load());
+  }
+  if (change.top_ == nullptr) {
+    pm::publish(*change.place_, change.groups_.front().release(), "sheaf: group");
+  } else {
+    gone->top.reset(top_.load());
+    pm::publish(top_, change.top_.release(), "sheaf: top");
+    for (auto& group : change.groups_) (void)group.release();
+  }
+  try {
+    epochs_.retire([gone] { delete gone; });
+  } catch (const std::bad_alloc&) {
+    gone->next = std::exchange(kept_, gone);
+  }
 }
 
 std::vector<Child> Inner::children() const {

@@ -48,7 +48,7 @@ struct alignas(64) Ref {
   uint64_t first_era;    // of the log when the oldest record of the buffer was written
   uint32_t block_bytes;  // of the leaf
   uint32_t inserted;     // records of the buffer that are no removals
-  uint32_t promised;     // room for the next merge has been counted
+  uint32_t promised;     // bytes, to the next merge, which needs more than the leaf has
   uint32_t reserved2;
   // While opening: what the leaf says, and which leaf this is.
   uint64_t merged;
@@ -117,8 +117,11 @@ class Inner {
   // The leaf before the one with this low; null if it is the first one. Needs a guard.
   Ref* before(uint64_t low) const;
 
-  // Puts `fresh` in the place of the leaves with lows `from` to `to`. Needs a guard.
-  void replace(uint64_t from, uint64_t to, std::span<const Child> fresh);
+  // A change, for which all memory has been had. Others wait for it.
+  class Change;
+  // To put `fresh` in the place of the leaves with lows `from` to `to`. Needs a guard.
+  Change prepare(uint64_t from, uint64_t to, std::span<const Child> fresh);
+  void publish(Change change) noexcept;
 
   std::vector<Child> children() const;
   uint64_t dram_bytes() const;
@@ -133,6 +136,12 @@ class Inner {
     std::vector<uint64_t> lows;
     std::unique_ptr<std::atomic<Group*>[]> groups;
     uint64_t count() const { return lows.size(); }
+  };
+  // What readers may still look at after a change.
+  struct Gone {
+    std::vector<std::unique_ptr<Group>> groups;
+    std::unique_ptr<Top> top;
+    Gone* next = nullptr;
   };
 
   // The number of the last of `count` >= 1 ascending lows that is not above the key; 0 if all are.
@@ -150,12 +159,26 @@ class Inner {
     return pm::acquire(top->groups[position(top->lows.data(), top->count(), key)]);
   }
   static std::vector<std::unique_ptr<Group>> groups_of(std::span<const Child> children);
-  void publish_top(const Top* old, uint64_t from, uint64_t to,
-                   std::vector<std::unique_ptr<Group>> fresh);
+  static std::unique_ptr<Top> top_of(const Top* old, uint64_t from, uint64_t to,
+                                     const std::vector<std::unique_ptr<Group>>& fresh);
 
   pm::EpochManager& epochs_;
   std::atomic<Top*> top_{nullptr};
   mutable std::mutex mutex_;  // of who changes it
+  Gone* kept_ = nullptr;      // for which the epochs had no memory
+};
+
+class Inner::Change {
+ private:
+  friend class Inner;
+  std::unique_lock<std::mutex> lock_;
+  std::vector<std::unique_ptr<Group>> groups_;
+  std::unique_ptr<Top> top_;              // null: one group takes the place of one
+  std::atomic<Group*>* place_ = nullptr;  // of that one
+  std::unique_ptr<Gone> gone_;
+  const Top* old_top_ = nullptr;
+  uint64_t begin_ = 0;  // the groups that go
+  uint64_t end_ = 0;
 };
 
 }  // namespace perdure::index::sheaf

@@ -51,7 +51,7 @@ struct alignas(64) Root {
   uint64_t directory_bytes;  // of a directory block
   uint64_t chunk_bytes;      // of a log chunk
   uint64_t chunks_max;
-  uint64_t reserved0;
+  uint64_t first_chunks;  // kFirstChunks
   // One line of words that are set once.
   uint64_t directory;  // offset of the first directory block
   uint64_t log;        // offset of the log table
@@ -98,6 +98,12 @@ struct alignas(64) Leaf {
   }
 };
 static_assert(sizeof(Leaf) == kLeafHeaderBytes && offsetof(Leaf, lines) == 64);
+
+// Leaves, each for `most` records, that so many are divided among, so that none is nearly full.
+inline constexpr uint64_t pieces_for(uint64_t records, uint64_t most) {
+  const uint64_t each = most * 3 / 4;
+  return (records + each - 1) / each;
+}
 
 inline constexpr uint32_t kLineRecords = pm::kLineBytes / sizeof(Slot);
 

@@ -29,13 +29,14 @@ uint64_t Log::after(uint64_t position) {
   return within + 2 * kRecordBytes <= kLastLine ? position + kRecordBytes : unit + kLastLine;
 }
 
-Log::Log(pm::PoolImpl& pool, Root& root)
+Log::Log(pm::PoolImpl& pool, Root& root, const Promises& promises)
     : pool_(pool),
       memory_(pool.memory()),
       root_(root),
       chunk_bytes_(root.chunk_bytes),
       chunks_max_(root.chunks_max),
-      nontemporal_(memory_.domain() == Domain::kLine && pm::prefers_nontemporal_lines()) {}
+      nontemporal_(memory_.domain() == Domain::kLine && pm::prefers_nontemporal_lines()),
+      promises_(promises) {}
 
 void Log::format(const pm::Memory& memory, void* block, uint64_t chunk_bytes, uint64_t chunk) {
   alignas(64) Header header[kHeaderBytes / sizeof(Header)] = {};
@@ -59,6 +60,7 @@ void Log::load() {
     use_ = std::max(use_, use >> 1);
   }
   if (states_.size() < kChunksMin) pool_.throw_corrupt("the log table is damaged");
+  unsettled_.resize(states_.size());
   std::vector<uint32_t> order(states_.size());
   for (uint32_t i = 0; i < order.size(); ++i) order[i] = i;
   std::ranges::sort(order, {}, [this](uint32_t chunk) { return states_[chunk].use; });
@@ -67,32 +69,30 @@ void Log::load() {
 }
 
 void Log::settle(std::span<const uint8_t> live) {
-  // Gives words `from` to `to` of the places without a record the flag. Whether any word of them lacked it.
-  const auto fix = [&](const State& state, uint32_t from, uint32_t to) {
-    const uint64_t flag = state.use & 1;
-    char* begin = pool_.at<char>(state.offset);
-    bool lacked = false;
-    for_places([&](uint64_t at) {
-      auto* words = reinterpret_cast<uint64_t*>(begin + at);
-      if (is_valid(words, flag)) return;
-      lacked |= words[0] != flag || words[1] != flag || words[2] != flag;
-      for (uint32_t i = from; i < to; ++i) {
-        if (words[i] == flag) continue;
-        pm::store_relaxed(words[i], flag);
-        memory_.flush(&words[i], sizeof words[i]);
-      }
-    });
-    return lacked;
+  // Gives words `from` to `to` of the places without a record the flag.
+  const auto fix = [&](uint32_t from, uint32_t to) {
+    for (uint64_t chunk = 0; chunk < states_.size(); ++chunk) {
+      if (unsettled_[chunk] == 0) continue;
+      const uint64_t flag = states_[chunk].use & 1;
+      char* begin = pool_.at<char>(states_[chunk].offset);
+      for_places([&](uint64_t at) {
+        auto* words = reinterpret_cast<uint64_t*>(begin + at);
+        if (is_valid(words, flag)) return;
+        for (uint32_t i = from; i < to; ++i) {
+          if (words[i] == flag) continue;
+          pm::store_relaxed(words[i], flag);
+          memory_.flush(&words[i], sizeof words[i]);
+        }
+      });
+    }
   };
-  std::vector<const State*> unsettled;
-  for (const State& state : states_) {
-    if (fix(state, 2, 3)) unsettled.push_back(&state);
-  }
-  if (!unsettled.empty()) {
+  free_.reserve(states_.size());
+  if (std::ranges::find(unsettled_, 1) != unsettled_.end()) {
+    fix(2, 3);
     // A place whose last word has no payload is invalid whatever the others say. Without this fence
     // a crash could make a record of a torn one, which the replay after that crash would believe.
     memory_.fence();
-    for (const State* state : unsettled) fix(*state, 0, 2);
+    fix(0, 2);
     // Before any of the chunks is used again, whose records these words could complete.
     memory_.fence();
   }
@@ -126,7 +126,8 @@ void Log::make_chunk() {
 uint32_t Log::take_chunk() {
   const std::lock_guard lock(mutex_);
   if (free_.empty() &&
-      states_.size() < std::min(chunks_max_, allowed_.load(std::memory_order_relaxed))) {
+      states_.size() < std::min(chunks_max_, allowed_.load(std::memory_order_relaxed)) &&
+      !promises_.is_scarce(chunk_bytes_)) {
     try {
       make_chunk();
     } catch (const Error& error) {
@@ -235,6 +236,9 @@ void Log::write(Lane& lane, const LogRecord& record) const {
 }
 
 bool Log::append_to(Lane& lane, std::span<const LogRecord> records, bool may_provide) {
+  // Who wrote before may have been interrupted by a failing medium.
+  if (pool_.failed()) [[unlikely]]
+    pool_.require_writable();
   if (!has_room(lane, records.size())) {
     // No chunk is left for more records than any can hold.
     if (!may_provide || kHeaderBytes + most_bytes(records.size()) > chunk_bytes_) return false;
@@ -254,6 +258,8 @@ bool Log::append(std::span<const LogRecord> records) {
     if (!lane.lock.try_lock()) continue;
     const std::lock_guard lock(lane.lock, std::adopt_lock);
     if (append_to(lane, records, i == 0)) return true;
+    // Of a thread that may never write again: nobody could have the chunk back.
+    if (i > 0 && !has_room(lane, 1)) leave(lane);
   }
   // No chunk is free. Lanes that others are writing to may have room, but need not be looked at again:
   // the caller provides a chunk.

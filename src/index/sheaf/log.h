@@ -16,6 +16,8 @@
 //   words bear the other one. When it is left, all words of the places without a record get the flag too,
 //   with no payload, fence; a word of its next use, which has the other flag, is then told from each of them.
 //   The header of the next use is durable before the first record of that use.
+//   What opening has read is flushed before anybody acts on it (replay()): a process that died may have left
+//   records, headers and filled places in the caches.
 //   After a crash every chunk is left in that way before anything is written (settle()): first the last
 //   words of the places without a valid record, fence, which makes them invalid whatever their other words
 //   say; then the others, fence. A crash in between finds the same records again.
@@ -30,6 +32,7 @@
 #include <vector>
 
 #include "index/sheaf/layout.h"
+#include "index/sheaf/promises.h"
 #include "index/stripes.h"
 #include "pm/lock.h"
 #include "pm/pool_impl.h"
@@ -54,17 +57,17 @@ class Log {
 
   static constexpr uint64_t kTableBytes = (kChunksMax - kFirstChunks) * sizeof(uint64_t);
 
-  Log(pm::PoolImpl& pool, Root& root);
+  Log(pm::PoolImpl& pool, Root& root, const Promises& promises);
 
   // Makes an empty chunk of a block. Durable with the next fence.
   static void format(const pm::Memory& memory, void* block, uint64_t chunk_bytes, uint64_t chunk);
 
   // When opening: makes the chunks known. Throws kCorrupt.
   void load();
-  // Calls visit(record, number of the chunk) for each valid record of chunks `part` of `parts`. Writes
-  // nothing.
+  // Calls visit(record, number of the chunk) for each valid record of chunks `part` of `parts`. Stores
+  // nothing, but makes durable what it has read. One call for each part, at once if need be.
   template <typename Visit>
-  void replay(uint32_t part, uint32_t parts, Visit visit) const;
+  void replay(uint32_t part, uint32_t parts, Visit visit);
   // After all were replayed: makes them ready to be used again. `live[i]`: chunk i has records that are in
   // no leaf. Durable on return.
   void settle(std::span<const uint8_t> live);
@@ -152,6 +155,7 @@ class Log {
   const uint64_t chunk_bytes_;
   const uint64_t chunks_max_;
   const bool nontemporal_;
+  const Promises& promises_;
   std::array<Lane, kLanes> lanes_;
   std::atomic<uint64_t> allowed_{kChunksMin};
   std::atomic<uint64_t> era_{1};
@@ -160,22 +164,36 @@ class Log {
   std::vector<uint32_t> free_;
   std::deque<uint32_t> left_;  // in the order of their last eras
   uint64_t use_ = 0;           // the last one given
+  // While opening, by chunk: places without a record are not as leave() makes them.
+  std::vector<uint8_t> unsettled_;
 };
 
 template <typename Visit>
-void Log::replay(uint32_t part, uint32_t parts, Visit visit) const {
+void Log::replay(uint32_t part, uint32_t parts, Visit visit) {
   for (uint64_t chunk = part; chunk < states_.size(); chunk += parts) {
     const uint64_t flag = states_[chunk].use & 1;
     const char* begin = pool_.at<char>(states_[chunk].offset);
+    bool settled = true;
     for_places([&](uint64_t at) {
       const auto* words = reinterpret_cast<const uint64_t*>(begin + at);
-      if (!is_valid(words, flag)) return;
+      if (!is_valid(words, flag)) {
+        settled &= words[0] == flag && words[1] == flag && words[2] == flag;
+        return;
+      }
       const uint64_t c = words[2] >> 3;
       visit(LogRecord{words[0] >> 1 | (words[2] >> 2 & 1) << 63,
                       words[1] >> 1 | (words[2] >> 1 & 1) << 63, c >> 1, (c & 1) != 0},
             chunk);
     });
+    if (!settled) unsettled_[chunk] = 1;
+    // A process that died may have left all of it in the caches only: the header, records, and what fills
+    // the rest.
+    memory_.flush(begin, chunk_bytes_);
   }
+  // What was read, before anybody acts on it: a record that a reader has seen must not be gone after a power
+  // failure, and words that fill a place without a record must not turn back into those of an earlier use,
+  // which a later use would take for its own.
+  memory_.fence();
 }
 
 }  // namespace perdure::index::sheaf

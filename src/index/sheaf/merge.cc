@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <utility>
 
 #include "index/sheaf/core.h"
 #include "index/simd.h"
@@ -11,7 +12,6 @@ namespace perdure::index::sheaf {
 
 namespace {
 
-constexpr size_t kRetireTogether = 16;
 // The log may have one byte for so many of the leaves.
 constexpr uint64_t kLeafBytesForLogByte = 6;
 
@@ -52,29 +52,43 @@ void Core::collect(const Ref& ref, std::vector<Slot>& out) const {
 
 // Merges a leaf with its buffer, so that `more` records fit afterwards. The lock is held, and may be
 // gone on return, with the leaf dead. Throws kPoolFull, kNoSpace, having changed nothing.
-void Core::merge(Ref& ref, Lock& lock, uint64_t more) {
+void Core::merge(Ref& ref, Lock& lock, uint64_t more, Reserve reserve) {
   static thread_local std::vector<Slot> records;
   records.clear();
   collect(ref, records);
-  Lock neighbour_lock;
-  Ref* neighbour = nullptr;
-  if (records.size() <= Leaf::room_of(root_.leaf_bytes) / 4) {
-    neighbour = lock_neighbour(ref, records.size() + more, neighbour_lock);
-  }
-  if (neighbour != nullptr) {
-    const bool before = neighbour->low < ref.low;
-    const uint64_t own = records.size();
-    collect(*neighbour, records);
-    if (before)
-      std::rotate(records.begin(), records.begin() + static_cast<int64_t>(own), records.end());
-  }
   merges_.fetch_add(1, std::memory_order_relaxed);
-  const std::vector<Part> parts = parts_of(ref, records, more);
-  if (neighbour == nullptr && parts.size() == 1) {
-    replace_one(ref, records, pm::Heap::block_bytes(Leaf::bytes_for(records.size() + more)));
-  } else {
-    replace_several(ref, lock, neighbour, records, parts);
+  if (records.size() <= Leaf::room_of(root_.leaf_bytes) / 4 &&
+      merge_with_neighbour(ref, lock, records, more, reserve)) {
+    return;
   }
+  const std::vector<Part> parts = parts_of(ref, records, more);
+  if (parts.size() == 1) {
+    replace_one(ref, records, pm::Heap::block_bytes(Leaf::bytes_for(records.size() + more)),
+                reserve);
+  } else {
+    replace_several(ref, lock, nullptr, records, parts, 0, reserve);
+  }
+}
+
+// The same, with a neighbour, into one leaf: returns false, having changed nothing, if there is none, or no
+// room. `own` are the records of the leaf and its buffer.
+bool Core::merge_with_neighbour(Ref& ref, Lock& lock, const std::vector<Slot>& own, uint64_t more,
+                                Reserve reserve) {
+  Lock neighbour_lock;
+  Ref* neighbour = lock_neighbour(ref, own.size() + more, neighbour_lock);
+  if (neighbour == nullptr) return false;
+  std::vector<Slot> both;
+  if (neighbour->low > ref.low) both = own;
+  collect(*neighbour, both);
+  if (neighbour->low < ref.low) both.insert(both.end(), own.begin(), own.end());
+  const Part all{0, both.size()};
+  try {
+    replace_several(ref, lock, neighbour, both, {&all, 1}, more, reserve);
+  } catch (const Error& error) {
+    if (!pm::is_full(error)) throw;
+    return false;  // the leaf alone may have its own size
+  }
+  return true;
 }
 
 // A leaf beside this one that the records fit into, too, locked; or null. Does not wait: two leaves that
@@ -106,7 +120,7 @@ std::vector<Core::Part> Core::parts_of(const Ref& ref, const std::vector<Slot>& 
                          records[ref.records - 1].key == leaf_of(ref).last;
   if (ascending && count - most < most && count > most) return {{0, most}, {most, count}};
   std::vector<Part> parts;
-  const uint64_t pieces = std::max<uint64_t>(2, (count + most * 3 / 4 - 1) / (most * 3 / 4));
+  const uint64_t pieces = std::max<uint64_t>(2, pieces_for(count, most));
   for (uint64_t i = 0; i < pieces; ++i)
     parts.push_back({count * i / pieces, count * (i + 1) / pieces});
   return parts;
@@ -170,9 +184,7 @@ void Core::forget_buffer(Ref& ref) {
   pm::store_relaxed(ref.buffered, 0U);
   pm::store_relaxed(ref.removed, uint64_t{0});
   ref.inserted = 0;
-  if (ref.promised == 0) return;
-  ref.promised = 0;
-  promises_.fetch_sub(1, std::memory_order_relaxed);
+  promises_.end(std::exchange(ref.promised, 0));
 }
 
 // The log may have a part of the leaves' bytes.
@@ -182,14 +194,22 @@ void Core::account(int64_t leaf_bytes) {
   log_.allow(std::max(Log::kChunksMin, all / kLeafBytesForLogByte / log_.chunk_bytes()));
 }
 
-void Core::replace_one(Ref& ref, std::span<const Slot> records, uint64_t bytes) {
+// Puts the records into a leaf of `bytes`, or of as many as it has, if there is no such block.
+void Core::replace_one(Ref& ref, std::span<const Slot> records, uint64_t bytes, Reserve reserve) {
   const uint64_t old = ref.offset;
   const uint64_t old_bytes = ref.block_bytes;
   Leaf header;
   uint64_t fresh = 0;
   {
-    pm::Heap::Txn txn(pool_.heap(), bytes <= old_bytes);
-    fresh = txn.allocate(bytes);
+    pm::Heap::Txn txn(pool_.heap(), reserve == Reserve::kUsed);
+    try {
+      fresh = txn.allocate(bytes);
+    } catch (const Error& error) {
+      if (!pm::is_full(error) || bytes >= old_bytes) throw;
+      // Of this size the heap's reserve has some.
+      bytes = old_bytes;
+      fresh = txn.allocate(bytes);
+    }
     write_leaf(pool_, fresh, bytes, ref.low, ref.number, records, header);
     // The leaf and the intents, before the slot leads to it.
     txn.replace(old, fresh, *ref.slot, pm::Heap::Txn::Release::kLater);
@@ -198,84 +218,101 @@ void Core::replace_one(Ref& ref, std::span<const Slot> records, uint64_t bytes) 
   adopt(ref, fresh, header);
   forget_buffer(ref);
   account(static_cast<int64_t>(bytes) - static_cast<int64_t>(old_bytes));
-  retire(old, nullptr);
+  retire(old, old_bytes, nullptr);
 }
 
+// New leaves that are to stand for others: what a failure gives back.
+struct Core::Several {
+  std::vector<Ref*> refs;
+  std::vector<uint64_t*> slots;  // the first one is that of the leaf that goes
+  std::vector<Child> children;
+  int64_t grown = 0;
+};
+
 void Core::replace_several(Ref& ref, Lock& lock, Ref* neighbour, std::span<const Slot> records,
-                           std::span<const Part> parts) {
-  std::vector<Ref*> fresh;
-  std::vector<uint64_t*> slots{ref.slot};
-  const auto give_back = [&] {
-    for (Ref* one : fresh) {
+                           std::span<const Part> parts, uint64_t more, Reserve reserve) {
+  Several made;
+  try {
+    make_several(made, ref, neighbour, records, parts, more, reserve);
+  } catch (...) {
+    for (Ref* one : made.refs) {
       const std::lock_guard init(one->lock);
-      one->dead = 1;
+      pm::store_relaxed(one->dead, 1U);
       refs_.give(one);
     }
-    const std::lock_guard guard(slots_mutex_);
-    free_slots_.insert(free_slots_.end(), slots.begin() + 1, slots.end());
-  };
-  const uint64_t low = neighbour == nullptr ? ref.low : std::min(ref.low, neighbour->low);
-  const uint64_t high = neighbour == nullptr ? ref.low : std::max(ref.low, neighbour->low);
-  const uint64_t number =
-      neighbour == nullptr ? ref.number : std::max(ref.number, neighbour->number);
-  std::vector<Child> children;
-  int64_t grown = -static_cast<int64_t>(ref.block_bytes);
-  if (neighbour != nullptr) grown -= neighbour->block_bytes;
-  try {
-    while (slots.size() < parts.size()) slots.push_back(take_slot());
-    while (fresh.size() < parts.size()) fresh.push_back(refs_.take());
-    pm::Heap::Txn txn(pool_.heap(), neighbour != nullptr);
-    for (size_t i = 0; i < parts.size(); ++i) {
-      const auto part = records.subspan(parts[i].begin, parts[i].end - parts[i].begin);
-      const uint64_t bytes =
-          pm::Heap::block_bytes(Leaf::bytes_for(std::max<uint64_t>(part.size(), 1)));
-      const uint64_t offset = txn.allocate(bytes);
-      const uint64_t part_low = i == 0 ? low : part.front().key;
-      Leaf header;
-      write_leaf(pool_, offset, bytes, part_low, number, part, header);
-      txn.will_link(offset, slots[i], pm::Link::kOffset);
-      txn.redo(slots[i], &offset, sizeof offset);
-      Ref& made = *fresh[i];
-      // Who has it from a list, from when it was another one, looks at it under its lock.
-      const std::lock_guard init(made.lock);
-      adopt(made, offset, header);
-      made.low = part_low;
-      made.slot = slots[i];
-      made.number = number;
-      forget_buffer(made);
-      pm::store_relaxed(made.dead, 0U);
-      children.push_back({part_low, &made});
-      grown += static_cast<int64_t>(bytes);
+    if (!made.slots.empty()) {
+      const std::lock_guard guard(slots_mutex_);
+      free_slots_.insert(free_slots_.end(), made.slots.begin() + 1, made.slots.end());
     }
-    txn.will_unlink(ref.offset, ref.slot, pm::Link::kOffset, pm::Heap::Txn::Release::kLater);
-    if (neighbour != nullptr) {
-      const uint64_t none = 0;
-      txn.will_unlink(neighbour->offset, neighbour->slot, pm::Link::kOffset,
-                      pm::Heap::Txn::Release::kLater);
-      txn.redo(neighbour->slot, &none, sizeof none);
-    }
-    // The leaves and the intents, before the slots change together.
-    txn.commit([&] { txn.apply(); });
-  } catch (...) {
-    give_back();
     throw;
   }
-  inner_.replace(low, high, children);
+  // From here on nothing throws: PM has the change, and so must DRAM.
   const auto bury = [&](Ref& old) {
     old.lock.begin_change();
     pm::store_relaxed(old.dead, 1U);
     forget_buffer(old);
-    retire(old.offset, &old);
+    retire(old.offset, old.block_bytes, &old);
   };
-  bury(ref);
-  lock.unlock();
   if (neighbour != nullptr) {
     const std::lock_guard guard(slots_mutex_);
     free_slots_.push_back(neighbour->slot);
   }
+  bury(ref);
+  lock.unlock();
   if (neighbour != nullptr) bury(*neighbour);
-  account(grown);
+  account(made.grown);
   splits_.fetch_add(1, std::memory_order_relaxed);
+}
+
+// Makes the leaves, and publishes them.
+void Core::make_several(Several& made, Ref& ref, Ref* neighbour, std::span<const Slot> records,
+                        std::span<const Part> parts, uint64_t more, Reserve reserve) {
+  const uint64_t low = neighbour == nullptr ? ref.low : std::min(ref.low, neighbour->low);
+  const uint64_t high = neighbour == nullptr ? ref.low : std::max(ref.low, neighbour->low);
+  const uint64_t number =
+      neighbour == nullptr ? ref.number : std::max(ref.number, neighbour->number);
+  made.refs.reserve(parts.size());
+  made.slots.reserve(parts.size());
+  made.slots.push_back(ref.slot);
+  made.grown = -static_cast<int64_t>(ref.block_bytes);
+  if (neighbour != nullptr) made.grown -= neighbour->block_bytes;
+  while (made.slots.size() < parts.size()) made.slots.push_back(take_slot());
+  while (made.refs.size() < parts.size()) made.refs.push_back(refs_.take());
+  pm::Heap::Txn txn(pool_.heap(), reserve == Reserve::kUsed);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const auto part = records.subspan(parts[i].begin, parts[i].end - parts[i].begin);
+    const uint64_t bytes =
+        pm::Heap::block_bytes(Leaf::bytes_for(std::max<uint64_t>(part.size() + more, 1)));
+    const uint64_t offset = txn.allocate(bytes);
+    const uint64_t part_low = i == 0 ? low : part.front().key;
+    Leaf header;
+    write_leaf(pool_, offset, bytes, part_low, number, part, header);
+    txn.will_link(offset, made.slots[i], pm::Link::kOffset);
+    txn.redo(made.slots[i], &offset, sizeof offset);
+    Ref& one = *made.refs[i];
+    // Who has it from a list, from when it was another one, looks at it under its lock.
+    const std::lock_guard init(one.lock);
+    adopt(one, offset, header);
+    one.low = part_low;
+    one.slot = made.slots[i];
+    one.number = number;
+    forget_buffer(one);
+    pm::store_relaxed(one.dead, 0U);
+    made.children.push_back({part_low, &one});
+    made.grown += static_cast<int64_t>(bytes);
+  }
+  txn.will_unlink(ref.offset, ref.slot, pm::Link::kOffset, pm::Heap::Txn::Release::kLater);
+  if (neighbour != nullptr) {
+    const uint64_t none = 0;
+    txn.will_unlink(neighbour->offset, neighbour->slot, pm::Link::kOffset,
+                    pm::Heap::Txn::Release::kLater);
+    txn.redo(neighbour->slot, &none, sizeof none);
+  }
+  // Whatever the inner part needs, before PM changes: memory may be short.
+  Inner::Change change = inner_.prepare(low, high, made.children);
+  // The leaves and the intents, before the slots change together.
+  txn.commit([&] { txn.apply(); });
+  inner_.publish(std::move(change));
 }
 
 // ---- the directory
@@ -291,7 +328,7 @@ uint64_t* Core::take_slot() {
 
 void Core::add_directory() {
   const uint64_t count = Directory::count(root_.directory_bytes);
-  free_slots_.reserve(free_slots_.size() + count);
+  free_slots_.reserve(slots_ + count);  // so that giving slots back needs no memory
   pm::Heap::Txn txn(pool_.heap());
   const uint64_t block = txn.allocate(root_.directory_bytes);
   auto* directory = pool_.at<Directory>(block);
@@ -300,33 +337,17 @@ void Core::add_directory() {
   txn.publish(block,
               last_directory_ == 0 ? root_.directory : pool_.at<Directory>(last_directory_)->next);
   last_directory_ = block;
+  slots_ += count;
   for (uint64_t i = count; i > 0; --i) free_slots_.push_back(directory->slots() + i - 1);
 }
 
 // ---- what readers may still look at
 
-void Core::retire(uint64_t leaf, Ref* ref) {
-  {
-    const std::lock_guard lock(retired_mutex_);
-    retired_.emplace_back(leaf, ref);
-    if (retired_.size() < kRetireTogether) return;
-  }
-  retire_all();
+void Core::retire(uint64_t leaf, uint64_t bytes, Ref* ref) noexcept try {
+  retired_.add({leaf, ref}, bytes);
+} catch (const std::bad_alloc&) {  // the block is free when the tree is opened again
 }
 
-void Core::retire_all() {
-  std::vector<std::pair<uint64_t, Ref*>> together;
-  {
-    const std::lock_guard lock(retired_mutex_);
-    together.swap(retired_);
-  }
-  if (together.empty()) return;
-  epochs_.retire([&heap = pool_.heap(), &refs = refs_, together = std::move(together)] {
-    for (const auto& [leaf, ref] : together) {
-      heap.release(leaf);
-      if (ref != nullptr) refs.give(ref);
-    }
-  });
-}
+void Core::retire_all() { retired_.flush(); }
 
 }  // namespace perdure::index::sheaf

@@ -57,6 +57,7 @@ std::vector<Core::Met> Core::read_directory() {
   const uint64_t blocks_max = pool_.end_offset() / root_.directory_bytes;
   std::vector<Met> leaves;
   uint64_t blocks = 0;
+  slots_ = 1;
   const auto meet = [&](uint64_t* slot) {
     if (*slot == 0) {
       free_slots_.push_back(slot);
@@ -73,6 +74,7 @@ std::vector<Core::Met> Core::read_directory() {
     }
     last_directory_ = at;
     uint64_t* slots = pool_.at<Directory>(at)->slots();
+    slots_ += count;
     for (uint64_t i = 0; i < count; ++i) meet(slots + i);
   }
   if (leaves.empty()) throw_damaged("the directory");
@@ -95,6 +97,7 @@ std::vector<Core::Met> Core::read_directory() {
     }
   }
   std::ranges::reverse(free_slots_);
+  free_slots_.reserve(slots_);
   return leaves;
 }
 
@@ -178,9 +181,7 @@ void Core::replay(std::span<const Child> children, uint32_t threads) {
     lists_[ref.first_era].push_back(&ref);
     ref.inserted = ref.buffered - static_cast<uint32_t>(std::popcount(ref.removed));
     if (ref.removed != 0) removals_ = 1;
-    if (ref.records + ref.inserted <= Leaf::room_of(ref.block_bytes)) continue;
-    ref.promised = 1;
-    ++promises_;
+    promise(ref);
   }
 }
 

@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <exception>
 
 #include "index/sheaf/core.h"
 
@@ -11,10 +12,10 @@ namespace {
 
 constexpr char kType[] = "sheaf";
 constexpr uint64_t kDirectoryBytes = 4096;
-// Free segments beside those that merges need for certain.
-constexpr uint64_t kSpareSegments = 8;
 // To merge a leaf where the pool is full, while others read.
 constexpr int kAttempts = 100;
+// Blocks of leaves that wait for readers are kept from others: few.
+constexpr size_t kRetireTogether = 16;
 
 }  // namespace
 
@@ -25,9 +26,19 @@ Core::Core(pm::PoolImpl& pool, Root& root, std::string name)
       memory_(pool.memory()),
       name_(std::move(name)),
       buffer_records_(static_cast<uint32_t>(root.buffer_records)),
+      promises_(pool),
       refs_(buffer_records_),
+      retired_(
+          epochs_,
+          [&heap = pool.heap(), &refs = refs_](const auto& group) {
+            for (const auto& [leaf, ref] : group) {
+              heap.release(leaf);
+              if (ref != nullptr) refs.give(ref);
+            }
+          },
+          kRetireTogether),
       inner_(epochs_),
-      log_(pool, root) {}
+      log_(pool, root, promises_) {}
 
 std::unique_ptr<Core> Core::create(pm::PoolImpl& pool, const std::string& name, Kind key,
                                    Kind value, const Options& options) {
@@ -46,6 +57,7 @@ std::unique_ptr<Core> Core::create(pm::PoolImpl& pool, const std::string& name, 
                                                             uint64_t{1024}, Log::kChunkBytes);
   const uint64_t log_bytes = options.log_bytes != 0 ? options.log_bytes : capacity / 16;
   image.chunks_max = std::clamp(log_bytes / image.chunk_bytes, Log::kChunksMin, Log::kChunksMax);
+  image.first_chunks = kFirstChunks;
   const pm::Memory& memory = pool.memory();
   // All durable with the fence of make_structure().
   std::vector<NewBlock> blocks = {
@@ -82,7 +94,7 @@ std::unique_ptr<Core> Core::open(pm::PoolImpl& pool, const std::string& name, Ki
       root.buffer_records < kBufferRecordsMin || root.buffer_records > kBufferRecordsMax ||
       root.chunk_bytes < Log::kChunkBytesMin || root.chunk_bytes > Log::kChunkBytes ||
       root.chunks_max < Log::kChunksMin || root.chunks_max > Log::kChunksMax ||
-      root.reserved0 != 0 ||
+      root.first_chunks != kFirstChunks ||
       (root.directory_bytes != 256 && root.directory_bytes != kDirectoryBytes) ||
       !pool.heap().is_allocated(root.log, Log::kTableBytes)) {
     pool.throw_corrupt(fmt::format("the root of '{}' is damaged", name));
@@ -90,10 +102,6 @@ std::unique_ptr<Core> Core::open(pm::PoolImpl& pool, const std::string& name, Ki
   std::unique_ptr<Core> core(new Core(pool, root, name));
   core->recover(options.recovery_threads);
   return core;
-}
-
-Core::~Core() {
-  for (const auto& [leaf, ref] : retired_) pool_.heap().release(leaf);
 }
 
 // ---- writes
@@ -109,8 +117,13 @@ bool Core::carry_out(const Change& change) {
     try {
       for (;;) {
         const Outcome outcome = try_change(change);
-        if (outcome != Outcome::kNoLog) return outcome == Outcome::kTrue;
-        make_log_room();
+        if (outcome == Outcome::kNoLog) {
+          make_log_room(reserve_for(change));
+        } else if (outcome == Outcome::kScarce) {
+          keep_promises();
+        } else {
+          return outcome == Outcome::kTrue;
+        }
       }
     } catch (const Error& error) {
       if (!pm::is_full(error) || attempt >= (change.removal ? kAttempts : 1)) throw;
@@ -128,6 +141,7 @@ Ref* Core::lock_leaf(Key key, Lock& lock) const {
     pm::prefetch_to_change(ref->fingerprints);
     pm::prefetch_to_change(&ref->low);
     lock = Lock(ref->lock);
+    require_writable();
     if (ref->dead == 0) [[likely]]
       return ref;
     lock.unlock();
@@ -147,8 +161,11 @@ Core::Outcome Core::try_change(const Change& change) {
       const bool there = find(ref, change.key, buffered, old) == Found::kRecord;
       if (there != (change.verb == Verb::kUpdate)) return Outcome::kFalse;
     }
-    if (!has_room(ref, change, buffered)) {
-      merge(ref, lock, change.removal ? 0 : 1);
+    const Room room = room_for(ref, change, buffered);
+    // Nobody is promised room that the merge below would use up.
+    if (room == Room::kScarce && promises_.any()) return Outcome::kScarce;
+    if (room != Room::kYes) {
+      merge(ref, lock, change.removal ? 0 : 1, reserve_for(change));
       continue;
     }
     if (ref.buffered == 0) enlist(ref);
@@ -162,15 +179,28 @@ Core::Outcome Core::try_change(const Change& change) {
 
 // Whether the change fits the buffer, and the merge that follows fits the pool: where that is nearly full,
 // only as long as the leaf needs no larger block, which a merge can have when all else is full.
-bool Core::has_room(Ref& ref, const Change& change, int buffered) const {
-  if (buffered < 0 && ref.buffered == buffer_records_) return false;
+Core::Room Core::room_for(const Ref& ref, const Change& change, int buffered) const {
+  if (buffered < 0 && ref.buffered == buffer_records_) return Room::kAfterMerge;
   const bool grows = !change.removal && (buffered < 0 || (ref.removed >> buffered & 1) != 0) &&
                      ref.promised == 0 &&
                      ref.records + ref.inserted + 1 > Leaf::room_of(ref.block_bytes);
-  if (!grows) return true;
-  const uint64_t promised = promises_.load(std::memory_order_relaxed) + 1;
-  return !pool_.heap().is_scarce(promised * 2 * root_.leaf_bytes / pm::kSegmentBytes +
-                                 kSpareSegments);
+  return grows && promises_.is_scarce(merge_bytes(ref)) ? Room::kScarce : Room::kYes;
+}
+
+// The most that the next merge may have to allocate.
+uint32_t Core::merge_bytes(const Ref& ref) const {
+  const uint64_t most = Leaf::room_of(root_.leaf_bytes);
+  const uint64_t records = ref.records + buffer_records_;
+  const uint64_t pieces = records <= most ? 1 : std::max<uint64_t>(2, pieces_for(records, most));
+  const uint64_t bytes = pm::Heap::block_bytes(Leaf::bytes_for((records + pieces - 1) / pieces));
+  return static_cast<uint32_t>(pieces * bytes);
+}
+
+// If the records of the leaf and its buffer have no room in a block of the leaf's size.
+void Core::promise(Ref& ref) {
+  if (ref.promised != 0 || ref.records + ref.inserted <= Leaf::room_of(ref.block_bytes)) return;
+  ref.promised = merge_bytes(ref);
+  promises_.give(ref.promised);
 }
 
 // The caller has begun the change.
@@ -193,10 +223,7 @@ void Core::put(Ref& ref, int buffered, const Change& change) {
     ++ref.inserted;
   }
   ++ref.number;
-  if (ref.promised == 0 && ref.records + ref.inserted > Leaf::room_of(ref.block_bytes)) {
-    ref.promised = 1;
-    promises_.fetch_add(1, std::memory_order_relaxed);
-  }
+  promise(ref);
 }
 
 // ---- room in the log
@@ -221,7 +248,7 @@ void Core::prefetch_leaf(const Ref& ref, uint64_t era) const {
 }
 
 // Merges the leaves with records in the chunk that was left first, which is free then.
-void Core::make_log_room() {
+void Core::make_log_room(Reserve reserve) {
   const std::lock_guard only(log_room_mutex_);
   uint64_t era = 0;
   if (log_.has_free_chunk()) return;
@@ -244,18 +271,59 @@ void Core::make_log_room() {
       // The next leaf is read beside the fences of this one's merge.
       if (due_.size() > 1) prefetch_leaf(*due_[due_.size() - 2], era);
       Lock lock(ref.lock);
-      if (ref.dead == 0 && ref.buffered > 0 && ref.first_era <= era) merge(ref, lock, 0);
+      require_writable();
+      if (ref.dead == 0 && ref.buffered > 0 && ref.first_era <= era) {
+        merge(ref, lock, 0, reserve);
+      }
       due_.pop_back();  // only now: who is not merged stays due
       attempt = 0;
       continue;
     } catch (const Error& error) {
-      if (!pm::is_full(error) || ++attempt == kAttempts) throw;
+      if (!pm::is_full(error) || ++attempt == (reserve == Reserve::kUsed ? kAttempts : 2)) throw;
     }
+    std::swap(due_.back(),
+              due_[static_cast<size_t>(attempt) % due_.size()]);  // others may make room
     retire_all();  // blocks that wait for readers may be all that is missing
     epochs_.collect();
     if (attempt > 1) pm::PoolImpl::pause();
   }
   log_.free_oldest();
+}
+
+// Merges all leaves that are chosen. Returns the error of the last one that had no room, if any. To be
+// called without a guard.
+template <typename Choose>
+std::exception_ptr Core::merge_all(Reserve reserve, Choose choose) {
+  retire_all();
+  epochs_.collect();
+  std::vector<Child> children;
+  {
+    const pm::EpochManager::Guard guard(epochs_);
+    children = inner_.children();
+  }
+  std::exception_ptr full;
+  for (const Child& child : children) {
+    try {
+      const pm::EpochManager::Guard guard(epochs_);
+      Ref& ref = *child.ref;
+      Lock lock(ref.lock);
+      require_writable();
+      if (ref.dead != 0 || !choose(ref)) continue;
+      merge(ref, lock, 0, reserve);
+    } catch (const Error& error) {
+      if (!pm::is_full(error)) throw;
+      full = std::current_exception();
+    }
+    retire_all();
+    epochs_.collect();
+  }
+  return full;
+}
+
+// Merges the leaves whose merges need more room than they have. Throws kPoolFull, kNoSpace.
+void Core::keep_promises() {
+  const auto full = merge_all(Reserve::kSpared, [](const Ref& ref) { return ref.promised != 0; });
+  if (full) std::rethrow_exception(full);
 }
 
 // All that no record needs and can be had back: blocks that wait for readers which have gone, and what
@@ -264,28 +332,7 @@ void Core::reclaim() {
   retire_all();
   epochs_.collect();
   if (removals_.exchange(0, std::memory_order_relaxed) == 0) return;
-  std::vector<Child> children;
-  {
-    const pm::EpochManager::Guard guard(epochs_);
-    children = inner_.children();
-  }
-  uint64_t merged = 0;
-  for (const Child& child : children) {
-    try {
-      const pm::EpochManager::Guard guard(epochs_);
-      Ref& ref = *child.ref;
-      Lock lock(ref.lock);
-      if (ref.dead != 0 || ref.removed == 0) continue;
-      merge(ref, lock, 0);
-    } catch (const Error& error) {
-      if (!pm::is_full(error)) throw;
-    }
-    if (++merged % 2 != 0) continue;
-    retire_all();
-    epochs_.collect();
-  }
-  retire_all();
-  epochs_.collect();
+  merge_all(Reserve::kUsed, [](const Ref& ref) { return ref.removed != 0; });
 }
 
 }  // namespace perdure::index::sheaf
