@@ -45,8 +45,7 @@ void Core::collect(const Ref& ref, std::vector<Slot>& out) const {
     if (at < ref.records && leaf[at].key == key) ++at;
     if (!fresh[i].removal) *to++ = fresh[i].slot;
   }
-  std::memcpy(to, leaf + at, (ref.records - at) * sizeof(Slot));
-  to += ref.records - at;
+  to = std::copy(leaf + at, leaf + ref.records, to);
   out.resize(static_cast<uint64_t>(to - out.data()));
 }
 
