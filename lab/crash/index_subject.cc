@@ -452,7 +452,7 @@ Run IndexSubject::record(const std::vector<uint32_t>& only) {
   } else {
     run_threads(recording, *index, explored, only);
   }
-  run.explain_decides = workload_.bulk;
+  run.explain_decides = workload_.bulk || workload_.batch > 1;
   const auto now = recording.oracle().digests();
   const uint32_t closed_at = recording.position();
   recording.other("close", now, now, [&] {  // which may make more of it durable: explain() decides
@@ -754,7 +754,7 @@ Run IndexSubject::record_recovery(const std::string& path, const Work& work) {
   const Contents contents = inspect(pool, *index);
   for (const auto& [key, value] : contents) recording.found({Verb::kUpsert, key, value});
   run.expectations.push_back({0, recording.oracle().digests()});
-  run.explain_decides = workload_.bulk;
+  run.explain_decides = workload_.bulk || workload_.batch > 1;
   run.recovered_at = recording.position();
   for (const Step& step : further_steps(contents, first_value_of_work(work.crashes))) {
     recording.step(*index, step);

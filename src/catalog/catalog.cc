@@ -46,6 +46,7 @@ const std::vector<index::EntryWithPresets>& entries() {
       index::fast_fair_rb_xs_entry(),  //
       index::nv_tree_entry(),          //
       index::bztree_entry(),           //
+      index::sheaf_entry(),            //
       index::p_art_vl_entry(),         //
       index::wort_entry(),             //
       index::art_cow_entry(),          //

@@ -35,6 +35,8 @@ class Condition {
     return condition;
   }
 
+  // Whether the key need not be looked for.
+  bool always_holds() const { return verb_ == Verb::kUpsert; }
   bool holds_if_absent() const { return verb_ != Verb::kUpdate; }
   // `has(expected)` says whether the key, which is there, has this value.
   template <typename Has>

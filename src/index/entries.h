@@ -21,6 +21,7 @@ EntryWithPresets fast_fair_entry();
 EntryWithPresets fast_fair_rb_entry();
 EntryWithPresets fast_fair_rb_xs_entry();
 EntryWithPresets nv_tree_entry();
+EntryWithPresets sheaf_entry();
 EntryWithPresets bztree_entry();
 EntryWithPresets p_art_vl_entry();
 EntryWithPresets wort_entry();

@@ -86,9 +86,10 @@ bool HeapBlocks::refill(uint32_t lane, int size_class, Reach reach) {
   const size_t wanted = refill_blocks(class_bytes(size_class));
   const std::lock_guard lock(state.mutex);
   find_free_blocks(state, size_class, wanted, reach);
-  uint64_t allowed = state.free_blocks;
   const uint64_t reserve = reserve_blocks(size_class);
-  if (reach == Reach::kCommon) allowed = allowed > reserve ? allowed - reserve : 0;
+  uint64_t allowed = state.free_blocks > reserve ? state.free_blocks - reserve : 0;
+  // Of the reserve one block, which is taken at once: in the cache any transaction would find it.
+  if (allowed == 0 && reach != Reach::kCommon && state.free_blocks > 0) allowed = 1;
   size_t count = wanted < allowed ? wanted : static_cast<size_t>(allowed);
   while (count > 0 && !state.partial.empty()) {
     const uint32_t segment = state.partial.back();

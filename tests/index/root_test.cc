@@ -8,6 +8,7 @@
 #include "index/fastfair/layout.h"
 #include "index/fptree/layout.h"
 #include "index/nvtree/layout.h"
+#include "index/sheaf/layout.h"
 #include "index/trie/layout.h"
 #include "index/wbtree/layout.h"
 #include "perdure/catalog.h"
@@ -28,7 +29,8 @@ class SealedRoot : public testing::TestWithParam<Sealed> {};
 TEST_P(SealedRoot, ThatSaysWhatNoStructureHasIsDamage) {
   const auto& [structure, bytes] = GetParam();
   Pool pool = Pool::anonymous({.capacity_bytes = uint64_t{64} << 20, .growth_bytes = 1 << 20});
-  create_index(pool, "index", structure, Kind::kBytes, Kind::kBytes, {}).reset();
+  const Kind kind = catalog_entry(structure).traits.key_bytes_max == 8 ? Kind::kU64 : Kind::kBytes;
+  create_index(pool, "index", structure, kind, kind, {}).reset();
   auto* seal = pm::impl_of(pool).at<RootSeal>(pm::impl_of(pool).find("index")->root);
   auto* parameters = reinterpret_cast<uint64_t*>(seal + 1);
   for (uint64_t i = 0; i < bytes / 8; ++i) {
@@ -49,7 +51,8 @@ INSTANTIATE_TEST_SUITE_P(
     Structures, SealedRoot,
     testing::Values(Sealed{"cceh", cceh::kSealedBytes}, Sealed{"fast-fair", fastfair::kSealedBytes},
                     Sealed{"fptree", fptree::kSealedBytes}, Sealed{"nv-tree", nvtree::kSealedBytes},
-                    Sealed{"wort", trie::kSealedBytes}, Sealed{"wbtree", wbtree::kSealedBytes}),
+                    Sealed{"sheaf", sheaf::kSealedBytes}, Sealed{"wort", trie::kSealedBytes},
+                    Sealed{"wbtree", wbtree::kSealedBytes}),
     [](const auto& given) {
       std::string name = given.param.structure;
       std::replace(name.begin(), name.end(), '-', '_');

@@ -502,6 +502,21 @@ class UsedUpHeapTest : public HeapTest {
   size_t count_ = 0;
 };
 
+// Who reclaims takes one block of it at a time, and leaves none in the cache of the lane.
+TEST_F(UsedUpHeapTest, WhatTheReserveGivesIsNotLeftForOthers) {
+  EXPECT_THROW(
+      {
+        for (;; ++count_) link_new(link_[1 + count_], 512);
+      },
+      Error);
+  for (size_t i = 0; i < 100; ++i) {
+    Heap::Txn txn(heap(), true);
+    const uint64_t block = txn.allocate(512);
+    txn.replace(link_[1 + i], block, link_[1 + i]);
+    EXPECT_THROW(link_new(link_[1 + count_], 512), Error);
+  }
+}
+
 TEST_F(UsedUpHeapTest, ALargerBlockServesWhereOnesOwnSizeIsUsedUp) {
   const uint64_t before = allocated();
   use_up(4096);

@@ -7,10 +7,12 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <compare>
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -90,6 +92,10 @@ class Tree {
   using key_type = K;
   using value_type = V;
 
+  static constexpr bool kBatched = requires(Core& core, std::span<const std::pair<K, V>> records) {
+    core.multi_write(Verb::kInsert, records, std::span<bool>());
+  };
+
   explicit Tree(std::unique_ptr<Core> core) : core_(std::move(core)) {}
 
   bool insert(Argument<K> key, Argument<V> value) { return write(Verb::kInsert, key, value); }
@@ -127,6 +133,23 @@ class Tree {
     if (limit == 0) return;
     const auto bytes = stored_key(from);
     scan_from(key_of(bytes), limit, visit);
+  }
+  // For cores that have batches of words.
+  uint64_t multi_lookup(std::span<const Argument<K>> keys, std::span<V> values,
+                        std::span<bool> found) const
+    requires kBatched
+  {
+    return core_->multi_lookup(keys, values, found);
+  }
+  uint64_t multi_insert(std::span<const RecordOf<K, V>> records, std::span<bool> inserted)
+    requires kBatched
+  {
+    return write_all(Verb::kInsert, records, inserted);
+  }
+  void multi_upsert(std::span<const RecordOf<K, V>> records)
+    requires kBatched
+  {
+    write_all(Verb::kUpsert, records, {});
   }
   void for_each(const std::function<void(Argument<K>, Argument<V>)>& visit) const {
     scan_from(Content::lowest_key(), ~uint64_t{0}, [&](Argument<K> key, Argument<V> value) {
@@ -170,6 +193,19 @@ class Tree {
     }
   }
 
+  uint64_t write_all(Verb verb, std::span<const RecordOf<K, V>> records, std::span<bool> inserted) {
+    constexpr size_t kTogether = 16;
+    std::array<std::pair<K, V>, kTogether> some;
+    uint64_t count = 0;
+    for (size_t begin = 0; begin < records.size(); begin += kTogether) {
+      const size_t size = std::min(kTogether, records.size() - begin);
+      for (size_t i = 0; i < size; ++i)
+        some[i] = {records[begin + i].key, records[begin + i].value};
+      count += core_->multi_write(verb, std::span<const std::pair<K, V>>(some).first(size),
+                                  inserted.empty() ? inserted : inserted.subspan(begin, size));
+    }
+    return count;
+  }
   bool write(const Expect& condition, Argument<K> key, Argument<V> value) {
     const auto bytes = stored_key(key);
     if constexpr (kWords) {

@@ -1,0 +1,145 @@
+// Batches: misses that overlap, and one fence for the log records of a group.
+#include <algorithm>
+#include <array>
+#include <functional>
+
+#include "index/sheaf/core.h"
+
+namespace perdure::index::sheaf {
+
+namespace {
+
+constexpr size_t kGroup = 16;
+
+}  // namespace
+
+// The leaves of keys, and what they need from memory on its way. Needs a guard.
+void Core::find_all(std::span<const Key> keys, std::span<Ref*> refs) const {
+  for (size_t i = 0; i < keys.size(); ++i) {
+    refs[i] = inner_.find(keys[i]);
+    pm::prefetch(refs[i]);
+    pm::prefetch(refs[i]->lines);
+    pm::prefetch(refs[i]->fingerprints);
+  }
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const Ref& ref = *refs[i];
+    const uint32_t part =
+        part_of(pm::load_relaxed(ref.first), pm::load_relaxed(ref.scale), keys[i]);
+    const Slot* records = pool_.at<Leaf>(pm::load_relaxed(ref.offset))->records();
+    // Of no consequence if the two are not of one leaf.
+    pm::prefetch(records + uint64_t{pm::load_relaxed(ref.lines[part])} * kLineRecords);
+    pm::prefetch(records + (uint64_t{pm::load_relaxed(ref.lines[part])} + 1) * kLineRecords);
+  }
+}
+
+uint64_t Core::multi_lookup(std::span<const Key> keys, std::span<Value> values,
+                            std::span<bool> found) const {
+  uint64_t count = 0;
+  std::array<Ref*, kGroup> refs;
+  for (size_t begin = 0; begin < keys.size(); begin += kGroup) {
+    const auto group = keys.subspan(begin, std::min(kGroup, keys.size() - begin));
+    const pm::EpochManager::Guard guard(epochs_);
+    find_all(group, refs);
+    for (size_t i = 0; i < group.size(); ++i) {
+      Found what = Found::kNothing;
+      Value value = 0;
+      while (!read(*refs[i], group[i], what, value)) {
+        pm::PoolImpl::pause();
+        refs[i] = inner_.find(group[i]);
+      }
+      found[begin + i] = what == Found::kRecord;
+      if (what != Found::kRecord) continue;
+      values[begin + i] = value;
+      ++count;
+    }
+  }
+  return count;
+}
+
+// Carries out changes of different leaves together, as many as can be; `todo` loses their bits. One thread
+// takes the locks of several leaves here, so in the order of their addresses: others that hold one
+// wait for none, or do not wait.
+void Core::change_together(std::span<const Change> changes, uint64_t& todo, std::span<bool> done) {
+  struct Place {
+    Ref* ref;
+    size_t change;
+    int buffered;
+  };
+  std::array<Key, kGroup> keys;
+  std::array<Ref*, kGroup> refs;
+  std::array<Place, kGroup> places;
+  for (size_t i = 0; i < changes.size(); ++i) keys[i] = changes[i].key;
+  const pm::EpochManager::Guard guard(epochs_);
+  find_all(std::span(keys).first(changes.size()), refs);
+  size_t count = 0;
+  for (size_t i = 0; i < changes.size(); ++i) places[i] = {refs[i], i, -1};
+  std::sort(places.begin(), places.begin() + static_cast<int64_t>(changes.size()),
+            [](const Place& a, const Place& b) {
+              return a.ref != b.ref ? std::less<>{}(a.ref, b.ref) : a.change < b.change;
+            });
+  std::array<Lock, kGroup> locks;
+  std::array<LogRecord, kGroup> records;
+  const Ref* last = nullptr;
+  for (size_t i = 0; i < changes.size(); ++i) {
+    Place place = places[i];
+    if (place.ref == last) continue;  // one change of each leaf: later ones must see the first
+    last = place.ref;
+    Ref& ref = *place.ref;
+    const Change& change = changes[place.change];
+    Lock lock(ref.lock);
+    require_writable();
+    if (ref.dead != 0) continue;
+    if (change.condition.always_holds()) {
+      place.buffered = find_buffered(ref, ref.buffered, change.key);
+    } else {
+      Value old = 0;
+      if (find(ref, change.key, place.buffered, old) == Found::kRecord) {
+        todo &= ~(uint64_t{1} << place.change);  // an insert of what is there
+        continue;
+      }
+    }
+    if (room_for(ref, change, place.buffered) != Room::kYes) continue;
+    if (ref.buffered == 0) enlist(ref);
+    records[count] = {change.key, change.value, ref.number + 1, change.removal};
+    places[count] = place;
+    locks[count] = std::move(lock);
+    ++count;
+  }
+  if (count == 0 || !log_.append(std::span(records).first(count))) return;
+  for (size_t i = 0; i < count; ++i) {
+    locks[i].mutex()->begin_change();
+    put(*places[i].ref, places[i].buffered, changes[places[i].change]);
+    locks[i].unlock();
+    todo &= ~(uint64_t{1} << places[i].change);
+    if (!done.empty()) done[places[i].change] = true;
+  }
+}
+
+uint64_t Core::multi_write(Verb verb, std::span<const std::pair<Key, Value>> records,
+                           std::span<bool> inserted) {
+  pool_.require_writable();
+  uint64_t count = 0;
+  std::array<Change, kGroup> changes;
+  for (size_t begin = 0; begin < records.size(); begin += kGroup) {
+    const size_t size = std::min(kGroup, records.size() - begin);
+    for (size_t i = 0; i < size; ++i) {
+      changes[i] = {records[begin + i].first, records[begin + i].second, verb, false};
+    }
+    std::array<bool, kGroup> done{};
+    uint64_t todo = (uint64_t{1} << size) - 1;
+    change_together(std::span(changes).first(size), todo, done);
+    if (!inserted.empty())
+      std::copy_n(done.begin(), size, inserted.begin() + static_cast<int64_t>(begin));
+    // What must merge first, or see an earlier one of the group.
+    for (size_t i = 0; i < size; ++i) {
+      if ((todo >> i & 1) == 0) continue;
+      done[i] = carry_out(changes[i]);
+      if (!inserted.empty()) inserted[begin + i] = done[i];
+    }
+    count += static_cast<uint64_t>(
+        std::count(done.begin(), done.begin() + static_cast<int64_t>(size), true));
+  }
+  return count;
+}
+
+}  // namespace perdure::index::sheaf

@@ -1,0 +1,279 @@
+// Sheaf: sorted leaves in PM, a log for what is new, and a buffer in DRAM for each leaf between them.
+//
+// The idea. What one operation must make durable is one record of a log: one line at the end of the line
+// before, the cheapest persist that there is. In DRAM the record is in the buffer of its leaf from then on.
+// A buffer that is full is merged with its leaf into a new leaf, written past the caches as whole blocks, so
+// that what a record costs beside its log record is a fraction of the leaf. The inner part over the
+// leaves is in DRAM, small enough for the caches. Leaves are sorted and dense: a scan reads them in a stream,
+// and a lookup finds the line of a key by a table of 64 parts of the leaf's range, kept in DRAM beside
+// the buffer: one line of DRAM and one or two of PM, at once.
+//
+// The persist points, and what a crash leaves
+//   write          log record, fence (log.h). It counts from then on: recovery puts it into its buffer.
+//   merge          new leaf and the heap's intents, fence; the slot of the directory leads to the new leaf,
+//                  and the heap's bitmap, fence; the intents' end, fence. The leaf's `merged` says
+//                  which log records it has: before the slot changes the old leaf and the log count,
+//                  afterwards the new one, and the log records are skipped.
+//   split, merge of neighbours
+//                  the same with several slots, by the redo records of the heap's transaction.
+//   log chunk      is used again once no buffer has a record of it (log.h).
+//
+// Numbers. Each log record bears a number, rising within the range of each leaf. A leaf that splits leaves
+// its last number to both, neighbours that merge go on from the greater one. So of two records of
+// one key the later one has the greater number, and one number says what a leaf has of its range.
+//
+// Recovery: reads the headers of the leaves, builds the inner part from them, and puts the log's records
+// that are newer than their leaves into the buffers. Bounded by the number of leaves (one header for
+// some hundred records) and by the log, which is a sixth of the leaves' bytes at most.
+//
+// Concurrency. A writer has its leaf's lock until its record is durable and in the buffer. Readers take none:
+// they validate the leaf's version. Leaves are never changed, and freed when their readers have gone.
+// Who merges for the sake of the log holds no leaf, then one at a time.
+//
+// Sources: the buffer over sorted leaves is of DPTree (VLDB 2019) and NBTree's and LSM trees' kin; the log
+// with one persist a record is Mnemosyne's (ASPLOS 2011) and FlatStore's (ASPLOS 2020); whole blocks of
+// 256 bytes are LB+-Tree's advice (VLDB 2020). docs/structures/sheaf.md says what is new here.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "index/records.h"
+#include "index/retired.h"
+#include "index/sheaf/inner.h"
+#include "index/sheaf/log.h"
+#include "index/sheaf/promises.h"
+#include "index/tree/content.h"
+#include "pm/epoch.h"
+#include "pm/pool_impl.h"
+
+namespace perdure::index::sheaf {
+
+__extension__ using Wide = unsigned __int128;
+
+// 0: the default.
+struct Options {
+  uint64_t leaf_bytes = 0;
+  uint32_t buffer_records = 0;
+  uint64_t log_bytes = 0;
+  uint64_t chunk_bytes = 0;
+  uint32_t recovery_threads = 0;
+};
+
+class Core {
+ public:
+  using Key = uint64_t;
+  using Value = uint64_t;
+  using Condition = index::Condition<Value>;
+
+  static std::unique_ptr<Core> create(pm::PoolImpl& pool, const std::string& name, Kind key,
+                                      Kind value, const Options& options);
+  static std::unique_ptr<Core> open(pm::PoolImpl& pool, const std::string& name, Kind key,
+                                    Kind value, const Options& options);
+
+  bool write(const Condition& condition, Key key, Value value);
+  bool remove(Key key, const Condition& condition = Verb::kUpdate);
+  // Calls `use` with the value.
+  template <typename Use>
+  bool lookup(Key key, Use use) const;
+  template <typename Visit>
+  void scan(Key from, uint64_t limit, Visit visit) const;
+  // As AnyIndex: any number of keys; `inserted` may be empty.
+  uint64_t multi_lookup(std::span<const Key> keys, std::span<Value> values,
+                        std::span<bool> found) const;
+  uint64_t multi_write(Verb verb, std::span<const std::pair<Key, Value>> records,
+                       std::span<bool> inserted);
+
+  uint64_t check(const std::function<void(const std::string&)>& report) const;
+  void visit_blocks(const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const;
+  std::vector<Statistic> statistics() const;
+
+ private:
+  using Lock = std::unique_lock<StripeLock>;
+  // kNoLog, kScarce: not yet, first room must be made in the log, or what others were promised be done.
+  enum class Outcome : uint8_t { kFalse, kTrue, kNoLog, kScarce };
+  enum class Room : uint8_t { kYes, kAfterMerge, kScarce };
+  // Whether a merge may use the heap's reserve. That is for what makes room: were it used for inserts, too,
+  // removals would find it gone.
+  enum class Reserve : uint8_t { kSpared, kUsed };
+  // What a buffer or a leaf says of a key.
+  enum class Found : uint8_t { kNothing, kRecord, kRemoval };
+
+  Core(pm::PoolImpl& pool, Root& root, std::string name);
+
+  const Leaf& leaf_of(const Ref& ref) const {
+    return *pool_.at<Leaf>(pm::load_relaxed(ref.offset));
+  }
+  [[noreturn]] void throw_damaged(const char* what) const;
+
+  // ---- search.cc
+  // The buffer record of a key, or -1.
+  int find_buffered(const Ref& ref, uint32_t buffered, Key key) const;
+  // Whether the leaf at `offset`, of `records` records, has the key. [begin, end) are lines to look at.
+  bool find_in_leaf(uint64_t offset, uint32_t records, uint32_t begin, uint32_t end, Key key,
+                    Value& value) const;
+  static uint32_t part_of(uint64_t first, uint64_t scale, Key key) {
+    if (key <= first) return 0;
+    const auto part = static_cast<uint64_t>(static_cast<Wide>(key - first) * scale >> 64);
+    return static_cast<uint32_t>(part < kLookupLines ? part : kLookupLines - 1);
+  }
+  static uint64_t scale_of(uint64_t first, uint64_t last);
+  // By the holder of the lock.
+  Found find(const Ref& ref, Key key, int& buffered, Value& value) const;
+  // By a reader: false if it must begin again.
+  bool read(const Ref& ref, Key key, Found& found, Value& value) const;
+  // The records from `from` on that a leaf and its buffer have, at one instant, at most `limit`, or more.
+  // False if it must begin again. `out` has room.
+  bool snapshot(const Ref& ref, Key from, uint64_t limit, std::vector<Slot>& out) const;
+
+  // ---- write.cc
+  struct Change {
+    Key key;
+    Value value;
+    Condition condition = Verb::kUpsert;
+    bool removal;
+  };
+  bool carry_out(const Change& change);
+  Outcome try_change(const Change& change);
+  Ref* lock_leaf(Key key, Lock& lock) const;
+  Room room_for(const Ref& ref, const Change& change, int buffered) const;
+  uint32_t merge_bytes(const Ref& ref) const;
+  void promise(Ref& ref);
+  void put(Ref& ref, int buffered, const Change& change);
+  void enlist(Ref& ref);
+  void prefetch_leaf(const Ref& ref, uint64_t era) const;
+  static Reserve reserve_for(const Change& change) {
+    return change.removal ? Reserve::kUsed : Reserve::kSpared;
+  }
+  void make_log_room(Reserve reserve);
+  template <typename Choose>
+  std::exception_ptr merge_all(Reserve reserve, Choose choose);
+  void keep_promises();
+  void reclaim();
+  // Who gets a lock after a failing medium has interrupted its holder does not go on.
+  void require_writable() const {
+    if (pool_.failed()) [[unlikely]]
+      pool_.require_writable();
+  }
+
+  // ---- batch.cc
+  void find_all(std::span<const Key> keys, std::span<Ref*> refs) const;
+  void change_together(std::span<const Change> changes, uint64_t& todo, std::span<bool> done);
+
+  // ---- merge.cc
+  struct Part {
+    uint64_t begin;
+    uint64_t end;
+  };
+  void merge(Ref& ref, Lock& lock, uint64_t more, Reserve reserve);
+  bool merge_with_neighbour(Ref& ref, Lock& lock, const std::vector<Slot>& own, uint64_t more,
+                            Reserve reserve);
+  void collect(const Ref& ref, std::vector<Slot>& out) const;
+  Ref* lock_neighbour(const Ref& ref, uint64_t records, Lock& lock) const;
+  std::vector<Part> parts_of(const Ref& ref, const std::vector<Slot>& records, uint64_t more) const;
+  static void write_leaf(pm::PoolImpl& pool, uint64_t offset, uint64_t bytes, uint64_t low,
+                         uint64_t number, std::span<const Slot> records, Leaf& header);
+  void replace_one(Ref& ref, std::span<const Slot> records, uint64_t bytes, Reserve reserve);
+  struct Several;
+  void replace_several(Ref& ref, Lock& lock, Ref* neighbour, std::span<const Slot> records,
+                       std::span<const Part> parts, uint64_t more, Reserve reserve);
+  void make_several(Several& made, Ref& ref, Ref* neighbour, std::span<const Slot> records,
+                    std::span<const Part> parts, uint64_t more, Reserve reserve);
+  static void adopt(Ref& ref, uint64_t offset, const Leaf& header);
+  void account(int64_t leaf_bytes);
+  void forget_buffer(Ref& ref);
+  uint64_t* take_slot();
+  void add_directory();
+  void retire(uint64_t leaf, uint64_t bytes, Ref* ref) noexcept;
+  void retire_all();
+
+  // ---- recover.cc
+  struct Met {
+    uint64_t low;
+    uint64_t offset;
+    uint64_t* slot;
+  };
+  void recover(uint32_t threads);
+  std::vector<Met> read_directory();
+  void require_leaf(uint64_t offset) const;
+  void replay(std::span<const Child> children, uint32_t threads);
+  bool replay_one(const LogRecord& record, uint64_t era, Ref& ref, std::vector<uint64_t>& numbers);
+
+  // ---- inspect.cc
+  void check_leaf(const Child& child, const Child* next,
+                  const std::function<void(const std::string&)>& fail) const;
+
+  pm::PoolImpl::Use use_;  // the last member to go: the mapping may go with it
+  pm::PoolImpl& pool_;
+  Root& root_;
+  const pm::Memory& memory_;
+  std::string name_;
+  const uint32_t buffer_records_;
+  Promises promises_;
+  RefSpace refs_;  // outlives the epochs, whose actions give refs back
+  mutable pm::EpochManager epochs_;
+  // Blocks of leaves, and refs that went with them.
+  Retired<std::pair<uint64_t, Ref*>> retired_;
+  Inner inner_;
+  Log log_;
+
+  std::mutex slots_mutex_;             // of the directory
+  std::vector<uint64_t*> free_slots_;  // has room for all slots
+  uint64_t slots_ = 0;
+  uint64_t last_directory_ = 0;
+
+  std::mutex lists_mutex_;
+  std::deque<std::vector<Ref*>> lists_;  // refs by the era in which their buffers began
+  uint64_t lists_begin_ = 0;             // the era of the first list
+  std::mutex log_room_mutex_;            // of who merges for the log
+  std::vector<Ref*> due_;                // what is to be merged for it
+
+  std::atomic<uint64_t> leaf_bytes_{0};
+  std::atomic<uint64_t> removals_{0};  // that are in buffers, or were lately
+  std::atomic<uint64_t> merges_{0};
+  std::atomic<uint64_t> splits_{0};
+  uint64_t recovered_operations_ = 0;
+};
+
+template <typename Use>
+bool Core::lookup(Key key, Use use) const {
+  const pm::EpochManager::Guard guard(epochs_);
+  for (Backoff backoff;; backoff.pause()) {
+    Found found = Found::kNothing;
+    Value value = 0;
+    if (!read(*inner_.find(key), key, found, value)) continue;
+    if (found != Found::kRecord) return false;
+    use(value);
+    return true;
+  }
+}
+
+template <typename Visit>
+void Core::scan(Key from, uint64_t limit, Visit visit) const {
+  std::vector<Slot> records;
+  for (Key begin = from;;) {
+    bool has_next = false;
+    uint64_t next = 0;
+    {
+      const pm::EpochManager::Guard guard(epochs_);
+      for (Backoff backoff;; backoff.pause()) {
+        if (snapshot(*inner_.find(begin, has_next, next), begin, limit, records)) break;
+      }
+    }
+    for (const Slot& record : records) {
+      if (!visit(record.key, record.value) || --limit == 0) return;
+    }
+    if (!has_next) return;
+    begin = next;
+  }
+}
+
+}  // namespace perdure::index::sheaf

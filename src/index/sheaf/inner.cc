@@ -1,0 +1,187 @@
+#include "index/sheaf/inner.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <new>
+#include <utility>
+
+namespace perdure::index::sheaf {
+
+// ---- refs
+
+RefSpace::~RefSpace() {
+  for (char* arena : arenas_) std::free(arena);
+}
+
+Ref* RefSpace::take() {
+  const std::lock_guard lock(mutex_);
+  if (!free_.empty()) {
+    Ref* ref = free_.back();
+    free_.pop_back();
+    return ref;
+  }
+  if (used_ + ref_bytes_ > kArenaBytes) {
+    arenas_.reserve(arenas_.size() + 1);
+    // So that give() needs no memory.
+    free_.reserve((arenas_.size() + 1) * (kArenaBytes / ref_bytes_));
+    void* arena = std::aligned_alloc(kArenaBytes, kArenaBytes);
+    if (arena == nullptr) throw std::bad_alloc();
+    ::madvise(arena, kArenaBytes, MADV_HUGEPAGE);
+    arenas_.push_back(static_cast<char*>(arena));
+    used_ = 0;
+  }
+  Ref* ref = new (arenas_.back() + used_) Ref{};
+  ref->dead = 1;
+  used_ += ref_bytes_;
+  return ref;
+}
+
+void RefSpace::give(Ref* ref) {
+  const std::lock_guard lock(mutex_);
+  free_.push_back(ref);
+}
+
+uint64_t RefSpace::dram_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return arenas_.size() * kArenaBytes;
+}
+
+// ---- the arrays
+
+Inner::~Inner() {
+  while (kept_ != nullptr) delete std::exchange(kept_, kept_->next);
+  Top* top = top_.load();
+  if (top == nullptr) return;
+  for (uint64_t i = 0; i < top->count(); ++i) delete top->groups[i].load();
+  delete top;
+}
+
+std::vector<std::unique_ptr<Inner::Group>> Inner::groups_of(std::span<const Child> children) {
+  std::vector<std::unique_ptr<Group>> groups;
+  // Full ones halve; many at once, as when opening, have room for some more.
+  const uint64_t parts =
+      children.size() <= kGroupLeaves
+          ? 1
+          : (children.size() + kGroupLeaves * 3 / 4 - 1) / (kGroupLeaves * 3 / 4);
+  for (uint64_t part = 0; part < parts; ++part) {
+    const uint64_t begin = children.size() * part / parts;
+    const uint64_t end = children.size() * (part + 1) / parts;
+    auto group = std::make_unique<Group>();
+    group->count = static_cast<uint32_t>(end - begin);
+    for (uint64_t i = begin; i < end; ++i) {
+      group->lows[i - begin] = children[i].low;
+      group->refs[i - begin] = children[i].ref;
+    }
+    groups.push_back(std::move(group));
+  }
+  return groups;
+}
+
+// The top with `fresh` in the place of the groups `from` to `to` of the old one.
+std::unique_ptr<Inner::Top> Inner::top_of(const Top* old, uint64_t from, uint64_t to,
+                                          const std::vector<std::unique_ptr<Group>>& fresh) {
+  auto top = std::make_unique<Top>();
+  std::vector<Group*> groups;
+  const auto keep = [&](uint64_t begin, uint64_t end) {
+    for (uint64_t i = begin; i < end; ++i) {
+      top->lows.push_back(old->lows[i]);
+      groups.push_back(old->groups[i].load());
+    }
+  };
+  if (old != nullptr) keep(0, from);
+  for (const auto& group : fresh) {
+    top->lows.push_back(group->lows[0]);
+    groups.push_back(group.get());
+  }
+  if (old != nullptr) keep(to, old->count());
+  top->groups = std::make_unique<std::atomic<Group*>[]>(groups.size());
+  for (uint64_t i = 0; i < groups.size(); ++i) top->groups[i].store(groups[i]);
+  return top;
+}
+
+void Inner::build(std::span<const Child> children) {
+  auto groups = groups_of(children);
+  top_.store(top_of(nullptr, 0, 0, groups).release());
+  for (auto& group : groups) (void)group.release();
+}
+
+Ref* Inner::find(uint64_t key, bool& has_next, uint64_t& next_low) const {
+  const Top* top = pm::acquire(top_);
+  const uint64_t at = position(top->lows.data(), top->count(), key);
+  const Group* group = pm::acquire(top->groups[at]);
+  const uint64_t i = position(group->lows.data(), group->count, key);
+  has_next = i + 1 < group->count || at + 1 < top->count();
+  if (has_next) next_low = i + 1 < group->count ? group->lows[i + 1] : top->lows[at + 1];
+  return group->refs[i];
+}
+
+Ref* Inner::before(uint64_t low) const { return low == 0 ? nullptr : find(low - 1); }
+
+Inner::Change Inner::prepare(uint64_t from, uint64_t to, std::span<const Child> fresh) {
+  Change change;
+  change.lock_ = std::unique_lock(mutex_);
+  Top* top = top_.load();
+  change.old_top_ = top;
+  change.begin_ = position(top->lows.data(), top->count(), from);
+  change.end_ = position(top->lows.data(), top->count(), to) + 1;
+  std::vector<Child> children;
+  bool placed = false;
+  for (uint64_t at = change.begin_; at < change.end_; ++at) {
+    const Group* group = top->groups[at].load();
+    for (uint32_t i = 0; i < group->count; ++i) {
+      const uint64_t low = group->lows[i];
+      if (low < from || low > to) {
+        children.push_back({low, group->refs[i]});
+      } else if (!std::exchange(placed, true)) {
+        children.insert(children.end(), fresh.begin(), fresh.end());
+      }
+    }
+  }
+  change.groups_ = groups_of(children);
+  change.gone_ = std::make_unique<Gone>();
+  change.gone_->groups.reserve(change.end_ - change.begin_);
+  if (change.groups_.size() == 1 && change.end_ - change.begin_ == 1) {
+    change.place_ = &top->groups[change.begin_];
+  } else {
+    change.top_ = top_of(top, change.begin_, change.end_, change.groups_);
+  }
+  return change;
+}
+
+void Inner::publish(Change change) noexcept {
+  Gone* gone = change.gone_.release();
+  for (uint64_t at = change.begin_; at < change.end_; ++at) {
+    gone->groups.emplace_back(change.old_top_->groups[at].load());
+  }
+  if (change.top_ == nullptr) {
+    pm::publish(*change.place_, change.groups_.front().release(), "sheaf: group");
+  } else {
+    gone->top.reset(top_.load());
+    pm::publish(top_, change.top_.release(), "sheaf: top");
+    for (auto& group : change.groups_) (void)group.release();
+  }
+  try {
+    epochs_.retire([gone] { delete gone; });
+  } catch (const std::bad_alloc&) {
+    gone->next = std::exchange(kept_, gone);
+  }
+}
+
+std::vector<Child> Inner::children() const {
+  std::vector<Child> all;
+  const Top* top = pm::acquire(top_);
+  for (uint64_t at = 0; at < top->count(); ++at) {
+    const Group* group = pm::acquire(top->groups[at]);
+    for (uint32_t i = 0; i < group->count; ++i) all.push_back({group->lows[i], group->refs[i]});
+  }
+  return all;
+}
+
+uint64_t Inner::dram_bytes() const {
+  const Top* top = pm::acquire(top_);
+  return top->count() * (sizeof(Group) + 16);
+}
+
+}  // namespace perdure::index::sheaf

@@ -1,0 +1,184 @@
+// The inner part of a Sheaf, in DRAM: what is known of each leaf, and which leaf holds a key.
+//
+// Ref: a leaf with its buffer of records that are in the log and not yet in the leaf. A ref stands for one
+// range of keys for as long as it lives; leaves that split or merge get new ones. Who has found a ref
+// under a guard of the epochs must look at `dead` under its lock, or validate.
+//
+// Inner: sorted arrays of two levels, groups of leaves and a top over the groups. None is ever changed: who
+// splits a leaf publishes another group, and seldom another top. So readers take no lock and never
+// wait or begin again. Refs lie in memory that is given back when the tree is closed: a ref that is looked
+// at too late is another one, or dead, but there.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "index/hash.h"
+#include "index/sheaf/layout.h"
+#include "index/stripes.h"
+#include "pm/epoch.h"
+
+namespace perdure::index::sheaf {
+
+struct alignas(64) Ref {
+  // What a lookup needs first.
+  StripeLock lock;
+  uint32_t dead;
+  uint64_t offset;   // of the leaf
+  uint64_t removed;  // bit i: buffer record i is a removal
+  uint64_t first;    // as in the leaf
+  uint64_t scale;    // part of [first, last] that a key is in: (key - first) * scale >> 64
+  uint32_t buffered;
+  uint32_t records;  // in the leaf
+  uint64_t reserved[2];
+
+  uint8_t lines[kLookupLines];  // as in the leaf
+
+  uint8_t fingerprints[kBufferRecordsMax];  // of the buffer's keys
+
+  // For writers.
+  uint64_t low;
+  uint64_t* slot;        // that leads to the leaf
+  uint64_t number;       // of the newest log record of the range
+  uint64_t first_era;    // of the log when the oldest record of the buffer was written
+  uint32_t block_bytes;  // of the leaf
+  uint32_t inserted;     // records of the buffer that are no removals
+  uint32_t promised;     // bytes, to the next merge, which needs more than the leaf has
+  uint32_t reserved2;
+  // While opening: what the leaf says, and which leaf this is.
+  uint64_t merged;
+  uint64_t ordinal;
+
+  Slot* buffer() { return reinterpret_cast<Slot*>(this + 1); }
+  const Slot* buffer() const { return reinterpret_cast<const Slot*>(this + 1); }
+};
+static_assert(sizeof(Ref) == 256 && offsetof(Ref, lines) == 64 &&
+              offsetof(Ref, fingerprints) == 128 && offsetof(Ref, low) == 192);
+
+inline uint8_t fingerprint_of(uint64_t key) {
+  return static_cast<uint8_t>(key * kHashMultiplier >> 56);
+}
+
+// Refs, in huge pages where there are any.
+class RefSpace {
+ public:
+  explicit RefSpace(uint32_t buffer_records)
+      : ref_bytes_(sizeof(Ref) + buffer_records * sizeof(Slot)) {}
+  ~RefSpace();
+  RefSpace(const RefSpace&) = delete;
+  RefSpace& operator=(const RefSpace&) = delete;
+
+  // A ref, dead and with an empty buffer. Throws std::bad_alloc.
+  Ref* take();
+  // No reader can have it any more.
+  void give(Ref* ref);
+  uint64_t dram_bytes() const;
+
+ private:
+  static constexpr uint64_t kArenaBytes = uint64_t{2} << 20;
+
+  const uint64_t ref_bytes_;
+  mutable std::mutex mutex_;
+  std::vector<char*> arenas_;
+  uint64_t used_ = kArenaBytes;  // of the last arena
+  std::vector<Ref*> free_;
+};
+
+// A leaf as the inner part has it.
+struct Child {
+  uint64_t low;
+  Ref* ref;
+};
+
+class Inner {
+ public:
+  static constexpr uint32_t kGroupLeaves = 128;
+
+  explicit Inner(pm::EpochManager& epochs) : epochs_(epochs) {}
+  ~Inner();
+  Inner(const Inner&) = delete;
+  Inner& operator=(const Inner&) = delete;
+
+  // All leaves, ascending, at least one; the first has the least key there is.
+  void build(std::span<const Child> children);
+
+  // The leaf of a key. Needs a guard.
+  Ref* find(uint64_t key) const {
+    const Group* group = group_of(key);
+    return group->refs[position(group->lows.data(), group->count, key)];
+  }
+  // The same, and where the range of the leaf after it begins; has_next is false if there is none.
+  Ref* find(uint64_t key, bool& has_next, uint64_t& next_low) const;
+  // The leaf before the one with this low; null if it is the first one. Needs a guard.
+  Ref* before(uint64_t low) const;
+
+  // A change, for which all memory has been had. Others wait for it.
+  class Change;
+  // To put `fresh` in the place of the leaves with lows `from` to `to`. Needs a guard.
+  Change prepare(uint64_t from, uint64_t to, std::span<const Child> fresh);
+  void publish(Change change) noexcept;
+
+  std::vector<Child> children() const;
+  uint64_t dram_bytes() const;
+
+ private:
+  struct Group {
+    uint32_t count;
+    std::array<uint64_t, kGroupLeaves> lows;
+    std::array<Ref*, kGroupLeaves> refs;
+  };
+  struct Top {
+    std::vector<uint64_t> lows;
+    std::unique_ptr<std::atomic<Group*>[]> groups;
+    uint64_t count() const { return lows.size(); }
+  };
+  // What readers may still look at after a change.
+  struct Gone {
+    std::vector<std::unique_ptr<Group>> groups;
+    std::unique_ptr<Top> top;
+    Gone* next = nullptr;
+  };
+
+  // The number of the last of `count` >= 1 ascending lows that is not above the key; 0 if all are.
+  static uint64_t position(const uint64_t* lows, uint64_t count, uint64_t key) {
+    const uint64_t* base = lows;
+    while (count > 1) {
+      const uint64_t half = count / 2;
+      base += base[half] <= key ? half : 0;
+      count -= half;
+    }
+    return static_cast<uint64_t>(base - lows);
+  }
+  const Group* group_of(uint64_t key) const {
+    const Top* top = pm::acquire(top_);
+    return pm::acquire(top->groups[position(top->lows.data(), top->count(), key)]);
+  }
+  static std::vector<std::unique_ptr<Group>> groups_of(std::span<const Child> children);
+  static std::unique_ptr<Top> top_of(const Top* old, uint64_t from, uint64_t to,
+                                     const std::vector<std::unique_ptr<Group>>& fresh);
+
+  pm::EpochManager& epochs_;
+  std::atomic<Top*> top_{nullptr};
+  mutable std::mutex mutex_;  // of who changes it
+  Gone* kept_ = nullptr;      // for which the epochs had no memory
+};
+
+class Inner::Change {
+ private:
+  friend class Inner;
+  std::unique_lock<std::mutex> lock_;
+  std::vector<std::unique_ptr<Group>> groups_;
+  std::unique_ptr<Top> top_;              // null: one group takes the place of one
+  std::atomic<Group*>* place_ = nullptr;  // of that one
+  std::unique_ptr<Gone> gone_;
+  const Top* old_top_ = nullptr;
+  uint64_t begin_ = 0;  // the groups that go
+  uint64_t end_ = 0;
+};
+
+}  // namespace perdure::index::sheaf

@@ -1,0 +1,164 @@
+// Looking into buffers and leaves.
+#include <emmintrin.h>
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "index/sheaf/core.h"
+#include "index/simd.h"
+
+namespace perdure::index::sheaf {
+
+namespace {
+
+// The buffer records, by bit, whose fingerprint is the wanted one; bits of records that do not exist may be
+// set. A concurrent writer may be changing fingerprints: the callers validate what they found.
+uint64_t match(const Ref& ref, uint32_t records, uint8_t wanted) {
+  uint64_t mask = 0;
+  if constexpr (kVectorsAllowed) {
+    const __m128i all = _mm_set1_epi8(static_cast<char>(wanted));
+    for (uint32_t i = 0; i < records; i += 16) {
+      const __m128i some = _mm_load_si128(reinterpret_cast<const __m128i*>(ref.fingerprints + i));
+      const auto equal = static_cast<uint32_t>(_mm_movemask_epi8(_mm_cmpeq_epi8(some, all)));
+      mask |= uint64_t{equal} << i;
+    }
+  } else {
+    for (uint32_t i = 0; i < records; ++i) {
+      mask |= uint64_t{pm::load_relaxed(ref.fingerprints[i]) == wanted} << i;
+    }
+  }
+  return mask;
+}
+
+}  // namespace
+
+void Core::throw_damaged(const char* what) const {
+  if (pool_.failed()) pool_.require_writable();
+  pool_.throw_corrupt(fmt::format("{} of '{}' is damaged", what, name_));
+}
+
+int Core::find_buffered(const Ref& ref, uint32_t buffered, Key key) const {
+  for (uint64_t some = match(ref, buffered, fingerprint_of(key)); some != 0; some &= some - 1) {
+    const int i = std::countr_zero(some);
+    if (i >= static_cast<int>(buffered)) break;
+    if (pm::load_relaxed(ref.buffer()[i].key) == key) return i;
+  }
+  return -1;
+}
+
+// 64 parts of [first, last], as a factor.
+uint64_t Core::scale_of(uint64_t first, uint64_t last) {
+  const auto parts = static_cast<Wide>(kLookupLines) << 64;
+  const auto scale = parts / (static_cast<Wide>(last - first) + 1);
+  return scale > ~uint64_t{0} ? ~uint64_t{0} : static_cast<uint64_t>(scale);
+}
+
+bool Core::find_in_leaf(uint64_t offset, uint32_t records, uint32_t begin, uint32_t end, Key key,
+                        Value& value) const {
+  const Slot* all = pool_.at<Leaf>(offset)->records();
+  const Slot* base = all + uint64_t{begin} * kLineRecords;
+  uint64_t count = std::min<uint64_t>((uint64_t{end} + 1) * kLineRecords, records);
+  if (count <= uint64_t{begin} * kLineRecords) return false;
+  count -= uint64_t{begin} * kLineRecords;
+  // All lines that may have it at once, where they are few.
+  for (uint64_t i = 0; i < count && i < 4 * kLineRecords; i += kLineRecords) pm::prefetch(base + i);
+  while (count > 1) {
+    const uint64_t half = count / 2;
+    base += pm::load_relaxed(base[half].key) <= key ? half : 0;
+    count -= half;
+  }
+  if (pm::load_relaxed(base->key) != key) return false;
+  value = pm::load_relaxed(base->value);
+  return true;
+}
+
+Core::Found Core::find(const Ref& ref, Key key, int& buffered, Value& value) const {
+  const uint32_t part = part_of(ref.first, ref.scale, key);
+  const uint32_t end = part + 1 < kLookupLines ? ref.lines[part + 1] : 0xff;
+  pm::prefetch(leaf_of(ref).records() + uint64_t{ref.lines[part]} * kLineRecords);
+  buffered = find_buffered(ref, ref.buffered, key);
+  if (buffered >= 0) {
+    value = ref.buffer()[buffered].value;
+    return (ref.removed >> buffered & 1) != 0 ? Found::kRemoval : Found::kRecord;
+  }
+  return find_in_leaf(ref.offset, ref.records, ref.lines[part], end, key, value) ? Found::kRecord
+                                                                                 : Found::kNothing;
+}
+
+bool Core::read(const Ref& ref, Key key, Found& found, Value& value) const {
+  pm::prefetch(&ref);
+  pm::prefetch(ref.lines);
+  pm::prefetch(ref.fingerprints);
+  const uint32_t stamp = ref.lock.begin_read();
+  const uint32_t buffered = std::min(pm::load_relaxed(ref.buffered), buffer_records_);
+  const uint64_t offset = pm::load_relaxed(ref.offset);
+  const uint32_t records = pm::load_relaxed(ref.records);
+  const uint32_t part = part_of(pm::load_relaxed(ref.first), pm::load_relaxed(ref.scale), key);
+  const uint32_t begin = pm::load_relaxed(ref.lines[part]);
+  const uint32_t end = part + 1 < kLookupLines ? pm::load_relaxed(ref.lines[part + 1]) : 0xff;
+  const bool dead = pm::load_relaxed(ref.dead) != 0;
+  // What follows goes where these lead: not to a leaf's offset beside the size of another one.
+  if (!ref.lock.validate(stamp) || dead) return false;
+  pm::prefetch(pool_.at<Leaf>(offset)->records() + uint64_t{begin} * kLineRecords);
+  const int i = find_buffered(ref, buffered, key);
+  if (i >= 0) {
+    value = pm::load_relaxed(ref.buffer()[i].value);
+    found = (pm::load_relaxed(ref.removed) >> i & 1) != 0 ? Found::kRemoval : Found::kRecord;
+  } else {
+    const bool there = find_in_leaf(offset, records, begin, end, key, value);
+    found = there ? Found::kRecord : Found::kNothing;
+  }
+  return ref.lock.validate(stamp);
+}
+
+bool Core::snapshot(const Ref& ref, Key from, uint64_t limit, std::vector<Slot>& out) const {
+  out.clear();
+  const uint32_t stamp = ref.lock.begin_read();
+  const uint32_t buffered = std::min(pm::load_relaxed(ref.buffered), buffer_records_);
+  const uint64_t offset = pm::load_relaxed(ref.offset);
+  const uint32_t records = pm::load_relaxed(ref.records);
+  const uint64_t removed = pm::load_relaxed(ref.removed);
+  const uint32_t part = part_of(pm::load_relaxed(ref.first), pm::load_relaxed(ref.scale), from);
+  const uint32_t line = pm::load_relaxed(ref.lines[part]);
+  const bool dead = pm::load_relaxed(ref.dead) != 0;
+  if (!ref.lock.validate(stamp) || dead) return false;
+  const Slot* leaf = pool_.at<Leaf>(offset)->records();
+  uint32_t at = std::min(line * kLineRecords, records);
+  for (uint32_t i = 0; i < 4; ++i) pm::prefetch(leaf + at + uint64_t{i} * kLineRecords);
+
+  struct New {
+    Slot slot;
+    bool removal;
+  };
+  New fresh[kBufferRecordsMax];
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < buffered; ++i) {
+    const Slot slot{pm::load_relaxed(ref.buffer()[i].key), pm::load_relaxed(ref.buffer()[i].value)};
+    if (slot.key < from) continue;
+    // Kept in order: they are few.
+    uint32_t to = count++;
+    for (; to > 0 && fresh[to - 1].slot.key > slot.key; --to) fresh[to] = fresh[to - 1];
+    fresh[to] = {slot, (removed >> i & 1) != 0};
+  }
+  while (at < records && pm::load_relaxed(leaf[at].key) < from) ++at;
+  const uint64_t most = std::min<uint64_t>(limit, uint64_t{records} + count);
+  out.reserve(most);
+  for (uint32_t next = 0; out.size() < most;) {
+    if (at < records) {
+      const uint64_t key = pm::load_relaxed(leaf[at].key);
+      if (next == count || key < fresh[next].slot.key) {
+        out.push_back({key, pm::load_relaxed(leaf[at++].value)});
+        continue;
+      }
+      if (key == fresh[next].slot.key) ++at;
+    } else if (next == count) {
+      break;
+    }
+    if (!fresh[next].removal) out.push_back(fresh[next].slot);
+    ++next;
+  }
+  return ref.lock.validate(stamp);
+}
+
+}  // namespace perdure::index::sheaf

@@ -1,0 +1,344 @@
+// Making and opening a tree, and what goes to the log and a buffer.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <exception>
+
+#include "index/sheaf/core.h"
+
+namespace perdure::index::sheaf {
+
+namespace {
+
+constexpr char kType[] = "sheaf";
+constexpr uint64_t kDirectoryBytes = 4096;
+// To merge a leaf where the pool is full, while others read.
+constexpr int kAttempts = 100;
+// Blocks of leaves that wait for readers are kept from others: few.
+constexpr size_t kRetireTogether = 16;
+
+}  // namespace
+
+Core::Core(pm::PoolImpl& pool, Root& root, std::string name)
+    : use_(pool, name),
+      pool_(pool),
+      root_(root),
+      memory_(pool.memory()),
+      name_(std::move(name)),
+      buffer_records_(static_cast<uint32_t>(root.buffer_records)),
+      promises_(pool),
+      refs_(buffer_records_),
+      retired_(
+          epochs_,
+          [&heap = pool.heap(), &refs = refs_](const auto& group) {
+            for (const auto& [leaf, ref] : group) {
+              heap.release(leaf);
+              if (ref != nullptr) refs.give(ref);
+            }
+          },
+          kRetireTogether),
+      inner_(epochs_),
+      log_(pool, root, promises_) {}
+
+std::unique_ptr<Core> Core::create(pm::PoolImpl& pool, const std::string& name, Kind key,
+                                   Kind value, const Options& options) {
+  require_range("leaf_bytes", options.leaf_bytes, kLeafBytesMin, kLeafBytesMax);
+  require_range("buffer_records", options.buffer_records, kBufferRecordsMin, kBufferRecordsMax);
+  require_range("chunk_bytes", options.chunk_bytes, Log::kChunkBytesMin, Log::kChunkBytes);
+  const uint64_t capacity = pool.header().capacity_bytes;
+  Root image{};
+  image.seal.magic = kRootMagic;
+  image.leaf_bytes =
+      pm::Heap::block_bytes(options.leaf_bytes != 0 ? options.leaf_bytes : kLeafBytes);
+  image.buffer_records = options.buffer_records != 0 ? options.buffer_records : kBufferRecords;
+  image.directory_bytes = image.leaf_bytes < 1024 ? 256 : kDirectoryBytes;
+  image.chunk_bytes = options.chunk_bytes != 0 ? pm::Heap::block_bytes(options.chunk_bytes)
+                                               : std::clamp(pm::Heap::block_bytes(capacity / 2048),
+                                                            uint64_t{1024}, Log::kChunkBytes);
+  const uint64_t log_bytes = options.log_bytes != 0 ? options.log_bytes : capacity / 16;
+  image.chunks_max = std::clamp(log_bytes / image.chunk_bytes, Log::kChunksMin, Log::kChunksMax);
+  image.first_chunks = kFirstChunks;
+  const pm::Memory& memory = pool.memory();
+  // All durable with the fence of make_structure().
+  std::vector<NewBlock> blocks = {
+      {image.directory_bytes, offsetof(Root, directory),
+       [&](char* block) { write_zeros(memory, block, image.directory_bytes); }},
+      {Log::kTableBytes, offsetof(Root, log),
+       [&](char* block) { write_zeros(memory, block, Log::kTableBytes); }},
+      {Leaf::bytes_for(1), offsetof(Root, slot), [&](char* block) {
+         Leaf header;
+         write_leaf(pool, pool.offset_of(block), pm::Heap::block_bytes(Leaf::bytes_for(1)), 0, 0,
+                    {}, header);
+       }}};
+  for (uint64_t chunk = 0; chunk < kFirstChunks; ++chunk) {
+    blocks.push_back(
+        {image.chunk_bytes, offsetof(Root, chunks) + chunk * sizeof(uint64_t),
+         [&, chunk](char* block) { Log::format(memory, block, image.chunk_bytes, chunk); }});
+  }
+  const uint64_t root =
+      make_structure(pool, name, kType, key, value, &image, sizeof image, kSealedBytes, blocks);
+  std::unique_ptr<Core> core(new Core(pool, *pool.at<Root>(root), name));
+  core->recover(1);
+  return core;
+}
+
+std::unique_ptr<Core> Core::open(pm::PoolImpl& pool, const std::string& name, Kind key, Kind value,
+                                 const Options& options) {
+  const uint64_t at =
+      find_structure(pool, name, kType, key, value, kRootMagic, sizeof(Root), kSealedBytes);
+  Root& root = *pool.at<Root>(at);
+  require_same(pool, name, "leaf_bytes", options.leaf_bytes, root.leaf_bytes);
+  require_same(pool, name, "buffer_records", options.buffer_records, root.buffer_records);
+  require_same(pool, name, "chunk_bytes", options.chunk_bytes, root.chunk_bytes);
+  if (root.leaf_bytes < kLeafBytesMin || root.leaf_bytes > kLeafBytesMax ||
+      root.buffer_records < kBufferRecordsMin || root.buffer_records > kBufferRecordsMax ||
+      root.chunk_bytes < Log::kChunkBytesMin || root.chunk_bytes > Log::kChunkBytes ||
+      root.chunks_max < Log::kChunksMin || root.chunks_max > Log::kChunksMax ||
+      root.first_chunks != kFirstChunks ||
+      (root.directory_bytes != 256 && root.directory_bytes != kDirectoryBytes) ||
+      !pool.heap().is_allocated(root.log, Log::kTableBytes)) {
+    pool.throw_corrupt(fmt::format("the root of '{}' is damaged", name));
+  }
+  std::unique_ptr<Core> core(new Core(pool, root, name));
+  core->recover(options.recovery_threads);
+  return core;
+}
+
+// ---- writes
+
+bool Core::write(const Condition& condition, Key key, Value value) {
+  return carry_out({key, value, condition, false});
+}
+
+bool Core::remove(Key key, const Condition& condition) {
+  return carry_out({key, 0, condition, true});
+}
+
+bool Core::carry_out(const Change& change) {
+  pool_.require_writable();
+  // A removal needs no room but what is on its way back: it waits for that.
+  for (int attempt = 0;; ++attempt) {
+    try {
+      for (;;) {
+        const Outcome outcome = try_change(change);
+        if (outcome == Outcome::kNoLog) {
+          make_log_room(reserve_for(change));
+        } else if (outcome == Outcome::kScarce) {
+          keep_promises();
+        } else {
+          return outcome == Outcome::kTrue;
+        }
+      }
+    } catch (const Error& error) {
+      if (!pm::is_full(error) || attempt >= (change.removal ? kAttempts : 1)) throw;
+    }
+    if (attempt > 0) pm::PoolImpl::pause();
+    reclaim();
+  }
+}
+
+// The leaf of a key, locked.
+Ref* Core::lock_leaf(Key key, Lock& lock) const {
+  for (;;) {
+    Ref* ref = inner_.find(key);
+    pm::prefetch(ref->lines);
+    pm::prefetch_to_change(ref->fingerprints);
+    pm::prefetch_to_change(&ref->low);
+    lock = Lock(ref->lock);
+    require_writable();
+    if (ref->dead == 0) [[likely]]
+      return ref;
+    lock.unlock();
+  }
+}
+
+Core::Outcome Core::try_change(const Change& change) {
+  const pm::EpochManager::Guard guard(epochs_);
+  for (;;) {
+    Lock lock;
+    Ref& ref = *lock_leaf(change.key, lock);
+    int buffered = -1;
+    if (change.condition.always_holds()) {
+      buffered = find_buffered(ref, ref.buffered, change.key);
+    } else {
+      Value old = 0;
+      const bool there = find(ref, change.key, buffered, old) == Found::kRecord;
+      const auto has = [&](Value expected) { return old == expected; };
+      if (!(there ? change.condition.holds_if_present(has) : change.condition.holds_if_absent()))
+        return Outcome::kFalse;
+    }
+    const Room room = room_for(ref, change, buffered);
+    // Nobody is promised room that the merge below would use up.
+    if (room == Room::kScarce && promises_.any()) return Outcome::kScarce;
+    if (room != Room::kYes) {
+      merge(ref, lock, change.removal ? 0 : 1, reserve_for(change));
+      continue;
+    }
+    if (ref.buffered == 0) enlist(ref);
+    const LogRecord record{change.key, change.value, ref.number + 1, change.removal};
+    if (!log_.append({&record, 1})) return Outcome::kNoLog;
+    lock.mutex()->begin_change();
+    put(ref, buffered, change);
+    return Outcome::kTrue;
+  }
+}
+
+// Whether the change fits the buffer, and the merge that follows fits the pool: where that is nearly full,
+// only as long as the leaf needs no larger block, which a merge can have when all else is full.
+Core::Room Core::room_for(const Ref& ref, const Change& change, int buffered) const {
+  if (buffered < 0 && ref.buffered == buffer_records_) return Room::kAfterMerge;
+  const bool grows = !change.removal && (buffered < 0 || (ref.removed >> buffered & 1) != 0) &&
+                     ref.promised == 0 &&
+                     ref.records + ref.inserted + 1 > Leaf::room_of(ref.block_bytes);
+  return grows && promises_.is_scarce(merge_bytes(ref)) ? Room::kScarce : Room::kYes;
+}
+
+// The most that the next merge may have to allocate.
+uint32_t Core::merge_bytes(const Ref& ref) const {
+  const uint64_t most = Leaf::room_of(root_.leaf_bytes);
+  const uint64_t records = ref.records + buffer_records_;
+  const uint64_t pieces = records <= most ? 1 : std::max<uint64_t>(2, pieces_for(records, most));
+  const uint64_t bytes = pm::Heap::block_bytes(Leaf::bytes_for((records + pieces - 1) / pieces));
+  return static_cast<uint32_t>(pieces * bytes);
+}
+
+// If the records of the leaf and its buffer have no room in a block of the leaf's size.
+void Core::promise(Ref& ref) {
+  if (ref.promised != 0 || ref.records + ref.inserted <= Leaf::room_of(ref.block_bytes)) return;
+  ref.promised = merge_bytes(ref);
+  promises_.give(ref.promised);
+}
+
+// The caller has begun the change.
+void Core::put(Ref& ref, int buffered, const Change& change) {
+  uint32_t i = static_cast<uint32_t>(buffered);
+  if (buffered < 0) {
+    i = ref.buffered;
+    pm::store_relaxed(ref.buffer()[i].key, change.key);
+    pm::store_relaxed(ref.fingerprints[i], fingerprint_of(change.key));
+    pm::store_relaxed(ref.buffered, i + 1);
+  }
+  pm::store_relaxed(ref.buffer()[i].value, change.value);
+  const uint64_t bit = uint64_t{1} << i;
+  const bool counted = buffered >= 0 && (ref.removed & bit) == 0;
+  pm::store_relaxed(ref.removed, change.removal ? ref.removed | bit : ref.removed & ~bit);
+  if (change.removal) {
+    if (counted) --ref.inserted;
+    removals_.store(1, std::memory_order_relaxed);
+  } else if (!counted) {
+    ++ref.inserted;
+  }
+  ++ref.number;
+  promise(ref);
+}
+
+// ---- room in the log
+
+// Notes that the buffer of the leaf begins, before its first record is written: who frees the chunk that gets
+// it finds the leaf in a list of the chunk's last era or an earlier one.
+void Core::enlist(Ref& ref) {
+  const std::lock_guard lock(lists_mutex_);
+  const uint64_t era = log_.era();
+  while (lists_begin_ + lists_.size() <= era) lists_.emplace_back();
+  lists_[era - lists_begin_].push_back(&ref);
+  pm::store_relaxed(ref.first_era, era);
+}
+
+// Of no consequence if the ref changes meanwhile.
+void Core::prefetch_leaf(const Ref& ref, uint64_t era) const {
+  if (pm::load_relaxed(ref.buffered) == 0 || pm::load_relaxed(ref.first_era) > era) return;
+  const char* leaf = pool_.at<char>(pm::load_relaxed(ref.offset));
+  const uint64_t bytes = Leaf::bytes_for(pm::load_relaxed(ref.records));
+  for (uint64_t at = 0; at < bytes; at += pm::kLineBytes) pm::prefetch(leaf + at);
+  for (uint32_t i = 0; i < buffer_records_; i += kLineRecords) pm::prefetch(ref.buffer() + i);
+}
+
+// Merges the leaves with records in the chunk that was left first, which is free then.
+void Core::make_log_room(Reserve reserve) {
+  const std::lock_guard only(log_room_mutex_);
+  uint64_t era = 0;
+  if (log_.has_free_chunk()) return;
+  if (!log_.oldest(era)) {
+    pm::PoolImpl::pause();  // lanes that others write to have them all
+    return;
+  }
+  {
+    const std::lock_guard lock(lists_mutex_);
+    for (; !lists_.empty() && lists_begin_ <= era; ++lists_begin_) {
+      due_.insert(due_.end(), lists_.front().begin(), lists_.front().end());
+      lists_.pop_front();
+    }
+    lists_begin_ = std::max(lists_begin_, era + 1);
+  }
+  for (int attempt = 0; !due_.empty();) {
+    try {
+      const pm::EpochManager::Guard guard(epochs_);
+      Ref& ref = *due_.back();
+      // The next leaf is read beside the fences of this one's merge.
+      if (due_.size() > 1) prefetch_leaf(*due_[due_.size() - 2], era);
+      Lock lock(ref.lock);
+      require_writable();
+      if (ref.dead == 0 && ref.buffered > 0 && ref.first_era <= era) {
+        merge(ref, lock, 0, reserve);
+      }
+      due_.pop_back();  // only now: who is not merged stays due
+      attempt = 0;
+      continue;
+    } catch (const Error& error) {
+      if (!pm::is_full(error) || ++attempt == (reserve == Reserve::kUsed ? kAttempts : 2)) throw;
+    }
+    std::swap(due_.back(),
+              due_[static_cast<size_t>(attempt) % due_.size()]);  // others may make room
+    retire_all();  // blocks that wait for readers may be all that is missing
+    epochs_.collect();
+    if (attempt > 1) pm::PoolImpl::pause();
+  }
+  log_.free_oldest();
+}
+
+// Merges all leaves that are chosen. Returns the error of the last one that had no room, if any. To be
+// called without a guard.
+template <typename Choose>
+std::exception_ptr Core::merge_all(Reserve reserve, Choose choose) {
+  retire_all();
+  epochs_.collect();
+  std::vector<Child> children;
+  {
+    const pm::EpochManager::Guard guard(epochs_);
+    children = inner_.children();
+  }
+  std::exception_ptr full;
+  for (const Child& child : children) {
+    try {
+      const pm::EpochManager::Guard guard(epochs_);
+      Ref& ref = *child.ref;
+      Lock lock(ref.lock);
+      require_writable();
+      if (ref.dead != 0 || !choose(ref)) continue;
+      merge(ref, lock, 0, reserve);
+    } catch (const Error& error) {
+      if (!pm::is_full(error)) throw;
+      full = std::current_exception();
+    }
+    retire_all();
+    epochs_.collect();
+  }
+  return full;
+}
+
+// Merges the leaves whose merges need more room than they have. Throws kPoolFull, kNoSpace.
+void Core::keep_promises() {
+  const auto full = merge_all(Reserve::kSpared, [](const Ref& ref) { return ref.promised != 0; });
+  if (full) std::rethrow_exception(full);
+}
+
+// All that no record needs and can be had back: blocks that wait for readers which have gone, and what
+// removals left that are still in buffers. To be called without a guard.
+void Core::reclaim() {
+  retire_all();
+  epochs_.collect();
+  if (removals_.exchange(0, std::memory_order_relaxed) == 0) return;
+  merge_all(Reserve::kUsed, [](const Ref& ref) { return ref.removed != 0; });
+}
+
+}  // namespace perdure::index::sheaf
