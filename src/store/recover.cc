@@ -75,6 +75,7 @@ void Partition::read_header(uint32_t slot, uint64_t offset) {
                      .bytes = header.bytes,
                      .state = State::kOverflow};
     overflow_bytes_ += header.bytes;
+    overflow_taken_ += pm::Heap::block_bytes(sizeof(BlockHeader) + header.bytes);
     return;
   }
   if ((header.kind != BlockKind::kLog && header.kind != BlockKind::kMoved) ||
@@ -82,11 +83,15 @@ void Partition::read_header(uint32_t slot, uint64_t offset) {
       !pool_.heap().is_allocated(offset, config_.block_bytes)) {
     damaged("is not one of records");
   }
-  Block block{.offset = offset, .incarnation = header.incarnation, .state = State::kOpen};
+  Block block{.offset = offset,
+              .incarnation = header.incarnation,
+              .age = header.incarnation,
+              .state = State::kOpen};
   if (header.end != 0) {
     uint64_t end = 0;
-    if (!pm::unseal_word(header.end, header.incarnation, end) || end < sizeof(BlockHeader) ||
-        end > config_.block_bytes) {
+    const bool intact = pm::unseal_word(header.end, header.incarnation, end);
+    end &= ~kSucceeded;
+    if (!intact || end < sizeof(BlockHeader) || end > config_.block_bytes) {
       damaged("has a damaged header");
     }
     block.bytes = end - sizeof(BlockHeader);
@@ -110,6 +115,7 @@ void Partition::read_table() {
   if (slots > Location::kSlotsMax) throw_damaged("its table is too long");
   blocks_.resize(slots);
   offsets_.resize(slots);
+  if (config_.evicts) used_.resize(slots * use_words());
   for (auto slot = static_cast<uint32_t>(slots); slot-- > 0;) {
     const uint64_t offset = pm::load_acquire(*entry_of(slot));
     if (offset == 0) {
@@ -285,8 +291,12 @@ void Partition::resume(Head& head, uint32_t slot, bool torn) {
 }
 
 void Partition::free_unreferenced_overflow() {
+  dead_overflow_.clear();  // of what was let go of just now
+  std::unordered_set<uint32_t> held;
+  for (const HeldOverflow& one : held_) held.insert(one.slot);
   for (uint32_t slot = 0; slot < blocks_.size(); ++slot) {
-    if (blocks_[slot].state == State::kOverflow && blocks_[slot].live == 0) {
+    if (blocks_[slot].state == State::kOverflow && blocks_[slot].live == 0 &&
+        !held.contains(slot)) {
       dead_overflow_.push_back(slot);
     }
   }
@@ -351,7 +361,8 @@ void Partition::recover(bool keeps_batch) {
     }
     recovered_ = 0;
   }
-  if (pool_.read_only()) return;
+  logged_ = next_version_ - 1;
+  if (pool_.read_only()) return find_log();
   pm::store_release(root_.close.generation, uint64_t{0});  // the rest does not count without
   memory_.flush(&root_, sizeof root_);
   unfenced_ = true;
@@ -379,11 +390,12 @@ void Partition::recover(bool keeps_batch) {
     }
   }
   fence();  // before anything new is written
+  find_log();
   free_unreferenced_overflow();
 }
 
 uint64_t Partition::close_checksum(const CloseRecord& close) const {
-  return pm::checksum64(&close, offsetof(CloseRecord, checksum), seed_of(close.generation));
+  return checksum_of(close, seed_of(close.generation));
 }
 
 void Partition::close() {
