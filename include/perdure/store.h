@@ -84,7 +84,8 @@ struct StoreOptions {
   // first, then, block by block, what was written or moved longest ago and not read since. Records that an eviction
   // takes are gone for good, each batch's among them one by one; changes() does not tell of it. Of this opening.
   bool evict = false;
-  // Whether a record may be evicted; none: all may. Called with the partition stopped: it must not use the store.
+  // Whether a record may be evicted; none: all may. Called with the partition stopped, for several of
+  // them at the same time: it must not use the store.
   std::function<bool(std::string_view key, std::string_view value)> may_evict = {};
 };
 
