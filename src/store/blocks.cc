@@ -184,7 +184,12 @@ void Partition::open_block(Head& head) {
   header.partition = number_;
   header.kind = head.kind;
   slots_[header.incarnation] = slot;
-  if (head.kind == BlockKind::kLog) begin_log_block(header, slot);
+  try {
+    if (head.kind == BlockKind::kLog) begin_log_block(header, slot);
+  } catch (...) {
+    slots_.erase(header.incarnation);
+    throw;
+  }
   spares_.pop_back();
   ++next_incarnation_;
   Block& block = blocks_[slot];

@@ -41,6 +41,23 @@ void Partition::trim_log() {
   }
 }
 
+// The head for writes is closed before it is full: so the log can let go of the long values that it refers to.
+void Partition::close_log() {
+  if (head_.slot != kNoSlot && blocks_[head_.slot].bytes != 0) close_block(head_);
+}
+
+// After writes, and when consumers have read on. Long values count, too, that the open block refers to: beyond some blocks' worth of them, so that
+// what is left empty of a block that is closed early stays a small part.
+void Partition::bound_log() {
+  constexpr uint64_t kBlocksOpen = 8;
+  if (held_bytes_ <= kBlocksOpen * config_.block_bytes || pool_.failed()) return;
+  trim_log();
+  if (held_bytes_ > kBlocksOpen * config_.block_bytes && kept_closed_blocks() == 0 &&
+      !is_wanted(next_change(), kept_bytes())) {
+    close_log();
+  }
+}
+
 // The oldest block that is kept may be compacted from now on, and long values that it alone refers to are garbage.
 // Returns false if there is none that is closed.
 bool Partition::release_log() {
@@ -68,8 +85,13 @@ bool Partition::release_log() {
 // For want of room. Returns whether there was something to give up. A fence: before what was written since the last
 // one, long values may be garbage that a crash would bring back.
 bool Partition::give_up_log() {
-  if (!release_log()) return false;
-  ++log_given_up_;
+  // Of closed blocks there may be none, when all that is kept are long values that the open one refers to.
+  const size_t held = held_.size();
+  if (kept_closed_blocks() == 0 && held != 0) close_log();
+  if (held_.size() == held) {
+    if (!release_log()) return false;
+    ++log_given_up_;
+  }
   fence();
   free_dead_overflow();
   return true;
@@ -152,6 +174,36 @@ void Partition::find_held(const LogBlock& log, std::unordered_map<uint32_t, uint
   }
 }
 
+// Of the records at `at` that count together, from the version `from` on. Moves `at` behind them; returns the version of
+// the last one.
+uint64_t Partition::read_changes(uint32_t slot, uint64_t end, uint64_t& at, uint64_t from,
+                                 std::vector<LoggedChange>& group) const {
+  RecordView record;
+  BatchPart batch{0, 0};
+  uint64_t next = at;
+  do {
+    const Location here(slot, next);
+    record = view_at(here);
+    require_intact(here, record);
+    next += record.bytes;
+    if (record.has(kBatch)) std::memcpy(&batch, record.value.data(), sizeof batch);
+    // The end of a batch, and what removed nothing.
+    if (record.version < from || record.has(kTombstone)) continue;
+    LoggedChange change{.version = record.version,
+                        .key = key_of(record),
+                        .expiry_ms = record.expiry_ms,
+                        .removal = record.has(kRemoval),
+                        .prefix = record.has(kPrefix),
+                        .goes_on = true};
+    if (!change.removal) change.value = value_of(record);
+    group.push_back(change);
+  } while (record.has(kGroupGoesOn) && next < end);
+  if (!group.empty()) group.back().goes_on = false;
+  for (LoggedChange& change : group) change.batch = batch;
+  at = next;
+  return record.version;
+}
+
 uint64_t Partition::changes(uint64_t from, LogPlace& hint, const VisitChange& visit) const {
   require_usable();
   if (from < first_change() || from > next_change()) {
@@ -166,39 +218,27 @@ uint64_t Partition::changes(uint64_t from, LogPlace& hint, const VisitChange& vi
   auto log = std::ranges::upper_bound(log_, from, {}, &LogBlock::from);
   if (log != log_.begin()) --log;
   std::vector<LoggedChange> group;
+  bool visited = false;
   for (; log != log_.end(); ++log) {
     const uint64_t end = sizeof(BlockHeader) + blocks_[log->slot].bytes;
     uint64_t at = sizeof(BlockHeader);
     if (hint.incarnation == log->incarnation && hint.version <= from) at = hint.at;
     while (at < end) {
       group.clear();
-      RecordView record;
-      BatchPart batch{0, 0};
-      do {
-        const Location here(log->slot, at);
-        record = view_at(here);
-        require_intact(here, record);
-        at += record.bytes;
-        if (record.has(kBatch)) std::memcpy(&batch, record.value.data(), sizeof batch);
-        // The end of a batch, and what removed nothing.
-        if (record.version < from || record.has(kTombstone)) continue;
-        LoggedChange change{.version = record.version,
-                            .key = key_of(record),
-                            .expiry_ms = record.expiry_ms,
-                            .removal = record.has(kRemoval),
-                            .prefix = record.has(kPrefix),
-                            .goes_on = true};
-        if (!change.removal) change.value = value_of(record);
-        group.push_back(change);
-      } while (record.has(kGroupGoesOn) && at < end);
-      bool goes_on = true;
-      if (!group.empty()) group.back().goes_on = false;
-      for (LoggedChange& change : group) {
-        change.batch = batch;
-        goes_on = visit(change);
+      uint64_t last = 0;
+      try {
+        last = read_changes(log->slot, end, at, from, group);
+      } catch (const Error&) {
+        if (!visited) throw;
+        return from;  // whoever goes on there is told
       }
-      if (record.version < from) continue;
-      from = record.version + 1;
+      bool goes_on = true;
+      for (const LoggedChange& change : group) {
+        goes_on = visit(change);
+        visited = true;
+      }
+      if (last < from) continue;
+      from = last + 1;
       hint = {log->incarnation, at, from};
       if (!goes_on) return from;
     }

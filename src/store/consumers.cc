@@ -15,12 +15,6 @@
 
 namespace perdure::store {
 
-namespace {
-
-constexpr size_t kConsumersMax = 16;
-
-}  // namespace
-
 uint64_t StoreImpl::checksum_of(const ConsumerBlock& consumer) const {
   return pm::checksum64(consumer.name, sizeof consumer.name, root_.salt);
 }
@@ -29,6 +23,7 @@ void StoreImpl::read_consumers() {
   const auto damaged = [&](const std::string& what) {
     pool_.throw_corrupt(fmt::format("'{}': {}", config_.name, what));
   };
+  consumers_.reserve(kConsumersMax);  // for good: who only reads the list sees none that moves
   std::unordered_set<uint64_t> met;
   for (uint64_t at = root_.consumers; at != 0; at = pool_.at<ConsumerBlock>(at)->next) {
     if (!pool_.leads_inside(at, consumer_bytes()) ||
@@ -44,9 +39,15 @@ void StoreImpl::read_consumers() {
                             consumer.name, i));
       }
     }
+    if (consumers_.size() == kConsumersMax) damaged("it has more consumers than it may");
     consumers_.push_back(at);
   }
   for (uint32_t i = 0; i < root_.partitions; ++i) tell_unread(i, shards_[i]->partition);
+}
+
+std::vector<uint64_t> StoreImpl::consumer_blocks() const {
+  const std::lock_guard lock(consumers_mutex_);
+  return consumers_;
 }
 
 // By whom works on the partition, so that what is told last is what is so.
@@ -89,7 +90,6 @@ void StoreImpl::add_consumer(const std::string& name) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("'{}' has {} consumers; remove one", config_.name, kConsumersMax));
   }
-  consumers_.reserve(consumers_.size() + 1);
   std::vector<uint32_t> all(root_.partitions);
   std::iota(all.begin(), all.end(), 0);
   const HeldShards held(*this, std::move(all));
@@ -117,8 +117,8 @@ void StoreImpl::add_consumer(const std::string& name) {
 void StoreImpl::remove_consumer(const std::string& name) {
   pool_.require_writable();
   end_own_batch();
-  const std::lock_guard change(consumers_change_);
   {
+    const std::lock_guard change(consumers_change_);
     const std::lock_guard lock(consumers_mutex_);
     const uint64_t at = find_consumer(name);
     const auto place = std::ranges::find(consumers_, at);
@@ -129,6 +129,7 @@ void StoreImpl::remove_consumer(const std::string& name) {
     txn.retire(at, *link, pool_.at<ConsumerBlock>(at)->next);
     consumers_.erase(place);
   }
+  // Without consumers_change_: a worker that is waited for here may be waiting for it.
   for (uint32_t i = 0; i < root_.partitions; ++i) {
     with(i, true, [&](Partition& partition) { tell_unread(i, partition); });
   }
@@ -190,11 +191,12 @@ void StoreImpl::changes(uint32_t partition, uint64_t& from, Partition::LogPlace&
                         uint64_t bytes_max, std::vector<Store::Change>& out) const {
   require_partition(partition);
   uint64_t bytes = 0;
+  std::vector<Store::Change> read;  // told once all of it is there, and durable
   Partition::LogPlace place = hint;
   const uint64_t end = with(partition, false, [&](Partition& one) {
     return one.changes(from, place, [&](const LoggedChange& logged) {
       using Kind = Store::Change::Kind;
-      Store::Change& change = out.emplace_back();
+      Store::Change& change = read.emplace_back();
       change.kind = logged.prefix    ? Kind::kRemovePrefix
                     : logged.removal ? Kind::kRemove
                                      : Kind::kPut;
@@ -211,6 +213,7 @@ void StoreImpl::changes(uint32_t partition, uint64_t& from, Partition::LogPlace&
       return bytes < bytes_max;
     });
   });
+  out = std::move(read);
   from = end;
   hint = place;
 }

@@ -120,6 +120,24 @@ bool Partition::plan_eviction(uint32_t slot, uint64_t bytes, uint64_t gain_bytes
   return plan.overflow_bytes != 0 || gain_of(block, stay_bytes) >= gain_bytes_min;
 }
 
+void Partition::forget_evicted(Location here) {
+  const RecordView record = view_at(here);
+  const uint64_t entry = entry_of_record(record, here, hash_of(key_of(record)));
+  discount(record, blocks_[here.slot()]);
+  if (record.has(kOverflow)) {
+    dead_overflow_.push_back(static_cast<uint32_t>(record.overflow.slot));
+  }
+  index_.erase(entry);
+  try {
+    index_.tidy();
+  } catch (const std::bad_alloc&) {
+    // It takes more memory than it must, for a while.
+  } catch (const Error&) {
+    // The same: a record beside it is damaged.
+  }
+  ++evicted_;
+}
+
 // In the end the block is unused, durably.
 void Partition::carry_out(uint32_t slot, const Eviction& plan) {
   // What fails in the first part leaves a block that is half compacted, to go on with.
@@ -127,9 +145,11 @@ void Partition::carry_out(uint32_t slot, const Eviction& plan) {
   victim_is_stale_ = true;  // not to be given up for another one
   cursor_ = sizeof(BlockHeader);
   reserve_dead(plan.go.size());
-  const Block& block = blocks_[slot];
+  // Copies: what is appended may need a page of the table more, and then blocks_ moves.
+  const uint64_t end = sizeof(BlockHeader) + blocks_[slot].bytes;
+  const uint64_t incarnation = blocks_[slot].incarnation;
   size_t stays = 0;
-  for (uint64_t at = sizeof(BlockHeader); at < sizeof(BlockHeader) + block.bytes;) {
+  for (uint64_t at = sizeof(BlockHeader); at < end;) {
     const Location here(slot, at);
     const RecordView record = view_at(here);
     at += record.bytes;
@@ -147,27 +167,25 @@ void Partition::carry_out(uint32_t slot, const Eviction& plan) {
       move_record(record, here, entry);
       continue;
     }
-    if (still_invalidates(record, block.incarnation)) {
+    if (still_invalidates(record, incarnation)) {
       append_moved({.flags = kTombstone | kSupersedes,
                     .version = record.version,
                     .superseded = record.superseded});
     }
   }
-  // From here on nothing throws until the block is as good as unused: the plan has read all that is read here.
-  for (const Location here : plan.go) {
-    const RecordView record = view_at(here);
-    const uint64_t entry = entry_of_record(record, here, hash_of(key_of(record)));
-    discount(record, blocks_[slot]);
-    if (record.has(kOverflow)) {
-      dead_overflow_.push_back(static_cast<uint32_t>(record.overflow.slot));
+  size_t gone = 0;
+  try {
+    for (; gone < plan.go.size(); ++gone) forget_evicted(plan.go[gone]);
+  } catch (const Error&) {
+    // An ordered index has met a damaged record. The block stays, so what has gone from it is removed as if by a caller:
+    // a newer record of its key will not know of it.
+    for (size_t i = 0; i < gone; ++i) {
+      append_moved({.flags = kTombstone | kSupersedes,
+                    .version = next_version_++,
+                    .superseded = {view_at(plan.go[i]).version, incarnation}});
     }
-    index_.erase(entry);
-    try {
-      index_.tidy();
-    } catch (const std::bad_alloc&) {
-      // It takes more memory than it must, for a while.
-    }
-    ++evicted_;
+    fence();  // the removals, before the values go, and before anything else is written
+    throw;
   }
   end_victim();
   fence();  // copies, marks and floors, before the block is unused
@@ -212,15 +230,20 @@ bool Partition::evict(uint64_t bytes) {
     std::vector<uint32_t> slots = oldest_blocks();
     if (slots.empty()) {
       // All are looked at anew, for less. Not each time where what must stay may be all there is.
-      if (last_resort || (config_.may_evict && evict_again_-- > 0)) return false;
+      if (last_resort) {
+        evict_again_ = closed_blocks_ / 4;
+        return false;
+      }
+      if (config_.may_evict && evict_again_ > 0) {
+        --evict_again_;
+        return false;
+      }
       last_resort = true;
-      evict_again_ = closed_blocks_ / 4;
       for (Block& block : blocks_) block.stuck = false;
       if (!config_.may_evict || overflow_taken_ > config_.bytes_max / 2) close_heads();
       slots = oldest_blocks();
     }
     for (const uint32_t slot : slots) {
-      Block& block = blocks_[slot];
       try {
         Eviction plan;
         const uint64_t gain_bytes_min = payload_bytes() / (last_resort ? 16 : 4);
@@ -228,17 +251,18 @@ bool Partition::evict(uint64_t bytes) {
         if (plan.is_hot) {
           // A second chance: it counts as new, and nothing of it as read. Next time round it is not hot, unless it
           // was read again.
-          block.age = next_incarnation_;
+          blocks_[slot].age = next_incarnation_;
           std::fill_n(&used_[slot * use_words()], use_words(), 0);
         } else if (gains) {
           carry_out(slot, plan);
+          evict_again_ = 0;
           return true;
         } else {
-          block.stuck = true;
+          blocks_[slot].stuck = true;
         }
       } catch (const Error& error) {
         if (error.code() != ErrorCode::kCorrupt) throw;
-        block.damaged = true;  // it stays as it is
+        blocks_[slot].damaged = true;  // it stays as it is
         victim_ = kNoSlot;
       }
     }

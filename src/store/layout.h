@@ -27,7 +27,8 @@
 
 namespace perdure::store {
 
-inline constexpr uint64_t kRootMagic = 0x3265726f74537250;  // "PrStore2"
+inline constexpr uint64_t kRootMagic = 0x3265726f74537250;        // "PrStore2"
+inline constexpr uint64_t kRootMagicBefore = 0x3165726f74537250;  // "PrStore1", without consumers
 inline constexpr char kTypeName[] = "rstore";
 inline constexpr char kOrderedTypeName[] =
     "rstore+ordered";  // has an ordered index unless told otherwise
@@ -58,6 +59,7 @@ struct ConsumerBlock {
   char name[kNameBytes];
 };
 static_assert(sizeof(ConsumerBlock) == 64);
+inline constexpr size_t kConsumersMax = 16;
 
 // What a clean close found: a partition that has less since then is damaged. All zeros while the partition is
 // open, and after a crash.

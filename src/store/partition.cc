@@ -283,8 +283,8 @@ bool Partition::put(uint64_t hash, const WriteRequest& request, uint64_t now_ms,
   if ((parts.flags & kOverflow) != 0) {
     store_overflow(request, parts);
     try {
-      // Anew: what was evicted for its sake may have closed the head, and changed the index.
-      if (config_.evicts) make_room(head_, parts.bytes() + sizeof(Superseded), Purpose::kWrite);
+      // Anew: what gave way for its sake may have closed the head, and changed the index.
+      make_room(head_, parts.bytes() + sizeof(Superseded), Purpose::kWrite);
       index_.reserve(request.key, 1);
       reserve_dead(1);
     } catch (...) {
@@ -328,12 +328,20 @@ void Partition::store_overflow(const WriteRequest& request, RecordParts& parts) 
   while (is_beyond(bytes)) {
     if (!make_cache_room(bytes)) throw_bound();
   }
+  // What is evicted lies here and there, and may not make room for it however much it is.
+  uint64_t evictable_bytes = 4 * bytes + 16 * config_.block_bytes;
+  const auto evict_for_it = [&] {
+    const uint64_t before = taken_bytes();
+    if (evictable_bytes == 0 || !evict(bytes)) return false;
+    evictable_bytes -= std::min(evictable_bytes, before - std::min(before, taken_bytes()));
+    return true;
+  };
   uint32_t slot = kNoSlot;
   while (slot == kNoSlot) {
     try {
       slot = add_overflow(key, request.value);
     } catch (const Error& error) {
-      if (!pm::is_full(error) || (!give_up_log() && !evict(bytes))) throw;
+      if (!pm::is_full(error) || (!give_up_log() && !evict_for_it())) throw;
     }
   }
   parts.overflow = {slot, blocks_[slot].incarnation, request.value.size()};
@@ -369,11 +377,10 @@ Partition::Group Partition::prepare(std::span<const GroupWrite> writes, uint64_t
     for (size_t i = 0; i < writes.size(); ++i) {
       if ((group[i].flags & kOverflow) != 0) store_overflow(writes[i].second, group[i]);
     }
-    if (config_.evicts) {  // as in put()
-      make_room(head_, bytes, adds ? Purpose::kWrite : Purpose::kRemoval);
-      for (const auto& [hash, request] : writes) index_.reserve(request.key, writes.size());
-      reserve_dead(2 * writes.size());
-    }
+    // As in put().
+    make_room(head_, bytes, adds ? Purpose::kWrite : Purpose::kRemoval);
+    for (const auto& [hash, request] : writes) index_.reserve(request.key, writes.size());
+    reserve_dead(2 * writes.size());
   } catch (...) {
     abandon(group);
     throw;
@@ -416,6 +423,7 @@ void Partition::before_fence() {
   // recover() relies on that.
   const uint64_t budget = 4 * written_since_step_ + 256;
   written_since_step_ = 0;
+  bound_log();
   // What was written is there, whatever hinders compaction: it is tried again later, and a write that needs
   // the room says what is wrong.
   try {

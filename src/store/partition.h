@@ -137,7 +137,7 @@ class Partition final : private RecordKeys {
   };
   std::optional<LastBatch> look();
   // Whether the write of this version, or a later one, is there. After look().
-  bool has_reached(uint64_t version) const { return next_version_ > version; }
+  bool has_reached(uint64_t version) const { return std::max(next_version_, reached_) > version; }
   // What look() told does not count: takes it away, for good. Of all partitions, before the second part of
   // any. Durable on return. Throws kIo.
   void drop_batch();
@@ -150,6 +150,9 @@ class Partition final : private RecordKeys {
   // Closes open blocks and notes what is there, so that the next recovery can tell if something is gone.
   // Durable on return. Throws kIo.
   void close();
+
+  // Whether the last process that wrote to it closed it. Of a pool that is open to read.
+  bool was_closed() const { return root_.close.generation != 0; }
 
   // The record of a key that is there and has not expired, valid until the partition's next write. Throws
   // kCorrupt if its checksum does not hold, kIo if the partition has failed.
@@ -245,6 +248,7 @@ class Partition final : private RecordKeys {
   void set_unread(uint64_t from) {
     unread_from_ = from;
     trim_log();
+    bound_log();
   }
 
   uint64_t check(const std::function<void(const std::string&)>& report) const;
@@ -422,10 +426,14 @@ class Partition final : private RecordKeys {
     return log_.size() - (!log_.empty() && log_.back().slot == head_.slot ? 1 : 0);
   }
   void trim_log();
+  void close_log();
+  void bound_log();
   bool release_log();
   bool give_up_log();
   void mark_succeeded(uint64_t incarnation);
   void find_log();
+  uint64_t read_changes(uint32_t slot, uint64_t end, uint64_t& at, uint64_t from,
+                        std::vector<LoggedChange>& group) const;
   void find_held(const LogBlock& log, std::unordered_map<uint32_t, uint64_t>& held);
   bool is_wanted(uint64_t end, uint64_t bytes) const {
     return bytes <= config_.changes_bytes || (end > unread_from_ && bytes <= config_.unread_bytes);
@@ -450,6 +458,7 @@ class Partition final : private RecordKeys {
   void close_heads();
   struct Eviction;
   bool plan_eviction(uint32_t slot, uint64_t bytes, uint64_t gain_bytes_min, Eviction& plan) const;
+  void forget_evicted(Location here);
   void carry_out(uint32_t slot, const Eviction& plan);
   static constexpr uint64_t kUseBytes = 64;  // of a block, that one bit of used_ speaks of
 
@@ -510,6 +519,8 @@ class Partition final : private RecordKeys {
   uint64_t now_ms_ = 0;  // as the last caller said
   uint64_t next_version_ = 1;
   uint64_t next_incarnation_ = 1;
+  uint64_t reached_ =
+      0;  // one more than the last version that look() met, be it of a batch that does not count
   // Of the last batch that look() has found: its block, and where its records begin there.
   uint32_t batch_slot_ = kNoSlot;
   uint64_t batch_begin_ = 0;

@@ -165,9 +165,18 @@ std::pair<uint64_t, bool> StoreImpl::root_of(pm::PoolImpl& pool, const std::stri
   const bool made_ordered =
       entry != nullptr &&
       std::string_view(entry->type, ::strnlen(entry->type, sizeof entry->type)) == kOrderedTypeName;
-  const uint64_t at =
-      index::find_structure(pool, name, made_ordered ? kOrderedTypeName : kTypeName, Kind::kBytes,
-                            Kind::kBytes, kRootMagic, sizeof(Root), kSealedBytes);
+  const char* type = made_ordered ? kOrderedTypeName : kTypeName;
+  const uint64_t seal =
+      index::find_structure(pool, name, type, Kind::kBytes, Kind::kBytes, sizeof(index::RootSeal));
+  if (pool.at<index::RootSeal>(seal)->magic == kRootMagicBefore) {
+    throw Error(ErrorCode::kVersion,
+                fmt::format("{}: '{}' has the format of stores of an earlier version, which this "
+                            "one does not read: "
+                            "dump it with that version, and load it with this one",
+                            pool.mapping().path(), name));
+  }
+  const uint64_t at = index::find_structure(pool, name, type, Kind::kBytes, Kind::kBytes,
+                                            kRootMagic, sizeof(Root), kSealedBytes);
   const Root& root = *pool.at<Root>(at);
   if (root.partitions == 0 || root.partitions > kPartitionsMax ||
       !std::has_single_bit(root.block_bytes) || root.block_bytes < kBlockBytesMin ||
@@ -594,7 +603,7 @@ void StoreImpl::visit_blocks(const index::VisitOwned& visit) const {
   meet(pool_.offset_of(&root_), sizeof(Root));
   meet(root_.partition_roots, root_.partitions * sizeof(PartitionRoot));
   if (root_.boundaries != 0) meet(root_.boundaries, root_.boundary_bytes);
-  for (const uint64_t consumer : consumers_) meet(consumer, consumer_bytes());
+  for (const uint64_t consumer : consumer_blocks()) meet(consumer, consumer_bytes());
   for (const auto& shard : shards_) shard->partition.visit_blocks(visit);
 }
 
@@ -624,7 +633,7 @@ std::vector<Statistic> StoreImpl::statistics() const {
   meet(pool_.offset_of(&root_), sizeof(Root));
   meet(root_.partition_roots, root_.partitions * sizeof(PartitionRoot));
   if (root_.boundaries != 0) meet(root_.boundaries, root_.boundary_bytes);
-  for (const uint64_t consumer : consumers_) meet(consumer, consumer_bytes());
+  for (const uint64_t consumer : consumer_blocks()) meet(consumer, consumer_bytes());
   index::StatisticList list;
   list.add("records", sum.records, "records");
   list.add("live_bytes", sum.live_bytes, "bytes");

@@ -75,7 +75,8 @@ class StoreImpl final : public RuntimeClient {
     uint64_t next;
   };
   KeptChanges kept_changes(uint32_t partition) const;
-  // Up to about `bytes_max` of them, at least one write if there is one. Moves `from` behind them.
+  // Up to about `bytes_max` of them, at least one write if there is one, in place of what `out` had. Moves `from` behind
+  // them. If it throws nothing has changed; what precedes damage is told first.
   void changes(uint32_t partition, uint64_t& from, Partition::LogPlace& hint, uint64_t bytes_max,
                std::vector<Store::Change>& out) const;
 
@@ -239,6 +240,7 @@ class StoreImpl final : public RuntimeClient {
     return reinterpret_cast<uint64_t*>(pool_.at<char>(consumer + sizeof(ConsumerBlock)));
   }
   uint64_t checksum_of(const ConsumerBlock& consumer) const;
+  std::vector<uint64_t> consumer_blocks() const;
   uint64_t find_consumer(const std::string& name) const;
   void tell_unread(uint32_t partition, Partition& to) const;
   static std::unique_ptr<StoreImpl> finish_opening(std::unique_ptr<StoreImpl> store,
