@@ -324,10 +324,11 @@ class Store {
   void acknowledge(const std::string& name, uint32_t partition, uint64_t position);
 
   // Writes the store as it is at one moment to a file, while it goes on; what others write meanwhile is not in it. A
-  // file of this name is replaced once the new one is whole and durable. Cost: as a snapshot's, and a copy.
+  // backup of this name is replaced once the new one is whole and durable. Cost: as a snapshot's, and a copy.
   // `since`: an earlier backup of this store; the file has only what was written after that one, if the log is
   // kept so far (changes_bytes; or a consumer who acknowledges `positions`), else kInvalidArgument. Errors too:
-  // kNotFound, kPermission, kForeign, kCorrupt, kIo of the files.
+  // kNotFound, kPermission, kForeign, kCorrupt, kIo of the files; kExists (the file is there, and no backup);
+  // kInvalidArgument if it is `since` itself; kReadOnly if the pool is open to read and the store was not closed.
   StoreBackup backup(const std::string& file, const std::string& since = {}) const;
   // Makes a store of a whole backup and those that go on from it, each from the one before. All are verified before
   // anything is made: kNotFound, kForeign, kTruncated, kCorrupt, kInvalidArgument (not one after the other). It has

@@ -1,13 +1,12 @@
 // perdure store check | stat | backup | restore: what only the key-value engine has.
 
 #include <fmt/core.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -17,6 +16,7 @@
 #include "common/units.h"
 #include "perdure/error.h"
 #include "perdure/store.h"
+#include "pm/file.h"
 
 namespace perdure::cli {
 namespace {
@@ -80,14 +80,15 @@ int stat_store(const StoreCommandOptions& options) {
   return kExitOk;
 }
 
-int backup_store(const StoreCommandOptions& options) {
-  // Opened to read unless a consumer is to be moved on: then nothing is changed, and all of the log that is there
-  // can be read.
+// Opened to read if it can be: then nothing is changed. With a consumer, which is moved on, and after a crash, since
+// only an opening to write makes durable what there is, it is opened to write.
+StoreBackup make_backup(const StoreCommandOptions& options, bool writes) {
   const bool keeps = !options.consumer.empty();
-  Pool pool = Pool::open(options.target.pool, keeps ? pool_options_for(options.target, {})
-                                                    : reading_options_for(options.target));
+  Pool pool = Pool::open(options.target.pool, writes ? pool_options_for(options.target, {})
+                                                     : reading_options_for(options.target));
   StoreBackup made;
   {
+    // Without a consumer all of the log that is there can be read.
     Store store =
         Store::open(pool, options.target.name, {.changes_bytes = keeps ? 0 : ~uint64_t{0}});
     const std::vector<std::string> consumers = store.consumers();
@@ -98,7 +99,22 @@ int backup_store(const StoreCommandOptions& options) {
       store.acknowledge(options.consumer, i, made.positions[i]);
     }
   }
-  if (keeps) pool.close();
+  if (writes) pool.close();
+  return made;
+}
+
+StoreBackup make_backup(const StoreCommandOptions& options) {
+  if (!options.consumer.empty()) return make_backup(options, true);
+  try {
+    return make_backup(options, false);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kReadOnly) throw;
+  }
+  return make_backup(options, true);
+}
+
+int backup_store(const StoreCommandOptions& options) {
+  const StoreBackup made = make_backup(options);
   if (options.target.json) {
     const nlohmann::json object = {{"file", options.file},
                                    {"whole", options.since.empty()},
@@ -119,20 +135,20 @@ int restore_store(const StoreCommandOptions& options) {
     throw Error(ErrorCode::kExists,
                 fmt::format("{} is there already; a backup is restored to a new pool", path));
   }
-  // It gets its name when it is complete.
-  const std::string unfinished = path + ".unfinished";
-  std::filesystem::remove(unfinished);
+  // It gets its name when it is complete. Until then it has one of its own, whoever else restores.
+  std::random_device random;
+  const std::string unfinished =
+      fmt::format("{}.{:08x}{:08x}.unfinished", path, random(), random());
   uint64_t records = 0;
   try {
     Pool pool = Pool::create(unfinished, pool_options_for(options.target, options.creation));
     records = Store::restore(pool, options.target.name, options.files).size();
     pool.close();
+    pm::rename_to_new(unfinished, path);
+    pm::sync_parent_of(path);
   } catch (...) {
     std::filesystem::remove(unfinished);
     throw;
-  }
-  if (std::rename(unfinished.c_str(), path.c_str()) != 0) {
-    throw Error(ErrorCode::kIo, fmt::format("cannot rename {} to {}", unfinished, path));
   }
   if (options.target.json) {
     fmt::print("{}\n", nlohmann::json{{"pool", path}, {"records", records}}.dump(2));
@@ -188,8 +204,9 @@ void add_store(CLI::App& app, Action& action) {
       backup_store);
   add_target_options(*backup, options->target);
   backup
-      ->add_option("FILE", options->file,
-                   "The file to write; replaced when the new one is complete")
+      ->add_option(
+          "FILE", options->file,
+          "The file to write; a backup that is there is replaced when the new one is complete")
       ->required();
   backup->add_option("--since", options->since, "Only what was written after this backup");
   backup->add_option("--consumer", options->consumer,

@@ -7,8 +7,10 @@
 
 #include <algorithm>
 #include <bit>
+#include <filesystem>
 #include <random>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -63,10 +65,13 @@ void StoreImpl::copy_records(uint32_t number, const StoreSnapshot& snapshot,
       from = std::move(copies.back().key);
     }
   }
-  const uint64_t records =
-      with(number, false, [](Partition& partition) { return partition.records(); });
-  const uint64_t step =
-      std::max<uint64_t>(HashIndex::kTags / std::bit_ceil(records / kCopies * 2 + 1), 1);
+  // Cut by tags: so that a part has about as many records, and bytes, as may be copied at a time.
+  const auto [records, bytes] = with(number, false, [](Partition& partition) {
+    const PartitionFigures figures = partition.statistics();
+    return std::pair(figures.records, figures.live_bytes);
+  });
+  const uint64_t parts = std::max(records / kCopies, bytes / kCopyBytes) * 2 + 1;
+  const uint64_t step = std::max<uint64_t>(HashIndex::kTags / std::bit_ceil(parts), 1);
   for (uint64_t first = 0; first < HashIndex::kTags; first += step) {
     copies.clear();
     with(number, false, [&](Partition& partition) {
@@ -88,7 +93,27 @@ StoreBackup StoreImpl::backup(const std::string& file, const std::string& since)
   if (root_.boundary_bytes != 0) {
     header.boundaries.assign(pool_.at<char>(root_.boundaries), root_.boundary_bytes);
   }
+  // What a process that was killed has stored, and not fenced, counts once an opening to write has made it durable.
+  if (pool_.read_only() && !std::ranges::all_of(shards_, [](const auto& shard) {
+        return shard->partition.was_closed();
+      })) {
+    throw Error(
+        ErrorCode::kReadOnly,
+        fmt::format(
+            "{}: '{}' was not closed, so what it has is not sure to be durable: open the pool to "
+            "write, which sees to that, for a backup",
+            pool_.mapping().path(), config_.name));
+  }
   if (!since.empty()) {
+    std::error_code none;
+    if (std::filesystem::equivalent(file, since, none)) {
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          fmt::format(
+              "{} is the backup that this one goes on from, and is needed to restore it: give "
+              "this one another name",
+              file));
+    }
     const BackupReader earlier(since);
     if (earlier.header().store != root_.salt || earlier.header().end.size() != root_.partitions) {
       throw Error(ErrorCode::kInvalidArgument,
@@ -154,9 +179,14 @@ std::unique_ptr<StoreImpl> StoreImpl::restore(pm::PoolImpl& pool, const std::str
                                         file)
                           : fmt::format("{} does not go on from the backup given before it", file));
     }
+    if (first.id == 0) first = reader.header();
+    if (reader.header().store != first.store || reader.header().end.size() != first.end.size() ||
+        reader.header().boundaries != first.boundaries) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("{} is a backup of another store than {}", file, files[0]));
+    }
     reader.read({});
     id = reader.header().id;
-    if (first.id == 0) first = reader.header();
   }
   StoreOptions made = options;
   if (made.index == StoreIndex::kAsCreated && first.ordered) made.index = StoreIndex::kOrdered;

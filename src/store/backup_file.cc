@@ -9,10 +9,10 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
 
 #include "perdure/error.h"
 #include "pm/checksum.h"
+#include "pm/file.h"
 #include "pm/system_error.h"
 #include "store/layout.h"
 
@@ -41,10 +41,34 @@ T take_number(std::string_view& from) {
 
 }  // namespace
 
+// Whether there is a file of this name, which then is a backup and may be replaced. Throws kExists: it is none.
+bool BackupWriter::is_there(const std::string& path) {
+  struct stat status{};
+  if (::stat(path.c_str(), &status) != 0) {
+    if (errno == ENOENT) return false;
+    pm::throw_errno("stat", path, errno);
+  }
+  uint64_t magic = 0;
+  if (S_ISREG(status.st_mode)) {
+    const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (file < 0) pm::throw_errno("open", path, errno);
+    const ssize_t got = ::pread(file, &magic, sizeof magic, 0);
+    ::close(file);
+    if (got == sizeof magic && magic == kBackupMagic) return true;
+  }
+  throw Error(
+      ErrorCode::kExists,
+      fmt::format(
+          "{} is there, and is no backup of a store: it stays as it is; choose another name, or "
+          "remove it",
+          path));
+}
+
 BackupWriter::BackupWriter(std::string path, const BackupHeader& header)
-    : path_(std::move(path)), unfinished_(path_ + ".unfinished"), seed_(header.id) {
-  file_ = ::open(unfinished_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (file_ < 0) pm::throw_errno("open", unfinished_, errno);
+    : path_(std::move(path)),
+      unfinished_(fmt::format("{}.{:016x}.unfinished", path_, header.id)),
+      replaces_(is_there(path_)),
+      seed_(header.id) {
   std::string text;
   put_number(text, kBackupMagic);
   put_number(text, kBackupVersion);
@@ -58,6 +82,9 @@ BackupWriter::BackupWriter(std::string path, const BackupHeader& header)
   for (const uint64_t position : header.end) put_number(text, position);
   text += header.boundaries;
   put_number(text, pm::checksum64(text.data(), text.size()));
+  // Of a name that nobody else writes to: the id is random.
+  file_ = ::open(unfinished_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (file_ < 0) pm::throw_errno("open", unfinished_, errno);
   try {
     write(text);
   } catch (...) {
@@ -117,16 +144,17 @@ void BackupWriter::finish() {
   ::close(file_);
   file_ = -1;
   // All of it, before the name says that it is there.
-  if (::rename(unfinished_.c_str(), path_.c_str()) != 0) {
-    const int error = errno;
+  try {
+    if (!replaces_) {
+      pm::rename_to_new(unfinished_, path_);
+    } else if (::rename(unfinished_.c_str(), path_.c_str()) != 0) {
+      pm::throw_errno("rename", path_, errno);
+    }
+  } catch (...) {
     ::unlink(unfinished_.c_str());
-    pm::throw_errno("rename", path_, error);
+    throw;
   }
-  const std::filesystem::path folder = std::filesystem::path(path_).parent_path();
-  const int opened = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_CLOEXEC);
-  if (opened < 0) return;  // a folder that cannot be read cannot be synced
-  ::fsync(opened);
-  ::close(opened);
+  pm::sync_parent_of(path_);
 }
 
 BackupReader::BackupReader(std::string path) : path_(std::move(path)) {
@@ -223,6 +251,7 @@ void BackupReader::read(const std::function<void(const BackupEntry& entry)>& vis
     if (seed != sum)
       throw_damaged(fmt::format("the checksum of the chunk at {:#x} does not hold", begin));
     if (entries == 0) {
+      if (bytes != 0) throw_damaged("its end has entries that it does not count");
       if (at_ != file_bytes_) throw_damaged("something follows its end");
       return;
     }
@@ -232,7 +261,11 @@ void BackupReader::read(const std::function<void(const BackupEntry& entry)>& vis
         throw_damaged(fmt::format("the chunk at {:#x} is too short", begin));
       BackupEntry entry;
       entry.kind = take_number<BackupEntry::Kind>(rest);
-      rest.remove_prefix(1);
+      const auto flags = take_number<uint8_t>(rest);
+      if (entry.kind < BackupEntry::Kind::kPut || entry.kind > BackupEntry::Kind::kRemovePrefix ||
+          flags != 0) {
+        throw_damaged(fmt::format("the chunk at {:#x} has an entry of an unknown kind", begin));
+      }
       entry.partition = take_number<uint16_t>(rest);
       const auto key_bytes = take_number<uint32_t>(rest);
       const auto value_bytes = take_number<uint32_t>(rest);
@@ -246,6 +279,7 @@ void BackupReader::read(const std::function<void(const BackupEntry& entry)>& vis
       rest.remove_prefix(uint64_t{key_bytes} + value_bytes);
       if (visit) visit(entry);
     }
+    if (!rest.empty()) throw_damaged(fmt::format("the chunk at {:#x} is too long", begin));
   }
 }
 

@@ -39,14 +39,15 @@ struct BackupEntry {
 
 class BackupWriter {
  public:
-  // Errors of all calls: kIo (the medium, with what it says). Removes what it has written unless finish() returns.
+  // Errors of all calls: kIo (the medium, with what it says), kExists (there is a file of this name that is no backup,
+  // or one has come to be there). Removes what it has written unless finish() gives it its name.
   BackupWriter(std::string path, const BackupHeader& header);
   ~BackupWriter();
   BackupWriter(const BackupWriter&) = delete;
   BackupWriter& operator=(const BackupWriter&) = delete;
 
   void add(const BackupEntry& entry);
-  // All of it is on the medium, under its name, which may have been another file's before.
+  // All of it is on the medium, under its name, which may have been another backup's before.
   void finish();
   uint64_t entries() const { return entries_; }
   uint64_t bytes() const { return bytes_; }
@@ -54,9 +55,11 @@ class BackupWriter {
  private:
   void write(std::string_view text);
   void write_chunk();
+  static bool is_there(const std::string& path);
 
   std::string path_;
   std::string unfinished_;
+  bool replaces_;
   int file_ = -1;
   std::string chunk_;
   uint32_t chunk_entries_ = 0;

@@ -49,6 +49,31 @@ TEST_F(StoreCommand, BackupsRestore) {
   EXPECT_EQ(run({"get", path("b.pool"), "bob"}).code, 4);
 }
 
+TEST_F(StoreCommand, ABackupDestroysNothing) {
+  ASSERT_EQ(run({"load", pool(), "--capacity", "32M"}, "alice\tfirst\nbob\tsecond\n").code, 0);
+  const Result self = run({"store", "backup", pool(), pool()});
+  EXPECT_NE(self.code, 0);
+  EXPECT_NE(self.err.find("no backup"), std::string::npos) << self.err;
+  EXPECT_EQ(run({"store", "check", pool()}).code, 0);
+  const std::string monday = path("monday");
+  ASSERT_EQ(run({"store", "backup", pool(), monday}).code, 0);
+  EXPECT_NE(run({"store", "backup", pool(), monday, "--since", monday}).code, 0);
+  EXPECT_EQ(run({"store", "restore", path("again.pool"), monday}).code, 0);
+}
+
+TEST_F(StoreCommand, AnOlderFormatIsNoDamage) {
+  ASSERT_EQ(run({"load", pool(), "--capacity", "32M"}, "alice\tfirst\n").code, 0);
+  std::string image = read_file("test.pool");
+  const size_t at = image.find("PrStore2");
+  ASSERT_NE(at, std::string::npos);
+  image[at + 7] = '1';
+  write_file("test.pool", image);
+  const Result result = run({"store", "stat", pool()});
+  EXPECT_NE(result.code, 0);
+  EXPECT_NE(result.err.find("earlier version"), std::string::npos) << result.err;
+  EXPECT_EQ(result.err.find("damaged"), std::string::npos) << result.err;
+}
+
 TEST_F(StoreCommand, OtherStructuresAreNamed) {
   ASSERT_EQ(run({"put", pool(), "--structure", "plush", "a", "1"}).code, 0);
   const Result result = run({"store", "check", pool()});

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "perdure/store.h"
+#include "store/backup_file.h"
 #include "support/errors.h"
 #include "support/files.h"
 #include "support/random.h"
@@ -158,6 +160,77 @@ TEST_P(StoreBackupTest, ADamagedOneIsRefusedBeforeAnythingIsMade) {
     }
   }
   EXPECT_TRUE(target.structures().empty());
+}
+
+TEST_P(StoreBackupTest, ReplacesNothingButABackup) {
+  Pool pool = Pool::create(file("pool"), pool_options());
+  Store store = Store::create(pool, "store", options());
+  write(store, 100);
+  EXPECT_TRUE(fails_with(ErrorCode::kExists, [&] { store.backup(file("pool")); }));
+  std::ofstream(file("empty")).flush();
+  EXPECT_TRUE(fails_with(ErrorCode::kExists, [&] { store.backup(file("empty")); }));
+  store.backup(file("a"));
+  std::filesystem::create_hard_link(file("a"), file("same"));
+  for (const char* name : {"a", "same"}) {
+    EXPECT_TRUE(
+        fails_with(ErrorCode::kInvalidArgument, [&] { store.backup(file(name), file("a")); }));
+  }
+  const Model first = content(store);
+  EXPECT_EQ(restored({file("a")}), first);
+  write(store, 100);
+  store.backup(file("a"));
+  EXPECT_EQ(restored({file("a")}), content(store));
+  EXPECT_EQ(restored({file("same")}), first);
+  for (const auto& one : std::filesystem::directory_iterator(dir_.file(""))) {
+    EXPECT_EQ(one.path().string().find("unfinished"), std::string::npos) << one.path();
+  }
+}
+
+TEST_P(StoreBackupTest, WhatIsNoBackupOfTheStoreIsRefused) {
+  using store::BackupEntry;
+  using store::BackupHeader;
+  const auto make = [&](const std::string& name, const BackupHeader& header, uint8_t kind) {
+    store::BackupWriter writer(file(name), header);
+    writer.add({.kind = static_cast<BackupEntry::Kind>(kind), .key = "k", .value = "v"});
+    writer.finish();
+  };
+  make("a", {.id = 1, .store = 7, .begin = {0}, .end = {5}}, 1);
+  make("b", {.id = 2, .parent = 1, .store = 7, .begin = {5}, .end = {6}}, 1);
+  make("kind", {.id = 3, .store = 7, .begin = {0}, .end = {5}}, 4);
+  make("parts", {.id = 4, .parent = 1, .store = 7, .begin = {5, 5}, .end = {6, 6}}, 1);
+  make("other", {.id = 5, .parent = 1, .store = 8, .begin = {5}, .end = {6}}, 1);
+  make("cut", {.id = 6, .parent = 1, .store = 7, .begin = {5}, .end = {6}, .boundaries = "x"}, 1);
+  EXPECT_EQ(restored({file("a"), file("b")}), (Model{{"k", "v"}}));
+  Pool target = Pool::create(file("target"), pool_options());
+  const auto refused = [&](ErrorCode code, const std::vector<std::string>& files) {
+    return fails_with(code, [&] { Store::restore(target, "x", files); });
+  };
+  EXPECT_TRUE(refused(ErrorCode::kCorrupt, {file("kind")}));
+  for (const char* name : {"parts", "other", "cut"}) {
+    EXPECT_TRUE(refused(ErrorCode::kInvalidArgument, {file("a"), file(name)})) << name;
+  }
+  EXPECT_TRUE(target.structures().empty());
+}
+
+TEST_P(StoreBackupTest, AfterAKillThePoolIsOpenedToWriteFirst) {
+  Pool pool = Pool::create(file("pool"), pool_options());
+  Store store = Store::create(pool, "store", options());
+  write(store, 100);
+  std::filesystem::copy_file(file("pool"), file("killed"));
+  PoolOptions reading = pool_options();
+  reading.read_only = true;
+  {
+    Pool killed = Pool::open(file("killed"), reading);
+    const Store there = Store::open(killed, "store", options());
+    EXPECT_TRUE(fails_with(ErrorCode::kReadOnly, [&] { there.backup(file("a")); }));
+  }
+  {
+    Pool killed = Pool::open(file("killed"), pool_options());
+    Store::open(killed, "store", options());
+  }
+  Pool killed = Pool::open(file("killed"), reading);
+  Store::open(killed, "store", options()).backup(file("a"));
+  EXPECT_EQ(restored({file("a")}), content(store));
 }
 
 // While threads move amounts between accounts in batches: the sum is right in each backup.
