@@ -71,6 +71,40 @@ struct StoreOptions {
   uint32_t workers = 0;
   // Whether workers that have more to do than others give partitions away.
   bool balance = false;
+  // How much of the log is kept for changes(), of all partitions together, in whole blocks of each; ~0: as much as
+  // the pool has room for. 0: what consumers have not read. Of this opening.
+  uint64_t changes_bytes = 0;
+  // How much of it consumers that lag behind may have kept; 0: a quarter of the pool's capacity. Of this opening.
+  uint64_t unread_bytes = 0;
+  // How much of the pool the store may take, an equal part of it each partition; 0: what there is, with `evict`
+  // seven eighths of the capacity. kInvalidArgument if that is less than 12 blocks for each partition. Of this
+  // opening.
+  uint64_t bytes_max = 0;
+  // The store as a cache: beyond that it evicts records, where it otherwise refuses writes. What has expired goes
+  // first, then, block by block, what was written or moved longest ago and not read since. Records that an eviction
+  // takes are gone for good, each batch's among them one by one; changes() does not tell of it. Of this opening.
+  bool evict = false;
+  // Whether a record may be evicted; none: all may. Called with the partition stopped, for several of
+  // them at the same time: it must not use the store.
+  std::function<bool(std::string_view key, std::string_view value)> may_evict = {};
+};
+
+// What Store::verify() has met.
+struct StoreVerification {
+  uint64_t partitions = 0;
+  uint64_t blocks = 0;         // of records
+  uint64_t long_values = 0;    // in blocks of their own
+  uint64_t unused_blocks = 0;  //
+  uint64_t records = 0;        // of the log: those that count, and those that do not any more
+  uint64_t record_bytes = 0;
+  uint64_t faults = 0;
+};
+
+// What Store::backup() has written.
+struct StoreBackup {
+  uint64_t entries = 0;                  // records, of a backup since another one changes
+  uint64_t bytes = 0;                    // of the file
+  std::vector<uint64_t> positions = {};  // of each partition, where the next one goes on
 };
 
 class Store {
@@ -227,6 +261,8 @@ class Store {
     Cursor cursor() const;
     // The partition's last write that it sees.
     uint64_t version(uint32_t partition) const;
+    // Where changes() of the partition has what came after it.
+    uint64_t position(uint32_t partition) const;
 
    private:
     friend class Store;
@@ -234,6 +270,74 @@ class Store {
     std::unique_ptr<store::StoreSnapshot> impl_;
   };
   Snapshot snapshot() const;
+
+  // What was written, in order: a stream for a replica, a backup, a feed. A position is a version: the stream of a
+  // partition from a position on has all its writes of this version and later ones, each once, and none that a crash
+  // takes back. What expires is told by the record's time, not by a removal.
+  struct Change {
+    enum class Kind : uint8_t { kPut, kRemove, kRemovePrefix };
+    Kind kind = Kind::kPut;
+    uint64_t version = 0;
+    std::string key;  // of kRemovePrefix the prefix
+    std::string value;
+    std::optional<Time> expires;
+    // The next one is of the same batch. Positions between these are for those who can do with half of one.
+    bool goes_on = false;
+    // If a batch concerned several partitions: the version that ends it in one of them, which names it in all;
+    // else 0.
+    uint32_t batch_partition = 0;
+    uint64_t batch_version = 0;
+  };
+  class Changes {
+   public:
+    Changes(Changes&&) noexcept;
+    Changes& operator=(Changes&&) noexcept;
+    ~Changes();
+    // Returns false, and leaves `out`, if there is nothing more for now: a later call looks again. Cost: a copy; the
+    // partition is looked at for each 256 KiB.
+    bool next(Change& out);
+    // Behind what next() has given: where another stream goes on.
+    uint64_t position() const;
+
+   private:
+    friend class Store;
+    struct Impl;
+    explicit Changes(std::unique_ptr<Impl> impl);
+    std::unique_ptr<Impl> impl_;
+  };
+  // Of a partition, from a position on. For one thread; the store must stay open, and stay where it is. Throws, as
+  // next() does if it falls behind: kInvalidArgument if the log is not kept from there on. Then, or to begin with, a
+  // snapshot says what there is, and position(partition) of it where the stream goes on.
+  Changes changes(uint32_t partition, uint64_t from) const;
+  // The first position that is kept of a partition, and that of its next write.
+  uint64_t first_change(uint32_t partition) const;
+  uint64_t next_change(uint32_t partition) const;
+
+  // Those who read the changes, by name, up to 16: what a consumer has not acknowledged is kept, over openings and
+  // crashes, as far as `unread_bytes` and the room in the pool allow. Rather than refuse a write, the store lets go
+  // of the oldest of it, and the consumer learns that from changes(). add_consumer() begins at the next writes, at one
+  // moment for all partitions. Durable on return. Errors: kNameExists, kNoSuchName, kInvalidArgument (more than 47
+  // bytes, more than 16, a position that goes back or beyond the next write), kReadOnly, kPoolFull, kNoSpace, kIo.
+  void add_consumer(const std::string& name);
+  void remove_consumer(const std::string& name);
+  std::vector<std::string> consumers() const;
+  uint64_t consumer_position(const std::string& name, uint32_t partition) const;
+  // What is before `position` is not needed any more. Cost: a line and a fence.
+  void acknowledge(const std::string& name, uint32_t partition, uint64_t position);
+
+  // Writes the store as it is at one moment to a file, while it goes on; what others write meanwhile is not in it. A
+  // backup of this name is replaced once the new one is whole and durable. Cost: as a snapshot's, and a copy.
+  // `since`: an earlier backup of this store; the file has only what was written after that one, if the log is
+  // kept so far (changes_bytes; or a consumer who acknowledges `positions`), else kInvalidArgument. Errors too:
+  // kNotFound, kPermission, kForeign, kCorrupt, kIo of the files; kExists (the file is there, and no backup);
+  // kInvalidArgument if it is `since` itself; kReadOnly if the pool is open to read and the store was not closed.
+  StoreBackup backup(const std::string& file, const std::string& since = {}) const;
+  // Makes a store of a whole backup and those that go on from it, each from the one before. All are verified before
+  // anything is made: kNotFound, kForeign, kTruncated, kCorrupt, kInvalidArgument (not one after the other). It has
+  // the partitions that the other one had; versions are new. Else as create(); if it throws then, a part of the store
+  // is there.
+  static Store restore(Pool& pool, const std::string& name, std::span<const std::string> files,
+                       const StoreOptions& options = {});
 
   // The same from a task (perdure/task.h): `co_await` suspends the task until what it wrote is durable, and
   // lets its worker do other work meanwhile, of which all is made durable by one fence. With workers only;
@@ -264,6 +368,8 @@ class Store {
 
   // How many partitions it has.
   uint32_t partitions() const;
+  // Which of them has a key, if it is there.
+  uint32_t partition_of(std::string_view key) const;
   // How many records there are, with those that have expired and are not yet compacted. Cost: one load for
   // each partition.
   uint64_t size() const;
@@ -271,6 +377,11 @@ class Store {
   // Verifies all blocks, records and the index. `report` gets one sentence for each violation; returns how
   // many there were. Needs that nobody writes.
   uint64_t check(const std::function<void(const std::string&)>& report) const;
+  // The same for a store that need not open, and must not be open: reads all that it has in the pool, goes on
+  // behind what is damaged, and names each such place. If there is none, opens it and does what check() does.
+  // Changes nothing in a pool that is open to read. Errors: kNoSuchName, kWrongType.
+  static StoreVerification verify(Pool& pool, const std::string& name,
+                                  const std::function<void(const std::string&)>& report);
   // Figures for people: records, bytes, compaction, DRAM.
   std::vector<Statistic> statistics() const;
 

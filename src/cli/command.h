@@ -43,6 +43,7 @@ void add_stat(CLI::App& app, Action& action);
 void add_pool(CLI::App& app, Action& action);
 void add_files(CLI::App& app, Action& action);
 void add_db(CLI::App& app, Action& action);
+void add_store(CLI::App& app, Action& action);
 void add_serve(CLI::App& app, Action& action);
 void add_quickstart(CLI::App& app, Action& action);
 void add_list(CLI::App& app, Action& action);

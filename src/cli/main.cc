@@ -43,6 +43,7 @@ void define(CLI::App& app, Action& action) {
   add_pool(app, action);
   add_files(app, action);
   add_db(app, action);
+  add_store(app, action);
   add_serve(app, action);
   for (const Extension& extension : extensions()) extension.add_commands(app, action);
   add_quickstart(app, action);

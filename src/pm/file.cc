@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <filesystem>
 
 #include "pm/system_error.h"
@@ -47,6 +48,22 @@ void sync_parent_of(const std::string& path) {
   const int reason = errno;
   ::close(folder);
   if (result != 0) throw_errno("fsync", parent, reason);
+}
+
+void rename_to_new(const std::string& from, const std::string& to) {
+  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return;
+  int reason = errno;
+  if (reason == EINVAL || reason == ENOSYS) {  // the file system cannot; mostly it can link
+    if (::link(from.c_str(), to.c_str()) == 0) {
+      ::unlink(from.c_str());
+      return;
+    }
+    reason = errno;
+  }
+  if (reason == EEXIST) {
+    throw Error(ErrorCode::kExists, to + " has come to be there meanwhile; it stays as it is");
+  }
+  throw_errno("rename", to, reason);
 }
 
 }  // namespace perdure::pm

@@ -15,5 +15,7 @@ void write_at(int file, const std::string& subject, uint64_t offset, const void*
 std::string parent_of(const std::string& path);
 // Makes the name of a file durable.
 void sync_parent_of(const std::string& path);
+// Gives a file another name, which no file has. Throws kExists.
+void rename_to_new(const std::string& from, const std::string& to);
 
 }  // namespace perdure::pm

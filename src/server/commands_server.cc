@@ -222,11 +222,8 @@ void run_client(Call& call) {
 void config_get(Call& call) {
   std::vector<std::pair<std::string, std::string>> found;
   // Names that tools of Redis ask for, and what they mean here.
-  static const std::pair<const char*, const char*> kFixed[] = {{"save", ""},
-                                                               {"appendonly", "no"},
-                                                               {"maxmemory", "0"},
-                                                               {"maxmemory-policy", "noeviction"},
-                                                               {"databases", "16"}};
+  static const std::pair<const char*, const char*> kFixed[] = {
+      {"save", ""}, {"appendonly", "no"}, {"databases", "16"}};
   const auto add = [&](const std::string& name, const std::string& value) {
     for (size_t i = 2; i < call.size(); ++i) {
       std::string pattern(call[i]);
@@ -239,6 +236,8 @@ void config_get(Call& call) {
     add(setting.name, setting.name == "password" ? "" : setting.get(call.server.config()));
   }
   for (const auto& [name, value] : kFixed) add(name, value);
+  add("maxmemory", fmt::format("{}", call.server.config().memory_bytes));
+  add("maxmemory-policy", call.server.config().evict ? "allkeys-lru" : "noeviction");
   call.reply.map(found.size());
   for (const auto& [name, value] : found) {
     call.reply.bulk(name);

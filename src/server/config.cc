@@ -123,6 +123,15 @@ std::vector<Setting> make_settings() {
              &Config::index, {"", "hash", "ordered"}),
       number<uint32_t>("garbage-percent", "Garbage in the log before it is compacted, 5 to 400",
                        &Config::garbage_percent, 5, 400),
+      size("memory",
+           "Most of the pool that the store takes, such as 4G; 0: the capacity. Beyond it writes "
+           "are "
+           "refused, or, with --evict, others go. A new pool gets room for it",
+           &Config::memory_bytes),
+      toggle("evict",
+             "Serve as a cache: what has expired goes first, then strings that were not read "
+             "lately. Hashes, sets, lists and sorted sets stay",
+             &Config::evict),
       number<uint32_t>("threads", "Event loops; commands run one at a time", &Config::threads, 1,
                        256),
       choice("io", "uring, epoll, or auto: uring where the kernel allows it", &Config::io,

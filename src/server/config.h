@@ -20,6 +20,8 @@ struct Config {
   std::string durability = "best";
   std::string index;  // "hash", "ordered"; empty: as created, at creation ordered
   uint32_t garbage_percent = 25;
+  uint64_t memory_bytes = 0;  // of the pool that the store may take; 0: the capacity
+  bool evict = false;
 
   uint32_t threads = 1;
   std::string io = "auto";  // "auto", "uring" or "epoll"

@@ -57,8 +57,8 @@ void add_clients(Server& server, std::string& out) {
 void add_memory(Server& server, std::string& out) {
   line(out, "used_memory:{}", resident_bytes());
   line(out, "used_memory_rss:{}", resident_bytes());
-  line(out, "maxmemory:0");
-  line(out, "maxmemory_policy:noeviction");
+  line(out, "maxmemory:{}", server.config().memory_bytes);
+  line(out, "maxmemory_policy:{}", server.config().evict ? "allkeys-lru" : "noeviction");
   if (server.keys() == nullptr) return;
   const std::vector<Statistic> all = server.store().statistics();
   const PoolInfo pool = server.pool().info();
@@ -102,7 +102,9 @@ void add_stats(Server& server, std::string& out) {
   line(out, "timed_out_connections:{}", metrics.connections_timed_out.load());
   line(out, "keyspace_hits:{}", metrics.keyspace_hits);
   line(out, "keyspace_misses:{}", metrics.keyspace_misses);
-  line(out, "evicted_keys:0");
+  const bool evicts = server.config().evict && server.keys() != nullptr;
+  line(out, "evicted_keys:{:.0f}",
+       evicts ? statistic(server.store().statistics(), "evicted_records") : 0.0);
   line(out, "pubsub_channels:{}", server.channels().size());
   line(out, "pubsub_patterns:{}", server.patterns().size());
 }

@@ -62,6 +62,13 @@ Store::Time time_of(uint64_t ms) { return Store::Time(std::chrono::milliseconds(
 
 }  // namespace
 
+bool Keyspace::may_evict(std::string_view raw, std::string_view value) {
+  for (const std::string_view own : {kElementPrefix, kDoomPrefix, kNotePrefix}) {
+    if (raw.starts_with(own)) return false;
+  }
+  return type_of(value) == Type::kString;
+}
+
 const char* to_string(Type type) noexcept {
   switch (type) {
     case Type::kNone:

@@ -80,6 +80,8 @@ class Keyspace {
   static std::optional<Name> name_of(std::string_view raw);
   // Of what a record with this value is.
   static Type type_of(std::string_view value);
+  // Whether a cache may lose the record: a string, whatever its database. A collection would lose a part of itself.
+  static bool may_evict(std::string_view raw, std::string_view value);
 
   // To be called when a turn begins: it sets the time.
   void begin_turn() { now_ms_ = store::StoreImpl::now_ms(); }

@@ -159,6 +159,11 @@ void Server::open_store() {
   }
   StoreOptions store_options;
   store_options.garbage_percent = config_.garbage_percent;
+  store_options.bytes_max = config_.memory_bytes;
+  store_options.evict = config_.evict;
+  store_options.may_evict = Keyspace::may_evict;
+  // The heap, other structures and the steps of compaction need some, too.
+  options.capacity_bytes = std::max(options.capacity_bytes, config_.memory_bytes / 7 * 8);
   if (config_.index == "hash") store_options.index = StoreIndex::kHash;
   if (config_.index == "ordered") store_options.index = StoreIndex::kOrdered;
   const bool is_new = config_.create && ::access(config_.pool.c_str(), F_OK) != 0;

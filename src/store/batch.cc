@@ -97,9 +97,9 @@ std::vector<uint32_t> StoreImpl::partitions_with(std::string_view prefix) const 
   return numbers;
 }
 
-uint64_t StoreImpl::remove_prefix(std::string_view prefix) {
+uint64_t StoreImpl::remove_prefix(std::string_view prefix, std::vector<uint32_t> numbers) {
   const uint64_t now = now_ms();
-  HeldShards held(*this, partitions_with(prefix));
+  HeldShards held(*this, std::move(numbers));
   uint64_t removed = 0;
   held.write([&] {
     std::vector<std::pair<Partition*, PrefixMatches>> all;

@@ -9,13 +9,11 @@
 namespace perdure::store {
 
 uint64_t Partition::seed_of(uint64_t incarnation) const {
-  return config_.salt + incarnation * 0x9fb21c651e98df25 + number_ * 0xd6e8feb86659fd93;
+  return block_seed(config_.salt, number_, incarnation);
 }
 
 uint64_t Partition::header_checksum(const BlockHeader& header) const {
-  return pm::checksum64(&header.first_version,
-                        offsetof(BlockHeader, checksum) - offsetof(BlockHeader, first_version),
-                        seed_of(header.incarnation));
+  return checksum_of(header, seed_of(header.incarnation));
 }
 
 void Partition::fence() {
@@ -47,6 +45,7 @@ void Partition::add_page() {
   free_slots_.reserve(slots);
   blocks_.reserve(slots);
   offsets_.reserve(slots);
+  if (config_.evicts) used_.reserve(slots * use_words());
   uint64_t* link = pages_.empty() ? &root_.table : &pool_.at<TablePage>(pages_.back())->next;
   pm::Heap::Txn txn(pool_.heap());
   const uint64_t page = txn.allocate(sizeof(TablePage));
@@ -57,6 +56,7 @@ void Partition::add_page() {
   pages_.push_back(page);
   blocks_.resize(slots);
   offsets_.resize(slots);
+  if (config_.evicts) used_.resize(slots * use_words());
   for (auto slot = static_cast<uint32_t>(slots); slot > slots - TablePage::kEntries; --slot) {
     free_slots_.push_back(slot - 1);
   }
@@ -143,6 +143,7 @@ uint32_t Partition::add_overflow(std::string_view key, std::string_view value) {
     throw;
   }
   overflow_bytes_ += bytes;
+  overflow_taken_ += pm::Heap::block_bytes(sizeof(BlockHeader) + bytes);
   return slot;
 }
 
@@ -151,6 +152,7 @@ void Partition::free_dead_overflow() {
   while (!dead_overflow_.empty()) {
     const uint32_t slot = dead_overflow_.back();
     overflow_bytes_ -= blocks_[slot].bytes;
+    overflow_taken_ -= pm::Heap::block_bytes(sizeof(BlockHeader) + blocks_[slot].bytes);
     dead_overflow_.pop_back();
     unlink_block(slot);
   }
@@ -165,7 +167,7 @@ void Partition::write_header(uint64_t offset, const BlockHeader& header) const {
   to->partition = header.partition;
   to->kind = header.kind;
   to->content = header.content;
-  to->reserved = 0;
+  to->previous = header.previous;
   to->checksum = header_checksum(header);
   pm::store_release(to->incarnation, header.incarnation);
   memory_.flush(to, sizeof *to);
@@ -182,10 +184,21 @@ void Partition::open_block(Head& head) {
   header.partition = number_;
   header.kind = head.kind;
   slots_[header.incarnation] = slot;
+  try {
+    if (head.kind == BlockKind::kLog) begin_log_block(header, slot);
+  } catch (...) {
+    slots_.erase(header.incarnation);
+    throw;
+  }
   spares_.pop_back();
   ++next_incarnation_;
   Block& block = blocks_[slot];
-  block = {.offset = block.offset, .incarnation = header.incarnation, .state = State::kOpen};
+  block = {.offset = block.offset,
+           .incarnation = header.incarnation,
+           .age = header.incarnation,
+           .state = State::kOpen,
+           .kept = head.kind == BlockKind::kLog};
+  if (config_.evicts) std::fill_n(&used_[slot * use_words()], use_words(), 0);
   write_header(block.offset, header);
   // Before the first record: what the block held before is not to be read as this use's, nor may new
   // records stand under the header of the last use, whose end they would cross. And the end of the block
@@ -209,6 +222,8 @@ void Partition::close_block(Head& head) {
   block.bytes = head.position - sizeof(BlockHeader);
   ++closed_blocks_;
   head.slot = kNoSlot;
+  if (head.kind == BlockKind::kLog) mark_succeeded(header->previous);
+  trim_log();
 }
 
 }  // namespace perdure::store

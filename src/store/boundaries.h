@@ -22,6 +22,7 @@ class Boundaries {
   // False if the bytes are no boundaries that encode() would give.
   static bool decode(std::string_view bytes, Boundaries& out);
 
+  const std::vector<std::string>& texts() const { return texts_; }
   bool empty() const { return texts_.empty(); }
   uint32_t partitions() const { return static_cast<uint32_t>(texts_.size() + 1); }
   // Partition i has the keys from boundary i - 1 on, and before boundary i.

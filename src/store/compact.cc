@@ -26,12 +26,22 @@ void Partition::make_room(Head& head, uint64_t bytes, Purpose purpose) {
   if (removal && !fits()) close_block(head);  // it may be what can be compacted
   uint64_t attempts = removal ? 2 * closed_blocks_ + 4 : 16;
   while (spares_.size() < keep + (fits() ? 0 : 1)) {
+    if (purpose != Purpose::kCompaction && is_beyond(config_.block_bytes)) {
+      if (make_cache_room(config_.block_bytes)) continue;
+      if (!removal) throw_bound();
+    }
     try {
       // Compaction gives back more than it takes: it may use what the heap keeps for such.
       add_spare(purpose == Purpose::kCompaction);
     } catch (const Error& error) {
-      if (!pm::is_full(error) || purpose == Purpose::kCompaction || attempts-- == 0) throw;
-      if (!compact_now(gain)) throw;
+      if (!pm::is_full(error) || purpose == Purpose::kCompaction) throw;
+      if (attempts > 0 && compact_now(gain)) {
+        --attempts;
+      } else if (give_up_log()) {
+        attempts += 2;
+      } else if (!evict(config_.block_bytes)) {
+        throw;
+      }
     }
   }
   if (fits()) return;
@@ -98,7 +108,9 @@ uint32_t Partition::fewest_live(uint64_t gain_bytes_min, bool thorough) {
   for (uint64_t i = 0; i < count; ++i) {
     if (++search_from_ >= blocks_.size()) search_from_ = 0;
     const Block& block = blocks_[search_from_];
-    if (block.state != State::kClosed || block.damaged || search_from_ == emptied_) continue;
+    if (block.state != State::kClosed || block.damaged || block.kept || search_from_ == emptied_) {
+      continue;
+    }
     const uint64_t needed = block.live - block.expired(now_ms_) + block.pinned;
     const uint64_t gain = gain_of(block, needed);
     if (gain > most) {
@@ -202,7 +214,7 @@ void Partition::compact_record(const RecordView& record, Location here, uint64_t
   if (entry == PartitionIndex::kNone) return;
   // It is removed, as if by a caller: until the block is unused a newer record of the key may come, which
   // does not know of this one.
-  dead_overflow_.reserve(dead_overflow_.size() + 1);
+  reserve_dead(1);
   mark.version = next_version_++;
   mark.superseded = {record.version, incarnation};
   append_moved(mark);
@@ -329,8 +341,10 @@ bool Partition::choose_fitting_victim() {
   uint64_t most = 0;
   for (uint32_t slot = 0; slot < blocks_.size(); ++slot) {
     const Block& block = blocks_[slot];
-    if (block.state != State::kClosed || block.damaged || slot == emptied_ || block.live > rest)
+    if (block.state != State::kClosed || block.damaged || block.kept || slot == emptied_ ||
+        block.live > rest) {
       continue;
+    }
     try {
       const uint64_t needed = bytes_after_compaction(slot);
       if (needed > rest || gain_of(block, needed) <= most) continue;

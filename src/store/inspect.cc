@@ -80,6 +80,7 @@ uint64_t Partition::check(const std::function<void(const std::string&)>& report)
     }
     live += block_live;
   }
+  for (const HeldOverflow& held : held_) ++owned[held.slot];
   for (uint32_t slot = 0; slot < blocks_.size(); ++slot) {
     if (blocks_[slot].state == State::kOverflow && owned[slot] != 1 &&
         std::ranges::find(dead_overflow_, slot) == dead_overflow_.end() && !pool_.read_only()) {
@@ -115,6 +116,12 @@ PartitionFigures Partition::statistics() const {
   out.compactions = compactions_;
   out.moved_bytes = moved_bytes_;
   out.recovered_records = recovered_;
+  out.log_kept_bytes = kept_bytes();
+  out.log_given_up_blocks = log_given_up_;
+  out.hits = hits_;
+  out.misses = misses_;
+  out.evicted_records = evicted_;
+  out.dram_bytes += used_.capacity() * sizeof(uint64_t);
   for (const Block& block : blocks_) out.damaged_blocks += block.damaged ? 1 : 0;
   return out;
 }

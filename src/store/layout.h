@@ -2,6 +2,8 @@
 //
 //   Root            | seal | salt, partitions, block_bytes, of the boundaries: bytes and checksum (sealed) |
 //                   | offset of the partition roots | offset of the boundaries, if there are any |
+//                   | offset of the consumers, if there are any |
+//   consumer        | next | checksum | name | for each partition the position of what it has read |
 //   boundaries      for each: bytes (4), text. The keys of partition i are not less than boundary i - 1
 //   PartitionRoot   64 bytes each, side by side: where its block table begins, and what a clean close found
 //   TablePage       4 KiB: the offset of the next page, and 511 entries, each the offset of a block or 0
@@ -25,7 +27,8 @@
 
 namespace perdure::store {
 
-inline constexpr uint64_t kRootMagic = 0x3165726f74537250;  // "PrStore1"
+inline constexpr uint64_t kRootMagic = 0x3265726f74537250;        // "PrStore2"
+inline constexpr uint64_t kRootMagicBefore = 0x3165726f74537250;  // "PrStore1", without consumers
 inline constexpr char kTypeName[] = "rstore";
 inline constexpr char kOrderedTypeName[] =
     "rstore+ordered";  // has an ordered index unless told otherwise
@@ -42,9 +45,21 @@ struct Root {
   // Offsets, not sealed, since they are linked.
   uint64_t partition_roots;
   uint64_t boundaries;
+  uint64_t consumers;  // the first ConsumerBlock
 };
 inline constexpr uint64_t kSealedBytes = offsetof(Root, partition_roots) - sizeof(index::RootSeal);
-static_assert(sizeof(Root) == 80);
+static_assert(sizeof(Root) == 88);
+
+// Who reads the changes of a store, and how far it has come. Followed by a checked word (pm::seal_word) for each
+// partition: the lowest version that it has not done with.
+struct ConsumerBlock {
+  static constexpr size_t kNameBytes = 48;
+  uint64_t next;      // offset of the next one, or 0
+  uint64_t checksum;  // of the name
+  char name[kNameBytes];
+};
+static_assert(sizeof(ConsumerBlock) == 64);
+inline constexpr size_t kConsumersMax = 16;
 
 // What a clean close found: a partition that has less since then is damaged. All zeros while the partition is
 // open, and after a crash.
@@ -81,17 +96,23 @@ enum class BlockKind : uint32_t { kLog = 1, kMoved = 2, kOverflow = 3 };
 // opened, so that within the line it makes the rest count.
 struct BlockHeader {
   uint64_t incarnation;
-  uint64_t end;  // checked (pm::seal_word): where the records end; 0 while they are appended
+  // Checked (pm::seal_word): where the records end, of kLog with kSucceeded; 0 while they are appended.
+  uint64_t end;
   uint64_t first_version;  // no lower than any version that the partition gave before
   uint64_t bytes;          // of records: of the block; overflow: of key and value
   uint32_t partition;
   BlockKind kind;
-  uint64_t content;  // overflow: xxh3 of key and value
-  uint64_t reserved;
+  // Overflow: xxh3 of key and value. kLog: one more than the last version that the log had before.
+  uint64_t content;
+  // Of kLog: the incarnation of the kLog block before, if all that was written between stands in these two.
+  uint64_t previous;
   uint64_t
       checksum;  // of the members but incarnation and end, seeded with the incarnation and the salt
 };
 static_assert(sizeof(BlockHeader) == 64);
+
+// Another kLog block came after this one, and was closed, too.
+inline constexpr uint64_t kSucceeded = uint64_t{1} << 40;
 
 inline constexpr uint64_t kBlockBytesMin = 1024;
 inline constexpr uint64_t kBlockBytesMax = 64 << 10;
@@ -102,6 +123,7 @@ inline constexpr uint64_t kVersionMax = (uint64_t{1} << 48) - 1;
 
 inline constexpr uint64_t kVersionSalt = 0x7e45;
 inline constexpr uint64_t kIncarnationSalt = 0x17ca;
+inline constexpr uint64_t kPositionSalt = 0x9051;
 
 // Record flags.
 enum RecordFlags : uint16_t {

@@ -114,9 +114,13 @@ bool Partition::get(uint64_t hash, std::string_view key, uint64_t now_ms, Found&
   require_usable();
   RecordView record;
   const uint64_t entry = find(hash, key, record);
-  if (entry == PartitionIndex::kNone || has_expired(record, now_ms)) return false;
+  if (entry == PartitionIndex::kNone || has_expired(record, now_ms)) {
+    if (config_.evicts) ++misses_;
+    return false;
+  }
   if (pool_.verifies_payload()) require_intact(index_.at(entry), record);
   out = {value_of(record), record.version, record.expiry_ms};
+  if (config_.evicts) note_use(index_.at(entry));
   return true;
 }
 
@@ -154,6 +158,7 @@ Location Partition::append(Head& head, const RecordParts& parts) {
 void Partition::count(const RecordView& record, Block& block) {
   block.live += record.bytes;
   live_bytes_ += record.bytes;
+  if (block.kept) kept_live_ += record.bytes;
   if (!record.has(kExpires)) return;
   block.expiring += record.bytes;
   block.last_expiry_ms = std::max(block.last_expiry_ms, record.expiry_ms);
@@ -162,6 +167,7 @@ void Partition::count(const RecordView& record, Block& block) {
 void Partition::discount(const RecordView& record, Block& block) {
   block.live -= record.bytes;
   live_bytes_ -= record.bytes;
+  if (block.kept) kept_live_ -= record.bytes;
   if (record.has(kExpires)) block.expiring -= record.bytes;
 }
 
@@ -169,7 +175,28 @@ void Partition::forget(const RecordView& record, Location location, uint64_t unt
   if (snapshots_ != nullptr && save(record, location, until)) [[unlikely]]
     return;
   discount(record, blocks_[location.slot()]);
-  if (record.has(kOverflow)) dead_overflow_.push_back(static_cast<uint32_t>(record.overflow.slot));
+  if (record.has(kOverflow)) bury(record, location, until);
+}
+
+// Room for so many more long values that no record needs any more. May throw, having changed nothing.
+void Partition::reserve_dead(uint64_t count) {
+  dead_overflow_.reserve(dead_overflow_.size() + count);
+  if (held_.capacity() < held_.size() + count) {
+    held_.reserve(std::max(2 * held_.capacity(), held_.size() + count));
+  }
+}
+
+// The long value of a record that no longer counts: garbage, unless the log that is kept refers to it, by the
+// record, or by what removed it if the key is long. Needs reserve_dead().
+void Partition::bury(const RecordView& record, Location location, uint64_t until) {
+  const auto slot = static_cast<uint32_t>(record.overflow.slot);
+  if (keeps_log() && (blocks_[location.slot()].kept || record.has(kKeyOutside))) {
+    held_.push_back({record.has(kKeyOutside) ? until : record.version, slot});
+    held_bytes_ += blocks_[slot].bytes;
+  } else {
+    if (blocks_[location.slot()].kept) log_from_ = std::max(log_from_, record.version + 1);
+    dead_overflow_.push_back(slot);
+  }
 }
 
 void Partition::require_fits(std::string_view key, std::string_view value) {
@@ -208,9 +235,19 @@ void Partition::write(uint64_t hash, RecordParts& parts) {
     parts.superseded = {old.version, blocks_[index_.at(entry).slot()].incarnation};
   }
   const bool removal = (parts.flags & kRemoval) != 0;
+  if (removal && entry != PartitionIndex::kNone && old.has(kKeyOutside)) {
+    if (keeps_log()) {
+      // The log tells whom it removes: the key stands where the record's does.
+      parts.flags = (parts.flags & ~kTombstone) | kKeyOutside | kOverflow;
+      parts.key = parts.whole_key;
+      parts.overflow = old.overflow;
+    } else {
+      log_from_ = std::max(log_from_, next_version_ + 1);  // it does not tell
+    }
+  }
   if (removal && entry == PartitionIndex::kNone)
     parts.flags &= ~kSupersedes;  // a batch removed it before
-  parts.version = next_version_++;
+  parts.version = logged_ = next_version_++;
   const Location location = append(head_, parts);
   written_since_step_ += parts.bytes();
   if (entry != PartitionIndex::kNone) {
@@ -242,8 +279,19 @@ bool Partition::put(uint64_t hash, const WriteRequest& request, uint64_t now_ms,
   RecordParts parts = parts_of(request);
   make_room(head_, parts.bytes() + sizeof(Superseded), Purpose::kWrite);  // may move the old record
   index_.reserve(request.key, 1);
-  dead_overflow_.reserve(dead_overflow_.size() + 1);
-  if ((parts.flags & kOverflow) != 0) store_overflow(request, parts);
+  reserve_dead(1);
+  if ((parts.flags & kOverflow) != 0) {
+    store_overflow(request, parts);
+    try {
+      // Anew: what gave way for its sake may have closed the head, and changed the index.
+      make_room(head_, parts.bytes() + sizeof(Superseded), Purpose::kWrite);
+      index_.reserve(request.key, 1);
+      reserve_dead(1);
+    } catch (...) {
+      dead_overflow_.push_back(static_cast<uint32_t>(parts.overflow.slot));
+      throw;
+    }
+  }
   parts.whole_key = request.key;
   write(hash, parts);
   if (version != nullptr) *version = parts.version;
@@ -258,8 +306,8 @@ bool Partition::remove(uint64_t hash, std::string_view key, uint64_t now_ms) {
   if (find(hash, key, old) == PartitionIndex::kNone) return false;
   const bool present = !has_expired(old, now_ms);
   RecordParts parts = parts_of({.key = key, .removal = true});
-  make_room(head_, parts.bytes(), Purpose::kRemoval);
-  dead_overflow_.reserve(dead_overflow_.size() + 1);
+  make_room(head_, parts.bytes() + removal_extra(parts), Purpose::kRemoval);
+  reserve_dead(1);
   parts.whole_key = key;
   write(hash, parts);
   return present;
@@ -267,7 +315,35 @@ bool Partition::remove(uint64_t hash, std::string_view key, uint64_t now_ms) {
 
 void Partition::store_overflow(const WriteRequest& request, RecordParts& parts) {
   const bool outside = (parts.flags & kKeyOutside) != 0;
-  const uint32_t slot = add_overflow(outside ? request.key : std::string_view(), request.value);
+  const std::string_view key = outside ? request.key : std::string_view();
+  const uint64_t bytes = sizeof(BlockHeader) + key.size() + request.value.size();
+  if (config_.evicts && bytes > config_.bytes_max / 4) {
+    throw Error(
+        ErrorCode::kTooLarge,
+        fmt::format(
+            "a value of {} bytes in a cache whose partitions may take {} each: the quarter of that "
+            "is the most (bytes_max, or fewer partitions)",
+            request.value.size(), config_.bytes_max));
+  }
+  while (is_beyond(bytes)) {
+    if (!make_cache_room(bytes)) throw_bound();
+  }
+  // What is evicted lies here and there, and may not make room for it however much it is.
+  uint64_t evictable_bytes = 4 * bytes + 16 * config_.block_bytes;
+  const auto evict_for_it = [&] {
+    const uint64_t before = taken_bytes();
+    if (evictable_bytes == 0 || !evict(bytes)) return false;
+    evictable_bytes -= std::min(evictable_bytes, before - std::min(before, taken_bytes()));
+    return true;
+  };
+  uint32_t slot = kNoSlot;
+  while (slot == kNoSlot) {
+    try {
+      slot = add_overflow(key, request.value);
+    } catch (const Error& error) {
+      if (!pm::is_full(error) || (!give_up_log() && !evict_for_it())) throw;
+    }
+  }
   parts.overflow = {slot, blocks_[slot].incarnation, request.value.size()};
 }
 
@@ -285,7 +361,7 @@ Partition::Group Partition::prepare(std::span<const GroupWrite> writes, uint64_t
     find(hash, request.key, old);  // throws now if it is damaged
     group.push_back(parts_of(request));
     group.back().whole_key = request.key;
-    bytes += group.back().bytes() + sizeof(Superseded);
+    bytes += group.back().bytes() + sizeof(Superseded) + removal_extra(group.back());
     adds = adds || !request.removal;
   }
   if (bytes > payload_bytes()) {
@@ -296,11 +372,15 @@ Partition::Group Partition::prepare(std::span<const GroupWrite> writes, uint64_t
   }
   make_room(head_, bytes, adds ? Purpose::kWrite : Purpose::kRemoval);
   for (const auto& [hash, request] : writes) index_.reserve(request.key, writes.size());
-  dead_overflow_.reserve(dead_overflow_.size() + 2 * writes.size());
+  reserve_dead(2 * writes.size());
   try {
     for (size_t i = 0; i < writes.size(); ++i) {
       if ((group[i].flags & kOverflow) != 0) store_overflow(writes[i].second, group[i]);
     }
+    // As in put().
+    make_room(head_, bytes, adds ? Purpose::kWrite : Purpose::kRemoval);
+    for (const auto& [hash, request] : writes) index_.reserve(request.key, writes.size());
+    reserve_dead(2 * writes.size());
   } catch (...) {
     abandon(group);
     throw;
@@ -321,7 +401,7 @@ void Partition::write_group(std::span<const GroupWrite> writes, Group& group,
 void Partition::append_mark(std::span<const BatchPart> parts) {
   const RecordParts mark{
       .flags = kTombstone | kBatch,
-      .version = next_version_++,
+      .version = logged_ = next_version_++,
       .value = {reinterpret_cast<const char*>(parts.data()), parts.size_bytes()}};
   append(head_, mark);
   written_since_step_ += mark.bytes();
@@ -343,6 +423,7 @@ void Partition::before_fence() {
   // recover() relies on that.
   const uint64_t budget = 4 * written_since_step_ + 256;
   written_since_step_ = 0;
+  bound_log();
   // What was written is there, whatever hinders compaction: it is tried again later, and a write that needs
   // the room says what is wrong.
   try {

@@ -19,6 +19,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -46,6 +47,15 @@ struct PartitionConfig {
   uint32_t block_bytes = 0;
   uint32_t garbage_percent = 25;
   bool ordered = false;  // the index
+  // Of a partition's log, kept for changes(): as long as it is no more than the first of these, and as long as a
+  // consumer has not read it and it is no more than the second.
+  uint64_t changes_bytes = 0;
+  uint64_t unread_bytes = 0;
+  // What a partition may take of the pool, ~0: what there is; and whether it then evicts records, those that
+  // `may_evict` allows, or refuses writes.
+  uint64_t bytes_max = ~uint64_t{0};
+  bool evicts = false;
+  std::function<bool(std::string_view key, std::string_view value)> may_evict = {};
 };
 
 // A write, as it is asked for. Key and value are valid for the call.
@@ -66,6 +76,18 @@ struct PrefixMatches {
   std::vector<std::pair<uint64_t, Location>> records = {};
   std::vector<uint64_t> blocks = {};  // incarnations of those that they stand in
   uint64_t present = 0;               // of them, those that have not expired
+};
+
+// A write that a partition's log has.
+struct LoggedChange {
+  uint64_t version = 0;
+  std::string_view key;  // of a removal by prefix the prefix
+  std::string_view value;
+  uint64_t expiry_ms = kNoExpiry;
+  bool removal = false;
+  bool prefix = false;
+  bool goes_on = false;   // what follows is of the same batch
+  BatchPart batch{0, 0};  // of a batch over several partitions: where it ends in the first of them
 };
 
 // With the hash of its key.
@@ -92,6 +114,11 @@ struct PartitionFigures {
   uint64_t moved_bytes = 0;  // by them
   uint64_t recovered_records = 0;
   uint64_t damaged_blocks = 0;  // that cannot be compacted
+  uint64_t log_kept_bytes = 0;  // for changes(), with long values that nothing else needs
+  uint64_t log_given_up_blocks = 0;
+  uint64_t hits = 0;  // with eviction
+  uint64_t misses = 0;
+  uint64_t evicted_records = 0;
 };
 
 class Partition final : private RecordKeys {
@@ -110,7 +137,7 @@ class Partition final : private RecordKeys {
   };
   std::optional<LastBatch> look();
   // Whether the write of this version, or a later one, is there. After look().
-  bool has_reached(uint64_t version) const { return next_version_ > version; }
+  bool has_reached(uint64_t version) const { return std::max(next_version_, reached_) > version; }
   // What look() told does not count: takes it away, for good. Of all partitions, before the second part of
   // any. Durable on return. Throws kIo.
   void drop_batch();
@@ -123,6 +150,9 @@ class Partition final : private RecordKeys {
   // Closes open blocks and notes what is there, so that the next recovery can tell if something is gone.
   // Durable on return. Throws kIo.
   void close();
+
+  // Whether the last process that wrote to it closed it. Of a pool that is open to read.
+  bool was_closed() const { return root_.close.generation != 0; }
 
   // The record of a key that is there and has not expired, valid until the partition's next write. Throws
   // kCorrupt if its checksum does not hold, kIo if the partition has failed.
@@ -200,6 +230,27 @@ class Partition final : private RecordKeys {
   void scan_at(uint64_t snapshot, const ScanFrom& from, uint64_t now_ms,
                const VisitUntil& visit) const;
 
+  // What was written from the version `from` on, in order, each once: calls `visit` until it returns false at the
+  // end of a batch, or there is no more. `hint` makes the next call that goes on there cheaper. Only of what is
+  // durable, if the caller sees to it that the partition is not written to meanwhile. Returns the position behind what
+  // was visited. Throws kInvalidArgument if the log is not kept from there on, kCorrupt.
+  struct LogPlace {
+    uint64_t incarnation = 0;
+    uint64_t at = 0;
+    uint64_t version = 0;  // the first one there or behind
+  };
+  using VisitChange = std::function<bool(const LoggedChange& change)>;
+  uint64_t changes(uint64_t from, LogPlace& hint, const VisitChange& visit) const;
+  // The first position that changes() takes, and the one of the next write.
+  uint64_t first_change() const { return std::min(log_from_, next_change()); }
+  uint64_t next_change() const { return logged_ + 1; }
+  // The log is needed from there on, whatever its size, up to config.unread_bytes; ~0: it is not.
+  void set_unread(uint64_t from) {
+    unread_from_ = from;
+    trim_log();
+    bound_log();
+  }
+
   uint64_t check(const std::function<void(const std::string&)>& report) const;
   void visit_blocks(const index::VisitOwned& visit) const;
   PartitionFigures statistics() const;
@@ -216,6 +267,7 @@ class Partition final : private RecordKeys {
   struct Block {
     uint64_t offset = 0;
     uint64_t incarnation = 0;
+    uint64_t age = 0;             // for eviction: the incarnation, or a later one if it was read
     uint64_t bytes = 0;           // of all records; of an overflow block: of what was allocated
     uint32_t live = 0;            // bytes of records that count
     uint32_t expiring = 0;        // of those, bytes of records that expire
@@ -225,6 +277,8 @@ class Partition final : private RecordKeys {
     uint32_t pinned = 0;  // bytes of tombstones that were needed when last looked at
     State state = State::kAbsent;
     bool damaged = false;
+    bool kept = false;   // part of the log that changes() reads: stays as it is
+    bool stuck = false;  // evicting from it has gained nothing
 
     // Bytes of records that have expired, as far as that is known without looking.
     uint32_t expired(uint64_t now_ms) const { return last_expiry_ms <= now_ms ? expiring : 0; }
@@ -259,6 +313,18 @@ class Partition final : private RecordKeys {
     bool incomplete = false;  // memory was short
   };
 
+  // Of the log that changes() reads: a block of writes, the one before it directly before it.
+  struct LogBlock {
+    uint64_t from;  // one more than the last version that the log had before
+    uint64_t incarnation;
+    uint32_t slot;
+  };
+  // A block of a long value that no record that counts refers to, but the log, up to this version.
+  struct HeldOverflow {
+    uint64_t until;
+    uint32_t slot;
+  };
+
   // partition.cc
   uint64_t find(uint64_t hash, std::string_view key, RecordView& out) const;
   std::string_view key_of(const RecordView& record) const;
@@ -280,12 +346,19 @@ class Partition final : private RecordKeys {
   RecordParts parts_of(const WriteRequest& request) const;
   void store_overflow(const WriteRequest& request, RecordParts& parts);
   void write(uint64_t hash, RecordParts& parts);
+  // Of a removal that may come to refer to the key of what it removes.
+  uint64_t removal_extra(const RecordParts& parts) const {
+    return keeps_log() && (parts.flags & kTombstone) != 0 ? sizeof(OverflowRef) : 0;
+  }
   uint64_t inline_bytes_max() const { return std::min<uint64_t>(2048, config_.block_bytes / 16); }
   Location append(Head& head, const RecordParts& parts);
   void count(const RecordView& record, Block& block);
   void discount(const RecordView& record, Block& block);
   void forget(const RecordView& record, Location location, uint64_t until);  // it no longer counts
   void count_expired();
+  void reserve_dead(uint64_t count);
+  void bury(const RecordView& record, Location location, uint64_t until);
+  bool keeps_log() const { return config_.changes_bytes != 0 || unread_from_ != kAllRead; }
   static uint32_t marks_of(uint16_t flags, uint64_t bytes) {
     if ((flags & kPrefix) != 0) return static_cast<uint32_t>((bytes + kMarkBytes - 1) / kMarkBytes);
     return (flags & kSupersedes) != 0 ? 1 : 0;
@@ -339,9 +412,55 @@ class Partition final : private RecordKeys {
   bool exists(uint64_t incarnation) const { return slots_.contains(incarnation); }
   uint64_t payload_bytes() const { return config_.block_bytes - sizeof(BlockHeader); }
   uint64_t garbage_bytes() const {
-    const uint64_t used = closed_blocks_ * payload_bytes();
-    return (used > live_bytes_ ? used - live_bytes_ : 0) + expired_bytes_;
+    // What is kept is no garbage yet.
+    const uint64_t used = (closed_blocks_ - kept_closed_blocks()) * payload_bytes();
+    const uint64_t live = live_bytes_ - kept_live_;
+    return (used > live ? used - live : 0) + expired_bytes_;
   }
+
+  // changes.cc
+  static constexpr uint64_t kAllRead = ~uint64_t{0};
+  void begin_log_block(BlockHeader& header, uint32_t slot);
+  uint64_t kept_bytes() const;
+  uint64_t kept_closed_blocks() const {
+    return log_.size() - (!log_.empty() && log_.back().slot == head_.slot ? 1 : 0);
+  }
+  void trim_log();
+  void close_log();
+  void bound_log();
+  bool release_log();
+  bool give_up_log();
+  void mark_succeeded(uint64_t incarnation);
+  void find_log();
+  uint64_t read_changes(uint32_t slot, uint64_t end, uint64_t& at, uint64_t from,
+                        std::vector<LoggedChange>& group) const;
+  void find_held(const LogBlock& log, std::unordered_map<uint32_t, uint64_t>& held);
+  bool is_wanted(uint64_t end, uint64_t bytes) const {
+    return bytes <= config_.changes_bytes || (end > unread_from_ && bytes <= config_.unread_bytes);
+  }
+
+  // evict.cc
+  void note_use(Location location) const;
+  bool was_used(Location location) const;
+  size_t use_words() const { return (config_.block_bytes / kUseBytes + 63) / 64; }
+  uint64_t taken_bytes() const {
+    return (slots_.size() + spares_.size()) * pm::Heap::block_bytes(config_.block_bytes) +
+           pages_.size() * sizeof(TablePage) + overflow_taken_;
+  }
+  bool is_beyond(uint64_t more_bytes) const {
+    return taken_bytes() > config_.bytes_max || more_bytes > config_.bytes_max - taken_bytes();
+  }
+  [[noreturn]] void throw_bound() const;
+  bool make_cache_room(uint64_t bytes);
+  bool evict(uint64_t bytes);
+  void free_surplus();
+  std::vector<uint32_t> oldest_blocks() const;
+  void close_heads();
+  struct Eviction;
+  bool plan_eviction(uint32_t slot, uint64_t bytes, uint64_t gain_bytes_min, Eviction& plan) const;
+  void forget_evicted(Location here);
+  void carry_out(uint32_t slot, const Eviction& plan);
+  static constexpr uint64_t kUseBytes = 64;  // of a block, that one bit of used_ speaks of
 
   // prefix.cc
   void compact_prefix(const RecordView& record, Location here);
@@ -390,6 +509,8 @@ class Partition final : private RecordKeys {
   std::vector<uint32_t> dead_overflow_;           // to be freed once what killed them is durable
   std::unordered_map<uint64_t, uint32_t> slots_;  // incarnation -> slot, of blocks with records
   std::vector<uint32_t> stale_;                   // blocks that a crash left half compacted
+  std::deque<LogBlock> log_;                      // that changes() reads, the newest last
+  std::vector<HeldOverflow> held_;
   std::unordered_map<uint64_t, PrefixRemoval> prefix_removals_;  // by version
   std::unique_ptr<Snapshots> snapshots_;                         // null if there are none
 
@@ -398,6 +519,8 @@ class Partition final : private RecordKeys {
   uint64_t now_ms_ = 0;  // as the last caller said
   uint64_t next_version_ = 1;
   uint64_t next_incarnation_ = 1;
+  uint64_t reached_ =
+      0;  // one more than the last version that look() met, be it of a batch that does not count
   // Of the last batch that look() has found: its block, and where its records begin there.
   uint32_t batch_slot_ = kNoSlot;
   uint64_t batch_begin_ = 0;
@@ -413,11 +536,29 @@ class Partition final : private RecordKeys {
   uint64_t freed_since_reset_ = 0;
   uint64_t quiet_bytes_ = 0;  // to be written before a block is looked for again
 
+  // The log: where what is kept begins, what consumers have not read, and the last block of it.
+  uint64_t logged_ = 0;  // the version of its last record
+  uint64_t log_from_ = ~uint64_t{0};
+  uint64_t unread_from_ = kAllRead;
+  uint64_t last_log_block_ = 0;  // its incarnation; 0: it is not known
+  uint64_t held_bytes_ = 0;
+  uint64_t log_given_up_ = 0;  // blocks of it, for want of room
+
+  // With eviction: what has been read since it was written or moved, use_words() of each block; and how often a key
+  // was there.
+  mutable std::vector<uint64_t> used_;
+  mutable uint64_t hits_ = 0;
+  mutable uint64_t misses_ = 0;
+  uint64_t evicted_ = 0;      // records
+  uint64_t evict_again_ = 0;  // so often blocks that have gained nothing are not looked at again
+
   uint64_t live_bytes_ = 0;     // of records in blocks
+  uint64_t kept_live_ = 0;      // of these, in blocks that are kept
   uint64_t closed_blocks_ = 0;  // of log blocks
   uint64_t expired_bytes_ = 0;  // of live_bytes_, when last counted
   uint64_t opened_since_count_ = 0;
   uint64_t overflow_bytes_ = 0;
+  uint64_t overflow_taken_ = 0;  // of the heap
   uint64_t compactions_ = 0;
   uint64_t moved_bytes_ = 0;
   uint64_t recovered_ = 0;

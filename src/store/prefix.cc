@@ -65,13 +65,13 @@ void Partition::prepare_prefix(PrefixMatches& matches, uint64_t now_ms, uint32_t
   if (moved_bytes_ != moved || index_.size() != there) {  // compaction has moved records
     matches = match_prefix(matches.prefix, now_ms);
   }
-  dead_overflow_.reserve(dead_overflow_.size() + matches.records.size());
+  reserve_dead(matches.records.size());
   prefix_removals_[next_version_].blocks = matches.blocks;
 }
 
 void Partition::write_prefix(const PrefixMatches& matches, std::span<const BatchPart> parts) {
   RecordParts record{
-      .flags = kRemoval | kPrefix, .version = next_version_++, .key = matches.prefix};
+      .flags = kRemoval | kPrefix, .version = logged_ = next_version_++, .key = matches.prefix};
   if (!parts.empty()) record.flags |= kGroupGoesOn;
   prefix_removals_[record.version].location = append(head_, record);
   written_since_step_ += record.bytes();

@@ -94,6 +94,19 @@ inline bool is_intact(const char* at, const RecordView& record, uint64_t seed) {
   return checksum == checksum_of(at, record.bytes, seed);
 }
 
+// What the checksums of a block's use are seeded with: of no other use, partition or store.
+inline uint64_t block_seed(uint64_t salt, uint32_t partition, uint64_t incarnation) {
+  return salt + incarnation * 0x9fb21c651e98df25 + partition * 0xd6e8feb86659fd93;
+}
+inline uint64_t checksum_of(const BlockHeader& header, uint64_t seed) {
+  return pm::checksum64(&header.first_version,
+                        offsetof(BlockHeader, checksum) - offsetof(BlockHeader, first_version),
+                        seed);
+}
+inline uint64_t checksum_of(const CloseRecord& close, uint64_t seed) {
+  return pm::checksum64(&close, offsetof(CloseRecord, checksum), seed);
+}
+
 // What a record is made of.
 struct RecordParts {
   uint16_t flags = 0;

@@ -75,6 +75,7 @@ void Partition::read_header(uint32_t slot, uint64_t offset) {
                      .bytes = header.bytes,
                      .state = State::kOverflow};
     overflow_bytes_ += header.bytes;
+    overflow_taken_ += pm::Heap::block_bytes(sizeof(BlockHeader) + header.bytes);
     return;
   }
   if ((header.kind != BlockKind::kLog && header.kind != BlockKind::kMoved) ||
@@ -82,11 +83,15 @@ void Partition::read_header(uint32_t slot, uint64_t offset) {
       !pool_.heap().is_allocated(offset, config_.block_bytes)) {
     damaged("is not one of records");
   }
-  Block block{.offset = offset, .incarnation = header.incarnation, .state = State::kOpen};
+  Block block{.offset = offset,
+              .incarnation = header.incarnation,
+              .age = header.incarnation,
+              .state = State::kOpen};
   if (header.end != 0) {
     uint64_t end = 0;
-    if (!pm::unseal_word(header.end, header.incarnation, end) || end < sizeof(BlockHeader) ||
-        end > config_.block_bytes) {
+    const bool intact = pm::unseal_word(header.end, header.incarnation, end);
+    end &= ~kSucceeded;
+    if (!intact || end < sizeof(BlockHeader) || end > config_.block_bytes) {
       damaged("has a damaged header");
     }
     block.bytes = end - sizeof(BlockHeader);
@@ -110,6 +115,8 @@ void Partition::read_table() {
   if (slots > Location::kSlotsMax) throw_damaged("its table is too long");
   blocks_.resize(slots);
   offsets_.resize(slots);
+  free_slots_.reserve(slots);  // as add_page() does: to give a block back needs no memory
+  if (config_.evicts) used_.resize(slots * use_words());
   for (auto slot = static_cast<uint32_t>(slots); slot-- > 0;) {
     const uint64_t offset = pm::load_acquire(*entry_of(slot));
     if (offset == 0) {
@@ -172,7 +179,7 @@ std::optional<Partition::LastBatch> Partition::look() {
   for (uint64_t before = at; read_group(block, end, at, record); before = at) {
     begin = before;
     last = record;
-    next_version_ = std::max(next_version_, record.version + 1);
+    reached_ = std::max(reached_, record.version + 1);
   }
   if (!open || !last.has(kBatch)) return {};
   LastBatch batch{.parts = std::vector<BatchPart>(last.value.size() / sizeof(BatchPart)),
@@ -285,8 +292,12 @@ void Partition::resume(Head& head, uint32_t slot, bool torn) {
 }
 
 void Partition::free_unreferenced_overflow() {
+  dead_overflow_.clear();  // of what was let go of just now
+  std::unordered_set<uint32_t> held;
+  for (const HeldOverflow& one : held_) held.insert(one.slot);
   for (uint32_t slot = 0; slot < blocks_.size(); ++slot) {
-    if (blocks_[slot].state == State::kOverflow && blocks_[slot].live == 0) {
+    if (blocks_[slot].state == State::kOverflow && blocks_[slot].live == 0 &&
+        !held.contains(slot)) {
       dead_overflow_.push_back(slot);
     }
   }
@@ -351,7 +362,12 @@ void Partition::recover(bool keeps_batch) {
     }
     recovered_ = 0;
   }
-  if (pool_.read_only()) return;
+  // Positions are told of what counts. A batch that does not leaves nothing behind from which the next recovery
+  // would know its versions: they are given to nobody in this opening, and, once the floors say so, in no later one.
+  logged_ = next_version_ - 1;
+  next_version_ = std::max(next_version_, reached_);
+  if (pool_.read_only()) return find_log();
+  note_floors();
   pm::store_release(root_.close.generation, uint64_t{0});  // the rest does not count without
   memory_.flush(&root_, sizeof root_);
   unfenced_ = true;
@@ -368,7 +384,12 @@ void Partition::recover(bool keeps_batch) {
   if (!closed) {
     // What the last process stored may be in the caches only: that the blocks are closed, too.
     for (const uint32_t slot : order) {
-      memory_.flush(pool_.at<BlockHeader>(blocks_[slot].offset), sizeof(BlockHeader));
+      const auto* header = pool_.at<BlockHeader>(blocks_[slot].offset);
+      memory_.flush(header, sizeof *header);
+      // The crash may have kept it from PM that this one was closed after the one before.
+      if (blocks_[slot].state == State::kClosed && header->kind == BlockKind::kLog) {
+        mark_succeeded(header->previous);
+      }
     }
     for (const uint32_t slot : spares_) {
       memory_.flush(pool_.at<BlockHeader>(blocks_[slot].offset), sizeof(BlockHeader));
@@ -379,11 +400,14 @@ void Partition::recover(bool keeps_batch) {
     }
   }
   fence();  // before anything new is written
+  find_log();
+  // What is written to it would not be found in the log.
+  if (head_.slot != kNoSlot && (log_.empty() || log_.back().slot != head_.slot)) close_block(head_);
   free_unreferenced_overflow();
 }
 
 uint64_t Partition::close_checksum(const CloseRecord& close) const {
-  return pm::checksum64(&close, offsetof(CloseRecord, checksum), seed_of(close.generation));
+  return checksum_of(close, seed_of(close.generation));
 }
 
 void Partition::close() {

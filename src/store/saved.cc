@@ -22,7 +22,7 @@ uint64_t Partition::take_snapshot() {
 void Partition::release_snapshot(uint64_t version) {
   auto& versions = snapshots_->versions;
   versions.erase(versions.find(version));
-  dead_overflow_.reserve(dead_overflow_.size() + snapshots_->saved.size());
+  reserve_dead(snapshots_->saved.size());
   std::erase_if(snapshots_->saved, [&](const auto& item) {
     const Saved& saved = item.second;
     const auto reader = versions.lower_bound(saved.version);
@@ -42,7 +42,7 @@ void Partition::drop(const Saved& saved) {
     return;  // it is damaged, and goes on to take its room
   }
   discount(record, blocks_[saved.location.slot()]);
-  if (record.has(kOverflow)) dead_overflow_.push_back(static_cast<uint32_t>(record.overflow.slot));
+  if (record.has(kOverflow)) bury(record, saved.location, saved.until);
 }
 
 void Partition::require_complete() const {

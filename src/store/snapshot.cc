@@ -10,12 +10,16 @@ namespace perdure::store {
 
 StoreSnapshot::StoreSnapshot(const StoreImpl& store) : store_(store) {
   versions_.reserve(store.shards_.size());
+  positions_.reserve(store.shards_.size());
   std::vector<uint32_t> all(store.shards_.size());
   std::iota(all.begin(), all.end(), 0);
   try {
     // All at one moment: no batch is seen in part.
     const StoreImpl::HeldShards held(store, std::move(all));
-    for (const auto& shard : store.shards_) versions_.push_back(shard->partition.take_snapshot());
+    for (const auto& shard : store.shards_) {
+      versions_.push_back(shard->partition.take_snapshot());
+      positions_.push_back(shard->partition.next_change());
+    }
     time_ms_ = StoreImpl::now_ms();
   } catch (...) {
     release(versions_.size());

@@ -19,6 +19,7 @@ class StoreSnapshot {
 
   const StoreImpl& store() const { return store_; }
   uint64_t version(uint32_t number) const { return versions_[number]; }
+  uint64_t position(uint32_t number) const { return positions_[number]; }
   uint64_t time_ms() const { return time_ms_; }
 
   template <typename Use>
@@ -36,8 +37,9 @@ class StoreSnapshot {
   void release(size_t count) noexcept;
 
   const StoreImpl& store_;
-  std::vector<uint64_t> versions_;  // by partition
-  uint64_t time_ms_ = 0;            // what had expired by then is not there
+  std::vector<uint64_t> versions_;   // by partition
+  std::vector<uint64_t> positions_;  // the same, of the next write
+  uint64_t time_ms_ = 0;             // what had expired by then is not there
 };
 
 }  // namespace perdure::store

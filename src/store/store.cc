@@ -156,6 +156,68 @@ void Store::scan(
   impl_->scan(from, limit, visit);
 }
 
+void Store::add_consumer(const std::string& name) { impl_->add_consumer(name); }
+void Store::remove_consumer(const std::string& name) { impl_->remove_consumer(name); }
+std::vector<std::string> Store::consumers() const { return impl_->consumers(); }
+uint64_t Store::consumer_position(const std::string& name, uint32_t partition) const {
+  return impl_->consumer_position(name, partition);
+}
+void Store::acknowledge(const std::string& name, uint32_t partition, uint64_t position) {
+  impl_->acknowledge(name, partition, position);
+}
+uint64_t Store::first_change(uint32_t partition) const {
+  return impl_->kept_changes(partition).first;
+}
+uint64_t Store::next_change(uint32_t partition) const {
+  return impl_->kept_changes(partition).next;
+}
+
+StoreBackup Store::backup(const std::string& file, const std::string& since) const {
+  return impl_->backup(file, since);
+}
+Store Store::restore(Pool& pool, const std::string& name, std::span<const std::string> files,
+                     const StoreOptions& options) {
+  return Store(store::StoreImpl::restore(pm::impl_of(pool), name, files, options));
+}
+
+struct Store::Changes::Impl {
+  const store::StoreImpl* store;
+  uint32_t partition;
+  uint64_t read_to;  // of the partition
+  store::Partition::LogPlace hint = {};
+  std::vector<Change> ahead = {};
+  size_t given = 0;
+  uint64_t position = 0;
+};
+
+Store::Changes Store::changes(uint32_t partition, uint64_t from) const {
+  return Changes(std::make_unique<Changes::Impl>(impl_.get(), partition, from));
+}
+Store::Changes::Changes(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {
+  impl_->position = impl_->read_to;
+  impl_->store->changes(impl_->partition, impl_->read_to, impl_->hint, 0, impl_->ahead);
+}
+Store::Changes::Changes(Changes&&) noexcept = default;
+Store::Changes& Store::Changes::operator=(Changes&&) noexcept = default;
+Store::Changes::~Changes() = default;
+
+bool Store::Changes::next(Change& out) {
+  constexpr uint64_t kBytesAhead = 256 << 10;
+  if (impl_->given == impl_->ahead.size()) {
+    impl_->ahead.clear();
+    impl_->given = 0;
+    impl_->store->changes(impl_->partition, impl_->read_to, impl_->hint, kBytesAhead, impl_->ahead);
+    if (impl_->ahead.empty()) {
+      impl_->position = impl_->read_to;
+      return false;
+    }
+  }
+  out = std::move(impl_->ahead[impl_->given++]);
+  impl_->position = out.version + 1;
+  return true;
+}
+uint64_t Store::Changes::position() const { return impl_->position; }
+
 uint64_t Store::remove_prefix(std::string_view prefix) { return impl_->remove_prefix(prefix); }
 
 Store::Snapshot::Snapshot(std::unique_ptr<store::StoreSnapshot> impl) : impl_(std::move(impl)) {}
@@ -190,14 +252,16 @@ Store::Cursor Store::Snapshot::cursor() const {
 }
 
 uint64_t Store::Snapshot::version(uint32_t partition) const {
-  if (partition >= impl_->store().partitions()) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("partition {} of {}", partition, impl_->store().partitions()));
-  }
+  impl_->store().require_partition(partition);
   return impl_->version(partition);
+}
+uint64_t Store::Snapshot::position(uint32_t partition) const {
+  impl_->store().require_partition(partition);
+  return impl_->position(partition);
 }
 
 uint32_t Store::partitions() const { return impl_->partitions(); }
+uint32_t Store::partition_of(std::string_view key) const { return impl_->place_of(key).number; }
 
 Store::Cursor::Cursor(std::unique_ptr<store::StoreCursor> impl) : impl_(std::move(impl)) {}
 Store::Cursor::Cursor(Cursor&&) noexcept = default;
@@ -226,6 +290,11 @@ uint64_t Store::size() const { return impl_->size(); }
 
 uint64_t Store::check(const std::function<void(const std::string&)>& report) const {
   return impl_->check(report);
+}
+
+StoreVerification Store::verify(Pool& pool, const std::string& name,
+                                const std::function<void(const std::string&)>& report) {
+  return store::StoreImpl::verify(pm::impl_of(pool), name, report);
 }
 
 std::vector<Statistic> Store::statistics() const { return impl_->statistics(); }

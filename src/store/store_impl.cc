@@ -48,6 +48,31 @@ StoreImpl::StoreImpl(pm::PoolImpl& pool, const std::string& name, uint64_t root,
              .block_bytes = root_.block_bytes,
              .garbage_percent = options.garbage_percent,
              .ordered = ordered};
+  // Whole blocks; what was given is for all partitions together.
+  const auto share = [&](uint64_t bytes) {
+    const uint64_t one = bytes / root_.partitions;
+    return one > ~uint64_t{0} / 2 ? one : round_up(one, root_.block_bytes);
+  };
+  config_.changes_bytes = share(options.changes_bytes);
+  config_.unread_bytes =
+      share(options.unread_bytes != 0 ? options.unread_bytes : pool.header().capacity_bytes / 4);
+  config_.evicts = options.evict;
+  config_.may_evict = options.may_evict;
+  uint64_t bytes_max = options.bytes_max;
+  if (bytes_max == 0 && options.evict) bytes_max = pool.header().capacity_bytes / 8 * 7;
+  if (bytes_max != 0) {
+    constexpr uint64_t kBlocksMin = 12;  // heads, spares, and some to choose from
+    config_.bytes_max = bytes_max / root_.partitions;
+    if (config_.bytes_max < kBlocksMin * root_.block_bytes) {
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          fmt::format(
+              "{}: '{}' cannot be bounded by {} bytes: {} partitions of {} blocks of {} bytes "
+              "take more",
+              pool.mapping().path(), name, bytes_max, root_.partitions, kBlocksMin,
+              root_.block_bytes));
+    }
+  }
   read_boundaries();
   auto* roots =
       pool.follow<PartitionRoot>(root_.partition_roots, root_.partitions * sizeof(PartitionRoot));
@@ -55,6 +80,7 @@ StoreImpl::StoreImpl(pm::PoolImpl& pool, const std::string& name, uint64_t root,
   for (uint32_t i = 0; i < root_.partitions; ++i) {
     shards_.push_back(std::make_unique<Shard>(pool, roots[i], i, config_));
   }
+  read_consumers();
 }
 
 void StoreImpl::read_boundaries() {
@@ -134,25 +160,40 @@ std::unique_ptr<StoreImpl> StoreImpl::finish_opening(std::unique_ptr<StoreImpl> 
   return store;
 }
 
-std::unique_ptr<StoreImpl> StoreImpl::open(pm::PoolImpl& pool, const std::string& name,
-                                           const StoreOptions& options) {
-  index::require_range("garbage_percent", options.garbage_percent, 5, kGarbagePercentMax);
+std::pair<uint64_t, bool> StoreImpl::root_of(pm::PoolImpl& pool, const std::string& name) {
   const pm::DirectoryEntry* entry = pool.find(name);
   const bool made_ordered =
       entry != nullptr &&
       std::string_view(entry->type, ::strnlen(entry->type, sizeof entry->type)) == kOrderedTypeName;
-  const uint64_t at =
-      index::find_structure(pool, name, made_ordered ? kOrderedTypeName : kTypeName, Kind::kBytes,
-                            Kind::kBytes, kRootMagic, sizeof(Root), kSealedBytes);
+  const char* type = made_ordered ? kOrderedTypeName : kTypeName;
+  const uint64_t seal =
+      index::find_structure(pool, name, type, Kind::kBytes, Kind::kBytes, sizeof(index::RootSeal));
+  if (pool.at<index::RootSeal>(seal)->magic == kRootMagicBefore) {
+    throw Error(ErrorCode::kVersion,
+                fmt::format("{}: '{}' has the format of stores of an earlier version, which this "
+                            "one does not read: "
+                            "dump it with that version, and load it with this one",
+                            pool.mapping().path(), name));
+  }
+  const uint64_t at = index::find_structure(pool, name, type, Kind::kBytes, Kind::kBytes,
+                                            kRootMagic, sizeof(Root), kSealedBytes);
   const Root& root = *pool.at<Root>(at);
-  index::require_same(pool, name, "partitions", options.partitions, root.partitions);
-  index::require_same(pool, name, "block_bytes", options.block_bytes, root.block_bytes);
   if (root.partitions == 0 || root.partitions > kPartitionsMax ||
       !std::has_single_bit(root.block_bytes) || root.block_bytes < kBlockBytesMin ||
       root.block_bytes > kBlockBytesMax ||
       !pool.heap().is_allocated(root.partition_roots, root.partitions * sizeof(PartitionRoot))) {
     pool.throw_corrupt(fmt::format("the root of '{}' is damaged", name));
   }
+  return {at, made_ordered};
+}
+
+std::unique_ptr<StoreImpl> StoreImpl::open(pm::PoolImpl& pool, const std::string& name,
+                                           const StoreOptions& options) {
+  index::require_range("garbage_percent", options.garbage_percent, 5, kGarbagePercentMax);
+  const auto [at, made_ordered] = root_of(pool, name);
+  const Root& root = *pool.at<Root>(at);
+  index::require_same(pool, name, "partitions", options.partitions, root.partitions);
+  index::require_same(pool, name, "block_bytes", options.block_bytes, root.block_bytes);
   const bool ordered = options.index == StoreIndex::kAsCreated
                            ? made_ordered
                            : options.index == StoreIndex::kOrdered;
@@ -593,6 +634,7 @@ void StoreImpl::visit_blocks(const index::VisitOwned& visit) const {
   meet(pool_.offset_of(&root_), sizeof(Root));
   meet(root_.partition_roots, root_.partitions * sizeof(PartitionRoot));
   if (root_.boundaries != 0) meet(root_.boundaries, root_.boundary_bytes);
+  for (const uint64_t consumer : consumer_blocks()) meet(consumer, consumer_bytes());
   for (const auto& shard : shards_) shard->partition.visit_blocks(visit);
 }
 
@@ -611,12 +653,18 @@ std::vector<Statistic> StoreImpl::statistics() const {
     sum.moved_bytes += one.moved_bytes;
     sum.recovered_records += one.recovered_records;
     sum.damaged_blocks += one.damaged_blocks;
+    sum.log_kept_bytes += one.log_kept_bytes;
+    sum.log_given_up_blocks += one.log_given_up_blocks;
+    sum.hits += one.hits;
+    sum.misses += one.misses;
+    sum.evicted_records += one.evicted_records;
   }
   const index::VisitOwned add = [&](uint64_t, uint64_t bytes) { sum.pool_bytes += bytes; };
   const index::VisitBlock meet(pool_, add);
   meet(pool_.offset_of(&root_), sizeof(Root));
   meet(root_.partition_roots, root_.partitions * sizeof(PartitionRoot));
   if (root_.boundaries != 0) meet(root_.boundaries, root_.boundary_bytes);
+  for (const uint64_t consumer : consumer_blocks()) meet(consumer, consumer_bytes());
   index::StatisticList list;
   list.add("records", sum.records, "records");
   list.add("live_bytes", sum.live_bytes, "bytes");
@@ -626,6 +674,15 @@ std::vector<Statistic> StoreImpl::statistics() const {
   list.add("compacted_blocks", sum.compactions, "blocks");
   list.add("moved_bytes", sum.moved_bytes, "bytes");
   list.add("damaged_blocks", sum.damaged_blocks, "blocks");
+  list.add("changes_kept_bytes", sum.log_kept_bytes, "bytes");
+  list.add("changes_given_up_blocks", sum.log_given_up_blocks, "blocks");
+  list.add("consumers", consumers().size(), "consumers");
+  if (config_.evicts) {
+    list.add("evicted_records", sum.evicted_records, "records");
+    list.add("hits", sum.hits, "lookups");
+    list.add("misses", sum.misses, "lookups");
+    list.add_ratio("hit_ratio", sum.hits, sum.hits + sum.misses, "of lookups");
+  }
   list.add("recovered_operations", sum.recovered_records, "operations");
   list.add("dram_bytes", sum.dram_bytes, "bytes");
   list.add("pool_bytes", sum.pool_bytes, "bytes");

@@ -25,6 +25,7 @@
 namespace perdure::store {
 
 class StoreSnapshot;
+struct BackupEntry;
 
 class StoreImpl final : public RuntimeClient {
  public:
@@ -62,7 +63,32 @@ class StoreImpl final : public RuntimeClient {
   // held. If it throws, any may have been done, and `done` says which are.
   void multi_write(std::span<const WriteRequest> requests, std::span<bool> done);
   void apply(const Store::Batch& batch);
-  uint64_t remove_prefix(std::string_view prefix);
+  uint64_t remove_prefix(std::string_view prefix) {
+    return remove_prefix(prefix, partitions_with(prefix));
+  }
+  uint64_t remove_prefix(std::string_view prefix, std::vector<uint32_t> numbers);
+
+  // consumers.cc. As the calls of Store of the same names.
+  void add_consumer(const std::string& name);
+  void remove_consumer(const std::string& name);
+  std::vector<std::string> consumers() const;
+  uint64_t consumer_position(const std::string& name, uint32_t partition) const;
+  void acknowledge(const std::string& name, uint32_t partition, uint64_t position);
+  struct KeptChanges {
+    uint64_t first;
+    uint64_t next;
+  };
+  KeptChanges kept_changes(uint32_t partition) const;
+  // Up to about `bytes_max` of them, at least one write if there is one, in place of what `out` had. Moves `from` behind
+  // them. If it throws nothing has changed; what precedes damage is told first.
+  void changes(uint32_t partition, uint64_t& from, Partition::LogPlace& hint, uint64_t bytes_max,
+               std::vector<Store::Change>& out) const;
+
+  // backup.cc
+  StoreBackup backup(const std::string& file, const std::string& since) const;
+  static std::unique_ptr<StoreImpl> restore(pm::PoolImpl& pool, const std::string& name,
+                                            std::span<const std::string> files,
+                                            const StoreOptions& options);
 
   using Visit = std::function<void(std::string_view key, std::string_view value)>;
   void for_each(const Visit& visit, const StoreSnapshot* snapshot = nullptr) const;
@@ -75,6 +101,7 @@ class StoreImpl final : public RuntimeClient {
             const std::function<bool(std::string_view, std::string_view)>& visit,
             const StoreSnapshot* snapshot = nullptr) const;
   uint32_t partitions() const { return root_.partitions; }
+  void require_partition(uint32_t partition) const;  // Throws kInvalidArgument unless there is one.
   bool is_ordered() const { return config_.ordered; }
   bool cut_by_boundaries() const { return !boundaries_.empty(); }
 
@@ -103,6 +130,9 @@ class StoreImpl final : public RuntimeClient {
 
   uint64_t size() const;
   uint64_t check(const std::function<void(const std::string&)>& report) const;
+  // As Store::verify(). verify.cc
+  static StoreVerification verify(pm::PoolImpl& pool, const std::string& name,
+                                  const std::function<void(const std::string&)>& report);
   void visit_blocks(const index::VisitOwned& visit) const;
   std::vector<Statistic> statistics() const;
 
@@ -200,7 +230,23 @@ class StoreImpl final : public RuntimeClient {
   StoreImpl(pm::PoolImpl& pool, const std::string& name, uint64_t root, bool ordered,
             const StoreOptions& options);
 
+  // Where the root of a store is, and whether it was made with an ordered index. Throws kNoSuchName, kWrongType,
+  // kCorrupt.
+  static std::pair<uint64_t, bool> root_of(pm::PoolImpl& pool, const std::string& name);
+  void copy_records(uint32_t number, const StoreSnapshot& snapshot,
+                    const std::function<void(const BackupEntry& entry)>& visit) const;
   void read_boundaries();
+  void read_consumers();
+  uint64_t consumer_bytes() const {
+    return sizeof(ConsumerBlock) + root_.partitions * sizeof(uint64_t);
+  }
+  uint64_t* positions_of(uint64_t consumer) const {
+    return reinterpret_cast<uint64_t*>(pool_.at<char>(consumer + sizeof(ConsumerBlock)));
+  }
+  uint64_t checksum_of(const ConsumerBlock& consumer) const;
+  std::vector<uint64_t> consumer_blocks() const;
+  uint64_t find_consumer(const std::string& name) const;
+  void tell_unread(uint32_t partition, Partition& to) const;
   static std::unique_ptr<StoreImpl> finish_opening(std::unique_ptr<StoreImpl> store,
                                                    const StoreOptions& options);
   void recover(uint32_t threads);
@@ -230,6 +276,10 @@ class StoreImpl final : public RuntimeClient {
   const Root& root_;
   PartitionConfig config_;
   Boundaries boundaries_;
+  std::mutex consumers_change_;  // taken before any latch, without one: they come and go
+  mutable std::mutex
+      consumers_mutex_;              // of the list and its words; nothing else is taken behind it
+  std::vector<uint64_t> consumers_;  // offsets of their blocks
   std::vector<std::unique_ptr<Shard>> shards_;
   mutable std::vector<std::vector<uint32_t>> touched_;  // by worker
   std::unique_ptr<Runtime> runtime_;

@@ -49,6 +49,51 @@ TEST_P(Resp, SpeaksOfStrings) {
   EXPECT_EQ(c({"GET"}), "-ERR wrong number of arguments for 'get' command");
 }
 
+// As a cache it takes all that comes; what is read stays, and a collection stays whole.
+TEST_P(Resp, EvictsStringsWhenItMay) {
+  config.capacity_bytes = uint64_t{32} << 20;
+  config.memory_bytes = uint64_t{12} << 20;
+  config.evict = true;
+  start();
+  RespClient c = resp();
+  for (int i = 0; i < 100; ++i) {
+    c({"HSET", "hash", "f" + std::to_string(i), "v"});
+    c({"SET", "hot" + std::to_string(i), "v"});
+  }
+  const std::string value(1000, 'v');
+  for (int i = 0; i < 20'000; ++i) {
+    ASSERT_EQ(c({"SET", "k" + std::to_string(i), value}), "OK");
+    if (i % 20 == 0) c({"GET", "hot" + std::to_string(i / 20 % 100)});
+  }
+  EXPECT_EQ(c({"GET", "k19999"}), value);
+  EXPECT_EQ(c({"GET", "k0"}), "(nil)");
+  int hot = 0;
+  for (int i = 0; i < 100; ++i) hot += c({"GET", "hot" + std::to_string(i)}) == "v" ? 1 : 0;
+  EXPECT_GT(hot, 80);
+  EXPECT_EQ(c({"HLEN", "hash"}), "100");
+  for (int i = 0; i < 100; ++i) ASSERT_EQ(c({"HGET", "hash", "f" + std::to_string(i)}), "v");
+  const std::string info = c({"INFO"});
+  EXPECT_NE(info.find("maxmemory:12582912"), std::string::npos);
+  EXPECT_NE(info.find("maxmemory_policy:allkeys-lru"), std::string::npos);
+  EXPECT_EQ(info.find("evicted_keys:0\r"), std::string::npos);
+  EXPECT_EQ(c({"CONFIG", "GET", "maxmemory"}), "[maxmemory 12582912]");
+}
+
+// Without eviction the bound refuses, and removals make room.
+TEST_P(Resp, RefusesBeyondItsMemory) {
+  config.capacity_bytes = uint64_t{32} << 20;
+  config.memory_bytes = uint64_t{8} << 20;
+  start();
+  RespClient c = resp();
+  const std::string value(1000, 'v');
+  int written = 0;
+  while (written < 20'000 && c({"SET", "k" + std::to_string(written), value}) == "OK") ++written;
+  EXPECT_GT(written, 3000);
+  EXPECT_LT(written, 9000);
+  for (int i = 0; i < written; i += 2) EXPECT_EQ(c({"DEL", "k" + std::to_string(i)}), "1");
+  EXPECT_EQ(c({"SET", "k", value}), "OK");
+}
+
 TEST_P(Resp, SpeaksOfKeys) {
   start();
   RespClient c = resp();

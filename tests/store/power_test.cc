@@ -1,7 +1,7 @@
 // Power failures, one after the other: each session opens the store, finds what was acknowledged, works on,
 // and ends at a persist that never comes, in the opening or later, now and then by a close. What the caches
 // held then is on the medium in part, or wholly, as after the death of a process. Small full pools and long
-// values, so that sessions end in the middle of compaction.
+// values, so that sessions end in the middle of compaction. A replica that outlives them all follows the changes.
 //
 // PERDURE_POWER_SESSIONS: how many for each store, 400 without.
 #include <gtest/gtest.h>
@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "perdure/store.h"
+#include "store/replica.h"
 #include "support/failing_medium.h"
 #include "support/files.h"
 #include "support/random.h"
@@ -49,6 +50,8 @@ class StorePowerTest : public testing::TestWithParam<PowerCase> {
     options.block_bytes = 1024;
     options.recovery_threads = 1;
     options.garbage_percent = static_cast<uint32_t>(5 + random_.below(40));
+    constexpr uint64_t kChanges[] = {0, 0, 20'000, ~uint64_t{0}};
+    options.changes_bytes = kChanges[random_.below(4)];
     return options;
   }
   std::string path() const { return folder_.file("pool"); }
@@ -94,7 +97,7 @@ class StorePowerTest : public testing::TestWithParam<PowerCase> {
     return wrong;
   }
 
-  void open_and_judge(const Store& store) {
+  void open_and_judge(Store& store) {
     const std::string wrong = differences(store, model_);
     if (!wrong.empty()) {
       ASSERT_TRUE(next_) << wrong;
@@ -103,6 +106,22 @@ class StorePowerTest : public testing::TestWithParam<PowerCase> {
     }
     next_.reset();
     store.check([](const std::string& sentence) { ADD_FAILURE() << sentence; });
+    follow(store);
+    ASSERT_EQ(replica_.content(), model_);
+  }
+
+  // What the replica was told is so, whatever crash comes, and nothing is missing: unless the store had no room to
+  // keep it.
+  void follow(Store& store) {
+    if (!replica_.follow(store)) {
+      ++fell_behind_;
+      replica_.begin(store);
+    }
+    if (random_.chance(50)) return;
+    for (uint32_t i = 0; i < store.partitions(); ++i) {
+      store.acknowledge("replica", i,
+                        std::max(replica_.position(i), store.consumer_position("replica", i)));
+    }
   }
 
   std::string prefix() {
@@ -214,6 +233,7 @@ class StorePowerTest : public testing::TestWithParam<PowerCase> {
       for (uint64_t i = 0; i < writes && !HasFatalFailure(); ++i) {
         write(store);
         if (random_.below(20) == 0) judge_snapshot(store);
+        if (random_.below(20) == 0) follow(store);
       }
       snapshot_.reset();
     } catch (const Error& error) {
@@ -239,18 +259,26 @@ class StorePowerTest : public testing::TestWithParam<PowerCase> {
   Model snapshot_model_;
   uint64_t stamp_ = 0;
   uint64_t refused_ = 0;  // for want of room
+  Replica replica_;
+  uint64_t fell_behind_ = 0;
 };
 
 TEST_P(StorePowerTest, NothingIsLostAndNothingComesBack) {
   {
     Pool pool = Pool::create(path(), pool_options());
-    Store::create(pool, "s", options());
+    Store store = Store::create(pool, "s", options());
+    store.add_consumer("replica");
+    replica_.begin(store);
   }
   const char* text = std::getenv("PERDURE_POWER_SESSIONS");
   const uint64_t sessions = text != nullptr ? std::strtoull(text, nullptr, 0) : scaled(400);
   for (uint64_t i = 0; i < sessions && !HasFailure(); ++i) {
     SCOPED_TRACE("session " + std::to_string(i));
     session();
+  }
+  EXPECT_GT(replica_.changes(), 0U);
+  if (!GetParam().full) {
+    EXPECT_EQ(fell_behind_, 0U);
   }
   if (GetParam().full && text == nullptr && scaled(400) == 400) {
     EXPECT_GT(refused_, 0u);
