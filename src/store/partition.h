@@ -423,7 +423,7 @@ class Partition final : private RecordKeys {
   void begin_log_block(BlockHeader& header, uint32_t slot);
   uint64_t kept_bytes() const;
   uint64_t kept_closed_blocks() const {
-    return log_.size() - (!log_.empty() && log_.back().slot == head_.slot ? 1 : 0);
+    return log_.size() - (!log_.empty() && blocks_[log_.back().slot].state == State::kOpen ? 1 : 0);
   }
   void trim_log();
   void close_log();
