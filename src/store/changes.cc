@@ -46,8 +46,9 @@ void Partition::close_log() {
   if (head_.slot != kNoSlot && blocks_[head_.slot].bytes != 0) close_block(head_);
 }
 
-// After writes, and when consumers have read on. Long values count, too, that the open block refers to: beyond some blocks' worth of them, so that
-// what is left empty of a block that is closed early stays a small part.
+// After writes, and when consumers have read on. Long values count, too, that the open block refers to: beyond some
+// blocks' worth of them, so that what is left empty of a block that is closed early stays a small part. Not after a
+// fence that failed: closing a block stores to it.
 void Partition::bound_log() {
   constexpr uint64_t kBlocksOpen = 8;
   if (held_bytes_ <= kBlocksOpen * config_.block_bytes || pool_.failed()) return;
