@@ -34,7 +34,7 @@ void put_number(std::string& to, T number) {
 template <typename T>
 T take_number(std::string_view& from) {
   T number;
-  std::memcpy(&number, from.data(), sizeof number);
+  from.copy(reinterpret_cast<char*>(&number), sizeof number);
   from.remove_prefix(sizeof number);
   return number;
 }

@@ -329,7 +329,7 @@ void Partition::store_overflow(const WriteRequest& request, RecordParts& parts) 
     if (!make_cache_room(bytes)) throw_bound();
   }
   // What is evicted lies here and there, and may not make room for it however much it is.
-  uint64_t evictable_bytes = 4 * bytes + 16 * config_.block_bytes;
+  uint64_t evictable_bytes = 4 * bytes + 16 * uint64_t{config_.block_bytes};
   const auto evict_for_it = [&] {
     const uint64_t before = taken_bytes();
     if (evictable_bytes == 0 || !evict(bytes)) return false;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <new>
+#include <tuple>
 #include <utility>
 
 namespace perdure::index::sheaf {
@@ -104,7 +105,7 @@ std::unique_ptr<Inner::Top> Inner::top_of(const Top* old, uint64_t from, uint64_
 void Inner::build(std::span<const Child> children) {
   auto groups = groups_of(children);
   top_.store(top_of(nullptr, 0, 0, groups).release());
-  for (auto& group : groups) (void)group.release();
+  for (auto& group : groups) std::ignore = group.release();
 }
 
 Ref* Inner::find(uint64_t key, bool& has_next, uint64_t& next_low) const {
@@ -160,7 +161,7 @@ void Inner::publish(Change change) noexcept {
   } else {
     gone->top.reset(top_.load());
     pm::publish(top_, change.top_.release(), "sheaf: top");
-    for (auto& group : change.groups_) (void)group.release();
+    for (auto& group : change.groups_) std::ignore = group.release();
   }
   try {
     epochs_.retire([gone] { delete gone; });

@@ -62,7 +62,8 @@ bool Core::find_in_leaf(uint64_t offset, uint32_t records, uint32_t begin, uint3
   if (count <= uint64_t{begin} * kLineRecords) return false;
   count -= uint64_t{begin} * kLineRecords;
   // All lines that may have it at once, where they are few.
-  for (uint64_t i = 0; i < count && i < 4 * kLineRecords; i += kLineRecords) pm::prefetch(base + i);
+  for (uint64_t i = 0; i < count && i < uint64_t{4} * kLineRecords; i += kLineRecords)
+    pm::prefetch(base + i);
   while (count > 1) {
     const uint64_t half = count / 2;
     base += pm::load_relaxed(base[half].key) <= key ? half : 0;
