@@ -42,7 +42,7 @@ build: deps ## Build everything into build/release; the command is build/release
 	@cmake --preset release >/dev/null
 	cmake --build --preset release -j $(JOBS)
 
-test: build ## Build and run all tests (under ten minutes)
+test: build ## Build and run all tests (some twelve minutes on two processors)
 	ctest --preset release
 
 test-asan: deps-lint
