@@ -13,6 +13,7 @@
 
 #include "perdure/store.h"
 #include "store/backup_file.h"
+#include "store/fixture.h"
 #include "support/errors.h"
 #include "support/files.h"
 #include "support/random.h"
@@ -22,34 +23,14 @@ namespace {
 
 using Model = std::map<std::string, std::string>;
 
-struct BackupCase {
-  std::string name;
-  StoreOptions options;
-};
-void PrintTo(const BackupCase& one, std::ostream* out) { *out << one.name; }
-
-class StoreBackupTest : public testing::TestWithParam<BackupCase> {
+class StoreBackupTest : public testing::TestWithParam<StoreCase> {
  protected:
-  static PoolOptions pool_options() {
-    PoolOptions options;
-    options.capacity_bytes = uint64_t{64} << 20;
-    options.growth_bytes = uint64_t{256} << 10;
-    options.force_domain = true;
-    options.domain = Domain::kLine;
-    return options;
-  }
+  static PoolOptions pool_options() { return store_pool(64); }
   static StoreOptions options() {
     StoreOptions options = GetParam().options;
     options.block_bytes = 4096;
     options.changes_bytes = 8 << 20;
     return options;
-  }
-  static Model content(const Store& store) {
-    Model there;
-    store.for_each([&](std::string_view key, std::string_view value) {
-      EXPECT_TRUE(there.emplace(key, value).second) << "twice: " << key;
-    });
-    return there;
   }
   Model restored(const std::vector<std::string>& files) {
     const std::string path = dir_.file("restored" + std::to_string(++restored_));
@@ -270,13 +251,13 @@ TEST_P(StoreBackupTest, SeesBatchesWhollyWhileOthersWrite) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Stores, StoreBackupTest,
-    testing::Values(BackupCase{"Hash", {.partitions = 4}},
-                    BackupCase{"Boundaries",
-                               {.index = StoreIndex::kOrdered, .boundaries = {"l", "user/3"}}},
-                    BackupCase{"Workers", {.partitions = 4, .workers = 2}}),
-    [](const testing::TestParamInfo<BackupCase>& one) { return one.param.name; });
+INSTANTIATE_TEST_SUITE_P(Stores, StoreBackupTest,
+                         testing::Values(StoreCase{"Hash", {.partitions = 4}},
+                                         StoreCase{"Boundaries",
+                                                   {.index = StoreIndex::kOrdered,
+                                                    .boundaries = {"l", "user/3"}}},
+                                         StoreCase{"Workers", {.partitions = 4, .workers = 2}}),
+                         name_of);
 
 }  // namespace
 }  // namespace perdure::test

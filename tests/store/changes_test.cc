@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "perdure/store.h"
+#include "store/fixture.h"
 #include "store/replica.h"
 #include "support/errors.h"
 #include "support/files.h"
@@ -24,22 +25,9 @@ namespace {
 using Kind = Store::Change::Kind;
 using Model = std::map<std::string, std::string>;
 
-struct ChangesCase {
-  std::string name;
-  StoreOptions options;
-};
-void PrintTo(const ChangesCase& one, std::ostream* out) { *out << one.name; }
-
-class StoreChangesTest : public testing::TestWithParam<ChangesCase> {
+class StoreChangesTest : public testing::TestWithParam<StoreCase> {
  protected:
-  static PoolOptions pool_options(uint64_t mebibytes = 64) {
-    PoolOptions options;
-    options.capacity_bytes = mebibytes << 20;
-    options.growth_bytes = uint64_t{256} << 10;
-    options.force_domain = true;
-    options.domain = Domain::kLine;
-    return options;
-  }
+  static PoolOptions pool_options(uint64_t mebibytes = 64) { return store_pool(mebibytes); }
   static StoreOptions options(uint64_t changes_bytes, uint64_t unread_bytes = 0) {
     StoreOptions options = GetParam().options;
     options.block_bytes = 4096;
@@ -47,25 +35,6 @@ class StoreChangesTest : public testing::TestWithParam<ChangesCase> {
     options.changes_bytes = changes_bytes;
     options.unread_bytes = unread_bytes;
     return options;
-  }
-  static std::string faults(const Store& store) {
-    std::string text;
-    store.check([&](const std::string& sentence) { text += sentence + "\n"; });
-    return text;
-  }
-  static Model content(const Store& store) {
-    Model there;
-    store.for_each([&](std::string_view key, std::string_view value) {
-      EXPECT_TRUE(there.emplace(key, value).second) << "twice: " << key;
-    });
-    return there;
-  }
-  static double figure(const Store& store, const std::string& name) {
-    for (const Statistic& one : store.statistics()) {
-      if (one.name == name) return one.value;
-    }
-    ADD_FAILURE() << name;
-    return 0;
   }
 
   // Flips a bit of the text, which is there once, in a file of which a pool may be open.
@@ -440,11 +409,11 @@ TEST_P(StoreChangesTest, ACopyFollowsThreadsThatWrite) {
 
 INSTANTIATE_TEST_SUITE_P(
     Stores, StoreChangesTest,
-    testing::Values(ChangesCase{"Hash", {.partitions = 4}},
-                    ChangesCase{"OnePartition", {.partitions = 1}},
-                    ChangesCase{"Ordered", {.index = StoreIndex::kOrdered, .partitions = 3}},
-                    ChangesCase{"Workers", {.partitions = 4, .workers = 2}}),
-    [](const testing::TestParamInfo<ChangesCase>& one) { return one.param.name; });
+    testing::Values(StoreCase{"Hash", {.partitions = 4}},
+                    StoreCase{"OnePartition", {.partitions = 1}},
+                    StoreCase{"Ordered", {.index = StoreIndex::kOrdered, .partitions = 3}},
+                    StoreCase{"Workers", {.partitions = 4, .workers = 2}}),
+    name_of);
 
 }  // namespace
 }  // namespace perdure::test

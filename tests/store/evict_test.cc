@@ -10,6 +10,7 @@
 #include <string>
 
 #include "perdure/store.h"
+#include "store/fixture.h"
 #include "support/errors.h"
 #include "support/failing_medium.h"
 #include "support/files.h"
@@ -19,40 +20,15 @@
 namespace perdure::test {
 namespace {
 
-struct CacheCase {
-  std::string name;
-  StoreOptions options;
-};
-void PrintTo(const CacheCase& one, std::ostream* out) { *out << one.name; }
-
-class StoreCacheTest : public testing::TestWithParam<CacheCase> {
+class StoreCacheTest : public testing::TestWithParam<StoreCase> {
  protected:
-  static PoolOptions pool_options(uint64_t mebibytes = 16) {
-    PoolOptions options;
-    options.capacity_bytes = mebibytes << 20;
-    options.growth_bytes = uint64_t{256} << 10;
-    options.force_domain = true;
-    options.domain = Domain::kLine;
-    return options;
-  }
+  static PoolOptions pool_options(uint64_t mebibytes = 16) { return store_pool(mebibytes); }
   static StoreOptions options(uint64_t bytes_max = 2 << 20) {
     StoreOptions options = GetParam().options;
     options.block_bytes = 4096;
     options.evict = true;
     options.bytes_max = bytes_max;
     return options;
-  }
-  static std::string faults(const Store& store) {
-    std::string text;
-    store.check([&](const std::string& sentence) { text += sentence + "\n"; });
-    return text;
-  }
-  static double figure(const Store& store, const std::string& name) {
-    for (const Statistic& one : store.statistics()) {
-      if (one.name == name) return one.value;
-    }
-    ADD_FAILURE() << name;
-    return 0;
   }
   static std::string text(uint64_t i) { return std::to_string(i) + std::string(80, 'v'); }
 
@@ -293,10 +269,10 @@ TEST_P(StoreCacheTest, NothingOlderComesBackAfterPowerFailures) {
 
 INSTANTIATE_TEST_SUITE_P(
     Stores, StoreCacheTest,
-    testing::Values(CacheCase{"OnePartition", {.partitions = 1}},
-                    CacheCase{"Hash", {.partitions = 4}},
-                    CacheCase{"Ordered", {.index = StoreIndex::kOrdered, .partitions = 3}}),
-    [](const testing::TestParamInfo<CacheCase>& one) { return one.param.name; });
+    testing::Values(StoreCase{"OnePartition", {.partitions = 1}},
+                    StoreCase{"Hash", {.partitions = 4}},
+                    StoreCase{"Ordered", {.index = StoreIndex::kOrdered, .partitions = 3}}),
+    name_of);
 
 }  // namespace
 }  // namespace perdure::test

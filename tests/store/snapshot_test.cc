@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "perdure/store.h"
+#include "store/fixture.h"
 #include "support/errors.h"
 #include "support/files.h"
 #include "support/random.h"
@@ -20,40 +21,14 @@ namespace {
 
 using Model = std::map<std::string, std::string>;
 
-struct Case {
-  std::string name;
-  StoreOptions options;
-};
-void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
-
-class StoreSnapshotTest : public testing::TestWithParam<Case> {
+class StoreSnapshotTest : public testing::TestWithParam<StoreCase> {
  protected:
-  static PoolOptions pool_options() {
-    PoolOptions options;
-    options.capacity_bytes = uint64_t{64} << 20;
-    options.growth_bytes = uint64_t{256} << 10;
-    options.force_domain = true;
-    options.domain = Domain::kLine;
-    return options;
-  }
+  static PoolOptions pool_options() { return store_pool(64); }
   static StoreOptions options() {
     StoreOptions options = GetParam().options;
     options.block_bytes = 4096;
     options.garbage_percent = 10;
     return options;
-  }
-  static std::string faults(const Store& store) {
-    std::string text;
-    store.check([&](const std::string& sentence) { text += sentence + "\n"; });
-    return text;
-  }
-  template <typename Source>
-  static Model content(const Source& source) {
-    Model there;
-    source.for_each([&](std::string_view key, std::string_view value) {
-      EXPECT_TRUE(there.emplace(key, value).second) << "twice: " << key;
-    });
-    return there;
   }
   bool ordered() const { return GetParam().options.index == StoreIndex::kOrdered; }
 
@@ -223,12 +198,14 @@ TEST_P(StoreSnapshotTest, SnapshotsSeeBatchesWholly) {
 
 INSTANTIATE_TEST_SUITE_P(
     Stores, StoreSnapshotTest,
-    testing::Values(Case{"Hash", {.partitions = 4}}, Case{"OnePartition", {.partitions = 1}},
-                    Case{"Ordered", {.index = StoreIndex::kOrdered, .partitions = 3}},
-                    Case{"Boundaries",
-                         {.index = StoreIndex::kOrdered, .boundaries = {"long", "user/3", "v"}}},
-                    Case{"Workers", {.partitions = 4, .workers = 2}}),
-    [](const testing::TestParamInfo<Case>& one) { return one.param.name; });
+    testing::Values(StoreCase{"Hash", {.partitions = 4}},
+                    StoreCase{"OnePartition", {.partitions = 1}},
+                    StoreCase{"Ordered", {.index = StoreIndex::kOrdered, .partitions = 3}},
+                    StoreCase{
+                        "Boundaries",
+                        {.index = StoreIndex::kOrdered, .boundaries = {"long", "user/3", "v"}}},
+                    StoreCase{"Workers", {.partitions = 4, .workers = 2}}),
+    name_of);
 
 }  // namespace
 }  // namespace perdure::test

@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "store/fixture.h"
 #include "support/errors.h"
 #include "support/files.h"
 #include "support/random.h"
@@ -22,22 +23,9 @@ using std::chrono::system_clock;
 
 class StoreTest : public testing::Test {
  protected:
-  PoolOptions options() const {
-    PoolOptions options;
-    options.capacity_bytes = uint64_t{64} << 20;
-    options.growth_bytes = uint64_t{256} << 10;
-    options.force_domain = true;
-    options.domain = Domain::kLine;
-    return options;
-  }
+  PoolOptions options() const { return store_pool(64); }
   std::string path() const { return dir_.file("pool"); }
   static StoreOptions small() { return {.partitions = 4, .block_bytes = 4096}; }
-
-  static std::string faults(const Store& store) {
-    std::string text;
-    store.check([&](const std::string& sentence) { text += sentence + "\n"; });
-    return text;
-  }
 
   TempDir dir_;
   Random random_{base_seed()};

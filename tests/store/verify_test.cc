@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "perdure/store.h"
+#include "store/fixture.h"
 #include "support/errors.h"
 #include "support/files.h"
 #include "support/random.h"
@@ -17,11 +18,7 @@ namespace {
 class StoreVerifyTest : public testing::Test {
  protected:
   static PoolOptions options() {
-    PoolOptions options;
-    options.capacity_bytes = uint64_t{32} << 20;
-    options.growth_bytes = uint64_t{256} << 10;
-    options.force_domain = true;
-    options.domain = Domain::kLine;
+    PoolOptions options = store_pool(32);
     options.seal_on_close = false;  // the store's own checksums are what is tested
     return options;
   }

@@ -1,0 +1,58 @@
+// What the tests of stores share.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <ostream>
+#include <string>
+#include <string_view>
+
+#include "perdure/store.h"
+
+namespace perdure::test {
+
+// A parameter of tests that run on several kinds of stores.
+struct StoreCase {
+  std::string name;
+  StoreOptions options;
+};
+inline void PrintTo(const StoreCase& one, std::ostream* out) { *out << one.name; }
+inline std::string name_of(const testing::TestParamInfo<StoreCase>& one) { return one.param.name; }
+
+// A pool that grows in small steps, in domain `line`.
+inline PoolOptions store_pool(uint64_t mebibytes) {
+  PoolOptions options;
+  options.capacity_bytes = mebibytes << 20;
+  options.growth_bytes = uint64_t{256} << 10;
+  options.force_domain = true;
+  options.domain = Domain::kLine;
+  return options;
+}
+
+// What check() says, line by line.
+inline std::string faults(const Store& store) {
+  std::string text;
+  store.check([&](const std::string& sentence) { text += sentence + "\n"; });
+  return text;
+}
+
+// All records of a store or a snapshot, each of which must be told once.
+template <typename Source>
+std::map<std::string, std::string> content(const Source& source) {
+  std::map<std::string, std::string> there;
+  source.for_each([&](std::string_view key, std::string_view value) {
+    EXPECT_TRUE(there.emplace(key, value).second) << "twice: " << key;
+  });
+  return there;
+}
+
+inline double figure(const Store& store, const std::string& name) {
+  for (const Statistic& one : store.statistics()) {
+    if (one.name == name) return one.value;
+  }
+  ADD_FAILURE() << name;
+  return 0;
+}
+
+}  // namespace perdure::test
