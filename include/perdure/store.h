@@ -92,10 +92,10 @@ struct StoreOptions {
 // What Store::verify() has met.
 struct StoreVerification {
   uint64_t partitions = 0;
-  uint64_t blocks = 0;         // of records
-  uint64_t long_values = 0;    // in blocks of their own
-  uint64_t unused_blocks = 0;  //
-  uint64_t records = 0;        // of the log: those that count, and those that do not any more
+  uint64_t blocks = 0;       // of records
+  uint64_t long_values = 0;  // in blocks of their own
+  uint64_t unused_blocks = 0;
+  uint64_t records = 0;  // of the log: those that count, and those that do not any more
   uint64_t record_bytes = 0;
   uint64_t faults = 0;
 };

@@ -155,7 +155,7 @@ class Core {
     uint64_t word = 0;
     std::string_view bytes = {};
   };
-  bool has_value(const Key& key, const Expected& expected) const;
+  bool has_value(const Hit& hit, const Expected& expected) const;
   // `write`, again while collecting payload makes room for it.
   template <typename Write>
   bool with_payload_freed(const Key& key, Write write);

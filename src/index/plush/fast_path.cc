@@ -57,9 +57,8 @@ inline bool Lookup::has_children_of(const FastPath::Top& top, uint32_t below, ui
 [[gnu::noinline]] Found Lookup::absent_below(const FastPath::Top& top, uint32_t below,
                                              uint64_t hash, uint64_t version) const {
   if (has_children_of(top, below, hash)) return Found::kRetry;
-  std::atomic_thread_fence(std::memory_order_acquire);
   const Row& state = top.rows[hash >> top.shifts[0]];
-  return state.version.load(std::memory_order_relaxed) == version ? Found::kAbsent : Found::kRetry;
+  return still(state.version, version) ? Found::kAbsent : Found::kRetry;
 }
 
 template <typename Isa>
@@ -76,10 +75,6 @@ template <typename Isa>
   const uint64_t version = state.version.load(std::memory_order_acquire);
   const uint32_t marked = match_bytes(state.marks, static_cast<uint8_t>(hash)) &
                           ((1U << state.count.load(std::memory_order_acquire)) - 1);
-  const auto changed = [&] {
-    std::atomic_thread_fence(std::memory_order_acquire);
-    return state.version.load(std::memory_order_relaxed) != version;
-  };
   const DirectoryCache::Copy& near = top.copies[0][index];
   const DirectoryCache::Line& near_line = DirectoryCache::line(near, hash);
   if (marked != 0 || (version & 1) != 0 || !DirectoryCache::answers(near_line)) [[unlikely]]
@@ -114,7 +109,7 @@ template <typename Isa>
       pm::load_acquire(bucket.tags[slot]) != tag) [[unlikely]]
     return Found::kRetry;
   value = pm::load_acquire(bucket.values[slot]);
-  return changed() ? Found::kRetry : Found::kHit;
+  return still(state.version, version) ? Found::kHit : Found::kRetry;
 }
 
 template <typename Isa>

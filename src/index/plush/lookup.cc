@@ -13,12 +13,6 @@ namespace {
 
 constexpr int kOptimisticAttempts = 64;
 
-// `version` is still what it was: no record went away since, so what was read belongs together.
-bool still(const std::atomic<uint64_t>& version, uint64_t expected) {
-  std::atomic_thread_fence(std::memory_order_acquire);
-  return version.load(std::memory_order_relaxed) == expected;
-}
-
 // Bit i is set if an entry of `count` records has one in slot i of this bucket.
 uint32_t valid_slots(uint32_t count, uint32_t bucket) {
   const uint32_t rest = count - bucket * kSlots;

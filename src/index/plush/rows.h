@@ -37,6 +37,12 @@ struct alignas(32) Row {
 };
 static_assert(sizeof(Row) == 32);
 
+// The read side: a row's version is still what it was. No record went away since, so what was read belongs together.
+inline bool still(const std::atomic<uint64_t>& version, uint64_t expected) {
+  std::atomic_thread_fence(std::memory_order_acquire);
+  return version.load(std::memory_order_relaxed) == expected;
+}
+
 // The write side of the sequence locks of rows; under their partition's lock.
 class SequenceWrite {
  public:

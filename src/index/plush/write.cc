@@ -91,9 +91,7 @@ bool Core::remove_if(std::string_view key, std::string_view expected) {
 }
 
 // Under the partition's lock, without which nobody gives the key another value.
-bool Core::has_value(const Key& key, const Expected& expected) const {
-  Hit hit;
-  if (lookup_.search(key, hit) != Found::kHit || !hit.live()) return false;
+bool Core::has_value(const Hit& hit, const Expected& expected) const {
   if (!payload_.is_used()) return hit.value == expected.word;
   const pm::EpochManager::Guard guard(payload_.log().epochs());
   return payload_.view_of(hit.value).value == expected.bytes;
@@ -115,7 +113,9 @@ bool Core::exchange_record(const Key& key, const Expected& expected, uint64_t va
   const std::lock_guard lock(partition.lock);
   require_writable();
   levels_.load_epoch(geometry_.row_for(key.hash));
-  if (!has_value(key, expected)) return false;
+  Hit hit;
+  if (lookup_.search(key, hit) != Found::kHit || !hit.live()) return false;
+  if (!has_value(hit, expected)) return false;
   return write_locked(partition, LogKind::kUpsert, key, value, payload);
 }
 
@@ -233,9 +233,9 @@ bool Core::remove_record(const Key& key, const Expected* expected) {
   require_writable();
   const uint64_t row = geometry_.row_for(key.hash);
   levels_.load_epoch(row);
-  if (expected != nullptr && !has_value(key, *expected)) return false;
   Hit hit;
   if (lookup_.search(key, hit) != Found::kHit || !hit.live()) return false;
+  if (expected != nullptr && !has_value(hit, *expected)) return false;
   if (hit.level == 0) {
     log_.make_room(partition, 1);
     // Making room may have moved the row down.
