@@ -7,9 +7,9 @@
 
 namespace perdure::store {
 
-// Sees to it that the head has room for `bytes`. May compact, which moves records. Throws kPoolFull,
-// kNoSpace.
-void Partition::make_room(Head& head, uint64_t bytes, Purpose purpose) {
+// Sees to it that the head has room for `bytes`. Returns whether it compacted or evicted for that: then records
+// may have moved, and no entry of the index is valid. Throws kPoolFull, kNoSpace.
+bool Partition::make_room(Head& head, uint64_t bytes, Purpose purpose) {
   // Asked anew after compaction, which may close a head.
   const auto fits = [&] {
     return head.slot != kNoSlot && head.position + bytes <= config_.block_bytes;
@@ -17,7 +17,7 @@ void Partition::make_room(Head& head, uint64_t bytes, Purpose purpose) {
   // What stays: a block for compaction, which cannot make room without; one more for removals, and other
   // writes do not even use the block that a removal has opened until it is replaced.
   const uint64_t keep = purpose == Purpose::kWrite ? 2 : purpose == Purpose::kRemoval ? 1 : 0;
-  if (fits() && (purpose != Purpose::kWrite || spares_.size() >= keep)) return;
+  if (fits() && (purpose != Purpose::kWrite || spares_.size() >= keep)) return false;
   // Removals get room as long as anything at all is garbage; other writes are refused before each of them
   // must compact many blocks for the sake of a few bytes. Blocks end where the next record does not fit, so
   // that what seems to be gained may be lost again: hence the bounds.
@@ -25,8 +25,10 @@ void Partition::make_room(Head& head, uint64_t bytes, Purpose purpose) {
   const uint64_t gain = removal ? 8 : payload_bytes() / 8;
   if (removal && !fits()) close_block(head);  // it may be what can be compacted
   uint64_t attempts = removal ? 2 * closed_blocks_ + 4 : 16;
+  bool compacted = false;
   while (spares_.size() < keep + (fits() ? 0 : 1)) {
     if (purpose != Purpose::kCompaction && is_beyond(config_.block_bytes)) {
+      compacted = true;
       if (make_cache_room(config_.block_bytes)) continue;
       if (!removal) throw_bound();
     }
@@ -35,6 +37,7 @@ void Partition::make_room(Head& head, uint64_t bytes, Purpose purpose) {
       add_spare(purpose == Purpose::kCompaction);
     } catch (const Error& error) {
       if (!pm::is_full(error) || purpose == Purpose::kCompaction) throw;
+      compacted = true;
       if (attempts > 0 && compact_now(gain)) {
         --attempts;
       } else if (give_up_log()) {
@@ -44,9 +47,10 @@ void Partition::make_room(Head& head, uint64_t bytes, Purpose purpose) {
       }
     }
   }
-  if (fits()) return;
+  if (fits()) return compacted;
   close_block(head);
   open_block(head);
+  return compacted;
 }
 
 // The index entry that leads to the record, or kNone: then it does not count.

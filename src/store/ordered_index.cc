@@ -17,6 +17,26 @@ size_t common_bytes(std::string_view a, std::string_view b) {
   return static_cast<size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
 }
 
+// The first of ascending words that is not less. No branch depends on a word: what is looked for cannot be
+// predicted.
+size_t lower_bound_of(const std::vector<uint64_t>& words, uint64_t word) {
+  const uint64_t* first = words.data();
+  size_t count = words.size();
+  if (count == 0) return 0;
+  while (count > 1) {
+    const size_t half = count / 2;
+    first += half & (size_t{0} - static_cast<size_t>(first[half - 1] < word));
+    count -= half;
+  }
+  return static_cast<size_t>(first - words.data()) + static_cast<size_t>(*first < word);
+}
+
+// The end of the words that are equal to `word`, of which `first` would be the first.
+size_t end_of_equal(const std::vector<uint64_t>& words, size_t first, uint64_t word) {
+  while (first < words.size() && words[first] == word) ++first;
+  return first;
+}
+
 // Moves the end of a vector, from `begin` on, to the end of another one that has room for it.
 template <typename T>
 void move_end(std::vector<T>& from, size_t begin, std::vector<T>& to) {
@@ -98,12 +118,13 @@ void OrderedIndex::shorten_prefix(Node& node, size_t bytes) {
 size_t OrderedIndex::upper_child(const Inner& inner, std::string_view key) {
   const int order = compare_prefix(inner, key);
   if (order != 0) return order < 0 ? 0 : inner.separators.size();
-  const auto [first, last] =
-      std::ranges::equal_range(inner.heads, head_of(key, inner.prefix.size()));
-  if (first == last) return static_cast<size_t>(first - inner.heads.begin());
+  const uint64_t head = head_of(key, inner.prefix.size());
+  const size_t first = lower_bound_of(inner.heads, head);
+  const size_t last = end_of_equal(inner.heads, first, head);
+  if (first == last) return first;
   const auto texts = inner.separators.begin();
-  const auto found = std::upper_bound(texts + (first - inner.heads.begin()),
-                                      texts + (last - inner.heads.begin()), key);
+  const auto found = std::upper_bound(texts + static_cast<ptrdiff_t>(first),
+                                      texts + static_cast<ptrdiff_t>(last), key);
   return static_cast<size_t>(found - texts);
 }
 
@@ -122,10 +143,10 @@ bool OrderedIndex::same_head(const Leaf& leaf, std::string_view key, size_t* fir
     *first = *last = order < 0 ? 0 : leaf.heads.size();
     return false;
   }
-  const auto [low, high] = std::ranges::equal_range(leaf.heads, head_of(key, leaf.prefix.size()));
-  *first = static_cast<size_t>(low - leaf.heads.begin());
-  *last = static_cast<size_t>(high - leaf.heads.begin());
-  return low != high;
+  const uint64_t head = head_of(key, leaf.prefix.size());
+  *first = lower_bound_of(leaf.heads, head);
+  *last = end_of_equal(leaf.heads, *first, head);
+  return *first != *last;
 }
 
 // Of entries with the key's head: the first whose key is not less.

@@ -223,13 +223,18 @@ RecordParts Partition::parts_of(const WriteRequest& request) const {
   return parts;
 }
 
-// Appends the record, for which there is room, and lets the index lead to it. Throws nothing.
 void Partition::write(uint64_t hash, RecordParts& parts) {
   RecordView old;
   const uint64_t entry = index_.find(hash, parts.whole_key, [&](Location location) {
     old = view_at(location);
     return key_of(old) == parts.whole_key;
   });
+  write_at(entry, old, hash, parts);
+}
+
+// Appends the record, for which there is room, and lets the index lead to it: by the entry of its key, whose
+// record is `old`, or kNone. Throws nothing.
+void Partition::write_at(uint64_t entry, const RecordView& old, uint64_t hash, RecordParts& parts) {
   if (entry != PartitionIndex::kNone) {
     parts.flags |= kSupersedes;
     parts.superseded = {old.version, blocks_[index_.at(entry).slot()].incarnation};
@@ -277,8 +282,9 @@ bool Partition::put(uint64_t hash, const WriteRequest& request, uint64_t now_ms,
     return false;
   }
   RecordParts parts = parts_of(request);
-  make_room(head_, parts.bytes() + sizeof(Superseded), Purpose::kWrite);  // may move the old record
-  index_.reserve(request.key, 1);
+  // An entry that stays needs no room in the index.
+  const bool moved = make_room(head_, parts.bytes() + sizeof(Superseded), Purpose::kWrite);
+  if (moved || entry == PartitionIndex::kNone) index_.reserve(request.key, 1);
   reserve_dead(1);
   if ((parts.flags & kOverflow) != 0) {
     store_overflow(request, parts);
@@ -293,7 +299,11 @@ bool Partition::put(uint64_t hash, const WriteRequest& request, uint64_t now_ms,
     }
   }
   parts.whole_key = request.key;
-  write(hash, parts);
+  if (moved || (parts.flags & kOverflow) != 0) {
+    write(hash, parts);
+  } else {
+    write_at(entry, old, hash, parts);
+  }
   if (version != nullptr) *version = parts.version;
   return true;
 }

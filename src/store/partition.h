@@ -346,6 +346,7 @@ class Partition final : private RecordKeys {
   RecordParts parts_of(const WriteRequest& request) const;
   void store_overflow(const WriteRequest& request, RecordParts& parts);
   void write(uint64_t hash, RecordParts& parts);
+  void write_at(uint64_t entry, const RecordView& old, uint64_t hash, RecordParts& parts);
   // Of a removal that may come to refer to the key of what it removes.
   uint64_t removal_extra(const RecordParts& parts) const {
     return keeps_log() && (parts.flags & kTombstone) != 0 ? sizeof(OverflowRef) : 0;
@@ -383,7 +384,7 @@ class Partition final : private RecordKeys {
   void fence();
 
   // compact.cc
-  void make_room(Head& head, uint64_t bytes, Purpose purpose);
+  bool make_room(Head& head, uint64_t bytes, Purpose purpose);
   void compact_step(uint64_t budget_bytes);
   bool choose_victim(uint64_t gain_bytes_min, bool thorough);
   uint64_t gain_of(const Block& block, uint64_t needed) const;
