@@ -51,6 +51,30 @@ void pause_for(uint64_t number, uint64_t most_us) {
   std::this_thread::sleep_for(std::chrono::microseconds(number % most_us));
 }
 
+// While a change of shape is announced, threads that come to certain places stop there until it is some
+// time past. By the processor's clock.
+struct Hold {
+  std::atomic<uint64_t> arrive_until{0};
+  std::atomic<uint64_t> until{0};
+  std::atomic<uint64_t> salt{0};  // decides at which places
+  std::atomic<uint64_t> quiet_until{0};
+  std::atomic<bool> busy{false};
+};
+Hold hold;
+thread_local uint64_t announced_until = 0;  // by this thread
+
+// Whether the thread has been held at this place.
+bool was_held(uint64_t address) {
+  if (hold.arrive_until.load(std::memory_order_relaxed) <= __rdtsc()) return false;
+  if (mix(address + hold.salt.load(std::memory_order_relaxed)) % 4 != 0) return false;
+  const uint64_t until = hold.until.load(std::memory_order_relaxed);
+  const uint64_t now = __rdtsc();
+  if (now < until) {
+    std::this_thread::sleep_for(std::chrono::microseconds((until - now) / kClocksPerUs));
+  }
+  return true;
+}
+
 }  // namespace
 
 [[gnu::noinline]] void pause_on_purpose() {
@@ -63,6 +87,7 @@ void pause_for(uint64_t number, uint64_t most_us) {
   const Habit habit = habit_of(seed);
   const uint64_t address = reinterpret_cast<uintptr_t>(__builtin_return_address(0)) -
                            reinterpret_cast<uintptr_t>(&pause_on_purpose);
+  if (was_held(address)) return;
   const uint64_t place = mix(address + seed * 0x9e3779b97f4a7c15U);
   if (place % habit.one_in != 0) {
     if (number % 16384 == 0) pause_for(number >> 32, 200);
@@ -78,10 +103,42 @@ void pause_for(uint64_t number, uint64_t most_us) {
   last = __rdtsc();
 }
 
+// With two of three seeds. At most half of the time somebody is held.
+void before_change(const char* name) {
+  static const uint64_t seed = seed_of_process();
+  may_pause();
+  if (seed % 3 == 0 || hold.busy.exchange(true, std::memory_order_acquire)) return;
+  const uint64_t now = __rdtsc();
+  if (hold.quiet_until.load(std::memory_order_relaxed) <= now) {
+    const uint64_t number = next_number(seed + std::hash<std::string_view>{}(name));
+    const uint64_t arrive_us = 50 + number % 200;
+    const uint64_t stay_us = 200 + (number >> 20) % 2500;
+    const uint64_t arrive_until = now + arrive_us * kClocksPerUs;
+    const uint64_t until = arrive_until + stay_us * kClocksPerUs;
+    hold.salt.store(number, std::memory_order_relaxed);
+    hold.until.store(until, std::memory_order_relaxed);
+    hold.quiet_until.store(until + (until - now), std::memory_order_relaxed);
+    hold.arrive_until.store(arrive_until, std::memory_order_relaxed);
+    announced_until = until;
+    std::this_thread::sleep_for(std::chrono::microseconds(arrive_us));
+  }
+  hold.busy.store(false, std::memory_order_release);
+}
+
 // Here every pause is long: shapes change seldom. Half of the seeds pause at no such place, for then more
 // changes; the others at one in two.
 void pause_at_place(const char* name) {
   static const uint64_t seed = seed_of_process();
+  if (announced_until > __rdtsc()) {
+    // Those who are held go on before this thread does.
+    const uint64_t number = next_number(seed);
+    if (number % 4 != 0) {
+      const uint64_t left_us = (announced_until - __rdtsc()) / kClocksPerUs;
+      std::this_thread::sleep_for(std::chrono::microseconds(left_us + number / 4 % 1000));
+    }
+    announced_until = 0;
+    return;
+  }
   if (seed == 0 || seed / 2 % 2 == 0) return;
   const uint64_t place = mix(std::hash<std::string_view>{}(name) + seed * 0x9e3779b97f4a7c15U);
   if (place % 2 == 0) return;

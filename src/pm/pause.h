@@ -4,8 +4,9 @@
 // long what else is there for some nanoseconds. Environment variable PERDURE_PAUSES=SEED decides where
 // and how often; without it there are none.
 //
-// Where a structure changes its shape, the place has a name. At these, in every build, a test can hold the
-// thread, or look at what others see just then (`at_place`).
+// Where a structure changes its shape, the place has a name. Before such a change other threads may be stopped
+// on their way, with what they know of the old shape, until some time after it. At these places, in every build, a
+// test can hold the thread, or look at what others see just then (`at_place`).
 #pragma once
 
 #include <atomic>
@@ -18,9 +19,12 @@ void pause_on_purpose();
 [[gnu::always_inline]] inline void may_pause() { pause_on_purpose(); }
 // For long, with some seeds: what others do by the old shape and what they do by the new one then meet.
 void pause_at_place(const char* name);
+// By the thread that is about to change a shape: with some seeds it lets others come to places where they stop.
+void before_change(const char* name);
 #else
 inline void may_pause() {}
 inline void pause_at_place(const char* /*name*/) {}
+inline void before_change(const char* /*name*/) {}
 #endif
 
 // What a test wants to be called by threads that come to a place with a name; null: nothing.
@@ -48,7 +52,7 @@ template <typename T>
 // The same of a new shape.
 template <typename T>
 void publish(std::atomic<T>& word, T value, const char* place) {
-  may_pause();
+  before_change(place);
   word.store(value, std::memory_order_release);
   come_to_place(place);
 }

@@ -22,7 +22,7 @@ class Waves {
   static constexpr uint64_t kWindow = 32;     // neighbours
   static constexpr uint64_t kStep = 16;       // of the window
   static constexpr uint64_t kEachStep = 120;  // operations, of all writers
-  static constexpr uint64_t kWriters = 3;
+  static constexpr uint64_t kWriters = 6;
 
   Waves(TypedIndex index, bool ordered, uint64_t stable_each, uint64_t waves, uint64_t seed)
       : index_(index),
@@ -49,7 +49,10 @@ class Waves {
       writers.emplace_back([this, t] { complaints_.catch_in([&] { write(t); }); });
     }
     readers.emplace_back([this] { complaints_.catch_in([&] { look_up(); }); });
-    readers.emplace_back([this] { complaints_.catch_in([&] { ordered_ ? scan() : walk(); }); });
+    for (uint64_t t = 0; t < 2; ++t) {
+      readers.emplace_back(
+          [this, t] { complaints_.catch_in([&] { ordered_ ? scan(t) : walk(); }); });
+    }
     for (std::thread& writer : writers) writer.join();
     done_.store(true, std::memory_order_relaxed);
     for (std::thread& reader : readers) reader.join();
@@ -141,8 +144,8 @@ class Waves {
   }
 
   // Whole, in order, and nothing twice.
-  void scan() {
-    Random random(seed_ + 200);
+  void scan(uint64_t thread) {
+    Random random(seed_ + 200 + thread);
     while (!done_.load(std::memory_order_relaxed)) {
       uint64_t rank = 0;
       const Value from = make_key(index_.any().key_kind(), near_by(random, 70, rank));

@@ -253,6 +253,7 @@ void Inner<Content>::erase(const Key& key, int step, bool to_right) {
   // A node whose only child goes is gone itself.
   while (path.nodes[path.depth]->count == 1) {
     assert(path.depth > 0);
+    pm::before_change("fptree: a node goes");
     change.begin(*path.nodes[path.depth]);
     retire(path.nodes[path.depth]);
     --path.depth;
