@@ -48,6 +48,7 @@ const std::vector<index::EntryWithPresets>& entries() {
       index::bztree_entry(),           //
       index::sheaf_entry(),            //
       index::p_art_vl_entry(),         //
+      index::p_masstree_vl_entry(),    //
       index::wort_entry(),             //
       index::art_cow_entry(),          //
       store::entry(),                  //

@@ -24,6 +24,7 @@ EntryWithPresets nv_tree_entry();
 EntryWithPresets sheaf_entry();
 EntryWithPresets bztree_entry();
 EntryWithPresets p_art_vl_entry();
+EntryWithPresets p_masstree_vl_entry();
 EntryWithPresets wort_entry();
 EntryWithPresets art_cow_entry();
 

@@ -1,0 +1,464 @@
+// P-Masstree: a trie of B+-trees, each over eight bytes of the keys.
+//
+// The idea. The entries of a node are unsorted. One word, the permutation, says which slots count and in which
+// order; a record is written to a free slot, and the store of the permutation commits it. A key is cut into
+// slices of eight bytes. A tree, called a layer, orders the slices at one place of the keys; where two keys
+// share a slice and go on behind it, the value of the slice is another layer.
+//
+// The persist points; F is a fence
+//   insert        words: slice and value: F; permutation: F. Byte strings: record, slice and the heap's intent: F;
+//                 permutation and bitmap: F; the intent's end: F. The length of the slice is in the line of the
+//                 permutation, and stored before it. The intent goes by the slot's bit of the permutation.
+//   update        words: the value: F. Byte strings: record and intents: F; value and bitmap: F; end: F.
+//   remove        words: permutation: F. Byte strings: intent: F; permutation and bitmap: F; end: F.
+//   new layer     layer, its first node (with the record that was here) and the intents: F; the value, which leads
+//                 to the layer, and bitmap: F; end: F.
+//   layer's end   an empty layer's blocks go with its slot's bit of the permutation above, as a record does.
+//   split         the right node, the entry in a free slot of the parent, intents, redo records: F; the redo
+//                 records are certain: F; both permutations and the left node's `next` change together: F;
+//                 bitmap: F; end: F. Without a parent: a new top instead, which the layer's word leads to.
+//   merge         the right node's entries in free slots of the left one, intents, redo records; then as a split.
+// A crash before the store that commits, or before the redo records are certain, leaves slots that do not count
+// and blocks that the intents free; after it, the change is whole. No step is left to be taken by others.
+//
+// Recovery: nothing; the heap's intents and redo records only.
+//
+// Concurrency. Stripe locks (index/stripes.h) in DRAM, by node. Readers take none: they note the version of a
+// node, and look at that of its parent again before they rely on it; they wait while a writer stores and fences,
+// so that what they return is durable. A writer holds the lock of one border node. Who changes the shape has the
+// mutex for it, and only he waits for a lock while he holds another.
+//
+// Sources: Mao et al., "Cache Craftiness for Fast Multicore Key-Value Storage", EuroSys 2012; Lee et al.,
+// "RECIPE", SOSP 2019. docs/structures/p-masstree.md says where this differs.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "index/instantiate.h"
+#include "index/masstree/layout.h"
+#include "index/records.h"
+#include "index/retired.h"
+#include "index/stripes.h"
+#include "index/tree/content.h"
+#include "pm/epoch.h"
+#include "pm/pool_impl.h"
+
+namespace perdure::index::masstree {
+
+struct Options {};
+inline constexpr char kName[] = "p-masstree+vl";
+
+template <typename Content>
+class Core {
+ public:
+  using Key = typename Content::Key;
+  using Value = typename Content::Value;
+  using Condition = index::Condition<Value>;
+
+  static std::unique_ptr<Core> create(pm::PoolImpl& pool, const std::string& name, Kind key,
+                                      Kind value, const Options& options);
+  static std::unique_ptr<Core> open(pm::PoolImpl& pool, const std::string& name, Kind key,
+                                    Kind value, const Options& options);
+
+  bool write(const Condition& condition, const Key& key, const Value& value);
+  bool remove(const Key& key, const Condition& condition = Verb::kUpdate);
+  // Calls `use` with the value, which is valid during the call.
+  template <typename Use>
+  bool lookup(const Key& key, Use use) const;
+  // Calls visit(key, value) in ascending order from `from` on, `limit` times at most, until it says no.
+  template <typename Visit>
+  void scan(const Key& from, uint64_t limit, Visit visit) const;
+  uint64_t check(const std::function<void(const std::string&)>& report) const;
+  void visit_blocks(const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const;
+  std::vector<Statistic> statistics() const;
+
+ private:
+  static constexpr bool kWords = !Content::kOutOfPlace;
+  static constexpr uint32_t kStripeBits = 14;
+  static constexpr uint32_t kFullEnough = kSlots * 3 / 4;  // of a node that a merge makes
+
+  // The locks of up to three nodes or layers, which live as long as the caller's guard. Only who has the mutex of
+  // the shape has several.
+  class Held {
+   public:
+    // Throws kIo once the medium has failed: what another thread could not make durable may be there.
+    template <typename... Places>
+    explicit Held(const Core& core, const Places&... places) {
+      (add(core.stripe_of(places)), ...);
+      if (core.pool_.failed()) [[unlikely]] {
+        release();
+        core.pool_.require_writable();
+      }
+    }
+    Held(const Held&) = delete;
+    Held& operator=(const Held&) = delete;
+    ~Held() { release(); }
+    void release() {
+      while (count_ > 0) locks_[--count_]->unlock();
+    }
+
+   private:
+    void add(StripeLock& lock) {
+      for (uint32_t i = 0; i < count_; ++i) {
+        if (locks_[i] == &lock) return;
+      }
+      lock.lock();
+      locks_[count_++] = &lock;
+    }
+    std::array<StripeLock*, 3> locks_{};
+    uint32_t count_ = 0;
+  };
+
+  // A version that was noted.
+  struct Seen {
+    const StripeLock* lock = nullptr;
+    uint32_t stamp = 0;
+    bool holds() const { return lock == nullptr || lock->validate(stamp); }
+  };
+  struct Position {
+    uint32_t rank = 0;  // of the first entry that is not below
+    uint32_t slot = 0;
+    bool found = false;
+  };
+  // The border node where a key is, or would be.
+  struct Border {
+    Layer* layer = nullptr;
+    uint32_t depth = 0;
+    Node* node = nullptr;
+    Seen seen;
+    bool found =
+        false;  // with this value, under the version; of a longer key perhaps another key's
+    uint64_t value = 0;
+  };
+  using Path = std::vector<Node*>;  // from a layer's top to the border node
+  struct Entry {
+    Slice slice;
+    uint64_t value;
+  };
+
+  Core(pm::PoolImpl& pool, Root& root, std::string name);
+
+  // ---- addresses
+  Node& node_at(uint64_t offset) const { return *pool_.follow<Node>(offset); }
+  Layer& layer_at(uint64_t value) const { return *pool_.follow<Layer>(value & ~kLayerTag); }
+  static bool is_layer(uint64_t value) { return !kWords && (value & kLayerTag) != 0; }
+  Node& require_child(const Node& parent, Node& child) const {
+    if (child.level + 1U != parent.level) [[unlikely]]
+      throw_damaged(child);
+    return child;
+  }
+  [[noreturn]] void throw_damaged(const Node& node) const;
+  template <typename Place>
+  StripeLock& stripe_of(const Place& place) const {
+    const uint64_t number = pool_.offset_of(&place) / pm::kLineBytes;
+    return stripes_[number * 0x9e3779b97f4a7c15 >> (64 - kStripeBits)];
+  }
+  template <typename Place>
+  void begin_change(const Place& place) const {
+    stripe_of(place).begin_change();
+  }
+  template <typename Place>
+  Seen see(const Place& place) const {
+    const StripeLock& lock = stripe_of(place);
+    return {&lock, lock.begin_read()};
+  }
+  template <typename Place>
+  bool is_obsolete(const Place& place) const {
+    return pm::load_acquire(place.obsolete) == obsolete_mark_;
+  }
+  static Permutation permutation_of(const Node& node) {
+    return Permutation(pm::load_acquire(node.permutation));
+  }
+  static void prefetch(const Node& node) {
+    for (uint64_t at = 0; at < sizeof(Node); at += pm::kLineBytes) {
+      pm::prefetch(reinterpret_cast<const char*>(&node) + at);
+    }
+  }
+
+  // ---- keys
+  using Text = std::conditional_t<kWords, uint64_t, std::string_view>;
+  static Text text_of(const Key& key) {
+    if constexpr (kWords) {
+      return key;
+    } else {
+      return key.bytes;
+    }
+  }
+  // What is left of a key in a layer of this depth.
+  static Text rest_of(Text text, uint32_t depth) {
+    if constexpr (kWords) {
+      return (void)depth, text;
+    } else {
+      const size_t begin = size_t{depth} * kSliceBytes;
+      return begin < text.size() ? text.substr(begin) : Text();
+    }
+  }
+  static Slice slice_of(Text rest) {
+    if constexpr (kWords) {
+      return {rest, kSliceBytes};
+    } else {
+      return {tree::prefix_of(rest),
+              static_cast<uint8_t>(std::min<size_t>(rest.size(), size_t{kLonger}))};
+    }
+  }
+  static Slice slice_in(const Node& node, uint32_t slot) {
+    return {pm::load_relaxed(node.words[slot]),
+            kWords ? static_cast<uint8_t>(kSliceBytes) : pm::load_relaxed(node.lengths[slot])};
+  }
+  static Position find(const Node& node, Permutation permutation, Slice slice);
+  static uint64_t child_for(const Node& node, Permutation permutation, Slice slice) {
+    const Position at = find(node, permutation, slice);
+    if (at.found) return pm::load_acquire(node.values[at.slot]);
+    if (at.rank == 0) return pm::load_acquire(node.leftmost);
+    return pm::load_acquire(node.values[permutation.slot(at.rank - 1)]);
+  }
+
+  // ---- the way down without locks; the caller has a guard. False: begin again
+  bool try_reach(Layer& layer, Slice slice, Seen above, Node*& node, Seen& seen) const;
+  bool try_locate(Text text, Border& border) const;
+  Border locate(Text text) const {
+    Border border;
+    for (uint32_t attempts = 0; !try_locate(text, border); ++attempts) {
+      if (attempts > kAttemptsMax) [[unlikely]]
+        throw_damaged(node_at(root_.first.top));
+    }
+    return border;
+  }
+  // A border node of a layer. Null if the layer has gone.
+  Node* reach(Layer& layer, Slice slice) const;
+  template <typename Visit>
+  bool scan_layer(Layer& layer, uint32_t depth, Text from, uint64_t& limit, Visit& visit) const;
+
+  // ---- write.cc
+  bool write_once(const Condition& condition, const Key& key, const Value& value);
+  void put(Node& node, const Position& position, Slice slice, const Key& key, const Value& value);
+  void replace(Node& node, uint32_t slot, const Key& key, const Value& value);
+  void take_out(Node& node, const Position& position);
+  void deepen(Node& node, uint32_t slot, uint32_t depth);
+  // Whether the entry of the key's slice, which is no layer, is the key's.
+  bool is_of(uint64_t value, const Key& key) const {
+    if constexpr (kWords) {
+      return (void)value, (void)key, true;
+    } else {
+      return records_.has_key(value, key.bytes);
+    }
+  }
+
+  // ---- shape.cc; under the mutex, but for the first two
+  void make_room(Layer& layer, Slice slice);
+  void shrink(const Key& key, bool empty);
+  Path path_to(const Layer& layer, Slice slice) const;
+  bool split(Layer& layer, const Path& path, size_t at);
+  void tidy(Layer& layer, Slice slice);
+  bool merge(Node& parent, const Node& child);
+  bool join(Node& parent, uint32_t rank);
+  bool collapse(Layer& layer);
+  bool remove_layer(Layer& above, Slice slice, Layer& layer);
+  static std::vector<Entry> entries_of(const Node& node);
+  static void fill(Node& image, const Entry* begin, const Entry* end);
+  void place(Node& node, uint32_t slot, const Entry& entry) const;
+  template <typename Place>
+  void make_obsolete(Place& place) {
+    pm::store_release(place.obsolete, obsolete_mark_);  // readers begin again
+    retired_.add(pool_.offset_of(&place), sizeof(Place));
+  }
+
+  // ---- inspect.cc
+  class Checker;
+  template <typename OnLayer, typename OnNode>
+  void visit_layer(const Layer& layer, uint32_t depth, OnLayer& on_layer, OnNode& on_node) const;
+
+  static constexpr uint32_t kAttemptsMax = 1 << 20;
+
+  pm::PoolImpl::Use use_;  // the last member to go: the mapping may go with it
+  pm::PoolImpl& pool_;
+  Root& root_;
+  const pm::Memory& memory_;
+  std::string name_;
+  uint32_t obsolete_mark_;
+  mutable pm::EpochManager epochs_;
+  Records records_;
+  RetiredBlocks retired_;
+  Stripes stripes_;
+  std::mutex shape_mutex_;  // before any lock of a node
+};
+
+template <typename Content>
+typename Core<Content>::Position Core<Content>::find(const Node& node, Permutation permutation,
+                                                     Slice slice) {
+  uint32_t below = 0;
+  uint32_t equal = 0;
+  for (uint32_t i = 0; i < kSlots; ++i) {  // all slots, without a branch
+    const uint64_t word = pm::load_relaxed(node.words[i]);
+    below |= static_cast<uint32_t>(word < slice.word) << i;
+    equal |= static_cast<uint32_t>(word == slice.word) << i;
+  }
+  below &= permutation.used();
+  equal &= permutation.used();
+  Position position;
+  if constexpr (kWords) {
+    position.found = equal != 0;
+    if (position.found) position.slot = static_cast<uint32_t>(std::countr_zero(equal));
+  } else {
+    for (; equal != 0; equal &= equal - 1) {
+      const auto slot = static_cast<uint32_t>(std::countr_zero(equal));
+      const uint8_t length = pm::load_relaxed(node.lengths[slot]);
+      if (length < slice.length) below |= 1U << slot;
+      if (length != slice.length) continue;
+      position.found = true;
+      position.slot = slot;
+    }
+  }
+  position.rank = static_cast<uint32_t>(std::popcount(below));
+  return position;
+}
+
+template <typename Content>
+bool Core<Content>::try_reach(Layer& layer, Slice slice, Seen above, Node*& node,
+                              Seen& seen) const {
+  Seen parent = see(layer);
+  if (!above.holds() || is_obsolete(layer)) return false;
+  Node* at = &node_at(pm::load_acquire(layer.top));
+  for (uint32_t levels = 0;; ++levels) {
+    prefetch(*at);
+    const Seen here = see(*at);
+    if (!parent.holds()) return false;
+    if (at->level == 0) {
+      node = at;
+      seen = here;
+      return true;
+    }
+    if (levels > kLevelsMax) throw_damaged(*at);
+    const uint64_t child = child_for(*at, permutation_of(*at), slice);
+    if (!here.holds()) return false;
+    Node& next = node_at(child);
+    prefetch(next);
+    at = &require_child(*at, next);
+    parent = here;
+  }
+}
+
+template <typename Content>
+bool Core<Content>::try_locate(Text text, Border& border) const {
+  border.layer = &root_.first;
+  Seen above;
+  for (border.depth = 0; border.depth <= kDepthMax; ++border.depth) {
+    const Slice slice = slice_of(rest_of(text, border.depth));
+    if (!try_reach(*border.layer, slice, above, border.node, border.seen)) return false;
+    const Position at = find(*border.node, permutation_of(*border.node), slice);
+    border.found = at.found;
+    if (at.found) border.value = pm::load_acquire(border.node->values[at.slot]);
+    if (!border.seen.holds()) return false;
+    if (!at.found || !is_layer(border.value)) return true;
+    border.layer = &layer_at(border.value);
+    above = border.seen;
+  }
+  throw_damaged(*border.node);
+}
+
+template <typename Content>
+template <typename Use>
+bool Core<Content>::lookup(const Key& key, Use use) const {
+  const pm::EpochManager::Guard guard(epochs_);
+  const Border border = locate(text_of(key));
+  if (!border.found || !is_of(border.value, key)) return false;
+  if constexpr (kWords) {
+    use(border.value);
+  } else {
+    use(records_.value(border.value));
+  }
+  return true;
+}
+
+template <typename Content>
+Node* Core<Content>::reach(Layer& layer, Slice slice) const {
+  Node* node = nullptr;
+  Seen seen;
+  for (uint32_t attempts = 0; !try_reach(layer, slice, {}, node, seen); ++attempts) {
+    if (is_obsolete(layer)) return nullptr;  // it was empty
+    if (attempts > kAttemptsMax) throw_damaged(node_at(layer.top));
+  }
+  return node;
+}
+
+// Whether the scan goes on behind the layer. A node's entries are those of one moment.
+template <typename Content>
+template <typename Visit>
+bool Core<Content>::scan_layer(Layer& layer, uint32_t depth, Text from, uint64_t& limit,
+                               Visit& visit) const {
+  if (depth > kDepthMax) throw_damaged(node_at(layer.top));
+  Slice after = slice_of(from);
+  bool told = false;  // `after` itself has been
+  std::array<Entry, kSlots> entries;
+  for (Node* node = reach(layer, after); node != nullptr;) {
+    const Seen seen = see(*node);
+    if (is_obsolete(*node)) {
+      node = reach(layer, after);
+      continue;
+    }
+    const Permutation permutation = permutation_of(*node);
+    const uint32_t end = permutation.count();
+    uint32_t count = 0;
+    for (uint32_t rank = 0; rank < end; ++rank) {
+      const uint32_t slot = permutation.slot(rank) % kSlots;
+      const Slice slice = slice_in(*node, slot);
+      if (slice < after || (slice == after && told)) continue;
+      entries[count++] = {slice, pm::load_acquire(node->values[slot])};
+    }
+    const uint64_t next = pm::load_acquire(node->next);
+    if (!seen.holds()) continue;
+    Node* right = next == 0 ? nullptr : &node_at(next);
+    if (right != nullptr) prefetch(*right);
+    for (uint32_t i = 0; i < count; ++i) {
+      const auto& [slice, value] = entries[i];
+      const bool on_path = !told && slice == after;
+      after = slice;
+      told = true;
+      if constexpr (kWords) {
+        (void)on_path;
+        if (limit == 0) return false;
+        --limit;
+        if (!visit(slice.word, value)) return false;
+      } else {
+        if (is_layer(value)) {
+          const Text below = on_path ? rest_of(from, 1) : Text();
+          if (!scan_layer(layer_at(value), depth + 1, below, limit, visit)) return false;
+          continue;
+        }
+        const std::string_view key = records_.key(value);
+        if (on_path && rest_of(key, depth) < from) continue;
+        if (limit == 0) return false;
+        --limit;
+        if (!visit(key, records_.value(value))) return false;
+      }
+    }
+    if (limit == 0) return false;
+    node = right;
+  }
+  return true;
+}
+
+template <typename Content>
+template <typename Visit>
+void Core<Content>::scan(const Key& from, uint64_t limit, Visit visit) const {
+  const pm::EpochManager::Guard guard(epochs_);
+  scan_layer(root_.first, 0, text_of(from), limit, visit);
+}
+
+// The argument is `extern` or nothing: no expression.
+// NOLINTBEGIN(bugprone-macro-parentheses)
+#define PERDURE_MASSTREE_INSTANTIATE(prefix) \
+  prefix template class Core<tree::Words>;   \
+  prefix template class Core<tree::Bytes>;
+// NOLINTEND(bugprone-macro-parentheses)
+
+PERDURE_MASSTREE_INSTANTIATE(extern)
+
+}  // namespace perdure::index::masstree

@@ -1,0 +1,127 @@
+// The layout of a Masstree in PM.
+//
+//   root    | seal (16), reserved (48) | layer of the keys' first eight bytes (64) | reserved |
+//   layer   | top: the highest node | obsolete |
+//   node    line 0    permutation, next, leftmost, obsolete, level, lengths of 12 slices
+//           line 1-3  12 slices, 12 values
+//
+//   permutation   bits 0 to 47: by rank, the slot of an entry (4 bits); 48 to 59: by slot, it counts
+//
+// A node of level 0 is a border node: a value is the value itself or, of byte strings, the offset of a
+// record, or of a layer with kLayerTag. In an interior node it is the offset of the child from the slice on.
+#pragma once
+
+#include <bit>
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+
+#include "index/structure.h"
+
+namespace perdure::index::masstree {
+
+inline constexpr uint64_t kRootMagic = 0x31305353414d4450;  // "PDMASS01"
+inline constexpr uint32_t kSlots = 12;
+inline constexpr uint32_t kLevelsMax = 64;
+inline constexpr uint64_t kLayerTag = 1;
+inline constexpr uint32_t kSliceBytes = 8;
+inline constexpr uint8_t kLonger = kSliceBytes + 1;  // of a key that goes on behind the slice
+inline constexpr uint32_t kDepthMax = 1024 / kSliceBytes + 1;
+
+// Eight bytes of a key as a number (missing ones are zeros), and how many there are.
+struct Slice {
+  uint64_t word = 0;
+  uint8_t length = 0;
+  auto operator<=>(const Slice&) const = default;
+};
+
+struct Node {
+  uint64_t permutation;
+  uint64_t next;      // border nodes: offset of the node to the right, or 0
+  uint64_t leftmost;  // interior nodes: offset of the child before all slices
+  uint32_t obsolete;  // obsolete_mark() of the generation in which it was taken away; not flushed
+  uint16_t level;
+  uint16_t reserved;
+  uint8_t lengths[kSlots];
+  uint8_t reserved2[20];
+  uint64_t words[kSlots];
+  uint64_t values[kSlots];
+};
+static_assert(sizeof(Node) == 256 && offsetof(Node, lengths) == 32 && offsetof(Node, words) == 64 &&
+              offsetof(Node, values) == 160);
+
+struct Layer {
+  uint64_t top;
+  uint32_t obsolete;  // as a node's
+  uint32_t reserved;
+  uint64_t reserved2[6];
+};
+static_assert(sizeof(Layer) == 64);
+
+struct Root {
+  RootSeal seal;
+  uint64_t slots;
+  uint64_t reserved[5];
+  Layer first;
+  uint64_t reserved2[16];
+};
+static_assert(offsetof(Root, slots) == 16 && offsetof(Root, first) == 64 && sizeof(Root) == 256);
+inline constexpr uint64_t kSealedBytes = sizeof(uint64_t);
+
+// Volatile by meaning, as the generation is part of it.
+constexpr uint32_t obsolete_mark(uint64_t generation) {
+  return static_cast<uint32_t>(generation * 0x9e3779b97f4a7c15 >> 32) | 0xa0000005;
+}
+
+// The word that says which slots count, and in which order.
+class Permutation {
+ public:
+  static constexpr uint32_t kFirstBit = 48;
+
+  explicit Permutation(uint64_t word = 0) : word_(word) {}
+  uint64_t word() const { return word_; }
+  uint32_t used() const { return static_cast<uint32_t>(word_ >> kFirstBit) & kAll; }
+  uint32_t count() const { return static_cast<uint32_t>(std::popcount(used())); }
+  bool is_full() const { return used() == kAll; }
+  uint32_t slot(uint32_t rank) const {
+    return static_cast<uint32_t>(word_ >> (kRankBits * rank)) & kRankMask;
+  }
+  uint32_t free_slot() const { return static_cast<uint32_t>(std::countr_one(used())); }
+  static uint32_t bit_of(uint32_t slot) { return kFirstBit + slot; }
+
+  Permutation with(uint32_t rank, uint32_t slot) const {
+    const uint64_t below = ranks() & mask(rank);
+    const uint64_t above = (ranks() & ~mask(rank)) << kRankBits;
+    return Permutation((used_bits() | uint64_t{1} << bit_of(slot)) | (above & kRanks) |
+                       uint64_t{slot} << (kRankBits * rank) | below);
+  }
+  Permutation without(uint32_t rank) const {
+    const uint64_t below = ranks() & mask(rank);
+    const uint64_t above = (ranks() >> kRankBits) & ~mask(rank);
+    return Permutation((used_bits() & ~(uint64_t{1} << bit_of(slot(rank)))) | above | below);
+  }
+  // The entries from a rank on do not count.
+  Permutation first(uint32_t rank) const {
+    Permutation left = *this;
+    while (left.count() > rank) left = left.without(left.count() - 1);
+    return left;
+  }
+  bool sound() const {
+    uint32_t met = 0;
+    for (uint32_t rank = 0; rank < count(); ++rank) met |= 1U << slot(rank);
+    return met == used() && (ranks() & ~mask(count())) == 0 && word_ >> (kFirstBit + kSlots) == 0;
+  }
+
+ private:
+  static constexpr uint32_t kRankBits = 4;
+  static constexpr uint32_t kRankMask = 15;
+  static constexpr uint32_t kAll = (1U << kSlots) - 1;
+  static constexpr uint64_t kRanks = (uint64_t{1} << kFirstBit) - 1;
+  static uint64_t mask(uint32_t rank) { return (uint64_t{1} << (kRankBits * rank)) - 1; }
+  uint64_t ranks() const { return word_ & kRanks; }
+  uint64_t used_bits() const { return word_ & ~kRanks; }
+
+  uint64_t word_;
+};
+
+}  // namespace perdure::index::masstree

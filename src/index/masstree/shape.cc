@@ -1,0 +1,289 @@
+// Splits, merges, and the end of layers. All under the mutex of the shape: the interior nodes and what leads to a
+// layer are changed by its holder only, the border nodes by others, too.
+#include <algorithm>
+
+#include "index/masstree/core.h"
+
+namespace perdure::index::masstree {
+
+// The entries of a node that nobody else changes, in order.
+template <typename Content>
+std::vector<typename Core<Content>::Entry> Core<Content>::entries_of(const Node& node) {
+  const Permutation permutation = permutation_of(node);
+  std::vector<Entry> entries;
+  entries.reserve(kSlots);
+  for (uint32_t rank = 0; rank < permutation.count(); ++rank) {
+    const uint32_t slot = permutation.slot(rank) % kSlots;
+    entries.push_back({slice_in(node, slot), pm::load_relaxed(node.values[slot])});
+  }
+  return entries;
+}
+
+// Gives a new node its entries.
+template <typename Content>
+void Core<Content>::fill(Node& image, const Entry* begin, const Entry* end) {
+  Permutation permutation;
+  for (uint32_t slot = 0; begin != end; ++begin, ++slot) {
+    image.words[slot] = begin->slice.word;
+    image.lengths[slot] = begin->slice.length;
+    image.values[slot] = begin->value;
+    permutation = permutation.with(slot, slot);
+  }
+  image.permutation = permutation.word();
+}
+
+template <typename Content>
+typename Core<Content>::Path Core<Content>::path_to(const Layer& layer, Slice slice) const {
+  Path path;
+  Node* node = &node_at(pm::load_acquire(layer.top));
+  for (;;) {
+    path.push_back(node);
+    if (node->level == 0) return path;
+    if (path.size() > kLevelsMax) throw_damaged(*node);
+    node = &require_child(*node, node_at(child_for(*node, permutation_of(*node), slice)));
+  }
+}
+
+// ---- splits
+
+// Splits the border node of a slice, if it is full, and first what is full above it. Throws kPoolFull, kNoSpace:
+// then what has been split stays so, which is a legal tree.
+template <typename Content>
+void Core<Content>::make_room(Layer& layer, Slice slice) {
+  const std::lock_guard lock(shape_mutex_);
+  while (!is_obsolete(layer)) {
+    const Path path = path_to(layer, slice);
+    size_t at = path.size() - 1;
+    if (!permutation_of(*path[at]).is_full()) return;
+    while (at > 0 && permutation_of(*path[at - 1]).is_full()) --at;
+    if (!split(layer, path, at)) return;
+  }
+}
+
+// Splits a full node whose parent has room, or which has none. False: it is no longer full.
+template <typename Content>
+bool Core<Content>::split(Layer& layer, const Path& path, size_t at) {
+  Node& node = *path[at];
+  Node* const parent = at == 0 ? nullptr : path[at - 1];
+  const Held held = parent != nullptr ? Held(*this, *parent, node) : Held(*this, layer, node);
+  if (!permutation_of(node).is_full()) return false;
+  const bool is_border = node.level == 0;
+  const std::vector<Entry> entries = entries_of(node);
+  // Keys that ascend leave full nodes behind.
+  const bool is_last = is_border && node.next == 0;
+  const uint32_t middle = is_last ? kSlots * 3 / 4 : kSlots / 2;
+
+  pm::Heap::Txn txn(pool_.heap());
+  const uint64_t right_at = txn.allocate(sizeof(Node));
+  alignas(pm::kLineBytes) Node right{};
+  right.level = node.level;
+  right.next = node.next;
+  // The middle entry of an interior node goes up: its child is the leftmost one of the new node.
+  if (!is_border) right.leftmost = entries[middle].value;
+  fill(right, &entries[middle] + (is_border ? 0 : 1), entries.data() + entries.size());
+  memory_.copy_nontemporal(pool_.at<Node>(right_at), &right, sizeof right);
+
+  const Entry entry = {entries[middle].slice, right_at};
+  const uint64_t left = permutation_of(node).first(middle).word();
+  txn.redo(&node.permutation, &left, sizeof left);
+  if (is_border) txn.redo(&node.next, &right_at, sizeof right_at);
+  if (parent != nullptr) {
+    const Permutation before = permutation_of(*parent);
+    const uint32_t slot = before.free_slot();
+    place(*parent, slot, entry);
+    memory_.flush(&parent->lengths[slot],
+                  1);  // recovery would carry out the redo record without it
+    const uint64_t after = before.with(find(*parent, before, entry.slice).rank, slot).word();
+    txn.redo(&parent->permutation, &after, sizeof after);
+    txn.will_link(right_at, &parent->permutation, pm::link_bit(Permutation::bit_of(slot)));
+  } else {
+    const uint64_t top_at = txn.allocate(sizeof(Node));
+    alignas(pm::kLineBytes) Node top{};
+    top.level = static_cast<uint16_t>(node.level + 1);
+    top.leftmost = pool_.offset_of(&node);
+    fill(top, &entry, &entry + 1);
+    memory_.copy_nontemporal(pool_.at<Node>(top_at), &top, sizeof top);
+    txn.redo(&layer.top, &top_at, sizeof top_at);
+    txn.will_link(top_at, &layer.top, pm::Link::kOffset);
+    txn.will_link(right_at, &layer.top, pm::Link::kAsPrevious);
+  }
+  // New nodes, the parent's entry, intents and redo records, before these are certain.
+  txn.commit([&] {
+    if (parent != nullptr) {
+      begin_change(*parent);
+    } else {
+      begin_change(layer);
+    }
+    begin_change(node);
+    txn.apply();
+  });
+  return true;
+}
+
+// ---- merges
+
+// After a removal left few entries in the border node of a key. An empty one is worth waiting for others that
+// change the shape. Needs no room.
+template <typename Content>
+void Core<Content>::shrink(const Key& key, bool empty) {
+  std::unique_lock lock(shape_mutex_, std::defer_lock);
+  if (empty) {
+    lock.lock();
+  } else if (!lock.try_lock()) {
+    return;
+  }
+  const Text text = text_of(key);
+  std::vector<Layer*> layers = {&root_.first};
+  const auto slice_at = [&](size_t depth) {
+    return slice_of(rest_of(text, static_cast<uint32_t>(depth)));
+  };
+  for (;;) {
+    const Slice slice = slice_at(layers.size() - 1);
+    const Node& border = *path_to(*layers.back(), slice).back();
+    uint64_t value = 0;
+    for (;;) {
+      const Seen seen = see(border);
+      const Position at = find(border, permutation_of(border), slice);
+      value = at.found ? pm::load_acquire(border.values[at.slot]) : 0;
+      if (seen.holds()) break;
+    }
+    if (value == 0 || !is_layer(value)) break;
+    if (layers.size() > kDepthMax) throw_damaged(border);
+    layers.push_back(&layer_at(value));
+  }
+  for (size_t depth = layers.size(); depth-- > 0;) {
+    tidy(*layers[depth], slice_at(depth));
+    if (depth == 0 || !remove_layer(*layers[depth - 1], slice_at(depth - 1), *layers[depth]))
+      return;
+  }
+}
+
+// Merges what is sparse on the way to a slice with its neighbours.
+template <typename Content>
+void Core<Content>::tidy(Layer& layer, Slice slice) {
+  for (bool changed = true; changed;) {
+    const Path path = path_to(layer, slice);
+    changed = false;
+    for (size_t at = path.size() - 1; at > 0 && !changed; --at) {
+      if (permutation_of(*path[at]).count() * 3 <= kSlots)
+        changed = merge(*path[at - 1], *path[at]);
+    }
+    if (collapse(layer)) changed = true;
+  }
+}
+
+// Merges a child with one of its neighbours, if both fit into one node.
+template <typename Content>
+bool Core<Content>::merge(Node& parent, const Node& child) {
+  const Permutation permutation = permutation_of(parent);
+  const uint64_t offset = pool_.offset_of(&child);
+  // The child after so many entries.
+  uint32_t place = 0;
+  if (parent.leftmost != offset) {
+    while (place < permutation.count() && parent.values[permutation.slot(place)] != offset) ++place;
+    if (place++ == permutation.count()) throw_damaged(child);
+  }
+  return (place > 0 && join(parent, place - 1)) ||
+         (place < permutation.count() && join(parent, place));
+}
+
+// Merges the child of the parent's entry of this rank into its left neighbour.
+template <typename Content>
+bool Core<Content>::join(Node& parent, uint32_t rank) {
+  const Permutation of_parent = permutation_of(parent);
+  const uint32_t slot = of_parent.slot(rank);
+  const uint64_t right_at = parent.values[slot];
+  Node& left = require_child(
+      parent, node_at(rank == 0 ? parent.leftmost : parent.values[of_parent.slot(rank - 1)]));
+  Node& right = require_child(parent, node_at(right_at));
+  const Held held(*this, parent, left, right);
+  const bool is_border = left.level == 0;
+  Permutation of_left = permutation_of(left);
+  std::vector<Entry> moved = entries_of(right);
+  if (!is_border) moved.insert(moved.begin(), {slice_in(parent, slot), right.leftmost});
+  const uint32_t together = of_left.count() + static_cast<uint32_t>(moved.size());
+  // Some room is left, so that the next inserts do not split them again.
+  const bool one_empty = of_left.count() == 0 || permutation_of(right).count() == 0;
+  if (together > (one_empty ? kSlots : kFullEnough)) return false;
+
+  pm::Heap::Txn txn(pool_.heap(), true);
+  for (const Entry& entry : moved) {
+    const uint32_t to = of_left.free_slot();
+    place(left, to, entry);
+    of_left = of_left.with(of_left.count(), to);
+  }
+  memory_.flush(left.lengths,
+                sizeof left.lengths);  // recovery would carry out the redo records without
+  const uint64_t after_left = of_left.word();
+  const uint64_t after_parent = of_parent.without(rank).word();
+  const uint64_t next = right.next;
+  txn.redo(&left.permutation, &after_left, sizeof after_left);
+  if (is_border) txn.redo(&left.next, &next, sizeof next);
+  txn.redo(&parent.permutation, &after_parent, sizeof after_parent);
+  txn.will_unlink(right_at, &parent.permutation, pm::link_bit(Permutation::bit_of(slot)),
+                  pm::Heap::Txn::Release::kLater);
+  // The copies, the intent and the redo records, before these are certain.
+  txn.commit([&] {
+    begin_change(parent);
+    begin_change(left);
+    begin_change(right);
+    txn.apply();
+  });
+  make_obsolete(right);
+  return true;
+}
+
+// A top with one child only is taken away.
+template <typename Content>
+bool Core<Content>::collapse(Layer& layer) {
+  Node& old = node_at(layer.top);
+  if (old.level == 0 || permutation_of(old).count() > 0) return false;
+  require_child(old, node_at(old.leftmost));
+  const Held held(*this, layer, old);
+  pm::Heap::Txn txn(pool_.heap(), true);
+  txn.will_unlink(pool_.offset_of(&old), &layer.top, pm::Link::kOffset,
+                  pm::Heap::Txn::Release::kLater);
+  // The intent, before the layer's word leads past the node.
+  txn.commit([&] {
+    begin_change(layer);
+    begin_change(old);
+    pm::store_release(layer.top, old.leftmost);
+    memory_.flush(&layer.top, sizeof layer.top);
+  });
+  make_obsolete(old);
+  return true;
+}
+
+// Takes an empty layer away. False: it is not empty.
+template <typename Content>
+bool Core<Content>::remove_layer(Layer& above, Slice slice, Layer& layer) {
+  Node& border = node_at(layer.top);
+  if (border.level != 0) return false;
+  Node& upper = *path_to(above, slice).back();
+  const Held held(*this, upper, layer, border);
+  if (permutation_of(border).count() > 0) return false;
+  const Permutation before = permutation_of(upper);
+  const Position at = find(upper, before, slice);
+  if (!at.found || upper.values[at.slot] != (pool_.offset_of(&layer) | kLayerTag))
+    throw_damaged(upper);
+  const pm::Link link = pm::link_bit(Permutation::bit_of(at.slot));
+  const auto later = pm::Heap::Txn::Release::kLater;
+  pm::Heap::Txn txn(pool_.heap(), true);
+  txn.will_unlink(pool_.offset_of(&layer), &upper.permutation, link, later);
+  txn.will_unlink(pool_.offset_of(&border), &upper.permutation, link, later);
+  // The intents, before the slot no longer counts.
+  txn.commit([&] {
+    begin_change(upper);
+    begin_change(layer);
+    begin_change(border);
+    pm::store_release(upper.permutation, before.without(at.rank).word());
+    memory_.flush(&upper.permutation, sizeof upper.permutation);
+  });
+  make_obsolete(layer);
+  make_obsolete(border);
+  return true;
+}
+
+PERDURE_INSTANTIATE_PART(PERDURE_MASSTREE_INSTANTIATE)
+
+}  // namespace perdure::index::masstree
