@@ -1,0 +1,144 @@
+// What the scenarios' keys do not reach in the Masstree: layers over layers, keys whose slices differ in length
+// only, scans that begin inside of a layer, and layers that go.
+#include <gtest/gtest.h>
+
+#include <iterator>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "index/masstree/layout.h"
+#include "perdure/catalog.h"
+#include "support/files.h"
+#include "support/random.h"
+
+namespace perdure::index {
+namespace {
+
+using masstree::Permutation;
+
+TEST(MasstreePermutation, KeepsItsRanksThroughInsertsAndRemovals) {
+  std::vector<uint32_t> model;
+  Permutation permutation;
+  test::Random random(test::base_seed());
+  for (int i = 0; i < 5000; ++i) {
+    const bool insert = !permutation.is_full() && (model.empty() || random.below(2) == 0);
+    if (insert) {
+      const auto rank = static_cast<uint32_t>(random.below(model.size() + 1));
+      const uint32_t slot = permutation.free_slot();
+      permutation = permutation.with(rank, slot);
+      model.insert(model.begin() + rank, slot);
+    } else {
+      const auto rank = static_cast<uint32_t>(random.below(model.size()));
+      permutation = permutation.without(rank);
+      model.erase(model.begin() + rank);
+    }
+    ASSERT_TRUE(permutation.sound());
+    ASSERT_EQ(permutation.count(), model.size());
+    for (uint32_t rank = 0; rank < model.size(); ++rank)
+      ASSERT_EQ(permutation.slot(rank), model[rank]);
+  }
+}
+
+TEST(MasstreePermutation, ASlotThatStandsTwiceIsDamage) {
+  const Permutation two = Permutation().with(0, 0).with(1, 1);
+  EXPECT_TRUE(two.sound());
+  EXPECT_FALSE(Permutation(two.word() & ~uint64_t{0xf0}).sound());
+}
+
+class Masstree : public testing::Test {
+ protected:
+  using Model = std::map<std::string, std::string>;
+
+  static PoolOptions options() {
+    PoolOptions options;
+    options.capacity_bytes = uint64_t{64} << 20;
+    return options;
+  }
+  double figure(const std::string& name) const {
+    for (const Statistic& one : index_->statistics()) {
+      if (one.name == name) return one.value;
+    }
+    return -1;
+  }
+  void put(const std::string& key) {
+    index_->upsert(key, "v" + key);
+    model_[key] = "v" + key;
+  }
+  void remove(const std::string& key) {
+    EXPECT_TRUE(index_->remove(key));
+    model_.erase(key);
+  }
+  void expect_equal() const {
+    std::string faults;
+    index_->check([&](const std::string& fault) { faults += fault + "\n"; });
+    EXPECT_EQ(faults, "");
+    Value value;
+    for (const auto& [key, wanted] : model_) {
+      ASSERT_TRUE(index_->lookup(key, value)) << key;
+      ASSERT_EQ(value.bytes(), wanted);
+      expect_scan(key);
+      expect_scan(key + '\0');
+    }
+    expect_scan("");
+  }
+  void expect_scan(const std::string& from) const {
+    std::vector<std::string> seen;
+    index_->scan(from, 5, [&](Datum key, Datum) {
+      seen.emplace_back(key.bytes());
+      return true;
+    });
+    std::vector<std::string> wanted;
+    for (auto at = model_.lower_bound(from); at != model_.end() && wanted.size() < 5; ++at)
+      wanted.push_back(at->first);
+    EXPECT_EQ(seen, wanted) << "from " << from;
+  }
+
+  test::TempDir dir_;
+  Pool pool_ = Pool::create(dir_.file("pool"), options());
+  std::unique_ptr<AnyIndex> index_ =
+      create_index(pool_, "index", "p-masstree+vl", Kind::kBytes, Kind::kBytes, {});
+  Model model_;
+};
+
+TEST_F(Masstree, KeysThatDifferInLengthOrZerosOnly) {
+  for (size_t length = 0; length <= 40; ++length) {
+    put(std::string(length, '\0'));
+    put(std::string(length, 'a'));
+    put(std::string(length, '\xff'));
+  }
+  EXPECT_GT(figure("layers_deep"), 4);
+  expect_equal();
+}
+
+TEST_F(Masstree, LongSharedBeginningsMakeLayersThatGoWithTheirKeys) {
+  const std::string beginning = "https://www.example.org/a/long/beginning/";
+  const double before = figure("pool_bytes");
+  for (int i = 0; i < 2000; ++i) put(beginning + std::to_string(i * 7919 % 100003) + "/page");
+  EXPECT_GT(figure("layers"), 5);
+  expect_equal();
+  while (!model_.empty()) {
+    const auto at = std::next(model_.begin(), static_cast<ptrdiff_t>(model_.size() / 2));
+    remove(std::string(at->first));
+  }
+  expect_equal();
+  EXPECT_EQ(figure("layers"), 1);
+  EXPECT_EQ(figure("pool_bytes"), before);
+}
+
+TEST_F(Masstree, TheLongestKeysThatDifferInTheirLastByte) {
+  put(std::string(1023, 'x') + "a");
+  put(std::string(1023, 'x') + "b");
+  put(std::string(1023, 'x'));
+  EXPECT_EQ(figure("layers"), 128);
+  expect_equal();
+  remove(std::string(1023, 'x') + "a");
+  remove(std::string(1023, 'x'));
+  remove(std::string(1023, 'x') + "b");
+  EXPECT_EQ(figure("layers"), 1);
+  expect_equal();
+}
+
+}  // namespace
+}  // namespace perdure::index
