@@ -220,6 +220,14 @@ class Core {
     return pm::load_acquire(node.values[permutation.slot(at.rank - 1)]);
   }
 
+  // Before a change that relies on it.
+  Permutation sound_permutation_of(const Node& node) const {
+    const Permutation permutation = permutation_of(node);
+    if (!permutation.sound()) [[unlikely]]
+      throw_damaged(node);
+    return permutation;
+  }
+
   // ---- the way down without locks; the caller has a guard. False: begin again
   bool try_reach(Layer& layer, Slice slice, Seen above, Node*& node, Seen& seen) const;
   bool try_locate(Text text, Border& border) const;
@@ -397,23 +405,31 @@ bool Core<Content>::scan_layer(Layer& layer, uint32_t depth, Text from, uint64_t
   Slice after = slice_of(from);
   bool told = false;  // `after` itself has been
   std::array<Entry, kSlots> entries;
+  bool from_left =
+      false;  // by way of the neighbour that has `after`, so all slices here are above it
+  uint32_t idle = 0;
   for (Node* node = reach(layer, after); node != nullptr;) {
     const Seen seen = see(*node);
     if (is_obsolete(*node)) {
       node = reach(layer, after);
+      from_left = false;
       continue;
     }
     const Permutation permutation = permutation_of(*node);
     const uint32_t end = permutation.count();
     uint32_t count = 0;
     for (uint32_t rank = 0; rank < end; ++rank) {
-      const uint32_t slot = permutation.slot(rank) % kSlots;
+      const uint32_t slot = permutation.slot(rank);
       const Slice slice = slice_in(*node, slot);
       if (slice < after || (slice == after && told)) continue;
       entries[count++] = {slice, pm::load_acquire(node->values[slot])};
     }
     const uint64_t next = pm::load_acquire(node->next);
     if (!seen.holds()) continue;
+    // So no way through the layer is endless.
+    idle = count == 0 ? idle + 1 : 0;
+    if (node->level != 0 || (from_left && count < end) || idle > kAttemptsMax) [[unlikely]]
+      throw_damaged(*node);
     Node* right = next == 0 ? nullptr : &node_at(next);
     if (right != nullptr) prefetch(*right);
     for (uint32_t i = 0; i < count; ++i) {
@@ -441,6 +457,7 @@ bool Core<Content>::scan_layer(Layer& layer, uint32_t depth, Text from, uint64_t
     }
     if (limit == 0) return false;
     node = right;
+    from_left = count > 0;
   }
   return true;
 }

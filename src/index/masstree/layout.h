@@ -11,6 +11,7 @@
 // record, or of a layer with kLayerTag. In an interior node it is the offset of the child from the slice on.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <compare>
 #include <cstddef>
@@ -83,9 +84,8 @@ class Permutation {
   uint32_t used() const { return static_cast<uint32_t>(word_ >> kFirstBit) & kAll; }
   uint32_t count() const { return static_cast<uint32_t>(std::popcount(used())); }
   bool is_full() const { return used() == kAll; }
-  uint32_t slot(uint32_t rank) const {
-    return static_cast<uint32_t>(word_ >> (kRankBits * rank)) & kRankMask;
-  }
+  // Of a node, whatever damage may have made of the word.
+  uint32_t slot(uint32_t rank) const { return std::min(rank_bits(rank), kSlots - 1); }
   uint32_t free_slot() const { return static_cast<uint32_t>(std::countr_one(used())); }
   static uint32_t bit_of(uint32_t slot) { return kFirstBit + slot; }
 
@@ -108,7 +108,7 @@ class Permutation {
   }
   bool sound() const {
     uint32_t met = 0;
-    for (uint32_t rank = 0; rank < count(); ++rank) met |= 1U << slot(rank);
+    for (uint32_t rank = 0; rank < count(); ++rank) met |= 1U << rank_bits(rank);
     return met == used() && (ranks() & ~mask(count())) == 0 && word_ >> (kFirstBit + kSlots) == 0;
   }
 
@@ -119,6 +119,9 @@ class Permutation {
   static constexpr uint64_t kRanks = (uint64_t{1} << kFirstBit) - 1;
   static uint64_t mask(uint32_t rank) { return (uint64_t{1} << (kRankBits * rank)) - 1; }
   uint64_t ranks() const { return word_ & kRanks; }
+  uint32_t rank_bits(uint32_t rank) const {
+    return static_cast<uint32_t>(word_ >> (kRankBits * rank)) & kRankMask;
+  }
   uint64_t used_bits() const { return word_ & ~kRanks; }
 
   uint64_t word_;

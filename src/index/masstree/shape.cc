@@ -13,7 +13,7 @@ std::vector<typename Core<Content>::Entry> Core<Content>::entries_of(const Node&
   std::vector<Entry> entries;
   entries.reserve(kSlots);
   for (uint32_t rank = 0; rank < permutation.count(); ++rank) {
-    const uint32_t slot = permutation.slot(rank) % kSlots;
+    const uint32_t slot = permutation.slot(rank);
     entries.push_back({slice_in(node, slot), pm::load_relaxed(node.values[slot])});
   }
   return entries;
@@ -66,7 +66,7 @@ bool Core<Content>::split(Layer& layer, const Path& path, size_t at) {
   Node& node = *path[at];
   Node* const parent = at == 0 ? nullptr : path[at - 1];
   const Held held = parent != nullptr ? Held(*this, *parent, node) : Held(*this, layer, node);
-  if (!permutation_of(node).is_full()) return false;
+  if (!sound_permutation_of(node).is_full()) return false;
   const bool is_border = node.level == 0;
   const std::vector<Entry> entries = entries_of(node);
   // Keys that ascend leave full nodes behind.
@@ -88,7 +88,7 @@ bool Core<Content>::split(Layer& layer, const Path& path, size_t at) {
   txn.redo(&node.permutation, &left, sizeof left);
   if (is_border) txn.redo(&node.next, &right_at, sizeof right_at);
   if (parent != nullptr) {
-    const Permutation before = permutation_of(*parent);
+    const Permutation before = sound_permutation_of(*parent);
     const uint32_t slot = before.free_slot();
     place(*parent, slot, entry);
     memory_.flush(&parent->lengths[slot],
@@ -190,7 +190,7 @@ bool Core<Content>::merge(Node& parent, const Node& child) {
 // Merges the child of the parent's entry of this rank into its left neighbour.
 template <typename Content>
 bool Core<Content>::join(Node& parent, uint32_t rank) {
-  const Permutation of_parent = permutation_of(parent);
+  const Permutation of_parent = sound_permutation_of(parent);
   const uint32_t slot = of_parent.slot(rank);
   const uint64_t right_at = parent.values[slot];
   Node& left = require_child(
@@ -198,12 +198,12 @@ bool Core<Content>::join(Node& parent, uint32_t rank) {
   Node& right = require_child(parent, node_at(right_at));
   const Held held(*this, parent, left, right);
   const bool is_border = left.level == 0;
-  Permutation of_left = permutation_of(left);
+  Permutation of_left = sound_permutation_of(left);
   std::vector<Entry> moved = entries_of(right);
   if (!is_border) moved.insert(moved.begin(), {slice_in(parent, slot), right.leftmost});
   const uint32_t together = of_left.count() + static_cast<uint32_t>(moved.size());
   // Some room is left, so that the next inserts do not split them again.
-  const bool one_empty = of_left.count() == 0 || permutation_of(right).count() == 0;
+  const bool one_empty = of_left.count() == 0 || sound_permutation_of(right).count() == 0;
   if (together > (one_empty ? kSlots : kFullEnough)) return false;
 
   pm::Heap::Txn txn(pool_.heap(), true);

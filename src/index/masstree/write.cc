@@ -72,7 +72,7 @@ void Core<Content>::place(Node& node, uint32_t slot, const Entry& entry) const {
 template <typename Content>
 void Core<Content>::put(Node& node, const Position& position, Slice slice, const Key& key,
                         const Value& value) {
-  const Permutation before = permutation_of(node);
+  const Permutation before = sound_permutation_of(node);
   const uint32_t slot = before.free_slot();
   const uint64_t after = before.with(position.rank, slot).word();
   if constexpr (kWords) {
@@ -124,7 +124,7 @@ void Core<Content>::replace(Node& node, uint32_t slot, const Key& key, const Val
 
 template <typename Content>
 void Core<Content>::take_out(Node& node, const Position& position) {
-  const uint64_t after = permutation_of(node).without(position.rank).word();
+  const uint64_t after = sound_permutation_of(node).without(position.rank).word();
   if constexpr (kWords) {
     begin_change(node);
     pm::store_release(node.permutation, after);
