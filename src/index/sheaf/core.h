@@ -189,6 +189,7 @@ class Core {
                     std::span<const Part> parts, uint64_t more, Reserve reserve);
   static void adopt(Ref& ref, uint64_t offset, const Leaf& header);
   void account(int64_t leaf_bytes);
+  static void renew_filter(Ref& ref, std::span<const Slot> records);
   void forget_buffer(Ref& ref);
   uint64_t* take_slot();
   void add_directory();

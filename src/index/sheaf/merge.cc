@@ -167,6 +167,7 @@ void Core::adopt(Ref& ref, uint64_t offset, const Leaf& header) {
   pm::store_relaxed(ref.records, header.count);
   pm::store_relaxed(ref.first, header.first);
   pm::store_relaxed(ref.scale, scale_of(header.first, header.last));
+  ref.last = header.last;
   for (uint32_t i = 0; i < kLookupLines; i += 8) {
     uint64_t word = 0;
     std::memcpy(&word, header.lines + i, sizeof word);
@@ -177,6 +178,17 @@ void Core::adopt(Ref& ref, uint64_t offset, const Leaf& header) {
     }
   }
   ref.block_bytes = header.bytes;
+}
+
+// The filter of a ref whose leaf gets these records, of which its buffer has those that the old leaf lacks.
+void Core::renew_filter(Ref& ref, std::span<const Slot> records) {
+  if (ref.filtered != 0 && ref.removed == 0) {
+    for (uint32_t i = 0; i < ref.buffered; ++i) ref.filter.add(ref.buffer()[i].key);
+    return;
+  }
+  ref.filter.clear();
+  for (const Slot& record : records) ref.filter.add(record.key);
+  ref.filtered = 1;
 }
 
 void Core::forget_buffer(Ref& ref) {
@@ -215,6 +227,7 @@ void Core::replace_one(Ref& ref, std::span<const Slot> records, uint64_t bytes, 
   }
   ref.lock.begin_change();
   adopt(ref, fresh, header);
+  renew_filter(ref, records);
   forget_buffer(ref);
   account(static_cast<int64_t>(bytes) - static_cast<int64_t>(old_bytes));
   retire(old, old_bytes, nullptr);
@@ -295,6 +308,8 @@ void Core::make_several(Several& made, Ref& ref, Ref* neighbour, std::span<const
     one.low = part_low;
     one.slot = made.slots[i];
     one.number = number;
+    one.filtered = 0;
+    renew_filter(one, part);
     forget_buffer(one);
     pm::store_relaxed(one.dead, 0U);
     made.children.push_back({part_low, &one});

@@ -30,6 +30,7 @@ void Core::recover(uint32_t threads) {
     ref->number = leaf.merged;
     ref->merged = leaf.merged;
     ref->ordinal = children.size();
+    ref->filtered = 0;
     ref->first_era = ~uint64_t{0};
     ref->dead = 0;
     children.push_back({met.low, ref});

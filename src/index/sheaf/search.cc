@@ -77,12 +77,15 @@ bool Core::find_in_leaf(uint64_t offset, uint32_t records, uint32_t begin, uint3
 Core::Found Core::find(const Ref& ref, Key key, int& buffered, Value& value) const {
   const uint32_t part = part_of(ref.first, ref.scale, key);
   const uint32_t end = part + 1 < kLookupLines ? ref.lines[part + 1] : 0xff;
-  pm::prefetch(leaf_of(ref).records() + uint64_t{ref.lines[part]} * kLineRecords);
+  const bool may_be_in_leaf = ref.may_be_in_leaf(key);
+  if (may_be_in_leaf)
+    pm::prefetch(leaf_of(ref).records() + uint64_t{ref.lines[part]} * kLineRecords);
   buffered = find_buffered(ref, ref.buffered, key);
   if (buffered >= 0) {
     value = ref.buffer()[buffered].value;
     return (ref.removed >> buffered & 1) != 0 ? Found::kRemoval : Found::kRecord;
   }
+  if (!may_be_in_leaf) return Found::kNothing;
   return find_in_leaf(ref.offset, ref.records, ref.lines[part], end, key, value) ? Found::kRecord
                                                                                  : Found::kNothing;
 }

@@ -144,6 +144,7 @@ Ref* Core::lock_leaf(Key key, Lock& lock) const {
     pm::prefetch(ref->lines);
     pm::prefetch_to_change(ref->fingerprints);
     pm::prefetch_to_change(&ref->low);
+    pm::prefetch(ref->filter.line_of(key));
     lock = Lock(ref->lock);
     require_writable();
     if (ref->dead == 0) [[likely]]
