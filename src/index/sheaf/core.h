@@ -57,8 +57,6 @@
 
 namespace perdure::index::sheaf {
 
-__extension__ using Wide = unsigned __int128;
-
 // 0: the default.
 struct Options {
   uint64_t leaf_bytes = 0;

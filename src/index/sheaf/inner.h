@@ -25,6 +25,8 @@
 
 namespace perdure::index::sheaf {
 
+__extension__ using Wide = unsigned __int128;
+
 // Which keys a leaf may have: so that an insert of a new key reads no PM before it writes its log record. A
 // Bloom filter in DRAM, in blocks of one line, three bits of one block for each key. Of 320 keys, what leaves
 // have on an average, it takes one in nine that are not there for one that may be.
@@ -159,7 +161,7 @@ class Inner {
   // The leaf of a key. Needs a guard.
   Ref* find(uint64_t key) const {
     const Group* group = group_of(key);
-    return group->refs[position(group->lows.data(), group->count, key)];
+    return group->refs[group->position(key)];
   }
   // The same, and where the range of the leaf after it begins; has_next is false if there is none.
   Ref* find(uint64_t key, bool& has_next, uint64_t& next_low) const;
@@ -176,23 +178,6 @@ class Inner {
   uint64_t dram_bytes() const;
 
  private:
-  struct Group {
-    uint32_t count;
-    std::array<uint64_t, kGroupLeaves> lows;
-    std::array<Ref*, kGroupLeaves> refs;
-  };
-  struct Top {
-    std::vector<uint64_t> lows;
-    std::unique_ptr<std::atomic<Group*>[]> groups;
-    uint64_t count() const { return lows.size(); }
-  };
-  // What readers may still look at after a change.
-  struct Gone {
-    std::vector<std::unique_ptr<Group>> groups;
-    std::unique_ptr<Top> top;
-    Gone* next = nullptr;
-  };
-
   // The number of the last of `count` >= 1 ascending lows that is not above the key; 0 if all are.
   static uint64_t position(const uint64_t* lows, uint64_t count, uint64_t key) {
     const uint64_t* base = lows;
@@ -203,9 +188,65 @@ class Inner {
     }
     return static_cast<uint64_t>(base - lows);
   }
+
+  // Every 16th low stands in one line as well, so that a search waits for that line and then for two, instead of
+  // one line after the other. What is not used is the greatest number.
+  struct Group {
+    static constexpr uint32_t kPart = 16;
+
+    uint32_t count = 0;
+    alignas(pm::kLineBytes) std::array<uint64_t, kGroupLeaves / kPart> heads;
+    alignas(pm::kLineBytes) std::array<uint64_t, kGroupLeaves> lows;
+    std::array<Ref*, kGroupLeaves> refs;
+
+    explicit Group(std::span<const Child> children);
+    // The last leaf whose low is not above the key; 0 if all are.
+    uint64_t position(uint64_t key) const {
+      uint64_t part = 0;
+      for (size_t i = 1; i < heads.size(); ++i) part += heads[i] <= key ? 1U : 0U;
+      const uint64_t* some = lows.data() + part * kPart;
+      uint64_t below = 0;
+      for (uint32_t i = 0; i < kPart; ++i) below += some[i] <= key ? 1U : 0U;
+      const uint64_t at = part * kPart + below - (below != 0 ? 1 : 0);
+      // The greatest key is not below what is not used.
+      return at < count ? at : count - 1;
+    }
+  };
+
+  // A table of equal parts of the range of the lows says between which of them a key is. Of lows that lie evenly
+  // that leaves one or two.
+  struct Top {
+    std::vector<uint64_t> lows;
+    std::unique_ptr<std::atomic<Group*>[]> groups;
+    std::vector<uint32_t> parts;  // lows that are in earlier parts; one more than there are parts
+    uint64_t scale = 0;
+
+    uint64_t count() const { return lows.size(); }
+    void make_parts();
+    uint64_t part_of(uint64_t key) const {
+      if (key <= lows.front()) return 0;
+      const auto part = static_cast<uint64_t>(static_cast<Wide>(key - lows.front()) * scale >> 64);
+      return part < parts.size() - 2 ? part : parts.size() - 2;
+    }
+    // The last group whose low is not above the key; 0 if all are.
+    uint64_t position(uint64_t key) const {
+      const uint64_t part = part_of(key);
+      const uint64_t begin = parts[part] == 0 ? 0 : parts[part] - 1;
+      const uint64_t end = parts[part + 1];
+      return end <= begin + 1 ? begin
+                              : begin + Inner::position(lows.data() + begin, end - begin, key);
+    }
+  };
+  // What readers may still look at after a change.
+  struct Gone {
+    std::vector<std::unique_ptr<Group>> groups;
+    std::unique_ptr<Top> top;
+    Gone* next = nullptr;
+  };
+
   const Group* group_of(uint64_t key) const {
     const Top* top = pm::acquire(top_);
-    return pm::acquire(top->groups[position(top->lows.data(), top->count(), key)]);
+    return pm::acquire(top->groups[top->position(key)]);
   }
   static std::vector<std::unique_ptr<Group>> groups_of(std::span<const Child> children);
   static std::unique_ptr<Top> top_of(const Top* old, uint64_t from, uint64_t to,
