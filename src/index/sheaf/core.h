@@ -57,6 +57,24 @@
 
 namespace perdure::index::sheaf {
 
+// Vectors whose resize() does not clear what is about to be written.
+template <typename T>
+struct Uncleared : std::allocator<T> {
+  template <typename U>
+  struct rebind {
+    using other = Uncleared<U>;
+  };
+  template <typename U, typename... Arguments>
+  void construct(U* at, Arguments&&... arguments) {
+    if constexpr (sizeof...(arguments) == 0) {
+      ::new (static_cast<void*>(at)) U;
+    } else {
+      ::new (static_cast<void*>(at)) U(std::forward<Arguments>(arguments)...);
+    }
+  }
+};
+using Records = std::vector<Slot, Uncleared<Slot>>;
+
 // 0: the default.
 struct Options {
   uint64_t leaf_bytes = 0;
@@ -147,11 +165,14 @@ class Core {
   void promise(Ref& ref);
   void put(Ref& ref, int buffered, const Change& change);
   void enlist(Ref& ref);
+  void prefetch_ref(const Ref& ref) const;
   void prefetch_leaf(const Ref& ref, uint64_t era) const;
   static Reserve reserve_for(const Change& change) {
     return change.removal ? Reserve::kUsed : Reserve::kSpared;
   }
   void make_log_room(Reserve reserve);
+  bool take_due(std::vector<Ref*>& group, uint64_t& era, size_t most);
+  void merge_due(std::vector<Ref*>& group, uint64_t era, Reserve reserve);
   template <typename Choose>
   std::exception_ptr merge_all(Reserve reserve, Choose choose);
   void keep_promises();
@@ -167,18 +188,27 @@ class Core {
   void change_together(std::span<const Change> changes, uint64_t& todo, std::span<bool> done);
 
   // ---- merge.cc
+  static constexpr size_t kMergeTogether = 8;
   struct Part {
     uint64_t begin;
     uint64_t end;
   };
   void merge(Ref& ref, Lock& lock, uint64_t more, Reserve reserve);
-  bool merge_with_neighbour(Ref& ref, Lock& lock, const std::vector<Slot>& own, uint64_t more,
-                            Reserve reserve);
-  void collect(const Ref& ref, std::vector<Slot>& out) const;
+  bool merge_with_neighbour(Ref& ref, Lock& lock, const Records& own, uint64_t more);
+  // A record of a buffer.
+  struct Fresh {
+    Slot slot;
+    bool removal;
+  };
+  static uint32_t sort_buffer(const Ref& ref, Fresh* to);
+  void collect(const Ref& ref, Records& out) const;
   Ref* lock_neighbour(const Ref& ref, uint64_t records, Lock& lock) const;
-  std::vector<Part> parts_of(const Ref& ref, const std::vector<Slot>& records, uint64_t more) const;
+  std::vector<Part> parts_of(const Ref& ref, const Records& records, uint64_t more) const;
   static void write_leaf(pm::PoolImpl& pool, uint64_t offset, uint64_t bytes, uint64_t low,
                          uint64_t number, std::span<const Slot> records, Leaf& header);
+  struct Successor;
+  bool make_successor(pm::Heap::Txn& txn, Ref& ref, uint64_t era, Successor& made);
+  void replace_together(std::vector<Ref*>& group, uint64_t era);
   void replace_one(Ref& ref, std::span<const Slot> records, uint64_t bytes, Reserve reserve);
   struct Several;
   void replace_several(Ref& ref, Lock& lock, Ref* neighbour, std::span<const Slot> records,
@@ -232,8 +262,9 @@ class Core {
   std::mutex lists_mutex_;
   std::deque<std::vector<Ref*>> lists_;  // refs by the era in which their buffers began
   uint64_t lists_begin_ = 0;             // the era of the first list
-  std::mutex log_room_mutex_;            // of who merges for the log
-  std::vector<Ref*> due_;                // what is to be merged for it
+  std::mutex due_mutex_;                 // of what follows
+  std::vector<Ref*> due_;                // what is to be merged for the log's oldest chunk
+  uint64_t in_hand_ = 0;                 // beside these, what threads are merging for it
 
   std::atomic<uint64_t> leaf_bytes_{0};
   std::atomic<uint64_t> removals_{0};  // that are in buffers, or were lately

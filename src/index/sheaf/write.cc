@@ -245,56 +245,101 @@ void Core::enlist(Ref& ref) {
   pm::store_relaxed(ref.first_era, era);
 }
 
+void Core::prefetch_ref(const Ref& ref) const {
+  const auto* begin = reinterpret_cast<const char*>(&ref);
+  const uint64_t bytes = sizeof(Ref) + uint64_t{buffer_records_} * sizeof(Slot);
+  for (uint64_t at = 0; at < bytes; at += pm::kLineBytes) pm::prefetch_to_change(begin + at);
+}
+
 // Of no consequence if the ref changes meanwhile.
 void Core::prefetch_leaf(const Ref& ref, uint64_t era) const {
   if (pm::load_relaxed(ref.buffered) == 0 || pm::load_relaxed(ref.first_era) > era) return;
   const char* leaf = pool_.at<char>(pm::load_relaxed(ref.offset));
   const uint64_t bytes = Leaf::bytes_for(pm::load_relaxed(ref.records));
   for (uint64_t at = 0; at < bytes; at += pm::kLineBytes) pm::prefetch(leaf + at);
-  for (uint32_t i = 0; i < buffer_records_; i += kLineRecords) pm::prefetch(ref.buffer() + i);
 }
 
-// Merges the leaves with records in the chunk that was left first, which is free then.
+// Makes the chunk free that was left first: merges the leaves with records in it. Threads that need room at
+// the same time share the work. Returns at once if there is nothing to do but wait for others.
 void Core::make_log_room(Reserve reserve) {
-  const std::lock_guard only(log_room_mutex_);
+  static thread_local std::vector<Ref*> group;
   uint64_t era = 0;
-  if (log_.has_free_chunk()) return;
-  if (!log_.oldest(era)) {
-    pm::PoolImpl::pause();  // lanes that others write to have them all
-    return;
+  for (;;) {
+    // Leaves that are merged together take more room, for a while, than one after the other: blocks of so many
+    // sizes, each from a segment of its own. Where room is scarce one thread has them all, since what some free is
+    // what others may need.
+    const bool scarce = promises_.is_scarce(kMergeTogether * pm::kSegmentBytes);
+    if (!take_due(group, era, scarce ? ~size_t{0} : kMergeTogether)) break;
+    const size_t taken = group.size();
+    const auto give_back = [&] {
+      const std::lock_guard lock(due_mutex_);
+      in_hand_ -= taken;
+      due_.insert(due_.end(), group.begin(), group.end());  // has room: see take_due()
+      if (due_.empty() && in_hand_ == 0) log_.free_oldest();
+    };
+    try {
+      if (!scarce) replace_together(group, era);
+      merge_due(group, era, reserve);
+    } catch (...) {
+      give_back();
+      throw;
+    }
+    give_back();
   }
+  // Others merge the last leaves, or write to lanes that have all chunks.
+  if (!log_.has_free_chunk()) pm::PoolImpl::pause();
+}
+
+// At most so many of the leaves that are to be merged before the oldest chunk, which was left in `era`, is free. False if
+// there are none, or a chunk is free. Who gets them merges them or gives them back.
+bool Core::take_due(std::vector<Ref*>& group, uint64_t& era, size_t most) {
+  group.clear();
+  const std::lock_guard lock(due_mutex_);
+  if (log_.has_free_chunk() || !log_.oldest(era)) return false;
   {
-    const std::lock_guard lock(lists_mutex_);
+    const std::lock_guard lists(lists_mutex_);
     for (; !lists_.empty() && lists_begin_ <= era; ++lists_begin_) {
-      due_.insert(due_.end(), lists_.front().begin(), lists_.front().end());
+      const std::vector<Ref*>& list = lists_.front();
+      due_.reserve(due_.size() + in_hand_ + list.size());  // so that giving back needs no memory
+      due_.insert(due_.end(), list.begin(), list.end());
       lists_.pop_front();
     }
     lists_begin_ = std::max(lists_begin_, era + 1);
   }
-  for (int attempt = 0; !due_.empty();) {
+  if (due_.empty()) {
+    if (in_hand_ == 0) log_.free_oldest();
+    return false;
+  }
+  const auto count = static_cast<int64_t>(std::min(due_.size(), most));
+  group.assign(due_.end() - count, due_.end());
+  due_.erase(due_.end() - count, due_.end());
+  in_hand_ += group.size();
+  return true;
+}
+
+// Merges leaves, one by one, and takes them from the group. To be called without a guard.
+void Core::merge_due(std::vector<Ref*>& group, uint64_t era, Reserve reserve) {
+  for (int attempt = 0; !group.empty();) {
     try {
       const pm::EpochManager::Guard guard(epochs_);
-      Ref& ref = *due_.back();
-      // The next leaf is read beside the fences of this one's merge.
-      if (due_.size() > 1) prefetch_leaf(*due_[due_.size() - 2], era);
+      Ref& ref = *group.back();
       Lock lock(ref.lock);
       require_writable();
       if (ref.dead == 0 && ref.buffered > 0 && ref.first_era <= era) {
         merge(ref, lock, 0, reserve);
       }
-      due_.pop_back();  // only now: who is not merged stays due
+      group.pop_back();
       attempt = 0;
       continue;
     } catch (const Error& error) {
       if (!pm::is_full(error) || ++attempt == (reserve == Reserve::kUsed ? kAttempts : 2)) throw;
     }
-    std::swap(due_.back(),
-              due_[static_cast<size_t>(attempt) % due_.size()]);  // others may make room
+    // Others may make room.
+    std::swap(group.back(), group[static_cast<size_t>(attempt) % group.size()]);
     retire_all();  // blocks that wait for readers may be all that is missing
     epochs_.collect();
     if (attempt > 1) pm::PoolImpl::pause();
   }
-  log_.free_oldest();
 }
 
 // Merges all leaves that are chosen. Returns the error of the last one that had no room, if any. To be
