@@ -122,6 +122,8 @@ uint64_t Core::multi_write(Verb verb, std::span<const std::pair<Key, Value>> rec
   std::array<Change, kGroup> changes;
   for (size_t begin = 0; begin < records.size(); begin += kGroup) {
     const size_t size = std::min(kGroup, records.size() - begin);
+    if (log_.is_short()) [[unlikely]]
+      keep_log_room();
     for (size_t i = 0; i < size; ++i) {
       changes[i] = {records[begin + i].first, records[begin + i].second, verb, false};
     }

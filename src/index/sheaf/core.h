@@ -171,6 +171,8 @@ class Core {
     return change.removal ? Reserve::kUsed : Reserve::kSpared;
   }
   void make_log_room(Reserve reserve);
+  void keep_log_room();
+  bool merge_some(size_t most, bool together, Reserve reserve);
   bool take_due(std::vector<Ref*>& group, uint64_t& era, size_t most);
   void merge_due(std::vector<Ref*>& group, uint64_t era, Reserve reserve);
   template <typename Choose>
@@ -251,7 +253,8 @@ class Core {
   mutable pm::EpochManager epochs_;
   // Blocks of leaves, and refs that went with them.
   Retired<std::pair<uint64_t, Ref*>> retired_;
-  Inner inner_;
+  // What every operation reads, away from what merges write.
+  alignas(pm::kLineBytes) Inner inner_;
   Log log_;
 
   std::mutex slots_mutex_;             // of the directory

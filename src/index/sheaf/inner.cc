@@ -54,7 +54,7 @@ uint64_t RefSpace::dram_bytes() const {
 // ---- the arrays
 
 Inner::~Inner() {
-  while (kept_ != nullptr) delete std::exchange(kept_, kept_->next);
+  delete_all(gone_);
   Top* top = top_.load();
   if (top == nullptr) return;
   for (uint64_t i = 0; i < top->count(); ++i) delete top->groups[i].load();
@@ -183,11 +183,18 @@ void Inner::publish(Change change) noexcept {
     pm::publish(top_, change.top_.release(), "sheaf: top");
     for (auto& group : change.groups_) std::ignore = group.release();
   }
+  gone->next = std::exchange(gone_, gone);
+  if (++gone_count_ < kGoneTogether) return;
   try {
-    epochs_.retire([gone] { delete gone; });
-  } catch (const std::bad_alloc&) {
-    gone->next = std::exchange(kept_, gone);
+    epochs_.retire([all = gone_] { delete_all(all); });
+    gone_ = nullptr;
+    gone_count_ = 0;
+  } catch (const std::bad_alloc&) {  // with the next ones
   }
+}
+
+void Inner::delete_all(Gone* gone) {
+  while (gone != nullptr) delete std::exchange(gone, gone->next);
 }
 
 std::vector<Child> Inner::children() const {

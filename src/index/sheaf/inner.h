@@ -243,19 +243,23 @@ class Inner {
     std::unique_ptr<Top> top;
     Gone* next = nullptr;
   };
+  static constexpr uint32_t kGoneTogether = 32;
 
   const Group* group_of(uint64_t key) const {
     const Top* top = pm::acquire(top_);
     return pm::acquire(top->groups[top->position(key)]);
   }
+  static void delete_all(Gone* gone);
   static std::vector<std::unique_ptr<Group>> groups_of(std::span<const Child> children);
   static std::unique_ptr<Top> top_of(const Top* old, uint64_t from, uint64_t to,
                                      const std::vector<std::unique_ptr<Group>>& fresh);
 
   pm::EpochManager& epochs_;
   std::atomic<Top*> top_{nullptr};
-  mutable std::mutex mutex_;  // of who changes it
-  Gone* kept_ = nullptr;      // for which the epochs had no memory
+  alignas(pm::kLineBytes) mutable std::mutex mutex_;  // of who changes it
+  // What waits to be handed to the epochs: each time they interrupt all threads.
+  Gone* gone_ = nullptr;
+  uint32_t gone_count_ = 0;
 };
 
 class Inner::Change {

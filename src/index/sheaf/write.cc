@@ -14,8 +14,12 @@ constexpr char kType[] = "sheaf";
 constexpr uint64_t kDirectoryBytes = 4096;
 // To merge a leaf where the pool is full, while others read.
 constexpr int kAttempts = 100;
+constexpr uint64_t kRetiredBytes = 4096;
+
 // Blocks of leaves that wait for readers are kept from others: few.
-constexpr size_t kRetireTogether = 16;
+uint64_t retire_together_bytes(const pm::PoolImpl& pool) {
+  return std::clamp(pool.header().capacity_bytes / 1024, uint64_t{64} << 10, uint64_t{1} << 20);
+}
 
 }  // namespace
 
@@ -36,7 +40,7 @@ Core::Core(pm::PoolImpl& pool, Root& root, std::string name)
               if (ref != nullptr) refs.give(ref);
             }
           },
-          kRetireTogether),
+          retire_together_bytes(pool) / kRetiredBytes, retire_together_bytes(pool)),
       inner_(epochs_),
       log_(pool, root, promises_) {}
 
@@ -116,6 +120,8 @@ bool Core::remove(Key key, const Condition& condition) {
 
 bool Core::carry_out(const Change& change) {
   pool_.require_writable();
+  if (log_.is_short()) [[unlikely]]
+    keep_log_room();
   // A removal needs no room but what is on its way back: it waits for that.
   for (int attempt = 0;; ++attempt) {
     try {
@@ -262,40 +268,59 @@ void Core::prefetch_leaf(const Ref& ref, uint64_t era) const {
 // Makes the chunk free that was left first: merges the leaves with records in it. Threads that need room at
 // the same time share the work. Returns at once if there is nothing to do but wait for others.
 void Core::make_log_room(Reserve reserve) {
-  static thread_local std::vector<Ref*> group;
-  uint64_t era = 0;
   for (;;) {
     // Leaves that are merged together take more room, for a while, than one after the other: blocks of so many
     // sizes, each from a segment of its own. Where room is scarce one thread has them all, since what some free is
     // what others may need.
     const bool scarce = promises_.is_scarce(kMergeTogether * pm::kSegmentBytes);
-    if (!take_due(group, era, scarce ? ~size_t{0} : kMergeTogether)) break;
-    const size_t taken = group.size();
-    const auto give_back = [&] {
-      const std::lock_guard lock(due_mutex_);
-      in_hand_ -= taken;
-      due_.insert(due_.end(), group.begin(), group.end());  // has room: see take_due()
-      if (due_.empty() && in_hand_ == 0) log_.free_oldest();
-    };
-    try {
-      if (!scarce) replace_together(group, era);
-      merge_due(group, era, reserve);
-    } catch (...) {
-      give_back();
-      throw;
-    }
-    give_back();
+    if (log_.has_free_chunk()) return;
+    if (!merge_some(scarce ? ~size_t{0} : kMergeTogether, !scarce, reserve)) break;
   }
   // Others merge the last leaves, or write to lanes that have all chunks.
   if (!log_.has_free_chunk()) pm::PoolImpl::pause();
 }
 
-// At most so many of the leaves that are to be merged before the oldest chunk, which was left in `era`, is free. False if
-// there are none, or a chunk is free. Who gets them merges them or gives them back.
+// Before an operation, while few chunks are free: some merges, so that none has to do many, or to wait for what
+// another thread has begun.
+void Core::keep_log_room() {
+  if (promises_.is_scarce(kMergeTogether * pm::kSegmentBytes)) return;
+  try {
+    merge_some(kMergeTogether, true, Reserve::kSpared);
+  } catch (const Error& error) {
+    if (!pm::is_full(error)) throw;  // the operation may have room
+  }
+}
+
+// Merges at most so many of the leaves with records in the chunk that was left first. The chunk is free when the
+// last of them has been merged. False if there are none. To be called without a guard.
+bool Core::merge_some(size_t most, bool together, Reserve reserve) {
+  static thread_local std::vector<Ref*> group;
+  uint64_t era = 0;
+  if (!take_due(group, era, most)) return false;
+  const size_t taken = group.size();
+  const auto give_back = [&] {
+    const std::lock_guard lock(due_mutex_);
+    in_hand_ -= taken;
+    due_.insert(due_.end(), group.begin(), group.end());  // has room: see take_due()
+    if (due_.empty() && in_hand_ == 0) log_.free_oldest();
+  };
+  try {
+    if (together) replace_together(group, era);
+    merge_due(group, era, reserve);
+  } catch (...) {
+    give_back();
+    throw;
+  }
+  give_back();
+  return true;
+}
+
+// At most so many of the leaves that are to be merged before the oldest chunk, which was left in `era`, is free.
+// False if there are none. Who gets them merges them or gives them back.
 bool Core::take_due(std::vector<Ref*>& group, uint64_t& era, size_t most) {
   group.clear();
   const std::lock_guard lock(due_mutex_);
-  if (log_.has_free_chunk() || !log_.oldest(era)) return false;
+  if (!log_.oldest(era)) return false;
   {
     const std::lock_guard lists(lists_mutex_);
     for (; !lists_.empty() && lists_begin_ <= era; ++lists_begin_) {
