@@ -187,6 +187,8 @@ class Core {
 
   // ---- batch.cc
   void find_all(std::span<const Key> keys, std::span<Ref*> refs) const;
+  void find_all_to_change(std::span<const Key> keys, std::span<Ref*> refs) const;
+  void prefetch_record(const Ref& ref, Key key) const;
   void change_together(std::span<const Change> changes, uint64_t& todo, std::span<bool> done);
 
   // ---- merge.cc

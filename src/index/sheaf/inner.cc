@@ -138,6 +138,24 @@ Ref* Inner::find(uint64_t key, bool& has_next, uint64_t& next_low) const {
   return group->refs[i];
 }
 
+void Inner::find_all(std::span<const uint64_t> keys, std::span<Ref*> refs) const {
+  std::array<const Group*, kTogether> groups;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    groups[i] = group_of(keys[i]);
+    pm::prefetch(groups[i]->heads.data());
+    pm::prefetch(groups[i]);
+  }
+  constexpr size_t kLineWords = pm::kLineBytes / sizeof(uint64_t);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const uint64_t at = groups[i]->part_of(keys[i]) * Group::kPart;
+    for (size_t word = 0; word < Group::kPart; word += kLineWords) {
+      pm::prefetch(&groups[i]->lows[at + word]);
+      pm::prefetch(&groups[i]->refs[at + word]);
+    }
+  }
+  for (size_t i = 0; i < keys.size(); ++i) refs[i] = groups[i]->refs[groups[i]->position(keys[i])];
+}
+
 Ref* Inner::before(uint64_t low) const { return low == 0 ? nullptr : find(low - 1); }
 
 Inner::Change Inner::prepare(uint64_t from, uint64_t to, std::span<const Child> fresh) {

@@ -34,16 +34,22 @@ class Filter {
  public:
   static constexpr uint32_t kBlocks = 3;
 
-  void clear() { words_ = {}; }
+  void clear() {
+    for (uint64_t& word : words_) pm::store_relaxed(word, uint64_t{0});
+  }
   void add(uint64_t key) {
     const Place at(key);
-    for (const uint32_t bit : at.bits) words_[at.block * 8 + bit / 64] |= uint64_t{1} << bit % 64;
+    for (const uint32_t bit : at.bits) {
+      uint64_t& word = words_[at.block * 8 + bit / 64];
+      pm::store_relaxed(word, word | uint64_t{1} << bit % 64);
+    }
   }
   // False: it does not have it.
   bool may_have(uint64_t key) const {
     const Place at(key);
     uint64_t all = 1;
-    for (const uint32_t bit : at.bits) all &= words_[at.block * 8 + bit / 64] >> bit % 64;
+    for (const uint32_t bit : at.bits)
+      all &= pm::load_relaxed(words_[at.block * 8 + bit / 64]) >> bit % 64;
     return all != 0;
   }
   // The line that may_have() reads.
@@ -97,11 +103,12 @@ struct alignas(64) Ref {
   uint64_t merged;
   uint64_t ordinal;
 
-  Filter filter;  // by the holder of the lock only
+  Filter filter;
 
-  // Whether the leaf may have the key. By the holder of the lock.
+  // Whether the leaf may have the key. Without the lock that is a guess.
   bool may_be_in_leaf(uint64_t key) const {
-    return key >= first && key <= last && (filtered == 0 || filter.may_have(key));
+    return key >= pm::load_relaxed(first) && key <= pm::load_relaxed(last) &&
+           (pm::load_relaxed(filtered) == 0 || filter.may_have(key));
   }
   Slot* buffer() { return reinterpret_cast<Slot*>(this + 1); }
   const Slot* buffer() const { return reinterpret_cast<const Slot*>(this + 1); }
@@ -163,7 +170,10 @@ class Inner {
     const Group* group = group_of(key);
     return group->refs[group->position(key)];
   }
-  // The same, and where the range of the leaf after it begins; has_next is false if there is none.
+  // The leaves of at most kTogether keys, whose waits for memory overlap. Needs a guard.
+  static constexpr size_t kTogether = 16;
+  void find_all(std::span<const uint64_t> keys, std::span<Ref*> refs) const;
+  // As find(), and where the range of the leaf after it begins; has_next is false if there is none.
   Ref* find(uint64_t key, bool& has_next, uint64_t& next_low) const;
   // The leaf before the one with this low; null if it is the first one. Needs a guard.
   Ref* before(uint64_t low) const;
@@ -200,10 +210,15 @@ class Inner {
     std::array<Ref*, kGroupLeaves> refs;
 
     explicit Group(std::span<const Child> children);
-    // The last leaf whose low is not above the key; 0 if all are.
-    uint64_t position(uint64_t key) const {
+    // The part that the key's leaf is in.
+    uint64_t part_of(uint64_t key) const {
       uint64_t part = 0;
       for (size_t i = 1; i < heads.size(); ++i) part += heads[i] <= key ? 1U : 0U;
+      return part;
+    }
+    // The last leaf whose low is not above the key; 0 if all are.
+    uint64_t position(uint64_t key) const {
+      const uint64_t part = part_of(key);
       const uint64_t* some = lows.data() + part * kPart;
       uint64_t below = 0;
       for (uint32_t i = 0; i < kPart; ++i) below += some[i] <= key ? 1U : 0U;

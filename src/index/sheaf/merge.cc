@@ -185,7 +185,7 @@ void Core::adopt(Ref& ref, uint64_t offset, const Leaf& header) {
   pm::store_relaxed(ref.records, header.count);
   pm::store_relaxed(ref.first, header.first);
   pm::store_relaxed(ref.scale, scale_of(header.first, header.last));
-  ref.last = header.last;
+  pm::store_relaxed(ref.last, header.last);
   for (uint32_t i = 0; i < kLookupLines; i += 8) {
     uint64_t word = 0;
     std::memcpy(&word, header.lines + i, sizeof word);
@@ -206,7 +206,7 @@ void Core::renew_filter(Ref& ref, std::span<const Slot> records) {
   }
   ref.filter.clear();
   for (const Slot& record : records) ref.filter.add(record.key);
-  ref.filtered = 1;
+  pm::store_relaxed(ref.filtered, uint64_t{1});
 }
 
 void Core::forget_buffer(Ref& ref) {
@@ -411,7 +411,7 @@ void Core::make_several(Several& made, Ref& ref, Ref* neighbour, std::span<const
     one.low = part_low;
     one.slot = made.slots[i];
     one.number = number;
-    one.filtered = 0;
+    pm::store_relaxed(one.filtered, uint64_t{0});
     renew_filter(one, part);
     forget_buffer(one);
     pm::store_relaxed(one.dead, 0U);

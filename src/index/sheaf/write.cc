@@ -164,6 +164,8 @@ Core::Outcome Core::try_change(const Change& change) {
   for (;;) {
     Lock lock;
     Ref& ref = *lock_leaf(change.key, lock);
+    // Where the record will be, most likely: on its way beside the log record.
+    pm::prefetch_to_change(ref.buffer() + std::min(ref.buffered, buffer_records_ - 1));
     int buffered = -1;
     if (change.condition.always_holds()) {
       buffered = find_buffered(ref, ref.buffered, change.key);
