@@ -31,11 +31,10 @@ void Core::find_all_to_change(std::span<const Key> keys, std::span<Ref*> refs) c
     pm::prefetch_to_change(refs[i]);
     pm::prefetch(refs[i]->filter.line_of(keys[i]));
     pm::prefetch_to_change(refs[i]->fingerprints);
-    pm::prefetch_to_change(&refs[i]->low);
   }
   for (size_t i = 0; i < keys.size(); ++i) {
     const Ref& ref = *refs[i];
-    const uint32_t next = std::min(pm::load_relaxed(ref.buffered), buffer_records_ - 1);
+    const uint32_t next = std::min<uint32_t>(pm::load_relaxed(ref.buffered), buffer_records_ - 1);
     pm::prefetch_to_change(ref.buffer() + next);
     if (ref.may_be_in_leaf(keys[i])) prefetch_record(ref, keys[i]);
   }
@@ -111,7 +110,7 @@ void Core::change_together(std::span<const Change> changes, uint64_t& todo, std:
       place.buffered = find_buffered(ref, ref.buffered, change.key);
     } else {
       Value old = 0;
-      if (find(ref, change.key, place.buffered, old) == Found::kRecord) {
+      if (find(ref, change.key, true, place.buffered, old) == Found::kRecord) {
         todo &= ~(uint64_t{1} << place.change);  // an insert of what is there
         continue;
       }

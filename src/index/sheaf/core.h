@@ -143,7 +143,7 @@ class Core {
   }
   static uint64_t scale_of(uint64_t first, uint64_t last);
   // By the holder of the lock.
-  Found find(const Ref& ref, Key key, int& buffered, Value& value) const;
+  Found find(const Ref& ref, Key key, bool may_be_new, int& buffered, Value& value) const;
   // By a reader: false if it must begin again.
   bool read(const Ref& ref, Key key, Found& found, Value& value) const;
   // The records from `from` on that a leaf and its buffer have, at one instant, at most `limit`, or more.
@@ -159,7 +159,7 @@ class Core {
   };
   bool carry_out(const Change& change);
   Outcome try_change(const Change& change);
-  Ref* lock_leaf(Key key, Lock& lock) const;
+  Ref* lock_leaf(const Change& change, Lock& lock) const;
   Room room_for(const Ref& ref, const Change& change, int buffered) const;
   uint32_t merge_bytes(const Ref& ref) const;
   void promise(Ref& ref);

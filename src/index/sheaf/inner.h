@@ -73,32 +73,34 @@ class Filter {
 };
 
 struct alignas(64) Ref {
-  // What a lookup needs first.
+  // What every operation needs; a write of a new key needs no more than this line, those of its fingerprint and
+  // its record in the buffer, and one of the filter.
   StripeLock lock;
-  uint32_t dead;
+  uint16_t dead;
+  uint16_t
+      filtered;  // whether the filter has the leaf's keys: not between opening and the first merge
   uint64_t offset;   // of the leaf
   uint64_t removed;  // bit i: buffer record i is a removal
   uint64_t first;    // as in the leaf
-  uint64_t scale;    // part of [first, last] that a key is in: (key - first) * scale >> 64
-  uint32_t buffered;
-  uint32_t records;  // in the leaf
-  uint64_t last;     // as in the leaf
-  uint64_t
-      filtered;  // whether the filter has the leaf's keys: not between opening and the first merge
+  uint64_t last;
+  uint64_t scale;  // part of [first, last] that a key is in: (key - first) * scale >> 64
+  uint16_t buffered;
+  uint16_t inserted;  // records of the buffer that are no removals
+  uint16_t records;   // in the leaf
+  uint16_t room;      // records that the leaf's block has room for
+  uint64_t number;    // of the newest log record of the range
 
   uint8_t lines[kLookupLines];  // as in the leaf
 
   uint8_t fingerprints[kBufferRecordsMax];  // of the buffer's keys
 
-  // For writers.
+  // For merges.
   uint64_t low;
   uint64_t* slot;        // that leads to the leaf
-  uint64_t number;       // of the newest log record of the range
   uint64_t first_era;    // of the log when the oldest record of the buffer was written
   uint32_t block_bytes;  // of the leaf
-  uint32_t inserted;     // records of the buffer that are no removals
   uint32_t promised;     // bytes, to the next merge, which needs more than the leaf has
-  uint32_t reserved2;
+  uint64_t reserved[2];
   // While opening: what the leaf says, and which leaf this is.
   uint64_t merged;
   uint64_t ordinal;
@@ -113,9 +115,9 @@ struct alignas(64) Ref {
   Slot* buffer() { return reinterpret_cast<Slot*>(this + 1); }
   const Slot* buffer() const { return reinterpret_cast<const Slot*>(this + 1); }
 };
-static_assert(sizeof(Ref) == 448 && offsetof(Ref, lines) == 64 &&
-              offsetof(Ref, fingerprints) == 128 && offsetof(Ref, low) == 192 &&
-              offsetof(Ref, filter) == 256);
+static_assert(sizeof(Ref) == 448 && kLeafBytesMax / sizeof(Slot) < 1 << 16 &&
+              offsetof(Ref, lines) == 64 && offsetof(Ref, fingerprints) == 128 &&
+              offsetof(Ref, low) == 192 && offsetof(Ref, filter) == 256);
 
 inline uint8_t fingerprint_of(uint64_t key) {
   return static_cast<uint8_t>(key * kHashMultiplier >> 56);

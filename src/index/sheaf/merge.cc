@@ -182,7 +182,7 @@ void Core::write_leaf(pm::PoolImpl& pool, uint64_t offset, uint64_t bytes, uint6
 // What DRAM has of a new leaf.
 void Core::adopt(Ref& ref, uint64_t offset, const Leaf& header) {
   pm::store_relaxed(ref.offset, offset);
-  pm::store_relaxed(ref.records, header.count);
+  pm::store_relaxed(ref.records, static_cast<uint16_t>(header.count));
   pm::store_relaxed(ref.first, header.first);
   pm::store_relaxed(ref.scale, scale_of(header.first, header.last));
   pm::store_relaxed(ref.last, header.last);
@@ -196,6 +196,7 @@ void Core::adopt(Ref& ref, uint64_t offset, const Leaf& header) {
     }
   }
   ref.block_bytes = header.bytes;
+  ref.room = static_cast<uint16_t>(Leaf::room_of(header.bytes));
 }
 
 // The filter of a ref whose leaf gets these records, of which its buffer has those that the old leaf lacks.
@@ -206,11 +207,11 @@ void Core::renew_filter(Ref& ref, std::span<const Slot> records) {
   }
   ref.filter.clear();
   for (const Slot& record : records) ref.filter.add(record.key);
-  pm::store_relaxed(ref.filtered, uint64_t{1});
+  pm::store_relaxed(ref.filtered, uint16_t{1});
 }
 
 void Core::forget_buffer(Ref& ref) {
-  pm::store_relaxed(ref.buffered, 0U);
+  pm::store_relaxed(ref.buffered, uint16_t{0});
   pm::store_relaxed(ref.removed, uint64_t{0});
   ref.inserted = 0;
   promises_.end(std::exchange(ref.promised, 0));
@@ -352,7 +353,7 @@ void Core::replace_several(Ref& ref, Lock& lock, Ref* neighbour, std::span<const
   } catch (...) {
     for (Ref* one : made.refs) {
       const std::lock_guard init(one->lock);
-      pm::store_relaxed(one->dead, 1U);
+      pm::store_relaxed(one->dead, uint16_t{1});
       refs_.give(one);
     }
     if (!made.slots.empty()) {
@@ -364,7 +365,7 @@ void Core::replace_several(Ref& ref, Lock& lock, Ref* neighbour, std::span<const
   // From here on nothing throws: PM has the change, and so must DRAM.
   const auto bury = [&](Ref& old) {
     old.lock.begin_change();
-    pm::store_relaxed(old.dead, 1U);
+    pm::store_relaxed(old.dead, uint16_t{1});
     forget_buffer(old);
     retire(old.offset, old.block_bytes, &old);
   };
@@ -411,10 +412,10 @@ void Core::make_several(Several& made, Ref& ref, Ref* neighbour, std::span<const
     one.low = part_low;
     one.slot = made.slots[i];
     one.number = number;
-    pm::store_relaxed(one.filtered, uint64_t{0});
+    pm::store_relaxed(one.filtered, uint16_t{0});
     renew_filter(one, part);
     forget_buffer(one);
-    pm::store_relaxed(one.dead, 0U);
+    pm::store_relaxed(one.dead, uint16_t{0});
     made.children.push_back({part_low, &one});
     made.grown += static_cast<int64_t>(bytes);
   }

@@ -180,7 +180,7 @@ void Core::replay(std::span<const Child> children, uint32_t threads) {
     if (ref.buffered == 0) continue;
     while (lists_.size() <= ref.first_era) lists_.emplace_back();
     lists_[ref.first_era].push_back(&ref);
-    ref.inserted = ref.buffered - static_cast<uint32_t>(std::popcount(ref.removed));
+    ref.inserted = static_cast<uint16_t>(ref.buffered - std::popcount(ref.removed));
     if (ref.removed != 0) removals_ = 1;
     promise(ref);
   }

@@ -143,14 +143,16 @@ bool Core::carry_out(const Change& change) {
   }
 }
 
-// The leaf of a key, locked.
-Ref* Core::lock_leaf(Key key, Lock& lock) const {
+// The leaf of a change's key, locked.
+Ref* Core::lock_leaf(const Change& change, Lock& lock) const {
+  const bool may_be_new = change.condition.holds_if_absent();
   for (;;) {
-    Ref* ref = inner_.find(key);
-    pm::prefetch(ref->lines);
+    Ref* ref = inner_.find(change.key);
+    pm::prefetch_to_change(ref);
+    // Of a key that is to be new, what says so; else what says where it is.
+    if (!change.condition.always_holds())
+      pm::prefetch(may_be_new ? ref->filter.line_of(change.key) : ref->lines);
     pm::prefetch_to_change(ref->fingerprints);
-    pm::prefetch_to_change(&ref->low);
-    pm::prefetch(ref->filter.line_of(key));
     lock = Lock(ref->lock);
     require_writable();
     if (ref->dead == 0) [[likely]]
@@ -163,15 +165,16 @@ Core::Outcome Core::try_change(const Change& change) {
   const pm::EpochManager::Guard guard(epochs_);
   for (;;) {
     Lock lock;
-    Ref& ref = *lock_leaf(change.key, lock);
+    Ref& ref = *lock_leaf(change, lock);
     // Where the record will be, most likely: on its way beside the log record.
-    pm::prefetch_to_change(ref.buffer() + std::min(ref.buffered, buffer_records_ - 1));
+    pm::prefetch_to_change(ref.buffer() + std::min<uint32_t>(ref.buffered, buffer_records_ - 1));
     int buffered = -1;
     if (change.condition.always_holds()) {
       buffered = find_buffered(ref, ref.buffered, change.key);
     } else {
       Value old = 0;
-      const bool there = find(ref, change.key, buffered, old) == Found::kRecord;
+      const bool there = find(ref, change.key, change.condition.holds_if_absent(), buffered, old) ==
+                         Found::kRecord;
       const auto has = [&](Value expected) { return old == expected; };
       if (!(there ? change.condition.holds_if_present(has) : change.condition.holds_if_absent()))
         return Outcome::kFalse;
@@ -197,8 +200,7 @@ Core::Outcome Core::try_change(const Change& change) {
 Core::Room Core::room_for(const Ref& ref, const Change& change, int buffered) const {
   if (buffered < 0 && ref.buffered == buffer_records_) return Room::kAfterMerge;
   const bool grows = !change.removal && (buffered < 0 || (ref.removed >> buffered & 1) != 0) &&
-                     ref.promised == 0 &&
-                     ref.records + ref.inserted + 1 > Leaf::room_of(ref.block_bytes);
+                     ref.records + ref.inserted + 1 > ref.room && ref.promised == 0;
   return grows && promises_.is_scarce(merge_bytes(ref)) ? Room::kScarce : Room::kYes;
 }
 
@@ -213,7 +215,7 @@ uint32_t Core::merge_bytes(const Ref& ref) const {
 
 // If the records of the leaf and its buffer have no room in a block of the leaf's size.
 void Core::promise(Ref& ref) {
-  if (ref.promised != 0 || ref.records + ref.inserted <= Leaf::room_of(ref.block_bytes)) return;
+  if (ref.records + ref.inserted <= ref.room || ref.promised != 0) return;
   ref.promised = merge_bytes(ref);
   promises_.give(ref.promised);
 }
@@ -225,7 +227,7 @@ void Core::put(Ref& ref, int buffered, const Change& change) {
     i = ref.buffered;
     pm::store_relaxed(ref.buffer()[i].key, change.key);
     pm::store_relaxed(ref.fingerprints[i], fingerprint_of(change.key));
-    pm::store_relaxed(ref.buffered, i + 1);
+    pm::store_relaxed(ref.buffered, static_cast<uint16_t>(i + 1));
   }
   pm::store_relaxed(ref.buffer()[i].value, change.value);
   const uint64_t bit = uint64_t{1} << i;
