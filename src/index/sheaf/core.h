@@ -60,10 +60,6 @@ namespace perdure::index::sheaf {
 // Vectors whose resize() does not clear what is about to be written.
 template <typename T>
 struct Uncleared : std::allocator<T> {
-  template <typename U>
-  struct rebind {
-    using other = Uncleared<U>;
-  };
   template <typename U, typename... Arguments>
   void construct(U* at, Arguments&&... arguments) {
     if constexpr (sizeof...(arguments) == 0) {

@@ -150,7 +150,7 @@ void Inner::find_all(std::span<const uint64_t> keys, std::span<Ref*> refs) const
     const uint64_t at = groups[i]->part_of(keys[i]) * Group::kPart;
     for (size_t word = 0; word < Group::kPart; word += kLineWords) {
       pm::prefetch(&groups[i]->lows[at + word]);
-      pm::prefetch(&groups[i]->refs[at + word]);
+      pm::prefetch(static_cast<const void*>(&groups[i]->refs[at + word]));
     }
   }
   for (size_t i = 0; i < keys.size(); ++i) refs[i] = groups[i]->refs[groups[i]->position(keys[i])];
