@@ -172,6 +172,15 @@ void Heap::recover() {
     }
   }
   for (uint32_t i = 0; i < kLanes; ++i) recover_lane(lane(i));
+  // The end of a transaction may be in the caches only, if a process died before its last fence. Before
+  // any block is handed out: after a power failure its intents would be back, and judge that block by links that
+  // no longer speak of it, and so would its redo records. Lanes of fewer intents do not write over all of them.
+  for (uint32_t i = 0; i < kLanes; ++i) {
+    const Lane& own = lane(i);
+    pool_.memory().flush(&own.armed, sizeof own.armed);
+    pool_.memory().flush(own.intents, sizeof own.intents);
+  }
+  pool_.memory().fence();
   uint64_t free_from = 0;
   uint64_t free_length = 0;
   const auto close_run = [&] {

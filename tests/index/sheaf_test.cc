@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "index/sheaf/inner.h"
 #include "index/sheaf/layout.h"
 #include "perdure/catalog.h"
 #include "pm/emulated_media.h"
@@ -137,6 +138,69 @@ TEST_F(Sheaf, ADamagedRecordIsFoundAndNotMerged) {
   EXPECT_TRUE(test::fails_with(ErrorCode::kCorrupt, [&] {
     for (uint64_t i = 0; i < 1000; ++i) index->upsert(i, i);
   }));
+}
+
+// What the filters of the leaves say, after merges, removals, splits and an opening.
+TEST_F(Sheaf, AKeyThatIsThereIsNotInsertedAgain) {
+  for (const char* leaf_bytes : {"512", "8192"}) {
+    SCOPED_TRACE(leaf_bytes);
+    const std::string name = std::string("t") + leaf_bytes;
+    auto index = create_index(pool_, name, "sheaf", Kind::kU64, Kind::kU64,
+                              {{"leaf_bytes", leaf_bytes}, {"buffer_records", "8"}});
+    test::Random random(7);
+    std::map<uint64_t, uint64_t> model;
+    const auto insert_all_again = [&] {
+      for (const auto& [key, value] : model) {
+        ASSERT_FALSE(index->insert(key, value + 1)) << key;
+        Value found;
+        ASSERT_TRUE(index->lookup(key, found));
+        ASSERT_EQ(found.datum().word(), value);
+      }
+    };
+    for (int round = 0; round < 4; ++round) {
+      for (uint64_t i = 0; i < kKeys / 2; ++i) {
+        const uint64_t key = random.below(kKeys) << 40;
+        ASSERT_EQ(index->insert(key, i), model.emplace(key, i).second) << key;
+      }
+      insert_all_again();
+      for (auto at = model.begin(); at != model.end();) {
+        if (random.chance(50)) {
+          ASSERT_TRUE(index->remove(at->first));
+          at = model.erase(at);
+        } else {
+          ++at;
+        }
+      }
+      insert_all_again();
+      if (round % 2 == 1) {
+        index.reset();
+        index = open_index(pool_, name);
+        insert_all_again();
+      }
+    }
+    EXPECT_EQ(faults(*index), 0U);
+  }
+}
+
+TEST(SheafFilter, HasWhatWasAddedAndLittleElse) {
+  for (const bool ascending : {true, false}) {
+    test::Random random(3);
+    sheaf::Filter filter;
+    std::vector<uint64_t> keys;
+    for (uint64_t i = 0; i < 320; ++i) {
+      keys.push_back(ascending ? i : random.next());
+      filter.add(keys.back());
+    }
+    for (const uint64_t key : keys) EXPECT_TRUE(filter.may_have(key));
+    uint64_t wrong = 0;
+    for (uint64_t i = 0; i < 10000; ++i) {
+      wrong += filter.may_have(ascending ? 1000 + i : random.next()) ? 1U : 0U;
+    }
+    EXPECT_LT(wrong, 1500U);
+    EXPECT_GT(wrong, 100U);
+    filter.clear();
+    for (const uint64_t key : keys) EXPECT_FALSE(filter.may_have(key));
+  }
 }
 
 // Each has begun a chunk of the few there are, and will never go on with it.
