@@ -146,7 +146,8 @@ void Heap::recover_lane(Lane& lane) {
     apply_redo(lane, bytes);
     memory.fence();  // the bytes, before the record that could replace them again
     lane.armed = 0;
-    memory.persist(&lane.armed, sizeof lane.armed);
+    memory.persist(&lane.armed,
+                   sizeof lane.armed);  // before the lane's next transaction writes here
   }
   bool any = false;
   for (const Intent& intent : lane.intents) {
@@ -161,7 +162,8 @@ void Heap::recover_lane(Lane& lane) {
   if (!any) return;
   memory.fence();  // allocation state, before the intents that would decide it again
   for (Intent& intent : lane.intents) intent.link = 0;
-  memory.persist(lane.intents, sizeof lane.intents);
+  memory.persist(lane.intents,
+                 sizeof lane.intents);  // before the lane's next transaction writes here
 }
 
 void Heap::recover() {
@@ -179,6 +181,12 @@ void Heap::recover() {
     const Lane& own = lane(i);
     pool_.memory().flush(&own.armed, sizeof own.armed);
     pool_.memory().flush(own.intents, sizeof own.intents);
+  }
+  // Likewise what each segment is, a free one too: nothing flushes that again before blocks of it are linked.
+  if (pool_.memory().domain() == Domain::kLine) {
+    for (uint64_t i = 0; i < pool_.segments(); ++i) {
+      pool_.memory().flush(&segments_.descriptor(i).word, sizeof(uint64_t));
+    }
   }
   pool_.memory().fence();
   uint64_t free_from = 0;

@@ -197,7 +197,7 @@ void Partition::drop_batch() {
   char* group = pool_.at<char>(blocks_[batch_slot_].offset + batch_begin_);
   std::memset(group, 0, batch_end_ - batch_begin_);
   memory_.flush(group, batch_end_ - batch_begin_);
-  fence();
+  fence();  // before any partition is written to
 }
 
 void Partition::flush_batch() const {
