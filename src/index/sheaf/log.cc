@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <utility>
 
 #include "index/structure.h"
 #include "perdure/error.h"
@@ -190,8 +191,11 @@ bool Log::has_room(const Lane& lane, uint64_t records) const {
 // All words of the chunk's rest get the flag of its use: see the crash argument.
 void Log::leave(Lane& lane) {
   if (lane.chunk == kNone) return;
+  // Nothing is written to the chunk any more, also if what follows throws: a record torn among these words, which
+  // have the flag of a valid one, could seem whole.
+  const uint64_t from = std::exchange(lane.position, chunk_bytes_);
   bool flushed = false;
-  for (uint64_t at = lane.position; at + kRecordBytes <= chunk_bytes_; at = after(at)) {
+  for (uint64_t at = from; at + kRecordBytes <= chunk_bytes_; at = after(at)) {
     auto* words = reinterpret_cast<uint64_t*>(lane.current + at);
     for (uint32_t i = 0; i < 3; ++i) pm::store_relaxed(words[i], lane.flag);
     memory_.flush(words, kRecordBytes);

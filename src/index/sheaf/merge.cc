@@ -243,7 +243,12 @@ bool Core::make_successor(pm::Heap::Txn& txn, Ref& ref, uint64_t era, Successor&
   require_writable();
   if (ref.dead != 0 || ref.buffered == 0 || ref.first_era > era) return true;
   records.clear();
-  collect(ref, records);
+  try {
+    collect(ref, records);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kCorrupt) throw;
+    return false;  // the others are merged; who merges this one by itself reports it
+  }
   const uint64_t most = Leaf::room_of(root_.leaf_bytes);
   if (records.size() <= most / 4 || records.size() > most) return false;
   const uint64_t bytes = pm::Heap::block_bytes(Leaf::bytes_for(records.size()));

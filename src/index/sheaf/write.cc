@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <new>
 
 #include "index/sheaf/core.h"
 
@@ -291,7 +292,9 @@ void Core::keep_log_room() {
   try {
     merge_some(kMergeTogether, true, Reserve::kSpared);
   } catch (const Error& error) {
-    if (!pm::is_full(error)) throw;  // the operation may have room
+    if (error.code() == ErrorCode::kIo) throw;
+    // The operation may have room, and reports what it meets itself.
+  } catch (const std::bad_alloc&) {
   }
 }
 
