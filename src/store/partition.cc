@@ -60,6 +60,13 @@ void Partition::require_intact(Location location, const RecordView& record) cons
   }
 }
 
+// Of what an entry leads to, if there is one. A record that takes its place names its version: a damaged one would be
+// another record's.
+void Partition::require_intact(uint64_t entry, const RecordView& record) const {
+  if (entry == PartitionIndex::kNone) return;
+  require_intact(index_.at(entry), record);
+}
+
 // Whether the block that the record refers to is there: always, for a record that counts.
 bool Partition::has_overflow(const RecordView& record) const {
   const OverflowRef& to = record.overflow;
@@ -270,6 +277,7 @@ bool Partition::put(uint64_t hash, const WriteRequest& request, uint64_t now_ms,
   require_fits(request.key, request.value);
   RecordView old;
   const uint64_t entry = find(hash, request.key, old);
+  require_intact(entry, old);
   const bool present = entry != PartitionIndex::kNone && !has_expired(old, now_ms);
   if (request.condition == Condition::kIfAbsent && present) return false;
   if (request.condition == Condition::kIfPresent && !present) return false;
@@ -303,7 +311,9 @@ bool Partition::remove(uint64_t hash, std::string_view key, uint64_t now_ms) {
   now_ms_ = now_ms;
   index_.tidy();
   RecordView old;
-  if (find(hash, key, old) == PartitionIndex::kNone) return false;
+  const uint64_t entry = find(hash, key, old);
+  if (entry == PartitionIndex::kNone) return false;
+  require_intact(entry, old);
   const bool present = !has_expired(old, now_ms);
   RecordParts parts = parts_of({.key = key, .removal = true});
   make_room(head_, parts.bytes() + removal_extra(parts), Purpose::kRemoval);
@@ -358,7 +368,7 @@ Partition::Group Partition::prepare(std::span<const GroupWrite> writes, uint64_t
   bool adds = false;
   for (const auto& [hash, request] : writes) {
     require_fits(request.key, request.value);
-    find(hash, request.key, old);  // throws now if it is damaged
+    require_intact(find(hash, request.key, old), old);  // throws now if it is damaged
     group.push_back(parts_of(request));
     group.back().whole_key = request.key;
     bytes += group.back().bytes() + sizeof(Superseded) + removal_extra(group.back());

@@ -58,6 +58,9 @@ struct PartitionConfig {
   std::function<bool(std::string_view key, std::string_view value)> may_evict = {};
 };
 
+// Whether a sound index snapshot of the partition stands there. Cost: reads all of it.
+bool is_sound(pm::PoolImpl& pool, uint64_t offset, uint64_t salt, uint32_t partition);
+
 // A write, as it is asked for. Key and value are valid for the call.
 struct WriteRequest {
   enum class Condition : uint8_t { kNone, kIfAbsent, kIfPresent, kIfVersion };
@@ -113,6 +116,7 @@ struct PartitionFigures {
   uint64_t compactions = 0;  // blocks compacted since it was opened
   uint64_t moved_bytes = 0;  // by them
   uint64_t recovered_records = 0;
+  uint64_t snapshots_read = 0;  // 1 if its index came from a snapshot
   uint64_t damaged_blocks = 0;  // that cannot be compacted
   uint64_t log_kept_bytes = 0;  // for changes(), with long values that nothing else needs
   uint64_t log_given_up_blocks = 0;
@@ -338,6 +342,7 @@ class Partition final : private RecordKeys {
   std::string_view key_at(Location location) const override;
   void prefetch_at(Location location) const override;
   void require_intact(Location location, const RecordView& record) const;
+  void require_intact(uint64_t entry, const RecordView& record) const;
   void require_usable() const;
   static bool has_expired(const RecordView& record, uint64_t now_ms) {
     return record.expiry_ms != kNoExpiry && record.expiry_ms <= now_ms;
@@ -480,6 +485,12 @@ class Partition final : private RecordKeys {
   }
   void require_complete() const;
 
+  // index_snapshot.cc
+  std::vector<uint64_t> compose_snapshot() const;
+  void write_snapshot();
+  void drop_snapshot();
+  bool load_snapshot(const CloseRecord& close);
+
   // recover.cc
   struct Scan;
   struct ScannedPut;
@@ -488,6 +499,8 @@ class Partition final : private RecordKeys {
   void read_header(uint32_t slot, uint64_t offset);
   void scan_block(uint32_t slot, Scan& scan);
   void index_record(const Scan& scan, const ScannedPut& put);
+  void read_records(std::span<const uint32_t> order);
+  bool is_whole(uint32_t slot) const;
   void resume(Head& head, uint32_t slot, bool torn);
   void free_unreferenced_overflow();
   CloseRecord what_is_there() const;
@@ -562,7 +575,9 @@ class Partition final : private RecordKeys {
   uint64_t compactions_ = 0;
   uint64_t moved_bytes_ = 0;
   uint64_t recovered_ = 0;
-  bool unfenced_ = false;  // something was flushed since the last fence
+  uint64_t snapshots_read_ = 0;
+  uint64_t snapshot_bytes_ = 0;  // of the sound snapshot that is linked, if there is one
+  bool unfenced_ = false;        // something was flushed since the last fence
 };
 
 }  // namespace perdure::store

@@ -317,20 +317,8 @@ CloseRecord Partition::what_is_there() const {
   return found;
 }
 
-void Partition::recover(bool keeps_batch) {
-  if (keeps_batch) batch_slot_ = kNoSlot;
-  std::vector<uint32_t> order;
-  for (uint32_t slot = 0; slot < blocks_.size(); ++slot) {
-    if (blocks_[slot].state == State::kOpen || blocks_[slot].state == State::kClosed) {
-      order.push_back(slot);
-    }
-  }
-  // A copy comes after what it was copied from.
-  const auto order_of = [&](uint32_t slot) {
-    const auto kind = pool_.at<BlockHeader>(blocks_[slot].offset)->kind;
-    return std::pair(kind, blocks_[slot].incarnation);
-  };
-  std::ranges::sort(order, {}, order_of);
+// Builds the index from the records of the blocks, in which copies come after what they were copied from.
+void Partition::read_records(std::span<const uint32_t> order) {
   Scan scan;
   for (const uint32_t slot : order) scan_block(slot, scan);
   index_.expect(scan.puts.size() - std::min(scan.puts.size(), scan.superseded.size()));
@@ -348,11 +336,43 @@ void Partition::recover(bool keeps_batch) {
       throw_damaged(fmt::format("block {} has two owners", record.overflow.slot));
     }
   }
-  recovered_ = index_.size();
+}
+
+// Whether the block's records, as far as they go, are all sound.
+bool Partition::is_whole(uint32_t slot) const {
+  const Block& block = blocks_[slot];
+  const uint64_t end = sizeof(BlockHeader) + block.bytes;
+  RecordView record;
+  uint64_t at = sizeof(BlockHeader);
+  while (at < end && read_group(block, end, at, record)) continue;
+  return at == end;
+}
+
+void Partition::recover(bool keeps_batch) {
+  if (keeps_batch) batch_slot_ = kNoSlot;
+  std::vector<uint32_t> order;
+  for (uint32_t slot = 0; slot < blocks_.size(); ++slot) {
+    if (blocks_[slot].state == State::kOpen || blocks_[slot].state == State::kClosed) {
+      order.push_back(slot);
+    }
+  }
+  // A copy comes after what it was copied from.
+  const auto order_of = [&](uint32_t slot) {
+    const auto kind = pool_.at<BlockHeader>(blocks_[slot].offset)->kind;
+    return std::pair(kind, blocks_[slot].incarnation);
+  };
+  std::ranges::sort(order, {}, order_of);
   const CloseRecord close = root_.close;
   const bool closed = close.generation != 0;
+  if (closed && close.checksum != close_checksum(close)) throw_damaged("its root is damaged");
+  if (root_.snapshot != 0 && is_sound(pool_, root_.snapshot, config_.salt, number_)) {
+    snapshot_bytes_ = pool_.at<IndexSnapshot>(root_.snapshot)->bytes;
+  }
+  const bool from_snapshot = closed && batch_slot_ == kNoSlot && load_snapshot(close);
+  if (!from_snapshot) read_records(order);
+  recovered_ = closed ? 0 : index_.size();
+  snapshots_read_ = from_snapshot ? 1 : 0;
   if (closed) {
-    if (close.checksum != close_checksum(close)) throw_damaged("its root is damaged");
     const CloseRecord now = what_is_there();
     if (close.blocks != now.blocks || close.records != now.records || close.bytes != now.bytes) {
       throw_damaged(fmt::format(
@@ -360,7 +380,6 @@ void Partition::recover(bool keeps_batch) {
           "in {}",
           now.records, now.bytes, now.blocks, close.records, close.bytes, close.blocks));
     }
-    recovered_ = 0;
   }
   // Positions are told of what counts. A batch that does not leaves nothing behind from which the next recovery
   // would know its versions: they are given to nobody in this opening, and, once the floors say so, in no later one.
@@ -369,7 +388,7 @@ void Partition::recover(bool keeps_batch) {
   if (pool_.read_only()) return find_log();
   note_floors();
   pm::store_release(root_.close.generation, uint64_t{0});  // the rest does not count without
-  memory_.flush(&root_, sizeof root_);
+  memory_.flush(&root_, pm::kLineBytes);
   unfenced_ = true;
   // Of open blocks of a kind the last one goes on; the crash kept the end of the others from PM.
   for (const uint32_t slot : order) {
@@ -378,6 +397,8 @@ void Partition::recover(bool keeps_batch) {
     Head& head = kind == BlockKind::kLog ? head_ : moved_head_;
     if (head.slot != kNoSlot) close_block(head);
     resume(head, slot, false);
+    // Behind a damaged record nothing more is written: after a crash that would be the end of the block.
+    if (from_snapshot && !is_whole(slot)) close_block(head);
   }
   // The one to be compacted first stands last: an origin before its copies.
   std::ranges::sort(stale_, std::greater(), order_of);
@@ -399,7 +420,8 @@ void Partition::recover(bool keeps_batch) {
       if (head->slot != kNoSlot) resume(*head, head->slot, true);
     }
   }
-  fence();  // before anything new is written
+  fence();  // before anything new is written, and before the snapshot goes that the mark of the close vouches for
+  drop_snapshot();
   find_log();
   // What is written to it would not be found in the log.
   if (head_.slot != kNoSlot && (log_.empty() || log_.back().slot != head_.slot)) close_block(head_);
@@ -413,14 +435,17 @@ uint64_t Partition::close_checksum(const CloseRecord& close) const {
 void Partition::close() {
   if (pool_.read_only() || pool_.failed()) return;
   persist();
+  write_snapshot();
   // Within its line the generation comes last: the rest does not count without.
   const CloseRecord close = what_is_there();
+  pm::store_release(root_.version_floor, pm::seal_word(next_version_, kVersionSalt));
+  pm::store_release(root_.incarnation_floor, pm::seal_word(next_incarnation_, kIncarnationSalt));
   root_.close.blocks = close.blocks;
   root_.close.records = close.records;
   root_.close.bytes = close.bytes;
   root_.close.checksum = close.checksum;
   pm::store_release(root_.close.generation, close.generation);
-  memory_.flush(&root_, sizeof root_);
+  memory_.flush(&root_, pm::kLineBytes);
   memory_.fence();
 }
 

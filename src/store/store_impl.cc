@@ -168,7 +168,8 @@ std::pair<uint64_t, bool> StoreImpl::root_of(pm::PoolImpl& pool, const std::stri
   const char* type = made_ordered ? kOrderedTypeName : kTypeName;
   const uint64_t seal =
       index::find_structure(pool, name, type, Kind::kBytes, Kind::kBytes, sizeof(index::RootSeal));
-  if (pool.at<index::RootSeal>(seal)->magic == kRootMagicBefore) {
+  if (std::ranges::find(kRootMagicsBefore, pool.at<index::RootSeal>(seal)->magic) !=
+      std::end(kRootMagicsBefore)) {
     throw Error(ErrorCode::kVersion,
                 fmt::format("{}: '{}' has the format of stores of an earlier version, which this "
                             "one does not read: "
@@ -652,6 +653,7 @@ std::vector<Statistic> StoreImpl::statistics() const {
     sum.compactions += one.compactions;
     sum.moved_bytes += one.moved_bytes;
     sum.recovered_records += one.recovered_records;
+    sum.snapshots_read += one.snapshots_read;
     sum.damaged_blocks += one.damaged_blocks;
     sum.log_kept_bytes += one.log_kept_bytes;
     sum.log_given_up_blocks += one.log_given_up_blocks;
@@ -683,6 +685,7 @@ std::vector<Statistic> StoreImpl::statistics() const {
     list.add("misses", sum.misses, "lookups");
     list.add_ratio("hit_ratio", sum.hits, sum.hits + sum.misses, "of lookups");
   }
+  list.add("index_snapshots_read", sum.snapshots_read, "partitions");
   list.add("recovered_operations", sum.recovered_records, "operations");
   list.add("dram_bytes", sum.dram_bytes, "bytes");
   list.add("pool_bytes", sum.pool_bytes, "bytes");

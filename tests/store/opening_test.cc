@@ -1,0 +1,203 @@
+// What an opening reads: the index snapshot of a clean close, or else the records.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <string>
+
+#include "perdure/store.h"
+#include "store/fixture.h"
+#include "support/errors.h"
+#include "support/files.h"
+#include "support/random.h"
+
+namespace perdure::test {
+namespace {
+
+using Model = std::map<std::string, std::string>;
+
+class StoreOpeningTest : public testing::Test {
+ protected:
+  static PoolOptions options() {
+    PoolOptions options = store_pool(32);
+    options.seal_on_close = false;  // pools are damaged
+    return options;
+  }
+  std::string path() const { return dir_.file("pool"); }
+  static StoreOptions small(uint32_t partitions = 4) {
+    return {.partitions = partitions, .block_bytes = 4096};
+  }
+  static std::string key(int i) { return "key" + std::to_string(i); }
+  static std::string value(int i) { return "<value of " + std::to_string(i) + ">"; }
+
+  // Records in many blocks, some overwritten, removed, long, expiring, removed by a prefix.
+  static void fill(Store& store, Model& model) {
+    for (int i = 0; i < 2000; ++i) store.put(key(i), value(i));
+    for (int i = 0; i < 700; ++i) store.put(key(i), value(i));
+    for (int i = 1800; i < 1900; ++i) store.remove(key(i));
+    store.put("long1", std::string(5000, 'L'));
+    store.put("long1", std::string(6000, 'L'));
+    store.put(std::string(3000, 'k'), std::string(50000, 'M'));
+    store.put("later", "expires", std::chrono::system_clock::now() + std::chrono::hours(1));
+    store.remove_prefix("key199");
+    model = content(store);
+  }
+  Model fill_pool(uint32_t partitions = 4) const {
+    Pool pool = Pool::create(path(), options());
+    Store store = Store::create(pool, "store", small(partitions));
+    Model model;
+    fill(store, model);
+    return model;
+  }
+
+  // Where the index snapshot of so many records is in the file.
+  static size_t find_snapshot(const std::string& image, uint64_t entries) {
+    for (size_t at = 0; at + 64 <= image.size(); at += 64) {
+      uint64_t words[8];
+      std::memcpy(words, &image[at], sizeof words);
+      if (words[5] == entries && words[1] % 64 == 0 && words[1] > entries * 8 &&
+          words[1] < entries * 64) {
+        return at;
+      }
+    }
+    ADD_FAILURE() << "no index snapshot";
+    return 0;
+  }
+
+  TempDir dir_;
+};
+
+TEST_F(StoreOpeningTest, ReadsTheSnapshotOfACleanClose) {
+  Model model = fill_pool();
+  for (int session = 0; session < 10; ++session) {
+    Pool pool = Pool::open(path(), options());
+    Store store = Store::open(pool, "store");
+    EXPECT_EQ(figure(store, "index_snapshots_read"), 4);
+    EXPECT_EQ(faults(store), "");
+    EXPECT_EQ(content(store), model);
+    for (int i = session * 100; i < 1500; ++i) {
+      store.put(key(i), model[key(i)] = value(i + session));
+    }
+    store.remove(key(session));
+    model.erase(key(session));
+  }
+}
+
+TEST_F(StoreOpeningTest, ASnapshotIsThereOnlyWhileTheStoreIsClosed) {
+  const auto allocated = [](const Pool& pool) { return pool.info().allocated_bytes; };
+  Pool pool = Pool::create(path(), options());
+  uint64_t before = 0;
+  {
+    Store store = Store::create(pool, "store", small());
+    Model model;
+    fill(store, model);
+    before = allocated(pool);
+  }
+  EXPECT_GT(allocated(pool), before);
+  const Store store = Store::open(pool, "store");
+  EXPECT_EQ(allocated(pool), before);
+}
+
+// After a crash the snapshot of an earlier close does not count: be it that the process died at once.
+TEST_F(StoreOpeningTest, NoSnapshotCountsAfterACrash) {
+  Model model = fill_pool();
+  Pool pool = Pool::open(path(), options());
+  Store store = Store::open(pool, "store");
+  const auto dies_here = [&] {
+    const std::string copy = dir_.file("copy");
+    write_file(copy, read_file(path()));
+    Pool again = Pool::open(copy, options());
+    const Store found = Store::open(again, "store");
+    EXPECT_EQ(figure(found, "index_snapshots_read"), 0);
+    EXPECT_EQ(content(found), model);
+    EXPECT_EQ(faults(found), "");
+  };
+  dies_here();
+  store.put(key(1), model[key(1)] = "one");
+  store.remove(key(2));
+  model.erase(key(2));
+  dies_here();
+}
+
+TEST_F(StoreOpeningTest, ADamagedSnapshotIsNotRead) {
+  const Model model = fill_pool(1);
+  const std::string sound = read_file(path());
+  const size_t at = find_snapshot(sound, model.size());
+  uint64_t bytes = 0;
+  std::memcpy(&bytes, &sound[at + 8], sizeof bytes);
+  Random random(base_seed());
+  for (int i = 0; i < 100; ++i) {
+    std::string image = sound;
+    image[at + (i < 64 ? i : random.below(bytes))] ^= static_cast<char>(1 << random.below(8));
+    write_file(path(), image);
+    Pool pool = Pool::open(path(), options());
+    const Store store = Store::open(pool, "store");
+    ASSERT_EQ(figure(store, "index_snapshots_read"), 0) << i;
+    ASSERT_EQ(content(store), model) << i;
+  }
+}
+
+TEST_F(StoreOpeningTest, AnotherKindOfIndexReadsTheRecords) {
+  const Model model = fill_pool();
+  for (const StoreIndex index : {StoreIndex::kOrdered, StoreIndex::kHash, StoreIndex::kHash}) {
+    Pool pool = Pool::open(path(), options());
+    const Store store = Store::open(pool, "store", {.index = index});
+    EXPECT_EQ(content(store), model);
+    EXPECT_EQ(faults(store), "");
+  }
+}
+
+TEST_F(StoreOpeningTest, AFullPoolClosesWithoutASnapshot) {
+  PoolOptions little = options();
+  little.capacity_bytes = uint64_t{4} << 20;
+  Model model;
+  {
+    Pool pool = Pool::create(path(), little);
+    Store store = Store::create(pool, "store", {.partitions = 1, .block_bytes = 4096});
+    try {
+      for (int i = 0;; ++i) store.put(key(i), value(i));
+    } catch (const Error& error) {
+      ASSERT_EQ(error.code(), ErrorCode::kPoolFull);
+    }
+    model = content(store);
+  }
+  Pool pool = Pool::open(path(), little);
+  const Store store = Store::open(pool, "store");
+  EXPECT_EQ(figure(store, "index_snapshots_read"), 0);
+  EXPECT_EQ(content(store), model);
+}
+
+// Wherever records are damaged while the store is closed, each key has its value or is an error, and what is
+// written afterwards is there after a crash.
+TEST_F(StoreOpeningTest, ADamagedRecordIsAnErrorOfItsKeyAlone) {
+  const Model model = fill_pool();
+  std::string image = read_file(path());
+  const int damaged[] = {1000, 1500, 1999 - 20};
+  for (const int i : damaged) {
+    const size_t at = image.rfind(value(i));
+    ASSERT_NE(at, std::string::npos);
+    image[at + 3] ^= 16;
+  }
+  // Lengths, too.
+  const size_t at = image.rfind(key(1700) + "<");
+  std::memset(&image[at - 12], 0xff, 4);
+  write_file(path(), image);
+  Pool pool = Pool::open(path(), options());
+  Store store = Store::open(pool, "store");
+  EXPECT_EQ(figure(store, "index_snapshots_read"), 4);
+  int errors = 0;
+  for (const auto& [key, value] : model) {
+    try {
+      ASSERT_EQ(store.get(key), value) << key;
+    } catch (const Error& error) {
+      ASSERT_EQ(error.code(), ErrorCode::kCorrupt);
+      ++errors;
+      EXPECT_TRUE(fails_with(ErrorCode::kCorrupt, [&] { store.put(key, "new"); })) << key;
+      EXPECT_TRUE(fails_with(ErrorCode::kCorrupt, [&] { store.remove(key); })) << key;
+    }
+  }
+  EXPECT_EQ(errors, 4);
+}
+
+}  // namespace
+}  // namespace perdure::test
