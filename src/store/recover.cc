@@ -118,6 +118,13 @@ void Partition::read_table() {
   free_slots_.reserve(slots);  // as add_page() does: to give a block back needs no memory
   if (config_.evicts) used_.resize(slots * use_words());
   for (auto slot = static_cast<uint32_t>(slots); slot-- > 0;) {
+    constexpr uint32_t kAhead = 16;  // headers lie in no order
+    if (slot >= kAhead) {
+      const uint64_t ahead = pm::load_acquire(*entry_of(slot - kAhead));
+      if (ahead != 0 && pool_.leads_inside(ahead, sizeof(BlockHeader))) {
+        pm::prefetch(pool_.at<char>(ahead));
+      }
+    }
     const uint64_t offset = pm::load_acquire(*entry_of(slot));
     if (offset == 0) {
       free_slots_.push_back(slot);

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <map>
 #include <string>
+#include <thread>
 
 #include "perdure/store.h"
 #include "store/fixture.h"
@@ -198,6 +199,99 @@ TEST_F(StoreOpeningTest, ADamagedRecordIsAnErrorOfItsKeyAlone) {
   }
   EXPECT_EQ(errors, 4);
 }
+
+// ---- partitions serve before all are ready
+
+class StoreEarlyTest : public StoreOpeningTest, public testing::WithParamInterface<uint32_t> {
+ protected:
+  static StoreOptions early() { return {.serve_early = true, .workers = GetParam()}; }
+};
+
+TEST_P(StoreEarlyTest, EachCallFindsItsPartitionReady) {
+  Model model = fill_pool(16);
+  for (int session = 0; session < 8; ++session) {
+    std::string image;
+    {
+      Pool pool = Pool::open(path(), options());
+      Store store = Store::open(pool, "store", early());
+      const auto some = [&](size_t first) {
+        size_t i = 0;
+        for (const auto& [key, value] : model) {
+          if (i++ % 3 != first) continue;
+          EXPECT_EQ(store.get(key), value);
+        }
+      };
+      std::thread other(some, 1);
+      some(0);
+      other.join();
+      store.put(key(session), model[key(session)] = "new");
+      store.wait_until_ready();
+      EXPECT_TRUE(store.is_ready());
+      EXPECT_EQ(figure(store, "partitions_ready"), 16);
+      EXPECT_EQ(content(store), model);
+      EXPECT_EQ(faults(store), "");
+      image = read_file(path());
+    }
+    if (session % 2 == 1) write_file(path(), image);  // the process died
+  }
+}
+
+TEST_P(StoreEarlyTest, ABatchOverAllPartitionsWaitsForAll) {
+  Model model = fill_pool(16);
+  Pool pool = Pool::open(path(), options());
+  Store store = Store::open(pool, "store", early());
+  Store::Batch batch;
+  for (int i = 0; i < 100; ++i) batch.put(key(i), model[key(i)] = "of the batch");
+  store.apply(batch);
+  EXPECT_EQ(content(store), model);
+}
+
+TEST_P(StoreEarlyTest, ClosedBeforeItIsReadyItStaysAsItWas) {
+  Model model = fill_pool(16);
+  for (int session = 0; session < 30; ++session) {
+    Pool pool = Pool::open(path(), options());
+    Store store = Store::open(pool, "store", early());
+    if (session % 3 == 0) store.put(key(session), model[key(session)] = "new");
+  }
+  Pool pool = Pool::open(path(), options());
+  const Store store = Store::open(pool, "store");
+  EXPECT_EQ(content(store), model);
+  EXPECT_EQ(faults(store), "");
+}
+
+TEST_P(StoreEarlyTest, APartitionThatCannotBeReadLeavesTheOthers) {
+  {
+    Pool pool = Pool::create(path(), options());
+    Store store = Store::create(pool, "store", {.boundaries = {"m"}, .block_bytes = 4096});
+    for (int i = 0; i < 1234; ++i) store.put("a" + key(i), value(i));
+    for (int i = 0; i < 100; ++i) store.put("z" + key(i), value(i));
+  }
+  // What the close noted of the first partition: blocks, records, bytes.
+  std::string image = read_file(path());
+  int changed = 0;
+  for (size_t at = 64; at + 64 <= image.size(); at += 64) {
+    uint64_t words[8];
+    std::memcpy(words, &image[at], sizeof words);
+    if (words[3] != 1234 || words[1] == 0 || words[1] > 9) continue;
+    image[at + 24] ^= 1;
+    ++changed;
+  }
+  ASSERT_EQ(changed, 1);
+  write_file(path(), image);
+  Pool pool = Pool::open(path(), options());
+  EXPECT_TRUE(fails_with(ErrorCode::kCorrupt, [&] { Store::open(pool, "store"); }));
+  Store store = Store::open(pool, "store", early());
+  EXPECT_EQ(store.get("z" + key(1)), value(1));
+  store.put("z", "new");
+  EXPECT_TRUE(fails_with(ErrorCode::kCorrupt, [&] { static_cast<void>(store.get("akey1")); }));
+  EXPECT_TRUE(fails_with(ErrorCode::kCorrupt, [&] { store.put("a", "new"); }));
+  EXPECT_TRUE(fails_with(ErrorCode::kCorrupt, [&] { store.wait_until_ready(); }));
+  EXPECT_FALSE(store.is_ready(0));
+  EXPECT_TRUE(store.is_ready(1));
+  EXPECT_EQ(figure(store, "partitions_ready"), 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(Workers, StoreEarlyTest, testing::Values(0, 2));
 
 }  // namespace
 }  // namespace perdure::test
