@@ -84,7 +84,8 @@ uint64_t Partition::check(const std::function<void(const std::string&)>& report)
   for (const HeldOverflow& held : held_) ++owned[held.slot];
   for (uint32_t slot = 0; slot < blocks_.size(); ++slot) {
     if (blocks_[slot].state == State::kOverflow && owned[slot] != 1 &&
-        std::ranges::find(dead_overflow_, slot) == dead_overflow_.end() && !pool_.read_only()) {
+        std::ranges::find(dead_overflow_, slot) == dead_overflow_.end() && !pool_.read_only() &&
+        uncertain_below_ == 0) {
       fail(fmt::format("block {} of a long value has {} owners", slot, owned[slot]));
     }
   }

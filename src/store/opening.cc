@@ -1,5 +1,7 @@
 // Opening: what concerns all partitions, then each by itself, by several threads. A partition serves as soon as it is
 // ready; who needs one before that recovers it, or waits for who does.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <atomic>
 #include <mutex>
@@ -45,8 +47,17 @@ void StoreImpl::look(uint32_t threads) {
   std::vector<std::optional<Partition::LastBatch>> batches(shards_.size());
   side_by_side(threads, [&](uint32_t i) { batches[i] = shards_[i]->partition.look(); });
   const auto reached = [&](const BatchPart& part) {
-    return part.partition < shards_.size() &&
-           shards_[part.partition]->partition.has_reached(part.version);
+    if (part.partition >= shards_.size()) return false;
+    const Partition& partition = shards_[part.partition]->partition;
+    if (partition.has_reached(part.version)) return true;
+    if (partition.ends_damaged()) {
+      pool_.throw_corrupt(
+          fmt::format("'{}', partition {}: its last records are damaged, and with them whether a "
+                      "batch over several "
+                      "partitions was finished",
+                      config_.name, part.partition));
+    }
+    return false;
   };
   const auto is_whole = [&](const Partition::LastBatch& batch) {
     const BatchPart& coordinator = batch.parts.front();

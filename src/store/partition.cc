@@ -32,6 +32,13 @@ void Partition::throw_damaged(const std::string& what) const {
   pool_.throw_corrupt(fmt::format("'{}', partition {}: {}", config_.name, number_, what));
 }
 
+void Partition::throw_uncertain() const {
+  throw_damaged(fmt::format(
+      "the record at {:#x} is damaged, and may be of any key that was not written since: "
+      "only those are known",
+      damage_at_));
+}
+
 RecordView Partition::view_at(Location location) const {
   RecordView record;
   if (!parse(text_at(location), config_.block_bytes - location.offset(), record)) {
@@ -121,6 +128,7 @@ bool Partition::get(uint64_t hash, std::string_view key, uint64_t now_ms, Found&
   require_usable();
   RecordView record;
   const uint64_t entry = find(hash, key, record);
+  require_certain(entry, record);
   if (entry == PartitionIndex::kNone || has_expired(record, now_ms)) {
     if (config_.evicts) ++misses_;
     return false;
@@ -278,6 +286,7 @@ bool Partition::put(uint64_t hash, const WriteRequest& request, uint64_t now_ms,
   RecordView old;
   const uint64_t entry = find(hash, request.key, old);
   require_intact(entry, old);
+  if (request.condition != Condition::kNone) require_certain(entry, old);
   const bool present = entry != PartitionIndex::kNone && !has_expired(old, now_ms);
   if (request.condition == Condition::kIfAbsent && present) return false;
   if (request.condition == Condition::kIfPresent && !present) return false;
@@ -312,6 +321,7 @@ bool Partition::remove(uint64_t hash, std::string_view key, uint64_t now_ms) {
   index_.tidy();
   RecordView old;
   const uint64_t entry = find(hash, key, old);
+  require_certain(entry, old);
   if (entry == PartitionIndex::kNone) return false;
   require_intact(entry, old);
   const bool present = !has_expired(old, now_ms);
@@ -453,6 +463,7 @@ void Partition::after_fence() {
 
 void Partition::for_tags(uint64_t first, uint64_t end, uint64_t now_ms, const Visit& visit) const {
   require_usable();
+  require_certain();
   index_.hash().for_tags(first, end, [&](Location location) {
     const RecordView record = view_at(location);
     if (has_expired(record, now_ms)) return;
@@ -463,6 +474,7 @@ void Partition::for_tags(uint64_t first, uint64_t end, uint64_t now_ms, const Vi
 
 void Partition::scan(const ScanFrom& from, uint64_t now_ms, const VisitUntil& visit) const {
   require_usable();
+  require_certain();
   const OrderedIndex& index = *index_.ordered();
   const auto begin = [&] {
     if (from.whole) return from.downwards ? index.last() : index.first();

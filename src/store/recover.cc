@@ -188,6 +188,7 @@ std::optional<Partition::LastBatch> Partition::look() {
     last = record;
     reached_ = std::max(reached_, record.version + 1);
   }
+  ends_damaged_ = !open && at != end;
   if (!open || !last.has(kBatch)) return {};
   LastBatch batch{.parts = std::vector<BatchPart>(last.value.size() / sizeof(BatchPart)),
                   .version = last.version};
@@ -223,30 +224,77 @@ void Partition::scan_block(uint32_t slot, Scan& scan) {
   RecordView record;
   while (at < end) {
     uint64_t member = at;
-    if (!read_group(block, end, at, record)) {
-      if (open) break;
-      throw_damaged(fmt::format("the record at {:#x} is damaged", block.offset + at));
-    }
-    for (; member < at; member += record.bytes) {
-      parse(base + member, end - member, record);
-      next_version_ = std::max(next_version_, record.version + 1);
-      block.marks += marks_of(record.flags, record.bytes);
-      if (record.has(kPrefix)) {
-        uint64_t& last = scan.prefixes[record.key.size()][record.key];
-        last = std::max(last, record.version);
-        prefix_removals_[record.version].location = {slot, member};  // of copies the last one
+    if (read_group(block, end, at, record)) {
+      for (; member < at; member += record.bytes) {
+        parse(base + member, end - member, record);
+        scan_record({slot, member}, record, scan);
       }
-      if (record.has(kSupersedes)) {
-        scan.superseded[record.superseded.version] = record.superseded.incarnation;
-        next_version_ = std::max(next_version_, record.superseded.version + 1);
-      }
-      if (!record.is_put()) continue;
-      if (record.has(kKeyOutside) && !has_overflow(record)) continue;  // then it is superseded
-      scan.puts.push_back({Location(slot, member), hash_of(key_of(record)), record.version,
-                           record.bytes, record.flags});
+    } else if (open) {
+      break;
+    } else if (is_record(block, at, end, record)) {
+      // Of a group that is damaged further on. It was whole when the block was closed, so what is left of it counts.
+      scan_record({slot, at}, record, scan);
+      at += record.bytes;
+    } else {
+      at = skip_damage(slot, at, end);
     }
   }
   block.bytes = at - sizeof(BlockHeader);
+}
+
+bool Partition::is_record(const Block& block, uint64_t at, uint64_t end, RecordView& out) const {
+  const char* base = pool_.at<char>(block.offset);
+  return at < end && parse(base + at, end - at, out) &&
+         is_intact(base + at, out, seed_of(block.incarnation));
+}
+
+// Where records go on behind a damaged one, whose length may be wrong: at the next place where one is sound, and the
+// one after it, too. What lies in between is lost.
+uint64_t Partition::skip_damage(uint32_t slot, uint64_t at, uint64_t end) {
+  Block& block = blocks_[slot];
+  block.damaged = true;
+  if (damage_at_ == 0) damage_at_ = block.offset + at;
+  RecordView record;
+  RecordView following;
+  for (uint64_t next = at + 8; next < end; next += 8) {
+    if (!is_record(block, next, end, record)) continue;
+    const uint64_t after = next + record.bytes;
+    if (after == end || is_record(block, after, end, following)) return next;
+  }
+  return end;
+}
+
+void Partition::scan_record(Location location, const RecordView& record, Scan& scan) {
+  next_version_ = std::max(next_version_, record.version + 1);
+  blocks_[location.slot()].marks += marks_of(record.flags, record.bytes);
+  if (record.has(kPrefix)) {
+    uint64_t& last = scan.prefixes[record.key.size()][record.key];
+    last = std::max(last, record.version);
+    prefix_removals_[record.version].location = location;  // of copies the last one
+  }
+  if (record.has(kSupersedes)) {
+    scan.superseded[record.superseded.version] = record.superseded.incarnation;
+    next_version_ = std::max(next_version_, record.superseded.version + 1);
+  }
+  if (!record.is_put()) return;
+  if (record.has(kKeyOutside) && !has_overflow(record)) return;  // then it is superseded
+  scan.puts.push_back(
+      {location, hash_of(key_of(record)), record.version, record.bytes, record.flags});
+}
+
+// A record that is lost had some version below what was given when its block was closed, as has each record in its
+// block, be it a copy, or the origin of copies. It may have been the last one of any key, or the end of any older
+// record. So of all that is older nobody knows whether it counts; a newer record of a key counts, whatever is lost.
+// The next block of the same kind was opened after that one was closed.
+void Partition::find_uncertain(std::span<const uint32_t> order) {
+  const auto header_of = [&](uint32_t slot) { return pool_.at<BlockHeader>(blocks_[slot].offset); };
+  for (size_t i = 0; i < order.size(); ++i) {
+    if (!blocks_[order[i]].damaged) continue;
+    const bool is_last =
+        i + 1 == order.size() || header_of(order[i + 1])->kind != header_of(order[i])->kind;
+    const uint64_t below = is_last ? next_version_ : header_of(order[i + 1])->first_version;
+    uncertain_below_ = std::max(uncertain_below_, below);
+  }
 }
 
 void Partition::index_record(const Scan& scan, const ScannedPut& put) {
@@ -271,6 +319,7 @@ void Partition::index_record(const Scan& scan, const ScannedPut& put) {
     if (blocks.empty() || blocks.back() != block.incarnation) blocks.push_back(block.incarnation);
     return;
   }
+  if (uncertain_below_ != 0 && index_newer(put)) return;
   const uint64_t copy = index_.find(
       put.hash, key, [&](Location other) { return view_at(other).version == put.version; });
   if (copy != PartitionIndex::kNone) {
@@ -283,6 +332,24 @@ void Partition::index_record(const Scan& scan, const ScannedPut& put) {
     index_.insert(put.hash, key, location);
   }
   count(record, block);
+}
+
+// Where what told of it is lost, two records of a key may seem to count: the newer one does. Returns whether there was
+// another one.
+bool Partition::index_newer(const ScannedPut& put) {
+  const RecordView record = view_at(put.location);
+  const std::string_view key = key_of(record);
+  RecordView other;
+  const uint64_t entry = index_.find(put.hash, key, [&](Location location) {
+    other = view_at(location);
+    return key_of(other) == key;
+  });
+  if (entry == PartitionIndex::kNone || other.version == put.version) return false;
+  if (other.version > put.version) return true;
+  discount(other, blocks_[index_.at(entry).slot()]);
+  index_.move(entry, put.location);
+  count(record, blocks_[put.location.slot()]);
+  return true;
 }
 
 // An open block goes on as head.
@@ -328,6 +395,7 @@ CloseRecord Partition::what_is_there() const {
 void Partition::read_records(std::span<const uint32_t> order) {
   Scan scan;
   for (const uint32_t slot : order) scan_block(slot, scan);
+  find_uncertain(order);
   index_.expect(scan.puts.size() - std::min(scan.puts.size(), scan.superseded.size()));
   for (size_t i = 0; i < scan.puts.size(); ++i) {
     constexpr size_t kAhead = 16;
@@ -337,7 +405,14 @@ void Partition::read_records(std::span<const uint32_t> order) {
   for (const ScannedPut& put : scan.puts) {
     if ((put.flags & kOverflow) == 0) continue;
     const RecordView record = view_at(put.location);
-    if (entry_of_record(record, put.location, put.hash) == PartitionIndex::kNone) continue;
+    const uint64_t entry = entry_of_record(record, put.location, put.hash);
+    if (entry == PartitionIndex::kNone) continue;
+    if (uncertain_below_ != 0 && !has_overflow(record)) {
+      // What superseded it is lost.
+      discount(record, blocks_[put.location.slot()]);
+      index_.erase(entry);
+      continue;
+    }
     follow_overflow(record);  // throws if it is not there
     if (++blocks_[record.overflow.slot].live > 1) {
       throw_damaged(fmt::format("block {} has two owners", record.overflow.slot));
@@ -381,7 +456,8 @@ void Partition::recover(bool keeps_batch) {
   snapshots_read_ = from_snapshot ? 1 : 0;
   if (closed) {
     const CloseRecord now = what_is_there();
-    if (close.blocks != now.blocks || close.records != now.records || close.bytes != now.bytes) {
+    const bool as_many = close.records == now.records || uncertain_below_ != 0;
+    if (close.blocks != now.blocks || !as_many || close.bytes != now.bytes) {
       throw_damaged(fmt::format(
           "it has {} records that count, and {} bytes in {} blocks; when it was closed, {}, and {} "
           "in {}",
@@ -432,7 +508,8 @@ void Partition::recover(bool keeps_batch) {
   find_log();
   // What is written to it would not be found in the log.
   if (head_.slot != kNoSlot && (log_.empty() || log_.back().slot != head_.slot)) close_block(head_);
-  free_unreferenced_overflow();
+  // A long value that nothing refers to may be that of a lost record, for whoever restores that.
+  if (uncertain_below_ == 0) free_unreferenced_overflow();
 }
 
 uint64_t Partition::close_checksum(const CloseRecord& close) const {
@@ -442,6 +519,8 @@ uint64_t Partition::close_checksum(const CloseRecord& close) const {
 void Partition::close() {
   if (pool_.read_only() || pool_.failed()) return;
   persist();
+  // The mark would vouch for what is not certain: the next opening is to meet the damage again.
+  if (uncertain_below_ != 0) return;
   write_snapshot();
   // Within its line the generation comes last: the rest does not count without.
   const CloseRecord close = what_is_there();

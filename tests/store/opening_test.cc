@@ -1,13 +1,17 @@
 // What an opening reads: the index snapshot of a clean close, or else the records.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "perdure/store.h"
 #include "store/fixture.h"
+#include "store/layout.h"
 #include "support/errors.h"
 #include "support/files.h"
 #include "support/random.h"
@@ -199,6 +203,151 @@ TEST_F(StoreOpeningTest, ADamagedRecordIsAnErrorOfItsKeyAlone) {
   }
   EXPECT_EQ(errors, 4);
 }
+
+// ---- damage that is met where no snapshot tells what was there
+
+class StoreDamageTest : public StoreOpeningTest, public testing::WithParamInterface<StoreIndex> {
+ protected:
+  // Where blocks of records are that were closed.
+  static std::vector<size_t> closed_blocks(const std::string& image) {
+    std::vector<size_t> found;
+    for (size_t at = 0; at + kBlockBytes <= image.size(); at += 64) {
+      store::BlockHeader header;
+      std::memcpy(&header, &image[at], sizeof header);
+      const bool records =
+          header.kind == store::BlockKind::kLog || header.kind == store::BlockKind::kMoved;
+      if (records && header.bytes == kBlockBytes && header.partition < 2 &&
+          header.incarnation != 0 && header.incarnation < 100'000 && header.end != 0) {
+        found.push_back(at);
+      }
+    }
+    return found;
+  }
+
+  // Each key has its value, or is an error. Returns how many have.
+  static int verify(const Store& store, const Model& model, int keys) {
+    int there = 0;
+    for (int i = 0; i < keys; ++i) {
+      try {
+        const std::optional<std::string> found = store.get(key(i));
+        const auto expected = model.find(key(i));
+        EXPECT_EQ(found.has_value(), expected != model.end()) << key(i);
+        EXPECT_EQ(found.value_or(""), expected != model.end() ? expected->second : "") << key(i);
+        ++there;
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kCorrupt) << error.what();
+      }
+    }
+    return there;
+  }
+
+  static constexpr int kKeys = 400;
+  static constexpr uint64_t kBlockBytes = 1024;
+};
+
+TEST_P(StoreDamageTest, NothingOldComesBackForARecordThatIsLost) {
+  Random random(base_seed());
+  Model model;
+  const auto change = [&](Store& store, int count) {
+    for (; count > 0; --count) {
+      const std::string name = key(static_cast<int>(random.below(kKeys)));
+      const uint64_t what = random.below(100);
+      try {
+        if (what < 70) {
+          const std::string text = value(static_cast<int>(random.below(1'000'000)));
+          store.put(name, text);
+          model[name] = text;
+        } else if (what < 98) {
+          store.remove(name);
+          model.erase(name);
+        } else if (what == 98) {
+          const std::string text(300 + random.below(1000), 'L');
+          store.put(name, text);
+          model[name] = text;
+        } else {
+          store.remove_prefix(name);
+          std::erase_if(model, [&](const auto& one) { return one.first.starts_with(name); });
+        }
+      } catch (const Error& error) {
+        ASSERT_EQ(error.code(), ErrorCode::kCorrupt) << error.what();
+      }
+    }
+  };
+  std::string image;
+  {
+    Pool pool = Pool::create(path(), options());
+    Store store = Store::create(pool, "store",
+                                {.index = GetParam(), .partitions = 2, .block_bytes = kBlockBytes});
+    change(store, 6000);
+    image = read_file(path());  // the process dies
+  }
+  const Model before = model;
+  int answers = 0;
+  for (int round = 0; round < 40; ++round) {
+    model = before;
+    std::string damaged = image;
+    const std::vector<size_t> blocks = closed_blocks(image);
+    ASSERT_GT(blocks.size(), 10U);
+    for (uint64_t n = 1 + random.below(2); n > 0; --n) {
+      const size_t in_block = 64 + random.below(kBlockBytes - 64);
+      const size_t at = blocks[random.below(blocks.size())] + in_block;
+      if (random.below(2) == 0) {
+        damaged[at] ^= static_cast<char>(1 << random.below(8));
+      } else {
+        std::memset(&damaged[at], 0,
+                    1 + random.below(std::min<size_t>(256, kBlockBytes - in_block)));
+      }
+    }
+    for (int session = 0; session < 3; ++session) {
+      write_file(path(), damaged);
+      Pool pool = Pool::open(path(), options());
+      Store store = Store::open(pool, "store", {.garbage_percent = 5});
+      answers += verify(store, model, kKeys);
+      change(store, 500);
+      verify(store, model, kKeys);
+      ASSERT_FALSE(HasFailure()) << "round " << round << ", session " << session;
+      damaged = read_file(path());
+    }
+  }
+  EXPECT_GT(answers, 1000);
+}
+
+// A key that is written anew is there again, whatever was lost before.
+TEST_P(StoreDamageTest, WhatIsWrittenAfterwardsIsKnown) {
+  std::string image;
+  {
+    Pool pool = Pool::create(path(), options());
+    Store store =
+        Store::create(pool, "store", {.index = GetParam(), .partitions = 1, .block_bytes = 4096});
+    for (int i = 0; i < kKeys; ++i) store.put(key(i), value(i));
+    image = read_file(path());
+  }
+  const size_t at = image.find(value(50));
+  ASSERT_NE(at, std::string::npos);
+  image[at] ^= 1;
+  for (int session = 0; session < 3; ++session) {
+    write_file(path(), image);
+    Pool pool = Pool::open(path(), options());
+    Store store = Store::open(pool, "store");
+    EXPECT_GT(figure(store, "damaged_blocks"), 0);
+    EXPECT_EQ(store.get(key(kKeys - 1)), value(kKeys - 1));
+    EXPECT_TRUE(fails_with(ErrorCode::kCorrupt, [&] { static_cast<void>(store.get("nothing")); }));
+    if (session == 0) {
+      EXPECT_TRUE(fails_with(ErrorCode::kCorrupt, [&] { static_cast<void>(store.get(key(50))); }));
+      EXPECT_TRUE(fails_with(ErrorCode::kCorrupt, [&] { store.insert(key(50), "new"); }));
+      EXPECT_TRUE(fails_with(ErrorCode::kCorrupt, [&] { store.remove(key(50)); }));
+      EXPECT_TRUE(fails_with(ErrorCode::kCorrupt, [&] { content(store); }));
+      EXPECT_TRUE(fails_with(ErrorCode::kCorrupt, [&] { store.remove_prefix("key"); }));
+      store.put(key(50), "new");
+    }
+    EXPECT_EQ(store.get(key(50)), "new");
+    EXPECT_NE(faults(store), "");
+    image = read_file(path());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Indexes, StoreDamageTest,
+                         testing::Values(StoreIndex::kHash, StoreIndex::kOrdered));
 
 // ---- partitions serve before all are ready
 
