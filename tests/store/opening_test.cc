@@ -135,6 +135,14 @@ TEST_F(StoreOpeningTest, ADamagedSnapshotIsNotRead) {
     std::string image = sound;
     image[at + (i < 64 ? i : random.below(bytes))] ^= static_cast<char>(1 << random.below(8));
     write_file(path(), image);
+    if (i % 10 == 0) {
+      PoolOptions reading = options();
+      reading.read_only = true;
+      Pool pool = Pool::open(path(), reading);
+      std::string found;
+      Store::verify(pool, "store", [&](const std::string& sentence) { found += sentence; });
+      ASSERT_NE(found.find("index snapshot"), std::string::npos) << i << ": " << found;
+    }
     Pool pool = Pool::open(path(), options());
     const Store store = Store::open(pool, "store");
     ASSERT_EQ(figure(store, "index_snapshots_read"), 0) << i;
