@@ -1,4 +1,8 @@
-// What a partition knows is rebuilt from its blocks.
+// What a partition knows is rebuilt from its blocks: from their headers and an index snapshot, if a clean close has
+// left one (index_snapshot.cc), else from all records.
+//
+// A damaged record in a block that was closed is left out, and with it the certainty about all older records of the
+// partition: see find_uncertain().
 //
 // A record counts unless another one supersedes it; both are known by version. Compaction that a crash or a
 // close interrupted leaves copies: a record of one version in two blocks. The copy stands in a block of moved
