@@ -64,6 +64,11 @@ struct StoreOptions {
   uint32_t garbage_percent = 25;
   // Threads that read the log when the store is opened; 0: one for each processor. Of this opening.
   uint32_t recovery_threads = 0;
+  // Whether open() returns as soon as the roots and the headers of the blocks are read, while threads go on to read
+  // the partitions. A call that needs one which is not ready yet reads it, or waits for the thread that does; what
+  // concerns all of the store waits for all. Damage that open() would have told of is then an error of each call that
+  // needs the partition. A process must not fork() before the store is_ready(). Of this opening.
+  bool serve_early = false;
   // Who works on the partitions. 0: whoever calls, which costs a latch; best for few threads. Else so many
   // worker threads, each of which owns a part of the partitions: calls go to them as messages, and what
   // arrives together becomes durable by one fence; best where more threads call than there are processors to
@@ -117,9 +122,16 @@ class Store {
 
   // Makes a store in a pool. Errors: kInvalidArgument, kNameExists, kPoolFull, kNoSpace, kReadOnly.
   static Store create(Pool& pool, const std::string& name, const StoreOptions& options = {});
-  // Opens one, and rebuilds its index from the log, on all processors: about 0.1 us a record. Errors:
+  // Opens one, and rebuilds its index on all processors: after a clean close from a snapshot of the index, else from
+  // the log, about 0.1 us a record. Errors:
   // kNoSuchName, kWrongType, kCorrupt, kInUse, kInvalidArgument (other partitions or block_bytes).
   static Store open(Pool& pool, const std::string& name, const StoreOptions& options = {});
+
+  // Opened with `serve_early`: whether the partition, or all of them, can be used without waiting; statistics() has
+  // how many can (partitions_ready), and counts these alone. wait_until_ready() throws what open() would have.
+  bool is_ready(uint32_t partition) const;
+  bool is_ready() const;
+  void wait_until_ready() const;
 
   Store(Store&&) noexcept;
   Store& operator=(Store&&) noexcept;

@@ -27,10 +27,14 @@ class Retired {
   using Release = std::function<void(const Group&)>;
 
   // A group has `together` members, or so many bytes: what is kept back from the other structures of the
-  // pool is little.
+  // pool is little. But each group interrupts all threads (EpochManager::collect()).
   static constexpr uint64_t kBytesTogether = 64 << 10;
-  Retired(pm::EpochManager& epochs, Release release, size_t together = 64)
-      : epochs_(epochs), release_(std::move(release)), together_(together) {}
+  Retired(pm::EpochManager& epochs, Release release, size_t together = 64,
+          uint64_t bytes_together = kBytesTogether)
+      : epochs_(epochs),
+        release_(std::move(release)),
+        together_(together),
+        bytes_together_(bytes_together) {}
   ~Retired() {
     try {
       if (!group_.empty()) release_(group_);
@@ -47,7 +51,7 @@ class Retired {
       const std::lock_guard lock(mutex_);
       group_.push_back(std::move(what));
       bytes_ += bytes;
-      if (group_.size() < together_ && bytes_ < kBytesTogether) return;
+      if (group_.size() < together_ && bytes_ < bytes_together_) return;
       take(together);
     }
     hand_over(std::move(together));
@@ -75,6 +79,7 @@ class Retired {
   pm::EpochManager& epochs_;
   Release release_;
   size_t together_;
+  uint64_t bytes_together_;
   std::mutex mutex_;
   Group group_;
   uint64_t bytes_ = 0;

@@ -119,7 +119,7 @@ void HeapBlocks::find_free_blocks(SizeClass& state, int size_class, size_t wante
   std::memset(fresh.bitmap, 0, sizeof fresh.bitmap);
   pool_.memory().persist(fresh.bitmap, sizeof fresh.bitmap);  // before the word that reveals it
   store_release(fresh.word, Segments::word_of(SegmentKind::kSlab, size_class, 1, segment));
-  pool_.memory().persist(&fresh.word, sizeof fresh.word);
+  pool_.memory().persist(&fresh.word, sizeof fresh.word);  // before any thread links a block of it
   segments_.info(segment).kind = SegmentKind::kSlab;
   segments_.info(segment).size_class = static_cast<uint8_t>(size_class);
   scan_segment(static_cast<uint32_t>(segment));

@@ -146,7 +146,8 @@ void Heap::recover_lane(Lane& lane) {
     apply_redo(lane, bytes);
     memory.fence();  // the bytes, before the record that could replace them again
     lane.armed = 0;
-    memory.persist(&lane.armed, sizeof lane.armed);
+    memory.persist(&lane.armed,
+                   sizeof lane.armed);  // before the lane's next transaction writes here
   }
   bool any = false;
   for (const Intent& intent : lane.intents) {
@@ -161,7 +162,8 @@ void Heap::recover_lane(Lane& lane) {
   if (!any) return;
   memory.fence();  // allocation state, before the intents that would decide it again
   for (Intent& intent : lane.intents) intent.link = 0;
-  memory.persist(lane.intents, sizeof lane.intents);
+  memory.persist(lane.intents,
+                 sizeof lane.intents);  // before the lane's next transaction writes here
 }
 
 void Heap::recover() {
@@ -172,6 +174,21 @@ void Heap::recover() {
     }
   }
   for (uint32_t i = 0; i < kLanes; ++i) recover_lane(lane(i));
+  // The end of a transaction may be in the caches only, if a process died before its last fence. Before
+  // any block is handed out: after a power failure its intents would be back, and judge that block by links that
+  // no longer speak of it, and so would its redo records. Lanes of fewer intents do not write over all of them.
+  for (uint32_t i = 0; i < kLanes; ++i) {
+    const Lane& own = lane(i);
+    pool_.memory().flush(&own.armed, sizeof own.armed);
+    pool_.memory().flush(own.intents, sizeof own.intents);
+  }
+  // Likewise what each segment is, a free one too: nothing flushes that again before blocks of it are linked.
+  if (pool_.memory().domain() == Domain::kLine) {
+    for (uint64_t i = 0; i < pool_.segments(); ++i) {
+      pool_.memory().flush(&segments_.descriptor(i).word, sizeof(uint64_t));
+    }
+  }
+  pool_.memory().fence();
   uint64_t free_from = 0;
   uint64_t free_length = 0;
   const auto close_run = [&] {

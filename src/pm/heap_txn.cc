@@ -151,7 +151,8 @@ void Heap::Txn::note_run_length(uint64_t block) {
     // Durable with the intent, by the fence after prepare(), and the link is stored after that fence: who
     // finds a link that this transaction stored finds the length, after any number of crashes. An intent
     // alone may be durable before the length: its link does not lead to the block then, so the run is
-    // freed, for which no length is read.
+    // freed, for which no length is read. (A link that held the same offset before is made 0, durably, by who
+    // reuses it: Records::link, make_structure.)
     heap_.pool_.memory().flush(&entry.pending_run_segments, sizeof(uint64_t));
   }
 }
@@ -216,7 +217,7 @@ void Heap::Txn::apply() {
   own.armed = uint64_t{checksum32(own.redo, redo_bytes_)} << 32 | redo_bytes_;
   memory.persist(&own.armed, sizeof own.armed);  // from here on the change happens
   heap_.apply_redo(own, redo_bytes_);
-  memory.fence();
+  memory.fence();  // the bytes, before finish() disarms
 }
 
 void Heap::Txn::settle() {

@@ -540,11 +540,11 @@ bool Mwcas::roll(uint32_t index) {
       store_release(word, (one.status & kNewCounts) != 0 ? entry.desired : entry.expected);
     } else if ((seen & kConditionMask) == condition_of(index, i, use)) {
       store_release(word, entry.expected);
-    } else {
-      continue;
     }
+    any = any || load_relaxed(word) != seen;
+    // One that has its value, too: of a process that died, that may be in the caches only, and the mark that the
+    // medium still has is explained by this descriptor alone.
     memory_.flush(&word, sizeof word);
-    any = true;
   }
   return any;
 }

@@ -343,7 +343,7 @@ void PoolImpl::write_header(const PoolOptions& options, uint64_t capacity_bytes)
   write_empty_tables();
   memory_.persist(target, sizeof header);  // everything, before the magic that makes it a pool
   std::memcpy(target->magic, kMagic, sizeof kMagic);
-  memory_.persist(target->magic, sizeof kMagic);
+  memory_.persist(target->magic, sizeof kMagic);  // the pool exists from here on
   if (durability_ == Durability::kPower) mapping_.sync_metadata(true);
 }
 
@@ -396,6 +396,8 @@ void PoolImpl::start_generation() {
   open_ = true;
   auto* header = at<PoolHeader>(0);
   store_release(header->generation_word, generation_word(generation_, CloseMark::kOpen));
+  // Of a process that died, it may be in the caches only, and segments that it counts are about to be used.
+  memory_.flush(&header->segments_word, sizeof(uint64_t));
   memory_.persist(&header->generation_word, sizeof(uint64_t));  // before any change voids a seal
 }
 
@@ -439,7 +441,7 @@ void PoolImpl::grow(uint64_t segments) {
   memory_.fence();  // the descriptors, before the word that counts them; the blocks are zero-filled
   auto* header = at<PoolHeader>(0);
   store_release(header->segments_word, seal_word(before + count, kSegmentsSalt));
-  memory_.persist(&header->segments_word, sizeof(uint64_t));
+  memory_.persist(&header->segments_word, sizeof(uint64_t));  // before a segment beyond is used
   know_size(before + count);
 }
 
@@ -509,7 +511,7 @@ void PoolImpl::close() {
 void PoolImpl::close_medium() {
   if (!open_ || read_only() || failed()) return;
   open_ = false;
-  memory_.fence();
+  memory_.fence();  // all that was flushed, before the seals and the mark
   if (seal_on_close_) {
     heap_->seal(generation_);
     memory_.fence();  // the seals and what they cover, before the word that makes them count
@@ -520,7 +522,7 @@ void PoolImpl::close_medium() {
   store_release(
       header->generation_word,
       generation_word(generation_, seal_on_close_ ? CloseMark::kSealed : CloseMark::kClean));
-  memory_.persist(&header->generation_word, sizeof(uint64_t));
+  memory_.persist(&header->generation_word, sizeof(uint64_t));  // the mark, last
   if (mapping_.medium() == perdure::Medium::kFile) sync();
 }
 

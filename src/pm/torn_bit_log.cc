@@ -124,7 +124,8 @@ void TornBitLog::advance() {
   // No word of the chunk may bear the flag of its next use. Before the next header: a crash that kept that
   // and lost some of these words would leave the chunk so for good, since nobody comes back to it, and when
   // it is used again the next crash would replay what they still hold: whole records of two uses before.
-  if (fill_rest(flag_)) memory_->fence();
+  fill_rest(flag_);
+  memory_->fence();
   move_to(sequence_ + 1);
   position_ = kChunkHeaderBytes;
   store_relaxed(header(sequence_).oldest, seal_word(oldest_, kOldestSalt));

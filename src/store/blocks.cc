@@ -74,7 +74,7 @@ void Partition::link_block(pm::Heap::Txn& txn, uint32_t slot, uint64_t offset) {
 void Partition::note_floors() {
   pm::store_release(root_.version_floor, pm::seal_word(next_version_, kVersionSalt));
   pm::store_release(root_.incarnation_floor, pm::seal_word(next_incarnation_, kIncarnationSalt));
-  memory_.flush(&root_, sizeof root_);
+  memory_.flush(&root_, pm::kLineBytes);
   unfenced_ = true;
 }
 

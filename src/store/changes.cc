@@ -151,7 +151,9 @@ void Partition::find_log() {
   }
   log_from_ = log_.front().from;
   std::unordered_map<uint32_t, uint64_t> held;
-  for (const LogBlock& log : log_) find_held(log, held);
+  for (size_t i = 0; i < log_.size(); ++i) {
+    find_held(log_[i], i + 1 < log_.size() ? log_[i + 1].from : next_change(), held);
+  }
   for (const auto& [slot, until] : held) {
     held_.push_back({until, slot});
     held_bytes_ += blocks_[slot].bytes;
@@ -160,11 +162,16 @@ void Partition::find_log() {
 }
 
 // Long values that the block refers to, and no record that counts: with the last version that does. If one is gone,
-// the log begins behind.
-void Partition::find_held(const LogBlock& log, std::unordered_map<uint32_t, uint64_t>& held) {
+// the log begins behind; with the next block, at `next`, if a record is damaged.
+void Partition::find_held(const LogBlock& log, uint64_t next,
+                          std::unordered_map<uint32_t, uint64_t>& held) {
   const uint64_t end = sizeof(BlockHeader) + blocks_[log.slot].bytes;
   for (uint64_t at = sizeof(BlockHeader); at < end;) {
-    const RecordView record = view_at({log.slot, at});
+    RecordView record;
+    if (!is_record(blocks_[log.slot], at, end, record)) {
+      log_from_ = std::max(log_from_, next);
+      return;
+    }
     at += record.bytes;
     constexpr uint16_t kKeyless = kRemoval | kTombstone | kSupersedes;
     if ((record.flags & kKeyless) == kKeyless || (record.has(kOverflow) && !has_overflow(record))) {

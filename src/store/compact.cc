@@ -379,9 +379,9 @@ bool Partition::compact_now(uint64_t gain_bytes_min) {
     while (victim_ != kNoSlot) compact_step(payload_bytes());
     if (emptied_ == kNoSlot) return true;  // it was damaged: another one is next
   }
-  fence();
+  fence();  // copies and floors, before the block is unused
   free_emptied();
-  fence();
+  fence();  // that, before another block is
   return true;
 }
 

@@ -196,7 +196,7 @@ void Partition::carry_out(uint32_t slot, const Eviction& plan) {
 
 // Long values of what does not count any more, durably; and spare blocks beyond those that must stay.
 void Partition::free_surplus() {
-  if (unfenced_) fence();
+  if (unfenced_) fence();  // what supersedes long values, before they go
   free_dead_overflow();
   while (spares_.size() > kSparesForRemovals + 1) {
     const uint32_t slot = spares_.back();

@@ -14,23 +14,31 @@ void HashIndex::allocate(uint64_t length, uint64_t rest) {
 }
 
 void HashIndex::grow(uint64_t entries, uint64_t count) {
+  rebuild({entries_.get(), places_}, entries, count);
+}
+
+// A table for so many entries of those that `words` has, in order, with empty places between them or not.
+void HashIndex::rebuild(std::span<const uint64_t> words, uint64_t entries, uint64_t count) {
   const uint64_t length = std::max(length_ + length_ / 4, entries * 8 / 7 + 1);
   uint64_t rest = count + kRest;
   for (;; rest *= 2) {
     auto grown = std::make_unique<uint64_t[]>(length + rest);
     uint64_t free = 0;  // the first place after all that have been filled
+    uint64_t size = 0;
     bool fits = true;
-    for (uint64_t i = 0; i < places_ && fits; ++i) {
-      const uint64_t entry = entries_[i];
+    for (const uint64_t entry : words) {
       if (entry == 0) continue;
       free = std::max(free, (entry >> kTagShift) * length >> 27);
       fits = free + count + 1 < length + rest;
-      if (fits) grown[free++] = entry;
+      if (!fits) break;
+      grown[free++] = entry;
+      ++size;
     }
     if (!fits) continue;  // very many entries of the highest tags
     std::swap(entries_, grown);
     length_ = length;
     places_ = length + rest;
+    size_ = size;
     return;
   }
 }

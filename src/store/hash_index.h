@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "pm/memory.h"
 
@@ -84,6 +85,16 @@ class HashIndex {
     }
   }
 
+  // All entries as words, in order, to be given to assign(). Calls `visit(uint64_t)`.
+  template <typename Visit>
+  void for_words(Visit visit) const {
+    for (uint64_t i = 0; i < places_; ++i) {
+      if (entries_[i] != 0) visit(entries_[i]);
+    }
+  }
+  // Has these entries in place of others. May throw std::bad_alloc, having changed nothing.
+  void assign(std::span<const uint64_t> words) { rebuild(words, words.size(), 0); }
+
   // Calls `visit(Location)` for the entries of keys whose tags lie in [first, end).
   static constexpr uint64_t kTags = uint64_t{1} << 27;
   template <typename Visit>
@@ -113,6 +124,7 @@ class HashIndex {
   }
   void allocate(uint64_t length, uint64_t rest);
   void grow(uint64_t entries, uint64_t count);
+  void rebuild(std::span<const uint64_t> words, uint64_t entries, uint64_t count);
 
   std::unique_ptr<uint64_t[]> entries_;
   uint64_t length_ = 0;  // homes

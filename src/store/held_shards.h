@@ -20,6 +20,7 @@ class StoreImpl::HeldShards {
     std::ranges::sort(numbers);
     numbers.erase(std::ranges::unique(numbers).begin(), numbers.end());
     numbers_ = std::move(numbers);
+    for (const uint32_t number : numbers_) store_.require_ready(number);
     for (const uint32_t number : numbers_) store_.shards_[number]->latch.lock();
   }
   ~HeldShards() {

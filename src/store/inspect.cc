@@ -20,6 +20,7 @@ uint64_t Partition::check(const std::function<void(const std::string&)>& report)
     report(sentence);
   });
   for (const uint64_t page : pages_) owners.meet(page, sizeof(TablePage));
+  if (snapshot_bytes_ != 0) owners.meet(root_.snapshot, snapshot_bytes_);
   uint64_t live = 0;
   uint64_t records = 0;
   std::vector<uint32_t> owned(blocks_.size());  // overflow blocks: how many records refer to them
@@ -83,7 +84,8 @@ uint64_t Partition::check(const std::function<void(const std::string&)>& report)
   for (const HeldOverflow& held : held_) ++owned[held.slot];
   for (uint32_t slot = 0; slot < blocks_.size(); ++slot) {
     if (blocks_[slot].state == State::kOverflow && owned[slot] != 1 &&
-        std::ranges::find(dead_overflow_, slot) == dead_overflow_.end() && !pool_.read_only()) {
+        std::ranges::find(dead_overflow_, slot) == dead_overflow_.end() && !pool_.read_only() &&
+        uncertain_below_ == 0) {
       fail(fmt::format("block {} of a long value has {} owners", slot, owned[slot]));
     }
   }
@@ -97,6 +99,7 @@ uint64_t Partition::check(const std::function<void(const std::string&)>& report)
 void Partition::visit_blocks(const index::VisitOwned& visit) const {
   const index::VisitBlock meet(pool_, visit);
   for (const uint64_t page : pages_) meet(page, sizeof(TablePage));
+  if (snapshot_bytes_ != 0) meet(root_.snapshot, snapshot_bytes_);
   for (const Block& block : blocks_) {
     if (block.state == State::kAbsent) continue;
     const bool overflow = block.state == State::kOverflow;
@@ -116,6 +119,7 @@ PartitionFigures Partition::statistics() const {
   out.compactions = compactions_;
   out.moved_bytes = moved_bytes_;
   out.recovered_records = recovered_;
+  out.snapshots_read = snapshots_read_;
   out.log_kept_bytes = kept_bytes();
   out.log_given_up_blocks = log_given_up_;
   out.hits = hits_;

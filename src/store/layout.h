@@ -5,7 +5,9 @@
 //                   | offset of the consumers, if there are any |
 //   consumer        | next | checksum | name | for each partition the position of what it has read |
 //   boundaries      for each: bytes (4), text. The keys of partition i are not less than boundary i - 1
-//   PartitionRoot   64 bytes each, side by side: where its block table begins, and what a clean close found
+//   PartitionRoot   128 bytes each, side by side: where its block table begins, and what a clean close found |
+//                   | offset of the index snapshot, if the last close left one |
+//   IndexSnapshot   header | blocks (SnapshotBlock) | blocks half compacted | removals by prefix | index entries |
 //   TablePage       4 KiB: the offset of the next page, and 511 entries, each the offset of a block or 0
 //   block           | BlockHeader, 64 bytes | records, one after the other, each a multiple of 8 bytes |
 //   overflow        | BlockHeader, 64 bytes | key, if it is long | value |
@@ -27,8 +29,9 @@
 
 namespace perdure::store {
 
-inline constexpr uint64_t kRootMagic = 0x3265726f74537250;        // "PrStore2"
-inline constexpr uint64_t kRootMagicBefore = 0x3165726f74537250;  // "PrStore1", without consumers
+inline constexpr uint64_t kRootMagic = 0x3365726f74537250;  // "PrStore3"
+// "PrStore1", without consumers, and "PrStore2", without index snapshots.
+inline constexpr uint64_t kRootMagicsBefore[] = {0x3165726f74537250, 0x3265726f74537250};
 inline constexpr char kTypeName[] = "rstore";
 inline constexpr char kOrderedTypeName[] =
     "rstore+ordered";  // has an ordered index unless told otherwise
@@ -78,8 +81,42 @@ struct PartitionRoot {
   // before a block becomes unused that may be the only one to tell.
   uint64_t version_floor;
   uint64_t incarnation_floor;
+  // Offset of an IndexSnapshot, or 0. Counts only together with `close`; never there while the partition is
+  // written to.
+  uint64_t snapshot;
+  uint64_t reserved[7];
 };
-static_assert(sizeof(PartitionRoot) == 64);
+static_assert(sizeof(PartitionRoot) == 128);
+static_assert(offsetof(PartitionRoot, snapshot) == 64);  // what is before shares a line
+
+// What a partition knows in DRAM, as a clean close found it, with a hash index: the next opening reads this in
+// place of the records. Followed by SnapshotBlock[blocks], and words: `stale` slots; `prefix_words` (of each
+// removal by prefix its version, its Location, how many blocks, and their incarnations); `entries` of the index.
+struct IndexSnapshot {
+  uint64_t checksum;    // of all that follows, seeded as a block's of incarnation ~generation
+  uint64_t bytes;       // of all
+  uint64_t generation;  // as in CloseRecord
+  uint64_t next_version;
+  uint64_t next_incarnation;
+  uint64_t entries;
+  uint32_t blocks;
+  uint32_t stale;
+  uint64_t prefix_words;
+};
+static_assert(sizeof(IndexSnapshot) == 64);
+
+// Of a block that holds records, or a long value.
+struct SnapshotBlock {
+  uint64_t incarnation;
+  uint64_t last_expiry_ms;
+  uint32_t slot;
+  uint32_t bytes;  // of records
+  uint32_t live;   // of a long value: 1 if a record that counts refers to it
+  uint32_t expiring;
+  uint32_t marks;
+  uint32_t reserved;
+};
+static_assert(sizeof(SnapshotBlock) == 40);
 
 struct TablePage {
   static constexpr uint32_t kEntries = 511;

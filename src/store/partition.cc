@@ -32,6 +32,13 @@ void Partition::throw_damaged(const std::string& what) const {
   pool_.throw_corrupt(fmt::format("'{}', partition {}: {}", config_.name, number_, what));
 }
 
+void Partition::throw_uncertain() const {
+  throw_damaged(fmt::format(
+      "the record at {:#x} is damaged, and may be of any key that was not written since: "
+      "only those are known",
+      damage_at_));
+}
+
 RecordView Partition::view_at(Location location) const {
   RecordView record;
   if (!parse(text_at(location), config_.block_bytes - location.offset(), record)) {
@@ -58,6 +65,13 @@ void Partition::require_intact(Location location, const RecordView& record) cons
   if (!is_intact(pool_.at<char>(at), record, seed_of(block.incarnation))) {
     throw_damaged(fmt::format("the checksum of the record at {:#x} does not hold", at));
   }
+}
+
+// Of what an entry leads to, if there is one. A record that takes its place names its version: a damaged one would be
+// another record's.
+void Partition::require_intact(uint64_t entry, const RecordView& record) const {
+  if (entry == PartitionIndex::kNone) return;
+  require_intact(index_.at(entry), record);
 }
 
 // Whether the block that the record refers to is there: always, for a record that counts.
@@ -114,6 +128,7 @@ bool Partition::get(uint64_t hash, std::string_view key, uint64_t now_ms, Found&
   require_usable();
   RecordView record;
   const uint64_t entry = find(hash, key, record);
+  require_certain(entry, record);
   if (entry == PartitionIndex::kNone || has_expired(record, now_ms)) {
     if (config_.evicts) ++misses_;
     return false;
@@ -275,6 +290,8 @@ bool Partition::put(uint64_t hash, const WriteRequest& request, uint64_t now_ms,
   require_fits(request.key, request.value);
   RecordView old;
   const uint64_t entry = find(hash, request.key, old);
+  require_intact(entry, old);
+  if (request.condition != Condition::kNone) require_certain(entry, old);
   const bool present = entry != PartitionIndex::kNone && !has_expired(old, now_ms);
   if (request.condition == Condition::kIfAbsent && present) return false;
   if (request.condition == Condition::kIfPresent && !present) return false;
@@ -313,7 +330,10 @@ bool Partition::remove(uint64_t hash, std::string_view key, uint64_t now_ms) {
   now_ms_ = now_ms;
   index_.tidy();
   RecordView old;
-  if (find(hash, key, old) == PartitionIndex::kNone) return false;
+  const uint64_t entry = find(hash, key, old);
+  require_certain(entry, old);
+  if (entry == PartitionIndex::kNone) return false;
+  require_intact(entry, old);
   const bool present = !has_expired(old, now_ms);
   RecordParts parts = parts_of({.key = key, .removal = true});
   make_room(head_, parts.bytes() + removal_extra(parts), Purpose::kRemoval);
@@ -368,7 +388,7 @@ Partition::Group Partition::prepare(std::span<const GroupWrite> writes, uint64_t
   bool adds = false;
   for (const auto& [hash, request] : writes) {
     require_fits(request.key, request.value);
-    find(hash, request.key, old);  // throws now if it is damaged
+    require_intact(find(hash, request.key, old), old);  // throws now if it is damaged
     group.push_back(parts_of(request));
     group.back().whole_key = request.key;
     bytes += group.back().bytes() + sizeof(Superseded) + removal_extra(group.back());
@@ -453,6 +473,7 @@ void Partition::after_fence() {
 
 void Partition::for_tags(uint64_t first, uint64_t end, uint64_t now_ms, const Visit& visit) const {
   require_usable();
+  require_certain();
   index_.hash().for_tags(first, end, [&](Location location) {
     const RecordView record = view_at(location);
     if (has_expired(record, now_ms)) return;
@@ -463,6 +484,7 @@ void Partition::for_tags(uint64_t first, uint64_t end, uint64_t now_ms, const Vi
 
 void Partition::scan(const ScanFrom& from, uint64_t now_ms, const VisitUntil& visit) const {
   require_usable();
+  require_certain();
   const OrderedIndex& index = *index_.ordered();
   const auto begin = [&] {
     if (from.whole) return from.downwards ? index.last() : index.first();

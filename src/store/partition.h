@@ -58,6 +58,9 @@ struct PartitionConfig {
   std::function<bool(std::string_view key, std::string_view value)> may_evict = {};
 };
 
+// Whether a sound index snapshot of the partition stands there. Cost: reads all of it.
+bool is_sound(pm::PoolImpl& pool, uint64_t offset, uint64_t salt, uint32_t partition);
+
 // A write, as it is asked for. Key and value are valid for the call.
 struct WriteRequest {
   enum class Condition : uint8_t { kNone, kIfAbsent, kIfPresent, kIfVersion };
@@ -113,6 +116,7 @@ struct PartitionFigures {
   uint64_t compactions = 0;  // blocks compacted since it was opened
   uint64_t moved_bytes = 0;  // by them
   uint64_t recovered_records = 0;
+  uint64_t snapshots_read = 0;  // 1 if its index came from a snapshot
   uint64_t damaged_blocks = 0;  // that cannot be compacted
   uint64_t log_kept_bytes = 0;  // for changes(), with long values that nothing else needs
   uint64_t log_given_up_blocks = 0;
@@ -138,6 +142,8 @@ class Partition final : private RecordKeys {
   std::optional<LastBatch> look();
   // Whether the write of this version, or a later one, is there. After look().
   bool has_reached(uint64_t version) const { return std::max(next_version_, reached_) > version; }
+  // Whether a version that it has not reached may have been lost by damage. After look().
+  bool ends_damaged() const { return ends_damaged_; }
   // What look() told does not count: takes it away, for good. Of all partitions, before the second part of
   // any. Durable on return. Throws kIo.
   void drop_batch();
@@ -338,7 +344,21 @@ class Partition final : private RecordKeys {
   std::string_view key_at(Location location) const override;
   void prefetch_at(Location location) const override;
   void require_intact(Location location, const RecordView& record) const;
+  void require_intact(uint64_t entry, const RecordView& record) const;
   void require_usable() const;
+  // What find() has found, or that it has found nothing, must not depend on a record that is lost.
+  void require_certain(uint64_t entry, const RecordView& record) const {
+    if (uncertain_below_ == 0 ||
+        (entry != PartitionIndex::kNone && record.version >= uncertain_below_)) [[likely]]
+      return;
+    throw_uncertain();
+  }
+  // For what looks at all records.
+  void require_certain() const {
+    if (uncertain_below_ != 0) [[unlikely]]
+      throw_uncertain();
+  }
+  [[noreturn]] void throw_uncertain() const;
   static bool has_expired(const RecordView& record, uint64_t now_ms) {
     return record.expiry_ms != kNoExpiry && record.expiry_ms <= now_ms;
   }
@@ -435,7 +455,7 @@ class Partition final : private RecordKeys {
   void find_log();
   uint64_t read_changes(uint32_t slot, uint64_t end, uint64_t& at, uint64_t from,
                         std::vector<LoggedChange>& group) const;
-  void find_held(const LogBlock& log, std::unordered_map<uint32_t, uint64_t>& held);
+  void find_held(const LogBlock& log, uint64_t next, std::unordered_map<uint32_t, uint64_t>& held);
   bool is_wanted(uint64_t end, uint64_t bytes) const {
     return bytes <= config_.changes_bytes || (end > unread_from_ && bytes <= config_.unread_bytes);
   }
@@ -481,6 +501,12 @@ class Partition final : private RecordKeys {
   }
   void require_complete() const;
 
+  // index_snapshot.cc
+  std::vector<uint64_t> compose_snapshot() const;
+  void write_snapshot();
+  void drop_snapshot();
+  bool load_snapshot(const CloseRecord& close);
+
   // recover.cc
   struct Scan;
   struct ScannedPut;
@@ -488,7 +514,14 @@ class Partition final : private RecordKeys {
   bool read_group(const Block& block, uint64_t end, uint64_t& at, RecordView& last) const;
   void read_header(uint32_t slot, uint64_t offset);
   void scan_block(uint32_t slot, Scan& scan);
+  bool is_record(const Block& block, uint64_t at, uint64_t end, RecordView& out) const;
+  uint64_t skip_damage(uint32_t slot, uint64_t at, uint64_t end);
+  void scan_record(Location location, const RecordView& record, Scan& scan);
+  void find_uncertain(std::span<const uint32_t> order);
+  bool index_newer(const ScannedPut& put);
   void index_record(const Scan& scan, const ScannedPut& put);
+  void read_records(std::span<const uint32_t> order);
+  bool is_whole(uint32_t slot) const;
   void resume(Head& head, uint32_t slot, bool torn);
   void free_unreferenced_overflow();
   CloseRecord what_is_there() const;
@@ -522,6 +555,10 @@ class Partition final : private RecordKeys {
   uint64_t next_incarnation_ = 1;
   uint64_t reached_ =
       0;  // one more than the last version that look() met, be it of a batch that does not count
+  bool ends_damaged_ = false;  // look() has met damage behind that
+  // Recovery has met a damaged record, the first one there: whether records of lower versions count is not certain.
+  uint64_t damage_at_ = 0;
+  uint64_t uncertain_below_ = 0;
   // Of the last batch that look() has found: its block, and where its records begin there.
   uint32_t batch_slot_ = kNoSlot;
   uint64_t batch_begin_ = 0;
@@ -563,7 +600,9 @@ class Partition final : private RecordKeys {
   uint64_t compactions_ = 0;
   uint64_t moved_bytes_ = 0;
   uint64_t recovered_ = 0;
-  bool unfenced_ = false;  // something was flushed since the last fence
+  uint64_t snapshots_read_ = 0;
+  uint64_t snapshot_bytes_ = 0;  // of the sound snapshot that is linked, if there is one
+  bool unfenced_ = false;        // something was flushed since the last fence
 };
 
 }  // namespace perdure::store

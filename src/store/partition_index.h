@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -54,6 +55,7 @@ class PartitionIndex {
   void prefetch(uint64_t hash) const {
     if (ordered_ == nullptr) hash_.prefetch(hash);
   }
+  void assign(std::span<const uint64_t> words) { hash_.assign(words); }
   const HashIndex& hash() const { return hash_; }
   // Null with a hash index.
   const OrderedIndex* ordered() const { return ordered_.get(); }

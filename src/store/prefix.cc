@@ -14,6 +14,7 @@ namespace perdure::store {
 
 PrefixMatches Partition::match_prefix(std::string_view prefix, uint64_t now_ms) const {
   require_usable();
+  require_certain();
   PrefixMatches matches{.prefix = prefix};
   // Whether the record's key begins so.
   const auto meet = [&](uint64_t tag, Location location) {

@@ -1,4 +1,8 @@
-// What a partition knows is rebuilt from its blocks.
+// What a partition knows is rebuilt from its blocks: from their headers and an index snapshot, if a clean close has
+// left one (index_snapshot.cc), else from all records.
+//
+// A damaged record in a block that was closed is left out, and with it the certainty about all older records of the
+// partition: see find_uncertain().
 //
 // A record counts unless another one supersedes it; both are known by version. Compaction that a crash or a
 // close interrupted leaves copies: a record of one version in two blocks. The copy stands in a block of moved
@@ -118,6 +122,13 @@ void Partition::read_table() {
   free_slots_.reserve(slots);  // as add_page() does: to give a block back needs no memory
   if (config_.evicts) used_.resize(slots * use_words());
   for (auto slot = static_cast<uint32_t>(slots); slot-- > 0;) {
+    constexpr uint32_t kAhead = 16;  // headers lie in no order
+    if (slot >= kAhead) {
+      const uint64_t ahead = pm::load_acquire(*entry_of(slot - kAhead));
+      if (ahead != 0 && pool_.leads_inside(ahead, sizeof(BlockHeader))) {
+        pm::prefetch(pool_.at<char>(ahead));
+      }
+    }
     const uint64_t offset = pm::load_acquire(*entry_of(slot));
     if (offset == 0) {
       free_slots_.push_back(slot);
@@ -181,6 +192,7 @@ std::optional<Partition::LastBatch> Partition::look() {
     last = record;
     reached_ = std::max(reached_, record.version + 1);
   }
+  ends_damaged_ = !open && at != end;
   if (!open || !last.has(kBatch)) return {};
   LastBatch batch{.parts = std::vector<BatchPart>(last.value.size() / sizeof(BatchPart)),
                   .version = last.version};
@@ -197,7 +209,7 @@ void Partition::drop_batch() {
   char* group = pool_.at<char>(blocks_[batch_slot_].offset + batch_begin_);
   std::memset(group, 0, batch_end_ - batch_begin_);
   memory_.flush(group, batch_end_ - batch_begin_);
-  fence();
+  fence();  // before any partition is written to
 }
 
 void Partition::flush_batch() const {
@@ -216,30 +228,77 @@ void Partition::scan_block(uint32_t slot, Scan& scan) {
   RecordView record;
   while (at < end) {
     uint64_t member = at;
-    if (!read_group(block, end, at, record)) {
-      if (open) break;
-      throw_damaged(fmt::format("the record at {:#x} is damaged", block.offset + at));
-    }
-    for (; member < at; member += record.bytes) {
-      parse(base + member, end - member, record);
-      next_version_ = std::max(next_version_, record.version + 1);
-      block.marks += marks_of(record.flags, record.bytes);
-      if (record.has(kPrefix)) {
-        uint64_t& last = scan.prefixes[record.key.size()][record.key];
-        last = std::max(last, record.version);
-        prefix_removals_[record.version].location = {slot, member};  // of copies the last one
+    if (read_group(block, end, at, record)) {
+      for (; member < at; member += record.bytes) {
+        parse(base + member, end - member, record);
+        scan_record({slot, member}, record, scan);
       }
-      if (record.has(kSupersedes)) {
-        scan.superseded[record.superseded.version] = record.superseded.incarnation;
-        next_version_ = std::max(next_version_, record.superseded.version + 1);
-      }
-      if (!record.is_put()) continue;
-      if (record.has(kKeyOutside) && !has_overflow(record)) continue;  // then it is superseded
-      scan.puts.push_back({Location(slot, member), hash_of(key_of(record)), record.version,
-                           record.bytes, record.flags});
+    } else if (open) {
+      break;
+    } else if (is_record(block, at, end, record)) {
+      // Of a group that is damaged further on. It was whole when the block was closed, so what is left of it counts.
+      scan_record({slot, at}, record, scan);
+      at += record.bytes;
+    } else {
+      at = skip_damage(slot, at, end);
     }
   }
   block.bytes = at - sizeof(BlockHeader);
+}
+
+bool Partition::is_record(const Block& block, uint64_t at, uint64_t end, RecordView& out) const {
+  const char* base = pool_.at<char>(block.offset);
+  return at < end && parse(base + at, end - at, out) &&
+         is_intact(base + at, out, seed_of(block.incarnation));
+}
+
+// Where records go on behind a damaged one, whose length may be wrong: at the next place where one is sound, and the
+// one after it, too. What lies in between is lost.
+uint64_t Partition::skip_damage(uint32_t slot, uint64_t at, uint64_t end) {
+  Block& block = blocks_[slot];
+  block.damaged = true;
+  if (damage_at_ == 0) damage_at_ = block.offset + at;
+  RecordView record;
+  RecordView following;
+  for (uint64_t next = at + 8; next < end; next += 8) {
+    if (!is_record(block, next, end, record)) continue;
+    const uint64_t after = next + record.bytes;
+    if (after == end || is_record(block, after, end, following)) return next;
+  }
+  return end;
+}
+
+void Partition::scan_record(Location location, const RecordView& record, Scan& scan) {
+  next_version_ = std::max(next_version_, record.version + 1);
+  blocks_[location.slot()].marks += marks_of(record.flags, record.bytes);
+  if (record.has(kPrefix)) {
+    uint64_t& last = scan.prefixes[record.key.size()][record.key];
+    last = std::max(last, record.version);
+    prefix_removals_[record.version].location = location;  // of copies the last one
+  }
+  if (record.has(kSupersedes)) {
+    scan.superseded[record.superseded.version] = record.superseded.incarnation;
+    next_version_ = std::max(next_version_, record.superseded.version + 1);
+  }
+  if (!record.is_put()) return;
+  if (record.has(kKeyOutside) && !has_overflow(record)) return;  // then it is superseded
+  scan.puts.push_back(
+      {location, hash_of(key_of(record)), record.version, record.bytes, record.flags});
+}
+
+// A record that is lost had some version below what was given when its block was closed, as has each record in its
+// block, be it a copy, or the origin of copies. It may have been the last one of any key, or the end of any older
+// record. So of all that is older nobody knows whether it counts; a newer record of a key counts, whatever is lost.
+// The next block of the same kind was opened after that one was closed.
+void Partition::find_uncertain(std::span<const uint32_t> order) {
+  const auto header_of = [&](uint32_t slot) { return pool_.at<BlockHeader>(blocks_[slot].offset); };
+  for (size_t i = 0; i < order.size(); ++i) {
+    if (!blocks_[order[i]].damaged) continue;
+    const bool is_last =
+        i + 1 == order.size() || header_of(order[i + 1])->kind != header_of(order[i])->kind;
+    const uint64_t below = is_last ? next_version_ : header_of(order[i + 1])->first_version;
+    uncertain_below_ = std::max(uncertain_below_, below);
+  }
 }
 
 void Partition::index_record(const Scan& scan, const ScannedPut& put) {
@@ -264,6 +323,7 @@ void Partition::index_record(const Scan& scan, const ScannedPut& put) {
     if (blocks.empty() || blocks.back() != block.incarnation) blocks.push_back(block.incarnation);
     return;
   }
+  if (uncertain_below_ != 0 && index_newer(put)) return;
   const uint64_t copy = index_.find(
       put.hash, key, [&](Location other) { return view_at(other).version == put.version; });
   if (copy != PartitionIndex::kNone) {
@@ -276,6 +336,24 @@ void Partition::index_record(const Scan& scan, const ScannedPut& put) {
     index_.insert(put.hash, key, location);
   }
   count(record, block);
+}
+
+// Where what told of it is lost, two records of a key may seem to count: the newer one does. Returns whether there was
+// another one.
+bool Partition::index_newer(const ScannedPut& put) {
+  const RecordView record = view_at(put.location);
+  const std::string_view key = key_of(record);
+  RecordView other;
+  const uint64_t entry = index_.find(put.hash, key, [&](Location location) {
+    other = view_at(location);
+    return key_of(other) == key;
+  });
+  if (entry == PartitionIndex::kNone || other.version == put.version) return false;
+  if (other.version > put.version) return true;
+  discount(other, blocks_[index_.at(entry).slot()]);
+  index_.move(entry, put.location);
+  count(record, blocks_[put.location.slot()]);
+  return true;
 }
 
 // An open block goes on as head.
@@ -317,6 +395,45 @@ CloseRecord Partition::what_is_there() const {
   return found;
 }
 
+// Builds the index from the records of the blocks, in which copies come after what they were copied from.
+void Partition::read_records(std::span<const uint32_t> order) {
+  Scan scan;
+  for (const uint32_t slot : order) scan_block(slot, scan);
+  find_uncertain(order);
+  index_.expect(scan.puts.size() - std::min(scan.puts.size(), scan.superseded.size()));
+  for (size_t i = 0; i < scan.puts.size(); ++i) {
+    constexpr size_t kAhead = 16;
+    if (i + kAhead < scan.puts.size()) index_.prefetch(scan.puts[i + kAhead].hash);
+    index_record(scan, scan.puts[i]);
+  }
+  for (const ScannedPut& put : scan.puts) {
+    if ((put.flags & kOverflow) == 0) continue;
+    const RecordView record = view_at(put.location);
+    const uint64_t entry = entry_of_record(record, put.location, put.hash);
+    if (entry == PartitionIndex::kNone) continue;
+    if (uncertain_below_ != 0 && !has_overflow(record)) {
+      // What superseded it is lost.
+      discount(record, blocks_[put.location.slot()]);
+      index_.erase(entry);
+      continue;
+    }
+    follow_overflow(record);  // throws if it is not there
+    if (++blocks_[record.overflow.slot].live > 1) {
+      throw_damaged(fmt::format("block {} has two owners", record.overflow.slot));
+    }
+  }
+}
+
+// Whether the block's records, as far as they go, are all sound.
+bool Partition::is_whole(uint32_t slot) const {
+  const Block& block = blocks_[slot];
+  const uint64_t end = sizeof(BlockHeader) + block.bytes;
+  RecordView record;
+  uint64_t at = sizeof(BlockHeader);
+  while (at < end && read_group(block, end, at, record)) continue;
+  return at == end;
+}
+
 void Partition::recover(bool keeps_batch) {
   if (keeps_batch) batch_slot_ = kNoSlot;
   std::vector<uint32_t> order;
@@ -331,36 +448,25 @@ void Partition::recover(bool keeps_batch) {
     return std::pair(kind, blocks_[slot].incarnation);
   };
   std::ranges::sort(order, {}, order_of);
-  Scan scan;
-  for (const uint32_t slot : order) scan_block(slot, scan);
-  index_.expect(scan.puts.size() - std::min(scan.puts.size(), scan.superseded.size()));
-  for (size_t i = 0; i < scan.puts.size(); ++i) {
-    constexpr size_t kAhead = 16;
-    if (i + kAhead < scan.puts.size()) index_.prefetch(scan.puts[i + kAhead].hash);
-    index_record(scan, scan.puts[i]);
-  }
-  for (const ScannedPut& put : scan.puts) {
-    if ((put.flags & kOverflow) == 0) continue;
-    const RecordView record = view_at(put.location);
-    if (entry_of_record(record, put.location, put.hash) == PartitionIndex::kNone) continue;
-    follow_overflow(record);  // throws if it is not there
-    if (++blocks_[record.overflow.slot].live > 1) {
-      throw_damaged(fmt::format("block {} has two owners", record.overflow.slot));
-    }
-  }
-  recovered_ = index_.size();
   const CloseRecord close = root_.close;
   const bool closed = close.generation != 0;
+  if (closed && close.checksum != close_checksum(close)) throw_damaged("its root is damaged");
+  if (root_.snapshot != 0 && is_sound(pool_, root_.snapshot, config_.salt, number_)) {
+    snapshot_bytes_ = pool_.at<IndexSnapshot>(root_.snapshot)->bytes;
+  }
+  const bool from_snapshot = closed && batch_slot_ == kNoSlot && load_snapshot(close);
+  if (!from_snapshot) read_records(order);
+  recovered_ = closed ? 0 : index_.size();
+  snapshots_read_ = from_snapshot ? 1 : 0;
   if (closed) {
-    if (close.checksum != close_checksum(close)) throw_damaged("its root is damaged");
     const CloseRecord now = what_is_there();
-    if (close.blocks != now.blocks || close.records != now.records || close.bytes != now.bytes) {
+    const bool as_many = close.records == now.records || uncertain_below_ != 0;
+    if (close.blocks != now.blocks || !as_many || close.bytes != now.bytes) {
       throw_damaged(fmt::format(
           "it has {} records that count, and {} bytes in {} blocks; when it was closed, {}, and {} "
           "in {}",
           now.records, now.bytes, now.blocks, close.records, close.bytes, close.blocks));
     }
-    recovered_ = 0;
   }
   // Positions are told of what counts. A batch that does not leaves nothing behind from which the next recovery
   // would know its versions: they are given to nobody in this opening, and, once the floors say so, in no later one.
@@ -369,7 +475,7 @@ void Partition::recover(bool keeps_batch) {
   if (pool_.read_only()) return find_log();
   note_floors();
   pm::store_release(root_.close.generation, uint64_t{0});  // the rest does not count without
-  memory_.flush(&root_, sizeof root_);
+  memory_.flush(&root_, pm::kLineBytes);
   unfenced_ = true;
   // Of open blocks of a kind the last one goes on; the crash kept the end of the others from PM.
   for (const uint32_t slot : order) {
@@ -378,6 +484,8 @@ void Partition::recover(bool keeps_batch) {
     Head& head = kind == BlockKind::kLog ? head_ : moved_head_;
     if (head.slot != kNoSlot) close_block(head);
     resume(head, slot, false);
+    // Behind a damaged record nothing more is written: after a crash that would be the end of the block.
+    if (from_snapshot && !is_whole(slot)) close_block(head);
   }
   // The one to be compacted first stands last: an origin before its copies.
   std::ranges::sort(stale_, std::greater(), order_of);
@@ -399,11 +507,13 @@ void Partition::recover(bool keeps_batch) {
       if (head->slot != kNoSlot) resume(*head, head->slot, true);
     }
   }
-  fence();  // before anything new is written
+  fence();  // before anything new is written, and before the snapshot goes that the mark of the close vouches for
+  drop_snapshot();
   find_log();
   // What is written to it would not be found in the log.
   if (head_.slot != kNoSlot && (log_.empty() || log_.back().slot != head_.slot)) close_block(head_);
-  free_unreferenced_overflow();
+  // A long value that nothing refers to may be that of a lost record, for whoever restores that.
+  if (uncertain_below_ == 0) free_unreferenced_overflow();
 }
 
 uint64_t Partition::close_checksum(const CloseRecord& close) const {
@@ -413,14 +523,19 @@ uint64_t Partition::close_checksum(const CloseRecord& close) const {
 void Partition::close() {
   if (pool_.read_only() || pool_.failed()) return;
   persist();
+  // The mark would vouch for what is not certain: the next opening is to meet the damage again.
+  if (uncertain_below_ != 0) return;
+  write_snapshot();
   // Within its line the generation comes last: the rest does not count without.
   const CloseRecord close = what_is_there();
+  pm::store_release(root_.version_floor, pm::seal_word(next_version_, kVersionSalt));
+  pm::store_release(root_.incarnation_floor, pm::seal_word(next_incarnation_, kIncarnationSalt));
   root_.close.blocks = close.blocks;
   root_.close.records = close.records;
   root_.close.bytes = close.bytes;
   root_.close.checksum = close.checksum;
   pm::store_release(root_.close.generation, close.generation);
-  memory_.flush(&root_, sizeof root_);
+  memory_.flush(&root_, pm::kLineBytes);
   memory_.fence();
 }
 

@@ -113,9 +113,13 @@ bool Partition::get_at(uint64_t snapshot, uint64_t hash, std::string_view key, u
       record = view_at(item.second.location);
       return key_of(record) == key;
     });
-    if (found == end) return false;
+    if (found == end) {
+      require_certain();
+      return false;
+    }
     location = found->second.location;
   }
+  if (record.version < uncertain_below_) throw_uncertain();
   if (has_expired(record, now_ms)) return false;
   if (pool_.verifies_payload()) require_intact(location, record);
   out = {value_of(record), record.version, record.expiry_ms};
@@ -125,6 +129,7 @@ bool Partition::get_at(uint64_t snapshot, uint64_t hash, std::string_view key, u
 void Partition::for_tags_at(uint64_t snapshot, uint64_t first, uint64_t end, uint64_t now_ms,
                             const Visit& visit) const {
   require_usable();
+  require_certain();
   require_complete();
   const auto meet = [&](Location location) {
     const RecordView record = view_at(location);
@@ -142,6 +147,7 @@ void Partition::for_tags_at(uint64_t snapshot, uint64_t first, uint64_t end, uin
 // Merges what the index leads to with what was saved. No key has both, as the snapshot sees it.
 void Partition::scan_at(uint64_t snapshot, const ScanFrom& from, uint64_t now_ms,
                         const VisitUntil& visit) const {
+  require_certain();
   require_complete();
   std::vector<const std::pair<const std::string, Saved>*> saved;
   const auto& all = snapshots_->saved;

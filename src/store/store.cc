@@ -27,6 +27,20 @@ Store Store::open(Pool& pool, const std::string& name, const StoreOptions& optio
   return Store(store::StoreImpl::open(pm::impl_of(pool), name, options));
 }
 
+bool Store::is_ready(uint32_t partition) const {
+  impl_->require_partition(partition);
+  return impl_->is_ready(partition);
+}
+bool Store::is_ready() const {
+  for (uint32_t i = 0; i < impl_->partitions(); ++i) {
+    if (!impl_->is_ready(i)) return false;
+  }
+  return true;
+}
+void Store::wait_until_ready() const {
+  for (uint32_t i = 0; i < impl_->partitions(); ++i) impl_->require_ready(i);
+}
+
 std::optional<std::string> Store::get(std::string_view key) const {
   std::optional<std::string> value;
   impl_->get(key, [&](const store::Partition::Found& found) { value.emplace(found.value); });

@@ -155,7 +155,7 @@ std::unique_ptr<StoreImpl> StoreImpl::create(pm::PoolImpl& pool, const std::stri
 
 std::unique_ptr<StoreImpl> StoreImpl::finish_opening(std::unique_ptr<StoreImpl> store,
                                                      const StoreOptions& options) {
-  store->recover(options.recovery_threads);
+  store->recover(options.recovery_threads, options.serve_early);
   store->start_workers(options);
   return store;
 }
@@ -168,7 +168,8 @@ std::pair<uint64_t, bool> StoreImpl::root_of(pm::PoolImpl& pool, const std::stri
   const char* type = made_ordered ? kOrderedTypeName : kTypeName;
   const uint64_t seal =
       index::find_structure(pool, name, type, Kind::kBytes, Kind::kBytes, sizeof(index::RootSeal));
-  if (pool.at<index::RootSeal>(seal)->magic == kRootMagicBefore) {
+  if (std::ranges::find(kRootMagicsBefore, pool.at<index::RootSeal>(seal)->magic) !=
+      std::end(kRootMagicsBefore)) {
     throw Error(ErrorCode::kVersion,
                 fmt::format("{}: '{}' has the format of stores of an earlier version, which this "
                             "one does not read: "
@@ -204,69 +205,6 @@ std::unique_ptr<StoreImpl> StoreImpl::open(pm::PoolImpl& pool, const std::string
                             pool.mapping().path(), name));
   }
   return finish_opening(std::move(store), options);
-}
-
-// Partitions recover side by side. A batch over several of them may be unfinished where it was the last write
-// of each that has its part: it counts if all of them do. Then, and if a partition that has gone on since, it
-// was durable as a whole before that.
-void StoreImpl::recover(uint32_t threads) {
-  if (threads == 0) threads = std::thread::hardware_concurrency();
-  threads = std::clamp<uint32_t>(threads, 1, std::max<uint32_t>(1, root_.partitions / 4));
-  std::vector<std::optional<Partition::LastBatch>> batches(shards_.size());
-  side_by_side(threads, [&](uint32_t i) { batches[i] = shards_[i]->partition.look(); });
-  const auto reached = [&](const BatchPart& part) {
-    return part.partition < shards_.size() &&
-           shards_[part.partition]->partition.has_reached(part.version);
-  };
-  const auto is_whole = [&](const Partition::LastBatch& batch) {
-    const BatchPart& coordinator = batch.parts.front();
-    if (!reached(coordinator)) return false;
-    const auto& named = batches[coordinator.partition];
-    if (!named || named->version != coordinator.version) return true;  // it has gone on
-    return std::ranges::all_of(named->parts, reached);
-  };
-  std::vector<char> keeps(shards_.size());
-  for (size_t i = 0; i < shards_.size(); ++i) keeps[i] = batches[i] && is_whole(*batches[i]);
-  if (!pool_.read_only()) {
-    // All of it goes before anything is noted from which the next recovery would take that a partition has
-    // gone on. A crash in between finds the batch unfinished again: some of its parts are gone. In the same way
-    // one that counts becomes durable as a whole: a process that died may have left parts in the caches only.
-    bool keeps_any = false;
-    for (size_t i = 0; i < shards_.size(); ++i) {
-      if (batches[i] && !keeps[i]) shards_[i]->partition.drop_batch();
-      if (keeps[i]) shards_[i]->partition.flush_batch();
-      keeps_any = keeps_any || keeps[i];
-    }
-    if (keeps_any) fence();
-  }
-  side_by_side(threads, [&](uint32_t i) { shards_[i]->partition.recover(keeps[i] != 0); });
-  recovered_ = true;
-}
-
-// Has `work(i)` done for each partition by some threads. Throws what failed first.
-template <typename Work>
-void StoreImpl::side_by_side(uint32_t threads, Work work_on) const {
-  std::atomic<uint32_t> next{0};
-  std::mutex mutex;
-  std::exception_ptr failure;
-  const auto work = [&] {
-    try {
-      for (uint32_t i = 0; (i = next.fetch_add(1)) < shards_.size();) work_on(i);
-    } catch (...) {
-      const std::lock_guard lock(mutex);
-      if (!failure) failure = std::current_exception();
-      next.store(root_.partitions);
-    }
-  };
-  std::vector<std::thread> others;
-  try {
-    for (uint32_t i = 1; i < threads; ++i) others.emplace_back(work);
-  } catch (const std::system_error&) {
-    // Fewer will do.
-  }
-  work();
-  for (std::thread& thread : others) thread.join();
-  if (failure) std::rethrow_exception(failure);
 }
 
 void StoreImpl::start_workers(const StoreOptions& options) {
@@ -326,9 +264,12 @@ StoreImpl::~StoreImpl() {
   // Before reset(), which forgets the runtime and then ends it: its tasks still ask for it.
   if (runtime_ != nullptr) runtime_->wait_for_spawned();
   runtime_.reset();
-  if (!recovered_) return;
+  end_opening();
   try {
-    for (const auto& shard : shards_) shard->partition.close();
+    // One that is not ready stays as it was found: its last close still counts.
+    for (const auto& shard : shards_) {
+      if (shard->opening.load() == Opening::kReady) shard->partition.close();
+    }
   } catch (const std::exception&) {
     // The medium fails: the next opening recovers, and misses nothing that was acknowledged.
   }
@@ -464,6 +405,7 @@ void StoreImpl::multi_get(std::span<const std::string_view> keys,
     const size_t count = std::min(kGroup, keys.size() - begin);
     for (size_t i = 0; i < count; ++i) {
       places[i] = place_of(keys[begin + i]);
+      require_ready(places[i].number);
       Shard& shard = *shards_[places[i].number];
       const std::lock_guard held(shard.latch);
       shard.partition.prefetch(places[i].hash);
@@ -640,7 +582,10 @@ void StoreImpl::visit_blocks(const index::VisitOwned& visit) const {
 
 std::vector<Statistic> StoreImpl::statistics() const {
   PartitionFigures sum;
+  uint64_t ready = 0;
   for (uint32_t number = 0; number < root_.partitions; ++number) {
+    if (!is_ready(number)) continue;
+    ++ready;
     const PartitionFigures one =
         with(number, false, [](Partition& partition) { return partition.statistics(); });
     sum.records += one.records;
@@ -652,6 +597,7 @@ std::vector<Statistic> StoreImpl::statistics() const {
     sum.compactions += one.compactions;
     sum.moved_bytes += one.moved_bytes;
     sum.recovered_records += one.recovered_records;
+    sum.snapshots_read += one.snapshots_read;
     sum.damaged_blocks += one.damaged_blocks;
     sum.log_kept_bytes += one.log_kept_bytes;
     sum.log_given_up_blocks += one.log_given_up_blocks;
@@ -669,6 +615,7 @@ std::vector<Statistic> StoreImpl::statistics() const {
   list.add("records", sum.records, "records");
   list.add("live_bytes", sum.live_bytes, "bytes");
   list.add("partitions", root_.partitions, "partitions");
+  list.add("partitions_ready", ready, "partitions");
   list.add("blocks", sum.blocks, "blocks");
   list.add("spare_blocks", sum.spare_blocks, "blocks");
   list.add("compacted_blocks", sum.compactions, "blocks");
@@ -683,6 +630,7 @@ std::vector<Statistic> StoreImpl::statistics() const {
     list.add("misses", sum.misses, "lookups");
     list.add_ratio("hit_ratio", sum.hits, sum.hits + sum.misses, "of lookups");
   }
+  list.add("index_snapshots_read", sum.snapshots_read, "partitions");
   list.add("recovered_operations", sum.recovered_records, "operations");
   list.add("dram_bytes", sum.dram_bytes, "bytes");
   list.add("pool_bytes", sum.pool_bytes, "bytes");

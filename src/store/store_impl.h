@@ -4,12 +4,14 @@
 // concerns several partitions at once.
 #pragma once
 
+#include <atomic>
 #include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -101,6 +103,16 @@ class StoreImpl final : public RuntimeClient {
             const std::function<bool(std::string_view, std::string_view)>& visit,
             const StoreSnapshot* snapshot = nullptr) const;
   uint32_t partitions() const { return root_.partitions; }
+  // opening.cc. Whether the partition has been recovered.
+  bool is_ready(uint32_t number) const {
+    return shards_[number]->opening.load(std::memory_order_acquire) == Opening::kReady;
+  }
+  // Before anything is done to the partition, without any latch: waits until it is ready, or sees to it. Throws what
+  // its recovery has thrown.
+  void require_ready(uint32_t number) const {
+    if (!is_ready(number)) [[unlikely]]
+      await_ready(number);
+  }
   void require_partition(uint32_t partition) const;  // Throws kInvalidArgument unless there is one.
   bool is_ordered() const { return config_.ordered; }
   bool cut_by_boundaries() const { return !boundaries_.empty(); }
@@ -143,13 +155,18 @@ class StoreImpl final : public RuntimeClient {
   friend class StoreTurn;
   friend class StoreSnapshot;
 
+  enum class Opening : uint8_t { kWaiting, kRecovering, kReady, kFailed };
+
   struct alignas(64) Shard {
     Shard(pm::PoolImpl& pool, PartitionRoot& root, uint32_t number, const PartitionConfig& config)
         : partition(pool, root, number, config) {}
     pm::SpinLock latch;
+    std::atomic<Opening> opening{Opening::kWaiting};
     bool touched =
         false;  // with workers: it was written to in this batch, and the worker has the latch
     Partition partition;
+    bool keeps_batch = false;    // for recovery
+    std::exception_ptr failure;  // of it, with kFailed
   };
 
   // What one thread asks to be done to a partition.
@@ -165,6 +182,12 @@ class StoreImpl final : public RuntimeClient {
     static void execute(Request& request) noexcept {
       auto& self = static_cast<WorkRequest&>(request);
       Shard& shard = *self.store.shards_[self.partition];
+      try {
+        self.store.require_ready(self.partition);
+      } catch (...) {
+        self.error = std::current_exception();
+        return;
+      }
       self.store.enter(self.partition, self.wrote);
       try {
         if constexpr (std::is_void_v<Result>) {
@@ -194,6 +217,7 @@ class StoreImpl final : public RuntimeClient {
     Shard& shard = *shards_[number];
     if (works_in_line()) {
       end_own_batch();
+      require_ready(number);
       const std::lock_guard held(shard.latch);
       if (!writes) return work(shard.partition);
       const Persisting persisting{shard.partition};
@@ -249,7 +273,11 @@ class StoreImpl final : public RuntimeClient {
   void tell_unread(uint32_t partition, Partition& to) const;
   static std::unique_ptr<StoreImpl> finish_opening(std::unique_ptr<StoreImpl> store,
                                                    const StoreOptions& options);
-  void recover(uint32_t threads);
+  void recover(uint32_t threads, bool serve_early);
+  void look(uint32_t threads);
+  void await_ready(uint32_t number) const;
+  void try_recover(uint32_t number) const noexcept;
+  void end_opening();
   template <typename Work>
   void side_by_side(uint32_t threads, Work work_on) const;
   void fence() const { pool_.memory().fence(); }
@@ -283,7 +311,9 @@ class StoreImpl final : public RuntimeClient {
   std::vector<std::unique_ptr<Shard>> shards_;
   mutable std::vector<std::vector<uint32_t>> touched_;  // by worker
   std::unique_ptr<Runtime> runtime_;
-  bool recovered_ = false;
+  // With serve_early: who recovers partitions meanwhile.
+  std::vector<std::thread> openers_;
+  std::atomic<uint32_t> next_to_open_{0};
 };
 
 }  // namespace perdure::store

@@ -53,7 +53,10 @@ class StoreTurn {
   StoreImpl& store() const { return store_; }
 
  private:
-  Partition& partition(uint32_t number) const { return store_.shards_[number]->partition; }
+  Partition& partition(uint32_t number) const {
+    store_.require_ready(number);
+    return store_.shards_[number]->partition;
+  }
   Partition& touch(uint32_t number);
 
   StoreImpl& store_;

@@ -97,6 +97,10 @@ class PartitionVerifier {
     if (close.generation != 0 && close.checksum != checksum_of(close, seed_of(close.generation))) {
       fail("what its last close noted is damaged in its root");
     }
+    if (partition.snapshot != 0 && !is_sound(pool_, partition.snapshot, root_.salt, number_)) {
+      fail(fmt::format("its index snapshot at {:#x} is damaged: an opening reads the records",
+                       partition.snapshot));
+    }
   }
 
   void verify_block(uint32_t slot, uint64_t offset, std::unordered_set<uint64_t>& met) {

@@ -1,17 +1,22 @@
 // What the scenarios over the catalogue cannot reach of Sheaf.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <new>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "index/sheaf/inner.h"
 #include "index/sheaf/layout.h"
 #include "perdure/catalog.h"
 #include "pm/emulated_media.h"
@@ -139,6 +144,69 @@ TEST_F(Sheaf, ADamagedRecordIsFoundAndNotMerged) {
   }));
 }
 
+// What the filters of the leaves say, after merges, removals, splits and an opening.
+TEST_F(Sheaf, AKeyThatIsThereIsNotInsertedAgain) {
+  for (const char* leaf_bytes : {"512", "8192"}) {
+    SCOPED_TRACE(leaf_bytes);
+    const std::string name = std::string("t") + leaf_bytes;
+    auto index = create_index(pool_, name, "sheaf", Kind::kU64, Kind::kU64,
+                              {{"leaf_bytes", leaf_bytes}, {"buffer_records", "8"}});
+    test::Random random(7);
+    std::map<uint64_t, uint64_t> model;
+    const auto insert_all_again = [&] {
+      for (const auto& [key, value] : model) {
+        ASSERT_FALSE(index->insert(key, value + 1)) << key;
+        Value found;
+        ASSERT_TRUE(index->lookup(key, found));
+        ASSERT_EQ(found.datum().word(), value);
+      }
+    };
+    for (int round = 0; round < 4; ++round) {
+      for (uint64_t i = 0; i < kKeys / 2; ++i) {
+        const uint64_t key = random.below(kKeys) << 40;
+        ASSERT_EQ(index->insert(key, i), model.emplace(key, i).second) << key;
+      }
+      insert_all_again();
+      for (auto at = model.begin(); at != model.end();) {
+        if (random.chance(50)) {
+          ASSERT_TRUE(index->remove(at->first));
+          at = model.erase(at);
+        } else {
+          ++at;
+        }
+      }
+      insert_all_again();
+      if (round % 2 == 1) {
+        index.reset();
+        index = open_index(pool_, name);
+        insert_all_again();
+      }
+    }
+    EXPECT_EQ(faults(*index), 0U);
+  }
+}
+
+TEST(SheafFilter, HasWhatWasAddedAndLittleElse) {
+  for (const bool ascending : {true, false}) {
+    test::Random random(3);
+    sheaf::Filter filter;
+    std::vector<uint64_t> keys;
+    for (uint64_t i = 0; i < 320; ++i) {
+      keys.push_back(ascending ? i : random.next());
+      filter.add(keys.back());
+    }
+    for (const uint64_t key : keys) EXPECT_TRUE(filter.may_have(key));
+    uint64_t wrong = 0;
+    for (uint64_t i = 0; i < 10000; ++i) {
+      wrong += filter.may_have(ascending ? 1000 + i : random.next()) ? 1U : 0U;
+    }
+    EXPECT_LT(wrong, 1500U);
+    EXPECT_GT(wrong, 100U);
+    filter.clear();
+    for (const uint64_t key : keys) EXPECT_FALSE(filter.may_have(key));
+  }
+}
+
 // Each has begun a chunk of the few there are, and will never go on with it.
 TEST_F(Sheaf, ThreadsThatHaveGoneDoNotKeepTheLog) {
   const auto index = create({{"chunk_bytes", "1024"}});
@@ -250,7 +318,11 @@ class DyingProcess final : public pm::EmulatedMedia {
     }
   }
   void fenced() override {
-    if (dead_ || --fences_left_ == 0) {
+    const bool here =
+        std::ranges::any_of(
+            pending_, [&](const auto& one) { return is_place_ && is_place_(one.first - base_); }) &&
+        --fences_there_ == 0;
+    if (dead_ || here || --fences_left_ == 0) {
       dead_ = true;
       pending_.clear();
       throw Error(ErrorCode::kIo, "the process dies");
@@ -259,8 +331,15 @@ class DyingProcess final : public pm::EmulatedMedia {
     pending_.clear();
   }
   void die_after(uint64_t fences) { fences_left_ = fences; }
+  // Or when so many fences have made lines durable at offsets of the pool for which `is_place` holds.
+  void die_at(const char* base, uint64_t fences, std::function<bool(uint64_t)> is_place) {
+    base_ = reinterpret_cast<uintptr_t>(base);
+    fences_there_ = fences;
+    is_place_ = std::move(is_place);
+  }
   void begin_process() {
     dead_ = false;
+    is_place_ = nullptr;
     fences_left_ = ~uint64_t{0};
   }
   void forget() {
@@ -268,7 +347,8 @@ class DyingProcess final : public pm::EmulatedMedia {
     durable_.clear();
   }
   // Moves what became durable of the mapping at `base` into the image of the file.
-  void take_durable(const char* base, std::string& image) {
+  void take_durable(const char* base, uint64_t file_bytes, std::string& image) {
+    image.resize(std::max<size_t>(image.size(), file_bytes));
     for (const auto& [line, bytes] : durable_) {
       const uint64_t at = line - reinterpret_cast<uintptr_t>(base);
       if (at + bytes.size() <= image.size()) std::memcpy(&image[at], bytes.data(), bytes.size());
@@ -281,21 +361,33 @@ class DyingProcess final : public pm::EmulatedMedia {
   std::map<uintptr_t, Line> pending_;
   std::map<uintptr_t, Line> durable_;
   uint64_t fences_left_ = ~uint64_t{0};
+  uintptr_t base_ = 0;
+  uint64_t fences_there_ = 0;
+  std::function<bool(uint64_t)> is_place_;
   bool dead_ = false;
 };
 
 // A process dies at any fence; the next one reads what is in the caches, shows it, and goes on; then the
 // power fails. What was shown or acknowledged is there, and nothing of earlier uses of the log comes back.
-TEST_F(Sheaf, AProcessDiesAndThenThePowerFails) {
-  const std::string path = dir_.file("dying");
+struct Deaths {
+  uint64_t growth_bytes = uint64_t{8} << 20;
+  OptionMap shape;
+  uint64_t more_keys = 0;     // in each round
+  bool at_growth = false;     // it dies when a segment or a slab is made
+  uint64_t fences_max = 400;  // until the process dies
+  uint64_t removals = 40;     // percent
+};
+
+void survive(const std::string& path, const Deaths& deaths) {
   const PoolOptions options{.capacity_bytes = uint64_t{8} << 20,
-                            .growth_bytes = uint64_t{8} << 20,
+                            .growth_bytes = deaths.growth_bytes,
                             .force_domain = true,
                             .domain = Domain::kLine};
   DyingProcess medium;
   test::Random random(5);
   std::map<uint64_t, uint64_t> model;
   uint64_t next_value = 1;
+  uint64_t keys = 300;
   const auto found_in = [](const AnyIndex& index) {
     std::map<uint64_t, uint64_t> found;
     index.for_each([&](Datum k, Datum v) { found[k.word()] = v.word(); });
@@ -303,9 +395,9 @@ TEST_F(Sheaf, AProcessDiesAndThenThePowerFails) {
   };
   uint64_t key = 0;  // of the last operation
   const auto write = [&](AnyIndex& index) {
-    key = random.below(300);
+    key = random.below(keys);
     const uint64_t value = next_value++;
-    const bool remove = random.chance(40);
+    const bool remove = random.chance(deaths.removals);
     if (remove) {
       index.remove(key);
       model.erase(key);
@@ -316,29 +408,36 @@ TEST_F(Sheaf, AProcessDiesAndThenThePowerFails) {
   };
   {
     Pool pool = Pool::create(path, options);
-    create_index(pool, "t", "sheaf", Kind::kU64, Kind::kU64,
-                 {{"leaf_bytes", "256"},
-                  {"buffer_records", "4"},
-                  {"chunk_bytes", "512"},
-                  {"log_bytes", "4096"}});
+    create_index(pool, "t", "sheaf", Kind::kU64, Kind::kU64, deaths.shape);
     pool.close();
   }
   std::string durable = test::read_file(path);
   for (uint64_t round = 0; round < 300; ++round) {
+    keys += deaths.more_keys;
     {
       Pool pool = Pool::open(path, options);
       const char* const base = pm::impl_of(pool).base();
       auto index = open_index(pool, "t", {{"recovery_threads", "1"}});
       ASSERT_EQ(found_in(*index), model) << "after power failure " << round;
-      ASSERT_EQ(faults(*index), 0U);
-      medium.die_after(1 + random.below(400));
+      const auto complain = [](const std::string& text) { ADD_FAILURE() << text; };
+      ASSERT_EQ(index->check(complain) + pool.check(complain), 0U);
+      medium.die_after(1 + random.below(deaths.fences_max));
+      if (deaths.at_growth) {
+        // What says how many segments there are, or what one of them is.
+        const uint64_t descriptors = pm::impl_of(pool).header().descriptors_offset;
+        medium.die_at(base, 1 + random.below(3), [=](uint64_t at) {
+          return at == offsetof(pm::PoolHeader, segments_word) ||
+                 (at >= descriptors && (at - descriptors) % sizeof(pm::SegmentDescriptor) == 0 &&
+                  at < descriptors + 64 * sizeof(pm::SegmentDescriptor));
+        });
+      }
       try {
         for (;;) write(*index);
       } catch (const Error& error) {
         ASSERT_EQ(error.code(), ErrorCode::kIo);
       }
       index.reset();
-      medium.take_durable(base, durable);
+      medium.take_durable(base, std::filesystem::file_size(path), durable);
     }
     medium.begin_process();
     Pool pool = Pool::open(path, options);
@@ -352,12 +451,32 @@ TEST_F(Sheaf, AProcessDiesAndThenThePowerFails) {
     }
     ASSERT_EQ(found, model) << "after death " << round;
     for (uint64_t i = random.below(3) * 40; i > 0; --i) write(*index);
-    medium.take_durable(base, durable);
+    medium.take_durable(base, std::filesystem::file_size(path), durable);
     index.reset();
     pool.close();
     medium.forget();  // the power had failed before
     test::write_file(path, durable);
   }
+}
+
+TEST_F(Sheaf, AProcessDiesAndThenThePowerFails) {
+  survive(dir_.file("dying"), {.shape = {{"leaf_bytes", "256"},
+                                         {"buffer_records", "4"},
+                                         {"chunk_bytes", "512"},
+                                         {"log_bytes", "4096"}}});
+}
+
+// New slabs and new segments all the time: what says that they are there must not be taken back, either.
+TEST_F(Sheaf, AProcessDiesWhileThePoolGrowsAndThenThePowerFails) {
+  survive(dir_.file("dying"), {.growth_bytes = uint64_t{64} << 10,
+                               .shape = {{"leaf_bytes", "8192"},
+                                         {"buffer_records", "4"},
+                                         {"chunk_bytes", "512"},
+                                         {"log_bytes", "4096"}},
+                               .more_keys = 200,
+                               .at_growth = true,
+                               .fences_max = 4000,
+                               .removals = 5});
 }
 
 }  // namespace

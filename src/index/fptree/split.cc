@@ -35,6 +35,7 @@ uint64_t Core<Content>::copy_records(Leaf& from, uint64_t which, Leaf& to, uint6
               pm::load_relaxed(Geometry::fingerprints(from)[source]));
     used |= bit(target);
   }
+  // What lies outside has a clear bit and is read by nobody; who sets one later flushes its slot first.
   const int first = std::countr_zero(used);
   const auto count = static_cast<size_t>(64 - std::countl_zero(used) - first);
   memory_.flush(Geometry::fingerprints(to) + first, count);

@@ -111,6 +111,8 @@ void Levels::reveal(std::span<const Append> appends, pm::Heap::Txn* txn) const {
       }
       more = more || first + step < last;
     }
+    // Before the fence of the last lines: the bitmap may be durable before the line that it follows. The intents
+    // stand until after this fence, and recovery judges each block by its link and sets the bitmap anew.
     if (!more && txn != nullptr) txn->settle();
     // A line, before the next line of the same entry: newer records never outlive older ones that
     // were appended with them, or they would later seem newer than what is appended in between.
@@ -134,6 +136,7 @@ void Levels::release_source(uint32_t level, uint64_t index) const {
   if (has_buckets_from(entry, keep)) return clear_entry(level, index, state, keep);
   const SequenceWrite guard(row_above(level, index));
   pm::store_release(entry.lines[0].state, state.word);
+  // The emptied line; its buckets are written again by the next row only.
   memory_.persist(&entry.lines[0].state, sizeof(uint32_t));
   rebuild_copy(level, index);
 }

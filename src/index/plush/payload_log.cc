@@ -408,7 +408,7 @@ void PayloadLog::remove_chunk(uint32_t partition, size_t index) {
     spent.used = sizeof(PayloadChunk);
     spent.kept = true;
     note_end(spent, false);
-    memory.fence();
+    memory.fence();  // the end, before readers take its pointers for dead
     state_of(spent.offset).epoch.store(0, std::memory_order_release);
     return set_garbage(spent, 0);
   }

@@ -179,6 +179,7 @@ bool Core::log_and_write(Partition& partition, LogKind kind, const Key& key, uin
   };
   if (conditional && !check_first && !holds()) {
     partition.log.append({0, 0, log_word(LogKind::kCancel, 0)});
+    // Before another thread of the partition goes on: recovery judges the last record only.
     memory_.fence();
     if (step.planned) migrator_.end_shared_step(partition, step);
     return false;
@@ -254,7 +255,7 @@ bool Core::remove_record(const Key& key, const Expected* expected) {
   {
     const SequenceWrite guard(rows_[row]);  // nobody sees it gone before that is durable
     pm::store_release(*hit.tag_at, hit.tag | 1);
-    memory_.persist(hit.tag_at, sizeof(uint64_t));
+    memory_.persist(hit.tag_at, sizeof(uint64_t));  // before anybody can miss it
   }
   migrator_.follow_change(partition, key, hit, hit.tag | 1, hit.value);
   if (hit.level == geometry_.top_of(partitions_.number_of(partition))) return true;

@@ -9,27 +9,44 @@ namespace perdure::index::sheaf {
 
 namespace {
 
-constexpr size_t kGroup = 16;
+constexpr size_t kGroup = Inner::kTogether;
 
 }  // namespace
 
-// The leaves of keys, and what they need from memory on its way. Needs a guard.
+// The leaves of keys, and what a lookup needs from memory on its way. Needs a guard.
 void Core::find_all(std::span<const Key> keys, std::span<Ref*> refs) const {
+  inner_.find_all(keys, refs);
   for (size_t i = 0; i < keys.size(); ++i) {
-    refs[i] = inner_.find(keys[i]);
     pm::prefetch(refs[i]);
     pm::prefetch(refs[i]->lines);
     pm::prefetch(refs[i]->fingerprints);
   }
+  for (size_t i = 0; i < keys.size(); ++i) prefetch_record(*refs[i], keys[i]);
+}
+
+// The same, and what a change of it needs.
+void Core::find_all_to_change(std::span<const Key> keys, std::span<Ref*> refs) const {
+  inner_.find_all(keys, refs);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    pm::prefetch_to_change(refs[i]);
+    pm::prefetch(refs[i]->filter.line_of(keys[i]));
+    pm::prefetch_to_change(refs[i]->fingerprints);
+  }
   for (size_t i = 0; i < keys.size(); ++i) {
     const Ref& ref = *refs[i];
-    const uint32_t part =
-        part_of(pm::load_relaxed(ref.first), pm::load_relaxed(ref.scale), keys[i]);
-    const Slot* records = pool_.at<Leaf>(pm::load_relaxed(ref.offset))->records();
-    // Of no consequence if the two are not of one leaf.
-    pm::prefetch(records + uint64_t{pm::load_relaxed(ref.lines[part])} * kLineRecords);
-    pm::prefetch(records + (uint64_t{pm::load_relaxed(ref.lines[part])} + 1) * kLineRecords);
+    const uint32_t next = std::min<uint32_t>(pm::load_relaxed(ref.buffered), buffer_records_ - 1);
+    pm::prefetch_to_change(ref.buffer() + next);
+    if (ref.may_be_in_leaf(keys[i])) prefetch_record(ref, keys[i]);
   }
+}
+
+// Of no consequence if the ref changes meanwhile.
+void Core::prefetch_record(const Ref& ref, Key key) const {
+  const uint32_t part = part_of(pm::load_relaxed(ref.first), pm::load_relaxed(ref.scale), key);
+  const Slot* records = pool_.at<Leaf>(pm::load_relaxed(ref.offset))->records() +
+                        uint64_t{pm::load_relaxed(ref.lines[part])} * kLineRecords;
+  pm::prefetch(records);
+  pm::prefetch(records + kLineRecords);
 }
 
 uint64_t Core::multi_lookup(std::span<const Key> keys, std::span<Value> values,
@@ -70,7 +87,7 @@ void Core::change_together(std::span<const Change> changes, uint64_t& todo, std:
   std::array<Place, kGroup> places;
   for (size_t i = 0; i < changes.size(); ++i) keys[i] = changes[i].key;
   const pm::EpochManager::Guard guard(epochs_);
-  find_all(std::span(keys).first(changes.size()), refs);
+  find_all_to_change(std::span(keys).first(changes.size()), refs);
   size_t count = 0;
   for (size_t i = 0; i < changes.size(); ++i) places[i] = {refs[i], i, -1};
   std::sort(places.begin(), places.begin() + static_cast<int64_t>(changes.size()),
@@ -93,7 +110,7 @@ void Core::change_together(std::span<const Change> changes, uint64_t& todo, std:
       place.buffered = find_buffered(ref, ref.buffered, change.key);
     } else {
       Value old = 0;
-      if (find(ref, change.key, place.buffered, old) == Found::kRecord) {
+      if (find(ref, change.key, true, place.buffered, old) == Found::kRecord) {
         todo &= ~(uint64_t{1} << place.change);  // an insert of what is there
         continue;
       }
@@ -122,6 +139,8 @@ uint64_t Core::multi_write(Verb verb, std::span<const std::pair<Key, Value>> rec
   std::array<Change, kGroup> changes;
   for (size_t begin = 0; begin < records.size(); begin += kGroup) {
     const size_t size = std::min(kGroup, records.size() - begin);
+    if (log_.is_short()) [[unlikely]]
+      keep_log_room();
     for (size_t i = 0; i < size; ++i) {
       changes[i] = {records[begin + i].first, records[begin + i].second, verb, false};
     }

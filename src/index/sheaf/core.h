@@ -57,7 +57,19 @@
 
 namespace perdure::index::sheaf {
 
-__extension__ using Wide = unsigned __int128;
+// Vectors whose resize() does not clear what is about to be written.
+template <typename T>
+struct Uncleared : std::allocator<T> {
+  template <typename U, typename... Arguments>
+  void construct(U* at, Arguments&&... arguments) {
+    if constexpr (sizeof...(arguments) == 0) {
+      ::new (static_cast<void*>(at)) U;
+    } else {
+      ::new (static_cast<void*>(at)) U(std::forward<Arguments>(arguments)...);
+    }
+  }
+};
+using Records = std::vector<Slot, Uncleared<Slot>>;
 
 // 0: the default.
 struct Options {
@@ -127,7 +139,7 @@ class Core {
   }
   static uint64_t scale_of(uint64_t first, uint64_t last);
   // By the holder of the lock.
-  Found find(const Ref& ref, Key key, int& buffered, Value& value) const;
+  Found find(const Ref& ref, Key key, bool may_be_new, int& buffered, Value& value) const;
   // By a reader: false if it must begin again.
   bool read(const Ref& ref, Key key, Found& found, Value& value) const;
   // The records from `from` on that a leaf and its buffer have, at one instant, at most `limit`, or more.
@@ -143,17 +155,22 @@ class Core {
   };
   bool carry_out(const Change& change);
   Outcome try_change(const Change& change);
-  Ref* lock_leaf(Key key, Lock& lock) const;
+  Ref* lock_leaf(const Change& change, Lock& lock) const;
   Room room_for(const Ref& ref, const Change& change, int buffered) const;
   uint32_t merge_bytes(const Ref& ref) const;
   void promise(Ref& ref);
   void put(Ref& ref, int buffered, const Change& change);
   void enlist(Ref& ref);
+  void prefetch_ref(const Ref& ref) const;
   void prefetch_leaf(const Ref& ref, uint64_t era) const;
   static Reserve reserve_for(const Change& change) {
     return change.removal ? Reserve::kUsed : Reserve::kSpared;
   }
   void make_log_room(Reserve reserve);
+  void keep_log_room();
+  bool merge_some(size_t most, bool together, Reserve reserve);
+  bool take_due(std::vector<Ref*>& group, uint64_t& era, size_t most);
+  void merge_due(std::vector<Ref*>& group, uint64_t era, Reserve reserve);
   template <typename Choose>
   std::exception_ptr merge_all(Reserve reserve, Choose choose);
   void keep_promises();
@@ -166,21 +183,32 @@ class Core {
 
   // ---- batch.cc
   void find_all(std::span<const Key> keys, std::span<Ref*> refs) const;
+  void find_all_to_change(std::span<const Key> keys, std::span<Ref*> refs) const;
+  void prefetch_record(const Ref& ref, Key key) const;
   void change_together(std::span<const Change> changes, uint64_t& todo, std::span<bool> done);
 
   // ---- merge.cc
+  static constexpr size_t kMergeTogether = 8;
   struct Part {
     uint64_t begin;
     uint64_t end;
   };
   void merge(Ref& ref, Lock& lock, uint64_t more, Reserve reserve);
-  bool merge_with_neighbour(Ref& ref, Lock& lock, const std::vector<Slot>& own, uint64_t more,
-                            Reserve reserve);
-  void collect(const Ref& ref, std::vector<Slot>& out) const;
+  bool merge_with_neighbour(Ref& ref, Lock& lock, const Records& own, uint64_t more);
+  // A record of a buffer.
+  struct Fresh {
+    Slot slot;
+    bool removal;
+  };
+  static uint32_t sort_buffer(const Ref& ref, Fresh* to);
+  void collect(const Ref& ref, Records& out) const;
   Ref* lock_neighbour(const Ref& ref, uint64_t records, Lock& lock) const;
-  std::vector<Part> parts_of(const Ref& ref, const std::vector<Slot>& records, uint64_t more) const;
+  std::vector<Part> parts_of(const Ref& ref, const Records& records, uint64_t more) const;
   static void write_leaf(pm::PoolImpl& pool, uint64_t offset, uint64_t bytes, uint64_t low,
                          uint64_t number, std::span<const Slot> records, Leaf& header);
+  struct Successor;
+  bool make_successor(pm::Heap::Txn& txn, Ref& ref, uint64_t era, Successor& made);
+  void replace_together(std::vector<Ref*>& group, uint64_t era);
   void replace_one(Ref& ref, std::span<const Slot> records, uint64_t bytes, Reserve reserve);
   struct Several;
   void replace_several(Ref& ref, Lock& lock, Ref* neighbour, std::span<const Slot> records,
@@ -189,6 +217,7 @@ class Core {
                     std::span<const Part> parts, uint64_t more, Reserve reserve);
   static void adopt(Ref& ref, uint64_t offset, const Leaf& header);
   void account(int64_t leaf_bytes);
+  static void renew_filter(Ref& ref, std::span<const Slot> records);
   void forget_buffer(Ref& ref);
   uint64_t* take_slot();
   void add_directory();
@@ -222,7 +251,8 @@ class Core {
   mutable pm::EpochManager epochs_;
   // Blocks of leaves, and refs that went with them.
   Retired<std::pair<uint64_t, Ref*>> retired_;
-  Inner inner_;
+  // What every operation reads, away from what merges write.
+  alignas(pm::kLineBytes) Inner inner_;
   Log log_;
 
   std::mutex slots_mutex_;             // of the directory
@@ -233,8 +263,9 @@ class Core {
   std::mutex lists_mutex_;
   std::deque<std::vector<Ref*>> lists_;  // refs by the era in which their buffers began
   uint64_t lists_begin_ = 0;             // the era of the first list
-  std::mutex log_room_mutex_;            // of who merges for the log
-  std::vector<Ref*> due_;                // what is to be merged for it
+  std::mutex due_mutex_;                 // of what follows
+  std::vector<Ref*> due_;                // what is to be merged for the log's oldest chunk
+  uint64_t in_hand_ = 0;                 // beside these, what threads are merging for it
 
   std::atomic<uint64_t> leaf_bytes_{0};
   std::atomic<uint64_t> removals_{0};  // that are in buffers, or were lately

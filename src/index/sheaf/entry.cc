@@ -50,7 +50,7 @@ EntryWithPresets sheaf_entry() {
   entry.options = {
       {"leaf_bytes", "8192", "bytes of the largest leaf, 256 to 16384"},
       {"buffer_records", "48",
-       "records of a leaf that wait in DRAM to be merged, 4 to 64: 16 bytes each, and 256 for each "
+       "records of a leaf that wait in DRAM to be merged, 4 to 64: 16 bytes each, and 448 for each "
        "leaf"},
       {"log_bytes", "1/16 of the pool's capacity, at most 32 MiB",
        "the most that the log may have; nor has it more than a sixth of the leaves"},

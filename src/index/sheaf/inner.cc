@@ -3,8 +3,10 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdlib>
 #include <new>
+#include <numeric>
 #include <tuple>
 #include <utility>
 
@@ -52,11 +54,34 @@ uint64_t RefSpace::dram_bytes() const {
 // ---- the arrays
 
 Inner::~Inner() {
-  while (kept_ != nullptr) delete std::exchange(kept_, kept_->next);
+  delete_all(gone_);
   Top* top = top_.load();
   if (top == nullptr) return;
   for (uint64_t i = 0; i < top->count(); ++i) delete top->groups[i].load();
   delete top;
+}
+
+// ---- arrays
+
+Inner::Group::Group(std::span<const Child> children)
+    : count(static_cast<uint32_t>(children.size())) {
+  lows.fill(~uint64_t{0});
+  refs.fill(nullptr);
+  for (size_t i = 0; i < children.size(); ++i) {
+    lows[i] = children[i].low;
+    refs[i] = children[i].ref;
+  }
+  for (size_t i = 0; i < heads.size(); ++i) heads[i] = lows[i * kPart];
+}
+
+void Inner::Top::make_parts() {
+  const uint64_t number = std::bit_ceil(4 * count());
+  const Wide wanted =
+      (static_cast<Wide>(number) << 64) / (static_cast<Wide>(lows.back() - lows.front()) + 1);
+  scale = wanted > ~uint64_t{0} ? ~uint64_t{0} : static_cast<uint64_t>(wanted);
+  parts.assign(number + 1, 0);
+  for (const uint64_t low : lows) ++parts[part_of(low) + 1];
+  std::partial_sum(parts.begin(), parts.end(), parts.begin());
 }
 
 std::vector<std::unique_ptr<Inner::Group>> Inner::groups_of(std::span<const Child> children) {
@@ -69,13 +94,7 @@ std::vector<std::unique_ptr<Inner::Group>> Inner::groups_of(std::span<const Chil
   for (uint64_t part = 0; part < parts; ++part) {
     const uint64_t begin = children.size() * part / parts;
     const uint64_t end = children.size() * (part + 1) / parts;
-    auto group = std::make_unique<Group>();
-    group->count = static_cast<uint32_t>(end - begin);
-    for (uint64_t i = begin; i < end; ++i) {
-      group->lows[i - begin] = children[i].low;
-      group->refs[i - begin] = children[i].ref;
-    }
-    groups.push_back(std::move(group));
+    groups.push_back(std::make_unique<Group>(children.subspan(begin, end - begin)));
   }
   return groups;
 }
@@ -99,6 +118,7 @@ std::unique_ptr<Inner::Top> Inner::top_of(const Top* old, uint64_t from, uint64_
   if (old != nullptr) keep(to, old->count());
   top->groups = std::make_unique<std::atomic<Group*>[]>(groups.size());
   for (uint64_t i = 0; i < groups.size(); ++i) top->groups[i].store(groups[i]);
+  top->make_parts();
   return top;
 }
 
@@ -110,12 +130,30 @@ void Inner::build(std::span<const Child> children) {
 
 Ref* Inner::find(uint64_t key, bool& has_next, uint64_t& next_low) const {
   const Top* top = pm::acquire(top_);
-  const uint64_t at = position(top->lows.data(), top->count(), key);
+  const uint64_t at = top->position(key);
   const Group* group = pm::acquire(top->groups[at]);
-  const uint64_t i = position(group->lows.data(), group->count, key);
+  const uint64_t i = group->position(key);
   has_next = i + 1 < group->count || at + 1 < top->count();
   if (has_next) next_low = i + 1 < group->count ? group->lows[i + 1] : top->lows[at + 1];
   return group->refs[i];
+}
+
+void Inner::find_all(std::span<const uint64_t> keys, std::span<Ref*> refs) const {
+  std::array<const Group*, kTogether> groups;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    groups[i] = group_of(keys[i]);
+    pm::prefetch(groups[i]->heads.data());
+    pm::prefetch(groups[i]);
+  }
+  constexpr size_t kLineWords = pm::kLineBytes / sizeof(uint64_t);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const uint64_t at = groups[i]->part_of(keys[i]) * Group::kPart;
+    for (size_t word = 0; word < Group::kPart; word += kLineWords) {
+      pm::prefetch(&groups[i]->lows[at + word]);
+      pm::prefetch(static_cast<const void*>(&groups[i]->refs[at + word]));
+    }
+  }
+  for (size_t i = 0; i < keys.size(); ++i) refs[i] = groups[i]->refs[groups[i]->position(keys[i])];
 }
 
 Ref* Inner::before(uint64_t low) const { return low == 0 ? nullptr : find(low - 1); }
@@ -125,8 +163,8 @@ Inner::Change Inner::prepare(uint64_t from, uint64_t to, std::span<const Child> 
   change.lock_ = std::unique_lock(mutex_);
   Top* top = top_.load();
   change.old_top_ = top;
-  change.begin_ = position(top->lows.data(), top->count(), from);
-  change.end_ = position(top->lows.data(), top->count(), to) + 1;
+  change.begin_ = top->position(from);
+  change.end_ = top->position(to) + 1;
   std::vector<Child> children;
   bool placed = false;
   for (uint64_t at = change.begin_; at < change.end_; ++at) {
@@ -163,11 +201,18 @@ void Inner::publish(Change change) noexcept {
     pm::publish(top_, change.top_.release(), "sheaf: top");
     for (auto& group : change.groups_) std::ignore = group.release();
   }
+  gone->next = std::exchange(gone_, gone);
+  if (++gone_count_ < kGoneTogether) return;
   try {
-    epochs_.retire([gone] { delete gone; });
-  } catch (const std::bad_alloc&) {
-    gone->next = std::exchange(kept_, gone);
+    epochs_.retire([all = gone_] { delete_all(all); });
+    gone_ = nullptr;
+    gone_count_ = 0;
+  } catch (const std::bad_alloc&) {  // with the next ones
   }
+}
+
+void Inner::delete_all(Gone* gone) {
+  while (gone != nullptr) delete std::exchange(gone, gone->next);
 }
 
 std::vector<Child> Inner::children() const {
@@ -182,7 +227,7 @@ std::vector<Child> Inner::children() const {
 
 uint64_t Inner::dram_bytes() const {
   const Top* top = pm::acquire(top_);
-  return top->count() * (sizeof(Group) + 16);
+  return top->count() * (sizeof(Group) + 16) + top->parts.size() * sizeof(uint32_t);
 }
 
 }  // namespace perdure::index::sheaf

@@ -25,40 +25,99 @@
 
 namespace perdure::index::sheaf {
 
+__extension__ using Wide = unsigned __int128;
+
+// Which keys a leaf may have: so that an insert of a new key reads no PM before it writes its log record. A
+// Bloom filter in DRAM, in blocks of one line, three bits of one block for each key. Of 320 keys, what leaves
+// have on an average, it takes one in nine that are not there for one that may be.
+class Filter {
+ public:
+  static constexpr uint32_t kBlocks = 3;
+
+  void clear() {
+    for (uint64_t& word : words_) pm::store_relaxed(word, uint64_t{0});
+  }
+  void add(uint64_t key) {
+    const Place at(key);
+    for (const uint32_t bit : at.bits) {
+      uint64_t& word = words_[at.block * 8 + bit / 64];
+      pm::store_relaxed(word, word | uint64_t{1} << bit % 64);
+    }
+  }
+  // False: it does not have it.
+  bool may_have(uint64_t key) const {
+    const Place at(key);
+    uint64_t all = 1;
+    for (const uint32_t bit : at.bits)
+      all &= pm::load_relaxed(words_[at.block * 8 + bit / 64]) >> bit % 64;
+    return all != 0;
+  }
+  // The line that may_have() reads.
+  const void* line_of(uint64_t key) const { return &words_[uint64_t{Place(key).block} * 8]; }
+
+ private:
+  struct Place {
+    uint32_t block;
+    std::array<uint32_t, 3> bits;
+    explicit Place(uint64_t key) {
+      uint64_t hash = key * kHashMultiplier;
+      hash = (hash ^ hash >> 32) * kHashMultiplier;
+      block = static_cast<uint32_t>((hash >> 32) * kBlocks >> 32);
+      hash = hash ^ hash >> 29;
+      bits = {static_cast<uint32_t>(hash & 511), static_cast<uint32_t>(hash >> 9 & 511),
+              static_cast<uint32_t>(hash >> 18 & 511)};
+    }
+  };
+
+  alignas(pm::kLineBytes) std::array<uint64_t, uint64_t{8} * kBlocks> words_{};
+};
+
 struct alignas(64) Ref {
-  // What a lookup needs first.
+  // What every operation needs; a write of a new key needs no more than this line, those of its fingerprint and
+  // its record in the buffer, and one of the filter.
   StripeLock lock;
-  uint32_t dead;
+  uint16_t dead;
+  uint16_t
+      filtered;  // whether the filter has the leaf's keys: not between opening and the first merge
   uint64_t offset;   // of the leaf
   uint64_t removed;  // bit i: buffer record i is a removal
   uint64_t first;    // as in the leaf
-  uint64_t scale;    // part of [first, last] that a key is in: (key - first) * scale >> 64
-  uint32_t buffered;
-  uint32_t records;  // in the leaf
-  uint64_t reserved[2];
+  uint64_t last;
+  uint64_t scale;  // part of [first, last] that a key is in: (key - first) * scale >> 64
+  uint16_t buffered;
+  uint16_t inserted;  // records of the buffer that are no removals
+  uint16_t records;   // in the leaf
+  uint16_t room;      // records that the leaf's block has room for
+  uint64_t number;    // of the newest log record of the range
 
   uint8_t lines[kLookupLines];  // as in the leaf
 
   uint8_t fingerprints[kBufferRecordsMax];  // of the buffer's keys
 
-  // For writers.
+  // For merges.
   uint64_t low;
   uint64_t* slot;        // that leads to the leaf
-  uint64_t number;       // of the newest log record of the range
   uint64_t first_era;    // of the log when the oldest record of the buffer was written
   uint32_t block_bytes;  // of the leaf
-  uint32_t inserted;     // records of the buffer that are no removals
   uint32_t promised;     // bytes, to the next merge, which needs more than the leaf has
-  uint32_t reserved2;
+  uint64_t reserved[2];
   // While opening: what the leaf says, and which leaf this is.
   uint64_t merged;
   uint64_t ordinal;
 
+  Filter filter;
+
+  // Whether the leaf may have the key. Without the lock that is a guess.
+  bool may_be_in_leaf(uint64_t key) const {
+    return key >= pm::load_relaxed(first) && key <= pm::load_relaxed(last) &&
+           (pm::load_relaxed(filtered) == 0 || filter.may_have(key));
+  }
   Slot* buffer() { return reinterpret_cast<Slot*>(this + 1); }
   const Slot* buffer() const { return reinterpret_cast<const Slot*>(this + 1); }
 };
-static_assert(sizeof(Ref) == 256 && offsetof(Ref, lines) == 64 &&
-              offsetof(Ref, fingerprints) == 128 && offsetof(Ref, low) == 192);
+static_assert(sizeof(Ref) == 448 && kLeafBytesMax / sizeof(Slot) < 1 << 16 &&
+              offsetof(Ref, lines) == 64 && offsetof(Ref, fingerprints) == 128 &&
+              offsetof(Ref, low) == 192 && offsetof(Ref, filter) == 256);
 
 inline uint8_t fingerprint_of(uint64_t key) {
   return static_cast<uint8_t>(key * kHashMultiplier >> 56);
@@ -68,7 +127,8 @@ inline uint8_t fingerprint_of(uint64_t key) {
 class RefSpace {
  public:
   explicit RefSpace(uint32_t buffer_records)
-      : ref_bytes_(sizeof(Ref) + buffer_records * sizeof(Slot)) {}
+      : ref_bytes_((sizeof(Ref) + buffer_records * sizeof(Slot) + pm::kLineBytes - 1) /
+                   pm::kLineBytes * pm::kLineBytes) {}
   ~RefSpace();
   RefSpace(const RefSpace&) = delete;
   RefSpace& operator=(const RefSpace&) = delete;
@@ -110,9 +170,12 @@ class Inner {
   // The leaf of a key. Needs a guard.
   Ref* find(uint64_t key) const {
     const Group* group = group_of(key);
-    return group->refs[position(group->lows.data(), group->count, key)];
+    return group->refs[group->position(key)];
   }
-  // The same, and where the range of the leaf after it begins; has_next is false if there is none.
+  // The leaves of at most kTogether keys, whose waits for memory overlap. Needs a guard.
+  static constexpr size_t kTogether = 16;
+  void find_all(std::span<const uint64_t> keys, std::span<Ref*> refs) const;
+  // As find(), and where the range of the leaf after it begins; has_next is false if there is none.
   Ref* find(uint64_t key, bool& has_next, uint64_t& next_low) const;
   // The leaf before the one with this low; null if it is the first one. Needs a guard.
   Ref* before(uint64_t low) const;
@@ -127,23 +190,6 @@ class Inner {
   uint64_t dram_bytes() const;
 
  private:
-  struct Group {
-    uint32_t count;
-    std::array<uint64_t, kGroupLeaves> lows;
-    std::array<Ref*, kGroupLeaves> refs;
-  };
-  struct Top {
-    std::vector<uint64_t> lows;
-    std::unique_ptr<std::atomic<Group*>[]> groups;
-    uint64_t count() const { return lows.size(); }
-  };
-  // What readers may still look at after a change.
-  struct Gone {
-    std::vector<std::unique_ptr<Group>> groups;
-    std::unique_ptr<Top> top;
-    Gone* next = nullptr;
-  };
-
   // The number of the last of `count` >= 1 ascending lows that is not above the key; 0 if all are.
   static uint64_t position(const uint64_t* lows, uint64_t count, uint64_t key) {
     const uint64_t* base = lows;
@@ -154,18 +200,83 @@ class Inner {
     }
     return static_cast<uint64_t>(base - lows);
   }
+
+  // Every 16th low stands in one line as well, so that a search waits for that line and then for two, instead of
+  // one line after the other. What is not used is the greatest number.
+  struct Group {
+    static constexpr uint32_t kPart = 16;
+
+    uint32_t count = 0;
+    alignas(pm::kLineBytes) std::array<uint64_t, kGroupLeaves / kPart> heads;
+    alignas(pm::kLineBytes) std::array<uint64_t, kGroupLeaves> lows;
+    std::array<Ref*, kGroupLeaves> refs;
+
+    explicit Group(std::span<const Child> children);
+    // The part that the key's leaf is in.
+    uint64_t part_of(uint64_t key) const {
+      uint64_t part = 0;
+      for (size_t i = 1; i < heads.size(); ++i) part += heads[i] <= key ? 1U : 0U;
+      return part;
+    }
+    // The last leaf whose low is not above the key; 0 if all are.
+    uint64_t position(uint64_t key) const {
+      const uint64_t part = part_of(key);
+      const uint64_t* some = lows.data() + part * kPart;
+      uint64_t below = 0;
+      for (uint32_t i = 0; i < kPart; ++i) below += some[i] <= key ? 1U : 0U;
+      const uint64_t at = part * kPart + below - (below != 0 ? 1 : 0);
+      // The greatest key is not below what is not used.
+      return at < count ? at : count - 1;
+    }
+  };
+
+  // A table of equal parts of the range of the lows says between which of them a key is. Of lows that lie evenly
+  // that leaves one or two.
+  struct Top {
+    std::vector<uint64_t> lows;
+    std::unique_ptr<std::atomic<Group*>[]> groups;
+    std::vector<uint32_t> parts;  // lows that are in earlier parts; one more than there are parts
+    uint64_t scale = 0;
+
+    uint64_t count() const { return lows.size(); }
+    void make_parts();
+    uint64_t part_of(uint64_t key) const {
+      if (key <= lows.front()) return 0;
+      const auto part = static_cast<uint64_t>(static_cast<Wide>(key - lows.front()) * scale >> 64);
+      return part < parts.size() - 2 ? part : parts.size() - 2;
+    }
+    // The last group whose low is not above the key; 0 if all are.
+    uint64_t position(uint64_t key) const {
+      const uint64_t part = part_of(key);
+      const uint64_t begin = parts[part] == 0 ? 0 : parts[part] - 1;
+      const uint64_t end = parts[part + 1];
+      return end <= begin + 1 ? begin
+                              : begin + Inner::position(lows.data() + begin, end - begin, key);
+    }
+  };
+  // What readers may still look at after a change.
+  struct Gone {
+    std::vector<std::unique_ptr<Group>> groups;
+    std::unique_ptr<Top> top;
+    Gone* next = nullptr;
+  };
+  static constexpr uint32_t kGoneTogether = 32;
+
   const Group* group_of(uint64_t key) const {
     const Top* top = pm::acquire(top_);
-    return pm::acquire(top->groups[position(top->lows.data(), top->count(), key)]);
+    return pm::acquire(top->groups[top->position(key)]);
   }
+  static void delete_all(Gone* gone);
   static std::vector<std::unique_ptr<Group>> groups_of(std::span<const Child> children);
   static std::unique_ptr<Top> top_of(const Top* old, uint64_t from, uint64_t to,
                                      const std::vector<std::unique_ptr<Group>>& fresh);
 
   pm::EpochManager& epochs_;
   std::atomic<Top*> top_{nullptr};
-  mutable std::mutex mutex_;  // of who changes it
-  Gone* kept_ = nullptr;      // for which the epochs had no memory
+  alignas(pm::kLineBytes) mutable std::mutex mutex_;  // of who changes it
+  // What waits to be handed to the epochs: each time they interrupt all threads.
+  Gone* gone_ = nullptr;
+  uint32_t gone_count_ = 0;
 };
 
 class Inner::Change {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <utility>
 
 #include "index/structure.h"
 #include "perdure/error.h"
@@ -145,12 +146,26 @@ uint32_t Log::take_chunk() {
   ++use_;
   state.use = use;
   free_.pop_back();
+  note_free();
   return chunk;
+}
+
+// The caller holds the mutex.
+void Log::note_free() {
+  const bool may_grow =
+      states_.size() < std::min(chunks_max_, allowed_.load(std::memory_order_relaxed));
+  const bool few = free_.size() < std::min(kSpare, states_.size() / 16);
+  short_.store(few && !may_grow && !left_.empty(), std::memory_order_relaxed);
 }
 
 bool Log::has_free_chunk() const {
   const std::lock_guard lock(mutex_);
   return !free_.empty();
+}
+
+bool Log::has_left_chunk() const {
+  const std::lock_guard lock(mutex_);
+  return !left_.empty();
 }
 
 bool Log::oldest(uint64_t& era) const {
@@ -164,6 +179,7 @@ void Log::free_oldest() {
   const std::lock_guard lock(mutex_);
   free_.push_back(left_.front());
   left_.pop_front();
+  note_free();
 }
 
 // ---- lanes
@@ -175,8 +191,11 @@ bool Log::has_room(const Lane& lane, uint64_t records) const {
 // All words of the chunk's rest get the flag of its use: see the crash argument.
 void Log::leave(Lane& lane) {
   if (lane.chunk == kNone) return;
+  // Nothing is written to the chunk any more, also if what follows throws: a record torn among these words, which
+  // have the flag of a valid one, could seem whole.
+  const uint64_t from = std::exchange(lane.position, chunk_bytes_);
   bool flushed = false;
-  for (uint64_t at = lane.position; at + kRecordBytes <= chunk_bytes_; at = after(at)) {
+  for (uint64_t at = from; at + kRecordBytes <= chunk_bytes_; at = after(at)) {
     auto* words = reinterpret_cast<uint64_t*>(lane.current + at);
     for (uint32_t i = 0; i < 3; ++i) pm::store_relaxed(words[i], lane.flag);
     memory_.flush(words, kRecordBytes);
@@ -253,19 +272,25 @@ bool Log::append_to(Lane& lane, std::span<const LogRecord> records, bool may_pro
 
 bool Log::append(std::span<const LogRecord> records) {
   if (own_lane == ~uint32_t{0}) own_lane = next_lane.fetch_add(1, std::memory_order_relaxed);
-  for (uint32_t i = 0; i < kLanes; ++i) {
+  Lane& own = lanes_[own_lane % kLanes];
+  if (own.lock.try_lock()) {
+    const std::lock_guard lock(own.lock, std::adopt_lock);
+    if (append_to(own, records, true)) return true;
+    // The caller frees a chunk, which is better than two threads that wait for each other's fences.
+    if (has_left_chunk()) return false;
+  }
+  for (uint32_t i = 1; i < kLanes; ++i) {
     Lane& lane = lanes_[(own_lane + i) % kLanes];
     if (!lane.lock.try_lock()) continue;
     const std::lock_guard lock(lane.lock, std::adopt_lock);
-    if (append_to(lane, records, i == 0)) return true;
+    if (append_to(lane, records, false)) return true;
     // Of a thread that may never write again: nobody could have the chunk back.
-    if (i > 0 && !has_room(lane, 1)) leave(lane);
+    if (!has_room(lane, 1)) leave(lane);
   }
   // No chunk is free. Lanes that others are writing to may have room, but need not be looked at again:
   // the caller provides a chunk.
-  Lane& lane = lanes_[own_lane % kLanes];
-  const std::lock_guard lock(lane.lock);
-  return append_to(lane, records, true);
+  const std::lock_guard lock(own.lock);
+  return append_to(own, records, true);
 }
 
 }  // namespace perdure::index::sheaf

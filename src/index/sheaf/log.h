@@ -81,6 +81,8 @@ class Log {
   // What is written from now on is in chunks whose last era is at least this.
   uint64_t era() const { return era_.load(std::memory_order_acquire); }
 
+  // Whether chunks should be freed before they are needed: few are free, and no more can be made. A guide.
+  bool is_short() const { return short_.load(std::memory_order_relaxed); }
   // Whether append() would find room without a look at the lanes.
   bool has_free_chunk() const;
   // The chunk that was left first, of those that are not free: its last era. False if there is none.
@@ -105,6 +107,8 @@ class Log {
  private:
   static constexpr uint32_t kLanes = 16;
   static constexpr uint32_t kNone = ~uint32_t{0};
+  // Chunks that should be free, of a log that has many more.
+  static constexpr uint64_t kSpare = 4;
   static constexpr uint64_t kUnitBytes = 256;
 
   struct Header {
@@ -137,8 +141,10 @@ class Log {
   bool has_room(const Lane& lane, uint64_t records) const;
   bool provide(Lane& lane);
   void leave(Lane& lane);
+  bool has_left_chunk() const;
   bool append_to(Lane& lane, std::span<const LogRecord> records, bool may_provide);
   uint32_t take_chunk();
+  void note_free();
   void make_chunk();
   bool is_valid(const uint64_t* words, uint64_t flag) const {
     return (words[0] & 1) == flag && (words[1] & 1) == flag && (words[2] & 1) == flag &&
@@ -156,6 +162,7 @@ class Log {
   const uint64_t chunks_max_;
   const bool nontemporal_;
   const Promises& promises_;
+  alignas(pm::kLineBytes) std::atomic<bool> short_{false};
   std::array<Lane, kLanes> lanes_;
   std::atomic<uint64_t> allowed_{kChunksMin};
   std::atomic<uint64_t> era_{1};

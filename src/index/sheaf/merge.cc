@@ -1,5 +1,6 @@
 // New leaves from old ones and their buffers.
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <exception>
 #include <utility>
@@ -17,19 +18,36 @@ constexpr uint64_t kLeafBytesForLogByte = 6;
 
 }  // namespace
 
-// The records of the leaf and its buffer, in order, without those that are removed.
-void Core::collect(const Ref& ref, std::vector<Slot>& out) const {
-  struct New {
-    Slot slot;
-    bool removal;
-  };
-  New fresh[kBufferRecordsMax];
+// The buffer's records in the order of their keys, into `to`. By parts of the leaf's range first, which leaves
+// few to be put right.
+uint32_t Core::sort_buffer(const Ref& ref, Fresh* to) {
+  std::array<uint8_t, kLookupLines + 1> ends{};
+  std::array<uint8_t, kBufferRecordsMax> parts;
   const uint32_t count = ref.buffered;
   for (uint32_t i = 0; i < count; ++i) {
-    fresh[i] = {ref.buffer()[i], (ref.removed >> i & 1) != 0};
+    const uint32_t part = part_of(ref.first, ref.scale, ref.buffer()[i].key);
+    parts[i] = static_cast<uint8_t>(part);
+    ++ends[part + 1];
   }
-  std::sort(fresh, fresh + count,
-            [](const New& a, const New& b) { return a.slot.key < b.slot.key; });
+  for (uint32_t part = 1; part < kLookupLines; ++part)
+    ends[part] = static_cast<uint8_t>(ends[part] + ends[part - 1]);
+  for (uint32_t i = 0; i < count; ++i) {
+    to[ends[parts[i]]++] = {ref.buffer()[i], (ref.removed >> i & 1) != 0};
+  }
+  for (uint32_t i = 1; i < count; ++i) {
+    if (to[i - 1].slot.key < to[i].slot.key) continue;
+    const Fresh one = to[i];
+    uint32_t at = i;
+    for (; at > 0 && to[at - 1].slot.key > one.slot.key; --at) to[at] = to[at - 1];
+    to[at] = one;
+  }
+  return count;
+}
+
+// Appends the records of the leaf and its buffer, in order, without those that are removed.
+void Core::collect(const Ref& ref, Records& out) const {
+  Fresh fresh[kBufferRecordsMax];
+  const uint32_t count = sort_buffer(ref, fresh);
   const Slot* leaf = leaf_of(ref).records();
   // Damage is not copied to a new leaf, whose checksum would be right.
   if (leaf_of(ref).content_checksum != pm::checksum32(leaf, ref.records * sizeof(Slot), ref.offset))
@@ -52,12 +70,12 @@ void Core::collect(const Ref& ref, std::vector<Slot>& out) const {
 // Merges a leaf with its buffer, so that `more` records fit afterwards. The lock is held, and may be
 // gone on return, with the leaf dead. Throws kPoolFull, kNoSpace, having changed nothing.
 void Core::merge(Ref& ref, Lock& lock, uint64_t more, Reserve reserve) {
-  static thread_local std::vector<Slot> records;
+  static thread_local Records records;
   records.clear();
   collect(ref, records);
   merges_.fetch_add(1, std::memory_order_relaxed);
   if (records.size() <= Leaf::room_of(root_.leaf_bytes) / 4 &&
-      merge_with_neighbour(ref, lock, records, more, reserve)) {
+      merge_with_neighbour(ref, lock, records, more)) {
     return;
   }
   const std::vector<Part> parts = parts_of(ref, records, more);
@@ -71,18 +89,17 @@ void Core::merge(Ref& ref, Lock& lock, uint64_t more, Reserve reserve) {
 
 // The same, with a neighbour, into one leaf: returns false, having changed nothing, if there is none, or no
 // room. `own` are the records of the leaf and its buffer.
-bool Core::merge_with_neighbour(Ref& ref, Lock& lock, const std::vector<Slot>& own, uint64_t more,
-                                Reserve reserve) {
+bool Core::merge_with_neighbour(Ref& ref, Lock& lock, const Records& own, uint64_t more) {
   Lock neighbour_lock;
   Ref* neighbour = lock_neighbour(ref, own.size() + more, neighbour_lock);
   if (neighbour == nullptr) return false;
-  std::vector<Slot> both;
+  Records both;
   if (neighbour->low > ref.low) both = own;
   collect(*neighbour, both);
   if (neighbour->low < ref.low) both.insert(both.end(), own.begin(), own.end());
   const Part all{0, both.size()};
   try {
-    replace_several(ref, lock, neighbour, both, {&all, 1}, more, reserve);
+    replace_several(ref, lock, neighbour, both, {&all, 1}, more, Reserve::kSpared);
   } catch (const Error& error) {
     if (!pm::is_full(error)) throw;
     return false;  // the leaf alone may have its own size
@@ -109,7 +126,7 @@ Ref* Core::lock_neighbour(const Ref& ref, uint64_t records, Lock& lock) const {
 }
 
 // How the records are divided among new leaves.
-std::vector<Core::Part> Core::parts_of(const Ref& ref, const std::vector<Slot>& records,
+std::vector<Core::Part> Core::parts_of(const Ref& ref, const Records& records,
                                        uint64_t more) const {
   const uint64_t count = records.size();
   const uint64_t most = Leaf::room_of(root_.leaf_bytes);
@@ -136,13 +153,14 @@ void Core::write_leaf(pm::PoolImpl& pool, uint64_t offset, uint64_t bytes, uint6
   header.count = static_cast<uint32_t>(records.size());
   header.bytes = static_cast<uint32_t>(bytes);
   header.content_checksum = pm::checksum32(records.data(), records.size_bytes(), offset);
+  // The first record of a part, or of a later one, is on the first line whose last record is of such a part.
   const uint64_t scale = scale_of(header.first, header.last);
   uint32_t next_part = 0;
-  for (uint32_t i = 0; i < header.count; ++i) {
-    const uint32_t part = part_of(header.first, scale, records[i].key);
-    for (; next_part <= part; ++next_part) {
+  for (uint32_t i = 0; i < header.count; i += kLineRecords) {
+    const uint32_t last = std::min(i + kLineRecords, header.count) - 1;
+    const uint32_t part = part_of(header.first, scale, records[last].key);
+    for (; next_part <= part; ++next_part)
       header.lines[next_part] = static_cast<uint8_t>(i / kLineRecords);
-    }
   }
   const uint32_t last_line = header.count == 0 ? 0 : (header.count - 1) / kLineRecords;
   for (; next_part < kLookupLines; ++next_part) {
@@ -164,9 +182,10 @@ void Core::write_leaf(pm::PoolImpl& pool, uint64_t offset, uint64_t bytes, uint6
 // What DRAM has of a new leaf.
 void Core::adopt(Ref& ref, uint64_t offset, const Leaf& header) {
   pm::store_relaxed(ref.offset, offset);
-  pm::store_relaxed(ref.records, header.count);
+  pm::store_relaxed(ref.records, static_cast<uint16_t>(header.count));
   pm::store_relaxed(ref.first, header.first);
   pm::store_relaxed(ref.scale, scale_of(header.first, header.last));
+  pm::store_relaxed(ref.last, header.last);
   for (uint32_t i = 0; i < kLookupLines; i += 8) {
     uint64_t word = 0;
     std::memcpy(&word, header.lines + i, sizeof word);
@@ -177,10 +196,22 @@ void Core::adopt(Ref& ref, uint64_t offset, const Leaf& header) {
     }
   }
   ref.block_bytes = header.bytes;
+  ref.room = static_cast<uint16_t>(Leaf::room_of(header.bytes));
+}
+
+// The filter of a ref whose leaf gets these records, of which its buffer has those that the old leaf lacks.
+void Core::renew_filter(Ref& ref, std::span<const Slot> records) {
+  if (ref.filtered != 0 && ref.removed == 0) {
+    for (uint32_t i = 0; i < ref.buffered; ++i) ref.filter.add(ref.buffer()[i].key);
+    return;
+  }
+  ref.filter.clear();
+  for (const Slot& record : records) ref.filter.add(record.key);
+  pm::store_relaxed(ref.filtered, uint16_t{1});
 }
 
 void Core::forget_buffer(Ref& ref) {
-  pm::store_relaxed(ref.buffered, 0U);
+  pm::store_relaxed(ref.buffered, uint16_t{0});
   pm::store_relaxed(ref.removed, uint64_t{0});
   ref.inserted = 0;
   promises_.end(std::exchange(ref.promised, 0));
@@ -193,30 +224,121 @@ void Core::account(int64_t leaf_bytes) {
   log_.allow(std::max(Log::kChunksMin, all / kLeafBytesForLogByte / log_.chunk_bytes()));
 }
 
+// A leaf that is to take the place of another one.
+struct Core::Successor {
+  Ref* ref;
+  Lock lock;
+  uint64_t offset;
+  Leaf header;
+};
+
+// Writes the leaf that takes the place of one whose buffer began in `era` or before. False if that takes a larger
+// change, or there is no room, or another has the leaf: nothing has changed. True with `made.ref` null if
+// the leaf is no such one.
+bool Core::make_successor(pm::Heap::Txn& txn, Ref& ref, uint64_t era, Successor& made) {
+  static thread_local Records records;
+  made.ref = nullptr;
+  if (!ref.lock.try_lock()) return false;
+  Lock lock(ref.lock, std::adopt_lock);
+  require_writable();
+  if (ref.dead != 0 || ref.buffered == 0 || ref.first_era > era) return true;
+  records.clear();
+  try {
+    collect(ref, records);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kCorrupt) throw;
+    return false;  // the others are merged; who merges this one by itself reports it
+  }
+  const uint64_t most = Leaf::room_of(root_.leaf_bytes);
+  if (records.size() <= most / 4 || records.size() > most) return false;
+  const uint64_t bytes = pm::Heap::block_bytes(Leaf::bytes_for(records.size()));
+  try {
+    made.offset = txn.allocate(bytes);
+  } catch (const Error& error) {
+    if (!pm::is_full(error)) throw;
+    return false;
+  }
+  write_leaf(pool_, made.offset, bytes, ref.low, ref.number, records, made.header);
+  txn.will_link(made.offset, ref.slot, pm::Link::kOffset);
+  txn.will_unlink(ref.offset, ref.slot, pm::Link::kOffset, pm::Heap::Txn::Release::kLater);
+  // Even if nothing came of the merge: the filter would lack only what the buffer has as removed, until the next.
+  renew_filter(ref, records);
+  made.lock = std::move(lock);
+  made.ref = &ref;
+  return true;
+}
+
+// Merges leaves with their buffers in one transaction. Each has a link of its own, so a crash leaves any of them
+// old or new. Leaves in `group` those that must be merged one by one. Leaves that are locked are among them: who
+// holds several leaves waits for none, and a leaf may be there twice.
+void Core::replace_together(std::vector<Ref*>& group, uint64_t era) {
+  std::array<Successor, kMergeTogether> made;
+  std::array<Ref*, kMergeTogether> rest;
+  size_t count = 0;
+  size_t rest_count = 0;
+  const pm::EpochManager::Guard guard(epochs_);
+  pm::Heap::Txn txn(pool_.heap());
+  prefetch_ref(*group[0]);
+  for (size_t i = 0; i < group.size(); ++i) {
+    // The next leaf is read beside the work on this one.
+    if (i + 2 < group.size()) prefetch_ref(*group[i + 2]);
+    if (i + 1 < group.size()) prefetch_leaf(*group[i + 1], era);
+    if (!make_successor(txn, *group[i], era, made[count])) {
+      rest[rest_count++] = group[i];
+    } else if (made[count].ref != nullptr) {
+      ++count;
+    }
+  }
+  if (count > 0) {
+    // The leaves and the intents, before the slots lead to them.
+    txn.commit([&] {
+      for (size_t i = 0; i < count; ++i) {
+        pm::store_release(*made[i].ref->slot, made[i].offset);
+        memory_.flush(made[i].ref->slot, sizeof(uint64_t));
+      }
+    });
+  }
+  for (size_t i = 0; i < count; ++i) {
+    Ref& ref = *made[i].ref;
+    const uint64_t old = ref.offset;
+    const uint32_t old_bytes = ref.block_bytes;
+    ref.lock.begin_change();
+    adopt(ref, made[i].offset, made[i].header);
+    forget_buffer(ref);
+    made[i].lock.unlock();
+    account(int64_t{made[i].header.bytes} - int64_t{old_bytes});
+    retire(old, old_bytes, nullptr);
+  }
+  merges_.fetch_add(count, std::memory_order_relaxed);
+  group.assign(rest.begin(), rest.begin() + static_cast<int64_t>(rest_count));
+}
+
 // Puts the records into a leaf of `bytes`, or of as many as it has, if there is no such block.
 void Core::replace_one(Ref& ref, std::span<const Slot> records, uint64_t bytes, Reserve reserve) {
   const uint64_t old = ref.offset;
   const uint64_t old_bytes = ref.block_bytes;
   Leaf header;
   uint64_t fresh = 0;
-  {
-    pm::Heap::Txn txn(pool_.heap(), reserve == Reserve::kUsed);
-    try {
-      fresh = txn.allocate(bytes);
-    } catch (const Error& error) {
-      if (!pm::is_full(error) || bytes >= old_bytes) throw;
-      // Of this size the heap's reserve has some.
-      bytes = old_bytes;
-      fresh = txn.allocate(bytes);
-    }
-    write_leaf(pool_, fresh, bytes, ref.low, ref.number, records, header);
+  const auto replace = [&](uint64_t size, Reserve from) {
+    pm::Heap::Txn txn(pool_.heap(), from == Reserve::kUsed);
+    fresh = txn.allocate(size);
+    write_leaf(pool_, fresh, size, ref.low, ref.number, records, header);
     // The leaf and the intents, before the slot leads to it.
     txn.replace(old, fresh, *ref.slot, pm::Heap::Txn::Release::kLater);
+  };
+  try {
+    replace(bytes, Reserve::kSpared);
+  } catch (const Error& error) {
+    if (!pm::is_full(error) || (bytes >= old_bytes && reserve == Reserve::kSpared)) throw;
+    // Of this size the heap's reserve has some, and gets one back. A smaller one it would not get back, and a
+    // leaf that has that size could need it.
+    replace(std::max(bytes, old_bytes), reserve);
   }
   ref.lock.begin_change();
   adopt(ref, fresh, header);
+  renew_filter(ref, records);
   forget_buffer(ref);
-  account(static_cast<int64_t>(bytes) - static_cast<int64_t>(old_bytes));
+  account(int64_t{header.bytes} - static_cast<int64_t>(old_bytes));
   retire(old, old_bytes, nullptr);
 }
 
@@ -236,7 +358,7 @@ void Core::replace_several(Ref& ref, Lock& lock, Ref* neighbour, std::span<const
   } catch (...) {
     for (Ref* one : made.refs) {
       const std::lock_guard init(one->lock);
-      pm::store_relaxed(one->dead, 1U);
+      pm::store_relaxed(one->dead, uint16_t{1});
       refs_.give(one);
     }
     if (!made.slots.empty()) {
@@ -248,7 +370,7 @@ void Core::replace_several(Ref& ref, Lock& lock, Ref* neighbour, std::span<const
   // From here on nothing throws: PM has the change, and so must DRAM.
   const auto bury = [&](Ref& old) {
     old.lock.begin_change();
-    pm::store_relaxed(old.dead, 1U);
+    pm::store_relaxed(old.dead, uint16_t{1});
     forget_buffer(old);
     retire(old.offset, old.block_bytes, &old);
   };
@@ -295,8 +417,10 @@ void Core::make_several(Several& made, Ref& ref, Ref* neighbour, std::span<const
     one.low = part_low;
     one.slot = made.slots[i];
     one.number = number;
+    pm::store_relaxed(one.filtered, uint16_t{0});
+    renew_filter(one, part);
     forget_buffer(one);
-    pm::store_relaxed(one.dead, 0U);
+    pm::store_relaxed(one.dead, uint16_t{0});
     made.children.push_back({part_low, &one});
     made.grown += static_cast<int64_t>(bytes);
   }

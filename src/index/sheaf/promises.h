@@ -51,7 +51,8 @@ class Promises {
   }
 
   pm::PoolImpl& pool_;
-  std::atomic<uint64_t> bytes_{0};
+  alignas(pm::kLineBytes) std::atomic<uint64_t> bytes_{
+      0};  // merges change it, all operations read what is beside
 };
 
 }  // namespace perdure::index::sheaf

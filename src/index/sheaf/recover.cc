@@ -1,5 +1,6 @@
 // Opening: the inner part from the headers of the leaves, the buffers from the log.
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <exception>
 #include <thread>
@@ -10,8 +11,6 @@ namespace perdure::index::sheaf {
 
 namespace {
 
-// Records of the log whose refs are fetched at once.
-constexpr size_t kTogether = 16;
 constexpr size_t kPrefetchAhead = 16;
 
 }  // namespace
@@ -30,6 +29,7 @@ void Core::recover(uint32_t threads) {
     ref->number = leaf.merged;
     ref->merged = leaf.merged;
     ref->ordinal = children.size();
+    ref->filtered = 0;
     ref->first_era = ~uint64_t{0};
     ref->dead = 0;
     children.push_back({met.low, ref});
@@ -109,7 +109,8 @@ bool Core::replay_one(const LogRecord& record, uint64_t era, Ref& ref,
   int i = find_buffered(ref, ref.buffered, record.key);
   if (i < 0) {
     if (ref.buffered == buffer_records_) throw_damaged("the log");
-    i = static_cast<int>(ref.buffered++);
+    i = ref.buffered;
+    pm::store_relaxed(ref.buffered, static_cast<uint16_t>(i + 1));
     ref.buffer()[i].key = record.key;
     ref.fingerprints[i] = fingerprint_of(record.key);
     numbers[ref.ordinal * buffer_records_ + static_cast<uint64_t>(i)] = 0;
@@ -138,26 +139,40 @@ void Core::replay(std::span<const Child> children, uint32_t threads) {
     struct Waiting {
       LogRecord record;
       uint64_t chunk;
-      Ref* ref;
     };
-    std::vector<Waiting> waiting;
+    std::array<Waiting, Inner::kTogether> waiting;
+    std::array<uint64_t, Inner::kTogether> keys;
+    std::array<Ref*, Inner::kTogether> refs;
+    size_t size = 0;
     uint64_t count = 0;
     const auto flush = [&] {
-      for (const Waiting& one : waiting) {
-        if (!replay_one(one.record, log_.era_of(one.chunk), *one.ref, numbers)) continue;
+      inner_.find_all(std::span(keys).first(size), refs);
+      for (size_t i = 0; i < size; ++i) {
+        pm::prefetch_to_change(refs[i]);
+        pm::prefetch_to_change(refs[i]->fingerprints);
+        pm::prefetch_to_change(&refs[i]->low);
+      }
+      for (size_t i = 0; i < size; ++i) {
+        // Of no consequence if another thread puts a record there.
+        const Ref& ref = *refs[i];
+        const uint64_t next =
+            std::min<uint64_t>(pm::load_relaxed(ref.buffered), buffer_records_ - 1);
+        pm::prefetch_to_change(ref.buffer() + next);
+        pm::prefetch_to_change(&numbers[ref.ordinal * buffer_records_ + next]);
+      }
+      for (size_t i = 0; i < size; ++i) {
+        const Waiting& one = waiting[i];
+        if (!replay_one(one.record, log_.era_of(one.chunk), *refs[i], numbers)) continue;
         live[one.chunk] = 1;
         ++count;
       }
-      waiting.clear();
+      size = 0;
     };
     try {
       log_.replay(part, threads, [&](const LogRecord& record, uint64_t chunk) {
-        Ref* ref = inner_.find(record.key);
-        pm::prefetch(ref);
-        pm::prefetch(ref->fingerprints);
-        pm::prefetch(&ref->low);
-        waiting.push_back({record, chunk, ref});
-        if (waiting.size() == kTogether) flush();
+        keys[size] = record.key;
+        waiting[size] = {record, chunk};
+        if (++size == waiting.size()) flush();
       });
       flush();
     } catch (...) {
@@ -179,7 +194,7 @@ void Core::replay(std::span<const Child> children, uint32_t threads) {
     if (ref.buffered == 0) continue;
     while (lists_.size() <= ref.first_era) lists_.emplace_back();
     lists_[ref.first_era].push_back(&ref);
-    ref.inserted = ref.buffered - static_cast<uint32_t>(std::popcount(ref.removed));
+    ref.inserted = static_cast<uint16_t>(ref.buffered - std::popcount(ref.removed));
     if (ref.removed != 0) removals_ = 1;
     promise(ref);
   }

@@ -74,15 +74,20 @@ bool Core::find_in_leaf(uint64_t offset, uint32_t records, uint32_t begin, uint3
   return true;
 }
 
-Core::Found Core::find(const Ref& ref, Key key, int& buffered, Value& value) const {
+Core::Found Core::find(const Ref& ref, Key key, bool may_be_new, int& buffered,
+                       Value& value) const {
   const uint32_t part = part_of(ref.first, ref.scale, key);
   const uint32_t end = part + 1 < kLookupLines ? ref.lines[part + 1] : 0xff;
-  pm::prefetch(leaf_of(ref).records() + uint64_t{ref.lines[part]} * kLineRecords);
+  // The filter is not asked about what is likely to be there.
+  const bool may_be_in_leaf = !may_be_new || ref.may_be_in_leaf(key);
+  if (may_be_in_leaf)
+    pm::prefetch(leaf_of(ref).records() + uint64_t{ref.lines[part]} * kLineRecords);
   buffered = find_buffered(ref, ref.buffered, key);
   if (buffered >= 0) {
     value = ref.buffer()[buffered].value;
     return (ref.removed >> buffered & 1) != 0 ? Found::kRemoval : Found::kRecord;
   }
+  if (!may_be_in_leaf) return Found::kNothing;
   return find_in_leaf(ref.offset, ref.records, ref.lines[part], end, key, value) ? Found::kRecord
                                                                                  : Found::kNothing;
 }
@@ -92,7 +97,7 @@ bool Core::read(const Ref& ref, Key key, Found& found, Value& value) const {
   pm::prefetch(ref.lines);
   pm::prefetch(ref.fingerprints);
   const uint32_t stamp = ref.lock.begin_read();
-  const uint32_t buffered = std::min(pm::load_relaxed(ref.buffered), buffer_records_);
+  const uint32_t buffered = std::min<uint32_t>(pm::load_relaxed(ref.buffered), buffer_records_);
   const uint64_t offset = pm::load_relaxed(ref.offset);
   const uint32_t records = pm::load_relaxed(ref.records);
   const uint32_t part = part_of(pm::load_relaxed(ref.first), pm::load_relaxed(ref.scale), key);
@@ -116,7 +121,7 @@ bool Core::read(const Ref& ref, Key key, Found& found, Value& value) const {
 bool Core::snapshot(const Ref& ref, Key from, uint64_t limit, std::vector<Slot>& out) const {
   out.clear();
   const uint32_t stamp = ref.lock.begin_read();
-  const uint32_t buffered = std::min(pm::load_relaxed(ref.buffered), buffer_records_);
+  const uint32_t buffered = std::min<uint32_t>(pm::load_relaxed(ref.buffered), buffer_records_);
   const uint64_t offset = pm::load_relaxed(ref.offset);
   const uint32_t records = pm::load_relaxed(ref.records);
   const uint64_t removed = pm::load_relaxed(ref.removed);

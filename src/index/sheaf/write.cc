@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <new>
 
 #include "index/sheaf/core.h"
 
@@ -14,8 +15,12 @@ constexpr char kType[] = "sheaf";
 constexpr uint64_t kDirectoryBytes = 4096;
 // To merge a leaf where the pool is full, while others read.
 constexpr int kAttempts = 100;
+constexpr uint64_t kRetiredBytes = 4096;
+
 // Blocks of leaves that wait for readers are kept from others: few.
-constexpr size_t kRetireTogether = 16;
+uint64_t retire_together_bytes(const pm::PoolImpl& pool) {
+  return std::clamp(pool.header().capacity_bytes / 1024, uint64_t{64} << 10, uint64_t{1} << 20);
+}
 
 }  // namespace
 
@@ -36,7 +41,7 @@ Core::Core(pm::PoolImpl& pool, Root& root, std::string name)
               if (ref != nullptr) refs.give(ref);
             }
           },
-          kRetireTogether),
+          retire_together_bytes(pool) / kRetiredBytes, retire_together_bytes(pool)),
       inner_(epochs_),
       log_(pool, root, promises_) {}
 
@@ -116,6 +121,8 @@ bool Core::remove(Key key, const Condition& condition) {
 
 bool Core::carry_out(const Change& change) {
   pool_.require_writable();
+  if (log_.is_short()) [[unlikely]]
+    keep_log_room();
   // A removal needs no room but what is on its way back: it waits for that.
   for (int attempt = 0;; ++attempt) {
     try {
@@ -137,13 +144,16 @@ bool Core::carry_out(const Change& change) {
   }
 }
 
-// The leaf of a key, locked.
-Ref* Core::lock_leaf(Key key, Lock& lock) const {
+// The leaf of a change's key, locked.
+Ref* Core::lock_leaf(const Change& change, Lock& lock) const {
+  const bool may_be_new = change.condition.holds_if_absent();
   for (;;) {
-    Ref* ref = inner_.find(key);
-    pm::prefetch(ref->lines);
+    Ref* ref = inner_.find(change.key);
+    pm::prefetch_to_change(ref);
+    // Of a key that is to be new, what says so; else what says where it is.
+    if (!change.condition.always_holds())
+      pm::prefetch(may_be_new ? ref->filter.line_of(change.key) : ref->lines);
     pm::prefetch_to_change(ref->fingerprints);
-    pm::prefetch_to_change(&ref->low);
     lock = Lock(ref->lock);
     require_writable();
     if (ref->dead == 0) [[likely]]
@@ -156,13 +166,16 @@ Core::Outcome Core::try_change(const Change& change) {
   const pm::EpochManager::Guard guard(epochs_);
   for (;;) {
     Lock lock;
-    Ref& ref = *lock_leaf(change.key, lock);
+    Ref& ref = *lock_leaf(change, lock);
+    // Where the record will be, most likely: on its way beside the log record.
+    pm::prefetch_to_change(ref.buffer() + std::min<uint32_t>(ref.buffered, buffer_records_ - 1));
     int buffered = -1;
     if (change.condition.always_holds()) {
       buffered = find_buffered(ref, ref.buffered, change.key);
     } else {
       Value old = 0;
-      const bool there = find(ref, change.key, buffered, old) == Found::kRecord;
+      const bool there = find(ref, change.key, change.condition.holds_if_absent(), buffered, old) ==
+                         Found::kRecord;
       const auto has = [&](Value expected) { return old == expected; };
       if (!(there ? change.condition.holds_if_present(has) : change.condition.holds_if_absent()))
         return Outcome::kFalse;
@@ -188,8 +201,7 @@ Core::Outcome Core::try_change(const Change& change) {
 Core::Room Core::room_for(const Ref& ref, const Change& change, int buffered) const {
   if (buffered < 0 && ref.buffered == buffer_records_) return Room::kAfterMerge;
   const bool grows = !change.removal && (buffered < 0 || (ref.removed >> buffered & 1) != 0) &&
-                     ref.promised == 0 &&
-                     ref.records + ref.inserted + 1 > Leaf::room_of(ref.block_bytes);
+                     ref.records + ref.inserted + 1 > ref.room && ref.promised == 0;
   return grows && promises_.is_scarce(merge_bytes(ref)) ? Room::kScarce : Room::kYes;
 }
 
@@ -204,7 +216,7 @@ uint32_t Core::merge_bytes(const Ref& ref) const {
 
 // If the records of the leaf and its buffer have no room in a block of the leaf's size.
 void Core::promise(Ref& ref) {
-  if (ref.promised != 0 || ref.records + ref.inserted <= Leaf::room_of(ref.block_bytes)) return;
+  if (ref.records + ref.inserted <= ref.room || ref.promised != 0) return;
   ref.promised = merge_bytes(ref);
   promises_.give(ref.promised);
 }
@@ -216,7 +228,7 @@ void Core::put(Ref& ref, int buffered, const Change& change) {
     i = ref.buffered;
     pm::store_relaxed(ref.buffer()[i].key, change.key);
     pm::store_relaxed(ref.fingerprints[i], fingerprint_of(change.key));
-    pm::store_relaxed(ref.buffered, i + 1);
+    pm::store_relaxed(ref.buffered, static_cast<uint16_t>(i + 1));
   }
   pm::store_relaxed(ref.buffer()[i].value, change.value);
   const uint64_t bit = uint64_t{1} << i;
@@ -244,56 +256,122 @@ void Core::enlist(Ref& ref) {
   pm::store_relaxed(ref.first_era, era);
 }
 
+void Core::prefetch_ref(const Ref& ref) const {
+  const auto* begin = reinterpret_cast<const char*>(&ref);
+  const uint64_t bytes = sizeof(Ref) + uint64_t{buffer_records_} * sizeof(Slot);
+  for (uint64_t at = 0; at < bytes; at += pm::kLineBytes) pm::prefetch_to_change(begin + at);
+}
+
 // Of no consequence if the ref changes meanwhile.
 void Core::prefetch_leaf(const Ref& ref, uint64_t era) const {
   if (pm::load_relaxed(ref.buffered) == 0 || pm::load_relaxed(ref.first_era) > era) return;
   const char* leaf = pool_.at<char>(pm::load_relaxed(ref.offset));
   const uint64_t bytes = Leaf::bytes_for(pm::load_relaxed(ref.records));
   for (uint64_t at = 0; at < bytes; at += pm::kLineBytes) pm::prefetch(leaf + at);
-  for (uint32_t i = 0; i < buffer_records_; i += kLineRecords) pm::prefetch(ref.buffer() + i);
 }
 
-// Merges the leaves with records in the chunk that was left first, which is free then.
+// Makes the chunk free that was left first: merges the leaves with records in it. Threads that need room at
+// the same time share the work. Returns at once if there is nothing to do but wait for others.
 void Core::make_log_room(Reserve reserve) {
-  const std::lock_guard only(log_room_mutex_);
-  uint64_t era = 0;
-  if (log_.has_free_chunk()) return;
-  if (!log_.oldest(era)) {
-    pm::PoolImpl::pause();  // lanes that others write to have them all
-    return;
+  for (;;) {
+    // Leaves that are merged together take more room, for a while, than one after the other: blocks of so many
+    // sizes, each from a segment of its own. Where room is scarce one thread has them all, since what some free is
+    // what others may need.
+    const bool scarce = promises_.is_scarce(kMergeTogether * pm::kSegmentBytes);
+    if (log_.has_free_chunk()) return;
+    if (!merge_some(scarce ? ~size_t{0} : kMergeTogether, !scarce, reserve)) break;
   }
+  // Others merge the last leaves, or write to lanes that have all chunks.
+  if (!log_.has_free_chunk()) pm::PoolImpl::pause();
+}
+
+// Before an operation, while few chunks are free: some merges, so that none has to do many, or to wait for what
+// another thread has begun.
+void Core::keep_log_room() {
+  if (promises_.is_scarce(kMergeTogether * pm::kSegmentBytes)) return;
+  try {
+    merge_some(kMergeTogether, true, Reserve::kSpared);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kIo) throw;
+    // The operation may have room, and reports what it meets itself.
+  } catch (const std::bad_alloc&) {
+  }
+}
+
+// Merges at most so many of the leaves with records in the chunk that was left first. The chunk is free when the
+// last of them has been merged. False if there are none. To be called without a guard.
+bool Core::merge_some(size_t most, bool together, Reserve reserve) {
+  static thread_local std::vector<Ref*> group;
+  uint64_t era = 0;
+  if (!take_due(group, era, most)) return false;
+  const size_t taken = group.size();
+  const auto give_back = [&] {
+    const std::lock_guard lock(due_mutex_);
+    in_hand_ -= taken;
+    due_.insert(due_.end(), group.begin(), group.end());  // has room: see take_due()
+    if (due_.empty() && in_hand_ == 0) log_.free_oldest();
+  };
+  try {
+    if (together) replace_together(group, era);
+    merge_due(group, era, reserve);
+  } catch (...) {
+    give_back();
+    throw;
+  }
+  give_back();
+  return true;
+}
+
+// At most so many of the leaves that are to be merged before the oldest chunk, which was left in `era`, is free.
+// False if there are none. Who gets them merges them or gives them back.
+bool Core::take_due(std::vector<Ref*>& group, uint64_t& era, size_t most) {
+  group.clear();
+  const std::lock_guard lock(due_mutex_);
+  if (!log_.oldest(era)) return false;
   {
-    const std::lock_guard lock(lists_mutex_);
+    const std::lock_guard lists(lists_mutex_);
     for (; !lists_.empty() && lists_begin_ <= era; ++lists_begin_) {
-      due_.insert(due_.end(), lists_.front().begin(), lists_.front().end());
+      const std::vector<Ref*>& list = lists_.front();
+      due_.reserve(due_.size() + in_hand_ + list.size());  // so that giving back needs no memory
+      due_.insert(due_.end(), list.begin(), list.end());
       lists_.pop_front();
     }
     lists_begin_ = std::max(lists_begin_, era + 1);
   }
-  for (int attempt = 0; !due_.empty();) {
+  if (due_.empty()) {
+    if (in_hand_ == 0) log_.free_oldest();
+    return false;
+  }
+  const auto count = static_cast<int64_t>(std::min(due_.size(), most));
+  group.assign(due_.end() - count, due_.end());
+  due_.erase(due_.end() - count, due_.end());
+  in_hand_ += group.size();
+  return true;
+}
+
+// Merges leaves, one by one, and takes them from the group. To be called without a guard.
+void Core::merge_due(std::vector<Ref*>& group, uint64_t era, Reserve reserve) {
+  for (int attempt = 0; !group.empty();) {
     try {
       const pm::EpochManager::Guard guard(epochs_);
-      Ref& ref = *due_.back();
-      // The next leaf is read beside the fences of this one's merge.
-      if (due_.size() > 1) prefetch_leaf(*due_[due_.size() - 2], era);
+      Ref& ref = *group.back();
       Lock lock(ref.lock);
       require_writable();
       if (ref.dead == 0 && ref.buffered > 0 && ref.first_era <= era) {
         merge(ref, lock, 0, reserve);
       }
-      due_.pop_back();  // only now: who is not merged stays due
+      group.pop_back();
       attempt = 0;
       continue;
     } catch (const Error& error) {
       if (!pm::is_full(error) || ++attempt == (reserve == Reserve::kUsed ? kAttempts : 2)) throw;
     }
-    std::swap(due_.back(),
-              due_[static_cast<size_t>(attempt) % due_.size()]);  // others may make room
+    // Others may make room.
+    std::swap(group.back(), group[static_cast<size_t>(attempt) % group.size()]);
     retire_all();  // blocks that wait for readers may be all that is missing
     epochs_.collect();
     if (attempt > 1) pm::PoolImpl::pause();
   }
-  log_.free_oldest();
 }
 
 // Merges all leaves that are chosen. Returns the error of the last one that had no room, if any. To be

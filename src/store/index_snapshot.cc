@@ -1,0 +1,188 @@
+// What a clean close leaves of the index, so that the next opening reads it in place of the records.
+//
+// It counts only if the mark of the clean close does (PartitionRoot::close), which recovery makes void, durably,
+// before the partition is written to; only then the snapshot is unlinked. So at any time that something is
+// written none is linked, and a close links a new one before it leaves its mark. A crash between these steps
+// finds a snapshot without a mark: it is not read, and goes.
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <unordered_set>
+#include <vector>
+
+#include "pm/checksum.h"
+#include "store/partition.h"
+
+namespace perdure::store {
+
+namespace {
+
+// Words are what the index has; all else is a multiple of them.
+uint64_t snapshot_bytes_of(const IndexSnapshot& snapshot) {
+  const uint64_t words =
+      uint64_t{snapshot.stale} + snapshot.prefix_words + snapshot.entries;  // each below 2^58
+  return round_up(sizeof snapshot + uint64_t{snapshot.blocks} * sizeof(SnapshotBlock) +
+                      words * sizeof(uint64_t),
+                  pm::kLineBytes);
+}
+
+}  // namespace
+
+bool is_sound(pm::PoolImpl& pool, uint64_t offset, uint64_t salt, uint32_t partition) {
+  if (offset % pm::kLineBytes != 0 || !pool.leads_inside(offset, sizeof(IndexSnapshot))) {
+    return false;
+  }
+  const auto& snapshot = *pool.at<IndexSnapshot>(offset);
+  const uint64_t bytes = snapshot.bytes;
+  constexpr uint64_t kWordsMax = uint64_t{1} << 58;
+  return bytes >= sizeof snapshot && pool.leads_inside(offset, bytes) &&
+         pool.heap().is_allocated(offset, bytes) && snapshot.entries < kWordsMax &&
+         snapshot.prefix_words < kWordsMax && snapshot_bytes_of(snapshot) == bytes &&
+         snapshot.checksum == pm::checksum64(&snapshot.bytes, bytes - sizeof snapshot.checksum,
+                                             block_seed(salt, partition, ~snapshot.generation));
+}
+
+// All of it, ready to be copied.
+std::vector<uint64_t> Partition::compose_snapshot() const {
+  IndexSnapshot header{.generation = pool_.generation(),
+                       .next_version = next_version_,
+                       .next_incarnation = next_incarnation_,
+                       .entries = index_.size()};
+  // Long values that no record refers to any more, but the log.
+  std::unordered_set<uint32_t> unreferenced(dead_overflow_.begin(), dead_overflow_.end());
+  for (const HeldOverflow& held : held_) unreferenced.insert(held.slot);
+  std::vector<SnapshotBlock> blocks;
+  for (uint32_t slot = 0; slot < blocks_.size(); ++slot) {
+    const Block& block = blocks_[slot];
+    if (block.state <= State::kSpare) continue;
+    const bool overflow = block.state == State::kOverflow;
+    blocks.push_back({.incarnation = block.incarnation,
+                      .last_expiry_ms = block.last_expiry_ms,
+                      .slot = slot,
+                      .bytes = overflow ? 0 : static_cast<uint32_t>(block.bytes),
+                      .live = overflow ? uint32_t{!unreferenced.contains(slot)} : block.live,
+                      .expiring = block.expiring,
+                      .marks = block.marks});
+  }
+  // What is half compacted has the origins of copies: it is stale, as if a crash had left it.
+  std::vector<uint64_t> words(stale_.begin(), stale_.end());
+  if (emptied_ != kNoSlot) words.push_back(emptied_);
+  if (victim_ != kNoSlot && (victim_is_stale_ || cursor_ != sizeof(BlockHeader))) {
+    words.push_back(victim_);
+  }
+  header.blocks = static_cast<uint32_t>(blocks.size());
+  header.stale = static_cast<uint32_t>(words.size());
+  for (const auto& [version, removal] : prefix_removals_) {
+    words.insert(words.end(), {version, removal.location.word(), removal.blocks.size()});
+    words.insert(words.end(), removal.blocks.begin(), removal.blocks.end());
+  }
+  header.prefix_words = words.size() - header.stale;
+  header.bytes = snapshot_bytes_of(header);
+  std::vector<uint64_t> image(header.bytes / sizeof(uint64_t));
+  auto* to = reinterpret_cast<char*>(image.data()) + sizeof header;
+  const auto put = [&](const void* data, size_t bytes) {
+    if (bytes != 0) std::memcpy(to, data, bytes);
+    to += bytes;
+  };
+  put(blocks.data(), blocks.size() * sizeof(SnapshotBlock));
+  put(words.data(), words.size() * sizeof(uint64_t));
+  index_.hash().for_words([&](uint64_t word) { put(&word, sizeof word); });
+  std::memcpy(image.data(), &header, sizeof header);
+  header.checksum = pm::checksum64(
+      reinterpret_cast<const char*>(image.data()) + sizeof header.checksum,
+      header.bytes - sizeof header.checksum, block_seed(config_.salt, number_, ~header.generation));
+  image[0] = header.checksum;
+  return image;
+}
+
+// At a close. Without it the next opening reads the records: when the pool is full, or memory is.
+void Partition::write_snapshot() {
+  if (config_.ordered) return;
+  try {
+    const std::vector<uint64_t> image = compose_snapshot();
+    const uint64_t bytes = image.size() * sizeof(uint64_t);
+    pm::Heap::Txn txn(pool_.heap());
+    const uint64_t offset = txn.allocate(bytes);
+    memory_.copy_nontemporal(pool_.at<char>(offset), image.data(), bytes);
+    // The snapshot and the intent, before the link; all of that before the mark of the close, without which it
+    // does not count.
+    txn.publish(offset, root_.snapshot);
+    snapshot_bytes_ = bytes;
+  } catch (const Error& error) {
+    if (!pm::is_full(error)) throw;
+  } catch (const std::bad_alloc&) {
+    // As with a full pool.
+  }
+}
+
+// After the mark of the close has become void, durably, and before anything is written. Durable on return.
+void Partition::drop_snapshot() {
+  if (root_.snapshot == 0) return;
+  if (snapshot_bytes_ != 0) {
+    pm::Heap::Txn txn(pool_.heap(), true);
+    txn.retire(root_.snapshot, root_.snapshot, 0);
+  } else {
+    // What it leads to may be another's block: that stays allocated.
+    pm::store_release(root_.snapshot, uint64_t{0});
+    memory_.flush(&root_.snapshot, sizeof root_.snapshot);
+    fence();
+  }
+  snapshot_bytes_ = 0;
+}
+
+// Takes the index and what the blocks hold from the snapshot. Returns false, having changed nothing, if it does
+// not tell of what is there.
+bool Partition::load_snapshot(const CloseRecord& close) {
+  if (snapshot_bytes_ == 0 || config_.ordered) return false;
+  const auto& header = *pool_.at<IndexSnapshot>(root_.snapshot);
+  if (header.generation != close.generation || header.entries != close.records ||
+      header.blocks != close.blocks) {
+    return false;
+  }
+  const auto* first = reinterpret_cast<const SnapshotBlock*>(&header + 1);
+  const std::span<const SnapshotBlock> blocks(first, header.blocks);
+  const auto* words = reinterpret_cast<const uint64_t*>(first + header.blocks);
+  const std::span<const uint64_t> stale(words, header.stale);
+  const std::span<const uint64_t> prefixes(words + header.stale, header.prefix_words);
+  const std::span<const uint64_t> entries(words + header.stale + header.prefix_words,
+                                          header.entries);
+  uint64_t there = 0;
+  for (const Block& block : blocks_) there += block.state > State::kSpare ? 1 : 0;
+  if (there != blocks.size()) return false;
+  uint64_t bytes = 0;
+  for (const SnapshotBlock& one : blocks) {
+    if (one.slot >= blocks_.size()) return false;
+    const Block& block = blocks_[one.slot];
+    if (block.state <= State::kSpare || block.incarnation != one.incarnation ||
+        (block.state == State::kClosed && block.bytes != one.bytes) ||
+        one.bytes > payload_bytes()) {
+      return false;
+    }
+    bytes += one.bytes;
+  }
+  if (bytes != close.bytes) return false;
+  index_.assign(entries);
+  for (const SnapshotBlock& one : blocks) {
+    Block& block = blocks_[one.slot];
+    block.live = one.live;
+    if (block.state == State::kOverflow) continue;
+    block.bytes = one.bytes;
+    block.expiring = one.expiring;
+    block.last_expiry_ms = one.last_expiry_ms;
+    block.marks = one.marks;
+    live_bytes_ += one.live;
+  }
+  stale_.assign(stale.begin(), stale.end());
+  for (size_t i = 0; i + 3 <= prefixes.size();) {
+    PrefixRemoval& removal = prefix_removals_[prefixes[i]];
+    removal.location = Location::of_word(prefixes[i + 1]);
+    const auto names = prefixes.subspan(i + 3, prefixes[i + 2]);
+    removal.blocks.assign(names.begin(), names.end());
+    i += 3 + names.size();
+  }
+  next_version_ = std::max(next_version_, header.next_version);
+  next_incarnation_ = std::max(next_incarnation_, header.next_incarnation);
+  return true;
+}
+
+}  // namespace perdure::store

@@ -1,0 +1,133 @@
+// Opening: what concerns all partitions, then each by itself, by several threads. A partition serves as soon as it is
+// ready; who needs one before that recovers it, or waits for who does.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <optional>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "store/store_impl.h"
+
+namespace perdure::store {
+
+// Has `work(i)` done for each partition by some threads. Throws what failed first.
+template <typename Work>
+void StoreImpl::side_by_side(uint32_t threads, Work work_on) const {
+  std::atomic<uint32_t> next{0};
+  std::mutex mutex;
+  std::exception_ptr failure;
+  const auto work = [&] {
+    try {
+      for (uint32_t i = 0; (i = next.fetch_add(1)) < shards_.size();) work_on(i);
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (!failure) failure = std::current_exception();
+      next.store(root_.partitions);
+    }
+  };
+  std::vector<std::thread> others;
+  try {
+    for (uint32_t i = 1; i < threads; ++i) others.emplace_back(work);
+  } catch (const std::system_error&) {
+    // Fewer will do.
+  }
+  work();
+  for (std::thread& thread : others) thread.join();
+  if (failure) std::rethrow_exception(failure);
+}
+
+// A batch over several partitions may be unfinished where it was the last write of each that has its part: it counts
+// if all of them do. Then, and if a partition that has gone on since, it was durable as a whole before that. So this is
+// settled for all partitions before any recovers.
+void StoreImpl::look(uint32_t threads) {
+  std::vector<std::optional<Partition::LastBatch>> batches(shards_.size());
+  side_by_side(threads, [&](uint32_t i) { batches[i] = shards_[i]->partition.look(); });
+  const auto reached = [&](const BatchPart& part) {
+    if (part.partition >= shards_.size()) return false;
+    const Partition& partition = shards_[part.partition]->partition;
+    if (partition.has_reached(part.version)) return true;
+    if (partition.ends_damaged()) {
+      pool_.throw_corrupt(
+          fmt::format("'{}', partition {}: its last records are damaged, and with them whether a "
+                      "batch over several "
+                      "partitions was finished",
+                      config_.name, part.partition));
+    }
+    return false;
+  };
+  const auto is_whole = [&](const Partition::LastBatch& batch) {
+    const BatchPart& coordinator = batch.parts.front();
+    if (!reached(coordinator)) return false;
+    const auto& named = batches[coordinator.partition];
+    if (!named || named->version != coordinator.version) return true;  // it has gone on
+    return std::ranges::all_of(named->parts, reached);
+  };
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    shards_[i]->keeps_batch = batches[i] && is_whole(*batches[i]);
+  }
+  if (pool_.read_only()) return;
+  // All of it goes before anything is noted from which the next recovery would take that a partition has
+  // gone on. A crash in between finds the batch unfinished again: some of its parts are gone. In the same way
+  // one that counts becomes durable as a whole: a process that died may have left parts in the caches only.
+  bool keeps_any = false;
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    Shard& shard = *shards_[i];
+    if (batches[i] && !shard.keeps_batch) shard.partition.drop_batch();
+    if (shard.keeps_batch) shard.partition.flush_batch();
+    keeps_any = keeps_any || shard.keeps_batch;
+  }
+  if (keeps_any) fence();
+}
+
+void StoreImpl::recover(uint32_t threads, bool serve_early) {
+  if (threads == 0) threads = std::thread::hardware_concurrency();
+  threads = std::clamp<uint32_t>(threads, 1, std::max<uint32_t>(1, root_.partitions / 4));
+  look(threads);
+  if (!serve_early) return side_by_side(threads, [&](uint32_t i) { await_ready(i); });
+  const auto work = [this] {
+    for (uint32_t i = 0; (i = next_to_open_.fetch_add(1)) < root_.partitions;) try_recover(i);
+  };
+  try {
+    for (uint32_t i = 0; i < threads; ++i) openers_.emplace_back(work);
+  } catch (const std::system_error&) {
+    // Fewer will do, and without any each partition is recovered by who needs it.
+  }
+}
+
+// Unless somebody else has begun to.
+void StoreImpl::try_recover(uint32_t number) const noexcept {
+  Shard& shard = *shards_[number];
+  Opening before = Opening::kWaiting;
+  if (!shard.opening.compare_exchange_strong(before, Opening::kRecovering)) return;
+  Opening after = Opening::kReady;
+  try {
+    shard.partition.recover(shard.keeps_batch);
+  } catch (...) {
+    shard.failure = std::current_exception();
+    after = Opening::kFailed;
+  }
+  shard.opening.store(after, std::memory_order_release);
+  shard.opening.notify_all();
+}
+
+void StoreImpl::await_ready(uint32_t number) const {
+  try_recover(number);
+  const Shard& shard = *shards_[number];
+  shard.opening.wait(Opening::kRecovering, std::memory_order_acquire);
+  if (shard.opening.load(std::memory_order_acquire) == Opening::kFailed) {
+    std::rethrow_exception(shard.failure);
+  }
+}
+
+// Partitions that nobody has begun with stay as they are.
+void StoreImpl::end_opening() {
+  next_to_open_.store(root_.partitions);
+  for (std::thread& thread : openers_) thread.join();
+  openers_.clear();
+}
+
+}  // namespace perdure::store
