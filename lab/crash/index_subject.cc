@@ -45,8 +45,12 @@ std::string make_string(uint32_t number, uint64_t salt) {
   if (drawn % 16 == 1) bytes = 40 + (drawn >> 8) % 200;
   if (salt != 0 && drawn % 32 == 2) bytes = 300 + (drawn >> 8) % 1500;
   std::string text(bytes, '\0');
+  // One key in three has its number at the end, behind what all of these begin with.
+  const bool at_end = salt == 0 && number % 3 == 1;
+  const uint64_t at = at_end ? bytes - 4 : 0;
   for (uint64_t i = 0; i < bytes; ++i) {
-    text[i] = static_cast<char>(i < 4 ? number >> (8 * i) : mix(drawn + i / 8) >> (8 * (i % 8)));
+    const uint64_t filler = at_end ? 'p' : mix(drawn + i / 8) >> (8 * (i % 8));
+    text[i] = static_cast<char>(i - at < 4 ? number >> (8 * (i - at)) : filler);
   }
   return number == 0 ? std::string() : text;
 }

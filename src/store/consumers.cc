@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <numeric>
 #include <unordered_set>
 
@@ -130,9 +131,16 @@ void StoreImpl::remove_consumer(const std::string& name) {
     consumers_.erase(place);
   }
   // Without consumers_change_: a worker that is waited for here may be waiting for it.
+  // All of them are told: the consumer is gone, and one that cannot be read must not keep the others' logs.
+  std::exception_ptr failure;
   for (uint32_t i = 0; i < root_.partitions; ++i) {
-    with(i, true, [&](Partition& partition) { tell_unread(i, partition); });
+    try {
+      with(i, true, [&](Partition& partition) { tell_unread(i, partition); });
+    } catch (...) {
+      if (!failure) failure = std::current_exception();
+    }
   }
+  if (failure) std::rethrow_exception(failure);
 }
 
 std::vector<std::string> StoreImpl::consumers() const {

@@ -97,7 +97,8 @@ std::vector<uint64_t> Partition::compose_snapshot() const {
 
 // At a close. Without it the next opening reads the records: when the pool is full, or memory is.
 void Partition::write_snapshot() {
-  if (config_.ordered) return;
+  // Nor where what is live is not exactly known: the next opening counts it.
+  if (config_.ordered || !accounts_exact_ || snapshots_ != nullptr) return;
   try {
     const std::vector<uint64_t> image = compose_snapshot();
     const uint64_t bytes = image.size() * sizeof(uint64_t);

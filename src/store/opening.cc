@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <system_error>
 #include <thread>
@@ -34,6 +36,7 @@ void StoreImpl::side_by_side(uint32_t threads, Work work_on) const {
     for (uint32_t i = 1; i < threads; ++i) others.emplace_back(work);
   } catch (const std::system_error&) {
     // Fewer will do.
+  } catch (const std::bad_alloc&) {
   }
   work();
   for (std::thread& thread : others) thread.join();

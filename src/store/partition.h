@@ -518,6 +518,7 @@ class Partition final : private RecordKeys {
   uint64_t skip_damage(uint32_t slot, uint64_t at, uint64_t end);
   void scan_record(Location location, const RecordView& record, Scan& scan);
   void find_uncertain(std::span<const uint32_t> order);
+  void fix_bound(Head& head);
   bool index_newer(const ScannedPut& put);
   void index_record(const Scan& scan, const ScannedPut& put);
   void read_records(std::span<const uint32_t> order);
@@ -558,6 +559,10 @@ class Partition final : private RecordKeys {
   bool ends_damaged_ = false;  // look() has met damage behind that
   // Recovery has met a damaged record, the first one there: whether records of lower versions count is not certain.
   uint64_t damage_at_ = 0;
+  bool accounts_exact_ = true;   // else the next opening counts anew what is live
+  uint64_t lost_bytes_ = 0;      // of records, in damaged blocks
+  bool log_end_lost_ = false;    // the last block of the log is damaged
+  bool moved_end_lost_ = false;  // of the records that compaction has moved
   uint64_t uncertain_below_ = 0;
   // Of the last batch that look() has found: its block, and where its records begin there.
   uint32_t batch_slot_ = kNoSlot;

@@ -213,8 +213,8 @@ void Partition::drop_batch() {
 }
 
 void Partition::flush_batch() const {
-  memory_.flush(pool_.at<char>(blocks_[batch_slot_].offset + batch_begin_),
-                batch_end_ - batch_begin_);
+  // And what lies before it in the block: if that were lost to a power failure, the batch would be, too.
+  memory_.flush(pool_.at<char>(blocks_[batch_slot_].offset), batch_end_);
 }
 
 // Reads the block's records. Of an open block finds the end.
@@ -263,8 +263,12 @@ uint64_t Partition::skip_damage(uint32_t slot, uint64_t at, uint64_t end) {
   for (uint64_t next = at + 8; next < end; next += 8) {
     if (!is_record(block, next, end, record)) continue;
     const uint64_t after = next + record.bytes;
-    if (after == end || is_record(block, after, end, following)) return next;
+    if (after == end || is_record(block, after, end, following)) {
+      lost_bytes_ += next - at;
+      return next;
+    }
   }
+  lost_bytes_ += end - at;
   return end;
 }
 
@@ -296,6 +300,8 @@ void Partition::find_uncertain(std::span<const uint32_t> order) {
     if (!blocks_[order[i]].damaged) continue;
     const bool is_last =
         i + 1 == order.size() || header_of(order[i + 1])->kind != header_of(order[i])->kind;
+    if (is_last)
+      (header_of(order[i])->kind == BlockKind::kLog ? log_end_lost_ : moved_end_lost_) = true;
     const uint64_t below = is_last ? next_version_ : header_of(order[i + 1])->first_version;
     uncertain_below_ = std::max(uncertain_below_, below);
   }
@@ -471,8 +477,19 @@ void Partition::recover(bool keeps_batch) {
   // Positions are told of what counts. A batch that does not leaves nothing behind from which the next recovery
   // would know its versions: they are given to nobody in this opening, and, once the floors say so, in no later one.
   logged_ = next_version_ - 1;
-  next_version_ = std::max(next_version_, reached_);
+  // Nor are those that lost records may have had: no record has fewer bytes.
+  next_version_ = std::max(next_version_ + lost_bytes_ / record_bytes(0, 0, 0), reached_);
   if (pool_.read_only()) return find_log();
+  // Behind a damaged record nothing more is written: after a crash that would be the end of the block. Closed
+  // before the mark goes that vouches for what is behind it.
+  for (const uint32_t slot : order) {
+    if (!from_snapshot || blocks_[slot].state != State::kOpen || is_whole(slot)) continue;
+    const auto kind = pool_.at<BlockHeader>(blocks_[slot].offset)->kind;
+    Head& head = kind == BlockKind::kLog ? head_ : moved_head_;
+    resume(head, slot, false);
+    close_block(head);
+  }
+  if (unfenced_) fence();
   note_floors();
   pm::store_release(root_.close.generation, uint64_t{0});  // the rest does not count without
   memory_.flush(&root_, pm::kLineBytes);
@@ -484,8 +501,6 @@ void Partition::recover(bool keeps_batch) {
     Head& head = kind == BlockKind::kLog ? head_ : moved_head_;
     if (head.slot != kNoSlot) close_block(head);
     resume(head, slot, false);
-    // Behind a damaged record nothing more is written: after a crash that would be the end of the block.
-    if (from_snapshot && !is_whole(slot)) close_block(head);
   }
   // The one to be compacted first stands last: an origin before its copies.
   std::ranges::sort(stale_, std::greater(), order_of);
@@ -514,6 +529,20 @@ void Partition::recover(bool keeps_batch) {
   if (head_.slot != kNoSlot && (log_.empty() || log_.back().slot != head_.slot)) close_block(head_);
   // A long value that nothing refers to may be that of a lost record, for whoever restores that.
   if (uncertain_below_ == 0) free_unreferenced_overflow();
+  if (log_end_lost_ && head_.slot == kNoSlot) fix_bound(head_);
+  if (moved_end_lost_ && moved_head_.slot == kNoSlot) fix_bound(moved_head_);
+  if (unfenced_) fence();
+}
+
+// The next block of a kind bounds what a damaged one before it makes uncertain. Without one the bound would move up
+// with each opening, past what is written from here on.
+void Partition::fix_bound(Head& head) {
+  try {
+    if (spares_.size() <= kSparesForRemovals) add_spare(true);
+    open_block(head);
+  } catch (const Error& error) {
+    if (!pm::is_full(error)) throw;
+  }
 }
 
 uint64_t Partition::close_checksum(const CloseRecord& close) const {

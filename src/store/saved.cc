@@ -39,7 +39,8 @@ void Partition::drop(const Saved& saved) {
   try {
     record = view_at(saved.location);
   } catch (const Error&) {
-    return;  // it is damaged, and goes on to take its room
+    accounts_exact_ = false;  // it is damaged, and goes on to take its room
+    return;
   }
   discount(record, blocks_[saved.location.slot()]);
   if (record.has(kOverflow)) bury(record, saved.location, saved.until);

@@ -183,6 +183,8 @@ class StoreImpl final : public RuntimeClient {
       auto& self = static_cast<WorkRequest&>(request);
       Shard& shard = *self.store.shards_[self.partition];
       try {
+        // Who waits has no latch, and what was written before is answered.
+        if (!self.store.is_ready(self.partition)) self.store.end_own_batch();
         self.store.require_ready(self.partition);
       } catch (...) {
         self.error = std::current_exception();

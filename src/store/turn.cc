@@ -7,11 +7,13 @@ StoreTurn::StoreTurn(StoreImpl& store) : store_(store), is_touched_(store.partit
 }
 
 Partition& StoreTurn::touch(uint32_t number) {
+  Partition& own =
+      partition(number);  // throws if it cannot be read: then there is nothing to finish
   if (is_touched_[number] == 0) {
     is_touched_[number] = 1;
     touched_.push_back(number);
   }
-  return partition(number);
+  return own;
 }
 
 bool StoreTurn::get(std::string_view key, uint64_t now_ms, Partition::Found& out) const {
