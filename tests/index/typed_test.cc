@@ -277,6 +277,33 @@ TEST(TypedIndexCalls, StructsWithoutComparisonsCanBeModified) {
   EXPECT_DOUBLE_EQ(measured->mean, 3.0);
 }
 
+// A change that another write was faster than is asked again, with what is there now, and begins anew.
+TEST(TypedIndexCalls, ModifyBeginsAnewAfterAnotherWrite) {
+  Pool pool = new_pool();
+  auto texts = FpTree<int, std::string>::create(pool, "texts");
+  auto points = FpTree<int, Point>::create(pool, "points");
+  int calls = 0;
+  EXPECT_EQ(texts.modify(1,
+                         [&](const std::string* before, std::string& after) {
+                           if (++calls == 1) texts.upsert(1, "other");
+                           after += before != nullptr ? *before + "+" : "none";
+                           return Change::kWrite;
+                         }),
+            Change::kWrite);
+  EXPECT_EQ(calls, 2);
+  EXPECT_EQ(texts.get(1), "other+");
+  EXPECT_EQ(points.modify(1,
+                          [&](const Point* before, Point& after) {
+                            if (++calls == 3) points.upsert(1, {10, 20});
+                            after.x += before != nullptr ? before->x : 1;
+                            after.y += 1;
+                            return Change::kWrite;
+                          }),
+            Change::kWrite);
+  EXPECT_EQ(calls, 4);
+  EXPECT_EQ(points.get(1), (Point{10, 1}));
+}
+
 TEST(TypedIndexCalls, IncrementCountsInTheValuesType) {
   Pool pool = new_pool();
   auto small = Cceh<std::string, int8_t>::create(pool, "small");
