@@ -184,21 +184,22 @@ struct Coding<T> {
   }
 };
 
-// Throws kWrongType if `name` is of another structure (null: of any) or other kinds. A name that is not there is
-// left to open_index() to complain of.
+// Throws kWrongType if `name` is of another structure (null: any is right) or of other kinds. A name that is not
+// there is left to open_index() to complain of.
 inline void require(Pool& pool, const std::string& name, const char* structure, Kind key,
                     Kind value) {
-  for (const StructureInfo& info : pool.structures()) {
-    if (info.name != name) continue;
-    const auto refuse = [&](const std::string& found, const std::string& wanted) {
-      throw Error(ErrorCode::kWrongType, pool.info().path + ": '" + name + "' is a " + found +
-                                             "; it was opened as a " + wanted);
-    };
-    if (structure != nullptr && info.type != structure) refuse(info.type, structure);
-    const std::string wanted = std::string(to_string(key)) + " to " + to_string(value);
-    const std::string found = info.key_kind + " to " + info.value_kind;
-    if (found != wanted) refuse(info.type + " from " + found, "structure from " + wanted);
+  const std::vector<StructureInfo> all = pool.structures();
+  const auto info = std::ranges::find(all, name, &StructureInfo::name);
+  if (info == all.end()) return;
+  const std::string type = structure != nullptr ? structure : info->type;
+  if (info->type == type && info->key_kind == to_string(key) &&
+      info->value_kind == to_string(value)) {
+    return;
   }
+  throw Error(ErrorCode::kWrongType, pool.info().path + ": '" + name + "' is a " + info->type +
+                                         " from " + info->key_kind + " to " + info->value_kind +
+                                         "; it was opened as a " + type + " from " +
+                                         to_string(key) + " to " + to_string(value));
 }
 
 }  // namespace typed
