@@ -654,6 +654,26 @@ TEST(TypedCursorOfAny, NeedsAnOrderedStructure) {
   EXPECT_EQ(index.all().key(), "a");
 }
 
+// A record that cannot be read ends a cursor with an error, at whichever chunk it lies in.
+TEST(TypedCursorOfAny, IsAtItsEndOnceAScanHasFailed) {
+  Pool pool = new_pool();
+  {
+    auto wide = WbTree<int, int64_t>::create(pool, "index");
+    for (int i = 0; i < 100; ++i) wide.insert(i, i == 50 ? 1000 : i);
+  }
+  const auto narrow = WbTree<int, int8_t>::open(pool, "index");
+  auto cursor = narrow.all();
+  int seen = 0;
+  EXPECT_TRUE(test::fails_with(ErrorCode::kWrongType, "1000", [&] {
+    for (; cursor.valid(); cursor.next()) EXPECT_EQ(cursor.key(), seen++);
+  }));
+  EXPECT_EQ(seen, 24);  // the chunks of 8 and 16 before that one
+  EXPECT_FALSE(cursor.valid());
+  cursor.next();
+  EXPECT_FALSE(cursor.valid());
+  EXPECT_EQ(narrow.range(51, 99).key(), 51);
+}
+
 // Keys that nobody touches are given once each, while others come and go among them.
 TEST(TypedCursorOfThreads, GivesWhatStaysExactlyOnce) {
   Pool pool = new_pool();
