@@ -362,8 +362,9 @@ TEST(TypedIndexOpening, FindsWhatWasWrittenAndNothingElse) {
     EXPECT_TRUE(test::fails_with(ErrorCode::kWrongType, subject, open));
   };
   refused("wort", [&] { FpTree<int64_t, std::string>::open(pool, "index"); });
-  refused("u64 to bytes", [&] { Wort<int64_t, int64_t>::open(pool, "index"); });
-  refused("u64 to bytes", [&] { TypedIndex<std::string, std::string>::open(pool, "index"); });
+  refused("u64 to bytes; it was opened as", [&] { Wort<int64_t, int64_t>::open(pool, "index"); });
+  refused("u64 to bytes; it was opened as",
+          [&] { TypedIndex<std::string, std::string>::open(pool, "index"); });
   refused("u64 to bytes",
           [&] { TypedIndex<std::string, std::string> taken(open_index(pool, "index")); });
   EXPECT_TRUE(test::fails_with(ErrorCode::kNoSuchName, "other",
