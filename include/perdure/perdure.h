@@ -9,4 +9,5 @@
 #include "perdure/plush.h"     // IWYU pragma: export
 #include "perdure/pool.h"      // IWYU pragma: export
 #include "perdure/store.h"     // IWYU pragma: export
+#include "perdure/typed.h"     // IWYU pragma: export
 #include "perdure/version.h"   // IWYU pragma: export
