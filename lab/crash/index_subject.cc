@@ -491,11 +491,10 @@ void IndexSubject::fill(Pool& pool) const {
 // Makes the pool one that has been in use: another structure is in it, and the free space around it
 // holds old data.
 void IndexSubject::soil(Pool& pool, const OptionMap& options) {
-  const auto other = create_index(pool, kOtherName, workload_.structure, workload_.key_kind,
-                                  workload_.value_kind, options);
+  auto other = create_index(pool, kOtherName, workload_.structure, workload_.key_kind,
+                            workload_.value_kind, options);
   std::map<uint64_t, uint64_t> blocks;
   index::visit_blocks_of(*other, [&](uint64_t offset, uint64_t bytes) { blocks[offset] = bytes; });
-  other_bytes_ = pool.info().allocated_bytes;
   const pm::PoolImpl& impl = pm::impl_of(pool);
   blocks[impl.end_offset()] = 0;
   uint64_t at = impl.header().data_offset;
@@ -503,6 +502,8 @@ void IndexSubject::soil(Pool& pool, const OptionMap& options) {
     if (offset > at) scribble(impl.at<unsigned char>(at), offset - at);
     at = offset + bytes;
   }
+  other.reset();  // which may leave more in the pool than an open one has
+  other_bytes_ = pool.info().allocated_bytes;
 }
 
 // The operations in question: dealt out to the threads, if there are several, and run in an order
@@ -675,10 +676,13 @@ void IndexSubject::use(AnyIndex& index, Contents& contents) const {
 // What the pool's other structures have of the heap. They never change once they are there.
 uint64_t IndexSubject::bytes_of_others(Pool& pool) {
   const auto bytes_of = [&](const char* name, const OptionMap& options) {
+    const auto allocated = [&] { return pm::impl_of(pool).heap().usage().allocated_bytes; };
     uint64_t sum = 0;
-    index::visit_blocks_of(*open_index(pool, name, options),
-                           [&](uint64_t, uint64_t bytes) { sum += bytes; });
-    return sum;
+    auto index = open_index(pool, name, options);
+    index::visit_blocks_of(*index, [&](uint64_t, uint64_t bytes) { sum += bytes; });
+    const uint64_t while_open = allocated();
+    index.reset();
+    return sum + allocated() - while_open;
   };
   if (other_bytes_ == 0) other_bytes_ = bytes_of(kOtherName, opening_options());
   if (!has_structure(pool, kBallastName)) return other_bytes_;

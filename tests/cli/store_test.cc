@@ -64,7 +64,7 @@ TEST_F(StoreCommand, ABackupDestroysNothing) {
 TEST_F(StoreCommand, AnOlderFormatIsNoDamage) {
   ASSERT_EQ(run({"load", pool(), "--capacity", "32M"}, "alice\tfirst\n").code, 0);
   std::string image = read_file("test.pool");
-  const size_t at = image.find("PrStore2");
+  const size_t at = image.find("PrStore3");
   ASSERT_NE(at, std::string::npos);
   image[at + 7] = '1';
   write_file("test.pool", image);

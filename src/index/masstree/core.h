@@ -249,13 +249,15 @@ class Core {
   void put(Node& node, const Position& position, Slice slice, const Key& key, const Value& value);
   void replace(Node& node, uint32_t slot, const Key& key, const Value& value);
   void take_out(Node& node, const Position& position);
+  void settle(Node& node) const;
   void deepen(Node& node, uint32_t slot, uint32_t depth);
   // Whether the entry of the key's slice, which is no layer, is the key's.
   bool is_of(uint64_t value, const Key& key) const {
     if constexpr (kWords) {
       return (void)value, (void)key, true;
     } else {
-      return records_.has_key(value, key.bytes);
+      // No checksum of the record, which need not be the key's: keys share slices all the time.
+      return records_.key(value) == key.bytes;
     }
   }
 
@@ -281,7 +283,9 @@ class Core {
   // ---- inspect.cc
   class Checker;
   template <typename OnLayer, typename OnNode>
-  void visit_layer(const Layer& layer, uint32_t depth, OnLayer& on_layer, OnNode& on_node) const;
+  void visit_layer(const Layer& layer, uint32_t depth, uint64_t& nodes_left, OnLayer& on_layer,
+                   OnNode& on_node) const;
+  uint64_t nodes_max() const { return pool_.header().capacity_bytes / sizeof(Node); }
 
   static constexpr uint32_t kAttemptsMax = 1 << 20;
 
@@ -426,6 +430,8 @@ bool Core<Content>::scan_layer(Layer& layer, uint32_t depth, Text from, uint64_t
     }
     const uint64_t next = pm::load_acquire(node->next);
     if (!seen.holds()) continue;
+    if (!permutation.sound()) [[unlikely]]
+      throw_damaged(*node);
     // So no way through the layer is endless.
     idle = count == 0 ? idle + 1 : 0;
     if (node->level != 0 || (from_left && count < end) || idle > kAttemptsMax) [[unlikely]]

@@ -11,21 +11,22 @@ namespace perdure::index::masstree {
 // Calls on_layer(layer, depth) and on_node(node, depth) for all from a layer on.
 template <typename Content>
 template <typename OnLayer, typename OnNode>
-void Core<Content>::visit_layer(const Layer& layer, uint32_t depth, OnLayer& on_layer,
-                                OnNode& on_node) const {
+void Core<Content>::visit_layer(const Layer& layer, uint32_t depth, uint64_t& nodes_left,
+                                OnLayer& on_layer, OnNode& on_node) const {
   if (depth > kDepthMax) throw_damaged(node_at(layer.top));
   on_layer(layer, depth);
   std::vector<const Node*> open = {&node_at(pm::load_acquire(layer.top))};
   while (!open.empty()) {
     const Node& node = *open.back();
     open.pop_back();
+    if (nodes_left-- == 0) throw_damaged(node);  // there are not so many: a way leads back
     on_node(node, depth);
     if (node.level > 0) open.push_back(&require_child(node, node_at(node.leftmost)));
     for (const Entry& entry : entries_of(node)) {
       if (node.level > 0) {
         open.push_back(&require_child(node, node_at(entry.value)));
       } else if (is_layer(entry.value)) {
-        visit_layer(layer_at(entry.value), depth + 1, on_layer, on_node);
+        visit_layer(layer_at(entry.value), depth + 1, nodes_left, on_layer, on_node);
       }
     }
   }
@@ -47,7 +48,8 @@ void Core<Content>::visit_blocks(
       if (!is_layer(entry.value)) meet(entry.value, records_.bytes(entry.value));
     }
   };
-  visit_layer(root_.first, 0, on_layer, on_node);
+  uint64_t nodes_left = nodes_max();
+  visit_layer(root_.first, 0, nodes_left, on_layer, on_node);
 }
 
 // Follows nothing that it has not judged.
@@ -193,7 +195,8 @@ std::vector<Statistic> Core<Content>::statistics() const {
     ++borders;
     for (const Entry& entry : entries_of(node)) records += is_layer(entry.value) ? 0 : 1;
   };
-  visit_layer(root_.first, 0, on_layer, on_node);
+  uint64_t nodes_left = nodes_max();
+  visit_layer(root_.first, 0, nodes_left, on_layer, on_node);
   StatisticList list;
   list.add("pool_bytes", pool_bytes, "bytes");
   list.add("dram_bytes", stripes_.dram_bytes() + pm::EpochManager::kDramBytes, "bytes");

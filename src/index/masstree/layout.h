@@ -44,7 +44,9 @@ struct Node {
   uint16_t level;
   uint16_t reserved;
   uint8_t lengths[kSlots];
-  uint8_t reserved2[20];
+  uint32_t
+      settled;  // of words: the generation, as above, from which on all of it is durable; not flushed
+  uint8_t reserved2[16];
   uint64_t words[kSlots];
   uint64_t values[kSlots];
 };

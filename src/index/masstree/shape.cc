@@ -198,6 +198,7 @@ bool Core<Content>::join(Node& parent, uint32_t rank) {
   Node& right = require_child(parent, node_at(right_at));
   const Held held(*this, parent, left, right);
   const bool is_border = left.level == 0;
+  if (&left == &right || (is_border && left.next != right_at)) throw_damaged(right);
   Permutation of_left = sound_permutation_of(left);
   std::vector<Entry> moved = entries_of(right);
   if (!is_border) moved.insert(moved.begin(), {slice_in(parent, slot), right.leftmost});

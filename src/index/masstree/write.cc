@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include <cstring>
+#include <new>
 
 #include "index/masstree/core.h"
 
@@ -69,6 +70,17 @@ void Core<Content>::place(Node& node, uint32_t slot, const Entry& entry) const {
   memory_.flush(&node.values[slot], sizeof node.values[slot]);
 }
 
+// Before the first change of a node in this generation. Words have no intents by which recovery would make durable
+// what a process that died had stored: without this a slot could be written to that is free in the caches only, and a
+// power failure would bring back the permutation by which it counts.
+template <typename Content>
+void Core<Content>::settle(Node& node) const {
+  if (!kWords || pm::load_relaxed(node.settled) == obsolete_mark_) return;
+  memory_.flush(&node, sizeof node);
+  memory_.fence();
+  pm::store_relaxed(node.settled, obsolete_mark_);
+}
+
 template <typename Content>
 void Core<Content>::put(Node& node, const Position& position, Slice slice, const Key& key,
                         const Value& value) {
@@ -77,9 +89,10 @@ void Core<Content>::put(Node& node, const Position& position, Slice slice, const
   const uint64_t after = before.with(position.rank, slot).word();
   if constexpr (kWords) {
     (void)key;
+    settle(node);
     place(node, slot, {slice, value});
-    memory_
-        .fence();  // the entry, before the permutation: a crash must not reveal a slot's old content
+    // The entry, before the permutation: a crash must not reveal a slot's old content.
+    memory_.fence();
     begin_change(node);
     pm::store_release(node.permutation, after);
     memory_.persist(&node.permutation, sizeof node.permutation);  // before anybody can see it
@@ -103,6 +116,7 @@ void Core<Content>::replace(Node& node, uint32_t slot, const Key& key, const Val
   uint64_t& home = node.values[slot];
   if constexpr (kWords) {
     (void)key;
+    settle(node);
     begin_change(node);
     pm::store_release(home, value);
     memory_.persist(&home, sizeof home);  // before anybody can see it
@@ -126,6 +140,7 @@ template <typename Content>
 void Core<Content>::take_out(Node& node, const Position& position) {
   const uint64_t after = sound_permutation_of(node).without(position.rank).word();
   if constexpr (kWords) {
+    settle(node);
     begin_change(node);
     pm::store_release(node.permutation, after);
     memory_.persist(&node.permutation, sizeof node.permutation);  // before anybody can miss it
@@ -151,6 +166,11 @@ void Core<Content>::deepen(Node& node, uint32_t slot, uint32_t depth) {
   if constexpr (!kWords) {
     uint64_t& home = node.values[slot];
     const uint64_t record = pm::load_relaxed(home);
+    // Else layers would go down and down.
+    if (node.lengths[slot] != kLonger ||
+        slice_of(rest_of(records_.key(record), depth)) != slice_in(node, slot)) {
+      throw_damaged(node);
+    }
     const Entry only = {slice_of(rest_of(records_.key(record), depth + 1)), record};
     pm::Heap::Txn txn(pool_.heap());
     const uint64_t layer_at = txn.allocate(sizeof(Layer));
@@ -231,7 +251,11 @@ bool Core<Content>::remove(const Key& key, const Condition& condition) {
     take_out(node, find(node, permutation_of(node), slice));
     const uint32_t left = permutation_of(node).count();
     held.release();
-    if (left * 3 <= kSlots) shrink(key, left == 0);
+    try {
+      if (left * 3 <= kSlots) shrink(key, left == 0);
+    } catch (const std::bad_alloc&) {
+      // It is removed. A later removal makes the node go, or merges it.
+    }
     return true;
   }
 }
