@@ -259,6 +259,9 @@ struct Sheaf {
 struct PArt {
   static constexpr StructureFacts kFacts{.name = "p-art+vl", .ordered = true};
 };
+struct PMasstree {
+  static constexpr StructureFacts kFacts{.name = "p-masstree+vl", .ordered = true};
+};
 struct Wort {
   static constexpr StructureFacts kFacts{.name = "wort", .ordered = true};
 };
@@ -686,6 +689,8 @@ template <typename K, typename V>
 using Sheaf = TypedIndex<K, V, structures::Sheaf>;
 template <typename K, typename V>
 using PArt = TypedIndex<K, V, structures::PArt>;
+template <typename K, typename V>
+using PMasstree = TypedIndex<K, V, structures::PMasstree>;
 template <typename K, typename V>
 using Wort = TypedIndex<K, V, structures::Wort>;
 template <typename K, typename V>

@@ -100,6 +100,11 @@ class Stripes {
  public:
   explicit Stripes(uint64_t count) : locks_(new StripeLock[count]), count_(count) {}
   StripeLock& operator[](uint64_t number) const { return locks_[number]; }
+  // Of 2^kBits stripes, one for a number of any size: numbers near each other have different ones.
+  template <uint32_t kBits>
+  StripeLock& of(uint64_t number) const {
+    return locks_[number * 0x9e3779b97f4a7c15 >> (64 - kBits)];
+  }
   uint64_t count() const { return count_; }
   uint64_t dram_bytes() const { return count_ * sizeof(StripeLock); }
 

@@ -127,4 +127,10 @@ uint64_t owned_bytes(const Core& core) {
 // Writes zeros over whole lines past the caches. Durable after a fence.
 void write_zeros(const pm::Memory& memory, void* target, uint64_t bytes);
 
+// What a node in PM bears that was taken away in this generation. Volatile by meaning, as the generation is part of
+// it; and no single damaged bit makes it of anything else.
+constexpr uint32_t obsolete_mark(uint64_t generation) {
+  return static_cast<uint32_t>(generation * 0x9e3779b97f4a7c15 >> 32) | 0xa0000005;
+}
+
 }  // namespace perdure::index

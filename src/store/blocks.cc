@@ -70,10 +70,15 @@ void Partition::link_block(pm::Heap::Txn& txn, uint32_t slot, uint64_t offset) {
   offsets_[slot] = offset;
 }
 
-// Versions and incarnations that have been given. Durable with the next fence.
-void Partition::note_floors() {
+// Versions and incarnations that have been given. Not flushed.
+void Partition::store_floors() {
   pm::store_release(root_.version_floor, pm::seal_word(next_version_, kVersionSalt));
   pm::store_release(root_.incarnation_floor, pm::seal_word(next_incarnation_, kIncarnationSalt));
+}
+
+// Durable with the next fence.
+void Partition::note_floors() {
+  store_floors();
   memory_.flush(&root_, pm::kLineBytes);
   unfenced_ = true;
 }

@@ -396,6 +396,7 @@ class Partition final : private RecordKeys {
   void link_block(pm::Heap::Txn& txn, uint32_t slot, uint64_t offset);
   void unlink_block(uint32_t slot);
   void free_dead_overflow();
+  void store_floors();
   void note_floors();
   void open_block(Head& head);
   void close_block(Head& head);

@@ -454,6 +454,9 @@ void Partition::recover(bool keeps_batch) {
     return std::pair(kind, blocks_[slot].incarnation);
   };
   std::ranges::sort(order, {}, order_of);
+  const auto head_of = [&](uint32_t slot) -> Head& {
+    return order_of(slot).first == BlockKind::kLog ? head_ : moved_head_;
+  };
   const CloseRecord close = root_.close;
   const bool closed = close.generation != 0;
   if (closed && close.checksum != close_checksum(close)) throw_damaged("its root is damaged");
@@ -484,10 +487,8 @@ void Partition::recover(bool keeps_batch) {
   // before the mark goes that vouches for what is behind it.
   for (const uint32_t slot : order) {
     if (!from_snapshot || blocks_[slot].state != State::kOpen || is_whole(slot)) continue;
-    const auto kind = pool_.at<BlockHeader>(blocks_[slot].offset)->kind;
-    Head& head = kind == BlockKind::kLog ? head_ : moved_head_;
-    resume(head, slot, false);
-    close_block(head);
+    resume(head_of(slot), slot, false);
+    close_block(head_of(slot));
   }
   if (unfenced_) fence();
   note_floors();
@@ -497,8 +498,7 @@ void Partition::recover(bool keeps_batch) {
   // Of open blocks of a kind the last one goes on; the crash kept the end of the others from PM.
   for (const uint32_t slot : order) {
     if (blocks_[slot].state != State::kOpen) continue;
-    const auto kind = pool_.at<BlockHeader>(blocks_[slot].offset)->kind;
-    Head& head = kind == BlockKind::kLog ? head_ : moved_head_;
+    Head& head = head_of(slot);
     if (head.slot != kNoSlot) close_block(head);
     resume(head, slot, false);
   }
@@ -557,8 +557,7 @@ void Partition::close() {
   write_snapshot();
   // Within its line the generation comes last: the rest does not count without.
   const CloseRecord close = what_is_there();
-  pm::store_release(root_.version_floor, pm::seal_word(next_version_, kVersionSalt));
-  pm::store_release(root_.incarnation_floor, pm::seal_word(next_incarnation_, kIncarnationSalt));
+  store_floors();
   root_.close.blocks = close.blocks;
   root_.close.records = close.records;
   root_.close.bytes = close.bytes;

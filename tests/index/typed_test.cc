@@ -122,6 +122,7 @@ TEST(TypedIndexFacts, AreThoseOfTheCatalogue) {
   expect_as_in_the_catalogue<structures::BzTree>();
   expect_as_in_the_catalogue<structures::Sheaf>();
   expect_as_in_the_catalogue<structures::PArt>();
+  expect_as_in_the_catalogue<structures::PMasstree>();
   expect_as_in_the_catalogue<structures::Wort>();
   expect_as_in_the_catalogue<structures::ArtCow>();
 }

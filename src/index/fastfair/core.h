@@ -170,8 +170,7 @@ class Core {
   }
   Node& top() const { return node_at(pm::load_acquire(root_.top)); }
   StripeLock& stripe_of(const Node& node) const {
-    const uint64_t number = pool_.offset_of(&node) / kNodeBytesMin;
-    return stripes_[number * 0x9e3779b97f4a7c15 >> (64 - kStripeBits)];
+    return stripes_.of<kStripeBits>(pool_.offset_of(&node) / kNodeBytesMin);
   }
   // By a holder of the lock, before the first store that readers could see.
   void begin_change(const Node& node) const { stripe_of(node).begin_change(); }

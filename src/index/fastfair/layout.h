@@ -60,12 +60,6 @@ struct Node {
 static_assert(sizeof(Node) == 48 && offsetof(Node, low) == 16 && offsetof(Node, level) == 32 &&
               offsetof(Node, generation) == 40);
 
-// Volatile by meaning, as the generation is part of it; and no single damaged bit makes it of anything
-// else.
-constexpr uint32_t obsolete_mark(uint64_t generation) {
-  return static_cast<uint32_t>(generation * 0x9e3779b97f4a7c15 >> 32) | 0xa0000005;
-}
-
 inline constexpr uint64_t kToggleMask = 3;
 constexpr uint64_t sibling_offset(uint64_t word) { return word & ~kToggleMask; }
 constexpr uint64_t toggle_of(uint64_t word) { return word & kToggleMask; }

@@ -133,9 +133,8 @@ class Core {
     uint32_t depth = 0;
     Node* node = nullptr;
     Seen seen;
-    bool found =
-        false;  // with this value, under the version; of a longer key perhaps another key's
-    uint64_t value = 0;
+    bool found = false;
+    uint64_t value = 0;  // if found, under the version; of a longer key perhaps another key's
   };
   using Path = std::vector<Node*>;  // from a layer's top to the border node
   struct Entry {
@@ -157,8 +156,7 @@ class Core {
   [[noreturn]] void throw_damaged(const Node& node) const;
   template <typename Place>
   StripeLock& stripe_of(const Place& place) const {
-    const uint64_t number = pool_.offset_of(&place) / pm::kLineBytes;
-    return stripes_[number * 0x9e3779b97f4a7c15 >> (64 - kStripeBits)];
+    return stripes_.of<kStripeBits>(pool_.offset_of(&place) / pm::kLineBytes);
   }
   template <typename Place>
   void begin_change(const Place& place) const {
@@ -285,7 +283,11 @@ class Core {
   template <typename OnLayer, typename OnNode>
   void visit_layer(const Layer& layer, uint32_t depth, uint64_t& nodes_left, OnLayer& on_layer,
                    OnNode& on_node) const;
-  uint64_t nodes_max() const { return pool_.header().capacity_bytes / sizeof(Node); }
+  template <typename OnLayer, typename OnNode>
+  void visit_all(OnLayer on_layer, OnNode on_node) const {
+    uint64_t nodes_left = pool_.header().capacity_bytes / sizeof(Node);
+    visit_layer(root_.first, 0, nodes_left, on_layer, on_node);
+  }
 
   static constexpr uint32_t kAttemptsMax = 1 << 20;
 

@@ -8,7 +8,8 @@
 
 namespace perdure::index::masstree {
 
-// Calls on_layer(layer, depth) and on_node(node, depth) for all from a layer on.
+// Calls on_layer(layer, depth) and on_node(node, depth) for all from a layer on, of which there are so many nodes at
+// most.
 template <typename Content>
 template <typename OnLayer, typename OnNode>
 void Core<Content>::visit_layer(const Layer& layer, uint32_t depth, uint64_t& nodes_left,
@@ -19,7 +20,7 @@ void Core<Content>::visit_layer(const Layer& layer, uint32_t depth, uint64_t& no
   while (!open.empty()) {
     const Node& node = *open.back();
     open.pop_back();
-    if (nodes_left-- == 0) throw_damaged(node);  // there are not so many: a way leads back
+    if (nodes_left-- == 0) throw_damaged(node);  // a way leads back
     on_node(node, depth);
     if (node.level > 0) open.push_back(&require_child(node, node_at(node.leftmost)));
     for (const Entry& entry : entries_of(node)) {
@@ -38,18 +39,17 @@ void Core<Content>::visit_blocks(
   const VisitBlock meet(pool_, visit);
   const pm::EpochManager::Guard guard(epochs_);
   meet(pool_.offset_of(&root_), sizeof(Root));
-  auto on_layer = [&](const Layer& layer, uint32_t) {
+  const auto on_layer = [&](const Layer& layer, uint32_t) {
     if (&layer != &root_.first) meet(pool_.offset_of(&layer), sizeof(Layer));
   };
-  auto on_node = [&](const Node& node, uint32_t) {
+  const auto on_node = [&](const Node& node, uint32_t) {
     meet(pool_.offset_of(&node), sizeof(Node));
     if (kWords || node.level > 0) return;
     for (const Entry& entry : entries_of(node)) {
       if (!is_layer(entry.value)) meet(entry.value, records_.bytes(entry.value));
     }
   };
-  uint64_t nodes_left = nodes_max();
-  visit_layer(root_.first, 0, nodes_left, on_layer, on_node);
+  visit_all(on_layer, on_node);
 }
 
 // Follows nothing that it has not judged.
@@ -183,11 +183,11 @@ std::vector<Statistic> Core<Content>::statistics() const {
   uint64_t borders = 0;
   uint64_t interior = 0;
   uint64_t records = 0;
-  auto on_layer = [&](const Layer&, uint32_t at) {
+  const auto on_layer = [&](const Layer&, uint32_t at) {
     ++layers;
     depth = std::max<uint64_t>(depth, at + 1);
   };
-  auto on_node = [&](const Node& node, uint32_t) {
+  const auto on_node = [&](const Node& node, uint32_t) {
     if (node.level > 0) {
       ++interior;
       return;
@@ -195,8 +195,7 @@ std::vector<Statistic> Core<Content>::statistics() const {
     ++borders;
     for (const Entry& entry : entries_of(node)) records += is_layer(entry.value) ? 0 : 1;
   };
-  uint64_t nodes_left = nodes_max();
-  visit_layer(root_.first, 0, nodes_left, on_layer, on_node);
+  visit_all(on_layer, on_node);
   StatisticList list;
   list.add("pool_bytes", pool_bytes, "bytes");
   list.add("dram_bytes", stripes_.dram_bytes() + pm::EpochManager::kDramBytes, "bytes");

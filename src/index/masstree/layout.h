@@ -71,11 +71,6 @@ struct Root {
 static_assert(offsetof(Root, slots) == 16 && offsetof(Root, first) == 64 && sizeof(Root) == 256);
 inline constexpr uint64_t kSealedBytes = sizeof(uint64_t);
 
-// Volatile by meaning, as the generation is part of it.
-constexpr uint32_t obsolete_mark(uint64_t generation) {
-  return static_cast<uint32_t>(generation * 0x9e3779b97f4a7c15 >> 32) | 0xa0000005;
-}
-
 // The word that says which slots count, and in which order.
 class Permutation {
  public:

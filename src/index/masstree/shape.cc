@@ -77,6 +77,7 @@ bool Core<Content>::split(Layer& layer, const Path& path, size_t at) {
   const uint64_t right_at = txn.allocate(sizeof(Node));
   alignas(pm::kLineBytes) Node right{};
   right.level = node.level;
+  right.settled = obsolete_mark_;  // all of it is durable before anybody changes it
   right.next = node.next;
   // The middle entry of an interior node goes up: its child is the leftmost one of the new node.
   if (!is_border) right.leftmost = entries[middle].value;
@@ -91,8 +92,8 @@ bool Core<Content>::split(Layer& layer, const Path& path, size_t at) {
     const Permutation before = sound_permutation_of(*parent);
     const uint32_t slot = before.free_slot();
     place(*parent, slot, entry);
-    memory_.flush(&parent->lengths[slot],
-                  1);  // recovery would carry out the redo record without it
+    // Recovery would carry out the redo record without it.
+    memory_.flush(&parent->lengths[slot], 1);
     const uint64_t after = before.with(find(*parent, before, entry.slice).rank, slot).word();
     txn.redo(&parent->permutation, &after, sizeof after);
     txn.will_link(right_at, &parent->permutation, pm::link_bit(Permutation::bit_of(slot)));
@@ -213,8 +214,8 @@ bool Core<Content>::join(Node& parent, uint32_t rank) {
     place(left, to, entry);
     of_left = of_left.with(of_left.count(), to);
   }
-  memory_.flush(left.lengths,
-                sizeof left.lengths);  // recovery would carry out the redo records without
+  // Recovery would carry out the redo records without them.
+  memory_.flush(left.lengths, sizeof left.lengths);
   const uint64_t after_left = of_left.word();
   const uint64_t after_parent = of_parent.without(rank).word();
   const uint64_t next = right.next;

@@ -45,9 +45,7 @@ std::unique_ptr<Core<Content>> Core<Content>::open(pm::PoolImpl& pool, const std
   if (root.slots != kSlots || root.first.top % sizeof(Node) != 0 ||
       !pool.heap().is_allocated(root.first.top, sizeof(Node)) ||
       pool.at<Node>(root.first.top)->level >= kLevelsMax) {
-    throw Error(ErrorCode::kCorrupt,
-                fmt::format("{}: the top node of '{}' is damaged; restore the file from a backup",
-                            pool.mapping().path(), name));
+    pool.throw_corrupt(fmt::format("the top node of '{}' is damaged", name));
   }
   return std::unique_ptr<Core>(new Core(pool, root, name));
 }

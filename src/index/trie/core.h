@@ -172,7 +172,7 @@ class Core {
   const Leaf& leaf_at(uint64_t word) const { return *pool_.follow<Leaf>(offset_of(word)); }
   [[noreturn]] void throw_damaged(uint64_t word) const;
   StripeLock& stripe_at(const Stripes& stripes, uint64_t offset) const {
-    return stripes[offset / pm::kLineBytes * 0x9e3779b97f4a7c15 >> (64 - kStripeBits)];
+    return stripes.of<kStripeBits>(offset / pm::kLineBytes);
   }
   StripeLock& stripe_of(const Owner& owner) const {
     return owner.node == nullptr ? root_stripe_ : stripe_at(stripes_, offset_of(owner.word));

@@ -53,12 +53,6 @@ struct Node {
 static_assert(sizeof(Node) == 32 && offsetof(Node, end) == 16 && offsetof(Node, obsolete) == 24);
 inline constexpr uint64_t kNodeBytesMax = 2112;
 
-// Volatile by meaning, as the generation is part of it; and no single damaged bit makes it of anything
-// else.
-constexpr uint32_t obsolete_mark(uint64_t generation) {
-  return static_cast<uint32_t>(generation * 0x9e3779b97f4a7c15 >> 32) | 0xa0000005;
-}
-
 // Of two words.
 struct Leaf {
   uint64_t key;

@@ -173,8 +173,8 @@ class Core {
     return lock_at(offset_of(node), level);
   }
   StripeLock& lock_at(uint64_t offset, uint32_t level) const {
-    const uint64_t mixed = (offset / pm::kLineBytes) * 0x9e3779b97f4a7c15;
-    return level == 0 ? leaf_locks_[mixed >> (64 - 14)] : inner_locks_[mixed >> (64 - 10)];
+    const uint64_t line = offset / pm::kLineBytes;
+    return level == 0 ? leaf_locks_.of<14>(line) : inner_locks_.of<10>(line);
   }
   // Of the node above a level of the path; of the word in the root for the topmost.
   StripeLock& lock_above(const Path& path, uint32_t level) const {
