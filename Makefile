@@ -106,11 +106,13 @@ format: deps-lint ## Format all sources in place
 
 fuzz: deps deps-lint ## Run each fuzz target for FUZZ_SECONDS, that of pools for each structure (FUZZ_ARGS for libFuzzer)
 	@cmake --preset fuzz >/dev/null
-	cmake --build --preset fuzz -j $(JOBS) --target fuzz_pool fuzz_server fuzz_trace
-	@mkdir -p build/fuzz/corpus/trace; echo "== trace"; \
-	  build/fuzz/fuzz_trace $(FUZZ_ARGS) -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 build/fuzz/corpus/trace \
-	    >build/fuzz/trace.log 2>&1 || { cat build/fuzz/trace.log; exit 1; }; \
-	  grep '^stat::' build/fuzz/trace.log
+	cmake --build --preset fuzz -j $(JOBS) --target fuzz_pool fuzz_database fuzz_server fuzz_trace
+	@set -e; for target in trace database; do \
+	  echo "== $$target"; mkdir -p build/fuzz/corpus/$$target; log=build/fuzz/$$target.log; \
+	  build/fuzz/fuzz_$$target $(FUZZ_ARGS) -len_control=20 -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 build/fuzz/corpus/$$target \
+	    >$$log 2>&1 || { cat $$log; exit 1; }; \
+	  grep '^stat::' $$log; \
+	done
 	@# The server's pool stays open between inputs; what its heap keeps in mapped memory looks like a leak then.
 	@set -e; for face in resp memcached; do \
 	  echo "== server: $$face"; mkdir -p build/fuzz/corpus/$$face; log=build/fuzz/$$face.log; \

@@ -1,5 +1,7 @@
 #include "buffer/change.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -118,7 +120,14 @@ uint64_t Change::allocate() {
   std::memcpy(&space, read(0) + format().body(), sizeof space);
   uint64_t page = space.free;
   if (page != 0) {
-    std::memcpy(&space.free, read(page) + format().body(), sizeof space.free);
+    const char* data = read(page);
+    if (header_of(data).type != PageType::kFree) {
+      throw Error(
+          ErrorCode::kCorrupt,
+          fmt::format("page {} of the database is in the list of free pages, and is not free",
+                      page));
+    }
+    std::memcpy(&space.free, data + format().body(), sizeof space.free);
     --space.free_count;
   } else {
     if (space.pages >= pages_max_) {

@@ -4,11 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <random>
+#include <unordered_map>
 
 #include "buffer/btree/tree.h"
 #include "pm/checksum.h"
@@ -53,14 +55,24 @@ void check_frames(uint64_t dram, uint64_t pm) {
                      kFramesMin));
 }
 
+// Its sizes are such as create() takes: what is computed from them neither overflows nor leaves the pool.
 uint64_t find_root(pm::PoolImpl& pool, const std::string& name) {
-  return index::find_structure(pool, name, Database::kTypeName, Kind::kBytes, Kind::kBytes,
-                               kRootMagic, sizeof(Root), kSealedBytes);
+  const uint64_t at = index::find_structure(pool, name, Database::kTypeName, Kind::kBytes,
+                                            Kind::kBytes, kRootMagic, sizeof(Root), kSealedBytes);
+  const Root& root = *pool.at<Root>(at);
+  const uint64_t pages_max = pool.header().capacity_bytes / kPageBytesMin;
+  const bool fits = std::has_single_bit(root.page_bytes) && root.page_bytes >= kPageBytesMin &&
+                    root.page_bytes <= kPageBytesMax && std::has_single_bit(root.parts) &&
+                    root.parts <= kPartsMax && root.log_bytes >= kLogBytesMin &&
+                    root.log_bytes % Log::kAlign == 0 && root.store_pages <= pages_max;
+  if (!fits) pool.throw_corrupt(fmt::format("the root of '{}' is damaged", name));
+  return at;
 }
 
 uint64_t frame_count_of(pm::PoolImpl& pool, const Root& root, const std::string& name) {
   uint64_t frames = 0;
-  if (!pm::unseal_word(root.frame_count, kCountSalt, frames)) {
+  if (!pm::unseal_word(root.frame_count, kCountSalt, frames) ||
+      frames > pool.header().capacity_bytes / kPageBytesMin) {
     pool.throw_corrupt(fmt::format("the root of '{}' is damaged", name));
   }
   return frames;
@@ -75,6 +87,27 @@ std::unique_ptr<Archive> open_archive(const Root& root, const DatabaseOptions& o
   }
   return std::make_unique<Archive>(options.archive, root.salt, root.log_bytes, head * Log::kAlign);
 }
+
+// How often pages were met. The memory is for those that were, whatever their numbers.
+class PageMarks {
+ public:
+  uint8_t meet(uint64_t page) {
+    uint8_t& times = chunks_[page / kChunk][page % kChunk];
+    if (times == 0) ++count_;
+    return ++times;
+  }
+  bool was_met(uint64_t page) const {
+    const auto chunk = chunks_.find(page / kChunk);
+    return chunk != chunks_.end() && chunk->second[page % kChunk] != 0;
+  }
+  uint64_t count() const { return count_; }
+
+ private:
+  static constexpr uint64_t kChunk = 4096;
+  std::unordered_map<uint64_t, std::array<uint8_t, kChunk>> chunks_;
+  uint64_t count_ = 0;
+};
+constexpr uint64_t kNamedLost = 16;
 
 // A word that leads to a block which may be missing, and its count.
 struct FrameWords {
@@ -548,13 +581,14 @@ uint64_t Engine::check(const std::function<void(const std::string&)>& report) {
   };
   SpaceBody space;
   std::memcpy(&space, PageGuard(*buffer_, buffer_->pin(0)).data() + format_.body(), sizeof space);
-  std::vector<uint8_t> met(space.pages, 0);
+  PageMarks met;
   const std::function<void(uint64_t)> meet = [&](uint64_t page) {
-    if (page >= met.size()) {
+    if (page >= space.pages) {
       throw Error(ErrorCode::kCorrupt, fmt::format("'{}': page {} does not exist", name_, page));
     }
-    if (++met[page] == 2) tell(fmt::format("page {} is used twice", page));
-    if (met[page] > 2) {
+    const uint8_t times = met.meet(page);
+    if (times == 2) tell(fmt::format("page {} is used twice", page));
+    if (times > 2) {
       throw Error(ErrorCode::kCorrupt, fmt::format("'{}': pages lead in a circle", name_));
     }
   };
@@ -571,8 +605,15 @@ uint64_t Engine::check(const std::function<void(const std::string&)>& report) {
     std::memcpy(&page, guard.data() + format_.body(), sizeof page);
   }
   if (free != space.free_count) tell("the number of free pages is wrong");
-  for (uint64_t page = 0; page < met.size(); ++page) {
-    if (met[page] == 0) tell(fmt::format("page {} is lost", page));
+  uint64_t lost = space.pages - std::min(space.pages, met.count());
+  for (uint64_t page = 0, named = 0; lost > 0 && page < space.pages; ++page) {
+    if (met.was_met(page)) continue;
+    if (++named == kNamedLost && lost > 1) {
+      tell(fmt::format("page {} and {} more are lost", page, lost - 1));
+      break;
+    }
+    tell(fmt::format("page {} is lost", page));
+    --lost;
   }
   return problems;
 }

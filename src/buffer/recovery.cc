@@ -89,6 +89,10 @@ Recovery::Chain Recovery::chain_of(uint64_t id, uint64_t lsn, uint64_t known) co
   return chain;
 }
 
+bool Recovery::is_sound(uint64_t id, const char* page) const {
+  return format_.is_sound(page, id) && is_well_formed(format_, page);
+}
+
 PartMask Recovery::replay(uint64_t id, char* page, const Chain& chain, uint64_t known) {
   PartMask touched = 0;
   std::vector<char> buffer;
@@ -102,6 +106,7 @@ PartMask Recovery::replay(uint64_t id, char* page, const Chain& chain, uint64_t 
     touched |= apply_record(format_, page, lsn, record);
     counters_.replayed.fetch_add(1, std::memory_order_relaxed);
   }
+  if (!is_well_formed(format_, page)) damaged(id, "makes no sense with its log records");
   return touched;
 }
 
@@ -110,7 +115,7 @@ void Recovery::fetch(uint64_t id, char* page) {
   const bool pending = find(id, expected);
   if (!pending) {
     store_.read(id, page);
-    const bool sound = format_.is_sound(page, id) && header_of(page).lsn < log_.tail();
+    const bool sound = is_sound(id, page) && header_of(page).lsn < log_.tail();
     if (sound) return;
     if (archive_ && archive_(id, 0, page)) {
       counters_.archived.fetch_add(1, std::memory_order_relaxed);
@@ -128,7 +133,7 @@ void Recovery::fetch(uint64_t id, char* page) {
   const uint64_t lsn = header_of(page).lsn;
   const bool named = lsn == chain.before ||
                      std::find(chain.lsns.begin(), chain.lsns.end(), lsn) != chain.lsns.end();
-  if (format_.is_sound(page, id) && named) {
+  if (is_sound(id, page) && named) {
     replay(id, page, chain, lsn);
     return;
   }
@@ -137,15 +142,15 @@ void Recovery::fetch(uint64_t id, char* page) {
     replay(id, page, chain, chain.before);
     return;
   }
-  damaged(id, format_.is_sound(page, id) ? "is of another time in the page file"
-                                         : "is damaged in the page file");
+  damaged(id, is_sound(id, page) ? "is of another time in the page file"
+                                 : "is damaged in the page file");
 }
 
 PartMask Recovery::judge(uint64_t id, char* page, char* scratch) {
   Expected expected{};
   const bool pending = find(id, expected);
   const uint64_t lsn = header_of(page).lsn;
-  const bool sound = format_.is_sound(page, id);
+  const bool sound = is_sound(id, page);
   if (sound && (pending ? lsn == expected.lsn : lsn < open_head_)) {
     counters_.right.fetch_add(1, std::memory_order_relaxed);
     return 0;

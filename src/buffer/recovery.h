@@ -85,6 +85,8 @@ class Recovery {
   // The records of a page from `lsn` back, not those at `known` and before.
   Chain chain_of(uint64_t id, uint64_t lsn, uint64_t known) const;
   PartMask replay(uint64_t id, char* page, const Chain& chain, uint64_t known);
+  // Whether this is page `id` as something has written it: its checksums fit, and it may be read.
+  bool is_sound(uint64_t id, const char* page) const;
   [[noreturn]] void damaged(uint64_t id, const char* what) const;
 
   const PageFormat& format_;

@@ -48,6 +48,23 @@ PartMask apply_to_node(const PageFormat& format, char* page, const LogRecord& re
 
 }  // namespace
 
+bool is_well_formed(const PageFormat& format, const char* page) {
+  switch (header_of(page).type) {
+    case PageType::kNode:
+      return Node(format, const_cast<char*>(page)).is_well_formed();
+    case PageType::kOverflow: {
+      OverflowBody body;
+      std::memcpy(&body, page + format.body(), sizeof body);
+      return body.bytes != 0 && body.bytes <= format.body_bytes() - sizeof body;
+    }
+    case PageType::kNone:
+    case PageType::kSpace:
+    case PageType::kFree:
+      return true;
+  }
+  return false;
+}
+
 PartMask apply_record(const PageFormat& format, char* page, uint64_t lsn, const LogRecord& record) {
   PartMask touched = 0;
   switch (record.op()) {

@@ -1,8 +1,12 @@
 #include "buffer/btree/node.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cassert>
 #include <cstring>
+
+#include "perdure/error.h"
 
 namespace perdure::buffer {
 
@@ -33,6 +37,26 @@ uint64_t NodeContent::bytes_of(const std::vector<Record>& records, size_t from, 
     bytes += sizeof(Slot) + records[i].key.size() - prefix + records[i].value.size();
   }
   return bytes + prefix;
+}
+
+bool Node::is_well_formed() const {
+  const NodeHeader& node = header();
+  const uint32_t end = format_->page_bytes() - std::min<uint32_t>(node.prefix_bytes, capacity());
+  const uint64_t slots = uint64_t{node.count} * sizeof(Slot);
+  if (node.prefix_bytes > capacity() || slots > capacity() || node.level > kLevelMax) return false;
+  if (node.heap < slots_end() || node.heap > end) return false;
+  uint64_t cells = node.garbage;
+  for (uint32_t i = 0; i < node.count; ++i) {
+    const Slot& at = slot(i);
+    const uint32_t bytes = uint32_t{at.key_bytes} + at.value_bytes;
+    if (bytes != 0 && (at.offset < node.heap || at.offset + bytes > end)) return false;
+    const bool overflow = (at.flags & kSlotOverflow) != 0;
+    if (node.level > 0 && at.value_bytes != sizeof(uint64_t)) return false;
+    if (overflow && (node.level > 0 || at.value_bytes != sizeof(OverflowRef))) return false;
+    cells += bytes;
+    if (at.head != head_of(suffix(i)) || (i > 0 && suffix(i - 1) >= suffix(i))) return false;
+  }
+  return node.heap + cells == end;
 }
 
 uint64_t Node::child(uint32_t i) const {
@@ -193,6 +217,16 @@ void Node::build(uint16_t level, uint64_t first, const std::vector<NodeContent::
                          static_cast<uint16_t>(rest.size()), static_cast<uint16_t>(value.size()),
                          records[i].flags};
   }
+}
+
+Node node_of(const PageFormat& format, char* data, uint64_t page, int level) {
+  const Node node(format, data);
+  if (header_of(data).type != PageType::kNode || (level != kAnyLevel && node.level() != level)) {
+    throw Error(
+        ErrorCode::kCorrupt,
+        fmt::format("page {} of the database is no node of a tree, or not at its level", page));
+  }
+  return node;
 }
 
 std::string separator_of(std::string_view low, std::string_view high) {

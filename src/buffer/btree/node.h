@@ -37,6 +37,8 @@ struct Slot {
 };
 static_assert(sizeof(Slot) == 12);
 inline constexpr uint16_t kSlotOverflow = 1;  // the value is an OverflowRef
+inline constexpr uint16_t kLevelMax =
+    40;  // with two children each there are more pages than any store has
 
 struct OverflowRef {
   uint64_t page;
@@ -58,10 +60,15 @@ struct NodeContent {
   static uint64_t bytes_of(const std::vector<Record>& records, size_t from, size_t to);
 };
 
-// A view of a page; nothing is checked here but by assertions, since pages are judged by their checksums.
+// A view of a page. Nothing is checked here but by assertions: the checksums of a page and is_well_formed() are asked
+// when it comes into the buffer pool.
 class Node {
  public:
   Node(const PageFormat& format, char* page) : format_(&format), page_(page) {}
+
+  // Whether all that is said of places in the page lies in it, all bytes of it are accounted for, and the keys are in
+  // order.
+  bool is_well_formed() const;
 
   uint16_t level() const { return header().level; }
   uint16_t count() const { return header().count; }
@@ -118,6 +125,10 @@ class Node {
   const PageFormat* format_;
   char* page_;
 };
+
+// The node in a page; `level`: the one that it must have, or kAnyLevel. Throws kCorrupt.
+inline constexpr int kAnyLevel = -1;
+Node node_of(const PageFormat& format, char* data, uint64_t page, int level);
 
 // The shortest text above `low` and not above `high`.
 std::string separator_of(std::string_view low, std::string_view high);

@@ -1,6 +1,7 @@
 // Reading trees.
 #include <fmt/core.h>
 
+#include <bit>
 #include <cstring>
 #include <optional>
 #include <thread>
@@ -30,18 +31,22 @@ struct Bounds {
 
 enum class Toward : uint8_t { kKey, kBelow, kEnd };
 
+// What separators lead to lies further on in their direction, or a scan would never end.
+void require_progress(bool on, uint64_t leaf) {
+  if (on) return;
+  throw Error(ErrorCode::kCorrupt,
+              fmt::format("the keys above page {} of the database are out of order", leaf));
+}
+
 // The leaf that a key belongs to, or nothing if a page on the way is being changed.
 PageGuard try_descend(BufferPool& pool, uint64_t root, std::string_view key, Toward toward,
                       Bounds* bounds) {
   PageGuard here(pool, pool.pin(root));
   here.lock_shared();
-  for (;;) {
-    const Node node(pool.format(), here.data());
-    if (header_of(here.data()).type != PageType::kNode) {
-      throw Error(ErrorCode::kCorrupt,
-                  fmt::format("page {} of the database is no node of a tree", here.page()));
-    }
-    if (node.level() == 0) return here;
+  for (int level = kAnyLevel;; --level) {
+    const Node node = node_of(pool.format(), here.data(), here.page(), level);
+    level = node.level();
+    if (level == 0) return here;
     const uint32_t child =
         toward == Toward::kEnd ? node.count() : node.child_index(key, toward == Toward::kBelow);
     if (bounds != nullptr) {
@@ -63,19 +68,24 @@ bool try_read_value(BufferPool& pool, const Node& node, uint32_t slot, std::stri
   OverflowRef reference;
   std::memcpy(&reference, node.value(slot).data(), sizeof reference);
   value.clear();
-  for (uint64_t page = reference.page; page != 0;) {
+  uint64_t known = kNoPage;  // one of the last pages: a chain that comes to it again is a circle
+  for (uint64_t page = reference.page, count = 0; page != 0; ++count) {
     const PageGuard guard = try_hold(pool, page);
     if (!guard) return false;
     OverflowBody body;
     const char* at = guard.data() + pool.format().body();
     std::memcpy(&body, at, sizeof body);
-    if (header_of(guard.data()).type != PageType::kOverflow ||
-        body.bytes > pool.format().body_bytes() - sizeof body ||
+    if (header_of(guard.data()).type != PageType::kOverflow || page == known ||
         value.size() + body.bytes > reference.bytes) {
       throw Error(ErrorCode::kCorrupt, fmt::format("page {} of the database is damaged", page));
     }
+    if (std::has_single_bit(count + 1)) known = page;
     value.append(at + sizeof body, body.bytes);
     page = body.next;
+  }
+  if (value.size() != reference.bytes) {
+    throw Error(ErrorCode::kCorrupt,
+                fmt::format("the pages of a value from page {} on are damaged", reference.page));
   }
   return true;
 }
@@ -107,6 +117,7 @@ void tree_read_forward(BufferPool& pool, uint64_t root, std::string_view from, L
     if (!leaf) return false;
     const Node node(pool.format(), leaf.data());
     copy = {leaf.page(), {}, !bounds.high, bounds.high.value_or("")};
+    require_progress(copy.last || copy.next > from, leaf.page());
     bool found = false;
     for (uint32_t i = node.lower_bound(from, found); i < node.count(); ++i) {
       copy.records.push_back({node.key(i), {}});
@@ -125,6 +136,7 @@ void tree_read_backward(BufferPool& pool, uint64_t root, std::string_view below,
     if (!leaf) return false;
     const Node node(pool.format(), leaf.data());
     copy = {leaf.page(), {}, !bounds.low, bounds.low.value_or("")};
+    require_progress(copy.last || to_end || copy.next < below, leaf.page());
     bool found = false;
     const uint32_t end = to_end ? node.count() : node.lower_bound(below, found);
     for (uint32_t i = 0; i < end; ++i) {

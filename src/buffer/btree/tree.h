@@ -62,7 +62,7 @@ class TreeWriter {
     uint32_t child;  // which of its children is the next step
   };
 
-  Node node(uint64_t page) const;
+  Node node(uint64_t page, int level = kAnyLevel) const;
   std::vector<Step> descend(std::string_view key) const;
   // Puts a record into a node of the path, which may split.
   void put_record(std::vector<Step>& path, size_t depth, NodeContent::Record record);

@@ -21,8 +21,8 @@ uint64_t child_of(const NodeContent::Record& record) {
 
 }  // namespace
 
-Node TreeWriter::node(uint64_t page) const {
-  return {change_.format(), const_cast<char*>(change_.read(page))};
+Node TreeWriter::node(uint64_t page, int level) const {
+  return node_of(change_.format(), const_cast<char*>(change_.read(page)), page, level);
 }
 
 void TreeWriter::write_node(uint64_t page, uint16_t level, uint64_t first,
@@ -45,12 +45,10 @@ uint64_t TreeWriter::create(Change& change) {
 
 std::vector<TreeWriter::Step> TreeWriter::descend(std::string_view key) const {
   std::vector<Step> path;
-  for (uint64_t page = root_;;) {
-    const Node here = node(page);
-    if (header_of(change_.read(page)).type != PageType::kNode) {
-      throw Error(ErrorCode::kCorrupt,
-                  fmt::format("page {} of the database is no node of a tree", page));
-    }
+  int level = kAnyLevel;
+  for (uint64_t page = root_;; --level) {
+    const Node here = node(page, level);
+    level = here.level();
     const uint32_t child = here.level() == 0 ? 0 : here.child_index(key, false);
     path.push_back({page, child});
     if (here.level() == 0) return path;
@@ -89,6 +87,10 @@ void TreeWriter::put_record(std::vector<Step>& path, size_t depth, NodeContent::
   const Node here = node(page);
   bool found = false;
   const uint32_t slot = here.lower_bound(record.key, found);
+  if (found) {  // put() has looked for it in the leaf; nodes above have a separator of this place
+    throw Error(ErrorCode::kCorrupt,
+                fmt::format("page {} of the database has a key that belongs elsewhere", page));
+  }
   if (here.has_room(record.key, record.value.size())) {
     change_.insert(page, slot, record.key, record.value, record.flags != 0);
     return;
@@ -192,7 +194,7 @@ void TreeWriter::merge(std::vector<Step>& path, size_t depth) {
   // A root with one child takes its place.
   for (Node top = node(root_); top.level() > 0 && top.count() == 0; top = node(root_)) {
     const uint64_t child = top.first();
-    const NodeContent content = node(child).content();
+    const NodeContent content = node(child, top.level() - 1).content();
     write_node(root_, content.level, content.first, content.records, 0, content.records.size());
     change_.free(child);
   }
@@ -200,12 +202,19 @@ void TreeWriter::merge(std::vector<Step>& path, size_t depth) {
 
 // The child right of `left` joins it.
 bool TreeWriter::merge_children(uint64_t parent, uint32_t left) {
+  const int level = node(parent).level() - 1;
   const uint64_t left_page = node(parent).child(left);
   const uint64_t right_page = node(parent).child(left + 1);
-  NodeContent content = node(left_page).content();
-  const NodeContent right = node(right_page).content();
+  NodeContent content = node(left_page, level).content();
+  const NodeContent right = node(right_page, level).content();
   if (content.level > 0) {
     content.records.push_back({node(parent).key(left), text_of(right.first), 0});
+  }
+  if (!content.records.empty() && !right.records.empty() &&
+      content.records.back().key >= right.records.front().key) {
+    throw Error(ErrorCode::kCorrupt,
+                fmt::format("pages {} and {} of the database have keys that belong elsewhere",
+                            left_page, right_page));
   }
   content.records.insert(content.records.end(), right.records.begin(), right.records.end());
   const uint64_t bytes = NodeContent::bytes_of(content.records, 0, content.records.size());
@@ -239,7 +248,12 @@ void TreeWriter::free_overflow(std::string_view reference) {
   std::memcpy(&at, reference.data(), sizeof at);
   for (uint64_t page = at.page; page != 0;) {
     OverflowBody body;
-    std::memcpy(&body, change_.read(page) + change_.format().body(), sizeof body);
+    const char* data = change_.read(page);
+    std::memcpy(&body, data + change_.format().body(), sizeof body);
+    if (header_of(data).type !=
+        PageType::kOverflow) {  // a page of the circle that is free by now, too
+      throw Error(ErrorCode::kCorrupt, fmt::format("page {} of the database is damaged", page));
+    }
     change_.free(page);
     page = body.next;
   }
