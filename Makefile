@@ -27,7 +27,7 @@ FIXED_ADDRESSES = $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
 .DEFAULT_GOAL := help
 .PHONY: help quickstart build test test-asan test-tsan test-ubsan test-pauses test-long test-python crash-campaign put-backs bench bench-peers lint format fuzz \
-  docs-figures install clean deps deps-lint deps-python deps-peers
+  docs-figures install packages test-packages clean deps deps-lint deps-python deps-packages deps-peers
 
 help: ## List these targets
 	@echo "Targets of make:"
@@ -132,6 +132,17 @@ docs-figures: build ## Write the figures in docs/ that commands print and tests 
 install: build ## Install to PREFIX (/usr/local)
 	cmake --install build/release --prefix $(PREFIX)
 
+# Debian's place for libraries. (What `make install` does afterwards uses it, too.)
+packages: deps deps-packages ## Make Debian packages of library, headers, command, instruments, Python module (build/release/packages)
+	@cmake --preset release -DCMAKE_INSTALL_LIBDIR=lib/$$(dpkg-architecture -qDEB_HOST_MULTIARCH) >/dev/null
+	cmake --build --preset release -j $(JOBS)
+	rm -rf build/release/packages
+	cd build/release && umask 022 && cpack -G DEB >cpack.log || { cat cpack.log; exit 1; }
+	@ls -l build/release/packages/*.deb
+
+test-packages: packages ## Install the packages into a folder of their own, and build and run the examples there
+	tests/package/install_packages.sh build/release/packages
+
 clean: ## Remove all builds
 	rm -rf build
 
@@ -141,5 +152,7 @@ deps-lint:
 	@tools/install-deps.sh lint
 deps-python:
 	@tools/install-deps.sh python
+deps-packages:
+	@tools/install-deps.sh packages
 deps-peers:
 	@tools/install-deps.sh peers
