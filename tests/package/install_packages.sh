@@ -49,7 +49,7 @@ check_packages() {
 # The examples as a project of their own, built with what is below $1 (such as /usr), and run.
 cat >"$work/use.sh" <<'USE'
 set -euo pipefail
-usr=$1 examples=$2 out=$3
+usr=$1 examples=$2 out=$3 run_tutorial=$4 tutorial=$5
 mkdir -p "$out"
 echo "== examples, with CMake"
 cmake -S "$examples" -B "$out/build" -G Ninja -DCMAKE_PREFIX_PATH="$usr" >"$out/log" || { cat "$out/log"; exit 1; }
@@ -82,6 +82,8 @@ if [[ -e $usr/libexec/perdure/perdure-lab ]]; then
   "$usr/bin/perdure-c++" -std=c++20 -O2 "$examples/observed-table/table.cc" "$examples/observed-table/main.cc" \
     -o observed
 fi
+echo "== the tutorial"
+PATH=$usr/bin:$PATH bash "$run_tutorial" "$tutorial" >"$out/log" 2>&1 || { cat "$out/log"; exit 1; }
 if [[ -e $usr/lib/python3/dist-packages/perdure ]]; then
   echo "== the Python module"
   PYTHONPATH=${usr%/usr}/usr/lib/python3/dist-packages /usr/bin/python3 - words.pool <<'PYTHON'
@@ -105,7 +107,8 @@ in_a_folder() {
   local libraries
   libraries=$(dirname "$(find "$root/usr" -name 'libperdure.so')")
   PKG_CONFIG_PATH=$libraries/pkgconfig LD_LIBRARY_PATH=$libraries \
-    bash "$work/use.sh" "$root/usr" "$source_dir/examples" "$work/out"
+    bash "$work/use.sh" "$root/usr" "$source_dir/examples" "$work/out" \
+      "$source_dir/tests/package/run_tutorial.sh" "$source_dir/docs/tutorial.md"
 }
 
 # A whole system: apt brings what the packages depend on, and everything is found where it should be.
@@ -113,13 +116,15 @@ in_a_system() {
   system=$1
   local root=$1
   mkdir -p "$root/tmp/perdure"
-  cp -r "$debs" "$source_dir/examples" "$work/use.sh" "$root/tmp/perdure/"
+  cp -r "$debs" "$source_dir/examples" "$source_dir/docs/tutorial.md" "$source_dir/tests/package/run_tutorial.sh" \
+    "$work/use.sh" "$root/tmp/perdure/"
   mount --rbind /proc "$root/proc"
   trap 'umount -l "$system/proc"; rm -rf "$system/tmp/perdure" "$work"' EXIT
   chroot "$root" /bin/bash -euo pipefail -c 'apt-get -qq update
     apt-get -qq install -y --no-install-recommends /tmp/perdure/'"$(basename "$debs")"'/*.deb >/tmp/perdure/log 2>&1 ||
       { cat /tmp/perdure/log; exit 1; }
-    bash /tmp/perdure/use.sh /usr /tmp/perdure/examples /tmp/perdure/out'
+    bash /tmp/perdure/use.sh /usr /tmp/perdure/examples /tmp/perdure/out /tmp/perdure/run_tutorial.sh \
+      /tmp/perdure/tutorial.md'
 }
 
 check_packages
