@@ -13,7 +13,7 @@ RUN tools/install-deps.sh base packages
 COPY . .
 RUN cmake -S . -B build/image -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX=/usr \
       -DPERDURE_BUILD_LAB=OFF -DPERDURE_BUILD_TESTS=OFF -DPERDURE_BUILD_EXAMPLES=OFF \
-    && cmake --build build/image \
+    && cmake --build build/image --target perdure_packaged \
     && cd build/image && cpack -G DEB
 
 FROM debian:12-slim

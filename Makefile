@@ -134,7 +134,7 @@ docs: deps-docs ## Build the documentation as a site, with the reference of the 
 	@test -x build/docs-venv/bin/mkdocs && build/docs-venv/bin/pip freeze | cmp -s - docs/requirements.txt || \
 	  { python3 -m venv --clear build/docs-venv && \
 	    build/docs-venv/bin/pip install --quiet --disable-pip-version-check -r docs/requirements.txt; }
-	NO_MKDOCS_2_WARNING=1 build/docs-venv/bin/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 build/docs-venv/bin/mkdocs build --strict
 	@echo "build/site/index.html"
 
 install: build ## Install to PREFIX (/usr/local)
@@ -143,7 +143,7 @@ install: build ## Install to PREFIX (/usr/local)
 # Debian's place for libraries. (What `make install` does afterwards uses it, too.)
 packages: deps deps-packages ## Make Debian packages of library, headers, command, instruments, Python module (build/release/packages)
 	@cmake --preset release -DCMAKE_INSTALL_LIBDIR=lib/$$(dpkg-architecture -qDEB_HOST_MULTIARCH) >/dev/null
-	cmake --build --preset release -j $(JOBS)
+	cmake --build --preset release -j $(JOBS) --target perdure_packaged
 	rm -rf build/release/packages
 	cd build/release && umask 022 && cpack -G DEB >cpack.log || { cat cpack.log; exit 1; }
 	@ls -l build/release/packages/*.deb

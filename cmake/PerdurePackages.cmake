@@ -98,4 +98,17 @@ The shared library that keeps the files of ${component} in a pool.")
 What CMake and pkg-config need to link it.")
 endforeach()
 
+# What the packages hold, without the tests: cpack itself builds nothing (CMAKE_SKIP_INSTALL_ALL_DEPENDENCY).
+add_custom_target(perdure_packaged)
+get_property(peer_modules GLOBAL PROPERTY PERDURE_PEER_MODULES)
+foreach(target IN LISTS peer_modules ITEMS perdure_shared perdure_static perdure_command perdure_completion
+    perdure_lab_runtime perdure_lab_command perdure_as perdure_pibench_plugins _native)
+  if(TARGET ${target})
+    add_dependencies(perdure_packaged ${target})
+  endif()
+endforeach()
+foreach(component IN LISTS components)
+  add_dependencies(perdure_packaged perdure_${component})
+endforeach()
+
 include(CPack)

@@ -131,7 +131,7 @@ TEST_F(LifetimesTest, OfADatabaseItsTransactionsAndItsCursors) {
   bank.reset();
   Pool pool = reopened();
   bank = Database::open(pool, "bank", options);
-  EXPECT_EQ(bank->begin().get(accounts, "alice"), "100");
+  EXPECT_EQ(bank->begin().get(bank->tree("accounts"), "alice"), "100");
 }
 
 TEST_F(LifetimesTest, OfFilesTheirReadersAndTheirWriters) {

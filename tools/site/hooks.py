@@ -75,8 +75,8 @@ def on_page_markdown(markdown, page, config, files):
     def replace(match):
         up, target, anchor = match.groups()
         path = repository_path(repository_name(here), up, target)
-        if path == "README.md":
-            path = "docs/index.md"
+        if path == "README.md":  # whose place the site's first page has
+            path, anchor = "docs/index.md", None
         uri = PAGES.get(path) or (
             path.removeprefix("docs/") if path.startswith("docs/") else f"source/{path}.md"
         )
