@@ -27,7 +27,7 @@ FIXED_ADDRESSES = $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
 .DEFAULT_GOAL := help
 .PHONY: help quickstart build test test-asan test-tsan test-ubsan test-pauses test-long test-python crash-campaign put-backs bench bench-peers lint format fuzz \
-  docs-figures install clean deps deps-lint deps-python deps-peers
+  docs-figures docs install packages test-packages clean deps deps-docs deps-lint deps-python deps-packages deps-peers
 
 help: ## List these targets
 	@echo "Targets of make:"
@@ -130,9 +130,28 @@ fuzz: deps deps-lint ## Run each fuzz target for FUZZ_SECONDS, that of pools for
 docs-figures: build ## Write the figures in docs/ that commands print and tests compare
 	PERDURE_WRITE_DOCS=1 build/release/lab/tests/lab_cli_tests --gtest_filter='DocsFigures.*' --gtest_brief=1
 	PERDURE_WRITE_DOCS=1 build/release/lab/tests/lab_tests --gtest_filter='ModelFacts.TheDocument*' --gtest_brief=1
+	PERDURE_WRITE_DOCS=1 build/release/tests/index_tests --gtest_filter='LimitsPage.*' --gtest_brief=1
+
+docs: deps-docs ## Build the documentation as a site, with the reference of the headers (build/site/index.html)
+	@test -x build/docs-venv/bin/mkdocs && build/docs-venv/bin/pip freeze | cmp -s - docs/requirements.txt || \
+	  { python3 -m venv --clear build/docs-venv && \
+	    build/docs-venv/bin/pip install --quiet --disable-pip-version-check -r docs/requirements.txt; }
+	NO_MKDOCS_2_WARNING=1 build/docs-venv/bin/mkdocs build --strict
+	@echo "build/site/index.html"
 
 install: build ## Install to PREFIX (/usr/local)
 	cmake --install build/release --prefix $(PREFIX)
+
+# Debian's place for libraries. (What `make install` does afterwards uses it, too.)
+packages: deps deps-packages ## Make Debian packages of library, headers, command, instruments, Python module (build/release/packages)
+	@cmake --preset release -DCMAKE_INSTALL_LIBDIR=lib/$$(dpkg-architecture -qDEB_HOST_MULTIARCH) >/dev/null
+	cmake --build --preset release -j $(JOBS) --target perdure_packaged
+	rm -rf build/release/packages
+	cd build/release && umask 022 && cpack -G DEB >cpack.log || { cat cpack.log; exit 1; }
+	@ls -l build/release/packages/*.deb
+
+test-packages: packages ## Install the packages into a folder of their own, and build and run the examples there
+	tests/package/install_packages.sh build/release/packages
 
 clean: ## Remove all builds
 	rm -rf build
@@ -143,5 +162,9 @@ deps-lint:
 	@tools/install-deps.sh lint
 deps-python:
 	@tools/install-deps.sh python
+deps-docs:
+	@tools/install-deps.sh docs
+deps-packages:
+	@tools/install-deps.sh packages
 deps-peers:
 	@tools/install-deps.sh peers

@@ -4,6 +4,8 @@
 #   tools/install-deps.sh            what `make quickstart` and `make test` need
 #   tools/install-deps.sh base lint  also what `make lint`, `make test-asan`, `make fuzz` and the preset `clang` need
 #   tools/install-deps.sh base python  also what `make test-python` and `pip install ./python` need
+#   tools/install-deps.sh docs       what `make docs` needs besides PyPI
+#   tools/install-deps.sh base packages  also what `make packages` needs
 #   tools/install-deps.sh base peers also the stores that `perdure bench` can compare with (50 MB)
 #
 # Does nothing, quickly and without network, when all is there. PERDURE_NO_INSTALL=1 skips it: for
@@ -16,6 +18,8 @@ base=(cmake ninja-build make g++ pkg-config
   liburing-dev libssl-dev wordnet-base)
 lint=(clang-19 clang-tidy-19 clang-format-19 libclang-rt-19-dev)
 python=(python3 python3-dev python3-venv)
+packages=(dpkg-dev python3-dev python3-cffi)
+docs=(python3-venv doxygen)
 peers=(librocksdb-dev libleveldb-dev liblmdb-dev libabsl-dev rocksdb-tools)
 
 die() {
@@ -29,8 +33,10 @@ for group in "${@:-base}"; do
     base) wanted+=("${base[@]}") ;;
     lint) wanted+=("${lint[@]}") ;;
     python) wanted+=("${python[@]}") ;;
+    docs) wanted+=("${docs[@]}") ;;
+    packages) wanted+=("${packages[@]}") ;;
     peers) wanted+=("${peers[@]}") ;;
-    *) die "no group \"$group\"; there are: base, lint, python, peers" ;;
+    *) die "no group \"$group\"; there are: base, lint, python, docs, packages, peers" ;;
   esac
 done
 

@@ -80,6 +80,7 @@ const char* perdure_version(void);
 
 /* ---- Keys and values ---- */
 
+/* Keys and values are 64-bit words or byte strings. */
 typedef enum perdure_kind { PERDURE_U64 = 0, PERDURE_BYTES = 1 } perdure_kind;
 
 /* A key or value, not owned: valid for the call that it is passed to, or that passes it to a callback. */
@@ -91,6 +92,7 @@ typedef struct perdure_datum {
   size_t size;
 } perdure_datum;
 
+/* A datum that is a word; one of bytes, which are not copied; one of a text without its zero. */
 static inline perdure_datum perdure_word(uint64_t word) {
   perdure_datum datum;
   memset(&datum, 0, sizeof datum);
@@ -110,6 +112,7 @@ static inline perdure_datum perdure_text(const char* text) {
   return perdure_bytes(text, strlen(text));
 }
 
+/* A record as batches take it, not owned. */
 typedef struct perdure_record {
   perdure_datum key;
   perdure_datum value;
@@ -141,6 +144,7 @@ typedef void (*perdure_figure)(void* context, const char* name, double value, co
 
 typedef struct perdure_pool perdure_pool;
 
+/* Which crash an operation that returned survives. */
 typedef enum perdure_durability {
   PERDURE_BEST = 0,    /* the strongest without a system call for each operation */
   PERDURE_PROCESS = 1, /* the death of the process */
@@ -163,6 +167,7 @@ typedef struct perdure_pool_options {
   uint32_t no_seal;        /* not 0: a clean close does not seal the segments */
   uint32_t reserved;
 } perdure_pool_options;
+/* The defaults. */
 #define PERDURE_POOL_OPTIONS_INIT {sizeof(perdure_pool_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /* `options` may be NULL. Errors as in perdure/pool.h. */
@@ -196,11 +201,13 @@ typedef struct perdure_pool_info {
   char medium[16]; /* "file", "tmpfs", "dax", ... */
   char domain[8];  /* "page", "line", "byte" */
 } perdure_pool_info;
+/* What is known of an open pool. */
 perdure_status perdure_pool_get_info(const perdure_pool* pool, perdure_pool_info* info);
 
 /* Called with each structure of a pool; go on: not 0. */
 typedef int (*perdure_visit_structure)(void* context, const char* name, const char* type,
                                        perdure_kind key, perdure_kind value);
+/* Visits the structures that the pool names. */
 perdure_status perdure_pool_structures(const perdure_pool* pool, perdure_visit_structure visit,
                                        void* context);
 
@@ -210,6 +217,7 @@ perdure_status perdure_pool_structures(const perdure_pool* pool, perdure_visit_s
  * it supports, with the numbers of perdure_kind. */
 typedef int (*perdure_visit_type)(void* context, const char* name, const char* family, int ordered,
                                   unsigned kinds);
+/* Visits the structures that this library has. */
 perdure_status perdure_catalog(perdure_visit_type visit, void* context);
 
 typedef struct perdure_index perdure_index;
@@ -231,6 +239,7 @@ perdure_status perdure_index_open(perdure_pool* pool, const char* name,
                                   perdure_index** index);
 void perdure_index_close(perdure_index* index);
 
+/* What the keys and the values of an index are. */
 perdure_status perdure_index_kinds(const perdure_index* index, perdure_kind* key,
                                    perdure_kind* value);
 
@@ -258,6 +267,7 @@ perdure_status perdure_index_compare_remove(perdure_index* index, perdure_datum 
  * byte strings. */
 perdure_status perdure_index_increment(perdure_index* index, perdure_datum key, int64_t by,
                                        uint64_t* sum);
+/* What perdure_modify says is to become of a key. */
 typedef enum perdure_change {
   PERDURE_KEEP = 0,
   PERDURE_WRITE = 1,
@@ -334,6 +344,7 @@ typedef struct perdure_store_options {
       boundaries; /* keys of bytes, ascending, that cut the store into partitions */
   size_t boundary_count;
 } perdure_store_options;
+/* The defaults. */
 #define PERDURE_STORE_OPTIONS_INIT {sizeof(perdure_store_options), 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0}
 
 /* A moment of expiry, in milliseconds since 1970 in UTC; PERDURE_NEVER: none. */

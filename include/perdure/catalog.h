@@ -15,9 +15,12 @@
 
 namespace perdure {
 
+// How much DRAM a structure takes while it is open: next to none, a bounded amount, or some for each record.
 enum class DramUse : uint8_t { kNone, kBounded, kGrowing };
+// "none", "bounded" or "growing".
 const char* to_string(DramUse use) noexcept;
 
+// What a structure can do.
 struct Traits {
   bool ordered;     // scan() works
   bool concurrent;  // any thread may call anything at any time
@@ -28,12 +31,14 @@ struct Traits {
   uint64_t capacity_bytes_min;  // smallest pool capacity that holds one
 };
 
+// An option of create_index() and open_index().
 struct OptionInfo {
   std::string name;
   std::string default_text;  // how the default is chosen
   std::string help;
 };
 
+// A structure as the catalogue knows it.
 struct CatalogEntry {
   std::string name;    // "plush"
   std::string family;  // "hash table", "range table", "range tree", "trie", "store"

@@ -42,6 +42,7 @@ class CursorImpl;
 class TransactionImpl;
 }  // namespace buffer
 
+// How a database is made or opened.
 struct DatabaseOptions {
   // The file with the pages, which must not exist at creation, and must be given at each opening. Empty: the pages
   // are in the pool, too.
@@ -115,6 +116,7 @@ class Cursor {
   std::unique_ptr<buffer::CursorImpl> impl_;
 };
 
+// Reads and writes that are committed together, or not at all.
 class Transaction {
  public:
   Transaction(Transaction&&) noexcept;
@@ -164,6 +166,7 @@ struct RecoveryProgress {
   uint64_t archived;   // were damaged in the page file: made from the archive
 };
 
+// B+trees with transactions in a pool, and a page file where one is given.
 class Database {
  public:
   static constexpr char kTypeName[] = "database";
@@ -188,6 +191,7 @@ class Database {
   std::optional<Tree> find_tree(std::string_view name) const;
   std::vector<std::string> trees() const;
 
+  // A transaction, which ends uncommitted unless it is committed. The database must outlive it.
   Transaction begin();
   // Calls `work`, commits, and does both again after kConflict: after some attempts while all other commits wait, so
   // that it ends. `work` may commit or abort by itself, and may throw: then nothing has happened.

@@ -41,6 +41,7 @@ class OpenFile;
 class Stream;
 }  // namespace files
 
+// A file or directory, as list() tells of it.
 struct FileInfo {
   std::string name;  // without the path
   bool directory;
@@ -100,6 +101,8 @@ class FileWriter {
   std::unique_ptr<files::Stream> stream_;
 };
 
+// A file system in a pool. Copies refer to the same one, which closes with the last of them and of its readers and
+// writers.
 class Files {
  public:
   static constexpr size_t kNameBytesMax = 255;

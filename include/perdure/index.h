@@ -16,6 +16,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "perdure/error.h"
 #include "perdure/pool.h"
 
 namespace perdure {
@@ -23,17 +24,19 @@ namespace perdure {
 // Keys and values are 64-bit words or byte strings.
 enum class Kind : uint8_t { kU64 = 0, kBytes = 1 };
 
-const char* to_string(Kind kind) noexcept;  // "u64" or "bytes"
+const char* to_string(Kind kind) noexcept;  // "u64" or "bytes". Never null.
 Kind parse_kind(std::string_view text);     // Throws Error(kInvalidArgument).
 
 // How a key or value type is passed in: words by value, byte strings as views.
 template <typename T>
 struct ArgumentOf;
+// Words, by value.
 template <>
 struct ArgumentOf<uint64_t> {
   using type = uint64_t;
   static constexpr Kind kind = Kind::kU64;
 };
+// Byte strings, as views.
 template <>
 struct ArgumentOf<std::string> {
   using type = std::string_view;
@@ -156,6 +159,16 @@ enum class Change : uint8_t {
   kRemove
 };
 
+// What has become of a write that does not throw when there is no room.
+enum class WriteResult : uint8_t {
+  kDone = 0,       // it is durable
+  kUnchanged = 1,  // the key was there (try_insert) or was not (try_update, try_remove)
+  kPoolFull = 2,   // the pool has reached its capacity; nothing was changed
+  kNoSpace = 3,    // the medium has no room for the pool to grow; nothing was changed
+};
+const char* to_string(
+    WriteResult result) noexcept;  // "done", "unchanged", "pool-full" or "no-space"
+
 // A record of either kinds, not owned.
 struct AnyRecord {
   Datum key;
@@ -175,14 +188,25 @@ class AnyIndex {
  public:
   virtual ~AnyIndex() = default;
 
+  // What keys and values are.
   virtual Kind key_kind() const = 0;
   virtual Kind value_kind() const = 0;
 
+  // As the concept Index says: insert() is false, and nothing has changed, if the key is there; update(), remove() and
+  // lookup() are false if it is absent. Writes are durable on return, and may throw kPoolFull and kNoSpace, having
+  // changed nothing; kTooLarge; kReadOnly; kIo; kInUse if the Pool is gone. All may throw kCorrupt.
   virtual bool insert(Datum key, Datum value) = 0;
   virtual bool update(Datum key, Datum value) = 0;
   virtual void upsert(Datum key, Datum value) = 0;
   virtual bool remove(Datum key) = 0;
   virtual bool lookup(Datum key, Value& out) const = 0;
+
+  // The same writes, for callers that expect the pool to be full one day: that is a result, and has changed
+  // nothing. All other errors are thrown. Cost: that of the write; without room some microseconds more.
+  [[nodiscard]] WriteResult try_insert(Datum key, Datum value);
+  [[nodiscard]] WriteResult try_update(Datum key, Datum value);
+  [[nodiscard]] WriteResult try_upsert(Datum key, Datum value);
+  [[nodiscard]] WriteResult try_remove(Datum key);
 
   // Reading and writing a key in one step, which no other write to it comes between, whoever makes it and
   // by whatever call. A crash leaves the key as it was before, or as it is after.
@@ -267,6 +291,7 @@ Change modify(T& index, Argument<typename T::key_type> key, Modify change) {
     }
   }
 }
+// AnyIndex::increment() for one structure.
 template <Index T>
   requires std::same_as<typename T::value_type, uint64_t>
 uint64_t increment(T& index, Argument<typename T::key_type> key, int64_t by = 1) {
@@ -276,6 +301,46 @@ uint64_t increment(T& index, Argument<typename T::key_type> key, int64_t by = 1)
     return Change::kWrite;
   });
   return sum;
+}
+
+// `write` returns whether it changed anything, or nothing; what it throws for want of room is a result.
+template <typename Write>
+[[nodiscard]] WriteResult try_write(Write write) {
+  try {
+    if constexpr (std::is_void_v<decltype(write())>) {
+      write();
+      return WriteResult::kDone;
+    } else {
+      return write() ? WriteResult::kDone : WriteResult::kUnchanged;
+    }
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kPoolFull) return WriteResult::kPoolFull;
+    if (error.code() == ErrorCode::kNoSpace) return WriteResult::kNoSpace;
+    throw;
+  }
+}
+// AnyIndex::try_insert() and its kin for one structure.
+template <Index T>
+[[nodiscard]] WriteResult try_insert(T& index, Argument<typename T::key_type> key,
+                                     Argument<typename T::value_type> value) {
+  return try_write([&] { return index.insert(key, value); });
+}
+// As try_insert().
+template <Index T>
+[[nodiscard]] WriteResult try_update(T& index, Argument<typename T::key_type> key,
+                                     Argument<typename T::value_type> value) {
+  return try_write([&] { return index.update(key, value); });
+}
+// As try_insert().
+template <Index T>
+[[nodiscard]] WriteResult try_upsert(T& index, Argument<typename T::key_type> key,
+                                     Argument<typename T::value_type> value) {
+  return try_write([&] { index.upsert(key, value); });
+}
+// As try_insert().
+template <Index T>
+[[nodiscard]] WriteResult try_remove(T& index, Argument<typename T::key_type> key) {
+  return try_write([&] { return index.remove(key); });
 }
 
 // Structure options as text, such as {"fanout", "8"}; unknown names and bad values throw

@@ -89,6 +89,7 @@ const char* use_key(Table& table, uint64_t key) {
   return nullptr;
 }
 
+// What a check prints and returns for `perdure crash --check`, of a table that has recovered.
 template <typename Table>
 int check(Pool& pool, Table& table) {
   print_records(table);

@@ -33,6 +33,7 @@ constexpr size_t kLineBytes = 64;
 constexpr size_t kRoots = 16;
 constexpr uintptr_t kAddress = uintptr_t{0x510} << 32;  // where no kernel maps anything by itself
 
+// Begins to write the lines of [address, address + bytes) to the memory; durable with the next fence().
 inline void flush(const void* address, size_t bytes) {
   const auto first = reinterpret_cast<uintptr_t>(address) / kLineBytes * kLineBytes;
   for (uintptr_t line = first; line < reinterpret_cast<uintptr_t>(address) + bytes;
@@ -40,6 +41,7 @@ inline void flush(const void* address, size_t bytes) {
     _mm_clflush(reinterpret_cast<const void*>(line));
   }
 }
+// Whatever was flushed before is durable before anything that is stored afterwards.
 inline void fence() { _mm_sfence(); }
 // What is in [address, address + bytes) is durable on return.
 inline void persist(const void* address, size_t bytes) {

@@ -36,6 +36,7 @@ enum class BlockReads : uint8_t {
   kCopy      // a copy in DRAM, which LevelDB's block cache then keeps
 };
 
+// How an environment reads, and where its files are.
 struct LevelDbEnvOptions {
   std::string name = "files";  // of the files in the pool; made if missing
   // Blocks of data that the database's own block cache has missed, where that is no 2Q cache.
@@ -48,6 +49,7 @@ struct LevelDbEnvOptions {
 // Errors: those of Files::open_or_create.
 std::unique_ptr<leveldb::Env> leveldb_env(Pool& pool, const LevelDbEnvOptions& options = {});
 
+// How a cache by 2Q divides its room.
 struct TwoQueueCacheOptions {
   uint64_t capacity_bytes = uint64_t{8} << 20;  // of DRAM
   uint64_t block_bytes = 4096;  // what the database's blocks have: leveldb::Options::block_size
@@ -68,6 +70,7 @@ struct TwoQueueCacheStatistics {
   uint64_t bytes;       // in DRAM now
   uint64_t references;  // now
 };
+// Throws Error(kInvalidArgument) of a cache that leveldb_2q_cache() did not make.
 TwoQueueCacheStatistics statistics_of_2q_cache(const leveldb::Cache& cache);
 
 }  // namespace perdure

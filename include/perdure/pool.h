@@ -51,6 +51,7 @@ enum class Medium : uint8_t {
   kAnonymous = 5,  // private memory: gone with the process
 };
 
+// Short names of the values above, such as "line", "power", "tmpfs". Never null.
 const char* to_string(Domain domain) noexcept;
 const char* to_string(Durability durability) noexcept;
 const char* to_string(Medium medium) noexcept;
@@ -60,6 +61,29 @@ Domain parse_domain(std::string_view text);
 // Parses "best", "process" or "power". Throws Error(kInvalidArgument) on anything else.
 Durability parse_durability(std::string_view text);
 
+// What PoolOptions::on_event is told of.
+enum class PoolEventKind : uint8_t {
+  kOpened = 0,  // the pool was made or opened, and can be used
+  kRecovered =
+      1,  // before that: the last close was not clean, and what a crash interrupted is completed
+  kGrown = 2,       // the pool has taken more of its medium
+  kNearlyFull = 3,  // so much of the capacity is in use as PoolOptions::nearly_full_percent says
+  kDamaged = 4,     // what was read is not what was written; the call that met it throws kCorrupt
+};
+const char* to_string(PoolEventKind kind) noexcept;  // "opened", "recovered", ...
+
+// One of these, with the sizes of the pool at that moment.
+struct PoolEvent {
+  PoolEventKind kind;
+  std::string_view path;     // of the pool; empty of an anonymous one
+  std::string_view message;  // a sentence for a log
+  uint64_t size_bytes;       // what the pool has grown to
+  uint64_t
+      used_bytes;  // of these, what structures and free blocks among theirs take, in units of 64 KiB
+  uint64_t capacity_bytes;
+};
+
+// How a pool is made or opened. Use designated initialisers: members may come.
 struct PoolOptions {
   // The size the pool may grow to, in bytes; rounded down to 64 KiB. Used by create() only.
   // Minimum Pool::kMinCapacityBytes, maximum Pool::kMaxCapacityBytes.
@@ -93,6 +117,18 @@ struct PoolOptions {
   // Verifies the seals before anything else is done; a segment that does not fit its seal is kCorrupt.
   // Does nothing if the last close was not clean or did not seal. Costs one pass over the data.
   bool verify = false;
+  // Is told what happens to the pool: for logs, metrics, alarms. Called on the thread that made it happen, in the
+  // middle of its call and under locks of the pool: it must be quick, must use neither the pool nor a structure of
+  // it, and must not throw (what it throws is dropped). Several threads may call it at a time. What it refers to
+  // must outlive the pool and its structures; the views in the event are valid for the call.
+  // kRecovered and kOpened, and kDamaged of a file that is refused, come before open() returns or throws. kNearlyFull
+  // comes once, and again when a twentieth of the capacity has become free below the threshold meanwhile. kDamaged
+  // comes each time that damage is met, by a reader or by work behind the scenes; but check() only reports it, and what
+  // a Database finds in its pages and log, or BzTree in its descriptors, is thrown alone.
+  // Where nothing happens it costs nothing.
+  std::function<void(const PoolEvent&)> on_event = nullptr;
+  // When kNearlyFull comes, in percent of the capacity, 1 to 100; 0: never.
+  uint32_t nearly_full_percent = 90;
 };
 
 // A structure as the root directory names it.
@@ -160,6 +196,7 @@ class Pool {
   // file in durability `process`: one msync of the whole pool). Cost: proportional to dirty pages.
   void sync();
 
+  // Cost of info(): reads all segment descriptors, one line for each 64 KiB.
   PoolInfo info() const;
   std::vector<StructureInfo> structures() const;
 

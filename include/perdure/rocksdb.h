@@ -40,6 +40,7 @@ namespace perdure {
 std::shared_ptr<rocksdb::FileSystem> rocksdb_file_system(Pool& pool,
                                                          const std::string& name = "files");
 
+// How a cache by 2Q divides its room.
 struct RocksDbCacheOptions {
   uint64_t capacity_bytes = uint64_t{32} << 20;  // of DRAM; fixed
   uint64_t block_bytes =
@@ -61,6 +62,7 @@ struct RocksDbCacheStatistics {
   uint64_t bytes;       // in DRAM now
   uint64_t references;  // now
 };
+// Throws Error(kInvalidArgument) of a cache that rocksdb_2q_cache() did not make.
 RocksDbCacheStatistics statistics_of_2q_cache(const rocksdb::Cache& cache);
 
 }  // namespace perdure

@@ -45,6 +45,7 @@ enum class StoreIndex : uint8_t {
   kOrdered     // finds records in the order of their keys, too: a B+tree; 22 to 32 bytes a record
 };
 
+// How a store is made or opened.
 struct StoreOptions {
   // At creation: what the store has unless an opening asks for something else. At opening: for this time.
   StoreIndex index = StoreIndex::kAsCreated;
@@ -112,6 +113,7 @@ struct StoreBackup {
   std::vector<uint64_t> positions = {};  // of each partition, where the next one goes on
 };
 
+// A key-value store in a pool: see above.
 class Store {
  public:
   static constexpr uint64_t kKeyBytesMax = uint64_t{64} << 10;
@@ -281,12 +283,14 @@ class Store {
     explicit Snapshot(std::unique_ptr<store::StoreSnapshot> impl);
     std::unique_ptr<store::StoreSnapshot> impl_;
   };
+  // The store as it is now: what is written from here on does not show in it. The store must outlive it.
   Snapshot snapshot() const;
 
   // What was written, in order: a stream for a replica, a backup, a feed. A position is a version: the stream of a
   // partition from a position on has all its writes of this version and later ones, each once, and none that a crash
   // takes back. What expires is told by the record's time, not by a removal.
   struct Change {
+    // What was done to the key.
     enum class Kind : uint8_t { kPut, kRemove, kRemovePrefix };
     Kind kind = Kind::kPut;
     uint64_t version = 0;
@@ -300,6 +304,7 @@ class Store {
     uint32_t batch_partition = 0;
     uint64_t batch_version = 0;
   };
+  // What changes() gives: a stream of one partition. For one thread at a time; the store must outlive it.
   class Changes {
    public:
     Changes(Changes&&) noexcept;

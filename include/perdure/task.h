@@ -77,6 +77,7 @@ class ValuePromise<void> : public TaskPromise {
   void take() { rethrow_error(); }
 };
 
+// A coroutine that begins when it is awaited, or run by a Store: see above.
 template <typename T = void>
 class [[nodiscard]] Task {
  public:

@@ -300,6 +300,7 @@ class TypedIndex;
 template <typename K, typename V>
 class TypedCursor {
  public:
+  // What it stands on.
   struct Record {
     K key;
     V value;
@@ -308,6 +309,7 @@ class TypedCursor {
     = default;
   };
 
+  // Moves the cursor that it came from.
   class Iterator {
    public:
     using iterator_concept = std::input_iterator_tag;
@@ -526,6 +528,19 @@ class TypedIndex {
   }
   // false if it is absent.
   bool remove(KeyIn key) { return index_->remove(KeyCoding::key(key)); }
+  // The same, with a full pool or medium as a result, as in AnyIndex.
+  [[nodiscard]] WriteResult try_insert(KeyIn key, ValueIn value) {
+    return index_->try_insert(KeyCoding::key(key), ValueCoding::value(value));
+  }
+  [[nodiscard]] WriteResult try_update(KeyIn key, ValueIn value) {
+    return index_->try_update(KeyCoding::key(key), ValueCoding::value(value));
+  }
+  [[nodiscard]] WriteResult try_upsert(KeyIn key, ValueIn value) {
+    return index_->try_upsert(KeyCoding::key(key), ValueCoding::value(value));
+  }
+  [[nodiscard]] WriteResult try_remove(KeyIn key) {
+    return index_->try_remove(KeyCoding::key(key));
+  }
 
   // Writes `desired`, or removes the key, only if its value is `expected`; returns whether it did. Values are
   // compared as they are stored: float and double by their bits. Structs with padding, or with members of that
@@ -583,6 +598,7 @@ class TypedIndex {
     use(ValueCoding::value_view(found.datum()));
     return true;
   }
+  // The value, if the key is there.
   std::optional<V> get(KeyIn key) const {
     Value found;
     if (!index_->lookup(KeyCoding::key(key), found)) return std::nullopt;

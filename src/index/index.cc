@@ -15,6 +15,36 @@ Kind parse_kind(std::string_view text) {
               fmt::format("'{}' is not a kind of key or value; use u64 or bytes", text));
 }
 
+const char* to_string(WriteResult result) noexcept {
+  switch (result) {
+    case WriteResult::kDone:
+      return "done";
+    case WriteResult::kUnchanged:
+      return "unchanged";
+    case WriteResult::kPoolFull:
+      return "pool-full";
+    case WriteResult::kNoSpace:
+      return "no-space";
+  }
+  return "unknown";
+}
+
+WriteResult AnyIndex::try_insert(Datum key, Datum value) {
+  return try_write([&] { return insert(key, value); });
+}
+
+WriteResult AnyIndex::try_update(Datum key, Datum value) {
+  return try_write([&] { return update(key, value); });
+}
+
+WriteResult AnyIndex::try_upsert(Datum key, Datum value) {
+  return try_write([&] { upsert(key, value); });
+}
+
+WriteResult AnyIndex::try_remove(Datum key) {
+  return try_write([&] { return remove(key); });
+}
+
 void AnyIndex::scan(Datum, uint64_t, const std::function<bool(Datum, Datum)>&) const {
   throw Error(ErrorCode::kWrongType, "this structure keeps no order; scans need an ordered one");
 }

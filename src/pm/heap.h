@@ -114,6 +114,8 @@ class Heap {
   // Whether fewer than `segments` segments are free, those that the pool may still grow by included.
   // Other threads allocate meanwhile: a guide, no promise. Cost: a few loads.
   bool is_scarce(uint64_t segments) const;
+  // Of what the pool has grown to. Also a guide.
+  uint64_t free_segments() const { return segments_.free(); }
 
   // Whether an allocated block that `bytes` may be allocated from begins at `offset`.
   bool is_allocated(uint64_t offset, uint64_t bytes) const;

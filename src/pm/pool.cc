@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstring>
 #include <ctime>
+#include <utility>
 
 #include "perdure/version.h"
 #include "pm/checksum.h"
@@ -57,6 +58,22 @@ const char* to_string(Medium medium) noexcept {
   return "unknown";
 }
 
+const char* to_string(PoolEventKind kind) noexcept {
+  switch (kind) {
+    case PoolEventKind::kOpened:
+      return "opened";
+    case PoolEventKind::kRecovered:
+      return "recovered";
+    case PoolEventKind::kGrown:
+      return "grown";
+    case PoolEventKind::kNearlyFull:
+      return "nearly-full";
+    case PoolEventKind::kDamaged:
+      return "damaged";
+  }
+  return "unknown";
+}
+
 Domain parse_domain(std::string_view text) {
   for (const Domain domain : {Domain::kPage, Domain::kLine, Domain::kByte}) {
     if (text == to_string(domain)) return domain;
@@ -98,8 +115,17 @@ Pool Pool::create(const std::string& path, const PoolOptions& options) {
   return Pool(pm::PoolImpl::create(pm::Mapping::create_file(path), options));
 }
 
-Pool Pool::open(const std::string& path, const PoolOptions& options) {
+Pool Pool::open(const std::string& path, const PoolOptions& options) try {
   return Pool(pm::PoolImpl::open(pm::Mapping::open_file(path, options.read_only), options));
+} catch (const Error& error) {
+  if (options.on_event &&
+      (error.code() == ErrorCode::kCorrupt || error.code() == ErrorCode::kTruncated)) {
+    try {
+      options.on_event({PoolEventKind::kDamaged, path, error.what(), 0, 0, 0});
+    } catch (...) {  // as PoolOptions says
+    }
+  }
+  throw;
 }
 
 Pool Pool::anonymous(const PoolOptions& options) {
@@ -267,7 +293,14 @@ PoolImpl::PoolImpl(Mapping mapping, Domain domain, Durability durability,
       memory_(domain, &failed_),
       durability_(durability),
       verify_payload_(options.verify_payload),
-      seal_on_close_(options.seal_on_close) {}
+      seal_on_close_(options.seal_on_close),
+      on_event_(options.on_event) {
+  if (options.nearly_full_percent > 100) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("nearly_full_percent is {}; it must be 1 to 100, or 0 for never",
+                            options.nearly_full_percent));
+  }
+}
 
 void PoolImpl::know_size(uint64_t segments) {
   end_offset_.store(data_offset_ + segments * kSegmentBytes, std::memory_order_release);
@@ -275,9 +308,53 @@ void PoolImpl::know_size(uint64_t segments) {
 }
 
 void PoolImpl::throw_corrupt(std::string_view what) const {
-  throw Error(
-      ErrorCode::kCorrupt,
-      fmt::format("{}: {}; the file was damaged: restore it from a backup", mapping_.path(), what));
+  throw damaged(Error(ErrorCode::kCorrupt,
+                      fmt::format("{}: {}; the file was damaged: restore it from a backup",
+                                  mapping_.path(), what)));
+}
+
+Error PoolImpl::damaged(Error error) const {
+  if (ready_) tell(PoolEventKind::kDamaged, error.what());
+  return error;
+}
+
+void PoolImpl::tell(PoolEventKind kind, std::string_view message) const noexcept {
+  if (!on_event_) return;
+  try {
+    on_event_({.kind = kind,
+               .path = mapping_.path(),
+               .message = message,
+               .size_bytes = end_offset(),
+               .used_bytes = end_offset() - (heap_ ? heap_->free_segments() : 0) * kSegmentBytes,
+               .capacity_bytes = header().capacity_bytes});
+  } catch (...) {  // an observer does not decide what becomes of an operation
+  }
+}
+
+void PoolImpl::note_use(uint64_t segments) noexcept {
+  if (!ready_ || nearly_full_segments_ == 0) return;
+  if (segments >= nearly_full_segments_) {
+    if (std::exchange(nearly_full_, true)) return;
+    tell(PoolEventKind::kNearlyFull,
+         "the pool is nearly full; delete records, or load them into a pool made with a larger "
+         "capacity");
+  } else if (segments + segments_max() / 20 < nearly_full_segments_) {
+    nearly_full_ = false;
+  }
+}
+
+void PoolImpl::now_ready(const PoolOptions& options, bool recovered) noexcept {
+  ready_ = true;
+  if (on_event_ && options.nearly_full_percent > 0) {
+    nearly_full_segments_ =
+        std::max<uint64_t>(1, (segments_max() * options.nearly_full_percent + 99) / 100);
+  }
+  if (recovered) {
+    tell(PoolEventKind::kRecovered,
+         "the pool was not closed; what a crash interrupted is completed or undone");
+  }
+  tell(PoolEventKind::kOpened, "the pool is open");
+  note_use(segments() - heap_->free_segments());
 }
 
 void PoolImpl::throw_outside(uint64_t offset) const {
@@ -307,6 +384,7 @@ std::unique_ptr<PoolImpl> PoolImpl::create(Mapping mapping, const PoolOptions& o
       pool->heap_ = std::make_unique<Heap>(*pool);
       pool->heap_->recover();
       pool->start_generation();
+      pool->now_ready(options, false);
     } catch (...) {
       pool->mapping_.remove_file();
       throw;
@@ -388,6 +466,7 @@ std::unique_ptr<PoolImpl> PoolImpl::open(Mapping mapping, const PoolOptions& opt
   pool->heap_->recover();
   pool->check_directory();
   pool->start_generation();
+  pool->now_ready(options, pool->closed_before_ == CloseMark::kOpen);
   return pool;
 }
 
@@ -443,6 +522,10 @@ void PoolImpl::grow(uint64_t segments) {
   store_release(header->segments_word, seal_word(before + count, kSegmentsSalt));
   memory_.persist(&header->segments_word, sizeof(uint64_t));  // before a segment beyond is used
   know_size(before + count);
+}
+
+void PoolImpl::note_growth() const noexcept {
+  if (ready_) tell(PoolEventKind::kGrown, "the pool has grown");
 }
 
 void PoolImpl::require_writable() const {

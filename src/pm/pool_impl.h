@@ -64,6 +64,13 @@ class PoolImpl : public std::enable_shared_from_this<PoolImpl> {
   // Throws kCorrupt: `what` says what is damaged.
   [[noreturn]] void throw_corrupt(std::string_view what) const;
   [[noreturn]] void throw_outside(uint64_t offset) const;
+  // Tells PoolOptions::on_event of damage that is about to be thrown. While the pool is being opened nothing: its
+  // opener tells of what refuses it.
+  Error damaged(Error error) const;
+  // Tells it that the pool has grown.
+  void note_growth() const noexcept;
+  // So many segments are in use. Tells on_event when they become too many. The caller serialises calls.
+  void note_use(uint64_t segments) noexcept;
 
   // Segments that have blocks on the medium, and how many there may be.
   uint64_t segments() const { return segments_.load(std::memory_order_acquire); }
@@ -145,6 +152,10 @@ class PoolImpl : public std::enable_shared_from_this<PoolImpl> {
   // Compares the seals that the last close has made, if it has, with what the file holds.
   uint64_t check_seals(const std::function<void(const std::string&)>& report) const;
   void start_generation();
+  // The pool can be used, and tells so.
+  void now_ready(const PoolOptions& options, bool recovered) noexcept;
+  // PoolOptions::on_event, if there is one.
+  void tell(PoolEventKind kind, std::string_view message) const noexcept;
   void close_medium();
   void close_if_abandoned() noexcept;  // the caller holds uses_mutex_
 
@@ -162,6 +173,10 @@ class PoolImpl : public std::enable_shared_from_this<PoolImpl> {
   bool verify_payload_;
   bool seal_on_close_;
   bool open_ = false;
+  std::function<void(const PoolEvent&)> on_event_;
+  uint64_t nearly_full_segments_ = 0;  // in use, from which on it is nearly full
+  bool nearly_full_ = false;           // and was told of
+  bool ready_ = false;                 // it has been opened
   std::mutex directory_mutex_;
   std::mutex uses_mutex_;
   std::bitset<kDirectoryEntries> uses_;  // directory entries whose structures are open

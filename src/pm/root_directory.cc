@@ -47,10 +47,10 @@ void PoolImpl::write_empty_tables() {
 }
 
 void PoolImpl::throw_damaged(uint32_t entry) const {
-  throw Error(ErrorCode::kCorrupt,
-              fmt::format("{}: entry {} of the root directory is damaged; restore the file from a "
-                          "backup",
-                          mapping_.path(), entry));
+  throw damaged(Error(ErrorCode::kCorrupt,
+                      fmt::format("{}: entry {} of the root directory is damaged; restore the file "
+                                  "from a backup",
+                                  mapping_.path(), entry)));
 }
 
 const DirectoryEntry* PoolImpl::find(std::string_view name) const {

@@ -72,6 +72,7 @@ bool Segments::take(uint64_t count, uint32_t keep, uint64_t& first) {
       if (rest > 0) free_runs_.emplace(first + count, rest);
       free_segments_ -= count;
       high_water_ = std::max(high_water_, first + count);
+      pool_.note_use(this->count() - free_segments_);
       return true;
     }
     if (!grow(count + kReserve)) return false;
@@ -82,6 +83,7 @@ bool Segments::take(uint64_t count, uint32_t keep, uint64_t& first) {
 void Segments::release(uint64_t first, uint64_t count) noexcept try {
   const std::lock_guard lock(mutex_);
   free_segments_ += count;
+  pool_.note_use(this->count() - free_segments_);
   auto next = free_runs_.lower_bound(first);
   if (next != free_runs_.end() && first + count == next->first) {
     count += next->second;
@@ -128,6 +130,7 @@ bool Segments::grow(uint64_t segments) {
   } else {
     free_runs_.emplace(before, added);
   }
+  pool_.note_growth();
   return true;
 }
 

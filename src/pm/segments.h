@@ -108,6 +108,7 @@ class Segments {
   void note_used(uint64_t end) { high_water_ = end; }
 
   bool is_scarce(uint64_t segments) const;
+  uint64_t free() const { return free_segments_.load(std::memory_order_relaxed); }
   uint64_t high_water() const;
   // Throws kNoSpace if the medium refused to let the pool grow, else kPoolFull.
   [[noreturn]] void throw_full() const;

@@ -357,6 +357,7 @@ TEST_F(PoolTest, AMediumThatWasFullIsForgotten) {
     const RefusedCall refused(allocation_error, ENOSPC);
     EXPECT_TRUE(fails_with(ErrorCode::kNoSpace, path_, fill));
     EXPECT_TRUE(pm::impl_of(pool).heap().is_scarce(64));
+    EXPECT_EQ(index->try_upsert("key", std::string(4000, 'v')), WriteResult::kNoSpace);
   }
   const int before = i;
   EXPECT_TRUE(fails_with(ErrorCode::kPoolFull, path_, fill));

@@ -30,10 +30,11 @@ void require_in_range(const pm::PoolImpl& pool, const std::string& name, const R
       root.descriptor_count <= pm::Mwcas::kDescriptorsMax) {
     return;
   }
-  throw Error(ErrorCode::kCorrupt,
-              fmt::format("{}: the root of '{}' says {} bytes for each node and {} descriptors, "
-                          "which no tree has; restore the file from a backup",
-                          pool.mapping().path(), name, root.node_bytes, root.descriptor_count));
+  throw pool.damaged(
+      Error(ErrorCode::kCorrupt,
+            fmt::format("{}: the root of '{}' says {} bytes for each node and {} descriptors, "
+                        "which no tree has; restore the file from a backup",
+                        pool.mapping().path(), name, root.node_bytes, root.descriptor_count)));
 }
 
 uint32_t default_descriptors(uint64_t capacity_bytes) {
@@ -92,10 +93,11 @@ std::unique_ptr<Core<Content>> Core<Content>::open(pm::PoolImpl& pool, const std
   require_same(pool, name, "descriptors", options.descriptors, root.descriptor_count);
   if (!pool.heap().is_allocated(
           root.descriptors, pm::Mwcas::bytes_for(static_cast<uint32_t>(root.descriptor_count)))) {
-    throw Error(ErrorCode::kCorrupt,
-                fmt::format("{}: the root of '{}' leads to no descriptors; restore the file from a "
-                            "backup",
-                            pool.mapping().path(), name));
+    throw pool.damaged(
+        Error(ErrorCode::kCorrupt,
+              fmt::format("{}: the root of '{}' leads to no descriptors; restore the file from a "
+                          "backup",
+                          pool.mapping().path(), name)));
   }
   std::unique_ptr<Core> core(new Core(pool, root, name));
   core->recovered_operations_ = core->mwcas_.recover(pool.header().data_offset, pool.end_offset(),

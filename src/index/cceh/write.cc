@@ -72,9 +72,10 @@ std::unique_ptr<Core<Content>> Core<Content>::open(pm::PoolImpl& pool, const std
       directory->inverse != ~directory->depth || directory->depth < root.initial_depth ||
       directory->depth > kDepthMax ||
       !pool.heap().is_allocated(root.directory, directory_bytes(directory->depth))) {
-    throw Error(ErrorCode::kCorrupt,
-                fmt::format("{}: the directory of '{}' is damaged; restore the file from a backup",
-                            pool.mapping().path(), name));
+    throw pool.damaged(
+        Error(ErrorCode::kCorrupt,
+              fmt::format("{}: the directory of '{}' is damaged; restore the file from a backup",
+                          pool.mapping().path(), name)));
   }
   return std::unique_ptr<Core>(new Core(pool, root, name, *options.variant));
 }

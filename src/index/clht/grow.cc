@@ -179,10 +179,11 @@ void Core<Policy, Content>::fill_chain(Table& to, Table* from, uint64_t home, co
   const uint64_t number = to.claim(home, from, true);
   if (number == Table::kNone) {
     // Cannot be: there are as many overflow buckets for this as the old table has.
-    throw Error(ErrorCode::kCorrupt,
-                fmt::format("{}: '{}' has more chained buckets than its table has room for; "
-                            "restore the file from a backup",
-                            pool_.mapping().path(), name_));
+    throw pool_.damaged(
+        Error(ErrorCode::kCorrupt,
+              fmt::format("{}: '{}' has more chained buckets than its table has room for; "
+                          "restore the file from a backup",
+                          pool_.mapping().path(), name_)));
   }
   Bucket overflow;
   fill_chain(to, from, home, slots + here, count - here, overflow);

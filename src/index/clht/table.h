@@ -117,10 +117,11 @@ class Table {
     return false;
   }
   [[noreturn]] void throw_damaged(const char* what) const {
-    throw Error(ErrorCode::kCorrupt,
-                fmt::format("{}: {}, in a P-CLHT of 2^{} buckets; restore the file from a "
-                            "backup",
-                            pool_.mapping().path(), what, bits_));
+    throw pool_.damaged(
+        Error(ErrorCode::kCorrupt,
+              fmt::format("{}: {}, in a P-CLHT of 2^{} buckets; restore the file from a "
+                          "backup",
+                          pool_.mapping().path(), what, bits_)));
   }
 
   // Claims an overflow bucket for a chain, whose lock the caller holds. While records move into this

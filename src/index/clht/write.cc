@@ -105,9 +105,10 @@ std::unique_ptr<Core<Policy, Content>> Core<Policy, Content>::open(pm::PoolImpl&
     all_sound = sound(root.next) && bits_of(root.next) - bits_of(root.table) - 1 < kGrowBitsMax;
   }
   if (!all_sound) {
-    throw Error(ErrorCode::kCorrupt,
-                fmt::format("{}: the table of '{}' is damaged; restore the file from a backup",
-                            pool.mapping().path(), name));
+    throw pool.damaged(
+        Error(ErrorCode::kCorrupt,
+              fmt::format("{}: the table of '{}' is damaged; restore the file from a backup",
+                          pool.mapping().path(), name)));
   }
   if (options.grow_at != 0 && root.grow_at != 0 && options.grow_at != root.grow_at) {
     throw Error(ErrorCode::kInvalidArgument,

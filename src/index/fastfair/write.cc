@@ -62,9 +62,10 @@ std::unique_ptr<Core<Policy, Content>> Core<Policy, Content>::open(pm::PoolImpl&
       !std::has_single_bit(root.node_bytes) || root.top % kNodeBytesMin != 0 ||
       !pool.heap().is_allocated(root.top, root.node_bytes) ||
       pool.at<Node>(root.top)->level >= kLevelsMax) {
-    throw Error(ErrorCode::kCorrupt,
-                fmt::format("{}: the top node of '{}' is damaged; restore the file from a backup",
-                            pool.mapping().path(), name));
+    throw pool.damaged(
+        Error(ErrorCode::kCorrupt,
+              fmt::format("{}: the top node of '{}' is damaged; restore the file from a backup",
+                          pool.mapping().path(), name)));
   }
   require_same(pool, name, "node_bytes", options.node_bytes, root.node_bytes);
   return std::unique_ptr<Core>(new Core(pool, root, name));

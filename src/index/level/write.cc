@@ -98,9 +98,10 @@ std::unique_ptr<Core<Policy, Content>> Core<Policy, Content>::open(pm::PoolImpl&
     all_sound = sound(root.extras[i]) && (i == 0 || root.extras[i - 1] != 0);
   }
   if (!all_sound) {
-    throw Error(ErrorCode::kCorrupt,
-                fmt::format("{}: a level of '{}' is damaged; restore the file from a backup",
-                            pool.mapping().path(), name));
+    throw pool.damaged(
+        Error(ErrorCode::kCorrupt,
+              fmt::format("{}: a level of '{}' is damaged; restore the file from a backup",
+                          pool.mapping().path(), name)));
   }
   return std::unique_ptr<Core>(new Core(pool, root, name));
 }

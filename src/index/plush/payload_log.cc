@@ -305,10 +305,11 @@ void PayloadLog::set_garbage(Chunk& chunk, uint64_t bytes) {
 }
 
 void PayloadLog::throw_damaged(uint32_t partition, uint64_t offset) const {
-  throw Error(ErrorCode::kCorrupt,
-              fmt::format("{}: the payload log of partition {} is damaged at offset {}; restore "
-                          "the file from a backup",
-                          pool_.mapping().path(), partition, offset));
+  throw pool_.damaged(
+      Error(ErrorCode::kCorrupt,
+            fmt::format("{}: the payload log of partition {} is damaged at offset {}; restore "
+                        "the file from a backup",
+                        pool_.mapping().path(), partition, offset)));
 }
 
 void PayloadLog::recover(uint32_t partition) {

@@ -37,10 +37,11 @@ void Core::recover_partition(uint32_t number) {
     waiting_sequence = sequence;
   });
   if (!sound) {
-    throw Error(ErrorCode::kCorrupt,
-                fmt::format("{}: the recovery log of '{}' is damaged in partition {}; restore the "
-                            "file from a backup",
-                            pool_.mapping().path(), name_, number));
+    throw pool_.damaged(
+        Error(ErrorCode::kCorrupt,
+              fmt::format("{}: the recovery log of '{}' is damaged in partition {}; restore the "
+                          "file from a backup",
+                          pool_.mapping().path(), name_, number)));
   }
   if (waiting && !replay_record(partition, *waiting, waiting_sequence, true)) {
     // What was decided about the interrupted operation must hold for the next recovery, too, which
@@ -62,10 +63,11 @@ bool Core::replay_record(Partition& partition, const pm::RedoRecord& record, uin
   const auto kind = static_cast<LogKind>(record.c & 7);
   if (geometry_.partition_of(record.a) != partitions_.number_of(partition) ||
       kind > LogKind::kTombstone) {
-    throw Error(ErrorCode::kCorrupt,
-                fmt::format("{}: the recovery log of '{}' holds a record of another partition; "
-                            "restore the file from a backup",
-                            pool_.mapping().path(), name_));
+    throw pool_.damaged(
+        Error(ErrorCode::kCorrupt,
+              fmt::format("{}: the recovery log of '{}' holds a record of another partition; "
+                          "restore the file from a backup",
+                          pool_.mapping().path(), name_)));
   }
   const uint64_t row = geometry_.row_for(record.a);
   levels_.load_epoch(row);
@@ -98,10 +100,11 @@ bool Core::replay_record(Partition& partition, const pm::RedoRecord& record, uin
     return true;
   }
   if (count >= kSlots) {
-    throw Error(ErrorCode::kCorrupt,
-                fmt::format("{}: the recovery log of '{}' holds more than a row can; restore the "
-                            "file from a backup",
-                            pool_.mapping().path(), name_));
+    throw pool_.damaged(
+        Error(ErrorCode::kCorrupt,
+              fmt::format("{}: the recovery log of '{}' holds more than a row can; restore the "
+                          "file from a backup",
+                          pool_.mapping().path(), name_)));
   }
   rows_.add(row, {tag, record.b}, sequence);
   return true;

@@ -84,10 +84,11 @@ std::unique_ptr<Core<Content>> Core<Content>::open(pm::PoolImpl& pool, const std
       static_cast<uint32_t>(root.depth == 0 ? root.leaf_records : root.inner_records);
   if (root.depth > kDepthMax || root.top % pm::kLineBytes != 0 ||
       !pool.heap().is_allocated(root.top, Shape{records}.bytes())) {
-    throw Error(ErrorCode::kCorrupt,
-                fmt::format("{}: the topmost node of '{}' is damaged; restore the file from a "
-                            "backup",
-                            pool.mapping().path(), name));
+    throw pool.damaged(
+        Error(ErrorCode::kCorrupt,
+              fmt::format("{}: the topmost node of '{}' is damaged; restore the file from a "
+                          "backup",
+                          pool.mapping().path(), name)));
   }
   return std::unique_ptr<Core>(new Core(pool, root, name));
 }
