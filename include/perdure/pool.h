@@ -163,6 +163,11 @@ class Pool {
   PoolInfo info() const;
   std::vector<StructureInfo> structures() const;
 
+  // Gives a structure another name, atomically; durable on return. Structures are removed by drop_structure()
+  // (perdure/catalog.h). Errors: kNoSuchName, kNameExists, kInvalidArgument (the name), kInUse (the structure
+  // is open), kReadOnly, kIo. Cost: three fences.
+  void rename(const std::string& from, const std::string& to);
+
   // Verifies header, root directory and heap; of a read-only pool also the seals, if the last close has
   // made them. Calls `report` with one sentence for each violated invariant; returns how many there were.
   // Structures have their own check.

@@ -41,6 +41,8 @@ void add_scan(CLI::App& app, Action& action);
 void add_count(CLI::App& app, Action& action);
 void add_stat(CLI::App& app, Action& action);
 void add_pool(CLI::App& app, Action& action);
+void add_drop(CLI::App& app, Action& action);
+void add_rename(CLI::App& app, Action& action);
 void add_files(CLI::App& app, Action& action);
 void add_db(CLI::App& app, Action& action);
 void add_store(CLI::App& app, Action& action);

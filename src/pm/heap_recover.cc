@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "pm/checksum.h"
+#include "pm/drop.h"
 #include "pm/heap.h"
 #include "pm/pool_impl.h"
 
@@ -189,6 +190,7 @@ void Heap::recover() {
     }
   }
   pool_.memory().fence();
+  Drop::clear_interrupted(pool_);  // before anybody can be given what a dropped structure leaves
   uint64_t free_from = 0;
   uint64_t free_length = 0;
   const auto close_run = [&] {

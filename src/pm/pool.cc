@@ -10,6 +10,7 @@
 
 #include "perdure/version.h"
 #include "pm/checksum.h"
+#include "pm/drop.h"
 #include "pm/pool_impl.h"
 #include "pm/system_error.h"
 
@@ -126,6 +127,7 @@ pm::PoolImpl& pm::impl_of(const Pool& pool) { return pool.impl(); }
 void Pool::sync() { impl().sync(); }
 PoolInfo Pool::info() const { return impl().info(); }
 std::vector<StructureInfo> Pool::structures() const { return impl().structures(); }
+void Pool::rename(const std::string& from, const std::string& to) { impl().rename(from, to); }
 uint64_t Pool::check(const std::function<void(const std::string&)>& report) const {
   return impl().check(report);
 }
@@ -387,6 +389,7 @@ std::unique_ptr<PoolImpl> PoolImpl::open(Mapping mapping, const PoolOptions& opt
   }
   pool->heap_->recover();
   pool->check_directory();
+  Drop::finish_interrupted(*pool);
   pool->start_generation();
   return pool;
 }
@@ -581,7 +584,8 @@ uint64_t PoolImpl::check(const std::function<void(const std::string&)>& report) 
       fail(fmt::format("root directory: '{}' has its root outside the pool", name));
     }
     for (uint32_t j = 0; j < i; ++j) {
-      if (directory()[j].in_use != 0 && name == directory()[j].name) {
+      if (directory()[j].in_use == kEntryInUse && entry.in_use == kEntryInUse &&
+          name == directory()[j].name) {
         fail(fmt::format("root directory: '{}' is there twice", name));
       }
     }
