@@ -41,6 +41,7 @@ void add_scan(CLI::App& app, Action& action);
 void add_count(CLI::App& app, Action& action);
 void add_stat(CLI::App& app, Action& action);
 void add_pool(CLI::App& app, Action& action);
+void add_pool_backup(CLI::App& pool, Action& action);  // to `perdure pool`
 void add_drop(CLI::App& app, Action& action);
 void add_rename(CLI::App& app, Action& action);
 void add_files(CLI::App& app, Action& action);

@@ -9,6 +9,7 @@
 #include <ctime>
 
 #include "perdure/version.h"
+#include "pm/backup.h"
 #include "pm/checksum.h"
 #include "pm/drop.h"
 #include "pm/pool_impl.h"
@@ -128,6 +129,13 @@ void Pool::sync() { impl().sync(); }
 PoolInfo Pool::info() const { return impl().info(); }
 std::vector<StructureInfo> Pool::structures() const { return impl().structures(); }
 void Pool::rename(const std::string& from, const std::string& to) { impl().rename(from, to); }
+BackupReport Pool::backup(const std::string& path, const BackupOptions& options) const {
+  return pm::write_backup(impl(), path, options);
+}
+void Pool::restore(const std::string& backup, const std::string& path,
+                   const std::vector<std::string>& bases) {
+  pm::restore_backup(backup, path, bases);
+}
 uint64_t Pool::check(const std::function<void(const std::string&)>& report) const {
   return impl().check(report);
 }

@@ -20,6 +20,8 @@ const std::vector<std::vector<std::string>> kCommands = {
     {"pool", "create"},
     {"pool", "info"},
     {"pool", "check"},
+    {"pool", "backup"},
+    {"pool", "restore"},
     {"drop"},
     {"rename"},
     {"serve"},
