@@ -22,6 +22,8 @@ const std::vector<std::vector<std::string>> kCommands = {
     {"pool", "check"},
     {"pool", "backup"},
     {"pool", "restore"},
+    {"pool", "salvage"},
+    {"convert"},
     {"drop"},
     {"rename"},
     {"serve"},
@@ -143,7 +145,7 @@ TEST_F(Help, BashCompletionOffersCommandsOptionsAndValues) {
   EXPECT_EQ(complete("perdure pool c"), "create check\n");
   EXPECT_EQ(complete("perdure load --res"), "--resume\n");
   EXPECT_EQ(complete("perdure load --domain ''"), "page line byte\n");
-  EXPECT_EQ(complete("perdure dump --format ''"), "tsv jsonl\n");
+  EXPECT_EQ(complete("perdure dump --format ''"), "tsv csv jsonl\n");
   EXPECT_EQ(complete("perdure pool info --j"), "--json\n");
 #ifdef PERDURE_HAS_LAB
   EXPECT_EQ(complete("perdure bench nul"), "null\n");
