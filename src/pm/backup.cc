@@ -71,6 +71,18 @@ class FileInTheMaking {
   bool finished_ = false;
 };
 
+// Only an earlier backup gives way.
+void require_replaceable(const std::string& path) {
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return;  // whatever it is, the renaming tells
+  char magic[sizeof kBackupMagic] = {};
+  const ssize_t got = ::pread(file, magic, sizeof magic, 0);
+  ::close(file);
+  if (got == sizeof magic && std::memcmp(magic, kBackupMagic, sizeof magic) == 0) return;
+  throw Error(ErrorCode::kExists,
+              fmt::format("{}: is there already, and is no backup; choose another name", path));
+}
+
 // Writers wait for the copy of a unit, and each unit that is let go may split the mapping; of those the system allows
 // some 65 thousand. Larger pools are on huge pages, which a smaller unit would split.
 uint64_t cut_unit_bytes(uint64_t bytes) {
@@ -137,8 +149,11 @@ void BackupWriter::open_base() {
 
 BackupReport BackupWriter::run() {
   if (pool_.failed()) pool_.require_writable();  // throws: memory may not be what was acknowledged
+  require_replaceable(path_);
   out_.emplace(path_);
-  const uint64_t mapped_bytes = pool_.end_offset();
+  // A pool without segments has a file that ends before they would begin.
+  const uint64_t mapped_bytes =
+      pool_.segments() == 0 ? pool_.header().descriptors_offset : pool_.end_offset();
   unit_bytes_ = cut_unit_bytes(mapped_bytes);
   uint64_t cut_bytes = mapped_bytes;
   if (pool_.mapping().medium() == perdure::Medium::kHugetlbfs) {
@@ -186,13 +201,14 @@ void BackupWriter::read_fixed_part() {
   const uint64_t end = header.descriptors_offset + segments * sizeof(SegmentDescriptor);
   // It may have grown between the mapping's end being asked for and the instant.
   const uint64_t cut_end = (cut_->units() - 1) * unit_bytes_ + cut_->bytes_of(cut_->units() - 1);
-  if (header.data_offset + segments * kSegmentBytes > cut_end) {
+  if (segments > 0 && header.data_offset + segments * kSegmentBytes > cut_end) {
     throw Error(ErrorCode::kInUse,
                 fmt::format("{}: the pool grows too fast to be copied", pool_.mapping().path()));
   }
   fixed_ = std::move(first);
   while (fixed_.size() < end) {
     const uint64_t unit = fixed_.size() / unit_bytes_;
+    std::ranges::fill(buffer_, '\0');  // the last one may be shorter
     cut_->take(unit, buffer_.data());
     fixed_.insert(fixed_.end(), buffer_.begin(), buffer_.end());
   }

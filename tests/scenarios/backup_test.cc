@@ -77,12 +77,12 @@ class Writer {
   std::thread thread_;
 };
 
-struct Medium {
+struct Kept {
   std::string name;
   uint64_t filler_bytes;  // in use besides: a larger pool is copied in larger parts
 };
 
-class Backup : public testing::TestWithParam<Medium> {
+class Backup : public testing::TestWithParam<Kept> {
  protected:
   static std::string name_of(uint64_t i) { return "structure " + std::to_string(i); }
 
@@ -190,9 +190,8 @@ TEST_P(Backup, IsTheStateOfOneInstantWhileThreadsWrite) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Media, Backup,
-                         testing::Values(Medium{"tmpfs", 0},
-                                         Medium{"tmpfs_large", uint64_t{80} << 20},
-                                         Medium{"file", 0}, Medium{"anonymous", 0}),
+                         testing::Values(Kept{"tmpfs", 0}, Kept{"tmpfs_large", uint64_t{80} << 20},
+                                         Kept{"file", 0}, Kept{"anonymous", 0}),
                          [](const auto& medium) { return medium.param.name; });
 
 class BackupFiles : public testing::Test {
@@ -256,6 +255,27 @@ TEST_F(BackupFiles, EachChangedByteAndEachCutIsRefused) {
   Pool::restore(file("next"), file("copy"));
 }
 
+TEST_F(BackupFiles, AnEmptyPoolIsOneAfterwards) {
+  for (const uint64_t capacity : {uint64_t{2} << 20, uint64_t{1} << 30}) {
+    for (const bool reserved : {false, true}) {
+      PoolOptions options{.capacity_bytes = capacity};
+      if (reserved) options.reserve_bytes = uint64_t{2} << 20;
+      Pool empty = Pool::create(file("empty"), options);
+      empty.backup(file("full"));
+      empty.close();
+      Pool::restore(file("full"), file("copy"));
+      Pool copy = Pool::open(file("copy"));
+      EXPECT_TRUE(copy.structures().empty());
+      EXPECT_EQ(copy.info().capacity_bytes, capacity);
+      const auto index = create_index(copy, "index", "plush", Kind::kU64, Kind::kU64);
+      index->upsert(1, 2);
+      EXPECT_EQ(faults_and_leaks(copy, {index.get()}), "");
+      std::filesystem::remove(file("empty"));
+      std::filesystem::remove(file("copy"));
+    }
+  }
+}
+
 TEST_F(BackupFiles, ABaseMustBeTheOneItWas) {
   pool_->backup(file("full"));
   pool_->backup(file("next"), {.base = file("full"), .progress = {}});
@@ -281,6 +301,9 @@ TEST_F(BackupFiles, WhatIsInTheWayStays) {
   pool_->backup(file("full"));
   EXPECT_TRUE(
       fails_with(ErrorCode::kExists, [&] { Pool::restore(file("full"), file("precious")); }));
+  EXPECT_TRUE(fails_with(ErrorCode::kExists, [&] { pool_->backup(file("precious")); }));
+  EXPECT_TRUE(fails_with(ErrorCode::kExists, [&] { pool_->backup(path()); }));
+  pool_->backup(file("full"));  // which an earlier one makes room for
   EXPECT_EQ(read_file(file("precious")), "precious");
   EXPECT_TRUE(fails_with(ErrorCode::kForeign, [&] { Pool::restore(path(), file("copy")); }));
   EXPECT_TRUE(fails_with(ErrorCode::kNotFound, [&] { pool_->backup("/no/such/folder/backup"); }));
