@@ -84,6 +84,10 @@ struct PoolOptions {
   // Maps a private copy: structures open and recover in memory, the file is never written, and
   // every modification is refused with kReadOnly. Several readers may share a file.
   bool read_only = false;
+  // With `read_only`: goes on where the pool itself is damaged, to save what can be read. Damaged lanes and names
+  // are passed over, and a file that was cut off ends where it ends: what leads there is kCorrupt when it is
+  // read, or not found. Damage may also lead readers astray, into faults even: read in a process of its own.
+  bool lenient = false;
   // Whether the checksum of a record out of place (a byte string) is verified each time it is read; a
   // record that does not fit it is kCorrupt. Costs some nanoseconds for each 64 bytes read.
   bool verify_payload = true;
@@ -187,22 +191,22 @@ class Pool {
 
   // Writes a copy of the pool, as it is at one instant within the call, to the file `path`, while other threads
   // go on reading and writing: all that had returned before the call is in it, and of later writes those that
-  // came before the instant. A file of this name is replaced once the new one is whole and durable. What is read
-  // back is a pool as after the death of the process: opening it recovers.
+  // came before the instant. An earlier backup of this name, but no other file, is replaced once the new one is whole
+  // and durable; until then that is PATH.partial. What is read back is a pool as after the death of the process.
   //
   // A thread that writes to a part of the pool which is not copied yet waits until that part is, in a handler of
   // SIGSEGV that the call installs; other faults go on to the handler that was there. Neither any other thread's
   // signal mask nor a later handler may keep SIGSEGV from it. System calls of the program that write into the
   // pool's memory themselves fail with EFAULT meanwhile. One backup runs at a time in a process; others wait.
   //
-  // Errors: kNotFound, kPermission, kNoSpace, kIo (of the file; or the pool's medium has failed),
+  // Errors: kNotFound, kPermission, kNoSpace, kExists, kIo (of the file; or the pool's medium has failed),
   // kInvalidArgument, kCorrupt, kVersion (the base). On error no file is left behind, and an earlier one stays.
   BackupReport backup(const std::string& path, const BackupOptions& options = {}) const;
 
   // Makes the pool file `path` of a backup. A backup on a base needs it, and its base, and so on: they are
   // looked for under the names they had, beside the backup, or else among `bases`. All that is read is verified.
-  // Errors: kExists, kNotFound (a base), kCorrupt, kTruncated, kForeign, kVersion, kNoSpace, kPermission, kIo. On error no file is
-  // left behind. Durable on return, where the medium can.
+  // Errors: kExists, kNotFound (a base), kCorrupt, kTruncated, kForeign, kVersion, kNoSpace, kPermission, kIo. On
+  // error no file is left behind. Durable on return, where the medium can.
   static void restore(const std::string& backup, const std::string& path,
                       const std::vector<std::string>& bases = {});
 

@@ -118,10 +118,11 @@ void add_create(CLI::App& pool, const std::shared_ptr<PoolCommandOptions>& optio
 
 void add_pool(CLI::App& app, Action& action) {
   auto options = std::make_shared<PoolCommandOptions>();
-  CLI::App* pool = add_command(app, "pool", "Make, describe, check, back up and restore pools",
-                               "  perdure pool create --capacity 10G words.pool\n"
-                               "  perdure pool info words.pool\n"
-                               "  perdure pool check words.pool || echo damaged\n");
+  CLI::App* pool =
+      add_command(app, "pool", "Make, describe, check, back up, restore and salvage pools",
+                  "  perdure pool create --capacity 10G words.pool\n"
+                  "  perdure pool info words.pool\n"
+                  "  perdure pool check words.pool || echo damaged\n");
   pool->require_subcommand(1);
   add_create(*pool, options, action);
 
@@ -140,6 +141,7 @@ void add_pool(CLI::App& app, Action& action) {
   check->callback([options, &action] { action = [options] { return run_check(*options); }; });
 
   add_pool_backup(*pool, action);
+  add_pool_salvage(*pool, action);
 }
 
 }  // namespace perdure::cli

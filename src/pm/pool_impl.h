@@ -84,6 +84,8 @@ class PoolImpl : public std::enable_shared_from_this<PoolImpl> {
   void require_writable() const;
   // Whether reading a record verifies its checksum.
   bool verifies_payload() const { return verify_payload_; }
+  // PoolOptions::lenient: whether damage of the pool itself is passed over.
+  bool lenient() const { return lenient_; }
 
   // What a structure holds as long as it is open: it keeps the mapping, and keeps everybody else in the
   // process from opening the same structure, whose state in DRAM would not know of this one's.
@@ -174,6 +176,7 @@ class PoolImpl : public std::enable_shared_from_this<PoolImpl> {
   CloseMark closed_before_ = CloseMark::kClean;
   bool verify_payload_;
   bool seal_on_close_;
+  bool lenient_;
   bool open_ = false;
   std::mutex directory_mutex_;
   std::mutex uses_mutex_;

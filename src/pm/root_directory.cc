@@ -175,6 +175,7 @@ std::vector<StructureInfo> PoolImpl::structures() const {
   for (uint32_t i = 0; i < kDirectoryEntries; ++i) {
     const DirectoryEntry& entry = directory()[i];
     if (load_acquire(entry.in_use) != kEntryInUse) continue;
+    if (lenient() && !is_sound(i)) continue;
     all.push_back({entry.name, entry.type, kind_name(entry.key_kind), kind_name(entry.value_kind)});
   }
   return all;
