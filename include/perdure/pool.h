@@ -108,6 +108,10 @@ struct PoolOptions {
   // Maps a private copy: structures open and recover in memory, the file is never written, and
   // every modification is refused with kReadOnly. Several readers may share a file.
   bool read_only = false;
+  // With `read_only`: goes on where the pool itself is damaged, to save what can be read. Damaged lanes and names
+  // are passed over, and a file that was cut off ends where it ends: what leads there is kCorrupt when it is
+  // read, or not found. Damage may also lead readers astray, into faults even: read in a process of its own.
+  bool lenient = false;
   // Whether the checksum of a record out of place (a byte string) is verified each time it is read; a
   // record that does not fit it is kCorrupt. Costs some nanoseconds for each 64 bytes read.
   bool verify_payload = true;
@@ -162,6 +166,23 @@ struct PoolInfo {
   Durability durability;  // kProcess or kPower; on anonymous memory kBest: nothing survives
 };
 
+struct BackupOptions {
+  // An earlier backup of this pool: only segments that differ from it are written, and restoring needs it.
+  std::string base;
+  // Called now and then with the bytes looked at so far, and how many there are.
+  std::function<void(uint64_t done_bytes, uint64_t total_bytes)> progress;
+};
+
+struct BackupReport {
+  uint64_t pool_bytes = 0;     // the pool's size, free segments included
+  uint64_t copied_bytes = 0;   // in use, so copied
+  uint64_t written_bytes = 0;  // to the file: less than that with a base
+  uint64_t elapsed_ns = 0;     // how long it took
+  uint64_t protect_ns = 0;     // how long every writer may have been held up at the beginning
+  uint64_t pause_ns_max = 0;   // the longest wait of a writer after that
+  uint64_t pauses = 0;         // how often one waited
+};
+
 // Owns the mapping. Movable, not copyable. All methods may be called from several threads, except
 // close() and the destructor. A pool that was closed or moved from has no other method: kInUse.
 class Pool {
@@ -199,6 +220,32 @@ class Pool {
   // Cost of info(): reads all segment descriptors, one line for each 64 KiB.
   PoolInfo info() const;
   std::vector<StructureInfo> structures() const;
+
+  // Gives a structure another name, atomically; durable on return. Structures are removed by drop_structure()
+  // (perdure/catalog.h). Errors: kNoSuchName, kNameExists, kInvalidArgument (the name), kInUse (the structure
+  // is open), kReadOnly, kIo. Cost: three fences.
+  void rename(const std::string& from, const std::string& to);
+
+  // Writes a copy of the pool, as it is at one instant within the call, to the file `path`, while other threads
+  // go on reading and writing: all that had returned before the call is in it, and of later writes those that
+  // came before the instant. An earlier backup of this name, but no other file, is replaced once the new one is whole
+  // and durable; until then that is PATH.partial. What is read back is a pool as after the death of the process.
+  //
+  // A thread that writes to a part of the pool which is not copied yet waits until that part is, in a handler of
+  // SIGSEGV that the call installs; other faults go on to the handler that was there. Neither any other thread's
+  // signal mask nor a later handler may keep SIGSEGV from it. System calls of the program that write into the
+  // pool's memory themselves fail with EFAULT meanwhile. One backup runs at a time in a process; others wait.
+  //
+  // Errors: kNotFound, kPermission, kNoSpace, kExists, kIo (of the file; or the pool's medium has failed),
+  // kInvalidArgument, kCorrupt, kVersion (the base). On error no file is left behind, and an earlier one stays.
+  BackupReport backup(const std::string& path, const BackupOptions& options = {}) const;
+
+  // Makes the pool file `path` of a backup. A backup on a base needs it, and its base, and so on: they are
+  // looked for under the names they had, beside the backup, or else among `bases`. All that is read is verified.
+  // Errors: kExists, kNotFound (a base), kCorrupt, kTruncated, kForeign, kVersion, kNoSpace, kPermission, kIo. On
+  // error no file is left behind. Durable on return, where the medium can.
+  static void restore(const std::string& backup, const std::string& path,
+                      const std::vector<std::string>& bases = {});
 
   // Verifies header, root directory and heap; of a read-only pool also the seals, if the last close has
   // made them. Calls `report` with one sentence for each violated invariant; returns how many there were.

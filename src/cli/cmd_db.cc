@@ -121,7 +121,7 @@ int scan_in_db(const DbOptions& options) {
   bool more = !options.backward     ? cursor.seek(options.key)
               : options.key.empty() ? cursor.seek_last()
                                     : cursor.seek_below(options.key);
-  RecordPrinter printer("", options.target.json);
+  RecordPrinter printer("", options.target.json ? TextFormat::kJsonLines : TextFormat::kTsv);
   for (uint64_t n = 0; more && (options.limit == 0 || n < options.limit); ++n) {
     printer.print(cursor.key(), cursor.value());
     more = options.backward ? cursor.previous() : cursor.next();

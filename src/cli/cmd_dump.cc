@@ -23,7 +23,8 @@ struct DumpOptions {
 };
 
 RecordPrinter printer_for(const DumpOptions& options) {
-  return {options.output, options.target.json || options.format == "jsonl"};
+  return {options.output,
+          options.target.json ? TextFormat::kJsonLines : parse_format(options.format)};
 }
 
 int run_dump(const DumpOptions& options) {
@@ -107,8 +108,8 @@ void add_range_options(CLI::App& command, RangeOptions& range) {
 }
 
 void add_format_options(CLI::App& command, DumpOptions& options) {
-  command.add_option("--format", options.format, "tsv or jsonl (--json means jsonl)")
-      ->check(CLI::IsMember({"tsv", "jsonl"}))
+  command.add_option("--format", options.format, "tsv, csv or jsonl (--json means jsonl)")
+      ->check(CLI::IsMember({"tsv", "csv", "jsonl"}))
       ->capture_default_str();
   command.add_option("-o,--output", options.output, "Write to this file");
 }
@@ -125,7 +126,8 @@ void add_dump(CLI::App& app, Action& action) {
       "\nTSV: key, tab, value. Tab, newline, carriage return and backslash are written\n"
       "\\t \\n \\r \\\\, other control characters and bytes that are not UTF-8 \\xNN.\n"
       "JSON lines: {\"key\": ..., \"value\": ...}; what is not UTF-8 is base64, in\n"
-      "\"key_base64\" and \"value_base64\". Records come in no particular order.\n");
+      "\"key_base64\" and \"value_base64\". CSV is that of RFC 4180, with single newlines. Records "
+      "come in no particular order.\n");
   add_target_options(*command, options->target);
   add_format_options(*command, *options);
   command->callback([options, &action] { action = [options] { return run_dump(*options); }; });

@@ -30,9 +30,10 @@ struct LoadCommandOptions {
 };
 
 TextFormat format_of(const LoadCommandOptions& options, LineSource& source) {
-  if (options.format == "tsv") return TextFormat::kTsv;
-  if (options.format == "jsonl") return TextFormat::kJsonLines;
-  return detect_format(source);
+  const TextFormat format =
+      options.format == "auto" ? detect_format(source) : parse_format(options.format);
+  if (format == TextFormat::kCsv) source.keep_quoted_newlines();
+  return format;
 }
 
 double rate_of(const LoadReport& report) {
@@ -127,7 +128,10 @@ void add_load(CLI::App& app, Action& action) {
       "  zcat big.jsonl.gz | perdure load --capacity 20G big.pool -\n"
       "  perdure load --key-kind u64 --value-kind u64 numbers.pool squares.tsv\n"
       "\nTSV: key, tab, value on each line; \\t \\n \\r \\\\ and \\xNN stand for single bytes.\n"
-      "JSON lines: {\"key\": ..., \"value\": ...}, or \"key_base64\" and \"value_base64\" for any\n"
+      "CSV: key, comma, value, as in RFC 4180: a field in quotes may hold commas, newlines, and "
+      "quotes\n"
+      "written twice. JSON lines: {\"key\": ..., \"value\": ...}, or \"key_base64\" and "
+      "\"value_base64\" for any\n"
       "bytes. Of a key that comes twice, the last line wins. What was stored stays stored when "
       "the\n"
       "load is stopped; loading again is harmless, and --resume leaves out what is known to be "
@@ -140,9 +144,10 @@ void add_load(CLI::App& app, Action& action) {
       ->capture_default_str();
   command
       ->add_option("--format", options->format,
-                   "tsv, jsonl, or auto: by the file's extension, else by its first byte")
-      ->check(CLI::IsMember({"auto", "tsv", "jsonl"}))
+                   "tsv, csv, jsonl, or auto: by the file's extension, else by its first byte")
+      ->check(CLI::IsMember({"auto", "tsv", "csv", "jsonl"}))
       ->capture_default_str();
+  command->add_flag("--header", options->load.header, "The first line names the fields");
   command->add_option("--threads", options->load.threads, "Threads that store")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();

@@ -1,4 +1,4 @@
-// perdure pool create | info | check: pools as a whole.
+// perdure pool create | info | check: pools as a whole. More of them in cmd_backup.cc.
 
 #include <fmt/core.h>
 
@@ -118,10 +118,11 @@ void add_create(CLI::App& pool, const std::shared_ptr<PoolCommandOptions>& optio
 
 void add_pool(CLI::App& app, Action& action) {
   auto options = std::make_shared<PoolCommandOptions>();
-  CLI::App* pool = add_command(app, "pool", "Make, describe and check pools",
-                               "  perdure pool create --capacity 10G words.pool\n"
-                               "  perdure pool info words.pool\n"
-                               "  perdure pool check words.pool || echo damaged\n");
+  CLI::App* pool =
+      add_command(app, "pool", "Make, describe, check, back up, restore and salvage pools",
+                  "  perdure pool create --capacity 10G words.pool\n"
+                  "  perdure pool info words.pool\n"
+                  "  perdure pool check words.pool || echo damaged\n");
   pool->require_subcommand(1);
   add_create(*pool, options, action);
 
@@ -138,6 +139,9 @@ void add_pool(CLI::App& app, Action& action) {
       "\nModifies nothing: recovery runs on a private copy. Exit code 3 when damage is found.\n");
   add_pool_argument(*check, options->target);
   check->callback([options, &action] { action = [options] { return run_check(*options); }; });
+
+  add_pool_backup(*pool, action);
+  add_pool_salvage(*pool, action);
 }
 
 }  // namespace perdure::cli

@@ -41,6 +41,11 @@ void add_scan(CLI::App& app, Action& action);
 void add_count(CLI::App& app, Action& action);
 void add_stat(CLI::App& app, Action& action);
 void add_pool(CLI::App& app, Action& action);
+void add_pool_backup(CLI::App& pool, Action& action);  // to `perdure pool`
+void add_pool_salvage(CLI::App& pool, Action& action);
+void add_convert(CLI::App& app, Action& action);
+void add_drop(CLI::App& app, Action& action);
+void add_rename(CLI::App& app, Action& action);
 void add_files(CLI::App& app, Action& action);
 void add_db(CLI::App& app, Action& action);
 void add_store(CLI::App& app, Action& action);

@@ -42,7 +42,7 @@ const std::map<std::string, std::string>& option_values() {
 
 std::string values_of(const std::string& path, const std::string& option) {
   if (option == "--workload" && path == "bench") return "a b c d e f";
-  if (option == "--format") return path == "load" ? "auto tsv jsonl" : "tsv jsonl";
+  if (option == "--format") return path == "load" ? "auto tsv csv jsonl" : "tsv csv jsonl";
   const auto found = option_values().find(option);
   return found == option_values().end() ? "" : found->second;
 }

@@ -185,7 +185,7 @@ bool Loader::progress_is_due() const {
 bool Loader::parse(std::string_view line, LoadRecord& record) {
   record.line = source_.line_number();
   report_.lines = ++lines_taken_;
-  if (is_blank(line, format_)) return false;
+  if (is_blank(line, format_) || (options_.header && record.line == 1)) return false;
   try {
     parse_record(line, format_, index_.key_kind(), index_.value_kind(), record.key, record.value);
     return true;

@@ -33,6 +33,7 @@ struct LoadOptions {
   unsigned threads = 1;
   bool resume = false;    // leave out what an earlier load of this source acknowledged
   bool skip_bad = false;  // count bad lines and go on
+  bool header = false;    // the first line names the fields
   // Records are durable only at checkpoints, which are made now and then and at the end.
   bool bulk = false;
   // If not negative: a file descriptor that gets the number of each line, as a line of text, once

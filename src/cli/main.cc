@@ -41,6 +41,9 @@ void define(CLI::App& app, Action& action) {
   add_count(app, action);
   add_stat(app, action);
   add_pool(app, action);
+  add_convert(app, action);
+  add_drop(app, action);
+  add_rename(app, action);
   add_files(app, action);
   add_db(app, action);
   add_store(app, action);

@@ -24,12 +24,34 @@ void append_tsv(Datum datum, std::string& line) {
   }
 }
 
+// Quoted where it has to be, and where white space at an end might be taken for none.
+void append_csv(Datum datum, std::string& line) {
+  if (datum.kind() == Kind::kU64) return append_tsv(datum, line);
+  const std::string_view bytes = datum.bytes();
+  const bool plain = bytes.find_first_of("\",\r\n") == std::string_view::npos &&
+                     !bytes.starts_with(' ') && !bytes.ends_with(' ') && !bytes.starts_with('\t') &&
+                     !bytes.ends_with('\t');
+  if (plain) {
+    line += bytes;
+    return;
+  }
+  line += '"';
+  for (size_t at = 0;;) {
+    const size_t quote = bytes.find('"', at);
+    line += bytes.substr(at, quote - at);
+    if (quote == std::string_view::npos) break;
+    line += "\"\"";
+    at = quote + 1;
+  }
+  line += '"';
+}
+
 }  // namespace
 
-RecordPrinter::RecordPrinter(const std::string& path, bool json)
+RecordPrinter::RecordPrinter(const std::string& path, TextFormat format)
     : name_(path.empty() ? "standard output" : path),
       file_(path.empty() ? stdout : std::fopen(path.c_str(), "wb")),
-      json_(json) {
+      format_(format) {
   if (file_ != nullptr) return;
   if (errno != EACCES) throw_cannot_write(name_, errno);
   throw Error(ErrorCode::kPermission,
@@ -42,11 +64,15 @@ RecordPrinter::~RecordPrinter() {
 
 void RecordPrinter::print(Datum key, Datum value) {
   line_.clear();
-  if (json_) {
+  if (format_ == TextFormat::kJsonLines) {
     nlohmann::json object = nlohmann::json::object();
     set_json(object, "key", key);
     set_json(object, "value", value);
     line_ = object.dump();
+  } else if (format_ == TextFormat::kCsv) {
+    append_csv(key, line_);
+    line_ += ',';
+    append_csv(value, line_);
   } else {
     append_tsv(key, line_);
     line_ += '\t';

@@ -4,14 +4,15 @@
 #include <cstdio>
 #include <string>
 
+#include "cli/record_source.h"
 #include "perdure/index.h"
 
 namespace perdure::cli {
 
 class RecordPrinter {
  public:
-  // To a file, or to standard output if `path` is empty. As JSON lines, or as TSV. Throws kPermission, kIo, kNoSpace.
-  RecordPrinter(const std::string& path, bool json);
+  // To a file, or to standard output if `path` is empty. Throws kPermission, kIo, kNoSpace.
+  RecordPrinter(const std::string& path, TextFormat format);
   ~RecordPrinter();
   RecordPrinter(const RecordPrinter&) = delete;
   RecordPrinter& operator=(const RecordPrinter&) = delete;
@@ -24,7 +25,7 @@ class RecordPrinter {
  private:
   std::string name_;
   std::FILE* file_;
-  bool json_;
+  TextFormat format_;
   std::string line_;
 };
 

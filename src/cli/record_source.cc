@@ -61,6 +61,58 @@ void parse_tsv(std::string_view line, Kind key_kind, Kind value_kind, Value& key
   parse(value_text, value_kind, value);
 }
 
+// Takes a field of RFC 4180 from the front of `line`, with the comma behind it. Returns whether there was one.
+bool take_csv_field(std::string_view& line, std::string& out) {
+  out.clear();
+  if (!line.starts_with('"')) {
+    const size_t end = std::min(line.find(','), line.size());
+    const std::string_view field = line.substr(0, end);
+    if (field.find('"') != std::string_view::npos) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "there is a quote within a field that does not begin with one; put the field in "
+                  "quotes, and write the quote twice");
+    }
+    out = field;
+    const bool comma = end < line.size();
+    line.remove_prefix(end + (comma ? 1 : 0));
+    return comma;
+  }
+  for (size_t at = 1;;) {
+    const size_t quote = line.find('"', at);
+    if (quote == std::string_view::npos) {
+      throw Error(ErrorCode::kInvalidArgument, "a field in quotes does not end");
+    }
+    out.append(line.substr(at, quote - at));
+    at = quote + 1;
+    if (at < line.size() && line[at] == '"') {
+      out += '"';
+      ++at;
+      continue;
+    }
+    const bool comma = at < line.size() && line[at] == ',';
+    if (!comma && at < line.size()) {
+      throw Error(ErrorCode::kInvalidArgument, "there is more behind a field in quotes");
+    }
+    line.remove_prefix(at + (comma ? 1 : 0));
+    return comma;
+  }
+}
+
+void parse_csv(std::string_view line, Kind key_kind, Kind value_kind, Value& key, Value& value) {
+  // Of an end of line of two bytes.
+  if (line.ends_with('\r')) line.remove_suffix(1);
+  std::string field;
+  if (!take_csv_field(line, field)) {
+    throw Error(ErrorCode::kInvalidArgument, "there is no comma between a key and a value");
+  }
+  parse_datum(field, key_kind, key);
+  if (take_csv_field(line, field)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "there are more than two fields; put a key or value with a comma in quotes");
+  }
+  parse_datum(field, value_kind, value);
+}
+
 void parse_json_line(std::string_view line, Kind key_kind, Kind value_kind, Value& key,
                      Value& value) {
   nlohmann::json object;
@@ -127,8 +179,31 @@ bool LineSource::fill() {
   return got > 0;
 }
 
+const char* LineSource::find_newline(size_t from, In& in) const {
+  const char* const begin = buffer_.data() + from;
+  const char* const end = buffer_.data() + end_;
+  if (!quotes_) {
+    return static_cast<const char*>(std::memchr(begin, '\n', end_ - from));
+  }
+  for (const char* at = begin; at != end; ++at) {
+    const bool quote = *at == '"';
+    if (in == In::kQuotes) {
+      if (quote) in = In::kQuoteInQuotes;
+    } else if (quote && in != In::kPlain) {
+      in = In::kQuotes;  // the first of a field, or the second of two
+    } else if (*at == '\n') {
+      in = In::kFieldStart;
+      return at;
+    } else {
+      in = *at == ',' ? In::kFieldStart : In::kPlain;
+    }
+  }
+  return nullptr;
+}
+
 bool LineSource::has_buffered_line() const {
-  return std::memchr(buffer_.data() + scanned_, '\n', end_ - scanned_) != nullptr;
+  In in = in_;
+  return find_newline(scanned_, in) != nullptr;
 }
 
 int LineSource::peek() {
@@ -138,8 +213,7 @@ int LineSource::peek() {
 
 bool LineSource::next(std::string_view& line) {
   while (!stopped()) {
-    const char* newline =
-        static_cast<const char*>(std::memchr(buffer_.data() + scanned_, '\n', end_ - scanned_));
+    const char* newline = find_newline(scanned_, in_);
     if (newline != nullptr || at_end_) {
       const size_t line_end =
           newline == nullptr ? end_ : static_cast<size_t>(newline - buffer_.data());
@@ -158,13 +232,33 @@ bool LineSource::next(std::string_view& line) {
 }
 
 const char* to_string(TextFormat format) noexcept {
-  return format == TextFormat::kTsv ? "tsv" : "jsonl";
+  switch (format) {
+    case TextFormat::kTsv:
+      return "tsv";
+    case TextFormat::kJsonLines:
+      return "jsonl";
+    case TextFormat::kCsv:
+      return "csv";
+  }
+  return "unknown";
+}
+
+TextFormat parse_format(std::string_view name) {
+  for (const TextFormat format : {TextFormat::kTsv, TextFormat::kJsonLines, TextFormat::kCsv}) {
+    if (name == to_string(format)) return format;
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("'{}' is not a format; use tsv, csv or jsonl", name));
 }
 
 TextFormat detect_format(LineSource& source) {
   if (source.is_file()) {
     for (const char* extension : {".tsv", ".txt"}) {
       if (ends_with(source.name(), extension)) return TextFormat::kTsv;
+    }
+    if (ends_with(source.name(), ".csv")) {
+      source.keep_quoted_newlines();
+      return TextFormat::kCsv;
     }
     for (const char* extension : {".jsonl", ".ndjson", ".json"}) {
       if (ends_with(source.name(), extension)) return TextFormat::kJsonLines;
@@ -174,16 +268,20 @@ TextFormat detect_format(LineSource& source) {
 }
 
 bool is_blank(std::string_view line, TextFormat format) {
+  if (format == TextFormat::kCsv) return line.empty() || line == "\r";
   return format == TextFormat::kJsonLines &&
          line.find_first_not_of(" \t\r") == std::string_view::npos;
 }
 
 void parse_record(std::string_view line, TextFormat format, Kind key_kind, Kind value_kind,
                   Value& key, Value& value) {
-  if (format == TextFormat::kTsv) {
-    parse_tsv(line, key_kind, value_kind, key, value);
-  } else {
-    parse_json_line(line, key_kind, value_kind, key, value);
+  switch (format) {
+    case TextFormat::kTsv:
+      return parse_tsv(line, key_kind, value_kind, key, value);
+    case TextFormat::kCsv:
+      return parse_csv(line, key_kind, value_kind, key, value);
+    case TextFormat::kJsonLines:
+      return parse_json_line(line, key_kind, value_kind, key, value);
   }
 }
 

@@ -1,4 +1,4 @@
-// Records from text: a file or standard input, line by line, as TSV or JSON lines.
+// Records from text: a file or standard input, line by line, as TSV, CSV or JSON lines.
 #pragma once
 
 #include <atomic>
@@ -28,6 +28,9 @@ class LineSource {
   // kIo, and kInvalidArgument for a line beyond kMaxLineBytes.
   bool next(std::string_view& line);
 
+  // From now on newlines within quotes are part of a line, as in CSV.
+  void keep_quoted_newlines() { quotes_ = true; }
+
   // Whether the next call can be answered from what is already in memory.
   bool has_buffered_line() const;
   // The first byte, or -1 if there is none. Reads ahead, consumes nothing.
@@ -43,7 +46,12 @@ class LineSource {
   std::string identity() const { return identity_; }
 
  private:
+  // Where a byte of CSV stands.
+  enum class In : uint8_t { kFieldStart, kPlain, kQuotes, kQuoteInQuotes };
+
   bool fill();
+  // The newline that ends a line, at or after `from`, where the state is `in`; or null.
+  const char* find_newline(size_t from, In& in) const;
   bool stopped() const { return stop_ != nullptr && stop_->load(); }
 
   const std::atomic<bool>* stop_;
@@ -56,20 +64,24 @@ class LineSource {
   size_t begin_ = 0;  // of what is buffered and not yet given out
   size_t end_ = 0;
   size_t scanned_ = 0;  // no newline before this place
+  bool quotes_ = false;
+  In in_ = In::kFieldStart;  // at `scanned_`
   bool at_end_ = false;
   uint64_t position_bytes_ = 0;
   uint64_t line_number_ = 0;
 };
 
-enum class TextFormat { kTsv, kJsonLines };
+enum class TextFormat { kTsv, kJsonLines, kCsv };
 
 const char* to_string(TextFormat format) noexcept;
 
-// The format that a file's name promises (.tsv .txt .jsonl .ndjson .json), or else its first byte:
-// '{' begins JSON lines.
+// The format that a file's name promises (.tsv .txt .csv .jsonl .ndjson .json), or else its first byte:
+// '{' begins JSON lines. Of CSV the source keeps quoted newlines from then on.
 TextFormat detect_format(LineSource& source);
+// Of a name: "tsv", "jsonl" or "csv".
+TextFormat parse_format(std::string_view name);
 
-// Whether a line is neither a record nor a mistake: nothing but white space, among JSON lines.
+// Whether a line is neither a record nor a mistake: nothing but white space, among JSON lines; nothing, in CSV.
 bool is_blank(std::string_view line, TextFormat format);
 
 // Reads one line as a record. Throws Error(kInvalidArgument) with what is wrong with it.

@@ -11,12 +11,32 @@
 
 namespace perdure::pm {
 
+namespace {
+
+constexpr uint64_t kSmallPageBytes = 4096;
+
+void touch(char* byte) {
+  volatile char* const at = byte;
+  *at = *at;
+}
+
+}  // namespace
+
 uint64_t read_at(int file, const std::string& subject, uint64_t offset, void* to, uint64_t bytes) {
   uint64_t done = 0;
+  bool touched = false;
   while (done < bytes) {
     const ssize_t n = ::pread(file, static_cast<char*>(to) + done, bytes - done,
                               static_cast<off_t>(offset + done));
     if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EFAULT && !touched) {
+      // A pool's memory that a backup has protected: the system does not wait for it, a store does.
+      touched = true;
+      for (uint64_t at = done; at < bytes; at += kSmallPageBytes)
+        touch(static_cast<char*>(to) + at);
+      touch(static_cast<char*>(to) + bytes - 1);
+      continue;
+    }
     if (n < 0) throw_errno("read", subject, errno);
     if (n == 0) break;
     done += static_cast<uint64_t>(n);

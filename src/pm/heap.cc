@@ -1,5 +1,9 @@
 #include "pm/heap.h"
 
+#include <fmt/core.h>
+
+#include <bit>
+
 #include "pm/pool_impl.h"
 
 namespace perdure::pm {
@@ -35,6 +39,62 @@ void Heap::release(uint64_t block) noexcept {
     info = Segments::Info{};
     segments_.release(segment, count);
   }  // else the pool is damaged: what leads here is no block
+}
+
+// ---- parts of segments
+
+Heap::Part Heap::part_of(uint64_t offset) {
+  blocks_.require_in_use(offset);
+  Part part{segments_.number_of(offset), false, {}, 0};
+  const Segments::Info& info = segments_.info(part.segment);
+  part.run = info.kind == SegmentKind::kRun;
+  part.bytes =
+      part.run ? info.run_segments * kSegmentBytes : HeapBlocks::class_bytes(info.size_class);
+  if (part.run) return part;
+  const uint64_t number = (offset - segments_.offset_of(part.segment)) / part.bytes;
+  part.bits[number / 64] = uint64_t{1} << (number % 64);
+  const auto [word, bit] = blocks_.bitmap_bit(offset);
+  if ((load_relaxed(*word) & bit) == 0) {
+    pool_.throw_corrupt(fmt::format("the block at {:#x} is in use, but not allocated", offset));
+  }
+  return part;
+}
+
+uint32_t Heap::bitmap_words(uint64_t segment) const {
+  const Segments::Content content = segments_.content_of(segment);
+  return content.kind == SegmentKind::kSlab ? (HeapBlocks::blocks_in(content.size_class) + 63) / 64
+                                            : 0;
+}
+
+// What is cleared already is the same slab still, but no run any more.
+bool Heap::fits(const Part& part, uint32_t words) const {
+  const Segments::Content content = segments_.content_of(part.segment);
+  if (part.run) return content.kind != SegmentKind::kSlab;
+  return content.kind == SegmentKind::kSlab && words == bitmap_words(part.segment);
+}
+
+void Heap::clear_part(const Part& part) {
+  SegmentDescriptor& entry = segments_.descriptor(part.segment);
+  if (part.run) {
+    store_release(entry.word, Segments::free_word(part.segment));
+    pool_.memory().flush(&entry.word, sizeof entry.word);
+    return;
+  }
+  for (size_t i = 0; i < part.bits.size(); ++i) {
+    if (part.bits[i] == 0) continue;
+    std::atomic_ref(entry.bitmap[i]).fetch_and(~part.bits[i], std::memory_order_acq_rel);
+    pool_.memory().flush(&entry.bitmap[i], sizeof entry.bitmap[i]);
+  }
+}
+
+void Heap::release_part(const Part& part) noexcept {
+  const uint64_t begin = segments_.offset_of(part.segment);
+  if (part.run) return release(begin);
+  for (uint64_t i = 0; i < part.bits.size(); ++i) {
+    for (uint64_t left = part.bits[i]; left != 0; left &= left - 1) {
+      release(begin + (i * 64 + static_cast<uint64_t>(std::countr_zero(left))) * part.bytes);
+    }
+  }
 }
 
 }  // namespace perdure::pm

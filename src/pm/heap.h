@@ -120,6 +120,25 @@ class Heap {
   // Whether an allocated block that `bytes` may be allocated from begins at `offset`.
   bool is_allocated(uint64_t offset, uint64_t bytes) const;
 
+  // Parts of segments: all blocks of a run, or those of a slab whose bits are set.
+  struct Part {
+    uint64_t segment;
+    bool run;
+    std::array<uint64_t, 16> bits;
+    uint64_t bytes;  // of the run, or of one block
+  };
+  // Which part of its segment the block at `offset` is; from now on it counts as taken until release_part(),
+  // whatever its bit in PM. Throws kCorrupt if it is no block in use.
+  Part part_of(uint64_t offset);
+  // Whether a descriptor holds what the part names, and how many words of its bitmap there are.
+  bool fits(const Part& part, uint32_t words) const;
+  uint32_t bitmap_words(uint64_t segment) const;
+  // Marks the blocks as free on the medium, which they may be already; nobody is given them yet. Durable with
+  // the caller's fence.
+  void clear_part(const Part& part);
+  // Hands them out again. Does not throw, as release().
+  void release_part(const Part& part) noexcept;
+
   uint64_t check(const std::function<void(const std::string&)>& report) const;
 
   // Writes the descriptor of a segment that the pool is about to grow by. Durable with the caller's fence.

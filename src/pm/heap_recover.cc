@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "pm/checksum.h"
+#include "pm/drop.h"
 #include "pm/heap.h"
 #include "pm/pool_impl.h"
 
@@ -167,13 +168,20 @@ void Heap::recover_lane(Lane& lane) {
 }
 
 void Heap::recover() {
-  for (uint32_t i = 0; i < kLanes; ++i) {
+  const bool lenient = pool_.lenient();
+  for (uint32_t i = 0; i < kLanes && !lenient; ++i) {
     uint64_t number = 0;
     if (!unseal_word(lane(i).mark, kLaneSalt, number) || number != i + 1) {
       pool_.throw_corrupt(fmt::format("lane {} of the transactions is damaged", i));
     }
   }
-  for (uint32_t i = 0; i < kLanes; ++i) recover_lane(lane(i));
+  for (uint32_t i = 0; i < kLanes; ++i) {
+    try {
+      recover_lane(lane(i));
+    } catch (const Error& error) {
+      if (!lenient || error.code() != ErrorCode::kCorrupt) throw;
+    }
+  }
   // The end of a transaction may be in the caches only, if a process died before its last fence. Before
   // any block is handed out: after a power failure its intents would be back, and judge that block by links that
   // no longer speak of it, and so would its redo records. Lanes of fewer intents do not write over all of them.
@@ -189,6 +197,8 @@ void Heap::recover() {
     }
   }
   pool_.memory().fence();
+  if (!lenient)
+    Drop::clear_interrupted(pool_);  // before anybody can be given what a dropped structure leaves
   uint64_t free_from = 0;
   uint64_t free_length = 0;
   const auto close_run = [&] {
@@ -196,7 +206,8 @@ void Heap::recover() {
     free_length = 0;
   };
   segments_.for_each([&](uint64_t i, const Segments::Content& content, bool sound) {
-    if (!sound) pool_.throw_corrupt(fmt::format("the descriptor of segment {} is damaged", i));
+    if (!sound && !lenient)
+      pool_.throw_corrupt(fmt::format("the descriptor of segment {} is damaged", i));
     segments_.info(i).kind = content.kind;
     segments_.info(i).size_class = static_cast<uint8_t>(content.size_class);
     if (content.kind == SegmentKind::kFree) {

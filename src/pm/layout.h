@@ -61,6 +61,11 @@ inline constexpr uint64_t kLaneSalt = 0x1a7e;
 inline constexpr uint32_t kDirectoryEntries = 256;
 inline constexpr size_t kNameBytesMax = 95;
 
+// What `in_use` of a directory entry says. A build that knows no dropped entries takes one for damaged.
+inline constexpr uint64_t kEntryFree = 0;
+inline constexpr uint64_t kEntryInUse = 1;
+inline constexpr uint64_t kEntryDropped = 2;  // the structure is gone, its blocks are being freed
+
 // A structure by name. Written whole by a lane's redo record, so it is there wholly or not at all.
 // A free entry carries a checksum, too: a page of zeros is damage, not a directory without names.
 struct DirectoryEntry {
@@ -70,11 +75,23 @@ struct DirectoryEntry {
   uint8_t value_kind;
   uint8_t reserved8[6];
   uint64_t root;  // offset of the structure's root block
-  uint64_t reserved[12];
+  uint64_t drop;  // offset of the first page of the list of blocks that a drop frees, or 0
+  uint64_t reserved[11];
   uint64_t checksum;  // xxh3 of all bytes before, seeded with the entry's number
-  uint64_t in_use;    // 1, or 0 for a free entry
+  uint64_t in_use;    // kEntryFree and so on
 };
-static_assert(sizeof(DirectoryEntry) == 256 && offsetof(DirectoryEntry, root) == 136);
+static_assert(sizeof(DirectoryEntry) == 256 && offsetof(DirectoryEntry, root) == 136 &&
+              offsetof(DirectoryEntry, drop) == 144);
+
+// A page of the list of a dropped structure's blocks. Records follow: a word that is a segment's number << 8,
+// plus how many words of its bitmap follow it (slabs), or 0 (a run that begins there).
+struct DropPage {
+  uint64_t checksum;  // xxh3 of what follows, records included, seeded with the page's offset
+  uint64_t next;      // offset of the next page, or 0
+  uint64_t bytes;     // that the page was allocated from
+  uint64_t words;     // of records
+};
+static_assert(sizeof(DropPage) == 32);
 
 enum class SegmentKind : uint8_t { kFree = 0, kSlab = 1, kRun = 2 };
 

@@ -10,7 +10,9 @@
 #include <utility>
 
 #include "perdure/version.h"
+#include "pm/backup.h"
 #include "pm/checksum.h"
+#include "pm/drop.h"
 #include "pm/pool_impl.h"
 #include "pm/system_error.h"
 
@@ -152,6 +154,14 @@ pm::PoolImpl& pm::impl_of(const Pool& pool) { return pool.impl(); }
 void Pool::sync() { impl().sync(); }
 PoolInfo Pool::info() const { return impl().info(); }
 std::vector<StructureInfo> Pool::structures() const { return impl().structures(); }
+void Pool::rename(const std::string& from, const std::string& to) { impl().rename(from, to); }
+BackupReport Pool::backup(const std::string& path, const BackupOptions& options) const {
+  return pm::write_backup(impl(), path, options);
+}
+void Pool::restore(const std::string& backup, const std::string& path,
+                   const std::vector<std::string>& bases) {
+  pm::restore_backup(backup, path, bases);
+}
 uint64_t Pool::check(const std::function<void(const std::string&)>& report) const {
   return impl().check(report);
 }
@@ -201,7 +211,7 @@ void place_tables(PoolHeader& header) {
 }
 
 // The header page as it is on the medium, judged before anything is mapped.
-PoolHeader read_header(const Mapping& mapping) {
+PoolHeader read_header(const Mapping& mapping, bool lenient) {
   const std::string& path = mapping.path();
   alignas(PoolHeader) uint8_t page[kHeaderBytes] = {};
   const uint64_t bytes = mapping.read_at(0, page, sizeof page);
@@ -215,7 +225,9 @@ PoolHeader read_header(const Mapping& mapping) {
   if (bytes < sizeof header.magic || std::memcmp(header.magic, kMagic, sizeof kMagic) != 0) {
     PoolHeader mended = header;
     std::memcpy(mended.magic, kMagic, sizeof kMagic);
-    if (bytes >= kHeaderBytes && header_checksum(mended) == header.checksum) {
+    if (bytes >= kHeaderBytes && header_checksum(mended) == header.checksum && lenient) {
+      header = mended;
+    } else if (bytes >= kHeaderBytes && header_checksum(mended) == header.checksum) {
       // It is written last when a pool is made.
       if (std::ranges::all_of(header.magic, [](auto byte) { return byte == 0; })) {
         throw Error(
@@ -225,8 +237,9 @@ PoolHeader read_header(const Mapping& mapping) {
                         path));
       }
       throw corrupt_header(path, "the magic of the header is not that of a pool, all else is");
+    } else {
+      throw Error(ErrorCode::kForeign, fmt::format("{}: is not a Perdure pool", path));
     }
-    throw Error(ErrorCode::kForeign, fmt::format("{}: is not a Perdure pool", path));
   }
   if (bytes < kHeaderBytes) {
     throw Error(ErrorCode::kTruncated,
@@ -238,7 +251,7 @@ PoolHeader read_header(const Mapping& mapping) {
                             "release",
                             path, header.format_version, kFormatVersion));
   }
-  if (header_checksum(header) != header.checksum) {
+  if (header_checksum(header) != header.checksum && !lenient) {
     throw corrupt_header(path, "the checksum of the header does not hold");
   }
   if (header.format_version < kFormatVersion) {
@@ -256,10 +269,12 @@ PoolHeader read_header(const Mapping& mapping) {
                             header.format_version));
   }
   const auto is_zero = [](uint8_t byte) { return byte == 0; };
-  if (!std::all_of(page + offsetof(PoolHeader, segments_word) + sizeof(uint64_t),
-                   page + offsetof(PoolHeader, generation_word), is_zero) ||
-      !std::all_of(page + offsetof(PoolHeader, generation_word) + sizeof(uint64_t),
-                   page + kHeaderBytes, is_zero)) {
+  const bool unused_is_zero =
+      std::all_of(page + offsetof(PoolHeader, segments_word) + sizeof(uint64_t),
+                  page + offsetof(PoolHeader, generation_word), is_zero) &&
+      std::all_of(page + offsetof(PoolHeader, generation_word) + sizeof(uint64_t),
+                  page + kHeaderBytes, is_zero);
+  if (!lenient && !unused_is_zero) {
     throw corrupt_header(path, "unused bytes of the header are not zero");
   }
   PoolHeader placed = header;
@@ -294,6 +309,7 @@ PoolImpl::PoolImpl(Mapping mapping, Domain domain, Durability durability,
       durability_(durability),
       verify_payload_(options.verify_payload),
       seal_on_close_(options.seal_on_close),
+      lenient_(options.lenient),
       on_event_(options.on_event) {
   if (options.nearly_full_percent > 100) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -426,20 +442,34 @@ void PoolImpl::write_header(const PoolOptions& options, uint64_t capacity_bytes)
 }
 
 std::unique_ptr<PoolImpl> PoolImpl::open(Mapping mapping, const PoolOptions& options) {
-  const PoolHeader header = read_header(mapping);
+  const bool lenient = options.lenient;
+  if (lenient && !options.read_only) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "a pool is opened lenient only if it is opened read-only");
+  }
+  const PoolHeader header = read_header(mapping, lenient);
   uint64_t segments = 0;
   uint64_t generation = 0;
-  if (!unseal_word(header.segments_word, kSegmentsSalt, segments)) {
+  const bool size_known = unseal_word(header.segments_word, kSegmentsSalt, segments);
+  if (!size_known && !lenient) {
     throw corrupt_header(mapping.path(), "the pool's size in the header is damaged");
   }
-  if (!unseal_word(header.generation_word, kGenerationSalt, generation)) {
+  if (!unseal_word(header.generation_word, kGenerationSalt, generation) && !lenient) {
     throw corrupt_header(mapping.path(), "the pool's generation in the header is damaged");
+  }
+  if (lenient) {
+    const uint64_t most = (header.capacity_bytes - header.data_offset) / kSegmentBytes;
+    const uint64_t bytes = mapping.file_bytes();
+    const uint64_t there =
+        bytes < header.data_offset ? 0 : (bytes - header.data_offset) / kSegmentBytes;
+    segments = std::min({size_known ? segments : most, most, there});
   }
   if (segments > (header.capacity_bytes - header.data_offset) / kSegmentBytes) {
     throw corrupt_header(mapping.path(), "the pool's size exceeds its capacity");
   }
   const uint64_t end = header.data_offset + segments * kSegmentBytes;
   if (mapping.file_bytes() < (segments == 0 ? header.descriptors_offset : end)) {
+    // Also of a lenient opening: there are no names.
     throw Error(ErrorCode::kTruncated,
                 fmt::format("{}: has {} bytes, but its header says {}; the file was cut off: "
                             "restore it from a backup",
@@ -464,7 +494,10 @@ std::unique_ptr<PoolImpl> PoolImpl::open(Mapping mapping, const PoolOptions& opt
     pool->check_seals([&](const std::string& what) { pool->throw_corrupt(what); });
   }
   pool->heap_->recover();
-  pool->check_directory();
+  if (!lenient) {
+    pool->check_directory();
+    Drop::finish_interrupted(*pool);
+  }
   pool->start_generation();
   pool->now_ready(options, pool->closed_before_ == CloseMark::kOpen);
   return pool;
@@ -658,13 +691,18 @@ uint64_t PoolImpl::check(const std::function<void(const std::string&)>& report) 
   }
   for (uint32_t i = 0; i < kDirectoryEntries; ++i) {
     const DirectoryEntry& entry = directory()[i];
+    if (lenient() && !is_sound(i)) {
+      fail(fmt::format("root directory: entry {} is damaged", i));
+      continue;
+    }
     if (entry.in_use == 0) continue;
     const std::string name(entry.name, ::strnlen(entry.name, sizeof entry.name));
     if (entry.root < header().data_offset || entry.root >= end_offset()) {
       fail(fmt::format("root directory: '{}' has its root outside the pool", name));
     }
     for (uint32_t j = 0; j < i; ++j) {
-      if (directory()[j].in_use != 0 && name == directory()[j].name) {
+      if (directory()[j].in_use == kEntryInUse && entry.in_use == kEntryInUse &&
+          name == directory()[j].name) {
         fail(fmt::format("root directory: '{}' is there twice", name));
       }
     }

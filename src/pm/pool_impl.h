@@ -91,6 +91,8 @@ class PoolImpl : public std::enable_shared_from_this<PoolImpl> {
   void require_writable() const;
   // Whether reading a record verifies its checksum.
   bool verifies_payload() const { return verify_payload_; }
+  // PoolOptions::lenient: whether damage of the pool itself is passed over.
+  bool lenient() const { return lenient_; }
 
   // What a structure holds as long as it is open: it keeps the mapping, and keeps everybody else in the
   // process from opening the same structure, whose state in DRAM would not know of this one's.
@@ -133,10 +135,18 @@ class PoolImpl : public std::enable_shared_from_this<PoolImpl> {
                             std::string_view type, uint8_t key_kind, uint8_t value_kind,
                             uint64_t root) const;
 
+  // Gives a structure that is not open another name. Errors: as Pool::rename.
+  void rename(std::string_view from, std::string_view to);
+  // Whether the structure of this root is being dropped: it is closed without writing anything, since its blocks
+  // are as good as free.
+  bool is_dropped(const void* root) const;
+
   // Yields the processor: what a thread does that waits for another one's short critical section.
   static void pause() { std::this_thread::yield(); }
 
  private:
+  friend class Drop;
+
   PoolImpl(Mapping mapping, Domain domain, Durability durability, const PoolOptions& options);
 
   // Throws kNoSuchName.
@@ -145,6 +155,11 @@ class PoolImpl : public std::enable_shared_from_this<PoolImpl> {
   // Fails closed on a damaged entry, and on a free one that is not empty.
   void check_directory() const;
   bool is_sound(uint32_t entry) const;
+  // The same while others may be rewriting the entry: a whole one is seen soon.
+  bool becomes_sound(uint32_t entry) const;
+  // Throws kInvalidArgument, kNameExists.
+  void require_new_name(std::string_view name) const;
+  static DirectoryEntry sealed(DirectoryEntry entry, uint32_t number);
   [[noreturn]] void throw_damaged(uint32_t entry) const;
   void write_header(const PoolOptions& options, uint64_t capacity_bytes);
   void write_empty_tables();
@@ -172,6 +187,7 @@ class PoolImpl : public std::enable_shared_from_this<PoolImpl> {
   CloseMark closed_before_ = CloseMark::kClean;
   bool verify_payload_;
   bool seal_on_close_;
+  bool lenient_;
   bool open_ = false;
   std::function<void(const PoolEvent&)> on_event_;
   uint64_t nearly_full_segments_ = 0;  // in use, from which on it is nearly full

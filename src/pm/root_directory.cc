@@ -23,9 +23,29 @@ std::string kind_name(uint8_t kind) {
 bool PoolImpl::is_sound(uint32_t number) const {
   const DirectoryEntry& entry = directory()[number];
   if (entry_checksum(entry, number) != entry.checksum) return false;
-  if (entry.in_use == 0) return entry.name[0] == '\0' && entry.root == 0;
-  return entry.in_use == 1 && entry.name[0] != '\0' && entry.name[kNameBytesMax] == '\0' &&
-         entry.type[sizeof entry.type - 1] == '\0';
+  if (entry.in_use == kEntryFree) {
+    return entry.name[0] == '\0' && entry.root == 0 && entry.drop == 0;
+  }
+  return entry.in_use <= kEntryDropped && entry.name[0] != '\0' &&
+         entry.name[kNameBytesMax] == '\0' && entry.type[sizeof entry.type - 1] == '\0';
+}
+
+// A redo record replaces an entry word by word.
+bool PoolImpl::becomes_sound(uint32_t number) const {
+  for (int i = 0; i < 1000; ++i) {
+    if (is_sound(number)) return true;
+    pause();
+  }
+  return false;
+}
+
+bool PoolImpl::is_dropped(const void* root) const {
+  const uint64_t at = offset_of(root);
+  for (uint32_t i = 0; i < kDirectoryEntries; ++i) {
+    const DirectoryEntry& entry = directory()[i];
+    if (load_acquire(entry.in_use) == kEntryDropped && entry.root == at) return true;
+  }
+  return false;
 }
 
 void PoolImpl::check_directory() const {
@@ -56,9 +76,9 @@ void PoolImpl::throw_damaged(uint32_t entry) const {
 const DirectoryEntry* PoolImpl::find(std::string_view name) const {
   for (uint32_t i = 0; i < kDirectoryEntries; ++i) {
     const DirectoryEntry& entry = directory()[i];
-    if (load_acquire(entry.in_use) == 0) continue;
+    if (load_acquire(entry.in_use) != kEntryInUse) continue;
     if (std::string_view(entry.name, ::strnlen(entry.name, sizeof entry.name)) != name) continue;
-    if (!is_sound(i)) throw_damaged(i);
+    if (!becomes_sound(i)) throw_damaged(i);
     return &entry;
   }
   return nullptr;
@@ -91,8 +111,7 @@ const DirectoryEntry& PoolImpl::require(std::string_view name, std::string_view 
   return *entry;
 }
 
-DirectoryEntry* PoolImpl::reserve_entry(std::string_view name) const {
-  require_writable();
+void PoolImpl::require_new_name(std::string_view name) const {
   if (name.empty() || name.size() > kNameBytesMax || name.find('\0') != std::string_view::npos) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("a structure's name has 1 to {} bytes, none of them NUL; this one has "
@@ -105,8 +124,13 @@ DirectoryEntry* PoolImpl::reserve_entry(std::string_view name) const {
                             "another name",
                             mapping_.path(), name));
   }
+}
+
+DirectoryEntry* PoolImpl::reserve_entry(std::string_view name) const {
+  require_writable();
+  require_new_name(name);
   for (uint32_t i = 0; i < kDirectoryEntries; ++i) {
-    if (directory()[i].in_use == 0) return &directory()[i];
+    if (directory()[i].in_use == kEntryFree) return &directory()[i];
   }
   throw Error(ErrorCode::kPoolFull,
               fmt::format("{}: a pool holds at most {} structures; use another pool",
@@ -122,16 +146,36 @@ DirectoryEntry PoolImpl::make_entry(const DirectoryEntry* place, std::string_vie
   entry.key_kind = key_kind;
   entry.value_kind = value_kind;
   entry.root = root;
-  entry.checksum = entry_checksum(entry, static_cast<uint32_t>(place - directory()));
-  entry.in_use = 1;
+  entry.in_use = kEntryInUse;
+  return sealed(entry, static_cast<uint32_t>(place - directory()));
+}
+
+DirectoryEntry PoolImpl::sealed(DirectoryEntry entry, uint32_t number) {
+  entry.checksum = entry_checksum(entry, number);
   return entry;
+}
+
+void PoolImpl::rename(std::string_view from, std::string_view to) {
+  require_writable();
+  const Use use(*this, from);  // nobody has it open, nor opens it meanwhile
+  const std::lock_guard lock(directory_mutex_);
+  require_new_name(to);
+  const uint32_t number = entry_number(from);
+  DirectoryEntry named = directory()[number];
+  std::memset(named.name, 0, sizeof named.name);
+  std::memcpy(named.name, to.data(), to.size());
+  named = sealed(named, number);
+  Heap::Txn txn(*heap_);
+  txn.redo(&directory()[number], &named, sizeof named);
+  txn.commit_redo([] {});
 }
 
 std::vector<StructureInfo> PoolImpl::structures() const {
   std::vector<StructureInfo> all;
   for (uint32_t i = 0; i < kDirectoryEntries; ++i) {
     const DirectoryEntry& entry = directory()[i];
-    if (load_acquire(entry.in_use) == 0) continue;
+    if (load_acquire(entry.in_use) != kEntryInUse) continue;
+    if (lenient() && !is_sound(i)) continue;
     all.push_back({entry.name, entry.type, kind_name(entry.key_kind), kind_name(entry.value_kind)});
   }
   return all;

@@ -37,15 +37,18 @@ uint64_t Segments::word_of(SegmentKind kind, int size_class, uint64_t segments, 
 }
 
 bool Segments::read(uint64_t segment, Content& out) const {
+  return parse(load_relaxed(descriptor(segment).word), segment, count(), out);
+}
+
+bool Segments::parse(uint64_t word, uint64_t segment, uint64_t count, Content& out) {
   out = {};
-  const uint64_t word = load_relaxed(descriptor(segment).word);
   uint64_t value = 0;
   if (word == 0 || !unseal_word(word, kDescriptorSalt + (segment << 16), value)) return false;
   const Content found{.kind = static_cast<SegmentKind>(value & 0xff),
                       .size_class = static_cast<int>(value >> 8 & 0xff),
                       .segments = value >> 16};
   const bool sound = found.kind == SegmentKind::kRun
-                         ? found.segments >= 1 && found.segments <= count() - segment
+                         ? found.segments >= 1 && found.segments <= count - segment
                          : found.kind <= SegmentKind::kSlab &&
                                found.size_class < HeapBlocks::kClasses && found.segments == 1;
   if (sound) out = found;

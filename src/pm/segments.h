@@ -66,6 +66,8 @@ class Segments {
   static uint64_t free_word(uint64_t number) { return word_of(SegmentKind::kFree, 0, 1, number); }
   // Returns false, with the content of a free segment, if the descriptor is damaged.
   bool read(uint64_t segment, Content& out) const;
+  // The same of a descriptor's word, in a pool of `count` segments.
+  static bool parse(uint64_t word, uint64_t segment, uint64_t count, Content& out);
   // The content of a damaged one is that of a free segment.
   Content content_of(uint64_t segment) const {
     Content content;

@@ -265,6 +265,7 @@ StoreImpl::~StoreImpl() {
   if (runtime_ != nullptr) runtime_->wait_for_spawned();
   runtime_.reset();
   end_opening();
+  if (pool_.is_dropped(&root_)) return;
   try {
     // One that is not ready stays as it was found: its last close still counts.
     for (const auto& shard : shards_) {

@@ -20,6 +20,12 @@ const std::vector<std::vector<std::string>> kCommands = {
     {"pool", "create"},
     {"pool", "info"},
     {"pool", "check"},
+    {"pool", "backup"},
+    {"pool", "restore"},
+    {"pool", "salvage"},
+    {"convert"},
+    {"drop"},
+    {"rename"},
     {"serve"},
     {"quickstart"},
     {"list"},
@@ -139,7 +145,7 @@ TEST_F(Help, BashCompletionOffersCommandsOptionsAndValues) {
   EXPECT_EQ(complete("perdure pool c"), "create check\n");
   EXPECT_EQ(complete("perdure load --res"), "--resume\n");
   EXPECT_EQ(complete("perdure load --domain ''"), "page line byte\n");
-  EXPECT_EQ(complete("perdure dump --format ''"), "tsv jsonl\n");
+  EXPECT_EQ(complete("perdure dump --format ''"), "tsv csv jsonl\n");
   EXPECT_EQ(complete("perdure pool info --j"), "--json\n");
 #ifdef PERDURE_HAS_LAB
   EXPECT_EQ(complete("perdure bench nul"), "null\n");

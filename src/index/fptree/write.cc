@@ -21,7 +21,7 @@ Core<Content>::Core(pm::PoolImpl& pool, Root& root, std::string name)
 
 template <typename Content>
 Core<Content>::~Core() {
-  if (!opened_ || pool_.read_only()) return;
+  if (!opened_ || pool_.read_only() || pool_.is_dropped(&root_)) return;
   try {
     pool_.require_writable();  // else PM may not be what DRAM says
     write_spill();

@@ -83,7 +83,7 @@ std::unique_ptr<Core<Content>> Core<Content>::open(pm::PoolImpl& pool, const std
 
 template <typename Content>
 Core<Content>::~Core() {
-  if (recovered_ && !pool_.read_only()) {
+  if (recovered_ && !pool_.read_only() && !pool_.is_dropped(&root_)) {
     try {
       pool_.require_writable();  // else PM may not be what DRAM says
       if (!has_image_ && !inner_.has_one_leaf()) write_image();

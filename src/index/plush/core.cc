@@ -48,7 +48,7 @@ std::unique_ptr<Core> Core::open(pm::PoolImpl& pool, const std::string& name, Ki
 }
 
 Core::~Core() {
-  if (recovered_ && !pool_.read_only() && !pool_.failed()) {
+  if (recovered_ && !pool_.read_only() && !pool_.failed() && !pool_.is_dropped(&root_)) {
     try {
       close();
     } catch (const std::exception&) {  // the log still holds everything

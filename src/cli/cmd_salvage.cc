@@ -1,0 +1,105 @@
+// perdure pool salvage: what is readable of a damaged pool.
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "cli/command.h"
+#include "cli/salvage.h"
+#include "cli/terminal.h"
+#include "common/units.h"
+
+namespace perdure::cli {
+namespace {
+
+struct SalvageCommandOptions {
+  Target target;  // `name` is not used
+  std::string to;
+  std::string capacity;  // empty: as the damaged pool's
+};
+
+void print_json(const SalvageCommandOptions& options, const SalvageReport& report) {
+  nlohmann::json structures = nlohmann::json::array();
+  for (const SalvagedStructure& one : report.structures) {
+    structures.push_back({{"name", one.info.name},
+                          {"type", one.info.type},
+                          {"records", one.records},
+                          {"unreadable", one.unreadable},
+                          {"complete", one.complete},
+                          {"lost", one.lost}});
+  }
+  const nlohmann::json object = {{"from", options.target.pool},
+                                 {"to", options.to},
+                                 {"complete", report.is_complete()},
+                                 {"structures", structures},
+                                 {"problems", report.problems}};
+  // What is quoted from a damaged pool may be anything.
+  fmt::print("{}\n", object.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+void print_text(const SalvageReport& report) {
+  const Palette palette(stdout);
+  for (const std::string& problem : report.problems)
+    fmt::print("{} {}\n", palette.bad("*"), problem);
+  for (const SalvagedStructure& one : report.structures) {
+    const bool whole = one.complete && one.unreadable == 0;
+    fmt::print("{} ({}): {} copied", one.info.name, one.info.type,
+               format_counted(one.records, "record"));
+    if (one.unreadable > 0) fmt::print(", {} lost", format_count(one.unreadable));
+    if (!one.complete) fmt::print(", {}", palette.bad("and others, how many is not known"));
+    fmt::print("{}\n", whole ? "" : ":");
+    for (const std::string& reason : one.lost) fmt::print("  {} {}\n", palette.bad("*"), reason);
+  }
+  fmt::print("{}\n", report.is_complete()
+                         ? palette.good("all that the pool is known to hold was copied")
+                         : palette.bad("not all could be copied; keep the damaged file"));
+}
+
+int run_salvage(const SalvageCommandOptions& options) {
+  Creation creation;
+  creation.capacity = options.capacity;
+  PoolOptions pool_options;
+  pool_options.capacity_bytes = options.capacity.empty() ? salvage_capacity(options.target.pool)
+                                                         : parse_bytes(options.capacity);
+  Pool to = Pool::create(options.to, pool_options);
+  SalvageReport report;
+  try {
+    ProgressBar bar("records");
+    report = salvage_pool(options.target.pool, to, bar.sink());
+    to.close();
+  } catch (...) {
+    ::unlink(options.to.c_str());
+    throw;
+  }
+  if (options.target.json) {
+    print_json(options, report);
+  } else {
+    print_text(report);
+  }
+  return report.is_complete() ? kExitOk : kExitDamage;
+}
+
+}  // namespace
+
+void add_pool_salvage(CLI::App& pool, Action& action) {
+  auto options = std::make_shared<SalvageCommandOptions>();
+  CLI::App* command = add_command(
+      pool, "salvage",
+      "Copy what is readable of a damaged pool to a new one, and name what is lost",
+      "  perdure pool salvage damaged.pool saved.pool\n"
+      "\nThe damaged pool is not modified. Structures are made anew with default options, "
+      "versions\n"
+      "and expiry are not kept. Exit code 3 if anything could not be read. A changed word in a\n"
+      "structure of words from words may be read as it is: only byte strings have checksums.\n");
+  command->add_option("POOL", options->target.pool, "The damaged pool file")->required();
+  command->add_option("NEW", options->to, "The pool file to make")->required();
+  command->add_option("--capacity", options->capacity,
+                      "Size that it may grow to (default: as the damaged pool)");
+  add_json_flag(*command, options->target.json);
+  command->callback([options, &action] { action = [options] { return run_salvage(*options); }; });
+}
+
+}  // namespace perdure::cli

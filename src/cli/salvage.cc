@@ -1,0 +1,463 @@
+#include "cli/salvage.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <unordered_set>
+#include <utility>
+
+#include "perdure/catalog.h"
+#include "perdure/database.h"
+#include "perdure/error.h"
+#include "perdure/files.h"
+#include "pm/layout.h"
+
+namespace perdure::cli {
+namespace {
+
+constexpr size_t kExamples = 5;
+
+// What a child tells, in frames: a letter, two lengths, and as many bytes.
+constexpr char kStructure = 's';  // name and type; then kinds
+constexpr char kRecord = 'r';     // key, value
+constexpr char kLost = 'l';       // a sentence: one record cannot be read
+constexpr char kStopped = 'e';    // a sentence, the number of an ErrorCode or none: there may be more
+constexpr char kAlive = 'a';      // nothing: work goes on
+constexpr char kEnd = 'd';
+
+struct FrameHead {
+  char what;
+  uint64_t first_bytes;
+  uint64_t second_bytes;
+};
+
+struct Frame {
+  char what = 0;
+  std::string first;
+  std::string second;
+};
+
+// In the child.
+class Teller {
+ public:
+  explicit Teller(int descriptor) : descriptor_(descriptor) {}
+
+  void tell(char what, std::string_view first = {}, std::string_view second = {}) {
+    const FrameHead head{what, first.size(), second.size()};
+    append({reinterpret_cast<const char*>(&head), sizeof head});
+    append(first);
+    append(second);
+    if (what != kRecord || buffer_.size() > kFlushBytes) flush();
+  }
+  void tell_record(Datum key, Datum value) {
+    const uint64_t words[] = {key.word(), value.word()};
+    const auto bytes_of = [](const Datum& datum, const uint64_t& word) {
+      return datum.kind() == Kind::kU64
+                 ? std::string_view(reinterpret_cast<const char*>(&word), sizeof word)
+                 : datum.bytes();
+    };
+    tell(kRecord, bytes_of(key, words[0]), bytes_of(value, words[1]));
+  }
+
+ private:
+  static constexpr size_t kFlushBytes = 60 << 10;
+
+  void append(std::string_view bytes) { buffer_ += bytes; }
+  void flush() {
+    for (size_t at = 0; at < buffer_.size();) {
+      const ssize_t wrote = ::write(descriptor_, buffer_.data() + at, buffer_.size() - at);
+      if (wrote < 0 && errno != EINTR) ::_exit(1);  // nobody listens
+      if (wrote > 0) at += static_cast<size_t>(wrote);
+    }
+    buffer_.clear();
+  }
+
+  int descriptor_;
+  std::string buffer_;
+};
+
+// A child that works on the damaged pool, and what it tells.
+class Reader {
+ public:
+  Reader(const std::function<void(Teller&)>& work, unsigned silence_s) : silence_s_(silence_s) {
+    std::array<int, 2> ends{};
+    if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
+      throw Error(ErrorCode::kIo, fmt::format("cannot make a pipe: {}", std::strerror(errno)));
+    }
+    child_ = ::fork();
+    if (child_ == 0) {
+      ::close(ends[0]);
+      run(work, ends[1]);
+    }
+    const int reason = errno;
+    ::close(ends[1]);
+    in_ = ends[0];
+    if (child_ < 0) {
+      ::close(in_);
+      throw Error(ErrorCode::kIo, fmt::format("cannot fork: {}", std::strerror(reason)));
+    }
+  }
+  ~Reader() {
+    ::close(in_);
+    ::kill(child_, SIGKILL);
+    if (!waited_) wait();
+  }
+  Reader(const Reader&) = delete;
+  Reader& operator=(const Reader&) = delete;
+
+  // False when the child has ended or fallen silent; how_it_ended() says how.
+  bool next(Frame& frame) {
+    FrameHead head;
+    constexpr uint64_t kBytesMax = uint64_t{1} << 32;  // more than a key or value may have
+    if (!read(&head, sizeof head) || head.first_bytes > kBytesMax ||
+        head.second_bytes > kBytesMax) {
+      return false;
+    }
+    frame.what = head.what;
+    frame.first.resize(head.first_bytes);
+    frame.second.resize(head.second_bytes);
+    return read(frame.first.data(), frame.first.size()) &&
+           read(frame.second.data(), frame.second.size());
+  }
+
+  std::string how_it_ended() {
+    if (silent_) return fmt::format("reading it came to no end within {} s", silence_s_);
+    const int status = wait();
+    if (WIFSIGNALED(status)) {
+      return fmt::format("reading it ended in a fault ({})", ::strsignal(WTERMSIG(status)));
+    }
+    return "reading it ended without words";
+  }
+
+ private:
+  [[noreturn]] static void run(const std::function<void(Teller&)>& work, int out) {
+    for (const int signal : {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL})
+      std::signal(signal, SIG_DFL);
+    const rlimit no_core{};
+    ::setrlimit(RLIMIT_CORE, &no_core);
+    Teller teller(out);
+    try {
+      work(teller);
+    } catch (const Error& error) {
+      teller.tell(kStopped, error.what(), std::to_string(static_cast<int>(error.code())));
+    } catch (const std::exception& error) {
+      teller.tell(kStopped, error.what());
+    }
+    teller.tell(kEnd);
+    ::_exit(0);
+  }
+
+  bool read(void* to, size_t bytes) {
+    for (size_t done = 0; done < bytes;) {
+      pollfd waiting{in_, POLLIN, 0};
+      const int ready = ::poll(&waiting, 1, static_cast<int>(silence_s_ * 1000));
+      if (ready < 0 && errno == EINTR) continue;
+      if (ready == 0) {
+        silent_ = true;
+        return false;
+      }
+      const ssize_t got = ::read(in_, static_cast<char*>(to) + done, bytes - done);
+      if (got < 0 && errno == EINTR) continue;
+      if (got <= 0) return false;
+      done += static_cast<size_t>(got);
+    }
+    return true;
+  }
+  int wait() {
+    int status = 0;
+    while (::waitpid(child_, &status, 0) < 0 && errno == EINTR) {
+    }
+    waited_ = true;
+    return status;
+  }
+
+  unsigned silence_s_;
+  pid_t child_ = -1;
+  int in_ = -1;
+  bool silent_ = false;
+  bool waited_ = false;
+};
+
+PoolOptions lenient_options(bool verify_payload) {
+  PoolOptions options;
+  options.read_only = true;
+  options.lenient = true;
+  options.verify_payload = verify_payload;
+  return options;
+}
+
+// ---- what children do
+
+void tell_structures(const std::string& path, Teller& teller) {
+  const Pool pool = Pool::open(path, lenient_options(true));
+  pool.check([&](const std::string& sentence) { teller.tell(kLost, sentence); });
+  for (const StructureInfo& info : pool.structures()) {
+    teller.tell(kStructure, info.name + '\0' + info.type, info.key_kind + '\0' + info.value_kind);
+  }
+}
+
+// Keys are told one by one where records out of place are not verified: a damaged one is still a key to look for.
+void tell_readable_keys(const std::string& path, const std::string& name, Teller& teller) {
+  std::vector<Value> keys;
+  std::string stopped;
+  {
+    Pool pool = Pool::open(path, lenient_options(false));
+    const std::unique_ptr<AnyIndex> index = open_index(pool, name);
+    try {
+      index->for_each([&](Datum key, Datum) {
+        Value& own = keys.emplace_back();
+        if (key.kind() == Kind::kU64) {
+          own.set(key.word());
+        } else {
+          own.set_bytes().assign(key.bytes());
+        }
+        if (keys.size() % 100'000 == 0) teller.tell(kAlive);
+      });
+    } catch (const Error& error) {
+      stopped = error.what();
+    }
+  }
+  Pool pool = Pool::open(path, lenient_options(true));
+  const std::unique_ptr<AnyIndex> index = open_index(pool, name);
+  Value value;
+  for (const Value& key : keys) {
+    try {
+      if (index->lookup(key.datum(), value)) {
+        teller.tell_record(key.datum(), value.datum());
+      } else {
+        teller.tell(kLost, "a key that is damaged itself leads to no record");
+      }
+    } catch (const Error& error) {
+      teller.tell(kLost, error.what());
+    }
+  }
+  if (!stopped.empty()) teller.tell(kStopped, stopped);
+}
+
+void tell_records(const std::string& path, const std::string& name, Teller& teller) {
+  Pool pool = Pool::open(path, lenient_options(true));
+  const std::unique_ptr<AnyIndex> index = open_index(pool, name);
+  index->for_each([&](Datum key, Datum value) { teller.tell_record(key, value); });
+}
+
+// Of one folder, and those in it.
+void tell_folder(const Files& files, const std::string& folder, Teller& teller) {
+  for (const FileInfo& info : files.list(folder)) {
+    const std::string path = (folder == "/" ? "" : folder) + "/" + info.name;
+    if (info.directory) {
+      teller.tell(kRecord, path + "/");
+      tell_folder(files, path, teller);
+      continue;
+    }
+    try {
+      const FileReader reader = files.open_file(path);
+      std::string content(reader.size(), '\0');
+      const std::string_view there = reader.read(0, content.size(), content.data());
+      teller.tell(kRecord, path, there);
+    } catch (const Error& error) {
+      teller.tell(kLost, fmt::format("{}: {}", path, error.what()));
+    }
+  }
+}
+
+void tell_files(const std::string& path, const std::string& name, Teller& teller) {
+  Pool pool = Pool::open(path, lenient_options(true));
+  const Files files = Files::open(pool, name);
+  tell_folder(files, "/", teller);
+}
+
+// ---- what the parent makes of it
+
+Datum datum_of(const std::string& bytes, Kind kind, uint64_t& word) {
+  if (kind == Kind::kBytes) return Datum(bytes);
+  word = 0;
+  std::memcpy(&word, bytes.data(), std::min(bytes.size(), sizeof word));
+  return Datum(word);
+}
+
+class Salvage {
+ public:
+  Salvage(const std::string& from, Pool& to, const ProgressSink& progress, unsigned silence_s)
+      : from_(from), to_(to), progress_(progress), silence_s_(silence_s) {}
+
+  SalvageReport run() {
+    list();
+    for (SalvagedStructure& one : report_.structures) {
+      if (one.info.type == Files::kTypeName) {
+        copy_files(one);
+      } else if (one.info.type == Database::kTypeName) {
+        one.lost.emplace_back(
+            "databases are not salvaged; `perdure db check` mends what its log can");
+      } else {
+        copy_records(one);
+      }
+    }
+    return std::move(report_);
+  }
+
+ private:
+  void list() {
+    Reader reader([this](Teller& teller) { tell_structures(from_, teller); }, silence_s_);
+    Frame frame;
+    bool ended = false;
+    while (!ended && reader.next(frame)) {
+      if (frame.what == kStructure) {
+        SalvagedStructure& one = report_.structures.emplace_back();
+        const auto split = [](const std::string& text) {
+          const size_t nul = text.find('\0');
+          return std::pair(text.substr(0, nul), text.substr(nul + 1));
+        };
+        std::tie(one.info.name, one.info.type) = split(frame.first);
+        std::tie(one.info.key_kind, one.info.value_kind) = split(frame.second);
+      }
+      if (frame.what == kStopped && !frame.second.empty()) {
+        // What is no pool, or cannot be reached, is no damaged one.
+        const auto code = static_cast<ErrorCode>(std::atoi(frame.second.c_str()));
+        if (code != ErrorCode::kCorrupt && code != ErrorCode::kTruncated) {
+          throw Error(code, frame.first);
+        }
+      }
+      if (frame.what == kLost || frame.what == kStopped) report_.problems.push_back(frame.first);
+      ended = frame.what == kEnd;
+    }
+    if (!ended) report_.problems.push_back(reader.how_it_ended());
+  }
+
+  // Gives the frames of a child to `take`. Whether it came to its end without a kStopped.
+  bool read_all(SalvagedStructure& one, const std::function<void(Teller&)>& work,
+                const std::function<void(const Frame&)>& take) {
+    Reader reader(work, silence_s_);
+    Frame frame;
+    bool stopped = false;
+    while (reader.next(frame)) {
+      if (frame.what == kEnd) return !stopped;
+      if (frame.what == kRecord) take(frame);
+      if (frame.what == kLost) {
+        ++one.unreadable;
+        note(one, frame.first);
+      }
+      if (frame.what == kStopped) {
+        stopped = true;
+        note(one, frame.first);
+      }
+    }
+    note(one, reader.how_it_ended());
+    return false;
+  }
+  static void note(SalvagedStructure& one, const std::string& sentence) {
+    if (one.lost.size() < kExamples && std::ranges::find(one.lost, sentence) == one.lost.end()) {
+      one.lost.push_back(sentence);
+    }
+  }
+  void show(const SalvagedStructure& one) const {
+    if (progress_ && one.records % 1000 == 0) {
+      progress_({.phase = "salvage " + one.info.name,
+                 .items = one.records,
+                 .fraction = -1,
+                 .detail = {}});
+    }
+  }
+
+  void copy_records(SalvagedStructure& one) {
+    std::unique_ptr<AnyIndex> index;
+    std::optional<std::pair<Kind, Kind>> kinds;
+    try {
+      kinds.emplace(parse_kind(one.info.key_kind), parse_kind(one.info.value_kind));
+      index = create_index(to_, one.info.name, one.info.type, kinds->first, kinds->second);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kInvalidArgument && error.code() != ErrorCode::kWrongType)
+        throw;
+      return note(one, error.what());  // of a type that this build does not know
+    }
+    const auto take = [&](const Frame& frame) {
+      uint64_t key_word = 0;
+      uint64_t value_word = 0;
+      const Datum key = datum_of(frame.first, kinds->first, key_word);
+      const Datum value = datum_of(frame.second, kinds->second, value_word);
+      if (index->insert(key, value)) {
+        ++one.records;
+        show(one);
+      }
+    };
+    one.complete =
+        read_all(one, [&](Teller& teller) { tell_records(from_, one.info.name, teller); }, take);
+    if (one.complete) return;
+    // Once more, record by record.
+    one.complete = read_all(
+        one, [&](Teller& teller) { tell_readable_keys(from_, one.info.name, teller); }, take);
+  }
+
+  void copy_files(SalvagedStructure& one) {
+    Files files = Files::create(to_, one.info.name);
+    one.complete = read_all(
+        one, [&](Teller& teller) { tell_files(from_, one.info.name, teller); },
+        [&](const Frame& frame) {
+          if (frame.first.ends_with('/')) {
+            files.make_directory(frame.first.substr(0, frame.first.size() - 1));
+            return;
+          }
+          FileWriter writer = files.create_file(frame.first);
+          writer.append(frame.second);
+          writer.sync();
+          writer.close();
+          ++one.records;
+          show(one);
+        });
+  }
+
+  const std::string& from_;
+  Pool& to_;
+  const ProgressSink& progress_;
+  unsigned silence_s_;
+  SalvageReport report_;
+};
+
+}  // namespace
+
+bool SalvageReport::is_complete() const {
+  return problems.empty() && std::ranges::all_of(structures, [](const SalvagedStructure& one) {
+           return one.complete && one.unreadable == 0;
+         });
+}
+
+SalvageReport salvage_pool(const std::string& from, Pool& to, const ProgressSink& progress,
+                           unsigned silence_s) {
+  return Salvage(from, to, progress, silence_s).run();
+}
+
+uint64_t salvage_capacity(const std::string& from) {
+  std::error_code failed;
+  const uint64_t file_bytes = std::filesystem::file_size(from, failed);
+  if (failed) {
+    throw Error(ErrorCode::kNotFound, fmt::format("{}: {}", from, failed.message()));
+  }
+  uint64_t capacity = 0;
+  const int file = ::open(from.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file >= 0) {
+    const ssize_t got =
+        ::pread(file, &capacity, sizeof capacity, offsetof(pm::PoolHeader, capacity_bytes));
+    if (got != sizeof capacity) capacity = 0;
+    ::close(file);
+  }
+  const uint64_t fits = std::max<uint64_t>(2 * file_bytes, uint64_t{16} << 20);
+  // A header that says a thousand times what the file has may be a damaged one.
+  const bool believable = capacity >= file_bytes && capacity <= Pool::kMaxCapacityBytes &&
+                          (capacity <= (uint64_t{1} << 34) || capacity / 1024 <= file_bytes);
+  return believable ? std::max(capacity, Pool::kMinCapacityBytes) : fits;
+}
+
+}  // namespace perdure::cli

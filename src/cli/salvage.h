@@ -1,0 +1,37 @@
+// Copying what is readable of a damaged pool.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/progress.h"
+#include "perdure/pool.h"
+
+namespace perdure::cli {
+
+struct SalvagedStructure {
+  StructureInfo info;
+  uint64_t records = 0;           // copied; of files, how many
+  uint64_t unreadable = 0;        // records that are known of, and cannot be read
+  bool complete = false;          // there is nothing else that is known to be missing
+  std::vector<std::string> lost;  // what is missing, or why: the first few
+};
+
+struct SalvageReport {
+  std::vector<SalvagedStructure> structures;
+  std::vector<std::string> problems;  // of the pool as a whole
+
+  bool is_complete() const;
+};
+
+// Copies each structure of the pool `from` that can be read to the pool `to`, which must be empty. `from` is not
+// modified. What reads it are child processes: one that faults, or says nothing for `silence_s` seconds, is the end of
+// one structure. Throws what Pool::open throws for a file that is no pool at all, and errors of `to`.
+SalvageReport salvage_pool(const std::string& from, Pool& to, const ProgressSink& progress,
+                           unsigned silence_s = 60);
+
+// The capacity that a pool's header tells, if that can be believed; else one that its file fits into.
+uint64_t salvage_capacity(const std::string& from);
+
+}  // namespace perdure::cli

@@ -1,0 +1,448 @@
+#include "pm/backup.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <linux/magic.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "pm/backup_format.h"
+#include "pm/cut.h"
+#include "pm/file.h"
+#include "pm/pool_impl.h"
+#include "pm/system_error.h"
+
+namespace perdure::pm {
+
+namespace {
+
+bool is_all_zeros(const char* from, uint64_t bytes) {
+  return from[0] == 0 && std::memcmp(from, from + 1, bytes - 1) == 0;
+}
+
+// A file that gets its name when it is whole, and goes if it does not become that.
+class FileInTheMaking {
+ public:
+  explicit FileInTheMaking(const std::string& path) : path_(path), partial_(path + ".partial") {
+    file_ = ::open(partial_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    if (file_ < 0) throw_errno("open", partial_, errno);
+  }
+  ~FileInTheMaking() {
+    ::close(file_);
+    if (!finished_) ::unlink(partial_.c_str());
+  }
+  FileInTheMaking(const FileInTheMaking&) = delete;
+  FileInTheMaking& operator=(const FileInTheMaking&) = delete;
+
+  int file() const { return file_; }
+  const std::string& name() const { return partial_; }
+  void sync() const {
+    if (::fsync(file_) != 0) throw_errno("fsync", partial_, errno);
+  }
+  // Takes the place of a file of that name, or is refused with kExists.
+  void finish(bool replace) {
+    sync();
+    if (replace) {
+      if (::rename(partial_.c_str(), path_.c_str()) != 0) throw_errno("rename", path_, errno);
+    } else {
+      rename_to_new(partial_, path_);
+    }
+    finished_ = true;
+    sync_parent_of(path_);
+  }
+
+ private:
+  std::string path_;
+  std::string partial_;
+  int file_ = -1;
+  bool finished_ = false;
+};
+
+// Only an earlier backup gives way.
+void require_replaceable(const std::string& path) {
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return;  // whatever it is, the renaming tells
+  char magic[sizeof kBackupMagic] = {};
+  const ssize_t got = ::pread(file, magic, sizeof magic, 0);
+  ::close(file);
+  if (got == sizeof magic && std::memcmp(magic, kBackupMagic, sizeof magic) == 0) return;
+  throw Error(ErrorCode::kExists,
+              fmt::format("{}: is there already, and is no backup; choose another name", path));
+}
+
+// Writers wait for the copy of a unit, and each unit that is let go may split the mapping; of those the system allows
+// some 65 thousand. Larger pools are on huge pages, which a smaller unit would split.
+uint64_t cut_unit_bytes(uint64_t bytes) {
+  constexpr uint64_t kSmallPool = uint64_t{64} << 20;
+  constexpr uint64_t kHugePage = uint64_t{2} << 20;
+  constexpr uint64_t kUnitsMax = 8192;
+  if (bytes <= kSmallPool) return kUnitBytes;
+  return std::max(kHugePage, std::bit_ceil(bytes / kUnitsMax));
+}
+
+class BackupWriter {
+ public:
+  BackupWriter(const PoolImpl& pool, const std::string& path, const BackupOptions& options)
+      : pool_(pool), options_(options), path_(path), start_(std::chrono::steady_clock::now()) {
+    if (!options.base.empty()) open_base();
+  }
+
+  BackupReport run();
+
+ private:
+  void open_base();
+  void read_fixed_part();
+  void note_used(const PoolHeader& header);
+  void copy_unit(uint64_t unit);
+  void write_piece(uint64_t piece, const char* from);
+  void write_end();
+
+  const PoolImpl& pool_;
+  const BackupOptions& options_;
+  const std::string path_;
+  std::chrono::steady_clock::time_point start_;
+  std::optional<BackupFile> base_;
+  std::optional<FileInTheMaking> out_;
+  std::optional<Cut> cut_;
+  uint64_t unit_bytes_ = 0;
+  uint64_t pieces_ = 0;      // units of the format, in the pool's file
+  std::vector<bool> used_;   // by piece
+  std::vector<char> fixed_;  // header, directory, lanes and descriptors
+  std::vector<char> buffer_;
+  std::vector<BackupUnit> table_;
+  uint64_t at_ = kBackupHeaderBytes;
+  BackupReport report_;
+};
+
+void BackupWriter::open_base() {
+  base_.emplace(options_.base);
+  if (std::memcmp(base_->header().uuid, pool_.header().uuid, sizeof base_->header().uuid) != 0) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{}: is a backup of another pool than {}; make a backup without a base",
+                            options_.base, pool_.mapping().path()));
+  }
+  std::error_code ignored;
+  if (std::filesystem::equivalent(options_.base, path_, ignored)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{}: a backup cannot replace the one it rests on; give it another name",
+                            path_));
+  }
+  if (std::filesystem::path(options_.base).filename().string().size() >=
+      sizeof(BackupHeader::base_name)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{}: the name of the base is too long", options_.base));
+  }
+}
+
+BackupReport BackupWriter::run() {
+  if (pool_.failed()) pool_.require_writable();  // throws: memory may not be what was acknowledged
+  require_replaceable(path_);
+  out_.emplace(path_);
+  // A pool without segments has a file that ends before they would begin.
+  const uint64_t mapped_bytes =
+      pool_.segments() == 0 ? pool_.header().descriptors_offset : pool_.end_offset();
+  unit_bytes_ = cut_unit_bytes(mapped_bytes);
+  uint64_t cut_bytes = mapped_bytes;
+  if (pool_.mapping().medium() == perdure::Medium::kHugetlbfs) {
+    unit_bytes_ = std::max(unit_bytes_, kHugePageBytes);
+    cut_bytes = (cut_bytes + kHugePageBytes - 1) & ~(kHugePageBytes - 1);
+  }
+  buffer_.resize(unit_bytes_);
+  cut_.emplace(pool_.base(), cut_bytes, unit_bytes_, pool_.mapping().path());
+  read_fixed_part();
+  const uint64_t per_unit = unit_bytes_ / kUnitBytes;
+  for (uint64_t unit = (fixed_.size() + unit_bytes_ - 1) / unit_bytes_; unit < cut_->units();
+       ++unit) {
+    const uint64_t first = unit * per_unit;
+    const uint64_t last = std::min(first + per_unit, pieces_);
+    if (first < last && std::find(used_.begin() + static_cast<int64_t>(first),
+                                  used_.begin() + static_cast<int64_t>(last),
+                                  true) != used_.begin() + static_cast<int64_t>(last)) {
+      copy_unit(unit);
+    } else {
+      cut_->skip(unit);
+    }
+    if (options_.progress) options_.progress(last * kUnitBytes, pieces_ * kUnitBytes);
+  }
+  const Cut::Figures figures = cut_->figures();
+  cut_.reset();
+  write_end();
+  report_.protect_ns = figures.protect_ns;
+  report_.pause_ns_max = figures.pause_ns_max;
+  report_.pauses = figures.pauses;
+  report_.elapsed_ns = static_cast<uint64_t>(
+      std::chrono::nanoseconds(std::chrono::steady_clock::now() - start_).count());
+  return report_;
+}
+
+// What says which segments are in use, as it was at the instant.
+void BackupWriter::read_fixed_part() {
+  std::vector<char> first(unit_bytes_);
+  cut_->take(0, first.data());
+  PoolHeader header;
+  std::memcpy(&header, first.data(), sizeof header);
+  uint64_t segments = 0;
+  if (!unseal_word(header.segments_word, kSegmentsSalt, segments)) {
+    pool_.throw_corrupt("the pool's size in the header is damaged");
+  }
+  const uint64_t end = header.descriptors_offset + segments * sizeof(SegmentDescriptor);
+  // It may have grown between the mapping's end being asked for and the instant.
+  const uint64_t cut_end = (cut_->units() - 1) * unit_bytes_ + cut_->bytes_of(cut_->units() - 1);
+  if (segments > 0 && header.data_offset + segments * kSegmentBytes > cut_end) {
+    throw Error(ErrorCode::kInUse,
+                fmt::format("{}: the pool grows too fast to be copied", pool_.mapping().path()));
+  }
+  fixed_ = std::move(first);
+  while (fixed_.size() < end) {
+    const uint64_t unit = fixed_.size() / unit_bytes_;
+    std::ranges::fill(buffer_, '\0');  // the last one may be shorter
+    cut_->take(unit, buffer_.data());
+    fixed_.insert(fixed_.end(), buffer_.begin(), buffer_.end());
+  }
+  pieces_ = (header.data_offset + segments * kSegmentBytes) / kUnitBytes;
+  table_.resize(pieces_);
+  used_.resize(pieces_);
+  note_used(header);
+  report_.pool_bytes = pieces_ * kUnitBytes;
+  for (uint64_t piece = 0; piece < std::min(pieces_, fixed_.size() / kUnitBytes); ++piece) {
+    if (used_[piece]) write_piece(piece, fixed_.data() + piece * kUnitBytes);
+  }
+}
+
+void BackupWriter::note_used(const PoolHeader& header) {
+  const uint64_t segments = pieces_ - header.data_offset / kUnitBytes;
+  const uint64_t first_piece = header.data_offset / kUnitBytes;
+  const auto mark = [&](uint64_t segment, uint64_t count) {
+    for (uint64_t i = segment; i < std::min(segments, segment + count); ++i)
+      used_[first_piece + i] = true;
+  };
+  const uint64_t fixed_end = header.descriptors_offset + segments * sizeof(SegmentDescriptor);
+  for (uint64_t piece = 0; piece * kUnitBytes < fixed_end; ++piece) used_[piece] = true;
+  const auto* descriptors =
+      reinterpret_cast<const SegmentDescriptor*>(fixed_.data() + header.descriptors_offset);
+  for (uint64_t i = 0; i < segments;) {
+    Segments::Content content;
+    const bool sound = Segments::parse(descriptors[i].word, i, segments, content);
+    if (!sound || content.kind != SegmentKind::kFree) mark(i, content.segments);
+    i += content.segments;
+  }
+  // A run that is linked, but not marked yet: the intent tells whoever opens the copy.
+  const auto* lanes = reinterpret_cast<const Lane*>(fixed_.data() + header.lanes_offset);
+  for (uint32_t lane = 0; lane < kLanes; ++lane) {
+    for (const Intent& intent : lanes[lane].intents) {
+      const uint64_t block = intent.block & ~uint64_t{kIntentMask};
+      if (intent.link == 0 || (intent.block & kBlockIsRun) == 0 || block < header.data_offset)
+        continue;
+      const uint64_t segment = (block - header.data_offset) / kSegmentBytes;
+      if (segment < segments) mark(segment, descriptors[segment].pending_run_segments);
+    }
+  }
+}
+
+void BackupWriter::copy_unit(uint64_t unit) {
+  cut_->take(unit, buffer_.data());
+  const uint64_t per_unit = unit_bytes_ / kUnitBytes;
+  for (uint64_t i = 0; i < per_unit; ++i) {
+    const uint64_t piece = unit * per_unit + i;
+    if (piece < pieces_ && used_[piece]) write_piece(piece, buffer_.data() + i * kUnitBytes);
+  }
+}
+
+void BackupWriter::write_piece(uint64_t piece, const char* from) {
+  report_.copied_bytes += kUnitBytes;
+  BackupUnit& unit = table_[piece];
+  if (is_all_zeros(from, kUnitBytes)) return;
+  unit.checksum = checksum128(from, kUnitBytes);
+  if (base_ && piece < base_->table().size() && base_->table()[piece].place != kZeros &&
+      base_->table()[piece].checksum == unit.checksum) {
+    unit.place = kInBase;
+    return;
+  }
+  unit.place = at_;
+  write_at(out_->file(), out_->name(), at_, from, kUnitBytes);
+  at_ += kUnitBytes;
+}
+
+void BackupWriter::write_end() {
+  BackupHeader header{};
+  std::memcpy(header.magic, kBackupMagic, sizeof kBackupMagic);
+  header.version = kBackupVersion;
+  PoolHeader pool_header;
+  std::memcpy(&pool_header, fixed_.data(), sizeof pool_header);
+  header.pool_version = pool_header.format_version;
+  if (::getrandom(header.id, sizeof header.id, 0) != sizeof header.id) {
+    throw_errno("getrandom", path_, errno);
+  }
+  if (base_) {
+    std::memcpy(header.base_id, base_->header().id, sizeof header.base_id);
+    const std::string name = std::filesystem::path(options_.base).filename().string();
+    std::memcpy(header.base_name, name.data(), name.size());
+  }
+  std::memcpy(header.uuid, pool_header.uuid, sizeof header.uuid);
+  header.generation = pool_header.generation_word;
+  header.units = pieces_;
+  header.stored_units = (at_ - kBackupHeaderBytes) / kUnitBytes;
+  header.table_offset = at_;
+  const uint64_t table_bytes = table_.size() * sizeof(BackupUnit);
+  header.table_checksum = checksum64(table_.data(), table_bytes);
+  header.created_unix_s = static_cast<uint64_t>(std::time(nullptr));
+  header.checksum = checksum_of(header);
+  write_at(out_->file(), out_->name(), at_, table_.data(), table_bytes);
+  write_at(out_->file(), out_->name(), 0, &header, sizeof header);
+  out_->finish(true);
+  report_.written_bytes = at_ + table_bytes;
+}
+
+// ---- restoring
+
+// A backup and what it rests on, the newest first.
+std::vector<std::unique_ptr<BackupFile>> open_chain(const std::string& backup,
+                                                    const std::vector<std::string>& bases) {
+  std::vector<std::unique_ptr<BackupFile>> chain;
+  chain.push_back(std::make_unique<BackupFile>(backup));
+  while (chain.back()->has_base()) {
+    const BackupFile& last = *chain.back();
+    const std::string beside =
+        (std::filesystem::path(last.path()).parent_path() / last.header().base_name).string();
+    std::vector<std::string> candidates = bases;
+    candidates.push_back(beside);
+    std::unique_ptr<BackupFile> found;
+    for (const std::string& candidate : candidates) {
+      std::error_code ignored;
+      if (!std::filesystem::exists(candidate, ignored)) continue;
+      auto file = std::make_unique<BackupFile>(candidate);
+      if (std::memcmp(file->header().id, last.header().base_id, sizeof last.header().base_id) != 0)
+        continue;
+      found = std::move(file);
+      break;
+    }
+    if (!found) {
+      throw Error(
+          ErrorCode::kNotFound,
+          fmt::format(
+              "{}: rests on the backup {}, which is not there, or is not the one it was made "
+              "on; say where it is",
+              last.path(), beside));
+    }
+    chain.push_back(std::move(found));
+    if (chain.size() > 100'000) throw Error(ErrorCode::kCorrupt, "the chain of backups has no end");
+  }
+  return chain;
+}
+
+void read_unit(const std::vector<std::unique_ptr<BackupFile>>& chain, uint64_t number, char* to) {
+  const Checksum128 wanted = chain.front()->table()[number].checksum;
+  for (const auto& file : chain) {
+    if (number >= file->table().size()) break;
+    const BackupUnit& unit = file->table()[number];
+    if (unit.place == kInBase) continue;
+    if (unit.place == kZeros || !(unit.checksum == wanted)) break;
+    return file->read(unit, to);
+  }
+  throw Error(ErrorCode::kCorrupt,
+              fmt::format("{}: what it rests on has not what it says; use another backup",
+                          chain.front()->path()));
+}
+
+// The file of a pool, mapped to be written.
+class MappedFile {
+ public:
+  MappedFile(int file, const std::string& name, uint64_t bytes) : name_(name), bytes_(bytes) {
+    struct statfs status{};
+    if (::fstatfs(file, &status) != 0) throw_errno("fstatfs", name, errno);
+    if (static_cast<uint64_t>(status.f_type) == HUGETLBFS_MAGIC) {
+      bytes_ = (bytes_ + kHugePageBytes - 1) & ~(kHugePageBytes - 1);
+    }
+    if (::ftruncate(file, static_cast<off_t>(bytes_)) != 0) throw_errno("ftruncate", name, errno);
+    void* mapped = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (mapped == MAP_FAILED) throw_errno("mmap", name, errno);
+    base_ = static_cast<char*>(mapped);
+  }
+  ~MappedFile() { ::munmap(base_, bytes_); }
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+  char* base() const { return base_; }
+  void sync() const {
+    if (::msync(base_, bytes_, MS_SYNC) != 0) throw_errno("msync", name_, errno);
+  }
+
+ private:
+  std::string name_;
+  uint64_t bytes_;
+  char* base_ = nullptr;
+};
+
+// Room for all that the pool counts as its own: a store into it must not find the medium full.
+void reserve_blocks(int file, const std::string& name, uint64_t begin, uint64_t end) {
+  int result = 0;
+  do {
+    result = ::posix_fallocate(file, static_cast<off_t>(begin), static_cast<off_t>(end - begin));
+  } while (result == EINTR);
+  if (result != 0) throw_errno("fallocate", name, result);
+}
+
+}  // namespace
+
+BackupReport write_backup(const PoolImpl& pool, const std::string& path,
+                          const BackupOptions& options) {
+  for (int attempt = 0;; ++attempt) {
+    try {
+      return BackupWriter(pool, path, options).run();
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kInUse || attempt >= 100) throw;
+    }
+  }
+}
+
+void restore_backup(const std::string& backup, const std::string& path,
+                    const std::vector<std::string>& bases) {
+  std::error_code ignored;
+  if (std::filesystem::exists(path, ignored)) {
+    throw Error(ErrorCode::kExists,
+                fmt::format("{}: is there already; restore to another name, or remove it", path));
+  }
+  const auto chain = open_chain(backup, bases);
+  const std::vector<BackupUnit>& table = chain.front()->table();
+  std::vector<char> unit(kUnitBytes);
+  read_unit(chain, 0, unit.data());
+  PoolHeader header;
+  std::memcpy(&header, unit.data(), sizeof header);
+  const uint64_t bytes = table.size() * kUnitBytes;
+  if (header.data_offset > bytes || header.descriptors_offset > header.data_offset) {
+    throw Error(ErrorCode::kCorrupt, fmt::format("{}: holds no pool", backup));
+  }
+  FileInTheMaking out(path);
+  {
+    const MappedFile pool(out.file(), out.name(), bytes);
+    const uint64_t segments = (bytes - header.data_offset) / kSegmentBytes;
+    reserve_blocks(out.file(), out.name(), 0,
+                   header.descriptors_offset + segments * sizeof(SegmentDescriptor));
+    if (segments > 0) reserve_blocks(out.file(), out.name(), header.data_offset, bytes);
+    for (uint64_t i = 0; i < table.size(); ++i) {
+      if (table[i].place == kZeros) continue;
+      read_unit(chain, i, unit.data());
+      std::memcpy(pool.base() + i * kUnitBytes, unit.data(), kUnitBytes);
+    }
+    pool.sync();
+  }
+  // That it opens, before it has its name.
+  PoolOptions options;
+  options.read_only = true;
+  Pool::open(out.name(), options).close();
+  out.finish(false);
+}
+
+}  // namespace perdure::pm

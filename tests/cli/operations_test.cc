@@ -1,0 +1,441 @@
+// What people who keep pools do with them: drop, rename, back up, restore, convert, salvage; CSV.
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <random>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "cli/command_runner.h"
+
+namespace perdure::cli_test {
+namespace {
+
+class Operations : public CommandTest {
+ protected:
+  // Structure `name` with `count` records.
+  void load(const std::string& name, int count) const {
+    std::string lines;
+    for (int i = 0; i < count; ++i) lines += "key" + std::to_string(i) + "\t" + name + "\n";
+    ASSERT_EQ(run({"load", "--capacity", "64M", "--name", name, pool(), "-"}, lines).code, 0);
+  }
+  uint64_t allocated() const {
+    return run({"pool", "info", "--json", pool()}).json()["allocated_bytes"].get<uint64_t>();
+  }
+  std::string count_of(const std::string& pool_file, const std::string& name) const {
+    return run({"count", "--name", name, pool_file}).out;
+  }
+};
+
+TEST_F(Operations, DropRemovesAStructureAndWhatItsLoadNoted) {
+  load("a", 5000);
+  const uint64_t before = allocated();
+  load("b", 5000);
+  const Result dropped = run({"drop", "--json", pool(), "b"});
+  EXPECT_EQ(dropped.code, 0) << dropped.err;
+  EXPECT_EQ(dropped.json()["dropped"][0]["structure"], "b");
+  EXPECT_GT(dropped.json()["dropped"][0]["freed_bytes"].get<uint64_t>(), 10'000U);
+  EXPECT_EQ(allocated(), before);
+  EXPECT_EQ(count_of(pool(), "a"), "5000\n");
+  EXPECT_EQ(run({"count", "--name", "b", pool()}).code, 4);
+  EXPECT_EQ(run({"pool", "check", pool()}).code, 0);
+}
+
+TEST_F(Operations, DropOfANameThatIsNotThereDropsNothing) {
+  load("a", 10);
+  const Result dropped = run({"drop", pool(), "a", "nothing"});
+  EXPECT_EQ(dropped.code, 4);
+  EXPECT_NE(dropped.err.find("'nothing'"), std::string::npos) << dropped.err;
+  EXPECT_EQ(count_of(pool(), "a"), "10\n");
+}
+
+TEST_F(Operations, RenameKeepsRecordsAndResumes) {
+  load("a", 100);
+  load("taken", 1);
+  EXPECT_EQ(run({"rename", pool(), "a", "taken"}).code, 4);
+  EXPECT_EQ(run({"rename", pool(), "a", "b"}).code, 0);
+  EXPECT_EQ(count_of(pool(), "b"), "100\n");
+  EXPECT_EQ(run({"count", "--name", "a", pool()}).code, 4);
+  EXPECT_EQ(count_of(pool(), "b.progress").empty(), false);
+}
+
+TEST_F(Operations, ABackupBringsThePoolBack) {
+  load("a", 3000);
+  const std::string full = path("full.backup");
+  const Result backup = run({"pool", "backup", "--json", pool(), full});
+  ASSERT_EQ(backup.code, 0) << backup.err;
+  load("b", 50);
+  const std::string next = path("next.backup");
+  const Result second = run({"pool", "backup", "--json", "--base", full, pool(), next});
+  ASSERT_EQ(second.code, 0) << second.err;
+  EXPECT_LT(second.json()["written_bytes"].get<uint64_t>(),
+            second.json()["copied_bytes"].get<uint64_t>());
+  std::filesystem::remove(pool());
+
+  const Result restored = run({"pool", "restore", next, pool()});
+  ASSERT_EQ(restored.code, 0) << restored.err;
+  EXPECT_EQ(count_of(pool(), "a"), "3000\n");
+  EXPECT_EQ(count_of(pool(), "b"), "50\n");
+  EXPECT_EQ(run({"pool", "check", pool()}).code, 0);
+  EXPECT_EQ(run({"pool", "restore", next, pool()}).code, 4);  // is there already
+
+  // Elsewhere, with what it rests on under another name.
+  std::filesystem::rename(full, path("moved.backup"));
+  const std::string other = path("other.pool");
+  EXPECT_EQ(run({"pool", "restore", next, other}).code, 4);
+  EXPECT_EQ(run({"pool", "restore", "--base", path("moved.backup"), next, other}).code, 0);
+  EXPECT_EQ(count_of(other, "b"), "50\n");
+}
+
+TEST_F(Operations, ADamagedBackupIsRefused) {
+  load("a", 3000);
+  const std::string file = path("pool.backup");
+  ASSERT_EQ(run({"pool", "backup", pool(), file}).code, 0);
+  const std::string sound = read_file("pool.backup");
+  std::string damaged = sound;
+  damaged[damaged.size() / 2] = static_cast<char>(damaged[damaged.size() / 2] ^ 4);
+  write_file("pool.backup", damaged);
+  const Result changed = run({"pool", "restore", file, path("copy.pool")});
+  EXPECT_EQ(changed.code, 3) << changed.out;
+  EXPECT_NE(changed.err.find("pool.backup"), std::string::npos) << changed.err;
+  EXPECT_FALSE(std::filesystem::exists(path("copy.pool")));
+  write_file("pool.backup", sound.substr(0, sound.size() - 1));
+  EXPECT_EQ(run({"pool", "restore", file, path("copy.pool")}).code, 3);
+  EXPECT_EQ(run({"pool", "restore", pool(), path("copy.pool")}).code, 4);  // no backup at all
+}
+
+// ---- CSV
+
+std::string sorted(std::string lines) {
+  std::vector<std::string> all;
+  for (size_t begin = 0; begin < lines.size();) {
+    const size_t end = lines.find('\n', begin);
+    all.push_back(lines.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  std::sort(all.begin(), all.end());
+  lines.clear();
+  for (const std::string& line : all) lines += line + "\n";
+  return lines;
+}
+
+TEST_F(Operations, CsvIsReadAsRfc4180Says) {
+  const std::string csv =
+      "key,value\r\n"
+      "plain,value\r\n"
+      "\"quoted\",\"with, comma\"\n"
+      "two quotes,\"say \"\"yes\"\"\"\r\n"
+      "lines,\"one\ntwo\r\nthree\"\n"
+      ",empty key\n"
+      "empty value,\n"
+      "\r\n"
+      "back\\slash,a\tb\n"
+      "last,without newline";
+  const std::string file = write_file("records.csv", csv);
+  const Result loaded = run({"load", "--json", "--header", "--capacity", "64M", pool(), file});
+  ASSERT_EQ(loaded.code, 0) << loaded.err;
+  EXPECT_EQ(loaded.json()["format"], "csv");
+  EXPECT_EQ(sorted(run({"dump", pool()}).out),
+            sorted("plain\tvalue\nquoted\twith, comma\ntwo quotes\tsay "
+                   "\"yes\"\nlines\tone\\ntwo\\r\\nthree\n"
+                   "\tempty key\nempty value\t\nback\\\\slash\ta\\tb\nlast\twithout newline\n"));
+}
+
+TEST_F(Operations, WhatIsNoCsvIsRefusedByLine) {
+  const std::vector<std::pair<std::string, std::string>> bad = {
+      {"ok,1\nno comma\n", "line 2"},
+      {"a,b,c\n", "two fields"},
+      {"a,b\"c\n", "quote"},
+      {"\"a\"b,c\n", "behind a field"},
+      {"ok,1\n\"does not end,1\n", "line 2"},
+      {"a,\"does not end", "does not end"}};
+  for (const auto& [csv, words] : bad) {
+    const Result loaded = run({"load", "--format", "csv", "--capacity", "64M", pool(), "-"}, csv);
+    EXPECT_EQ(loaded.code, 4) << csv;
+    EXPECT_NE(loaded.err.find(words), std::string::npos) << csv << ": " << loaded.err;
+  }
+  // A bad line does not spoil the next one.
+  const Result skipped =
+      run({"load", "--format", "csv", "--skip-bad", "--capacity", "64M", pool(), "-"},
+          "a,b\"c\nno comma\ngood,1\n");
+  EXPECT_EQ(skipped.code, 0) << skipped.err;
+  EXPECT_EQ(run({"get", pool(), "good"}).out, "1\n");
+}
+
+TEST_F(Operations, CsvKeepsAnyBytes) {
+  std::mt19937_64 random(7);
+  std::string tsv;
+  constexpr std::string_view kOdd =
+      "\",\r\n\t \\;'\0\x80\xff"
+      "ab";
+  for (int i = 0; i < 400; ++i) {
+    const auto append = [&](uint64_t length) {
+      for (uint64_t n = 0; n < length; ++n) {
+        char hex[8];
+        std::snprintf(hex, sizeof hex, "\\x%02x", static_cast<unsigned char>(kOdd[random() % 14]));
+        tsv += hex;
+      }
+    };
+    tsv += std::to_string(i);
+    append(random() % 6);
+    tsv += "\t";
+    append(random() % 12);
+    tsv += "\n";
+  }
+  ASSERT_EQ(run({"load", "--format", "tsv", "--capacity", "64M", pool(), "-"}, tsv).code, 0);
+  const std::string csv = run({"dump", "--format", "csv", pool()}).out;
+  const std::string copy = path("copy.pool");
+  for (const char* threads : {"1", "4"}) {
+    std::filesystem::remove(copy);
+    const Result loaded =
+        run({"load", "--format", "csv", "--threads", threads, "--capacity", "64M", copy, "-"}, csv);
+    ASSERT_EQ(loaded.code, 0) << loaded.err;
+    EXPECT_EQ(sorted(run({"dump", copy}).out), sorted(run({"dump", pool()}).out));
+  }
+  EXPECT_EQ(run({"count", copy}).out, "400\n");
+}
+
+// ---- convert
+
+TEST_F(Operations, ConvertTakesThePlaceOfWhatItCopies) {
+  load("a", 3000);
+  const std::string before = sorted(run({"dump", "--name", "a", pool()}).out);
+  for (const char* structure : {"p-art+vl", "plush", "rstore+ordered", "fptree", "rstore"}) {
+    const Result converted = run({"convert", "--json", pool(), "a", structure});
+    ASSERT_EQ(converted.code, 0) << structure << ": " << converted.err;
+    EXPECT_EQ(converted.json()["records"], 3000);
+    EXPECT_EQ(sorted(run({"dump", "--name", "a", pool()}).out), before) << structure;
+    const nlohmann::json info = run({"pool", "info", "--json", pool()}).json();
+    ASSERT_EQ(info["structures"].size(), 2U) << info.dump();  // a and what its load noted
+    EXPECT_NE(info.dump().find(structure), std::string::npos);
+    EXPECT_EQ(run({"pool", "check", pool()}).code, 0) << structure;
+  }
+}
+
+TEST_F(Operations, ConvertToAnotherNamePoolAndKind) {
+  std::string lines;
+  for (int i = 0; i < 2000; ++i) lines += std::to_string(i * 7) + "\t" + std::to_string(i) + "\n";
+  ASSERT_EQ(run({"load", "--capacity", "64M", pool(), "-"}, lines).code, 0);
+  ASSERT_EQ(
+      run({"convert", "--key-kind", "u64", "--value-kind", "u64", pool(), "main", "sheaf", "words"})
+          .code,
+      0);
+  EXPECT_EQ(run({"scan", "--name", "words", "--limit", "3", pool()}).out, "0\t0\n7\t1\n14\t2\n");
+  EXPECT_EQ(count_of(pool(), "main"), "2000\n");
+  const std::string other = path("other.pool");
+  ASSERT_EQ(run({"convert", "--to", other, pool(), "words", "wbtree", "w"}).code, 0);
+  EXPECT_EQ(count_of(other, "w"), "2000\n");
+  EXPECT_EQ(run({"convert", "--to", other, pool(), "words", "wbtree", "w"}).code, 4);  // is there
+  EXPECT_EQ(run({"convert", pool(), "words", "rstore", "x"}).code, 4);  // takes bytes only
+  EXPECT_EQ(run({"convert", pool(), "nothing", "rstore"}).code, 4);
+  EXPECT_EQ(run({"convert", pool(), "words", "no-such-structure"}).code, 2);
+  EXPECT_EQ(count_of(pool(), "words"), "2000\n");
+  // Keys that are no numbers, and those that are the same number.
+  ASSERT_EQ(run({"put", "--name", "text", pool(), "x", "1"}).code, 0);
+  EXPECT_NE(run({"convert", "--key-kind", "u64", pool(), "text", "plush"}).code, 0);
+  ASSERT_EQ(run({"put", "--name", "twice", pool(), "1", "1"}).code, 0);
+  ASSERT_EQ(run({"put", "--name", "twice", pool(), "01", "2"}).code, 0);
+  const Result twice = run({"convert", "--key-kind", "u64", pool(), "twice", "plush"});
+  EXPECT_EQ(twice.code, 2);
+  EXPECT_NE(twice.err.find("same text"), std::string::npos) << twice.err;
+  EXPECT_EQ(count_of(pool(), "twice"), "2\n");
+  EXPECT_EQ(run({"pool", "check", pool()}).code, 0);
+  EXPECT_EQ(run({"pool", "info", pool()}).out.find("converting"), std::string::npos);
+}
+
+// Killed at any moment, then once more: the records are there, and nothing else stays.
+TEST_F(Operations, AKilledConversionIsBegunAnewOrFinished) {
+  load("a", 20'000);
+  const std::string before = sorted(run({"dump", "--name", "a", pool()}).out);
+  int killed = 0;
+  for (int round = 0; round < 12; ++round) {
+    const std::string structure = round % 2 == 0 ? "cceh" : "fptree";
+    const std::string delay = "0.0" + std::to_string(round % 8 + 1);
+    const Result result =
+        shell("timeout -s KILL " + delay + " $PERDURE convert " + pool() + " a " + structure);
+    killed += result.code != 0 ? 1 : 0;
+    if (round % 3 == 0) continue;  // twice
+    const Result again = run({"convert", pool(), "a", structure});
+    ASSERT_EQ(again.code, 0) << again.err;
+    ASSERT_EQ(sorted(run({"dump", "--name", "a", pool()}).out), before) << "round " << round;
+    const nlohmann::json info = run({"pool", "info", "--json", pool()}).json();
+    ASSERT_EQ(info["structures"].size(), 2U) << info.dump();
+    ASSERT_EQ(run({"pool", "check", pool()}).code, 0) << "round " << round;
+  }
+  EXPECT_GT(killed, 0);
+}
+
+// A crash after the copy was whole: with what it replaces, and without.
+TEST_F(Operations, AConversionThatWasWholeIsFinished) {
+  for (const bool dropped : {false, true}) {
+    load("a", 100);
+    ASSERT_EQ(run({"convert", pool(), "a", "cceh", "a.converted"}).code, 0);
+    ASSERT_EQ(run({"put", "--name", "a.converted", pool(), "new", "x"}).code,
+              0);  // tells the two apart
+    if (dropped) {
+      ASSERT_EQ(run({"drop", pool(), "a"}).code, 0);
+    }
+    const Result finished = run({"convert", pool(), "a", "cceh"});
+    ASSERT_EQ(finished.code, 0) << finished.err;
+    EXPECT_NE(finished.out.find("finished"), std::string::npos) << finished.out;
+    EXPECT_EQ(count_of(pool(), "a"), "101\n");
+    EXPECT_EQ(run({"count", "--name", "a.converted", pool()}).code, 4);
+    EXPECT_EQ(run({"drop", pool(), "a"}).code, 0);
+  }
+}
+
+// ---- salvage
+
+class SalvageCommand : public Operations {
+ protected:
+  static constexpr int kRecords = 1200;
+
+  void SetUp() override {
+    std::string lines;
+    std::string words;
+    for (int i = 0; i < kRecords; ++i) {
+      lines += "key" + std::to_string(i) + "\tvalue " + std::to_string(i) + "\n";
+      words += std::to_string(i) + "\t" + std::to_string(i * 3) + "\n";
+    }
+    for (const char* structure : {"rstore", "plush", "p-art+vl", "fptree"}) {
+      ASSERT_EQ(run({"load", "--capacity", "64M", "--structure", structure, "--name", structure,
+                     pool(), "-"},
+                    lines)
+                    .code,
+                0);
+    }
+    ASSERT_EQ(run({"load", "--structure", "cceh", "--key-kind", "u64", "--value-kind", "u64",
+                   "--name", "words", pool(), "-"},
+                  words)
+                  .code,
+              0);
+    sound_ = read_file("test.pool");
+    for (const char* name : {"rstore", "plush", "p-art+vl", "fptree", "words"}) {
+      dumps_[name] = sorted(run({"dump", "--name", name, pool()}).out);
+    }
+  }
+
+  // Salvages a file of this content. Whatever comes out of it was there before, but for words.
+  nlohmann::json salvage(const std::string& content, int code = -1) {
+    write_file("damaged.pool", content);
+    std::filesystem::remove(path("saved.pool"));
+    const Result result =
+        run({"pool", "salvage", "--json", path("damaged.pool"), path("saved.pool")});
+    if (code >= 0) {
+      EXPECT_EQ(result.code, code) << result.err;
+    }
+    EXPECT_TRUE(result.code == 0 || result.code == 3 || result.code == 4)
+        << result.code << result.err;
+    EXPECT_EQ(read_file("damaged.pool"), content);
+    if (result.code == 4 || result.out.empty()) return {};
+    const nlohmann::json report = result.json();
+    EXPECT_EQ(report["complete"].get<bool>(), result.code == 0);
+    EXPECT_EQ(run({"pool", "check", path("saved.pool")}).code, 0);
+    for (const nlohmann::json& one : report["structures"]) {
+      const std::string name = one["name"];
+      if (!dumps_.contains(name)) continue;
+      const std::string dump = run({"dump", "--name", name, path("saved.pool")}).out;
+      EXPECT_EQ(static_cast<uint64_t>(std::count(dump.begin(), dump.end(), '\n')),
+                one["records"].get<uint64_t>());
+      if (name == "words") continue;
+      for (size_t begin = 0; begin < dump.size();) {
+        const size_t end = dump.find('\n', begin) + 1;
+        EXPECT_NE(dumps_[name].find(dump.substr(begin, end - begin)), std::string::npos)
+            << dump.substr(begin, end - begin);
+        begin = end;
+      }
+    }
+    return report;
+  }
+  static uint64_t records_of(const nlohmann::json& report, const std::string& name) {
+    for (const nlohmann::json& one : report["structures"]) {
+      if (one["name"] == name) return one["records"].get<uint64_t>();
+    }
+    return 0;
+  }
+
+  std::string sound_;
+  std::map<std::string, std::string> dumps_;
+};
+
+TEST_F(SalvageCommand, OfASoundPoolIsWhole) {
+  const nlohmann::json report = salvage(sound_, 0);
+  for (const auto& [name, dump] : dumps_) {
+    EXPECT_EQ(records_of(report, name), static_cast<uint64_t>(kRecords)) << name;
+    EXPECT_EQ(sorted(run({"dump", "--name", name, path("saved.pool")}).out), dump);
+  }
+}
+
+TEST_F(SalvageCommand, DamageOfThePoolItselfIsPassedOver) {
+  // The magic, the header's checksum, its size and its generation, a lane, a free entry of the directory.
+  for (const size_t at :
+       {size_t{0}, size_t{250}, size_t{256}, size_t{320}, size_t{69'640}, size_t{60'000}}) {
+    std::string damaged = sound_;
+    damaged[at] = static_cast<char>(damaged[at] ^ 1);
+    EXPECT_NE(run({"count", "--name", "plush", write_file("x.pool", damaged)}).code, 0) << at;
+    const nlohmann::json report = salvage(damaged, at == 60'000 ? 3 : -1);
+    for (const auto& [name, dump] : dumps_) {
+      EXPECT_EQ(records_of(report, name), static_cast<uint64_t>(kRecords))
+          << name << ", byte " << at;
+    }
+  }
+  // The name of one structure.
+  std::string damaged = sound_;
+  const size_t name = damaged.find("p-art+vl");
+  ASSERT_LT(name, 69'632U);
+  damaged[name] = 'q';
+  const nlohmann::json report = salvage(damaged, 3);
+  EXPECT_EQ(records_of(report, "rstore"), static_cast<uint64_t>(kRecords));
+  EXPECT_EQ(records_of(report, "words"), static_cast<uint64_t>(kRecords));
+  EXPECT_NE(report.dump().find("root directory"), std::string::npos);
+}
+
+TEST_F(SalvageCommand, OneDamagedRecordIsLostAlone) {
+  std::string damaged = sound_;
+  uint64_t hits = 0;
+  // In all structures: each has the value as it is.
+  for (size_t at = 0; (at = damaged.find("value 777", at)) != std::string::npos; ++hits)
+    damaged[at + 6] = '8';
+  ASSERT_GE(hits, 4U);
+  const nlohmann::json report = salvage(damaged, 3);
+  for (const char* structure : {"rstore", "plush", "p-art+vl", "fptree"}) {
+    EXPECT_EQ(records_of(report, structure), static_cast<uint64_t>(kRecords - 1)) << report.dump();
+    EXPECT_EQ(run({"get", "--name", structure, path("saved.pool"), "key777"}).code, 1) << structure;
+    EXPECT_EQ(run({"get", "--name", structure, path("saved.pool"), "key778"}).out, "value 778\n");
+  }
+  EXPECT_EQ(records_of(report, "words"), static_cast<uint64_t>(kRecords));
+}
+
+TEST_F(SalvageCommand, NoDamageLeadsItAstray) {
+  std::mt19937_64 random(11);
+  uint64_t saved = 0;
+  constexpr int kRounds = 10;
+  for (int round = 0; round < kRounds; ++round) {
+    std::string damaged = sound_;
+    const uint64_t places = 1 + random() % 40;
+    for (uint64_t i = 0; i < places; ++i) {
+      // A byte, a word or a line, anywhere or in what the pool itself needs.
+      const uint64_t bytes = uint64_t{1} << (3 * (random() % 3));
+      const uint64_t at = random() % (i % 4 == 0 ? 200'000 : damaged.size() - bytes);
+      for (uint64_t n = 0; n < bytes; ++n) damaged[at + n] = static_cast<char>(random());
+    }
+    if (round % 5 == 4) damaged.resize(random() % damaged.size());
+    const nlohmann::json report = salvage(damaged);
+    if (report.is_null()) continue;
+    for (const auto& [name, dump] : dumps_) saved += records_of(report, name);
+  }
+  EXPECT_GT(saved, uint64_t{kRecords} * 3);
+}
+
+TEST_F(SalvageCommand, RefusesWhatIsNoPoolAndWhatIsInTheWay) {
+  EXPECT_EQ(run({"pool", "salvage", write_file("notes.txt", "notes"), path("new.pool")}).code, 4);
+  EXPECT_FALSE(std::filesystem::exists(path("new.pool")));
+  EXPECT_EQ(run({"pool", "salvage", pool(), pool()}).code, 4);
+  EXPECT_EQ(run({"pool", "salvage", path("none.pool"), path("new.pool")}).code, 4);
+}
+
+}  // namespace
+}  // namespace perdure::cli_test

@@ -1,0 +1,385 @@
+// Copies of a pool that are taken while other threads write to it.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "pm/cut.h"
+#include "pm/file.h"
+#include "support/child.h"
+#include "support/errors.h"
+#include "support/failing_medium.h"
+#include "support/scale.h"
+#include "support/scenario.h"
+
+namespace perdure::test {
+namespace {
+
+// Writers each go round a ring of keys: write n gives key n % kRing the value n. So what a structure holds says how
+// many writes it has seen, and that it has seen all before.
+class Writer {
+ public:
+  static constexpr uint64_t kRing = 700;
+
+  Writer(AnyIndex& index, const Writer* leader) : index_(index), leader_(leader) {}
+  ~Writer() { stop(); }
+
+  void start() {
+    thread_ = std::thread([this] {
+      for (uint64_t n = acknowledged_ + 1; !stop_; ++n) {
+        // Who follows another never is ahead of it.
+        while (leader_ != nullptr && leader_->acknowledged_.load() < n && !stop_)
+          std::this_thread::yield();
+        if (stop_) break;
+        index_.upsert(make_key(index_.key_kind(), n % kRing).datum(),
+                      make_value(index_.value_kind(), n).datum());
+        acknowledged_.store(n);
+      }
+    });
+  }
+  void stop() {
+    stop_ = true;
+    if (thread_.joinable()) thread_.join();
+  }
+  uint64_t acknowledged() const { return acknowledged_.load(); }
+
+  // The number of writes in a copy of the structure; fails unless they are the first ones.
+  static uint64_t writes_in(AnyIndex& copy) {
+    const TypedIndex index(copy);
+    uint64_t newest = 0;
+    Model there;
+    index.for_each([&](uint64_t key, uint64_t value) {
+      there[key] = value;
+      newest = std::max(newest, value);
+    });
+    Model wanted;
+    for (uint64_t n = newest < kRing ? 1 : newest - kRing + 1; n <= newest; ++n)
+      wanted[n % kRing] = n;
+    EXPECT_EQ(difference(index, wanted, kRing), "");
+    return newest;
+  }
+
+ private:
+  AnyIndex& index_;
+  const Writer* leader_;
+  std::atomic<uint64_t> acknowledged_{0};
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+struct Kept {
+  std::string name;
+  uint64_t filler_bytes;  // in use besides: a larger pool is copied in larger parts
+};
+
+class Backup : public testing::TestWithParam<Kept> {
+ protected:
+  static std::string name_of(uint64_t i) { return "structure " + std::to_string(i); }
+
+  Pool make_pool() const {
+    PoolOptions options{.capacity_bytes = uint64_t{256} << 20, .growth_bytes = uint64_t{1} << 20};
+    if (GetParam().name == "anonymous") return Pool::anonymous(options);
+    return Pool::create(path(), options);
+  }
+  std::string path() const {
+    return GetParam().name == "file" ? disk_.file("pool") : dir_.file("pool");
+  }
+  // Opens what a backup holds, and compares: with how many writes each writer had made before the call, and after it.
+  void judge(const std::string& backup, const std::vector<uint64_t>& before,
+             const std::vector<uint64_t>& after) const {
+    const std::string copy = dir_.file("copy");
+    std::filesystem::remove(copy);
+    Pool::restore(backup, copy);
+    Pool pool = Pool::open(copy);
+    std::vector<std::unique_ptr<AnyIndex>> open;
+    std::vector<const AnyIndex*> all;
+    std::vector<uint64_t> there;
+    for (const StructureInfo& info : pool.structures()) {
+      open.push_back(open_index(pool, info.name));
+      all.push_back(open.back().get());
+    }
+    for (uint64_t i = 0; i < before.size(); ++i) {
+      std::unique_ptr<AnyIndex>* found = nullptr;
+      const std::vector<StructureInfo> structures = pool.structures();
+      for (uint64_t s = 0; s < structures.size(); ++s) {
+        if (structures[s].name == name_of(i)) found = &open[s];
+      }
+      ASSERT_NE(found, nullptr);
+      there.push_back(Writer::writes_in(**found));
+      ASSERT_GE(there[i], before[i]) << name_of(i);
+      ASSERT_LE(there[i], after[i] + 1) << name_of(i);
+    }
+    // A write that was made because another had returned is not there without it.
+    for (uint64_t i = 1; i < there.size(); i += 2) ASSERT_LE(there[i], there[i - 1]) << name_of(i);
+    ASSERT_EQ(faults_and_leaks(pool, all), "");
+  }
+
+  TempDir dir_;
+  TempDir disk_{TempDir::Place::kDisk};
+};
+
+TEST_P(Backup, IsTheStateOfOneInstantWhileThreadsWrite) {
+  Pool pool = make_pool();
+  const std::vector<std::string> types = {"plush", "plush", "rstore", "p-art+vl", "fptree", "cceh"};
+  std::vector<std::unique_ptr<AnyIndex>> indexes;
+  std::vector<std::unique_ptr<Writer>> writers;
+  if (GetParam().filler_bytes > 0) {
+    const auto filler = create_index(pool, "filler", "rstore", Kind::kBytes, Kind::kBytes);
+    const std::string value(uint64_t{1} << 20, 'x');
+    for (uint64_t i = 0; i < GetParam().filler_bytes >> 20; ++i)
+      filler->upsert(std::to_string(i), value);
+  }
+  for (uint64_t i = 0; i < types.size(); ++i) {
+    const Kind kind = types[i] == "rstore" || i == 1 ? Kind::kBytes : Kind::kU64;
+    indexes.push_back(create_index(pool, name_of(i), types[i], kind, kind));
+    writers.push_back(
+        std::make_unique<Writer>(*indexes[i], i % 2 == 1 ? writers[i - 1].get() : nullptr));
+  }
+  const auto progress = [&] {
+    std::vector<uint64_t> counts;
+    for (const auto& writer : writers) counts.push_back(writer->acknowledged());
+    return counts;
+  };
+  for (auto& writer : writers) writer->start();
+  // And structures come and go.
+  std::atomic<bool> stop{false};
+  std::thread changes([&] {
+    for (uint64_t i = 0; !stop; ++i) {
+      {
+        const auto index = create_index(pool, "passing", "wbtree", Kind::kU64, Kind::kU64);
+        for (uint64_t key = 0; key < 500; ++key) index->upsert(key, i);
+      }
+      drop_structure(pool, "passing");
+    }
+  });
+  std::string base;
+  uint64_t pauses = 0;
+  const uint64_t count = std::max<uint64_t>(GetParam().filler_bytes > 0 ? 3 : 5, rounds(4));
+  for (uint64_t i = 0; i < count && !HasFatalFailure(); ++i) {
+    SCOPED_TRACE("backup " + std::to_string(i));
+    const std::vector<uint64_t> before = progress();
+    const std::string file = dir_.file("backup" + std::to_string(i));
+    // Full and incremental ones, on one another.
+    const BackupReport report = pool.backup(file, {.base = i % 4 == 0 ? "" : base, .progress = {}});
+    const std::vector<uint64_t> after = progress();
+    pauses += report.pauses;
+    EXPECT_GT(report.copied_bytes, 0U);
+    EXPECT_LE(report.copied_bytes, report.pool_bytes);
+    if (GetParam().filler_bytes > 0 && i % 4 != 0) {
+      EXPECT_LT(report.written_bytes, GetParam().filler_bytes / 2);
+    }
+    base = file;
+    judge(file, before, after);
+    // That the writers go on.
+    while (writers[0]->acknowledged() <= after[0]) std::this_thread::yield();
+  }
+  stop = true;
+  changes.join();
+  for (auto& writer : writers) writer->stop();
+  EXPECT_GT(pauses, 0U);  // else writers were not there
+}
+
+INSTANTIATE_TEST_SUITE_P(Media, Backup,
+                         testing::Values(Kept{"tmpfs", 0}, Kept{"tmpfs_large", uint64_t{80} << 20},
+                                         Kept{"file", 0}, Kept{"anonymous", 0}),
+                         [](const auto& medium) { return medium.param.name; });
+
+class BackupFiles : public testing::Test {
+ protected:
+  void SetUp() override {
+    pool_.emplace(Pool::create(path(), {.capacity_bytes = uint64_t{16} << 20}));
+    index_ = create_index(*pool_, "index", "plush", Kind::kU64, Kind::kU64);
+    for (uint64_t i = 0; i < 5000; ++i) index_->upsert(i, i);
+  }
+  std::string path() const { return dir_.file("pool"); }
+  std::string file(const std::string& name) const { return dir_.file(name); }
+
+  TempDir dir_;
+  std::optional<Pool> pool_;
+  std::unique_ptr<AnyIndex> index_;
+};
+
+TEST_F(BackupFiles, EachChangedByteAndEachCutIsRefused) {
+  pool_->backup(file("full"));
+  for (uint64_t i = 0; i < 50; ++i) index_->upsert(i, i + 7);
+  pool_->backup(file("next"), {.base = file("full"), .progress = {}});
+  Random random(base_seed());
+  for (const char* damaged : {"full", "next"}) {
+    const std::string sound = read_file(file(damaged));
+    for (uint64_t i = 0; i < scaled(150); ++i) {
+      std::string changed = sound;
+      // The header and the table as often as the rest.
+      const uint64_t from = i % 3 == 0 ? 0 : i % 3 == 1 ? sound.size() - 600 : 0;
+      const uint64_t to = i % 3 == 0 ? 4200 : sound.size();
+      const uint64_t at = from + random.below(to - from);
+      changed[at] = static_cast<char>(changed[at] ^ (1 << random.below(8)));
+      write_file(file(damaged), changed);
+      try {
+        Pool::restore(file("next"), file("copy"));
+        // A unit of the base that has changed since is not read.
+        ASSERT_STREQ(damaged, "full") << "byte " << at;
+        Pool copy = Pool::open(file("copy"));
+        Value value;
+        ASSERT_TRUE(open_index(copy, "index")->lookup(4999, value));
+        copy.close();
+        std::filesystem::remove(file("copy"));
+      } catch (const Error& error) {
+        ASSERT_TRUE(error.code() == ErrorCode::kCorrupt || error.code() == ErrorCode::kForeign ||
+                    error.code() == ErrorCode::kVersion || error.code() == ErrorCode::kNotFound ||
+                    error.code() == ErrorCode::kTruncated)
+            << "byte " << at << ": " << error.what();
+      }
+      ASSERT_FALSE(std::filesystem::exists(file("copy"))) << "byte " << at;
+      ASSERT_FALSE(std::filesystem::exists(file("copy.partial")));
+    }
+    for (uint64_t i = 0; i < scaled(60); ++i) {
+      write_file(file(damaged), sound.substr(0, i < 5 ? i * 100 : random.below(sound.size())));
+      ASSERT_TRUE(fails_with(ErrorCode::kTruncated, file(damaged),
+                             [&] { Pool::restore(file("next"), file("copy")); }) ||
+                  fails_with(ErrorCode::kForeign, file(damaged),
+                             [&] { Pool::restore(file("next"), file("copy")); }));
+      ASSERT_FALSE(std::filesystem::exists(file("copy")));
+    }
+    write_file(file(damaged), sound);
+  }
+  Pool::restore(file("next"), file("copy"));
+}
+
+TEST_F(BackupFiles, AnEmptyPoolIsOneAfterwards) {
+  for (const uint64_t capacity : {uint64_t{2} << 20, uint64_t{1} << 30}) {
+    for (const bool reserved : {false, true}) {
+      PoolOptions options{.capacity_bytes = capacity};
+      if (reserved) options.reserve_bytes = uint64_t{2} << 20;
+      Pool empty = Pool::create(file("empty"), options);
+      empty.backup(file("full"));
+      empty.close();
+      Pool::restore(file("full"), file("copy"));
+      Pool copy = Pool::open(file("copy"));
+      EXPECT_TRUE(copy.structures().empty());
+      EXPECT_EQ(copy.info().capacity_bytes, capacity);
+      const auto index = create_index(copy, "index", "plush", Kind::kU64, Kind::kU64);
+      index->upsert(1, 2);
+      EXPECT_EQ(faults_and_leaks(copy, {index.get()}), "");
+      std::filesystem::remove(file("empty"));
+      std::filesystem::remove(file("copy"));
+    }
+  }
+}
+
+TEST_F(BackupFiles, ABaseMustBeTheOneItWas) {
+  pool_->backup(file("full"));
+  pool_->backup(file("next"), {.base = file("full"), .progress = {}});
+  const std::string full = read_file(file("full"));
+  std::filesystem::rename(file("full"), file("elsewhere"));
+  EXPECT_TRUE(fails_with(ErrorCode::kNotFound, file("full"),
+                         [&] { Pool::restore(file("next"), file("copy")); }));
+  Pool::restore(file("next"), file("copy"), {file("elsewhere")});
+  std::filesystem::remove(file("copy"));
+  pool_->backup(file("full"));  // another one, of this name
+  EXPECT_TRUE(fails_with(ErrorCode::kNotFound, [&] { Pool::restore(file("next"), file("copy")); }));
+  Pool other = Pool::create(file("other"), {.capacity_bytes = uint64_t{16} << 20});
+  EXPECT_TRUE(fails_with(ErrorCode::kInvalidArgument, file("full"),
+                         [&] { other.backup(file("x"), {.base = file("full"), .progress = {}}); }));
+  EXPECT_TRUE(fails_with(ErrorCode::kInvalidArgument, file("full"), [&] {
+    pool_->backup(file("full"), {.base = file("full"), .progress = {}});
+  }));
+  EXPECT_FALSE(std::filesystem::exists(file("x")));
+}
+
+TEST_F(BackupFiles, WhatIsInTheWayStays) {
+  write_file(file("precious"), "precious");
+  pool_->backup(file("full"));
+  EXPECT_TRUE(
+      fails_with(ErrorCode::kExists, [&] { Pool::restore(file("full"), file("precious")); }));
+  EXPECT_TRUE(fails_with(ErrorCode::kExists, [&] { pool_->backup(file("precious")); }));
+  EXPECT_TRUE(fails_with(ErrorCode::kExists, [&] { pool_->backup(path()); }));
+  pool_->backup(file("full"));  // which an earlier one makes room for
+  EXPECT_EQ(read_file(file("precious")), "precious");
+  EXPECT_TRUE(fails_with(ErrorCode::kForeign, [&] { Pool::restore(path(), file("copy")); }));
+  EXPECT_TRUE(fails_with(ErrorCode::kNotFound, [&] { pool_->backup("/no/such/folder/backup"); }));
+  // The pool works as before.
+  index_->upsert(1, 2);
+}
+
+TEST_F(BackupFiles, APoolWhoseMediumHasFailedIsRefused) {
+  index_.reset();
+  pool_.reset();
+  FailingMedium medium(path(), Domain::kLine);
+  medium.begin();
+  PoolOptions options;
+  options.force_domain = true;
+  options.domain = Domain::kLine;
+  Pool pool = Pool::open(path(), options);
+  const auto index = open_index(pool, "index");
+  medium.refuse_here(medium.persists() + 2, true);
+  EXPECT_TRUE(fails_with(ErrorCode::kIo, [&] {
+    for (uint64_t i = 0; i < 100; ++i) index->upsert(i, i);
+  }));
+  EXPECT_TRUE(fails_with(ErrorCode::kIo, [&] { pool.backup(file("full")); }));
+  EXPECT_FALSE(std::filesystem::exists(file("full")));
+}
+
+// What the system reads from a file into memory that is held.
+TEST(Cut, ReadingAFileIntoHeldMemoryWaitsAsStoresDo) {
+  constexpr uint64_t kBytes = 256 << 10;
+  const TempDir dir;
+  write_file(dir.file("f"), std::string(kBytes, 'n'));
+  std::FILE* file = std::fopen(dir.file("f").c_str(), "r");
+  ASSERT_NE(file, nullptr);
+  auto* memory = static_cast<char*>(
+      ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  std::fill_n(memory, kBytes, 'o');
+  {
+    pm::Cut cut(memory, kBytes, 64 << 10, "memory");
+    EXPECT_EQ(pm::read_at(fileno(file), "f", 0, memory + 1000, kBytes - 2000), kBytes - 2000);
+    std::vector<char> unit(64 << 10);
+    for (uint64_t u = 0; u < cut.units(); ++u) {
+      cut.take(u, unit.data());
+      EXPECT_EQ(std::string(unit.begin(), unit.end()), std::string(unit.size(), 'o'));
+    }
+    EXPECT_EQ(cut.figures().pauses, 4U);
+  }
+  EXPECT_EQ(std::string(memory + 1000, kBytes - 2000), std::string(kBytes - 2000, 'n'));
+  ::munmap(memory, kBytes);
+  std::fclose(file);
+}
+
+// A fault that has nothing to do with it.
+TEST(Cut, OtherFaultsEndTheProcessOrReachTheProgram) {
+  if (kUnderAddressSanitizer || kUnderThreadSanitizer)
+    GTEST_SKIP() << "which have handlers of their own";
+  constexpr uint64_t kBytes = 64 << 10;
+  const auto fault_after_a_cut = [&](bool with_handler) {
+    Child child([&](int) {
+      std::signal(SIGSEGV, SIG_DFL);
+      if (with_handler) std::signal(SIGSEGV, [](int) { ::_exit(77); });
+      auto* memory = static_cast<char*>(
+          ::mmap(nullptr, 2 * kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+      ::mprotect(memory + kBytes, kBytes, PROT_READ);
+      {
+        const pm::Cut cut(memory, kBytes, kBytes, "memory");
+      }
+      {
+        const pm::Cut again(memory, kBytes, kBytes, "memory");
+      }
+      *static_cast<volatile char*>(memory) = 1;           // may be written to again
+      *static_cast<volatile char*>(memory + kBytes) = 1;  // never
+    });
+    return child.wait();
+  };
+  EXPECT_EQ(fault_after_a_cut(false), -SIGSEGV);
+  EXPECT_EQ(fault_after_a_cut(true), 77);
+}
+
+}  // namespace
+}  // namespace perdure::test
