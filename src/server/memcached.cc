@@ -19,6 +19,7 @@ namespace perdure::server {
 namespace {
 
 constexpr size_t kKeyBytesMax = 250;
+constexpr char kMemcachedLoading[] = "SERVER_ERROR loading";
 constexpr int64_t kRelativeMax = int64_t{60} * 60 * 24 * 30;  // seconds; above, a time since 1970
 
 [[noreturn]] void refuse(std::string text) { throw CommandError(std::move(text)); }
@@ -95,13 +96,17 @@ void MemcachedSession::run(Connection& connection) {
   const size_t begin = connection.out.size();
   const Words& words = parser_.words();
   try {
-    if (server_.keys() == nullptr) refuse("SERVER_ERROR loading");
+    if (server_.keys() == nullptr) refuse(kMemcachedLoading);
     if (!run_meta(words) && !run_classic(words)) say("ERROR");
     return;
   } catch (const CommandError& error) {
     connection.out.truncate(begin);
     quiet_ = false;
     say(error.text);
+  } catch (const store::NotReady&) {
+    connection.out.truncate(begin);
+    quiet_ = false;
+    say(kMemcachedLoading);
   } catch (const Error& error) {
     connection.out.truncate(begin);
     quiet_ = false;
@@ -328,6 +333,7 @@ void MemcachedSession::stats(const Words& words) {
   };
   const Metrics& metrics = server_.metrics();
   if (words.size() == 1) {
+    const std::vector<Statistic> all = server_.store().statistics();
     add("pid", ::getpid());
     add("uptime", server_.uptime_s());
     add("time", static_cast<uint64_t>(std::time(nullptr)));
@@ -342,12 +348,12 @@ void MemcachedSession::stats(const Words& words) {
     add("cmd_total", metrics.memcached_commands);
     add("bytes_read", metrics.bytes_in.load());
     add("bytes_written", metrics.bytes_out.load());
-    add("curr_items", server_.store().size());
+    add("curr_items", static_cast<uint64_t>(statistic(all, "records")));
     add("threads", server_.loops().size());
     add("evictions", 0);
     add("limit_maxbytes", server_.pool().info().capacity_bytes);
     add("rusage_resident", resident_bytes());
-    for (const Statistic& one : server_.store().statistics()) {
+    for (const Statistic& one : all) {
       add("store_" + one.name, fmt::format("{:.0f}", one.value));
     }
   } else if (words[1] == "settings") {
