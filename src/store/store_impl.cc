@@ -295,19 +295,19 @@ StoreImpl::Place StoreImpl::place_of(std::string_view key) const {
 }
 
 bool StoreImpl::write(const WriteRequest& request, uint64_t* version) {
-  const auto [hash, number] = place_of(request.key);
-  return with_all_room([&, hash = hash, number = number] {
-    return with(number, true, [&](Partition& partition) {
-      return partition.put(hash, request, now_ms(), version);
+  const Place place = place_of(request.key);
+  return with_all_room([&] {
+    return with(place.number, true, [&](Partition& partition) {
+      return partition.put(place.hash, request, now_ms(), version);
     });
   });
 }
 
 bool StoreImpl::remove(std::string_view key) {
-  const auto [hash, number] = place_of(key);
-  return with_all_room([&, hash = hash, number = number] {
-    return with(number, true,
-                [&](Partition& partition) { return partition.remove(hash, key, now_ms()); });
+  const Place place = place_of(key);
+  return with_all_room([&] {
+    return with(place.number, true,
+                [&](Partition& partition) { return partition.remove(place.hash, key, now_ms()); });
   });
 }
 

@@ -61,19 +61,19 @@ void StoreTurn::prefetch(std::string_view key) const {
 }
 
 bool StoreTurn::write(const WriteRequest& request, uint64_t now_ms, uint64_t* version) {
-  const auto [hash, number] = store_.place_of(request.key);
-  Partition& own = touch(number);
+  const StoreImpl::Place place = store_.place_of(request.key);
+  Partition& own = touch(place.number);
   if (all_ready_) [[likely]]
-    return own.put(hash, request, now_ms, version);
-  return with_all_room([&, hash = hash] { return own.put(hash, request, now_ms, version); });
+    return own.put(place.hash, request, now_ms, version);
+  return with_all_room([&] { return own.put(place.hash, request, now_ms, version); });
 }
 
 bool StoreTurn::remove(std::string_view key, uint64_t now_ms) {
-  const auto [hash, number] = store_.place_of(key);
-  Partition& own = touch(number);
+  const StoreImpl::Place place = store_.place_of(key);
+  Partition& own = touch(place.number);
   if (all_ready_) [[likely]]
-    return own.remove(hash, key, now_ms);
-  return with_all_room([&, hash = hash] { return own.remove(hash, key, now_ms); });
+    return own.remove(place.hash, key, now_ms);
+  return with_all_room([&] { return own.remove(place.hash, key, now_ms); });
 }
 
 uint64_t StoreTurn::records(uint64_t number) const {
