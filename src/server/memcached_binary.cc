@@ -350,9 +350,11 @@ void MemcachedSession::binary_add(bool decrement, bool quiet) {
   if (item) {
     if (request.cas != 0 && request.cas != item.version) throw Failure{Status::kExists};
     uint64_t value = 0;
-    const char* end = item.text.data() + item.text.size();
-    const auto [rest, error] = std::from_chars(item.text.data(), end, value);
-    if (error != std::errc() || rest != end) throw Failure{Status::kNotANumber};
+    const std::string_view text = item.text;
+    const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || rest != text.data() + text.size()) {
+      throw Failure{Status::kNotANumber};
+    }
     result = decrement ? value - std::min(value, by) : value + by;
     keys().set_string_over(item, raw, fmt::format("{}", result), item.flags, item.expiry_ms);
   } else {
