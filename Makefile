@@ -114,7 +114,7 @@ fuzz: deps deps-lint ## Run each fuzz target for FUZZ_SECONDS, that of pools for
 	  grep '^stat::' $$log; \
 	done
 	@# The server's pool stays open between inputs; what its heap keeps in mapped memory looks like a leak then.
-	@set -e; for face in resp memcached; do \
+	@set -e; for face in resp memcached memcached-binary; do \
 	  echo "== server: $$face"; mkdir -p build/fuzz/corpus/$$face; log=build/fuzz/$$face.log; \
 	  ASAN_OPTIONS=detect_leaks=0 PERDURE_FUZZ_FACE=$$face build/fuzz/fuzz_server $(FUZZ_ARGS) -max_total_time=$(FUZZ_SECONDS) \
 	    -print_final_stats=1 build/fuzz/corpus/$$face >$$log 2>&1 || { cat $$log; exit 1; }; \

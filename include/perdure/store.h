@@ -130,7 +130,8 @@ class Store {
   static Store open(Pool& pool, const std::string& name, const StoreOptions& options = {});
 
   // Opened with `serve_early`: whether the partition, or all of them, can be used without waiting; statistics() has
-  // how many can (partitions_ready), and counts these alone. wait_until_ready() throws what open() would have.
+  // how many can (partitions_ready), and counts these alone. A partition that could not be read never will be: then both
+  // throw what open() would have (kCorrupt, kIo), as wait_until_ready() does, and so does every call that needs it.
   bool is_ready(uint32_t partition) const;
   bool is_ready() const;
   void wait_until_ready() const;

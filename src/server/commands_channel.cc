@@ -154,11 +154,22 @@ void run_exec(Call& call) {
   RespSession& session = call.session;
   if (!session.in_multi) throw CommandError("ERR EXEC without MULTI");
   const bool failed = session.multi_failed;
-  const bool dirty = call.keys().has_changed(session);
+  // Whatever comes, the transaction ends.
+  bool dirty = false;
+  std::string cannot;
+  try {
+    if (call.keyspace == nullptr) throw store::NotReady();
+    dirty = call.keys().has_changed(session);
+  } catch (const Error& error) {
+    cannot = error.what();
+  }
   const std::vector<std::vector<std::string>> queued = std::move(session.queued);
   session.leave_multi();
   if (failed) {
     throw CommandError("EXECABORT Transaction discarded because of previous errors.");
+  }
+  if (!cannot.empty()) {
+    throw CommandError("EXECABORT Transaction discarded, nothing was done: " + cannot);
   }
   if (dirty) return call.reply.null_array();
   Buffer& out = call.reply.out();
@@ -206,7 +217,8 @@ constexpr Command kChannelCommands[] = {
 constexpr Command kTransactionCommands[] = {
     {"discard", 1, kAtOnce | kFast | kLoading, 0, 0, 0, "transactions", "Ends MULTI, does nothing",
      run_discard},
-    {"exec", 1, kAtOnce, 0, 0, 0, "transactions", "Does what was queued, all or nothing", run_exec},
+    {"exec", 1, kAtOnce | kLoading, 0, 0, 0, "transactions", "Does what was queued, all or nothing",
+     run_exec},
     {"multi", 1, kAtOnce | kFast | kLoading, 0, 0, 0, "transactions", "Queues what follows",
      run_multi},
     {"unwatch", 1, kFast, 0, 0, 0, "transactions", "Forgets watched keys", run_unwatch},

@@ -12,6 +12,7 @@
 #include "server/commands.h"
 #include "server/info.h"
 #include "server/resp_session.h"
+#include "server/secret.h"
 
 namespace perdure::server {
 
@@ -20,16 +21,6 @@ namespace {
 [[noreturn]] void throw_subcommand(std::string_view name, std::string_view given) {
   throw CommandError(
       fmt::format("ERR unknown subcommand '{}' for '{}'", given.substr(0, 64), name));
-}
-
-// Takes as long for every text of a length.
-bool same_secret(std::string_view a, std::string_view b) {
-  unsigned difference = a.size() == b.size() ? 0 : 1;
-  for (size_t i = 0; i < a.size(); ++i) {
-    difference |= static_cast<unsigned char>(a[i]) ^
-                  static_cast<unsigned char>(b.empty() ? '\0' : b[i % b.size()]);
-  }
-  return difference == 0;
 }
 
 void authenticate(Call& call, std::string_view user, std::string_view password) {

@@ -151,6 +151,9 @@ std::vector<Setting> make_settings() {
            "What clients must give with AUTH (better in the file: others see "
            "the command line)",
            &Config::password, true),
+      toggle("memcached-sasl",
+             "memcached clients give the password by SASL, in the binary protocol",
+             &Config::memcached_sasl),
       toggle("allow-unauthenticated",
              "Listen where others reach it although clients need no password",
              &Config::allow_unauthenticated),
@@ -262,14 +265,16 @@ void require_sound(const Config& config) {
     if (address.is_loopback() || guarded || config.allow_unauthenticated) return;
     fail(
         fmt::format("{} can be reached by others, who need no password; set a password (Redis "
-                    "clients), ask for certificates (tls-ca), or say allow-unauthenticated",
+                    "clients; memcached's with memcached-sasl), ask for certificates (tls-ca), or "
+                    "say allow-unauthenticated",
                     text));
   };
   for (const std::string& one : config.resp) require_guarded(one, !config.password.empty());
   for (const std::string& one : config.tls_resp) {
     require_guarded(one, !config.password.empty() || !config.tls_ca.empty());
   }
-  for (const std::string& one : config.memcached) require_guarded(one, false);
+  if (config.memcached_sasl && config.password.empty()) fail("memcached-sasl needs a password");
+  for (const std::string& one : config.memcached) require_guarded(one, config.memcached_sasl);
   if (!config.metrics.empty()) require_guarded(config.metrics, false);
 }
 

@@ -35,6 +35,7 @@ struct Config {
   std::string tls_ca;
   std::string password;
   bool allow_unauthenticated = false;
+  bool memcached_sasl = false;
 
   uint32_t connections_max = 10000;
   uint32_t idle_timeout_s = 0;  // 0: none

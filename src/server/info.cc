@@ -25,13 +25,6 @@ void line(std::string& out, fmt::format_string<Args...> format, Args&&... args) 
   out += "\r\n";
 }
 
-double statistic(const std::vector<Statistic>& all, std::string_view name) {
-  for (const Statistic& one : all) {
-    if (one.name == name) return one.value;
-  }
-  return 0;
-}
-
 void add_server(Server& server, std::string& out) {
   line(out, "redis_version:{}", kRedisVersion);
   line(out, "redis_mode:standalone");
@@ -70,7 +63,17 @@ void add_memory(Server& server, std::string& out) {
 }
 
 void add_persistence(Server& server, std::string& out) {
-  line(out, "loading:{}", server.keys() == nullptr ? 1 : 0);
+  line(out, "loading:{}", server.is_loading() ? 1 : 0);
+  if (server.is_loading()) {
+    const store::StoreImpl::Progress opened =
+        server.keys() == nullptr ? store::StoreImpl::Progress() : server.store().progress();
+    const uint32_t partitions = server.keys() == nullptr ? 0 : server.store().partitions();
+    line(out, "loading_start_time:{}", server.started_s());
+    line(out, "loading_loaded_perc:{:.2f}",
+         partitions == 0 ? 0.0 : 100.0 * opened.ready / partitions);
+    line(out, "loading_partitions:{}", partitions);
+    line(out, "loading_partitions_ready:{}", opened.ready);
+  }
   line(out, "rdb_changes_since_last_save:0");
   line(out, "rdb_bgsave_in_progress:0");
   line(out, "aof_enabled:0");
@@ -90,6 +93,7 @@ void add_persistence(Server& server, std::string& out) {
   line(out, "compacted_blocks:{:.0f}", statistic(all, "compacted_blocks"));
   line(out, "moved_bytes:{:.0f}", statistic(all, "moved_bytes"));
   line(out, "damaged_blocks:{:.0f}", statistic(all, "damaged_blocks"));
+  line(out, "failed_partitions:{:.0f}", statistic(all, "partitions_failed"));
 }
 
 void add_stats(Server& server, std::string& out) {
@@ -140,7 +144,9 @@ void add_latencystats(Server& server, std::string& out) {
 }
 
 void add_keyspace(Server& server, std::string& out) {
+  // Keys cannot be counted before all of them can be read.
   if (server.keys() == nullptr) return;
+  if (server.store().progress().ready < server.store().partitions()) return;
   for (uint32_t database = 0; database < kDatabases; ++database) {
     // Not a look at millions of keys each time that somebody asks.
     constexpr uint64_t kCounted = 100'000;
@@ -209,6 +215,13 @@ void add_histograms(Server& server, std::string& out) {
 
 }  // namespace
 
+double statistic(const std::vector<Statistic>& all, std::string_view name) {
+  for (const Statistic& one : all) {
+    if (one.name == name) return one.value;
+  }
+  return 0;
+}
+
 uint64_t resident_bytes() {
   unsigned long total = 0;
   unsigned long resident = 0;
@@ -239,7 +252,9 @@ std::string prometheus_text(Server& server) {
   const Metrics& metrics = server.metrics();
   const auto number = [](auto value) { return static_cast<double>(value); };
   std::string out;
-  metric(out, "up", "gauge", "Whether the store is open", server.keys() != nullptr ? 1 : 0);
+  metric(out, "up", "gauge", "Whether the store answers", server.keys() != nullptr ? 1 : 0);
+  metric(out, "loading", "gauge", "Whether a part of it is still being opened",
+         server.is_loading() ? 1 : 0);
   metric(out, "uptime_seconds", "gauge", "Since the start", number(server.uptime_s()));
   metric(out, "connections", "gauge", "Connections now", number(metrics.connections.load()));
   metric(out, "connections_accepted_total", "counter", "Connections accepted",

@@ -90,9 +90,21 @@ const char* to_string(Type type) noexcept {
 Keyspace::Keyspace(store::StoreImpl& store, uint64_t generation)
     : turn_(store), ordered_(store.is_ordered()), next_id_(generation << 32) {
   begin_turn();
-  store::Partition::Found found{};
-  has_collections_ = turn_.get(note_key('c'), now_ms_, found);
-  has_databases_ = turn_.get(note_key('d'), now_ms_, found);
+}
+
+void Keyspace::read_notes() {
+  try {
+    store::Partition::Found found{};
+    const bool collections = turn_.get(note_key('c'), now_ms_, found);
+    const bool databases = turn_.get(note_key('d'), now_ms_, found);
+    has_collections_ = collections_noted_ = collections;
+    has_databases_ = databases_noted_ = databases;
+  } catch (const store::NotReady&) {
+    return;  // a later turn
+  } catch (const Error&) {
+    // Nobody can tell: there may be some, and they are noted again.
+  }
+  notes_read_ = true;
 }
 
 std::string_view Keyspace::raw_key(uint32_t database, std::string_view key, std::string& scratch) {
@@ -172,6 +184,7 @@ void Keyspace::put(std::string_view raw, std::string_view value, uint64_t expiry
   if (raw.size() > Store::kKeyBytesMax || value.size() > Store::kValueBytesMax) {
     throw Error(ErrorCode::kTooLarge, "a key or value is larger than the store takes");
   }
+  turn_.require_ready(raw);
   group_bytes_ += std::min<size_t>(raw.size(), 2048) + std::min<size_t>(value.size(), 2048) + 64;
   group_.insert_or_assign(std::string(raw), Pending{std::string(value), expiry_ms});
 }
@@ -223,7 +236,7 @@ void Keyspace::set_string(std::string_view raw, std::string_view text, uint32_t 
 void Keyspace::set_string_over(const Item& item, std::string_view raw, std::string_view text,
                                uint32_t flags, uint64_t expiry_ms) {
   touch(raw);
-  const bool is_first = !has_databases_ && !raw.empty() && raw[0] == '\0';
+  const bool is_first = !databases_noted_ && !raw.empty() && raw[0] == '\0';
   const std::string_view value = encode_string(text, flags);
   if (!is_first && (item.type == Type::kNone || item.type == Type::kString)) {
     return put(raw, value, expiry_ms);
@@ -239,7 +252,6 @@ void Keyspace::set_string_over(const Item& item, std::string_view raw, std::stri
     if (alone) abandon_group();
     throw;
   }
-  if (is_first) has_databases_ = true;
 }
 
 bool Keyspace::remove(std::string_view raw) {
@@ -302,11 +314,11 @@ void Keyspace::put_header(std::string_view raw, Type type, const Collection& col
     erase(raw);
     return;
   }
-  if (!has_collections_) {
+  if (!collections_noted_) {
     note_internal('c');
-    if (!in_group_) has_collections_ = true;
+    if (!in_group_) has_collections_ = collections_noted_ = true;
   }
-  if (!has_databases_ && !raw.empty() && raw[0] == '\0') note_internal('d');
+  if (!databases_noted_ && !raw.empty() && raw[0] == '\0') note_internal('d');
   std::string value(kMarker);
   value += letter_of(type);
   value.append(reinterpret_cast<const char*>(&collection), sizeof collection);
@@ -352,8 +364,8 @@ void Keyspace::commit_group() {
     ++groups_;
   }
   const auto has = [&](char what) { return group.contains(note_key(what)); };
-  has_collections_ = has_collections_ || has('c');
-  has_databases_ = has_databases_ || has('d');
+  if (has('c')) has_collections_ = collections_noted_ = true;
+  if (has('d')) has_databases_ = databases_noted_ = true;
 }
 
 void Keyspace::abandon_group() {
@@ -402,7 +414,7 @@ void Keyspace::touch(std::string_view raw) {
 
 bool Keyspace::reap(uint64_t elements_max) {
   if (!ordered_ || !has_doomed_ || in_group_) return false;
-  if (next_expiry_ms_ > now_ms_) return false;
+  if (next_expiry_ms_ > now_ms_ || !turn_.is_all_ready()) return false;
   std::string note;
   std::string raw;
   scan(kDoomPrefix, false, 1, [&](std::string_view key, std::string_view value) {

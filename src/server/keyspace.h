@@ -83,8 +83,15 @@ class Keyspace {
   // Whether a cache may lose the record: a string, whatever its database. A collection would lose a part of itself.
   static bool may_evict(std::string_view raw, std::string_view value);
 
+  // While the store is being opened: all that needs a partition which is not ready throws store::NotReady; keys in
+  // order, counts and searches need all of them.
+
   // To be called when a turn begins: it sets the time.
-  void begin_turn() { now_ms_ = store::StoreImpl::now_ms(); }
+  void begin_turn() {
+    now_ms_ = store::StoreImpl::now_ms();
+    if (!notes_read_) [[unlikely]]
+      read_notes();
+  }
   // Makes the writes of the turn durable. Throws kIo: nothing of it may be told.
   void finish_turn() { turn_.finish(); }
   uint64_t now_ms() const { return now_ms_; }
@@ -183,6 +190,7 @@ class Keyspace {
   void touch(std::string_view raw);
   void drop_old(const Item& item, std::string_view raw);
   void note_internal(char what);
+  void read_notes();
   std::string_view encode_string(std::string_view text, uint32_t flags);
   uint64_t scan_tags(uint32_t database, uint64_t cursor, uint64_t count, const VisitKey& visit);
   uint64_t scan_ordered(uint32_t database, uint64_t cursor, uint64_t count, const VisitKey& visit);
@@ -191,8 +199,12 @@ class Keyspace {
   const bool ordered_;
   uint64_t now_ms_ = 0;
   uint64_t next_id_;
-  bool has_collections_ = false;  // now or at any time before
-  bool has_databases_ = false;
+  // Now or at any time before; until the notes can be read, whether there may be some.
+  bool has_collections_ = true;
+  bool has_databases_ = true;
+  bool collections_noted_ = false;  // as far as is known
+  bool databases_noted_ = false;
+  bool notes_read_ = false;
   bool has_doomed_ = true;
   uint64_t next_expiry_ms_ = 0;
   bool in_group_ = false;

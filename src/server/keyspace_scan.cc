@@ -18,6 +18,7 @@ constexpr uint64_t kTags = store::HashIndex::kTags;
 void Keyspace::scan(std::string_view from, bool downwards, uint64_t wanted,
                     const Visit& visit) const {
   turn_.store().require_ordered();
+  turn_.require_all_ready();
   store::StoreCursor cursor(turn_.store(), std::max<uint64_t>(wanted, 1));
   cursor.seek({.key = from, .downwards = downwards});
   const auto step = [&] { downwards ? cursor.previous() : cursor.next(); };
@@ -58,6 +59,7 @@ void Keyspace::scan(std::string_view from, bool downwards, uint64_t wanted,
 
 void Keyspace::visit_keys(uint32_t database, std::string_view from, uint64_t wanted,
                           const VisitKey& visit) const {
+  turn_.require_all_ready();
   if (!ordered_) {
     bool goes_on = true;
     turn_.store().for_each([&](std::string_view raw, std::string_view value) {
@@ -129,6 +131,7 @@ uint64_t Keyspace::scan_ordered(uint32_t database, uint64_t cursor, uint64_t cou
 // The cursor is a partition and a tag of its index.
 uint64_t Keyspace::scan_tags(uint32_t database, uint64_t cursor, uint64_t count,
                              const VisitKey& visit) {
+  turn_.require_all_ready();
   uint64_t number = cursor / kTags;
   uint64_t tag = cursor % kTags;
   uint64_t visited = 0;
@@ -150,6 +153,7 @@ uint64_t Keyspace::scan_tags(uint32_t database, uint64_t cursor, uint64_t count,
 }
 
 uint64_t Keyspace::count_keys(uint32_t database, uint64_t limit) const {
+  turn_.require_all_ready();
   if (!has_collections_ && !has_databases_) return database == 0 ? turn_.store().size() : 0;
   uint64_t count = 0;
   visit_keys(database, "", 1024,

@@ -19,6 +19,7 @@ namespace perdure::server {
 namespace {
 
 constexpr size_t kKeyBytesMax = 250;
+constexpr char kMemcachedLoading[] = "SERVER_ERROR loading";
 constexpr int64_t kRelativeMax = int64_t{60} * 60 * 24 * 30;  // seconds; above, a time since 1970
 
 [[noreturn]] void refuse(std::string text) { throw CommandError(std::move(text)); }
@@ -50,16 +51,23 @@ struct MemcachedSession::MetaFlags {
 };
 
 MemcachedSession::MemcachedSession(Server& server)
-    : server_(server), parser_(server.config().value_bytes_max - 64) {}
+    : server_(server),
+      parser_(server.config().value_bytes_max - 64),
+      binary_(server.config().value_bytes_max - 64) {}
 
 Keyspace& MemcachedSession::keys() { return *server_.keys(); }
 
 size_t MemcachedSession::bytes_wanted(const Connection& connection) const {
-  const size_t wanted = parser_.bytes_wanted();
+  const size_t wanted =
+      protocol_ == Protocol::kBinary ? binary_.bytes_wanted() : parser_.bytes_wanted();
   return wanted > connection.in.size() ? wanted - connection.in.size() : 0;
 }
 
 void MemcachedSession::refuse_turn(Connection& connection) {
+  if (protocol_ == Protocol::kBinary) {
+    connection_ = &connection;
+    return binary_fail(0x84);  // internal error
+  }
   connection.out.append(
       "SERVER_ERROR the medium has failed: what was asked for last may be lost\r\n");
 }
@@ -72,6 +80,15 @@ void MemcachedSession::say(std::string_view line) {
 
 Session::Outcome MemcachedSession::execute(Connection& connection) {
   connection_ = &connection;
+  if (protocol_ == Protocol::kUnknown && !connection.in.empty()) {
+    const auto first = static_cast<unsigned char>(connection.in.view()[0]);
+    protocol_ = first == MemcachedBinaryParser::kMagic ? Protocol::kBinary : Protocol::kText;
+  }
+  if (protocol_ == Protocol::kBinary) return execute_binary(connection);
+  if (protocol_ == Protocol::kText && server_.config().memcached_sasl) {
+    say("CLIENT_ERROR unauthenticated: use the binary protocol, with SASL");
+    return Outcome::kClose;
+  }
   const size_t begin = connection.out.size();
   for (int i = 0; i < kRequestsMax; ++i) {
     if (connection.out.size() - begin > kOutputMax) return Outcome::kMore;
@@ -95,13 +112,17 @@ void MemcachedSession::run(Connection& connection) {
   const size_t begin = connection.out.size();
   const Words& words = parser_.words();
   try {
-    if (server_.keys() == nullptr) refuse("SERVER_ERROR loading");
+    if (server_.keys() == nullptr) refuse(kMemcachedLoading);
     if (!run_meta(words) && !run_classic(words)) say("ERROR");
     return;
   } catch (const CommandError& error) {
     connection.out.truncate(begin);
     quiet_ = false;
     say(error.text);
+  } catch (const store::NotReady&) {
+    connection.out.truncate(begin);
+    quiet_ = false;
+    say(kMemcachedLoading);
   } catch (const Error& error) {
     connection.out.truncate(begin);
     quiet_ = false;
@@ -134,7 +155,10 @@ Item MemcachedSession::find(std::string_view raw) {
 }
 
 uint64_t MemcachedSession::expiry_of(std::string_view word) {
-  const auto seconds = number_of<int64_t>(word, "CLIENT_ERROR invalid exptime argument");
+  return expiry_at(number_of<int64_t>(word, "CLIENT_ERROR invalid exptime argument"));
+}
+
+uint64_t MemcachedSession::expiry_at(int64_t seconds) {
   if (seconds == 0) return store::kNoExpiry;
   if (seconds < 0) return 1;  // gone at once
   const uint64_t now_ms = server_.keys()->now_ms();
@@ -326,30 +350,8 @@ void MemcachedSession::stats(const Words& words) {
   const auto add = [this](std::string_view name, const auto& value) {
     say(fmt::format("STAT {} {}", name, value));
   };
-  const Metrics& metrics = server_.metrics();
   if (words.size() == 1) {
-    add("pid", ::getpid());
-    add("uptime", server_.uptime_s());
-    add("time", static_cast<uint64_t>(std::time(nullptr)));
-    add("version", fmt::format("1.6.18-perdure-{}", kVersion));
-    add("pointer_size", 64);
-    add("curr_connections", metrics.connections.load());
-    add("total_connections", metrics.connections_accepted.load());
-    add("rejected_connections", metrics.connections_refused.load());
-    add("get_hits", metrics.keyspace_hits);
-    add("get_misses", metrics.keyspace_misses);
-    add("cmd_get", metrics.keyspace_hits + metrics.keyspace_misses);
-    add("cmd_total", metrics.memcached_commands);
-    add("bytes_read", metrics.bytes_in.load());
-    add("bytes_written", metrics.bytes_out.load());
-    add("curr_items", server_.store().size());
-    add("threads", server_.loops().size());
-    add("evictions", 0);
-    add("limit_maxbytes", server_.pool().info().capacity_bytes);
-    add("rusage_resident", resident_bytes());
-    for (const Statistic& one : server_.store().statistics()) {
-      add("store_" + one.name, fmt::format("{:.0f}", one.value));
-    }
+    general_stats(add);
   } else if (words[1] == "settings") {
     add("maxconns", server_.config().connections_max);
     add("item_size_max", server_.config().value_bytes_max - 64);
@@ -364,6 +366,34 @@ void MemcachedSession::stats(const Words& words) {
     refuse("ERROR");
   }
   say("END");
+}
+
+void MemcachedSession::general_stats(const AddFigure& add_text) {
+  const auto add = [&](std::string_view name, const auto& value) {
+    add_text(name, fmt::format("{}", value));
+  };
+  const Metrics& metrics = server_.metrics();
+  const std::vector<Statistic> all = server_.store().statistics();
+  add("pid", ::getpid());
+  add("uptime", server_.uptime_s());
+  add("time", static_cast<uint64_t>(std::time(nullptr)));
+  add("version", fmt::format("1.6.18-perdure-{}", kVersion));
+  add("pointer_size", 64);
+  add("curr_connections", metrics.connections.load());
+  add("total_connections", metrics.connections_accepted.load());
+  add("rejected_connections", metrics.connections_refused.load());
+  add("get_hits", metrics.keyspace_hits);
+  add("get_misses", metrics.keyspace_misses);
+  add("cmd_get", metrics.keyspace_hits + metrics.keyspace_misses);
+  add("cmd_total", metrics.memcached_commands);
+  add("bytes_read", metrics.bytes_in.load());
+  add("bytes_written", metrics.bytes_out.load());
+  add("curr_items", static_cast<uint64_t>(statistic(all, "records")));
+  add("threads", server_.loops().size());
+  add("evictions", 0);
+  add("limit_maxbytes", server_.pool().info().capacity_bytes);
+  add("rusage_resident", resident_bytes());
+  for (const Statistic& one : all) add("store_" + one.name, fmt::format("{:.0f}", one.value));
 }
 
 bool MemcachedSession::run_meta(const Words& words) {

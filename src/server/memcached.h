@@ -2,12 +2,14 @@
 // `cas unique` is the record's version, which also changes when the time of expiry does.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "server/connection.h"
 #include "server/keyspace.h"
+#include "server/memcached_binary_parser.h"
 #include "server/memcached_parser.h"
 
 namespace perdure::server {
@@ -52,15 +54,34 @@ class MemcachedSession final : public Session {
   void meta_reply(std::string_view code, const MetaFlags& flags, std::string_view key_word,
                   const Item& item, const uint64_t* size = nullptr);
 
+  // memcached_binary.cc
+  Outcome execute_binary(Connection& connection);
+  void run_binary();
+  void binary_command();
+  void binary_get(bool with_key, bool touches, bool quiet);
+  void binary_store(Mode mode, bool quiet);
+  void binary_add(bool decrement, bool quiet);
+  void binary_sasl();
+  void binary_reply(uint16_t status, std::string_view extras, std::string_view key,
+                    std::string_view value, uint64_t version);
+  void binary_fail(uint16_t status);
+
   Stored store(std::string_view raw, Mode mode, const Change& change);
   std::string_view raw_key(std::string_view key);
   Item find(std::string_view raw);
   uint64_t expiry_of(std::string_view word);
+  uint64_t expiry_at(int64_t seconds);
+  using AddFigure = std::function<void(std::string_view name, const std::string& value)>;
+  void general_stats(const AddFigure& add);
   void say(std::string_view line);
   Keyspace& keys();
 
   Server& server_;
   MemcachedParser parser_;
+  MemcachedBinaryParser binary_;
+  enum class Protocol : uint8_t { kUnknown, kText, kBinary };
+  Protocol protocol_ = Protocol::kUnknown;  // what the first byte says
+  bool is_authenticated_ = false;
   Connection* connection_ = nullptr;
   std::string scratch_;
   std::string decoded_;

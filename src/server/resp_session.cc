@@ -15,6 +15,8 @@ constexpr size_t kQueuedBytesMax = size_t{64} << 20;  // of MULTI
 constexpr size_t kUnauthenticatedBytes = size_t{16} << 10;
 constexpr size_t kUnauthenticatedArguments = 10;
 
+constexpr char kLoadingError[] = "LOADING Perdure is loading the dataset in memory";
+
 // The error as Redis says it.
 std::string words_of(const Error& error) {
   switch (error.code()) {
@@ -101,7 +103,7 @@ bool RespSession::may_run(const Command& command, std::span<const std::string_vi
     return false;
   }
   if (server_.keys() == nullptr && (command.flags & kLoading) == 0) {
-    fail("LOADING Perdure is loading the dataset in memory");
+    fail(kLoadingError);
     return false;
   }
   if (subscriptions() > 0 && reply_.version() == 2 && (command.flags & kWithSub) == 0) {
@@ -178,6 +180,9 @@ void RespSession::call(const Command& command, std::span<const std::string_view>
     if (opens_group) call.keys().commit_group();
   } catch (const CommandError& error) {
     undo(error.text);
+  } catch (const store::NotReady&) {
+    exec_error = kLoadingError;
+    undo(exec_error);
   } catch (const Error& error) {
     exec_error = words_of(error);
     undo(exec_error);

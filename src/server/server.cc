@@ -18,6 +18,7 @@
 #include "server/address.h"
 #include "server/commands.h"
 #include "server/http.h"
+#include "server/info.h"
 #include "server/memcached.h"
 #include "server/resp_session.h"
 #include "server/service_manager.h"
@@ -98,7 +99,9 @@ void Server::start(const std::function<void(const std::string&)>& tell) {
   for (uint32_t i = 0; i < config_.threads; ++i) loops_.push_back(std::make_unique<Loop>(*this, i));
   listen(tell);
   for (const auto& loop : loops_) loop->start();
+  opening_s_ = steady_seconds();
   open_store();
+  finish_opening();
 }
 
 void Server::listen(const std::function<void(const std::string&)>& tell) {
@@ -147,7 +150,6 @@ bool Server::adopt_sockets(const std::function<void(const std::string&)>& tell) 
 }
 
 void Server::open_store() {
-  const double begin_s = steady_seconds();
   PoolOptions options;
   options.capacity_bytes = config_.capacity_bytes;
   options.durability = config_.durability == "process" ? Durability::kProcess
@@ -166,6 +168,7 @@ void Server::open_store() {
   options.capacity_bytes = std::max(options.capacity_bytes, config_.memory_bytes / 7 * 8);
   if (config_.index == "hash") store_options.index = StoreIndex::kHash;
   if (config_.index == "ordered") store_options.index = StoreIndex::kOrdered;
+  store_options.serve_early = true;
   const bool is_new = config_.create && ::access(config_.pool.c_str(), F_OK) != 0;
   pool_.emplace(is_new ? Pool::create(config_.pool, options) : Pool::open(config_.pool, options));
   const auto structures = pool_->structures();
@@ -178,15 +181,32 @@ void Server::open_store() {
   } else {
     store = store::StoreImpl::open(pm::impl_of(*pool_), config_.name, store_options);
   }
+  auto keys = std::make_unique<Keyspace>(*store, pool_->info().generation);
+  const std::lock_guard lock(execution_);
+  store_ = std::move(store);
+  keys_ = std::move(keys);
+}
+
+void Server::finish_opening() {
+  uint32_t failed = 0;
+  for (uint32_t number = 0; number < store_->partitions(); ++number) {
+    try {
+      store_->require_ready(number);
+    } catch (const Error& error) {
+      // What cannot be read at all is not served.
+      if (++failed == store_->partitions()) throw;
+      log_.write(LogLevel::kError, "partition {} cannot be read, the others serve: {}", number,
+                 error.what());
+    }
+  }
   const PoolInfo info = pool_->info();
-  auto keys = std::make_unique<Keyspace>(*store, info.generation);
-  const uint64_t records = store->size();
+  uint64_t records = 0;
   {
     const std::lock_guard lock(execution_);
-    store_ = std::move(store);
-    recovery_s_ = steady_seconds() - begin_s;
+    records = static_cast<uint64_t>(statistic(store_->statistics(), "records"));
+    recovery_s_ = steady_seconds() - opening_s_;
     recovered_records_ = records;
-    keys_ = std::move(keys);
+    loading_ = false;
   }
   log_.write(LogLevel::kInfo,
              "{} has {} records, opened in {:.3f} s; {} on {}, durability {}, index {}, io {}",

@@ -56,7 +56,9 @@ class Server {
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  // Listens, opens the store, and returns; clients that come meanwhile are told that it is loading.
+  // Listens, opens the store, and returns once all of it answers. Clients that come meanwhile are answered what is
+  // ready, and told that it is loading where it is not. A partition that cannot be read does not keep the others from
+  // serving: that is logged, and an error of each command that needs it.
   // `tell` gets a line for each address: "resp 127.0.0.1:6379". Throws what opening a pool and a socket
   // throw.
   void start(const std::function<void(const std::string&)>& tell);
@@ -78,7 +80,7 @@ class Server {
   uint64_t next_connection_id() { return next_connection_.fetch_add(1) + 1; }  // any thread
   std::unique_ptr<Session> make_session(Connection& connection, Loop& loop);   // any thread
 
-  // Null while it loads.
+  // Null before the first partition could be ready; then it answers what is, and throws store::NotReady for the rest.
   Keyspace* keys() { return keys_.get(); }
   store::StoreImpl& store() { return *store_; }
   Pool& pool() { return *pool_; }
@@ -89,6 +91,9 @@ class Server {
   uint64_t uptime_s() const;
   double recovery_s() const { return recovery_s_; }
   uint64_t recovered_records() const { return recovered_records_; }
+  // Whether partitions are still being opened.
+  bool is_loading() const { return loading_; }
+  uint64_t started_s() const { return started_s_; }
   uint16_t first_port() const { return first_port_; }
   const TickClock& clock() const { return clock_; }
 
@@ -124,6 +129,7 @@ class Server {
                      const std::function<void(const std::string&)>& tell);
   bool adopt_sockets(const std::function<void(const std::string&)>& tell);
   void open_store();
+  void finish_opening();
   void apply_limits();
   void raise_file_limit();
 
@@ -145,6 +151,8 @@ class Server {
   Subscribers patterns_;
   std::atomic<uint64_t> next_connection_{0};
   uint64_t started_s_ = 0;
+  bool loading_ = true;
+  double opening_s_ = 0;  // when it began
   double recovery_s_ = 0;
   uint64_t recovered_records_ = 0;
   uint16_t first_port_ = 0;

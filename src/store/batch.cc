@@ -11,6 +11,10 @@
 namespace perdure::store {
 
 void StoreImpl::apply(const Store::Batch& batch) {
+  with_all_room([&] { apply_once(batch); });
+}
+
+void StoreImpl::apply_once(const Store::Batch& batch) {
   const uint64_t now = now_ms();
   // By partition, each in the order of the batch.
   struct Member {

@@ -16,6 +16,8 @@
 
 namespace perdure::store {
 
+std::atomic<void (*)(uint32_t number)> StoreImpl::before_recovery{nullptr};
+
 // Has `work(i)` done for each partition by some threads. Throws what failed first.
 template <typename Work>
 void StoreImpl::side_by_side(uint32_t threads, Work work_on) const {
@@ -108,6 +110,7 @@ void StoreImpl::try_recover(uint32_t number) const noexcept {
   if (!shard.opening.compare_exchange_strong(before, Opening::kRecovering)) return;
   Opening after = Opening::kReady;
   try {
+    if (auto* const hook = before_recovery.load()) hook(number);
     shard.partition.recover(shard.keeps_batch);
   } catch (...) {
     shard.failure = std::current_exception();
@@ -124,6 +127,28 @@ void StoreImpl::await_ready(uint32_t number) const {
   if (shard.opening.load(std::memory_order_acquire) == Opening::kFailed) {
     std::rethrow_exception(shard.failure);
   }
+}
+
+StoreImpl::Progress StoreImpl::progress() const {
+  Progress now;
+  for (const auto& shard : shards_) {
+    const Opening opening = shard->opening.load(std::memory_order_acquire);
+    now.ready += opening == Opening::kReady ? 1 : 0;
+    now.failed += opening == Opening::kFailed ? 1 : 0;
+  }
+  return now;
+}
+
+bool StoreImpl::wait_for_room() const {
+  bool waited = false;
+  for (uint32_t i = 0; i < root_.partitions; ++i) {
+    if (!is_opening(i)) continue;
+    end_own_batch();  // who waits has no latch
+    try_recover(i);
+    shards_[i]->opening.wait(Opening::kRecovering, std::memory_order_acquire);
+    waited = true;
+  }
+  return waited;
 }
 
 // Partitions that nobody has begun with stay as they are.

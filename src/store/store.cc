@@ -29,13 +29,14 @@ Store Store::open(Pool& pool, const std::string& name, const StoreOptions& optio
 
 bool Store::is_ready(uint32_t partition) const {
   impl_->require_partition(partition);
-  return impl_->is_ready(partition);
+  if (impl_->is_opening(partition)) return false;
+  impl_->require_ready(partition);  // throws if it has failed: it will never be ready
+  return true;
 }
 bool Store::is_ready() const {
-  for (uint32_t i = 0; i < impl_->partitions(); ++i) {
-    if (!impl_->is_ready(i)) return false;
-  }
-  return true;
+  bool all = true;
+  for (uint32_t i = 0; i < impl_->partitions(); ++i) all = is_ready(i) && all;
+  return all;
 }
 void Store::wait_until_ready() const {
   for (uint32_t i = 0; i < impl_->partitions(); ++i) impl_->require_ready(i);

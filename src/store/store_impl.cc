@@ -296,16 +296,20 @@ StoreImpl::Place StoreImpl::place_of(std::string_view key) const {
 }
 
 bool StoreImpl::write(const WriteRequest& request, uint64_t* version) {
-  const auto [hash, number] = place_of(request.key);
-  return with(number, true, [&](Partition& partition) {
-    return partition.put(hash, request, now_ms(), version);
+  const Place place = place_of(request.key);
+  return with_all_room([&] {
+    return with(place.number, true, [&](Partition& partition) {
+      return partition.put(place.hash, request, now_ms(), version);
+    });
   });
 }
 
 bool StoreImpl::remove(std::string_view key) {
-  const auto [hash, number] = place_of(key);
-  return with(number, true,
-              [&](Partition& partition) { return partition.remove(hash, key, now_ms()); });
+  const Place place = place_of(key);
+  return with_all_room([&] {
+    return with(place.number, true,
+                [&](Partition& partition) { return partition.remove(place.hash, key, now_ms()); });
+  });
 }
 
 bool StoreImpl::compare_exchange(std::string_view key, std::string_view expected,
@@ -578,15 +582,17 @@ void StoreImpl::visit_blocks(const index::VisitOwned& visit) const {
   meet(root_.partition_roots, root_.partitions * sizeof(PartitionRoot));
   if (root_.boundaries != 0) meet(root_.boundaries, root_.boundary_bytes);
   for (const uint64_t consumer : consumer_blocks()) meet(consumer, consumer_bytes());
-  for (const auto& shard : shards_) shard->partition.visit_blocks(visit);
+  // Of a partition that is being recovered nobody knows yet what it has: each is waited for.
+  for (uint32_t number = 0; number < root_.partitions; ++number) {
+    with(number, false, [&](Partition& partition) { partition.visit_blocks(visit); });
+  }
 }
 
 std::vector<Statistic> StoreImpl::statistics() const {
   PartitionFigures sum;
-  uint64_t ready = 0;
+  const Progress opened = progress();
   for (uint32_t number = 0; number < root_.partitions; ++number) {
     if (!is_ready(number)) continue;
-    ++ready;
     const PartitionFigures one =
         with(number, false, [](Partition& partition) { return partition.statistics(); });
     sum.records += one.records;
@@ -616,7 +622,8 @@ std::vector<Statistic> StoreImpl::statistics() const {
   list.add("records", sum.records, "records");
   list.add("live_bytes", sum.live_bytes, "bytes");
   list.add("partitions", root_.partitions, "partitions");
-  list.add("partitions_ready", ready, "partitions");
+  list.add("partitions_ready", opened.ready, "partitions");
+  list.add("partitions_failed", opened.failed, "partitions");
   list.add("blocks", sum.blocks, "blocks");
   list.add("spare_blocks", sum.spare_blocks, "blocks");
   list.add("compacted_blocks", sum.compactions, "blocks");

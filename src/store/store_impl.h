@@ -103,7 +103,20 @@ class StoreImpl final : public RuntimeClient {
             const std::function<bool(std::string_view, std::string_view)>& visit,
             const StoreSnapshot* snapshot = nullptr) const;
   uint32_t partitions() const { return root_.partitions; }
-  // opening.cc. Whether the partition has been recovered.
+  // opening.cc. How far the opening is. Partitions that are neither ready nor failed are being opened.
+  struct Progress {
+    uint32_t ready = 0;
+    uint32_t failed = 0;
+  };
+  Progress progress() const;
+  // Whether it is not known yet if the partition can be read. Who must not wait looks here first.
+  bool is_opening(uint32_t number) const {
+    const Opening now = shards_[number]->opening.load(std::memory_order_acquire);
+    return now == Opening::kWaiting || now == Opening::kRecovering;
+  }
+  // For tests: called before a partition is recovered, by the thread that does it. Null: nothing.
+  static std::atomic<void (*)(uint32_t number)> before_recovery;
+  // Whether the partition has been recovered.
   bool is_ready(uint32_t number) const {
     return shards_[number]->opening.load(std::memory_order_acquire) == Opening::kReady;
   }
@@ -280,6 +293,21 @@ class StoreImpl final : public RuntimeClient {
   void await_ready(uint32_t number) const;
   void try_recover(uint32_t number) const noexcept;
   void end_opening();
+  // Carries out a write. While partitions are being opened the room that they will give back (snapshots of their
+  // indexes, long values that nothing refers to) is still taken: where the pool is full for that reason, once more when
+  // they are open. A write that finds the pool full has changed nothing.
+  template <typename Write>
+  auto with_all_room(Write write) const {
+    try {
+      return write();
+    } catch (const Error& error) {
+      if (!pm::is_full(error) || !wait_for_room()) throw;
+    }
+    return write();
+  }
+  void apply_once(const Store::Batch& batch);
+  // Waits for the partitions that are being opened; false if there was none.
+  bool wait_for_room() const;
   template <typename Work>
   void side_by_side(uint32_t threads, Work work_on) const;
   void fence() const { pool_.memory().fence(); }

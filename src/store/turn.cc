@@ -16,6 +16,40 @@ Partition& StoreTurn::touch(uint32_t number) {
   return own;
 }
 
+void StoreTurn::refuse(uint32_t number) const {
+  if (store_.is_opening(number)) throw NotReady();
+  store_.require_ready(number);  // throws what its recovery has thrown, or it is ready by now
+}
+
+void StoreTurn::require_ready(std::string_view key) const {
+  static_cast<void>(partition(store_.place_of(key).number));
+}
+
+void StoreTurn::require_all_ready() const {
+  if (all_ready_) [[likely]]
+    return;
+  for (uint32_t i = 0; i < store_.partitions(); ++i) static_cast<void>(partition(i));
+  all_ready_ = true;
+}
+
+bool StoreTurn::is_all_ready() const {
+  if (!all_ready_) all_ready_ = store_.progress().ready == store_.partitions();
+  return all_ready_;
+}
+
+template <typename Write>
+auto StoreTurn::with_all_room(Write write) {
+  const bool was_all_ready = all_ready_;
+  try {
+    return write();
+  } catch (const Error& error) {
+    if (was_all_ready || !pm::is_full(error)) throw;
+    const auto opened = store_.progress();
+    if (opened.ready + opened.failed < store_.partitions()) throw NotReady();
+  }
+  return write();  // what the others have given back meanwhile may do
+}
+
 bool StoreTurn::get(std::string_view key, uint64_t now_ms, Partition::Found& out) const {
   const auto [hash, number] = store_.place_of(key);
   return partition(number).get(hash, key, now_ms, out);
@@ -27,13 +61,19 @@ void StoreTurn::prefetch(std::string_view key) const {
 }
 
 bool StoreTurn::write(const WriteRequest& request, uint64_t now_ms, uint64_t* version) {
-  const auto [hash, number] = store_.place_of(request.key);
-  return touch(number).put(hash, request, now_ms, version);
+  const StoreImpl::Place place = store_.place_of(request.key);
+  Partition& own = touch(place.number);
+  if (all_ready_) [[likely]]
+    return own.put(place.hash, request, now_ms, version);
+  return with_all_room([&] { return own.put(place.hash, request, now_ms, version); });
 }
 
 bool StoreTurn::remove(std::string_view key, uint64_t now_ms) {
-  const auto [hash, number] = store_.place_of(key);
-  return touch(number).remove(hash, key, now_ms);
+  const StoreImpl::Place place = store_.place_of(key);
+  Partition& own = touch(place.number);
+  if (all_ready_) [[likely]]
+    return own.remove(place.hash, key, now_ms);
+  return with_all_room([&] { return own.remove(place.hash, key, now_ms); });
 }
 
 uint64_t StoreTurn::records(uint64_t number) const {
@@ -48,7 +88,7 @@ void StoreTurn::for_tags(uint64_t number, uint64_t first, uint64_t end, uint64_t
 void StoreTurn::apply(const Store::Batch& batch) {
   // It ends with a fence of its own, which the batch needs: whether all of it is there is told from what
   // each partition's log ends with. Records of the turn that lie before it in these logs are durable too.
-  store_.apply(batch);
+  with_all_room([&] { store_.apply_once(batch); });
 }
 
 void StoreTurn::finish() {

@@ -21,6 +21,14 @@
 
 namespace perdure::store {
 
+// Thrown in place of waiting, by a StoreTurn on a store that was opened with `serve_early`.
+class NotReady final : public Error {
+ public:
+  NotReady() : Error(ErrorCode::kInUse, "the store is being opened") {}
+};
+
+// Each call throws NotReady if it needs a partition that is being opened, and what the opening has thrown if it
+// needs one that could not be; then it has changed nothing.
 class StoreTurn {
  public:
   explicit StoreTurn(StoreImpl& store);
@@ -49,19 +57,31 @@ class StoreTurn {
   void for_tags(uint64_t number, uint64_t first, uint64_t end, uint64_t now_ms,
                 const Partition::Visit& visit) const;
 
+  // Throws NotReady unless the key's partition, or every partition, can be used.
+  void require_ready(std::string_view key) const;
+  void require_all_ready() const;
+  // Whether every partition can be used.
+  bool is_all_ready() const;
+
   uint32_t block_bytes() const { return store_.root_.block_bytes; }
   StoreImpl& store() const { return store_; }
 
  private:
   Partition& partition(uint32_t number) const {
-    store_.require_ready(number);
+    if (!store_.is_ready(number)) [[unlikely]]
+      refuse(number);
     return store_.shards_[number]->partition;
   }
   Partition& touch(uint32_t number);
+  void refuse(uint32_t number) const;
+  // As StoreImpl::with_all_room(), without waiting.
+  template <typename Write>
+  auto with_all_room(Write write);
 
   StoreImpl& store_;
-  std::vector<uint32_t> touched_;  // partitions written to in this turn
-  std::vector<char> is_touched_;   // by partition
+  std::vector<uint32_t> touched_;   // partitions written to in this turn
+  std::vector<char> is_touched_;    // by partition
+  mutable bool all_ready_ = false;  // once it is so
 };
 
 }  // namespace perdure::store

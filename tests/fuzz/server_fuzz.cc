@@ -1,8 +1,8 @@
 // What clients may send: whatever comes, a session answers, or ends the connection; and how the bytes are
 // cut into pieces changes nothing of what a parser finds.
 //
-// PERDURE_FUZZ_FACE is resp or memcached. The first byte of an input says how it is cut, and whether it is
-// bytes as they come over the wire or numbers that choose commands and arguments.
+// PERDURE_FUZZ_FACE is resp, memcached or memcached-binary. The first byte of an input says how it is cut, and
+// whether it is bytes as they come over the wire or numbers that choose commands and arguments.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "server/commands.h"
+#include "server/memcached_binary_parser.h"
 #include "server/memcached_parser.h"
 #include "server/resp_parser.h"
 #include "server/server.h"
@@ -25,9 +26,20 @@ namespace {
 using namespace perdure;
 using namespace perdure::server;
 
-bool is_memcached() {
+bool has_face(std::string_view name) {
   const char* face = std::getenv("PERDURE_FUZZ_FACE");
-  return face != nullptr && std::string_view(face) == "memcached";
+  return face != nullptr && std::string_view(face) == name;
+}
+
+bool is_binary() {
+  static const bool is = has_face("memcached-binary");
+  return is;
+}
+
+// In either of its protocols.
+bool is_memcached() {
+  static const bool is = has_face("memcached") || is_binary();
+  return is;
 }
 
 // What a parser finds, in one string.
@@ -59,6 +71,25 @@ std::string found_in(Parser parser, std::string_view input, size_t piece, Words 
 
 void compare_pieces(std::string_view input, size_t piece) {
   const size_t whole = input.size() + 1;
+  if (is_binary()) {
+    using Parser = MemcachedBinaryParser;
+    const auto words = [](const Parser& parser, Parser::Result result, std::string& out) {
+      if (result == Parser::Result::kError) return;
+      const BinaryRequest& request = parser.request();
+      out += std::to_string(request.opcode) + ' ' + std::to_string(request.opaque) + ' ' +
+             std::to_string(request.cas) + '|';
+      if (result != Parser::Result::kRequest) return;
+      for (const std::string_view part : {request.extras, request.key, request.value}) {
+        (out += part) += '|';
+      }
+    };
+    const auto find = [&](size_t bytes) {
+      return found_in(Parser(1000), input, bytes, words, Parser::Result::kNeedMore,
+                      Parser::Result::kError);
+    };
+    if (find(whole) != find(piece)) std::abort();
+    return;
+  }
   if (is_memcached()) {
     using Parser = MemcachedParser;
     const auto words = [](const Parser& parser, Parser::Result result, std::string& out) {

@@ -52,6 +52,32 @@ void work(const std::string& address, int number, uint64_t first, Told& told) {
   }
 }
 
+// The same through memcached's protocol: strings, one request at a time and in pipelines.
+void work_memcached(const std::string& address, int number, uint64_t first, Told& told) {
+  const std::string own = "m" + std::to_string(number) + ":";
+  try {
+    Socket c(address);
+    for (uint64_t n = first;; n += 4) {
+      std::string requests;
+      const uint64_t count = n % 8 < 4 ? 1 : 4;
+      const auto key = [&](uint64_t i) { return own + std::to_string((n + i) % 50); };
+      for (uint64_t i = 0; i < count; ++i) {
+        const std::string value = std::to_string(n + i);
+        told.asked[key(i)] = n + i;
+        requests +=
+            "set " + key(i) + " 7 0 " + std::to_string(value.size()) + "\r\n" + value + "\r\n";
+      }
+      c.send(requests);
+      for (uint64_t i = 0; i < count; ++i) {
+        if (c.read_line() != "STORED") std::abort();
+        told.answered[key(i)] = n + i;
+      }
+    }
+  } catch (const std::exception&) {
+    // The server is gone.
+  }
+}
+
 void check(RespClient& c, const Told& told) {
   for (const auto& [key, answered] : told.answered) {
     const uint64_t asked = told.asked.at(key);
@@ -80,22 +106,27 @@ TEST(ServerKill, EveryAnsweredWriteIsThere) {
   config.create = true;
   config.capacity_bytes = uint64_t{32} << 20;
   config.resp = {"127.0.0.1:0"};
+  config.memcached = {"127.0.0.1:0"};
   config.log_level = server::LogLevel::kError;
-  std::vector<Told> told(4);
+  std::vector<Told> told(6);  // four clients of RESP, two of memcached
   for (int round = 0; round < rounds() && !testing::Test::HasFailure(); ++round) {
     config.io = round % 2 == 0 ? "epoll" : "auto";
     config.threads = static_cast<uint32_t>(1 + round % 2);
     Child child([&](int out) {
       server::Server running(config);
-      std::string address;
-      running.start([&](const std::string& line) { address = line.substr(line.find(' ') + 1); });
-      address.resize(64);
-      send(out, address.data(), address.size());
+      std::string both;
+      running.start([&](const std::string& line) {
+        std::string address = line.substr(line.find(' ') + 1);
+        address.resize(64);
+        both += address;
+      });
+      send(out, both.data(), both.size());
       std::this_thread::sleep_for(std::chrono::minutes(1));
     });
-    std::string address(64, '\0');
-    ASSERT_TRUE(child.receive(address.data(), address.size()));
-    address.resize(address.find('\0'));
+    std::string both(128, '\0');
+    ASSERT_TRUE(child.receive(both.data(), both.size()));
+    const std::string address = both.c_str();
+    const std::string memcached = both.c_str() + 64;
     {
       RespClient c(address);
       for (const Told& one : told) check(c, one);
@@ -108,7 +139,9 @@ TEST(ServerKill, EveryAnsweredWriteIsThere) {
     {
       std::vector<std::thread> clients;
       for (size_t i = 0; i < told.size(); ++i) {
-        clients.emplace_back(work, address, static_cast<int>(i), first, std::ref(told[i]));
+        const bool speaks_resp = i < 4;
+        clients.emplace_back(speaks_resp ? work : work_memcached, speaks_resp ? address : memcached,
+                             static_cast<int>(i), first, std::ref(told[i]));
       }
       std::this_thread::sleep_for(std::chrono::microseconds(20000 + random() % 200000));
       child.kill();

@@ -443,8 +443,11 @@ TEST_P(StoreEarlyTest, APartitionThatCannotBeReadLeavesTheOthers) {
   EXPECT_TRUE(fails_with(ErrorCode::kCorrupt, [&] { static_cast<void>(store.get("akey1")); }));
   EXPECT_TRUE(fails_with(ErrorCode::kCorrupt, [&] { store.put("a", "new"); }));
   EXPECT_TRUE(fails_with(ErrorCode::kCorrupt, [&] { store.wait_until_ready(); }));
-  EXPECT_FALSE(store.is_ready(0));
+  // Who asks again and again is told that it is in vain.
+  EXPECT_TRUE(fails_with(ErrorCode::kCorrupt, [&] { static_cast<void>(store.is_ready(0)); }));
+  EXPECT_TRUE(fails_with(ErrorCode::kCorrupt, [&] { static_cast<void>(store.is_ready()); }));
   EXPECT_TRUE(store.is_ready(1));
+  EXPECT_EQ(figure(store, "partitions_failed"), 1);
   EXPECT_EQ(figure(store, "partitions_ready"), 1);
 }
 
