@@ -12,6 +12,7 @@
 #include "pm/checksum.h"
 #include "pm/pool_impl.h"
 #include "pm/system_error.h"
+#include "pm/transaction_log.h"
 
 namespace perdure {
 
@@ -233,6 +234,8 @@ PoolHeader read_header(const Mapping& mapping) {
   if (!std::all_of(page + offsetof(PoolHeader, segments_word) + sizeof(uint64_t),
                    page + offsetof(PoolHeader, generation_word), is_zero) ||
       !std::all_of(page + offsetof(PoolHeader, generation_word) + sizeof(uint64_t),
+                   page + offsetof(PoolHeader, transactions_word), is_zero) ||
+      !std::all_of(page + offsetof(PoolHeader, transactions_word) + sizeof(uint64_t),
                    page + kHeaderBytes, is_zero)) {
     throw corrupt_header(path, "unused bytes of the header are not zero");
   }
@@ -306,6 +309,7 @@ std::unique_ptr<PoolImpl> PoolImpl::create(Mapping mapping, const PoolOptions& o
       }
       pool->heap_ = std::make_unique<Heap>(*pool);
       pool->heap_->recover();
+      pool->transactions_ = std::make_unique<TransactionLog>(*pool);
       pool->start_generation();
     } catch (...) {
       pool->mapping_.remove_file();
@@ -387,7 +391,10 @@ std::unique_ptr<PoolImpl> PoolImpl::open(Mapping mapping, const PoolOptions& opt
   }
   pool->heap_->recover();
   pool->check_directory();
+  pool->transactions_ = std::make_unique<TransactionLog>(*pool);
+  pool->transactions_->open();
   pool->start_generation();
+  pool->transactions_->forget_dropped();
   return pool;
 }
 
@@ -461,6 +468,7 @@ void PoolImpl::require_writable() const {
   }
   if (!read_only()) [[likely]]
     return;
+  if (FinishingScope::is_active()) return;
   throw Error(ErrorCode::kReadOnly, fmt::format("{}: the pool is open read-only", mapping_.path()));
 }
 
