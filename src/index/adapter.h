@@ -71,19 +71,19 @@ class Adapter final : public AnyIndex, public OwnsBlocks, public Participates {
         key, [&](Argument<K> k) { return structure_.update(k, argument_of<V>(value, "value")); });
   }
   void upsert(Datum key, Datum value) override {
-    write(key, [&](Argument<K> k) { structure_.upsert(k, argument_of<V>(value, "value")); });
+    write(key, [=, this](Argument<K> k) { structure_.upsert(k, argument_of<V>(value, "value")); });
   }
   bool remove(Datum key) override {
-    return write(key, [&](Argument<K> k) { return structure_.remove(k); });
+    return write(key, [=, this](Argument<K> k) { return structure_.remove(k); });
   }
   bool compare_exchange(Datum key, Datum expected, Datum desired) override {
-    return write(key, [&](Argument<K> k) {
+    return write(key, [=, this](Argument<K> k) {
       return structure_.compare_exchange(k, argument_of<V>(expected, "value"),
                                          argument_of<V>(desired, "value"));
     });
   }
   bool compare_remove(Datum key, Datum expected) override {
-    return write(key, [&](Argument<K> k) {
+    return write(key, [=, this](Argument<K> k) {
       return structure_.compare_remove(k, argument_of<V>(expected, "value"));
     });
   }
@@ -154,7 +154,7 @@ class Adapter final : public AnyIndex, public OwnsBlocks, public Participates {
     if constexpr (requires(Argument<K> k, Argument<V> v) {
                     structure_.upsert(k, v, Logging::kOff);
                   }) {
-      write(key, [&](Argument<K> k) {
+      write(key, [=, this](Argument<K> k) {
         structure_.upsert(k, argument_of<V>(value, "value"), Logging::kOff);
       });
     } else {
@@ -194,12 +194,12 @@ class Adapter final : public AnyIndex, public OwnsBlocks, public Participates {
  private:
   // Every write passes the gate: once, here or in the structure.
   template <typename Write>
-  [[gnu::always_inline]] decltype(auto) write(const Datum& key, Write write_it) {
+  [[gnu::always_inline]] auto write(Datum key, Write write_it) {
     const Argument<K> typed = argument_of<K>(key, "key");
     if constexpr (kHasGate<T>) {
       return write_it(typed);
     } else {
-      return participant_->gate().write(typed, [&] { return write_it(typed); });
+      return participant_->gate().write(typed, [=] { return write_it(typed); });
     }
   }
   // False, and nothing is done, if each record must pass by itself.

@@ -58,9 +58,10 @@ class WriteGate {
   WriteGate& operator=(const WriteGate&) = delete;
 
   // Returns what `write_it()` does, a write to this key, a word or a byte string. Throws kPoolFull if the
-  // structure is blocked.
+  // structure is blocked. `write_it` should capture by value: what has an address goes through memory, where the
+  // next operation waits for the stores of this one, and they for its flushes.
   template <typename Key, typename Write>
-  [[gnu::always_inline]] decltype(auto) write(const Key& key, Write write_it) {
+  [[gnu::always_inline]] auto write(Key key, Write write_it) {
     if (!latched_.load(std::memory_order_relaxed)) [[likely]] {
       const EpochManager::Guard guard(writers_);
       if (!latched_.load(std::memory_order_acquire)) [[likely]]
@@ -112,7 +113,7 @@ class WriteGate {
 
  private:
   template <typename Write>
-  [[gnu::noinline]] decltype(auto) write_latched(uint64_t hash, Write& write_it) {
+  [[gnu::noinline]] auto write_latched(uint64_t hash, Write write_it) {
     if (passes) return write_it();
     const std::lock_guard lock(latch_of(hash));
     require_open();

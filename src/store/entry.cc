@@ -33,11 +33,11 @@ class StoreAdapter final : public AnyIndex, public index::OwnsBlocks, public ind
   }
   bool remove(Datum key) override {
     const std::string_view text = text_of(key, "key");
-    return gate().write(text, [&] { return store_->remove(text); });
+    return gate().write(text, [=, this] { return store_->remove(text); });
   }
   bool compare_exchange(Datum key, Datum expected, Datum desired) override {
     const std::string_view text = text_of(key, "key");
-    return gate().write(text, [&] {
+    return gate().write(text, [=, this] {
       return store_->compare_exchange(text, text_of(expected, "value"), text_of(desired, "value"));
     });
   }
@@ -102,7 +102,7 @@ class StoreAdapter final : public AnyIndex, public index::OwnsBlocks, public ind
   pm::WriteGate& gate() { return participant_.gate(); }
   bool put(const AnyRecord& record, WriteRequest::Condition condition) {
     const WriteRequest request = request_of(record, condition);
-    return gate().write(request.key, [&] { return store_->write(request); });
+    return gate().write(request.key, [=, this] { return store_->write(request); });
   }
   static std::string_view text_of(const Datum& datum, const char* what) {
     return index::argument_of<std::string>(datum, what);

@@ -176,14 +176,16 @@ Plush<K, V> Plush<K, V>::open(Pool& pool, const std::string& name, const PlushOp
 
 template <typename K, typename V>
 bool Plush<K, V>::insert(Argument<K> key, Argument<V> value, Logging logging) {
-  return participant_->gate().write(
-      key, [&] { return write<K, V>(*core_, LogKind::kInsert, key, value, logging); });
+  return participant_->gate().write(key, [=, core = core_.get()] {
+    return write<K, V>(*core, LogKind::kInsert, key, value, logging);
+  });
 }
 
 template <typename K, typename V>
 bool Plush<K, V>::update(Argument<K> key, Argument<V> value, Logging logging) {
-  return participant_->gate().write(
-      key, [&] { return write<K, V>(*core_, LogKind::kUpdate, key, value, logging); });
+  return participant_->gate().write(key, [=, core = core_.get()] {
+    return write<K, V>(*core, LogKind::kUpdate, key, value, logging);
+  });
 }
 
 template <typename K, typename V>
@@ -194,28 +196,28 @@ void Plush<K, V>::upsert(Argument<K> key, Argument<V> value, Logging logging) {
 
 template <typename K, typename V>
 bool Plush<K, V>::remove(Argument<K> key) {
-  return participant_->gate().write(key, [&] { return remove_from<K, V>(*core_, key); });
+  return participant_->gate().write(
+      key, [=, core = core_.get()] { return remove_from<K, V>(*core, key); });
 }
 
 template <typename K, typename V>
 bool Plush<K, V>::compare_exchange(Argument<K> key, Argument<V> expected, Argument<V> desired) {
-  return participant_->gate().write(key, [&] {
+  return participant_->gate().write(key, [=, core = core_.get()] {
     if constexpr (kWords<K, V>) {
-      return core_->exchange(key, expected, desired);
+      return core->exchange(key, expected, desired);
     } else {
-      return core_->exchange(AsBytes(key).view(), AsBytes(expected).view(),
-                             AsBytes(desired).view());
+      return core->exchange(AsBytes(key).view(), AsBytes(expected).view(), AsBytes(desired).view());
     }
   });
 }
 
 template <typename K, typename V>
 bool Plush<K, V>::compare_remove(Argument<K> key, Argument<V> expected) {
-  return participant_->gate().write(key, [&] {
+  return participant_->gate().write(key, [=, core = core_.get()] {
     if constexpr (kWords<K, V>) {
-      return core_->remove_if(key, expected);
+      return core->remove_if(key, expected);
     } else {
-      return core_->remove_if(AsBytes(key).view(), AsBytes(expected).view());
+      return core->remove_if(AsBytes(key).view(), AsBytes(expected).view());
     }
   });
 }
