@@ -6,6 +6,7 @@
 #include <atomic>
 #include <csignal>
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -15,6 +16,8 @@
 #include <vector>
 
 #include "perdure/plush.h"
+#include "perdure/typed.h"
+#include "pm/memory.h"
 #include "support/at_place.h"
 #include "support/child.h"
 #include "support/complaints.h"
@@ -647,6 +650,301 @@ TEST_P(TornTransaction, BlocksItsStructuresUntilItCanBeFinished) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Catalog, TornTransaction, testing::ValuesIn(all_cases()), case_name);
+
+// A persist of a transaction fails, each in turn: it happened or not, as a whole, also on a medium that has lost what
+// was not durable.
+class FailingTransaction : public Transactions {
+ protected:
+  static constexpr uint64_t kKeys = 12;
+  struct Models {
+    Model first;
+    Model second;
+  };
+
+  static PoolOptions options(Domain domain) {
+    PoolOptions options;
+    options.capacity_bytes = MiB(8);
+    options.growth_bytes = uint64_t{256} << 10;
+    options.force_domain = true;
+    options.domain = domain;
+    return options;
+  }
+
+  void run(FailingMedium& medium, Domain domain) {
+    Random random(base_seed());
+    std::filesystem::remove(pool_path());
+    Models models;
+    {
+      Store store = create_store(pool_path(), options(domain), GetParam(),
+                                 small_options(GetParam().structure));
+      create_index(store.pool, kSecondName, "fast-fair", Kind::kU64, Kind::kU64);
+      for (uint64_t key = 0; key < kKeys; ++key) store.typed().upsert(key, models.first[key] = key);
+      store.close();
+    }
+    medium.begin();
+    Pair pair = open_file(pool_path(), options(domain));
+    first_persist_ = medium.persists();
+    for (uint64_t i = 0; i < 8; ++i) {
+      Models after = models;
+      PoolTransaction transaction(pair.pool);
+      for (uint64_t n = 1 + random.below(4); n > 0; --n) {
+        const uint64_t key = random.below(kKeys);
+        InTransaction(transaction, *pair.first).upsert(key, after.first[key] = 100 * i + n);
+        const uint64_t other = random.below(kKeys);
+        const InTransaction second(transaction, *pair.second);
+        if (random.chance(30)) {
+          second.remove(other);
+          after.second.erase(other);
+        } else {
+          second.upsert(other, after.second[other] = 100 * i + n);
+        }
+      }
+      medium.at("transaction " + std::to_string(i));
+      std::string wrong;
+      bool threw = false;
+      try {
+        transaction.commit();
+      } catch (const Error& error) {
+        if (!medium.refused()) throw;
+        threw = true;
+        if (error.code() != ErrorCode::kIo)
+          wrong = std::string("it throws: ") + error.what() + "\n";
+      }
+      if (medium.refused()) medium.report(wrong + judge(medium, pair, models, after, threw));
+      models = after;
+    }
+    // The close persists, too.
+    pair.first.reset();
+    pair.second.reset();
+    try {
+      pair.pool.close();
+    } catch (const Error&) {
+      if (!medium.refused()) throw;
+    }
+    if (medium.refused()) medium.report("");  // closing is the affair of another test
+  }
+
+  static std::string judge(FailingMedium& medium, Pair& pair, const Models& before,
+                           const Models& after, bool threw) {
+    std::string wrong;
+    try {
+      transact(pair.pool, [&](PoolTransaction& transaction) {
+        InTransaction(transaction, *pair.first).upsert(1, 1);
+        InTransaction(transaction, *pair.second).upsert(1, 1);
+      });
+      wrong += "a transaction is not refused afterwards\n";
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kIo)
+        wrong += std::string("afterwards: ") + error.what() + "\n";
+    }
+    try {
+      pair.close();
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kIo) wrong += std::string("closing: ") + error.what() + "\n";
+    }
+    const Domain domain = pair_domain;
+    medium.mend();
+    static constexpr FailingMedium::Image kImages[] = {
+        FailingMedium::Image::kAll, FailingMedium::Image::kLeast, FailingMedium::Image::kMixed};
+    for (const FailingMedium::Image image : kImages) {
+      const std::string path = medium.make_image(image, medium.refused_number());
+      medium.at("image " + std::to_string(static_cast<int>(image)));
+      try {
+        wrong += inspect(path, domain, before, after, threw);
+      } catch (const std::exception& error) {
+        wrong += std::string(error.what()) + "\n";
+      }
+    }
+    return wrong;
+  }
+
+  static std::string inspect(const std::string& path, Domain domain, const Models& before,
+                             const Models& after, bool threw) {
+    Pair pair = open_file(path, options(domain));
+    const auto differs = [&](const Models& models) {
+      return difference(TypedIndex(*pair.first), models.first, kKeys) +
+             difference(TypedIndex(*pair.second), models.second, kKeys);
+    };
+    std::string wrong = pair.wrong();
+    const bool is_after = differs(after).empty();
+    if (!is_after && !(threw && differs(before).empty())) {
+      wrong += "neither before nor after: " + differs(before) + " and " + differs(after);
+    }
+    Models now = is_after ? after : before;
+    transact(pair.pool, [&](PoolTransaction& transaction) {
+      InTransaction(transaction, *pair.first).upsert(0, now.first[0] = 5000);
+      InTransaction(transaction, *pair.second).upsert(0, now.second[0] = 5000);
+    });
+    pair.close();
+    pair = open_file(path, options(domain));
+    return wrong + differs(now) + pair.wrong();
+  }
+
+  void refuse_in_turn(Domain domain) {
+    pair_domain = domain;
+    pm::prefers_nontemporal_lines();  // the first call in a process persists, on a stopwatch
+    uint64_t persists = 0;
+    {
+      FailingMedium medium(pool_path(), domain);
+      run(medium, domain);
+      persists = medium.persists();
+    }
+    ASSERT_GT(persists, 30U);
+    const uint64_t first = first_persist_;  // what opens and closes structures is the affair of other tests
+    const uint64_t step = std::max<uint64_t>(1, (persists - first) / rounds(8));
+    FailingMedium medium(pool_path(), domain);
+    medium.refuse([&](uint64_t n) { return n >= first && n % step == base_seed() % step; },
+                  [](uint64_t n) { return n % 2 == 1; });
+    run(medium, domain);
+    EXPECT_GE(medium.children(), scaled(4));
+    EXPECT_EQ(medium.findings(), "");
+  }
+
+  static inline Domain pair_domain = Domain::kLine;
+  uint64_t first_persist_ = 0;
+};
+
+TEST_P(FailingTransaction, IsWholeWhereAPersistOfLinesFails) { refuse_in_turn(Domain::kLine); }
+TEST_P(FailingTransaction, IsWholeWhereAPersistOfPagesFails) { refuse_in_turn(Domain::kPage); }
+
+INSTANTIATE_TEST_SUITE_P(Catalog, FailingTransaction, testing::ValuesIn(all_cases()), case_name);
+
+// With types, and what is refused.
+class TypedTransactions : public testing::Test {
+ protected:
+  static Pool new_pool() {
+    PoolOptions options;
+    options.capacity_bytes = uint64_t{32} << 20;
+    return Pool::anonymous(options);
+  }
+};
+
+TEST_F(TypedTransactions, TakeTypedStructuresAndPlush) {
+  Pool pool = new_pool();
+  auto scores = FastFair<std::string, int64_t>::create(pool, "scores");
+  auto log = TypedPlush<uint32_t, std::string>::create(pool, "log");
+  auto words = Plush<std::string, uint64_t>::create(pool, "words");
+  scores.upsert("ada", -3);
+  transact(pool, [&](PoolTransaction& transaction) {
+    EXPECT_EQ(transaction.get(scores, "ada"), -3);
+    EXPECT_EQ(transaction.increment(scores, "ada", -4), -7);
+    EXPECT_EQ(transaction.get(scores, "ada"), -7);
+    EXPECT_EQ(transaction.increment(words, "ada"), 1U);
+    EXPECT_TRUE(transaction.insert(log, 7, "ada loses four"));
+    EXPECT_FALSE(transaction.insert(log, 7, "again"));
+    EXPECT_FALSE(transaction.update(words, "grace", 1));
+    EXPECT_FALSE(transaction.remove(words, "grace"));
+    transaction.upsert(words, "grace", 5);
+    EXPECT_FALSE(words.compare_exchange("grace", 5, 6));  // nobody sees it yet
+  });
+  EXPECT_EQ(scores.get("ada"), -7);
+  EXPECT_EQ(log.get(7), "ada loses four");
+  uint64_t count = 0;
+  EXPECT_TRUE(words.lookup("grace", count));
+  EXPECT_EQ(count, 5U);
+  // A move of the table changes nothing.
+  auto moved = std::move(words);
+  PoolTransaction transaction(pool);
+  EXPECT_TRUE(transaction.remove(moved, "grace"));
+  moved.upsert("grace", 6);
+  EXPECT_TRUE(fails_with(ErrorCode::kConflict, [&] { transaction.commit(); }));
+  transaction.upsert(moved, "grace", 8);  // it may be used again
+  transaction.commit();
+  EXPECT_TRUE(moved.lookup("grace", count));
+  EXPECT_EQ(count, 8U);
+}
+
+TEST_F(TypedTransactions, RefuseWhatCouldNotBeApplied) {
+  Pool pool = new_pool();
+  Pool other_pool = new_pool();
+  const auto tree = create_index(pool, "tree", "fast-fair", Kind::kBytes, Kind::kBytes, {});
+  const auto range = create_index(pool, "range", "plush+range", Kind::kU64, Kind::kU64,
+                                  {{"key_min", "10"}, {"key_max", "1000"}});
+  const auto elsewhere = create_index(other_pool, "x", "cceh", Kind::kU64, Kind::kU64, {});
+  PoolTransaction transaction(pool);
+  const auto refused = [&](ErrorCode code, AnyIndex& index, Datum key, Datum value) {
+    return fails_with(code, [&] { transaction.upsert(index, key, value); });
+  };
+  EXPECT_TRUE(refused(ErrorCode::kWrongType, *tree, 1, "x"));
+  EXPECT_TRUE(refused(ErrorCode::kWrongType, *tree, "x", 1));
+  EXPECT_TRUE(refused(ErrorCode::kWrongType, *range, 20, "x"));
+  EXPECT_TRUE(refused(ErrorCode::kTooLarge, *tree, std::string(5000, 'k'), "x"));
+  EXPECT_TRUE(refused(ErrorCode::kInvalidArgument, *range, 9, 1));
+  EXPECT_TRUE(refused(ErrorCode::kInvalidArgument, *elsewhere, 1, 1));
+  transaction.upsert(*tree, "a", "x");
+  transaction.upsert(*tree, "b", std::string(2 << 20, 'x'));
+  EXPECT_TRUE(fails_with(ErrorCode::kTooLarge, [&] { transaction.commit(); }));
+  Value found;
+  EXPECT_FALSE(tree->lookup("a", found));
+  // Large ones up to that go, and their buffer is given back.
+  const uint64_t before = pool.info().allocated_bytes;
+  transaction.upsert(*tree, "a", std::string(500'000, 'x'));
+  transaction.upsert(*range, 10, 1);
+  transaction.commit();
+  EXPECT_TRUE(tree->lookup("a", found));
+  EXPECT_EQ(found.bytes().size(), 500'000U);
+  tree->remove("a");
+  EXPECT_LT(pool.info().allocated_bytes, before + (uint64_t{900} << 10));
+}
+
+// Pools without transactions are as they were before there were any; those with one are refused by builds that
+// know none, by the word in the header that must be 0 for them.
+TEST_F(TypedTransactions, MarkThePoolWithTheFirstOne) {
+  const TempDir dir;
+  const std::string path = dir.file("pool");
+  const auto word = [&] {
+    uint64_t found = 0;
+    std::memcpy(&found, read_file(path).data() + 384, sizeof found);
+    return found;
+  };
+  PoolOptions options;
+  options.capacity_bytes = uint64_t{8} << 20;
+  {
+    Pool pool = Pool::create(path, options);
+    const auto index = create_index(pool, "x", "cceh", Kind::kU64, Kind::kU64, {});
+    transact(pool, [&](PoolTransaction& transaction) { transaction.upsert(*index, 1, 1); });
+  }
+  EXPECT_EQ(word(), 0U);
+  {
+    Pool pool = Pool::open(path);
+    const auto index = open_index(pool, "x");
+    transact(pool, [&](PoolTransaction& transaction) {
+      transaction.upsert(*index, 1, 1);
+      transaction.upsert(*index, 2, 1);
+    });
+  }
+  EXPECT_NE(word(), 0U);
+  std::string bytes = read_file(path);
+  bytes[385] ^= 4;
+  write_file(path, bytes);
+  EXPECT_TRUE(fails_with(ErrorCode::kCorrupt, [&] { Pool::open(path); }));
+}
+
+// More threads than there are slots.
+TEST_F(TypedTransactions, WaitForEachOther) {
+  Pool pool = new_pool();
+  auto counts = PClht<uint64_t, uint64_t>::create(pool, "counts");
+  std::vector<std::thread> threads;
+  Complaints complaints;
+  const uint64_t each = scaled(200);
+  for (uint64_t t = 0; t < 40; ++t) {
+    threads.emplace_back([&, t] {
+      complaints.catch_in([&] {
+        for (uint64_t i = 0; i < each; ++i) {
+          transact(pool, [&](PoolTransaction& transaction) {
+            transaction.increment(counts, t);
+            transaction.increment(counts, 100 + t % 3);
+          });
+        }
+      });
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(complaints.text(), "");
+  uint64_t sum = 0;
+  for (uint64_t i = 0; i < 3; ++i) sum += counts.get(100 + i).value_or(0);
+  EXPECT_EQ(sum, 40 * each);
+}
 
 }  // namespace
 }  // namespace perdure::test
