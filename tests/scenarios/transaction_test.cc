@@ -790,7 +790,8 @@ class FailingTransaction : public Transactions {
       persists = medium.persists();
     }
     ASSERT_GT(persists, 30U);
-    const uint64_t first = first_persist_;  // what opens and closes structures is the affair of other tests
+    const uint64_t first =
+        first_persist_;  // what opens and closes structures is the affair of other tests
     const uint64_t step = std::max<uint64_t>(1, (persists - first) / rounds(8));
     FailingMedium medium(pool_path(), domain);
     medium.refuse([&](uint64_t n) { return n >= first && n % step == base_seed() % step; },
@@ -918,6 +919,56 @@ TEST_F(TypedTransactions, MarkThePoolWithTheFirstOne) {
   bytes[385] ^= 4;
   write_file(path, bytes);
   EXPECT_TRUE(fails_with(ErrorCode::kCorrupt, [&] { Pool::open(path); }));
+}
+
+// What docs/embedding.md says of the cost. A persist is a fence in domain `line`.
+TEST_F(TypedTransactions, CostThreeFencesMoreThanTheirWrites) {
+  const TempDir dir;
+  PoolOptions options;
+  options.capacity_bytes = uint64_t{32} << 20;
+  options.force_domain = true;
+  options.domain = Domain::kLine;
+  {
+    Pool pool = Pool::create(dir.file("pool"), options);
+    create_index(pool, "first", "cceh", Kind::kU64, Kind::kU64);
+    create_index(pool, "second", "fast-fair", Kind::kU64, Kind::kU64);
+  }
+  FailingMedium medium(dir.file("pool"), Domain::kLine);
+  medium.begin();
+  Pool pool = Pool::open(dir.file("pool"), options);
+  const auto first = open_index(pool, "first");
+  const auto second = open_index(pool, "second");
+  const auto fences = [&](const std::function<void()>& work) {
+    const uint64_t before = medium.persists();
+    work();
+    return medium.persists() - before;
+  };
+  for (uint64_t keys : {16, 2, 16}) {  // the first makes the log, and inserts
+    const auto singly = [&] {
+      for (uint64_t key = 0; key < keys; ++key) (key % 2 == 0 ? first : second)->upsert(key, key);
+    };
+    const auto together = [&] {
+      transact(pool, [&](PoolTransaction& transaction) {
+        for (uint64_t key = 0; key < keys; ++key) {
+          transaction.upsert(key % 2 == 0 ? *first : *second, key, key + 1);
+        }
+      });
+    };
+    if (first->lookup(0, *std::make_unique<Value>())) {
+      EXPECT_EQ(fences(singly), keys);
+      EXPECT_EQ(fences(together), keys + 3);
+      const auto reads = [&] {
+        transact(pool, [&](PoolTransaction& transaction) {
+          Value found;
+          for (uint64_t key = 0; key < keys; ++key) transaction.lookup(*first, key, found);
+        });
+      };
+      EXPECT_EQ(fences(reads), 0U);
+    } else {
+      singly();
+      together();
+    }
+  }
 }
 
 // More threads than there are slots.
