@@ -28,9 +28,12 @@
 
 namespace perdure {
 
+class PoolTransaction;
+
 namespace index {
 template <typename T>
 class Adapter;
+class Participant;
 namespace plush {
 class Core;
 }
@@ -147,9 +150,12 @@ class Plush {
 
  private:
   friend class index::Adapter<Plush>;
+  friend class PoolTransaction;
   void visit_blocks(const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const;
-  explicit Plush(std::unique_ptr<index::plush::Core> core);
+  Plush(std::unique_ptr<index::plush::Core> core, Pool& pool, const std::string& name);
+  index::Participant& participant() const { return *participant_; }
   std::unique_ptr<index::plush::Core> core_;
+  std::unique_ptr<index::Participant> participant_;  // in transactions; goes before the core
 };
 
 extern template class Plush<uint64_t, uint64_t>;

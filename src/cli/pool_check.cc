@@ -21,6 +21,7 @@
 #include "perdure/error.h"
 #include "perdure/pool.h"
 #include "pm/pool_impl.h"
+#include "pm/transaction_log.h"
 
 namespace perdure::cli {
 namespace {
@@ -52,7 +53,7 @@ class Report {
 struct Block {
   uint64_t offset;
   uint64_t bytes;
-  size_t owner;  // index of the structure
+  size_t owner;  // index of the structure; their number: the log of transactions
 };
 
 class Checker {
@@ -66,6 +67,9 @@ class Checker {
   void check_structure(size_t number);
   void check_ownership();
   void check_neighbours(const Block& earlier, const Block& later);
+  std::string name_of(const Block& block) const {
+    return block.owner < structures_.size() ? structures_[block.owner].name : "transactions";
+  }
   void report(const std::string& sentence) const { report_.tell(kProblem, sentence); }
 
   Pool& pool_;
@@ -118,16 +122,17 @@ void Checker::check_neighbours(const Block& earlier, const Block& later) {
   if (earlier.offset + earlier.bytes <= later.offset) return;
   if (earlier.offset == later.offset && earlier.bytes == later.bytes) {
     report(fmt::format("the block of {} bytes at offset {:#x} is owned twice, by \"{}\" and \"{}\"",
-                       later.bytes, later.offset, structures_[earlier.owner].name,
-                       structures_[later.owner].name));
+                       later.bytes, later.offset, name_of(earlier), name_of(later)));
     return;
   }
   report(fmt::format("the blocks at offset {:#x} (\"{}\") and {:#x} (\"{}\") overlap",
-                     earlier.offset, structures_[earlier.owner].name, later.offset,
-                     structures_[later.owner].name));
+                     earlier.offset, name_of(earlier), later.offset, name_of(later)));
 }
 
 void Checker::check_ownership() {
+  pm::impl_of(pool_).transactions().visit_blocks([this](uint64_t offset, uint64_t bytes) {
+    blocks_.push_back({offset, bytes, structures_.size()});
+  });
   std::sort(blocks_.begin(), blocks_.end(),
             [](const Block& a, const Block& b) { return a.offset < b.offset; });
   const PoolInfo info = pool_.info();
@@ -137,7 +142,7 @@ void Checker::check_ownership() {
     if (blocks_[i].offset + blocks_[i].bytes > info.capacity_bytes) {
       report(
           fmt::format("the block of {} bytes at offset {:#x} (\"{}\") lies beyond the pool's end",
-                      blocks_[i].bytes, blocks_[i].offset, structures_[blocks_[i].owner].name));
+                      blocks_[i].bytes, blocks_[i].offset, name_of(blocks_[i])));
     }
     if (i > 0) check_neighbours(blocks_[i - 1], blocks_[i]);
   }

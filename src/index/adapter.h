@@ -10,8 +10,14 @@
 #include <utility>
 
 #include "index/owned_blocks.h"
+#include "index/participant.h"
 #include "perdure/index.h"
 #include "pm/pool_impl.h"
+
+namespace perdure {
+template <typename K, typename V>
+class Plush;
+}
 
 namespace perdure::index {
 
@@ -31,35 +37,55 @@ template <typename T>
   }
 }
 
+// Whether a typed structure passes its gate by itself, and finishes transactions when it is opened.
+template <typename T>
+inline constexpr bool kHasGate = false;
+template <typename K, typename V>
+inline constexpr bool kHasGate<Plush<K, V>> = true;
+
 // T is a typed structure such as Plush<uint64_t, std::string>.
 template <typename T>
-class Adapter final : public AnyIndex, public OwnsBlocks {
+class Adapter final : public AnyIndex, public OwnsBlocks, public Participates {
  public:
   using K = typename T::key_type;
   using V = typename T::value_type;
 
-  explicit Adapter(T structure) : structure_(std::move(structure)) {}
+  // The structure of this name, which has just been made or opened. Throws as finish_transactions() does.
+  Adapter(T structure, pm::PoolImpl& pool, const std::string& name)
+      : structure_(std::move(structure)) {
+    if constexpr (!kHasGate<T>) {
+      participant_ = std::make_unique<IndexParticipant>(*this, pool, name);
+      finish_transactions(*participant_);
+    }
+  }
 
   Kind key_kind() const override { return ArgumentOf<K>::kind; }
   Kind value_kind() const override { return ArgumentOf<V>::kind; }
 
   bool insert(Datum key, Datum value) override {
-    return structure_.insert(argument_of<K>(key, "key"), argument_of<V>(value, "value"));
+    return write(
+        key, [&](Argument<K> k) { return structure_.insert(k, argument_of<V>(value, "value")); });
   }
   bool update(Datum key, Datum value) override {
-    return structure_.update(argument_of<K>(key, "key"), argument_of<V>(value, "value"));
+    return write(
+        key, [&](Argument<K> k) { return structure_.update(k, argument_of<V>(value, "value")); });
   }
   void upsert(Datum key, Datum value) override {
-    structure_.upsert(argument_of<K>(key, "key"), argument_of<V>(value, "value"));
+    write(key, [=, this](Argument<K> k) { structure_.upsert(k, argument_of<V>(value, "value")); });
   }
-  bool remove(Datum key) override { return structure_.remove(argument_of<K>(key, "key")); }
+  bool remove(Datum key) override {
+    return write(key, [=, this](Argument<K> k) { return structure_.remove(k); });
+  }
   bool compare_exchange(Datum key, Datum expected, Datum desired) override {
-    return structure_.compare_exchange(argument_of<K>(key, "key"),
-                                       argument_of<V>(expected, "value"),
-                                       argument_of<V>(desired, "value"));
+    return write(key, [=, this](Argument<K> k) {
+      return structure_.compare_exchange(k, argument_of<V>(expected, "value"),
+                                         argument_of<V>(desired, "value"));
+    });
   }
   bool compare_remove(Datum key, Datum expected) override {
-    return structure_.compare_remove(argument_of<K>(key, "key"), argument_of<V>(expected, "value"));
+    return write(key, [=, this](Argument<K> k) {
+      return structure_.compare_remove(k, argument_of<V>(expected, "value"));
+    });
   }
   bool lookup(Datum key, Value& out) const override {
     if constexpr (std::is_same_v<V, uint64_t>) {
@@ -102,28 +128,35 @@ class Adapter final : public AnyIndex, public OwnsBlocks {
       require_results(records.size(), inserted.size());
       std::ranges::fill(inserted, false);
       uint64_t count = 0;
-      for_groups(records, [&](std::span<const RecordOf<K, V>> group, size_t begin) {
-        count += structure_.multi_insert(group, inserted.subspan(begin));
-      });
-      return count;
-    } else {
-      return AnyIndex::multi_insert(records, inserted);
+      if (write_many([&] {
+            for_groups(records, [&](std::span<const RecordOf<K, V>> group, size_t begin) {
+              count += structure_.multi_insert(group, inserted.subspan(begin));
+            });
+          })) {
+        return count;
+      }
     }
+    return AnyIndex::multi_insert(records, inserted);
   }
   void multi_upsert(std::span<const AnyRecord> records) override {
     if constexpr (BatchedIndex<T>) {
-      for_groups(records, [&](std::span<const RecordOf<K, V>> group, size_t) {
-        structure_.multi_upsert(group);
-      });
-    } else {
-      AnyIndex::multi_upsert(records);
+      if (write_many([&] {
+            for_groups(records, [&](std::span<const RecordOf<K, V>> group, size_t) {
+              structure_.multi_upsert(group);
+            });
+          })) {
+        return;
+      }
     }
+    AnyIndex::multi_upsert(records);
   }
   void bulk_upsert(Datum key, Datum value) override {
     if constexpr (requires(Argument<K> k, Argument<V> v) {
                     structure_.upsert(k, v, Logging::kOff);
                   }) {
-      structure_.upsert(argument_of<K>(key, "key"), argument_of<V>(value, "value"), Logging::kOff);
+      write(key, [=, this](Argument<K> k) {
+        structure_.upsert(k, argument_of<V>(value, "value"), Logging::kOff);
+      });
     } else {
       upsert(key, value);
     }
@@ -150,8 +183,35 @@ class Adapter final : public AnyIndex, public OwnsBlocks {
   }
   void visit_blocks(const VisitOwned& visit) const override { structure_.visit_blocks(visit); }
   std::vector<Statistic> statistics() const override { return structure_.statistics(); }
+  Participant* participant() override {
+    if constexpr (kHasGate<T>) {
+      return &structure_.participant();
+    } else {
+      return participant_.get();
+    }
+  }
 
  private:
+  // Every write passes the gate: once, here or in the structure.
+  template <typename Write>
+  [[gnu::always_inline]] auto write(Datum key, Write write_it) {
+    const Argument<K> typed = argument_of<K>(key, "key");
+    if constexpr (kHasGate<T>) {
+      return write_it(typed);
+    } else {
+      return participant_->gate().write(typed, [=] { return write_it(typed); });
+    }
+  }
+  // False, and nothing is done, if each record must pass by itself.
+  template <typename Write>
+  bool write_many(Write write_it) {
+    if constexpr (kHasGate<T>) {
+      return write_it(), true;
+    } else {
+      return participant_->gate().write_unlatched(write_it);
+    }
+  }
+
   static constexpr size_t kGroup = 16;  // typed arguments on the stack
 
   static void give(V& from, Value& to) {
@@ -179,6 +239,8 @@ class Adapter final : public AnyIndex, public OwnsBlocks {
   }
 
   T structure_;
+  std::unique_ptr<Participant>
+      participant_;  // goes before the structure, and the mapping with that
 };
 
 // Calls `make` with a null pointer of type Structure<K, V> for the kinds.

@@ -21,7 +21,7 @@ struct FacadeEntry {
                                           const OptionMap& options) {
     return with_kinds<Facade>(key, value, [&]<typename T>(T*) -> std::unique_ptr<AnyIndex> {
       return std::make_unique<Adapter<T>>(
-          Opening::template make<T>(pool, name, key, value, options));
+          Opening::template make<T>(pool, name, key, value, options), pm::impl_of(pool), name);
     });
   }
 
@@ -32,7 +32,7 @@ struct FacadeEntry {
     const auto value = static_cast<Kind>(entry.value_kind);
     return with_kinds<Facade>(key, value, [&]<typename T>(T*) -> std::unique_ptr<AnyIndex> {
       return std::make_unique<Adapter<T>>(
-          Opening::template open<T>(pool, name, key, value, options));
+          Opening::template open<T>(pool, name, key, value, options), pm::impl_of(pool), name);
     });
   }
 

@@ -8,6 +8,7 @@
 
 #include "pm/checksum.h"
 #include "pm/pool_impl.h"
+#include "pm/transaction_log.h"
 
 namespace perdure::pm {
 
@@ -101,6 +102,9 @@ void Drop::commit() {
   DirectoryEntry entry = pool_.directory()[entry_];
   entry.in_use = kEntryDropped;
   replace_entry(pool_, entry_, entry);
+  // Before its root can be another structure's. A crash in between leaves it to the next opening, which finds no name
+  // that leads to the root.
+  pool_.transactions().forget(entry.root);
 }
 
 void Drop::write_page(const uint64_t* words, size_t count) {

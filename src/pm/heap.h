@@ -80,6 +80,7 @@ class Heap {
  public:
   class Txn;
   class TxnIfNeeded;
+  class Promise;
 
   explicit Heap(PoolImpl& pool);
   ~Heap();
@@ -336,6 +337,27 @@ class Heap::Txn {
   std::array<Allocation, kIntentsPerLane> allocated_;
   std::array<uint64_t, kIntentsPerLane> freed_;
   std::array<uint64_t, kIntentsPerLane> blocks_;  // by intent, with its flags
+};
+
+// Segments that no other thread may take while it lives: for a change that must not fail half-way, whose
+// transactions begin in this thread. In DRAM only: a crash forgets it.
+class Heap::Promise {
+ public:
+  // Throws kPoolFull or kNoSpace.
+  Promise(Heap& heap, uint64_t segments) : segments_(heap.segments_), promised_(segments) {
+    if (!segments_.promise(segments)) segments_.throw_full();
+    Segments::has_promise = true;
+  }
+  ~Promise() {
+    Segments::has_promise = false;
+    segments_.end_promise(promised_);
+  }
+  Promise(const Promise&) = delete;
+  Promise& operator=(const Promise&) = delete;
+
+ private:
+  Segments& segments_;
+  uint64_t promised_;
 };
 
 // A transaction that begins when it is first needed. Costs nothing until then: a std::optional would be

@@ -98,9 +98,10 @@ void Heap::require_sound(const Lane& lane, const Intent& intent) const {
   const uint64_t block = intent.block & ~uint64_t{kIntentMask};
   const uint64_t link = intent.link & kLinkOffsetMask;
   const uint64_t form = intent.block & kLinkMask;
-  // Of structures, or the word `root` of an entry of the root directory.
+  // Of structures, the word `root` of an entry of the root directory, or the header's of the transactions.
   const bool reads_word = form == kLinkIsUnit ? link % 4 == 0 : link % 8 == 0;
-  const bool inside = link >= pool_.header().directory_offset && link < pool_.end_offset();
+  const bool inside = link == offsetof(PoolHeader, transactions_word) ||
+                      (link >= pool_.header().directory_offset && link < pool_.end_offset());
   const bool has_previous = form != kAsPrevious || &intent != lane.intents;
   bool sound = reads_word && inside && has_previous && form <= kLinkTagged &&
                pool_.leads_inside(block, kLineBytes);

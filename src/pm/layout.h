@@ -17,7 +17,7 @@ inline constexpr char kMagic[8] = {'P', 'E', 'R', 'D', 'U', 'R', 'E', '\n'};
 inline constexpr uint64_t kSegmentBytes = 64 << 10;
 inline constexpr uint64_t kHeaderBytes = 4096;
 
-// The immutable part is sealed by a checksum. What changes while the pool lives are two single
+// The immutable part is sealed by a checksum. What changes while the pool lives are three single
 // words, each written with one atomic store and each with its own check bits, so that no crash
 // tears them and no flipped bit passes.
 struct alignas(256) PoolHeader {
@@ -37,9 +37,12 @@ struct alignas(256) PoolHeader {
   uint64_t checksum;                     // xxh3 of all bytes before
   alignas(64) uint64_t segments_word;    // checked: segments in use, from data_offset
   alignas(64) uint64_t generation_word;  // checked: generation * 4 + CloseMark
+  // 0, or checked: offset of the log of transactions. Builds without transactions refuse a pool that has one.
+  alignas(64) uint64_t transactions_word;
 };
 static_assert(offsetof(PoolHeader, checksum) == 248 && offsetof(PoolHeader, segments_word) == 256 &&
-              offsetof(PoolHeader, generation_word) == 320 && sizeof(PoolHeader) == 512);
+              offsetof(PoolHeader, generation_word) == 320 &&
+              offsetof(PoolHeader, transactions_word) == 384 && sizeof(PoolHeader) == 512);
 
 // How the last close of the pool went.
 enum class CloseMark : uint8_t {
@@ -57,6 +60,7 @@ inline constexpr uint64_t kSegmentsSalt = 0x5e65;
 inline constexpr uint64_t kGenerationSalt = 0x6e4e;
 inline constexpr uint64_t kDescriptorSalt = 0xde5c;
 inline constexpr uint64_t kLaneSalt = 0x1a7e;
+inline constexpr uint64_t kTransactionsSalt = 0x7a5c;
 
 inline constexpr uint32_t kDirectoryEntries = 256;
 inline constexpr size_t kNameBytesMax = 95;

@@ -15,6 +15,7 @@
 #include "pm/drop.h"
 #include "pm/pool_impl.h"
 #include "pm/system_error.h"
+#include "pm/transaction_log.h"
 
 namespace perdure {
 
@@ -273,6 +274,8 @@ PoolHeader read_header(const Mapping& mapping, bool lenient) {
       std::all_of(page + offsetof(PoolHeader, segments_word) + sizeof(uint64_t),
                   page + offsetof(PoolHeader, generation_word), is_zero) &&
       std::all_of(page + offsetof(PoolHeader, generation_word) + sizeof(uint64_t),
+                  page + offsetof(PoolHeader, transactions_word), is_zero) &&
+      std::all_of(page + offsetof(PoolHeader, transactions_word) + sizeof(uint64_t),
                   page + kHeaderBytes, is_zero);
   if (!lenient && !unused_is_zero) {
     throw corrupt_header(path, "unused bytes of the header are not zero");
@@ -399,6 +402,7 @@ std::unique_ptr<PoolImpl> PoolImpl::create(Mapping mapping, const PoolOptions& o
       }
       pool->heap_ = std::make_unique<Heap>(*pool);
       pool->heap_->recover();
+      pool->transactions_ = std::make_unique<TransactionLog>(*pool);
       pool->start_generation();
       pool->now_ready(options, false);
     } catch (...) {
@@ -494,11 +498,20 @@ std::unique_ptr<PoolImpl> PoolImpl::open(Mapping mapping, const PoolOptions& opt
     pool->check_seals([&](const std::string& what) { pool->throw_corrupt(what); });
   }
   pool->heap_->recover();
+  pool->transactions_ = std::make_unique<TransactionLog>(*pool);
   if (!lenient) {
     pool->check_directory();
+    pool->transactions_->open();
     Drop::finish_interrupted(*pool);
+  } else {
+    try {
+      pool->transactions_->open();
+    } catch (
+        const Error&) {  // NOLINT(bugprone-empty-catch): what stands in damaged records is lost
+    }
   }
   pool->start_generation();
+  if (!lenient) pool->transactions_->forget_dropped();
   pool->now_ready(options, pool->closed_before_ == CloseMark::kOpen);
   return pool;
 }
@@ -577,6 +590,7 @@ void PoolImpl::require_writable() const {
   }
   if (!read_only()) [[likely]]
     return;
+  if (FinishingScope::is_active()) return;
   throw Error(ErrorCode::kReadOnly, fmt::format("{}: the pool is open read-only", mapping_.path()));
 }
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "perdure/pool.h"
+#include "pm/epoch.h"
 #include "pm/heap.h"
 #include "pm/layout.h"
 #include "pm/mapping.h"
@@ -23,6 +24,8 @@ namespace perdure::pm {
 
 // What a pool's structures see of it. Throws kInUse if it was closed or moved from.
 PoolImpl& impl_of(const Pool& pool);
+
+class TransactionLog;
 
 class PoolImpl : public std::enable_shared_from_this<PoolImpl> {
  public:
@@ -34,6 +37,10 @@ class PoolImpl : public std::enable_shared_from_this<PoolImpl> {
   Heap& heap() { return *heap_; }
   const Heap& heap() const { return *heap_; }
   const Mapping& mapping() const { return mapping_; }
+  // What transactions over several structures leave for a crash.
+  TransactionLog& transactions() const { return *transactions_; }
+  // Who writes to structures just now (write_gate.h).
+  EpochManager& writers() { return writers_; }
   const PoolHeader& header() const { return *at<PoolHeader>(0); }
   Lane* lanes() const { return at<Lane>(header().lanes_offset); }
   SegmentDescriptor* descriptors() const {
@@ -123,6 +130,8 @@ class PoolImpl : public std::enable_shared_from_this<PoolImpl> {
   std::vector<StructureInfo> structures() const;
   // The entry of this name, or null. Throws kCorrupt if its checksum does not hold.
   const DirectoryEntry* find(std::string_view name) const;
+  // Whether a structure has this root.
+  bool names_root(uint64_t root) const;
   // Throws kNoSuchName, or kWrongType unless type and kinds fit.
   const DirectoryEntry& require(std::string_view name, std::string_view type, uint8_t key_kind,
                                 uint8_t value_kind) const;
@@ -179,6 +188,8 @@ class PoolImpl : public std::enable_shared_from_this<PoolImpl> {
   Memory memory_;
   Durability durability_;
   std::unique_ptr<Heap> heap_;
+  std::unique_ptr<TransactionLog> transactions_;
+  EpochManager writers_;
   uint64_t data_offset_ = 0;  // as in the header
   std::atomic<uint64_t> segments_{0};
   std::atomic<uint64_t> end_offset_{0};

@@ -1,6 +1,7 @@
 // The root directory: names of structures, kept in the pool's fixed part.
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "pm/checksum.h"
@@ -82,6 +83,13 @@ const DirectoryEntry* PoolImpl::find(std::string_view name) const {
     return &entry;
   }
   return nullptr;
+}
+
+bool PoolImpl::names_root(uint64_t root) const {
+  return std::any_of(directory(), directory() + kDirectoryEntries,
+                     [&](const DirectoryEntry& entry) {
+                       return load_acquire(entry.in_use) != 0 && entry.root == root;
+                     });
 }
 
 uint32_t PoolImpl::entry_number(std::string_view name) const {

@@ -65,8 +65,9 @@ void Segments::note_run(uint64_t block, uint64_t segments) {
 
 bool Segments::take(uint64_t count, uint32_t keep, uint64_t& first) {
   const std::lock_guard lock(mutex_);
+  const uint64_t promised = has_promise ? 0 : promised_.load(std::memory_order_relaxed);
   for (int attempt = 0; attempt < 2; ++attempt) {
-    const bool enough = free_segments_ >= count + keep;
+    const bool enough = free_segments_ >= count + keep + promised;
     for (auto run = free_runs_.begin(); enough && run != free_runs_.end(); ++run) {
       if (run->second < count) continue;
       first = run->first;
@@ -78,10 +79,22 @@ bool Segments::take(uint64_t count, uint32_t keep, uint64_t& first) {
       pool_.note_use(this->count() - free_segments_);
       return true;
     }
-    if (!grow(count + kReserve)) return false;
+    if (!grow(count + kReserve + promised)) return false;
   }
   return false;
 }
+
+bool Segments::promise(uint64_t segments) {
+  if (segments == 0) return true;
+  const std::lock_guard lock(mutex_);
+  const uint64_t wanted = segments + kReserve + promised_.load(std::memory_order_relaxed);
+  if (free_segments_ < wanted) grow(wanted);
+  if (free_segments_ < wanted) return false;
+  promised_ += segments;
+  return true;
+}
+
+void Segments::end_promise(uint64_t segments) { promised_ -= segments; }
 
 void Segments::release(uint64_t first, uint64_t count) noexcept try {
   const std::lock_guard lock(mutex_);
@@ -106,7 +119,8 @@ void Segments::release(uint64_t first, uint64_t count) noexcept try {
 bool Segments::is_scarce(uint64_t segments) const {
   const bool grows = !medium_full_.load(std::memory_order_relaxed);
   const uint64_t growth = grows ? pool_.segments_max() - pool_.segments() : 0;
-  return free_segments_.load(std::memory_order_relaxed) + growth < segments;
+  return free_segments_.load(std::memory_order_relaxed) + growth <
+         segments + promised_.load(std::memory_order_relaxed);
 }
 
 bool Segments::grow(uint64_t segments) {

@@ -100,14 +100,20 @@ class Segments {
 
   // ---- free segments
 
-  // `count` adjacent free segments that leave `keep` others, growing the pool if need be. Returns
-  // false if there are none.
+  // `count` adjacent free segments that leave `keep` others, and those that were promised, growing the pool if
+  // need be. Returns false if there are none.
   bool take(uint64_t count, uint32_t keep, uint64_t& first);
   void release(uint64_t first, uint64_t count) noexcept;
   // At recovery, in ascending order and never two adjacent runs: these are free.
   void add_free(uint64_t first, uint64_t count);
   // At recovery: the segments before are in use, or some of them.
   void note_used(uint64_t end) { high_water_ = end; }
+
+  // Keeps so many segments for threads that `has_promise` is set in, growing the pool if need be. False: there
+  // are not enough.
+  bool promise(uint64_t segments);
+  void end_promise(uint64_t segments);
+  static constinit inline thread_local bool has_promise = false;
 
   bool is_scarce(uint64_t segments) const;
   uint64_t free() const { return free_segments_.load(std::memory_order_relaxed); }
@@ -127,6 +133,7 @@ class Segments {
   mutable std::mutex mutex_;
   std::map<uint64_t, uint64_t> free_runs_;  // first segment -> length
   std::atomic<uint64_t> free_segments_{0};
+  std::atomic<uint64_t> promised_{0};
   uint64_t high_water_ = 0;
   std::atomic<bool> medium_full_{false};
 };

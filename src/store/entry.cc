@@ -5,35 +5,46 @@
 #include <memory>
 
 #include "index/adapter.h"
+#include "index/participant.h"
 #include "store/store_impl.h"
 
 namespace perdure::store {
 
 namespace {
 
-class StoreAdapter final : public AnyIndex, public index::OwnsBlocks {
+// Every write passes the gate. A store that is open as a Store has none, and takes no part in transactions of the
+// pool: one object at a time has a structure open.
+class StoreAdapter final : public AnyIndex, public index::OwnsBlocks, public index::Participates {
  public:
-  explicit StoreAdapter(std::unique_ptr<StoreImpl> store) : store_(std::move(store)) {}
+  StoreAdapter(std::unique_ptr<StoreImpl> store, pm::PoolImpl& pool, const std::string& name)
+      : store_(std::move(store)), participant_(*this, pool, name) {}
 
   Kind key_kind() const override { return Kind::kBytes; }
   Kind value_kind() const override { return Kind::kBytes; }
 
   bool insert(Datum key, Datum value) override {
-    return store_->write(request_of({key, value}, WriteRequest::Condition::kIfAbsent));
+    return put({key, value}, WriteRequest::Condition::kIfAbsent);
   }
   bool update(Datum key, Datum value) override {
-    return store_->write(request_of({key, value}, WriteRequest::Condition::kIfPresent));
+    return put({key, value}, WriteRequest::Condition::kIfPresent);
   }
   void upsert(Datum key, Datum value) override {
-    store_->write(request_of({key, value}, WriteRequest::Condition::kNone));
+    put({key, value}, WriteRequest::Condition::kNone);
   }
-  bool remove(Datum key) override { return store_->remove(text_of(key, "key")); }
+  bool remove(Datum key) override {
+    const std::string_view text = text_of(key, "key");
+    return gate().write(text, [=, this] { return store_->remove(text); });
+  }
   bool compare_exchange(Datum key, Datum expected, Datum desired) override {
-    return store_->compare_exchange(text_of(key, "key"), text_of(expected, "value"),
-                                    text_of(desired, "value"));
+    const std::string_view text = text_of(key, "key");
+    return gate().write(text, [=, this] {
+      return store_->compare_exchange(text, text_of(expected, "value"), text_of(desired, "value"));
+    });
   }
   bool compare_remove(Datum key, Datum expected) override {
-    return store_->compare_remove(text_of(key, "key"), text_of(expected, "value"));
+    const std::string_view text = text_of(key, "key");
+    return gate().write(text,
+                        [&] { return store_->compare_remove(text, text_of(expected, "value")); });
   }
   bool lookup(Datum key, Value& out) const override {
     return store_->get(text_of(key, "key"),
@@ -58,11 +69,17 @@ class StoreAdapter final : public AnyIndex, public index::OwnsBlocks {
     index::require_results(records.size(), inserted.size());
     std::ranges::fill(inserted, false);
     const auto requests = requests_of(records, WriteRequest::Condition::kIfAbsent);
-    store_->multi_write(requests, inserted.first(records.size()));
+    if (!gate().write_unlatched(
+            [&] { store_->multi_write(requests, inserted.first(records.size())); })) {
+      return AnyIndex::multi_insert(records, inserted);
+    }
     return static_cast<uint64_t>(std::ranges::count(inserted.first(records.size()), true));
   }
   void multi_upsert(std::span<const AnyRecord> records) override {
-    store_->multi_write(requests_of(records, WriteRequest::Condition::kNone), {});
+    const auto requests = requests_of(records, WriteRequest::Condition::kNone);
+    if (!gate().write_unlatched([&] { store_->multi_write(requests, {}); })) {
+      AnyIndex::multi_upsert(records);
+    }
   }
   void for_each(const std::function<void(Datum key, Datum value)>& visit) const override {
     store_->for_each(
@@ -79,8 +96,14 @@ class StoreAdapter final : public AnyIndex, public index::OwnsBlocks {
   }
   std::vector<Statistic> statistics() const override { return store_->statistics(); }
   void visit_blocks(const index::VisitOwned& visit) const override { store_->visit_blocks(visit); }
+  index::Participant* participant() override { return &participant_; }
 
  private:
+  pm::WriteGate& gate() { return participant_.gate(); }
+  bool put(const AnyRecord& record, WriteRequest::Condition condition) {
+    const WriteRequest request = request_of(record, condition);
+    return gate().write(request.key, [=, this] { return store_->write(request); });
+  }
   static std::string_view text_of(const Datum& datum, const char* what) {
     return index::argument_of<std::string>(datum, what);
   }
@@ -98,6 +121,7 @@ class StoreAdapter final : public AnyIndex, public index::OwnsBlocks {
   }
 
   std::unique_ptr<StoreImpl> store_;
+  index::IndexParticipant participant_;  // goes before the store, and the mapping with that
 };
 
 StoreOptions parse(OptionMap options) {
@@ -113,14 +137,16 @@ StoreOptions parse(OptionMap options) {
 
 std::unique_ptr<AnyIndex> create(Pool& pool, const std::string& name, Kind, Kind,
                                  const OptionMap& options) {
-  return std::make_unique<StoreAdapter>(StoreImpl::create(pm::impl_of(pool), name, parse(options)));
+  return std::make_unique<StoreAdapter>(StoreImpl::create(pm::impl_of(pool), name, parse(options)),
+                                        pm::impl_of(pool), name);
 }
 
 std::unique_ptr<AnyIndex> create_ordered(Pool& pool, const std::string& name, Kind, Kind,
                                          const OptionMap& options) {
   StoreOptions parsed = parse(options);
   parsed.index = StoreIndex::kOrdered;
-  return std::make_unique<StoreAdapter>(StoreImpl::create(pm::impl_of(pool), name, parsed));
+  return std::make_unique<StoreAdapter>(StoreImpl::create(pm::impl_of(pool), name, parsed),
+                                        pm::impl_of(pool), name);
 }
 
 // Of the type that the entry names only, where Store::open takes either.
@@ -128,7 +154,7 @@ std::unique_ptr<AnyIndex> open_as(const char* type, Pool& pool, const std::strin
                                   const OptionMap& options) {
   pm::PoolImpl& impl = pm::impl_of(pool);
   impl.require(name, type, static_cast<uint8_t>(Kind::kBytes), static_cast<uint8_t>(Kind::kBytes));
-  return std::make_unique<StoreAdapter>(StoreImpl::open(impl, name, parse(options)));
+  return std::make_unique<StoreAdapter>(StoreImpl::open(impl, name, parse(options)), impl, name);
 }
 
 std::unique_ptr<AnyIndex> open(Pool& pool, const std::string& name, const OptionMap& options) {

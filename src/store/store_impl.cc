@@ -15,7 +15,9 @@
 #include <system_error>
 #include <thread>
 
+#include "index/participant.h"
 #include "pm/checksum.h"
+#include "pm/transaction_log.h"
 #include "store/cursor.h"
 #include "store/hash.h"
 #include "store/held_shards.h"
@@ -156,8 +158,34 @@ std::unique_ptr<StoreImpl> StoreImpl::create(pm::PoolImpl& pool, const std::stri
 std::unique_ptr<StoreImpl> StoreImpl::finish_opening(std::unique_ptr<StoreImpl> store,
                                                      const StoreOptions& options) {
   store->recover(options.recovery_threads, options.serve_early);
+  store->finish_transactions();
   store->start_workers(options);
   return store;
+}
+
+// What transactions of the pool have left (perdure/transaction.h). Before there are workers: one thread.
+void StoreImpl::finish_transactions() {
+  class Opened final : public index::Participant {
+   public:
+    Opened(StoreImpl& store, pm::PoolImpl& pool, const std::string& name)
+        : Participant(pool, name), store_(store) {}
+    Kind key_kind() const override { return Kind::kBytes; }
+    Kind value_kind() const override { return Kind::kBytes; }
+    bool lookup(Datum key, Value& out) const override {
+      return store_.get(
+          key.bytes(), [&](const Partition::Found& found) { out.set_bytes().assign(found.value); });
+    }
+    void upsert(Datum key, Datum value) override {
+      store_.write({.key = key.bytes(), .value = value.bytes()});
+    }
+    bool remove(Datum key) override { return store_.remove(key.bytes()); }
+
+   private:
+    StoreImpl& store_;
+  };
+  if (!pool_.transactions().is_pending(pool_.find(config_.name)->root)) return;
+  Opened opened(*this, pool_, config_.name);
+  index::finish_transactions(opened);
 }
 
 std::pair<uint64_t, bool> StoreImpl::root_of(pm::PoolImpl& pool, const std::string& name) {

@@ -286,6 +286,7 @@ class StoreImpl final : public RuntimeClient {
   std::vector<uint64_t> consumer_blocks() const;
   uint64_t find_consumer(const std::string& name) const;
   void tell_unread(uint32_t partition, Partition& to) const;
+  void finish_transactions();
   static std::unique_ptr<StoreImpl> finish_opening(std::unique_ptr<StoreImpl> store,
                                                    const StoreOptions& options);
   void recover(uint32_t threads, bool serve_early);

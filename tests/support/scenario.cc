@@ -7,6 +7,8 @@
 
 #include "index/owned_blocks.h"
 #include "index/presets.h"
+#include "pm/pool_impl.h"
+#include "pm/transaction_log.h"
 
 namespace perdure::test {
 
@@ -53,8 +55,11 @@ struct Block {
   uint64_t bytes;
 };
 
-std::vector<Block> owned_blocks(const std::vector<const AnyIndex*>& indexes) {
+// Those of the indexes, and of the pool's log of transactions.
+std::vector<Block> owned_blocks(const Pool& pool, const std::vector<const AnyIndex*>& indexes) {
   std::vector<Block> blocks;
+  pm::impl_of(pool).transactions().visit_blocks(
+      [&](uint64_t offset, uint64_t bytes) { blocks.push_back({offset, bytes}); });
   for (const AnyIndex* index : indexes) {
     index::visit_blocks_of(
         *index, [&](uint64_t offset, uint64_t bytes) { blocks.push_back({offset, bytes}); });
@@ -125,7 +130,7 @@ std::string faults(const Pool& pool, const std::vector<const AnyIndex*>& indexes
     text << "check returned " << violations << " but reported " << reported << " violations\n";
   }
   uint64_t end_of_last = 0;
-  for (const Block& block : owned_blocks(indexes)) {
+  for (const Block& block : owned_blocks(pool, indexes)) {
     if (block.offset < end_of_last) {
       text << "the block at " << block.offset << " overlaps the one that ends at " << end_of_last
            << '\n';
@@ -141,7 +146,7 @@ std::string faults(const Pool& pool, const std::vector<const AnyIndex*>& indexes
 
 std::string faults_and_leaks(const Pool& pool, const std::vector<const AnyIndex*>& indexes) {
   uint64_t owned_bytes = 0;
-  for (const Block& block : owned_blocks(indexes)) owned_bytes += block.bytes;
+  for (const Block& block : owned_blocks(pool, indexes)) owned_bytes += block.bytes;
   const uint64_t allocated_bytes = pool.info().allocated_bytes;
   std::string text = faults(pool, indexes);
   if (owned_bytes != allocated_bytes) {

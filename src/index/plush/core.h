@@ -93,6 +93,10 @@ class Core {
   Key key_of(uint64_t key) const { return keys_.key_of(key); }
   Key key_of(std::string_view bytes) const { return keys_.key_of(bytes); }
   bool is_ordered() const { return keys_.is_ordered(); }
+  // Throws kInvalidArgument for a key outside of an ordered table.
+  void require_inside(uint64_t key) const {
+    if (!keys_.is_inside(key)) miss_outside(LogKind::kUpsert, key);
+  }
   // Throws kTooLarge.
   static void require_sizes(std::string_view key, std::string_view value);
 

@@ -8,6 +8,7 @@
 
 #include "index/adapter.h"
 #include "index/bytes.h"
+#include "index/participant.h"
 #include "index/plush/core.h"
 #include "pm/pool_impl.h"
 
@@ -31,6 +32,15 @@ bool write(Core& core, LogKind kind, Argument<K> key, Argument<V> value, Logging
     return core.write(kind, key, value, logging);
   } else {
     return core.write(kind, AsBytes(key).view(), AsBytes(value).view(), logging);
+  }
+}
+
+template <typename K, typename V>
+bool remove_from(Core& core, Argument<K> key) {
+  if constexpr (kWords<K, V>) {
+    return core.remove(key);
+  } else {
+    return core.remove(AsBytes(key).view());
   }
 }
 
@@ -94,10 +104,55 @@ uint64_t write_batch(Core& core, LogKind kind, std::span<const RecordOf<K, V>> r
   return count;
 }
 
+// A table in transactions.
+template <typename K, typename V>
+class PlushParticipant final : public index::Participant {
+ public:
+  PlushParticipant(Core& core, pm::PoolImpl& pool, const std::string& name)
+      : Participant(pool, name), core_(core) {}
+
+  Kind key_kind() const override { return ArgumentOf<K>::kind; }
+  Kind value_kind() const override { return ArgumentOf<V>::kind; }
+  bool lookup(Datum key, Value& out) const override {
+    const auto typed = index::argument_of<K>(key, "key");
+    if constexpr (kWords<K, V>) {
+      uint64_t word = 0;
+      if (!core_.lookup(typed, word)) return false;
+      out.set(word);
+      return true;
+    } else {
+      return core_.lookup(AsBytes(typed).view(), [&](std::string_view value) {
+        if constexpr (std::is_same_v<V, uint64_t>) {
+          out.set(from_bytes<V>(value));
+        } else {
+          out.set_bytes().assign(value);
+        }
+      });
+    }
+  }
+  void upsert(Datum key, Datum value) override {
+    write<K, V>(core_, LogKind::kUpsert, index::argument_of<K>(key, "key"),
+                index::argument_of<V>(value, "value"), Logging::kOn);
+  }
+  bool remove(Datum key) override {
+    return remove_from<K, V>(core_, index::argument_of<K>(key, "key"));
+  }
+  void require_takes(Datum key) const override {
+    if constexpr (std::is_same_v<K, uint64_t>) core_.require_inside(key.word());
+  }
+
+ private:
+  Core& core_;
+};
+
 }  // namespace
 
 template <typename K, typename V>
-Plush<K, V>::Plush(std::unique_ptr<Core> core) : core_(std::move(core)) {}
+Plush<K, V>::Plush(std::unique_ptr<Core> core, Pool& pool, const std::string& name)
+    : core_(std::move(core)),
+      participant_(std::make_unique<PlushParticipant<K, V>>(*core_, pm::impl_of(pool), name)) {
+  finish_transactions(*participant_);
+}
 template <typename K, typename V>
 Plush<K, V>::Plush(Plush&&) noexcept = default;
 template <typename K, typename V>
@@ -108,55 +163,63 @@ Plush<K, V>::~Plush() = default;
 template <typename K, typename V>
 Plush<K, V> Plush<K, V>::create(Pool& pool, const std::string& name, const PlushOptions& options) {
   return Plush(
-      Core::create(pm::impl_of(pool), name, ArgumentOf<K>::kind, ArgumentOf<V>::kind, options));
+      Core::create(pm::impl_of(pool), name, ArgumentOf<K>::kind, ArgumentOf<V>::kind, options),
+      pool, name);
 }
 
 template <typename K, typename V>
 Plush<K, V> Plush<K, V>::open(Pool& pool, const std::string& name, const PlushOptions& options) {
   return Plush(
-      Core::open(pm::impl_of(pool), name, ArgumentOf<K>::kind, ArgumentOf<V>::kind, options));
+      Core::open(pm::impl_of(pool), name, ArgumentOf<K>::kind, ArgumentOf<V>::kind, options), pool,
+      name);
 }
 
 template <typename K, typename V>
 bool Plush<K, V>::insert(Argument<K> key, Argument<V> value, Logging logging) {
-  return write<K, V>(*core_, LogKind::kInsert, key, value, logging);
+  return participant_->gate().write(key, [=, core = core_.get()] {
+    return write<K, V>(*core, LogKind::kInsert, key, value, logging);
+  });
 }
 
 template <typename K, typename V>
 bool Plush<K, V>::update(Argument<K> key, Argument<V> value, Logging logging) {
-  return write<K, V>(*core_, LogKind::kUpdate, key, value, logging);
+  return participant_->gate().write(key, [=, core = core_.get()] {
+    return write<K, V>(*core, LogKind::kUpdate, key, value, logging);
+  });
 }
 
 template <typename K, typename V>
 void Plush<K, V>::upsert(Argument<K> key, Argument<V> value, Logging logging) {
-  write<K, V>(*core_, LogKind::kUpsert, key, value, logging);
+  participant_->gate().write(key,
+                             [&] { write<K, V>(*core_, LogKind::kUpsert, key, value, logging); });
 }
 
 template <typename K, typename V>
 bool Plush<K, V>::remove(Argument<K> key) {
-  if constexpr (kWords<K, V>) {
-    return core_->remove(key);
-  } else {
-    return core_->remove(AsBytes(key).view());
-  }
+  return participant_->gate().write(
+      key, [=, core = core_.get()] { return remove_from<K, V>(*core, key); });
 }
 
 template <typename K, typename V>
 bool Plush<K, V>::compare_exchange(Argument<K> key, Argument<V> expected, Argument<V> desired) {
-  if constexpr (kWords<K, V>) {
-    return core_->exchange(key, expected, desired);
-  } else {
-    return core_->exchange(AsBytes(key).view(), AsBytes(expected).view(), AsBytes(desired).view());
-  }
+  return participant_->gate().write(key, [=, core = core_.get()] {
+    if constexpr (kWords<K, V>) {
+      return core->exchange(key, expected, desired);
+    } else {
+      return core->exchange(AsBytes(key).view(), AsBytes(expected).view(), AsBytes(desired).view());
+    }
+  });
 }
 
 template <typename K, typename V>
 bool Plush<K, V>::compare_remove(Argument<K> key, Argument<V> expected) {
-  if constexpr (kWords<K, V>) {
-    return core_->remove_if(key, expected);
-  } else {
-    return core_->remove_if(AsBytes(key).view(), AsBytes(expected).view());
-  }
+  return participant_->gate().write(key, [=, core = core_.get()] {
+    if constexpr (kWords<K, V>) {
+      return core->remove_if(key, expected);
+    } else {
+      return core->remove_if(AsBytes(key).view(), AsBytes(expected).view());
+    }
+  });
 }
 
 template <typename K, typename V>
@@ -202,12 +265,26 @@ template <typename K, typename V>
 uint64_t Plush<K, V>::multi_insert(std::span<const RecordOf<K, V>> records,
                                    std::span<bool> inserted) {
   index::require_results(records.size(), inserted.size());
-  return write_batch<K, V>(*core_, LogKind::kInsert, records, inserted.first(records.size()));
+  const std::span<bool> told = inserted.first(records.size());
+  uint64_t count = 0;
+  if (participant_->gate().write_unlatched(
+          [&] { count = write_batch<K, V>(*core_, LogKind::kInsert, records, told); })) {
+    return count;
+  }
+  std::ranges::fill(told, false);
+  for (size_t i = 0; i < records.size(); ++i) {
+    count += (told[i] = insert(records[i].key, records[i].value)) ? 1 : 0;
+  }
+  return count;
 }
 
 template <typename K, typename V>
 void Plush<K, V>::multi_upsert(std::span<const RecordOf<K, V>> records) {
-  write_batch<K, V>(*core_, LogKind::kUpsert, records, {});
+  if (participant_->gate().write_unlatched(
+          [&] { write_batch<K, V>(*core_, LogKind::kUpsert, records, {}); })) {
+    return;
+  }
+  for (const auto& [key, value] : records) upsert(key, value);
 }
 
 template <typename K, typename V>

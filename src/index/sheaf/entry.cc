@@ -23,12 +23,14 @@ using Tree = tree::Tree<sheaf::Core, uint64_t, uint64_t>;
 std::unique_ptr<AnyIndex> create(Pool& pool, const std::string& name, Kind key, Kind value,
                                  const OptionMap& options) {
   return std::make_unique<Adapter<Tree>>(
-      Tree(sheaf::Core::create(pm::impl_of(pool), name, key, value, parse(options))));
+      Tree(sheaf::Core::create(pm::impl_of(pool), name, key, value, parse(options))),
+      pm::impl_of(pool), name);
 }
 
 std::unique_ptr<AnyIndex> open(Pool& pool, const std::string& name, const OptionMap& options) {
   return std::make_unique<Adapter<Tree>>(
-      Tree(sheaf::Core::open(pm::impl_of(pool), name, Kind::kU64, Kind::kU64, parse(options))));
+      Tree(sheaf::Core::open(pm::impl_of(pool), name, Kind::kU64, Kind::kU64, parse(options))),
+      pm::impl_of(pool), name);
 }
 
 }  // namespace
