@@ -62,7 +62,8 @@ class WriteGate {
   // next operation waits for the stores of this one, and they for its flushes.
   template <typename Key, typename Write>
   [[gnu::always_inline]] auto write(Key key, Write write_it) {
-    if (!latched_.load(std::memory_order_relaxed)) [[likely]] {
+    // Acquires what latch_writers() has made.
+    if (!latched_.load(std::memory_order_acquire)) [[likely]] {
       const EpochManager::Guard guard(writers_);
       if (!latched_.load(std::memory_order_acquire)) [[likely]]
         return write_it();
@@ -72,7 +73,7 @@ class WriteGate {
   // The same for writes to many keys; false, and nothing is done, if each must take its latch.
   template <typename Write>
   bool write_unlatched(Write write_it) {
-    if (latched_.load(std::memory_order_relaxed)) return false;
+    if (latched_.load(std::memory_order_acquire)) return false;
     const EpochManager::Guard guard(writers_);
     if (latched_.load(std::memory_order_acquire)) return false;
     write_it();
