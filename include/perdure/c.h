@@ -210,6 +210,16 @@ typedef int (*perdure_visit_structure)(void* context, const char* name, const ch
 /* Visits the structures that the pool names. */
 perdure_status perdure_pool_structures(const perdure_pool* pool, perdure_visit_structure visit,
                                        void* context);
+/* Removes a structure that is not open, with all that it holds, as drop_structure() of perdure/catalog.h does.
+ * `freed_bytes` may be NULL. */
+perdure_status perdure_pool_drop(perdure_pool* pool, const char* name, uint64_t* freed_bytes);
+/* Gives a structure that is not open another name. */
+perdure_status perdure_pool_rename(perdure_pool* pool, const char* from, const char* to);
+/* A copy of the pool, as it is at one instant, while other threads write to it: Pool::backup() of perdure/pool.h,
+ * which says what it asks of signal handlers. `base`, an earlier backup, may be NULL. */
+perdure_status perdure_pool_backup(const perdure_pool* pool, const char* path, const char* base);
+/* Makes the pool file `path` of a backup; what that rests on lies beside it. */
+perdure_status perdure_pool_restore(const char* backup, const char* path);
 
 /* ---- Indexes: any structure of the catalogue ---- */
 

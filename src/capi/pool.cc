@@ -1,6 +1,7 @@
 // Pools, of perdure/c.h.
 
 #include "capi/support.h"
+#include "perdure/catalog.h"
 
 using namespace perdure;
 using namespace perdure::capi;
@@ -110,4 +111,25 @@ perdure_status perdure_pool_structures(const perdure_pool* pool, perdure_visit_s
       }
     }
   });
+}
+
+perdure_status perdure_pool_drop(perdure_pool* pool, const char* name, uint64_t* freed_bytes) {
+  return guarded(
+      [&] { give(freed_bytes, drop_structure(need(pool, "pool").pool, &need(name, "name"))); });
+}
+
+perdure_status perdure_pool_rename(perdure_pool* pool, const char* from, const char* to) {
+  return guarded([&] { need(pool, "pool").pool.rename(&need(from, "from"), &need(to, "to")); });
+}
+
+perdure_status perdure_pool_backup(const perdure_pool* pool, const char* path, const char* base) {
+  return guarded([&] {
+    BackupOptions options;
+    if (base != nullptr) options.base = base;
+    need(pool, "pool").pool.backup(&need(path, "path"), options);
+  });
+}
+
+perdure_status perdure_pool_restore(const char* backup, const char* path) {
+  return guarded([&] { Pool::restore(&need(backup, "backup"), &need(path, "path")); });
 }

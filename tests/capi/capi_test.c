@@ -45,6 +45,39 @@ static int count_structures(void *context, const char *name, const char *type, p
   return 1;
 }
 
+/* The structure "words" is backed up, renamed, and dropped. */
+static void test_pool_as_a_whole(perdure_pool *pool, const char *path) {
+  char backup[512];
+  char next[512];
+  char restored[512];
+  uint64_t freed = 0;
+  int structures = 0;
+  perdure_pool *copy = NULL;
+  snprintf(backup, sizeof backup, "%s.backup", path);
+  snprintf(next, sizeof next, "%s.next", path);
+  snprintf(restored, sizeof restored, "%s.restored", path);
+  OK(perdure_pool_backup(pool, backup, NULL));
+  OK(perdure_pool_rename(pool, "words", "w"));
+  CHECK(perdure_pool_rename(pool, "words", "w") == PERDURE_NO_SUCH_NAME);
+  OK(perdure_pool_backup(pool, next, backup));
+  CHECK(perdure_pool_backup(pool, path, NULL) == PERDURE_EXISTS);
+  CHECK(perdure_pool_backup(pool, NULL, NULL) == PERDURE_INVALID_ARGUMENT);
+  OK(perdure_pool_drop(pool, "w", &freed));
+  CHECK(freed > 0);
+  CHECK(perdure_pool_drop(pool, "w", &freed) == PERDURE_NO_SUCH_NAME);
+  OK(perdure_pool_restore(next, restored));
+  CHECK(perdure_pool_restore(next, restored) == PERDURE_EXISTS);
+  OK(perdure_pool_open(restored, NULL, &copy));
+  OK(perdure_pool_rename(copy, "w", "words"));
+  OK(perdure_pool_structures(copy, count_structures, &structures));
+  CHECK(structures == 1);
+  OK(perdure_pool_drop(copy, "words", NULL));
+  OK(perdure_pool_close(copy));
+  remove(backup);
+  remove(next);
+  remove(restored);
+}
+
 static void test_pools(void) {
   perdure_pool *pool = new_pool();
   perdure_pool *again = NULL;
@@ -60,7 +93,10 @@ static void test_pools(void) {
   CHECK(perdure_pool_close(pool) == PERDURE_IN_USE); /* and it stays as it is */
   OK(perdure_pool_structures(pool, count_structures, &structures));
   CHECK(structures == 1);
+  CHECK(perdure_pool_drop(pool, "words", NULL) == PERDURE_IN_USE);
+  CHECK(perdure_pool_rename(pool, "words", "w") == PERDURE_IN_USE);
   perdure_index_close(index);
+  test_pool_as_a_whole(pool, path);
   memset(&info, 0, sizeof info);
   info.size = sizeof info;
   OK(perdure_pool_get_info(pool, &info));

@@ -164,7 +164,9 @@ TEST_P(Backup, IsTheStateOfOneInstantWhileThreadsWrite) {
   });
   std::string base;
   uint64_t pauses = 0;
-  const uint64_t count = std::max<uint64_t>(GetParam().filler_bytes > 0 ? 3 : 5, rounds(4));
+  const uint64_t count = kUnderThreadSanitizer
+                             ? 2
+                             : std::max<uint64_t>(GetParam().filler_bytes > 0 ? 3 : 5, rounds(4));
   for (uint64_t i = 0; i < count && !HasFatalFailure(); ++i) {
     SCOPED_TRACE("backup " + std::to_string(i));
     const std::vector<uint64_t> before = progress();
