@@ -46,7 +46,7 @@ static int count_structures(void *context, const char *name, const char *type, p
 }
 
 /* The structure "words" is backed up, renamed, and dropped. */
-static void test_pool_as_a_whole(perdure_pool *pool, const char *path) {
+static void test_pool_as_a_whole(perdure_pool *pool) {
   char backup[512];
   char next[512];
   char restored[512];
@@ -96,7 +96,7 @@ static void test_pools(void) {
   CHECK(perdure_pool_drop(pool, "words", NULL) == PERDURE_IN_USE);
   CHECK(perdure_pool_rename(pool, "words", "w") == PERDURE_IN_USE);
   perdure_index_close(index);
-  test_pool_as_a_whole(pool, path);
+  test_pool_as_a_whole(pool);
   memset(&info, 0, sizeof info);
   info.size = sizeof info;
   OK(perdure_pool_get_info(pool, &info));

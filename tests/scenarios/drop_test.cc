@@ -181,7 +181,10 @@ class DropPower : public Drop {
 
   void fail_at(uint64_t persist) {
     using Image = FailingMedium::Image;
+    // In slow builds the images take turns.
+    uint64_t turn = persist;
     for (const Image image : {Image::kLeast, Image::kMixed, Image::kAll}) {
+      if ((kUnderAddressSanitizer || kUnderThreadSanitizer) && turn++ % 3 != 0) continue;
       dropped_ = false;
       take_copy();
       {
@@ -235,7 +238,7 @@ TEST_P(DropPower, LosesNothingAndLeaksNothing) {
   for (uint64_t at = first; at < end; at += step) {
     SCOPED_TRACE("persist " + std::to_string(at) + " of " + std::to_string(end));
     ASSERT_NO_FATAL_FAILURE(fail_at(at));
-    rounds += 3;
+    rounds += kUnderAddressSanitizer || kUnderThreadSanitizer ? 1 : 3;
   }
   // Both outcomes were seen.
   EXPECT_GT(gone_, 1U);
@@ -299,7 +302,8 @@ TEST(Rename, KeepsTheContentUnderTheNewName) {
   const std::string path = dir.file("pool");
   Pool pool = Pool::create(path, {.capacity_bytes = uint64_t{64} << 20});
   for (const char* name : {"a", "b"}) {
-    create_index(pool, name, "plush", Kind::kU64, Kind::kU64)->upsert(1, static_cast<uint64_t>(name[0]));
+    create_index(pool, name, "plush", Kind::kU64, Kind::kU64)
+        ->upsert(1, static_cast<uint64_t>(name[0]));
   }
   EXPECT_TRUE(fails_with(ErrorCode::kNameExists, "'b'", [&] { pool.rename("a", "b"); }));
   EXPECT_TRUE(fails_with(ErrorCode::kNameExists, "'a'", [&] { pool.rename("a", "a"); }));
