@@ -35,8 +35,8 @@ constexpr size_t kExamples = 5;
 constexpr char kStructure = 's';  // name and type; then kinds
 constexpr char kRecord = 'r';     // key, value
 constexpr char kLost = 'l';       // a sentence: one record cannot be read
-constexpr char kStopped = 'e';    // a sentence, the number of an ErrorCode or none: there may be more
-constexpr char kAlive = 'a';      // nothing: work goes on
+constexpr char kStopped = 'e';  // a sentence, the number of an ErrorCode or none: there may be more
+constexpr char kAlive = 'a';    // nothing: work goes on
 constexpr char kEnd = 'd';
 
 struct FrameHead {
