@@ -254,8 +254,9 @@ TEST_F(Operations, AKilledConversionIsBegunAnewOrFinished) {
   for (int round = 0; round < 12; ++round) {
     const std::string structure = round % 2 == 0 ? "cceh" : "fptree";
     const std::string delay = "0.0" + std::to_string(round % 8 + 1);
-    const Result result =
-        shell("timeout -s KILL " + delay + " $PERDURE convert " + pool() + " a " + structure);
+    // timeout dies with what it kills, which may hold the pool for a moment longer.
+    const Result result = shell("timeout -s KILL " + delay + " $PERDURE convert " + pool() + " a " +
+                                structure + "; killed=$?; flock " + pool() + " true; exit $killed");
     killed += result.code != 0 ? 1 : 0;
     if (round % 3 == 0) continue;  // twice
     const Result again = run({"convert", pool(), "a", structure});

@@ -119,7 +119,7 @@ TEST_P(Reopen, OfAProcessThatLeftWithoutClosing) {
 }
 
 TEST_P(Reopen, OnAnOrdinaryFileInItsOwnDomain) {
-  constexpr uint64_t kKeys = 300;
+  constexpr uint64_t kKeys = 100;  // each write waits for the disk
   const TempDir disk(TempDir::Place::kDisk);
   for (const Durability durability :
        {Durability::kBest, Durability::kProcess, Durability::kPower}) {
@@ -132,7 +132,7 @@ TEST_P(Reopen, OnAnOrdinaryFileInItsOwnDomain) {
     Model model;
     try {
       Store store = create_store(path, options, GetParam(), small_options(GetParam().structure));
-      ASSERT_NO_FATAL_FAILURE(work(store.typed(), model, scaled(400), kKeys));
+      ASSERT_NO_FATAL_FAILURE(work(store.typed(), model, scaled(130), kKeys));
       store.pool.sync();
       store.close();
     } catch (const Error& error) {
