@@ -36,7 +36,7 @@ check_packages() {
   [[ $soname == "libperdure.so.${library#libperdure}" ]] || fail "$library holds $soname"
   # It exports what the headers declare, and nothing of what is behind them or was linked into it.
   stray=$(nm -DC --defined-only "$file" | sed -E 's/^[0-9a-f]* . //; s/^(typeinfo|typeinfo name|vtable) for //' |
-    grep -vE '^(PERDURE_|perdure_[a-z]|perdure::([A-Z]|to_string|parse_|catalog|create_|open_))' || true)
+    grep -vE '^(PERDURE_|perdure_[a-z]|perdure::([A-Z]|to_string|parse_|catalog|create_|open_|drop_|transact))' || true)
   [[ -z $stray ]] || fail "the library exports: $stray"
   ! readelf -S "$file" | grep -q '\.debug_info' || fail "$file is not stripped"
   echo "== $(nm -D --defined-only "$file" | wc -l) exported symbols"
