@@ -203,5 +203,33 @@ TEST(TransactionCrash, EveryStateIsWhole) {
   }
 }
 
+// Crashes within single transactions, and again while what they left is finished and written over.
+TEST(TransactionCrash, WhatIsFinishedStaysFinished) {
+  TransactionSubject subject({"cceh", "fast-fair"}, 24, 3);
+  const crash::Run run = subject.record({});
+  ExploreOptions options;
+  options.points_max = test::rounds(30);
+  options.states_max = test::rounds(100);
+  options.nested_max = test::rounds(10);
+  options.nested_states = 150;
+  options.crashes = 2;
+  options.work = 100;
+  options.limits.complete_max = 16;
+  options.limits.lines_alone_max = 4;
+  options.limits.pairs_max = 4;
+  options.limits.random = 4;
+  for (size_t i = 0; i < 24; i += 6) {
+    if (run.operations[0].at(i + 1) != "commit") continue;
+    SCOPED_TRACE(i);
+    // Two expectations of each operation, behind that of the beginning.
+    options.begin = run.expectations.at(1 + 2 * i).event;
+    options.end = run.expectations.at(2 + 2 * i).event;
+    Verdicts verdicts;
+    const Exploration result = explore(run, subject, options, verdicts);
+    report_findings(run, result);
+    EXPECT_GT(result.nested_states, 20U);
+  }
+}
+
 }  // namespace
 }  // namespace perdure::lab::crash
