@@ -529,6 +529,28 @@ TEST_P(TornTransaction, SurvivesACrashOfItsEnd) {
   EXPECT_EQ(pair.wrong(), "");
 }
 
+// What finished a transaction must be durable before anybody writes over it: a power failure later would else have it
+// applied again.
+TEST_P(TornTransaction, StaysFinishedWhenThePowerFailsLater) {
+  prepare();
+  ASSERT_NO_FATAL_FAILURE(die_at("transaction: committed", 1, 100));
+  PoolOptions options = pool_options(kCapacityBytes);
+  options.domain = Domain::kLine;
+  FailingMedium medium(pool_path(), Domain::kLine);
+  medium.begin();
+  {
+    const Pair pair = open_file(pool_path(), options);
+    TypedIndex(*pair.first).upsert(1, 500);
+    TypedIndex(*pair.second).upsert(1, 500);
+    std::filesystem::rename(medium.make_image(FailingMedium::Image::kLeast, 0), dir_.file("least"));
+  }
+  medium.mend();
+  const Pair pair = open_file(dir_.file("least"), options);
+  EXPECT_EQ(difference(TypedIndex(*pair.first), {{1, 500}, {2, 101}}, 5), "");
+  EXPECT_EQ(difference(TypedIndex(*pair.second), {{1, 500}}, 5), "");
+  EXPECT_EQ(pair.wrong(), "");
+}
+
 // Others fill the pool between the commit point and the first write.
 TEST_P(TornTransaction, IsTakenBackInAPoolThatBecomesFull) {
   Pair pair = create(MiB(8));
