@@ -17,7 +17,7 @@ SUITES = '^(pm|index|store|buffer|lsm|scenario|server)$$'
 
 SOURCES = $(shell find include src lab tests examples -name '*.h' -o -name '*.cc')
 # Tests in which one thread works: the thread sanitizer has nothing to see there, and takes long.
-ONE_THREAD = '^Catalog/(Batches|Boundaries|Damage|FailingMediumTest|FullMedium|FullPool|OrderedModel|PoolMedium|RandomOperations|Refill)[.]|$\
+ONE_THREAD = '^Catalog/(Batches|Boundaries|Damage|DropPower|FailingMediumTest|FailingTransaction|FullMedium|FullPool|OrderedModel|PoolMedium|RandomOperations|Refill)[.]|$\
 ^(BulkEpochs|HashTables|NvTree|PlushTest|PoolInput)[.]|$\
 ^PlushGrowthTest.OverflowsOfEarlierSessionsCount|^StoreTest.(EveryRecordOfAFullStore|OverwritingIsBounded)'
 # Those in which several do, where pauses matter.
