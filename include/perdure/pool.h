@@ -166,6 +166,7 @@ struct PoolInfo {
   Durability durability;  // kProcess or kPower; on anonymous memory kBest: nothing survives
 };
 
+// How Pool::backup() goes about it.
 struct BackupOptions {
   // An earlier backup of this pool: only segments that differ from it are written, and restoring needs it.
   std::string base;
@@ -173,6 +174,7 @@ struct BackupOptions {
   std::function<void(uint64_t done_bytes, uint64_t total_bytes)> progress;
 };
 
+// What Pool::backup() did, and what it cost.
 struct BackupReport {
   uint64_t pool_bytes = 0;     // the pool's size, free segments included
   uint64_t copied_bytes = 0;   // in use, so copied
