@@ -18,7 +18,7 @@ base=(cmake ninja-build make g++ pkg-config
   liburing-dev libssl-dev wordnet-base)
 lint=(clang-19 clang-tidy-19 clang-format-19 libclang-rt-19-dev)
 python=(python3 python3-dev python3-venv)
-packages=(dpkg-dev python3-dev python3-cffi)
+packages=(dpkg-dev file python3-dev python3-cffi)
 docs=(python3-venv doxygen)
 peers=(librocksdb-dev libleveldb-dev liblmdb-dev libabsl-dev rocksdb-tools)
 
