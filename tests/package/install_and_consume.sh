@@ -28,7 +28,7 @@ for file in bin/perdure include/perdure/perdure.h share/bash-completion/completi
 done
 "$prefix/bin/perdure" --version
 if [[ -e $prefix/bin/perdure-c++ ]]; then
-  "$prefix/bin/perdure" amp plush --records 1k --folder "$work_dir" | grep -q 'per insert' ||
+  grep -q 'per insert' <<<"$("$prefix/bin/perdure" amp plush --records 1k --folder "$work_dir")" ||
     { echo "perdure amp does not run" >&2; exit 1; }
 fi
 if grep -rIl -e "$build_dir" -e "$work_dir" "$prefix"; then

@@ -13,6 +13,7 @@ source_dir=$(cd "$(dirname "$0")/../.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
+# A text is looked at whole (`grep -q` on a pipe ends what writes it, and with it, now and then, this script).
 fail() {
   echo "install_packages: $*" >&2
   exit 1
@@ -25,9 +26,9 @@ check_packages() {
   for name in "$library" libperdure-dev perdure-tools; do
     ls "$debs/${name}"_*.deb >/dev/null || fail "no package $name in $debs"
   done
-  dpkg-deb -f "$debs/$library"_*.deb Depends | grep -q 'libc6 (>=' ||
+  grep -q 'libc6 (>=' <<<"$(dpkg-deb -f "$debs/$library"_*.deb Depends)" ||
     fail "$library does not depend on what it is linked with"
-  dpkg-deb -f "$debs"/libperdure-dev_*.deb Depends | grep -q "$library (= " ||
+  grep -q "$library (= " <<<"$(dpkg-deb -f "$debs"/libperdure-dev_*.deb Depends)" ||
     fail "libperdure-dev does not depend on its own $library"
   # The package is named for the soname.
   dpkg-deb -x "$debs/$library"_*.deb "$work/library"
@@ -38,7 +39,7 @@ check_packages() {
   stray=$(nm -DC --defined-only "$file" | sed -E 's/^[0-9a-f]* . //; s/^(typeinfo|typeinfo name|vtable) for //' |
     grep -vE '^(PERDURE_|perdure_[a-z]|perdure::([A-Z]|to_string|parse_|catalog|create_|open_|drop_|transact))' || true)
   [[ -z $stray ]] || fail "the library exports: $stray"
-  ! readelf -S "$file" | grep -q '\.debug_info' || fail "$file is not stripped"
+  ! grep -q '\.debug_info' <<<"$(readelf -S "$file")" || fail "$file is not stripped"
   echo "== $(nm -D --defined-only "$file" | wc -l) exported symbols"
   printf '%-40s %10s %14s\n' package bytes 'KiB installed'
   for deb in "$debs"/*.deb; do
@@ -56,7 +57,7 @@ cmake -S "$examples" -B "$out/build" -G Ninja -DCMAKE_PREFIX_PATH="$usr" >"$out/
 cmake --build "$out/build" >"$out/log" || { cat "$out/log"; exit 1; }
 cd "$out/build"
 for program in dictionary high_scores bank words; do
-  readelf -d "$program" | grep -q 'NEEDED.*libperdure\.so\.[0-9]' ||
+  grep -q 'NEEDED.*libperdure\.so\.[0-9]' <<<"$(readelf -d "$program")" ||
     { echo "$program is not linked with the shared library"; exit 1; }
 done
 ./dictionary words.pool perdure "to last"
@@ -72,13 +73,13 @@ echo "== the command"
 "$usr/bin/perdure" --version
 [[ $("$usr/bin/perdure" get --name words words.pool perdure) == "to last" ]]
 "$usr/bin/perdure" pool check words.pool
-zcat "$usr/share/man/man1/perdure.1.gz" | grep -q '^.SH perdure serve'
+grep -q '^.SH perdure serve' <<<"$(zcat "$usr/share/man/man1/perdure.1.gz")"
 bash -c "source '$usr/share/bash-completion/completions/perdure' && complete -p perdure"
 sed "s,/var/lib/perdure,$out," "$usr/share/doc/perdure-tools/examples/perdure.conf" >perdure.conf
-"$usr/bin/perdure" serve --config perdure.conf --check-config | grep -q '^capacity = 10737418240'
+grep -q '^capacity = 10737418240' <<<"$("$usr/bin/perdure" serve --config perdure.conf --check-config)"
 if [[ -e $usr/libexec/perdure/perdure-lab ]]; then
   echo "== the instruments"
-  "$usr/bin/perdure" amp plush --records 1k --folder "$out" | grep -q 'per insert'
+  grep -q 'per insert' <<<"$("$usr/bin/perdure" amp plush --records 1k --folder "$out")"
   "$usr/bin/perdure-c++" -std=c++20 -O2 "$examples/observed-table/table.cc" "$examples/observed-table/main.cc" \
     -o observed
 fi
