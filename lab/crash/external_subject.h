@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "lab/crash/check_server.h"
@@ -64,6 +65,9 @@ class ExternalSubject : public Subject {
   CommandResult run_check(bool record);
   CommandResult start_check(bool record) const;
   void start_server();
+  // What the check prints of the file that a check has left. Most images are recovered to one of a few states, each
+  // of which is checked once.
+  uint64_t digest_of_recovered();
 
   ExternalProgram program_;
   ScratchFolder folder_;
@@ -73,6 +77,8 @@ class ExternalSubject : public Subject {
   Serving serving_ = Serving::kUntried;
   pid_t serving_in_ = -1;  // the process whose server it is
   std::unique_ptr<CheckServer> server_;
+  std::unordered_map<uint64_t, uint64_t>
+      recovered_;  // what the check prints, by content of the file
 };
 
 // Makes the file `to` hold what `from` holds, writing only pages that differ. Both sparse files stay so.
