@@ -269,23 +269,33 @@ TEST_F(Operations, AKilledConversionIsBegunAnewOrFinished) {
   EXPECT_GT(killed, 0);
 }
 
-// A crash after the copy was whole: with what it replaces, and without.
-TEST_F(Operations, AConversionThatWasWholeIsFinished) {
-  for (const bool dropped : {false, true}) {
-    load("a", 100);
-    ASSERT_EQ(run({"convert", pool(), "a", "cceh", "a.converted"}).code, 0);
-    ASSERT_EQ(run({"put", "--name", "a.converted", pool(), "new", "x"}).code,
-              0);  // tells the two apart
-    if (dropped) {
-      ASSERT_EQ(run({"drop", pool(), "a"}).code, 0);
-    }
-    const Result finished = run({"convert", pool(), "a", "cceh"});
-    ASSERT_EQ(finished.code, 0) << finished.err;
-    EXPECT_NE(finished.out.find("finished"), std::string::npos) << finished.out;
-    EXPECT_EQ(count_of(pool(), "a"), "101\n");
-    EXPECT_EQ(run({"count", "--name", "a.converted", pool()}).code, 4);
-    EXPECT_EQ(run({"drop", pool(), "a"}).code, 0);
-  }
+// What a crash may have left, of whatever age, is no copy of what is there now.
+TEST_F(Operations, WhatAnEarlierConversionLeftIsNotTakenForACopy) {
+  load("a", 100);
+  ASSERT_EQ(run({"convert", pool(), "a", "cceh", "a.converted"}).code, 0);
+  ASSERT_EQ(run({"convert", pool(), "a", "cceh", "copy"}).code, 0);
+  ASSERT_EQ(run({"rename", pool(), "copy", "a.converting"}).code, 0);
+  ASSERT_EQ(run({"put", "--name", "a", pool(), "new", "x"}).code, 0);
+  ASSERT_EQ(run({"convert", pool(), "a", "cceh"}).code, 0);
+  EXPECT_EQ(count_of(pool(), "a"), "101\n");
+  EXPECT_EQ(run({"get", "--name", "a", pool(), "new"}).out, "x\n");
+  EXPECT_EQ(run({"count", "--name", "a.converting", pool()}).code, 4);
+  EXPECT_EQ(count_of(pool(), "a.converted"), "100\n");  // a name as any other
+  // Nor is it dropped to be copied.
+  ASSERT_EQ(run({"rename", pool(), "a.converted", "b.converting"}).code, 0);
+  EXPECT_EQ(run({"convert", pool(), "b.converting", "cceh", "b"}).code, 2);
+  EXPECT_EQ(count_of(pool(), "b.converting"), "100\n");
+}
+
+// A file that comes to be there is not this command's to remove: here one that a link hid until it was to be made.
+TEST_F(Operations, ConvertRemovesNoPoolThatItHasNotMade) {
+  load("a", 10);
+  std::filesystem::create_symlink(path("elsewhere"), path("other.pool"));
+  EXPECT_NE(run({"convert", "--to", path("other.pool"), pool(), "a", "cceh"}).code, 0);
+  EXPECT_TRUE(std::filesystem::is_symlink(path("other.pool")));
+  // What it has made goes, if nothing comes of it.
+  EXPECT_EQ(run({"convert", "--to", path("new.pool"), pool(), "nothing", "cceh"}).code, 4);
+  EXPECT_FALSE(std::filesystem::exists(path("new.pool")));
 }
 
 // ---- salvage
