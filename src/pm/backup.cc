@@ -258,6 +258,7 @@ BackupReport BackupWriter::run() {
   }
   const Cut::Figures figures = cut_->figures();
   cut_.reset();
+  if (pool_.failed()) pool_.require_writable();  // throws: it may have been before the instant
   write_end();
   report_.protect_ns = figures.protect_ns;
   report_.pause_ns_max = figures.pause_ns_max;

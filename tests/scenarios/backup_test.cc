@@ -523,6 +523,29 @@ TEST_F(BackupFiles, APoolWhoseMediumHasFailedIsRefused) {
   EXPECT_FALSE(std::filesystem::exists(file("full")));
 }
 
+TEST_F(BackupFiles, APoolWhoseMediumFailsMeanwhileIsRefused) {
+  index_.reset();
+  pool_.reset();
+  FailingMedium medium(path(), Domain::kLine);
+  medium.begin();
+  PoolOptions options;
+  options.force_domain = true;
+  options.domain = Domain::kLine;
+  Pool pool = Pool::open(path(), options);
+  const auto index = open_index(pool, "index");
+  medium.refuse_here(medium.persists(), true);
+  bool failed = false;
+  const auto write = [&](uint64_t, uint64_t) {
+    if (std::exchange(failed, true)) return;
+    EXPECT_TRUE(fails_with(ErrorCode::kIo, [&] { index->upsert(1, 2); }));
+  };
+  EXPECT_TRUE(fails_with(ErrorCode::kIo,
+                         [&] { pool.backup(file("full"), {.base = {}, .progress = write}); }));
+  EXPECT_TRUE(failed);
+  EXPECT_FALSE(std::filesystem::exists(file("full")));
+  EXPECT_EQ(unfinished(), std::vector<std::string>());
+}
+
 // What the system reads from a file into memory that is held.
 TEST(Cut, ReadingAFileIntoHeldMemoryWaitsAsStoresDo) {
   constexpr uint64_t kBytes = 256 << 10;
