@@ -464,7 +464,7 @@ class Salvage {
       index = create_index(to_, one.info.name, one.info.type, kinds->first, kinds->second);
     } catch (const Error& error) {
       if (!is_of_what_was_read(error)) throw;
-      return note(one, error.what());  // of a type that this build does not know
+      return note(one, error.what());  // of a type that this build does not know, or of no name
     }
     const auto take = [&](const Frame& frame) {
       if (frame.what != kRecord) return;
