@@ -571,6 +571,56 @@ TEST(Cut, ReadingAFileIntoHeldMemoryWaitsAsStoresDo) {
   std::fclose(file);
 }
 
+volatile sig_atomic_t passed_on = 0;
+
+// A thread that met a cut and comes to the handler when there is another one, of other memory.
+TEST(Cut, AFaultOfAnEarlierOneIsTriedAgainOnce) {
+  if (kUnderAddressSanitizer || kUnderThreadSanitizer)
+    GTEST_SKIP() << "which have handlers of their own";
+  constexpr uint64_t kBytes = 64 << 10;
+  Child child([&](int) {
+    std::signal(SIGSEGV, SIG_DFL);
+    std::signal(SIGSEGV, [](int) { passed_on = passed_on + 1; });
+    auto* memory = static_cast<char*>(
+        ::mmap(nullptr, 3 * kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    char* const later = memory + 2 * kBytes;
+    {
+      const pm::Cut cut(memory, kBytes, kBytes, "memory");
+    }
+    const auto expect = [](int wanted) {
+      if (passed_on != wanted) throw std::runtime_error("passed on: " + std::to_string(passed_on));
+    };
+    {
+      pm::Cut other(later, kBytes, kBytes, "other memory");
+      struct sigaction handler{};
+      ::sigaction(SIGSEGV, nullptr, &handler);
+      siginfo_t fault{};
+      fault.si_code = SEGV_ACCERR;
+      const auto meet = [&](char* at) {
+        fault.si_addr = at;
+        handler.sa_sigaction(SIGSEGV, &fault, nullptr);
+      };
+      meet(memory);
+      expect(0);
+      meet(memory + 64);
+      expect(0);
+      meet(memory + 64);  // it was writable the first time
+      expect(1);
+      // Where there was none, or one of an earlier test.
+      meet(memory + kBytes);
+      meet(memory + kBytes);
+      if (passed_on < 2) throw std::runtime_error("a fault of another kind is not passed on");
+      const int before = passed_on;
+      *static_cast<volatile char*>(later) = 1;
+      expect(before);
+      std::vector<char> unit(kBytes, 'x');
+      other.take(0, unit.data());
+      if (unit[0] != 0) throw std::runtime_error("it is not as it was at the instant");
+    }
+  });
+  EXPECT_EQ(child.wait(), 0);
+}
+
 // A fault that has nothing to do with it.
 TEST(Cut, OtherFaultsEndTheProcessOrReachTheProgram) {
   if (kUnderAddressSanitizer || kUnderThreadSanitizer)
