@@ -230,8 +230,8 @@ class Pool {
 
   // Writes a copy of the pool, as it is at one instant within the call, to the file `path`, while other threads
   // go on reading and writing: all that had returned before the call is in it, and of later writes those that
-  // came before the instant. An earlier backup of this name, but no other file, is replaced once the new one is whole
-  // and durable; until then that is PATH.partial. What is read back is a pool as after the death of the process.
+  // came before the instant. An earlier backup of this name, but no other file, and none that the new one rests on, is
+  // replaced once that is whole; until then it is PATH.<random>.unfinished. Read back it is a pool whose process died.
   //
   // A thread that writes to a part of the pool which is not copied yet waits until that part is, in a handler of
   // SIGSEGV that the call installs; other faults go on to the handler that was there. Neither any other thread's
@@ -243,7 +243,7 @@ class Pool {
   BackupReport backup(const std::string& path, const BackupOptions& options = {}) const;
 
   // Makes the pool file `path` of a backup. A backup on a base needs it, and its base, and so on: they are
-  // looked for under the names they had, beside the backup, or else among `bases`. All that is read is verified.
+  // looked for among `bases`, or else under the names they had, beside the backup. All that is read is verified.
   // Errors: kExists, kNotFound (a base), kCorrupt, kTruncated, kForeign, kVersion, kNoSpace, kPermission, kIo. On
   // error no file is left behind. Durable on return, where the medium can.
   static void restore(const std::string& backup, const std::string& path,

@@ -1,9 +1,10 @@
 // perdure convert: the records of a structure in a structure of another kind.
 //
 // The copy is made under the name NAME.converting, which counts for nothing: a crash leaves it, and the next
-// conversion to NAME begins anew. When it is whole and durable it becomes NAME. Where it takes the place of the
-// structure that it was made of, it is NAME.converted in between, which says that it is whole, then that one is
-// dropped; who finds NAME.converted goes on from there.
+// conversion to NAME drops it and begins anew. When it is whole and durable it becomes NAME. Where it takes the place
+// of the structure that it was made of, the two exchange their names in one step, and what is NAME.converting then, the
+// old one, is dropped: no crash leaves a pool without NAME, nor a copy that a later conversion would take for whole
+// while NAME has been written to.
 
 #include <fmt/core.h>
 #include <unistd.h>
@@ -24,6 +25,7 @@
 #include "common/units.h"
 #include "perdure/catalog.h"
 #include "perdure/error.h"
+#include "pm/pool_impl.h"
 
 namespace perdure::cli {
 namespace {
@@ -54,21 +56,21 @@ class Converter {
  private:
   Pool& to() { return other_ ? *other_ : from_; }
   void open_target_pool();
-  bool finish_earlier();
   std::unique_ptr<AnyIndex> create(const AnyIndex& source);
   uint64_t copy();
   void take_place();
-  void drop_if_there(const std::string& name) {
-    if (find_structure(to(), name)) drop_structure(to(), name);
+  void give_up() noexcept;
+  // What a crash, or an error, left of a conversion.
+  void drop_left_over() {
+    if (find_structure(to(), converting_)) drop_structure(to(), converting_);
   }
 
   const ConvertOptions& options_;
   Pool from_;
   std::optional<Pool> other_;
-  bool is_new_pool_ = false;
+  bool is_new_pool_ = false;  // made by this run
   std::string name_;
   std::string converting_;
-  std::string converted_;
   bool replaces_;
   InterruptFlag interrupt_;
 };
@@ -78,9 +80,14 @@ Converter::Converter(const ConvertOptions& options)
       from_(Pool::open(options.target.pool, pool_options_for(options.target, {}))),
       name_(options.name.empty() ? options.target.name : options.name),
       converting_(name_ + ".converting"),
-      converted_(name_ + ".converted"),
       replaces_(options.to.empty() && name_ == options.target.name) {
   catalog_entry(options.structure);  // throws if there is none
+  if (options.to.empty() && options.target.name == converting_) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("\"{}\" is the name of a copy on its way to \"{}\", which would be "
+                            "dropped; rename it first",
+                            converting_, name_));
+  }
 }
 
 void Converter::open_target_pool() {
@@ -89,23 +96,13 @@ void Converter::open_target_pool() {
   if (!creation.capacity_given) creation.capacity = std::to_string(from_.info().capacity_bytes);
   Target target = options_.target;
   target.pool = options_.to;
-  is_new_pool_ = ::access(options_.to.c_str(), F_OK) != 0;
   const PoolOptions options = pool_options_for(target, creation);
-  other_.emplace(is_new_pool_ ? Pool::create(options_.to, options)
-                              : Pool::open(options_.to, options));
-}
-
-// Of a conversion that a crash ended: true if the copy was whole, and has its place now.
-bool Converter::finish_earlier() {
-  drop_if_there(converting_);
-  if (!replaces_ || !find_structure(to(), converted_)) return false;
-  take_place();
-  return true;
-}
-
-void Converter::take_place() {
-  drop_if_there(name_);
-  to().rename(converted_, name_);
+  if (::access(options_.to.c_str(), F_OK) == 0) {
+    other_.emplace(Pool::open(options_.to, options));
+    return;
+  }
+  other_.emplace(Pool::create(options_.to, options));
+  is_new_pool_ = true;  // not before: what somebody else has made meanwhile is his
 }
 
 std::unique_ptr<AnyIndex> Converter::create(const AnyIndex& source) {
@@ -148,51 +145,56 @@ uint64_t Converter::copy() {
           format_count(records), format_count(there)));
 }
 
+void Converter::take_place() {
+  if (!replaces_) return to().rename(converting_, name_);
+  pm::impl_of(to()).exchange_names(converting_, name_);
+  drop_left_over();  // what it was made of
+}
+
+void Converter::give_up() noexcept {
+  try {
+    if (is_new_pool_) {
+      ::unlink(options_.to.c_str());
+    } else if (options_.to.empty() || other_) {
+      drop_left_over();
+    }
+  } catch (const std::exception&) {  // the next conversion does it
+  }
+}
+
 int Converter::run() {
   const double start_s = steady_seconds();
   uint64_t records = 0;
-  bool was_whole = false;
   try {
     open_target_pool();
-    was_whole = finish_earlier();
-    if (!was_whole) {
-      if (!find_structure(from_, options_.target.name))
-        open_index(from_, options_.target.name);  // throws
-      if (!replaces_ && find_structure(to(), name_)) {
-        throw Error(ErrorCode::kNameExists,
-                    fmt::format("{}: there is a structure \"{}\" already; choose another name",
-                                to().info().path, name_));
-      }
-      records = copy();
-      if (replaces_) {
-        to().rename(converting_, converted_);
-        take_place();
-      } else {
-        to().rename(converting_, name_);
-      }
+    drop_left_over();
+    if (!find_structure(from_, options_.target.name))
+      open_index(from_, options_.target.name);  // throws
+    if (!replaces_ && find_structure(to(), name_)) {
+      throw Error(ErrorCode::kNameExists,
+                  fmt::format("{}: there is a structure \"{}\" already; choose another name",
+                              to().info().path, name_));
     }
+    records = copy();
+    take_place();
     if (other_) other_->close();
     from_.close();
+  } catch (const Interrupted&) {
+    give_up();
+    fmt::print(stderr, "perdure: stopped; nothing was changed\n");
+    return kExitInterrupted;
   } catch (...) {
-    try {
-      drop_if_there(converting_);
-    } catch (const std::exception&) {  // the next conversion does it
-    }
-    if (is_new_pool_) ::unlink(options_.to.c_str());
-    if (interrupt_.raised()) {
-      fmt::print(stderr, "perdure: stopped; nothing was changed\n");
-      return kExitInterrupted;
-    }
+    give_up();
     throw;
   }
   const double seconds = steady_seconds() - start_s;
   if (options_.target.json) {
-    const nlohmann::json object = {{"from", options_.target.name},    {"to", name_},
-                                   {"structure", options_.structure}, {"records", records},
-                                   {"finished_earlier", was_whole},   {"seconds", seconds}};
+    const nlohmann::json object = {{"from", options_.target.name},
+                                   {"to", name_},
+                                   {"structure", options_.structure},
+                                   {"records", records},
+                                   {"seconds", seconds}};
     fmt::print("{}\n", object.dump());
-  } else if (was_whole) {
-    fmt::print("finished an earlier conversion of \"{}\"\n", name_);
   } else {
     fmt::print("converted \"{}\" to \"{}\", a {}: {} in {:.2f} s\n", options_.target.name, name_,
                options_.structure, format_counted(records, "record"), seconds);
@@ -213,8 +215,7 @@ void add_convert(CLI::App& app, Action& action) {
                   "one, which is made\n"
                   "if it is missing. The copy has its name only when it is whole and durable: "
                   "after a crash or\n"
-                  "Ctrl-C what there was is there, and the same command begins anew, or finishes "
-                  "what was whole.\n"
+                  "Ctrl-C what there was is there, and the same command begins anew.\n"
                   "With another --key-kind or --value-kind words become their digits, and digits "
                   "words. Versions\n"
                   "and expiry of a store are not kept.\n");

@@ -1,16 +1,19 @@
 // perdure pool salvage: what is readable of a damaged pool.
 
 #include <fmt/core.h>
-#include <unistd.h>
 
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <string>
 
 #include "cli/command.h"
 #include "cli/salvage.h"
 #include "cli/terminal.h"
 #include "common/units.h"
+#include "perdure/error.h"
+#include "pm/file.h"
 
 namespace perdure::cli {
 namespace {
@@ -64,14 +67,24 @@ int run_salvage(const SalvageCommandOptions& options) {
   PoolOptions pool_options;
   pool_options.capacity_bytes = options.capacity.empty() ? salvage_capacity(options.target.pool)
                                                          : parse_bytes(options.capacity);
-  Pool to = Pool::create(options.to, pool_options);
+  if (std::filesystem::exists(options.to)) {
+    throw Error(ErrorCode::kExists,
+                fmt::format("{} is there already; what is saved goes to a new pool", options.to));
+  }
+  // It gets its name when it is complete: what a killed command leaves must not look like all that there was.
+  std::random_device random;
+  const std::string unfinished =
+      fmt::format("{}.{:08x}{:08x}.unfinished", options.to, random(), random());
   SalvageReport report;
   try {
+    Pool to = Pool::create(unfinished, pool_options);
     ProgressBar bar("records");
     report = salvage_pool(options.target.pool, to, bar.sink());
     to.close();
+    pm::rename_to_new(unfinished, options.to);
+    pm::sync_parent_of(options.to);
   } catch (...) {
-    ::unlink(options.to.c_str());
+    std::filesystem::remove(unfinished);
     throw;
   }
   if (options.target.json) {

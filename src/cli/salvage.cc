@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <poll.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -30,10 +31,15 @@ namespace perdure::cli {
 namespace {
 
 constexpr size_t kExamples = 5;
+constexpr uint64_t kPieceBytes = uint64_t{4} << 20;  // of a file
 
 // What a child tells, in frames: a letter, two lengths, and as many bytes.
 constexpr char kStructure = 's';  // name and type; then kinds
 constexpr char kRecord = 'r';     // key, value
+constexpr char kFolder = 'f';     // path
+constexpr char kFile = 'n';       // path; its content follows
+constexpr char kPiece = 'p';      // of the content
+constexpr char kFileEnd = 'w';    // the file is whole
 constexpr char kLost = 'l';       // a sentence: one record cannot be read
 constexpr char kStopped = 'e';  // a sentence, the number of an ErrorCode or none: there may be more
 constexpr char kAlive = 'a';    // nothing: work goes on
@@ -98,8 +104,12 @@ class Reader {
     if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
       throw Error(ErrorCode::kIo, fmt::format("cannot make a pipe: {}", std::strerror(errno)));
     }
+    const pid_t parent = ::getpid();
     child_ = ::fork();
     if (child_ == 0) {
+      // One that is lost in a loop writes nothing, so that nothing else ends it, and it holds both pools' locks.
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      if (::getppid() != parent) ::_exit(1);
       ::close(ends[0]);
       run(work, ends[1]);
     }
@@ -123,8 +133,9 @@ class Reader {
   bool next(Frame& frame) {
     FrameHead head;
     constexpr uint64_t kBytesMax = uint64_t{1} << 32;  // more than a key or value may have
-    if (!read(&head, sizeof head) || head.first_bytes > kBytesMax ||
-        head.second_bytes > kBytesMax) {
+    if (!read(&head, sizeof head)) return false;
+    if (head.first_bytes > kBytesMax || head.second_bytes > kBytesMax) {
+      astray_ = true;
       return false;
     }
     frame.what = head.what;
@@ -136,7 +147,10 @@ class Reader {
 
   std::string how_it_ended() {
     if (silent_) return fmt::format("reading it came to no end within {} s", silence_s_);
+    // One that has ended keeps what it ended with; one that has not may wait for ever to be read from.
+    ::kill(child_, SIGKILL);
     const int status = wait();
+    if (astray_) return "what reading it told makes no sense";
     if (WIFSIGNALED(status)) {
       return fmt::format("reading it ended in a fault ({})", ::strsignal(WTERMSIG(status)));
     }
@@ -189,6 +203,7 @@ class Reader {
   pid_t child_ = -1;
   int in_ = -1;
   bool silent_ = false;
+  bool astray_ = false;  // of what it told
   bool waited_ = false;
 };
 
@@ -204,10 +219,14 @@ PoolOptions lenient_options(bool verify_payload) {
 
 void tell_structures(const std::string& path, Teller& teller) {
   const Pool pool = Pool::open(path, lenient_options(true));
-  pool.check([&](const std::string& sentence) { teller.tell(kLost, sentence); });
   for (const StructureInfo& info : pool.structures()) {
     teller.tell(kStructure, info.name + '\0' + info.type, info.key_kind + '\0' + info.value_kind);
   }
+}
+
+void tell_faults(const std::string& path, Teller& teller) {
+  const Pool pool = Pool::open(path, lenient_options(true));
+  pool.check([&](const std::string& sentence) { teller.tell(kLost, sentence); });
 }
 
 // Keys are told one by one where records out of place are not verified: a damaged one is still a key to look for.
@@ -254,21 +273,42 @@ void tell_records(const std::string& path, const std::string& name, Teller& tell
   index->for_each([&](Datum key, Datum value) { teller.tell_record(key, value); });
 }
 
-// Of one folder, and those in it.
+void tell_file(const Files& files, const std::string& path, Teller& teller) {
+  const FileReader reader = files.open_file(path);
+  teller.tell(kFile, path);
+  std::string scratch;
+  const uint64_t bytes = reader.size();
+  for (uint64_t at = 0; at < bytes;) {
+    const uint64_t wanted = std::min(kPieceBytes, bytes - at);
+    scratch.resize(wanted);
+    const std::string_view piece = reader.read(at, wanted, scratch.data());
+    if (piece.empty()) {
+      throw Error(ErrorCode::kCorrupt, fmt::format("ends at byte {} of {}", at, bytes));
+    }
+    teller.tell(kPiece, piece);
+    at += piece.size();
+  }
+  teller.tell(kFileEnd, path);
+}
+
+// Of one folder, and those in it. What cannot be read is lost alone.
 void tell_folder(const Files& files, const std::string& folder, Teller& teller) {
-  for (const FileInfo& info : files.list(folder)) {
+  std::vector<FileInfo> content;
+  try {
+    content = files.list(folder);
+  } catch (const std::exception& error) {
+    teller.tell(kLost, fmt::format("{}: {}", folder, error.what()));
+  }
+  for (const FileInfo& info : content) {
     const std::string path = (folder == "/" ? "" : folder) + "/" + info.name;
     if (info.directory) {
-      teller.tell(kRecord, path + "/");
+      teller.tell(kFolder, path);
       tell_folder(files, path, teller);
       continue;
     }
     try {
-      const FileReader reader = files.open_file(path);
-      std::string content(reader.size(), '\0');
-      const std::string_view there = reader.read(0, content.size(), content.data());
-      teller.tell(kRecord, path, there);
-    } catch (const Error& error) {
+      tell_file(files, path, teller);
+    } catch (const std::exception& error) {
       teller.tell(kLost, fmt::format("{}: {}", path, error.what()));
     }
   }
@@ -281,6 +321,22 @@ void tell_files(const std::string& path, const std::string& name, Teller& teller
 }
 
 // ---- what the parent makes of it
+
+// A damaged pool may tell of names, keys and paths that no pool has.
+bool is_of_what_was_read(const Error& error) {
+  switch (error.code()) {
+    case ErrorCode::kInvalidArgument:
+    case ErrorCode::kTooLarge:
+    case ErrorCode::kWrongType:
+    case ErrorCode::kNameExists:
+    case ErrorCode::kExists:
+    case ErrorCode::kNotFound:
+    case ErrorCode::kNotAFile:
+      return true;
+    default:
+      return false;
+  }
+}
 
 Datum datum_of(const std::string& bytes, Kind kind, uint64_t& word) {
   if (kind == Kind::kBytes) return Datum(bytes);
@@ -306,6 +362,7 @@ class Salvage {
         copy_records(one);
       }
     }
+    check();
     return std::move(report_);
   }
 
@@ -331,10 +388,30 @@ class Salvage {
           throw Error(code, frame.first);
         }
       }
-      if (frame.what == kLost || frame.what == kStopped) report_.problems.push_back(frame.first);
+      if (frame.what == kStopped) report_.problems.push_back(frame.first);
       ended = frame.what == kEnd;
     }
     if (!ended) report_.problems.push_back(reader.how_it_ended());
+  }
+
+  // What is wrong with the pool as a whole. After everything is saved: it reads all of the file, and may fail. It says
+  // nothing while it does, so it has the longer the larger the file is.
+  void check() {
+    constexpr uint64_t kBytesPerSecond = uint64_t{20} << 20;
+    constexpr uint64_t kSilenceMax_s = 1'000'000;  // in milliseconds it is an int
+    std::error_code failed;
+    const uint64_t file_bytes = std::filesystem::file_size(from_, failed);
+    const uint64_t more_s = failed ? 0 : file_bytes / kBytesPerSecond;
+    Reader reader([this](Teller& teller) { tell_faults(from_, teller); },
+                  static_cast<unsigned>(std::min(silence_s_ + more_s, kSilenceMax_s)));
+    Frame frame;
+    while (reader.next(frame)) {
+      if (frame.what == kEnd) return;
+      const bool is_problem = frame.what == kLost || frame.what == kStopped;
+      if (is_problem && std::ranges::find(report_.problems, frame.first) == report_.problems.end())
+        report_.problems.push_back(frame.first);
+    }
+    report_.problems.push_back("it could not be checked: " + reader.how_it_ended());
   }
 
   // Gives the frames of a child to `take`. Whether it came to its end without a kStopped.
@@ -345,18 +422,25 @@ class Salvage {
     bool stopped = false;
     while (reader.next(frame)) {
       if (frame.what == kEnd) return !stopped;
-      if (frame.what == kRecord) take(frame);
-      if (frame.what == kLost) {
-        ++one.unreadable;
-        note(one, frame.first);
-      }
-      if (frame.what == kStopped) {
+      if (frame.what == kLost) lose(one, frame.first);
+      if (frame.what != kStopped) {
+        try {
+          take(frame);
+        } catch (const Error& error) {
+          if (!is_of_what_was_read(error)) throw;
+          lose(one, error.what());
+        }
+      } else {
         stopped = true;
         note(one, frame.first);
       }
     }
     note(one, reader.how_it_ended());
     return false;
+  }
+  static void lose(SalvagedStructure& one, const std::string& sentence) {
+    ++one.unreadable;
+    note(one, sentence);
   }
   static void note(SalvagedStructure& one, const std::string& sentence) {
     if (one.lost.size() < kExamples && std::ranges::find(one.lost, sentence) == one.lost.end()) {
@@ -379,11 +463,11 @@ class Salvage {
       kinds.emplace(parse_kind(one.info.key_kind), parse_kind(one.info.value_kind));
       index = create_index(to_, one.info.name, one.info.type, kinds->first, kinds->second);
     } catch (const Error& error) {
-      if (error.code() != ErrorCode::kInvalidArgument && error.code() != ErrorCode::kWrongType)
-        throw;
-      return note(one, error.what());  // of a type that this build does not know
+      if (!is_of_what_was_read(error)) throw;
+      return note(one, error.what());  // of a type that this build does not know, or of no name
     }
     const auto take = [&](const Frame& frame) {
+      if (frame.what != kRecord) return;
       uint64_t key_word = 0;
       uint64_t value_word = 0;
       const Datum key = datum_of(frame.first, kinds->first, key_word);
@@ -402,21 +486,41 @@ class Salvage {
   }
 
   void copy_files(SalvagedStructure& one) {
-    Files files = Files::create(to_, one.info.name);
+    std::optional<Files> made;
+    try {
+      made.emplace(Files::create(to_, one.info.name));
+    } catch (const Error& error) {
+      if (!is_of_what_was_read(error)) throw;
+      return note(one, error.what());
+    }
+    Files& files = *made;
+    std::optional<FileWriter> writer;
+    std::string path;  // of the file that is being written
+    const auto give_up = [&] {
+      if (!writer) return;
+      writer.reset();
+      files.remove(path);
+    };
     one.complete = read_all(
         one, [&](Teller& teller) { tell_files(from_, one.info.name, teller); },
         [&](const Frame& frame) {
-          if (frame.first.ends_with('/')) {
-            files.make_directory(frame.first.substr(0, frame.first.size() - 1));
-            return;
+          if (frame.what == kFolder) files.make_directory(frame.first);
+          if (frame.what == kFile) {
+            path = frame.first;
+            writer.emplace(files.create_file(path));
           }
-          FileWriter writer = files.create_file(frame.first);
-          writer.append(frame.second);
-          writer.sync();
-          writer.close();
+          if (frame.what == kPiece && writer) writer->append(frame.first);
+          if (frame.what == kLost) give_up();  // it was that file
+          if (frame.what != kFileEnd || !writer) return;
+          writer->sync();
+          writer->close();
+          writer.reset();
           ++one.records;
           show(one);
         });
+    if (!writer) return;
+    give_up();
+    lose(one, fmt::format("{}: was not read to its end", path));
   }
 
   const std::string& from_;

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <linux/magic.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -16,8 +17,11 @@
 #include <cstring>
 #include <ctime>
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string_view>
 
 #include "pm/backup_format.h"
 #include "pm/cut.h"
@@ -33,52 +37,99 @@ bool is_all_zeros(const char* from, uint64_t bytes) {
   return from[0] == 0 && std::memcmp(from, from + 1, bytes - 1) == 0;
 }
 
-// A file that gets its name when it is whole, and goes if it does not become that.
+// More backups than ever rest on each other: what leads on and on is no chain.
+constexpr uint64_t kChainMax = 100'000;
+
+// Another number with each call.
+uint64_t random_number(const std::string& subject) {
+  uint64_t number = 0;
+  if (::getrandom(&number, sizeof number, 0) != sizeof number) {
+    throw_errno("getrandom", subject, errno);
+  }
+  return number;
+}
+
+// A file that gets its name when it is whole, and goes if it does not become that. Until then it is
+// NAME.RANDOM.unfinished, which nobody else writes to, and locked: so what a killed process left of one can be told
+// from it, and is removed by who makes a file of that name next.
 class FileInTheMaking {
  public:
-  explicit FileInTheMaking(const std::string& path) : path_(path), partial_(path + ".partial") {
-    file_ = ::open(partial_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    if (file_ < 0) throw_errno("open", partial_, errno);
+  explicit FileInTheMaking(const std::string& path) : path_(path) {
+    remove_left_over();
+    while (!make()) {
+    }
   }
   ~FileInTheMaking() {
+    if (!finished_) ::unlink(unfinished_.c_str());
     ::close(file_);
-    if (!finished_) ::unlink(partial_.c_str());
   }
   FileInTheMaking(const FileInTheMaking&) = delete;
   FileInTheMaking& operator=(const FileInTheMaking&) = delete;
 
   int file() const { return file_; }
-  const std::string& name() const { return partial_; }
+  const std::string& name() const { return unfinished_; }
   void sync() const {
-    if (::fsync(file_) != 0) throw_errno("fsync", partial_, errno);
+    if (::fsync(file_) != 0) throw_errno("fsync", unfinished_, errno);
   }
   // Takes the place of a file of that name, or is refused with kExists.
   void finish(bool replace) {
     sync();
     if (replace) {
-      if (::rename(partial_.c_str(), path_.c_str()) != 0) throw_errno("rename", path_, errno);
+      if (::rename(unfinished_.c_str(), path_.c_str()) != 0) throw_errno("rename", path_, errno);
     } else {
-      rename_to_new(partial_, path_);
+      rename_to_new(unfinished_, path_);
     }
     finished_ = true;
     sync_parent_of(path_);
   }
 
  private:
+  static constexpr std::string_view kEnding = ".unfinished";
+  static constexpr size_t kDigits = 16;
+
+  bool make() {
+    unfinished_ = fmt::format("{}.{:016x}{}", path_, random_number(path_), kEnding);
+    file_ = ::open(unfinished_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    if (file_ < 0 && errno == EEXIST) return false;
+    if (file_ < 0) throw_errno("open", unfinished_, errno);
+    // Shared, as Pool::open wants it. Where there are no locks nobody gets the one that he removes such a file with.
+    ::flock(file_, LOCK_SH);
+    struct stat status{};
+    if (::fstat(file_, &status) == 0 && status.st_nlink > 0) return true;
+    ::close(file_);  // taken for left over before it was locked
+    return false;
+  }
+
+  // As far as that can be done: it is in nobody's way.
+  void remove_left_over() const {
+    const std::string begin = std::filesystem::path(path_).filename().string() + ".";
+    std::error_code failed;
+    for (std::filesystem::directory_iterator at(parent_of(path_), failed), end;
+         !failed && at != end; at.increment(failed)) {
+      const std::string name = at->path().filename().string();
+      if (name.size() != begin.size() + kDigits + kEnding.size() || !name.starts_with(begin) ||
+          !name.ends_with(kEnding) ||
+          name.find_first_not_of("0123456789abcdef", begin.size()) != begin.size() + kDigits) {
+        continue;
+      }
+      const int file = ::open(at->path().c_str(), O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
+      if (file < 0) continue;
+      if (::flock(file, LOCK_EX | LOCK_NB) == 0) ::unlink(at->path().c_str());
+      ::close(file);
+    }
+  }
+
   std::string path_;
-  std::string partial_;
+  std::string unfinished_;
   int file_ = -1;
   bool finished_ = false;
 };
 
-// Only an earlier backup gives way.
-void require_replaceable(const std::string& path) {
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) return;  // whatever it is, the renaming tells
-  char magic[sizeof kBackupMagic] = {};
-  const ssize_t got = ::pread(file, magic, sizeof magic, 0);
-  ::close(file);
-  if (got == sizeof magic && std::memcmp(magic, kBackupMagic, sizeof magic) == 0) return;
+// Whether there is a file of this name, which then is an earlier backup: only such a one gives way.
+bool is_replaceable(const std::string& path) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(std::filesystem::symlink_status(path, ignored))) return false;
+  if (is_backup(path)) return true;
   throw Error(ErrorCode::kExists,
               fmt::format("{}: is there already, and is no backup; choose another name", path));
 }
@@ -104,6 +155,7 @@ class BackupWriter {
 
  private:
   void open_base();
+  void require_no_ancestor() const;
   void read_fixed_part();
   void note_used(const PoolHeader& header);
   void copy_unit(uint64_t unit);
@@ -115,6 +167,7 @@ class BackupWriter {
   const std::string path_;
   std::chrono::steady_clock::time_point start_;
   std::optional<BackupFile> base_;
+  bool replaces_ = false;
   std::optional<FileInTheMaking> out_;
   std::optional<Cut> cut_;
   uint64_t unit_bytes_ = 0;
@@ -134,12 +187,7 @@ void BackupWriter::open_base() {
                 fmt::format("{}: is a backup of another pool than {}; make a backup without a base",
                             options_.base, pool_.mapping().path()));
   }
-  std::error_code ignored;
-  if (std::filesystem::equivalent(options_.base, path_, ignored)) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{}: a backup cannot replace the one it rests on; give it another name",
-                            path_));
-  }
+  require_no_ancestor();
   if (std::filesystem::path(options_.base).filename().string().size() >=
       sizeof(BackupHeader::base_name)) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -147,9 +195,40 @@ void BackupWriter::open_base() {
   }
 }
 
+// What is replaced must not be what the new backup rests on, however many others lie in between.
+void BackupWriter::require_no_ancestor() const {
+  BackupHeader replaced;
+  try {
+    replaced = read_backup_header(path_);
+  } catch (const Error&) {
+    return;  // there is nothing, or what nobody can rest on
+  }
+  std::string at = options_.base;
+  BackupHeader header = base_->header();
+  for (uint64_t length = 0; length < kChainMax; ++length) {
+    if (header.id == replaced.id || header.base_id == replaced.id) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("{}: a backup cannot replace one that it rests on; give it another "
+                              "name",
+                              path_));
+    }
+    if (!has_base(header)) return;
+    // Where it was made. What is somewhere else now is not known, but for its number.
+    at = base_beside(at, header);
+    BackupHeader next;
+    try {
+      next = read_backup_header(at);
+    } catch (const Error&) {
+      return;
+    }
+    if (next.id != header.base_id) return;
+    header = next;
+  }
+}
+
 BackupReport BackupWriter::run() {
   if (pool_.failed()) pool_.require_writable();  // throws: memory may not be what was acknowledged
-  require_replaceable(path_);
+  replaces_ = is_replaceable(path_);
   out_.emplace(path_);
   // A pool without segments has a file that ends before they would begin.
   const uint64_t mapped_bytes =
@@ -179,6 +258,7 @@ BackupReport BackupWriter::run() {
   }
   const Cut::Figures figures = cut_->figures();
   cut_.reset();
+  if (pool_.failed()) pool_.require_writable();  // throws: it may have been before the instant
   write_end();
   report_.protect_ns = figures.protect_ns;
   report_.pause_ns_max = figures.pause_ns_max;
@@ -283,11 +363,10 @@ void BackupWriter::write_end() {
   PoolHeader pool_header;
   std::memcpy(&pool_header, fixed_.data(), sizeof pool_header);
   header.pool_version = pool_header.format_version;
-  if (::getrandom(header.id, sizeof header.id, 0) != sizeof header.id) {
-    throw_errno("getrandom", path_, errno);
-  }
+  const uint64_t id[] = {random_number(path_), random_number(path_)};
+  std::memcpy(header.id.data(), id, sizeof id);
   if (base_) {
-    std::memcpy(header.base_id, base_->header().id, sizeof header.base_id);
+    header.base_id = base_->header().id;
     const std::string name = std::filesystem::path(options_.base).filename().string();
     std::memcpy(header.base_name, name.data(), name.size());
   }
@@ -302,59 +381,74 @@ void BackupWriter::write_end() {
   header.checksum = checksum_of(header);
   write_at(out_->file(), out_->name(), at_, table_.data(), table_bytes);
   write_at(out_->file(), out_->name(), 0, &header, sizeof header);
-  out_->finish(true);
+  // What has come to be there meanwhile stays.
+  out_->finish(replaces_ && is_replaceable(path_));
   report_.written_bytes = at_ + table_bytes;
 }
 
 // ---- restoring
 
-// A backup and what it rests on, the newest first.
-std::vector<std::unique_ptr<BackupFile>> open_chain(const std::string& backup,
-                                                    const std::vector<std::string>& bases) {
-  std::vector<std::unique_ptr<BackupFile>> chain;
-  chain.push_back(std::make_unique<BackupFile>(backup));
-  while (chain.back()->has_base()) {
-    const BackupFile& last = *chain.back();
-    const std::string beside =
-        (std::filesystem::path(last.path()).parent_path() / last.header().base_name).string();
-    std::vector<std::string> candidates = bases;
-    candidates.push_back(beside);
-    std::unique_ptr<BackupFile> found;
-    for (const std::string& candidate : candidates) {
-      std::error_code ignored;
-      if (!std::filesystem::exists(candidate, ignored)) continue;
-      auto file = std::make_unique<BackupFile>(candidate);
-      if (std::memcmp(file->header().id, last.header().base_id, sizeof last.header().base_id) != 0)
-        continue;
-      found = std::move(file);
-      break;
-    }
-    if (!found) {
+// The paths of a backup and of what it rests on, the newest first. Only headers are read, and one file at a time is
+// open: there may be thousands.
+std::vector<std::string> find_chain(const std::string& backup,
+                                    const std::vector<std::string>& bases) {
+  BackupHeader header = read_backup_header(backup);
+  std::map<BackupId, std::string> given;
+  for (const std::string& base : bases) {
+    std::error_code ignored;
+    if (has_base(header) && std::filesystem::exists(base, ignored))
+      given.emplace(read_backup_header(base).id, base);
+  }
+  std::vector<std::string> chain{backup};
+  while (has_base(header)) {
+    const std::string beside = base_beside(chain.back(), header);
+    const auto found = given.find(header.base_id);
+    const std::string& next = found == given.end() ? beside : found->second;
+    std::error_code ignored;
+    std::optional<BackupHeader> base;
+    if (std::filesystem::exists(next, ignored)) base = read_backup_header(next);
+    if (!base || base->id != header.base_id) {
       throw Error(
           ErrorCode::kNotFound,
           fmt::format(
               "{}: rests on the backup {}, which is not there, or is not the one it was made "
               "on; say where it is",
-              last.path(), beside));
+              chain.back(), beside));
     }
-    chain.push_back(std::move(found));
-    if (chain.size() > 100'000) throw Error(ErrorCode::kCorrupt, "the chain of backups has no end");
+    chain.push_back(next);
+    if (chain.size() > kChainMax) {
+      throw Error(ErrorCode::kCorrupt, fmt::format("{}: the chain of backups has no end", backup));
+    }
+    header = *base;
   }
   return chain;
 }
 
-void read_unit(const std::vector<std::unique_ptr<BackupFile>>& chain, uint64_t number, char* to) {
-  const Checksum128 wanted = chain.front()->table()[number].checksum;
-  for (const auto& file : chain) {
-    if (number >= file->table().size()) break;
-    const BackupUnit& unit = file->table()[number];
-    if (unit.place == kInBase) continue;
-    if (unit.place == kZeros || !(unit.checksum == wanted)) break;
-    return file->read(unit, to);
+// Reads units of the newest backup of a chain, wherever they are stored, one file after the other. `left` are the
+// numbers of those that are wanted. Throws kCorrupt.
+void read_units(const std::vector<std::string>& chain, const BackupFile& newest,
+                std::vector<uint64_t> left,
+                const std::function<void(uint64_t number, const char* unit)>& take) {
+  const auto broken = [&] {
+    throw Error(ErrorCode::kCorrupt,
+                fmt::format("{}: what it rests on has not what it says; use another backup",
+                            newest.path()));
+  };
+  std::vector<char> content(kUnitBytes);
+  for (size_t i = 0; i < chain.size() && !left.empty(); ++i) {
+    std::optional<BackupFile> base;
+    const BackupFile& file = i == 0 ? newest : base.emplace(chain[i]);
+    std::erase_if(left, [&](uint64_t number) {
+      if (number >= file.table().size()) broken();
+      const BackupUnit& unit = file.table()[number];
+      if (unit.place == kInBase) return false;
+      if (unit.place == kZeros || !(unit.checksum == newest.table()[number].checksum)) broken();
+      file.read(unit, content.data());
+      take(number, content.data());
+      return true;
+    });
   }
-  throw Error(ErrorCode::kCorrupt,
-              fmt::format("{}: what it rests on has not what it says; use another backup",
-                          chain.front()->path()));
+  if (!left.empty()) broken();
 }
 
 // The file of a pool, mapped to be written.
@@ -414,28 +508,39 @@ void restore_backup(const std::string& backup, const std::string& path,
     throw Error(ErrorCode::kExists,
                 fmt::format("{}: is there already; restore to another name, or remove it", path));
   }
-  const auto chain = open_chain(backup, bases);
-  const std::vector<BackupUnit>& table = chain.front()->table();
-  std::vector<char> unit(kUnitBytes);
-  read_unit(chain, 0, unit.data());
-  PoolHeader header;
-  std::memcpy(&header, unit.data(), sizeof header);
-  const uint64_t bytes = table.size() * kUnitBytes;
-  if (header.data_offset > bytes || header.descriptors_offset > header.data_offset) {
+  const std::vector<std::string> chain = find_chain(backup, bases);
+  const BackupFile newest(backup);
+  std::vector<uint64_t> units;  // that are not zeros
+  for (uint64_t i = 0; i < newest.table().size(); ++i) {
+    if (newest.table()[i].place != kZeros) units.push_back(i);
+  }
+  PoolHeader header{};
+  if (!units.empty() && units[0] == 0) {
+    read_units(chain, newest, {0},
+               [&](uint64_t, const char* unit) { std::memcpy(&header, unit, sizeof header); });
+  }
+  const uint64_t bytes = newest.table().size() * kUnitBytes;
+  if (header.data_offset == 0 || header.data_offset > bytes ||
+      header.descriptors_offset > header.data_offset) {
     throw Error(ErrorCode::kCorrupt, fmt::format("{}: holds no pool", backup));
   }
   FileInTheMaking out(path);
   {
     const MappedFile pool(out.file(), out.name(), bytes);
     const uint64_t segments = (bytes - header.data_offset) / kSegmentBytes;
-    reserve_blocks(out.file(), out.name(), 0,
-                   header.descriptors_offset + segments * sizeof(SegmentDescriptor));
+    // To the end of the unit, since that is written.
+    const uint64_t fixed_end = std::min(
+        bytes, (header.descriptors_offset + segments * sizeof(SegmentDescriptor) + kUnitBytes - 1) /
+                   kUnitBytes * kUnitBytes);
+    reserve_blocks(out.file(), out.name(), 0, fixed_end);
     if (segments > 0) reserve_blocks(out.file(), out.name(), header.data_offset, bytes);
-    for (uint64_t i = 0; i < table.size(); ++i) {
-      if (table[i].place == kZeros) continue;
-      read_unit(chain, i, unit.data());
-      std::memcpy(pool.base() + i * kUnitBytes, unit.data(), kUnitBytes);
-    }
+    read_units(chain, newest, std::move(units), [&](uint64_t number, const char* unit) {
+      const uint64_t at = number * kUnitBytes;
+      // Nothing that the pool knows of; but a store into it would be the end of the process.
+      if (at >= fixed_end && at < header.data_offset)
+        reserve_blocks(out.file(), out.name(), at, at + kUnitBytes);
+      std::memcpy(pool.base() + at, unit, kUnitBytes);
+    });
     pool.sync();
   }
   // That it opens, before it has its name.

@@ -7,6 +7,7 @@
 // The header is written last. docs/operations.md has the format in words.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -23,12 +24,14 @@ inline constexpr uint32_t kBackupVersion = 1;
 inline constexpr uint64_t kBackupHeaderBytes = 4096;
 inline constexpr uint64_t kUnitBytes = kSegmentBytes;
 
+using BackupId = std::array<uint8_t, 16>;
+
 struct BackupHeader {
   char magic[8];
   uint32_t version;
   uint32_t pool_version;  // format version of the pool
-  uint8_t id[16];         // random
-  uint8_t base_id[16];    // of the backup that this one rests on; zeros: none
+  BackupId id;            // random
+  BackupId base_id;       // of the backup that this one rests on; zeros: none
   uint8_t uuid[16];       // of the pool
   uint64_t generation;    // of the pool, checked word and all
   uint64_t units;         // of the pool's file
@@ -64,12 +67,10 @@ class BackupFile {
   const std::string& path() const { return path_; }
   const BackupHeader& header() const { return header_; }
   const std::vector<BackupUnit>& table() const { return table_; }
-  bool has_base() const;
   // Reads a unit that is stored here. Throws kCorrupt if it is not what the table says, kIo.
   void read(const BackupUnit& unit, char* to) const;
 
  private:
-  void read_header();
   void read_table();
 
   std::string path_;
@@ -79,5 +80,12 @@ class BackupFile {
 };
 
 uint64_t checksum_of(const BackupHeader& header);
+// The header of a backup, verified. Throws as BackupFile does.
+BackupHeader read_backup_header(const std::string& path);
+// Whether that is a file that begins as a backup does, damaged or not. Throws kNotFound, kPermission, kIo.
+bool is_backup(const std::string& path);
+bool has_base(const BackupHeader& header);
+// Where the base of a backup is if both are where they were made: beside each other.
+std::string base_beside(const std::string& path, const BackupHeader& header);
 
 }  // namespace perdure::pm

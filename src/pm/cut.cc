@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <ctime>
@@ -26,24 +27,34 @@ void copy_bytes(void* to, const void* from, uint64_t bytes) {
   asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes) : : "memory");
 }
 
-// How long after the end of a cut a fault in its range may still be one that it caused: the thread was stopped
-// between the fault and the handler.
-constexpr uint64_t kLateNs = 10'000'000'000;
-
 std::mutex one_at_a_time;
 
 }  // namespace
 
+// Where there was a cut. A fault in it may be one that it caused although it has ended, and although there is another
+// one by now: the thread was stopped between the fault and the handler. Such a store succeeds when it is tried again,
+// since the memory is writable before the cut ends.
+struct CutRange {
+  std::atomic<uintptr_t> begin{0};
+  std::atomic<uintptr_t> end{0};
+  std::atomic<uint64_t> ended{0};  // the last cut that ended there, by number
+
+  bool has(uintptr_t at) const { return at >= begin.load() && at < end.load(); }
+};
+
 struct CutHandler {
   static inline std::atomic<Cut*> active{nullptr};
   static inline std::atomic<uint32_t> inside{0};  // threads that may look at it
-  // Of the last cut.
-  static inline std::atomic<uintptr_t> begin{0};
-  static inline std::atomic<uintptr_t> end{0};
-  static inline std::atomic<uint64_t> ended_ns{0};
+  // The last ones, each range once. Who reads one while it is written over may take a fault for a late one.
+  static inline std::array<CutRange, 64> ranges;
+  static inline uint64_t next_range = 0;  // under the lock of cuts, as the next one
+  static inline uint64_t cuts = 0;
   static inline struct sigaction previous{};
   // Handlers that call each other in a circle end there.
   [[gnu::tls_model("initial-exec")]] static inline thread_local bool passing_on = false;
+  // The fault of this thread that was taken for a late one last, and of which cut: there it is none a second time.
+  [[gnu::tls_model("initial-exec")]] static inline thread_local uintptr_t late_at = 0;
+  [[gnu::tls_model("initial-exec")]] static inline thread_local uint64_t late_of = 0;
 
   static void install() {
     struct sigaction present{};
@@ -57,18 +68,44 @@ struct CutHandler {
     if (::sigaction(SIGSEGV, &own, nullptr) != 0) throw_errno("sigaction", "SIGSEGV", errno);
   }
 
+  static CutRange& range_of(uintptr_t begin, uintptr_t end) {
+    for (CutRange& range : ranges) {
+      if (range.begin.load() == begin && range.end.load() == end) return range;
+    }
+    CutRange& range = ranges[next_range++ % ranges.size()];
+    range.end.store(0);
+    range.ended.store(0);
+    range.begin.store(begin);
+    range.end.store(end);
+    return range;
+  }
+
+  // Whether a store that met this fault is to be tried again.
+  static bool meet(uintptr_t at) {
+    ++inside;  // from here on the cut that is active stays
+    Cut* const cut = active.load();
+    // The one that is active may be of another range than the one that caused the fault.
+    const bool own = cut != nullptr && at >= reinterpret_cast<uintptr_t>(cut->base_) &&
+                     at < reinterpret_cast<uintptr_t>(cut->base_) + cut->bytes_;
+    if (own) cut->meet(reinterpret_cast<const char*>(at));
+    --inside;
+    if (own) return true;
+    uint64_t of = 0;
+    for (const CutRange& range : ranges) {
+      if (range.has(at)) of = std::max(of, range.ended.load());
+    }
+    if (of == 0 || (late_at == at && late_of == of)) return false;
+    late_at = at;
+    late_of = of;
+    return true;
+  }
+
   static void on_fault(int signal, siginfo_t* info, void* context) {
     const int saved_errno = errno;
-    const auto at = reinterpret_cast<uintptr_t>(info->si_addr);
-    if (info->si_code == SEGV_ACCERR && at >= begin.load() && at < end.load()) {
-      ++inside;
-      Cut* const cut = active.load();
-      const bool met = cut != nullptr || monotonic_ns() - ended_ns.load() < kLateNs;
-      if (cut != nullptr) cut->meet(static_cast<const char*>(info->si_addr));
-      --inside;
-      errno = saved_errno;
-      if (met) return;  // the store is tried again
-    }
+    const bool met =
+        info->si_code == SEGV_ACCERR && meet(reinterpret_cast<uintptr_t>(info->si_addr));
+    errno = saved_errno;
+    if (met) return;
     pass_on(signal, info, context);
     errno = saved_errno;
   }
@@ -109,8 +146,8 @@ Cut::Cut(char* base, uint64_t bytes, uint64_t unit_bytes, const std::string& nam
     ::munmap(aside_, bytes_);
     throw;
   }
-  CutHandler::begin.store(reinterpret_cast<uintptr_t>(base_));
-  CutHandler::end.store(reinterpret_cast<uintptr_t>(base_) + bytes_);
+  range_ = &CutHandler::range_of(reinterpret_cast<uintptr_t>(base_),
+                                 reinterpret_cast<uintptr_t>(base_) + bytes_);
   CutHandler::active.store(this);
   const uint64_t begin = monotonic_ns();
   const int result = ::mprotect(base_, bytes_, PROT_READ);
@@ -133,7 +170,7 @@ void Cut::release_all() {
   }
   void_.store(true);
   complete_.store(true);
-  CutHandler::ended_ns.store(monotonic_ns());
+  range_->ended.store(++CutHandler::cuts);
   CutHandler::active.store(nullptr);
   while (CutHandler::inside.load() != 0) ::sched_yield();
   ::munmap(aside_, bytes_);

@@ -20,6 +20,8 @@
 
 namespace perdure::pm {
 
+struct CutRange;
+
 class Cut {
  public:
   struct Figures {
@@ -57,6 +59,7 @@ class Cut {
   void throw_refused() const;
 
   std::unique_lock<std::mutex> lock_;
+  CutRange* range_ = nullptr;
   char* base_;
   uint64_t bytes_;
   uint64_t unit_bytes_;

@@ -25,6 +25,10 @@ uint64_t drop_page_checksum(const DropPage& page, uint64_t offset) {
                     sizeof page - offsetof(DropPage, next) + page.words * sizeof(uint64_t), offset);
 }
 
+[[noreturn]] void throw_damaged_list(const PoolImpl& pool) {
+  pool.throw_corrupt("the list of a dropped structure is damaged");
+}
+
 }  // namespace
 
 Drop::Drop(PoolImpl& pool, std::string_view name) : pool_(pool), entry_(pool.entry_number(name)) {
@@ -149,9 +153,9 @@ void Drop::free_pages(PoolImpl& pool, uint32_t number) {
   DirectoryEntry* home = &pool.directory()[number];
   while (home->drop != 0) {
     const uint64_t offset = home->drop;
-    read_page(pool, offset);  // throws if it is none
     DirectoryEntry entry = *home;
-    entry.drop = pool.at<DropPage>(offset)->next;
+    // Its records are not looked at: what they name may be anything else by now, where nothing was dropped.
+    entry.drop = page_at(pool, offset).next;
     if (entry.drop == 0 && entry.in_use == kEntryDropped) entry = DirectoryEntry{};
     entry = PoolImpl::sealed(entry, number);
     Heap::Txn txn(pool.heap(), true);
@@ -162,30 +166,33 @@ void Drop::free_pages(PoolImpl& pool, uint32_t number) {
   }
 }
 
-std::vector<Heap::Part> Drop::read_page(PoolImpl& pool, uint64_t offset) {
-  const auto damaged = [&] { pool.throw_corrupt("the list of a dropped structure is damaged"); };
+const DropPage& Drop::page_at(PoolImpl& pool, uint64_t offset) {
   const auto* page = pool.follow<DropPage>(offset);
-  const uint64_t words = page->words;
-  if (words > kPageBytesMax / sizeof(uint64_t) ||
-      page->bytes != sizeof(DropPage) + words * sizeof(uint64_t) ||
+  if (page->words > kPageBytesMax / sizeof(uint64_t) ||
+      page->bytes != sizeof(DropPage) + page->words * sizeof(uint64_t) ||
       !pool.leads_inside(offset, page->bytes) ||
       page->checksum != drop_page_checksum(*page, offset)) {
-    damaged();
+    throw_damaged_list(pool);
   }
+  return *page;
+}
+
+std::vector<Heap::Part> Drop::read_page(PoolImpl& pool, uint64_t offset) {
+  const DropPage& page = page_at(pool, offset);
   std::vector<Heap::Part> parts;
-  const auto* record = reinterpret_cast<const uint64_t*>(page + 1);
-  const auto* const end = record + words;
+  const auto* record = reinterpret_cast<const uint64_t*>(&page + 1);
+  const auto* const end = record + page.words;
   while (record < end) {
     const uint32_t count = *record & 0xff;
     Heap::Part part{*record >> kCountBits, count == 0, {}, 0};
     ++record;
     if (count > part.bits.size() || count > static_cast<uint64_t>(end - record) ||
         part.segment >= pool.segments()) {
-      damaged();
+      throw_damaged_list(pool);
     }
     std::copy_n(record, count, part.bits.begin());
     record += count;
-    if (!pool.heap().fits(part, count)) damaged();
+    if (!pool.heap().fits(part, count)) throw_damaged_list(pool);
     parts.push_back(part);
   }
   return parts;

@@ -54,6 +54,8 @@ class Drop {
   static void finish_interrupted(PoolImpl& pool);
 
  private:
+  // Both throw kCorrupt if there is no such page.
+  static const DropPage& page_at(PoolImpl& pool, uint64_t offset);
   static std::vector<Heap::Part> read_page(PoolImpl& pool, uint64_t offset);
   // Frees all pages of the entry's list; with the last one goes the entry, if its structure was dropped.
   static void free_pages(PoolImpl& pool, uint32_t entry);

@@ -131,7 +131,8 @@ class Heap {
   // Which part of its segment the block at `offset` is; from now on it counts as taken until release_part(),
   // whatever its bit in PM. Throws kCorrupt if it is no block in use.
   Part part_of(uint64_t offset);
-  // Whether a descriptor holds what the part names, and how many words of its bitmap there are.
+  // Whether a descriptor holds what the part names, of whose bitmap there are `words`, or what is left of that once
+  // the part was cleared.
   bool fits(const Part& part, uint32_t words) const;
   uint32_t bitmap_words(uint64_t segment) const;
   // Marks the blocks as free on the medium, which they may be already; nobody is given them yet. Durable with

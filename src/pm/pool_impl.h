@@ -146,6 +146,9 @@ class PoolImpl : public std::enable_shared_from_this<PoolImpl> {
 
   // Gives a structure that is not open another name. Errors: as Pool::rename.
   void rename(std::string_view from, std::string_view to);
+  // Gives each of two structures the name of the other, in one step: a crash finds both names, and both structures.
+  // Durable on return. Throws kNoSuchName, kInUse (one is open), kReadOnly, kIo. Cost: three fences.
+  void exchange_names(std::string_view one, std::string_view other);
   // Whether the structure of this root is being dropped: it is closed without writing anything, since its blocks
   // are as good as free.
   bool is_dropped(const void* root) const;
@@ -169,6 +172,8 @@ class PoolImpl : public std::enable_shared_from_this<PoolImpl> {
   // Throws kInvalidArgument, kNameExists.
   void require_new_name(std::string_view name) const;
   static DirectoryEntry sealed(DirectoryEntry entry, uint32_t number);
+  // What is to be written to the entry for its structure to have this name.
+  DirectoryEntry renamed(uint32_t number, std::string_view name) const;
   [[noreturn]] void throw_damaged(uint32_t entry) const;
   void write_header(const PoolOptions& options, uint64_t capacity_bytes);
   void write_empty_tables();

@@ -169,13 +169,32 @@ void PoolImpl::rename(std::string_view from, std::string_view to) {
   const std::lock_guard lock(directory_mutex_);
   require_new_name(to);
   const uint32_t number = entry_number(from);
-  DirectoryEntry named = directory()[number];
-  std::memset(named.name, 0, sizeof named.name);
-  std::memcpy(named.name, to.data(), to.size());
-  named = sealed(named, number);
+  const DirectoryEntry named = renamed(number, to);
   Heap::Txn txn(*heap_);
   txn.redo(&directory()[number], &named, sizeof named);
   txn.commit_redo([] {});
+}
+
+void PoolImpl::exchange_names(std::string_view one, std::string_view other) {
+  require_writable();
+  const Use use_of_one(*this, one);
+  const Use use_of_other(*this, other);
+  const std::lock_guard lock(directory_mutex_);
+  const uint32_t first = entry_number(one);
+  const uint32_t second = entry_number(other);
+  const DirectoryEntry images[] = {renamed(first, other), renamed(second, one)};
+  // One micro-log: it is applied wholly or not at all.
+  Heap::Txn txn(*heap_);
+  txn.redo(&directory()[first], &images[0], sizeof images[0]);
+  txn.redo(&directory()[second], &images[1], sizeof images[1]);
+  txn.commit_redo([] {});
+}
+
+DirectoryEntry PoolImpl::renamed(uint32_t number, std::string_view name) const {
+  DirectoryEntry entry = directory()[number];
+  std::memset(entry.name, 0, sizeof entry.name);
+  std::memcpy(entry.name, name.data(), name.size());
+  return sealed(entry, number);
 }
 
 std::vector<StructureInfo> PoolImpl::structures() const {

@@ -269,23 +269,33 @@ TEST_F(Operations, AKilledConversionIsBegunAnewOrFinished) {
   EXPECT_GT(killed, 0);
 }
 
-// A crash after the copy was whole: with what it replaces, and without.
-TEST_F(Operations, AConversionThatWasWholeIsFinished) {
-  for (const bool dropped : {false, true}) {
-    load("a", 100);
-    ASSERT_EQ(run({"convert", pool(), "a", "cceh", "a.converted"}).code, 0);
-    ASSERT_EQ(run({"put", "--name", "a.converted", pool(), "new", "x"}).code,
-              0);  // tells the two apart
-    if (dropped) {
-      ASSERT_EQ(run({"drop", pool(), "a"}).code, 0);
-    }
-    const Result finished = run({"convert", pool(), "a", "cceh"});
-    ASSERT_EQ(finished.code, 0) << finished.err;
-    EXPECT_NE(finished.out.find("finished"), std::string::npos) << finished.out;
-    EXPECT_EQ(count_of(pool(), "a"), "101\n");
-    EXPECT_EQ(run({"count", "--name", "a.converted", pool()}).code, 4);
-    EXPECT_EQ(run({"drop", pool(), "a"}).code, 0);
-  }
+// What a crash may have left, of whatever age, is no copy of what is there now.
+TEST_F(Operations, WhatAnEarlierConversionLeftIsNotTakenForACopy) {
+  load("a", 100);
+  ASSERT_EQ(run({"convert", pool(), "a", "cceh", "a.converted"}).code, 0);
+  ASSERT_EQ(run({"convert", pool(), "a", "cceh", "copy"}).code, 0);
+  ASSERT_EQ(run({"rename", pool(), "copy", "a.converting"}).code, 0);
+  ASSERT_EQ(run({"put", "--name", "a", pool(), "new", "x"}).code, 0);
+  ASSERT_EQ(run({"convert", pool(), "a", "cceh"}).code, 0);
+  EXPECT_EQ(count_of(pool(), "a"), "101\n");
+  EXPECT_EQ(run({"get", "--name", "a", pool(), "new"}).out, "x\n");
+  EXPECT_EQ(run({"count", "--name", "a.converting", pool()}).code, 4);
+  EXPECT_EQ(count_of(pool(), "a.converted"), "100\n");  // a name as any other
+  // Nor is it dropped to be copied.
+  ASSERT_EQ(run({"rename", pool(), "a.converted", "b.converting"}).code, 0);
+  EXPECT_EQ(run({"convert", pool(), "b.converting", "cceh", "b"}).code, 2);
+  EXPECT_EQ(count_of(pool(), "b.converting"), "100\n");
+}
+
+// A file that comes to be there is not this command's to remove: here one that a link hid until it was to be made.
+TEST_F(Operations, ConvertRemovesNoPoolThatItHasNotMade) {
+  load("a", 10);
+  std::filesystem::create_symlink(path("elsewhere"), path("other.pool"));
+  EXPECT_NE(run({"convert", "--to", path("other.pool"), pool(), "a", "cceh"}).code, 0);
+  EXPECT_TRUE(std::filesystem::is_symlink(path("other.pool")));
+  // What it has made goes, if nothing comes of it.
+  EXPECT_EQ(run({"convert", "--to", path("new.pool"), pool(), "nothing", "cceh"}).code, 4);
+  EXPECT_FALSE(std::filesystem::exists(path("new.pool")));
 }
 
 // ---- salvage
@@ -430,6 +440,54 @@ TEST_F(SalvageCommand, NoDamageLeadsItAstray) {
   }
   EXPECT_GT(saved, uint64_t{kRecords} * 3);
 }
+
+#ifdef PERDURE_FAILING_READS
+TEST_F(SalvageCommand, SavesAllOfAPoolThatCannotBeChecked) {
+  const Result result = shell("LD_PRELOAD=" PERDURE_FAILING_READS " $PERDURE pool salvage --json " +
+                              pool() + " " + path("saved.pool"));
+  EXPECT_EQ(result.code, 3) << result.err;
+  const nlohmann::json report = result.json();
+  EXPECT_EQ(report["problems"].size(), 1U) << report.dump();
+  for (const auto& [name, dump] : dumps_) {
+    EXPECT_EQ(sorted(run({"dump", "--name", name, path("saved.pool")}).out), dump);
+  }
+}
+
+// A child that hangs does not outlive the command, nor keep its locks.
+TEST_F(SalvageCommand, LeavesNobodyBehindWhenItIsKilled) {
+  const Result result =
+      shell("LD_PRELOAD=" PERDURE_FAILING_READS " PERDURE_READS_HANG=" + path("hangs") +
+            " $PERDURE pool salvage " + pool() + " " + path("saved.pool") + " & until [ -e " +
+            path("hangs") + " ]; do sleep 0.01; done; kill -KILL $!; wait $!; flock -w 20 " +
+            path("saved.pool") + ".*.unfinished true");
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_FALSE(std::filesystem::exists(path("saved.pool")));
+}
+
+// In pieces: there may be more in a file than memory holds, and than a pipe takes at once.
+TEST_F(SalvageCommand, FilesAreLargerThanMemory) {
+  std::string content(size_t{48} << 20, '\0');
+  std::mt19937_64 random(5);
+  for (size_t i = 0; i + 8 <= content.size(); i += 4096) {
+    const uint64_t word = random();
+    content.replace(i, 8, reinterpret_cast<const char*>(&word), 8);
+  }
+  const std::string large = write_file("large", content);
+  const std::string files = path("files.pool");
+  ASSERT_EQ(run({"files", "put", "--capacity", "80M", files, large, "folder/large"}).code, 0);
+  ASSERT_EQ(run({"files", "put", files, "-", "folder/small"}, "a few words").code, 0);
+  ASSERT_EQ(run({"files", "put", files, "-", "none"}, "").code, 0);
+  // Address space for both pools, and half of the file.
+  const Result result =
+      shell("ulimit -v $(((160 + 24 + 64) * 1024)); $PERDURE pool salvage --json " + files + " " +
+            path("saved.pool"));
+  EXPECT_EQ(result.code, 0) << result.out << result.err;
+  ASSERT_EQ(run({"files", "get", path("saved.pool"), "folder/large", path("out")}).code, 0);
+  EXPECT_TRUE(read_file("out") == content);
+  EXPECT_EQ(run({"files", "cat", path("saved.pool"), "folder/small"}).out, "a few words");
+  EXPECT_EQ(run({"files", "cat", path("saved.pool"), "none"}).out, "");
+}
+#endif
 
 TEST_F(SalvageCommand, RefusesWhatIsNoPoolAndWhatIsInTheWay) {
   EXPECT_EQ(run({"pool", "salvage", write_file("notes.txt", "notes"), path("new.pool")}).code, 4);

@@ -1,5 +1,9 @@
 // Copies of a pool that are taken while other threads write to it.
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -7,18 +11,24 @@
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "pm/backup_format.h"
 #include "pm/cut.h"
 #include "pm/file.h"
 #include "support/child.h"
 #include "support/errors.h"
 #include "support/failing_medium.h"
+#include "support/files.h"
 #include "support/scale.h"
 #include "support/scenario.h"
 
@@ -205,6 +215,25 @@ class BackupFiles : public testing::Test {
   }
   std::string path() const { return dir_.file("pool"); }
   std::string file(const std::string& name) const { return dir_.file(name); }
+  // Files that are not whole.
+  std::vector<std::string> unfinished() const {
+    std::vector<std::string> found;
+    for (const auto& entry : std::filesystem::directory_iterator(dir_.path())) {
+      if (entry.path().extension() == ".unfinished") found.push_back(entry.path().filename());
+    }
+    return found;
+  }
+  // Writes the file once more, with a header that was changed and has its checksum.
+  void change_header(const std::string& path,
+                     const std::function<void(pm::BackupHeader&)>& change) const {
+    std::string content = read_file(path);
+    pm::BackupHeader header;
+    std::memcpy(&header, content.data(), sizeof header);
+    change(header);
+    header.checksum = pm::checksum_of(header);
+    std::memcpy(content.data(), &header, sizeof header);
+    write_file(path, content);
+  }
 
   TempDir dir_;
   std::optional<Pool> pool_;
@@ -242,7 +271,7 @@ TEST_F(BackupFiles, EachChangedByteAndEachCutIsRefused) {
             << "byte " << at << ": " << error.what();
       }
       ASSERT_FALSE(std::filesystem::exists(file("copy"))) << "byte " << at;
-      ASSERT_FALSE(std::filesystem::exists(file("copy.partial")));
+      ASSERT_EQ(unfinished(), std::vector<std::string>());
     }
     for (uint64_t i = 0; i < scaled(60); ++i) {
       write_file(file(damaged), sound.substr(0, i < 5 ? i * 100 : random.below(sound.size())));
@@ -298,6 +327,169 @@ TEST_F(BackupFiles, ABaseMustBeTheOneItWas) {
   EXPECT_FALSE(std::filesystem::exists(file("x")));
 }
 
+TEST_F(BackupFiles, NothingThatTheNewOneRestsOnIsReplaced) {
+  std::string base;
+  for (const char* name : {"a", "b", "c"}) {
+    index_->upsert(1, base.size());
+    pool_->backup(file(name), {.base = base, .progress = {}});
+    base = file(name);
+  }
+  for (const char* of : {"c", "b", "a"}) {
+    for (const char* replaced : {"a", "b", "c"}) {
+      if (std::string(replaced) > of) continue;
+      const std::string before = read_file(file(replaced));
+      EXPECT_TRUE(
+          fails_with(ErrorCode::kInvalidArgument, "rests on",
+                     [&] { pool_->backup(file(replaced), {.base = file(of), .progress = {}}); }))
+          << replaced << " of " << of;
+      EXPECT_EQ(read_file(file(replaced)), before);
+    }
+  }
+  // Also where only the number of the oldest is known.
+  std::filesystem::rename(file("a"), file("elsewhere"));
+  EXPECT_TRUE(fails_with(ErrorCode::kInvalidArgument, "rests on", [&] {
+    pool_->backup(file("elsewhere"), {.base = file("c"), .progress = {}});
+  }));
+  Pool::restore(file("c"), file("copy"), {file("elsewhere")});
+  // What rests on it may give way to another one.
+  pool_->backup(file("c"), {.base = file("b"), .progress = {}});
+  EXPECT_EQ(unfinished(), std::vector<std::string>());
+}
+
+TEST_F(BackupFiles, AChainIsLongerThanAProcessMayOpenFiles) {
+  rlimit before{};
+  ::getrlimit(RLIMIT_NOFILE, &before);
+  rlimit few = before;
+  few.rlim_cur = 40;
+  ::setrlimit(RLIMIT_NOFILE, &few);
+  std::string base;
+  for (uint64_t i = 0; i < 60; ++i) {
+    index_->upsert(7, i);
+    pool_->backup(file(std::to_string(i)), {.base = base, .progress = {}});
+    base = file(std::to_string(i));
+  }
+  EXPECT_NO_THROW(Pool::restore(base, file("copy")));
+  ::setrlimit(RLIMIT_NOFILE, &before);
+  Pool copy = Pool::open(file("copy"));
+  Value value;
+  ASSERT_TRUE(open_index(copy, "index")->lookup(7, value));
+  EXPECT_EQ(value.word(), 59U);
+}
+
+TEST_F(BackupFiles, AHeaderLeadsToNothingButABackupBesideIt) {
+  pool_->backup(file("full"));
+  pool_->backup(file("next"), {.base = file("full"), .progress = {}});
+  std::filesystem::create_directory(file("folder"));
+  std::filesystem::rename(file("full"), file("folder/full"));
+  const std::string elsewhere = file("folder/full");
+  change_header(file("next"), [&](pm::BackupHeader& header) {
+    std::memcpy(header.base_name, elsewhere.c_str(), elsewhere.size() + 1);
+  });
+  EXPECT_TRUE(fails_with(ErrorCode::kNotFound, [&] { Pool::restore(file("next"), file("copy")); }));
+  // Nobody waits for what comes through a pipe.
+  ASSERT_EQ(::mkfifo(file("full").c_str(), 0600), 0);
+  EXPECT_TRUE(fails_with(ErrorCode::kForeign, [&] { Pool::restore(file("next"), file("copy")); }));
+  EXPECT_TRUE(fails_with(ErrorCode::kForeign, [&] { Pool::restore(file("full"), file("copy")); }));
+  EXPECT_TRUE(fails_with(ErrorCode::kExists, [&] { pool_->backup(file("full")); }));
+  EXPECT_TRUE(std::filesystem::is_fifo(file("full")));
+}
+
+TEST_F(BackupFiles, AHeaderThatSaysWhatNoBackupHasIsDamage) {
+  pool_->backup(file("full"));
+  const std::string sound = read_file(file("full"));
+  const std::vector<std::function<void(pm::BackupHeader&)>> changes = {
+      [](pm::BackupHeader& header) { header.units += uint64_t{1} << 61; },  // 24 times that is 0
+      [](pm::BackupHeader& header) { header.stored_units += uint64_t{1} << 48; },
+      [](pm::BackupHeader& header) {
+        header.table_offset -= 24 * (uint64_t{1} << 40);
+        header.units += uint64_t{1} << 40;
+      }};
+  for (const auto& change : changes) {
+    write_file(file("full"), sound);
+    change_header(file("full"), change);
+    EXPECT_TRUE(fails_with(ErrorCode::kCorrupt, "full",
+                           [&] { Pool::restore(file("full"), file("copy")); }));
+  }
+}
+
+TEST_F(BackupFiles, WhatAKilledProcessLeftGoesAndWhatOneMakesStays) {
+  const std::string left = "full.0123456789abcdef.unfinished";
+  const std::string in_the_making = "full.fedcba9876543210.unfinished";
+  const std::string others = "fuller.0123456789abcdef.unfinished";
+  for (const std::string& name : {left, in_the_making, others}) write_file(file(name), "x");
+  const int held = ::open(file(in_the_making).c_str(), O_RDONLY | O_CLOEXEC);
+  ASSERT_EQ(::flock(held, LOCK_SH), 0);
+  pool_->backup(file("full"));
+  std::vector<std::string> there = unfinished();
+  std::ranges::sort(there);
+  EXPECT_EQ(there, std::vector<std::string>({in_the_making, others}));
+  ::close(held);
+}
+
+// The first pauses in the middle while the second does all of its work.
+TEST(BackupsAtATime, ToOneFileDoNotMeet) {
+  const TempDir dir;
+  const std::string file = dir.file("backup");
+  for (const char* name : {"one", "other"}) {
+    Pool pool = Pool::create(dir.file(name), {.capacity_bytes = uint64_t{16} << 20});
+    const auto index = create_index(pool, "index", "plush", Kind::kU64, Kind::kU64);
+    for (uint64_t i = 0; i < 5000; ++i) index->upsert(i, i);
+    pool.backup(file);  // what both replace
+  }
+  Child child([&](int out) {
+    const Pool pool = Pool::open(dir.file("one"));
+    bool told = false;
+    pool.backup(file, {.base = {}, .progress = [&](uint64_t, uint64_t) {
+                         if (!std::exchange(told, true)) send(out, "r", 1);
+                         while (!std::filesystem::exists(dir.file("go"))) std::this_thread::yield();
+                       }});
+  });
+  char byte = 0;
+  ASSERT_TRUE(child.receive(&byte, 1));
+  {
+    const Pool pool = Pool::open(dir.file("other"));
+    pool.backup(file);
+  }
+  Pool::restore(file, dir.file("copy of the other"));
+  write_file(dir.file("go"), "");
+  EXPECT_EQ(child.wait(), 0);
+  Pool::restore(file, dir.file("copy of the one"));
+}
+
+// Whatever little room there is on the medium.
+TEST(Restore, OntoAFullMediumIsAnError) {
+  constexpr uint64_t kMediumBytes = uint64_t{4} << 20;
+  constexpr uint64_t kPage = 4096;
+  const TempDir dir;
+  {
+    Pool pool = Pool::create(dir.file("pool"), {.capacity_bytes = uint64_t{2} << 20,
+                                                .growth_bytes = uint64_t{64} << 10});
+    create_index(pool, "index", "wort", Kind::kU64, Kind::kU64)->upsert(1, 2);
+    pool.backup(dir.file("backup"));
+  }
+  const SmallTmpfs medium(kMediumBytes);
+  if (!medium.mounted()) GTEST_SKIP() << "this user may not mount a small tmpfs";
+  Pool::restore(dir.file("backup"), medium.file("copy"));
+  struct stat status{};
+  ASSERT_EQ(::stat(medium.file("copy").c_str(), &status), 0);
+  std::filesystem::remove(medium.file("copy"));
+  const uint64_t needed = static_cast<uint64_t>(status.st_blocks) * 512;
+  uint64_t failed = 0;
+  for (uint64_t room = needed + 2 * kPage; room > 0; room -= kPage) {
+    write_file(medium.file("ballast"), std::string(kMediumBytes - room, 'b'));
+    try {
+      Pool::restore(dir.file("backup"), medium.file("copy"));
+      ASSERT_EQ(failed, 0U);
+    } catch (const Error& error) {
+      ASSERT_EQ(error.code(), ErrorCode::kNoSpace) << error.what();
+      ++failed;
+    }
+    ASSERT_EQ(std::filesystem::exists(medium.file("copy")), failed == 0);
+    std::filesystem::remove(medium.file("copy"));
+  }
+  EXPECT_GT(failed, needed / kPage / 2);
+}
+
 TEST_F(BackupFiles, WhatIsInTheWayStays) {
   write_file(file("precious"), "precious");
   pool_->backup(file("full"));
@@ -331,6 +523,29 @@ TEST_F(BackupFiles, APoolWhoseMediumHasFailedIsRefused) {
   EXPECT_FALSE(std::filesystem::exists(file("full")));
 }
 
+TEST_F(BackupFiles, APoolWhoseMediumFailsMeanwhileIsRefused) {
+  index_.reset();
+  pool_.reset();
+  FailingMedium medium(path(), Domain::kLine);
+  medium.begin();
+  PoolOptions options;
+  options.force_domain = true;
+  options.domain = Domain::kLine;
+  Pool pool = Pool::open(path(), options);
+  const auto index = open_index(pool, "index");
+  medium.refuse_here(medium.persists(), true);
+  bool failed = false;
+  const auto write = [&](uint64_t, uint64_t) {
+    if (std::exchange(failed, true)) return;
+    EXPECT_TRUE(fails_with(ErrorCode::kIo, [&] { index->upsert(1, 2); }));
+  };
+  EXPECT_TRUE(fails_with(ErrorCode::kIo,
+                         [&] { pool.backup(file("full"), {.base = {}, .progress = write}); }));
+  EXPECT_TRUE(failed);
+  EXPECT_FALSE(std::filesystem::exists(file("full")));
+  EXPECT_EQ(unfinished(), std::vector<std::string>());
+}
+
 // What the system reads from a file into memory that is held.
 TEST(Cut, ReadingAFileIntoHeldMemoryWaitsAsStoresDo) {
   constexpr uint64_t kBytes = 256 << 10;
@@ -354,6 +569,56 @@ TEST(Cut, ReadingAFileIntoHeldMemoryWaitsAsStoresDo) {
   EXPECT_EQ(std::string(memory + 1000, kBytes - 2000), std::string(kBytes - 2000, 'n'));
   ::munmap(memory, kBytes);
   std::fclose(file);
+}
+
+volatile sig_atomic_t passed_on = 0;
+
+// A thread that met a cut and comes to the handler when there is another one, of other memory.
+TEST(Cut, AFaultOfAnEarlierOneIsTriedAgainOnce) {
+  if (kUnderAddressSanitizer || kUnderThreadSanitizer)
+    GTEST_SKIP() << "which have handlers of their own";
+  constexpr uint64_t kBytes = 64 << 10;
+  Child child([&](int) {
+    std::signal(SIGSEGV, SIG_DFL);
+    std::signal(SIGSEGV, [](int) { passed_on = passed_on + 1; });
+    auto* memory = static_cast<char*>(
+        ::mmap(nullptr, 3 * kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    char* const later = memory + 2 * kBytes;
+    {
+      const pm::Cut cut(memory, kBytes, kBytes, "memory");
+    }
+    const auto expect = [](int wanted) {
+      if (passed_on != wanted) throw std::runtime_error("passed on: " + std::to_string(passed_on));
+    };
+    {
+      pm::Cut other(later, kBytes, kBytes, "other memory");
+      struct sigaction handler{};
+      ::sigaction(SIGSEGV, nullptr, &handler);
+      siginfo_t fault{};
+      fault.si_code = SEGV_ACCERR;
+      const auto meet = [&](char* at) {
+        fault.si_addr = at;
+        handler.sa_sigaction(SIGSEGV, &fault, nullptr);
+      };
+      meet(memory);
+      expect(0);
+      meet(memory + 64);
+      expect(0);
+      meet(memory + 64);  // it was writable the first time
+      expect(1);
+      // Where there was none, or one of an earlier test.
+      meet(memory + kBytes);
+      meet(memory + kBytes);
+      if (passed_on < 2) throw std::runtime_error("a fault of another kind is not passed on");
+      const int before = passed_on;
+      *static_cast<volatile char*>(later) = 1;
+      expect(before);
+      std::vector<char> unit(kBytes, 'x');
+      other.take(0, unit.data());
+      if (unit[0] != 0) throw std::runtime_error("it is not as it was at the instant");
+    }
+  });
+  EXPECT_EQ(child.wait(), 0);
 }
 
 // A fault that has nothing to do with it.

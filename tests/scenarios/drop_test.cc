@@ -5,6 +5,7 @@
 #include <csignal>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,6 +15,7 @@
 
 #include "perdure/database.h"
 #include "perdure/files.h"
+#include "pm/pool_impl.h"
 #include "support/child.h"
 #include "support/errors.h"
 #include "support/failing_medium.h"
@@ -324,8 +326,9 @@ TEST(Rename, KeepsTheContentUnderTheNewName) {
   }
 }
 
-// At each persist of it the structure has one name or the other.
-TEST(Rename, IsAtomicWhenPowerFails) {
+// At each persist the structures have the names of before, or those of afterwards.
+void names_are_atomic(const std::vector<std::string>& before, const std::vector<std::string>& after,
+                      const std::function<void(Pool&)>& change) {
   const TempDir dir;
   const std::string path = dir.file("pool");
   PoolOptions options{.capacity_bytes = uint64_t{16} << 20};
@@ -334,9 +337,10 @@ TEST(Rename, IsAtomicWhenPowerFails) {
   Pool::create(path, options).close();
   {
     Pool pool = Pool::open(path, options);
-    create_index(pool, "a rather long name", "wort", Kind::kU64, Kind::kU64)->upsert(1, 2);
+    for (uint64_t i = 0; i < before.size(); ++i)
+      create_index(pool, before[i], "wort", Kind::kU64, Kind::kU64)->upsert(1, i);
   }
-  uint64_t renamed = 0;
+  uint64_t changed = 0;
   uint64_t kept = 0;
   bool more = true;
   for (uint64_t n = 0; more; ++n) {
@@ -348,7 +352,7 @@ TEST(Rename, IsAtomicWhenPowerFails) {
       medium.refuse_here(n, true);
       try {
         Pool pool = Pool::open(work, options);
-        pool.rename("a rather long name", "another name that is as long");
+        change(pool);
         more = false;
         break;
       } catch (const Error& error) {
@@ -357,16 +361,42 @@ TEST(Rename, IsAtomicWhenPowerFails) {
       medium.mend();
       std::filesystem::rename(medium.make_image(image, n), work);
       Pool pool = Pool::open(work, options);
-      ASSERT_EQ(pool.structures().size(), 1U);
-      const std::string name = pool.structures()[0].name;
-      ++(name == "a rather long name" ? kept : renamed);
-      ASSERT_TRUE(name == "a rather long name" || name == "another name that is as long");
-      Value value;
-      ASSERT_TRUE(open_index(pool, name)->lookup(1, value));
+      std::vector<std::string> names(before.size());
+      ASSERT_EQ(pool.structures().size(), before.size());
+      for (const StructureInfo& info : pool.structures()) {
+        Value value;
+        ASSERT_TRUE(open_index(pool, info.name)->lookup(1, value));
+        names.at(value.word()) = info.name;
+      }
+      ASSERT_TRUE(names == before || names == after);
+      ++(names == before ? kept : changed);
     }
   }
   EXPECT_GT(kept, 0U);
-  EXPECT_GT(renamed, 0U);
+  EXPECT_GT(changed, 0U);
+}
+
+TEST(Rename, IsAtomicWhenPowerFails) {
+  names_are_atomic({"a rather long name"}, {"another name that is as long"}, [](Pool& pool) {
+    pool.rename("a rather long name", "another name that is as long");
+  });
+}
+
+TEST(ExchangeNames, IsAtomicWhenPowerFails) {
+  names_are_atomic({"a rather long name", "b"}, {"b", "a rather long name"},
+                   [](Pool& pool) { pm::impl_of(pool).exchange_names("b", "a rather long name"); });
+}
+
+TEST(ExchangeNames, OfWhatIsOpenOrNotThereIsRefused) {
+  Pool pool = Pool::anonymous({.capacity_bytes = uint64_t{16} << 20});
+  pm::PoolImpl& impl = pm::impl_of(pool);
+  create_index(pool, "a", "wort", Kind::kU64, Kind::kU64);
+  auto b = create_index(pool, "b", "wort", Kind::kU64, Kind::kU64);
+  EXPECT_TRUE(fails_with(ErrorCode::kInUse, "'b'", [&] { impl.exchange_names("a", "b"); }));
+  EXPECT_TRUE(fails_with(ErrorCode::kInUse, "'a'", [&] { impl.exchange_names("a", "a"); }));
+  EXPECT_TRUE(fails_with(ErrorCode::kNoSuchName, "'c'", [&] { impl.exchange_names("a", "c"); }));
+  b.reset();
+  impl.exchange_names("a", "b");
 }
 
 // A process that makes, fills and drops structures while another thread writes to a neighbour.
