@@ -96,7 +96,7 @@ class PoolTransaction {
   std::optional<typename T::value_type> get(const T& table, KeyOf<T> key) {
     Value found;
     if (!read(participant_of(table), Key<T>::key(key), found)) return std::nullopt;
-    return Stored<T>::value_view(found.datum());
+    return typename T::value_type(Stored<T>::value_view(found.datum()));
   }
   template <TypedTable T>
   bool insert(T& table, KeyOf<T> key, ValueOf<T> value) {

@@ -855,6 +855,7 @@ TEST_F(TypedTransactions, TakeTypedStructuresAndPlush) {
     EXPECT_EQ(transaction.increment(words, "ada"), 1U);
     EXPECT_TRUE(transaction.insert(log, 7, "ada loses four"));
     EXPECT_FALSE(transaction.insert(log, 7, "again"));
+    EXPECT_EQ(transaction.get(log, 7), "ada loses four");
     EXPECT_FALSE(transaction.update(words, "grace", 1));
     EXPECT_FALSE(transaction.remove(words, "grace"));
     transaction.upsert(words, "grace", 5);
