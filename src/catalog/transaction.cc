@@ -287,23 +287,19 @@ void TransactionState::apply_or_take_back(pm::TransactionLog::Record& record) {
   try {
     apply();
   } catch (...) {
-    if (pool_.failed()) throw;  // the next opening decides
-    std::string reason;
+    if (pool_.failed()) pool_.require_writable();  // throws kIo: the next opening decides
     try {
       take_back();
     } catch (const std::exception& error) {
-      reason = error.what();
-    }
-    if (!reason.empty()) {
       for (Target& target : targets_) {
         if (target.is_written) target.participant->gate().block();
       }
-      if (pool_.failed()) throw;
+      if (pool_.failed()) pool_.require_writable();
       throw Error(
           ErrorCode::kPoolFull,
-          fmt::format("{}: a transaction is blocked between its commit and its end: {}; close the "
-                      "pool and open it again, which finishes it",
-                      pool_.mapping().path(), reason));
+          fmt::format("{}: a transaction is blocked between its commit and its end: {}; close its "
+                      "structures or the pool and open them again, which finishes it",
+                      pool_.mapping().path(), error.what()));
     }
     record.retire();
     throw;

@@ -31,6 +31,7 @@ void WriteGate::latch_writers() {
 }
 
 void WriteGate::throw_blocked() const {
+  if (pool_.failed()) pool_.require_writable();  // throws kIo
   throw Error(
       ErrorCode::kPoolFull,
       fmt::format("{}: a committed transaction could not be applied to '{}', since the pool is "

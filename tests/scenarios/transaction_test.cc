@@ -1020,5 +1020,46 @@ TEST_F(TypedTransactions, WaitForEachOther) {
   EXPECT_EQ(sum, 40 * each);
 }
 
+// The medium fails while a transaction is taken back for want of room: whether it happened is open then, and the error
+// says so.
+TEST_F(TypedTransactions, TellOfAMediumThatFailsWhileTheyAreTakenBack) {
+  const TempDir dir;
+  PoolOptions options;
+  options.capacity_bytes = uint64_t{32} << 20;
+  options.force_domain = true;
+  options.domain = Domain::kLine;
+  {
+    Pool pool = Pool::create(dir.file("pool"), options);
+    create_index(pool, "x", "cceh", Kind::kU64, Kind::kU64, {});
+  }
+  static FailingMedium* failing = nullptr;
+  FailingMedium medium(dir.file("pool"), Domain::kLine);
+  failing = &medium;
+  medium.begin();
+  {
+    Pool pool = Pool::open(dir.file("pool"), options);
+    const auto index = open_index(pool, "x");
+    static uint64_t come = 0;
+    come = 0;
+    pm::at_place.store([](const char* name) {
+      const std::string_view place = name;
+      if (place == "transaction: applies" && ++come == 2) throw Error(ErrorCode::kPoolFull, "full");
+      if (place == "transaction: takes back") failing->refuse_here(failing->persists(), true);
+    });
+    PoolTransaction transaction(pool);
+    transaction.upsert(*index, 1, 1);
+    transaction.upsert(*index, 2, 1);
+    EXPECT_TRUE(fails_with(ErrorCode::kIo, [&] { transaction.commit(); }));
+    pm::at_place.store(nullptr);
+    Value found;
+    EXPECT_TRUE(fails_with(ErrorCode::kIo, [&] { index->upsert(3, 3); }));
+  }
+  medium.mend();
+  Pool pool = Pool::open(dir.file("pool"), options);
+  const auto index = open_index(pool, "x");
+  Value found;
+  EXPECT_EQ(index->lookup(1, found), index->lookup(2, found));
+}
+
 }  // namespace
 }  // namespace perdure::test
