@@ -112,11 +112,11 @@ uint32_t TransactionLog::take_slot() {
     if (pending_.load() == kAll) {
       throw Error(
           ErrorCode::kPoolFull,
-          fmt::format("{}: {} transactions that a crash interrupted wait until their structures "
+          fmt::format("{}: {} transactions that were interrupted wait until their structures "
                       "are opened; open all structures once",
                       pool_.mapping().path(), kSlots));
     }
-    pool_.require_writable();  // records that were not retired keep their slots
+    pool_.require_writable();  // slots are kept by what the failure of a medium has interrupted
     freed_.wait(lock);
   }
   const auto number = static_cast<uint32_t>(std::countr_one(taken_));
@@ -130,6 +130,15 @@ void TransactionLog::give_back(uint32_t number) {
     taken_ &= ~(1U << number);
   }
   freed_.notify_one();
+}
+
+void TransactionLog::leave(uint32_t number, bool committed) {
+  {
+    const std::lock_guard lock(mutex_);
+    // Not one whose end the medium has refused: the next opening of the pool decides.
+    if (committed && slot(number).bytes != 0) pending_.fetch_or(1U << number);
+  }
+  freed_.notify_all();  // this slot may be the last that others waited for
 }
 
 // The caller holds mutex_.
@@ -164,7 +173,12 @@ void TransactionLog::set_buffer(uint32_t number, uint64_t bytes) {
 }
 
 TransactionLog::Record::~Record() {
-  if (log_ != nullptr && state_ == State::kEmpty && !log_->pool_.failed()) log_->give_back(number_);
+  if (log_ == nullptr) return;
+  if (state_ == State::kEmpty && !log_->pool_.failed()) {
+    log_->give_back(number_);
+  } else {
+    log_->leave(number_, state_ == State::kCommitted);
+  }
 }
 
 void TransactionLog::Record::commit(std::span<const uint64_t> roots,

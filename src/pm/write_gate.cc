@@ -35,7 +35,7 @@ void WriteGate::throw_blocked() const {
   throw Error(
       ErrorCode::kPoolFull,
       fmt::format("{}: a committed transaction could not be applied to '{}', since the pool is "
-                  "full; make room in other structures, and open the pool again",
+                  "full; make room in other structures, and open it again",
                   pool_.mapping().path(), name_));
 }
 

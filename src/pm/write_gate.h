@@ -88,7 +88,7 @@ class WriteGate {
   static uint64_t hash_of(uint64_t word) { return word * 0x9e3779b97f4a7c15 >> 32; }
   static uint64_t hash_of(std::string_view bytes) { return checksum64(bytes.data(), bytes.size()); }
 
-  // A committed transaction could not be applied for want of room: until the pool is opened again nobody writes.
+  // A committed transaction could not be applied for want of room: until the structure is opened again nobody writes.
   void block() { blocked_.store(true, std::memory_order_release); }
   // Throws kPoolFull if it is blocked.
   void require_open() const {

@@ -18,6 +18,7 @@
 #include "perdure/plush.h"
 #include "perdure/typed.h"
 #include "pm/memory.h"
+#include "pm/transaction_log.h"
 #include "support/at_place.h"
 #include "support/child.h"
 #include "support/complaints.h"
@@ -457,6 +458,22 @@ class TornTransaction : public Transactions {
               }),
               "");
   }
+  // A transaction that the second of its writes finds no room for, nor taking back the first.
+  static void block_at_second_write(Pair& pair, uint64_t value) {
+    static uint64_t come = 0;
+    come = 0;
+    pm::at_place.store([](const char* name) {
+      const std::string_view place = name;
+      if ((place == "transaction: applies" && ++come == 2) || place == "transaction: takes back") {
+        throw Error(ErrorCode::kPoolFull, "a test has filled the pool");
+      }
+    });
+    PoolTransaction transaction(pair.pool);
+    InTransaction(transaction, *pair.first).upsert(1, value);
+    InTransaction(transaction, *pair.second).upsert(1, value);
+    EXPECT_TRUE(fails_with(ErrorCode::kPoolFull, "blocked", [&] { transaction.commit(); }));
+    pm::at_place.store(nullptr);
+  }
   void prepare() const {
     Pair pair = create();
     TypedIndex(*pair.first).upsert(1, 7);
@@ -669,6 +686,36 @@ TEST_P(TornTransaction, BlocksItsStructuresUntilItCanBeFinished) {
   EXPECT_EQ(difference(TypedIndex(*pair.second), {{1, 4}}, 3), "");
   filler = open_index(pair.pool, "filler");
   EXPECT_EQ(faults_and_leaks(pair.pool, {pair.first.get(), pair.second.get(), filler.get()}), "");
+}
+
+// Who opens a blocked structure again, in the same process, finds the transaction finished: what is written then is not
+// overwritten by the next opening of the pool, and a structure that gets the place of a dropped one has nothing of it.
+TEST_P(TornTransaction, IsFinishedWhenABlockedStructureIsOpenedAgain) {
+  Pair pair = create();
+  TypedIndex(*pair.first).upsert(2, 2);
+  block_at_second_write(pair, 4);
+  EXPECT_TRUE(fails_with(ErrorCode::kPoolFull, [&] { TypedIndex(*pair.first).upsert(2, 5); }));
+  pair.first.reset();
+  pair.first = open_index(pair.pool, kIndexName);
+  EXPECT_EQ(difference(TypedIndex(*pair.first), {{1, 4}, {2, 2}}, 3), "");
+  TypedIndex(*pair.first).upsert(1, 6);
+  // The other one is as it was.
+  EXPECT_TRUE(fails_with(ErrorCode::kPoolFull, [&] { TypedIndex(*pair.second).upsert(2, 5); }));
+  pair.close();
+  pair = open();
+  EXPECT_EQ(difference(TypedIndex(*pair.first), {{1, 6}, {2, 2}}, 3), "");
+  EXPECT_EQ(difference(TypedIndex(*pair.second), {{1, 4}}, 3), "");
+
+  block_at_second_write(pair, 7);
+  pair.second.reset();
+  drop_structure(pair.pool, kSecondName);
+  pair.second = create_index(pair.pool, kSecondName, "fast-fair", Kind::kU64, Kind::kU64,
+                             small_options("fast-fair"));
+  pair.close();
+  pair = open();
+  EXPECT_EQ(difference(TypedIndex(*pair.first), {{1, 7}, {2, 2}}, 3), "");
+  EXPECT_EQ(difference(TypedIndex(*pair.second), {}, 3), "");
+  EXPECT_EQ(pair.wrong(), "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Catalog, TornTransaction, testing::ValuesIn(all_cases()), case_name);
@@ -1018,6 +1065,61 @@ TEST_F(TypedTransactions, WaitForEachOther) {
   uint64_t sum = 0;
   for (uint64_t i = 0; i < 3; ++i) sum += counts.get(100 + i).value_or(0);
   EXPECT_EQ(sum, 40 * each);
+}
+
+// Who waits for a slot is told when the medium fails, as are those that have one.
+TEST_F(TypedTransactions, DoNotWaitForAMediumThatHasFailed) {
+  const TempDir dir;
+  PoolOptions options;
+  options.capacity_bytes = uint64_t{32} << 20;
+  options.force_domain = true;
+  options.domain = Domain::kLine;
+  {
+    Pool pool = Pool::create(dir.file("pool"), options);
+    create_index(pool, "x", "cceh", Kind::kU64, Kind::kU64, {});
+  }
+  FailingMedium medium(dir.file("pool"), Domain::kLine);
+  medium.begin();
+  Pool pool = Pool::open(dir.file("pool"), options);
+  const auto index = open_index(pool, "x");
+  transact(pool, [&](PoolTransaction& transaction) {
+    transaction.upsert(*index, 1000, 1);
+    transaction.upsert(*index, 1001, 1);
+  });
+  constexpr uint32_t kWaiting = 8;
+  std::atomic<uint32_t> committed{0};
+  std::atomic<uint32_t> begun{0};
+  std::atomic<bool> go_on{false};
+  std::atomic<uint32_t> refused{0};
+  Complaints complaints;
+  std::vector<std::thread> threads;
+  const AtPlace here("transaction: committed", [&] {
+    ++committed;
+    while (!go_on.load()) std::this_thread::yield();
+  });
+  for (uint32_t t = 0; t < pm::kTransactionSlots + kWaiting; ++t) {
+    threads.emplace_back([&, t] {
+      complaints.catch_in([&] {
+        ++begun;
+        if (fails_with(ErrorCode::kIo, [&] {
+              transact(pool, [&](PoolTransaction& transaction) {
+                transaction.upsert(*index, 2 * t, t);
+                transaction.upsert(*index, 2 * t + 1, t);
+              });
+            })) {
+          ++refused;
+        }
+      });
+    });
+  }
+  while (committed.load() < pm::kTransactionSlots || begun.load() < threads.size()) {
+    std::this_thread::yield();
+  }
+  medium.refuse_here(medium.persists(), true);
+  go_on.store(true);
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(complaints.text(), "");
+  EXPECT_EQ(refused.load(), threads.size());
 }
 
 // The medium fails while a transaction is taken back for want of room: whether it happened is open then, and the error
