@@ -17,6 +17,7 @@
 
 #include "perdure/plush.h"
 #include "perdure/typed.h"
+#include "pm/layout.h"
 #include "pm/memory.h"
 #include "pm/transaction_log.h"
 #include "support/at_place.h"
@@ -887,6 +888,26 @@ class TypedTransactions : public testing::Test {
     options.capacity_bytes = uint64_t{32} << 20;
     return Pool::anonymous(options);
   }
+  // Of the log in a pool's file.
+  static void for_each_slot(std::string& file,
+                            const std::function<void(pm::TransactionSlot& slot)>& visit) {
+    uint64_t log = 0;
+    std::memcpy(&log, file.data() + offsetof(pm::PoolHeader, transactions_word), sizeof log);
+    log &= 0xffffffffffff;
+    for (uint32_t i = 0; i < pm::kTransactionSlots; ++i) {
+      const uint64_t at =
+          log + offsetof(pm::TransactionLogRoot, slot) + i * sizeof(pm::TransactionSlot);
+      pm::TransactionSlot slot;
+      std::memcpy(&slot, file.data() + at, sizeof slot);
+      visit(slot);
+      std::memcpy(file.data() + at, &slot, sizeof slot);
+    }
+  }
+  static uint64_t slots_with_records(std::string file) {
+    uint64_t count = 0;
+    for_each_slot(file, [&](pm::TransactionSlot& slot) { count += slot.bytes != 0 ? 1 : 0; });
+    return count;
+  }
 };
 
 TEST_F(TypedTransactions, TakeTypedStructuresAndPlush) {
@@ -1065,6 +1086,39 @@ TEST_F(TypedTransactions, WaitForEachOther) {
   uint64_t sum = 0;
   for (uint64_t i = 0; i < 3; ++i) sum += counts.get(100 + i).value_or(0);
   EXPECT_EQ(sum, 40 * each);
+}
+
+// Crashes that leave a record of which all is applied: its slot is used again.
+TEST_F(TypedTransactions, LoseNoSlotToACrashOfTheirEnd) {
+  const TempDir dir;
+  const std::string path = dir.file("pool");
+  {
+    Pool pool = Pool::create(path);
+    create_index(pool, "x", "cceh", Kind::kU64, Kind::kU64, {});
+  }
+  const auto transact_two = [](Pool& pool, AnyIndex& index, uint64_t value) {
+    transact(pool, [&](PoolTransaction& transaction) {
+      transaction.upsert(index, 1, value);
+      transaction.upsert(index, 2, value);
+    });
+  };
+  for (uint64_t round = 1; round <= pm::kTransactionSlots + 1; ++round) {
+    SCOPED_TRACE(round);
+    Child child([&](int) {
+      const AtPlace here("transaction: committed", [] { ::raise(SIGKILL); });
+      auto* pool = new Pool(Pool::open(path));
+      transact_two(*pool, *open_index(*pool, "x").release(), round);
+    });
+    ASSERT_EQ(child.wait(), -SIGKILL);
+    // As a crash leaves the line between the last two stores to it.
+    std::string file = read_file(path);
+    ASSERT_EQ(slots_with_records(file), 1U);
+    for_each_slot(file, [](pm::TransactionSlot& slot) { slot.applied = slot.bytes != 0 ? 1 : 0; });
+    write_file(path, file);
+    Pool pool = Pool::open(path);
+    transact_two(pool, *open_index(pool, "x"), 100 + round);
+  }
+  EXPECT_EQ(slots_with_records(read_file(path)), 0U);
 }
 
 // Who waits for a slot is told when the medium fails, as are those that have one.
