@@ -73,7 +73,8 @@ void TransactionLog::require_sound(uint32_t number) const {
     if (sound) {
       std::memcpy(&structures, pool_.at<char>(own.buffer), sizeof structures);
       sound = structures >= 1 && structures <= kStructuresMax &&
-              record_bytes(structures, 0) <= own.bytes;
+              record_bytes(structures, 0) <= own.bytes &&
+              static_cast<uint64_t>(std::bit_width(own.applied)) <= structures;
     }
   }
   if (!sound) pool_.throw_corrupt(fmt::format("record {} of the transactions is damaged", number));

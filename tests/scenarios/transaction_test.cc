@@ -1121,6 +1121,55 @@ TEST_F(TypedTransactions, LoseNoSlotToACrashOfTheirEnd) {
   EXPECT_EQ(slots_with_records(read_file(path)), 0U);
 }
 
+TEST_F(TypedTransactions, RefuseToOpenWithADamagedRecord) {
+  const TempDir dir;
+  const std::string path = dir.file("pool");
+  {
+    Pool pool = Pool::create(path);
+    create_index(pool, "x", "cceh", Kind::kU64, Kind::kU64, {});
+  }
+  Child child([&](int) {
+    const AtPlace here("transaction: committed", [] { ::raise(SIGKILL); });
+    auto* pool = new Pool(Pool::open(path));
+    AnyIndex& index = *open_index(*pool, "x").release();
+    transact(*pool, [&](PoolTransaction& transaction) {
+      transaction.upsert(index, 1, 1);
+      transaction.upsert(index, 2, 2);
+    });
+  });
+  ASSERT_EQ(child.wait(), -SIGKILL);
+  const std::string intact = read_file(path);
+  const auto refused =
+      [&](const std::function<void(std::string & file, pm::TransactionSlot&)>& damage) {
+        std::string file = intact;
+        for_each_slot(file, [&](pm::TransactionSlot& slot) {
+          if (slot.bytes != 0) damage(file, slot);
+        });
+        write_file(path, file);
+        return fails_with(ErrorCode::kCorrupt, [&] { Pool::open(path); });
+      };
+  for (int bit = 0; bit < 64; ++bit) {
+    SCOPED_TRACE(bit);
+    const uint64_t flip = uint64_t{1} << bit;
+    EXPECT_TRUE(refused([&](auto&, auto& slot) { slot.bytes ^= flip; }));
+    EXPECT_TRUE(refused([&](auto&, auto& slot) { slot.checksum ^= flip; }));
+    EXPECT_TRUE(refused([&](auto&, auto& slot) { slot.buffer ^= flip; }));
+    if (bit > 0) {  // there is one structure
+      EXPECT_TRUE(refused([&](auto&, auto& slot) { slot.applied ^= flip; }));
+    }
+  }
+  for (uint64_t at = 0; at < 16 + 2 * 32; ++at) {
+    SCOPED_TRACE(at);
+    EXPECT_TRUE(refused([&](std::string& file, auto& slot) { file[slot.buffer + at] ^= 16; }));
+  }
+  write_file(path, intact);
+  Pool pool = Pool::open(path);
+  const auto index = open_index(pool, "x");
+  Value found;
+  EXPECT_TRUE(index->lookup(1, found));
+  EXPECT_TRUE(index->lookup(2, found));
+}
+
 // Who waits for a slot is told when the medium fails, as are those that have one.
 TEST_F(TypedTransactions, DoNotWaitForAMediumThatHasFailed) {
   const TempDir dir;
