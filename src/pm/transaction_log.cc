@@ -263,7 +263,9 @@ void TransactionLog::for_each_pending(uint64_t root, Use use) const {
     if ((pending_.load() >> i & 1) == 0) continue;
     const View record = view(i);
     for (uint32_t n = 0; n < record.roots.size(); ++n) {
-      if (record.roots[n] == root && (slot(i).applied >> n & 1) == 0) use(i, n);
+      if (record.roots[n] != root) continue;
+      if ((slot(i).applied >> n & 1) == 0) use(i, n);
+      break;  // a record names a structure once; and another record may be in the slot by now
     }
   }
 }
