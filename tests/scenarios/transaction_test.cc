@@ -547,6 +547,20 @@ TEST_P(TornTransaction, SurvivesACrashOfItsEnd) {
   EXPECT_EQ(pair.wrong(), "");
 }
 
+// A structure too damaged for what is to be done to it is no longer opened, but by who reads what is left.
+TEST_P(TornTransaction, KeepsNobodyFromSalvaging) {
+  prepare();
+  ASSERT_NO_FATAL_FAILURE(die_at("transaction: committed", 1, 100));
+  const AtPlace here("transaction: finishes",
+                     [] { throw Error(ErrorCode::kCorrupt, "a test has damaged it"); });
+  PoolOptions options = pool_options(kCapacityBytes);
+  EXPECT_TRUE(fails_with(ErrorCode::kCorrupt, [&] { open_file(pool_path(), options); }));
+  options.read_only = options.lenient = true;
+  const Pair pair = open_file(pool_path(), options);
+  EXPECT_EQ(difference(TypedIndex(*pair.first), {{1, 7}}, 5), "");
+  EXPECT_EQ(difference(TypedIndex(*pair.second), {{1, 7}, {2, 7}}, 5), "");
+}
+
 // What finished a transaction must be durable before anybody writes over it: a power failure later would else have it
 // applied again.
 TEST_P(TornTransaction, StaysFinishedWhenThePowerFailsLater) {
