@@ -281,9 +281,9 @@ void TransactionState::take_back() {
 
 // After the commit point. A crash on the way leaves the record, and so all of the transaction, also if it was being
 // taken back: that nothing of it happened has not been said yet. If an error cannot be helped the record stays, and
-// nobody writes to the structures until the next opening has applied it.
+// nobody writes to the structures until they are opened again, which applies it.
 void TransactionState::apply_or_take_back(pm::TransactionLog::Record& record) {
-  const pm::WriteGate::Pass pass;
+  const pm::WriteGate::Pass pass(pool_);
   try {
     apply();
   } catch (...) {
@@ -315,7 +315,7 @@ void TransactionState::commit() {
     if (writes_ == 1) pool_.require_writable();
     const Latches latches(targets_);
     require_as_read();
-    const pm::WriteGate::Pass pass;
+    const pm::WriteGate::Pass pass(pool_);
     apply();  // atomic by itself
     return;
   }

@@ -1280,5 +1280,37 @@ TEST_F(TypedTransactions, TellOfAMediumThatFailsWhileTheyAreTakenBack) {
   EXPECT_EQ(index->lookup(1, found), index->lookup(2, found));
 }
 
+// Who is told of a pool may write to another one, in the middle of a commit.
+TEST_F(TypedTransactions, MayBeginInAnotherPoolFromWithinOne) {
+  Pool other = new_pool();
+  auto counts = PClht<uint64_t, uint64_t>::create(other, "counts");
+  uint64_t told = 0;
+  std::atomic<bool> applies{false};
+  PoolOptions options;
+  options.capacity_bytes = uint64_t{8} << 20;
+  options.nearly_full_percent = 50;
+  options.on_event = [&](const PoolEvent& event) {
+    if (event.kind != PoolEventKind::kNearlyFull) return;
+    told += applies.load() ? 1 : 0;
+    transact(other, [&](PoolTransaction& transaction) {
+      transaction.increment(counts, 1);
+      transaction.increment(counts, 2);
+    });
+  };
+  Pool pool = Pool::anonymous(options);
+  const auto index = create_index(pool, "x", "cceh", Kind::kU64, Kind::kBytes, {});
+  const AtPlace here("transaction: committed", [&] { applies = true; });
+  for (uint64_t key = 0; key < 1000 && told == 0; key += 2) {
+    applies = false;
+    transact(pool, [&](PoolTransaction& transaction) {
+      transaction.upsert(*index, key, std::string(24 << 10, 'x'));
+      transaction.upsert(*index, key + 1, "y");
+    });
+  }
+  EXPECT_EQ(told, 1U);
+  EXPECT_EQ(counts.get(1), 1U);
+  EXPECT_EQ(counts.get(2), 1U);
+}
+
 }  // namespace
 }  // namespace perdure::test
