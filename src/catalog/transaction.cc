@@ -187,12 +187,12 @@ void TransactionState::write(Participant& into, Datum key, const Datum* value) {
     }
   }
   Entry& entry = entry_of(target, key);
-  if (value != nullptr) into.require_takes(key);
+  std::optional<Value> wanted;
   if (value != nullptr) {
-    set(entry.wanted.emplace(), *value);
-  } else {
-    entry.wanted.reset();
+    into.require_takes(key);
+    set(wanted.emplace(), *value);
   }
+  entry.wanted.swap(wanted);  // all of it, or what was there
   if (!entry.is_written) ++writes_;
   entry.is_written = target.is_written = true;
 }

@@ -26,6 +26,7 @@
 #include "support/errors.h"
 #include "support/failing_medium.h"
 #include "support/scenario.h"
+#include "support/short_memory.h"
 #include "support/workload.h"
 
 namespace perdure::test {
@@ -1310,6 +1311,76 @@ TEST_F(TypedTransactions, MayBeginInAnotherPoolFromWithinOne) {
   EXPECT_EQ(told, 1U);
   EXPECT_EQ(counts.get(1), 1U);
   EXPECT_EQ(counts.get(2), 1U);
+}
+
+// Memory runs out at each allocation of a commit: all of it happened or nothing, as the commit says, and later writes
+// stay.
+TEST_F(TypedTransactions, AreWholeWhenMemoryRunsOut) {
+  for (const Domain domain : {Domain::kLine, Domain::kPage}) {
+    const TempDir dir;
+    const std::string path = dir.file("pool");
+    PoolOptions options;
+    options.capacity_bytes = uint64_t{8} << 20;
+    options.force_domain = true;
+    options.domain = domain;
+    {
+      Pool pool = Pool::create(path, options);
+      for (const char* name : {"x", "y"}) {
+        create_index(pool, name, "cceh", Kind::kU64, Kind::kU64, {})->upsert(1, 1);
+      }
+    }
+    uint64_t last = 1;
+    bool refused = true;
+    for (uint64_t allocations = 0; refused; ++allocations) {
+      SCOPED_TRACE(std::string(to_string(domain)) + " " + std::to_string(allocations));
+      ASSERT_LT(allocations, 1000U);
+      Pool pool = Pool::open(path, options);
+      auto x = open_index(pool, "x");
+      auto y = open_index(pool, "y");
+      for (AnyIndex* index : {x.get(), y.get()}) {
+        Value found;
+        ASSERT_TRUE(index->lookup(1, found));
+        ASSERT_EQ(found.word(), last);
+      }
+      const uint64_t value = 2 + allocations;
+      PoolTransaction transaction(pool);
+      for (AnyIndex* index : {x.get(), y.get()}) transaction.upsert(*index, 1, value);
+      bool happened = true;
+      // A thread of its own, which has allocated nothing yet.
+      std::thread([&] {
+        ShortMemory memory(allocations);
+        try {
+          transaction.commit();
+        } catch (const std::exception&) {
+          happened = false;
+        }
+        memory.end();
+        refused = memory.refused() > 0;
+      }).join();
+      try {
+        x->upsert(2, value);
+      } catch (const Error& error) {
+        ASSERT_EQ(error.code(), ErrorCode::kPoolFull) << error.what();
+        x.reset(), x = open_index(pool, "x");  // blocked
+        y.reset(), y = open_index(pool, "y");
+        happened = true;
+      }
+      if (happened) last = value;
+      for (AnyIndex* index : {x.get(), y.get()}) {
+        Value found;
+        ASSERT_TRUE(index->lookup(1, found));
+        ASSERT_EQ(found.word(), last);
+      }
+      y->upsert(1, last = 5000 + value);
+      x->upsert(1, last);
+    }
+    Pool pool = Pool::open(path, options);
+    for (const char* name : {"x", "y"}) {
+      Value found;
+      ASSERT_TRUE(open_index(pool, name)->lookup(1, found));
+      EXPECT_EQ(found.word(), last);
+    }
+  }
 }
 
 }  // namespace
