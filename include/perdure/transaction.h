@@ -75,6 +75,7 @@ class PoolTransaction {
 
  public:
   explicit PoolTransaction(Pool& pool);
+  // One that was moved from may be assigned to or destroyed, and nothing else.
   PoolTransaction(PoolTransaction&&) noexcept;
   PoolTransaction& operator=(PoolTransaction&&) noexcept;
   // Aborts, unless it was committed.
@@ -96,7 +97,7 @@ class PoolTransaction {
   std::optional<typename T::value_type> get(const T& table, KeyOf<T> key) {
     Value found;
     if (!read(participant_of(table), Key<T>::key(key), found)) return std::nullopt;
-    return Stored<T>::value_view(found.datum());
+    return typename T::value_type(Stored<T>::value_view(found.datum()));
   }
   template <TypedTable T>
   bool insert(T& table, KeyOf<T> key, ValueOf<T> value) {
@@ -129,7 +130,7 @@ class PoolTransaction {
   // together), kPoolFull (also with less than 256 KiB of room, unless it only removes), kNoSpace, kReadOnly,
   // bad_alloc: nothing was changed. kIo: whether it happened shows when the pool is opened again. kPoolFull with
   // the word "blocked": the pool became full after the commit point and what was applied could not be taken back
-  // either; the structures refuse writes, and the transaction is finished when the pool is opened again.
+  // either; the structures refuse writes, and the transaction is finished when they are opened again.
   // After commit() or abort() the transaction is empty, and may be used for another one.
   void commit();
   void abort();

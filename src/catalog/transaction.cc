@@ -187,12 +187,12 @@ void TransactionState::write(Participant& into, Datum key, const Datum* value) {
     }
   }
   Entry& entry = entry_of(target, key);
-  if (value != nullptr) into.require_takes(key);
+  std::optional<Value> wanted;
   if (value != nullptr) {
-    set(entry.wanted.emplace(), *value);
-  } else {
-    entry.wanted.reset();
+    into.require_takes(key);
+    set(wanted.emplace(), *value);
   }
+  entry.wanted.swap(wanted);  // all of it, or what was there
   if (!entry.is_written) ++writes_;
   entry.is_written = target.is_written = true;
 }
@@ -281,29 +281,25 @@ void TransactionState::take_back() {
 
 // After the commit point. A crash on the way leaves the record, and so all of the transaction, also if it was being
 // taken back: that nothing of it happened has not been said yet. If an error cannot be helped the record stays, and
-// nobody writes to the structures until the next opening has applied it.
+// nobody writes to the structures until they are opened again, which applies it.
 void TransactionState::apply_or_take_back(pm::TransactionLog::Record& record) {
-  const pm::WriteGate::Pass pass;
+  const pm::WriteGate::Pass pass(pool_);
   try {
     apply();
   } catch (...) {
-    if (pool_.failed()) throw;  // the next opening decides
-    std::string reason;
+    if (pool_.failed()) pool_.require_writable();  // throws kIo: the next opening decides
     try {
       take_back();
     } catch (const std::exception& error) {
-      reason = error.what();
-    }
-    if (!reason.empty()) {
       for (Target& target : targets_) {
         if (target.is_written) target.participant->gate().block();
       }
-      if (pool_.failed()) throw;
+      if (pool_.failed()) pool_.require_writable();
       throw Error(
           ErrorCode::kPoolFull,
-          fmt::format("{}: a transaction is blocked between its commit and its end: {}; close the "
-                      "pool and open it again, which finishes it",
-                      pool_.mapping().path(), reason));
+          fmt::format("{}: a transaction is blocked between its commit and its end: {}; close its "
+                      "structures or the pool and open them again, which finishes it",
+                      pool_.mapping().path(), error.what()));
     }
     record.retire();
     throw;
@@ -319,7 +315,7 @@ void TransactionState::commit() {
     if (writes_ == 1) pool_.require_writable();
     const Latches latches(targets_);
     require_as_read();
-    const pm::WriteGate::Pass pass;
+    const pm::WriteGate::Pass pass(pool_);
     apply();  // atomic by itself
     return;
   }

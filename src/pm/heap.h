@@ -345,12 +345,13 @@ class Heap::Txn {
 class Heap::Promise {
  public:
   // Throws kPoolFull or kNoSpace.
-  Promise(Heap& heap, uint64_t segments) : segments_(heap.segments_), promised_(segments) {
+  Promise(Heap& heap, uint64_t segments)
+      : segments_(heap.segments_), outer_(Segments::promising), promised_(segments) {
     if (!segments_.promise(segments)) segments_.throw_full();
-    Segments::has_promise = true;
+    Segments::promising = &segments_;
   }
   ~Promise() {
-    Segments::has_promise = false;
+    Segments::promising = outer_;
     segments_.end_promise(promised_);
   }
   Promise(const Promise&) = delete;
@@ -358,6 +359,7 @@ class Heap::Promise {
 
  private:
   Segments& segments_;
+  const Segments* outer_;
   uint64_t promised_;
 };
 

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 #include <string_view>
 #include <vector>
 
@@ -146,33 +147,43 @@ void Memory::remember_pages(const void* address, size_t bytes) const {
       return;
     }
   }
-  pending_pages.push_back({failed_, begin, end});
+  try {
+    pending_pages.push_back({failed_, begin, end});
+  } catch (const std::bad_alloc&) {
+    sync_range(begin, end);  // now: what is half done must not end for want of memory
+  }
 }
 
 void Memory::sync_pages() const {
   const auto others = std::partition(pending_pages.begin(), pending_pages.end(),
                                      [&](const PageRange& one) { return one.owner != failed_; });
-  std::vector<PageRange> ranges(others, pending_pages.end());
-  pending_pages.erase(others, pending_pages.end());
-  std::sort(ranges.begin(), ranges.end(),
+  // In place, for a fence needs no memory.
+  std::sort(others, pending_pages.end(),
             [](const PageRange& a, const PageRange& b) { return a.begin < b.begin; });
-  for (size_t i = 0; i < ranges.size();) {
-    PageRange merged = ranges[i++];
-    while (i < ranges.size() && ranges[i].begin <= merged.end) {
-      merged.end = std::max(merged.end, ranges[i++].end);
+  const struct Forget {
+    std::vector<PageRange>::iterator from;
+    ~Forget() { pending_pages.erase(from, pending_pages.end()); }
+  } forget{others};
+  for (auto range = others; range != pending_pages.end();) {
+    PageRange merged = *range++;
+    while (range != pending_pages.end() && range->begin <= merged.end) {
+      merged.end = std::max(merged.end, (range++)->end);
     }
-    auto* start = reinterpret_cast<void*>(merged.begin);
-    if (msync(start, merged.end - merged.begin, MS_SYNC) == 0) continue;
-    // Pages of a pool that an operation flushed, failed, and closed.
-    if (errno == ENOMEM) continue;
-    const int reason = errno;
-    if (failed_ != nullptr) failed_->store(true, std::memory_order_relaxed);
-    // Never kNoSpace, whatever the reason: that would promise that nothing has changed.
-    throw Error(ErrorCode::kIo,
-                fmt::format("the mapped pool: msync failed: {}; close the pool, mend the "
-                            "medium and open it again",
-                            std::strerror(reason)));
+    sync_range(merged.begin, merged.end);
   }
+}
+
+void Memory::sync_range(uintptr_t begin, uintptr_t end) const {
+  if (msync(reinterpret_cast<void*>(begin), end - begin, MS_SYNC) == 0) return;
+  // Pages of a pool that an operation flushed, failed, and closed.
+  if (errno == ENOMEM) return;
+  const int reason = errno;
+  if (failed_ != nullptr) failed_->store(true, std::memory_order_relaxed);
+  // Never kNoSpace, whatever the reason: that would promise that nothing has changed.
+  throw Error(ErrorCode::kIo,
+              fmt::format("the mapped pool: msync failed: {}; close the pool, mend the "
+                          "medium and open it again",
+                          std::strerror(reason)));
 }
 
 }  // namespace perdure::pm

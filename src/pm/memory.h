@@ -150,6 +150,7 @@ class Memory {
   void fence_slowly() const;
   void remember_pages(const void* address, size_t bytes) const;
   void sync_pages() const;
+  void sync_range(uintptr_t begin, uintptr_t end) const;
 
   std::atomic<bool>* failed_ = nullptr;
   Primitives primitives_ = Primitives::kByte;

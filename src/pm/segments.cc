@@ -65,7 +65,7 @@ void Segments::note_run(uint64_t block, uint64_t segments) {
 
 bool Segments::take(uint64_t count, uint32_t keep, uint64_t& first) {
   const std::lock_guard lock(mutex_);
-  const uint64_t promised = has_promise ? 0 : promised_.load(std::memory_order_relaxed);
+  const uint64_t promised = promising == this ? 0 : promised_.load(std::memory_order_relaxed);
   for (int attempt = 0; attempt < 2; ++attempt) {
     const bool enough = free_segments_ >= count + keep + promised;
     for (auto run = free_runs_.begin(); enough && run != free_runs_.end(); ++run) {

@@ -109,11 +109,11 @@ class Segments {
   // At recovery: the segments before are in use, or some of them.
   void note_used(uint64_t end) { high_water_ = end; }
 
-  // Keeps so many segments for threads that `has_promise` is set in, growing the pool if need be. False: there
+  // Keeps so many segments for threads in which `promising` leads here, growing the pool if need be. False: there
   // are not enough.
   bool promise(uint64_t segments);
   void end_promise(uint64_t segments);
-  static constinit inline thread_local bool has_promise = false;
+  static constinit inline thread_local const Segments* promising = nullptr;
 
   bool is_scarce(uint64_t segments) const;
   uint64_t free() const { return free_segments_.load(std::memory_order_relaxed); }

@@ -51,7 +51,8 @@ void TransactionLog::open() {
 void TransactionLog::forget_dropped() {
   for (uint32_t i = 0; i < kSlots; ++i) {
     if ((pending_.load() >> i & 1) == 0) continue;
-    uint64_t gone = 0;
+    uint64_t gone =
+        slot(i).applied;  // so that a record of which a crash has left `bytes` alone ends, too
     const View record = view(i);
     for (size_t n = 0; n < record.roots.size(); ++n) {
       if (!pool_.names_root(record.roots[n])) gone |= uint64_t{1} << n;
@@ -72,7 +73,8 @@ void TransactionLog::require_sound(uint32_t number) const {
     if (sound) {
       std::memcpy(&structures, pool_.at<char>(own.buffer), sizeof structures);
       sound = structures >= 1 && structures <= kStructuresMax &&
-              record_bytes(structures, 0) <= own.bytes;
+              record_bytes(structures, 0) <= own.bytes &&
+              static_cast<uint64_t>(std::bit_width(own.applied)) <= structures;
     }
   }
   if (!sound) pool_.throw_corrupt(fmt::format("record {} of the transactions is damaged", number));
@@ -112,11 +114,11 @@ uint32_t TransactionLog::take_slot() {
     if (pending_.load() == kAll) {
       throw Error(
           ErrorCode::kPoolFull,
-          fmt::format("{}: {} transactions that a crash interrupted wait until their structures "
+          fmt::format("{}: {} transactions that were interrupted wait until their structures "
                       "are opened; open all structures once",
                       pool_.mapping().path(), kSlots));
     }
-    pool_.require_writable();  // records that were not retired keep their slots
+    pool_.require_writable();  // slots are kept by what the failure of a medium has interrupted
     freed_.wait(lock);
   }
   const auto number = static_cast<uint32_t>(std::countr_one(taken_));
@@ -130,6 +132,15 @@ void TransactionLog::give_back(uint32_t number) {
     taken_ &= ~(1U << number);
   }
   freed_.notify_one();
+}
+
+void TransactionLog::leave(uint32_t number, bool committed) {
+  {
+    const std::lock_guard lock(mutex_);
+    // Not one whose end the medium has refused: the next opening of the pool decides.
+    if (committed && slot(number).bytes != 0) pending_.fetch_or(1U << number);
+  }
+  freed_.notify_all();  // this slot may be the last that others waited for
 }
 
 // The caller holds mutex_.
@@ -164,7 +175,12 @@ void TransactionLog::set_buffer(uint32_t number, uint64_t bytes) {
 }
 
 TransactionLog::Record::~Record() {
-  if (log_ != nullptr && state_ == State::kEmpty && !log_->pool_.failed()) log_->give_back(number_);
+  if (log_ == nullptr) return;
+  if (state_ == State::kEmpty && !log_->pool_.failed()) {
+    log_->give_back(number_);
+  } else {
+    log_->leave(number_, state_ == State::kCommitted);
+  }
 }
 
 void TransactionLog::Record::commit(std::span<const uint64_t> roots,
@@ -247,7 +263,9 @@ void TransactionLog::for_each_pending(uint64_t root, Use use) const {
     if ((pending_.load() >> i & 1) == 0) continue;
     const View record = view(i);
     for (uint32_t n = 0; n < record.roots.size(); ++n) {
-      if (record.roots[n] == root && (slot(i).applied >> n & 1) == 0) use(i, n);
+      if (record.roots[n] != root) continue;
+      if ((slot(i).applied >> n & 1) == 0) use(i, n);
+      break;  // a record names a structure once; and another record may be in the slot by now
     }
   }
 }

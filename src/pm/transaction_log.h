@@ -79,11 +79,11 @@ class TransactionLog {
 
   // Reads what the last opening left. Changes nothing. Throws kCorrupt.
   void open();
-  // forget() for what a crash has left for structures without a name.
+  // forget() for what a crash has left for structures without a name. Empties slots of which all is applied.
   void forget_dropped();
 
-  // A place for the record of one transaction. Its end without retire() leaves a committed record to the next
-  // opening of the pool, and its slot taken until then.
+  // A place for the record of one transaction. Its end without retire() leaves a committed record, as a crash
+  // does, to the next opening of its structures, in this process or after it, and its slot taken until then.
   class Record {
    public:
     Record(Record&& other) noexcept
@@ -119,7 +119,7 @@ class TransactionLog {
   // (also if all slots wait for structures to be opened), kNoSpace, kReadOnly, kIo.
   Record begin(uint64_t record_bytes);
 
-  // Whether a crash has left something for the structure with this root.
+  // Whether something was left for the structure with this root.
   bool is_pending(uint64_t root) const;
   // Calls `apply(operations, number)` with each record left for the structure with this root, which is its
   // structure `number`, and notes durably that it is done. `apply` makes the operations durable. What it throws
@@ -172,6 +172,7 @@ class TransactionLog {
   void set_buffer(uint32_t number, uint64_t bytes);
   uint32_t take_slot();
   void give_back(uint32_t number);
+  void leave(uint32_t number, bool committed);
   View view(uint32_t number) const;
   void require_sound(uint32_t number) const;
   void note_applied(uint32_t number, uint64_t bits);
@@ -183,8 +184,8 @@ class TransactionLog {
   std::mutex mutex_;  // the log's making; which slots are taken
   std::condition_variable freed_;
   uint32_t taken_ = 0;  // bit i: slot i
-  std::atomic<uint32_t> pending_{
-      0};  // bit i: it was committed before this opening, and is not finished
+  // Bit i: the record of slot i is committed, and left to those who open its structures.
+  std::atomic<uint32_t> pending_{0};
   mutable std::mutex pending_mutex_;  // finishing
   std::mutex turn_mutex_;
   std::condition_variable turn_;

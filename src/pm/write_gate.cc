@@ -31,10 +31,11 @@ void WriteGate::latch_writers() {
 }
 
 void WriteGate::throw_blocked() const {
+  if (pool_.failed()) pool_.require_writable();  // throws kIo
   throw Error(
       ErrorCode::kPoolFull,
       fmt::format("{}: a committed transaction could not be applied to '{}', since the pool is "
-                  "full; make room in other structures, and open the pool again",
+                  "full; make room in other structures, and open it again",
                   pool_.mapping().path(), name_));
 }
 

@@ -88,7 +88,7 @@ class WriteGate {
   static uint64_t hash_of(uint64_t word) { return word * 0x9e3779b97f4a7c15 >> 32; }
   static uint64_t hash_of(std::string_view bytes) { return checksum64(bytes.data(), bytes.size()); }
 
-  // A committed transaction could not be applied for want of room: until the pool is opened again nobody writes.
+  // A committed transaction could not be applied for want of room: until the structure is opened again nobody writes.
   void block() { blocked_.store(true, std::memory_order_release); }
   // Throws kPoolFull if it is blocked.
   void require_open() const {
@@ -96,13 +96,16 @@ class WriteGate {
       throw_blocked();
   }
 
-  // While one lives, its thread passes all gates: it holds the latches of the keys that it writes.
+  // While one lives, its thread passes all gates of the pool: it holds the latches of the keys that it writes.
   class Pass {
    public:
-    Pass() { passes = true; }
-    ~Pass() { passes = false; }
+    explicit Pass(const PoolImpl& pool) : outer_(passes) { passes = &pool; }
+    ~Pass() { passes = outer_; }
     Pass(const Pass&) = delete;
     Pass& operator=(const Pass&) = delete;
+
+   private:
+    const PoolImpl* outer_;  // an observer of one pool may write to another
   };
 
   PoolImpl& pool() const { return pool_; }
@@ -115,14 +118,14 @@ class WriteGate {
  private:
   template <typename Write>
   [[gnu::noinline]] auto write_latched(uint64_t hash, Write write_it) {
-    if (passes) return write_it();
+    if (passes == &pool_) return write_it();
     const std::lock_guard lock(latch_of(hash));
     require_open();
     return write_it();
   }
   [[noreturn]] void throw_blocked() const;
 
-  static constinit inline thread_local bool passes = false;
+  static constinit inline thread_local const PoolImpl* passes = nullptr;
 
   std::atomic<bool> latched_{false};
   std::atomic<bool> blocked_{false};

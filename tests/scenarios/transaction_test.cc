@@ -16,14 +16,18 @@
 #include <vector>
 
 #include "perdure/plush.h"
+#include "perdure/store.h"
 #include "perdure/typed.h"
+#include "pm/layout.h"
 #include "pm/memory.h"
+#include "pm/transaction_log.h"
 #include "support/at_place.h"
 #include "support/child.h"
 #include "support/complaints.h"
 #include "support/errors.h"
 #include "support/failing_medium.h"
 #include "support/scenario.h"
+#include "support/short_memory.h"
 #include "support/workload.h"
 
 namespace perdure::test {
@@ -457,6 +461,22 @@ class TornTransaction : public Transactions {
               }),
               "");
   }
+  // A transaction that the second of its writes finds no room for, nor taking back the first.
+  static void block_at_second_write(Pair& pair, uint64_t value) {
+    static uint64_t come = 0;
+    come = 0;
+    pm::at_place.store([](const char* name) {
+      const std::string_view place = name;
+      if ((place == "transaction: applies" && ++come == 2) || place == "transaction: takes back") {
+        throw Error(ErrorCode::kPoolFull, "a test has filled the pool");
+      }
+    });
+    PoolTransaction transaction(pair.pool);
+    InTransaction(transaction, *pair.first).upsert(1, value);
+    InTransaction(transaction, *pair.second).upsert(1, value);
+    EXPECT_TRUE(fails_with(ErrorCode::kPoolFull, "blocked", [&] { transaction.commit(); }));
+    pm::at_place.store(nullptr);
+  }
   void prepare() const {
     Pair pair = create();
     TypedIndex(*pair.first).upsert(1, 7);
@@ -527,6 +547,20 @@ TEST_P(TornTransaction, SurvivesACrashOfItsEnd) {
   EXPECT_EQ(difference(TypedIndex(*pair.first), {{1, 100}, {2, 101}}, 5), "");
   EXPECT_EQ(difference(TypedIndex(*pair.second), {{1, 100}}, 5), "");
   EXPECT_EQ(pair.wrong(), "");
+}
+
+// A structure too damaged for what is to be done to it is no longer opened, but by who reads what is left.
+TEST_P(TornTransaction, KeepsNobodyFromSalvaging) {
+  prepare();
+  ASSERT_NO_FATAL_FAILURE(die_at("transaction: committed", 1, 100));
+  const AtPlace here("transaction: finishes",
+                     [] { throw Error(ErrorCode::kCorrupt, "a test has damaged it"); });
+  PoolOptions options = pool_options(kCapacityBytes);
+  EXPECT_TRUE(fails_with(ErrorCode::kCorrupt, [&] { open_file(pool_path(), options); }));
+  options.read_only = options.lenient = true;
+  const Pair pair = open_file(pool_path(), options);
+  EXPECT_EQ(difference(TypedIndex(*pair.first), {{1, 7}}, 5), "");
+  EXPECT_EQ(difference(TypedIndex(*pair.second), {{1, 7}, {2, 7}}, 5), "");
 }
 
 // What finished a transaction must be durable before anybody writes over it: a power failure later would else have it
@@ -669,6 +703,87 @@ TEST_P(TornTransaction, BlocksItsStructuresUntilItCanBeFinished) {
   EXPECT_EQ(difference(TypedIndex(*pair.second), {{1, 4}}, 3), "");
   filler = open_index(pair.pool, "filler");
   EXPECT_EQ(faults_and_leaks(pair.pool, {pair.first.get(), pair.second.get(), filler.get()}), "");
+}
+
+// Who opens a blocked structure again, in the same process, finds the transaction finished: what is written then is not
+// overwritten by the next opening of the pool, and a structure that gets the place of a dropped one has nothing of it.
+TEST_P(TornTransaction, IsFinishedWhenABlockedStructureIsOpenedAgain) {
+  Pair pair = create();
+  TypedIndex(*pair.first).upsert(2, 2);
+  block_at_second_write(pair, 4);
+  EXPECT_TRUE(fails_with(ErrorCode::kPoolFull, [&] { TypedIndex(*pair.first).upsert(2, 5); }));
+  pair.first.reset();
+  pair.first = open_index(pair.pool, kIndexName);
+  EXPECT_EQ(difference(TypedIndex(*pair.first), {{1, 4}, {2, 2}}, 3), "");
+  TypedIndex(*pair.first).upsert(1, 6);
+  // The other one is as it was.
+  EXPECT_TRUE(fails_with(ErrorCode::kPoolFull, [&] { TypedIndex(*pair.second).upsert(2, 5); }));
+  pair.close();
+  pair = open();
+  EXPECT_EQ(difference(TypedIndex(*pair.first), {{1, 6}, {2, 2}}, 3), "");
+  EXPECT_EQ(difference(TypedIndex(*pair.second), {{1, 4}}, 3), "");
+
+  block_at_second_write(pair, 7);
+  pair.second.reset();
+  drop_structure(pair.pool, kSecondName);
+  pair.second = create_index(pair.pool, kSecondName, "fast-fair", Kind::kU64, Kind::kU64,
+                             small_options("fast-fair"));
+  pair.close();
+  pair = open();
+  EXPECT_EQ(difference(TypedIndex(*pair.first), {{1, 7}, {2, 2}}, 3), "");
+  EXPECT_EQ(difference(TypedIndex(*pair.second), {}, 3), "");
+  EXPECT_EQ(pair.wrong(), "");
+}
+
+// A persist fails of those that finish it, each in turn.
+TEST_P(TornTransaction, IsFinishedAfterAPersistOfItsEndHasFailed) {
+  prepare();
+  ASSERT_NO_FATAL_FAILURE(die_at("transaction: committed", 1, 100));
+  PoolOptions options = pool_options(kCapacityBytes);
+  options.domain = Domain::kLine;
+  FailingMedium medium(pool_path(), Domain::kLine);
+  medium.begin();
+  const uint64_t step = std::max<uint64_t>(1, 24 / rounds(12));
+  medium.refuse([&](uint64_t n) { return n % step == base_seed() % step; },
+                [](uint64_t n) { return n % 2 == 1; });
+  bool written[2] = {};
+  std::string wrong;
+  try {
+    const Pair pair = open_file(pool_path(), options);
+    for (int i = 0; i < 2; ++i) {
+      TypedIndex(i == 0 ? *pair.first : *pair.second).upsert(1, 500);
+      written[i] = !medium.refused();
+    }
+  } catch (const Error& error) {
+    if (!medium.refused()) throw;
+    if (error.code() != ErrorCode::kIo) wrong = std::string("it throws: ") + error.what() + "\n";
+  }
+  if (medium.refused()) {
+    medium.mend();
+    for (const auto image :
+         {FailingMedium::Image::kAll, FailingMedium::Image::kLeast, FailingMedium::Image::kMixed}) {
+      medium.at("image " + std::to_string(static_cast<int>(image)));
+      try {
+        const Pair pair = open_file(medium.make_image(image, medium.refused_number()),
+                                    pool_options(kCapacityBytes));
+        const auto differs = [&](int i, const Model& rest) {
+          const TypedIndex index(i == 0 ? *pair.first : *pair.second);
+          Model with = rest;
+          with[1] = 500;
+          std::string as_written = difference(index, with, 5);
+          if (as_written.empty() || written[i]) return as_written;
+          with[1] = 100;
+          return difference(index, with, 5);
+        };
+        wrong += differs(0, {{2, 101}}) + differs(1, {}) + pair.wrong();
+      } catch (const std::exception& error) {
+        wrong += std::string(error.what()) + "\n";
+      }
+    }
+    medium.report(wrong);
+  }
+  EXPECT_GT(medium.children(), 3U);
+  EXPECT_EQ(medium.findings(), "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Catalog, TornTransaction, testing::ValuesIn(all_cases()), case_name);
@@ -840,6 +955,26 @@ class TypedTransactions : public testing::Test {
     options.capacity_bytes = uint64_t{32} << 20;
     return Pool::anonymous(options);
   }
+  // Of the log in a pool's file.
+  static void for_each_slot(std::string& file,
+                            const std::function<void(pm::TransactionSlot& slot)>& visit) {
+    uint64_t log = 0;
+    std::memcpy(&log, file.data() + offsetof(pm::PoolHeader, transactions_word), sizeof log);
+    log &= 0xffffffffffff;
+    for (uint32_t i = 0; i < pm::kTransactionSlots; ++i) {
+      const uint64_t at =
+          log + offsetof(pm::TransactionLogRoot, slot) + i * sizeof(pm::TransactionSlot);
+      pm::TransactionSlot slot;
+      std::memcpy(&slot, file.data() + at, sizeof slot);
+      visit(slot);
+      std::memcpy(file.data() + at, &slot, sizeof slot);
+    }
+  }
+  static uint64_t slots_with_records(std::string file) {
+    uint64_t count = 0;
+    for_each_slot(file, [&](pm::TransactionSlot& slot) { count += slot.bytes != 0 ? 1 : 0; });
+    return count;
+  }
 };
 
 TEST_F(TypedTransactions, TakeTypedStructuresAndPlush) {
@@ -855,6 +990,7 @@ TEST_F(TypedTransactions, TakeTypedStructuresAndPlush) {
     EXPECT_EQ(transaction.increment(words, "ada"), 1U);
     EXPECT_TRUE(transaction.insert(log, 7, "ada loses four"));
     EXPECT_FALSE(transaction.insert(log, 7, "again"));
+    EXPECT_EQ(transaction.get(log, 7), "ada loses four");
     EXPECT_FALSE(transaction.update(words, "grace", 1));
     EXPECT_FALSE(transaction.remove(words, "grace"));
     transaction.upsert(words, "grace", 5);
@@ -1017,6 +1153,377 @@ TEST_F(TypedTransactions, WaitForEachOther) {
   uint64_t sum = 0;
   for (uint64_t i = 0; i < 3; ++i) sum += counts.get(100 + i).value_or(0);
   EXPECT_EQ(sum, 40 * each);
+}
+
+// Crashes that leave a record of which all is applied: its slot is used again.
+TEST_F(TypedTransactions, LoseNoSlotToACrashOfTheirEnd) {
+  const TempDir dir;
+  const std::string path = dir.file("pool");
+  {
+    Pool pool = Pool::create(path);
+    create_index(pool, "x", "cceh", Kind::kU64, Kind::kU64, {});
+  }
+  const auto transact_two = [](Pool& pool, AnyIndex& index, uint64_t value) {
+    transact(pool, [&](PoolTransaction& transaction) {
+      transaction.upsert(index, 1, value);
+      transaction.upsert(index, 2, value);
+    });
+  };
+  for (uint64_t round = 1; round <= pm::kTransactionSlots + 1; ++round) {
+    SCOPED_TRACE(round);
+    Child child([&](int) {
+      const AtPlace here("transaction: committed", [] { ::raise(SIGKILL); });
+      auto* pool = new Pool(Pool::open(path));
+      transact_two(*pool, *open_index(*pool, "x").release(), round);
+    });
+    ASSERT_EQ(child.wait(), -SIGKILL);
+    // As a crash leaves the line between the last two stores to it.
+    std::string file = read_file(path);
+    ASSERT_EQ(slots_with_records(file), 1U);
+    for_each_slot(file, [](pm::TransactionSlot& slot) { slot.applied = slot.bytes != 0 ? 1 : 0; });
+    write_file(path, file);
+    Pool pool = Pool::open(path);
+    transact_two(pool, *open_index(pool, "x"), 100 + round);
+  }
+  EXPECT_EQ(slots_with_records(read_file(path)), 0U);
+}
+
+// A process dies that has ended a transaction in the caches only, another one writes over it, then the power fails.
+TEST_F(TypedTransactions, StayEndedWhenThePowerFailsLater) {
+  const TempDir dir;
+  const std::string path = dir.file("pool");
+  PoolOptions options;
+  options.capacity_bytes = uint64_t{8} << 20;
+  options.force_domain = true;
+  options.domain = Domain::kLine;
+  {
+    Pool pool = Pool::create(path, options);
+    create_index(pool, "x", "cceh", Kind::kU64, Kind::kU64, {});
+  }
+  Child child([&](int) {
+    auto* pool = new Pool(Pool::open(path, options));
+    AnyIndex& index = *open_index(*pool, "x").release();
+    transact(*pool, [&](PoolTransaction& transaction) {
+      transaction.upsert(index, 1, 1);
+      transaction.upsert(index, 2, 1);
+    });
+    ::raise(SIGKILL);
+  });
+  ASSERT_EQ(child.wait(), -SIGKILL);
+  const std::string in_caches = read_file(path);
+  std::string durable = in_caches;
+  for_each_slot(durable, [](pm::TransactionSlot& slot) {
+    if (slot.buffer != 0) slot.bytes = pm::TransactionLog::record_bytes(1, uint64_t{2} * 32);
+  });
+  write_file(path, durable);
+  FailingMedium medium(path, Domain::kLine);
+  medium.begin();
+  write_file(path, in_caches);
+  {
+    Pool pool = Pool::open(path, options);
+    const auto index = open_index(pool, "x");
+    index->upsert(1, 500);
+    std::filesystem::rename(medium.make_image(FailingMedium::Image::kLeast, 0), dir.file("least"));
+  }
+  medium.mend();
+  Pool pool = Pool::open(dir.file("least"), options);
+  Value found;
+  ASSERT_TRUE(open_index(pool, "x")->lookup(1, found));
+  EXPECT_EQ(found.word(), 500U);
+  write_file(path, durable);  // the record was whole, and would have been applied
+  Pool before = Pool::open(path, options);
+  const auto index = open_index(before, "x");
+  index->upsert(1, 3);
+  EXPECT_EQ(slots_with_records(read_file(path)), 0U);
+}
+
+TEST_F(TypedTransactions, RefuseToOpenWithADamagedRecord) {
+  const TempDir dir;
+  const std::string path = dir.file("pool");
+  {
+    Pool pool = Pool::create(path);
+    create_index(pool, "x", "cceh", Kind::kU64, Kind::kU64, {});
+  }
+  Child child([&](int) {
+    const AtPlace here("transaction: committed", [] { ::raise(SIGKILL); });
+    auto* pool = new Pool(Pool::open(path));
+    AnyIndex& index = *open_index(*pool, "x").release();
+    transact(*pool, [&](PoolTransaction& transaction) {
+      transaction.upsert(index, 1, 1);
+      transaction.upsert(index, 2, 2);
+    });
+  });
+  ASSERT_EQ(child.wait(), -SIGKILL);
+  const std::string intact = read_file(path);
+  const auto refused =
+      [&](const std::function<void(std::string & file, pm::TransactionSlot&)>& damage) {
+        std::string file = intact;
+        for_each_slot(file, [&](pm::TransactionSlot& slot) {
+          if (slot.bytes != 0) damage(file, slot);
+        });
+        write_file(path, file);
+        return fails_with(ErrorCode::kCorrupt, [&] { Pool::open(path); });
+      };
+  for (int bit = 0; bit < 64; ++bit) {
+    SCOPED_TRACE(bit);
+    const uint64_t flip = uint64_t{1} << bit;
+    EXPECT_TRUE(refused([&](auto&, auto& slot) { slot.bytes ^= flip; }));
+    EXPECT_TRUE(refused([&](auto&, auto& slot) { slot.checksum ^= flip; }));
+    EXPECT_TRUE(refused([&](auto&, auto& slot) { slot.buffer ^= flip; }));
+    if (bit > 0) {  // there is one structure
+      EXPECT_TRUE(refused([&](auto&, auto& slot) { slot.applied ^= flip; }));
+    }
+  }
+  for (uint64_t at = 0; at < 16 + 2 * 32; ++at) {
+    SCOPED_TRACE(at);
+    EXPECT_TRUE(refused([&](std::string& file, auto& slot) { file[slot.buffer + at] ^= 16; }));
+  }
+  write_file(path, intact);
+  Pool pool = Pool::open(path);
+  const auto index = open_index(pool, "x");
+  Value found;
+  EXPECT_TRUE(index->lookup(1, found));
+  EXPECT_TRUE(index->lookup(2, found));
+}
+
+// Who waits for a slot is told when the medium fails, as are those that have one.
+TEST_F(TypedTransactions, DoNotWaitForAMediumThatHasFailed) {
+  const TempDir dir;
+  PoolOptions options;
+  options.capacity_bytes = uint64_t{32} << 20;
+  options.force_domain = true;
+  options.domain = Domain::kLine;
+  {
+    Pool pool = Pool::create(dir.file("pool"), options);
+    create_index(pool, "x", "cceh", Kind::kU64, Kind::kU64, {});
+  }
+  FailingMedium medium(dir.file("pool"), Domain::kLine);
+  medium.begin();
+  Pool pool = Pool::open(dir.file("pool"), options);
+  const auto index = open_index(pool, "x");
+  transact(pool, [&](PoolTransaction& transaction) {
+    transaction.upsert(*index, 1000, 1);
+    transaction.upsert(*index, 1001, 1);
+  });
+  constexpr uint32_t kWaiting = 8;
+  std::atomic<uint32_t> committed{0};
+  std::atomic<uint32_t> begun{0};
+  std::atomic<bool> go_on{false};
+  std::atomic<uint32_t> refused{0};
+  Complaints complaints;
+  std::vector<std::thread> threads;
+  const AtPlace here("transaction: committed", [&] {
+    ++committed;
+    while (!go_on.load()) std::this_thread::yield();
+  });
+  for (uint32_t t = 0; t < pm::kTransactionSlots + kWaiting; ++t) {
+    threads.emplace_back([&, t] {
+      complaints.catch_in([&] {
+        ++begun;
+        if (fails_with(ErrorCode::kIo, [&] {
+              transact(pool, [&](PoolTransaction& transaction) {
+                transaction.upsert(*index, 2 * t, t);
+                transaction.upsert(*index, 2 * t + 1, t);
+              });
+            })) {
+          ++refused;
+        }
+      });
+    });
+  }
+  while (committed.load() < pm::kTransactionSlots || begun.load() < threads.size()) {
+    std::this_thread::yield();
+  }
+  medium.refuse_here(medium.persists(), true);
+  go_on.store(true);
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(complaints.text(), "");
+  EXPECT_EQ(refused.load(), threads.size());
+}
+
+// The medium fails while a transaction is taken back for want of room: whether it happened is open then, and the error
+// says so.
+TEST_F(TypedTransactions, TellOfAMediumThatFailsWhileTheyAreTakenBack) {
+  const TempDir dir;
+  PoolOptions options;
+  options.capacity_bytes = uint64_t{32} << 20;
+  options.force_domain = true;
+  options.domain = Domain::kLine;
+  {
+    Pool pool = Pool::create(dir.file("pool"), options);
+    create_index(pool, "x", "cceh", Kind::kU64, Kind::kU64, {});
+  }
+  static FailingMedium* failing = nullptr;
+  FailingMedium medium(dir.file("pool"), Domain::kLine);
+  failing = &medium;
+  medium.begin();
+  {
+    Pool pool = Pool::open(dir.file("pool"), options);
+    const auto index = open_index(pool, "x");
+    static uint64_t come = 0;
+    come = 0;
+    pm::at_place.store([](const char* name) {
+      const std::string_view place = name;
+      if (place == "transaction: applies" && ++come == 2) throw Error(ErrorCode::kPoolFull, "full");
+      if (place == "transaction: takes back") failing->refuse_here(failing->persists(), true);
+    });
+    PoolTransaction transaction(pool);
+    transaction.upsert(*index, 1, 1);
+    transaction.upsert(*index, 2, 1);
+    EXPECT_TRUE(fails_with(ErrorCode::kIo, [&] { transaction.commit(); }));
+    pm::at_place.store(nullptr);
+    Value found;
+    EXPECT_TRUE(fails_with(ErrorCode::kIo, [&] { index->upsert(3, 3); }));
+  }
+  medium.mend();
+  Pool pool = Pool::open(dir.file("pool"), options);
+  const auto index = open_index(pool, "x");
+  Value found;
+  EXPECT_EQ(index->lookup(1, found), index->lookup(2, found));
+}
+
+// Who is told of a pool may write to another one, in the middle of a commit.
+TEST_F(TypedTransactions, MayBeginInAnotherPoolFromWithinOne) {
+  Pool other = new_pool();
+  auto counts = PClht<uint64_t, uint64_t>::create(other, "counts");
+  uint64_t told = 0;
+  std::atomic<bool> applies{false};
+  PoolOptions options;
+  options.capacity_bytes = uint64_t{8} << 20;
+  options.nearly_full_percent = 50;
+  options.on_event = [&](const PoolEvent& event) {
+    if (event.kind != PoolEventKind::kNearlyFull) return;
+    told += applies.load() ? 1 : 0;
+    transact(other, [&](PoolTransaction& transaction) {
+      transaction.increment(counts, 1);
+      transaction.increment(counts, 2);
+    });
+  };
+  Pool pool = Pool::anonymous(options);
+  const auto index = create_index(pool, "x", "cceh", Kind::kU64, Kind::kBytes, {});
+  const AtPlace here("transaction: committed", [&] { applies = true; });
+  for (uint64_t key = 0; key < 1000 && told == 0; key += 2) {
+    applies = false;
+    transact(pool, [&](PoolTransaction& transaction) {
+      transaction.upsert(*index, key, std::string(24 << 10, 'x'));
+      transaction.upsert(*index, key + 1, "y");
+    });
+  }
+  EXPECT_EQ(told, 1U);
+  EXPECT_EQ(counts.get(1), 1U);
+  EXPECT_EQ(counts.get(2), 1U);
+}
+
+// Memory runs out at each allocation of a commit: all of it happened or nothing, as the commit says, and later writes
+// stay.
+TEST_F(TypedTransactions, AreWholeWhenMemoryRunsOut) {
+  for (const Domain domain : {Domain::kLine, Domain::kPage}) {
+    const TempDir dir;
+    const std::string path = dir.file("pool");
+    PoolOptions options;
+    options.capacity_bytes = uint64_t{8} << 20;
+    options.force_domain = true;
+    options.domain = domain;
+    {
+      Pool pool = Pool::create(path, options);
+      for (const char* name : {"x", "y"}) {
+        create_index(pool, name, "cceh", Kind::kU64, Kind::kU64, {})->upsert(1, 1);
+      }
+    }
+    uint64_t last = 1;
+    bool refused = true;
+    for (uint64_t allocations = 0; refused; ++allocations) {
+      SCOPED_TRACE(std::string(to_string(domain)) + " " + std::to_string(allocations));
+      ASSERT_LT(allocations, 1000U);
+      Pool pool = Pool::open(path, options);
+      auto x = open_index(pool, "x");
+      auto y = open_index(pool, "y");
+      for (AnyIndex* index : {x.get(), y.get()}) {
+        Value found;
+        ASSERT_TRUE(index->lookup(1, found));
+        ASSERT_EQ(found.word(), last);
+      }
+      const uint64_t value = 2 + allocations;
+      PoolTransaction transaction(pool);
+      for (AnyIndex* index : {x.get(), y.get()}) transaction.upsert(*index, 1, value);
+      bool happened = true;
+      // A thread of its own, which has allocated nothing yet.
+      std::thread([&] {
+        ShortMemory memory(allocations);
+        try {
+          transaction.commit();
+        } catch (const std::exception&) {
+          happened = false;
+        }
+        memory.end();
+        refused = memory.refused() > 0;
+      }).join();
+      try {
+        x->upsert(2, value);
+      } catch (const Error& error) {
+        ASSERT_EQ(error.code(), ErrorCode::kPoolFull) << error.what();
+        x.reset(), x = open_index(pool, "x");  // blocked
+        y.reset(), y = open_index(pool, "y");
+        happened = true;
+      }
+      if (happened) last = value;
+      for (AnyIndex* index : {x.get(), y.get()}) {
+        Value found;
+        ASSERT_TRUE(index->lookup(1, found));
+        ASSERT_EQ(found.word(), last);
+      }
+      y->upsert(1, last = 5000 + value);
+      x->upsert(1, last);
+    }
+    Pool pool = Pool::open(path, options);
+    for (const char* name : {"x", "y"}) {
+      Value found;
+      ASSERT_TRUE(open_index(pool, name)->lookup(1, found));
+      EXPECT_EQ(found.word(), last);
+    }
+  }
+}
+
+// A store that is opened as one.
+TEST_F(TypedTransactions, AreFinishedByAStore) {
+  const TempDir dir;
+  const std::string path = dir.file("pool");
+  {
+    Pool pool = Pool::create(path);
+    perdure::Store::create(pool, "store");
+    create_index(pool, "x", "cceh", Kind::kBytes, Kind::kBytes, {});
+  }
+  Child child([&](int) {
+    const AtPlace here("transaction: committed", [] { ::raise(SIGKILL); });
+    auto* pool = new Pool(Pool::open(path));
+    AnyIndex& store = *open_index(*pool, "store").release();
+    AnyIndex& index = *open_index(*pool, "x").release();
+    for (int i = 0; i < 1000; ++i) store.upsert("other " + std::to_string(i), "x");
+    store.upsert("gone", "x");
+    transact(*pool, [&](PoolTransaction& transaction) {
+      transaction.upsert(store, "a", "1");
+      transaction.remove(store, "gone");
+      transaction.upsert(index, "a", "1");
+    });
+  });
+  ASSERT_EQ(child.wait(), -SIGKILL);
+  {
+    Pool pool = Pool::open(path);
+    StoreOptions options;
+    options.serve_early = true;
+    perdure::Store store = perdure::Store::open(pool, "store", options);
+    std::string found;
+    EXPECT_TRUE(store.get("a", found));
+    EXPECT_EQ(found, "1");
+    EXPECT_FALSE(store.get("gone", found));
+    store.put("a", "2");
+  }
+  Pool pool = Pool::open(path);
+  perdure::Store store = perdure::Store::open(pool, "store");
+  std::string found;
+  EXPECT_TRUE(store.get("a", found));
+  EXPECT_EQ(found, "2");
+  EXPECT_EQ(store.size(), 1001U);
 }
 
 }  // namespace
