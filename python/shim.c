@@ -254,6 +254,17 @@ static perdure_status pypd_scan(pypd_handle* handle, uint32_t kind, uint64_t wor
                                                          count_max, collect, page)));
 }
 
+/* From the key on down, or from the last one if there is none. */
+static perdure_status pypd_scan_back(pypd_handle* handle, int from, uint32_t kind, uint64_t word,
+                                     const char* data, size_t size, uint64_t count_max,
+                                     uint64_t bytes_max, pypd_page* page) {
+  ENTER(perdure_index, index, handle);
+  page_begin(page, count_max, bytes_max);
+  const perdure_datum key = datum_of(kind, word, data, size);
+  return leave(handle, page_end(page, perdure_index_scan_back(index, from ? &key : NULL, count_max,
+                                                              collect, page)));
+}
+
 static perdure_status pypd_for_each(pypd_handle* handle, uint64_t count_max, pypd_page* page) {
   ENTER(perdure_index, index, handle);
   page_begin(page, count_max, UINT64_MAX);
