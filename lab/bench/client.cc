@@ -54,8 +54,7 @@ bool BenchClient::is_bytes_of(uint64_t word, std::string_view value) const {
 bool BenchClient::has_effect(const Operation& operation) {
   const bool removed = operation.type == OperationType::kRemove;
   const bool inserted = operation.type == OperationType::kInsert;
-  const bool read =
-      operation.type == OperationType::kLookup || is_scan(operation.type);
+  const bool read = operation.type == OperationType::kLookup || is_scan(operation.type);
   if (read || compare_ == Compare::kNothing) return true;
   const uint64_t word = plan_.key_of(operation.record);
   if (!index_.lookup(make_key(word), found_)) return removed;

@@ -37,9 +37,8 @@ json percentiles_json(const std::vector<LatencySummary>& repeats) {
 
 json types_json(const BenchResult& result) {
   json types = json::object();
-  const uint64_t scans =
-      result.by_type[static_cast<size_t>(OperationType::kScan)].operations +
-      result.by_type[static_cast<size_t>(OperationType::kScanBack)].operations;
+  const uint64_t scans = result.by_type[static_cast<size_t>(OperationType::kScan)].operations +
+                         result.by_type[static_cast<size_t>(OperationType::kScanBack)].operations;
   for (size_t type = 0; type < kOperationTypes; ++type) {
     const TypeSummary& summary = result.by_type[type];
     if (summary.operations == 0 && summary.samples == 0) continue;

@@ -77,8 +77,7 @@ class DatabaseIndex final : public PeerIndex {
     uint64_t told = 0;
     database_.transact([&](Transaction& transaction) {
       Cursor at = transaction.cursor(tree_);
-      for (whole ? at.seek_last() : at.seek_below(end); told < limit && at.valid();
-           at.previous()) {
+      for (whole ? at.seek_last() : at.seek_below(end); told < limit && at.valid(); at.previous()) {
         end = at.key();
         whole = false;
         ++told;

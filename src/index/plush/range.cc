@@ -54,12 +54,11 @@ class Core::Scan {
         if (kBack) --at;
       } else if (grown_) {
         grown_ = false;
-        at = resume_;
         // What is before has been given.
         if constexpr (kBack) {
-          last_ = std::min(last_, at);
+          at = last_ = std::min(last_, resume_);
         } else {
-          first_ = std::max(first_, at);
+          at = first_ = std::max(first_, resume_);
         }
       } else {
         more = false;
