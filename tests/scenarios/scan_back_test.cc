@@ -1,9 +1,11 @@
 // Scans in descending order, against a std::map, on every structure that keeps an order.
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <optional>
+#include <ostream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -193,7 +195,9 @@ TEST_P(ScanBack, GoesOnWhateverTheVisitorDoes) {
       visited.push_back(now);
       store.index->remove(key(numbers[now.place]).datum());
       store.index->upsert(key(kKeys + visited.size()).datum(), value(1).datum());
-      if (visited.size() % 50 == 0) EXPECT_EQ(back(*store.index, std::nullopt, 1).size(), 1U);
+      if (visited.size() % 50 == 0) {
+        EXPECT_EQ(back(*store.index, std::nullopt, 1).size(), 1U);
+      }
     }
     return true;
   });
