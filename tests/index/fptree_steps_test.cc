@@ -79,7 +79,8 @@ TEST_F(FPTreeSteps, AScanTellsOfNoKeyBeyondTheBoundThatItGoesOnFrom) {
 // The same downwards: the range of the inner node before, which was the first one.
 TEST_F(FPTreeSteps, AScanDownwardsTellsOfNoKeyBelowTheFloorThatItGoesOnFrom) {
   const auto tree = make({.leaf_records = 4, .leaf_group = 4, .inner_records = 4});
-  for (uint64_t key = 0; key < 200; key += 10) tree->write(Verb::kInsert, key, key);
+  // As above, and three more leaves in the second inner node, so that the first one goes instead of merging with it.
+  for (uint64_t key = 0; key < 320; key += 10) tree->write(Verb::kInsert, key, key);
   tree->remove(170);
   const uint64_t from = 180;
   tree::Ceiling<tree::Words> ceiling(&from);
