@@ -168,6 +168,12 @@ def test_ranges(pool: perdure.Pool, structure: str, key: type) -> None:
         assert [k for k, _ in index.range(prefix="0100", reverse=True)] == [
             make(n) for n in range(1008, 998, -2)
         ]
+        # Each of them fills a page.
+        index["large"] = index["larger"] = bytes(3 << 20)
+        assert [k for k, _ in index.range("05996", reverse=True)] == [
+            "larger", "large", "05998", "05996",
+        ]  # fmt: skip
+        del index["large"], index["larger"]
         assert [k for k, _ in index.range(prefix="0100")] == [make(n) for n in range(1000, 1010, 2)]
         assert list(index.range(prefix="x")) == []
         assert [k for k, _ in index.range(prefix="")] == [make(number) for number in numbers]

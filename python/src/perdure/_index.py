@@ -346,34 +346,27 @@ class Index(Handle, MutableMapping[K, V], Generic[K, V]):
         self, stop: int | bytes | None, limit: int
     ) -> Iterator[tuple[list[K], list[V]]]:
         """Downwards from before `stop`, as it is stored, or from the last record on."""
-        is_str = self._key.type is str
         records = 16
-        while limit > 0 and stop != 0:
-            wanted = min(records, limit)
+        while limit > 0:
             word, data = 0, b""
             if isinstance(stop, int):
-                word = stop - 1
+                word = stop
             elif stop is not None:
                 data = stop
-                wanted += 1  # `stop` itself, for no byte string is the last one before it
             page = new_page()
             check(
                 lib.pypd_scan_back(
-                    self._handle, stop is not None, self._key.kind, word, data, len(data), wanted,
-                    _PAGE_BYTES, page,
+                    self._handle, stop is not None, self._key.kind, word, data, len(data),
+                    min(records, limit), _PAGE_BYTES, page,
                 )
             )  # fmt: skip
             keys = self._key.column(page.keys, page.count)
-            values = self._value.column(page.values, page.count)
-            plain = [key.encode() for key in keys[:1] + keys[-1:]] if is_str else keys  # type: ignore[attr-defined]
-            if plain and plain[0] == stop:
-                keys, values = keys[1:], values[1:]
-            if keys:
-                yield keys, values
+            yield keys, self._value.column(page.values, page.count)
             if not page.full:
                 return
-            limit -= len(keys)
-            stop = plain[-1]  # type: ignore[assignment]
+            limit -= page.count
+            word, data, _ = self._plain_key(keys[-1])
+            stop = data if self._key.kind == BYTES else word
             records = min(8 * records, _PAGE_RECORDS)
 
     def range(
