@@ -103,8 +103,8 @@ class Lmdb final : public PeerIndex {
       MDB_cursor* cursor = nullptr;
       require(mdb_cursor_open(transaction, table_, &cursor));
       const std::unique_ptr<MDB_cursor, void (*)(MDB_cursor*)> closing(cursor, mdb_cursor_close);
-      MDB_val key;
-      MDB_val value;
+      MDB_val key{};
+      MDB_val value{};
       MDB_cursor_op step = MDB_LAST;
       if (from) {
         const Encoded encoded(*from);
