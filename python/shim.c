@@ -254,6 +254,38 @@ static perdure_status pypd_scan(pypd_handle* handle, uint32_t kind, uint64_t wor
                                                          count_max, collect, page)));
 }
 
+/* A page, and the key that records must be below. */
+typedef struct pypd_below {
+  pypd_page* page;
+  perdure_datum key;
+} pypd_below;
+
+static int is_key(const perdure_datum* a, const perdure_datum* b) {
+  return a->kind == PERDURE_U64
+             ? a->word == b->word
+             : a->size == b->size && (a->size == 0 || memcmp(a->data, b->data, a->size) == 0);
+}
+
+static int collect_below(void* context, const perdure_datum* key, const perdure_datum* value) {
+  const pypd_below* below = context;
+  return is_key(key, &below->key) || collect(below->page, key, value);
+}
+
+/* Downwards from the greatest key below the one, or from the last one if there is none. */
+static perdure_status pypd_scan_back(pypd_handle* handle, int below, uint32_t kind, uint64_t word,
+                                     const char* data, size_t size, uint64_t count_max,
+                                     uint64_t bytes_max, pypd_page* page) {
+  ENTER(perdure_index, index, handle);
+  page_begin(page, count_max, bytes_max);
+  pypd_below context = {page, datum_of(kind, word, data, size)};
+  /* One more than the page takes: the key itself is passed over. */
+  return leave(handle,
+               page_end(page, below ? perdure_index_scan_back(index, &context.key, count_max + 1,
+                                                              collect_below, &context)
+                                    : perdure_index_scan_back(index, NULL, count_max, collect,
+                                                              page)));
+}
+
 static perdure_status pypd_for_each(pypd_handle* handle, uint64_t count_max, pypd_page* page) {
   ENTER(perdure_index, index, handle);
   page_begin(page, count_max, UINT64_MAX);
@@ -529,8 +561,8 @@ static perdure_status pypd_store_for_each(pypd_handle* handle, uint64_t count_ma
   return leave(handle, page_end(page, perdure_store_for_each(store, collect, page)));
 }
 
-/* Downwards from the last key that is not greater than `from`, or, if that is NULL, from the last one. */
-static perdure_status pypd_store_scan_down(pypd_handle* handle, const char* from, size_t size,
+/* Downwards from the greatest key below the one, or, if that is NULL, from the last one. */
+static perdure_status pypd_store_scan_down(pypd_handle* handle, const char* below, size_t size,
                                            uint64_t count_max, uint64_t bytes_max,
                                            pypd_page* page) {
   perdure_cursor* cursor = NULL;
@@ -539,13 +571,15 @@ static perdure_status pypd_store_scan_down(pypd_handle* handle, const char* from
   page_begin(page, count_max, bytes_max);
   perdure_status status = perdure_cursor_open(store, &cursor);
   if (status == PERDURE_OK) {
-    status = from == NULL ? perdure_cursor_last(cursor, &valid)
-                          : perdure_cursor_seek_down(cursor, from, size, &valid);
+    status = below == NULL ? perdure_cursor_last(cursor, &valid)
+                           : perdure_cursor_seek_down(cursor, below, size, &valid);
   }
+  const perdure_datum bound = perdure_bytes(below, size);
   while (status == PERDURE_OK && valid) {
     perdure_datum key, value;
     status = perdure_cursor_record(cursor, &key, &value, NULL);
-    if (status != PERDURE_OK || !collect(page, &key, &value)) break;
+    if (status != PERDURE_OK) break;
+    if ((below == NULL || !is_key(&key, &bound)) && !collect(page, &key, &value)) break;
     status = perdure_cursor_previous(cursor, &valid);
   }
   perdure_cursor_close(cursor);

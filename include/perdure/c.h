@@ -322,6 +322,13 @@ perdure_status perdure_index_scan(const perdure_index* index, perdure_datum from
 /* The same for words, into arrays with room for `limit` records; `*count` is how many there were. */
 perdure_status perdure_index_scan_words(const perdure_index* index, uint64_t from, uint64_t limit,
                                         uint64_t* keys, uint64_t* values, uint64_t* count);
+/* The same in descending order: records with keys <= `*from`, or with NULL from the last one on. */
+perdure_status perdure_index_scan_back(const perdure_index* index, const perdure_datum* from,
+                                       uint64_t limit, perdure_visit visit, void* context);
+/* For words, into arrays; from UINT64_MAX on that is from the last one. */
+perdure_status perdure_index_scan_back_words(const perdure_index* index, uint64_t from,
+                                             uint64_t limit, uint64_t* keys, uint64_t* values,
+                                             uint64_t* count);
 /* Every record, in no particular order. */
 perdure_status perdure_index_for_each(const perdure_index* index, perdure_visit visit,
                                       void* context);

@@ -99,6 +99,8 @@ concept OrderedIndex =
                          const std::function<bool(Argument<typename T::key_type>,
                                                   Argument<typename T::value_type>)>& visit) {
       reader.scan(from, uint64_t{1}, visit);  // as AnyIndex::scan()
+      // As AnyIndex::scan_back().
+      reader.scan_back(std::optional(from), uint64_t{1}, visit);
     };
 
 // A key or value of either kind, not owned: valid for the call it is passed to.
@@ -257,6 +259,12 @@ class AnyIndex {
   // Error(kWrongType).
   virtual void scan(Datum from, uint64_t limit,
                     const std::function<bool(Datum key, Datum value)>& visit) const;
+  // The same in descending order: records with keys <= `from`, or without one from the last record on. Every
+  // structure of the catalogue that is ordered has it, lock-free where scan() is. Cost: in trees with leaves a
+  // descent for each leaf, where scan() follows a link; for each record what scan() costs. Peers and indexes of
+  // your own that have only scan() throw Error(kWrongType).
+  virtual void scan_back(std::optional<Datum> from, uint64_t limit,
+                         const std::function<bool(Datum key, Datum value)>& visit) const;
 
   // Calls `visit` once for every record, in no particular order. Records that are written meanwhile
   // may or may not be seen; others are seen exactly once.

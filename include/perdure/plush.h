@@ -136,6 +136,9 @@ class Plush {
   // key_min..key_max: insert and upsert throw kInvalidArgument, and nothing else finds them.
   void scan(Argument<K> from, uint64_t limit,
             const std::function<bool(Argument<K>, Argument<V>)>& visit) const;
+  // The same in descending order, as AnyIndex::scan_back().
+  void scan_back(std::optional<Argument<K>> from, uint64_t limit,
+                 const std::function<bool(Argument<K>, Argument<V>)>& visit) const;
 
   // Moves everything in DRAM to the first PM level, so that the log holds nothing. Durable on
   // return, for all writes that had returned before the call. Runs beside other operations, on

@@ -273,30 +273,69 @@ struct ArtCow {
 template <typename K, typename V, typename Structure = structures::Any>
 class TypedIndex;
 
-// A place in an ordered index, and what is left of a range behind it: in ascending order, each record once.
+// What moves a cursor in a loop: by next() or, downwards, by previous().
+namespace typed {
+template <typename Cursor, bool kBack>
+class CursorIterator {
+ public:
+  using iterator_concept = std::input_iterator_tag;
+  using iterator_category = std::input_iterator_tag;
+  using value_type = typename Cursor::Record;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const value_type*;
+  using reference = const value_type&;
+
+  CursorIterator() = default;
+  explicit CursorIterator(Cursor* cursor) : cursor_(cursor) {}
+  const value_type& operator*() const { return cursor_->record(); }
+  const value_type* operator->() const { return &cursor_->record(); }
+  CursorIterator& operator++() {
+    if constexpr (kBack) {
+      cursor_->previous();
+    } else {
+      cursor_->next();
+    }
+    return *this;
+  }
+  void operator++(int) { ++*this; }
+  friend bool operator==(const CursorIterator& at, std::default_sentinel_t) {
+    return !at.cursor_->valid();
+  }
+
+ private:
+  Cursor* cursor_ = nullptr;
+};
+}  // namespace typed
+
+template <typename K, typename V>
+class TypedReverse;
+
+// A place in a range of an ordered index, and what is left of the range behind it: in ascending order, each record
+// once; or in descending order, or to and fro.
 //
 //   for (auto cursor = index.from(10); cursor.valid(); cursor.next()) use(cursor.key(), cursor.value());
 //   for (auto&& [key, value] : index.from(10)) use(key, value);         // the same
 //   for (auto&& [key, value] : index.from(10) | std::views::take(3)) ...
+//   for (auto&& [key, value] : index.range(10, 20).reverse()) ...       // from the greatest key below 20 down to 10
+//   auto at = index.lower_bound(10);                                    // of the whole index
+//   if (at.valid()) at.previous();                                      // the greatest key below 10
 //
 // It fetches a chunk of records by one scan of the structure (8 records at first, twice as many each time, up to
-// 128, or as many as have 64 KiB), and continues behind the last key of the chunk with the next scan. Between two
-// scans it holds nothing of the structure, neither lock nor epoch: keep it as long as you want, and write to the
-// index while you walk through it.
+// 128, or as many as have 64 KiB), and continues behind the last key of the chunk with the next scan; who turns round
+// within a chunk moves on within it. Between two scans it holds nothing of the structure, neither lock nor epoch: keep
+// it as long as you want, and write to the index while you walk through it.
 //
 // What it sees: a record that is there when the cursor comes by, and that nobody writes to meanwhile, is seen
-// exactly once, and no key is seen twice. Of a record that somebody writes, removes or inserts meanwhile, the
-// cursor shows what was there when its chunk was fetched: changes behind the chunk are seen, changes within it
-// are not, and keys that are inserted before the cursor never. Hence it is not a snapshot. A record of which the
-// key was shown may be gone; remove() tells. The end is where the last scan found it: records that are added
-// behind it afterwards need a new cursor.
-//
-// Forward only: the structures have no scans in descending order.
+// exactly once, and on a way in one direction no key is seen twice. Of a record that somebody writes, removes or
+// inserts meanwhile, the cursor shows what was there when its chunk was fetched: changes behind the chunk are seen,
+// changes within it are not, and keys that are inserted where the cursor has been never. Hence it is not a snapshot. A
+// record of which the key was shown may be gone; remove() tells. The end is where the last scan found it: records that
+// are added behind it afterwards need a call of first(), last() or seek(), which read anew.
 //
 // Movable (of one that was moved from nothing may be asked), single-pass: begin() gives where it stands. For one
-// thread at a time. The index must outlive it, but may
-// be moved. Each scan, that is creating the cursor and moving on, may throw what AnyIndex::scan() throws, and
-// bad_alloc; the cursor is then at its end. A chunk is in DRAM: 128 records, or 64 KiB and one record.
+// thread at a time. The index must outlive it, but may be moved. Each scan, that is creating the cursor, placing it
+// and moving on, may throw what AnyIndex::scan() and scan_back() throw, and bad_alloc; the cursor is then at its end. A
+// chunk is in DRAM: 128 records, or 64 KiB and one record.
 template <typename K, typename V>
 class TypedCursor {
  public:
@@ -310,32 +349,8 @@ class TypedCursor {
   };
 
   // Moves the cursor that it came from.
-  class Iterator {
-   public:
-    using iterator_concept = std::input_iterator_tag;
-    using iterator_category = std::input_iterator_tag;
-    using value_type = Record;
-    using difference_type = std::ptrdiff_t;
-    using pointer = const Record*;
-    using reference = const Record&;
-
-    Iterator() = default;
-    const Record& operator*() const { return cursor_->record(); }
-    const Record* operator->() const { return &cursor_->record(); }
-    Iterator& operator++() {
-      cursor_->next();
-      return *this;
-    }
-    void operator++(int) { cursor_->next(); }
-    friend bool operator==(const Iterator& at, std::default_sentinel_t) {
-      return !at.cursor_->valid();
-    }
-
-   private:
-    friend class TypedCursor;
-    explicit Iterator(TypedCursor* cursor) : cursor_(cursor) {}
-    TypedCursor* cursor_ = nullptr;
-  };
+  using Iterator = typed::CursorIterator<TypedCursor, false>;
+  using KeyIn = typename typed::Coding<K>::In;
 
   TypedCursor(TypedCursor&&) noexcept = default;
   TypedCursor& operator=(TypedCursor&&) noexcept = default;
@@ -343,19 +358,30 @@ class TypedCursor {
   TypedCursor& operator=(const TypedCursor&) = delete;
   ~TypedCursor() = default;
 
-  // Whether it stands on a record; if not it is at the end, and stays there.
+  // Whether it stands on a record. If not it has left the range, at either end, and stays there until it is placed
+  // anew.
   bool valid() const { return at_ < count_; }
   // What it stands on, which it must. Valid until it moves on.
   const Record& record() const { return chunk_[at_]; }
   const K& key() const { return chunk_[at_].key; }
   const V& value() const { return chunk_[at_].value; }
-  // Moves on to the next record, or the end; nothing at the end.
-  void next() {
-    if (!valid() || ++at_ < count_ || !more_) return;
-    store(typed::Coding<K>::key(chunk_[count_ - 1].key), from_);
-    behind_ = true;
-    fetch();
-  }
+  // Moves on to the next record, or the end; nothing at an end. Cost: one scan for each chunk.
+  void next() { step(false); }
+  // To the record before, or the end; nothing at an end.
+  void previous() { step(true); }
+
+  // Places it, wherever it is: on the first record of the range; on the last one; on the first whose key is not less
+  // than `key`, or greater than it; on the last whose key is not greater than `key`, or less than it. At the end if the
+  // range has none. Cost: one scan of 8 records.
+  void first() { place(false, Start::kEdge, Datum(0)); }
+  void last() { place(true, Start::kEdge, Datum(0)); }
+  void seek(KeyIn key) { place(false, Start::kAt, typed::Coding<K>::key(key)); }
+  void seek_above(KeyIn key) { place(false, Start::kBeyond, typed::Coding<K>::key(key)); }
+  void seek_down(KeyIn key) { place(true, Start::kAt, typed::Coding<K>::key(key)); }
+  void seek_below(KeyIn key) { place(true, Start::kBeyond, typed::Coding<K>::key(key)); }
+
+  // The range in descending order, from its last record on, wherever the cursor stood.
+  TypedReverse<K, V> reverse() && { return TypedReverse<K, V>(std::move(*this)); }
 
   Iterator begin() { return Iterator(this); }
   std::default_sentinel_t end() const { return {}; }
@@ -365,15 +391,16 @@ class TypedCursor {
   friend class TypedIndex;
 
   enum class Until : uint8_t { kEnd, kKey, kOtherPrefix };
+  enum class Start : uint8_t { kEdge, kAt, kBeyond };  // of the range; at a key; behind it
   static constexpr uint64_t kFirstRecords = 8;
   static constexpr uint64_t kMostRecords = 128;
   static constexpr uint64_t kChunkBytes = 64 << 10;
 
-  TypedCursor(const AnyIndex& index, Datum from, Until until, Datum bound)
+  // The range from `low` on, until the bound; not placed yet.
+  TypedCursor(const AnyIndex& index, Datum low, Until until, Datum bound)
       : index_(&index), until_(until) {
-    store(from, from_);
+    store(low, low_);
     store(bound, bound_);
-    fetch();
   }
 
   static void store(Datum datum, Value& out) {
@@ -383,18 +410,76 @@ class TypedCursor {
       out.set_bytes().assign(datum.bytes());
     }
   }
+  static bool less(const Datum& a, const Datum& b) {
+    return a.kind() == Kind::kU64 ? a.word() < b.word() : a.bytes() < b.bytes();
+  }
 
+  // Whether a key that lies on the right side of where the cursor began is within the range.
   bool within(const Datum& key) const {
+    if (down_) return !less(key, low_.datum());
     switch (until_) {
       case Until::kEnd:
         return true;
       case Until::kKey:
-        return key.kind() == Kind::kU64 ? key.word() < bound_.word()
-                                        : key.bytes() < std::string_view(bound_.bytes());
+        return less(key, bound_.datum());
       case Until::kOtherPrefix:
         return key.bytes().starts_with(bound_.bytes());
     }
     return false;
+  }
+
+  void place(bool down, Start start, Datum key) {
+    down_ = down;
+    start_ = start;
+    wanted_ = kFirstRecords;
+    at_ = count_ = 0;
+    if (start != Start::kEdge) store(key, from_);
+    clamp();
+    fetch();
+  }
+  // Keeps the start within the range.
+  void clamp() {
+    if (!down_) {
+      if (start_ != Start::kEdge && !less(from_.datum(), low_.datum())) return;
+      start_ = Start::kAt;
+      from_ = low_;
+      return;
+    }
+    if (until_ == Until::kEnd) return;
+    std::string behind;
+    Datum bound = bound_.datum();
+    if (until_ == Until::kOtherPrefix) {
+      behind = bound_.bytes();
+      if (!to_end_of_prefix(behind)) return;
+      bound = Datum(behind);
+    }
+    if (start_ != Start::kEdge && less(from_.datum(), bound)) return;
+    start_ = Start::kBeyond;
+    store(bound, from_);
+  }
+  // From a prefix to the least byte string behind all that begin with it. False if there is none.
+  static bool to_end_of_prefix(std::string& prefix) {
+    while (!prefix.empty() && static_cast<unsigned char>(prefix.back()) == 0xff) prefix.pop_back();
+    if (prefix.empty()) return false;
+    prefix.back() = static_cast<char>(static_cast<unsigned char>(prefix.back()) + 1);
+    return true;
+  }
+
+  void step(bool down) {
+    if (!valid()) return;
+    if (down == down_) {
+      if (++at_ < count_ || !more_) return;
+      at_ = count_ - 1;
+    } else if (at_ > 0) {
+      --at_;
+      return;
+    } else {
+      down_ = down;
+      wanted_ = kFirstRecords;
+    }
+    store(typed::Coding<K>::key(chunk_[at_].key), from_);
+    start_ = Start::kBeyond;
+    fetch();
   }
 
   // From from_ on, or from behind it. Seeking the key itself and passing it over serves words and byte strings
@@ -406,10 +491,11 @@ class TypedCursor {
     uint64_t bytes = 0;
     bool ended = false;
     const Datum from = from_.datum();
-    const uint64_t limit = wanted_ + (behind_ ? 1 : 0);
-    index_->scan(from, limit, [&](Datum key, Datum value) {
+    const bool beyond = start_ == Start::kBeyond;
+    const uint64_t limit = wanted_ + (beyond ? 1 : 0);
+    const auto take = [&](Datum key, Datum value) {
       ++seen;
-      if (behind_ && key == from) return true;
+      if (beyond && key == from) return true;
       if (!within(key)) {
         ended = true;
         return false;
@@ -417,7 +503,14 @@ class TypedCursor {
       put_record(put++, key, value);
       bytes += key.bytes().size() + value.bytes().size();
       return bytes < kChunkBytes;
-    });
+    };
+    if (!down_) {
+      index_->scan(from, limit, take);
+    } else if (start_ == Start::kEdge) {
+      index_->scan_back(std::nullopt, limit, take);
+    } else {
+      index_->scan_back(from, limit, take);
+    }
     more_ = !ended && (seen == limit || bytes >= kChunkBytes);
     wanted_ = std::min(2 * wanted_, kMostRecords);
     count_ = put;  // at the end if the scan has thrown
@@ -436,14 +529,38 @@ class TypedCursor {
 
   const AnyIndex* index_;
   Value from_;
-  Value bound_;
+  Value low_;    // where the range begins
+  Value bound_;  // where it ends, as until_ says
   std::vector<Record> chunk_;
   size_t at_ = 0;
   size_t count_ = 0;  // records of chunk_ that count
   uint64_t wanted_ = kFirstRecords;
   Until until_;
-  bool behind_ = false;  // from_ itself was shown
-  bool more_ = false;    // there may be records behind the chunk
+  Start start_ = Start::kEdge;
+  bool down_ = false;  // the order of the chunk
+  bool more_ = false;  // there may be records behind the chunk
+};
+
+// What a cursor gives, in descending order: for range-for and std::ranges. Movable, single-pass, with the promises of
+// its cursor.
+//
+//   for (auto&& [key, value] : index.all().reverse() | std::views::take(10)) ...   // the ten greatest keys
+template <typename K, typename V>
+class TypedReverse {
+ public:
+  using Record = typename TypedCursor<K, V>::Record;
+  using Iterator = typed::CursorIterator<TypedCursor<K, V>, true>;
+
+  // From the last record of the cursor's range on. Cost: one scan of 8 records.
+  explicit TypedReverse(TypedCursor<K, V> cursor) : cursor_(std::move(cursor)) { cursor_.last(); }
+
+  Iterator begin() { return Iterator(&cursor_); }
+  std::default_sentinel_t end() const { return {}; }
+  // Where it stands.
+  TypedCursor<K, V>& cursor() { return cursor_; }
+
+ private:
+  TypedCursor<K, V> cursor_;
 };
 
 // An index from K to V, see above. Movable, and owns the structure: destroying the object closes it cleanly. An
@@ -635,7 +752,85 @@ class TypedIndex {
   void scan(KeyIn from, Use use) const
     requires(kFacts.ordered)
   {
-    index_->scan(KeyCoding::key(from), ~uint64_t{0}, [&](Datum key, Datum value) -> bool {
+    index_->scan(KeyCoding::key(from), ~uint64_t{0}, typed_visit(use));
+  }
+  // The same in descending order, of the records with keys <= `from`, or of all. As AnyIndex::scan_back().
+  template <typename Use>
+  void scan_back(KeyIn from, Use use) const
+    requires(kFacts.ordered)
+  {
+    visit_back(KeyCoding::key(from), use);
+  }
+  template <typename Use>
+  void scan_back(Use use) const
+    requires(kFacts.ordered)
+  {
+    visit_back(std::nullopt, use);
+  }
+  // The record with the least key, with the greatest one. Cost: one scan of a record.
+  std::optional<Record> first() const
+    requires(kFacts.ordered)
+  {
+    std::optional<Record> found;
+    index_->scan(lowest(), 1, keep(found));
+    return found;
+  }
+  std::optional<Record> last() const
+    requires(kFacts.ordered)
+  {
+    std::optional<Record> found;
+    index_->scan_back(std::nullopt, 1, keep(found));
+    return found;
+  }
+  // All records; those with keys >= `first`; of them, those with keys < `last`. On the first of them.
+  Cursor all() const
+    requires(kFacts.ordered)
+  {
+    return placed(Cursor(*index_, lowest(), Cursor::Until::kEnd, lowest()));
+  }
+  Cursor from(KeyIn first) const
+    requires(kFacts.ordered)
+  {
+    return placed(Cursor(*index_, KeyCoding::key(first), Cursor::Until::kEnd, lowest()));
+  }
+  Cursor range(KeyIn first, KeyIn last) const
+    requires(kFacts.ordered)
+  {
+    return placed(
+        Cursor(*index_, KeyCoding::key(first), Cursor::Until::kKey, KeyCoding::key(last)));
+  }
+  // All records, on the first whose key is not less than `key`; on the first whose key is greater. As those of
+  // std::map, but at the end only a placing leads back: seek_below(key) finds what is before either.
+  Cursor lower_bound(KeyIn key) const
+    requires(kFacts.ordered)
+  {
+    Cursor cursor(*index_, lowest(), Cursor::Until::kEnd, lowest());
+    cursor.seek(key);
+    return cursor;
+  }
+  Cursor upper_bound(KeyIn key) const
+    requires(kFacts.ordered)
+  {
+    Cursor cursor(*index_, lowest(), Cursor::Until::kEnd, lowest());
+    cursor.seek_above(key);
+    return cursor;
+  }
+  // Those whose keys begin with `text`; all of them do with an empty one.
+  Cursor prefix(std::string_view text) const
+    requires(kFacts.ordered && std::same_as<K, std::string>)
+  {
+    return placed(Cursor(*index_, text, Cursor::Until::kOtherPrefix, text));
+  }
+
+ private:
+  static Cursor placed(Cursor cursor) {
+    cursor.first();
+    return cursor;
+  }
+  // What a scan calls: `use`, with the types.
+  template <typename Use>
+  static auto typed_visit(Use& use) {
+    return [&use](Datum key, Datum value) -> bool {
       if constexpr (std::is_void_v<std::invoke_result_t<Use&, typename KeyCoding::View,
                                                         typename ValueCoding::View>>) {
         use(KeyCoding::key_view(key), ValueCoding::value_view(value));
@@ -643,32 +838,18 @@ class TypedIndex {
       } else {
         return use(KeyCoding::key_view(key), ValueCoding::value_view(value));
       }
-    });
+    };
   }
-  // All records; those with keys >= `first`; of them, those with keys < `last`.
-  Cursor all() const
-    requires(kFacts.ordered)
-  {
-    return Cursor(*index_, lowest(), Cursor::Until::kEnd, lowest());
+  static auto keep(std::optional<Record>& found) {
+    return [&found](Datum key, Datum value) {
+      found.emplace(Record{K(KeyCoding::key_view(key)), V(ValueCoding::value_view(value))});
+      return false;
+    };
   }
-  Cursor from(KeyIn first) const
-    requires(kFacts.ordered)
-  {
-    return Cursor(*index_, KeyCoding::key(first), Cursor::Until::kEnd, lowest());
+  template <typename Use>
+  void visit_back(std::optional<Datum> from, Use& use) const {
+    index_->scan_back(from, ~uint64_t{0}, typed_visit(use));
   }
-  Cursor range(KeyIn first, KeyIn last) const
-    requires(kFacts.ordered)
-  {
-    return Cursor(*index_, KeyCoding::key(first), Cursor::Until::kKey, KeyCoding::key(last));
-  }
-  // Those whose keys begin with `text`; all of them do with an empty one.
-  Cursor prefix(std::string_view text) const
-    requires(kFacts.ordered && std::same_as<K, std::string>)
-  {
-    return Cursor(*index_, text, Cursor::Until::kOtherPrefix, text);
-  }
-
- private:
   static Datum lowest() {
     if constexpr (KeyCoding::kKind == Kind::kU64) {
       return 0;

@@ -54,8 +54,7 @@ bool BenchClient::is_bytes_of(uint64_t word, std::string_view value) const {
 bool BenchClient::has_effect(const Operation& operation) {
   const bool removed = operation.type == OperationType::kRemove;
   const bool inserted = operation.type == OperationType::kInsert;
-  const bool read =
-      operation.type == OperationType::kLookup || operation.type == OperationType::kScan;
+  const bool read = operation.type == OperationType::kLookup || is_scan(operation.type);
   if (read || compare_ == Compare::kNothing) return true;
   const uint64_t word = plan_.key_of(operation.record);
   if (!index_.lookup(make_key(word), found_)) return removed;
@@ -68,11 +67,16 @@ bool BenchClient::has_effect(const Operation& operation) {
 bool BenchClient::scan(const Prepared& prepared) {
   uint64_t told = 0;
   bool starts_there = false;
-  index_.scan(prepared.key, prepared.length, [&](Datum key, Datum value) {
+  const auto visit = [&](Datum key, Datum value) {
     if (told == 0) starts_there = key == prepared.key;
     read_ += word_values_ ? value.word() : value.bytes().size();
     return ++told < prepared.length;
-  });
+  };
+  if (prepared.type == OperationType::kScan) {
+    index_.scan(prepared.key, prepared.length, visit);
+  } else {
+    index_.scan_back(prepared.key, prepared.length, visit);
+  }
   scanned_ += told;
   return starts_there && told <= prepared.length;
 }

@@ -59,6 +59,7 @@ class BenchClient {
       case OperationType::kRemove:
         return index_.remove(prepared.key);
       case OperationType::kScan:
+      case OperationType::kScanBack:
         return scan(prepared);
       case OperationType::kReadModifyWrite:
         return index_.lookup(prepared.key, found_) && is_of(word, found_) &&

@@ -20,6 +20,11 @@ class NullIndex final : public AnyIndex {
     const Datum value = value_kind_ == Kind::kU64 ? Datum(uint64_t{0}) : Datum("");
     for (uint64_t told = 0; told < limit && visit(from, value); ++told) continue;
   }
+  void scan_back(std::optional<Datum> from, uint64_t limit,
+                 const std::function<bool(Datum, Datum)>& visit) const override {
+    const Datum first = key_kind_ == Kind::kU64 ? Datum(uint64_t{0}) : Datum("");
+    scan(from.value_or(first), limit, visit);
+  }
 
   void for_each(const std::function<void(Datum, Datum)>&) const override {}
   uint64_t check(const std::function<void(const std::string&)>&) const override { return 0; }

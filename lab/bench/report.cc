@@ -32,7 +32,7 @@ std::string format_mops(double mops) {
 
 std::string scan_words(const Workload& workload) {
   const ScanLength& length = workload.scan_length;
-  if (workload.mix.share_of(OperationType::kScan) == 0) return "";
+  if (!workload.mix.has_scans()) return "";
   return length.least == length.most
              ? fmt::format(", scans of {}", format_counted(length.most, "record"))
              : fmt::format(", scans of {} to {} records", length.least, length.most);

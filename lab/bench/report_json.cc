@@ -37,15 +37,17 @@ json percentiles_json(const std::vector<LatencySummary>& repeats) {
 
 json types_json(const BenchResult& result) {
   json types = json::object();
+  const uint64_t scans = result.by_type[static_cast<size_t>(OperationType::kScan)].operations +
+                         result.by_type[static_cast<size_t>(OperationType::kScanBack)].operations;
   for (size_t type = 0; type < kOperationTypes; ++type) {
     const TypeSummary& summary = result.by_type[type];
     if (summary.operations == 0 && summary.samples == 0) continue;
     json object = {{"operations", summary.operations},
                    {"samples", summary.samples},
                    {"percentiles", percentiles_json(summary.latencies)}};
-    if (static_cast<OperationType>(type) == OperationType::kScan) {
-      object["records_per_scan"] = ratio_or_null(static_cast<double>(result.scanned),
-                                                 static_cast<double>(summary.operations));
+    if (is_scan(static_cast<OperationType>(type))) {
+      object["records_per_scan"] =
+          ratio_or_null(static_cast<double>(result.scanned), static_cast<double>(scans));
     }
     types[to_string(static_cast<OperationType>(type))] = object;
   }

@@ -350,7 +350,7 @@ void check_options(const BenchOptions& options) {
 
 std::string unable(const Contender& contender, const BenchOptions& options,
                    const Workload& workload, unsigned threads) {
-  if (!contender.ordered && workload.mix.share_of(OperationType::kScan) > 0) {
+  if (!contender.ordered && workload.mix.has_scans()) {
     return fmt::format("{} keeps no order, so it cannot scan", contender.name);
   }
   if (!contender.concurrent && threads > 1) {

@@ -13,8 +13,8 @@
 namespace perdure::lab {
 namespace {
 
-constexpr std::array<const char*, kOperationTypes> kNames = {"insert", "lookup", "update", "upsert",
-                                                             "remove", "scan",   "rmw"};
+constexpr std::array<const char*, kOperationTypes> kNames = {
+    "insert", "lookup", "update", "upsert", "remove", "scan", "rmw", "scan-back"};
 constexpr std::array<const char*, 3> kKeyOrders = {"mixed", "sequential", "pibench"};
 constexpr uint32_t kLongestScan = 100'000'000;
 

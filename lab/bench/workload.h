@@ -25,10 +25,14 @@ enum class OperationType : uint8_t {
   kRemove,
   kScan,
   kReadModifyWrite,  // a lookup, then an update of the same record
+  kScanBack,         // in descending order
 };
-inline constexpr size_t kOperationTypes = 7;
+inline constexpr size_t kOperationTypes = 8;
+constexpr bool is_scan(OperationType type) {
+  return type == OperationType::kScan || type == OperationType::kScanBack;
+}
 
-const char* to_string(OperationType type) noexcept;  // the last is "rmw"
+const char* to_string(OperationType type) noexcept;  // the last ones are "rmw" and "scan-back"
 
 // The share of each operation, such as "lookup=.5,update=.5".
 struct Mix {
@@ -41,6 +45,9 @@ struct Mix {
   // "lookup" for a single operation, else "lookup=0.9,update=0.1".
   std::string name() const;
   double share_of(OperationType type) const;
+  bool has_scans() const {
+    return share_of(OperationType::kScan) + share_of(OperationType::kScanBack) > 0;
+  }
 };
 
 // How many records a scan asks for: uniformly between the two, both included.
@@ -107,6 +114,7 @@ class OperationPlan {
       case OperationType::kRemove:
         return {slot.type, order_of_removal_.at(cycle * removes_per_cycle_ + slot.removes)};
       case OperationType::kScan:
+      case OperationType::kScanBack:
         return {slot.type, draw(place), length_of_scan(place)};
       default:
         return {slot.type, draw(place)};

@@ -171,8 +171,9 @@ void add_workload_options(CLI::App& command, BenchCommandOptions& options) {
       ->group(group);
   command
       .add_option("--mix", options.mixes,
-                  "Operations and their shares: insert, lookup, update, upsert, remove, scan, rmw "
-                  "(read-modify-write); may be repeated, each mix gets a fresh pool (default: "
+                  "Operations and their shares: insert, lookup, update, upsert, remove, scan, "
+                  "scan-back (downwards), rmw (read-modify-write); may be repeated, each mix gets "
+                  "a fresh pool (default: "
                   "lookup)")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->allow_extra_args(false)

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "index/owned_blocks.h"
 #include "index/presets.h"
@@ -605,22 +607,33 @@ void IndexSubject::check_scan(const AnyIndex& index, const Contents& contents) c
   if (!catalog_entry(workload_.structure).traits.ordered) return;
   const auto least = workload_.key_kind == Kind::kU64 ? Datum(uint64_t{0}) : Datum("");
   Contents scanned;
-  bool first = true;
+  std::vector<uint32_t> order;
   Value last;
   index.scan(least, ~uint64_t{0}, [&](const Datum& key, const Datum& value) {
-    const bool ascends =
-        first || (key.kind() == Kind::kU64 ? key.word() > last.word() : key.bytes() > last.bytes());
+    const bool ascends = order.empty() || (key.kind() == Kind::kU64 ? key.word() > last.word()
+                                                                    : key.bytes() > last.bytes());
     if (!ascends) report_damage("a scan does not ascend");
-    first = false;
     if (key.kind() == Kind::kU64) {
       last.set(key.word());
     } else {
       last.set_bytes().assign(key.bytes());
     }
-    scanned[keys_.number_of(key)] = values_.number_of(value);
+    order.push_back(keys_.number_of(key));
+    scanned[order.back()] = values_.number_of(value);
     return true;
   });
   if (scanned != contents) report_damage("a scan and an iteration give different records");
+  // Backward the same records, in the opposite order.
+  index.scan_back(std::nullopt, ~uint64_t{0}, [&](const Datum& key, const Datum& value) {
+    const uint32_t number = keys_.number_of(key);
+    if (order.empty() || order.back() != number ||
+        contents.at(number) != values_.number_of(value)) {
+      report_damage("a scan backward gives other records than a scan");
+    }
+    order.pop_back();
+    return true;
+  });
+  if (!order.empty()) report_damage("a scan backward gives fewer records than a scan");
 }
 
 uint32_t IndexSubject::first_value_of_work(uint32_t crashes) const {

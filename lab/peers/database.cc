@@ -69,6 +69,22 @@ class DatabaseIndex final : public PeerIndex {
       }
     });
   }
+  void scan_back(std::optional<Datum> from, uint64_t limit,
+                 const std::function<bool(Datum, Datum)>& visit) const override {
+    std::string end;  // the least key behind those that are to come
+    if (from) end.assign(Encoded(*from).view()) += '\0';
+    bool whole = !from;
+    uint64_t told = 0;
+    database_.transact([&](Transaction& transaction) {
+      Cursor at = transaction.cursor(tree_);
+      for (whole ? at.seek_last() : at.seek_below(end); told < limit && at.valid(); at.previous()) {
+        end = at.key();
+        whole = false;
+        ++told;
+        if (!visit(decode(key_kind(), at.key()), decode(value_kind(), at.value()))) return;
+      }
+    });
+  }
 
  private:
   Database& database_;

@@ -130,6 +130,20 @@ class Tree final : public PartedMap<K, V, absl::btree_map<K, V, std::less<>>, By
       }
     }
   }
+  void scan_back(std::optional<Datum> from, uint64_t limit,
+                 const std::function<bool(Datum, Datum)>& visit) const override {
+    uint64_t told = 0;
+    const size_t first = from ? ByRange::part_of(sought<K>(*from)) : kParts - 1;
+    for (size_t number = first + 1; number-- > 0;) {
+      const auto& part = this->parts_[number];
+      const std::shared_lock lock(part.mutex);
+      const auto end =
+          from && number == first ? part.map.upper_bound(sought<K>(*from)) : part.map.end();
+      for (auto at = std::make_reverse_iterator(end); at != part.map.rend(); ++at) {
+        if (told++ >= limit || !visit(Datum(at->first), Datum(at->second))) return;
+      }
+    }
+  }
 };
 
 template <template <typename, typename> typename Map>

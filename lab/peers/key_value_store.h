@@ -57,6 +57,28 @@ class KeyValueStore final : public PeerIndex {
     require(at->status());
   }
 
+  void scan_back(std::optional<Datum> from, uint64_t limit,
+                 const std::function<bool(Datum, Datum)>& visit) const override {
+    const std::unique_ptr<typename Api::Iterator> at(db_->NewIterator(read_));
+    if (from) {
+      const Encoded encoded(*from);
+      at->Seek(slice(encoded));
+      if (!at->Valid()) {
+        at->SeekToLast();
+      } else if (std::string_view(at->key().data(), at->key().size()) != encoded.view()) {
+        at->Prev();
+      }
+    } else {
+      at->SeekToLast();
+    }
+    for (uint64_t told = 0; told < limit && at->Valid(); at->Prev(), ++told) {
+      const std::string_view key(at->key().data(), at->key().size());
+      const std::string_view value(at->value().data(), at->value().size());
+      if (!visit(decode(key_kind(), key), decode(value_kind(), value))) return;
+    }
+    require(at->status());
+  }
+
   static void require(const typename Api::Status& status) {
     if (!status.ok())
       throw Error(ErrorCode::kIo, fmt::format("{}: {}", Api::kName, status.ToString()));

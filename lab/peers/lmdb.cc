@@ -97,6 +97,32 @@ class Lmdb final : public PeerIndex {
       return true;
     });
   }
+  void scan_back(std::optional<Datum> from, uint64_t limit,
+                 const std::function<bool(Datum, Datum)>& visit) const override {
+    read([&](MDB_txn* transaction) {
+      MDB_cursor* cursor = nullptr;
+      require(mdb_cursor_open(transaction, table_, &cursor));
+      const std::unique_ptr<MDB_cursor, void (*)(MDB_cursor*)> closing(cursor, mdb_cursor_close);
+      MDB_val key{};
+      MDB_val value{};
+      MDB_cursor_op step = MDB_LAST;
+      if (from) {
+        const Encoded encoded(*from);
+        key = value_of(encoded);
+        // On the key itself, or on what follows it, if anything does.
+        if (present(mdb_cursor_get(cursor, &key, &value, MDB_SET_RANGE))) {
+          step = view_of(key) == encoded.view() ? MDB_GET_CURRENT : MDB_PREV;
+        }
+      }
+      for (uint64_t told = 0; told < limit; ++told, step = MDB_PREV) {
+        if (!present(mdb_cursor_get(cursor, &key, &value, step))) return false;
+        if (!visit(decode(key_kind(), view_of(key)), decode(value_kind(), view_of(value)))) {
+          return false;
+        }
+      }
+      return true;
+    });
+  }
 
  private:
   static uint64_t next_number() {

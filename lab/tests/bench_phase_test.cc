@@ -41,8 +41,8 @@ const TypeResult& of_type(const PhaseResult& result, OperationType type) {
 TEST(BenchPhase, EveryOperationSucceedsWithAnyNumberOfThreads) {
   for (const char* distribution : {"uniform", "zipfian", "selfsimilar", "sequential", "latest"}) {
     const char* mix = std::string_view(distribution) == "latest"
-                          ? "insert=.2,lookup=.4,update=.1,scan=.2,rmw=.1"
-                          : "insert=.2,lookup=.2,update=.1,remove=.2,scan=.2,rmw=.1";
+                          ? "insert=.2,lookup=.4,update=.1,scan=.1,scan-back=.1,rmw=.1"
+                          : "insert=.2,lookup=.2,update=.1,remove=.2,scan=.1,scan-back=.1,rmw=.1";
     std::set<uint64_t> hashes;
     for (const unsigned threads : {1, 2, 3, 7}) {
       for (const uint64_t warmup : {0, 1234}) {

@@ -153,7 +153,27 @@ def test_ranges(pool: perdure.Pool, structure: str, key: type) -> None:
     assert list(index.range(make(5999))) == []
     assert list(index.range(make(20), make(10))) == []
     assert list(index.range(limit=0)) == []
+    # The same backwards.
+    every = [make(number) for number in numbers]
+    assert list(reversed(index)) == every[::-1]
+    bounds: Any = [(11, 17), (12, 16), (None, 16), (5990, None), (20, 10), (0, 0), (5999, None)]
+    for low, high in bounds:
+        start, stop = (None if one is None else make(one) for one in (low, high))
+        upwards = list(index.range(start, stop))
+        assert list(index.range(start, stop, reverse=True)) == upwards[::-1]
+        assert list(index.range(start, stop, limit=2, reverse=True)) == upwards[::-1][:2]
+    for limit in (0, 1, 16, 17, 2999):
+        assert [k for k, _ in index.range(limit=limit, reverse=True)] == every[::-1][:limit]
     if key is str:
+        assert [k for k, _ in index.range(prefix="0100", reverse=True)] == [
+            make(n) for n in range(1008, 998, -2)
+        ]
+        # Each of them fills a page.
+        index["large"] = index["larger"] = bytes(3 << 20)
+        assert [k for k, _ in index.range("05996", reverse=True)] == [
+            "larger", "large", "05998", "05996",
+        ]  # fmt: skip
+        del index["large"], index["larger"]
         assert [k for k, _ in index.range(prefix="0100")] == [make(n) for n in range(1000, 1010, 2)]
         assert list(index.range(prefix="x")) == []
         assert [k for k, _ in index.range(prefix="")] == [make(number) for number in numbers]
@@ -163,6 +183,8 @@ def test_ranges(pool: perdure.Pool, structure: str, key: type) -> None:
         if not options:
             index[WORD_MAX] = b"last"
             assert list(index.range(WORD_MAX)) == [(WORD_MAX, b"last")]
+            assert next(reversed(index)) == WORD_MAX
+            assert [k for k, _ in index.range(5990, WORD_MAX, reverse=True)] == every[:-6:-1]
             assert [k for k, _ in index.range(WORD_MAX - 1)] == [WORD_MAX]
     # It may be changed meanwhile.
     for k, _ in index.range():

@@ -150,6 +150,13 @@ def test_ranges_both_ways(store: perdure.Store) -> None:
     for limit in (0, 1, 16, 17, 18, 200, 2999, 3000, 3001):
         assert ranged(limit=limit) == keys[:limit]
         assert ranged(limit=limit, reverse=True) == keys[::-1][:limit]
+    # Each of them fills a page.
+    store[b"large"] = b"large" * 3 * 100_000
+    store[b"larger"] = b"larger" * 3 * 100_000
+    assert [k for k, _ in store.range(b"05990", reverse=True)] == [
+        b"larger", b"large", b"05998", b"05996", b"05994", b"05992", b"05990",
+    ]  # fmt: skip
+    del store[b"large"], store[b"larger"]
     assert ranged(prefix=b"0100") == [key for key in keys if key.startswith(b"0100")]
     assert ranged(prefix=b"0100", reverse=True) == [
         key for key in keys[::-1] if key.startswith(b"0100")

@@ -320,19 +320,46 @@ perdure_status perdure_index_scan(const perdure_index* index, perdure_datum from
   });
 }
 
-perdure_status perdure_index_scan_words(const perdure_index* index, uint64_t from, uint64_t limit,
-                                        uint64_t* keys, uint64_t* values, uint64_t* count) {
+perdure_status perdure_index_scan_back(const perdure_index* index, const perdure_datum* from,
+                                       uint64_t limit, perdure_visit visit, void* context) {
+  return guarded([&] {
+    if (visit == nullptr) refuse("visit is NULL");
+    std::optional<Datum> first;
+    if (from != nullptr) first = datum_of(*from, "key");
+    index_of(index).scan_back(first, limit, visitor(visit, context));
+  });
+}
+
+// `scan(index, visit)`.
+template <typename Scan>
+static perdure_status scan_words(const perdure_index* index, uint64_t limit, uint64_t* keys,
+                                 uint64_t* values, uint64_t* count, Scan scan) {
   return guarded([&] {
     require_arrays(limit, {keys, values});
     const AnyIndex& any = index_of(index);
     if (any.value_kind() != Kind::kU64) refuse("the values of this index are no words");
     uint64_t seen = 0;
-    any.scan(Datum(from), limit, [&](Datum key, Datum value) {
+    scan(any, [&](Datum key, Datum value) {
       keys[seen] = key.word();
       values[seen] = value.word();
       return ++seen < limit;
     });
     give(count, seen);
+  });
+}
+
+perdure_status perdure_index_scan_words(const perdure_index* index, uint64_t from, uint64_t limit,
+                                        uint64_t* keys, uint64_t* values, uint64_t* count) {
+  return scan_words(index, limit, keys, values, count, [=](const AnyIndex& any, const auto& visit) {
+    any.scan(Datum(from), limit, visit);
+  });
+}
+
+perdure_status perdure_index_scan_back_words(const perdure_index* index, uint64_t from,
+                                             uint64_t limit, uint64_t* keys, uint64_t* values,
+                                             uint64_t* count) {
+  return scan_words(index, limit, keys, values, count, [=](const AnyIndex& any, const auto& visit) {
+    any.scan_back(Datum(from), limit, visit);
   });
 }
 

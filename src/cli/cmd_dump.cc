@@ -5,6 +5,8 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
 
 #include "cli/command.h"
 #include "cli/open_index.h"
@@ -43,11 +45,23 @@ struct RangeOptions {
   bool from_given = false;
   bool to_given = false;
   std::string limit;
+  bool reverse = false;
 
   bool any() const { return from_given || to_given || !prefix.empty(); }
 };
 
-// Calls `visit` for the records of the range, in the order of their keys.
+// The least byte string behind all that begin with the prefix; empty if there is none.
+std::string end_of_prefix(std::string prefix) {
+  while (!prefix.empty() && static_cast<unsigned char>(prefix.back()) == 0xff) prefix.pop_back();
+  if (!prefix.empty()) prefix.back() = static_cast<char>(prefix.back() + 1);
+  return prefix;
+}
+
+bool is_less(const Datum& a, const Datum& b) {
+  return a.kind() == Kind::kU64 ? a.word() < b.word() : a.bytes() < b.bytes();
+}
+
+// Calls `visit` for the records of the range, in the order of their keys, or from the last one on.
 void scan_range(const AnyIndex& index, const RangeOptions& range,
                 const std::function<void(Datum key, Datum value)>& visit) {
   const Kind kind = index.key_kind();
@@ -62,10 +76,25 @@ void scan_range(const AnyIndex& index, const RangeOptions& range,
   if (range.to_given) parse_datum(range.to, kind, to);
   const auto is_before_end = [&](Datum key) {
     if (!range.prefix.empty()) return key.bytes().starts_with(range.prefix);
-    if (!range.to_given) return true;
-    return kind == Kind::kU64 ? key.word() < to.word() : key.bytes() < std::string_view(to.bytes());
+    return !range.to_given || is_less(key, to.datum());
   };
   const uint64_t limit = range.limit.empty() ? ~uint64_t{0} : parse_count(range.limit);
+  if (range.reverse) {
+    std::optional<Datum> last;
+    if (range.to_given) last = to.datum();
+    const std::string beyond = end_of_prefix(range.prefix);
+    if (!beyond.empty()) last = Datum(beyond);
+    uint64_t left = limit;
+    // The key where the range ends may be there, and is not a part of it.
+    index.scan_back(last, limit == ~uint64_t{0} ? limit : limit + 1, [&](Datum key, Datum value) {
+      if (left == 0 || is_less(key, from.datum())) return false;
+      if (!is_before_end(key)) return true;
+      visit(key, value);
+      --left;
+      return true;
+    });
+    return;
+  }
   index.scan(from.datum(), limit, [&](Datum key, Datum value) {
     if (!is_before_end(key)) return false;
     visit(key, value);
@@ -141,11 +170,13 @@ void add_scan(CLI::App& app, Action& action) {
       "  perdure scan --from oslo --to paris cities.pool\n"
       "  perdure scan --prefix per --limit 10 words.pool\n"
       "  perdure scan --from 1000 --format jsonl numbers.pool\n"
+      "  perdure scan --reverse --limit 10 numbers.pool\n"
       "\nFor structures that keep an order: see `perdure list`. Formats are those of `perdure "
       "dump`.\n");
   add_target_options(*command, options->target);
   add_range_options(*command, *range);
   command->add_option("--limit", range->limit, "So many records at most, such as 10k");
+  command->add_flag("--reverse", range->reverse, "From the last record of the range to the first");
   add_format_options(*command, *options);
   command->callback([options, range, &action] {
     action = [options, range] { return run_scan(*options, *range); };

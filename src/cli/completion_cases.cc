@@ -33,7 +33,7 @@ const std::map<std::string, std::string>& option_values() {
       {"--structure", structure_names()},
       {"--workload", "load a b c load,a,b,c"},
       {"--profile", "optane-100 optane-200 eadr nvdimm cxl"},
-      {"--mix", "insert lookup update upsert remove scan rmw"},
+      {"--mix", "insert lookup update upsert remove scan rmw scan-back"},
       {"--part", "load uniform self-similar long-keys"},
       {"--distribution", "uniform zipfian selfsimilar sequential latest"},
       {"--emulate", "optane optane-200 cxl"}};

@@ -5,6 +5,7 @@
 #include <array>
 #include <charconv>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -172,6 +173,18 @@ class Adapter final : public AnyIndex, public OwnsBlocks, public Participates {
       });
     } else {
       AnyIndex::scan(from, limit, visit);
+    }
+  }
+  void scan_back(std::optional<Datum> from, uint64_t limit,
+                 const std::function<bool(Datum key, Datum value)>& visit) const override {
+    if constexpr (OrderedIndex<T>) {
+      std::optional<Argument<K>> typed;
+      if (from) typed = argument_of<K>(*from, "key");
+      structure_.scan_back(typed, limit, [&](Argument<K> key, Argument<V> value) {
+        return visit(Datum(key), Datum(value));
+      });
+    } else {
+      AnyIndex::scan_back(from, limit, visit);
     }
   }
   void for_each(const std::function<void(Datum key, Datum value)>& visit) const override {

@@ -49,6 +49,13 @@ void AnyIndex::scan(Datum, uint64_t, const std::function<bool(Datum, Datum)>&) c
   throw Error(ErrorCode::kWrongType, "this structure keeps no order; scans need an ordered one");
 }
 
+void AnyIndex::scan_back(std::optional<Datum>, uint64_t,
+                         const std::function<bool(Datum, Datum)>&) const {
+  throw Error(ErrorCode::kWrongType,
+              "this index has no scans in descending order; they need an ordered structure of the "
+              "catalogue");
+}
+
 bool AnyIndex::compare_exchange(Datum, Datum, Datum) {
   throw Error(ErrorCode::kWrongType, "this index cannot compare and write in one step");
 }

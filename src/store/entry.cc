@@ -91,6 +91,14 @@ class StoreAdapter final : public AnyIndex, public index::OwnsBlocks, public ind
       return visit(Datum(key), Datum(value));
     });
   }
+  void scan_back(std::optional<Datum> from, uint64_t limit,
+                 const std::function<bool(Datum key, Datum value)>& visit) const override {
+    std::optional<std::string_view> text;
+    if (from) text = text_of(*from, "key");
+    store_->scan_back(text, limit, [&](std::string_view key, std::string_view value) {
+      return visit(Datum(key), Datum(value));
+    });
+  }
   uint64_t check(const std::function<void(const std::string&)>& report) const override {
     return store_->check(report);
   }

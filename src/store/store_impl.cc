@@ -553,6 +553,18 @@ void StoreImpl::scan(std::string_view from, uint64_t limit,
   }
 }
 
+void StoreImpl::scan_back(
+    std::optional<std::string_view> from, uint64_t limit,
+    const std::function<bool(std::string_view, std::string_view)>& visit) const {
+  require_ordered();
+  if (limit == 0) return;
+  StoreCursor cursor(*this, limit);
+  cursor.seek({.key = from.value_or(std::string_view()), .whole = !from, .downwards = true});
+  for (; cursor.valid(); cursor.previous()) {
+    if (!visit(cursor.key(), cursor.value()) || --limit == 0) return;
+  }
+}
+
 void StoreImpl::require_ordered() const {
   if (config_.ordered) return;
   throw Error(ErrorCode::kWrongType,

@@ -102,6 +102,9 @@ class StoreImpl final : public RuntimeClient {
   void scan(std::string_view from, uint64_t limit,
             const std::function<bool(std::string_view, std::string_view)>& visit,
             const StoreSnapshot* snapshot = nullptr) const;
+  // Without a key from the last one on.
+  void scan_back(std::optional<std::string_view> from, uint64_t limit,
+                 const std::function<bool(std::string_view, std::string_view)>& visit) const;
   uint32_t partitions() const { return root_.partitions; }
   // opening.cc. How far the opening is. Partitions that are neither ready nor failed are being opened.
   struct Progress {

@@ -168,6 +168,7 @@ static void test_words(void) {
   uint64_t total = 0, sum = 0, problems = 1;
   int seen = 0, done = 0, figure = 0;
   perdure_kind key_kind, value_kind;
+  perdure_datum from;
   size_t i;
   OK(perdure_index_create(pool, "numbers", "fptree", PERDURE_U64, PERDURE_U64, NULL, 0, &index));
   OK(perdure_index_kinds(index, &key_kind, &value_kind));
@@ -188,6 +189,17 @@ static void test_words(void) {
   OK(perdure_index_scan(index, perdure_word(kCount - 10), 100, sum_words, &sum));
   CHECK(sum == 9945);
   OK(perdure_index_scan(index, perdure_word(0), 100, stop_at_third, &seen));
+  CHECK(seen == 3);
+  OK(perdure_index_scan_back_words(index, 100, 50, keys, values, &total));
+  CHECK(total == 50 && keys[0] == 100 && keys[49] == 51 && values[49] == 153);
+  OK(perdure_index_scan_back_words(index, UINT64_MAX, 1, keys, values, &total));
+  CHECK(total == 1 && keys[0] == kCount - 1);
+  sum = 0;
+  from = perdure_word(9);
+  OK(perdure_index_scan_back(index, &from, 100, sum_words, &sum));
+  CHECK(sum == 45);
+  seen = 0;
+  OK(perdure_index_scan_back(index, NULL, 100, stop_at_third, &seen));
   CHECK(seen == 3);
   seen = 0;
   OK(perdure_index_for_each(index, stop_at_third, &seen));

@@ -346,6 +346,8 @@ TEST_F(Load, ScanAndCountGoThroughRangesInOrder) {
   EXPECT_EQ(run({"scan", "--from", "k8", "--to", "k82", pool()}).out, "k8\t8\nk80\t80\nk81\t81\n");
   EXPECT_EQ(run({"scan", "--prefix", "k9", "--limit", "2", pool()}).out, "k9\t9\nk90\t90\n");
   EXPECT_EQ(run({"scan", "--from", "k99", "--json", pool()}).json()["value"], "99");
+  EXPECT_EQ(run({"scan", "--reverse", "--prefix", "k9", "--limit", "2", pool()}).out,
+            "k99\t99\nk98\t98\n");
   EXPECT_EQ(run({"count", pool()}).out, "100\n");
   EXPECT_EQ(run({"count", "--prefix", "k9", "--json", pool()}).json()["records"], 11);
   EXPECT_EQ(run({"count", "--to", "k", pool()}).out, "0\n");
@@ -360,6 +362,9 @@ TEST_F(Load, ScanOfWordsAndOfWhatHasNoOrder) {
             0);
   EXPECT_EQ(run({"scan", pool()}).out, "9\t2\n10\t1\n100\t3\n");
   EXPECT_EQ(run({"scan", "--from", "10", "--to", "100", pool()}).out, "10\t1\n");
+  EXPECT_EQ(run({"scan", "--reverse", pool()}).out, "100\t3\n10\t1\n9\t2\n");
+  EXPECT_EQ(run({"scan", "--reverse", "--to", "100", "--limit", "1", pool()}).out, "10\t1\n");
+  EXPECT_EQ(run({"scan", "--reverse", "--from", "10", "--to", "99", pool()}).out, "10\t1\n");
   EXPECT_EQ(run({"scan", "--prefix", "1", pool()}).code, 2);
   ASSERT_EQ(run({"put", "--structure", "plush", "--name", "hash", pool(), "a", "1"}).code, 0);
   EXPECT_EQ(run({"scan", "--name", "hash", pool()}).code, 4);

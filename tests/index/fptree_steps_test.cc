@@ -1,6 +1,7 @@
 // FPTree with others' work between two steps of an operation: orders of events that threads meet seldom.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -24,6 +25,23 @@ struct Steps {
     if (!tree.copy_leaf(position, from, copied)) return {};
     std::vector<uint64_t> keys;
     for (uint32_t i = 0; i < copied.count; ++i) keys.push_back(copied.slots[i].key);
+    return keys;
+  }
+  static auto find_under(const Tree& tree, const tree::Ceiling<tree::Words>& ceiling,
+                         tree::Floor<tree::Words>& floor) {
+    return tree.inner_.find_under(ceiling, floor);
+  }
+  // The same of a scan downwards.
+  static std::vector<uint64_t> keys_of_leaf(const Tree& tree, const auto& position,
+                                            const tree::Floor<tree::Words>& floor,
+                                            const tree::Ceiling<tree::Words>& ceiling) {
+    std::array<Slot, 64> copied;
+    const Slot* end = tree.copy_slots(position, copied.data());
+    if (end == nullptr) return {};
+    std::vector<Slot> slots(static_cast<const Slot*>(copied.data()), end);
+    tree::arrange(tree.records_, floor, ceiling, slots);
+    std::vector<uint64_t> keys;
+    for (const Slot& slot : slots) keys.push_back(slot.key);
     return keys;
   }
 };
@@ -56,6 +74,31 @@ TEST_F(FPTreeSteps, AScanTellsOfNoKeyBeyondTheBoundThatItGoesOnFrom) {
   ASSERT_TRUE(position.holds());
   EXPECT_EQ(Steps::keys_of_leaf(*tree, position, 120), (std::vector<uint64_t>{120, 140, 150}));
   EXPECT_EQ(Steps::keys_of_leaf(*tree, position, 150), (std::vector<uint64_t>{150}));
+}
+
+// The same downwards: the range of the inner node before, which was the first one.
+TEST_F(FPTreeSteps, AScanDownwardsTellsOfNoKeyBelowTheFloorThatItGoesOnFrom) {
+  const auto tree = make({.leaf_records = 4, .leaf_group = 4, .inner_records = 4});
+  // As above, and three more leaves in the second inner node, so that the first one goes instead of merging with it.
+  for (uint64_t key = 0; key < 320; key += 10) tree->write(Verb::kInsert, key, key);
+  tree->remove(170);
+  const uint64_t from = 180;
+  tree::Ceiling<tree::Words> ceiling(&from);
+  tree::Floor<tree::Words> floor;
+  const auto position = Steps::find_under(*tree, ceiling, floor);
+  ASSERT_FALSE(floor.lowest());
+  ASSERT_EQ(floor.key(), 160U);
+  for (uint64_t key = 0; key < 160; key += 10) tree->remove(key);
+  tree->write(Verb::kInsert, 155, 155);
+  ASSERT_EQ(Steps::find(*tree, 155).leaf, position.leaf);
+  ASSERT_TRUE(position.holds());
+  EXPECT_EQ(Steps::keys_of_leaf(*tree, position, floor, ceiling),
+            (std::vector<uint64_t>{160, 180}));
+  // What it left out comes next.
+  ceiling.lower_to_below(floor.key());
+  const auto next = Steps::find_under(*tree, ceiling, floor);
+  EXPECT_TRUE(floor.lowest());
+  EXPECT_EQ(Steps::keys_of_leaf(*tree, next, floor, ceiling), (std::vector<uint64_t>{155}));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -82,6 +83,7 @@ class Masstree : public testing::Test {
       expect_scan(key + '\0');
     }
     expect_scan("");
+    expect_scan_back(std::nullopt, model_.end());
   }
   void expect_scan(const std::string& from) const {
     std::vector<std::string> seen;
@@ -93,6 +95,18 @@ class Masstree : public testing::Test {
     for (auto at = model_.lower_bound(from); at != model_.end() && wanted.size() < 5; ++at)
       wanted.push_back(at->first);
     EXPECT_EQ(seen, wanted) << "from " << from;
+    expect_scan_back(from, model_.upper_bound(from));
+  }
+  void expect_scan_back(std::optional<Datum> from, Model::const_iterator end) const {
+    std::vector<std::string> seen;
+    index_->scan_back(from, 5, [&](Datum key, Datum) {
+      seen.emplace_back(key.bytes());
+      return true;
+    });
+    std::vector<std::string> wanted;
+    for (auto at = std::make_reverse_iterator(end); at != model_.rend() && wanted.size() < 5; ++at)
+      wanted.push_back(at->first);
+    EXPECT_EQ(seen, wanted);
   }
 
   test::TempDir dir_;

@@ -186,6 +186,14 @@ TEST_F(PlushGrowthTest, ScansOfAGrowingTableAreInOrderAndWhole) {
         return true;
       });
       for (; next < kRecords; ++next) wrong += before[next] ? 1 : 0;
+      // The same downwards, of what is there by now.
+      for (uint64_t i = 0; i < kRecords; ++i) before[i] = there[i].load();
+      table.scan_back(std::nullopt, kRecords, [&](uint64_t key, uint64_t value) {
+        if (key >= next || value != key + 1) return ++wrong, false;
+        for (--next; next > key; --next) wrong += before[next] ? 1 : 0;
+        return true;
+      });
+      for (; next > 0; --next) wrong += before[next - 1] ? 1 : 0;
       ++scans;
     }
   });

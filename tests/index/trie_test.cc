@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <string>
@@ -70,6 +71,20 @@ class Tries : public testing::TestWithParam<const char*> {
     });
     const auto left = std::distance(model.lower_bound(from), expected);
     EXPECT_EQ(left, std::min<ptrdiff_t>(5, std::distance(model.lower_bound(from), model.end())));
+    expect_scan_back(model, from);
+  }
+  void expect_scan_back(const Model& model, const std::string& from) const {
+    std::vector<std::string> seen;
+    index_->scan_back(Datum(from), 5, [&](Datum key, Datum) {
+      seen.emplace_back(key.bytes());
+      return true;
+    });
+    std::vector<std::string> wanted;
+    for (auto at = std::make_reverse_iterator(model.upper_bound(from));
+         at != model.rend() && wanted.size() < 5; ++at) {
+      wanted.push_back(at->first);
+    }
+    EXPECT_EQ(seen, wanted) << "from " << from;
   }
 
   test::TempDir dir_;

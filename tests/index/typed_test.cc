@@ -21,6 +21,7 @@
 
 #include "perdure/catalog.h"
 #include "support/errors.h"
+#include "support/random.h"
 
 namespace perdure {
 namespace {
@@ -479,6 +480,111 @@ TYPED_TEST(TypedCursorTest, GivesEveryRangeInOrderOnce) {
   }
 }
 
+// The same backwards, by reverse() and by previous().
+TYPED_TEST(TypedCursorTest, GivesEveryRangeBackwardsOnce) {
+  using Index = TypeParam;
+  Pool pool = new_pool();
+  auto index = Index::create(pool, "index");
+  const auto backwards = [](typename Index::Cursor cursor) {
+    std::vector<int32_t> keys;
+    cursor.last();
+    for (; cursor.valid(); cursor.previous()) keys.push_back(cursor.key());
+    std::vector<int32_t> again;
+    for (auto&& [key, value] : std::move(cursor).reverse()) {
+      EXPECT_EQ(value, value_of<Index>(key));
+      again.push_back(key);
+    }
+    EXPECT_EQ(keys, again);
+    std::ranges::reverse(keys);
+    return keys;
+  };
+  EXPECT_EQ(backwards(index.all()), even_keys(0, 0));
+  EXPECT_FALSE(index.last().has_value() || index.first().has_value());
+  const int32_t least = -200;
+  int32_t end = least;  // even keys below it are there
+  for (const int32_t count : {1, 7, 8, 9, 23, 24, 25, 56, 57, 120, 121, 247, 248, 249, 400}) {
+    SCOPED_TRACE(count);
+    for (; end < least + 2 * count; end += 2) index.insert(end, value_of<Index>(end));
+    EXPECT_EQ(index.first()->key, least);
+    EXPECT_EQ(index.last()->key, end - 2);
+    EXPECT_EQ(index.last()->value, value_of<Index>(end - 2));
+    EXPECT_EQ(backwards(index.all()), even_keys(least, end));
+    for (const int32_t off : {-2, -1, 0, 1, 2}) {
+      EXPECT_EQ(backwards(index.from(least + off)),
+                even_keys(least + std::max(0, off + (off & 1)), end));
+      const int32_t last = end + off;
+      EXPECT_EQ(backwards(index.range(least + 2, last)), even_keys(least + 2, std::min(end, last)));
+      EXPECT_EQ(backwards(index.range(last, least + 2)).size(),
+                last >= least + 2 ? 0U : 1U - (last > least ? 1U : 0U))
+          << last;
+      std::vector<int32_t> scanned;
+      index.scan_back(last, [&](int32_t key, const auto&) { scanned.push_back(key); });
+      std::ranges::reverse(scanned);
+      EXPECT_EQ(scanned, even_keys(least, std::min(end, last + 1)));
+    }
+    std::vector<int32_t> scanned;
+    index.scan_back([&](int32_t key, const auto&) {
+      scanned.push_back(key);
+      return scanned.size() < 2;
+    });
+    EXPECT_EQ(scanned.front(), end - 2);
+    EXPECT_EQ(scanned.size(), static_cast<size_t>(std::min(2, count)));
+  }
+}
+
+// Moves at random, placings among them, of a cursor of all and of one of a range, against a std::map.
+TYPED_TEST(TypedCursorTest, GoesToAndFro) {
+  using Index = TypeParam;
+  constexpr int32_t kEnd = 1500;
+  Pool pool = new_pool();
+  auto index = Index::create(pool, "index");
+  std::map<int32_t, int32_t> all;
+  for (int32_t key = 0; key < kEnd; key += 3) {
+    index.insert(key, value_of<Index>(key));
+    all[key] = key;
+  }
+  test::Random random(7);
+  const auto any_key = [&] { return static_cast<int32_t>(random.below(kEnd + 20)) - 10; };
+  for (const auto& [low, high] :
+       {std::pair{-100, kEnd + 100}, {300, 901}, {301, 303}, {299, 301}}) {
+    SCOPED_TRACE(low);
+    const std::map<int32_t, int32_t> range(all.lower_bound(low), all.lower_bound(high));
+    auto cursor = low < 0 ? index.all() : index.range(low, high);
+    auto at = range.begin();  // its end: at either end
+    const auto before = [&](auto place) { return place == range.begin() ? range.end() : --place; };
+    for (int i = 0; i < 4000; ++i) {
+      const int32_t key = any_key();
+      const uint64_t what = random.below(200);
+      if (what == 0) cursor.first(), at = range.begin();
+      if (what == 1) cursor.last(), at = before(range.end());
+      if (what == 2) cursor.seek(key), at = range.lower_bound(key);
+      if (what == 3) cursor.seek_above(key), at = range.upper_bound(key);
+      if (what == 4) cursor.seek_down(key), at = before(range.upper_bound(key));
+      if (what == 5) cursor.seek_below(key), at = before(range.lower_bound(key));
+      // Long ways in one direction, and short ones.
+      const bool down = what >= 100 ? what % 2 == 0 : i / 150 % 2 == 0;
+      if (what > 5) {
+        down ? cursor.previous() : cursor.next();
+        if (at != range.end()) at = down ? before(at) : std::next(at);
+      }
+      ASSERT_EQ(cursor.valid(), at != range.end()) << i;
+      if (cursor.valid()) {
+        ASSERT_EQ(cursor.key(), at->first) << i;
+        ASSERT_EQ(cursor.value(), value_of<Index>(at->first));
+      } else if (i % 3 == 0) {
+        cursor.seek(key), at = range.lower_bound(key);
+      }
+    }
+  }
+  EXPECT_EQ(index.lower_bound(300).key(), 300);
+  EXPECT_EQ(index.upper_bound(300).key(), 303);
+  EXPECT_EQ(index.lower_bound(301).key(), 303);
+  EXPECT_FALSE(index.upper_bound(kEnd).valid());
+  auto cursor = index.lower_bound(300);
+  cursor.previous();
+  EXPECT_EQ(cursor.key(), 297);
+}
+
 // The ends of the type, which have nothing before and nothing behind them.
 TYPED_TEST(TypedCursorTest, HasTheLeastAndTheLargestKey) {
   Pool pool = new_pool();
@@ -493,6 +599,15 @@ TYPED_TEST(TypedCursorTest, HasTheLeastAndTheLargestKey) {
   EXPECT_EQ(keys_of<TypeParam>(index.range(kLeast, kMost)),
             std::vector(keys.begin(), keys.end() - 1));
   EXPECT_EQ(keys_of<TypeParam>(index.range(-1, 1)), (std::vector{-1, 0}));
+  std::vector<int32_t> backwards;
+  for (auto&& [key, value] : index.all().reverse()) backwards.push_back(key);
+  EXPECT_TRUE(std::ranges::equal(backwards, keys | std::views::reverse));
+  auto at = index.upper_bound(kMost);
+  EXPECT_FALSE(at.valid());
+  at.seek_down(kMost);
+  EXPECT_EQ(at.key(), kMost);
+  at.seek_below(kLeast);
+  EXPECT_FALSE(at.valid());
   std::vector<int32_t> scanned;
   index.scan(-1, [&](int32_t key, const auto&) { scanned.push_back(key); });
   EXPECT_EQ(scanned, (std::vector{-1, 0, 1, kMost - 1, kMost}));
@@ -553,6 +668,9 @@ TEST(TypedCursorOfStrings, HasPrefixesAndTheOrderOfBytes) {
   const auto given = [](auto cursor) {
     std::vector<std::string> texts;
     for (auto&& [key, value] : cursor) texts.push_back(key);
+    std::vector<std::string> backwards;
+    for (auto&& [key, value] : std::move(cursor).reverse()) backwards.push_back(key);
+    EXPECT_TRUE(std::ranges::equal(texts, backwards | std::views::reverse));
     return texts;
   };
   const auto some = [&](size_t first, size_t last) {
@@ -642,6 +760,22 @@ TEST(TypedCursorOfRanges, WorksWithStandardAlgorithmsAndViews) {
   EXPECT_EQ(std::ranges::find(cursor, 81, &Record::value)->key, 9);
 }
 
+TEST(TypedCursorOfRanges, WorksBackwards) {
+  Pool pool = new_pool();
+  auto index = NvTree<int, int>::create(pool, "index");
+  for (int i = -100; i < 100; ++i) index.insert(i, i * i);
+  using Record = decltype(index)::Record;
+  static_assert(std::ranges::input_range<TypedReverse<int, int>>);
+  std::vector<Record> records;
+  std::ranges::copy(index.range(-2, 5).reverse() | std::views::take(3),
+                    std::back_inserter(records));
+  EXPECT_EQ(records, (std::vector<Record>{{4, 16}, {3, 9}, {2, 4}}));
+  auto backwards = index.all().reverse();
+  EXPECT_EQ(std::ranges::find(backwards, 81, &Record::value)->key, 9);
+  backwards.cursor().next();
+  EXPECT_EQ(backwards.begin()->key, 10);
+}
+
 TEST(TypedCursorOfAny, NeedsAnOrderedStructure) {
   Pool pool = new_pool();
   for (const char* structure : {"cceh", "plush"}) {
@@ -649,6 +783,8 @@ TEST(TypedCursorOfAny, NeedsAnOrderedStructure) {
     EXPECT_TRUE(test::fails_with(ErrorCode::kWrongType, "order", [&] { index.all(); }));
     EXPECT_TRUE(
         test::fails_with(ErrorCode::kWrongType, "order", [&] { index.scan(0, [](int, int) {}); }));
+    EXPECT_TRUE(test::fails_with(ErrorCode::kWrongType, "order",
+                                 [&] { index.scan_back([](int, int) {}); }));
   }
   auto index = TypedIndex<std::string, std::string>::create(pool, "rstore", "rstore+ordered");
   index.upsert("b", "2");

@@ -193,27 +193,35 @@ class OrderedModel : public ModelTest {
     return records;
   }
 
-  // Compares scan(from, limit), ended by its visitor after `visits`, with the model.
+  // Compares scan(from, limit), or scan_back(), ended by its visitor after `visits`, with the model.
   static std::string scan_difference(TypedIndex index, const Model& model, uint64_t from,
-                                     uint64_t limit, uint64_t visits) {
+                                     uint64_t limit, uint64_t visits, bool down) {
     const Kind kind = index.any().key_kind();
     const Value first = make_key(kind, from);
     auto expected = in_order(model, kind);
+    if (down) std::ranges::reverse(expected);
     std::erase_if(expected, [&](const auto& record) {
       const Value key = make_key(kind, record.first);
-      return kind == Kind::kU64 ? key.word() < first.word() : key.bytes() < first.bytes();
+      const Value& low = down ? first : key;
+      const Value& high = down ? key : first;
+      return kind == Kind::kU64 ? low.word() < high.word() : low.bytes() < high.bytes();
     });
     expected.resize(std::min<uint64_t>(expected.size(), std::min(limit, visits)));
     std::vector<std::pair<uint64_t, uint64_t>> found;
-    index.any().scan(first.datum(), limit, [&](Datum key, Datum value) {
+    const auto visit = [&](Datum key, Datum value) {
       found.emplace_back(key_number(key).value_or(TypedIndex::kTorn),
                          value_number(value).value_or(TypedIndex::kTorn));
       return found.size() < visits;
-    });
+    };
+    if (down) {
+      index.any().scan_back(first.datum(), limit, visit);
+    } else {
+      index.any().scan(first.datum(), limit, visit);
+    }
     if (found == expected) return {};
-    return "scan from key " + std::to_string(from) + ", " + std::to_string(limit) +
-           " records: found " + std::to_string(found.size()) + ", expected " +
-           std::to_string(expected.size()) + ", or others, or in another order\n";
+    return std::string(down ? "scan back" : "scan") + " from key " + std::to_string(from) + ", " +
+           std::to_string(limit) + " records: found " + std::to_string(found.size()) +
+           ", expected " + std::to_string(expected.size()) + ", or others, or in another order\n";
   }
 };
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(OrderedModel);
@@ -227,11 +235,16 @@ TEST_P(OrderedModel, ScansWhatTheModelHas) {
     for (const Step& step : steps) {
       std::string wrong = perform(step, store, model);
       if (step.action == Action::kCompare) {
-        wrong += scan_difference(store.typed(), model, step.key, step.value % 100, 1 + step.key);
+        for (const bool down : {false, true}) {
+          wrong +=
+              scan_difference(store.typed(), model, step.key, step.value % 100, 1 + step.key, down);
+        }
       }
       if (!wrong.empty()) RC_FAIL(wrong);
     }
-    const std::string wrong = scan_difference(store.typed(), model, 0, ~uint64_t{0}, ~uint64_t{0});
+    const std::string wrong =
+        scan_difference(store.typed(), model, 0, ~uint64_t{0}, ~uint64_t{0}, false) +
+        scan_difference(store.typed(), model, kUniverse / 2, ~uint64_t{0}, ~uint64_t{0}, true);
     if (!wrong.empty()) RC_FAIL(wrong);
   });
 }

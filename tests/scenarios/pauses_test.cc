@@ -2,6 +2,7 @@
 // the build in which threads pause on purpose (pm/pause.h; `make test-pauses`), and true in every other.
 #include <atomic>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <string>
 #include <thread>
@@ -143,35 +144,56 @@ class Waves {
     }
   }
 
-  // Whole, in order, and nothing twice.
+  // Whole, in order, up or down, and nothing twice.
   void scan(uint64_t thread) {
     Random random(seed_ + 200 + thread);
     while (!done_.load(std::memory_order_relaxed)) {
       uint64_t rank = 0;
       const Value from = make_key(index_.any().key_kind(), near_by(random, 70, rank));
       const uint64_t limit = 1 + random.below(random.chance(20) ? kKeys : 60);
-      auto expected = stable_.lower_bound(order_of(from.datum()));
-      std::string last;
-      uint64_t visits = 0;
-      index_.any().scan(from.datum(), limit, [&](Datum key, Datum value) {
-        const std::string order = order_of(key);
-        if (visits++ == 0 ? order < order_of(from.datum()) : order <= last) {
-          complaints_.add("a scan visited a key twice, or out of order");
-        }
-        last = order;
-        for (; expected != stable_.end() && expected->first < order; ++expected) {
-          complaints_.add("a scan left out key " + std::to_string(expected->second));
-        }
-        if (expected == stable_.end() || expected->first != order) return true;
+      if (random.chance(50)) {
+        check_scan(false, from.datum(), limit, stable_.lower_bound(order_of(from.datum())),
+                   stable_.end());
+      } else {
+        check_scan(true, from.datum(), limit,
+                   std::make_reverse_iterator(stable_.upper_bound(order_of(from.datum()))),
+                   stable_.rend());
+      }
+    }
+  }
+
+  template <typename At>
+  void check_scan(bool down, Datum from, uint64_t limit, At expected, At end) {
+    const auto comes_before = [down](const std::string& a, const std::string& b) {
+      return down ? b < a : a < b;
+    };
+    std::string last = order_of(from);
+    uint64_t visits = 0;
+    const auto visit = [&](Datum key, Datum value) {
+      std::string order = order_of(key);
+      if (comes_before(order, last) || (visits > 0 && order == last)) {
+        complaints_.add("a scan visited a key twice, or out of order");
+      }
+      ++visits;
+      for (; expected != end && comes_before(expected->first, order); ++expected) {
+        complaints_.add("a scan left out key " + std::to_string(expected->second));
+      }
+      if (expected != end && expected->first == order) {
         if (value_number(value) != stable_value(expected->second)) {
           complaints_.add("a scan visited a wrong value");
         }
         ++expected;
-        return true;
-      });
-      if (visits > limit) complaints_.add("a scan visited more than it was asked for");
-      if (visits < limit && expected != stable_.end()) complaints_.add("a scan ended early");
+      }
+      last = std::move(order);
+      return true;
+    };
+    if (down) {
+      index_.any().scan_back(from, limit, visit);
+    } else {
+      index_.any().scan(from, limit, visit);
     }
+    if (visits > limit) complaints_.add("a scan visited more than it was asked for");
+    if (visits < limit && expected != end) complaints_.add("a scan ended early");
   }
 
   void walk() {

@@ -417,6 +417,14 @@ void Life::walk() {
     });
     if (visits != sound_.model.size()) differs("scan, by its count");
   });
+  attempt("scan_back", [&] {
+    uint64_t visits = 0;
+    index_->scan_back(std::nullopt, ~uint64_t{0}, [&](Datum key, Datum value) {
+      visit("scan_back", visits, key, value);
+      return true;
+    });
+    if (visits != sound_.model.size()) differs("scan_back, by its count");
+  });
 }
 
 void Life::read() {

@@ -1,8 +1,10 @@
 // An ordered index in DRAM, for tests of what drives indexes: a std::map and a lock.
 #pragma once
 
+#include <iterator>
 #include <map>
 #include <memory>
+#include <optional>
 #include <shared_mutex>
 
 #include "perdure/index.h"
@@ -50,6 +52,14 @@ class OrderedMapIndex : public AnyIndex {
     }
   }
 
+  void scan_back(std::optional<Datum> from, uint64_t limit,
+                 const std::function<bool(Datum, Datum)>& visit) const override {
+    const std::shared_lock lock(mutex_);
+    auto at = std::make_reverse_iterator(from ? map_.upper_bound(from->word()) : map_.end());
+    for (; at != map_.rend() && limit > 0; ++at, --limit) {
+      if (!visit(at->first, at->second)) return;
+    }
+  }
   void for_each(const std::function<void(Datum, Datum)>& visit) const override {
     const std::shared_lock lock(mutex_);
     for (const auto& [key, value] : map_) visit(key, value);

@@ -202,7 +202,7 @@ TEST_F(Bench, PeersAnswerRightOrAreSkippedWithAWord) {
     for (const char* more :
          {"--threads", "2", "--key-kind", kind, "--value-kind", kind, "--repeats", "1", "--json",
           "--mix", "insert=.2,lookup=.4,update=.2,remove=.1,upsert=.1", "--mix",
-          "insert=.2,lookup=.3,update=.1,remove=.1,scan=.2,rmw=.1"}) {
+          "insert=.2,lookup=.3,update=.1,remove=.1,scan=.1,scan-back=.1,rmw=.1"}) {
       arguments.emplace_back(more);
     }
     const Result result = bench(arguments);

@@ -342,6 +342,33 @@ class Index(Handle, MutableMapping[K, V], Generic[K, V]):
                 word = last
             records = min(8 * records, _PAGE_RECORDS)
 
+    def _pages_down(
+        self, stop: int | bytes | None, limit: int
+    ) -> Iterator[tuple[list[K], list[V]]]:
+        """Downwards from before `stop`, as it is stored, or from the last record on."""
+        records = 16
+        while limit > 0:
+            word, data = 0, b""
+            if isinstance(stop, int):
+                word = stop
+            elif stop is not None:
+                data = stop
+            page = new_page()
+            check(
+                lib.pypd_scan_back(
+                    self._handle, stop is not None, self._key.kind, word, data, len(data),
+                    min(records, limit), _PAGE_BYTES, page,
+                )
+            )  # fmt: skip
+            keys = self._key.column(page.keys, page.count)
+            yield keys, self._value.column(page.values, page.count)
+            if not page.full:
+                return
+            limit -= page.count
+            word, data, _ = self._plain_key(keys[-1])
+            stop = data if self._key.kind == BYTES else word
+            records = min(8 * records, _PAGE_RECORDS)
+
     def range(
         self,
         start: K | None = None,
@@ -349,9 +376,10 @@ class Index(Handle, MutableMapping[K, V], Generic[K, V]):
         *,
         prefix: K | None = None,
         limit: int | None = None,
+        reverse: bool = False,
     ) -> Iterator[tuple[K, V]]:
-        """Records with start <= key < stop, or whose keys begin with a prefix, in the order of keys: words as
-        numbers, bytes and str as their bytes. Ordered structures only.
+        """Records with start <= key < stop, or whose keys begin with a prefix, in the order of keys, or from the
+        last one down: words as numbers, bytes and str as their bytes. Ordered structures only.
 
         Records are read by the page: one that is written meanwhile may or may not be seen, others are seen
         once. The index may be changed meanwhile."""
@@ -365,9 +393,11 @@ class Index(Handle, MutableMapping[K, V], Generic[K, V]):
                 raise InvalidArgumentError("a prefix stands for start and stop")
             if self._key.kind != BYTES:
                 raise TypeError("a prefix is of bytes or str; the keys are int")
-        return self._range(start, stop, prefix, _ALL if limit is None else limit)
+        return self._range(start, stop, prefix, _ALL if limit is None else limit, reverse)
 
-    def _range(self, start: Any, stop: Any, prefix: Any, limit: int) -> Iterator[tuple[K, V]]:
+    def _range(
+        self, start: Any, stop: Any, prefix: Any, limit: int, reverse: bool = False
+    ) -> Iterator[tuple[K, V]]:
         end: Any = None
         as_bytes = self._key.kind == BYTES
         if prefix is not None:
@@ -377,6 +407,17 @@ class Index(Handle, MutableMapping[K, V], Generic[K, V]):
             word, data, _ = self._plain_key(stop)
             end = data if as_bytes else word
         is_str = self._key.type is str
+        if reverse:
+            least: Any = None
+            if start is not None:
+                word, data, _ = self._plain_key(start)
+                least = data if as_bytes else word
+            for keys, values in self._pages_down(end, limit):
+                for key, value in zip(keys, values):
+                    if least is not None and (key.encode() if is_str else key) < least:  # type: ignore[attr-defined]
+                        return
+                    yield key, value
+            return
         for keys, values in self._pages(start, False, limit):
             for key, value in zip(keys, values):
                 if end is not None and (key.encode() if is_str else key) >= end:  # type: ignore[attr-defined]
@@ -395,6 +436,10 @@ class Index(Handle, MutableMapping[K, V], Generic[K, V]):
 
     def __iter__(self) -> Iterator[K]:
         return (key for key, _ in self._records())
+
+    def __reversed__(self) -> Iterator[K]:
+        """The keys from the last one down. Ordered structures only."""
+        return (key for key, _ in self.range(reverse=True))
 
     def items(self) -> ItemsView[K, V]:
         return _Items(self)

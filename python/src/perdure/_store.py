@@ -308,19 +308,17 @@ class Store(Handle, MutableMapping[bytes, bytes]):
         records = 16
         while limit > 0:
             page = new_page()
-            wanted = min(records, limit) + 1  # one more: it begins with the last one, or with `stop`
+            wanted = min(records, limit)
             seek = (ffi.NULL, 0) if stop is None else (stop, len(stop))
             check(lib.pypd_store_scan_down(self._handle, *seek, wanted, _PAGE_BYTES, page))
             keys = _codec.column(page.keys, page.count)
             for key, value in zip(keys, _codec.column(page.values, page.count)):
-                if key == stop:
-                    continue
-                if key < start or limit == 0:
+                if key < start:
                     return
-                limit -= 1
                 yield key, value
             if not page.full:
                 return
+            limit -= page.count
             stop = keys[-1]
             records = min(8 * records, _PAGE_RECORDS)
 

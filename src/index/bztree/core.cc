@@ -144,22 +144,34 @@ bool Core<Content>::is_separator(const Node& node, uint32_t i) const {
 }
 
 template <typename Content>
-uint32_t Core<Content>::child_index(const Node& node, Text text) const {
+template <typename Begins>
+uint32_t Core<Content>::child_by(const Node& node, Begins begins) const {
   uint32_t low = 0;
   uint32_t high = node.count - 1;
   while (low < high) {
     const uint32_t middle = (low + high) / 2;
-    if (text < separator_of(node, middle)) {
-      high = middle;
-    } else {
+    if (begins(separator_of(node, middle))) {
       low = middle + 1;
+    } else {
+      high = middle;
     }
   }
   return low;
 }
 
 template <typename Content>
+uint32_t Core<Content>::child_index(const Node& node, Text text) const {
+  return child_by(node, [&](Text separator) { return separator <= text; });
+}
+
+template <typename Content>
 void Core<Content>::descend(Text text, Path& path) const {
+  descend_by(path, [&](const Node& node) { return child_index(node, text); });
+}
+
+template <typename Content>
+template <typename Choose>
+void Core<Content>::descend_by(Path& path, Choose choose) const {
   uint64_t offset = mwcas_.read(root_.root);
   Node* node = top_node(offset);
   for (uint32_t depth = 0;; ++depth) {
@@ -168,7 +180,7 @@ void Core<Content>::descend(Text text, Path& path) const {
     step.offset = offset;
     path.depth = depth;
     if (node->level == 0) return;
-    step.index = child_index(*node, text);
+    step.index = choose(*node);
     offset = mwcas_.read(node->words()[step.index]);
     node = node_at(offset, node->level - 1);
   }
@@ -268,6 +280,15 @@ void Core<Content>::collect(const Node& leaf, LeafStatus status, std::vector<Ite
   std::sort(out.begin(), out.end(), [](const Item& a, const Item& b) { return a.key < b.key; });
 }
 
+template <typename Content>
+void Core<Content>::collect_whole(const Node& leaf, std::vector<Item>& out) const {
+  LeafStatus before{};
+  do {
+    before = status_of(leaf);
+    collect(leaf, before, out);
+  } while (LeafStatus{mwcas_.read(leaf.status)}.commits() != before.commits());
+}
+
 // Copies the next records of a scan, from one leaf.
 template <typename Content>
 void Core<Content>::copy_batch(Batch& batch, uint64_t limit) const {
@@ -277,11 +298,7 @@ void Core<Content>::copy_batch(Batch& batch, uint64_t limit) const {
   const Text from = batch.next;
   descend(from, path);
   const Node& leaf = path.leaf();
-  LeafStatus before{};
-  do {
-    before = status_of(leaf);
-    collect(leaf, before, items);
-  } while (LeafStatus{mwcas_.read(leaf.status)}.commits() != before.commits());
+  collect_whole(leaf, items);
   const auto first = std::lower_bound(items.begin(), items.end(), from,
                                       [](const Item& item, Text text) { return item.key < text; });
   items.erase(items.begin(), first);
@@ -298,18 +315,60 @@ void Core<Content>::copy_batch(Batch& batch, uint64_t limit) const {
   }
   if (batch.more)
     batch.next = typename Codec::OwnedText(after);  // not before: `from` is a part of it
-  take_into(batch, items, limit);
+  if (items.size() > limit) items.resize(limit);
+  if (!take_into(batch, items)) {
+    if constexpr (Content::kOutOfPlace) {
+      // The rest of the leaf comes next: what follows the last key, which is the key and a zero.
+      batch.next.assign(batch.items.back().key).push_back('\0');
+      batch.more = true;
+    }
+  }
+}
+
+// The same, downwards: all that is known of the tree is where the leaf begins, and that inner nodes never change.
+template <typename Content>
+void Core<Content>::copy_batch_back(Batch& batch, tree::Ceiling<Content>& ceiling,
+                                    uint64_t limit) const {
+  const pm::EpochManager::Guard guard(epochs_);
+  thread_local std::vector<Item> items;
+  const auto under = [&](Text text) {
+    return ceiling.admits([&](const Key& key) { return text <=> Codec::text_of(key); });
+  };
+  Path path;
+  descend_by(path, [&](const Node& node) { return child_by(node, under); });
+  collect_whole(path.leaf(), items);
+  const auto end = std::partition_point(items.begin(), items.end(),
+                                        [&](const Item& item) { return under(item.key); });
+  items.erase(end, items.end());
+  std::reverse(items.begin(), items.end());
+  if (items.size() > limit) items.resize(limit);
+  // The leaf begins at the separator before it on the lowest level that has one.
+  batch.more = false;
+  Text low{};
+  for (uint32_t depth = path.depth; depth > 0 && !batch.more; --depth) {
+    const Step& step = path.steps[depth - 1];
+    if (step.index == 0) continue;
+    low = separator_of(*step.node, step.index - 1);
+    if (!under(low)) throw_damaged(step.offset, "has separators that do not ascend");
+    batch.more = true;
+  }
+  if (!take_into(batch, items)) {
+    ceiling.lower_to_below(Key(batch.items.back().key));
+    batch.more = true;
+  } else if (batch.more) {
+    ceiling.lower_to_below(Key(low));
+  }
 }
 
 template <typename Content>
-void Core<Content>::take_into(Batch& batch, const std::vector<Item>& items, uint64_t limit) const {
-  const size_t most = std::min<uint64_t>(limit, items.size());
+bool Core<Content>::take_into(Batch& batch, std::span<const Item> items) const {
   if constexpr (!Content::kOutOfPlace) {
-    batch.items.assign(items.begin(), items.begin() + static_cast<ptrdiff_t>(most));
+    batch.items.assign(items.begin(), items.end());
+    return true;
   } else {
     size_t count = 0;
     size_t bytes = 0;
-    while (count < most && (count == 0 || bytes < kBatchBytesMax)) {
+    while (count < items.size() && (count == 0 || bytes < kBatchBytesMax)) {
       bytes += items[count].key.size() + items[count].value.size();
       ++count;
     }
@@ -323,10 +382,7 @@ void Core<Content>::take_into(Batch& batch, const std::vector<Item>& items, uint
       batch.bytes.append(items[i].key).append(items[i].value);
       batch.items.push_back({{at, key_bytes}, {at + key_bytes, value_bytes}, 0});
     }
-    if (count == items.size() || count == 0) return;
-    // The rest of the leaf comes next: what follows the last key, which is the key and a zero.
-    batch.next.assign(batch.items.back().key).push_back('\0');
-    batch.more = true;
+    return count == items.size();
   }
 }
 

@@ -54,6 +54,7 @@
 #include "index/instantiate.h"
 #include "index/records.h"
 #include "index/retired.h"
+#include "index/tree/back.h"
 #include "pm/epoch.h"
 #include "pm/mwcas.h"
 #include "pm/pool_impl.h"
@@ -87,6 +88,9 @@ class Core {
   // Leaf by leaf: a leaf's records are copied as they were at one instant, then visited.
   template <typename Visit>
   void scan(const Key& from, uint64_t limit, Visit visit) const;
+  // The same in descending order; null: from the last key on.
+  template <typename Visit>
+  void scan_back(const Key* from, uint64_t limit, Visit visit) const;
   uint64_t check(const std::function<void(const std::string&)>& report) const;
   void visit_blocks(const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const;
   std::vector<Statistic> statistics() const;
@@ -189,8 +193,13 @@ class Core {
                                   : meta.bytes() >= meta.key_bytes() + sizeof(uint32_t));
   }
   uint32_t child_index(const Node& node, Text text) const;
+  // The child that is right of all separators that `begins(separator)`.
+  template <typename Begins>
+  uint32_t child_by(const Node& node, Begins begins) const;
   // The path to the leaf where the key is or belongs. Needs a guard, as all that follows.
   void descend(Text text, Path& path) const;
+  template <typename Choose>
+  void descend_by(Path& path, Choose choose) const;
   Item item_of(const Node& leaf, Meta meta) const;
   // The same, for whoever uses more of it than the key to compare. Throws kCorrupt, if it is to be
   // verified, unless its checksum holds.
@@ -199,8 +208,12 @@ class Core {
   Found find(const Node& leaf, uint32_t slots, Text text) const;
   // The visible records, sorted. They belong together if the status is still the same afterwards.
   void collect(const Node& leaf, LeafStatus status, std::vector<Item>& out) const;
+  // The same, until they belong together.
+  void collect_whole(const Node& leaf, std::vector<Item>& out) const;
   void copy_batch(Batch& batch, uint64_t limit) const;
-  void take_into(Batch& batch, const std::vector<Item>& items, uint64_t limit) const;
+  void copy_batch_back(Batch& batch, tree::Ceiling<Content>& ceiling, uint64_t limit) const;
+  // As many as one batch holds, and `limit` allows. Returns whether that was all.
+  bool take_into(Batch& batch, std::span<const Item> items) const;
 
   // ---- write.cc
   static constexpr uint32_t kAttemptsInGoodFaith = 64;
@@ -307,6 +320,19 @@ void Core<Content>::scan(const Key& from, uint64_t limit, Visit visit) const {
   batch.next = typename Codec::OwnedText(Codec::text_of(from));
   do {
     copy_batch(batch, limit);
+    for (const Item& item : batch.items) {
+      if (!visit(item.key, item.value) || --limit == 0) return;
+    }
+  } while (batch.more);
+}
+
+template <typename Content>
+template <typename Visit>
+void Core<Content>::scan_back(const Key* from, uint64_t limit, Visit visit) const {
+  Batch batch;
+  tree::Ceiling<Content> ceiling(from);
+  do {
+    copy_batch_back(batch, ceiling, limit);
     for (const Item& item : batch.items) {
       if (!visit(item.key, item.value) || --limit == 0) return;
     }

@@ -55,6 +55,7 @@
 #include "index/instantiate.h"
 #include "index/records.h"
 #include "index/stripes.h"
+#include "index/tree/back.h"
 #include "index/tree/content.h"
 #include "pm/epoch.h"
 #include "pm/pool_impl.h"
@@ -86,6 +87,9 @@ class Core {
   // Calls visit(key, value) in ascending order from `from` on, `limit` times at most, until it says no.
   template <typename Visit>
   void scan(const Key& from, uint64_t limit, Visit visit) const;
+  // The same in descending order; null: from the last key on.
+  template <typename Visit>
+  void scan_back(const Key* from, uint64_t limit, Visit visit) const;
   uint64_t check(const std::function<void(const std::string&)>& report) const;
   void visit_blocks(const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const;
   std::vector<Statistic> statistics() const;
@@ -188,6 +192,8 @@ class Core {
   bool is_obsolete(const Node& node) const {
     return pm::load_acquire(node.obsolete) == obsolete_mark_;
   }
+  void read_under(const tree::Ceiling<Content>& ceiling, tree::Floor<Content>& floor,
+                  std::vector<tree::Slot>& out) const;
   void prefetch(const Node& node) const {
     for (uint64_t at = 0; at < node_bytes_; at += pm::kLineBytes) {
       pm::prefetch(reinterpret_cast<const char*>(&node) + at);
@@ -236,12 +242,26 @@ class Core {
   template <typename Visit>
   bool each_entry(const Node& node, Visit visit) const;
   Found find_in(const Node& node, const Key& key, Entry& found) const;
-  // The node's child for the key, or its sibling.
-  Node& step_from(const Node& node, const Key& key, bool& right) const;
+  // The node's child, or its sibling, of those that `begins(entry)` the last one: an entry is a node and its `low`.
+  template <typename Begins>
+  Node& step_from(const Node& node, Begins begins, bool& right) const;
+  // The sibling, if it begins.
+  template <typename Begins>
+  Node* right_by(const Node& node, Begins begins) const {
+    Node* sibling = sibling_of(node);
+    if (sibling == nullptr) return nullptr;
+    const Entry entry{pool_.offset_of(sibling), pm::load_relaxed(sibling->low)};
+    return begins(entry) ? sibling : nullptr;
+  }
   // From the top to the node of a level that covers the key, or one left of it. Calls pass(node) before
   // a node is read, moved(node) after going right to it. Null if the tree has no such level.
   template <typename Pass, typename Moved>
-  Node* descend(const Key& key, uint32_t level, Pass pass, Moved moved) const;
+  Node* descend(const Key& key, uint32_t level, Pass pass, Moved moved) const {
+    return descend_by([&](const Entry& entry) { return compare(entry, false, key) <= 0; }, level,
+                      pass, moved);
+  }
+  template <typename Begins, typename Pass, typename Moved>
+  Node* descend_by(Begins begins, uint32_t level, Pass pass, Moved moved) const;
   Node* leaf_for(const Key& key) const {
     return descend(key, 0, [](Node&) {}, [](Node&) {});
   }
@@ -347,21 +367,23 @@ typename Core<Policy, Content>::Found Core<Policy, Content>::find_in(const Node&
 }
 
 template <typename Policy, typename Content>
-Node& Core<Policy, Content>::step_from(const Node& node, const Key& key, bool& right) const {
+template <typename Begins>
+Node& Core<Policy, Content>::step_from(const Node& node, Begins begins, bool& right) const {
   uint64_t child = pm::load_acquire(node.leftmost);
   const bool past = each_entry(node, [&](const Entry& entry) {
-    if (compare(entry, false, key) > 0) return false;
+    if (!begins(entry)) return false;
     child = entry.mark;
     return true;
   });
-  Node* sibling = past ? right_of(node, key) : nullptr;
+  Node* sibling = past ? right_by(node, begins) : nullptr;
   right = sibling != nullptr;
   return right ? *sibling : node_at(child);
 }
 
 template <typename Policy, typename Content>
-template <typename Pass, typename Moved>
-Node* Core<Policy, Content>::descend(const Key& key, uint32_t level, Pass pass, Moved moved) const {
+template <typename Begins, typename Pass, typename Moved>
+Node* Core<Policy, Content>::descend_by(Begins begins, uint32_t level, Pass pass,
+                                        Moved moved) const {
   uint32_t attempts = 0;
   for (Node* node = &top();;) {
     if (node->level <= level) return node->level < level ? nullptr : node;
@@ -374,7 +396,7 @@ Node* Core<Policy, Content>::descend(const Key& key, uint32_t level, Pass pass, 
       continue;
     }
     bool right = false;
-    Node& next = step_from(*node, key, right);
+    Node& next = step_from(*node, begins, right);
     if (!lock.validate(stamp)) continue;
     prefetch(next);
     node = right ? &require_right(*node, next) : &require_child(*node, next);
@@ -462,6 +484,65 @@ void Core<Policy, Content>::scan(const Key& from, uint64_t limit, Visit visit) c
     if (limit == 0) return;
     leaf = next;
   }
+}
+
+// A node's `low` never changes, and merges make nodes grow to the right only: while a leaf that was not taken away is
+// read, all keys from its `low` to that of its sibling are its own.
+template <typename Policy, typename Content>
+void Core<Policy, Content>::read_under(const tree::Ceiling<Content>& ceiling,
+                                       tree::Floor<Content>& floor,
+                                       std::vector<tree::Slot>& out) const {
+  const auto begins = [&](const Entry& entry) {
+    return ceiling.admits([&](const Key& key) { return compare(entry, false, key); });
+  };
+  const auto find_leaf = [&] { return descend_by(begins, 0, [](Node&) {}, [](Node&) {}); };
+  uint32_t attempts = 0;
+  for (Node* leaf = find_leaf();;) {
+    const StripeLock& lock = stripe_of(*leaf);
+    const uint32_t stamp = lock.begin_read();
+    if (is_obsolete(*leaf)) {
+      begin_again(attempts, *leaf);
+      leaf = find_leaf();
+      continue;
+    }
+    out.clear();
+    if constexpr (kWords) {
+      if (pm::load_acquire(leaf->has_zero) != 0)
+        out.push_back({0, pm::load_acquire(leaf->leftmost)});
+    }
+    each_entry(*leaf, [&](const Entry& entry) {
+      if constexpr (kWords) {
+        out.push_back({entry.mark, entry.other});
+      } else {
+        out.push_back({entry.other, entry.mark});
+      }
+      return true;
+    });
+    Node* right = right_by(*leaf, begins);
+    const bool lowest = pm::load_relaxed(kWords ? leaf->low : leaf->low_key) == 0;
+    if (!lock.validate(stamp)) continue;
+    if (right != nullptr) {
+      leaf = &require_right(*leaf, *right);
+      continue;
+    }
+    if (lowest) {
+      floor.set_lowest();
+    } else {
+      floor.set(low_of(*leaf));
+    }
+    return;
+  }
+}
+
+template <typename Policy, typename Content>
+template <typename Visit>
+void Core<Policy, Content>::scan_back(const Key* from, uint64_t limit, Visit visit) const {
+  tree::scan_back<Content>(
+      {epochs_, records_, pool_, name_}, from, limit,
+      [&](const auto& ceiling, auto& floor, std::vector<tree::Slot>& out) {
+        read_under(ceiling, floor, out);
+      },
+      visit);
 }
 
 // The argument is `extern` or nothing: no expression.

@@ -84,6 +84,9 @@ class Core {
   // Calls visit(key, value), of words or byte strings, until it returns false.
   template <typename Visit>
   void scan(const Key& from, uint64_t limit, Visit visit) const;
+  // The same in descending order; null: from the last key on.
+  template <typename Visit>
+  void scan_back(const Key* from, uint64_t limit, Visit visit) const;
 
   uint64_t check(const std::function<void(const std::string&)>& report) const;
   void visit_blocks(const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const;
@@ -146,6 +149,7 @@ class Core {
   // The slot that holds the key, among those of the bitmap; its value.
   int find_slot(const Leaf& leaf, uint64_t bitmap, const Key& key, uint8_t fingerprint,
                 uint64_t& value) const;
+  Slot* copy_slots(const Position& at, Slot* out) const;
   bool copy_leaf(const Position& at, const Key& from, Copied& out) const;
 
   // ---- write.cc
@@ -256,21 +260,28 @@ bool Core<Content>::lookup(const Key& key, Use use) const {
   }
 }
 
+// Copies the leaf's records, in no order; returns their end. Null if the leaf or the way to it has changed
+// meanwhile.
+template <typename Content>
+Slot* Core<Content>::copy_slots(const Position& at, Slot* out) const {
+  const LeafRef& ref = *at.leaf;
+  const uint32_t stamp = ref.lock.begin_read();
+  if (!at.holds()) return nullptr;
+  const Slot* slots = geometry_.slots(*ref.leaf);
+  for (uint64_t left = bitmap_of(*ref.leaf); left != 0; left &= left - 1) {
+    const Slot& slot = slots[std::countr_zero(left)];
+    *out++ = {pm::load_relaxed(slot.key), pm::load_acquire(slot.value)};
+  }
+  return ref.lock.validate(stamp) ? out : nullptr;
+}
+
 // Copies the leaf's records that are not below `from`, sorted. Returns false if the leaf or the way to
 // it has changed meanwhile.
 template <typename Content>
 bool Core<Content>::copy_leaf(const Position& at, const Key& from, Copied& out) const {
-  const LeafRef& ref = *at.leaf;
-  const uint32_t stamp = ref.lock.begin_read();
-  if (!at.holds()) return false;
-  const Slot* slots = geometry_.slots(*ref.leaf);
   Slot* const begin = out.slots.data();
-  Slot* end = begin;
-  for (uint64_t left = bitmap_of(*ref.leaf); left != 0; left &= left - 1) {
-    const Slot& slot = slots[std::countr_zero(left)];
-    *end++ = {pm::load_relaxed(slot.key), pm::load_acquire(slot.value)};
-  }
-  if (!ref.lock.validate(stamp)) return false;
+  Slot* end = copy_slots(at, begin);
+  if (end == nullptr) return false;
   // The bound may stand in a node above the parent, which alone was validated. The range may have grown
   // since, up to a later bound; what lies beyond the bound that is known is the next leaf's to tell.
   const auto out_of_range = [&](const Slot& slot) {
@@ -313,6 +324,24 @@ void Core<Content>::scan(const Key& from, uint64_t limit, Visit visit) const {
       cursor = at.bound.word;
     }
   }
+}
+
+template <typename Content>
+template <typename Visit>
+void Core<Content>::scan_back(const Key* from, uint64_t limit, Visit visit) const {
+  std::array<Slot, 64> copied;
+  tree::scan_back<Content>(
+      {epochs_, records_, pool_, name_}, from, limit,
+      [&](const auto& ceiling, auto& floor, std::vector<Slot>& out) {
+        const Slot* end = nullptr;
+        while (end == nullptr) {
+          const Position at = inner_.find_under(ceiling, floor);
+          prefetch_all(*at.leaf->leaf);
+          end = copy_slots(at, copied.data());
+        }
+        out.assign(static_cast<const Slot*>(copied.data()), end);
+      },
+      visit);
 }
 
 // The argument is `extern` or nothing: no expression.

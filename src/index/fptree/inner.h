@@ -24,6 +24,7 @@
 
 #include "index/fptree/space.h"
 #include "index/stripes.h"
+#include "index/tree/back.h"
 #include "index/tree/content.h"
 #include "pm/epoch.h"
 
@@ -82,6 +83,9 @@ class Inner {
   void build(const std::vector<Item>& items);
 
   Position find(const Key& key) const;
+  // The leaf of the greatest key under the ceiling, and the least key that is the leaf's; without a bound. While it
+  // holds, all keys between the two are the leaf's. Keys below may have become so, too.
+  Position find_under(const tree::Ceiling<Content>& ceiling, tree::Floor<Content>& floor) const;
 
   // What an insert() needs of DRAM: had beforehand, it cannot fail when records have moved already.
   // Throws bad_alloc, and kInternal for a tree that is too deep.
@@ -175,9 +179,16 @@ class Inner {
   static Separator load(const Separator& from);
   static void store(Separator& to, const Separator& from);
   static bool at_most(const Separator& separator, const Key& key);
+  static std::strong_ordering compare(const Separator& separator, const Key& key);
   uint32_t child_index(const Node& node, uint32_t count, const Key& key) const;
+  // The last child whose separator `begins(separator)` has on its left.
+  template <typename Begins>
+  uint32_t child_by(const Node& node, uint32_t count, Begins begins) const;
   Path path_to(const Key& key) const;
   void* child(const Node& node, uint32_t at) const { return children(node)[at]; }
+  // Down to a leaf, by what `choose(node, count, whether it is the top, found)` makes of each node: a child's index.
+  template <typename Choose>
+  Position find_by(Choose choose) const;
 
   void insert_child(Node& node, uint32_t at, const Separator& separator, void* child);
   Node* split_node(Node& node, uint32_t at, Separator& separator, void*& child);
@@ -222,32 +233,48 @@ bool Inner<Content>::at_most(const Separator& separator, const Key& key) {
   return own <= word;
 }
 
+// The same, exactly.
 template <typename Content>
-uint32_t Inner<Content>::child_index(const Node& node, uint32_t count, const Key& key) const {
+std::strong_ordering Inner<Content>::compare(const Separator& separator, const Key& key) {
+  const uint64_t word = Content::word_of(key);
+  const uint64_t own = pm::load_relaxed(separator.word);
+  if constexpr (Content::kOutOfPlace) {
+    if (own == word) {
+      const std::string* text = pm::load_acquire(separator.text);
+      return text == nullptr ? std::strong_ordering::less : std::string_view(*text) <=> key.bytes;
+    }
+  }
+  return own <=> word;
+}
+
+template <typename Content>
+template <typename Begins>
+uint32_t Inner<Content>::child_by(const Node& node, uint32_t count, Begins begins) const {
   const Separator* at = separators(node);
   uint32_t begin = 0;
   for (uint32_t length = count - 1; length > 0;) {
     const uint32_t half = (length + 1) / 2;
-    begin = at_most(at[begin + half - 1], key) ? begin + half : begin;
+    begin = begins(at[begin + half - 1]) ? begin + half : begin;
     length -= half;
   }
   return begin;
 }
 
 template <typename Content>
-auto Inner<Content>::find(const Key& key) const -> Position {
+uint32_t Inner<Content>::child_index(const Node& node, uint32_t count, const Key& key) const {
+  return child_by(node, count, [&](const Separator& separator) { return at_most(separator, key); });
+}
+
+template <typename Content>
+template <typename Choose>
+auto Inner<Content>::find_by(Choose choose) const -> Position {
   for (Backoff backoff;; backoff.pause()) {
     const Node* node = &root_of();
     uint32_t stamp = node->lock.begin_read();
     if (node != root_.load(std::memory_order_acquire)) continue;
     Position found{nullptr, 0, nullptr, false, {}};
-    for (;;) {
-      const uint32_t count = pm::load_relaxed(node->count);
-      const uint32_t at = child_index(*node, count, key);
-      if (at + 1 < count) {
-        found.bounded = true;
-        found.bound = load(separators(*node)[at]);
-      }
+    for (bool top = true;; top = false) {
+      const uint32_t at = choose(*node, pm::load_relaxed(node->count), top, found);
       void* const next = pm::load_acquire(children(*node)[at]);
       if (!node->lock.validate(stamp)) break;
       if (node->level == 1) {
@@ -263,6 +290,42 @@ auto Inner<Content>::find(const Key& key) const -> Position {
       stamp = below_stamp;
     }
   }
+}
+
+template <typename Content>
+auto Inner<Content>::find(const Key& key) const -> Position {
+  return find_by([&](const Node& node, uint32_t count, bool, Position& found) {
+    const uint32_t at = child_index(node, count, key);
+    if (at + 1 < count) {
+      found.bounded = true;
+      found.bound = load(separators(node)[at]);
+    }
+    return at;
+  });
+}
+
+template <typename Content>
+auto Inner<Content>::find_under(const tree::Ceiling<Content>& ceiling,
+                                tree::Floor<Content>& floor) const -> Position {
+  Separator low;
+  bool lowest = true;
+  const Position found = find_by([&](const Node& node, uint32_t count, bool top, Position&) {
+    if (top) lowest = true;
+    const uint32_t at = child_by(node, count, [&](const Separator& separator) {
+      return ceiling.admits([&](const Key& key) { return compare(separator, key); });
+    });
+    if (at > 0) {
+      lowest = false;
+      low = load(separators(node)[at - 1]);
+    }
+    return at;
+  });
+  if (lowest) {
+    floor.set_lowest();
+  } else {
+    floor.set(key_of(low));
+  }
+  return found;
 }
 
 extern template class Inner<tree::Words>;

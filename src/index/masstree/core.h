@@ -75,6 +75,9 @@ class Core {
   // Calls visit(key, value) in ascending order from `from` on, `limit` times at most, until it says no.
   template <typename Visit>
   void scan(const Key& from, uint64_t limit, Visit visit) const;
+  // The same in descending order; null: from the last key on.
+  template <typename Visit>
+  void scan_back(const Key* from, uint64_t limit, Visit visit) const;
   uint64_t check(const std::function<void(const std::string&)>& report) const;
   void visit_blocks(const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const;
   std::vector<Statistic> statistics() const;
@@ -227,7 +230,13 @@ class Core {
   }
 
   // ---- the way down without locks; the caller has a guard. False: begin again
-  bool try_reach(Layer& layer, Slice slice, Seen above, Node*& node, Seen& seen) const;
+  bool try_reach(Layer& layer, Slice slice, Seen above, Node*& node, Seen& seen) const {
+    return try_reach_by(
+        layer, above, [&](const Node& at) { return child_for(at, permutation_of(at), slice); },
+        node, seen);
+  }
+  template <typename Choose>
+  bool try_reach_by(Layer& layer, Seen above, Choose choose, Node*& node, Seen& seen) const;
   bool try_locate(Text text, Border& border) const;
   Border locate(Text text) const {
     Border border;
@@ -241,6 +250,29 @@ class Core {
   Node* reach(Layer& layer, Slice slice) const;
   template <typename Visit>
   bool scan_layer(Layer& layer, uint32_t depth, Text from, uint64_t& limit, Visit& visit) const;
+
+  // ---- scan_back.h
+  // What a scan downwards has still to come to in a layer.
+  struct Under {
+    enum class Kind : uint8_t { kAll, kUpTo, kBelow };
+    Kind kind = Kind::kAll;
+    Slice slice;
+    bool admits(Slice other) const {
+      return kind == Kind::kAll || other < slice || (other == slice && kind == Kind::kUpTo);
+    }
+  };
+  // The entries of a border node that are under something, in order, and the least slice that belongs to the node.
+  struct Part {
+    std::array<Entry, kSlots> entries;
+    uint32_t count = 0;
+    bool lowest = true;  // there is none: it is the first node
+    Slice low;
+  };
+  bool try_read_under(Layer& layer, const Under& under, Part& part) const;
+  bool read_under(Layer& layer, const Under& under, Part& part) const;
+  template <typename Visit>
+  bool scan_layer_back(Layer& layer, uint32_t depth, const Text* from, uint64_t& limit,
+                       Visit& visit) const;
 
   // ---- write.cc
   bool write_once(const Condition& condition, const Key& key, const Value& value);
@@ -335,8 +367,9 @@ typename Core<Content>::Position Core<Content>::find(const Node& node, Permutati
 }
 
 template <typename Content>
-bool Core<Content>::try_reach(Layer& layer, Slice slice, Seen above, Node*& node,
-                              Seen& seen) const {
+template <typename Choose>
+bool Core<Content>::try_reach_by(Layer& layer, Seen above, Choose choose, Node*& node,
+                                 Seen& seen) const {
   Seen parent = see(layer);
   if (!above.holds() || is_obsolete(layer)) return false;
   Node* at = &node_at(pm::load_acquire(layer.top));
@@ -350,7 +383,7 @@ bool Core<Content>::try_reach(Layer& layer, Slice slice, Seen above, Node*& node
       return true;
     }
     if (levels > kLevelsMax) throw_damaged(*at);
-    const uint64_t child = child_for(*at, permutation_of(*at), slice);
+    const uint64_t child = choose(*at);
     if (!here.holds()) return false;
     Node& next = node_at(child);
     prefetch(next);
@@ -487,3 +520,5 @@ void Core<Content>::scan(const Key& from, uint64_t limit, Visit visit) const {
 PERDURE_MASSTREE_INSTANTIATE(extern)
 
 }  // namespace perdure::index::masstree
+
+#include "index/masstree/scan_back.h"

@@ -81,6 +81,9 @@ class Core {
   bool lookup(const Key& key, Use use) const;
   template <typename Visit>
   void scan(const Key& from, uint64_t limit, Visit visit) const;
+  // The same in descending order; null: from the last key on.
+  template <typename Visit>
+  void scan_back(const Key* from, uint64_t limit, Visit visit) const;
 
   uint64_t check(const std::function<void(const std::string&)>& report) const;
   void visit_blocks(const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const;
@@ -267,6 +270,20 @@ void Core<Content>::scan(const Key& from, uint64_t limit, Visit visit) const {
       begin = last.key;
     }
   }
+}
+
+// A leaf that has been replaced meanwhile shows what was there when it was, which is since the guard began.
+template <typename Content>
+template <typename Visit>
+void Core<Content>::scan_back(const Key* from, uint64_t limit, Visit visit) const {
+  tree::scan_back<Content>(
+      {epochs_, records_, pool_, name_}, from, limit,
+      [&](const auto& ceiling, auto& floor, std::vector<Slot>& out) {
+        uint64_t next = 0;
+        out.resize(kLeafRecords);
+        out.resize(snapshot(inner_.find_under(ceiling, floor), out.data(), next));
+      },
+      visit);
 }
 
 template <typename Content>

@@ -32,6 +32,7 @@
 
 #include "index/nvtree/layout.h"
 #include "index/stripes.h"
+#include "index/tree/back.h"
 #include "pm/epoch.h"
 
 namespace perdure::index::nvtree {
@@ -77,6 +78,9 @@ class Inner {
     Child child(uint32_t slot) const;
     // The slot of a key that is not less than the first separator.
     uint32_t slot_of(const Key& key) const;
+    // The last slot whose separator is under the ceiling; 0 if none is.
+    uint32_t slot_under(const tree::Ceiling<Content>& ceiling) const;
+    void read_separator(uint32_t slot, tree::Floor<Content>& floor) const;
 
     // Between lock.begin_change() and lock.unlock().
     void append(const Child& child);
@@ -132,6 +136,8 @@ class Inner {
 
   // All of these need a guard.
   Place find(const Key& key) const;
+  // The leaf of the greatest key under the ceiling, and the least key of its range.
+  uint64_t find_under(const tree::Ceiling<Content>& ceiling, tree::Floor<Content>& floor) const;
   Held lock(const Key& key) const;
   // The leaf before that of a slot, 0 if there is none. It stays the one, and is not replaced, while
   // `held` is.
@@ -156,6 +162,7 @@ class Inner {
     std::vector<std::string> texts;
     void add(const Child& child);
     uint32_t index_of(const Key& key) const;
+    uint32_t index_under(const tree::Ceiling<Content>& ceiling) const;
     Key key(uint32_t index) const;
   };
 
@@ -236,6 +243,59 @@ typename Inner<Content>::Place Inner<Content>::find(const Key& key) const {
     const uint64_t leaf = parent.leaf(parent.slot_of(key));
     if (!parent.retired() && parent.lock.validate(stamp)) [[likely]]
       return {&parent, stamp, leaf};
+  }
+}
+
+template <typename Content>
+uint32_t Inner<Content>::Separators::index_under(const tree::Ceiling<Content>& ceiling) const {
+  return last_not_above(static_cast<uint32_t>(words.size()), [&](uint32_t i) {
+    return ceiling.admits(
+        [&](const Key& limit) { return tree::compare_keys(this->key(i), limit); });
+  });
+}
+
+template <typename Content>
+uint32_t Inner<Content>::Parent::slot_under(const tree::Ceiling<Content>& ceiling) const {
+  return last_not_above(count(), [&](uint32_t i) {
+    return ceiling.admits([&](const Key& key) -> std::strong_ordering {
+      const uint64_t word = Content::word_of(key);
+      const uint64_t own = pm::load_relaxed(words()[i]);
+      if constexpr (Content::kOutOfPlace) {
+        if (own == word) return std::string_view(*pm::load_acquire(texts()[i])) <=> key.bytes;
+      }
+      return own <=> word;
+    });
+  });
+}
+
+template <typename Content>
+void Inner<Content>::Parent::read_separator(uint32_t slot, tree::Floor<Content>& floor) const {
+  if constexpr (Content::kOutOfPlace) {
+    floor.set(Key(*pm::load_acquire(texts()[slot])));
+  } else {
+    floor.set(pm::load_relaxed(words()[slot]));
+  }
+}
+
+template <typename Content>
+uint64_t Inner<Content>::find_under(const tree::Ceiling<Content>& ceiling,
+                                    tree::Floor<Content>& floor) const {
+  for (;;) {
+    const Top& now = top();
+    const uint32_t number = now.separators.index_under(ceiling);
+    const Group& group = *now.groups[number];
+    const uint32_t index = group.separators.index_under(ceiling);
+    const Parent& parent = group.parent(index);
+    const uint32_t stamp = parent.lock.begin_read();
+    const uint32_t slot = parent.slot_under(ceiling);
+    const uint64_t leaf = parent.leaf(slot);
+    if (number == 0 && index == 0 && slot == 0) {
+      floor.set_lowest();
+    } else {
+      parent.read_separator(slot, floor);
+    }
+    if (!parent.retired() && parent.lock.validate(stamp)) [[likely]]
+      return leaf;
   }
 }
 

@@ -119,6 +119,12 @@ class Core {
             const std::function<bool(uint64_t key, uint64_t value)>& visit) const;
   void scan_bytes(uint64_t from, uint64_t limit,
                   const std::function<bool(uint64_t key, std::string_view value)>& visit) const;
+  // As AnyIndex::scan_back().
+  void scan_back(std::optional<uint64_t> from, uint64_t limit,
+                 const std::function<bool(uint64_t key, uint64_t value)>& visit) const;
+  void scan_bytes_back(
+      std::optional<uint64_t> from, uint64_t limit,
+      const std::function<bool(uint64_t key, std::string_view value)>& visit) const;
 
   // At most kGroup at once. kInsert or kUpsert; says of each record whether it wrote it.
   void write_group(LogKind kind, std::span<const NewRecord> records, std::span<bool> written);
@@ -136,7 +142,11 @@ class Core {
 
  private:
   class Group;
+  template <bool kBack>
   class Scan;
+  void require_ordered() const;  // throws kWrongType
+  template <typename Visit>
+  bool give_bytes(uint64_t key, uint64_t pointer, const Visit& visit) const;
 
   Core(pm::PoolImpl& pool, Root& root, const std::string& name, Kind key_kind, Kind value_kind,
        const PlushOptions& options);

@@ -102,6 +102,10 @@ class Geometry {
   uint64_t next_row(uint64_t hash, uint32_t top) const {
     return (index_at(top, hash) + 1) << index_shifts_[top];
   }
+  // The first hash of its row.
+  uint64_t row_begin(uint64_t hash, uint32_t top) const {
+    return index_at(top, hash) << index_shifts_[top];
+  }
 
  private:
   uint32_t directory_bits_;

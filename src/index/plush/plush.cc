@@ -300,6 +300,18 @@ void Plush<K, V>::scan(Argument<K> from, uint64_t limit,
 }
 
 template <typename K, typename V>
+void Plush<K, V>::scan_back(std::optional<Argument<K>> from, uint64_t limit,
+                            const std::function<bool(Argument<K>, Argument<V>)>& visit) const {
+  if constexpr (kWords<K, V>) {
+    core_->scan_back(from, limit, visit);
+  } else if constexpr (std::is_same_v<K, uint64_t>) {
+    core_->scan_bytes_back(from, limit, visit);
+  } else {
+    throw Error(ErrorCode::kWrongType, "ordered scans need plush+range, which has u64 keys");
+  }
+}
+
+template <typename K, typename V>
 void Plush<K, V>::checkpoint(unsigned threads) {
   core_->checkpoint(threads);
 }

@@ -7,7 +7,8 @@
 //
 // A scan reads from the top down: a row, its entry, the children. Records move down only, and are in
 // their new place before they leave the old one, so one that nobody writes is met at least once; where
-// it is met twice the upper copy counts. Each row and entry is copied without a lock, again if records
+// it is met twice the upper copy counts. Downwards it is the same, from the last row and child to the
+// first: records still move from above to below. Each row and entry is copied without a lock, again if records
 // went away meanwhile (lookup.cc does the same), and nothing is held while `visit` runs but an epoch
 // guard, which keeps payload where it is.
 #include <fmt/core.h>
@@ -31,28 +32,34 @@ constexpr int kCopyAttempts = 64;
 
 // ---- scans
 
-// One scan. Records are kept in the order in which they were met: newest first.
+// One scan, of positions from `first` to `last`. Records are kept in the order in which they were met: newest first.
+template <bool kBack>
 class Core::Scan {
  public:
   using Visit = std::function<bool(uint64_t key, uint64_t value)>;
 
-  Scan(const Core& core, uint64_t from, uint64_t limit, const Visit& visit)
-      : core_(core), from_(from), left_(limit), visit_(visit) {}
+  Scan(const Core& core, uint64_t first, uint64_t last, uint64_t limit, const Visit& visit)
+      : core_(core), first_(first), last_(last), left_(limit), visit_(visit) {}
 
-  // From the row of `at` to the end.
-  void take_all(uint64_t at) {
+  void take_all() {
+    uint64_t at = kBack ? last_ : first_;
     for (bool more = true; more;) {
       // Payload stays readable while a row's records are given.
       std::optional<pm::EpochManager::Guard> guard;
       if (core_.payload_.is_used()) guard.emplace(core_.payload_.log().epochs());
       const uint32_t top = core_.geometry_.top_for(at);
       if (take_row(top, core_.geometry_.index_at(top, at))) {
-        at = core_.geometry_.next_row(at, top);
+        at = kBack ? core_.geometry_.row_begin(at, top) : core_.geometry_.next_row(at, top);
         more = at != 0;
+        if (kBack) --at;
       } else if (grown_) {
         grown_ = false;
-        at = resume_;
-        from_ = std::max(from_, at);  // what is before has been given
+        // What is before has been given.
+        if constexpr (kBack) {
+          at = last_ = std::min(last_, resume_);
+        } else {
+          at = first_ = std::max(first_, resume_);
+        }
       } else {
         more = false;
       }
@@ -63,10 +70,15 @@ class Core::Scan {
   // Everything under a row. Returns whether there is more to visit; false, too, if the row is no more.
   bool take_row(uint32_t top, uint64_t index) {
     const uint64_t row = core_.geometry_.row_of(top, index);
-    resume_ = index << core_.geometry_.index_shift(top);
+    resume_ = end_of(index, core_.geometry_.index_shift(top));
     std::vector<Collected> records;
     if (!copy(row, records, [&] { return copy_row(row, records); })) return false;
     return descend(top, index, std::move(records), row);
+  }
+
+  // The end of an entry's positions where the scan comes to it.
+  static uint64_t end_of(uint64_t index, uint32_t shift) {
+    return kBack ? ((index + 1) << shift) - 1 : index << shift;
   }
 
   // Calls `read` until no record went away while it ran. Returns false if the partition has grown.
@@ -98,7 +110,7 @@ class Core::Scan {
     const uint64_t hash = core_.geometry_.full_hash(tag, index, level);
     // Only superseded records lead to payload that has gone; or this one is damaged.
     const bool dangles = core_.payload_.is_used() && !core_.payload_.log().alive(value);
-    if (hash >= from_) records.push_back({hash, tag, value, dangles});
+    if (hash >= first_ && hash <= last_) records.push_back({hash, tag, value, dangles});
     return true;
   }
 
@@ -146,16 +158,16 @@ class Core::Scan {
     sort(records);
     if (!core_.levels_.has_children(level, index)) return give(records);
     const uint32_t bits = core_.geometry_.level_bits(level + 1);
-    auto begin = records.begin();
-    for (uint32_t child = 0; child < core_.geometry_.fanout(); ++child) {
+    const uint32_t shift = 64 - bits;
+    for (uint32_t i = 0; i < core_.geometry_.fanout(); ++i) {
+      const uint32_t child = kBack ? core_.geometry_.fanout() - 1 - i : i;
       const uint64_t child_index = (index << core_.geometry_.fanout_bits()) + child;
-      const auto end = std::find_if(begin, records.end(), [&](const Collected& one) {
-        return one.hash >> (64 - bits) != child_index;
-      });
-      resume_ = std::max(resume_, child_index << (64 - bits));
-      const bool intersects = child_index >= from_ >> (64 - bits);
+      const auto [begin, end] = std::ranges::equal_range(
+          records, child_index, {}, [&](const Collected& one) { return one.hash >> shift; });
+      const uint64_t reached = end_of(child_index, shift);
+      resume_ = kBack ? std::min(resume_, reached) : std::max(resume_, reached);
+      const bool intersects = child_index >= first_ >> shift && child_index <= last_ >> shift;
       if (intersects && !descend(level + 1, child_index, {begin, end}, row)) return false;
-      begin = end;
     }
     return true;
   }
@@ -171,8 +183,9 @@ class Core::Scan {
 
   bool give(const std::vector<Collected>& records) {
     for (size_t i = 0; i < records.size(); ++i) {
-      const Collected& one = records[i];
-      if (i > 0 && records[i - 1].hash == one.hash) continue;  // an older version
+      const size_t at = kBack ? records.size() - 1 - i : i;
+      const Collected& one = records[at];
+      if (at > 0 && records[at - 1].hash == one.hash) continue;  // an older version
       if ((one.tag & 1) != 0) continue;
       const uint64_t key = core_.keys_.word_of_hash(one.hash);
       uint64_t value = one.value;
@@ -184,8 +197,9 @@ class Core::Scan {
   }
 
   const Core& core_;
-  uint64_t from_;        // position
-  uint64_t resume_ = 0;  // all before this one has been given
+  uint64_t first_;
+  uint64_t last_;
+  uint64_t resume_ = 0;  // where to go on: all before, in the order of the scan, has been given
   bool grown_ = false;   // the partition, while it was being scanned
   uint64_t left_;
   const Visit& visit_;
@@ -193,26 +207,48 @@ class Core::Scan {
 
 void Core::scan(uint64_t from, uint64_t limit,
                 const std::function<bool(uint64_t key, uint64_t value)>& visit) const {
-  if (!keys_.is_ordered()) {
-    throw Error(ErrorCode::kWrongType,
-                fmt::format("'{}' has no order; ordered scans need plush+range", name_));
-  }
+  require_ordered();
   if (from > keys_.max() || limit == 0) return;
-  const uint64_t begin = from <= keys_.min() ? 0 : keys_.position_of(from);
-  Scan scan(*this, begin, limit, visit);
-  scan.take_all(begin);
+  const uint64_t first = from <= keys_.min() ? 0 : keys_.position_of(from);
+  Scan<false>(*this, first, ~uint64_t{0}, limit, visit).take_all();
+}
+
+void Core::scan_back(std::optional<uint64_t> from, uint64_t limit,
+                     const std::function<bool(uint64_t key, uint64_t value)>& visit) const {
+  require_ordered();
+  if ((from && *from < keys_.min()) || limit == 0) return;
+  const uint64_t last = !from || *from >= keys_.max() ? ~uint64_t{0} : keys_.position_of(*from);
+  Scan<true>(*this, 0, last, limit, visit).take_all();
+}
+
+void Core::require_ordered() const {
+  if (keys_.is_ordered()) return;
+  throw Error(ErrorCode::kWrongType,
+              fmt::format("'{}' has no order; ordered scans need plush+range", name_));
+}
+
+// A record with its payload.
+template <typename Visit>
+bool Core::give_bytes(uint64_t key, uint64_t pointer, const Visit& visit) const {
+  const PayloadLog::View view = payload_.view_of(pointer);
+  if (Keys::word_of(view.key) != key) {
+    pool_.throw_corrupt(fmt::format("a record of '{}' leads to another key", name_));
+  }
+  return visit(key, view.value);
 }
 
 void Core::scan_bytes(
     uint64_t from, uint64_t limit,
     const std::function<bool(uint64_t key, std::string_view value)>& visit) const {
-  scan(from, limit, [&](uint64_t key, uint64_t pointer) {
-    const PayloadLog::View view = payload_.view_of(pointer);
-    if (Keys::word_of(view.key) != key) {
-      pool_.throw_corrupt(fmt::format("a record of '{}' leads to another key", name_));
-    }
-    return visit(key, view.value);
-  });
+  scan(from, limit,
+       [&](uint64_t key, uint64_t pointer) { return give_bytes(key, pointer, visit); });
+}
+
+void Core::scan_bytes_back(
+    std::optional<uint64_t> from, uint64_t limit,
+    const std::function<bool(uint64_t key, std::string_view value)>& visit) const {
+  scan_back(from, limit,
+            [&](uint64_t key, uint64_t pointer) { return give_bytes(key, pointer, visit); });
 }
 
 }  // namespace perdure::index::plush

@@ -98,6 +98,9 @@ class Core {
   bool lookup(Key key, Use use) const;
   template <typename Visit>
   void scan(Key from, uint64_t limit, Visit visit) const;
+  // The same in descending order; null: from the last key on.
+  template <typename Visit>
+  void scan_back(const Key* from, uint64_t limit, Visit visit) const;
   // As AnyIndex: any number of keys; `inserted` may be empty.
   uint64_t multi_lookup(std::span<const Key> keys, std::span<Value> values,
                         std::span<bool> found) const;
@@ -145,6 +148,20 @@ class Core {
   // The records from `from` on that a leaf and its buffer have, at one instant, at most `limit`, or more.
   // False if it must begin again. `out` has room.
   bool snapshot(const Ref& ref, Key from, uint64_t limit, std::vector<Slot>& out) const;
+  // The same of the records up to `from`, in descending order.
+  bool snapshot_back(const Ref& ref, Key from, uint64_t limit, std::vector<Slot>& out) const;
+  // What a reader must know of a leaf and its buffer.
+  struct View {
+    uint32_t stamp;
+    uint32_t buffered;
+    const Slot* leaf;
+    uint32_t records;
+    uint64_t removed;
+    uint32_t begin_line;  // where the key's record would be
+    uint32_t end_line;
+  };
+  // False if it must begin again.
+  bool view(const Ref& ref, Key key, View& out) const;
 
   // ---- write.cc
   struct Change {
@@ -304,6 +321,25 @@ void Core::scan(Key from, uint64_t limit, Visit visit) const {
     }
     if (!has_next) return;
     begin = next;
+  }
+}
+
+template <typename Visit>
+void Core::scan_back(const Key* from, uint64_t limit, Visit visit) const {
+  std::vector<Slot> records;
+  for (Key begin = from != nullptr ? *from : ~Key{0};;) {
+    uint64_t low = 0;
+    {
+      const pm::EpochManager::Guard guard(epochs_);
+      for (Backoff backoff;; backoff.pause()) {
+        if (snapshot_back(*inner_.find_from(begin, low), begin, limit, records)) break;
+      }
+    }
+    for (const Slot& record : records) {
+      if (!visit(record.key, record.value) || --limit == 0) return;
+    }
+    if (low == 0 || low > begin) return;  // the first leaf has the least key there is
+    begin = low - 1;
   }
 }
 

@@ -177,6 +177,13 @@ class Inner {
   void find_all(std::span<const uint64_t> keys, std::span<Ref*> refs) const;
   // As find(), and where the range of the leaf after it begins; has_next is false if there is none.
   Ref* find(uint64_t key, bool& has_next, uint64_t& next_low) const;
+  // As find(), and where the range of the leaf begins.
+  Ref* find_from(uint64_t key, uint64_t& low) const {
+    const Group* group = group_of(key);
+    const uint64_t position = group->position(key);
+    low = group->lows[position];
+    return group->refs[position];
+  }
   // The leaf before the one with this low; null if it is the first one. Needs a guard.
   Ref* before(uint64_t low) const;
 

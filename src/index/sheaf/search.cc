@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
 
 #include "index/sheaf/core.h"
 #include "index/simd.h"
@@ -118,35 +119,58 @@ bool Core::read(const Ref& ref, Key key, Found& found, Value& value) const {
   return ref.lock.validate(stamp);
 }
 
-bool Core::snapshot(const Ref& ref, Key from, uint64_t limit, std::vector<Slot>& out) const {
-  out.clear();
-  const uint32_t stamp = ref.lock.begin_read();
-  const uint32_t buffered = std::min<uint32_t>(pm::load_relaxed(ref.buffered), buffer_records_);
+bool Core::view(const Ref& ref, Key key, View& out) const {
+  out.stamp = ref.lock.begin_read();
+  out.buffered = std::min<uint32_t>(pm::load_relaxed(ref.buffered), buffer_records_);
   const uint64_t offset = pm::load_relaxed(ref.offset);
-  const uint32_t records = pm::load_relaxed(ref.records);
-  const uint64_t removed = pm::load_relaxed(ref.removed);
-  const uint32_t part = part_of(pm::load_relaxed(ref.first), pm::load_relaxed(ref.scale), from);
-  const uint32_t line = pm::load_relaxed(ref.lines[part]);
+  out.records = pm::load_relaxed(ref.records);
+  out.removed = pm::load_relaxed(ref.removed);
+  const uint32_t part = part_of(pm::load_relaxed(ref.first), pm::load_relaxed(ref.scale), key);
+  out.begin_line = pm::load_relaxed(ref.lines[part]);
+  out.end_line = part + 1 < kLookupLines ? pm::load_relaxed(ref.lines[part + 1]) : 0xff;
   const bool dead = pm::load_relaxed(ref.dead) != 0;
-  if (!ref.lock.validate(stamp) || dead) return false;
-  const Slot* leaf = pool_.at<Leaf>(offset)->records();
-  uint32_t at = std::min(line * kLineRecords, records);
-  for (uint32_t i = 0; i < 4; ++i) pm::prefetch(leaf + at + uint64_t{i} * kLineRecords);
+  if (!ref.lock.validate(out.stamp) || dead) return false;
+  out.leaf = pool_.at<Leaf>(offset)->records();
+  return true;
+}
 
-  struct New {
-    Slot slot;
-    bool removal;
-  };
-  New fresh[kBufferRecordsMax];
+namespace {
+
+// A record of a buffer.
+struct BufferRecord {
+  Slot slot;
+  bool removal;
+};
+
+// The buffer's records that `counts(key)`, where `before(a, b)` puts their keys. Returns how many.
+template <typename Counts, typename Before>
+uint32_t sort_fresh(const Ref& ref, uint32_t buffered, uint64_t removed, Counts counts,
+                    Before before, BufferRecord* fresh) {
   uint32_t count = 0;
   for (uint32_t i = 0; i < buffered; ++i) {
     const Slot slot{pm::load_relaxed(ref.buffer()[i].key), pm::load_relaxed(ref.buffer()[i].value)};
-    if (slot.key < from) continue;
+    if (!counts(slot.key)) continue;
     // Kept in order: they are few.
     uint32_t to = count++;
-    for (; to > 0 && fresh[to - 1].slot.key > slot.key; --to) fresh[to] = fresh[to - 1];
+    for (; to > 0 && before(slot.key, fresh[to - 1].slot.key); --to) fresh[to] = fresh[to - 1];
     fresh[to] = {slot, (removed >> i & 1) != 0};
   }
+  return count;
+}
+
+}  // namespace
+
+bool Core::snapshot(const Ref& ref, Key from, uint64_t limit, std::vector<Slot>& out) const {
+  out.clear();
+  View seen{};
+  if (!view(ref, from, seen)) return false;
+  const auto& [stamp, buffered, leaf, records, removed, line, end_line] = seen;
+  uint32_t at = std::min(line * kLineRecords, records);
+  for (uint32_t i = 0; i < 4; ++i) pm::prefetch(leaf + at + uint64_t{i} * kLineRecords);
+
+  BufferRecord fresh[kBufferRecordsMax];
+  const uint32_t count = sort_fresh(
+      ref, buffered, removed, [&](Key key) { return key >= from; }, std::less<>(), fresh);
   while (at < records && pm::load_relaxed(leaf[at].key) < from) ++at;
   const uint64_t most = std::min<uint64_t>(limit, uint64_t{records} + count);
   out.reserve(most);
@@ -158,6 +182,39 @@ bool Core::snapshot(const Ref& ref, Key from, uint64_t limit, std::vector<Slot>&
         continue;
       }
       if (key == fresh[next].slot.key) ++at;
+    } else if (next == count) {
+      break;
+    }
+    if (!fresh[next].removal) out.push_back(fresh[next].slot);
+    ++next;
+  }
+  return ref.lock.validate(stamp);
+}
+
+bool Core::snapshot_back(const Ref& ref, Key from, uint64_t limit, std::vector<Slot>& out) const {
+  out.clear();
+  View seen{};
+  if (!view(ref, from, seen)) return false;
+  const auto& [stamp, buffered, leaf, records, removed, line, end_line] = seen;
+  // Behind the line where the next part begins there is nothing up to `from`. `at`: records that are left.
+  uint32_t at = std::min((end_line + 1) * kLineRecords, records);
+  for (uint32_t i = 1; i <= 4 && i * kLineRecords <= at; ++i)
+    pm::prefetch(leaf + at - uint64_t{i} * kLineRecords);
+
+  BufferRecord fresh[kBufferRecordsMax];
+  const uint32_t count = sort_fresh(
+      ref, buffered, removed, [&](Key key) { return key <= from; }, std::greater<>(), fresh);
+  while (at > 0 && pm::load_relaxed(leaf[at - 1].key) > from) --at;
+  const uint64_t most = std::min<uint64_t>(limit, uint64_t{records} + count);
+  out.reserve(most);
+  for (uint32_t next = 0; out.size() < most;) {
+    if (at > 0) {
+      const uint64_t key = pm::load_relaxed(leaf[at - 1].key);
+      if (next == count || key > fresh[next].slot.key) {
+        out.push_back({key, pm::load_relaxed(leaf[--at].value)});
+        continue;
+      }
+      if (key == fresh[next].slot.key) --at;
     } else if (next == count) {
       break;
     }

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -85,6 +86,7 @@ std::strong_ordering compare(const Records& records, const Slot& slot,
 //   bool write(Condition, Key, Value), bool remove(Key, Condition), bool lookup(Key, use(Value)),
 //   scan(Key from, uint64_t limit, bool visit(key, value)): key and value as words or byte strings,
 //   in ascending order, no lock held during a visit,
+//   scan_back(const Key* from, uint64_t limit, visit): the same in descending order, null: from the end,
 //   check, visit_blocks, statistics.
 template <typename Core, typename K, typename V>
 class Tree {
@@ -133,6 +135,17 @@ class Tree {
     if (limit == 0) return;
     const auto bytes = stored_key(from);
     scan_from(key_of(bytes), limit, visit);
+  }
+  void scan_back(std::optional<Argument<K>> from, uint64_t limit,
+                 const std::function<bool(Argument<K>, Argument<V>)>& visit) const {
+    if (limit == 0) return;
+    if (!from) {
+      core_->scan_back(nullptr, limit, given_to(visit));
+      return;
+    }
+    const auto bytes = stored_key(*from);
+    const typename Content::Key key = key_of(bytes);
+    core_->scan_back(&key, limit, given_to(visit));
   }
   // For cores that have batches of words.
   uint64_t multi_lookup(std::span<const Argument<K>> keys, std::span<V> values,
@@ -219,15 +232,20 @@ class Tree {
     const auto bytes = stored_key(key);
     return core_->remove(key_of(bytes), condition);
   }
+  // What the core calls with keys and values as it stores them.
   template <typename Visit>
-  void scan_from(const typename Content::Key& from, uint64_t limit, const Visit& visit) const {
-    core_->scan(from, limit, [&](const auto& key, const auto& value) {
+  static auto given_to(const Visit& visit) {
+    return [&visit](const auto& key, const auto& value) {
       if constexpr (kWords) {
         return visit(key, value);
       } else {
         return visit(given_key(key), from_bytes<V>(value));
       }
-    });
+    };
+  }
+  template <typename Visit>
+  void scan_from(const typename Content::Key& from, uint64_t limit, const Visit& visit) const {
+    core_->scan(from, limit, given_to(visit));
   }
 
   std::unique_ptr<Core> core_;

@@ -94,6 +94,27 @@ uint64_t Core<Policy, Content>::next_child(const Owner& owner, uint32_t& positio
 }
 
 template <typename Policy, typename Content>
+uint64_t Core<Policy, Content>::previous_child(const Owner& owner, uint32_t& position) const {
+  if (position == 0) return 0;
+  const StripeLock& lock = stripe_of(owner);
+  for (const uint32_t begin = position;;) {
+    const uint32_t stamp = lock.begin_read();
+    const uint64_t* slot = nullptr;
+    if (begin > 1) {
+      uint32_t symbol = symbol_of_position(begin - 1);
+      slot = Shape::previous(*owner.node, tag_of(owner.word), symbol);
+      position = symbol + 1;
+    }
+    if (slot == nullptr) {
+      slot = &owner.node->end;
+      position = 0;
+    }
+    const uint64_t word = pm::load_acquire(*slot);
+    if (lock.validate(stamp)) return word;
+  }
+}
+
+template <typename Policy, typename Content>
 uint64_t Core<Policy, Content>::first_leaf(const Hollow& from, Hollow& gap) const {
   for (gap = from;;) {
     uint32_t position = 0;
@@ -186,6 +207,32 @@ void Core<Policy, Content>::seek(Text from, std::vector<Frame>& frames, uint64_t
     if (symbol == kEnd) return;  // all of it counts
     owner = at.node;
     frames.push_back({owner, symbol + 2});
+    depth = branch + 1;
+  }
+}
+
+// The same downwards: each node with the place that was taken, and what comes first, which may still be above `from`.
+template <typename Policy, typename Content>
+void Core<Policy, Content>::seek_back(Text from, std::vector<Frame>& frames,
+                                      uint64_t& first) const {
+  Owner owner;
+  uint32_t symbol = 0;
+  for (uint32_t depth = 0;;) {
+    const uint64_t word = child_at(owner, symbol);
+    first = word;
+    if (word == 0 || is_leaf(word)) return;
+    const Hollow at = {owner, symbol, {&enter(word, depth), word}};
+    const uint32_t branch = branch_of(word);
+    const Prefix prefix = compare_prefix(at, depth, from);
+    if (prefix.hollow) return;
+    if (prefix.differs < branch) {
+      const uint32_t ours = symbol_or_end(from, prefix.differs);
+      if (ours == kEnd || prefix.theirs > ours) first = 0;  // all of it is above
+      return;
+    }
+    symbol = symbol_or_end(from, branch);
+    owner = at.node;
+    frames.push_back({owner, symbol + 1});  // of `end` nothing comes before
     depth = branch + 1;
   }
 }

@@ -80,6 +80,9 @@ class Core {
   // Calls visit(key, value) in ascending order from `from` on, `limit` times at most, until it says no.
   template <typename Visit>
   void scan(const Key& from, uint64_t limit, Visit visit) const;
+  // The same in descending order; null: from the last key on.
+  template <typename Visit>
+  void scan_back(const Key* from, uint64_t limit, Visit visit) const;
   uint64_t check(const std::function<void(const std::string&)>& report) const;
   void visit_blocks(const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const;
   std::vector<Statistic> statistics() const;
@@ -196,6 +199,8 @@ class Core {
   uint64_t child_at(const Owner& owner, uint32_t symbol) const;
   // The first child from a position on, in order; 0 if there is none. The same.
   uint64_t next_child(const Owner& owner, uint32_t& position) const;
+  // The last child before a position; 0 if there is none. The same.
+  uint64_t previous_child(const Owner& owner, uint32_t& position) const;
 
   // ---- keys; the caller has a guard
   static Text text_of(const Key& key) {
@@ -234,9 +239,11 @@ class Core {
   // ---- scan
   struct Frame {
     Owner owner;
-    uint32_t position;  // of the next child
+    uint32_t position;  // of the next child; downwards: of the one before which the next one is
   };
+  static constexpr uint32_t kBehindAll = Shape::kSymbols + 1;  // positions
   void seek(Text from, std::vector<Frame>& frames, uint64_t& first) const;
+  void seek_back(Text from, std::vector<Frame>& frames, uint64_t& first) const;
   uint32_t depth_below(const Owner& owner) const {
     return owner.node == nullptr ? 0 : branch_of(owner.word);
   }
@@ -367,6 +374,39 @@ void Core<Policy, Content>::scan(const Key& from, uint64_t limit, Visit visit) c
       Frame& frame = frames.back();
       word = next_child(frame.owner, frame.position);
       ++frame.position;
+      if (word == 0) frames.pop_back();
+    }
+    if (word == 0) return;
+  }
+}
+
+template <typename Policy, typename Content>
+template <typename Visit>
+void Core<Policy, Content>::scan_back(const Key* from, uint64_t limit, Visit visit) const {
+  const pm::EpochManager::Guard guard(epochs_);
+  std::vector<Frame> frames;
+  uint64_t word = 0;
+  bool reached = from == nullptr;  // all leaves to come are not above `from`
+  if (reached) {
+    word = child_at({}, 0);
+  } else {
+    seek_back(text_of(*from), frames, word);
+  }
+  for (;;) {
+    if (word != 0 && !is_leaf(word)) {
+      const uint32_t above = frames.empty() ? 0 : branch_of(frames.back().owner.word) + 1;
+      frames.push_back({{&enter(word, above), word}, kBehindAll});
+    } else if (word != 0) {
+      reached = reached || text_of_leaf(word) <= text_of(*from);
+      if (reached) {
+        if (limit == 0) return;
+        --limit;
+        if (!visit_leaf(word, visit) || limit == 0) return;
+      }
+    }
+    word = 0;
+    while (!frames.empty() && word == 0) {
+      word = previous_child(frames.back().owner, frames.back().position);
       if (word == 0) frames.pop_back();
     }
     if (word == 0) return;

@@ -13,6 +13,7 @@
 //                      fences, and then makes the one store that commits
 //   removal            the store that takes a child away
 //   next               the first child from a symbol on
+//   previous           the last child up to a symbol
 //   add                to a node in the making
 //
 // Readers may be anywhere in a node meanwhile. They may read a key and then a slot that was used again
@@ -76,6 +77,12 @@ struct Wort {
     }
     return nullptr;
   }
+  static uint64_t* previous(Node& node, uint64_t tag, uint32_t& symbol) {
+    for (;; --symbol) {
+      if (uint64_t* slot = find(node, tag, symbol)) return slot;
+      if (symbol == 0) return nullptr;
+    }
+  }
   static void add(Node& node, uint64_t, uint32_t symbol, uint64_t child) {
     slots_of(node)[symbol] = child;
   }
@@ -131,6 +138,7 @@ struct Art {
                        const pm::Memory& memory);
   static Place removal(Node&, uint64_t, uint32_t, uint64_t* slot) { return {slot, 0}; }
   static uint64_t* next(Node& node, uint64_t tag, uint32_t& symbol);
+  static uint64_t* previous(Node& node, uint64_t tag, uint32_t& symbol);
   static void add(Node& node, uint64_t tag, uint32_t symbol, uint64_t child);
 
  private:
@@ -223,6 +231,28 @@ inline uint64_t* Art::next(Node& node, uint64_t tag, uint32_t& symbol) {
     found = slots + i;
   }
   symbol = least;
+  return found;
+}
+
+inline uint64_t* Art::previous(Node& node, uint64_t tag, uint32_t& symbol) {
+  if (!has_keys(tag)) {
+    for (;; --symbol) {
+      if (uint64_t* slot = find(node, tag, symbol)) return slot;
+      if (symbol == 0) return nullptr;
+    }
+  }
+  uint64_t* slots = slots_of(node, tag);
+  const uint8_t* keys = keys_of(node, tag);
+  uint64_t* found = nullptr;
+  uint32_t most = 0;
+  for (uint32_t i = 0; i < room_of(tag); ++i) {
+    const uint32_t key = pm::load_acquire(keys[i]);
+    if (key > symbol || (found != nullptr && key <= most) || pm::load_acquire(slots[i]) == 0)
+      continue;
+    most = key;
+    found = slots + i;
+  }
+  symbol = most;
   return found;
 }
 

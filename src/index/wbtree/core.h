@@ -45,6 +45,7 @@
 #include "index/instantiate.h"
 #include "index/records.h"
 #include "index/stripes.h"
+#include "index/tree/back.h"
 #include "index/tree/content.h"
 #include "index/wbtree/layout.h"
 #include "pm/epoch.h"
@@ -94,6 +95,9 @@ class Core {
   // Calls visit(key, value) from a key on, in ascending order; it returns whether to go on.
   template <typename Visit>
   void scan(const Key& from, uint64_t limit, Visit visit) const;
+  // The same in descending order; null: from the last key on.
+  template <typename Visit>
+  void scan_back(const Key* from, uint64_t limit, Visit visit) const;
 
   uint64_t check(const std::function<void(const std::string&)>& report) const;
   void visit_blocks(const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const;
@@ -219,6 +223,9 @@ class Core {
   uint64_t child_for(const Node& node, uint32_t level, const Key& key, Seen& seen) const;
   // Down to `level`, or to the topmost node if that is lower.
   void descend(const Key& key, uint32_t level, Path& path) const;
+  // The same by what `choose(path, level, seen)` makes of each node: the child's offset.
+  template <typename Choose>
+  void descend_by(uint32_t level, Path& path, Choose choose) const;
   uint32_t find(const Node& leaf, const Key& key, Seen& seen) const;
   std::string_view separator_of(const Node& node) const {
     const uint64_t separator = pm::load_acquire(node.separator);
@@ -233,6 +240,10 @@ class Core {
   bool copy_next(const Family& family, Bound& after, Leaf& out, uint32_t& count) const;
   template <typename Visit>
   bool scan_family(Bound& from, uint64_t& left, Visit& visit) const;
+  uint32_t position_under(const Node& node, uint32_t level, const Order& order,
+                          const tree::Ceiling<Content>& ceiling, Seen& seen) const;
+  void read_under(const tree::Ceiling<Content>& ceiling, tree::Floor<Content>& floor,
+                  std::vector<Slot>& out) const;
 
   // ---- write.cc
   struct Place {
@@ -366,6 +377,14 @@ uint64_t Core<Content>::child_for(const Node& node, uint32_t level, const Key& k
 
 template <typename Content>
 void Core<Content>::descend(const Key& key, uint32_t level, Path& path) const {
+  descend_by(level, path, [&](const Path& so_far, uint32_t at, Seen& seen) {
+    return child_for(*so_far[at].node, at, key, seen);
+  });
+}
+
+template <typename Content>
+template <typename Choose>
+void Core<Content>::descend_by(uint32_t level, Path& path, Choose choose) const {
   for (Backoff backoff;; backoff.pause()) {
     path.top_stamp = top_lock_.begin_read();
     const Top top = this->top();
@@ -380,7 +399,7 @@ void Core<Content>::descend(const Key& key, uint32_t level, Path& path) const {
       Node* node = &node_at(offset, at);
       path.steps[at] = {node, seen.stamp};
       if (at <= level) return;
-      offset = child_for(*node, at, key, seen);
+      offset = choose(path, at, seen);
       if (seen.stale) break;
       above = &lock;
       stamp_above = seen.stamp;

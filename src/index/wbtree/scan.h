@@ -186,4 +186,66 @@ void Core<Content>::scan(const Key& key, uint64_t limit, Visit visit) const {
   }
 }
 
+// The last child that may have keys under the ceiling.
+template <typename Content>
+uint32_t Core<Content>::position_under(const Node& node, uint32_t level, const Order& order,
+                                       const tree::Ceiling<Content>& ceiling, Seen& seen) const {
+  uint32_t first = 1;
+  uint32_t last = order.count();
+  while (first < last) {
+    const uint32_t middle = (first + last) / 2;
+    const bool under = ceiling.admits(
+        [&](const Key& key) { return compare(node, level, order[middle], key, seen); });
+    if (seen.stale) return 0;
+    if (under) {
+      first = middle + 1;
+    } else {
+      last = middle;
+    }
+  }
+  return first - 1;
+}
+
+template <typename Content>
+void Core<Content>::read_under(const tree::Ceiling<Content>& ceiling, tree::Floor<Content>& floor,
+                               std::vector<Slot>& out) const {
+  Path path;
+  Bound low;
+  Leaf records;
+  uint32_t count = 0;
+  for (Backoff backoff;; backoff.pause()) {
+    low.end = true;
+    descend_by(0, path, [&](const Path& so_far, uint32_t level, Seen& seen) {
+      const Node& node = *so_far[level].node;
+      if (level == so_far.depth) low.end = true;
+      Order order;
+      load_order(node, order);
+      const uint32_t position = position_under(node, level, order, ceiling, seen);
+      // The lowest node that has something before its child says where that begins.
+      if (position > 0 && !read_bound(so_far[level], level, order[position], low))
+        seen.stale = true;
+      return pm::load_relaxed(cell_of(node, level, order[position]).value);
+    });
+    // The bound is true at the instant of the leaf's stamp, so that no record of the copy lies before it.
+    if (path_holds(path, 1) && copy_leaf(*path[0].node, path[0].stamp, records, count)) break;
+  }
+  out.assign(records.begin(), records.begin() + count);
+  if (low.end) {
+    floor.set_lowest();
+  } else {
+    floor.set(low.get());
+  }
+}
+
+template <typename Content>
+template <typename Visit>
+void Core<Content>::scan_back(const Key* from, uint64_t limit, Visit visit) const {
+  tree::scan_back<Content>(
+      {epochs_, records_, pool_, name_}, from, limit,
+      [&](const auto& ceiling, auto& floor, std::vector<Slot>& out) {
+        read_under(ceiling, floor, out);
+      },
+      visit);
+}
+
 }  // namespace perdure::index::wbtree

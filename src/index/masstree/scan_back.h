@@ -1,0 +1,104 @@
+// Scans downwards: border nodes are linked to the right only, so each node is found by a descent for the greatest slice
+// below the least one of the node before. A node's least slice never changes, and merges make nodes grow to the right
+// only: as long as its version holds, all slices from there to where the descent aimed are the node's.
+#pragma once
+
+#include "index/masstree/core.h"
+
+namespace perdure::index::masstree {
+
+template <typename Content>
+bool Core<Content>::try_read_under(Layer& layer, const Under& under, Part& part) const {
+  Node* node = nullptr;
+  Seen seen;
+  part.lowest = true;
+  const auto choose = [&](const Node& at) {
+    const Permutation permutation = permutation_of(at);
+    uint32_t rank = permutation.count();
+    if (under.kind != Under::Kind::kAll) {
+      const Position position = find(at, permutation, under.slice);
+      rank = position.rank;
+      if (position.found && under.kind == Under::Kind::kUpTo) ++rank;
+    }
+    if (rank == 0) return pm::load_acquire(at.leftmost);
+    const uint32_t slot = permutation.slot(rank - 1);
+    part.lowest = false;
+    part.low = slice_in(at, slot);
+    return pm::load_acquire(at.values[slot]);
+  };
+  if (!try_reach_by(layer, {}, choose, node, seen)) return false;
+  const Permutation permutation = permutation_of(*node);
+  part.count = 0;
+  for (uint32_t rank = 0; rank < permutation.count(); ++rank) {
+    const uint32_t slot = permutation.slot(rank);
+    const Slice slice = slice_in(*node, slot);
+    if (!under.admits(slice)) break;
+    part.entries[part.count++] = {slice, pm::load_acquire(node->values[slot])};
+  }
+  if (!seen.holds()) return false;
+  // So no way through the layer is endless.
+  if (!permutation.sound() || (!part.lowest && !under.admits(part.low))) [[unlikely]]
+    throw_damaged(*node);
+  return true;
+}
+
+// False if the layer has gone: it was empty.
+template <typename Content>
+bool Core<Content>::read_under(Layer& layer, const Under& under, Part& part) const {
+  for (uint32_t attempts = 0; !try_read_under(layer, under, part); ++attempts) {
+    if (is_obsolete(layer)) return false;
+    if (attempts > kAttemptsMax) throw_damaged(node_at(layer.top));
+  }
+  return true;
+}
+
+// Whether the scan goes on before the layer. Null: from the layer's last key on.
+template <typename Content>
+template <typename Visit>
+bool Core<Content>::scan_layer_back(Layer& layer, uint32_t depth, const Text* from, uint64_t& limit,
+                                    Visit& visit) const {
+  if (depth > kDepthMax) throw_damaged(node_at(layer.top));
+  Under under;
+  if (from != nullptr) under = {Under::Kind::kUpTo, slice_of(*from)};
+  Part part;
+  while (read_under(layer, under, part)) {
+    for (uint32_t i = part.count; i-- > 0;) {
+      const auto& [slice, value] = part.entries[i];
+      const bool on_path = from != nullptr && slice == slice_of(*from);
+      if constexpr (kWords) {
+        (void)on_path;
+        if (!visit(slice.word, value) || --limit == 0) return false;
+      } else {
+        if (is_layer(value)) {
+          const Text below = on_path ? rest_of(*from, 1) : Text();
+          if (!scan_layer_back(layer_at(value), depth + 1, on_path ? &below : nullptr, limit,
+                               visit)) {
+            return false;
+          }
+          continue;
+        }
+        const std::string_view key = records_.key(value);
+        if (on_path && rest_of(key, depth) > *from) continue;
+        if (!visit(key, records_.value(value)) || --limit == 0) return false;
+      }
+    }
+    if (part.lowest) break;
+    under = {Under::Kind::kBelow, part.low};
+  }
+  return true;
+}
+
+template <typename Content>
+template <typename Visit>
+void Core<Content>::scan_back(const Key* from, uint64_t limit, Visit visit) const {
+  if (limit == 0) return;
+  const pm::EpochManager::Guard guard(epochs_);
+  if (from == nullptr) {
+    scan_layer_back(root_.first, 0, nullptr, limit, visit);
+  } else {
+    const Text text = text_of(*from);
+    scan_layer_back(root_.first, 0, &text, limit, visit);
+  }
+}
+
+}  // namespace perdure::index::masstree
