@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "perdure/plush.h"
+#include "perdure/store.h"
 #include "perdure/typed.h"
 #include "pm/layout.h"
 #include "pm/memory.h"
@@ -734,6 +735,57 @@ TEST_P(TornTransaction, IsFinishedWhenABlockedStructureIsOpenedAgain) {
   EXPECT_EQ(pair.wrong(), "");
 }
 
+// A persist fails of those that finish it, each in turn.
+TEST_P(TornTransaction, IsFinishedAfterAPersistOfItsEndHasFailed) {
+  prepare();
+  ASSERT_NO_FATAL_FAILURE(die_at("transaction: committed", 1, 100));
+  PoolOptions options = pool_options(kCapacityBytes);
+  options.domain = Domain::kLine;
+  FailingMedium medium(pool_path(), Domain::kLine);
+  medium.begin();
+  const uint64_t step = std::max<uint64_t>(1, 24 / rounds(12));
+  medium.refuse([&](uint64_t n) { return n % step == base_seed() % step; },
+                [](uint64_t n) { return n % 2 == 1; });
+  bool written[2] = {};
+  std::string wrong;
+  try {
+    const Pair pair = open_file(pool_path(), options);
+    for (int i = 0; i < 2; ++i) {
+      TypedIndex(i == 0 ? *pair.first : *pair.second).upsert(1, 500);
+      written[i] = !medium.refused();
+    }
+  } catch (const Error& error) {
+    if (!medium.refused()) throw;
+    if (error.code() != ErrorCode::kIo) wrong = std::string("it throws: ") + error.what() + "\n";
+  }
+  if (medium.refused()) {
+    medium.mend();
+    for (const auto image :
+         {FailingMedium::Image::kAll, FailingMedium::Image::kLeast, FailingMedium::Image::kMixed}) {
+      medium.at("image " + std::to_string(static_cast<int>(image)));
+      try {
+        const Pair pair = open_file(medium.make_image(image, medium.refused_number()),
+                                    pool_options(kCapacityBytes));
+        const auto differs = [&](int i, const Model& rest) {
+          const TypedIndex index(i == 0 ? *pair.first : *pair.second);
+          Model with = rest;
+          with[1] = 500;
+          std::string as_written = difference(index, with, 5);
+          if (as_written.empty() || written[i]) return as_written;
+          with[1] = 100;
+          return difference(index, with, 5);
+        };
+        wrong += differs(0, {{2, 101}}) + differs(1, {}) + pair.wrong();
+      } catch (const std::exception& error) {
+        wrong += std::string(error.what()) + "\n";
+      }
+    }
+    medium.report(wrong);
+  }
+  EXPECT_GT(medium.children(), 3U);
+  EXPECT_EQ(medium.findings(), "");
+}
+
 INSTANTIATE_TEST_SUITE_P(Catalog, TornTransaction, testing::ValuesIn(all_cases()), case_name);
 
 // A persist of a transaction fails, each in turn: it happened or not, as a whole, also on a medium that has lost what
@@ -1136,6 +1188,55 @@ TEST_F(TypedTransactions, LoseNoSlotToACrashOfTheirEnd) {
   EXPECT_EQ(slots_with_records(read_file(path)), 0U);
 }
 
+// A process dies that has ended a transaction in the caches only, another one writes over it, then the power fails.
+TEST_F(TypedTransactions, StayEndedWhenThePowerFailsLater) {
+  const TempDir dir;
+  const std::string path = dir.file("pool");
+  PoolOptions options;
+  options.capacity_bytes = uint64_t{8} << 20;
+  options.force_domain = true;
+  options.domain = Domain::kLine;
+  {
+    Pool pool = Pool::create(path, options);
+    create_index(pool, "x", "cceh", Kind::kU64, Kind::kU64, {});
+  }
+  Child child([&](int) {
+    auto* pool = new Pool(Pool::open(path, options));
+    AnyIndex& index = *open_index(*pool, "x").release();
+    transact(*pool, [&](PoolTransaction& transaction) {
+      transaction.upsert(index, 1, 1);
+      transaction.upsert(index, 2, 1);
+    });
+    ::raise(SIGKILL);
+  });
+  ASSERT_EQ(child.wait(), -SIGKILL);
+  const std::string in_caches = read_file(path);
+  std::string durable = in_caches;
+  for_each_slot(durable, [](pm::TransactionSlot& slot) {
+    if (slot.buffer != 0) slot.bytes = pm::TransactionLog::record_bytes(1, uint64_t{2} * 32);
+  });
+  write_file(path, durable);
+  FailingMedium medium(path, Domain::kLine);
+  medium.begin();
+  write_file(path, in_caches);
+  {
+    Pool pool = Pool::open(path, options);
+    const auto index = open_index(pool, "x");
+    index->upsert(1, 500);
+    std::filesystem::rename(medium.make_image(FailingMedium::Image::kLeast, 0), dir.file("least"));
+  }
+  medium.mend();
+  Pool pool = Pool::open(dir.file("least"), options);
+  Value found;
+  ASSERT_TRUE(open_index(pool, "x")->lookup(1, found));
+  EXPECT_EQ(found.word(), 500U);
+  write_file(path, durable);  // the record was whole, and would have been applied
+  Pool before = Pool::open(path, options);
+  const auto index = open_index(before, "x");
+  index->upsert(1, 3);
+  EXPECT_EQ(slots_with_records(read_file(path)), 0U);
+}
+
 TEST_F(TypedTransactions, RefuseToOpenWithADamagedRecord) {
   const TempDir dir;
   const std::string path = dir.file("pool");
@@ -1381,6 +1482,48 @@ TEST_F(TypedTransactions, AreWholeWhenMemoryRunsOut) {
       EXPECT_EQ(found.word(), last);
     }
   }
+}
+
+// A store that is opened as one.
+TEST_F(TypedTransactions, AreFinishedByAStore) {
+  const TempDir dir;
+  const std::string path = dir.file("pool");
+  {
+    Pool pool = Pool::create(path);
+    perdure::Store::create(pool, "store");
+    create_index(pool, "x", "cceh", Kind::kBytes, Kind::kBytes, {});
+  }
+  Child child([&](int) {
+    const AtPlace here("transaction: committed", [] { ::raise(SIGKILL); });
+    auto* pool = new Pool(Pool::open(path));
+    AnyIndex& store = *open_index(*pool, "store").release();
+    AnyIndex& index = *open_index(*pool, "x").release();
+    for (int i = 0; i < 1000; ++i) store.upsert("other " + std::to_string(i), "x");
+    store.upsert("gone", "x");
+    transact(*pool, [&](PoolTransaction& transaction) {
+      transaction.upsert(store, "a", "1");
+      transaction.remove(store, "gone");
+      transaction.upsert(index, "a", "1");
+    });
+  });
+  ASSERT_EQ(child.wait(), -SIGKILL);
+  {
+    Pool pool = Pool::open(path);
+    StoreOptions options;
+    options.serve_early = true;
+    perdure::Store store = perdure::Store::open(pool, "store", options);
+    std::string found;
+    EXPECT_TRUE(store.get("a", found));
+    EXPECT_EQ(found, "1");
+    EXPECT_FALSE(store.get("gone", found));
+    store.put("a", "2");
+  }
+  Pool pool = Pool::open(path);
+  perdure::Store store = perdure::Store::open(pool, "store");
+  std::string found;
+  EXPECT_TRUE(store.get("a", found));
+  EXPECT_EQ(found, "2");
+  EXPECT_EQ(store.size(), 1001U);
 }
 
 }  // namespace

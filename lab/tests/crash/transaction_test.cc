@@ -20,6 +20,7 @@
 #include "perdure/catalog.h"
 #include "pm/pool_impl.h"
 #include "pm/transaction_log.h"
+#include "support/at_place.h"
 
 namespace perdure::lab::crash {
 namespace {
@@ -111,6 +112,8 @@ class TransactionSubject final : public Subject {
 
   // Some keys get values or go; three in four are transactions, the others single writes of one key.
   static bool is_single(uint32_t i, uint64_t seed) { return drawn(seed, i) % 4 == 3; }
+  // One transaction in six finds no room half-way.
+  static bool is_refused(uint32_t i, uint64_t seed) { return drawn(seed, i) / 4 % 6 == 0; }
   struct Write {
     uint64_t which;
     uint64_t key;
@@ -153,7 +156,18 @@ class TransactionSubject final : public Subject {
           transaction.remove(*indexes[which], key);
         }
       }
-      transaction.commit();
+      try {
+        const test::AtPlace here("transaction: applies",
+                                 [come = 0, refuses = is_refused(i, seed)]() mutable {
+                                   if (++come == 2 && refuses) {
+                                     throw Error(ErrorCode::kPoolFull, "as if there were no room");
+                                   }
+                                 });
+        transaction.commit();
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::kPoolFull) throw;
+        return;  // what was applied is taken back
+      }
     }
     model = after(model, i, seed);
   }
@@ -200,6 +214,30 @@ TEST(TransactionCrash, EveryStateIsWhole) {
     const crash::Run run = subject.record({});
     EXPECT_EQ(run.problem, "");
     explore_briefly(run, subject, 100);
+  }
+}
+
+// At each point of single transactions, of structures without locks: a locked instruction orders flushes as a fence does.
+TEST(TransactionCrash, EveryPointOfACommitIsWhole) {
+  TransactionSubject subject({"wort", "wbtree"}, 24, 4);
+  const crash::Run run = subject.record({});
+  ExploreOptions options;
+  options.points_max = 1000;
+  options.states_max = test::rounds(3000);
+  options.nested_max = 0;
+  options.limits.complete_max = 16;
+  options.limits.lines_alone_max = 8;
+  options.limits.pairs_max = 4;
+  options.limits.random = 4;
+  for (size_t i = 12; i < 24; ++i) {
+    if (run.operations[0].at(i + 1) != "commit") continue;
+    SCOPED_TRACE(i);
+    options.begin = run.expectations.at(1 + 2 * i).event;
+    options.end = run.expectations.at(2 + 2 * i).event;
+    Verdicts verdicts;
+    const Exploration result = explore(run, subject, options, verdicts);
+    report_findings(run, result);
+    EXPECT_GT(result.states, 5U);
   }
 }
 
