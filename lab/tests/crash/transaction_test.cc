@@ -217,8 +217,7 @@ TEST(TransactionCrash, EveryStateIsWhole) {
   }
 }
 
-// At each point of single transactions, of structures without locks: a locked instruction orders flushes as a fence does,
-// and stands in for one that is missing.
+// At each point of single transactions, of structures without locks: a locked instruction orders flushes as a fence does.
 TEST(TransactionCrash, EveryPointOfACommitIsWhole) {
   TransactionSubject subject({"wort", "wbtree"}, 24, 4);
   const crash::Run run = subject.record({});
@@ -238,7 +237,7 @@ TEST(TransactionCrash, EveryPointOfACommitIsWhole) {
     Verdicts verdicts;
     const Exploration result = explore(run, subject, options, verdicts);
     report_findings(run, result);
-    EXPECT_GT(result.states, 50U);
+    EXPECT_GT(result.states, 5U);
   }
 }
 
