@@ -61,12 +61,30 @@ std::vector<Growth> all_growths() {
     for (const char* name : {"level", "level+rb"}) {
       all.push_back({name, kind, 0, {"new_level", "commit", "end_growing"}});
     }
+    all.push_back({"wort", kind, 0, {"branch_off", "grow"}});
+    for (const char* name : {"art-cow", "p-art+vl"}) {
+      all.push_back({name, kind, 0, {"branch_off", "grow", "copy"}});
+    }
+    all.push_back({"p-masstree+vl", kind, 0, {"split"}});
+    // Layers, and suffixes that go with their layer.
+    if (kind == Kind::kBytes) {
+      for (const char* function : {"deepen", "grow", "join"}) {
+        all.back().functions.emplace_back(function);
+      }
+    }
   }
-  all.push_back(
-      {"rstore",
-       Kind::kBytes,
-       600,
-       {"open_block", "close_block", "append", "note_floors", "free_emptied", "link_block"}});
+  all.push_back({"sheaf", Kind::kU64, 0, {"grow", "merge", "add_directory", "replace_several"}});
+  all.push_back({"plush+range",
+                 Kind::kU64,
+                 3000,
+                 {"release_source", "clear_block", "ensure_children", "reclaim_chunk"}});
+  for (const char* name : {"rstore", "rstore+ordered"}) {
+    all.push_back(
+        {name,
+         Kind::kBytes,
+         600,
+         {"open_block", "close_block", "append", "note_floors", "free_emptied", "link_block"}});
+  }
   // Byte strings, for of words it would take 100,000 to fill the smallest pool.
   all.push_back({"cceh", Kind::kBytes, 12000, {"move_record"}, true});
   return all;
