@@ -232,8 +232,9 @@ class Core {
   // ---- the way down without locks; the caller has a guard. False: begin again
   bool try_reach(Layer& layer, Slice slice, Seen above, Node*& node, Seen& seen) const {
     return try_reach_by(
-        layer, above, [&](const Node& at) { return child_for(at, permutation_of(at), slice); },
-        node, seen);
+        layer, above,
+        [&](const Node& at, const Seen&) { return child_for(at, permutation_of(at), slice); }, node,
+        seen);
   }
   template <typename Choose>
   bool try_reach_by(Layer& layer, Seen above, Choose choose, Node*& node, Seen& seen) const;
@@ -267,7 +268,13 @@ class Core {
     uint32_t count = 0;
     bool lowest = true;  // there is none: it is the first node
     Slice low;
+    // The node above, as it was seen, and how many of its slices are up to `low`. 0: it cannot tell the node before.
+    const Node* parent = nullptr;
+    Seen parent_seen;
+    uint32_t parent_rank = 0;
   };
+  bool copy_under(const Node& node, const Seen& seen, const Under& under, Part& part) const;
+  bool try_read_before(const Under& under, Part& part) const;
   bool try_read_under(Layer& layer, const Under& under, Part& part) const;
   bool read_under(Layer& layer, const Under& under, Part& part) const;
   template <typename Visit>
@@ -383,7 +390,7 @@ bool Core<Content>::try_reach_by(Layer& layer, Seen above, Choose choose, Node*&
       return true;
     }
     if (levels > kLevelsMax) throw_damaged(*at);
-    const uint64_t child = choose(*at);
+    const uint64_t child = choose(*at, here);
     if (!here.holds()) return false;
     Node& next = node_at(child);
     prefetch(next);

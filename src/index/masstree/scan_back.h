@@ -1,18 +1,58 @@
-// Scans downwards: border nodes are linked to the right only, so each node is found by a descent for the greatest slice
-// below the least one of the node before. A node's least slice never changes, and merges make nodes grow to the right
-// only: as long as its version holds, all slices from there to where the descent aimed are the node's.
+// Scans downwards: border nodes are linked to the right only, so each node is found in the node above or, if that has
+// changed or has none before, by a descent for the greatest slice below the least one of the node that was read last. A
+// node's least slice never changes, and merges make nodes grow to the right only: as long as its version holds, all
+// slices from there to where the search aimed are the node's.
 #pragma once
 
 #include "index/masstree/core.h"
 
 namespace perdure::index::masstree {
 
+// Whether the entries are those of one moment.
+template <typename Content>
+bool Core<Content>::copy_under(const Node& node, const Seen& seen, const Under& under,
+                               Part& part) const {
+  const Permutation permutation = permutation_of(node);
+  part.count = 0;
+  for (uint32_t rank = 0; rank < permutation.count(); ++rank) {
+    const uint32_t slot = permutation.slot(rank);
+    const Slice slice = slice_in(node, slot);
+    if (!under.admits(slice)) break;
+    part.entries[part.count++] = {slice, pm::load_acquire(node.values[slot])};
+  }
+  if (!seen.holds()) return false;
+  // So no way through the layer is endless.
+  if (!permutation.sound() || (!part.lowest && !under.admits(part.low))) [[unlikely]]
+    throw_damaged(node);
+  return true;
+}
+
+// The node before the one that the part is of, by way of the node above, as long as that is what it was.
+template <typename Content>
+bool Core<Content>::try_read_before(const Under& under, Part& part) const {
+  if (part.parent_rank < 2) return false;
+  const Node& parent = *part.parent;
+  const uint32_t rank = part.parent_rank - 1;
+  const uint32_t slot = permutation_of(parent).slot(rank - 1);
+  const Slice low = slice_in(parent, slot);
+  const uint64_t child = pm::load_acquire(parent.values[slot]);
+  if (!part.parent_seen.holds()) return false;
+  Node& node = require_child(parent, node_at(child));
+  const Seen seen = see(node);
+  // It was the parent's child when its version was noted.
+  if (!part.parent_seen.holds()) return false;
+  part.low = low;
+  part.parent_rank = rank;
+  return copy_under(node, seen, under, part);
+}
+
 template <typename Content>
 bool Core<Content>::try_read_under(Layer& layer, const Under& under, Part& part) const {
   Node* node = nullptr;
   Seen seen;
   part.lowest = true;
-  const auto choose = [&](const Node& at) {
+  part.parent_rank = 0;
+  const auto choose = [&](const Node& at, const Seen& here) {
     const Permutation permutation = permutation_of(at);
     uint32_t rank = permutation.count();
     if (under.kind != Under::Kind::kAll) {
@@ -20,31 +60,24 @@ bool Core<Content>::try_read_under(Layer& layer, const Under& under, Part& part)
       rank = position.rank;
       if (position.found && under.kind == Under::Kind::kUpTo) ++rank;
     }
+    if (at.level == 1) {
+      part.parent = &at;
+      part.parent_seen = here;
+      part.parent_rank = rank;
+    }
     if (rank == 0) return pm::load_acquire(at.leftmost);
     const uint32_t slot = permutation.slot(rank - 1);
     part.lowest = false;
     part.low = slice_in(at, slot);
     return pm::load_acquire(at.values[slot]);
   };
-  if (!try_reach_by(layer, {}, choose, node, seen)) return false;
-  const Permutation permutation = permutation_of(*node);
-  part.count = 0;
-  for (uint32_t rank = 0; rank < permutation.count(); ++rank) {
-    const uint32_t slot = permutation.slot(rank);
-    const Slice slice = slice_in(*node, slot);
-    if (!under.admits(slice)) break;
-    part.entries[part.count++] = {slice, pm::load_acquire(node->values[slot])};
-  }
-  if (!seen.holds()) return false;
-  // So no way through the layer is endless.
-  if (!permutation.sound() || (!part.lowest && !under.admits(part.low))) [[unlikely]]
-    throw_damaged(*node);
-  return true;
+  return try_reach_by(layer, {}, choose, node, seen) && copy_under(*node, seen, under, part);
 }
 
 // False if the layer has gone: it was empty.
 template <typename Content>
 bool Core<Content>::read_under(Layer& layer, const Under& under, Part& part) const {
+  if (try_read_before(under, part)) return true;
   for (uint32_t attempts = 0; !try_read_under(layer, under, part); ++attempts) {
     if (is_obsolete(layer)) return false;
     if (attempts > kAttemptsMax) throw_damaged(node_at(layer.top));
