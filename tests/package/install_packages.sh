@@ -72,10 +72,17 @@ echo "== the command"
 "$usr/bin/perdure" --version
 [[ $("$usr/bin/perdure" get --name words words.pool perdure) == "to last" ]]
 "$usr/bin/perdure" pool check words.pool
-zcat "$usr/share/man/man1/perdure.1.gz" | grep -q '^.SH perdure serve'
+zcat "$usr/share/man/man1/perdure.1.gz" | grep '^.SH perdure serve' >/dev/null  # all of it: zcat would die of -q
 bash -c "source '$usr/share/bash-completion/completions/perdure' && complete -p perdure"
 sed "s,/var/lib/perdure,$out," "$usr/share/doc/perdure-tools/examples/perdure.conf" >perdure.conf
 "$usr/bin/perdure" serve --config perdure.conf --check-config | grep -q '^capacity = 10737418240'
+for store in leveldb lmdb rocksdb; do
+  [[ -e $usr/libexec/perdure/perdure-read-$store ]] || continue
+  echo "== the reader of $store"
+  mkdir -p "no-$store"
+  refused=$("$usr/bin/perdure" convert --from "$store:no-$store" converted.pool 2>&1) && exit 1
+  [[ $refused == *"no database, for there is no file"* ]]
+done
 if [[ -e $usr/libexec/perdure/perdure-lab ]]; then
   echo "== the instruments"
   "$usr/bin/perdure" amp plush --records 1k --folder "$out" | grep -q 'per insert'
