@@ -3,6 +3,9 @@
 #   libperdure0.1     the shared library; its name has the soname's version
 #   libperdure-dev    headers, static library, what CMake and pkg-config need
 #   perdure-tools     the command, its completion and manual page, the unit of `perdure serve`
+#   perdure-read-leveldb, perdure-read-lmdb, perdure-read-rocksdb
+#                     what `perdure convert --from` starts: apart from the command, so that this depends on none of
+#                     the stores; where their packages were there
 #   perdure-lab       the instruments: amp, crash, trace, the compiler wrappers, PiBench's libraries
 #   python3-perdure   the Python module, where Python's headers and cffi were there
 #   libperdure-leveldb0.1, libperdure-leveldb-dev, and the same for rocksdb: where their packages were there
@@ -74,6 +77,16 @@ store to the clients of Redis and memcached."
     COMPONENT tools EXCLUDE_FROM_ALL)
   set(CPACK_DEBIAN_TOOLS_PACKAGE_CONTROL_EXTRA ${PROJECT_SOURCE_DIR}/tools/package/postinst)
 endif()
+set(suggested)
+foreach(store IN LISTS PERDURE_STORES)
+  if(TARGET perdure_read_${store})
+    perdure_package(read_${store} perdure-read-${store} database "perdure-tools ${this_version}"
+      "storage engine for persistent memory, reader of ${store} databases
+The program that perdure convert starts to read databases of ${store}.")
+    list(APPEND suggested perdure-read-${store})
+  endif()
+endforeach()
+list(JOIN suggested ", " CPACK_DEBIAN_TOOLS_PACKAGE_SUGGESTS)
 if(TARGET perdure_lab_command)
   perdure_package(lab perdure-lab devel
     "perdure-tools ${this_version}, libperdure-dev ${this_version}"
@@ -101,7 +114,8 @@ endforeach()
 # What the packages hold, without the tests: cpack itself builds nothing (CMAKE_SKIP_INSTALL_ALL_DEPENDENCY).
 add_custom_target(perdure_packaged)
 get_property(peer_modules GLOBAL PROPERTY PERDURE_PEER_MODULES)
-foreach(target IN LISTS peer_modules ITEMS perdure_shared perdure_static perdure_command perdure_completion
+get_property(readers GLOBAL PROPERTY PERDURE_READERS)
+foreach(target IN LISTS peer_modules readers ITEMS perdure_shared perdure_static perdure_command perdure_completion
     perdure_lab_runtime perdure_lab_command perdure_as perdure_pibench_plugins _native)
   if(TARGET ${target})
     add_dependencies(perdure_packaged ${target})

@@ -17,6 +17,7 @@ extern "Python" int pypd_structure(void *context, const char *name, const char *
                                    perdure_kind key, perdure_kind value);
 extern "Python" int pypd_type(void *context, const char *name, const char *family, int ordered,
                               unsigned kinds);
+extern "Python" int pypd_do_work(void *context, perdure_transaction *transaction);
 """
 
 

@@ -19,7 +19,10 @@ typedef struct pypd_handle {
 } pypd_handle;
 
 enum { TYPE_POOL, TYPE_INDEX, TYPE_STORE };
-#define PYPD_CLOSED 101 /* a status of its own */
+/* Statuses of its own: of a handle; of the work of a transaction; of the indexes of one. */
+#define PYPD_CLOSED 101
+#define PYPD_RAISED 102
+#define PYPD_TOO_MANY 103
 
 static void* enter(pypd_handle* handle) {
   /* First here, then looking: take() does it the other way round. */
@@ -123,6 +126,18 @@ static perdure_status pypd_pool_structures(pypd_handle* handle, perdure_visit_st
                                            void* context) {
   ENTER(perdure_pool, pool, handle);
   return leave(handle, perdure_pool_structures(pool, visit, context));
+}
+static perdure_status pypd_pool_drop(pypd_handle* handle, const char* name, uint64_t* freed_bytes) {
+  ENTER(perdure_pool, pool, handle);
+  return leave(handle, perdure_pool_drop(pool, name, freed_bytes));
+}
+static perdure_status pypd_pool_rename(pypd_handle* handle, const char* from, const char* to) {
+  ENTER(perdure_pool, pool, handle);
+  return leave(handle, perdure_pool_rename(pool, from, to));
+}
+static perdure_status pypd_pool_backup(pypd_handle* handle, const char* path, const char* base) {
+  ENTER(perdure_pool, pool, handle);
+  return leave(handle, perdure_pool_backup(pool, path, base));
 }
 static perdure_status pypd_index_create(pypd_handle* handle, const char* name, const char* type,
                                         perdure_kind key, perdure_kind value,
@@ -456,6 +471,180 @@ static perdure_status pypd_check(pypd_handle* handle, perdure_report report, voi
 static perdure_status pypd_statistics(pypd_handle* handle, perdure_figure figure, void* context) {
   ENTER(perdure_index, index, handle);
   return leave(handle, perdure_index_statistics(index, figure, context));
+}
+
+/* ---- transactions ---- */
+
+/* A transaction refers to its indexes until it ends: each call makes sure that they, and the pool, are open, and
+ * stay so meanwhile. */
+typedef struct pypd_transaction {
+  perdure_transaction* of;
+  pypd_handle* pool;
+  pypd_handle* indexes[64]; /* as many as the library allows */
+  int count;
+  int held; /* of the indexes, those that are entered */
+} pypd_transaction;
+
+static void leave_all(pypd_transaction* transaction) {
+  while (transaction->held > 0) leave(transaction->indexes[--transaction->held], PERDURE_OK);
+}
+/* 0 if one of them has been closed. */
+static int enter_all(pypd_transaction* transaction) {
+  while (transaction->held < transaction->count &&
+         enter(transaction->indexes[transaction->held]) != NULL) {
+    ++transaction->held;
+  }
+  if (transaction->held == transaction->count) return 1;
+  leave_all(transaction);
+  return 0;
+}
+
+/* Forgets what was done, and the indexes. */
+static void forget(pypd_transaction* transaction) {
+  while (transaction->count > 0) pypd_release(transaction->indexes[--transaction->count]);
+}
+
+static perdure_status pypd_transaction_begin(pypd_handle* handle, pypd_transaction* transaction) {
+  ENTER(perdure_pool, pool, handle);
+  memset(transaction, 0, sizeof *transaction);
+  const perdure_status status = perdure_transaction_begin(pool, &transaction->of);
+  if (status != PERDURE_OK) return leave(handle, status);
+  transaction->pool = handle;
+  __atomic_add_fetch(&handle->references, 1, __ATOMIC_ACQ_REL);
+  return leave(handle, PERDURE_OK);
+}
+
+/* Of one that is not committed: nothing has happened. For Python's garbage collector, too. */
+static void pypd_transaction_free(pypd_transaction* transaction) {
+  perdure_transaction_free(transaction->of);
+  transaction->of = NULL;
+  forget(transaction);
+  pypd_release(transaction->pool);
+  transaction->pool = NULL;
+}
+
+/* A transaction that has ended is closed; so is one of whose indexes one is. */
+static perdure_status transaction_enter(pypd_transaction* transaction) {
+  if (transaction->of == NULL || enter(transaction->pool) == NULL) return PYPD_CLOSED;
+  if (enter_all(transaction)) return PERDURE_OK;
+  return leave(transaction->pool, PYPD_CLOSED);
+}
+static perdure_status transaction_leave(pypd_transaction* transaction, perdure_status status) {
+  leave_all(transaction);
+  return leave(transaction->pool, status);
+}
+
+static perdure_status pypd_transaction_commit(pypd_transaction* transaction) {
+  const perdure_status entered = transaction_enter(transaction);
+  if (entered != PERDURE_OK) return entered;
+  const perdure_status status =
+      transaction_leave(transaction, perdure_transaction_commit(transaction->of));
+  pypd_transaction_free(transaction);
+  return status;
+}
+
+/* Of an index that the transaction has to do with from now on. NULL: `status` says why. */
+static perdure_index* use(pypd_transaction* transaction, pypd_handle* handle,
+                          perdure_status* status) {
+  *status = PERDURE_OK;
+  for (int i = 0; i < transaction->count; ++i) {
+    if (transaction->indexes[i] == handle) return handle->of;
+  }
+  if ((size_t)transaction->count == sizeof transaction->indexes / sizeof *transaction->indexes) {
+    *status = PYPD_TOO_MANY;
+    return NULL;
+  }
+  perdure_index* index = enter(handle);
+  if (index == NULL) {
+    *status = PYPD_CLOSED;
+    return NULL;
+  }
+  __atomic_add_fetch(&handle->references, 1, __ATOMIC_ACQ_REL);
+  transaction->indexes[transaction->count++] = handle;
+  ++transaction->held;
+  return index;
+}
+#define USE(name, transaction, handle)                                                 \
+  perdure_status name##_status = transaction_enter(transaction);                       \
+  if (name##_status != PERDURE_OK) return name##_status;                               \
+  perdure_index* const name = use(transaction, handle, &name##_status);                \
+  if (name == NULL) return transaction_leave(transaction, name##_status)
+
+static perdure_status pypd_transaction_lookup(pypd_transaction* transaction, pypd_handle* handle,
+                                              uint32_t kind, uint64_t word, const char* data,
+                                              size_t size, perdure_value* value, int* found) {
+  USE(index, transaction, handle);
+  return transaction_leave(
+      transaction, perdure_transaction_lookup(transaction->of, index,
+                                              datum_of(kind, word, data, size), value, found));
+}
+
+static perdure_status pypd_transaction_remove(pypd_transaction* transaction, pypd_handle* handle,
+                                              uint32_t kind, uint64_t word, const char* data,
+                                              size_t size, int* removed) {
+  USE(index, transaction, handle);
+  return transaction_leave(transaction,
+                           perdure_transaction_remove(transaction->of, index,
+                                                      datum_of(kind, word, data, size), removed));
+}
+
+static perdure_status pypd_transaction_increment(pypd_transaction* transaction, pypd_handle* handle,
+                                                 uint32_t kind, uint64_t word, const char* data,
+                                                 size_t size, int64_t by, uint64_t* sum) {
+  USE(index, transaction, handle);
+  return transaction_leave(transaction,
+                           perdure_transaction_increment(transaction->of, index,
+                                                         datum_of(kind, word, data, size), by, sum));
+}
+
+/* 0 insert, 1 update, 2 upsert. */
+static perdure_status pypd_transaction_write(pypd_transaction* transaction, pypd_handle* handle,
+                                             int verb, uint32_t key_kind, uint64_t key_word,
+                                             const char* key_data, size_t key_size,
+                                             uint32_t value_kind, uint64_t value_word,
+                                             const char* value_data, size_t value_size, int* done) {
+  const perdure_datum key = datum_of(key_kind, key_word, key_data, key_size);
+  const perdure_datum value = datum_of(value_kind, value_word, value_data, value_size);
+  USE(index, transaction, handle);
+  perdure_transaction* const of = transaction->of;
+  return transaction_leave(transaction,
+                           verb == 0   ? perdure_transaction_insert(of, index, key, value, done)
+                           : verb == 1 ? perdure_transaction_update(of, index, key, value, done)
+                                       : perdure_transaction_upsert(of, index, key, value));
+}
+
+/* The work of perdure_transact(): Python's, with the transaction of this attempt, whose indexes then stay open until
+ * it is committed. */
+typedef struct pypd_work {
+  pypd_transaction* transaction;
+  perdure_work work;
+  void* context;
+} pypd_work;
+
+static int attempt(void* context, perdure_transaction* of) {
+  const pypd_work* work = context;
+  pypd_transaction* transaction = work->transaction;
+  leave_all(transaction);
+  forget(transaction);
+  transaction->of = of;
+  const int status = work->work(work->context, of);
+  transaction->of = NULL;
+  if (status != PERDURE_OK) return status;
+  return enter_all(transaction) ? PERDURE_OK : PYPD_CLOSED;
+}
+
+/* `transaction` is what Python's work uses. */
+static perdure_status pypd_transact(pypd_handle* handle, perdure_work work, void* context,
+                                    pypd_transaction* transaction) {
+  pypd_work with = {transaction, work, context};
+  ENTER(perdure_pool, pool, handle);
+  memset(transaction, 0, sizeof *transaction);
+  transaction->pool = handle;
+  const perdure_status status = perdure_transact(pool, attempt, &with);
+  leave_all(transaction);
+  forget(transaction);
+  transaction->pool = NULL;
+  return leave(handle, status);
 }
 
 /* ---- stores ---- */

@@ -6,7 +6,8 @@
 #   tools/install-deps.sh base python  also what `make test-python` and `pip install ./python` need
 #   tools/install-deps.sh docs       what `make docs` needs besides PyPI
 #   tools/install-deps.sh base packages  also what `make packages` needs
-#   tools/install-deps.sh base peers also the stores that `perdure bench` can compare with (50 MB)
+#   tools/install-deps.sh base peers also the stores that `perdure bench` can compare with, and whose databases
+#                                    `perdure convert --from` reads (50 MB)
 #
 # Does nothing, quickly and without network, when all is there. PERDURE_NO_INSTALL=1 skips it: for
 # machines where these come from elsewhere than apt.

@@ -66,6 +66,7 @@ typedef enum perdure_status {
   PERDURE_IO = 21,
   PERDURE_IN_USE = 22,
   PERDURE_INTERNAL = 23,
+  PERDURE_CONFLICT = 24,
   PERDURE_NO_MEMORY = 100
 } perdure_status;
 
@@ -339,6 +340,45 @@ perdure_status perdure_index_check(const perdure_index* index, perdure_report re
                                    uint64_t* problems);
 perdure_status perdure_index_statistics(const perdure_index* index, perdure_figure figure,
                                         void* context);
+
+/* ---- Transactions: writes to several keys, of several indexes of one pool, all or nothing ---- */
+
+/* PoolTransaction of perdure/transaction.h, which says what is isolated, what it costs and its limits. For one
+ * thread at a time. The indexes that it has to do with stay open until it is committed, aborted or freed. */
+typedef struct perdure_transaction perdure_transaction;
+
+perdure_status perdure_transaction_begin(perdure_pool* pool, perdure_transaction** transaction);
+/* As the calls of indexes; they see what the transaction has written. An upsert, which reads nothing, makes no
+ * conflict. PERDURE_INVALID_ARGUMENT for an index of another pool. */
+perdure_status perdure_transaction_lookup(perdure_transaction* transaction,
+                                          const perdure_index* index, perdure_datum key,
+                                          perdure_value* value, int* found);
+perdure_status perdure_transaction_insert(perdure_transaction* transaction, perdure_index* index,
+                                          perdure_datum key, perdure_datum value, int* inserted);
+perdure_status perdure_transaction_update(perdure_transaction* transaction, perdure_index* index,
+                                          perdure_datum key, perdure_datum value, int* updated);
+perdure_status perdure_transaction_upsert(perdure_transaction* transaction, perdure_index* index,
+                                          perdure_datum key, perdure_datum value);
+perdure_status perdure_transaction_remove(perdure_transaction* transaction, perdure_index* index,
+                                          perdure_datum key, int* removed);
+perdure_status perdure_transaction_increment(perdure_transaction* transaction, perdure_index* index,
+                                             perdure_datum key, int64_t by, uint64_t* sum);
+/* Durable on return. PERDURE_CONFLICT: what the transaction has read is another value by now; nothing was changed,
+ * and another attempt may do. Other errors as of PoolTransaction::commit(). Afterwards, however it went, the
+ * transaction is empty, and may be used for another one. */
+perdure_status perdure_transaction_commit(perdure_transaction* transaction);
+/* Nothing has happened; the transaction may be used for another one. */
+perdure_status perdure_transaction_abort(perdure_transaction* transaction);
+/* Aborts what was not committed. */
+void perdure_transaction_free(perdure_transaction* transaction);
+
+/* Does its work with a transaction that it neither commits nor frees, and returns PERDURE_OK, or a status for
+ * which nothing shall happen, such as that of a call that failed. */
+typedef int (*perdure_work)(void* context, perdure_transaction* transaction);
+/* Calls `work`, commits, and does both again after a conflict; after some attempts while other transactions of the
+ * pool wait. So `work` should do nothing but use the transaction. Returns what `work` did if that was not
+ * PERDURE_OK (after PERDURE_CONFLICT, too, it is called again). */
+perdure_status perdure_transact(perdure_pool* pool, perdure_work work, void* context);
 
 /* ---- The key-value store ---- */
 

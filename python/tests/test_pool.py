@@ -73,6 +73,76 @@ def test_errors_have_classes_and_codes(pool: perdure.Pool, path: Path, tmp_path:
     assert {one.code for one in perdure.Error.__subclasses__()} == set(perdure.ErrorCode)
 
 
+def test_drops_and_renames(pool: perdure.Pool) -> None:
+    words = pool.create_index("words", "fptree", str, str)
+    words.update({str(i): "x" * 200 for i in range(2000)})
+    for call in (lambda: pool.drop("words"), lambda: pool.rename("words", "w")):
+        with pytest.raises(perdure.InUseError):
+            call()
+    words.close()
+    pool.rename("words", "w")
+    assert list(pool) == ["w"] and len(pool.open_index("w")) == 2000
+    pool.create_store("taken")
+    with pytest.raises(perdure.NoSuchNameError):
+        pool.rename("words", "x")
+    with pytest.raises(perdure.NoSuchNameError):
+        pool.drop("words")
+    pool.create_index("other").close()
+    with pytest.raises(perdure.NameExistsError):
+        pool.rename("other", "w")
+    before = pool.info().allocated_bytes
+    assert pool.drop("other") > 0
+    assert pool.info().allocated_bytes < before and "other" not in pool
+    with pytest.raises(ValueError):
+        pool.drop("a\0b")
+
+
+def test_backs_up_while_others_write_and_restores(
+    pool: perdure.Pool, path: Path, tmp_path: Path
+) -> None:
+    counts = pool.create_index("counts", "fptree", int, int)
+    counts.update({i: i for i in range(20_000)})
+    stop = threading.Event()
+    written = [0]
+
+    def write() -> None:
+        while not stop.is_set():
+            counts[100_000 + written[0]] = written[0]
+            written[0] += 1
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        acknowledged = written[0]
+        pool.backup(tmp_path / "full")
+        begun = written[0]
+    finally:
+        stop.set()
+        thread.join()
+    counts[7] = 8
+    pool.backup(tmp_path / "next", base=tmp_path / "full")
+    assert (tmp_path / "next").stat().st_size < (tmp_path / "full").stat().st_size
+    with pytest.raises(perdure.ExistsError):
+        pool.backup(path)  # which is no backup
+    with pytest.raises(perdure.ExistsError):
+        perdure.Pool.restore(tmp_path / "full", path)
+    perdure.Pool.restore(tmp_path / "full", tmp_path / "a.pool")
+    with perdure.Pool.open(tmp_path / "a.pool") as copy:
+        found = dict(copy.open_index("counts", int, int))
+        assert [found.pop(i) for i in range(20_000)] == list(range(20_000))
+        assert acknowledged <= len(found) <= begun + 1
+        assert found == {100_000 + i: i for i in range(len(found))}  # a whole beginning
+    perdure.Pool.restore(str(tmp_path / "next"), tmp_path / "b.pool")
+    with perdure.Pool.open(tmp_path / "b.pool") as copy:
+        assert dict(copy.open_index("counts", int, int)) == dict(counts)
+    changed = bytearray((tmp_path / "full").read_bytes())
+    changed[len(changed) // 2] ^= 1
+    (tmp_path / "full").write_bytes(changed)
+    with pytest.raises(perdure.CorruptError):
+        perdure.Pool.restore(tmp_path / "full", tmp_path / "c.pool")
+    assert not (tmp_path / "c.pool").exists()
+
+
 def test_a_structure_is_open_once(pool: perdure.Pool) -> None:
     index = pool.create_index("words", "plush", int, int)
     with pytest.raises(perdure.InUseError):

@@ -20,6 +20,9 @@ assert_type(next(words.range("a"))[0], str)
 assert_type(pool.create_index("bytes")[b"a"], bytes)
 assert_type(words.modify("a", lambda before: (before or 0) + 1), int | None)
 assert_type(pool.create_store("store")[b"a"], bytes)
+with pool.transaction() as t:
+    assert_type(t[words]["a"], int)
+assert_type(pool.transact(lambda t: t[words].increment("a")), int)
 """
 
 

@@ -88,7 +88,7 @@ perdure_status perdure_last_status() { return last_error.status; }
 const char* perdure_status_name(int status) {
   if (status == PERDURE_OK) return "ok";
   if (status == PERDURE_NO_MEMORY) return "no-memory";
-  const bool known = status >= PERDURE_INVALID_ARGUMENT && status <= PERDURE_INTERNAL;
+  const bool known = status >= PERDURE_INVALID_ARGUMENT && status <= PERDURE_CONFLICT;
   return known ? to_string(static_cast<ErrorCode>(status)) : "unknown";
 }
 

@@ -9,14 +9,17 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "cli/command.h"
+#include "cli/convert_foreign.h"
 #include "cli/interrupt.h"
 #include "cli/open_index.h"
 #include "cli/terminal.h"
@@ -202,52 +205,118 @@ int Converter::run() {
   return kExitOk;
 }
 
+// What the command line says: a structure of the pool to copy, or another store's database.
+struct ConvertArguments {
+  ConvertOptions copy;
+  ForeignConversion foreign;
+};
+
+// Options that both ways have.
+void add_shared_options(CLI::App& command, ConvertArguments& arguments) {
+  Creation& creation = arguments.copy.creation;
+  command
+      .add_option("--capacity", creation.capacity,
+                  "Of a new pool, such as 64M or 10G (default: as POOL; 1G with --from)")
+      ->each([&creation](const std::string&) { creation.capacity_given = true; });
+  for (const auto& [option, kind] :
+       {std::pair("--key-kind", &creation.key_kind), {"--value-kind", &creation.value_kind}}) {
+    command.add_option(option, *kind, "u64 or bytes (default: as FROM; bytes with --from)")
+        ->check(CLI::IsMember({"u64", "bytes"}));
+  }
+  as_list(command.add_option("--option", creation.options,
+                             "An option of the new structure, name=value"));
+  command
+      .add_option("--domain", arguments.copy.target.domain,
+                  "Force what makes a store durable: page, line or byte (default: as detected)")
+      ->check(CLI::IsMember({"page", "line", "byte"}));
+  add_json_flag(command, arguments.copy.target.json);
+}
+
+// Those of databases of other stores. Returns --from.
+CLI::Option* add_foreign_options(CLI::App& command, ForeignConversion& foreign) {
+  constexpr const char* kGroup = "Databases of other stores";
+  ForeignSource& source = foreign.source;
+  CLI::Option* from =
+      command.add_option("--from", source.from, "leveldb:FOLDER, lmdb:PATH or rocksdb:FOLDER")
+          ->group(kGroup);
+  const auto add = [&](const char* name, std::string& text, const char* help) {
+    return command.add_option(name, text, help)->needs(from)->group(kGroup);
+  };
+  add("--name", foreign.target.name, "The name of the new structure")->capture_default_str();
+  add("--structure", foreign.creation.structure,
+      "Its kind; `perdure list` names them (default: rstore; plush for words)");
+  add("--database", source.database,
+      "The part of this name: a column family of RocksDB, a named database of LMDB");
+  for (const auto& [name, words] :
+       {std::pair("--key-words", &source.key_words), {"--value-words", &source.value_words}}) {
+    add(name, *words, "How the database writes words: in digits, or as little or big endian bytes")
+        ->check(CLI::IsMember({"digits", "little", "big"}));
+  }
+  foreign.threads = std::max(std::thread::hardware_concurrency(), 1U);
+  command.add_option("--threads", foreign.threads, "Threads that store")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str()
+      ->needs(from)
+      ->group(kGroup);
+  return from;
+}
+
+int run_convert(const ConvertArguments& arguments) {
+  if (arguments.foreign.source.from.empty()) return Converter(arguments.copy).run();
+  ForeignConversion foreign = arguments.foreign;
+  foreign.target.pool = arguments.copy.target.pool;
+  foreign.target.domain = arguments.copy.target.domain;
+  foreign.target.json = arguments.copy.target.json;
+  foreign.creation.capacity = arguments.copy.creation.capacity;
+  foreign.creation.capacity_given = arguments.copy.creation.capacity_given;
+  foreign.creation.key_kind = arguments.copy.creation.key_kind;
+  foreign.creation.value_kind = arguments.copy.creation.value_kind;
+  foreign.creation.options = arguments.copy.creation.options;
+  return convert_foreign(foreign);
+}
+
 }  // namespace
 
 void add_convert(CLI::App& app, Action& action) {
-  auto options = std::make_shared<ConvertOptions>();
-  CLI::App* command =
-      add_command(app, "convert", "Copy a structure into one of another kind",
-                  "  perdure convert words.pool main p-art+vl            # in the place of main\n"
-                  "  perdure convert words.pool main fptree sorted       # beside it\n"
-                  "  perdure convert --to other.pool words.pool main rstore words\n"
-                  "\nIn the place of the structure, or under a new NAME in this pool or another "
-                  "one, which is made\n"
-                  "if it is missing. The copy has its name only when it is whole and durable: "
-                  "after a crash or\n"
-                  "Ctrl-C what there was is there, and the same command begins anew.\n"
-                  "With another --key-kind or --value-kind words become their digits, and digits "
-                  "words. Versions\n"
-                  "and expiry of a store are not kept.\n");
-  command->add_option("POOL", options->target.pool, "The pool file")->required();
-  command->add_option("FROM", options->target.name, "The structure to copy")->required();
-  command
-      ->add_option("STRUCTURE", options->structure,
-                   "The kind of the copy; `perdure list` names them")
-      ->required();
-  command->add_option("NAME", options->name,
-                      "The name of the copy (default: FROM, which it replaces)");
-  command->add_option("--to", options->to, "The pool file to copy to");
-  command
-      ->add_option("--capacity", options->creation.capacity,
-                   "Of a new pool, such as 64M or 10G (default: as POOL)")
-      ->each([options_pointer = options.get()](const std::string&) {
-        options_pointer->creation.capacity_given = true;
-      });
-  command->add_option("--key-kind", options->creation.key_kind, "u64 or bytes (default: as FROM)")
-      ->check(CLI::IsMember({"u64", "bytes"}));
-  command
-      ->add_option("--value-kind", options->creation.value_kind, "u64 or bytes (default: as FROM)")
-      ->check(CLI::IsMember({"u64", "bytes"}));
-  as_list(command->add_option("--option", options->creation.options,
-                              "An option of the copy, name=value"));
-  command
-      ->add_option("--domain", options->target.domain,
-                   "Force what makes a store durable: page, line or byte (default: as detected)")
-      ->check(CLI::IsMember({"page", "line", "byte"}));
-  add_json_flag(*command, options->target.json);
-  command->callback(
-      [options, &action] { action = [options] { return Converter(*options).run(); }; });
+  auto arguments = std::make_shared<ConvertArguments>();
+  ConvertOptions& copy = arguments->copy;
+  CLI::App* command = add_command(
+      app, "convert", "Copy a structure, or a database of another store, into a structure",
+      "  perdure convert words.pool main p-art+vl            # in the place of main\n"
+      "  perdure convert words.pool main fptree sorted       # beside it\n"
+      "  perdure convert --to other.pool words.pool main rstore words\n"
+      "  perdure convert --from rocksdb:/var/lib/events --capacity 20G events.pool\n"
+      "  perdure convert --from lmdb:/var/lib/ids --database users --key-words little \\\n"
+      "      --key-kind u64 --structure fptree --name users ids.pool\n"
+      "\nIn the place of the structure, or under a new NAME in this pool or another one, which is "
+      "made\n"
+      "if it is missing. The copy has its name only when it is whole and durable: after a crash "
+      "or\n"
+      "Ctrl-C what there was is there, and the same command begins anew.\n"
+      "With another --key-kind or --value-kind words become their digits, and digits words. "
+      "Versions\n"
+      "and expiry of a store are not kept.\n"
+      "\nWith --from there is only POOL, which is made if it is missing: all records of the "
+      "database\n"
+      "become a new structure. RocksDB and LMDB are opened for reading only; LevelDB has no such "
+      "way: it\n"
+      "is locked, and writes what its log holds to a table. Nothing else of the database is "
+      "changed.\n");
+  command->add_option("POOL", copy.target.pool, "The pool file")->required();
+  CLI::Option* from = command->add_option("FROM", copy.target.name, "The structure to copy");
+  CLI::Option* structure = command->add_option("STRUCTURE", copy.structure,
+                                               "The kind of the copy; `perdure list` names them");
+  command->add_option("NAME", copy.name, "The name of the copy (default: FROM, which it replaces)");
+  CLI::Option* to = command->add_option("--to", copy.to, "The pool file to copy to");
+  add_shared_options(*command, *arguments);
+  add_foreign_options(*command, arguments->foreign)->excludes(from)->excludes(to);
+  command->callback([arguments, from, structure, &action] {
+    if (arguments->foreign.source.from.empty()) {
+      if (from->empty()) throw CLI::RequiredError("FROM");
+      if (structure->empty()) throw CLI::RequiredError("STRUCTURE");
+    }
+    action = [arguments] { return run_convert(*arguments); };
+  });
 }
 
 }  // namespace perdure::cli

@@ -101,6 +101,7 @@ LoadReport Loader::load() {
   } catch (const BadLine& error) {
     finish();
     rethrow_first_error();
+    if (!durable_progress_.kept()) throw;
     throw BadLine(fmt::format("{} ({} records before it are stored; --skip-bad goes on)",
                               error.what(), format_count(report_.acknowledged)));
   }
@@ -202,8 +203,7 @@ void Loader::collect(LoadRecord record) {
 }
 
 void Loader::note_bad(const std::string& what) {
-  const std::string sentence =
-      fmt::format("{}, line {}: {}", source_.name(), source_.line_number(), what);
+  const std::string sentence = fmt::format("{}: {}", source_.place(source_.line_number()), what);
   if (!options_.skip_bad) {
     --lines_taken_;
     give_all();
@@ -291,11 +291,12 @@ void Loader::rethrow_first_error() const {
   try {
     std::rethrow_exception(first->error());
   } catch (const Error& error) {
+    const std::string sentence =
+        fmt::format("{}: {}", source_.place(first->error_line()), error.what());
+    if (!durable_progress_.kept()) throw Error(error.code(), sentence);
     throw Error(error.code(),
-                fmt::format("{}, line {}: {} ({} records of this load are stored; --resume goes on "
-                            "from there)",
-                            source_.name(), first->error_line(), error.what(),
-                            format_count(report_.acknowledged)));
+                fmt::format("{} ({} records of this load are stored; --resume goes on from there)",
+                            sentence, format_count(report_.acknowledged)));
   }
 }
 
@@ -314,13 +315,13 @@ LoadProgress::LoadProgress(Pool& pool, const std::string& name) {
 
 uint64_t LoadProgress::count_of(const std::string& key) const {
   Value lines;
-  return index_->lookup(key, lines) ? lines.word() : 0;
+  return kept() && index_->lookup(key, lines) ? lines.word() : 0;
 }
 
 uint64_t LoadProgress::lines_done(const std::string& identity) const { return count_of(identity); }
 
 void LoadProgress::set_lines_done(const std::string& identity, uint64_t lines) {
-  index_->upsert(identity, lines);
+  if (kept()) index_->upsert(identity, lines);
 }
 
 uint64_t LoadProgress::lines_begun(const std::string& identity) const {
@@ -328,7 +329,7 @@ uint64_t LoadProgress::lines_begun(const std::string& identity) const {
 }
 
 void LoadProgress::set_lines_begun(const std::string& identity, uint64_t lines) {
-  index_->upsert(kBegun + identity, lines);
+  if (kept()) index_->upsert(kBegun + identity, lines);
 }
 
 void LoadProgress::restart(const std::string& identity) {

@@ -62,6 +62,11 @@ class LoadProgress {
  public:
   // Opens the progress structure of the structure `name`, or makes it.
   LoadProgress(Pool& pool, const std::string& name);
+  // None: of a load that is begun anew if it does not come to its end.
+  LoadProgress() = default;
+
+  // Whether there is a record.
+  bool kept() const { return index_ != nullptr; }
 
   // Leading lines of this source that are all acknowledged; 0 if it was never loaded.
   uint64_t lines_done(const std::string& identity) const;

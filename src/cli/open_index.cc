@@ -3,12 +3,17 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <string_view>
+
 #include "common/units.h"
 #include "perdure/catalog.h"
 #include "perdure/error.h"
 
 namespace perdure::cli {
 namespace {
+
+// Behind the name of a structure that does not have all of its records yet.
+constexpr std::string_view kConverting = ".converting";
 
 void require_same(const std::string& name, const char* what, const std::string& wanted,
                   const std::string& found) {
@@ -62,18 +67,46 @@ std::unique_ptr<OpenIndex> OpenIndex::open_to_write(const Target& target) {
   return opened;
 }
 
+void OpenIndex::open_or_create_pool(const Target& target, const Creation& creation) {
+  const PoolOptions options = pool_options_for(target, creation);
+  const bool is_new = !file_exists(target.pool);
+  pool_.emplace(is_new ? Pool::create(target.pool, options) : Pool::open(target.pool, options));
+  if (is_new) {
+    new_pool_ = target.pool;
+  } else {
+    tell_ignored(*pool_, creation);
+  }
+}
+
 std::unique_ptr<OpenIndex> OpenIndex::open_or_create(const Target& target,
                                                      const Creation& creation) {
   std::unique_ptr<OpenIndex> opened(new OpenIndex(target.name));
-  const PoolOptions options = pool_options_for(target, creation);
-  const bool is_new = !file_exists(target.pool);
-  opened->pool_.emplace(is_new ? Pool::create(target.pool, options)
-                               : Pool::open(target.pool, options));
-  if (!is_new) tell_ignored(*opened->pool_, creation);
+  opened->open_or_create_pool(target, creation);
   try {
     opened->open_or_create_index(creation);
   } catch (...) {
-    if (is_new) unlink(target.pool.c_str());
+    if (!opened->new_pool_.empty()) unlink(target.pool.c_str());
+    throw;
+  }
+  return opened;
+}
+
+std::unique_ptr<OpenIndex> OpenIndex::create_converting(const Target& target,
+                                                        const Creation& creation) {
+  std::unique_ptr<OpenIndex> opened(new OpenIndex(target.name + std::string(kConverting)));
+  opened->open_or_create_pool(target, creation);
+  if (find_structure(*opened->pool_, target.name)) {
+    throw Error(ErrorCode::kNameExists,
+                fmt::format("{}: there is a structure \"{}\" already; choose another --name",
+                            target.pool, target.name));
+  }
+  try {
+    if (find_structure(*opened->pool_, opened->name_)) {
+      drop_structure(*opened->pool_, opened->name_);
+    }
+    opened->open_or_create_index(creation);
+  } catch (...) {
+    opened->discard();
     throw;
   }
   return opened;
@@ -108,6 +141,22 @@ void OpenIndex::close() {
   index_.reset();
   if (pool_) pool_->close();
   pool_.reset();
+}
+
+void OpenIndex::keep() {
+  index_.reset();
+  pool_->rename(name_, name_.substr(0, name_.size() - kConverting.size()));
+  close();
+}
+
+void OpenIndex::discard() noexcept {
+  try {
+    index_.reset();
+    if (new_pool_.empty() && find_structure(*pool_, name_)) drop_structure(*pool_, name_);
+    close();
+  } catch (const std::exception&) {  // the next conversion to this name does it
+  }
+  if (!new_pool_.empty()) unlink(new_pool_.c_str());
 }
 
 }  // namespace perdure::cli

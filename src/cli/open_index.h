@@ -25,6 +25,11 @@ class OpenIndex {
   // fails is removed again.
   static std::unique_ptr<OpenIndex> open_or_create(const Target& target, const Creation& creation);
 
+  // Opens the pool, or makes it, and makes a structure, which is called NAME.converting until keep().
+  // One of that name, left by a crash, is dropped first. Throws Error(kNameExists) if NAME is there.
+  static std::unique_ptr<OpenIndex> create_converting(const Target& target,
+                                                      const Creation& creation);
+
   OpenIndex(const OpenIndex&) = delete;
   OpenIndex& operator=(const OpenIndex&) = delete;
 
@@ -35,12 +40,19 @@ class OpenIndex {
 
   // Closes both; unlike the destructor, reports errors.
   void close();
+  // What create_converting() made gets its name, and both are closed.
+  void keep();
+  // What create_converting() made is dropped, or its pool removed again if it is new, as far as that
+  // can be done.
+  void discard() noexcept;
 
  private:
   explicit OpenIndex(std::string name) : name_(std::move(name)) {}
+  void open_or_create_pool(const Target& target, const Creation& creation);
   void open_or_create_index(const Creation& creation);
 
   std::string name_;
+  std::string new_pool_;  // the path of a pool that was made
   std::optional<Pool> pool_;
   std::unique_ptr<AnyIndex> index_;  // destroyed before its pool
 };

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "cli/text.h"
 #include "perdure/error.h"
@@ -151,6 +152,15 @@ LineSource::LineSource(const std::string& path, const std::atomic<bool>* stop)
                           status.st_mtim.tv_sec, status.st_mtim.tv_nsec);
 }
 
+LineSource::LineSource(int pipe, std::string name, std::string unit, const std::atomic<bool>* stop)
+    : stop_(stop),
+      name_(std::move(name)),
+      unit_(std::move(unit)),
+      file_(fcntl(pipe, F_DUPFD_CLOEXEC, 0)),
+      buffer_(kReadBytes) {
+  if (file_ < 0) fail(name_, errno);
+}
+
 LineSource::~LineSource() { close(file_); }
 
 bool LineSource::fill() {
@@ -163,8 +173,9 @@ bool LineSource::fill() {
   }
   if (end_ == buffer_.size()) {
     if (buffer_.size() > kMaxLineBytes) {
-      throw Error(ErrorCode::kInvalidArgument, fmt::format("{}, line {}: longer than {} MiB", name_,
-                                                           line_number_ + 1, kMaxLineBytes >> 20));
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          fmt::format("{}: longer than {} MiB", place(line_number_ + 1), kMaxLineBytes >> 20));
     }
     buffer_.resize(2 * buffer_.size());
   }
@@ -199,6 +210,10 @@ const char* LineSource::find_newline(size_t from, In& in) const {
     }
   }
   return nullptr;
+}
+
+std::string LineSource::place(uint64_t line) const {
+  return fmt::format("{}, {} {}", name_, unit_, line);
 }
 
 bool LineSource::has_buffered_line() const {

@@ -20,6 +20,8 @@ class LineSource {
   // `stop`, if given, ends a wait for input that a signal interrupted: next() is false from then
   // on. Errors: kNotFound, kNotAFile, kPermission, kIo.
   explicit LineSource(const std::string& path, const std::atomic<bool>* stop = nullptr);
+  // Of an open pipe, which stays the caller's. `unit` is what messages call a line of it.
+  LineSource(int pipe, std::string name, std::string unit, const std::atomic<bool>* stop);
   ~LineSource();
   LineSource(const LineSource&) = delete;
   LineSource& operator=(const LineSource&) = delete;
@@ -37,6 +39,8 @@ class LineSource {
   int peek();
 
   const std::string& name() const { return name_; }  // for messages
+  // "words.tsv, line 17".
+  std::string place(uint64_t line) const;
   bool is_file() const { return is_file_; }
   uint64_t size_bytes() const { return size_bytes_; }  // of a file
   uint64_t position_bytes() const { return position_bytes_; }
@@ -56,6 +60,7 @@ class LineSource {
 
   const std::atomic<bool>* stop_;
   std::string name_;
+  std::string unit_ = "line";
   int file_ = -1;
   bool is_file_ = false;
   uint64_t size_bytes_ = 0;

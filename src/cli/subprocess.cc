@@ -21,11 +21,13 @@ namespace {
 constexpr int kExecFailed = 127;
 
 // In the child: connects the pipe and becomes the program. No bars and colours from it.
-[[noreturn]] void become(const std::vector<char*>& arguments, int pipe_end, int connected_fd) {
+[[noreturn]] void become(const std::vector<char*>& arguments, int pipe_end, int connected_fd,
+                         int error_fd) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   const int nowhere = open("/dev/null", O_WRONLY);
   // Out of the way of the number that the pipe shall have.
   const int source = fcntl(pipe_end, F_DUPFD, connected_fd + 1);
+  if (error_fd >= 0) dup2(error_fd, STDERR_FILENO);
   dup2(nowhere, STDOUT_FILENO);
   dup2(source, connected_fd);
   close(source);
@@ -37,8 +39,8 @@ constexpr int kExecFailed = 127;
 
 }  // namespace
 
-Subprocess::Subprocess(const std::vector<std::string>& arguments, int connected_fd,
-                       int pipe_bytes) {
+Subprocess::Subprocess(const std::vector<std::string>& arguments, int connected_fd, int pipe_bytes,
+                       int error_fd) {
   std::vector<char*> pointers;
   for (const std::string& argument : arguments) {
     pointers.push_back(const_cast<char*>(argument.c_str()));  // execvp writes to none of them
@@ -50,7 +52,7 @@ Subprocess::Subprocess(const std::vector<std::string>& arguments, int connected_
   }
   if (pipe_bytes > 0) fcntl(ends[1], F_SETPIPE_SZ, pipe_bytes);
   child_ = fork();
-  if (child_ == 0) become(pointers, ends[1], connected_fd);
+  if (child_ == 0) become(pointers, ends[1], connected_fd, error_fd);
   const int error = errno;
   close(ends[1]);
   pipe_ = ends[0];

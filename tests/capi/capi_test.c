@@ -519,6 +519,135 @@ static void test_full(void) {
   OK(perdure_pool_close(pool));
 }
 
+/* ---- transactions ---- */
+
+struct transfer {
+  perdure_index *from;
+  perdure_index *to;
+  uint64_t amount;
+  perdure_index *disturbed; /* written to from outside in the first attempts */
+  int attempts;
+};
+
+/* An amount from "a" of one index to 1 of another. */
+static int transfer(void *context, perdure_transaction *transaction) {
+  struct transfer *what = context;
+  perdure_value balance = {0};
+  uint64_t sum = 0;
+  int found = 0;
+  int status = perdure_transaction_lookup(transaction, what->from, perdure_text("a"), &balance, &found);
+  if (status != PERDURE_OK) return status;
+  if (!found || balance.word < what->amount) return PERDURE_NOT_FOUND;
+  status = perdure_transaction_increment(transaction, what->from, perdure_text("a"),
+                                         -(int64_t)what->amount, &sum);
+  if (status != PERDURE_OK) return status;
+  CHECK(sum == balance.word - what->amount);
+  if (what->disturbed != NULL && ++what->attempts <= 3) {
+    OK(perdure_index_increment(what->disturbed, perdure_text("a"), 1, NULL));
+  }
+  return perdure_transaction_increment(transaction, what->to, perdure_word(1), (int64_t)what->amount,
+                                       NULL);
+}
+
+static uint64_t word_of(perdure_index *index, perdure_datum key) {
+  perdure_value value = {0};
+  int found = 0;
+  OK(perdure_index_lookup(index, key, &value, &found));
+  return found ? value.word : 0;
+}
+
+static void test_transactions(void) {
+  perdure_pool *pool = new_pool();
+  perdure_pool *other_pool = NULL;
+  perdure_index *texts = NULL;
+  perdure_index *words = NULL;
+  perdure_index *foreign = NULL;
+  perdure_transaction *transaction = NULL;
+  perdure_transaction *second = NULL;
+  perdure_value value = {0};
+  struct transfer what;
+  int done = 7;
+  OK(perdure_index_create(pool, "texts", "fast-fair", PERDURE_BYTES, PERDURE_U64, NULL, 0, &texts));
+  OK(perdure_index_create(pool, "words", "cceh", PERDURE_U64, PERDURE_U64, NULL, 0, &words));
+  OK(perdure_transaction_begin(pool, &transaction));
+
+  /* It sees what it writes, and nobody else does before it commits. */
+  OK(perdure_transaction_insert(transaction, texts, perdure_text("a"), perdure_word(100), &done));
+  CHECK(done == 1);
+  OK(perdure_transaction_insert(transaction, texts, perdure_text("a"), perdure_word(5), &done));
+  CHECK(done == 0);
+  OK(perdure_transaction_update(transaction, words, perdure_word(1), perdure_word(5), &done));
+  CHECK(done == 0);
+  OK(perdure_transaction_upsert(transaction, words, perdure_word(1), perdure_word(5)));
+  OK(perdure_transaction_lookup(transaction, words, perdure_word(1), &value, &done));
+  CHECK(done == 1 && value.kind == PERDURE_U64 && value.word == 5);
+  OK(perdure_transaction_remove(transaction, words, perdure_word(2), &done));
+  CHECK(done == 0);
+  OK(perdure_index_lookup(words, perdure_word(1), &value, &done));
+  CHECK(done == 0);
+  OK(perdure_transaction_commit(transaction));
+  CHECK(word_of(texts, perdure_text("a")) == 100 && word_of(words, perdure_word(1)) == 5);
+
+  /* What was aborted, and what conflicts, has not happened. */
+  OK(perdure_transaction_remove(transaction, words, perdure_word(1), &done));
+  CHECK(done == 1);
+  OK(perdure_transaction_abort(transaction));
+  CHECK(word_of(words, perdure_word(1)) == 5);
+  OK(perdure_transaction_begin(pool, &second));
+  OK(perdure_transaction_increment(transaction, words, perdure_word(1), 1, NULL));
+  OK(perdure_transaction_increment(second, words, perdure_word(1), 10, NULL));
+  OK(perdure_transaction_commit(second));
+  OK(perdure_transaction_upsert(transaction, texts, perdure_text("b"), perdure_word(1)));
+  CHECK(perdure_transaction_commit(transaction) == PERDURE_CONFLICT);
+  CHECK(strcmp(perdure_status_name(PERDURE_CONFLICT), "conflict") == 0);
+  CHECK(strstr(perdure_last_error(), "words") != NULL);
+  CHECK(word_of(words, perdure_word(1)) == 15 && word_of(texts, perdure_text("b")) == 0);
+  OK(perdure_transaction_commit(transaction)); /* it is empty */
+  perdure_transaction_free(second);
+
+  /* Again and again until it commits; or not at all, for a reason of the work's own. */
+  memset(&what, 0, sizeof what);
+  what.from = texts;
+  what.to = words;
+  what.amount = 30;
+  OK(perdure_transact(pool, transfer, &what));
+  CHECK(word_of(texts, perdure_text("a")) == 70 && word_of(words, perdure_word(1)) == 45);
+  what.disturbed = texts;
+  OK(perdure_transact(pool, transfer, &what));
+  CHECK(what.attempts == 4);
+  CHECK(word_of(texts, perdure_text("a")) == 43 && word_of(words, perdure_word(1)) == 75);
+  what.disturbed = NULL;
+  what.amount = 1000;
+  CHECK(perdure_transact(pool, transfer, &what) == PERDURE_NOT_FOUND);
+  CHECK(perdure_last_status() == PERDURE_NOT_FOUND);
+  what.amount = 1;
+  what.to = texts; /* whose keys are no words */
+  CHECK(perdure_transact(pool, transfer, &what) == PERDURE_WRONG_TYPE);
+  CHECK(word_of(texts, perdure_text("a")) == 43 && word_of(words, perdure_word(1)) == 75);
+
+  /* What is refused. */
+  OK(perdure_pool_anonymous(NULL, &other_pool));
+  OK(perdure_index_create(other_pool, "words", "cceh", PERDURE_U64, PERDURE_U64, NULL, 0, &foreign));
+  CHECK(perdure_transaction_upsert(transaction, foreign, perdure_word(1), perdure_word(1)) ==
+        PERDURE_INVALID_ARGUMENT);
+  CHECK(perdure_transaction_upsert(transaction, words, perdure_text("a"), perdure_word(1)) ==
+        PERDURE_WRONG_TYPE);
+  CHECK(perdure_transaction_upsert(NULL, words, perdure_word(1), perdure_word(1)) ==
+        PERDURE_INVALID_ARGUMENT);
+  CHECK(perdure_transaction_lookup(transaction, NULL, perdure_word(1), NULL, NULL) ==
+        PERDURE_INVALID_ARGUMENT);
+  CHECK(perdure_transaction_begin(NULL, &transaction) == PERDURE_INVALID_ARGUMENT);
+  CHECK(perdure_transact(pool, NULL, NULL) == PERDURE_INVALID_ARGUMENT);
+  CHECK(perdure_transaction_commit(NULL) == PERDURE_INVALID_ARGUMENT);
+  perdure_transaction_free(transaction);
+  perdure_transaction_free(NULL);
+  perdure_index_close(foreign);
+  perdure_index_close(words);
+  perdure_index_close(texts);
+  OK(perdure_pool_close(other_pool));
+  OK(perdure_pool_close(pool));
+}
+
 int main(int argc, char **argv) {
   snprintf(path, sizeof path, "%s/capi-test-%ld.pool", argc > 1 ? argv[1] : "/tmp", (long)getpid());
   CHECK(strcmp(perdure_last_error(), "") == 0 && perdure_last_status() == PERDURE_OK);
@@ -530,6 +659,7 @@ int main(int argc, char **argv) {
   test_atomic();
   test_store();
   test_full();
+  test_transactions();
   unlink(path);
   printf("%d failures\n", failures);
   return failures == 0 ? 0 : 1;

@@ -77,6 +77,13 @@ grep -q '^.SH perdure serve' <<<"$(zcat "$usr/share/man/man1/perdure.1.gz")"
 bash -c "source '$usr/share/bash-completion/completions/perdure' && complete -p perdure"
 sed "s,/var/lib/perdure,$out," "$usr/share/doc/perdure-tools/examples/perdure.conf" >perdure.conf
 grep -q '^capacity = 10737418240' <<<"$("$usr/bin/perdure" serve --config perdure.conf --check-config)"
+for store in leveldb lmdb rocksdb; do
+  [[ -e $usr/libexec/perdure/perdure-read-$store ]] || continue
+  echo "== the reader of $store"
+  mkdir -p "no-$store"
+  refused=$("$usr/bin/perdure" convert --from "$store:no-$store" converted.pool 2>&1) && exit 1
+  [[ $refused == *"no database, for there is no file"* ]]
+done
 if [[ -e $usr/libexec/perdure/perdure-lab ]]; then
   echo "== the instruments"
   grep -q 'per insert' <<<"$("$usr/bin/perdure" amp plush --records 1k --folder "$out")"

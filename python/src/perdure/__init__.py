@@ -19,6 +19,7 @@ from ._native import ffi as _ffi
 from ._native import lib as _lib
 from ._pool import CatalogEntry, Pool, PoolInfo, StructureInfo, catalog
 from ._store import Batch, Store
+from ._transaction import IndexInTransaction, Transaction
 
 __version__: str = _ffi.string(_lib.perdure_version()).decode()
 
@@ -28,10 +29,12 @@ __all__ = [
     "Error",
     "ErrorCode",
     "Index",
+    "IndexInTransaction",
     "Pool",
     "PoolInfo",
     "Store",
     "StructureInfo",
+    "Transaction",
     "__version__",
     "catalog",
 ]

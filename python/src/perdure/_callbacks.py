@@ -1,10 +1,13 @@
-"""What C calls: each appends to the list whose handle it is given."""
+"""What C calls: each appends to the list whose handle it is given, or calls what is."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ._native import ffi
+from ._native import ffi, lib
+
+
+_INTERNAL: int = lib.PERDURE_INTERNAL
 
 
 def _text(text: Any) -> str:
@@ -32,3 +35,9 @@ def pypd_structure(context: Any, name: Any, kind: Any, key: int, value: int) -> 
 def pypd_type(context: Any, name: Any, family: Any, ordered: int, kinds: int) -> int:
     ffi.from_handle(context).append((_text(name), _text(family), ordered != 0, kinds))
     return 1
+
+
+@ffi.def_extern(error=_INTERNAL)
+def pypd_do_work(context: Any, _: Any) -> int:
+    status: int = ffi.from_handle(context)()
+    return status

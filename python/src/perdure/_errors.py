@@ -34,6 +34,7 @@ class ErrorCode(enum.IntEnum):
     IO = 21
     IN_USE = 22
     INTERNAL = 23
+    CONFLICT = 24
     NO_MEMORY = 100
 
 
@@ -181,6 +182,12 @@ class InternalError(Error):
     code = ErrorCode.INTERNAL
 
 
+class ConflictError(Error):
+    """What a transaction has read was changed by others; nothing was changed, and another attempt may do."""
+
+    code = ErrorCode.CONFLICT
+
+
 class NoMemoryError(Error, MemoryError):
     """The process has no memory left."""
 
@@ -188,7 +195,7 @@ class NoMemoryError(Error, MemoryError):
 
 
 class ClosedError(Error, ValueError):
-    """The pool, index or store has been closed."""
+    """The pool, index or store has been closed, or the transaction has ended."""
 
     code = ErrorCode.INVALID_ARGUMENT
 
@@ -203,7 +210,9 @@ def check(status: int) -> None:
     if status == 0:
         return
     if status == lib.PYPD_CLOSED:
-        raise ClosedError("this pool, index or store has been closed")
+        raise ClosedError("this pool, index, store or transaction has been closed")
+    if status == lib.PYPD_TOO_MANY:
+        raise TooLargeError("a transaction has at most 64 indexes")
     told = lib.perdure_last_status() == status
     message = ffi.string(lib.perdure_last_error()).decode(errors="replace") if told else ""
     raise _BY_CODE.get(status, InternalError)(message or "there is no memory left")

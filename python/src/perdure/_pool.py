@@ -6,21 +6,23 @@ import atexit
 import os
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, overload
 
 from ._callbacks import pypd_structure, pypd_type  # noqa: F401: C calls them
 from ._codec import U64, codec_for, codec_of
 from ._errors import InUseError, NoSuchNameError, check
-from ._handle import Handle, c_text, made
+from ._handle import Handle, c_text, give_back, made, take_results
 from ._index import Index
 from ._native import ffi, lib
 from ._store import Store
+from ._transaction import Transaction, begin, transact
 
 K = TypeVar("K", int, bytes, str)
 V = TypeVar("V", int, bytes, str)
 H = TypeVar("H", bound=Handle)
+R = TypeVar("R")
 Durability = Literal["best", "process", "power"]
 Domain = Literal["page", "line", "byte"]
 
@@ -236,6 +238,25 @@ class Pool(Handle):
         """What is written survives a power failure where the medium can: msync of an ordinary file."""
         check(lib.pypd_pool_sync(self._handle))
 
+    def backup(
+        self, path: str | os.PathLike[str], base: str | os.PathLike[str] | None = None
+    ) -> None:
+        """A copy of the pool as it is at one instant, while other threads write to it. With `base`, an earlier
+        backup, only what differs from that, which must be there for restore(), beside it or where it was. Replaces
+        an earlier backup, but no other file. What it asks of signal handlers: docs/operations.md."""
+        base_text = ffi.NULL if base is None else c_text(os.fsencode(base), "a path")
+        check(lib.pypd_pool_backup(self._handle, c_text(os.fsencode(path), "a path"), base_text))
+
+    @staticmethod
+    def restore(backup: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
+        """Makes a pool, in a file that is not there yet, of a backup. All of it is verified: `CorruptError`, and no
+        file, if it was changed."""
+        check(
+            lib.perdure_pool_restore(
+                c_text(os.fsencode(backup), "a path"), c_text(os.fsencode(path), "a path")
+            )
+        )
+
     def check(self) -> list[str]:
         """What is wrong with the pool, in sentences: nothing. Needs that nobody writes."""
         problems: list[str] = []
@@ -280,6 +301,39 @@ class Pool(Handle):
     def __iter__(self) -> Iterator[str]:
         """The names of its structures."""
         return iter([one.name for one in self.structures()])
+
+    def drop(self, name: str) -> int:
+        """Removes a structure that is not open, with all that it holds, in one step that a crash does not cut.
+        Returns how many bytes of the pool are free again."""
+        out = take_results()
+        check(lib.pypd_pool_drop(self._handle, c_text(name, "a name"), out.word))
+        freed: int = out.word[0]
+        give_back(out)
+        return freed
+
+    def rename(self, name: str, new_name: str) -> None:
+        """Gives a structure that is not open another name."""
+        check(
+            lib.pypd_pool_rename(self._handle, c_text(name, "a name"), c_text(new_name, "a name"))
+        )
+
+    def transaction(self) -> Transaction:
+        """Writes to several keys, of several indexes, that happen together or not at all:
+
+            with pool.transaction() as t:
+                t[accounts].increment("alice", -10)
+                t[accounts].increment("bob", 10)
+                t[audit][4711] = "10 from alice to bob"
+
+        Committed, and durable, when the block ends; an exception aborts it. `ConflictError` if others have changed
+        what it has read: nothing has happened, and another attempt may do (transact() makes them)."""
+        return begin(self)
+
+    def transact(self, work: Callable[[Transaction], R]) -> R:
+        """Calls `work` with a transaction, commits, and does both again after a conflict; after some attempts while
+        other transactions of the pool wait. So `work` should do nothing but use the transaction. Returns what it
+        returned last; if it raises, nothing has happened."""
+        return transact(self, work)
 
     @overload
     def create_index(
