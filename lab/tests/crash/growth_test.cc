@@ -74,10 +74,7 @@ std::vector<Growth> all_growths() {
     }
   }
   all.push_back({"sheaf", Kind::kU64, 0, {"grow", "merge", "add_directory", "replace_several"}});
-  all.push_back({"plush+range",
-                 Kind::kU64,
-                 3000,
-                 {"release_source", "clear_block", "ensure_children", "reclaim_chunk"}});
+  all.push_back({"plush+range", Kind::kU64, 3000, {"release_source", "reclaim_chunk"}});
   for (const char* name : {"rstore", "rstore+ordered"}) {
     all.push_back(
         {name,
@@ -148,7 +145,7 @@ TEST_P(GrowthCrash, LosesNothingAcknowledged) {
   const uint32_t event = functions.at(growth.functions.front());
   const uint32_t before = growth.full_pool ? 200 : growth.around;
   const uint32_t after = growth.full_pool ? 12000 : growth.around;
-  explore_briefly(run, subject, 50, event - before, event + after, 300);
+  explore_briefly(run, subject, 50, event - before, event + after, growth.full_pool ? 200 : 120);
 }
 
 // What only a workload of its own reaches.
