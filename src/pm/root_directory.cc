@@ -2,6 +2,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cstring>
 
 #include "pm/checksum.h"
@@ -15,6 +17,21 @@ uint64_t entry_checksum(const DirectoryEntry& entry, uint32_t number) {
   return checksum64(&entry, offsetof(DirectoryEntry, checksum), number);
 }
 
+// Word by word, as redo records replace it: other threads may be doing so.
+DirectoryEntry copy_of(const DirectoryEntry& entry) {
+  std::array<uint64_t, sizeof(DirectoryEntry) / sizeof(uint64_t)> words;
+  const auto* from = reinterpret_cast<const uint64_t*>(&entry);
+  for (size_t i = 0; i < words.size(); ++i) words[i] = load_acquire(from[i]);
+  return std::bit_cast<DirectoryEntry>(words);
+}
+
+bool has_name(const DirectoryEntry& entry, std::string_view name) {
+  if (load_acquire(entry.in_use) != kEntryInUse) return false;
+  const DirectoryEntry copy = copy_of(entry);
+  return copy.in_use == kEntryInUse &&
+         std::string_view(copy.name, ::strnlen(copy.name, sizeof copy.name)) == name;
+}
+
 std::string kind_name(uint8_t kind) {
   return kind == 0 ? "u64" : kind == 1 ? "bytes" : fmt::format("kind {}", kind);
 }
@@ -22,7 +39,7 @@ std::string kind_name(uint8_t kind) {
 }  // namespace
 
 bool PoolImpl::is_sound(uint32_t number) const {
-  const DirectoryEntry& entry = directory()[number];
+  const DirectoryEntry entry = copy_of(directory()[number]);
   if (entry_checksum(entry, number) != entry.checksum) return false;
   if (entry.in_use == kEntryFree) {
     return entry.name[0] == '\0' && entry.root == 0 && entry.drop == 0;
@@ -77,9 +94,10 @@ void PoolImpl::throw_damaged(uint32_t entry) const {
 const DirectoryEntry* PoolImpl::find(std::string_view name) const {
   for (uint32_t i = 0; i < kDirectoryEntries; ++i) {
     const DirectoryEntry& entry = directory()[i];
-    if (load_acquire(entry.in_use) != kEntryInUse) continue;
-    if (std::string_view(entry.name, ::strnlen(entry.name, sizeof entry.name)) != name) continue;
+    if (!has_name(entry, name)) continue;
     if (!becomes_sound(i)) throw_damaged(i);
+    // While it changes, it may have had the beginning of one name and the end of another.
+    if (!has_name(entry, name)) continue;
     return &entry;
   }
   return nullptr;

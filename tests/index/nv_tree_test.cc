@@ -6,6 +6,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <string_view>
 
 #include "index/nvtree/inner.h"
 #include "index/nvtree/layout.h"
@@ -191,6 +192,25 @@ TEST_F(NvTree, CheckTellsOfDamagedLogs) {
   expect_found(only.lines()[3].tags,
                nvtree::Tag::make(false, 3).bits | nvtree::Tag::make(false, 12).bits << 16);
   EXPECT_EQ(faults(*index), 0U);
+}
+
+// A record that leads to another one, intact as that is, does not send a scan back to where that one belongs.
+TEST_F(NvTree, ScansAreNotLedBackByARecordThatBelongsElsewhere) {
+  const auto index =
+      create_index(pool_, "t", "nv-tree", Kind::kBytes, Kind::kBytes, {{"leaf_records", "16"}});
+  for (uint64_t key = 0; key < 4000; ++key) {
+    const std::string text = std::to_string(10'000'000 + key);
+    index->insert(Datum(text), Datum(text));
+  }
+  const uint64_t least = leaf(root().head).slot(0).value;
+  for (uint64_t at = root().head; at != 0; at = leaf(at).next) {
+    leaf(at).slot(static_cast<uint32_t>(leaf(at).count) - 1).value = least;
+  }
+  uint64_t visits = 0;
+  EXPECT_TRUE(test::fails_with(ErrorCode::kCorrupt, [&] {
+    index->scan(Datum(std::string_view()), ~uint64_t{0},
+                [&](Datum, Datum) { return ++visits < 100'000; });
+  }));
 }
 
 }  // namespace

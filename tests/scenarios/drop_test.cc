@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <cstdint>
 #include <filesystem>
@@ -324,6 +325,26 @@ TEST(Rename, KeepsTheContentUnderTheNewName) {
     ASSERT_TRUE(open_index(pool, name)->lookup(1, value));
     EXPECT_EQ(value.word(), static_cast<uint64_t>(content));
   }
+}
+
+// Word by word the one name becomes the other, and in between the entry has a name that no structure has.
+TEST(Rename, ShowsNoNameInBetweenToOtherThreads) {
+  Pool pool = Pool::anonymous({.capacity_bytes = uint64_t{16} << 20});
+  const pm::PoolImpl& impl = pm::impl_of(pool);
+  create_index(pool, "a name, 1", "wort", Kind::kU64, Kind::kU64);
+  std::atomic<bool> done{false};
+  std::jthread other([&] {
+    for (int i = 0; i < 20'000; ++i) {
+      pool.rename("a name, 1", "no name 2");
+      pool.rename("no name 2", "a name, 1");
+    }
+    done = true;
+  });
+  uint64_t shown = 0;
+  while (!done) {
+    for (const char* name : {"a name, 2", "no name 1"}) shown += impl.find(name) != nullptr;
+  }
+  EXPECT_EQ(shown, 0U);
 }
 
 // At each persist the structures have the names of before, or those of afterwards.

@@ -254,7 +254,11 @@ void Core<Content>::scan(const Key& from, uint64_t limit, Visit visit) const {
         last = slots[i];
         any = true;
         if constexpr (Content::kOutOfPlace) {
-          more = visit(records_.key(last.value), records_.value(last.value));
+          const std::string_view key = records_.key(last.value);
+          // Another record is not the one that belongs here, intact as it may be; nor would its key lead on.
+          if (tree::prefix_of(key) != last.key) [[unlikely]]
+            throw_damaged("a leaf");
+          more = visit(key, records_.value(last.value));
         } else {
           more = visit(last.key, last.value);
         }
