@@ -216,6 +216,9 @@ perdure_status perdure_pool_structures(const perdure_pool* pool, perdure_visit_s
 perdure_status perdure_pool_drop(perdure_pool* pool, const char* name, uint64_t* freed_bytes);
 /* Gives a structure that is not open another name. */
 perdure_status perdure_pool_rename(perdure_pool* pool, const char* from, const char* to);
+/* Gives the free end of the pool's file back to its medium, while no structure is open, as Pool::shrink() of
+ * perdure/pool.h does. `shrunk_bytes`, by how many bytes the file is shorter, may be NULL. */
+perdure_status perdure_pool_shrink(perdure_pool* pool, uint64_t* shrunk_bytes);
 /* A copy of the pool, as it is at one instant, while other threads write to it: Pool::backup() of perdure/pool.h,
  * which says what it asks of signal handlers. `base`, an earlier backup, may be NULL. */
 perdure_status perdure_pool_backup(const perdure_pool* pool, const char* path, const char* base);

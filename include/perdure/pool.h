@@ -228,6 +228,16 @@ class Pool {
   // is open), kReadOnly, kIo. Cost: three fences.
   void rename(const std::string& from, const std::string& to);
 
+  // Gives space at the end of the pool that nothing is in back to the medium, and returns by how many bytes the file is
+  // shorter then (in anonymous memory: the pool). It is kept: the 128 KiB that removals may need, and up to the end of
+  // a huge page. Free space between blocks stays the pool's, which uses it again; nothing is moved. The pool grows again
+  // when it must. A crash leaves a pool that has all its records, and was shrunk or was not. Opening it again finds its
+  // size; a file that is longer than that is cut by the next call.
+  // Waits for backups of the pool, so do not call it from BackupOptions::progress.
+  // Errors: kInUse (a structure is open; nothing has changed), kReadOnly, kIo (if the file could not be cut, the pool
+  // goes on, smaller). Cost: reads all segment descriptors, and one msync of the pool's file.
+  uint64_t shrink();
+
   // Writes a copy of the pool, as it is at one instant within the call, to the file `path`, while other threads
   // go on reading and writing: all that had returned before the call is in it, and of later writes those that
   // came before the instant. An earlier backup of this name, but no other file, and none that the new one rests on, is

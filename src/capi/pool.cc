@@ -122,6 +122,10 @@ perdure_status perdure_pool_rename(perdure_pool* pool, const char* from, const c
   return guarded([&] { need(pool, "pool").pool.rename(&need(from, "from"), &need(to, "to")); });
 }
 
+perdure_status perdure_pool_shrink(perdure_pool* pool, uint64_t* shrunk_bytes) {
+  return guarded([&] { give(shrunk_bytes, need(pool, "pool").pool.shrink()); });
+}
+
 perdure_status perdure_pool_backup(const perdure_pool* pool, const char* path, const char* base) {
   return guarded([&] {
     BackupOptions options;

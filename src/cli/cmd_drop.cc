@@ -82,9 +82,11 @@ void add_drop(CLI::App& app, Action& action) {
       app, "drop", "Remove structures from a pool, with all that they hold",
       "  perdure drop words.pool old\n"
       "  perdure drop words.pool old older\n"
-      "\nTheir space is used again by what the pool holds else; the file does not become shorter.\n"
-      "Each goes at once: a crash leaves all of it or nothing, and what it has left to free is\n"
-      "freed when the pool is opened again. What `perdure load` noted beside it goes too.\n");
+      "\nTheir space is used again by what the pool holds else; `perdure pool shrink` makes the "
+      "file\n"
+      "shorter. Each goes at once: a crash leaves all of it or nothing, and what it has left to "
+      "free\n"
+      "is freed when the pool is opened again. What `perdure load` noted beside it goes too.\n");
   add_pool_and_domain(*command, options->target);
   command->add_option("NAME", options->names, "The structures")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)

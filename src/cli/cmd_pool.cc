@@ -1,4 +1,4 @@
-// perdure pool create | info | check: pools as a whole. More of them in cmd_backup.cc.
+// perdure pool create | info | check | shrink: pools as a whole. More of them in cmd_backup.cc.
 
 #include <fmt/core.h>
 
@@ -22,6 +22,13 @@ struct PoolCommandOptions {
 void add_pool_argument(CLI::App& command, Target& target) {
   command.add_option("POOL", target.pool, "The pool file")->required();
   add_json_flag(command, target.json);
+}
+
+void add_domain_option(CLI::App& command, Target& target) {
+  command
+      .add_option("--domain", target.domain,
+                  "Force what makes a store durable: page, line or byte (default: as detected)")
+      ->check(CLI::IsMember({"page", "line", "byte"}));
 }
 
 void print_pool(const Pool& pool, bool json) {
@@ -55,6 +62,22 @@ int run_create(const PoolCommandOptions& options) {
 int run_info(const PoolCommandOptions& options) {
   const Pool pool = Pool::open(options.target.pool, reading_options_for(options.target));
   print_pool(pool, options.target.json);
+  return kExitOk;
+}
+
+int run_shrink(const PoolCommandOptions& options) {
+  Pool pool = Pool::open(options.target.pool, pool_options_for(options.target, {}));
+  const uint64_t bytes = pool.shrink();
+  const uint64_t left_bytes = pool.info().size_bytes;
+  pool.close();
+  if (options.target.json) {
+    const nlohmann::json object = {
+        {"pool", options.target.pool}, {"shrunk_bytes", bytes}, {"size_bytes", left_bytes}};
+    fmt::print("{}\n", object.dump());
+  } else {
+    fmt::print("{}: {} shorter, occupies {}\n", options.target.pool, format_bytes(bytes),
+               format_bytes(left_bytes));
+  }
   return kExitOk;
 }
 
@@ -107,10 +130,7 @@ void add_create(CLI::App& pool, const std::shared_ptr<PoolCommandOptions>& optio
                    "Refuse media that cannot give this: best, process or power")
       ->check(CLI::IsMember({"best", "process", "power"}))
       ->capture_default_str();
-  command
-      ->add_option("--domain", options->target.domain,
-                   "Force what makes a store durable: page, line or byte (default: as detected)")
-      ->check(CLI::IsMember({"page", "line", "byte"}));
+  add_domain_option(*command, options->target);
   command->callback([options, &action] { action = [options] { return run_create(*options); }; });
 }
 
@@ -119,7 +139,7 @@ void add_create(CLI::App& pool, const std::shared_ptr<PoolCommandOptions>& optio
 void add_pool(CLI::App& app, Action& action) {
   auto options = std::make_shared<PoolCommandOptions>();
   CLI::App* pool =
-      add_command(app, "pool", "Make, describe, check, back up, restore and salvage pools",
+      add_command(app, "pool", "Make, describe, check, shrink, back up, restore and salvage pools",
                   "  perdure pool create --capacity 10G words.pool\n"
                   "  perdure pool info words.pool\n"
                   "  perdure pool check words.pool || echo damaged\n");
@@ -139,6 +159,18 @@ void add_pool(CLI::App& app, Action& action) {
       "\nModifies nothing: recovery runs on a private copy. Exit code 3 when damage is found.\n");
   add_pool_argument(*check, options->target);
   check->callback([options, &action] { action = [options] { return run_check(*options); }; });
+
+  CLI::App* shrink = add_command(
+      *pool, "shrink", "Give the free end of a pool's file back to its file system",
+      "  perdure drop words.pool old && perdure pool shrink words.pool\n"
+      "\nNothing is moved: free space below what is in use stays the pool's, which uses it again, "
+      "and\n"
+      "shows as `free` in `perdure pool info`. To get that back too, copy the structures to a new\n"
+      "pool with `perdure convert --to`. A crash leaves the pool shrunk or not, with all "
+      "records.\n");
+  add_pool_argument(*shrink, options->target);
+  add_domain_option(*shrink, options->target);
+  shrink->callback([options, &action] { action = [options] { return run_shrink(*options); }; });
 
   add_pool_backup(*pool, action);
   add_pool_salvage(*pool, action);

@@ -21,6 +21,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <shared_mutex>
 #include <string_view>
 
 #include "pm/backup_format.h"
@@ -492,6 +493,7 @@ void reserve_blocks(int file, const std::string& name, uint64_t begin, uint64_t 
 
 BackupReport write_backup(const PoolImpl& pool, const std::string& path,
                           const BackupOptions& options) {
+  const std::shared_lock lock(pool.size_mutex());  // what was asked to be copied stays
   for (int attempt = 0;; ++attempt) {
     try {
       return BackupWriter(pool, path, options).run();

@@ -28,6 +28,11 @@ Lane& Heap::lane(uint32_t index) const { return pool_.lanes()[index]; }
 
 bool Heap::is_scarce(uint64_t segments) const { return segments_.is_scarce(segments); }
 
+uint64_t Heap::shrink() {
+  blocks_.end_empty_slabs();
+  return segments_.shrink();
+}
+
 void Heap::release(uint64_t block) noexcept {
   if (pool_.failed()) return;  // nothing is written any more
   const uint64_t segment = segments_.number_of(block);

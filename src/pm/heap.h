@@ -143,6 +143,9 @@ class Heap {
 
   uint64_t check(const std::function<void(const std::string&)>& report) const;
 
+  // Gives the end of the pool back, where nothing is in use (PoolImpl::shrink).
+  uint64_t shrink();
+
   // Writes the descriptor of a segment that the pool is about to grow by. Durable with the caller's fence.
   static void write_free(const PoolImpl& pool, uint64_t segment);
 

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <bit>
 #include <cassert>
 #include <cstring>
@@ -115,6 +116,10 @@ void HeapBlocks::find_free_blocks(SizeClass& state, int size_class, size_t wante
   const uint32_t keep =
       reach == Reach::kSegmentReserve ? Segments::kReserveForRuns : Segments::kReserve;
   if (state.free_blocks >= enough || !segments_.take(1, keep, segment)) return;
+  make_slab(static_cast<uint32_t>(segment), size_class);
+}
+
+void HeapBlocks::make_slab(uint32_t segment, int size_class) {
   SegmentDescriptor& fresh = segments_.descriptor(segment);
   std::memset(fresh.bitmap, 0, sizeof fresh.bitmap);
   pool_.memory().persist(fresh.bitmap, sizeof fresh.bitmap);  // before the word that reveals it
@@ -122,7 +127,7 @@ void HeapBlocks::find_free_blocks(SizeClass& state, int size_class, size_t wante
   pool_.memory().persist(&fresh.word, sizeof fresh.word);  // before any thread links a block of it
   segments_.info(segment).kind = SegmentKind::kSlab;
   segments_.info(segment).size_class = static_cast<uint8_t>(size_class);
-  scan_segment(static_cast<uint32_t>(segment));
+  scan_segment(segment);
 }
 
 void HeapBlocks::scan_segment(uint32_t segment) {
@@ -199,20 +204,82 @@ void HeapBlocks::release(uint64_t offset, int size_class) noexcept try {
   if (info.free_blocks == blocks_in(size_class) &&
       state.free_blocks >= info.free_blocks + 2 * reserve_blocks(size_class)) {
     // Empty, and not needed here: any other class may have it.
-    std::erase(state.partial, segment);
-    std::erase(state.unscanned, segment);
-    state.free_blocks -= info.free_blocks;
-    delete[] info.taken;
-    info = Segments::Info{};
-    // Before the segment can be within a run, where the word of a slab would contradict the run's own.
-    store_release(segments_.descriptor(segment).word, Segments::free_word(segment));
-    pool_.memory().persist(&segments_.descriptor(segment).word, sizeof(uint64_t));
-    segments_.release(segment, 1);
+    end_slabs(state, {&segment, 1});
   } else if (!info.listed) {
     state.partial.push_back(segment);
     info.listed = true;
   }
 } catch (...) {  // the medium fails, or memory is short: the block stays unused until the next open
+}
+
+void HeapBlocks::end_slabs(SizeClass& state, std::span<const uint32_t> segments) {
+  const auto ends = [&](uint32_t segment) {
+    return std::binary_search(segments.begin(), segments.end(), segment);
+  };
+  std::erase_if(state.partial, ends);
+  std::erase_if(state.unscanned, ends);
+  for (const uint32_t segment : segments) {
+    Segments::Info& info = segments_.info(segment);
+    if (info.taken != nullptr) state.free_blocks -= info.free_blocks;
+    delete[] info.taken;
+    info = Segments::Info{};
+    store_release(segments_.descriptor(segment).word, Segments::free_word(segment));
+    pool_.memory().flush(&segments_.descriptor(segment).word, sizeof(uint64_t));
+  }
+  // Before a segment can be within a run, where the word of a slab would contradict the run's own.
+  pool_.memory().fence();
+  for (const uint32_t segment : segments) segments_.release(segment, 1);
+}
+
+bool HeapBlocks::is_empty_slab(uint32_t segment, int size_class) const {
+  const Segments::Info& info = segments_.info(segment);
+  if (info.kind != SegmentKind::kSlab || info.size_class != size_class) return false;
+  if (info.taken != nullptr) return info.free_blocks == blocks_in(size_class);
+  // Nobody has looked inside: no block of it is taken that is not allocated.
+  return std::ranges::all_of(segments_.descriptor(segment).bitmap,
+                             [](const uint64_t& word) { return load_relaxed(word) == 0; });
+}
+
+void HeapBlocks::end_empty_slabs() {
+  std::array<std::vector<uint32_t>, kClasses> slabs;  // in ascending order
+  segments_.for_each([&](uint64_t first, const Segments::Content& content, bool) {
+    if (content.kind != SegmentKind::kSlab) return;
+    slabs[static_cast<size_t>(content.size_class)].push_back(static_cast<uint32_t>(first));
+  });
+  std::array<std::vector<uint32_t>, kClasses> kept;
+  for (int size_class = 0; size_class < kClasses; ++size_class) {
+    return_caches(kLanes, size_class);
+    SizeClass& state = classes_[static_cast<size_t>(size_class)];
+    const std::lock_guard lock(state.mutex);
+    auto& own = slabs[static_cast<size_t>(size_class)];
+    const auto others = std::stable_partition(own.begin(), own.end(), [&](uint32_t segment) {
+      return is_empty_slab(segment, size_class);
+    });
+    std::vector<uint32_t> empty(own.begin(), others);
+    // Removals rely on some free blocks beside those that are in use.
+    uint64_t missing = others == own.end() ? 0 : reserve_blocks(size_class);
+    for (auto segment = others; segment != own.end() && missing > 0; ++segment) {
+      if (segments_.info(*segment).kind != SegmentKind::kSlab) continue;
+      scan_segment(*segment);
+      missing -= std::min<uint64_t>(missing, segments_.info(*segment).free_blocks);
+    }
+    if (missing > 0 && !empty.empty()) {
+      kept[static_cast<size_t>(size_class)].push_back(empty.front());
+      empty.erase(empty.begin());
+    }
+    if (!empty.empty()) end_slabs(state, empty);
+  }
+  // One that is kept need not be the last segment of the pool.
+  for (int size_class = 0; size_class < kClasses; ++size_class) {
+    SizeClass& state = classes_[static_cast<size_t>(size_class)];
+    const std::lock_guard lock(state.mutex);
+    for (const uint32_t segment : kept[static_cast<size_t>(size_class)]) {
+      uint64_t lower = 0;
+      if (!is_empty_slab(segment, size_class) || !segments_.take_below(segment, lower)) continue;
+      make_slab(static_cast<uint32_t>(lower), size_class);
+      end_slabs(state, {&segment, 1});
+    }
+  }
 }
 
 void HeapBlocks::return_caches(uint32_t own_lane, int size_class) {

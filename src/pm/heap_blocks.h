@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -62,6 +63,9 @@ class HeapBlocks {
   void require_in_use(uint64_t block);
   // At recovery: a slab that was found. Nobody looks inside yet.
   void adopt(uint64_t segment, int size_class);
+  // Slabs without a block in use become free segments, wherever caches and lists had kept them; but one of each
+  // class that has too few free blocks else, as low in the pool as there is room. Throws kIo.
+  void end_empty_slabs();
   // The bitmap word of a slab's block, and its bit.
   std::pair<uint64_t*, uint64_t> bitmap_bit(uint64_t block) const;
 
@@ -91,12 +95,18 @@ class HeapBlocks {
   // A free block of the class through the lane's cache. Returns false if there is none.
   bool take_from_class(uint32_t lane, int size_class, Reach reach, uint64_t& block);
   bool refill(uint32_t lane, int size_class, Reach reach);
+  // Of all lanes but this one and those that are busy.
   void return_caches(uint32_t own_lane, int size_class);
   // Under the class's mutex.
   void find_free_blocks(SizeClass& state, int size_class, size_t wanted, Reach reach);
   void take_from_segment(uint32_t segment, int size_class, size_t wanted,
                          std::vector<uint64_t>& out);
   void scan_segment(uint32_t segment);
+  // Of a segment that was taken.
+  void make_slab(uint32_t segment, int size_class);
+  bool is_empty_slab(uint32_t segment, int size_class) const;
+  // Slabs of the class that are empty, in ascending order, become free segments.
+  void end_slabs(SizeClass& state, std::span<const uint32_t> segments);
 
   PoolImpl& pool_;
   Segments& segments_;

@@ -188,15 +188,18 @@ void Mapping::map(uint64_t capacity_bytes, bool huge_pages) {
   ::madvise(base_, capacity_bytes_, huge_pages_ ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
 }
 
+uint64_t Mapping::granule() const {
+  return medium_ == Medium::kHugetlbfs ? kHugePageBytes : uint64_t{4096};
+}
+
 void Mapping::reserve(uint64_t offset, uint64_t bytes) {
   if (read_only_) return;  // pages of the private copy come from memory
   if (fd_ < 0) {
     anonymous_bytes_ += bytes;
     return;
   }
-  const uint64_t granule = medium_ == Medium::kHugetlbfs ? kHugePageBytes : uint64_t{4096};
-  const uint64_t begin = offset & ~(granule - 1);
-  const uint64_t length = ((offset + bytes + granule - 1) & ~(granule - 1)) - begin;
+  const uint64_t begin = offset & ~(granule() - 1);
+  const uint64_t length = ((offset + bytes + granule() - 1) & ~(granule() - 1)) - begin;
   const bool in_memory = medium_ == Medium::kTmpfs || medium_ == Medium::kHugetlbfs;
   if (medium_ == Medium::kTmpfs && base_ != nullptr && huge_pages_)
     make_huge_pages(begin, begin + length);
@@ -205,6 +208,31 @@ void Mapping::reserve(uint64_t offset, uint64_t bytes) {
   if (base_ != nullptr && in_memory) {
     // Map the pages now, in one call, rather than by a fault for each in the middle of inserts.
     ::madvise(base_ + begin, length, kMadvPopulateWrite);
+  }
+}
+
+uint64_t Mapping::cut(uint64_t offset) {
+  const uint64_t before = file_bytes();
+  const uint64_t end = (offset + granule() - 1) & ~(granule() - 1);
+  if (fd_ < 0 || before <= end) return 0;
+  int result = 0;
+  do {
+    result = ::ftruncate(fd_, static_cast<off_t>(end));
+  } while (result != 0 && errno == EINTR);
+  if (result != 0) throw_errno("ftruncate", path_, errno);
+  return before - end;
+}
+
+void Mapping::give_back(uint64_t offset, uint64_t bytes) {
+  const uint64_t begin = (offset + granule() - 1) & ~(granule() - 1);
+  const uint64_t end = (offset + bytes) & ~(granule() - 1);
+  if (fd_ < 0) anonymous_bytes_ -= bytes;
+  if (begin >= end) return;
+  if (fd_ < 0) {
+    ::madvise(base_ + begin, end - begin, MADV_DONTNEED);
+  } else {
+    static_cast<void>(::fallocate(fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                                  static_cast<off_t>(begin), static_cast<off_t>(end - begin)));
   }
 }
 
@@ -257,6 +285,7 @@ void Mapping::remove_file() noexcept {
 }
 
 uint64_t Mapping::file_bytes() const {
+  if (fd_ < 0) return 0;
   struct stat status{};
   if (::fstat(fd_, &status) != 0) throw_errno("fstat", path_, errno);
   return static_cast<uint64_t>(status.st_size);

@@ -38,6 +38,13 @@ class Mapping {
   // touching them never fails. Throws kNoSpace (nothing has changed), kIo.
   void reserve(uint64_t offset, uint64_t bytes);
 
+  // Ends the file at `offset` (on hugetlbfs: at the end of the huge page there), and gives the blocks behind back:
+  // nobody touches them before reserve() is called for them again. Returns how many bytes shorter it is. Throws kIo.
+  uint64_t cut(uint64_t offset);
+  // Gives back the blocks of the whole pages within what reserve() was called for; as above. What the system refuses
+  // to take stays.
+  void give_back(uint64_t offset, uint64_t bytes);
+
   // Reads from the file without mapping it. Returns the bytes read.
   uint64_t read_at(uint64_t offset, void* target, uint64_t bytes) const;
 
@@ -53,7 +60,7 @@ class Mapping {
   char* base() const { return base_; }
   perdure::Medium medium() const { return medium_; }
   const std::string& path() const { return path_; }
-  uint64_t file_bytes() const;      // logical size
+  uint64_t file_bytes() const;      // logical size; of anonymous memory 0
   uint64_t occupied_bytes() const;  // blocks in use
   // Whether any of [from, to) is on huge pages.
   bool on_huge_pages(uint64_t from, uint64_t to) const;
@@ -64,6 +71,8 @@ class Mapping {
   void detect_medium();
   void lock(bool shared) const;
   void* map_fixed(void* address, uint64_t bytes);
+  // What the medium gives and takes blocks by.
+  uint64_t granule() const;
   // Gives huge pages to the whole ones of [begin, end), which must be past the end of the file,
   // whatever the system's policy for tmpfs: lookups are bound by the TLB, and one huge page is
   // quicker to make than the 512 small ones. What the kernel refuses is left to reserve().

@@ -155,6 +155,7 @@ pm::PoolImpl& pm::impl_of(const Pool& pool) { return pool.impl(); }
 void Pool::sync() { impl().sync(); }
 PoolInfo Pool::info() const { return impl().info(); }
 std::vector<StructureInfo> Pool::structures() const { return impl().structures(); }
+uint64_t Pool::shrink() { return impl().shrink(); }
 void Pool::rename(const std::string& from, const std::string& to) { impl().rename(from, to); }
 BackupReport Pool::backup(const std::string& path, const BackupOptions& options) const {
   return pm::write_backup(impl(), path, options);
@@ -526,6 +527,13 @@ void PoolImpl::start_generation() {
   memory_.persist(&header->generation_word, sizeof(uint64_t));  // before any change voids a seal
 }
 
+uint64_t PoolImpl::stepped_size(uint64_t segments) const {
+  if (segments == 0 || header().growth_bytes < kHugePageBytes) return segments;
+  // To the end of a huge page: the next growth begins one, which reserve() can then make whole.
+  const uint64_t end = header().data_offset + segments * kSegmentBytes;
+  return segments + (round_up(end, kHugePageBytes) - end) / kSegmentBytes;
+}
+
 void PoolImpl::grow(uint64_t segments) {
   // A private copy of a file ends where the file does.
   if (read_only()) throw Error(ErrorCode::kPoolFull, "the pool was opened read-only");
@@ -535,12 +543,7 @@ void PoolImpl::grow(uint64_t segments) {
   if (left == 0) throw Error(ErrorCode::kPoolFull, "at capacity");
   const uint64_t step = header().growth_bytes / kSegmentBytes;
   uint64_t count = std::max(segments, step);
-  if (step * kSegmentBytes >= kHugePageBytes) {
-    // To the end of a huge page: the next growth begins one, which reserve() can then make whole.
-    const uint64_t end = header().data_offset + (before + count) * kSegmentBytes;
-    count += (round_up(end, kHugePageBytes) - end) / kSegmentBytes;
-  }
-  count = std::min(left, count);
+  count = std::min(left, stepped_size(before + count) - before);
   const auto reserve = [&](uint64_t n) {
     mapping_.reserve(header().descriptors_offset + before * sizeof(SegmentDescriptor),
                      n * sizeof(SegmentDescriptor));
@@ -570,6 +573,42 @@ void PoolImpl::grow(uint64_t segments) {
   know_size(before + count);
 }
 
+uint64_t PoolImpl::shrink() {
+  require_writable();
+  const std::lock_guard size(size_mutex_);
+  // No structure is opened meanwhile, whose readers might look at blocks that are free by now.
+  const std::lock_guard lock(uses_mutex_);
+  require_unused();
+  return heap_->shrink();
+}
+
+void PoolImpl::count_fewer(uint64_t segments) {
+  // Whether persisting leaves something to sync().
+  const bool syncs = memory_.domain() != Domain::kLine || mapping_.medium() == Medium::kFile;
+  if (syncs) sync();  // all that is there, before the count that could outlive it
+  auto* header = at<PoolHeader>(0);
+  store_release(header->segments_word, seal_word(segments, kSegmentsSalt));
+  memory_.persist(&header->segments_word, sizeof(uint64_t));  // before the file is cut
+  if (syncs) sync();
+  know_size(segments);
+}
+
+uint64_t PoolImpl::give_back(uint64_t before) {
+  const uint64_t after = segments();
+  const uint64_t data = header().data_offset;
+  if (mapping_.medium() == perdure::Medium::kAnonymous) {
+    mapping_.give_back(data + after * kSegmentBytes, (before - after) * kSegmentBytes);
+  } else if (mapping_.file_bytes() > data) {  // also what a crash has left uncut
+    before = std::max(before, (mapping_.file_bytes() - data) / kSegmentBytes);
+    before = std::min(before, segments_max());
+  }
+  mapping_.give_back(header().descriptors_offset + after * sizeof(SegmentDescriptor),
+                     (before - after) * sizeof(SegmentDescriptor));
+  if (mapping_.medium() == perdure::Medium::kAnonymous) return (before - after) * kSegmentBytes;
+  // Without segments too it ends behind the descriptors: others may be looking at them.
+  return mapping_.cut(data + after * kSegmentBytes);
+}
+
 void PoolImpl::note_growth() const noexcept {
   if (ready_) tell(PoolEventKind::kGrown, "the pool has grown");
 }
@@ -595,6 +634,7 @@ void PoolImpl::require_writable() const {
 }
 
 PoolInfo PoolImpl::info() const {
+  const std::shared_lock lock(size_mutex_);
   const Heap::Usage usage = heap_->usage();
   PoolInfo info{};
   info.path = mapping_.path();
@@ -628,14 +668,18 @@ void PoolImpl::sync() const {
 void PoolImpl::close() {
   {
     const std::lock_guard lock(uses_mutex_);
-    for (uint32_t i = 0; i < kDirectoryEntries; ++i) {
-      if (!uses_[i]) continue;
-      throw Error(ErrorCode::kInUse,
-                  fmt::format("{}: the structure '{}' is open; close structures before their pool",
-                              mapping_.path(), directory()[i].name));
-    }
+    require_unused();
   }
   close_medium();
+}
+
+void PoolImpl::require_unused() const {
+  for (uint32_t i = 0; i < kDirectoryEntries; ++i) {
+    if (!uses_[i]) continue;
+    throw Error(ErrorCode::kInUse,
+                fmt::format("{}: the structure '{}' is open; close structures before their pool",
+                            mapping_.path(), directory()[i].name));
+  }
 }
 
 void PoolImpl::close_medium() {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <shared_mutex>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -88,6 +89,35 @@ class PoolImpl : public std::enable_shared_from_this<PoolImpl> {
   // Extends the pool by at least `segments` (less if the capacity ends first). Durable on return.
   // Throws kPoolFull at capacity, kNoSpace. The caller serialises calls.
   void grow(uint64_t segments);
+
+  // Gives the end of the pool back to the medium, where nothing is in use. As Pool::shrink.
+  //
+  // What a crash leaves. The descriptors of the segments at the end say, durably, that they are free. Then
+  //   - the header counts fewer segments, durably, before the file is cut: a file that is shorter than its header says
+  //     is refused. Before that, all that the pool holds is made durable even where its durability does not ask for
+  //     it: else power that fails might leave names, blocks and a count from before the last sync, in a file without
+  //     the segments that these speak of;
+  //   - the file is cut. A crash before leaves it longer than the pool. That is no harm: what lies behind the end is as
+  //     unknown as what lies in a free segment. Growth reserves it again, where the blocks may be there already with
+  //     what they held, writes the descriptors anew before it counts them, and nobody relies on zeros: neither in a
+  //     block, whose content is undefined when it is allocated, nor in a bitmap, which is cleared before it counts. The
+  //     next shrink() cuts it.
+  //   - that the file is shorter need not be durable: growth makes blocks durable before it counts them.
+  // Nothing in PM leads behind the end: intents of transactions that are over are gone durably, and what is not free is
+  // not cut.
+  //
+  // Free segments below stay reserved: blocks that were punched out of the file would have to be had again from a medium
+  // that may be full by then, by a store that cannot fail. Descriptors behind the end are nobody's, and growth reserves
+  // them again: theirs are given back.
+  uint64_t shrink();
+  // Its parts, for Segments. The pool has as many segments as growth would leave it with that needs so many.
+  uint64_t stepped_size(uint64_t segments) const;
+  // The header counts so many segments, those behind being free. Durable on return. Throws kIo.
+  void count_fewer(uint64_t segments);
+  // Of the `before` that it had: gives back what is not counted any more, and returns how many bytes that is. Throws kIo.
+  uint64_t give_back(uint64_t before);
+  // Held by who looks at all that the pool has grown to.
+  std::shared_mutex& size_mutex() const { return size_mutex_; }
 
   uint64_t generation() const { return generation_; }
   bool read_only() const { return mapping_.read_only(); }
@@ -186,6 +216,8 @@ class PoolImpl : public std::enable_shared_from_this<PoolImpl> {
   // PoolOptions::on_event, if there is one.
   void tell(PoolEventKind kind, std::string_view message) const noexcept;
   void close_medium();
+  // The caller holds uses_mutex_. Throws kInUse.
+  void require_unused() const;
   void close_if_abandoned() noexcept;  // the caller holds uses_mutex_
 
   mutable std::atomic<bool> failed_{false};
@@ -210,6 +242,7 @@ class PoolImpl : public std::enable_shared_from_this<PoolImpl> {
   bool nearly_full_ = false;           // and was told of
   bool ready_ = false;                 // it has been opened
   std::mutex directory_mutex_;
+  mutable std::shared_mutex size_mutex_;
   std::mutex uses_mutex_;
   std::bitset<kDirectoryEntries> uses_;  // directory entries whose structures are open
   std::atomic<bool> abandoned_{false};

@@ -123,14 +123,46 @@ bool Segments::is_scarce(uint64_t segments) const {
          segments + promised_.load(std::memory_order_relaxed);
 }
 
+bool Segments::take_below(uint64_t limit, uint64_t& segment) {
+  const std::lock_guard lock(mutex_);
+  const auto run = free_runs_.begin();
+  if (run == free_runs_.end() || run->first >= limit) return false;
+  segment = run->first;
+  if (run->second > 1) free_runs_.emplace_hint(std::next(run), segment + 1, run->second - 1);
+  free_runs_.erase(run);
+  --free_segments_;
+  high_water_ = std::max(high_water_, segment + 1);
+  return true;
+}
+
+uint64_t Segments::shrink() {
+  const std::lock_guard lock(mutex_);
+  const uint64_t before = count();
+  const uint64_t tail = free_at_end();
+  // With a medium that is full by then, what is kept lets records be removed, as take() does by growing in time.
+  const uint64_t kept = tail == before ? 0 : kReserve + promised_.load(std::memory_order_relaxed);
+  const uint64_t after = std::min(before, pool_.stepped_size(before - tail + kept));
+  if (after < before) {
+    pool_.count_fewer(after);
+    const auto last = std::prev(free_runs_.end());
+    last->second -= before - after;
+    if (last->second == 0) free_runs_.erase(last);
+    free_segments_ -= before - after;
+  }
+  const uint64_t bytes = pool_.give_back(before);
+  medium_full_.store(false, std::memory_order_relaxed);
+  return bytes;
+}
+
+uint64_t Segments::free_at_end() const {
+  if (free_runs_.empty()) return 0;
+  const auto last = std::prev(free_runs_.end());
+  return last->first + last->second == count() ? last->second : 0;
+}
+
 bool Segments::grow(uint64_t segments) {
   const uint64_t before = pool_.segments();
-  // Free space at the end counts: a run may begin there.
-  uint64_t tail = 0;
-  if (!free_runs_.empty()) {
-    const auto last = std::prev(free_runs_.end());
-    if (last->first + last->second == before) tail = last->second;
-  }
+  const uint64_t tail = free_at_end();  // counts: a run may begin there
   const uint64_t needed = segments > tail ? segments - tail : 1;
   try {
     pool_.grow(needed);

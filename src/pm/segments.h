@@ -9,7 +9,7 @@
 //     their sum. Both change under the mutex; is_scarce() only looks.
 //   - The descriptor of a segment in free_runs_ says that it is free, and is durable: a run that a crash
 //     leaves without its length is found free.
-//   - Only pool growth adds segments. It runs under the mutex.
+//   - Only pool growth adds segments, and only shrink() takes them away. Both run under the mutex.
 #pragma once
 
 #include <atomic>
@@ -104,6 +104,11 @@ class Segments {
   // need be. Returns false if there are none.
   bool take(uint64_t count, uint32_t keep, uint64_t& first);
   void release(uint64_t first, uint64_t count) noexcept;
+  // The lowest free segment, if it is below `limit`. Never grows the pool. Returns false if there is none.
+  bool take_below(uint64_t limit, uint64_t& segment);
+  // Takes the free segments at the end from the pool, but for kReserve and what was promised, unless nothing is in
+  // use, and gives them back to the medium. Returns by how much the pool is smaller. Throws kIo.
+  uint64_t shrink();
   // At recovery, in ascending order and never two adjacent runs: these are free.
   void add_free(uint64_t first, uint64_t count);
   // At recovery: the segments before are in use, or some of them.
@@ -123,7 +128,9 @@ class Segments {
 
  private:
   uint64_t count() const;
-  bool grow(uint64_t segments);  // under the mutex
+  // Under the mutex.
+  bool grow(uint64_t segments);
+  uint64_t free_at_end() const;
 
   PoolImpl& pool_;
   SegmentDescriptor* descriptors_;

@@ -65,6 +65,10 @@ static void test_pool_as_a_whole(perdure_pool *pool) {
   OK(perdure_pool_drop(pool, "w", &freed));
   CHECK(freed > 0);
   CHECK(perdure_pool_drop(pool, "w", &freed) == PERDURE_NO_SUCH_NAME);
+  OK(perdure_pool_shrink(pool, &freed));
+  CHECK(freed > 0);
+  OK(perdure_pool_shrink(pool, NULL));
+  CHECK(perdure_pool_shrink(NULL, NULL) == PERDURE_INVALID_ARGUMENT);
   OK(perdure_pool_restore(next, restored));
   CHECK(perdure_pool_restore(next, restored) == PERDURE_EXISTS);
   OK(perdure_pool_open(restored, NULL, &copy));
@@ -95,6 +99,7 @@ static void test_pools(void) {
   CHECK(structures == 1);
   CHECK(perdure_pool_drop(pool, "words", NULL) == PERDURE_IN_USE);
   CHECK(perdure_pool_rename(pool, "words", "w") == PERDURE_IN_USE);
+  CHECK(perdure_pool_shrink(pool, NULL) == PERDURE_IN_USE);
   perdure_index_close(index);
   test_pool_as_a_whole(pool);
   memset(&info, 0, sizeof info);

@@ -104,6 +104,28 @@ TEST_F(PoolCommand, CheckFindsASoundPoolSound) {
   EXPECT_TRUE(json["problems"].empty());
 }
 
+TEST_F(PoolCommand, ShrinkCutsTheFileBehindWhatIsLeft) {
+  load_some(100);
+  const auto kept_bytes = std::filesystem::file_size(pool());
+  std::string lines;
+  for (int i = 0; i < 20'000; ++i) lines += std::to_string(i) + "\t" + std::string(500, 'v') + "\n";
+  ASSERT_EQ(run({"load", "--name", "old", "--structure", "rstore", pool(), "-"}, lines).code, 0);
+  const auto before = std::filesystem::file_size(pool());
+  ASSERT_EQ(run({"drop", pool(), "old"}).code, 0);
+  EXPECT_EQ(std::filesystem::file_size(pool()), before);
+  const nlohmann::json json = run({"pool", "shrink", "--json", pool()}).json();
+  const auto after = std::filesystem::file_size(pool());
+  EXPECT_EQ(json["shrunk_bytes"], before - after);
+  EXPECT_LE(after, kept_bytes + (uint64_t{2} << 20));
+  EXPECT_LE(json["size_bytes"], after);
+  const Result again = run({"pool", "shrink", pool()});
+  EXPECT_EQ(again.code, 0);
+  EXPECT_NE(again.out.find(": 0 B shorter"), std::string::npos) << again.out;
+  EXPECT_EQ(run({"pool", "check", pool()}).code, 0);
+  EXPECT_EQ(run({"get", pool(), "key99"}).out, "value\n");
+  EXPECT_EQ(run({"pool", "shrink", path("none.pool")}).code, 4);
+}
+
 TEST_F(PoolCommand, CheckNamesADamagedHeader) {
   load_some(10);
   damage(24, 8);

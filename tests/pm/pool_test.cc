@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <optional>
@@ -33,9 +34,10 @@ namespace {
 
 using test::fails_with;
 
-// What flock() and posix_fallocate() are refused with; 0: they are carried out.
+// What flock(), posix_fallocate() and ftruncate() are refused with; 0: they are carried out.
 int lock_error = 0;
 int allocation_error = 0;
+int cut_error = 0;
 
 class RefusedCall {
  public:
@@ -364,6 +366,204 @@ TEST_F(PoolTest, AMediumThatWasFullIsForgotten) {
   EXPECT_GT(i, before + 1000);
 }
 
+// ---- shrinking
+
+class Shrinking : public PoolTest {
+ protected:
+  // Growth by single segments, so that sizes are exact.
+  static PoolOptions fine() {
+    PoolOptions options = small();
+    options.growth_bytes = kSegmentBytes;
+    return options;
+  }
+  static void fill(AnyIndex& index, int records, int from = 0) {
+    for (int i = from; i < from + records; ++i)
+      index.upsert("key" + std::to_string(i), std::string(3000, static_cast<char>('a' + i % 26)));
+  }
+  static int count_right(AnyIndex& index, int records) {
+    int right = 0;
+    Value value;
+    for (int i = 0; i < records; ++i) {
+      right += index.lookup("key" + std::to_string(i), value) &&
+               value.bytes() == std::string(3000, static_cast<char>('a' + i % 26));
+    }
+    return right;
+  }
+  // A pool with a table of 100 records, and many segments behind it that are free.
+  Pool make_with_free_end(const PoolOptions& options) {
+    Pool pool = Pool::create(path_, options);
+    fill(*make(pool), 100);
+    fill(*make(pool, "others"), 2000);
+    drop_structure(pool, "others");
+    return pool;
+  }
+  uint64_t file_bytes() const { return std::filesystem::file_size(path_); }
+};
+
+TEST_F(Shrinking, CutsTheFileBehindWhatIsInUse) {
+  Pool pool = make_with_free_end(fine());
+  const uint64_t before = file_bytes();
+  const uint64_t occupied = pool.info().size_bytes;
+  const uint64_t shrunk = pool.shrink();
+  EXPECT_GT(shrunk, uint64_t{4} << 20);
+  EXPECT_EQ(file_bytes(), before - shrunk);
+  EXPECT_LE(pool.info().size_bytes, occupied - shrunk);
+  EXPECT_EQ(pool.shrink(), 0U);
+  EXPECT_EQ(impl_of(pool).heap().free_segments(), Segments::kReserve);
+  const auto index = open_index(pool, "words");
+  EXPECT_EQ(count_right(*index, 100), 100);
+  fill(*index, 2000);
+  EXPECT_EQ(count_right(*index, 2000), 2000);
+  EXPECT_EQ(pool.check([](const std::string& what) { ADD_FAILURE() << what; }), 0U);
+}
+
+TEST_F(Shrinking, OfAnEmptyPoolLeavesItsTables) {
+  PoolOptions options = small();
+  options.reserve_bytes = options.capacity_bytes;
+  Pool pool = Pool::create(path_, options);
+  EXPECT_GT(pool.shrink(), uint64_t{15} << 20);
+  EXPECT_EQ(file_bytes(), impl_of(pool).header().data_offset);
+  EXPECT_LT(pool.info().size_bytes, 256U << 10);
+  pool.close();
+  pool = Pool::open(path_, options);
+  EXPECT_EQ(pool.shrink(), 0U);
+  fill(*make(pool), 2000);
+  EXPECT_EQ(count_right(*open_index(pool, "words"), 2000), 2000);
+}
+
+TEST_F(Shrinking, KeepsHugePagesWhole) {
+  Pool pool = make_with_free_end(small());
+  pool.shrink();
+  EXPECT_EQ(file_bytes() % kHugePageBytes, 0U);
+  EXPECT_EQ(count_right(*open_index(pool, "words"), 100), 100);
+}
+
+TEST_F(Shrinking, IsRefusedWhereOthersLookOrNobodyMayWrite) {
+  Pool pool = make_with_free_end(fine());
+  const uint64_t before = file_bytes();
+  {
+    const auto index = open_index(pool, "words");
+    EXPECT_TRUE(fails_with(ErrorCode::kInUse, "words", [&] { pool.shrink(); }));
+    fill(*index, 10);
+  }
+  pool.close();
+  EXPECT_TRUE(fails_with(ErrorCode::kInUse, [&] { pool.shrink(); }));
+  PoolOptions reading;
+  reading.read_only = true;
+  Pool reader = Pool::open(path_, reading);
+  EXPECT_TRUE(fails_with(ErrorCode::kReadOnly, path_, [&] { reader.shrink(); }));
+  EXPECT_EQ(file_bytes(), before);
+}
+
+TEST_F(Shrinking, OfAnonymousMemoryGivesPagesBack) {
+  Pool pool = Pool::anonymous(fine());
+  const uint64_t empty = pool.info().size_bytes;
+  fill(*make(pool, "others"), 2000);
+  drop_structure(pool, "others");
+  const uint64_t before = pool.info().size_bytes;
+  const uint64_t shrunk = pool.shrink();
+  EXPECT_GT(shrunk, uint64_t{4} << 20);
+  EXPECT_LT(pool.info().size_bytes, before - shrunk);
+  EXPECT_EQ(pool.info().size_bytes, empty);
+  fill(*make(pool), 2000);
+  EXPECT_EQ(count_right(*open_index(pool, "words"), 2000), 2000);
+}
+
+// As a crash leaves it between the header, which counts fewer segments, and the file.
+TEST_F(Shrinking, AFileThatCannotBeCutIsLongerAndItsOldBytesHarmNobody) {
+  Pool pool = make_with_free_end(fine());
+  const uint64_t before = file_bytes();
+  {
+    const RefusedCall refused(cut_error, EIO);
+    EXPECT_TRUE(fails_with(ErrorCode::kIo, "ftruncate", [&] { pool.shrink(); }));
+  }
+  EXPECT_EQ(file_bytes(), before);
+  EXPECT_EQ(count_right(*open_index(pool, "words"), 100), 100);  // it goes on
+  pool.close();
+  EXPECT_EQ(found_by_check(), 0U);
+  const std::string left = test::read_file(path_);
+
+  pool = Pool::open(path_);
+  EXPECT_LT(impl_of(pool).end_offset(), before - (uint64_t{4} << 20));
+  fill(*open_index(pool, "words"), 1500);  // over what is there
+  EXPECT_EQ(count_right(*open_index(pool, "words"), 1500), 1500);
+  EXPECT_EQ(pool.check([](const std::string& what) { ADD_FAILURE() << what; }), 0U);
+  pool.close();
+
+  test::write_file(path_, left);
+  pool = Pool::open(path_);
+  EXPECT_GT(pool.shrink(), uint64_t{4} << 20);  // the next call cuts it
+  EXPECT_EQ(file_bytes(), impl_of(pool).end_offset());
+}
+
+// Nothing is cut that the header on the medium still counts.
+TEST_F(Shrinking, AMediumThatRefusesTheCountKeepsTheFile) {
+  for (const Domain domain : {Domain::kLine, Domain::kPage}) {
+    PoolOptions options = fine();
+    options.force_domain = true;
+    options.domain = domain;
+    make_with_free_end(options).close();
+    const uint64_t before = file_bytes();
+    uint64_t persists = 0;
+    for (uint64_t at = 0;; ++at) {
+      const std::string sound = test::read_file(path_);
+      test::FailingMedium medium(path_, domain);
+      medium.begin();
+      Pool pool = Pool::open(path_, options);
+      medium.refuse_here(medium.persists() + at, true);
+      try {
+        pool.shrink();
+        persists = at;
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kIo) << error.what();
+        EXPECT_EQ(file_bytes(), before);
+        EXPECT_TRUE(fails_with(ErrorCode::kIo, path_, [&] { pool.shrink(); }));
+      }
+      medium.mend();
+      if (persists > 0) break;
+      const std::string image = medium.make_image(test::FailingMedium::Image::kLeast, 1);
+      EXPECT_NO_THROW(Pool::open(image).close());
+      pool = Pool::anonymous(small());
+      test::write_file(path_, sound);
+    }
+    EXPECT_GE(persists, 1U);
+    EXPECT_LT(file_bytes(), before);
+    std::filesystem::remove(path_);
+  }
+}
+
+TEST_F(Shrinking, LeavesWhatRemovalsNeedOnAFullMedium) {
+  Pool pool = make_with_free_end(fine());
+  fill(*open_index(pool, "words"), 1500);
+  pool.shrink();
+  const RefusedCall refused(allocation_error, ENOSPC);
+  const auto index = open_index(pool, "words");
+  for (int i = 0; i < 1500; ++i) EXPECT_TRUE(index->remove("key" + std::to_string(i)));
+}
+
+TEST_F(Shrinking, WaitsForBackupsAndTheyForIt) {
+  Pool pool = make_with_free_end(fine());
+  std::atomic<bool> stop{false};
+  std::atomic<int> backups{0};
+  std::jthread copier([&] {
+    while (!stop) {
+      pool.backup(dir_.file("backup"));
+      pool.info();
+      ++backups;
+    }
+  });
+  for (int round = 0; round < 20 || backups < 5; ++round) {
+    fill(*make(pool, "others"), 500);
+    drop_structure(pool, "others");
+    EXPECT_GT(pool.shrink(), 0U);
+  }
+  stop = true;
+  copier.join();
+  Pool::restore(dir_.file("backup"), dir_.file("restored"));
+  Pool restored = Pool::open(dir_.file("restored"));
+  EXPECT_EQ(count_right(*open_index(restored, "words"), 100), 100);
+}
+
 // Bytes of so many segments are few again in 64 bits.
 TEST_F(PoolTest, ACountOfSegmentsThatNoPoolHasIsDamage) {
   make_closed();
@@ -406,6 +606,11 @@ extern "C" int flock(int fd, int operation) {
   errno = perdure::pm::lock_error;
   if (errno != 0) return -1;
   return static_cast<int>(::syscall(SYS_flock, fd, operation));
+}
+extern "C" int ftruncate(int fd, off_t bytes) noexcept {
+  errno = perdure::pm::cut_error;
+  if (errno != 0) return -1;
+  return static_cast<int>(::syscall(SYS_ftruncate, fd, bytes));
 }
 extern "C" int posix_fallocate(int fd, off_t offset, off_t bytes) {
   if (perdure::pm::allocation_error != 0) return perdure::pm::allocation_error;
