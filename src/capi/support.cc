@@ -7,9 +7,11 @@
 namespace perdure::capi {
 namespace {
 
-constexpr size_t kMessageBytes = 1024;
+constexpr size_t kMessageBytes = 512;
 
-// Of plain memory, so that even the message that memory is short needs none.
+// Of plain memory, so that even the message that memory is short needs none. In the thread's static block, as all that
+// is thread_local in this library since a signal handler reads some of it (pm/cut.cc); a program that loads the library
+// later has some 1,600 bytes there for all its libraries.
 struct LastError {
   perdure_status status;
   char message[kMessageBytes];
