@@ -6,6 +6,7 @@
 #include <bit>
 #include <cassert>
 #include <cstring>
+#include <iterator>
 
 #include "pm/pool_impl.h"
 
@@ -251,14 +252,15 @@ void HeapBlocks::end_empty_slabs() {
     return_caches(kLanes, size_class);
     SizeClass& state = classes_[static_cast<size_t>(size_class)];
     const std::lock_guard lock(state.mutex);
-    auto& own = slabs[static_cast<size_t>(size_class)];
-    const auto others = std::stable_partition(own.begin(), own.end(), [&](uint32_t segment) {
-      return is_empty_slab(segment, size_class);
-    });
-    std::vector<uint32_t> empty(own.begin(), others);
+    std::vector<uint32_t> empty;
+    std::vector<uint32_t> others;
+    std::ranges::partition_copy(slabs[static_cast<size_t>(size_class)], std::back_inserter(empty),
+                                std::back_inserter(others), [&](uint32_t segment) {
+                                  return is_empty_slab(segment, size_class);
+                                });
     // Removals rely on some free blocks beside those that are in use.
-    uint64_t missing = others == own.end() ? 0 : reserve_blocks(size_class);
-    for (auto segment = others; segment != own.end() && missing > 0; ++segment) {
+    uint64_t missing = others.empty() ? 0 : reserve_blocks(size_class);
+    for (auto segment = others.begin(); segment != others.end() && missing > 0; ++segment) {
       if (segments_.info(*segment).kind != SegmentKind::kSlab) continue;
       scan_segment(*segment);
       missing -= std::min<uint64_t>(missing, segments_.info(*segment).free_blocks);
