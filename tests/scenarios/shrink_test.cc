@@ -76,7 +76,8 @@ TEST_P(Shrink, GivesBackWhatRecordsLeaveAndGrowsAgain) {
     const uint64_t shrunk = store.pool.shrink();
     ASSERT_EQ(file_bytes(), before - shrunk);
     ASSERT_EQ(file_bytes(), pm::impl_of(store.pool).end_offset());
-    EXPECT_EQ(store.pool.shrink(), 0U);
+    // Again: at most what the first call has kept for removals.
+    EXPECT_LE(store.pool.shrink(), pm::Segments::kReserve * pm::kSegmentBytes);
     EXPECT_EQ(faults(store.pool, {}), "");
     EXPECT_TRUE(ends_behind_use(store.pool, file_bytes()));
     if (cycle == 2) {

@@ -782,7 +782,7 @@ TEST_P(TornTransaction, IsFinishedAfterAPersistOfItsEndHasFailed) {
     }
     medium.report(wrong);
   }
-  EXPECT_GT(medium.children(), 3U);
+  EXPECT_GT(medium.children(), rounds(12) / 4);
   EXPECT_EQ(medium.findings(), "");
 }
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cstring>
+#include <memory>
 
 #include "index/nvtree/core.h"
 
@@ -125,6 +126,7 @@ void Core<Content>::replace(Held& held, uint32_t slot, uint32_t count, std::span
   const uint64_t next = pm::load_relaxed(leaf_at(last_old).next);
   require_linked(parent, slot, count, link, next);
   Child split_off;
+  std::unique_ptr<const std::string> split_off_text;  // until the parent has it
   drop_image();
   pm::Heap::Txn txn(pool_.heap(), upper.empty());
   uint64_t first_new = next;
@@ -135,6 +137,7 @@ void Core<Content>::replace(Held& held, uint32_t slot, uint32_t count, std::span
     if (!upper.empty()) {
       behind = txn.allocate(leaf_bytes(leaf_records_));
       split_off = child_of(lower, upper, behind);
+      split_off_text.reset(split_off.text);
       write_leaf(behind, upper, next);
       txn.will_link(behind, &link, pm::Link::kAsPrevious);
     }
@@ -158,6 +161,7 @@ void Core<Content>::replace(Held& held, uint32_t slot, uint32_t count, std::span
     parent.set_leaf(slot, first_new);
     if (count == 2) text = parent.remove(slot + 1);
     if (split_off.leaf != 0) parent.insert(slot + 1, split_off);
+    static_cast<void>(split_off_text.release());  // the parent has it
   }
   held.lock.unlock();
   retired_.add({first_old, text});
