@@ -35,7 +35,7 @@ std::vector<std::string> reader_folders() {
 
 std::string reader_of(const std::string& store) {
   for (const std::string& folder : reader_folders()) {
-    std::string path = folder + "/perdure-read-" + store;
+    const std::string path = fmt::format("{}/perdure-read-{}", folder, store);
     if (access(path.c_str(), X_OK) == 0) return path;
   }
   throw Error(ErrorCode::kNotFound,

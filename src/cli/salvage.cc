@@ -398,12 +398,12 @@ class Salvage {
   // nothing while it does, so it has the longer the larger the file is.
   void check() {
     constexpr uint64_t kBytesPerSecond = uint64_t{20} << 20;
-    constexpr uint64_t kSilenceMax_s = 1'000'000;  // in milliseconds it is an int
+    constexpr uint64_t kSilenceMaxSeconds = 1'000'000;  // in milliseconds it is an int
     std::error_code failed;
     const uint64_t file_bytes = std::filesystem::file_size(from_, failed);
     const uint64_t more_s = failed ? 0 : file_bytes / kBytesPerSecond;
     Reader reader([this](Teller& teller) { tell_faults(from_, teller); },
-                  static_cast<unsigned>(std::min(silence_s_ + more_s, kSilenceMax_s)));
+                  static_cast<unsigned>(std::min(silence_s_ + more_s, kSilenceMaxSeconds)));
     Frame frame;
     while (reader.next(frame)) {
       if (frame.what == kEnd) return;

@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <compare>
 #include <cstdint>
+#include <ranges>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -156,18 +157,18 @@ void scan_back(const Scanned& tree, const typename Content::Key* from, uint64_t 
           fmt::format("'{}': its leaves are not in the order of their keys", tree.name));
     }
     arrange(tree.records, floor, ceiling, slots);
-    for (auto slot = slots.rbegin(); slot != slots.rend(); ++slot) {
+    for (const Slot& slot : slots | std::views::reverse) {
       bool go_on = true;
       if constexpr (Content::kOutOfPlace) {
-        const std::string_view key = tree.records.key(slot->value);
+        const std::string_view key = tree.records.key(slot.value);
         // Another record is not the one that belongs here, intact as it may be.
-        if (prefix_of(key) != slot->key) [[unlikely]] {
+        if (prefix_of(key) != slot.key) [[unlikely]] {
           tree.pool.throw_corrupt(
               fmt::format("'{}': a record has another key than its place says", tree.name));
         }
-        go_on = visit(key, tree.records.value(slot->value));
+        go_on = visit(key, tree.records.value(slot.value));
       } else {
-        go_on = visit(slot->key, slot->value);
+        go_on = visit(slot.key, slot.value);
       }
       if (!go_on || --limit == 0) return;
     }
