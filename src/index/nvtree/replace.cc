@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cassert>
 #include <cstring>
-#include <memory>
 
 #include "index/nvtree/core.h"
 
@@ -125,8 +124,7 @@ void Core<Content>::replace(Held& held, uint32_t slot, uint32_t count, std::span
   const uint64_t last_old = parent.leaf(slot + count - 1);
   const uint64_t next = pm::load_relaxed(leaf_at(last_old).next);
   require_linked(parent, slot, count, link, next);
-  Child split_off;
-  std::unique_ptr<const std::string> split_off_text;  // until the parent has it
+  ChildList split_off;  // one at most
   drop_image();
   pm::Heap::Txn txn(pool_.heap(), upper.empty());
   uint64_t first_new = next;
@@ -136,8 +134,8 @@ void Core<Content>::replace(Held& held, uint32_t slot, uint32_t count, std::span
     txn.will_link(first_new, &link, pm::Link::kOffset);
     if (!upper.empty()) {
       behind = txn.allocate(leaf_bytes(leaf_records_));
-      split_off = child_of(lower, upper, behind);
-      split_off_text.reset(split_off.text);
+      split_off.reserve(1);
+      split_off.push_back(child_of(lower, upper, behind));
       write_leaf(behind, upper, next);
       txn.will_link(behind, &link, pm::Link::kAsPrevious);
     }
@@ -160,8 +158,10 @@ void Core<Content>::replace(Held& held, uint32_t slot, uint32_t count, std::span
   } else {
     parent.set_leaf(slot, first_new);
     if (count == 2) text = parent.remove(slot + 1);
-    if (split_off.leaf != 0) parent.insert(slot + 1, split_off);
-    static_cast<void>(split_off_text.release());  // the parent has it
+    if (!split_off.empty()) {
+      parent.insert(slot + 1, split_off.front());
+      split_off.clear();  // its separator is the parent's
+    }
   }
   held.lock.unlock();
   retired_.add({first_old, text});
