@@ -51,8 +51,8 @@ void TransactionLog::open() {
 void TransactionLog::forget_dropped() {
   for (uint32_t i = 0; i < kSlots; ++i) {
     if ((pending_.load() >> i & 1) == 0) continue;
-    uint64_t gone =
-        slot(i).applied;  // so that a record of which a crash has left `bytes` alone ends, too
+    // From what is applied on, so that a record of which a crash has left `bytes` alone ends, too.
+    uint64_t gone = slot(i).applied;
     const View record = view(i);
     for (size_t n = 0; n < record.roots.size(); ++n) {
       if (!pool_.names_root(record.roots[n])) gone |= uint64_t{1} << n;

@@ -212,7 +212,7 @@ class Core {
   void collect_whole(const Node& leaf, std::vector<Item>& out) const;
   void copy_batch(Batch& batch, uint64_t limit) const;
   void copy_batch_back(Batch& batch, tree::Ceiling<Content>& ceiling, uint64_t limit) const;
-  // As many as one batch holds, and `limit` allows. Returns whether that was all.
+  // As many as one batch holds. Returns whether that was all.
   bool take_into(Batch& batch, std::span<const Item> items) const;
 
   // ---- write.cc
