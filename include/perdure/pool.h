@@ -159,7 +159,7 @@ struct PoolInfo {
   uint64_t generation;  // how often the pool has been opened for writing
   bool clean;           // the last close before this open was clean
   bool sealed;          // it has sealed the segments, too
-  bool huge_pages;      // the mapping is backed by huge pages
+  bool huge_pages;  // the mapping is backed by huge pages (looked at again after growth of 2 MiB)
   bool read_only;
   Medium medium;
   Domain domain;          // what the persistence primitives do on this mapping

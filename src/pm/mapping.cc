@@ -304,11 +304,14 @@ uint64_t Mapping::occupied_bytes() const {
 }
 
 bool Mapping::on_huge_pages(uint64_t from, uint64_t to) const {
-  // The kernel reports pages that this process has looked at: a few, from all over the file.
+  // The kernel reports pages that this process has looked at: a few, from all over the file. (Those of a file on a
+  // disk would have to be read for it.)
   constexpr uint64_t kPlaces = 32;
   if (fd_ >= 0) to = std::min(to, file_bytes());
   const uint64_t step = std::max((to - from) / kPlaces, kHugePageBytes) & ~(kHugePageBytes - 1);
-  for (uint64_t at = from; at < to; at += step) look_at(base_ + at);
+  for (uint64_t at = from; at < to && medium_ != perdure::Medium::kFile; at += step) {
+    look_at(base_ + at);
+  }
   std::ifstream maps("/proc/self/smaps");
   std::string line;
   bool inside = false;

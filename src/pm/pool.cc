@@ -633,6 +633,19 @@ void PoolImpl::require_writable() const {
   throw Error(ErrorCode::kReadOnly, fmt::format("{}: the pool is open read-only", mapping_.path()));
 }
 
+bool PoolImpl::on_huge_pages() const {
+  const uint64_t end = end_offset();
+  if (end - header().data_offset < kHugePageBytes) return false;
+  const uint64_t seen = huge_pages_seen_.load(std::memory_order_relaxed);
+  const uint64_t seen_end = seen & ~uint64_t{1};
+  if (seen != 0 && (end > seen_end ? end - seen_end : seen_end - end) < kHugePageBytes) {
+    return (seen & 1) != 0;
+  }
+  const bool huge = mapping_.on_huge_pages(header().data_offset, end);
+  huge_pages_seen_.store(end | (huge ? 1 : 0), std::memory_order_relaxed);
+  return huge;
+}
+
 PoolInfo PoolImpl::info() const {
   const std::shared_lock lock(size_mutex_);
   const Heap::Usage usage = heap_->usage();
@@ -648,7 +661,7 @@ PoolInfo PoolImpl::info() const {
   info.generation = generation_;
   info.clean = closed_before_ != CloseMark::kOpen;
   info.sealed = closed_before_ == CloseMark::kSealed;
-  info.huge_pages = mapping_.on_huge_pages(header().data_offset, end_offset());
+  info.huge_pages = on_huge_pages();
   info.read_only = read_only();
   info.medium = mapping_.medium();
   info.domain = memory_.domain();

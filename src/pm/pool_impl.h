@@ -215,12 +215,16 @@ class PoolImpl : public std::enable_shared_from_this<PoolImpl> {
   void now_ready(const PoolOptions& options, bool recovered) noexcept;
   // PoolOptions::on_event, if there is one.
   void tell(PoolEventKind kind, std::string_view message) const noexcept;
+  // Whether any of the pool is on huge pages, asked again once its end has moved by one: the kernel tells only
+  // by a walk over all memory of the process.
+  bool on_huge_pages() const;
   void close_medium();
   // The caller holds uses_mutex_. Throws kInUse.
   void require_unused() const;
   void close_if_abandoned() noexcept;  // the caller holds uses_mutex_
 
   mutable std::atomic<bool> failed_{false};
+  mutable std::atomic<uint64_t> huge_pages_seen_{0};  // the end then, with the answer in bit 0
   Mapping mapping_;
   Memory memory_;
   Durability durability_;
