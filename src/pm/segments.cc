@@ -162,6 +162,11 @@ uint64_t Segments::free_at_end() const {
 
 bool Segments::grow(uint64_t segments) {
   const uint64_t before = pool_.segments();
+  // Most allocations in a full pool come here, several times each: without the price of an exception.
+  if (before == pool_.segments_max() && !pool_.failed()) {
+    medium_full_.store(false, std::memory_order_relaxed);
+    return false;
+  }
   const uint64_t tail = free_at_end();  // counts: a run may begin there
   const uint64_t needed = segments > tail ? segments - tail : 1;
   try {
