@@ -99,6 +99,8 @@ class Memory {
   }
 
  private:
+  friend bool prefers_nontemporal_lines();
+
   // What the primitives do: as the domain says, or with an emulated medium (emulated_media.h) on top of `line`.
   // From kPage on, a fence is more than an instruction.
   enum class Primitives : uint8_t { kByte, kLine, kPage, kEmulated };

@@ -1,6 +1,5 @@
 #include "support/failing_medium.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -15,7 +14,9 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -82,23 +83,47 @@ void write_at(int fd, const char* bytes, size_t count, uint64_t offset) {
   }
 }
 
-// The content of a file, its holes as zeros.
-std::vector<char> content_of(const std::string& path) {
+// Calls use(bytes, count, offset) for every part of a file that is not a hole. Returns the file's length.
+template <typename Use>
+uint64_t read_parts(const std::string& path, Use&& use) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return {};
+  if (fd < 0) return 0;
   struct stat status{};
   if (::fstat(fd, &status) != 0) fail("fstat");
-  std::vector<char> bytes(static_cast<size_t>(status.st_size));
+  static char part[uint64_t{256} << 10];
   for (off_t at = 0; (at = ::lseek(fd, at, SEEK_DATA)) >= 0;) {
     const off_t end = ::lseek(fd, at, SEEK_HOLE);
     while (at < end) {
-      const ssize_t n = ::pread(fd, bytes.data() + at, static_cast<size_t>(end - at), at);
+      const ssize_t n = ::pread(fd, part, std::min(sizeof part, static_cast<size_t>(end - at)), at);
       if (n <= 0) fail("pread");
+      use(part, static_cast<size_t>(n), static_cast<uint64_t>(at));
       at += n;
     }
   }
   ::close(fd);
+  return static_cast<uint64_t>(status.st_size);
+}
+
+// The content of a file, its holes as zeros.
+std::vector<char> content_of(const std::string& path) {
+  std::vector<char> bytes;
+  const uint64_t length = read_parts(path, [&](const char* part, size_t count, uint64_t offset) {
+    bytes.resize(offset);
+    bytes.insert(bytes.end(), part, part + count);
+  });
+  bytes.resize(length);
   return bytes;
+}
+
+// A file as long as another and with its content, its holes too. Returns it, open.
+int copy_of(const std::string& from, const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+  if (fd < 0) fail("open");
+  const uint64_t length = read_parts(from, [&](const char* part, size_t count, uint64_t offset) {
+    write_at(fd, part, count, offset);
+  });
+  if (::ftruncate(fd, static_cast<off_t>(length)) != 0) fail("ftruncate");
+  return fd;
 }
 
 // A file of these bytes; pages of zeros become holes. Returns it, open.
@@ -266,7 +291,7 @@ bool FailingMedium::find_mapping(uintptr_t address) {
 // Puts a copy of the file where this process has the file itself: mapped, and open.
 void FailingMedium::work_on_copy() {
   const std::string copy_path = path_ + ".refused";
-  const int copy = file_of(copy_path, content_of(path_));
+  const int copy = copy_of(path_, copy_path);
   for (const MappedRange& range : ranges_of(path_)) {
     if (::mmap(reinterpret_cast<void*>(range.begin), range.end - range.begin,
                PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, copy,
@@ -274,13 +299,16 @@ void FailingMedium::work_on_copy() {
       fail("mmap");
     }
   }
-  for (int fd = 0; fd < 256; ++fd) {
+  std::vector<int> files;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     char target[4096];
-    const std::string link = "/proc/self/fd/" + std::to_string(fd);
-    const ssize_t n = ::readlink(link.c_str(), target, sizeof target);
-    if (n > 0 && std::string(target, static_cast<size_t>(n)) == path_ && ::dup2(copy, fd) < 0) {
-      fail("dup2");
+    const ssize_t n = ::readlink(entry.path().c_str(), target, sizeof target);
+    if (n > 0 && std::string_view(target, static_cast<size_t>(n)) == path_) {
+      files.push_back(std::stoi(entry.path().filename()));
     }
+  }
+  for (const int fd : files) {
+    if (::dup2(copy, fd) < 0) fail("dup2");
   }
   path_ = copy_path;
 }
@@ -329,6 +357,11 @@ bool FailingMedium::synced(uintptr_t address, size_t bytes) {
 }
 
 std::string FailingMedium::make_image(Image image, uint64_t seed) {
+  const std::string path = path_ + ".image";
+  if (image == Image::kAll) {
+    ::close(copy_of(path_, path));
+    return path;
+  }
   std::vector<char> all = content_of(path_);
   std::vector<char> least = durable_;
   // The file's length is none of the lines'.
@@ -340,7 +373,6 @@ std::string FailingMedium::make_image(Image image, uint64_t seed) {
       if (random.chance(50)) std::memcpy(all.data() + at, least.data() + at, kUnit);
     }
   }
-  const std::string path = path_ + ".image";
   ::close(file_of(path, image == Image::kLeast ? least : all));
   return path;
 }
