@@ -95,8 +95,9 @@ FlushFloor::FlushFloor(const std::string& folder) : mapping_(folder, kFlushMappi
   }
 }
 
-double FlushFloor::measure_ns() {
-  const uint64_t lines = mapping_.size_bytes() / pm::kLineBytes;
+double FlushFloor::measure_ns(double share) {
+  const auto lines =
+      static_cast<uint64_t>(static_cast<double>(mapping_.size_bytes() / pm::kLineBytes) * share);
   const double start = steady_seconds();
   sweep_(mapping_.data(), lines, ++stamp_);
   return (steady_seconds() - start) * 1e9 / static_cast<double>(lines);
@@ -115,22 +116,23 @@ ReadChain::ReadChain(const std::string& folder, uint64_t size_bytes)
   }
 }
 
-double ReadChain::measure_ns() {
+double ReadChain::measure_ns(double share) {
+  const auto reads = static_cast<uint64_t>(static_cast<double>(kChainReads) * share);
   const std::byte* lines = mapping_.data();
   uint64_t at = at_;
   const double start = steady_seconds();
-  for (uint64_t read = 0; read < kChainReads; ++read) {
+  for (uint64_t read = 0; read < reads; ++read) {
     std::memcpy(&at, lines + at * pm::kLineBytes, sizeof at);
   }
   const double elapsed_s = steady_seconds() - start;
   at_ = at;
-  return elapsed_s * 1e9 / static_cast<double>(kChainReads);
+  return elapsed_s * 1e9 / static_cast<double>(reads);
 }
 
-void Pauses::measure() {
+void Pauses::measure(double share) {
   const TickClock& clock = TickClock::get();
   const auto shortest = static_cast<uint64_t>(kShortestNs / clock.ns_per_tick());
-  const auto end = static_cast<uint64_t>(kWatchNs / clock.ns_per_tick());
+  const auto end = static_cast<uint64_t>(kWatchNs * share / clock.ns_per_tick());
   const uint64_t start = clock.now();
   uint64_t last = start;
   while (last - start < end) {

@@ -30,8 +30,8 @@ class FlushFloor {
  public:
   explicit FlushFloor(const std::string& folder);
 
-  // Nanoseconds per store + flush + fence, over one pass through the mapping (about 0.1 s).
-  double measure_ns();
+  // Nanoseconds per store + flush + fence, over one pass through the mapping (about 0.1 s), or that share of it.
+  double measure_ns(double share = 1);
   const char* instruction() const { return instruction_; }  // "clwb", "clflushopt", "clflush"
 
  private:
@@ -47,8 +47,8 @@ class ReadChain {
  public:
   ReadChain(const std::string& folder, uint64_t size_bytes);
 
-  // Nanoseconds per read, over the next part of the chain (about 0.1 s).
-  double measure_ns();
+  // Nanoseconds per read, over the next part of the chain (about 0.1 s), or that share of it.
+  double measure_ns(double share = 1);
   uint64_t size_bytes() const { return mapping_.size_bytes(); }
 
  private:
@@ -66,8 +66,8 @@ struct Pauses {
   double sum_ns = 0;
   double longest_ns = 0;
 
-  // Adds 0.1 s of watching.
-  void measure();
+  // Adds 0.1 s of watching, or that share of it.
+  void measure(double share = 1);
   double per_s() const { return watched_s > 0 ? static_cast<double>(count) / watched_s : 0; }
   // Of the time, from 0 to 1.
   double share() const { return watched_s > 0 ? sum_ns / 1e9 / watched_s : 0; }
