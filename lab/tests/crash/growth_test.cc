@@ -145,7 +145,7 @@ TEST_P(GrowthCrash, LosesNothingAcknowledged) {
   const uint32_t event = functions.at(growth.functions.front());
   const uint32_t before = growth.full_pool ? 200 : growth.around;
   const uint32_t after = growth.full_pool ? 12000 : growth.around;
-  explore_briefly(run, subject, 50, event - before, event + after, growth.full_pool ? 200 : 120);
+  explore_briefly(run, subject, 50, event - before, event + after, growth.full_pool ? 100 : 80);
 }
 
 // What only a workload of its own reaches.
