@@ -158,7 +158,7 @@ TEST_P(Atomic, RefusesDataOfTheWrongKind) {
   EXPECT_EQ(difference(store.typed(), {{1, 1}}, 3), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, Atomic, testing::ValuesIn(concurrent_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, Atomic, wanted(concurrent_cases()), case_name);
 
 // A child counts on all threads and tells each sum that it got; it is killed. What it told is there.
 class KilledCounters : public Atomic {
@@ -228,7 +228,7 @@ TEST_P(KilledCounters, NeverGoBackBelowWhatWasAcknowledged) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, KilledCounters, testing::ValuesIn(concurrent_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, KilledCounters, wanted(concurrent_cases()), case_name);
 
 }  // namespace
 }  // namespace perdure::test

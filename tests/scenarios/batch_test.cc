@@ -187,7 +187,7 @@ TEST_P(Batches, TellWhatWentInBeforeThePoolWasFull) {
   EXPECT_EQ(faults(store.pool, {store.index.get()}), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, Batches, testing::ValuesIn(all_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, Batches, wanted(all_cases()), case_name);
 
 // Several threads insert the same keys in batches, with values that tell key and thread.
 class ConcurrentBatches : public Batches {
@@ -251,8 +251,7 @@ TEST_P(ConcurrentBatches, InsertEachKeyOnce) {
   EXPECT_EQ(faults(store.pool, {store.index.get()}), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, ConcurrentBatches, testing::ValuesIn(concurrent_cases()),
-                         case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, ConcurrentBatches, wanted(concurrent_cases()), case_name);
 
 // A child writes batches and reports each that returned, until it is killed.
 class BatchKill : public Batches {
@@ -350,7 +349,7 @@ TEST_P(BatchKill, LosesNothingOfABatchThatReturned) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, BatchKill, testing::ValuesIn(all_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, BatchKill, wanted(all_cases()), case_name);
 
 }  // namespace
 }  // namespace perdure::test

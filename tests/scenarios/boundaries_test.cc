@@ -264,7 +264,7 @@ TEST_P(Boundaries, FewRecordsCostLittleWhateverTheCapacity) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, Boundaries, testing::ValuesIn(all_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, Boundaries, wanted(all_cases()), case_name);
 
 class Unordered : public ScenarioTest {};
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(Unordered);
@@ -277,7 +277,7 @@ TEST_P(Unordered, RefusesToScan) {
   }));
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, Unordered, testing::ValuesIn(unordered_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, Unordered, wanted(unordered_cases()), case_name);
 
 }  // namespace
 }  // namespace perdure::test

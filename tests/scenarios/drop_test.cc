@@ -116,7 +116,7 @@ TEST_P(Drop, OfAFullPoolMakesRoom) {
   EXPECT_EQ(faults_and_leaks(pool, {}), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, Drop, testing::ValuesIn(all_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, Drop, wanted(all_cases()), case_name);
 
 // Power fails, or the medium refuses, at each persist of a drop; then at one of the opening that follows.
 class DropPower : public Drop {
@@ -248,7 +248,7 @@ TEST_P(DropPower, LosesNothingAndLeaksNothing) {
   EXPECT_LT(gone_, rounds);
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, DropPower, testing::ValuesIn(all_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, DropPower, wanted(all_cases()), case_name);
 
 // What holds no records is dropped as well.
 TEST(DropOf, FilesAndDatabasesGiveBackEveryBlock) {

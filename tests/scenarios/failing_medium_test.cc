@@ -419,7 +419,7 @@ TEST_P(FailingMediumTest, AFenceThatIsRefusedStopsThePoolAndLosesNothing) {
   refuse_in_turn(Domain::kByte);
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, FailingMediumTest, testing::ValuesIn(all_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, FailingMediumTest, wanted(all_cases()), case_name);
 
 class FailingMediumConcurrent : public FailingMediumTest {
  protected:

@@ -161,7 +161,7 @@ TEST_P(FullPool, TheSmallestPoolHoldsAStructureOfDefaultOptions) {
   expect_intact(store);
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, FullPool, testing::ValuesIn(all_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, FullPool, wanted(all_cases()), case_name);
 
 class FullPoolConcurrent : public FullPool {};
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(FullPoolConcurrent);
@@ -220,8 +220,7 @@ TEST_P(FullPoolConcurrent, ManyThreadsKeepWhatWasAcknowledged) {
   EXPECT_EQ(faults_and_leaks(store.pool, {store.index.get()}), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, FullPoolConcurrent, testing::ValuesIn(concurrent_cases()),
-                         case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, FullPoolConcurrent, wanted(concurrent_cases()), case_name);
 
 }  // namespace
 }  // namespace perdure::test

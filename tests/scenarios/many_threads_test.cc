@@ -170,7 +170,7 @@ TEST_P(ManyThreads, AllLanesButOneAreTaken) {
             "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, ManyThreads, testing::ValuesIn(concurrent_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, ManyThreads, wanted(concurrent_cases()), case_name);
 
 }  // namespace
 }  // namespace perdure::test

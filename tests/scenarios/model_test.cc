@@ -177,7 +177,7 @@ TEST_P(RandomOperations, AgreesWithTheStructuresOwnDefaults) {
   EXPECT_EQ(faults(store.pool, {store.index.get()}), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, RandomOperations, testing::ValuesIn(all_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, RandomOperations, wanted(all_cases()), case_name);
 
 // Ordered structures also scan.
 class OrderedModel : public ModelTest {
@@ -249,7 +249,7 @@ TEST_P(OrderedModel, ScansWhatTheModelHas) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, OrderedModel, testing::ValuesIn(ordered_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, OrderedModel, wanted(ordered_cases()), case_name);
 
 }  // namespace
 }  // namespace perdure::test

@@ -252,7 +252,7 @@ TEST_P(Pauses, NothingIsLostOrToldTwiceWhileNodesComeAndGo) { run_waves(8); }
 // Leaves, and the nodes over them, go as well: between two keys that stay there is room for many.
 TEST_P(Pauses, NothingIsLostOrToldTwiceWhileWholeRangesComeAndGo) { run_waves(100); }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, Pauses, testing::ValuesIn(concurrent_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, Pauses, wanted(concurrent_cases()), case_name);
 
 }  // namespace
 }  // namespace perdure::test

@@ -145,7 +145,7 @@ TEST_P(FullMedium, FailsACreationAndLeavesNothingOfIt) {
   EXPECT_EQ(faults(pool, {index.get()}), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, FullMedium, testing::ValuesIn(all_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, FullMedium, wanted(all_cases()), case_name);
 
 class ReadOnly : public ScenarioTest {
  protected:
@@ -243,7 +243,7 @@ TEST_P(ReadOnly, AFileWithoutWritePermissionCanBeRead) {
   EXPECT_EQ(::geteuid() == 0 ? in_unprivileged_child(read) : read(), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, ReadOnly, testing::ValuesIn(all_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, ReadOnly, wanted(all_cases()), case_name);
 
 class PoolMedium : public testing::Test {
  protected:

@@ -116,7 +116,7 @@ TEST_P(KillDuringRecovery, OfManyLevelsLosesNothing) {
   ASSERT_NO_FATAL_FAILURE(kill_openings(std::max<uint64_t>(3, rounds(8))));
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, KillDuringRecovery, testing::ValuesIn(all_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, KillDuringRecovery, wanted(all_cases()), case_name);
 
 class KillDuringClose : public ScenarioTest {
  protected:
@@ -162,7 +162,7 @@ TEST_P(KillDuringClose, LosesNothing) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, KillDuringClose, testing::ValuesIn(all_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, KillDuringClose, wanted(all_cases()), case_name);
 
 class KillDuringCreation : public ScenarioTest {};
 
@@ -211,7 +211,7 @@ TEST_P(KillDuringCreation, AStructureIsThereWhollyOrNotAtAll) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, KillDuringCreation, testing::ValuesIn(all_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, KillDuringCreation, wanted(all_cases()), case_name);
 
 TEST(KillDuringPoolCreation, LeavesAPoolOrAFileThatIsRefused) {
   const TempDir dir;

@@ -145,7 +145,7 @@ TEST_P(Reopen, OnAnOrdinaryFileInItsOwnDomain) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, Reopen, testing::ValuesIn(all_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, Reopen, wanted(all_cases()), case_name);
 
 class ParallelRecovery : public ScenarioTest {
  protected:
@@ -185,8 +185,7 @@ TEST_P(ParallelRecovery, FindsTheSameWithAnyNumberOfThreads) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, ParallelRecovery, testing::ValuesIn(ParallelRecovery::cases()),
-                         case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, ParallelRecovery, wanted(ParallelRecovery::cases()), case_name);
 
 }  // namespace
 }  // namespace perdure::test

@@ -207,7 +207,7 @@ TEST_P(ScanBack, GoesOnWhateverTheVisitorDoes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, ScanBack, testing::ValuesIn(ordered_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, ScanBack, wanted(ordered_cases()), case_name);
 
 class ScanBackBeside : public ScanBack {};
 
@@ -270,8 +270,7 @@ std::vector<Case> ordered_concurrent_cases() {
   return cases;
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, ScanBackBeside, testing::ValuesIn(ordered_concurrent_cases()),
-                         case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, ScanBackBeside, wanted(ordered_concurrent_cases()), case_name);
 
 class NoScanBack : public ScenarioTest {};
 
@@ -282,7 +281,7 @@ TEST_P(NoScanBack, IsRefusedWithoutAnOrder) {
   }));
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, NoScanBack, testing::ValuesIn(unordered_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, NoScanBack, wanted(unordered_cases()), case_name);
 
 }  // namespace
 }  // namespace perdure::test

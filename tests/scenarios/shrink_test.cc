@@ -126,7 +126,7 @@ TEST_P(Shrink, OfADroppedStructureGivesBackAllBehindItsNeighbour) {
   ASSERT_EQ(faults_and_leaks(pool, {index.get()}), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, Shrink, testing::ValuesIn(all_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, Shrink, wanted(all_cases()), case_name);
 
 // Power fails, or the medium refuses, at each persist of shrinking and of growing again; or the process is killed.
 class ShrinkCrash : public Shrink {
@@ -264,7 +264,7 @@ TEST_P(ShrinkCrash, AProcessThatIsKilledLosesNothing) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, ShrinkCrash, testing::ValuesIn(all_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, ShrinkCrash, wanted(all_cases()), case_name);
 
 }  // namespace
 }  // namespace perdure::test

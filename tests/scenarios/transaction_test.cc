@@ -219,7 +219,7 @@ TEST_P(Transactions, AreRefusedWhenWhatTheyReadHasChanged) {
   EXPECT_EQ(first.lookup(4), 5U + 11);
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, Transactions, testing::ValuesIn(all_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, Transactions, wanted(all_cases()), case_name);
 
 // Money that several threads move between accounts of both structures, beside single writes.
 class Bank : public Transactions {
@@ -420,7 +420,7 @@ TEST_P(Bank, AKilledProcessLeavesWholeTransfers) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, Bank, testing::ValuesIn(concurrent_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, Bank, wanted(concurrent_cases()), case_name);
 
 // Crashes at given places of a transaction, and openings that open only one of its structures.
 class TornTransaction : public Transactions {
@@ -786,7 +786,7 @@ TEST_P(TornTransaction, IsFinishedAfterAPersistOfItsEndHasFailed) {
   EXPECT_EQ(medium.findings(), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, TornTransaction, testing::ValuesIn(all_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, TornTransaction, wanted(all_cases()), case_name);
 
 // A persist of a transaction fails, each in turn: it happened or not, as a whole, also on a medium that has lost what
 // was not durable.
@@ -945,7 +945,7 @@ class FailingTransaction : public Transactions {
 TEST_P(FailingTransaction, IsWholeWhereAPersistOfLinesFails) { refuse_in_turn(Domain::kLine); }
 TEST_P(FailingTransaction, IsWholeWhereAPersistOfPagesFails) { refuse_in_turn(Domain::kPage); }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, FailingTransaction, testing::ValuesIn(all_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, FailingTransaction, wanted(all_cases()), case_name);
 
 // With types, and what is refused.
 class TypedTransactions : public testing::Test {

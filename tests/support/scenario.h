@@ -42,6 +42,10 @@ std::vector<Case> concurrent_cases();
 std::vector<Case> ordered_cases();
 std::vector<Case> unordered_cases();
 
+// For INSTANTIATE_TEST_SUITE_P: these cases. In a process that is to run one test alone, as CTest's are, only
+// the case of that test: making thousands of others takes longer than most tests.
+testing::internal::ParamGenerator<Case> wanted(std::vector<Case> cases);
+
 // Options that make a structure as small as it can be, so that a few thousand operations reach
 // every level, migration, split and reuse of a log. Empty for structures not listed there.
 OptionMap small_options(const std::string& structure);
