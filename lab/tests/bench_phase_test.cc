@@ -23,7 +23,7 @@ void load(AnyIndex& index, uint64_t seed = 1) {
   EXPECT_EQ(run_phase(index, plan, {}, {}, kNeverStop).failed, 0U);
 }
 
-Workload workload(const char* mix, const char* distribution = "uniform") {
+Workload workload_of(const char* mix, const char* distribution = "uniform") {
   return {.name = mix, .mix = Mix::parse(mix), .distribution = Distribution::parse(distribution)};
 }
 
@@ -47,7 +47,7 @@ TEST(BenchPhase, EveryOperationSucceedsWithAnyNumberOfThreads) {
     for (const unsigned threads : {1, 2, 3, 7}) {
       for (const uint64_t warmup : {0, 1234}) {
         const PhaseResult result =
-            run(workload(mix, distribution), 12'345, {.threads = threads, .warmup = warmup});
+            run(workload_of(mix, distribution), 12'345, {.threads = threads, .warmup = warmup});
         EXPECT_EQ(result.failed, 0U) << distribution << " x" << threads;
         EXPECT_EQ(result.operations, 12'345 - warmup);
         EXPECT_TRUE(result.complete);
@@ -55,7 +55,7 @@ TEST(BenchPhase, EveryOperationSucceedsWithAnyNumberOfThreads) {
       }
     }
     // The same operations each time, which the plan also says.
-    const OperationPlan plan(workload(mix, distribution), kRecords, 12'345, 1, KeyOrder::kMixed);
+    const OperationPlan plan(workload_of(mix, distribution), kRecords, 12'345, 1, KeyOrder::kMixed);
     uint64_t sum = 0;
     for (uint64_t place = 0; place < plan.operations(); ++place) {
       sum += OperationPlan::fingerprint(place, plan.at(place));
@@ -65,8 +65,8 @@ TEST(BenchPhase, EveryOperationSucceedsWithAnyNumberOfThreads) {
 }
 
 TEST(BenchPhase, CountsAndTimesEachTypeApart) {
-  const PhaseResult result =
-      run(workload("lookup=.7,scan=.2,update=.1"), 10'000, {.threads = 2, .latency_sampling = 1});
+  const PhaseResult result = run(workload_of("lookup=.7,scan=.2,update=.1"), 10'000,
+                                 {.threads = 2, .latency_sampling = 1});
   EXPECT_EQ(of_type(result, OperationType::kLookup).operations, 7000U);
   EXPECT_EQ(of_type(result, OperationType::kScan).operations, 2000U);
   EXPECT_EQ(of_type(result, OperationType::kUpdate).operations, 1000U);
@@ -79,7 +79,7 @@ TEST(BenchPhase, CountsAndTimesEachTypeApart) {
 
 TEST(BenchPhase, SamplesTheShareItIsAskedFor) {
   const auto samples = [](double share) {
-    return run(workload("lookup"), 100'000, {.latency_sampling = share}).latency_ticks().count();
+    return run(workload_of("lookup"), 100'000, {.latency_sampling = share}).latency_ticks().count();
   };
   EXPECT_NEAR(static_cast<double>(samples(0.1)), 10'000, 600);
   EXPECT_EQ(samples(0), 0U);
@@ -87,7 +87,7 @@ TEST(BenchPhase, SamplesTheShareItIsAskedFor) {
 
 TEST(BenchPhase, BatchesDoTheSameInFewerCalls) {
   for (const char* distribution : {"uniform", "latest"}) {
-    const Workload mixed = workload("lookup=.6,insert=.2,upsert=.1,update=.1", distribution);
+    const Workload mixed = workload_of("lookup=.6,insert=.2,upsert=.1,update=.1", distribution);
     const PhaseResult singly = run(mixed, 10'000, {.latency_sampling = 1});
     for (const unsigned threads : {1, 3}) {
       const PhaseResult result =
@@ -118,7 +118,7 @@ TEST(BenchPhase, WarmUpIsCarriedOutButNotCounted) {
 }
 
 TEST(BenchPhase, TheTimeLimitEndsItAndWindowsCoverIt) {
-  const PhaseResult result = run(workload("lookup", "zipfian"), uint64_t{1} << 40,
+  const PhaseResult result = run(workload_of("lookup", "zipfian"), uint64_t{1} << 40,
                                  {.threads = 2, .time_limit_s = 0.2, .window_s = 0.02});
   EXPECT_FALSE(result.complete);
   EXPECT_GT(result.operations, 0U);
@@ -132,7 +132,7 @@ TEST(BenchPhase, StopEndsItAlsoWhereThreadsWaitForEachOther) {
   OrderedMapIndex index;
   load(index);
   std::atomic<bool> stop{false};
-  const OperationPlan plan(workload("lookup=.5,insert=.5", "latest"), kRecords, 1'000'000'000, 1,
+  const OperationPlan plan(workload_of("lookup=.5,insert=.5", "latest"), kRecords, 1'000'000'000, 1,
                            KeyOrder::kMixed);
   const auto stop_soon = [&](const Progress& progress) {
     if (progress.items > 10'000) stop = true;
@@ -166,7 +166,7 @@ class FullIndex final : public AnyIndex {
 TEST(BenchPhase, AnErrorOfOneThreadEndsAll) {
   FullIndex index;
   for (const uint64_t warmup : {0, 50'000}) {
-    const OperationPlan plan(workload("lookup=.5,insert=.5", "latest"), kRecords, 1'000'000, 1,
+    const OperationPlan plan(workload_of("lookup=.5,insert=.5", "latest"), kRecords, 1'000'000, 1,
                              KeyOrder::kMixed);
     EXPECT_THROW(run_phase(index, plan, {.threads = 3, .warmup = warmup}, {}, kNeverStop), Error);
   }
@@ -174,7 +174,7 @@ TEST(BenchPhase, AnErrorOfOneThreadEndsAll) {
 
 TEST(BenchPhase, WrongAnswersAreCounted) {
   OrderedMapIndex empty;
-  const OperationPlan plan(workload("lookup=.5,scan=.5"), kRecords, 1000, 1, KeyOrder::kMixed);
+  const OperationPlan plan(workload_of("lookup=.5,scan=.5"), kRecords, 1000, 1, KeyOrder::kMixed);
   EXPECT_EQ(run_phase(empty, plan, {}, {}, kNeverStop).failed, 1000U);
 }
 
@@ -190,7 +190,7 @@ class ForgetfulIndex final : public OrderedMapIndex {
 TEST(BenchPhase, UpdatesThatAreDroppedAreCounted) {
   ForgetfulIndex index;
   load(index);
-  const OperationPlan plan(workload("lookup=.5,update=.5"), kRecords, 1000, 1, KeyOrder::kMixed);
+  const OperationPlan plan(workload_of("lookup=.5,update=.5"), kRecords, 1000, 1, KeyOrder::kMixed);
   EXPECT_EQ(run_phase(index, plan, {}, {}, kNeverStop).failed, 500U);
   EXPECT_EQ(run_phase(index, plan, {.compare = false}, {}, kNeverStop).failed, 0U);
 }
@@ -211,7 +211,7 @@ TEST(BenchPhase, ValuesOfOthersAreCounted) {
     MistakenIndex index;
     load(index);
     index.mistaken = true;
-    const OperationPlan plan(workload("lookup"), kRecords, 1000, 1, KeyOrder::kMixed);
+    const OperationPlan plan(workload_of("lookup"), kRecords, 1000, 1, KeyOrder::kMixed);
     EXPECT_EQ(run_phase(index, plan, {.batch = batch}, {}, kNeverStop).failed, 1000U);
   }
 }
