@@ -21,7 +21,7 @@ ONE_THREAD = '^Catalog/(Batches|Boundaries|Damage|DropPower|FailingMediumTest|Fa
 ^(BulkEpochs|HashTables|NvTree|PlushTest|PoolInput)[.]|$\
 ^PlushGrowthTest.OverflowsOfEarlierSessionsCount|^StoreTest.(EveryRecordOfAFullStore|OverwritingIsBounded)'
 # Those in which several do, where pauses matter.
-SEVERAL_THREADS = '^(Catalog/(Concurrent|Pauses)|BzTree)'
+SEVERAL_THREADS = '^(Catalog/(Concurrent|Pauses)|BzTree|Orders/PlushThreads)'
 # Thread sanitizer needs a predictable address space where the kernel randomises more than it knows.
 FIXED_ADDRESSES = $(shell setarch -R true 2>/dev/null && echo setarch -R)
 

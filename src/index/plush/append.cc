@@ -134,10 +134,12 @@ void Levels::release_source(uint32_t level, uint64_t index) const {
   const bool all = level <= root_.shape.preallocated_levels;
   const uint32_t keep = all ? kEntryBuckets : room_in(level, index) / kSlots;
   if (has_buckets_from(entry, keep)) return clear_entry(level, index, state, keep);
+  pm::before_change("plush: entry emptied");
   const SequenceWrite guard(row_above(level, index));
   pm::store_release(entry.lines[0].state, state.word);
   // The emptied line; its buckets are written again by the next row only.
   memory_.persist(&entry.lines[0].state, sizeof(uint32_t));
+  pm::come_to_place("plush: entry emptied");
   rebuild_copy(level, index);
 }
 
@@ -174,6 +176,7 @@ void Levels::clear_entry(uint32_t level, uint64_t index, LineState state, uint32
       pm::store_release(line.state, LineState::make(0, state.generation(), 0).word);
     }
     memory_.flush(&entry, place.bytes());
+    pm::come_to_place("plush: entry cleared");
     rebuild_copy(level, index);
   });
 }
@@ -225,6 +228,7 @@ void Levels::rewrite(uint32_t level, uint64_t index, std::span<const uint64_t> n
   txn.commit([&] {
     const SequenceWrite guard(row_above(level, index));
     txn.apply();
+    pm::come_to_place("plush: entry rewritten");
     rebuild_copy(level, index);
   });
 }

@@ -152,6 +152,7 @@ void Collector::move(Partition& partition, uint64_t pointer, const PayloadLog::V
   memory_.fence();  // the copy, before the pointer to it
   pm::store_release(*hit.value_at, moved);
   memory_.persist(hit.value_at, sizeof(uint64_t));  // before the original goes
+  pm::may_pause();
   migrator_.follow_change(partition, key, hit, hit.tag, moved);
 }
 

@@ -72,7 +72,7 @@ template <typename Isa>
   (void)pm::load_relaxed(copy->count);
   (void)pm::load_relaxed(copy->units[kEntryBuckets - 1]);
   const Row& state = top.rows[index];
-  const uint64_t version = state.version.load(std::memory_order_acquire);
+  const uint64_t version = pm::acquire(state.version);
   const uint32_t marked = match_bytes(state.marks, static_cast<uint8_t>(hash)) &
                           ((1U << state.count.load(std::memory_order_acquire)) - 1);
   const DirectoryCache::Copy& near = top.copies[0][index];

@@ -108,11 +108,13 @@ void Migrator::grow(Partition& partition) {
   txn.will_link(image.log, &head.log, pm::Link::kOffset);
   if (head.log != 0) txn.will_unlink(head.log, &head.log, pm::Link::kOffset);
   txn.redo(&head, &image, sizeof image);
+  pm::before_change("plush: partition grown");
   // The empty log, the epochs and the intents, before the change is made certain.
   txn.commit([&] {
     txn.apply();
     switch_rows(partition, top);
     partition.log = log;
+    pm::come_to_place("plush: partition grown");
   });
 
   for (uint64_t index = begin; index < end; ++index) {

@@ -210,6 +210,7 @@ void Levels::widen_children(uint32_t level, uint64_t index, uint32_t lines) cons
       const SequenceWrite guard(row_above(level + 1, begin));
       pm::store_release(link, static_cast<uint32_t>(block / kUnitBytes));
     }
+    pm::come_to_place("plush: children widened");
     memory_.flush(&link, sizeof link);
   });
 }

@@ -268,7 +268,7 @@ bool Lookup::find(const Key& key, Hit& hit) const {
   Partition& partition = partitions_.of(key.hash);
   for (int attempt = 0; attempt < kOptimisticAttempts; ++attempt) {
     const Row& row = rows_[geometry_.row_for(key.hash)];  // another one if the partition has grown
-    const uint64_t version = row.version.load(std::memory_order_acquire);
+    const uint64_t version = pm::acquire(row.version);
     if ((version & 1) != 0) {
       _mm_pause();
       continue;
@@ -315,7 +315,7 @@ void Lookup::find_group(std::span<const Key> keys, std::span<Hit> hits,
     const uint32_t top = geometry_.top_for(keys[i].hash);
     const uint64_t row = geometry_.row_of(top, geometry_.index_at(top, keys[i].hash));
     search.row = &rows_[row];
-    search.version = search.row->version.load(std::memory_order_acquire);
+    search.version = pm::acquire(search.row->version);
     search.top = top;
     search.levels = 0;
     search.state = Found::kRetry;

@@ -157,7 +157,7 @@ class Lookup {
   // partition's lock. kRetry: it is another one.
   Found search_row(uint64_t row, const Key& key, const Row* reader, uint64_t version,
                    Hit& hit) const {
-    const uint32_t count = rows_[row].count.load(std::memory_order_acquire);
+    const uint32_t count = pm::acquire(rows_[row].count);
     const uint32_t marked =
         match_bytes(rows_[row].marks, keys_.mark_of(key.hash)) & ((1U << count) - 1);
     if (marked == 0) [[likely]]

@@ -10,7 +10,10 @@
 //   - Records are durable where they go before they leave where they were. In between they are there
 //     twice, and the upper ones win; migrating again is harmless. That is also what a crash leaves.
 //   - While an entry is being migrated nobody appends to it (who must, finishes the migration first), and
-//     its children are appended to by its migration only.
+//     its children are appended to by its migration only. Nor does anyone else rewrite it: whatever a migration
+//     has yet to append is found in its source. The collector takes payload that no record is found to lead to
+//     for garbage; a tombstone that only the migration knew would come to lead to nothing, and be the newest
+//     record of its key below.
 //   - When a record of the source changes in place, the caller says so (follow_change()), and what the
 //     migration has made of it changes alike, durably, before the source can be emptied.
 //   - Where there is no room the source stays as it was, and whoever needs room in it tries again.
@@ -94,8 +97,8 @@ class Migrator {
   // A step of what is to be migrated in the partition, if anything is.
   void migrate_some(Partition& partition);
   static bool is_migrating(const Partition& partition, uint32_t level, uint64_t index);
-  // Rewrites an entry in place without what is superseded. Returns false if that gains nothing, or the pool
-  // has no room for it.
+  // Rewrites an entry that is not being migrated in place without what is superseded. Returns false if that
+  // gains nothing, or the pool has no room for it.
   bool compact(uint32_t level, uint64_t index) const;
   // The record found at `before` is now `tag` and `value`: so are copies that a migration made of it.
   void follow_change(Partition& partition, const Key& key, const Hit& before, uint64_t tag,

@@ -163,7 +163,7 @@ void PayloadLog::add_chunk(uint32_t partition, uint64_t bytes, bool reclaim) {
   // The chunk, its epoch and the intent, before the link.
   txn.publish(offset, head(partition).chunk);
   state_of(offset).garbage.store(0, std::memory_order_relaxed);
-  state_of(offset).epoch.store(static_cast<uint32_t>(epoch), std::memory_order_release);
+  pm::publish(state_of(offset).epoch, static_cast<uint32_t>(epoch));
   partitions_[partition].chunks.push_back({.offset = offset,
                                            .bytes = chunk->bytes,
                                            .used = sizeof(PayloadChunk),
@@ -230,7 +230,7 @@ bool PayloadLog::alive(uint64_t pointer) const {
   const uint64_t offset = offset_of(pointer);
   if (offset < pool_.header().data_offset || offset >= pool_.end_offset()) return false;
   const uint64_t epoch = epoch_of_pointer(pointer);
-  return epoch != 0 && state_of(offset).epoch.load(std::memory_order_acquire) == epoch;
+  return epoch != 0 && pm::acquire(state_of(offset).epoch) == epoch;
 }
 
 // The entry, if it is inside the pool, and inside its segment unless it has a chunk of its own.
@@ -420,7 +420,7 @@ void PayloadLog::remove_chunk(uint32_t partition, size_t index) {
   // The intent, before the unlink.
   txn.retire(victim.offset, link, pool_.at<PayloadChunk>(victim.offset)->next,
              pm::Heap::Txn::Release::kLater);
-  state_of(victim.offset).epoch.store(0, std::memory_order_release);
+  pm::publish(state_of(victim.offset).epoch, 0U, "plush: chunk removed");
   chunks.erase(chunks.begin() + static_cast<std::ptrdiff_t>(index));
   if (open == index) {
     open = chunks.size();

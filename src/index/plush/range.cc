@@ -89,10 +89,10 @@ class Core::Scan {
     const std::atomic<uint64_t>& version_of_row = core_.rows_[row].version;
     const size_t before = records.size();
     for (int attempt = 0; attempt < kCopyAttempts; ++attempt) {
-      const uint64_t version = version_of_row.load(std::memory_order_acquire);
+      const uint64_t version = pm::acquire(version_of_row);
       const bool whole = (version & 1) == 0 && read();
-      std::atomic_thread_fence(std::memory_order_acquire);
-      if (whole && version_of_row.load(std::memory_order_relaxed) == version) return true;
+      const bool same = still(version_of_row, version);
+      if (whole && same) return true;
       records.resize(before);
     }
     const std::lock_guard lock(core_.partitions_[number].lock);
@@ -115,7 +115,7 @@ class Core::Scan {
   }
 
   bool copy_row(uint64_t row, std::vector<Collected>& records) const {
-    uint32_t slot = core_.rows_[row].count.load(std::memory_order_acquire);
+    uint32_t slot = pm::acquire(core_.rows_[row].count);
     while (slot-- > 0) {
       if (!copy_one(core_.rows_.records(row), slot, core_.geometry_.level_of_row(row),
                     Geometry::index_of_row(row), records)) {

@@ -22,6 +22,7 @@
 #include "index/plush/keys.h"
 #include "index/plush/layout.h"
 #include "pm/memory.h"
+#include "pm/pause.h"
 
 namespace perdure::index::plush {
 
@@ -39,6 +40,7 @@ static_assert(sizeof(Row) == 32);
 
 // The read side: a row's version is still what it was. No record went away since, so what was read belongs together.
 inline bool still(const std::atomic<uint64_t>& version, uint64_t expected) {
+  pm::may_pause();
   std::atomic_thread_fence(std::memory_order_acquire);
   return version.load(std::memory_order_relaxed) == expected;
 }
@@ -53,9 +55,11 @@ class SequenceWrite {
       row.version.store(version + 1, std::memory_order_relaxed);
     }
     std::atomic_thread_fence(std::memory_order_release);
+    pm::may_pause();
   }
   explicit SequenceWrite(Row& row) : SequenceWrite(std::span(&row, 1)) {}
   ~SequenceWrite() {
+    pm::may_pause();
     for (Row& row : rows_) {
       row.version.store(row.version.load(std::memory_order_relaxed) + 1, std::memory_order_release);
     }
@@ -87,7 +91,7 @@ class Rows {
     pm::store_relaxed(records_[row].values[count], record.value);
     pm::store_relaxed(records_[row].tags[count], record.tag);
     pm::store_relaxed(state.marks[count], keys_.mark_of(record.tag >> 1));
-    state.count.store(static_cast<uint8_t>(count + 1), std::memory_order_release);
+    pm::publish(state.count, static_cast<uint8_t>(count + 1));
   }
   // The record that completes the row, which nobody sees before it is durable: not counted yet.
   void put_last(uint64_t row, Record record) const {

@@ -260,9 +260,11 @@ bool Core::remove_record(const Key& key, const Expected* expected) {
   migrator_.follow_change(partition, key, hit, hit.tag | 1, hit.value);
   if (hit.level == geometry_.top_of(partitions_.number_of(partition))) return true;
   const uint32_t removed = levels_.count_removed(hit.level, hit.index);
-  if (removed % 8 == 0 && removed * 4 >= Levels::used(levels_.place_at(hit.level, hit.index))) {
+  const bool thin =
+      removed % 8 == 0 && removed * 4 >= Levels::used(levels_.place_at(hit.level, hit.index));
+  // One that is being migrated is empty soon; until then it must show what its migration still has to append.
+  if (thin && !Migrator::is_migrating(partition, hit.level, hit.index))
     migrator_.compact(hit.level, hit.index);
-  }
   return true;
 }
 
