@@ -157,8 +157,9 @@ std::unique_ptr<Engine> Engine::create(pm::PoolImpl& pool, const std::string& na
   }
   std::unique_ptr<PageStore> store;
   if (options.page_file.empty()) {
-    root.store_pages =
-        options.pages_max != 0 ? options.pages_max : pool.capacity_bytes() / 2 / page_bytes;
+    // One block: in a pool whose capacity was raised what is larger than an extent has no place.
+    const uint64_t most = std::min(pool.capacity_bytes() / 2, pool.run_bytes_max() / 4 * 3);
+    root.store_pages = options.pages_max != 0 ? options.pages_max : most / page_bytes;
     blocks.push_back({root.store_pages * page_bytes, offsetof(Root, pages), nothing});
   } else {
     store = open_page_file(options.page_file, options.page_bytes, true);

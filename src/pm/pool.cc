@@ -434,6 +434,13 @@ uint64_t PoolImpl::segments_max() const {
   return (capacity_bytes() - data_offset_) / kSegmentBytes;
 }
 
+uint64_t PoolImpl::run_bytes_max() const {
+  uint64_t most = 0;
+  map_.for_each_piece(0, segments_max(),
+                      [&](uint64_t first, uint64_t last) { most = std::max(most, last - first); });
+  return most * kSegmentBytes;
+}
+
 std::unique_ptr<PoolImpl> PoolImpl::create(Mapping mapping, const PoolOptions& options) {
   try {
     const uint64_t capacity = options.capacity_bytes / kSegmentBytes * kSegmentBytes;

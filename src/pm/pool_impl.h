@@ -87,6 +87,8 @@ class PoolImpl : public std::enable_shared_from_this<PoolImpl> {
   // The number of the segment where the pool ends, and where it would at its capacity. Tables count (SegmentMap).
   uint64_t segments() const { return segments_.load(std::memory_order_acquire); }
   uint64_t segments_max() const;
+  // The largest block that an empty pool has room for.
+  uint64_t run_bytes_max() const;
   // By how many segments it can still grow.
   uint64_t segments_left() const { return map_.count(segments(), segments_max()); }
   // One past the last byte in use.
