@@ -135,7 +135,7 @@ TEST_F(PoolCommand, GrowRaisesWhatThePoolMayGrowTo) {
   EXPECT_EQ(std::filesystem::file_size(pool()), file_bytes);
   const Result again = run({"pool", "grow", "--capacity", "2G", pool()});
   EXPECT_EQ(again.code, 0);
-  EXPECT_NE(again.out.find("may grow to 2 GiB, before to 1 GiB"), std::string::npos) << again.out;
+  EXPECT_NE(again.out.find("may grow to 2.0 GiB, before to 1.0 GiB"), std::string::npos) << again.out;
   EXPECT_EQ(run({"pool", "info", "--json", pool()}).json()["capacity_bytes"], uint64_t{2} << 30);
   EXPECT_EQ(run({"pool", "check", pool()}).code, 0);
   EXPECT_EQ(run({"get", pool(), "key99"}).out, "value\n");
