@@ -135,6 +135,10 @@ static perdure_status pypd_pool_rename(pypd_handle* handle, const char* from, co
   ENTER(perdure_pool, pool, handle);
   return leave(handle, perdure_pool_rename(pool, from, to));
 }
+static perdure_status pypd_pool_shrink(pypd_handle* handle, uint64_t* shrunk_bytes) {
+  ENTER(perdure_pool, pool, handle);
+  return leave(handle, perdure_pool_shrink(pool, shrunk_bytes));
+}
 static perdure_status pypd_pool_backup(pypd_handle* handle, const char* path, const char* base) {
   ENTER(perdure_pool, pool, handle);
   return leave(handle, perdure_pool_backup(pool, path, base));

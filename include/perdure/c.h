@@ -167,9 +167,11 @@ typedef struct perdure_pool_options {
   uint32_t trust_payload;  /* not 0: does not verify checksums of byte strings when they are read */
   uint32_t no_seal;        /* not 0: a clean close does not seal the segments */
   uint32_t reserved;
+  uint64_t
+      capacity_at_least_bytes; /* that a pool which is opened may grow to from then on; as it is */
 } perdure_pool_options;
 /* The defaults. */
-#define PERDURE_POOL_OPTIONS_INIT {sizeof(perdure_pool_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define PERDURE_POOL_OPTIONS_INIT {sizeof(perdure_pool_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
 
 /* `options` may be NULL. Errors as in perdure/pool.h. */
 perdure_status perdure_pool_create(const char* path, const perdure_pool_options* options,

@@ -68,7 +68,8 @@ struct DatabaseOptions {
   uint32_t page_bytes = 4096;               // 4096 to 65536, a power of two
   uint32_t checksums = 8;                   // of a page, 1 to 32, a power of two
   uint64_t log_bytes = uint64_t{16} << 20;  // at least 1 MiB; a quarter bounds a transaction
-  uint64_t pages_max = 0;  // room in the pool, without page file; 0: half of the pool's capacity
+  uint64_t pages_max =
+      0;  // room in the pool, without page file; 0: half of the pool's capacity, or what fits in one piece
 };
 
 // A tree by name. Copyable; valid as long as its Database.

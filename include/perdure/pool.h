@@ -88,6 +88,13 @@ struct PoolOptions {
   // The size the pool may grow to, in bytes; rounded down to 64 KiB. Used by create() only.
   // Minimum Pool::kMinCapacityBytes, maximum Pool::kMaxCapacityBytes.
   uint64_t capacity_bytes = uint64_t{1} << 30;
+  // Used by open() only: a pool with a lower capacity has this one from then on, rounded down to 64 KiB; durable on
+  // return. 0, or no more than it has: it stays. It costs nothing until it is used; a crash leaves the one or the
+  // other. Builds that know format version 2 alone refuse the pool afterwards. No block is larger than what lies
+  // between two tables of segments: for certain, a quarter of the capacity (docs/pool-format.md).
+  // Errors: kCapacity (more than Pool::kMaxCapacityBytes, or so little more that it would give no room),
+  // kInvalidArgument (with `read_only`), kIo.
+  uint64_t capacity_at_least_bytes = 0;
   // How much the file grows by when it must, in bytes; rounded up to 64 KiB. Blocks are reserved,
   // so that a full medium is an error of the growing call and never a SIGBUS.
   uint64_t growth_bytes = uint64_t{4} << 20;
@@ -197,7 +204,8 @@ class Pool {
   static Pool create(const std::string& path, const PoolOptions& options = {});
 
   // Opens a pool file and completes what a crash interrupted. Errors: kNotFound, kNotAFile,
-  // kPermission, kEmpty, kForeign, kTruncated, kCorrupt, kVersion, kLocked, kReadOnly, kDurability.
+  // kPermission, kEmpty, kForeign, kTruncated, kCorrupt, kVersion, kLocked, kReadOnly, kDurability; of
+  // PoolOptions::capacity_at_least_bytes also kCapacity, kInvalidArgument, kIo.
   static Pool open(const std::string& path, const PoolOptions& options = {});
 
   // A pool on private anonymous memory: same code paths, gone with the process.

@@ -7,8 +7,9 @@ namespace perdure {
 
 inline constexpr const char kVersion[] = "0.1.0";
 
-// Bumped when the bytes of a pool change their meaning. A build opens pools of its own format
-// version and refuses others with Error(kVersion).
-inline constexpr uint32_t kFormatVersion = 2;
+// The newest format version. Bumped when the bytes of a pool change their meaning: a build refuses pools of a newer one
+// with Error(kVersion). Pools are made with version 2, and become version 3 when they are given what
+// builds that know 2 alone do not: a raised capacity (PoolOptions::capacity_at_least_bytes).
+inline constexpr uint32_t kFormatVersion = 3;
 
 }  // namespace perdure

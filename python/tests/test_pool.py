@@ -97,6 +97,42 @@ def test_drops_and_renames(pool: perdure.Pool) -> None:
         pool.drop("a\0b")
 
 
+def test_shrinks(pool: perdure.Pool, path: Path) -> None:
+    kept = pool.create_index("kept", "fptree", int, int)
+    kept[1] = 2
+    words = pool.create_index("words", "fptree", str, str)
+    words.update({str(i): "x" * 500 for i in range(40_000)})
+    words.close()
+    pool.drop("words")
+    with pytest.raises(perdure.InUseError):
+        pool.shrink()
+    kept.close()
+    before = path.stat().st_size
+    shrunk = pool.shrink()
+    assert shrunk > 10 << 20 and path.stat().st_size == before - shrunk
+    assert pool.open_index("kept")[1] == 2
+
+
+def test_raises_the_capacity(path: Path) -> None:
+    with perdure.Pool.create(path, capacity=4 << 20) as pool:
+        words = pool.create_index("words", "fptree", str, str)
+        with pytest.raises(perdure.PoolFullError):
+            for i in range(100_000):
+                words[str(i)] = "x" * 500
+        held = len(words)
+    with pytest.raises(perdure.InvalidArgumentError):
+        perdure.Pool.open(path, read_only=True, capacity_at_least=64 << 20)
+    with perdure.Pool.open(path, capacity_at_least=64 << 20) as pool:
+        assert pool.info().capacity_bytes == 64 << 20
+        words = pool.open_index("words", str, str)
+        for i in range(held, 2 * held):
+            words[str(i)] = "x" * 500
+    with perdure.Pool.open(path) as pool:
+        assert pool.info().capacity_bytes == 64 << 20
+        assert len(pool.open_index("words")) == 2 * held
+        assert pool.check() == []
+
+
 def test_backs_up_while_others_write_and_restores(
     pool: perdure.Pool, path: Path, tmp_path: Path
 ) -> None:

@@ -44,8 +44,7 @@ void check_options(const DatabaseOptions& options) {
 uint64_t wanted_frames(const pm::PoolImpl& pool, const DatabaseOptions& options,
                        uint32_t page_bytes) {
   if (!options.pm_frames) return 0;
-  const uint64_t bytes =
-      options.pm_bytes != 0 ? options.pm_bytes : pool.header().capacity_bytes / 8;
+  const uint64_t bytes = options.pm_bytes != 0 ? options.pm_bytes : pool.capacity_bytes() / 8;
   return bytes / page_bytes;
 }
 
@@ -60,7 +59,7 @@ uint64_t find_root(pm::PoolImpl& pool, const std::string& name) {
   const uint64_t at = index::find_structure(pool, name, Database::kTypeName, Kind::kBytes,
                                             Kind::kBytes, kRootMagic, sizeof(Root), kSealedBytes);
   const Root& root = *pool.at<Root>(at);
-  const uint64_t pages_max = pool.header().capacity_bytes / kPageBytesMin;
+  const uint64_t pages_max = pool.capacity_bytes() / kPageBytesMin;
   const bool fits = std::has_single_bit(root.page_bytes) && root.page_bytes >= kPageBytesMin &&
                     root.page_bytes <= kPageBytesMax && std::has_single_bit(root.parts) &&
                     root.parts <= kPartsMax && root.log_bytes >= kLogBytesMin &&
@@ -72,7 +71,7 @@ uint64_t find_root(pm::PoolImpl& pool, const std::string& name) {
 uint64_t frame_count_of(pm::PoolImpl& pool, const Root& root, const std::string& name) {
   uint64_t frames = 0;
   if (!pm::unseal_word(root.frame_count, kCountSalt, frames) ||
-      frames > pool.header().capacity_bytes / kPageBytesMin) {
+      frames > pool.capacity_bytes() / kPageBytesMin) {
     pool.throw_corrupt(fmt::format("the root of '{}' is damaged", name));
   }
   return frames;
@@ -158,8 +157,9 @@ std::unique_ptr<Engine> Engine::create(pm::PoolImpl& pool, const std::string& na
   }
   std::unique_ptr<PageStore> store;
   if (options.page_file.empty()) {
-    root.store_pages =
-        options.pages_max != 0 ? options.pages_max : pool.header().capacity_bytes / 2 / page_bytes;
+    // One block: in a pool whose capacity was raised what is larger than an extent has no place.
+    const uint64_t most = std::min(pool.capacity_bytes() / 2, pool.run_bytes_max() / 4 * 3);
+    root.store_pages = options.pages_max != 0 ? options.pages_max : most / page_bytes;
     blocks.push_back({root.store_pages * page_bytes, offsetof(Root, pages), nothing});
   } else {
     store = open_page_file(options.page_file, options.page_bytes, true);

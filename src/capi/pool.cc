@@ -14,6 +14,7 @@ PoolOptions pool_options(const perdure_pool_options* given) {
   if (from.capacity_bytes != 0) options.capacity_bytes = from.capacity_bytes;
   if (from.growth_bytes != 0) options.growth_bytes = from.growth_bytes;
   options.reserve_bytes = from.reserve_bytes;
+  options.capacity_at_least_bytes = from.capacity_at_least_bytes;
   if (from.durability > PERDURE_POWER) refuse("durability is 0 to 2");
   options.durability = static_cast<Durability>(from.durability);
   if (from.domain > 3) refuse("domain is 0 to 3");

@@ -1,4 +1,4 @@
-// perdure pool create | info | check | shrink: pools as a whole. More of them in cmd_backup.cc.
+// perdure pool create | info | check | grow | shrink: pools as a whole. More of them in cmd_backup.cc.
 
 #include <fmt/core.h>
 
@@ -62,6 +62,33 @@ int run_create(const PoolCommandOptions& options) {
 int run_info(const PoolCommandOptions& options) {
   const Pool pool = Pool::open(options.target.pool, reading_options_for(options.target));
   print_pool(pool, options.target.json);
+  return kExitOk;
+}
+
+int run_grow(const PoolCommandOptions& options) {
+  PoolOptions opening = pool_options_for(options.target, {});
+  opening.read_only = true;
+  const uint64_t before = Pool::open(options.target.pool, opening).info().capacity_bytes;
+  opening.read_only = false;
+  opening.capacity_at_least_bytes = parse_bytes(options.creation.capacity);
+  if (opening.capacity_at_least_bytes < before) {
+    throw Error(ErrorCode::kCapacity,
+                fmt::format("{}: has a capacity of {} bytes; a capacity cannot be lowered, and "
+                            "costs nothing that is not used",
+                            options.target.pool, before));
+  }
+  Pool pool = Pool::open(options.target.pool, opening);
+  const uint64_t capacity = pool.info().capacity_bytes;
+  pool.close();
+  if (options.target.json) {
+    const nlohmann::json object = {{"pool", options.target.pool},
+                                   {"capacity_bytes", capacity},
+                                   {"capacity_bytes_before", before}};
+    fmt::print("{}\n", object.dump());
+  } else {
+    fmt::print("{}: may grow to {}, before to {}\n", options.target.pool, format_bytes(capacity),
+               format_bytes(before));
+  }
   return kExitOk;
 }
 
@@ -138,11 +165,11 @@ void add_create(CLI::App& pool, const std::shared_ptr<PoolCommandOptions>& optio
 
 void add_pool(CLI::App& app, Action& action) {
   auto options = std::make_shared<PoolCommandOptions>();
-  CLI::App* pool =
-      add_command(app, "pool", "Make, describe, check, shrink, back up, restore and salvage pools",
-                  "  perdure pool create --capacity 10G words.pool\n"
-                  "  perdure pool info words.pool\n"
-                  "  perdure pool check words.pool || echo damaged\n");
+  CLI::App* pool = add_command(
+      app, "pool", "Make, describe, check, grow, shrink, back up, restore and salvage pools",
+      "  perdure pool create --capacity 10G words.pool\n"
+      "  perdure pool info words.pool\n"
+      "  perdure pool check words.pool || echo damaged\n");
   pool->require_subcommand(1);
   add_create(*pool, options, action);
 
@@ -159,6 +186,21 @@ void add_pool(CLI::App& app, Action& action) {
       "\nModifies nothing: recovery runs on a private copy. Exit code 3 when damage is found.\n");
   add_pool_argument(*check, options->target);
   check->callback([options, &action] { action = [options] { return run_check(*options); }; });
+
+  CLI::App* grow = add_command(
+      *pool, "grow", "Raise what a pool may grow to",
+      "  perdure pool grow --capacity 100G words.pool\n"
+      "\nThe file stays as long as it is, and grows when it must. All structures stay; a crash "
+      "leaves "
+      "the\n"
+      "former capacity or the new one. Releases that know pool format 2 alone refuse the pool "
+      "then.\n");
+  add_pool_argument(*grow, options->target);
+  grow->add_option("--capacity", options->creation.capacity,
+                   "Size that the pool may grow to from now on, such as 10G")
+      ->required();
+  add_domain_option(*grow, options->target);
+  grow->callback([options, &action] { action = [options] { return run_grow(*options); }; });
 
   CLI::App* shrink = add_command(
       *pool, "shrink", "Give the free end of a pool's file back to its file system",

@@ -38,7 +38,7 @@ void tell_ignored(const Pool& pool, const Creation& creation) {
   }
   fmt::print(stderr,
              "perdure: {} is there already, with a capacity of {}; --capacity {} is for new pools "
-             "and has no effect\n",
+             "and has no effect: `perdure pool grow` raises the capacity of one\n",
              info.path, format_bytes(info.capacity_bytes), creation.capacity);
 }
 

@@ -549,13 +549,17 @@ uint64_t salvage_capacity(const std::string& from) {
   if (failed) {
     throw Error(ErrorCode::kNotFound, fmt::format("{}: {}", from, failed.message()));
   }
-  uint64_t capacity = 0;
+  pm::PoolHeader header{};
   const int file = ::open(from.c_str(), O_RDONLY | O_CLOEXEC);
   if (file >= 0) {
-    const ssize_t got =
-        ::pread(file, &capacity, sizeof capacity, offsetof(pm::PoolHeader, capacity_bytes));
-    if (got != sizeof capacity) capacity = 0;
+    if (::pread(file, &header, sizeof header, 0) != sizeof header) header = {};
     ::close(file);
+  }
+  uint64_t capacity = header.capacity_bytes;
+  uint64_t raised = 0;
+  if (header.capacity_word != 0 &&
+      pm::unseal_word(header.capacity_word, pm::kCapacitySalt, raised)) {
+    capacity = raised * pm::kSegmentBytes;
   }
   const uint64_t fits = std::max<uint64_t>(2 * file_bytes, uint64_t{16} << 20);
   // A header that says a thousand times what the file has may be a damaged one.

@@ -157,9 +157,12 @@ class BackupWriter {
  private:
   void open_base();
   void require_no_ancestor() const;
-  void read_fixed_part();
-  void note_used(const PoolHeader& header);
-  void copy_unit(uint64_t unit);
+  void read_tables();
+  void take_early(uint64_t from, uint64_t to);
+  template <typename T>
+  const T& early(uint64_t offset) const;
+  void note_used(const PoolHeader& header, const SegmentMap& map);
+  void write_unit(uint64_t unit, const char* from);
   void write_piece(uint64_t piece, const char* from);
   void write_end();
 
@@ -172,9 +175,10 @@ class BackupWriter {
   std::optional<FileInTheMaking> out_;
   std::optional<Cut> cut_;
   uint64_t unit_bytes_ = 0;
-  uint64_t pieces_ = 0;      // units of the format, in the pool's file
-  std::vector<bool> used_;   // by piece
-  std::vector<char> fixed_;  // header, directory, lanes and descriptors
+  uint64_t pieces_ = 0;     // units of the format, in the pool's file
+  std::vector<bool> used_;  // by piece
+  // Units of the cut with header, directory, lanes and descriptors, which are taken first.
+  std::map<uint64_t, std::vector<char>> early_;
   std::vector<char> buffer_;
   std::vector<BackupUnit> table_;
   uint64_t at_ = kBackupHeaderBytes;
@@ -242,16 +246,20 @@ BackupReport BackupWriter::run() {
   }
   buffer_.resize(unit_bytes_);
   cut_.emplace(pool_.base(), cut_bytes, unit_bytes_, pool_.mapping().path());
-  read_fixed_part();
+  read_tables();
   const uint64_t per_unit = unit_bytes_ / kUnitBytes;
-  for (uint64_t unit = (fixed_.size() + unit_bytes_ - 1) / unit_bytes_; unit < cut_->units();
-       ++unit) {
+  for (uint64_t unit = 0; unit < cut_->units(); ++unit) {
     const uint64_t first = unit * per_unit;
     const uint64_t last = std::min(first + per_unit, pieces_);
+    if (const auto table = early_.find(unit); table != early_.end()) {
+      write_unit(unit, table->second.data());
+      continue;
+    }
     if (first < last && std::find(used_.begin() + static_cast<int64_t>(first),
                                   used_.begin() + static_cast<int64_t>(last),
                                   true) != used_.begin() + static_cast<int64_t>(last)) {
-      copy_unit(unit);
+      cut_->take(unit, buffer_.data());
+      write_unit(unit, buffer_.data());
     } else {
       cut_->skip(unit);
     }
@@ -270,75 +278,91 @@ BackupReport BackupWriter::run() {
 }
 
 // What says which segments are in use, as it was at the instant.
-void BackupWriter::read_fixed_part() {
-  std::vector<char> first(unit_bytes_);
-  cut_->take(0, first.data());
-  PoolHeader header;
-  std::memcpy(&header, first.data(), sizeof header);
+void BackupWriter::read_tables() {
+  take_early(0, sizeof(PoolHeader));
+  const PoolHeader header = early<PoolHeader>(0);
   uint64_t segments = 0;
   if (!unseal_word(header.segments_word, kSegmentsSalt, segments)) {
     pool_.throw_corrupt("the pool's size in the header is damaged");
   }
-  const uint64_t end = header.descriptors_offset + segments * sizeof(SegmentDescriptor);
   // It may have grown between the mapping's end being asked for and the instant.
   const uint64_t cut_end = (cut_->units() - 1) * unit_bytes_ + cut_->bytes_of(cut_->units() - 1);
   if (segments > 0 && header.data_offset + segments * kSegmentBytes > cut_end) {
     throw Error(ErrorCode::kInUse,
                 fmt::format("{}: the pool grows too fast to be copied", pool_.mapping().path()));
   }
-  fixed_ = std::move(first);
-  while (fixed_.size() < end) {
-    const uint64_t unit = fixed_.size() / unit_bytes_;
-    std::ranges::fill(buffer_, '\0');  // the last one may be shorter
-    cut_->take(unit, buffer_.data());
-    fixed_.insert(fixed_.end(), buffer_.begin(), buffer_.end());
-  }
+  const SegmentMap map(header);
+  take_early(0, header.descriptors_offset);
+  map.for_each_piece(0, segments, [&](uint64_t first, uint64_t last) {
+    take_early(map.descriptor_offset(first),
+               map.descriptor_offset(last - 1) + sizeof(SegmentDescriptor));
+  });
   pieces_ = (header.data_offset + segments * kSegmentBytes) / kUnitBytes;
   table_.resize(pieces_);
   used_.resize(pieces_);
-  note_used(header);
+  note_used(header, map);
   report_.pool_bytes = pieces_ * kUnitBytes;
-  for (uint64_t piece = 0; piece < std::min(pieces_, fixed_.size() / kUnitBytes); ++piece) {
-    if (used_[piece]) write_piece(piece, fixed_.data() + piece * kUnitBytes);
+}
+
+// So that they can be read: all units of the range.
+void BackupWriter::take_early(uint64_t from, uint64_t to) {
+  for (uint64_t unit = from / unit_bytes_; unit * unit_bytes_ < to; ++unit) {
+    if (early_.contains(unit)) continue;
+    std::vector<char> content(unit_bytes_);  // the last one may be shorter
+    cut_->take(unit, content.data());
+    early_.emplace(unit, std::move(content));
   }
 }
 
-void BackupWriter::note_used(const PoolHeader& header) {
+// What lies in a unit that was taken; no structure of the format lies in two.
+template <typename T>
+const T& BackupWriter::early(uint64_t offset) const {
+  return *reinterpret_cast<const T*>(early_.at(offset / unit_bytes_).data() + offset % unit_bytes_);
+}
+
+void BackupWriter::note_used(const PoolHeader& header, const SegmentMap& map) {
   const uint64_t segments = pieces_ - header.data_offset / kUnitBytes;
   const uint64_t first_piece = header.data_offset / kUnitBytes;
   const auto mark = [&](uint64_t segment, uint64_t count) {
     for (uint64_t i = segment; i < std::min(segments, segment + count); ++i)
       used_[first_piece + i] = true;
   };
-  const uint64_t fixed_end = header.descriptors_offset + segments * sizeof(SegmentDescriptor);
-  for (uint64_t piece = 0; piece * kUnitBytes < fixed_end; ++piece) used_[piece] = true;
-  const auto* descriptors =
-      reinterpret_cast<const SegmentDescriptor*>(fixed_.data() + header.descriptors_offset);
-  for (uint64_t i = 0; i < segments;) {
-    Segments::Content content;
-    const bool sound = Segments::parse(descriptors[i].word, i, segments, content);
-    if (!sound || content.kind != SegmentKind::kFree) mark(i, content.segments);
-    i += content.segments;
-  }
+  const auto mark_table = [&](uint64_t from, uint64_t to) {
+    for (uint64_t piece = from / kUnitBytes; piece * kUnitBytes < to; ++piece) used_[piece] = true;
+  };
+  const auto descriptor = [&](uint64_t segment) -> const SegmentDescriptor& {
+    return early<SegmentDescriptor>(map.descriptor_offset(segment));
+  };
+  mark_table(0, header.descriptors_offset);
+  map.for_each_piece(0, segments, [&](uint64_t first, uint64_t last) {
+    mark_table(map.descriptor_offset(first),
+               map.descriptor_offset(last - 1) + sizeof(SegmentDescriptor));
+    for (uint64_t i = first; i < last;) {
+      Segments::Content content;
+      const bool sound = Segments::parse(descriptor(i).word, i, last, content);
+      if (!sound || content.kind != SegmentKind::kFree) mark(i, content.segments);
+      i += content.segments;
+    }
+  });
   // A run that is linked, but not marked yet: the intent tells whoever opens the copy.
-  const auto* lanes = reinterpret_cast<const Lane*>(fixed_.data() + header.lanes_offset);
   for (uint32_t lane = 0; lane < kLanes; ++lane) {
-    for (const Intent& intent : lanes[lane].intents) {
+    const Lane& own = early<Lane>(header.lanes_offset + lane * sizeof(Lane));
+    for (const Intent& intent : own.intents) {
       const uint64_t block = intent.block & ~uint64_t{kIntentMask};
       if (intent.link == 0 || (intent.block & kBlockIsRun) == 0 || block < header.data_offset)
         continue;
       const uint64_t segment = (block - header.data_offset) / kSegmentBytes;
-      if (segment < segments) mark(segment, descriptors[segment].pending_run_segments);
+      if (segment < segments && !map.is_table(segment))
+        mark(segment, descriptor(segment).pending_run_segments);
     }
   }
 }
 
-void BackupWriter::copy_unit(uint64_t unit) {
-  cut_->take(unit, buffer_.data());
+void BackupWriter::write_unit(uint64_t unit, const char* from) {
   const uint64_t per_unit = unit_bytes_ / kUnitBytes;
   for (uint64_t i = 0; i < per_unit; ++i) {
     const uint64_t piece = unit * per_unit + i;
-    if (piece < pieces_ && used_[piece]) write_piece(piece, buffer_.data() + i * kUnitBytes);
+    if (piece < pieces_ && used_[piece]) write_piece(piece, from + i * kUnitBytes);
   }
 }
 
@@ -361,8 +385,7 @@ void BackupWriter::write_end() {
   BackupHeader header{};
   std::memcpy(header.magic, kBackupMagic, sizeof kBackupMagic);
   header.version = kBackupVersion;
-  PoolHeader pool_header;
-  std::memcpy(&pool_header, fixed_.data(), sizeof pool_header);
+  const PoolHeader& pool_header = early<PoolHeader>(0);
   header.pool_version = pool_header.format_version;
   const uint64_t id[] = {random_number(path_), random_number(path_)};
   std::memcpy(header.id.data(), id, sizeof id);
@@ -523,6 +546,7 @@ void restore_backup(const std::string& backup, const std::string& path,
   }
   const uint64_t bytes = newest.table().size() * kUnitBytes;
   if (header.data_offset == 0 || header.data_offset > bytes ||
+      header.data_offset > header.capacity_bytes || header.data_offset % kSegmentBytes != 0 ||
       header.descriptors_offset > header.data_offset) {
     throw Error(ErrorCode::kCorrupt, fmt::format("{}: holds no pool", backup));
   }
@@ -530,16 +554,18 @@ void restore_backup(const std::string& backup, const std::string& path,
   {
     const MappedFile pool(out.file(), out.name(), bytes);
     const uint64_t segments = (bytes - header.data_offset) / kSegmentBytes;
-    // To the end of the unit, since that is written.
-    const uint64_t fixed_end = std::min(
-        bytes, (header.descriptors_offset + segments * sizeof(SegmentDescriptor) + kUnitBytes - 1) /
-                   kUnitBytes * kUnitBytes);
-    reserve_blocks(out.file(), out.name(), 0, fixed_end);
-    if (segments > 0) reserve_blocks(out.file(), out.name(), header.data_offset, bytes);
+    const SegmentMap map(header);
+    reserve_blocks(out.file(), out.name(), 0, header.descriptors_offset);
+    map.for_each_piece(0, segments, [&](uint64_t first, uint64_t last) {
+      reserve_blocks(out.file(), out.name(), map.descriptor_offset(first),
+                     map.descriptor_offset(last - 1) + sizeof(SegmentDescriptor));
+      reserve_blocks(out.file(), out.name(), header.data_offset + first * kSegmentBytes,
+                     header.data_offset + last * kSegmentBytes);
+    });
     read_units(chain, newest, std::move(units), [&](uint64_t number, const char* unit) {
       const uint64_t at = number * kUnitBytes;
-      // Nothing that the pool knows of; but a store into it would be the end of the process.
-      if (at >= fixed_end && at < header.data_offset)
+      // Of tables whole units, also what the pool does not know of: a store into it would be the end of the process.
+      if (at < header.data_offset || map.is_table((at - header.data_offset) / kSegmentBytes))
         reserve_blocks(out.file(), out.name(), at, at + kUnitBytes);
       std::memcpy(pool.base() + at, unit, kUnitBytes);
     });

@@ -187,7 +187,7 @@ std::vector<Heap::Part> Drop::read_page(PoolImpl& pool, uint64_t offset) {
     Heap::Part part{*record >> kCountBits, count == 0, {}, 0};
     ++record;
     if (count > part.bits.size() || count > static_cast<uint64_t>(end - record) ||
-        part.segment >= pool.segments()) {
+        part.segment >= pool.segments() || pool.map().is_table(part.segment)) {
       throw_damaged_list(pool);
     }
     std::copy_n(record, count, part.bits.begin());

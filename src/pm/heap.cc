@@ -19,7 +19,7 @@ uint64_t Heap::block_bytes(uint64_t bytes) {
 }
 
 void Heap::write_free(const PoolImpl& pool, uint64_t segment) {
-  SegmentDescriptor& entry = pool.descriptors()[segment];
+  SegmentDescriptor& entry = pool.descriptor(segment);
   store_release(entry.word, Segments::free_word(segment));
   pool.memory().flush(&entry.word, sizeof entry.word);
 }

@@ -21,7 +21,7 @@ uint64_t seal_of(const SegmentDescriptor& entry, const char* content, uint64_t g
 
 Heap::Usage Heap::usage() const {
   Usage usage;
-  const uint64_t total = pool_.segments() * kSegmentBytes;
+  const uint64_t total = pool_.map().count(0, pool_.segments()) * kSegmentBytes;
   segments_.for_each([&](uint64_t i, const Segments::Content& content, bool) {
     if (content.kind == SegmentKind::kRun)
       usage.allocated_bytes += content.segments * kSegmentBytes;
@@ -49,7 +49,8 @@ uint64_t Heap::block_bytes_at(uint64_t offset, uint64_t bytes) const {
 }
 
 bool Heap::is_in_segments(uint64_t offset) const {
-  return offset >= segments_.offset_of(0) && offset < segments_.offset_of(pool_.segments());
+  return offset >= segments_.offset_of(0) && offset < segments_.offset_of(pool_.segments()) &&
+         !pool_.map().is_table(segments_.number_of(offset));
 }
 
 bool Heap::is_allocated(uint64_t offset, uint64_t bytes) const {

@@ -1,6 +1,7 @@
 // What a crash left of transactions: finished or undone, lane by lane, before anything is allocated.
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "pm/checksum.h"
@@ -104,13 +105,16 @@ void Heap::require_sound(const Lane& lane, const Intent& intent) const {
                       (link >= pool_.header().directory_offset && link < pool_.end_offset());
   const bool has_previous = form != kAsPrevious || &intent != lane.intents;
   bool sound = reads_word && inside && has_previous && form <= kLinkTagged &&
-               pool_.leads_inside(block, kLineBytes);
+               pool_.leads_inside(block, kLineBytes) &&
+               !pool_.map().is_table(segments_.number_of(block));
   if (sound && (intent.block & kBlockIsRun) != 0) {
     const uint64_t segment = segments_.number_of(block);
     const uint64_t length = segments_.descriptor(segment).pending_run_segments;
     // The length is durable before the link is stored; an intent may reach PM before either.
     sound = block == segments_.offset_of(segment) &&
-            (!link_leads_to(intent) || (length >= 1 && length <= pool_.segments() - segment));
+            (!link_leads_to(intent) ||
+             (length >= 1 &&
+              length <= std::min(pool_.segments(), pool_.map().extent_of(segment).end) - segment));
   }
   if (!sound) pool_.throw_corrupt("an allocation intent points outside the pool");
 }
@@ -193,9 +197,10 @@ void Heap::recover() {
   }
   // Likewise what each segment is, a free one too: nothing flushes that again before blocks of it are linked.
   if (pool_.memory().domain() == Domain::kLine) {
-    for (uint64_t i = 0; i < pool_.segments(); ++i) {
-      pool_.memory().flush(&segments_.descriptor(i).word, sizeof(uint64_t));
-    }
+    pool_.map().for_each_piece(0, pool_.segments(), [&](uint64_t first, uint64_t last) {
+      for (uint64_t i = first; i < last; ++i)
+        pool_.memory().flush(&segments_.descriptor(i).word, sizeof(uint64_t));
+    });
   }
   pool_.memory().fence();
   if (!lenient)
@@ -212,6 +217,7 @@ void Heap::recover() {
     segments_.info(i).kind = content.kind;
     segments_.info(i).size_class = static_cast<uint8_t>(content.size_class);
     if (content.kind == SegmentKind::kFree) {
+      if (free_from + free_length != i) close_run();  // a table lies before it
       if (free_length++ == 0) free_from = i;
       return;
     }

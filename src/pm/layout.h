@@ -3,9 +3,9 @@
 //   0              header, one page
 //   4 KiB          root directory, 256 entries of 256 bytes
 //   68 KiB         lanes, 32 of 2 KiB: what an interrupted change needs to be finished or undone
-//   132 KiB        segment descriptors, 256 bytes for each 64 KiB of capacity (a hole in the file
-//                  where the pool has not grown to)
-//   data_offset    segments of 64 KiB
+//   132 KiB        segment descriptors, 256 bytes for each 64 KiB of the capacity that the pool was made with (a
+//                  hole in the file where the pool has not grown to)
+//   data_offset    segments of 64 KiB; behind that capacity also descriptors (pm/segment_map.h)
 #pragma once
 
 #include <cstddef>
@@ -17,16 +17,20 @@ inline constexpr char kMagic[8] = {'P', 'E', 'R', 'D', 'U', 'R', 'E', '\n'};
 inline constexpr uint64_t kSegmentBytes = 64 << 10;
 inline constexpr uint64_t kHeaderBytes = 4096;
 
-// The immutable part is sealed by a checksum. What changes while the pool lives are three single
+// Pools are made with the first of these, and get the other with the first word of the header that only that has.
+inline constexpr uint32_t kFirstFormat = 2;
+inline constexpr uint32_t kExtendedFormat = 3;
+
+// The immutable part is sealed by a checksum. What changes while the pool lives are single
 // words, each written with one atomic store and each with its own check bits, so that no crash
-// tears them and no flipped bit passes.
+// tears them and no flipped bit passes; and the version, in the word that it shares with `header_bytes`.
 struct alignas(256) PoolHeader {
   char magic[8];
-  uint32_t format_version;
+  uint32_t format_version;  // kFirstFormat or kExtendedFormat
   uint32_t header_bytes;
   uint64_t layout_hash;  // of the sizes that the format depends on
   uint8_t uuid[16];
-  uint64_t capacity_bytes;
+  uint64_t capacity_bytes;  // that the pool was made with
   uint64_t growth_bytes;
   uint64_t directory_offset;
   uint64_t lanes_offset;
@@ -34,15 +38,18 @@ struct alignas(256) PoolHeader {
   uint64_t data_offset;
   uint64_t created_unix_s;
   uint64_t reserved[19];
-  uint64_t checksum;                     // xxh3 of all bytes before
-  alignas(64) uint64_t segments_word;    // checked: segments in use, from data_offset
+  uint64_t checksum;                   // xxh3 of all bytes before, with kFirstFormat as the version
+  alignas(64) uint64_t segments_word;  // checked: segments in use, from data_offset
   alignas(64) uint64_t generation_word;  // checked: generation * 4 + CloseMark
   // 0, or checked: offset of the log of transactions. Builds without transactions refuse a pool that has one.
   alignas(64) uint64_t transactions_word;
+  // 0, or checked: the capacity that the pool was raised to, in segments. With kExtendedFormat.
+  alignas(64) uint64_t capacity_word;
 };
 static_assert(offsetof(PoolHeader, checksum) == 248 && offsetof(PoolHeader, segments_word) == 256 &&
               offsetof(PoolHeader, generation_word) == 320 &&
-              offsetof(PoolHeader, transactions_word) == 384 && sizeof(PoolHeader) == 512);
+              offsetof(PoolHeader, transactions_word) == 384 &&
+              offsetof(PoolHeader, capacity_word) == 448 && sizeof(PoolHeader) == 512);
 
 // How the last close of the pool went.
 enum class CloseMark : uint8_t {
@@ -61,6 +68,7 @@ inline constexpr uint64_t kGenerationSalt = 0x6e4e;
 inline constexpr uint64_t kDescriptorSalt = 0xde5c;
 inline constexpr uint64_t kLaneSalt = 0x1a7e;
 inline constexpr uint64_t kTransactionsSalt = 0x7a5c;
+inline constexpr uint64_t kCapacitySalt = 0xca9a;
 
 inline constexpr uint32_t kDirectoryEntries = 256;
 inline constexpr size_t kNameBytesMax = 95;

@@ -58,6 +58,8 @@ class Mapping {
   void remove_file() noexcept;
 
   char* base() const { return base_; }
+  // What is mapped: what map() was asked for, up to a whole huge page.
+  uint64_t mapped_bytes() const { return capacity_bytes_; }
   perdure::Medium medium() const { return medium_; }
   const std::string& path() const { return path_; }
   uint64_t file_bytes() const;      // logical size; of anonymous memory 0

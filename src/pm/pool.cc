@@ -191,7 +191,9 @@ uint64_t generation_word(uint64_t generation, CloseMark mark) {
 }
 
 uint64_t header_checksum(const PoolHeader& header) {
-  return checksum64(&header, offsetof(PoolHeader, checksum));
+  PoolHeader sealed = header;
+  sealed.format_version = kFirstFormat;
+  return checksum64(&sealed, offsetof(PoolHeader, checksum));
 }
 
 Error corrupt_header(const std::string& path, const std::string& what) {
@@ -256,16 +258,15 @@ PoolHeader read_header(const Mapping& mapping, bool lenient) {
   if (header_checksum(header) != header.checksum && !lenient) {
     throw corrupt_header(path, "the checksum of the header does not hold");
   }
-  if (header.format_version < kFormatVersion) {
+  if (header.format_version < kFirstFormat) {
     throw Error(
         ErrorCode::kVersion,
-        fmt::format("{}: has format version {}, this build knows only {}; write its records "
-                    "out with `perdure dump` of the release that made it, and load them into "
-                    "a new pool",
-                    path, header.format_version, kFormatVersion));
+        fmt::format("{}: has format version {}, this build knows only {} and later ones; write its "
+                    "records out with `perdure dump` of the release that made it, and load them "
+                    "into a new pool",
+                    path, header.format_version, kFirstFormat));
   }
-  if (header.format_version != kFormatVersion || header.layout_hash != layout_hash() ||
-      header.header_bytes != kHeaderBytes) {
+  if (header.layout_hash != layout_hash() || header.header_bytes != kHeaderBytes) {
     throw Error(ErrorCode::kVersion,
                 fmt::format("{}: was written with another layout of format version {}", path,
                             header.format_version));
@@ -277,9 +278,14 @@ PoolHeader read_header(const Mapping& mapping, bool lenient) {
       std::all_of(page + offsetof(PoolHeader, generation_word) + sizeof(uint64_t),
                   page + offsetof(PoolHeader, transactions_word), is_zero) &&
       std::all_of(page + offsetof(PoolHeader, transactions_word) + sizeof(uint64_t),
+                  page + offsetof(PoolHeader, capacity_word), is_zero) &&
+      std::all_of(page + offsetof(PoolHeader, capacity_word) + sizeof(uint64_t),
                   page + kHeaderBytes, is_zero);
   if (!lenient && !unused_is_zero) {
     throw corrupt_header(path, "unused bytes of the header are not zero");
+  }
+  if (!lenient && header.format_version == kExtendedFormat && header.capacity_word == 0) {
+    throw corrupt_header(path, "the header has nothing that its format version is for");
   }
   PoolHeader placed = header;
   place_tables(placed);
@@ -293,6 +299,48 @@ PoolHeader read_header(const Mapping& mapping, bool lenient) {
     throw corrupt_header(path, "the header's sizes contradict each other");
   }
   return header;
+}
+
+// What a pool of this header may grow to. Throws kCorrupt.
+uint64_t capacity_of(const PoolHeader& header, const Mapping& mapping, bool lenient) {
+  if (header.capacity_word == 0) return header.capacity_bytes;
+  uint64_t segments = 0;
+  const SegmentMap map(header);
+  const bool sound = unseal_word(header.capacity_word, kCapacitySalt, segments) &&
+                     segments > header.capacity_bytes / kSegmentBytes &&
+                     segments <= Pool::kMaxCapacityBytes / kSegmentBytes &&
+                     !map.is_table(segments - 1 - header.data_offset / kSegmentBytes);
+  if (sound) return segments * kSegmentBytes;
+  if (!lenient)
+    throw corrupt_header(mapping.path(), "the pool's capacity in the header is damaged");
+  // What the file has.
+  return std::clamp(mapping.file_bytes() / kSegmentBytes * kSegmentBytes, header.capacity_bytes,
+                    Pool::kMaxCapacityBytes);
+}
+
+// What a pool of this capacity is to be opened with. Throws kCapacity, kInvalidArgument.
+uint64_t wanted_capacity(const PoolHeader& header, uint64_t capacity_bytes, const Mapping& mapping,
+                         const PoolOptions& options) {
+  const uint64_t wanted = options.capacity_at_least_bytes / kSegmentBytes * kSegmentBytes;
+  if (wanted <= capacity_bytes) return capacity_bytes;
+  if (options.capacity_at_least_bytes > Pool::kMaxCapacityBytes) {
+    throw Error(ErrorCode::kCapacity,
+                fmt::format("{}: a capacity of {} bytes is more than {}", mapping.path(),
+                            options.capacity_at_least_bytes, Pool::kMaxCapacityBytes));
+  }
+  if (options.read_only) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{}: the capacity of a pool that is opened read-only cannot be raised",
+                            mapping.path()));
+  }
+  const uint64_t data = header.data_offset / kSegmentBytes;
+  const SegmentMap map(header);
+  const SegmentMap::Extent extent = map.extent_of(wanted / kSegmentBytes - data - 1);
+  if (wanted / kSegmentBytes - data > extent.data) return wanted;
+  throw Error(ErrorCode::kCapacity,
+              fmt::format("{}: of a capacity of {} bytes all that is new would go into the "
+                          "descriptors of segments; ask for {} at least",
+                          mapping.path(), wanted, (extent.data + data + 1) * kSegmentBytes));
 }
 
 }  // namespace
@@ -346,7 +394,7 @@ void PoolImpl::tell(PoolEventKind kind, std::string_view message) const noexcept
                .message = message,
                .size_bytes = end_offset(),
                .used_bytes = end_offset() - (heap_ ? heap_->free_segments() : 0) * kSegmentBytes,
-               .capacity_bytes = header().capacity_bytes});
+               .capacity_bytes = capacity_bytes()});
   } catch (...) {  // an observer does not decide what becomes of an operation
   }
 }
@@ -356,8 +404,7 @@ void PoolImpl::note_use(uint64_t segments) noexcept {
   if (segments >= nearly_full_segments_) {
     if (std::exchange(nearly_full_, true)) return;
     tell(PoolEventKind::kNearlyFull,
-         "the pool is nearly full; delete records, or load them into a pool made with a larger "
-         "capacity");
+         "the pool is nearly full; delete records, or open it with a larger capacity");
   } else if (segments + segments_max() / 20 < nearly_full_segments_) {
     nearly_full_ = false;
   }
@@ -384,7 +431,14 @@ void PoolImpl::throw_outside(uint64_t offset) const {
 PoolImpl::~PoolImpl() = default;
 
 uint64_t PoolImpl::segments_max() const {
-  return (header().capacity_bytes - header().data_offset) / kSegmentBytes;
+  return (capacity_bytes() - data_offset_) / kSegmentBytes;
+}
+
+uint64_t PoolImpl::run_bytes_max() const {
+  uint64_t most = 0;
+  map_.for_each_piece(0, segments_max(),
+                      [&](uint64_t first, uint64_t last) { most = std::max(most, last - first); });
+  return most * kSegmentBytes;
 }
 
 std::unique_ptr<PoolImpl> PoolImpl::create(Mapping mapping, const PoolOptions& options) {
@@ -399,7 +453,7 @@ std::unique_ptr<PoolImpl> PoolImpl::create(Mapping mapping, const PoolOptions& o
       pool->write_header(options, capacity);
       const uint64_t reserved = round_up(std::min(options.reserve_bytes, capacity), kSegmentBytes);
       if (reserved > pool->header().data_offset) {
-        pool->grow((reserved - pool->header().data_offset) / kSegmentBytes);
+        pool->grow_to((reserved - pool->header().data_offset) / kSegmentBytes);
       }
       pool->heap_ = std::make_unique<Heap>(*pool);
       pool->heap_->recover();
@@ -420,7 +474,7 @@ std::unique_ptr<PoolImpl> PoolImpl::create(Mapping mapping, const PoolOptions& o
 void PoolImpl::write_header(const PoolOptions& options, uint64_t capacity_bytes) {
   PoolHeader header{};
   std::memcpy(header.magic, kMagic, sizeof kMagic);
-  header.format_version = kFormatVersion;
+  header.format_version = kFirstFormat;
   header.header_bytes = kHeaderBytes;
   header.layout_hash = layout_hash();
   if (::getrandom(header.uuid, sizeof header.uuid, 0) != sizeof header.uuid) {
@@ -438,6 +492,8 @@ void PoolImpl::write_header(const PoolOptions& options, uint64_t capacity_bytes)
   std::memcpy(target, &header, sizeof header);
   std::memset(target->magic, 0, sizeof kMagic);
   data_offset_ = header.data_offset;
+  capacity_bytes_ = capacity_bytes;
+  map_ = SegmentMap(header);
   know_size(0);
   write_empty_tables();
   memory_.persist(target, sizeof header);  // everything, before the magic that makes it a pool
@@ -453,6 +509,8 @@ std::unique_ptr<PoolImpl> PoolImpl::open(Mapping mapping, const PoolOptions& opt
                 "a pool is opened lenient only if it is opened read-only");
   }
   const PoolHeader header = read_header(mapping, lenient);
+  const uint64_t capacity = capacity_of(header, mapping, lenient);
+  const uint64_t wanted = wanted_capacity(header, capacity, mapping, options);
   uint64_t segments = 0;
   uint64_t generation = 0;
   const bool size_known = unseal_word(header.segments_word, kSegmentsSalt, segments);
@@ -462,15 +520,15 @@ std::unique_ptr<PoolImpl> PoolImpl::open(Mapping mapping, const PoolOptions& opt
   if (!unseal_word(header.generation_word, kGenerationSalt, generation) && !lenient) {
     throw corrupt_header(mapping.path(), "the pool's generation in the header is damaged");
   }
+  const uint64_t most = (capacity - header.data_offset) / kSegmentBytes;
   if (lenient) {
-    const uint64_t most = (header.capacity_bytes - header.data_offset) / kSegmentBytes;
     const uint64_t bytes = mapping.file_bytes();
     const uint64_t there =
         bytes < header.data_offset ? 0 : (bytes - header.data_offset) / kSegmentBytes;
-    segments = std::min({size_known ? segments : most, most, there});
+    segments = SegmentMap(header).end_at(std::min({size_known ? segments : most, most, there}));
   }
-  if (segments > (header.capacity_bytes - header.data_offset) / kSegmentBytes) {
-    throw corrupt_header(mapping.path(), "the pool's size exceeds its capacity");
+  if (segments > most || SegmentMap(header).end_at(segments) != segments) {
+    throw corrupt_header(mapping.path(), "the pool's size is none that its capacity allows");
   }
   const uint64_t end = header.data_offset + segments * kSegmentBytes;
   if (mapping.file_bytes() < (segments == 0 ? header.descriptors_offset : end)) {
@@ -480,12 +538,14 @@ std::unique_ptr<PoolImpl> PoolImpl::open(Mapping mapping, const PoolOptions& opt
                             "restore it from a backup",
                             mapping.path(), mapping.file_bytes(), end));
   }
-  mapping.map(header.capacity_bytes, options.huge_pages);
+  mapping.map(wanted, options.huge_pages);
   Durability durability = options.durability;
   const Domain needed = needed_domain(mapping.medium(), durability, mapping.path());
   const Domain domain = chosen_domain(needed, options, mapping.path());
   std::unique_ptr<PoolImpl> pool(new PoolImpl(std::move(mapping), domain, durability, options));
   pool->data_offset_ = header.data_offset;
+  pool->capacity_bytes_ = capacity;
+  pool->map_ = SegmentMap(header);
   pool->know_size(segments);
   pool->generation_ = pool->sealed_generation_ = generation >> 2;
   pool->closed_before_ = static_cast<CloseMark>(generation & 3);
@@ -513,6 +573,9 @@ std::unique_ptr<PoolImpl> PoolImpl::open(Mapping mapping, const PoolOptions& opt
   }
   pool->start_generation();
   if (!lenient) pool->transactions_->forget_dropped();
+  if (wanted > capacity) pool->raise_capacity(wanted);
+  // A crash may have come between the word and the version.
+  if (pool->header().capacity_word != 0) pool->extend_format();
   pool->now_ready(options, pool->closed_before_ == CloseMark::kOpen);
   return pool;
 }
@@ -522,39 +585,66 @@ void PoolImpl::start_generation() {
   open_ = true;
   auto* header = at<PoolHeader>(0);
   store_release(header->generation_word, generation_word(generation_, CloseMark::kOpen));
-  // Of a process that died, it may be in the caches only, and segments that it counts are about to be used.
+  // Of a process that died, they may be in the caches only: segments that the one counts are about to be used, and the
+  // pool may grow to what the other says.
   memory_.flush(&header->segments_word, sizeof(uint64_t));
+  if (header->capacity_word != 0) memory_.flush(&header->capacity_word, sizeof(uint64_t));
   memory_.persist(&header->generation_word, sizeof(uint64_t));  // before any change voids a seal
 }
 
-uint64_t PoolImpl::stepped_size(uint64_t segments) const {
+// Nothing lies behind the former capacity yet: the table of the next extent gets its blocks, and is written, when the
+// pool grows into it. So the word alone raises the capacity, and a crash leaves the one or the other.
+void PoolImpl::raise_capacity(uint64_t bytes) {
+  auto* header = at<PoolHeader>(0);
+  store_release(header->capacity_word, seal_word(bytes / kSegmentBytes, kCapacitySalt));
+  memory_.persist(&header->capacity_word, sizeof(uint64_t));  // before a segment beyond counts
+  capacity_bytes_ = bytes;
+}
+
+// After the word: with the version alone the header would be damaged. Builds that know only the first version refuse the
+// word as well, in words that fit less.
+void PoolImpl::extend_format() {
+  if (read_only() || header().format_version == kExtendedFormat) return;
+  uint64_t word = 0;  // with header_bytes: one store
+  std::memcpy(&word, &header().format_version, sizeof word);
+  word = (word & ~uint64_t{0xffffffff}) | kExtendedFormat;
+  auto* target = at<uint64_t>(offsetof(PoolHeader, format_version));
+  store_release(*target, word);
+  memory_.persist(target, sizeof word);  // before the pool is used: it may be closed in a moment
+}
+
+uint64_t PoolImpl::stepped_end(uint64_t segments) const {
   if (segments == 0 || header().growth_bytes < kHugePageBytes) return segments;
   // To the end of a huge page: the next growth begins one, which reserve() can then make whole.
   const uint64_t end = header().data_offset + segments * kSegmentBytes;
-  return segments + (round_up(end, kHugePageBytes) - end) / kSegmentBytes;
+  // Not into a table.
+  return map_.end_at(segments + (round_up(end, kHugePageBytes) - end) / kSegmentBytes);
 }
 
-void PoolImpl::grow(uint64_t segments) {
+void PoolImpl::grow_to(uint64_t least) {
   // A private copy of a file ends where the file does.
   if (read_only()) throw Error(ErrorCode::kPoolFull, "the pool was opened read-only");
   if (failed()) require_writable();  // throws
-  const uint64_t before = this->segments();
-  const uint64_t left = segments_max() - before;
-  if (left == 0) throw Error(ErrorCode::kPoolFull, "at capacity");
+  const uint64_t before = segments();
+  const uint64_t most = segments_max();
+  if (before == most) throw Error(ErrorCode::kPoolFull, "at capacity");
+  least = std::min(least, most);
   const uint64_t step = header().growth_bytes / kSegmentBytes;
-  uint64_t count = std::max(segments, step);
-  count = std::min(left, stepped_size(before + count) - before);
-  const auto reserve = [&](uint64_t n) {
-    mapping_.reserve(header().descriptors_offset + before * sizeof(SegmentDescriptor),
-                     n * sizeof(SegmentDescriptor));
-    mapping_.reserve(header().data_offset + before * kSegmentBytes, n * kSegmentBytes);
+  // A step that ends in a table ends before it, or, if it begins there, behind it with what is needed.
+  uint64_t end = std::max(least, map_.end_at(stepped_end(std::max(least, before + step))));
+  end = std::min(most, end);
+  const auto reserve = [&](uint64_t to) {
+    map_.for_each_piece(before, to, [&](uint64_t first, uint64_t last) {
+      mapping_.reserve(map_.descriptor_offset(first), (last - first) * sizeof(SegmentDescriptor));
+      mapping_.reserve(data_offset_ + first * kSegmentBytes, (last - first) * kSegmentBytes);
+    });
   };
   try {
-    reserve(count);
+    reserve(end);
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::kNoSpace || count <= segments) throw;
-    count = std::min(left, segments);  // what is needed may fit where a whole step does not
-    reserve(count);
+    if (error.code() != ErrorCode::kNoSpace || end <= least) throw;
+    end = least;  // what is needed may fit where a whole step does not
+    reserve(end);
   }
   // The file system's own records of the new blocks, before the word that relies on them.
   if (durability_ == Durability::kPower) {
@@ -565,12 +655,14 @@ void PoolImpl::grow(uint64_t segments) {
       throw Error(ErrorCode::kIo, error.what());       // never kNoSpace, whatever the reason
     }
   }
-  for (uint64_t i = before; i < before + count; ++i) Heap::write_free(*this, i);
+  map_.for_each_piece(before, end, [&](uint64_t first, uint64_t last) {
+    for (uint64_t i = first; i < last; ++i) Heap::write_free(*this, i);
+  });
   memory_.fence();  // the descriptors, before the word that counts them; the blocks are zero-filled
   auto* header = at<PoolHeader>(0);
-  store_release(header->segments_word, seal_word(before + count, kSegmentsSalt));
+  store_release(header->segments_word, seal_word(end, kSegmentsSalt));
   memory_.persist(&header->segments_word, sizeof(uint64_t));  // before a segment beyond is used
-  know_size(before + count);
+  know_size(end);
 }
 
 uint64_t PoolImpl::shrink() {
@@ -596,15 +688,17 @@ void PoolImpl::count_fewer(uint64_t segments) {
 uint64_t PoolImpl::give_back(uint64_t before) {
   const uint64_t after = segments();
   const uint64_t data = header().data_offset;
-  if (mapping_.medium() == perdure::Medium::kAnonymous) {
-    mapping_.give_back(data + after * kSegmentBytes, (before - after) * kSegmentBytes);
-  } else if (mapping_.file_bytes() > data) {  // also what a crash has left uncut
+  const bool anonymous = mapping_.medium() == perdure::Medium::kAnonymous;
+  if (!anonymous && mapping_.file_bytes() > data) {  // also what a crash has left uncut
     before = std::max(before, (mapping_.file_bytes() - data) / kSegmentBytes);
     before = std::min(before, segments_max());
   }
-  mapping_.give_back(header().descriptors_offset + after * sizeof(SegmentDescriptor),
-                     (before - after) * sizeof(SegmentDescriptor));
-  if (mapping_.medium() == perdure::Medium::kAnonymous) return (before - after) * kSegmentBytes;
+  map_.for_each_piece(after, before, [&](uint64_t first, uint64_t last) {
+    const uint64_t count = last - first;
+    if (anonymous) mapping_.give_back(data + first * kSegmentBytes, count * kSegmentBytes);
+    mapping_.give_back(map_.descriptor_offset(first), count * sizeof(SegmentDescriptor));
+  });
+  if (anonymous) return (before - after) * kSegmentBytes;
   // Without segments too it ends behind the descriptors: others may be looking at them.
   return mapping_.cut(data + after * kSegmentBytes);
 }
@@ -653,7 +747,7 @@ PoolInfo PoolImpl::info() const {
   info.path = mapping_.path();
   for (const uint8_t byte : header().uuid) info.uuid += fmt::format("{:02x}", byte);
   info.format_version = header().format_version;
-  info.capacity_bytes = header().capacity_bytes;
+  info.capacity_bytes = capacity_bytes();
   info.size_bytes = mapping_.occupied_bytes();
   info.allocated_bytes = usage.allocated_bytes;
   info.free_bytes = usage.free_bytes;

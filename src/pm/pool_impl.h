@@ -20,6 +20,7 @@
 #include "pm/layout.h"
 #include "pm/mapping.h"
 #include "pm/memory.h"
+#include "pm/segment_map.h"
 
 namespace perdure::pm {
 
@@ -44,9 +45,12 @@ class PoolImpl : public std::enable_shared_from_this<PoolImpl> {
   EpochManager& writers() { return writers_; }
   const PoolHeader& header() const { return *at<PoolHeader>(0); }
   Lane* lanes() const { return at<Lane>(header().lanes_offset); }
-  SegmentDescriptor* descriptors() const {
-    return at<SegmentDescriptor>(header().descriptors_offset);
+  const SegmentMap& map() const { return map_; }
+  SegmentDescriptor& descriptor(uint64_t segment) const {
+    return *at<SegmentDescriptor>(map_.descriptor_offset(segment));
   }
+  // What the pool may grow to: what it was made with, or was raised to since. Does not change while it is open.
+  uint64_t capacity_bytes() const { return capacity_bytes_; }
 
   char* base() const { return mapping_.base(); }
   template <typename T>
@@ -80,15 +84,19 @@ class PoolImpl : public std::enable_shared_from_this<PoolImpl> {
   // So many segments are in use. Tells on_event when they become too many. The caller serialises calls.
   void note_use(uint64_t segments) noexcept;
 
-  // Segments that have blocks on the medium, and how many there may be.
+  // The number of the segment where the pool ends, and where it would at its capacity. Tables count (SegmentMap).
   uint64_t segments() const { return segments_.load(std::memory_order_acquire); }
   uint64_t segments_max() const;
+  // The largest block that an empty pool has room for.
+  uint64_t run_bytes_max() const;
+  // By how many segments it can still grow.
+  uint64_t segments_left() const { return map_.count(segments(), segments_max()); }
   // One past the last byte in use.
   uint64_t end_offset() const { return end_offset_.load(std::memory_order_acquire); }
 
-  // Extends the pool by at least `segments` (less if the capacity ends first). Durable on return.
-  // Throws kPoolFull at capacity, kNoSpace. The caller serialises calls.
-  void grow(uint64_t segments);
+  // Extends the pool so that it ends at segment `least` or behind it (before it if the capacity ends first). Durable
+  // on return. Throws kPoolFull at capacity, kNoSpace. The caller serialises calls.
+  void grow_to(uint64_t least);
 
   // Gives the end of the pool back to the medium, where nothing is in use. As Pool::shrink.
   //
@@ -110,8 +118,8 @@ class PoolImpl : public std::enable_shared_from_this<PoolImpl> {
   // that may be full by then, by a store that cannot fail. Descriptors behind the end are nobody's, and growth reserves
   // them again: theirs are given back.
   uint64_t shrink();
-  // Its parts, for Segments. The pool has as many segments as growth would leave it with that needs so many.
-  uint64_t stepped_size(uint64_t segments) const;
+  // Its parts, for Segments. Where growth would leave the end of the pool that needs it to be here.
+  uint64_t stepped_end(uint64_t segments) const;
   // The header counts so many segments, those behind being free. Durable on return. Throws kIo.
   void count_fewer(uint64_t segments);
   // Of the `before` that it had: gives back what is not counted any more, and returns how many bytes that is. Throws kIo.
@@ -206,6 +214,10 @@ class PoolImpl : public std::enable_shared_from_this<PoolImpl> {
   DirectoryEntry renamed(uint32_t number, std::string_view name) const;
   [[noreturn]] void throw_damaged(uint32_t entry) const;
   void write_header(const PoolOptions& options, uint64_t capacity_bytes);
+  // Raises the capacity. Durable on return. Throws kIo: then it is raised, or was not.
+  void raise_capacity(uint64_t bytes);
+  // What the header has needs this version from now on.
+  void extend_format();
   void write_empty_tables();
   void know_size(uint64_t segments);
   // Compares the seals that the last close has made, if it has, with what the file holds.
@@ -232,6 +244,8 @@ class PoolImpl : public std::enable_shared_from_this<PoolImpl> {
   std::unique_ptr<TransactionLog> transactions_;
   EpochManager writers_;
   uint64_t data_offset_ = 0;  // as in the header
+  uint64_t capacity_bytes_ = 0;
+  SegmentMap map_;
   std::atomic<uint64_t> segments_{0};
   std::atomic<uint64_t> end_offset_{0};
   uint64_t generation_ = 0;

@@ -13,8 +13,14 @@
 namespace perdure::pm {
 
 Segments::Segments(PoolImpl& pool)
-    : pool_(pool), descriptors_(pool.descriptors()), data_offset_(pool.header().data_offset) {
-  infos_bytes_ = (pool.segments_max() * sizeof(Info) + 4095) & ~uint64_t{4095};
+    : pool_(pool),
+      map_(pool.map()),
+      descriptors_(&pool.descriptor(0)),
+      first_segments_(map_.first_segments()),
+      data_offset_(pool.header().data_offset) {
+  // What is mapped may be about to become the capacity.
+  const uint64_t segments = pool.mapping().mapped_bytes() / kSegmentBytes;
+  infos_bytes_ = (segments * sizeof(Info) + 4095) & ~uint64_t{4095};
   void* mapped = ::mmap(nullptr, infos_bytes_, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapped == MAP_FAILED) throw std::bad_alloc();
@@ -28,6 +34,8 @@ Segments::~Segments() {
 
 uint64_t Segments::count() const { return pool_.segments(); }
 
+SegmentDescriptor& Segments::extension(uint64_t segment) const { return pool_.descriptor(segment); }
+
 // ---- descriptors
 
 uint64_t Segments::word_of(SegmentKind kind, int size_class, uint64_t segments, uint64_t number) {
@@ -37,10 +45,11 @@ uint64_t Segments::word_of(SegmentKind kind, int size_class, uint64_t segments, 
 }
 
 bool Segments::read(uint64_t segment, Content& out) const {
-  return parse(load_relaxed(descriptor(segment).word), segment, count(), out);
+  const uint64_t end = std::min(count(), map_.extent_of(segment).end);
+  return parse(load_relaxed(descriptor(segment).word), segment, end, out);
 }
 
-bool Segments::parse(uint64_t word, uint64_t segment, uint64_t count, Content& out) {
+bool Segments::parse(uint64_t word, uint64_t segment, uint64_t end, Content& out) {
   out = {};
   uint64_t value = 0;
   if (word == 0 || !unseal_word(word, kDescriptorSalt + (segment << 16), value)) return false;
@@ -48,7 +57,7 @@ bool Segments::parse(uint64_t word, uint64_t segment, uint64_t count, Content& o
                       .size_class = static_cast<int>(value >> 8 & 0xff),
                       .segments = value >> 16};
   const bool sound = found.kind == SegmentKind::kRun
-                         ? found.segments >= 1 && found.segments <= count - segment
+                         ? found.segments >= 1 && found.segments <= end - segment
                          : found.kind <= SegmentKind::kSlab &&
                                found.size_class < HeapBlocks::kClasses && found.segments == 1;
   if (sound) out = found;
@@ -79,7 +88,7 @@ bool Segments::take(uint64_t count, uint32_t keep, uint64_t& first) {
       pool_.note_use(this->count() - free_segments_);
       return true;
     }
-    if (!grow(count + kReserve + promised)) return false;
+    if (!grow(count + kReserve + promised, count)) return false;
   }
   return false;
 }
@@ -88,7 +97,7 @@ bool Segments::promise(uint64_t segments) {
   if (segments == 0) return true;
   const std::lock_guard lock(mutex_);
   const uint64_t wanted = segments + kReserve + promised_.load(std::memory_order_relaxed);
-  if (free_segments_ < wanted) grow(wanted);
+  if (free_segments_ < wanted) grow(wanted, 1);
   if (free_segments_ < wanted) return false;
   promised_ += segments;
   return true;
@@ -118,7 +127,7 @@ void Segments::release(uint64_t first, uint64_t count) noexcept try {
 
 bool Segments::is_scarce(uint64_t segments) const {
   const bool grows = !medium_full_.load(std::memory_order_relaxed);
-  const uint64_t growth = grows ? pool_.segments_max() - pool_.segments() : 0;
+  const uint64_t growth = grows ? pool_.segments_left() : 0;
   return free_segments_.load(std::memory_order_relaxed) + growth <
          segments + promised_.load(std::memory_order_relaxed);
 }
@@ -138,16 +147,19 @@ bool Segments::take_below(uint64_t limit, uint64_t& segment) {
 uint64_t Segments::shrink() {
   const std::lock_guard lock(mutex_);
   const uint64_t before = count();
-  const uint64_t tail = free_at_end();
+  const uint64_t used = end_of_use();
   // With a medium that is full by then, what is kept lets records be removed, as take() does by growing in time.
-  const uint64_t kept = tail == before ? 0 : kReserve + promised_.load(std::memory_order_relaxed);
-  const uint64_t after = std::min(before, pool_.stepped_size(before - tail + kept));
-  if (after < before) {
-    pool_.count_fewer(after);
+  const uint64_t kept = used == 0 ? 0 : kReserve + promised_.load(std::memory_order_relaxed);
+  const uint64_t after = std::min(before, pool_.stepped_end(map_.advance(used, kept)));
+  if (after < before) pool_.count_fewer(after);
+  while (!free_runs_.empty()) {
     const auto last = std::prev(free_runs_.end());
-    last->second -= before - after;
+    const uint64_t end = last->first + last->second;
+    if (end <= after) break;
+    const uint64_t gone = end - std::max(after, last->first);
+    last->second -= gone;
+    free_segments_ -= gone;
     if (last->second == 0) free_runs_.erase(last);
-    free_segments_ -= before - after;
   }
   const uint64_t bytes = pool_.give_back(before);
   medium_full_.store(false, std::memory_order_relaxed);
@@ -160,30 +172,56 @@ uint64_t Segments::free_at_end() const {
   return last->first + last->second == count() ? last->second : 0;
 }
 
-bool Segments::grow(uint64_t segments) {
+uint64_t Segments::end_of_use() const {
+  uint64_t end = count();
+  for (auto run = free_runs_.rbegin(); run != free_runs_.rend(); ++run) {
+    if (run->first + run->second != end) break;
+    const SegmentMap::Extent extent = map_.extent_of(run->first);
+    end = run->first == extent.data ? extent.begin : run->first;
+  }
+  return end;
+}
+
+uint64_t Segments::wanted_end(uint64_t segments, uint64_t adjacent) const {
+  const uint64_t before = pool_.segments();
+  const uint64_t most = pool_.segments_max();
+  const uint64_t tail = free_at_end();  // counts: a run may begin there
+  const uint64_t more = segments > tail ? segments - tail : 1;
+  // No run reaches over a table: it may have to begin behind the next one.
+  uint64_t begin = before - tail;
+  while (begin < most) {
+    const SegmentMap::Extent extent = map_.extent_of(begin);
+    begin = std::max(begin, extent.data);
+    if (extent.end - begin >= adjacent) break;
+    begin = extent.end;
+  }
+  return std::min(most, std::max(map_.advance(before, more), begin + adjacent));
+}
+
+bool Segments::grow(uint64_t segments, uint64_t adjacent) {
   const uint64_t before = pool_.segments();
   // Most allocations in a full pool come here, several times each: without the price of an exception.
   if (before == pool_.segments_max() && !pool_.failed()) {
     medium_full_.store(false, std::memory_order_relaxed);
     return false;
   }
-  const uint64_t tail = free_at_end();  // counts: a run may begin there
-  const uint64_t needed = segments > tail ? segments - tail : 1;
+  const uint64_t tail = free_at_end();
   try {
-    pool_.grow(needed);
+    pool_.grow_to(wanted_end(segments, adjacent));
   } catch (const Error& error) {
     if (!is_full(error)) throw;
     medium_full_.store(error.code() == ErrorCode::kNoSpace, std::memory_order_relaxed);
     return false;
   }
   medium_full_.store(false, std::memory_order_relaxed);
-  const uint64_t added = pool_.segments() - before;
-  free_segments_ += added;
-  if (tail > 0) {
-    std::prev(free_runs_.end())->second += added;
-  } else {
-    free_runs_.emplace(before, added);
-  }
+  map_.for_each_piece(before, pool_.segments(), [&](uint64_t first, uint64_t last) {
+    free_segments_ += last - first;
+    if (tail > 0 && first == before) {
+      std::prev(free_runs_.end())->second += last - first;
+    } else {
+      free_runs_.emplace(first, last - first);
+    }
+  });
   pool_.note_growth();
   return true;
 }
@@ -207,8 +245,8 @@ void Segments::throw_full() const {
   }
   throw Error(ErrorCode::kPoolFull,
               fmt::format("{}: the pool is full at its capacity of {} bytes; nothing was changed: "
-                          "delete records, or load them into a pool made with a larger capacity",
-                          pool_.mapping().path(), pool_.header().capacity_bytes));
+                          "delete records, or open the pool with a larger capacity",
+                          pool_.mapping().path(), pool_.capacity_bytes()));
 }
 
 }  // namespace perdure::pm

@@ -10,6 +10,7 @@
 //   - The descriptor of a segment in free_runs_ says that it is free, and is durable: a run that a crash
 //     leaves without its length is found free.
 //   - Only pool growth adds segments, and only shrink() takes them away. Both run under the mutex.
+//   - Segments of tables (SegmentMap) have no Info that says anything, and are never free.
 #pragma once
 
 #include <atomic>
@@ -18,6 +19,8 @@
 #include <mutex>
 
 #include "pm/layout.h"
+#include "pm/memory.h"
+#include "pm/segment_map.h"
 
 namespace perdure::pm {
 
@@ -56,7 +59,9 @@ class Segments {
 
   // ---- descriptors
 
-  SegmentDescriptor& descriptor(uint64_t segment) const { return descriptors_[segment]; }
+  SegmentDescriptor& descriptor(uint64_t segment) const {
+    return segment < first_segments_ ? descriptors_[segment] : extension(segment);
+  }
   // Of the segment that an offset lies in.
   uint64_t number_of(uint64_t offset) const { return (offset - data_offset_) / kSegmentBytes; }
   uint64_t offset_of(uint64_t segment) const { return data_offset_ + segment * kSegmentBytes; }
@@ -66,8 +71,8 @@ class Segments {
   static uint64_t free_word(uint64_t number) { return word_of(SegmentKind::kFree, 0, 1, number); }
   // Returns false, with the content of a free segment, if the descriptor is damaged.
   bool read(uint64_t segment, Content& out) const;
-  // The same of a descriptor's word, in a pool of `count` segments.
-  static bool parse(uint64_t word, uint64_t segment, uint64_t count, Content& out);
+  // The same of a descriptor's word, where runs end at `end` or before.
+  static bool parse(uint64_t word, uint64_t segment, uint64_t end, Content& out);
   // The content of a damaged one is that of a free segment.
   Content content_of(uint64_t segment) const {
     Content content;
@@ -89,13 +94,14 @@ class Segments {
   // descriptor is one of a free segment, but not sound.
   template <typename Visit>
   void for_each(Visit visit) const {
-    const uint64_t end = count();
-    for (uint64_t i = 0; i < end;) {
-      Content content;
-      const bool sound = read(i, content);
-      visit(i, content, sound);
-      i += content.segments;
-    }
+    map_.for_each_piece(0, count(), [&](uint64_t first, uint64_t last) {
+      for (uint64_t i = first; i < last;) {
+        Content content;
+        const bool sound = parse(load_relaxed(descriptor(i).word), i, last, content);
+        visit(i, content, sound);
+        i += content.segments;
+      }
+    });
   }
 
   // ---- free segments
@@ -107,7 +113,7 @@ class Segments {
   // The lowest free segment, if it is below `limit`. Never grows the pool. Returns false if there is none.
   bool take_below(uint64_t limit, uint64_t& segment);
   // Takes the free segments at the end from the pool, but for kReserve and what was promised, unless nothing is in
-  // use, and gives them back to the medium. Returns by how much the pool is smaller. Throws kIo.
+  // use, and gives them back to the medium, with the tables between them. Returns by how much the pool is smaller. Throws kIo.
   uint64_t shrink();
   // At recovery, in ascending order and never two adjacent runs: these are free.
   void add_free(uint64_t first, uint64_t count);
@@ -128,12 +134,19 @@ class Segments {
 
  private:
   uint64_t count() const;
-  // Under the mutex.
-  bool grow(uint64_t segments);
+  SegmentDescriptor& extension(uint64_t segment) const;
+  // Under the mutex. So that `segments` are free at the end, or else `adjacent` are somewhere, and others.
+  bool grow(uint64_t segments, uint64_t adjacent);
+  // Where a pool must end for that.
+  uint64_t wanted_end(uint64_t segments, uint64_t adjacent) const;
   uint64_t free_at_end() const;
+  // Nothing is in use from here on.
+  uint64_t end_of_use() const;
 
   PoolImpl& pool_;
-  SegmentDescriptor* descriptors_;
+  const SegmentMap& map_;
+  SegmentDescriptor* descriptors_;  // of the first segments
+  uint64_t first_segments_;
   uint64_t data_offset_;
   Info* infos_ = nullptr;  // one for each segment of the capacity; pages appear on use
   uint64_t infos_bytes_ = 0;

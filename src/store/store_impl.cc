@@ -57,11 +57,11 @@ StoreImpl::StoreImpl(pm::PoolImpl& pool, const std::string& name, uint64_t root,
   };
   config_.changes_bytes = share(options.changes_bytes);
   config_.unread_bytes =
-      share(options.unread_bytes != 0 ? options.unread_bytes : pool.header().capacity_bytes / 4);
+      share(options.unread_bytes != 0 ? options.unread_bytes : pool.capacity_bytes() / 4);
   config_.evicts = options.evict;
   config_.may_evict = options.may_evict;
   uint64_t bytes_max = options.bytes_max;
-  if (bytes_max == 0 && options.evict) bytes_max = pool.header().capacity_bytes / 8 * 7;
+  if (bytes_max == 0 && options.evict) bytes_max = pool.capacity_bytes() / 8 * 7;
   if (bytes_max != 0) {
     constexpr uint64_t kBlocksMin = 12;  // heads, spares, and some to choose from
     config_.bytes_max = bytes_max / root_.partitions;
@@ -114,7 +114,7 @@ std::unique_ptr<StoreImpl> StoreImpl::create(pm::PoolImpl& pool, const std::stri
                             boundaries.partitions(), options.partitions));
   }
   const bool ordered = options.index == StoreIndex::kOrdered;
-  const uint64_t capacity_bytes = pool.header().capacity_bytes;
+  const uint64_t capacity_bytes = pool.capacity_bytes();
   Root root{};
   root.seal.magic = kRootMagic;
   root.salt = std::random_device{}() | uint64_t{std::random_device{}()} << 32;

@@ -47,6 +47,22 @@ TEST_F(DatabaseTest, KeepsWhatATransactionWrites) {
   EXPECT_EQ(contents_of(database, tree), (Records{{"", "nobody"}, {"alice", "10"}}));
 }
 
+// Its pages are one block, and none is as large as half of a pool whose capacity was raised.
+TEST(RaisedPool, HasRoomForADatabase) {
+  const TempDir dir;
+  PoolOptions options = small_pool(Pool::kMinCapacityBytes);
+  Pool::create(dir.file("pool"), options).close();
+  for (const uint64_t mebibytes : {9, 32}) {
+    options.capacity_at_least_bytes = mebibytes << 20;
+    Pool pool = Pool::open(dir.file("pool"), options);
+    const std::string name = "of " + std::to_string(mebibytes);
+    DatabaseOptions sizes = small_database();
+    sizes.pages_max = 0;
+    const Database database = Database::create(pool, name, sizes);
+    EXPECT_GT(pool.info().allocated_bytes, mebibytes << 18) << mebibytes;
+  }
+}
+
 TEST_F(DatabaseTest, SavepointsUndoWhatCameAfter) {
   Database database = Database::create(pool_, "bank", small_database());
   const Tree tree = database.tree("t");

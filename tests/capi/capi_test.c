@@ -82,6 +82,32 @@ static void test_pool_as_a_whole(perdure_pool *pool) {
   remove(restored);
 }
 
+/* A pool that is opened with a larger capacity than it has. */
+static void test_raised_pool(void) {
+  perdure_pool_options options = PERDURE_POOL_OPTIONS_INIT;
+  perdure_pool_info info;
+  perdure_pool *pool = NULL;
+  OK(perdure_pool_close(new_pool()));
+  memset(&info, 0, sizeof info);
+  info.size = sizeof info;
+  options.capacity_at_least_bytes = (uint64_t)100 << 20;
+  options.read_only = 1;
+  CHECK(perdure_pool_open(path, &options, &pool) == PERDURE_INVALID_ARGUMENT);
+  options.read_only = 0;
+  OK(perdure_pool_open(path, &options, &pool));
+  OK(perdure_pool_get_info(pool, &info));
+  CHECK(info.capacity_bytes == options.capacity_at_least_bytes && info.format_version == 3);
+  OK(perdure_pool_close(pool));
+  /* Of a program that knows no such member. */
+  options.size = offsetof(perdure_pool_options, capacity_at_least_bytes);
+  options.capacity_at_least_bytes = (uint64_t)200 << 20;
+  OK(perdure_pool_open(path, &options, &pool));
+  OK(perdure_pool_get_info(pool, &info));
+  CHECK(info.capacity_bytes == (uint64_t)100 << 20);
+  OK(perdure_pool_close(pool));
+  remove(path);
+}
+
 static void test_pools(void) {
   perdure_pool *pool = new_pool();
   perdure_pool *again = NULL;
@@ -657,6 +683,7 @@ int main(int argc, char **argv) {
   snprintf(path, sizeof path, "%s/capi-test-%ld.pool", argc > 1 ? argv[1] : "/tmp", (long)getpid());
   CHECK(strcmp(perdure_last_error(), "") == 0 && perdure_last_status() == PERDURE_OK);
   test_pools();
+  test_raised_pool();
   test_sizes();
   test_catalog();
   test_words();

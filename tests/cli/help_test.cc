@@ -23,6 +23,7 @@ const std::vector<std::vector<std::string>> kCommands = {
     {"pool", "backup"},
     {"pool", "restore"},
     {"pool", "salvage"},
+    {"pool", "grow"},
     {"pool", "shrink"},
     {"convert"},
     {"drop"},

@@ -126,6 +126,32 @@ TEST_F(PoolCommand, ShrinkCutsTheFileBehindWhatIsLeft) {
   EXPECT_EQ(run({"pool", "shrink", path("none.pool")}).code, 4);
 }
 
+TEST_F(PoolCommand, GrowRaisesWhatThePoolMayGrowTo) {
+  load_some(100);
+  const auto file_bytes = std::filesystem::file_size(pool());
+  const nlohmann::json json = run({"pool", "grow", "--json", "--capacity", "1G", pool()}).json();
+  EXPECT_EQ(json["capacity_bytes"], 1 << 30);
+  EXPECT_EQ(json["capacity_bytes_before"], 64 << 20);
+  EXPECT_EQ(std::filesystem::file_size(pool()), file_bytes);
+  const Result again = run({"pool", "grow", "--capacity", "2G", pool()});
+  EXPECT_EQ(again.code, 0);
+  EXPECT_NE(again.out.find("may grow to 2.0 GiB, before to 1.0 GiB"), std::string::npos) << again.out;
+  EXPECT_EQ(run({"pool", "info", "--json", pool()}).json()["capacity_bytes"], uint64_t{2} << 30);
+  EXPECT_EQ(run({"pool", "check", pool()}).code, 0);
+  EXPECT_EQ(run({"get", pool(), "key99"}).out, "value\n");
+  const Result lower = run({"pool", "grow", "--capacity", "1G", pool()});
+  EXPECT_EQ(lower.code, 4);
+  EXPECT_NE(lower.err.find("cannot be lowered"), std::string::npos) << lower.err;
+  EXPECT_EQ(run({"pool", "grow", "--capacity", "2T", pool()}).code, 4);
+  EXPECT_EQ(run({"pool", "grow", "--capacity", "1Q", pool()}).code, 2);
+  EXPECT_EQ(run({"pool", "grow", pool()}).code, 2);
+  EXPECT_EQ(run({"pool", "grow", "--capacity", "1G", path("none.pool")}).code, 4);
+  // Elsewhere the option is for new pools, and says so.
+  const Result put = run({"put", "--capacity", "4G", pool(), "key", "value"});
+  EXPECT_EQ(put.code, 0);
+  EXPECT_NE(put.err.find("perdure pool grow"), std::string::npos) << put.err;
+}
+
 TEST_F(PoolCommand, CheckNamesADamagedHeader) {
   load_some(10);
   damage(24, 8);

@@ -34,7 +34,7 @@ std::string bytes_text(uint64_t bytes) {
 std::string pools() {
   return fmt::format(
       "| what | limit |\n|---|---|\n"
-      "| capacity | {} to {}, fixed when the pool is made |\n"
+      "| capacity | {} to {}, can be raised when the pool is opened |\n"
       "| growth | in steps of `growth_bytes`, at least one segment of {} |\n"
       "| structures, stores, databases in a pool | {} |\n"
       "| name of one | {} bytes |\n"

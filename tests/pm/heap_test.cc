@@ -136,7 +136,7 @@ TEST_F(HeapTest, RecoveryFollowsTheLink) {
         block = txn.allocate(bytes);
         if (bytes > 32768) {
           impl()
-              .descriptors()[(block - impl().header().data_offset) / kSegmentBytes]
+              .descriptor((block - impl().header().data_offset) / kSegmentBytes)
               .pending_run_segments = Heap::block_bytes(bytes) / kSegmentBytes;
         }
       }

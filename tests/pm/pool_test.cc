@@ -564,6 +564,36 @@ TEST_F(Shrinking, WaitsForBackupsAndTheyForIt) {
   EXPECT_EQ(count_right(*open_index(restored, "words"), 100), 100);
 }
 
+// Raising takes nothing of the medium; growing into what is new does, and says so if there is none.
+TEST_F(PoolTest, ARaisedCapacityOnAFullMediumIsNoSpaceUntilThereIsSome) {
+  PoolOptions options;
+  options.capacity_bytes = Pool::kMinCapacityBytes;
+  Pool pool = Pool::create(path_, options);
+  int i = 0;
+  const auto fill = [&](AnyIndex& index) {
+    for (;; ++i) index.insert("key" + std::to_string(i), std::string(4000, 'v'));
+  };
+  {
+    const auto index = make(pool);
+    EXPECT_TRUE(fails_with(ErrorCode::kPoolFull, path_, [&] { fill(*index); }));
+  }
+  pool.close();
+  options.capacity_at_least_bytes = uint64_t{16} << 20;
+  const int before = i;
+  {
+    const RefusedCall refused(allocation_error, ENOSPC);
+    pool = Pool::open(path_, options);
+    const auto index = open_index(pool, "words");
+    EXPECT_TRUE(fails_with(ErrorCode::kNoSpace, path_, [&] { fill(*index); }));
+    EXPECT_EQ(pool.info().capacity_bytes, options.capacity_at_least_bytes);
+  }
+  EXPECT_LT(i, before + 20);
+  const auto index = open_index(pool, "words");
+  EXPECT_TRUE(fails_with(ErrorCode::kPoolFull, path_, [&] { fill(*index); }));
+  EXPECT_GT(i, before + 2000);
+  EXPECT_EQ(pool.check([](const std::string& what) { ADD_FAILURE() << what; }), 0U);
+}
+
 // Bytes of so many segments are few again in 64 bits.
 TEST_F(PoolTest, ACountOfSegmentsThatNoPoolHasIsDamage) {
   make_closed();

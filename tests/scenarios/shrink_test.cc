@@ -36,7 +36,7 @@ class Shrink : public ScenarioTest {
     const pm::PoolImpl& impl = pm::impl_of(pool);
     uint64_t used = 0;
     for (uint64_t i = 0; i < impl.segments(); ++i) {
-      const pm::SegmentDescriptor& descriptor = impl.descriptors()[i];
+      const pm::SegmentDescriptor& descriptor = impl.descriptor(i);
       pm::Segments::Content content;
       EXPECT_TRUE(pm::Segments::parse(descriptor.word, i, impl.segments(), content));
       const bool empty =

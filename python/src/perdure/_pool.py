@@ -139,6 +139,7 @@ class Pool(Handle):
         seal: bool = True,
         verify_payload: bool = True,
         huge_pages: bool = True,
+        capacity_at_least: int = 0,
     ) -> Any:
         options = ffi.new("perdure_pool_options *")
         options.size = ffi.sizeof("perdure_pool_options")
@@ -152,6 +153,7 @@ class Pool(Handle):
         options.no_seal = not seal
         options.trust_payload = not verify_payload
         options.small_pages = not huge_pages
+        options.capacity_at_least_bytes = capacity_at_least
         return options
 
     @classmethod
@@ -192,12 +194,16 @@ class Pool(Handle):
         seal: bool = True,
         verify_payload: bool = True,
         huge_pages: bool = True,
+        capacity_at_least: int = 0,
     ) -> Pool:
         """Opens a pool, and completes what a crash interrupted. `read_only`: on a private copy; the file is not
-        written to. `verify`: compares all of it with the seals of the last close first."""
+        written to. `verify`: compares all of it with the seals of the last close first. `capacity_at_least`: a pool
+        that may grow to fewer bytes may grow to so many from now on; releases that know pool format 2 alone refuse
+        it then."""
         options = cls._c_options(
-            0, growth, 0, durability, domain, read_only, verify, seal, verify_payload, huge_pages
-        )
+            0, growth, 0, durability, domain, read_only, verify, seal, verify_payload, huge_pages,
+            capacity_at_least,
+        )  # fmt: skip
         return cls(made(lib.pypd_pool_open, c_text(os.fsencode(path), "a path"), options), os.fspath(path))
 
     @classmethod
@@ -316,6 +322,15 @@ class Pool(Handle):
         check(
             lib.pypd_pool_rename(self._handle, c_text(name, "a name"), c_text(new_name, "a name"))
         )
+
+    def shrink(self) -> int:
+        """Gives the free end of the pool's file back to its file system, while no structure is open (`InUseError`).
+        Returns by how many bytes it is shorter. Nothing is moved; the pool grows again when it must."""
+        out = take_results()
+        check(lib.pypd_pool_shrink(self._handle, out.word))
+        shrunk: int = out.word[0]
+        give_back(out)
+        return shrunk
 
     def transaction(self) -> Transaction:
         """Writes to several keys, of several indexes, that happen together or not at all:

@@ -67,9 +67,8 @@ std::unique_ptr<Core<Content>> Core<Content>::create(pm::PoolImpl& pool, const s
   Root root{};
   root.seal.magic = kMagic;
   root.node_bytes = options.node_bytes != 0 ? options.node_bytes : kNodeBytesDefault;
-  root.descriptor_count = options.descriptors != 0
-                              ? options.descriptors
-                              : default_descriptors(pool.header().capacity_bytes);
+  root.descriptor_count =
+      options.descriptors != 0 ? options.descriptors : default_descriptors(pool.capacity_bytes());
   const auto count = static_cast<uint32_t>(root.descriptor_count);
   const std::array<NewBlock, 2> blocks = {
       NewBlock{pm::Mwcas::bytes_for(count), offsetof(Root, descriptors),

@@ -37,7 +37,7 @@ std::unique_ptr<Core<Content>> Core<Content>::create(pm::PoolImpl& pool, const s
   }
   // Segments for a two hundred and fifty-sixth of the capacity, 16 MiB at most; each is made when its
   // first key comes.
-  const uint64_t segments = pool.header().capacity_bytes / 256 / sizeof(Segment);
+  const uint64_t segments = pool.capacity_bytes() / 256 / sizeof(Segment);
   Root image{};
   image.seal.magic = kRootMagic;
   image.initial_depth = options.initial_depth != 0

@@ -49,7 +49,7 @@ std::unique_ptr<Core<Policy, Content>> Core<Policy, Content>::create(pm::PoolImp
   require_valid(options);
   // A sixty-fourth of the capacity, 16 MiB at most.
   const uint64_t buckets =
-      std::min<uint64_t>(pool.header().capacity_bytes / 64, uint64_t{16} << 20) / sizeof(Bucket);
+      std::min<uint64_t>(pool.capacity_bytes() / 64, uint64_t{16} << 20) / sizeof(Bucket);
   const uint32_t bits =
       options.initial_bits != 0
           ? options.initial_bits

@@ -51,7 +51,7 @@ std::unique_ptr<Core<Policy, Content>> Core<Policy, Content>::create(pm::PoolImp
                                                                      const Options& options) {
   require_range("initial_bits", options.initial_bits, kBitsMin, 24);
   // A sixty-fourth of the capacity, 16 MiB at most.
-  const uint64_t nodes = std::min<uint64_t>(pool.header().capacity_bytes / 64, 16 << 20) / 64;
+  const uint64_t nodes = std::min<uint64_t>(pool.capacity_bytes() / 64, 16 << 20) / 64;
   const uint32_t bits = options.initial_bits != 0
                             ? options.initial_bits
                             : std::max(kBitsMin, static_cast<uint32_t>(std::bit_width(nodes)) - 1);

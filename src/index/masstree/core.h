@@ -324,7 +324,7 @@ class Core {
                    OnNode& on_node) const;
   template <typename OnLayer, typename OnNode>
   void visit_all(OnLayer on_layer, OnNode on_node) const {
-    uint64_t nodes_left = pool_.header().capacity_bytes / sizeof(Node);
+    uint64_t nodes_left = pool_.capacity_bytes() / sizeof(Node);
     visit_layer(root_.first, 0, nodes_left, on_layer, on_node);
   }
 

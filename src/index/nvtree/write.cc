@@ -14,7 +14,7 @@ constexpr char kType[] = "nv-tree";
 
 // A lock for each 64 KiB of capacity, so that two leaves under change seldom share one.
 uint32_t stripe_bits(const pm::PoolImpl& pool) {
-  const uint64_t wanted = pool.header().capacity_bytes >> 16;
+  const uint64_t wanted = pool.capacity_bytes() >> 16;
   return static_cast<uint32_t>(std::bit_width(std::clamp<uint64_t>(wanted, 64, uint64_t{1} << 16)) -
                                1);
 }

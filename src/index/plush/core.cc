@@ -43,6 +43,7 @@ std::unique_ptr<Core> Core::open(pm::PoolImpl& pool, const std::string& name, Ki
                                  Kind value_kind, const PlushOptions& options) {
   Root& root = find_table(pool, name, key_kind, value_kind, options);
   std::unique_ptr<Core> core(new Core(pool, root, name, key_kind, value_kind, options));
+  extend_places(pool, root);
   core->recover(options.recovery_threads);
   return core;
 }

@@ -133,7 +133,9 @@ struct alignas(256) Root {
   Shape shape;
   uint64_t blocks_checksum;         // xxh3 of the offsets above, from `log` on
   uint64_t tables[kLevelsMax + 1];  // by level; offsets
-  uint64_t reserved[25];
+  // How many offsets stand at `payload_places`, checked; 0: as many as for the capacity that the pool was made with.
+  uint64_t places_word;
+  uint64_t reserved[24];
 };
 static_assert(sizeof(Root) == 512 && offsetof(Root, checksum) == 32);
 inline constexpr uint64_t kRootMagic = 0x35687375'6c50;  // "Plush5"

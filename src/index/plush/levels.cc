@@ -147,8 +147,7 @@ void Levels::ensure_table(uint32_t level) {
   const std::lock_guard lock(tables_mutex_);
   if (tables_[level].load(std::memory_order_acquire) != nullptr) return;
   const uint64_t bytes = (uint64_t{1} << geometry_.level_bits(level - 1)) * sizeof(uint32_t);
-  if (keys_.is_ordered() && bytes > pool_.header().capacity_bytes / kTableShare)
-    throw too_dense(level);
+  if (keys_.is_ordered() && bytes > pool_.capacity_bytes() / kTableShare) throw too_dense(level);
   pm::Heap::Txn txn(pool_.heap());
   const uint64_t table = txn.allocate(bytes);
   clear_block(table, bytes);

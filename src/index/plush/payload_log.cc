@@ -18,6 +18,8 @@ constexpr uint64_t kChunkBytes = pm::kSegmentBytes;
 // A pointer: epoch of the chunk (27 bits), offset of the entry / 8 (37 bits).
 constexpr uint32_t kOffsetBits = 37;
 constexpr uint64_t kPlaceSalt = 0x91ace;
+// How many pages of these there may be.
+constexpr uint64_t kPlacesSalt = 0x91ace5;
 // The end of a chunk, in its header: a multiple of 8, and bit 0 if nothing may be appended to it.
 constexpr uint64_t kEndSalt = 0xe4d;
 constexpr uint64_t kEnded = 1;
@@ -67,7 +69,26 @@ uint64_t PayloadLog::place_word(uint64_t segment, uint64_t epoch) {
   return pm::seal_word(epoch, kPlaceSalt + (segment << 20));
 }
 
+uint64_t PayloadLog::places_word(uint64_t pages) { return pm::seal_word(pages, kPlacesSalt); }
+
+uint64_t PayloadLog::places_word(const pm::PoolImpl& pool) {
+  const uint64_t pages = place_pages(pool);
+  return pages == pages_for(pool.map().first_segments()) ? 0 : places_word(pages);
+}
+
+uint64_t PayloadLog::place_pages(const pm::PoolImpl& pool, const Root& root) {
+  const uint64_t word = pm::load_acquire(root.places_word);
+  uint64_t pages = 0;
+  if (word == 0) return pages_for(pool.map().first_segments());
+  if (!pm::unseal_word(word, kPlacesSalt, pages) || pages > place_pages(pool)) {
+    pool.throw_corrupt("a table's count of its pages of places is damaged");
+  }
+  return pages;
+}
+
 uint64_t* PayloadLog::place(uint64_t segment) const {
+  if (segment / PlacePage::kSegments >= place_pages(pool_, root_)) [[unlikely]]
+    return nullptr;
   const uint64_t page = pm::load_acquire(page_link(segment));
   if (page == 0) return nullptr;
   return &pool_.follow<PlacePage>(page)->words[segment % PlacePage::kSegments];
@@ -76,6 +97,13 @@ uint64_t* PayloadLog::place(uint64_t segment) const {
 // A crash leaves an empty page that is linked, or none, by the intent. No word in it counts before that.
 void PayloadLog::make_page(uint64_t segment, bool reclaim) {
   const std::lock_guard lock(pages_mutex_);
+  if (segment / PlacePage::kSegments >= place_pages(pool_, root_)) {
+    throw Error(ErrorCode::kNoSpace,
+                fmt::format("{}: the pool's capacity was raised, and when this table was opened "
+                            "there was no room yet for what it keeps of each segment; nothing was "
+                            "changed: close it, and open it again",
+                            pool_.mapping().path()));
+  }
   uint64_t& link = page_link(segment);
   if (link != 0) return;
   pm::Heap::Txn txn(pool_.heap(), reclaim);

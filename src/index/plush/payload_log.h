@@ -122,10 +122,14 @@ class PayloadLog {
   // a chunk that is kept.
   void remove_chunk(uint32_t partition, size_t index);
 
-  // How many pages of places a table in the pool may have.
-  static uint64_t place_pages(const pm::PoolImpl& pool) {
-    return (pool.segments_max() + PlacePage::kSegments - 1) / PlacePage::kSegments;
-  }
+  // How many pages of places a table in the pool may have, and how many it has room for: fewer if the pool's capacity was
+  // raised after that. The second throws kCorrupt.
+  static uint64_t place_pages(const pm::PoolImpl& pool) { return pages_for(pool.segments_max()); }
+  static uint64_t place_pages(const pm::PoolImpl& pool, const Root& root);
+  // What the root of a new table has as its `places_word`.
+  static uint64_t places_word(const pm::PoolImpl& pool);
+  // The word for so many.
+  static uint64_t places_word(uint64_t pages);
 
   pm::EpochManager& epochs() const { return epochs_; }
 
@@ -140,6 +144,9 @@ class PayloadLog {
     std::atomic<uint32_t> garbage;  // bytes
   };
 
+  static uint64_t pages_for(uint64_t segments) {
+    return (segments + PlacePage::kSegments - 1) / PlacePage::kSegments;
+  }
   static uint64_t entry_bytes(uint64_t key_bytes, uint64_t value_bytes);
   uint64_t checksum(const View& view, uint64_t pointer) const;
   bool view_at(uint64_t pointer, View& view) const;
@@ -150,7 +157,7 @@ class PayloadLog {
   uint64_t& page_link(uint64_t segment) const {
     return pool_.at<uint64_t>(root_.payload_places)[segment / PlacePage::kSegments];
   }
-  // The word of a segment; null if its page has yet to be made.
+  // The word of a segment; null if its page has yet to be made, or there is no room for the page.
   uint64_t* place(uint64_t segment) const;
   void make_page(uint64_t segment, bool reclaim);
   void add_chunk(uint32_t partition, uint64_t bytes, bool reclaim);

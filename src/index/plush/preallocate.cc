@@ -30,7 +30,7 @@ void Levels::require_room(pm::PoolImpl& pool, const Root& root, uint64_t other_b
   const uint64_t wanted = bytes_of(root);
   if (wanted == 0) return;
   const uint64_t taken = pool.header().data_offset + pool.heap().usage().allocated_bytes;
-  const uint64_t capacity = pool.header().capacity_bytes;
+  const uint64_t capacity = pool.capacity_bytes();
   // Blocks come from whole segments, one begun in each lane.
   const uint64_t margin = other_bytes + 16 * pm::kSegmentBytes;
   if (taken + margin + wanted <= capacity) return;

@@ -104,7 +104,7 @@ uint64_t blocks_checksum(const Root& root) {
 }
 
 bool are_places_sound(const pm::PoolImpl& pool, const Root& root) {
-  const uint64_t pages = PayloadLog::place_pages(pool);
+  const uint64_t pages = PayloadLog::place_pages(pool, root);
   if (!pool.heap().is_allocated(root.payload_places, pages * sizeof(uint64_t))) return false;
   const std::span links(pool.at<uint64_t>(root.payload_places), pages);
   return std::ranges::all_of(links, [&](uint64_t page) {
@@ -151,7 +151,7 @@ bool is_log_too_long(const Root& root, uint32_t directory_bits) {
 
 Root make_root(pm::PoolImpl& pool, const PlushOptions& options, bool out_of_place) {
   require_valid(options);
-  const uint64_t capacity = pool.header().capacity_bytes;
+  const uint64_t capacity = pool.capacity_bytes();
   Root root{};
   root.magic = kRootMagic;
   if (std::max(options.directory_bits, options.directory_bits_max) > 24) {
@@ -284,6 +284,7 @@ Root& make_table(pm::PoolImpl& pool, const std::string& name, Kind key_kind, Kin
   if (out_of_place) {
     zeroed(partitions * sizeof(PayloadHead), offsetof(Root, payload_heads));
     zeroed(PayloadLog::place_pages(pool) * sizeof(uint64_t), offsetof(Root, payload_places));
+    image.places_word = PayloadLog::places_word(pool);
   }
   const auto seal = [](void* root) {
     auto* own = static_cast<Root*>(root);
@@ -292,6 +293,35 @@ Root& make_table(pm::PoolImpl& pool, const std::string& name, Kind key_kind, Kin
   const uint64_t root = make_structure(pool, name, type_of(ordered), key_kind, value_kind, &image,
                                        sizeof image, seal, blocks);
   return *pool.at<Root>(root);
+}
+
+void extend_places(pm::PoolImpl& pool, Root& root) {
+  if (root.payload_places == 0) return;
+  const uint64_t before = PayloadLog::place_pages(pool, root);
+  const uint64_t pages = PayloadLog::place_pages(pool);
+  if (before >= pages) return;
+  try {
+    pm::Heap::Txn txn(pool.heap());
+    const uint64_t bytes = pages * sizeof(uint64_t);
+    const uint64_t block = txn.allocate(bytes);
+    auto* links = pool.at<char>(block);
+    std::memset(links, 0, bytes);
+    std::memcpy(links, pool.at<char>(root.payload_places), before * sizeof(uint64_t));
+    pool.memory().flush(links, bytes);
+    txn.will_link(block, &root.payload_places, pm::Link::kOffset);
+    txn.will_unlink(root.payload_places, &root.payload_places, pm::Link::kOffset);
+    Root image = root;
+    image.payload_places = block;
+    image.places_word = PayloadLog::places_word(pages);
+    image.blocks_checksum = blocks_checksum(image);
+    for (const auto word : {&Root::payload_places, &Root::places_word, &Root::blocks_checksum}) {
+      txn.redo(&(root.*word), &(image.*word), sizeof(uint64_t));
+    }
+    // The copy, before what leads to it. A crash finds the root with the old block or with the new one.
+    txn.commit([&] { txn.apply(); });
+  } catch (const Error& error) {
+    if (!pm::is_full(error)) throw;  // else it can be used: the next opening tries again
+  }
 }
 
 Root& find_table(pm::PoolImpl& pool, const std::string& name, Kind key_kind, Kind value_kind,

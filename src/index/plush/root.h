@@ -21,6 +21,10 @@ Root& make_table(pm::PoolImpl& pool, const std::string& name, Kind key_kind, Kin
 Root& find_table(pm::PoolImpl& pool, const std::string& name, Kind key_kind, Kind value_kind,
                  const PlushOptions& options);
 
+// Gives a table with byte strings what it needs of a pool whose capacity has been raised since. The caller has it open,
+// and alone. Durable on return. If there is no room yet, the table stays as it is. Throws kIo, kCorrupt.
+void extend_places(pm::PoolImpl& pool, Root& root);
+
 // The first level that its partitions may grow to.
 uint32_t top_max_of(const Root& root);
 

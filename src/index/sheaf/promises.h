@@ -26,7 +26,7 @@ class Promises {
   bool is_scarce(uint64_t bytes) const {
     const uint64_t segments =
         (bytes_.load(std::memory_order_relaxed) + bytes) / pm::kSegmentBytes + kSpareSegments;
-    const uint64_t growth = pool_.segments_max() - pool_.segments();
+    const uint64_t growth = pool_.segments_left();
     if (!pool_.heap().is_scarce(segments + growth)) [[likely]]
       return false;
     return pool_.heap().is_scarce(segments) || !provide(segments);

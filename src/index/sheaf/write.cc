@@ -19,7 +19,7 @@ constexpr uint64_t kRetiredBytes = 4096;
 
 // Blocks of leaves that wait for readers are kept from others: few.
 uint64_t retire_together_bytes(const pm::PoolImpl& pool) {
-  return std::clamp(pool.header().capacity_bytes / 1024, uint64_t{64} << 10, uint64_t{1} << 20);
+  return std::clamp(pool.capacity_bytes() / 1024, uint64_t{64} << 10, uint64_t{1} << 20);
 }
 
 }  // namespace
@@ -50,7 +50,7 @@ std::unique_ptr<Core> Core::create(pm::PoolImpl& pool, const std::string& name, 
   require_range("leaf_bytes", options.leaf_bytes, kLeafBytesMin, kLeafBytesMax);
   require_range("buffer_records", options.buffer_records, kBufferRecordsMin, kBufferRecordsMax);
   require_range("chunk_bytes", options.chunk_bytes, Log::kChunkBytesMin, Log::kChunkBytes);
-  const uint64_t capacity = pool.header().capacity_bytes;
+  const uint64_t capacity = pool.capacity_bytes();
   Root image{};
   image.seal.magic = kRootMagic;
   image.leaf_bytes =

@@ -102,7 +102,7 @@ void FileSystem::read_extents(Node& node, std::unordered_set<uint64_t>& blocks,
     }
     uint64_t lines = 0;
     if (!pm::unseal_word(slot.check, extent_salt(node.number, i, slot.offset), lines) ||
-        lines == 0 || lines > pool_.header().capacity_bytes / pm::kLineBytes) {
+        lines == 0 || lines > pool_.capacity_bytes() / pm::kLineBytes) {
       damaged(node.number, "one of its extents is damaged");
     }
     own(blocks, slot.offset, lines * pm::kLineBytes, "an extent");

@@ -72,7 +72,7 @@ void FileSystem::add_table_page() {
 // Extents grow with the file, so that few suffice and an eighth of it, or a page, is wasted.
 uint64_t FileSystem::next_extent_bytes(uint64_t have, uint64_t wanted) const {
   uint64_t bytes = have < kMiB ? std::max(have / 2, kExtentBytesMin) : have / 8;
-  bytes = std::max(wanted, std::min(bytes, pool_.header().capacity_bytes / 64));
+  bytes = std::max(wanted, std::min(bytes, pool_.capacity_bytes() / 64));
   return pm::Heap::block_bytes(bytes);
 }
 
