@@ -491,7 +491,7 @@ class Partition final : private RecordKeys {
   struct ScannedPut;
   bool has_checkpoint() const { return checkpoint_bytes_ != 0; }
   uint64_t checkpoint_interval() const {
-    return std::max<uint64_t>(2 * config_.block_bytes, 4 * checkpoint_bytes_);
+    return std::max(2 * uint64_t{config_.block_bytes}, 4 * sizeof(SnapshotBlock) * slots_.size());
   }
   bool wants_checkpoint() const;
   void work_on_index();

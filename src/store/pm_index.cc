@@ -67,7 +67,7 @@ void PlaceTable::clear() {
 }
 
 void PlaceTable::grow(uint64_t count) {
-  std::vector<Item> before(std::bit_ceil(std::max<uint64_t>(4 * count, 64)), Item{kEmpty, 0});
+  std::vector<Item> before(std::bit_ceil(std::max<uint64_t>(2 * count, 64)), Item{kEmpty, 0});
   std::swap(items_, before);
   shift_ = 64 - std::countr_zero(items_.size());
   for (const Item& item : before) {
@@ -124,7 +124,7 @@ void PmPartitionIndex::erase(uint64_t entry) {
 
 PlaceTable PmPartitionIndex::changes_to_cover() const {
   PlaceTable changes;
-  changes.reserve(fresh_.size() + covered_.size());
+  changes.reserve(fresh_.size() + waiting_.size() + untold_);
   for (const uint64_t position : waiting_) {
     const PlaceTable::Item& item = *covered_.item_at(position);
     changes.set(item.place, item.word);
@@ -143,6 +143,7 @@ PlaceTable PmPartitionIndex::changes_to_cover() const {
 void PmPartitionIndex::cover(PlaceTable changes) {
   covered_ = std::move(changes);
   told_ = 0;
+  untold_ = covered_.size();
   waiting_.clear();
   try_next_ = 0;
   fresh_.clear();
@@ -183,6 +184,7 @@ void PmPartitionIndex::tell_some() {
     const PlaceTable::Item* item = covered_.item_at(told_);
     if (item == nullptr) continue;
     --budget;
+    --untold_;
     waiting_.push_back(told_);
     if (!damaged_ && tell(*item)) waiting_.pop_back();
   }
@@ -192,6 +194,7 @@ bool PmPartitionIndex::tell_all() {
   for (; told_ < covered_.positions(); ++told_) {
     const PlaceTable::Item* item = covered_.item_at(told_);
     if (item == nullptr) continue;
+    --untold_;
     waiting_.push_back(told_);
     if (!damaged_ && tell(*item)) waiting_.pop_back();
   }

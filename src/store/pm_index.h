@@ -196,8 +196,9 @@ class PmPartitionIndex {
   bool asks_ = true;  // the structure, for what is in neither table
   PlaceTable fresh_;  // changes since the last cover()
   PlaceTable
-      covered_;  // what the structure has been told before `told_`, and is to be told from there on
-  uint64_t told_ = 0;              // position in covered_
+      covered_;  // those before: the structure knows the items up to a position, but for waiting_
+  uint64_t told_ = 0;              // that position
+  uint64_t untold_ = 0;            // items from there on
   std::vector<uint64_t> waiting_;  // positions before that which the structure had no room for
   size_t try_next_ = 0;            // of these
   uint64_t set_ = 0;               // changes since tell_some()

@@ -21,9 +21,8 @@ namespace {
 bool worth_running(const CatalogEntry& entry, Kind key, Kind value) {
   static const bool all = std::getenv("PERDURE_ALL_KINDS") != nullptr;
   if (all) return true;
-  const bool stands_alone =
-      entry.name == "rstore+ordered" || entry.name == "rstore+pm" || entry.name == "p-art+vl" ||
-      entry.name == "p-masstree+vl";
+  const bool stands_alone = entry.name == "rstore+ordered" || entry.name == "rstore+pm" ||
+                            entry.name == "p-art+vl" || entry.name == "p-masstree+vl";
   const bool variant = (entry.name.find('+') != std::string::npos && !stands_alone) ||
                        entry.name == "art-cow";  // of one core
   // Where every access costs many times more, kinds are taken in turn; the rest runs without.
