@@ -38,17 +38,22 @@ class StoreImpl;
 class StoreSnapshot;
 }  // namespace store
 
-// What finds a record: kept in DRAM, and rebuilt from the log when the store is opened.
+// What finds a record. In DRAM, and rebuilt from the log when the store is opened, or in PM.
 enum class StoreIndex : uint8_t {
   kAsCreated,  // at creation: kHash
   kHash,       // the fastest; 9 to 12 bytes of DRAM a record
-  kOrdered     // finds records in the order of their keys, too: a B+tree; 22 to 32 bytes a record
+  kOrdered,    // finds records in the order of their keys, too: a B+tree; 22 to 32 bytes a record
+  kPm          // by hash, in PM: nothing is rebuilt, and next to no DRAM is taken, however many records there are
 };
 
 // How a store is made or opened.
 struct StoreOptions {
-  // At creation: what the store has unless an opening asks for something else. At opening: for this time.
+  // At creation: what the store has unless an opening asks for something else. At opening: for this time. Whether it is
+  // in PM is fixed at creation.
   StoreIndex index = StoreIndex::kAsCreated;
+  // With kPm: which structure it is. A concurrent one of the catalogue from words to words, with options of its own if
+  // there are any ("cceh:initial_depth=4,segment_buckets=256"); empty: "cceh". Fixed at creation.
+  std::string index_structure = {};
   // How many parts the store is cut into, 1 to 1024; 0: one for each 4 MiB of the pool's capacity, at most
   // 64, with an ordered index 16. As many threads can write at the same time. Fixed at creation.
   uint32_t partitions = 0;

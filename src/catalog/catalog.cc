@@ -28,32 +28,13 @@ const char* to_string(DramUse use) noexcept {
 namespace {
 
 const std::vector<index::EntryWithPresets>& entries() {
-  static const std::vector<index::EntryWithPresets> all = {
-      index::plush_entry(),            // in the order of the documentation's table
-      index::plush_range_entry(),      //
-      index::cceh_entry(),             //
-      index::cceh_ip_entry(),          //
-      index::clht_entry(),             //
-      index::clht_fc_entry(),          //
-      index::clht_fc_ve_entry(),       //
-      index::clht_fc_ve_xs_entry(),    //
-      index::level_entry(),            //
-      index::level_rb_entry(),         //
-      index::fptree_entry(),           //
-      index::wbtree_entry(),           //
-      index::fast_fair_entry(),        //
-      index::fast_fair_rb_entry(),     //
-      index::fast_fair_rb_xs_entry(),  //
-      index::nv_tree_entry(),          //
-      index::bztree_entry(),           //
-      index::sheaf_entry(),            //
-      index::p_art_vl_entry(),         //
-      index::p_masstree_vl_entry(),    //
-      index::wort_entry(),             //
-      index::art_cow_entry(),          //
-      store::entry(),                  //
-      store::ordered_entry(),          //
-  };
+  static const std::vector<index::EntryWithPresets> all = [] {
+    std::vector<index::EntryWithPresets> list = index::structures();
+    list.push_back(store::entry());
+    list.push_back(store::ordered_entry());
+    list.push_back(store::pm_entry());
+    return list;
+  }();
   return all;
 }
 

@@ -1,6 +1,8 @@
 // One line for each structure of the catalogue.
 #pragma once
 
+#include <vector>
+
 #include "index/presets.h"
 
 namespace perdure::index {
@@ -27,5 +29,8 @@ EntryWithPresets p_art_vl_entry();
 EntryWithPresets p_masstree_vl_entry();
 EntryWithPresets wort_entry();
 EntryWithPresets art_cow_entry();
+
+// All of them, in the order of the documentation's table: the catalogue without what is built on them.
+const std::vector<EntryWithPresets>& structures();
 
 }  // namespace perdure::index

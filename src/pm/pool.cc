@@ -823,6 +823,7 @@ void PoolImpl::close_if_abandoned() noexcept {
 
 PoolImpl::Use::Use(PoolImpl& pool, std::string_view name)
     : pool_(pool), entry_(pool.entry_number(name)), keep_(pool.weak_from_this().lock()) {
+  if (entry_ == kAnnexNumber) return;
   const std::lock_guard lock(pool.uses_mutex_);
   if (pool.uses_[entry_]) {
     throw Error(
@@ -835,6 +836,7 @@ PoolImpl::Use::Use(PoolImpl& pool, std::string_view name)
 }
 
 PoolImpl::Use::~Use() {
+  if (entry_ == kAnnexNumber) return;
   const std::lock_guard lock(pool_.uses_mutex_);
   pool_.uses_.reset(entry_);
   pool_.close_if_abandoned();

@@ -151,9 +151,35 @@ class PoolImpl : public std::enable_shared_from_this<PoolImpl> {
 
    private:
     PoolImpl& pool_;
-    uint32_t entry_;
+    uint32_t entry_;  // kAnnexNumber: it is its owner's
     std::shared_ptr<PoolImpl> keep_;
   };
+
+  // The directory entry of a structure that belongs to another one, such as the index of a store: it stands in a block
+  // of its owner's, and counts as one of the directory's as long as this object lives, for whoever makes or opens a
+  // structure of that name. Nothing lists it, no name is taken from the directory, and it goes with its owner's
+  // blocks. Begins as free_annex(). Throws kCorrupt if it is damaged.
+  class Annex {
+   public:
+    // `name`: one that nobody else gives. `owner`: offset of the owner's root.
+    Annex(PoolImpl& pool, uint64_t entry, std::string name, uint64_t owner);
+    ~Annex();
+    Annex(const Annex&) = delete;
+    Annex& operator=(const Annex&) = delete;
+
+    const std::string& name() const { return name_; }
+    DirectoryEntry& entry() const { return *pool_.at<DirectoryEntry>(entry_); }
+    // Whether its structure has been made.
+    bool is_used() const { return load_acquire(entry().in_use) == kEntryInUse; }
+
+   private:
+    friend class PoolImpl;
+    PoolImpl& pool_;
+    uint64_t entry_;
+    std::string name_;
+    uint64_t owner_;
+  };
+  static DirectoryEntry free_annex();
 
   PoolInfo info() const;
   void sync() const;
@@ -199,6 +225,9 @@ class PoolImpl : public std::enable_shared_from_this<PoolImpl> {
 
   PoolImpl(Mapping mapping, Domain domain, Durability durability, const PoolOptions& options);
 
+  // What the entry of an annex has for a number.
+  static constexpr uint32_t kAnnexNumber = ~uint32_t{0};
+  DirectoryEntry* find_annex(std::string_view name) const;
   // Throws kNoSuchName.
   uint32_t entry_number(std::string_view name) const;
   DirectoryEntry* directory() const { return at<DirectoryEntry>(header().directory_offset); }
@@ -260,6 +289,8 @@ class PoolImpl : public std::enable_shared_from_this<PoolImpl> {
   bool nearly_full_ = false;           // and was told of
   bool ready_ = false;                 // it has been opened
   std::mutex directory_mutex_;
+  mutable std::mutex annexes_mutex_;
+  std::vector<const Annex*> annexes_;
   mutable std::shared_mutex size_mutex_;
   std::mutex uses_mutex_;
   std::bitset<kDirectoryEntries> uses_;  // directory entries whose structures are open

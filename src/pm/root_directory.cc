@@ -63,7 +63,39 @@ bool PoolImpl::is_dropped(const void* root) const {
     const DirectoryEntry& entry = directory()[i];
     if (load_acquire(entry.in_use) == kEntryDropped && entry.root == at) return true;
   }
-  return false;
+  uint64_t owner = 0;
+  {
+    const std::lock_guard lock(annexes_mutex_);
+    for (const Annex* annex : annexes_) {
+      if (annex->is_used() && annex->entry().root == at) owner = annex->owner_;
+    }
+  }
+  return owner != 0 && is_dropped(base() + owner);
+}
+
+PoolImpl::Annex::Annex(PoolImpl& pool, uint64_t entry, std::string name, uint64_t owner)
+    : pool_(pool), entry_(entry), name_(std::move(name)), owner_(owner) {
+  const DirectoryEntry copy = copy_of(this->entry());
+  if (copy.checksum != entry_checksum(copy, kAnnexNumber) || copy.in_use > kEntryInUse) {
+    pool.throw_corrupt(fmt::format("the entry of '{}' is damaged", name_));
+  }
+  const std::lock_guard lock(pool.annexes_mutex_);
+  pool.annexes_.push_back(this);
+}
+
+PoolImpl::Annex::~Annex() {
+  const std::lock_guard lock(pool_.annexes_mutex_);
+  std::erase(pool_.annexes_, this);
+}
+
+DirectoryEntry PoolImpl::free_annex() { return sealed({}, kAnnexNumber); }
+
+DirectoryEntry* PoolImpl::find_annex(std::string_view name) const {
+  const std::lock_guard lock(annexes_mutex_);
+  for (const Annex* annex : annexes_) {
+    if (annex->name_ == name) return &annex->entry();
+  }
+  return nullptr;
 }
 
 void PoolImpl::check_directory() const {
@@ -92,6 +124,9 @@ void PoolImpl::throw_damaged(uint32_t entry) const {
 }
 
 const DirectoryEntry* PoolImpl::find(std::string_view name) const {
+  if (const DirectoryEntry* annex = find_annex(name); annex != nullptr) {
+    return load_acquire(annex->in_use) == kEntryInUse ? annex : nullptr;
+  }
   for (uint32_t i = 0; i < kDirectoryEntries; ++i) {
     const DirectoryEntry& entry = directory()[i];
     if (!has_name(entry, name)) continue;
@@ -113,6 +148,7 @@ bool PoolImpl::names_root(uint64_t root) const {
 uint32_t PoolImpl::entry_number(std::string_view name) const {
   const DirectoryEntry* entry = find(name);
   if (entry == nullptr) throw_no_such_name(name);
+  if (entry < directory() || entry >= directory() + kDirectoryEntries) return kAnnexNumber;
   return static_cast<uint32_t>(entry - directory());
 }
 
@@ -155,6 +191,7 @@ void PoolImpl::require_new_name(std::string_view name) const {
 DirectoryEntry* PoolImpl::reserve_entry(std::string_view name) const {
   require_writable();
   require_new_name(name);
+  if (DirectoryEntry* annex = find_annex(name); annex != nullptr) return annex;
   for (uint32_t i = 0; i < kDirectoryEntries; ++i) {
     if (directory()[i].in_use == kEntryFree) return &directory()[i];
   }
@@ -173,7 +210,8 @@ DirectoryEntry PoolImpl::make_entry(const DirectoryEntry* place, std::string_vie
   entry.value_kind = value_kind;
   entry.root = root;
   entry.in_use = kEntryInUse;
-  return sealed(entry, static_cast<uint32_t>(place - directory()));
+  const bool in_directory = place >= directory() && place < directory() + kDirectoryEntries;
+  return sealed(entry, in_directory ? static_cast<uint32_t>(place - directory()) : kAnnexNumber);
 }
 
 DirectoryEntry PoolImpl::sealed(DirectoryEntry entry, uint32_t number) {

@@ -177,9 +177,9 @@ void Server::open_store() {
   std::unique_ptr<store::StoreImpl> store;
   if (!is_there && config_.create) {
     if (config_.index.empty()) store_options.index = StoreIndex::kOrdered;
-    store = store::StoreImpl::create(pm::impl_of(*pool_), config_.name, store_options);
+    store = store::StoreImpl::create(*pool_, config_.name, store_options);
   } else {
-    store = store::StoreImpl::open(pm::impl_of(*pool_), config_.name, store_options);
+    store = store::StoreImpl::open(*pool_, config_.name, store_options);
   }
   auto keys = std::make_unique<Keyspace>(*store, pool_->info().generation);
   const std::lock_guard lock(execution_);

@@ -88,7 +88,7 @@ void StoreImpl::copy_records(uint32_t number, const StoreSnapshot& snapshot,
 StoreBackup StoreImpl::backup(const std::string& file, const std::string& since) const {
   BackupHeader header{.id = random_id(),
                       .store = root_.salt,
-                      .ordered = root_of(pool_, config_.name).second,
+                      .ordered = root_of(pool_, config_.name).second == StoreIndex::kOrdered,
                       .begin = std::vector<uint64_t>(root_.partitions)};
   if (root_.boundary_bytes != 0) {
     header.boundaries.assign(pool_.at<char>(root_.boundaries), root_.boundary_bytes);
@@ -161,7 +161,7 @@ StoreBackup StoreImpl::backup(const std::string& file, const std::string& since)
   return {.entries = writer.entries(), .bytes = writer.bytes(), .positions = header.end};
 }
 
-std::unique_ptr<StoreImpl> StoreImpl::restore(pm::PoolImpl& pool, const std::string& name,
+std::unique_ptr<StoreImpl> StoreImpl::restore(Pool& pool, const std::string& name,
                                               std::span<const std::string> files,
                                               const StoreOptions& options) {
   if (files.empty()) {

@@ -46,6 +46,7 @@ void Partition::add_page() {
   blocks_.reserve(slots);
   offsets_.reserve(slots);
   if (config_.evicts) used_.reserve(slots * use_words());
+  if (index_.pm() != nullptr) emptied_blocks_.reserve(slots);
   uint64_t* link = pages_.empty() ? &root_.table : &pool_.at<TablePage>(pages_.back())->next;
   pm::Heap::Txn txn(pool_.heap());
   const uint64_t page = txn.allocate(sizeof(TablePage));
@@ -125,6 +126,7 @@ uint32_t Partition::add_overflow(std::string_view key, std::string_view value) {
   const uint64_t bytes = key.size() + value.size();
   try {
     slots_.reserve(slots_.size() + 1);
+    unowned_.reserve(unowned_.size() + 1);
     pm::Heap::Txn txn(pool_.heap());
     const uint64_t offset = txn.allocate(sizeof(BlockHeader) + bytes);
     char* text = pool_.at<char>(offset + sizeof(BlockHeader));
@@ -154,6 +156,7 @@ uint32_t Partition::add_overflow(std::string_view key, std::string_view value) {
 
 // Overflow blocks whose records no longer count, durably.
 void Partition::free_dead_overflow() {
+  dead_overflow_bytes_ = 0;
   while (!dead_overflow_.empty()) {
     const uint32_t slot = dead_overflow_.back();
     overflow_bytes_ -= blocks_[slot].bytes;

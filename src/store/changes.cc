@@ -78,6 +78,7 @@ bool Partition::release_log() {
     if (held.until >= log_from_) return false;
     held_bytes_ -= blocks_[held.slot].bytes;
     dead_overflow_.push_back(held.slot);
+    dead_overflow_bytes_ += blocks_[held.slot].bytes;
     return true;
   });
   return true;
@@ -94,7 +95,7 @@ bool Partition::give_up_log() {
     ++log_given_up_;
   }
   fence();
-  free_dead_overflow();
+  if (!settle()) free_dead_overflow();
   return true;
 }
 
@@ -105,7 +106,8 @@ void Partition::mark_succeeded(uint64_t incarnation) {
   if (found == slots_.end()) return;
   const Block& block = blocks_[found->second];
   auto* header = pool_.at<BlockHeader>(block.offset);
-  if (header->kind != BlockKind::kLog || block.state != State::kClosed) return;
+  const bool closed = block.state == State::kClosed || block.state == State::kEmptied;
+  if (header->kind != BlockKind::kLog || !closed) return;
   pm::store_release(header->end,
                     pm::seal_word((sizeof(BlockHeader) + block.bytes) | kSucceeded, incarnation));
   memory_.flush(header, sizeof *header);
@@ -133,7 +135,10 @@ void Partition::find_log() {
   last_log_block_ = newest.incarnation;
   for (LogBlock log = newest;;) {
     // What a crash left half compacted must go. A block without the word is of no use, either.
-    if (log.from == 0 || std::ranges::find(stale_, log.slot) != stale_.end()) break;
+    if (log.from == 0 || blocks_[log.slot].state == State::kEmptied ||
+        std::ranges::find(stale_, log.slot) != stale_.end()) {
+      break;
+    }
     log_.push_front(log);
     Block& block = blocks_[log.slot];
     block.kept = true;

@@ -38,6 +38,7 @@ bool Partition::make_room(Head& head, uint64_t bytes, Purpose purpose) {
     } catch (const Error& error) {
       if (!pm::is_full(error) || purpose == Purpose::kCompaction) throw;
       compacted = true;
+      if (settle()) continue;
       if (attempts > 0 && compact_now(gain)) {
         --attempts;
       } else if (give_up_log()) {
@@ -317,6 +318,15 @@ void Partition::end_victim() {
 void Partition::free_emptied() {
   const uint32_t slot = emptied_;
   emptied_ = kNoSlot;
+  --closed_blocks_;
+  ++compactions_;
+  ++freed_since_reset_;
+  if (!has_checkpoint()) return free_block(slot);
+  blocks_[slot].state = State::kEmptied;
+  emptied_blocks_.push_back(slot);
+}
+
+void Partition::free_block(uint32_t slot) {
   Block& block = blocks_[slot];
   auto* header = pool_.at<BlockHeader>(block.offset);
   pm::store_release(header->incarnation, uint64_t{0});
@@ -324,9 +334,6 @@ void Partition::free_emptied() {
   unfenced_ = true;
   slots_.erase(block.incarnation);
   block = {.offset = block.offset, .state = State::kSpare};
-  --closed_blocks_;
-  ++compactions_;
-  ++freed_since_reset_;
   spares_.push_back(slot);
   constexpr size_t kSparesMax = 4;
   if (spares_.size() > kSparesMax) {
@@ -366,6 +373,7 @@ bool Partition::choose_fitting_victim() {
 
 // Compacts a block wholly, at once. Returns whether that gained anything.
 bool Partition::compact_now(uint64_t gain_bytes_min) {
+  if (!emptied_blocks_.empty() && settle()) return true;
   if (emptied_ == kNoSlot) {
     const bool begun = victim_ != kNoSlot && (victim_is_stale_ || cursor_ != sizeof(BlockHeader));
     if (spares_.empty() && !begun && stale_.empty()) {
@@ -381,6 +389,7 @@ bool Partition::compact_now(uint64_t gain_bytes_min) {
   }
   fence();  // copies and floors, before the block is unused
   free_emptied();
+  settle();
   fence();  // that, before another block is
   return true;
 }

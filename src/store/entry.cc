@@ -132,56 +132,58 @@ class StoreAdapter final : public AnyIndex, public index::OwnsBlocks, public ind
   index::IndexParticipant participant_;  // goes before the store, and the mapping with that
 };
 
-StoreOptions parse(OptionMap options) {
+StoreOptions parse(OptionMap options, const char* type = kTypeName) {
   StoreOptions parsed;
+  if (const auto structure = options.find("index_structure");
+      std::string_view(type) == kPmTypeName && structure != options.end()) {
+    parsed.index_structure = structure->second;
+    options.erase(structure);
+  }
   index::take_option(options, "partitions", parsed.partitions);
   index::take_option(options, "block_bytes", parsed.block_bytes);
   index::take_option(options, "garbage_percent", parsed.garbage_percent);
   index::take_option(options, "recovery_threads", parsed.recovery_threads);
   index::take_option(options, "workers", parsed.workers);
-  index::require_empty(options, kTypeName);
+  index::require_empty(options, type);
   return parsed;
 }
 
-std::unique_ptr<AnyIndex> create(Pool& pool, const std::string& name, Kind, Kind,
-                                 const OptionMap& options) {
-  return std::make_unique<StoreAdapter>(StoreImpl::create(pm::impl_of(pool), name, parse(options)),
-                                        pm::impl_of(pool), name);
-}
+// What differs between the entries.
+template <StoreIndex index>
+struct Entry {
+  static constexpr const char* kType = index == StoreIndex::kPm        ? kPmTypeName
+                                       : index == StoreIndex::kOrdered ? kOrderedTypeName
+                                                                       : kTypeName;
 
-std::unique_ptr<AnyIndex> create_ordered(Pool& pool, const std::string& name, Kind, Kind,
-                                         const OptionMap& options) {
-  StoreOptions parsed = parse(options);
-  parsed.index = StoreIndex::kOrdered;
-  return std::make_unique<StoreAdapter>(StoreImpl::create(pm::impl_of(pool), name, parsed),
-                                        pm::impl_of(pool), name);
-}
+  static std::unique_ptr<AnyIndex> create(Pool& pool, const std::string& name, Kind, Kind,
+                                          const OptionMap& options) {
+    StoreOptions parsed = parse(options, kType);
+    parsed.index = index;
+    return std::make_unique<StoreAdapter>(StoreImpl::create(pool, name, parsed), pm::impl_of(pool),
+                                          name);
+  }
+  // Of this type only, where Store::open takes any.
+  static std::unique_ptr<AnyIndex> open(Pool& pool, const std::string& name,
+                                        const OptionMap& options) {
+    pm::PoolImpl& impl = pm::impl_of(pool);
+    impl.require(name, kType, static_cast<uint8_t>(Kind::kBytes),
+                 static_cast<uint8_t>(Kind::kBytes));
+    return std::make_unique<StoreAdapter>(StoreImpl::open(pool, name, parse(options, kType)), impl,
+                                          name);
+  }
+};
 
-// Of the type that the entry names only, where Store::open takes either.
-std::unique_ptr<AnyIndex> open_as(const char* type, Pool& pool, const std::string& name,
-                                  const OptionMap& options) {
-  pm::PoolImpl& impl = pm::impl_of(pool);
-  impl.require(name, type, static_cast<uint8_t>(Kind::kBytes), static_cast<uint8_t>(Kind::kBytes));
-  return std::make_unique<StoreAdapter>(StoreImpl::open(impl, name, parse(options)), impl, name);
-}
-
-std::unique_ptr<AnyIndex> open(Pool& pool, const std::string& name, const OptionMap& options) {
-  return open_as(kTypeName, pool, name, options);
-}
-
-std::unique_ptr<AnyIndex> open_ordered(Pool& pool, const std::string& name,
-                                       const OptionMap& options) {
-  return open_as(kOrderedTypeName, pool, name, options);
-}
-
-index::EntryWithPresets entry_of(bool ordered) {
+template <StoreIndex index>
+index::EntryWithPresets entry_of() {
+  constexpr bool ordered = index == StoreIndex::kOrdered;
+  constexpr bool in_pm = index == StoreIndex::kPm;
   index::EntryWithPresets entry;
-  entry.name = ordered ? kOrderedTypeName : kTypeName;
+  entry.name = Entry<index>::kType;
   entry.family = "store";
   entry.paper = "Lersch et al., PVLDB 2020";
   entry.traits = {.ordered = ordered,
                   .concurrent = true,
-                  .dram = DramUse::kGrowing,
+                  .dram = in_pm ? DramUse::kBounded : DramUse::kGrowing,
                   .kinds = {{Kind::kBytes, Kind::kBytes}},
                   .key_bytes_max = kKeyBytesMax,
                   .value_bytes_max = kValueBytesMax,
@@ -197,14 +199,23 @@ index::EntryWithPresets entry_of(bool ordered) {
       {"workers", "0", "threads that own the partitions; 0: callers work on them themselves"}};
   entry.small_options = {{"partitions", "4"}, {"block_bytes", "4096"}};
   entry.tiny_options = {{"partitions", "1"}, {"block_bytes", "1024"}, {"garbage_percent", "10"}};
-  entry.create = ordered ? create_ordered : create;
-  entry.open = ordered ? open_ordered : open;
+  if (in_pm) {
+    entry.options.push_back(
+        {"index_structure", "cceh",
+         "the index: a concurrent structure from words to words, and options of it, such as "
+         "p-clht or cceh:segment_buckets=64"});
+    entry.small_options["index_structure"] = "cceh:segment_buckets=64,initial_depth=1";
+    entry.tiny_options["index_structure"] = "cceh:segment_buckets=16,initial_depth=1";
+  }
+  entry.create = Entry<index>::create;
+  entry.open = Entry<index>::open;
   return entry;
 }
 
 }  // namespace
 
-index::EntryWithPresets entry() { return entry_of(false); }
-index::EntryWithPresets ordered_entry() { return entry_of(true); }
+index::EntryWithPresets entry() { return entry_of<StoreIndex::kHash>(); }
+index::EntryWithPresets ordered_entry() { return entry_of<StoreIndex::kOrdered>(); }
+index::EntryWithPresets pm_entry() { return entry_of<StoreIndex::kPm>(); }
 
 }  // namespace perdure::store

@@ -125,7 +125,9 @@ void Partition::forget_evicted(Location here) {
   const uint64_t entry = entry_of_record(record, here, hash_of(key_of(record)));
   discount(record, blocks_[here.slot()]);
   if (record.has(kOverflow)) {
-    dead_overflow_.push_back(static_cast<uint32_t>(record.overflow.slot));
+    const auto slot = static_cast<uint32_t>(record.overflow.slot);
+    dead_overflow_.push_back(slot);
+    dead_overflow_bytes_ += blocks_[slot].bytes;
   }
   index_.erase(entry);
   try {
@@ -145,6 +147,7 @@ void Partition::carry_out(uint32_t slot, const Eviction& plan) {
   victim_is_stale_ = true;  // not to be given up for another one
   cursor_ = sizeof(BlockHeader);
   reserve_dead(plan.go.size());
+  index_.reserve_changes(plan.go.size());
   // Copies: what is appended may need a page of the table more, and then blocks_ moves.
   const uint64_t end = sizeof(BlockHeader) + blocks_[slot].bytes;
   const uint64_t incarnation = blocks_[slot].incarnation;
@@ -163,6 +166,7 @@ void Partition::carry_out(uint32_t slot, const Eviction& plan) {
     }
     if (stays < plan.stay.size() && plan.stay[stays] == here) {
       ++stays;
+      index_.reserve_changes(1);
       const uint64_t entry = entry_of_record(record, here, hash_of(key_of(record)));
       move_record(record, here, entry);
       continue;
@@ -190,6 +194,7 @@ void Partition::carry_out(uint32_t slot, const Eviction& plan) {
   end_victim();
   fence();  // copies, marks and floors, before the block is unused
   free_emptied();
+  settle();
   fence();  // before anything is written that does not know of the records, and before their values go
   free_surplus();
 }
@@ -197,7 +202,7 @@ void Partition::carry_out(uint32_t slot, const Eviction& plan) {
 // Long values of what does not count any more, durably; and spare blocks beyond those that must stay.
 void Partition::free_surplus() {
   if (unfenced_) fence();  // what supersedes long values, before they go
-  free_dead_overflow();
+  if (!settle()) free_dead_overflow();
   while (spares_.size() > kSparesForRemovals + 1) {
     const uint32_t slot = spares_.back();
     spares_.pop_back();
@@ -218,6 +223,7 @@ void Partition::close_heads() {
 // if nothing may go.
 bool Partition::evict(uint64_t bytes) {
   if (!config_.evicts) return false;
+  if (!emptied_blocks_.empty()) return settle();  // the origins of copies that might go
   if (emptied_ != kNoSlot || victim_ != kNoSlot || !stale_.empty()) {
     // What is half compacted comes first.
     if (compact_now(1)) {

@@ -43,26 +43,36 @@ bool is_sound(pm::PoolImpl& pool, uint64_t offset, uint64_t salt, uint32_t parti
 }
 
 // All of it, ready to be copied.
-std::vector<uint64_t> Partition::compose_snapshot() const {
-  IndexSnapshot header{.generation = pool_.generation(),
+std::vector<uint64_t> Partition::compose_snapshot(uint64_t generation,
+                                                  std::span<const uint64_t> entries) const {
+  IndexSnapshot header{.generation = generation,
                        .next_version = next_version_,
                        .next_incarnation = next_incarnation_,
-                       .entries = index_.size()};
-  // Long values that no record refers to any more, but the log.
+                       .entries = entries.size()};
+  // Long values that no record refers to any more, but the log, or those that snapshots read.
   std::unordered_set<uint32_t> unreferenced(dead_overflow_.begin(), dead_overflow_.end());
   for (const HeldOverflow& held : held_) unreferenced.insert(held.slot);
+  if (saved_overflow_ != 0) {
+    for (const auto& [place, saved] : snapshots_->saved) {
+      const RecordView record = view_at(saved.location);
+      if (record.has(kOverflow)) unreferenced.insert(static_cast<uint32_t>(record.overflow.slot));
+    }
+  }
   std::vector<SnapshotBlock> blocks;
   for (uint32_t slot = 0; slot < blocks_.size(); ++slot) {
     const Block& block = blocks_[slot];
-    if (block.state <= State::kSpare) continue;
+    if (block.state <= State::kSpare || block.state == State::kEmptied) continue;
     const bool overflow = block.state == State::kOverflow;
-    blocks.push_back({.incarnation = block.incarnation,
-                      .last_expiry_ms = block.last_expiry_ms,
-                      .slot = slot,
-                      .bytes = overflow ? 0 : static_cast<uint32_t>(block.bytes),
-                      .live = overflow ? uint32_t{!unreferenced.contains(slot)} : block.live,
-                      .expiring = block.expiring,
-                      .marks = block.marks});
+    if (overflow && std::ranges::find(unowned_, slot) != unowned_.end()) continue;
+    blocks.push_back(
+        {.incarnation = block.incarnation,
+         .last_expiry_ms = block.last_expiry_ms,
+         .slot = slot,
+         .bytes = overflow ? 0 : static_cast<uint32_t>(block.bytes),
+         .live = overflow ? uint32_t{!unreferenced.contains(slot)} : block.live - block.saved,
+         .expiring = block.expiring - block.saved_expiring,
+         .marks = block.marks,
+         .is_long_value = overflow ? 1U : 0U});
   }
   // What is half compacted has the origins of copies: it is stale, as if a crash had left it.
   std::vector<uint64_t> words(stale_.begin(), stale_.end());
@@ -86,7 +96,7 @@ std::vector<uint64_t> Partition::compose_snapshot() const {
   };
   put(blocks.data(), blocks.size() * sizeof(SnapshotBlock));
   put(words.data(), words.size() * sizeof(uint64_t));
-  index_.hash().for_words([&](uint64_t word) { put(&word, sizeof word); });
+  put(entries.data(), entries.size_bytes());
   std::memcpy(image.data(), &header, sizeof header);
   header.checksum = pm::checksum64(
       reinterpret_cast<const char*>(image.data()) + sizeof header.checksum,
@@ -100,7 +110,10 @@ void Partition::write_snapshot() {
   // Nor where what is live is not exactly known: the next opening counts it.
   if (config_.ordered || !accounts_exact_ || snapshots_ != nullptr) return;
   try {
-    const std::vector<uint64_t> image = compose_snapshot();
+    std::vector<uint64_t> words;
+    words.reserve(index_.size());
+    index_.hash().for_words([&](uint64_t word) { words.push_back(word); });
+    const std::vector<uint64_t> image = compose_snapshot(pool_.generation(), words);
     const uint64_t bytes = image.size() * sizeof(uint64_t);
     pm::Heap::Txn txn(pool_.heap());
     const uint64_t offset = txn.allocate(bytes);
@@ -131,10 +144,36 @@ void Partition::drop_snapshot() {
   snapshot_bytes_ = 0;
 }
 
+// What counted in blocks that are there.
+void Partition::take_blocks(std::span<const SnapshotBlock> blocks) {
+  for (const SnapshotBlock& one : blocks) {
+    if (one.slot >= blocks_.size() || blocks_[one.slot].incarnation != one.incarnation) continue;
+    Block& block = blocks_[one.slot];
+    block.live = one.live;
+    if (block.state == State::kOverflow) continue;
+    block.expiring = one.expiring;
+    block.last_expiry_ms = one.last_expiry_ms;
+    block.marks += one.marks;
+    live_bytes_ += one.live;
+  }
+}
+
+// Removals by prefix. Where one has been moved since, that is known already.
+void Partition::take_prefixes(std::span<const uint64_t> words) {
+  for (size_t i = 0; i + 3 <= words.size();) {
+    const bool moved = prefix_removals_.contains(words[i]);
+    PrefixRemoval& removal = prefix_removals_[words[i]];
+    if (!moved) removal.location = Location::of_word(words[i + 1]);
+    const auto names = words.subspan(i + 3, words[i + 2]);
+    removal.blocks.assign(names.begin(), names.end());
+    i += 3 + names.size();
+  }
+}
+
 // Takes the index and what the blocks hold from the snapshot. Returns false, having changed nothing, if it does
 // not tell of what is there.
 bool Partition::load_snapshot(const CloseRecord& close) {
-  if (snapshot_bytes_ == 0 || config_.ordered) return false;
+  if (snapshot_bytes_ == 0 || !index_.is_hash()) return false;
   const auto& header = *pool_.at<IndexSnapshot>(root_.snapshot);
   if (header.generation != close.generation || header.entries != close.records ||
       header.blocks != close.blocks) {
@@ -164,23 +203,11 @@ bool Partition::load_snapshot(const CloseRecord& close) {
   if (bytes != close.bytes) return false;
   index_.assign(entries);
   for (const SnapshotBlock& one : blocks) {
-    Block& block = blocks_[one.slot];
-    block.live = one.live;
-    if (block.state == State::kOverflow) continue;
-    block.bytes = one.bytes;
-    block.expiring = one.expiring;
-    block.last_expiry_ms = one.last_expiry_ms;
-    block.marks = one.marks;
-    live_bytes_ += one.live;
+    if (blocks_[one.slot].state != State::kOverflow) blocks_[one.slot].bytes = one.bytes;
   }
+  take_blocks(blocks);
   stale_.assign(stale.begin(), stale.end());
-  for (size_t i = 0; i + 3 <= prefixes.size();) {
-    PrefixRemoval& removal = prefix_removals_[prefixes[i]];
-    removal.location = Location::of_word(prefixes[i + 1]);
-    const auto names = prefixes.subspan(i + 3, prefixes[i + 2]);
-    removal.blocks.assign(names.begin(), names.end());
-    i += 3 + names.size();
-  }
+  take_prefixes(prefixes);
   next_version_ = std::max(next_version_, header.next_version);
   next_incarnation_ = std::max(next_incarnation_, header.next_incarnation);
   return true;

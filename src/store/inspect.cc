@@ -21,6 +21,7 @@ uint64_t Partition::check(const std::function<void(const std::string&)>& report)
   });
   for (const uint64_t page : pages_) owners.meet(page, sizeof(TablePage));
   if (snapshot_bytes_ != 0) owners.meet(root_.snapshot, snapshot_bytes_);
+  if (has_checkpoint()) owners.meet(root_.checkpoint, checkpoint_bytes_);
   uint64_t live = 0;
   uint64_t records = 0;
   std::vector<uint32_t> owned(blocks_.size());  // overflow blocks: how many records refer to them
@@ -100,6 +101,7 @@ void Partition::visit_blocks(const index::VisitOwned& visit) const {
   const index::VisitBlock meet(pool_, visit);
   for (const uint64_t page : pages_) meet(page, sizeof(TablePage));
   if (snapshot_bytes_ != 0) meet(root_.snapshot, snapshot_bytes_);
+  if (has_checkpoint()) meet(root_.checkpoint, checkpoint_bytes_);
   for (const Block& block : blocks_) {
     if (block.state == State::kAbsent) continue;
     const bool overflow = block.state == State::kOverflow;
@@ -120,6 +122,8 @@ PartitionFigures Partition::statistics() const {
   out.moved_bytes = moved_bytes_;
   out.recovered_records = recovered_;
   out.snapshots_read = snapshots_read_;
+  out.checkpoints_read = checkpoints_read_;
+  out.checkpoints = checkpoints_;
   out.log_kept_bytes = kept_bytes();
   out.log_given_up_blocks = log_given_up_;
   out.hits = hits_;

@@ -2,11 +2,12 @@
 //
 //   Root            | seal | salt, partitions, block_bytes, of the boundaries: bytes and checksum (sealed) |
 //                   | offset of the partition roots | offset of the boundaries, if there are any |
-//                   | offset of the consumers, if there are any |
+//                   | offset of the consumers, if there are any | of the index in PM, if it has one: of its entry |
 //   consumer        | next | checksum | name | for each partition the position of what it has read |
 //   boundaries      for each: bytes (4), text. The keys of partition i are not less than boundary i - 1
 //   PartitionRoot   128 bytes each, side by side: where its block table begins, and what a clean close found |
-//                   | offset of the index snapshot, if the last close left one |
+//                   | offset of the index snapshot, if the last close left one, or of the checkpoint |
+//                   of an index in PM
 //   IndexSnapshot   header | blocks (SnapshotBlock) | blocks half compacted | removals by prefix | index entries |
 //   TablePage       4 KiB: the offset of the next page, and 511 entries, each the offset of a block or 0
 //   block           | BlockHeader, 64 bytes | records, one after the other, each a multiple of 8 bytes |
@@ -33,6 +34,8 @@ inline constexpr uint64_t kRootMagic = 0x3365726f74537250;  // "PrStore3"
 // "PrStore1", without consumers, and "PrStore2", without index snapshots.
 inline constexpr uint64_t kRootMagicsBefore[] = {0x3165726f74537250, 0x3265726f74537250};
 inline constexpr char kTypeName[] = "rstore";
+inline constexpr char kPmTypeName[] =
+    "rstore+pm";  // has its index in PM: what has none does not open it
 inline constexpr char kOrderedTypeName[] =
     "rstore+ordered";  // has an ordered index unless told otherwise
 
@@ -49,9 +52,10 @@ struct Root {
   uint64_t partition_roots;
   uint64_t boundaries;
   uint64_t consumers;  // the first ConsumerBlock
+  uint64_t pm_index;   // of type kPmTypeName only: a pm::DirectoryEntry
 };
 inline constexpr uint64_t kSealedBytes = offsetof(Root, partition_roots) - sizeof(index::RootSeal);
-static_assert(sizeof(Root) == 88);
+static_assert(sizeof(Root) == 96);
 
 // Who reads the changes of a store, and how far it has come. Followed by a checked word (pm::seal_word) for each
 // partition: the lowest version that it has not done with.
@@ -84,13 +88,15 @@ struct PartitionRoot {
   // Offset of an IndexSnapshot, or 0. Counts only together with `close`; never there while the partition is
   // written to.
   uint64_t snapshot;
-  uint64_t reserved[7];
+  uint64_t checkpoint;  // with an index in PM: offset of an IndexSnapshot (checkpoint.cc), or 0
+  uint64_t reserved[6];
 };
 static_assert(sizeof(PartitionRoot) == 128);
 static_assert(offsetof(PartitionRoot, snapshot) == 64);  // what is before shares a line
 
 // What a partition knows in DRAM, as a clean close found it, with a hash index: the next opening reads this in
-// place of the records. Followed by SnapshotBlock[blocks], and words: `stale` slots; `prefix_words` (of each
+// place of the records. With an index in PM, as a checkpoint finds it (checkpoint.cc): `entries` are then how many
+// records there are, how many changes, and of each its place and entry (pm_index.h). Followed by SnapshotBlock[blocks], and words: `stale` slots; `prefix_words` (of each
 // removal by prefix its version, its Location, how many blocks, and their incarnations); `entries` of the index.
 struct IndexSnapshot {
   uint64_t checksum;    // of all that follows, seeded as a block's of incarnation ~generation
@@ -114,7 +120,7 @@ struct SnapshotBlock {
   uint32_t live;   // of a long value: 1 if a record that counts refers to it
   uint32_t expiring;
   uint32_t marks;
-  uint32_t reserved;
+  uint32_t is_long_value;  // 1; in a snapshot that a close has left, 0
 };
 static_assert(sizeof(SnapshotBlock) == 40);
 

@@ -19,7 +19,9 @@ Partition::Partition(pm::PoolImpl& pool, PartitionRoot& root, uint32_t number,
       config_(config),
       number_(number),
       index_(config.ordered ? std::make_unique<OrderedIndex>(static_cast<const RecordKeys&>(*this))
-                            : nullptr) {}
+                            : nullptr,
+             config.pm != nullptr ? std::make_unique<PmPartitionIndex>(*config.pm, number)
+                                  : nullptr) {}
 
 void Partition::require_usable() const {
   // After a write of which nobody knows whether it is durable, the index may lead to records that a crash
@@ -140,7 +142,7 @@ bool Partition::get(uint64_t hash, std::string_view key, uint64_t now_ms, Found&
 }
 
 void Partition::prefetch_record(uint64_t hash) const {
-  if (index_.ordered() != nullptr) return;  // the way to it is too long to be worth it
+  if (!index_.is_hash()) return;  // the way to it is too long to be worth it
   index_.hash().find(hash, [&](Location location) {
     prefetch_at(location);
     return true;
@@ -159,6 +161,7 @@ Location Partition::append(Head& head, const RecordParts& parts) {
   const Location location(head.slot, head.position);
   head.position += bytes;
   block.bytes += bytes;
+  appended_bytes_ += bytes;
   block.marks += marks_of(parts.flags, bytes);
   if ((parts.flags & (kRemoval | kTombstone)) == 0) {
     RecordView record;
@@ -211,6 +214,7 @@ void Partition::bury(const RecordView& record, Location location, uint64_t until
   } else {
     if (blocks_[location.slot()].kept) log_from_ = std::max(log_from_, record.version + 1);
     dead_overflow_.push_back(slot);
+    dead_overflow_bytes_ += blocks_[slot].bytes;
   }
 }
 
@@ -269,6 +273,7 @@ void Partition::write_at(uint64_t entry, const RecordView& old, uint64_t hash, R
     parts.flags &= ~kSupersedes;  // a batch removed it before
   parts.version = logged_ = next_version_++;
   const Location location = append(head_, parts);
+  if (!unowned_.empty()) std::erase(unowned_, static_cast<uint32_t>(parts.overflow.slot));
   written_since_step_ += parts.bytes();
   if (entry != PartitionIndex::kNone) {
     forget(old, index_.at(entry), parts.version);
@@ -301,7 +306,11 @@ bool Partition::put(uint64_t hash, const WriteRequest& request, uint64_t now_ms,
   RecordParts parts = parts_of(request);
   // An entry that stays needs no room in the index.
   const bool moved = make_room(head_, parts.bytes() + sizeof(Superseded), Purpose::kWrite);
-  if (moved || entry == PartitionIndex::kNone) index_.reserve(request.key, 1);
+  if (moved || entry == PartitionIndex::kNone) {
+    index_.reserve(request.key, 1);
+  } else {
+    index_.reserve_changes(1);
+  }
   reserve_dead(1);
   if ((parts.flags & kOverflow) != 0) {
     store_overflow(request, parts);
@@ -311,7 +320,7 @@ bool Partition::put(uint64_t hash, const WriteRequest& request, uint64_t now_ms,
       index_.reserve(request.key, 1);
       reserve_dead(1);
     } catch (...) {
-      dead_overflow_.push_back(static_cast<uint32_t>(parts.overflow.slot));
+      abandon({&parts, 1});
       throw;
     }
   }
@@ -371,9 +380,10 @@ void Partition::store_overflow(const WriteRequest& request, RecordParts& parts) 
     try {
       slot = add_overflow(key, request.value);
     } catch (const Error& error) {
-      if (!pm::is_full(error) || (!give_up_log() && !evict_for_it())) throw;
+      if (!pm::is_full(error) || (!settle() && !give_up_log() && !evict_for_it())) throw;
     }
   }
+  unowned_.push_back(slot);  // add_overflow() has made room
   parts.overflow = {slot, blocks_[slot].incarnation, request.value.size()};
 }
 
@@ -437,10 +447,13 @@ void Partition::append_mark(std::span<const BatchPart> parts) {
   written_since_step_ += mark.bytes();
 }
 
-void Partition::abandon(const Group& group) {
+void Partition::abandon(std::span<const RecordParts> group) {
   for (const RecordParts& parts : group) {
     if (parts.overflow.incarnation == 0) continue;
-    dead_overflow_.push_back(static_cast<uint32_t>(parts.overflow.slot));
+    const auto slot = static_cast<uint32_t>(parts.overflow.slot);
+    std::erase(unowned_, slot);
+    dead_overflow_.push_back(slot);
+    dead_overflow_bytes_ += blocks_[slot].bytes;
   }
 }
 
@@ -460,6 +473,7 @@ void Partition::before_fence() {
     compact_step(budget);
   } catch (const Error&) {
     if (pool_.failed()) throw;
+    checkpoint_now_ = !emptied_blocks_.empty();  // they may be the room that it needs
     quiet_bytes_ = 8 * payload_bytes();
   } catch (const std::bad_alloc&) {
     quiet_bytes_ = 8 * payload_bytes();
@@ -468,13 +482,14 @@ void Partition::before_fence() {
 
 void Partition::after_fence() {
   unfenced_ = false;
+  if (index_.pm() != nullptr) return work_on_index();
   if (!dead_overflow_.empty()) free_dead_overflow();
 }
 
 void Partition::for_tags(uint64_t first, uint64_t end, uint64_t now_ms, const Visit& visit) const {
   require_usable();
   require_certain();
-  index_.hash().for_tags(first, end, [&](Location location) {
+  for_tags(first, end, [&](Location location) {
     const RecordView record = view_at(location);
     if (has_expired(record, now_ms)) return;
     if (pool_.verifies_payload()) require_intact(location, record);

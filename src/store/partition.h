@@ -34,6 +34,7 @@
 
 #include "index/owned_blocks.h"
 #include "pm/pool_impl.h"
+#include "store/hash.h"
 #include "store/layout.h"
 #include "store/partition_index.h"
 #include "store/record.h"
@@ -47,6 +48,8 @@ struct PartitionConfig {
   uint32_t block_bytes = 0;
   uint32_t garbage_percent = 25;
   bool ordered = false;  // the index
+  const PmIndex* pm =
+      nullptr;  // the index, if it is in PM; not moved as long as there are partitions
   // Of a partition's log, kept for changes(): as long as it is no more than the first of these, and as long as a
   // consumer has not read it and it is no more than the second.
   uint64_t changes_bytes = 0;
@@ -116,9 +119,11 @@ struct PartitionFigures {
   uint64_t compactions = 0;  // blocks compacted since it was opened
   uint64_t moved_bytes = 0;  // by them
   uint64_t recovered_records = 0;
-  uint64_t snapshots_read = 0;  // 1 if its index came from a snapshot
-  uint64_t damaged_blocks = 0;  // that cannot be compacted
-  uint64_t log_kept_bytes = 0;  // for changes(), with long values that nothing else needs
+  uint64_t snapshots_read = 0;    // 1 if its index came from a snapshot
+  uint64_t checkpoints_read = 0;  // 1 if it came from a checkpoint
+  uint64_t checkpoints = 0;       // that were written
+  uint64_t damaged_blocks = 0;    // that cannot be compacted
+  uint64_t log_kept_bytes = 0;    // for changes(), with long values that nothing else needs
   uint64_t log_given_up_blocks = 0;
   uint64_t hits = 0;  // with eviction
   uint64_t misses = 0;
@@ -192,7 +197,7 @@ class Partition final : private RecordKeys {
   void write_group(std::span<const GroupWrite> writes, Group& group,
                    std::span<const BatchPart> parts = {});
   void note_durable() { unfenced_ = false; }
-  void abandon(const Group& group);
+  void abandon(std::span<const RecordParts> group);
 
   // Removal by prefix, in three parts, with nothing in between: what there is to remove; room for its record
   // (`named` as above), which may throw as remove() does, and kTooLarge; and the record. One record, however
@@ -268,7 +273,8 @@ class Partition final : private RecordKeys {
   static constexpr uint64_t kSparesForCompaction = 1;
   static constexpr uint64_t kSparesForRemovals = 2;
 
-  enum class State : uint8_t { kAbsent, kSpare, kOpen, kClosed, kOverflow };
+  // kEmptied: all that counts has been moved from it, and a checkpoint names it still (checkpoint.cc).
+  enum class State : uint8_t { kAbsent, kSpare, kOpen, kClosed, kEmptied, kOverflow };
 
   struct Block {
     uint64_t offset = 0;
@@ -281,6 +287,9 @@ class Partition final : private RecordKeys {
     // Records that invalidate others may stay, mostly as tombstones: their bytes then / kMarkBytes.
     uint32_t marks = 0;
     uint32_t pinned = 0;  // bytes of tombstones that were needed when last looked at
+    // Of `live` and `expiring`: of records that only snapshots read.
+    uint32_t saved = 0;
+    uint32_t saved_expiring = 0;
     State state = State::kAbsent;
     bool damaged = false;
     bool kept = false;   // part of the log that changes() reads: stays as it is
@@ -330,6 +339,42 @@ class Partition final : private RecordKeys {
     uint64_t until;
     uint32_t slot;
   };
+
+  // Calls `visit(Location)` for records whose tags lie in [first, end), with an index by hash. One in PM knows no
+  // order: at the first tag it reads all blocks, and makes a list of hashes that serves until the last tag.
+  template <typename Visit>
+  void for_tags(uint64_t first, uint64_t end, Visit visit) const {
+    if (index_.pm() == nullptr) return index_.hash().for_tags(first, end, visit);
+    if (first == 0 || listed_.empty()) list_hashes();
+    const auto from = std::ranges::lower_bound(listed_, first, {}, HashIndex::tag_of);
+    const auto to = std::ranges::lower_bound(listed_, end, {}, HashIndex::tag_of);
+    for (auto hash = from; hash != to; ++hash) {
+      index_.pm()->find(*hash, [&](Location location) {
+        const RecordView record = view_at(location);
+        if (hash_of(key_of(record)) == *hash) visit(location);
+        return false;
+      });
+    }
+    if (end >= HashIndex::kTags) listed_ = {};
+  }
+  void list_hashes() const;
+  // Calls `visit(record, location, hash of its key)` for records that count, block by block.
+  template <typename Visit>
+  void for_blocks(Visit visit) const {
+    for (uint32_t slot = 0; slot < blocks_.size(); ++slot) {
+      const Block& block = blocks_[slot];
+      if (block.state != State::kOpen && block.state != State::kClosed) continue;
+      for (uint64_t at = sizeof(BlockHeader); at < sizeof(BlockHeader) + block.bytes;) {
+        const Location here(slot, at);
+        const RecordView record = view_at(here);
+        require_intact(here, record);
+        at += record.bytes;
+        if (!record.is_put() || (record.has(kOverflow) && !has_overflow(record))) continue;
+        const uint64_t hash = hash_of(key_of(record));
+        if (entry_of_record(record, here, hash) != PartitionIndex::kNone) visit(record, here, hash);
+      }
+    }
+  }
 
   // partition.cc
   uint64_t find(uint64_t hash, std::string_view key, RecordView& out) const;
@@ -429,6 +474,7 @@ class Partition final : private RecordKeys {
   void prefetch_victim(uint64_t step_bytes) const;
   void end_victim();
   void free_emptied();
+  void free_block(uint32_t slot);
   bool choose_fitting_victim();
   bool compact_now(uint64_t gain_bytes_min);
   bool exists(uint64_t incarnation) const { return slots_.contains(incarnation); }
@@ -439,6 +485,32 @@ class Partition final : private RecordKeys {
     const uint64_t live = live_bytes_ - kept_live_;
     return (used > live ? used - live : 0) + expired_bytes_;
   }
+
+  // checkpoint.cc
+  struct Scan;
+  struct ScannedPut;
+  bool has_checkpoint() const { return checkpoint_bytes_ != 0; }
+  uint64_t checkpoint_interval() const {
+    return std::max(2 * uint64_t{config_.block_bytes}, 4 * sizeof(SnapshotBlock) * slots_.size());
+  }
+  bool wants_checkpoint() const;
+  void work_on_index();
+  bool write_checkpoint();
+  void drop_checkpoint();
+  void link_checkpoint(const std::vector<uint64_t>& image);
+  bool settle();
+  void free_deferred();
+  bool load_checkpoint(std::span<const uint32_t> order);
+  bool read_checkpoint(std::span<const uint32_t> order);
+  bool scan_tail(std::span<const std::pair<uint32_t, uint64_t>> tail, Scan& scan);
+  void replay(const Scan& scan, uint64_t first_version);
+  void kill_superseded(const Scan& scan, uint64_t first_version);
+  void kill_by_prefixes(const Scan& scan, uint64_t first_version);
+  void kill(uint64_t entry);
+  void mark_stale(uint32_t slot);
+  void forget_checkpoint();
+  void begin_index_anew();
+  void end_index_recovery(bool from_checkpoint);
 
   // changes.cc
   static constexpr uint64_t kAllRead = ~uint64_t{0};
@@ -494,6 +566,16 @@ class Partition final : private RecordKeys {
   Saved* find_saved(const RecordView& record, Location location) const;
   void move_saved(const RecordView& record, Saved& saved);
   void drop(const Saved& saved);
+  void count_saved(const RecordView& record, Block& block) {
+    block.saved += record.bytes;
+    if (record.has(kExpires)) block.saved_expiring += record.bytes;
+    if (record.has(kOverflow)) ++saved_overflow_;
+  }
+  void discount_saved(const RecordView& record, Block& block) {
+    block.saved -= record.bytes;
+    if (record.has(kExpires)) block.saved_expiring -= record.bytes;
+    if (record.has(kOverflow)) --saved_overflow_;
+  }
   bool snapshot_needs(uint64_t version) const {
     return snapshots_ != nullptr && version <= *snapshots_->versions.rbegin();
   }
@@ -503,18 +585,19 @@ class Partition final : private RecordKeys {
   void require_complete() const;
 
   // index_snapshot.cc
-  std::vector<uint64_t> compose_snapshot() const;
+  std::vector<uint64_t> compose_snapshot(uint64_t generation,
+                                         std::span<const uint64_t> entries) const;
+  void take_blocks(std::span<const SnapshotBlock> blocks);
+  void take_prefixes(std::span<const uint64_t> words);
   void write_snapshot();
   void drop_snapshot();
   bool load_snapshot(const CloseRecord& close);
 
   // recover.cc
-  struct Scan;
-  struct ScannedPut;
   void read_table();
   bool read_group(const Block& block, uint64_t end, uint64_t& at, RecordView& last) const;
   void read_header(uint32_t slot, uint64_t offset);
-  void scan_block(uint32_t slot, Scan& scan);
+  void scan_block(uint32_t slot, Scan& scan, uint64_t begin = sizeof(BlockHeader));
   bool is_record(const Block& block, uint64_t at, uint64_t end, RecordView& out) const;
   uint64_t skip_damage(uint32_t slot, uint64_t at, uint64_t end);
   void scan_record(Location location, const RecordView& record, Scan& scan);
@@ -542,7 +625,10 @@ class Partition final : private RecordKeys {
   std::vector<uint64_t> pages_;    // offsets of the table's pages
   std::vector<uint32_t> free_slots_;
   std::vector<uint32_t> spares_;
+  mutable std::vector<uint64_t>
+      listed_;  // hashes by tag, while for_tags() goes on with an index in PM
   std::vector<uint32_t> dead_overflow_;           // to be freed once what killed them is durable
+  std::vector<uint32_t> unowned_;                 // long values whose record is not written yet
   std::unordered_map<uint64_t, uint32_t> slots_;  // incarnation -> slot, of blocks with records
   std::vector<uint32_t> stale_;                   // blocks that a crash left half compacted
   std::deque<LogBlock> log_;                      // that changes() reads, the newest last
@@ -576,6 +662,8 @@ class Partition final : private RecordKeys {
   uint64_t cursor_ = 0;
   uint32_t emptied_ = kNoSlot;
   uint64_t written_since_step_ = 0;
+  // With a checkpoint: blocks that wait for the next one, an origin before its copies.
+  std::vector<uint32_t> emptied_blocks_;
   uint32_t search_from_ = 0;
   uint64_t freed_since_reset_ = 0;
   uint64_t quiet_bytes_ = 0;  // to be written before a block is looked for again
@@ -607,7 +695,15 @@ class Partition final : private RecordKeys {
   uint64_t moved_bytes_ = 0;
   uint64_t recovered_ = 0;
   uint64_t snapshots_read_ = 0;
+  uint64_t checkpoints_read_ = 0;
   uint64_t snapshot_bytes_ = 0;  // of the sound snapshot that is linked, if there is one
+  // With an index in PM: of the checkpoint that is linked, and what has come since, or since one failed.
+  uint64_t checkpoint_bytes_ = 0;
+  uint64_t appended_bytes_ = 0;       // to the log
+  uint64_t dead_overflow_bytes_ = 0;  // in dead_overflow_
+  bool checkpoint_now_ = false;       // whatever has come
+  uint64_t checkpoints_ = 0;
+  uint64_t saved_overflow_ = 0;  // long values of records that only snapshots read
   bool unfenced_ = false;        // something was flushed since the last fence
 };
 

@@ -1,4 +1,4 @@
-// The index of a partition, as the store was opened: by hash, or in the order of keys.
+// The index of a partition, as the store was opened: by hash, in the order of keys, or in PM.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 
 #include "store/hash_index.h"
 #include "store/ordered_index.h"
+#include "store/pm_index.h"
 
 namespace perdure::store {
 
@@ -16,53 +17,75 @@ class PartitionIndex {
  public:
   static constexpr uint64_t kNone = HashIndex::kNone;
 
-  // By hash, unless `ordered` is given.
-  explicit PartitionIndex(std::unique_ptr<OrderedIndex> ordered) : ordered_(std::move(ordered)) {}
+  // By hash, unless one of them is given.
+  PartitionIndex(std::unique_ptr<OrderedIndex> ordered, std::unique_ptr<PmPartitionIndex> pm)
+      : ordered_(std::move(ordered)), pm_(std::move(pm)) {}
 
   // Calls `is_it(Location)` for entries that may be the key's until it returns true. Returns that entry, or
   // kNone. Entries are valid until the next reserve(), insert() or erase().
   template <typename IsIt>
   uint64_t find(uint64_t hash, std::string_view key, IsIt is_it) const {
-    return ordered_ != nullptr ? ordered_->find(key, is_it) : hash_.find(hash, is_it);
+    if (ordered_ != nullptr) return ordered_->find(key, is_it);
+    return pm_ != nullptr ? pm_->find(hash, is_it) : hash_.find(hash, is_it);
   }
   Location at(uint64_t entry) const {
-    return ordered_ != nullptr ? ordered_->at(entry) : hash_.at(entry);
+    if (ordered_ != nullptr) return ordered_->at(entry);
+    return pm_ != nullptr ? pm_->at(entry) : hash_.at(entry);
   }
   void move(uint64_t entry, Location to) {
-    ordered_ != nullptr ? ordered_->move(entry, to) : hash_.move(entry, to);
+    if (ordered_ != nullptr) return ordered_->move(entry, to);
+    pm_ != nullptr ? pm_->move(entry, to) : hash_.move(entry, to);
   }
   // Makes room for `count` inserts, one of which is the key's. May throw, having changed nothing.
   void reserve(std::string_view key, uint64_t count) {
-    ordered_ != nullptr ? ordered_->reserve(key, count) : hash_.reserve(count);
+    if (ordered_ != nullptr) return ordered_->reserve(key, count);
+    pm_ != nullptr ? pm_->reserve(count) : hash_.reserve(count);
   }
   void insert(uint64_t hash, std::string_view key, Location location) {
-    ordered_ != nullptr ? ordered_->insert(key, location) : hash_.insert(hash, location);
+    if (ordered_ != nullptr) return ordered_->insert(key, location);
+    pm_ != nullptr ? pm_->insert(hash, location) : hash_.insert(hash, location);
   }
-  void erase(uint64_t entry) { ordered_ != nullptr ? ordered_->erase(entry) : hash_.erase(entry); }
+  void erase(uint64_t entry) {
+    if (ordered_ != nullptr) return ordered_->erase(entry);
+    pm_ != nullptr ? pm_->erase(entry) : hash_.erase(entry);
+  }
   // Once before an erase() that no reserve() comes before. May throw, having changed nothing.
   void tidy() {
-    if (ordered_ != nullptr) ordered_->tidy();
+    if (ordered_ != nullptr) return ordered_->tidy();
+    reserve_changes(1);
   }
-  uint64_t size() const { return ordered_ != nullptr ? ordered_->size() : hash_.size(); }
+  // Before so many moves and erasures that no reserve() comes before. May throw, having changed nothing.
+  void reserve_changes(uint64_t count) {
+    if (pm_ != nullptr) pm_->reserve_changes(count);
+  }
+  uint64_t size() const {
+    if (ordered_ != nullptr) return ordered_->size();
+    return pm_ != nullptr ? pm_->size() : hash_.size();
+  }
   uint64_t dram_bytes() const {
-    return ordered_ != nullptr ? ordered_->dram_bytes() : hash_.dram_bytes();
+    if (ordered_ != nullptr) return ordered_->dram_bytes();
+    return pm_ != nullptr ? pm_->dram_bytes() : hash_.dram_bytes();
   }
 
   // With a hash index; they do nothing else.
   void expect(uint64_t records) {
-    if (ordered_ == nullptr) hash_.reserve(records);
+    if (is_hash()) hash_.reserve(records);
   }
   void prefetch(uint64_t hash) const {
-    if (ordered_ == nullptr) hash_.prefetch(hash);
+    if (is_hash()) hash_.prefetch(hash);
   }
   void assign(std::span<const uint64_t> words) { hash_.assign(words); }
   const HashIndex& hash() const { return hash_; }
-  // Null with a hash index.
+  bool is_hash() const { return ordered_ == nullptr && pm_ == nullptr; }
+  // Null with another index.
   const OrderedIndex* ordered() const { return ordered_.get(); }
+  PmPartitionIndex* pm() { return pm_.get(); }
+  const PmPartitionIndex* pm() const { return pm_.get(); }
 
  private:
   HashIndex hash_;
   std::unique_ptr<OrderedIndex> ordered_;
+  std::unique_ptr<PmPartitionIndex> pm_;
 };
 
 }  // namespace perdure::store

@@ -39,7 +39,12 @@ PrefixMatches Partition::match_prefix(std::string_view prefix, uint64_t now_ms) 
       if (!meet(0, location)) break;
     }
   } else {
-    index_.hash().for_all([&](uint64_t tag, Location location) { meet(tag, location); });
+    if (index_.pm() != nullptr) {
+      for_blocks(
+          [&](const RecordView&, Location location, uint64_t hash) { meet(hash, location); });
+    } else {
+      index_.hash().for_all([&](uint64_t tag, Location location) { meet(tag, location); });
+    }
   }
   std::ranges::sort(matches.blocks);
   const auto twice = std::ranges::unique(matches.blocks);
@@ -67,6 +72,7 @@ void Partition::prepare_prefix(PrefixMatches& matches, uint64_t now_ms, uint32_t
     matches = match_prefix(matches.prefix, now_ms);
   }
   reserve_dead(matches.records.size());
+  index_.reserve_changes(matches.records.size());
   prefix_removals_[next_version_].blocks = matches.blocks;
 }
 
@@ -76,6 +82,7 @@ void Partition::write_prefix(const PrefixMatches& matches, std::span<const Batch
   if (!parts.empty()) record.flags |= kGroupGoesOn;
   prefix_removals_[record.version].location = append(head_, record);
   written_since_step_ += record.bytes();
+  checkpoint_now_ = true;  // to find again what it removes would take long
   if (!parts.empty()) append_mark(parts);
   for (const auto& [tag, location] : matches.records) {
     const RecordView old = view_at(location);

@@ -22,33 +22,9 @@
 #include "pm/checksum.h"
 #include "store/hash.h"
 #include "store/partition.h"
+#include "store/recovery_scan.h"
 
 namespace perdure::store {
-
-struct Partition::ScannedPut {
-  Location location;
-  uint64_t hash;  // of the key
-  uint64_t version;
-  uint32_t bytes;
-  uint16_t flags;
-};
-
-struct Partition::Scan {
-  std::unordered_map<uint64_t, uint64_t> superseded;  // version -> incarnation
-  std::vector<ScannedPut> puts;
-  // Of each prefix that was removed, by its length, the last removal.
-  std::map<size_t, std::unordered_map<std::string_view, uint64_t>> prefixes;
-
-  // The version of a removal that takes the record away, or 0.
-  uint64_t removal_of(std::string_view key, uint64_t version) const {
-    for (const auto& [bytes, removals] : prefixes) {
-      if (bytes > key.size()) break;
-      const auto found = removals.find(key.substr(0, bytes));
-      if (found != removals.end() && found->second > version) return found->second;
-    }
-    return 0;
-  }
-};
 
 void Partition::read_header(uint32_t slot, uint64_t offset) {
   const auto damaged = [&](const char* what) {
@@ -121,6 +97,7 @@ void Partition::read_table() {
   offsets_.resize(slots);
   free_slots_.reserve(slots);  // as add_page() does: to give a block back needs no memory
   if (config_.evicts) used_.resize(slots * use_words());
+  if (index_.pm() != nullptr) emptied_blocks_.reserve(slots);
   for (auto slot = static_cast<uint32_t>(slots); slot-- > 0;) {
     constexpr uint32_t kAhead = 16;  // headers lie in no order
     if (slot >= kAhead) {
@@ -217,14 +194,14 @@ void Partition::flush_batch() const {
   memory_.flush(pool_.at<char>(blocks_[batch_slot_].offset), batch_end_);
 }
 
-// Reads the block's records. Of an open block finds the end.
-void Partition::scan_block(uint32_t slot, Scan& scan) {
+// Reads the block's records, from `begin` on. Of an open block finds the end.
+void Partition::scan_block(uint32_t slot, Scan& scan, uint64_t begin) {
   Block& block = blocks_[slot];
   const bool open = block.state == State::kOpen;
   uint64_t end = open ? config_.block_bytes : sizeof(BlockHeader) + block.bytes;
   if (slot == batch_slot_) end = batch_begin_;  // the batch does not count
   const char* base = pool_.at<char>(block.offset);
-  uint64_t at = sizeof(BlockHeader);
+  uint64_t at = begin;
   RecordView record;
   while (at < end) {
     uint64_t member = at;
@@ -282,6 +259,7 @@ void Partition::scan_record(Location location, const RecordView& record, Scan& s
   }
   if (record.has(kSupersedes)) {
     scan.superseded[record.superseded.version] = record.superseded.incarnation;
+    if (index_.pm() != nullptr) scan.superseding.push_back(location);
     next_version_ = std::max(next_version_, record.superseded.version + 1);
   }
   if (!record.is_put()) return;
@@ -309,9 +287,6 @@ void Partition::find_uncertain(std::span<const uint32_t> order) {
 
 void Partition::index_record(const Scan& scan, const ScannedPut& put) {
   const Location location = put.location;
-  const auto mark_stale = [&](uint32_t slot) {
-    if (std::ranges::find(stale_, slot) == stale_.end()) stale_.push_back(slot);
-  };
   Block& block = blocks_[location.slot()];
   if (const auto found = scan.superseded.find(put.version); found != scan.superseded.end()) {
     if (found->second != block.incarnation) mark_stale(location.slot());
@@ -385,7 +360,7 @@ void Partition::free_unreferenced_overflow() {
       dead_overflow_.push_back(slot);
     }
   }
-  free_dead_overflow();
+  if (!settle()) free_dead_overflow();
 }
 
 CloseRecord Partition::what_is_there() const {
@@ -463,10 +438,15 @@ void Partition::recover(bool keeps_batch) {
   if (root_.snapshot != 0 && is_sound(pool_, root_.snapshot, config_.salt, number_)) {
     snapshot_bytes_ = pool_.at<IndexSnapshot>(root_.snapshot)->bytes;
   }
+  const bool from_checkpoint = index_.pm() != nullptr && load_checkpoint(order);
   const bool from_snapshot = closed && batch_slot_ == kNoSlot && load_snapshot(close);
-  if (!from_snapshot) read_records(order);
-  recovered_ = closed ? 0 : index_.size();
+  if (!from_snapshot && !from_checkpoint) {
+    if (index_.pm() != nullptr) begin_index_anew();
+    read_records(order);
+    recovered_ = closed ? 0 : index_.size();
+  }
   snapshots_read_ = from_snapshot ? 1 : 0;
+  checkpoints_read_ = from_checkpoint ? 1 : 0;
   if (closed) {
     const CloseRecord now = what_is_there();
     const bool as_many = close.records == now.records || uncertain_below_ != 0;
@@ -486,7 +466,8 @@ void Partition::recover(bool keeps_batch) {
   // Behind a damaged record nothing more is written: after a crash that would be the end of the block. Closed
   // before the mark goes that vouches for what is behind it.
   for (const uint32_t slot : order) {
-    if (!from_snapshot || blocks_[slot].state != State::kOpen || is_whole(slot)) continue;
+    const bool unread = from_snapshot || (from_checkpoint && closed);
+    if (!unread || blocks_[slot].state != State::kOpen || is_whole(slot)) continue;
     resume(head_of(slot), slot, false);
     close_block(head_of(slot));
   }
@@ -532,6 +513,7 @@ void Partition::recover(bool keeps_batch) {
   if (log_end_lost_ && head_.slot == kNoSlot) fix_bound(head_);
   if (moved_end_lost_ && moved_head_.slot == kNoSlot) fix_bound(moved_head_);
   if (unfenced_) fence();
+  if (index_.pm() != nullptr) end_index_recovery(from_checkpoint);
 }
 
 // The next block of a kind bounds what a damaged one before it makes uncertain. Without one the bound would move up
@@ -554,7 +536,11 @@ void Partition::close() {
   persist();
   // The mark would vouch for what is not certain: the next opening is to meet the damage again.
   if (uncertain_below_ != 0) return;
-  write_snapshot();
+  if (index_.pm() != nullptr) {
+    write_checkpoint();
+  } else {
+    write_snapshot();
+  }
   // Within its line the generation comes last: the rest does not count without.
   const CloseRecord close = what_is_there();
   store_floors();

@@ -43,6 +43,7 @@ void Partition::drop(const Saved& saved) {
     return;
   }
   discount(record, blocks_[saved.location.slot()]);
+  discount_saved(record, blocks_[saved.location.slot()]);
   if (record.has(kOverflow)) bury(record, saved.location, saved.until);
 }
 
@@ -64,6 +65,7 @@ bool Partition::save(const RecordView& record, Location location, uint64_t until
     const std::string_view key = key_of(record);
     snapshots_->saved.emplace(place_of(HashIndex::tag_of(hash_of(key)), key),
                               Saved{location, record.version, until});
+    count_saved(record, blocks_[location.slot()]);
     return true;
   } catch (const std::bad_alloc&) {
     snapshots_->incomplete = true;
@@ -96,6 +98,8 @@ void Partition::move_saved(const RecordView& record, Saved& saved) {
   if (!still_invalidates(record, blocks_[from.slot()].incarnation)) parts.flags &= ~kSupersedes;
   saved.location = append_moved(parts);
   discount(record, blocks_[from.slot()]);
+  discount_saved(record, blocks_[from.slot()]);
+  count_saved(view_at(saved.location), blocks_[saved.location.slot()]);
   moved_bytes_ += parts.bytes();
 }
 
@@ -127,6 +131,15 @@ bool Partition::get_at(uint64_t snapshot, uint64_t hash, std::string_view key, u
   return true;
 }
 
+void Partition::list_hashes() const {
+  listed_.clear();
+  for_blocks([&](const RecordView&, Location, uint64_t hash) { listed_.push_back(hash); });
+  const auto place = [](uint64_t hash) { return std::pair(HashIndex::tag_of(hash), hash); };
+  std::ranges::sort(listed_, {}, place);
+  const auto twice = std::ranges::unique(listed_);
+  listed_.erase(twice.begin(), twice.end());
+}
+
 void Partition::for_tags_at(uint64_t snapshot, uint64_t first, uint64_t end, uint64_t now_ms,
                             const Visit& visit) const {
   require_usable();
@@ -138,7 +151,7 @@ void Partition::for_tags_at(uint64_t snapshot, uint64_t first, uint64_t end, uin
     if (pool_.verifies_payload()) require_intact(location, record);
     visit(key_of(record), {value_of(record), record.version, record.expiry_ms});
   };
-  index_.hash().for_tags(first, end, meet);
+  for_tags(first, end, meet);
   const auto stop = snapshots_->saved.lower_bound(place_of(end, {}));
   for (auto at = snapshots_->saved.lower_bound(place_of(first, {})); at != stop; ++at) {
     if (sees(snapshot, at->second)) meet(at->second.location);

@@ -20,11 +20,11 @@ Store& Store::operator=(Store&&) noexcept = default;
 Store::~Store() = default;
 
 Store Store::create(Pool& pool, const std::string& name, const StoreOptions& options) {
-  return Store(store::StoreImpl::create(pm::impl_of(pool), name, options));
+  return Store(store::StoreImpl::create(pool, name, options));
 }
 
 Store Store::open(Pool& pool, const std::string& name, const StoreOptions& options) {
-  return Store(store::StoreImpl::open(pm::impl_of(pool), name, options));
+  return Store(store::StoreImpl::open(pool, name, options));
 }
 
 bool Store::is_ready(uint32_t partition) const {
@@ -192,7 +192,7 @@ StoreBackup Store::backup(const std::string& file, const std::string& since) con
 }
 Store Store::restore(Pool& pool, const std::string& name, std::span<const std::string> files,
                      const StoreOptions& options) {
-  return Store(store::StoreImpl::restore(pm::impl_of(pool), name, files, options));
+  return Store(store::StoreImpl::restore(pool, name, files, options));
 }
 
 struct Store::Changes::Impl {
@@ -309,7 +309,7 @@ uint64_t Store::check(const std::function<void(const std::string&)>& report) con
 
 StoreVerification Store::verify(Pool& pool, const std::string& name,
                                 const std::function<void(const std::string&)>& report) {
-  return store::StoreImpl::verify(pm::impl_of(pool), name, report);
+  return store::StoreImpl::verify(pool, name, report);
 }
 
 std::vector<Statistic> Store::statistics() const { return impl_->statistics(); }

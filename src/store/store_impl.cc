@@ -42,14 +42,15 @@ uint32_t default_block_bytes(uint64_t capacity_bytes, uint32_t partitions) {
 
 }  // namespace
 
-StoreImpl::StoreImpl(pm::PoolImpl& pool, const std::string& name, uint64_t root, bool ordered,
+StoreImpl::StoreImpl(Pool& its_pool, const std::string& name, uint64_t root, StoreIndex index,
                      const StoreOptions& options)
-    : pool_(pool), use_(pool, name), root_(*pool.at<Root>(root)) {
+    : pool_(pm::impl_of(its_pool)), use_(pool_, name), root_(*pool_.at<Root>(root)) {
+  pm::PoolImpl& pool = pool_;
   config_ = {.name = name,
              .salt = root_.salt,
              .block_bytes = root_.block_bytes,
              .garbage_percent = options.garbage_percent,
-             .ordered = ordered};
+             .ordered = index == StoreIndex::kOrdered};
   // Whole blocks; what was given is for all partitions together.
   const auto share = [&](uint64_t bytes) {
     const uint64_t one = bytes / root_.partitions;
@@ -61,7 +62,10 @@ StoreImpl::StoreImpl(pm::PoolImpl& pool, const std::string& name, uint64_t root,
   config_.evicts = options.evict;
   config_.may_evict = options.may_evict;
   uint64_t bytes_max = options.bytes_max;
-  if (bytes_max == 0 && options.evict) bytes_max = pool.capacity_bytes() / 8 * 7;
+  // An index in PM needs some of the rest.
+  if (bytes_max == 0 && options.evict) {
+    bytes_max = pool.capacity_bytes() / 8 * (index == StoreIndex::kPm ? 4 : 7);
+  }
   if (bytes_max != 0) {
     constexpr uint64_t kBlocksMin = 12;  // heads, spares, and some to choose from
     config_.bytes_max = bytes_max / root_.partitions;
@@ -76,6 +80,14 @@ StoreImpl::StoreImpl(pm::PoolImpl& pool, const std::string& name, uint64_t root,
     }
   }
   read_boundaries();
+  if (index == StoreIndex::kPm) {
+    const PmIndex::Structure structure(options.index_structure);
+    if (!pool.heap().is_allocated(root_.pm_index, sizeof(pm::DirectoryEntry))) {
+      pool.throw_corrupt(fmt::format("the root of '{}' is damaged", name));
+    }
+    pm_index_ = std::make_unique<PmIndex>(its_pool, root_.pm_index, root_.salt, root, structure);
+    config_.pm = pm_index_.get();
+  }
   auto* roots =
       pool.follow<PartitionRoot>(root_.partition_roots, root_.partitions * sizeof(PartitionRoot));
   shards_.reserve(root_.partitions);
@@ -97,8 +109,18 @@ void StoreImpl::read_boundaries() {
   }
 }
 
-std::unique_ptr<StoreImpl> StoreImpl::create(pm::PoolImpl& pool, const std::string& name,
+namespace {
+
+const char* type_of(StoreIndex index) {
+  if (index == StoreIndex::kPm) return kPmTypeName;
+  return index == StoreIndex::kOrdered ? kOrderedTypeName : kTypeName;
+}
+
+}  // namespace
+
+std::unique_ptr<StoreImpl> StoreImpl::create(Pool& its_pool, const std::string& name,
                                              const StoreOptions& options) {
+  pm::PoolImpl& pool = pm::impl_of(its_pool);
   index::require_range("partitions", options.partitions, 1, kPartitionsMax);
   index::require_range("block_bytes", options.block_bytes, kBlockBytesMin, kBlockBytesMax);
   index::require_range("garbage_percent", options.garbage_percent, 5, kGarbagePercentMax);
@@ -113,7 +135,9 @@ std::unique_ptr<StoreImpl> StoreImpl::create(pm::PoolImpl& pool, const std::stri
                 fmt::format("{} boundaries make {} partitions, not {}", boundaries.partitions() - 1,
                             boundaries.partitions(), options.partitions));
   }
-  const bool ordered = options.index == StoreIndex::kOrdered;
+  const StoreIndex index =
+      options.index == StoreIndex::kAsCreated ? StoreIndex::kHash : options.index;
+  const bool ordered = index == StoreIndex::kOrdered;
   const uint64_t capacity_bytes = pool.capacity_bytes();
   Root root{};
   root.seal.magic = kRootMagic;
@@ -145,14 +169,27 @@ std::unique_ptr<StoreImpl> StoreImpl::create(pm::PoolImpl& pool, const std::stri
     std::ranges::copy(boundary_text, block);
     pool.memory().flush(block, boundary_text.size());
   };
-  const index::NewBlock blocks[] = {
-      {roots_bytes, offsetof(Root, partition_roots), fill_roots},
-      {boundary_text.size(), offsetof(Root, boundaries), fill_boundaries}};
-  const uint64_t at = index::make_structure(
-      pool, name, ordered ? kOrderedTypeName : kTypeName, Kind::kBytes, Kind::kBytes, &root,
-      sizeof root, kSealedBytes, std::span(blocks).first(boundaries.empty() ? 1 : 2));
-  return finish_opening(std::unique_ptr<StoreImpl>(new StoreImpl(pool, name, at, ordered, options)),
-                        options);
+  std::vector<index::NewBlock> blocks = {
+      {roots_bytes, offsetof(Root, partition_roots), fill_roots}};
+  if (!boundaries.empty()) {
+    blocks.push_back({boundary_text.size(), offsetof(Root, boundaries), fill_boundaries});
+  }
+  const auto fill_index = [&](char* block) {
+    const pm::DirectoryEntry entry = pm::PoolImpl::free_annex();
+    std::memcpy(block, &entry, sizeof entry);
+    pool.memory().flush(block, sizeof entry);
+  };
+  if (index == StoreIndex::kPm) {
+    const PmIndex::Structure is_there(options.index_structure);  // else nothing is made
+    blocks.push_back({sizeof(pm::DirectoryEntry), offsetof(Root, pm_index), fill_index});
+  } else if (!options.index_structure.empty()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "a structure was named for the index, which is not one in PM (StoreIndex::kPm)");
+  }
+  const uint64_t at = index::make_structure(pool, name, type_of(index), Kind::kBytes, Kind::kBytes,
+                                            &root, sizeof root, kSealedBytes, blocks);
+  return finish_opening(
+      std::unique_ptr<StoreImpl>(new StoreImpl(its_pool, name, at, index, options)), options);
 }
 
 std::unique_ptr<StoreImpl> StoreImpl::finish_opening(std::unique_ptr<StoreImpl> store,
@@ -188,12 +225,17 @@ void StoreImpl::finish_transactions() {
   index::finish_transactions(opened);
 }
 
-std::pair<uint64_t, bool> StoreImpl::root_of(pm::PoolImpl& pool, const std::string& name) {
+std::pair<uint64_t, StoreIndex> StoreImpl::root_of(pm::PoolImpl& pool, const std::string& name) {
   const pm::DirectoryEntry* entry = pool.find(name);
-  const bool made_ordered =
-      entry != nullptr &&
-      std::string_view(entry->type, ::strnlen(entry->type, sizeof entry->type)) == kOrderedTypeName;
-  const char* type = made_ordered ? kOrderedTypeName : kTypeName;
+  StoreIndex made = StoreIndex::kHash;
+  for (const StoreIndex index : {StoreIndex::kOrdered, StoreIndex::kPm}) {
+    const std::string_view there =
+        entry == nullptr
+            ? ""
+            : std::string_view(entry->type, ::strnlen(entry->type, sizeof entry->type));
+    if (there == type_of(index)) made = index;
+  }
+  const char* type = type_of(made);
   const uint64_t seal =
       index::find_structure(pool, name, type, Kind::kBytes, Kind::kBytes, sizeof(index::RootSeal));
   if (std::ranges::find(kRootMagicsBefore, pool.at<index::RootSeal>(seal)->magic) !=
@@ -213,20 +255,24 @@ std::pair<uint64_t, bool> StoreImpl::root_of(pm::PoolImpl& pool, const std::stri
       !pool.heap().is_allocated(root.partition_roots, root.partitions * sizeof(PartitionRoot))) {
     pool.throw_corrupt(fmt::format("the root of '{}' is damaged", name));
   }
-  return {at, made_ordered};
+  return {at, made};
 }
 
-std::unique_ptr<StoreImpl> StoreImpl::open(pm::PoolImpl& pool, const std::string& name,
+std::unique_ptr<StoreImpl> StoreImpl::open(Pool& its_pool, const std::string& name,
                                            const StoreOptions& options) {
+  pm::PoolImpl& pool = pm::impl_of(its_pool);
   index::require_range("garbage_percent", options.garbage_percent, 5, kGarbagePercentMax);
-  const auto [at, made_ordered] = root_of(pool, name);
+  const auto [at, made] = root_of(pool, name);
   const Root& root = *pool.at<Root>(at);
   index::require_same(pool, name, "partitions", options.partitions, root.partitions);
   index::require_same(pool, name, "block_bytes", options.block_bytes, root.block_bytes);
-  const bool ordered = options.index == StoreIndex::kAsCreated
-                           ? made_ordered
-                           : options.index == StoreIndex::kOrdered;
-  std::unique_ptr<StoreImpl> store(new StoreImpl(pool, name, at, ordered, options));
+  const StoreIndex index = options.index == StoreIndex::kAsCreated ? made : options.index;
+  if ((index == StoreIndex::kPm) != (made == StoreIndex::kPm)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{}: '{}' was made with an index in {}, which is fixed at creation",
+                            pool.mapping().path(), name, made == StoreIndex::kPm ? "PM" : "DRAM"));
+  }
+  std::unique_ptr<StoreImpl> store(new StoreImpl(its_pool, name, at, index, options));
   if (!options.boundaries.empty() && Boundaries(options.boundaries) != store->boundaries_) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("{}: '{}' was made with other boundaries, which are fixed at creation",
@@ -613,6 +659,8 @@ uint64_t StoreImpl::check(const std::function<void(const std::string&)>& report)
     violations +=
         with(number, false, [&](Partition& partition) { return partition.check(report); });
   }
+  if (pm_index_ != nullptr && pm_index_->get() != nullptr)
+    violations += pm_index_->get()->check(report);
   return violations;
 }
 
@@ -622,10 +670,19 @@ void StoreImpl::visit_blocks(const index::VisitOwned& visit) const {
   meet(root_.partition_roots, root_.partitions * sizeof(PartitionRoot));
   if (root_.boundaries != 0) meet(root_.boundaries, root_.boundary_bytes);
   for (const uint64_t consumer : consumer_blocks()) meet(consumer, consumer_bytes());
+  visit_index(visit);
   // Of a partition that is being recovered nobody knows yet what it has: each is waited for.
   for (uint32_t number = 0; number < root_.partitions; ++number) {
     with(number, false, [&](Partition& partition) { partition.visit_blocks(visit); });
   }
+}
+
+// Blocks of an index in PM.
+void StoreImpl::visit_index(const index::VisitOwned& visit) const {
+  if (pm_index_ == nullptr) return;
+  const index::VisitBlock meet(pool_, visit);
+  meet(root_.pm_index, sizeof(pm::DirectoryEntry));
+  pm_index_->visit_blocks(visit);
 }
 
 std::vector<Statistic> StoreImpl::statistics() const {
@@ -645,6 +702,8 @@ std::vector<Statistic> StoreImpl::statistics() const {
     sum.moved_bytes += one.moved_bytes;
     sum.recovered_records += one.recovered_records;
     sum.snapshots_read += one.snapshots_read;
+    sum.checkpoints_read += one.checkpoints_read;
+    sum.checkpoints += one.checkpoints;
     sum.damaged_blocks += one.damaged_blocks;
     sum.log_kept_bytes += one.log_kept_bytes;
     sum.log_given_up_blocks += one.log_given_up_blocks;
@@ -658,6 +717,14 @@ std::vector<Statistic> StoreImpl::statistics() const {
   meet(root_.partition_roots, root_.partitions * sizeof(PartitionRoot));
   if (root_.boundaries != 0) meet(root_.boundaries, root_.boundary_bytes);
   for (const uint64_t consumer : consumer_blocks()) meet(consumer, consumer_bytes());
+  uint64_t index_bytes = 0;
+  visit_index([&](uint64_t, uint64_t bytes) { index_bytes += bytes; });
+  sum.pool_bytes += index_bytes;
+  if (pm_index_ != nullptr && pm_index_->get() != nullptr) {
+    for (const Statistic& one : pm_index_->get()->statistics()) {
+      if (one.name == "dram_bytes") sum.dram_bytes += static_cast<uint64_t>(one.value);
+    }
+  }
   index::StatisticList list;
   list.add("records", sum.records, "records");
   list.add("live_bytes", sum.live_bytes, "bytes");
@@ -679,6 +746,11 @@ std::vector<Statistic> StoreImpl::statistics() const {
     list.add_ratio("hit_ratio", sum.hits, sum.hits + sum.misses, "of lookups");
   }
   list.add("index_snapshots_read", sum.snapshots_read, "partitions");
+  if (pm_index_ != nullptr) {
+    list.add("index_bytes", index_bytes, "bytes");
+    list.add("checkpoints", sum.checkpoints, "checkpoints");
+    list.add("checkpoints_read", sum.checkpoints_read, "partitions");
+  }
   list.add("recovered_operations", sum.recovered_records, "operations");
   list.add("dram_bytes", sum.dram_bytes, "bytes");
   list.add("pool_bytes", sum.pool_bytes, "bytes");

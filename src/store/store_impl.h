@@ -31,9 +31,9 @@ struct BackupEntry;
 
 class StoreImpl final : public RuntimeClient {
  public:
-  static std::unique_ptr<StoreImpl> create(pm::PoolImpl& pool, const std::string& name,
+  static std::unique_ptr<StoreImpl> create(Pool& pool, const std::string& name,
                                            const StoreOptions& options);
-  static std::unique_ptr<StoreImpl> open(pm::PoolImpl& pool, const std::string& name,
+  static std::unique_ptr<StoreImpl> open(Pool& pool, const std::string& name,
                                          const StoreOptions& options);
   ~StoreImpl() override;
   StoreImpl(const StoreImpl&) = delete;
@@ -88,7 +88,7 @@ class StoreImpl final : public RuntimeClient {
 
   // backup.cc
   StoreBackup backup(const std::string& file, const std::string& since) const;
-  static std::unique_ptr<StoreImpl> restore(pm::PoolImpl& pool, const std::string& name,
+  static std::unique_ptr<StoreImpl> restore(Pool& pool, const std::string& name,
                                             std::span<const std::string> files,
                                             const StoreOptions& options);
 
@@ -159,9 +159,10 @@ class StoreImpl final : public RuntimeClient {
   uint64_t size() const;
   uint64_t check(const std::function<void(const std::string&)>& report) const;
   // As Store::verify(). verify.cc
-  static StoreVerification verify(pm::PoolImpl& pool, const std::string& name,
+  static StoreVerification verify(Pool& pool, const std::string& name,
                                   const std::function<void(const std::string&)>& report);
   void visit_blocks(const index::VisitOwned& visit) const;
+  void visit_index(const index::VisitOwned& visit) const;
   std::vector<Statistic> statistics() const;
 
   static uint64_t now_ms();
@@ -269,12 +270,11 @@ class StoreImpl final : public RuntimeClient {
     int before = std::uncaught_exceptions();
   };
 
-  StoreImpl(pm::PoolImpl& pool, const std::string& name, uint64_t root, bool ordered,
+  StoreImpl(Pool& pool, const std::string& name, uint64_t root, StoreIndex index,
             const StoreOptions& options);
 
-  // Where the root of a store is, and whether it was made with an ordered index. Throws kNoSuchName, kWrongType,
-  // kCorrupt.
-  static std::pair<uint64_t, bool> root_of(pm::PoolImpl& pool, const std::string& name);
+  // Where the root of a store is, and with which index it was made. Throws kNoSuchName, kWrongType, kCorrupt.
+  static std::pair<uint64_t, StoreIndex> root_of(pm::PoolImpl& pool, const std::string& name);
   void copy_records(uint32_t number, const StoreSnapshot& snapshot,
                     const std::function<void(const BackupEntry& entry)>& visit) const;
   void read_boundaries();
@@ -340,8 +340,9 @@ class StoreImpl final : public RuntimeClient {
   Boundaries boundaries_;
   std::mutex consumers_change_;  // taken before any latch, without one: they come and go
   mutable std::mutex
-      consumers_mutex_;              // of the list and its words; nothing else is taken behind it
-  std::vector<uint64_t> consumers_;  // offsets of their blocks
+      consumers_mutex_;                // of the list and its words; nothing else is taken behind it
+  std::vector<uint64_t> consumers_;    // offsets of their blocks
+  std::unique_ptr<PmIndex> pm_index_;  // null if the index is in DRAM. Goes after the partitions
   std::vector<std::unique_ptr<Shard>> shards_;
   mutable std::vector<std::vector<uint32_t>> touched_;  // by worker
   std::unique_ptr<Runtime> runtime_;

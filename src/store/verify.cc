@@ -101,6 +101,10 @@ class PartitionVerifier {
       fail(fmt::format("its index snapshot at {:#x} is damaged: an opening reads the records",
                        partition.snapshot));
     }
+    if (partition.checkpoint != 0 && !is_sound(pool_, partition.checkpoint, root_.salt, number_)) {
+      fail(fmt::format("its checkpoint at {:#x} is damaged: an opening reads the records",
+                       partition.checkpoint));
+    }
   }
 
   void verify_block(uint32_t slot, uint64_t offset, std::unordered_set<uint64_t>& met) {
@@ -204,8 +208,8 @@ class PartitionVerifier {
 
 }  // namespace
 
-StoreVerification StoreImpl::verify(pm::PoolImpl& pool, const std::string& name,
-                                    const Report& report) {
+StoreVerification StoreImpl::verify(Pool& its_pool, const std::string& name, const Report& report) {
+  pm::PoolImpl& pool = pm::impl_of(its_pool);
   StoreVerification result;
   const auto fail = [&](const std::string& what) { report(fmt::format("'{}', {}", name, what)); };
   const auto take_error = [&](const Error& error) {
@@ -229,7 +233,7 @@ StoreVerification StoreImpl::verify(pm::PoolImpl& pool, const std::string& name,
   }
   if (result.faults != 0) return result;  // an opening would not get further
   try {
-    const std::unique_ptr<StoreImpl> store = open(pool, name, {});
+    const std::unique_ptr<StoreImpl> store = open(its_pool, name, {});
     result.faults += store->check(report);
   } catch (const Error& error) {
     take_error(error);

@@ -412,6 +412,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(StoreCase{"Hash", {.partitions = 4}},
                     StoreCase{"OnePartition", {.partitions = 1}},
                     StoreCase{"Ordered", {.index = StoreIndex::kOrdered, .partitions = 3}},
+                    StoreCase{"Pm", {.index = StoreIndex::kPm, .partitions = 3}},
                     StoreCase{"Workers", {.partitions = 4, .workers = 2}}),
     name_of);
 

@@ -37,7 +37,7 @@ TEST(StoreEarlyFull, RoomThatIsNotGivenBackYetIsWaitedFor) {
   };
   StoreOptions early;
   early.serve_early = true;
-  const auto store = StoreImpl::open(pm::impl_of(pool), "store", early);
+  const auto store = StoreImpl::open(pool, "store", early);
   store::StoreTurn turn(*store);
   store->require_ready(0);
   int written = 0;

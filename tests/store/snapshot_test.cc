@@ -204,6 +204,7 @@ INSTANTIATE_TEST_SUITE_P(
                     StoreCase{
                         "Boundaries",
                         {.index = StoreIndex::kOrdered, .boundaries = {"long", "user/3", "v"}}},
+                    StoreCase{"Pm", {.index = StoreIndex::kPm, .partitions = 3}},
                     StoreCase{"Workers", {.partitions = 4, .workers = 2}}),
     name_of);
 

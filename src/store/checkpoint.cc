@@ -1,0 +1,389 @@
+// With an index in PM: what lets an opening do without a look at all records.
+//
+// A checkpoint is what a partition knows at one moment (an IndexSnapshot): of each block what counts in it, and of the
+// index what the structure in PM has not been told, its changes. It is durable before the structure is told any of them, or
+// before any block is freed that is empty of what counts since the checkpoint before. So at any time, after any crash:
+//
+//   - the structure is as it was at the last checkpoint but for that one's changes, of which it may have some. Told all
+//     of them once more it is as it was at that moment exactly; until it is, they are looked at first. No entry leads
+//     astray, since
+//   - each block that held a record which counted then is still there, unchanged: blocks that have been emptied since
+//     wait (kEmptied), and so do long values that nothing refers to any more;
+//   - what has come since stands in the log, behind where the log ended then: in blocks that have been opened since,
+//     and at the ends of those that were open.
+//
+// So recovery takes the checkpoint, and replays the end of the log onto it as a full recovery does with all of it.
+// What has been told to the structure since is only what the checkpoint says, and what recovery adds is only in DRAM
+// until its own checkpoint: any number of crashes on the way finds the same.
+//
+// Replay needs of a record that is superseded where it stood, and finds that by its key. It is still there, by the
+// second point. A mark without a key names version and block: there the record is looked for.
+//
+// Without a checkpoint (a new partition, no room for one, damage) the structure may be told whatever is durable in the
+// log, and blocks are freed as with an index in DRAM. Then the next opening reads all records, and the structure
+// forgets what it has of the partition before it is asked again. The link to the checkpoint goes, durably, before
+// either begins.
+//
+// Blocks that wait become unused in the order in which they were emptied, each mark fenced before the next is stored:
+// argument 5 of docs/store.md is that of the full recovery, which may come after that.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "pm/checksum.h"
+#include "store/hash.h"
+#include "store/partition.h"
+#include "store/recovery_scan.h"
+
+namespace perdure::store {
+
+namespace {
+
+// In IndexSnapshot::generation: it is no snapshot of a close.
+constexpr uint64_t kIsCheckpoint = uint64_t{1} << 63;
+
+// Of few sizes, that the heap has fewer kinds of blocks to keep.
+uint64_t room_for(uint64_t bytes) {
+  constexpr uint64_t kLeast = 4096;
+  constexpr uint64_t kMost = 32 << 10;
+  return bytes > kMost ? bytes : std::bit_ceil(std::max(bytes, kLeast));
+}
+
+}  // namespace
+
+bool Partition::wants_checkpoint() const {
+  constexpr size_t kEmptiedMax = 16;
+  const uint64_t changes_max = std::max<uint64_t>(1024, 2 * slots_.size());
+  return checkpoint_now_ || appended_bytes_ >= checkpoint_interval() ||
+         emptied_blocks_.size() >= kEmptiedMax ||
+         dead_overflow_bytes_ >= 8 * uint64_t{config_.block_bytes} ||
+         index_.pm()->changes() >= changes_max;
+}
+
+// After a fence. What fails for want of memory comes again.
+void Partition::work_on_index() {
+  PmPartitionIndex& index = *index_.pm();
+  try {
+    if (wants_checkpoint() && !write_checkpoint() && has_checkpoint()) drop_checkpoint();
+    if (!has_checkpoint()) {
+      if (!dead_overflow_.empty()) free_dead_overflow();
+      constexpr uint64_t kMany = 256;
+      if (index.changes() >= kMany) index.cover(index.changes_to_cover());
+    }
+    index.tell_some();
+  } catch (const std::bad_alloc&) {
+  }
+}
+
+// Returns false if there is no room for it, or must not be one. Durable on return, and what waited for it is free.
+bool Partition::write_checkpoint() {
+  checkpoint_now_ = false;
+  appended_bytes_ = 0;
+  PmPartitionIndex& index = *index_.pm();
+  if (pool_.read_only() || uncertain_below_ != 0 || !accounts_exact_ || index.is_damaged()) {
+    return false;
+  }
+  // What it tells of: the records of the log.
+  if (unfenced_) fence();
+  if (emptied_ != kNoSlot) {
+    free_emptied();
+    if (unfenced_) fence();  // before another block is
+  }
+  for (;;) {
+    try {
+      PlaceTable changes = index.changes_to_cover();
+      std::vector<uint64_t> words{index.size(), changes.size()};
+      words.reserve(words.size() + 2 * changes.size());
+      for (uint64_t i = 0; i < changes.positions(); ++i) {
+        const PlaceTable::Item* item = changes.item_at(i);
+        if (item != nullptr) words.insert(words.end(), {item->place, item->word});
+      }
+      link_checkpoint(compose_snapshot(pool_.generation() | kIsCheckpoint, words));
+      index.cover(std::move(changes));
+      break;
+    } catch (const Error& error) {
+      if (!pm::is_full(error)) throw;
+      if (!has_checkpoint()) return false;
+      drop_checkpoint();  // its room, and that of what waits, may do
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
+  }
+  ++checkpoints_;
+  free_deferred();
+  return true;
+}
+
+// In place of the one before, if there is one.
+void Partition::link_checkpoint(const std::vector<uint64_t>& image) {
+  const uint64_t bytes = image.size() * sizeof(uint64_t);
+  // What it replaces is about as large.
+  pm::Heap::Txn txn(pool_.heap(), has_checkpoint());
+  const uint64_t offset = txn.allocate(room_for(bytes));
+  memory_.copy_nontemporal(pool_.at<char>(offset), image.data(), bytes);
+  // It and the intents, before the link; the link, before the structure is told of it, or a block is freed.
+  if (has_checkpoint()) {
+    txn.replace(root_.checkpoint, offset, root_.checkpoint);
+  } else {
+    txn.publish(offset, root_.checkpoint);
+  }
+  checkpoint_bytes_ = bytes;
+}
+
+// From here on the next opening reads all records. Durable on return, and what waited for one is free.
+void Partition::drop_checkpoint() {
+  if (unfenced_) fence();  // what made blocks empty, and long values garbage, before they are freed
+  {
+    pm::Heap::Txn txn(pool_.heap(), true);
+    txn.retire(root_.checkpoint, root_.checkpoint, 0);
+  }
+  checkpoint_bytes_ = 0;
+  free_deferred();
+}
+
+// What the checkpoint that was linked before this one names, or named.
+void Partition::free_deferred() {
+  for (const uint32_t slot : emptied_blocks_) {
+    free_block(slot);
+    fence();  // before the next one: an origin, before its copy
+  }
+  emptied_blocks_.clear();
+  if (!dead_overflow_.empty()) free_dead_overflow();
+}
+
+// Frees what waits for a checkpoint, by one, or by doing without. Returns whether there was anything.
+bool Partition::settle() {
+  if (!has_checkpoint() || (emptied_blocks_.empty() && dead_overflow_.empty())) return false;
+  if (!write_checkpoint() && has_checkpoint()) drop_checkpoint();
+  return true;
+}
+
+void Partition::mark_stale(uint32_t slot) {
+  if (std::ranges::find(stale_, slot) == stale_.end()) stale_.push_back(slot);
+}
+
+// What a checkpoint has been taken for, before it was found not to do.
+void Partition::forget_checkpoint() {
+  for (Block& block : blocks_) {
+    if (block.state == State::kEmptied) {
+      block.state = State::kClosed;
+      ++closed_blocks_;
+    }
+    block.live = block.expiring = block.marks = 0;
+    block.last_expiry_ms = 0;
+    block.damaged = false;
+  }
+  emptied_blocks_.clear();
+  stale_.clear();
+  prefix_removals_.clear();
+  live_bytes_ = 0;
+  damage_at_ = 0;
+  lost_bytes_ = 0;
+}
+
+// Before all records are read: the structure forgets the partition. In a pool that is open to read it is not asked.
+void Partition::begin_index_anew() {
+  PmPartitionIndex& index = *index_.pm();
+  index.begin_anew();
+  if (pool_.read_only()) return;
+  if (root_.checkpoint != 0) {
+    if (has_checkpoint()) {
+      drop_checkpoint();
+    } else {
+      // What it leads to may be another's block: that stays allocated.
+      pm::store_release(root_.checkpoint, uint64_t{0});
+      memory_.flush(&root_.checkpoint, sizeof root_.checkpoint);
+      fence();  // before the structure has less than it says
+    }
+  }
+  index.clear_structure();
+}
+
+// Takes what the checkpoint tells, and what has come since. Returns false, having changed nothing, if there is none that
+// does.
+bool Partition::load_checkpoint(std::span<const uint32_t> order) {
+  if (root_.checkpoint == 0 || !is_sound(pool_, root_.checkpoint, config_.salt, number_))
+    return false;
+  checkpoint_bytes_ = pool_.at<IndexSnapshot>(root_.checkpoint)->bytes;
+  try {
+    if (read_checkpoint(order)) return true;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kCorrupt) throw;
+  }
+  forget_checkpoint();
+  return false;
+}
+
+bool Partition::read_checkpoint(std::span<const uint32_t> order) {
+  const auto& header = *pool_.at<IndexSnapshot>(root_.checkpoint);
+  if ((header.generation & kIsCheckpoint) == 0 || header.entries < 2) return false;
+  const auto* first = reinterpret_cast<const SnapshotBlock*>(&header + 1);
+  const std::span<const SnapshotBlock> blocks(first, header.blocks);
+  const auto* words = reinterpret_cast<const uint64_t*>(first + header.blocks);
+  const std::span<const uint64_t> stale(words, header.stale);
+  const std::span<const uint64_t> prefixes(words + header.stale, header.prefix_words);
+  const std::span<const uint64_t> entries(words + header.stale + header.prefix_words,
+                                          header.entries);
+  if (2 + 2 * entries[1] != entries.size()) return false;
+  // All that it names is there still, but long values that nothing referred to.
+  for (const SnapshotBlock& one : blocks) {
+    const bool is_there = one.slot < blocks_.size() && blocks_[one.slot].state > State::kSpare &&
+                          blocks_[one.slot].incarnation == one.incarnation;
+    if (is_there || (one.is_long_value != 0 && one.live == 0)) continue;
+    return false;
+  }
+  // Where each block that it names goes on; of others, which have been opened since, all.
+  std::vector<uint64_t> begins(blocks_.size());
+  for (const SnapshotBlock& one : blocks) {
+    if (!one.is_long_value) begins[one.slot] = sizeof(BlockHeader) + one.bytes;
+  }
+  std::vector<std::pair<uint32_t, uint64_t>> tail;
+  for (const uint32_t slot : order) {
+    const bool opened_since = blocks_[slot].incarnation >= header.next_incarnation;
+    if (begins[slot] != 0 || opened_since) {
+      tail.emplace_back(slot, std::max(begins[slot], sizeof(BlockHeader)));
+    } else if (blocks_[slot].state != State::kClosed) {
+      return false;
+    }
+  }
+  Scan scan;
+  if (!scan_tail(tail, scan)) return false;
+  for (const uint32_t slot : order) {
+    if (begins[slot] != 0 || blocks_[slot].incarnation >= header.next_incarnation) continue;
+    // All that counted had been moved from it.
+    blocks_[slot].state = State::kEmptied;
+    --closed_blocks_;
+    emptied_blocks_.push_back(slot);
+  }
+  take_blocks(blocks);
+  stale_.assign(stale.begin(), stale.end());
+  take_prefixes(prefixes);
+  next_version_ = std::max(next_version_, header.next_version);
+  next_incarnation_ = std::max(next_incarnation_, header.next_incarnation);
+  PlaceTable changes;
+  changes.reserve(entries[1]);
+  for (size_t i = 2; i < entries.size(); i += 2) changes.set(entries[i], entries[i + 1]);
+  index_.pm()->load(entries[0], std::move(changes));
+  replay(scan, header.next_version);
+  return true;
+}
+
+// Reads what has come since. Returns false if some of it is damaged.
+bool Partition::scan_tail(std::span<const std::pair<uint32_t, uint64_t>> tail, Scan& scan) {
+  for (const auto& [slot, begin] : tail) {
+    Block& block = blocks_[slot];
+    if (block.state == State::kClosed && begin > sizeof(BlockHeader) + block.bytes) return false;
+    if (slot == batch_slot_ && begin > batch_begin_) return false;
+    scan_block(slot, scan, begin);
+    if (block.damaged) return false;
+  }
+  recovered_ = scan.puts.size();
+  return true;
+}
+
+// Durable, and whole, as it is: so is what was told and found.
+void Partition::end_index_recovery(bool from_checkpoint) {
+  if (from_checkpoint && recovered_ == 0) return;
+  try {
+    PmPartitionIndex& index = *index_.pm();
+    if (!from_checkpoint) {
+      if (slots_.empty()) return;
+      // The structure may be told all, since there is no checkpoint, which is small then.
+      index.cover(index.changes_to_cover());
+      index.tell_all();
+    }
+    write_checkpoint();
+  } catch (const std::bad_alloc&) {
+    // There is one after some writes.
+  }
+}
+
+// The record that the entry leads to counts no more.
+void Partition::kill(uint64_t entry) {
+  const Location location = index_.at(entry);
+  const RecordView record = view_at(location);
+  discount(record, blocks_[location.slot()]);
+  if (record.has(kOverflow) && has_overflow(record)) blocks_[record.overflow.slot].live = 0;
+  index_.erase(entry);
+}
+
+// What records since the checkpoint have superseded of what counted then. Those that compaction has moved had done so
+// before.
+void Partition::kill_superseded(const Scan& scan, uint64_t first_version) {
+  std::map<uint64_t, std::vector<uint64_t>> without_key;  // incarnation -> versions
+  const auto kill_version = [&](uint64_t hash, const Superseded& superseded) {
+    const uint64_t entry = index_.find(hash, {}, [&](Location location) {
+      return view_at(location).version == superseded.version;
+    });
+    if (entry == PartitionIndex::kNone) return;  // it came since, too
+    const uint32_t slot = index_.at(entry).slot();
+    if (blocks_[slot].incarnation != superseded.incarnation) mark_stale(slot);
+    kill(entry);
+  };
+  for (const Location location : scan.superseding) {
+    const RecordView record = view_at(location);
+    if (record.version < first_version) continue;
+    if (record.has(kTombstone) || (record.has(kKeyOutside) && !has_overflow(record))) {
+      without_key[record.superseded.incarnation].push_back(record.superseded.version);
+    } else {
+      kill_version(hash_of(key_of(record)), record.superseded);
+    }
+  }
+  for (auto& [incarnation, versions] : without_key) {
+    const auto found = slots_.find(incarnation);
+    if (found == slots_.end()) continue;
+    std::ranges::sort(versions);
+    const uint32_t slot = found->second;
+    for (uint64_t at = sizeof(BlockHeader); at < sizeof(BlockHeader) + blocks_[slot].bytes;) {
+      const RecordView record = view_at({slot, at});
+      require_intact({slot, at}, record);
+      at += record.bytes;
+      if (!record.is_put() || !std::ranges::binary_search(versions, record.version)) continue;
+      if (record.has(kKeyOutside) && !has_overflow(record)) continue;  // it came since, too
+      kill_version(hash_of(key_of(record)), {record.version, incarnation});
+    }
+  }
+}
+
+// What removals by prefix since the checkpoint have removed of what counted then.
+void Partition::kill_by_prefixes(const Scan& scan, uint64_t first_version) {
+  const bool any = std::ranges::any_of(scan.prefixes, [&](const auto& one) {
+    return std::ranges::any_of(one.second,
+                               [&](const auto& item) { return item.second >= first_version; });
+  });
+  if (!any) return;
+  std::vector<std::pair<uint64_t, Location>> gone;
+  for_blocks([&](const RecordView& record, Location location, uint64_t hash) {
+    const uint64_t removal = scan.removal_of(key_of(record), record.version);
+    if (removal == 0) return;
+    std::vector<uint64_t>& blocks = prefix_removals_[removal].blocks;
+    const uint64_t incarnation = blocks_[location.slot()].incarnation;
+    if (blocks.empty() || blocks.back() != incarnation) blocks.push_back(incarnation);
+    gone.emplace_back(hash, location);
+  });
+  for (const auto& [hash, location] : gone) {
+    const auto is_it = [at = location](Location found) { return found == at; };
+    kill(index_.find(hash, {}, is_it));
+  }
+}
+
+void Partition::replay(const Scan& scan, uint64_t first_version) {
+  kill_superseded(scan, first_version);
+  kill_by_prefixes(scan, first_version);
+  for (const ScannedPut& put : scan.puts) index_record(scan, put);
+  for (const ScannedPut& put : scan.puts) {
+    if ((put.flags & kOverflow) == 0) continue;
+    const RecordView record = view_at(put.location);
+    if (record.has(kKeyOutside) && !has_overflow(record)) continue;
+    if (entry_of_record(record, put.location, put.hash) == PartitionIndex::kNone) continue;
+    follow_overflow(record);  // throws if it is not there
+    blocks_[record.overflow.slot].live = 1;
+  }
+}
+
+}  // namespace perdure::store

@@ -1,0 +1,225 @@
+#include "store/pm_index.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "index/entries.h"
+
+namespace perdure::store {
+
+namespace {
+
+constexpr const char* kDefaultStructure = "cceh";
+
+const CatalogEntry& structure_named(std::string_view name) {
+  std::string names;
+  for (const CatalogEntry& entry : index::structures()) {
+    const Traits& traits = entry.traits;
+    const bool fits =
+        traits.concurrent &&
+        std::ranges::find(traits.kinds, std::pair(Kind::kU64, Kind::kU64)) != traits.kinds.end();
+    if (!fits) continue;
+    if (entry.name == name) return entry;
+    names += (names.empty() ? "" : ", ") + entry.name;
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("'{}' cannot be the index of a store; there are: {}", name, names));
+}
+
+}  // namespace
+
+PmIndex::Structure::Structure(std::string_view text) {
+  const size_t colon = text.find(':');
+  const std::string_view name = text.substr(0, colon);
+  entry = &structure_named(name.empty() ? kDefaultStructure : name);
+  std::string_view rest = colon == std::string_view::npos ? "" : text.substr(colon + 1);
+  while (!rest.empty()) {
+    const std::string_view one = rest.substr(0, rest.find(','));
+    rest.remove_prefix(std::min(one.size() + 1, rest.size()));
+    const size_t equals = one.find('=');
+    if (equals == std::string_view::npos) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("'{}' is no option of an index; write NAME=VALUE", one));
+    }
+    options[std::string(one.substr(0, equals))] = one.substr(equals + 1);
+  }
+}
+
+PmIndex::PmIndex(Pool& pool, uint64_t annex, uint64_t salt, uint64_t owner,
+                 const Structure& structure)
+    : pool_(pm::impl_of(pool)),
+      annex_(pool_, annex, fmt::format("store-index-{:016x}", salt), owner) {
+  if (annex_.is_used()) {
+    const std::string_view type(annex_.entry().type);
+    index_ = structure_named(type).open(pool, annex_.name(), {});
+  } else if (!pool_.read_only()) {
+    index_ =
+        structure.entry->create(pool, annex_.name(), Kind::kU64, Kind::kU64, structure.options);
+  }
+}
+
+void PlaceTable::clear() {
+  std::ranges::fill(items_, Item{kEmpty, 0});
+  size_ = 0;
+}
+
+void PlaceTable::grow(uint64_t count) {
+  std::vector<Item> before(std::bit_ceil(std::max<uint64_t>(2 * count, 64)), Item{kEmpty, 0});
+  std::swap(items_, before);
+  shift_ = 64 - std::countr_zero(items_.size());
+  for (const Item& item : before) {
+    if (item.place != kEmpty) items_[position_of(item.place)] = item;
+  }
+}
+
+uint64_t PmPartitionIndex::word_at(uint64_t place) const {
+  if (const PlaceTable::Item* item = fresh_.find(place); item != nullptr) return item->word;
+  if (const PlaceTable::Item* item = covered_.find(place); item != nullptr) return item->word;
+  return word_in_structure(place);
+}
+
+uint64_t PmPartitionIndex::word_in_structure(uint64_t place) const {
+  if (!asks_ || !(*index_).lookup(place, value_)) return 0;
+  const uint64_t word = value_.word();
+  if (word != sealed(place, word & kSaid)) [[unlikely]] {
+    index_.pool().throw_corrupt("an entry of a store's index is damaged");
+  }
+  return word;
+}
+
+void PmPartitionIndex::reserve(uint64_t count) {
+  fresh_.reserve(2 * count);
+  if (waiting_.size() < kWaitingMax) [[likely]]
+    return;
+  tell_some();
+  if (waiting_.size() < kWaitingMax) return;
+  if (damaged_) index_.pool().throw_corrupt("the index of a store is damaged");
+  throw Error(
+      ErrorCode::kPoolFull,
+      fmt::format("{}: the pool has no room for more entries of a store's index; remove records",
+                  index_.pool().mapping().path()));
+}
+
+void PmPartitionIndex::insert(uint64_t hash, Location location) {
+  uint64_t place = place_of(hash);
+  uint64_t word = word_at(place);
+  // Behind those that have it, and are other keys'.
+  while (Location::of_word(word) != Location()) {
+    if ((word & kGoesOn) == 0) set(place, (word & kSaid) | kGoesOn);
+    place = next(place);
+    word = word_at(place);
+  }
+  set(place, location.word() | (word & kGoesOn));
+  ++size_;
+}
+
+void PmPartitionIndex::erase(uint64_t entry) {
+  const uint64_t word = found_.place == entry ? found_.word : word_at(entry);
+  set(entry, word & kGoesOn);
+  --size_;
+}
+
+PlaceTable PmPartitionIndex::changes_to_cover() const {
+  PlaceTable changes;
+  changes.reserve(fresh_.size() + waiting_.size() + untold_);
+  for (const uint64_t position : waiting_) {
+    const PlaceTable::Item& item = *covered_.item_at(position);
+    changes.set(item.place, item.word);
+  }
+  for (uint64_t i = told_; i < covered_.positions(); ++i) {
+    const PlaceTable::Item* item = covered_.item_at(i);
+    if (item != nullptr) changes.set(item->place, item->word);
+  }
+  for (uint64_t i = 0; i < fresh_.positions(); ++i) {
+    const PlaceTable::Item* item = fresh_.item_at(i);
+    if (item != nullptr) changes.set(item->place, item->word);
+  }
+  return changes;
+}
+
+void PmPartitionIndex::cover(PlaceTable changes) {
+  covered_ = std::move(changes);
+  told_ = 0;
+  untold_ = covered_.size();
+  waiting_.clear();
+  try_next_ = 0;
+  fresh_.clear();
+}
+
+// False if there is no room for it, or the structure is damaged.
+bool PmPartitionIndex::tell(const PlaceTable::Item& item) {
+  try {
+    if (item.word == 0) {
+      (*index_).remove(item.place);
+    } else {
+      (*index_).upsert(item.place, item.word);
+    }
+    return true;
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kCorrupt) {
+      damaged_ = true;
+    } else if (!pm::is_full(error)) {
+      throw;
+    }
+    return false;
+  }
+}
+
+void PmPartitionIndex::tell_some() {
+  uint64_t budget = 2 * set_ + 2;
+  set_ = 0;
+  if (!waiting_.empty() && !damaged_) {
+    if (try_next_ >= waiting_.size()) try_next_ = 0;
+    if (tell(*covered_.item_at(waiting_[try_next_]))) {
+      waiting_[try_next_] = waiting_.back();
+      waiting_.pop_back();
+    } else {
+      ++try_next_;
+    }
+  }
+  for (; told_ < covered_.positions() && budget > 0; ++told_) {
+    const PlaceTable::Item* item = covered_.item_at(told_);
+    if (item == nullptr) continue;
+    --budget;
+    --untold_;
+    waiting_.push_back(told_);
+    if (!damaged_ && tell(*item)) waiting_.pop_back();
+  }
+}
+
+bool PmPartitionIndex::tell_all() {
+  for (; told_ < covered_.positions(); ++told_) {
+    const PlaceTable::Item* item = covered_.item_at(told_);
+    if (item == nullptr) continue;
+    --untold_;
+    waiting_.push_back(told_);
+    if (!damaged_ && tell(*item)) waiting_.pop_back();
+  }
+  return waiting_.empty();
+}
+
+void PmPartitionIndex::load(uint64_t size, PlaceTable changes) {
+  size_ = size;
+  cover(std::move(changes));
+  asks_ = index_.get() != nullptr;
+}
+
+void PmPartitionIndex::begin_anew() {
+  load(0, {});
+  asks_ = false;
+}
+
+void PmPartitionIndex::clear_structure() {
+  if (index_.get() == nullptr) return;
+  std::vector<uint64_t> places;
+  (*index_).for_each([&](Datum key, Datum) {
+    if ((key.word() & ~kHashMask) == base_) places.push_back(key.word());
+  });
+  for (const uint64_t place : places) (*index_).remove(place);
+  asks_ = true;
+}
+
+}  // namespace perdure::store

@@ -1,0 +1,210 @@
+// Where each key's record stands, in PM: a structure of the catalogue, from words to words, that all partitions of a
+// store share, and for each partition a table in DRAM of what that structure has not been told yet.
+//
+// A key's entry has a place of 63 bits: the partition's number, then 53 bits of the key's hash. Two keys of a
+// partition that have all of them in common stand at places that follow one another: an entry says whether another
+// one may follow, and whoever looks for a key compares it with the record's. An entry:
+//
+//   | 26 bits of a checksum | another one may follow, 1 bit | Location, 37 bits, 0: the key that stood here is gone |
+//
+// The checksum is of place and entry: damage is told from another key.
+//
+// The structure is told nothing that is not covered: what a durable checkpoint of the partition holds (checkpoint.cc),
+// or if there is none, what is durable in the log. So a crash finds it as of the last checkpoint, with some of that
+// checkpoint's changes or all of them, and telling it all of them again gives one and the same state.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "index/owned_blocks.h"
+#include "perdure/catalog.h"
+#include "pm/pool_impl.h"
+#include "store/hash_index.h"
+
+namespace perdure::store {
+
+// The structure. Thread-safe, as structures are.
+class PmIndex {
+ public:
+  // What `options` of a store say: "cceh", "cceh:segment_buckets=64,initial_depth=1", or "" for the default. Throws
+  // kInvalidArgument if there is none of this name, or if it cannot be an index of a store.
+  struct Structure {
+    explicit Structure(std::string_view text);
+    const CatalogEntry* entry;
+    OptionMap options;
+  };
+
+  // Of the store whose root is at `owner`, and whose salt names the index. `annex`: offset of the structure's
+  // directory entry. Makes the structure, of this kind, if a crash came between the store and that.
+  PmIndex(Pool& pool, uint64_t annex, uint64_t salt, uint64_t owner, const Structure& structure);
+
+  // Null if the pool is open to read, and nothing was ever written to the store.
+  AnyIndex* get() const { return index_.get(); }
+  AnyIndex& operator*() const { return *index_; }
+  const pm::PoolImpl& pool() const { return pool_; }
+  void visit_blocks(const index::VisitOwned& visit) const {
+    if (index_ != nullptr) index::visit_blocks_of(*index_, visit);
+  }
+
+ private:
+  pm::PoolImpl& pool_;
+  pm::PoolImpl::Annex annex_;  // goes after the structure
+  std::unique_ptr<AnyIndex> index_;
+};
+
+// A table in DRAM from places to entries.
+class PlaceTable {
+ public:
+  struct Item {
+    uint64_t place;
+    uint64_t word;
+  };
+  // Null if it is not there.
+  const Item* find(uint64_t place) const {
+    if (items_.empty()) return nullptr;
+    const Item& item = items_[position_of(place)];
+    return item.place == place ? &item : nullptr;
+  }
+  // Makes room for so many more. May throw std::bad_alloc, having changed nothing.
+  void reserve(uint64_t count) {
+    if ((size_ + count) * 2 > items_.size()) grow(size_ + count);
+  }
+  // May throw as reserve() unless that was called.
+  void set(uint64_t place, uint64_t word) {
+    reserve(1);
+    Item& item = items_[position_of(place)];
+    size_ += item.place == kEmpty ? 1 : 0;
+    item = {place, word};
+  }
+  void clear();
+  uint64_t size() const { return size_; }
+  uint64_t dram_bytes() const { return items_.capacity() * sizeof(Item); }
+
+  // All positions, those without an item, too: item_at() is null there.
+  uint64_t positions() const { return items_.size(); }
+  const Item* item_at(uint64_t position) const {
+    return items_[position].place == kEmpty ? nullptr : &items_[position];
+  }
+
+ private:
+  static constexpr uint64_t kEmpty = ~uint64_t{0};
+
+  uint64_t position_of(uint64_t place) const {
+    uint64_t at = place * 0x9e3779b97f4a7c15 >> shift_;
+    while (items_[at].place != place && items_[at].place != kEmpty) {
+      if (++at == items_.size()) at = 0;
+    }
+    return at;
+  }
+  void grow(uint64_t count);
+
+  std::vector<Item> items_;
+  uint64_t size_ = 0;
+  int shift_ = 64;
+};
+
+// The entries of one partition. Owned by it: not thread-safe.
+class PmPartitionIndex {
+ public:
+  PmPartitionIndex(const PmIndex& index, uint32_t partition)
+      : index_(index), base_(uint64_t{partition} << kHashBits) {}
+
+  // As HashIndex.
+  static constexpr uint64_t kNone = ~uint64_t{0};
+  template <typename IsIt>
+  uint64_t find(uint64_t hash, IsIt is_it) const {
+    for (uint64_t place = place_of(hash);; place = next(place)) {
+      const uint64_t word = word_at(place);
+      if (word == 0) return kNone;
+      const Location location = Location::of_word(word);
+      if (location != Location() && is_it(location)) {
+        found_ = {place, word};
+        return place;
+      }
+      if ((word & kGoesOn) == 0) return kNone;
+    }
+  }
+  Location at(uint64_t entry) const {
+    return Location::of_word(found_.place == entry ? found_.word : word_at(entry));
+  }
+  void move(uint64_t entry, Location to) {
+    const uint64_t word = found_.place == entry ? found_.word : word_at(entry);
+    set(entry, to.word() | (word & kGoesOn));
+  }
+  // Room for so many inserts. Throws std::bad_alloc; kPoolFull if the structure has no room for what it was told.
+  void reserve(uint64_t count);
+  // Room for so many moves and erasures, which need none in the structure.
+  void reserve_changes(uint64_t count) { fresh_.reserve(2 * count); }
+  void insert(uint64_t hash, Location location);
+  void erase(uint64_t entry);
+
+  uint64_t size() const { return size_; }
+  uint64_t dram_bytes() const { return fresh_.dram_bytes() + covered_.dram_bytes(); }
+
+  // What has changed since the last cover(), and what of earlier changes the structure has not been told.
+  uint64_t changes() const { return fresh_.size(); }
+  // Both together: what a checkpoint must hold. May throw std::bad_alloc, having changed nothing.
+  PlaceTable changes_to_cover() const;
+  // They are covered from now on.
+  void cover(PlaceTable changes);
+  // Tells the structure some of what is covered, about twice as much as has changed since the last call. Throws kIo.
+  void tell_some();
+  // Tells it all. Returns whether it had room for that, and was sound. Throws kIo.
+  bool tell_all();
+  // Whether the structure could not take what it was told for damage.
+  bool is_damaged() const { return damaged_; }
+
+  // For recovery. What a checkpoint holds, in place of all else.
+  void load(uint64_t size, PlaceTable changes);
+  // Nothing is there: the structure is not asked until it was cleared.
+  void begin_anew();
+  // Removes all that the structure has of this partition, and asks it from now on. Cost: reads all of the structure,
+  // or of an ordered one what it has of the partition.
+  void clear_structure();
+
+ private:
+  static constexpr int kHashBits = 53;
+  static constexpr uint64_t kHashMask = (uint64_t{1} << kHashBits) - 1;
+  static constexpr uint64_t kGoesOn = Location::kMask + 1;
+  static constexpr uint64_t kSaid = 2 * kGoesOn - 1;  // all but the checksum
+  // So many inserts may wait for room in the structure before the next one is refused.
+  static constexpr size_t kWaitingMax = 64;
+
+  uint64_t place_of(uint64_t hash) const { return base_ | (hash & kHashMask); }
+  uint64_t next(uint64_t place) const { return base_ | ((place + 1) & kHashMask); }
+  static uint64_t sealed(uint64_t place, uint64_t said) {
+    const uint64_t mixed = (place ^ said * 0xd6e8feb86659fd93) * 0x9fb21c651e98df25;
+    return said | ((mixed ^ mixed >> 32) & ~kSaid);
+  }
+  uint64_t word_at(uint64_t place) const;
+  uint64_t word_in_structure(uint64_t place) const;
+  void set(uint64_t place, uint64_t said) {
+    const uint64_t word = said == 0 ? 0 : sealed(place, said);
+    fresh_.set(place, word);
+    ++set_;
+    found_ = {kNone, 0};
+  }
+  bool tell(const PlaceTable::Item& item);
+
+  const PmIndex& index_;
+  uint64_t base_;
+  uint64_t size_ = 0;
+  bool asks_ = true;  // the structure, for what is in neither table
+  PlaceTable fresh_;  // changes since the last cover()
+  PlaceTable
+      covered_;  // those before: the structure knows the items up to a position, but for waiting_
+  uint64_t told_ = 0;              // that position
+  uint64_t untold_ = 0;            // items from there on
+  std::vector<uint64_t> waiting_;  // positions before that which the structure had no room for
+  size_t try_next_ = 0;            // of these
+  uint64_t set_ = 0;               // changes since tell_some()
+  bool damaged_ = false;
+  mutable PlaceTable::Item found_{kNone, 0};  // by the last find()
+  mutable Value value_;
+};
+
+}  // namespace perdure::store
