@@ -15,7 +15,7 @@ namespace perdure::cli_test {
 namespace {
 
 using nlohmann::json;
-using Cell = std::tuple<std::string, std::string, unsigned>;
+using RangeCell = std::tuple<std::string, std::string, unsigned>;
 
 class RangeStudyCommand : public CommandTest {
  protected:
@@ -29,8 +29,8 @@ class RangeStudyCommand : public CommandTest {
     EXPECT_EQ(result.code, 0) << result.err;
     return result.json();
   }
-  static std::map<Cell, json> cells(const json& report) {
-    std::map<Cell, json> found;
+  static std::map<RangeCell, json> cells(const json& report) {
+    std::map<RangeCell, json> found;
     for (const char* list : {"results", "results_of_half"}) {
       for (const json& each : report[list]) {
         found[{each["structure"], each["operation"], each["threads"]}] = each;
