@@ -215,7 +215,7 @@ Engine::Engine(pm::PoolImpl& pool, const std::string& name, uint64_t root,
                std::unique_ptr<PageStore> store, std::unique_ptr<Archive> archive,
                const DatabaseOptions& options)
     : pool_(pool),
-      use_(pool, name),
+      use_(pool, name, root),
       name_(name),
       root_(*pool.at<Root>(root)),
       format_(root_.page_bytes, root_.parts),

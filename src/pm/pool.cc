@@ -714,25 +714,6 @@ void PoolImpl::close_if_abandoned() noexcept {
   }
 }
 
-PoolImpl::Use::Use(PoolImpl& pool, std::string_view name)
-    : pool_(pool), entry_(pool.entry_number(name)), keep_(pool.weak_from_this().lock()) {
-  const std::lock_guard lock(pool.uses_mutex_);
-  if (pool.uses_[entry_]) {
-    throw Error(
-        ErrorCode::kInUse,
-        fmt::format("{}: the structure '{}' is open already in this process; use that one, or "
-                    "close it first",
-                    pool.mapping_.path(), name));
-  }
-  pool.uses_.set(entry_);
-}
-
-PoolImpl::Use::~Use() {
-  const std::lock_guard lock(pool_.uses_mutex_);
-  pool_.uses_.reset(entry_);
-  pool_.close_if_abandoned();
-}
-
 uint64_t PoolImpl::check_seals(const std::function<void(const std::string&)>& report) const {
   if (closed_before_ != CloseMark::kSealed) return 0;
   return heap_->check_seals(sealed_generation_, report);

@@ -44,7 +44,7 @@ uint32_t default_block_bytes(uint64_t capacity_bytes, uint32_t partitions) {
 
 StoreImpl::StoreImpl(pm::PoolImpl& pool, const std::string& name, uint64_t root, bool ordered,
                      const StoreOptions& options)
-    : pool_(pool), use_(pool, name), root_(*pool.at<Root>(root)) {
+    : pool_(pool), use_(pool, name, root), root_(*pool.at<Root>(root)) {
   config_ = {.name = name,
              .salt = root_.salt,
              .block_bytes = root_.block_bytes,
