@@ -575,6 +575,7 @@ void PoolImpl::grow(uint64_t segments) {
 
 uint64_t PoolImpl::shrink() {
   require_writable();
+  require_no_backup_of_thread("shrinking a pool");
   const std::lock_guard size(size_mutex_);
   // No structure is opened meanwhile, whose readers might look at blocks that are free by now.
   const std::lock_guard lock(uses_mutex_);
