@@ -535,8 +535,9 @@ uint64_t PoolImpl::stepped_size(uint64_t segments) const {
 }
 
 void PoolImpl::grow(uint64_t segments) {
-  // A private copy of a file ends where the file does.
-  if (read_only()) throw Error(ErrorCode::kPoolFull, "the pool was opened read-only");
+  // A private copy of a file ends where the file does, but for what is to be finished there.
+  if (read_only() && !FinishingScope::is_active())
+    throw Error(ErrorCode::kPoolFull, "the pool was opened read-only");
   if (failed()) require_writable();  // throws
   const uint64_t before = this->segments();
   const uint64_t left = segments_max() - before;
@@ -611,7 +612,7 @@ uint64_t PoolImpl::give_back(uint64_t before) {
 }
 
 void PoolImpl::note_growth() const noexcept {
-  if (ready_) tell(PoolEventKind::kGrown, "the pool has grown");
+  if (ready_ && !read_only()) tell(PoolEventKind::kGrown, "the pool has grown");
 }
 
 void PoolImpl::require_writable() const {
