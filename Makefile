@@ -9,6 +9,7 @@ FUZZ_SECONDS ?= 60
 ROUNDS ?= 20
 PAUSES_FROM ?= 1
 PAUSES_SEEDS ?= 5
+FAILING ?= FailingMediumTest
 CRASH_BUDGET ?= 1h
 CRASH_ARGS ?= --operations 2k --prepared 0 --capacity 4M --schedules 10 --recoveries 64
 
@@ -21,12 +22,13 @@ ONE_THREAD = '^Catalog/(Batches|Boundaries|Damage|DropPower|FailingMediumTest|Fa
 ^(BulkEpochs|HashTables|NvTree|PlushTest|PoolInput)[.]|$\
 ^PlushGrowthTest.OverflowsOfEarlierSessionsCount|^StoreTest.(EveryRecordOfAFullStore|OverwritingIsBounded)'
 # Those in which several do, where pauses matter.
-SEVERAL_THREADS = '^(Catalog/(Concurrent|Pauses)|BzTree|Orders/PlushThreads)'
+SEVERAL_THREADS = '^(Catalog/(Concurrent|Pauses)|BzTree|Orders/PlushThreads|Runtime|Task|Balancer)|^Cuts/StoreCursorTest.ScansWhile|$\
+StoreTaskTest|SnapshotsSeeBatchesWholly|^DatabaseTest.(ManyThreads|TransactSucceeds)'
 # Thread sanitizer needs a predictable address space where the kernel randomises more than it knows.
 FIXED_ADDRESSES = $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart build test test-asan test-tsan test-ubsan test-pauses test-long test-python crash-campaign put-backs bench bench-peers lint format fuzz \
+.PHONY: help quickstart build test test-asan test-tsan test-ubsan test-pauses test-long test-failing test-python crash-campaign put-backs bench bench-peers lint format fuzz \
   docs-figures docs install packages test-packages clean deps deps-docs deps-lint deps-python deps-packages deps-peers
 
 help: ## List these targets
@@ -54,7 +56,7 @@ test-asan test-tsan test-ubsan: test-%: deps
 
 test-pauses: deps ## Let threads pause on purpose: PAUSES_SEEDS runs of the scenarios with several threads
 	@cmake --preset pauses >/dev/null
-	cmake --build --preset pauses -j $(JOBS) --target index_tests scenario_tests
+	cmake --build --preset pauses -j $(JOBS) --target index_tests scenario_tests store_tests buffer_tests
 	@set -e; for seed in $$(seq $(PAUSES_SEEDS)); do \
 	  seed=$$(($(PAUSES_FROM) + seed - 1)); echo "== PERDURE_PAUSES=$$seed"; \
 	  PERDURE_PAUSES=$$seed PERDURE_SEED=$$seed ctest --preset pauses -R $(SEVERAL_THREADS) --progress; \
@@ -71,6 +73,9 @@ test-long: build ## Run the pm, index, store, buffer, lsm, scenario and server s
 	  echo "== round $$round of $(ROUNDS): PERDURE_SEED=$$seed"; \
 	  PERDURE_SEED=$$seed PERDURE_ROUNDS=$${PERDURE_ROUNDS:-4} ctest --preset release -L $(SUITES) --progress; \
 	done
+
+test-failing: build ## Refuse every persist of the failing-medium scenarios, one after the other (FAILING: names of tests, as a regular expression)
+	PERDURE_EIO=all ctest --preset release -R '$(FAILING)' --timeout 3600 --progress
 
 test-python: deps deps-python ## Build the Python package in a virtual environment (build/python-venv), and run its tests
 	@test -x build/python-venv/bin/pip || python3 -m venv build/python-venv

@@ -177,7 +177,8 @@ struct PoolInfo {
 struct BackupOptions {
   // An earlier backup of this pool: only segments that differ from it are written, and restoring needs it.
   std::string base;
-  // Called now and then with the bytes looked at so far, and how many there are.
+  // Called now and then with the bytes looked at so far, and how many there are. It must not wait for a thread that
+  // makes a backup, or shrinks the pool; if it does so itself, that is kInvalidArgument.
   std::function<void(uint64_t done_bytes, uint64_t total_bytes)> progress;
 };
 
@@ -241,7 +242,7 @@ class Pool {
   // a huge page. Free space between blocks stays the pool's, which uses it again; nothing is moved. The pool grows again
   // when it must. A crash leaves a pool that has all its records, and was shrunk or was not. Opening it again finds its
   // size; a file that is longer than that is cut by the next call.
-  // Waits for backups of the pool, so do not call it from BackupOptions::progress.
+  // Waits for backups of the pool; from BackupOptions::progress it is kInvalidArgument.
   // Errors: kInUse (a structure is open; nothing has changed), kReadOnly, kIo (if the file could not be cut, the pool
   // goes on, smaller). Cost: reads all segment descriptors, and one msync of the pool's file.
   uint64_t shrink();

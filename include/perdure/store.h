@@ -236,14 +236,16 @@ class Store {
     ~Cursor();
 
     // To the first record, the last one; the first whose key is not less than `key`, the last one whose key
-    // is not greater. Not valid() if there is none.
+    // is not greater. Not valid() if there is none, nor if reading throws (kCorrupt).
     void first();
     void last();
     void seek(std::string_view key);
     void seek_down(std::string_view key);
     // Whether it stands at a record.
     bool valid() const;
-    // To the record with the next key, or the one before; not valid() at the end. Only if it is valid().
+    // To the record with the next key, or the one before; not valid() at the end. Only if it is valid(). If reading
+    // throws (kCorrupt) it stands where it stood, and the next call tries again: no scan goes on without the records
+    // of a partition that could not be read.
     void next();
     void previous();
     // Of the record. Valid until the cursor is moved.

@@ -5,6 +5,7 @@
 #include "buffer/pool.h"
 #include "perdure/error.h"
 #include "pm/layout.h"
+#include "pm/pause.h"
 
 namespace perdure::buffer {
 
@@ -45,7 +46,7 @@ bool BufferPool::stage(Frame& frame, uint64_t id, uint64_t slot) {
   std::memcpy(batch_.get() + slot * bytes, frame.data, bytes);
   memory_.copy_nontemporal(areas_.staging + slot * bytes, batch_.get() + slot * bytes, bytes);
   if (frame.pm) memory_.flush(frame.data, bytes);
-  frame.recovery_lsn.store(0, std::memory_order_release);
+  pm::publish(frame.recovery_lsn, uint64_t{0});
   return true;
 }
 
@@ -55,7 +56,7 @@ uint64_t BufferPool::clean(uint64_t limit, uint64_t before) {
   finish_batch();
   std::vector<std::pair<uint64_t, uint64_t>> changed;  // first change, frame
   for (uint64_t i = 0; i < frame_count_; ++i) {
-    const uint64_t lsn = frames_[i].recovery_lsn.load(std::memory_order_acquire);
+    const uint64_t lsn = pm::acquire(frames_[i].recovery_lsn);
     if (lsn != 0 && lsn < before) changed.emplace_back(lsn, i);
   }
   const auto end =
@@ -82,15 +83,14 @@ void BufferPool::write_batch(const std::vector<uint64_t>& numbers, uint64_t& don
   std::vector<PageGuard> pinned;
   try {
     for (const uint64_t number : numbers) {
-      const uint64_t id = frames_[number].page.load(std::memory_order_acquire);
+      const uint64_t id = pm::acquire(frames_[number].page);
       Frame* frame = id == kNoPage ? nullptr : pin_if_here(id);
       if (frame == nullptr) continue;
       pinned.emplace_back(*this, *frame);
-      if (frame->loading.load(std::memory_order_acquire) ||
-          frame->unjudged.load(std::memory_order_acquire)) {
+      if (pm::acquire(frame->loading) || pm::acquire(frame->unjudged)) {
         continue;
       }
-      const uint64_t changed = frame->recovery_lsn.load(std::memory_order_acquire);
+      const uint64_t changed = pm::acquire(frame->recovery_lsn);
       if (changed != 0 && stage(*frame, id, staged.size())) staged.push_back({frame, changed});
     }
     if (staged.empty()) return;
@@ -112,7 +112,7 @@ void BufferPool::write_batch(const std::vector<uint64_t>& numbers, uint64_t& don
     batch_open_ = false;
   } catch (...) {
     for (const Staged& one : staged) {
-      one.frame->recovery_lsn.store(one.changed, std::memory_order_release);
+      pm::publish(one.frame->recovery_lsn, uint64_t{one.changed});
     }
     throw;
   }
@@ -126,7 +126,7 @@ void BufferPool::truncate() {
   // Read first: what is changed later needs no record before it.
   uint64_t head = recovery_.oldest(log_.tail());
   for (uint64_t i = 0; i < frame_count_; ++i) {
-    const uint64_t lsn = frames_[i].recovery_lsn.load(std::memory_order_acquire);
+    const uint64_t lsn = pm::acquire(frames_[i].recovery_lsn);
     if (lsn != 0) head = std::min(head, lsn);
   }
   if (head <= log_.head()) return;

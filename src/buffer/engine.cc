@@ -14,6 +14,7 @@
 
 #include "buffer/btree/tree.h"
 #include "pm/checksum.h"
+#include "pm/pause.h"
 
 namespace perdure::buffer {
 
@@ -215,7 +216,7 @@ Engine::Engine(pm::PoolImpl& pool, const std::string& name, uint64_t root,
                std::unique_ptr<PageStore> store, std::unique_ptr<Archive> archive,
                const DatabaseOptions& options)
     : pool_(pool),
-      use_(pool, name),
+      use_(pool, name, root),
       name_(name),
       root_(*pool.at<Root>(root)),
       format_(root_.page_bytes, root_.parts),
@@ -409,7 +410,7 @@ void Engine::run(const std::vector<Commit*>& group) {
     }
     throw;
   }
-  moment_.store(change.lsn(), std::memory_order_release);
+  pm::publish(moment_, uint64_t{change.lsn()});
   change.finish();
   commits_.fetch_add(carried_out, std::memory_order_relaxed);
   groups_.fetch_add(1, std::memory_order_relaxed);
@@ -441,9 +442,7 @@ void Engine::carry_out(const Commit& request, Change& change) {
 }
 
 void Engine::set_stamps(const Commit& request, const Change& change) {
-  const auto set = [&](uint32_t place) {
-    stamps_[place].store(change.lsn(), std::memory_order_release);
-  };
+  const auto set = [&](uint32_t place) { pm::publish(stamps_[place], uint64_t{change.lsn()}); };
   if (request.writes != nullptr) {
     for (const auto& [root, writes] : *request.writes) {
       for (const auto& [key, value] : writes) set(stamp_of(root, key));

@@ -24,7 +24,7 @@ class Latch {
   void lock() {
     for (uint32_t spins = 0; !try_lock(); ++spins) wait(spins);
   }
-  void unlock() { word_.store(0, std::memory_order_release); }
+  void unlock() { pm::publish(word_, 0U); }
 
   bool try_lock_shared() {
     uint32_t seen = word_.load(std::memory_order_relaxed);
@@ -40,7 +40,10 @@ class Latch {
   void lock_shared() {
     for (uint32_t spins = 0; !try_lock_shared(); ++spins) wait(spins);
   }
-  void unlock_shared() { word_.fetch_sub(1, std::memory_order_release); }
+  void unlock_shared() {
+    pm::may_pause();
+    word_.fetch_sub(1, std::memory_order_release);
+  }
 
  private:
   static constexpr uint32_t kExclusive = 1U << 31;

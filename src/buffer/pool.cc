@@ -11,6 +11,7 @@
 
 #include "perdure/error.h"
 #include "pm/layout.h"
+#include "pm/pause.h"
 
 namespace perdure::buffer {
 
@@ -122,8 +123,8 @@ void BufferPool::forget_unjudged() {
   for (uint64_t i = dram_frames_; i < frame_count_; ++i) {
     const Frame& frame = frames_[i];
     uint64_t& word = areas_.table[i - dram_frames_];
-    if (!frame.unjudged.load(std::memory_order_acquire) || pm::load_relaxed(word) == 0) continue;
-    const uint64_t id = frame.page.load(std::memory_order_acquire);
+    if (!pm::acquire(frame.unjudged) || pm::load_relaxed(word) == 0) continue;
+    const uint64_t id = pm::acquire(frame.page);
     if (id == kNoPage || recovery_.find(id, expected)) continue;
     pm::store_release(word, uint64_t{0});
     memory_.flush(&word, sizeof word);
@@ -149,6 +150,7 @@ Frame* BufferPool::pin_if_here(uint64_t id) {
   if (found == shard.frames.end()) return nullptr;
   Frame& frame = frames_[found->second];
   frame.pins.fetch_add(1, std::memory_order_acquire);
+  pm::may_pause();
   return &frame;
 }
 
@@ -158,12 +160,12 @@ Frame& BufferPool::pin(uint64_t id, bool read) {
     Frame* frame = pin_if_here(id);
     if (frame == nullptr) frame = load(id, read);
     if (frame == nullptr) continue;
-    while (frame->loading.load(std::memory_order_acquire)) std::this_thread::yield();
-    if (frame->page.load(std::memory_order_acquire) != id) {  // loading it has failed
+    while (pm::acquire(frame->loading)) std::this_thread::yield();
+    if (pm::acquire(frame->page) != id) {  // loading it has failed
       unpin(*frame);
       continue;
     }
-    if (frame->unjudged.load(std::memory_order_acquire)) {
+    if (pm::acquire(frame->unjudged)) {
       try {
         judge(*frame, id, read);
       } catch (...) {
@@ -186,7 +188,7 @@ Frame& BufferPool::pin(uint64_t id, bool read) {
 void BufferPool::judge(Frame& frame, uint64_t id, bool read) {
   // A reader comes here while it holds the parent, which a commit may wait for that holds this page: by then judged.
   while (!frame.latch.try_lock()) {
-    if (!frame.unjudged.load(std::memory_order_acquire)) return;
+    if (!pm::acquire(frame.unjudged)) return;
     std::this_thread::yield();
   }
   const std::unique_ptr<Latch, void (*)(Latch*)> held(&frame.latch,
@@ -196,7 +198,7 @@ void BufferPool::judge(Frame& frame, uint64_t id, bool read) {
     // What an unfinished commit has left of a page that never was.
     std::memset(frame.data, 0, format_.page_bytes());
     header_of(frame.data).id = id;
-    frame.unjudged.store(false, std::memory_order_release);
+    pm::publish(frame.unjudged, false);
     return;
   }
   Recovery::Expected expected{};
@@ -211,17 +213,17 @@ void BufferPool::judge(Frame& frame, uint64_t id, bool read) {
     memory_.fence();
   }
   if (!has_word) set_table(frame, id);
-  if (pending) frame.recovery_lsn.store(expected.entry, std::memory_order_release);
+  if (pending) pm::publish(frame.recovery_lsn, uint64_t{expected.entry});
   recovery_.settle(id);
-  frame.unjudged.store(false, std::memory_order_release);
+  pm::publish(frame.unjudged, false);
 }
 
 bool BufferPool::judge_next(std::mutex& turn) {
   const std::lock_guard lock(turn);
   for (; judge_hand_ < frame_count_; ++judge_hand_) {
     Frame& frame = frames_[judge_hand_];
-    const uint64_t id = frame.page.load(std::memory_order_acquire);
-    if (id == kNoPage || !frame.unjudged.load(std::memory_order_acquire)) continue;
+    const uint64_t id = pm::acquire(frame.page);
+    if (id == kNoPage || !pm::acquire(frame.unjudged)) continue;
     try {
       unpin(pin(id));
     } catch (const Error& error) {
@@ -274,15 +276,15 @@ Frame* BufferPool::load(uint64_t id, bool read) {
       Shard& shard = shard_of(id);
       const std::lock_guard lock(shard.mutex);
       shard.frames.erase(id);
-      frame->page.store(kNoPage, std::memory_order_release);
+      pm::publish(frame->page, uint64_t{kNoPage});
     }
     if (!frame->pm) free_dram_.fetch_add(1, std::memory_order_relaxed);
     frame->recovery_lsn.store(0, std::memory_order_relaxed);
-    frame->loading.store(false, std::memory_order_release);
+    pm::publish(frame->loading, false);
     unpin(*frame);
     throw;
   }
-  frame->loading.store(false, std::memory_order_release);
+  pm::publish(frame->loading, false);
   return frame;
 }
 
@@ -306,7 +308,7 @@ void BufferPool::fill(Frame& frame, uint64_t id, bool read) {
     set_table(frame, id);
   }
   if (pending) {
-    frame.recovery_lsn.store(expected.entry, std::memory_order_release);
+    pm::publish(frame.recovery_lsn, uint64_t{expected.entry});
     recovery_.counters().fetched.fetch_add(1, std::memory_order_relaxed);
     recovery_.settle(id);
   }
@@ -315,25 +317,24 @@ void BufferPool::fill(Frame& frame, uint64_t id, bool read) {
 void BufferPool::link(Frame& frame, uint64_t id) {
   Shard& shard = shard_of(id);
   const std::lock_guard lock(shard.mutex);
-  frame.page.store(id, std::memory_order_release);
+  pm::publish(frame.page, uint64_t{id});
   frame.referenced.store(false, std::memory_order_relaxed);
   shard.frames[id] = static_cast<uint32_t>(number_of(frame));
 }
 
 // Takes the page out of the table of pages, unless somebody uses it. The frame keeps its content.
 bool BufferPool::unlink(Frame& frame, bool even_changed) {
-  const uint64_t id = frame.page.load(std::memory_order_acquire);
+  const uint64_t id = pm::acquire(frame.page);
   if (id == kNoPage) return false;
   Shard& shard = shard_of(id);
   const std::lock_guard lock(shard.mutex);
-  if (frame.page.load(std::memory_order_relaxed) != id ||
-      frame.pins.load(std::memory_order_acquire) != 0 ||
-      frame.loading.load(std::memory_order_acquire)) {
+  if (frame.page.load(std::memory_order_relaxed) != id || pm::acquire(frame.pins) != 0 ||
+      pm::acquire(frame.loading)) {
     return false;
   }
   if (!even_changed && frame.recovery_lsn.load(std::memory_order_relaxed) != 0) return false;
   shard.frames.erase(id);
-  frame.page.store(kNoPage, std::memory_order_release);
+  pm::publish(frame.page, uint64_t{kNoPage});
   return true;
 }
 
@@ -351,7 +352,7 @@ Frame* BufferPool::take_frame(uint64_t begin, uint64_t end, uint64_t& hand) {
   for (uint64_t step = 0; step < 2 * (end - begin); ++step) {
     Frame& frame = frames_[hand];
     hand = hand + 1 == end ? begin : hand + 1;
-    if (frame.pins.load(std::memory_order_acquire) != 0) continue;
+    if (pm::acquire(frame.pins) != 0) continue;
     if (frame.page.load(std::memory_order_relaxed) == kNoPage) {
       if (!frame.pm) free_dram_.fetch_sub(1, std::memory_order_relaxed);
       return &frame;
@@ -374,15 +375,15 @@ void BufferPool::promote(uint64_t id) {
   Frame* from = pin_if_here(id);
   if (from == nullptr) return;
   unpin(*from);
-  if (!from->pm || from->unjudged.load(std::memory_order_acquire)) return;
+  if (!from->pm || pm::acquire(from->unjudged)) return;
   if (!unlink(*from, true)) return;
   Frame* to = nullptr;
   uint64_t other = kNoPage;
   for (uint64_t step = 0; step < 2 * dram_frames_ && to == nullptr; ++step) {
     Frame& frame = frames_[dram_hand_];
     dram_hand_ = dram_hand_ + 1 == dram_frames_ ? 0 : dram_hand_ + 1;
-    other = frame.page.load(std::memory_order_acquire);
-    if (frame.pins.load(std::memory_order_acquire) != 0) continue;
+    other = pm::acquire(frame.page);
+    if (pm::acquire(frame.pins) != 0) continue;
     if (other == kNoPage) {
       free_dram_.fetch_sub(1, std::memory_order_relaxed);
       to = &frame;

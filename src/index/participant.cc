@@ -102,8 +102,10 @@ void finish_transactions(Participant& participant) {
     throw Error(
         error.code(),
         fmt::format("{}; '{}' has a committed transaction to finish: {}", error.what(), gate.name(),
-                    gate.pool().read_only() ? "open the pool for writing once"
-                                            : "make room in other structures"));
+                    gate.pool().read_only()
+                        ? "open the pool for writing once, or without what the transaction did: "
+                          "PoolOptions::lenient"
+                        : "make room in other structures"));
   }
 }
 

@@ -145,6 +145,9 @@ uint64_t cut_unit_bytes(uint64_t bytes) {
   return std::max(kHugePage, std::bit_ceil(bytes / kUnitsMax));
 }
 
+// The thread is making a backup, so what it waits for until no backup is made would never come.
+thread_local bool makes_backup = false;
+
 class BackupWriter {
  public:
   BackupWriter(const PoolImpl& pool, const std::string& path, const BackupOptions& options)
@@ -514,8 +517,23 @@ void reserve_blocks(int file, const std::string& name, uint64_t begin, uint64_t 
 
 }  // namespace
 
+void require_no_backup_of_thread(const char* what) {
+  if (!makes_backup) return;
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format(
+          "{} from within BackupOptions::progress would wait for ever, since it waits for the "
+          "backup that is being made; do it when Pool::backup() has returned",
+          what));
+}
+
 BackupReport write_backup(const PoolImpl& pool, const std::string& path,
                           const BackupOptions& options) {
+  require_no_backup_of_thread("another backup");
+  const struct Mark {
+    Mark() { makes_backup = true; }
+    ~Mark() { makes_backup = false; }
+  } mark;
   const std::shared_lock lock(pool.size_mutex());  // what was asked to be copied stays
   for (int attempt = 0;; ++attempt) {
     try {

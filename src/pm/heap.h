@@ -118,6 +118,11 @@ class Heap {
   // Of what the pool has grown to. Also a guide.
   uint64_t free_segments() const { return segments_.free(); }
 
+  // Keeps so many segments for threads that have a KeptRoom, growing the pool if need be. False: there are not enough.
+  bool keep(uint64_t segments) { return segments_.promise(segments); }
+  void end_keeping(uint64_t segments) { segments_.end_promise(segments); }
+  class KeptRoom;
+
   // Whether an allocated block that `bytes` may be allocated from begins at `offset`.
   bool is_allocated(uint64_t offset, uint64_t bytes) const;
 
@@ -343,26 +348,35 @@ class Heap::Txn {
   std::array<uint64_t, kIntentsPerLane> blocks_;  // by intent, with its flags
 };
 
+// While one lives its thread may take segments that are kept.
+class Heap::KeptRoom {
+ public:
+  explicit KeptRoom(const Heap& heap) : outer_(Segments::promising) {
+    Segments::promising = &heap.segments_;
+  }
+  ~KeptRoom() { Segments::promising = outer_; }
+  KeptRoom(const KeptRoom&) = delete;
+  KeptRoom& operator=(const KeptRoom&) = delete;
+
+ private:
+  const Segments* outer_;
+};
+
 // Segments that no other thread may take while it lives: for a change that must not fail half-way, whose
 // transactions begin in this thread. In DRAM only: a crash forgets it.
 class Heap::Promise {
  public:
   // Throws kPoolFull or kNoSpace.
-  Promise(Heap& heap, uint64_t segments)
-      : segments_(heap.segments_), outer_(Segments::promising), promised_(segments) {
-    if (!segments_.promise(segments)) segments_.throw_full();
-    Segments::promising = &segments_;
+  Promise(Heap& heap, uint64_t segments) : heap_(heap), room_(heap), promised_(segments) {
+    if (!heap.keep(segments)) heap.segments_.throw_full();
   }
-  ~Promise() {
-    Segments::promising = outer_;
-    segments_.end_promise(promised_);
-  }
+  ~Promise() { heap_.end_keeping(promised_); }
   Promise(const Promise&) = delete;
   Promise& operator=(const Promise&) = delete;
 
  private:
-  Segments& segments_;
-  const Segments* outer_;
+  Heap& heap_;
+  KeptRoom room_;
   uint64_t promised_;
 };
 

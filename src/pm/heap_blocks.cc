@@ -7,6 +7,7 @@
 #include <cassert>
 #include <cstring>
 #include <iterator>
+#include <new>
 
 #include "pm/pool_impl.h"
 
@@ -199,6 +200,10 @@ void HeapBlocks::release(uint64_t offset, int size_class) noexcept try {
   // Of a damaged pool: a block that two places lead to is freed twice, or is none.
   if (info.taken == nullptr || (info.taken[block / 64] & bit) == 0) [[unlikely]]
     return;
+  if (!info.listed) {
+    state.partial.push_back(segment);  // throws before anything has changed, if at all
+    info.listed = true;
+  }
   info.taken[block / 64] &= ~bit;
   ++info.free_blocks;
   ++state.free_blocks;
@@ -206,11 +211,13 @@ void HeapBlocks::release(uint64_t offset, int size_class) noexcept try {
       state.free_blocks >= info.free_blocks + 2 * reserve_blocks(size_class)) {
     // Empty, and not needed here: any other class may have it.
     end_slabs(state, {&segment, 1});
-  } else if (!info.listed) {
-    state.partial.push_back(segment);
-    info.listed = true;
   }
-} catch (...) {  // the medium fails, or memory is short: the block stays unused until the next open
+} catch (const std::bad_alloc&) {  // the block stays unused until the next open
+} catch (const Error&) {
+  // A persist that failed. Nobody has to be told: Memory notes it before it throws, so the pool takes no write from
+  // here on, and the next one tells. The block was free on the medium before, and stays unused until the next open,
+  // which goes by what is on the medium.
+  assert(pool_.failed());
 }
 
 void HeapBlocks::end_slabs(SizeClass& state, std::span<const uint32_t> segments) {

@@ -6,6 +6,7 @@
 #include "pm/heap.h"
 #include "pm/observe.h"
 #include "pm/pool_impl.h"
+#include "pm/transaction_log.h"
 
 namespace perdure::pm {
 
@@ -28,7 +29,7 @@ Heap::Txn::Txn(Heap& heap, bool reclaim)
       memory_(heap.pool_.memory()),
       outer_(heap_in_use),
       lane_(heap.acquire_lane()),
-      reclaim_(reclaim) {
+      reclaim_(reclaim || FinishingScope::is_active()) {
   heap_in_use = &heap;
 }
 

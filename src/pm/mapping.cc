@@ -120,6 +120,7 @@ void Mapping::swap(Mapping& other) noexcept {
   std::swap(anonymous_bytes_, other.anonymous_bytes_);
   std::swap(fd_, other.fd_);
   std::swap(read_only_, other.read_only_);
+  std::swap(private_tail_, other.private_tail_);
   std::swap(huge_pages_, other.huge_pages_);
   std::swap(medium_, other.medium_);
 }
@@ -193,7 +194,7 @@ uint64_t Mapping::granule() const {
 }
 
 void Mapping::reserve(uint64_t offset, uint64_t bytes) {
-  if (read_only_) return;  // pages of the private copy come from memory
+  if (read_only_) return extend_private();
   if (fd_ < 0) {
     anonymous_bytes_ += bytes;
     return;
@@ -209,6 +210,19 @@ void Mapping::reserve(uint64_t offset, uint64_t bytes) {
     // Map the pages now, in one call, rather than by a fault for each in the middle of inserts.
     ::madvise(base_ + begin, length, kMadvPopulateWrite);
   }
+}
+
+// Pages of the private copy come from memory. Behind the end of the file there are none: all that the pool may grow to
+// gets some of its own, at the first call.
+void Mapping::extend_private() {
+  if (private_tail_) return;
+  const uint64_t end = (file_bytes() + granule() - 1) & ~(granule() - 1);
+  if (end < capacity_bytes_ &&
+      ::mmap(base_ + end, capacity_bytes_ - end, PROT_READ | PROT_WRITE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) == MAP_FAILED) {
+    throw_errno("mmap", path_, errno);
+  }
+  private_tail_ = true;
 }
 
 uint64_t Mapping::cut(uint64_t offset) {

@@ -35,7 +35,7 @@ class Mapping {
   void map(uint64_t capacity_bytes, bool huge_pages = true);
 
   // Gives blocks to [offset, offset + bytes) of the file, zero-filled if they are new, so that
-  // touching them never fails. Throws kNoSpace (nothing has changed), kIo.
+  // touching them never fails. Of a read-only pool: to its private copy. Throws kNoSpace (nothing has changed), kIo.
   void reserve(uint64_t offset, uint64_t bytes);
 
   // Ends the file at `offset` (on hugetlbfs: at the end of the huge page there), and gives the blocks behind back:
@@ -73,6 +73,7 @@ class Mapping {
   void detect_medium();
   void lock(bool shared) const;
   void* map_fixed(void* address, uint64_t bytes);
+  void extend_private();
   // What the medium gives and takes blocks by.
   uint64_t granule() const;
   // Gives huge pages to the whole ones of [begin, end), which must be past the end of the file,
@@ -88,6 +89,7 @@ class Mapping {
   uint64_t anonymous_bytes_ = 0;
   int fd_ = -1;
   bool read_only_ = false;
+  bool private_tail_ = false;  // read-only: memory is mapped behind the end of the file
   bool huge_pages_ = true;
   perdure::Medium medium_ = perdure::Medium::kAnonymous;
 };

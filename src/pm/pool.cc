@@ -622,8 +622,9 @@ uint64_t PoolImpl::stepped_end(uint64_t segments) const {
 }
 
 void PoolImpl::grow_to(uint64_t least) {
-  // A private copy of a file ends where the file does.
-  if (read_only()) throw Error(ErrorCode::kPoolFull, "the pool was opened read-only");
+  // A private copy of a file ends where the file does, but for what is to be finished there.
+  if (read_only() && !FinishingScope::is_active())
+    throw Error(ErrorCode::kPoolFull, "the pool was opened read-only");
   if (failed()) require_writable();  // throws
   const uint64_t before = segments();
   const uint64_t most = segments_max();
@@ -667,6 +668,7 @@ void PoolImpl::grow_to(uint64_t least) {
 
 uint64_t PoolImpl::shrink() {
   require_writable();
+  require_no_backup_of_thread("shrinking a pool");
   const std::lock_guard size(size_mutex_);
   // No structure is opened meanwhile, whose readers might look at blocks that are free by now.
   const std::lock_guard lock(uses_mutex_);
@@ -704,7 +706,7 @@ uint64_t PoolImpl::give_back(uint64_t before) {
 }
 
 void PoolImpl::note_growth() const noexcept {
-  if (ready_) tell(PoolEventKind::kGrown, "the pool has grown");
+  if (ready_ && !read_only()) tell(PoolEventKind::kGrown, "the pool has grown");
 }
 
 void PoolImpl::require_writable() const {
@@ -819,27 +821,6 @@ void PoolImpl::close_if_abandoned() noexcept {
     close_medium();
   } catch (...) {  // the next open recovers
   }
-}
-
-PoolImpl::Use::Use(PoolImpl& pool, std::string_view name)
-    : pool_(pool), entry_(pool.entry_number(name)), keep_(pool.weak_from_this().lock()) {
-  if (entry_ == kAnnexNumber) return;
-  const std::lock_guard lock(pool.uses_mutex_);
-  if (pool.uses_[entry_]) {
-    throw Error(
-        ErrorCode::kInUse,
-        fmt::format("{}: the structure '{}' is open already in this process; use that one, or "
-                    "close it first",
-                    pool.mapping_.path(), name));
-  }
-  pool.uses_.set(entry_);
-}
-
-PoolImpl::Use::~Use() {
-  if (entry_ == kAnnexNumber) return;
-  const std::lock_guard lock(pool_.uses_mutex_);
-  pool_.uses_.reset(entry_);
-  pool_.close_if_abandoned();
 }
 
 uint64_t PoolImpl::check_seals(const std::function<void(const std::string&)>& report) const {

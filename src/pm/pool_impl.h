@@ -143,13 +143,17 @@ class PoolImpl : public std::enable_shared_from_this<PoolImpl> {
   // process from opening the same structure, whose state in DRAM would not know of this one's.
   class Use {
    public:
-    // Throws kInUse, kNoSuchName.
-    Use(PoolImpl& pool, std::string_view name);
+    // `root`: where the caller has found the structure's root block, if it has. Throws kInUse, also if the name
+    // has gone to another structure since; kNoSuchName.
+    Use(PoolImpl& pool, std::string_view name, uint64_t root = 0);
     ~Use();
     Use(const Use&) = delete;
     Use& operator=(const Use&) = delete;
 
    private:
+    static uint32_t take(PoolImpl& pool, std::string_view name, uint64_t root);
+    static void give_back(PoolImpl& pool, uint32_t entry);
+
     PoolImpl& pool_;
     uint32_t entry_;  // kAnnexNumber: it is its owner's
     std::shared_ptr<PoolImpl> keep_;

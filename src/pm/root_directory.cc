@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "pm/checksum.h"
+#include "pm/pause.h"
 #include "pm/pool_impl.h"
 
 namespace perdure::pm {
@@ -172,6 +173,52 @@ const DirectoryEntry& PoolImpl::require(std::string_view name, std::string_view 
   }
   return *entry;
 }
+
+// ---- uses
+
+PoolImpl::Use::Use(PoolImpl& pool, std::string_view name, uint64_t root)
+    : pool_(pool), entry_(take(pool, name, root)), keep_(pool.weak_from_this().lock()) {}
+
+PoolImpl::Use::~Use() { give_back(pool_, entry_); }
+
+// While its bit is set nobody renames or drops the structure; before that both may happen, so what the name led to is
+// looked at once more.
+uint32_t PoolImpl::Use::take(PoolImpl& pool, std::string_view name, uint64_t root) {
+  for (;;) {
+    come_to_place("pool: takes a name");
+    const uint32_t number = pool.entry_number(name);
+    if (number == kAnnexNumber) return number;  // nobody else knows it
+    {
+      const std::lock_guard lock(pool.uses_mutex_);
+      if (pool.uses_[number]) {
+        throw Error(
+            ErrorCode::kInUse,
+            fmt::format("{}: the structure '{}' is open already in this process; use that one, or "
+                        "close it first",
+                        pool.mapping_.path(), name));
+      }
+      pool.uses_.set(number);
+    }
+    const DirectoryEntry& entry = pool.directory()[number];
+    const bool named = has_name(entry, name);
+    if (named && (root == 0 || entry.root == root)) return number;
+    give_back(pool, number);
+    if (!named) continue;
+    throw Error(ErrorCode::kInUse,
+                fmt::format("{}: '{}' became the name of another structure while it was being "
+                            "opened; open it again",
+                            pool.mapping_.path(), name));
+  }
+}
+
+void PoolImpl::Use::give_back(PoolImpl& pool, uint32_t entry) {
+  if (entry == kAnnexNumber) return;
+  const std::lock_guard lock(pool.uses_mutex_);
+  pool.uses_.reset(entry);
+  pool.close_if_abandoned();
+}
+
+// ---- names
 
 void PoolImpl::require_new_name(std::string_view name) const {
   if (name.empty() || name.size() > kNameBytesMax || name.find('\0') != std::string_view::npos) {

@@ -107,22 +107,25 @@ void Segments::end_promise(uint64_t segments) { promised_ -= segments; }
 
 void Segments::release(uint64_t first, uint64_t count) noexcept try {
   const std::lock_guard lock(mutex_);
+  const auto next = free_runs_.lower_bound(first);
+  const auto previous = next == free_runs_.begin() ? free_runs_.end() : std::prev(next);
+  const bool joins_next = next != free_runs_.end() && first + count == next->first;
+  const bool joins_previous =
+      previous != free_runs_.end() && previous->first + previous->second == first;
+  if (joins_previous) {
+    previous->second += count + (joins_next ? next->second : 0);
+    if (joins_next) free_runs_.erase(next);
+  } else if (joins_next) {
+    auto run = free_runs_.extract(next);  // needs no memory
+    run.key() = first;
+    run.mapped() += count;
+    free_runs_.insert(std::move(run));
+  } else {
+    free_runs_.emplace(first, count);  // throws before anything has changed, if at all
+  }
   free_segments_ += count;
   pool_.note_use(this->count() - free_segments_);
-  auto next = free_runs_.lower_bound(first);
-  if (next != free_runs_.end() && first + count == next->first) {
-    count += next->second;
-    next = free_runs_.erase(next);
-  }
-  if (next != free_runs_.begin()) {
-    const auto previous = std::prev(next);
-    if (previous->first + previous->second == first) {
-      previous->second += count;
-      return;
-    }
-  }
-  free_runs_.emplace(first, count);
-} catch (...) {  // memory is short: the segments stay unused until the next open
+} catch (const std::bad_alloc&) {  // the segments stay unused until the next open
 }
 
 bool Segments::is_scarce(uint64_t segments) const {

@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstring>
 #include <exception>
+#include <utility>
 
 #include "pm/checksum.h"
 #include "pm/pool_impl.h"
@@ -18,8 +19,16 @@ constexpr uint64_t kTransactionLogMagic = 0x31676f6c6e7874;  // "txnlog1"
 // A slot begins with a buffer of this size, and gives one back that is larger than the other.
 constexpr uint64_t kLeastBufferBytes = 2048;
 constexpr uint64_t kKeptBufferBytes = uint64_t{32} << 10;
+constexpr uint64_t kCheckSalt = 0xa991ed;
+// For each record that is to be finished, besides those for twice its bytes: each size of block may need a segment.
+constexpr uint64_t kRoomSegments = 4;
 
 }  // namespace
+
+uint64_t TransactionSlot::check_with(uint64_t applied_bits) const {
+  const uint64_t words[] = {bytes, applied_bits, checksum};
+  return checksum64(words, sizeof words, kCheckSalt);
+}
 
 TransactionLogRoot* TransactionLog::root() const {
   uint64_t offset = 0;
@@ -43,9 +52,38 @@ void TransactionLog::open() {
   for (uint32_t i = 0; i < kSlots; ++i) {
     require_sound(i);
     if (slot(i).bytes == 0) continue;
+    settle_applied(i);
     taken_ |= 1U << i;
     pending_.fetch_or(1U << i);
+    keep_room(i);
   }
+  pool_.memory().fence();  // what was settled, before a structure is opened that goes by it
+}
+
+// What of a slot's record is applied is what its check was made of: the word itself, or one that differs in one bit.
+void TransactionLog::settle_applied(uint32_t number) {
+  TransactionSlot& own = slot(number);
+  if (!own.has_check() || own.check == own.check_with(own.applied)) return;
+  for (uint32_t bit = 0; bit < kStructuresMax; ++bit) {
+    const uint64_t other = own.applied ^ uint64_t { 1 } << bit;
+    if (own.check != own.check_with(other)) continue;
+    store_release(own.applied, other);
+    return pool_.memory().flush(&own, sizeof own);
+  }
+  pool_.throw_corrupt(fmt::format("record {} of the transactions is damaged", number));
+}
+
+void TransactionLog::keep_room(uint32_t number) {
+  const uint64_t wanted = kRoomSegments + 2 * slot(number).length() / kSegmentBytes;
+  try {
+    if (room_[number] == 0 && pool_.heap().keep(wanted)) room_[number] = wanted;
+  } catch (
+      const std::exception&) {  // a medium that fails while the pool grows: the next write tells
+  }
+}
+
+void TransactionLog::end_room(uint32_t number) {
+  pool_.heap().end_keeping(std::exchange(room_[number], 0));
 }
 
 void TransactionLog::forget_dropped() {
@@ -63,17 +101,17 @@ void TransactionLog::forget_dropped() {
 
 void TransactionLog::require_sound(uint32_t number) const {
   const TransactionSlot& own = slot(number);
-  bool sound = own.bytes <= own.buffer_bytes &&
+  bool sound = ((own.bytes & 7) == 0 || own.has_check()) && own.length() <= own.buffer_bytes &&
                (own.buffer == 0 ? own.buffer_bytes == 0
                                 : pool_.heap().is_allocated(own.buffer, own.buffer_bytes));
   if (sound && own.bytes != 0) {
     uint64_t structures = 0;
-    sound = own.bytes >= sizeof structures &&
-            checksum64(pool_.at<char>(own.buffer), own.bytes, own.bytes) == own.checksum;
+    sound = own.length() >= sizeof structures &&
+            checksum64(pool_.at<char>(own.buffer), own.length(), own.bytes) == own.checksum;
     if (sound) {
       std::memcpy(&structures, pool_.at<char>(own.buffer), sizeof structures);
       sound = structures >= 1 && structures <= kStructuresMax &&
-              record_bytes(structures, 0) <= own.bytes &&
+              record_bytes(structures, 0) <= own.length() &&
               static_cast<uint64_t>(std::bit_width(own.applied)) <= structures;
     }
   }
@@ -85,7 +123,7 @@ TransactionLog::View TransactionLog::view(uint32_t number) const {
   const auto* words = pool_.at<uint64_t>(own.buffer);
   const uint64_t structures = words[0];
   const uint64_t before = record_bytes(structures, 0);
-  return {{words + 1, structures}, {pool_.at<char>(own.buffer + before), own.bytes - before}};
+  return {{words + 1, structures}, {pool_.at<char>(own.buffer + before), own.length() - before}};
 }
 
 // ---- transactions
@@ -138,7 +176,10 @@ void TransactionLog::leave(uint32_t number, bool committed) {
   {
     const std::lock_guard lock(mutex_);
     // Not one whose end the medium has refused: the next opening of the pool decides.
-    if (committed && slot(number).bytes != 0) pending_.fetch_or(1U << number);
+    if (committed && slot(number).bytes != 0) {
+      pending_.fetch_or(1U << number);
+      if (!pool_.failed()) keep_room(number);
+    }
   }
   freed_.notify_all();  // this slot may be the last that others waited for
 }
@@ -195,9 +236,13 @@ void TransactionLog::Record::commit(std::span<const uint64_t> roots,
   // Before the slot that makes it count: a crash would find part of it.
   memory.persist(words, bytes);
   state_ = State::kCommitted;  // whatever the medium says from here on
+  TransactionSlot image{};
+  image.bytes = bytes | TransactionSlot::kMark;
+  image.checksum = checksum64(words, bytes, image.bytes);
   store_relaxed(own.applied, uint64_t{0});
-  store_relaxed(own.checksum, checksum64(words, bytes, bytes));
-  store_release(own.bytes, bytes);
+  store_relaxed(own.checksum, image.checksum);
+  store_relaxed(own.check, image.check_with(0));
+  store_release(own.bytes, image.bytes);
   // The commit point: before any structure is changed. Else a crash would leave some of the operations, and no
   // record by which to do the others.
   memory.persist(&own, sizeof own);
@@ -285,6 +330,7 @@ void TransactionLog::finish(
   const std::lock_guard lock(pending_mutex_);
   for_each_pending(root, [&](uint32_t i, uint32_t number) {
     const FinishingScope scope;
+    const Heap::KeptRoom room(pool_.heap());
     apply(view(i).operations, number);
     note_applied(i, uint64_t{1} << number);
   });
@@ -301,13 +347,18 @@ void TransactionLog::note_applied(uint32_t number, uint64_t bits) {
   if (bits == 0) return;
   TransactionSlot& own = slot(number);
   const uint64_t structures = view(number).roots.size();
-  store_relaxed(own.applied, own.applied | bits);
+  for (uint64_t left = bits & ~own.applied; left != 0; left &= left - 1) {
+    store_release(own.applied, own.applied | (left & -left));
+    store_release(own.check,
+                  own.check_with(own.applied));  // of the same line, so durable no earlier
+  }
   const bool all = static_cast<uint64_t>(std::popcount(own.applied)) == structures;
   if (all) store_release(own.bytes, uint64_t{0});
   // Before anybody writes to the structure: a crash would have the record applied over that.
   pool_.memory().persist(&own, sizeof own);
   if (!all) return;
   pending_.fetch_and(~(1U << number));
+  end_room(number);
   give_back(number);
 }
 

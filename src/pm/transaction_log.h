@@ -9,10 +9,11 @@
 // the caller's affair (index/participant.h). Operations are idempotent: after a crash they are applied again.
 //
 //   root block   magic and number of slots, then the slots, a line each
-//   slot         bytes      0, or the length of a committed record
+//   slot         bytes      0, or the length of a committed record, a multiple of 8, with kMark
 //                applied    bit i: structure i of the record has what the record holds for it
-//                checksum   xxh3 of the record, seeded with its length
+//                checksum   xxh3 of the record, seeded with `bytes`
 //                buffer     the block that the record stands in, and its size; kept from record to record
+//                check      xxh3 of `bytes`, `applied` and `checksum`
 //   record       number of structures, their roots, operations
 //
 // The header of the pool leads to the root block by a word of its own, made with the first transaction. Builds
@@ -21,8 +22,8 @@
 //
 // Persist points, and what a crash before each leaves:
 //   the record, F          nothing: `bytes` is 0. What is in the buffer counts for nothing, whatever it is.
-//   the slot's line, F     the commit point. `applied`, `checksum` and `bytes` stand in one line, in which stores
-//                          are durable in their order: a durable `bytes` has the other two.
+//   the slot's line, F     the commit point. `applied`, `checksum`, `check` and `bytes` stand in one line, in which
+//                          stores are durable in their order: a durable `bytes` has the others.
 //   the structures', F...  recovery applies all of the record again.
 //   `bytes` is 0, F        the same. Before the latches of its keys are released: a later write of a key must
 //                          not meet a record that would write it once more.
@@ -32,6 +33,17 @@
 // opened, before anybody can write to it, and then its bit of `applied`. The last bit empties the slot.
 // A crash in between applies the structure's operations again, and nobody has written to it since. Of a key one
 // record at most speaks: a record is retired before the latches of its keys are released.
+//
+// Flipped bits. One in the record, in `checksum` or in `bytes` refuses the pool: no multiple of 8 with kMark becomes 0 or
+// another one by one flip, nor does 0, and the record's checksum hangs on the length. `applied` is changed bit by bit,
+// each followed by `check`: so what a crash or a flip leaves differs in one bit from what `check` was made of, which
+// open() finds by trying. After a crash that is the bit that was set last, whose structure nobody has written to: it is
+// applied again. A flip is undone. So neither loses the part of a structure, nor applies it over later writes.
+// Records of earlier builds, whose length has no mark, have no `check`.
+//
+// Room. What is left for structures to finish needs some in the pool, as its commit did: open() keeps that from all
+// others until the record is finished. Where the pool had less left, finishing takes of the heap's reserves, and a pool
+// that is open read-only grows in memory.
 #pragma once
 
 #include <array>
@@ -50,12 +62,19 @@ class PoolImpl;
 inline constexpr uint32_t kTransactionSlots = 16;
 
 struct alignas(64) TransactionSlot {
+  static constexpr uint64_t kMark = 5;  // of two bits, in `bytes`
+
   uint64_t bytes;
   uint64_t applied;
   uint64_t checksum;
   uint64_t buffer;
   uint64_t buffer_bytes;
-  uint64_t reserved[3];
+  uint64_t check;
+  uint64_t reserved[2];
+
+  uint64_t length() const { return bytes & ~uint64_t{7}; }
+  bool has_check() const { return (bytes & 7) == kMark; }
+  uint64_t check_with(uint64_t applied_bits) const;
 };
 static_assert(sizeof(TransactionSlot) == 64 && offsetof(TransactionSlot, buffer) == 24);
 
@@ -175,6 +194,10 @@ class TransactionLog {
   void leave(uint32_t number, bool committed);
   View view(uint32_t number) const;
   void require_sound(uint32_t number) const;
+  void settle_applied(uint32_t number);
+  // Room for finishing what a slot holds.
+  void keep_room(uint32_t number);
+  void end_room(uint32_t number);
   void note_applied(uint32_t number, uint64_t bits);
   // For each pending record that names the root: `use(slot, number)`.
   template <typename Use>
@@ -186,15 +209,16 @@ class TransactionLog {
   uint32_t taken_ = 0;  // bit i: slot i
   // Bit i: the record of slot i is committed, and left to those who open its structures.
   std::atomic<uint32_t> pending_{0};
-  mutable std::mutex pending_mutex_;  // finishing
+  std::array<uint64_t, kSlots> room_{};  // by slot: segments that are kept for finishing it
+  mutable std::mutex pending_mutex_;     // finishing
   std::mutex turn_mutex_;
   std::condition_variable turn_;
   uint32_t commits_ = 0;  // under way
   bool alone_ = false;
 };
 
-// While one lives, its thread may write to structures of a pool that is open read-only, in the private copy: to
-// finish transactions.
+// While one lives, its thread may write to structures of a pool that is open read-only, in the private copy, and take
+// of the heap's reserves: to finish transactions.
 class FinishingScope {
  public:
   FinishingScope() : outer_(active) { active = true; }

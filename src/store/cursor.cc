@@ -14,9 +14,22 @@ constexpr size_t kBytesMax = 1 << 20;  // the same, and one record more
 }  // namespace
 
 void StoreCursor::seek(const ScanFrom& from) {
-  downwards_ = from.downwards;
   order_.clear();
   sources_.clear();
+  place(from);
+}
+
+// All of it, or nothing has changed.
+void StoreCursor::place(const ScanFrom& from) {
+  StoreCursor placed(store_, wanted_, snapshot_);
+  placed.read_from(from);
+  sources_.swap(placed.sources_);
+  order_.swap(placed.order_);
+  downwards_ = placed.downwards_;
+}
+
+void StoreCursor::read_from(const ScanFrom& from) {
+  downwards_ = from.downwards;
   if (store_.cut_by_boundaries()) {
     const uint32_t last = store_.partitions() - 1;
     const uint32_t number = from.whole ? (downwards_ ? last : 0) : store_.place_of(from.key).number;
@@ -71,32 +84,32 @@ bool StoreCursor::comes_later(uint32_t a, uint32_t b) const {
 }
 
 // The source, if it has records, among the others.
-void StoreCursor::enter(Source& source) {
+void StoreCursor::enter(const Source& source) {
   if (source.at == source.records.size()) return;
   order_.push_back(static_cast<uint32_t>(&source - sources_.data()));
   std::ranges::push_heap(order_, [&](uint32_t a, uint32_t b) { return comes_later(a, b); });
 }
 
-// Past the current record.
+// Past the current record. What has to be read is read aside, before anything changes: an error leaves the source, and
+// its place among the others, as they were.
 void StoreCursor::step() {
-  std::ranges::pop_heap(order_, [&](uint32_t a, uint32_t b) { return comes_later(a, b); });
-  Source& source = sources_[order_.back()];
-  order_.pop_back();
-  if (source.at + 1 < source.records.size()) {
-    ++source.at;
-  } else if (store_.cut_by_boundaries() || !source.ended) {
-    const std::string key(key_of(source));
-    fill(source, {.key = key, .beyond = true, .downwards = downwards_});
-  } else {
-    source.at = source.records.size();
+  Source& source = sources_[order_.front()];
+  const bool is_last = source.at + 1 == source.records.size();
+  const bool reads = is_last && (store_.cut_by_boundaries() || !source.ended);
+  if (reads) {
+    spare_.number = source.number;
+    spare_.chunk = source.chunk;
+    fill(spare_, {.key = key_of(source), .beyond = true, .downwards = downwards_});
   }
+  std::ranges::pop_heap(order_, [&](uint32_t a, uint32_t b) { return comes_later(a, b); });
+  order_.pop_back();
+  reads ? std::swap(source, spare_) : static_cast<void>(++source.at);
   enter(source);
 }
 
 // From the current record on the other way.
 void StoreCursor::turn(bool downwards) {
-  const std::string key(this->key());
-  seek({.key = key, .beyond = true, .downwards = downwards});
+  place({.key = key(), .beyond = true, .downwards = downwards});
 }
 
 std::string_view StoreCursor::value() const {

@@ -25,8 +25,11 @@ class StoreCursor {
                        const StoreSnapshot* snapshot = nullptr)
       : store_(store), snapshot_(snapshot), wanted_(wanted) {}
 
+  // Throws what reading the store throws: then it stands nowhere.
   void seek(const ScanFrom& from);
   bool valid() const { return !order_.empty(); }
+  // Throw the same: then it stands where it stood, and the next call tries again. So no scan goes on without what
+  // could not be read.
   void next();
   void previous();
   std::string_view key() const { return key_of(current()); }
@@ -55,16 +58,19 @@ class StoreCursor {
     const Record& record = source.records[source.at];
     return {source.bytes.data() + record.begin, record.key_bytes};
   }
+  void place(const ScanFrom& from);
+  void read_from(const ScanFrom& from);
   void step();
   void turn(bool downwards);
   void fill(Source& source, const ScanFrom& from) const;
-  void enter(Source& source);
+  void enter(const Source& source);
   bool comes_later(uint32_t a, uint32_t b) const;
 
   const StoreImpl& store_;
   const StoreSnapshot* const snapshot_;
   const uint64_t wanted_;
   std::vector<Source> sources_;
+  Source spare_{};               // its memory
   std::vector<uint32_t> order_;  // a heap of those that have records; the first has the current one
   bool downwards_ = false;
 };

@@ -44,7 +44,7 @@ uint32_t default_block_bytes(uint64_t capacity_bytes, uint32_t partitions) {
 
 StoreImpl::StoreImpl(Pool& its_pool, const std::string& name, uint64_t root, StoreIndex index,
                      const StoreOptions& options)
-    : pool_(pm::impl_of(its_pool)), use_(pool_, name), root_(*pool_.at<Root>(root)) {
+    : pool_(pm::impl_of(its_pool)), use_(pool_, name, root), root_(*pool_.at<Root>(root)) {
   pm::PoolImpl& pool = pool_;
   config_ = {.name = name,
              .salt = root_.salt,

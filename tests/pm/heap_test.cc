@@ -12,6 +12,7 @@
 #include "pm/checksum.h"
 #include "pm/pool_impl.h"
 #include "support/errors.h"
+#include "support/short_memory.h"
 
 namespace perdure::pm {
 namespace {
@@ -65,6 +66,29 @@ class HeapTest : public ::testing::Test {
 
   Pool pool_;
 };
+
+// What the heap counts as free is what it can hand out, also where it had no memory to note that something is free.
+TEST_F(HeapTest, CountsNothingAsFreeThatItCouldNotNote) {
+  uint64_t* link = links(64);
+  for (int i = 1; i <= 3; ++i) link_new(link[i], kSegmentBytes);
+  const uint64_t before = heap().free_segments();
+  const auto unlink_without_memory = [&](uint64_t& from) {
+    Heap::Txn txn(heap());
+    txn.will_unlink(from, &from, Link::kOffset);
+    txn.prepare();
+    store_release(from, uint64_t{0});
+    txn.settle();
+    test::ShortMemory memory(0);
+    txn.finish();
+    memory.end();
+    return memory.refused();
+  };
+  EXPECT_GT(unlink_without_memory(link[2]), 0U);  // between two that are in use
+  EXPECT_EQ(heap().free_segments(), before);
+  unlink(link[1]);
+  unlink(link[3]);
+  EXPECT_EQ(heap().free_segments(), before + 2);
+}
 
 // In every build: what does not fit would be written over the lane behind it.
 TEST_F(HeapTest, ATransactionThatIsTooLargeForALaneIsRefused) {

@@ -327,6 +327,29 @@ TEST_F(BackupFiles, ABaseMustBeTheOneItWas) {
   EXPECT_FALSE(std::filesystem::exists(file("x")));
 }
 
+// A thread would wait for itself. Of two pools, too: one backup runs at a time in a process.
+TEST_F(BackupFiles, NoneIsMadeFromWithinAnother) {
+  Pool other = Pool::create(file("other"), {.capacity_bytes = uint64_t{16} << 20});
+  uint64_t calls = 0;
+  BackupOptions options;
+  options.progress = [&](uint64_t, uint64_t) {
+    if (calls++ > 0) return;
+    for (const Pool* pool : {static_cast<const Pool*>(&*pool_), static_cast<const Pool*>(&other)}) {
+      EXPECT_TRUE(fails_with(ErrorCode::kInvalidArgument, "BackupOptions::progress",
+                             [&] { pool->backup(file("inner")); }));
+    }
+    EXPECT_TRUE(fails_with(ErrorCode::kInvalidArgument, "BackupOptions::progress",
+                           [&] { other.shrink(); }));
+  };
+  pool_->backup(file("outer"), options);
+  EXPECT_GT(calls, 0U);
+  EXPECT_FALSE(std::filesystem::exists(file("inner")));
+  Pool::restore(file("outer"), file("copy"));
+  options.progress = [](uint64_t, uint64_t) { throw std::runtime_error("enough"); };
+  EXPECT_THROW(pool_->backup(file("next"), options), std::runtime_error);
+  other.backup(file("inner"));  // the thread may make one again
+}
+
 TEST_F(BackupFiles, NothingThatTheNewOneRestsOnIsReplaced) {
   std::string base;
   for (const char* name : {"a", "b", "c"}) {

@@ -4,6 +4,8 @@
 
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "perdure/catalog.h"
 #include "perdure/database.h"
@@ -11,6 +13,7 @@
 #include "perdure/plush.h"
 #include "perdure/store.h"
 #include "perdure/typed.h"
+#include "support/at_place.h"
 #include "support/errors.h"
 #include "support/files.h"
 
@@ -67,6 +70,59 @@ TEST_F(LifetimesTest, OfEveryStructureOfTheCatalogue) {
       EXPECT_TRUE(open_index(pool, "words")->lookup(key, value));
     }
   }
+}
+
+// A name that goes from one structure to another between the look for its root and the opening: nobody gets the one
+// structure under the name of the other, whose second opening would not know of the first.
+TEST_F(LifetimesTest, ANameThatChangesWhileItIsOpened) {
+  std::vector<std::string> types;
+  for (const CatalogEntry& entry : catalog()) types.emplace_back(entry.name);
+  for (const std::string& type : types) {
+    SCOPED_TRACE(type);
+    std::remove(path_.c_str());
+    pool_ = create();
+    const auto [key_kind, value_kind] = catalog_entry(type).traits.kinds.front();
+    const Datum key = key_kind == Kind::kU64 ? Datum(1) : Datum("key");
+    const auto value = [kind = value_kind](uint64_t number) {
+      Value made;
+      kind == Kind::kU64 ? made.set(number)
+                         : static_cast<void>(made.set_bytes().assign(std::to_string(number)));
+      return made;
+    };
+    const auto holds = [&](const AnyIndex& index, uint64_t number) {
+      Value found;
+      return index.lookup(key, found) && found.datum() == value(number).datum();
+    };
+    create_index(*pool_, "first", type, key_kind, value_kind)->upsert(key, value(1).datum());
+    create_index(*pool_, "second", type, key_kind, value_kind)->upsert(key, value(2).datum());
+    {
+      bool renamed = false;
+      const AtPlace here("pool: takes a name", [&] {
+        if (std::exchange(renamed, true)) return;
+        pool_->rename("first", "third");
+        pool_->rename("second", "first");
+      });
+      EXPECT_TRUE(
+          fails_with(ErrorCode::kInUse, "open it again", [&] { open_index(*pool_, "first"); }));
+      EXPECT_TRUE(renamed);
+    }
+    const auto second = open_index(*pool_, "first");
+    const auto first = open_index(*pool_, "third");
+    EXPECT_TRUE(holds(*second, 2) && holds(*first, 1));
+  }
+}
+
+// Nor does a change of names go to another structure than the one that had the name.
+TEST_F(LifetimesTest, ANameThatChangesWhileItIsChanged) {
+  for (const char* name : {"first", "second"})
+    create_index(*pool_, name, "fast-fair", Kind::kU64, Kind::kU64);
+  bool renamed = false;
+  const AtPlace here("pool: takes a name", [&] {
+    if (std::exchange(renamed, true)) return;
+    pool_->rename("first", "third");
+  });
+  EXPECT_TRUE(fails_with(ErrorCode::kNoSuchName, [&] { pool_->rename("first", "fourth"); }));
+  EXPECT_EQ(pool_->structures().size(), 2U);
 }
 
 TEST_F(LifetimesTest, OfTypedStructures) {

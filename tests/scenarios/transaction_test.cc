@@ -18,6 +18,7 @@
 #include "perdure/plush.h"
 #include "perdure/store.h"
 #include "perdure/typed.h"
+#include "pm/checksum.h"
 #include "pm/layout.h"
 #include "pm/memory.h"
 #include "pm/transaction_log.h"
@@ -1180,7 +1181,10 @@ TEST_F(TypedTransactions, LoseNoSlotToACrashOfTheirEnd) {
     // As a crash leaves the line between the last two stores to it.
     std::string file = read_file(path);
     ASSERT_EQ(slots_with_records(file), 1U);
-    for_each_slot(file, [](pm::TransactionSlot& slot) { slot.applied = slot.bytes != 0 ? 1 : 0; });
+    for_each_slot(file, [](pm::TransactionSlot& slot) {
+      slot.applied = slot.bytes != 0 ? 1 : 0;
+      slot.check = slot.check_with(slot.applied);
+    });
     write_file(path, file);
     Pool pool = Pool::open(path);
     transact_two(pool, *open_index(pool, "x"), 100 + round);
@@ -1213,7 +1217,10 @@ TEST_F(TypedTransactions, StayEndedWhenThePowerFailsLater) {
   const std::string in_caches = read_file(path);
   std::string durable = in_caches;
   for_each_slot(durable, [](pm::TransactionSlot& slot) {
-    if (slot.buffer != 0) slot.bytes = pm::TransactionLog::record_bytes(1, uint64_t{2} * 32);
+    if (slot.buffer == 0) return;
+    slot.bytes = pm::TransactionLog::record_bytes(1, uint64_t{2} * 32) | pm::TransactionSlot::kMark;
+    slot.applied = 0;
+    slot.check = slot.check_with(0);
   });
   write_file(path, durable);
   FailingMedium medium(path, Domain::kLine);
@@ -1284,6 +1291,159 @@ TEST_F(TypedTransactions, RefuseToOpenWithADamagedRecord) {
   Value found;
   EXPECT_TRUE(index->lookup(1, found));
   EXPECT_TRUE(index->lookup(2, found));
+}
+
+// Which structures have their part of an unfinished transaction is known for sure: what a bit flip makes of it neither
+// loses a part nor applies one over what was written since.
+TEST_F(TypedTransactions, AFlippedBitOfWhatIsAppliedLosesNothing) {
+  const TempDir dir;
+  const std::string path = dir.file("pool");
+  {
+    Pool pool = Pool::create(path, {.capacity_bytes = uint64_t{4} << 20});
+    for (const char* name : {"x", "y", "z"})
+      create_index(pool, name, "fast-fair", Kind::kU64, Kind::kU64, {});
+  }
+  Child child([&](int) {
+    const AtPlace here("transaction: committed", [] { ::raise(SIGKILL); });
+    auto* pool = new Pool(Pool::open(path));
+    AnyIndex* indexes[3] = {};
+    for (int i = 0; i < 3; ++i)
+      indexes[i] = open_index(*pool, std::string(1, static_cast<char>('x' + i))).release();
+    transact(*pool, [&](PoolTransaction& transaction) {
+      for (AnyIndex* index : indexes) transaction.upsert(*index, 1, 100);
+    });
+  });
+  ASSERT_EQ(child.wait(), -SIGKILL);
+  {
+    Pool pool = Pool::open(path);
+    open_index(pool, "y")->upsert(1, 200);
+  }
+  const std::string intact = read_file(path);
+  const auto look = [&](const std::string& name) {
+    Pool pool = Pool::open(path);
+    Value found;
+    return open_index(pool, name)->lookup(1, found) ? found.word() : 0;
+  };
+  uint64_t refused = 0;
+  const auto flip = [&](uint64_t pm::TransactionSlot::* word, int bit) {
+    std::string file = intact;
+    for_each_slot(file, [&](pm::TransactionSlot& slot) {
+      if (slot.bytes != 0) slot.*word ^= uint64_t{1} << bit;
+    });
+    write_file(path, file);
+    try {
+      EXPECT_EQ(look("y"), 200U);
+      EXPECT_EQ(look("x"), 100U);
+      EXPECT_EQ(look("z"), 100U);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kCorrupt) << error.what();
+      ++refused;
+    }
+  };
+  for (int bit = 0; bit < 64; ++bit) {
+    SCOPED_TRACE(bit);
+    flip(&pm::TransactionSlot::applied, bit);
+    flip(&pm::TransactionSlot::check, bit);
+    flip(&pm::TransactionSlot::bytes, bit);
+  }
+  EXPECT_EQ(
+      refused,
+      64U + 64U + 61U);  // one in `applied` is put right, but of structures that there are not
+  // As a crash leaves the line between the two stores that say that a structure has its part.
+  std::string file = intact;
+  for_each_slot(file, [](pm::TransactionSlot& slot) { slot.applied |= slot.bytes != 0 ? 1 : 0; });
+  write_file(path, file);
+  EXPECT_EQ(look("x"), 100U);
+  // As earlier builds leave it.
+  file = intact;
+  for_each_slot(file, [&](pm::TransactionSlot& slot) {
+    if (slot.bytes == 0) return;
+    slot.bytes = slot.length();
+    slot.checksum = pm::checksum64(file.data() + slot.buffer, slot.bytes, slot.bytes);
+    slot.check = 0;
+  });
+  write_file(path, file);
+  EXPECT_EQ(look("y"), 200U);
+  EXPECT_EQ(look("x"), 100U);
+  EXPECT_EQ(look("z"), 100U);
+  EXPECT_EQ(slots_with_records(read_file(path)), 0U);
+}
+
+// In a pool that others have filled since, and that was full when the process died.
+TEST_F(TypedTransactions, AreFinishedInAFullPool) {
+  constexpr uint64_t kMany = 10000;
+  constexpr uint64_t kFew = 1000;
+  const TempDir dir;
+  const std::string path = dir.file("pool");
+  PoolOptions options;
+  options.growth_bytes = uint64_t{64} << 10;
+  const auto fill_up = [](AnyIndex& filler, const std::function<bool()>& enough) {
+    const std::string value(200, 'f');
+    static uint64_t key = 0;
+    try {
+      while (!enough()) filler.upsert(++key, value);
+    } catch (const Error& error) {
+      if (!pm::is_full(error)) throw;
+    }
+  };
+  // Before the process dies, it fills the pool itself, if so: it may take what is kept for the transaction.
+  const auto die_with = [&](uint64_t capacity_bytes, uint64_t keys, bool fills) {
+    std::filesystem::remove(path);
+    options.capacity_bytes = capacity_bytes;
+    {
+      Pool pool = Pool::create(path, options);
+      create_index(pool, "x", "fast-fair", Kind::kU64, Kind::kU64, {});
+      create_index(pool, "filler", "p-clht", Kind::kU64, Kind::kBytes, {});
+    }
+    Child child([&](int) {
+      auto* pool = new Pool(Pool::open(path, options));
+      AnyIndex& index = *open_index(*pool, "x").release();
+      AnyIndex& filler = *open_index(*pool, "filler").release();
+      const uint64_t grown = pool->info().size_bytes + (uint64_t{4} << 20);
+      const AtPlace here("transaction: committed", [&] {
+        if (fills) fill_up(filler, [&] { return pool->info().size_bytes >= grown; });
+        ::raise(SIGKILL);
+      });
+      transact(*pool, [&](PoolTransaction& transaction) {
+        for (uint64_t key = 0; key < keys; ++key) transaction.upsert(index, key, key);
+      });
+    });
+    ASSERT_EQ(child.wait(), -SIGKILL);
+  };
+  const auto expect_all = [&](Pool& pool, uint64_t keys) {
+    const auto index = open_index(pool, "x");
+    uint64_t there = 0;
+    index->for_each([&](Datum key, Datum value) { there += key == value ? 1 : 0; });
+    EXPECT_EQ(there, keys);
+  };
+  // Room is kept when the pool is opened.
+  ASSERT_NO_FATAL_FAILURE(die_with(uint64_t{8} << 20, kMany, false));
+  {
+    Pool pool = Pool::open(path, options);
+    fill_up(*open_index(pool, "filler"), [] { return false; });
+    expect_all(pool, kMany);
+  }
+  // There was none: the reserves have some for few keys, read-only or not.
+  ASSERT_NO_FATAL_FAILURE(die_with(uint64_t{4} << 20, kFew, true));
+  for (const bool read_only : {true, false}) {
+    SCOPED_TRACE(read_only);
+    options.read_only = read_only;
+    Pool pool = Pool::open(path, options);
+    expect_all(pool, kFew);
+  }
+  options.read_only = false;
+  // The file has none, and may grow, but not by who only reads.
+  ASSERT_NO_FATAL_FAILURE(die_with(uint64_t{64} << 20, kMany, true));
+  options.read_only = true;
+  const std::string file = read_file(path);
+  {
+    Pool pool = Pool::open(path, options);
+    expect_all(pool, kMany);
+  }
+  EXPECT_TRUE(read_file(path) == file);
+  options.read_only = false;
+  Pool pool = Pool::open(path, options);
+  expect_all(pool, kMany);
 }
 
 // Who waits for a slot is told when the medium fails, as are those that have one.

@@ -10,10 +10,12 @@
 #include <optional>
 #include <ostream>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
 #include "perdure/store.h"
+#include "pm/pool_impl.h"
 #include "store/ordered_index.h"
 #include "support/errors.h"
 #include "support/files.h"
@@ -309,6 +311,50 @@ TEST_P(StoreCursorTest, FindsTheSameAfterCompactionAndReopening) {
   store_.emplace(Store::open(pool_, "s", {.index = StoreIndex::kHash}));
   EXPECT_EQ(store_->get(model_.begin()->first), model_.begin()->second);
   EXPECT_TRUE(fails_with(ErrorCode::kWrongType, "rstore+ordered", [&] { store_->cursor(); }));
+}
+
+// A record that cannot be read is an error of the scan, again and again, and never the end of its partition. Where it can
+// be read again the scan goes on with it.
+TEST_P(StoreCursorTest, StandsWhereItStoodWhenReadingFails) {
+  const auto key_at = [](uint64_t i) { return "k" + std::to_string(1000 + i); };
+  for (uint64_t i = 0; i < 1200; ++i) put(key_at(i), i == 600 ? "to be damaged" : "v" + key_at(i));
+  const auto flip = [&] {
+    const pm::PoolImpl& pool = pm::impl_of(pool_);
+    const std::string_view all(pool.base(), pool.end_offset());
+    for (size_t at = 0; (at = all.find("to be damag", at)) != std::string_view::npos; at += 11)
+      pool.base()[at + 11] ^= 1;
+  };
+  for (const bool down : {false, true}) {
+    SCOPED_TRACE(down);
+    Store::Cursor cursor = store_->cursor();
+    std::map<std::string, std::string> found;
+    uint64_t errors = 0;
+    down ? cursor.last() : cursor.first();
+    flip();
+    while (cursor.valid()) {
+      const std::string before(cursor.key());
+      EXPECT_TRUE(found.emplace(before, cursor.value()).second) << before;
+      for (int attempt = 0;; ++attempt) {
+        try {
+          down ? cursor.previous() : cursor.next();
+          break;
+        } catch (const Error& error) {
+          ASSERT_EQ(error.code(), ErrorCode::kCorrupt) << error.what();
+          ASSERT_LT(attempt, 3);
+          ++errors;
+          ASSERT_TRUE(cursor.valid());
+          EXPECT_EQ(cursor.key(), before);
+          if (attempt == 2) flip();
+        }
+      }
+    }
+    EXPECT_EQ(errors, 3U);
+    EXPECT_TRUE(found == model_);
+  }
+  flip();
+  Store::Cursor cursor = store_->cursor();
+  EXPECT_TRUE(fails_with(ErrorCode::kCorrupt, [&] { cursor.seek(key_at(600)); }));
+  EXPECT_FALSE(cursor.valid());
 }
 
 TEST_P(StoreCursorTest, BatchesAndExpiredRecords) {

@@ -1,7 +1,9 @@
 // Reads LevelDB. It cannot open a database to read only: it takes the lock, and writes what its log holds to a table.
 
+#include <fmt/core.h>
 #include <leveldb/db.h>
 
+#include "cli/readers/leveldb_manifest.h"
 #include "cli/readers/ordered.h"
 
 namespace {
@@ -15,6 +17,9 @@ void read(const Request& request, Output& output) {
     throw Failure(request.path +
                   ": this is a database of RocksDB; read it with rocksdb:" + request.path);
   }
+  // Before LevelDB removes what it knows nothing of.
+  const std::string warning = check_leveldb_files(request.path);
+  if (!warning.empty()) fmt::print(stderr, "{}\n", warning);
   leveldb::Options options;
   options.paranoid_checks = true;
   leveldb::DB* opened = nullptr;

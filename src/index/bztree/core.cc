@@ -45,7 +45,7 @@ uint32_t default_descriptors(uint64_t capacity_bytes) {
 
 template <typename Content>
 Core<Content>::Core(pm::PoolImpl& pool, Root& root, std::string name)
-    : use_(pool, name),
+    : use_(pool, name, pool.offset_of(&root)),
       pool_(pool),
       root_(root),
       memory_(pool.memory()),

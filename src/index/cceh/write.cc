@@ -11,7 +11,7 @@ namespace perdure::index::cceh {
 
 template <typename Content>
 Core<Content>::Core(pm::PoolImpl& pool, Root& root, std::string name, const Variant& variant)
-    : use_(pool, name),
+    : use_(pool, name, pool.offset_of(&root)),
       pool_(pool),
       root_(root),
       memory_(pool.memory()),

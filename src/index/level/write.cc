@@ -23,7 +23,7 @@ uint32_t stripe_bits_for(pm::PoolImpl& pool, const Root& root) {
 
 template <typename Policy, typename Content>
 Core<Policy, Content>::Core(pm::PoolImpl& pool, Root& root, std::string name)
-    : use_(pool, name),
+    : use_(pool, name, pool.offset_of(&root)),
       pool_(pool),
       root_(root),
       memory_(pool.memory()),

@@ -23,7 +23,7 @@ uint32_t stripe_bits(const pm::PoolImpl& pool) {
 
 template <typename Content>
 Core<Content>::Core(pm::PoolImpl& pool, Root& root, std::string name)
-    : use_(pool, name),
+    : use_(pool, name, pool.offset_of(&root)),
       pool_(pool),
       root_(root),
       memory_(pool.memory()),

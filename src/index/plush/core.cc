@@ -10,7 +10,7 @@ namespace perdure::index::plush {
 
 Core::Core(pm::PoolImpl& pool, Root& root, const std::string& name, Kind key_kind, Kind value_kind,
            const PlushOptions& options)
-    : use_(pool, name),
+    : use_(pool, name, pool.offset_of(&root)),
       pool_(pool),
       root_(root),
       memory_(pool.memory()),

@@ -10,6 +10,16 @@
 // place is given again, after any sequence of crashes. A place that has reached the largest epoch is
 // kept as an empty chunk for good: 64 KiB for 8.8 TB written to it.
 //
+// Who follows a pointer, and why the bytes are still what they were:
+//   - lookups, scans and walks have an epoch guard from before they read the pointer. A chunk goes back to the heap
+//     when all guards have gone that were there when its epoch was taken away (remove_chunk()).
+//   - who holds the partition's lock needs no guard: its chunks are removed under this lock only, so a pointer that is
+//     alive stays so. One that is not is not followed, whoever has the place by now: it never has that epoch again.
+//   - what is kept aside: a migration's records. Those that count are in its source, too, where the collector finds
+//     them, and says so when it moves their payload (migrator.h); others hide behind a newer record of their key.
+//   - a payload that no record leads to yet: nothing is collected between its append and the record that leads to it.
+//     Collector::store() collects before it appends, and a group before its first payload.
+//
 // Durability: append() flushes; the caller's fence covers the entry together with the recovery-log
 // record that points to it. Each entry has a checksum, so recovery knows whether the newest entry
 // of a partition (the only one that can be incomplete and pointed to) is whole.

@@ -25,7 +25,7 @@ uint64_t retire_together_bytes(const pm::PoolImpl& pool) {
 }  // namespace
 
 Core::Core(pm::PoolImpl& pool, Root& root, std::string name)
-    : use_(pool, name),
+    : use_(pool, name, pool.offset_of(&root)),
       pool_(pool),
       root_(root),
       memory_(pool.memory()),

@@ -7,7 +7,7 @@ namespace perdure::index::trie {
 
 template <typename Policy, typename Content>
 Core<Policy, Content>::Core(pm::PoolImpl& pool, Root& root, std::string name)
-    : use_(pool, name),
+    : use_(pool, name, pool.offset_of(&root)),
       pool_(pool),
       root_(root),
       memory_(pool.memory()),

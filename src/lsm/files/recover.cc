@@ -31,7 +31,7 @@ std::shared_ptr<FileSystem> FileSystem::open(pm::PoolImpl& pool, const std::stri
 
 FileSystem::FileSystem(pm::PoolImpl& pool, const std::string& name, uint64_t root)
     : pool_(pool),
-      use_(pool, name),
+      use_(pool, name, root),
       memory_(pool.memory()),
       name_(name),
       root_(*pool.at<Root>(root)) {

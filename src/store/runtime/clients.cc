@@ -71,7 +71,7 @@ Client& ClientTable::take() {
   const uint32_t used = used_.load(std::memory_order_relaxed);
   if (used == clients_.size()) return *clients_[0];
   clients_[used] = std::make_unique<Client>(workers_, ring_size_, false);
-  used_.store(used + 1, std::memory_order_release);  // the slot, before the count that reveals it
+  pm::publish(used_, used + 1);  // the slot, before the count that reveals it
   return *clients_[used];
 }
 

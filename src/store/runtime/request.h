@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <exception>
 
+#include "pm/pause.h"
 #include "store/runtime/wait.h"
 
 namespace perdure::store {
@@ -23,10 +24,12 @@ class Waiter {
  public:
   explicit Waiter(uint32_t count) : word_(count) {}
 
-  uint32_t left() const noexcept { return word_.load(std::memory_order_acquire) & kLeft; }
+  uint32_t left() const noexcept { return pm::acquire(word_) & kLeft; }
   // Of another thread. The waiter may be gone on return, and when its sleeper is woken.
   void complete(uint32_t count) noexcept {
+    pm::may_pause();
     const uint32_t before = word_.fetch_sub(count, std::memory_order_acq_rel);
+    pm::may_pause();
     const bool last = (before & kLeft) == count;
     if ((before & (last ? kSleeps | kSleepsForAny : kSleepsForAny)) != 0) futex_wake(&word_);
   }
@@ -39,7 +42,7 @@ class Waiter {
     uint32_t seen = word_.fetch_or(flag, std::memory_order_acq_rel) | flag;
     while ((seen & kLeft) > limit) {
       futex_wait(word_, seen);
-      seen = word_.load(std::memory_order_acquire);
+      seen = pm::acquire(word_);
     }
     if (limit != 0) word_.fetch_and(kLeft, std::memory_order_relaxed);
   }

@@ -11,6 +11,8 @@
 #include <memory>
 #include <span>
 
+#include "pm/pause.h"
+
 namespace perdure::store {
 
 template <typename T>
@@ -25,7 +27,7 @@ class Ring {
   // Producer. False if the ring is full. Everything written before is visible to the consumer.
   bool push(T& item) noexcept {
     if (tail_ == free_until_ && !find_room()) return false;
-    slots_[tail_ & mask_].store(&item, std::memory_order_release);
+    pm::publish(slots_[tail_ & mask_], &item);
     ++tail_;
     return true;
   }
@@ -35,9 +37,9 @@ class Ring {
     uint32_t count = 0;
     while (count < into.size()) {
       std::atomic<T*>& slot = slots_[head_ & mask_];
-      T* const item = slot.load(std::memory_order_acquire);
+      T* const item = pm::acquire(slot);
       if (item == nullptr) break;
-      slot.store(nullptr, std::memory_order_release);
+      pm::publish<T*>(slot, nullptr);
       ++head_;
       into[count++] = item;
     }
@@ -53,7 +55,7 @@ class Ring {
   bool find_room() noexcept {
     const uint64_t quarter = mask_ / 4 + 1;
     for (const uint64_t room : {quarter, uint64_t{1}}) {
-      if (slots_[(tail_ + room - 1) & mask_].load(std::memory_order_acquire) == nullptr) {
+      if (pm::acquire(slots_[(tail_ + room - 1) & mask_]) == nullptr) {
         free_until_ = tail_ + room;
         return true;
       }

@@ -8,6 +8,7 @@
 #include <cassert>
 
 #include "perdure/error.h"
+#include "pm/pause.h"
 #include "store/runtime/worker.h"
 
 namespace perdure::store {
@@ -108,7 +109,7 @@ void Runtime::call(std::span<Request* const> requests) {
   Client& client = state_->clients->mine();
   const auto total = static_cast<uint32_t>(requests.size());
   Waiter waiter(total);
-  uint64_t version = state_->map_version.load(std::memory_order_acquire);
+  uint64_t version = pm::acquire(state_->map_version);
   uint64_t to_wake = 0;
   for (uint32_t sent = 0; sent < total;) {
     Request& request = *requests[sent];
@@ -116,9 +117,8 @@ void Runtime::call(std::span<Request* const> requests) {
     request.kind_ = Request::Kind::kRun;
     request.waiter_ = &waiter;
     const uint32_t left = waiter.left();
-    const uint32_t owner =
-        state_->partitions[request.partition].owner.load(std::memory_order_acquire);
-    const uint64_t version_now = state_->map_version.load(std::memory_order_acquire);
+    const uint32_t owner = pm::acquire(state_->partitions[request.partition].owner);
+    const uint64_t version_now = pm::acquire(state_->map_version);
     if (version_now == version && client.push(request, owner)) {
       to_wake |= uint64_t{1} << (owner % 64);
       ++sent;

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "pm/memory.h"
+#include "pm/pause.h"
 
 namespace perdure::store {
 
@@ -114,7 +115,7 @@ void Worker::dispatch(Request& request) noexcept {
 
 void Worker::route(Request& request) noexcept {
   PartitionState& state = state_.partitions[request.partition];
-  const uint32_t owner = state.owner.load(std::memory_order_acquire);
+  const uint32_t owner = pm::acquire(state.owner);
   if (owner == index_) {  // the partition is on its way here, and the sender knew
     state.early.push(request);
   } else {
@@ -147,6 +148,7 @@ bool Worker::run_for_task(Request& request) noexcept {
 
 void Worker::adopt(uint32_t partition) noexcept {
   PartitionState& state = state_.partitions[partition];
+  pm::come_to_place("store: adopts");
   state_.client.adopt(partition, index_);
   owned_[partition] = 1;
   adopted_.add(1);
@@ -240,9 +242,11 @@ void Worker::hand_over(const Departure& departure) noexcept {
   owned_[partition] = 0;
   // A sender that reads the new owner sees the first change of the version. One that has seen the first
   // change and still reads the old owner will see the second.
+  pm::before_change("store: hand-over");
   state_.map_version.fetch_add(1, std::memory_order_acq_rel);
-  state.owner.store(target, std::memory_order_release);
+  pm::publish(state.owner, target);
   state_.map_version.fetch_add(1, std::memory_order_acq_rel);
+  pm::come_to_place("store: hand-over");
   // Requests that are forwarded from now on come after it, in the same ring.
   state.transfer.partition = partition;
   state.transfer.kind_ = Request::Kind::kAdopt;
@@ -272,6 +276,7 @@ void Worker::sleep_until_message() noexcept {
   if (spin_until(awake, state_.options.spin_ns)) return;
   asleep_.store(1, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_seq_cst);
+  pm::may_pause();
   if (awake()) {
     asleep_.store(0, std::memory_order_relaxed);
     return;

@@ -418,6 +418,47 @@ TEST_F(ConvertForeign, LmdbInOneFileWithWordsAndWithSeveralValues) {
   EXPECT_NE(several.err.find("'b' has several values"), std::string::npos) << several.err;
 }
 
+// Wherever a MANIFEST is cut: an error that says so, with all files as they were; or all records.
+TEST_F(ConvertForeign, ALevelDbWhoseManifestWasCutShortIsRefused) {
+  SKIP_WITHOUT(leveldb)
+  const Records records = any_records(6000, 6);
+  write_leveldb(path("sound"), records, {.small_tables = true});
+  const auto files_in = [&](const std::string& folder) {
+    std::map<std::string, uint64_t> files;
+    for (const auto& file : std::filesystem::directory_iterator(path(folder)))
+      files[file.path().filename()] = file.file_size();
+    return files;
+  };
+  std::string manifest;
+  for (const auto& [name, bytes] : files_in("sound")) {
+    if (name.starts_with("MANIFEST")) manifest = name;
+  }
+  const uint64_t whole = std::filesystem::file_size(path("sound/" + manifest));
+  uint64_t refused = 0;
+  uint64_t told = 0;
+  constexpr uint64_t kCuts = 24;
+  for (uint64_t i = 0; i <= kCuts; ++i) {
+    SCOPED_TRACE(i);
+    std::filesystem::remove_all(path("db"));
+    std::filesystem::copy(path("sound"), path("db"));
+    std::filesystem::resize_file(path("db/" + manifest), whole * (kCuts - i) / kCuts);
+    const auto before = files_in("db");
+    const Result result = convert("leveldb:" + path("db"));
+    if (result.code == 0) {
+      expect_records("main", records);
+      EXPECT_EQ(run({"drop", pool(), "main"}).code, 0);
+      continue;
+    }
+    ++refused;
+    EXPECT_EQ(result.code, 4) << result.err;
+    if (result.err.find("cut short") == std::string::npos) continue;  // LevelDB's own words
+    ++told;
+    EXPECT_TRUE(files_in("db") == before);
+  }
+  EXPECT_LT(refused, kCuts + 1);
+  EXPECT_GT(told, kCuts / 2);
+}
+
 TEST_F(ConvertForeign, ALevelDbThatIsOpenElsewhereIsRefused) {
   SKIP_WITHOUT(leveldb)
   write_leveldb(path("db"), {{"a", "1"}}, {});

@@ -45,11 +45,12 @@ void write_leveldb(const std::string& path, const Records& records,
   settings.create_if_missing = true;
   settings.compression =
       options.compression == "snappy" ? leveldb::kSnappyCompression : leveldb::kNoCompression;
+  if (options.small_tables) settings.write_buffer_size = 64 << 10;  // the least that it takes
   leveldb::DB* opened = nullptr;
   require_ok(leveldb::DB::Open(settings, path, &opened));
   const std::unique_ptr<leveldb::DB> db(opened);
   for (const auto& [key, value] : records) require_ok(db->Put({}, key, value));
-  if (!options.in_log) db->CompactRange(nullptr, nullptr);
+  if (!options.in_log && !options.small_tables) db->CompactRange(nullptr, nullptr);
 }
 #else
 bool has_leveldb() { return false; }

@@ -13,10 +13,11 @@ struct DatabaseOptions {
   std::string part;         // a column family of RocksDB, a named database of LMDB
   std::string compression;  // "snappy" or "zstd"; empty: none
   bool in_log = false;  // of LevelDB and RocksDB: records stay in the log, as a crash leaves them
-  bool backwards = false;   // of RocksDB: another order of keys
-  bool words = false;       // of LMDB: keys are words of the machine (MDB_INTEGERKEY)
-  bool duplicates = false;  // of LMDB: a key has several values (MDB_DUPSORT)
-  bool one_file = false;    // of LMDB: no folder (MDB_NOSUBDIR)
+  bool small_tables = false;  // of LevelDB: many, and the newest records in the log
+  bool backwards = false;     // of RocksDB: another order of keys
+  bool words = false;         // of LMDB: keys are words of the machine (MDB_INTEGERKEY)
+  bool duplicates = false;    // of LMDB: a key has several values (MDB_DUPSORT)
+  bool one_file = false;      // of LMDB: no folder (MDB_NOSUBDIR)
 };
 
 // Whether the library was there when the tests were built.
