@@ -53,7 +53,7 @@ class Report {
 struct Block {
   uint64_t offset;
   uint64_t bytes;
-  size_t owner;  // index of the structure; their number: the log of transactions
+  size_t owner;  // index of the structure; their number: the pool itself
 };
 
 class Checker {
@@ -68,7 +68,7 @@ class Checker {
   void check_ownership();
   void check_neighbours(const Block& earlier, const Block& later);
   std::string name_of(const Block& block) const {
-    return block.owner < structures_.size() ? structures_[block.owner].name : "transactions";
+    return block.owner < structures_.size() ? structures_[block.owner].name : "the pool itself";
   }
   void report(const std::string& sentence) const { report_.tell(kProblem, sentence); }
 
@@ -130,7 +130,7 @@ void Checker::check_neighbours(const Block& earlier, const Block& later) {
 }
 
 void Checker::check_ownership() {
-  pm::impl_of(pool_).transactions().visit_blocks([this](uint64_t offset, uint64_t bytes) {
+  pm::impl_of(pool_).visit_blocks([this](uint64_t offset, uint64_t bytes) {
     blocks_.push_back({offset, bytes, structures_.size()});
   });
   std::sort(blocks_.begin(), blocks_.end(),

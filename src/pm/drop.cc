@@ -34,7 +34,7 @@ uint64_t drop_page_checksum(const DropPage& page, uint64_t offset) {
 Drop::Drop(PoolImpl& pool, std::string_view name) : pool_(pool), entry_(pool.entry_number(name)) {
   pool.require_writable();
   // Of a drop that failed for want of room.
-  if (pool.directory()[entry_].drop != 0) free_pages(pool, entry_);
+  if (pool.entry_at(entry_).drop != 0) free_pages(pool, entry_);
 }
 
 void Drop::add(uint64_t offset) {
@@ -100,19 +100,20 @@ void Drop::commit() {
     throw Error(error.code(),
                 fmt::format("{}: there is no room for the list of the blocks that '{}' has, {} "
                             "bytes; remove some records first",
-                            pool_.mapping().path(), pool_.directory()[entry_].name,
+                            pool_.mapping().path(), pool_.entry_at(entry_).name,
                             words.size() * sizeof(uint64_t)));
   }
-  DirectoryEntry entry = pool_.directory()[entry_];
+  DirectoryEntry entry = pool_.entry_at(entry_);
   entry.in_use = kEntryDropped;
   replace_entry(pool_, entry_, entry);
+  pool_.note_dropped(entry_);
   // Before its root can be another structure's. A crash in between leaves it to the next opening, which finds no name
   // that leads to the root.
   pool_.transactions().forget(entry.root);
 }
 
 void Drop::write_page(const uint64_t* words, size_t count) {
-  DirectoryEntry entry = pool_.directory()[entry_];
+  DirectoryEntry entry = pool_.entry_at(entry_);
   const uint64_t bytes = sizeof(DropPage) + count * sizeof(uint64_t);
   // It frees more than it takes.
   Heap::Txn txn(pool_.heap(), true);
@@ -122,7 +123,7 @@ void Drop::write_page(const uint64_t* words, size_t count) {
   std::memcpy(page + 1, words, count * sizeof(uint64_t));
   page->checksum = drop_page_checksum(*page, offset);
   pool_.memory().flush(page, bytes);
-  DirectoryEntry* home = &pool_.directory()[entry_];
+  DirectoryEntry* home = &pool_.entry_at(entry_);
   txn.will_link(offset, &home->drop, Link::kOffset);
   entry.drop = offset;
   entry = PoolImpl::sealed(entry, entry_);
@@ -135,7 +136,7 @@ void Drop::replace_entry(PoolImpl& pool, uint32_t number, DirectoryEntry entry) 
   entry = PoolImpl::sealed(entry, number);
   // It frees more than it takes.
   Heap::Txn txn(pool.heap(), true);
-  txn.redo(&pool.directory()[number], &entry, sizeof entry);
+  txn.redo(&pool.entry_at(number), &entry, sizeof entry);
   txn.commit_redo([] {});
 }
 
@@ -150,19 +151,21 @@ void Drop::finish() {
 }
 
 void Drop::free_pages(PoolImpl& pool, uint32_t number) {
-  DirectoryEntry* home = &pool.directory()[number];
+  DirectoryEntry* home = &pool.entry_at(number);
   while (home->drop != 0) {
     const uint64_t offset = home->drop;
     DirectoryEntry entry = *home;
     // Its records are not looked at: what they name may be anything else by now, where nothing was dropped.
     entry.drop = page_at(pool, offset).next;
-    if (entry.drop == 0 && entry.in_use == kEntryDropped) entry = DirectoryEntry{};
+    const bool ends = entry.drop == 0 && entry.in_use == kEntryDropped;
+    if (ends) entry = DirectoryEntry{};
     entry = PoolImpl::sealed(entry, number);
     Heap::Txn txn(pool.heap(), true);
     txn.will_unlink(offset, &home->drop, Link::kOffset);
     txn.redo(home, &entry, sizeof entry);
     // The intent, before the entry leads to the next page.
     txn.commit([&] { txn.apply(); });
+    if (ends) pool.note_freed(number);
   }
 }
 
@@ -199,8 +202,8 @@ std::vector<Heap::Part> Drop::read_page(PoolImpl& pool, uint64_t offset) {
 }
 
 void Drop::clear_interrupted(PoolImpl& pool) {
-  for (uint32_t i = 0; i < kDirectoryEntries; ++i) {
-    const DirectoryEntry& entry = pool.directory()[i];
+  for (uint32_t i = 0; i < pool.entries(); ++i) {
+    const DirectoryEntry& entry = pool.entry_at(i);
     if (entry.in_use != kEntryDropped) continue;
     if (!pool.is_sound(i)) pool.throw_damaged(i);
     uint64_t pages = 0;
@@ -215,8 +218,8 @@ void Drop::clear_interrupted(PoolImpl& pool) {
 }
 
 void Drop::finish_interrupted(PoolImpl& pool) {
-  for (uint32_t i = 0; i < kDirectoryEntries; ++i) {
-    if (pool.directory()[i].drop != 0) free_pages(pool, i);
+  for (uint32_t i = 0; i < pool.entries(); ++i) {
+    if (pool.entry_at(i).drop != 0) free_pages(pool, i);
   }
 }
 

@@ -99,9 +99,10 @@ void Heap::require_sound(const Lane& lane, const Intent& intent) const {
   const uint64_t block = intent.block & ~uint64_t{kIntentMask};
   const uint64_t link = intent.link & kLinkOffsetMask;
   const uint64_t form = intent.block & kLinkMask;
-  // Of structures, the word `root` of an entry of the root directory, or the header's of the transactions.
+  // Of structures, the word `root` of an entry of the root directory, or one of the header's two that lead to blocks.
   const bool reads_word = form == kLinkIsUnit ? link % 4 == 0 : link % 8 == 0;
   const bool inside = link == offsetof(PoolHeader, transactions_word) ||
+                      link == offsetof(PoolHeader, directory_word) ||
                       (link >= pool_.header().directory_offset && link < pool_.end_offset());
   const bool has_previous = form != kAsPrevious || &intent != lane.intents;
   bool sound = reads_word && inside && has_previous && form <= kLinkTagged &&
@@ -203,6 +204,7 @@ void Heap::recover() {
     });
   }
   pool_.memory().fence();
+  pool_.load_directory();
   if (!lenient)
     Drop::clear_interrupted(pool_);  // before anybody can be given what a dropped structure leaves
   uint64_t free_from = 0;

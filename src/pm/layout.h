@@ -1,7 +1,7 @@
 // The bytes of a pool file that are not a structure's. docs/pool-format.md draws them.
 //
 //   0              header, one page
-//   4 KiB          root directory, 256 entries of 256 bytes
+//   4 KiB          root directory, 256 entries of 256 bytes; more are in blocks
 //   68 KiB         lanes, 32 of 2 KiB: what an interrupted change needs to be finished or undone
 //   132 KiB        segment descriptors, 256 bytes for each 64 KiB of the capacity that the pool was made with (a
 //                  hole in the file where the pool has not grown to)
@@ -45,11 +45,14 @@ struct alignas(256) PoolHeader {
   alignas(64) uint64_t transactions_word;
   // 0, or checked: the capacity that the pool was raised to, in segments. With kExtendedFormat.
   alignas(64) uint64_t capacity_word;
+  // 0, or checked: offset of the first DirectoryBlock. With kExtendedFormat.
+  uint64_t directory_word;
 };
 static_assert(offsetof(PoolHeader, checksum) == 248 && offsetof(PoolHeader, segments_word) == 256 &&
               offsetof(PoolHeader, generation_word) == 320 &&
               offsetof(PoolHeader, transactions_word) == 384 &&
-              offsetof(PoolHeader, capacity_word) == 448 && sizeof(PoolHeader) == 512);
+              offsetof(PoolHeader, capacity_word) == 448 &&
+              offsetof(PoolHeader, directory_word) == 456 && sizeof(PoolHeader) == 512);
 
 // How the last close of the pool went.
 enum class CloseMark : uint8_t {
@@ -69,8 +72,13 @@ inline constexpr uint64_t kDescriptorSalt = 0xde5c;
 inline constexpr uint64_t kLaneSalt = 0x1a7e;
 inline constexpr uint64_t kTransactionsSalt = 0x7a5c;
 inline constexpr uint64_t kCapacitySalt = 0xca9a;
+inline constexpr uint64_t kDirectorySalt = 0xd12ec;
 
-inline constexpr uint32_t kDirectoryEntries = 256;
+inline constexpr uint32_t kDirectoryEntries = 256;  // in the fixed part of the pool
+inline constexpr uint32_t kDirectoryBlockEntries = 255;
+inline constexpr uint32_t kDirectoryBlocks = 256;
+inline constexpr uint32_t kStructuresMax =
+    kDirectoryEntries + kDirectoryBlocks * kDirectoryBlockEntries;
 inline constexpr size_t kNameBytesMax = 95;
 
 // What `in_use` of a directory entry says. A build that knows no dropped entries takes one for damaged.
@@ -94,6 +102,19 @@ struct DirectoryEntry {
 };
 static_assert(sizeof(DirectoryEntry) == 256 && offsetof(DirectoryEntry, root) == 136 &&
               offsetof(DirectoryEntry, drop) == 144);
+
+// More of the directory: the entries behind those of the fixed part, or of the block before. A segment of the heap, made when
+// all entries are in use, and never given back.
+struct DirectoryBlock {
+  uint64_t magic;
+  uint64_t number;    // 0, 1, ...
+  uint64_t checksum;  // xxh3 of the two words before
+  uint64_t next;      // 0, or checked: offset of the next block
+  uint64_t reserved[28];
+  DirectoryEntry entries[kDirectoryBlockEntries];
+};
+static_assert(sizeof(DirectoryBlock) == kSegmentBytes && offsetof(DirectoryBlock, entries) == 256);
+inline constexpr uint64_t kDirectoryBlockMagic = 0x31726964;  // "dir1"
 
 // A page of the list of a dropped structure's blocks. Records follow: a word that is a segment's number << 8,
 // plus how many words of its bitmap follow it (slabs), or 0 (a run that begins there).

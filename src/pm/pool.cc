@@ -203,6 +203,11 @@ Error corrupt_header(const std::string& path, const std::string& what) {
 
 uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
+// Whether there is something that kExtendedFormat is for.
+bool is_extended(const PoolHeader& header) {
+  return header.capacity_word != 0 || header.directory_word != 0;
+}
+
 // Where everything begins, in a pool of the header's capacity.
 void place_tables(PoolHeader& header) {
   header.directory_offset = kHeaderBytes;
@@ -279,12 +284,17 @@ PoolHeader read_header(const Mapping& mapping, bool lenient) {
                   page + offsetof(PoolHeader, transactions_word), is_zero) &&
       std::all_of(page + offsetof(PoolHeader, transactions_word) + sizeof(uint64_t),
                   page + offsetof(PoolHeader, capacity_word), is_zero) &&
-      std::all_of(page + offsetof(PoolHeader, capacity_word) + sizeof(uint64_t),
+      std::all_of(page + offsetof(PoolHeader, directory_word) + sizeof(uint64_t),
                   page + kHeaderBytes, is_zero);
   if (!lenient && !unused_is_zero) {
     throw corrupt_header(path, "unused bytes of the header are not zero");
   }
-  if (!lenient && header.format_version == kExtendedFormat && header.capacity_word == 0) {
+  uint64_t directory = 0;
+  if (!lenient && header.directory_word != 0 &&
+      !unseal_word(header.directory_word, kDirectorySalt, directory)) {
+    throw corrupt_header(path, "the place of the root directory's blocks is damaged");
+  }
+  if (!lenient && header.format_version == kExtendedFormat && !is_extended(header)) {
     throw corrupt_header(path, "the header has nothing that its format version is for");
   }
   PoolHeader placed = header;
@@ -562,9 +572,11 @@ std::unique_ptr<PoolImpl> PoolImpl::open(Mapping mapping, const PoolOptions& opt
   pool->transactions_ = std::make_unique<TransactionLog>(*pool);
   if (!lenient) {
     pool->check_directory();
+    pool->index_names();
     pool->transactions_->open();
     Drop::finish_interrupted(*pool);
   } else {
+    pool->index_names();
     try {
       pool->transactions_->open();
     } catch (
@@ -574,8 +586,8 @@ std::unique_ptr<PoolImpl> PoolImpl::open(Mapping mapping, const PoolOptions& opt
   pool->start_generation();
   if (!lenient) pool->transactions_->forget_dropped();
   if (wanted > capacity) pool->raise_capacity(wanted);
-  // A crash may have come between the word and the version.
-  if (pool->header().capacity_word != 0) pool->extend_format();
+  // A crash may have come between a word and the version.
+  if (is_extended(pool->header())) pool->extend_format();
   pool->now_ready(options, pool->closed_before_ == CloseMark::kOpen);
   return pool;
 }
@@ -783,12 +795,10 @@ void PoolImpl::close() {
 }
 
 void PoolImpl::require_unused() const {
-  for (uint32_t i = 0; i < kDirectoryEntries; ++i) {
-    if (!uses_[i]) continue;
-    throw Error(ErrorCode::kInUse,
-                fmt::format("{}: the structure '{}' is open; close structures before their pool",
-                            mapping_.path(), directory()[i].name));
-  }
+  if (uses_.empty()) return;
+  throw Error(ErrorCode::kInUse,
+              fmt::format("{}: the structure '{}' is open; close structures before their pool",
+                          mapping_.path(), entry_at(*uses_.begin()).name));
 }
 
 void PoolImpl::close_medium() {
@@ -816,7 +826,7 @@ void PoolImpl::abandon() noexcept {
 }
 
 void PoolImpl::close_if_abandoned() noexcept {
-  if (!abandoned_.load(std::memory_order_relaxed) || uses_.any()) return;
+  if (!abandoned_.load(std::memory_order_relaxed) || !uses_.empty()) return;
   try {
     close_medium();
   } catch (...) {  // the next open recovers
@@ -837,8 +847,9 @@ uint64_t PoolImpl::check(const std::function<void(const std::string&)>& report) 
   if (!unseal_word(header().segments_word, kSegmentsSalt, value) || value != segments()) {
     fail("header: the pool's size is damaged");
   }
-  for (uint32_t i = 0; i < kDirectoryEntries; ++i) {
-    const DirectoryEntry& entry = directory()[i];
+  std::unordered_set<std::string> names;
+  for (uint32_t i = 0; i < entries(); ++i) {
+    const DirectoryEntry& entry = entry_at(i);
     if (lenient() && !is_sound(i)) {
       fail(fmt::format("root directory: entry {} is damaged", i));
       continue;
@@ -848,12 +859,8 @@ uint64_t PoolImpl::check(const std::function<void(const std::string&)>& report) 
     if (entry.root < header().data_offset || entry.root >= end_offset()) {
       fail(fmt::format("root directory: '{}' has its root outside the pool", name));
     }
-    for (uint32_t j = 0; j < i; ++j) {
-      if (directory()[j].in_use == kEntryInUse && entry.in_use == kEntryInUse &&
-          name == directory()[j].name) {
-        fail(fmt::format("root directory: '{}' is there twice", name));
-      }
-    }
+    if (entry.in_use == kEntryInUse && !names.insert(name).second)
+      fail(fmt::format("root directory: '{}' is there twice", name));
   }
   return found;
 }

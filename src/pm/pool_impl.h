@@ -1,8 +1,8 @@
 // An open pool, as the structures see it.
 #pragma once
 
+#include <array>
 #include <atomic>
-#include <bitset>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -12,6 +12,9 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "perdure/pool.h"
@@ -204,13 +207,18 @@ class PoolImpl : public std::enable_shared_from_this<PoolImpl> {
   const DirectoryEntry& require(std::string_view name, std::string_view type, uint8_t key_kind,
                                 uint8_t value_kind) const;
   [[noreturn]] void throw_no_such_name(std::string_view name) const;
-  // A free entry for a structure about to be made. Throws kNameExists, kInvalidArgument (bad name),
-  // kPoolFull (no free entry), kReadOnly.
-  DirectoryEntry* reserve_entry(std::string_view name) const;
-  // What is to be written to the free entry `place`.
+  // A free entry for a structure about to be made. The thread has no transaction of the heap, for where there is none
+  // the directory gets another block. Throws kNameExists, kInvalidArgument (bad name), kPoolFull (or all that there may
+  // be are in use), kNoSpace, kReadOnly.
+  DirectoryEntry* reserve_entry(std::string_view name);
+  // What is to be written to the free entry `place`. From then on find() may find it.
   DirectoryEntry make_entry(const DirectoryEntry* place, std::string_view name,
                             std::string_view type, uint8_t key_kind, uint8_t value_kind,
-                            uint64_t root) const;
+                            uint64_t root);
+  // Finds the blocks of the directory, when transactions of the heap have been recovered. Throws kCorrupt.
+  void load_directory();
+  // Calls `visit` for the blocks that are no structure's: of the directory, and of the log of transactions.
+  void visit_blocks(const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const;
 
   // Gives a structure that is not open another name. Errors: as Pool::rename.
   void rename(std::string_view from, std::string_view to);
@@ -234,7 +242,28 @@ class PoolImpl : public std::enable_shared_from_this<PoolImpl> {
   DirectoryEntry* find_annex(std::string_view name) const;
   // Throws kNoSuchName.
   uint32_t entry_number(std::string_view name) const;
-  DirectoryEntry* directory() const { return at<DirectoryEntry>(header().directory_offset); }
+  // Entries by number, of which there are so many.
+  uint32_t entries() const {
+    return kDirectoryEntries +
+           kDirectoryBlockEntries * directory_blocks_.load(std::memory_order_acquire);
+  }
+  DirectoryEntry& entry_at(uint32_t number) const {
+    if (number < kDirectoryEntries) return at<DirectoryEntry>(header().directory_offset)[number];
+    number -= kDirectoryEntries;
+    return blocks_[number / kDirectoryBlockEntries]
+        .load(std::memory_order_acquire)
+        ->entries[number % kDirectoryBlockEntries];
+  }
+  uint32_t number_of(const DirectoryEntry& entry) const;  // kAnnexNumber: of an annex
+  // Makes another block of entries. The caller holds directory_mutex_. Throws kPoolFull, kNoSpace, kIo.
+  void add_directory_block();
+  // Knows which names there are, by what the entries say.
+  void index_names();
+  // What follows of a structure that is dropped, and of its entry that is free. The caller holds directory_mutex_.
+  void note_dropped(uint32_t number);
+  void note_freed(uint32_t number);
+  void expect_name(std::string_view name, uint32_t number);
+  void forget_name(std::string_view name, uint32_t number);
   // Fails closed on a damaged entry, and on a free one that is not empty.
   void check_directory() const;
   bool is_sound(uint32_t entry) const;
@@ -244,7 +273,7 @@ class PoolImpl : public std::enable_shared_from_this<PoolImpl> {
   void require_new_name(std::string_view name) const;
   static DirectoryEntry sealed(DirectoryEntry entry, uint32_t number);
   // What is to be written to the entry for its structure to have this name.
-  DirectoryEntry renamed(uint32_t number, std::string_view name) const;
+  DirectoryEntry renamed(uint32_t number, std::string_view name);
   [[noreturn]] void throw_damaged(uint32_t entry) const;
   void write_header(const PoolOptions& options, uint64_t capacity_bytes);
   // Raises the capacity. Durable on return. Throws kIo: then it is raised, or was not.
@@ -295,9 +324,22 @@ class PoolImpl : public std::enable_shared_from_this<PoolImpl> {
   std::mutex directory_mutex_;
   mutable std::mutex annexes_mutex_;
   std::vector<const Annex*> annexes_;
+  std::array<std::atomic<DirectoryBlock*>, kDirectoryBlocks> blocks_{};
+  std::atomic<uint32_t> directory_blocks_{0};
+  uint32_t first_free_ = 0;           // entries before it are not free
+  std::atomic<uint32_t> dropped_{0};  // entries of dropped structures
+  // Where each name may be: an entry that has the name is expected here, while what is expected need not be there. So a
+  // name is added before the entry gets it, and taken away when the entry has it no more, durably.
+  struct NameHash {
+    using is_transparent = void;
+    size_t operator()(std::string_view name) const { return std::hash<std::string_view>()(name); }
+  };
+  std::unordered_multimap<std::string, uint32_t, NameHash, std::equal_to<>> names_;
+  std::optional<std::pair<std::string, uint32_t>> last_made_;  // which may not have happened
+  mutable std::shared_mutex names_mutex_;
   mutable std::shared_mutex size_mutex_;
   std::mutex uses_mutex_;
-  std::bitset<kDirectoryEntries> uses_;  // directory entries whose structures are open
+  std::unordered_set<uint32_t> uses_;  // directory entries whose structures are open
   std::atomic<bool> abandoned_{false};
 };
 

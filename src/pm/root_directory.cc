@@ -1,4 +1,4 @@
-// The root directory: names of structures, kept in the pool's fixed part.
+// The root directory: names of structures, kept in the pool's fixed part and, beyond 256, in blocks.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -9,6 +9,7 @@
 #include "pm/checksum.h"
 #include "pm/pause.h"
 #include "pm/pool_impl.h"
+#include "pm/transaction_log.h"
 
 namespace perdure::pm {
 
@@ -40,7 +41,7 @@ std::string kind_name(uint8_t kind) {
 }  // namespace
 
 bool PoolImpl::is_sound(uint32_t number) const {
-  const DirectoryEntry entry = copy_of(directory()[number]);
+  const DirectoryEntry entry = copy_of(entry_at(number));
   if (entry_checksum(entry, number) != entry.checksum) return false;
   if (entry.in_use == kEntryFree) {
     return entry.name[0] == '\0' && entry.root == 0 && entry.drop == 0;
@@ -59,9 +60,10 @@ bool PoolImpl::becomes_sound(uint32_t number) const {
 }
 
 bool PoolImpl::is_dropped(const void* root) const {
+  if (dropped_.load(std::memory_order_acquire) == 0) return false;
   const uint64_t at = offset_of(root);
-  for (uint32_t i = 0; i < kDirectoryEntries; ++i) {
-    const DirectoryEntry& entry = directory()[i];
+  for (uint32_t i = 0; i < entries(); ++i) {
+    const DirectoryEntry& entry = entry_at(i);
     if (load_acquire(entry.in_use) == kEntryDropped && entry.root == at) return true;
   }
   uint64_t owner = 0;
@@ -100,17 +102,17 @@ DirectoryEntry* PoolImpl::find_annex(std::string_view name) const {
 }
 
 void PoolImpl::check_directory() const {
-  for (uint32_t i = 0; i < kDirectoryEntries; ++i) {
+  for (uint32_t i = 0; i < entries(); ++i) {
     if (!is_sound(i)) throw_damaged(i);
   }
 }
 
 void PoolImpl::write_empty_tables() {
   for (uint32_t i = 0; i < kDirectoryEntries; ++i) {
-    DirectoryEntry& entry = directory()[i];
+    DirectoryEntry& entry = entry_at(i);
     entry.checksum = entry_checksum(entry, i);
   }
-  memory_.flush(directory(), kDirectoryEntries * sizeof(DirectoryEntry));
+  memory_.flush(&entry_at(0), kDirectoryEntries * sizeof(DirectoryEntry));
   for (uint32_t i = 0; i < kLanes; ++i) {
     lanes()[i].mark = seal_word(i + 1, kLaneSalt);
     memory_.flush(&lanes()[i].mark, sizeof(uint64_t));
@@ -124,14 +126,136 @@ void PoolImpl::throw_damaged(uint32_t entry) const {
                                   mapping_.path(), entry)));
 }
 
+// ---- blocks of the directory
+
+namespace {
+
+uint64_t block_checksum(const DirectoryBlock& block) {
+  return checksum64(&block, offsetof(DirectoryBlock, checksum));
+}
+
+}  // namespace
+
+void PoolImpl::load_directory() {
+  uint32_t number = 0;
+  for (uint64_t word = header().directory_word; word != 0; ++number) {
+    uint64_t offset = 0;
+    bool sound = number < kDirectoryBlocks && unseal_word(word, kDirectorySalt, offset) &&
+                 heap_->is_allocated(offset, sizeof(DirectoryBlock));
+    if (sound) {
+      const auto& block = *at<DirectoryBlock>(offset);
+      sound = block.magic == kDirectoryBlockMagic && block.number == number &&
+              block.checksum == block_checksum(block);
+    }
+    if (!sound && lenient()) break;
+    if (!sound) throw_corrupt(fmt::format("block {} of the root directory is damaged", number));
+    blocks_[number].store(at<DirectoryBlock>(offset), std::memory_order_release);
+    word = at<DirectoryBlock>(offset)->next;
+  }
+  directory_blocks_.store(number, std::memory_order_release);
+}
+
+// A crash leaves the block linked, with free entries, or free itself, by the intent.
+void PoolImpl::add_directory_block() {
+  const uint32_t number = directory_blocks_.load(std::memory_order_relaxed);
+  if (number == kDirectoryBlocks) {
+    throw Error(ErrorCode::kPoolFull,
+                fmt::format("{}: a pool holds at most {} structures; use another pool",
+                            mapping_.path(), kStructuresMax));
+  }
+  Heap::Txn txn(*heap_);
+  const uint64_t offset = txn.allocate(sizeof(DirectoryBlock));
+  auto* block = at<DirectoryBlock>(offset);
+  std::memset(block, 0, sizeof *block);
+  block->magic = kDirectoryBlockMagic;
+  block->number = number;
+  block->checksum = block_checksum(*block);
+  for (uint32_t i = 0; i < kDirectoryBlockEntries; ++i)
+    block->entries[i].checksum = entry_checksum(block->entries[i], entries() + i);
+  // With the intent, before the word that leads to it.
+  memory_.flush(block, sizeof *block);
+  uint64_t& link = number == 0 ? at<PoolHeader>(0)->directory_word
+                               : blocks_[number - 1].load(std::memory_order_relaxed)->next;
+  txn.will_link(offset, &link, Link::kTagged);
+  txn.commit([&] {
+    store_release(link, seal_word(offset, kDirectorySalt));
+    memory_.flush(&link, sizeof link);
+  });
+  extend_format();
+  blocks_[number].store(block, std::memory_order_release);
+  directory_blocks_.store(number + 1, std::memory_order_release);
+}
+
+uint32_t PoolImpl::number_of(const DirectoryEntry& entry) const {
+  {
+    const std::lock_guard lock(annexes_mutex_);
+    for (const Annex* annex : annexes_) {
+      if (&annex->entry() == &entry) return kAnnexNumber;
+    }
+  }
+  const uint64_t offset = offset_of(&entry);
+  if (offset < header().lanes_offset) return static_cast<uint32_t>(&entry - &entry_at(0));
+  const uint64_t within = (offset - data_offset_) % kSegmentBytes;
+  const auto* block = at<DirectoryBlock>(offset - within);
+  return kDirectoryEntries + static_cast<uint32_t>(block->number) * kDirectoryBlockEntries +
+         static_cast<uint32_t>(&entry - block->entries);
+}
+
+void PoolImpl::visit_blocks(
+    const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const {
+  transactions_->visit_blocks(visit);
+  for (uint32_t i = 0; i < directory_blocks_.load(std::memory_order_acquire); ++i)
+    visit(offset_of(blocks_[i].load(std::memory_order_acquire)), sizeof(DirectoryBlock));
+}
+
+// ---- names
+
+void PoolImpl::index_names() {
+  const std::lock_guard lock(names_mutex_);
+  first_free_ = entries();
+  for (uint32_t i = 0; i < entries(); ++i) {
+    const DirectoryEntry& entry = entry_at(i);
+    if (entry.in_use == kEntryFree) first_free_ = std::min(first_free_, i);
+    if (entry.in_use == kEntryDropped) ++dropped_;
+    if (entry.in_use != kEntryInUse) continue;
+    names_.emplace(std::string(entry.name, ::strnlen(entry.name, sizeof entry.name)), i);
+  }
+}
+
+void PoolImpl::expect_name(std::string_view name, uint32_t number) {
+  const std::lock_guard lock(names_mutex_);
+  names_.emplace(name, number);
+}
+
+void PoolImpl::forget_name(std::string_view name, uint32_t number) {
+  const std::lock_guard lock(names_mutex_);
+  for (auto [at, end] = names_.equal_range(name); at != end; ++at) {
+    if (at->second != number) continue;
+    names_.erase(at);
+    return;
+  }
+}
+
+void PoolImpl::note_dropped(uint32_t number) {
+  ++dropped_;
+  const DirectoryEntry& entry = entry_at(number);
+  forget_name({entry.name, ::strnlen(entry.name, sizeof entry.name)}, number);
+}
+
+void PoolImpl::note_freed(uint32_t number) {
+  --dropped_;
+  first_free_ = std::min(first_free_, number);
+}
+
 const DirectoryEntry* PoolImpl::find(std::string_view name) const {
   if (const DirectoryEntry* annex = find_annex(name); annex != nullptr) {
     return load_acquire(annex->in_use) == kEntryInUse ? annex : nullptr;
   }
-  for (uint32_t i = 0; i < kDirectoryEntries; ++i) {
-    const DirectoryEntry& entry = directory()[i];
+  const std::shared_lock lock(names_mutex_);
+  for (auto [at, end] = names_.equal_range(name); at != end; ++at) {
+    const DirectoryEntry& entry = entry_at(at->second);
     if (!has_name(entry, name)) continue;
-    if (!becomes_sound(i)) throw_damaged(i);
+    if (!becomes_sound(at->second)) throw_damaged(at->second);
     // While it changes, it may have had the beginning of one name and the end of another.
     if (!has_name(entry, name)) continue;
     return &entry;
@@ -140,17 +264,17 @@ const DirectoryEntry* PoolImpl::find(std::string_view name) const {
 }
 
 bool PoolImpl::names_root(uint64_t root) const {
-  return std::any_of(directory(), directory() + kDirectoryEntries,
-                     [&](const DirectoryEntry& entry) {
-                       return load_acquire(entry.in_use) != 0 && entry.root == root;
-                     });
+  for (uint32_t i = 0; i < entries(); ++i) {
+    const DirectoryEntry& entry = entry_at(i);
+    if (load_acquire(entry.in_use) != kEntryFree && entry.root == root) return true;
+  }
+  return false;
 }
 
 uint32_t PoolImpl::entry_number(std::string_view name) const {
   const DirectoryEntry* entry = find(name);
   if (entry == nullptr) throw_no_such_name(name);
-  if (entry < directory() || entry >= directory() + kDirectoryEntries) return kAnnexNumber;
-  return static_cast<uint32_t>(entry - directory());
+  return number_of(*entry);
 }
 
 void PoolImpl::throw_no_such_name(std::string_view name) const {
@@ -190,16 +314,15 @@ uint32_t PoolImpl::Use::take(PoolImpl& pool, std::string_view name, uint64_t roo
     if (number == kAnnexNumber) return number;  // nobody else knows it
     {
       const std::lock_guard lock(pool.uses_mutex_);
-      if (pool.uses_[number]) {
+      if (!pool.uses_.insert(number).second) {
         throw Error(
             ErrorCode::kInUse,
             fmt::format("{}: the structure '{}' is open already in this process; use that one, or "
                         "close it first",
                         pool.mapping_.path(), name));
       }
-      pool.uses_.set(number);
     }
-    const DirectoryEntry& entry = pool.directory()[number];
+    const DirectoryEntry& entry = pool.entry_at(number);
     const bool named = has_name(entry, name);
     if (named && (root == 0 || entry.root == root)) return number;
     give_back(pool, number);
@@ -214,7 +337,7 @@ uint32_t PoolImpl::Use::take(PoolImpl& pool, std::string_view name, uint64_t roo
 void PoolImpl::Use::give_back(PoolImpl& pool, uint32_t entry) {
   if (entry == kAnnexNumber) return;
   const std::lock_guard lock(pool.uses_mutex_);
-  pool.uses_.reset(entry);
+  pool.uses_.erase(entry);
   pool.close_if_abandoned();
 }
 
@@ -235,21 +358,18 @@ void PoolImpl::require_new_name(std::string_view name) const {
   }
 }
 
-DirectoryEntry* PoolImpl::reserve_entry(std::string_view name) const {
+DirectoryEntry* PoolImpl::reserve_entry(std::string_view name) {
   require_writable();
   require_new_name(name);
   if (DirectoryEntry* annex = find_annex(name); annex != nullptr) return annex;
-  for (uint32_t i = 0; i < kDirectoryEntries; ++i) {
-    if (directory()[i].in_use == kEntryFree) return &directory()[i];
-  }
-  throw Error(ErrorCode::kPoolFull,
-              fmt::format("{}: a pool holds at most {} structures; use another pool",
-                          mapping_.path(), kDirectoryEntries));
+  while (first_free_ < entries() && entry_at(first_free_).in_use != kEntryFree) ++first_free_;
+  if (first_free_ == entries()) add_directory_block();
+  return &entry_at(first_free_);
 }
 
 DirectoryEntry PoolImpl::make_entry(const DirectoryEntry* place, std::string_view name,
                                     std::string_view type, uint8_t key_kind, uint8_t value_kind,
-                                    uint64_t root) const {
+                                    uint64_t root) {
   DirectoryEntry entry{};
   std::memcpy(entry.name, name.data(), name.size());
   std::memcpy(entry.type, type.data(), std::min(type.size(), sizeof entry.type - 1));
@@ -257,8 +377,13 @@ DirectoryEntry PoolImpl::make_entry(const DirectoryEntry* place, std::string_vie
   entry.value_kind = value_kind;
   entry.root = root;
   entry.in_use = kEntryInUse;
-  const bool in_directory = place >= directory() && place < directory() + kDirectoryEntries;
-  return sealed(entry, in_directory ? static_cast<uint32_t>(place - directory()) : kAnnexNumber);
+  const uint32_t number = number_of(*place);
+  if (number == kAnnexNumber) return sealed(entry, number);
+  if (last_made_ && entry_at(last_made_->second).in_use == kEntryFree)
+    forget_name(last_made_->first, last_made_->second);  // it was not made
+  last_made_.emplace(name, number);
+  expect_name(name, number);
+  return sealed(entry, number);
 }
 
 DirectoryEntry PoolImpl::sealed(DirectoryEntry entry, uint32_t number) {
@@ -274,8 +399,9 @@ void PoolImpl::rename(std::string_view from, std::string_view to) {
   const uint32_t number = entry_number(from);
   const DirectoryEntry named = renamed(number, to);
   Heap::Txn txn(*heap_);
-  txn.redo(&directory()[number], &named, sizeof named);
+  txn.redo(&entry_at(number), &named, sizeof named);
   txn.commit_redo([] {});
+  forget_name(from, number);
 }
 
 void PoolImpl::exchange_names(std::string_view one, std::string_view other) {
@@ -288,13 +414,16 @@ void PoolImpl::exchange_names(std::string_view one, std::string_view other) {
   const DirectoryEntry images[] = {renamed(first, other), renamed(second, one)};
   // One micro-log: it is applied wholly or not at all.
   Heap::Txn txn(*heap_);
-  txn.redo(&directory()[first], &images[0], sizeof images[0]);
-  txn.redo(&directory()[second], &images[1], sizeof images[1]);
+  txn.redo(&entry_at(first), &images[0], sizeof images[0]);
+  txn.redo(&entry_at(second), &images[1], sizeof images[1]);
   txn.commit_redo([] {});
+  forget_name(one, first);
+  forget_name(other, second);
 }
 
-DirectoryEntry PoolImpl::renamed(uint32_t number, std::string_view name) const {
-  DirectoryEntry entry = directory()[number];
+DirectoryEntry PoolImpl::renamed(uint32_t number, std::string_view name) {
+  expect_name(name, number);
+  DirectoryEntry entry = entry_at(number);
   std::memset(entry.name, 0, sizeof entry.name);
   std::memcpy(entry.name, name.data(), name.size());
   return sealed(entry, number);
@@ -302,8 +431,8 @@ DirectoryEntry PoolImpl::renamed(uint32_t number, std::string_view name) const {
 
 std::vector<StructureInfo> PoolImpl::structures() const {
   std::vector<StructureInfo> all;
-  for (uint32_t i = 0; i < kDirectoryEntries; ++i) {
-    const DirectoryEntry& entry = directory()[i];
+  for (uint32_t i = 0; i < entries(); ++i) {
+    const DirectoryEntry& entry = entry_at(i);
     if (load_acquire(entry.in_use) != kEntryInUse) continue;
     if (lenient() && !is_sound(i)) continue;
     all.push_back({entry.name, entry.type, kind_name(entry.key_kind), kind_name(entry.value_kind)});

@@ -41,7 +41,7 @@ std::string pools() {
       "| threads that use structures, alive at once in a process | {} |\n"
       "| allocations under way at once | {}; others wait |\n",
       bytes_text(Pool::kMinCapacityBytes), bytes_text(Pool::kMaxCapacityBytes),
-      bytes_text(pm::kSegmentBytes), pm::kDirectoryEntries, pm::kNameBytesMax,
+      bytes_text(pm::kSegmentBytes), pm::kStructuresMax, pm::kNameBytesMax,
       pm::EpochManager::kMaxThreads, pm::kLanes);
 }
 

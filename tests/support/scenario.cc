@@ -60,7 +60,7 @@ struct Block {
 // Those of the indexes, and of the pool's log of transactions.
 std::vector<Block> owned_blocks(const Pool& pool, const std::vector<const AnyIndex*>& indexes) {
   std::vector<Block> blocks;
-  pm::impl_of(pool).transactions().visit_blocks(
+  pm::impl_of(pool).visit_blocks(
       [&](uint64_t offset, uint64_t bytes) { blocks.push_back({offset, bytes}); });
   for (const AnyIndex* index : indexes) {
     index::visit_blocks_of(
