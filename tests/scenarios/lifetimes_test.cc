@@ -112,19 +112,6 @@ TEST_F(LifetimesTest, ANameThatChangesWhileItIsOpened) {
   }
 }
 
-// Nor does a change of names go to another structure than the one that had the name.
-TEST_F(LifetimesTest, ANameThatChangesWhileItIsChanged) {
-  for (const char* name : {"first", "second"})
-    create_index(*pool_, name, "fast-fair", Kind::kU64, Kind::kU64);
-  bool renamed = false;
-  const AtPlace here("pool: takes a name", [&] {
-    if (std::exchange(renamed, true)) return;
-    pool_->rename("first", "third");
-  });
-  EXPECT_TRUE(fails_with(ErrorCode::kNoSuchName, [&] { pool_->rename("first", "fourth"); }));
-  EXPECT_EQ(pool_->structures().size(), 2U);
-}
-
 TEST_F(LifetimesTest, OfTypedStructures) {
   auto scores = FastFair<std::string, int64_t>::create(*pool_, "scores");
   auto words = Plush<std::string, std::string>::create(*pool_, "words");

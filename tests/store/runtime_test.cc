@@ -18,7 +18,8 @@
 namespace perdure::store {
 namespace {
 
-constexpr uint32_t kSlow = test::kUnderThreadSanitizer || test::kUnderAddressSanitizer ? 10 : 1;
+constexpr uint32_t kSlow =
+    test::kUnderThreadSanitizer || test::kUnderAddressSanitizer || test::kWithPauses ? 10 : 1;
 constexpr uint32_t kNobody = Runtime::kAnyWorker;
 
 // Partitions that are counters, without any synchronisation: the thread sanitizer sees two workers at one.
