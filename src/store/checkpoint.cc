@@ -73,7 +73,10 @@ void Partition::work_on_index() {
     if (!has_checkpoint()) {
       if (!dead_overflow_.empty()) free_dead_overflow();
       constexpr uint64_t kMany = 256;
-      if (index.changes() >= kMany) index.cover(index.changes_to_cover());
+      if (index.changes() >= kMany) {
+        index.gather();
+        index.cover();
+      }
     }
     index.tell_some();
   } catch (const std::bad_alloc&) {
@@ -94,17 +97,24 @@ bool Partition::write_checkpoint() {
     free_emptied();
     if (unfenced_) fence();  // before another block is
   }
+  // Kept by each thread: fresh memory costs more than all else here.
+  thread_local std::vector<uint64_t> words;
+  thread_local std::vector<uint64_t> image;
   for (;;) {
     try {
-      PlaceTable changes = index.changes_to_cover();
-      std::vector<uint64_t> words{index.size(), changes.size()};
+      index.gather();
+      const PlaceTable& changes = index.gathered();
+      words.assign({index.size(), changes.size()});
       words.reserve(words.size() + 2 * changes.size());
       for (uint64_t i = 0; i < changes.positions(); ++i) {
         const PlaceTable::Item* item = changes.item_at(i);
-        if (item != nullptr) words.insert(words.end(), {item->place, item->word});
+        if (item == nullptr) continue;
+        words.push_back(item->place);
+        words.push_back(item->word);
       }
-      link_checkpoint(compose_snapshot(pool_.generation() | kIsCheckpoint, words));
-      index.cover(std::move(changes));
+      compose_snapshot(pool_.generation() | kIsCheckpoint, words, image);
+      link_checkpoint(image);
+      index.cover();
       break;
     } catch (const Error& error) {
       if (!pm::is_full(error)) throw;
@@ -207,6 +217,7 @@ void Partition::begin_index_anew() {
 // Takes what the checkpoint tells, and what has come since. Returns false, having changed nothing, if there is none that
 // does.
 bool Partition::load_checkpoint(std::span<const uint32_t> order) {
+  if (config_.pm->get() == nullptr) return false;
   if (root_.checkpoint == 0 || !is_sound(pool_, root_.checkpoint, config_.salt, number_))
     return false;
   checkpoint_bytes_ = pool_.at<IndexSnapshot>(root_.checkpoint)->bytes;
@@ -294,7 +305,8 @@ void Partition::end_index_recovery(bool from_checkpoint) {
     if (!from_checkpoint) {
       if (slots_.empty()) return;
       // The structure may be told all, since there is no checkpoint, which is small then.
-      index.cover(index.changes_to_cover());
+      index.gather();
+      index.cover();
       index.tell_all();
     }
     write_checkpoint();

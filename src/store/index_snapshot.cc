@@ -1,4 +1,4 @@
-// What a clean close leaves of the index, so that the next opening reads it in place of the records.
+// What a clean close leaves of an index in DRAM, so that the next opening reads it in place of the records.
 //
 // It counts only if the mark of the clean close does (PartitionRoot::close), which recovery makes void, durably,
 // before the partition is written to; only then the snapshot is unlinked. So at any time that something is
@@ -16,6 +16,9 @@
 namespace perdure::store {
 
 namespace {
+
+// In IndexSnapshot::generation: its entries are those of an ordered index.
+constexpr uint64_t kIsOrdered = uint64_t{1} << 62;
 
 // Words are what the index has; all else is a multiple of them.
 uint64_t snapshot_bytes_of(const IndexSnapshot& snapshot) {
@@ -43,8 +46,8 @@ bool is_sound(pm::PoolImpl& pool, uint64_t offset, uint64_t salt, uint32_t parti
 }
 
 // All of it, ready to be copied.
-std::vector<uint64_t> Partition::compose_snapshot(uint64_t generation,
-                                                  std::span<const uint64_t> entries) const {
+void Partition::compose_snapshot(uint64_t generation, std::span<const uint64_t> entries,
+                                 std::vector<uint64_t>& image) const {
   IndexSnapshot header{.generation = generation,
                        .next_version = next_version_,
                        .next_incarnation = next_incarnation_,
@@ -88,7 +91,9 @@ std::vector<uint64_t> Partition::compose_snapshot(uint64_t generation,
   }
   header.prefix_words = words.size() - header.stale;
   header.bytes = snapshot_bytes_of(header);
-  std::vector<uint64_t> image(header.bytes / sizeof(uint64_t));
+  image.resize(header.bytes / sizeof(uint64_t));
+  std::fill(image.end() - std::min<ptrdiff_t>(std::ssize(image), pm::kLineBytes / sizeof(uint64_t)),
+            image.end(), 0);
   auto* to = reinterpret_cast<char*>(image.data()) + sizeof header;
   const auto put = [&](const void* data, size_t bytes) {
     if (bytes != 0) std::memcpy(to, data, bytes);
@@ -102,18 +107,24 @@ std::vector<uint64_t> Partition::compose_snapshot(uint64_t generation,
       reinterpret_cast<const char*>(image.data()) + sizeof header.checksum,
       header.bytes - sizeof header.checksum, block_seed(config_.salt, number_, ~header.generation));
   image[0] = header.checksum;
-  return image;
 }
 
 // At a close. Without it the next opening reads the records: when the pool is full, or memory is.
 void Partition::write_snapshot() {
   // Nor where what is live is not exactly known: the next opening counts it.
-  if (config_.ordered || !accounts_exact_ || snapshots_ != nullptr) return;
+  if (!accounts_exact_ || snapshots_ != nullptr) return;
   try {
     std::vector<uint64_t> words;
-    words.reserve(index_.size());
-    index_.hash().for_words([&](uint64_t word) { words.push_back(word); });
-    const std::vector<uint64_t> image = compose_snapshot(pool_.generation(), words);
+    uint64_t generation = pool_.generation();
+    if (index_.ordered() != nullptr) {
+      index_.ordered()->save(words);
+      generation |= kIsOrdered;
+    } else {
+      words.reserve(index_.size());
+      index_.hash().for_words([&](uint64_t word) { words.push_back(word); });
+    }
+    std::vector<uint64_t> image;
+    compose_snapshot(generation, words, image);
     const uint64_t bytes = image.size() * sizeof(uint64_t);
     pm::Heap::Txn txn(pool_.heap());
     const uint64_t offset = txn.allocate(bytes);
@@ -173,10 +184,11 @@ void Partition::take_prefixes(std::span<const uint64_t> words) {
 // Takes the index and what the blocks hold from the snapshot. Returns false, having changed nothing, if it does
 // not tell of what is there.
 bool Partition::load_snapshot(const CloseRecord& close) {
-  if (snapshot_bytes_ == 0 || !index_.is_hash()) return false;
+  if (snapshot_bytes_ == 0 || index_.pm() != nullptr) return false;
+  const bool ordered = index_.ordered() != nullptr;
   const auto& header = *pool_.at<IndexSnapshot>(root_.snapshot);
-  if (header.generation != close.generation || header.entries != close.records ||
-      header.blocks != close.blocks) {
+  if (header.generation != (close.generation | (ordered ? kIsOrdered : 0)) ||
+      (!ordered && header.entries != close.records) || header.blocks != close.blocks) {
     return false;
   }
   const auto* first = reinterpret_cast<const SnapshotBlock*>(&header + 1);
@@ -201,7 +213,7 @@ bool Partition::load_snapshot(const CloseRecord& close) {
     bytes += one.bytes;
   }
   if (bytes != close.bytes) return false;
-  index_.assign(entries);
+  if (!index_.assign(entries)) return false;
   for (const SnapshotBlock& one : blocks) {
     if (blocks_[one.slot].state != State::kOverflow) blocks_[one.slot].bytes = one.bytes;
   }

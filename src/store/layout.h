@@ -94,10 +94,13 @@ struct PartitionRoot {
 static_assert(sizeof(PartitionRoot) == 128);
 static_assert(offsetof(PartitionRoot, snapshot) == 64);  // what is before shares a line
 
-// What a partition knows in DRAM, as a clean close found it, with a hash index: the next opening reads this in
-// place of the records. With an index in PM, as a checkpoint finds it (checkpoint.cc): `entries` are then how many
-// records there are, how many changes, and of each its place and entry (pm_index.h). Followed by SnapshotBlock[blocks], and words: `stale` slots; `prefix_words` (of each
-// removal by prefix its version, its Location, how many blocks, and their incarnations); `entries` of the index.
+// What a partition knows in DRAM, as a clean close found it: the next opening reads this in place of the records.
+// Followed by SnapshotBlock[blocks], and words: `stale` slots; `prefix_words` (of each removal by prefix its version,
+// its Location, how many blocks, and their incarnations); and `entries`, of the index:
+//   by hash   its entries (HashIndex)
+//   ordered   its nodes (OrderedIndex::save)
+//   in PM     as a checkpoint finds it (checkpoint.cc): how many records there are, how many changes, and of each of
+//             these its place and entry (pm_index.h)
 struct IndexSnapshot {
   uint64_t checksum;    // of all that follows, seeded as a block's of incarnation ~generation
   uint64_t bytes;       // of all

@@ -50,7 +50,9 @@ void move_end(std::vector<T>& from, size_t begin, std::vector<T>& to) {
 OrderedIndex::OrderedIndex(const RecordKeys& keys)
     : keys_(keys), root_(new_leaf(kMax)), first_(&static_cast<Leaf&>(*root_)), last_(first_) {}
 
-OrderedIndex::~OrderedIndex() { free_subtree(root_); }
+OrderedIndex::~OrderedIndex() {
+  if (root_ != nullptr) free_subtree(root_);
+}
 
 // As deep as the tree, and without a list of nodes: there may be no memory.
 void OrderedIndex::free_subtree(Node* node) {
@@ -433,6 +435,143 @@ bool OrderedIndex::merge_with_next(Leaf& leaf) {
   move_end(next->heads, 0, leaf.heads);
   move_end(next->places, 0, leaf.places);
   remove_node(next);
+  return true;
+}
+
+// ---- as words
+
+namespace {
+
+// What begins a node.
+constexpr uint64_t kIsLeaf = uint64_t{1} << 63;
+constexpr int kPrefixShift = 32;
+
+void put_text(std::string_view text, std::vector<uint64_t>& out) {
+  for (size_t i = 0; i < text.size(); i += sizeof(uint64_t)) {
+    uint64_t word = 0;
+    std::memcpy(&word, text.data() + i, std::min(text.size() - i, sizeof word));
+    out.push_back(word);
+  }
+}
+
+}  // namespace
+
+void OrderedIndex::save_node(const Node& node, std::vector<uint64_t>& out) {
+  const uint64_t kind = node.is_leaf ? kIsLeaf : 0;
+  out.push_back(kind | uint64_t{node.prefix.size()} << kPrefixShift | node.heads.size());
+  put_text(node.prefix, out);
+  out.insert(out.end(), node.heads.begin(), node.heads.end());
+  if (node.is_leaf) {
+    const auto& places = static_cast<const Leaf&>(node).places;
+    out.insert(out.end(), places.begin(), places.end());
+    return;
+  }
+  const auto& inner = static_cast<const Inner&>(node);
+  for (const std::string& separator : inner.separators) {
+    out.push_back(separator.size());
+    put_text(separator, out);
+  }
+  for (const Node* child : inner.children) save_node(*child, out);
+}
+
+// Words that are read one after the other. What is beyond the last is not there.
+class OrderedIndex::Words {
+ public:
+  explicit Words(std::span<const uint64_t> words) : words_(words) {}
+
+  bool take(size_t count, const uint64_t** out) {
+    if (count > words_.size()) return false;
+    *out = words_.data();
+    words_ = words_.subspan(count);
+    return true;
+  }
+  bool take_text(uint64_t bytes, std::string& out) {
+    const uint64_t* text = nullptr;
+    constexpr uint64_t kMost = uint64_t{1} << 31;
+    if (bytes > kMost || !take((bytes + 7) / 8, &text)) return false;
+    out.assign(reinterpret_cast<const char*>(text), bytes);
+    return true;
+  }
+  bool is_at_end() const { return words_.empty(); }
+
+ private:
+  std::span<const uint64_t> words_;
+};
+
+// The next node, with what is below it, as the last child of its parent, or as the root. What fails leaves a tree that
+// can be freed.
+bool OrderedIndex::load_node(Words& words, Inner* parent, size_t depth) {
+  constexpr size_t kDepthMax = 64;
+  const uint64_t* first = nullptr;
+  if (depth > kDepthMax || !words.take(1, &first)) return false;
+  const size_t count = *first & 0xffffffff;
+  const uint64_t prefix_bytes = (*first & ~kIsLeaf) >> kPrefixShift;
+  const bool is_leaf = (*first & kIsLeaf) != 0;
+  if (!is_leaf && count >= kMax) return false;
+  Node* node = nullptr;
+  Inner* inner = nullptr;
+  if (is_leaf) {
+    node = new_leaf(std::max(count, kMax));
+  } else {
+    auto made = std::make_unique<Inner>();
+    made->heads.reserve(kMax);
+    made->separators.reserve(kMax);
+    made->children.reserve(kMax);
+    dram_bytes_ += bytes_of(*made);
+    node = inner = made.release();
+  }
+  node->parent = parent;
+  (parent != nullptr ? parent->children.emplace_back() : root_) = node;
+  const uint64_t* heads = nullptr;
+  if (!words.take_text(prefix_bytes, node->prefix) || !words.take(count, &heads)) return false;
+  node->heads.assign(heads, heads + count);
+  if (is_leaf) {
+    auto& leaf = static_cast<Leaf&>(*node);
+    const uint64_t* places = nullptr;
+    if (!words.take(count, &places)) return false;
+    leaf.places.assign(places, places + count);
+    leaf.previous = last_;
+    (last_ != nullptr ? last_->next : first_) = &leaf;
+    last_ = &leaf;
+    size_ += count;
+    return true;
+  }
+  for (size_t i = 0; i < count; ++i) {
+    const uint64_t* bytes = nullptr;
+    if (!words.take(1, &bytes) || !words.take_text(*bytes, inner->separators.emplace_back())) {
+      return false;
+    }
+  }
+  for (size_t i = 0; i <= count; ++i) {
+    if (!load_node(words, inner, depth + 1)) return false;
+  }
+  return true;
+}
+
+bool OrderedIndex::load(std::span<const uint64_t> words) {
+  OrderedIndex made(keys_);
+  made.free_node(made.root_);
+  made.root_ = made.first_ = made.last_ = nullptr;
+  Words rest(words);
+  const auto give_up = [&] {
+    if (made.root_ != nullptr) made.free_subtree(made.root_);
+    made.root_ = nullptr;
+  };
+  try {
+    if (!made.load_node(rest, nullptr, 0) || !rest.is_at_end()) {
+      give_up();
+      return false;
+    }
+  } catch (const std::bad_alloc&) {
+    give_up();
+    throw;
+  }
+  std::swap(root_, made.root_);
+  std::swap(first_, made.first_);
+  std::swap(last_, made.last_);
+  std::swap(sparse_, made.sparse_);
+  std::swap(size_, made.size_);
+  std::swap(dram_bytes_, made.dram_bytes_);
   return true;
 }
 

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -64,6 +65,12 @@ class OrderedIndex {
   // Merges and removes leaves that erase() left nearly empty; reserve() does that, too. May throw
   // std::bad_alloc, having changed nothing. No entry is valid afterwards.
   void tidy();
+
+  // All of it as words, to be given to load(): the nodes, each before its children.
+  void save(std::vector<uint64_t>& out) const { save_node(*root_, out); }
+  // Has what these words say in place of what it had. No record is read. Returns false, having changed nothing, if they
+  // are none of save()'s. May throw std::bad_alloc, having changed nothing.
+  bool load(std::span<const uint64_t> words);
 
   uint64_t size() const { return size_; }
   uint64_t dram_bytes() const { return dram_bytes_; }
@@ -133,6 +140,9 @@ class OrderedIndex {
   void remove_node(Node* node);
   bool merge_with_next(Leaf& leaf);
   static uint64_t bytes_of(const Node& node);
+  static void save_node(const Node& node, std::vector<uint64_t>& out);
+  class Words;
+  bool load_node(Words& words, Inner* parent, size_t depth);
 
   const RecordKeys& keys_;
   Node* root_;

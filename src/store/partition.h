@@ -585,8 +585,8 @@ class Partition final : private RecordKeys {
   void require_complete() const;
 
   // index_snapshot.cc
-  std::vector<uint64_t> compose_snapshot(uint64_t generation,
-                                         std::span<const uint64_t> entries) const;
+  void compose_snapshot(uint64_t generation, std::span<const uint64_t> entries,
+                        std::vector<uint64_t>& image) const;
   void take_blocks(std::span<const SnapshotBlock> blocks);
   void take_prefixes(std::span<const uint64_t> words);
   void write_snapshot();

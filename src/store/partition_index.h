@@ -74,7 +74,12 @@ class PartitionIndex {
   void prefetch(uint64_t hash) const {
     if (is_hash()) hash_.prefetch(hash);
   }
-  void assign(std::span<const uint64_t> words) { hash_.assign(words); }
+  // With an index in DRAM: what a snapshot has of it. Returns false, having changed nothing, if it is none of this kind.
+  bool assign(std::span<const uint64_t> words) {
+    if (ordered_ != nullptr) return ordered_->load(words);
+    hash_.assign(words);
+    return true;
+  }
   const HashIndex& hash() const { return hash_; }
   bool is_hash() const { return ordered_ == nullptr && pm_ == nullptr; }
   // Null with another index.

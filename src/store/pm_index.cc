@@ -53,8 +53,13 @@ PmIndex::PmIndex(Pool& pool, uint64_t annex, uint64_t salt, uint64_t owner,
     : pool_(pm::impl_of(pool)),
       annex_(pool_, annex, fmt::format("store-index-{:016x}", salt), owner) {
   if (annex_.is_used()) {
-    const std::string_view type(annex_.entry().type);
-    index_ = structure_named(type).open(pool, annex_.name(), {});
+    const CatalogEntry& made = structure_named(annex_.entry().type);
+    try {
+      index_ = made.open(pool, annex_.name(), {});
+    } catch (const Error& error) {
+      // Who only reads can do without, as the log is the truth.
+      if (error.code() != ErrorCode::kCorrupt || !pool_.read_only()) throw;
+    }
   } else if (!pool_.read_only()) {
     index_ =
         structure.entry->create(pool, annex_.name(), Kind::kU64, Kind::kU64, structure.options);
@@ -122,31 +127,22 @@ void PmPartitionIndex::erase(uint64_t entry) {
   --size_;
 }
 
-PlaceTable PmPartitionIndex::changes_to_cover() const {
-  PlaceTable changes;
-  changes.reserve(fresh_.size() + waiting_.size() + untold_);
-  for (const uint64_t position : waiting_) {
-    const PlaceTable::Item& item = *covered_.item_at(position);
-    changes.set(item.place, item.word);
-  }
-  for (uint64_t i = told_; i < covered_.positions(); ++i) {
-    const PlaceTable::Item* item = covered_.item_at(i);
-    if (item != nullptr) changes.set(item->place, item->word);
-  }
-  for (uint64_t i = 0; i < fresh_.positions(); ++i) {
-    const PlaceTable::Item* item = fresh_.item_at(i);
-    if (item != nullptr) changes.set(item->place, item->word);
-  }
-  return changes;
+void PmPartitionIndex::gather() {
+  fresh_.reserve(waiting_.size() + untold_);
+  const auto take = [&](const PlaceTable::Item* item) {
+    if (item != nullptr && fresh_.find(item->place) == nullptr) fresh_.set(item->place, item->word);
+  };
+  for (const uint64_t position : waiting_) take(covered_.item_at(position));
+  for (uint64_t i = told_; i < covered_.positions(); ++i) take(covered_.item_at(i));
 }
 
-void PmPartitionIndex::cover(PlaceTable changes) {
-  covered_ = std::move(changes);
+void PmPartitionIndex::cover() {
+  std::swap(covered_, fresh_);
+  fresh_.clear();
   told_ = 0;
   untold_ = covered_.size();
   waiting_.clear();
   try_next_ = 0;
-  fresh_.clear();
 }
 
 // False if there is no room for it, or the structure is damaged.
@@ -203,7 +199,8 @@ bool PmPartitionIndex::tell_all() {
 
 void PmPartitionIndex::load(uint64_t size, PlaceTable changes) {
   size_ = size;
-  cover(std::move(changes));
+  fresh_ = std::move(changes);
+  cover();
   asks_ = index_.get() != nullptr;
 }
 

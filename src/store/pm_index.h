@@ -42,7 +42,7 @@ class PmIndex {
   // directory entry. Makes the structure, of this kind, if a crash came between the store and that.
   PmIndex(Pool& pool, uint64_t annex, uint64_t salt, uint64_t owner, const Structure& structure);
 
-  // Null if the pool is open to read, and nothing was ever written to the store.
+  // Null if the pool is open to read, and the structure is damaged, or was not made before a crash.
   AnyIndex* get() const { return index_.get(); }
   AnyIndex& operator*() const { return *index_; }
   const pm::PoolImpl& pool() const { return pool_; }
@@ -147,10 +147,11 @@ class PmPartitionIndex {
 
   // What has changed since the last cover(), and what of earlier changes the structure has not been told.
   uint64_t changes() const { return fresh_.size(); }
-  // Both together: what a checkpoint must hold. May throw std::bad_alloc, having changed nothing.
-  PlaceTable changes_to_cover() const;
-  // They are covered from now on.
-  void cover(PlaceTable changes);
+  // Takes the latter to the former, which are then what a checkpoint must hold. May throw std::bad_alloc.
+  void gather();
+  const PlaceTable& gathered() const { return fresh_; }
+  // They are covered from now on. After gather(). Does not throw.
+  void cover();
   // Tells the structure some of what is covered, about twice as much as has changed since the last call. Throws kIo.
   void tell_some();
   // Tells it all. Returns whether it had room for that, and was sound. Throws kIo.

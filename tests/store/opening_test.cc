@@ -88,6 +88,45 @@ TEST_F(StoreOpeningTest, ReadsTheSnapshotOfACleanClose) {
   }
 }
 
+TEST_F(StoreOpeningTest, ReadsTheSnapshotOfAnOrderedIndex) {
+  Model model;
+  StoreOptions ordered = small(3);
+  ordered.index = StoreIndex::kOrdered;
+  {
+    Pool pool = Pool::create(path(), options());
+    Store store = Store::create(pool, "store", ordered);
+    fill(store, model);
+  }
+  Random random(base_seed());
+  for (int session = 0; session < 12; ++session) {
+    Pool pool = Pool::open(path(), options());
+    Store store = Store::open(pool, "store");
+    EXPECT_EQ(figure(store, "index_snapshots_read"), 3);
+    EXPECT_EQ(faults(store), "");
+    auto expected = model.begin();
+    store.scan("", ~uint64_t{0}, [&](std::string_view key, std::string_view value) {
+      EXPECT_EQ(expected->first, key);
+      EXPECT_EQ(expected->second, value);
+      ++expected;
+      return true;
+    });
+    EXPECT_EQ(expected, model.end());
+    for (int i = 0; i < 600; ++i) {
+      const std::string one = key(static_cast<int>(random.below(4000)));
+      if (random.below(session % 3 + 2) == 0) {
+        store.put(one, model[one] = value(i));
+      } else {
+        store.remove(one);
+        model.erase(one);
+      }
+    }
+    if (session == 8) {
+      store.remove_prefix("");
+      model.clear();
+    }
+  }
+}
+
 TEST_F(StoreOpeningTest, ASnapshotIsThereOnlyWhileTheStoreIsClosed) {
   const auto allocated = [](const Pool& pool) { return pool.info().allocated_bytes; };
   Pool pool = Pool::create(path(), options());

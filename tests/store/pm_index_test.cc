@@ -63,14 +63,16 @@ TEST(PmPartitionIndexTest, KeysOfOneHashFollowOneAnother) {
     ASSERT_EQ(index->size(), model.size());
     switch (random.below(40)) {
       case 0:
-        index->cover(index->changes_to_cover());
+        index->gather();
+        index->cover();
         break;
-      case 1:  // a crash: what was told, and all that is to be told
-      {
-        store::PlaceTable changes = index->changes_to_cover();
+      case 1: {  // a crash: what was told, and all that is to be told
+        index->gather();
+        store::PlaceTable changes = index->gathered();
         index.emplace(structure, 1023);
         index->load(model.size(), std::move(changes));
-      } break;
+        break;
+      }
       case 2:
         ASSERT_TRUE(index->tell_all());
         break;
