@@ -58,7 +58,7 @@ uint64_t room_for(uint64_t bytes) {
 
 bool Partition::wants_checkpoint() const {
   constexpr size_t kEmptiedMax = 16;
-  const uint64_t changes_max = std::max<uint64_t>(1024, 2 * slots_.size());
+  const uint64_t changes_max = std::max<uint64_t>(1000, 2 * slots_.size());
   return checkpoint_now_ || appended_bytes_ >= checkpoint_interval() ||
          emptied_blocks_.size() >= kEmptiedMax ||
          dead_overflow_bytes_ >= 8 * uint64_t{config_.block_bytes} ||

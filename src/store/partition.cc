@@ -304,6 +304,7 @@ bool Partition::put(uint64_t hash, const WriteRequest& request, uint64_t now_ms,
     return false;
   }
   RecordParts parts = parts_of(request);
+  if (entry == PartitionIndex::kNone) index_.require_room();
   // An entry that stays needs no room in the index.
   const bool moved = make_room(head_, parts.bytes() + sizeof(Superseded), Purpose::kWrite);
   if (moved || entry == PartitionIndex::kNone) {
@@ -398,7 +399,9 @@ Partition::Group Partition::prepare(std::span<const GroupWrite> writes, uint64_t
   bool adds = false;
   for (const auto& [hash, request] : writes) {
     require_fits(request.key, request.value);
-    require_intact(find(hash, request.key, old), old);  // throws now if it is damaged
+    const uint64_t entry = find(hash, request.key, old);
+    require_intact(entry, old);  // throws now if it is damaged
+    if (entry == PartitionIndex::kNone && !request.removal) index_.require_room();
     group.push_back(parts_of(request));
     group.back().whole_key = request.key;
     bytes += group.back().bytes() + sizeof(Superseded) + removal_extra(group.back());

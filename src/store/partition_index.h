@@ -36,6 +36,10 @@ class PartitionIndex {
     if (ordered_ != nullptr) return ordered_->move(entry, to);
     pm_ != nullptr ? pm_->move(entry, to) : hash_.move(entry, to);
   }
+  // Before an insert on behalf of a caller: throws kPoolFull if the index is in PM, and has no room there.
+  void require_room() {
+    if (pm_ != nullptr) pm_->require_room();
+  }
   // Makes room for `count` inserts, one of which is the key's. May throw, having changed nothing.
   void reserve(std::string_view key, uint64_t count) {
     if (ordered_ != nullptr) return ordered_->reserve(key, count);
@@ -56,7 +60,7 @@ class PartitionIndex {
   }
   // Before so many moves and erasures that no reserve() comes before. May throw, having changed nothing.
   void reserve_changes(uint64_t count) {
-    if (pm_ != nullptr) pm_->reserve_changes(count);
+    if (pm_ != nullptr) pm_->reserve(count);
   }
   uint64_t size() const {
     if (ordered_ != nullptr) return ordered_->size();

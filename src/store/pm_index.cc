@@ -95,8 +95,7 @@ uint64_t PmPartitionIndex::word_in_structure(uint64_t place) const {
   return word;
 }
 
-void PmPartitionIndex::reserve(uint64_t count) {
-  fresh_.reserve(2 * count);
+void PmPartitionIndex::require_room() {
   if (waiting_.size() < kWaitingMax) [[likely]]
     return;
   tell_some();

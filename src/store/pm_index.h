@@ -135,10 +135,10 @@ class PmPartitionIndex {
     const uint64_t word = found_.place == entry ? found_.word : word_at(entry);
     set(entry, to.word() | (word & kGoesOn));
   }
-  // Room for so many inserts. Throws std::bad_alloc; kPoolFull if the structure has no room for what it was told.
-  void reserve(uint64_t count);
-  // Room for so many moves and erasures, which need none in the structure.
-  void reserve_changes(uint64_t count) { fresh_.reserve(2 * count); }
+  // Before an insert: throws kPoolFull if the structure has no room for what it was told, kIo.
+  void require_room();
+  // Room in DRAM for so many changes. May throw std::bad_alloc, having changed nothing.
+  void reserve(uint64_t count) { fresh_.reserve(2 * count); }
   void insert(uint64_t hash, Location location);
   void erase(uint64_t entry);
 

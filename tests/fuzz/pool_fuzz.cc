@@ -44,7 +44,9 @@ struct Subject {
 // Variants differ in how records are written, and are read by the code of their structure: p-clht+fc by that of
 // p-clht. (p-art+vl is no variant of anything here.)
 bool is_variant(const CatalogEntry& entry) {
-  if (entry.name == "plush+range" || entry.name == "rstore+ordered") return false;
+  if (entry.name == "plush+range" || entry.name == "rstore+ordered" || entry.name == "rstore+pm") {
+    return false;
+  }
   const size_t plus = entry.name.find('+');
   const std::string base = entry.name.substr(0, plus);
   return plus != std::string::npos &&
