@@ -102,9 +102,9 @@ class DatabasePower : public testing::Test {
   // What is sure to be there, and all stores to frames in PM: what was under way has changed pages, and nothing else.
   std::string make_image_of_frames(FailingMedium& medium) const {
     const std::string path = medium.make_image(FailingMedium::Image::kLeast, 0);
-    std::string content = content_of_file(path);
+    std::string content = read_file(path);
     const uint64_t bytes = small_database().pm_bytes;
-    content.replace(frames_, bytes, content_of_file(this->path()), frames_, bytes);
+    content.replace(frames_, bytes, read_file(this->path()), frames_, bytes);
     std::ofstream(path, std::ios::binary | std::ios::trunc) << content;
     return path;
   }
@@ -117,11 +117,6 @@ class DatabasePower : public testing::Test {
                               buffer::kRootMagic, sizeof(buffer::Root), buffer::kSealedBytes));
   }
   void find_frames(Pool& pool) { frames_ = root_of(pool).frames; }
-
-  static std::string content_of_file(const std::string& path) {
-    std::ifstream file(path, std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
 
   void run(const Pool& pool, bool closes) {
     DatabaseOptions options = small_database();
@@ -212,7 +207,7 @@ class TwoCrashes : public DatabasePower {
     const auto crash = [&](uint64_t) {
       if (!armed) return false;
       armed = false;
-      left = content_of_file(make_image_of_frames(medium));
+      left = read_file(make_image_of_frames(medium));
       return false;
     };
     Pool pool = Pool::open(path(), small_pool());
@@ -241,7 +236,7 @@ class TwoCrashes : public DatabasePower {
     for (int i = 0; i < 1500; ++i) {
       database.transact([&](Transaction& one) { one.put(other, "y", std::string(500, 'y')); });
     }
-    return content_of_file(medium.make_image(FailingMedium::Image::kLeast, 0));
+    return read_file(medium.make_image(FailingMedium::Image::kLeast, 0));
   }
 };
 
@@ -266,14 +261,14 @@ TEST_F(TwoCrashes, OpeningMakesDurableWhatItFinds) {
     Pool pool = Pool::create(path(), small_pool());
     Database::create(pool, "d", options()).tree("t");
   }
-  const std::string durable = content_of_file(path());
+  const std::string durable = read_file(path());
   {
     Pool pool = Pool::open(path(), small_pool());
     Database database = Database::open(pool, "d", options());
     const Tree tree = database.tree("t");
     database.transact([&](Transaction& one) { one.put(tree, "x", std::string(20'000, 'x')); });
   }  // a checkpoint
-  const std::string found = content_of_file(path());
+  const std::string found = read_file(path());
   ASSERT_NE(found, durable);
   FailingMedium medium(path(), Domain::kLine);
   replace(durable);
@@ -282,7 +277,7 @@ TEST_F(TwoCrashes, OpeningMakesDurableWhatItFinds) {
   Pool pool = Pool::open(path(), small_pool());
   const buffer::Root& root = root_of(pool);
   const Database database = Database::open(pool, "d", options());
-  const std::string kept = content_of_file(medium.make_image(FailingMedium::Image::kLeast, 0));
+  const std::string kept = read_file(medium.make_image(FailingMedium::Image::kLeast, 0));
   const pm::PoolImpl& impl = pm::impl_of(pool);
   const uint64_t head = impl.offset_of(&root.head);
   EXPECT_EQ(kept.compare(head, 64, found, head, 64), 0);

@@ -118,8 +118,7 @@ TEST_P(StoreBackupTest, ADamagedOneIsRefusedBeforeAnythingIsMade) {
   Store store = Store::create(pool, "store", options());
   write(store, 500);
   store.backup(file("a"));
-  std::ifstream in(file("a"), std::ios::binary);
-  const std::string sound{std::istreambuf_iterator<char>(in), {}};
+  const std::string sound = read_file(file("a"));
   Pool target = Pool::create(file("target"), pool_options());
   for (int i = 0; i < 200; ++i) {
     std::string image = sound;

@@ -48,10 +48,7 @@ class StoreVerifyTest : public testing::Test {
     return sentences;
   }
 
-  std::string read() const {
-    std::ifstream file(path(), std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
+  std::string read() const { return read_file(path()); }
   void write(const std::string& image) const {
     std::ofstream(path(), std::ios::binary | std::ios::trunc) << image;
   }

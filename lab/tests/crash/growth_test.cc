@@ -61,14 +61,14 @@ std::vector<Growth> all_growths() {
     for (const char* name : {"level", "level+rb"}) {
       all.push_back({name, kind, 0, {"new_level", "commit", "end_growing"}});
     }
-    all.push_back({"wort", kind, 0, {"branch_off", "grow"}});
+    all.push_back({"wort", kind, 0, {"branch_off"}});
     for (const char* name : {"art-cow", "p-art+vl"}) {
-      all.push_back({name, kind, 0, {"branch_off", "grow", "copy"}});
+      all.push_back({name, kind, 0, {"branch_off", "copy"}});
     }
     all.push_back({"p-masstree+vl", kind, 0, {"split"}});
     // Layers, and suffixes that go with their layer.
     if (kind == Kind::kBytes) {
-      for (const char* function : {"deepen", "grow", "join"}) {
+      for (const char* function : {"deepen", "join"}) {
         all.back().functions.emplace_back(function);
       }
     }
@@ -82,8 +82,10 @@ std::vector<Growth> all_growths() {
          600,
          {"open_block", "close_block", "append", "note_floors", "free_block", "link_block"}});
   }
-  all.push_back(
-      {"rstore+pm", Kind::kBytes, 600, {"link_checkpoint", "free_block", "change_range", "append"}});
+  all.push_back({"rstore+pm",
+                 Kind::kBytes,
+                 600,
+                 {"link_checkpoint", "free_block", "change_range", "append"}});
   // Byte strings, for of words it would take 100,000 to fill the smallest pool.
   all.push_back({"cceh", Kind::kBytes, 12000, {"move_record"}, true});
   return all;
@@ -141,13 +143,14 @@ TEST_P(GrowthCrash, LosesNothingAcknowledged) {
         << function << " is not in the window; there are " << testing::PrintToString(functions);
   }
   if (!growth.full_pool && growth.around == 0) {
-    return explore_briefly(run, subject, 100, 0, ~uint32_t{0}, growth.prepared < 900 ? 1000 : 400);
+    return explore_briefly(run, subject, 100, 0, ~uint32_t{0}, growth.prepared < 900 ? 1000 : 200);
   }
   // Each image takes ten times as long: only around the first time that room is made.
   const uint32_t event = functions.at(growth.functions.front());
   const uint32_t before = growth.full_pool ? 200 : growth.around;
   const uint32_t after = growth.full_pool ? 12000 : growth.around;
-  explore_briefly(run, subject, 50, event - before, event + after, growth.full_pool ? 100 : 80);
+  explore_briefly(run, subject, growth.full_pool ? 10 : 50, event - before, event + after,
+                  growth.full_pool ? 60 : 80);
 }
 
 // What only a workload of its own reaches.
