@@ -137,6 +137,10 @@ StoreOptions parse(OptionMap options, const char* type = kTypeName) {
   if (const auto structure = options.find("index_structure");
       std::string_view(type) == kPmTypeName && structure != options.end()) {
     parsed.index_structure = structure->second;
+    if (parsed.index_structure.empty()) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "option index_structure: the name of a structure is missing");
+    }
     options.erase(structure);
   }
   index::take_option(options, "partitions", parsed.partitions);

@@ -25,8 +25,10 @@ const CatalogEntry& structure_named(std::string_view name) {
     if (entry.name == name) return entry;
     names += (names.empty() ? "" : ", ") + entry.name;
   }
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("'{}' cannot be the index of a store; there are: {}", name, names));
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format("option index_structure: '{}' cannot be the index of a store; there are: {}",
+                  name, names));
 }
 
 }  // namespace
@@ -41,8 +43,10 @@ PmIndex::Structure::Structure(std::string_view text) {
     rest.remove_prefix(std::min(one.size() + 1, rest.size()));
     const size_t equals = one.find('=');
     if (equals == std::string_view::npos) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("'{}' is no option of an index; write NAME=VALUE", one));
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          fmt::format("option index_structure: '{}' is no option of an index; write NAME=VALUE",
+                      one));
     }
     options[std::string(one.substr(0, equals))] = one.substr(equals + 1);
   }
