@@ -4,6 +4,7 @@
 #include <sys/random.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <ctime>
@@ -190,10 +191,19 @@ uint64_t generation_word(uint64_t generation, CloseMark mark) {
   return seal_word(generation << 2 | static_cast<uint64_t>(mark), kGenerationSalt);
 }
 
+// The version that it has now. It may be about to change.
+uint32_t format_version_of(const PoolHeader& header) {
+  constexpr uint64_t kWord = offsetof(PoolHeader, format_version) / sizeof(uint64_t);
+  return static_cast<uint32_t>(load_acquire(reinterpret_cast<const uint64_t*>(&header)[kWord]));
+}
+
 uint64_t header_checksum(const PoolHeader& header) {
-  PoolHeader sealed = header;
-  sealed.format_version = kFirstFormat;
-  return checksum64(&sealed, offsetof(PoolHeader, checksum));
+  std::array<uint64_t, offsetof(PoolHeader, checksum) / sizeof(uint64_t)> words;
+  const auto* from = reinterpret_cast<const uint64_t*>(&header);
+  for (size_t i = 0; i < words.size(); ++i) words[i] = load_relaxed(from[i]);
+  uint64_t& version = words[offsetof(PoolHeader, format_version) / sizeof(uint64_t)];
+  version = (version & ~uint64_t{0xffffffff}) | kFirstFormat;
+  return checksum64(words.data(), sizeof words);
 }
 
 Error corrupt_header(const std::string& path, const std::string& what) {
@@ -616,13 +626,10 @@ void PoolImpl::raise_capacity(uint64_t bytes) {
 // After the word: with the version alone the header would be damaged. Builds that know only the first version refuse the
 // word as well, in words that fit less.
 void PoolImpl::extend_format() {
-  if (read_only() || header().format_version == kExtendedFormat) return;
-  uint64_t word = 0;  // with header_bytes: one store
-  std::memcpy(&word, &header().format_version, sizeof word);
-  word = (word & ~uint64_t{0xffffffff}) | kExtendedFormat;
-  auto* target = at<uint64_t>(offsetof(PoolHeader, format_version));
-  store_release(*target, word);
-  memory_.persist(target, sizeof word);  // before the pool is used: it may be closed in a moment
+  if (read_only() || format_version_of(header()) == kExtendedFormat) return;
+  auto* word = at<uint64_t>(offsetof(PoolHeader, format_version));  // with header_bytes: one store
+  store_release(*word, (load_acquire(*word) & ~uint64_t{0xffffffff}) | kExtendedFormat);
+  memory_.persist(word, sizeof *word);  // before the pool is used: it may be closed in a moment
 }
 
 uint64_t PoolImpl::stepped_end(uint64_t segments) const {
@@ -760,7 +767,7 @@ PoolInfo PoolImpl::info() const {
   PoolInfo info{};
   info.path = mapping_.path();
   for (const uint8_t byte : header().uuid) info.uuid += fmt::format("{:02x}", byte);
-  info.format_version = header().format_version;
+  info.format_version = format_version_of(header());
   info.capacity_bytes = capacity_bytes();
   info.size_bytes = mapping_.occupied_bytes();
   info.allocated_bytes = usage.allocated_bytes;

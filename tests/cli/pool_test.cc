@@ -135,7 +135,8 @@ TEST_F(PoolCommand, GrowRaisesWhatThePoolMayGrowTo) {
   EXPECT_EQ(std::filesystem::file_size(pool()), file_bytes);
   const Result again = run({"pool", "grow", "--capacity", "2G", pool()});
   EXPECT_EQ(again.code, 0);
-  EXPECT_NE(again.out.find("may grow to 2.0 GiB, before to 1.0 GiB"), std::string::npos) << again.out;
+  EXPECT_NE(again.out.find("may grow to 2.0 GiB, before to 1.0 GiB"), std::string::npos)
+      << again.out;
   EXPECT_EQ(run({"pool", "info", "--json", pool()}).json()["capacity_bytes"], uint64_t{2} << 30);
   EXPECT_EQ(run({"pool", "check", pool()}).code, 0);
   EXPECT_EQ(run({"get", pool(), "key99"}).out, "value\n");
@@ -146,6 +147,11 @@ TEST_F(PoolCommand, GrowRaisesWhatThePoolMayGrowTo) {
   EXPECT_EQ(run({"pool", "grow", "--capacity", "1Q", pool()}).code, 2);
   EXPECT_EQ(run({"pool", "grow", pool()}).code, 2);
   EXPECT_EQ(run({"pool", "grow", "--capacity", "1G", path("none.pool")}).code, 4);
+  // What is saved of it may grow as far.
+  EXPECT_EQ(run({"pool", "salvage", pool(), path("saved.pool")}).code, 0);
+  EXPECT_EQ(run({"get", path("saved.pool"), "key99"}).out, "value\n");
+  EXPECT_EQ(run({"pool", "info", "--json", path("saved.pool")}).json()["capacity_bytes"],
+            uint64_t{2} << 30);
   // Elsewhere the option is for new pools, and says so.
   const Result put = run({"put", "--capacity", "4G", pool(), "key", "value"});
   EXPECT_EQ(put.code, 0);
