@@ -91,6 +91,12 @@ bool Partition::write_checkpoint() {
   if (pool_.read_only() || uncertain_below_ != 0 || !accounts_exact_ || index.is_damaged()) {
     return false;
   }
+  // What is left is for records: each size of block may take a segment of its own.
+  constexpr uint64_t kSegmentsLeft = 4;
+  if (pool_.heap().is_scarce(kSegmentsLeft)) {
+    if (has_checkpoint()) drop_checkpoint();
+    return false;
+  }
   // What it tells of: the records of the log.
   if (unfenced_) fence();
   if (emptied_ != kNoSlot) {
