@@ -1,8 +1,9 @@
 // With an index in PM: what lets an opening do without a look at all records.
 //
 // A checkpoint is what a partition knows at one moment (an IndexSnapshot): of each block what counts in it, and of the
-// index what the structure in PM has not been told, its changes. It is durable before the structure is told any of them, or
-// before any block is freed that is empty of what counts since the checkpoint before. So at any time, after any crash:
+// index what the structure in PM has not been told, its changes. It is durable before the structure is told any of
+// them, or before any block is freed that is empty of what counts since the checkpoint before. So at any time, after
+// any crash:
 //
 //   - the structure is as it was at the last checkpoint but for that one's changes, of which it may have some. Told all
 //     of them once more it is as it was at that moment exactly; until it is, they are looked at first. No entry leads
@@ -220,8 +221,8 @@ void Partition::begin_index_anew() {
   index.clear_structure();
 }
 
-// Takes what the checkpoint tells, and what has come since. Returns false, having changed nothing, if there is none that
-// does.
+// Takes what the checkpoint tells, and what has come since. Returns false, having changed nothing, if there is none
+// that does.
 bool Partition::load_checkpoint(std::span<const uint32_t> order) {
   if (config_.pm->get() == nullptr) return false;
   if (root_.checkpoint == 0 || !is_sound(pool_, root_.checkpoint, config_.salt, number_))

@@ -82,8 +82,10 @@ std::vector<Growth> all_growths() {
          600,
          {"open_block", "close_block", "append", "note_floors", "free_block", "link_block"}});
   }
-  all.push_back(
-      {"rstore+pm", Kind::kBytes, 600, {"link_checkpoint", "free_block", "change_range", "append"}});
+  all.push_back({"rstore+pm",
+                 Kind::kBytes,
+                 600,
+                 {"link_checkpoint", "free_block", "change_range", "append"}});
   // Byte strings, for of words it would take 100,000 to fill the smallest pool.
   all.push_back({"cceh", Kind::kBytes, 12000, {"move_record"}, true});
   return all;
