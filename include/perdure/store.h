@@ -5,10 +5,10 @@
 //   store.put("perdure", "to last, to go on existing");
 //   std::optional<std::string> meaning = store.get("perdure");
 //
-// Keys and values are byte strings. The records lie in a log in the pool, the index in DRAM: a write costs
-// one flush of what it says and one fence, a read one line of the index and the record. The store is cut into
-// partitions, by the hash of the key or by boundaries among the keys; each partition has a log of its own, and
-// compacts it a little with each write, so that no write waits for long.
+// Keys and values are byte strings. The records lie in a log in the pool, the index in DRAM unless it is
+// asked for in PM: a write costs one flush of what it says and one fence, a read one line of the index and the
+// record. The store is cut into partitions, by the hash of the key or by boundaries among the keys; each
+// partition has a log of its own, and compacts it a little with each write, so that no write waits for long.
 //
 // Every call is atomic, durable when it returns (as the pool's durability says), and may be made by any
 // thread. Errors of all calls: kCorrupt (a record is damaged), kIo (the medium has failed, now or before);
@@ -43,7 +43,7 @@ enum class StoreIndex : uint8_t {
   kAsCreated,  // at creation: kHash
   kHash,       // the fastest; 9 to 12 bytes of DRAM a record
   kOrdered,    // finds records in the order of their keys, too: a B+tree; 22 to 32 bytes a record
-  kPm          // by hash, in PM: nothing is rebuilt, and next to no DRAM is taken, however many records there are
+  kPm  // by hash, in PM: nothing is rebuilt, and next to no DRAM is taken, however many records there are
 };
 
 // How a store is made or opened.

@@ -1,8 +1,9 @@
 // With an index in PM: what lets an opening do without a look at all records.
 //
 // A checkpoint is what a partition knows at one moment (an IndexSnapshot): of each block what counts in it, and of the
-// index what the structure in PM has not been told, its changes. It is durable before the structure is told any of them, or
-// before any block is freed that is empty of what counts since the checkpoint before. So at any time, after any crash:
+// index what the structure in PM has not been told, its changes. It is durable before the structure is told any of
+// them, or before any block is freed that is empty of what counts since the checkpoint before. So at any time, after
+// any crash:
 //
 //   - the structure is as it was at the last checkpoint but for that one's changes, of which it may have some. Told all
 //     of them once more it is as it was at that moment exactly; until it is, they are looked at first. No entry leads
@@ -89,6 +90,12 @@ bool Partition::write_checkpoint() {
   appended_bytes_ = 0;
   PmPartitionIndex& index = *index_.pm();
   if (pool_.read_only() || uncertain_below_ != 0 || !accounts_exact_ || index.is_damaged()) {
+    return false;
+  }
+  // What is left is for records: each size of block may take a segment of its own.
+  constexpr uint64_t kSegmentsLeft = 4;
+  if (pool_.heap().is_scarce(kSegmentsLeft)) {
+    if (has_checkpoint()) drop_checkpoint();
     return false;
   }
   // What it tells of: the records of the log.
@@ -214,8 +221,8 @@ void Partition::begin_index_anew() {
   index.clear_structure();
 }
 
-// Takes what the checkpoint tells, and what has come since. Returns false, having changed nothing, if there is none that
-// does.
+// Takes what the checkpoint tells, and what has come since. Returns false, having changed nothing, if there is none
+// that does.
 bool Partition::load_checkpoint(std::span<const uint32_t> order) {
   if (config_.pm->get() == nullptr) return false;
   if (root_.checkpoint == 0 || !is_sound(pool_, root_.checkpoint, config_.salt, number_))

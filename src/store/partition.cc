@@ -476,7 +476,8 @@ void Partition::before_fence() {
     compact_step(budget);
   } catch (const Error&) {
     if (pool_.failed()) throw;
-    checkpoint_now_ = !emptied_blocks_.empty();  // they may be the room that it needs
+    // They may be the room that it needs.
+    checkpoint_now_ = checkpoint_now_ || !emptied_blocks_.empty();
     quiet_bytes_ = 8 * payload_bytes();
   } catch (const std::bad_alloc&) {
     quiet_bytes_ = 8 * payload_bytes();

@@ -1,4 +1,4 @@
-// A partition of a store: a log-structured set of records in PM with an index in DRAM.
+// A partition of a store: a log-structured set of records in PM with an index in DRAM, or in PM (checkpoint.cc).
 //
 // One thread at a time works on it (its owner: a worker, or who holds its latch). A write appends one
 // record and flushes it; persist() fences, and only then may anybody outside learn of the write. So writes
