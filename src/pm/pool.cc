@@ -571,14 +571,17 @@ std::unique_ptr<PoolImpl> PoolImpl::open(Mapping mapping, const PoolOptions& opt
   pool->closed_before_ = static_cast<CloseMark>(generation & 3);
   // A process that died may have left stores that it never synced. They are in the kernel's pages, and all
   // that is judged from here on takes them to be durable: a power failure must not undo them later.
-  if (domain == Domain::kPage && pool->closed_before_ == CloseMark::kOpen && !pool->read_only()) {
-    pool->sync();
+  if (pool->closed_before_ == CloseMark::kOpen && !pool->read_only()) {
+    if (domain == Domain::kPage) pool->sync();
+    pool->persist_sizes();  // recovery may make the pool grow
   }
   pool->heap_ = std::make_unique<Heap>(*pool);
   if (options.verify) {
     pool->check_seals([&](const std::string& what) { pool->throw_corrupt(what); });
   }
   pool->heap_->recover();
+  // Before the transactions, whose ends may need the room.
+  if (wanted > capacity) pool->raise_capacity(wanted);
   pool->transactions_ = std::make_unique<TransactionLog>(*pool);
   if (!lenient) {
     pool->check_directory();
@@ -595,7 +598,6 @@ std::unique_ptr<PoolImpl> PoolImpl::open(Mapping mapping, const PoolOptions& opt
   }
   pool->start_generation();
   if (!lenient) pool->transactions_->forget_dropped();
-  if (wanted > capacity) pool->raise_capacity(wanted);
   // A crash may have come between a word and the version.
   if (is_extended(pool->header())) pool->extend_format();
   pool->now_ready(options, pool->closed_before_ == CloseMark::kOpen);
@@ -607,11 +609,15 @@ void PoolImpl::start_generation() {
   open_ = true;
   auto* header = at<PoolHeader>(0);
   store_release(header->generation_word, generation_word(generation_, CloseMark::kOpen));
-  // Of a process that died, they may be in the caches only: segments that the one counts are about to be used, and the
-  // pool may grow to what the other says.
-  memory_.flush(&header->segments_word, sizeof(uint64_t));
-  if (header->capacity_word != 0) memory_.flush(&header->capacity_word, sizeof(uint64_t));
   memory_.persist(&header->generation_word, sizeof(uint64_t));  // before any change voids a seal
+}
+
+// Of a process that died, they may be in the caches only: segments that the one counts are about to be used, and the
+// pool may grow to what the other says.
+void PoolImpl::persist_sizes() {
+  auto* header = at<PoolHeader>(0);
+  memory_.flush(&header->capacity_word, sizeof(uint64_t));
+  memory_.persist(&header->segments_word, sizeof(uint64_t));
 }
 
 // Nothing lies behind the former capacity yet: the table of the next extent gets its blocks, and is written, when the
@@ -846,10 +852,12 @@ uint64_t PoolImpl::check_seals(const std::function<void(const std::string&)>& re
 }
 
 uint64_t PoolImpl::check(const std::function<void(const std::string&)>& report) const {
-  uint64_t found = heap_->check(report);
+  uint64_t found = heap_->check(report) + check_tables(report);
   if (read_only()) found += check_seals(report);
   const auto fail = [&](const std::string& text) { report(text), ++found; };
   if (header_checksum(header()) != header().checksum) fail("header: the checksum does not hold");
+  if (format_version_of(header()) == kExtendedFormat && !is_extended(header()))
+    fail("header: it has nothing that its format version is for; structures may be missing");
   uint64_t value = 0;
   if (!unseal_word(header().segments_word, kSegmentsSalt, value) || value != segments()) {
     fail("header: the pool's size is damaged");

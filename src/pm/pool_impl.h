@@ -217,6 +217,8 @@ class PoolImpl : public std::enable_shared_from_this<PoolImpl> {
                             uint64_t root);
   // Finds the blocks of the directory, when transactions of the heap have been recovered. Throws kCorrupt.
   void load_directory();
+  // Of the header's word of the capacity and of the chain of the directory's blocks. Returns how much is wrong.
+  uint64_t check_tables(const std::function<void(const std::string&)>& report) const;
   // Calls `visit` for the blocks that are no structure's: of the directory, and of the log of transactions.
   void visit_blocks(const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const;
 
@@ -257,6 +259,8 @@ class PoolImpl : public std::enable_shared_from_this<PoolImpl> {
   uint32_t number_of(const DirectoryEntry& entry) const;  // kAnnexNumber: of an annex
   // Makes another block of entries. The caller holds directory_mutex_. Throws kPoolFull, kNoSpace, kIo.
   void add_directory_block();
+  // The block that a sealed word leads to, or nullptr if it is damaged.
+  DirectoryBlock* sound_block(uint64_t word, uint32_t number) const;
   // Knows which names there are, by what the entries say.
   void index_names();
   // What follows of a structure that is dropped, and of its entry that is free. The caller holds directory_mutex_.
@@ -285,6 +289,7 @@ class PoolImpl : public std::enable_shared_from_this<PoolImpl> {
   // Compares the seals that the last close has made, if it has, with what the file holds.
   uint64_t check_seals(const std::function<void(const std::string&)>& report) const;
   void start_generation();
+  void persist_sizes();
   // The pool can be used, and tells so.
   void now_ready(const PoolOptions& options, bool recovered) noexcept;
   // PoolOptions::on_event, if there is one.

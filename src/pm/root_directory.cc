@@ -136,23 +136,53 @@ uint64_t block_checksum(const DirectoryBlock& block) {
 
 }  // namespace
 
+DirectoryBlock* PoolImpl::sound_block(uint64_t word, uint32_t number) const {
+  uint64_t offset = 0;
+  if (number >= kDirectoryBlocks || !unseal_word(word, kDirectorySalt, offset) ||
+      !heap_->is_allocated(offset, sizeof(DirectoryBlock))) {
+    return nullptr;
+  }
+  auto* block = at<DirectoryBlock>(offset);
+  const bool sound = block->magic == kDirectoryBlockMagic && block->number == number &&
+                     block->checksum == block_checksum(*block);
+  return sound ? block : nullptr;
+}
+
 void PoolImpl::load_directory() {
   uint32_t number = 0;
   for (uint64_t word = header().directory_word; word != 0; ++number) {
-    uint64_t offset = 0;
-    bool sound = number < kDirectoryBlocks && unseal_word(word, kDirectorySalt, offset) &&
-                 heap_->is_allocated(offset, sizeof(DirectoryBlock));
-    if (sound) {
-      const auto& block = *at<DirectoryBlock>(offset);
-      sound = block.magic == kDirectoryBlockMagic && block.number == number &&
-              block.checksum == block_checksum(block);
-    }
-    if (!sound && lenient()) break;
-    if (!sound) throw_corrupt(fmt::format("block {} of the root directory is damaged", number));
-    blocks_[number].store(at<DirectoryBlock>(offset), std::memory_order_release);
-    word = at<DirectoryBlock>(offset)->next;
+    DirectoryBlock* block = sound_block(word, number);
+    if (block == nullptr && lenient()) break;  // check() tells
+    if (block == nullptr)
+      throw_corrupt(fmt::format("block {} of the root directory is damaged", number));
+    blocks_[number].store(block, std::memory_order_release);
+    word = block->next;
   }
   directory_blocks_.store(number, std::memory_order_release);
+}
+
+uint64_t PoolImpl::check_tables(const std::function<void(const std::string&)>& report) const {
+  uint64_t found = 0;
+  uint64_t segments = 0;
+  if (const uint64_t word = load_acquire(header().capacity_word);
+      word != 0 && (!unseal_word(word, kCapacitySalt, segments) ||
+                    segments * kSegmentBytes != capacity_bytes_)) {
+    report("header: the pool's capacity is damaged");
+    ++found;
+  }
+  uint64_t word = load_acquire(header().directory_word);
+  for (uint32_t number = 0; word != 0; ++number) {
+    const DirectoryBlock* block = sound_block(word, number);
+    if (block == nullptr) {
+      report(
+          fmt::format("root directory: block {} is damaged; the structures in it, and in those "
+                      "behind it, are missing",
+                      number));
+      return found + 1;
+    }
+    word = load_acquire(block->next);
+  }
+  return found;
 }
 
 // A crash leaves the block linked, with free entries, or free itself, by the intent.
@@ -273,8 +303,9 @@ bool PoolImpl::names_root(uint64_t root) const {
 
 uint32_t PoolImpl::entry_number(std::string_view name) const {
   const DirectoryEntry* entry = find(name);
-  if (entry == nullptr) throw_no_such_name(name);
-  return number_of(*entry);
+  const uint32_t number = entry == nullptr ? kAnnexNumber : number_of(*entry);
+  if (number == kAnnexNumber) throw_no_such_name(name);  // an annex has none that others may use
+  return number;
 }
 
 void PoolImpl::throw_no_such_name(std::string_view name) const {
@@ -310,8 +341,8 @@ PoolImpl::Use::~Use() { give_back(pool_, entry_); }
 uint32_t PoolImpl::Use::take(PoolImpl& pool, std::string_view name, uint64_t root) {
   for (;;) {
     come_to_place("pool: takes a name");
+    if (pool.find_annex(name) != nullptr) return kAnnexNumber;  // its owner's
     const uint32_t number = pool.entry_number(name);
-    if (number == kAnnexNumber) return number;  // nobody else knows it
     {
       const std::lock_guard lock(pool.uses_mutex_);
       if (!pool.uses_.insert(number).second) {

@@ -195,22 +195,23 @@ uint64_t Segments::wanted_end(uint64_t segments, uint64_t adjacent) const {
   while (begin < most) {
     const SegmentMap::Extent extent = map_.extent_of(begin);
     begin = std::max(begin, extent.data);
-    if (extent.end - begin >= adjacent) break;
+    if (begin < most && std::min(extent.end, most) - begin >= adjacent) break;
     begin = extent.end;
   }
+  if (begin >= most) return before;  // nor does any growth help
   return std::min(most, std::max(map_.advance(before, more), begin + adjacent));
 }
 
 bool Segments::grow(uint64_t segments, uint64_t adjacent) {
   const uint64_t before = pool_.segments();
-  // Most allocations in a full pool come here, several times each: without the price of an exception.
-  if (before == pool_.segments_max() && !pool_.failed()) {
+  const uint64_t tail = free_at_end();
+  const uint64_t end = wanted_end(segments, adjacent);
+  if (end == before && !pool_.failed()) {
     medium_full_.store(false, std::memory_order_relaxed);
     return false;
   }
-  const uint64_t tail = free_at_end();
   try {
-    pool_.grow_to(wanted_end(segments, adjacent));
+    pool_.grow_to(end);
   } catch (const Error& error) {
     if (!is_full(error)) throw;
     medium_full_.store(error.code() == ErrorCode::kNoSpace, std::memory_order_relaxed);

@@ -44,6 +44,8 @@ class PmIndex {
 
   // Null if the pool is open to read, and the structure is damaged, or was not made before a crash.
   AnyIndex* get() const { return index_.get(); }
+  // Whether there is a structure that could not be opened: the pool is open read-only then.
+  bool is_lost() const { return index_ == nullptr && annex_.is_used(); }
   AnyIndex& operator*() const { return *index_; }
   const pm::PoolImpl& pool() const { return pool_; }
   void visit_blocks(const index::VisitOwned& visit) const {

@@ -661,6 +661,10 @@ uint64_t StoreImpl::check(const std::function<void(const std::string&)>& report)
   }
   if (pm_index_ != nullptr && pm_index_->get() != nullptr)
     violations += pm_index_->get()->check(report);
+  if (pm_index_ != nullptr && pm_index_->is_lost()) {
+    report("the index in PM is damaged; the records are read without it");
+    ++violations;
+  }
   return violations;
 }
 

@@ -192,7 +192,10 @@ TEST_F(Raising, GivesRunsThatTablesDoNotCut) {
   };
   for (int i = 0; i < 300; ++i) take(1 + random.below(200));
   take(MiB(31) / kSegmentBytes);  // the last extent has 32 MiB
+  pool.shrink();
+  const uint64_t end = impl_of(pool).end_offset();
   EXPECT_TRUE(fails_with(ErrorCode::kPoolFull, path_, [&] { take(MiB(33) / kSegmentBytes); }));
+  EXPECT_EQ(impl_of(pool).end_offset(), end) << "it grew, though that could not help";
   expect_sound(pool);
   // All of it is free: the pool becomes what its records need.
   pool.shrink();
@@ -337,6 +340,7 @@ TEST_F(Raising, DamageOfWhatIsNewIsFound) {
   patch(offsetof(PoolHeader, capacity_word), ~uint64_t{0});
   Pool pool = Pool::open(path_, lenient);
   expect_right(*open_index(pool, "words"), records);
+  EXPECT_GT(pool.check([](const std::string&) {}), 0U) << "nor is it passed over";
 }
 
 // A crash between the word and the version, and a version of before that is the medium's.

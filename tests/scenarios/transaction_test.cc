@@ -588,10 +588,6 @@ TEST_P(TornTransaction, StaysFinishedWhenThePowerFailsLater) {
 
 // Others fill the pool between the commit point and the first write.
 TEST_P(TornTransaction, IsTakenBackInAPoolThatBecomesFull) {
-  if (GetParam().structure == "rstore+pm") {
-    GTEST_SKIP()
-        << "may need a block more to take back what it overwrote; blocked until there is one";
-  }
   Pair pair = create(MiB(8));
   const auto filler = create_index(pair.pool, "filler", "cceh", Kind::kU64, Kind::kBytes,
                                    {{"initial_depth", "1"}, {"segment_buckets", "64"}});

@@ -80,7 +80,9 @@ uint64_t PayloadLog::place_pages(const pm::PoolImpl& pool, const Root& root) {
   const uint64_t word = pm::load_acquire(root.places_word);
   uint64_t pages = 0;
   if (word == 0) return pages_for(pool.map().first_segments());
-  if (!pm::unseal_word(word, kPlacesSalt, pages) || pages > place_pages(pool)) {
+  // Of a damaged pool the capacity may not be known.
+  if (!pm::unseal_word(word, kPlacesSalt, pages) ||
+      (pages > place_pages(pool) && !pool.lenient())) {
     pool.throw_corrupt("a table's count of its pages of places is damaged");
   }
   return pages;

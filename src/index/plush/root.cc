@@ -296,7 +296,7 @@ Root& make_table(pm::PoolImpl& pool, const std::string& name, Kind key_kind, Kin
 }
 
 void extend_places(pm::PoolImpl& pool, Root& root) {
-  if (root.payload_places == 0) return;
+  if (root.payload_places == 0 || pool.lenient()) return;
   const uint64_t before = PayloadLog::place_pages(pool, root);
   const uint64_t pages = PayloadLog::place_pages(pool);
   if (before >= pages) return;
