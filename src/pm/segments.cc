@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <iterator>
 #include <new>
+#include <ranges>
 
 #include "pm/heap.h"
 #include "pm/pool_impl.h"
@@ -177,10 +178,10 @@ uint64_t Segments::free_at_end() const {
 
 uint64_t Segments::end_of_use() const {
   uint64_t end = count();
-  for (auto run = free_runs_.rbegin(); run != free_runs_.rend(); ++run) {
-    if (run->first + run->second != end) break;
-    const SegmentMap::Extent extent = map_.extent_of(run->first);
-    end = run->first == extent.data ? extent.begin : run->first;
+  for (const auto& [first, segments] : std::views::reverse(free_runs_)) {
+    if (first + segments != end) break;
+    const SegmentMap::Extent extent = map_.extent_of(first);
+    end = first == extent.data ? extent.begin : first;
   }
   return end;
 }
