@@ -96,8 +96,8 @@ FlushFloor::FlushFloor(const std::string& folder) : mapping_(folder, kFlushMappi
 }
 
 double FlushFloor::measure_ns(double share) {
-  const auto lines =
-      static_cast<uint64_t>(static_cast<double>(mapping_.size_bytes() / pm::kLineBytes) * share);
+  const uint64_t all = mapping_.size_bytes() / pm::kLineBytes;
+  const auto lines = static_cast<uint64_t>(static_cast<double>(all) * share);
   const double start = steady_seconds();
   sweep_(mapping_.data(), lines, ++stamp_);
   return (steady_seconds() - start) * 1e9 / static_cast<double>(lines);
