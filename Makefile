@@ -19,7 +19,7 @@ SUITES = '^(pm|index|store|buffer|lsm|scenario|server)$$'
 SOURCES = $(shell find include src lab tests examples -name '*.h' -o -name '*.cc')
 # Tests in which one thread works: the thread sanitizer has nothing to see there, and takes long.
 ONE_THREAD = '^Catalog/(Batches|Boundaries|Damage|DropPower|FailingMediumTest|FailingTransaction|FullMedium|FullPool|OrderedModel|PoolMedium|Raise|RaiseCrash|RandomOperations|Refill)[.]|$\
-^(BulkEpochs|HashTables|NvTree|PlushTest|PoolInput|Raising|RaisingPlush)[.]|^Domains/(RaisingCrash|ManyNamesCrash)|^ManyNames[.](AreAs|Damage)|$\
+^(BulkEpochs|HashTables|LongDrop|NvTree|PlushTest|PoolInput|Raising|RaisingPlush)[.]|^Domains/(RaisingCrash|ManyNamesCrash)|^ManyNames[.](AreAs|Damage)|^Sheaf[.](AFullPool|AProcessDies)|$\
 ^PlushGrowthTest.OverflowsOfEarlierSessionsCount|^StoreTest.(EveryRecordOfAFullStore|OverwritingIsBounded)'
 # Those in which several do, where pauses matter.
 SEVERAL_THREADS = '^(Catalog/(Concurrent|Pauses)|BzTree|Orders/PlushThreads|Runtime|Task|Balancer)|^Cuts/StoreCursorTest.ScansWhile|$\
