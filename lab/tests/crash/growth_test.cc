@@ -73,7 +73,7 @@ std::vector<Growth> all_growths() {
       }
     }
   }
-  all.push_back({"sheaf", Kind::kU64, 0, {"grow", "merge", "add_directory", "replace_several"}});
+  all.push_back({"sheaf", Kind::kU64, 0, {"merge", "add_directory", "replace_several"}});
   all.push_back({"plush+range", Kind::kU64, 3000, {"release_source", "reclaim_chunk"}});
   for (const char* name : {"rstore", "rstore+ordered"}) {
     all.push_back(
