@@ -44,7 +44,7 @@ build: deps ## Build everything into build/release; the command is build/release
 	@cmake --preset release >/dev/null
 	cmake --build --preset release -j $(JOBS)
 
-test: build ## Build and run all tests (some twelve minutes on two processors)
+test: build ## Build and run all tests (some thirteen minutes on two processors)
 	ctest --preset release
 
 test-asan: deps-lint
