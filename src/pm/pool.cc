@@ -571,10 +571,11 @@ std::unique_ptr<PoolImpl> PoolImpl::open(Mapping mapping, const PoolOptions& opt
   pool->closed_before_ = static_cast<CloseMark>(generation & 3);
   // A process that died may have left stores that it never synced. They are in the kernel's pages, and all
   // that is judged from here on takes them to be durable: a power failure must not undo them later.
-  if (pool->closed_before_ == CloseMark::kOpen && !pool->read_only()) {
-    if (domain == Domain::kPage) pool->sync();
-    pool->persist_sizes();  // recovery may make the pool grow
+  if (domain == Domain::kPage && pool->closed_before_ == CloseMark::kOpen && !pool->read_only()) {
+    pool->sync();
   }
+  // Whatever the mark says: the capacity is raised before the mark is changed. And recovery may make the pool grow.
+  if (!pool->read_only()) pool->persist_sizes();
   pool->heap_ = std::make_unique<Heap>(*pool);
   if (options.verify) {
     pool->check_seals([&](const std::string& what) { pool->throw_corrupt(what); });

@@ -541,6 +541,28 @@ TEST_P(RaisingCrash, TwoCrashesAreNoOther) {
   EXPECT_GE(combinations, 36U);
 }
 
+// The process that raised it died between the store and its persist, the one after it works on, and the power fails.
+TEST_P(RaisingCrash, AWordThatOnlyTheCachesHaveIsDurableBeforeThePoolGrows) {
+  const int records = make_full(GetParam());
+  const std::string original = test::read_file(path_);
+  for (const uint64_t at : {0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233}) {
+    SCOPED_TRACE("persist " + std::to_string(at));
+    test::write_file(path_, original);
+    std::string left;
+    {
+      test::FailingMedium medium(path_, GetParam());
+      medium.begin();
+      patch(offsetof(PoolHeader, capacity_word), seal_word(MiB(5) / kSegmentBytes, kCapacitySalt));
+      medium.refuse_here(at, true);
+      EXPECT_TRUE(fails_with(ErrorCode::kIo, [&] { work(0, records); }));
+      ASSERT_TRUE(medium.refused());
+      left = medium.make_image(test::FailingMedium::Image::kLeast, 0);
+    }
+    std::filesystem::rename(left, path_);
+    judge(path_, records, {kFirst, MiB(5)});
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Domains, RaisingCrash, ::testing::Values(Domain::kLine, Domain::kPage),
                          [](const auto& info) { return std::string(to_string(info.param)); });
 
