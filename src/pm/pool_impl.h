@@ -261,6 +261,10 @@ class PoolImpl : public std::enable_shared_from_this<PoolImpl> {
   void add_directory_block();
   // The block that a sealed word leads to, or nullptr if it is damaged.
   DirectoryBlock* sound_block(uint64_t word, uint32_t number) const;
+  // Calls `visit(number, block)` for the blocks of the directory. Returns the number of the first damaged one: the walk
+  // ends before it.
+  template <typename Visit>
+  std::optional<uint32_t> walk_directory(Visit visit) const;
   // Knows which names there are, by what the entries say.
   void index_names();
   // What follows of a structure that is dropped, and of its entry that is free. The caller holds directory_mutex_.

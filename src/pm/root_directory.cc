@@ -148,39 +148,42 @@ DirectoryBlock* PoolImpl::sound_block(uint64_t word, uint32_t number) const {
   return sound ? block : nullptr;
 }
 
-void PoolImpl::load_directory() {
-  uint32_t number = 0;
-  for (uint64_t word = header().directory_word; word != 0; ++number) {
+template <typename Visit>
+std::optional<uint32_t> PoolImpl::walk_directory(Visit visit) const {
+  uint64_t word = load_acquire(header().directory_word);
+  for (uint32_t number = 0; word != 0; ++number) {
     DirectoryBlock* block = sound_block(word, number);
-    if (block == nullptr && lenient()) break;  // check() tells
-    if (block == nullptr)
-      throw_corrupt(fmt::format("block {} of the root directory is damaged", number));
-    blocks_[number].store(block, std::memory_order_release);
-    word = block->next;
+    if (block == nullptr) return number;
+    visit(number, block);
+    word = load_acquire(block->next);
   }
-  directory_blocks_.store(number, std::memory_order_release);
+  return std::nullopt;
+}
+
+void PoolImpl::load_directory() {
+  const auto damaged = walk_directory([&](uint32_t number, DirectoryBlock* block) {
+    blocks_[number].store(block, std::memory_order_release);
+    directory_blocks_.store(number + 1, std::memory_order_release);
+  });
+  if (damaged && !lenient())  // else check() tells
+    throw_corrupt(fmt::format("block {} of the root directory is damaged", *damaged));
 }
 
 uint64_t PoolImpl::check_tables(const std::function<void(const std::string&)>& report) const {
   uint64_t found = 0;
-  uint64_t segments = 0;
-  if (const uint64_t word = load_acquire(header().capacity_word);
-      word != 0 && (!unseal_word(word, kCapacitySalt, segments) ||
-                    segments * kSegmentBytes != capacity_bytes_)) {
+  const uint64_t capacity_word = capacity_bytes_ == header().capacity_bytes
+                                     ? 0
+                                     : seal_word(capacity_bytes_ / kSegmentBytes, kCapacitySalt);
+  if (load_acquire(header().capacity_word) != capacity_word) {
     report("header: the pool's capacity is damaged");
     ++found;
   }
-  uint64_t word = load_acquire(header().directory_word);
-  for (uint32_t number = 0; word != 0; ++number) {
-    const DirectoryBlock* block = sound_block(word, number);
-    if (block == nullptr) {
-      report(
-          fmt::format("root directory: block {} is damaged; the structures in it, and in those "
-                      "behind it, are missing",
-                      number));
-      return found + 1;
-    }
-    word = load_acquire(block->next);
+  if (const auto damaged = walk_directory([](uint32_t, DirectoryBlock*) {}); damaged) {
+    report(
+        fmt::format("root directory: block {} is damaged; the structures in it, and in those "
+                    "behind it, are missing",
+                    *damaged));
+    ++found;
   }
   return found;
 }
