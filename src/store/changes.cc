@@ -77,8 +77,7 @@ bool Partition::release_log() {
   std::erase_if(held_, [&](const HeldOverflow& held) {
     if (held.until >= log_from_) return false;
     held_bytes_ -= blocks_[held.slot].bytes;
-    dead_overflow_.push_back(held.slot);
-    dead_overflow_bytes_ += blocks_[held.slot].bytes;
+    add_dead_overflow(held.slot);
     return true;
   });
   return true;

@@ -240,16 +240,11 @@ bool Partition::load_checkpoint(std::span<const uint32_t> order) {
 bool Partition::read_checkpoint(std::span<const uint32_t> order) {
   const auto& header = *pool_.at<IndexSnapshot>(root_.checkpoint);
   if ((header.generation & kIsCheckpoint) == 0 || header.entries < 2) return false;
-  const auto* first = reinterpret_cast<const SnapshotBlock*>(&header + 1);
-  const std::span<const SnapshotBlock> blocks(first, header.blocks);
-  const auto* words = reinterpret_cast<const uint64_t*>(first + header.blocks);
-  const std::span<const uint64_t> stale(words, header.stale);
-  const std::span<const uint64_t> prefixes(words + header.stale, header.prefix_words);
-  const std::span<const uint64_t> entries(words + header.stale + header.prefix_words,
-                                          header.entries);
+  const SnapshotParts parts(header);
+  const std::span<const uint64_t> entries = parts.entries;
   if (2 + 2 * entries[1] != entries.size()) return false;
   // All that it names is there still, but long values that nothing referred to.
-  for (const SnapshotBlock& one : blocks) {
+  for (const SnapshotBlock& one : parts.blocks) {
     const bool is_there = one.slot < blocks_.size() && blocks_[one.slot].state > State::kSpare &&
                           blocks_[one.slot].incarnation == one.incarnation;
     if (is_there || (one.is_long_value != 0 && one.live == 0)) continue;
@@ -257,7 +252,7 @@ bool Partition::read_checkpoint(std::span<const uint32_t> order) {
   }
   // Where each block that it names goes on; of others, which have been opened since, all.
   std::vector<uint64_t> begins(blocks_.size());
-  for (const SnapshotBlock& one : blocks) {
+  for (const SnapshotBlock& one : parts.blocks) {
     if (!one.is_long_value) begins[one.slot] = sizeof(BlockHeader) + one.bytes;
   }
   std::vector<std::pair<uint32_t, uint64_t>> tail;
@@ -278,11 +273,7 @@ bool Partition::read_checkpoint(std::span<const uint32_t> order) {
     --closed_blocks_;
     emptied_blocks_.push_back(slot);
   }
-  take_blocks(blocks);
-  stale_.assign(stale.begin(), stale.end());
-  take_prefixes(prefixes);
-  next_version_ = std::max(next_version_, header.next_version);
-  next_incarnation_ = std::max(next_incarnation_, header.next_incarnation);
+  take_snapshot(header, parts);
   PlaceTable changes;
   changes.reserve(entries[1]);
   for (size_t i = 2; i < entries.size(); i += 2) changes.set(entries[i], entries[i + 1]);

@@ -103,7 +103,11 @@ void StoreCursor::step() {
   }
   std::ranges::pop_heap(order_, [&](uint32_t a, uint32_t b) { return comes_later(a, b); });
   order_.pop_back();
-  reads ? std::swap(source, spare_) : static_cast<void>(++source.at);
+  if (reads) {
+    std::swap(source, spare_);
+  } else {
+    ++source.at;
+  }
   enter(source);
 }
 

@@ -125,9 +125,7 @@ void Partition::forget_evicted(Location here) {
   const uint64_t entry = entry_of_record(record, here, hash_of(key_of(record)));
   discount(record, blocks_[here.slot()]);
   if (record.has(kOverflow)) {
-    const auto slot = static_cast<uint32_t>(record.overflow.slot);
-    dead_overflow_.push_back(slot);
-    dead_overflow_bytes_ += blocks_[slot].bytes;
+    add_dead_overflow(static_cast<uint32_t>(record.overflow.slot));
   }
   index_.erase(entry);
   try {

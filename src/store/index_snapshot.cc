@@ -181,6 +181,14 @@ void Partition::take_prefixes(std::span<const uint64_t> words) {
   }
 }
 
+void Partition::take_snapshot(const IndexSnapshot& header, const SnapshotParts& parts) {
+  take_blocks(parts.blocks);
+  stale_.assign(parts.stale.begin(), parts.stale.end());
+  take_prefixes(parts.prefixes);
+  next_version_ = std::max(next_version_, header.next_version);
+  next_incarnation_ = std::max(next_incarnation_, header.next_incarnation);
+}
+
 // Takes the index and what the blocks hold from the snapshot. Returns false, having changed nothing, if it does
 // not tell of what is there.
 bool Partition::load_snapshot(const CloseRecord& close) {
@@ -191,18 +199,12 @@ bool Partition::load_snapshot(const CloseRecord& close) {
       (!ordered && header.entries != close.records) || header.blocks != close.blocks) {
     return false;
   }
-  const auto* first = reinterpret_cast<const SnapshotBlock*>(&header + 1);
-  const std::span<const SnapshotBlock> blocks(first, header.blocks);
-  const auto* words = reinterpret_cast<const uint64_t*>(first + header.blocks);
-  const std::span<const uint64_t> stale(words, header.stale);
-  const std::span<const uint64_t> prefixes(words + header.stale, header.prefix_words);
-  const std::span<const uint64_t> entries(words + header.stale + header.prefix_words,
-                                          header.entries);
+  const SnapshotParts parts(header);
   uint64_t there = 0;
   for (const Block& block : blocks_) there += block.state > State::kSpare ? 1 : 0;
-  if (there != blocks.size()) return false;
+  if (there != parts.blocks.size()) return false;
   uint64_t bytes = 0;
-  for (const SnapshotBlock& one : blocks) {
+  for (const SnapshotBlock& one : parts.blocks) {
     if (one.slot >= blocks_.size()) return false;
     const Block& block = blocks_[one.slot];
     if (block.state <= State::kSpare || block.incarnation != one.incarnation ||
@@ -213,15 +215,11 @@ bool Partition::load_snapshot(const CloseRecord& close) {
     bytes += one.bytes;
   }
   if (bytes != close.bytes) return false;
-  if (!index_.assign(entries)) return false;
-  for (const SnapshotBlock& one : blocks) {
+  if (!index_.assign(parts.entries)) return false;
+  for (const SnapshotBlock& one : parts.blocks) {
     if (blocks_[one.slot].state != State::kOverflow) blocks_[one.slot].bytes = one.bytes;
   }
-  take_blocks(blocks);
-  stale_.assign(stale.begin(), stale.end());
-  take_prefixes(prefixes);
-  next_version_ = std::max(next_version_, header.next_version);
-  next_incarnation_ = std::max(next_incarnation_, header.next_incarnation);
+  take_snapshot(header, parts);
   return true;
 }
 

@@ -24,6 +24,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "index/structure.h"
 #include "pm/layout.h"
@@ -126,6 +127,20 @@ struct SnapshotBlock {
   uint32_t is_long_value;  // 1; in a snapshot that a close has left, 0
 };
 static_assert(sizeof(SnapshotBlock) == 40);
+
+// What follows the header of a sound snapshot.
+struct SnapshotParts {
+  explicit SnapshotParts(const IndexSnapshot& header)
+      : blocks(reinterpret_cast<const SnapshotBlock*>(&header + 1), header.blocks),
+        stale(reinterpret_cast<const uint64_t*>(blocks.data() + blocks.size()), header.stale),
+        prefixes(stale.data() + stale.size(), header.prefix_words),
+        entries(prefixes.data() + prefixes.size(), header.entries) {}
+
+  std::span<const SnapshotBlock> blocks;
+  std::span<const uint64_t> stale;
+  std::span<const uint64_t> prefixes;
+  std::span<const uint64_t> entries;
+};
 
 struct TablePage {
   static constexpr uint32_t kEntries = 511;

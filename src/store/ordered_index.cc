@@ -553,19 +553,7 @@ bool OrderedIndex::load(std::span<const uint64_t> words) {
   made.free_node(made.root_);
   made.root_ = made.first_ = made.last_ = nullptr;
   Words rest(words);
-  const auto give_up = [&] {
-    if (made.root_ != nullptr) made.free_subtree(made.root_);
-    made.root_ = nullptr;
-  };
-  try {
-    if (!made.load_node(rest, nullptr, 0) || !rest.is_at_end()) {
-      give_up();
-      return false;
-    }
-  } catch (const std::bad_alloc&) {
-    give_up();
-    throw;
-  }
+  if (!made.load_node(rest, nullptr, 0) || !rest.is_at_end()) return false;
   std::swap(root_, made.root_);
   std::swap(first_, made.first_);
   std::swap(last_, made.last_);

@@ -213,8 +213,7 @@ void Partition::bury(const RecordView& record, Location location, uint64_t until
     held_bytes_ += blocks_[slot].bytes;
   } else {
     if (blocks_[location.slot()].kept) log_from_ = std::max(log_from_, record.version + 1);
-    dead_overflow_.push_back(slot);
-    dead_overflow_bytes_ += blocks_[slot].bytes;
+    add_dead_overflow(slot);
   }
 }
 
@@ -455,8 +454,7 @@ void Partition::abandon(std::span<const RecordParts> group) {
     if (parts.overflow.incarnation == 0) continue;
     const auto slot = static_cast<uint32_t>(parts.overflow.slot);
     std::erase(unowned_, slot);
-    dead_overflow_.push_back(slot);
-    dead_overflow_bytes_ += blocks_[slot].bytes;
+    add_dead_overflow(slot);
   }
 }
 

@@ -440,6 +440,10 @@ class Partition final : private RecordKeys {
   uint32_t add_overflow(std::string_view key, std::string_view value);
   void link_block(pm::Heap::Txn& txn, uint32_t slot, uint64_t offset);
   void unlink_block(uint32_t slot);
+  void add_dead_overflow(uint32_t slot) {
+    dead_overflow_.push_back(slot);
+    dead_overflow_bytes_ += blocks_[slot].bytes;
+  }
   void free_dead_overflow();
   void store_floors();
   void note_floors();
@@ -589,6 +593,7 @@ class Partition final : private RecordKeys {
                         std::vector<uint64_t>& image) const;
   void take_blocks(std::span<const SnapshotBlock> blocks);
   void take_prefixes(std::span<const uint64_t> words);
+  void take_snapshot(const IndexSnapshot& header, const SnapshotParts& parts);
   void write_snapshot();
   void drop_snapshot();
   bool load_snapshot(const CloseRecord& close);

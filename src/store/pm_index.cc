@@ -168,7 +168,7 @@ bool PmPartitionIndex::tell(const PlaceTable::Item& item) {
 }
 
 void PmPartitionIndex::tell_some() {
-  uint64_t budget = 2 * set_ + 2;
+  const uint64_t budget = 2 * set_ + 2;
   set_ = 0;
   if (!waiting_.empty() && !damaged_) {
     if (try_next_ >= waiting_.size()) try_next_ = 0;
@@ -179,25 +179,24 @@ void PmPartitionIndex::tell_some() {
       ++try_next_;
     }
   }
-  for (; told_ < covered_.positions() && budget > 0; ++told_) {
-    const PlaceTable::Item* item = covered_.item_at(told_);
-    if (item == nullptr) continue;
-    --budget;
-    --untold_;
-    waiting_.push_back(told_);
-    if (!damaged_ && tell(*item)) waiting_.pop_back();
-  }
+  tell_next(budget);
 }
 
 bool PmPartitionIndex::tell_all() {
-  for (; told_ < covered_.positions(); ++told_) {
+  tell_next(covered_.size());
+  return waiting_.empty();
+}
+
+// Of what the structure has not been told at all. What it does not take waits.
+void PmPartitionIndex::tell_next(uint64_t count) {
+  for (; told_ < covered_.positions() && count > 0; ++told_) {
     const PlaceTable::Item* item = covered_.item_at(told_);
     if (item == nullptr) continue;
+    --count;
     --untold_;
     waiting_.push_back(told_);
     if (!damaged_ && tell(*item)) waiting_.pop_back();
   }
-  return waiting_.empty();
 }
 
 void PmPartitionIndex::load(uint64_t size, PlaceTable changes) {

@@ -192,6 +192,7 @@ class PmPartitionIndex {
     found_ = {kNone, 0};
   }
   bool tell(const PlaceTable::Item& item);
+  void tell_next(uint64_t count);
 
   const PmIndex& index_;
   uint64_t base_;

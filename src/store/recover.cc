@@ -352,12 +352,13 @@ void Partition::resume(Head& head, uint32_t slot, bool torn) {
 
 void Partition::free_unreferenced_overflow() {
   dead_overflow_.clear();  // of what was let go of just now
+  dead_overflow_bytes_ = 0;
   std::unordered_set<uint32_t> held;
   for (const HeldOverflow& one : held_) held.insert(one.slot);
   for (uint32_t slot = 0; slot < blocks_.size(); ++slot) {
     if (blocks_[slot].state == State::kOverflow && blocks_[slot].live == 0 &&
         !held.contains(slot)) {
-      dead_overflow_.push_back(slot);
+      add_dead_overflow(slot);
     }
   }
   if (!settle()) free_dead_overflow();

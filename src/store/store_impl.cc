@@ -659,9 +659,9 @@ uint64_t StoreImpl::check(const std::function<void(const std::string&)>& report)
     violations +=
         with(number, false, [&](Partition& partition) { return partition.check(report); });
   }
-  if (pm_index_ != nullptr && pm_index_->get() != nullptr)
-    violations += pm_index_->get()->check(report);
-  if (pm_index_ != nullptr && pm_index_->is_lost()) {
+  if (pm_index_ == nullptr) return violations;
+  if (pm_index_->get() != nullptr) violations += pm_index_->get()->check(report);
+  if (pm_index_->is_lost()) {
     report("the index in PM is damaged; the records are read without it");
     ++violations;
   }
