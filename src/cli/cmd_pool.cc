@@ -190,11 +190,9 @@ void add_pool(CLI::App& app, Action& action) {
   CLI::App* grow = add_command(
       *pool, "grow", "Raise what a pool may grow to",
       "  perdure pool grow --capacity 100G words.pool\n"
-      "\nThe file stays as long as it is, and grows when it must. All structures stay; a crash "
-      "leaves "
-      "the\n"
-      "former capacity or the new one. Releases that know pool format 2 alone refuse the pool "
-      "then.\n");
+      "\nThe file stays as long as it is, and grows when it must. All structures stay; a crash\n"
+      "leaves the former capacity or the new one. Releases that know pool format 2 alone refuse\n"
+      "the pool then.\n");
   add_pool_argument(*grow, options->target);
   grow->add_option("--capacity", options->creation.capacity,
                    "Size that the pool may grow to from now on, such as 10G")
