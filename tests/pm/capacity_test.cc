@@ -130,12 +130,6 @@ class Raising : public ::testing::Test {
     std::memcpy(&header, test::read_file(path_).data(), sizeof header);
     return header;
   }
-  template <typename T>
-  void patch(uint64_t offset, const T& value) {
-    std::string bytes = test::read_file(path_);
-    std::memcpy(bytes.data() + offset, &value, sizeof value);
-    test::write_file(path_, bytes);
-  }
   uint64_t found_by_check() const {
     PoolOptions reading;
     reading.read_only = true;
@@ -302,42 +296,46 @@ TEST_F(Raising, DamageOfWhatIsNewIsFound) {
     return is;
   };
   for (int bit = 0; bit < 64; ++bit) {
-    patch(offsetof(PoolHeader, capacity_word), header.capacity_word ^ uint64_t{1} << bit);
+    test::patch_file(path_, offsetof(PoolHeader, capacity_word),
+                     header.capacity_word ^ uint64_t{1} << bit);
     EXPECT_TRUE(refused()) << bit;
   }
   // Sound words that no pool has: the capacity within a table, no more than the first, too much.
   for (const uint64_t bytes : {kFirst + kSegmentBytes, kFirst, Pool::kMaxCapacityBytes * 2}) {
-    patch(offsetof(PoolHeader, capacity_word), seal_word(bytes / kSegmentBytes, kCapacitySalt));
+    test::patch_file(path_, offsetof(PoolHeader, capacity_word),
+                     seal_word(bytes / kSegmentBytes, kCapacitySalt));
     EXPECT_TRUE(refused()) << bytes;
   }
-  patch(offsetof(PoolHeader, capacity_word), uint64_t{0});
+  test::patch_file(path_, offsetof(PoolHeader, capacity_word), uint64_t{0});
   EXPECT_TRUE(refused());
   // Fewer than there are, or an end within a table.
-  patch(offsetof(PoolHeader, capacity_word), seal_word(MiB(3) / kSegmentBytes, kCapacitySalt));
+  test::patch_file(path_, offsetof(PoolHeader, capacity_word),
+                   seal_word(MiB(3) / kSegmentBytes, kCapacitySalt));
   EXPECT_TRUE(refused());
-  patch(offsetof(PoolHeader, segments_word), seal_word(map.first_segments() + 1, kSegmentsSalt));
+  test::patch_file(path_, offsetof(PoolHeader, segments_word),
+                   seal_word(map.first_segments() + 1, kSegmentsSalt));
   EXPECT_TRUE(refused());
-  patch(offsetof(PoolHeader, format_version), kExtendedFormat + 1);
+  test::patch_file(path_, offsetof(PoolHeader, format_version), kExtendedFormat + 1);
   EXPECT_TRUE(refused(ErrorCode::kVersion));
   // Descriptors of the extents, one or a page of them.
   for (const uint64_t capacity : {kFirst, 2 * kFirst, 4 * kFirst}) {
     const uint64_t first =
         map.advance(capacity / kSegmentBytes - header.data_offset / kSegmentBytes, 1) - 1;
     const uint64_t at = map.descriptor_offset(first);
-    patch(at, uint64_t{1});
+    test::patch_file(path_, at, uint64_t{1});
     EXPECT_TRUE(refused()) << capacity;
-    patch(at / 4096 * 4096, std::array<char, 4096>{});
+    test::patch_file(path_, at / 4096 * 4096, std::array<char, 4096>{});
     EXPECT_TRUE(refused()) << capacity;
-    patch(at + offsetof(SegmentDescriptor, bitmap), ~uint64_t{0} << 7);
+    test::patch_file(path_, at + offsetof(SegmentDescriptor, bitmap), ~uint64_t{0} << 7);
     EXPECT_GT(found_by_check(), 0U) << capacity;
-    patch(header.data_offset + first * kSegmentBytes + 77, char{'?'});
+    test::patch_file(path_, header.data_offset + first * kSegmentBytes + 77, char{'?'});
     EXPECT_GT(found_by_check(), 0U) << capacity;
     test::write_file(path_, sound);
   }
   // What is not damaged can be saved.
   PoolOptions lenient;
   lenient.read_only = lenient.lenient = true;
-  patch(offsetof(PoolHeader, capacity_word), ~uint64_t{0});
+  test::patch_file(path_, offsetof(PoolHeader, capacity_word), ~uint64_t{0});
   Pool pool = Pool::open(path_, lenient);
   expect_right(*open_index(pool, "words"), records);
   EXPECT_GT(pool.check([](const std::string&) {}), 0U) << "nor is it passed over";
@@ -347,7 +345,7 @@ TEST_F(Raising, DamageOfWhatIsNewIsFound) {
 TEST_F(Raising, TheVersionFollowsTheWord) {
   const int records = make_full();
   Pool::open(path_, options(MiB(16))).close();
-  patch(offsetof(PoolHeader, format_version), kFirstFormat);
+  test::patch_file(path_, offsetof(PoolHeader, format_version), kFirstFormat);
   PoolOptions reading = options();
   reading.read_only = true;
   EXPECT_EQ(Pool::open(path_, reading).info().capacity_bytes, MiB(16));
@@ -491,16 +489,8 @@ TEST_P(RaisingCrash, APersistThatIsRefusedLeavesTheOneCapacityOrTheOther) {
       SCOPED_TRACE("persist " + std::to_string(at) + " of " + std::to_string(raised) + ", " +
                    std::to_string(end));
       test::write_file(path_, original);
-      std::string left;
-      {
-        test::FailingMedium medium(path_, GetParam());
-        medium.begin();
-        medium.refuse_here(at, true);
-        EXPECT_TRUE(fails_with(ErrorCode::kIo, [&] { work(MiB(5), records); }));
-        ASSERT_TRUE(medium.refused());
-        left = medium.make_image(image, random.next());
-      }
-      std::filesystem::rename(left, path_);
+      ASSERT_TRUE(test::power_fails(path_, GetParam(), at, image, random.next(),
+                                    [&](test::FailingMedium&) { work(MiB(5), records); }));
       judge(path_, records, {kFirst, MiB(5)});
     }
   }
@@ -548,17 +538,13 @@ TEST_P(RaisingCrash, AWordThatOnlyTheCachesHaveIsDurableBeforeThePoolGrows) {
   for (const uint64_t at : {0, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233}) {
     SCOPED_TRACE("persist " + std::to_string(at));
     test::write_file(path_, original);
-    std::string left;
-    {
-      test::FailingMedium medium(path_, GetParam());
-      medium.begin();
-      patch(offsetof(PoolHeader, capacity_word), seal_word(MiB(5) / kSegmentBytes, kCapacitySalt));
-      medium.refuse_here(at, true);
-      EXPECT_TRUE(fails_with(ErrorCode::kIo, [&] { work(0, records); }));
-      ASSERT_TRUE(medium.refused());
-      left = medium.make_image(test::FailingMedium::Image::kLeast, 0);
-    }
-    std::filesystem::rename(left, path_);
+    const auto work_on = [&](test::FailingMedium&) {
+      test::patch_file(path_, offsetof(PoolHeader, capacity_word),
+                       seal_word(MiB(5) / kSegmentBytes, kCapacitySalt));
+      work(0, records);
+    };
+    ASSERT_TRUE(
+        test::power_fails(path_, GetParam(), at, test::FailingMedium::Image::kLeast, 0, work_on));
     judge(path_, records, {kFirst, MiB(5)});
   }
 }

@@ -79,12 +79,6 @@ class ManyNames : public ::testing::Test {
     for (uint32_t i = from; i < to; ++i) all.insert(name_of(i));
     return all;
   }
-  template <typename T>
-  void patch(uint64_t offset, const T& value) {
-    std::string bytes = test::read_file(path_);
-    std::memcpy(bytes.data() + offset, &value, sizeof value);
-    test::write_file(path_, bytes);
-  }
 
   test::TempDir dir_;
   std::string path_ = dir_.file("pool");
@@ -231,20 +225,21 @@ TEST_F(ManyNames, DamageOfABlockIsFound) {
                      random.below(sizeof(DirectoryEntry)));
   }
   for (const uint64_t at : places) {
-    patch(at, static_cast<char>(sound[at] ^ 1 << random.below(8)));
+    test::patch_file(path_, at, static_cast<char>(sound[at] ^ 1 << random.below(8)));
     EXPECT_TRUE(refused()) << at;
   }
-  patch(block + 4096, std::array<char, 4096>{});
+  test::patch_file(path_, block + 4096, std::array<char, 4096>{});
   EXPECT_TRUE(refused());
   // In a circle, or to a block of something else.
-  patch(block + offsetof(DirectoryBlock, next), header.directory_word);
+  test::patch_file(path_, block + offsetof(DirectoryBlock, next), header.directory_word);
   EXPECT_TRUE(refused());
-  patch(offsetof(PoolHeader, directory_word), seal_word(block + kSegmentBytes, kDirectorySalt));
+  test::patch_file(path_, offsetof(PoolHeader, directory_word),
+                   seal_word(block + kSegmentBytes, kDirectorySalt));
   EXPECT_TRUE(refused());
   // A version that is not the pool's, either way.
-  patch(offsetof(PoolHeader, directory_word), uint64_t{0});
+  test::patch_file(path_, offsetof(PoolHeader, directory_word), uint64_t{0});
   EXPECT_TRUE(refused());
-  patch(offsetof(PoolHeader, format_version), kFirstFormat);
+  test::patch_file(path_, offsetof(PoolHeader, format_version), kFirstFormat);
   const Pool pool = Pool::open(path_, options());
   expect_names(pool, names(0, 600));
   EXPECT_EQ(pool.info().format_version, kExtendedFormat);

@@ -190,14 +190,8 @@ class DropPower : public Drop {
       if ((kUnderAddressSanitizer || kUnderThreadSanitizer) && turn++ % 3 != 0) continue;
       dropped_ = false;
       take_copy();
-      {
-        FailingMedium medium(work_, Domain::kLine);
-        medium.begin();
-        medium.refuse_here(persist, true);
-        EXPECT_TRUE(fails_with(ErrorCode::kIo, [&] { drop(medium); }));
-        ASSERT_TRUE(medium.refused());
-        std::filesystem::rename(medium.make_image(image, random_.next()), work_);
-      }
+      ASSERT_TRUE(power_fails(work_, Domain::kLine, persist, image, random_.next(),
+                              [&](FailingMedium& medium) { drop(medium); }));
       {
         FailingMedium medium(work_, Domain::kLine);
         medium.begin();

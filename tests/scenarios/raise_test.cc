@@ -8,7 +8,6 @@
 
 #include "perdure/catalog.h"
 #include "pm/pool_impl.h"
-#include "support/errors.h"
 #include "support/failing_medium.h"
 #include "support/scenario.h"
 
@@ -169,14 +168,8 @@ TEST_P(RaiseCrash, PowerThatFailsLeavesTheOneCapacityOrTheOther) {
     SCOPED_TRACE("persist " + std::to_string(at) + " of " + std::to_string(raised) + ", " +
                  std::to_string(end) + ", image " + std::to_string(static_cast<int>(image)));
     take_copy();
-    {
-      FailingMedium medium(work_, Domain::kLine);
-      medium.begin();
-      medium.refuse_here(at, true);
-      EXPECT_TRUE(fails_with(ErrorCode::kIo, [&] { work(medium); }));
-      ASSERT_TRUE(medium.refused());
-      std::filesystem::rename(medium.make_image(image, random_.next()), work_);
-    }
+    ASSERT_TRUE(power_fails(work_, Domain::kLine, at, image, random_.next(),
+                            [&](FailingMedium& medium) { work(medium); }));
     ASSERT_NO_FATAL_FAILURE(judge());
   }
 }

@@ -225,14 +225,8 @@ TEST_P(ShrinkCrash, PowerThatFailsLosesNothing) {
       if (i % 3 != static_cast<size_t>(image) % 3 && places[i] >= shrunk + 4) continue;
       SCOPED_TRACE("persist " + std::to_string(places[i]) + " of " + std::to_string(end));
       take_copy();
-      {
-        FailingMedium medium(work_, Domain::kLine);
-        medium.begin();
-        medium.refuse_here(places[i], true);
-        EXPECT_TRUE(fails_with(ErrorCode::kIo, [&] { work(&medium); }));
-        ASSERT_TRUE(medium.refused());
-        std::filesystem::rename(medium.make_image(image, random_.next()), work_);
-      }
+      ASSERT_TRUE(power_fails(work_, Domain::kLine, places[i], image, random_.next(),
+                              [&](FailingMedium& medium) { work(&medium); }));
       ASSERT_NO_FATAL_FAILURE(judge());
     }
   }

@@ -30,6 +30,13 @@ inline PoolOptions store_pool(uint64_t mebibytes) {
   return options;
 }
 
+// The same for pools that are damaged: it is the store's own checksums that are to find it.
+inline PoolOptions unsealed_store_pool(uint64_t mebibytes) {
+  PoolOptions options = store_pool(mebibytes);
+  options.seal_on_close = false;
+  return options;
+}
+
 // What check() says, line by line.
 inline std::string faults(const Store& store) {
   std::string text;

@@ -23,11 +23,7 @@ using Model = std::map<std::string, std::string>;
 
 class StoreOpeningTest : public testing::Test {
  protected:
-  static PoolOptions options() {
-    PoolOptions options = store_pool(32);
-    options.seal_on_close = false;  // pools are damaged
-    return options;
-  }
+  static PoolOptions options() { return unsealed_store_pool(32); }
   std::string path() const { return dir_.file("pool"); }
   static StoreOptions small(uint32_t partitions = 4) {
     return {.partitions = partitions, .block_bytes = 4096};

@@ -96,11 +96,7 @@ TEST(PmIndexTest, NamesAStructureFromWordsToWords) {
 
 class StorePmIndexTest : public testing::Test {
  protected:
-  static PoolOptions options() {
-    PoolOptions options = store_pool(32);
-    options.seal_on_close = false;  // pools are damaged
-    return options;
-  }
+  static PoolOptions options() { return unsealed_store_pool(32); }
   std::string path() const { return dir_.file("pool"); }
   static StoreOptions made() {
     return {.index = StoreIndex::kPm,

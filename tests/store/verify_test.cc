@@ -17,11 +17,7 @@ namespace {
 
 class StoreVerifyTest : public testing::Test {
  protected:
-  static PoolOptions options() {
-    PoolOptions options = store_pool(32);
-    options.seal_on_close = false;  // the store's own checksums are what is tested
-    return options;
-  }
+  static PoolOptions options() { return unsealed_store_pool(32); }
   std::string path() const { return dir_.file("pool"); }
 
   // Records that are all there, in many blocks, two long values, and garbage.

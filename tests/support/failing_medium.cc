@@ -377,6 +377,19 @@ std::string FailingMedium::make_image(Image image, uint64_t seed) {
   return path;
 }
 
+testing::AssertionResult power_fails(const std::string& path, Domain domain, uint64_t n,
+                                     FailingMedium::Image image, uint64_t seed,
+                                     const std::function<void(FailingMedium&)>& work) {
+  FailingMedium medium(path, domain);
+  medium.begin();
+  medium.refuse_here(n, true);
+  const auto failed = fails_with(ErrorCode::kIo, [&] { work(medium); });
+  if (!failed) return failed;
+  if (!medium.refused()) return testing::AssertionFailure() << "persist " << n << " was not met";
+  std::filesystem::rename(medium.make_image(image, seed), path);
+  return testing::AssertionSuccess();
+}
+
 void refuse_msync_at(uintptr_t address) { refused_address = address; }
 
 }  // namespace perdure::test

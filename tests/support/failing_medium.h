@@ -24,6 +24,7 @@
 
 #include "perdure/pool.h"
 #include "pm/emulated_media.h"
+#include "support/errors.h"
 #include "support/random.h"
 
 namespace perdure::test {
@@ -121,5 +122,11 @@ class FailingMedium final : public pm::EmulatedMedia {
 
 // From now on each msync that covers the address is refused, whatever medium there is; 0: none is.
 void refuse_msync_at(uintptr_t address);
+
+// Whether `work`, on the pool at `path`, meets its persist `n` and ends with Error(kIo), when that persist and all later
+// ones fail. What the medium has then is the pool from here on, as after a power failure.
+testing::AssertionResult power_fails(const std::string& path, Domain domain, uint64_t n,
+                                     FailingMedium::Image image, uint64_t seed,
+                                     const std::function<void(FailingMedium&)>& work);
 
 }  // namespace perdure::test

@@ -45,5 +45,12 @@ class SmallTmpfs {
 
 std::string read_file(const std::string& path);
 void write_file(const std::string& path, const std::string& bytes);
+// Puts the bytes of a value at `offset` of a file.
+template <typename T>
+void patch_file(const std::string& path, uint64_t offset, const T& value) {
+  std::string bytes = read_file(path);
+  bytes.replace(offset, sizeof value, reinterpret_cast<const char*>(&value), sizeof value);
+  write_file(path, bytes);
+}
 
 }  // namespace perdure::test
