@@ -61,19 +61,19 @@ std::vector<Growth> all_growths() {
     for (const char* name : {"level", "level+rb"}) {
       all.push_back({name, kind, 0, {"new_level", "commit", "end_growing"}});
     }
-    all.push_back({"wort", kind, 0, {"branch_off"}});
+    all.push_back({"wort", kind, 0, {"branch_off", "grow_to"}});
     for (const char* name : {"art-cow", "p-art+vl"}) {
-      all.push_back({name, kind, 0, {"branch_off", "copy"}});
+      all.push_back({name, kind, 0, {"branch_off", "grow_to", "copy"}});
     }
     all.push_back({"p-masstree+vl", kind, 0, {"split"}});
     // Layers, and suffixes that go with their layer.
     if (kind == Kind::kBytes) {
-      for (const char* function : {"deepen", "join"}) {
+      for (const char* function : {"deepen", "grow_to", "join"}) {
         all.back().functions.emplace_back(function);
       }
     }
   }
-  all.push_back({"sheaf", Kind::kU64, 0, {"merge", "add_directory", "replace_several"}});
+  all.push_back({"sheaf", Kind::kU64, 0, {"grow_to", "merge", "add_directory", "replace_several"}});
   all.push_back({"plush+range", Kind::kU64, 3000, {"release_source", "reclaim_chunk"}});
   for (const char* name : {"rstore", "rstore+ordered"}) {
     all.push_back(
@@ -143,14 +143,13 @@ TEST_P(GrowthCrash, LosesNothingAcknowledged) {
         << function << " is not in the window; there are " << testing::PrintToString(functions);
   }
   if (!growth.full_pool && growth.around == 0) {
-    return explore_briefly(run, subject, 100, 0, ~uint32_t{0}, growth.prepared < 900 ? 1000 : 200);
+    return explore_briefly(run, subject, 100, 0, ~uint32_t{0}, growth.prepared < 900 ? 1000 : 400);
   }
   // Each image takes ten times as long: only around the first time that room is made.
   const uint32_t event = functions.at(growth.functions.front());
   const uint32_t before = growth.full_pool ? 200 : growth.around;
   const uint32_t after = growth.full_pool ? 12000 : growth.around;
-  explore_briefly(run, subject, growth.full_pool ? 10 : 50, event - before, event + after,
-                  growth.full_pool ? 60 : 80);
+  explore_briefly(run, subject, 50, event - before, event + after, growth.full_pool ? 200 : 120);
 }
 
 // What only a workload of its own reaches.
