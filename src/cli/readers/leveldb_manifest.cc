@@ -237,10 +237,9 @@ std::string check_leveldb_files(const std::string& folder) {
       if (is_known(sequence)) return true;
       throw Failure(current + " does not name the table " + file.filename().string() +
                     ", which has records that are newer than all that it speaks of: it was cut "
-                    "short, or is an "
-                    "earlier one. LevelDB would remove that table. Nothing was changed: put the "
-                    "file back, or let "
-                    "RepairDB of LevelDB make a new one in a copy of the folder");
+                    "short, or is an earlier one. LevelDB would remove that table. Nothing was "
+                    "changed: put the file back, or let RepairDB of LevelDB make a new one in a "
+                    "copy of the folder");
     });
   }
   if (!manifest->is_cut) return {};
