@@ -28,7 +28,7 @@ StoreTaskTest|SnapshotsSeeBatchesWholly|^DatabaseTest.(ManyThreads|TransactSucce
 FIXED_ADDRESSES = $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart build test test-asan test-tsan test-ubsan test-pauses test-long test-failing test-python crash-campaign put-backs bench bench-peers lint format fuzz \
+.PHONY: help quickstart build test test-asan test-tsan test-ubsan test-pauses test-long test-crashes test-failing test-python crash-campaign put-backs bench bench-peers lint format fuzz \
   docs-figures docs install packages test-packages clean deps deps-docs deps-lint deps-python deps-packages deps-peers
 
 help: ## List these targets
@@ -73,6 +73,9 @@ test-long: build ## Run the pm, index, store, buffer, lsm, scenario and server s
 	  echo "== round $$round of $(ROUNDS): PERDURE_SEED=$$seed"; \
 	  PERDURE_SEED=$$seed PERDURE_ROUNDS=$${PERDURE_ROUNDS:-4} ctest --preset release -L $(SUITES) --progress; \
 	done
+
+test-crashes: build ## Explore four times as many crashes as `make test` does, in the same runs of every structure
+	PERDURE_CRASHES=all ctest --preset release -R 'Crash[.]' --progress
 
 test-failing: build ## Refuse every persist of the failing-medium scenarios, one after the other (FAILING: names of tests, as a regular expression)
 	PERDURE_EIO=all ctest --preset release -R '$(FAILING)' --timeout 3600 --progress

@@ -52,15 +52,16 @@ inline void schedule_point() {
     make_way(false);
 }
 
+// With nobody to tell, which is the case in most recoveries of an exploration, a call-out is a load and a
+// branch: what makes the event is a function of its own, lest every one of them keep a frame for it.
+[[gnu::noinline, gnu::cold]] void make_event(EventKind kind, uint64_t address, size_t bytes,
+                                             uint64_t pc, FlushKind flush);
+
 inline void tell(EventKind kind, const volatile void* address, size_t bytes, const void* pc,
                  FlushKind flush = FlushKind::kClwb) {
-  Sink* sink = installed_sink.load(std::memory_order_relaxed);
-  if (sink == nullptr || thread_state.quiet != 0) return;
-  deliver(*sink, Event{.kind = kind,
-                       .flush = flush,
-                       .bytes = bytes,
-                       .address = reinterpret_cast<uint64_t>(address),
-                       .pc = reinterpret_cast<uint64_t>(pc)});
+  if (installed_sink.load(std::memory_order_relaxed) != nullptr) [[unlikely]]
+    make_event(kind, reinterpret_cast<uint64_t>(address), bytes, reinterpret_cast<uint64_t>(pc),
+               flush);
 }
 
 }  // namespace perdure::lab::seam

@@ -124,6 +124,12 @@ void deliver(Sink& sink, Event event) {
   --state.quiet;
 }
 
+void make_event(EventKind kind, uint64_t address, size_t bytes, uint64_t pc, FlushKind flush) {
+  Sink* sink = installed_sink.load(std::memory_order_relaxed);
+  if (sink == nullptr || thread_state.quiet != 0) return;
+  deliver(*sink, Event{.kind = kind, .flush = flush, .bytes = bytes, .address = address, .pc = pc});
+}
+
 }  // namespace seam
 
 using seam::Locked;
