@@ -210,6 +210,12 @@ perdure_status perdure_pool_get_info(const perdure_pool* pool, perdure_pool_info
 /* Called with each structure of a pool; go on: not 0. */
 typedef int (*perdure_visit_structure)(void* context, const char* name, const char* type,
                                        perdure_kind key, perdure_kind value);
+/* What the file of a pool tells while another process may have it open for writing, as Pool::inspect() of perdure/pool.h
+ * does: no lock is taken. `open_to_write`: whether a process has it open; what of the info only that one knows (clean,
+ * durability, domain) means nothing then. `info`, `visit` and `open_to_write` may be NULL. */
+perdure_status perdure_pool_inspect(const char* path, perdure_pool_info* info,
+                                    perdure_visit_structure visit, void* context,
+                                    int* open_to_write);
 /* Visits the structures that the pool names. */
 perdure_status perdure_pool_structures(const perdure_pool* pool, perdure_visit_structure visit,
                                        void* context);

@@ -7,17 +7,35 @@
 #include <cstring>
 
 #include "pm/checksum.h"
+#include "pm/header.h"
 #include "pm/pause.h"
 #include "pm/pool_impl.h"
 #include "pm/transaction_log.h"
 
 namespace perdure::pm {
 
-namespace {
-
 uint64_t entry_checksum(const DirectoryEntry& entry, uint32_t number) {
   return checksum64(&entry, offsetof(DirectoryEntry, checksum), number);
 }
+
+uint64_t block_checksum(const DirectoryBlock& block) {
+  return checksum64(&block, offsetof(DirectoryBlock, checksum));
+}
+
+bool is_sound_entry(const DirectoryEntry& entry, uint32_t number) {
+  if (entry_checksum(entry, number) != entry.checksum) return false;
+  if (entry.in_use == kEntryFree) {
+    return entry.name[0] == '\0' && entry.root == 0 && entry.drop == 0;
+  }
+  return entry.in_use <= kEntryDropped && entry.name[0] != '\0' &&
+         entry.name[kNameBytesMax] == '\0' && entry.type[sizeof entry.type - 1] == '\0';
+}
+
+std::string kind_name(uint8_t kind) {
+  return kind == 0 ? "u64" : kind == 1 ? "bytes" : fmt::format("kind {}", kind);
+}
+
+namespace {
 
 // Word by word, as redo records replace it: other threads may be doing so.
 DirectoryEntry copy_of(const DirectoryEntry& entry) {
@@ -34,20 +52,10 @@ bool has_name(const DirectoryEntry& entry, std::string_view name) {
          std::string_view(copy.name, ::strnlen(copy.name, sizeof copy.name)) == name;
 }
 
-std::string kind_name(uint8_t kind) {
-  return kind == 0 ? "u64" : kind == 1 ? "bytes" : fmt::format("kind {}", kind);
-}
-
 }  // namespace
 
 bool PoolImpl::is_sound(uint32_t number) const {
-  const DirectoryEntry entry = copy_of(entry_at(number));
-  if (entry_checksum(entry, number) != entry.checksum) return false;
-  if (entry.in_use == kEntryFree) {
-    return entry.name[0] == '\0' && entry.root == 0 && entry.drop == 0;
-  }
-  return entry.in_use <= kEntryDropped && entry.name[0] != '\0' &&
-         entry.name[kNameBytesMax] == '\0' && entry.type[sizeof entry.type - 1] == '\0';
+  return is_sound_entry(copy_of(entry_at(number)), number);
 }
 
 // A redo record replaces an entry word by word.
@@ -127,14 +135,6 @@ void PoolImpl::throw_damaged(uint32_t entry) const {
 }
 
 // ---- blocks of the directory
-
-namespace {
-
-uint64_t block_checksum(const DirectoryBlock& block) {
-  return checksum64(&block, offsetof(DirectoryBlock, checksum));
-}
-
-}  // namespace
 
 DirectoryBlock* PoolImpl::sound_block(uint64_t word, uint32_t number) const {
   uint64_t offset = 0;
