@@ -210,6 +210,12 @@ perdure_status perdure_pool_get_info(const perdure_pool* pool, perdure_pool_info
 /* Called with each structure of a pool; go on: not 0. */
 typedef int (*perdure_visit_structure)(void* context, const char* name, const char* type,
                                        perdure_kind key, perdure_kind value);
+/* What the file of a pool tells while another process may have it open for writing, as Pool::inspect() of perdure/pool.h
+ * does: no lock is taken. `open_to_write`: whether a process has it open; what of the info only that one knows (clean,
+ * durability, domain) means nothing then. `info`, `visit` and `open_to_write` may be NULL. */
+perdure_status perdure_pool_inspect(const char* path, perdure_pool_info* info,
+                                    perdure_visit_structure visit, void* context,
+                                    int* open_to_write);
 /* Visits the structures that the pool names. */
 perdure_status perdure_pool_structures(const perdure_pool* pool, perdure_visit_structure visit,
                                        void* context);
@@ -335,6 +341,10 @@ perdure_status perdure_index_scan_back(const perdure_index* index, const perdure
 perdure_status perdure_index_scan_back_words(const perdure_index* index, uint64_t from,
                                              uint64_t limit, uint64_t* keys, uint64_t* values,
                                              uint64_t* count);
+/* Removes the records with keys >= `from` and, unless `to` is NULL, < `*to`: each of them atomically, all durable on
+ * return. Ordered structures. `removed`, how many there were, may be NULL. */
+perdure_status perdure_index_remove_range(perdure_index* index, perdure_datum from,
+                                          const perdure_datum* to, uint64_t* removed);
 /* Every record, in no particular order. */
 perdure_status perdure_index_for_each(const perdure_index* index, perdure_visit visit,
                                       void* context);

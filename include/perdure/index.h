@@ -266,6 +266,11 @@ class AnyIndex {
   virtual void scan_back(std::optional<Datum> from, uint64_t limit,
                          const std::function<bool(Datum key, Datum value)>& visit) const;
 
+  // Ordered structures only: removes the records with keys >= `first` and, with a `last`, < `last`. Returns how many it
+  // has removed. Each removal is atomic, all are durable on return; a crash, or an error, leaves some of them done, the
+  // least keys first. A record that is written meanwhile may be removed, or stay. Cost: a scan, and a removal for each.
+  uint64_t remove_range(Datum first, std::optional<Datum> last);
+
   // Calls `visit` once for every record, in no particular order. Records that are written meanwhile
   // may or may not be seen; others are seen exactly once.
   virtual void for_each(const std::function<void(Datum key, Datum value)>& visit) const = 0;

@@ -4,7 +4,8 @@
 //   auto index = perdure::Plush<std::string, std::string>::create(pool, "words");
 //   index.upsert("perdure", "to last, to go on existing");
 //
-// A pool grows in place from a small file up to its capacity. One process has it open at a time.
+// A pool grows in place from a small file up to its capacity. One process has it open at a time, or several have it
+// open read-only; Pool::inspect() tells of one that is open elsewhere, and a backup can be read beside its pool.
 // Opening fails closed: a damaged or foreign file is refused with an error that says what is wrong, and
 // nothing is modified.
 #pragma once
@@ -113,7 +114,10 @@ struct PoolOptions {
   bool force_domain = false;
   Domain domain = Domain::kByte;
   // Maps a private copy: structures open and recover in memory, the file is never written, and
-  // every modification is refused with kReadOnly. Several readers may share a file.
+  // every modification is refused with kReadOnly. Several readers may share a file, and keep writers out meanwhile,
+  // if they may write to the file. Who may only read it keeps nobody out: he reads a copy in memory, as large as the
+  // pool, that is made now (kLocked if a writer has it open, or comes meanwhile). A backup can be opened in this way, too,
+  // by as many as like to: it is mapped where it lies, and `verify` reads all of it.
   bool read_only = false;
   // With `read_only`: goes on where the pool itself is damaged, to save what can be read. Damaged lanes and names
   // are passed over, and a file that was cut off ends where it ends: what leads there is kCorrupt when it is
@@ -173,6 +177,18 @@ struct PoolInfo {
   Durability durability;  // kProcess or kPower; on anonymous memory kBest: nothing survives
 };
 
+// What Pool::inspect() finds, in a pool that a process may have open for writing at that moment.
+struct PoolInspection {
+  bool
+      open_to_write;  // a process has it open for writing; then some of `info` is not known, see below
+  // Whether the figures of allocated and free bytes were the same at two readings; else they are near to what they were.
+  bool exact;
+  // Of these only the process that has it open knows, if there is one: high_water_bytes (here the end of what is in use),
+  // clean and sealed (false meanwhile), huge_pages (false). Domain and durability are those of an opening by default.
+  PoolInfo info;
+  std::vector<StructureInfo> structures;
+};
+
 // How Pool::backup() goes about it.
 struct BackupOptions {
   // An earlier backup of this pool: only segments that differ from it are written, and restoring needs it.
@@ -208,6 +224,14 @@ class Pool {
   // kPermission, kEmpty, kForeign, kTruncated, kCorrupt, kVersion, kLocked, kReadOnly, kDurability; of
   // PoolOptions::capacity_at_least_bytes also kCapacity, kInvalidArgument, kIo.
   static Pool open(const std::string& path, const PoolOptions& options = {});
+
+  // What the file of a pool tells while another process may have it open for writing: sizes, and which structures there
+  // are, as they were at a moment of the call. Takes no lock, so that it keeps nobody from opening the pool, and needs
+  // read permission alone; writes nothing; waits for nobody. In a pool that a crash left open, a structure that was just
+  // being made, renamed or dropped is told of as it is before that is completed.
+  // Errors: those of open(); kLocked if, for five seconds, a writer made or dropped structures, or grew, without a pause.
+  // Cost: reads the root directory and the descriptors, 256 bytes for each 64 KiB, twice.
+  static PoolInspection inspect(const std::string& path);
 
   // A pool on private anonymous memory: same code paths, gone with the process.
   static Pool anonymous(const PoolOptions& options = {});

@@ -767,6 +767,22 @@ class TypedIndex {
   {
     visit_back(std::nullopt, use);
   }
+  // Removes the records with keys >= `first` and < `last`; those whose keys begin with `text`. Returns how many. Each
+  // removal is atomic; as AnyIndex::remove_range().
+  uint64_t remove_range(KeyIn first, KeyIn last)
+    requires(kFacts.ordered)
+  {
+    return index_->remove_range(KeyCoding::key(first), KeyCoding::key(last));
+  }
+  uint64_t remove_prefix(std::string_view text)
+    requires(kFacts.ordered && std::same_as<K, std::string>)
+  {
+    std::string end(text);
+    while (!end.empty() && end.back() == '\xff') end.pop_back();
+    if (end.empty()) return index_->remove_range(text, std::nullopt);
+    end.back() = static_cast<char>(static_cast<unsigned char>(end.back()) + 1);
+    return index_->remove_range(text, Datum(std::string_view(end)));
+  }
   // The record with the least key, with the greatest one. Cost: one scan of a record.
   std::optional<Record> first() const
     requires(kFacts.ordered)

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdarg>
 #include <cstddef>
 #include <cstdint>
 
@@ -320,6 +321,25 @@ ssize_t pread64(int file, void* to, size_t bytes, off64_t offset) {
 }
 int flock(int file, int operation) noexcept {
   return files_are_private ? 0 : static_cast<int>(syscall(SYS_flock, file, operation));
+}
+int fcntl(int file, int command, ...) noexcept {
+  va_list rest;
+  va_start(rest, command);
+  void* const argument = va_arg(rest, void*);
+  va_end(rest);
+  if (files_are_private && command == F_OFD_SETLK) return 0;
+  if (files_are_private && command == F_OFD_GETLK) {
+    static_cast<struct flock*>(argument)->l_type = F_UNLCK;
+    return 0;
+  }
+  return static_cast<int>(syscall(SYS_fcntl, file, command, argument));
+}
+int fcntl64(int file, int command, ...) noexcept {
+  va_list rest;
+  va_start(rest, command);
+  void* const argument = va_arg(rest, void*);
+  va_end(rest);
+  return fcntl(file, command, argument);
 }
 int ftruncate(int file, off_t bytes) noexcept {
   return files_are_private ? 0 : static_cast<int>(syscall(SYS_ftruncate, file, bytes));

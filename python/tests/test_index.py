@@ -187,9 +187,13 @@ def test_ranges(pool: perdure.Pool, structure: str, key: type) -> None:
             assert [k for k, _ in index.range(5990, WORD_MAX, reverse=True)] == every[:-6:-1]
             assert [k for k, _ in index.range(WORD_MAX - 1)] == [WORD_MAX]
     # It may be changed meanwhile.
+    everything = [k for k, _ in index.range()]
+    assert index.remove_range(everything[2], everything[5]) == 3
+    assert [k for k, _ in index.range()] == everything[:2] + everything[5:]
     for k, _ in index.range():
         del index[k]
     assert list(index) == []
+    assert index.remove_range() == 0
 
 
 def test_prefixes_of_the_highest_bytes(pool: perdure.Pool) -> None:

@@ -261,6 +261,32 @@ def test_read_only(path: Path) -> None:
             words[1] = 3
 
 
+def test_is_looked_at_beside_a_writer(pool: perdure.Pool, path: Path, tmp_path: Path) -> None:
+    index = pool.create_index("words", "fptree", int, int)
+    index[1] = 2
+    ask = (
+        "import perdure, sys; found = perdure.Pool.inspect(sys.argv[1]); "
+        "print(found.open_to_write, [one.name for one in found.structures], found.info.uuid)"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", ask, str(path)], check=True, capture_output=True, text=True
+    )
+    assert told.stdout.strip() == f"True ['words'] {pool.info().uuid}"
+    with pytest.raises(perdure.LockedError):
+        perdure.Pool.open(path, read_only=True)
+    # A backup is read where it lies.
+    backup = tmp_path / "backup"
+    pool.backup(backup)
+    index[1] = 3
+    with perdure.Pool.open(backup, read_only=True) as copy:
+        assert copy.open_index("words", int, int)[1] == 2
+    index.close()
+    pool.close()
+    assert not perdure.Pool.inspect(path).open_to_write
+    with pytest.raises(perdure.NotFoundError):
+        perdure.Pool.inspect(tmp_path / "none")
+
+
 def test_a_full_pool_refuses_and_keeps_what_it_has() -> None:
     with perdure.Pool.anonymous(capacity=4 << 20) as pool:
         index = pool.create_index("words", "cceh", int, bytes)

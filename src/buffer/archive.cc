@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -48,7 +47,7 @@ Archive::Archive(const std::string& path, uint64_t salt, uint64_t log_bytes, uin
   fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (fd_ < 0) pm::throw_errno("open", subject_, errno);
   try {
-    lock();
+    lock_ = pm::FileLock::for_writer(fd_, path, "log archive");
     begin(path, head);
     end_lsn_ = begin_lsn_;
     bytes_ = visit_entries(
@@ -69,12 +68,6 @@ Archive::Archive(const std::string& path, uint64_t salt, uint64_t log_bytes, uin
 }
 
 Archive::~Archive() { ::close(fd_); }
-
-void Archive::lock() {
-  if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
-  if (errno != EWOULDBLOCK) pm::throw_errno("flock", subject_, errno);
-  refuse(ErrorCode::kLocked, "it is in use by another process");
-}
 
 void Archive::begin(const std::string& path, uint64_t head) {
   struct stat status{};

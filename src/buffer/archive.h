@@ -11,6 +11,7 @@
 #include "buffer/log.h"
 #include "buffer/page.h"
 #include "perdure/error.h"
+#include "pm/file_lock.h"
 
 namespace perdure::buffer {
 
@@ -33,7 +34,6 @@ class Archive {
                  char* page) const;
 
  private:
-  void lock();
   // Makes the header of an empty file; else verifies it.
   void begin(const std::string& path, uint64_t head);
   // Calls `visit(lsn, entry)` for all whole entries up to the file's byte `end`, as long as none is missing; returns
@@ -48,6 +48,7 @@ class Archive {
   uint64_t salt_;
   uint64_t log_bytes_;
   int fd_ = -1;
+  pm::FileLock lock_;
   uint64_t begin_lsn_ = 0;
   std::atomic<uint64_t> bytes_{0};
   uint64_t end_lsn_ = 0;  // entries from begin_lsn_ up to here are there

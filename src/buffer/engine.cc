@@ -196,6 +196,57 @@ std::unique_ptr<Engine> Engine::open(pm::PoolImpl& pool, const std::string& name
       new Engine(pool, name, at, std::move(store), open_archive(root, options), options));
 }
 
+std::unique_ptr<Engine> Engine::open_damaged(pm::PoolImpl& pool, const std::string& name,
+                                             const std::string& page_file) {
+  const uint64_t at = find_root(pool, name);
+  const Root& root = *pool.at<Root>(at);
+  if ((root.store_pages == 0) == page_file.empty()) {
+    refuse(fmt::format("the pages of '{}' are in {}", name,
+                       root.store_pages == 0 ? "a file: give its name" : "the pool"));
+  }
+  DatabaseOptions options;
+  options.pm_frames = frame_count_of(pool, root, name) != 0;
+  options.background = false;
+  std::unique_ptr<PageStore> store;
+  if (root.store_pages == 0) store = open_page_file_to_read(page_file, root.page_bytes);
+  return std::unique_ptr<Engine>(new Engine(pool, name, at, std::move(store), nullptr, options));
+}
+
+DatabaseOptions Engine::options_of(pm::PoolImpl& pool, const std::string& name) {
+  const Root& root = *pool.at<Root>(find_root(pool, name));
+  const uint64_t frames = frame_count_of(pool, root, name);
+  DatabaseOptions options;
+  options.page_bytes = root.page_bytes;
+  options.checksums = root.parts;
+  options.log_bytes = root.log_bytes;
+  options.pages_max = root.store_pages;
+  options.pm_bytes = frames * root.page_bytes;
+  options.pm_frames = frames != 0;
+  if (root.store_pages == 0) options.page_file = "pages";
+  return options;
+}
+
+void Engine::salvage(
+    const std::function<void(std::string_view name)>& tree,
+    const std::function<void(std::string_view key, std::string_view value)>& record,
+    const std::function<void(const std::string&)>& lost) {
+  std::vector<std::pair<std::string, uint64_t>> trees;
+  tree_salvage(
+      *buffer_, kCatalogueRoot,
+      [&](std::string_view name, std::string_view value) {
+        uint64_t root = 0;
+        if (value.size() == sizeof root) std::memcpy(&root, value.data(), sizeof root);
+        trees.emplace_back(name, root);
+      },
+      [&](const std::string& sentence) { lost("names of trees: " + sentence); });
+  for (const auto& [name, root] : trees) {
+    tree(name);
+    tree_salvage(*buffer_, root, record, [&](const std::string& sentence) {
+      lost(fmt::format("tree {}: {}", name, sentence));
+    });
+  }
+}
+
 void Engine::visit_blocks(pm::PoolImpl& pool, const std::string& name,
                           const std::function<void(uint64_t offset, uint64_t bytes)>& visit) {
   const uint64_t at = find_root(pool, name);

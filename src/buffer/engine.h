@@ -43,6 +43,13 @@ class Engine {
                                         const DatabaseOptions& options);
   static std::unique_ptr<Engine> open(pm::PoolImpl& pool, const std::string& name,
                                       const DatabaseOptions& options);
+  // To read what can be read, in a pool that is open read-only and lenient: all that is written stays in memory. One
+  // thread uses it. `page_file`: empty if the pages are in the pool. Throws as open().
+  static std::unique_ptr<Engine> open_damaged(pm::PoolImpl& pool, const std::string& name,
+                                              const std::string& page_file);
+  // How the database was made, to make another one like it; of page_file only whether there is one. Throws kNoSuchName,
+  // kWrongType, kCorrupt.
+  static DatabaseOptions options_of(pm::PoolImpl& pool, const std::string& name);
   // The heap blocks that a database owns, which need not be open. Throws kNoSuchName, kWrongType, kCorrupt.
   static void visit_blocks(pm::PoolImpl& pool, const std::string& name,
                            const std::function<void(uint64_t offset, uint64_t bytes)>& visit);
@@ -77,6 +84,12 @@ class Engine {
   void require_running() const;
   // All commits up to here are visible.
   uint64_t moment() const { return moment_.load(std::memory_order_acquire); }
+
+  // What can be read of a damaged database, tree by tree: `tree` gets a name, then `record` its records; `lost` a sentence
+  // for what cannot be read.
+  void salvage(const std::function<void(std::string_view name)>& tree,
+               const std::function<void(std::string_view key, std::string_view value)>& record,
+               const std::function<void(const std::string&)>& lost);
 
   uint64_t find_tree(std::string_view name);  // its root, or 0
   uint64_t make_tree(std::string_view name);

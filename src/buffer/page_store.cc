@@ -2,15 +2,16 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+#include <unordered_map>
 
 #include "buffer/page.h"
 #include "perdure/error.h"
 #include "pm/file.h"
+#include "pm/file_lock.h"
 #include "pm/system_error.h"
 
 namespace perdure::buffer {
@@ -30,7 +31,7 @@ class PageFile final : public PageStore {
     if (fd_ < 0) pm::throw_errno("open", subject_, errno);
     bool own = false;
     try {
-      lock();
+      lock_ = pm::FileLock::for_writer(fd_, path, "page file");
       own = create;
       if (create) make_durable(path);
     } catch (...) {
@@ -62,11 +63,6 @@ class PageFile final : public PageStore {
   uint64_t capacity() const override { return uint64_t{1} << 40; }
 
  private:
-  void lock() const {
-    if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
-    if (errno != EWOULDBLOCK) pm::throw_errno("flock", subject_, errno);
-    throw Error(ErrorCode::kLocked, fmt::format("{} is in use by another process", subject_));
-  }
   void make_durable(const std::string& path) const {
     if (::fsync(fd_) != 0) pm::throw_errno("fsync", subject_, errno);
     pm::sync_parent_of(path);
@@ -76,6 +72,41 @@ class PageFile final : public PageStore {
   uint32_t page_bytes_;
   PageFaults* faults_;
   int fd_ = -1;
+  pm::FileLock lock_;
+};
+
+class PageFileToRead final : public PageStore {
+ public:
+  PageFileToRead(const std::string& path, uint32_t page_bytes)
+      : subject_(path + ": the page file"),
+        page_bytes_(page_bytes),
+        fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+    if (fd_ < 0) pm::throw_errno("open", subject_, errno);
+    if (!pm::FileLock::has_writer(fd_, path)) return;
+    ::close(fd_);
+    throw Error(ErrorCode::kLocked, fmt::format("{} is in use by another process", subject_));
+  }
+  ~PageFileToRead() override { ::close(fd_); }
+  PageFileToRead(const PageFileToRead&) = delete;
+  PageFileToRead& operator=(const PageFileToRead&) = delete;
+
+  void read(uint64_t id, char* page) override {
+    if (const auto own = written_.find(id); own != written_.end()) {
+      std::memcpy(page, own->second.data(), page_bytes_);
+      return;
+    }
+    const uint64_t done = pm::read_at(fd_, subject_, id * page_bytes_, page, page_bytes_);
+    std::memset(page + done, 0, page_bytes_ - done);
+  }
+  void write(uint64_t id, const char* page) override { written_[id].assign(page, page_bytes_); }
+  void sync() override {}
+  uint64_t capacity() const override { return uint64_t{1} << 40; }
+
+ private:
+  std::string subject_;
+  uint32_t page_bytes_;
+  int fd_;
+  std::unordered_map<uint64_t, std::string> written_;
 };
 
 class PageArea final : public PageStore {
@@ -114,6 +145,10 @@ void inject_page_faults(PageFaults* faults) { faults_in_use = faults; }
 std::unique_ptr<PageStore> open_page_file(const std::string& path, uint32_t page_bytes,
                                           bool create) {
   return std::make_unique<PageFile>(path, page_bytes, create);
+}
+
+std::unique_ptr<PageStore> open_page_file_to_read(const std::string& path, uint32_t page_bytes) {
+  return std::make_unique<PageFileToRead>(path, page_bytes);
 }
 
 std::unique_ptr<PageStore> open_page_area(const pm::Memory& memory, char* area, uint64_t pages,

@@ -38,6 +38,8 @@ void inject_page_faults(PageFaults* faults);
 // `create` is false. Throws kNotFound, kExists, kPermission, kReadOnly, kLocked (another process has it open), kIo.
 std::unique_ptr<PageStore> open_page_file(const std::string& path, uint32_t page_bytes,
                                           bool create);
+// The same file, of which nothing is changed: what is written is kept in memory. For one thread.
+std::unique_ptr<PageStore> open_page_file_to_read(const std::string& path, uint32_t page_bytes);
 // `pages` pages at `area`, in PM.
 std::unique_ptr<PageStore> open_page_area(const pm::Memory& memory, char* area, uint64_t pages,
                                           uint32_t page_bytes);

@@ -330,6 +330,15 @@ perdure_status perdure_index_scan_back(const perdure_index* index, const perdure
   });
 }
 
+perdure_status perdure_index_remove_range(perdure_index* index, perdure_datum from,
+                                          const perdure_datum* to, uint64_t* removed) {
+  return guarded([&] {
+    std::optional<Datum> last;
+    if (to != nullptr) last = datum_of(*to, "key");
+    give(removed, index_of(index).remove_range(datum_of(from, "key"), last));
+  });
+}
+
 // `scan(index, visit)`.
 template <typename Scan>
 static perdure_status scan_words(const perdure_index* index, uint64_t limit, uint64_t* keys,

@@ -35,6 +35,40 @@ void copy_text(const std::string& from, char (&to)[N]) {
   to[length] = '\0';
 }
 
+void copy_info(const PoolInfo& from, perdure_pool_info& info) {
+  const size_t room = info.size;
+  if (room < sizeof(size_t)) refuse("the size of the info is not set");
+  perdure_pool_info to;
+  std::memset(&to, 0, sizeof to);
+  to.size = std::min(room, sizeof to);
+  to.capacity_bytes = from.capacity_bytes;
+  to.size_bytes = from.size_bytes;
+  to.allocated_bytes = from.allocated_bytes;
+  to.free_bytes = from.free_bytes;
+  to.generation = from.generation;
+  to.format_version = from.format_version;
+  to.clean = from.clean ? 1 : 0;
+  to.read_only = from.read_only ? 1 : 0;
+  to.durability = static_cast<uint32_t>(from.durability);
+  copy_text(from.uuid, to.uuid);
+  copy_text(to_string(from.medium), to.medium);
+  copy_text(to_string(from.domain), to.domain);
+  std::memcpy(&info, &to, to.size);
+}
+
+void visit_all(const std::vector<StructureInfo>& structures, perdure_visit_structure visit,
+               void* context) {
+  const auto kind = [](const std::string& text) {
+    return text == to_string(Kind::kU64) ? PERDURE_U64 : PERDURE_BYTES;
+  };
+  for (const StructureInfo& one : structures) {
+    if (visit(context, one.name.c_str(), one.type.c_str(), kind(one.key_kind),
+              kind(one.value_kind)) == 0) {
+      return;
+    }
+  }
+}
+
 }  // namespace
 
 perdure_status perdure_pool_create(const char* path, const perdure_pool_options* options,
@@ -75,42 +109,25 @@ perdure_status perdure_pool_check(const perdure_pool* pool, perdure_report repor
 }
 
 perdure_status perdure_pool_get_info(const perdure_pool* pool, perdure_pool_info* info) {
-  return guarded([&] {
-    const size_t room = need(info, "info").size;
-    if (room < sizeof(size_t)) refuse("the size of the info is not set");
-    const PoolInfo from = need(pool, "pool").pool.info();
-    perdure_pool_info to;
-    std::memset(&to, 0, sizeof to);
-    to.size = std::min(room, sizeof to);
-    to.capacity_bytes = from.capacity_bytes;
-    to.size_bytes = from.size_bytes;
-    to.allocated_bytes = from.allocated_bytes;
-    to.free_bytes = from.free_bytes;
-    to.generation = from.generation;
-    to.format_version = from.format_version;
-    to.clean = from.clean ? 1 : 0;
-    to.read_only = from.read_only ? 1 : 0;
-    to.durability = static_cast<uint32_t>(from.durability);
-    copy_text(from.uuid, to.uuid);
-    copy_text(to_string(from.medium), to.medium);
-    copy_text(to_string(from.domain), to.domain);
-    std::memcpy(info, &to, to.size);
-  });
+  return guarded([&] { copy_info(need(pool, "pool").pool.info(), need(info, "info")); });
 }
 
 perdure_status perdure_pool_structures(const perdure_pool* pool, perdure_visit_structure visit,
                                        void* context) {
   return guarded([&] {
     if (visit == nullptr) refuse("visit is NULL");
-    for (const StructureInfo& one : need(pool, "pool").pool.structures()) {
-      const auto kind = [](const std::string& text) {
-        return text == to_string(Kind::kU64) ? PERDURE_U64 : PERDURE_BYTES;
-      };
-      if (visit(context, one.name.c_str(), one.type.c_str(), kind(one.key_kind),
-                kind(one.value_kind)) == 0) {
-        return;
-      }
-    }
+    visit_all(need(pool, "pool").pool.structures(), visit, context);
+  });
+}
+
+perdure_status perdure_pool_inspect(const char* path, perdure_pool_info* info,
+                                    perdure_visit_structure visit, void* context,
+                                    int* open_to_write) {
+  return guarded([&] {
+    const PoolInspection found = Pool::inspect(&need(path, "path"));
+    if (info != nullptr) copy_info(found.info, *info);
+    if (open_to_write != nullptr) *open_to_write = found.open_to_write ? 1 : 0;
+    if (visit != nullptr) visit_all(found.structures, visit, context);
   });
 }
 

@@ -1,15 +1,18 @@
 // perdure pool create | info | check | grow | shrink: pools as a whole. More of them in cmd_backup.cc.
 
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "cli/command.h"
 #include "cli/describe.h"
 #include "cli/pool_check.h"
 #include "cli/terminal.h"
 #include "common/units.h"
+#include "perdure/error.h"
 
 namespace perdure::cli {
 namespace {
@@ -31,11 +34,9 @@ void add_domain_option(CLI::App& command, Target& target) {
       ->check(CLI::IsMember({"page", "line", "byte"}));
 }
 
-void print_pool(const Pool& pool, bool json) {
-  const PoolInfo info = pool.info();
-  const std::vector<StructureInfo> structures = pool.structures();
+void print_pool(nlohmann::json object, Facts facts, const std::vector<StructureInfo>& structures,
+                bool json) {
   if (json) {
-    nlohmann::json object = pool_json(info);
     object["structures"] = nlohmann::json::array();
     for (const StructureInfo& structure : structures) {
       object["structures"].push_back(structure_json(structure));
@@ -43,13 +44,21 @@ void print_pool(const Pool& pool, bool json) {
     fmt::print("{}\n", object.dump(2));
     return;
   }
-  Facts facts = pool_facts(info);
   for (const StructureInfo& structure : structures) {
     facts.emplace_back("structure", fmt::format("{}: {}, {} -> {}", structure.name, structure.type,
                                                 structure.key_kind, structure.value_kind));
   }
   if (structures.empty()) facts.emplace_back("structures", "none");
   fmt::print("{}", to_lines(facts));
+}
+
+void print_pool(const Pool& pool, bool json) {
+  const PoolInfo info = pool.info();
+  print_pool(pool_json(info), pool_facts(info), pool.structures(), json);
+}
+
+void print_pool(const PoolInspection& found, bool json) {
+  print_pool(inspection_json(found), inspection_facts(found), found.structures, json);
 }
 
 int run_create(const PoolCommandOptions& options) {
@@ -60,8 +69,18 @@ int run_create(const PoolCommandOptions& options) {
 }
 
 int run_info(const PoolCommandOptions& options) {
-  const Pool pool = Pool::open(options.target.pool, reading_options_for(options.target));
-  print_pool(pool, options.target.json);
+  // Who may not write to it would have to read a copy of all of it.
+  const bool may_lock = ::access(options.target.pool.c_str(), R_OK | W_OK) == 0;
+  if (may_lock || ::access(options.target.pool.c_str(), R_OK) != 0) {
+    try {
+      const Pool pool = Pool::open(options.target.pool, reading_options_for(options.target));
+      print_pool(pool, options.target.json);
+      return kExitOk;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kLocked) throw;
+    }
+  }
+  print_pool(Pool::inspect(options.target.pool), options.target.json);
   return kExitOk;
 }
 
@@ -130,10 +149,36 @@ void print_check(const PoolCommandOptions& options, const PoolCheck& check) {
   }
 }
 
+// Beside a process that has the pool open for writing: what can be judged then. The rest is not checked, which is an
+// error of its own.
+int check_beside_writer(const PoolCommandOptions& options) {
+  const PoolInspection found = Pool::inspect(options.target.pool);
+  if (options.target.json) {
+    const nlohmann::json object = {{"pool", options.target.pool},
+                                   {"sound", nullptr},
+                                   {"open_to_write", true},
+                                   {"structures", found.structures.size()},
+                                   {"problems", nlohmann::json::array()}};
+    fmt::print("{}\n", object.dump(2));
+  } else {
+    fmt::print("{}: header, directory and descriptors are sound\n", options.target.pool);
+  }
+  fmt::print(stderr,
+             "perdure: {}: heap and {} were not checked, as a process has the pool open for "
+             "writing; check it when it is closed, or a backup of it\n",
+             options.target.pool, format_counted(found.structures.size(), "structure"));
+  return kExitError;
+}
+
 int run_check(const PoolCommandOptions& options) {
-  const PoolCheck check = check_pool(options.target.pool);
-  print_check(options, check);
-  return check.problems.empty() ? kExitOk : kExitDamage;
+  try {
+    const PoolCheck check = check_pool(options.target.pool);
+    print_check(options, check);
+    return check.problems.empty() ? kExitOk : kExitDamage;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kLocked) throw;
+  }
+  return check_beside_writer(options);
 }
 
 void add_create(CLI::App& pool, const std::shared_ptr<PoolCommandOptions>& options,
@@ -166,24 +211,30 @@ void add_create(CLI::App& pool, const std::shared_ptr<PoolCommandOptions>& optio
 void add_pool(CLI::App& app, Action& action) {
   auto options = std::make_shared<PoolCommandOptions>();
   CLI::App* pool = add_command(
-      app, "pool", "Make, describe, check, grow, shrink, back up, restore and salvage pools",
+      app, "pool",
+      "Make, describe, check, grow, shrink, compact, back up, restore and salvage pools",
       "  perdure pool create --capacity 10G words.pool\n"
       "  perdure pool info words.pool\n"
       "  perdure pool check words.pool || echo damaged\n");
   pool->require_subcommand(1);
   add_create(*pool, options, action);
 
-  CLI::App* info =
-      add_command(*pool, "info", "Show header, medium, durability, sizes and structures",
-                  "  perdure pool info words.pool\n"
-                  "  perdure pool info --json words.pool\n");
+  CLI::App* info = add_command(
+      *pool, "info", "Show header, medium, durability, sizes and structures",
+      "  perdure pool info words.pool\n"
+      "  perdure pool info --json words.pool\n"
+      "\nWorks beside a process that has the pool open for writing, and on backups. What "
+      "only that\nprocess knows is left out then, and said to be.\n");
   add_pool_argument(*info, options->target);
   info->callback([options, &action] { action = [options] { return run_info(*options); }; });
 
   CLI::App* check = add_command(
       *pool, "check", "Verify header, heap and structures, and name what is wrong",
       "  perdure pool check words.pool\n"
-      "\nModifies nothing: recovery runs on a private copy. Exit code 3 when damage is found.\n");
+      "\nModifies nothing: recovery runs on a private copy. Exit code 3 when damage is found. "
+      "Beside "
+      "a\nprocess that has the pool open for writing header, directory and descriptors are checked "
+      "alone:\nexit code 4 then.\n");
   add_pool_argument(*check, options->target);
   check->callback([options, &action] { action = [options] { return run_check(*options); }; });
 
@@ -205,13 +256,14 @@ void add_pool(CLI::App& app, Action& action) {
       "  perdure drop words.pool old && perdure pool shrink words.pool\n"
       "\nNothing is moved: free space below what is in use stays the pool's, which uses it again, "
       "and\n"
-      "shows as `free` in `perdure pool info`. To get that back too, copy the structures to a new\n"
-      "pool with `perdure convert --to`. A crash leaves the pool shrunk or not, with all "
-      "records.\n");
+      "shows as `free` in `perdure pool info`; `perdure pool compact` gets that back, too. A "
+      "crash\n"
+      "leaves the pool shrunk or not, with all records.\n");
   add_pool_argument(*shrink, options->target);
   add_domain_option(*shrink, options->target);
   shrink->callback([options, &action] { action = [options] { return run_shrink(*options); }; });
 
+  add_pool_compact(*pool, action);
   add_pool_backup(*pool, action);
   add_pool_salvage(*pool, action);
 }

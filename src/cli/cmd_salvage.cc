@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "cli/command.h"
 #include "cli/salvage.h"
@@ -21,7 +22,8 @@ namespace {
 struct SalvageCommandOptions {
   Target target;  // `name` is not used
   std::string to;
-  std::string capacity;  // empty: as the damaged pool's
+  std::string capacity;                 // empty: as the damaged pool's
+  std::vector<std::string> page_files;  // of databases in it
 };
 
 void print_json(const SalvageCommandOptions& options, const SalvageReport& report) {
@@ -33,6 +35,7 @@ void print_json(const SalvageCommandOptions& options, const SalvageReport& repor
                           {"unreadable", one.unreadable},
                           {"complete", one.complete},
                           {"lost", one.lost}});
+    if (!one.page_file.empty()) structures.back()["pages"] = one.page_file;
   }
   const nlohmann::json object = {{"from", options.target.pool},
                                  {"to", options.to},
@@ -54,6 +57,7 @@ void print_text(const SalvageReport& report) {
     if (one.unreadable > 0) fmt::print(", {} lost", format_count(one.unreadable));
     if (!one.complete) fmt::print(", {}", palette.bad("and others, how many is not known"));
     fmt::print("{}\n", whole ? "" : ":");
+    if (!one.page_file.empty()) fmt::print("  its pages are in {}\n", one.page_file);
     for (const std::string& reason : one.lost) fmt::print("  {} {}\n", palette.bad("*"), reason);
   }
   fmt::print("{}\n", report.is_complete()
@@ -75,11 +79,12 @@ int run_salvage(const SalvageCommandOptions& options) {
   std::random_device random;
   const std::string unfinished =
       fmt::format("{}.{:08x}{:08x}.unfinished", options.to, random(), random());
+  const DatabaseFiles files{options.page_files, options.to};
   SalvageReport report;
   try {
     Pool to = Pool::create(unfinished, pool_options);
     ProgressBar bar("records");
-    report = salvage_pool(options.target.pool, to, bar.sink());
+    report = salvage_pool(options.target.pool, to, files, bar.sink());
     to.close();
     pm::rename_to_new(unfinished, options.to);
     pm::sync_parent_of(options.to);
@@ -103,14 +108,23 @@ void add_pool_salvage(CLI::App& pool, Action& action) {
       pool, "salvage",
       "Copy what is readable of a damaged pool to a new one, and name what is lost",
       "  perdure pool salvage damaged.pool saved.pool\n"
+      "  perdure pool salvage --pages bank.pages bank.pool saved.pool\n"
       "\nThe damaged pool is not modified. Structures are made anew with default options, "
       "versions\n"
       "and expiry are not kept. Exit code 3 if anything could not be read. A changed word in a\n"
-      "structure of words from words may be read as it is: only byte strings have checksums.\n");
+      "structure of words from words may be read as it is: only byte strings have checksums.\n"
+      "Of a database each tree is read page by page; where its pages are in a file of their own, "
+      "the\n"
+      "new one's are in NEW.NAME.pages.\n");
   command->add_option("POOL", options->target.pool, "The damaged pool file")->required();
   command->add_option("NEW", options->to, "The pool file to make")->required();
   command->add_option("--capacity", options->capacity,
                       "Size that it may grow to (default: as the damaged pool)");
+  command
+      ->add_option("--pages", options->page_files,
+                   "The page file of a database in it, which is not modified; may be repeated")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->allow_extra_args(false);
   add_json_flag(*command, options->target.json);
   command->callback([options, &action] { action = [options] { return run_salvage(*options); }; });
 }

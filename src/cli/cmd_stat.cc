@@ -2,9 +2,11 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "cli/command.h"
@@ -12,6 +14,7 @@
 #include "cli/open_index.h"
 #include "cli/terminal.h"
 #include "common/units.h"
+#include "perdure/error.h"
 
 namespace perdure::cli {
 namespace {
@@ -36,9 +39,54 @@ std::optional<uint64_t> live_records(const AnyIndex& index,
   return std::nullopt;
 }
 
+void print_facts(const Facts& pool, const Facts& structure) {
+  const Palette palette(stdout);
+  fmt::print("{}\n{}\n{}\n{}", palette.bold("Pool"), to_lines(pool), palette.bold("Structure"),
+             to_lines(structure));
+}
+
+Facts structure_facts(const StructureInfo& structure, const std::string& live_records) {
+  return {{"structure", structure.name},
+          {"type", structure.type},
+          {"keys", structure.key_kind},
+          {"values", structure.value_kind},
+          {"live records", live_records}};
+}
+
+// Beside a process that has the pool open for writing, which alone knows the figures of the structure.
+int stat_beside_writer(const Target& target) {
+  const PoolInspection found = Pool::inspect(target.pool);
+  const auto structure = std::ranges::find(found.structures, target.name, &StructureInfo::name);
+  if (structure == found.structures.end()) {
+    throw Error(ErrorCode::kNoSuchName,
+                fmt::format("{}: there is no structure named '{}'; `perdure pool info` lists what "
+                            "there is",
+                            target.pool, target.name));
+  }
+  if (target.json) {
+    nlohmann::json object = {{"pool", inspection_json(found)},
+                             {"structure", structure_json(*structure)}};
+    object["structure"]["live_records"] = nullptr;
+    object["structure"]["statistics"] = nullptr;
+    fmt::print("{}\n", object.dump(2));
+    return kExitOk;
+  }
+  Facts facts = structure_facts(*structure, "not known here");
+  facts.emplace_back("other figures",
+                     "only the process that has the pool open knows them; a backup of it has them");
+  print_facts(inspection_facts(found), facts);
+  return kExitOk;
+}
+
 int run_stat(const StatOptions& options) {
   const Target& target = options.target;
-  const std::unique_ptr<OpenIndex> opened = OpenIndex::open_to_read(target);
+  std::unique_ptr<OpenIndex> opened;
+  try {
+    opened = OpenIndex::open_to_read(target);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kLocked || options.count) throw;
+    return stat_beside_writer(target);
+  }
   const StructureInfo structure = opened->structure();
   const std::vector<Statistic> statistics = opened->index().statistics();
   const std::optional<uint64_t> records = live_records(opened->index(), statistics, options.count);
@@ -50,18 +98,12 @@ int run_stat(const StatOptions& options) {
     fmt::print("{}\n", object.dump(2));
     return kExitOk;
   }
-  Facts facts = {{"structure", structure.name},
-                 {"type", structure.type},
-                 {"keys", structure.key_kind},
-                 {"values", structure.value_kind},
-                 {"live records", records ? format_count(*records)
-                                          : "not known; --count goes through all of them"}};
+  Facts facts = structure_facts(
+      structure, records ? format_count(*records) : "not known; --count goes through all of them");
   for (const Statistic& statistic : statistics) {
     facts.emplace_back(statistic.name, figure_in_words(statistic));
   }
-  const Palette palette(stdout);
-  fmt::print("{}\n{}\n{}\n{}", palette.bold("Pool"), to_lines(pool_facts(info)),
-             palette.bold("Structure"), to_lines(facts));
+  print_facts(pool_facts(info), facts);
   return kExitOk;
 }
 
@@ -72,7 +114,9 @@ void add_stat(CLI::App& app, Action& action) {
   CLI::App* command = add_command(app, "stat", "Show the figures of a structure and of its pool",
                                   "  perdure stat words.pool\n"
                                   "  perdure stat --name cities --json words.pool\n"
-                                  "  perdure stat --count words.pool\n");
+                                  "  perdure stat --count words.pool\n"
+                                  "\nBeside a process that has the pool open for writing what only "
+                                  "that one knows is left\nout, and said to be.\n");
   add_target_options(*command, options->target);
   command->add_flag(
       "--count", options->count,

@@ -42,6 +42,7 @@ void add_count(CLI::App& app, Action& action);
 void add_stat(CLI::App& app, Action& action);
 void add_pool(CLI::App& app, Action& action);
 void add_pool_backup(CLI::App& pool, Action& action);  // to `perdure pool`
+void add_pool_compact(CLI::App& pool, Action& action);
 void add_pool_salvage(CLI::App& pool, Action& action);
 void add_convert(CLI::App& app, Action& action);
 void add_drop(CLI::App& app, Action& action);

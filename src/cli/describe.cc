@@ -107,7 +107,47 @@ nlohmann::json pool_json(const PoolInfo& info) {
           {"generation", info.generation},
           {"clean", info.clean},
           {"huge_pages", info.huge_pages},
-          {"read_only", info.read_only}};
+          {"read_only", info.read_only},
+          {"open_to_write", false}};
+}
+
+Facts inspection_facts(const PoolInspection& found) {
+  const PoolInfo& info = found.info;
+  const char* about = found.exact ? "" : ", about: it changed while it was counted";
+  Facts facts = {{"pool", info.path},
+                 {"uuid", info.uuid},
+                 {"format", std::to_string(info.format_version)},
+                 {"medium", medium_in_words(info.medium)},
+                 {"capacity", exact_bytes(info.capacity_bytes)},
+                 {"size", exact_bytes(info.size_bytes)},
+                 {"allocated", exact_bytes(info.allocated_bytes) + about},
+                 {"free", exact_bytes(info.free_bytes) + about},
+                 {"opened to write", format_counted(info.generation, "time")}};
+  if (found.open_to_write) {
+    facts.emplace_back("open", "for writing, in another process; figures are those of a moment");
+    facts.emplace_back("not known", "domain, durability, high water, huge pages, last close");
+  } else {
+    facts.emplace_back("last close", info.clean ? "clean" : "not clean: recovered when opened");
+    facts.emplace_back("not known", "domain, durability, huge pages: it is not open");
+  }
+  return facts;
+}
+
+nlohmann::json inspection_json(const PoolInspection& found) {
+  const PoolInfo& info = found.info;
+  nlohmann::json object = {{"path", info.path},
+                           {"uuid", info.uuid},
+                           {"format_version", info.format_version},
+                           {"medium", to_string(info.medium)},
+                           {"capacity_bytes", info.capacity_bytes},
+                           {"size_bytes", info.size_bytes},
+                           {"allocated_bytes", info.allocated_bytes},
+                           {"free_bytes", info.free_bytes},
+                           {"generation", info.generation},
+                           {"open_to_write", found.open_to_write},
+                           {"exact", found.exact}};
+  if (!found.open_to_write) object["clean"] = info.clean;
+  return object;
 }
 
 nlohmann::json structure_json(const StructureInfo& structure) {

@@ -25,6 +25,9 @@ std::string durability_in_words(const PoolInfo& info);
 Facts pool_facts(const PoolInfo& info);
 nlohmann::json pool_json(const PoolInfo& info);
 nlohmann::json structure_json(const StructureInfo& structure);
+// Of a pool that is open elsewhere. What only that process knows is left out; the facts say what.
+Facts inspection_facts(const PoolInspection& found);
+nlohmann::json inspection_json(const PoolInspection& found);
 
 // A figure with its unit, such as "12.0 MiB (12,582,912 bytes)" or "123,456 records".
 std::string figure_in_words(const Statistic& statistic);

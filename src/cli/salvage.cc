@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -21,11 +22,14 @@
 #include <unordered_set>
 #include <utility>
 
+#include "buffer/engine.h"
+#include "cli/database_writer.h"
 #include "perdure/catalog.h"
 #include "perdure/database.h"
 #include "perdure/error.h"
 #include "perdure/files.h"
 #include "pm/layout.h"
+#include "pm/pool_impl.h"
 
 namespace perdure::cli {
 namespace {
@@ -40,6 +44,8 @@ constexpr char kFolder = 'f';     // path
 constexpr char kFile = 'n';       // path; its content follows
 constexpr char kPiece = 'p';      // of the content
 constexpr char kFileEnd = 'w';    // the file is whole
+constexpr char kDatabase = 'b';   // its options
+constexpr char kTree = 't';       // name; its records follow
 constexpr char kLost = 'l';       // a sentence: one record cannot be read
 constexpr char kStopped = 'e';  // a sentence, the number of an ErrorCode or none: there may be more
 constexpr char kAlive = 'a';    // nothing: work goes on
@@ -320,6 +326,34 @@ void tell_files(const std::string& path, const std::string& name, Teller& teller
   tell_folder(files, "/", teller);
 }
 
+// The page file is the one, of those that were given, that is the database's.
+void tell_database(const std::string& path, const std::string& name,
+                   const std::vector<std::string>& page_files, Teller& teller) {
+  Pool pool = Pool::open(path, lenient_options(true));
+  pm::PoolImpl& impl = pm::impl_of(pool);
+  const DatabaseOptions made = buffer::Engine::options_of(impl, name);
+  const bool in_file = !made.page_file.empty();
+  if (in_file && page_files.empty()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "its pages are in a file of their own: say which, with --pages");
+  }
+  std::unique_ptr<buffer::Engine> engine;
+  for (size_t i = 0; engine == nullptr; ++i) {
+    try {
+      engine = buffer::Engine::open_damaged(impl, name, in_file ? page_files[i] : "");
+    } catch (const Error& error) {
+      const bool others = error.code() == ErrorCode::kInvalidArgument;
+      if (!others || !in_file || i + 1 >= page_files.size()) throw;
+    }
+  }
+  const DatabaseShape shape = shape_of(made);
+  teller.tell(kDatabase, {reinterpret_cast<const char*>(&shape), sizeof shape});
+  engine->salvage(
+      [&](std::string_view tree) { teller.tell(kTree, tree); },
+      [&](std::string_view key, std::string_view value) { teller.tell(kRecord, key, value); },
+      [&](const std::string& sentence) { teller.tell(kLost, sentence); });
+}
+
 // ---- what the parent makes of it
 
 // A damaged pool may tell of names, keys and paths that no pool has.
@@ -347,8 +381,9 @@ Datum datum_of(const std::string& bytes, Kind kind, uint64_t& word) {
 
 class Salvage {
  public:
-  Salvage(const std::string& from, Pool& to, const ProgressSink& progress, unsigned silence_s)
-      : from_(from), to_(to), progress_(progress), silence_s_(silence_s) {}
+  Salvage(const std::string& from, Pool& to, const DatabaseFiles& files,
+          const ProgressSink& progress, unsigned silence_s)
+      : from_(from), to_(to), files_(files), progress_(progress), silence_s_(silence_s) {}
 
   SalvageReport run() {
     list();
@@ -356,15 +391,24 @@ class Salvage {
       if (one.info.type == Files::kTypeName) {
         copy_files(one);
       } else if (one.info.type == Database::kTypeName) {
-        one.lost.emplace_back(
-            "databases are not salvaged; `perdure db check` mends what its log can");
+        copy_database(one);
       } else {
         copy_records(one);
       }
     }
     check();
+    finished_ = true;
     return std::move(report_);
   }
+  // What nobody will have a pool for goes.
+  ~Salvage() {
+    if (finished_) return;
+    for (const SalvagedStructure& one : report_.structures) {
+      if (!one.page_file.empty()) ::unlink(one.page_file.c_str());
+    }
+  }
+  Salvage(const Salvage&) = delete;
+  Salvage& operator=(const Salvage&) = delete;
 
  private:
   void list() {
@@ -523,11 +567,37 @@ class Salvage {
     lose(one, fmt::format("{}: was not read to its end", path));
   }
 
+  void copy_database(SalvagedStructure& one) {
+    std::optional<DatabaseWriter> writer;
+    one.complete = read_all(
+        one,
+        [&](Teller& teller) { tell_database(from_, one.info.name, files_.page_files, teller); },
+        [&](const Frame& frame) {
+          if (frame.what == kDatabase && frame.first.size() == sizeof(DatabaseShape)) {
+            DatabaseShape shape;
+            std::memcpy(&shape, frame.first.data(), sizeof shape);
+            const std::string pages =
+                shape.has_page_file == 0 ? "" : files_.new_page_file(one.info.name);
+            writer.emplace(to_, one.info.name, shape, pages);
+            one.page_file = pages;  // it was made
+          }
+          if (!writer) return;
+          if (frame.what == kTree) writer->begin_tree(frame.first);
+          if (frame.what != kRecord) return;
+          writer->add(frame.first, frame.second);
+          ++one.records;
+          show(one);
+        });
+    if (writer) writer->write();
+  }
+
   const std::string& from_;
   Pool& to_;
+  const DatabaseFiles& files_;
   const ProgressSink& progress_;
   unsigned silence_s_;
   SalvageReport report_;
+  bool finished_ = false;
 };
 
 }  // namespace
@@ -538,9 +608,17 @@ bool SalvageReport::is_complete() const {
          });
 }
 
-SalvageReport salvage_pool(const std::string& from, Pool& to, const ProgressSink& progress,
-                           unsigned silence_s) {
-  return Salvage(from, to, progress, silence_s).run();
+std::string DatabaseFiles::new_page_file(const std::string& name) const {
+  std::string plain = name;
+  for (char& one : plain) {
+    if (std::isalnum(static_cast<unsigned char>(one)) == 0 && one != '-' && one != '_') one = '_';
+  }
+  return fmt::format("{}.{}.pages", new_pool, plain);
+}
+
+SalvageReport salvage_pool(const std::string& from, Pool& to, const DatabaseFiles& files,
+                           const ProgressSink& progress, unsigned silence_s) {
+  return Salvage(from, to, files, progress, silence_s).run();
 }
 
 uint64_t salvage_capacity(const std::string& from) {

@@ -16,6 +16,16 @@ struct SalvagedStructure {
   uint64_t unreadable = 0;        // records that are known of, and cannot be read
   bool complete = false;          // there is nothing else that is known to be missing
   std::vector<std::string> lost;  // what is missing, or why: the first few
+  std::string page_file;          // that was made for a database, if there is one
+};
+
+// Page files of databases.
+struct DatabaseFiles {
+  std::vector<std::string> page_files;  // of the damaged pool's
+  std::string new_pool;                 // beside this go those that are made
+
+  // NEW.NAME.pages.
+  std::string new_page_file(const std::string& name) const;
 };
 
 struct SalvageReport {
@@ -28,8 +38,8 @@ struct SalvageReport {
 // Copies each structure of the pool `from` that can be read to the pool `to`, which must be empty. `from` is not
 // modified. What reads it are child processes: one that faults, or says nothing for `silence_s` seconds, is the end of
 // one structure. Throws what Pool::open throws for a file that is no pool at all, and errors of `to`.
-SalvageReport salvage_pool(const std::string& from, Pool& to, const ProgressSink& progress,
-                           unsigned silence_s = 60);
+SalvageReport salvage_pool(const std::string& from, Pool& to, const DatabaseFiles& files,
+                           const ProgressSink& progress, unsigned silence_s = 60);
 
 // The capacity that a pool's header tells, if that can be believed; else one that its file fits into.
 uint64_t salvage_capacity(const std::string& from);

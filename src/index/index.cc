@@ -56,6 +56,47 @@ void AnyIndex::scan_back(std::optional<Datum>, uint64_t,
               "catalogue");
 }
 
+namespace {
+
+void keep(Value& own, Datum datum) {
+  if (datum.kind() == Kind::kU64) return own.set(datum.word());
+  own.set_bytes().assign(datum.bytes());
+}
+
+}  // namespace
+
+uint64_t AnyIndex::remove_range(Datum first, std::optional<Datum> last) {
+  constexpr uint64_t kAtOnce = 128;
+  const auto is_before_end = [&](Datum key) {
+    if (!last) return true;
+    return key.kind() == Kind::kU64 ? key.word() < last->word() : key.bytes() < last->bytes();
+  };
+  uint64_t removed = 0;
+  Value next;
+  keep(next, first);
+  std::vector<Value> keys;
+  for (bool more = true; more;) {
+    keys.clear();
+    scan(next.datum(), kAtOnce, [&](Datum key, Datum) {
+      if (!is_before_end(key)) return false;
+      keep(keys.emplace_back(), key);
+      return true;
+    });
+    more = keys.size() == kAtOnce;
+    for (const Value& key : keys) removed += remove(key.datum()) ? 1 : 0;
+    if (!more) break;
+    // On behind the last one, which another thread may have written again.
+    if (key_kind() == Kind::kU64) {
+      const uint64_t word = keys.back().word();
+      if (word == ~uint64_t{0}) break;
+      next.set(word + 1);
+    } else {
+      next.set_bytes().assign(keys.back().bytes()).push_back('\0');
+    }
+  }
+  return removed;
+}
+
 bool AnyIndex::compare_exchange(Datum, Datum, Datum) {
   throw Error(ErrorCode::kWrongType, "this index cannot compare and write in one step");
 }

@@ -93,7 +93,7 @@ class FileInTheMaking {
     file_ = ::open(unfinished_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
     if (file_ < 0 && errno == EEXIST) return false;
     if (file_ < 0) throw_errno("open", unfinished_, errno);
-    // Shared, as Pool::open wants it. Where there are no locks nobody gets the one that he removes such a file with.
+    // Where there are no locks nobody gets the one that he removes such a file with.
     ::flock(file_, LOCK_SH);
     struct stat status{};
     if (::fstat(file_, &status) == 0 && status.st_nlink > 0) return true;
@@ -417,9 +417,10 @@ void BackupWriter::write_end() {
 
 // The paths of a backup and of what it rests on, the newest first. Only headers are read, and one file at a time is
 // open: there may be thousands.
-std::vector<std::string> find_chain(const std::string& backup,
+std::vector<std::string> find_chain(const BackupFile& newest,
                                     const std::vector<std::string>& bases) {
-  BackupHeader header = read_backup_header(backup);
+  const std::string& backup = newest.path();
+  BackupHeader header = newest.header();
   std::map<BackupId, std::string> given;
   for (const std::string& base : bases) {
     std::error_code ignored;
@@ -451,17 +452,17 @@ std::vector<std::string> find_chain(const std::string& backup,
   return chain;
 }
 
-// Reads units of the newest backup of a chain, wherever they are stored, one file after the other. `left` are the
+// Finds units of the newest backup of a chain, wherever they are stored, one file after the other. `left` are the
 // numbers of those that are wanted. Throws kCorrupt.
-void read_units(const std::vector<std::string>& chain, const BackupFile& newest,
+void find_units(const std::vector<std::string>& chain, const BackupFile& newest,
                 std::vector<uint64_t> left,
-                const std::function<void(uint64_t number, const char* unit)>& take) {
+                const std::function<void(uint64_t number, const BackupFile& file,
+                                         const BackupUnit& unit)>& take) {
   const auto broken = [&] {
     throw Error(ErrorCode::kCorrupt,
                 fmt::format("{}: what it rests on has not what it says; use another backup",
                             newest.path()));
   };
-  std::vector<char> content(kUnitBytes);
   for (size_t i = 0; i < chain.size() && !left.empty(); ++i) {
     std::optional<BackupFile> base;
     const BackupFile& file = i == 0 ? newest : base.emplace(chain[i]);
@@ -470,12 +471,32 @@ void read_units(const std::vector<std::string>& chain, const BackupFile& newest,
       const BackupUnit& unit = file.table()[number];
       if (unit.place == kInBase) return false;
       if (unit.place == kZeros || !(unit.checksum == newest.table()[number].checksum)) broken();
-      file.read(unit, content.data());
-      take(number, content.data());
+      take(number, file, unit);
       return true;
     });
   }
   if (!left.empty()) broken();
+}
+
+// The same, and reads them.
+void read_units(const std::vector<std::string>& chain, const BackupFile& newest,
+                std::vector<uint64_t> wanted,
+                const std::function<void(uint64_t number, const char* unit)>& take) {
+  std::vector<char> content(kUnitBytes);
+  find_units(chain, newest, std::move(wanted),
+             [&](uint64_t number, const BackupFile& file, const BackupUnit& unit) {
+               file.read(unit, content.data());
+               take(number, content.data());
+             });
+}
+
+// Numbers of units that are not zeros.
+std::vector<uint64_t> units_of(const BackupFile& backup) {
+  std::vector<uint64_t> units;
+  for (uint64_t i = 0; i < backup.table().size(); ++i) {
+    if (backup.table()[i].place != kZeros) units.push_back(i);
+  }
+  return units;
 }
 
 // The file of a pool, mapped to be written.
@@ -551,12 +572,9 @@ void restore_backup(const std::string& backup, const std::string& path,
     throw Error(ErrorCode::kExists,
                 fmt::format("{}: is there already; restore to another name, or remove it", path));
   }
-  const std::vector<std::string> chain = find_chain(backup, bases);
   const BackupFile newest(backup);
-  std::vector<uint64_t> units;  // that are not zeros
-  for (uint64_t i = 0; i < newest.table().size(); ++i) {
-    if (newest.table()[i].place != kZeros) units.push_back(i);
-  }
+  const std::vector<std::string> chain = find_chain(newest, bases);
+  std::vector<uint64_t> units = units_of(newest);
   PoolHeader header{};
   if (!units.empty() && units[0] == 0) {
     read_units(chain, newest, {0},
@@ -594,6 +612,42 @@ void restore_backup(const std::string& backup, const std::string& path,
   options.read_only = true;
   Pool::open(out.name(), options).close();
   out.finish(false);
+}
+
+bool is_backup_file(const std::string& path) noexcept try {
+  return is_backup(path);
+} catch (const std::exception&) {
+  return false;
+}
+
+Mapping open_backup(const std::string& backup, bool verify) {
+  const BackupFile newest(backup);
+  const std::vector<std::string> chain = find_chain(newest, {});
+  std::vector<int> files;
+  std::vector<Mapping::Part> parts;
+  const auto keep = [&](const BackupFile& file) {
+    const int own = ::fcntl(file.file(), F_DUPFD_CLOEXEC, 0);
+    if (own < 0) throw_errno("fcntl", file.path(), errno);
+    files.push_back(own);
+  };
+  try {
+    keep(newest);
+    std::string last = newest.path();
+    std::vector<char> content(kUnitBytes);
+    find_units(chain, newest, units_of(newest),
+               [&](uint64_t number, const BackupFile& file, const BackupUnit& unit) {
+                 if (verify) file.read(unit, content.data());
+                 if (last != file.path()) keep(file);
+                 last = file.path();
+                 parts.push_back({files.size() - 1, unit.place, number * kUnitBytes, kUnitBytes});
+               });
+  } catch (...) {
+    for (const int file : files) ::close(file);
+    throw;
+  }
+  std::ranges::sort(parts, {}, &Mapping::Part::offset);
+  return Mapping::of_parts(backup, std::move(files), std::move(parts),
+                           newest.table().size() * kUnitBytes);
 }
 
 }  // namespace perdure::pm

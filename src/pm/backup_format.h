@@ -65,6 +65,7 @@ class BackupFile {
   BackupFile& operator=(const BackupFile&) = delete;
 
   const std::string& path() const { return path_; }
+  int file() const { return file_; }
   const BackupHeader& header() const { return header_; }
   const std::vector<BackupUnit>& table() const { return table_; }
   // Reads a unit that is stored here. Throws kCorrupt if it is not what the table says, kIo.

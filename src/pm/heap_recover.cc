@@ -129,12 +129,18 @@ void Heap::require_sound_redo(const Lane& lane, uint64_t bytes) const {
       std::memcpy(&target, lane.redo + at, 8);
       std::memcpy(&length, lane.redo + at + 8, 8);
       at += 16;
-      // In the root directory or in blocks: lanes, this one's too, and descriptors are nobody's target.
+      // In the root directory or in blocks: lanes, this one's too, and descriptors are nobody's target. A record is
+      // shorter than a table, so that one which lies in none at either end lies in none.
       const PoolHeader& header = pool_.header();
       const bool in_blocks = target >= header.data_offset;
       const uint64_t end = in_blocks ? pool_.end_offset() : header.lanes_offset;
       sound = target % 8 == 0 && length % 8 == 0 && length <= bytes - at &&
               target >= header.directory_offset && target < end && length <= end - target;
+      const auto in_table = [&](uint64_t offset) {
+        return pool_.map().is_table(segments_.number_of(offset));
+      };
+      sound = sound &&
+              !(in_blocks && length > 0 && (in_table(target) || in_table(target + length - 1)));
       at += length;
     }
     if (!sound)

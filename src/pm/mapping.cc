@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <linux/magic.h>
-#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
@@ -12,6 +11,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <utility>
@@ -76,7 +76,7 @@ Mapping Mapping::create_file(const std::string& path) {
     throw_errno("open", path, errno);
   }
   try {
-    mapping.lock(false);
+    mapping.lock_ = FileLock::for_writer(mapping.fd_, path, "pool");
     mapping.detect_medium();
   } catch (...) {
     mapping.remove_file();
@@ -85,10 +85,9 @@ Mapping Mapping::create_file(const std::string& path) {
   return mapping;
 }
 
-Mapping Mapping::open_file(const std::string& path, bool read_only) {
-  Mapping mapping;
-  mapping.path_ = path;
-  mapping.read_only_ = read_only;
+namespace {
+
+void require_regular(const std::string& path) {
   struct stat status{};
   if (::stat(path.c_str(), &status) != 0) throw_errno("stat", path, errno);
   if (S_ISDIR(status.st_mode)) throw_errno("open", path, EISDIR);
@@ -96,9 +95,71 @@ Mapping Mapping::open_file(const std::string& path, bool read_only) {
     throw Error(ErrorCode::kNotAFile,
                 fmt::format("{}: is not a regular file; a pool lives in one", path));
   }
-  mapping.fd_ = ::open(path.c_str(), (read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC);
+}
+
+}  // namespace
+
+Mapping Mapping::open_file(const std::string& path, bool read_only) {
+  // Another file may come to have the name while this one is waited for or opened: `perdure pool compact`.
+  constexpr int kOpenAttempts = 100;
+  for (int attempt = 1;; ++attempt) {
+    require_regular(path);
+    Mapping mapping;
+    mapping.path_ = path;
+    mapping.read_only_ = read_only;
+    if (read_only) {
+      mapping.open_to_read();
+    } else {
+      mapping.fd_ = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+      if (mapping.fd_ < 0) throw_errno("open", path, errno);
+      mapping.lock_ = FileLock::for_writer(mapping.fd_, path, "pool");
+    }
+    if (mapping.is_replaced() && attempt < kOpenAttempts) continue;
+    mapping.detect_medium();
+    return mapping;
+  }
+}
+
+// A lock needs a file that is open for writing, though nothing writes to it.
+void Mapping::open_to_read() {
+  fd_ = ::open(path_.c_str(), O_RDWR | O_CLOEXEC);
+  if (fd_ >= 0) {
+    unlocked_ = !FileLock::for_reader(fd_, path_, "pool");
+    return;
+  }
+  fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd_ < 0) throw_errno("open", path_, errno);
+  unlocked_ = true;
+  require_frozen();
+}
+
+bool Mapping::is_replaced() const {
+  struct stat own{};
+  struct stat named{};
+  return ::fstat(fd_, &own) == 0 && (::stat(path_.c_str(), &named) != 0 ||
+                                     named.st_dev != own.st_dev || named.st_ino != own.st_ino);
+}
+
+Mapping Mapping::look_at_file(const std::string& path) {
+  require_regular(path);
+  Mapping mapping;
+  mapping.path_ = path;
+  mapping.read_only_ = true;
+  mapping.fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (mapping.fd_ < 0) throw_errno("open", path, errno);
-  mapping.lock(read_only);
+  mapping.detect_medium();
+  return mapping;
+}
+
+Mapping Mapping::of_parts(const std::string& path, std::vector<int> files, std::vector<Part> parts,
+                          uint64_t bytes) {
+  Mapping mapping;
+  mapping.path_ = path;
+  mapping.read_only_ = true;
+  mapping.fd_ = files.front();
+  mapping.files_ = std::move(files);
+  mapping.parts_ = std::move(parts);
+  mapping.parts_bytes_ = bytes;
   mapping.detect_medium();
   return mapping;
 }
@@ -119,21 +180,15 @@ void Mapping::swap(Mapping& other) noexcept {
   std::swap(capacity_bytes_, other.capacity_bytes_);
   std::swap(anonymous_bytes_, other.anonymous_bytes_);
   std::swap(fd_, other.fd_);
+  std::swap(lock_, other.lock_);
+  std::swap(files_, other.files_);
+  std::swap(parts_, other.parts_);
+  std::swap(parts_bytes_, other.parts_bytes_);
+  std::swap(unlocked_, other.unlocked_);
   std::swap(read_only_, other.read_only_);
   std::swap(private_tail_, other.private_tail_);
   std::swap(huge_pages_, other.huge_pages_);
   std::swap(medium_, other.medium_);
-}
-
-void Mapping::lock(bool shared) const {
-  if (::flock(fd_, (shared ? LOCK_SH : LOCK_EX) | LOCK_NB) == 0) return;
-  if (errno == EWOULDBLOCK) {
-    throw Error(ErrorCode::kLocked,
-                fmt::format("{}: the pool is open already, in another process or in this one; "
-                            "close it there first",
-                            path_));
-  }
-  throw_errno("flock", path_, errno);
 }
 
 void Mapping::detect_medium() {
@@ -151,7 +206,7 @@ void Mapping::detect_medium() {
 
 void* Mapping::map_fixed(void* address, uint64_t bytes) {
   const int protection = PROT_READ | PROT_WRITE;
-  if (fd_ < 0) {
+  if (fd_ < 0 || !files_.empty()) {
     return ::mmap(address, bytes, protection,
                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
   }
@@ -184,9 +239,54 @@ void Mapping::map(uint64_t capacity_bytes, bool huge_pages) {
   void* mapped = map_fixed(reinterpret_cast<void*>(aligned), capacity_bytes_);
   if (mapped == MAP_FAILED) throw_errno("mmap", path_, errno);
   base_ = static_cast<char*>(mapped);
+  map_parts();
   observe::map(base_, capacity_bytes_, path_.c_str());
   // Lookups are bound by the TLB; where the medium has no huge pages this is refused, harmlessly.
   ::madvise(base_, capacity_bytes_, huge_pages_ ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+}
+
+// Parts that follow each other in their file, too, are one mapping. The system has a limit of mappings: what is behind
+// half of it is read.
+void Mapping::map_parts() {
+  constexpr size_t kMappingsMax = 30'000;
+  size_t mappings = 0;
+  for (size_t i = 0; i < parts_.size();) {
+    Part part = parts_[i];
+    for (++i; i < parts_.size() && parts_[i].file == part.file &&
+              parts_[i].at == part.at + part.bytes && parts_[i].offset == part.offset + part.bytes;
+         ++i) {
+      part.bytes += parts_[i].bytes;
+    }
+    if (part.offset + part.bytes > capacity_bytes_) break;
+    const int file = files_[part.file];
+    const bool maps = ++mappings <= kMappingsMax && part.at % 4096 == 0;
+    if (maps && ::mmap(base_ + part.offset, part.bytes, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, file,
+                       static_cast<off_t>(part.at)) == MAP_FAILED) {
+      throw_errno("mmap", path_, errno);
+    }
+    if (!maps) pm::read_at(file, path_, part.at, base_ + part.offset, part.bytes);
+  }
+}
+
+void Mapping::freeze(uint64_t offset, uint64_t bytes) {
+  const uint64_t begin = offset & ~(granule() - 1);
+  const uint64_t end = (offset + bytes + granule() - 1) & ~(granule() - 1);
+  if (::madvise(base_ + begin, end - begin, kMadvPopulateWrite) == 0) return;
+  if (errno == EFAULT || errno == ENOMEM) throw_errno("madvise", path_, errno);
+  for (uint64_t at = begin; at < end; at += 4096) {
+    auto* byte = static_cast<volatile char*>(base_ + at);
+    *byte = *byte;
+  }
+}
+
+void Mapping::require_frozen() const {
+  if (!unlocked_ || !has_writer()) return;
+  throw Error(
+      ErrorCode::kLocked,
+      fmt::format("{}: the pool is open for writing in another process; read a backup of it, "
+                  "or wait until it is closed there",
+                  path_));
 }
 
 uint64_t Mapping::granule() const {
@@ -271,6 +371,21 @@ void Mapping::make_huge_pages(uint64_t begin, uint64_t end) {
 }
 
 uint64_t Mapping::read_at(uint64_t offset, void* target, uint64_t bytes) const {
+  if (!files_.empty()) {
+    if (offset >= parts_bytes_) return 0;
+    bytes = std::min(bytes, parts_bytes_ - offset);
+    std::memset(target, 0, bytes);
+    auto part = std::ranges::upper_bound(parts_, offset, {}, &Part::offset);
+    if (part != parts_.begin()) --part;
+    for (; part != parts_.end() && part->offset < offset + bytes; ++part) {
+      const uint64_t from = std::max(part->offset, offset);
+      const uint64_t to = std::min(part->offset + part->bytes, offset + bytes);
+      if (from >= to) continue;
+      pm::read_at(files_[part->file], path_, part->at + (from - part->offset),
+                  static_cast<char*>(target) + (from - offset), to - from);
+    }
+    return bytes;
+  }
   return pm::read_at(fd_, path_, offset, target, bytes);
 }
 
@@ -288,10 +403,16 @@ void Mapping::sync(uint64_t bytes) const {
 void Mapping::unmap_and_close() noexcept {
   if (base_ != nullptr) observe::unmap(base_);
   if (region_ != nullptr) ::munmap(region_, region_bytes_);
-  if (fd_ >= 0) ::close(fd_);
+  if (files_.empty()) {
+    if (fd_ >= 0) ::close(fd_);
+  } else {
+    for (const int file : files_) ::close(file);
+    files_.clear();
+  }
   region_ = nullptr;
   base_ = nullptr;
   fd_ = -1;
+  lock_ = {};
 }
 
 void Mapping::remove_file() noexcept {
@@ -299,6 +420,7 @@ void Mapping::remove_file() noexcept {
 }
 
 uint64_t Mapping::file_bytes() const {
+  if (!files_.empty()) return parts_bytes_;
   if (fd_ < 0) return 0;
   struct stat status{};
   if (::fstat(fd_, &status) != 0) throw_errno("fstat", path_, errno);

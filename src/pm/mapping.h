@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "perdure/pool.h"
+#include "pm/file_lock.h"
 
 namespace perdure::pm {
 
@@ -28,7 +31,20 @@ class Mapping {
   static Mapping create_file(const std::string& path);
   // Opens and locks a file; nothing is mapped yet. Errors as Pool::open.
   static Mapping open_file(const std::string& path, bool read_only);
+  // Opens a file to read_at(), with no lock: a writer may be at work. Errors as Pool::open, but kLocked.
+  static Mapping look_at_file(const std::string& path);
   static Mapping anonymous();
+
+  // A file whose content lies in parts of others, all of which never change: a backup. Between parts are zeros.
+  struct Part {
+    size_t file;      // which of `files`
+    uint64_t at;      // in that
+    uint64_t offset;  // in this one
+    uint64_t bytes;
+  };
+  // Takes the descriptors over. `parts` in the order of their offsets.
+  static Mapping of_parts(const std::string& path, std::vector<int> files, std::vector<Part> parts,
+                          uint64_t bytes);
 
   // Maps the file's first `capacity_bytes` (read-only pools: a private copy), on huge pages if these are
   // wanted and the medium has them.
@@ -44,6 +60,15 @@ class Mapping {
   // Gives back the blocks of the whole pages within what reserve() was called for; as above. What the system refuses
   // to take stays.
   void give_back(uint64_t offset, uint64_t bytes);
+
+  // A file that is open read-only and not locked, since its permissions do not let it be: a writer may come. freeze()
+  // gives the private copy memory of its own for a range; require_frozen() throws kLocked if a writer is there.
+  bool is_unlocked() const { return unlocked_; }
+  void freeze(uint64_t offset, uint64_t bytes);
+  void require_frozen() const;
+
+  // Whether a writer has the file open.
+  bool has_writer() const { return fd_ >= 0 && FileLock::has_writer(fd_, path_); }
 
   // Reads from the file without mapping it. Returns the bytes read.
   uint64_t read_at(uint64_t offset, void* target, uint64_t bytes) const;
@@ -71,7 +96,9 @@ class Mapping {
  private:
   void swap(Mapping& other) noexcept;
   void detect_medium();
-  void lock(bool shared) const;
+  void open_to_read();
+  bool is_replaced() const;
+  void map_parts();
   void* map_fixed(void* address, uint64_t bytes);
   void extend_private();
   // What the medium gives and takes blocks by.
@@ -87,8 +114,13 @@ class Mapping {
   uint64_t region_bytes_ = 0;
   uint64_t capacity_bytes_ = 0;
   uint64_t anonymous_bytes_ = 0;
-  int fd_ = -1;
+  int fd_ = -1;  // of parts: the first of files_
+  FileLock lock_;
+  std::vector<int> files_;
+  std::vector<Part> parts_;
+  uint64_t parts_bytes_ = 0;
   bool read_only_ = false;
+  bool unlocked_ = false;
   bool private_tail_ = false;  // read-only: memory is mapped behind the end of the file
   bool huge_pages_ = true;
   perdure::Medium medium_ = perdure::Medium::kAnonymous;

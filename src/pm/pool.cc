@@ -4,16 +4,14 @@
 #include <sys/random.h>
 
 #include <algorithm>
-#include <array>
-#include <bit>
 #include <cstring>
 #include <ctime>
 #include <utility>
 
-#include "perdure/version.h"
 #include "pm/backup.h"
-#include "pm/checksum.h"
 #include "pm/drop.h"
+#include "pm/header.h"
+#include "pm/inspect.h"
 #include "pm/pool_impl.h"
 #include "pm/system_error.h"
 #include "pm/transaction_log.h"
@@ -120,7 +118,17 @@ Pool Pool::create(const std::string& path, const PoolOptions& options) {
 }
 
 Pool Pool::open(const std::string& path, const PoolOptions& options) try {
-  return Pool(pm::PoolImpl::open(pm::Mapping::open_file(path, options.read_only), options));
+  const auto open_backup = [&] {
+    return Pool(pm::PoolImpl::open(pm::open_backup(path, options.verify), options));
+  };
+  if (options.read_only && pm::is_backup_file(path)) return open_backup();
+  try {
+    return Pool(pm::PoolImpl::open(pm::Mapping::open_file(path, options.read_only), options));
+  } catch (const Error& error) {
+    if (!options.read_only || error.code() != ErrorCode::kForeign || !pm::is_backup_file(path))
+      throw;
+  }
+  return open_backup();  // which has come to be there meanwhile
 } catch (const Error& error) {
   if (options.on_event &&
       (error.code() == ErrorCode::kCorrupt || error.code() == ErrorCode::kTruncated)) {
@@ -161,6 +169,7 @@ void Pool::rename(const std::string& from, const std::string& to) { impl().renam
 BackupReport Pool::backup(const std::string& path, const BackupOptions& options) const {
   return pm::write_backup(impl(), path, options);
 }
+PoolInspection Pool::inspect(const std::string& path) { return pm::inspect(path); }
 void Pool::restore(const std::string& backup, const std::string& path,
                    const std::vector<std::string>& bases) {
   pm::restore_backup(backup, path, bases);
@@ -172,171 +181,6 @@ uint64_t Pool::check(const std::function<void(const std::string&)>& report) cons
 namespace pm {
 
 namespace {
-
-// Of what the byte layout depends on besides the format version.
-uint64_t layout_hash() {
-  const uint64_t sizes[] = {sizeof(PoolHeader),
-                            sizeof(DirectoryEntry),
-                            sizeof(SegmentDescriptor),
-                            sizeof(Lane),
-                            kDirectoryEntries,
-                            kLanes,
-                            kIntentsPerLane,
-                            kSegmentBytes,
-                            std::endian::native == std::endian::little ? 1U : 2U};
-  return checksum64(sizes, sizeof sizes);
-}
-
-uint64_t generation_word(uint64_t generation, CloseMark mark) {
-  return seal_word(generation << 2 | static_cast<uint64_t>(mark), kGenerationSalt);
-}
-
-// The version that it has now. It may be about to change.
-uint32_t format_version_of(const PoolHeader& header) {
-  constexpr uint64_t kWord = offsetof(PoolHeader, format_version) / sizeof(uint64_t);
-  return static_cast<uint32_t>(load_acquire(reinterpret_cast<const uint64_t*>(&header)[kWord]));
-}
-
-uint64_t header_checksum(const PoolHeader& header) {
-  std::array<uint64_t, offsetof(PoolHeader, checksum) / sizeof(uint64_t)> words;
-  const auto* from = reinterpret_cast<const uint64_t*>(&header);
-  for (size_t i = 0; i < words.size(); ++i) words[i] = load_relaxed(from[i]);
-  uint64_t& version = words[offsetof(PoolHeader, format_version) / sizeof(uint64_t)];
-  version = (version & ~uint64_t{0xffffffff}) | kFirstFormat;
-  return checksum64(words.data(), sizeof words);
-}
-
-Error corrupt_header(const std::string& path, const std::string& what) {
-  return {ErrorCode::kCorrupt,
-          fmt::format("{}: {}; the file was damaged: restore it from a backup", path, what)};
-}
-
-uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
-
-// Whether there is something that kExtendedFormat is for.
-bool is_extended(const PoolHeader& header) {
-  return header.capacity_word != 0 || header.directory_word != 0;
-}
-
-// Where everything begins, in a pool of the header's capacity.
-void place_tables(PoolHeader& header) {
-  header.directory_offset = kHeaderBytes;
-  header.lanes_offset = header.directory_offset + kDirectoryEntries * sizeof(DirectoryEntry);
-  header.descriptors_offset = header.lanes_offset + kLanes * sizeof(Lane);
-  // An upper bound: the descriptors themselves take from the capacity.
-  const uint64_t segments = header.capacity_bytes / kSegmentBytes;
-  header.data_offset =
-      round_up(header.descriptors_offset + segments * sizeof(SegmentDescriptor), kSegmentBytes);
-}
-
-// The header page as it is on the medium, judged before anything is mapped.
-PoolHeader read_header(const Mapping& mapping, bool lenient) {
-  const std::string& path = mapping.path();
-  alignas(PoolHeader) uint8_t page[kHeaderBytes] = {};
-  const uint64_t bytes = mapping.read_at(0, page, sizeof page);
-  if (bytes == 0) {
-    throw Error(ErrorCode::kEmpty, fmt::format("{}: is empty, not a pool; make one with "
-                                               "`perdure pool create`",
-                                               path));
-  }
-  PoolHeader header;
-  std::memcpy(&header, page, sizeof header);
-  if (bytes < sizeof header.magic || std::memcmp(header.magic, kMagic, sizeof kMagic) != 0) {
-    PoolHeader mended = header;
-    std::memcpy(mended.magic, kMagic, sizeof kMagic);
-    if (bytes >= kHeaderBytes && header_checksum(mended) == header.checksum && lenient) {
-      header = mended;
-    } else if (bytes >= kHeaderBytes && header_checksum(mended) == header.checksum) {
-      // It is written last when a pool is made.
-      if (std::ranges::all_of(header.magic, [](auto byte) { return byte == 0; })) {
-        throw Error(
-            ErrorCode::kEmpty,
-            fmt::format("{}: the making of this pool was interrupted; there was nothing in it "
-                        "yet: remove the file, and make the pool again",
-                        path));
-      }
-      throw corrupt_header(path, "the magic of the header is not that of a pool, all else is");
-    } else {
-      throw Error(ErrorCode::kForeign, fmt::format("{}: is not a Perdure pool", path));
-    }
-  }
-  if (bytes < kHeaderBytes) {
-    throw Error(ErrorCode::kTruncated,
-                fmt::format("{}: has {} bytes, less than the header of a pool", path, bytes));
-  }
-  if (header.format_version > kFormatVersion) {
-    throw Error(ErrorCode::kVersion,
-                fmt::format("{}: has format version {}, this build knows up to {}; use a newer "
-                            "release",
-                            path, header.format_version, kFormatVersion));
-  }
-  if (header_checksum(header) != header.checksum && !lenient) {
-    throw corrupt_header(path, "the checksum of the header does not hold");
-  }
-  if (header.format_version < kFirstFormat) {
-    throw Error(
-        ErrorCode::kVersion,
-        fmt::format("{}: has format version {}, this build knows only {} and later ones; write its "
-                    "records out with `perdure dump` of the release that made it, and load them "
-                    "into a new pool",
-                    path, header.format_version, kFirstFormat));
-  }
-  if (header.layout_hash != layout_hash() || header.header_bytes != kHeaderBytes) {
-    throw Error(ErrorCode::kVersion,
-                fmt::format("{}: was written with another layout of format version {}", path,
-                            header.format_version));
-  }
-  const auto is_zero = [](uint8_t byte) { return byte == 0; };
-  const bool unused_is_zero =
-      std::all_of(page + offsetof(PoolHeader, segments_word) + sizeof(uint64_t),
-                  page + offsetof(PoolHeader, generation_word), is_zero) &&
-      std::all_of(page + offsetof(PoolHeader, generation_word) + sizeof(uint64_t),
-                  page + offsetof(PoolHeader, transactions_word), is_zero) &&
-      std::all_of(page + offsetof(PoolHeader, transactions_word) + sizeof(uint64_t),
-                  page + offsetof(PoolHeader, capacity_word), is_zero) &&
-      std::all_of(page + offsetof(PoolHeader, directory_word) + sizeof(uint64_t),
-                  page + kHeaderBytes, is_zero);
-  if (!lenient && !unused_is_zero) {
-    throw corrupt_header(path, "unused bytes of the header are not zero");
-  }
-  uint64_t directory = 0;
-  if (!lenient && header.directory_word != 0 &&
-      !unseal_word(header.directory_word, kDirectorySalt, directory)) {
-    throw corrupt_header(path, "the place of the root directory's blocks is damaged");
-  }
-  if (!lenient && header.format_version == kExtendedFormat && !is_extended(header)) {
-    throw corrupt_header(path, "the header has nothing that its format version is for");
-  }
-  PoolHeader placed = header;
-  place_tables(placed);
-  if (header.capacity_bytes < Pool::kMinCapacityBytes ||
-      header.capacity_bytes > Pool::kMaxCapacityBytes ||
-      header.capacity_bytes % kSegmentBytes != 0 || header.growth_bytes % kSegmentBytes != 0 ||
-      header.directory_offset != placed.directory_offset ||
-      header.lanes_offset != placed.lanes_offset ||
-      header.descriptors_offset != placed.descriptors_offset ||
-      header.data_offset != placed.data_offset || header.data_offset > header.capacity_bytes) {
-    throw corrupt_header(path, "the header's sizes contradict each other");
-  }
-  return header;
-}
-
-// What a pool of this header may grow to. Throws kCorrupt.
-uint64_t capacity_of(const PoolHeader& header, const Mapping& mapping, bool lenient) {
-  if (header.capacity_word == 0) return header.capacity_bytes;
-  uint64_t segments = 0;
-  const SegmentMap map(header);
-  const bool sound = unseal_word(header.capacity_word, kCapacitySalt, segments) &&
-                     segments > header.capacity_bytes / kSegmentBytes &&
-                     segments <= Pool::kMaxCapacityBytes / kSegmentBytes &&
-                     !map.is_table(segments - 1 - header.data_offset / kSegmentBytes);
-  if (sound) return segments * kSegmentBytes;
-  if (!lenient)
-    throw corrupt_header(mapping.path(), "the pool's capacity in the header is damaged");
-  // What the file has.
-  return std::clamp(mapping.file_bytes() / kSegmentBytes * kSegmentBytes, header.capacity_bytes,
-                    Pool::kMaxCapacityBytes);
-}
 
 // What a pool of this capacity is to be opened with. Throws kCapacity, kInvalidArgument.
 uint64_t wanted_capacity(const PoolHeader& header, uint64_t capacity_bytes, const Mapping& mapping,
@@ -363,16 +207,36 @@ uint64_t wanted_capacity(const PoolHeader& header, uint64_t capacity_bytes, cons
                           mapping.path(), wanted, (extent.data + data + 1) * kSegmentBytes));
 }
 
+[[noreturn]] void throw_written_meanwhile(const Mapping& mapping) {
+  throw Error(ErrorCode::kLocked,
+              fmt::format("{}: the pool was opened for writing while it was read; try again",
+                          mapping.path()));
+}
+
+// Who may not lock a pool has a copy of it, and finds out whether a writer came meanwhile: that writer is there still, or
+// its generation is another one. What it does before it begins a generation is to complete what a crash has left, which
+// may be seen half done and completed again: lanes are read first.
+void freeze(Mapping& mapping, const PoolHeader& header, uint64_t segments) {
+  const SegmentMap map(header);
+  mapping.freeze(0, header.descriptors_offset);
+  map.for_each_piece(0, segments, [&](uint64_t first, uint64_t last) {
+    mapping.freeze(map.descriptor_offset(first), (last - first) * sizeof(SegmentDescriptor));
+    mapping.freeze(header.data_offset + first * kSegmentBytes, (last - first) * kSegmentBytes);
+  });
+  mapping.require_frozen();
+  PoolHeader after;
+  const uint64_t bytes = mapping.read_at(0, &after, sizeof after);
+  // But for the magic, which a lenient opening may have mended.
+  const auto is_same = [&](const void* other) {
+    constexpr size_t kFrom = sizeof header.magic;
+    return std::memcmp(static_cast<const char*>(other) + kFrom,
+                       reinterpret_cast<const char*>(&header) + kFrom, sizeof header - kFrom) == 0;
+  };
+  if (bytes == sizeof after && is_same(&after) && is_same(mapping.base())) return;
+  throw_written_meanwhile(mapping);
+}
+
 }  // namespace
-
-uint64_t seal_word(uint64_t value, uint64_t salt) {
-  return value | (checksum64(&value, sizeof value, salt) & 0xffff) << 48;
-}
-
-bool unseal_word(uint64_t word, uint64_t salt, uint64_t& value) {
-  value = word & 0xffffffffffff;
-  return seal_word(value, salt) == word;
-}
 
 PoolImpl::PoolImpl(Mapping mapping, Domain domain, Durability durability,
                    const PoolOptions& options)
@@ -559,6 +423,7 @@ std::unique_ptr<PoolImpl> PoolImpl::open(Mapping mapping, const PoolOptions& opt
                             mapping.path(), mapping.file_bytes(), end));
   }
   mapping.map(wanted, options.huge_pages);
+  if (mapping.is_unlocked()) freeze(mapping, header, segments);
   Durability durability = options.durability;
   const Domain needed = needed_domain(mapping.medium(), durability, mapping.path());
   const Domain domain = chosen_domain(needed, options, mapping.path());
@@ -849,7 +714,23 @@ void PoolImpl::close_if_abandoned() noexcept {
 
 uint64_t PoolImpl::check_seals(const std::function<void(const std::string&)>& report) const {
   if (closed_before_ != CloseMark::kSealed) return 0;
-  return heap_->check_seals(sealed_generation_, report);
+  if (!mapping_.is_unlocked()) return heap_->check_seals(sealed_generation_, report);
+  // Seals are of what the file holds: of a file that a writer has come to since, nothing is said.
+  std::vector<std::string> told;
+  const uint64_t found = heap_->check_seals(
+      sealed_generation_, [&](const std::string& sentence) { told.push_back(sentence); });
+  if (found > 0) {
+    mapping_.require_frozen();
+    PoolHeader now{};
+    mapping_.read_at(0, &now, sizeof now);
+    uint64_t generation = 0;
+    if (!unseal_word(now.generation_word, kGenerationSalt, generation) ||
+        generation >> 2 != sealed_generation_) {
+      throw_written_meanwhile(mapping_);
+    }
+  }
+  for (const std::string& sentence : told) report(sentence);
+  return found;
 }
 
 uint64_t PoolImpl::check(const std::function<void(const std::string&)>& report) const {

@@ -156,9 +156,11 @@ class PoolImpl : public std::enable_shared_from_this<PoolImpl> {
    private:
     static uint32_t take(PoolImpl& pool, std::string_view name, uint64_t root);
     static void give_back(PoolImpl& pool, uint32_t entry);
+    [[noreturn]] static void throw_open(const PoolImpl& pool, std::string_view name);
 
     PoolImpl& pool_;
-    uint32_t entry_;  // kAnnexNumber: it is its owner's
+    uint32_t entry_;     // kAnnexNumber: it is an annex
+    std::string annex_;  // then: its name
     std::shared_ptr<PoolImpl> keep_;
   };
 
@@ -185,6 +187,7 @@ class PoolImpl : public std::enable_shared_from_this<PoolImpl> {
     uint64_t entry_;
     std::string name_;
     uint64_t owner_;
+    mutable bool open_ = false;  // under annexes_mutex_: who is the one that uses its structure
   };
   static DirectoryEntry free_annex();
 
@@ -242,6 +245,9 @@ class PoolImpl : public std::enable_shared_from_this<PoolImpl> {
   // What the entry of an annex has for a number.
   static constexpr uint32_t kAnnexNumber = ~uint32_t{0};
   DirectoryEntry* find_annex(std::string_view name) const;
+  // Nothing if there is no annex of this name; else whether it was not open, and is now.
+  std::optional<bool> open_annex(std::string_view name) const;
+  void close_annex(std::string_view name) const;
   // Throws kNoSuchName.
   uint32_t entry_number(std::string_view name) const;
   // Entries by number, of which there are so many.
@@ -282,6 +288,8 @@ class PoolImpl : public std::enable_shared_from_this<PoolImpl> {
   static DirectoryEntry sealed(DirectoryEntry entry, uint32_t number);
   // What is to be written to the entry for its structure to have this name.
   DirectoryEntry renamed(uint32_t number, std::string_view name);
+  // Commits what gives entries other names.
+  void commit_names(Heap::Txn& txn);
   [[noreturn]] void throw_damaged(uint32_t entry) const;
   void write_header(const PoolOptions& options, uint64_t capacity_bytes);
   // Raises the capacity. Durable on return. Throws kIo: then it is raised, or was not.

@@ -7,17 +7,35 @@
 #include <cstring>
 
 #include "pm/checksum.h"
+#include "pm/header.h"
 #include "pm/pause.h"
 #include "pm/pool_impl.h"
 #include "pm/transaction_log.h"
 
 namespace perdure::pm {
 
-namespace {
-
 uint64_t entry_checksum(const DirectoryEntry& entry, uint32_t number) {
   return checksum64(&entry, offsetof(DirectoryEntry, checksum), number);
 }
+
+uint64_t block_checksum(const DirectoryBlock& block) {
+  return checksum64(&block, offsetof(DirectoryBlock, checksum));
+}
+
+bool is_sound_entry(const DirectoryEntry& entry, uint32_t number) {
+  if (entry_checksum(entry, number) != entry.checksum) return false;
+  if (entry.in_use == kEntryFree) {
+    return entry.name[0] == '\0' && entry.root == 0 && entry.drop == 0;
+  }
+  return entry.in_use <= kEntryDropped && entry.name[0] != '\0' &&
+         entry.name[kNameBytesMax] == '\0' && entry.type[sizeof entry.type - 1] == '\0';
+}
+
+std::string kind_name(uint8_t kind) {
+  return kind == 0 ? "u64" : kind == 1 ? "bytes" : fmt::format("kind {}", kind);
+}
+
+namespace {
 
 // Word by word, as redo records replace it: other threads may be doing so.
 DirectoryEntry copy_of(const DirectoryEntry& entry) {
@@ -34,20 +52,10 @@ bool has_name(const DirectoryEntry& entry, std::string_view name) {
          std::string_view(copy.name, ::strnlen(copy.name, sizeof copy.name)) == name;
 }
 
-std::string kind_name(uint8_t kind) {
-  return kind == 0 ? "u64" : kind == 1 ? "bytes" : fmt::format("kind {}", kind);
-}
-
 }  // namespace
 
 bool PoolImpl::is_sound(uint32_t number) const {
-  const DirectoryEntry entry = copy_of(entry_at(number));
-  if (entry_checksum(entry, number) != entry.checksum) return false;
-  if (entry.in_use == kEntryFree) {
-    return entry.name[0] == '\0' && entry.root == 0 && entry.drop == 0;
-  }
-  return entry.in_use <= kEntryDropped && entry.name[0] != '\0' &&
-         entry.name[kNameBytesMax] == '\0' && entry.type[sizeof entry.type - 1] == '\0';
+  return is_sound_entry(copy_of(entry_at(number)), number);
 }
 
 // A redo record replaces an entry word by word.
@@ -101,6 +109,21 @@ DirectoryEntry* PoolImpl::find_annex(std::string_view name) const {
   return nullptr;
 }
 
+std::optional<bool> PoolImpl::open_annex(std::string_view name) const {
+  const std::lock_guard lock(annexes_mutex_);
+  for (const Annex* annex : annexes_) {
+    if (annex->name_ == name) return !std::exchange(annex->open_, true);
+  }
+  return std::nullopt;
+}
+
+void PoolImpl::close_annex(std::string_view name) const {
+  const std::lock_guard lock(annexes_mutex_);
+  for (const Annex* annex : annexes_) {
+    if (annex->name_ == name) annex->open_ = false;
+  }
+}
+
 void PoolImpl::check_directory() const {
   for (uint32_t i = 0; i < entries(); ++i) {
     if (!is_sound(i)) throw_damaged(i);
@@ -127,14 +150,6 @@ void PoolImpl::throw_damaged(uint32_t entry) const {
 }
 
 // ---- blocks of the directory
-
-namespace {
-
-uint64_t block_checksum(const DirectoryBlock& block) {
-  return checksum64(&block, offsetof(DirectoryBlock, checksum));
-}
-
-}  // namespace
 
 DirectoryBlock* PoolImpl::sound_block(uint64_t word, uint32_t number) const {
   uint64_t offset = 0;
@@ -287,7 +302,9 @@ const DirectoryEntry* PoolImpl::find(std::string_view name) const {
   const std::shared_lock lock(names_mutex_);
   for (auto [at, end] = names_.equal_range(name); at != end; ++at) {
     const DirectoryEntry& entry = entry_at(at->second);
-    if (!has_name(entry, name)) continue;
+    const bool named = has_name(entry, name);
+    come_to_place("pool: looks at an entry");
+    if (!named) continue;
     if (!becomes_sound(at->second)) throw_damaged(at->second);
     // While it changes, it may have had the beginning of one name and the end of another.
     if (!has_name(entry, name)) continue;
@@ -335,26 +352,39 @@ const DirectoryEntry& PoolImpl::require(std::string_view name, std::string_view 
 // ---- uses
 
 PoolImpl::Use::Use(PoolImpl& pool, std::string_view name, uint64_t root)
-    : pool_(pool), entry_(take(pool, name, root)), keep_(pool.weak_from_this().lock()) {}
+    : pool_(pool),
+      entry_(take(pool, name, root)),
+      annex_(entry_ == kAnnexNumber ? name : std::string_view()),
+      keep_(pool.weak_from_this().lock()) {}
 
-PoolImpl::Use::~Use() { give_back(pool_, entry_); }
+PoolImpl::Use::~Use() {
+  if (entry_ == kAnnexNumber) {
+    pool_.close_annex(annex_);
+  } else {
+    give_back(pool_, entry_);
+  }
+}
+
+void PoolImpl::Use::throw_open(const PoolImpl& pool, std::string_view name) {
+  throw Error(ErrorCode::kInUse,
+              fmt::format("{}: the structure '{}' is open already in this process; use that one, "
+                          "or close it first",
+                          pool.mapping_.path(), name));
+}
 
 // While its bit is set nobody renames or drops the structure; before that both may happen, so what the name led to is
 // looked at once more.
 uint32_t PoolImpl::Use::take(PoolImpl& pool, std::string_view name, uint64_t root) {
   for (;;) {
     come_to_place("pool: takes a name");
-    if (pool.find_annex(name) != nullptr) return kAnnexNumber;  // its owner's
+    if (const auto opened = pool.open_annex(name); opened) {
+      if (!*opened) throw_open(pool, name);  // by its owner
+      return kAnnexNumber;
+    }
     const uint32_t number = pool.entry_number(name);
     {
       const std::lock_guard lock(pool.uses_mutex_);
-      if (!pool.uses_.insert(number).second) {
-        throw Error(
-            ErrorCode::kInUse,
-            fmt::format("{}: the structure '{}' is open already in this process; use that one, or "
-                        "close it first",
-                        pool.mapping_.path(), name));
-      }
+      if (!pool.uses_.insert(number).second) throw_open(pool, name);
     }
     const DirectoryEntry& entry = pool.entry_at(number);
     const bool named = has_name(entry, name);
@@ -369,7 +399,6 @@ uint32_t PoolImpl::Use::take(PoolImpl& pool, std::string_view name, uint64_t roo
 }
 
 void PoolImpl::Use::give_back(PoolImpl& pool, uint32_t entry) {
-  if (entry == kAnnexNumber) return;
   const std::lock_guard lock(pool.uses_mutex_);
   pool.uses_.erase(entry);
   pool.close_if_abandoned();
@@ -434,8 +463,15 @@ void PoolImpl::rename(std::string_view from, std::string_view to) {
   const DirectoryEntry named = renamed(number, to);
   Heap::Txn txn(*heap_);
   txn.redo(&entry_at(number), &named, sizeof named);
-  txn.commit_redo([] {});
+  commit_names(txn);
   forget_name(from, number);
+}
+
+// The record is applied word by word. Who looks for a name meanwhile waits, else he might look at one entry too early and
+// at the other too late, and find neither.
+void PoolImpl::commit_names(Heap::Txn& txn) {
+  const std::lock_guard lock(names_mutex_);
+  txn.commit_redo([] {});
 }
 
 void PoolImpl::exchange_names(std::string_view one, std::string_view other) {
@@ -450,7 +486,8 @@ void PoolImpl::exchange_names(std::string_view one, std::string_view other) {
   Heap::Txn txn(*heap_);
   txn.redo(&entry_at(first), &images[0], sizeof images[0]);
   txn.redo(&entry_at(second), &images[1], sizeof images[1]);
-  txn.commit_redo([] {});
+  come_to_place("pool: exchanges names");
+  commit_names(txn);
   forget_name(one, first);
   forget_name(other, second);
 }

@@ -115,6 +115,7 @@ static void test_pools(void) {
   perdure_pool_info info;
   uint64_t problems = 7;
   int structures = 0;
+  int open_to_write = 0;
   CHECK(perdure_pool_create(path, NULL, &again) == PERDURE_EXISTS && again == NULL);
   CHECK(perdure_last_status() == PERDURE_EXISTS);
   CHECK(strstr(perdure_last_error(), path) != NULL);
@@ -123,6 +124,13 @@ static void test_pools(void) {
   CHECK(perdure_pool_close(pool) == PERDURE_IN_USE); /* and it stays as it is */
   OK(perdure_pool_structures(pool, count_structures, &structures));
   CHECK(structures == 1);
+  memset(&info, 0, sizeof info);
+  info.size = sizeof info;
+  OK(perdure_pool_inspect(path, &info, count_structures, &structures, &open_to_write));
+  CHECK(structures == 2 && open_to_write == 1 && info.capacity_bytes == (uint64_t)32 << 20);
+  OK(perdure_pool_inspect(path, NULL, NULL, NULL, NULL));
+  CHECK(perdure_pool_inspect("/no/such/pool", NULL, NULL, NULL, NULL) == PERDURE_NOT_FOUND);
+  CHECK(perdure_pool_inspect(NULL, NULL, NULL, NULL, NULL) == PERDURE_INVALID_ARGUMENT);
   CHECK(perdure_pool_drop(pool, "words", NULL) == PERDURE_IN_USE);
   CHECK(perdure_pool_rename(pool, "words", "w") == PERDURE_IN_USE);
   CHECK(perdure_pool_shrink(pool, NULL) == PERDURE_IN_USE);
@@ -258,6 +266,12 @@ static void test_words(void) {
   sum = 0;
   OK(perdure_index_for_each(index, sum_words, &sum));
   CHECK(sum == (uint64_t)kCount * (kCount - 1) / 2);
+  from = perdure_word(8);
+  OK(perdure_index_remove_range(index, perdure_word(5), &from, &total));
+  CHECK(total == 3);
+  OK(perdure_index_remove_range(index, perdure_word(kCount - 2), NULL, &total));
+  CHECK(total == 2);
+  OK(perdure_index_remove_range(index, perdure_word(5), &from, NULL));
   perdure_index_close(index);
   OK(perdure_pool_close(pool));
 }

@@ -144,7 +144,7 @@ TEST_F(Help, BashCompletionOffersCommandsOptionsAndValues) {
     return result.out;
   };
   EXPECT_EQ(complete("perdure qui"), "quickstart\n");
-  EXPECT_EQ(complete("perdure pool c"), "create check\n");
+  EXPECT_EQ(complete("perdure pool c"), "create check compact\n");
   EXPECT_EQ(complete("perdure load --res"), "--resume\n");
   EXPECT_EQ(complete("perdure load --domain ''"), "page line byte\n");
   EXPECT_EQ(complete("perdure dump --format ''"), "tsv csv jsonl\n");

@@ -62,6 +62,57 @@ TEST_F(Operations, RenameKeepsRecordsAndResumes) {
   EXPECT_EQ(count_of(pool(), "b.progress").empty(), false);
 }
 
+// Beside a process that writes: what only that one knows is left out, and said to be.
+TEST_F(Operations, InfoAndStatWorkBesideAWriter) {
+  load("a", 3000);
+  const std::string port = path("serving");
+  const Result result = shell(
+      "mkfifo " + port + "; $PERDURE load --name b " + pool() + " - < " + port +
+      " > /dev/null & exec 3> " + port +
+      "; printf 'x\\ty\\n' >&3; n=0; until $PERDURE pool info --json " + pool() +
+      " | grep -q 'open_to_write.: true' || [ $n -gt 1000 ]; do n=$((n+1)); sleep 0.01; done; " +
+      "$PERDURE pool info " + pool() + " > " + path("info") +
+      "; echo $?; $PERDURE pool info --json " + pool() + " > " + path("info.json") +
+      "; echo $?; $PERDURE stat --name a " + pool() + " > " + path("stat") +
+      "; echo $?; $PERDURE stat --name a --json " + pool() + " > " + path("stat.json") +
+      "; echo $?; $PERDURE stat --name none " + pool() +
+      "; echo $?; $PERDURE stat --count --name a " + pool() + "; echo $?; $PERDURE pool check " +
+      pool() + "; echo $?; $PERDURE get --name a " + pool() + " key1; echo $?; exec 3>&-; wait");
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(result.out,
+            "0\n0\n0\n0\n4\n4\n" + pool() + ": header, directory and descriptors are sound\n4\n4\n")
+      << result.err;
+  EXPECT_NE(read_file("info").find("in another process"), std::string::npos) << read_file("info");
+  EXPECT_NE(read_file("info").find("not known"), std::string::npos);
+  const auto info = nlohmann::json::parse(read_file("info.json"));
+  EXPECT_TRUE(info["open_to_write"].get<bool>());
+  EXPECT_GT(info["allocated_bytes"].get<uint64_t>(), 10'000U);
+  EXPECT_FALSE(info.contains("clean"));
+  EXPECT_EQ(info["structures"][0]["name"], "a");
+  EXPECT_NE(read_file("stat").find("not known here"), std::string::npos) << read_file("stat");
+  const auto stat = nlohmann::json::parse(read_file("stat.json"));
+  EXPECT_TRUE(stat["structure"]["statistics"].is_null());
+  EXPECT_EQ(stat["structure"]["type"], "rstore");
+  EXPECT_EQ(count_of(pool(), "a"), "3000\n");
+  EXPECT_EQ(count_of(pool(), "b"), "1\n");
+}
+
+// A backup is read where it lies.
+TEST_F(Operations, CommandsThatReadTakeABackup) {
+  load("a", 3000);
+  const std::string backup = path("monday.backup");
+  ASSERT_EQ(run({"pool", "backup", pool(), backup}).code, 0);
+  load("a2", 10);
+  EXPECT_EQ(count_of(backup, "a"), "3000\n");
+  EXPECT_EQ(run({"get", "--name", "a", backup, "key17"}).out, "a\n");
+  EXPECT_EQ(run({"pool", "info", "--json", backup}).json()["structures"].size(), 2U);
+  EXPECT_EQ(run({"stat", "--name", "a", backup}).code, 0);
+  EXPECT_EQ(run({"pool", "check", backup}).code, 0);
+  const Result written = run({"put", "--name", "a", backup, "k", "v"});
+  EXPECT_EQ(written.code, 4);
+  EXPECT_NE(written.err.find("is a backup"), std::string::npos) << written.err;
+}
+
 TEST_F(Operations, ABackupBringsThePoolBack) {
   load("a", 3000);
   const std::string full = path("full.backup");
@@ -255,8 +306,9 @@ TEST_F(Operations, AKilledConversionIsBegunAnewOrFinished) {
     const std::string structure = round % 2 == 0 ? "cceh" : "fptree";
     const std::string delay = "0.0" + std::to_string(round % 8 + 1);
     // timeout dies with what it kills, which may hold the pool for a moment longer.
-    const Result result = shell("timeout -s KILL " + delay + " $PERDURE convert " + pool() + " a " +
-                                structure + "; killed=$?; flock " + pool() + " true; exit $killed");
+    const Result result =
+        shell("timeout -s KILL " + delay + " $PERDURE convert " + pool() + " a " + structure +
+              "; killed=$?; " + until_closed(pool()) + "; exit $killed");
     killed += result.code != 0 ? 1 : 0;
     if (round % 3 == 0) continue;  // twice
     const Result again = run({"convert", pool(), "a", structure});
@@ -296,6 +348,109 @@ TEST_F(Operations, ConvertRemovesNoPoolThatItHasNotMade) {
   // What it has made goes, if nothing comes of it.
   EXPECT_EQ(run({"convert", "--to", path("new.pool"), pool(), "nothing", "cceh"}).code, 4);
   EXPECT_FALSE(std::filesystem::exists(path("new.pool")));
+}
+
+// ---- compaction
+
+class Compact : public Operations {
+ protected:
+  // Structures of several kinds, of which much was dropped.
+  void make() {
+    load("a", 20'000);
+    std::string words;
+    for (int i = 0; i < 5000; ++i) words += std::to_string(i) + "\t" + std::to_string(3 * i) + "\n";
+    ASSERT_EQ(run({"load", "--name", "gone", pool(), "-"}, large()).code, 0);
+    ASSERT_EQ(run({"load", "--name", "words", "--structure", "fptree", "--key-kind", "u64",
+                   "--value-kind", "u64", pool(), "-"},
+                  words)
+                  .code,
+              0);
+    ASSERT_EQ(run({"files", "put", pool(), "-", "folder/small"}, "a few words").code, 0);
+    ASSERT_EQ(run({"db", "create", "--pm", "256K", "--log", "1M", pool()}).code, 0);
+    ASSERT_EQ(run({"db", "load", pool()}, "alice\t10\nbob\t20\n").code, 0);
+    ASSERT_EQ(run({"drop", pool(), "gone"}).code, 0);
+    for (const char* name : {"a", "words"})
+      dumps_[name] = sorted(run({"dump", "--name", name, pool()}).out);
+  }
+  void expect_all() {
+    for (const auto& [name, dump] : dumps_)
+      EXPECT_EQ(sorted(run({"dump", "--name", name, pool()}).out), dump) << name;
+    EXPECT_EQ(run({"files", "cat", pool(), "folder/small"}).out, "a few words");
+    EXPECT_EQ(run({"db", "get", pool(), "bob"}).out, "20\n");
+    EXPECT_EQ(run({"pool", "check", pool()}).code, 0);
+  }
+  static std::string large() {
+    std::string lines;
+    for (int i = 0; i < 6000; ++i)
+      lines += "key" + std::to_string(i) + "\t" + std::string(2000, 'x') + "\n";
+    return lines;
+  }
+  std::map<std::string, std::string> dumps_;
+};
+
+TEST_F(Compact, GivesBackWhatNothingIsIn) {
+  make();
+  const uint64_t before =
+      run({"pool", "info", "--json", pool()}).json()["size_bytes"].get<uint64_t>();
+  const Result result = run({"pool", "compact", "--json", pool()});
+  ASSERT_EQ(result.code, 0) << result.err;
+  const nlohmann::json report = result.json();
+  EXPECT_EQ(report["size_bytes_before"].get<uint64_t>(), before);
+  EXPECT_LT(report["size_bytes"].get<uint64_t>() + (8 << 20), before);
+  EXPECT_EQ(run({"pool", "info", "--json", pool()}).json()["capacity_bytes"].get<uint64_t>(),
+            uint64_t{64} << 20);
+  expect_all();
+  EXPECT_FALSE(std::filesystem::exists(pool() + ".compacting"));
+  EXPECT_FALSE(std::filesystem::exists(pool() + ".compacting.store"));
+}
+
+TEST_F(Compact, KilledAtAnyMomentLeavesAWholePool) {
+  make();
+  int killed = 0;
+  for (int round = 0; round < 10; ++round) {
+    const bool kill = round % 3 != 2;
+    const Result result = shell(
+        "timeout --foreground --preserve-status -s " + std::string(kill ? "KILL" : "INT") + " 0." +
+        (round < 5 ? "0" : "") + std::to_string(round % 5 * 2 + 1) + " $PERDURE pool compact " +
+        pool() + "; ended=$?; " + until_closed(pool()) + "; exit $ended");
+    killed += result.code != 0 ? 1 : 0;
+    expect_all();
+  }
+  EXPECT_GT(killed, 0);
+  ASSERT_EQ(run({"pool", "compact", pool()}).code, 0);
+  expect_all();
+  EXPECT_FALSE(std::filesystem::exists(pool() + ".compacting"));
+}
+
+TEST_F(Compact, SaysHowMuchRoomItLacks) {
+  const std::string small = path("small");
+  if (shell("mkdir " + small + " && mount -t tmpfs -o size=24M none " + small).code != 0)
+    GTEST_SKIP() << "needs the right to mount";
+  const std::string full = small + "/full.pool";
+  EXPECT_EQ(run({"load", "--capacity", "20M", full, "-"}, large()).code, 0);
+  const Result refused = run({"pool", "compact", full});
+  EXPECT_EQ(refused.code, 4);
+  EXPECT_NE(refused.err.find("MiB left"), std::string::npos) << refused.err;
+  EXPECT_EQ(run({"count", full}).out, "6000\n");
+  EXPECT_FALSE(std::filesystem::exists(full + ".compacting"));
+  EXPECT_EQ(shell("umount -l " + small).code, 0);
+}
+
+TEST_F(Compact, RefusesWhatItCannotCopyAndTouchesNothing) {
+  load("a", 10);
+  write_file("test.pool.compacting", "somebody's notes");
+  EXPECT_EQ(run({"pool", "compact", pool()}).code, 4);
+  EXPECT_EQ(read_file("test.pool.compacting"), "somebody's notes");
+  std::filesystem::remove(pool() + ".compacting");
+  ASSERT_EQ(
+      run({"db", "create", "--pages", path("db.pages"), "--pm", "256K", "--log", "1M", pool()})
+          .code,
+      0);
+  const Result refused = run({"pool", "compact", pool()});
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_NE(refused.err.find("file of its own"), std::string::npos) << refused.err;
+  EXPECT_EQ(count_of(pool(), "a"), "10\n");
+  EXPECT_EQ(run({"pool", "compact", path("none.pool")}).code, 4);
 }
 
 // ---- salvage
@@ -458,10 +613,71 @@ TEST_F(SalvageCommand, LeavesNobodyBehindWhenItIsKilled) {
   const Result result =
       shell("LD_PRELOAD=" PERDURE_FAILING_READS " PERDURE_READS_HANG=" + path("hangs") +
             " $PERDURE pool salvage " + pool() + " " + path("saved.pool") + " & until [ -e " +
-            path("hangs") + " ]; do sleep 0.01; done; kill -KILL $!; wait $!; flock -w 20 " +
-            path("saved.pool") + ".*.unfinished true");
+            path("hangs") + " ]; do sleep 0.01; done; kill -KILL $!; wait $!; " +
+            until_closed(path("saved.pool") + ".*.unfinished"));
   EXPECT_EQ(result.code, 0) << result.err;
   EXPECT_FALSE(std::filesystem::exists(path("saved.pool")));
+}
+
+// Page by page: what a damaged one had is named, all else is there.
+TEST_F(Operations, SalvageReadsDatabases) {
+  std::string lines;
+  for (int i = 0; i < 4000; ++i)
+    lines += "key" + std::to_string(10'000 + i) + "\t" + std::string(100, 'v') + std::to_string(i) +
+             "\n";
+  const std::string pages = path("bank.pages");
+  ASSERT_EQ(run({"db", "create", "--capacity", "64M", "--pages", pages, "--pm", "256K", "--log",
+                 "1M", pool()})
+                .code,
+            0);
+  ASSERT_EQ(run({"db", "load", "--pages", pages, pool()}, lines).code, 0);
+  ASSERT_EQ(run({"db", "put", "--pages", pages, "--tree", "other", pool(), "a", "b"}).code, 0);
+  ASSERT_EQ(run({"db", "create", "--name", "inside", "--pm", "256K", "--log", "1M", pool()}).code,
+            0);
+  ASSERT_EQ(run({"db", "load", "--name", "inside", pool()}, lines).code, 0);
+  const auto salvage = [&](int code) {
+    std::filesystem::remove(path("saved.pool"));
+    std::filesystem::remove(path("saved.pool.db.pages"));
+    const Result result =
+        run({"pool", "salvage", "--json", "--pages", pages, pool(), path("saved.pool")});
+    EXPECT_EQ(result.code, code) << result.err << result.out;
+    return result.json();
+  };
+  const auto dump = [&](const std::string& tree) {
+    return run({"db", "dump", "--tree", tree, "--pages", path("saved.pool.db.pages"),
+                path("saved.pool")})
+        .out;
+  };
+  nlohmann::json report = salvage(0);
+  EXPECT_EQ(report["structures"][0]["records"].get<int>(), 4001);
+  EXPECT_EQ(dump("main"), lines);
+  EXPECT_EQ(dump("other"), "a\tb\n");
+  EXPECT_EQ(run({"db", "dump", "--name", "inside", path("saved.pool")}).out, lines);
+  // One leaf somewhere in the middle.
+  const std::string sound = read_file("bank.pages");
+  std::string damaged = sound;
+  const size_t at = damaged.find(std::string(100, 'v') + "2000");
+  ASSERT_NE(at, std::string::npos);
+  damaged[at] ^= 1;
+  write_file("bank.pages", damaged);
+  report = salvage(3);
+  EXPECT_EQ(read_file("bank.pages"), damaged);
+  const auto& db = report["structures"][0];
+  EXPECT_EQ(db["unreadable"].get<int>(), 1) << report.dump(2);
+  EXPECT_NE(db["lost"][0].get<std::string>().find("tree main: the records from \"key1"),
+            std::string::npos)
+      << report.dump(2);
+  const std::string saved = dump("main");
+  EXPECT_GT(saved.size() + 10'000, lines.size());
+  EXPECT_LT(saved.size(), lines.size());
+  EXPECT_EQ(saved.substr(0, 1000), lines.substr(0, 1000));
+  EXPECT_EQ(saved.substr(saved.size() - 1000), lines.substr(lines.size() - 1000));
+  EXPECT_EQ(report["structures"][1]["records"].get<int>(), 4000);
+  // Without the page file it is told what is needed.
+  std::filesystem::remove(path("saved.pool"));
+  const Result without = run({"pool", "salvage", pool(), path("saved.pool")});
+  EXPECT_EQ(without.code, 3);
+  EXPECT_NE(without.out.find("--pages"), std::string::npos) << without.out;
 }
 
 // In pieces: there may be more in a file than memory holds, and than a pipe takes at once.

@@ -776,6 +776,23 @@ TEST(TypedCursorOfRanges, WorksBackwards) {
   EXPECT_EQ(backwards.begin()->key, 10);
 }
 
+TEST(TypedRanges, AreRemovedByTypedKeysAndByPrefixes) {
+  Pool pool = new_pool();
+  auto signs = FastFair<int, int>::create(pool, "signs");
+  for (int i = -300; i < 300; ++i) signs.insert(i, i);
+  EXPECT_EQ(signs.remove_range(-200, 100), 300U);
+  EXPECT_EQ(signs.size(), 300U);
+  EXPECT_TRUE(signs.contains(-201) && !signs.contains(-200) && !signs.contains(99));
+  EXPECT_TRUE(signs.contains(100));
+  EXPECT_EQ(signs.remove_range(5, -5), 0U);
+  auto words = WbTree<std::string, int>::create(pool, "words");
+  for (const char* word : {"a", "ab", "abc", "ac", "b", "\xff", "\xff\xff"}) words.insert(word, 1);
+  EXPECT_EQ(words.remove_prefix("ab"), 2U);
+  EXPECT_EQ(words.remove_prefix("\xff"), 2U);
+  EXPECT_TRUE(words.contains("a") && words.contains("ac") && words.contains("b"));
+  EXPECT_EQ(words.remove_prefix(""), 3U);
+}
+
 TEST(TypedCursorOfAny, NeedsAnOrderedStructure) {
   Pool pool = new_pool();
   for (const char* structure : {"cceh", "plush"}) {

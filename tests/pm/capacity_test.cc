@@ -9,10 +9,13 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "index/plush/layout.h"
 #include "perdure/catalog.h"
 #include "perdure/version.h"
+#include "pm/checksum.h"
 #include "pm/pool_impl.h"
 #include "support/errors.h"
 #include "support/failing_medium.h"
@@ -355,6 +358,32 @@ TEST_F(Raising, TheVersionFollowsTheWord) {
   expect_right(*open_index(pool, "words"), records);
 }
 
+// Descriptors of segments are nobody's target, wherever they lie.
+TEST_F(Raising, ARecordThatWouldChangeATableIsRefused) {
+  const int records = make_full();
+  Pool pool = Pool::open(path_, options(MiB(16)));
+  fill(*open_index(pool, "words"), records);
+  PoolImpl& impl = impl_of(pool);
+  const uint64_t in_table = impl.map().descriptor_offset(impl.map().first_segments() + 3);
+  ASSERT_GT(in_table, kFirst - 1);
+  Lane& lane = impl.lanes()[kLanes - 1];
+  const auto recover = [&](uint64_t target) {
+    const uint64_t words[] = {target, 16, impl.at<uint64_t>(target)[0],
+                              impl.at<uint64_t>(target)[1]};
+    std::memcpy(lane.redo, words, sizeof words);
+    lane.armed = uint64_t{checksum32(lane.redo, sizeof words)} << 32 | sizeof words;
+    Heap recovered(impl);
+    recovered.recover();
+  };
+  const uint64_t begin = impl.map().extent_of(impl.map().first_segments()).begin;
+  const uint64_t segment_before = impl.header().data_offset + begin * kSegmentBytes;
+  for (const uint64_t target : {in_table, segment_before - 8}) {
+    EXPECT_TRUE(fails_with(ErrorCode::kCorrupt, path_, [&] { recover(target); })) << target;
+  }
+  recover(segment_before - 16);  // what is a block's
+  lane.armed = 0;
+}
+
 // A Plush with byte strings keeps words for each segment, of which it has as many as the pool had.
 class RaisingPlush : public Raising {
  protected:
@@ -388,6 +417,59 @@ TEST_F(RaisingPlush, KeepsWordsForEachSegmentThatIsNew) {
     records = fill(*index, 0);
     expect_right(*index, records);
   }
+}
+
+// The words that lead to its blocks change while a table is opened for the first time in a raised pool: who opens it at
+// that moment, too, is told that it is open, and not that it is damaged.
+TEST_F(RaisingPlush, WhatItsOpenerChangesIsNoDamageToOthers) {
+  make_full_table(Domain::kByte);
+  Pool pool = Pool::open(path_, options(MiB(60)));
+  PoolImpl& impl = impl_of(pool);
+  {
+    const PoolImpl::Use use(impl, kName);
+    const uint64_t root = impl.find(kName)->root;
+    auto& places = impl.at<index::plush::Root>(root)->payload_places;
+    const uint64_t before = std::exchange(places, places + kSegmentBytes);  // half of the change
+    EXPECT_TRUE(fails_with(ErrorCode::kInUse, kName, [&] { open(pool); }));
+    places = before;
+  }
+  expect_right(*open(pool), 100);
+}
+
+// A table that was opened while the raised pool had no room for its words has them when there is room again.
+TEST_F(RaisingPlush, GetsItsWordsWhenThereIsRoomAgain) {
+  int records = make_full_table(Domain::kByte);
+  Pool pool = Pool::open(path_, options(MiB(60)));
+  // Until nothing can be had, of whatever size.
+  fill(*make(pool, "others"), 0);
+  for (const char* structure : {"p-art+vl", "wort", "fptree", "wbtree", "fast-fair"}) {
+    const std::string name = structure;
+    try {
+      const auto index = create_index(pool, name, name, Kind::kU64, Kind::kU64);
+      for (uint64_t i = 0;; ++i) index->upsert(i * 0x9e3779b97f4a7c15, i);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kPoolFull) << error.what();
+    }
+  }
+  const auto index = open(pool);
+  const uint64_t root = impl_of(pool).find(kName)->root;
+  const auto& table = *impl_of(pool).at<index::plush::Root>(root);
+  ASSERT_EQ(table.places_word, 0U);  // as in the pool that it was made in
+  drop_structure(pool, "others");
+  records = fill(*index, records);
+  EXPECT_GT(records, 10'000);
+  EXPECT_NE(table.places_word, 0U);
+  expect_right(*index, records);
+}
+
+// A pool that was raised is read before it was written to.
+TEST_F(RaisingPlush, IsReadBeforeItWasExtended) {
+  const int records = make_full_table(Domain::kByte);
+  Pool::open(path_, options(MiB(60))).close();
+  PoolOptions reading;
+  reading.read_only = true;
+  Pool pool = Pool::open(path_, reading);
+  expect_right(*open(pool), records);
 }
 
 TEST_F(RaisingPlush, APersistThatIsRefusedLeavesTheOldWordsOrTheNew) {

@@ -2,19 +2,23 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <iostream>
 #include <set>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
 #include "index/structure.h"
 #include "perdure/catalog.h"
 #include "pm/drop.h"
+#include "pm/pause.h"
 #include "pm/pool_impl.h"
 #include "support/errors.h"
 #include "support/failing_medium.h"
@@ -130,6 +134,41 @@ TEST_F(ManyNames, AreFoundRenamedDroppedAndUsedAgain) {
   // As a process that dies leaves it.
   std::filesystem::copy_file(path_, dir_.file("left"));
   expect_names(Pool::open(dir_.file("left"), options()), all);
+}
+
+// Who looks for a name while it goes from one structure to another finds the one or the other: an entry that was looked
+// at before it got the name, and one that has lost it by the time it is looked at, are no answer.
+TEST_F(ManyNames, AreFoundWhileTheyAreExchanged) {
+  static std::atomic<bool> begun;
+  static std::atomic<bool> looking;
+  static std::atomic<bool> exchanged;
+  static std::function<void()> look;
+  Pool pool = Pool::create(path_, options());
+  make(pool, 0, 100);  // with few names an entry that is new is looked at last
+  make(pool, "a");
+  make(pool, "b");
+  PoolImpl& impl = impl_of(pool);
+  begun = looking = exchanged = false;
+  std::atomic<bool> found{false};
+  std::thread other;
+  look = [&] {
+    begun = true;
+    other = std::thread([&] { found = impl.find("a") != nullptr; });
+    while (!looking) std::this_thread::yield();
+  };
+  at_place.store([](const char* place) {
+    if (std::string_view(place) == "pool: exchanges names") look();
+    if (std::string_view(place) != "pool: looks at an entry" || !begun || looking.exchange(true))
+      return;
+    // Until the other has exchanged them, or for some time, as it may have to wait for who looks.
+    const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(200);
+    while (!exchanged && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+  });
+  impl.exchange_names("a", "b");
+  exchanged = true;
+  other.join();
+  at_place.store(nullptr);
+  EXPECT_TRUE(found);
 }
 
 TEST_F(ManyNames, AreAsManyAsTheLimitAndNotOneMore) {

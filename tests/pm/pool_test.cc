@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -11,6 +10,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <cstdarg>
 #include <cstddef>
 #include <cstring>
 #include <filesystem>
@@ -34,7 +34,7 @@ namespace {
 
 using test::fails_with;
 
-// What flock(), posix_fallocate() and ftruncate() are refused with; 0: they are carried out.
+// What locks, posix_fallocate() and ftruncate() are refused with; 0: they are carried out.
 int lock_error = 0;
 int allocation_error = 0;
 int cut_error = 0;
@@ -335,7 +335,7 @@ TEST_F(PoolTest, AThreadHasOneTransactionAtATime) {
 TEST_F(PoolTest, AFileThatIsNotLockedIsNotLeftBehind) {
   {
     const RefusedCall refused(lock_error, ENOLCK);
-    EXPECT_TRUE(fails_with(ErrorCode::kIo, "flock", [&] { Pool::create(path_); }));
+    EXPECT_TRUE(fails_with(ErrorCode::kIo, "lock", [&] { Pool::create(path_); }));
   }
   EXPECT_TRUE(fails_with(ErrorCode::kNotFound, path_, [&] { Pool::open(path_); }));
   EXPECT_TRUE(fails_with(ErrorCode::kNotFound, [&] { Pool::create(dir_.file("no/a.pool")); }));
@@ -632,10 +632,14 @@ TEST_F(PoolTest, TheFailureOfOnePoolKeepsNothingOfAnotherFromBeingSynced) {
 }  // namespace perdure::pm
 
 // Take the places of the C library's.
-extern "C" int flock(int fd, int operation) {
-  errno = perdure::pm::lock_error;
+extern "C" int fcntl(int fd, int command, ...) {
+  va_list rest;
+  va_start(rest, command);
+  void* const argument = va_arg(rest, void*);
+  va_end(rest);
+  errno = command == F_OFD_SETLK ? perdure::pm::lock_error : 0;
   if (errno != 0) return -1;
-  return static_cast<int>(::syscall(SYS_flock, fd, operation));
+  return static_cast<int>(::syscall(SYS_fcntl, fd, command, argument));
 }
 extern "C" int ftruncate(int fd, off_t bytes) noexcept {
   errno = perdure::pm::cut_error;

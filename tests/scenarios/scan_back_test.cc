@@ -264,6 +264,37 @@ TEST_P(ScanBackBeside, WritersSeesWhatStaysExactlyOnce) {
   EXPECT_EQ(complaints.text(), "");
 }
 
+// Ranges of all sizes, from and up to keys that are there or not, until nothing is left.
+TEST_P(ScanBack, RangesAreRemovedAndNothingElse) {
+  constexpr uint64_t kUniverse = 2000;
+  Store store = create_small(MiB(256));
+  for (uint64_t number = 0; number < kUniverse; number += 2) put(*store.index, number, number);
+  const Datum least = GetParam().key == Kind::kU64 ? Datum(0) : Datum(std::string_view());
+  const auto remove = [&](std::optional<uint64_t> first, std::optional<uint64_t> last) {
+    const Value from = key(first.value_or(0));
+    const Value to = key(last.value_or(0));
+    const Datum begin = first ? from.datum() : least;
+    const auto low = model_.lower_bound(place_of(begin));
+    const auto high = last ? model_.lower_bound(place_of(to.datum())) : model_.end();
+    uint64_t expected = 0;
+    if (!last || place_of(begin) < place_of(to.datum())) {
+      expected = static_cast<uint64_t>(std::distance(low, high));
+      model_.erase(low, high);
+    }
+    ASSERT_EQ(store.index->remove_range(begin, last ? std::optional(to.datum()) : std::nullopt),
+              expected);
+    ASSERT_EQ(back(*store.index, std::nullopt, kAll), this->expected(std::nullopt, kAll));
+  };
+  ASSERT_NO_FATAL_FAILURE(remove(7, 7));
+  ASSERT_NO_FATAL_FAILURE(remove(100, 101));
+  for (int i = 0; i < 25; ++i)
+    ASSERT_NO_FATAL_FAILURE(remove(random_.below(kUniverse), random_.below(kUniverse)));
+  ASSERT_NO_FATAL_FAILURE(remove(std::nullopt, 50));
+  ASSERT_NO_FATAL_FAILURE(remove(1900, std::nullopt));
+  ASSERT_NO_FATAL_FAILURE(remove(std::nullopt, std::nullopt));
+  ASSERT_TRUE(model_.empty());
+}
+
 std::vector<Case> ordered_concurrent_cases() {
   std::vector<Case> cases = ordered_cases();
   std::erase_if(cases, [](const Case& c) { return !c.entry().traits.concurrent; });
@@ -276,6 +307,9 @@ class NoScanBack : public ScenarioTest {};
 
 TEST_P(NoScanBack, IsRefusedWithoutAnOrder) {
   Store store = create_small(MiB(64));
+  const Value first = key(0);
+  EXPECT_TRUE(fails_with(ErrorCode::kWrongType, "order",
+                         [&] { store.index->remove_range(first.datum(), std::nullopt); }));
   EXPECT_TRUE(fails_with(ErrorCode::kWrongType, "order", [&] {
     store.index->scan_back(std::nullopt, 1, [](Datum, Datum) { return true; });
   }));

@@ -1,6 +1,7 @@
 // A store whose index is in PM: what an opening reads, and what of the index no workload reaches.
 #include "store/pm_index.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "perdure/catalog.h"
 #include "perdure/store.h"
 #include "pm/pool_impl.h"
 #include "store/fixture.h"
@@ -198,6 +200,18 @@ TEST_F(StorePmIndexTest, WhereTheIndexIsDoesNotChange) {
                          [&] { Store::open(pool, "other", {.index = StoreIndex::kPm}); }));
   pool.rename("store", "renamed");
   EXPECT_EQ(Store::open(pool, "renamed").get("a"), "b");
+}
+
+// The index has a name of its own, which nothing lists. Who guesses it opens what its store has open already.
+TEST_F(StorePmIndexTest, TheIndexIsOpenedOnce) {
+  Pool pool = Pool::create(path(), options());
+  Store store = Store::create(pool, "store", made());
+  write_some(store, 100);
+  const auto& root = *pm::impl_of(pool).at<store::Root>(pm::impl_of(pool).find("store")->root);
+  const std::string name = fmt::format("store-index-{:016x}", root.salt);
+  EXPECT_TRUE(fails_with(ErrorCode::kInUse, name, [&] { open_index(pool, name); }));
+  EXPECT_TRUE(fails_with(ErrorCode::kInUse, name, [&] { drop_structure(pool, name); }));
+  EXPECT_EQ(content(store), model_);
 }
 
 TEST_F(StorePmIndexTest, APoolThatIsOpenToReadHasAllOfIt) {

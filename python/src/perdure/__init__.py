@@ -17,7 +17,7 @@ from ._errors import Error, ErrorCode
 from ._index import Index
 from ._native import ffi as _ffi
 from ._native import lib as _lib
-from ._pool import CatalogEntry, Pool, PoolInfo, StructureInfo, catalog
+from ._pool import CatalogEntry, Pool, PoolInfo, PoolInspection, StructureInfo, catalog
 from ._store import Batch, Store
 from ._transaction import IndexInTransaction, Transaction
 
@@ -32,6 +32,7 @@ __all__ = [
     "IndexInTransaction",
     "Pool",
     "PoolInfo",
+    "PoolInspection",
     "Store",
     "StructureInfo",
     "Transaction",

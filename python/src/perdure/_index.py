@@ -395,6 +395,12 @@ class Index(Handle, MutableMapping[K, V], Generic[K, V]):
                 raise TypeError("a prefix is of bytes or str; the keys are int")
         return self._range(start, stop, prefix, _ALL if limit is None else limit, reverse)
 
+    def remove_range(
+        self, start: K | None = None, stop: K | None = None, *, prefix: K | None = None
+    ) -> int:
+        """Removes the records that range() would give, each of them atomically. Returns how many it removed."""
+        return sum(self.discard(key) for key, _ in self.range(start, stop, prefix=prefix))
+
     def _range(
         self, start: Any, stop: Any, prefix: Any, limit: int, reverse: bool = False
     ) -> Iterator[tuple[K, V]]:

@@ -59,6 +59,15 @@ class StructureInfo:
 
 
 @dataclass(frozen=True)
+class PoolInspection:
+    """What `Pool.inspect()` finds, in a pool that a process may have open for writing at that moment."""
+
+    open_to_write: bool  # a process has it open for writing
+    info: PoolInfo
+    structures: list[StructureInfo]
+
+
+@dataclass(frozen=True)
 class CatalogEntry:
     """A structure that pools can have."""
 
@@ -70,6 +79,23 @@ class CatalogEntry:
 
 def _kind(kind: int) -> type:
     return int if kind == U64 else bytes
+
+
+def _info_of(info: Any) -> PoolInfo:
+    return PoolInfo(
+        capacity_bytes=info.capacity_bytes,
+        size_bytes=info.size_bytes,
+        allocated_bytes=info.allocated_bytes,
+        free_bytes=info.free_bytes,
+        generation=info.generation,
+        format_version=info.format_version,
+        clean=info.clean != 0,
+        read_only=info.read_only != 0,
+        durability=_DURABILITIES[info.durability],
+        uuid=ffi.string(info.uuid).decode(),
+        medium=ffi.string(info.medium).decode(),
+        domain=ffi.string(info.domain).decode(),
+    )
 
 
 def catalog() -> list[CatalogEntry]:
@@ -274,19 +300,28 @@ class Pool(Handle):
         info = ffi.new("perdure_pool_info *")
         info.size = ffi.sizeof("perdure_pool_info")
         check(lib.pypd_pool_info(self._handle, info))
-        return PoolInfo(
-            capacity_bytes=info.capacity_bytes,
-            size_bytes=info.size_bytes,
-            allocated_bytes=info.allocated_bytes,
-            free_bytes=info.free_bytes,
-            generation=info.generation,
-            format_version=info.format_version,
-            clean=info.clean != 0,
-            read_only=info.read_only != 0,
-            durability=_DURABILITIES[info.durability],
-            uuid=ffi.string(info.uuid).decode(),
-            medium=ffi.string(info.medium).decode(),
-            domain=ffi.string(info.domain).decode(),
+        return _info_of(info)
+
+    @staticmethod
+    def inspect(path: str | os.PathLike[str]) -> PoolInspection:
+        """What the file of a pool tells while another process may have it open for writing. Takes no lock, and needs
+        read permission alone. What only that process knows of `info` (clean, durability, domain) means nothing then."""
+        info = ffi.new("perdure_pool_info *")
+        info.size = ffi.sizeof("perdure_pool_info")
+        found: list[tuple[str, str, int, int]] = []
+        context = ffi.new_handle(found)
+        open_to_write = ffi.new("int *")
+        check(
+            lib.perdure_pool_inspect(
+                c_text(os.fsencode(path), "a path"), info, lib.pypd_structure, context, open_to_write
+            )
+        )
+        return PoolInspection(
+            open_to_write=open_to_write[0] != 0,
+            info=_info_of(info),
+            structures=[
+                StructureInfo(name, kind, _kind(key), _kind(value)) for name, kind, key, value in found
+            ],
         )
 
     # ---- structures

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <optional>
 #include <thread>
+#include <unordered_set>
+#include <utility>
 
 #include "buffer/btree/tree.h"
 #include "perdure/error.h"
@@ -225,6 +227,74 @@ uint64_t tree_check(BufferPool& pool, uint64_t root,
   Checker checker(pool, report, meet);
   checker.visit(root, -1, {});
   return checker.records();
+}
+
+namespace {
+
+class Salvager {
+ public:
+  Salvager(BufferPool& pool,
+           const std::function<void(std::string_view key, std::string_view value)>& visit,
+           const std::function<void(const std::string&)>& lost)
+      : pool_(pool), visit_(visit), lost_(lost) {}
+
+  void walk(uint64_t page, int level, const Bounds& bounds) {
+    if (!met_.insert(page).second) return lose(bounds, fmt::format("page {} was met before", page));
+    std::vector<std::pair<uint64_t, Bounds>> children;
+    int here = 0;
+    try {
+      const PageGuard guard(pool_, pool_.pin(page));
+      const Node node = node_of(pool_.format(), guard.data(), page, level);
+      here = node.level();
+      if (here == 0) return read_leaf(node);
+      for (uint32_t i = 0; i <= node.count(); ++i) {
+        Bounds inner = bounds;
+        if (i > 0) inner.low = node.key(i - 1);
+        if (i < node.count()) inner.high = node.key(i);
+        children.emplace_back(node.child(i), std::move(inner));
+      }
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kCorrupt) throw;
+      return lose(bounds, error.what());
+    }
+    for (const auto& [child, inner] : children) walk(child, here - 1, inner);
+  }
+
+ private:
+  void read_leaf(const Node& node) {
+    std::string value;
+    for (uint32_t i = 0; i < node.count(); ++i) {
+      const std::string key = node.key(i);
+      try {
+        until_done([&] { return try_read_value(pool_, node, i, value); });
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::kCorrupt) throw;
+        lost_(fmt::format("the value of \"{}\" is lost: {}", key, error.what()));
+        continue;
+      }
+      visit_(key, value);
+    }
+  }
+  void lose(const Bounds& bounds, const std::string& why) const {
+    const std::string from =
+        bounds.low ? fmt::format("from \"{}\"", *bounds.low) : "from the first";
+    const std::string to =
+        bounds.high ? fmt::format("before \"{}\"", *bounds.high) : "up to the last";
+    lost_(fmt::format("the records {} {} are lost: {}", from, to, why));
+  }
+
+  BufferPool& pool_;
+  const std::function<void(std::string_view key, std::string_view value)>& visit_;
+  const std::function<void(const std::string&)>& lost_;
+  std::unordered_set<uint64_t> met_;
+};
+
+}  // namespace
+
+void tree_salvage(BufferPool& pool, uint64_t root,
+                  const std::function<void(std::string_view key, std::string_view value)>& visit,
+                  const std::function<void(const std::string&)>& lost) {
+  Salvager(pool, visit, lost).walk(root, kAnyLevel, {});
 }
 
 }  // namespace perdure::buffer

@@ -43,7 +43,7 @@ std::unique_ptr<Core> Core::open(pm::PoolImpl& pool, const std::string& name, Ki
                                  Kind value_kind, const PlushOptions& options) {
   Root& root = find_table(pool, name, key_kind, value_kind, options);
   std::unique_ptr<Core> core(new Core(pool, root, name, key_kind, value_kind, options));
-  extend_places(pool, root);
+  if (core->payload_.is_used()) core->payload_.log().extend_places();
   core->recover(options.recovery_threads);
   return core;
 }

@@ -105,6 +105,7 @@ void Core::visit_blocks(const std::function<void(uint64_t offset, uint64_t bytes
   }
   block(root_.payload_heads, partitions_.count() * sizeof(PayloadHead));
   if (root_.payload_places != 0) {
+    const auto held = payload_.log().hold_places();
     const uint64_t pages = PayloadLog::place_pages(pool_, root_);
     block(root_.payload_places, pages * sizeof(uint64_t));
     const auto* links = pool_.at<uint64_t>(root_.payload_places);

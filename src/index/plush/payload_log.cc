@@ -7,6 +7,7 @@
 #include <cassert>
 #include <cstring>
 
+#include "index/plush/root.h"
 #include "pm/checksum.h"
 
 namespace perdure::index::plush {
@@ -89,6 +90,7 @@ uint64_t PayloadLog::place_pages(const pm::PoolImpl& pool, const Root& root) {
 }
 
 uint64_t* PayloadLog::place(uint64_t segment) const {
+  const auto held = hold_places();
   if (segment / PlacePage::kSegments >= place_pages(pool_, root_)) [[unlikely]]
     return nullptr;
   const uint64_t page = pm::load_acquire(page_link(segment));
@@ -96,14 +98,21 @@ uint64_t* PayloadLog::place(uint64_t segment) const {
   return &pool_.follow<PlacePage>(page)->words[segment % PlacePage::kSegments];
 }
 
+void PayloadLog::extend_places() {
+  const std::lock_guard lock(pages_mutex_);
+  plush::extend_places(pool_, root_, places_mutex_);
+}
+
 // A crash leaves an empty page that is linked, or none, by the intent. No word in it counts before that.
 void PayloadLog::make_page(uint64_t segment, bool reclaim) {
   const std::lock_guard lock(pages_mutex_);
-  if (segment / PlacePage::kSegments >= place_pages(pool_, root_)) {
+  // When the table was opened in the raised pool there may have been no room yet.
+  const auto is_short = [&] { return segment / PlacePage::kSegments >= place_pages(pool_, root_); };
+  if (is_short()) plush::extend_places(pool_, root_, places_mutex_);
+  if (is_short()) {
     throw Error(ErrorCode::kNoSpace,
-                fmt::format("{}: the pool's capacity was raised, and when this table was opened "
-                            "there was no room yet for what it keeps of each segment; nothing was "
-                            "changed: close it, and open it again",
+                fmt::format("{}: the pool's capacity was raised, and it has no room for what this "
+                            "table keeps of each segment; nothing was changed: delete records",
                             pool_.mapping().path()));
   }
   uint64_t& link = page_link(segment);

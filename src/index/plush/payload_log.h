@@ -38,6 +38,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <shared_mutex>
 #include <string_view>
 #include <vector>
 
@@ -136,6 +137,12 @@ class PayloadLog {
   // raised after that. The second throws kCorrupt.
   static uint64_t place_pages(const pm::PoolImpl& pool) { return pages_for(pool.segments_max()); }
   static uint64_t place_pages(const pm::PoolImpl& pool, const Root& root);
+  // Makes room for the pages of places that the table lacks, if the pool has room. Throws kIo.
+  void extend_places();
+  // Keeps them where they are.
+  std::shared_lock<std::shared_mutex> hold_places() const {
+    return std::shared_lock(places_mutex_);
+  }
   // What the root of a new table has as its `places_word`.
   static uint64_t places_word(const pm::PoolImpl& pool);
   // The word for so many.
@@ -187,7 +194,8 @@ class PayloadLog {
   std::vector<Partition> partitions_;
   SegmentState* segments_;  // one for each segment the pool may have; pages appear on use
   uint64_t segments_bytes_;
-  std::mutex pages_mutex_;
+  std::mutex pages_mutex_;                  // who makes pages of places, or room for more of them
+  mutable std::shared_mutex places_mutex_;  // of where they are
   mutable pm::EpochManager epochs_;
 };
 

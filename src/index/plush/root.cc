@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -295,7 +296,7 @@ Root& make_table(pm::PoolImpl& pool, const std::string& name, Kind key_kind, Kin
   return *pool.at<Root>(root);
 }
 
-void extend_places(pm::PoolImpl& pool, Root& root) {
+void extend_places(pm::PoolImpl& pool, Root& root, std::shared_mutex& places) {
   if (root.payload_places == 0 || pool.lenient()) return;
   const uint64_t before = PayloadLog::place_pages(pool, root);
   const uint64_t pages = PayloadLog::place_pages(pool);
@@ -317,10 +318,14 @@ void extend_places(pm::PoolImpl& pool, Root& root) {
     for (const auto word : {&Root::payload_places, &Root::places_word, &Root::blocks_checksum}) {
       txn.redo(&(root.*word), &(image.*word), sizeof(uint64_t));
     }
-    // The copy, before what leads to it. A crash finds the root with the old block or with the new one.
-    txn.commit([&] { txn.apply(); });
+    // The copy, before what leads to it. A crash finds the root with the old block or with the new one. Who holds the
+    // lock waits for no lane of the heap, as others who have one wait for the lock.
+    txn.commit([&] {
+      const std::lock_guard lock(places);
+      txn.apply();
+    });
   } catch (const Error& error) {
-    if (!pm::is_full(error)) throw;  // else it can be used: the next opening tries again
+    if (!pm::is_full(error)) throw;  // else it can be used: who needs a page of them tries again
   }
 }
 
@@ -329,6 +334,8 @@ Root& find_table(pm::PoolImpl& pool, const std::string& name, Kind key_kind, Kin
   const bool ordered = options.order == PlushOrder::kRange;
   auto* root = pool.at<Root>(
       find_structure(pool, name, type_of(ordered), key_kind, value_kind, sizeof(Root)));
+  // Who has it open may be changing it: extend_places().
+  const pm::PoolImpl::Use use(pool, name, pool.offset_of(root));
   if (root->magic == kRootMagic1 || root->magic == kRootMagic2 || root->magic == kRootMagic3 ||
       root->magic == kRootMagic4) {
     throw Error(ErrorCode::kWrongType,

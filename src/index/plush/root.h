@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <shared_mutex>
 #include <string>
 
 #include "index/plush/layout.h"
@@ -22,8 +23,9 @@ Root& find_table(pm::PoolImpl& pool, const std::string& name, Kind key_kind, Kin
                  const PlushOptions& options);
 
 // Gives a table with byte strings what it needs of a pool whose capacity has been raised since. The caller has it open,
-// and alone. Durable on return. If there is no room yet, the table stays as it is. Throws kIo, kCorrupt.
-void extend_places(pm::PoolImpl& pool, Root& root);
+// and is the only one to change the links to its pages of places; who looks for these holds `places` shared. Durable on
+// return. If there is no room, the table stays as it is. Throws kIo, kCorrupt.
+void extend_places(pm::PoolImpl& pool, Root& root, std::shared_mutex& places);
 
 // The first level that its partitions may grow to.
 uint32_t top_max_of(const Root& root);

@@ -296,7 +296,7 @@ TEST_P(ConvertEachForeign, AnInterruptedConversionIsBegunAnew) {
     const Result result =
         shell("timeout --foreground --preserve-status -s " + std::string(kill ? "KILL" : "INT") +
               " 0.0" + std::to_string(round + 2) + " $PERDURE convert --from " + from() + " " +
-              pool() + "; ended=$?; flock " + pool() + " true; exit $ended");
+              pool() + "; ended=$?; " + until_closed(pool()) + "; exit $ended");
     ended += result.code != 0 ? 1 : 0;
     const bool there = run({"count", pool()}).code == 0;
     if (!kill) {
