@@ -131,6 +131,7 @@ class StoreImpl final : public RuntimeClient {
   }
   void require_partition(uint32_t partition) const;  // Throws kInvalidArgument unless there is one.
   bool is_ordered() const { return config_.ordered; }
+  bool has_index_in_pm() const { return config_.pm != nullptr; }
   bool cut_by_boundaries() const { return !boundaries_.empty(); }
 
   // The hash of a key, and the partition that has it.
