@@ -159,6 +159,7 @@ class StoreImpl final : public RuntimeClient {
 
   uint64_t size() const;
   uint64_t check(const std::function<void(const std::string&)>& report) const;
+  uint64_t check_index(const std::function<void(const std::string&)>& report) const;
   // As Store::verify(). verify.cc
   static StoreVerification verify(Pool& pool, const std::string& name,
                                   const std::function<void(const std::string&)>& report);
