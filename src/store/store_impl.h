@@ -21,6 +21,7 @@
 #include "pm/lock.h"
 #include "store/boundaries.h"
 #include "store/hash.h"
+#include "store/latch.h"
 #include "store/partition.h"
 #include "store/runtime/runtime.h"
 
@@ -179,7 +180,7 @@ class StoreImpl final : public RuntimeClient {
   struct alignas(64) Shard {
     Shard(pm::PoolImpl& pool, PartitionRoot& root, uint32_t number, const PartitionConfig& config)
         : partition(pool, root, number, config) {}
-    pm::SpinLock latch;
+    Latch latch;
     std::atomic<Opening> opening{Opening::kWaiting};
     bool touched =
         false;  // with workers: it was written to in this batch, and the worker has the latch
