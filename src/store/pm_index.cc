@@ -274,7 +274,7 @@ void PmPartitionIndex::forget_told() {
     covered_.clear(0);
     told_ = covered_.positions();
   }
-  fresh_.clear(0);
+  if (fresh_.size() == 0) fresh_.clear(0);
 }
 
 }  // namespace perdure::store
