@@ -70,6 +70,9 @@ class Latch {
 
   bool enter_biased() {
     if (owner_.load(std::memory_order_relaxed) != me()) return false;
+    // A thread may have the name of one that has ended: it sees what that one did.
+    if (inside_.load(std::memory_order_acquire)) [[unlikely]]
+      return false;
     inside_.store(true, std::memory_order_relaxed);
     std::atomic_signal_fence(
         std::memory_order_seq_cst);  // the processor's order is the barrier's matter
