@@ -389,7 +389,17 @@ CloseRecord Partition::what_is_there() const {
 // Builds the index from the records of the blocks, in which copies come after what they were copied from.
 void Partition::read_records(std::span<const uint32_t> order) {
   Scan scan;
-  for (const uint32_t slot : order) scan_block(slot, scan);
+  uint64_t left_bytes = order.size() * payload_bytes();
+  for (const uint32_t slot : order) {
+    const size_t before = scan.puts.size();
+    scan_block(slot, scan);
+    left_bytes -= payload_bytes();
+    // As if all blocks were like the first one, that the list is not copied again and again as it grows.
+    const uint64_t bytes = blocks_[slot].bytes;
+    if (before == 0 && bytes > payload_bytes() / 2) {
+      scan.puts.reserve(scan.puts.size() * (left_bytes / bytes + 2));
+    }
+  }
   find_uncertain(order);
   index_.expect(scan.puts.size() - std::min(scan.puts.size(), scan.superseded.size()));
   for (size_t i = 0; i < scan.puts.size(); ++i) {
