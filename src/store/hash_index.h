@@ -2,12 +2,12 @@
 //
 //   entry   | 27 bits of the key's hash | number of the block, 24 bits | offset in the block / 8, 13 bits |
 //
-// Ordered linear probing: the home of an entry is its 27 bits scaled to the table's length, and entries stand
-// in the order of these bits, at their home or after it with no gap between. So the table is sorted: a key that
-// is not there is known as soon as one with higher bits is met, and a table of any length can be made of
-// another one without reading a key. It grows by a quarter when seven eighths are full: 9.1 to 11.4 bytes a
-// record. Source: Amble and Knuth, "Ordered hash tables", The Computer Journal 17(2), 1974. Two entries of one partition have the same 27 bits about once in 800
-// lookups at 160,000 records; the caller compares keys. Owned by its partition: not thread-safe.
+// Ordered linear probing: the home of an entry is its 27 bits scaled to the table's length, and entries stand in the
+// order of these bits, at their home or after it with no gap between. So the table is sorted: a key that is not there
+// is known as soon as one with higher bits is met, and a table of any length can be made of another one without
+// reading a key. It grows by a quarter when seven eighths are full: 9.1 to 11.4 bytes a record. Source: Amble and
+// Knuth, "Ordered hash tables", The Computer Journal 17(2), 1974. Two entries of one partition have the same 27 bits
+// about once in 800 lookups at 160,000 records; the caller compares keys. Owned by its partition: not thread-safe.
 #pragma once
 
 #include <cstdint>

@@ -1,19 +1,20 @@
 // The latch of a partition: one thread at a time, for about a microsecond.
 //
-// Mostly one and the same thread takes it again and again. An atomic exchange for each call would order its loads behind
-// those of the call before, so that their misses never overlap: on a store that does not fit into the caches that is a
-// sixth of a lookup. So the latch is biased towards a thread that has taken it often in a row: that one stores that it is
-// inside, and looks whether the bias still stands; no exchange, no fence.
+// Mostly one and the same thread takes it again and again. An atomic exchange for each call would order its loads
+// behind those of the call before, so that their misses never overlap: on a store that does not fit into the caches
+// that is a sixth of a lookup. So the latch is biased towards a thread that has taken it often in a row: that one
+// stores that it is inside, and looks whether the bias still stands; no exchange, no fence.
 //
-// Why that excludes: whoever else comes takes the lock behind, withdraws the bias, and has a memory barrier executed by
-// every thread of the process (membarrier(2)). In the owner's order of instructions the barrier comes after its store, which
-// the other one then sees, and waits until it has left; or before its look at the bias, which then is gone, so that it steps
-// back, and goes the way of the others. Who takes the lock later waits for it, too, without a barrier: the store of an
-// owner that has come in was visible before the lock was released after the barrier.
+// Why that excludes: whoever else comes takes the lock behind, withdraws the bias, and has a memory barrier executed
+// by every thread of the process (membarrier(2)). In the owner's order of instructions the barrier comes after its
+// store, which the other one then sees, and waits until it has left; or before its look at the bias, which then is
+// gone, so that it steps back, and goes the way of the others. Who takes the lock later waits for it, too, without a
+// barrier: the store of an owner that has come in was visible before the lock was released after the barrier.
 //
-// A withdrawal costs some microseconds. Each one doubles how often in a row a thread must come before there is a bias again.
-// Where the system has no such barrier there is none.
-// Source: Dice, Moir and Scherer, "Quickly Reacquirable Locks", 2006; Kawachiya et al., "Lock Reservation", OOPSLA 2002.
+// A withdrawal costs some microseconds. Each one doubles how often in a row a thread must come before there is a bias
+// again. Where the system has no such barrier there is none.
+// Source: Dice, Moir and Scherer, "Quickly Reacquirable Locks", 2006; Kawachiya et al., "Lock Reservation", OOPSLA
+// 2002.
 #pragma once
 
 #include <atomic>
