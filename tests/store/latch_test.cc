@@ -65,6 +65,28 @@ TEST(LatchTest, ManyThreadsInBurstsAreOneAtATime) {
   EXPECT_EQ(count, expected);
 }
 
+TEST(LatchTest, WhoComesInWaitsUntilTheOwnerHasLeft) {
+  for (int round = 0; round < 20; ++round) {
+    store::Latch latch;
+    uint64_t count = 0;
+    std::atomic<bool> inside{false};
+    bool has_left = false;
+    std::thread owner([&] {
+      take_often(latch, count);
+      latch.lock();
+      inside = true;
+      for (int i = 0; i < 1000; ++i) std::this_thread::yield();
+      has_left = true;
+      latch.unlock();
+    });
+    while (!inside) std::this_thread::yield();
+    latch.lock();
+    EXPECT_TRUE(has_left);
+    latch.unlock();
+    owner.join();
+  }
+}
+
 // Who must not wait does not, while the thread that the latch is biased towards is inside.
 TEST(LatchTest, TryLockDoesNotWait) {
   store::Latch latch;
