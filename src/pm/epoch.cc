@@ -1,9 +1,6 @@
 #include "pm/epoch.h"
 
 #include <fmt/core.h>
-#include <linux/membarrier.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <functional>
@@ -11,6 +8,7 @@
 #include <new>
 
 #include "perdure/error.h"
+#include "pm/barrier.h"
 
 namespace perdure::pm {
 
@@ -53,15 +51,6 @@ class ThreadNumbers {
   std::vector<uint32_t> free_;
   uint32_t next_ = 0;
 };
-
-bool barrier_in_all_threads() {
-  return ::syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0;
-}
-
-bool register_for_barriers() {
-  return ::syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0 &&
-         barrier_in_all_threads();
-}
 
 }  // namespace
 

@@ -116,11 +116,14 @@ std::vector<Setting> make_settings() {
              {"", "page", "line", "byte"}),
       choice("durability", "What a write must survive: process, power, or best",
              &Config::durability, {"best", "process", "power"}),
-      choice("index",
-             "ordered (hashes, sets, lists, sorted sets, SCAN in order; 22 to 32 bytes of DRAM a "
-             "record) or hash (strings only; 9 to 12 bytes, faster). Default: as created; a new "
-             "store is ordered",
-             &Config::index, {"", "hash", "ordered"}),
+      choice(
+          "index",
+          "ordered (hashes, sets, lists, sorted sets, SCAN in order; 22 to 32 bytes of DRAM a "
+          "record), hash (strings only; 9 to 12 bytes, faster) or pm (strings only; the index is "
+          "in "
+          "the pool: next to no DRAM, open at once after a crash; fixed when the store is made). "
+          "Default: as created; a new store is ordered",
+          &Config::index, {"", "hash", "ordered", "pm"}),
       number<uint32_t>("garbage-percent", "Garbage in the log before it is compacted, 5 to 400",
                        &Config::garbage_percent, 5, 400),
       size("memory",

@@ -18,7 +18,7 @@ struct Config {
   uint64_t capacity_bytes = uint64_t{1} << 30;
   std::string domain;
   std::string durability = "best";
-  std::string index;  // "hash", "ordered"; empty: as created, at creation ordered
+  std::string index;  // "hash", "ordered", "pm"; empty: as created, at creation ordered
   uint32_t garbage_percent = 25;
   uint64_t memory_bytes = 0;  // of the pool that the store may take; 0: the capacity
   bool evict = false;

@@ -301,7 +301,7 @@ Collection Keyspace::new_collection() {
   if (!ordered_) {
     throw CommandError(
         "ERR this store has an index by hash; collections need one in the order of keys (start the "
-        "server with --index ordered)");
+        "server with --index ordered, of a store whose index is in PM a new one)");
   }
   return {.id = ++next_id_};
 }

@@ -166,8 +166,13 @@ void Server::open_store() {
   store_options.may_evict = Keyspace::may_evict;
   // The heap, other structures and the steps of compaction need some, too.
   options.capacity_bytes = std::max(options.capacity_bytes, config_.memory_bytes / 7 * 8);
+  // As much again for an index that is in the pool.
+  if (config_.index == "pm") {
+    options.capacity_bytes = std::max(options.capacity_bytes, 2 * config_.memory_bytes);
+  }
   if (config_.index == "hash") store_options.index = StoreIndex::kHash;
   if (config_.index == "ordered") store_options.index = StoreIndex::kOrdered;
+  if (config_.index == "pm") store_options.index = StoreIndex::kPm;
   store_options.serve_early = true;
   const bool is_new = config_.create && ::access(config_.pool.c_str(), F_OK) != 0;
   pool_.emplace(is_new ? Pool::create(config_.pool, options) : Pool::open(config_.pool, options));
@@ -211,7 +216,10 @@ void Server::finish_opening() {
   log_.write(LogLevel::kInfo,
              "{} has {} records, opened in {:.3f} s; {} on {}, durability {}, index {}, io {}",
              config_.pool, records, recovery_s_, to_string(info.domain), to_string(info.medium),
-             to_string(info.durability), keys_->is_ordered() ? "ordered" : "hash",
+             to_string(info.durability),
+             keys_->is_ordered()         ? "ordered"
+             : store_->has_index_in_pm() ? "pm"
+                                         : "hash",
              loops_[0]->driver_name());
 }
 

@@ -70,7 +70,8 @@ bool Partition::wants_checkpoint() const {
 void Partition::work_on_index() {
   PmPartitionIndex& index = *index_.pm();
   try {
-    if (wants_checkpoint() && !write_checkpoint() && has_checkpoint()) drop_checkpoint();
+    const bool wanted = wants_checkpoint() || (has_checkpoint() && index.is_damaged());
+    if (wanted && !write_checkpoint() && has_checkpoint()) drop_checkpoint();
     if (!has_checkpoint()) {
       if (!dead_overflow_.empty()) free_dead_overflow();
       constexpr uint64_t kMany = 256;
@@ -297,6 +298,7 @@ bool Partition::scan_tail(std::span<const std::pair<uint32_t, uint64_t>> tail, S
 
 // Durable, and whole, as it is: so is what was told and found.
 void Partition::end_index_recovery(bool from_checkpoint) {
+  index_.pm()->ask();
   if (from_checkpoint && recovered_ == 0) return;
   try {
     PmPartitionIndex& index = *index_.pm();
@@ -306,6 +308,7 @@ void Partition::end_index_recovery(bool from_checkpoint) {
       index.gather();
       index.cover();
       index.tell_all();
+      index.forget_told();
     }
     write_checkpoint();
   } catch (const std::bad_alloc&) {
@@ -377,8 +380,7 @@ void Partition::kill_by_prefixes(const Scan& scan, uint64_t first_version) {
     gone.emplace_back(hash, location);
   });
   for (const auto& [hash, location] : gone) {
-    const auto is_it = [at = location](Location found) { return found == at; };
-    kill(index_.find(hash, {}, is_it));
+    kill(index_.find_place(hash, {}, location));
   }
 }
 

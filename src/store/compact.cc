@@ -58,7 +58,7 @@ bool Partition::make_room(Head& head, uint64_t bytes, Purpose purpose) {
 uint64_t Partition::entry_of_record(const RecordView& record, Location location,
                                     uint64_t hash) const {
   if (!record.is_put()) return PartitionIndex::kNone;
-  return index_.find(hash, key_of(record), [&](Location found) { return found == location; });
+  return index_.find_place(hash, key_of(record), location);
 }
 
 // Whether the record is the one that its key has. Tells its index entry.
@@ -166,7 +166,7 @@ bool Partition::choose_victim(uint64_t gain_bytes_min, bool thorough) {
       const uint64_t seemed = block.live - block.expired(now_ms_);
       block.pinned = static_cast<uint32_t>(needed - std::min<uint64_t>(needed, seemed));
     } catch (const Error& error) {
-      if (error.code() != ErrorCode::kCorrupt) throw;
+      if (error.code() != ErrorCode::kCorrupt || index_.is_damaged()) throw;
       block.damaged = true;  // it stays as it is: reading its records says what is wrong
     }
   }
@@ -227,8 +227,45 @@ void Partition::compact_record(const RecordView& record, Location here, uint64_t
   index_.erase(entry);
 }
 
+// Of the victim's records from cursor_ up to `stop` some, with the hashes of their keys, so that the misses in the index
+// overlap. Returns how many. Throws kCorrupt if one of them is damaged.
+size_t Partition::read_victim(uint64_t stop, VictimRecords& records) const {
+  size_t count = 0;
+  for (uint64_t at = cursor_; at < stop && count < kTogether; ++count) {
+    auto& [record, hash] = records[count];
+    record = view_at({victim_, at});
+    require_intact({victim_, at}, record);
+    at += record.bytes;
+    if (!record.is_put()) continue;
+    if (record.has(kOverflow) && !has_overflow(record)) {
+      record.flags |= kRemoval;  // it does not count, and its key may be gone
+      continue;
+    }
+    hash = hash_of(key_of(record));
+    index_.prefetch(hash);
+  }
+  return count;
+}
+
 // Moves on with compaction by about `budget_bytes` of a block. What it copies is durable with the next
 // fence, which must come before anything else is appended.
+//
+// What damage leaves. A block that stays half moved has origins of copies, and what supersedes a copy names the copy's
+// block alone: once that one has been moved on and is gone, and the end of the copy with it, a recovery that reads the
+// records would take the origin for the key's. So:
+//   - If a record of the block itself is damaged the block stays, and others are compacted. Each recovery that reads
+//     records meets that damage, and tells nothing that is older than the next block of its kind, which all records of
+//     this block are (find_uncertain()). A recovery that reads a checkpoint or an index snapshot believes the index.
+//   - No other damage hinders an index in DRAM: records are found by their place, and no other record is read.
+//   - If an index in PM is damaged, be it that an entry says so or that it has fewer of this block's records than count,
+//     nothing is compacted or evicted any more in this partition, and the victim stays the victim. No block becomes
+//     unused but those that had been emptied before the victim was begun. So each crash finds what the interruption of
+//     one compaction leaves: this block, its copies, and what supersedes them, by which a recovery knows the block for
+//     stale. The last checkpoint goes and no other is written (work_on_index(), close()): the next opening to write
+//     reads the records, makes the index anew and compacts this block before any other. A crash before the checkpoint
+//     has gone finds in it that the block is half compacted, or else all copies in the end of the log that is replayed,
+//     which finds the origin of each; where it meets the damage it reads the records, too. Then compaction is stopped
+//     again, at the same place.
 void Partition::compact_step(uint64_t budget_bytes) {
   if (emptied_ != kNoSlot) free_emptied();
   if (victim_ == kNoSlot) {
@@ -250,35 +287,21 @@ void Partition::compact_step(uint64_t budget_bytes) {
   const uint64_t end = sizeof(BlockHeader) + block.bytes;
   const uint64_t begun = cursor_;
   const uint64_t stop = std::min(end, cursor_ + std::min(budget_bytes, payload_bytes()));
-  try {
-    while (cursor_ < stop) {
-      // Some records at a time, so that the misses in the index overlap.
-      constexpr size_t kTogether = 16;
-      std::array<std::pair<RecordView, uint64_t>, kTogether> records;
-      size_t count = 0;
-      for (uint64_t at = cursor_; at < stop && count < kTogether; ++count) {
-        auto& [record, hash] = records[count];
-        record = view_at({victim_, at});
-        require_intact({victim_, at}, record);
-        at += record.bytes;
-        if (!record.is_put()) continue;
-        if (record.has(kOverflow) && !has_overflow(record)) {
-          record.flags |= kRemoval;  // it does not count, and its key may be gone
-          continue;
-        }
-        hash = hash_of(key_of(record));
-        index_.prefetch(hash);
-      }
-      for (size_t i = 0; i < count; ++i) {
-        compact_record(records[i].first, {victim_, cursor_}, records[i].second);
-        cursor_ += records[i].first.bytes;
-      }
+  while (cursor_ < stop) {
+    VictimRecords records;
+    size_t count = 0;
+    try {
+      count = read_victim(stop, records);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kCorrupt) throw;
+      blocks_[victim_].damaged = true;
+      victim_ = kNoSlot;
+      return;
     }
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kCorrupt) throw;
-    blocks_[victim_].damaged = true;
-    victim_ = kNoSlot;
-    return;
+    for (size_t i = 0; i < count; ++i) {
+      compact_record(records[i].first, {victim_, cursor_}, records[i].second);
+      cursor_ += records[i].first.bytes;
+    }
   }
   if (cursor_ >= end) {
     end_victim();
@@ -307,6 +330,7 @@ void Partition::prefetch_victim(uint64_t step_bytes) const {
 
 // All that counts has been copied. The block waits for the fence that makes the copies durable.
 void Partition::end_victim() {
+  require_nothing_lost(victim_, 0);  // what is left in it
   emptied_ = victim_;
   victim_ = kNoSlot;
   note_floors();  // with the copies, so before the block is unused: it may be the only one that tells
@@ -361,7 +385,7 @@ bool Partition::choose_fitting_victim() {
       if (needed > rest || gain_of(block, needed) <= most) continue;
       most = gain_of(block, needed);
     } catch (const Error& error) {
-      if (error.code() != ErrorCode::kCorrupt) throw;
+      if (error.code() != ErrorCode::kCorrupt || index_.is_damaged()) throw;
       blocks_[slot].damaged = true;
       continue;
     }
@@ -374,6 +398,7 @@ bool Partition::choose_fitting_victim() {
 // Compacts a block wholly, at once. Returns whether that gained anything.
 bool Partition::compact_now(uint64_t gain_bytes_min) {
   if (!emptied_blocks_.empty() && settle()) return true;
+  require_compactible();
   if (emptied_ == kNoSlot) {
     const bool begun = victim_ != kNoSlot && (victim_is_stale_ || cursor_ != sizeof(BlockHeader));
     if (spares_.empty() && !begun && stale_.empty()) {

@@ -88,6 +88,7 @@ bool Partition::plan_eviction(uint32_t slot, uint64_t bytes, uint64_t gain_bytes
   const Block& block = blocks_[slot];
   uint64_t stay_bytes = 0;
   uint64_t used_bytes = 0;
+  uint64_t found_bytes = block.saved;
   for (uint64_t at = sizeof(BlockHeader); at < sizeof(BlockHeader) + block.bytes;) {
     const Location here(slot, at);
     const RecordView record = view_at(here);
@@ -103,6 +104,7 @@ bool Partition::plan_eviction(uint32_t slot, uint64_t bytes, uint64_t gain_bytes
       stay_bytes += marks ? kMarkBytes : 0;
       continue;
     }
+    found_bytes += record.bytes;
     const bool used = !has_expired(record, now_ms_) && was_used(here);
     const bool enough = record.has(kOverflow) && plan.overflow_bytes >= bytes;
     if (used) used_bytes += record.bytes;
@@ -116,6 +118,7 @@ bool Partition::plan_eviction(uint32_t slot, uint64_t bytes, uint64_t gain_bytes
     if (record.has(kOverflow)) plan.overflow_bytes += record.overflow.value_bytes;
     stay_bytes += marks ? kMarkBytes : 0;
   }
+  require_nothing_lost(slot, found_bytes);
   plan.is_hot = used_bytes > payload_bytes() / 2;
   return plan.overflow_bytes != 0 || gain_of(block, stay_bytes) >= gain_bytes_min;
 }
@@ -222,6 +225,7 @@ void Partition::close_heads() {
 bool Partition::evict(uint64_t bytes) {
   if (!config_.evicts) return false;
   if (!emptied_blocks_.empty()) return settle();  // the origins of copies that might go
+  require_compactible();
   if (emptied_ != kNoSlot || victim_ != kNoSlot || !stale_.empty()) {
     // What is half compacted comes first.
     if (compact_now(1)) {
@@ -265,9 +269,9 @@ bool Partition::evict(uint64_t bytes) {
           blocks_[slot].stuck = true;
         }
       } catch (const Error& error) {
-        if (error.code() != ErrorCode::kCorrupt) throw;
+        // If its eviction had begun it is half compacted, to go on with: compaction finds its damage, too.
+        if (error.code() != ErrorCode::kCorrupt || victim_ != kNoSlot || index_.is_damaged()) throw;
         blocks_[slot].damaged = true;  // it stays as it is
-        victim_ = kNoSlot;
       }
     }
   }

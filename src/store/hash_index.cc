@@ -7,7 +7,7 @@
 namespace perdure::store {
 
 void HashIndex::allocate(uint64_t length, uint64_t rest) {
-  entries_ = std::make_unique<uint64_t[]>(length + rest);
+  entries_ = TableMemory(length + rest);
   length_ = length;
   places_ = length + rest;
   size_ = 0;
@@ -22,7 +22,7 @@ void HashIndex::rebuild(std::span<const uint64_t> words, uint64_t entries, uint6
   const uint64_t length = std::max(length_ + length_ / 4, entries * 8 / 7 + 1);
   uint64_t rest = count + kRest;
   for (;; rest *= 2) {
-    auto grown = std::make_unique<uint64_t[]>(length + rest);
+    TableMemory grown(length + rest);
     uint64_t free = 0;  // the first place after all that have been filled
     uint64_t size = 0;
     bool fits = true;
@@ -35,7 +35,7 @@ void HashIndex::rebuild(std::span<const uint64_t> words, uint64_t entries, uint6
       ++size;
     }
     if (!fits) continue;  // very many entries of the highest tags
-    std::swap(entries_, grown);
+    entries_.swap(grown);
     length_ = length;
     places_ = length + rest;
     size_ = size;

@@ -6,10 +6,11 @@
 #include "pm/checksum.h"
 #include "store/hash.h"
 #include "store/partition.h"
+#include "store/recovery_scan.h"
 
 namespace perdure::store {
 
-uint64_t Partition::check(const std::function<void(const std::string&)>& report) const {
+uint64_t Partition::check(const Report& report) const {
   uint64_t violations = 0;
   const auto fail = [&](const std::string& what) {
     ++violations;
@@ -24,6 +25,7 @@ uint64_t Partition::check(const std::function<void(const std::string&)>& report)
   if (has_checkpoint()) owners.meet(root_.checkpoint, checkpoint_bytes_);
   uint64_t live = 0;
   uint64_t records = 0;
+  bool missing = false;                         // fewer count than should
   std::vector<uint32_t> owned(blocks_.size());  // overflow blocks: how many records refer to them
   for (uint32_t slot = 0; slot < blocks_.size(); ++slot) {
     const Block& block = blocks_[slot];
@@ -49,6 +51,7 @@ uint64_t Partition::check(const std::function<void(const std::string&)>& report)
       continue;
     }
     uint64_t block_live = 0;
+    bool all_read = true;
     try {
       for (uint64_t at = sizeof(BlockHeader); at < sizeof(BlockHeader) + block.bytes;) {
         const Location here(slot, at);
@@ -61,23 +64,33 @@ uint64_t Partition::check(const std::function<void(const std::string&)>& report)
           if (record.has(kOverflow)) ++owned[record.overflow.slot];
           continue;
         }
-        if (!counts(record, here, &entry)) continue;
-        ++records;
-        block_live += record.bytes;
-        if (record.has(kOverflow)) ++owned[record.overflow.slot];
         RecordView found;
-        const uint64_t hash = hash_of(key_of(record));
-        if (find(hash, key_of(record), found) != entry) {
-          fail(fmt::format("a key has two records, of versions {} and {}", record.version,
-                           found.version));
+        try {
+          if (!counts(record, here, &entry)) continue;
+          ++records;
+          block_live += record.bytes;
+          if (record.has(kOverflow)) ++owned[record.overflow.slot];
+          const std::string_view key = key_of(record);
+          if (find(hash_of(key), key, found) == entry) continue;
+        } catch (const Error& error) {
+          if (index_.pm() == nullptr) throw;
+          all_read = false;
+          fail(fmt::format(
+              "whether the record of {} at {:#x} counts the index in PM does not tell: {}",
+              in_words(key_of(record)), pool_.offset_of(text_at(here)), error.what()));
+          continue;
         }
+        fail(fmt::format("a key has two records, of versions {} and {}", record.version,
+                         found.version));
       }
     } catch (const Error& error) {
       ++violations;
       report(error.what());
       continue;
     }
-    if (block_live != block.live) {
+    missing = missing || block_live != block.live;
+    if (block_live != block.live && all_read) {
+      if (index_.pm() != nullptr && accounts_exact_) index_.pm()->note_lost();
       fail(fmt::format("block {} has {} bytes that count, not {}", slot, block_live, block.live));
     }
     live += block_live;
@@ -90,9 +103,100 @@ uint64_t Partition::check(const std::function<void(const std::string&)>& report)
       fail(fmt::format("block {} of a long value has {} owners", slot, owned[slot]));
     }
   }
+  if (index_.pm() != nullptr && missing) violations += name_lost(report);
   if (violations == 0 && (records != index_.size() || live != live_bytes_)) {
     fail(fmt::format("{} records of {} bytes count; the index has {} of {}", records, live,
                      index_.size(), live_bytes_));
+  }
+  return violations;
+}
+
+// The index in PM has fewer records than the log: tells which. A record counts unless another one says that it does not,
+// or it is the origin of a copy. Returns how many it named.
+uint64_t Partition::name_lost(const Report& report) const {
+  Scan scan;
+  std::vector<Location> puts;
+  const auto visit = [&](Location here, const RecordView& record) {
+    if (record.has(kSupersedes)) scan.superseded[record.superseded.version] = 0;
+    if (record.has(kPrefix)) {
+      uint64_t& last = scan.prefixes[record.key.size()][record.key];
+      last = std::max(last, record.version);
+    }
+    if (record.is_put() && (!record.has(kOverflow) || has_overflow(record))) puts.push_back(here);
+  };
+  for (uint32_t slot = 0; slot < blocks_.size(); ++slot) {
+    const Block& block = blocks_[slot];
+    if (block.state != State::kOpen && block.state != State::kClosed) continue;
+    RecordView record;
+    const uint64_t end = sizeof(BlockHeader) + block.bytes;
+    for (uint64_t at = sizeof(BlockHeader); is_record(block, at, end, record); at += record.bytes) {
+      visit({slot, at}, record);
+    }
+  }
+  uint64_t named = 0;
+  for (const Location here : puts) {
+    const RecordView record = view_at(here);
+    const std::string_view key = key_of(record);
+    if (scan.superseded.contains(record.version) || scan.removal_of(key, record.version) != 0)
+      continue;
+    const auto is_it = [&](Location other) { return view_at(other).version == record.version; };
+    try {
+      if (index_.find(hash_of(key), key, is_it) != PartitionIndex::kNone) continue;
+    } catch (const Error&) {
+      continue;  // it is damaged, not lost
+    }
+    report(fmt::format(
+        "'{}', partition {}: the index in PM does not lead to the record of {} at {:#x}",
+        config_.name, number_, in_words(key), pool_.offset_of(text_at(here))));
+    ++named;
+  }
+  return named;
+}
+
+// What is wrong with an entry of the structure, or nothing.
+std::string Partition::wrong_of_entry(uint64_t place, uint64_t word) const {
+  if (!PmPartitionIndex::is_sound(place, word)) return "is damaged";
+  const Location to = Location::of_word(word);
+  if (to == Location()) return {};
+  const bool is_there = to.slot() < blocks_.size() && to.offset() >= sizeof(BlockHeader) &&
+                        to.offset() < sizeof(BlockHeader) + blocks_[to.slot()].bytes;
+  if (!is_there ||
+      (blocks_[to.slot()].state != State::kOpen && blocks_[to.slot()].state != State::kClosed)) {
+    return "leads to no record";
+  }
+  const RecordView record = view_at(to);
+  require_intact(to, record);
+  uint64_t entry = PartitionIndex::kNone;
+  if (counts(record, to, &entry) && entry == place) return {};
+  return fmt::format("leads to the record at {:#x}, which it does not belong to",
+                     pool_.offset_of(text_at(to)));
+}
+
+uint64_t Partition::check_entries(std::span<const std::pair<uint64_t, uint64_t>> entries,
+                                  const Report& report) const {
+  const PmPartitionIndex& index = *index_.pm();
+  uint64_t violations = 0;
+  const auto fail = [&](uint64_t place, const std::string& what) {
+    ++violations;
+    report(fmt::format("'{}', partition {}: the entry {:#x} of the index in PM {}", config_.name,
+                       number_, place, what));
+  };
+  for (const auto& [place, word] : entries) {
+    try {
+      // Whom nobody finds leads nobody astray: it is what is left of an entry whose record is named as missing.
+      if (index.is_overruled(place) || !index.is_found(place)) continue;
+      const std::string wrong = wrong_of_entry(place, word);
+      if (!wrong.empty()) fail(place, wrong);
+    } catch (const Error& error) {
+      ++violations;
+      report(error.what());
+    }
+  }
+  try {
+    index.for_untrue([&](uint64_t place) { fail(place, "is not what it was told"); });
+  } catch (const Error& error) {
+    ++violations;
+    report(error.what());
   }
   return violations;
 }
@@ -131,6 +235,7 @@ PartitionFigures Partition::statistics() const {
   out.evicted_records = evicted_;
   out.dram_bytes += used_.capacity() * sizeof(uint64_t);
   for (const Block& block : blocks_) out.damaged_blocks += block.damaged ? 1 : 0;
+  out.damaged_indexes = index_.is_damaged() ? 1 : 0;
   return out;
 }
 

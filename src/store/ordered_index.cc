@@ -165,6 +165,17 @@ size_t OrderedIndex::lower_bound(const Leaf& leaf, std::string_view key, size_t 
   return first;
 }
 
+uint64_t OrderedIndex::find_place(std::string_view key, Location place) const {
+  const Leaf& leaf = leaf_of(key);
+  size_t first = 0;
+  size_t last = 0;
+  if (!same_head(leaf, key, &first, &last)) return kNone;
+  for (; first != last; ++first) {
+    if (leaf.places[first] == place.word()) return entry_of(leaf, first);
+  }
+  return kNone;
+}
+
 OrderedIndex::Position OrderedIndex::seek(std::string_view key, bool after) const {
   const Leaf& leaf = leaf_of(key);
   size_t first = 0;

@@ -50,6 +50,8 @@ class OrderedIndex {
     if (first == last || !is_it(Location::of_word(leaf.places[first]))) return kNone;
     return entry_of(leaf, first);
   }
+  // The entry of the key that leads to this place, or kNone. Reads no record, so that no other one's damage hinders it.
+  uint64_t find_place(std::string_view key, Location place) const;
   Location at(uint64_t entry) const {
     return Location::of_word(leaf_at(entry).places[position_at(entry)]);
   }

@@ -34,7 +34,23 @@ void Partition::throw_damaged(const std::string& what) const {
   pool_.throw_corrupt(fmt::format("'{}', partition {}: {}", config_.name, number_, what));
 }
 
+// All records of a block have been looked for in the index: those that it leads to, of so many bytes, must be those that
+// count. How many count in it the partition knows from its writes, and the checkpoint from there; an index in PM may have
+// lost an entry without a trace. Before anything is concluded from that a record does not count.
+void Partition::require_nothing_lost(uint32_t slot, uint64_t found_bytes) const {
+  const Block& block = blocks_[slot];
+  if (index_.pm() == nullptr || !accounts_exact_ || found_bytes == block.live) [[likely]]
+    return;
+  index_.pm()->note_lost();
+  throw_damaged(
+      fmt::format("{} bytes of records count in block {} at {:#x}, of which the index in PM has "
+                  "{}; close the store and open it to "
+                  "write: that makes the index anew from the records",
+                  block.live, slot, block.offset, found_bytes));
+}
+
 void Partition::throw_uncertain() const {
+  if (uncertain_below_ == 0) index_.pm()->require_sound("nobody knows which keys are absent");
   throw_damaged(fmt::format(
       "the record at {:#x} is damaged, and may be of any key that was not written since: "
       "only those are known",
@@ -400,7 +416,8 @@ Partition::Group Partition::prepare(std::span<const GroupWrite> writes, uint64_t
     require_fits(request.key, request.value);
     const uint64_t entry = find(hash, request.key, old);
     require_intact(entry, old);  // throws now if it is damaged
-    if (entry == PartitionIndex::kNone && !request.removal) index_.require_room();
+    if (entry == PartitionIndex::kNone && (!request.removal || index_.has_lost()))
+      index_.require_room();
     group.push_back(parts_of(request));
     group.back().whole_key = request.key;
     bytes += group.back().bytes() + sizeof(Superseded) + removal_extra(group.back());
@@ -468,6 +485,7 @@ void Partition::before_fence() {
   const uint64_t budget = 4 * written_since_step_ + 256;
   written_since_step_ = 0;
   bound_log();
+  if (index_.is_damaged()) return;  // see compact_step()
   // What was written is there, whatever hinders compaction: it is tried again later, and a write that needs
   // the room says what is wrong.
   try {

@@ -18,6 +18,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -63,6 +64,9 @@ struct PartitionConfig {
 
 // Whether a sound index snapshot of the partition stands there. Cost: reads all of it.
 bool is_sound(pm::PoolImpl& pool, uint64_t offset, uint64_t salt, uint32_t partition);
+
+// Of a key as much as a line bears.
+std::string in_words(std::string_view key);
 
 // A write, as it is asked for. Key and value are valid for the call.
 struct WriteRequest {
@@ -123,6 +127,7 @@ struct PartitionFigures {
   uint64_t checkpoints_read = 0;  // 1 if it came from a checkpoint
   uint64_t checkpoints = 0;       // that were written
   uint64_t damaged_blocks = 0;    // that cannot be compacted
+  uint64_t damaged_indexes = 0;   // 1 if it is in PM, and damaged
   uint64_t log_kept_bytes = 0;    // for changes(), with long values that nothing else needs
   uint64_t log_given_up_blocks = 0;
   uint64_t hits = 0;  // with eviction
@@ -262,7 +267,12 @@ class Partition final : private RecordKeys {
     bound_log();
   }
 
-  uint64_t check(const std::function<void(const std::string&)>& report) const;
+  using Report = std::function<void(const std::string&)>;
+  uint64_t check(const Report& report) const;
+  // With an index in PM: of entries that its structure has, places and words, whether they are the partition's, and
+  // whether it has what it was told.
+  uint64_t check_entries(std::span<const std::pair<uint64_t, uint64_t>> entries,
+                         const Report& report) const;
   void visit_blocks(const index::VisitOwned& visit) const;
   PartitionFigures statistics() const;
   uint64_t records() const { return index_.size(); }
@@ -358,12 +368,13 @@ class Partition final : private RecordKeys {
     if (end >= HashIndex::kTags) listed_ = {};
   }
   void list_hashes() const;
-  // Calls `visit(record, location, hash of its key)` for records that count, block by block.
+  // Calls `visit(record, location, hash of its key)` for records that count, block by block. With an index in PM.
   template <typename Visit>
   void for_blocks(Visit visit) const {
     for (uint32_t slot = 0; slot < blocks_.size(); ++slot) {
       const Block& block = blocks_[slot];
       if (block.state != State::kOpen && block.state != State::kClosed) continue;
+      uint64_t found_bytes = block.saved;
       for (uint64_t at = sizeof(BlockHeader); at < sizeof(BlockHeader) + block.bytes;) {
         const Location here(slot, at);
         const RecordView record = view_at(here);
@@ -371,8 +382,11 @@ class Partition final : private RecordKeys {
         at += record.bytes;
         if (!record.is_put() || (record.has(kOverflow) && !has_overflow(record))) continue;
         const uint64_t hash = hash_of(key_of(record));
-        if (entry_of_record(record, here, hash) != PartitionIndex::kNone) visit(record, here, hash);
+        if (entry_of_record(record, here, hash) == PartitionIndex::kNone) continue;
+        found_bytes += record.bytes;
+        visit(record, here, hash);
       }
+      require_nothing_lost(slot, found_bytes);
     }
   }
 
@@ -393,16 +407,18 @@ class Partition final : private RecordKeys {
   void require_usable() const;
   // What find() has found, or that it has found nothing, must not depend on a record that is lost.
   void require_certain(uint64_t entry, const RecordView& record) const {
-    if (uncertain_below_ == 0 ||
-        (entry != PartitionIndex::kNone && record.version >= uncertain_below_)) [[likely]]
-      return;
-    throw_uncertain();
+    const bool certain = entry != PartitionIndex::kNone
+                             ? record.version >= uncertain_below_
+                             : uncertain_below_ == 0 && !index_.has_lost();
+    if (!certain) [[unlikely]]
+      throw_uncertain();
   }
   // For what looks at all records.
   void require_certain() const {
-    if (uncertain_below_ != 0) [[unlikely]]
+    if (uncertain_below_ != 0 || index_.has_lost()) [[unlikely]]
       throw_uncertain();
   }
+  void require_nothing_lost(uint32_t slot, uint64_t found_bytes) const;
   [[noreturn]] void throw_uncertain() const;
   static bool has_expired(const RecordView& record, uint64_t now_ms) {
     return record.expiry_ms != kNoExpiry && record.expiry_ms <= now_ms;
@@ -453,6 +469,10 @@ class Partition final : private RecordKeys {
   uint64_t header_checksum(const BlockHeader& header) const;
   void fence();
 
+  // inspect.cc
+  std::string wrong_of_entry(uint64_t place, uint64_t word) const;
+  uint64_t name_lost(const Report& report) const;
+
   // compact.cc
   bool make_room(Head& head, uint64_t bytes, Purpose purpose);
   void compact_step(uint64_t budget_bytes);
@@ -467,6 +487,9 @@ class Partition final : private RecordKeys {
   uint64_t entry_of_record(const RecordView& record, Location location, uint64_t hash) const;
   bool counts(const RecordView& record, Location location, uint64_t* entry) const;
   void compact_record(const RecordView& record, Location here, uint64_t hash);
+  static constexpr size_t kTogether = 16;
+  using VictimRecords = std::array<std::pair<RecordView, uint64_t>, kTogether>;
+  size_t read_victim(uint64_t stop, VictimRecords& records) const;
   // Whether it has expired, and is longer than the marks that would take its place.
   bool may_expire(const RecordView& record, bool invalidates) const {
     return has_expired(record, now_ms_) && record.bytes >= kMarkBytes * (invalidates ? 2 : 1) &&
@@ -481,6 +504,9 @@ class Partition final : private RecordKeys {
   void free_block(uint32_t slot);
   bool choose_fitting_victim();
   bool compact_now(uint64_t gain_bytes_min);
+  void require_compactible() const {
+    if (index_.is_damaged()) index_.pm()->require_sound("no room is made in it");
+  }
   bool exists(uint64_t incarnation) const { return slots_.contains(incarnation); }
   uint64_t payload_bytes() const { return config_.block_bytes - sizeof(BlockHeader); }
   uint64_t garbage_bytes() const {

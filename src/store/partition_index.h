@@ -28,6 +28,11 @@ class PartitionIndex {
     if (ordered_ != nullptr) return ordered_->find(key, is_it);
     return pm_ != nullptr ? pm_->find(hash, is_it) : hash_.find(hash, is_it);
   }
+  // The entry of the key that leads to this place, or kNone. No record is read: only an index in PM may throw.
+  uint64_t find_place(uint64_t hash, std::string_view key, Location place) const {
+    if (ordered_ != nullptr) return ordered_->find_place(key, place);
+    return find(hash, key, [&](Location found) { return found == place; });
+  }
   Location at(uint64_t entry) const {
     if (ordered_ != nullptr) return ordered_->at(entry);
     return pm_ != nullptr ? pm_->at(entry) : hash_.at(entry);
@@ -36,6 +41,11 @@ class PartitionIndex {
     if (ordered_ != nullptr) return ordered_->move(entry, to);
     pm_ != nullptr ? pm_->move(entry, to) : hash_.move(entry, to);
   }
+  // An index in PM of which something is known to be damaged: an entry, or that entries have been lost. Nothing must
+  // rely on its word that a record does not count, so nothing is compacted; where entries are lost, nobody is told that
+  // a key is absent. Nothing else is.
+  bool is_damaged() const { return pm_ != nullptr && pm_->is_damaged(); }
+  bool has_lost() const { return pm_ != nullptr && pm_->has_lost(); }
   // Before an insert on behalf of a caller: throws kPoolFull if the index is in PM, and has no room there.
   void require_room() {
     if (pm_ != nullptr) pm_->require_room();

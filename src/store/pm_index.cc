@@ -70,9 +70,41 @@ PmIndex::PmIndex(Pool& pool, uint64_t annex, uint64_t salt, uint64_t owner,
   }
 }
 
-void PlaceTable::clear() {
-  std::ranges::fill(items_, Item{kEmpty, 0});
+void PmIndex::will_forget(uint32_t partition) const {
+  const std::lock_guard held(mutex_);
+  announced_.insert(partition);
+}
+
+std::vector<uint64_t> PmIndex::places_of(uint32_t partition) const {
+  const std::lock_guard held(mutex_);
+  if (auto found = places_.extract(partition); !found.empty()) return std::move(found.mapped());
+  announced_.insert(partition);
+  // Partitions that are open already go on telling the structure of theirs; what is looked for stays as it is.
+  std::map<uint32_t, std::vector<uint64_t>> places;
+  (*index_).for_each([&](Datum key, Datum) {
+    const uint64_t owner = PmPartitionIndex::partition_of(key.word());
+    const auto number = static_cast<uint32_t>(owner);
+    if (owner == number && announced_.contains(number)) places[number].push_back(key.word());
+  });
+  for (const uint32_t one : announced_) places_[one] = std::move(places[one]);
+  announced_.clear();
+  return std::move(places_.extract(partition).mapped());
+}
+
+void PlaceTable::clear(uint64_t expected) {
   size_ = 0;
+  const uint64_t enough = std::bit_ceil(std::max<uint64_t>(4 * expected, 64));
+  if (items_.size() > 2 * enough) {
+    try {
+      std::vector<Item> smaller(enough, Item{kEmpty, 0});
+      std::swap(items_, smaller);
+      shift_ = 64 - std::countr_zero(items_.size());
+      return;
+    } catch (const std::bad_alloc&) {
+      // It keeps what it has.
+    }
+  }
+  std::ranges::fill(items_, Item{kEmpty, 0});
 }
 
 void PlaceTable::grow(uint64_t count) {
@@ -91,15 +123,34 @@ uint64_t PmPartitionIndex::word_at(uint64_t place) const {
 }
 
 uint64_t PmPartitionIndex::word_in_structure(uint64_t place) const {
-  if (!asks_ || !(*index_).lookup(place, value_)) return 0;
+  if (!asks_) return 0;
+  try {
+    if (!(*index_).lookup(place, value_)) return 0;
+  } catch (const Error& error) {
+    met_damage_ = met_damage_ || error.code() == ErrorCode::kCorrupt;
+    throw;
+  }
   const uint64_t word = value_.word();
-  if (word != sealed(place, word & kSaid)) [[unlikely]] {
+  if (!is_sound(place, word)) [[unlikely]] {
+    met_damage_ = true;
     index_.pool().throw_corrupt("an entry of a store's index is damaged");
   }
   return word;
 }
 
+void PmPartitionIndex::require_sound(const char* what) const {
+  if (!is_damaged()) [[likely]]
+    return;
+  index_.pool().throw_corrupt(
+      fmt::format("the index in PM of partition {} of a store is damaged, so that {}; close the "
+                  "store and open it to "
+                  "write: that makes the index anew from the records",
+                  partition_of(base_), what));
+}
+
 void PmPartitionIndex::require_room() {
+  if (lost_) [[unlikely]]
+    require_sound("nobody knows whether a key that it does not have is absent");
   if (waiting_.size() < kWaitingMax) [[likely]]
     return;
   tell_some();
@@ -141,7 +192,7 @@ void PmPartitionIndex::gather() {
 
 void PmPartitionIndex::cover() {
   std::swap(covered_, fresh_);
-  fresh_.clear();
+  fresh_.clear(covered_.size());
   told_ = 0;
   untold_ = covered_.size();
   waiting_.clear();
@@ -209,16 +260,21 @@ void PmPartitionIndex::load(uint64_t size, PlaceTable changes) {
 void PmPartitionIndex::begin_anew() {
   load(0, {});
   asks_ = false;
+  met_damage_ = lost_ = false;
 }
 
 void PmPartitionIndex::clear_structure() {
   if (index_.get() == nullptr) return;
-  std::vector<uint64_t> places;
-  (*index_).for_each([&](Datum key, Datum) {
-    if ((key.word() & ~kHashMask) == base_) places.push_back(key.word());
-  });
-  for (const uint64_t place : places) (*index_).remove(place);
-  asks_ = true;
+  const auto partition = static_cast<uint32_t>(partition_of(base_));
+  for (const uint64_t place : index_.places_of(partition)) (*index_).remove(place);
+}
+
+void PmPartitionIndex::forget_told() {
+  if (untold_ == 0 && waiting_.empty()) {
+    covered_.clear(0);
+    told_ = covered_.positions();
+  }
+  if (fresh_.size() == 0) fresh_.clear(0);
 }
 
 }  // namespace perdure::store

@@ -7,16 +7,22 @@
 //
 //   | 26 bits of a checksum | another one may follow, 1 bit | Location, 37 bits, 0: the key that stood here is gone |
 //
-// The checksum is of place and entry: damage is told from another key.
+// The checksum is of place and entry: damage is told from another key. What it does not tell is that an entry is missing,
+// since its key in the structure has changed. The blocks do: how many bytes of records count in each of them is known,
+// and whoever looks at all records of a block meets fewer (Partition::require_nothing_lost).
 //
 // The structure is told nothing that is not covered: what a durable checkpoint of the partition holds (checkpoint.cc),
 // or if there is none, what is durable in the log. So a crash finds it as of the last checkpoint, with some of that
 // checkpoint's changes or all of them, and telling it all of them again gives one and the same state.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -44,6 +50,11 @@ class PmIndex {
 
   // Null if the pool is open to read, and the structure is damaged, or was not made before a crash.
   AnyIndex* get() const { return index_.get(); }
+  // What the structure has of a partition that is about to forget it. To find it is to read the whole structure: that is
+  // done once for all partitions that have been announced. Of a partition that nothing is told of until then.
+  void will_forget(uint32_t partition) const;
+  std::vector<uint64_t> places_of(uint32_t partition) const;
+
   // Whether there is a structure that could not be opened: the pool is open read-only then.
   bool is_lost() const { return index_ == nullptr && annex_.is_used(); }
   AnyIndex& operator*() const { return *index_; }
@@ -56,6 +67,10 @@ class PmIndex {
   pm::PoolImpl& pool_;
   pm::PoolImpl::Annex annex_;  // goes after the structure
   std::unique_ptr<AnyIndex> index_;
+  mutable std::mutex mutex_;  // of what follows
+  mutable std::map<uint32_t, std::vector<uint64_t>>
+      places_;                            // that have been found, and are still to be asked for
+  mutable std::set<uint32_t> announced_;  // and not looked for
 };
 
 // A table in DRAM from places to entries.
@@ -82,7 +97,8 @@ class PlaceTable {
     size_ += item.place == kEmpty ? 1 : 0;
     item = {place, word};
   }
-  void clear();
+  // Is empty, with room for about so many; gives back memory that these do not need.
+  void clear(uint64_t expected);
   uint64_t size() const { return size_; }
   uint64_t dram_bytes() const { return items_.capacity() * sizeof(Item); }
 
@@ -158,16 +174,49 @@ class PmPartitionIndex {
   void tell_some();
   // Tells it all. Returns whether it had room for that, and was sound. Throws kIo.
   bool tell_all();
-  // Whether the structure could not take what it was told for damage.
-  bool is_damaged() const { return damaged_; }
+  // Whether the structure could not take what it was told for damage, or damage has been met in what it tells.
+  bool is_damaged() const { return damaged_ || met_damage_ || lost_; }
+  // Entries are missing: whoever finds none has not learnt that there is none.
+  bool has_lost() const { return lost_; }
+  void note_lost() const { lost_ = true; }
+  // Throws kCorrupt if is_damaged(): `what` is not done.
+  void require_sound(const char* what) const;
+
+  // For verification. Which partition's place it is; whether an entry is what was written there; and whether the tables
+  // in DRAM say what the structure is still to learn of it, or the structure is not asked at all.
+  static uint64_t partition_of(uint64_t place) { return place >> kHashBits; }
+  static bool is_sound(uint64_t place, uint64_t word) {
+    return word == sealed(place, word & kSaid);
+  }
+  bool is_overruled(uint64_t place) const {
+    return !asks_ || fresh_.find(place) != nullptr || covered_.find(place) != nullptr;
+  }
+  // Whether the structure finds an entry there, whatever it says.
+  bool is_found(uint64_t place) const { return (*index_).lookup(place, value_); }
+  // Calls `visit(place)` for what the structure has been told, and does not say.
+  template <typename Visit>
+  void for_untrue(Visit visit) const {
+    if (!asks_) return;
+    for (uint64_t position = 0; position < told_; ++position) {
+      const PlaceTable::Item* item = covered_.item_at(position);
+      if (item == nullptr || std::ranges::find(waiting_, position) != waiting_.end()) continue;
+      const bool is_there = (*index_).lookup(item->place, value_);
+      if (is_there != (item->word != 0) || (is_there && value_.word() != item->word)) {
+        visit(item->place);
+      }
+    }
+  }
 
   // For recovery. What a checkpoint holds, in place of all else.
   void load(uint64_t size, PlaceTable changes);
   // Nothing is there: the structure is not asked until it was cleared.
   void begin_anew();
-  // Removes all that the structure has of this partition, and asks it from now on. Cost: reads all of the structure,
-  // or of an ordered one what it has of the partition.
+  // Removes all that the structure has of this partition. Cost: as PmIndex::places_of().
   void clear_structure();
+  // The structure has what is in neither table, from now on: once all records have been read.
+  void ask() { asks_ = index_.get() != nullptr; }
+  // After tell_all(): of what the structure knows nothing is kept in DRAM.
+  void forget_told();
 
  private:
   static constexpr int kHashBits = 53;
@@ -207,6 +256,8 @@ class PmPartitionIndex {
   size_t try_next_ = 0;            // of these
   uint64_t set_ = 0;               // changes since tell_some()
   bool damaged_ = false;
+  mutable bool met_damage_ = false;
+  mutable bool lost_ = false;
   mutable PlaceTable::Item found_{kNone, 0};  // by the last find()
   mutable Value value_;
 };

@@ -86,8 +86,7 @@ void Partition::write_prefix(const PrefixMatches& matches, std::span<const Batch
   if (!parts.empty()) append_mark(parts);
   for (const auto& [tag, location] : matches.records) {
     const RecordView old = view_at(location);
-    const auto is_it = [at = location](Location found) { return found == at; };
-    const uint64_t entry = index_.find(tag, key_of(old), is_it);
+    const uint64_t entry = index_.find_place(tag, key_of(old), location);
     if (entry == PartitionIndex::kNone) continue;
     forget(old, location, record.version);
     index_.erase(entry);

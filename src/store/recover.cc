@@ -145,6 +145,9 @@ bool Partition::read_group(const Block& block, uint64_t end, uint64_t& at, Recor
 
 std::optional<Partition::LastBatch> Partition::look() {
   read_table();
+  if (index_.pm() != nullptr && root_.checkpoint == 0 && !pool_.read_only()) {
+    config_.pm->will_forget(number_);
+  }
   // The last write stands in the block of writes that was opened last; or, if that is gone, the floors tell
   // what has been given, since they are noted by a later fence than that of a batch.
   uint32_t newest = kNoSlot;
@@ -304,9 +307,14 @@ void Partition::index_record(const Scan& scan, const ScannedPut& put) {
     if (blocks.empty() || blocks.back() != block.incarnation) blocks.push_back(block.incarnation);
     return;
   }
-  if (uncertain_below_ != 0 && index_newer(put)) return;
-  const uint64_t copy = index_.find(
-      put.hash, key, [&](Location other) { return view_at(other).version == put.version; });
+  // At one place of an index in PM mostly nothing stands: then nothing is read.
+  const auto is_any = [](Location) { return true; };
+  const bool may_be_there =
+      index_.pm() == nullptr || index_.find(put.hash, key, is_any) != PartitionIndex::kNone;
+  const bool may_be_twice = uncertain_below_ != 0 || index_.pm() != nullptr;
+  if (may_be_there && may_be_twice && index_newer(put)) return;
+  const auto is_copy = [&](Location other) { return view_at(other).version == put.version; };
+  const uint64_t copy = may_be_there ? index_.find(put.hash, key, is_copy) : PartitionIndex::kNone;
   if (copy != PartitionIndex::kNone) {
     const Location other = index_.at(copy);
     mark_stale(other.slot());
@@ -319,7 +327,8 @@ void Partition::index_record(const Scan& scan, const ScannedPut& put) {
   count(record, block);
 }
 
-// Where what told of it is lost, two records of a key may seem to count: the newer one does. Returns whether there was
+// Where what told of it is lost, be it a record or an entry of an index in PM, so that the next write of the key did not
+// find the one before, two records of a key may seem to count: the newer one does. Returns whether there was
 // another one.
 bool Partition::index_newer(const ScannedPut& put) {
   const RecordView record = view_at(put.location);
@@ -380,7 +389,17 @@ CloseRecord Partition::what_is_there() const {
 // Builds the index from the records of the blocks, in which copies come after what they were copied from.
 void Partition::read_records(std::span<const uint32_t> order) {
   Scan scan;
-  for (const uint32_t slot : order) scan_block(slot, scan);
+  uint64_t left_bytes = order.size() * payload_bytes();
+  for (const uint32_t slot : order) {
+    const size_t before = scan.puts.size();
+    scan_block(slot, scan);
+    left_bytes -= payload_bytes();
+    // As if all blocks were like the first one, that the list is not copied again and again as it grows.
+    const uint64_t bytes = blocks_[slot].bytes;
+    if (before == 0 && bytes > payload_bytes() / 2) {
+      scan.puts.reserve(scan.puts.size() * (left_bytes / bytes + 2));
+    }
+  }
   find_uncertain(order);
   index_.expect(scan.puts.size() - std::min(scan.puts.size(), scan.superseded.size()));
   for (size_t i = 0; i < scan.puts.size(); ++i) {
@@ -537,6 +556,10 @@ void Partition::close() {
   persist();
   // The mark would vouch for what is not certain: the next opening is to meet the damage again.
   if (uncertain_below_ != 0) return;
+  if (index_.is_damaged()) {
+    if (has_checkpoint()) drop_checkpoint();
+    return;
+  }
   if (index_.pm() != nullptr) {
     write_checkpoint();
   } else {

@@ -660,10 +660,34 @@ uint64_t StoreImpl::check(const std::function<void(const std::string&)>& report)
         with(number, false, [&](Partition& partition) { return partition.check(report); });
   }
   if (pm_index_ == nullptr) return violations;
-  if (pm_index_->get() != nullptr) violations += pm_index_->get()->check(report);
+  if (pm_index_->get() != nullptr) violations += check_index(report);
   if (pm_index_->is_lost()) {
     report("the index in PM is damaged; the records are read without it");
     ++violations;
+  }
+  return violations;
+}
+
+// Of an index in PM: the structure, and that each of its entries leads to a record. That each record has an entry each
+// partition has seen to.
+uint64_t StoreImpl::check_index(const std::function<void(const std::string&)>& report) const {
+  const AnyIndex& index = *pm_index_->get();
+  uint64_t violations = index.check(report);
+  std::vector<std::vector<std::pair<uint64_t, uint64_t>>> entries(root_.partitions);
+  try {
+    index.for_each([&](Datum key, Datum value) {
+      const uint64_t number = PmPartitionIndex::partition_of(key.word());
+      if (number < root_.partitions) entries[number].emplace_back(key.word(), value.word());
+    });
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kCorrupt) throw;
+    ++violations;
+    report(error.what());
+  }
+  for (uint32_t number = 0; number < root_.partitions; ++number) {
+    violations += with(number, false, [&](Partition& partition) {
+      return partition.check_entries(entries[number], report);
+    });
   }
   return violations;
 }
@@ -709,6 +733,7 @@ std::vector<Statistic> StoreImpl::statistics() const {
     sum.checkpoints_read += one.checkpoints_read;
     sum.checkpoints += one.checkpoints;
     sum.damaged_blocks += one.damaged_blocks;
+    sum.damaged_indexes += one.damaged_indexes;
     sum.log_kept_bytes += one.log_kept_bytes;
     sum.log_given_up_blocks += one.log_given_up_blocks;
     sum.hits += one.hits;
@@ -740,6 +765,7 @@ std::vector<Statistic> StoreImpl::statistics() const {
   list.add("compacted_blocks", sum.compactions, "blocks");
   list.add("moved_bytes", sum.moved_bytes, "bytes");
   list.add("damaged_blocks", sum.damaged_blocks, "blocks");
+  if (pm_index_ != nullptr) list.add("damaged_indexes", sum.damaged_indexes, "partitions");
   list.add("changes_kept_bytes", sum.log_kept_bytes, "bytes");
   list.add("changes_given_up_blocks", sum.log_given_up_blocks, "blocks");
   list.add("consumers", consumers().size(), "consumers");

@@ -21,6 +21,7 @@
 #include "pm/lock.h"
 #include "store/boundaries.h"
 #include "store/hash.h"
+#include "store/latch.h"
 #include "store/partition.h"
 #include "store/runtime/runtime.h"
 
@@ -131,6 +132,7 @@ class StoreImpl final : public RuntimeClient {
   }
   void require_partition(uint32_t partition) const;  // Throws kInvalidArgument unless there is one.
   bool is_ordered() const { return config_.ordered; }
+  bool has_index_in_pm() const { return config_.pm != nullptr; }
   bool cut_by_boundaries() const { return !boundaries_.empty(); }
 
   // The hash of a key, and the partition that has it.
@@ -158,6 +160,7 @@ class StoreImpl final : public RuntimeClient {
 
   uint64_t size() const;
   uint64_t check(const std::function<void(const std::string&)>& report) const;
+  uint64_t check_index(const std::function<void(const std::string&)>& report) const;
   // As Store::verify(). verify.cc
   static StoreVerification verify(Pool& pool, const std::string& name,
                                   const std::function<void(const std::string&)>& report);
@@ -177,7 +180,7 @@ class StoreImpl final : public RuntimeClient {
   struct alignas(64) Shard {
     Shard(pm::PoolImpl& pool, PartitionRoot& root, uint32_t number, const PartitionConfig& config)
         : partition(pool, root, number, config) {}
-    pm::SpinLock latch;
+    Latch latch;
     std::atomic<Opening> opening{Opening::kWaiting};
     bool touched =
         false;  // with workers: it was written to in this batch, and the worker has the latch

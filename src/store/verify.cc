@@ -18,11 +18,6 @@
 
 namespace perdure::store {
 
-namespace {
-
-using Report = std::function<void(const std::string&)>;
-
-// Of a key as much as a line bears.
 std::string in_words(std::string_view key) {
   constexpr size_t kShown = 40;
   std::string text = "\"";
@@ -37,6 +32,10 @@ std::string in_words(std::string_view key) {
   text += key.size() > kShown ? "...\"" : "\"";
   return text;
 }
+
+namespace {
+
+using Report = std::function<void(const std::string&)>;
 
 class PartitionVerifier {
  public:

@@ -131,7 +131,7 @@ TEST_P(Resp, SpeaksOfKeys) {
 }
 
 TEST_P(Resp, ScansEveryKeyOnce) {
-  for (const char* index : {"ordered", "hash"}) {
+  for (const char* index : {"ordered", "hash", "pm"}) {
     SCOPED_TRACE(index);
     config.index = index;
     config.name = index;
@@ -152,6 +152,27 @@ TEST_P(Resp, ScansEveryKeyOnce) {
     EXPECT_EQ(c({"RANDOMKEY"}).substr(0, 3), "key");
     stop();
   }
+}
+
+TEST_P(Resp, ServesAStoreWhoseIndexIsInPm) {
+  config.index = "pm";
+  for (int session = 0; session < 3; ++session) {
+    start();
+    RespClient c = resp();
+    for (int i = 0; i < 500; ++i) {
+      const std::string key = "key" + std::to_string(i);
+      EXPECT_EQ(c({"INCR", key}), std::to_string(session + 1));
+    }
+    EXPECT_EQ(c({"SET", "gone", "v"}), "OK");
+    EXPECT_EQ(c({"DEL", "gone"}), "1");
+    EXPECT_EQ(c({"EXISTS", "gone"}), "0");
+    EXPECT_EQ(c({"DBSIZE"}), "500");
+    EXPECT_EQ(c({"HSET", "h", "f", "1"}).substr(0, 4), "-ERR");
+    stop();
+    config.index.clear();  // as created
+  }
+  config.index = "hash";
+  EXPECT_THROW(start(), Error);
 }
 
 TEST_P(Resp, SpeaksOfHashesSetsListsAndSortedSets) {

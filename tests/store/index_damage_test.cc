@@ -1,0 +1,361 @@
+// Damage that compaction meets, and entries that an index in PM has lost: no key is ever told an older value, whatever
+// crash follows, and what is wrong is named.
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "index/hash.h"
+#include "index/records.h"
+#include "perdure/store.h"
+#include "pm/pool_impl.h"
+#include "store/fixture.h"
+#include "store/hash.h"
+#include "store/layout.h"
+#include "store/pm_index.h"
+#include "support/errors.h"
+#include "support/files.h"
+#include "support/random.h"
+
+namespace perdure::test {
+namespace {
+
+using store::PmPartitionIndex;
+using Model = std::map<std::string, std::string>;
+
+class StoreIndexDamageTest : public testing::TestWithParam<StoreIndex> {
+ protected:
+  static PoolOptions options() { return unsealed_store_pool(32); }
+  std::string path() const { return dir_.file("pool"); }
+  static StoreOptions made(StoreIndex index, uint32_t block_bytes = 1024) {
+    return {.index = index,
+            .index_structure =
+                index == StoreIndex::kPm ? "cceh:segment_buckets=64,initial_depth=1" : "",
+            .partitions = 1,
+            .block_bytes = block_bytes,
+            .garbage_percent = 5};
+  }
+  // Many that an ordered index tells apart only by their records.
+  static std::string key(int i) { return fmt::format("{:03}--------{}", i / 8, i % 8); }
+  std::string new_value() {
+    return fmt::format("<{}>", ++stamp_) + std::string(random_.below(30), 'v');
+  }
+
+  // Entries of the index in PM that lead to records: each two words, the hash of its place and the entry.
+  static std::vector<index::HashSlot*> entries(const Pool& pool) {
+    const pm::PoolImpl& impl = pm::impl_of(pool);
+    std::vector<index::HashSlot*> found;
+    for (uint64_t at = 64; at + 16 <= impl.mapping().file_bytes(); at += 16) {
+      auto* slot = impl.at<index::HashSlot>(at);
+      const uint64_t place = index::key_of_hash(slot->hash);
+      const auto location = store::Location::of_word(slot->value);
+      const bool is_entry = PmPartitionIndex::partition_of(place) == 0 &&
+                            location != store::Location() && location.slot() < 10'000 &&
+                            PmPartitionIndex::is_sound(place, slot->value);
+      if (is_entry) found.push_back(slot);
+    }
+    return found;
+  }
+  static index::HashSlot* entry_of(const Pool& pool, const std::string& key) {
+    const uint64_t hash_bits = (uint64_t{1} << 53) - 1;
+    for (index::HashSlot* slot : entries(pool)) {
+      if (index::key_of_hash(slot->hash) == (store::hash_of(key) & hash_bits)) return slot;
+    }
+    return nullptr;
+  }
+  // A byte of a record in a block that was closed.
+  char* byte_of_a_record(const Pool& pool, uint64_t block_bytes) {
+    const pm::PoolImpl& impl = pm::impl_of(pool);
+    std::vector<uint64_t> blocks;
+    for (uint64_t at = 64; at + block_bytes <= impl.mapping().file_bytes(); at += 64) {
+      const auto& header = *impl.at<store::BlockHeader>(at);
+      const bool records =
+          header.kind == store::BlockKind::kLog || header.kind == store::BlockKind::kMoved;
+      if (records && header.bytes == block_bytes && header.partition == 0 &&
+          header.incarnation != 0 && header.incarnation < 100'000 && header.end != 0) {
+        blocks.push_back(at);
+      }
+    }
+    return impl.at<char>(blocks[random_.below(blocks.size())] + 64 +
+                         random_.below(block_bytes / 2));
+  }
+
+  void change(Store& store, int count, int keys) {
+    for (; count > 0; --count) {
+      const std::string name = key(static_cast<int>(random_.below(keys)));
+      try {
+        if (random_.below(3) != 0) {
+          const std::string value = new_value();
+          store.put(name, value);
+          model_[name] = value;
+        } else {
+          store.remove(name);
+          model_.erase(name);
+        }
+      } catch (const Error& error) {
+        ASSERT_TRUE(error.code() == ErrorCode::kCorrupt) << error.what();
+        ++errors_;
+      }
+    }
+  }
+  // Each key has its value or is an error. Returns how many are none.
+  int verify(const Store& store, int keys) const {
+    int answers = 0;
+    for (int i = 0; i < keys; ++i) {
+      const auto expected = model_.find(key(i));
+      try {
+        const std::optional<std::string> found = store.get(key(i));
+        EXPECT_EQ(found.has_value(), expected != model_.end()) << key(i);
+        EXPECT_EQ(found.value_or(""), expected != model_.end() ? expected->second : "") << key(i);
+        ++answers;
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kCorrupt) << error.what();
+      }
+    }
+    return answers;
+  }
+  static store::PartitionRoot& root_of(const Pool& pool) {
+    const pm::PoolImpl& impl = pm::impl_of(pool);
+    const auto& root = *impl.at<store::Root>(impl.find("store")->root);
+    return *impl.at<store::PartitionRoot>(root.partition_roots);
+  }
+  static void damage_checkpoint(const Pool& pool) {
+    const uint64_t at = root_of(pool).checkpoint;
+    if (at != 0) *pm::impl_of(pool).at<char>(at + 40) ^= 1;
+  }
+  std::vector<std::string> findings() const {
+    PoolOptions reading = options();
+    reading.read_only = true;
+    Pool pool = Pool::open(path(), reading);
+    std::vector<std::string> sentences;
+    Store::verify(pool, "store",
+                  [&](const std::string& sentence) { sentences.push_back(sentence); });
+    return sentences;
+  }
+  static bool names(const std::vector<std::string>& sentences, const std::string& what) {
+    return std::ranges::any_of(sentences, [&](const std::string& sentence) {
+      return sentence.find(what) != std::string::npos;
+    });
+  }
+
+  TempDir dir_;
+  Random random_{base_seed()};
+  Model model_;
+  int stamp_ = 0;
+  int errors_ = 0;
+};
+
+// A compaction that damage stops half-way leaves origins of copies. Whatever becomes of the copies, and of what
+// superseded them, no later recovery takes the origins for what the keys have.
+TEST_P(StoreIndexDamageTest, NothingOldComesBackAfterACompactionThatWasStopped) {
+  constexpr int kKeys = 800;
+  int answers = 0;
+  for (int round = 0; round < 25; ++round) {
+    model_.clear();
+    std::string image;
+    {
+      Pool pool = Pool::create(path() + std::to_string(round), options());
+      Store store = Store::create(pool, "store", made(GetParam()));
+      change(store, 4000, kKeys);
+      if (GetParam() == StoreIndex::kPm) {
+        const std::vector<index::HashSlot*> all = entries(pool);
+        ASSERT_GT(all.size(), 100U);
+        for (int i = 0; i < 3; ++i)
+          all[random_.below(all.size())]->value ^= uint64_t{1} << random_.below(64);
+      } else {
+        *byte_of_a_record(pool, 1024) ^= static_cast<char>(1 << random_.below(8));
+      }
+      change(store, 3000, kKeys);
+      image = read_file(pool.info().path);  // the process dies
+    }
+    for (int session = 0; session < 3; ++session) {
+      write_file(path(), image);
+      Pool pool = Pool::open(path(), options());
+      // The first time the checkpoint, if there is one, is the last that was written.
+      if (session != 0) damage_checkpoint(pool);
+      Store store = Store::open(pool, "store", {.garbage_percent = 5});
+      answers += verify(store, kKeys);
+      change(store, 1000, kKeys);
+      answers += verify(store, kKeys);
+      ASSERT_FALSE(HasFailure()) << "round " << round << ", session " << session;
+      image = read_file(path());
+    }
+  }
+  EXPECT_GT(answers, 10'000);
+}
+
+INSTANTIATE_TEST_SUITE_P(Indexes, StoreIndexDamageTest,
+                         testing::Values(StoreIndex::kHash, StoreIndex::kOrdered, StoreIndex::kPm));
+
+class StorePmIndexDamageTest : public StoreIndexDamageTest {
+ protected:
+  static constexpr int kKeys = 6000;
+  // All keys have been told to the structure, the first half of them long since.
+  Store fill(Pool& pool) {
+    Store store = Store::create(pool, "store", made(StoreIndex::kPm, 4096));
+    for (int i = 0; i < kKeys; ++i) store.put(key(i), model_[key(i)] = new_value());
+    for (int i = kKeys / 2; i < kKeys; ++i) store.put(key(i), model_[key(i)] = new_value());
+    return store;
+  }
+};
+
+// A key of the structure changes: nothing refuses its entry, which nobody finds.
+TEST_P(StorePmIndexDamageTest, AnEntryThatIsLostIsNamed) {
+  for (int round = 0; round < 20; ++round) {
+    const std::string lost = key(static_cast<int>(random_.below(kKeys / 2)));
+    {
+      Pool pool = Pool::create(path() + std::to_string(round), options());
+      Store store = fill(pool);
+      index::HashSlot* slot = entry_of(pool, lost);
+      ASSERT_NE(slot, nullptr);
+      slot->hash ^= uint64_t{1} << random_.below(64);
+      write_file(path(), read_file(pool.info().path));
+    }
+    const std::vector<std::string> found = findings();
+    EXPECT_TRUE(names(found, "does not lead to the record of \"" + lost + "\""))
+        << lost << ": " << (found.empty() ? "nothing" : found.front());
+    {
+      Pool pool = Pool::open(path(), options());
+      Store store = Store::open(pool, "store");
+      EXPECT_EQ(store.get(lost), std::nullopt);  // nobody knows yet
+      EXPECT_NE(faults(store), "");
+      // Now it is known that something is missing: no key is told to be absent, and none is written that may be there.
+      EXPECT_TRUE(fails_with(ErrorCode::kCorrupt, [&] { static_cast<void>(store.get(lost)); }));
+      EXPECT_TRUE(fails_with(ErrorCode::kCorrupt, [&] { store.put(lost, "new"); }));
+      EXPECT_TRUE(fails_with(ErrorCode::kCorrupt, [&] { store.remove(lost); }));
+      EXPECT_TRUE(fails_with(ErrorCode::kCorrupt, [&] { content(store); }));
+      EXPECT_TRUE(fails_with(ErrorCode::kCorrupt, [&] { store.remove_prefix("0"); }));
+      EXPECT_TRUE(fails_with(ErrorCode::kCorrupt, [&] {
+        Store::Batch batch;
+        batch.remove(lost);
+        store.apply(batch);
+      }));
+      EXPECT_EQ(figure(store, "damaged_indexes"), 1);
+      const std::string other = key(kKeys - 1);
+      EXPECT_EQ(store.get(other), model_[other]);
+      store.put(other, model_[other] = new_value());
+    }
+    // The records have all.
+    Pool pool = Pool::open(path(), options());
+    Store store = Store::open(pool, "store");
+    EXPECT_EQ(figure(store, "checkpoints_read"), 0);
+    EXPECT_EQ(content(store), model_);
+    EXPECT_EQ(faults(store), "");
+    ASSERT_FALSE(HasFailure()) << "round " << round;
+  }
+}
+
+// Nothing goes that the index in PM should lead to, and does not.
+TEST_P(StorePmIndexDamageTest, CompactionNoticesAnEntryThatIsLost) {
+  for (int round = 0; round < 20; ++round) {
+    const std::string lost = key(static_cast<int>(random_.below(kKeys / 2)));
+    {
+      Pool pool = Pool::create(path() + std::to_string(round), options());
+      Store store = fill(pool);
+      index::HashSlot* slot = entry_of(pool, lost);
+      ASSERT_NE(slot, nullptr);
+      slot->hash ^= uint64_t{1} << random_.below(64);
+      // All others are written anew, so its block is the emptiest one.
+      for (int i = 0; i < 12 * kKeys && figure(store, "damaged_indexes") == 0; ++i) {
+        const std::string name = key(static_cast<int>(random_.below(kKeys)));
+        if (name == lost) continue;
+        try {
+          const std::string value = new_value();
+          store.put(name, value);
+          model_[name] = value;
+        } catch (const Error& error) {
+          ASSERT_EQ(error.code(), ErrorCode::kCorrupt) << error.what();
+        }
+      }
+      EXPECT_EQ(figure(store, "damaged_indexes"), 1);
+      write_file(path(), read_file(pool.info().path));
+    }
+    for (int session = 0; session < 2; ++session) {
+      Pool pool = Pool::open(path(), options());
+      const Store store = Store::open(pool, "store");
+      ASSERT_EQ(content(store), model_);
+      ASSERT_EQ(faults(store), "");
+    }
+  }
+}
+
+// From the structure to the log.
+TEST_P(StorePmIndexDamageTest, AnEntryThatLeadsAstrayIsNamed) {
+  const std::string one = key(17);
+  const std::string other = key(18);
+  uint64_t place = 0;
+  {
+    Pool pool = Pool::create(path(), options());
+    Store store = fill(pool);
+    index::HashSlot* slot = entry_of(pool, one);
+    index::HashSlot* another = entry_of(pool, other);
+    ASSERT_NE(slot, nullptr);
+    ASSERT_NE(another, nullptr);
+    place = index::key_of_hash(slot->hash);
+    // What the other one has, with a checksum that fits.
+    const uint64_t said = store::Location::of_word(another->value).word();
+    for (uint64_t sum = 0; sum < uint64_t{1} << 26; ++sum) {
+      if (PmPartitionIndex::is_sound(place, said | sum << 38)) slot->value = said | sum << 38;
+    }
+    entry_of(pool, key(20))->value ^= 1;
+    write_file(dir_.file("image"), read_file(path()));
+  }
+  write_file(path(), read_file(dir_.file("image")));
+  const std::vector<std::string> found = findings();
+  EXPECT_TRUE(
+      names(found, fmt::format("the entry {:#x} of the index in PM leads to the record", place)));
+  EXPECT_TRUE(names(found, "does not lead to the record of \"" + one + "\""));
+  EXPECT_FALSE(names(found, "\"" + other + "\""));
+  EXPECT_TRUE(names(found, "of the index in PM is damaged"));
+  EXPECT_TRUE(names(found, "whether the record of \"" + key(20) + "\""));
+}
+
+// An entry that the structure was told not long ago stands in DRAM, too, from where it is read.
+TEST_P(StorePmIndexDamageTest, WhatTheStructureWasJustToldIsComparedWithIt) {
+  Pool pool = Pool::create(path(), options());
+  Store store = fill(pool);
+  bool noticed = false;
+  for (int i = kKeys - 1; i > 0 && !noticed; i -= 20) {
+    index::HashSlot* slot = entry_of(pool, key(i));
+    if (slot == nullptr) continue;
+    slot->value ^= 4;
+    EXPECT_EQ(store.get(key(i)), model_[key(i)]);
+    noticed = faults(store).find("is not what it was told") != std::string::npos;
+    slot->value ^= 4;
+    if (!noticed) {
+      EXPECT_EQ(faults(store), "");
+    }
+  }
+  EXPECT_TRUE(noticed);
+}
+
+// All that the opening had to look at is given back.
+TEST_P(StorePmIndexDamageTest, ARecoveryOfAllRecordsLeavesNoLargeTables) {
+  {
+    Pool pool = Pool::create(path(), options());
+    Store store = fill(pool);
+    damage_checkpoint(pool);
+    write_file(dir_.file("image"), read_file(path()));
+  }
+  write_file(path(), read_file(dir_.file("image")));
+  Pool pool = Pool::open(path(), options());
+  Store store = Store::open(pool, "store");
+  EXPECT_EQ(figure(store, "checkpoints_read"), 0);
+  EXPECT_EQ(content(store), model_);
+  const double most = 200'000;
+  EXPECT_LT(figure(store, "dram_bytes"), most);
+  for (int i = 0; i < kKeys; ++i) store.put(key(i), model_[key(i)] = new_value());
+  EXPECT_LT(figure(store, "dram_bytes"), most);
+  EXPECT_EQ(content(store), model_);
+  EXPECT_EQ(faults(store), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Pm, StorePmIndexDamageTest, testing::Values(StoreIndex::kPm));
+
+}  // namespace
+}  // namespace perdure::test
