@@ -211,6 +211,8 @@ TEST_P(Tries, ANodeWithoutChildrenLeavesItsParent) {
   }
   ASSERT_NE(found, 0U);
   empty(found);
+  EXPECT_FALSE(index_->remove(common + "1"));
+  expect_equal(model);
   put(model, common.substr(0, 20) + "x", "fresh");
   expect_equal(model);
   put(model, common.substr(0, 20) + "y", "fresh");
