@@ -1,4 +1,4 @@
-// Radix trees in PM: WORT, and ART with the node types that its PM versions share.
+// Radix trees in PM: WORT, WOART, and ART with the node types that its PM versions share.
 //
 // The idea. A radix tree has no order to keep and no key in its nodes: a child is linked by one 8-byte
 // store, so every change, of a record or of the tree's shape, is made beside the tree and committed by
@@ -7,7 +7,8 @@
 //
 // The persist points; F is a fence
 //   insert        leaf, the heap's intent, and what leads to the slot (a key, an index entry): F; the slot,
-//                 which commits, and the heap's bitmap: F; the intent's end: F.
+//                 which commits, and the heap's bitmap: F; the intent's end: F. WOART: the slot first, then
+//                 what leads to it, which commits (index/trie/woart.h).
 //   branch        (where a leaf was, or inside of a compressed path) a node with the old child and the new
 //                 leaf, intents: F; the word that led to the old child, bitmap: F; intents' end: F.
 //   growth        a larger copy of the node with the new leaf, intents: F; the parent's word and bitmap: F;
