@@ -20,6 +20,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <cstring>
 
 #include "index/trie/shapes.h"
 #include "pm/pause.h"
@@ -62,7 +63,7 @@ struct Woart : Art {
     explicit Four(uint64_t word) : word_(word) {}
     uint64_t word() const { return word_; }
     uint32_t bits() const { return static_cast<uint32_t>(word_ >> kFirstBit) & 15; }
-    uint32_t count() const { return static_cast<uint32_t>(std::popcount(bits())); }
+    uint32_t count() const { return 0x4332322132212110 >> 4 * bits() & 15; }  // bits that are 1
     uint32_t key(uint32_t slot) const { return static_cast<uint32_t>(word_ >> 8 * slot) & 0xff; }
     // The slot with so many smaller keys.
     uint32_t slot(uint32_t rank) const {
@@ -153,6 +154,17 @@ inline uint64_t* Woart::find(Node& node, uint64_t tag, uint32_t symbol) {
 inline uint32_t Woart::free_slot(Node& node, uint64_t tag) {
   uint64_t used = 0;
   if (tag == kNode48) {
+    constexpr uint64_t kOnes = 0x0101010101010101;
+    uint64_t counts = 0;  // of entries, a byte for each of eight columns
+    for (uint32_t symbol = 0; symbol < kSymbols; symbol += 8) {
+      counts += index_word_of(node, symbol) >> kIndexBit & kOnes;
+    }
+    const uint64_t count = counts * kOnes >> 56;
+    if (count >= room_of(tag)) return room_of(tag);
+    // While nothing is removed they are taken one by one.
+    const auto next = static_cast<uint32_t>(count);
+    if (std::memchr(index_of(node), static_cast<int>(1U << kIndexBit | next), kSymbols) == nullptr)
+      return next;
     for (uint32_t symbol = 0; symbol < kSymbols; symbol += 8) {
       for (uint64_t eight = index_word_of(node, symbol); eight != 0; eight >>= 8) {
         if ((eight >> kIndexBit & 1) != 0) used |= uint64_t{1} << (eight & 63);
