@@ -45,8 +45,8 @@ inline constexpr uint32_t kWindowBytesMax = 14;
 
 struct Node {
   uint16_t branch;  // symbols that all keys below share
-  // The last bytes of these; of half a byte the other half is 0. How many it says is the shape's affair, as
-  // is the rest.
+  // The last bytes of these; of half a byte the other half is 0. A shape may have fewer of them, and use the
+  // rest for something else.
   uint8_t window[kWindowBytesMax];
   uint64_t end;           // child word of the key that has no more symbols; the word is a leaf's
   uint32_t obsolete;      // obsolete_mark() of the generation in which it was replaced

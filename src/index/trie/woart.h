@@ -11,8 +11,9 @@
 //                         256 of: 128 + slot, or 0 | 48 child words |
 //   node 256, 2112 bytes  | branch, window | (unused) 8 | end | obsolete, (unused) 36 | 256 child words |
 //
-// Branch and window are 8 bytes, as the header in the paper. Bytes 48 have a bit of their own, 7, so that
-// in all nodes but the largest one bit decides about a child, which the heap's intents ask.
+// Branch and window are 8 bytes, as the header in the paper. Bytes of the index of a node of 48 have a bit of
+// their own, 7, so that in all nodes but the largest one bit decides about a child, which the heap's
+// intents ask.
 //
 // What a slot or a key holds whose bit is 0 means nothing: it may be what was removed, or what a process
 // that died was about to link, durable or not. Who sets the bit has written and flushed both anew.
@@ -162,9 +163,9 @@ inline uint32_t Woart::free_slot(Node& node, uint64_t tag) {
     const uint64_t count = counts * kOnes >> 56;
     if (count >= room_of(tag)) return room_of(tag);
     // While nothing is removed they are taken one by one.
-    const auto next = static_cast<uint32_t>(count);
-    if (std::memchr(index_of(node), static_cast<int>(1U << kIndexBit | next), kSymbols) == nullptr)
-      return next;
+    const auto number = static_cast<uint32_t>(count);
+    const auto entry = static_cast<int>(1U << kIndexBit | number);
+    if (std::memchr(index_of(node), entry, kSymbols) == nullptr) return number;
     for (uint32_t symbol = 0; symbol < kSymbols; symbol += 8) {
       for (uint64_t eight = index_word_of(node, symbol); eight != 0; eight >>= 8) {
         if ((eight >> kIndexBit & 1) != 0) used |= uint64_t{1} << (eight & 63);
