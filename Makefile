@@ -22,7 +22,7 @@ ONE_THREAD = '^Catalog/(Batches|Boundaries|Damage|DropPower|FailingMediumTest|Fa
 ^(BulkEpochs|HashTables|LongDrop|NvTree|PlushTest|PoolInput|Raising|RaisingPlush)[.]|^Domains/(RaisingCrash|ManyNamesCrash)|^ManyNames[.](AreAs|Damage)|^Sheaf[.](AFullPool|AProcessDies)|$\
 ^PlushGrowthTest.OverflowsOfEarlierSessionsCount|^StoreTest.(EveryRecordOfAFullStore|OverwritingIsBounded)'
 # Those in which several do, where pauses matter.
-SEVERAL_THREADS = '^(Catalog/(Concurrent|Pauses)|BzTree|Orders/PlushThreads|Runtime|Task|Balancer)|^Cuts/StoreCursorTest.ScansWhile|$\
+SEVERAL_THREADS = '^(Catalog/(Concurrent|Pauses)|BzTree|Structures/Tries[.](Nothing|Readers|Writers)|Orders/PlushThreads|Runtime|Task|Balancer)|^Cuts/StoreCursorTest.ScansWhile|$\
 StoreTaskTest|SnapshotsSeeBatchesWholly|^DatabaseTest.(ManyThreads|TransactSucceeds)'
 # Thread sanitizer needs a predictable address space where the kernel randomises more than it knows.
 FIXED_ADDRESSES = $(shell setarch -R true 2>/dev/null && echo setarch -R)

@@ -265,6 +265,9 @@ struct PMasstree {
 struct Wort {
   static constexpr StructureFacts kFacts{.name = "wort", .ordered = true};
 };
+struct Woart {
+  static constexpr StructureFacts kFacts{.name = "woart", .ordered = true};
+};
 struct ArtCow {
   static constexpr StructureFacts kFacts{.name = "art-cow", .ordered = true};
 };
@@ -906,6 +909,8 @@ template <typename K, typename V>
 using PMasstree = TypedIndex<K, V, structures::PMasstree>;
 template <typename K, typename V>
 using Wort = TypedIndex<K, V, structures::Wort>;
+template <typename K, typename V>
+using Woart = TypedIndex<K, V, structures::Woart>;
 template <typename K, typename V>
 using ArtCow = TypedIndex<K, V, structures::ArtCow>;
 

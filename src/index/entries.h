@@ -29,6 +29,7 @@ EntryWithPresets p_art_vl_entry();
 EntryWithPresets p_masstree_vl_entry();
 EntryWithPresets wort_entry();
 EntryWithPresets art_cow_entry();
+EntryWithPresets woart_entry();
 
 // All of them, in the order of the documentation's table: the catalogue without what is built on them.
 const std::vector<EntryWithPresets>& structures();

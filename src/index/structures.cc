@@ -25,6 +25,7 @@ const std::vector<EntryWithPresets>& structures() {
       p_art_vl_entry(),         //
       p_masstree_vl_entry(),    //
       wort_entry(),             //
+      woart_entry(),            //
       art_cow_entry(),          //
   };
   return all;

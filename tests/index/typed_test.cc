@@ -125,6 +125,7 @@ TEST(TypedIndexFacts, AreThoseOfTheCatalogue) {
   expect_as_in_the_catalogue<structures::PArt>();
   expect_as_in_the_catalogue<structures::PMasstree>();
   expect_as_in_the_catalogue<structures::Wort>();
+  expect_as_in_the_catalogue<structures::Woart>();
   expect_as_in_the_catalogue<structures::ArtCow>();
 }
 
@@ -222,6 +223,7 @@ TEST(TypedIndexCalls, WithIntegersOfAllSizes) {
                    {-1, std::numeric_limits<int32_t>::min(), 0});
   expect_all_calls(PClht<Colour, Colour>::create(pool, "p"), Colour::kRed, Colour::kBlue,
                    {Colour::kRed, Colour::kBlue, Colour::kGreen});
+  expect_all_calls(Woart<int16_t, uint8_t>::create(pool, "o"), -32768, 32767, {0, 1, 255});
   expect_all_calls(Wort<char, float>::create(pool, "w"), 'a', '\xff', {-0.5F, 0.0F, 1e30F});
   expect_all_calls(WbTree<bool, double>::create(pool, "t"), false, true, {-0.5, 0.0, 1e300});
 }
@@ -418,8 +420,9 @@ class TypedCursorTest : public testing::Test {};
 using OrderedIndexes =
     testing::Types<FpTree<int32_t, int64_t>, FastFair<int32_t, int64_t>, Sheaf<int32_t, int64_t>,
                    NvTree<int32_t, int64_t>, WbTree<int32_t, int64_t>, BzTree<int32_t, int64_t>,
-                   PArt<int32_t, int64_t>, Wort<int32_t, int64_t>, ArtCow<int32_t, int64_t>,
-                   PlushRange<int32_t, int64_t>, FastFair<int32_t, std::string>>;
+                   PArt<int32_t, int64_t>, Wort<int32_t, int64_t>, Woart<int32_t, int64_t>,
+                   ArtCow<int32_t, int64_t>, PlushRange<int32_t, int64_t>,
+                   FastFair<int32_t, std::string>>;
 struct OrderedNames {
   template <typename Index>
   static std::string GetName(int i) {

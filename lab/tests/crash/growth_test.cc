@@ -62,7 +62,7 @@ std::vector<Growth> all_growths() {
       all.push_back({name, kind, 0, {"new_level", "commit", "end_growing"}});
     }
     all.push_back({"wort", kind, 0, {"branch_off", "grow_to"}});
-    for (const char* name : {"art-cow", "p-art+vl"}) {
+    for (const char* name : {"woart", "art-cow", "p-art+vl"}) {
       all.push_back({name, kind, 0, {"branch_off", "grow_to", "copy"}});
     }
     all.push_back({"p-masstree+vl", kind, 0, {"split"}});

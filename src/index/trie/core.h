@@ -1,4 +1,4 @@
-// Radix trees in PM: WORT, and ART with the node types that its PM versions share.
+// Radix trees in PM: WORT, WOART, and ART with the node types that its PM versions share.
 //
 // The idea. A radix tree has no order to keep and no key in its nodes: a child is linked by one 8-byte
 // store, so every change, of a record or of the tree's shape, is made beside the tree and committed by
@@ -7,7 +7,8 @@
 //
 // The persist points; F is a fence
 //   insert        leaf, the heap's intent, and what leads to the slot (a key, an index entry): F; the slot,
-//                 which commits, and the heap's bitmap: F; the intent's end: F.
+//                 which commits, and the heap's bitmap: F; the intent's end: F. WOART: the slot first, then
+//                 what leads to it, which commits (index/trie/woart.h).
 //   branch        (where a leaf was, or inside of a compressed path) a node with the old child and the new
 //                 leaf, intents: F; the word that led to the old child, bitmap: F; intents' end: F.
 //   growth        a larger copy of the node with the new leaf, intents: F; the parent's word and bitmap: F;
@@ -51,6 +52,7 @@
 #include "index/trie/layout.h"
 #include "index/trie/shapes.h"
 #include "index/trie/symbols.h"
+#include "index/trie/woart.h"
 #include "pm/epoch.h"
 #include "pm/pool_impl.h"
 
@@ -90,7 +92,7 @@ class Core {
  private:
   using Shape = typename Policy::Shape;
   static constexpr bool kWords = !Content::kOutOfPlace;
-  using Symbol = Symbols<kWords, Shape::kBits>;
+  using Symbol = Symbols<kWords, Shape::kBits, Shape::kWindowBytes>;
   using Text = typename Symbol::Text;
 
   static constexpr uint32_t kStripeBits = 14;
@@ -194,6 +196,11 @@ class Core {
     if (is_obsolete(owner)) return false;
     const uint64_t* slot = slot_of(owner, symbol);
     return (slot == nullptr ? 0 : pm::load_relaxed(*slot)) == word;
+  }
+  // The store that takes the child in the slot away. Under a lock.
+  static Place removal(const Owner& owner, uint32_t symbol, uint64_t* slot) {
+    if (owner.node == nullptr || symbol == kEnd) return {slot, 0};
+    return Shape::removal(*owner.node, tag_of(owner.word), symbol, slot);
   }
   // The child at a symbol, consistent and durable. Without any lock.
   uint64_t child_at(const Owner& owner, uint32_t symbol) const;
@@ -322,16 +329,16 @@ bool Core<Policy, Content>::lookup(const Key& key, Use use) const {
   const Text text = text_of(key);
   const uint32_t length = Symbol::length(text);
   Owner owner;
-  const uint64_t* slot = &root_.top;
+  uint64_t word = pm::load_acquire(root_.top);
   for (uint32_t depth = 0;;) {
-    const uint64_t word = slot == nullptr ? 0 : pm::load_acquire(*slot);
     stripe_of(owner).begin_read();  // until what was read is durable
     if (word == 0) return false;
     if (is_leaf(word)) return use_leaf(word, key, use);
     const uint32_t branch = branch_of(word);
     if (branch > length) return false;
     owner = {&enter(word, depth), word};
-    slot = slot_of(owner, branch == length ? kEnd : Symbol::at(text, branch));
+    word = branch == length ? pm::load_acquire(owner.node->end)
+                            : Shape::child(*owner.node, tag_of(word), Symbol::at(text, branch));
     depth = branch + 1;
   }
 }
@@ -415,12 +422,14 @@ void Core<Policy, Content>::scan_back(const Key* from, uint64_t limit, Visit vis
 
 // The argument is `extern` or nothing: no expression.
 // NOLINTBEGIN(bugprone-macro-parentheses)
-#define PERDURE_TRIE_INSTANTIATE(prefix)             \
-  prefix template class Core<PArt, tree::Words>;     \
-  prefix template class Core<PArt, tree::Bytes>;     \
-  prefix template class Core<WortTree, tree::Words>; \
-  prefix template class Core<WortTree, tree::Bytes>; \
-  prefix template class Core<CowTree, tree::Words>;  \
+#define PERDURE_TRIE_INSTANTIATE(prefix)              \
+  prefix template class Core<PArt, tree::Words>;      \
+  prefix template class Core<PArt, tree::Bytes>;      \
+  prefix template class Core<WortTree, tree::Words>;  \
+  prefix template class Core<WortTree, tree::Bytes>;  \
+  prefix template class Core<WoartTree, tree::Words>; \
+  prefix template class Core<WoartTree, tree::Bytes>; \
+  prefix template class Core<CowTree, tree::Words>;   \
   prefix template class Core<CowTree, tree::Bytes>;
 // NOLINTEND(bugprone-macro-parentheses)
 
@@ -433,6 +442,11 @@ struct WortTree {
   static constexpr char kName[] = "wort";
   static constexpr uint64_t kMagic = 0x313054524f574450;  // "PDWORT01"
   using Shape = Wort;
+};
+struct WoartTree {
+  static constexpr char kName[] = "woart";
+  static constexpr uint64_t kMagic = 0x313052414f574450;  // "PDWOAR01"
+  using Shape = Woart;
 };
 struct CowTree {
   static constexpr char kName[] = "art-cow";

@@ -27,6 +27,7 @@ EntryWithPresets p_art_vl_entry() {
   return Trie<trie::PArt>::entry("Leis et al., ICDE 2013; Lee et al., SOSP 2019");
 }
 EntryWithPresets art_cow_entry() { return Trie<trie::CowTree>::entry("Lee et al., FAST 2017"); }
+EntryWithPresets woart_entry() { return Trie<trie::WoartTree>::entry("Lee et al., FAST 2017"); }
 EntryWithPresets wort_entry() { return Trie<trie::WortTree>::entry("Lee et al., FAST 2017"); }
 
 }  // namespace perdure::index

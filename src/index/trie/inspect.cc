@@ -84,6 +84,8 @@ class Core<Policy, Content>::Checker {
     const Owner owner{core_.pool_.template at<Node>(offset), word};
     if (core_.is_obsolete(owner)) fail("was replaced, but is in use", word);
     if (node.end != 0 && !is_leaf(node.end)) return fail("ends in what is no leaf", word);
+    if (!Shape::is_sound(*owner.node, tag_of(word)))
+      return fail("has entries that contradict one another", word);
     path_.push_back({owner, 0});
     for (uint32_t position = 0;; ++position) {
       const uint64_t child = core_.next_child(owner, position);

@@ -41,11 +41,13 @@ constexpr uint64_t node_word(uint64_t offset, uint64_t tag, uint32_t branch) {
   return uint64_t{branch} << 48 | offset | tag;
 }
 
-inline constexpr uint32_t kWindowBytes = 14;
+inline constexpr uint32_t kWindowBytesMax = 14;
 
 struct Node {
-  uint16_t branch;               // symbols that all keys below share
-  uint8_t window[kWindowBytes];  // the last bytes of these; of half a byte the other half is 0
+  uint16_t branch;  // symbols that all keys below share
+  // The last bytes of these; of half a byte the other half is 0. A shape may have fewer of them, and use the
+  // rest for something else.
+  uint8_t window[kWindowBytesMax];
   uint64_t end;           // child word of the key that has no more symbols; the word is a leaf's
   uint32_t obsolete;      // obsolete_mark() of the generation in which it was replaced
   uint8_t small_keys[4];  // of the shapes' smallest nodes

@@ -71,7 +71,7 @@ void Core<Policy, Content>::copy(pm::Heap::Txn& txn, const Owner& parent, uint64
   const uint64_t offset = txn.allocate(bytes);
   Image image(bytes);
   Node& fresh = image.node();
-  std::memcpy(image.bytes, node.node, offsetof(Node, end));
+  std::memcpy(image.bytes, node.node, offsetof(Node, window) + Shape::kWindowBytes);
   fresh.end = node.node->end;
   bool added = leaf == 0;
   const auto add = [&](uint32_t at, uint64_t child) { Shape::add(fresh, tag, at, child); };
@@ -138,8 +138,9 @@ void Core<Policy, Content>::tidy(const Hollow& at) {
     uint64_t child = node.node->end;
     uint32_t symbol = 0;
     if (const uint64_t* only = Shape::next(*node.node, tag_of(node.word), symbol)) child = *only;
-    txn.will_unlink(offset_of(node.word), slot, pm::Link::kTagged, pm::Heap::Txn::Release::kLater);
-    commit(txn, at.parent, {slot, child});
+    const Place place = child == 0 ? removal(at.parent, at.symbol, slot) : Place{slot, child};
+    txn.will_unlink(offset_of(node.word), place.word, place.form, pm::Heap::Txn::Release::kLater);
+    commit(txn, at.parent, place);
   }
   retire_node(node);
 }

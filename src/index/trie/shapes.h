@@ -2,12 +2,14 @@
 // differ in. A shape has
 //
 //   kBits              of a symbol
+//   kWindowBytes       of a node's window
 //   kSmall             the tag of new nodes, which have room for two children
 //   bytes_of(tag)      of a node; 0: no node has this tag
 //   room_of(tag)       children, `end` not counted
 //   tag_for(count)     the smallest node with room for so many
 //   shrunk(tag, count) the node to use for so many; the same tag while it is not much too large
-//   find               the slot of a child that is there, or null
+//   find               the slot of a child that is there, or null; for who holds the lock, or validates its version
+//   child              the child word for who does neither, or 0: never one that is not committed
 //   has_room           whether prepare() would find a place
 //   prepare            writes what nobody looks at before Place::word changes, and flushes it: the caller
 //                      fences, and then makes the one store that commits
@@ -15,6 +17,7 @@
 //   next               the first child from a symbol on
 //   previous           the last child up to a symbol
 //   add                to a node in the making
+//   is_sound           whether what leads to the slots contradicts itself; for `check`
 //
 // Readers may be anywhere in a node meanwhile. They may read a key and then a slot that was used again
 // for another key in between: what it leads to does not have the key that they look for, which was not
@@ -46,12 +49,36 @@ inline void flush_before(const pm::Memory& memory, const void* address, const ui
   if (line(address) != line(word)) memory.flush(address, 1);
 }
 
+// Where a byte is `symbol`, the highest bit of it; all others are 0.
+inline uint64_t bytes_equal(uint64_t eight, uint32_t symbol) {
+  constexpr uint64_t kLow = 0x7f7f7f7f7f7f7f7f;
+  const uint64_t zero = eight ^ uint64_t { symbol } * 0x0101010101010101;
+  return ~(((zero & kLow) + kLow) | zero | kLow);
+}
+
+// next() and previous() of nodes whose places are those of the symbols.
+template <typename Shape>
+uint64_t* next_by_symbol(Node& node, uint64_t tag, uint32_t& symbol) {
+  for (; symbol < Shape::kSymbols; ++symbol) {
+    if (uint64_t* slot = Shape::find(node, tag, symbol)) return slot;
+  }
+  return nullptr;
+}
+template <typename Shape>
+uint64_t* previous_by_symbol(Node& node, uint64_t tag, uint32_t& symbol) {
+  for (;; --symbol) {
+    if (uint64_t* slot = Shape::find(node, tag, symbol)) return slot;
+    if (symbol == 0) return nullptr;
+  }
+}
+
 // WORT: a slot for each of 16 symbols of 4 bits. A child is there if its word is not 0.
 //
 //   node, 192 bytes    | header, 32 | (unused) 32 | 16 child words |
 struct Wort {
   static constexpr uint32_t kBits = 4;
   static constexpr uint32_t kSymbols = 16;
+  static constexpr uint32_t kWindowBytes = 14;
   static constexpr uint64_t kSmall = 2;
 
   static constexpr uint64_t bytes_of(uint64_t tag) { return tag == kSmall ? 192 : 0; }
@@ -66,26 +93,24 @@ struct Wort {
     uint64_t* slot = slots_of(node) + symbol;
     return pm::load_acquire(*slot) == 0 ? nullptr : slot;
   }
+  static uint64_t child(Node& node, uint64_t, uint32_t symbol) {
+    return pm::load_acquire(slots_of(node)[symbol]);
+  }
   static bool has_room(Node&, uint64_t, uint32_t) { return true; }
   static Place prepare(Node& node, uint64_t, uint32_t symbol, uint64_t child, const pm::Memory&) {
     return {slots_of(node) + symbol, child};
   }
   static Place removal(Node&, uint64_t, uint32_t, uint64_t* slot) { return {slot, 0}; }
   static uint64_t* next(Node& node, uint64_t tag, uint32_t& symbol) {
-    for (; symbol < kSymbols; ++symbol) {
-      if (uint64_t* slot = find(node, tag, symbol)) return slot;
-    }
-    return nullptr;
+    return next_by_symbol<Wort>(node, tag, symbol);
   }
   static uint64_t* previous(Node& node, uint64_t tag, uint32_t& symbol) {
-    for (;; --symbol) {
-      if (uint64_t* slot = find(node, tag, symbol)) return slot;
-      if (symbol == 0) return nullptr;
-    }
+    return previous_by_symbol<Wort>(node, tag, symbol);
   }
   static void add(Node& node, uint64_t, uint32_t symbol, uint64_t child) {
     slots_of(node)[symbol] = child;
   }
+  static bool is_sound(Node&, uint64_t) { return true; }
 };
 
 // ART's nodes with 4, 16, 48 and 256 children. A child is there if its word is not 0: the key, or the entry
@@ -98,6 +123,7 @@ struct Wort {
 struct Art {
   static constexpr uint32_t kBits = 8;
   static constexpr uint32_t kSymbols = 256;
+  static constexpr uint32_t kWindowBytes = 14;
   static constexpr uint64_t kNode4 = 2;
   static constexpr uint64_t kNode16 = 3;
   static constexpr uint64_t kNode48 = 4;
@@ -131,6 +157,10 @@ struct Art {
   static bool has_keys(uint64_t tag) { return tag <= kNode16; }
 
   static uint64_t* find(Node& node, uint64_t tag, uint32_t symbol);
+  static uint64_t child(Node& node, uint64_t tag, uint32_t symbol) {
+    const uint64_t* slot = find(node, tag, symbol);
+    return slot == nullptr ? 0 : pm::load_acquire(*slot);
+  }
   static bool has_room(Node& node, uint64_t tag, uint32_t symbol) {
     return tag == kNode256 || free_slot(node, tag, symbol) != room_of(tag);
   }
@@ -140,6 +170,7 @@ struct Art {
   static uint64_t* next(Node& node, uint64_t tag, uint32_t& symbol);
   static uint64_t* previous(Node& node, uint64_t tag, uint32_t& symbol);
   static void add(Node& node, uint64_t tag, uint32_t symbol, uint64_t child);
+  static bool is_sound(Node&, uint64_t) { return true; }
 
  private:
   // A slot without a child, the one that last had this symbol if there is one; room_of(tag) if none.
@@ -164,12 +195,8 @@ inline uint64_t* Art::find(Node& node, uint64_t tag, uint32_t symbol) {
   }
   for (uint32_t half = 0; half < 2; ++half) {
     const uint64_t eight = pm::load_acquire(reinterpret_cast<const uint64_t*>(keys)[half]);
-    const uint64_t zero = eight ^ uint64_t { symbol } * 0x0101010101010101;
-    // The highest bit of each byte that is 0, and of some above one: all of which are looked at.
-    uint64_t hits = (zero - 0x0101010101010101) & ~zero & 0x8080808080808080;
-    for (; hits != 0; hits &= hits - 1) {
+    for (uint64_t hits = bytes_equal(eight, symbol); hits != 0; hits &= hits - 1) {
       const auto i = static_cast<uint32_t>(std::countr_zero(hits)) / 8;
-      if ((eight >> 8 * i & 0xff) != symbol) continue;
       uint64_t* slot = slots + (uint64_t{half} * 8 + i);
       if (pm::load_acquire(*slot) != 0) return slot;
     }
@@ -214,12 +241,7 @@ inline Place Art::prepare(Node& node, uint64_t tag, uint32_t symbol, uint64_t ch
 }
 
 inline uint64_t* Art::next(Node& node, uint64_t tag, uint32_t& symbol) {
-  if (!has_keys(tag)) {
-    for (; symbol < kSymbols; ++symbol) {
-      if (uint64_t* slot = find(node, tag, symbol)) return slot;
-    }
-    return nullptr;
-  }
+  if (!has_keys(tag)) return next_by_symbol<Art>(node, tag, symbol);
   uint64_t* slots = slots_of(node, tag);
   const uint8_t* keys = keys_of(node, tag);
   uint64_t* found = nullptr;
@@ -235,12 +257,7 @@ inline uint64_t* Art::next(Node& node, uint64_t tag, uint32_t& symbol) {
 }
 
 inline uint64_t* Art::previous(Node& node, uint64_t tag, uint32_t& symbol) {
-  if (!has_keys(tag)) {
-    for (;; --symbol) {
-      if (uint64_t* slot = find(node, tag, symbol)) return slot;
-      if (symbol == 0) return nullptr;
-    }
-  }
+  if (!has_keys(tag)) return previous_by_symbol<Art>(node, tag, symbol);
   uint64_t* slots = slots_of(node, tag);
   const uint8_t* keys = keys_of(node, tag);
   uint64_t* found = nullptr;

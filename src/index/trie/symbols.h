@@ -13,8 +13,8 @@
 
 namespace perdure::index::trie {
 
-// Bits: of a symbol, 8 or 4.
-template <bool kWords, uint32_t Bits>
+// Bits: of a symbol, 8 or 4. kWindowBytes: of a node's window.
+template <bool kWords, uint32_t Bits, uint32_t kWindowBytes>
 struct Symbols {
   using Text = std::conditional_t<kWords, uint64_t, std::string_view>;
   static constexpr uint32_t kPerByte = 8 / Bits;

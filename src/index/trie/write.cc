@@ -113,10 +113,7 @@ typename Core<Policy, Content>::Outcome Core<Policy, Content>::take_out(const Co
   if (!leads_to(spot.node, spot.symbol, spot.word)) return Outcome::kAgain;
   if (!condition.holds_for(records_, stored(spot))) return Outcome::kNot;
   uint64_t* slot = slot_of(spot.node, spot.symbol);
-  const bool plain = spot.node.node == nullptr || spot.symbol == kEnd;
-  const Place place =
-      plain ? Place{slot, 0}
-            : Shape::removal(*spot.node.node, tag_of(spot.node.word), spot.symbol, slot);
+  const Place place = removal(spot.node, spot.symbol, slot);
   const uint64_t leaf = offset_of(spot.word);
   const uint64_t bytes = leaf_bytes(spot.word);
   pm::Heap::Txn txn(pool_.heap(), true);
