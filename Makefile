@@ -27,6 +27,9 @@ StoreTaskTest|SnapshotsSeeBatchesWholly|^DatabaseTest.(ManyThreads|TransactSucce
 # Thread sanitizer needs a predictable address space where the kernel randomises more than it knows.
 FIXED_ADDRESSES = $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
+# Those that explore as many crashes as they are told to.
+CRASHES = '(Catalog|Growth|Bulk|Rare|Database|Store)Crash[.]|(Drop|Files|Transaction)Crash[.]EveryState'
+
 .DEFAULT_GOAL := help
 .PHONY: help quickstart build test test-asan test-tsan test-ubsan test-pauses test-long test-crashes test-failing test-python crash-campaign put-backs bench bench-peers lint format fuzz \
   docs-figures docs install packages test-packages clean deps deps-docs deps-lint deps-python deps-packages deps-peers
@@ -75,7 +78,7 @@ test-long: build ## Run the pm, index, store, buffer, lsm, scenario and server s
 	done
 
 test-crashes: build ## Explore four times as many crashes as `make test` does, in the same runs of every structure
-	PERDURE_CRASHES=all ctest --preset release -R 'Crash[.]' --progress
+	PERDURE_CRASHES=all ctest --preset release -R $(CRASHES)
 
 test-failing: build ## Refuse every persist of the failing-medium scenarios, one after the other (FAILING: names of tests, as a regular expression)
 	PERDURE_EIO=all ctest --preset release -R '$(FAILING)' --timeout 3600 --progress
