@@ -4,9 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <cstdio>
+#include <functional>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "support/random.h"
@@ -85,6 +89,54 @@ TEST(LatchTest, WhoComesInWaitsUntilTheOwnerHasLeft) {
     latch.unlock();
     owner.join();
   }
+}
+
+struct Stops {
+  static inline thread_local std::function<void()> next;
+  static void before_store() {
+    if (next) std::exchange(next, nullptr)();
+  }
+};
+
+// The system stops a thread on its way in by the bias, for as long as it takes until the latch has another owner.
+TEST(LatchTest, AnOwnerThatComesTooLateHarmsNotTheNextOne) {
+  store::BiasedLatch<Stops> latch;
+  const auto take_often = [&latch] {
+    for (int i = 0; i < 5000; ++i) const std::lock_guard held(latch);
+  };
+  std::atomic<int> step{0};
+  const auto wait_for = [&step](int wanted) {
+    while (step < wanted) std::this_thread::yield();
+  };
+  std::atomic<bool> next_is_inside{false};
+  std::thread late([&] {
+    take_often();
+    bool stopped = false;
+    Stops::next = [&] {
+      stopped = true;
+      step = 1;
+      wait_for(2);
+    };
+    latch.lock();
+    EXPECT_FALSE(next_is_inside);
+    latch.unlock();
+    step = 3;
+    Stops::next = nullptr;
+    if (!stopped) std::puts("no bias on this system");
+  });
+  std::thread next([&] {
+    while (step == 0) std::this_thread::yield();
+    if (step == 3) return;
+    take_often();
+    latch.lock();
+    next_is_inside = true;
+    step = 2;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    next_is_inside = false;
+    latch.unlock();
+  });
+  late.join();
+  next.join();
 }
 
 // Who must not wait does not, while the thread that the latch is biased towards is inside.
