@@ -58,8 +58,7 @@ class StorePath {
 bool is_unlocked(const std::filesystem::path& path) {
   const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
   if (file < 0) return false;
-  const bool unlocked =
-      ::flock(file, LOCK_EX | LOCK_NB) == 0 && !pm::FileLock::has_writer(file, path);
+  const bool unlocked = ::flock(file, LOCK_EX | LOCK_NB) == 0 && !pm::has_writer(file, path);
   ::close(file);
   return unlocked;
 }

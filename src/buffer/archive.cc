@@ -14,6 +14,7 @@
 #include "perdure/error.h"
 #include "pm/checksum.h"
 #include "pm/file.h"
+#include "pm/file_lock.h"
 #include "pm/system_error.h"
 
 namespace perdure::buffer {
@@ -47,7 +48,7 @@ Archive::Archive(const std::string& path, uint64_t salt, uint64_t log_bytes, uin
   fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (fd_ < 0) pm::throw_errno("open", subject_, errno);
   try {
-    lock_ = pm::FileLock::for_writer(fd_, path, "log archive");
+    pm::lock_for_writer(fd_, path, "log archive");
     begin(path, head);
     end_lsn_ = begin_lsn_;
     bytes_ = visit_entries(

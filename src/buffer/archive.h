@@ -11,7 +11,6 @@
 #include "buffer/log.h"
 #include "buffer/page.h"
 #include "perdure/error.h"
-#include "pm/file_lock.h"
 
 namespace perdure::buffer {
 
@@ -48,7 +47,6 @@ class Archive {
   uint64_t salt_;
   uint64_t log_bytes_;
   int fd_ = -1;
-  pm::FileLock lock_;
   uint64_t begin_lsn_ = 0;
   std::atomic<uint64_t> bytes_{0};
   uint64_t end_lsn_ = 0;  // entries from begin_lsn_ up to here are there

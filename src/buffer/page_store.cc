@@ -31,7 +31,7 @@ class PageFile final : public PageStore {
     if (fd_ < 0) pm::throw_errno("open", subject_, errno);
     bool own = false;
     try {
-      lock_ = pm::FileLock::for_writer(fd_, path, "page file");
+      pm::lock_for_writer(fd_, path, "page file");
       own = create;
       if (create) make_durable(path);
     } catch (...) {
@@ -72,7 +72,6 @@ class PageFile final : public PageStore {
   uint32_t page_bytes_;
   PageFaults* faults_;
   int fd_ = -1;
-  pm::FileLock lock_;
 };
 
 class PageFileToRead final : public PageStore {
@@ -82,7 +81,7 @@ class PageFileToRead final : public PageStore {
         page_bytes_(page_bytes),
         fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
     if (fd_ < 0) pm::throw_errno("open", subject_, errno);
-    if (!pm::FileLock::has_writer(fd_, path)) return;
+    if (!pm::has_writer(fd_, path)) return;
     ::close(fd_);
     throw Error(ErrorCode::kLocked, fmt::format("{} is in use by another process", subject_));
   }

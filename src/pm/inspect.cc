@@ -175,16 +175,19 @@ PoolInspection Inspector::look() {
     throw_unfit("a word of the header is damaged");
   }
   const SegmentMap map(header);
-  const uint64_t end = header.data_offset + segments * kSegmentBytes;
   PoolInfo& info = found.info;
   try {
     describe(header, segments, generation, info);
   } catch (const Error& error) {
     throw Unfit{error};
   }
-  if (end > info.capacity_bytes || map.end_at(segments) != segments) {
+  // By the number first: of a damaged one the bytes might be few again.
+  if (segments > info.capacity_bytes / kSegmentBytes ||
+      header.data_offset + segments * kSegmentBytes > info.capacity_bytes ||
+      map.end_at(segments) != segments) {
     throw_unfit("the pool's size is none that its capacity allows");
   }
+  const uint64_t end = header.data_offset + segments * kSegmentBytes;
   const uint64_t file_bytes = file_.file_bytes();
   if (file_bytes < (segments == 0 ? header.descriptors_offset : end)) {
     throw Unfit{Error(ErrorCode::kTruncated,

@@ -76,7 +76,7 @@ Mapping Mapping::create_file(const std::string& path) {
     throw_errno("open", path, errno);
   }
   try {
-    mapping.lock_ = FileLock::for_writer(mapping.fd_, path, "pool");
+    lock_for_writer(mapping.fd_, path, "pool");
     mapping.detect_medium();
   } catch (...) {
     mapping.remove_file();
@@ -112,7 +112,7 @@ Mapping Mapping::open_file(const std::string& path, bool read_only) {
     } else {
       mapping.fd_ = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
       if (mapping.fd_ < 0) throw_errno("open", path, errno);
-      mapping.lock_ = FileLock::for_writer(mapping.fd_, path, "pool");
+      lock_for_writer(mapping.fd_, path, "pool");
     }
     if (mapping.is_replaced() && attempt < kOpenAttempts) continue;
     mapping.detect_medium();
@@ -124,7 +124,7 @@ Mapping Mapping::open_file(const std::string& path, bool read_only) {
 void Mapping::open_to_read() {
   fd_ = ::open(path_.c_str(), O_RDWR | O_CLOEXEC);
   if (fd_ >= 0) {
-    unlocked_ = !FileLock::for_reader(fd_, path_, "pool");
+    unlocked_ = !lock_for_reader(fd_, path_, "pool");
     return;
   }
   fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
@@ -180,10 +180,10 @@ void Mapping::swap(Mapping& other) noexcept {
   std::swap(capacity_bytes_, other.capacity_bytes_);
   std::swap(anonymous_bytes_, other.anonymous_bytes_);
   std::swap(fd_, other.fd_);
-  std::swap(lock_, other.lock_);
   std::swap(files_, other.files_);
   std::swap(parts_, other.parts_);
   std::swap(parts_bytes_, other.parts_bytes_);
+  std::swap(mapped_file_bytes_, other.mapped_file_bytes_);
   std::swap(unlocked_, other.unlocked_);
   std::swap(read_only_, other.read_only_);
   std::swap(private_tail_, other.private_tail_);
@@ -228,6 +228,7 @@ void Mapping::map(uint64_t capacity_bytes, bool huge_pages) {
   huge_pages_ = huge_pages;
   capacity_bytes_ = (capacity_bytes + kHugePageBytes - 1) & ~(kHugePageBytes - 1);
   region_bytes_ = capacity_bytes_ + kHugePageBytes;
+  mapped_file_bytes_ = file_bytes();
   region_ =
       ::mmap(nullptr, region_bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (region_ == MAP_FAILED) {
@@ -316,7 +317,8 @@ void Mapping::reserve(uint64_t offset, uint64_t bytes) {
 // gets some of its own, at the first call.
 void Mapping::extend_private() {
   if (private_tail_) return;
-  const uint64_t end = (file_bytes() + granule() - 1) & ~(granule() - 1);
+  // Of when it was mapped: a writer may have come since, and made the file shorter.
+  const uint64_t end = (mapped_file_bytes_ + granule() - 1) & ~(granule() - 1);
   if (end < capacity_bytes_ &&
       ::mmap(base_ + end, capacity_bytes_ - end, PROT_READ | PROT_WRITE,
              MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) == MAP_FAILED) {
@@ -412,7 +414,6 @@ void Mapping::unmap_and_close() noexcept {
   region_ = nullptr;
   base_ = nullptr;
   fd_ = -1;
-  lock_ = {};
 }
 
 void Mapping::remove_file() noexcept {

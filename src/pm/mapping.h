@@ -68,7 +68,7 @@ class Mapping {
   void require_frozen() const;
 
   // Whether a writer has the file open.
-  bool has_writer() const { return fd_ >= 0 && FileLock::has_writer(fd_, path_); }
+  bool has_writer() const { return fd_ >= 0 && pm::has_writer(fd_, path_); }
 
   // Reads from the file without mapping it. Returns the bytes read.
   uint64_t read_at(uint64_t offset, void* target, uint64_t bytes) const;
@@ -113,9 +113,9 @@ class Mapping {
   void* region_ = nullptr;  // what mmap gave, before alignment
   uint64_t region_bytes_ = 0;
   uint64_t capacity_bytes_ = 0;
+  uint64_t mapped_file_bytes_ = 0;  // when it was mapped
   uint64_t anonymous_bytes_ = 0;
   int fd_ = -1;  // of parts: the first of files_
-  FileLock lock_;
   std::vector<int> files_;
   std::vector<Part> parts_;
   uint64_t parts_bytes_ = 0;

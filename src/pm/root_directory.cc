@@ -502,9 +502,11 @@ DirectoryEntry PoolImpl::renamed(uint32_t number, std::string_view name) {
 
 std::vector<StructureInfo> PoolImpl::structures() const {
   std::vector<StructureInfo> all;
+  const std::shared_lock lock(names_mutex_);
   for (uint32_t i = 0; i < entries(); ++i) {
-    const DirectoryEntry& entry = entry_at(i);
-    if (load_acquire(entry.in_use) != kEntryInUse) continue;
+    if (load_acquire(entry_at(i).in_use) != kEntryInUse) continue;
+    const DirectoryEntry entry = copy_of(entry_at(i));
+    if (entry.in_use != kEntryInUse) continue;  // dropped meanwhile
     if (lenient() && !is_sound(i)) continue;
     all.push_back({entry.name, entry.type, kind_name(entry.key_kind), kind_name(entry.value_kind)});
   }
