@@ -226,35 +226,42 @@ TEST_P(Tries, ANodeWithoutChildrenLeavesItsParent) {
 
 // What a reader finds in a place that is used again and again is what was inserted, not what is about to be.
 TEST_P(Tries, NothingIsSeenBeforeItIsThere) {
-  constexpr uint64_t kRounds = 3000;
-  const auto words = create_index(pool_, "words", GetParam(), Kind::kU64, Kind::kU64, {});
-  for (uint64_t key = 0; key < 3; ++key) words->insert(key, 0);
-  std::atomic<uint64_t> removing{0};
-  std::atomic<bool> writing{true};
-  std::atomic<int> wrong{0};
-  std::vector<std::thread> threads;
-  for (int reader = 0; reader < 2; ++reader) {
-    threads.emplace_back([&] {
-      Value value;
-      uint64_t last = 0;
-      while (writing) {
-        if (!words->lookup(uint64_t{7}, value)) continue;
-        const uint64_t seen = value.word();
-        if (seen < last) ++wrong;
-        last = seen;
-        // Who has seen it, and sees it no more, was overtaken by its removal.
-        if (!words->lookup(uint64_t{7}, value) && removing < seen) ++wrong;
-      }
-    });
+  constexpr uint64_t kRounds = 1000;
+  constexpr uint64_t kKey = 7;
+  for (const uint64_t others : {3, 10, 30}) {  // in a node of each size
+    SCOPED_TRACE(others);
+    const auto words = create_index(pool_, "words of " + std::to_string(others), GetParam(),
+                                    Kind::kU64, Kind::kU64, {});
+    for (uint64_t key = 0; key <= others; ++key) {
+      if (key != kKey) words->insert(key, 0);
+    }
+    std::atomic<uint64_t> removing{0};
+    std::atomic<bool> writing{true};
+    std::atomic<int> wrong{0};
+    std::vector<std::thread> threads;
+    for (int reader = 0; reader < 2; ++reader) {
+      threads.emplace_back([&] {
+        Value value;
+        uint64_t last = 0;
+        while (writing) {
+          if (!words->lookup(kKey, value)) continue;
+          const uint64_t seen = value.word();
+          if (seen < last) ++wrong;
+          last = seen;
+          // Who has seen it, and sees it no more, was overtaken by its removal.
+          if (!words->lookup(kKey, value) && removing < seen) ++wrong;
+        }
+      });
+    }
+    for (uint64_t round = 1; round <= kRounds; ++round) {
+      if (!words->insert(kKey, round)) ++wrong;
+      removing = round;
+      if (!words->remove(kKey)) ++wrong;
+    }
+    writing = false;
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(wrong, 0);
   }
-  for (uint64_t round = 1; round <= kRounds; ++round) {
-    if (!words->insert(uint64_t{7}, round)) ++wrong;
-    removing = round;
-    if (!words->remove(uint64_t{7})) ++wrong;
-  }
-  writing = false;
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(wrong, 0);
 }
 
 TEST_P(Tries, WritersOfOnePathDoNotLoseOneAnothersRecords) {

@@ -19,7 +19,8 @@
 // A crash before the commit leaves the tree as it was: the intents find that the word leads elsewhere, and
 // free what is new. Keys and index entries may lead to slots that are 0: that is no child. A crash after
 // it leaves the tree as it is to be; the intents free what went. A crash between a removal and the
-// shrinking leaves a node with one child or none, which is legal; the next writer that comes by takes it away.
+// shrinking leaves a node with one child or none, which is legal, and so may two removals at once; a later removal
+// below it takes it away.
 //
 // Recovery: nothing; the heap's intents only.
 //
@@ -106,7 +107,7 @@ class Core {
     Node* node = nullptr;
     uint64_t word = 0;
   };
-  // A node without children, or on the way to one: what a crash may leave of a removal.
+  // A node without children, or on the way to one: what a crash may leave of a removal, or two removals at once.
   struct Hollow {
     Owner parent;
     uint32_t symbol = 0;  // in the parent
@@ -284,6 +285,7 @@ class Core {
     }
   }
   uint32_t count_children(const Owner& node) const;
+  void require_sound(const Owner& node) const;
   void retire_node(const Owner& node);
   void reclaim();
 

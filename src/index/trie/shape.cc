@@ -61,6 +61,13 @@ uint32_t Core<Policy, Content>::count_children(const Owner& node) const {
   return count;
 }
 
+// A node that contradicts itself is not replaced: the children that a copy passes over would be lost, and with the
+// node what tells of it.
+template <typename Policy, typename Content>
+void Core<Policy, Content>::require_sound(const Owner& node) const {
+  if (!Shape::is_sound(*node.node, tag_of(node.word))) throw_damaged(node.word);
+}
+
 // Puts a copy of a node into its place, and a leaf with it if that is not 0 (of a transaction that has
 // made it). The caller has the locks of both, and buries the node.
 template <typename Policy, typename Content>
@@ -102,6 +109,7 @@ typename Core<Policy, Content>::Outcome Core<Policy, Content>::grow(const Spot& 
       Shape::has_room(*spot.node.node, tag_of(spot.node.word), spot.symbol)) {
     return Outcome::kAgain;
   }
+  require_sound(spot.node);
   const bool with_end = spot.node.node->end != 0;
   const uint32_t count =
       count_children(spot.node) + (with_end ? 0 : 1);  // without it, with the leaf
@@ -127,6 +135,7 @@ void Core<Policy, Content>::tidy(const Hollow& at) {
   }
   const Held held(*this, at.parent, node);
   if (is_obsolete(node) || !leads_to(at.parent, at.symbol, node.word)) return;
+  require_sound(node);
   uint64_t* slot = slot_of(at.parent, at.symbol);
   const uint32_t count = count_children(node);
   const uint64_t tag = Shape::shrunk(tag_of(node.word), count);
