@@ -362,6 +362,7 @@ perdure_status perdure_index_statistics(const perdure_index* index, perdure_figu
  * thread at a time. The indexes that it has to do with stay open until it is committed, aborted or freed. */
 typedef struct perdure_transaction perdure_transaction;
 
+/* Begins one, which is empty; freed by perdure_transaction_free() before the pool is closed. */
 perdure_status perdure_transaction_begin(perdure_pool* pool, perdure_transaction** transaction);
 /* As the calls of indexes; they see what the transaction has written. An upsert, which reads nothing, makes no
  * conflict. PERDURE_INVALID_ARGUMENT for an index of another pool. */
