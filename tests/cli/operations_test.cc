@@ -62,15 +62,15 @@ TEST_F(Operations, RenameKeepsRecordsAndResumes) {
   EXPECT_EQ(count_of(pool(), "b.progress").empty(), false);
 }
 
-// Beside a process that writes: what only that one knows is left out, and said to be.
+// Beside a process that writes: what only that one knows is left out, and said to be. That process maps the file when it
+// has locked it; a command that looked at the pool before might keep it from that.
 TEST_F(Operations, InfoAndStatWorkBesideAWriter) {
   load("a", 3000);
   const std::string port = path("serving");
   const Result result = shell(
       "mkfifo " + port + "; $PERDURE load --name b " + pool() + " - < " + port +
-      " > /dev/null & exec 3> " + port +
-      "; printf 'x\\ty\\n' >&3; n=0; until $PERDURE pool info --json " + pool() +
-      " | grep -q 'open_to_write.: true' || [ $n -gt 1000 ]; do n=$((n+1)); sleep 0.01; done; " +
+      " > /dev/null & exec 3> " + port + "; printf 'x\\ty\\n' >&3; n=0; until grep -q " + pool() +
+      " /proc/$!/maps || [ $n -gt 1000 ]; do n=$((n+1)); sleep 0.01; done; " +
       "$PERDURE pool info " + pool() + " > " + path("info") +
       "; echo $?; $PERDURE pool info --json " + pool() + " > " + path("info.json") +
       "; echo $?; $PERDURE stat --name a " + pool() + " > " + path("stat") +
