@@ -664,6 +664,7 @@ TEST_F(Operations, SalvageReadsDatabases) {
   EXPECT_EQ(read_file("bank.pages"), damaged);
   const auto& db = report["structures"][0];
   EXPECT_EQ(db["unreadable"].get<int>(), 1) << report.dump(2);
+  EXPECT_FALSE(db["complete"].get<bool>());
   EXPECT_NE(db["lost"][0].get<std::string>().find("tree main: the records from \"key1"),
             std::string::npos)
       << report.dump(2);
