@@ -342,7 +342,8 @@ perdure_status perdure_index_scan_back_words(const perdure_index* index, uint64_
                                              uint64_t limit, uint64_t* keys, uint64_t* values,
                                              uint64_t* count);
 /* Removes the records with keys >= `from` and, unless `to` is NULL, < `*to`: each of them atomically, all durable on
- * return. Ordered structures. `removed`, how many there were, may be NULL. */
+ * return. Ordered structures. `removed`, how many there were, may be NULL. Need not end beside a thread that goes on
+ * writing greater and greater keys inside the range. */
 perdure_status perdure_index_remove_range(perdure_index* index, perdure_datum from,
                                           const perdure_datum* to, uint64_t* removed);
 /* Every record, in no particular order. */

@@ -268,7 +268,10 @@ class AnyIndex {
 
   // Ordered structures only: removes the records with keys >= `first` and, with a `last`, < `last`. Returns how many it
   // has removed. Each removal is atomic, all are durable on return; a crash, or an error, leaves some of them done, the
-  // least keys first. A record that is written meanwhile may be removed, or stay. Cost: a scan, and a removal for each.
+  // least keys first. A record that is written meanwhile may be removed, or stay: beside a thread that goes on writing
+  // greater and greater keys inside the range the call need not end, as without a `last` one that appends does. Cost: a
+  // scan, and a removal for each. Throws kWrongType (a bound of another kind than the keys, or no order), what scan() and
+  // remove() throw.
   uint64_t remove_range(Datum first, std::optional<Datum> last);
 
   // Calls `visit` once for every record, in no particular order. Records that are written meanwhile

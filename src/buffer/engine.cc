@@ -109,6 +109,35 @@ class PageMarks {
 };
 constexpr uint64_t kNamedLost = 16;
 
+// The salt in page 0; nothing if that is not sound.
+std::optional<uint64_t> salt_in(const PageFormat& format, const char* page) {
+  if (!format.is_sound(page, 0)) return std::nullopt;
+  SpaceBody space;
+  std::memcpy(&space, page + format.body(), sizeof space);
+  return space.salt;
+}
+
+// Whether among the first pages of a file there is one of another format.
+bool has_pages_of_another_format(const std::string& page_file, const PageFormat& own) {
+  constexpr uint64_t kPagesLookedAt = 64;
+  for (uint32_t bytes = kPageBytesMin; bytes <= kPageBytesMax; bytes *= 2) {
+    const std::unique_ptr<PageStore> store = open_page_file_to_read(page_file, bytes);
+    const AlignedBytes page = aligned_bytes(bytes);
+    for (uint64_t id = 0; id < kPagesLookedAt; ++id) {
+      try {
+        store->read(id, page.get());
+      } catch (const Error&) {
+        continue;  // a page that cannot be read tells nothing
+      }
+      const uint32_t parts = header_of(page.get()).parts;
+      if (!std::has_single_bit(parts) || parts > kPartsMax) continue;
+      if (bytes == own.page_bytes() && parts == own.parts()) continue;
+      if (PageFormat(bytes, parts).is_sound(page.get(), id)) return true;
+    }
+  }
+  return false;
+}
+
 // A word that leads to a block which may be missing, and its count.
 struct FrameWords {
   uint64_t table;
@@ -212,6 +241,24 @@ std::unique_ptr<Engine> Engine::open_damaged(pm::PoolImpl& pool, const std::stri
   return std::unique_ptr<Engine>(new Engine(pool, name, at, std::move(store), nullptr, options));
 }
 
+PageFileOwner Engine::owner_of_page_file(pm::PoolImpl& pool, const std::string& name,
+                                         const std::string& page_file) {
+  const Root& root = *pool.at<Root>(find_root(pool, name));
+  const PageFormat format(root.page_bytes, root.parts);
+  const AlignedBytes page = aligned_bytes(root.page_bytes);
+  std::optional<uint64_t> salt;
+  const std::unique_ptr<PageStore> store = open_page_file_to_read(page_file, root.page_bytes);
+  try {
+    store->read(0, page.get());
+    salt = salt_in(format, page.get());
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kIo) throw;
+  }
+  if (salt) return *salt == root.salt ? PageFileOwner::kThis : PageFileOwner::kOther;
+  return has_pages_of_another_format(page_file, format) ? PageFileOwner::kOther
+                                                        : PageFileOwner::kUnknown;
+}
+
 DatabaseOptions Engine::options_of(pm::PoolImpl& pool, const std::string& name) {
   const Root& root = *pool.at<Root>(find_root(pool, name));
   const uint64_t frames = frame_count_of(pool, root, name);
@@ -229,7 +276,7 @@ DatabaseOptions Engine::options_of(pm::PoolImpl& pool, const std::string& name) 
 void Engine::salvage(
     const std::function<void(std::string_view name)>& tree,
     const std::function<void(std::string_view key, std::string_view value)>& record,
-    const std::function<void(const std::string&)>& lost) {
+    const std::function<void(Loss, const std::string&)>& lost) {
   std::vector<std::pair<std::string, uint64_t>> trees;
   tree_salvage(
       *buffer_, kCatalogueRoot,
@@ -238,11 +285,13 @@ void Engine::salvage(
         if (value.size() == sizeof root) std::memcpy(&root, value.data(), sizeof root);
         trees.emplace_back(name, root);
       },
-      [&](const std::string& sentence) { lost("names of trees: " + sentence); });
+      [&](Loss, const std::string& sentence) {
+        lost(Loss::kRange, "names of trees: " + sentence);
+      });
   for (const auto& [name, root] : trees) {
     tree(name);
-    tree_salvage(*buffer_, root, record, [&](const std::string& sentence) {
-      lost(fmt::format("tree {}: {}", name, sentence));
+    tree_salvage(*buffer_, root, record, [&](Loss loss, const std::string& sentence) {
+      lost(loss, fmt::format("tree {}: {}", name, sentence));
     });
   }
 }
@@ -366,9 +415,8 @@ void Engine::format_pages() {
 void Engine::require_own_file() {
   const AlignedBytes page = aligned_bytes(root_.page_bytes);
   store_->read(0, page.get());
-  SpaceBody space;
-  std::memcpy(&space, page.get() + format_.body(), sizeof space);
-  if (format_.is_sound(page.get(), 0) && space.salt != root_.salt) {
+  const std::optional<uint64_t> salt = salt_in(format_, page.get());
+  if (salt && *salt != root_.salt) {
     refuse(fmt::format("{}: the page file given for '{}' belongs to another database",
                        pool_.mapping().path(), name_));
   }

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "buffer/archive.h"
+#include "buffer/btree/tree.h"
 #include "buffer/change.h"
 #include "buffer/layout.h"
 #include "buffer/log.h"
@@ -37,6 +38,9 @@ using Writes = std::map<uint64_t, WriteMap>;  // by the tree's root
 
 inline constexpr uint64_t kCatalogueRoot = 1;
 
+// Whose a page file is. Unknown: its page 0, which says so, is damaged.
+enum class PageFileOwner : char { kThis = 't', kOther = 'o', kUnknown = 'u' };
+
 class Engine {
  public:
   static std::unique_ptr<Engine> create(pm::PoolImpl& pool, const std::string& name,
@@ -47,6 +51,11 @@ class Engine {
   // thread uses it. `page_file`: empty if the pages are in the pool. Throws as open().
   static std::unique_ptr<Engine> open_damaged(pm::PoolImpl& pool, const std::string& name,
                                               const std::string& page_file);
+  // Whether this file has the pages of this database, of which options_of() says that they are in one. One of pages of
+  // another size or with another number of checksums is another's. Throws kNotFound, kPermission, kLocked (open to
+  // write), and as options_of().
+  static PageFileOwner owner_of_page_file(pm::PoolImpl& pool, const std::string& name,
+                                          const std::string& page_file);
   // How the database was made, to make another one like it; of page_file only whether there is one. Throws kNoSuchName,
   // kWrongType, kCorrupt.
   static DatabaseOptions options_of(pm::PoolImpl& pool, const std::string& name);
@@ -89,7 +98,7 @@ class Engine {
   // for what cannot be read.
   void salvage(const std::function<void(std::string_view name)>& tree,
                const std::function<void(std::string_view key, std::string_view value)>& record,
-               const std::function<void(const std::string&)>& lost);
+               const std::function<void(Loss, const std::string&)>& lost);
 
   uint64_t find_tree(std::string_view name);  // its root, or 0
   uint64_t make_tree(std::string_view name);

@@ -60,14 +60,14 @@ void add_pool_compact(CLI::App& pool, Action& action) {
   CLI::App* command = add_command(
       pool, "compact", "Make a pool anew without the room that nothing is in",
       "  perdure pool compact words.pool\n"
-      "\nAll structures are copied to POOL.compacting, which is checked and then takes the pool's "
-      "name: a\n"
-      "crash or Ctrl-C leaves the old pool or the new one, whole. It needs room for the copy, and "
-      "says how\n"
-      "much if there is less. Structures are made anew with default options. A store keeps the "
-      "expiry of\n"
-      "its records, and gets new versions. The pool is another one then: backups with --base "
-      "begin anew.\n");
+      "\nAll structures are copied to POOL.<uuid>.compacting, which is checked and then takes\n"
+      "the pool's name: a crash or Ctrl-C leaves the old pool or the new one, whole. What a\n"
+      "crash leaves of the copy is removed by the next call. It needs room for the copy, and\n"
+      "says how much if there is less. Owner, group and permissions stay; who cannot give\n"
+      "them to the copy is refused, and so is a file with several hard links. Structures are\n"
+      "made anew with default options. A store keeps the expiry of its records, and gets new\n"
+      "versions. The pool is another one then: backups with --base begin anew, and a database\n"
+      "that has an archive needs another file for --archive.\n");
   command->add_option("POOL", target->pool, "The pool file")->required();
   command
       ->add_option("--domain", target->domain,

@@ -89,7 +89,11 @@ int run_salvage(const SalvageCommandOptions& options) {
     pm::rename_to_new(unfinished, options.to);
     pm::sync_parent_of(options.to);
   } catch (...) {
-    std::filesystem::remove(unfinished);
+    std::error_code ignored;
+    std::filesystem::remove(unfinished, ignored);
+    for (const SalvagedStructure& one : report.structures) {
+      if (!one.page_file.empty()) std::filesystem::remove(one.page_file, ignored);
+    }
     throw;
   }
   if (options.target.json) {
@@ -113,9 +117,10 @@ void add_pool_salvage(CLI::App& pool, Action& action) {
       "versions\n"
       "and expiry are not kept. Exit code 3 if anything could not be read. A changed word in a\n"
       "structure of words from words may be read as it is: only byte strings have checksums.\n"
-      "Of a database each tree is read page by page; where its pages are in a file of their own, "
-      "the\n"
-      "new one's are in NEW.NAME.pages.\n");
+      "Of a database each tree is read page by page; where its pages are in a file of their\n"
+      "own, the new one's are in NEW.NAME.pages. Give the page files of all databases of the\n"
+      "pool, in any order: page 0 of each says whose it is. One whose page 0 is damaged is\n"
+      "taken only for the one database that is left without a file, and it is said.\n");
   command->add_option("POOL", options->target.pool, "The damaged pool file")->required();
   command->add_option("NEW", options->to, "The pool file to make")->required();
   command->add_option("--capacity", options->capacity,

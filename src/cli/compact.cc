@@ -13,7 +13,9 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "buffer/engine.h"
 #include "cli/database_writer.h"
@@ -25,6 +27,7 @@
 #include "perdure/files.h"
 #include "perdure/store.h"
 #include "pm/file.h"
+#include "pm/file_lock.h"
 #include "pm/pool_impl.h"
 #include "pm/system_error.h"
 #include "store/layout.h"
@@ -34,23 +37,58 @@ namespace {
 
 bool is_store(const StructureInfo& info) { return info.type.starts_with("rstore"); }
 
+// Files that are made meanwhile are their maker's alone.
+class PrivateFiles {
+ public:
+  PrivateFiles() : before_(::umask(S_IRWXG | S_IRWXO)) {}
+  ~PrivateFiles() { ::umask(before_); }
+  PrivateFiles(const PrivateFiles&) = delete;
+  PrivateFiles& operator=(const PrivateFiles&) = delete;
+
+ private:
+  mode_t before_;
+};
+
+class OpenFile {
+ public:
+  explicit OpenFile(const std::string& path)
+      : descriptor_(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC)) {
+    if (descriptor_ < 0) pm::throw_errno("open", path, errno);
+  }
+  ~OpenFile() { ::close(descriptor_); }
+  OpenFile(const OpenFile&) = delete;
+  OpenFile& operator=(const OpenFile&) = delete;
+  int descriptor() const { return descriptor_; }
+
+ private:
+  int descriptor_;
+};
+
+struct stat status_of(const std::string& path) {
+  struct stat status{};
+  if (::stat(path.c_str(), &status) != 0) pm::throw_errno("stat", path, errno);
+  return status;
+}
+
 class Compactor {
  public:
   Compactor(const std::string& pool, const PoolOptions& options, const ProgressSink& progress,
             const std::atomic<bool>& interrupted)
       : path_(std::filesystem::canonical(pool).string()),
-        fresh_path_(path_ + ".compacting"),
         options_(options),
         progress_(progress),
         interrupted_(interrupted),
-        from_(Pool::open(path_, options)) {}
+        from_(Pool::open(path_, options)),
+        fresh_path_(fmt::format("{}.{}.compacting", path_, from_.info().uuid)) {}
 
   CompactReport run();
 
  private:
   void require_all_can_be_copied();
+  void require_one_name() const;
   void require_room() const;
   void remove_left_over() const;
+  void keep_owner() const;
   uint64_t copy(const StructureInfo& info);
   uint64_t copy_index(const StructureInfo& info);
   uint64_t copy_store(const StructureInfo& info);
@@ -58,6 +96,7 @@ class Compactor {
   uint64_t copy_folder(const Files& from, Files& to, const std::string& folder);
   uint64_t copy_database(const StructureInfo& info);
   void verify();
+  uint64_t count_of_database(Pool& copy, const std::string& name) const;
   void take_place() const;
   void step(const StructureInfo& info, uint64_t records) const {
     if (interrupted_) throw CompactInterrupted{};
@@ -66,11 +105,11 @@ class Compactor {
   }
 
   std::string path_;
-  std::string fresh_path_;
   PoolOptions options_;
   const ProgressSink& progress_;
   const std::atomic<bool>& interrupted_;
   Pool from_;
+  std::string fresh_path_;  // the uuid in it says that it is a copy of this pool
   std::optional<Pool> to_;
   CompactReport report_;
 };
@@ -116,18 +155,61 @@ void Compactor::require_room() const {
                           path_, format_bytes(wanted), format_bytes(room)));
 }
 
-// Whoever has the pool locked is the only one to make such a file.
+// A name more would go on leading to the old file, which two would write to as if it were the pool.
+void Compactor::require_one_name() const {
+  const auto names = status_of(path_).st_nlink;
+  if (names <= 1) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("{}: the file has {} names (hard links), and the others would keep the "
+                          "old pool; nothing was changed: remove them first",
+                          path_, names));
+}
+
+// What a compaction of this pool that was killed has left: nobody else gives files names with its uuid, and whoever has
+// the pool locked is the only one to make such.
 void Compactor::remove_left_over() const {
-  if (::access(fresh_path_.c_str(), F_OK) != 0) return;
-  try {
-    Pool::inspect(fresh_path_);
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::kForeign || error.code() == ErrorCode::kNotAFile) {
+  const std::string name = std::filesystem::path(fresh_path_).filename().string();
+  std::vector<std::string> found;
+  for (const auto& entry : std::filesystem::directory_iterator(pm::parent_of(path_))) {
+    const std::string other = entry.path().filename().string();
+    if (!other.starts_with(name)) continue;
+    const std::string_view rest = std::string_view(other).substr(name.size());
+    const bool of_a_store =
+        rest == ".store" || (rest.starts_with(".store.") && rest.ends_with(".unfinished"));
+    if (rest.empty() || of_a_store) found.push_back(entry.path().string());
+  }
+  for (const std::string& path : found) {
+    struct stat status{};
+    if (::lstat(path.c_str(), &status) != 0) pm::throw_errno("stat", path, errno);
+    bool is_in_use = false;
+    if (S_ISREG(status.st_mode))
+      is_in_use = pm::FileLock::has_writer(OpenFile(path).descriptor(), path);
+    if (!S_ISREG(status.st_mode) || is_in_use) {
       throw Error(ErrorCode::kExists,
-                  fmt::format("{}: is there already, and is no pool; move it away", fresh_path_));
+                  fmt::format("{}: is in the way of the copy, and is {}; nothing was changed: move "
+                              "it away",
+                              path, is_in_use ? "open to write" : "no regular file"));
     }
   }
-  std::filesystem::remove(fresh_path_);
+  for (const std::string& path : found) std::filesystem::remove(path);
+}
+
+// Owner and group of the copy, which is nobody else's to read yet, are the old file's.
+void Compactor::keep_owner() const {
+  const struct stat old = status_of(path_);
+  const OpenFile file(fresh_path_);
+  struct stat fresh{};
+  if (::fstat(file.descriptor(), &fresh) != 0) pm::throw_errno("stat", fresh_path_, errno);
+  const auto refuse = [&](const char* what, uint64_t id) {
+    throw Error(ErrorCode::kPermission,
+                fmt::format("{}: its {} is {}, which a copy that you make cannot get ({}); nothing "
+                            "was changed: have its owner compact it",
+                            path_, what, id, std::strerror(errno)));
+  };
+  if (fresh.st_uid != old.st_uid && ::fchown(file.descriptor(), old.st_uid, -1) != 0)
+    refuse("owner", old.st_uid);
+  if (fresh.st_gid != old.st_gid && ::fchown(file.descriptor(), -1, old.st_gid) != 0)
+    refuse("group", old.st_gid);
 }
 
 uint64_t Compactor::copy_index(const StructureInfo& info) {
@@ -148,7 +230,6 @@ uint64_t Compactor::copy_index(const StructureInfo& info) {
 // With the expiry of its records, and the partitions that it has.
 uint64_t Compactor::copy_store(const StructureInfo& info) {
   const std::string file = fresh_path_ + ".store";
-  std::filesystem::remove(file);
   const struct Removal {
     const std::string& file;
     ~Removal() {
@@ -239,6 +320,23 @@ uint64_t Compactor::copy(const StructureInfo& info) {
   return is_store(info) ? copy_store(info) : copy_index(info);
 }
 
+uint64_t Compactor::count_of_database(Pool& copy, const std::string& name) const {
+  uint64_t records = 0;
+  buffer::Engine::open_damaged(pm::impl_of(copy), name, "")
+      ->salvage([](std::string_view) {},
+                [&](std::string_view, std::string_view) {
+                  ++records;
+                  if (interrupted_) throw CompactInterrupted{};
+                },
+                [&](buffer::Loss, const std::string& sentence) {
+                  throw Error(
+                      ErrorCode::kCorrupt,
+                      fmt::format("{}: the copy of '{}' is damaged: {}; nothing was changed", path_,
+                                  name, sentence));
+                });
+  return records;
+}
+
 // The copy as who opens it finds it: sound, with all structures, and as many records.
 void Compactor::verify() {
   const auto refuse = [&](const std::string& what) {
@@ -252,13 +350,19 @@ void Compactor::verify() {
   PoolOptions reading;
   reading.read_only = true;
   Pool copy = Pool::open(fresh_path_, reading);
+  reading.lenient = true;  // a database is recovered in memory then
+  Pool of_databases = Pool::open(fresh_path_, reading);
   for (const CompactedStructure& one : report_.structures) {
-    if (one.info.type == Files::kTypeName || one.info.type == Database::kTypeName) continue;
+    if (one.info.type == Files::kTypeName) continue;
     uint64_t there = 0;
-    open_index(copy, one.info.name)->for_each([&](Datum, Datum) {
-      ++there;
-      if (interrupted_) throw CompactInterrupted{};
-    });
+    if (one.info.type == Database::kTypeName) {
+      there = count_of_database(of_databases, one.info.name);
+    } else {
+      open_index(copy, one.info.name)->for_each([&](Datum, Datum) {
+        ++there;
+        if (interrupted_) throw CompactInterrupted{};
+      });
+    }
     if (there != one.records && !is_store(one.info)) {  // of which some may have expired meanwhile
       refuse(fmt::format("'{}' has {} of {} records", one.info.name, there, one.records));
     }
@@ -268,20 +372,19 @@ void Compactor::verify() {
 
 // The old pool is locked still: who waits for it finds that it has no name any more, and opens the new one.
 void Compactor::take_place() const {
-  struct stat old{};
-  if (::stat(path_.c_str(), &old) != 0) pm::throw_errno("stat", path_, errno);
-  const int file = ::open(fresh_path_.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) pm::throw_errno("open", fresh_path_, errno);
-  const bool same = ::fchown(file, old.st_uid, old.st_gid) == 0 || ::geteuid() != 0;
-  const bool kept = same && ::fchmod(file, old.st_mode & 07777) == 0 && ::fsync(file) == 0;
-  const int reason = errno;
-  ::close(file);
-  if (!kept) pm::throw_errno("fsync", fresh_path_, reason);
+  require_one_name();
+  keep_owner();
+  const mode_t mode = status_of(path_).st_mode & 07777;
+  const OpenFile file(fresh_path_);
+  if (::fchmod(file.descriptor(), mode) != 0) pm::throw_errno("chmod", fresh_path_, errno);
+  if (::fsync(file.descriptor()) != 0) pm::throw_errno("fsync", fresh_path_, errno);
   if (::rename(fresh_path_.c_str(), path_.c_str()) != 0) pm::throw_errno("rename", path_, errno);
   pm::sync_parent_of(path_);
 }
 
 CompactReport Compactor::run() {
+  const PrivateFiles private_files;
+  require_one_name();
   require_all_can_be_copied();
   remove_left_over();
   require_room();
@@ -292,6 +395,7 @@ CompactReport Compactor::run() {
   making.growth_bytes = pm::impl_of(from_).header().growth_bytes;
   try {
     to_.emplace(Pool::create(fresh_path_, making));
+    keep_owner();
     for (const StructureInfo& structure : from_.structures()) {
       report_.structures.push_back({structure, copy(structure)});
     }

@@ -19,6 +19,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <unordered_set>
 #include <utility>
 
@@ -46,7 +47,9 @@ constexpr char kPiece = 'p';      // of the content
 constexpr char kFileEnd = 'w';    // the file is whole
 constexpr char kDatabase = 'b';   // its options
 constexpr char kTree = 't';       // name; its records follow
+constexpr char kOwner = 'o';      // a PageFileOwner, of each page file that was given
 constexpr char kLost = 'l';       // a sentence: one record cannot be read
+constexpr char kLostMany = 'm';   // a sentence: of how many is not known
 constexpr char kStopped = 'e';  // a sentence, the number of an ErrorCode or none: there may be more
 constexpr char kAlive = 'a';    // nothing: work goes on
 constexpr char kEnd = 'd';
@@ -303,7 +306,7 @@ void tell_folder(const Files& files, const std::string& folder, Teller& teller) 
   try {
     content = files.list(folder);
   } catch (const std::exception& error) {
-    teller.tell(kLost, fmt::format("{}: {}", folder, error.what()));
+    teller.tell(kLostMany, fmt::format("{}: {}", folder, error.what()));
   }
   for (const FileInfo& info : content) {
     const std::string path = (folder == "/" ? "" : folder) + "/" + info.name;
@@ -326,32 +329,36 @@ void tell_files(const std::string& path, const std::string& name, Teller& teller
   tell_folder(files, "/", teller);
 }
 
-// The page file is the one, of those that were given, that is the database's.
-void tell_database(const std::string& path, const std::string& name,
-                   const std::vector<std::string>& page_files, Teller& teller) {
+// Whose the page files are that were given. Nothing if the database has its pages in the pool.
+void tell_owners(const std::string& path, const std::string& name,
+                 const std::vector<std::string>& page_files, Teller& teller) {
+  Pool pool = Pool::open(path, lenient_options(true));
+  pm::PoolImpl& impl = pm::impl_of(pool);
+  const DatabaseShape shape = shape_of(buffer::Engine::options_of(impl, name));
+  teller.tell(kDatabase, {reinterpret_cast<const char*>(&shape), sizeof shape});
+  if (shape.has_page_file == 0) return;
+  for (const std::string& file : page_files) {
+    const auto owner = static_cast<char>(buffer::Engine::owner_of_page_file(impl, name, file));
+    teller.tell(kOwner, {&owner, 1});
+  }
+}
+
+// `page_file`: empty if its pages are in the pool.
+void tell_database(const std::string& path, const std::string& name, const std::string& page_file,
+                   Teller& teller) {
   Pool pool = Pool::open(path, lenient_options(true));
   pm::PoolImpl& impl = pm::impl_of(pool);
   const DatabaseOptions made = buffer::Engine::options_of(impl, name);
-  const bool in_file = !made.page_file.empty();
-  if (in_file && page_files.empty()) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "its pages are in a file of their own: say which, with --pages");
-  }
-  std::unique_ptr<buffer::Engine> engine;
-  for (size_t i = 0; engine == nullptr; ++i) {
-    try {
-      engine = buffer::Engine::open_damaged(impl, name, in_file ? page_files[i] : "");
-    } catch (const Error& error) {
-      const bool others = error.code() == ErrorCode::kInvalidArgument;
-      if (!others || !in_file || i + 1 >= page_files.size()) throw;
-    }
-  }
+  const std::unique_ptr<buffer::Engine> engine =
+      buffer::Engine::open_damaged(impl, name, page_file);
   const DatabaseShape shape = shape_of(made);
   teller.tell(kDatabase, {reinterpret_cast<const char*>(&shape), sizeof shape});
   engine->salvage(
       [&](std::string_view tree) { teller.tell(kTree, tree); },
       [&](std::string_view key, std::string_view value) { teller.tell(kRecord, key, value); },
-      [&](const std::string& sentence) { teller.tell(kLost, sentence); });
+      [&](buffer::Loss loss, const std::string& sentence) {
+        teller.tell(loss == buffer::Loss::kValue ? kLost : kLostMany, sentence);
+      });
 }
 
 // ---- what the parent makes of it
@@ -387,11 +394,13 @@ class Salvage {
 
   SalvageReport run() {
     list();
-    for (SalvagedStructure& one : report_.structures) {
+    look_at_page_files();
+    for (size_t i = 0; i < report_.structures.size(); ++i) {
+      SalvagedStructure& one = report_.structures[i];
       if (one.info.type == Files::kTypeName) {
         copy_files(one);
       } else if (one.info.type == Database::kTypeName) {
-        copy_database(one);
+        copy_database(one, pages_[i]);
       } else {
         copy_records(one);
       }
@@ -438,6 +447,93 @@ class Salvage {
     if (!ended) report_.problems.push_back(reader.how_it_ended());
   }
 
+  // Where the pages of a database are, and where they go.
+  struct Pages {
+    bool is_known = false;  // the database says where they are
+    bool in_file = false;
+    std::vector<buffer::PageFileOwner> owners;  // of each page file that was given
+    std::string from;                           // its own; empty: none of them
+    bool is_guess = false;                      // nothing in that file says whose it is
+    std::string to;
+  };
+
+  // Before anything is copied: which file is whose can only be told from all of them. Throws kExists if a file that is to
+  // be made is there.
+  void look_at_page_files() {
+    pages_.resize(report_.structures.size());
+    std::vector<Pages*> databases;
+    for (size_t i = 0; i < pages_.size(); ++i) {
+      if (report_.structures[i].info.type != Database::kTypeName) continue;
+      pages_[i] = find_owners(report_.structures[i].info.name);
+      if (pages_[i].in_file || !pages_[i].is_known) databases.push_back(&pages_[i]);
+    }
+    match(databases);
+    std::set<std::string> names;
+    for (size_t i = 0; i < pages_.size(); ++i) {
+      Pages& one = pages_[i];
+      if (one.from.empty()) continue;
+      unsigned number = 1;
+      do {
+        one.to = files_.new_page_file(report_.structures[i].info.name, number++);
+      } while (!names.insert(one.to).second);
+      if (!std::filesystem::exists(std::filesystem::symlink_status(one.to))) continue;
+      throw Error(
+          ErrorCode::kExists,
+          fmt::format("{} is there already, where the pages of '{}' are to go; if a salvage "
+                      "that was killed has left it, remove it",
+                      one.to, report_.structures[i].info.name));
+    }
+  }
+  Pages find_owners(const std::string& name) const {
+    Pages pages;
+    Reader reader([&](Teller& teller) { tell_owners(from_, name, files_.page_files, teller); },
+                  silence_s_);
+    Frame frame;
+    while (reader.next(frame)) {
+      if (frame.what == kDatabase && frame.first.size() == sizeof(DatabaseShape)) {
+        DatabaseShape shape;
+        std::memcpy(&shape, frame.first.data(), sizeof shape);
+        pages.is_known = true;
+        pages.in_file = shape.has_page_file != 0;
+      }
+      if (frame.what == kOwner && frame.first.size() == 1)
+        pages.owners.push_back(static_cast<buffer::PageFileOwner>(frame.first[0]));
+      if (frame.what == kStopped && !frame.second.empty()) {
+        const auto code = static_cast<ErrorCode>(std::atoi(frame.second.c_str()));
+        const bool of_a_file = code == ErrorCode::kNotFound || code == ErrorCode::kPermission ||
+                               code == ErrorCode::kLocked;
+        if (of_a_file) throw Error(code, frame.first);
+      }
+      if (frame.what == kEnd) break;
+    }
+    pages.owners.resize(files_.page_files.size(), buffer::PageFileOwner::kOther);
+    return pages;
+  }
+  // Each database gets the file that says that it is its own. The only file that says nothing is taken for the only
+  // database that is left.
+  void match(const std::vector<Pages*>& databases) const {
+    const std::vector<std::string>& files = files_.page_files;
+    std::vector<bool> is_taken(files.size());
+    std::vector<Pages*> left;
+    for (Pages* one : databases) {
+      for (size_t i = 0; i < files.size(); ++i) {
+        if (one->owners[i] != buffer::PageFileOwner::kThis) continue;
+        is_taken[i] = true;
+        if (one->from.empty()) one->from = files[i];
+      }
+      if (one->from.empty()) left.push_back(one);
+    }
+    if (left.size() != 1 || !left[0]->in_file) return;
+    std::vector<size_t> unknown;
+    for (size_t i = 0; i < files.size(); ++i) {
+      if (!is_taken[i] && left[0]->owners[i] == buffer::PageFileOwner::kUnknown)
+        unknown.push_back(i);
+    }
+    if (unknown.size() != 1) return;
+    left[0]->from = files[unknown[0]];
+    left[0]->is_guess = true;
+  }
+
   // What is wrong with the pool as a whole. After everything is saved: it reads all of the file, and may fail. It says
   // nothing while it does, so it has the longer the larger the file is.
   void check() {
@@ -458,15 +554,17 @@ class Salvage {
     report_.problems.push_back("it could not be checked: " + reader.how_it_ended());
   }
 
-  // Gives the frames of a child to `take`. Whether it came to its end without a kStopped.
+  // Gives the frames of a child to `take`. Whether it came to its end without a kStopped or kLostMany.
   bool read_all(SalvagedStructure& one, const std::function<void(Teller&)>& work,
                 const std::function<void(const Frame&)>& take) {
     Reader reader(work, silence_s_);
     Frame frame;
     bool stopped = false;
+    bool lost_many = false;
     while (reader.next(frame)) {
-      if (frame.what == kEnd) return !stopped;
-      if (frame.what == kLost) lose(one, frame.first);
+      if (frame.what == kEnd) return !stopped && !lost_many;
+      lost_many = lost_many || frame.what == kLostMany;
+      if (frame.what == kLost || frame.what == kLostMany) lose(one, frame.first);
       if (frame.what != kStopped) {
         try {
           take(frame);
@@ -567,19 +665,28 @@ class Salvage {
     lose(one, fmt::format("{}: was not read to its end", path));
   }
 
-  void copy_database(SalvagedStructure& one) {
+  void copy_database(SalvagedStructure& one, const Pages& pages) {
+    if (pages.in_file && pages.from.empty()) {
+      return note(one, files_.page_files.empty()
+                           ? "its pages are in a file of their own: say which, with --pages"
+                           : "its pages are in a file of their own, and no file given with --pages "
+                             "is known to be that one: give those of all databases of the pool");
+    }
+    if (pages.is_guess) {
+      note(one,
+           fmt::format("{}: page 0 is damaged, which says whose file it is; it was taken since "
+                       "no other file and no other database is left",
+                       pages.from));
+    }
     std::optional<DatabaseWriter> writer;
-    one.complete = read_all(
-        one,
-        [&](Teller& teller) { tell_database(from_, one.info.name, files_.page_files, teller); },
+    const bool all_read = read_all(
+        one, [&](Teller& teller) { tell_database(from_, one.info.name, pages.from, teller); },
         [&](const Frame& frame) {
           if (frame.what == kDatabase && frame.first.size() == sizeof(DatabaseShape)) {
             DatabaseShape shape;
             std::memcpy(&shape, frame.first.data(), sizeof shape);
-            const std::string pages =
-                shape.has_page_file == 0 ? "" : files_.new_page_file(one.info.name);
-            writer.emplace(to_, one.info.name, shape, pages);
-            one.page_file = pages;  // it was made
+            writer.emplace(to_, one.info.name, shape, pages.to);
+            one.page_file = pages.to;  // it was made
           }
           if (!writer) return;
           if (frame.what == kTree) writer->begin_tree(frame.first);
@@ -589,6 +696,7 @@ class Salvage {
           show(one);
         });
     if (writer) writer->write();
+    one.complete = all_read && !pages.is_guess;
   }
 
   const std::string& from_;
@@ -597,6 +705,7 @@ class Salvage {
   const ProgressSink& progress_;
   unsigned silence_s_;
   SalvageReport report_;
+  std::vector<Pages> pages_;  // of each structure
   bool finished_ = false;
 };
 
@@ -608,11 +717,12 @@ bool SalvageReport::is_complete() const {
          });
 }
 
-std::string DatabaseFiles::new_page_file(const std::string& name) const {
+std::string DatabaseFiles::new_page_file(const std::string& name, unsigned number) const {
   std::string plain = name;
   for (char& one : plain) {
     if (std::isalnum(static_cast<unsigned char>(one)) == 0 && one != '-' && one != '_') one = '_';
   }
+  if (number > 1) plain += fmt::format(".{}", number);
   return fmt::format("{}.{}.pages", new_pool, plain);
 }
 

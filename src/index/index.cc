@@ -67,6 +67,8 @@ void keep(Value& own, Datum datum) {
 
 uint64_t AnyIndex::remove_range(Datum first, std::optional<Datum> last) {
   constexpr uint64_t kAtOnce = 128;
+  if (first.kind() != key_kind()) index::throw_wrong_kind("key", first.kind(), key_kind());
+  if (last && last->kind() != key_kind()) index::throw_wrong_kind("key", last->kind(), key_kind());
   const auto is_before_end = [&](Datum key) {
     if (!last) return true;
     return key.kind() == Kind::kU64 ? key.word() < last->word() : key.bytes() < last->bytes();

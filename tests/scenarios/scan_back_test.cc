@@ -295,6 +295,19 @@ TEST_P(ScanBack, RangesAreRemovedAndNothingElse) {
   ASSERT_TRUE(model_.empty());
 }
 
+TEST_P(ScanBack, ARangeHasBoundsOfTheKeysKind) {
+  Store store = create_small(MiB(64));
+  for (uint64_t number = 0; number < 10; ++number) put(*store.index, number, number);
+  const bool words = GetParam().key == Kind::kU64;
+  const Datum least = words ? Datum(0) : Datum(std::string_view());
+  const Datum other = words ? Datum(std::string_view("zzz")) : Datum(~uint64_t{0});
+  EXPECT_TRUE(
+      fails_with(ErrorCode::kWrongType, "kind", [&] { store.index->remove_range(least, other); }));
+  EXPECT_TRUE(fails_with(ErrorCode::kWrongType, "kind",
+                         [&] { store.index->remove_range(other, std::nullopt); }));
+  EXPECT_EQ(back(*store.index, std::nullopt, kAll), expected(std::nullopt, kAll));
+}
+
 std::vector<Case> ordered_concurrent_cases() {
   std::vector<Case> cases = ordered_cases();
   std::erase_if(cases, [](const Case& c) { return !c.entry().traits.concurrent; });

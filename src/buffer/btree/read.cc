@@ -235,7 +235,7 @@ class Salvager {
  public:
   Salvager(BufferPool& pool,
            const std::function<void(std::string_view key, std::string_view value)>& visit,
-           const std::function<void(const std::string&)>& lost)
+           const std::function<void(Loss, const std::string&)>& lost)
       : pool_(pool), visit_(visit), lost_(lost) {}
 
   void walk(uint64_t page, int level, const Bounds& bounds) {
@@ -269,7 +269,7 @@ class Salvager {
         until_done([&] { return try_read_value(pool_, node, i, value); });
       } catch (const Error& error) {
         if (error.code() != ErrorCode::kCorrupt) throw;
-        lost_(fmt::format("the value of \"{}\" is lost: {}", key, error.what()));
+        lost_(Loss::kValue, fmt::format("the value of \"{}\" is lost: {}", key, error.what()));
         continue;
       }
       visit_(key, value);
@@ -280,12 +280,12 @@ class Salvager {
         bounds.low ? fmt::format("from \"{}\"", *bounds.low) : "from the first";
     const std::string to =
         bounds.high ? fmt::format("before \"{}\"", *bounds.high) : "up to the last";
-    lost_(fmt::format("the records {} {} are lost: {}", from, to, why));
+    lost_(Loss::kRange, fmt::format("the records {} {} are lost: {}", from, to, why));
   }
 
   BufferPool& pool_;
   const std::function<void(std::string_view key, std::string_view value)>& visit_;
-  const std::function<void(const std::string&)>& lost_;
+  const std::function<void(Loss, const std::string&)>& lost_;
   std::unordered_set<uint64_t> met_;
 };
 
@@ -293,7 +293,7 @@ class Salvager {
 
 void tree_salvage(BufferPool& pool, uint64_t root,
                   const std::function<void(std::string_view key, std::string_view value)>& visit,
-                  const std::function<void(const std::string&)>& lost) {
+                  const std::function<void(Loss, const std::string&)>& lost) {
   Salvager(pool, visit, lost).walk(root, kAnyLevel, {});
 }
 

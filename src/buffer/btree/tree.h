@@ -84,10 +84,13 @@ uint64_t tree_check(BufferPool& pool, uint64_t root,
                     const std::function<void(const std::string&)>& report,
                     const std::function<void(uint64_t)>& meet);
 
+// What one damaged page takes with it: the value of one key, or however many records lay between two keys.
+enum class Loss { kValue, kRange };
+
 // What can be read of a tree that is damaged, page by page: `visit` gets each record, `lost` a sentence for each page and
 // value that cannot be read, with the keys that are missing. Needs that nobody writes.
 void tree_salvage(BufferPool& pool, uint64_t root,
                   const std::function<void(std::string_view key, std::string_view value)>& visit,
-                  const std::function<void(const std::string&)>& lost);
+                  const std::function<void(Loss, const std::string&)>& lost);
 
 }  // namespace perdure::buffer
