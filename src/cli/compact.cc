@@ -182,8 +182,7 @@ void Compactor::remove_left_over() const {
     struct stat status{};
     if (::lstat(path.c_str(), &status) != 0) pm::throw_errno("stat", path, errno);
     bool is_in_use = false;
-    if (S_ISREG(status.st_mode))
-      is_in_use = pm::FileLock::has_writer(OpenFile(path).descriptor(), path);
+    if (S_ISREG(status.st_mode)) is_in_use = pm::has_writer(OpenFile(path).descriptor(), path);
     if (!S_ISREG(status.st_mode) || is_in_use) {
       throw Error(ErrorCode::kExists,
                   fmt::format("{}: is in the way of the copy, and is {}; nothing was changed: move "
