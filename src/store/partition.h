@@ -296,7 +296,8 @@ class Partition final : private RecordKeys {
     uint64_t last_expiry_ms = 0;  // of these
     // Records that invalidate others may stay, mostly as tombstones: their bytes then / kMarkBytes.
     uint32_t marks = 0;
-    uint32_t pinned = 0;  // bytes of tombstones that were needed when last looked at
+    // Bytes of tombstones, and of what has expired, that were needed when last looked at.
+    uint32_t pinned = 0;
     // Of `live` and `expiring`: of records that only snapshots read.
     uint32_t saved = 0;
     uint32_t saved_expiring = 0;
@@ -305,8 +306,11 @@ class Partition final : private RecordKeys {
     bool kept = false;   // part of the log that changes() reads: stays as it is
     bool stuck = false;  // evicting from it has gained nothing
 
-    // Bytes of records that have expired, as far as that is known without looking.
-    uint32_t expired(uint64_t now_ms) const { return last_expiry_ms <= now_ms ? expiring : 0; }
+    // Bytes of records that have expired and that the index leads to, as far as that is known without looking. Of
+    // these, too, snapshots may need some.
+    uint32_t expired(uint64_t now_ms) const {
+      return last_expiry_ms <= now_ms ? expiring - saved_expiring : 0;
+    }
   };
 
   // Where records are appended: those of callers, and those that compaction moves.
@@ -575,7 +579,13 @@ class Partition final : private RecordKeys {
     return taken_bytes() > config_.bytes_max || more_bytes > config_.bytes_max - taken_bytes();
   }
   [[noreturn]] void throw_bound() const;
-  bool make_cache_room(uint64_t bytes);
+  // For room below the bound: the least that the partition has taken meanwhile, and how many compactions may come
+  // before it takes less.
+  struct Search {
+    uint64_t least_bytes = ~uint64_t{0};
+    uint64_t compactions = 0;
+  };
+  bool make_cache_room(uint64_t bytes, Search& search);
   bool evict(uint64_t bytes);
   void free_surplus();
   std::vector<uint32_t> oldest_blocks() const;

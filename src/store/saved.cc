@@ -30,7 +30,9 @@ void Partition::release_snapshot(uint64_t version) {
     drop(saved);
     return true;
   });
-  if (versions.empty()) snapshots_.reset();
+  if (!versions.empty()) return;
+  snapshots_.reset();
+  for (Block& block : blocks_) block.pinned = 0;  // what has expired is not needed any more
 }
 
 // It is garbage now.
