@@ -159,6 +159,8 @@ class Partition final : private RecordKeys {
   void drop_batch();
   // What look() told counts: flushes it.
   void flush_batch() const;
+  // There is no index in PM that serves: recover() is to read all records. Durable on return. Throws kIo.
+  void give_up_checkpoint();
   // Second part: reads all blocks, builds the index, closes blocks that a crash left open. Durable on
   // return; changes nothing in a pool that is open to read. `keeps_batch`: what look() told counts. Throws
   // kCorrupt.
@@ -543,6 +545,7 @@ class Partition final : private RecordKeys {
   void kill(uint64_t entry);
   void mark_stale(uint32_t slot);
   void forget_checkpoint();
+  void unlink_checkpoint();
   void begin_index_anew();
   void end_index_recovery(bool from_checkpoint);
 
