@@ -204,6 +204,24 @@ void Partition::forget_checkpoint() {
   lost_bytes_ = 0;
 }
 
+void Partition::give_up_checkpoint() {
+  config_.pm->will_forget(number_);
+  if (root_.checkpoint == 0) return;
+  if (is_sound(pool_, root_.checkpoint, config_.salt, number_)) {
+    pm::Heap::Txn txn(pool_.heap(), true);
+    txn.retire(root_.checkpoint, root_.checkpoint, 0);
+    return;
+  }
+  unlink_checkpoint();
+}
+
+// What it leads to may be another's block: that stays allocated.
+void Partition::unlink_checkpoint() {
+  pm::store_release(root_.checkpoint, uint64_t{0});
+  memory_.flush(&root_.checkpoint, sizeof root_.checkpoint);
+  fence();  // before the structure has less than it says
+}
+
 // Before all records are read: the structure forgets the partition. In a pool that is open to read it is not asked.
 void Partition::begin_index_anew() {
   PmPartitionIndex& index = *index_.pm();
@@ -213,10 +231,7 @@ void Partition::begin_index_anew() {
     if (has_checkpoint()) {
       drop_checkpoint();
     } else {
-      // What it leads to may be another's block: that stays allocated.
-      pm::store_release(root_.checkpoint, uint64_t{0});
-      memory_.flush(&root_.checkpoint, sizeof root_.checkpoint);
-      fence();  // before the structure has less than it says
+      unlink_checkpoint();
     }
   }
   index.clear_structure();

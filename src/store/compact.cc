@@ -26,10 +26,11 @@ bool Partition::make_room(Head& head, uint64_t bytes, Purpose purpose) {
   if (removal && !fits()) close_block(head);  // it may be what can be compacted
   uint64_t attempts = removal ? 2 * closed_blocks_ + 4 : 16;
   bool compacted = false;
+  Search search;
   while (spares_.size() < keep + (fits() ? 0 : 1)) {
     if (purpose != Purpose::kCompaction && is_beyond(config_.block_bytes)) {
       compacted = true;
-      if (make_cache_room(config_.block_bytes)) continue;
+      if (make_cache_room(config_.block_bytes, search)) continue;
       if (!removal) throw_bound();
     }
     try {
@@ -150,8 +151,10 @@ bool Partition::choose_victim(uint64_t gain_bytes_min, bool thorough) {
     const uint32_t slot = fewest_live(gain_bytes_min, thorough);
     if (slot == kNoSlot) return false;
     Block& block = blocks_[slot];
-    const uint64_t at_most = block.live - block.expired(now_ms_) + block.marks * kMarkBytes;
-    if (gain_of(block, at_most) >= gain_bytes_min) {
+    const uint64_t expired = block.expired(now_ms_);
+    const uint64_t at_most = block.live - expired + block.marks * kMarkBytes;
+    const bool is_sure = expired == 0 || snapshots_ == nullptr;  // else some of that may stay
+    if (is_sure && gain_of(block, at_most) >= gain_bytes_min) {
       victim_ = slot;
       cursor_ = sizeof(BlockHeader);
       return true;
@@ -163,7 +166,7 @@ bool Partition::choose_victim(uint64_t gain_bytes_min, bool thorough) {
         cursor_ = sizeof(BlockHeader);
         return true;
       }
-      const uint64_t seemed = block.live - block.expired(now_ms_);
+      const uint64_t seemed = block.live - expired;
       block.pinned = static_cast<uint32_t>(needed - std::min<uint64_t>(needed, seemed));
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kCorrupt || index_.is_damaged()) throw;

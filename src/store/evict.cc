@@ -51,10 +51,13 @@ void Partition::throw_bound() const {
                                  : "remove records, or allow more"));
 }
 
-// The partition takes as much as it may. Returns whether there is more room than before.
-bool Partition::make_cache_room(uint64_t bytes) {
+// The partition takes as much as it may. Returns whether something has gone, or was moved together. Compaction is not
+// believed for ever that it gains: it goes on as long as that shows in what the partition takes.
+bool Partition::make_cache_room(uint64_t bytes, Search& search) {
+  if (taken_bytes() < search.least_bytes) search = {taken_bytes(), 2 * closed_blocks_ + 16};
   // Garbage and what has expired, before what counts.
-  if (compact_now(payload_bytes() / 4)) {
+  if (search.compactions > 0 && compact_now(payload_bytes() / 4)) {
+    --search.compactions;
     free_surplus();
     return true;
   }
@@ -221,7 +224,8 @@ void Partition::close_heads() {
 }
 
 // Makes room, for long values of about `bytes` if it meets such. The heads may be closed afterwards. Returns false
-// if nothing may go.
+// if nothing may go. A block from which no record goes is not for it, whatever garbage is there: what stays would be
+// moved to the head, which is closed the next time, and be moved again. So each time there are fewer records.
 bool Partition::evict(uint64_t bytes) {
   if (!config_.evicts) return false;
   if (!emptied_blocks_.empty()) return settle();  // the origins of copies that might go
@@ -261,7 +265,7 @@ bool Partition::evict(uint64_t bytes) {
           // was read again.
           blocks_[slot].age = next_incarnation_;
           std::fill_n(&used_[slot * use_words()], use_words(), 0);
-        } else if (gains) {
+        } else if (gains && !plan.go.empty()) {
           carry_out(slot, plan);
           evict_again_ = 0;
           return true;

@@ -88,10 +88,21 @@ void StoreImpl::look(uint32_t threads) {
   if (keeps_any) fence();
 }
 
-void StoreImpl::recover(uint32_t threads, bool serve_early) {
+// A partition without a checkpoint is about to read its records, and the structure in PM to forget it, for which the
+// whole structure is read. If that is damaged the log has all the same: another structure is made in its place, which
+// all partitions tell what their records say. Their checkpoints go first, durably, since they rely on the one that goes:
+// a crash in between comes here again. Before any partition is recovered.
+void StoreImpl::mend_index(Pool& its_pool) {
+  if (pm_index_ == nullptr || pool_.read_only() || pm_index_->find_announced()) return;
+  for (const auto& shard : shards_) shard->partition.give_up_checkpoint();
+  pm_index_->make_anew(its_pool);
+}
+
+void StoreImpl::recover(Pool& its_pool, uint32_t threads, bool serve_early) {
   if (threads == 0) threads = std::thread::hardware_concurrency();
   threads = std::clamp<uint32_t>(threads, 1, std::max<uint32_t>(1, root_.partitions / 4));
   look(threads);
+  mend_index(its_pool);
   if (!serve_early) return side_by_side(threads, [&](uint32_t i) { await_ready(i); });
   const auto work = [this] {
     for (uint32_t i = 0; (i = next_to_open_.fetch_add(1)) < root_.partitions;) try_recover(i);

@@ -380,8 +380,8 @@ void Partition::store_overflow(const WriteRequest& request, RecordParts& parts) 
             "is the most (bytes_max, or fewer partitions)",
             request.value.size(), config_.bytes_max));
   }
-  while (is_beyond(bytes)) {
-    if (!make_cache_room(bytes)) throw_bound();
+  for (Search search; is_beyond(bytes);) {
+    if (!make_cache_room(bytes, search)) throw_bound();
   }
   // What is evicted lies here and there, and may not make room for it however much it is.
   uint64_t evictable_bytes = 4 * bytes + 16 * uint64_t{config_.block_bytes};

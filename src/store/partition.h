@@ -159,6 +159,8 @@ class Partition final : private RecordKeys {
   void drop_batch();
   // What look() told counts: flushes it.
   void flush_batch() const;
+  // There is no index in PM that serves: recover() is to read all records. Durable on return. Throws kIo.
+  void give_up_checkpoint();
   // Second part: reads all blocks, builds the index, closes blocks that a crash left open. Durable on
   // return; changes nothing in a pool that is open to read. `keeps_batch`: what look() told counts. Throws
   // kCorrupt.
@@ -296,7 +298,8 @@ class Partition final : private RecordKeys {
     uint64_t last_expiry_ms = 0;  // of these
     // Records that invalidate others may stay, mostly as tombstones: their bytes then / kMarkBytes.
     uint32_t marks = 0;
-    uint32_t pinned = 0;  // bytes of tombstones that were needed when last looked at
+    // Bytes of tombstones, and of what has expired, that were needed when last looked at.
+    uint32_t pinned = 0;
     // Of `live` and `expiring`: of records that only snapshots read.
     uint32_t saved = 0;
     uint32_t saved_expiring = 0;
@@ -305,8 +308,11 @@ class Partition final : private RecordKeys {
     bool kept = false;   // part of the log that changes() reads: stays as it is
     bool stuck = false;  // evicting from it has gained nothing
 
-    // Bytes of records that have expired, as far as that is known without looking.
-    uint32_t expired(uint64_t now_ms) const { return last_expiry_ms <= now_ms ? expiring : 0; }
+    // Bytes of records that have expired and that the index leads to, as far as that is known without looking. Of
+    // these, too, snapshots may need some.
+    uint32_t expired(uint64_t now_ms) const {
+      return last_expiry_ms <= now_ms ? expiring - saved_expiring : 0;
+    }
   };
 
   // Where records are appended: those of callers, and those that compaction moves.
@@ -539,6 +545,7 @@ class Partition final : private RecordKeys {
   void kill(uint64_t entry);
   void mark_stale(uint32_t slot);
   void forget_checkpoint();
+  void unlink_checkpoint();
   void begin_index_anew();
   void end_index_recovery(bool from_checkpoint);
 
@@ -575,7 +582,13 @@ class Partition final : private RecordKeys {
     return taken_bytes() > config_.bytes_max || more_bytes > config_.bytes_max - taken_bytes();
   }
   [[noreturn]] void throw_bound() const;
-  bool make_cache_room(uint64_t bytes);
+  // For room below the bound: the least that the partition has taken meanwhile, and how many compactions may come
+  // before it takes less.
+  struct Search {
+    uint64_t least_bytes = ~uint64_t{0};
+    uint64_t compactions = 0;
+  };
+  bool make_cache_room(uint64_t bytes, Search& search);
   bool evict(uint64_t bytes);
   void free_surplus();
   std::vector<uint32_t> oldest_blocks() const;

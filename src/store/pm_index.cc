@@ -79,6 +79,24 @@ std::vector<uint64_t> PmIndex::places_of(uint32_t partition) const {
   const std::lock_guard held(mutex_);
   if (auto found = places_.extract(partition); !found.empty()) return std::move(found.mapped());
   announced_.insert(partition);
+  find_places();
+  return std::move(places_.extract(partition).mapped());
+}
+
+bool PmIndex::find_announced() const {
+  const std::lock_guard held(mutex_);
+  if (announced_.empty()) return true;
+  try {
+    if ((*index_).check([](const std::string&) {}) != 0) return false;
+    find_places();
+    return true;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kCorrupt) throw;
+    return false;
+  }
+}
+
+void PmIndex::find_places() const {
   // Partitions that are open already go on telling the structure of theirs; what is looked for stays as it is.
   std::map<uint32_t, std::vector<uint64_t>> places;
   (*index_).for_each([&](Datum key, Datum) {
@@ -88,7 +106,16 @@ std::vector<uint64_t> PmIndex::places_of(uint32_t partition) const {
   });
   for (const uint32_t one : announced_) places_[one] = std::move(places[one]);
   announced_.clear();
-  return std::move(places_.extract(partition).mapped());
+}
+
+void PmIndex::make_anew(Pool& pool) {
+  const CatalogEntry& made = structure_named(annex_.entry().type);
+  index_.reset();
+  const pm::DirectoryEntry none = pm::PoolImpl::free_annex();
+  pm::Heap::Txn txn(pool_.heap());
+  txn.redo(&annex_.entry(), &none, sizeof none);  // wholly or not at all
+  txn.commit_redo([] {});
+  index_ = made.create(pool, annex_.name(), Kind::kU64, Kind::kU64, {});
 }
 
 void PlaceTable::clear(uint64_t expected) {

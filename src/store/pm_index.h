@@ -54,6 +54,13 @@ class PmIndex {
   // done once for all partitions that have been announced. Of a partition that nothing is told of until then.
   void will_forget(uint32_t partition) const;
   std::vector<uint64_t> places_of(uint32_t partition) const;
+  // That, for all that have been announced, if any has; whether the structure is sound is found out, too. Returns false
+  // if it is not.
+  bool find_announced() const;
+  // Gives the structure up, and makes another one of its type, which is empty, in its place. Before any partition is
+  // recovered, and once none has a checkpoint. What the old one has of the pool stays taken. Throws kPoolFull: then there
+  // is none, as after a crash in between, and the next opening makes it.
+  void make_anew(Pool& pool);
 
   // Whether there is a structure that could not be opened: the pool is open read-only then.
   bool is_lost() const { return index_ == nullptr && annex_.is_used(); }
@@ -64,6 +71,8 @@ class PmIndex {
   }
 
  private:
+  void find_places() const;  // of all that are announced; with the mutex
+
   pm::PoolImpl& pool_;
   pm::PoolImpl::Annex annex_;  // goes after the structure
   std::unique_ptr<AnyIndex> index_;

@@ -341,6 +341,8 @@ bool Partition::index_newer(const ScannedPut& put) {
   if (entry == PartitionIndex::kNone || other.version == put.version) return false;
   if (other.version > put.version) return true;
   discount(other, blocks_[index_.at(entry).slot()]);
+  // A checkpoint has counted it; where all records are read nothing has, yet.
+  if (other.has(kOverflow) && has_overflow(other)) blocks_[other.overflow.slot].live = 0;
   index_.move(entry, put.location);
   count(record, blocks_[put.location.slot()]);
   return true;

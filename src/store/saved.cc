@@ -30,7 +30,9 @@ void Partition::release_snapshot(uint64_t version) {
     drop(saved);
     return true;
   });
-  if (versions.empty()) snapshots_.reset();
+  if (!versions.empty()) return;
+  snapshots_.reset();
+  for (Block& block : blocks_) block.pinned = 0;  // what has expired is not needed any more
 }
 
 // It is garbage now.
@@ -133,11 +135,14 @@ bool Partition::get_at(uint64_t snapshot, uint64_t hash, std::string_view key, u
 
 void Partition::list_hashes() const {
   listed_.clear();
-  for_blocks([&](const RecordView&, Location, uint64_t hash) { listed_.push_back(hash); });
+  if (index_.size() == 0) return;
+  std::vector<uint64_t> hashes;  // all of them, or, if a block is damaged, none are listed
+  for_blocks([&](const RecordView&, Location, uint64_t hash) { hashes.push_back(hash); });
   const auto place = [](uint64_t hash) { return std::pair(HashIndex::tag_of(hash), hash); };
-  std::ranges::sort(listed_, {}, place);
-  const auto twice = std::ranges::unique(listed_);
-  listed_.erase(twice.begin(), twice.end());
+  std::ranges::sort(hashes, {}, place);
+  const auto twice = std::ranges::unique(hashes);
+  hashes.erase(twice.begin(), twice.end());
+  listed_ = std::move(hashes);
 }
 
 void Partition::for_tags_at(uint64_t snapshot, uint64_t first, uint64_t end, uint64_t now_ms,

@@ -189,12 +189,14 @@ std::unique_ptr<StoreImpl> StoreImpl::create(Pool& its_pool, const std::string& 
   const uint64_t at = index::make_structure(pool, name, type_of(index), Kind::kBytes, Kind::kBytes,
                                             &root, sizeof root, kSealedBytes, blocks);
   return finish_opening(
-      std::unique_ptr<StoreImpl>(new StoreImpl(its_pool, name, at, index, options)), options);
+      its_pool, std::unique_ptr<StoreImpl>(new StoreImpl(its_pool, name, at, index, options)),
+      options);
 }
 
-std::unique_ptr<StoreImpl> StoreImpl::finish_opening(std::unique_ptr<StoreImpl> store,
+std::unique_ptr<StoreImpl> StoreImpl::finish_opening(Pool& its_pool,
+                                                     std::unique_ptr<StoreImpl> store,
                                                      const StoreOptions& options) {
-  store->recover(options.recovery_threads, options.serve_early);
+  store->recover(its_pool, options.recovery_threads, options.serve_early);
   store->finish_transactions();
   store->start_workers(options);
   return store;
@@ -278,7 +280,7 @@ std::unique_ptr<StoreImpl> StoreImpl::open(Pool& its_pool, const std::string& na
                 fmt::format("{}: '{}' was made with other boundaries, which are fixed at creation",
                             pool.mapping().path(), name));
   }
-  return finish_opening(std::move(store), options);
+  return finish_opening(its_pool, std::move(store), options);
 }
 
 void StoreImpl::start_workers(const StoreOptions& options) {

@@ -293,9 +293,10 @@ class StoreImpl final : public RuntimeClient {
   uint64_t find_consumer(const std::string& name) const;
   void tell_unread(uint32_t partition, Partition& to) const;
   void finish_transactions();
-  static std::unique_ptr<StoreImpl> finish_opening(std::unique_ptr<StoreImpl> store,
+  static std::unique_ptr<StoreImpl> finish_opening(Pool& its_pool, std::unique_ptr<StoreImpl> store,
                                                    const StoreOptions& options);
-  void recover(uint32_t threads, bool serve_early);
+  void recover(Pool& its_pool, uint32_t threads, bool serve_early);
+  void mend_index(Pool& its_pool);
   void look(uint32_t threads);
   void await_ready(uint32_t number) const;
   void try_recover(uint32_t number) const noexcept;

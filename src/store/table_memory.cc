@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstring>
 #include <mutex>
 #include <new>
 #include <utility>
@@ -101,9 +102,16 @@ void TableMemory::release() noexcept {
     delete slab_;
     return;
   }
-  if (slab_->live == 0) slab_->used = 0;  // from the begin again: below all of it is given back
-  ::madvise(slab_->used == 0 ? slab_->begin : reinterpret_cast<char*>(words_),
-            slab_->used == 0 ? slab_->bytes : bytes_, MADV_DONTNEED);
+  if (slab_->live != 0) {
+    ::madvise(words_, bytes_, MADV_DONTNEED);
+    return;
+  }
+  // From the begin again: all of it is given back, or at least made zeros again, where the system takes no memory back
+  // since it is locked (mlock(2), mlockall(2)).
+  if (::madvise(slab_->begin, slab_->bytes, MADV_DONTNEED) != 0) {
+    std::memset(slab_->begin, 0, slab_->used);
+  }
+  slab_->used = 0;
 }
 
 }  // namespace perdure::store

@@ -8,6 +8,7 @@
 #include <optional>
 #include <ostream>
 #include <string>
+#include <vector>
 
 #include "perdure/store.h"
 #include "store/fixture.h"
@@ -159,6 +160,42 @@ TEST_P(StoreCacheTest, SnapshotsAndChangesLiveWithIt) {
     }
   }
   EXPECT_EQ(faults(store), "");
+}
+
+// All that is there a snapshot needs: writes are refused, at once, be it that nothing may be evicted, or that what has
+// expired must stay.
+TEST_P(StoreCacheTest, WhatASnapshotNeedsMakesNoRoom) {
+  const auto past = std::chrono::system_clock::now() - std::chrono::hours(1);
+  for (const bool evicts : {true, false}) {
+    Pool pool = Pool::create(dir_.file(evicts ? "cache" : "bounded"), pool_options());
+    StoreOptions options = this->options();
+    options.evict = evicts;
+    Store store = Store::create(pool, "store", options);
+    for (uint64_t i = 0; i < 4000; ++i) {
+      const std::string key = "k" + std::to_string(i);
+      i % 2 == 0 ? store.put(key, text(i)) : store.put(key, text(i), past);
+    }
+    std::optional<Store::Snapshot> snapshot(store.snapshot());
+    const auto there = content(*snapshot);
+    std::vector<Store::Snapshot> snapshots;
+    // What comes now is garbage, once the snapshot is gone.
+    for (const uint64_t bytes : {100, 3000, 20'000, 100}) {
+      EXPECT_TRUE(fails_with(ErrorCode::kPoolFull, [&] {
+        for (uint64_t i = 0; i < 100'000; ++i) {
+          const std::string key = "k" + std::to_string(random_.below(4000));
+          store.put(key, std::string(bytes, 'v'), past);
+          if (i % 16 == 0) snapshots.push_back(store.snapshot());
+        }
+      }));
+      EXPECT_EQ(content(*snapshot), there);
+      EXPECT_EQ(faults(store), "");
+    }
+    snapshots.clear();
+    snapshot.reset();
+    for (uint64_t i = 0; i < 1000; ++i) store.put("k" + std::to_string(i), text(i));
+    EXPECT_EQ(store.get("k999"), text(999));
+    EXPECT_EQ(faults(store), "");
+  }
 }
 
 // Sessions that end in a power failure: of each key the last value, or none, and of the write under way all or

@@ -10,9 +10,11 @@
 #include <string>
 #include <vector>
 
+#include "index/cceh/layout.h"
 #include "index/hash.h"
 #include "index/records.h"
 #include "perdure/store.h"
+#include "pm/layout.h"
 #include "pm/pool_impl.h"
 #include "store/fixture.h"
 #include "store/hash.h"
@@ -65,6 +67,19 @@ class StoreIndexDamageTest : public testing::TestWithParam<StoreIndex> {
     const uint64_t hash_bits = (uint64_t{1} << 53) - 1;
     for (index::HashSlot* slot : entries(pool)) {
       if (index::key_of_hash(slot->hash) == (store::hash_of(key) & hash_bits)) return slot;
+    }
+    return nullptr;
+  }
+  // Of the directory of the structure, one that leads to a segment.
+  static uint64_t* directory_entry(const Pool& pool, uint64_t number) {
+    const pm::PoolImpl& impl = pm::impl_of(pool);
+    const auto& root = *impl.at<store::Root>(impl.find("store")->root);
+    const auto& annex = *impl.at<pm::DirectoryEntry>(root.pm_index);
+    auto* directory =
+        impl.at<index::cceh::Directory>(impl.at<index::cceh::Root>(annex.root)->directory);
+    for (uint64_t i = 0; i >> directory->depth == 0; ++i) {
+      uint64_t* entry = &directory->entries()[(number + i) % (uint64_t{1} << directory->depth)];
+      if (*entry != 0) return entry;
     }
     return nullptr;
   }
@@ -282,6 +297,52 @@ TEST_P(StorePmIndexDamageTest, CompactionNoticesAnEntryThatIsLost) {
       ASSERT_EQ(faults(store), "");
     }
   }
+}
+
+// What is damaged is the structure itself, its directory: it cannot even be cleared. Another one takes its place.
+TEST_P(StorePmIndexDamageTest, AStructureThatCannotBeReadIsMadeAnew) {
+  int met = 0;
+  for (int round = 0; round < 12; ++round) {
+    SCOPED_TRACE(round);
+    {
+      Pool pool = Pool::create(path() + std::to_string(round), options());
+      StoreOptions several = made(StoreIndex::kPm, 4096);
+      several.partitions = 3;
+      Store store = Store::create(pool, "store", several);
+      for (int i = 0; i < 2 * kKeys; ++i)
+        store.put(key(i % kKeys), model_[key(i % kKeys)] = new_value());
+      for (int i = 0; i < 8; ++i) store.put(key(i), model_[key(i)] = std::string(9000 + i, 'L'));
+      uint64_t* entry = directory_entry(pool, random_.below(64));
+      ASSERT_NE(entry, nullptr);
+      *entry ^= round % 2 == 0 ? uint64_t{1} << (37 + random_.below(3)) : uint64_t{1} << 31;
+      EXPECT_NE(faults(store), "");
+      if (round % 3 == 0) write_file(path(), read_file(pool.info().path));
+    }
+    if (round % 3 != 0) write_file(path(), read_file(path() + std::to_string(round)));
+    int refused = 0;
+    for (int session = 0; session < 4; ++session) {
+      Pool pool = Pool::open(path(), options());
+      try {
+        // Its checkpoint may be there, and not do; or what is damaged is met only when it is looked for.
+        Store store = Store::open(pool, "store");
+        ASSERT_EQ(content(store), model_);
+        for (int i = 0; i < 500; ++i) store.put(key(i), model_[key(i)]);
+      } catch (const Error& error) {
+        ASSERT_EQ(error.code(), ErrorCode::kCorrupt) << error.what();
+        ++refused;
+      }
+    }
+    EXPECT_LE(refused, 2);
+    met += refused;
+    Pool pool = Pool::open(path(), options());
+    const Store store = Store::open(pool, "store");
+    EXPECT_EQ(content(store), model_);
+    EXPECT_EQ(verify(store, kKeys), kKeys);
+    EXPECT_EQ(faults(store), "");
+    EXPECT_EQ(figure(store, "damaged_indexes"), 0);
+    ASSERT_FALSE(HasFailure());
+  }
+  EXPECT_GT(met, 0);
 }
 
 // From the structure to the log.

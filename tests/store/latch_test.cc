@@ -2,12 +2,19 @@
 #include "store/latch.h"
 
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <functional>
+#include <iterator>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -137,6 +144,70 @@ TEST(LatchTest, AnOwnerThatComesTooLateHarmsNotTheNextOne) {
   });
   late.join();
   next.join();
+}
+
+// Nor is the one let in that holds it, at whichever time the latch comes to be biased towards it.
+TEST(LatchTest, WhoHoldsItDoesNotGetItOnceMore) {
+  store::Latch latch;
+  for (int i = 0; i < 5000; ++i) {
+    latch.lock();
+    ASSERT_FALSE(latch.try_lock()) << i;
+    latch.unlock();
+  }
+  for (int i = 0; i < 5000; ++i) {
+    ASSERT_TRUE(latch.try_lock()) << i;
+    ASSERT_FALSE(latch.try_lock()) << i;
+    latch.unlock();
+  }
+  std::thread([&] {
+    ASSERT_TRUE(latch.try_lock());
+    latch.unlock();
+  }).join();
+}
+
+// Released by another thread than the one that took it, as often as a bias takes.
+TEST(LatchTest, ABiasIsTowardsWhoTookIt) {
+  store::Latch latch;
+  std::atomic<int> step{0};
+  std::thread releases([&] {
+    for (int i = 1; i < 1000; i += 2) {
+      while (step != i) std::this_thread::yield();
+      latch.unlock();
+      step = i + 1;
+    }
+  });
+  for (int i = 0; i < 1000; i += 2) {
+    latch.lock();
+    step = i + 1;
+    while (step != i + 2) std::this_thread::yield();
+  }
+  releases.join();
+  ASSERT_TRUE(latch.try_lock());
+  EXPECT_FALSE(latch.try_lock());
+  latch.unlock();
+}
+
+// The system refuses membarrier(2) from now on.
+void forbid_barriers() {
+  sock_filter refuse[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_membarrier, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program{static_cast<uint16_t>(std::size(refuse)), refuse};
+  ASSERT_EQ(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+  ASSERT_EQ(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
+}
+
+// When there may be a bias already.
+TEST(LatchDeathTest, ABarrierThatIsRefusedIsNamed) {
+  if (!store::has_barrier()) GTEST_SKIP() << "no barriers on this system";
+  const auto be_refused = [] {
+    forbid_barriers();
+    store::barrier_of_all_threads();
+  };
+  EXPECT_DEATH(be_refused(), "membarrier.* is refused");
 }
 
 // Who must not wait does not, while the thread that the latch is biased towards is inside.
