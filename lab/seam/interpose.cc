@@ -322,7 +322,7 @@ ssize_t pread64(int file, void* to, size_t bytes, off64_t offset) {
 int flock(int file, int operation) noexcept {
   return files_are_private ? 0 : static_cast<int>(syscall(SYS_flock, file, operation));
 }
-int fcntl(int file, int command, ...) noexcept {
+int fcntl(int file, int command, ...) {
   va_list rest;
   va_start(rest, command);
   void* const argument = va_arg(rest, void*);
@@ -334,7 +334,7 @@ int fcntl(int file, int command, ...) noexcept {
   }
   return static_cast<int>(syscall(SYS_fcntl, file, command, argument));
 }
-int fcntl64(int file, int command, ...) noexcept {
+int fcntl64(int file, int command, ...) {
   va_list rest;
   va_start(rest, command);
   void* const argument = va_arg(rest, void*);
