@@ -218,7 +218,8 @@ uint64_t wanted_capacity(const PoolHeader& header, uint64_t capacity_bytes, cons
 // may be seen half done and completed again: lanes are read first.
 void freeze(Mapping& mapping, const PoolHeader& header, uint64_t segments) {
   const SegmentMap map(header);
-  mapping.freeze(0, header.descriptors_offset);
+  mapping.freeze(header.lanes_offset, header.descriptors_offset - header.lanes_offset);
+  mapping.freeze(0, header.lanes_offset);
   map.for_each_piece(0, segments, [&](uint64_t first, uint64_t last) {
     mapping.freeze(map.descriptor_offset(first), (last - first) * sizeof(SegmentDescriptor));
     mapping.freeze(header.data_offset + first * kSegmentBytes, (last - first) * kSegmentBytes);
