@@ -202,6 +202,14 @@ inline void require(Pool& pool, const std::string& name, const char* structure, 
                                          to_string(key) + " to " + to_string(value));
 }
 
+// From a prefix to the least byte string behind all that begin with it. False if there is none.
+inline bool to_end_of_prefix(std::string& prefix) {
+  while (!prefix.empty() && static_cast<unsigned char>(prefix.back()) == 0xff) prefix.pop_back();
+  if (prefix.empty()) return false;
+  prefix.back() = static_cast<char>(static_cast<unsigned char>(prefix.back()) + 1);
+  return true;
+}
+
 }  // namespace typed
 
 // What is known of a structure when a program is compiled. One of your own fixes a variant:
@@ -453,19 +461,12 @@ class TypedCursor {
     Datum bound = bound_.datum();
     if (until_ == Until::kOtherPrefix) {
       behind = bound_.bytes();
-      if (!to_end_of_prefix(behind)) return;
+      if (!typed::to_end_of_prefix(behind)) return;
       bound = Datum(behind);
     }
     if (start_ != Start::kEdge && less(from_.datum(), bound)) return;
     start_ = Start::kBeyond;
     store(bound, from_);
-  }
-  // From a prefix to the least byte string behind all that begin with it. False if there is none.
-  static bool to_end_of_prefix(std::string& prefix) {
-    while (!prefix.empty() && static_cast<unsigned char>(prefix.back()) == 0xff) prefix.pop_back();
-    if (prefix.empty()) return false;
-    prefix.back() = static_cast<char>(static_cast<unsigned char>(prefix.back()) + 1);
-    return true;
   }
 
   void step(bool down) {
@@ -781,9 +782,7 @@ class TypedIndex {
     requires(kFacts.ordered && std::same_as<K, std::string>)
   {
     std::string end(text);
-    while (!end.empty() && end.back() == '\xff') end.pop_back();
-    if (end.empty()) return index_->remove_range(text, std::nullopt);
-    end.back() = static_cast<char>(static_cast<unsigned char>(end.back()) + 1);
+    if (!typed::to_end_of_prefix(end)) return index_->remove_range(text, std::nullopt);
     return index_->remove_range(text, Datum(std::string_view(end)));
   }
   // The record with the least key, with the greatest one. Cost: one scan of a record.

@@ -6,6 +6,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -142,11 +143,7 @@ void Compactor::require_room() const {
   const uint64_t room = uint64_t{system.f_bavail} * system.f_frsize;
   const PoolInfo info = from_.info();
   uint64_t wanted = pm::impl_of(from_).header().data_offset + info.allocated_bytes;
-  for (const StructureInfo& structure : from_.structures()) {
-    if (!is_store(structure)) continue;
-    wanted += info.allocated_bytes;
-    break;
-  }
+  if (std::ranges::any_of(from_.structures(), is_store)) wanted += info.allocated_bytes;
   if (room >= wanted) return;
   throw Error(ErrorCode::kNoSpace,
               fmt::format("{}: a copy beside it needs up to {}, and its file system has {} left; "

@@ -134,19 +134,14 @@ Facts inspection_facts(const PoolInspection& found) {
 }
 
 nlohmann::json inspection_json(const PoolInspection& found) {
-  const PoolInfo& info = found.info;
-  nlohmann::json object = {{"path", info.path},
-                           {"uuid", info.uuid},
-                           {"format_version", info.format_version},
-                           {"medium", to_string(info.medium)},
-                           {"capacity_bytes", info.capacity_bytes},
-                           {"size_bytes", info.size_bytes},
-                           {"allocated_bytes", info.allocated_bytes},
-                           {"free_bytes", info.free_bytes},
-                           {"generation", info.generation},
-                           {"open_to_write", found.open_to_write},
-                           {"exact", found.exact}};
-  if (!found.open_to_write) object["clean"] = info.clean;
+  nlohmann::json object = pool_json(found.info);
+  for (const char* unknown : {"domain", "durability", "durability_in_words", "high_water_bytes",
+                              "huge_pages", "read_only"}) {
+    object.erase(unknown);
+  }
+  if (found.open_to_write) object.erase("clean");
+  object["open_to_write"] = found.open_to_write;
+  object["exact"] = found.exact;
   return object;
 }
 

@@ -329,14 +329,18 @@ void tell_files(const std::string& path, const std::string& name, Teller& teller
   tell_folder(files, "/", teller);
 }
 
+DatabaseShape tell_shape(pm::PoolImpl& pool, const std::string& name, Teller& teller) {
+  const DatabaseShape shape = shape_of(buffer::Engine::options_of(pool, name));
+  teller.tell(kDatabase, {reinterpret_cast<const char*>(&shape), sizeof shape});
+  return shape;
+}
+
 // Whose the page files are that were given. Nothing if the database has its pages in the pool.
 void tell_owners(const std::string& path, const std::string& name,
                  const std::vector<std::string>& page_files, Teller& teller) {
   Pool pool = Pool::open(path, lenient_options(true));
   pm::PoolImpl& impl = pm::impl_of(pool);
-  const DatabaseShape shape = shape_of(buffer::Engine::options_of(impl, name));
-  teller.tell(kDatabase, {reinterpret_cast<const char*>(&shape), sizeof shape});
-  if (shape.has_page_file == 0) return;
+  if (tell_shape(impl, name, teller).has_page_file == 0) return;
   for (const std::string& file : page_files) {
     const auto owner = static_cast<char>(buffer::Engine::owner_of_page_file(impl, name, file));
     teller.tell(kOwner, {&owner, 1});
@@ -348,11 +352,9 @@ void tell_database(const std::string& path, const std::string& name, const std::
                    Teller& teller) {
   Pool pool = Pool::open(path, lenient_options(true));
   pm::PoolImpl& impl = pm::impl_of(pool);
-  const DatabaseOptions made = buffer::Engine::options_of(impl, name);
   const std::unique_ptr<buffer::Engine> engine =
       buffer::Engine::open_damaged(impl, name, page_file);
-  const DatabaseShape shape = shape_of(made);
-  teller.tell(kDatabase, {reinterpret_cast<const char*>(&shape), sizeof shape});
+  tell_shape(impl, name, teller);
   engine->salvage(
       [&](std::string_view tree) { teller.tell(kTree, tree); },
       [&](std::string_view key, std::string_view value) { teller.tell(kRecord, key, value); },
@@ -484,17 +486,21 @@ class Salvage {
                       one.to, report_.structures[i].info.name));
     }
   }
+  static std::optional<DatabaseShape> shape_in(const Frame& frame) {
+    if (frame.what != kDatabase || frame.first.size() != sizeof(DatabaseShape)) return std::nullopt;
+    DatabaseShape shape;
+    std::memcpy(&shape, frame.first.data(), sizeof shape);
+    return shape;
+  }
   Pages find_owners(const std::string& name) const {
     Pages pages;
     Reader reader([&](Teller& teller) { tell_owners(from_, name, files_.page_files, teller); },
                   silence_s_);
     Frame frame;
     while (reader.next(frame)) {
-      if (frame.what == kDatabase && frame.first.size() == sizeof(DatabaseShape)) {
-        DatabaseShape shape;
-        std::memcpy(&shape, frame.first.data(), sizeof shape);
+      if (const auto shape = shape_in(frame)) {
         pages.is_known = true;
-        pages.in_file = shape.has_page_file != 0;
+        pages.in_file = shape->has_page_file != 0;
       }
       if (frame.what == kOwner && frame.first.size() == 1)
         pages.owners.push_back(static_cast<buffer::PageFileOwner>(frame.first[0]));
@@ -682,10 +688,8 @@ class Salvage {
     const bool all_read = read_all(
         one, [&](Teller& teller) { tell_database(from_, one.info.name, pages.from, teller); },
         [&](const Frame& frame) {
-          if (frame.what == kDatabase && frame.first.size() == sizeof(DatabaseShape)) {
-            DatabaseShape shape;
-            std::memcpy(&shape, frame.first.data(), sizeof shape);
-            writer.emplace(to_, one.info.name, shape, pages.to);
+          if (const auto shape = shape_in(frame)) {
+            writer.emplace(to_, one.info.name, *shape, pages.to);
             one.page_file = pages.to;  // it was made
           }
           if (!writer) return;
