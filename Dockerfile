@@ -21,7 +21,7 @@ COPY --from=build /src/build/image/packages/perdure-tools_*.deb /tmp/
 RUN useradd --system --home-dir /var/lib/perdure --create-home perdure \
     && apt-get update \
     && apt-get install -y --no-install-recommends /tmp/perdure-tools_*.deb \
-    && rm -rf /tmp/perdure-tools_*.deb /var/lib/apt/lists/*
+    && rm -rf /tmp/perdure-tools_*.deb /var/lib/apt/lists/* /var/cache/apt/*.bin
 USER perdure
 WORKDIR /var/lib/perdure
 VOLUME /var/lib/perdure

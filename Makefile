@@ -17,22 +17,29 @@ CRASH_ARGS ?= --operations 2k --prepared 0 --capacity 4M --schedules 10 --recove
 SUITES = '^(pm|index|store|buffer|lsm|scenario|server)$$'
 
 SOURCES = $(shell find include src lab tests examples -name '*.h' -o -name '*.cc')
+TEXTS = *.md $(shell find docs lab examples python -name '*.md')
 # Tests in which one thread works: the thread sanitizer has nothing to see there, and takes long.
-ONE_THREAD = '^Catalog/(Batches|Boundaries|Damage|DropPower|FailingMediumTest|FailingTransaction|FullMedium|FullPool|OrderedModel|PoolMedium|Raise|RaiseCrash|RandomOperations|Refill)[.]|$\
-^(BulkEpochs|HashTables|LongDrop|NvTree|PlushTest|PoolInput|Raising|RaisingPlush)[.]|^Domains/(RaisingCrash|ManyNamesCrash)|^ManyNames[.](AreAs|Damage)|^Sheaf[.](AFullPool|AProcessDies)|$\
-^PlushGrowthTest.OverflowsOfEarlierSessionsCount|^StoreTest.(EveryRecordOfAFullStore|OverwritingIsBounded)'
+ONE_THREAD = '^Catalog/(Batches|Boundaries|Damage|DropPower|FailingMediumTest|FailingTransaction|FullMedium|FullPool|Neighbours|OrderedModel|PoolMedium|Raise|RaiseCrash|RandomOperations|Refill|Shrink|ShrinkCrash|TornTransaction)[./]|$\
+^(BulkEpochs|HashTables|Hot|LongDrop|NvTree|PlushTest|PoolInput|Raising|RaisingPlush|TryWrites)[./]|^Nodes/HotCombs|^Domains/(RaisingCrash|ManyNamesCrash)|^ManyNames[.](AreAs|Damage)|$\
+^ManyStructures[.]AsMany|^Sheaf[.](AFullPool|AProcessDies)|^FollowPlacing[.]APower|^TypedTransactions[.](RefuseToOpenWith|AFlippedBit)|$\
+/Store[PmIndex]*DamageTest|/Store(Cache|Power)Test|/StoreRunsTest/[^W]|^PlushGrowthTest.OverflowsOfEarlierSessionsCount|^StoreTest.(EveryRecordOfAFullStore|OverwritingIsBounded)'
 # Those in which several do, where pauses matter.
-SEVERAL_THREADS = '^(Catalog/(Concurrent|Pauses)|BzTree|Structures/Tries[.](Nothing|Readers|Writers)|Orders/PlushThreads|Runtime|Task|Balancer)|^Cuts/StoreCursorTest.ScansWhile|$\
-StoreTaskTest|SnapshotsSeeBatchesWholly|^DatabaseTest.(ManyThreads|TransactSucceeds)'
+SEVERAL_THREADS = '^(Catalog/(Concurrent|Pauses)|BzTree|BwTree|Structures/Tries/|Orders/PlushThreads|Runtime|Task|Balancer)|^Cuts/StoreCursorTest/|$\
+StoreTaskTest|/StoreSnapshotTest/|^DatabaseTest.(ManyThreads|TransactSucceeds)'
 # Thread sanitizer needs a predictable address space where the kernel randomises more than it knows.
 FIXED_ADDRESSES = $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
+# What `make test` leaves to `make test-more`: two of three cases of long scenarios (tests/support/scenario.h), and
+# the longest of the single tests.
+MORE = '_more( |$$)|/GalleryTwin/|ManyNamesCrash|/Store(Pm)?IndexDamageTest/|/StoreCacheTest/|$\
+^(BlockCacheCrash[.]Flushes|DatabasePower[.]|DropCrash[.]Most|LongDrop[.]|LsmStudyCommand[.]HasItsFigures|ManyStructures[.]AsMany|$\
+Mutation[.]TakesWhat|RangeStudyCommand[.](Ends|GoesOn|Measures)|Sheaf[.]AProcessDiesWhile|StudyCommand[.]Counts)'
 # Those that explore as many crashes as they are told to.
-CRASHES = '(Catalog|Growth|Bulk|Rare|Database|Store)Crash[.]|(Drop|Files|Transaction)Crash[.]EveryState'
+CRASHES = '(Catalog|Growth|Bulk|Rare|Database|Store)Crash[./]|(Drop|Files|Transaction)Crash[.]EveryState'
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart build test test-asan test-tsan test-ubsan test-pauses test-long test-crashes test-failing test-python crash-campaign put-backs bench bench-peers lint format fuzz \
-  docs-figures docs install packages test-packages clean deps deps-docs deps-lint deps-python deps-packages deps-peers
+.PHONY: help quickstart build test test-asan test-tsan test-ubsan test-pauses test-long test-more test-failing test-python crash-campaign put-backs bench bench-peers bench-servers lint format fuzz \
+  docs-figures docs docs-look install packages test-packages clean deps deps-docs deps-lint deps-python deps-packages deps-peers deps-servers
 
 help: ## List these targets
 	@echo "Targets of make:"
@@ -47,8 +54,8 @@ build: deps ## Build everything into build/release; the command is build/release
 	@cmake --preset release >/dev/null
 	cmake --build --preset release -j $(JOBS)
 
-test: build ## Build and run all tests (some thirteen minutes on two processors)
-	ctest --preset release
+test: build ## Build and test: every scenario, those that take long over a third of the structures each (ten minutes on two processors)
+	ctest --preset release -E $(MORE)
 
 test-asan: deps-lint
 test-asan test-tsan test-ubsan: test-%: deps
@@ -77,8 +84,8 @@ test-long: build ## Run the pm, index, store, buffer, lsm, scenario and server s
 	  PERDURE_SEED=$$seed PERDURE_ROUNDS=$${PERDURE_ROUNDS:-4} ctest --preset release -L $(SUITES) --progress; \
 	done
 
-test-crashes: build ## Explore four times as many crashes as `make test` does, in the same runs of every structure
-	PERDURE_CRASHES=all ctest --preset release -R $(CRASHES)
+test-more: build ## Run what `make test` leaves out: the scenarios that take long over the other structures, and all crashes of which it explores a quarter
+	PERDURE_CRASHES=all ctest --preset release -R $(MORE)'|'$(CRASHES)
 
 test-failing: build ## Refuse every persist of the failing-medium scenarios, one after the other (FAILING: names of tests, as a regular expression)
 	PERDURE_EIO=all ctest --preset release -R '$(FAILING)' --timeout 3600 --progress
@@ -104,39 +111,31 @@ bench-peers: deps-peers build ## Measure YCSB A beside RocksDB, LevelDB, LMDB an
 	build/release/perdure bench plush rocksdb rocksdb-nosync leveldb leveldb-nosync lmdb lmdb-nosync \
 	  dram-hash dram-btree --workload a --workload c --threads $(JOBS) --time 60s $(BENCH_ARGS)
 
+bench-servers: deps-servers build ## Measure perdure serve beside Redis and memcached, YCSB A and C, at rates and at the peak (BENCH_ARGS)
+	build/release/perdure bench --server perdure --server perdure:hash --server redis --server redis+aof --server memcached \
+	  --workload a --workload c --rate peak,50%,80% --time 10s $(BENCH_ARGS)
+
 lint: deps deps-lint ## Check format and run clang-tidy over src/ and lab/ (a few minutes)
 	@! grep -rn '#include "lab/' include src || { echo "src/ includes lab/" >&2; exit 1; }
-	clang-format-19 --dry-run -Werror $(SOURCES)
+	@tools/wrap-text --check $(SOURCES) $(TEXTS)
+	@set -e; for fault in lab/put_backs/*.patch; do git apply --check $$fault; done
+	@set -e; for tests in $(ONE_THREAD) $(MORE)'|'$(CRASHES) $(SEVERAL_THREADS); do \
+	  test $$(echo "$$tests" | tr -cd '(' | wc -c) -le 9 || \
+	    { echo "more than the nine groups that CTest knows, so it would match nothing: $$tests" >&2; exit 1; }; done
+	@clang-format-19 --dry-run -Werror $(SOURCES)
 	@cmake --preset clang -B build/lint -DPERDURE_UNITY=ON -DPERDURE_BUILD_TESTS=OFF \
 	  -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON >/dev/null
 	@cmake --build build/lint --target perdure_build_info >/dev/null
-	run-clang-tidy-19 -quiet -j $(JOBS) -p build/lint
+	run-clang-tidy-19 -quiet -j $(JOBS) -p build/lint '^(?!.*/src/fmt[.]cc$$)'
 
-format: deps-lint ## Format all sources in place
+format: deps-lint ## Format all sources in place, and wrap comments and pages at 100 columns
+	tools/wrap-text $(SOURCES) $(TEXTS)
 	clang-format-19 -i $(SOURCES)
 
-fuzz: deps deps-lint ## Run each fuzz target for FUZZ_SECONDS, that of pools for each structure (FUZZ_ARGS for libFuzzer)
+fuzz: deps deps-lint ## Run each fuzz target for FUZZ_SECONDS, JOBS at a time, that of pools for each structure (FUZZ_ARGS for libFuzzer)
 	@cmake --preset fuzz >/dev/null
-	cmake --build --preset fuzz -j $(JOBS) --target fuzz_pool fuzz_database fuzz_server fuzz_trace
-	@set -e; for target in trace database; do \
-	  echo "== $$target"; mkdir -p build/fuzz/corpus/$$target; log=build/fuzz/$$target.log; \
-	  build/fuzz/fuzz_$$target $(FUZZ_ARGS) -len_control=20 -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1 build/fuzz/corpus/$$target \
-	    >$$log 2>&1 || { cat $$log; exit 1; }; \
-	  grep '^stat::' $$log; \
-	done
-	@# The server's pool stays open between inputs; what its heap keeps in mapped memory looks like a leak then.
-	@set -e; for face in resp memcached memcached-binary; do \
-	  echo "== server: $$face"; mkdir -p build/fuzz/corpus/$$face; log=build/fuzz/$$face.log; \
-	  ASAN_OPTIONS=detect_leaks=0 PERDURE_FUZZ_FACE=$$face build/fuzz/fuzz_server $(FUZZ_ARGS) -max_total_time=$(FUZZ_SECONDS) \
-	    -print_final_stats=1 build/fuzz/corpus/$$face >$$log 2>&1 || { cat $$log; exit 1; }; \
-	  grep '^stat::' $$log; \
-	done
-	@set -e; for structure in $$(PERDURE_FUZZ=list build/fuzz/fuzz_pool); do \
-	  echo "== pool: $$structure"; mkdir -p build/fuzz/corpus/$$structure; log=build/fuzz/$$structure.log; \
-	  PERDURE_FUZZ=$$structure build/fuzz/fuzz_pool $(FUZZ_ARGS) -max_total_time=$(FUZZ_SECONDS) \
-	    -print_final_stats=1 build/fuzz/corpus/$$structure >$$log 2>&1 || { cat $$log; exit 1; }; \
-	  grep '^stat::' $$log; \
-	done
+	cmake --build --preset fuzz -j $(JOBS) --target fuzz_pool fuzz_database fuzz_server fuzz_sync fuzz_trace fuzz_reply
+	tools/fuzz $(FUZZ_SECONDS) $(JOBS) $(FUZZ_ARGS)
 
 docs-figures: build ## Write the figures in docs/ that commands print and tests compare
 	PERDURE_WRITE_DOCS=1 build/release/lab/tests/lab_cli_tests --gtest_filter='DocsFigures.*' --gtest_brief=1
@@ -149,6 +148,9 @@ docs: deps-docs ## Build the documentation as a site, with the reference of the 
 	    build/docs-venv/bin/pip install --quiet --disable-pip-version-check -r docs/requirements.txt; }
 	NO_MKDOCS_2_WARNING=1 build/docs-venv/bin/mkdocs build --strict
 	@echo "build/site/index.html"
+
+docs-look: docs ## Open every page of that site in Chromium, without a window, and look for what is missing
+	python3 tools/site/look.py build/site
 
 install: build ## Install to PREFIX (/usr/local)
 	cmake --install build/release --prefix $(PREFIX)
@@ -177,5 +179,7 @@ deps-docs:
 	@tools/install-deps.sh docs
 deps-packages:
 	@tools/install-deps.sh packages
+deps-servers:
+	@tools/install-deps.sh servers
 deps-peers:
 	@tools/install-deps.sh peers

@@ -1,10 +1,11 @@
 # Observed builds: code whose loads, stores and atomics call our runtime, libperdure-lab (lab/seam).
 #
-#   perdure_observe(TARGET [FOREIGN] [RUNTIME LIBRARY])   compiles it observed, and links the runtime
+#   perdure_observe(TARGET [FOREIGN] [PRECOMPILE] [RUNTIME LIBRARY])   compiles it observed, and links the runtime
 #
 # FOREIGN is for code that is not Perdure's: its flushes, fences, non-temporal stores and locked
 # instructions, also in inline assembly, become call-outs by the assembler step (lab/wrap).
 # Perdure's own code reports them itself. RUNTIME names another library to link in the runtime's place.
+# PRECOMPILE, in Perdure's own build: the headers that most sources begin with are parsed once.
 #
 # The flags stand here and nowhere else: the wrappers perdure-cc and perdure-c++ are made from them.
 # The call-outs are those of GCC's thread sanitizer. Never give the flags to the linker: it would
@@ -43,13 +44,17 @@ foreach(part IN ITEMS FLAGS HEADER FOLDER RUNTIME)
 endforeach()
 
 function(perdure_observe target)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "FOREIGN" "RUNTIME" "")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "FOREIGN;PRECOMPILE" "RUNTIME" "")
   if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     message(FATAL_ERROR "perdure_observe(${target}): only GCC makes the call-outs; "
       "the compiler is ${CMAKE_CXX_COMPILER_ID}")
   endif()
-  target_compile_options(${target} PRIVATE
-    "SHELL:-include \"${PERDURE_OBSERVE_HEADER}\"" ${PERDURE_OBSERVE_FLAGS})
+  if(arg_PRECOMPILE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+    perdure_precompile(${target} FIRST "${PERDURE_OBSERVE_HEADER}")
+  else()
+    target_compile_options(${target} PRIVATE "SHELL:-include \"${PERDURE_OBSERVE_HEADER}\"")
+  endif()
+  target_compile_options(${target} PRIVATE ${PERDURE_OBSERVE_FLAGS})
   if(arg_FOREIGN)
     target_compile_options(${target} PRIVATE "-B${PERDURE_OBSERVE_FOLDER}/")
     if(TARGET perdure_as)

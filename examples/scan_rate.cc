@@ -1,5 +1,5 @@
-// How fast the ordered structures of the catalogue scan: half a million records, then scans of 100 records
-// from random keys, and one of everything.
+// How fast the ordered structures of the catalogue scan: half a million records, then scans of 100
+// records from random keys, and one of everything.
 //
 //   scan_rate POOL-FILE STRUCTURE...
 #include <perdure/perdure.h>

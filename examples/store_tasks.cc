@@ -1,5 +1,6 @@
-// Many transfers between accounts, as tasks on the workers of a store: each reads, decides and swaps, and
-// tries again if another one was quicker. Those that wait hold no thread, and share fences.
+// Many transfers between accounts, as tasks on the workers of a store: each reads, decides and
+// swaps, and tries again if another one was quicker. Those that wait hold no thread, and share
+// fences.
 //
 //   store_tasks /dev/shm/accounts.pool
 #include <perdure/store.h>

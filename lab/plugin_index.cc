@@ -96,7 +96,8 @@ class PluginIndex final : public AnyIndex {
   Bytes key_of(Datum key) const { return bytes_of(key, key_kind_, key_bytes_, "key"); }
   Bytes value_of(Datum value) const { return bytes_of(value, value_kind_, value_bytes_, "value"); }
   static Datum datum_of(const char* bytes, uint64_t size, Kind kind);
-  // Returns how many records there were; `next` becomes the last one's key. `ended` when `visit` did.
+  // Returns how many records there were; `next` becomes the last one's key. `ended` when `visit`
+  // did.
   uint64_t scan_part(std::string& next, uint64_t records,
                      const std::function<bool(Datum key, Datum value)>& visit, bool& ended) const;
 

@@ -40,7 +40,8 @@ struct PluginOptions {
 // - upsert is update and, if that fails, insert: not atomic;
 // - scan is passed on, in parts of 1000 records; for_each is a scan from the least key. A library
 //   may answer that there are no records, where it cannot scan, or tell how many there are and give
-//   none: then each is visited as the key where the scan begins with a value of zeros, 1000 at most;
+//   none: then each is visited as the key where the scan begins with a value of zeros, 1000 at
+//   most;
 // - check knows nothing, and all statistics are 0.
 // Throws Error: kNotFound (no such file), kInvalidArgument (no shared library, none for PiBench, of
 // an interface that its symbols do not tell, or it refuses the sizes).

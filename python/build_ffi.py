@@ -13,6 +13,8 @@ from cffi import FFI
 CALLBACKS = """
 extern "Python" void pypd_report(void *context, const char *sentence);
 extern "Python" void pypd_figure(void *context, const char *name, double value, const char *unit);
+extern "Python" void pypd_use(void *context, const perdure_datum *value);
+extern "Python" void pypd_event(void *context, const perdure_event *event);
 extern "Python" int pypd_structure(void *context, const char *name, const char *type,
                                    perdure_kind key, perdure_kind value);
 extern "Python" int pypd_type(void *context, const char *name, const char *family, int ordered,
@@ -36,7 +38,7 @@ def declarations_of(shim: str) -> str:
     text = re.sub(r"/\*.*?\*/", "", shim, flags=re.DOTALL)
     structs = re.findall(r"^typedef struct \w+ \{.*?^\} \w+;", text, flags=re.MULTILINE | re.DOTALL)
     constants = re.findall(r"^#define (PYPD_\w+ \d+)", text, flags=re.MULTILINE)
-    functions = re.findall(r"^static (\w+ pypd_\w+\([^{]*?\)) \{", text, flags=re.MULTILINE)
+    functions = re.findall(r"^static (\w+ pypd_\w+\([^{;]*?\)) \{", text, flags=re.MULTILINE)
     return "\n".join(structs + [f"#define {one}" for one in constants] + [f"{one};" for one in functions])
 
 

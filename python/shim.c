@@ -13,18 +13,24 @@
 typedef struct pypd_handle {
   void* of; /* NULL: closed */
   struct pypd_handle* pool;
+  struct pypd_handle* next; /* of those whose end was put off */
   int type;
   int references;
   int inside;
 } pypd_handle;
 
 enum { TYPE_POOL, TYPE_INDEX, TYPE_STORE };
-/* Statuses of its own: of a handle; of the work of a transaction; of the indexes of one. */
+/* Statuses of its own: of a handle; of the work of a transaction; of the indexes of one; of who would wait for the call
+ * that has called him. */
 #define PYPD_CLOSED 101
 #define PYPD_RAISED 102
 #define PYPD_TOO_MANY 103
+#define PYPD_CALLING 104
+
+static void end_what_was_put_off(void);
 
 static void* enter(pypd_handle* handle) {
+  end_what_was_put_off();
   /* First here, then looking: take() does it the other way round. */
   __atomic_add_fetch(&handle->inside, 1, __ATOMIC_SEQ_CST);
   void* of = __atomic_load_n(&handle->of, __ATOMIC_SEQ_CST);
@@ -39,6 +45,20 @@ static perdure_status leave(pypd_handle* handle, perdure_status status) {
   type* const name = enter(handle); \
   if (name == NULL) return PYPD_CLOSED
 
+/* The calls of this thread that have called Python. */
+struct call {
+  const pypd_handle* handle;
+  const struct call* before;
+};
+static __thread const struct call* calls = NULL;
+
+static int is_calling(const pypd_handle* handle) {
+  for (const struct call* one = calls; one != NULL; one = one->before) {
+    if (one->handle == handle) return 1;
+  }
+  return 0;
+}
+
 /* What the handle is of, alone; NULL if it has been closed. */
 static void* take(pypd_handle* handle) {
   void* of = __atomic_exchange_n(&handle->of, NULL, __ATOMIC_SEQ_CST);
@@ -46,8 +66,11 @@ static void* take(pypd_handle* handle) {
   return of;
 }
 
-/* Closing what is closed does nothing. PERDURE_IN_USE: a pool that stays open. */
-static perdure_status pypd_close(pypd_handle* handle) {
+/* Whether this thread is in a function that is told of an event, under locks of a pool: closing would wait for them. */
+static __thread int telling = 0;
+static pypd_handle* put_off = NULL; /* what was to be freed meanwhile */
+
+static perdure_status close_now(pypd_handle* handle) {
   perdure_status status = PERDURE_OK;
   void* of = take(handle);
   if (handle->type == TYPE_INDEX) perdure_index_close(of);
@@ -57,18 +80,59 @@ static perdure_status pypd_close(pypd_handle* handle) {
   return status;
 }
 
+/* Frees it, and those that it was the last reference to. */
+static void end_of(pypd_handle* handle) {
+  do {
+    pypd_handle* pool = handle->pool;
+    close_now(handle);
+    free(handle);
+    handle = pool;
+  } while (handle != NULL && __atomic_sub_fetch(&handle->references, 1, __ATOMIC_ACQ_REL) == 0);
+}
+
+static void end_what_was_put_off(void) {
+  pypd_handle* handle = __atomic_load_n(&put_off, __ATOMIC_ACQUIRE);
+  if (handle == NULL || telling != 0) return;
+  handle = __atomic_exchange_n(&put_off, NULL, __ATOMIC_ACQ_REL);
+  while (handle != NULL) {
+    pypd_handle* next = handle->next;
+    end_of(handle);
+    handle = next;
+  }
+}
+
+/* Closing what is closed does nothing. PERDURE_IN_USE: a pool that stays open. */
+static perdure_status pypd_close(pypd_handle* handle) {
+  if (telling != 0 || is_calling(handle)) return PYPD_CALLING;
+  end_what_was_put_off(); /* it may be of this pool */
+  return close_now(handle);
+}
+
 static int pypd_is_closed(const pypd_handle* handle) {
   return __atomic_load_n(&handle->of, __ATOMIC_SEQ_CST) == NULL;
 }
 
-/* For Python's garbage collector. */
+/* For Python's garbage collector, which may come at any time, also while a function is told of an event. */
 static void pypd_release(pypd_handle* handle) {
-  while (handle != NULL && __atomic_sub_fetch(&handle->references, 1, __ATOMIC_ACQ_REL) == 0) {
-    pypd_handle* pool = handle->pool;
-    pypd_close(handle);
-    free(handle);
-    handle = pool;
+  if (handle != NULL && __atomic_sub_fetch(&handle->references, 1, __ATOMIC_ACQ_REL) == 0) {
+    if (telling == 0) {
+      end_of(handle);
+    } else {
+      handle->next = __atomic_load_n(&put_off, __ATOMIC_RELAXED);
+      while (!__atomic_compare_exchange_n(&put_off, &handle->next, handle, 1, __ATOMIC_RELEASE,
+                                          __ATOMIC_RELAXED)) {
+      }
+    }
   }
+  end_what_was_put_off();
+}
+
+/* Python's function for events. */
+static void pypd_event(void* context, const perdure_event* event);
+static void pypd_tell(void* context, const perdure_event* event) {
+  ++telling;
+  pypd_event(context, event);
+  --telling;
 }
 
 /* NULL: there is no memory. `status` may be an error, which then stays. */
@@ -298,11 +362,11 @@ static perdure_status pypd_scan_back(pypd_handle* handle, int below, uint32_t ki
   page_begin(page, count_max, bytes_max);
   pypd_below context = {page, datum_of(kind, word, data, size)};
   /* One more than the page takes: the key itself is passed over. */
-  return leave(handle,
-               page_end(page, below ? perdure_index_scan_back(index, &context.key, count_max + 1,
-                                                              collect_below, &context)
-                                    : perdure_index_scan_back(index, NULL, count_max, collect,
-                                                              page)));
+  return leave(
+      handle,
+      page_end(page, below ? perdure_index_scan_back(index, &context.key, count_max + 1,
+                                                     collect_below, &context)
+                           : perdure_index_scan_back(index, NULL, count_max, collect, page)));
 }
 
 static perdure_status pypd_for_each(pypd_handle* handle, uint64_t count_max, pypd_page* page) {
@@ -315,6 +379,18 @@ static perdure_status pypd_lookup(pypd_handle* handle, uint32_t kind, uint64_t w
                                   const char* data, size_t size, perdure_value* value, int* found) {
   ENTER(perdure_index, index, handle);
   return leave(handle, perdure_index_lookup(index, datum_of(kind, word, data, size), value, found));
+}
+
+static perdure_status pypd_visit(pypd_handle* handle, uint32_t kind, uint64_t word,
+                                 const char* data, size_t size, perdure_use see, void* context,
+                                 int* found) {
+  ENTER(perdure_index, index, handle);
+  const struct call here = {handle, calls};
+  calls = &here;
+  const perdure_status status =
+      perdure_index_visit(index, datum_of(kind, word, data, size), see, context, found);
+  calls = here.before;
+  return leave(handle, status);
 }
 
 static perdure_status pypd_remove(pypd_handle* handle, uint32_t kind, uint64_t word,
@@ -568,10 +644,10 @@ static perdure_index* use(pypd_transaction* transaction, pypd_handle* handle,
   ++transaction->held;
   return index;
 }
-#define USE(name, transaction, handle)                                                 \
-  perdure_status name##_status = transaction_enter(transaction);                       \
-  if (name##_status != PERDURE_OK) return name##_status;                               \
-  perdure_index* const name = use(transaction, handle, &name##_status);                \
+#define USE(name, transaction, handle)                                  \
+  perdure_status name##_status = transaction_enter(transaction);        \
+  if (name##_status != PERDURE_OK) return name##_status;                \
+  perdure_index* const name = use(transaction, handle, &name##_status); \
   if (name == NULL) return transaction_leave(transaction, name##_status)
 
 static perdure_status pypd_transaction_lookup(pypd_transaction* transaction, pypd_handle* handle,
@@ -596,9 +672,9 @@ static perdure_status pypd_transaction_increment(pypd_transaction* transaction, 
                                                  uint32_t kind, uint64_t word, const char* data,
                                                  size_t size, int64_t by, uint64_t* sum) {
   USE(index, transaction, handle);
-  return transaction_leave(transaction,
-                           perdure_transaction_increment(transaction->of, index,
-                                                         datum_of(kind, word, data, size), by, sum));
+  return transaction_leave(
+      transaction, perdure_transaction_increment(transaction->of, index,
+                                                 datum_of(kind, word, data, size), by, sum));
 }
 
 /* 0 insert, 1 update, 2 upsert. */
@@ -644,7 +720,10 @@ static perdure_status pypd_transact(pypd_handle* handle, perdure_work work, void
   ENTER(perdure_pool, pool, handle);
   memset(transaction, 0, sizeof *transaction);
   transaction->pool = handle;
+  const struct call here = {handle, calls};
+  calls = &here;
   const perdure_status status = perdure_transact(pool, attempt, &with);
+  calls = here.before;
   leave_all(transaction);
   forget(transaction);
   transaction->pool = NULL;

@@ -8,6 +8,8 @@
 #   tools/install-deps.sh base packages  also what `make packages` needs
 #   tools/install-deps.sh base peers also the stores that `perdure bench` can compare with, and whose databases
 #                                    `perdure convert --from` reads (50 MB)
+#   tools/install-deps.sh base servers
+#                                    also the servers that `perdure bench --server` can start
 #
 # Does nothing, quickly and without network, when all is there. PERDURE_NO_INSTALL=1 skips it: for
 # machines where these come from elsewhere than apt.
@@ -22,6 +24,7 @@ python=(python3 python3-dev python3-venv)
 packages=(dpkg-dev file python3-dev python3-cffi)
 docs=(python3-venv doxygen)
 peers=(librocksdb-dev libleveldb-dev liblmdb-dev libabsl-dev rocksdb-tools)
+servers=(redis-server memcached)
 
 die() {
   echo "install-deps: $*" >&2
@@ -37,7 +40,8 @@ for group in "${@:-base}"; do
     docs) wanted+=("${docs[@]}") ;;
     packages) wanted+=("${packages[@]}") ;;
     peers) wanted+=("${peers[@]}") ;;
-    *) die "no group \"$group\"; there are: base, lint, python, docs, packages, peers" ;;
+    servers) wanted+=("${servers[@]}") ;;
+    *) die "no group \"$group\"; there are: base, lint, python, docs, packages, peers, servers" ;;
   esac
 done
 

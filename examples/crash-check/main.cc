@@ -1,6 +1,6 @@
-// A hash table with chains, as published code often is: raw pointers in a pool at a fixed address, a lock in
-// each bucket. The shim and the check are <perdure/lab_shim.h> and <perdure/lab_check.h>; only the class at the
-// end is for them.
+// A hash table with chains, as published code often is: raw pointers in a pool at a fixed address,
+// a lock in each bucket. The shim and the check are <perdure/lab_shim.h> and <perdure/lab_check.h>;
+// only the class at the end is for them.
 //
 //   perdure-c++ -O2 -std=c++17 main.cc -o crash-check
 //   perdure crash --program './crash-check {} run 40' --check './crash-check {} check'

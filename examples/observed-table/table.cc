@@ -124,7 +124,8 @@ void recover(Table* table) {
     persist(header);
     return;
   }
-  // A lock may have reached the medium along with its line. Not persisted: it would be released again.
+  // A lock may have reached the medium along with its line. Not persisted: it would be released
+  // again.
   for (uint64_t i = 0; i < header->groups; ++i) table->buckets[i * kBucketsPerGroup].lock = 0;
 }
 

@@ -1,6 +1,6 @@
-// A small durable hash table as research code has it: a pool file that it maps itself, inline assembly
-// for everything durable, spin locks by hand, and a recovery function. It knows nothing of Perdure; see
-// README.md for what that is good for.
+// A small durable hash table as research code has it: a pool file that it maps itself, inline
+// assembly for everything durable, spin locks by hand, and a recovery function. It knows nothing of
+// Perdure; see README.md for what that is good for.
 #ifndef OBSERVED_TABLE_H
 #define OBSERVED_TABLE_H
 
@@ -9,8 +9,9 @@
 
 namespace observed_table {
 
-// One cache line. `valid` has a bit for each slot, and alone decides whether the slot counts. `lock` is
-// of the first bucket of a group, guards the whole group and means nothing after a restart.
+// One cache line. `valid` has a bit for each slot, and alone decides whether the slot counts.
+// `lock` is of the first bucket of a group, guards the whole group and means nothing after a
+// restart.
 struct alignas(64) Bucket {
   static constexpr int kSlots = 3;
   uint32_t lock;
@@ -36,13 +37,13 @@ struct Table {
   size_t bytes;
 };
 
-// Maps the pool file, creating it with room for so many groups if it does not exist. Returns false, with
-// errno, if that fails. The table still has to be recovered.
+// Maps the pool file, creating it with room for so many groups if it does not exist. Returns false,
+// with errno, if that fails. The table still has to be recovered.
 bool map_table(const char* path, uint64_t groups, Table* table);
 void unmap_table(Table* table);
 
-// Makes the mapped table usable: formats it if it is new, and else releases the locks of the process
-// that went away.
+// Makes the mapped table usable: formats it if it is new, and else releases the locks of the
+// process that went away.
 void recover(Table* table);
 
 enum class Outcome { kDone, kPresent, kFull };

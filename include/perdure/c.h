@@ -8,7 +8,8 @@
  *     fprintf(stderr, "%s\n", perdure_last_error());
  *     return 1;
  *   }
- *   perdure_index_upsert(words, perdure_text("perdure"), perdure_text("to last"));  // durable on return
+ // durable on return
+ *   perdure_index_upsert(words, perdure_text("perdure"), perdure_text("to last"));
  *   perdure_index_close(words);
  *   perdure_pool_close(pool);
  *
@@ -67,6 +68,7 @@ typedef enum perdure_status {
   PERDURE_IN_USE = 22,
   PERDURE_INTERNAL = 23,
   PERDURE_CONFLICT = 24,
+  PERDURE_TOO_OLD = 25,
   PERDURE_NO_MEMORY = 100
 } perdure_status;
 
@@ -136,6 +138,8 @@ void perdure_value_free(perdure_value* value);
 
 /* Called with each record; what it returns says whether to go on (not 0) or to stop (0). */
 typedef int (*perdure_visit)(void* context, const perdure_datum* key, const perdure_datum* value);
+/* Called with a value where it lies in the pool: valid for the call. */
+typedef void (*perdure_use)(void* context, const perdure_datum* value);
 /* Called with each sentence about what is wrong. */
 typedef void (*perdure_report)(void* context, const char* sentence);
 /* Called with each figure: "records_level_1", 123, "records". */
@@ -152,6 +156,29 @@ typedef enum perdure_durability {
   PERDURE_POWER = 2    /* loss of power; PERDURE_DURABILITY where the medium cannot */
 } perdure_durability;
 
+/* What happens to a pool. */
+typedef enum perdure_event_kind {
+  PERDURE_OPENED = 0,      /* it was made or opened, and can be used */
+  PERDURE_RECOVERED = 1,   /* before that: what a crash interrupted is completed */
+  PERDURE_GROWN = 2,       /* it has taken more of its medium */
+  PERDURE_NEARLY_FULL = 3, /* so much of the capacity is in use as `nearly_full_percent` says */
+  PERDURE_DAMAGED = 4 /* what was read is not what was written; that call is PERDURE_CORRUPT, too */
+} perdure_event_kind;
+/* One of these; the texts are valid for the call. May get members behind those that it has. */
+typedef struct perdure_event {
+  size_t size;   /* of this struct, in the library */
+  uint32_t kind; /* a perdure_event_kind */
+  uint32_t reserved;
+  const char* path;    /* of the pool; "" of an anonymous one */
+  const char* message; /* a sentence for a log */
+  uint64_t size_bytes; /* what the pool has grown to */
+  uint64_t used_bytes;
+  uint64_t capacity_bytes;
+} perdure_event;
+/* Called in the middle of an operation and under locks of the pool, by any thread and several at a time: it must be
+ * quick, and must use neither the pool nor anything in it. PoolOptions::on_event of perdure/pool.h says when. */
+typedef void (*perdure_on_event)(void* context, const perdure_event* event);
+
 /* Zero means the default everywhere. Begin with
  *   perdure_pool_options options = PERDURE_POOL_OPTIONS_INIT; */
 typedef struct perdure_pool_options {
@@ -166,12 +193,20 @@ typedef struct perdure_pool_options {
   uint32_t small_pages;    /* not 0: does not ask for huge pages */
   uint32_t trust_payload;  /* not 0: does not verify checksums of byte strings when they are read */
   uint32_t no_seal;        /* not 0: a clean close does not seal the segments */
-  uint32_t reserved;
+  uint32_t
+      serve_backups; /* not 0: other processes may have backups made while it is open to write */
   uint64_t
       capacity_at_least_bytes; /* that a pool which is opened may grow to from then on; as it is */
+  uint64_t copy_bytes_max;     /* of memory, for a copy that is read; 0: half of what is free */
+  perdure_on_event on_event;   /* is told what happens to the pool, until all of it is closed */
+  void* on_event_context;
+  uint32_t
+      nearly_full_percent; /* when PERDURE_NEARLY_FULL comes, 1 to 100; 90. More than 100: never */
+  uint32_t reserved;
 } perdure_pool_options;
 /* The defaults. */
-#define PERDURE_POOL_OPTIONS_INIT {sizeof(perdure_pool_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+#define PERDURE_POOL_OPTIONS_INIT \
+  {sizeof(perdure_pool_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, 0, 0}
 
 /* `options` may be NULL. Errors as in perdure/pool.h. */
 perdure_status perdure_pool_create(const char* path, const perdure_pool_options* options,
@@ -230,6 +265,9 @@ perdure_status perdure_pool_shrink(perdure_pool* pool, uint64_t* shrunk_bytes);
 /* A copy of the pool, as it is at one instant, while other threads write to it: Pool::backup() of perdure/pool.h,
  * which says what it asks of signal handlers. `base`, an earlier backup, may be NULL. */
 perdure_status perdure_pool_backup(const perdure_pool* pool, const char* path, const char* base);
+/* The same of a pool file that another process has open to write with `serve_backups`, which makes the backup:
+ * Pool::backup_live(). */
+perdure_status perdure_pool_backup_live(const char* pool, const char* path, const char* base);
 /* Makes the pool file `path` of a backup; what that rests on lies beside it. */
 perdure_status perdure_pool_restore(const char* backup, const char* path);
 
@@ -276,6 +314,12 @@ perdure_status perdure_index_remove(perdure_index* index, perdure_datum key, int
 /* `value` is set if the key is there. */
 perdure_status perdure_index_lookup(const perdure_index* index, perdure_datum key,
                                     perdure_value* value, int* found);
+/* The same without a copy: calls `use` once if the key is there, with the bytes where they lie, which
+ * stay as they are until it returns. It may use the index, but not close it; it should be short, and
+ * not wait for other threads, as AnyIndex::visit() says, which also tells which structures copy all
+ * the same. `use` and `found` may be NULL. */
+perdure_status perdure_index_visit(const perdure_index* index, perdure_datum key, perdure_use use,
+                                   void* context, int* found);
 
 /* Reading and writing a key in one step, which no other write to it comes between; as in AnyIndex, where
  * costs are told. Sets `*exchanged` to whether the key was there with the value `expected`; then it has

@@ -15,7 +15,8 @@
 
 namespace perdure {
 
-// How much DRAM a structure takes while it is open: next to none, a bounded amount, or some for each record.
+// How much DRAM a structure takes while it is open: next to none, a bounded amount, or some for
+// each record.
 enum class DramUse : uint8_t { kNone, kBounded, kGrowing };
 // "none", "bounded" or "growing".
 const char* to_string(DramUse use) noexcept;
@@ -66,14 +67,15 @@ std::unique_ptr<AnyIndex> create_index(Pool& pool, const std::string& name, std:
 std::unique_ptr<AnyIndex> open_index(Pool& pool, const std::string& name,
                                      const OptionMap& options = {});
 
-// Removes a structure of any type from its pool, files and databases included, and gives all its blocks back. The
-// structure is gone with one atomic step, durably before the call returns; a crash after that step leaves the
-// freeing to the next opening of the pool. What a database has in a page file of its own stays there. Returns the
-// bytes freed.
-// Errors: kNoSuchName; kInUse (the structure is open: close it first); kReadOnly; kWrongType, kCorrupt (it does not
-// open, so that nobody can tell which blocks it has; nothing was changed); kPoolFull, kNoSpace (no room for the list
-// of its blocks, at most 0.21 % of their bytes; nothing was changed); kIo. Any thread may use other structures
-// meanwhile. Cost: opens the structure, then a flush for each word of the heap's bitmaps.
+// Removes a structure of any type from its pool, files and databases included, and gives all its
+// blocks back. The structure is gone with one atomic step, durably before the call returns; a crash
+// after that step leaves the freeing to the next opening of the pool. What a database has in a page
+// file of its own stays there. Returns the bytes freed.
+// Errors: kNoSuchName; kInUse (the structure is open: close it first); kReadOnly; kWrongType,
+// kCorrupt (it does not open, so that nobody can tell which blocks it has; nothing was changed);
+// kPoolFull, kNoSpace (no room for the list of its blocks, at most 0.21 % of their bytes; nothing
+// was changed); kIo. Any thread may use other structures meanwhile. Cost: opens the structure, then
+// a flush for each word of the heap's bitmaps.
 uint64_t drop_structure(Pool& pool, const std::string& name);
 
 }  // namespace perdure

@@ -1,4 +1,5 @@
-// A database: B+trees with transactions, in a buffer pool that spans DRAM and persistent memory over a page file.
+// A database: B+trees with transactions, in a buffer pool that spans DRAM and persistent memory
+// over a page file.
 //
 //   perdure::Pool pool = perdure::Pool::create("/dev/shm/bank.pool", {.capacity_bytes = 1 << 30});
 //   perdure::Database bank = perdure::Database::create(pool, "bank", {.page_file = "/data/bank.pages"});
@@ -8,18 +9,22 @@
 //     transaction.put(accounts, "alice", std::to_string(alice - 10));
 //   });
 //
-// Pages in PM are changed in place and not flushed; a commit is durable by one persist of the log. What a crash
-// leaves of pages in PM is judged by their checksums when they are asked for, and mended from the page file and
-// the log: so the database is open as soon as the log has been read, with its buffer pool warm.
+// Pages in PM are changed in place and not flushed; a commit is durable by one persist of the log.
+// What a crash leaves of pages in PM is judged by their checksums when they are asked for, and
+// mended from the page file and the log: so the database is open as soon as the log has been read,
+// with its buffer pool warm.
 //
-// Transactions are serializable: their writes stay with them until they commit, and a commit fails with kConflict
-// if something that it has read was changed by another one since. What a transaction reads is always of one moment.
-// There are no locks to wait for and no deadlocks.
+// Transactions are serializable: their writes stay with them until they commit, and a commit fails
+// with kConflict if something that it has read was changed by another one since. What a transaction
+// reads is always of one moment. There are no locks to wait for and no deadlocks. A Snapshot reads
+// one moment for as long as it lives, never has a conflict, and holds nobody up.
 //
-// Any thread may use a Database; a Transaction and its cursors belong to one thread at a time. Errors of all calls:
-// kCorrupt (a page is damaged, and the log does not reach back to mend it), kIo (the page file or the pool's medium
-// failed; once the pool's has, all is kIo until it is opened again).
-// Source: Lersch, Lehner, Oukid, "Persistent Buffer Management with Optimistic Consistency", DaMoN 2019.
+// Any thread may use a Database; a Transaction and its cursors belong to one thread at a time.
+// Errors of all calls: kCorrupt (a page is damaged, and the log does not reach back to mend it),
+// kIo (the page file or the pool's medium failed; once the pool's has, all is kIo until it is
+// opened again).
+// Source: Lersch, Lehner, Oukid, "Persistent Buffer Management with Optimistic Consistency",
+// DaMoN 2019.
 #pragma once
 
 #include <cstddef>
@@ -39,29 +44,39 @@ namespace perdure {
 namespace buffer {
 class Engine;
 class CursorImpl;
+class SnapshotImpl;
 class TransactionImpl;
 }  // namespace buffer
 
 // How a database is made or opened.
 struct DatabaseOptions {
-  // The file with the pages, which must not exist at creation, and must be given at each opening. Empty: the pages
-  // are in the pool, too.
+  // The file with the pages, which must not exist at creation, and must be given at each opening.
+  // Empty: the pages are in the pool, too.
   std::string page_file;
-  // The memory for pages in DRAM. May be another one at each opening. At least 16 pages in DRAM and PM together.
+  // The memory for pages in DRAM. May be another one at each opening. At least 16 pages in DRAM and
+  // PM together.
   uint64_t dram_bytes = uint64_t{64} << 20;
-  // The part of the pool for pages in PM. 0: at creation an eighth of the pool's capacity, later what it was. Another
-  // value than before: the pages in PM are given up at opening, and read again.
+  // The part of the pool for pages in PM. 0: at creation an eighth of the pool's capacity, later
+  // what it was. Another value than before: the pages in PM are given up at opening, and read
+  // again.
   uint64_t pm_bytes = 0;
   // No pages in PM at all.
   bool pm_frames = true;
-  // Of a page in PM the checksums are computed at each n-th change only. With more than 1 changes are cheaper, and a
-  // crash finds more pages whose checksums do not fit, and which must be read and mended.
+  // Of a page in PM the checksums are computed at each n-th change only. With more than 1 changes
+  // are cheaper, and a crash finds more pages whose checksums do not fit, and which must be read
+  // and mended.
   uint32_t checksum_every = 1;
-  // Whether a thread writes changed pages and mends pages after a crash; else callers do when they must.
+  // Whether a thread writes changed pages and mends pages after a crash; else callers do when they
+  // must.
   bool background = true;
-  // A file that gets the log that is no longer needed. With one from the beginning, every page can be made again,
-  // whatever becomes of the page file. Grows without end. Must be new or empty at creation; give it at each opening:
-  // one that lacks what was done without it is refused (kCorrupt), and so is a file that is none (kInvalidArgument).
+  // Memory for what pages were before, as snapshots need it: at most what was changed since the
+  // oldest one, some pages for each commit. When there is more, the oldest snapshot is given up:
+  // its calls throw kTooOld, and commits go on.
+  uint64_t snapshot_bytes = uint64_t{64} << 20;
+  // A file that gets the log that is no longer needed. With one from the beginning, every page can
+  // be made again, whatever becomes of the page file. Grows without end. Must be new or empty at
+  // creation; give it at each opening: one that lacks what was done without it is refused
+  // (kCorrupt), and so is a file that is none (kInvalidArgument).
   std::string archive;
 
   // Used by create() only.
@@ -69,7 +84,9 @@ struct DatabaseOptions {
   uint32_t checksums = 8;                   // of a page, 1 to 32, a power of two
   uint64_t log_bytes = uint64_t{16} << 20;  // at least 1 MiB; a quarter bounds a transaction
   uint64_t pages_max =
-      0;  // room in the pool, without page file; 0: half of the pool's capacity, or what fits in one piece
+      // room in the pool, without page file; 0: half of the pool's capacity, or what fits in one
+      // piece
+      0;
 };
 
 // A tree by name. Copyable; valid as long as its Database.
@@ -79,25 +96,28 @@ class Tree {
 
  private:
   friend class Database;
+  friend class Snapshot;
   friend class Transaction;
   friend class Cursor;
-  Tree(std::string name, uint64_t root, const buffer::Engine* engine)
-      : name_(std::move(name)), root_(root), engine_(engine) {}
+  Tree(std::string name, uint64_t root, uint64_t made_at, const buffer::Engine* engine)
+      : name_(std::move(name)), root_(root), made_at_(made_at), engine_(engine) {}
   std::string name_;
   uint64_t root_;
+  uint64_t made_at_;
   const buffer::Engine* engine_;  // to find out if it is another database's
 };
 
-// The records of a tree in the order of keys, as the transaction sees them. Sees its writes that were made before
-// the cursor came to their place.
+// The records of a tree in the order of keys, as the transaction or snapshot sees them. Sees a
+// transaction's writes that were made before the cursor came to their place. One of a snapshot
+// throws its kTooOld, and no kConflict. A call that throws leaves it where it was.
 class Cursor {
  public:
   Cursor(Cursor&&) noexcept;
   Cursor& operator=(Cursor&&) noexcept;
   ~Cursor();
 
-  // To the first record whose key is not below `key`; to the first; to the last; to the last one below `key`. False,
-  // as valid(), if there is none. Errors: kConflict.
+  // To the first record whose key is not below `key`; to the first; to the last; to the last one
+  // below `key`. False, as valid(), if there is none. Errors: kConflict.
   bool seek(std::string_view key);
   bool seek_first() { return seek(""); }
   bool seek_last();
@@ -113,6 +133,7 @@ class Cursor {
 
  private:
   friend class Transaction;
+  friend class Snapshot;
   explicit Cursor(std::unique_ptr<buffer::CursorImpl> impl);
   std::unique_ptr<buffer::CursorImpl> impl_;
 };
@@ -130,10 +151,11 @@ class Transaction {
   std::optional<std::string> get(const Tree& tree, std::string_view key);
   Cursor cursor(const Tree& tree);
 
-  // Writes, which others see once they are committed. Errors: kTooLarge: a key has at most an eighth of a page; a
-  // value, and all writes of a transaction, at most an eighth of the log.
+  // Writes, which others see once they are committed. Errors: kTooLarge: a key has at most an
+  // eighth of a page; a value, and all writes of a transaction, at most an eighth of the log.
   void put(const Tree& tree, std::string_view key, std::string_view value);
-  // False, and nothing is done, if the key is there already (or, for erase, is not). Errors: kConflict.
+  // False, and nothing is done, if the key is there already (or, for erase, is not). Errors:
+  // kConflict.
   bool insert(const Tree& tree, std::string_view key, std::string_view value);
   bool erase(const Tree& tree, std::string_view key);
 
@@ -142,10 +164,11 @@ class Transaction {
   Savepoint savepoint() const;
   void rollback_to(Savepoint savepoint);
 
-  // Durable on return. Errors: kConflict; kTooLarge; kNoSpace, kPoolFull: nothing was changed, and the transaction
-  // may be tried again. kIo: if the pool's medium failed, whether it happened shows when the pool is opened again.
-  // After commit() or abort() the transaction has no other method. Cost: one fence, shared with others that commit
-  // at the same time; nothing for a transaction without writes.
+  // Durable on return. Errors: kConflict; kTooLarge; kNoSpace, kPoolFull: nothing was changed, and
+  // the transaction may be tried again. kIo: if the pool's medium failed, whether it happened shows
+  // when the pool is opened again. After commit() or abort() the transaction has no other method.
+  // Cost: one fence, shared with others that commit at the same time; nothing for a transaction
+  // without writes.
   void commit();
   void abort();
 
@@ -154,6 +177,27 @@ class Transaction {
   explicit Transaction(std::unique_ptr<buffer::TransactionImpl> impl);
   uint64_t root_of(const Tree& tree) const;
   std::unique_ptr<buffer::TransactionImpl> impl_;
+};
+
+// All trees as they were at one moment, to read. Copies are of the same moment, which ends with the
+// last of them and of their cursors. Any thread may use it; a cursor belongs to one at a time.
+// Errors of all calls: kTooOld (it was given up, see DatabaseOptions::snapshot_bytes),
+// kInvalidArgument (a tree of another database).
+// Cost: none to begin with; commits keep a copy of each page that they change for the first time
+// since the last one.
+class Snapshot {
+ public:
+  std::optional<std::string> get(const Tree& tree, std::string_view key) const;
+  Cursor cursor(const Tree& tree) const;
+  // Those that were there at the moment. One that was made later is empty here.
+  std::optional<Tree> find_tree(std::string_view name) const;
+  std::vector<std::string> trees() const;
+
+ private:
+  friend class Database;
+  uint64_t root_of(const Tree& tree) const;  // 0: it was not there
+  explicit Snapshot(std::shared_ptr<buffer::SnapshotImpl> impl) : impl_(std::move(impl)) {}
+  std::shared_ptr<buffer::SnapshotImpl> impl_;
 };
 
 // How far mending after a crash has come.
@@ -174,19 +218,21 @@ class Database {
 
   // Errors: kInvalidArgument, kNameExists, kExists (the page file), kPoolFull, kNoSpace, kReadOnly.
   static Database create(Pool& pool, const std::string& name, const DatabaseOptions& options = {});
-  // Reads the log; then transactions may begin. Cost: proportional to the log since the last checkpoint, at most
-  // log_bytes, and one word for each page in PM. Errors: kNoSuchName, kWrongType, kNotFound (the page file),
-  // kLocked (it is in use), kReadOnly.
+  // Reads the log; then transactions may begin. Cost: proportional to the log since the last
+  // checkpoint, at most log_bytes, and one word for each page in PM. Errors: kNoSuchName,
+  // kWrongType, kNotFound (the page file), kLocked (it is in use), kReadOnly.
   static Database open(Pool& pool, const std::string& name, const DatabaseOptions& options = {});
   static Database open_or_create(Pool& pool, const std::string& name,
                                  const DatabaseOptions& options = {});
 
   Database(Database&&) noexcept;
   Database& operator=(Database&&) noexcept;
-  // Writes changed pages, so that the next opening has nothing to replay; swallows errors. Transactions are gone.
+  // Writes changed pages, so that the next opening has nothing to replay; swallows errors.
+  // Transactions are gone.
   ~Database();
 
-  // The tree of this name, which is made if it is not there. Durable on return. Errors: kTooLarge (the name).
+  // The tree of this name, which is made if it is not there. Durable on return. Errors: kTooLarge
+  // (the name).
   Tree tree(std::string_view name);
   // Nothing if there is none.
   std::optional<Tree> find_tree(std::string_view name) const;
@@ -194,18 +240,24 @@ class Database {
 
   // A transaction, which ends uncommitted unless it is committed. The database must outlive it.
   Transaction begin();
-  // Calls `work`, commits, and does both again after kConflict: after some attempts while all other commits wait, so
-  // that it ends. `work` may commit or abort by itself, and may throw: then nothing has happened.
+  // Calls `work`, commits, and does both again after kConflict: after some attempts while all other
+  // commits wait, so that it ends. `work` may commit or abort by itself, and may throw: then
+  // nothing has happened.
   void transact(const std::function<void(Transaction& transaction)>& work);
 
-  // Writes changed pages to the page file, and lets the log begin anew. Others go on meanwhile. Errors: kNoSpace.
+  // The moment now: with all commits that have returned. The database must outlive it.
+  Snapshot snapshot() const;
+
+  // Writes changed pages to the page file, and lets the log begin anew. Others go on meanwhile.
+  // Errors: kNoSpace.
   void checkpoint();
-  // Mends all pages that a crash has left, and tells how far that is after each. Errors: as those of reading.
+  // Mends all pages that a crash has left, and tells how far that is after each. Errors: as those
+  // of reading.
   void recover(const std::function<void(const RecoveryProgress&)>& told = {});
   RecoveryProgress recovery() const;
 
-  // Verifies all trees, and that each page is used once; `report` gets one sentence for each violation. Returns how
-  // many there were. Needs that nobody writes.
+  // Verifies all trees, and that each page is used once; `report` gets one sentence for each
+  // violation. Returns how many there were. Needs that nobody writes.
   uint64_t check(const std::function<void(const std::string&)>& report) const;
   std::vector<Statistic> statistics() const;
 

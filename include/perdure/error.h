@@ -35,7 +35,8 @@ enum class ErrorCode : int {
   kInUse = 22,           // a structure or pool is in use elsewhere in this process
   kInternal = 23,        // a bug of the library, found before it could do harm
   kConflict =
-      24,  // another transaction was faster; nothing was changed, and a second attempt may do
+      24,        // another transaction was faster; nothing was changed, and a second attempt may do
+  kTooOld = 25,  // a snapshot was given up: what it needs took more memory than it may
 };
 
 // Returns the stable short name of a code, such as "pool-full". Never null.

@@ -6,19 +6,20 @@
 //   log.append("a record"); log.sync();
 //   std::string_view bytes = files.open_file("/db/000001.log").read(0, 8, scratch);
 //
-// A file is a list of extents and an append offset. Bytes are written past the caches and then committed by
-// one 8-byte store of the append offset, so an append of any size is there wholly or not at all. Reads
-// return a view of the pool itself. Creating, renaming (over another file, too) and removing are atomic and
-// durable when the call returns.
+// A file is a list of extents and an append offset. Bytes are written past the caches and then
+// committed by one 8-byte store of the append offset, so an append of any size is there wholly or
+// not at all. Reads return a view of the pool itself. Creating, renaming (over another file, too)
+// and removing are atomic and durable when the call returns.
 //
-// Paths are names separated by '/', from the root directory whether they begin with '/' or not; empty names
-// and "." are left out, ".." is refused. A name has 1 to 255 bytes, without '/' and NUL.
+// Paths are names separated by '/', from the root directory whether they begin with '/' or not;
+// empty names and "." are left out, ".." is refused. A name has 1 to 255 bytes, without '/' and
+// NUL.
 //
-// Any thread may call any method of Files; one thread at a time those of a FileWriter; any number those of a
-// FileReader. Errors of all calls: kCorrupt, kIo (the medium has failed, now or before); of those that write
-// also kReadOnly, kPoolFull and kNoSpace (nothing was changed).
-// Source: the environment for LSM trees of Lersch et al., "Rethinking DRAM Caching for LSMs in an NVRAM
-// Environment", ADBIS 2017.
+// Any thread may call any method of Files; one thread at a time those of a FileWriter; any number
+// those of a FileReader. Errors of all calls: kCorrupt, kIo (the medium has failed, now or before);
+// of those that write also kReadOnly, kPoolFull and kNoSpace (nothing was changed).
+// Source: the environment for LSM trees of Lersch et al., "Rethinking DRAM Caching for LSMs in an
+// NVRAM Environment", ADBIS 2017.
 #pragma once
 
 #include <cstddef>
@@ -49,8 +50,8 @@ struct FileInfo {
   uint64_t modified_unix_s;  // when it was made, or last closed by a writer
 };
 
-// A file open to read. What it returns views of stays mapped as long as it, or a copy of it, is open: a file
-// that is removed or replaced meanwhile keeps its space until then.
+// A file open to read. What it returns views of stays mapped as long as it, or a copy of it, is
+// open: a file that is removed or replaced meanwhile keeps its space until then.
 class FileReader {
  public:
   FileReader(const FileReader&) noexcept;
@@ -61,8 +62,9 @@ class FileReader {
 
   // Bytes that a writer has flushed so far.
   uint64_t size() const;
-  // The bytes from `offset` on, at most `bytes`, fewer at the end of the file. A view of the pool where they
-  // lie in one extent, else of `scratch`, which has room for `bytes`; never null. Cost: a search of the extents.
+  // The bytes from `offset` on, at most `bytes`, fewer at the end of the file. A view of the pool
+  // where they lie in one extent, else of `scratch`, which has room for `bytes`; never null. Cost:
+  // a search of the extents.
   std::string_view read(uint64_t offset, size_t bytes, char* scratch) const;
 
  private:
@@ -81,18 +83,19 @@ class FileWriter {
 
   // Adds bytes at the end. Readers see them after flush(); on an error nothing was added.
   void append(std::string_view bytes);
-  // Makes what was appended visible, and safe from the death of the process; in the domain `page` visible
-  // only. Cost: one fence, in the domain `page` none.
+  // Makes what was appended visible, and safe from the death of the process; in the domain `page`
+  // visible only. Cost: one fence, in the domain `page` none.
   void flush();
   // Makes what was appended durable. Cost: flush(), and one fence.
   void sync();
-  // Cuts the file, which is at least as long, to `bytes`. Durable on return. What readers see of the bytes
-  // that were cut off is undefined from then on; their space is not given to others while they are there.
+  // Cuts the file, which is at least as long, to `bytes`. Durable on return. What readers see of
+  // the bytes that were cut off is undefined from then on; their space is not given to others while
+  // they are there.
   void truncate(uint64_t bytes);
   // Bytes appended so far.
   uint64_t size() const;
-  // Flushes, and returns extents that were not needed, unless readers have the file open: then who closes it
-  // last does. Errors: kIo.
+  // Flushes, and returns extents that were not needed, unless readers have the file open: then who
+  // closes it last does. Errors: kIo.
   void close();
 
  private:
@@ -101,8 +104,8 @@ class FileWriter {
   std::unique_ptr<files::Stream> stream_;
 };
 
-// A file system in a pool. Copies refer to the same one, which closes with the last of them and of its readers and
-// writers.
+// A file system in a pool. Copies refer to the same one, which closes with the last of them and of
+// its readers and writers.
 class Files {
  public:
   static constexpr size_t kNameBytesMax = 255;
@@ -110,8 +113,8 @@ class Files {
 
   // An empty root directory in a pool. Errors: kInvalidArgument, kNameExists.
   static Files create(Pool& pool, const std::string& name);
-  // Judges and opens what is there; removes what a crash left of removed files. Cost: one PM read for each
-  // file and each of its extents. Errors: kNoSuchName, kWrongType, kInUse.
+  // Judges and opens what is there; removes what a crash left of removed files. Cost: one PM read
+  // for each file and each of its extents. Errors: kNoSuchName, kWrongType, kInUse.
   static Files open(Pool& pool, const std::string& name);
   // Either, whichever the pool needs.
   static Files open_or_create(Pool& pool, const std::string& name);
@@ -134,10 +137,11 @@ class Files {
   bool make_directory(std::string_view path);
   // With all that lead to it.
   void make_directories(std::string_view path);
-  // A file or an empty directory. Errors: kNotFound, kExists (the directory has files), kInvalidArgument.
+  // A file or an empty directory. Errors: kNotFound, kExists (the directory has files),
+  // kInvalidArgument.
   void remove(std::string_view path);
-  // Replaces a file (or an empty directory, if `from` is one) named `to`. Errors: kNotFound, kNotAFile, kExists
-  // (a directory with files), kInvalidArgument (into itself).
+  // Replaces a file (or an empty directory, if `from` is one) named `to`. Errors: kNotFound,
+  // kNotAFile, kExists (a directory with files), kInvalidArgument (into itself).
   void rename(std::string_view from, std::string_view to);
 
   // Nothing if there is none.
@@ -145,13 +149,14 @@ class Files {
   // In the order of names. Errors: kNotFound, kNotAFile.
   std::vector<FileInfo> list(std::string_view path) const;
 
-  // A lock by name within this process, whether there is a file or not; the pool keeps other processes
-  // away. False if it is taken. Gone with the process.
+  // A lock by name within this process, whether there is a file or not; the pool keeps other
+  // processes away. False if it is taken. Gone with the process.
   bool lock(std::string_view path);
   void unlock(std::string_view path);
 
-  // Verifies all metadata; `report` gets one sentence for each violation. Returns how many there were. The
-  // content of files has no checksums here: stores have their own. Needs that nobody writes.
+  // Verifies all metadata; `report` gets one sentence for each violation. Returns how many there
+  // were. The content of files has no checksums here: stores have their own. Needs that nobody
+  // writes.
   uint64_t check(const std::function<void(const std::string&)>& report) const;
   std::vector<Statistic> statistics() const;
 

@@ -1,5 +1,5 @@
-// The main program of a key-value structure under `perdure crash --program`: a workload, and the check of what
-// a crash has left. The structure's part is a class of a few lines:
+// The main program of a key-value structure under `perdure crash --program`: a workload, and the
+// check of what a crash has left. The structure's part is a class of a few lines:
 //
 //   struct MyTable {
 //     explicit MyTable(perdure_shim::Pool& pool);        // creates it, or recovers what is there
@@ -13,9 +13,10 @@
 //   perdure-c++ -O2 -std=c++17 main.cc -o my-table
 //   perdure crash --program './my-table {} run 40' --check './my-table {} check'
 //
-// The check does not only look: it *uses* what it has recovered. Each key is updated, removed, looked up and
-// inserted again. A record that is there twice after a crash looks well until the first of the two is removed;
-// a lock that nobody released, or a counter that is off, shows when somebody writes.
+// The check does not only look: it *uses* what it has recovered. Each key is updated, removed,
+// looked up and inserted again. A record that is there twice after a crash looks well until the
+// first of the two is removed; a lock that nobody released, or a counter that is off, shows when
+// somebody writes.
 #ifndef PERDURE_LAB_CHECK_H
 #define PERDURE_LAB_CHECK_H
 
@@ -105,7 +106,7 @@ int check(Pool& pool, Table& table) {
   return 0;
 }
 
-// `PROGRAM FILE run OPERATIONS` and `PROGRAM FILE check`. 0, or 1 with words on standard error.
+// `PROGRAM FILE run OPERATIONS` and `PROGRAM FILE check`. 0, or 1 with a message on standard error.
 template <typename Table>
 int check_main(int count, char** arguments) {
   const bool runs = count == 4 && std::strcmp(arguments[2], "run") == 0;

@@ -1,6 +1,7 @@
-// What published code for persistent memory expects around it, to take it through its crashes: a pool at a
-// fixed address, so that pointers in it stay valid, an allocator, roots, and locks that a restart releases.
-// For structures under `perdure crash --program`; a header of its own, without libperdure. C++17.
+// What published code for persistent memory expects around it, to take it through its crashes: a
+// pool at a fixed address, so that pointers in it stay valid, an allocator, roots, and locks that a
+// restart releases. For structures under `perdure crash --program`; a header of its own, without
+// libperdure. C++17.
 //
 //   perdure_shim::Pool pool(argv[1], 8 << 20);            // creates the file, or opens it again
 //   auto* table = pool.root<Table>(0);                    // null at first
@@ -33,7 +34,8 @@ constexpr size_t kLineBytes = 64;
 constexpr size_t kRoots = 16;
 constexpr uintptr_t kAddress = uintptr_t{0x510} << 32;  // where no kernel maps anything by itself
 
-// Begins to write the lines of [address, address + bytes) to the memory; durable with the next fence().
+// Begins to write the lines of [address, address + bytes) to the memory; durable with the next
+// fence().
 inline void flush(const void* address, size_t bytes) {
   const auto first = reinterpret_cast<uintptr_t>(address) / kLineBytes * kLineBytes;
   for (uintptr_t line = first; line < reinterpret_cast<uintptr_t>(address) + bytes;
@@ -52,8 +54,8 @@ inline void persist(const void* address, size_t bytes) {
 // A file, mapped at `address` in every process. One Pool of an address at a time.
 class Pool {
  public:
-  // Opens the file, or creates it with `bytes`, all zero. Throws std::runtime_error if it cannot be mapped
-  // there, or was another's.
+  // Opens the file, or creates it with `bytes`, all zero. Throws std::runtime_error if it cannot be
+  // mapped there, or was another's.
   Pool(const char* path, size_t bytes, uintptr_t address = kAddress) {
     const int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (file < 0) throw std::runtime_error(std::string(path) + ": cannot be opened");
@@ -86,8 +88,9 @@ class Pool {
   // How often it was opened: what a lock compares with, to know that its holder is dead.
   uint64_t generation() const { return header_->generation; }
 
-  // A block of zeros, aligned to lines. It is not lost to a crash that comes later, and never handed out
-  // twice; one that nothing refers to after a crash is lost. Throws std::bad_alloc if the pool is full.
+  // A block of zeros, aligned to lines. It is not lost to a crash that comes later, and never
+  // handed out twice; one that nothing refers to after a crash is lost. Throws std::bad_alloc if
+  // the pool is full.
   void* allocate(size_t bytes) {
     const std::lock_guard<std::mutex> guard(lock_);
     bytes = (bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
@@ -154,8 +157,8 @@ class Pool {
   std::map<size_t, std::vector<void*>> free_;
 };
 
-// A lock within persistent memory. Whoever died while it held it has released it: it belongs to a process, by
-// the pool's generation.
+// A lock within persistent memory. Whoever died while it held it has released it: it belongs to a
+// process, by the pool's generation.
 class RestartLock {
  public:
   void lock(const Pool& pool) {

@@ -7,14 +7,15 @@
 //   options.compression = leveldb::kNoCompression;      // compressed blocks cannot be read in place
 //   leveldb::DB::Open(options, "/db", &db);
 //
-// A write with `sync` is durable after two fences, without a system call. A write without it survives the
-// death of the process (in the domain `page` only what was synced does), as with files of the system.
-// Errors of the pool become those of LevelDB: kCorrupt is Corruption, kNotFound is NotFound, all else IOError;
-// no exception passes through LevelDB. After a write that found the pool full a database takes no more writes
-// until it is opened again.
+// A write with `sync` is durable after two fences, without a system call. A write without it
+// survives the death of the process (in the domain `page` only what was synced does), as with files
+// of the system. Errors of the pool become those of LevelDB: kCorrupt is Corruption, kNotFound is
+// NotFound, all else IOError; no exception passes through LevelDB. After a write that found the
+// pool full a database takes no more writes until it is opened again.
 //
-// In the library perdure-leveldb (CMake: find_package(perdure COMPONENTS leveldb), perdure::leveldb).
-// Include leveldb/env.h and leveldb/cache.h as well: here these classes are declared only.
+// In the library perdure-leveldb (CMake: find_package(perdure COMPONENTS leveldb),
+// perdure::leveldb). Include leveldb/env.h and leveldb/cache.h as well: here these classes are
+// declared only.
 #pragma once
 
 #include <cstdint>
@@ -41,11 +42,13 @@ struct LevelDbEnvOptions {
   std::string name = "files";  // of the files in the pool; made if missing
   // Blocks of data that the database's own block cache has missed, where that is no 2Q cache.
   BlockReads reads = BlockReads::kInPlace;
-  // Whether filters and index blocks, which every lookup reads, are copied to DRAM when a table is opened.
+  // Whether filters and index blocks, which every lookup reads, are copied to DRAM when a table is
+  // opened.
   bool index_in_dram = true;
 };
 
-// The databases that use it are closed before it is destroyed, and it before the pool is closed. Thread-safe.
+// The databases that use it are closed before it is destroyed, and it before the pool is closed.
+// Thread-safe.
 // Errors: those of Files::open_or_create.
 std::unique_ptr<leveldb::Env> leveldb_env(Pool& pool, const LevelDbEnvOptions& options = {});
 
@@ -57,11 +60,12 @@ struct TwoQueueCacheOptions {
       5;  // references to blocks that are not in DRAM, in percent of those that can be
 };
 
-// For leveldb::Options::block_cache, with an environment of leveldb_env(): the cache decides for each block
-// that it misses whether it is copied to DRAM or read in place. Thread-safe.
+// For leveldb::Options::block_cache, with an environment of leveldb_env(): the cache decides for
+// each block that it misses whether it is copied to DRAM or read in place. Thread-safe.
 std::unique_ptr<leveldb::Cache> leveldb_2q_cache(const TwoQueueCacheOptions& options = {});
 
-// What became of the reads of a cache that leveldb_2q_cache() made. Of others: Error(kInvalidArgument).
+// What became of the reads of a cache that leveldb_2q_cache() made. Of others:
+// Error(kInvalidArgument).
 struct TwoQueueCacheStatistics {
   uint64_t hits;
   uint64_t copied;    // misses that were copied to DRAM

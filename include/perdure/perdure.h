@@ -1,6 +1,7 @@
 // Everything that Perdure offers to programs that embed it.
 #pragma once
 
+#include "perdure/block_cache.h"  // IWYU pragma: export
 #include "perdure/catalog.h"      // IWYU pragma: export
 #include "perdure/database.h"     // IWYU pragma: export
 #include "perdure/error.h"        // IWYU pragma: export

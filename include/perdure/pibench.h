@@ -27,8 +27,8 @@ struct TreeOptions {
   std::size_t num_threads = 1;
 };
 
-// An index as PiBench has called it since it can load in bulk. Any thread may call any member at any
-// time. Keys and values are bytes; a key of 8 bytes is commonly taken as an integer.
+// An index as PiBench has called it since it can load in bulk. Any thread may call any member at
+// any time. Keys and values are bytes; a key of 8 bytes is commonly taken as an integer.
 //
 // The order of the members is the order of the slots that both sides count on.
 class Tree {

@@ -7,10 +7,11 @@
 //   }
 //   bool renamed = store.run(rename(store, "a", "b"));
 //
-// A task is lazy: it starts when it is awaited, or given to Store::run or spawn. What it throws comes out of
-// the co_await. Awaiting one costs its frame (one allocation) and no message; there is no depth limit, for
-// control passes from frame to frame. It stays on the worker that started it. Its parameters live as long as
-// the task: take them by value, unless what they refer to outlives it.
+// A task is lazy: it starts when it is awaited, or given to Store::run or spawn. What it throws
+// comes out of the co_await. Awaiting one costs its frame (one allocation) and no message; there is
+// no depth limit, for control passes from frame to frame. It stays on the worker that started it.
+// Its parameters live as long as the task: take them by value, unless what they refer to outlives
+// it.
 #pragma once
 
 #include <coroutine>

@@ -1,4 +1,5 @@
-// Transactions: writes to several keys, of several structures of one pool, that happen together or not at all.
+// Transactions: writes to several keys, of several structures of one pool, that happen together or
+// not at all.
 //
 //   auto accounts = perdure::FastFair<std::string, int64_t>::open(pool, "accounts");
 //   auto audit = perdure::TypedPlush<uint64_t, std::string>::open(pool, "audit");
@@ -8,30 +9,33 @@
 //     transaction.upsert(audit, 4711, "10 from alice to bob");
 //   });
 //
-// For structures of the catalogue: AnyIndex, TypedIndex and Plush. A Database has transactions of its own, and so
-// has a Store, within itself (Store::Batch); a store that is open by open_index() takes part here.
+// For structures of the catalogue: AnyIndex, TypedIndex and Plush. A Database has transactions of
+// its own, and so has a Store, within itself (Store::Batch); a store that is open by open_index()
+// takes part here.
 //
-// All or nothing: after any sequence of crashes either all writes of a transaction are there or none. What a
-// crash interrupts after the commit point is finished when the pool is opened again and, of each structure, when that
-// is opened, before it can be used.
+// All or nothing: after any sequence of crashes either all writes of a transaction are there or
+// none. What a crash interrupts after the commit point is finished when the pool is opened again
+// and, of each structure, when that is opened, before it can be used.
 //
-// Isolation: transactions are serializable, among each other and with all single writes of other threads: insert,
-// update, upsert, remove, compare_exchange, compare_remove, modify, increment and each record of a batch. A commit
-// fails with kConflict if a value that the transaction has read is another one by then. Until then two reads of one
-// transaction may be of different moments, so what is calculated from them is certain only once the commit succeeds.
-// Plain lookups and scans outside of transactions take no latches: while a transaction commits they may see some of
-// its writes and not yet others. To read several keys as of one moment, read them in a transaction and commit it.
-// Unlogged writes (Logging::kOff, bulk_upsert) may be lost by a crash, as ever, while a transaction that has read them
-// stays.
+// Isolation: transactions are serializable, among each other and with all single writes of other
+// threads: insert, update, upsert, remove, compare_exchange, compare_remove, modify, increment and
+// each record of a batch. A commit fails with kConflict if a value that the transaction has read is
+// another one by then. Until then two reads of one transaction may be of different moments, so what
+// is calculated from them is certain only once the commit succeeds. Plain lookups and scans outside
+// of transactions take no latches: while a transaction commits they may see some of its writes and
+// not yet others. To read several keys as of one moment, read them in a transaction and commit it.
+// Unlogged writes (Logging::kOff, bulk_upsert) may be lost by a crash, as ever, while a transaction
+// that has read them stays.
 //
-// Cost: reads and writes are kept in DRAM until the commit, which has its keys' latches, of 1024 for each structure,
-// while it lasts. Three fences besides those of the writes themselves; none besides for one write only, and none at
-// all without writes. From the first transaction of a structure on, until it is closed, single writes to it
-// take their key's latch, too, and batches are written record by record; structures without transactions pay a load
-// of a flag and two stores to a line of the thread's own.
+// Cost: reads and writes are kept in DRAM until the commit, which has its keys' latches, of 1024
+// for each structure, while it lasts. Three fences besides those of the writes themselves; none
+// besides for one write only, and none at all without writes. From the first transaction of a
+// structure on, until it is closed, single writes to it take their key's latch, too, and batches
+// are written record by record; structures without transactions pay a load of a flag and two stores
+// to a line of the thread's own.
 //
-// Limits: 64 structures, 1 MiB of keys and values with 16 bytes and some for each write; 16 commits with writes at a
-// time, more wait.
+// Limits: 64 structures, 1 MiB of keys and values with 16 bytes and some for each write; 16 commits
+// with writes at a time, more wait.
 #pragma once
 
 #include <cstdint>
@@ -81,9 +85,10 @@ class PoolTransaction {
   // Aborts, unless it was committed.
   ~PoolTransaction();
 
-  // As the calls of AnyIndex; they see what the transaction has written. What the index is not read for, upsert(),
-  // makes no conflicts. Errors of all: kWrongType (the kinds; an index that lies in no pool), kInvalidArgument
-  // (another pool; a key that the structure does not take), kTooLarge (a key or value; more than 64 structures).
+  // As the calls of AnyIndex; they see what the transaction has written. What the index is not read
+  // for, upsert(), makes no conflicts. Errors of all: kWrongType (the kinds; an index that lies in
+  // no pool), kInvalidArgument (another pool; a key that the structure does not take), kTooLarge (a
+  // key or value; more than 64 structures).
   bool lookup(const AnyIndex& index, Datum key, Value& out);
   bool insert(AnyIndex& index, Datum key, Datum value);  // false, and nothing is done, if present
   bool update(AnyIndex& index, Datum key, Datum value);  // false, and nothing is done, if absent
@@ -126,12 +131,13 @@ class PoolTransaction {
     return sum;
   }
 
-  // Durable on return. Errors: kConflict: nothing was changed, and another attempt may do. kTooLarge (all writes
-  // together), kPoolFull (also with less than 256 KiB of room, unless it only removes), kNoSpace, kReadOnly,
-  // bad_alloc: nothing was changed. kIo: whether it happened shows when the pool is opened again. kPoolFull with
-  // the word "blocked": the pool became full after the commit point and what was applied could not be taken back
-  // either; the structures refuse writes, and the transaction is finished when they are opened again.
-  // After commit() or abort() the transaction is empty, and may be used for another one.
+  // Durable on return. Errors: kConflict: nothing was changed, and another attempt may do.
+  // kTooLarge (all writes together), kPoolFull (also with less than 256 KiB of room, unless it only
+  // removes), kNoSpace, kReadOnly, bad_alloc: nothing was changed. kIo: whether it happened shows
+  // when the pool is opened again. kPoolFull with the word "blocked": the pool became full after
+  // the commit point and what was applied could not be taken back either; the structures refuse
+  // writes, and the transaction is finished when they are opened again. After commit() or abort()
+  // the transaction is empty, and may be used for another one.
   void commit();
   void abort();
 
@@ -154,9 +160,9 @@ class PoolTransaction {
   std::unique_ptr<index::TransactionState> state_;
 };
 
-// Calls `work`, commits, and does both again after kConflict: after some attempts while other transactions of the pool
-// wait. `work` may throw: then nothing has happened. It should do nothing but use the transaction, for it may be
-// called several times.
+// Calls `work`, commits, and does both again after kConflict: after some attempts while other
+// transactions of the pool wait. `work` may throw: then nothing has happened. It should do nothing
+// but use the transaction, for it may be called several times.
 void transact(Pool& pool, const std::function<void(PoolTransaction& transaction)>& work);
 
 }  // namespace perdure

@@ -4,8 +4,9 @@
 //   scores.upsert("ada", -3);
 //   for (auto&& [name, score] : scores.prefix("a")) std::cout << name << ": " << score << '\n';
 //
-// A thin layer over AnyIndex: no state of its own, and each call is one call of the structure. What a call
-// promises (atomic, durable on return, thread-safe as the structure is, the errors), AnyIndex says.
+// A thin layer over AnyIndex: no state of its own, and each call is one call of the structure. What
+// a call promises (atomic, durable on return, thread-safe as the structure is, the errors),
+// AnyIndex says.
 //
 // What may be a key or a value:
 //
@@ -14,12 +15,13 @@
 //   std::string                a byte string; passed as std::string_view
 //   structs                    trivially copyable, with a default constructor: a byte string, their bytes
 //
-// How they are stored, which tools and other languages see: of signed keys the sign bit is flipped, so that
-// negative ones come first in an ordered structure; signed values count modulo 2^64. Structs are in the order of
-// their bytes (memcmp), which on little-endian processors is not that of their members: for scans that mean
-// something, make a key of char arrays, or of integers with their highest byte first. Keys must have no padding,
-// which would be part of the key. The pool keeps the two kinds, u64 or bytes, and not the C++ types: open an index
-// with the types that it was made with. What does not fit (bytes of another size, a word out of range) is
+// How they are stored, which tools and other languages see: of signed keys the sign bit is flipped,
+// so that negative ones come first in an ordered structure; signed values count modulo 2^64.
+// Structs are in the order of their bytes (memcmp), which on little-endian processors is not that
+// of their members: for scans that mean something, make a key of char arrays, or of integers with
+// their highest byte first. Keys must have no padding, which would be part of the key. The pool
+// keeps the two kinds, u64 or bytes, and not the C++ types: open an index with the types that it
+// was made with. What does not fit (bytes of another size, a word out of range) is
 // Error(kWrongType) when it is read; what fits is taken for what you say.
 #pragma once
 
@@ -82,8 +84,8 @@ concept StorableKey = StorableValue<T> && Comparable<T> && !Real<T>;
                   "types that it was made with");
 }
 
-// In: how T is passed in. View: how callbacks get it. key() and value(): the stored form, valid as long as the
-// argument is. view() and read(): back again. Throw kWrongType if no T has that form.
+// In: how T is passed in. View: how callbacks get it. key() and value(): the stored form, valid as
+// long as the argument is. view() and read(): back again. Throw kWrongType if no T has that form.
 template <typename T>
 struct Coding;
 
@@ -184,8 +186,21 @@ struct Coding<T> {
   }
 };
 
-// Throws kWrongType if `name` is of another structure (null: any is right) or of other kinds. A name that is not
-// there is left to open_index() to complain of.
+// What is known only when it runs: for cursors of AnyIndex. Nothing that could be stored by another
+// name.
+template <>
+struct Coding<Value> {
+  using In = Datum;
+  using View = Datum;
+
+  static Datum key(const Datum& datum) { return datum; }
+  static Datum value(const Datum& datum) { return datum; }
+  static Datum key_view(const Datum& stored) { return stored; }
+  static Datum value_view(const Datum& stored) { return stored; }
+};
+
+// Throws kWrongType if `name` is of another structure (null: any is right) or of other kinds. A
+// name that is not there is left to open_index() to complain of.
 inline void require(Pool& pool, const std::string& name, const char* structure, Kind key,
                     Kind value) {
   const std::vector<StructureInfo> all = pool.structures();
@@ -224,8 +239,8 @@ struct StructureFacts {
 };
 
 namespace structures {
-// Any: the name is said when one is created, and looked up when it is opened. In one that is not ordered scans
-// and cursors throw kWrongType; the others below have none that would compile.
+// Any: the name is said when one is created, and looked up when it is opened. In one that is not
+// ordered scans and cursors throw kWrongType; the others below have none that would compile.
 struct Any {
   static constexpr StructureFacts kFacts{.ordered = true};
 };
@@ -260,15 +275,20 @@ struct NvTree {
 struct BzTree {
   static constexpr StructureFacts kFacts{.name = "bztree", .ordered = true};
 };
+struct PBwTree {
+  static constexpr StructureFacts kFacts{.name = "p-bwtree", .ordered = true};
+};
 struct Sheaf {
-  static constexpr StructureFacts kFacts{
-      .name = "sheaf", .ordered = true, .byte_keys = false, .byte_values = false};
+  static constexpr StructureFacts kFacts{.name = "sheaf", .ordered = true};
 };
 struct PArt {
   static constexpr StructureFacts kFacts{.name = "p-art+vl", .ordered = true};
 };
 struct PMasstree {
   static constexpr StructureFacts kFacts{.name = "p-masstree+vl", .ordered = true};
+};
+struct PHot {
+  static constexpr StructureFacts kFacts{.name = "p-hot+vl", .ordered = true};
 };
 struct Wort {
   static constexpr StructureFacts kFacts{.name = "wort", .ordered = true};
@@ -321,8 +341,8 @@ class CursorIterator {
 template <typename K, typename V>
 class TypedReverse;
 
-// A place in a range of an ordered index, and what is left of the range behind it: in ascending order, each record
-// once; or in descending order, or to and fro.
+// A place in a range of an ordered index, and what is left of the range behind it: in ascending
+// order, each record once; or in descending order, or to and fro.
 //
 //   for (auto cursor = index.from(10); cursor.valid(); cursor.next()) use(cursor.key(), cursor.value());
 //   for (auto&& [key, value] : index.from(10)) use(key, value);         // the same
@@ -331,22 +351,25 @@ class TypedReverse;
 //   auto at = index.lower_bound(10);                                    // of the whole index
 //   if (at.valid()) at.previous();                                      // the greatest key below 10
 //
-// It fetches a chunk of records by one scan of the structure (8 records at first, twice as many each time, up to
-// 128, or as many as have 64 KiB), and continues behind the last key of the chunk with the next scan; who turns round
-// within a chunk moves on within it. Between two scans it holds nothing of the structure, neither lock nor epoch: keep
-// it as long as you want, and write to the index while you walk through it.
+// It fetches a chunk of records by one scan of the structure (8 records at first, twice as many
+// each time, up to 128, or as many as have 64 KiB), and continues behind the last key of the chunk
+// with the next scan; who turns round within a chunk moves on within it. Between two scans it holds
+// nothing of the structure, neither lock nor epoch: keep it as long as you want, and write to the
+// index while you walk through it.
 //
-// What it sees: a record that is there when the cursor comes by, and that nobody writes to meanwhile, is seen
-// exactly once, and on a way in one direction no key is seen twice. Of a record that somebody writes, removes or
-// inserts meanwhile, the cursor shows what was there when its chunk was fetched: changes behind the chunk are seen,
-// changes within it are not, and keys that are inserted where the cursor has been never. Hence it is not a snapshot. A
-// record of which the key was shown may be gone; remove() tells. The end is where the last scan found it: records that
+// What it sees: a record that is there when the cursor comes by, and that nobody writes to
+// meanwhile, is seen exactly once, and on a way in one direction no key is seen twice. Of a record
+// that somebody writes, removes or inserts meanwhile, the cursor shows what was there when its
+// chunk was fetched: changes behind the chunk are seen, changes within it are not, and keys that
+// are inserted where the cursor has been never. Hence it is not a snapshot. A record of which the
+// key was shown may be gone; remove() tells. The end is where the last scan found it: records that
 // are added behind it afterwards need a call of first(), last() or seek(), which read anew.
 //
-// Movable (of one that was moved from nothing may be asked), single-pass: begin() gives where it stands. For one
-// thread at a time. The index must outlive it, but may be moved. Each scan, that is creating the cursor, placing it
-// and moving on, may throw what AnyIndex::scan() and scan_back() throw, and bad_alloc; the cursor is then at its end. A
-// chunk is in DRAM: 128 records, or 64 KiB and one record.
+// Movable (of one that was moved from nothing may be asked), single-pass: begin() gives where it
+// stands. For one thread at a time. The index must outlive it, but may be moved. Each scan, that is
+// creating the cursor, placing it and moving on, may throw what AnyIndex::scan() and scan_back()
+// throw, and bad_alloc; the cursor is then at its end. A chunk is in DRAM: 128 records, or 64 KiB
+// and one record.
 template <typename K, typename V>
 class TypedCursor {
  public:
@@ -369,8 +392,8 @@ class TypedCursor {
   TypedCursor& operator=(const TypedCursor&) = delete;
   ~TypedCursor() = default;
 
-  // Whether it stands on a record. If not it has left the range, at either end, and stays there until it is placed
-  // anew.
+  // Whether it stands on a record. If not it has left the range, at either end, and stays there
+  // until it is placed anew.
   bool valid() const { return at_ < count_; }
   // What it stands on, which it must. Valid until it moves on.
   const Record& record() const { return chunk_[at_]; }
@@ -381,9 +404,9 @@ class TypedCursor {
   // To the record before, or the end; nothing at an end.
   void previous() { step(true); }
 
-  // Places it, wherever it is: on the first record of the range; on the last one; on the first whose key is not less
-  // than `key`, or greater than it; on the last whose key is not greater than `key`, or less than it. At the end if the
-  // range has none. Cost: one scan of 8 records.
+  // Places it, wherever it is: on the first record of the range; on the last one; on the first
+  // whose key is not less than `key`, or greater than it; on the last whose key is not greater than
+  // `key`, or less than it. At the end if the range has none. Cost: one scan of 8 records.
   void first() { place(false, Start::kEdge, Datum(0)); }
   void last() { place(true, Start::kEdge, Datum(0)); }
   void seek(KeyIn key) { place(false, Start::kAt, typed::Coding<K>::key(key)); }
@@ -400,6 +423,7 @@ class TypedCursor {
  private:
   template <typename, typename, typename>
   friend class TypedIndex;
+  friend class AnyIndex;
 
   enum class Until : uint8_t { kEnd, kKey, kOtherPrefix };
   enum class Start : uint8_t { kEdge, kAt, kBeyond };  // of the range; at a key; behind it
@@ -409,16 +433,18 @@ class TypedCursor {
 
   // The range from `low` on, until the bound; not placed yet.
   TypedCursor(const AnyIndex& index, Datum low, Until until, Datum bound)
-      : index_(&index), until_(until) {
-    store(low, low_);
-    store(bound, bound_);
+      : index_(&index), low_(low), bound_(bound), until_(until) {
+    require_kind(low);
+    require_kind(bound);
   }
 
-  static void store(Datum datum, Value& out) {
-    if (datum.kind() == Kind::kU64) {
-      out.set(datum.word());
-    } else {
-      out.set_bytes().assign(datum.bytes());
+  // What a type fixes, if it is one.
+  void require_kind(const Datum& key) const {
+    if constexpr (std::same_as<K, Value>) {
+      if (key.kind() != index_->key_kind()) {
+        throw Error(ErrorCode::kWrongType,
+                    std::string("keys of this index are ") + to_string(index_->key_kind()));
+      }
     }
   }
   static bool less(const Datum& a, const Datum& b) {
@@ -440,11 +466,12 @@ class TypedCursor {
   }
 
   void place(bool down, Start start, Datum key) {
+    at_ = count_ = 0;
+    if (start != Start::kEdge) require_kind(key);
     down_ = down;
     start_ = start;
     wanted_ = kFirstRecords;
-    at_ = count_ = 0;
-    if (start != Start::kEdge) store(key, from_);
+    if (start != Start::kEdge) from_ = key;
     clamp();
     fetch();
   }
@@ -466,7 +493,7 @@ class TypedCursor {
     }
     if (start_ != Start::kEdge && less(from_.datum(), bound)) return;
     start_ = Start::kBeyond;
-    store(bound, from_);
+    from_ = bound;
   }
 
   void step(bool down) {
@@ -481,13 +508,13 @@ class TypedCursor {
       down_ = down;
       wanted_ = kFirstRecords;
     }
-    store(typed::Coding<K>::key(chunk_[at_].key), from_);
+    from_ = typed::Coding<K>::key(chunk_[at_].key);
     start_ = Start::kBeyond;
     fetch();
   }
 
-  // From from_ on, or from behind it. Seeking the key itself and passing it over serves words and byte strings
-  // of all lengths: of the longest ones there is no next one to seek.
+  // From from_ on, or from behind it. Seeking the key itself and passing it over serves words and
+  // byte strings of all lengths: of the longest ones there is no next one to seek.
   void fetch() {
     at_ = count_ = 0;
     uint64_t put = 0;
@@ -545,8 +572,8 @@ class TypedCursor {
   bool more_ = false;  // there may be records behind the chunk
 };
 
-// What a cursor gives, in descending order: for range-for and std::ranges. Movable, single-pass, with the promises of
-// its cursor.
+// What a cursor gives, in descending order: for range-for and std::ranges. Movable, single-pass,
+// with the promises of its cursor.
 //
 //   for (auto&& [key, value] : index.all().reverse() | std::views::take(10)) ...   // the ten greatest keys
 template <typename K, typename V>
@@ -567,8 +594,8 @@ class TypedReverse {
   TypedCursor<K, V> cursor_;
 };
 
-// An index from K to V, see above. Movable, and owns the structure: destroying the object closes it cleanly. An
-// object that was moved from may only be assigned to or destroyed.
+// An index from K to V, see above. Movable, and owns the structure: destroying the object closes it
+// cleanly. An object that was moved from may only be assigned to or destroyed.
 template <typename K, typename V, typename Structure>
 class TypedIndex {
   static_assert(
@@ -601,8 +628,8 @@ class TypedIndex {
   using Cursor = TypedCursor<K, V>;
   using Record = typename Cursor::Record;
 
-  // Makes an empty structure of the catalogue, as create_index() does; of signed keys, options that are keys are
-  // in the stored form.
+  // Makes an empty structure of the catalogue, as create_index() does; of signed keys, options that
+  // are keys are in the stored form.
   static TypedIndex create(Pool& pool, const std::string& name, std::string_view structure,
                            const OptionMap& options = {})
     requires(!kFixed)
@@ -616,8 +643,8 @@ class TypedIndex {
     return TypedIndex(
         create_index(pool, name, kFacts.name, KeyCoding::kKind, ValueCoding::kKind, options));
   }
-  // As open_index(). Also throws kWrongType, and has not touched it, if the name is of another structure or of
-  // other kinds.
+  // As open_index(). Also throws kWrongType, and has not touched it, if the name is of another
+  // structure or of other kinds.
   static TypedIndex open(Pool& pool, const std::string& name, const OptionMap& options = {}) {
     typed::require(pool, name, kFacts.name, KeyCoding::kKind, ValueCoding::kKind);
     return TypedIndex(open_index(pool, name, options));
@@ -663,9 +690,9 @@ class TypedIndex {
     return index_->try_remove(KeyCoding::key(key));
   }
 
-  // Writes `desired`, or removes the key, only if its value is `expected`; returns whether it did. Values are
-  // compared as they are stored: float and double by their bits. Structs with padding, or with members of that
-  // kind, have modify().
+  // Writes `desired`, or removes the key, only if its value is `expected`; returns whether it did.
+  // Values are compared as they are stored: float and double by their bits. Structs with padding,
+  // or with members of that kind, have modify().
   bool compare_exchange(KeyIn key, ValueIn expected, ValueIn desired)
     requires typed::Comparable<V>
   {
@@ -677,8 +704,8 @@ class TypedIndex {
   {
     return index_->compare_remove(KeyCoding::key(key), ValueCoding::value(expected));
   }
-  // As AnyIndex::modify(): `change(const V* before, V& after)` returns a Change. `before` is null if the key is
-  // absent; `after` begins empty, or 0. May be called again.
+  // As AnyIndex::modify(): `change(const V* before, V& after)` returns a Change. `before` is null
+  // if the key is absent; `after` begins empty, or 0. May be called again.
   template <typename Function>
   Change modify(KeyIn key, Function change) {
     return index_->modify(KeyCoding::key(key), [&](const Value* before, Value& after) -> Change {
@@ -692,10 +719,22 @@ class TypedIndex {
         V desired{};
         const V* const given = old ? &*old : nullptr;
         const Change wanted = change(given, desired);
-        if (wanted == Change::kWrite) Cursor::store(ValueCoding::value(desired), after);
+        if (wanted == Change::kWrite) after = ValueCoding::value(desired);
         return wanted;
       }
     });
+  }
+  // Gives a key that is there the value `change(value)`, atomically; false, and no change, if it is
+  // absent. May be called again. What depends on a key's absence, too, is modify().
+  template <typename Function>
+    requires std::is_invocable_r_v<V, Function&, const V&>
+  bool update(KeyIn key, Function change) {
+    const auto apply = [&](const V* before, V& after) {
+      if (before == nullptr) return Change::kKeep;
+      after = change(*before);
+      return Change::kWrite;
+    };
+    return modify(key, apply) == Change::kWrite;
   }
   // Adds to a value, 0 if the key is absent; returns the sum, modulo 2 to the number of bits of V.
   V increment(KeyIn key, int64_t by = 1)
@@ -710,29 +749,23 @@ class TypedIndex {
     return sum;
   }
 
-  // Calls `use(value)` if the key is there and returns whether it is. A string comes as a std::string_view of the
-  // bytes that the structure's lookup gave, valid for the call: they are not copied once more.
+  // Calls `use(value)` once if the key is there, and returns whether it is. A string comes as a
+  // std::string_view of the bytes where they lie in the pool, valid for the call: no copy is made,
+  // but by BzTree, Sheaf and the store one. What `use` may do and what it should not,
+  // AnyIndex::visit() says.
   template <typename Use>
   bool lookup(KeyIn key, Use use) const {
-    Value found;
-    if (!index_->lookup(KeyCoding::key(key), found)) return false;
-    use(ValueCoding::value_view(found.datum()));
-    return true;
+    return index_->visit(KeyCoding::key(key),
+                         [&](Datum found) { use(ValueCoding::value_view(found)); });
   }
   // The value, if the key is there.
   std::optional<V> get(KeyIn key) const {
-    Value found;
-    if (!index_->lookup(KeyCoding::key(key), found)) return std::nullopt;
-    if constexpr (std::same_as<V, std::string>) {
-      return std::move(found.set_bytes());
-    } else {
-      return ValueCoding::value_view(found.datum());
-    }
+    std::optional<V> found;
+    lookup(key, [&](const auto& value) { found.emplace(value); });
+    return found;
   }
-  // Cost: a lookup, which reads the value, too.
   bool contains(KeyIn key) const {
-    Value found;
-    return index_->lookup(KeyCoding::key(key), found);
+    return index_->visit(KeyCoding::key(key), [](Datum) {});
   }
 
   // Counts the records. Cost: reads all of them, as for_each() does; the structures keep no count.
@@ -741,8 +774,8 @@ class TypedIndex {
     index_->for_each([&](const Datum&, const Datum&) { ++count; });
     return count;
   }
-  // Calls `use(key, value)` for every record, as AnyIndex::for_each(): in no particular order, strings as
-  // std::string_view, valid for the call. May be called in ordered structures, too.
+  // Calls `use(key, value)` for every record, as AnyIndex::for_each(): in no particular order,
+  // strings as std::string_view, valid for the call. May be called in ordered structures, too.
   template <typename Use>
   void for_each(Use use) const {
     index_->for_each([&](Datum key, Datum value) {
@@ -750,15 +783,16 @@ class TypedIndex {
     });
   }
 
-  // Ordered structures. Calls `use(key, value)` for the records with keys >= `from`, ascending; if it returns a
-  // bool, until that is false. By one scan of the structure, as AnyIndex::scan().
+  // Ordered structures. Calls `use(key, value)` for the records with keys >= `from`, ascending; if
+  // it returns a bool, until that is false. By one scan of the structure, as AnyIndex::scan().
   template <typename Use>
   void scan(KeyIn from, Use use) const
     requires(kFacts.ordered)
   {
     index_->scan(KeyCoding::key(from), ~uint64_t{0}, typed_visit(use));
   }
-  // The same in descending order, of the records with keys <= `from`, or of all. As AnyIndex::scan_back().
+  // The same in descending order, of the records with keys <= `from`, or of all. As
+  // AnyIndex::scan_back().
   template <typename Use>
   void scan_back(KeyIn from, Use use) const
     requires(kFacts.ordered)
@@ -771,8 +805,8 @@ class TypedIndex {
   {
     visit_back(std::nullopt, use);
   }
-  // Removes the records with keys >= `first` and < `last`; those whose keys begin with `text`. Returns how many. Each
-  // removal is atomic; as AnyIndex::remove_range().
+  // Removes the records with keys >= `first` and < `last`; those whose keys begin with `text`.
+  // Returns how many. Each removal is atomic; as AnyIndex::remove_range().
   uint64_t remove_range(KeyIn first, KeyIn last)
     requires(kFacts.ordered)
   {
@@ -800,7 +834,8 @@ class TypedIndex {
     index_->scan_back(std::nullopt, 1, keep(found));
     return found;
   }
-  // All records; those with keys >= `first`; of them, those with keys < `last`. On the first of them.
+  // All records; those with keys >= `first`; of them, those with keys < `last`. On the first of
+  // them.
   Cursor all() const
     requires(kFacts.ordered)
   {
@@ -817,8 +852,9 @@ class TypedIndex {
     return placed(
         Cursor(*index_, KeyCoding::key(first), Cursor::Until::kKey, KeyCoding::key(last)));
   }
-  // All records, on the first whose key is not less than `key`; on the first whose key is greater. As those of
-  // std::map, but at the end only a placing leads back: seek_below(key) finds what is before either.
+  // All records, on the first whose key is not less than `key`; on the first whose key is greater.
+  // As those of std::map, but at the end only a placing leads back: seek_below(key) finds what is
+  // before either.
   Cursor lower_bound(KeyIn key) const
     requires(kFacts.ordered)
   {
@@ -906,6 +942,10 @@ template <typename K, typename V>
 using PArt = TypedIndex<K, V, structures::PArt>;
 template <typename K, typename V>
 using PMasstree = TypedIndex<K, V, structures::PMasstree>;
+template <typename K, typename V>
+using PHot = TypedIndex<K, V, structures::PHot>;
+template <typename K, typename V>
+using PBwTree = TypedIndex<K, V, structures::PBwTree>;
 template <typename K, typename V>
 using Wort = TypedIndex<K, V, structures::Wort>;
 template <typename K, typename V>

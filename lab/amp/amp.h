@@ -9,8 +9,8 @@
 // Two runs with the same options give equal counts.
 //
 // A workload loads N records and then carries out as many operations. Between the two, and at the
-// end, caches and buffers are written back, and the writes are charged to the operations that caused
-// them: so an operation pays for all that it writes, and for nothing else.
+// end, caches and buffers are written back, and the writes are charged to the operations that
+// caused them: so an operation pays for all that it writes, and for nothing else.
 #pragma once
 
 #include <atomic>

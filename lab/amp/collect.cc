@@ -4,7 +4,11 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <string>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "lab/crash/sites.h"
 
@@ -37,6 +41,23 @@ std::vector<std::pair<std::string, Counters>> parse_types(const json& operations
 // Names for the places of several modules.
 class Places {
  public:
+  // Functions in which the program flushed, and stored nothing itself, do nothing but flush.
+  void pass_over_flush_functions(const json& entries) {
+    using Function = std::pair<std::string, std::string>;  // module and name
+    std::set<Function> flushing;
+    std::set<Function> storing;
+    for (const json& entry : entries) {
+      const auto counters = parse_counts<SiteCounters>(entry, kSiteCounterFields);
+      const Function function(entry.at("module"), symbols_of(entry).function(entry.at("offset")));
+      if (counters.flushes > 0) flushing.insert(function);
+      if (counters.pm_lines_written > 0) storing.insert(function);
+    }
+    for (const Function& function : flushing) {
+      if (function.second.empty() || storing.contains(function)) continue;
+      modules_[function.first]->pass_over(function.second);
+    }
+  }
+
   // Functions that only flush or fence are passed over for who called them.
   AmpSite name(const json& entry) {
     const json* place = &entry;
@@ -111,9 +132,10 @@ uint64_t AmpReport::failed() const {
   return sum;
 }
 
-void collect(const json& report, AmpResult& result) {
+void collect(const json& report, AmpResult& result, Code code) {
   result.by_type = parse_types(report.at("operations"));
   Places places;
+  if (code == Code::kForeign) places.pass_over_flush_functions(report.at("sites"));
   // Code that was inlined in several places has several addresses for one line.
   std::map<std::tuple<std::string, unsigned, std::string, std::string>, AmpSite> merged;
   for (const json& entry : report.at("sites")) {

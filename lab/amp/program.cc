@@ -100,7 +100,7 @@ AmpReport run_amp_program(const std::vector<std::string>& command, const std::st
   result.workload = "program";
   result.records = records;
   result.seconds = steady_seconds() - began_s;
-  collect(read_report(command[0], file.path(), status), result);
+  collect(read_report(command[0], file.path(), status), result, Code::kForeign);
   result.operations = result.total().operations;
   report.program_code = WEXITSTATUS(status);
   return report;

@@ -84,8 +84,8 @@ void Child::run() {
                         structure_options());
   phase(load, kLoadLine);
   if (workload_ == nullptr) return;
-  // Made only now: what it allocates and frees decides what the structure is given from then on, and
-  // a load must count the same whatever is run after it.
+  // Made only now: what it allocates and frees decides what the structure is given from then on,
+  // and a load must count the same whatever is run after it.
   const uint64_t operations = options_.operations == 0 ? options_.records : options_.operations;
   const OperationPlan run(workload_->mix, options_.records, operations, options_.seed,
                           KeyOrder::kMixed);

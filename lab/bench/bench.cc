@@ -1,10 +1,87 @@
 #include "lab/bench/bench.h"
 
+#include <fmt/core.h>
+
 #include <algorithm>
+#include <array>
+#include <chrono>
 #include <cmath>
+#include <ctime>
 #include <numeric>
 
+#include "common/ticks.h"
+#include "common/units.h"
+#include "perdure/error.h"
+
 namespace perdure::lab {
+namespace {
+
+LatencySummary summarize(const Histogram& ticks) {
+  const double ns = TickClock::get().ns_per_tick();
+  return {.min = static_cast<double>(ticks.min()) * ns,
+          .p50 = ticks.quantile(0.5) * ns,
+          .p90 = ticks.quantile(0.9) * ns,
+          .p99 = ticks.quantile(0.99) * ns,
+          .p999 = ticks.quantile(0.999) * ns,
+          .p9999 = ticks.quantile(0.9999) * ns,
+          .p99999 = ticks.quantile(0.99999) * ns,
+          .max = static_cast<double>(ticks.max()) * ns};
+}
+
+}  // namespace
+
+OfferedRate OfferedRate::parse(std::string_view text) {
+  if (text == "peak") return {};
+  OfferedRate rate;
+  if (text.ends_with('%')) {
+    const uint64_t percent = parse_count(text.substr(0, text.size() - 1));
+    rate.peak_share = static_cast<double>(percent) / 100;
+  } else {
+    rate.per_s = static_cast<double>(parse_count(text));
+  }
+  if (rate.is_closed() || rate.peak_share > 10) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("\"{}\" is no rate: give requests in a second, such as 50k, a share of "
+                            "the slowest server's peak, such as 80%, or peak",
+                            text));
+  }
+  return rate;
+}
+
+std::string OfferedRate::name() const {
+  if (is_closed()) return "";
+  if (peak_share > 0) return fmt::format("{:.0f} % of the slowest peak", 100 * peak_share);
+  return format_count(static_cast<uint64_t>(per_s)) + "/s";
+}
+
+std::string utc_now() {
+  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  std::array<char, 32> text{};
+  std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &utc);
+  return text.data();
+}
+
+void add_repeat(BenchResult& result, const PhaseResult& phase) {
+  result.operations = phase.operations;
+  result.failed += phase.failed;
+  result.stream_hash = phase.stream_hash;
+  result.complete = phase.complete;
+  result.scanned = phase.scanned;
+  if (phase.operations == 0 || phase.seconds <= 0) return;
+  result.mops.push_back(static_cast<double>(phase.operations) / phase.seconds / 1e6);
+  result.window_mops.push_back(phase.window_mops);
+  const Histogram all = phase.latency_ticks();
+  if (all.count() > 0) result.latencies.push_back(summarize(all));
+  for (size_t type = 0; type < kOperationTypes; ++type) {
+    const TypeResult& of_type = phase.by_type[type];
+    result.by_type[type].operations = of_type.operations;
+    result.by_type[type].samples += of_type.latency_ticks.count();
+    if (of_type.latency_ticks.count() == 0) continue;
+    result.by_type[type].latencies.push_back(summarize(of_type.latency_ticks));
+  }
+}
 
 double median(std::vector<double> values) {
   if (values.empty()) return 0;

@@ -14,10 +14,13 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/progress.h"
 #include "lab/bench/floor.h"
+#include "lab/bench/phase.h"
+#include "lab/bench/processors.h"
 #include "lab/bench/workload.h"
 #include "lab/machine.h"
 #include "perdure/index.h"
@@ -25,8 +28,37 @@
 
 namespace perdure::lab {
 
+// How fast requests come to a server.
+struct OfferedRate {
+  double per_s =
+      // requests in a second; 0 together with the share: as fast as answers come (a closed loop)
+      0;
+  double peak_share =
+      0;  // of what the slowest of the servers did in a closed loop of the same repeat
+
+  bool is_closed() const { return per_s == 0 && peak_share == 0; }
+  // Reads "peak" (a closed loop), "50k" or "80%". Throws Error(kInvalidArgument).
+  static OfferedRate parse(std::string_view text);
+  std::string name() const;  // "", "50,000/s", "80 % of the slowest peak"
+};
+
+// Of servers, which run_server_bench() (lab/serve/server_bench.h) measures in the place of
+// structures.
+struct ServerOptions {
+  std::vector<std::string> servers;  // to be started, by name, or addresses
+  unsigned connections = 50;
+  unsigned pipeline = 1;  // requests on one connection at a time
+  std::vector<OfferedRate> rates = {{}};
+  bool uniform_arrivals = false;      // of open loops; else Poisson's
+  Processors server_processors = {};  // empty: the first half
+  Processors client_processors = {};  // empty: the second half
+  unsigned threads = 0;  // of each server that is started; 0: one for each of its processors
+  std::string command = "/proc/self/exe";  // what `perdure` servers are
+};
+
 struct BenchOptions {
   std::vector<std::string> structures;  // contenders: see contender.h
+  ServerOptions server;
   uint64_t records = 1'000'000;
   uint64_t operations = 1'000'000;  // of the run phase; 0: load only
   std::vector<unsigned> threads = {1};
@@ -48,13 +80,15 @@ struct BenchOptions {
   unsigned repeats = 3;
   double latency_sampling = 0.1;
   OptionMap structure_options;
-  uint64_t capacity_bytes = 0;     // of the pools; 0: default_capacity_bytes()
-  bool huge_pages = true;          // of pools, where the system gives them
-  bool verify_payload = true;      // of pools: checksums of byte strings that are read
-  bool reserve = true;             // all of the capacity beforehand, if the medium has the room
-  bool limits = true;              // measure what the machine itself can do too, for about a second
-  bool kill_recovery = false;      // also kill a loader and time the opening of what it left
-  std::string emulated_medium;     // a profile of the memory model; empty: the medium as it is
+  uint64_t capacity_bytes = 0;  // of the pools; 0: default_capacity_bytes()
+  bool huge_pages = true;       // of pools, where the system gives them
+  bool verify_payload = true;   // of pools: checksums of byte strings that are read
+  bool reserve = true;          // all of the capacity beforehand, if the medium has the room
+  bool limits = true;           // measure what the machine itself can do too, for about a second
+  bool kill_recovery = false;   // also kill a loader and time the opening of what it left
+  std::string
+      emulated_medium;  // a profile of the memory model, or a stall for each line that is written
+                        // back, such as "300ns"; empty: the medium as it is
   std::vector<std::string> notes;  // to be told with the results
 };
 
@@ -78,6 +112,32 @@ struct TypeSummary {
   uint64_t operations = 0;  // in the last repeat
   uint64_t samples = 0;     // latencies taken, over all repeats
   std::vector<LatencySummary> latencies;
+};
+
+// What an emulated medium was asked for.
+struct PersistCounts {
+  uint64_t lines = 0;   // flushed, or written past the caches
+  uint64_t fences = 0;  // with lines to wait for, or without
+};
+
+// The same for each operation; what wanders to the background is counted too.
+struct PersistsPerOperation {
+  double lines = 0;
+  double fences = 0;
+};
+
+// What is measured of servers alone. Lists have one element for each repeat.
+struct ServedFigures {
+  std::string workload;
+  OfferedRate rate;
+  std::vector<double> offered_per_s;  // of open loops
+  unsigned connections = 0;
+  unsigned pipeline = 0;
+  std::vector<double>
+      server_cpu;  // processors that the server kept busy; of servers that were started
+  std::vector<double> client_cpu;  // and the clients, of closed loops
+  std::vector<double>
+      first_answer_ms;  // of loads: after a SIGKILL, from its start to the first right answer
 };
 
 // What was measured of one phase on one structure with one number of threads.
@@ -106,6 +166,9 @@ struct BenchResult {
   std::vector<double> open_clean_ms;   // opening after a clean close
   std::vector<double> open_killed_ms;  // opening after a SIGKILL
 
+  std::optional<PersistsPerOperation> persists;  // in the last repeat; of an emulated medium alone
+  std::optional<ServedFigures> served;
+
   double mops_median() const;
   double mops_min() const;
   double mops_max() const;
@@ -120,10 +183,10 @@ struct BenchResult {
 
 // What slows the medium down, and by how much.
 struct EmulationReport {
-  std::string medium;  // name of the profile
+  std::string medium;  // name of the profile, or the stall in words
   double fence_ns = 0;
   double flush_ns = 0;
-  double write_gb_per_s = 0;
+  double write_gb_per_s = 0;  // 0: not limited
   uint64_t unit_bytes = 0;
   double native_fence_ns = 0;
   double native_flush_ns = 0;
@@ -164,6 +227,11 @@ uint64_t raw_record_bytes(const BenchOptions& options);
 
 // Three times the raw bytes of all records that will be there at once, 64 MiB at least.
 uint64_t default_capacity_bytes(const BenchOptions& options);
+
+// Adds what was measured of a phase in one more repeat.
+void add_repeat(BenchResult& result, const PhaseResult& phase);
+
+std::string utc_now();  // as ISO 8601 has it
 
 // Runs it. Pool files are removed when it returns or throws. Set `stop` to end early and get what
 // was measured so far. Throws Error on bad options and on any failure of pools and structures.

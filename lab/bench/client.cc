@@ -1,8 +1,5 @@
 #include "lab/bench/client.h"
 
-#include <algorithm>
-#include <cstring>
-
 namespace perdure::lab {
 
 BenchClient::BenchClient(AnyIndex& index, const OperationPlan& plan, uint64_t key_bytes,
@@ -13,42 +10,8 @@ BenchClient::BenchClient(AnyIndex& index, const OperationPlan& plan, uint64_t ke
       word_values_(index.value_kind() == Kind::kU64),
       words_(word_keys_ && word_values_),
       compare_(compare),
-      prefix_bytes_(key_prefix.size()),
-      key_(key_prefix),
-      value_(value_bytes, 'v') {
-  key_.resize(std::max<uint64_t>(key_bytes, prefix_bytes_ + sizeof(uint64_t)));
-}
-
-Datum BenchClient::make_key_bytes(uint64_t word) {
-  // Big-endian, so that byte strings sort as the words do; padding that depends on the word, so
-  // that no part of the key is the same in all.
-  uint64_t part = __builtin_bswap64(word);
-  for (size_t at = prefix_bytes_; at < key_.size(); at += sizeof part) {
-    std::memcpy(key_.data() + at, &part, std::min(sizeof part, key_.size() - at));
-    part = mix_word(part);
-  }
-  return std::string_view(key_);
-}
-
-Datum BenchClient::make_value_bytes(uint64_t word) {
-  std::memcpy(value_.data(), &word, std::min(sizeof word, value_.size()));
-  return std::string_view(value_);
-}
-
-uint64_t BenchClient::version_of(uint64_t word, std::string_view value) const {
-  const size_t bytes = std::min(sizeof word, value_.size());
-  uint64_t stored = 0;
-  uint64_t plain = 0;  // as much of the word as the value has room for
-  std::memcpy(&stored, value.data(), bytes);
-  std::memcpy(&plain, &word, bytes);
-  if (stored == plain) return 0;
-  ++word;
-  std::memcpy(&plain, &word, bytes);
-  return stored == plain ? 1 : ~uint64_t{0};
-}
-
-bool BenchClient::is_bytes_of(uint64_t word, std::string_view value) const {
-  return value.size() == value_.size() && version_of(word, value) <= 1;
+      bytes_(
+          {.key_bytes = key_bytes, .value_bytes = value_bytes, .prefix = std::string(key_prefix)}) {
 }
 
 bool BenchClient::has_effect(const Operation& operation) {
@@ -60,8 +23,8 @@ bool BenchClient::has_effect(const Operation& operation) {
   if (!index_.lookup(make_key(word), found_)) return removed;
   if (removed || !is_of(word, found_)) return false;
   // What was inserted may have been updated; what was updated never goes back.
-  return inserted || (word_values_ ? found_.word() == word + 1
-                                   : value_.empty() || version_of(word, found_.bytes()) == 1);
+  return inserted ||
+         (word_values_ ? found_.word() == word + 1 : bytes_.is_updated(word, found_.bytes()));
 }
 
 bool BenchClient::scan(const Prepared& prepared) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "lab/bench/record_bytes.h"
 #include "lab/bench/workload.h"
 #include "perdure/index.h"
 
@@ -13,8 +14,8 @@ namespace perdure::lab {
 // One for each thread.
 class BenchClient {
  public:
-  // Byte-string keys start with the prefix and have 8 bytes more at least, so that all can differ. With
-  // kNothing what is read is not compared: for an index that keeps nothing.
+  // Byte-string keys start with the prefix and have 8 bytes more at least, so that all can differ.
+  // With kNothing what is read is not compared: for an index that keeps nothing.
   enum class Compare : uint8_t { kNothing, kValues };
   BenchClient(AnyIndex& index, const OperationPlan& plan, uint64_t key_bytes, uint64_t value_bytes,
               std::string_view key_prefix = {}, Compare compare = Compare::kValues);
@@ -43,8 +44,8 @@ class BenchClient {
     }
   }
 
-  // False if the index says that the operation was not possible, or reads a value that nobody wrote for
-  // the key: both are wrong of it. `word`: the record's key.
+  // False if the index says that the operation was not possible, or reads a value that nobody wrote
+  // for the key: both are wrong of it. `word`: the record's key.
   bool carry_out(const Prepared& prepared, uint64_t word) {
     switch (prepared.type) {
       case OperationType::kInsert:
@@ -84,10 +85,10 @@ class BenchClient {
   bool is_of(uint64_t word, const Value& value) const {
     if (word_values_) [[likely]]
       return value.word() - word <= 1 || compare_ == Compare::kNothing;
-    return compare_ == Compare::kNothing || is_bytes_of(word, value.bytes());
+    return compare_ == Compare::kNothing || bytes_.is_of(word, value.bytes());
   }
-  // After the phase, with nobody writing: whether the operation's effect is there. Reads of the stream
-  // have none.
+  // After the phase, with nobody writing: whether the operation's effect is there. Reads of the
+  // stream have none.
   bool has_effect(const Operation& operation);
 
   uint64_t scanned() const { return scanned_; }  // records that scans visited
@@ -95,13 +96,8 @@ class BenchClient {
  private:
   // Whether the scan began at the record it was sent to, and visited no more than it was asked for.
   bool scan(const Prepared& prepared);
-  Datum make_key(uint64_t word) { return word_keys_ ? Datum(word) : make_key_bytes(word); }
-  Datum make_value(uint64_t word) { return word_values_ ? Datum(word) : make_value_bytes(word); }
-  Datum make_key_bytes(uint64_t word);
-  Datum make_value_bytes(uint64_t word);
-  bool is_bytes_of(uint64_t word, std::string_view value) const;
-  // The number in a value of the record with this key: 0 as inserted, 1 as updated.
-  uint64_t version_of(uint64_t word, std::string_view value) const;
+  Datum make_key(uint64_t word) { return word_keys_ ? Datum(word) : Datum(bytes_.key(word)); }
+  Datum make_value(uint64_t word) { return word_values_ ? Datum(word) : Datum(bytes_.value(word)); }
 
   AnyIndex& index_;
   const OperationPlan& plan_;
@@ -109,9 +105,7 @@ class BenchClient {
   const bool word_values_;
   const bool words_;  // both
   const Compare compare_;
-  const size_t prefix_bytes_;
-  std::string key_;
-  std::string value_;
+  RecordBytes bytes_;
   Value found_;
   uint64_t scanned_ = 0;
   uint64_t read_ = 0;  // something of every record that a scan visited

@@ -1,8 +1,8 @@
-// What a benchmark can measure, behind one interface: structures of the catalogue, other stores, the
-// volatile bounds, and "null".
+// What a benchmark can measure, behind one interface: structures of the catalogue, other stores,
+// the volatile bounds, and "null".
 //
-// To add one, make a Contender and let find_contender() find it; a store that comes as a package of its
-// own goes to the peers (peers.h).
+// To add one, make a Contender and let find_contender() find it; a store that comes as a package of
+// its own goes to the peers (peers.h).
 #pragma once
 
 #include <cstdint>
@@ -54,8 +54,8 @@ struct Contender {
   bool may_fork = false;  // a forked child may make one, so that the child can be killed
 };
 
-// Throws Error(kInvalidArgument) on names that there are not, and Error(kNotFound) on peers that this
-// build has not.
+// Throws Error(kInvalidArgument) on names that there are not, and Error(kNotFound) on peers that
+// this build has not.
 Contender find_contender(const std::string& name);
 
 // "plush, cceh, ..., null, rocksdb, ...", of all that can be named.

@@ -1,4 +1,5 @@
-// Which records a workload addresses, as people write it, and exact draws from skewed distributions.
+// Which records a workload addresses, as people write it, and exact draws from skewed
+// distributions.
 //
 //   Distribution distribution = Distribution::parse("zipfian=0.99");
 //   RankSampler ranks(distribution, records);
@@ -18,19 +19,21 @@ namespace perdure::lab {
 struct Distribution {
   enum class Kind : uint8_t {
     kUniform,
-    kZipfian,      // the record of rank r (from 1) is addressed in proportion to r^-factor
-    kSelfSimilar,  // a share `factor` of the records gets 1 - factor of the operations, within these
-                   // again, and so on: 0.2 is the rule of 80 and 20
-    kSequential,   // one record after the other, and from the first again
-    kLatest,       // zipfian by age: the record inserted last has rank 1
+    kZipfian,  // the record of rank r (from 1) is addressed in proportion to r^-factor
+    // a share `factor` of the records gets 1 - factor of the operations, within these again, and so
+    // on: 0.2 is the rule of 80 and 20
+    kSelfSimilar,
+    kSequential,  // one record after the other, and from the first again
+    kLatest,      // zipfian by age: the record inserted last has rank 1
   };
 
   Kind kind = Kind::kUniform;
   double factor = 0;
 
   // Reads "uniform", "zipfian" (0.99), "zipfian=1.2", "selfsimilar" (0.2), "selfsimilar=.1",
-  // "sequential", "latest" (0.99). Throws Error(kInvalidArgument) on unknown names and on factors out
-  // of range: above 0 and up to 10 for zipfian and latest, above 0 and up to 0.5 for self-similar.
+  // "sequential", "latest" (0.99). Throws Error(kInvalidArgument) on unknown names and on factors
+  // out of range: above 0 and up to 10 for zipfian and latest, above 0 and up to 0.5 for
+  // self-similar.
   static Distribution parse(std::string_view text);
 
   std::string name() const;  // what parse() reads
@@ -45,9 +48,9 @@ struct Distribution {
 // Ranks are cut into segments: single ones at the head, then a 32nd of the way each, so that the
 // probabilities within a segment differ by a few percent. A draw picks a segment by Walker's alias
 // method, with the weight it had if all its ranks were as likely as its first, and a rank in it
-// uniformly, which it keeps with probability p(rank) / p(first). A bound on that ratio decides nearly
-// all draws without computing it. So a draw takes two table look-ups and two mixes of 64-bit words
-// and no powers, and the tables have some hundred entries, however many ranks there are.
+// uniformly, which it keeps with probability p(rank) / p(first). A bound on that ratio decides
+// nearly all draws without computing it. So a draw takes two table look-ups and two mixes of 64-bit
+// words and no powers, and the tables have some hundred entries, however many ranks there are.
 class RankSampler {
  public:
   RankSampler() = default;

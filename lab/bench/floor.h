@@ -30,7 +30,8 @@ class FlushFloor {
  public:
   explicit FlushFloor(const std::string& folder);
 
-  // Nanoseconds per store + flush + fence, over one pass through the mapping (about 0.1 s), or that share of it.
+  // Nanoseconds per store + flush + fence, over one pass through the mapping (about 0.1 s), or that
+  // share of it.
   double measure_ns(double share = 1);
   const char* instruction() const { return instruction_; }  // "clwb", "clflushopt", "clflush"
 

@@ -21,8 +21,8 @@ class OperationBatch {
            type == OperationType::kUpsert;
   }
 
-  // Copies the operation, which is of the batch's type, on the record with this key. The batch must not
-  // be full.
+  // Copies the operation, which is of the batch's type, on the record with this key. The batch must
+  // not be full.
   void add(const BenchClient::Prepared& prepared, uint64_t word);
   uint64_t count() const { return records_.size(); }
   bool full() const { return count() == size_; }

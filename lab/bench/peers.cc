@@ -61,34 +61,38 @@ std::vector<std::string> peer_names() {
   return names;
 }
 
-Contender load_peer(const std::string& name) {
-  const KnownPeer& peer = *find_peer(name);
+void* find_in_peer(const std::string& module, const char* symbol, const std::string& what) {
   std::string reason = "it was not built";
   for (const std::string& folder : module_folders()) {
-    const std::string path = fmt::format("{}/perdure-peer-{}.so", folder, peer.module);
+    const std::string path = fmt::format("{}/perdure-peer-{}.so", folder, module);
     if (access(path.c_str(), R_OK) != 0) continue;
     // Never unloaded: stores may have threads of their own.
-    void* module = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    auto* entry = module == nullptr
-                      ? nullptr
-                      : reinterpret_cast<PeerModule*>(dlsym(module, kPeerModuleSymbol));
-    if (entry == nullptr) {
-      reason = dlerror();
-      continue;
-    }
-    std::vector<Contender> contenders;
-    entry(contenders);
-    for (const Contender& contender : contenders) {
-      if (contender.name == name) return contender;
-    }
+    void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    void* found = library == nullptr ? nullptr : dlsym(library, symbol);
+    if (found != nullptr) return found;
+    reason = dlerror();
   }
-  if (peer.package == nullptr) {
-    throw Error(ErrorCode::kNotFound, fmt::format("{} cannot be measured: {}", name, reason));
+  const auto peer = std::find_if(kPeers.begin(), kPeers.end(),
+                                 [&](const KnownPeer& each) { return module == each.module; });
+  if (peer->package == nullptr) {
+    throw Error(ErrorCode::kNotFound, fmt::format("{} cannot be measured: {}", what, reason));
   }
   throw Error(ErrorCode::kNotFound,
               fmt::format("{} cannot be measured: {}; install {} (`tools/install-deps.sh base "
                           "peers`) and build again",
-                          name, reason, peer.package));
+                          what, reason, peer->package));
+}
+
+Contender load_peer(const std::string& name) {
+  const KnownPeer& peer = *find_peer(name);
+  auto* entry = reinterpret_cast<PeerModule*>(find_in_peer(peer.module, kPeerModuleSymbol, name));
+  std::vector<Contender> contenders;
+  entry(contenders);
+  for (const Contender& contender : contenders) {
+    if (contender.name == name) return contender;
+  }
+  throw Error(ErrorCode::kNotFound,
+              fmt::format("{} cannot be measured: its module was built without it", name));
 }
 
 }  // namespace perdure::lab

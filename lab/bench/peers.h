@@ -21,6 +21,10 @@ std::vector<std::string> peer_names();
 // Throws Error(kNotFound), naming the package, if this build has no such module.
 Contender load_peer(const std::string& name);
 
+// A function that a module defines, by its name. Throws Error(kNotFound), naming the package, if
+// this build has no such module: then `what` cannot be measured.
+void* find_in_peer(const std::string& module, const char* symbol, const std::string& what);
+
 // What modules define.
 using PeerModule = void(std::vector<Contender>& peers);
 inline constexpr char kPeerModuleSymbol[] = "perdure_bench_peers";

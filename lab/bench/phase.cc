@@ -19,8 +19,9 @@
 namespace perdure::lab {
 namespace {
 
-// How often a thread draws its next operations, tells how far it is and looks whether it should stop,
-// in operations: seldom enough to cost little, often enough for stores that take milliseconds.
+// How often a thread draws its next operations, tells how far it is and looks whether it should
+// stop, in operations: seldom enough to cost little, often enough for stores that take
+// milliseconds.
 constexpr uint64_t kStep = 64;
 
 // Decides which operations are timed. Its draws are independent of the keys: a structure that
@@ -80,7 +81,8 @@ class Share {
   bool in_turn_;
 };
 
-// The batches that a thread gathers, one for each type that has batched calls. Empty without batches.
+// The batches that a thread gathers, one for each type that has batched calls. Empty without
+// batches.
 class Batches {
  public:
   Batches(AnyIndex& index, uint64_t size) {
@@ -190,8 +192,8 @@ PhaseResult PhaseRun::run() {
   return result;
 }
 
-// Of operations from all over the stream. Only what the index says afterwards shows an update that it
-// dropped and reported as done.
+// Of operations from all over the stream. Only what the index says afterwards shows an update that
+// it dropped and reported as done.
 uint64_t PhaseRun::missing_effects() const {
   constexpr uint64_t kSample = 20'000;
   BenchClient client = make_client();
@@ -274,7 +276,8 @@ void PhaseRun::carry_out_range(Worker& worker, BenchClient& client, Batches& bat
   while (place < range.end && !ends()) {
     const uint64_t count = std::min(kStep, range.end - place);
     // Drawn beforehand: so little lies between two operations that a processor can begin the second
-    // while it waits for the memory of the first, as it would in a program that has its keys at hand.
+    // while it waits for the memory of the first, as it would in a program that has its keys at
+    // hand.
     struct Drawn {
       Operation operation;
       uint64_t key;

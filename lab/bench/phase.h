@@ -39,8 +39,8 @@ struct TypeResult {
 struct PhaseResult {
   double seconds = 0;       // from the first thread's start to the last thread's end
   uint64_t operations = 0;  // measured; fewer than planned when it was stopped
-  // Reported absent or present when the opposite was true, or read a value that nobody wrote for the key;
-  // and, of a sample after the phase, writes whose effect is not there.
+  // Reported absent or present when the opposite was true, or read a value that nobody wrote for
+  // the key; and, of a sample after the phase, writes whose effect is not there.
   uint64_t failed = 0;
   uint64_t scanned = 0;      // records that scans visited
   bool complete = false;     // neither stopped nor cut by the time limit

@@ -42,8 +42,8 @@ class PluginStore final : public BenchStore {
   std::string path_;
 };
 
-// Perdure's own libraries make pools as well: in the domain of the other pools of the run, which the
-// interface has no word for. Nothing else in this process opens a pool meanwhile.
+// Perdure's own libraries make pools as well: in the domain of the other pools of the run, which
+// the interface has no word for. Nothing else in this process opens a pool meanwhile.
 class DomainOfPlugins {
  public:
   explicit DomainOfPlugins(const PoolOptions& options) : set_(options.force_domain) {

@@ -1,6 +1,6 @@
 #include "lab/bench/report.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 
@@ -41,14 +41,26 @@ std::string scan_words(const Workload& workload) {
 std::string emulation_words(const BenchReport& report) {
   if (!report.emulation) return "";
   const EmulationReport& emulation = *report.emulation;
-  return fmt::format(
+  std::string words = fmt::format(
       "emulated  {}: a fence takes {:.0f} ns and {:.0f} ns a line (here {:.0f} and {:.0f}; {:.0f} "
-      "and "
-      "{:.0f} are added), all threads write {} GB/s at most in units of {} bytes; reads are not "
-      "slowed\n",
+      "and {:.0f} are added)",
       emulation.medium, emulation.fence_ns, emulation.flush_ns, emulation.native_fence_ns,
-      emulation.native_flush_ns, emulation.added_fence_ns, emulation.added_flush_ns,
-      emulation.write_gb_per_s, emulation.unit_bytes);
+      emulation.native_flush_ns, emulation.added_fence_ns, emulation.added_flush_ns);
+  if (emulation.write_gb_per_s > 0) {
+    words += fmt::format(", all threads write {} GB/s at most in units of {} bytes",
+                         emulation.write_gb_per_s, emulation.unit_bytes);
+  }
+  return words + "; reads are not slowed\n";
+}
+
+std::string server_words(const ServerOptions& server) {
+  return fmt::format(
+      "servers   on processors {}, {} each, those that were started; clients on processors {}, {}, "
+      "{} "
+      "at a time on each; open loops have {} arrivals\n",
+      fmt::join(server.server_processors, ","), format_counted(server.threads, "thread"),
+      fmt::join(server.client_processors, ","), format_counted(server.connections, "connection"),
+      format_counted(server.pipeline, "request"), server.uniform_arrivals ? "uniform" : "Poisson");
 }
 
 std::string conditions(const BenchReport& report) {
@@ -61,6 +73,7 @@ std::string conditions(const BenchReport& report) {
                         options.folder, report.domain, report.domain_forced ? " (forced)" : "",
                         report.durability);
   }
+  if (!options.server.servers.empty()) text += server_words(options.server);
   text += fmt::format(
       "workload  {} records, {} operations{}, keys {} ({}), values {}, seed {}, repeats {}, pool "
       "capacity {}{}{}{}\n",
@@ -81,6 +94,7 @@ std::string conditions(const BenchReport& report) {
                         workload.name == mix ? mix : workload.name + ": " + mix,
                         workload.distribution.name(), scan_words(workload));
   }
+  if (report.floor_ns.empty()) return text;
   text += fmt::format("limits    {} for one 64-byte store + {} + sfence in sequence",
                       format_nanoseconds(report.floor_ns_median()), report.flush_instruction);
   if (!report.read_chain_ns.empty()) {
@@ -115,6 +129,38 @@ std::string speed_table(const BenchReport& report) {
          or_dash(divide(ns, report.read_chain_ns_median()), "", 2)});
   }
   return align_columns(rows, 2);
+}
+
+// What servers are asked and take: in the place of the floors, which a network hides.
+std::string server_table(const BenchReport& report) {
+  std::vector<Row> rows = {{"server", "operation", "offered", "answered", "x first", "spread",
+                            "server CPU", "us an operation", "client CPU", "memory", "files"}};
+  for (const BenchResult& result : report.results) {
+    const ServedFigures& served = *result.served;
+    const double busy = median(served.server_cpu);
+    rows.push_back(
+        {result.structure, result.operation,
+         served.offered_per_s.empty() ? "-" : format_rate(median(served.offered_per_s)),
+         format_rate(result.mops_median() * 1e6), or_dash(report.ratio_to_first(result), "", 2),
+         result.mops.size() > 1 ? fmt::format("{:.0f} %", 100 * result.mops_spread()) : "-",
+         or_dash(100 * busy, " %", 0), or_dash(divide(busy, result.mops_median()), "", 2),
+         or_dash(100 * median(served.client_cpu), " %", 0),
+         result.dram_bytes > 0 ? format_bytes(result.dram_bytes) : "-",
+         result.pool_bytes > 0 ? format_bytes(result.pool_bytes) : "-"});
+  }
+  return align_columns(rows, 2);
+}
+
+// After a SIGKILL.
+std::string recovery_table(const BenchReport& report) {
+  std::vector<Row> rows = {{"server", "records", "first answer after SIGKILL", "all answers"}};
+  for (const BenchResult& result : report.results) {
+    if (result.served->first_answer_ms.empty()) continue;
+    rows.push_back({result.structure, format_count(result.records),
+                    time_or_dash(result.served->first_answer_ms),
+                    time_or_dash(result.open_killed_ms)});
+  }
+  return rows.size() == 1 ? "" : "\n" + align_columns(rows, 1);
 }
 
 std::string latency_table(const BenchReport& report) {
@@ -166,8 +212,13 @@ std::string durability_table(const BenchReport& report) {
 }  // namespace
 
 std::string to_table(const BenchReport& report) {
-  std::string text = conditions(report) + "\n" + speed_table(report) + latency_table(report) +
-                     space_table(report) + durability_table(report);
+  std::string text = conditions(report) + "\n";
+  if (report.options.server.servers.empty()) {
+    text += speed_table(report) + latency_table(report) + space_table(report);
+  } else {
+    text += server_table(report) + latency_table(report) + recovery_table(report);
+  }
+  text += durability_table(report);
   for (const std::string& note : report.notes) text += "\n" + note + "\n";
   if (report.failed() > 0) {
     text += fmt::format("\n{} operations gave a wrong answer\n", format_count(report.failed()));

@@ -75,6 +75,26 @@ void add_load_figures(const BenchResult& result, json& object) {
   object["open_killed_ms_median"] = median_or_null(result.open_killed_ms);
 }
 
+json served_json(const BenchResult& result) {
+  const ServedFigures& served = *result.served;
+  const double cpu = median(served.server_cpu);
+  json object = {{"workload", served.workload},
+                 {"loop", served.rate.is_closed() ? "closed" : "open"},
+                 {"peak_share", number_or_null(served.rate.peak_share)},
+                 {"offered_per_s", served.offered_per_s},
+                 {"offered_per_s_median", median_or_null(served.offered_per_s)},
+                 {"connections", served.connections},
+                 {"pipeline", served.pipeline},
+                 {"server_cpu", served.server_cpu},
+                 {"server_us_per_op_median", ratio_or_null(cpu, result.mops_median())},
+                 {"client_cpu", served.client_cpu}};
+  if (result.is_load) {
+    object["first_answer_ms"] = served.first_answer_ms;
+    object["first_answer_ms_median"] = median_or_null(served.first_answer_ms);
+  }
+  return object;
+}
+
 json result_json(const BenchReport& report, const BenchResult& result) {
   const double ns = result.ns_per_op_median();
   json object = {{"structure", result.structure},
@@ -105,7 +125,12 @@ json result_json(const BenchReport& report, const BenchResult& result) {
                  {"raw_bytes", result.raw_bytes},
                  {"space_amplification", ratio_or_null(static_cast<double>(result.pool_bytes),
                                                        static_cast<double>(result.raw_bytes))}};
+  if (result.persists) {
+    object["lines_per_operation"] = result.persists->lines;
+    object["fences_per_operation"] = result.persists->fences;
+  }
   if (result.is_load) add_load_figures(result, object);
+  if (result.served) object["served"] = served_json(result);
   return object;
 }
 
@@ -118,37 +143,53 @@ json workload_json(const Workload& workload) {
           {"scan_length", {workload.scan_length.least, workload.scan_length.most}}};
 }
 
+json server_json(const ServerOptions& server) {
+  json rates = json::array();
+  for (const OfferedRate& rate : server.rates) {
+    rates.push_back(rate.is_closed() ? "peak" : rate.name());
+  }
+  return {{"connections", server.connections},
+          {"pipeline", server.pipeline},
+          {"rates", rates},
+          {"arrivals", server.uniform_arrivals ? "uniform" : "poisson"},
+          {"server_processors", server.server_processors},
+          {"client_processors", server.client_processors},
+          {"server_threads", server.threads}};
+}
+
 json parameters_json(const BenchReport& report) {
   const BenchOptions& options = report.options;
   json workloads = json::array();
   for (const Workload& workload : options.workloads) workloads.push_back(workload_json(workload));
-  return {{"structures", options.structures},
-          {"workloads", workloads},
-          {"records", options.records},
-          {"operations", options.operations},
-          {"warmup_operations", options.warmup},
-          {"batch", options.batch},
-          {"time_limit_s", number_or_null(options.time_limit_s)},
-          {"threads", options.threads},
-          {"pinned", options.pinned},
-          {"keys", to_string(options.key_order)},
-          {"distribution", options.workloads.front().distribution.name()},
-          {"key_kind", to_string(options.key_kind)},
-          {"value_kind", to_string(options.value_kind)},
-          {"key_bytes", options.key_kind == Kind::kU64 ? 8 : options.key_bytes},
-          {"value_bytes", options.value_kind == Kind::kU64 ? 8 : options.value_bytes},
-          {"key_prefix", options.key_prefix},
-          {"path", options.folder},
-          {"seed", options.seed},
-          {"repeats", options.repeats},
-          {"latency_sampling", options.latency_sampling},
-          {"window_ms", options.window_s * 1e3},
-          {"structure_options", options.structure_options},
-          {"capacity_bytes", options.capacity_bytes},
-          {"reserved", options.reserve},
-          {"huge_pages_wanted", options.huge_pages},
-          {"payload_verified", options.verify_payload},
-          {"kill_recovery", options.kill_recovery}};
+  json parameters = {{"structures", options.structures},
+                     {"workloads", workloads},
+                     {"records", options.records},
+                     {"operations", options.operations},
+                     {"warmup_operations", options.warmup},
+                     {"batch", options.batch},
+                     {"time_limit_s", number_or_null(options.time_limit_s)},
+                     {"threads", options.threads},
+                     {"pinned", options.pinned},
+                     {"keys", to_string(options.key_order)},
+                     {"distribution", options.workloads.front().distribution.name()},
+                     {"key_kind", to_string(options.key_kind)},
+                     {"value_kind", to_string(options.value_kind)},
+                     {"key_bytes", options.key_kind == Kind::kU64 ? 8 : options.key_bytes},
+                     {"value_bytes", options.value_kind == Kind::kU64 ? 8 : options.value_bytes},
+                     {"key_prefix", options.key_prefix},
+                     {"path", options.folder},
+                     {"seed", options.seed},
+                     {"repeats", options.repeats},
+                     {"latency_sampling", options.latency_sampling},
+                     {"window_ms", options.window_s * 1e3},
+                     {"structure_options", options.structure_options},
+                     {"capacity_bytes", options.capacity_bytes},
+                     {"reserved", options.reserve},
+                     {"huge_pages_wanted", options.huge_pages},
+                     {"payload_verified", options.verify_payload},
+                     {"kill_recovery", options.kill_recovery}};
+  if (!options.server.servers.empty()) parameters["server"] = server_json(options.server);
+  return parameters;
 }
 
 json emulation_json(const BenchReport& report) {

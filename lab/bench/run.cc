@@ -1,9 +1,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <array>
-#include <chrono>
-#include <ctime>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -20,18 +17,6 @@
 namespace perdure::lab {
 namespace {
 
-LatencySummary summarize(const Histogram& ticks) {
-  const double ns = TickClock::get().ns_per_tick();
-  return {.min = static_cast<double>(ticks.min()) * ns,
-          .p50 = ticks.quantile(0.5) * ns,
-          .p90 = ticks.quantile(0.9) * ns,
-          .p99 = ticks.quantile(0.99) * ns,
-          .p999 = ticks.quantile(0.999) * ns,
-          .p9999 = ticks.quantile(0.9999) * ns,
-          .p99999 = ticks.quantile(0.99999) * ns,
-          .max = static_cast<double>(ticks.max()) * ns};
-}
-
 // What an operation that returned survives, in words.
 std::string survives(const PoolInfo& pool) {
   switch (pool.durability) {
@@ -42,15 +27,6 @@ std::string survives(const PoolInfo& pool) {
     default:
       return "nothing";
   }
-}
-
-std::string utc_now() {
-  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
-  std::tm utc{};
-  gmtime_r(&now, &utc);
-  std::array<char, 32> text{};
-  std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &utc);
-  return text.data();
 }
 
 class Bench {
@@ -158,14 +134,7 @@ void Bench::note_unequal_conditions() {
 void Bench::start_emulation() {
   const std::string& name = report_.options.emulated_medium;
   if (name.empty()) return;
-  const Profile profile = load_profile(name == "optane" ? "optane-100" : name);
-  if (profile.domain != "line") {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{} needs no flushes, so there is no persist to slow down: emulate a "
-                            "medium of domain line, such as optane",
-                            name));
-  }
-  medium_ = std::make_unique<EmulatedMedium>(profile);
+  medium_ = EmulatedMedium::of_name(name);
   report_.emulation = medium_->report();
   pm::emulate_media(medium_.get());
   for (const Contender& contender : contenders_) {
@@ -213,7 +182,8 @@ BenchReport Bench::run() {
 
 void Bench::measure_limits() {
   if (!flush_floor_) return;
-  // As long as what is measured beside it, about: a tenth of a second for a million operations or more.
+  // As long as what is measured beside it, about: a tenth of a second for a million operations or
+  // more.
   const BenchOptions& options = report_.options;
   const double share =
       std::clamp(static_cast<double>(options.records + options.operations) / 1e6, 0.05, 1.0);
@@ -238,6 +208,7 @@ void Bench::run_repeat(unsigned repeat) {
         trial.contender = &contender;
         trial.threads = threads;
         trial.workload = &workload;
+        if (contender.kind == "structure") trial.medium = medium_.get();
         // The loads of all workloads are alike: one of them is killed.
         trial.kill_recovery = options.kill_recovery && &workload == &options.workloads.front();
         trial.label =
@@ -265,27 +236,11 @@ BenchResult& Bench::result_of(const TrialOptions& trial, const std::string& oper
 }
 
 void Bench::add_phase(BenchResult& result, const MeasuredPhase& measured) {
-  const PhaseResult& phase = measured.phase;
   result.pool_bytes = measured.pool_bytes;
   result.dram_bytes = measured.dram_bytes;
   result.raw_bytes = measured.raw_bytes;
-  result.operations = phase.operations;
-  result.failed += phase.failed;
-  result.stream_hash = phase.stream_hash;
-  result.complete = phase.complete;
-  result.scanned = phase.scanned;
-  if (phase.operations == 0 || phase.seconds <= 0) return;
-  result.mops.push_back(static_cast<double>(phase.operations) / phase.seconds / 1e6);
-  result.window_mops.push_back(phase.window_mops);
-  const Histogram all = phase.latency_ticks();
-  if (all.count() > 0) result.latencies.push_back(summarize(all));
-  for (size_t type = 0; type < kOperationTypes; ++type) {
-    const TypeResult& of_type = phase.by_type[type];
-    result.by_type[type].operations = of_type.operations;
-    result.by_type[type].samples += of_type.latency_ticks.count();
-    if (of_type.latency_ticks.count() == 0) continue;
-    result.by_type[type].latencies.push_back(summarize(of_type.latency_ticks));
-  }
+  result.persists = measured.persists;
+  add_repeat(result, measured.phase);
 }
 
 void Bench::keep_load(const TrialOptions& trial, const TrialResult& measured) {

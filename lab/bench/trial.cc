@@ -1,10 +1,8 @@
 #include "lab/bench/trial.h"
 
-#include <fcntl.h>
 #include <fmt/core.h>
 #include <linux/magic.h>
 #include <malloc.h>
-#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/vfs.h>
 #include <sys/wait.h>
@@ -13,71 +11,18 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <memory>
 
 #include "common/ticks.h"
+#include "lab/bench/store_path.h"
 #include "perdure/error.h"
-#include "pm/file_lock.h"
 
 namespace perdure::lab {
 namespace {
 
 constexpr uint64_t kReopenSample = 1000;
-
-// A name for a pool file, or a folder of files, which is removed at the end.
-class StorePath {
- public:
-  explicit StorePath(const std::string& folder)
-      : path_(fmt::format("{}/perdure-bench-{}-{}.pool", folder, getpid(), next_number())) {
-    remove_those_of_the_dead(folder);
-  }
-  ~StorePath() { remove(); }
-  StorePath(const StorePath&) = delete;
-  StorePath& operator=(const StorePath&) = delete;
-  const std::string& path() const { return path_; }
-  void remove() const {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-
- private:
-  static unsigned next_number() {
-    static std::atomic<unsigned> number{0};
-    return ++number;
-  }
-  static void remove_those_of_the_dead(const std::string& folder);
-
-  std::string path_;
-};
-
-// Whether nobody holds the lock of this file. A process that seems dead may live in another container.
-bool is_unlocked(const std::filesystem::path& path) {
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-  if (file < 0) return false;
-  const bool unlocked = ::flock(file, LOCK_EX | LOCK_NB) == 0 && !pm::has_writer(file, path);
-  ::close(file);
-  return unlocked;
-}
-
-// A benchmark that is killed cannot remove its pool, and on tmpfs that is memory: the next one does.
-void StorePath::remove_those_of_the_dead(const std::string& folder) {
-  struct statfs system{};
-  const bool in_memory = ::statfs(folder.c_str(), &system) == 0 && system.f_type == TMPFS_MAGIC;
-  std::error_code failed;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, failed)) {
-    const std::string name = entry.path().filename();
-    int pid = 0;
-    if (std::sscanf(name.c_str(), "perdure-bench-%d-", &pid) != 1 || pid <= 0) continue;
-    if (::kill(pid, 0) == 0 || errno != ESRCH) continue;
-    std::error_code ignored;
-    const bool unused = entry.is_directory(ignored) ? in_memory : is_unlocked(entry.path());
-    if (unused) std::filesystem::remove_all(entry.path(), ignored);
-  }
-}
 
 // What this process took from malloc.
 uint64_t heap_bytes() {
@@ -182,7 +127,14 @@ PhaseOptions Trial::phase_options(const std::string& name) const {
 MeasuredPhase Trial::phase(BenchStore& store, const OperationPlan& plan, const PhaseOptions& phase,
                            const ProgressSink& progress) const {
   MeasuredPhase measured;
+  const PersistCounts before = trial_.medium != nullptr ? trial_.medium->counts() : PersistCounts();
   measured.phase = run_phase(store.index(), plan, phase, progress, stop_);
+  if (trial_.medium != nullptr && measured.phase.operations > 0) {
+    const PersistCounts after = trial_.medium->counts();
+    const auto operations = static_cast<double>(measured.phase.operations + phase.warmup);
+    measured.persists = {static_cast<double>(after.lines - before.lines) / operations,
+                         static_cast<double>(after.fences - before.fences) / operations};
+  }
   measured.pool_bytes = store.stored_bytes();
   measured.dram_bytes = dram_bytes(store);
   // What a warm-up inserts and removes is not counted apart; it is in the mix's proportion.

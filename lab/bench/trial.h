@@ -9,6 +9,7 @@
 
 #include "lab/bench/bench.h"
 #include "lab/bench/contender.h"
+#include "lab/bench/emulated_medium.h"
 #include "lab/bench/phase.h"
 #include "perdure/pool.h"
 
@@ -18,6 +19,7 @@ struct TrialOptions {
   const Contender* contender = nullptr;
   unsigned threads = 1;
   const Workload* workload = nullptr;
+  const EmulatedMedium* medium = nullptr;  // that pools are on
   bool kill_recovery = false;
   std::string label;  // for the progress bar
 };
@@ -28,6 +30,7 @@ struct MeasuredPhase {
   uint64_t pool_bytes = 0;
   uint64_t dram_bytes = 0;
   uint64_t raw_bytes = 0;  // of the records there then
+  std::optional<PersistsPerOperation> persists;
 };
 
 struct TrialResult {

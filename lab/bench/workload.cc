@@ -15,7 +15,8 @@ namespace {
 
 constexpr std::array<const char*, kOperationTypes> kNames = {
     "insert", "lookup", "update", "upsert", "remove", "scan", "rmw", "scan-back"};
-constexpr std::array<const char*, 3> kKeyOrders = {"mixed", "sequential", "pibench"};
+constexpr std::array<const char*, 5> kKeyOrders = {"mixed", "sequential", "pibench", "dense",
+                                                   "clustered"};
 constexpr uint32_t kLongestScan = 100'000'000;
 
 OperationType parse_type(std::string_view text) {

@@ -74,6 +74,8 @@ enum class KeyOrder : uint8_t {
   kMixed,       // record numbers through a bijective 64-bit mixer: uniform over the key space
   kSequential,  // record numbers as they are
   kPibench,     // record numbers times 2^64 / golden ratio, as PiBench makes its keys
+  kDense,       // n records have about the first n numbers, in random order
+  kClustered,   // runs of kClusterKeys neighbours at random places, in random order
 };
 
 const char* to_string(KeyOrder order) noexcept;
@@ -121,10 +123,10 @@ class OperationPlan {
     }
   }
 
-  // The latest records are those whose inserts are certainly done: the operation at `place` relies on
-  // all operations before this place to be done, and on no others. 0 for other distributions. The
-  // distance is the same for any number of threads, so that the operations are; threads that take
-  // blocks of kBlock operations in turn seldom have to wait for it.
+  // The latest records are those whose inserts are certainly done: the operation at `place` relies
+  // on all operations before this place to be done, and on no others. 0 for other distributions.
+  // The distance is the same for any number of threads, so that the operations are; threads that
+  // take blocks of kBlock operations in turn seldom have to wait for it.
   uint64_t dependence(uint64_t place) const {
     if (!has_dependences() || place < kLatestLag) return 0;
     return (place - kLatestLag) / kBlock * kBlock;
@@ -134,8 +136,9 @@ class OperationPlan {
   }
   static constexpr uint64_t kBlock = 64;
 
-  // A number that the operation at this place has, and hardly any other. Their sum over the operations
-  // that were carried out, in any order, tells whether two runs did the same: see stream_hash().
+  // A number that the operation at this place has, and hardly any other. Their sum over the
+  // operations that were carried out, in any order, tells whether two runs did the same: see
+  // stream_hash().
   static uint64_t fingerprint(uint64_t place, const Operation& operation) {
     uint64_t word = place * 0x9a6c1f4e83d2b575ULL + operation.record;
     word ^= (uint64_t{operation.length} << 8) + static_cast<uint64_t>(operation.type);
@@ -155,9 +158,15 @@ class OperationPlan {
   uint64_t key_of(uint64_t record) const {
     if (order_ == KeyOrder::kMixed) [[likely]]
       return mix_word(record ^ key_salt_);
-    // PiBench counts from 1.
-    return order_ == KeyOrder::kSequential ? record : (record + 1) * kGoldenRatio;
+    if (order_ == KeyOrder::kSequential) return record;
+    if (order_ == KeyOrder::kPibench) return (record + 1) * kGoldenRatio;  // it counts from 1
+    const uint64_t dense = scatter_among_as_large(record, key_salt_);
+    if (order_ == KeyOrder::kDense) return dense;
+    const uint64_t cluster = mix_low_bits(dense / kClusterKeys, 64 - kClusterBits, ~key_salt_);
+    return cluster << kClusterBits | dense % kClusterKeys;
   }
+  static constexpr unsigned kClusterBits = 10;
+  static constexpr uint64_t kClusterKeys = uint64_t{1} << kClusterBits;
 
  private:
   // Types are laid out in cycles of this many operations, with exact counts in seeded order. That

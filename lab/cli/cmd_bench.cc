@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -16,6 +17,7 @@
 #include "lab/bench/report.h"
 #include "lab/bench/ycsb.h"
 #include "lab/cli/commands.h"
+#include "lab/serve/server_bench.h"
 #include "perdure/error.h"
 
 namespace perdure::cli {
@@ -41,6 +43,10 @@ struct BenchCommandOptions {
   std::string window = "100ms";
   std::vector<std::string> options;
   std::vector<std::string> plugins;
+  std::string rates = "peak";
+  std::string arrivals = "poisson";
+  std::string server_cpus;
+  std::string client_cpus;
   bool json = false;
   bool csv = false;
   const CLI::App* command = nullptr;
@@ -48,7 +54,8 @@ struct BenchCommandOptions {
   bool given(const char* option) const { return command->count(option) > 0; }
 };
 
-// A file of YCSB's also says how many records, operations and so on; the command line goes before it.
+// A file of YCSB's also says how many records, operations and so on; the command line goes before
+// it.
 void add_workload_file(const std::string& path, BenchCommandOptions& options) {
   const lab::YcsbFile file = lab::read_ycsb_file(path);
   lab::BenchOptions& bench = options.bench;
@@ -91,6 +98,42 @@ void add_workloads(BenchCommandOptions& options) {
   }
 }
 
+// Options of servers, and those of structures that servers do not have.
+void resolve_servers(const BenchCommandOptions& options, lab::BenchOptions& bench) {
+  lab::ServerOptions& server = bench.server;
+  if (server.servers.empty()) {
+    for (const char* option : {"--rate", "--arrivals", "--connections", "--pipeline",
+                               "--server-cpus", "--client-cpus", "--server-threads"}) {
+      if (!options.given(option)) continue;
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("{} is for servers: name one with --server", option));
+    }
+    return;
+  }
+  for (const char* option : {"STRUCTURE", "--plugin", "--threads", "--batch", "--emulate",
+                             "--domain", "--grow", "--small-pages", "--unverified", "--option",
+                             "--pin", "--latency-sampling", "--key-kind", "--value-kind"}) {
+    if (!options.given(option)) continue;
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("{} is for structures, not for servers: leave it or --server out", option));
+  }
+  server.rates.clear();
+  for (size_t begin = 0; begin <= options.rates.size();) {
+    const size_t end = std::min(options.rates.find(',', begin), options.rates.size());
+    server.rates.push_back(
+        lab::OfferedRate::parse(std::string_view(options.rates).substr(begin, end - begin)));
+    begin = end + 1;
+  }
+  server.uniform_arrivals = options.arrivals == "uniform";
+  if (!options.server_cpus.empty()) {
+    server.server_processors = lab::parse_processors(options.server_cpus);
+  }
+  if (!options.client_cpus.empty()) {
+    server.client_processors = lab::parse_processors(options.client_cpus);
+  }
+}
+
 lab::BenchOptions resolve(BenchCommandOptions options) {
   lab::BenchOptions& bench = options.bench;
   bench.records = parse_count(options.records);
@@ -107,6 +150,7 @@ lab::BenchOptions resolve(BenchCommandOptions options) {
   if (!options.domain.empty()) bench.domain = parse_domain(options.domain);
   bench.structure_options = parse_structure_options(options.options);
   add_workloads(options);
+  resolve_servers(options, bench);
   bench.structures.insert(bench.structures.end(), options.plugins.begin(), options.plugins.end());
   return bench;
 }
@@ -116,8 +160,8 @@ std::string in_format(const lab::BenchReport& report, const BenchCommandOptions&
   return options.csv ? lab::to_csv(report) : lab::to_table(report);
 }
 
-// Libraries print, and what they print is not the result: while one of these lives, standard output is
-// standard error.
+// Libraries print, and what they print is not the result: while one of these lives, standard output
+// is standard error.
 class OutputAside {
  public:
   OutputAside() : output_(::dup(STDOUT_FILENO)) {
@@ -145,7 +189,9 @@ int run_command(const BenchCommandOptions& options) {
     std::optional<OutputAside> aside;
     if (!options.plugins.empty()) aside.emplace();
     ProgressBar bar("ops");
-    report = lab::run_bench(bench, bar.sink(), interrupt.raised());
+    report = bench.server.servers.empty()
+                 ? lab::run_bench(bench, bar.sink(), interrupt.raised())
+                 : lab::serve::run_server_bench(bench, bar.sink(), interrupt.raised());
   }
   fmt::print("{}", in_format(report, options));
   // Of a table they are a part; who reads the others looks for figures, and is told what has none.
@@ -197,10 +243,12 @@ void add_workload_options(CLI::App& command, BenchCommandOptions& options) {
   as_list(command.add_option("--threads", options.bench.threads, "A list, such as 1,2,4"))
       ->group(group);
   command
-      .add_option("--keys", options.keys,
-                  "How a record's number becomes its key: mixed (uniform), sequential, or pibench "
-                  "(its multiplicative hash)")
-      ->check(CLI::IsMember({"mixed", "sequential", "pibench"}))
+      .add_option(
+          "--keys", options.keys,
+          "How a record's number becomes its key: mixed (uniform), sequential, dense (the same "
+          "numbers in random order), clustered (runs of 1,024), or pibench (its "
+          "multiplicative hash)")
+      ->check(CLI::IsMember({"mixed", "sequential", "pibench", "dense", "clustered"}))
       ->capture_default_str()
       ->group(group);
   command.add_option("--key-kind", options.key_kind, "u64 or bytes")
@@ -269,8 +317,10 @@ void add_run_options(CLI::App& command, BenchCommandOptions& options) {
       ->group(group);
   command.add_flag("--pin", options.bench.pinned, "Bind each thread to a processor")->group(group);
   command
-      .add_option("--emulate", options.bench.emulated_medium,
-                  "Slow persists down to those of a medium: optane, or a profile of `perdure amp`")
+      .add_option(
+          "--emulate", options.bench.emulated_medium,
+          "Slow persists down to those of a medium: optane, a profile of `perdure amp`, or a stall "
+          "for each line that is flushed, such as 300ns")
       ->group(group);
   command
       .add_option("--batch", options.bench.batch,
@@ -290,12 +340,62 @@ void add_run_options(CLI::App& command, BenchCommandOptions& options) {
       ->group(group);
 }
 
+void add_server_options(CLI::App& command, BenchCommandOptions& options) {
+  const std::string group = "Servers";
+  lab::ServerOptions& server = options.bench.server;
+  command
+      .add_option("--server", server.servers,
+                  "In the place of structures: one to be started here (redis, redis+aof, "
+                  "memcached, memcached:meta, "
+                  "perdure, perdure:INDEX, perdure+memcached), or the address of one that runs "
+                  "(redis://HOST:PORT, "
+                  "memcached://HOST:PORT, unix:///PATH); may be repeated")
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->allow_extra_args(false)
+      ->group(group);
+  command
+      .add_option("--rate", options.rates,
+                  "A list of what is offered: peak (each answer is followed by the next request), "
+                  "requests in a "
+                  "second (10k), shares of the slowest server's peak (80%); latencies of the "
+                  "latter two count from "
+                  "when a request was due")
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--arrivals", options.arrivals, "Of requests at a rate: poisson or uniform")
+      ->check(CLI::IsMember({"poisson", "uniform"}))
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--connections", server.connections, "Of all clients")
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option(
+          "--pipeline", server.pipeline,
+          "Requests that are sent together on a connection; at a rate, under way on it at most")
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_option("--server-cpus", options.server_cpus,
+                  "Processors for servers, such as 0-3 (default: the first half)")
+      ->group(group);
+  command
+      .add_option("--client-cpus", options.client_cpus,
+                  "Processors for clients, a thread on each (default: the other half)")
+      ->group(group);
+  command
+      .add_option("--server-threads", server.threads,
+                  "Of each server but Redis (default: one for each of its processors)")
+      ->group(group);
+}
+
 }  // namespace
 
 void add_bench(CLI::App& app, Action& action) {
   auto options = std::make_shared<BenchCommandOptions>();
   CLI::App* command = add_command(
-      app, "bench", "Measure structures: a load phase, a run phase, sizes and times to open",
+      app, "bench",
+      "Measure structures, or servers: a load phase, a run phase, sizes and times to open",
       "  perdure bench plush --records 10M --operations 10M --mix insert --threads 1,2\n"
       "  perdure bench plush null --mix lookup=.5,update=.5 --repeats 5\n"
       "  perdure bench plush cceh rocksdb lmdb dram-hash --workload a --workload b\n"
@@ -303,6 +403,8 @@ void add_bench(CLI::App& app, Action& action) {
       "  perdure bench plush --key-kind bytes --value-kind bytes --value-size 1K --mix upsert\n"
       "  perdure bench plush --plugin ./libfptree.so --threads 1,2\n"
       "  perdure bench plush --kill-recovery --operations 0 --json > result.json\n"
+      "  perdure bench --server perdure --server redis --server memcached --workload a --rate "
+      "peak,50%,80%\n"
       "\nBeside structures: \"null\" does nothing and measures the benchmark itself; database\n"
       "is Perdure's own, with a transaction an operation; rocksdb, leveldb\n"
       "and lmdb (each also with -nosync) are stores that you might take instead; dram-hash and\n"
@@ -323,6 +425,7 @@ void add_bench(CLI::App& app, Action& action) {
       ->allow_extra_args(false);
   add_workload_options(*command, *options);
   add_run_options(*command, *options);
+  add_server_options(*command, *options);
   add_json_flag(*command, options->json);
   command->add_flag("--csv", options->csv, "Print one line of comma-separated values a result")
       ->excludes("--json");

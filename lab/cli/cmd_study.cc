@@ -1,13 +1,8 @@
 // perdure study: the part of it that measures. What counts on observed code is in perdure-lab.
 
-#include <fmt/core.h>
-
 #include <memory>
 
 #include "cli/command.h"
-#include "cli/interrupt.h"
-#include "cli/terminal.h"
-#include "common/units.h"
 #include "lab/cli/commands.h"
 #include "lab/cli/study_outputs.h"
 #include "lab/study/range/range_indexes.h"
@@ -18,11 +13,8 @@ namespace {
 struct RangeCommandOptions {
   lab::study::RangeStudyOptions study;
   std::vector<std::string> parts = {"load", "uniform", "self-similar", "long-keys"};
-  std::string records = "200k";
-  std::string operations;
-  std::string capacity;
-  std::string html;
-  bool json = false;
+  StudySizes sizes;
+  StudyOutputs outputs;
 };
 
 lab::study::RangeStudyOptions resolve(const RangeCommandOptions& options) {
@@ -31,33 +23,19 @@ lab::study::RangeStudyOptions resolve(const RangeCommandOptions& options) {
   for (const std::string& part : options.parts) {
     study.parts.push_back(lab::study::parse_range_part(part));
   }
-  study.records = parse_count(options.records);
-  if (!options.operations.empty()) study.operations = parse_count(options.operations);
-  if (!options.capacity.empty()) study.capacity_bytes = parse_bytes(options.capacity);
+  resolve_sizes(options.sizes, study);
   return study;
-}
-
-int exit_code_of(const nlohmann::json& study) {
-  if (study.at("interrupted").get<bool>()) return kExitInterrupted;
-  for (const nlohmann::json& result : study.at("results")) {
-    if (result.at("failed").get<uint64_t>() > 0) return kExitDamage;
-  }
-  return study.at("failures").empty() ? kExitOk : kExitError;
 }
 
 int run_range_indexes(const RangeCommandOptions& options) {
   const lab::study::RangeStudyOptions resolved = resolve(options);
-  StudyPage page(options.html);
-  const InterruptFlag interrupt;
-  nlohmann::json study;
-  {
-    ProgressBar bar("ops");
-    study = lab::study::run_range_study(resolved, bar.sink(), interrupt.raised());
-  }
-  fmt::print("{}", options.json ? study.dump(2) + "\n" : lab::study::range_table(study));
-  if (page.is_asked()) page.write(lab::study::range_html(study));
+  const auto run = [&](const ProgressSink& progress, const std::atomic<bool>& stop) {
+    return lab::study::run_range_study(resolved, progress, stop);
+  };
+  const nlohmann::json study =
+      run_and_show(options.outputs, run, lab::study::range_table, lab::study::range_html);
   if (study.at("interrupted").get<bool>()) print_how_to_continue(resolved.state);
-  return exit_code_of(study);
+  return exit_code_of_measured(study);
 }
 
 void add_workload_options(CLI::App& command, RangeCommandOptions& options) {
@@ -66,11 +44,11 @@ void add_workload_options(CLI::App& command, RangeCommandOptions& options) {
               "--part", options.parts,
               "A list of load (with memory and recovery), uniform, self-similar, long-keys"))
       ->group(group);
-  command.add_option("--records", options.records, "Records to load for each, such as 10M")
+  command.add_option("--records", options.sizes.records, "Records to load for each, such as 10M")
       ->capture_default_str()
       ->group(group);
   command
-      .add_option("--operations", options.operations,
+      .add_option("--operations", options.sizes.operations,
                   "Operations of each experiment (default: as many as records)")
       ->group(group);
   as_list(command.add_option("--threads", options.study.threads, "A list, such as 1,2,4"))
@@ -82,11 +60,7 @@ void add_workload_options(CLI::App& command, RangeCommandOptions& options) {
 
 void add_run_options(CLI::App& command, RangeCommandOptions& options) {
   const std::string group = "Run";
-  command
-      .add_option("--state", options.study.state,
-                  "Keep what is done in this file; the same command then goes on where one that "
-                  "was interrupted stopped")
-      ->group(group);
+  add_state_option(command, options.study.state, group);
   command.add_option("--repeats", options.study.repeats, "Of which medians are told")
       ->capture_default_str()
       ->group(group);
@@ -97,11 +71,13 @@ void add_run_options(CLI::App& command, RangeCommandOptions& options) {
       ->capture_default_str()
       ->group(group);
   command
-      .add_option("--emulate", options.study.emulated_medium,
-                  "Slow persists down to those of a medium: optane, or a profile of `perdure amp`")
+      .add_option(
+          "--emulate", options.study.emulated_medium,
+          "Slow persists down to those of a medium: optane, a profile of `perdure amp`, or a stall "
+          "for each line that is flushed, such as 300ns")
       ->group(group);
-  add_pool_options(command, options.study.folder, options.capacity, group);
-  command.add_option("--html", options.html, "Also write a page with plots to this file")
+  add_pool_options(command, options.study.folder, options.sizes.capacity, group);
+  command.add_option("--html", options.outputs.html, "Also write a page with plots to this file")
       ->group(group);
 }
 
@@ -125,7 +101,7 @@ void add_range_indexes(CLI::App& study, Action& action) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   add_workload_options(*command, *options);
   add_run_options(*command, *options);
-  add_json_flag(*command, options->json);
+  add_json_flag(*command, options->outputs.json);
   command->callback(
       [options, &action] { action = [options] { return run_range_indexes(*options); }; });
 }
@@ -136,9 +112,17 @@ void add_study(CLI::App& app, Action& action) {
   CLI::App* study =
       add_command(app, "study", "Repeat a published study over the whole catalogue, in one command",
                   "  perdure study range-indexes --html study.html\n"
+                  "  perdure study buffer-pool --html study.html\n"
+                  "  perdure study radix-trees --html study.html\n"
+                  "  perdure study lsm --html study.html\n"
+                  "  perdure study serving --html study.html\n"
                   "  perdure study write-amplification --html study.html\n");
   study->require_subcommand(1);
   add_range_indexes(*study, action);
+  add_study_buffer_pool(*study, action);
+  add_study_radix(*study, action);
+  add_study_lsm(*study, action);
+  add_study_serving(*study, action);
   add_lab_command(*study, "write-amplification",
                   "What every structure writes under LOAD, A, B and C, beside what was published",
                   action);

@@ -1,5 +1,5 @@
-// How `perdure` comes to the commands of the laboratory: those that are linked into it, and those of
-// perdure-lab, which it becomes.
+// How `perdure` comes to the commands of the laboratory: those that are linked into it, and those
+// of perdure-lab, which it becomes.
 
 #include <fmt/core.h>
 #include <unistd.h>
@@ -47,8 +47,8 @@ std::string executable_folder() {
   return std::string(text.substr(0, text.rfind('/')));
 }
 
-// The path of perdure-lab: $PERDURE_LAB_COMMAND, or beside this executable, or in ../libexec/perdure
-// (wherever it is installed to); empty if it is nowhere.
+// The path of perdure-lab: $PERDURE_LAB_COMMAND, or beside this executable, or in
+// ../libexec/perdure (wherever it is installed to); empty if it is nowhere.
 std::string find_lab_command() {
   if (const char* named = std::getenv("PERDURE_LAB_COMMAND")) return named;
   const std::string folder = executable_folder();
@@ -86,8 +86,8 @@ void add_commands(CLI::App& app, Action& action) {
   }
 }
 
-// If these arguments name one of its commands, becomes perdure-lab with the same arguments, and returns
-// only by throwing Error(kNotFound). Else does nothing.
+// If these arguments name one of its commands, becomes perdure-lab with the same arguments, and
+// returns only by throwing Error(kNotFound). Else does nothing.
 void run_lab_command(int argc, char** argv) {
   if (argc < 2 || !is_lab_command(argc, argv)) return;
   const std::string path = find_lab_command();

@@ -1,5 +1,5 @@
-// The check command of an external program, kept running: it has stopped just before its main() and forks for
-// each image.
+// The check command of an external program, kept running: it has stopped just before its main() and
+// forks for each image.
 //
 //   std::unique_ptr<CheckServer> server = CheckServer::start(words, variables);
 //   if (server != nullptr) CommandResult result = server->check(false, limits);
@@ -18,8 +18,9 @@ namespace perdure::lab::crash {
 
 class CheckServer {
  public:
-  // Starts the command with variables added to its environment. Null if it cannot serve: a script, a program
-  // that is linked statically, one that has threads before main(), or that ends before it.
+  // Starts the command with variables added to its environment. Null if it cannot serve: a script,
+  // a program that is linked statically, one that has threads before main(), or that ends before
+  // it.
   static std::unique_ptr<CheckServer> start(
       const std::vector<std::string>& words,
       const std::vector<std::pair<std::string, std::string>>& variables);
@@ -27,8 +28,8 @@ class CheckServer {
   CheckServer(const CheckServer&) = delete;
   CheckServer& operator=(const CheckServer&) = delete;
 
-  // Carries the command out in a child, as run_command() does in a process of its own; with `record` the child
-  // records what it does. Throws Error(kIo) if the server is gone.
+  // Carries the command out in a child, as run_command() does in a process of its own; with
+  // `record` the child records what it does. Throws Error(kIo) if the server is gone.
   CommandResult check(bool record, const CommandLimits& limits);
 
  private:

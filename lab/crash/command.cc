@@ -25,7 +25,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::string_view kShellCharacters = "|&;<>()*?[";
-// Between two looks at a command that has ended its output and not itself yet: the first and the longest.
+// Between two looks at a command that has ended its output and not itself yet: the first and the
+// longest.
 constexpr std::chrono::microseconds kPauseMin(20);
 constexpr std::chrono::microseconds kPauseMax(5000);
 

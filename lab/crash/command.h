@@ -10,8 +10,8 @@
 
 namespace perdure::lab::crash {
 
-// The words of a command line, as a shell splits them: quotes and backslashes count. If it needs more
-// of a shell than that (variables, pipes, patterns), the words run one.
+// The words of a command line, as a shell splits them: quotes and backslashes count. If it needs
+// more of a shell than that (variables, pipes, patterns), the words run one.
 std::vector<std::string> command_words(const std::string& line);
 
 struct CommandResult {
@@ -28,16 +28,17 @@ struct CommandLimits {
   uint64_t output_bytes = uint64_t{64} << 20;
 };
 
-// Runs a command to its end, with variables added to the environment (an empty value removes one) and
-// no standard input. It is killed with its children when its time is over, and when this process dies.
-// Throws Error(kNotFound) if there is no such program, Error(kIo) if it cannot be run.
+// Runs a command to its end, with variables added to the environment (an empty value removes one)
+// and no standard input. It is killed with its children when its time is over, and when this
+// process dies. Throws Error(kNotFound) if there is no such program, Error(kIo) if it cannot be
+// run.
 CommandResult run_command(const std::vector<std::string>& words,
                           const std::vector<std::pair<std::string, std::string>>& variables,
                           const CommandLimits& limits);
 
-// Starts a command in a process group of its own, with variables added as above, no standard input, its
-// output and errors in these files, and `inherited` open. It is killed when this process dies. -1 if it cannot
-// be started.
+// Starts a command in a process group of its own, with variables added as above, no standard input,
+// its output and errors in these files, and `inherited` open. It is killed when this process dies.
+// -1 if it cannot be started.
 pid_t start_command(const std::vector<std::string>& words,
                     const std::vector<std::pair<std::string, std::string>>& variables, int output,
                     int errors, int inherited);

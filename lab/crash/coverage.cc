@@ -63,8 +63,8 @@ std::vector<uint64_t> calls_like(uint64_t pc) {
   return found;
 }
 
-// "index/clht" of ".../src/index/clht/write.cc", and "store" of what is in src/store; empty for what is
-// in no such folder.
+// "index/clht" of ".../src/index/clht/write.cc", and "store" of what is in src/store; empty for
+// what is in no such folder.
 std::string folder_of(const std::string& file) {
   static constexpr std::string_view kSources = "src/";
   static constexpr std::string_view kIndex = "index/";

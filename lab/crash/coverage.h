@@ -1,5 +1,5 @@
-// Which of the places where a structure flushes and fences the runs of a campaign reached. What they did
-// not reach, they say nothing about.
+// Which of the places where a structure flushes and fences the runs of a campaign reached. What
+// they did not reach, they say nothing about.
 #pragma once
 
 #include <set>

@@ -206,8 +206,9 @@ Exploration Explorer::run() {
 
 bool Explorer::is_skipped(uint32_t event) const { return lies_in(run_.skipped, event); }
 
-// If there are too many moments: half of the sample are ends of operations, at which everything must be
-// there and what an earlier crash left is found behind it; few are from the recovery, if this is one.
+// If there are too many moments: half of the sample are ends of operations, at which everything
+// must be there and what an earlier crash left is found behind it; few are from the recovery, if
+// this is one.
 void Explorer::choose_points() {
   const auto& events = run_.trace.events;
   std::vector<uint32_t> recovery;
@@ -249,9 +250,9 @@ uint32_t lines_since(const PendingMemory& memory, uint16_t thread, uint32_t even
   return static_cast<uint32_t>(std::ranges::count_if(memory.pending(), is_new));
 }
 
-// From the places that fence, in turn, so that rare ones have their share, if they order several lines;
-// of mutated code the moments just before the fence after one that is dropped, at which most of what it
-// orders can be lost.
+// From the places that fence, in turn, so that rare ones have their share, if they order several
+// lines; of mutated code the moments just before the fence after one that is dropped, at which most
+// of what it orders can be lost.
 void Explorer::choose_splits() {
   if (options_.crashes <= options_.round || options_.nested_max == 0) return;
   const auto& events = run_.trace.events;
@@ -313,8 +314,8 @@ void Explorer::choose_splits() {
   if (!splits_.empty()) draws_per_split_ = std::max<uint64_t>(wanted / splits_.size(), 1);
 }
 
-// Amid many flushes under one fence the states at each are nearly those at the next, and all of them
-// are among those at the fence: only some are looked at.
+// Amid many flushes under one fence the states at each are nearly those at the next, and all of
+// them are among those at the fence: only some are looked at.
 bool Explorer::is_worth_a_look(uint32_t event) const {
   constexpr size_t kPendingMany = 32;
   constexpr uint32_t kOneIn = 16;
@@ -361,9 +362,9 @@ void Explorer::explore_sample() {
   }
 }
 
-// First what is farthest from the program's order: of mutated code all that was stored since what is
-// dropped, and none of it; else, if there are several images of a moment, the line stored to last, and
-// none before it.
+// First what is farthest from the program's order: of mutated code all that was stored since what
+// is dropped, and none of it; else, if there are several images of a moment, the line stored to
+// last, and none before it.
 void Explorer::explore_apart() {
   const uint32_t at = memory_.position();
   const uint32_t split = splits_.at(at);
@@ -544,11 +545,18 @@ std::string Explorer::kind_of(const Finding& finding) const {
     kind += fmt::format("{} {}", events[i].data, finding.in_flight);
     break;
   }
-  if (finding.event < events.size()) kind += fmt::format(" at {:x}", events[finding.event].pc);
+  // Between two stores a crash has one meaning, whichever flush or fence it comes before.
+  for (uint32_t i = std::min<uint32_t>(finding.event, static_cast<uint32_t>(events.size()));
+       i-- > 0;) {
+    if (!is_store(events[i].kind)) continue;
+    kind += fmt::format(" after {:x}", events[i].pc);
+    break;
+  }
   std::set<uint64_t> places;
   for (const LostStore& lost : finding.lost) places.insert(events[lost.event].pc);
   for (const uint64_t place : places) kind += fmt::format(" {:x}", place);
-  // Of crashes of recoveries, and where nothing was lost, the words tell, but for the numbers in them.
+  // Of crashes of recoveries, and where nothing was lost, the words tell, but for the numbers in
+  // them.
   if (!finding.nested && !places.empty()) return kind;
   for (const char c : finding.what) {
     if (std::isdigit(static_cast<unsigned char>(c)) == 0) kind += c;

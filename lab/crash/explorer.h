@@ -36,9 +36,9 @@ struct ExploreOptions {
   uint64_t findings_max = 8;  // different ones; then it stops
   std::string image_folder;   // an image of each finding is left there; empty: none
 
-  // Crashes again: of some images the recovery is recorded, with work after it, and that is explored in
-  // turn. Half of them are images of any kind, spread over the run. The others are those in which most
-  // of what a fence orders is apart, taken in turn from the places that fence.
+  // Crashes again: of some images the recovery is recorded, with work after it, and that is
+  // explored in turn. Half of them are images of any kind, spread over the run. The others are
+  // those in which most of what a fence orders is apart, taken in turn from the places that fence.
   uint32_t crashes = 3;            // in a row, at most
   uint64_t nested_max = 16;        // recoveries of this run from which on it is explored
   uint64_t nested_states = 300;    // images of each

@@ -1,15 +1,16 @@
-// A program of somebody else, for the explorer: run once and recorded, and then its own recovery run
-// on each crash image.
+// A program of somebody else, for the explorer: run once and recorded, and then its own recovery
+// run on each crash image.
 //
 //   ExternalSubject subject({.run = command_words("table {} run 100"),
 //                            .check = command_words("table {} list")});
 //   Verdicts verdicts;
 //   Exploration result = explore(subject.record({}), subject, {}, verdicts);
 //
-// The program is built with perdure-c++, says with <perdure/lab.h> where its persistent memory is, and
-// marks its operations. The check command recovers an image and prints everything that a user would
-// see: after a crash that must be what it prints of the file as it was just before or just after the
-// operation in flight (outputs.h). An exit code other than 0, a signal and a hang are findings.
+// The program is built with perdure-c++, says with <perdure/lab.h> where its persistent memory is,
+// and marks its operations. The check command recovers an image and prints everything that a user
+// would see: after a crash that must be what it prints of the file as it was just before or just
+// after the operation in flight (outputs.h). An exit code other than 0, a signal and a hang are
+// findings.
 #pragma once
 
 #include <cstdint>
@@ -34,10 +35,11 @@ struct ExternalProgram {
   unsigned run_seconds = 120;
   // Shorter than WorkerLimits::seconds, so that a check that hangs is stopped and reported here.
   unsigned check_seconds = 10;
-  // Whether crashes of recovery are explored as well: if the check command is an observed program too,
-  // and does nothing else than recover and print.
+  // Whether crashes of recovery are explored as well: if the check command is an observed program
+  // too, and does nothing else than recover and print.
   bool recoveries = true;
-  // Whether the check is started once and forks for each image, where it can, and not started for each.
+  // Whether the check is started once and forks for each image, where it can, and not started for
+  // each.
   bool serve = true;
 };
 
@@ -49,8 +51,8 @@ class ExternalSubject : public Subject {
   std::string name() const override { return program_.run.front(); }
   Domain domain() const override { return program_.domain; }
 
-  // Always the whole run: nobody knows which of its operations could be left out. Throws Error if the
-  // program fails, or leaves no trace.
+  // Always the whole run: nobody knows which of its operations could be left out. Throws Error if
+  // the program fails, or leaves no trace.
   Run record(const std::vector<uint32_t>& only) override;
   uint32_t operation_count() const override { return operations_; }
   bool can_leave_out() const override { return false; }
@@ -61,12 +63,13 @@ class ExternalSubject : public Subject {
   // A file of this process, which is to hold what an image holds.
   std::string copy_file() const;
   std::string trace_file() const;
-  // The check on this process's copy, recorded or not: in a child of the server, or by a process of its own.
+  // The check on this process's copy, recorded or not: in a child of the server, or by a process of
+  // its own.
   CommandResult run_check(bool record);
   CommandResult start_check(bool record) const;
   void start_server();
-  // What the check prints of the file that a check has left. Most images are recovered to one of a few states, each
-  // of which is checked once.
+  // What the check prints of the file that a check has left. Most images are recovered to one of a
+  // few states, each of which is checked once.
   uint64_t digest_of_recovered();
 
   ExternalProgram program_;
@@ -81,7 +84,8 @@ class ExternalSubject : public Subject {
       recovered_;  // what the check prints, by content of the file
 };
 
-// Makes the file `to` hold what `from` holds, writing only pages that differ. Both sparse files stay so.
+// Makes the file `to` hold what `from` holds, writing only pages that differ. Both sparse files
+// stay so.
 void update_copy(const std::string& from, const std::string& to);
 
 }  // namespace perdure::lab::crash

@@ -36,8 +36,8 @@ uint64_t mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Of each hundred operations the inserts, updates, upserts, removals and lookups: growing, changing and
-// shrinking by turns, so that a window of any length has all of it.
+// Of each hundred operations the inserts, updates, upserts, removals and lookups: growing, changing
+// and shrinking by turns, so that a window of any length has all of it.
 constexpr unsigned kShares[3][5] = {{60, 5, 20, 10, 5}, {15, 30, 30, 15, 10}, {10, 10, 10, 65, 5}};
 
 // Lengths from nothing to a few KiB, short ones mostly.
@@ -181,8 +181,8 @@ std::vector<Step> IndexSubject::make_steps() const {
 
 namespace {
 
-// Half of what changes a key that is there reads it first, and changes it if it still has that value: to the
-// outside the same.
+// Half of what changes a key that is there reads it first, and changes it if it still has that
+// value: to the outside the same.
 bool by_comparison(const Step& step) { return step.value % 2 == 1; }
 
 bool modify(AnyIndex& index, Datum key, Change wanted, Datum value) {
@@ -531,7 +531,8 @@ void IndexSubject::run_threads(Recording& recording, AnyIndex& index,
   Schedule(workload_.schedule).run(threads);
 }
 
-// One thread, which closes the structure and opens it again every now and then, in a pool that stays open.
+// One thread, which closes the structure and opens it again every now and then, in a pool that
+// stays open.
 void IndexSubject::run_reopening(Recording& recording, Pool& pool, std::unique_ptr<AnyIndex>& index,
                                  const std::vector<Step>& steps,
                                  const std::vector<uint32_t>& only) const {

@@ -42,7 +42,8 @@ struct IndexWorkload {
 // Crashes in a row, at most.
 inline constexpr uint32_t kCrashesMax = 5;
 
-// Threads times batch, at most: for each operation in flight there are twice as many possible outcomes.
+// Threads times batch, at most: for each operation in flight there are twice as many possible
+// outcomes.
 inline constexpr uint32_t kInFlightMax = 12;
 
 // Keys and values of both kinds by number, and back.

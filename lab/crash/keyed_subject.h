@@ -1,5 +1,6 @@
-// Programs of several threads that keep values under keys, as subjects of the crash explorer. The oracle
-// is durable linearizability (oracle.h): what returned is there, and what a reader was told stays.
+// Programs of several threads that keep values under keys, as subjects of the crash explorer. The
+// oracle is durable linearizability (oracle.h): what returned is there, and what a reader was told
+// stays.
 //
 //   KeyedSubject subject("map", [] { return std::make_unique<Map>(); }, schedule);
 #pragma once

@@ -76,8 +76,8 @@ void Mutations::add(const Run& run, Subject& subject, const ExploreOptions& opti
       mutant.findings_max = 1;
       mutant.progress = {};
       mutant.drops = [&site](const TraceEvent& event) { return site.pcs.contains(event.pc); };
-      // Nothing differs before the first event that is dropped; and of one that only recoveries reach,
-      // nothing but those.
+      // Nothing differs before the first event that is dropped; and of one that only recoveries
+      // reach, nothing but those.
       const auto& events = run.trace.events;
       const auto first = std::find_if(events.begin(), events.end(), mutant.drops);
       mutant.nested_only = site.executions == 0;

@@ -1,7 +1,7 @@
-// Flush mutation: each flush and each fence of the code in turn counts for nothing, in recoveries, too;
-// the explorer must notice. One that can be dropped unnoticed may be wasted. More often the workload
-// does not reach what it guards, or it takes more crashes in a row than were tried: a survivor alone is
-// no reason to take it out.
+// Flush mutation: each flush and each fence of the code in turn counts for nothing, in recoveries,
+// too; the explorer must notice. One that can be dropped unnoticed may be wasted. More often the
+// workload does not reach what it guards, or it takes more crashes in a row than were tried: a
+// survivor alone is no reason to take it out.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,8 @@ struct MutationResult {
   uint64_t killed() const;
 };
 
-// Gathers what several runs show about the sites of one program: a site is killed if any run kills it.
+// Gathers what several runs show about the sites of one program: a site is killed if any run kills
+// it.
 class Mutations {
  public:
   using Progress = std::function<void(const MutationSite&, size_t done, size_t of)>;

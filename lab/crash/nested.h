@@ -1,4 +1,5 @@
-// The next crash: a recovery, and work after it, recorded in a process of its own and explored there.
+// The next crash: a recovery, and work after it, recorded in a process of its own and explored
+// there.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +18,8 @@ struct NestedResult {
   std::vector<std::string> findings;  // in words
 };
 
-// Explores the recovery of the image as it is, and work on it, with one crash more than `options` say
-// there were. `digest` is what its recovery gives.
+// Explores the recovery of the image as it is, and work on it, with one crash more than `options`
+// say there were. `digest` is what its recovery gives.
 NestedResult explore_nested(Subject& subject, const ImageFile& image, uint64_t digest,
                             const ExploreOptions& options);
 

@@ -1,5 +1,5 @@
-// Output equivalence, for programs without a model: recovery of a crash image must give what recovery
-// of the uncrashed memory gives just before or just after the operation in flight.
+// Output equivalence, for programs without a model: recovery of a crash image must give what
+// recovery of the uncrashed memory gives just before or just after the operation in flight.
 //
 //   Outputs outputs(run.trace, subject, limits);
 //   outputs.allowed(event);   // digests, after a crash before this event

@@ -16,8 +16,8 @@ using pm::kLineBytes;
 constexpr uint64_t kSectorBytes = 512;
 
 // Of the stores that a line has pending, the oldest are taken together beyond this many: lines that
-// are never flushed (locks, hints) would otherwise gather all of their history. Those of operations in
-// flight are never taken together.
+// are never flushed (locks, hints) would otherwise gather all of their history. Those of operations
+// in flight are never taken together.
 constexpr size_t kStoresPerLineMax = 24;
 
 // Words are kept in the order of their offsets. A later one takes the place of an earlier one.
@@ -259,8 +259,8 @@ void PendingMemory::take_store(const TraceEvent& event) {
   finish_line();
 }
 
-// Stores that are guaranteed may come behind streamed ones that are not. They are durable all the same;
-// of those before them, what they wrote over cannot come back.
+// Stores that are guaranteed may come behind streamed ones that are not. They are durable all the
+// same; of those before them, what they wrote over cannot come back.
 void PendingMemory::guarantee(PendingLine& line,
                               const std::function<bool(const PendingStore&)>& which) {
   std::vector<PendingStore> left;

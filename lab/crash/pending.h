@@ -7,10 +7,10 @@
 //   }
 //
 // `durable()` holds what no crash can take away. Beyond it, each line may have taken in any prefix
-// of its unguaranteed stores; a store of more than one word may be torn, aligned words may not; words
-// of non-temporal stores arrive in any order until their thread's fence. Lines are independent.
-// In domain `page` the same holds for sectors of 512 bytes between msyncs; in domain `byte` a store
-// counts once it is carried out.
+// of its unguaranteed stores; a store of more than one word may be torn, aligned words may not;
+// words of non-temporal stores arrive in any order until their thread's fence. Lines are
+// independent. In domain `page` the same holds for sectors of 512 bytes between msyncs; in domain
+// `byte` a store counts once it is carried out.
 #pragma once
 
 #include <cstdint>

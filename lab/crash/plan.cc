@@ -56,8 +56,8 @@ class Planner {
     add("growing", growing);
   }
 
-  // Closed and opened again and again: what a clean close leaves is used and taken away, and what opening
-  // begins anew does not come to its end.
+  // Closed and opened again and again: what a clean close leaves is used and taken away, and what
+  // opening begins anew does not come to its end.
   void add_reopening() {
     IndexWorkload reopening = base_;
     reopening.prepared = 40;
@@ -95,8 +95,8 @@ class Planner {
     bulk.keys = 60;
     bulk.prepared = 200;
     add("bulk writes", bulk);
-    // A log of three short chunks, which batches leave at different places: what a crash left behind the
-    // last record of one is met again when the work after it has gone round.
+    // A log of three short chunks, which batches leave at different places: what a crash left
+    // behind the last record of one is met again when the work after it has gone round.
     IndexWorkload ring = base_;
     ring.options = {
         {"directory_bits", "1"}, {"directory_bits_max", "1"}, {"fanout", "2"}, {"partitions", "1"}};
@@ -117,8 +117,8 @@ class Planner {
     add("little room", little);
   }
 
-  // A pool in which there is no room: records move, and garbage is collected. Of words it would take
-  // too many to fill the smallest pool.
+  // A pool in which there is no room: records move, and garbage is collected. Of words it would
+  // take too many to fill the smallest pool.
   void add_full_pool() {
     if (std::ranges::find(kinds_, std::pair(Kind::kBytes, Kind::kBytes)) == kinds_.end()) return;
     IndexWorkload full = base_;

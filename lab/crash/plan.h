@@ -15,8 +15,8 @@ struct PlannedRun {
   IndexWorkload workload;
 };
 
-// For each pair of kinds of key and value; threads take turns in orders 1 to `schedules`. `base` has
-// what the user decides: the structure, seed, domain and how many operations follow a recovery.
+// For each pair of kinds of key and value; threads take turns in orders 1 to `schedules`. `base`
+// has what the user decides: the structure, seed, domain and how many operations follow a recovery.
 std::vector<PlannedRun> default_plan(const IndexWorkload& base,
                                      const std::vector<std::pair<Kind, Kind>>& kinds,
                                      unsigned schedules);

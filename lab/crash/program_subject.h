@@ -5,8 +5,8 @@
 //   Verdicts verdicts;
 //   Exploration result = explore(subject.record({}), subject, {}, verdicts);
 //
-// There is no model of what the program should do: after a crash, recovery must give what it gives of
-// the memory as it was just before or just after the operation in flight.
+// There is no model of what the program should do: after a crash, recovery must give what it gives
+// of the memory as it was just before or just after the operation in flight.
 #pragma once
 
 #include <cstdint>
@@ -30,10 +30,12 @@ class Program {
   virtual void create(void* base) = 0;
 
   // The operations 0, 1, ... of the workload, each durable on return. Those from operation_count()
-  // on are carried out after recoveries, to see that they work: whatever they find wrong they throw.
+  // on are carried out after recoveries, to see that they work: whatever they find wrong they
+  // throw.
   virtual uint32_t operation_count() const = 0;
   virtual uint32_t further_count() const { return 0; }
-  // How many more, with other numbers each time, are carried out between a recovery and the next crash.
+  // How many more, with other numbers each time, are carried out between a recovery and the next
+  // crash.
   virtual uint32_t work_count() const { return 0; }
   virtual void operate(void* base, uint32_t number) = 0;
   // In words: "insert(17)". What comes before the parenthesis is the operation's type.

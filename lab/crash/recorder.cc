@@ -67,8 +67,8 @@ class ReadableMemory {
   mutable std::vector<unsigned char> content_;
 };
 
-// Visits the pages of a region that can be read, those that are in memory if it is large. Others are
-// passed over: a mapping may reach beyond the end of its file, where a load would fault.
+// Visits the pages of a region that can be read, those that are in memory if it is large. Others
+// are passed over: a mapping may reach beyond the end of its file, where a load would fault.
 template <typename Visit>
 void for_each_page(const unsigned char* base, uint64_t bytes, const Visit& visit) {
   const uint64_t pages = (bytes + kImagePageBytes - 1) / kImagePageBytes;
@@ -192,7 +192,8 @@ void Recorder::on(const Event& event) {
 }
 
 std::string Recorder::first_unseen() const {
-  // What the stores that were seen make of the pages that they went to; the others are as they were.
+  // What the stores that were seen make of the pages that they went to; the others are as they
+  // were.
   std::map<uint64_t, std::vector<unsigned char>> replayed;
   const auto page_of = [&](uint64_t number) -> std::vector<unsigned char>& {
     const auto [page, fresh] = replayed.try_emplace(number);

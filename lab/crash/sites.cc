@@ -34,10 +34,12 @@ bool is_primitive_file(std::string_view file) {
   return false;
 }
 
-// Files whose functions carry out a protocol for who called them: pm::Heap::Txn::commit() and its like.
+// Files whose functions carry out a protocol for who called them: pm::Heap::Txn::commit() and its
+// like.
 bool is_protocol_file(std::string_view file) { return file.ends_with("pm/heap.h"); }
 
-// Functions that are the primitives in code that is not ours: they too say nothing where they are inlined.
+// Functions that are the primitives in code that is not ours: they too say nothing where they are
+// inlined.
 bool is_primitive_name(const std::string& function) {
   static constexpr std::string_view kPrimitives[] = {
       "persist", "flush",      "fence",      "clwb",         "clflush",       "clflushopt",
@@ -157,20 +159,25 @@ const std::vector<Frame>& Symbols::frames(uint64_t pc) {
   return known_[pc] = pc > load_address_ ? ask(pc - load_address_ - 1) : std::vector<Frame>{};
 }
 
+bool Symbols::passes_over(const Frame& frame) const {
+  const std::string name = short_name(frame.function);
+  return is_primitive_name(name) || passed_over_.contains(name);
+}
+
 const Frame* Symbols::site_of(uint64_t pc) {
   const auto& all = frames(pc);
   for (const Frame& frame : all) {
     const bool is_outermost = &frame == &all.back();
     if (is_primitive_file(frame.file) || is_protocol_file(frame.file)) continue;
-    if (is_outermost || !is_primitive_name(short_name(frame.function))) return &frame;
+    if (is_outermost || !passes_over(frame)) return &frame;
   }
   return all.empty() ? nullptr : &all.back();
 }
 
 bool Symbols::is_primitive(uint64_t pc) {
   const Frame* site = site_of(pc);
-  return site != nullptr && (is_primitive_file(site->file) || is_protocol_file(site->file) ||
-                             is_primitive_name(short_name(site->function)));
+  return site != nullptr &&
+         (is_primitive_file(site->file) || is_protocol_file(site->file) || passes_over(*site));
 }
 
 std::string Symbols::place(uint64_t pc) {

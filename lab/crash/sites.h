@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -34,21 +35,25 @@ class Symbols {
   // The inlined functions at a return address, innermost first. Empty if unknown.
   const std::vector<Frame>& frames(uint64_t pc);
 
-  // "write.cc:123": the innermost place that is not one of the persistence primitives themselves. One of the
-  // fences of Heap::Txn::commit() is "write.cc:123/announce", the other one "write.cc:123/conclude".
+  // "write.cc:123": the innermost place that is not one of the persistence primitives themselves.
+  // One of the fences of Heap::Txn::commit() is "write.cc:123/announce", the other one
+  // "write.cc:123/conclude".
   std::string place(uint64_t pc);
   // The same with the function: "write.cc:123 append_record".
   std::string place_and_function(uint64_t pc);
   // That place itself; null if unknown. Valid as long as this object.
   const Frame* site_of(uint64_t pc);
-  // Whether that place is in a function of its own that only carries out persistence primitives: who called it
-  // says more.
+  // Whether that place is in a function of its own that only carries out persistence primitives:
+  // who called it says more.
   bool is_primitive(uint64_t pc);
   // "append_record"; empty if unknown.
   std::string function(uint64_t pc);
+  // From now on the function, as function() calls it, is taken for a persistence primitive.
+  void pass_over(const std::string& function) { passed_over_.insert(function); }
 
  private:
   bool start();
+  bool passes_over(const Frame& frame) const;
   std::vector<Frame> ask(uint64_t address);
 
   std::string program_;
@@ -58,6 +63,7 @@ class Symbols {
   FILE* to_ = nullptr;
   FILE* from_ = nullptr;
   std::map<uint64_t, std::vector<Frame>> known_;
+  std::set<std::string> passed_over_;
 };
 
 }  // namespace perdure::lab

@@ -34,16 +34,16 @@ struct CrashState {
 using RecentFrom = std::vector<uint32_t>;
 
 // Calls `visit` for the states at the memory's present position until it returns false. The same
-// image may come more than once. Lines with none but old stores (locks and hints that nobody flushes)
-// are taken together: all of them written, or none. Deterministic.
-// Returns whether every combination of the other lines was taken.
+// image may come more than once. Lines with none but old stores (locks and hints that nobody
+// flushes) are taken together: all of them written, or none. Deterministic. Returns whether every
+// combination of the other lines was taken.
 bool for_each_state(const PendingMemory& memory, const StateLimits& limits,
                     const RecentFrom& recent_from, uint64_t seed,
                     const std::function<bool(const CrashState&)>& visit);
 
 // A state that keeps apart what the next fence is to bring together: most often the lines that were
-// stored to last arrived and none of those before; else all lines arrived but for one, which may wait
-// for as long as no fence comes; or any. By the seed.
+// stored to last arrived and none of those before; else all lines arrived but for one, which may
+// wait for as long as no fence comes; or any. By the seed.
 CrashState state_apart(const PendingMemory& memory, uint64_t seed);
 // The line that was stored to last arrived, and no other.
 CrashState state_newest(const PendingMemory& memory);

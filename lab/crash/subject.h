@@ -71,8 +71,8 @@ class Subject {
   // worker process whose writes go to a private copy. May throw, fault, or hang: that is a finding.
   virtual Observation observe(const std::string& path, bool with_contents) = 0;
 
-  // The same, recorded: recovery, then work. For crashes during and after recovery, in a process whose
-  // files are private. Returns a run without events if the subject does not offer it.
+  // The same, recorded: recovery, then work. For crashes during and after recovery, in a process
+  // whose files are private. Returns a run without events if the subject does not offer it.
   virtual Run record_recovery(const std::string& path, const Work& work) {
     static_cast<void>(path);
     static_cast<void>(work);

@@ -12,8 +12,8 @@
 
 #include "perdure/error.h"
 
-// The file: a header of seven words (magic, version, and how many of each part follow), the strings,
-// the events, the pages of the base image, the stored bytes, and a checksum of all of it.
+// The file: a header of seven words (magic, version, and how many of each part follow), the
+// strings, the events, the pages of the base image, the stored bytes, and a checksum of all of it.
 
 namespace perdure::lab::crash {
 namespace {
@@ -22,8 +22,8 @@ constexpr uint64_t kMagic = 0x3143415254445250;  // "PRDTRAC1"
 constexpr uint64_t kVersion = 1;
 constexpr uint64_t kPartBytesMax = uint64_t{1} << 36;
 
-// FNV-1a over words, and over the bytes of what is left in the end: found damage, not malice. However
-// the bytes are divided among calls, the sum is the same.
+// FNV-1a over words, and over the bytes of what is left in the end: found damage, not malice.
+// However the bytes are divided among calls, the sum is the same.
 class Sum {
  public:
   void add(const void* data, uint64_t bytes) {

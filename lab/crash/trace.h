@@ -51,8 +51,8 @@ struct Trace {
   // Writes a file, or reads one. Throw Error(kIo, kNotFound, kForeign, kVersion, kCorrupt).
   void save(const std::string& path) const;
   static Trace load(const std::string& path);
-  // The same from the bytes of such a file; `name` is what errors call it. Whatever the bytes are, the
-  // outcome is a trace that can be replayed, or an Error.
+  // The same from the bytes of such a file; `name` is what errors call it. Whatever the bytes are,
+  // the outcome is a trace that can be replayed, or an Error.
   static Trace parse(std::span<const unsigned char> file, const std::string& name);
 };
 

@@ -81,8 +81,8 @@ const std::array kParameters = {
 constexpr const char* kUnscaled = "unscaled_cpu_cache_bytes";
 constexpr const char* kScaledFor = "scaled_for_records";
 
-// Below this the scaled cache is no longer large against the DIMMs' buffers, and lines that leave it
-// one by one still meet there.
+// Below this the scaled cache is no longer large against the DIMMs' buffers, and lines that leave
+// it one by one still meet there.
 constexpr uint64_t kFewRecords = 1'000'000;
 
 constexpr uint64_t kib(uint64_t count) { return count << 10; }

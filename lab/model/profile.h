@@ -39,7 +39,8 @@ struct Profile {
   uint64_t streaming_buffers = 0;
 
   // The DIMMs. The media is read and written in units of media_unit_bytes; partial units are
-  // gathered in a buffer of write_buffer_units, the last read ones kept in one of read_buffer_units.
+  // gathered in a buffer of write_buffer_units, the last read ones kept in one of
+  // read_buffer_units.
   uint64_t dimm_count = 0;
   uint64_t interleave_bytes = 0;
   uint64_t media_unit_bytes = 0;

@@ -1,5 +1,5 @@
-// Perdure's database: each operation a transaction of its own, as LMDB's here. Pages are in the pool, 256 MiB of
-// them in DRAM, as much as the caches of the other peers.
+// Perdure's database: each operation a transaction of its own, as LMDB's here. Pages are in the
+// pool, 256 MiB of them in DRAM, as much as the caches of the other peers.
 #include "perdure/database.h"
 
 #include <memory>

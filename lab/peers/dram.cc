@@ -2,8 +2,8 @@
 // parts with a reader-writer lock each.
 //
 // The hash table's parts go by the hash of the key; the tree's by the first ten bits of the key, so
-// that scans pass from one to the next in order. Keys that are uniform over the key space spread over
-// all parts; sequential words all fall into the first.
+// that scans pass from one to the next in order. Keys that are uniform over the key space spread
+// over all parts; sequential words all fall into the first.
 
 #include <absl/container/btree_map.h>
 #include <absl/container/flat_hash_map.h>

@@ -1,5 +1,5 @@
-// LMDB: one write transaction for each operation; a read transaction for each thread, renewed for each
-// lookup, as its manual advises. The map is as large as the file system may hold.
+// LMDB: one write transaction for each operation; a read transaction for each thread, renewed for
+// each lookup, as its manual advises. The map is as large as the file system may hold.
 
 #include <fmt/core.h>
 #include <lmdb.h>

@@ -1,5 +1,5 @@
-// What the peers have in common: keys and values of both kinds as byte strings, sizes of folders, and
-// an index that only has to do what the benchmark asks for.
+// What the peers have in common: keys and values of both kinds as byte strings, sizes of folders,
+// and an index that only has to do what the benchmark asks for.
 #pragma once
 
 #include <cstring>

@@ -1,5 +1,5 @@
-// Part of the build: makes the libraries for PiBench, one copy of the same library for each structure of
-// the catalogue.
+// Part of the build: makes the libraries for PiBench, one copy of the same library for each
+// structure of the catalogue.
 //
 //   copy_plugins LIBRARY FOLDER
 

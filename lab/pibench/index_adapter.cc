@@ -27,7 +27,8 @@ Datum datum_of(const char* bytes, size_t size, Kind kind) {
   return word;
 }
 
-// Exactly `size` bytes: a shorter string is filled up with zeros, as its caller expects a whole one.
+// Exactly `size` bytes: a shorter string is filled up with zeros, as its caller expects a whole
+// one.
 void copy_out(Datum datum, char* out, size_t size) {
   if (datum.kind() == Kind::kU64) {
     const uint64_t word = datum.word();

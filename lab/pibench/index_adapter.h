@@ -16,8 +16,8 @@ namespace perdure::pibench {
 class IndexAdapter {
  public:
   // Keys and values of 8 bytes become words, in the machine's byte order; others byte strings.
-  // Without a path the pool is private memory; a file that is there is opened; otherwise it is made,
-  // in a folder under the structure's name. Throws what pools and structures throw.
+  // Without a path the pool is private memory; a file that is there is opened; otherwise it is
+  // made, in a folder under the structure's name. Throws what pools and structures throw.
   IndexAdapter(const CatalogEntry& entry, const TreeOptions& options);
 
   bool bulk_load(const char* pairs, size_t records, size_t key_size, size_t value_size) noexcept;

@@ -37,8 +37,8 @@ class Shape : public Interface {
   int scan(const char* key, size_t key_size, int records, char*& pairs_out) override {
     return index_.scan(key, key_size, records, pairs_out);
   }
-  // Later programs have one more slot after scan, which each of their threads calls first (tls_setup), or
-  // which asks for a size (0: not known). Earlier ones never look there.
+  // Later programs have one more slot after scan, which each of their threads calls first
+  // (tls_setup), or which asks for a size (0: not known). Earlier ones never look there.
   virtual long slot_after_scan() { return 0; }
 
  protected:

@@ -43,6 +43,7 @@ std::string contents(const std::string& body) {
                                                                {"published", "What was published"},
                                                                {"comparison", "Comparison"},
                                                                {"throughput", "Throughput"},
+                                                               {"rates", "Latency against rate"},
                                                                {"latency", "Latency"},
                                                                {"time", "Over time"},
                                                                {"memory", "Memory"},
@@ -65,7 +66,7 @@ std::string comparison(const std::vector<ResultFile>& files) {
   if (measured.size() != 2) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("a comparison needs two results of perdure bench, or of perdure study "
-                            "range-indexes, the first of which is "
+                            "range-indexes, radix-trees or serving, the first of which is "
                             "the one to compare with; there {} {}",
                             measured.size() == 1 ? "is" : "are", measured.size()));
   }
@@ -77,9 +78,9 @@ std::string comparison(const std::vector<ResultFile>& files) {
 std::string to_html(const std::vector<ResultFile>& files, const ReportOptions& options) {
   const SeriesList list(files);
   std::string body = options.front + (options.compare ? comparison(files) : "");
-  body += throughput_section(list) + latency_section(list) + windows_section(list) +
-          memory_section(list) + recovery_section(list) + writes_section(files) +
-          conditions_section(files);
+  body += throughput_section(list) + rates_section(list) + latency_section(list) +
+          windows_section(list) + memory_section(list) + recovery_section(list) +
+          writes_section(files) + conditions_section(files);
   return html::page(options.title, contents(body) + body);
 }
 

@@ -18,8 +18,8 @@ struct ReportOptions {
   std::string front;  // sections before those of the results, as HTML; see report::section()
 };
 
-// One page that loads nothing. Sections without data are left out. Throws Error(kInvalidArgument) if
-// there are not the files to compare.
+// One page that loads nothing. Sections without data are left out. Throws Error(kInvalidArgument)
+// if there are not the files to compare.
 std::string to_html(const std::vector<ResultFile>& files, const ReportOptions& options);
 
 }  // namespace perdure::lab::report

@@ -1,7 +1,9 @@
 #include "lab/report/result_file.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cmath>
 #include <filesystem>
@@ -22,6 +24,10 @@ constexpr char kAmpSchema[] = "perdure-amp-1";
 constexpr char kStudySchema[] = "perdure-study-write-amplification-1";
 // What it has in common with the benchmark has the same names.
 constexpr char kRangeStudySchema[] = "perdure-study-range-indexes-1";
+constexpr char kRadixStudySchema[] = "perdure-study-radix-trees-1";
+constexpr char kServingStudySchema[] = "perdure-study-serving-1";
+constexpr std::array kMeasuredSchemas = {kBenchSchema, kRangeStudySchema, kRadixStudySchema,
+                                         kServingStudySchema};
 
 [[noreturn]] void refuse(const std::string& message) {
   throw Error(ErrorCode::kInvalidArgument, message);
@@ -167,6 +173,16 @@ BenchRow read_row(const Member& result) {
   if (result.measured("windows")) read_windows(result.at("windows"), row);
   if (result.measured("open_clean_ms")) row.open_clean_ms = result.at("open_clean_ms").numbers();
   if (result.measured("open_killed_ms")) row.open_killed_ms = result.at("open_killed_ms").numbers();
+  row.lines_per_op = number_or_none(result, "lines_per_operation");
+  row.fences_per_op = number_or_none(result, "fences_per_operation");
+  if (result.measured("served")) {
+    const Member served = result.at("served");
+    row.workload = served.at("workload").text();
+    if (served.measured("offered_per_s_median")) {
+      row.offered_per_s = served.at("offered_per_s_median").number();
+    }
+    row.server_us_per_op = number_or_none(served, "server_us_per_op_median");
+  }
   return row;
 }
 
@@ -203,6 +219,17 @@ void add_workload(const Member& parameters, ResultFile& file) {
                           parameters.at("keys").words(), parameters.at("distribution").words(),
                           parameters.at("seed").words()));
   file.conditions.emplace_back("values", kind("value_kind", "value_bytes"));
+  if (parameters.has("server")) {
+    const Member server = parameters.at("server");
+    file.conditions.emplace_back(
+        "servers",
+        fmt::format(
+            "on processors {}, with {} threads where they can; clients on processors {}; {} "
+            "connections, {} requests at a time on each; {} arrivals",
+            server.at("server_processors").words(), server.at("server_threads").words(),
+            server.at("client_processors").words(), server.at("connections").words(),
+            server.at("pipeline").words(), server.at("arrivals").words()));
+  }
   file.conditions.emplace_back(
       "threads", parameters.at("threads").words() +
                      (parameters.at("pinned").flag() ? ", pinned to processors" : ", not pinned"));
@@ -219,10 +246,12 @@ void add_conditions(const Member& root, ResultFile& file) {
                     root.at("domain").text(), root.at("domain_forced").flag() ? " (forced)" : "",
                     root.at("durability").text()));
   }
-  file.conditions.emplace_back(
-      "limits", fmt::format("{} for a 64-byte store, {} and fence; {} for a dependent read",
-                            with_unit(root, "floor_ns", " ns"), root.at("flush_instruction").text(),
-                            with_unit(root, "read_chain_ns", " ns")));
+  if (root.measured("floor_ns") && root.at("floor_ns").number() > 0)
+    file.conditions.emplace_back(
+        "limits",
+        fmt::format("{} for a 64-byte store, {} and fence; {} for a dependent read",
+                    with_unit(root, "floor_ns", " ns"), root.at("flush_instruction").text(),
+                    with_unit(root, "read_chain_ns", " ns")));
   if (root.measured("emulation")) {
     file.conditions.emplace_back("emulated", root.at("emulation").at("medium").words() +
                                                  ": writes are slowed, reads are not");
@@ -300,7 +329,7 @@ const std::vector<std::string>& percentile_names() {
 }
 
 bool ResultFile::is_measured() const {
-  return schema == kBenchSchema || schema == kRangeStudySchema;
+  return std::ranges::find(kMeasuredSchemas, schema) != kMeasuredSchemas.end();
 }
 
 ResultFile to_result(const json& root, const std::string& path) {
@@ -316,8 +345,8 @@ ResultFile to_result(const json& root, const std::string& path) {
     refuse(fmt::format("{} was written by an older perdure ({}); measure again, this one reads {}",
                        path, file.schema, kBenchSchema));
   } else {
-    refuse(fmt::format("{} has schema \"{}\"; a report reads {}, {}, {} and {}", path, file.schema,
-                       kBenchSchema, kAmpSchema, kStudySchema, kRangeStudySchema));
+    refuse(fmt::format("{} has schema \"{}\"; a report reads {}, {} and {}", path, file.schema,
+                       fmt::join(kMeasuredSchemas, ", "), kAmpSchema, kStudySchema));
   }
   return file;
 }

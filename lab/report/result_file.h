@@ -1,5 +1,5 @@
-// Results that were measured before, read from their JSON: of `perdure bench` (docs/bench-schema.md), and
-// of `perdure amp` and `perdure study`, which count writes.
+// Results that were measured before, read from their JSON: of `perdure bench`
+// (docs/bench-schema.md), and of `perdure amp` and `perdure study`, which count writes.
 #pragma once
 
 #include <cstdint>
@@ -42,9 +42,18 @@ struct BenchRow {
   std::optional<double> space_amplification;
   std::vector<double> open_clean_ms;
   std::vector<double> open_killed_ms;
+  // Flushed, and waited for, in each operation; where a medium was emulated.
+  double lines_per_op = kNone;
+  double fences_per_op = kNone;
+  // Of servers: the workload, and how many requests in a second were offered (0: as many as were
+  // answered).
+  std::string workload;
+  double offered_per_s = 0;
+  double server_us_per_op = kNone;
 };
 
-// Writes per operation of one structure and workload, counted on the model of the memory. NaN: none.
+// Writes per operation of one structure and workload, counted on the model of the memory. NaN:
+// none.
 struct WriteRow {
   std::string structure;
   std::string workload;

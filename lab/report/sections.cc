@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "common/units.h"
 #include "lab/html/bars.h"
@@ -107,6 +108,39 @@ std::string latency_plot(const std::string& operation, unsigned threads,
     }
   }
   return html::figure(html::draw(chart), latency_table(rows), 2);
+}
+
+size_t percentile_place(std::string_view name) {
+  const auto& names = percentile_names();
+  return static_cast<size_t>(std::ranges::find(names, name) - names.begin());
+}
+
+// One percentile over the rates that were offered.
+std::string rates_plot(const std::string& workload, const std::string& percentile,
+                       const std::vector<SeriesRow>& rows) {
+  html::LineChart chart{.title = fmt::format("{}, {}", workload, percentile),
+                        .x_label = "requests in a second that were offered",
+                        .y_label = "latency from when a request was due (log scale)",
+                        .y_unit = Unit::kNanoseconds,
+                        .y_logarithmic = true};
+  std::vector<TextRow> table = {
+      {"server", "offered /s", "answered /s", percentile, "CPU an operation"}};
+  for (const SeriesRow& series : rows) {
+    const BenchRow& row = *series.row;
+    if (row.offered_per_s <= 0 || !row.percentiles || row.mops.empty()) continue;
+    auto curve = std::ranges::find(chart.curves, series.series, &html::Curve::series);
+    if (curve == chart.curves.end()) {
+      curve = chart.curves.insert(curve, {series.label, series.series, {}});
+    }
+    const double latency = (*row.percentiles)[percentile_place(percentile)];
+    curve->points.push_back({row.offered_per_s, latency});
+    table.push_back({series.label, html::number_text(row.offered_per_s),
+                     html::number_text(estimate(row.mops).value * 1e6),
+                     or_dash(latency, Unit::kNanoseconds),
+                     or_dash(row.server_us_per_op * 1e3, Unit::kNanoseconds)});
+  }
+  for (html::Curve& curve : chart.curves) std::ranges::sort(curve.points, {}, &html::Point::x);
+  return html::figure(html::draw(chart), table, 1);
 }
 
 // The repeat whose throughput is nearest the median.
@@ -238,6 +272,29 @@ std::string latency_section(const SeriesList& list) {
   return section("latency", "Latency",
                  "Latencies of single operations that were timed one by one; each percentile is "
                  "the median of the repeats, the minimum and maximum those of all.",
+                 content);
+}
+
+std::string rates_section(const SeriesList& list) {
+  std::vector<std::string> workloads;
+  for (const SeriesRow& series : list.rows()) {
+    const std::string& workload = series.row->workload;
+    if (series.row->offered_per_s <= 0) continue;
+    if (std::ranges::find(workloads, workload) == workloads.end()) workloads.push_back(workload);
+  }
+  std::string content;
+  for (const std::string& workload : workloads) {
+    std::vector<SeriesRow> rows;
+    std::ranges::copy_if(list.rows(), std::back_inserter(rows),
+                         [&](const SeriesRow& series) { return series.row->workload == workload; });
+    content += rates_plot(workload, "p99.9", rows) +
+               html::folded(workload + ", other percentiles",
+                            rates_plot(workload, "p50", rows) + rates_plot(workload, "p99", rows));
+  }
+  return section("rates", "Latency against rate",
+                 "Requests came by the clock, whatever the server did: one that had to wait for "
+                 "its turn counts "
+                 "with its waiting. Medians of the repeats.",
                  content);
 }
 

@@ -11,6 +11,8 @@
 namespace perdure::lab::report {
 
 std::string throughput_section(const SeriesList& list);
+// Of servers: latencies over the rates that they were offered.
+std::string rates_section(const SeriesList& list);
 std::string latency_section(const SeriesList& list);
 std::string windows_section(const SeriesList& list);
 std::string memory_section(const SeriesList& list);

@@ -1,4 +1,5 @@
-// The rows of all files as series of one page: the same structure has the same colour in every plot.
+// The rows of all files as series of one page: the same structure has the same colour in every
+// plot.
 #pragma once
 
 #include <string>

@@ -16,8 +16,8 @@ struct Estimate {
 // The median, and the interval of the mean by Student's t.
 Estimate estimate(const std::vector<double>& repeats);
 
-// By how much the second is above the first: the ratio of their geometric means, with the interval by
-// Welch's t test on the logarithms of the repeats, which allows for different spreads. None if a
+// By how much the second is above the first: the ratio of their geometric means, with the interval
+// by Welch's t test on the logarithms of the repeats, which allows for different spreads. None if a
 // side has no repeats or one that is not positive; no interval of fewer than two on a side.
 std::optional<Estimate> ratio(const std::vector<double>& first, const std::vector<double>& second);
 

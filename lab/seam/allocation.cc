@@ -1,6 +1,7 @@
-// The runtime's own operator new and delete. A program may replace the global ones, also by those of an
-// allocator of persistent memory, which must neither see what the recorder allocates nor be called amid one of
-// its own calls. None of these leaves the library, and the C++ library in it uses them as well.
+// The runtime's own operator new and delete. A program may replace the global ones, also by those
+// of an allocator of persistent memory, which must neither see what the recorder allocates nor be
+// called amid one of its own calls. None of these leaves the library, and the C++ library in it
+// uses them as well.
 #include <cerrno>
 #include <cstddef>
 #include <cstdlib>

@@ -1,7 +1,7 @@
 // The call-outs that GCC's -fsanitize=thread puts into observed code, under the names that its own
 // runtime would have. A plain access is told before it is carried out by the code itself; an atomic
-// is told and carried out here. Every read-modify-write and every sequentially consistent store is a
-// locked instruction on x86, and so orders flushes as a fence does.
+// is told and carried out here. Every read-modify-write and every sequentially consistent store is
+// a locked instruction on x86, and so orders flushes as a fence does.
 #include <cstddef>
 #include <cstdint>
 
@@ -87,7 +87,7 @@ Wide atomic_update_16(volatile Wide* address, const void* pc, Change change) {
 extern "C" {
 
 void __tsan_init() {}
-void __tsan_func_entry(void* call) { call_stack.enter(call); }
+void __tsan_func_entry(void* call) { call_stack.enter(call, PC); }
 void __tsan_func_exit() { call_stack.leave(); }
 void __tsan_ignore_thread_begin() {}
 void __tsan_ignore_thread_end() {}

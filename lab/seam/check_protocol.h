@@ -1,5 +1,6 @@
-// What the crash explorer and a check program that it has started once say to each other. The program waits
-// just before its main() and forks for each image, which costs a fraction of starting it again.
+// What the crash explorer and a check program that it has started once say to each other. The
+// program waits just before its main() and forks for each image, which costs a fraction of starting
+// it again.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,8 @@ struct CheckRequest {
   uint32_t record;  // 1: the child records what it does, as PERDURE_LAB=crash says
 };
 
-// From the program: one when it is ready, one when a child has been born, and one when it has ended.
+// From the program: one when it is ready, one when a child has been born, and one when it has
+// ended.
 struct CheckReply {
   int32_t process;  // 0 at first
   int32_t status;   // of waitpid, when it has ended

@@ -1,5 +1,6 @@
-// A check program that serves: started once by the crash explorer, it waits just before main() and forks for
-// each image. What is between exec and main() (loading, linking, constructors) is done once.
+// A check program that serves: started once by the crash explorer, it waits just before main() and
+// forks for each image. What is between exec and main() (loading, linking, constructors) is done
+// once.
 #include <dlfcn.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>

@@ -22,15 +22,22 @@ struct CallStack {
   static constexpr uint32_t kKept = 64;  // a power of two
   uint32_t depth = 0;
   const void* calls[kKept] = {};
+  const void* entries[kKept] = {};  // in each function, where it said that it was entered
 
-  void enter(const void* call) { calls[depth++ % kKept] = call; }
+  void enter(const void* call, const void* entry) {
+    calls[depth % kKept] = call;
+    entries[depth++ % kKept] = entry;
+  }
   void leave() {
     if (depth > 0) --depth;  // who began before the runtime was there also leaves
   }
-  // Where the function was called that is `up` calls above the innermost one; null if that is not known.
+  // Where the function was called that is `up` calls above the innermost one; null if that is not
+  // known.
   const void* call(uint32_t up) const {
     return up < depth && up < kKept ? calls[(depth - 1 - up) % kKept] : nullptr;
   }
+  // In the innermost function that said so; null if there is none.
+  const void* entry() const { return depth > 0 ? entries[(depth - 1) % kKept] : nullptr; }
 };
 
 // In the thread's static block, so that the very first call-out of a thread may use it.
@@ -52,8 +59,9 @@ inline void schedule_point() {
     make_way(false);
 }
 
-// With nobody to tell, which is the case in most recoveries of an exploration, a call-out is a load and a
-// branch: what makes the event is a function of its own, lest every one of them keep a frame for it.
+// With nobody to tell, which is the case in most recoveries of an exploration, a call-out is a load
+// and a branch: what makes the event is a function of its own, lest every one of them keep a frame
+// for it.
 [[gnu::noinline, gnu::cold]] void make_event(EventKind kind, uint64_t address, size_t bytes,
                                              uint64_t pc, FlushKind flush);
 

@@ -23,7 +23,8 @@ namespace perdure::lab {
 namespace {
 bool files_are_private = false;
 
-// The private copy of a file, mapped where the program wants it or kept elsewhere since it was unmapped.
+// The private copy of a file, mapped where the program wants it or kept elsewhere since it was
+// unmapped.
 struct PrivateCopy {
   dev_t device;
   ino_t inode;

@@ -1,5 +1,5 @@
-// More of the C library, as observed programs call it: functions that store to memory of the caller by
-// themselves, locks that are kept there, and the end of the process. Told and then carried out.
+// More of the C library, as observed programs call it: functions that store to memory of the caller
+// by themselves, locks that are kept there, and the end of the process. Told and then carried out.
 #include <dlfcn.h>
 #include <pthread.h>
 #include <sys/syscall.h>
@@ -34,8 +34,8 @@ void tell_store(const void* to, size_t bytes, const void* pc) {
   if (bytes > 0) tell(EventKind::kStore, to, bytes, pc);
 }
 
-// A lock in persistent memory is a word that a locked instruction changes, amid others. Of locks elsewhere
-// nothing is told: that they order flushes as well is nothing to rely on.
+// A lock in persistent memory is a word that a locked instruction changes, amid others. Of locks
+// elsewhere nothing is told: that they order flushes as well is nothing to rely on.
 template <typename Lock>
 void tell_lock(Lock* lock, const void* pc) {
   const void* address = const_cast<std::remove_volatile_t<Lock>*>(lock);

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <link.h>
 #include <unistd.h>
+#include <unwind.h>
 
 #include <algorithm>
 #include <climits>
@@ -22,7 +23,8 @@ constexpr uint64_t kPageBytes = 4096;
 constexpr uint64_t kRegionStride = uint64_t{1} << 46;
 constexpr uint64_t kPartBytesMax = uint64_t{1} << 30;
 constexpr uint32_t kPcBits = 48;
-// Levels of calls that a persist's place has: one function that flushes calls another, seldom a third.
+// Levels of calls that a persist's place has: one function that flushes calls another, seldom a
+// third.
 constexpr uint32_t kCallers = 3;
 
 template <class Counts>
@@ -63,13 +65,30 @@ ModelSink::ModelSink(const Profile& profile) : model_(profile) {
   sites_.of(0);  // no site
 }
 
-// The place of a persistence primitive: with the calls that led to it, for it may be in a function that many call.
+uint64_t ModelSink::function_of(uint64_t pc) {
+  const auto [at, fresh] = functions_.try_emplace(pc, 0);
+  if (fresh) {
+    at->second =
+        reinterpret_cast<uint64_t>(_Unwind_FindEnclosingFunction(reinterpret_cast<void*>(pc)));
+  }
+  return at->second;
+}
+
+// The place of a persistence primitive: with the calls that led to it, for it may be in a function
+// that many call.
 uint32_t ModelSink::site_with_callers(uint64_t pc) {
   uint64_t caller = 0;
   for (uint32_t up = kCallers; up-- > 0;) {
     const auto call = reinterpret_cast<uint64_t>(seam::call_stack.call(up));
     if (call != 0) caller = sites_.of(call | caller << kPcBits);
     if (caller > UINT16_MAX) caller = 0;  // more places than any program has: without their callers
+  }
+  // A function of nothing but inline assembly does not say that it was entered: the one that last
+  // did called it.
+  const auto entry = reinterpret_cast<uint64_t>(seam::call_stack.entry());
+  if (entry != 0 && function_of(pc) != function_of(entry)) {
+    caller = sites_.of(entry | caller << kPcBits);
+    if (caller > UINT16_MAX) caller = 0;
   }
   return sites_.of(pc | caller << kPcBits);
 }

@@ -60,10 +60,10 @@ class ModelSink : public Sink {
 
   MemoryModel& model() { return model_; }
   // {"operations": {"insert": {counters}, ...}, "sites": [{"module", "offset", counters}, ...],
-  //  "pending": {...}, "profile": {...}, "regions": [...]}. A site is where its module (a program or
-  // library) was told to be loaded from, and an offset that addr2line understands; those of flushes and
-  // fences have the same of the calls that led there, the innermost first, as "callers". Operation types
-  // and sites of which nothing was counted are left out.
+  // "pending": {...}, "profile": {...}, "regions": [...]}. A site is where its module (a program or
+  // library) was told to be loaded from, and an offset that addr2line understands; those of flushes
+  // and fences have the same of the calls that led there, the innermost first, as "callers".
+  // Operation types and sites of which nothing was counted are left out.
   nlohmann::json report() const;
 
  private:
@@ -82,13 +82,15 @@ class ModelSink : public Sink {
   void for_each_part(const Event& event, Visit visit);
   uint64_t base_of(uint32_t region);
   uint32_t site_with_callers(uint64_t pc);
+  uint64_t function_of(uint64_t pc);
   nlohmann::json place_of_site(uint32_t number) const;
 
   MemoryModel model_;
   DenseNumbers pages_;
-  // By the number that the model knows a site by: the address after the call, and above its kPcBits the number of
-  // the site that called. 0 is no site.
+  // By the number that the model knows a site by: the address after the call, and above its kPcBits
+  // the number of the site that called. 0 is no site.
   DenseNumbers sites_;
+  std::unordered_map<uint64_t, uint64_t> functions_;  // by an address in them: their beginnings
   std::vector<Thread> threads_;
   std::vector<std::string> region_names_;  // in the order in which they were first accessed
   std::vector<uint32_t> region_places_;    // by the runtime's number, one more than the place

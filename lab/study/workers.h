@@ -19,8 +19,8 @@ namespace perdure::lab::study {
 struct Job {
   std::string name;
   uint64_t steps = 0;  // that it takes; for progress alone
-  // Runs in the worker. Says now and then how many steps are done, returns early when `stop` is set,
-  // and gives null if it could not finish. What it throws is reported as a failure.
+  // Runs in the worker. Says now and then how many steps are done, returns early when `stop` is
+  // set, and gives null if it could not finish. What it throws is reported as a failure.
   std::function<nlohmann::json(const std::function<void(uint64_t steps)>& tell,
                                const std::atomic<bool>& stop)>
       work;

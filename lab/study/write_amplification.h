@@ -1,5 +1,5 @@
-// The write-amplification study: every structure and variant under the same workloads, on the memory
-// model, in one run; beside what was published of them.
+// The write-amplification study: every structure and variant under the same workloads, on the
+// memory model, in one run; beside what was published of them.
 //
 //   StudyOptions options{.amp = {.structures = {"p-clht", "p-clht+fc"}}};
 //   const StudyReport report = run_study(options, progress, stop);

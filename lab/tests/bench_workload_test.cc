@@ -87,8 +87,8 @@ TEST(Distribution, ZipfianAgreesWithItsDefinition) {
 }
 
 // The first h of all ranks get 1 - h of the draws; so do the first h of these, and so on. At the
-// borders h^k of ranks that are a power of 1/h, that says everything; between them the definition is
-// F(x) = x^(log(1-h) / log h).
+// borders h^k of ranks that are a power of 1/h, that says everything; between them the definition
+// is F(x) = x^(log(1-h) / log h).
 TEST(Distribution, SelfSimilarAgreesWithItsDefinition) {
   for (const double h : {0.1, 0.2, 0.4}) {
     constexpr uint64_t kRanks = 20'000;
@@ -242,6 +242,37 @@ TEST(OperationPlan, PibenchKeysAreMultiplesOfTheGoldenRatio) {
   EXPECT_EQ(plan.key_of(0), 11400714819323198393ULL);
   EXPECT_EQ(plan.key_of(2), 3 * 11400714819323198393ULL);
   EXPECT_EQ(parse_key_order("pibench"), KeyOrder::kPibench);
+}
+
+TEST(OperationPlan, DenseKeysAreTheFirstNumbersInAnotherOrder) {
+  const OperationPlan plan(workload("lookup"), 10, 10, 1, KeyOrder::kDense);
+  std::vector<uint64_t> keys;
+  for (uint64_t record = 0; record < 4096; ++record) keys.push_back(plan.key_of(record));
+  EXPECT_FALSE(std::is_sorted(keys.begin(), keys.end()));
+  std::sort(keys.begin(), keys.end());
+  for (uint64_t number = 0; number < keys.size(); ++number) ASSERT_EQ(keys[number], number);
+  // Of a number of records that is no power of two, more than half of the range are there.
+  for (uint64_t record = 4096; record < 5000; ++record) {
+    ASSERT_TRUE(plan.key_of(record) >= 4096 && plan.key_of(record) < 8192);
+  }
+  EXPECT_EQ(parse_key_order("dense"), KeyOrder::kDense);
+}
+
+TEST(OperationPlan, ClusteredKeysAreRunsAtRandomPlaces) {
+  const OperationPlan plan(workload("lookup"), 10, 10, 1, KeyOrder::kClustered);
+  constexpr uint64_t kClusters = 64;
+  std::map<uint64_t, std::set<uint64_t>> clusters;
+  for (uint64_t record = 0; record < kClusters * OperationPlan::kClusterKeys; ++record) {
+    const uint64_t key = plan.key_of(record);
+    clusters[key / OperationPlan::kClusterKeys].insert(key);
+  }
+  ASSERT_EQ(clusters.size(), kClusters);
+  std::vector<uint64_t> top_bits(16);
+  for (const auto& [cluster, keys] : clusters) {
+    EXPECT_EQ(keys.size(), OperationPlan::kClusterKeys);
+    ++top_bits[*keys.begin() >> 60];
+  }
+  EXPECT_GT(std::count_if(top_bits.begin(), top_bits.end(), [](uint64_t n) { return n > 0; }), 12);
 }
 
 uint64_t hash_of(const OperationPlan& plan) {

@@ -7,6 +7,7 @@
 
 #include "lab/study/range/figures.h"
 #include "lab/study/range/published.h"
+#include "lab/tests/measured_document.h"
 #include "support/errors.h"
 
 namespace perdure::lab::study {
@@ -42,43 +43,17 @@ json load(const std::string& structure, const std::string& operation, double ope
   return object;
 }
 
-json study_of(json results, json half = json::array()) {
+json study_of(json results, const json& half = json::array()) {
   json experiments = json::array();
   for (const RangeExperiment& each :
        range_experiments({std::begin(kRangeParts), std::end(kRangeParts)})) {
     experiments.push_back(
         {{"name", each.name}, {"column", each.column}, {"part", to_string(each.part)}});
   }
-  const json study = {
-      {"schema", "perdure-study-range-indexes-1"},
-      {"perdure", "0"},
-      {"started", ""},
-      {"interrupted", false},
-      {"machine",
-       {{"cpu", "c"}, {"processors", 1}, {"memory_bytes", 1}, {"kernel", "k"}, {"compiler", "g"}}},
-      {"parameters",
-       {{"records", 1000},
-        {"operations", 1000},
-        {"warmup_operations", 0},
-        {"repeats", 1},
-        {"threads", {1}},
-        {"pinned", false},
-        {"keys", "mixed"},
-        {"distribution", "uniform"},
-        {"key_kind", "u64"},
-        {"value_kind", "u64"},
-        {"key_bytes", 8},
-        {"value_bytes", 8},
-        {"seed", 1}}},
-      {"medium", ""},
-      {"floor_ns", nullptr},
-      {"read_chain_ns", nullptr},
-      {"flush_instruction", "clwb"},
-      {"notes", json::array()},
-      {"experiments", experiments},
-      {"results", std::move(results)},
-      {"results_of_half", std::move(half)}};
-  return json::parse(study.dump());  // counts are unsigned, as they are in files
+  json study =
+      measured_document("perdure-study-range-indexes-1", "mixed", experiments, std::move(results));
+  study["results_of_half"] = json::parse(half.dump());
+  return study;
 }
 
 TEST(RangeStudy, ExperimentsHaveNamesOfTheirOwn) {

@@ -23,8 +23,8 @@ AssemblerCommand read_command(const std::vector<std::string>& arguments);
 // of what cannot be read.
 std::string read_inputs(const std::vector<std::string>& inputs);
 
-// The assembler to run: the one that PERDURE_AS names or, without it, the first `as` on PATH that is
-// not this program. Throws std::runtime_error if there is none.
+// The assembler to run: the one that PERDURE_AS names or, without it, the first `as` on PATH that
+// is not this program. Throws std::runtime_error if there is none.
 std::string find_assembler();
 
 // Becomes the real assembler. Returns only if that fails, with errno.

@@ -1,7 +1,7 @@
 // Reads GNU assembler text for x86-64: cuts it into statements and takes these apart.
 //
-// Only as much is understood as is needed to find an instruction and its memory operand; what is not
-// understood passes through unchanged.
+// Only as much is understood as is needed to find an instruction and its memory operand; what is
+// not understood passes through unchanged.
 #pragma once
 
 #include <cstddef>
@@ -61,8 +61,8 @@ std::string lower(std::string_view text);
 // The values of a `.byte` directive's operands; nothing if one is not a plain number.
 std::optional<std::vector<uint8_t>> parse_bytes(const std::vector<std::string>& operands);
 
-// Width in bytes of a register, named with or without `%`: al 1, ax 2, eax 4, rax and mm0 8, xmm0 16,
-// ymm0 32, zmm0 64. 0 if it is none.
+// Width in bytes of a register, named with or without `%`: al 1, ax 2, eax 4, rax and mm0 8, xmm0
+// 16, ymm0 32, zmm0 64. 0 if it is none.
 size_t register_bytes(std::string_view name);
 
 }  // namespace perdure::lab::wrap

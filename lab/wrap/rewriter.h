@@ -1,4 +1,5 @@
-// The assembler step: puts a call-out in front of every instruction that matters to the memory model.
+// The assembler step: puts a call-out in front of every instruction that matters to the memory
+// model.
 //
 //   Rewritten result = rewrite(text_of_the_compiler, "table.s");
 //
@@ -10,9 +11,9 @@
 //   lock ..., xchg with memory                                                    locked, kept
 //   movntdqa, vmovntdqa                                                           load, kept
 //
-// In place of each stands one line that steps over the red zone, puts the operand's address into rdi
-// and calls a trampoline of the runtime (trampolines.cc). Registers, flags and the red zone are as
-// they were when the next instruction runs. Lines are not added, so that numbers of lines hold.
+// In place of each stands one line that steps over the red zone, puts the operand's address into
+// rdi and calls a trampoline of the runtime (trampolines.cc). Registers, flags and the red zone are
+// as they were when the next instruction runs. Lines are not added, so that numbers of lines hold.
 #pragma once
 
 #include <cstddef>

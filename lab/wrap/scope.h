@@ -1,5 +1,5 @@
-// Follows the assembler directives that decide how an instruction is to be rewritten: the section, the
-// syntax, the width of the code, and what the call-frame information says.
+// Follows the assembler directives that decide how an instruction is to be rewritten: the section,
+// the syntax, the width of the code, and what the call-frame information says.
 #pragma once
 
 #include <string>

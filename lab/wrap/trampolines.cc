@@ -11,10 +11,10 @@
 // The functions may be any C++: that they leave the vector registers alone cannot be asked, since
 // even a memcpy uses them. What is not saved is the x87 stack: they must not use `long double`.
 //
-// Vector registers are moved one by one: XSAVEC and XRSTOR do the same in twelve times the time. The
-// lower sixteen are saved whole only where their upper parts are in use. Else they are zero, and are
-// zero again after a vzeroupper; loading them whole would leave the processor in the state in which
-// plain SSE code is slow.
+// Vector registers are moved one by one: XSAVEC and XRSTOR do the same in twelve times the time.
+// The lower sixteen are saved whole only where their upper parts are in use. Else they are zero,
+// and are zero again after a vzeroupper; loading them whole would leave the processor in the state
+// in which plain SSE code is slow.
 #include <cpuid.h>
 
 #include <cstdint>
@@ -68,8 +68,8 @@ __attribute__((constructor(101))) void look_at_processor() {
 //
 //   return address | rbp | flags | rax rcx rdx rsi r8 r9 r10 r11 rdi | (to 64) vectors, masks, mxcsr
 //
-// It leaves the C function in r10 and its arguments in rdi, rsi and r11 (to become rdx) to the common
-// part. The direction flag is cleared because C code relies on that.
+// It leaves the C function in r10 and its arguments in rdi, rsi and r11 (to become rdx) to the
+// common part. The direction flag is cleared because C code relies on that.
 __asm__(R"(
   .pushsection .text, "ax", @progbits
   .macro PERDURE_SITE name, function, second

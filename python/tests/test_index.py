@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -297,3 +298,87 @@ def test_a_call_in_a_call_does_not_change_its_answer(pool: perdure.Pool) -> None
 
     assert index.get_many(Nested()) == [b"of a"] * 2
     assert index.modify("a", lambda before: (before or b"") + index["b"]) == b"of aof b"
+
+
+@pytest.mark.parametrize("structure", ["fptree", "p-hot+vl", "plush", "bztree", "p-bwtree", "sheaf"])
+def test_values_are_seen_where_they_lie(pool: perdure.Pool, structure: str) -> None:
+    texts = pool.create_index("texts", structure, str, bytes)
+    value = bytes(range(256)) * 100
+    texts["a"] = value
+    texts["empty"] = b""
+    assert texts.visit("a", bytes) == value
+    assert texts.visit("a", len) == len(value)
+    assert texts.visit("empty", bytes) == b""
+    with pytest.raises(KeyError):
+        texts.visit("b", len)
+    assert texts.visit("b", len, -1) == -1
+
+    def writes(view: memoryview) -> bool:
+        assert view.readonly
+        for i in range(100):
+            texts["a"] = b"another %d" % i
+        return view == value
+
+    assert texts.visit("a", writes)
+    assert texts["a"] == b"another 99"
+    words = pool.create_index("words", structure, int, int)
+    words[1] = 2**64 - 1
+    assert words.visit(1, lambda word: word) == 2**64 - 1
+    texts.close()
+    with pytest.raises(perdure.Error):
+        texts.visit("a", len)
+
+
+def test_views_end_with_the_call(pool: perdure.Pool) -> None:
+    texts = pool.create_index("texts", "p-art+vl", str, str)
+    texts["a"] = "äöü"
+    assert texts.visit("a", lambda view: str(view, "utf-8")) == "äöü"
+    kept: list[memoryview] = []
+    texts.visit("a", lambda view: kept.append(view))
+    with pytest.raises(ValueError, match="released"):
+        bytes(kept[0])
+    kept.clear()
+    with pytest.raises(BufferError):
+        texts.visit("a", lambda view: kept.append(view[1:]))
+    with pytest.raises(BufferError):
+        texts.visit("a", lambda view: view[1:])
+    numpy = pytest.importorskip("numpy")
+    with pytest.raises(BufferError):
+        texts.visit("a", lambda view: numpy.frombuffer(view, dtype=numpy.uint8))
+    assert texts.visit("a", lambda view: int(numpy.frombuffer(view, dtype=numpy.uint8).max())) == 195
+
+    for closes in (texts.close, pool.close):
+        with pytest.raises(perdure.InUseError, match="visit"):
+            texts.visit("a", lambda _: closes())
+    assert texts["a"] == "äöü"
+
+    def fails(_: memoryview) -> None:
+        raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"):
+        texts.visit("a", fails)
+
+
+def test_buffers_are_values(pool: perdure.Pool) -> None:
+    index = pool.create_index("index", "fptree", bytes, bytes)
+    numbers = array("i", [1, -2, 3])
+    strided = memoryview(b"abcdef")[::2]
+    for one in (bytearray(b"bytes"), memoryview(b"views")[1:], numbers, strided, memoryview(b"")):
+        wanted = memoryview(one).tobytes()
+        index[b"a"] = one
+        assert index[b"a"] == wanted
+        assert index.compare_exchange(b"a", one, b"other")
+        index.update([(b"b", one), (b"c", b"plain"), (bytearray(b"d"), one)])
+        assert [index[key] for key in (b"b", b"c", b"d")] == [wanted, b"plain", wanted]
+        store = pool.create_store("store")
+        store.put(b"a", one)
+        assert store[b"a"] == wanted
+        assert store.append(b"a", one) == 2 * len(wanted)
+        store.close()
+        pool.drop("store")
+    numpy = pytest.importorskip("numpy")
+    matrix = numpy.arange(12, dtype=numpy.float64).reshape(3, 4)
+    index[b"m"] = matrix
+    assert (numpy.frombuffer(index[b"m"]).reshape(3, 4) == matrix).all()
+    index[b"m"] = matrix.T  # not contiguous
+    assert (numpy.frombuffer(index[b"m"]).reshape(4, 3) == matrix.T).all()

@@ -11,6 +11,7 @@ import textwrap
 import threading
 import weakref
 from pathlib import Path
+from typing import Any
 
 import perdure
 import pytest
@@ -133,6 +134,41 @@ def test_raises_the_capacity(path: Path) -> None:
         assert pool.check() == []
 
 
+def test_backs_up_what_another_process_writes(path: Path, tmp_path: Path) -> None:
+    writer = run(
+        """
+        import sys, perdure
+        with perdure.Pool.create(sys.argv[1], capacity=16 << 20, serve_backups=True) as pool:
+            counts = pool.create_index("counts", "fptree", int, int)
+            for i in range(1000):
+                counts[i] = i
+            print("ready", flush=True)
+            i = 0
+            while True:
+                counts[i % 1000] = i
+                i += 1
+        """,
+        path,
+    )
+    assert writer.stdout is not None
+    assert writer.stdout.readline() == b"ready\n"
+    with pytest.raises(perdure.LockedError):
+        perdure.Pool.open(path, read_only=True)
+    perdure.Pool.backup_live(path, tmp_path / "full")
+    perdure.Pool.backup_live(path, tmp_path / "next", tmp_path / "full")
+    assert writer.poll() is None
+    writer.kill()
+    writer.wait()
+    for backup in ("full", "next"):
+        with perdure.Pool.open(tmp_path / backup, read_only=True) as pool:
+            counts = pool.open_index("counts")
+            # Each write came after the one before.
+            newest = max(counts.values())
+            assert sorted(counts.values()) == list(range(max(newest - 999, 0), newest + 1))
+    with perdure.Pool.open(path), pytest.raises(perdure.LockedError):
+        perdure.Pool.backup_live(path, tmp_path / "full")
+
+
 def test_backs_up_while_others_write_and_restores(
     pool: perdure.Pool, path: Path, tmp_path: Path
 ) -> None:
@@ -142,7 +178,7 @@ def test_backs_up_while_others_write_and_restores(
     written = [0]
 
     def write() -> None:
-        while not stop.is_set():
+        while not stop.is_set() and written[0] < 5000:  # few beside those that the first backup has
             counts[100_000 + written[0]] = written[0]
             written[0] += 1
 
@@ -359,3 +395,57 @@ def test_paths_of_any_kind(tmp_path: Path) -> None:
     for wrong in ({"durability": "none"}, {"domain": "word"}):
         with pytest.raises(ValueError):
             perdure.Pool.create(tmp_path / "no", **wrong)  # type: ignore[arg-type]
+
+
+def test_events(path: Path) -> None:
+    events: list[perdure.PoolEvent] = []
+    with perdure.Pool.create(
+        path, capacity=16 << 20, growth=1 << 20, on_event=events.append, nearly_full_percent=50
+    ) as pool:
+        assert [one.kind for one in events] == ["opened"]
+        assert events[0].path == str(path)
+        words = pool.create_index("words", "cceh", int, int)
+        with pytest.raises(perdure.PoolFullError):
+            for i in range(10**7):
+                words[i] = i
+    kinds = [one.kind for one in events]
+    assert kinds.count("grown") > 1
+    assert kinds.count("nearly-full") == 1
+    assert all(one.used_bytes <= one.size_bytes <= one.capacity_bytes for one in events)
+    events.clear()
+    with perdure.Pool.open(path, on_event=events.append, nearly_full_percent=0):
+        assert [one.kind for one in events] == ["opened"]
+    with pytest.raises(ValueError):
+        perdure.Pool.open(path, on_event=events.append, nearly_full_percent=101)
+
+
+def test_nothing_is_closed_in_the_midst_of_an_event(path: Path) -> None:
+    """Neither by the garbage collector, which waits for the end of it, nor on purpose: it would wait for itself."""
+    others: list[perdure.Index[int, int]] = []
+    told = 0
+
+    def on_event(event: perdure.PoolEvent) -> None:
+        nonlocal told
+        gc.collect()
+        for other in others:
+            with pytest.raises(perdure.InUseError, match="on_event"):
+                other.close()
+            told += 1
+
+    with perdure.Pool.create(path, capacity=16 << 20, growth=1 << 20, on_event=on_event) as pool:
+        others.append(pool.create_index("other", "fptree", int, int))
+        gc.disable()
+        try:
+            for structure in ("plush", "fptree", "sheaf"):
+                circle: list[Any] = [pool.create_index(structure, structure, int, int)]
+                circle.append(circle)
+                circle[0][1] = 2
+                del circle
+            words = pool.create_index("words", "cceh", int, int)
+            words.update((i, i) for i in range(200_000))
+        finally:
+            gc.enable()
+        assert told > 1
+        assert others[0].get(1) is None
+        others.clear()
+        assert pool.open_index("plush", int, int)[1] == 2

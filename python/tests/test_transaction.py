@@ -22,6 +22,18 @@ def accounts(pool: perdure.Pool) -> Accounts:
     return balances, pool.create_index("audit", "plush", int, str)
 
 
+def test_a_pool_is_not_closed_by_its_own_transaction(pool: perdure.Pool) -> None:
+    words = pool.create_index("words", "fptree", int, int)
+
+    def work(transaction: perdure.Transaction) -> None:
+        transaction[words][1] = 2
+        pool.close()
+
+    with pytest.raises(perdure.Error):
+        pool.transact(work)
+    assert not pool.closed
+
+
 def test_all_of_it_or_nothing(pool: perdure.Pool, accounts: Accounts) -> None:
     balances, audit = accounts
     with pool.transaction() as t:

@@ -19,6 +19,7 @@ assert_type(words["a"], int)
 assert_type(next(words.range("a"))[0], str)
 assert_type(pool.create_index("bytes")[b"a"], bytes)
 assert_type(words.modify("a", lambda before: (before or 0) + 1), int | None)
+assert_type(words.visit("a", float), float)
 assert_type(pool.create_store("store")[b"a"], bytes)
 with pool.transaction() as t:
     assert_type(t[words]["a"], int)

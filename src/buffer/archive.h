@@ -1,4 +1,5 @@
-// The log archive: a file of log entries that the log no longer needs, in the order of their LSNs, without a gap.
+// The log archive: a file of log entries that the log no longer needs, in the order of their LSNs,
+// without a gap.
 //
 //   | magic 8 | salt 8 | begin 8: LSN | log_bytes 8 | checksum 8 | - 24 | entries, see log.h ... |
 #pragma once
@@ -16,10 +17,11 @@ namespace perdure::buffer {
 
 class Archive {
  public:
-  // Opens or makes the file, for a log that begins at `head`; what a crash has left at its end, and the log still has,
-  // is cut off. Throws kIo, kPermission, kNoSpace; kLocked (another process has it open); kInvalidArgument: the file is
-  // no archive, or that of another database: it is left as it is. kCorrupt: entries before `head` are damaged, or
-  // missing since the database was used without it: it is left as it is.
+  // Opens or makes the file, for a log that begins at `head`; what a crash has left at its end, and
+  // the log still has, is cut off. Throws kIo, kPermission, kNoSpace; kLocked (another process has
+  // it open); kInvalidArgument: the file is no archive, or that of another database: it is left as
+  // it is. kCorrupt: entries before `head` are damaged, or missing since the database was used
+  // without it: it is left as it is.
   Archive(const std::string& path, uint64_t salt, uint64_t log_bytes, uint64_t head);
   ~Archive();
   Archive(const Archive&) = delete;
@@ -27,16 +29,16 @@ class Archive {
 
   // Adds the log's entries of [from, to). Durable on return. Throws kIo, kNoSpace.
   void add(const Log& log, uint64_t from, uint64_t to);
-  // Makes a page from its records here and in the log, up to `lsn` (0: all). False if they do not begin with an image,
-  // or not all are there. Reads the whole archive. Throws kIo.
+  // Makes a page from its records here and in the log, up to `lsn` (0: all). False if they do not
+  // begin with an image, or not all are there. Reads the whole archive. Throws kIo.
   bool make_page(const PageFormat& format, const Log& log, uint64_t id, uint64_t lsn,
                  char* page) const;
 
  private:
   // Makes the header of an empty file; else verifies it.
   void begin(const std::string& path, uint64_t head);
-  // Calls `visit(lsn, entry)` for all whole entries up to the file's byte `end`, as long as none is missing; returns
-  // the bytes up to the last one's end.
+  // Calls `visit(lsn, entry)` for all whole entries up to the file's byte `end`, as long as none is
+  // missing; returns the bytes up to the last one's end.
   template <typename Visit>
   uint64_t visit_entries(uint64_t end, Visit visit) const;
   // False: there are fewer bytes.

@@ -163,8 +163,8 @@ void Change::rollback() {
     if (page.fresh) page.frame->recovery_lsn.store(0, std::memory_order_release);
     pool_.seal(*page.frame);
   }
-  // What of this change has reached PM already bears LSNs that must not come again. Before the pages are
-  // released: nobody can change them before the mark is durable.
+  // What of this change has reached PM already bears LSNs that must not come again. Before the
+  // pages are released: nobody can change them before the mark is durable.
   log_.mark();
 }
 

@@ -1,10 +1,11 @@
-// The changes of one commit: to pages, which stay held exclusively, and to the log entry that tells of them. Only
-// one thread at a time makes changes.
+// The changes of one commit: to pages, which stay held exclusively, and to the log entry that tells
+// of them. Only one thread at a time makes changes.
 //
-// Each change is carried out by the record that the log gets (replay.h), so that what recovery repeats is what was
-// done. Until the entry is durable, rollback() undoes it all: from a copy of each page as it was before its first
-// change, which never leaves this object. (To undo record by record does not do: a page that holds the same records
-// again may have another layout, in which there is no room for them, or not for those that come next.)
+// Each change is carried out by the record that the log gets (replay.h), so that what recovery
+// repeats is what was done. Until the entry is durable, rollback() undoes it all: from a copy of
+// each page as it was before its first change, which never leaves this object. (To undo record by
+// record does not do: a page that holds the same records again may have another layout, in which
+// there is no room for them, or not for those that come next.)
 #pragma once
 
 #include <cstdint>
@@ -55,7 +56,8 @@ class Change {
   // The whole body: its begin and its end.
   void image(uint64_t page, PageType type, std::string_view begin, std::string_view end);
 
-  // Counts the page as edited, without a change: who has scanned it is to see that it has lost a part of its keys.
+  // Counts the page as edited, without a change: who has scanned it is to see that it has lost a
+  // part of its keys.
   void touch(uint64_t page) { edit(page); }
 
   // The space page of a database that has none.
@@ -74,12 +76,26 @@ class Change {
     done_ = true;
     release();
   }
+  // Calls `visit(page, its LSN before, what it was)` for the pages of trees that were there before
+  // and have changed. Before finish(), once; there is no rollback() then.
+  template <typename Visit>
+  void take_replaced(const Visit& visit) {
+    for (auto& [id, page] : edited_) {
+      const PageHeader& before = header_of(page.before.data());
+      const bool of_tree = before.type == PageType::kNode || before.type == PageType::kOverflow;
+      // Touched only: it is as it was.
+      const bool changed = header_of(page.frame->data).lsn != before.lsn;
+      if (of_tree && changed && !page.fresh)
+        visit(id, uint64_t{before.lsn}, std::move(page.before));
+    }
+  }
   template <typename Visit>
   void for_each_edited(Visit visit) const {
     for (const auto& [id, page] : edited_) visit(id);
   }
   bool is_empty() const { return edited_.empty(); }
-  // The pages are as before, and no LSN of this change will be given again. Throws kIo if the pool has failed.
+  // The pages are as before, and no LSN of this change will be given again. Throws kIo if the pool
+  // has failed.
   void rollback();
 
  private:

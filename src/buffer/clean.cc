@@ -1,4 +1,5 @@
-// Writing changed pages to the page store, by way of the staging area, and letting the log's head move.
+// Writing changed pages to the page store, by way of the staging area, and letting the log's head
+// move.
 #include <algorithm>
 #include <cstring>
 
@@ -9,8 +10,8 @@
 
 namespace perdure::buffer {
 
-// Writes what is staged to the page store once more: after a crash, or an attempt that failed. Each page that may
-// be torn there is among it; nothing else is staged before this has succeeded.
+// Writes what is staged to the page store once more: after a crash, or an attempt that failed. Each
+// page that may be torn there is among it; nothing else is staged before this has succeeded.
 void BufferPool::finish_batch() {
   if (!batch_open_) return;
   uint64_t count = 0;
@@ -19,13 +20,15 @@ void BufferPool::finish_batch() {
     throw Error(ErrorCode::kCorrupt, "the root of the database is damaged");
   }
   const uint64_t bytes = format_.page_bytes();
+  std::vector<PageStore::PageWrite> writes;
   for (uint64_t i = 0; i < count; ++i) {
-    char* page = batch_.get();
+    char* page = batch_.get() + i * bytes;
     std::memcpy(page, areas_.staging + i * bytes, bytes);
     // A staged page that was damaged since is found in the page store, if it is torn there.
     const uint64_t id = header_of(page).id;
-    if (format_.is_sound(page, id) && id < store_.capacity()) store_.write(id, page);
+    if (format_.is_sound(page, id) && id < store_.capacity()) writes.push_back({id, page});
   }
+  store_.write_all(writes);
   store_.sync();
   pm::store_release(areas_.root->batch, pm::seal_word(0, kBatchSalt));
   // Before other pages are staged: a crash would have them written over newer ones.
@@ -33,7 +36,8 @@ void BufferPool::finish_batch() {
   batch_open_ = false;
 }
 
-// Copies a page that nobody changes to the staging area; it counts as clean from here on. False: not now.
+// Copies a page that nobody changes to the staging area; it counts as clean from here on. False:
+// not now.
 bool BufferPool::stage(Frame& frame, uint64_t id, uint64_t slot) {
   if (!frame.latch.try_lock()) return false;
   const std::unique_ptr<Latch, void (*)(Latch*)> held(&frame.latch,
@@ -81,30 +85,40 @@ void BufferPool::write_batch(const std::vector<uint64_t>& numbers, uint64_t& don
   std::vector<Staged> staged;
   // Pinned to the end: a page that is not in the page store yet must not leave.
   std::vector<PageGuard> pinned;
+  // Room now: what is staged counts as clean, and must be known to have been changed.
+  staged.reserve(numbers.size());
+  pinned.reserve(numbers.size());
   try {
     for (const uint64_t number : numbers) {
       const uint64_t id = pm::acquire(frames_[number].page);
+      pm::come_to_place("buffer: to be staged");
       Frame* frame = id == kNoPage ? nullptr : pin_if_here(id);
       if (frame == nullptr) continue;
       pinned.emplace_back(*this, *frame);
       if (pm::acquire(frame->loading) || pm::acquire(frame->unjudged)) {
         continue;
       }
+      // It has moved from one of these frames to another, and is staged already: writes of a batch
+      // have no order.
+      if (std::ranges::find(staged, frame, &Staged::frame) != staged.end()) continue;
       const uint64_t changed = pm::acquire(frame->recovery_lsn);
       if (changed != 0 && stage(*frame, id, staged.size())) staged.push_back({frame, changed});
     }
     if (staged.empty()) return;
-    // The staged pages, before the word that counts them; and pages in PM, before the log's head moves.
+    // The staged pages, before the word that counts them; and pages in PM, before the log's head
+    // moves.
     memory_.fence();
     pm::store_release(areas_.root->batch, pm::seal_word(staged.size(), kBatchSalt));
     // Before the page store is written, where a crash tears pages.
     memory_.persist(&areas_.root->batch, sizeof(uint64_t));
     batch_open_ = true;
     const uint64_t bytes = format_.page_bytes();
+    std::vector<PageStore::PageWrite> writes;
     for (uint64_t i = 0; i < staged.size(); ++i) {
       const char* page = batch_.get() + i * bytes;
-      store_.write(header_of(page).id, page);
+      writes.push_back({header_of(page).id, page});
     }
+    store_.write_all(writes);
     store_.sync();
     pm::store_release(areas_.root->batch, pm::seal_word(0, kBatchSalt));
     // As in finish_batch().

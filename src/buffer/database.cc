@@ -13,7 +13,18 @@ namespace perdure {
 
 namespace buffer {
 
-class TransactionImpl {
+// Where a cursor finds records, a leaf at a time.
+class LeafSource {
+ public:
+  virtual ~LeafSource() = default;
+  virtual void read_forward(uint64_t root, std::string_view from, LeafCopy& leaf) = 0;
+  virtual void read_backward(uint64_t root, std::string_view below, bool to_end,
+                             LeafCopy& leaf) = 0;
+  // What is laid over them, or null.
+  virtual const WriteMap* writes_of(uint64_t root) const = 0;
+};
+
+class TransactionImpl final : public LeafSource {
  public:
   explicit TransactionImpl(Engine& engine) : engine_(&engine), moment_(engine.moment()) {}
 
@@ -22,9 +33,22 @@ class TransactionImpl {
 
   Engine& engine() const { return *engine_; }
   bool is_open() const { return open_; }
-  const WriteMap* writes_of(uint64_t root) const {
+  const WriteMap* writes_of(uint64_t root) const override {
     const auto found = writes_.find(root);
     return found == writes_.end() ? nullptr : &found->second;
+  }
+
+  void read_forward(uint64_t root, std::string_view from, LeafCopy& leaf) override {
+    read([&] {
+      tree_read_forward(engine_->buffer(), root, from, leaf);
+      return Engine::stamp_of_page(leaf.page);
+    });
+  }
+  void read_backward(uint64_t root, std::string_view below, bool to_end, LeafCopy& leaf) override {
+    read([&] {
+      tree_read_backward(engine_->buffer(), root, below, to_end, leaf);
+      return Engine::stamp_of_page(leaf.page);
+    });
   }
 
   // Reads something whose stamp is at `place`, again until it is of the transaction's moment.
@@ -161,36 +185,67 @@ class TransactionImpl {
   uint64_t written_bytes_ = 0;
 };
 
-// Copies of one leaf at a time, with the transaction's own writes.
+// Nothing of it ever changes. A tree that was not there at the moment has root 0, and no records.
+class SnapshotImpl final : public LeafSource {
+ public:
+  explicit SnapshotImpl(Engine& engine) : engine_(engine), moment_(engine.begin_snapshot()) {}
+
+  Engine& engine() const { return engine_; }
+  const Moment& moment() const { return *moment_; }
+
+  bool get(uint64_t root, std::string_view key, std::string& value) const {
+    moment_->require();
+    return root != 0 && tree_get(view(), root, key, value);
+  }
+  void read_forward(uint64_t root, std::string_view from, LeafCopy& leaf) override {
+    if (begin(root, leaf)) tree_read_forward(view(), root, from, leaf);
+  }
+  void read_backward(uint64_t root, std::string_view below, bool to_end, LeafCopy& leaf) override {
+    if (begin(root, leaf)) tree_read_backward(view(), root, below, to_end, leaf);
+  }
+  const WriteMap* writes_of(uint64_t /*root*/) const override { return nullptr; }
+
+ private:
+  View view() const { return {engine_.buffer(), moment_.get()}; }
+  bool begin(uint64_t root, LeafCopy& leaf) const {
+    moment_->require();
+    if (root == 0) {
+      leaf = {};
+      leaf.last = true;
+    }
+    return root != 0;
+  }
+
+  Engine& engine_;
+  std::shared_ptr<const Moment> moment_;
+};
+
+// Copies of one leaf at a time, with the transaction's own writes. A call that throws leaves it
+// where it was.
 class CursorImpl {
  public:
-  CursorImpl(TransactionImpl& transaction, uint64_t root)
-      : transaction_(transaction), root_(root) {}
+  CursorImpl(std::shared_ptr<LeafSource> source, uint64_t root)
+      : source_(std::move(source)), root_(root) {}
 
   bool forward(std::string from) {
-    for (;;) {
-      transaction_.read([&] {
-        tree_read_forward(transaction_.engine().buffer(), root_, from, leaf_);
-        return Engine::stamp_of_page(leaf_.page);
-      });
-      merge(&from, leaf_.last ? nullptr : &leaf_.next);
+    for (LeafCopy leaf;; from = leaf.next) {
+      source_->read_forward(root_, from, leaf);
+      merge(leaf, &from, leaf.last ? nullptr : &leaf.next);
+      if (leaf.records.empty() && !leaf.last) continue;
+      leaf_ = std::move(leaf);
       at_ = 0;
-      if (valid() || leaf_.last) return valid();
-      from = leaf_.next;
+      return valid();
     }
   }
 
   bool backward(std::string below, bool to_end) {
-    for (;;) {
-      transaction_.read([&] {
-        tree_read_backward(transaction_.engine().buffer(), root_, below, to_end, leaf_);
-        return Engine::stamp_of_page(leaf_.page);
-      });
-      merge(leaf_.last ? nullptr : &leaf_.next, to_end ? nullptr : &below);
+    for (LeafCopy leaf;; below = leaf.next, to_end = false) {
+      source_->read_backward(root_, below, to_end, leaf);
+      merge(leaf, leaf.last ? nullptr : &leaf.next, to_end ? nullptr : &below);
+      if (leaf.records.empty() && !leaf.last) continue;
+      leaf_ = std::move(leaf);
       at_ = leaf_.records.size() - 1;
-      if (valid() || leaf_.last) return valid();
-      below = leaf_.next;
-      to_end = false;
+      return valid();
     }
   }
 
@@ -220,25 +275,25 @@ class CursorImpl {
 
  private:
   // Lays the transaction's writes of [low, high) over the copy.
-  void merge(const std::string* low, const std::string* high) {
-    const WriteMap* own = transaction_.writes_of(root_);
+  void merge(LeafCopy& leaf, const std::string* low, const std::string* high) const {
+    const WriteMap* own = source_->writes_of(root_);
     if (own == nullptr || own->empty()) return;
     auto write = low == nullptr ? own->begin() : own->lower_bound(*low);
     const auto end = high == nullptr ? own->end() : own->lower_bound(*high);
     std::vector<LeafCopy::Record> merged;
-    auto record = leaf_.records.begin();
+    auto record = leaf.records.begin();
     for (; write != end; ++write) {
-      while (record != leaf_.records.end() && record->key < write->first) {
+      while (record != leaf.records.end() && record->key < write->first) {
         merged.push_back(std::move(*record++));
       }
-      if (record != leaf_.records.end() && record->key == write->first) ++record;
+      if (record != leaf.records.end() && record->key == write->first) ++record;
       if (write->second) merged.push_back({write->first, *write->second});
     }
-    while (record != leaf_.records.end()) merged.push_back(std::move(*record++));
-    leaf_.records = std::move(merged);
+    while (record != leaf.records.end()) merged.push_back(std::move(*record++));
+    leaf.records = std::move(merged);
   }
 
-  TransactionImpl& transaction_;
+  std::shared_ptr<LeafSource> source_;
   uint64_t root_;
   LeafCopy leaf_;
   size_t at_ = 0;
@@ -265,11 +320,21 @@ Transaction::Transaction(Transaction&&) noexcept = default;
 Transaction& Transaction::operator=(Transaction&&) noexcept = default;
 Transaction::~Transaction() = default;
 
+namespace {
+
+void require_own_tree(const std::string& name, const buffer::Engine* of,
+                      const buffer::Engine& engine) {
+  if (of == &engine) return;
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format("the tree '{}' belongs to another database, or to one that was closed", name));
+}
+
+}  // namespace
+
 uint64_t Transaction::root_of(const Tree& tree) const {
-  if (tree.engine_ == &impl_->engine()) return tree.root_;
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("the tree '{}' belongs to another database, or to one that was closed",
-                          tree.name_));
+  require_own_tree(tree.name_, tree.engine_, impl_->engine());
+  return tree.root_;
 }
 
 std::optional<std::string> Transaction::get(const Tree& tree, std::string_view key) {
@@ -279,7 +344,9 @@ std::optional<std::string> Transaction::get(const Tree& tree, std::string_view k
 }
 
 Cursor Transaction::cursor(const Tree& tree) {
-  return Cursor(std::make_unique<buffer::CursorImpl>(*impl_, root_of(tree)));
+  // The transaction lives as long as the cursor.
+  const std::shared_ptr<buffer::LeafSource> source(std::shared_ptr<void>(), impl_.get());
+  return Cursor(std::make_unique<buffer::CursorImpl>(source, root_of(tree)));
 }
 
 void Transaction::put(const Tree& tree, std::string_view key, std::string_view value) {
@@ -305,6 +372,34 @@ void Transaction::rollback_to(Savepoint savepoint) { impl_->rollback_to(savepoin
 void Transaction::commit() { impl_->commit(); }
 void Transaction::abort() { impl_->abort(); }
 
+uint64_t Snapshot::root_of(const Tree& tree) const {
+  require_own_tree(tree.name_, tree.engine_, impl_->engine());
+  return tree.made_at_ <= impl_->moment().lsn() ? tree.root_ : 0;
+}
+
+std::optional<std::string> Snapshot::get(const Tree& tree, std::string_view key) const {
+  std::string value;
+  if (!impl_->get(root_of(tree), key, value)) return std::nullopt;
+  return value;
+}
+
+Cursor Snapshot::cursor(const Tree& tree) const {
+  return Cursor(std::make_unique<buffer::CursorImpl>(impl_, root_of(tree)));
+}
+
+std::optional<Tree> Snapshot::find_tree(std::string_view name) const {
+  impl_->moment().require();
+  buffer::Engine& engine = impl_->engine();
+  const uint64_t root = engine.find_tree(name, &impl_->moment());
+  if (root == 0) return std::nullopt;
+  return Tree(std::string(name), root, engine.made_at(root), &engine);
+}
+
+std::vector<std::string> Snapshot::trees() const {
+  impl_->moment().require();
+  return impl_->engine().trees(&impl_->moment());
+}
+
 Database::Database(std::unique_ptr<buffer::Engine> engine) : engine_(std::move(engine)) {}
 Database::Database(Database&&) noexcept = default;
 Database& Database::operator=(Database&&) noexcept = default;
@@ -325,13 +420,14 @@ Database Database::open_or_create(Pool& pool, const std::string& name,
 }
 
 Tree Database::tree(std::string_view name) {
-  return {std::string(name), engine_->make_tree(name), engine_.get()};
+  const uint64_t root = engine_->make_tree(name);
+  return {std::string(name), root, engine_->made_at(root), engine_.get()};
 }
 
 std::optional<Tree> Database::find_tree(std::string_view name) const {
   const uint64_t root = engine_->find_tree(name);
   if (root == 0) return std::nullopt;
-  return Tree(std::string(name), root, engine_.get());
+  return Tree(std::string(name), root, engine_->made_at(root), engine_.get());
 }
 
 std::vector<std::string> Database::trees() const { return engine_->trees(); }
@@ -356,6 +452,10 @@ void Database::transact(const std::function<void(Transaction&)>& work) {
       if (error.code() != ErrorCode::kConflict || alone.owns_lock()) throw;
     }
   }
+}
+
+Snapshot Database::snapshot() const {
+  return Snapshot(std::make_shared<buffer::SnapshotImpl>(*engine_));
 }
 
 void Database::checkpoint() { engine_->checkpoint(); }

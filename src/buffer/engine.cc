@@ -55,7 +55,8 @@ void check_frames(uint64_t dram, uint64_t pm) {
                      kFramesMin));
 }
 
-// Its sizes are such as create() takes: what is computed from them neither overflows nor leaves the pool.
+// Its sizes are such as create() takes: what is computed from them neither overflows nor leaves the
+// pool.
 uint64_t find_root(pm::PoolImpl& pool, const std::string& name) {
   const uint64_t at = index::find_structure(pool, name, Database::kTypeName, Kind::kBytes,
                                             Kind::kBytes, kRootMagic, sizeof(Root), kSealedBytes);
@@ -278,21 +279,35 @@ void Engine::salvage(
     const std::function<void(std::string_view key, std::string_view value)>& record,
     const std::function<void(Loss, const std::string&)>& lost) {
   std::vector<std::pair<std::string, uint64_t>> trees;
-  tree_salvage(
-      *buffer_, kCatalogueRoot,
-      [&](std::string_view name, std::string_view value) {
-        uint64_t root = 0;
-        if (value.size() == sizeof root) std::memcpy(&root, value.data(), sizeof root);
-        trees.emplace_back(name, root);
-      },
-      [&](Loss, const std::string& sentence) {
-        lost(Loss::kRange, "names of trees: " + sentence);
-      });
+  bool knows_all_trees = true;
+  TreeSalvage salvage(*buffer_);
+  const auto lost_name = [&](Loss, const std::string& sentence) {
+    knows_all_trees = false;
+    lost(Loss::kRange, sentence);
+  };
+  const auto name_of = [&](std::string_view name, std::string_view value) {
+    uint64_t root = 0;
+    if (value.size() == sizeof root) std::memcpy(&root, value.data(), sizeof root);
+    trees.emplace_back(name, root);
+  };
+  if (!salvage.walk({}, kCatalogueRoot, name_of, lost_name)) knows_all_trees = false;
   for (const auto& [name, root] : trees) {
     tree(name);
-    tree_salvage(*buffer_, root, record, [&](Loss loss, const std::string& sentence) {
-      lost(loss, fmt::format("tree {}: {}", name, sentence));
-    });
+    salvage.walk(name, root, record, lost);
+  }
+  salvage.find_strays(knows_all_trees ? page_count() : 0, tree, record, lost);
+}
+
+// How many pages there may be.
+uint64_t Engine::page_count() const {
+  try {
+    const PageGuard guard(*buffer_, buffer_->pin(0));
+    SpaceBody space;
+    std::memcpy(&space, guard.data() + format_.body(), sizeof space);
+    return std::min(space.pages, store_->capacity());
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kCorrupt) throw;
+    return root_.store_pages;  // in a file: not known
   }
 }
 
@@ -324,7 +339,8 @@ Engine::Engine(pm::PoolImpl& pool, const std::string& name, uint64_t root,
            root_.salt),
       store_(std::move(store)),
       archive_(std::move(archive)),
-      stamps_(std::make_unique<std::atomic<uint64_t>[]>(kStamps)) {
+      stamps_(std::make_unique<std::atomic<uint64_t>[]>(kStamps)),
+      versions_(options.snapshot_bytes) {
   const uint64_t page_bytes = root_.page_bytes;
   if (store_) {
     require_own_file();
@@ -353,6 +369,7 @@ Engine::Engine(pm::PoolImpl& pool, const std::string& name, uint64_t root,
     buffer_->on_release([this](uint64_t from, uint64_t to) { archive_->add(log_, from, to); });
   }
   buffer_->recover();
+  log_limit_ = log_.bytes() / 4 * (buffer_->recovery().pending() > 0 ? 3 : 2);
   set_moment_to_now();
   format_pages();
   if (options.background) background_ = std::thread([this] { work_in_background(); });
@@ -373,7 +390,8 @@ Engine::~Engine() {
   }
 }
 
-// Another number of frames in PM: a new table and new frames, and what the old ones held is read again.
+// Another number of frames in PM: a new table and new frames, and what the old ones held is read
+// again.
 void Engine::resize(uint64_t frames) {
   const uint64_t table_bytes = frames * sizeof(uint64_t);
   FrameWords words{0, 0, pm::seal_word(frames, kCountSalt)};
@@ -497,8 +515,8 @@ void Engine::run(const std::vector<Commit*>& group) {
     }
     if (change.is_empty()) return;
     change.write();
-    // The commits' records, before anybody hears of the commits or sees their pages. A crash before that ends the
-    // log before the entry, and pages in PM that have changed are newer than it.
+    // The commits' records, before anybody hears of the commits or sees their pages. A crash before
+    // that ends the log before the entry, and pages in PM that have changed are newer than it.
     log_.fence();
   } catch (...) {
     try {
@@ -509,10 +527,18 @@ void Engine::run(const std::vector<Commit*>& group) {
     }
     throw;
   }
-  pm::publish(moment_, uint64_t{change.lsn()});
+  // To the end of the entry: LSNs of its records are above its own.
+  versions_.publish(moment_, log_.tail() - 1, change.lsn(),
+                    [&change](const Versions::Keep& keep) { change.take_replaced(keep); });
   change.finish();
   commits_.fetch_add(carried_out, std::memory_order_relaxed);
   groups_.fetch_add(1, std::memory_order_relaxed);
+  // What was lent after a crash comes back by a quarter of what is committed: to wait for all of it
+  // at once would stop commits again.
+  const uint64_t half = log_.bytes() / 4 * 2;
+  if (log_limit_ > half && buffer_->recovery().pending() == 0) {
+    log_limit_ -= std::min(log_limit_ - half, (log_.tail() - change.lsn()) / 4);
+  }
 }
 
 void Engine::validate(const std::vector<uint32_t>& reads, uint64_t moment) const {
@@ -550,24 +576,35 @@ void Engine::set_stamps(const Commit& request, const Change& change) {
   change.for_each_edited([&](uint64_t page) { set(stamp_of_page(page)); });
 }
 
-// Lets the log have room for an entry as long as entries may be.
+// A step towards a shorter log: mends pages that keep it, if any are pending, writes up to `pages`
+// of those that do, and moves its head. Returns how many were written.
+uint64_t Engine::shorten_log(uint64_t pages) {
+  if (buffer_->recovery().pending() > 0) {
+    pages = std::min(pages, buffer_->mended_at_once());
+    for (uint64_t n = 0; n < pages && buffer_->mend_next(); ++n) {
+    }
+  }
+  const uint64_t cleaned = buffer_->clean(pages);
+  buffer_->truncate();
+  return cleaned;
+}
+
+// Lets the log have room for an entry as long as entries may be, a quarter of it. A database that
+// is at work waits at a half already: so a crash leaves room to commit in while its pages are
+// mended.
 void Engine::make_room() {
-  const auto too_full = [&](uint64_t part) { return log_.used() > log_.bytes() / 4 * part; };
-  for (int i = 0; too_full(2); ++i) {
+  const auto too_full = [&] { return log_.used() > log_.bytes() / 4 * 3; };
+  for (int i = 0; log_.used() > log_limit_; ++i) {
     try {
-      const uint64_t judged_max = buffer_->recovery().pending() > 0 ? 256 : 0;
-      for (uint64_t n = 0; n < judged_max && buffer_->judge_next(judge_mutex_); ++n) {
-      }
-      const uint64_t cleaned = buffer_->clean(1024);
-      buffer_->truncate();
+      const uint64_t cleaned = shorten_log(1024);
       const bool held = buffer_->recovery().given_up() != kNoPage;
       if (cleaned == 0 && (held || i > 100)) break;
     } catch (const Error&) {
-      if (too_full(3)) throw;
+      if (too_full()) throw;
       return;
     }
   }
-  if (too_full(3)) {
+  if (too_full()) {
     if (const uint64_t page = buffer_->recovery().given_up(); page != kNoPage) {
       throw Error(ErrorCode::kNoSpace,
                   fmt::format("the log of the database is full: it keeps the records of page {}, "
@@ -591,22 +628,20 @@ void Engine::work_in_background() {
     }
     pause = kPause;
     try {
+      const bool long_log = log_.used() > log_.bytes() / 4;
+      if (long_log) shorten_log(256);
+      if (long_log) pause = std::chrono::milliseconds(0);
       for (int i = 0; i < 64 && buffer_->judge_next(judge_mutex_); ++i) pause = pause / 2;
-      if (log_.used() > log_.bytes() / 4) {
-        buffer_->clean(256);
-        buffer_->truncate();
-        pause = std::chrono::milliseconds(0);
-      }
     } catch (const std::exception&) {          // no memory, too
       pause = std::chrono::milliseconds(200);  // those who commit hear of it when it matters
     }
   }
 }
 
-uint64_t Engine::find_tree(std::string_view name) {
+uint64_t Engine::find_tree(std::string_view name, const Moment* moment) {
   std::string value;
   uint64_t root = 0;
-  if (tree_get(*buffer_, kCatalogueRoot, name, value) && value.size() == sizeof root) {
+  if (tree_get({*buffer_, moment}, kCatalogueRoot, name, value) && value.size() == sizeof root) {
     std::memcpy(&root, value.data(), sizeof root);
   }
   return root;
@@ -623,6 +658,11 @@ uint64_t Engine::make_tree(std::string_view name) {
   Commit request;
   request.work = [&](Change& change) {
     const uint64_t root = TreeWriter::create(change);
+    {
+      // Before anybody finds it. If the commit fails, its LSN will never be given to what follows.
+      const std::lock_guard lock(made_mutex_);
+      made_[root] = change.lsn();
+    }
     TreeWriter(change, kCatalogueRoot)
         .put(name, {reinterpret_cast<const char*>(&root), sizeof root});
   };
@@ -630,12 +670,18 @@ uint64_t Engine::make_tree(std::string_view name) {
   return find_tree(name);
 }
 
-std::vector<std::string> Engine::trees() {
+uint64_t Engine::made_at(uint64_t root) const {
+  const std::lock_guard lock(made_mutex_);
+  const auto found = made_.find(root);
+  return found == made_.end() ? 0 : found->second;
+}
+
+std::vector<std::string> Engine::trees(const Moment* moment) {
   std::vector<std::string> names;
   LeafCopy leaf;
   do {
     const std::string from = leaf.next;
-    tree_read_forward(*buffer_, kCatalogueRoot, from, leaf);
+    tree_read_forward({*buffer_, moment}, kCatalogueRoot, from, leaf);
     for (LeafCopy::Record& record : leaf.records) names.push_back(std::move(record.key));
   } while (!leaf.last);
   return names;
@@ -737,10 +783,14 @@ std::vector<Statistic> Engine::statistics() {
   list.add("commits", commits_, "commits");
   list.add("commit_groups", groups_, "fences");
   list.add("conflicts", conflicts_, "commits");
+  list.add("snapshots", versions_.moments(), "snapshots");
+  list.add("snapshot_bytes", versions_.bytes(), "bytes");
+  list.add("snapshots_given_up", versions_.given_up(), "snapshots");
   list.add("misses", counters.misses, "pages");
   list.add("promotions", counters.promotions, "pages");
   list.add("evictions", counters.evictions, "pages");
   list.add("pages_written", counters.written, "pages");
+  list.add("page_file_io_uring", store_->has_ring() ? 1 : 0, "rings");
   list.add("recovery_pending", mended.pending, "pages");
   list.add("recovery_right", mended.right, "pages");
   list.add("recovery_older", mended.older, "pages");

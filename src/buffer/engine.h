@@ -1,10 +1,11 @@
 // A database that is open: its parts, commits, and the thread in the background.
 //
-// Commits are made by one thread at a time, which takes those that wait with it: one log entry, one fence for all.
-// A commit is validated first. Of each record that was read a transaction keeps the *stamp* of its key, of each
-// leaf that was scanned the stamp of its page: places in a table of LSNs, found by hash, that a commit sets for
-// all keys and pages that it changes. A stamp that is newer than the transaction's moment is a conflict (or
-// another key of the same hash, which costs a second attempt).
+// Commits are made by one thread at a time, which takes those that wait with it: one log entry, one
+// fence for all. A commit is validated first. Of each record that was read a transaction keeps the
+// *stamp* of its key, of each leaf that was scanned the stamp of its page: places in a table of
+// LSNs, found by hash, that a commit sets for all keys and pages that it changes. A stamp that is
+// newer than the transaction's moment is a conflict (or another key of the same hash, which costs a
+// second attempt).
 #pragma once
 
 #include <array>
@@ -19,6 +20,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <unordered_map>
 #include <vector>
 
 #include "buffer/archive.h"
@@ -27,6 +29,7 @@
 #include "buffer/layout.h"
 #include "buffer/log.h"
 #include "buffer/pool.h"
+#include "buffer/versions.h"
 #include "perdure/database.h"
 #include "pm/pool_impl.h"
 
@@ -47,19 +50,21 @@ class Engine {
                                         const DatabaseOptions& options);
   static std::unique_ptr<Engine> open(pm::PoolImpl& pool, const std::string& name,
                                       const DatabaseOptions& options);
-  // To read what can be read, in a pool that is open read-only and lenient: all that is written stays in memory. One
-  // thread uses it. `page_file`: empty if the pages are in the pool. Throws as open().
+  // To read what can be read, in a pool that is open read-only and lenient: all that is written
+  // stays in memory. One thread uses it. `page_file`: empty if the pages are in the pool. Throws as
+  // open().
   static std::unique_ptr<Engine> open_damaged(pm::PoolImpl& pool, const std::string& name,
                                               const std::string& page_file);
-  // Whether this file has the pages of this database, of which options_of() says that they are in one. One of pages of
-  // another size or with another number of checksums is another's. Throws kNotFound, kPermission, kLocked (open to
-  // write), and as options_of().
+  // Whether this file has the pages of this database, of which options_of() says that they are in
+  // one. One of pages of another size or with another number of checksums is another's. Throws
+  // kNotFound, kPermission, kLocked (open to write), and as options_of().
   static PageFileOwner owner_of_page_file(pm::PoolImpl& pool, const std::string& name,
                                           const std::string& page_file);
-  // How the database was made, to make another one like it; of page_file only whether there is one. Throws kNoSuchName,
-  // kWrongType, kCorrupt.
+  // How the database was made, to make another one like it; of page_file only whether there is one.
+  // Throws kNoSuchName, kWrongType, kCorrupt.
   static DatabaseOptions options_of(pm::PoolImpl& pool, const std::string& name);
-  // The heap blocks that a database owns, which need not be open. Throws kNoSuchName, kWrongType, kCorrupt.
+  // The heap blocks that a database owns, which need not be open. Throws kNoSuchName, kWrongType,
+  // kCorrupt.
   static void visit_blocks(pm::PoolImpl& pool, const std::string& name,
                            const std::function<void(uint64_t offset, uint64_t bytes)>& visit);
   ~Engine();
@@ -94,15 +99,23 @@ class Engine {
   // All commits up to here are visible.
   uint64_t moment() const { return moment_.load(std::memory_order_acquire); }
 
-  // What can be read of a damaged database, tree by tree: `tree` gets a name, then `record` its records; `lost` a sentence
-  // for what cannot be read.
+  // What can be read of a damaged database, tree by tree: `tree` gets a name, then `record` its
+  // records; `lost` a sentence for what cannot be read.
   void salvage(const std::function<void(std::string_view name)>& tree,
                const std::function<void(std::string_view key, std::string_view value)>& record,
                const std::function<void(Loss, const std::string&)>& lost);
+  uint64_t page_count() const;
 
-  uint64_t find_tree(std::string_view name);  // its root, or 0
+  // A moment that reads see as long as it lives.
+  std::shared_ptr<Moment> begin_snapshot() { return versions_.begin(moment_); }
+
+  // `moment`: then; null: now.
+  uint64_t find_tree(std::string_view name, const Moment* moment = nullptr);  // its root, or 0
   uint64_t make_tree(std::string_view name);
-  std::vector<std::string> trees();
+  std::vector<std::string> trees(const Moment* moment = nullptr);
+  // The LSN of the commit that made the tree; 0: before the database was opened. At older moments
+  // its root is another tree's page, or none.
+  uint64_t made_at(uint64_t root) const;
 
   void checkpoint();
   void recover(const std::function<void(const RecoveryProgress&)>& told);
@@ -124,6 +137,7 @@ class Engine {
   void carry_out(const Commit& request, Change& change);
   void set_stamps(const Commit& request, const Change& change);
   void make_room();
+  uint64_t shorten_log(uint64_t pages);
   void work_in_background();
 
   pm::PoolImpl& pool_;
@@ -139,13 +153,17 @@ class Engine {
   static constexpr uint32_t kStamps = 1 << 16;
   std::unique_ptr<std::atomic<uint64_t>[]> stamps_;
   std::atomic<uint64_t> moment_{0};
-  std::atomic<bool> stopped_{false};  // undoing a commit has failed
+  Versions versions_;
+  mutable std::mutex made_mutex_;
+  std::unordered_map<uint64_t, uint64_t> made_;  // roots of trees, and LSNs
+  std::atomic<bool> stopped_{false};             // undoing a commit has failed
   std::recursive_mutex commit_mutex_;
   std::mutex queue_mutex_;
   std::vector<Commit*> queue_;
   std::atomic<uint64_t> commits_{0};
   std::atomic<uint64_t> conflicts_{0};
   std::atomic<uint64_t> groups_{0};
+  uint64_t log_limit_ = 0;  // bytes in use; commits wait beyond. Of who commits
 
   std::mutex background_mutex_;
   std::condition_variable wake_;

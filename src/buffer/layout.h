@@ -1,4 +1,5 @@
-// What a database looks like in its pool. All numbers little-endian, all offsets from the pool's begin.
+// What a database looks like in its pool. All numbers little-endian, all offsets from the pool's
+// begin.
 //
 //   Root      | seal | parameters (sealed) | head | batch | blocks |
 //   log       a ring of log_bytes: entries, see log.h
@@ -27,7 +28,8 @@ struct Root {
   uint32_t page_bytes;
   uint32_t parts;
   uint64_t reserved[2];
-  // Changed by one 8-byte store each, but for frames and the blocks, which a redo record replaces together.
+  // Changed by one 8-byte store each, but for frames and the blocks, which a redo record replaces
+  // together.
   uint64_t head;   // LSN: older log records are not needed
   uint64_t batch;  // checked: staged pages that may be torn in the page file
   uint64_t log;

@@ -131,8 +131,8 @@ void Log::append(std::vector<char>& entry) { write(entry, EntryKind::kCommit, ta
 void Log::mark() {
   std::vector<char> entry(sizeof(EntryHeader), '\0');
   write(entry, EntryKind::kMark, tail() + bytes_);
-  // Before anything that bears a later LSN may reach PM: else the next opening would end the log before the
-  // mark, and give those LSNs a second time.
+  // Before anything that bears a later LSN may reach PM: else the next opening would end the log
+  // before the mark, and give those LSNs a second time.
   memory_.fence();
 }
 

@@ -1,19 +1,22 @@
-// The write-ahead log: a ring in PM of entries, one for each commit, with physiological redo records.
+// The write-ahead log: a ring in PM of entries, one for each commit, with physiological redo
+// records.
 //
 //   entry   | checksum 8 | lsn 8 | bytes 4 | kind 4 | records ... | padding to 64 bytes |
 //   record  | page 8 | previous 8 | bytes 4 | op 2 | slot 2 | key_bytes 4 | value_bytes 4 | key | value | padding |
 //
-// An LSN is a number of bytes; what it names lies at lsn % log_bytes, and may wrap around the ring's end. The
-// records of one page are chained: `previous` is the page's LSN before. An entry is written past the caches and
-// made durable by one fence; several commits may share it. What is there of an entry after a crash, its
-// checksum tells; the log ends before the first one that does not fit.
+// An LSN is a number of bytes; what it names lies at lsn % log_bytes, and may wrap around the
+// ring's end. The records of one page are chained: `previous` is the page's LSN before. An entry is
+// written past the caches and made durable by one fence; several commits may share it. What is
+// there of an entry after a crash, its checksum tells; the log ends before the first one that does
+// not fit.
 //
-// Why no crash makes an old entry pass for a new one, or an LSN mean two things: each opening ends the log with
-// a *mark*, an entry without records whose LSN is log_bytes further than its place would give, and so are all
-// later ones. An entry that a crash left whole behind a torn one, and a page in PM that an unfinished commit
-// has changed, bear LSNs that will never be given again, whatever is written there later. The mark is durable
-// before the first transaction; a crash before that leaves nothing that bears an LSN behind the old end. The
-// same is done when a commit fails that has changed pages.
+// Why no crash makes an old entry pass for a new one, or an LSN mean two things: each opening ends
+// the log with a *mark*, an entry without records whose LSN is log_bytes further than its place
+// would give, and so are all later ones. An entry that a crash left whole behind a torn one, and a
+// page in PM that an unfinished commit has changed, bear LSNs that will never be given again,
+// whatever is written there later. The mark is durable before the first transaction; a crash before
+// that leaves nothing that bears an LSN behind the old end. The same is done when a commit fails
+// that has changed pages.
 #pragma once
 
 #include <atomic>
@@ -94,7 +97,8 @@ class Log {
   uint64_t bytes() const { return bytes_; }
   uint64_t room() const;
 
-  // Completes and writes an entry, which begins with room for its header; its LSN is tail(). Durable after fence().
+  // Completes and writes an entry, which begins with room for its header; its LSN is tail().
+  // Durable after fence().
   void append(std::vector<char>& entry);
   void fence() const { memory_.fence(); }
   // Entries before `head`, an entry's LSN, may be overwritten.

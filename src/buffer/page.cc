@@ -51,7 +51,8 @@ uint32_t crc32c(uint32_t crc, const void* data, size_t bytes) {
                          : crc32c_portable(crc, data, bytes);
 }
 
-// Of the part without the checksums themselves; seeded with its number. The first one covers the other checksums.
+// Of the part without the checksums themselves; seeded with its number. The first one covers the
+// other checksums.
 uint32_t PageFormat::checksum(const char* page, uint32_t part) const {
   constexpr uint32_t kSums = sizeof(PageHeader);
   const uint32_t sums_end = kSums + 4 * parts_;
@@ -74,7 +75,8 @@ void PageFormat::seal(char* page, PartMask parts) const {
     const auto part = static_cast<uint32_t>(std::countr_zero(others));
     checksums(page)[part] = checksum(page, part);
   }
-  // The line with the LSN may reach PM at any moment: with the first checksum only if it has the others, too.
+  // The line with the LSN may reach PM at any moment: with the first checksum only if it has the
+  // others, too.
   std::atomic_signal_fence(std::memory_order_seq_cst);
   checksums(page)[0] = checksum(page, 0);
 }

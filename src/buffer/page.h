@@ -9,7 +9,8 @@
 //         the first one covers the others, too: they may lie in another line than the LSN, and be lost without it
 //   ...  body
 //
-// A change computes the checksums of the parts that it touched, and of the first one, where the LSN is.
+// A change computes the checksums of the parts that it touched, and of the first one, where the LSN
+// is.
 #pragma once
 
 #include <cstddef>
@@ -39,7 +40,8 @@ inline const PageHeader& header_of(const char* page) {
   return *reinterpret_cast<const PageHeader*>(page);
 }
 
-// CRC32C (Castagnoli), with the processor's instruction where it has it. `crc` continues an earlier one.
+// CRC32C (Castagnoli), with the processor's instruction where it has it. `crc` continues an earlier
+// one.
 uint32_t crc32c(uint32_t crc, const void* data, size_t bytes);
 // By a table; what crc32c() does on processors without the instruction.
 uint32_t crc32c_portable(uint32_t crc, const void* data, size_t bytes);

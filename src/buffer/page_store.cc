@@ -4,11 +4,21 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
+#include <cstdlib>
 #include <cstring>
+#include <exception>
+#include <mutex>
+#include <string_view>
+#include <thread>
 #include <unordered_map>
+#include <vector>
 
+#include "buffer/layout.h"
 #include "buffer/page.h"
+#include "buffer/ring.h"
 #include "perdure/error.h"
 #include "pm/file.h"
 #include "pm/file_lock.h"
@@ -20,10 +30,30 @@ namespace {
 
 PageFaults* faults_in_use = nullptr;
 
+// What io_uring has under way for a process goes on after its death, and keeps the lock so long:
+// who comes next must not write before. It is a matter of milliseconds; a file whose pool is
+// another one's is told as locked after this time.
+void wait_for_the_dead(int file, const std::string& path) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+  while (pm::has_writer(file, path) && std::chrono::steady_clock::now() < until) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+// Null: it is refused, or not wanted.
+std::unique_ptr<Ring> make_ring() {
+  const char* wanted = std::getenv("PERDURE_IO_URING");
+  if (wanted != nullptr && std::string_view(wanted) == "0") return nullptr;
+  return Ring::make(kStagedMax);
+}
+
 class PageFile final : public PageStore {
  public:
   PageFile(const std::string& path, uint32_t page_bytes, bool create)
-      : subject_(path + ": the page file"), page_bytes_(page_bytes), faults_(faults_in_use) {
+      : subject_(path + ": the page file"),
+        page_bytes_(page_bytes),
+        faults_(faults_in_use),
+        ring_(make_ring()) {
     const int flags = O_RDWR | O_CLOEXEC | (create ? O_CREAT | O_EXCL : 0);
     fd_ = ::open(path.c_str(), flags | O_DIRECT, 0644);
     // tmpfs and some others know no O_DIRECT; some of them have made the file by then.
@@ -31,6 +61,7 @@ class PageFile final : public PageStore {
     if (fd_ < 0) pm::throw_errno("open", subject_, errno);
     bool own = false;
     try {
+      wait_for_the_dead(fd_, path);
       pm::lock_for_writer(fd_, path, "page file");
       own = create;
       if (create) make_durable(path);
@@ -55,6 +86,15 @@ class PageFile final : public PageStore {
     pm::write_at(fd_, subject_, id * page_bytes_, page, bytes);
   }
 
+  void write_all(std::span<const PageWrite> pages) override {
+    if (!ring_) return PageStore::write_all(pages);
+    const std::lock_guard lock(ring_mutex_);
+    for (size_t at = 0; at < pages.size(); at += kStagedMax) {
+      write_some(pages.subspan(at, std::min<size_t>(kStagedMax, pages.size() - at)));
+    }
+  }
+  bool has_ring() const override { return ring_ != nullptr; }
+
   void sync() override {
     if (faults_ != nullptr) faults_->sync();
     if (::fdatasync(fd_) != 0) pm::throw_errno("fdatasync", subject_, errno);
@@ -63,6 +103,28 @@ class PageFile final : public PageStore {
   uint64_t capacity() const override { return uint64_t{1} << 40; }
 
  private:
+  void write_some(std::span<const PageWrite> pages) {
+    std::vector<Ring::Write> writes;
+    writes.reserve(pages.size());
+    std::exception_ptr fault;
+    for (const PageWrite& one : pages) {
+      uint32_t bytes = page_bytes_;
+      try {
+        if (faults_ != nullptr) bytes = faults_->write(one.id, page_bytes_);
+      } catch (...) {
+        fault = std::current_exception();
+        break;
+      }
+      if (bytes != 0) writes.push_back({one.page, one.id * page_bytes_, bytes, 0});
+    }
+    ring_->write(fd_, writes);
+    for (const Ring::Write& one : writes) {
+      if (one.done == one.bytes) continue;
+      pm::write_at(fd_, subject_, one.offset + one.done, one.from + one.done, one.bytes - one.done);
+    }
+    if (fault) std::rethrow_exception(fault);
+  }
+
   void make_durable(const std::string& path) const {
     if (::fsync(fd_) != 0) pm::throw_errno("fsync", subject_, errno);
     pm::sync_parent_of(path);
@@ -71,6 +133,8 @@ class PageFile final : public PageStore {
   std::string subject_;  // of messages
   uint32_t page_bytes_;
   PageFaults* faults_;
+  std::mutex ring_mutex_;
+  std::unique_ptr<Ring> ring_;
   int fd_ = -1;
 };
 
@@ -81,6 +145,7 @@ class PageFileToRead final : public PageStore {
         page_bytes_(page_bytes),
         fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
     if (fd_ < 0) pm::throw_errno("open", subject_, errno);
+    wait_for_the_dead(fd_, path);
     if (!pm::has_writer(fd_, path)) return;
     ::close(fd_);
     throw Error(ErrorCode::kLocked, fmt::format("{} is in use by another process", subject_));

@@ -1,9 +1,11 @@
-// Where pages are when they are not in the buffer pool: a file of the system, or a part of the pool. Pages here
-// never have changes that are not durable in the log; a page that is torn or damaged is found by its checksums.
+// Where pages are when they are not in the buffer pool: a file of the system, or a part of the
+// pool. Pages here never have changes that are not durable in the log; a page that is torn or
+// damaged is found by its checksums.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "pm/memory.h"
@@ -17,13 +19,23 @@ class PageStore {
   virtual void read(uint64_t id, char* page) = 0;
   // Writes it; durable after sync(). Throws kIo, kNoSpace. Other pages keep their content.
   virtual void write(uint64_t id, const char* page) = 0;
+  struct PageWrite {
+    uint64_t id;
+    const char* page;
+  };
+  // The same for a batch, side by side where the system can. If it throws, some were written.
+  virtual void write_all(std::span<const PageWrite> pages) {
+    for (const PageWrite& one : pages) write(one.id, one.page);
+  }
   virtual void sync() = 0;
   // How many pages there is room for.
   virtual uint64_t capacity() const = 0;
+  // Whether write_all() goes through io_uring.
+  virtual bool has_ring() const { return false; }
 };
 
-// Faults of a page file, for tests: called before each read, write (with the bytes about to be written, which it
-// may change; it returns how many of them to write) and sync; may throw.
+// Faults of a page file, for tests: called before each read, write (with the bytes about to be
+// written, which it may change; it returns how many of them to write) and sync; may throw.
 class PageFaults {
  public:
   virtual ~PageFaults() = default;
@@ -34,8 +46,10 @@ class PageFaults {
 // Of page files that are opened from now on; null: none. Not thread-safe.
 void inject_page_faults(PageFaults* faults);
 
-// A file, with O_DIRECT where its file system allows that; durable with its name, if it was made. `path` exists if
-// `create` is false. Throws kNotFound, kExists, kPermission, kReadOnly, kLocked (another process has it open), kIo.
+// A file, with O_DIRECT where its file system allows that; batches are written through io_uring, or
+// by pwrite where that is refused or PERDURE_IO_URING=0 is in the environment. Durable with its
+// name, if it was made. `path` exists if `create` is false. Throws kNotFound, kExists, kPermission,
+// kReadOnly, kLocked (another process has it open), kIo.
 std::unique_ptr<PageStore> open_page_file(const std::string& path, uint32_t page_bytes,
                                           bool create);
 // The same file, of which nothing is changed: what is written is kept in memory. For one thread.

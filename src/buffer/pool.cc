@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <thread>
+#include <utility>
 
 #include "perdure/error.h"
 #include "pm/layout.h"
@@ -23,9 +24,13 @@ char* scratch_page() {
   return page.get();
 }
 
+void (*pm_frame_used)() = nullptr;
+
 uint64_t table_salt(uint64_t frame) { return kTableSalt + (frame << 24); }
 
 }  // namespace
+
+void tell_of_pm_frames(void (*used)()) { pm_frame_used = used; }
 
 AlignedBytes aligned_bytes(uint64_t bytes) {
   auto* memory = static_cast<char*>(std::aligned_alloc(pm::kPageBytes, bytes));
@@ -85,9 +90,9 @@ void BufferPool::recover() {
       !pm::unseal_word(areas_.root->batch, kBatchSalt, staged) || staged > kStagedMax) {
     throw Error(ErrorCode::kCorrupt, "the root of the database is damaged");
   }
-  // A process that died may have left these words in the caches only. What follows rests on them: were they lost
-  // to a power failure later, the log would be read from entries that have been overwritten, or a frame be
-  // found by a word that was cleared.
+  // A process that died may have left these words in the caches only. What follows rests on them:
+  // were they lost to a power failure later, the log would be read from entries that have been
+  // overwritten, or a frame be found by a word that was cleared.
   memory_.flush(&areas_.root->head, sizeof(Root) - offsetof(Root, head));
   if (areas_.table != nullptr) memory_.flush(areas_.table, pm_frames() * sizeof(uint64_t));
   memory_.fence();
@@ -111,27 +116,36 @@ void BufferPool::find_frames() {
     }
     frame.page.store(id - 1, std::memory_order_relaxed);
     frame.unjudged.store(true, std::memory_order_relaxed);
+    map_->set(id - 1, static_cast<uint32_t>(i));
+    frame.latch.open();
   }
 }
 
-// Frames that nobody has judged lose their words: they may hold what an unfinished commit has left, which looks right
-// once the log's head is beyond it. They stay in use; judging one gives it its word again. Pages that the log names
-// keep theirs, as the head stays before their records. miss_mutex_ is held.
+// Frames that nobody has judged lose their words: they may hold what an unfinished commit has left,
+// which looks right once the log's head is beyond it. They stay in use; judging one gives it its
+// word again. Pages that the log names keep theirs, as the head stays before their records: until
+// one of them is judged it is pending, and then it needs no second look. So once does for all.
+// miss_mutex_ is held.
 void BufferPool::forget_unjudged() {
-  bool any = false;
+  if (forgotten_) return;
+  uint64_t* first = nullptr;
+  uint64_t* last = nullptr;
   Recovery::Expected expected{};
   for (uint64_t i = dram_frames_; i < frame_count_; ++i) {
     const Frame& frame = frames_[i];
-    uint64_t& word = areas_.table[i - dram_frames_];
-    if (!pm::acquire(frame.unjudged) || pm::load_relaxed(word) == 0) continue;
+    if (!pm::acquire(frame.unjudged)) continue;
     const uint64_t id = pm::acquire(frame.page);
     if (id == kNoPage || recovery_.find(id, expected)) continue;
-    pm::store_release(word, uint64_t{0});
-    memory_.flush(&word, sizeof word);
-    any = true;
+    last = &areas_.table[i - dram_frames_];
+    if (first == nullptr) first = last;
+    pm::store_release(*last, uint64_t{0});
   }
-  // Before the log's head moves.
-  if (any) memory_.fence();
+  if (first != nullptr) {
+    memory_.flush(first, static_cast<uint64_t>(last + 1 - first) * sizeof *first);
+    // Before the log's head moves.
+    memory_.fence();
+  }
+  forgotten_ = true;
 }
 
 // Durable on return.
@@ -152,6 +166,24 @@ Frame* BufferPool::pin_if_here(uint64_t id) {
   frame.pins.fetch_add(1, std::memory_order_acquire);
   pm::may_pause();
   return &frame;
+}
+
+bool BufferPool::try_look_at(uint64_t id, Unlatched& page) const {
+  const uint32_t number = map_->find(id);
+  if (number >= frame_count_ || broken_.load(std::memory_order_relaxed)) return false;
+  Frame& frame = frames_[number];
+  page.frame = &frame;
+  if (!frame.latch.try_begin_read(page.version)) return false;
+  const bool here = frame.page.load(std::memory_order_relaxed) == id &&
+                    !frame.unjudged.load(std::memory_order_relaxed);
+  // Pages in PM that are used often move to DRAM: pin() counts that.
+  if (!here || (frame.pm && dram_frames_ > 0)) return false;
+  if (frame.pm && pm_frame_used != nullptr) [[unlikely]]
+    pm_frame_used();
+  if (!frame.referenced.load(std::memory_order_relaxed)) {
+    frame.referenced.store(true, std::memory_order_relaxed);
+  }
+  return true;
 }
 
 Frame& BufferPool::pin(uint64_t id, bool read) {
@@ -178,7 +210,11 @@ Frame& BufferPool::pin(uint64_t id, bool read) {
     }
     const bool hot = frame->pm && !moved && dram_frames_ > 0 &&
                      (free_dram_.load(std::memory_order_relaxed) > 0 || placement_->wants(id));
-    if (!hot) return *frame;
+    if (!hot) {
+      if (frame->pm && pm_frame_used != nullptr) [[unlikely]]
+        pm_frame_used();
+      return *frame;
+    }
     unpin(*frame);
     moved = true;
     promote(id);
@@ -186,7 +222,8 @@ Frame& BufferPool::pin(uint64_t id, bool read) {
 }
 
 void BufferPool::judge(Frame& frame, uint64_t id, bool read) {
-  // A reader comes here while it holds the parent, which a commit may wait for that holds this page: by then judged.
+  // A reader comes here while it holds the parent, which a commit may wait for that holds this
+  // page: by then judged.
   while (!frame.latch.try_lock()) {
     if (!pm::acquire(frame.unjudged)) return;
     std::this_thread::yield();
@@ -208,8 +245,9 @@ void BufferPool::judge(Frame& frame, uint64_t id, bool read) {
   const bool has_word = pm::load_relaxed(areas_.table[number_of(frame) - dram_frames_]) != 0;
   if (!pending || !has_word) {
     memory_.flush(frame.data, format_.page_bytes());
-    // Before the page counts as clean, and the log's head may move: what an unfinished commit has left in PM would
-    // look right after a second crash. And before the word that leads to the frame.
+    // Before the page counts as clean, and the log's head may move: what an unfinished commit has
+    // left in PM would look right after a second crash. And before the word that leads to the
+    // frame.
     memory_.fence();
   }
   if (!has_word) set_table(frame, id);
@@ -218,8 +256,30 @@ void BufferPool::judge(Frame& frame, uint64_t id, bool read) {
   pm::publish(frame.unjudged, false);
 }
 
+bool BufferPool::mend_next() {
+  mending_.fetch_add(1, std::memory_order_acquire);
+  const std::unique_ptr<std::atomic<uint64_t>, void (*)(std::atomic<uint64_t>*)> counted(
+      &mending_, [](auto* mending) { mending->fetch_sub(1, std::memory_order_release); });
+  const uint64_t id = recovery_.take_next();
+  if (id == kNoPage) return false;
+  try {
+    unpin(pin(id));
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kCorrupt) {
+      recovery_.put_back();
+      throw;
+    }
+    recovery_.give_up(id);
+  } catch (...) {
+    recovery_.put_back();
+    throw;
+  }
+  return true;
+}
+
 bool BufferPool::judge_next(std::mutex& turn) {
   const std::lock_guard lock(turn);
+  if (mend_next()) return true;
   for (; judge_hand_ < frame_count_; ++judge_hand_) {
     Frame& frame = frames_[judge_hand_];
     const uint64_t id = pm::acquire(frame.page);
@@ -233,15 +293,9 @@ bool BufferPool::judge_next(std::mutex& turn) {
     ++judge_hand_;
     return true;
   }
-  const uint64_t id = recovery_.any();
-  if (id == kNoPage) return false;
-  try {
-    unpin(pin(id));
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kCorrupt) throw;
-    recovery_.give_up(id);
-  }
-  return true;
+  // What others are at counts when it is done; what they could not do is tried again here.
+  while (pm::acquire(mending_) != 0) std::this_thread::yield();
+  return mend_next();
 }
 
 Frame* BufferPool::load(uint64_t id, bool read) {
@@ -267,9 +321,9 @@ Frame* BufferPool::load(uint64_t id, bool read) {
   counters_.misses.fetch_add(1, std::memory_order_relaxed);
   frame->loading.store(true, std::memory_order_relaxed);
   frame->pins.fetch_add(1, std::memory_order_relaxed);
-  link(*frame, id);
-  miss.unlock();
   try {
+    link(*frame, id);
+    miss.unlock();
     fill(*frame, id, read);
   } catch (...) {
     {
@@ -284,6 +338,7 @@ Frame* BufferPool::load(uint64_t id, bool read) {
     unpin(*frame);
     throw;
   }
+  frame->latch.open();
   pm::publish(frame->loading, false);
   return frame;
 }
@@ -317,13 +372,30 @@ void BufferPool::fill(Frame& frame, uint64_t id, bool read) {
 void BufferPool::link(Frame& frame, uint64_t id) {
   Shard& shard = shard_of(id);
   const std::lock_guard lock(shard.mutex);
+  shard.frames[id] = static_cast<uint32_t>(number_of(frame));  // may throw: nothing is done then
+  tell_linked(frame, id);
+}
+
+// With the entry that unlink() took. Takes no memory, as no other entry has come since: miss_mutex_
+// was held. A page that is not found would be read from the page store, which lacks its changes.
+void BufferPool::link(Frame& frame, FrameTable::node_type entry) {
+  const uint64_t id = entry.key();
+  entry.mapped() = static_cast<uint32_t>(number_of(frame));
+  Shard& shard = shard_of(id);
+  const std::lock_guard lock(shard.mutex);
+  shard.frames.insert(std::move(entry));
+  tell_linked(frame, id);
+}
+
+// The shard's mutex is held.
+void BufferPool::tell_linked(Frame& frame, uint64_t id) {
   pm::publish(frame.page, uint64_t{id});
   frame.referenced.store(false, std::memory_order_relaxed);
-  shard.frames[id] = static_cast<uint32_t>(number_of(frame));
+  map_->set(id, static_cast<uint32_t>(number_of(frame)));
 }
 
 // Takes the page out of the table of pages, unless somebody uses it. The frame keeps its content.
-bool BufferPool::unlink(Frame& frame, bool even_changed) {
+bool BufferPool::unlink(Frame& frame, bool even_changed, FrameTable::node_type& entry) {
   const uint64_t id = pm::acquire(frame.page);
   if (id == kNoPage) return false;
   Shard& shard = shard_of(id);
@@ -333,12 +405,15 @@ bool BufferPool::unlink(Frame& frame, bool even_changed) {
     return false;
   }
   if (!even_changed && frame.recovery_lsn.load(std::memory_order_relaxed) != 0) return false;
-  shard.frames.erase(id);
+  entry = shard.frames.extract(id);
+  // Before the frame or the page is changed, which nobody else has pinned.
+  frame.latch.close();
   pm::publish(frame.page, uint64_t{kNoPage});
   return true;
 }
 
-// An empty frame, or one whose page goes. Null: all pages are in use, or changed. miss_mutex_ is held.
+// An empty frame, or one whose page goes. Null: all pages are in use, or changed. miss_mutex_ is
+// held.
 Frame* BufferPool::take_frame() {
   Frame* frame = nullptr;
   const bool dram_first = free_dram_.load(std::memory_order_relaxed) > 0;
@@ -349,6 +424,7 @@ Frame* BufferPool::take_frame() {
 }
 
 Frame* BufferPool::take_frame(uint64_t begin, uint64_t end, uint64_t& hand) {
+  FrameTable::node_type entry;
   for (uint64_t step = 0; step < 2 * (end - begin); ++step) {
     Frame& frame = frames_[hand];
     hand = hand + 1 == end ? begin : hand + 1;
@@ -359,7 +435,7 @@ Frame* BufferPool::take_frame(uint64_t begin, uint64_t end, uint64_t& hand) {
     }
     if (frame.recovery_lsn.load(std::memory_order_relaxed) != 0) continue;
     if (frame.referenced.exchange(false, std::memory_order_relaxed)) continue;
-    if (!unlink(frame, false)) continue;
+    if (!unlink(frame, false, entry)) continue;
     frame.unjudged.store(false, std::memory_order_relaxed);
     counters_.evictions.fetch_add(1, std::memory_order_relaxed);
     if (frame.pm) set_table(frame, kNoPage);
@@ -376,7 +452,9 @@ void BufferPool::promote(uint64_t id) {
   if (from == nullptr) return;
   unpin(*from);
   if (!from->pm || pm::acquire(from->unjudged)) return;
-  if (!unlink(*from, true)) return;
+  FrameTable::node_type entry;
+  FrameTable::node_type other_entry;
+  if (!unlink(*from, true, entry)) return;
   Frame* to = nullptr;
   uint64_t other = kNoPage;
   for (uint64_t step = 0; step < 2 * dram_frames_ && to == nullptr; ++step) {
@@ -388,12 +466,15 @@ void BufferPool::promote(uint64_t id) {
       free_dram_.fetch_sub(1, std::memory_order_relaxed);
       to = &frame;
     } else if (!frame.referenced.exchange(false, std::memory_order_relaxed) &&
-               unlink(frame, true)) {
+               unlink(frame, true, other_entry)) {
       to = &frame;
     }
   }
+  // A page that is linked can be locked at once: its latch is open before, so that both do not
+  // write its version at the same time.
   if (to == nullptr) {
-    link(*from, id);
+    from->latch.open();
+    link(*from, std::move(entry));
     return;
   }
   try {
@@ -402,8 +483,13 @@ void BufferPool::promote(uint64_t id) {
     broken_.store(true, std::memory_order_relaxed);
     throw;
   }
-  link(*to, id);
-  if (other != kNoPage) link(*from, other);
+  to->latch.open();
+  link(*to, std::move(entry));
+  pm::come_to_place("buffer: moved");
+  if (other != kNoPage) {
+    from->latch.open();
+    link(*from, std::move(other_entry));
+  }
   counters_.promotions.fetch_add(1, std::memory_order_relaxed);
 }
 

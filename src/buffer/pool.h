@@ -1,7 +1,7 @@
 // The buffer pool: frames in DRAM and in PM side by side, over a page store.
 //
-// A page in a PM frame is changed in place, and its lines are not flushed: what a crash leaves of it is judged by
-// its checksums and its LSN (recovery.h). What must be durable, and when:
+// A page in a PM frame is changed in place, and its lines are not flushed: what a crash leaves of
+// it is judged by its checksums and its LSN (recovery.h). What must be durable, and when:
 //   loading into a PM frame   the page, fence, then its word in the allocation table, fence. A word that is
 //                             durable leads to a frame that held this very page; without the first fence it
 //                             could lead to what the frame held of the page long ago, with sound checksums.
@@ -16,11 +16,14 @@
 //   the log's head            moves, fenced, once all records before it are in the page store. Before that, frames
 //                             not judged since the opening, of pages that the log does not name, lose their words:
 //                             an unfinished commit may have left an LSN in them that the head passes.
+//   mending                   a page that the log names keeps the head before the entry of its first record until it
+//                             is in a frame, and that frame keeps it there until the page is in the page store.
 //   judging                   a page that the log does not name is flushed, fence, before it counts as judged.
-// The page store never sees a change of a commit that is not durable: commits hold their pages exclusively until
-// they are.
+// The page store never sees a change of a commit that is not durable: commits hold their pages
+// exclusively until they are.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -34,6 +37,7 @@
 #include "buffer/layout.h"
 #include "buffer/log.h"
 #include "buffer/page.h"
+#include "buffer/page_map.h"
 #include "buffer/page_store.h"
 #include "buffer/placement.h"
 #include "buffer/recovery.h"
@@ -60,6 +64,11 @@ struct alignas(64) Frame {
   bool pm = false;
 };
 
+// For measurements on memory that is faster than PM: called whenever a page in a PM frame is given
+// to who asks for it.
+// Null: nothing is. Not thread-safe.
+void tell_of_pm_frames(void (*used)());
+
 // The parts of the pool that belong to the database.
 struct Areas {
   Root* root;
@@ -83,22 +92,34 @@ class BufferPool {
   BufferPool(const BufferPool&) = delete;
   BufferPool& operator=(const BufferPool&) = delete;
 
-  // Before first use: finishes a batch that a crash interrupted, reads the log, and finds the pages in PM.
+  // Before first use: finishes a batch that a crash interrupted, reads the log, and finds the pages
+  // in PM.
   void recover();
 
-  // The page in a frame, judged; unpin() it. Throws kCorrupt, kIo, kPoolFull (all frames are pinned).
+  // The page in a frame, judged; unpin() it. Throws kCorrupt, kIo, kPoolFull (all frames are
+  // pinned).
   Frame& pin(uint64_t id) { return pin(id, true); }
   // A page that begins anew: what there was of it does not count.
   Frame& pin_new(uint64_t id) { return pin(id, false); }
   void unpin(Frame& frame) { frame.pins.fetch_sub(1, std::memory_order_release); }
+
+  // A page that is not pinned, to read optimistically.
+  struct Unlatched {
+    const Frame* frame;
+    uint64_t version;
+    bool is_still() const { return frame->latch.validate(version); }
+  };
+  // False: it must be pinned, as it is not here, is being changed, or is to move.
+  bool try_look_at(uint64_t id, Unlatched& page) const;
 
   // The frame's page, held exclusively, was changed in these parts by the entry at `lsn`.
   void changed(Frame& frame, uint64_t lsn, PartMask parts);
   // Computes checksums of a page in PM, if it is time. Held exclusively.
   void seal(Frame& frame);
 
-  // Writes up to `limit` changed pages to the page store, those first that were changed first; those before LSN
-  // `before` only. Returns how many. Throws kIo, kNoSpace; the pages stay as they are then.
+  // Writes up to `limit` changed pages to the page store, those first that were changed first;
+  // those before LSN `before` only. Returns how many. Throws kIo, kNoSpace; the pages stay as they
+  // are then.
   uint64_t clean(uint64_t limit, uint64_t before = ~uint64_t{0});
   // Lets the log's head move as far as it can.
   void truncate();
@@ -108,8 +129,16 @@ class BufferPool {
   }
 
   Recovery& recovery() { return recovery_; }
-  // Judges one more page that was not asked for yet. False if there is none.
+  // Mends one more page that the log names and that was not asked for yet, those first that keep
+  // the log longest. False if there is none, or others are at the last ones.
+  bool mend_next();
+  // The same, then of those that the log does not name. False: all are judged.
   bool judge_next(std::mutex& turn);
+  // How many pages are mended, and written, before the log's head moves: some batches, and no more
+  // than a small part of the frames.
+  uint64_t mended_at_once() const {
+    return std::clamp<uint64_t>(frame_count_ / 8, 1, uint64_t{8} * kStagedMax);
+  }
 
   const PageFormat& format() const { return format_; }
   const PoolCounters& counters() const { return counters_; }
@@ -124,9 +153,10 @@ class BufferPool {
   Use use() const;
 
  private:
+  using FrameTable = std::unordered_map<uint64_t, uint32_t>;
   struct alignas(64) Shard {
     std::mutex mutex;
-    std::unordered_map<uint64_t, uint32_t> frames;
+    FrameTable frames;
   };
   static constexpr uint64_t kShards = 64;
 
@@ -138,8 +168,10 @@ class BufferPool {
   void judge(Frame& frame, uint64_t id, bool read);
   Frame* take_frame();
   Frame* take_frame(uint64_t begin, uint64_t end, uint64_t& hand);
-  bool unlink(Frame& frame, bool even_changed);
+  bool unlink(Frame& frame, bool even_changed, FrameTable::node_type& entry);
   void link(Frame& frame, uint64_t id);
+  void link(Frame& frame, FrameTable::node_type entry);
+  void tell_linked(Frame& frame, uint64_t id);
   void promote(uint64_t id);
   void exchange(Frame& pm, Frame& dram, uint64_t other);
   void set_table(const Frame& frame, uint64_t id);
@@ -166,6 +198,7 @@ class BufferPool {
   char* dram_ = nullptr;
   std::unique_ptr<Frame[]> frames_;
   std::unique_ptr<Shard[]> shards_;
+  std::unique_ptr<PageMap> map_ = std::make_unique<PageMap>();
   std::unique_ptr<Placement> placement_;
   std::mutex miss_mutex_;  // who takes frames, and moves pages
   uint64_t dram_hand_ = 0;
@@ -177,6 +210,8 @@ class BufferPool {
   AlignedBytes batch_;
   std::atomic<bool> broken_{false};
   uint64_t judge_hand_ = 0;
+  std::atomic<uint64_t> mending_{0};  // threads in mend_next()
+  bool forgotten_ = false;            // forget_unjudged() is done
   std::function<void(uint64_t, uint64_t)> archive_;
   PoolCounters counters_;
 };

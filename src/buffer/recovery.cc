@@ -14,7 +14,9 @@ namespace perdure::buffer {
 void Recovery::analyse(uint64_t head) {
   open_head_ = head;
   log_.analyse(head, [&](uint64_t entry, uint64_t lsn, const LogRecord& record) {
-    pages_.try_emplace(record.header.page, Expected{lsn, entry}).first->second.lsn = lsn;
+    const auto [page, first] = pages_.try_emplace(record.header.page, Expected{lsn, entry});
+    page->second.lsn = lsn;
+    if (first) order_.push_back(record.header.page);
   });
   pending_count_.store(pages_.size(), std::memory_order_release);
 }
@@ -37,16 +39,26 @@ void Recovery::settle(uint64_t id) {
 
 uint64_t Recovery::oldest(uint64_t otherwise) const {
   const std::lock_guard lock(mutex_);
-  for (const auto& [id, expected] : pages_) otherwise = std::min(otherwise, expected.entry);
+  for (; oldest_ < order_.size(); ++oldest_) {
+    const auto page = pages_.find(order_[oldest_]);
+    if (page != pages_.end()) return std::min(otherwise, page->second.entry);
+  }
   return otherwise;
 }
 
-uint64_t Recovery::any() const {
+uint64_t Recovery::take_next() {
+  if (pending() == 0) return kNoPage;
   const std::lock_guard lock(mutex_);
-  for (const auto& [id, expected] : pages_) {
-    if (!given_up_.contains(id)) return id;
+  while (next_ < order_.size()) {
+    const uint64_t id = order_[next_++];
+    if (pages_.contains(id) && !given_up_.contains(id)) return id;
   }
   return kNoPage;
+}
+
+void Recovery::put_back() {
+  const std::lock_guard lock(mutex_);
+  next_ = oldest_;
 }
 
 void Recovery::give_up(uint64_t id) {

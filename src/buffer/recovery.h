@@ -1,18 +1,20 @@
 // What is known of pages after a crash, and how one is brought to where the log says it must be.
 //
-// Reading the log gives each page in it the LSN that it must have: the last record's. After that the database is
-// open; a page is judged when it is first asked for, or when the background comes to it:
+// Reading the log gives each page in it the LSN that it must have: the last record's. After that
+// the database is open; a page is judged when it is first asked for, or when the background comes
+// to it:
 //   in PM, checksums do not fit                         corrupted: from the page store, and all its records
 //   in PM, sound, the LSN expected                      right
 //   in PM, sound, an older LSN                          its later records, in place
 //   in PM, sound, a newer LSN (of an unfinished commit) from the page store, and all its records
 //   in PM, sound, not in the log, an LSN before its head  right
 //   not in PM                                           from the page store, and its records, if it has any
-// A page whose records begin with an image of it needs no older version. The version in the page store must be one
-// that the chain of records names; else the page store is damaged, and so is a page whose checksums do not fit:
-// then the page is made from the archive, if there is one, or is an error.
-// What is made of a page that the log names is not made durable for itself: the log is, and a crash during it begins
-// with the log again. A page that the log does not name is flushed (pool.h).
+// A page whose records begin with an image of it needs no older version. The version in the page
+// store must be one that the chain of records names; else the page store is damaged, and so is a
+// page whose checksums do not fit: then the page is made from the archive, if there is one, or is
+// an error. What is made of a page that the log names is not made durable for itself: the log is,
+// and a crash during it begins with the log again. A page that the log does not name is flushed
+// (pool.h).
 #pragma once
 
 #include <atomic>
@@ -57,19 +59,24 @@ class Recovery {
   void settle(uint64_t id);
   // The oldest LSN that pending pages need, or `otherwise`.
   uint64_t oldest(uint64_t otherwise) const;
-  // A pending page, or kNoPage. One that cannot be made is not told again.
-  uint64_t any() const;
+  // Hands out the pending pages in the order in which they let go of the log: by the entry of their
+  // first record. Each one once, but for those that are put back. kNoPage: there is none.
+  uint64_t take_next();
+  void put_back();
+  // The page cannot be made, and is not handed out again.
   void give_up(uint64_t id);
   // One of those that could not be made, or kNoPage.
   uint64_t given_up() const;
   uint64_t pending() const { return pending_count_.load(std::memory_order_acquire); }
 
-  // A page found in a PM frame: makes it right, in place. Returns the parts whose checksums must be computed.
+  // A page found in a PM frame: makes it right, in place. Returns the parts whose checksums must be
+  // computed.
   PartMask judge(uint64_t id, char* page, char* scratch);
   // Makes a page in `page` from the page store and the log. All checksums must be computed then.
   void fetch(uint64_t id, char* page);
 
-  // Makes the page `id` from its first record on, up to the LSN (0: the last one in it); false if it cannot.
+  // Makes the page `id` from its first record on, up to the LSN (0: the last one in it); false if
+  // it cannot.
   using Archive = std::function<bool(uint64_t id, uint64_t lsn, char* page)>;
   void set_archive(Archive archive) { archive_ = std::move(archive); }
 
@@ -95,6 +102,11 @@ class Recovery {
   uint64_t open_head_ = 0;
   mutable std::mutex mutex_;
   std::unordered_map<uint64_t, Expected> pages_;
+  // The pages that the log names, by the entry of their first record; those before the first place
+  // are settled, those before the second one handed out.
+  std::vector<uint64_t> order_;
+  mutable uint64_t oldest_ = 0;
+  uint64_t next_ = 0;
   std::unordered_set<uint64_t> given_up_;
   std::atomic<uint64_t> pending_count_{0};
   Archive archive_;

@@ -143,10 +143,21 @@ perdure_status perdure_index_remove(perdure_index* index, perdure_datum key, int
 perdure_status perdure_index_lookup(const perdure_index* index, perdure_datum key,
                                     perdure_value* value, int* found) {
   return guarded([&] {
-    Value out;
-    const bool there = index_of(index).lookup(datum_of(key, "key"), out);
-    if (there && value != nullptr) set_value(*value, out);
-    give(found, there);
+    const auto take = [&](Datum there) {
+      if (value != nullptr) set_value(*value, there);
+    };
+    give(found, index_of(index).visit(datum_of(key, "key"), take));
+  });
+}
+
+perdure_status perdure_index_visit(const perdure_index* index, perdure_datum key, perdure_use use,
+                                   void* context, int* found) {
+  return guarded([&] {
+    const auto show = [&](Datum there) {
+      const perdure_datum value = datum_of(there);
+      if (use != nullptr) use(context, &value);
+    };
+    give(found, index_of(index).visit(datum_of(key, "key"), show));
   });
 }
 
@@ -188,12 +199,7 @@ perdure_status perdure_index_modify(perdure_index* index, perdure_datum key, per
         case PERDURE_REMOVE:
           return Change::kRemove;
         case PERDURE_WRITE: {
-          const Datum wanted = datum_of(c_after, "after");
-          if (wanted.kind() == Kind::kU64) {
-            after.set(wanted.word());
-          } else {
-            after.set_bytes().assign(wanted.bytes());
-          }
+          after = datum_of(c_after, "after");
           return Change::kWrite;
         }
         default:
@@ -383,11 +389,7 @@ perdure_status perdure_index_for_each(const perdure_index* index, perdure_visit 
 }
 
 perdure_status perdure_index_count(const perdure_index* index, uint64_t* records) {
-  return guarded([&] {
-    uint64_t count = 0;
-    index_of(index).for_each([&](Datum, Datum) { ++count; });
-    give(records, count);
-  });
+  return guarded([&] { give(records, index_of(index).size()); });
 }
 
 perdure_status perdure_index_check(const perdure_index* index, perdure_report report, void* context,

@@ -15,6 +15,7 @@ PoolOptions pool_options(const perdure_pool_options* given) {
   if (from.growth_bytes != 0) options.growth_bytes = from.growth_bytes;
   options.reserve_bytes = from.reserve_bytes;
   options.capacity_at_least_bytes = from.capacity_at_least_bytes;
+  options.copy_bytes_max = from.copy_bytes_max;
   if (from.durability > PERDURE_POWER) refuse("durability is 0 to 2");
   options.durability = static_cast<Durability>(from.durability);
   if (from.domain > 3) refuse("domain is 0 to 3");
@@ -25,6 +26,26 @@ PoolOptions pool_options(const perdure_pool_options* given) {
   options.huge_pages = from.small_pages == 0;
   options.verify_payload = from.trust_payload == 0;
   options.seal_on_close = from.no_seal == 0;
+  options.serve_backups = from.serve_backups != 0;
+  if (from.nearly_full_percent != 0) {
+    options.nearly_full_percent = from.nearly_full_percent <= 100 ? from.nearly_full_percent : 0;
+  }
+  if (from.on_event != nullptr) {
+    options.on_event = [call = from.on_event,
+                        context = from.on_event_context](const PoolEvent& event) {
+      const std::string path(event.path);
+      const std::string message(event.message);
+      perdure_event plain{};
+      plain.size = sizeof plain;
+      plain.kind = static_cast<uint32_t>(event.kind);
+      plain.path = path.c_str();
+      plain.message = message.c_str();
+      plain.size_bytes = event.size_bytes;
+      plain.used_bytes = event.used_bytes;
+      plain.capacity_bytes = event.capacity_bytes;
+      call(context, &plain);
+    };
+  }
   return options;
 }
 
@@ -149,6 +170,14 @@ perdure_status perdure_pool_backup(const perdure_pool* pool, const char* path, c
     BackupOptions options;
     if (base != nullptr) options.base = base;
     need(pool, "pool").pool.backup(&need(path, "path"), options);
+  });
+}
+
+perdure_status perdure_pool_backup_live(const char* pool, const char* path, const char* base) {
+  return guarded([&] {
+    BackupOptions options;
+    if (base != nullptr) options.base = base;
+    Pool::backup_live(&need(pool, "pool"), &need(path, "path"), options);
   });
 }
 

@@ -9,9 +9,10 @@ namespace {
 
 constexpr size_t kMessageBytes = 512;
 
-// Of plain memory, so that even the message that memory is short needs none. In the thread's static block, as all that
-// is thread_local in this library since a signal handler reads some of it (pm/cut.cc); a program that loads the library
-// later has some 1,600 bytes there for all its libraries.
+// Of plain memory, so that even the message that memory is short needs none. In the thread's static
+// block, as all that is thread_local in this library since a signal handler reads some of it
+// (pm/cut.cc); a program that loads the library later has some 1,600 bytes there for all its
+// libraries.
 struct LastError {
   perdure_status status;
   char message[kMessageBytes];
@@ -61,7 +62,7 @@ void set_bytes(perdure_value& to, std::string_view bytes) {
   to.kind = PERDURE_BYTES;
 }
 
-void set_value(perdure_value& to, const Value& value) {
+void set_value(perdure_value& to, const Datum& value) {
   if (value.kind() == Kind::kBytes) return set_bytes(to, value.bytes());
   to.kind = PERDURE_U64;
   to.word = value.word();
@@ -90,7 +91,7 @@ perdure_status perdure_last_status() { return last_error.status; }
 const char* perdure_status_name(int status) {
   if (status == PERDURE_OK) return "ok";
   if (status == PERDURE_NO_MEMORY) return "no-memory";
-  const bool known = status >= PERDURE_INVALID_ARGUMENT && status <= PERDURE_CONFLICT;
+  const bool known = status >= PERDURE_INVALID_ARGUMENT && status <= PERDURE_TOO_OLD;
   return known ? to_string(static_cast<ErrorCode>(status)) : "unknown";
 }
 

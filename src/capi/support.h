@@ -81,10 +81,10 @@ perdure_datum datum_of(const Datum& datum);
 
 // Copies into the caller's object. Throws std::bad_alloc, with the object as it was.
 void set_bytes(perdure_value& to, std::string_view bytes);
-void set_value(perdure_value& to, const Value& value);
+void set_value(perdure_value& to, const Datum& value);
 
-// The options of a caller, whose header may be older (a smaller struct: the rest is zero) or newer, if it
-// does not use what this library does not know. NULL: all zero.
+// The options of a caller, whose header may be older (a smaller struct: the rest is zero) or newer,
+// if it does not use what this library does not know. NULL: all zero.
 template <typename Options>
 Options sized_options(const Options* given) {
   Options options;

@@ -6,6 +6,7 @@
 
 #include "index/entries.h"
 #include "index/presets.h"
+#include "perdure/block_cache.h"
 #include "perdure/database.h"
 #include "perdure/files.h"
 #include "pm/pool_impl.h"
@@ -84,6 +85,12 @@ std::unique_ptr<AnyIndex> open_index(Pool& pool, const std::string& name,
         ErrorCode::kWrongType,
         fmt::format("{}: '{}' holds files, no records; use perdure::Files, or `perdure files`",
                     pool.info().path, name));
+  }
+  if (found->type == std::string_view(BlockCache::kTypeName)) {
+    throw Error(ErrorCode::kWrongType,
+                fmt::format("{}: '{}' is a block cache, which has no records; use "
+                            "perdure::BlockCache, or `perdure stat`",
+                            pool.info().path, name));
   }
   if (found->type == std::string_view(Database::kTypeName)) {
     throw Error(ErrorCode::kWrongType,

@@ -279,9 +279,10 @@ void TransactionState::take_back() {
   });
 }
 
-// After the commit point. A crash on the way leaves the record, and so all of the transaction, also if it was being
-// taken back: that nothing of it happened has not been said yet. If an error cannot be helped the record stays, and
-// nobody writes to the structures until they are opened again, which applies it.
+// After the commit point. A crash on the way leaves the record, and so all of the transaction, also
+// if it was being taken back: that nothing of it happened has not been said yet. If an error cannot
+// be helped the record stays, and nobody writes to the structures until they are opened again,
+// which applies it.
 void TransactionState::apply_or_take_back(pm::TransactionLog::Record& record) {
   const pm::WriteGate::Pass pass(pool_);
   try {

@@ -10,6 +10,7 @@
 #include "cli/command.h"
 #include "cli/terminal.h"
 #include "common/units.h"
+#include "perdure/error.h"
 
 namespace perdure::cli {
 namespace {
@@ -26,9 +27,19 @@ struct RestoreCommandOptions {
   std::vector<std::string> bases;
 };
 
+// Read-only: recovery runs on a private copy, and other readers may have the pool open. Who has it
+// open to write makes the backup himself.
+BackupReport make_backup(const BackupCommandOptions& options, const BackupOptions& backup) {
+  try {
+    return Pool::open(options.target.pool, reading_options_for(options.target))
+        .backup(options.file, backup);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kLocked) throw;
+  }
+  return Pool::backup_live(options.target.pool, options.file, backup);
+}
+
 int run_backup(const BackupCommandOptions& options) {
-  // Read-only: recovery runs on a private copy, and other readers may have the pool open.
-  const Pool pool = Pool::open(options.target.pool, reading_options_for(options.target));
   ProgressBar bar("bytes");
   BackupOptions backup{.base = options.base, .progress = {}};
   if (bar.visible()) {
@@ -39,7 +50,7 @@ int run_backup(const BackupCommandOptions& options) {
                 .detail = {}});
     };
   }
-  const BackupReport report = pool.backup(options.file, backup);
+  const BackupReport report = make_backup(options, backup);
   bar.clear();
   if (options.target.json) {
     const nlohmann::json object = {{"pool", options.target.pool},
@@ -79,11 +90,13 @@ void add_pool_backup(CLI::App& pool, Action& action) {
       "  perdure pool backup --base monday.backup words.pool tuesday.backup\n"
       "\nOnly what is in use is copied; with --base only segments that have changed since that\n"
       "backup, which restoring then needs as well. A backup of this name is replaced once the new\n"
-      "one is whole. A program that has the pool open makes backups while it writes to it, with\n"
-      "Pool::backup().\n");
+      "one is whole. A process that has the pool open to write makes the backup itself, and goes "
+      "on, if\n"
+      "it opened the pool to do so (PoolOptions::serve_backups): commands of perdure do.\n");
   command->add_option("POOL", backup->target.pool, "The pool file")->required();
   command->add_option("FILE", backup->file, "The backup to write")->required();
   command->add_option("--base", backup->base, "An earlier backup of the pool to rest on");
+  add_copy_option(*command, backup->target);
   add_json_flag(*command, backup->target.json);
   command->callback([backup, &action] { action = [backup] { return run_backup(*backup); }; });
 

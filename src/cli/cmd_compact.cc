@@ -10,6 +10,8 @@
 #include "cli/interrupt.h"
 #include "cli/terminal.h"
 #include "common/units.h"
+#include "perdure/block_cache.h"
+#include "perdure/files.h"
 
 namespace perdure::cli {
 namespace {
@@ -30,7 +32,9 @@ void print_report(const Target& target, const CompactReport& report) {
   }
   for (const CompactedStructure& one : report.structures) {
     fmt::print("{} ({}): {}\n", one.info.name, one.info.type,
-               format_counted(one.records, one.info.type == "files" ? "file" : "record"));
+               format_counted(one.records, one.info.type == Files::kTypeName        ? "file"
+                                           : one.info.type == BlockCache::kTypeName ? "block"
+                                                                                    : "record"));
   }
   fmt::print("{}: occupies {}, before {}\n", target.pool, format_bytes(report.bytes_after),
              format_bytes(report.bytes_before));

@@ -22,7 +22,7 @@ _perdure() {{
     if [[ -z $command ]]; then command=${{COMP_WORDS[i]}}; else sub=${{COMP_WORDS[i]}}; break; fi
   done
   case "$command $sub" in
-  'pool create'|'pool info'|'pool check'|'study write-amplification'|'study range-indexes')
+  'pool create'|'pool info'|'pool check'|'study write-amplification'|'study range-indexes'|'study radix-trees')
     command+=" $sub"
     ;;
   esac

@@ -1,10 +1,11 @@
 // perdure convert: the records of a structure in a structure of another kind.
 //
-// The copy is made under the name NAME.converting, which counts for nothing: a crash leaves it, and the next
-// conversion to NAME drops it and begins anew. When it is whole and durable it becomes NAME. Where it takes the place
-// of the structure that it was made of, the two exchange their names in one step, and what is NAME.converting then, the
-// old one, is dropped: no crash leaves a pool without NAME, nor a copy that a later conversion would take for whole
-// while NAME has been written to.
+// The copy is made under the name NAME.converting, which counts for nothing: a crash leaves it, and
+// the next conversion to NAME drops it and begins anew. When it is whole and durable it becomes
+// NAME. Where it takes the place of the structure that it was made of, the two exchange their names
+// in one step, and what is NAME.converting then, the old one, is dropped: no crash leaves a pool
+// without NAME, nor a copy that a later conversion would take for whole while NAME has been written
+// to.
 
 #include <fmt/core.h>
 #include <unistd.h>
@@ -136,7 +137,8 @@ uint64_t Converter::copy() {
     }
   });
   copy->checkpoint(0);
-  // That all of them are there, before anything is dropped: two keys may have become one of another kind.
+  // That all of them are there, before anything is dropped: two keys may have become one of another
+  // kind.
   uint64_t there = 0;
   copy->for_each([&](Datum, Datum) { ++there; });
   if (there == records) return records;

@@ -1,4 +1,5 @@
-// perdure db create | put | get | del | scan | load | dump | check | stat | recover: a database of B+trees.
+// perdure db create | put | get | del | scan | load | dump | check | stat | recover: a database of
+// B+trees.
 
 #include <fmt/core.h>
 
@@ -116,8 +117,7 @@ int scan_in_db(const DbOptions& options) {
   OpenDatabase open = open_database(options);
   const std::optional<Tree> tree = open.database.find_tree(options.tree);
   if (!tree) return kExitOk;
-  Transaction one = open.database.begin();
-  Cursor cursor = one.cursor(*tree);
+  Cursor cursor = open.database.snapshot().cursor(*tree);
   bool more = !options.backward     ? cursor.seek(options.key)
               : options.key.empty() ? cursor.seek_last()
                                     : cursor.seek_below(options.key);

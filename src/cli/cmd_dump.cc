@@ -1,4 +1,5 @@
-// perdure dump | scan | count: records as text that `perdure load` reads back, and how many there are.
+// perdure dump | scan | count: records as text that `perdure load` reads back, and how many there
+// are.
 
 #include <fmt/core.h>
 
@@ -157,7 +158,9 @@ void add_dump(CLI::App& app, Action& action) {
       "JSON lines: {\"key\": ..., \"value\": ...}; what is not UTF-8 is base64, in\n"
       "\"key_base64\" and \"value_base64\". CSV is that of RFC 4180, with single newlines. Records "
       "come in no particular order.\n");
+  command->alias("export");
   add_target_options(*command, options->target);
+  add_reading_options(*command, options->target);
   add_format_options(*command, *options);
   command->callback([options, &action] { action = [options] { return run_dump(*options); }; });
 }
@@ -174,6 +177,7 @@ void add_scan(CLI::App& app, Action& action) {
       "\nFor structures that keep an order: see `perdure list`. Formats are those of `perdure "
       "dump`.\n");
   add_target_options(*command, options->target);
+  add_reading_options(*command, options->target);
   add_range_options(*command, *range);
   command->add_option("--limit", range->limit, "So many records at most, such as 10k");
   command->add_flag("--reverse", range->reverse, "From the last record of the range to the first");
@@ -192,6 +196,7 @@ void add_count(CLI::App& app, Action& action) {
                   "  perdure count --prefix per words.pool\n"
                   "\nGoes through all of them. Ranges need a structure that keeps an order.\n");
   add_target_options(*command, *target);
+  add_reading_options(*command, *target);
   add_range_options(*command, *range);
   command->callback([target, range, &action] {
     action = [target, range] { return run_count(*target, *range); };

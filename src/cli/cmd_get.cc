@@ -45,8 +45,10 @@ void add_get(CLI::App& app, Action& action) {
   CLI::App* command = add_command(app, "get", "Print the value of a key",
                                   "  perdure get words.pool perdure\n"
                                   "  perdure get --raw images.pool logo > logo.png\n"
-                                  "  perdure get --json words.pool perdure\n");
+                                  "  perdure get --json words.pool perdure\n"
+                                  "  perdure get --live served.pool perdure\n");
   add_target_options(*command, options->target);
+  add_reading_options(*command, options->target);
   command->add_option("KEY", options->key, "The key")->required();
   command->add_flag("--raw", options->raw, "Print the value without a newline behind it");
   command->callback([options, &action] { action = [options] { return run_get(*options); }; });

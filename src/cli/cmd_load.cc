@@ -139,6 +139,7 @@ void add_load(CLI::App& app, Action& action) {
       "(kept in the pool, in the structure NAME.progress). A bad line ends the load with exit code "
       "4\n"
       "unless --skip-bad is given.\n");
+  command->alias("import");
   add_target_options(*command, options->target);
   command->add_option("FILE", options->source, "The source; - is standard input")
       ->capture_default_str();

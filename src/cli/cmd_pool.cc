@@ -1,4 +1,5 @@
-// perdure pool create | info | check | grow | shrink: pools as a whole. More of them in cmd_backup.cc.
+// perdure pool create | info | check | grow | shrink: pools as a whole. More of them in
+// cmd_backup.cc.
 
 #include <fmt/core.h>
 #include <unistd.h>
@@ -144,13 +145,14 @@ void print_check(const PoolCommandOptions& options, const PoolCheck& check) {
                palette.good("sound"), format_counted(check.structures, "structure"));
   } else {
     fmt::print(
-        "{}: {}, {} found; keep the file, and restore from a backup or load the data again\n",
+        "{}: {}, {} found; keep the file, and restore a backup, or copy what is readable with "
+        "`perdure pool salvage`\n",
         options.target.pool, palette.bad("damaged"), format_counted(problems.size(), "problem"));
   }
 }
 
-// Beside a process that has the pool open for writing: what can be judged then. The rest is not checked, which is an
-// error of its own.
+// Beside a process that has the pool open for writing: what can be judged then. The rest is not
+// checked, which is an error of its own.
 int check_beside_writer(const PoolCommandOptions& options) {
   const PoolInspection found = Pool::inspect(options.target.pool);
   if (options.target.json) {

@@ -75,7 +75,8 @@ int run_salvage(const SalvageCommandOptions& options) {
     throw Error(ErrorCode::kExists,
                 fmt::format("{} is there already; what is saved goes to a new pool", options.to));
   }
-  // It gets its name when it is complete: what a killed command leaves must not look like all that there was.
+  // It gets its name when it is complete: what a killed command leaves must not look like all that
+  // there was.
   std::random_device random;
   const std::string unfinished =
       fmt::format("{}.{:08x}{:08x}.unfinished", options.to, random(), random());

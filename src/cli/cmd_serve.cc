@@ -47,7 +47,7 @@ int run_serve(const ServeOptions& options) {
   const server::Config config = make_config(options);
   if (options.check) {
     for (const server::Setting& setting : server::settings()) {
-      const bool secret = setting.name == "password" && !config.password.empty();
+      const bool secret = setting.name.ends_with("password") && !setting.get(config).empty();
       fmt::print("{} = {}\n", setting.name, secret ? "(set)" : setting.get(config));
     }
     return kExitOk;

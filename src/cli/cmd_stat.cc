@@ -14,6 +14,7 @@
 #include "cli/open_index.h"
 #include "cli/terminal.h"
 #include "common/units.h"
+#include "perdure/block_cache.h"
 #include "perdure/error.h"
 
 namespace perdure::cli {
@@ -24,8 +25,8 @@ struct StatOptions {
   bool count = false;
 };
 
-// How many records there are. Most structures tell; those that keep older records of a key beside the
-// newest do not know, and are counted if that is asked for.
+// How many records there are. Most structures tell; those that keep older records of a key beside
+// the newest do not know, and are counted if that is asked for.
 std::optional<uint64_t> live_records(const AnyIndex& index,
                                      const std::vector<Statistic>& statistics, bool count) {
   if (count) {
@@ -53,7 +54,8 @@ Facts structure_facts(const StructureInfo& structure, const std::string& live_re
           {"live records", live_records}};
 }
 
-// Beside a process that has the pool open for writing, which alone knows the figures of the structure.
+// Beside a process that has the pool open for writing, which alone knows the figures of the
+// structure.
 int stat_beside_writer(const Target& target) {
   const PoolInspection found = Pool::inspect(target.pool);
   const auto structure = std::ranges::find(found.structures, target.name, &StructureInfo::name);
@@ -78,19 +80,56 @@ int stat_beside_writer(const Target& target) {
   return kExitOk;
 }
 
+// Of a block cache: what the structure has no records of. Nothing: it is none, or cannot be read
+// here.
+std::optional<int> stat_block_cache(const Target& target) {
+  std::optional<Pool> pool;
+  try {
+    pool.emplace(open_pool_to_read(target));
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kLocked) return std::nullopt;
+    throw;
+  }
+  const std::optional<StructureInfo> structure = find_structure(*pool, target.name);
+  if (!structure || structure->type != BlockCache::kTypeName) return std::nullopt;
+  const BlockCache cache = BlockCache::open(*pool, target.name);
+  std::vector<Statistic> statistics = cache.statistics();
+  // Of the time that it has been open, which is none.
+  std::erase_if(statistics,
+                [](const Statistic& each) { return each.unit.empty() && each.name != "blocks"; });
+  PoolInfo info = pool->info();
+  info.path = target.pool;
+  if (target.json) {
+    nlohmann::json object = {{"pool", pool_json(info)}, {"structure", structure_json(*structure)}};
+    object["structure"]["live_records"] = nullptr;
+    object["structure"]["statistics"] = statistics_json(statistics);
+    fmt::print("{}\n", object.dump(2));
+    return kExitOk;
+  }
+  Facts facts = {{"structure", structure->name}, {"type", structure->type}};
+  for (const Statistic& statistic : statistics)
+    facts.emplace_back(statistic.name, figure_in_words(statistic));
+  print_facts(pool_facts(info), facts);
+  return kExitOk;
+}
+
 int run_stat(const StatOptions& options) {
   const Target& target = options.target;
   std::unique_ptr<OpenIndex> opened;
   try {
     opened = OpenIndex::open_to_read(target);
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::kLocked || options.count) throw;
+    if (error.code() == ErrorCode::kWrongType) {
+      if (const std::optional<int> done = stat_block_cache(target)) return *done;
+    }
+    if (error.code() != ErrorCode::kLocked || options.count || target.live) throw;
     return stat_beside_writer(target);
   }
   const StructureInfo structure = opened->structure();
   const std::vector<Statistic> statistics = opened->index().statistics();
   const std::optional<uint64_t> records = live_records(opened->index(), statistics, options.count);
-  const PoolInfo info = opened->pool().info();
+  PoolInfo info = opened->pool().info();
+  info.path = target.pool;  // whatever a copy is called
   if (target.json) {
     nlohmann::json object = {{"pool", pool_json(info)}, {"structure", structure_json(structure)}};
     object["structure"]["live_records"] = records ? nlohmann::json(*records) : nlohmann::json();
@@ -115,9 +154,11 @@ void add_stat(CLI::App& app, Action& action) {
                                   "  perdure stat words.pool\n"
                                   "  perdure stat --name cities --json words.pool\n"
                                   "  perdure stat --count words.pool\n"
+                                  "  perdure stat --live words.pool\n"
                                   "\nBeside a process that has the pool open for writing what only "
                                   "that one knows is left\nout, and said to be.\n");
   add_target_options(*command, options->target);
+  add_reading_options(*command, options->target);
   command->add_flag(
       "--count", options->count,
       "Count the records one by one, where the structure does not know how many it has");

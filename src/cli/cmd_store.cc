@@ -80,9 +80,13 @@ int stat_store(const StoreCommandOptions& options) {
   return kExitOk;
 }
 
-// Opened to read if it can be: then nothing is changed. With a consumer, which is moved on, and after a crash, since
-// only an opening to write makes durable what there is, it is opened to write.
-StoreBackup make_backup(const StoreCommandOptions& options, bool writes) {
+// Opened to read if it can be: then nothing is changed. It is opened to write with a consumer,
+// which is moved on; after a crash, since only that makes durable what there is; and if others
+// could not go on from the backup else.
+enum class Opened : uint8_t { kToRead, kToReadOnlyForABase, kToWrite };
+
+StoreBackup make_backup(const StoreCommandOptions& options, Opened opened) {
+  const bool writes = opened == Opened::kToWrite;
   const bool keeps = !options.consumer.empty();
   Pool pool = Pool::open(options.target.pool, writes ? pool_options_for(options.target, {})
                                                      : reading_options_for(options.target));
@@ -91,10 +95,19 @@ StoreBackup make_backup(const StoreCommandOptions& options, bool writes) {
     // Without a consumer all of the log that is there can be read.
     Store store =
         Store::open(pool, options.target.name, {.changes_bytes = keeps ? 0 : ~uint64_t{0}});
+    if (opened == Opened::kToReadOnlyForABase && !store.can_back_up_since()) {
+      throw Error(ErrorCode::kReadOnly, "the backup is to be noted in the pool");
+    }
     const std::vector<std::string> consumers = store.consumers();
     const bool is_there = std::ranges::find(consumers, options.consumer) != consumers.end();
     if (keeps && !is_there) store.add_consumer(options.consumer);
-    made = store.backup(options.file, options.since);
+    try {
+      made = store.backup(options.file, options.since);
+    } catch (...) {
+      // It would keep all of the log.
+      if (keeps && !is_there) store.remove_consumer(options.consumer);
+      throw;
+    }
     for (uint32_t i = 0; keeps && i < store.partitions(); ++i) {
       store.acknowledge(options.consumer, i, made.positions[i]);
     }
@@ -103,14 +116,32 @@ StoreBackup make_backup(const StoreCommandOptions& options, bool writes) {
   return made;
 }
 
+// Who has the pool open to write makes the backup himself.
 StoreBackup make_backup(const StoreCommandOptions& options) {
-  if (!options.consumer.empty()) return make_backup(options, true);
   try {
-    return make_backup(options, false);
+    if (!options.consumer.empty()) return make_backup(options, Opened::kToWrite);
+    try {
+      return make_backup(options, Opened::kToReadOnlyForABase);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kReadOnly) throw;
+    }
+    try {
+      return make_backup(options, Opened::kToWrite);
+    } catch (const Error& error) {
+      // Who may only read it, or beside others who do: a backup from which none goes on, if it was
+      // closed.
+      const ErrorCode code = error.code();
+      if (code != ErrorCode::kReadOnly && code != ErrorCode::kPermission &&
+          code != ErrorCode::kLocked) {
+        throw;
+      }
+    }
+    return make_backup(options, Opened::kToRead);
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::kReadOnly) throw;
+    if (error.code() != ErrorCode::kLocked) throw;
   }
-  return make_backup(options, true);
+  return Store::backup_live(options.target.pool, options.target.name, options.file, options.since,
+                            options.consumer);
 }
 
 int backup_store(const StoreCommandOptions& options) {
@@ -199,8 +230,9 @@ void add_store(CLI::App& app, Action& action) {
       "from "
       "now on until\nthe next backup by this name, over all openings; without, --since works as "
       "far as "
-      "the log happens to go back.\nPrograms that have the store open make backups with "
-      "Store::backup().\n",
+      "the log happens to go back.\nA process that has the store open, such as `perdure serve`, "
+      "makes "
+      "the backup itself, and goes on.\n",
       backup_store);
   add_target_options(*backup, options->target);
   backup

@@ -62,6 +62,21 @@ void add_target_options(CLI::App& command, Target& target) {
   add_json_flag(command, target.json);
 }
 
+void add_reading_options(CLI::App& command, Target& target) {
+  command.add_flag(
+      "--live", target.live,
+      "While another process has the pool open to write: read a copy in memory, of one "
+      "instant, that it makes");
+  add_copy_option(command, target);
+}
+
+void add_copy_option(CLI::App& command, Target& target) {
+  command.add_option(
+      "--copy-max", target.copy_max,
+      "Most memory for a copy that has to be read, such as 10G (default: half of what "
+      "is free)");
+}
+
 void add_creation_options(CLI::App& command, Creation& creation) {
   const std::string group = "Making what is missing";
   command
@@ -114,6 +129,7 @@ PoolOptions pool_options_for(const Target& target, const Creation& creation) {
   options.reserve_bytes =
       creation.reserve == "all" ? options.capacity_bytes : parse_bytes(creation.reserve);
   options.durability = parse_durability(creation.durability);
+  options.serve_backups = true;
   if (!target.domain.empty()) {
     options.force_domain = true;
     options.domain = parse_domain(target.domain);
@@ -124,6 +140,7 @@ PoolOptions pool_options_for(const Target& target, const Creation& creation) {
 PoolOptions reading_options_for(const Target& target) {
   PoolOptions options;
   options.read_only = true;
+  if (!target.copy_max.empty()) options.copy_bytes_max = parse_bytes(target.copy_max);
   if (!target.domain.empty()) {
     options.force_domain = true;
     options.domain = parse_domain(target.domain);

@@ -23,8 +23,8 @@ enum ExitCode : int {
   kExitClosedPipe = 141    // the reader of standard output went away, as `head` does
 };
 
-// Standard output or a file could not be written, for this reason (an errno). A pipe whose reader has
-// gone ends the command without words, with kExitClosedPipe; anything else is Error(kIo).
+// Standard output or a file could not be written, for this reason (an errno). A pipe whose reader
+// has gone ends the command without words, with kExitClosedPipe; anything else is Error(kIo).
 [[noreturn]] void throw_cannot_write(const std::string& name, int reason);
 struct ClosedPipe {};
 
@@ -63,8 +63,8 @@ void add_json_flag(CLI::App& command, bool& json);
 // An option that takes a list, such as 1,2,4, or is repeated; its help shows the default.
 CLI::Option* as_list(CLI::Option* option);
 
-// --folder, where a command makes its files, with `help`. Earlier names of it, --dir and --path, are
-// understood as well, and not shown.
+// --folder, where a command makes its files, with `help`. Earlier names of it, --dir and --path,
+// are understood as well, and not shown.
 void add_folder_option(CLI::App& command, std::string& folder, const std::string& help,
                        const std::string& group);
 
@@ -78,10 +78,17 @@ struct Target {
   std::string name = "main";
   std::string domain;  // empty: as detected
   bool json = false;
+  // Of commands that read.
+  bool live = false;     // beside a writer: from a copy that it makes
+  std::string copy_max;  // empty: PoolOptions::copy_bytes_max by default
 };
 
 // Adds POOL, --name, --domain and --json.
 void add_target_options(CLI::App& command, Target& target);
+
+// Adds --live and --copy-max, or --copy-max alone.
+void add_reading_options(CLI::App& command, Target& target);
+void add_copy_option(CLI::App& command, Target& target);
 
 // How to make a pool and a structure that are not there yet; empty: the default, or, for one that
 // is there, whatever it has.

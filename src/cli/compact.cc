@@ -2,8 +2,10 @@
 
 #include <fcntl.h>
 #include <fmt/core.h>
+#include <linux/limits.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,6 +24,7 @@
 #include "cli/database_writer.h"
 #include "cli/pool_check.h"
 #include "common/units.h"
+#include "perdure/block_cache.h"
 #include "perdure/catalog.h"
 #include "perdure/database.h"
 #include "perdure/error.h"
@@ -37,18 +40,6 @@ namespace perdure::cli {
 namespace {
 
 bool is_store(const StructureInfo& info) { return info.type.starts_with("rstore"); }
-
-// Files that are made meanwhile are their maker's alone.
-class PrivateFiles {
- public:
-  PrivateFiles() : before_(::umask(S_IRWXG | S_IRWXO)) {}
-  ~PrivateFiles() { ::umask(before_); }
-  PrivateFiles(const PrivateFiles&) = delete;
-  PrivateFiles& operator=(const PrivateFiles&) = delete;
-
- private:
-  mode_t before_;
-};
 
 class OpenFile {
  public:
@@ -90,11 +81,13 @@ class Compactor {
   void require_room() const;
   void remove_left_over() const;
   void keep_owner() const;
+  void keep_acl(const OpenFile& fresh) const;
   uint64_t copy(const StructureInfo& info);
   uint64_t copy_index(const StructureInfo& info);
   uint64_t copy_store(const StructureInfo& info);
   uint64_t copy_files(const StructureInfo& info);
   uint64_t copy_folder(const Files& from, Files& to, const std::string& folder);
+  uint64_t copy_cache(const StructureInfo& info);
   uint64_t copy_database(const StructureInfo& info);
   void verify();
   uint64_t count_of_database(Pool& copy, const std::string& name) const;
@@ -121,7 +114,7 @@ void Compactor::require_all_can_be_copied() {
                 fmt::format("{}: '{}' {}; nothing was changed", path_, info.name, why));
   };
   for (const StructureInfo& info : from_.structures()) {
-    if (info.type == Files::kTypeName) continue;
+    if (info.type == Files::kTypeName || info.type == BlockCache::kTypeName) continue;
     if (info.type == Database::kTypeName) {
       if (!buffer::Engine::options_of(pm::impl_of(from_), info.name).page_file.empty())
         refuse(info, "has its pages in a file of its own, which would be another database's then");
@@ -133,8 +126,8 @@ void Compactor::require_all_can_be_copied() {
   }
 }
 
-// The copy is not larger than what is allocated now, but for what structures keep in reserve; a store is copied by way of
-// a file.
+// The copy is not larger than what is allocated now, but for what structures keep in reserve; a
+// store is copied by way of a file.
 void Compactor::require_room() const {
   struct statvfs system{};
   if (::statvfs(pm::parent_of(path_).c_str(), &system) != 0) {
@@ -162,8 +155,8 @@ void Compactor::require_one_name() const {
                           path_, names));
 }
 
-// What a compaction of this pool that was killed has left: nobody else gives files names with its uuid, and whoever has
-// the pool locked is the only one to make such.
+// What a compaction of this pool that was killed has left: nobody else gives files names with its
+// uuid, and whoever has the pool locked is the only one to make such.
 void Compactor::remove_left_over() const {
   const std::string name = std::filesystem::path(fresh_path_).filename().string();
   std::vector<std::string> found;
@@ -206,6 +199,20 @@ void Compactor::keep_owner() const {
     refuse("owner", old.st_uid);
   if (fresh.st_gid != old.st_gid && ::fchown(file.descriptor(), -1, old.st_gid) != 0)
     refuse("group", old.st_gid);
+}
+
+// And the ACL: what the folder's default has given to the copy would come into force with the mode.
+void Compactor::keep_acl(const OpenFile& fresh) const {
+  constexpr const char* kAcl = "system.posix_acl_access";
+  std::vector<char> acl(XATTR_SIZE_MAX);
+  const ssize_t bytes = ::getxattr(path_.c_str(), kAcl, acl.data(), acl.size());
+  if (bytes < 0 && errno != ENODATA && errno != EOPNOTSUPP)
+    pm::throw_errno("getxattr", path_, errno);
+  const int result =
+      bytes < 0 ? ::fremovexattr(fresh.descriptor(), kAcl)
+                : ::fsetxattr(fresh.descriptor(), kAcl, acl.data(), static_cast<size_t>(bytes), 0);
+  const bool is_none = bytes < 0 && (errno == ENODATA || errno == EOPNOTSUPP);
+  if (result != 0 && !is_none) pm::throw_errno("setxattr", fresh_path_, errno);
 }
 
 uint64_t Compactor::copy_index(const StructureInfo& info) {
@@ -289,6 +296,16 @@ uint64_t Compactor::copy_files(const StructureInfo& info) {
   return copy_folder(from, to, "/");
 }
 
+uint64_t Compactor::copy_cache(const StructureInfo& info) {
+  const BlockCache from = BlockCache::open(from_, info.name);
+  BlockCache to = BlockCache::create(*to_, info.name, from.options());
+  uint64_t blocks = 0;
+  from.for_each([&](std::string_view key, std::string_view block) {
+    if (to.insert(key, block)) step(info, ++blocks);
+  });
+  return blocks;
+}
+
 uint64_t Compactor::copy_database(const StructureInfo& info) {
   const DatabaseShape shape = shape_of(buffer::Engine::options_of(pm::impl_of(from_), info.name));
   DatabaseOptions opening;
@@ -312,6 +329,7 @@ uint64_t Compactor::copy_database(const StructureInfo& info) {
 
 uint64_t Compactor::copy(const StructureInfo& info) {
   if (info.type == Files::kTypeName) return copy_files(info);
+  if (info.type == BlockCache::kTypeName) return copy_cache(info);
   if (info.type == Database::kTypeName) return copy_database(info);
   return is_store(info) ? copy_store(info) : copy_index(info);
 }
@@ -349,7 +367,8 @@ void Compactor::verify() {
   reading.lenient = true;  // a database is recovered in memory then
   Pool of_databases = Pool::open(fresh_path_, reading);
   for (const CompactedStructure& one : report_.structures) {
-    if (one.info.type == Files::kTypeName) continue;
+    // (A cache may lose blocks.)
+    if (one.info.type == Files::kTypeName || one.info.type == BlockCache::kTypeName) continue;
     uint64_t there = 0;
     if (one.info.type == Database::kTypeName) {
       there = count_of_database(of_databases, one.info.name);
@@ -366,12 +385,14 @@ void Compactor::verify() {
   report_.bytes_after = copy.info().size_bytes;
 }
 
-// The old pool is locked still: who waits for it finds that it has no name any more, and opens the new one.
+// The old pool is locked still: who waits for it finds that it has no name any more, and opens the
+// new one.
 void Compactor::take_place() const {
   require_one_name();
   keep_owner();
   const mode_t mode = status_of(path_).st_mode & 07777;
   const OpenFile file(fresh_path_);
+  keep_acl(file);
   if (::fchmod(file.descriptor(), mode) != 0) pm::throw_errno("chmod", fresh_path_, errno);
   if (::fsync(file.descriptor()) != 0) pm::throw_errno("fsync", fresh_path_, errno);
   if (::rename(fresh_path_.c_str(), path_.c_str()) != 0) pm::throw_errno("rename", path_, errno);
@@ -379,7 +400,7 @@ void Compactor::take_place() const {
 }
 
 CompactReport Compactor::run() {
-  const PrivateFiles private_files;
+  const pm::PrivateFiles private_files;
   require_one_name();
   require_all_can_be_copied();
   remove_left_over();

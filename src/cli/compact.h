@@ -25,13 +25,14 @@ struct CompactReport {
 // Thrown when `interrupted` was raised; the pool is as it was.
 struct CompactInterrupted {};
 
-// Copies all structures of a pool to a new one beside it, POOL.<uuid>.compacting, which nobody else can read, checks
-// that, and gives it the pool's owner, group, permissions and name. The pool is locked until then, so that nobody writes
-// to it meanwhile. A crash leaves the old pool or the new one, both whole; files that it leaves, whose names have the
-// uuid of this pool, are removed by the next call. Sets the umask of the process meanwhile. Throws kNoSpace (not enough
-// room beside it, with figures), kInvalidArgument (it has what cannot be copied, or the file has other names),
-// kPermission (the copy cannot get its owner or group), kCorrupt (a copy is not what it should be), kExists (a file of
-// the copy's name is no regular one, or somebody writes to it), what Pool::open and the structures throw.
+// Copies all structures of a pool to a new one beside it, POOL.<uuid>.compacting, which nobody else
+// can read, checks that, and gives it the pool's owner, group, permissions and name. The pool is
+// locked until then, so that nobody writes to it meanwhile. A crash leaves the old pool or the new
+// one, both whole; files that it leaves, whose names have the uuid of this pool, are removed by the
+// next call. Throws kNoSpace (not enough room beside it, with figures), kInvalidArgument (it has
+// what cannot be copied, or the file has other names), kPermission (the copy cannot get its owner
+// or group), kCorrupt (a copy is not what it should be), kExists (a file of the copy's name is no
+// regular one, or somebody writes to it), what Pool::open and the structures throw.
 CompactReport compact_pool(const std::string& pool, const PoolOptions& options,
                            const ProgressSink& progress, const std::atomic<bool>& interrupted);
 

@@ -29,14 +29,14 @@ const std::map<std::string, std::string>& option_values() {
       {"--durability", "best process power"},
       {"--key-kind", "u64 bytes"},
       {"--value-kind", "u64 bytes"},
-      {"--keys", "mixed sequential pibench"},
+      {"--keys", "mixed sequential pibench dense clustered"},
       {"--structure", structure_names()},
       {"--workload", "load a b c load,a,b,c"},
       {"--profile", "optane-100 optane-200 eadr nvdimm cxl"},
       {"--mix", "insert lookup update upsert remove scan rmw scan-back"},
       {"--part", "load uniform self-similar long-keys"},
       {"--distribution", "uniform zipfian selfsimilar sequential latest"},
-      {"--emulate", "optane optane-200 cxl"}};
+      {"--emulate", "optane optane-200 cxl 300ns"}};
   return values;
 }
 
@@ -49,8 +49,12 @@ std::string values_of(const std::string& path, const std::string& option) {
 
 // What may stand where no option does.
 std::string positional_words(const std::string& path) {
-  constexpr std::array kTakeStructures = {"bench", "amp", "crash", "study write-amplification",
-                                          "study range-indexes"};
+  constexpr std::array kTakeStructures = {"bench",
+                                          "amp",
+                                          "crash",
+                                          "study write-amplification",
+                                          "study range-indexes",
+                                          "study radix-trees"};
   if (path == "completion") return "bash ";
   if (std::find(kTakeStructures.begin(), kTakeStructures.end(), path) == kTakeStructures.end()) {
     return "";

@@ -13,8 +13,9 @@ struct ForeignConversion {
   unsigned threads = 1;
 };
 
-// Returns the exit code. The structure has its name only when all records are in it, and durable; else pool and file
-// system are as they were. Errors: those of ForeignReader, kNameExists, BadLine, and what the structure throws.
+// Returns the exit code. The structure has its name only when all records are in it, and durable;
+// else pool and file system are as they were. Errors: those of ForeignReader, kNameExists, BadLine,
+// and what the structure throws.
 int convert_foreign(const ForeignConversion& conversion);
 
 }  // namespace perdure::cli

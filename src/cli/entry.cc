@@ -37,8 +37,8 @@ std::string chosen_command(const CLI::App& app) {
   return words;
 }
 
-// A word where a subcommand was expected: what CLI11 calls "a subcommand is required". Empty if that is
-// not what is wrong.
+// A word where a subcommand was expected: what CLI11 calls "a subcommand is required". Empty if
+// that is not what is wrong.
 std::string not_a_command(const CLI::App& app) {
   const CLI::App* at = &app;
   while (!at->get_subcommands().empty()) at = at->get_subcommands().front();

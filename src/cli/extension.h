@@ -1,5 +1,5 @@
-// Commands that are linked into `perdure` from elsewhere: those of the laboratory. A build without it has
-// none of them.
+// Commands that are linked into `perdure` from elsewhere: those of the laboratory. A build without
+// it has none of them.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,6 @@
-// Databases of other stores, read by programs of their own (cli/readers): one for each store whose library there was
-// when Perdure was built. They write the records as TSV to a pipe, and on standard error how many there were.
+// Databases of other stores, read by programs of their own (cli/readers): one for each store whose
+// library there was when Perdure was built. They write the records as TSV to a pipe, and on
+// standard error how many there were.
 #pragma once
 
 #include <atomic>
@@ -21,8 +22,8 @@ struct ForeignSource {
 
 class ForeignReader {
  public:
-  // Starts the reader, and waits until it has opened the database. `stop` as of LineSource. Errors: kInvalidArgument
-  // (no such store), kNotFound (path or reader), kIo with the store's own words.
+  // Starts the reader, and waits until it has opened the database. `stop` as of LineSource. Errors:
+  // kInvalidArgument (no such store), kNotFound (path or reader), kIo with the store's own words.
   ForeignReader(const ForeignSource& source, const std::atomic<bool>& stop);
 
   ~ForeignReader();
@@ -31,8 +32,8 @@ class ForeignReader {
 
   LineSource& lines() { return *lines_; }
 
-  // Once all lines are read: how many records the database has. Throws kIo, with the store's own words, if the reader
-  // did not come to its end.
+  // Once all lines are read: how many records the database has. Throws kIo, with the store's own
+  // words, if the reader did not come to its end.
   uint64_t finish();
 
  private:

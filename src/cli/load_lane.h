@@ -20,8 +20,8 @@ struct LoadRecord {
   uint64_t line = 0;  // in the source, from 1
   Value key;
   Value value;
-  // Earlier lines of the key: not stored, but done when this one is. If it is refused and left out, the
-  // last of them that is not refused stands in for it.
+  // Earlier lines of the key: not stored, but done when this one is. If it is refused and left out,
+  // the last of them that is not refused stands in for it.
   std::vector<LoadRecord> superseded;
 };
 

@@ -19,8 +19,8 @@
 namespace perdure::cli {
 namespace {
 
-// How often progress is made durable, in lines and in bytes of the source, and shown, in lines. A load
-// that resumes holds about ten times as much in memory at most: what workers may have queued.
+// How often progress is made durable, in lines and in bytes of the source, and shown, in lines. A
+// load that resumes holds about ten times as much in memory at most: what workers may have queued.
 constexpr uint64_t kDurableEveryLines = 4096;
 constexpr uint64_t kDurableEveryBytes = uint64_t{16} << 20;
 // Where records become durable by checkpoints, which cost more.
@@ -128,8 +128,8 @@ void Loader::skip_done_lines() {
   }
 }
 
-// Of the lines that an earlier load may have acknowledged, the last of each key; none of them if they
-// cannot all be read.
+// Of the lines that an earlier load may have acknowledged, the last of each key; none of them if
+// they cannot all be read.
 void Loader::store_begun_lines() {
   if (begun_lines_ <= lines_taken_) return;
   no_stop_before_ = ~uint64_t{0};

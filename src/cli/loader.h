@@ -7,12 +7,12 @@
 // How far a load came is itself durable: the pool has a second structure, "<name>.progress", from
 // the identity of a source to two counts of its lines: as many leading ones are all acknowledged
 // ("done"), and none behind so many has been given to a worker ("begun"). Workers acknowledge lines
-// between the two in any order. A load that resumes must not store such a line of a key again on the
-// way to a later one: were it killed there, the key would hold an older line than one that was
-// acknowledged. So it reads all lines between the two first and stores the last one of each key. Any
-// line of that key which was acknowledged is this one or before it; so whatever sequence of loads is
-// killed where, a key never goes back behind an acknowledged line. A load from the start does go back:
-// it begins a new count.
+// between the two in any order. A load that resumes must not store such a line of a key again on
+// the way to a later one: were it killed there, the key would hold an older line than one that was
+// acknowledged. So it reads all lines between the two first and stores the last one of each key.
+// Any line of that key which was acknowledged is this one or before it; so whatever sequence of
+// loads is killed where, a key never goes back behind an acknowledged line. A load from the start
+// does go back: it begins a new count.
 #pragma once
 
 #include <atomic>

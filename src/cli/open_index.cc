@@ -1,13 +1,19 @@
 #include "cli/open_index.h"
 
+#include <fcntl.h>
 #include <fmt/core.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <string_view>
 
 #include "common/units.h"
 #include "perdure/catalog.h"
 #include "perdure/error.h"
+#include "pm/backup.h"
+#include "pm/copy_limit.h"
+#include "pm/system_error.h"
 
 namespace perdure::cli {
 namespace {
@@ -44,7 +50,46 @@ void tell_ignored(const Pool& pool, const Creation& creation) {
 
 bool file_exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
 
+Pool open_live_copy(const Target& target, const PoolOptions& options) {
+  const PoolInfo info = Pool::inspect(target.pool).info;
+  pm::require_memory_for_copy(info.high_water_bytes, options.copy_bytes_max, target.pool);
+  // Open as long as its mapping is there.
+  const int file = ::memfd_create("perdure-live", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (file < 0) pm::throw_errno("memfd_create", target.pool, errno);
+  try {
+    // Pages count as those of the process, and of its limits, that writes to them first: not the
+    // other one. If they are not to be had the copy says so.
+    static_cast<void>(
+        !::fallocate(file, FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(info.high_water_bytes)));
+    pm::ask_for_copy(target.pool, {file, "the copy in memory", nullptr, {}}, nullptr);
+    // From now on nobody writes to it, nor who has made it.
+    constexpr int kSeals = F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL;
+    if (::fcntl(file, F_ADD_SEALS, kSeals) != 0) pm::throw_errno("fcntl", target.pool, errno);
+    Pool pool = Pool::open(fmt::format("/proc/self/fd/{}", file), options);
+    ::close(file);
+    return pool;
+  } catch (...) {
+    ::close(file);
+    throw;
+  }
+}
+
 }  // namespace
+
+Pool open_pool_to_read(const Target& target) {
+  const PoolOptions options = reading_options_for(target);
+  try {
+    return Pool::open(target.pool, options);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kLocked) throw;
+    if (!target.live) {
+      throw Error(
+          ErrorCode::kLocked,
+          fmt::format("{}; or read a copy, which that process makes, with --live", error.what()));
+    }
+  }
+  return open_live_copy(target, options);
+}
 
 std::optional<StructureInfo> find_structure(const Pool& pool, const std::string& name) {
   for (const StructureInfo& structure : pool.structures()) {
@@ -55,7 +100,7 @@ std::optional<StructureInfo> find_structure(const Pool& pool, const std::string&
 
 std::unique_ptr<OpenIndex> OpenIndex::open_to_read(const Target& target) {
   std::unique_ptr<OpenIndex> opened(new OpenIndex(target.name));
-  opened->pool_.emplace(Pool::open(target.pool, reading_options_for(target)));
+  opened->pool_.emplace(open_pool_to_read(target));
   opened->index_ = open_index(*opened->pool_, target.name);
   return opened;
 }

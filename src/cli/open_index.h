@@ -25,8 +25,9 @@ class OpenIndex {
   // fails is removed again.
   static std::unique_ptr<OpenIndex> open_or_create(const Target& target, const Creation& creation);
 
-  // Opens the pool, or makes it, and makes a structure, which is called NAME.converting until keep().
-  // One of that name, left by a crash, is dropped first. Throws Error(kNameExists) if NAME is there.
+  // Opens the pool, or makes it, and makes a structure, which is called NAME.converting until
+  // keep(). One of that name, left by a crash, is dropped first. Throws Error(kNameExists) if NAME
+  // is there.
   static std::unique_ptr<OpenIndex> create_converting(const Target& target,
                                                       const Creation& creation);
 
@@ -42,8 +43,8 @@ class OpenIndex {
   void close();
   // What create_converting() made gets its name, and both are closed.
   void keep();
-  // What create_converting() made is dropped, or its pool removed again if it is new, as far as that
-  // can be done.
+  // What create_converting() made is dropped, or its pool removed again if it is new, as far as
+  // that can be done.
   void discard() noexcept;
 
  private:
@@ -56,6 +57,10 @@ class OpenIndex {
   std::optional<Pool> pool_;
   std::unique_ptr<AnyIndex> index_;  // destroyed before its pool
 };
+
+// The pool to read; with `target.live`, if a process has it open to write, a copy that it makes
+// now, in memory of this process. Throws what Pool::open() and Pool::backup_live() throw.
+Pool open_pool_to_read(const Target& target);
 
 // The structure of this name, if the pool has it.
 std::optional<StructureInfo> find_structure(const Pool& pool, const std::string& name);

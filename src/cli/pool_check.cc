@@ -16,6 +16,7 @@
 #include "buffer/engine.h"
 #include "common/units.h"
 #include "index/owned_blocks.h"
+#include "lsm/cache/core.h"
 #include "lsm/files/file_system.h"
 #include "perdure/catalog.h"
 #include "perdure/error.h"
@@ -102,6 +103,12 @@ void Checker::check_structure(size_t number) {
       const auto files = files::FileSystem::open(pm::impl_of(pool_), name);
       files->check(report_named);
       files->visit_blocks(own);
+      return;
+    }
+    if (structures_[number].type == BlockCache::kTypeName) {
+      const auto cache = block_cache::Core::open(pm::impl_of(pool_), name, {});
+      cache->check(report_named);
+      cache->visit_blocks(own);
       return;
     }
     if (structures_[number].type == Database::kTypeName) {

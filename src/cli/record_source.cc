@@ -62,7 +62,8 @@ void parse_tsv(std::string_view line, Kind key_kind, Kind value_kind, Value& key
   parse(value_text, value_kind, value);
 }
 
-// Takes a field of RFC 4180 from the front of `line`, with the comma behind it. Returns whether there was one.
+// Takes a field of RFC 4180 from the front of `line`, with the comma behind it. Returns whether
+// there was one.
 bool take_csv_field(std::string_view& line, std::string& out) {
   out.clear();
   if (!line.starts_with('"')) {

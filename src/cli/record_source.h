@@ -80,13 +80,14 @@ enum class TextFormat { kTsv, kJsonLines, kCsv };
 
 const char* to_string(TextFormat format) noexcept;
 
-// The format that a file's name promises (.tsv .txt .csv .jsonl .ndjson .json), or else its first byte:
-// '{' begins JSON lines. Of CSV the source keeps quoted newlines from then on.
+// The format that a file's name promises (.tsv .txt .csv .jsonl .ndjson .json), or else its first
+// byte: '{' begins JSON lines. Of CSV the source keeps quoted newlines from then on.
 TextFormat detect_format(LineSource& source);
 // Of a name: "tsv", "jsonl" or "csv".
 TextFormat parse_format(std::string_view name);
 
-// Whether a line is neither a record nor a mistake: nothing but white space, among JSON lines; nothing, in CSV.
+// Whether a line is neither a record nor a mistake: nothing but white space, among JSON lines;
+// nothing, in CSV.
 bool is_blank(std::string_view line, TextFormat format);
 
 // Reads one line as a record. Throws Error(kInvalidArgument) with what is wrong with it.

@@ -25,6 +25,7 @@
 
 #include "buffer/engine.h"
 #include "cli/database_writer.h"
+#include "perdure/block_cache.h"
 #include "perdure/catalog.h"
 #include "perdure/database.h"
 #include "perdure/error.h"
@@ -116,7 +117,8 @@ class Reader {
     const pid_t parent = ::getpid();
     child_ = ::fork();
     if (child_ == 0) {
-      // One that is lost in a loop writes nothing, so that nothing else ends it, and it holds both pools' locks.
+      // One that is lost in a loop writes nothing, so that nothing else ends it, and it holds both
+      // pools' locks.
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (::getppid() != parent) ::_exit(1);
       ::close(ends[0]);
@@ -156,7 +158,8 @@ class Reader {
 
   std::string how_it_ended() {
     if (silent_) return fmt::format("reading it came to no end within {} s", silence_s_);
-    // One that has ended keeps what it ended with; one that has not may wait for ever to be read from.
+    // One that has ended keeps what it ended with; one that has not may wait for ever to be read
+    // from.
     ::kill(child_, SIGKILL);
     const int status = wait();
     if (astray_) return "what reading it told makes no sense";
@@ -238,7 +241,8 @@ void tell_faults(const std::string& path, Teller& teller) {
   pool.check([&](const std::string& sentence) { teller.tell(kLost, sentence); });
 }
 
-// Keys are told one by one where records out of place are not verified: a damaged one is still a key to look for.
+// Keys are told one by one where records out of place are not verified: a damaged one is still a
+// key to look for.
 void tell_readable_keys(const std::string& path, const std::string& name, Teller& teller) {
   std::vector<Value> keys;
   std::string stopped;
@@ -401,6 +405,8 @@ class Salvage {
       SalvagedStructure& one = report_.structures[i];
       if (one.info.type == Files::kTypeName) {
         copy_files(one);
+      } else if (one.info.type == BlockCache::kTypeName) {
+        one.complete = true;  // what it had is elsewhere; who used it makes it again
       } else if (one.info.type == Database::kTypeName) {
         copy_database(one, pages_[i]);
       } else {
@@ -459,8 +465,8 @@ class Salvage {
     std::string to;
   };
 
-  // Before anything is copied: which file is whose can only be told from all of them. Throws kExists if a file that is to
-  // be made is there.
+  // Before anything is copied: which file is whose can only be told from all of them. Throws
+  // kExists if a file that is to be made is there.
   void look_at_page_files() {
     pages_.resize(report_.structures.size());
     std::vector<Pages*> databases;
@@ -515,8 +521,8 @@ class Salvage {
     pages.owners.resize(files_.page_files.size(), buffer::PageFileOwner::kOther);
     return pages;
   }
-  // Each database gets the file that says that it is its own. The only file that says nothing is taken for the only
-  // database that is left.
+  // Each database gets the file that says that it is its own. The only file that says nothing is
+  // taken for the only database that is left.
   void match(const std::vector<Pages*>& databases) const {
     const std::vector<std::string>& files = files_.page_files;
     std::vector<bool> is_taken(files.size());
@@ -540,8 +546,8 @@ class Salvage {
     left[0]->is_guess = true;
   }
 
-  // What is wrong with the pool as a whole. After everything is saved: it reads all of the file, and may fail. It says
-  // nothing while it does, so it has the longer the larger the file is.
+  // What is wrong with the pool as a whole. After everything is saved: it reads all of the file,
+  // and may fail. It says nothing while it does, so it has the longer the larger the file is.
   void check() {
     constexpr uint64_t kBytesPerSecond = uint64_t{20} << 20;
     constexpr uint64_t kSilenceMaxSeconds = 1'000'000;  // in milliseconds it is an int
@@ -560,7 +566,8 @@ class Salvage {
     report_.problems.push_back("it could not be checked: " + reader.how_it_ended());
   }
 
-  // Gives the frames of a child to `take`. Whether it came to its end without a kStopped or kLostMany.
+  // Gives the frames of a child to `take`. Whether it came to its end without a kStopped or
+  // kLostMany.
   bool read_all(SalvagedStructure& one, const std::function<void(Teller&)>& work,
                 const std::function<void(const Frame&)>& take) {
     Reader reader(work, silence_s_);

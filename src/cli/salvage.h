@@ -24,8 +24,8 @@ struct DatabaseFiles {
   std::vector<std::string> page_files;  // of the damaged pool's
   std::string new_pool;                 // beside this go those that are made
 
-  // NEW.NAME.pages, with _ for what is neither letter, digit nor -; from number 2 on NEW.NAME.<number>.pages, where
-  // names come to the same.
+  // NEW.NAME.pages, with _ for what is neither letter, digit nor -; from number 2 on
+  // NEW.NAME.<number>.pages, where names come to the same.
   std::string new_page_file(const std::string& name, unsigned number) const;
 };
 
@@ -36,16 +36,18 @@ struct SalvageReport {
   bool is_complete() const;
 };
 
-// Copies each structure of the pool `from` that can be read to the pool `to`, which must be empty. `from` is not
-// modified. What reads it are child processes: one that faults, or says nothing for `silence_s` seconds, is the end of
-// one structure. A page file is a database's if its page 0 says so; one whose page 0 is damaged is taken if it is the only
-// one left for the only database left, and the database is not complete then. Throws what Pool::open throws for a file
-// that is no pool at all, what opening a page file does (kNotFound, kPermission, kLocked), kExists (a page file that is
-// to be made is there), and errors of `to`.
+// Copies each structure of the pool `from` that can be read to the pool `to`, which must be empty.
+// `from` is not modified. What reads it are child processes: one that faults, or says nothing for
+// `silence_s` seconds, is the end of one structure. A page file is a database's if its page 0 says
+// so; one whose page 0 is damaged is taken if it is the only one left for the only database left,
+// and the database is not complete then. Throws what Pool::open throws for a file that is no pool
+// at all, what opening a page file does (kNotFound, kPermission, kLocked), kExists (a page file
+// that is to be made is there), and errors of `to`.
 SalvageReport salvage_pool(const std::string& from, Pool& to, const DatabaseFiles& files,
                            const ProgressSink& progress, unsigned silence_s = 60);
 
-// The capacity that a pool's header tells, if that can be believed; else one that its file fits into.
+// The capacity that a pool's header tells, if that can be believed; else one that its file fits
+// into.
 uint64_t salvage_capacity(const std::string& from);
 
 }  // namespace perdure::cli

@@ -44,8 +44,8 @@ std::string lemma_of(std::string_view word) {
   return lemma;
 }
 
-// One line of a data file: the set of synonyms "offset file type count word id word id ... | gloss",
-// where count is in hexadecimal.
+// One line of a data file: the set of synonyms "offset file type count word id word id ... |
+// gloss", where count is in hexadecimal.
 void add_synonyms(std::string_view line, std::string_view part_of_speech, Records& records) {
   const size_t bar = line.find(" | ");
   if (bar == std::string_view::npos) return;

@@ -21,6 +21,28 @@ constexpr uint64_t mix_word(uint64_t word) {
   return word;
 }
 
+// Bijective among the numbers of so many bits (1 to 64): additions and odd multiplications modulo
+// 2^bits, and xor-shifts.
+constexpr uint64_t mix_low_bits(uint64_t word, unsigned bits, uint64_t offset) {
+  const uint64_t mask = ~uint64_t{0} >> (64 - bits);
+  const unsigned half = (bits + 1) / 2;
+  word = (word + offset) & mask;
+  word = (word * 0xc8a5e1f3b7d20695ULL) & mask;
+  word ^= word >> half;
+  word = (word * 0xb4f27d19a3c8e653ULL) & mask;
+  word ^= word >> half;
+  return word;
+}
+
+// A bijection of all words that keeps every range [2^k, 2^(k + 1)) and scatters within it: the
+// first 2^k numbers are the first 2^k numbers, in another order.
+constexpr uint64_t scatter_among_as_large(uint64_t number, uint64_t offset) {
+  if (number < 2) return number;
+  const auto bits = static_cast<unsigned>(std::bit_width(number)) - 1;
+  const uint64_t first = uint64_t{1} << bits;
+  return first | mix_low_bits(number - first, bits, offset);
+}
+
 // A pseudo-random order of 0..n-1, computed and not stored: mixes within the next power of two and
 // walks the cycle until it is back inside, fewer than two steps on average.
 class Permutation {
@@ -28,7 +50,6 @@ class Permutation {
   explicit Permutation(uint64_t count, uint64_t seed = 0)
       : count_(count),
         bits_(static_cast<unsigned>(std::bit_width(count > 1 ? count - 1 : uint64_t{1}))),
-        mask_(~uint64_t{0} >> (64 - bits_)),
         offset_(mix_word(seed ^ 0x5851d3c9a7e4f60bULL)) {}
 
   uint64_t count() const { return count_; }
@@ -36,31 +57,19 @@ class Permutation {
   // The number at this place; `place` must be below count().
   uint64_t at(uint64_t place) const {
     do {
-      place = step(place);
+      place = mix_low_bits(place, bits_, offset_);
     } while (place >= count_);
     return place;
   }
 
  private:
-  // Bijective within bits_: additions and odd multiplications modulo 2^bits_, and xor-shifts.
-  uint64_t step(uint64_t word) const {
-    const unsigned half = (bits_ + 1) / 2;
-    word = (word + offset_) & mask_;
-    word = (word * 0xc8a5e1f3b7d20695ULL) & mask_;
-    word ^= word >> half;
-    word = (word * 0xb4f27d19a3c8e653ULL) & mask_;
-    word ^= word >> half;
-    return word;
-  }
-
   uint64_t count_;
   unsigned bits_;
-  uint64_t mask_;
   uint64_t offset_;
 };
 
-// An order of 0..n-1 in which neighbours are far apart: multiplicative hashing modulo n. Cheaper than
-// a Permutation, and less random: places at equal distances come at equal distances.
+// An order of 0..n-1 in which neighbours are far apart: multiplicative hashing modulo n. Cheaper
+// than a Permutation, and less random: places at equal distances come at equal distances.
 class Scatter {
  public:
   explicit Scatter(uint64_t count, uint64_t seed = 0) : count_(count), fallback_(count, seed) {

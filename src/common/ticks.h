@@ -28,7 +28,8 @@ class TickClock {
   double ns_per_tick_;
 };
 
-// Seconds since an arbitrary start.
+// Time since an arbitrary start.
 double steady_seconds();
+uint64_t steady_ms();
 
 }  // namespace perdure

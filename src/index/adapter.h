@@ -51,7 +51,8 @@ class Adapter final : public AnyIndex, public OwnsBlocks, public Participates {
   using K = typename T::key_type;
   using V = typename T::value_type;
 
-  // The structure of this name, which has just been made or opened. Throws as finish_transactions() does.
+  // The structure of this name, which has just been made or opened. Throws as finish_transactions()
+  // does.
   Adapter(T structure, pm::PoolImpl& pool, const std::string& name)
       : structure_(std::move(structure)) {
     if constexpr (!kHasGate<T>) {
@@ -99,6 +100,19 @@ class Adapter final : public AnyIndex, public OwnsBlocks, public Participates {
       if (!structure_.lookup(argument_of<K>(key, "key"), bytes)) return false;
       out.set_bytes().swap(bytes);
       return true;
+    }
+  }
+  bool visit(Datum key, const std::function<void(Datum value)>& use) const override {
+    const Argument<K> typed = argument_of<K>(key, "key");
+    if constexpr (std::is_same_v<V, uint64_t>) {
+      uint64_t word = 0;
+      if (!structure_.lookup(typed, word)) return false;
+      use(Datum(word));
+      return true;
+    } else if constexpr (requires { structure_.visit(typed, use); }) {
+      return structure_.visit(typed, [&](std::string_view bytes) { use(Datum(bytes)); });
+    } else {
+      return AnyIndex::visit(key, use);
     }
   }
   uint64_t multi_lookup(std::span<const Datum> keys, std::span<Value> values,
@@ -235,7 +249,8 @@ class Adapter final : public AnyIndex, public OwnsBlocks, public Participates {
     }
   }
 
-  // Calls `work(records, number of the first)` for each group, once all are known to be of the kinds.
+  // Calls `work(records, number of the first)` for each group, once all are known to be of the
+  // kinds.
   template <typename Work>
   static void for_groups(std::span<const AnyRecord> records, Work work) {
     std::array<RecordOf<K, V>, kGroup> typed;

@@ -21,9 +21,9 @@ namespace perdure::index {
 
 enum class Verb : uint8_t { kInsert, kUpdate, kUpsert };
 
-// Under which condition a write takes place: what its verb says and, of an update or a removal, perhaps
-// that the key has a certain value. Who asks holds what keeps other writers of the key out, so that a
-// condition that holds does so until the write is done.
+// Under which condition a write takes place: what its verb says and, of an update or a removal,
+// perhaps that the key has a certain value. Who asks holds what keeps other writers of the key out,
+// so that a condition that holds does so until the write is done.
 template <typename Value>
 class Condition {
  public:
@@ -147,6 +147,15 @@ class Table {
       return core_->lookup(key_of(bytes.view()),
                            [&](std::string_view value) { assign(out, value); });
     }
+  }
+  // Of byte strings: where they lie. The record that a lookup has found does not change, and is not
+  // used again while the core has its guard.
+  template <typename Use>
+  bool visit(Argument<K> key, const Use& use) const
+    requires std::is_same_v<V, std::string>
+  {
+    const AsBytes bytes(key);
+    return core_->lookup(key_of(bytes.view()), [&](std::string_view value) { use(value); });
   }
   void for_each(const std::function<void(Argument<K>, Argument<V>)>& visit) const {
     if constexpr (kWords) {

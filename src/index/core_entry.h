@@ -13,8 +13,9 @@
 
 namespace perdure::index {
 
-// What creates and opens the structures of an entry, whatever their kinds. Opening::make<T>(pool, name, key
-// kind, value kind, options) and Opening::open<T>(the same) return the typed facade T = Facade<K, V>.
+// What creates and opens the structures of an entry, whatever their kinds. Opening::make<T>(pool,
+// name, key kind, value kind, options) and Opening::open<T>(the same) return the typed facade T =
+// Facade<K, V>.
 template <template <typename, typename> typename Facade, typename Opening>
 struct FacadeEntry {
   static std::unique_ptr<AnyIndex> create(Pool& pool, const std::string& name, Kind key, Kind value,

@@ -25,13 +25,16 @@ EntryWithPresets fast_fair_rb_xs_entry();
 EntryWithPresets nv_tree_entry();
 EntryWithPresets sheaf_entry();
 EntryWithPresets bztree_entry();
+EntryWithPresets p_bwtree_entry();
 EntryWithPresets p_art_vl_entry();
 EntryWithPresets p_masstree_vl_entry();
+EntryWithPresets p_hot_vl_entry();
 EntryWithPresets wort_entry();
 EntryWithPresets art_cow_entry();
 EntryWithPresets woart_entry();
 
-// All of them, in the order of the documentation's table: the catalogue without what is built on them.
+// All of them, in the order of the documentation's table: the catalogue without what is built on
+// them.
 const std::vector<EntryWithPresets>& structures();
 
 }  // namespace perdure::index

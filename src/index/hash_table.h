@@ -1,5 +1,5 @@
-// What P-CLHT, level hashing and CCEH share: steps of a write, and of verification, that do not depend on
-// where a table's slots are.
+// What P-CLHT, level hashing and CCEH share: steps of a write, and of verification, that do not
+// depend on where a table's slots are.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace perdure::index {
 
-// A write of a table of this content: `once()` carries it out, again after blocks were reclaimed if there
-// was no room. Throws kReadOnly, kIo, kTooLarge, kPoolFull, kNoSpace.
+// A write of a table of this content: `once()` carries it out, again after blocks were reclaimed if
+// there was no room. Throws kReadOnly, kIo, kTooLarge, kPoolFull, kNoSpace.
 template <typename Content, typename Once>
 bool write_with_reclaim(const pm::PoolImpl& pool, Records& records,
                         const typename Content::Key& key, const typename Content::Value& value,
@@ -23,8 +23,8 @@ bool write_with_reclaim(const pm::PoolImpl& pool, Records& records,
   return records.with_reclaim(once);
 }
 
-// Gives a slot another value. The caller holds the lock that keeps writers out; `begin_change` is called
-// when readers must be kept out, too. Durable on return: before the lock is released.
+// Gives a slot another value. The caller holds the lock that keeps writers out; `begin_change` is
+// called when readers must be kept out, too. Durable on return: before the lock is released.
 template <typename Content, typename BeginChange>
 void replace_value(const pm::Memory& memory, Records& records, uint64_t& value_at,
                    const typename Content::Key& key, const typename Content::Value& value,
@@ -40,8 +40,8 @@ void replace_value(const pm::Memory& memory, Records& records, uint64_t& value_a
   }
 }
 
-// Verifies a slot: what it leads to, and that its key was not met in this place before. `fail` gets a
-// sentence.
+// Verifies a slot: what it leads to, and that its key was not met in this place before. `fail` gets
+// a sentence.
 template <typename Content, typename Fail>
 void check_slot(const Records& records, KeysMet<Content>& keys, const HashSlot& slot, Fail fail) {
   if constexpr (Content::kOutOfPlace) {

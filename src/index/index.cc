@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include "index/adapter.h"
+#include "perdure/typed.h"
 
 namespace perdure {
 
@@ -56,15 +57,6 @@ void AnyIndex::scan_back(std::optional<Datum>, uint64_t,
               "catalogue");
 }
 
-namespace {
-
-void keep(Value& own, Datum datum) {
-  if (datum.kind() == Kind::kU64) return own.set(datum.word());
-  own.set_bytes().assign(datum.bytes());
-}
-
-}  // namespace
-
 uint64_t AnyIndex::remove_range(Datum first, std::optional<Datum> last) {
   constexpr uint64_t kAtOnce = 128;
   if (first.kind() != key_kind()) index::throw_wrong_kind("key", first.kind(), key_kind());
@@ -74,14 +66,13 @@ uint64_t AnyIndex::remove_range(Datum first, std::optional<Datum> last) {
     return key.kind() == Kind::kU64 ? key.word() < last->word() : key.bytes() < last->bytes();
   };
   uint64_t removed = 0;
-  Value next;
-  keep(next, first);
+  Value next(first);
   std::vector<Value> keys;
   for (bool more = true; more;) {
     keys.clear();
     scan(next.datum(), kAtOnce, [&](Datum key, Datum) {
       if (!is_before_end(key)) return false;
-      keep(keys.emplace_back(), key);
+      keys.emplace_back(key);
       return true;
     });
     more = keys.size() == kAtOnce;
@@ -97,6 +88,70 @@ uint64_t AnyIndex::remove_range(Datum first, std::optional<Datum> last) {
     }
   }
   return removed;
+}
+
+uint64_t AnyIndex::remove_prefix(std::string_view text) {
+  std::string end(text);
+  if (!typed::to_end_of_prefix(end)) return remove_range(text, std::nullopt);
+  return remove_range(text, Datum(end));
+}
+
+bool AnyIndex::contains(Datum key) const {
+  return visit(key, [](Datum) {});
+}
+
+std::optional<Value> AnyIndex::get(Datum key) const {
+  std::optional<Value> found;
+  visit(key, [&](Datum value) { found.emplace(value); });
+  return found;
+}
+
+uint64_t AnyIndex::size() const {
+  uint64_t count = 0;
+  for_each([&](const Datum&, const Datum&) { ++count; });
+  return count;
+}
+
+namespace {
+
+Datum least_of(Kind kind) { return kind == Kind::kU64 ? Datum(0) : Datum(std::string_view()); }
+
+AnyCursor on_first(AnyCursor cursor) {
+  cursor.first();
+  return cursor;
+}
+
+}  // namespace
+
+AnyCursor AnyIndex::all() const {
+  const Datum least = least_of(key_kind());
+  return on_first(AnyCursor(*this, least, AnyCursor::Until::kEnd, least));
+}
+
+AnyCursor AnyIndex::from(Datum first) const {
+  return on_first(AnyCursor(*this, first, AnyCursor::Until::kEnd, first));
+}
+
+AnyCursor AnyIndex::range(Datum first, Datum last) const {
+  return on_first(AnyCursor(*this, first, AnyCursor::Until::kKey, last));
+}
+
+AnyCursor AnyIndex::lower_bound(Datum key) const {
+  const Datum least = least_of(key_kind());
+  AnyCursor cursor(*this, least, AnyCursor::Until::kEnd, least);
+  cursor.seek(key);
+  return cursor;
+}
+
+AnyCursor AnyIndex::upper_bound(Datum key) const {
+  const Datum least = least_of(key_kind());
+  AnyCursor cursor(*this, least, AnyCursor::Until::kEnd, least);
+  cursor.seek_above(key);
+  return cursor;
+}
+
+AnyCursor AnyIndex::prefix(std::string_view text) const {
+  return on_first(AnyCursor(*this, text, AnyCursor::Until::kOtherPrefix, text));
 }
 
 bool AnyIndex::compare_exchange(Datum, Datum, Datum) {
@@ -138,6 +193,13 @@ uint64_t AnyIndex::increment(Datum key, int64_t by) {
     return Change::kWrite;
   });
   return sum;
+}
+
+bool AnyIndex::visit(Datum key, const std::function<void(Datum value)>& use) const {
+  Value found;
+  if (!lookup(key, found)) return false;
+  use(found.datum());
+  return true;
 }
 
 uint64_t AnyIndex::multi_lookup(std::span<const Datum> keys, std::span<Value> values,

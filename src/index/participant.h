@@ -1,5 +1,5 @@
-// What transactions over several structures (perdure/transaction.h) need of one: its gate, and reads and writes
-// of keys of either kind.
+// What transactions over several structures (perdure/transaction.h) need of one: its gate, and
+// reads and writes of keys of either kind.
 #pragma once
 
 #include <cstdint>
@@ -69,8 +69,8 @@ enum OperationForm : uint32_t { kRemoves = 1, kKeyIsWord = 2, kValueIsWord = 4 }
 
 void append_operation(std::vector<char>& out, uint32_t structure, Datum key, const Datum* value);
 
-// Applies what committed transactions hold for a structure that has just been opened. Throws kCorrupt, and what
-// writes throw: the structure is not to be used then.
+// Applies what committed transactions hold for a structure that has just been opened. Throws
+// kCorrupt, and what writes throw: the structure is not to be used then.
 void finish_transactions(Participant& participant);
 
 }  // namespace perdure::index

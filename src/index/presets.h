@@ -1,4 +1,5 @@
-// What a structure's entry has besides what the catalogue shows: options for the laboratory and the tests.
+// What a structure's entry has besides what the catalogue shows: options for the laboratory and the
+// tests.
 #pragma once
 
 #include <string_view>
@@ -8,12 +9,13 @@
 namespace perdure::index {
 
 struct EntryWithPresets : CatalogEntry {
-  // Options that make a structure so small that a few thousand operations reach every split, migration
-  // and reuse: for the scenario tests.
+  // Options that make a structure so small that a few thousand operations reach every split,
+  // migration and reuse: for the scenario tests.
   OptionMap small_options = {};
   // So small that a few hundred do: for crash exploration. Empty: small_options will do.
   OptionMap tiny_options = {};
-  // What makes it what was published and measured, where a default of ours does better: for studies.
+  // What makes it what was published and measured, where a default of ours does better: for
+  // studies.
   OptionMap published_options = {};
 };
 

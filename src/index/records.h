@@ -1,22 +1,22 @@
-// Byte-string records out of place: a slot of 16 bytes holds the hash of the key and the offset of a
-// block {checksum, length of key, length of value, key, value}.
+// Byte-string records out of place: a slot of 16 bytes holds the hash of the key and the offset of
+// a block {checksum, length of key, length of value, key, value}.
 //
 //   slot    | hash of the key | offset of the record, or 0: the slot is empty |
 //   record  | checksum (4) | key_bytes (4) | value_bytes (4) | key ... | value ... |
 //
-// The checksum is over all that follows it, seeded with the record's offset: neither a changed bit nor
-// another record's offset passes.
+// The checksum is over all that follows it, seeded with the record's offset: neither a changed bit
+// nor another record's offset passes.
 //
 // The second word of the slot alone decides whether the record exists, for readers and for the
 // heap's intents, so that a crash at any point leaves the block either linked or free. A record is
 // never changed; another value is another record. Readers compare hashes, and look at a record only
 // if all 64 bits are equal.
 //
-// Crash argument, of each call below: the record and the intents are durable (fence) before the slot
-// changes by one 8-byte store; the heap's bitmap follows in the same fence; the intents end last. Up
-// to the store the slot leads elsewhere and recovery frees the new block; from then on it leads to
-// the new block, and recovery keeps that and frees the old one. The hash is stored before the offset:
-// in the same line, or made durable first.
+// Crash argument, of each call below: the record and the intents are durable (fence) before the
+// slot changes by one 8-byte store; the heap's bitmap follows in the same fence; the intents end
+// last. Up to the store the slot leads elsewhere and recovery frees the new block; from then on it
+// leads to the new block, and recovery keeps that and frees the old one. The hash is stored before
+// the offset: in the same line, or made durable first.
 #pragma once
 
 #include <cstddef>
@@ -62,9 +62,9 @@ class Records {
   Records(const Records&) = delete;
   Records& operator=(const Records&) = delete;
 
-  // The pieces of a record, as long as the caller has a guard. Throw kCorrupt if the record is not inside
-  // the pool; value(), if the pool verifies payload, also if its checksum does not hold, so that a value
-  // that is handed out belongs to its key.
+  // The pieces of a record, as long as the caller has a guard. Throw kCorrupt if the record is not
+  // inside the pool; value(), if the pool verifies payload, also if its checksum does not hold, so
+  // that a value that is handed out belongs to its key.
   std::string_view key(uint64_t record) const {
     const Header* header = follow(record);
     return {text_of(header), header->key_bytes};
@@ -74,8 +74,9 @@ class Records {
     if (pool_.verifies_payload()) require_intact(record, header);
     return {text_of(header) + header->key_bytes, header->value_bytes};
   }
-  // Whether the record has this key, for a caller that found the hashes to be equal. Records with equal
-  // hashes and other keys are so rare that one is taken for damage until its checksum holds (kCorrupt).
+  // Whether the record has this key, for a caller that found the hashes to be equal. Records with
+  // equal hashes and other keys are so rare that one is taken for damage until its checksum holds
+  // (kCorrupt).
   bool has_key(uint64_t record, std::string_view wanted) const {
     if (key(record) == wanted) [[likely]]
       return true;
@@ -116,8 +117,8 @@ class Records {
   template <typename Reveal>
   void unlink(uint64_t& value_at, Reveal reveal);
 
-  // Carries out a write; once more after reclaim() if there was no room: blocks that wait for readers
-  // which have gone may be all that is missing.
+  // Carries out a write; once more after reclaim() if there was no room: blocks that wait for
+  // readers which have gone may be all that is missing.
   template <typename Write>
   bool with_reclaim(Write write);
 

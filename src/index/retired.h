@@ -1,11 +1,12 @@
-// What writers have unlinked and readers may still look at: it goes in groups, when none can any more.
+// What writers have unlinked and readers may still look at: it goes in groups, when none can any
+// more.
 //
 //   Retired<uint64_t> retired(epochs, [&heap](const auto& blocks) { ...release each... });
 //   retired.add(block, bytes);   // after it was unlinked
 //
-// A group is one action of the epochs. `release` runs in whatever thread the epochs run it in, and when
-// this object goes; it may be called after this object has gone, so what it refers to lives as long as the
-// epochs do.
+// A group is one action of the epochs. `release` runs in whatever thread the epochs run it in, and
+// when this object goes; it may be called after this object has gone, so what it refers to lives as
+// long as the epochs do.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +27,8 @@ class Retired {
   using Group = std::vector<What>;
   using Release = std::function<void(const Group&)>;
 
-  // A group has `together` members, or so many bytes: what is kept back from the other structures of the
-  // pool is little. But each group interrupts all threads (EpochManager::collect()).
+  // A group has `together` members, or so many bytes: what is kept back from the other structures
+  // of the pool is little. But each group interrupts all threads (EpochManager::collect()).
   static constexpr uint64_t kBytesTogether = 64 << 10;
   Retired(pm::EpochManager& epochs, Release release, size_t together = 64,
           uint64_t bytes_together = kBytesTogether)

@@ -1,6 +1,6 @@
-// Whether vector instructions may read words that other threads may be writing. On x86 a vector load
-// reads each aligned 8-byte word, and each byte, whole, as atomic loads do; the thread sanitizer must
-// see the atomic loads that they stand for.
+// Whether vector instructions may read words that other threads may be writing. On x86 a vector
+// load reads each aligned 8-byte word, and each byte, whole, as atomic loads do; the thread
+// sanitizer must see the atomic loads that they stand for.
 #pragma once
 
 namespace perdure::index {

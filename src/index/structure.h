@@ -36,8 +36,8 @@ uint64_t make_structure(pm::PoolImpl& pool, const std::string& name, std::string
                         Kind key, Kind value, void* root, uint64_t root_bytes,
                         uint64_t sealed_bytes, std::span<const NewBlock> blocks);
 
-// The same for roots of another form, which have no RootSeal: `seal(root)` completes the image when the
-// offsets of the blocks stand in it.
+// The same for roots of another form, which have no RootSeal: `seal(root)` completes the image when
+// the offsets of the blocks stand in it.
 uint64_t make_structure(pm::PoolImpl& pool, const std::string& name, std::string_view type,
                         Kind key, Kind value, void* root, uint64_t root_bytes,
                         const std::function<void(void* root)>& seal,
@@ -57,8 +57,8 @@ void require_same(const pm::PoolImpl& pool, const std::string& name, const char*
 // Throws kInvalidArgument unless the option is 0 or in [least, most].
 void require_range(const char* option, uint64_t value, uint64_t least, uint64_t most);
 
-// For tables that move in parts: a part that a thread failed to move stays where it is until the structure
-// is opened again, and nobody may wait for it. Throws kPoolFull.
+// For tables that move in parts: a part that a thread failed to move stays where it is until the
+// structure is opened again, and nobody may wait for it. Throws kPoolFull.
 [[noreturn]] void throw_stuck(const pm::PoolImpl& pool, const std::string& name);
 
 // For visit_blocks(): reports the block at an offset by the bytes that it was allocated for.
@@ -127,8 +127,8 @@ uint64_t owned_bytes(const Core& core) {
 // Writes zeros over whole lines past the caches. Durable after a fence.
 void write_zeros(const pm::Memory& memory, void* target, uint64_t bytes);
 
-// What a node in PM bears that was taken away in this generation. Volatile by meaning, as the generation is part of
-// it; and no single damaged bit makes it of anything else.
+// What a node in PM bears that was taken away in this generation. Volatile by meaning, as the
+// generation is part of it; and no single damaged bit makes it of anything else.
 constexpr uint32_t obsolete_mark(uint64_t generation) {
   return static_cast<uint32_t>(generation * 0x9e3779b97f4a7c15 >> 32) | 0xa0000005;
 }

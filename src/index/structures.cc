@@ -21,9 +21,11 @@ const std::vector<EntryWithPresets>& structures() {
       fast_fair_rb_xs_entry(),  //
       nv_tree_entry(),          //
       bztree_entry(),           //
+      p_bwtree_entry(),         //
       sheaf_entry(),            //
       p_art_vl_entry(),         //
       p_masstree_vl_entry(),    //
+      p_hot_vl_entry(),         //
       wort_entry(),             //
       woart_entry(),            //
       art_cow_entry(),          //

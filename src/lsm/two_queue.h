@@ -5,11 +5,12 @@
 //     queue.put(key, value, bytes, evicted);       // copied to DRAM
 //   }                                              // else read it where it is
 //
-// AM holds what is in DRAM, under LRU. A1 is a bounded FIFO of references to what is not: keys alone. On a
-// miss a block goes to AM if AM has room or A1 knows it; else A1 takes note of it, and it is read in place.
-// What AM evicts leaves a reference in A1. So a block must be asked for twice within a short time to push out
-// another one, and scans push out nothing.
-// Sources: Johnson and Shasha, VLDB 1994; Lersch et al., ADBIS 2017, for blocks that can be read in place.
+// AM holds what is in DRAM, under LRU. A1 is a bounded FIFO of references to what is not: keys
+// alone. On a miss a block goes to AM if AM has room or A1 knows it; else A1 takes note of it, and
+// it is read in place. What AM evicts leaves a reference in A1. So a block must be asked for twice
+// within a short time to push out another one, and scans push out nothing.
+// Sources: Johnson and Shasha, VLDB 1994; Lersch et al., ADBIS 2017, for blocks that can be read in
+// place.
 #pragma once
 
 #include <algorithm>
@@ -59,6 +60,9 @@ class TwoQueueShard {
     return &found->second->value;
   }
 
+  // Whether the key is in AM; no use.
+  bool contains(const Key& key) const { return entries_.contains(key); }
+
   // Of a key that find() has not found: whether it is to be put. If not, A1 has taken note of it.
   bool wants(const Key& key, uint64_t bytes) {
     const auto known = references_.find(key);
@@ -77,8 +81,8 @@ class TwoQueueShard {
     return false;
   }
 
-  // Takes a value into AM, in the place of one of the same key. `evicted` gets the values that go for it, that
-  // one included; a value larger than AM goes at once.
+  // Takes a value into AM, in the place of one of the same key. `evicted` gets the values that go
+  // for it, that one included; a value larger than AM goes at once.
   void put(const Key& key, Value value, uint64_t bytes, std::vector<Value>& evicted) {
     erase(key, evicted);
     am_.push_front({key, std::move(value), bytes});
@@ -159,7 +163,12 @@ class TwoQueueShard {
       a1_.pop_back();
     }
     a1_.push_front(key);
-    references_[key] = a1_.begin();
+    try {
+      references_[key] = a1_.begin();
+    } catch (...) {
+      a1_.pop_front();
+      throw;
+    }
   }
 
   uint64_t capacity_bytes_;

@@ -3,9 +3,7 @@
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <linux/magic.h>
-#include <sys/file.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -27,8 +25,10 @@
 #include "pm/backup_format.h"
 #include "pm/cut.h"
 #include "pm/file.h"
+#include "pm/live.h"
 #include "pm/pool_impl.h"
 #include "pm/system_error.h"
+#include "pm/unfinished_file.h"
 
 namespace perdure::pm {
 
@@ -41,91 +41,6 @@ bool is_all_zeros(const char* from, uint64_t bytes) {
 // More backups than ever rest on each other: what leads on and on is no chain.
 constexpr uint64_t kChainMax = 100'000;
 
-// Another number with each call.
-uint64_t random_number(const std::string& subject) {
-  uint64_t number = 0;
-  if (::getrandom(&number, sizeof number, 0) != sizeof number) {
-    throw_errno("getrandom", subject, errno);
-  }
-  return number;
-}
-
-// A file that gets its name when it is whole, and goes if it does not become that. Until then it is
-// NAME.RANDOM.unfinished, which nobody else writes to, and locked: so what a killed process left of one can be told
-// from it, and is removed by who makes a file of that name next.
-class FileInTheMaking {
- public:
-  explicit FileInTheMaking(const std::string& path) : path_(path) {
-    remove_left_over();
-    while (!make()) {
-    }
-  }
-  ~FileInTheMaking() {
-    if (!finished_) ::unlink(unfinished_.c_str());
-    ::close(file_);
-  }
-  FileInTheMaking(const FileInTheMaking&) = delete;
-  FileInTheMaking& operator=(const FileInTheMaking&) = delete;
-
-  int file() const { return file_; }
-  const std::string& name() const { return unfinished_; }
-  void sync() const {
-    if (::fsync(file_) != 0) throw_errno("fsync", unfinished_, errno);
-  }
-  // Takes the place of a file of that name, or is refused with kExists.
-  void finish(bool replace) {
-    sync();
-    if (replace) {
-      if (::rename(unfinished_.c_str(), path_.c_str()) != 0) throw_errno("rename", path_, errno);
-    } else {
-      rename_to_new(unfinished_, path_);
-    }
-    finished_ = true;
-    sync_parent_of(path_);
-  }
-
- private:
-  static constexpr std::string_view kEnding = ".unfinished";
-  static constexpr size_t kDigits = 16;
-
-  bool make() {
-    unfinished_ = fmt::format("{}.{:016x}{}", path_, random_number(path_), kEnding);
-    file_ = ::open(unfinished_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-    if (file_ < 0 && errno == EEXIST) return false;
-    if (file_ < 0) throw_errno("open", unfinished_, errno);
-    // Where there are no locks nobody gets the one that he removes such a file with.
-    ::flock(file_, LOCK_SH);
-    struct stat status{};
-    if (::fstat(file_, &status) == 0 && status.st_nlink > 0) return true;
-    ::close(file_);  // taken for left over before it was locked
-    return false;
-  }
-
-  // As far as that can be done: it is in nobody's way.
-  void remove_left_over() const {
-    const std::string begin = std::filesystem::path(path_).filename().string() + ".";
-    std::error_code failed;
-    for (std::filesystem::directory_iterator at(parent_of(path_), failed), end;
-         !failed && at != end; at.increment(failed)) {
-      const std::string name = at->path().filename().string();
-      if (name.size() != begin.size() + kDigits + kEnding.size() || !name.starts_with(begin) ||
-          !name.ends_with(kEnding) ||
-          name.find_first_not_of("0123456789abcdef", begin.size()) != begin.size() + kDigits) {
-        continue;
-      }
-      const int file = ::open(at->path().c_str(), O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
-      if (file < 0) continue;
-      if (::flock(file, LOCK_EX | LOCK_NB) == 0) ::unlink(at->path().c_str());
-      ::close(file);
-    }
-  }
-
-  std::string path_;
-  std::string unfinished_;
-  int file_ = -1;
-  bool finished_ = false;
-};
-
 // Whether there is a file of this name, which then is an earlier backup: only such a one gives way.
 bool is_replaceable(const std::string& path) {
   std::error_code ignored;
@@ -135,8 +50,9 @@ bool is_replaceable(const std::string& path) {
               fmt::format("{}: is there already, and is no backup; choose another name", path));
 }
 
-// Writers wait for the copy of a unit, and each unit that is let go may split the mapping; of those the system allows
-// some 65 thousand. Larger pools are on huge pages, which a smaller unit would split.
+// Writers wait for the copy of a unit, and each unit that is let go may split the mapping; of those
+// the system allows some 65 thousand. Larger pools are on huge pages, which a smaller unit would
+// split.
 uint64_t cut_unit_bytes(uint64_t bytes) {
   constexpr uint64_t kSmallPool = uint64_t{64} << 20;
   constexpr uint64_t kHugePage = uint64_t{2} << 20;
@@ -148,70 +64,60 @@ uint64_t cut_unit_bytes(uint64_t bytes) {
 // The thread is making a backup, so what it waits for until no backup is made would never come.
 thread_local bool makes_backup = false;
 
-class BackupWriter {
+// Where a backup is made, by whoever asks for it: what it rests on, and a file without a name yet.
+class BackupPlace {
  public:
-  BackupWriter(const PoolImpl& pool, const std::string& path, const BackupOptions& options)
-      : pool_(pool), options_(options), path_(path), start_(std::chrono::steady_clock::now()) {
-    if (!options.base.empty()) open_base();
+  // `mode`: of the pool's file; a backup of what others may not read is not theirs to read either.
+  BackupPlace(const std::string& path, const std::string& base, mode_t mode)
+      : path_(path), mode_(mode) {
+    if (!base.empty()) open_base(base);
+    replaces_ = is_replaceable(path_);
+    out_ = std::make_unique<UnfinishedFile>(path_, mode_);
   }
-
-  BackupReport run();
+  BackupTarget target() const {
+    return {out_->file(), out_->name(), base_ ? &*base_ : nullptr, base_name_};
+  }
+  // What was passed to another user can still be written to by that one: another file with the same
+  // takes its place.
+  void take_back() {
+    auto own = std::make_unique<UnfinishedFile>(path_, mode_);
+    own->copy_from(*out_);
+    out_ = std::move(own);
+  }
+  // What has come to be there meanwhile stays.
+  void finish() { out_->finish(replaces_ && is_replaceable(path_)); }
 
  private:
-  void open_base();
+  void open_base(const std::string& base);
   void require_no_ancestor() const;
-  void read_tables();
-  void take_early(uint64_t from, uint64_t to);
-  template <typename T>
-  const T& early(uint64_t offset) const;
-  void note_used(const PoolHeader& header, const SegmentMap& map);
-  void write_unit(uint64_t unit, const char* from);
-  void write_piece(uint64_t piece, const char* from);
-  void write_end();
 
-  const PoolImpl& pool_;
-  const BackupOptions& options_;
-  const std::string path_;
-  std::chrono::steady_clock::time_point start_;
+  std::string path_;
+  mode_t mode_;
   std::optional<BackupFile> base_;
+  std::string base_name_;
   bool replaces_ = false;
-  std::optional<FileInTheMaking> out_;
-  std::optional<Cut> cut_;
-  uint64_t unit_bytes_ = 0;
-  uint64_t pieces_ = 0;     // units of the format, in the pool's file
-  std::vector<bool> used_;  // by piece
-  // Units of the cut with header, directory, lanes and descriptors, which are taken first.
-  std::map<uint64_t, std::vector<char>> early_;
-  std::vector<char> buffer_;
-  std::vector<BackupUnit> table_;
-  uint64_t at_ = kBackupHeaderBytes;
-  BackupReport report_;
+  std::unique_ptr<UnfinishedFile> out_;
 };
 
-void BackupWriter::open_base() {
-  base_.emplace(options_.base);
-  if (std::memcmp(base_->header().uuid, pool_.header().uuid, sizeof base_->header().uuid) != 0) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{}: is a backup of another pool than {}; make a backup without a base",
-                            options_.base, pool_.mapping().path()));
-  }
+void BackupPlace::open_base(const std::string& base) {
+  base_.emplace(base);
   require_no_ancestor();
-  if (std::filesystem::path(options_.base).filename().string().size() >=
-      sizeof(BackupHeader::base_name)) {
+  base_name_ = std::filesystem::path(base).filename().string();
+  if (base_name_.size() >= sizeof(BackupHeader::base_name)) {
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{}: the name of the base is too long", options_.base));
+                fmt::format("{}: the name of the base is too long", base));
   }
 }
 
 // What is replaced must not be what the new backup rests on, however many others lie in between.
-void BackupWriter::require_no_ancestor() const {
+void BackupPlace::require_no_ancestor() const {
   BackupHeader replaced;
   try {
     replaced = read_backup_header(path_);
   } catch (const Error&) {
     return;  // there is nothing, or what nobody can rest on
   }
-  std::string at = options_.base;
+  std::string at = base_->path();
   BackupHeader header = base_->header();
   for (uint64_t length = 0; length < kChainMax; ++length) {
     if (header.id == replaced.id || header.base_id == replaced.id) {
@@ -234,10 +140,58 @@ void BackupWriter::require_no_ancestor() const {
   }
 }
 
+// Writes the copy, in the process that has the pool open.
+class BackupWriter {
+ public:
+  BackupWriter(const PoolImpl& pool, const BackupTarget& target, const BackupProgress& progress)
+      : pool_(pool),
+        target_(target),
+        progress_(progress),
+        start_(std::chrono::steady_clock::now()) {}
+
+  BackupReport run();
+
+ private:
+  void require_own_base() const;
+  void read_tables();
+  void take_early(uint64_t from, uint64_t to);
+  template <typename T>
+  const T& early(uint64_t offset) const;
+  void note_used(const PoolHeader& header, const SegmentMap& map);
+  void write_unit(uint64_t unit, const char* from);
+  void write_piece(uint64_t piece, const char* from);
+  void write_end();
+
+  const PoolImpl& pool_;
+  const BackupTarget& target_;
+  const BackupProgress& progress_;
+  std::chrono::steady_clock::time_point start_;
+  std::optional<Cut> cut_;
+  uint64_t unit_bytes_ = 0;
+  uint64_t pieces_ = 0;     // units of the format, in the pool's file
+  std::vector<bool> used_;  // by piece
+  // Units of the cut with header, directory, lanes and descriptors, which are taken first.
+  std::map<uint64_t, std::vector<char>> early_;
+  std::vector<char> buffer_;
+  std::vector<BackupUnit> table_;
+  uint64_t at_ = kBackupHeaderBytes;
+  BackupReport report_;
+};
+
+void BackupWriter::require_own_base() const {
+  const BackupFile* base = target_.base;
+  if (base == nullptr ||
+      std::memcmp(base->header().uuid, pool_.header().uuid, sizeof base->header().uuid) == 0) {
+    return;
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("{}: is a backup of another pool than {}; make a backup without a base",
+                          base->path(), pool_.mapping().path()));
+}
+
 BackupReport BackupWriter::run() {
   if (pool_.failed()) pool_.require_writable();  // throws: memory may not be what was acknowledged
-  replaces_ = is_replaceable(path_);
-  out_.emplace(path_);
+  require_own_base();
   // A pool without segments has a file that ends before they would begin.
   const uint64_t mapped_bytes =
       pool_.segments() == 0 ? pool_.header().descriptors_offset : pool_.end_offset();
@@ -266,7 +220,7 @@ BackupReport BackupWriter::run() {
     } else {
       cut_->skip(unit);
     }
-    if (options_.progress) options_.progress(last * kUnitBytes, pieces_ * kUnitBytes);
+    if (progress_) progress_(last * kUnitBytes, pieces_ * kUnitBytes);
   }
   const Cut::Figures figures = cut_->figures();
   cut_.reset();
@@ -374,13 +328,14 @@ void BackupWriter::write_piece(uint64_t piece, const char* from) {
   BackupUnit& unit = table_[piece];
   if (is_all_zeros(from, kUnitBytes)) return;
   unit.checksum = checksum128(from, kUnitBytes);
-  if (base_ && piece < base_->table().size() && base_->table()[piece].place != kZeros &&
-      base_->table()[piece].checksum == unit.checksum) {
+  const BackupFile* base = target_.base;
+  if (base != nullptr && piece < base->table().size() && base->table()[piece].place != kZeros &&
+      base->table()[piece].checksum == unit.checksum) {
     unit.place = kInBase;
     return;
   }
   unit.place = at_;
-  write_at(out_->file(), out_->name(), at_, from, kUnitBytes);
+  write_at(target_.file, target_.name, at_, from, kUnitBytes);
   at_ += kUnitBytes;
 }
 
@@ -390,12 +345,11 @@ void BackupWriter::write_end() {
   header.version = kBackupVersion;
   const PoolHeader& pool_header = early<PoolHeader>(0);
   header.pool_version = pool_header.format_version;
-  const uint64_t id[] = {random_number(path_), random_number(path_)};
+  const uint64_t id[] = {random_number(target_.name), random_number(target_.name)};
   std::memcpy(header.id.data(), id, sizeof id);
-  if (base_) {
-    header.base_id = base_->header().id;
-    const std::string name = std::filesystem::path(options_.base).filename().string();
-    std::memcpy(header.base_name, name.data(), name.size());
+  if (target_.base != nullptr) {
+    header.base_id = target_.base->header().id;
+    std::memcpy(header.base_name, target_.base_name.data(), target_.base_name.size());
   }
   std::memcpy(header.uuid, pool_header.uuid, sizeof header.uuid);
   header.generation = pool_header.generation_word;
@@ -406,17 +360,15 @@ void BackupWriter::write_end() {
   header.table_checksum = checksum64(table_.data(), table_bytes);
   header.created_unix_s = static_cast<uint64_t>(std::time(nullptr));
   header.checksum = checksum_of(header);
-  write_at(out_->file(), out_->name(), at_, table_.data(), table_bytes);
-  write_at(out_->file(), out_->name(), 0, &header, sizeof header);
-  // What has come to be there meanwhile stays.
-  out_->finish(replaces_ && is_replaceable(path_));
+  write_at(target_.file, target_.name, at_, table_.data(), table_bytes);
+  write_at(target_.file, target_.name, 0, &header, sizeof header);
   report_.written_bytes = at_ + table_bytes;
 }
 
 // ---- restoring
 
-// The paths of a backup and of what it rests on, the newest first. Only headers are read, and one file at a time is
-// open: there may be thousands.
+// The paths of a backup and of what it rests on, the newest first. Only headers are read, and one
+// file at a time is open: there may be thousands.
 std::vector<std::string> find_chain(const BackupFile& newest,
                                     const std::vector<std::string>& bases) {
   const std::string& backup = newest.path();
@@ -452,8 +404,8 @@ std::vector<std::string> find_chain(const BackupFile& newest,
   return chain;
 }
 
-// Finds units of the newest backup of a chain, wherever they are stored, one file after the other. `left` are the
-// numbers of those that are wanted. Throws kCorrupt.
+// Finds units of the newest backup of a chain, wherever they are stored, one file after the other.
+// `left` are the numbers of those that are wanted. Throws kCorrupt.
 void find_units(const std::vector<std::string>& chain, const BackupFile& newest,
                 std::vector<uint64_t> left,
                 const std::function<void(uint64_t number, const BackupFile& file,
@@ -548,8 +500,8 @@ void require_no_backup_of_thread(const char* what) {
           what));
 }
 
-BackupReport write_backup(const PoolImpl& pool, const std::string& path,
-                          const BackupOptions& options) {
+BackupReport copy_pool(const PoolImpl& pool, const BackupTarget& target,
+                       const BackupProgress& progress) {
   require_no_backup_of_thread("another backup");
   const struct Mark {
     Mark() { makes_backup = true; }
@@ -558,11 +510,109 @@ BackupReport write_backup(const PoolImpl& pool, const std::string& path,
   const std::shared_lock lock(pool.size_mutex());  // what was asked to be copied stays
   for (int attempt = 0;; ++attempt) {
     try {
-      return BackupWriter(pool, path, options).run();
+      return BackupWriter(pool, target, progress).run();
     } catch (const Error& error) {
+      // Nothing has been written then.
       if (error.code() != ErrorCode::kInUse || attempt >= 100) throw;
     }
   }
+}
+
+BackupReport write_backup(const PoolImpl& pool, const std::string& path,
+                          const BackupOptions& options) {
+  require_no_backup_of_thread("another backup");
+  if (pool.failed()) pool.require_writable();  // throws
+  BackupPlace place(path, options.base, mode_of(pool.mapping().file()));
+  const BackupReport report = copy_pool(pool, place.target(), options.progress);
+  place.finish();
+  return report;
+}
+
+namespace {
+
+[[noreturn]] void throw_not_done(const std::string& pool, const BackupTarget& target) {
+  throw Error(ErrorCode::kIo,
+              fmt::format("{}: the process that has the pool open says that {} is done, but has "
+                          "not written what it says; ask again",
+                          pool, target.name));
+}
+
+// That what was written is what the answer says: header and table are whole, and of a backup that
+// rests on the base.
+void require_copy(const std::string& pool, const BackupTarget& target, const BackupReport& report) {
+  struct stat status{};
+  if (::fstat(target.file, &status) != 0) throw_errno("fstat", target.name, errno);
+  if (static_cast<uint64_t>(status.st_size) != report.written_bytes) throw_not_done(pool, target);
+  std::unique_ptr<BackupFile> made;
+  try {
+    made = BackupFile::of_descriptor(target.file, target.name);
+  } catch (const Error&) {
+    throw_not_done(pool, target);
+  }
+  const BackupHeader& header = made->header();
+  if (made->table().size() * kUnitBytes != report.pool_bytes ||
+      header.base_id != (target.base == nullptr ? BackupId{} : target.base->header().id)) {
+    throw_not_done(pool, target);
+  }
+}
+
+}  // namespace
+
+BackupReport ask_for_backup(const std::string& pool, const std::string& path,
+                            const BackupOptions& options) {
+  require_no_backup_of_thread("another backup");
+  BackupPlace place(path, options.base, mode_of(pool));
+  const AskedCopy made = ask_for_copy(pool, place.target(), options.progress);
+  if (!made.of_own_user) {
+    place.take_back();
+    require_copy(pool, place.target(), made.report);
+  }
+  place.finish();
+  return made.report;
+}
+
+namespace {
+
+// What stands in the answer, in this order.
+using ReportField = uint64_t BackupReport::*;
+constexpr ReportField kReportFields[] = {&BackupReport::pool_bytes,    &BackupReport::copied_bytes,
+                                         &BackupReport::written_bytes, &BackupReport::elapsed_ns,
+                                         &BackupReport::protect_ns,    &BackupReport::pause_ns_max,
+                                         &BackupReport::pauses};
+
+}  // namespace
+
+AskedCopy ask_for_copy(const std::string& pool, const BackupTarget& target,
+                       const BackupProgress& progress) {
+  LiveRequest request{.what = kLivePool, .file = target.file, .file_name = target.name};
+  if (target.base != nullptr) {
+    request.base = target.base->file();
+    request.base_name = target.base->path();
+    request.option = target.base_name;
+  }
+  const LiveAnswer answer = ask_live(pool, request, progress);
+  AskedCopy made{.report = {}, .of_own_user = answer.of_own_user};
+  if (answer.numbers.size() != std::size(kReportFields)) throw_not_done(pool, target);
+  size_t i = 0;
+  for (const ReportField field : kReportFields) made.report.*field = answer.numbers[i++];
+  require_copy(pool, target, made.report);
+  return made;
+}
+
+std::vector<uint64_t> answer_for_copy(const PoolImpl& pool, const LiveRequest& request,
+                                      const BackupProgress& progress) {
+  std::unique_ptr<BackupFile> base;
+  if (request.base >= 0) {
+    if (request.option.empty() || request.option.size() >= sizeof(BackupHeader::base_name)) {
+      throw Error(ErrorCode::kInvalidArgument, "the base of the backup has no name");
+    }
+    base = BackupFile::of_descriptor(request.base, request.base_name);
+  }
+  const BackupReport report =
+      copy_pool(pool, {request.file, request.file_name, base.get(), request.option}, progress);
+  std::vector<uint64_t> numbers;
+  for (const ReportField field : kReportFields) numbers.push_back(report.*field);
+  return numbers;
 }
 
 void restore_backup(const std::string& backup, const std::string& path,
@@ -586,7 +636,7 @@ void restore_backup(const std::string& backup, const std::string& path,
       header.descriptors_offset > header.data_offset) {
     throw Error(ErrorCode::kCorrupt, fmt::format("{}: holds no pool", backup));
   }
-  FileInTheMaking out(path);
+  UnfinishedFile out(path);
   {
     const MappedFile pool(out.file(), out.name(), bytes);
     const uint64_t segments = (bytes - header.data_offset) / kSegmentBytes;
@@ -600,7 +650,8 @@ void restore_backup(const std::string& backup, const std::string& path,
     });
     read_units(chain, newest, std::move(units), [&](uint64_t number, const char* unit) {
       const uint64_t at = number * kUnitBytes;
-      // Of tables whole units, also what the pool does not know of: a store into it would be the end of the process.
+      // Of tables whole units, also what the pool does not know of: a store into it would be the
+      // end of the process.
       if (at < header.data_offset || map.is_table((at - header.data_offset) / kSegmentBytes))
         reserve_blocks(out.file(), out.name(), at, at + kUnitBytes);
       std::memcpy(pool.base() + at, unit, kUnitBytes);

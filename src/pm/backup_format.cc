@@ -97,7 +97,16 @@ std::string base_beside(const std::string& path, const BackupHeader& header) {
       .string();
 }
 
-BackupFile::BackupFile(const std::string& path) : path_(path), file_(open_to_read(path)) {
+BackupFile::BackupFile(const std::string& path) : BackupFile(open_to_read(path), path) {}
+
+std::unique_ptr<BackupFile> BackupFile::of_descriptor(int file, const std::string& name) {
+  const int own = ::fcntl(file, F_DUPFD_CLOEXEC, 0);
+  if (own < 0) throw_errno("fcntl", name, errno);
+  return std::unique_ptr<BackupFile>(new BackupFile(own, name));
+}
+
+// Takes the descriptor over.
+BackupFile::BackupFile(int file, const std::string& path) : path_(path), file_(file) {
   try {
     header_ = read_header(file_, path_);
     read_table();

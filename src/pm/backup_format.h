@@ -60,6 +60,8 @@ class BackupFile {
  public:
   // Throws kNotFound, kPermission, kForeign, kTruncated, kVersion, kCorrupt.
   explicit BackupFile(const std::string& path);
+  // Of a file that is open already, and stays the caller's. Throws as the other.
+  static std::unique_ptr<BackupFile> of_descriptor(int file, const std::string& name);
   ~BackupFile();
   BackupFile(const BackupFile&) = delete;
   BackupFile& operator=(const BackupFile&) = delete;
@@ -72,6 +74,7 @@ class BackupFile {
   void read(const BackupUnit& unit, char* to) const;
 
  private:
+  BackupFile(int file, const std::string& path);
   void read_table();
 
   std::string path_;
@@ -83,7 +86,8 @@ class BackupFile {
 uint64_t checksum_of(const BackupHeader& header);
 // The header of a backup, verified. Throws as BackupFile does.
 BackupHeader read_backup_header(const std::string& path);
-// Whether that is a file that begins as a backup does, damaged or not. Throws kNotFound, kPermission, kIo.
+// Whether that is a file that begins as a backup does, damaged or not. Throws kNotFound,
+// kPermission, kIo.
 bool is_backup(const std::string& path);
 bool has_base(const BackupHeader& header);
 // Where the base of a backup is if both are where they were made: beside each other.

@@ -1,5 +1,6 @@
-// Asymmetric fences: who does a thing all the time does it with plain stores and loads, in program order; who seldom
-// needs to know of it has a memory barrier executed by all threads of the process (membarrier(2)).
+// Asymmetric fences: who does a thing all the time does it with plain stores and loads, in program
+// order; who seldom needs to know of it has a memory barrier executed by all threads of the process
+// (membarrier(2)).
 #pragma once
 
 namespace perdure::pm {

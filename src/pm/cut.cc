@@ -1,5 +1,6 @@
 #include "pm/cut.h"
 
+#include <pthread.h>
 #include <sched.h>
 #include <sys/mman.h>
 
@@ -22,7 +23,8 @@ uint64_t monotonic_ns() {
   return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
 }
 
-// Not a call that sanitizers look into: writers are held up by the system, of which they know nothing.
+// Not a call that sanitizers look into: writers are held up by the system, of which they know
+// nothing.
 void copy_bytes(void* to, const void* from, uint64_t bytes) {
   asm volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes) : : "memory");
 }
@@ -31,9 +33,9 @@ std::mutex one_at_a_time;
 
 }  // namespace
 
-// Where there was a cut. A fault in it may be one that it caused although it has ended, and although there is another
-// one by now: the thread was stopped between the fault and the handler. Such a store succeeds when it is tried again,
-// since the memory is writable before the cut ends.
+// Where there was a cut. A fault in it may be one that it caused although it has ended, and
+// although there is another one by now: the thread was stopped between the fault and the handler.
+// Such a store succeeds when it is tried again, since the memory is writable before the cut ends.
 struct CutRange {
   std::atomic<uintptr_t> begin{0};
   std::atomic<uintptr_t> end{0};
@@ -45,14 +47,16 @@ struct CutRange {
 struct CutHandler {
   static inline std::atomic<Cut*> active{nullptr};
   static inline std::atomic<uint32_t> inside{0};  // threads that may look at it
-  // The last ones, each range once. Who reads one while it is written over may take a fault for a late one.
+  // The last ones, each range once. Who reads one while it is written over may take a fault for a
+  // late one.
   static inline std::array<CutRange, 64> ranges;
   static inline uint64_t next_range = 0;  // under the lock of cuts, as the next one
   static inline uint64_t cuts = 0;
   static inline struct sigaction previous{};
   // Handlers that call each other in a circle end there.
   [[gnu::tls_model("initial-exec")]] static inline thread_local bool passing_on = false;
-  // The fault of this thread that was taken for a late one last, and of which cut: there it is none a second time.
+  // The fault of this thread that was taken for a late one last, and of which cut: there it is none
+  // a second time.
   [[gnu::tls_model("initial-exec")]] static inline thread_local uintptr_t late_at = 0;
   [[gnu::tls_model("initial-exec")]] static inline thread_local uint64_t late_of = 0;
 
@@ -66,6 +70,17 @@ struct CutHandler {
     own.sa_flags = SA_SIGINFO | SA_ONSTACK;
     ::sigemptyset(&own.sa_mask);
     if (::sigaction(SIGSEGV, &own, nullptr) != 0) throw_errno("sigaction", "SIGSEGV", errno);
+    static const int at_fork = ::pthread_atfork(nullptr, nullptr, in_child);
+    static_cast<void>(at_fork);
+  }
+
+  // A child has nobody who copies, and a mapping of its own: its stores must not wait.
+  static void in_child() {
+    inside.store(0);
+    Cut* const cut = active.load();
+    if (cut == nullptr) return;
+    ::mprotect(cut->base_, cut->bytes_, PROT_READ | PROT_WRITE);
+    active.store(nullptr);
   }
 
   static CutRange& range_of(uintptr_t begin, uintptr_t end) {

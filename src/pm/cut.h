@@ -3,13 +3,13 @@
 //   Cut cut(base, bytes, 64 << 10);                        // the instant
 //   for (uint64_t u = 0; u < cut.units(); ++u) cut.take(u, buffer);
 //
-// The range is made read-only with one call. Who writes to a unit of it then takes SIGSEGV; the handler copies the
-// unit aside and makes it writable again. Nobody is let go on before the whole range is read-only, so whoever writes
-// after he has seen another's write that was held up cannot be in the copy without it: what is read is what the memory
-// held when the call returned.
+// The range is made read-only with one call. Who writes to a unit of it then takes SIGSEGV; the
+// handler copies the unit aside and makes it writable again. Nobody is let go on before the whole
+// range is read-only, so whoever writes after he has seen another's write that was held up cannot
+// be in the copy without it: what is read is what the memory held when the call returned.
 //
-// That works on every medium. What a handler does here is what may be done in one: plain stores to memory that is
-// mapped already, mprotect, clock_gettime, sched_yield.
+// That works on every medium. What a handler does here is what may be done in one: plain stores to
+// memory that is mapped already, mprotect, clock_gettime, sched_yield.
 #pragma once
 
 #include <atomic>
@@ -30,8 +30,8 @@ class Cut {
     uint64_t pauses = 0;
   };
 
-  // `unit_bytes` is a power of two and a multiple of the pages that the range is mapped with; so is `bytes`, but for
-  // the power. Waits for an earlier Cut to end. Throws kIo, std::bad_alloc.
+  // `unit_bytes` is a power of two and a multiple of the pages that the range is mapped with; so is
+  // `bytes`, but for the power. Waits for an earlier Cut to end. Throws kIo, std::bad_alloc.
   Cut(char* base, uint64_t bytes, uint64_t unit_bytes, const std::string& name);
   ~Cut();
   Cut(const Cut&) = delete;

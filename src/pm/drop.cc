@@ -107,8 +107,8 @@ void Drop::commit() {
   entry.in_use = kEntryDropped;
   replace_entry(pool_, entry_, entry);
   pool_.note_dropped(entry_);
-  // Before its root can be another structure's. A crash in between leaves it to the next opening, which finds no name
-  // that leads to the root.
+  // Before its root can be another structure's. A crash in between leaves it to the next opening,
+  // which finds no name that leads to the root.
   pool_.transactions().forget(entry.root);
 }
 
@@ -155,7 +155,8 @@ void Drop::free_pages(PoolImpl& pool, uint32_t number) {
   while (home->drop != 0) {
     const uint64_t offset = home->drop;
     DirectoryEntry entry = *home;
-    // Its records are not looked at: what they name may be anything else by now, where nothing was dropped.
+    // Its records are not looked at: what they name may be anything else by now, where nothing was
+    // dropped.
     entry.drop = page_at(pool, offset).next;
     const bool ends = entry.drop == 0 && entry.in_use == kEntryDropped;
     if (ends) entry = DirectoryEntry{};

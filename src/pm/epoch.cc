@@ -70,8 +70,8 @@ EpochManager::Slot& EpochManager::find_slot() {
   Slot* table = place.load(std::memory_order_acquire);
   if (table == nullptr) {
     auto made = std::make_unique<Slot[]>(kThreadsPerTable);
-    // A collector that does not see the table yet does not know this thread's guard: it was not pinned
-    // when the collector looked, as with a slot that is idle.
+    // A collector that does not see the table yet does not know this thread's guard: it was not
+    // pinned when the collector looked, as with a slot that is idle.
     if (place.compare_exchange_strong(table, made.get(), std::memory_order_seq_cst)) {
       table = made.release();
     }

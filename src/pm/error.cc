@@ -59,6 +59,8 @@ const char* to_string(ErrorCode code) noexcept {
       return "internal";
     case ErrorCode::kConflict:
       return "conflict";
+    case ErrorCode::kTooOld:
+      return "too-old";
   }
   return "unknown";
 }

@@ -86,4 +86,15 @@ void rename_to_new(const std::string& from, const std::string& to) {
   throw_errno("rename", to, reason);
 }
 
+namespace {
+
+thread_local bool makes_private_files = false;
+
+}  // namespace
+
+PrivateFiles::PrivateFiles() : before_(makes_private_files) { makes_private_files = true; }
+PrivateFiles::~PrivateFiles() { makes_private_files = before_; }
+
+mode_t new_file_mode() { return makes_private_files ? 0600 : 0644; }
+
 }  // namespace perdure::pm

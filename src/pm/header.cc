@@ -74,6 +74,72 @@ void place_tables(PoolHeader& header) {
       round_up(header.descriptors_offset + segments * sizeof(SegmentDescriptor), kSegmentBytes);
 }
 
+namespace {
+
+bool has_magic(const PoolHeader& header) {
+  return std::memcmp(header.magic, kMagic, sizeof kMagic) == 0;
+}
+
+bool is_whole(const PoolHeader& header) { return header_checksum(header) == header.checksum; }
+
+bool has_possible_version(const PoolHeader& header) {
+  constexpr uint32_t kVersionMax = 64;  // what a release may have
+  return header.format_version >= kFirstFormat && header.format_version <= kVersionMax;
+}
+
+// With one byte changed, of the fields or of the checksum, so that it holds.
+bool mend_one_byte(PoolHeader& header) {
+  const uint64_t difference = header_checksum(header) ^ header.checksum;
+  for (unsigned byte = 0; byte < sizeof difference; ++byte) {
+    if ((difference & ~(uint64_t{0xff} << 8 * byte)) != 0) continue;
+    header.checksum ^= difference;
+    return true;
+  }
+  auto* bytes = reinterpret_cast<uint8_t*>(&header);
+  for (size_t at = 0; at < offsetof(PoolHeader, checksum); ++at) {
+    const uint8_t found = bytes[at];
+    for (unsigned value = 0; value < 256; ++value) {
+      bytes[at] = static_cast<uint8_t>(value);
+      if (is_whole(header)) return true;
+    }
+    bytes[at] = found;
+  }
+  return false;
+}
+
+// With another capacity, and the places that follow from it, so that the checksum holds.
+bool mend_capacity(PoolHeader& header) {
+  constexpr uint64_t kFineBytes = uint64_t{64} << 30;
+  constexpr uint64_t kCoarseStep = uint64_t{1} << 20;
+  PoolHeader other = header;
+  for (uint64_t bytes = Pool::kMinCapacityBytes; bytes <= Pool::kMaxCapacityBytes;
+       bytes += bytes < kFineBytes ? kSegmentBytes : kCoarseStep) {
+    other.capacity_bytes = bytes;
+    place_tables(other);
+    if (!is_whole(other)) continue;
+    header = other;
+    return true;
+  }
+  return false;
+}
+
+// A header whose checksum does not hold as it must have been: with what is the same in all pools,
+// and with that byte, or capacity, which makes the checksum hold. As it is if nothing does. Some
+// tenths of a second at most.
+PoolHeader mended(const PoolHeader& damaged) {
+  PoolHeader header = damaged;
+  std::memcpy(header.magic, kMagic, sizeof kMagic);
+  if (!has_possible_version(header)) {
+    header.format_version = is_extended(header) ? kExtendedFormat : kFirstFormat;
+  }
+  header.header_bytes = kHeaderBytes;
+  header.layout_hash = layout_hash();
+  std::ranges::fill(header.reserved, 0);
+  return is_whole(header) || mend_one_byte(header) || mend_capacity(header) ? header : damaged;
+}
+
+}  // namespace
+
 PoolHeader read_header(const Mapping& mapping, bool lenient) {
   const std::string& path = mapping.path();
   alignas(PoolHeader) uint8_t page[kHeaderBytes] = {};
@@ -85,12 +151,14 @@ PoolHeader read_header(const Mapping& mapping, bool lenient) {
   }
   PoolHeader header;
   std::memcpy(&header, page, sizeof header);
-  if (bytes < sizeof header.magic || std::memcmp(header.magic, kMagic, sizeof kMagic) != 0) {
-    PoolHeader mended = header;
-    std::memcpy(mended.magic, kMagic, sizeof kMagic);
-    if (bytes >= kHeaderBytes && header_checksum(mended) == header.checksum && lenient) {
-      header = mended;
-    } else if (bytes >= kHeaderBytes && header_checksum(mended) == header.checksum) {
+  if (lenient && bytes >= kHeaderBytes &&
+      !(is_whole(header) && has_magic(header) && has_possible_version(header))) {
+    header = mended(header);
+  }
+  if (bytes < sizeof header.magic || !has_magic(header)) {
+    PoolHeader named = header;
+    std::memcpy(named.magic, kMagic, sizeof kMagic);
+    if (bytes >= kHeaderBytes && is_whole(named)) {
       // It is written last when a pool is made.
       if (std::ranges::all_of(header.magic, [](auto byte) { return byte == 0; })) {
         throw Error(

@@ -26,7 +26,8 @@ bool is_extended(const PoolHeader& header);
 void place_tables(PoolHeader& header);
 Error corrupt_header(const std::string& path, const std::string& what);
 
-// The header page as it is on the medium. Throws kEmpty, kForeign, kTruncated, kCorrupt, kVersion.
+// The header page as it is on the medium; `lenient`: as it must have been, if it is damaged. Throws
+// kEmpty, kForeign, kTruncated, kCorrupt, kVersion.
 PoolHeader read_header(const Mapping& mapping, bool lenient);
 // What a pool of this header may grow to. Throws kCorrupt.
 uint64_t capacity_of(const PoolHeader& header, const Mapping& mapping, bool lenient);

@@ -71,10 +71,10 @@ uint32_t Heap::bitmap_words(uint64_t segment) const {
                                             : 0;
 }
 
-// What is cleared already is no run any more. It is the same slab still, or a free segment: a crash may have come after
-// an opening had cleared the bits and begun to let go of the list, and a page of the list may have been the last block
-// of a slab that a later page names, which then went back. It is nothing else: nothing is allocated between the
-// clearing and the end of the list.
+// What is cleared already is no run any more. It is the same slab still, or a free segment: a crash
+// may have come after an opening had cleared the bits and begun to let go of the list, and a page
+// of the list may have been the last block of a slab that a later page names, which then went back.
+// It is nothing else: nothing is allocated between the clearing and the end of the list.
 bool Heap::fits(const Part& part, uint32_t words) const {
   const Segments::Content content = segments_.content_of(part.segment);
   if (content.kind == SegmentKind::kFree) return true;
@@ -89,8 +89,9 @@ void Heap::clear_part(const Part& part) {
     pool_.memory().flush(&entry.word, sizeof entry.word);
     return;
   }
-  // Of a segment that is free by now the bitmap says nothing, and may hold anything: HeapBlocks::find_free_blocks()
-  // makes all of it zeros, durably, before the word that makes it a slab again.
+  // Of a segment that is free by now the bitmap says nothing, and may hold anything:
+  // HeapBlocks::find_free_blocks() makes all of it zeros, durably, before the word that makes it a
+  // slab again.
   for (size_t i = 0; i < part.bits.size(); ++i) {
     if (part.bits[i] == 0) continue;
     std::atomic_ref(entry.bitmap[i]).fetch_and(~part.bits[i], std::memory_order_acq_rel);

@@ -5,9 +5,11 @@
 //   ...write the node, flush it...
 //   txn.publish(node, parent->child);             // the link leads to it; durable
 //
-// publish(), replace() and retire() are commit() with one link; commit() carries out a change of several:
+// publish(), replace() and retire() are commit() with one link; commit() carries out a change of
+// several:
 //   txn.will_link(node, &parent->child, Link::kOffset);  // "allocated exactly if parent->child leads to it"
 //   txn.commit([&] { store_release(parent->child, node); memory.flush(&parent->child, 8); });
+// commit_contested() is commit() for links that other threads may change as soon as they are there.
 //
 // A block belongs to the heap until the one atomic store that links it, and again from the store
 // that unlinks it. At every instant in between an intent in PM says which word decides, so that
@@ -17,8 +19,9 @@
 //
 // A Txn may also carry redo records: bytes that replace others atomically (a micro-log).
 //
-// Its parts: pm/segments.h (which segments are free), pm/heap_blocks.h (blocks of slabs), heap_txn.cc
-// (transactions), heap_recover.cc (what a crash left of them), heap_check.cc (verification and seals).
+// Its parts: pm/segments.h (which segments are free), pm/heap_blocks.h (blocks of slabs),
+// heap_txn.cc (transactions), heap_recover.cc (what a crash left of them), heap_check.cc
+// (verification and seals).
 #pragma once
 
 #include <array>
@@ -44,10 +47,12 @@ class PoolImpl;
 enum class Link : uint8_t {
   kOffset = 0,  // 8 bytes: the block's offset
   kUnit = 1,    // 4 bytes: the block's offset / kLinkUnitBytes
-  // 8 bytes, and offset of another block, that of the intent added just before (with kOffset or kTagged and
-  // the same word): both blocks are led to by the one word, directly and by way of the other block.
+  // 8 bytes, and offset of another block, that of the intent added just before (with kOffset or
+  // kTagged and the same word): both blocks are led to by the one word, directly and by way of the
+  // other block.
   kAsPrevious = 2,
-  // 8 bytes: the block's offset in bits 6 to 47; what the other bits hold is the structure's affair.
+  // 8 bytes: the block's offset in bits 6 to 47; what the other bits hold is the structure's
+  // affair.
   kTagged = 3,
   kBit = 64,     // 8 bytes: one bit says whether the block counts; see link_bit()
   kAbove = 128,  // 8 bytes: a count; see link_above()
@@ -56,7 +61,8 @@ enum class Link : uint8_t {
 
 inline constexpr uint64_t kLinkUnitBytes = 256;
 
-// The bit 0 to 63 of a word: what leads to the block stands elsewhere, and counts if the bit is set.
+// The bit 0 to 63 of a word: what leads to the block stands elsewhere, and counts if the bit is
+// set.
 constexpr Link link_bit(uint32_t bit) {
   return static_cast<Link>(static_cast<uint32_t>(Link::kBit) + bit);
 }
@@ -98,9 +104,9 @@ class Heap {
   // Bytes of the block at `offset`, which `bytes` were allocated from. Reads its descriptor.
   uint64_t block_bytes_at(uint64_t offset, uint64_t bytes) const;
 
-  // Hands out again what a transaction freed with Release::kLater. Does not
-  // throw: for destructors and actions of epochs. What it cannot hand out, because the medium fails or
-  // memory is short, stays unused until the pool is opened again.
+  // Hands out again what a transaction freed with Release::kLater. Does not throw: for destructors
+  // and actions of epochs. What it cannot hand out, because the medium fails or memory is short,
+  // stays unused until the pool is opened again.
   void release(uint64_t block) noexcept;
 
   // Bytes in allocated blocks, and in free segments and blocks of the pool as large as it is now.
@@ -112,13 +118,14 @@ class Heap {
   };
   Usage usage() const;
 
-  // Whether fewer than `segments` segments are free, those that the pool may still grow by included.
-  // Other threads allocate meanwhile: a guide, no promise. Cost: a few loads.
+  // Whether fewer than `segments` segments are free, those that the pool may still grow by
+  // included. Other threads allocate meanwhile: a guide, no promise. Cost: a few loads.
   bool is_scarce(uint64_t segments) const;
   // Of what the pool has grown to. Also a guide.
   uint64_t free_segments() const { return segments_.free(); }
 
-  // Keeps so many segments for threads that have a KeptRoom, growing the pool if need be. False: there are not enough.
+  // Keeps so many segments for threads that have a KeptRoom, growing the pool if need be. False:
+  // there are not enough.
   bool keep(uint64_t segments) { return segments_.promise(segments); }
   void end_keeping(uint64_t segments) { segments_.end_promise(segments); }
   class KeptRoom;
@@ -133,15 +140,15 @@ class Heap {
     std::array<uint64_t, 16> bits;
     uint64_t bytes;  // of the run, or of one block
   };
-  // Which part of its segment the block at `offset` is; from now on it counts as taken until release_part(),
-  // whatever its bit in PM. Throws kCorrupt if it is no block in use.
+  // Which part of its segment the block at `offset` is; from now on it counts as taken until
+  // release_part(), whatever its bit in PM. Throws kCorrupt if it is no block in use.
   Part part_of(uint64_t offset);
-  // Whether a descriptor holds what the part names, of whose bitmap there are `words`, or what is left of that once
-  // the part was cleared.
+  // Whether a descriptor holds what the part names, of whose bitmap there are `words`, or what is
+  // left of that once the part was cleared.
   bool fits(const Part& part, uint32_t words) const;
   uint32_t bitmap_words(uint64_t segment) const;
-  // Marks the blocks as free on the medium, which they may be already; nobody is given them yet. Durable with
-  // the caller's fence.
+  // Marks the blocks as free on the medium, which they may be already; nobody is given them yet.
+  // Durable with the caller's fence.
   void clear_part(const Part& part);
   // Hands them out again. Does not throw, as release().
   void release_part(const Part& part) noexcept;
@@ -151,12 +158,13 @@ class Heap {
   // Gives the end of the pool back, where nothing is in use (PoolImpl::shrink).
   uint64_t shrink();
 
-  // Writes the descriptor of a segment that the pool is about to grow by. Durable with the caller's fence.
+  // Writes the descriptor of a segment that the pool is about to grow by. Durable with the caller's
+  // fence.
   static void write_free(const PoolImpl& pool, uint64_t segment);
 
-  // Gives each segment in use its seal, a checksum over the segment, its descriptor and the generation.
-  // Durable with the caller's fence, with all that they cover. Cost: reads and flushes the segments in
-  // use.
+  // Gives each segment in use its seal, a checksum over the segment, its descriptor and the
+  // generation. Durable with the caller's fence, with all that they cover. Cost: reads and flushes
+  // the segments in use.
   void seal(uint64_t generation) const;
   // Compares the file with its seals, past the mapping; reports and returns as check() does.
   uint64_t check_seals(uint64_t generation,
@@ -186,13 +194,13 @@ class Heap {
 };
 
 // A group of allocations and frees that a crash either completes or undoes, each by its own link.
-// Use by one thread, which has one unfinished transaction in a heap at a time: threads that waited for a
-// second lane while they hold one could wait for each other. Destroyed without finish(), it gives back
-// what it allocated.
+// Use by one thread, which has one unfinished transaction in a heap at a time: threads that waited
+// for a second lane while they hold one could wait for each other. Destroyed without finish(), it
+// gives back what it allocated.
 class Heap::Txn {
  public:
-  // `reclaim`: this transaction will free more than it takes, and may use the heap's reserve. Waits for a
-  // lane. Throws kIo if the medium has failed.
+  // `reclaim`: this transaction will free more than it takes, and may use the heap's reserve. Waits
+  // for a lane. Throws kIo if the medium has failed.
   explicit Txn(Heap& heap, bool reclaim = false);
   ~Txn();
   Txn(const Txn&) = delete;
@@ -209,17 +217,14 @@ class Heap::Txn {
   // kLater: free on the medium, but not handed out again before Heap::release(), for blocks that
   // readers may still look at.
   void will_unlink(uint64_t block, const void* link, Link form, Release release = Release::kNow);
-  // For links that other transactions may change as soon as they are there, before this one settles;
-  // `link` belongs to this transaction alone, and is durable before settle().
-  // may_link: the block counts as allocated from mark() on, and is freed if `link` never leads to it.
+  // For commit_contested(): links that other transactions may change as soon as they are there,
+  // before this one ends; `link` belongs to this transaction alone.
+  // may_link: the block counts as allocated before the change, and is freed if `link` never leads
+  // to it.
   void may_link(uint64_t block, const void* link, Link form);
-  // may_unlink: the block is freed, with Release::kLater, if `link` no longer leads to it, and is none
-  // of this transaction's business as long as it does.
+  // may_unlink: the block is freed, with Release::kLater, if `link` no longer leads to it, and is
+  // none of this transaction's business as long as it does.
   void may_unlink(uint64_t block, const void* link, Link form);
-
-  // After prepare() was fenced: marks the blocks of may_link(). A fence must follow before the first
-  // link is stored.
-  void mark();
 
   // `bytes` (a multiple of 8) at `target` are to be replaced by those at `image`, atomically with
   // all other redo records of the transaction. At most kRedoBytes - 16 in all.
@@ -237,15 +242,36 @@ class Heap::Txn {
   //       the intent would judge it by a link that no longer speaks of it.
   // Throw kIo, as fences do: then the pool has failed, and its next opening decides.
 
-  // `change()` stores and flushes the links that the intents name (for redo records: calls apply()).
+  // `change()` stores and flushes the links that the intents name (for redo records: calls
+  // apply()).
   template <typename Change>
   [[gnu::always_inline]] void commit(Change change) {
     announce();
     change();
     conclude();
   }
-  // For redo records alone, without intents: one fence fewer. `before()` is called when the change is about
-  // to happen, such as to keep readers out.
+  // For may_link() and may_unlink(): `change()` stores the links and returns whether they lead to
+  // the new blocks. Either is durable when it returns. False: the transaction takes back what it
+  // allocated when it is destroyed. Persist points besides those of commit():
+  //   the bitmap of the blocks of may_link(), F    before the first link: who follows it may change it, and
+  //       free the block, before this transaction goes on.
+  // Without blocks that go the bitmap is durable by then, and so are the links: one fence fewer at
+  // the end.
+  template <typename Change>
+  [[gnu::always_inline]] bool commit_contested(Change change) {
+    announce();
+    mark();
+    memory_.fence();
+    if (!change()) return false;
+    if (marks_.count() < intents_) {
+      conclude();
+    } else {
+      finish();
+    }
+    return true;
+  }
+  // For redo records alone, without intents: one fence fewer. `before()` is called when the change
+  // is about to happen, such as to keep readers out.
   template <typename Before>
   [[gnu::always_inline]] void commit_redo(Before before) {
     announce();  // before the records are armed
@@ -253,8 +279,8 @@ class Heap::Txn {
     apply();
     finish();
   }
-  // `link`, a word that leads to nothing, leads to the block from now on: by its offset, or by its unit if
-  // it has 4 bytes.
+  // `link`, a word that leads to nothing, leads to the block from now on: by its offset, or by its
+  // unit if it has 4 bytes.
   template <typename Word>
   [[gnu::always_inline]] void publish(uint64_t block, Word& link) {
     will_link(block, &link, form_of<Word>());
@@ -268,8 +294,8 @@ class Heap::Txn {
     will_unlink(old, &link, form_of<Word>(), release);
     change_link(link, fresh);
   }
-  // `link`, which leads to the block `old`, leads to `next` instead, another block (not a new one) or 0,
-  // and `old` is free.
+  // `link`, which leads to the block `old`, leads to `next` instead, another block (not a new one)
+  // or 0, and `old` is free.
   template <typename Word>
   [[gnu::always_inline]] void retire(uint64_t old, Word& link, uint64_t next,
                                      Release release = Release::kNow) {
@@ -289,11 +315,14 @@ class Heap::Txn {
   // Brings the allocation state in line with the links, which have been stored and flushed.
   void settle();
 
-  // Needs that links and settle() are fenced. Durable on return; one fence. Ends the transaction: the
-  // thread may begin another one while this object lives.
+  // Needs that links and settle() are fenced. Durable on return; one fence. Ends the transaction:
+  // the thread may begin another one while this object lives.
   void finish();
 
  private:
+  // After prepare() was fenced: marks the blocks of may_link(). A fence must follow before the
+  // first link is stored.
+  void mark();
   // What stands before the links and behind them. Inlined, so that the instruments see the place
   // that calls commit().
   [[gnu::always_inline]] void announce() {
@@ -362,8 +391,8 @@ class Heap::KeptRoom {
   const Segments* outer_;
 };
 
-// Segments that no other thread may take while it lives: for a change that must not fail half-way, whose
-// transactions begin in this thread. In DRAM only: a crash forgets it.
+// Segments that no other thread may take while it lives: for a change that must not fail half-way,
+// whose transactions begin in this thread. In DRAM only: a crash forgets it.
 class Heap::Promise {
  public:
   // Throws kPoolFull or kNoSpace.
@@ -380,8 +409,8 @@ class Heap::Promise {
   uint64_t promised_;
 };
 
-// A transaction that begins when it is first needed. Costs nothing until then: a std::optional would be
-// cleared by some compilers, all two KiB of it.
+// A transaction that begins when it is first needed. Costs nothing until then: a std::optional
+// would be cleared by some compilers, all two KiB of it.
 class Heap::TxnIfNeeded {
  public:
   TxnIfNeeded() {}  // NOLINT(modernize-use-equals-default): of a union

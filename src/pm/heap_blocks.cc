@@ -64,9 +64,9 @@ bool HeapBlocks::take_from_class(uint32_t lane, int size_class, Reach reach, uin
   return true;
 }
 
-// With no segment left for its class, a larger one may still have room. Which class a block has stands
-// in its segment's descriptor, so that who frees it need not know. Of the reserves, whole segments go
-// last: a run can be had from nothing else.
+// With no segment left for its class, a larger one may still have room. Which class a block has
+// stands in its segment's descriptor, so that who frees it need not know. Of the reserves, whole
+// segments go last: a run can be had from nothing else.
 int HeapBlocks::take(uint32_t lane, int wanted, bool reclaim, uint64_t& block) {
   const auto take = [&](int size_class, Reach reach) {
     return serves(size_class, wanted) && take_from_class(lane, size_class, reach, block);
@@ -214,9 +214,9 @@ void HeapBlocks::release(uint64_t offset, int size_class) noexcept try {
   }
 } catch (const std::bad_alloc&) {  // the block stays unused until the next open
 } catch (const Error&) {
-  // A persist that failed. Nobody has to be told: Memory notes it before it throws, so the pool takes no write from
-  // here on, and the next one tells. The block was free on the medium before, and stays unused until the next open,
-  // which goes by what is on the medium.
+  // A persist that failed. Nobody has to be told: Memory notes it before it throws, so the pool
+  // takes no write from here on, and the next one tells. The block was free on the medium before,
+  // and stays unused until the next open, which goes by what is on the medium.
   assert(pool_.failed());
 }
 

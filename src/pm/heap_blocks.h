@@ -1,13 +1,13 @@
 // Blocks of slabs: size classes, their free blocks in DRAM, and the caches of the lanes.
 //
-// A slab is a segment of blocks of one size. Which of them are allocated stands in the bitmap of its
-// descriptor in PM, which only transactions change (pm/heap.h). Which of them are taken stands in DRAM, and
-// is what allocation goes by: a block is taken from when it comes into a lane's cache until it is free on
-// the medium and nobody may look at it any more.
+// A slab is a segment of blocks of one size. Which of them are allocated stands in the bitmap of
+// its descriptor in PM, which only transactions change (pm/heap.h). Which of them are taken stands
+// in DRAM, and is what allocation goes by: a block is taken from when it comes into a lane's cache
+// until it is free on the medium and nobody may look at it any more.
 //
 // Invariants
-//   - taken covers allocated: no block is handed out whose bit in PM is set, or may be set by an intent
-//     that has not ended.
+//   - taken covers allocated: no block is handed out whose bit in PM is set, or may be set by an
+//     intent that has not ended.
 //   - A lane's cache is touched by who holds the lane. A class's lists and the `taken` bits of its
 //     segments change under the class's mutex.
 //   - A slab that is empty and not needed goes back as a free segment, after its descriptor says so
@@ -42,8 +42,8 @@ class HeapBlocks {
   static uint32_t blocks_in(int size_class) {
     return static_cast<uint32_t>(kSegmentBytes / class_bytes(size_class));
   }
-  // Whether a block of the class will do for what would get one of class `wanted`: as large, and as well
-  // aligned, since units of 256 bytes and nodes rely on that.
+  // Whether a block of the class will do for what would get one of class `wanted`: as large, and as
+  // well aligned, since units of 256 bytes and nodes rely on that.
   static bool serves(int size_class, int wanted);
 
   // ---- lanes
@@ -52,19 +52,20 @@ class HeapBlocks {
   void release_lane(uint32_t lane) { lanes_[lane].busy.clear(std::memory_order_release); }
 
   // ---- blocks
-  // A free block of the class `wanted` or, if that is used up, of a larger one, for who holds the lane.
-  // Returns its class. Throws kPoolFull, kNoSpace.
+  // A free block of the class `wanted` or, if that is used up, of a larger one, for who holds the
+  // lane. Returns its class. Throws kPoolFull, kNoSpace.
   int take(uint32_t lane, int wanted, bool reclaim, uint64_t& block);
-  // Hands a block out again that is free on the medium. What it cannot hand out, because the medium fails
-  // or memory is short, stays unused until the pool is opened again.
+  // Hands a block out again that is free on the medium. What it cannot hand out, because the medium
+  // fails or memory is short, stays unused until the pool is opened again.
   void release(uint64_t block, int size_class) noexcept;
-  // Of a block that goes: from now until it is released it counts as taken. Throws kCorrupt if it cannot
-  // be a block in use.
+  // Of a block that goes: from now until it is released it counts as taken. Throws kCorrupt if it
+  // cannot be a block in use.
   void require_in_use(uint64_t block);
   // At recovery: a slab that was found. Nobody looks inside yet.
   void adopt(uint64_t segment, int size_class);
-  // Slabs without a block in use become free segments, wherever caches and lists had kept them; but one of each
-  // class that has too few free blocks else, as low in the pool as there is room. Throws kIo.
+  // Slabs without a block in use become free segments, wherever caches and lists had kept them; but
+  // one of each class that has too few free blocks else, as low in the pool as there is room.
+  // Throws kIo.
   void end_empty_slabs();
   // The bitmap word of a slab's block, and its bit.
   std::pair<uint64_t*, uint64_t> bitmap_bit(uint64_t block) const;

@@ -96,8 +96,8 @@ uint64_t Heap::check(const std::function<void(const std::string&)>& report) cons
 // ---- seals
 
 void Heap::seal(uint64_t generation) const {
-  // All that the seals cover is flushed: there are words that nobody needs to be durable, and so nobody has
-  // flushed. In two passes, so that neighbours are together where pages are remembered.
+  // All that the seals cover is flushed: there are words that nobody needs to be durable, and so
+  // nobody has flushed. In two passes, so that neighbours are together where pages are remembered.
   segments_.for_each_used([&](uint64_t segment) {
     SegmentDescriptor& entry = segments_.descriptor(segment);
     const auto* content = pool_.at<char>(segments_.offset_of(segment));

@@ -1,4 +1,5 @@
-// What a crash left of transactions: finished or undone, lane by lane, before anything is allocated.
+// What a crash left of transactions: finished or undone, lane by lane, before anything is
+// allocated.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -29,8 +30,8 @@ bool Heap::link_leads_to(const Intent& intent) const {
     case kLinkTagged:
       return (word & kTaggedOffsetMask) == block;
     case kAsPrevious: {
-      // The one before stands in the same line, so it is as new as this one; and who forgets intents
-      // leaves their blocks, so it is still readable when its own link is cleared already.
+      // The one before stands in the same line, so it is as new as this one; and who forgets
+      // intents leaves their blocks, so it is still readable when its own link is cleared already.
       const uint64_t previous = (&intent)[-1].block;
       const bool tagged = (previous & kLinkMask) == kLinkTagged;
       return (tagged ? word & kTaggedOffsetMask : word) == (previous & ~uint64_t{kIntentMask});
@@ -99,7 +100,8 @@ void Heap::require_sound(const Lane& lane, const Intent& intent) const {
   const uint64_t block = intent.block & ~uint64_t{kIntentMask};
   const uint64_t link = intent.link & kLinkOffsetMask;
   const uint64_t form = intent.block & kLinkMask;
-  // Of structures, the word `root` of an entry of the root directory, or one of the header's two that lead to blocks.
+  // Of structures, the word `root` of an entry of the root directory, or one of the header's two
+  // that lead to blocks.
   const bool reads_word = form == kLinkIsUnit ? link % 4 == 0 : link % 8 == 0;
   const bool inside = link == offsetof(PoolHeader, transactions_word) ||
                       link == offsetof(PoolHeader, directory_word) ||
@@ -129,8 +131,9 @@ void Heap::require_sound_redo(const Lane& lane, uint64_t bytes) const {
       std::memcpy(&target, lane.redo + at, 8);
       std::memcpy(&length, lane.redo + at + 8, 8);
       at += 16;
-      // In the root directory or in blocks: lanes, this one's too, and descriptors are nobody's target. A record is
-      // shorter than a table, so that one which lies in none at either end lies in none.
+      // In the root directory or in blocks: lanes, this one's too, and descriptors are nobody's
+      // target. A record is shorter than a table, so that one which lies in none at either end lies
+      // in none.
       const PoolHeader& header = pool_.header();
       const bool in_blocks = target >= header.data_offset;
       const uint64_t end = in_blocks ? pool_.end_offset() : header.lanes_offset;
@@ -167,8 +170,8 @@ void Heap::recover_lane(Lane& lane) {
     if (intent.link == 0) continue;
     require_sound(lane, intent);
     resolve_intent(intent);
-    // A process that died may have left the link in the caches: it must not be lost to a power failure
-    // once the intent is.
+    // A process that died may have left the link in the caches: it must not be lost to a power
+    // failure once the intent is.
     memory.flush(pool_.at<char>(intent.link & kLinkOffsetMask), sizeof(uint64_t));
     any = true;
   }
@@ -194,15 +197,17 @@ void Heap::recover() {
       if (!lenient || error.code() != ErrorCode::kCorrupt) throw;
     }
   }
-  // The end of a transaction may be in the caches only, if a process died before its last fence. Before
-  // any block is handed out: after a power failure its intents would be back, and judge that block by links that
-  // no longer speak of it, and so would its redo records. Lanes of fewer intents do not write over all of them.
+  // The end of a transaction may be in the caches only, if a process died before its last fence.
+  // Before any block is handed out: after a power failure its intents would be back, and judge that
+  // block by links that no longer speak of it, and so would its redo records. Lanes of fewer
+  // intents do not write over all of them.
   for (uint32_t i = 0; i < kLanes; ++i) {
     const Lane& own = lane(i);
     pool_.memory().flush(&own.armed, sizeof own.armed);
     pool_.memory().flush(own.intents, sizeof own.intents);
   }
-  // Likewise what each segment is, a free one too: nothing flushes that again before blocks of it are linked.
+  // Likewise what each segment is, a free one too: nothing flushes that again before blocks of it
+  // are linked.
   if (pool_.memory().domain() == Domain::kLine) {
     pool_.map().for_each_piece(0, pool_.segments(), [&](uint64_t first, uint64_t last) {
       for (uint64_t i = first; i < last; ++i)

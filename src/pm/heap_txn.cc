@@ -41,17 +41,17 @@ void Heap::Txn::release_lane() {
 Heap::Txn::~Txn() {
   if (!finished_) {
     if (heap_.pool_.failed()) {
-      // Opening the pool again decides, by this lane: it stays taken, so that nobody writes over its
-      // intents. Nor are redo records applied here, whose `armed` may not have become durable: the
-      // targets might, and only some of them.
+      // Opening the pool again decides, by this lane: it stays taken, so that nobody writes over
+      // its intents. Nor are redo records applied here, whose `armed` may not have become durable:
+      // the targets might, and only some of them.
       heap_in_use = outer_;
       return;
     }
     try {
       Lane& own = heap_.lane(lane_);
       if (prepared_) {
-        // An error between prepare() and finish(): decide as recovery would, by links that may have been
-        // stored and not flushed.
+        // An error between prepare() and finish(): decide as recovery would, by links that may have
+        // been stored and not flushed.
         for (uint32_t i = 0; i < intents_; ++i) {
           const uint64_t link = own.intents[i].link & kLinkOffsetMask & ~uint64_t{7};
           if (link != 0) heap_.pool_.memory().flush(heap_.pool_.at<char>(link), sizeof(uint64_t));
@@ -149,11 +149,11 @@ void Heap::Txn::note_run_length(uint64_t block) {
     if (allocated_[i].block != block || allocated_[i].size_class >= 0) continue;
     SegmentDescriptor& entry = heap_.segments_.descriptor(heap_.segments_.number_of(block));
     entry.pending_run_segments = allocated_[i].segments;
-    // Durable with the intent, by the fence after prepare(), and the link is stored after that fence: who
-    // finds a link that this transaction stored finds the length, after any number of crashes. An intent
-    // alone may be durable before the length: its link does not lead to the block then, so the run is
-    // freed, for which no length is read. (A link that held the same offset before is made 0, durably, by who
-    // reuses it: Records::link, make_structure.)
+    // Durable with the intent, by the fence after prepare(), and the link is stored after that
+    // fence: who finds a link that this transaction stored finds the length, after any number of
+    // crashes. An intent alone may be durable before the length: its link does not lead to the
+    // block then, so the run is freed, for which no length is read. (A link that held the same
+    // offset before is made 0, durably, by who reuses it: Records::link, make_structure.)
     heap_.pool_.memory().flush(&entry.pending_run_segments, sizeof(uint64_t));
   }
 }
@@ -223,8 +223,8 @@ void Heap::Txn::apply() {
 
 void Heap::Txn::settle() {
   // Not by looking at the links, as recovery does, nor at the intents: their lines have just been
-  // flushed, and coming back to them is expensive. Blocks of a group share a bitmap word, which is changed
-  // once.
+  // flushed, and coming back to them is expensive. Blocks of a group share a bitmap word, which is
+  // changed once.
   struct Change {
     uint64_t* word;
     uint64_t set;

@@ -20,7 +20,7 @@ namespace perdure::pm {
 
 namespace {
 
-// A writer that changes names and sizes without a pause for so long is told of.
+// A writer that changes names and sizes without a pause for so long is reported.
 constexpr std::chrono::seconds kPatience{5};
 
 // What is in use, by the descriptors.
@@ -31,7 +31,8 @@ struct Use {
   bool operator==(const Use&) const = default;
 };
 
-// What was read does not fit together: a writer was at work between two reads, or the pool is damaged.
+// What was read does not fit together: a writer was at work between two reads, or the pool is
+// damaged.
 struct Unfit {
   Error error;
 };

@@ -17,13 +17,14 @@ inline constexpr char kMagic[8] = {'P', 'E', 'R', 'D', 'U', 'R', 'E', '\n'};
 inline constexpr uint64_t kSegmentBytes = 64 << 10;
 inline constexpr uint64_t kHeaderBytes = 4096;
 
-// Pools are made with the first of these, and get the other with the first word of the header that only that has.
+// Pools are made with the first of these, and get the other with the first word of the header that
+// only that has.
 inline constexpr uint32_t kFirstFormat = 2;
 inline constexpr uint32_t kExtendedFormat = 3;
 
-// The immutable part is sealed by a checksum. What changes while the pool lives are single
-// words, each written with one atomic store and each with its own check bits, so that no crash
-// tears them and no flipped bit passes; and the version, in the word that it shares with `header_bytes`.
+// The immutable part is sealed by a checksum. What changes while the pool lives are single words,
+// each written with one atomic store and each with its own check bits, so that no crash tears them
+// and no flipped bit passes; and the version, in the word that it shares with `header_bytes`.
 struct alignas(256) PoolHeader {
   char magic[8];
   uint32_t format_version;  // kFirstFormat or kExtendedFormat
@@ -41,7 +42,8 @@ struct alignas(256) PoolHeader {
   uint64_t checksum;                   // xxh3 of all bytes before, with kFirstFormat as the version
   alignas(64) uint64_t segments_word;  // checked: segments in use, from data_offset
   alignas(64) uint64_t generation_word;  // checked: generation * 4 + CloseMark
-  // 0, or checked: offset of the log of transactions. Builds without transactions refuse a pool that has one.
+  // 0, or checked: offset of the log of transactions. Builds without transactions refuse a pool
+  // that has one.
   alignas(64) uint64_t transactions_word;
   // 0, or checked: the capacity that the pool was raised to, in segments. With kExtendedFormat.
   alignas(64) uint64_t capacity_word;
@@ -81,7 +83,8 @@ inline constexpr uint32_t kStructuresMax =
     kDirectoryEntries + kDirectoryBlocks * kDirectoryBlockEntries;
 inline constexpr size_t kNameBytesMax = 95;
 
-// What `in_use` of a directory entry says. A build that knows no dropped entries takes one for damaged.
+// What `in_use` of a directory entry says. A build that knows no dropped entries takes one for
+// damaged.
 inline constexpr uint64_t kEntryFree = 0;
 inline constexpr uint64_t kEntryInUse = 1;
 inline constexpr uint64_t kEntryDropped = 2;  // the structure is gone, its blocks are being freed
@@ -103,8 +106,8 @@ struct DirectoryEntry {
 static_assert(sizeof(DirectoryEntry) == 256 && offsetof(DirectoryEntry, root) == 136 &&
               offsetof(DirectoryEntry, drop) == 144);
 
-// More of the directory: the entries behind those of the fixed part, or of the block before. A segment of the heap, made when
-// all entries are in use, and never given back.
+// More of the directory: the entries behind those of the fixed part, or of the block before. A
+// segment of the heap, made when all entries are in use, and never given back.
 struct DirectoryBlock {
   uint64_t magic;
   uint64_t number;    // 0, 1, ...
@@ -116,8 +119,8 @@ struct DirectoryBlock {
 static_assert(sizeof(DirectoryBlock) == kSegmentBytes && offsetof(DirectoryBlock, entries) == 256);
 inline constexpr uint64_t kDirectoryBlockMagic = 0x31726964;  // "dir1"
 
-// A page of the list of a dropped structure's blocks. Records follow: a word that is a segment's number << 8,
-// plus how many words of its bitmap follow it (slabs), or 0 (a run that begins there).
+// A page of the list of a dropped structure's blocks. Records follow: a word that is a segment's
+// number << 8, plus how many words of its bitmap follow it (slabs), or 0 (a run that begins there).
 struct DropPage {
   uint64_t checksum;  // xxh3 of what follows, records included, seeded with the page's offset
   uint64_t next;      // offset of the next page, or 0
@@ -128,12 +131,13 @@ static_assert(sizeof(DropPage) == 32);
 
 enum class SegmentKind : uint8_t { kFree = 0, kSlab = 1, kRun = 2 };
 
-// What a segment holds. `word` is checked and packs kind (bits 0-7), size class (8-15) and the length in
-// segments (16-47): of a run in its first segment, else 1. All segments of a run but the first have the
-// word of a free one. No word is 0: a page of zeros is damage, not sixteen free segments.
+// What a segment holds. `word` is checked and packs kind (bits 0-7), size class (8-15) and the
+// length in segments (16-47): of a run in its first segment, else 1. All segments of a run but the
+// first have the word of a free one. No word is 0: a page of zeros is damage, not sixteen free
+// segments.
 //
-// `seal` is a checksum over the segment's 64 KiB and its descriptor, made by a clean close, and counts as
-// long as the header's generation word says so.
+// `seal` is a checksum over the segment's 64 KiB and its descriptor, made by a clean close, and
+// counts as long as the header's generation word says so.
 struct alignas(256) SegmentDescriptor {
   uint64_t word;
   uint64_t pending_run_segments;  // length of a run that an intent is about

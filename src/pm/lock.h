@@ -67,7 +67,8 @@ class GenerationLock {
     may_pause();
   }
 
-  // A stamp for validate(): the word, whatever its generation. Returns false while the lock is held.
+  // A stamp for validate(): the word, whatever its generation. Returns false while the lock is
+  // held.
   bool try_begin_read(uint64_t& stamp) const {
     stamp = word_.load(std::memory_order_acquire);
     constexpr uint64_t kHeldBits = ~uint64_t{0} << 32 | 1;

@@ -70,7 +70,7 @@ int allocate_blocks(int fd, uint64_t offset, uint64_t bytes) {
 Mapping Mapping::create_file(const std::string& path) {
   Mapping mapping;
   mapping.path_ = path;
-  mapping.fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  mapping.fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, new_file_mode());
   if (mapping.fd_ < 0) {
     if (errno == ENOENT) throw_errno("open", parent_of(path), ENOENT);
     throw_errno("open", path, errno);
@@ -100,7 +100,8 @@ void require_regular(const std::string& path) {
 }  // namespace
 
 Mapping Mapping::open_file(const std::string& path, bool read_only) {
-  // Another file may come to have the name while this one is waited for or opened: `perdure pool compact`.
+  // Another file may come to have the name while this one is waited for or opened: `perdure pool
+  // compact`.
   constexpr int kOpenAttempts = 100;
   for (int attempt = 1;; ++attempt) {
     require_regular(path);
@@ -246,8 +247,8 @@ void Mapping::map(uint64_t capacity_bytes, bool huge_pages) {
   ::madvise(base_, capacity_bytes_, huge_pages_ ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
 }
 
-// Parts that follow each other in their file, too, are one mapping. The system has a limit of mappings: what is behind
-// half of it is read.
+// Parts that follow each other in their file, too, are one mapping. The system has a limit of
+// mappings: what is behind half of it is read.
 void Mapping::map_parts() {
   constexpr size_t kMappingsMax = 30'000;
   size_t mappings = 0;
@@ -313,8 +314,8 @@ void Mapping::reserve(uint64_t offset, uint64_t bytes) {
   }
 }
 
-// Pages of the private copy come from memory. Behind the end of the file there are none: all that the pool may grow to
-// gets some of its own, at the first call.
+// Pages of the private copy come from memory. Behind the end of the file there are none: all that
+// the pool may grow to gets some of its own, at the first call.
 void Mapping::extend_private() {
   if (private_tail_) return;
   // Of when it was mapped: a writer may have come since, and made the file shorter.
@@ -441,8 +442,8 @@ uint64_t Mapping::occupied_bytes() const {
 }
 
 bool Mapping::on_huge_pages(uint64_t from, uint64_t to) const {
-  // The kernel reports pages that this process has looked at: a few, from all over the file. (Those of a file on a
-  // disk would have to be read for it.)
+  // The kernel reports pages that this process has looked at: a few, from all over the file. (Those
+  // of a file on a disk would have to be read for it.)
   constexpr uint64_t kPlaces = 32;
   if (fd_ >= 0) to = std::min(to, file_bytes());
   const uint64_t step = std::max((to - from) / kPlaces, kHugePageBytes) & ~(kHugePageBytes - 1);

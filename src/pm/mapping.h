@@ -31,11 +31,13 @@ class Mapping {
   static Mapping create_file(const std::string& path);
   // Opens and locks a file; nothing is mapped yet. Errors as Pool::open.
   static Mapping open_file(const std::string& path, bool read_only);
-  // Opens a file to read_at(), with no lock: a writer may be at work. Errors as Pool::open, but kLocked.
+  // Opens a file to read_at(), with no lock: a writer may be at work. Errors as Pool::open, but
+  // kLocked.
   static Mapping look_at_file(const std::string& path);
   static Mapping anonymous();
 
-  // A file whose content lies in parts of others, all of which never change: a backup. Between parts are zeros.
+  // A file whose content lies in parts of others, all of which never change: a backup. Between
+  // parts are zeros.
   struct Part {
     size_t file;      // which of `files`
     uint64_t at;      // in that
@@ -46,27 +48,31 @@ class Mapping {
   static Mapping of_parts(const std::string& path, std::vector<int> files, std::vector<Part> parts,
                           uint64_t bytes);
 
-  // Maps the file's first `capacity_bytes` (read-only pools: a private copy), on huge pages if these are
-  // wanted and the medium has them.
+  // Maps the file's first `capacity_bytes` (read-only pools: a private copy), on huge pages if
+  // these are wanted and the medium has them.
   void map(uint64_t capacity_bytes, bool huge_pages = true);
 
   // Gives blocks to [offset, offset + bytes) of the file, zero-filled if they are new, so that
-  // touching them never fails. Of a read-only pool: to its private copy. Throws kNoSpace (nothing has changed), kIo.
+  // touching them never fails. Of a read-only pool: to its private copy. Throws kNoSpace (nothing
+  // has changed), kIo.
   void reserve(uint64_t offset, uint64_t bytes);
 
-  // Ends the file at `offset` (on hugetlbfs: at the end of the huge page there), and gives the blocks behind back:
-  // nobody touches them before reserve() is called for them again. Returns how many bytes shorter it is. Throws kIo.
+  // Ends the file at `offset` (on hugetlbfs: at the end of the huge page there), and gives the
+  // blocks behind back: nobody touches them before reserve() is called for them again. Returns how
+  // many bytes shorter it is. Throws kIo.
   uint64_t cut(uint64_t offset);
-  // Gives back the blocks of the whole pages within what reserve() was called for; as above. What the system refuses
-  // to take stays.
+  // Gives back the blocks of the whole pages within what reserve() was called for; as above. What
+  // the system refuses to take stays.
   void give_back(uint64_t offset, uint64_t bytes);
 
-  // A file that is open read-only and not locked, since its permissions do not let it be: a writer may come. freeze()
-  // gives the private copy memory of its own for a range; require_frozen() throws kLocked if a writer is there.
+  // A file that is open read-only and not locked, since its permissions do not let it be: a writer
+  // may come. freeze() gives the private copy memory of its own for a range; require_frozen()
+  // throws kLocked if a writer is there.
   bool is_unlocked() const { return unlocked_; }
   void freeze(uint64_t offset, uint64_t bytes);
   void require_frozen() const;
 
+  int file() const { return fd_; }  // -1: anonymous
   // Whether a writer has the file open.
   bool has_writer() const { return fd_ >= 0 && pm::has_writer(fd_, path_); }
 
@@ -105,7 +111,7 @@ class Mapping {
   uint64_t granule() const;
   // Gives huge pages to the whole ones of [begin, end), which must be past the end of the file,
   // whatever the system's policy for tmpfs: lookups are bound by the TLB, and one huge page is
-  // quicker to make than the 512 small ones. What the kernel refuses is left to reserve().
+  // faster to make than the 512 small ones. What the kernel refuses is left to reserve().
   void make_huge_pages(uint64_t begin, uint64_t end);
 
   std::string path_;

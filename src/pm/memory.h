@@ -45,8 +45,8 @@ bool prefers_nontemporal_lines();
 class Memory {
  public:
   Memory() = default;
-  // `failed`, if given, is set when the medium refuses a write: what was written since the last good
-  // fence may be lost, so nothing more may be promised, and each later fence throws.
+  // `failed`, if given, is set when the medium refuses a write: what was written since the last
+  // good fence may be lost, so nothing more may be promised, and each later fence throws.
   explicit Memory(Domain domain, std::atomic<bool>* failed = nullptr)
       : failed_(failed),
         primitives_(primitives_of(domain)),
@@ -67,10 +67,10 @@ class Memory {
     std::atomic_signal_fence(std::memory_order_seq_cst);  // keep program order in the compiler
   }
 
-  // Waits until everything that this thread flushed or copied non-temporally by this object (or another
-  // of the same pool) is durable. Throws Error(kIo) if the medium refuses a write, or has refused one
-  // before: a kernel that failed to write a page forgets that it is dirty, so a second attempt that
-  // succeeds would mean nothing.
+  // Waits until everything that this thread flushed or copied non-temporally by this object (or
+  // another of the same pool) is durable. Throws Error(kIo) if the medium refuses a write, or has
+  // refused one before: a kernel that failed to write a page forgets that it is dirty, so a second
+  // attempt that succeeds would mean nothing.
   PERDURE_VERB void fence() const {
     may_pause();
     observe::fence();
@@ -101,8 +101,8 @@ class Memory {
  private:
   friend bool prefers_nontemporal_lines();
 
-  // What the primitives do: as the domain says, or with an emulated medium (emulated_media.h) on top of `line`.
-  // From kPage on, a fence is more than an instruction.
+  // What the primitives do: as the domain says, or with an emulated medium (emulated_media.h) on
+  // top of `line`. From kPage on, a fence is more than an instruction.
   enum class Primitives : uint8_t { kByte, kLine, kPage, kEmulated };
   static Primitives primitives_of(Domain domain);
 
@@ -132,7 +132,8 @@ class Memory {
 
   PERDURE_VERB static void stream_lines(void* target, const void* source, size_t bytes) {
     observe::stream(target, bytes);
-    // By words: what was stored by words just now is loaded again before it has left the store buffer.
+    // By words: what was stored by words just now is loaded again before it has left the store
+    // buffer.
     auto* to = static_cast<long long*>(target);
     const auto* from = static_cast<const long long*>(source);
 #pragma GCC unroll 8
@@ -160,13 +161,14 @@ class Memory {
   FlushKind flush_kind_ = FlushKind::kClflush;
 };
 
-// Fetches the line of an address into the caches, to be read or changed soon. Not the compiler's builtin:
-// GCC 12 takes a function that does nothing else for one without effect, and drops calls of it.
+// Fetches the line of an address into the caches, to be read or changed soon. Not the compiler's
+// builtin: GCC 12 takes a function that does nothing else for one without effect, and drops calls
+// of it.
 [[gnu::always_inline]] inline void prefetch(const void* address) {
   asm volatile("prefetcht0 %0" : : "m"(*static_cast<const char*>(address)));
 }
-// To be changed: also takes it from other processors, which a store would else have to wait for. Does
-// nothing on processors that do not know it.
+// To be changed: also takes it from other processors, which a store would else have to wait for.
+// Does nothing on processors that do not know it.
 [[gnu::always_inline]] inline void prefetch_to_change(const void* address) {
   asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(address)));
 }

@@ -261,8 +261,8 @@ bool Mwcas::exchange_volatile(uint64_t& word, uint64_t expected, uint64_t desire
   return exchange(word, expected, desired);
 }
 
-// Null: the descriptor is in use for something else by now, and the mark is gone; or the mark was never
-// that of an operation.
+// Null: the descriptor is in use for something else by now, and the mark is gone; or the mark was
+// never that of an operation.
 const MwcasEntry* Mwcas::entry_of(const uint64_t& word, uint64_t mark, uint64_t& status) const {
   const uint32_t index = index_in(mark);
   if (index >= count_) return nullptr;
@@ -428,8 +428,8 @@ Mwcas::Operation::~Operation() {
   } else if (state_ == State::kDone) {
     mwcas_.give_used(index_);
   } else {
-    // A fence has failed. Words may hold marks of it, now or on the medium, which this descriptor must
-    // explain to readers and to recovery: it is not used again before the next opening.
+    // A fence has failed. Words may hold marks of it, now or on the medium, which this descriptor
+    // must explain to readers and to recovery: it is not used again before the next opening.
     mwcas_.interrupted_.store(true, std::memory_order_relaxed);
   }
 }
@@ -489,24 +489,20 @@ bool Mwcas::Operation::execute() {
   state_ = State::kBegun;
   describe();
   memory.fence();  // the descriptor, and what the caller flushed, before a word leads to it
-  const bool owns = !kept_.empty() || !dropped_.empty();
-  if (owns) {
-    // After the descriptor: an intent that came first would take the decision of its last use. Others
-    // may find the new blocks, and drop them, before this thread goes on; and may try to drop the old.
+  // On return the status is durable, and with it the decision.
+  const auto complete = [&] { return mwcas_.complete(index_, use_of(load_relaxed(one.status))); };
+  bool succeeded;
+  if (kept_.empty() && dropped_.empty()) {
+    succeeded = complete();
+  } else {
+    // After the descriptor: an intent that came first would take the decision of its last use.
+    // Others may find the new blocks, and drop them, before this thread goes on; and may try to
+    // drop the old.
     for (const uint64_t block : kept_) txn_->may_link(block, &one.status, link_bit(kNewCountsBit));
     for (const uint64_t block : dropped_) {
       txn_->may_unlink(block, &one.status, link_bit(kOldCountsBit));
     }
-    txn_->prepare();
-    memory.fence();  // the intents, before the blocks are marked
-    txn_->mark();
-    memory.fence();  // the heap's bitmap, before anybody can decide that the blocks are there
-  }
-  const bool succeeded = mwcas_.complete(index_, use_of(load_relaxed(one.status)));
-  if (succeeded && owns) {
-    txn_->settle();
-    memory.fence();  // the bitmap without the old blocks, before the intents end
-    txn_->finish();
+    succeeded = txn_->commit_contested(complete);
   }
   state_ = State::kDone;
   return succeeded;
@@ -542,8 +538,8 @@ bool Mwcas::roll(uint32_t index) {
       store_release(word, entry.expected);
     }
     any = any || load_relaxed(word) != seen;
-    // One that has its value, too: of a process that died, that may be in the caches only, and the mark that the
-    // medium still has is explained by this descriptor alone.
+    // One that has its value, too: of a process that died, that may be in the caches only, and the
+    // mark that the medium still has is explained by this descriptor alone.
     memory_.flush(&word, sizeof word);
   }
   return any;

@@ -35,9 +35,9 @@
 //
 // Memory. Blocks may belong to an operation: keep() those that exist only if it succeeds, drop()
 // those that do not exist then. Their heap intents name a bit of the descriptor's status: until the
-// decision is durable recovery frees the new blocks and keeps the old ones, afterwards the other way
-// round. New blocks are marked as allocated before anybody can decide. This is the same word that decides about the words that lead to the blocks, so that heap
-// and structure always agree.
+// decision is durable recovery frees the new blocks and keeps the old ones, afterwards the other
+// way round. New blocks are marked as allocated before anybody can decide. This is the same word
+// that decides about the words that lead to the blocks, so that heap and structure always agree.
 //
 // Descriptors are used again when no thread that may help with them is left (EpochManager). What
 // their entries point to stays true words until forget().
@@ -89,8 +89,8 @@ class Mwcas {
   static constexpr uint64_t bytes_for(uint32_t descriptors) {
     return descriptors * sizeof(MwcasDescriptor);
   }
-  // Writes `descriptors` free ones to a block of bytes_for() bytes, past the caches: durable after a
-  // fence.
+  // Writes `descriptors` free ones to a block of bytes_for() bytes, past the caches: durable after
+  // a fence.
   static void format(const Memory& memory, void* block, uint32_t descriptors);
 
   // Over descriptors that format() made, in memory that is mapped at `base`. Call recover() before
@@ -104,15 +104,15 @@ class Mwcas {
   Mwcas(const Mwcas&) = delete;
   Mwcas& operator=(const Mwcas&) = delete;
 
-  // Finishes what a crash interrupted, or undoes it. Returns how many operations that were. Words are
-  // in [begin, end) from the base; `where` begins the error's message. Cost: a line read for each
-  // descriptor. Throws kCorrupt, having changed nothing, if one makes no sense.
+  // Finishes what a crash interrupted, or undoes it. Returns how many operations that were. Words
+  // are in [begin, end) from the base; `where` begins the error's message. Cost: a line read for
+  // each descriptor. Throws kCorrupt, having changed nothing, if one makes no sense.
   uint64_t recover(uint64_t begin, uint64_t end, const std::string& where);
 
-  // The value of a word, durable; helps the operation in progress there. Needs a guard. Once the medium
-  // has failed, the value is that before the operation in progress, or after it if it had been decided;
-  // since nothing can be written any more, nothing can depend on it. Throws kCorrupt if the word holds a
-  // mark that no operation has left there.
+  // The value of a word, durable; helps the operation in progress there. Needs a guard. Once the
+  // medium has failed, the value is that before the operation in progress, or after it if it had
+  // been decided; since nothing can be written any more, nothing can depend on it. Throws kCorrupt
+  // if the word holds a mark that no operation has left there.
   uint64_t read(const uint64_t& word) {
     const uint64_t seen = load_acquire(word);
     if ((seen & ~kValueMask) == 0) [[likely]]
@@ -125,8 +125,8 @@ class Mwcas {
   bool exchange_volatile(uint64_t& word, uint64_t expected, uint64_t desired);
 
   // Must be called before memory that held words becomes something else, when nobody can find these
-  // words any more: from an action of the EpochManager. `blocks` are offsets and bytes. False if the
-  // medium fails: then the memory must stay what it is.
+  // words any more: from an action of the EpochManager. `blocks` are offsets and bytes. False if
+  // the medium fails: then the memory must stay what it is.
   bool forget(std::span<const std::pair<uint64_t, uint64_t>> blocks) noexcept;
 
   // Waits for a descriptor. To be called without a guard.
@@ -190,8 +190,8 @@ enum class MwcasPolicy : uint8_t {
   kFreeEither = 3,
 };
 
-// One attempt to change words. Use by one thread, with a guard that outlives it and, if there is one,
-// the transaction.
+// One attempt to change words. Use by one thread, with a guard that outlives it and, if there is
+// one, the transaction.
 class Mwcas::Operation {
  public:
   // `txn`, if given, is where blocks of this operation were allocated; nothing else uses it.
@@ -215,8 +215,8 @@ class Mwcas::Operation {
   void drop(uint64_t block);
 
   // Makes the change if all words have the expected values. Durable on return. What the caller
-  // flushed before is durable before the first word changes. Once only. Throws kIo if the medium fails:
-  // then the next opening decides.
+  // flushed before is durable before the first word changes. Once only. Throws kIo if the medium
+  // fails: then the next opening decides.
   bool execute();
 
  private:

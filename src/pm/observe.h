@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
-// A persistence verb: in observed code a part of its caller, which the event is attributed to.
+// A persistence primitive: in observed code a part of its caller, which the event is attributed to.
 #ifdef PERDURE_OBSERVED
 #define PERDURE_VERB [[gnu::always_inline]]
 #else
@@ -17,7 +17,7 @@
 
 #ifdef PERDURE_OBSERVED
 extern "C" {
-// Each takes its site from its return address, so that it is the line that calls the verb.
+// Each takes its site from its return address, so that it is the line that calls the primitive.
 void perdure_lab_flush(const void* address, size_t bytes, int kind);
 void perdure_lab_fence();
 void perdure_lab_stream(const void* address, size_t bytes);

@@ -34,10 +34,11 @@ uint64_t next_number(uint64_t seed) {
   return mix(state += 0x9e3779b97f4a7c15U);
 }
 
-// A thread pauses at a place at most once in a while, however often it comes there, and for up to a part
-// of the time since: at rare ones, such as the end of a rebuild, nearly each time and for long, and frequent
-// ones leave it the time to get somewhere. By the seed: short at many places, so that several threads may
-// stand still at a time, or long at few, so that much happens around one that does.
+// A thread pauses at a place at most once in a while, however often it comes there, and for up to a
+// part of the time since: at rare ones, such as the end of a rebuild, nearly each time and for
+// long, and frequent ones leave it the time to get somewhere. By the seed: short at many places, so
+// that several threads may stand still at a time, or long at few, so that much happens around one
+// that does.
 struct Habit {
   uint64_t one_in;  // places
   uint64_t part;    // of the time since
@@ -51,8 +52,8 @@ void pause_for(uint64_t number, uint64_t most_us) {
   std::this_thread::sleep_for(std::chrono::microseconds(number % most_us));
 }
 
-// While a change of shape is announced, threads that come to certain places stop there until it is some
-// time past. By the processor's clock.
+// While a change of shape is announced, threads that come to certain places stop there until it is
+// some time past. By the processor's clock.
 struct Hold {
   std::atomic<uint64_t> arrive_until{0};
   std::atomic<uint64_t> until{0};
@@ -81,9 +82,9 @@ bool was_held(uint64_t address) {
   static const uint64_t seed = seed_of_process();
   if (seed == 0) return;
   const uint64_t number = next_number(seed);
-  // The seed picks the places where threads pause, for the rest is then quick enough that much happens during
-  // one pause; elsewhere they seldom do. Relative to this function, so that the kernel's choice of
-  // addresses does not matter.
+  // The seed picks the places where threads pause, for the rest is then fast enough that much
+  // happens during one pause; elsewhere they seldom do. Relative to this function, so that the
+  // kernel's choice of addresses does not matter.
   const Habit habit = habit_of(seed);
   const uint64_t address = reinterpret_cast<uintptr_t>(__builtin_return_address(0)) -
                            reinterpret_cast<uintptr_t>(&pause_on_purpose);
@@ -125,8 +126,8 @@ void before_change(const char* name) {
   hold.busy.store(false, std::memory_order_release);
 }
 
-// Here every pause is long: shapes change seldom. Half of the seeds pause at no such place, for then more
-// changes; the others at one in two.
+// Here every pause is long: shapes change seldom. Half of the seeds pause at no such place, for
+// then more changes; the others at one in two.
 void pause_at_place(const char* name) {
   static const uint64_t seed = seed_of_process();
   if (announced_until > __rdtsc()) {

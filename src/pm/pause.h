@@ -1,12 +1,13 @@
-// Pauses on purpose, where threads publish, enter and validate. In the ordinary build everything here is
-// empty. With PERDURE_PAUSES (CMake; the preset `pauses`) a thread now and then yields or sleeps at these
-// places, as a system would stop it that has more threads than processors, and other threads see for
-// long what else is there for some nanoseconds. Environment variable PERDURE_PAUSES=SEED decides where
-// and how often; without it there are none.
+// Pauses on purpose, where threads publish, enter and validate. In the ordinary build everything
+// here is empty. With PERDURE_PAUSES (CMake; the preset `pauses`) a thread now and then yields or
+// sleeps at these places, as a system would stop it that has more threads than processors, and
+// other threads see for long what else is there for some nanoseconds. Environment variable
+// PERDURE_PAUSES=SEED decides where and how often; without it there are none.
 //
-// Where a structure changes its shape, the place has a name. Before such a change other threads may be stopped
-// on their way, with what they know of the old shape, until some time after it. At these places, in every build, a
-// test can hold the thread, or look at what others see just then (`at_place`).
+// Where a structure changes its shape, the place has a name. Before such a change other threads may
+// be stopped on their way, with what they know of the old shape, until some time after it. At these
+// places, in every build, a test can hold the thread, or look at what others see just then
+// (`at_place`).
 #pragma once
 
 #include <atomic>
@@ -17,9 +18,11 @@ namespace perdure::pm {
 // The place is told apart by its return address.
 void pause_on_purpose();
 [[gnu::always_inline]] inline void may_pause() { pause_on_purpose(); }
-// For long, with some seeds: what others do by the old shape and what they do by the new one then meet.
+// For long, with some seeds: what others do by the old shape and what they do by the new one then
+// meet.
 void pause_at_place(const char* name);
-// By the thread that is about to change a shape: with some seeds it lets others come to places where they stop.
+// By the thread that is about to change a shape: with some seeds it lets others come to places
+// where they stop.
 void before_change(const char* name);
 #else
 inline void may_pause() {}

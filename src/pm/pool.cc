@@ -6,12 +6,15 @@
 #include <algorithm>
 #include <cstring>
 #include <ctime>
+#include <string_view>
 #include <utility>
 
 #include "pm/backup.h"
+#include "pm/copy_limit.h"
 #include "pm/drop.h"
 #include "pm/header.h"
 #include "pm/inspect.h"
+#include "pm/live.h"
 #include "pm/pool_impl.h"
 #include "pm/system_error.h"
 #include "pm/transaction_log.h"
@@ -169,6 +172,10 @@ void Pool::rename(const std::string& from, const std::string& to) { impl().renam
 BackupReport Pool::backup(const std::string& path, const BackupOptions& options) const {
   return pm::write_backup(impl(), path, options);
 }
+BackupReport Pool::backup_live(const std::string& pool, const std::string& path,
+                               const BackupOptions& options) {
+  return pm::ask_for_backup(pool, path, options);
+}
 PoolInspection Pool::inspect(const std::string& path) { return pm::inspect(path); }
 void Pool::restore(const std::string& backup, const std::string& path,
                    const std::vector<std::string>& bases) {
@@ -213,10 +220,12 @@ uint64_t wanted_capacity(const PoolHeader& header, uint64_t capacity_bytes, cons
                           mapping.path()));
 }
 
-// Who may not lock a pool has a copy of it, and finds out whether a writer came meanwhile: that writer is there still, or
-// its generation is another one. What it does before it begins a generation is to complete what a crash has left, which
-// may be seen half done and completed again: lanes are read first.
-void freeze(Mapping& mapping, const PoolHeader& header, uint64_t segments) {
+// Who may not lock a pool has a copy of it, and finds out whether a writer came meanwhile: that
+// writer is there still, or its generation is another one. What it does before it begins a
+// generation is to complete what a crash has left, which may be seen half done and completed again:
+// lanes are read first.
+void freeze(Mapping& mapping, const PoolHeader& header, const PoolHeader& stored,
+            uint64_t segments) {
   const SegmentMap map(header);
   mapping.freeze(header.lanes_offset, header.descriptors_offset - header.lanes_offset);
   mapping.freeze(0, header.lanes_offset);
@@ -227,12 +236,10 @@ void freeze(Mapping& mapping, const PoolHeader& header, uint64_t segments) {
   mapping.require_frozen();
   PoolHeader after;
   const uint64_t bytes = mapping.read_at(0, &after, sizeof after);
-  // But for the magic, which a lenient opening may have mended.
-  const auto is_same = [&](const void* other) {
-    constexpr size_t kFrom = sizeof header.magic;
-    return std::memcmp(static_cast<const char*>(other) + kFrom,
-                       reinterpret_cast<const char*>(&header) + kFrom, sizeof header - kFrom) == 0;
+  const auto bytes_of = [](const void* bytes_at) {
+    return std::string_view(static_cast<const char*>(bytes_at), sizeof(PoolHeader));
   };
+  const auto is_same = [&](const void* other) { return bytes_of(other) == bytes_of(&stored); };
   if (bytes == sizeof after && is_same(&after) && is_same(mapping.base())) return;
   throw_written_meanwhile(mapping);
 }
@@ -344,6 +351,7 @@ std::unique_ptr<PoolImpl> PoolImpl::create(Mapping mapping, const PoolOptions& o
       pool->heap_->recover();
       pool->transactions_ = std::make_unique<TransactionLog>(*pool);
       pool->start_generation();
+      pool->serve_backups(options);
       pool->now_ready(options, false);
     } catch (...) {
       pool->mapping_.remove_file();
@@ -393,6 +401,8 @@ std::unique_ptr<PoolImpl> PoolImpl::open(Mapping mapping, const PoolOptions& opt
     throw Error(ErrorCode::kInvalidArgument,
                 "a pool is opened lenient only if it is opened read-only");
   }
+  PoolHeader stored{};
+  mapping.read_at(0, &stored, sizeof stored);
   const PoolHeader header = read_header(mapping, lenient);
   const uint64_t capacity = capacity_of(header, mapping, lenient);
   const uint64_t wanted = wanted_capacity(header, capacity, mapping, options);
@@ -424,23 +434,31 @@ std::unique_ptr<PoolImpl> PoolImpl::open(Mapping mapping, const PoolOptions& opt
                             mapping.path(), mapping.file_bytes(), end));
   }
   mapping.map(wanted, options.huge_pages);
-  if (mapping.is_unlocked()) freeze(mapping, header, segments);
+  if (mapping.is_unlocked()) {
+    require_memory_for_copy(end, options.copy_bytes_max, mapping.path());
+    freeze(mapping, header, stored, segments);
+  }
   Durability durability = options.durability;
   const Domain needed = needed_domain(mapping.medium(), durability, mapping.path());
   const Domain domain = chosen_domain(needed, options, mapping.path());
   std::unique_ptr<PoolImpl> pool(new PoolImpl(std::move(mapping), domain, durability, options));
   pool->data_offset_ = header.data_offset;
+  // What a lenient opening has mended is so in its private copy.
+  constexpr size_t kFixedBytes = offsetof(PoolHeader, segments_word);
+  if (lenient) std::memcpy(pool->at<PoolHeader>(0), &header, kFixedBytes);
   pool->capacity_bytes_ = capacity;
   pool->map_ = SegmentMap(header);
   pool->know_size(segments);
   pool->generation_ = pool->sealed_generation_ = generation >> 2;
   pool->closed_before_ = static_cast<CloseMark>(generation & 3);
-  // A process that died may have left stores that it never synced. They are in the kernel's pages, and all
-  // that is judged from here on takes them to be durable: a power failure must not undo them later.
+  // A process that died may have left stores that it never synced. They are in the kernel's pages,
+  // and all that is judged from here on takes them to be durable: a power failure must not undo
+  // them later.
   if (domain == Domain::kPage && pool->closed_before_ == CloseMark::kOpen && !pool->read_only()) {
     pool->sync();
   }
-  // Whatever the mark says: the capacity is raised before the mark is changed. And recovery may make the pool grow.
+  // Whatever the mark says: the capacity is raised before the mark is changed. And recovery may
+  // make the pool grow.
   if (!pool->read_only()) pool->persist_sizes();
   pool->heap_ = std::make_unique<Heap>(*pool);
   if (options.verify) {
@@ -467,8 +485,14 @@ std::unique_ptr<PoolImpl> PoolImpl::open(Mapping mapping, const PoolOptions& opt
   if (!lenient) pool->transactions_->forget_dropped();
   // A crash may have come between a word and the version.
   if (is_extended(pool->header())) pool->extend_format();
+  pool->serve_backups(options);
   pool->now_ready(options, pool->closed_before_ == CloseMark::kOpen);
   return pool;
+}
+
+void PoolImpl::serve_backups(const PoolOptions& options) {
+  if (!options.serve_backups || read_only() || mapping_.file() < 0) return;
+  live_ = std::make_unique<LiveService>(*this, mapping_.file());
 }
 
 void PoolImpl::start_generation() {
@@ -479,16 +503,17 @@ void PoolImpl::start_generation() {
   memory_.persist(&header->generation_word, sizeof(uint64_t));  // before any change voids a seal
 }
 
-// Of a process that died, they may be in the caches only: segments that the one counts are about to be used, and the
-// pool may grow to what the other says.
+// Of a process that died, they may be in the caches only: segments that the one counts are about to
+// be used, and the pool may grow to what the other says.
 void PoolImpl::persist_sizes() {
   auto* header = at<PoolHeader>(0);
   memory_.flush(&header->capacity_word, sizeof(uint64_t));
   memory_.persist(&header->segments_word, sizeof(uint64_t));
 }
 
-// Nothing lies behind the former capacity yet: the table of the next extent gets its blocks, and is written, when the
-// pool grows into it. So the word alone raises the capacity, and a crash leaves the one or the other.
+// Nothing lies behind the former capacity yet: the table of the next extent gets its blocks, and is
+// written, when the pool grows into it. So the word alone raises the capacity, and a crash leaves
+// the one or the other.
 void PoolImpl::raise_capacity(uint64_t bytes) {
   auto* header = at<PoolHeader>(0);
   store_release(header->capacity_word, seal_word(bytes / kSegmentBytes, kCapacitySalt));
@@ -496,8 +521,8 @@ void PoolImpl::raise_capacity(uint64_t bytes) {
   capacity_bytes_ = bytes;
 }
 
-// After the word: with the version alone the header would be damaged. Builds that know only the first version refuse the
-// word as well, in words that fit less.
+// After the word: with the version alone the header would be damaged. Builds that know only the
+// first version refuse the word as well, in words that fit less.
 void PoolImpl::extend_format() {
   if (read_only() || format_version_of(header()) == kExtendedFormat) return;
   auto* word = at<uint64_t>(offsetof(PoolHeader, format_version));  // with header_bytes: one store
@@ -523,7 +548,8 @@ void PoolImpl::grow_to(uint64_t least) {
   if (before == most) throw Error(ErrorCode::kPoolFull, "at capacity");
   least = std::min(least, most);
   const uint64_t step = header().growth_bytes / kSegmentBytes;
-  // A step that ends in a table ends before it, or, if it begins there, behind it with what is needed.
+  // A step that ends in a table ends before it, or, if it begins there, behind it with what is
+  // needed.
   uint64_t end = std::max(least, map_.end_at(stepped_end(std::max(least, before + step))));
   end = std::min(most, end);
   const auto reserve = [&](uint64_t to) {
@@ -654,6 +680,7 @@ PoolInfo PoolImpl::info() const {
   info.medium = mapping_.medium();
   info.domain = memory_.domain();
   info.durability = durability_;
+  info.serves_backups = live_ != nullptr && live_->is_answering();
   return info;
 }
 
@@ -667,10 +694,12 @@ void PoolImpl::sync() const {
 }
 
 void PoolImpl::close() {
+  require_no_backup_of_thread("closing a pool");
   {
     const std::lock_guard lock(uses_mutex_);
     require_unused();
   }
+  if (live_) live_->stop();
   close_medium();
 }
 
@@ -700,6 +729,7 @@ void PoolImpl::close_medium() {
 }
 
 void PoolImpl::abandon() noexcept {
+  if (live_) live_->stop();
   const std::lock_guard lock(uses_mutex_);
   abandoned_.store(true, std::memory_order_relaxed);
   close_if_abandoned();
@@ -738,7 +768,13 @@ uint64_t PoolImpl::check(const std::function<void(const std::string&)>& report) 
   uint64_t found = heap_->check(report) + check_tables(report);
   if (read_only()) found += check_seals(report);
   const auto fail = [&](const std::string& text) { report(text), ++found; };
-  if (header_checksum(header()) != header().checksum) fail("header: the checksum does not hold");
+  bool is_whole = header_checksum(header()) == header().checksum;
+  if (lenient_) {  // which has mended it in memory
+    PoolHeader stored{};
+    mapping_.read_at(0, &stored, sizeof stored);
+    is_whole = header_checksum(stored) == stored.checksum;
+  }
+  if (!is_whole) fail("header: the checksum does not hold");
   if (format_version_of(header()) == kExtendedFormat && !is_extended(header()))
     fail("header: it has nothing that its format version is for; structures may be missing");
   uint64_t value = 0;

@@ -1,4 +1,5 @@
-// The root directory: names of structures, kept in the pool's fixed part and, beyond 256, in blocks.
+// The root directory: names of structures, kept in the pool's fixed part and, beyond 256, in
+// blocks.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -372,8 +373,8 @@ void PoolImpl::Use::throw_open(const PoolImpl& pool, std::string_view name) {
                           pool.mapping_.path(), name));
 }
 
-// While its bit is set nobody renames or drops the structure; before that both may happen, so what the name led to is
-// looked at once more.
+// While its bit is set nobody renames or drops the structure; before that both may happen, so what
+// the name led to is looked at once more.
 uint32_t PoolImpl::Use::take(PoolImpl& pool, std::string_view name, uint64_t root) {
   for (;;) {
     come_to_place("pool: takes a name");
@@ -467,8 +468,8 @@ void PoolImpl::rename(std::string_view from, std::string_view to) {
   forget_name(from, number);
 }
 
-// The record is applied word by word. Who looks for a name meanwhile waits, else he might look at one entry too early and
-// at the other too late, and find neither.
+// The record is applied word by word. Who looks for a name meanwhile waits, else he might look at
+// one entry too early and at the other too late, and find neither.
 void PoolImpl::commit_names(Heap::Txn& txn) {
   const std::lock_guard lock(names_mutex_);
   txn.commit_redo([] {});

@@ -3,13 +3,14 @@
 //   header ... descriptors | segments | table | segments | table | segments ...
 //                          data       C               2C              4C
 //
-// Up to C, the capacity that the pool was made with, one table before the segments describes them all. A pool whose
-// capacity was raised goes on behind it in extents, each as long as all that lies before it: [C, 2C), [2C, 4C), and
-// so on. An extent begins with a table of its own, with 256 bytes for each 64 KiB of it, that of the table included. So
-// the place of everything follows from C alone: to raise the capacity is to store one word.
+// Up to C, the capacity that the pool was made with, one table before the segments describes them
+// all. A pool whose capacity was raised goes on behind it in extents, each as long as all that lies
+// before it: [C, 2C), [2C, 4C), and so on. An extent begins with a table of its own, with 256 bytes
+// for each 64 KiB of it, that of the table included. So the place of everything follows from C
+// alone: to raise the capacity is to store one word.
 //
-// Segments are numbered by where they lie, from `data_offset` on. The numbers of tables are nobody's: no run reaches
-// over them, and a pool never ends within one.
+// Segments are numbered by where they lie, from `data_offset` on. The numbers of tables are
+// nobody's: no run reaches over them, and a pool never ends within one.
 #pragma once
 
 #include <algorithm>

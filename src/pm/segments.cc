@@ -152,7 +152,8 @@ uint64_t Segments::shrink() {
   const std::lock_guard lock(mutex_);
   const uint64_t before = count();
   const uint64_t used = end_of_use();
-  // With a medium that is full by then, what is kept lets records be removed, as take() does by growing in time.
+  // With a medium that is full by then, what is kept lets records be removed, as take() does by
+  // growing in time.
   const uint64_t kept = used == 0 ? 0 : kReserve + promised_.load(std::memory_order_relaxed);
   const uint64_t after = std::min(before, pool_.stepped_end(map_.advance(used, kept)));
   if (after < before) pool_.count_fewer(after);

@@ -1,14 +1,14 @@
 // The 64 KiB segments of a pool: what each of them holds, and which are free.
 //
-// A segment is free, a slab of blocks of one size class, or part of a run of segments that is one block.
-// Its descriptor in PM says so, with check bits; in DRAM there is an Info for each, and the runs of free
-// segments.
+// A segment is free, a slab of blocks of one size class, or part of a run of segments that is one
+// block. Its descriptor in PM says so, with check bits; in DRAM there is an Info for each, and the
+// runs of free segments.
 //
 // Invariants
-//   - free_runs_ are the segments that nobody uses, disjoint and never adjacent, and free_segments_ is
-//     their sum. Both change under the mutex; is_scarce() only looks.
-//   - The descriptor of a segment in free_runs_ says that it is free, and is durable: a run that a crash
-//     leaves without its length is found free.
+//   - free_runs_ are the segments that nobody uses, disjoint and never adjacent, and free_segments_
+//     is their sum. Both change under the mutex; is_scarce() only looks.
+//   - The descriptor of a segment in free_runs_ says that it is free, and is durable: a run that a
+//     crash leaves without its length is found free.
 //   - Only pool growth adds segments, and only shrink() takes them away. Both run under the mutex.
 //   - Segments of tables (SegmentMap) have no Info that says anything, and are never free.
 #pragma once
@@ -106,22 +106,24 @@ class Segments {
 
   // ---- free segments
 
-  // `count` adjacent free segments that leave `keep` others, and those that were promised, growing the pool if
-  // need be. Returns false if there are none.
+  // `count` adjacent free segments that leave `keep` others, and those that were promised, growing
+  // the pool if need be. Returns false if there are none.
   bool take(uint64_t count, uint32_t keep, uint64_t& first);
   void release(uint64_t first, uint64_t count) noexcept;
-  // The lowest free segment, if it is below `limit`. Never grows the pool. Returns false if there is none.
+  // The lowest free segment, if it is below `limit`. Never grows the pool. Returns false if there
+  // is none.
   bool take_below(uint64_t limit, uint64_t& segment);
-  // Takes the free segments at the end from the pool, but for kReserve and what was promised, unless nothing is in
-  // use, and gives them back to the medium, with the tables between them. Returns by how much the pool is smaller. Throws kIo.
+  // Takes the free segments at the end from the pool, but for kReserve and what was promised,
+  // unless nothing is in use, and gives them back to the medium, with the tables between them.
+  // Returns by how much the pool is smaller. Throws kIo.
   uint64_t shrink();
   // At recovery, in ascending order and never two adjacent runs: these are free.
   void add_free(uint64_t first, uint64_t count);
   // At recovery: the segments before are in use, or some of them.
   void note_used(uint64_t end) { high_water_ = end; }
 
-  // Keeps so many segments for threads in which `promising` leads here, growing the pool if need be. False: there
-  // are not enough.
+  // Keeps so many segments for threads in which `promising` leads here, growing the pool if need
+  // be. False: there are not enough.
   bool promise(uint64_t segments);
   void end_promise(uint64_t segments);
   static constinit inline thread_local const Segments* promising = nullptr;
@@ -135,7 +137,8 @@ class Segments {
  private:
   uint64_t count() const;
   SegmentDescriptor& extension(uint64_t segment) const;
-  // Under the mutex. So that `segments` are free at the end, or else `adjacent` are somewhere, and others.
+  // Under the mutex. So that `segments` are free at the end, or else `adjacent` are somewhere, and
+  // others.
   bool grow(uint64_t segments, uint64_t adjacent);
   // Where a pool must end for that.
   uint64_t wanted_end(uint64_t segments, uint64_t adjacent) const;

@@ -121,9 +121,10 @@ void TornBitLog::move_to(uint64_t sequence) {
 void TornBitLog::advance() {
   if (!next_is_free()) [[unlikely]]
     throw Error(ErrorCode::kInternal, "a log moves on to a chunk that is still live");
-  // No word of the chunk may bear the flag of its next use. Before the next header: a crash that kept that
-  // and lost some of these words would leave the chunk so for good, since nobody comes back to it, and when
-  // it is used again the next crash would replay what they still hold: whole records of two uses before.
+  // No word of the chunk may bear the flag of its next use. Before the next header: a crash that
+  // kept that and lost some of these words would leave the chunk so for good, since nobody comes
+  // back to it, and when it is used again the next crash would replay what they still hold: whole
+  // records of two uses before.
   fill_rest(flag_);
   memory_->fence();
   move_to(sequence_ + 1);
@@ -173,11 +174,11 @@ bool TornBitLog::replay(const std::function<void(const RedoRecord&, uint64_t seq
     }
   }
   fill_rest(flag_ ^ 1);
-  // All of the live chunks: a process that died may have left headers, records and the flags of the rest in
-  // the caches only.
+  // All of the live chunks: a process that died may have left headers, records and the flags of the
+  // rest in the caches only.
   for (uint64_t s = oldest_; s <= sequence_; ++s) memory_->flush(chunk(s), chunk_bytes_);
-  // What was applied, before anybody acts on it; the headers, before a record that counts by them; the rest,
-  // since what a torn record left behind must not complete the next one.
+  // What was applied, before anybody acts on it; the headers, before a record that counts by them;
+  // the rest, since what a torn record left behind must not complete the next one.
   memory_->fence();
   load_line();
   return true;

@@ -11,14 +11,15 @@
 // Chunks form a ring and carry rising sequence numbers. The owner says from which on they are live;
 // before a chunk is used again, the owner must have made what it holds durable elsewhere.
 //
-// Crash argument, for any sequence of crashes. Of the words of the chunk with the newest header, those of
-// records of its present use bear its flag, and all others where a record may come to stand bear the
-// other one. This holds when its header becomes durable: advance() gives the flag of the *last* use to all
-// words of a chunk that it leaves, and fences that before the next header, so it is true of each chunk
-// that was left, and a chunk is used again only after it was left. It holds after a crash once replay() has
-// given the other flag to what follows the last valid record, whole records behind a torn one included,
-// and fenced that before the first append. A second crash within either finds the same last record.
-// Not thread-safe: the owner serialises calls. Source: RAWL of Mnemosyne (Volos et al., ASPLOS'11).
+// Crash argument, for any sequence of crashes. Of the words of the chunk with the newest header,
+// those of records of its present use bear its flag, and all others where a record may come to
+// stand bear the other one. This holds when its header becomes durable: advance() gives the flag of
+// the *last* use to all words of a chunk that it leaves, and fences that before the next header, so
+// it is true of each chunk that was left, and a chunk is used again only after it was left. It
+// holds after a crash once replay() has given the other flag to what follows the last valid record,
+// whole records behind a torn one included, and fenced that before the first append. A second crash
+// within either finds the same last record. Not thread-safe: the owner serialises calls. Source:
+// RAWL of Mnemosyne (Volos et al., ASPLOS'11).
 #pragma once
 
 #include <cstdint>
@@ -38,9 +39,9 @@ class TornBitLog {
  public:
   static constexpr uint64_t kRecordBytes = 24;
   static constexpr uint64_t kChunkHeaderBytes = 64;
-  // Chunks are whole units of the medium. Of each unit's four lines, three hold 8 records side by side,
-  // and the last one holds one: a medium that gathers writes writes the unit when its last line
-  // arrives, and once more for every time that this line changes afterwards.
+  // Chunks are whole units of the medium. Of each unit's four lines, three hold 8 records side by
+  // side, and the last one holds one: a medium that gathers writes writes the unit when its last
+  // line arrives, and once more for every time that this line changes afterwards.
   static constexpr uint64_t kUnitBytes = 256;
 
   // Bytes of a chunk that holds at least `records`.
@@ -50,8 +51,9 @@ class TornBitLog {
   // the first use. Call format() or replay() before anything else.
   TornBitLog(const Memory& memory, char* area, uint64_t chunk_bytes, uint32_t chunks);
 
-  // Makes an empty log. Durable with the caller's next fence, before which nothing durable may lead to
-  // the log: until then its memory is unreachable after any crash, and is zeroed again by its next owner.
+  // Makes an empty log. Durable with the caller's next fence, before which nothing durable may lead
+  // to the log: until then its memory is unreachable after any crash, and is zeroed again by its
+  // next owner.
   void format();
 
   // Calls `apply` for every valid record of every live chunk, oldest first, and makes the log ready
@@ -115,8 +117,8 @@ class TornBitLog {
   uint64_t sequence_ = 0;
   uint64_t chunk_bytes_;
   const Memory* memory_;
-  // Where lines are written past the caches: the line being filled, as it is or will be in PM, and the
-  // one after it, empty.
+  // Where lines are written past the caches: the line being filled, as it is or will be in PM, and
+  // the one after it, empty.
   bool nontemporal_ = false;
   alignas(64) uint64_t lines_[16] = {};
 

@@ -20,7 +20,8 @@ constexpr uint64_t kTransactionLogMagic = 0x31676f6c6e7874;  // "txnlog1"
 constexpr uint64_t kLeastBufferBytes = 2048;
 constexpr uint64_t kKeptBufferBytes = uint64_t{32} << 10;
 constexpr uint64_t kCheckSalt = 0xa991ed;
-// For each record that is to be finished, besides those for twice its bytes: each size of block may need a segment.
+// For each record that is to be finished, besides those for twice its bytes: each size of block may
+// need a segment.
 constexpr uint64_t kRoomSegments = 4;
 
 }  // namespace
@@ -45,8 +46,9 @@ void TransactionLog::open() {
       root()->magic != kTransactionLogMagic || root()->slots != kSlots) {
     pool_.throw_corrupt("the log of transactions is damaged");
   }
-  // Before any structure is changed because of a `bytes`, or written to because there is none: after a power
-  // failure the slots must not be as they were before stores that a dead process left in the caches.
+  // Before any structure is changed because of a `bytes`, or written to because there is none:
+  // after a power failure the slots must not be as they were before stores that a dead process left
+  // in the caches.
   pool_.memory().flush(root(), sizeof(TransactionLogRoot));
   pool_.memory().fence();
   for (uint32_t i = 0; i < kSlots; ++i) {
@@ -60,7 +62,8 @@ void TransactionLog::open() {
   pool_.memory().fence();  // what was settled, before a structure is opened that goes by it
 }
 
-// What of a slot's record is applied is what its check was made of: the word itself, or one that differs in one bit.
+// What of a slot's record is applied is what its check was made of: the word itself, or one that
+// differs in one bit.
 void TransactionLog::settle_applied(uint32_t number) {
   TransactionSlot& own = slot(number);
   if (!own.has_check() || own.check == own.check_with(own.applied)) return;
@@ -149,6 +152,7 @@ uint32_t TransactionLog::take_slot() {
   std::unique_lock lock(mutex_);
   if (root() == nullptr) make_log();
   while (taken_ == kAll) {
+    pool_.require_writable();  // slots are kept by what the failure of a medium has interrupted
     if (pending_.load() == kAll) {
       throw Error(
           ErrorCode::kPoolFull,
@@ -156,7 +160,6 @@ uint32_t TransactionLog::take_slot() {
                       "are opened; open all structures once",
                       pool_.mapping().path(), kSlots));
     }
-    pool_.require_writable();  // slots are kept by what the failure of a medium has interrupted
     freed_.wait(lock);
   }
   const auto number = static_cast<uint32_t>(std::countr_one(taken_));
@@ -243,16 +246,16 @@ void TransactionLog::Record::commit(std::span<const uint64_t> roots,
   store_relaxed(own.checksum, image.checksum);
   store_relaxed(own.check, image.check_with(0));
   store_release(own.bytes, image.bytes);
-  // The commit point: before any structure is changed. Else a crash would leave some of the operations, and no
-  // record by which to do the others.
+  // The commit point: before any structure is changed. Else a crash would leave some of the
+  // operations, and no record by which to do the others.
   memory.persist(&own, sizeof own);
 }
 
 void TransactionLog::Record::retire() {
   TransactionSlot& own = log_->slot(number_);
   store_release(own.bytes, uint64_t{0});
-  // Before others write to its keys, over which a crash would have it applied again; and before the buffer is
-  // written over, which `bytes` would take for a record.
+  // Before others write to its keys, over which a crash would have it applied again; and before the
+  // buffer is written over, which `bytes` would take for a record.
   log_->pool_.memory().persist(&own, sizeof own);
   state_ = State::kEmpty;
   if (own.buffer_bytes <= kKeptBufferBytes) return;

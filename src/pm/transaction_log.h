@@ -5,8 +5,9 @@
 //   ...apply the operations to the structures...
 //   record.retire();                                    // durable: nothing is left to be done
 //
-// A record says which structures it changes, each by the offset of its root block, and how, in a form that is
-// the caller's affair (index/participant.h). Operations are idempotent: after a crash they are applied again.
+// A record says which structures it changes, each by the offset of its root block, and how, in a
+// form that is the caller's affair (index/participant.h). Operations are idempotent: after a crash
+// they are applied again.
 //
 //   root block   magic and number of slots, then the slots, a line each
 //   slot         bytes      0, or the length of a committed record, a multiple of 8, with kMark
@@ -16,9 +17,9 @@
 //                check      xxh3 of `bytes`, `applied` and `checksum`
 //   record       number of structures, their roots, operations
 //
-// The header of the pool leads to the root block by a word of its own, made with the first transaction. Builds
-// that know no transactions refuse a pool with that word, which is unused and 0 for them: they would not apply
-// what a crash has left.
+// The header of the pool leads to the root block by a word of its own, made with the first
+// transaction. Builds that know no transactions refuse a pool with that word, which is unused and 0
+// for them: they would not apply what a crash has left.
 //
 // Persist points, and what a crash before each leaves:
 //   the record, F          nothing: `bytes` is 0. What is in the buffer counts for nothing, whatever it is.
@@ -28,22 +29,24 @@
 //   `bytes` is 0, F        the same. Before the latches of its keys are released: a later write of a key must
 //                          not meet a record that would write it once more.
 //
-// Recovery: open() flushes all slots, since a process that died may have left a `bytes` in the caches only, and
-// what rests on it would outlast it; then each structure that a record names gets its operations when it is
-// opened, before anybody can write to it, and then its bit of `applied`. The last bit empties the slot.
-// A crash in between applies the structure's operations again, and nobody has written to it since. Of a key one
-// record at most speaks: a record is retired before the latches of its keys are released.
+// Recovery: open() flushes all slots, since a process that died may have left a `bytes` in the
+// caches only, and what rests on it would outlast it; then each structure that a record names gets
+// its operations when it is opened, before anybody can write to it, and then its bit of `applied`.
+// The last bit empties the slot. A crash in between applies the structure's operations again, and
+// nobody has written to it since. Of a key one record at most speaks: a record is retired before
+// the latches of its keys are released.
 //
-// Flipped bits. One in the record, in `checksum` or in `bytes` refuses the pool: no multiple of 8 with kMark becomes 0 or
-// another one by one flip, nor does 0, and the record's checksum hangs on the length. `applied` is changed bit by bit,
-// each followed by `check`: so what a crash or a flip leaves differs in one bit from what `check` was made of, which
-// open() finds by trying. After a crash that is the bit that was set last, whose structure nobody has written to: it is
-// applied again. A flip is undone. So neither loses the part of a structure, nor applies it over later writes.
-// Records of earlier builds, whose length has no mark, have no `check`.
+// Flipped bits. One in the record, in `checksum` or in `bytes` refuses the pool: no multiple of 8
+// with kMark becomes 0 or another one by one flip, nor does 0, and the record's checksum hangs on
+// the length. `applied` is changed bit by bit, each followed by `check`: so what a crash or a flip
+// leaves differs in one bit from what `check` was made of, which open() finds by trying. After a
+// crash that is the bit that was set last, whose structure nobody has written to: it is applied
+// again. A flip is undone. So neither loses the part of a structure, nor applies it over later
+// writes. Records of earlier builds, whose length has no mark, have no `check`.
 //
-// Room. What is left for structures to finish needs some in the pool, as its commit did: open() keeps that from all
-// others until the record is finished. Where the pool had less left, finishing takes of the heap's reserves, and a pool
-// that is open read-only grows in memory.
+// Room. What is left for structures to finish needs some in the pool, as its commit did: open()
+// keeps that from all others until the record is finished. Where the pool had less left, finishing
+// takes of the heap's reserves, and a pool that is open read-only grows in memory.
 #pragma once
 
 #include <array>
@@ -98,11 +101,13 @@ class TransactionLog {
 
   // Reads what the last opening left. Changes nothing. Throws kCorrupt.
   void open();
-  // forget() for what a crash has left for structures without a name. Empties slots of which all is applied.
+  // forget() for what a crash has left for structures without a name. Empties slots of which all is
+  // applied.
   void forget_dropped();
 
-  // A place for the record of one transaction. Its end without retire() leaves a committed record, as a crash
-  // does, to the next opening of its structures, in this process or after it, and its slot taken until then.
+  // A place for the record of one transaction. Its end without retire() leaves a committed record,
+  // as a crash does, to the next opening of its structures, in this process or after it, and its
+  // slot taken until then.
   class Record {
    public:
     Record(Record&& other) noexcept
@@ -114,7 +119,8 @@ class TransactionLog {
     Record& operator=(Record&&) = delete;
     ~Record();
 
-    // Durable on return: the transaction happens. Throws kIo: whether it does the next opening decides.
+    // Durable on return: the transaction happens. Throws kIo: whether it does the next opening
+    // decides.
     void commit(std::span<const uint64_t> roots, std::span<const char> operations);
     // Durable on return: the record counts for nothing any more. Throws kIo.
     void retire();
@@ -133,22 +139,24 @@ class TransactionLog {
   static uint64_t record_bytes(uint64_t structures, uint64_t operation_bytes) {
     return sizeof(uint64_t) * (1 + structures) + operation_bytes;
   }
-  // Waits while kSlots transactions are under way. Makes the log with the first one, and makes the slot's buffer
-  // larger if it must: two transactions of the heap at most, none as a rule. Throws kTooLarge, kPoolFull
-  // (also if all slots wait for structures to be opened), kNoSpace, kReadOnly, kIo.
+  // Waits while kSlots transactions are under way. Makes the log with the first one, and makes the
+  // slot's buffer larger if it must: two transactions of the heap at most, none as a rule. Throws
+  // kTooLarge, kPoolFull (also if all slots wait for structures to be opened), kNoSpace, kReadOnly,
+  // kIo.
   Record begin(uint64_t record_bytes);
 
   // Whether something was left for the structure with this root.
   bool is_pending(uint64_t root) const;
-  // Calls `apply(operations, number)` with each record left for the structure with this root, which is its
-  // structure `number`, and notes durably that it is done. `apply` makes the operations durable. What it throws
-  // leaves the record, which is applied as a whole at the next attempt. For who has just opened the structure, before
-  // anybody else can write to it.
+  // Calls `apply(operations, number)` with each record left for the structure with this root, which
+  // is its structure `number`, and notes durably that it is done. `apply` makes the operations
+  // durable. What it throws leaves the record, which is applied as a whole at the next attempt. For
+  // who has just opened the structure, before anybody else can write to it.
   void finish(uint64_t root,
               const std::function<void(std::span<const char> operations, uint32_t number)>& apply);
-  // The structure with this root is no more: what records hold for it is void. To be called when its name is
-  // durably gone, and before its root block can be given to another structure: a crash in between leaves the rest to
-  // forget_dropped(). Nothing is to be done for who had the structure open before, which finishes all. Throws kIo.
+  // The structure with this root is no more: what records hold for it is void. To be called when
+  // its name is durably gone, and before its root block can be given to another structure: a crash
+  // in between leaves the rest to forget_dropped(). Nothing is to be done for who had the structure
+  // open before, which finishes all. Throws kIo.
   void forget(uint64_t root);
 
   // Commits go side by side, unless one wants to be alone: then the others wait.
@@ -217,8 +225,8 @@ class TransactionLog {
   bool alone_ = false;
 };
 
-// While one lives, its thread may write to structures of a pool that is open read-only, in the private copy, and take
-// of the heap's reserves: to finish transactions.
+// While one lives, its thread may write to structures of a pool that is open read-only, in the
+// private copy, and take of the heap's reserves: to finish transactions.
 class FinishingScope {
  public:
   FinishingScope() : outer_(active) { active = true; }

@@ -20,7 +20,8 @@ void WriteGate::latch_writers() {
   if (ready_.load(std::memory_order_relaxed)) return;
   if (latches_ == nullptr) latches_ = std::make_unique<Latch[]>(kLatches);
   latched_.store(true, std::memory_order_seq_cst);  // releases the latches to writers, too
-  // Writers that announce themselves from now on see the flag: the action runs when the others have left.
+  // Writers that announce themselves from now on see the flag: the action runs when the others have
+  // left.
   const auto left = std::make_shared<std::atomic<bool>>(false);
   writers_.retire([left] { left->store(true, std::memory_order_release); });
   while (!left->load(std::memory_order_acquire)) {

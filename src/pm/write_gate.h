@@ -1,16 +1,19 @@
-// What every write to an open structure passes, so that transactions can keep writers of their keys out.
+// What every write to an open structure passes, so that transactions can keep writers of their keys
+// out.
 //
 //   gate.write(key, [&] { return table.upsert(key, value); });   // each writer
 //   gate.latch_writers();                                        // a transaction, before it takes latches
 //
-// As long as no transaction has used the structure, writers only announce themselves: a plain store to a
-// word of their own thread, a load of a flag that nobody changes, and a store when they leave (EpochManager, with
-// the barrier on the other side). The first transaction sets the flag, makes latches, and waits until all
-// writers have left that may not have seen it. From then on each writer takes the latch of its key.
+// As long as no transaction has used the structure, writers only announce themselves: a plain store
+// to a word of their own thread, a load of a flag that nobody changes, and a store when they leave
+// (EpochManager, with the barrier on the other side). The first transaction sets the flag, makes
+// latches, and waits until all writers have left that may not have seen it. From then on each
+// writer takes the latch of its key.
 //
-// A gate has kLatches latches for all keys: words in DRAM, by the hash of the key. Order: a thread that wants
-// several takes them in the order of their addresses; writers have one at a time and wait for nothing while they
-// have it, so there are no cycles. Locks of the structure are taken under latches, and never the other way round.
+// A gate has kLatches latches for all keys: words in DRAM, by the hash of the key. Order: a thread
+// that wants several takes them in the order of their addresses; writers have one at a time and
+// wait for nothing while they have it, so there are no cycles. Locks of the structure are taken
+// under latches, and never the other way round.
 #pragma once
 
 #include <atomic>
@@ -57,9 +60,10 @@ class WriteGate {
   WriteGate(const WriteGate&) = delete;
   WriteGate& operator=(const WriteGate&) = delete;
 
-  // Returns what `write_it()` does, a write to this key, a word or a byte string. Throws kPoolFull if the
-  // structure is blocked. `write_it` should capture by value: what has an address goes through memory, where the
-  // next operation waits for the stores of this one, and they for its flushes.
+  // Returns what `write_it()` does, a write to this key, a word or a byte string. Throws kPoolFull
+  // if the structure is blocked. `write_it` should capture by value: what has an address goes
+  // through memory, where the next operation waits for the stores of this one, and they for its
+  // flushes.
   template <typename Key, typename Write>
   [[gnu::always_inline]] auto write(Key key, Write write_it) {
     // Acquires what latch_writers() has made.
@@ -80,15 +84,16 @@ class WriteGate {
     return true;
   }
 
-  // For transactions. From the first call on writers take latches; waits for those that have not seen it.
-  // Throws bad_alloc, kInvalidArgument (too many threads).
+  // For transactions. From the first call on writers take latches; waits for those that have not
+  // seen it. Throws bad_alloc, kInvalidArgument (too many threads).
   void latch_writers();
   // After latch_writers().
   Latch& latch_of(uint64_t hash) { return latches_[hash % kLatches]; }
   static uint64_t hash_of(uint64_t word) { return word * 0x9e3779b97f4a7c15 >> 32; }
   static uint64_t hash_of(std::string_view bytes) { return checksum64(bytes.data(), bytes.size()); }
 
-  // A committed transaction could not be applied for want of room: until the structure is opened again nobody writes.
+  // A committed transaction could not be applied for want of room: until the structure is opened
+  // again nobody writes.
   void block() { blocked_.store(true, std::memory_order_release); }
   // Throws kPoolFull if it is blocked.
   void require_open() const {
@@ -96,7 +101,8 @@ class WriteGate {
       throw_blocked();
   }
 
-  // While one lives, its thread passes all gates of the pool: it holds the latches of the keys that it writes.
+  // While one lives, its thread passes all gates of the pool: it holds the latches of the keys that
+  // it writes.
   class Pass {
    public:
     explicit Pass(const PoolImpl& pool) : outer_(passes) { passes = &pool; }

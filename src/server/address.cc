@@ -10,7 +10,9 @@
 
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "perdure/error.h"
 
@@ -140,8 +142,14 @@ int listen_on(const Address& address, bool shared) {
   if (address.storage.ss_family == AF_INET6) {
     ::setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
   }
-  if (::bind(fd, reinterpret_cast<const sockaddr*>(&address.storage), address.bytes) != 0) {
-    fail("listen on");
+  // The kernel may close the sockets of a process that was killed some moments after its end, where
+  // it used io_uring: who starts again at once must not fail for that.
+  constexpr int kTries = 100;
+  constexpr auto kBetweenTries = std::chrono::milliseconds(10);
+  for (int i = 1;; ++i) {
+    if (::bind(fd, reinterpret_cast<const sockaddr*>(&address.storage), address.bytes) == 0) break;
+    if (errno != EADDRINUSE || i == kTries) fail("listen on");
+    std::this_thread::sleep_for(kBetweenTries);
   }
   if (::listen(fd, 1024) != 0) fail("listen on");
   return fd;

@@ -18,14 +18,14 @@ struct Address {
   std::string text() const;
 };
 
-// Of "127.0.0.1:6379", "[::1]:6379", "localhost:6379", "*:6379" (all of IPv6 and IPv4), ":6379" (loopback).
-// Throws Error(kInvalidArgument).
+// Of "127.0.0.1:6379", "[::1]:6379", "localhost:6379", "*:6379" (all of IPv6 and IPv4), ":6379"
+// (loopback). Throws Error(kInvalidArgument).
 Address parse_address(std::string_view text);
 // Of a path. Throws Error(kInvalidArgument) if it is too long.
 Address unix_address(std::string_view path);
 
-// A socket that listens there, with SO_REUSEPORT if several are to share the address. Throws Error(kIo).
-// A Unix socket that nobody listens on is taken over.
+// A socket that listens there, with SO_REUSEPORT if several are to share the address. Throws
+// Error(kIo). A Unix socket that nobody listens on is taken over.
 int listen_on(const Address& address, bool shared);
 // The address that a socket is bound to, with the port that it was given.
 Address bound_address(int fd);

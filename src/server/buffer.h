@@ -24,14 +24,16 @@ class Buffer {
   const char* data() const { return data_ + begin_; }
   std::string_view view() const { return {data_ + begin_, size()}; }
 
-  // Room for `bytes` more; what is written there counts after commit(). Moves what data() has led to.
-  // Throws std::bad_alloc.
+  // Room for `bytes` more; what is written there counts after commit(). Moves what data() has led
+  // to. Throws std::bad_alloc.
   char* prepare(size_t bytes) {
+    if (begin_ == end_)
+      begin_ = end_ = 0;  // here, not where it is consumed: somebody may be writing behind it
     if (capacity_ - end_ < bytes) grow(bytes);
     return data_ + end_;
   }
   void commit(size_t bytes) { end_ += bytes; }
-  size_t room() const { return capacity_ - end_; }
+  size_t room() const { return empty() ? capacity_ : capacity_ - end_; }
 
   void append(std::string_view bytes) {
     if (bytes.empty()) return;
@@ -42,10 +44,7 @@ class Buffer {
     *prepare(1) = byte;
     ++end_;
   }
-  void consume(size_t bytes) {
-    begin_ += bytes;
-    if (begin_ == end_) begin_ = end_ = 0;
-  }
+  void consume(size_t bytes) { begin_ += bytes; }
   // Takes away what was appended last, down to `bytes` in all.
   void truncate(size_t bytes) { end_ = begin_ + bytes; }
   void clear() { begin_ = end_ = 0; }

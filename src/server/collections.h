@@ -1,7 +1,7 @@
 // What the commands of hashes, sets, lists and sorted sets have in common.
 //
-// Elements by name (fields of a hash, members of a set or sorted set) stand in the order of a hash of their
-// name: a random place among them is a random hash, and SCAN's cursor is one, too.
+// Elements by name (fields of a hash, members of a set or sorted set) stand in the order of a hash
+// of their name: a random place among them is a random hash, and SCAN's cursor is one, too.
 #pragma once
 
 #include <cstdint>
@@ -54,7 +54,8 @@ class Opened {
   // Elements by name, from a hash on, until `visit` returns false.
   using Visit = std::function<bool(std::string_view name, std::string_view value)>;
   void visit(uint64_t from_hash, uint64_t wanted, const Visit& visit) const;
-  // The names and values of some, each with about the same chance; distinct. Fewer if there are fewer.
+  // The names and values of some, each with about the same chance; distinct. Fewer if there are
+  // fewer.
   std::vector<std::pair<std::string, std::string>> choose(uint64_t count) const;
 
  private:
@@ -83,8 +84,8 @@ void scan_elements(Call& call, Type type,
                    const std::function<void(std::string_view name, std::string_view value,
                                             std::vector<std::string>& out)>& tell);
 
-// A new collection that takes the place of what `to` has: of any size, at once. Elements are written in
-// parts, noted as garbage until the header comes and the note goes, together.
+// A new collection that takes the place of what `to` has: of any size, at once. Elements are
+// written in parts, noted as garbage until the header comes and the note goes, together.
 class Replacement {
  public:
   Replacement(Keyspace& keys, std::string_view to, Type type);

@@ -3,6 +3,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "server/acl.h"
 #include "server/command_error.h"
 #include "server/commands.h"
 #include "server/resp_session.h"
@@ -30,7 +31,7 @@ std::vector<Command> gather() {
   for (const std::span<const Command> part :
        {connection_commands(), server_commands(), key_commands(), string_commands(), bit_commands(),
         hash_commands(), set_commands(), list_commands(), sorted_set_commands(), channel_commands(),
-        transaction_commands()}) {
+        transaction_commands(), replication_commands(), acl_commands()}) {
     all.insert(all.end(), part.begin(), part.end());
   }
   std::ranges::sort(all, {}, &Command::name);
@@ -45,6 +46,56 @@ std::array<const Command*, kPlaces> make_places() {
     places[place] = &command;
   }
   return places;
+}
+
+constexpr std::string_view kDangerous[] = {"flushall", "flushdb", "keys",    "info",
+                                           "role",     "client",  "lastsave"};
+// Commands whose first key gets what is made of the others.
+constexpr std::string_view kStoring[] = {"bitop",      "sdiffstore",  "sinterstore", "sunionstore",
+                                         "zdiffstore", "zinterstore", "zunionstore", "zrangestore"};
+// Whose keys are counted by an argument.
+constexpr std::string_view kCounting[] = {"sintercard", "zdiff",       "zdiffstore", "zinter",
+                                          "zintercard", "zinterstore", "zunion",     "zunionstore"};
+// That move something from the first key to the second one.
+constexpr std::string_view kMoving[] = {"rename",    "renamenx", "smove",     "lmove",
+                                        "rpoplpush", "blmove",   "brpoplpush"};
+// That change a key and tell of what it had, or has.
+constexpr std::string_view kReturning[] = {
+    "getdel",  "getex",   "getset",       "incr",  "incrby", "incrbyfloat", "decr",
+    "decrby",  "hincrby", "hincrbyfloat", "lpop",  "rpop",   "spop",        "zincrby",
+    "zpopmax", "zpopmin", "move",         "blpop", "brpop",  "bzpopmin",    "bzpopmax"};
+
+bool is_one_of(std::string_view name, std::span<const std::string_view> all) {
+  return std::ranges::find(all, name) != all.end();
+}
+
+std::vector<std::string_view> find_categories(const Command& command) {
+  std::vector<std::string_view> all;
+  const std::string_view group = command.group;
+  const bool writes = (command.flags & kWrites) != 0;
+  const bool admin = (command.flags & kAdmin) != 0;
+  if (group == "generic" || command.name == "dbsize" || command.name == "flushall" ||
+      command.name == "flushdb") {
+    if (command.name != "wait") all.emplace_back("keyspace");
+  }
+  if (writes) {
+    all.emplace_back("write");
+  } else if (command.first_key != 0 || command.name == "keys" || command.name == "scan" ||
+             command.name == "randomkey" || command.name == "dbsize" ||
+             is_one_of(command.name, kCounting)) {
+    if (group != "transactions") all.emplace_back("read");
+  }
+  if (group == "sorted-set") all.emplace_back("sortedset");
+  if (group == "transactions") all.emplace_back("transaction");
+  for (const std::string_view same :
+       {"set", "list", "hash", "string", "bitmap", "pubsub", "connection"}) {
+    if (group == same) all.emplace_back(same);
+  }
+  if (admin) all.emplace_back("admin");
+  if (admin || is_one_of(command.name, kDangerous)) all.emplace_back("dangerous");
+  if ((command.flags & kBlocks) != 0) all.emplace_back("blocking");
+  all.emplace_back((command.flags & kFast) != 0 ? "fast" : "slow");
+  return all;
 }
 
 bool in_class(std::string_view pattern, size_t& at, char c) {
@@ -75,6 +126,100 @@ const std::vector<Command>& commands() {
 }
 
 size_t command_count() { return commands().size(); }
+
+const std::vector<std::string_view>& categories() {
+  static const std::vector<std::string_view> all = {
+      "keyspace", "read",   "write",       "set",       "sortedset",  "list",        "hash",
+      "string",   "bitmap", "hyperloglog", "geo",       "stream",     "pubsub",      "admin",
+      "fast",     "slow",   "blocking",    "dangerous", "connection", "transaction", "scripting"};
+  return all;
+}
+
+const std::vector<std::string_view>& categories_of(const Command& command) {
+  static const std::vector<std::vector<std::string_view>> by_number = [] {
+    std::vector<std::vector<std::string_view>> all;
+    for (const Command& one : commands()) all.push_back(find_categories(one));
+    return all;
+  }();
+  return by_number[number_of(command)];
+}
+
+void for_keys(const Command& command, std::span<const std::string_view> arguments,
+              const std::function<void(std::string_view key, bool reads, bool writes)>& visit) {
+  const bool writes = (command.flags & kWrites) != 0;
+  const std::string_view name = command.name;
+  // The last argument that is a key, and from where on they are sources of what the first one gets.
+  int last = command.last_key < 0 ? static_cast<int>(arguments.size()) + command.last_key
+                                  : command.last_key;
+  int first = command.first_key;
+  const bool stores = is_one_of(name, kStoring);
+  if (is_one_of(name, kCounting)) {
+    // dest numkeys key ..., or numkeys key ...
+    const size_t at = stores ? 2 : 1;
+    int64_t count = 0;
+    if (at < arguments.size()) {
+      const std::string_view digits = arguments[at];
+      std::from_chars(digits.data(), digits.data() + digits.size(), count);
+    }
+    if (stores) visit(arguments[1], false, true);
+    const auto end = static_cast<int64_t>(arguments.size());
+    for (int64_t i = static_cast<int64_t>(at) + 1; i < end && count > 0; ++i, --count) {
+      visit(arguments[static_cast<size_t>(i)], true, false);
+    }
+    return;
+  }
+  if (first == 0) return;
+  last = std::min(last, static_cast<int>(arguments.size()) - 1);
+  bool returns = is_one_of(name, kReturning);
+  if (name == "set") {
+    for (const std::string_view one : arguments.subspan(1)) {
+      returns = returns || same_word(one, "GET");
+    }
+  }
+  for (int i = first; i <= last; i += command.key_step) {
+    const std::string_view key = arguments[static_cast<size_t>(i)];
+    if (!writes) {
+      visit(key, true, false);
+    } else if (stores) {
+      visit(key, i != first, i == first);
+    } else if (name == "copy") {
+      visit(key, i == first, i != first);
+    } else if (is_one_of(name, kMoving)) {
+      visit(key, i == first, true);
+    } else {
+      visit(key, returns, true);
+    }
+  }
+}
+
+std::optional<AclDenial> denial_of(const AclUser& user, const Command& command,
+                                   std::span<const std::string_view> arguments) {
+  if (user.may_all() || (command.flags & kNoAuth) != 0) return std::nullopt;
+  const std::string_view subcommand = arguments.size() > 1 ? arguments[1] : std::string_view();
+  if (!user.may_run(command, subcommand)) {
+    return AclDenial{"command", std::string(command.name),
+                     "NOPERM this user has no permissions to run the '" +
+                         std::string(command.name) + "' command"};
+  }
+  std::optional<AclDenial> denied;
+  for_keys(command, arguments, [&](std::string_view key, bool reads, bool writes) {
+    if (denied || user.may_use(key, reads, writes)) return;
+    denied = AclDenial{
+        "key", std::string(key.substr(0, 128)),
+        "NOPERM this user has no permissions to access one of the keys used as arguments"};
+  });
+  const bool literal = command.name == "psubscribe";
+  if (literal || command.name == "subscribe" || command.name == "publish") {
+    const size_t end = command.name == "publish" ? 2 : arguments.size();
+    for (size_t i = 1; i < end && !denied; ++i) {
+      if (user.may_hear(arguments[i], literal)) continue;
+      denied = AclDenial{
+          "channel", std::string(arguments[i].substr(0, 128)),
+          "NOPERM this user has no permissions to access one of the channels used as arguments"};
+    }
+  }
+  return denied;
+}
 
 const Command* find_command(std::string_view name) {
   static const std::array<const Command*, kPlaces> places = make_places();
@@ -117,6 +262,19 @@ double real_of(std::string_view text) {
   return value;
 }
 
+double timeout_of(std::string_view text) {
+  constexpr double kSecondsMax = 1e12;
+  double seconds = 0;
+  try {
+    seconds = real_of(text);
+  } catch (const CommandError&) {
+    throw CommandError("ERR timeout is not a float or out of range");
+  }
+  if (seconds < 0) throw CommandError("ERR timeout is negative");
+  if (seconds > kSecondsMax) throw CommandError("ERR timeout is not a float or out of range");
+  return seconds;
+}
+
 bool same_word(std::string_view text, std::string_view upper_case) {
   return text.size() == upper_case.size() &&
          std::ranges::equal(text, upper_case, [](char a, char b) { return upper(a) == b; });
@@ -133,7 +291,8 @@ Item require_type(Call& call, std::string_view raw, Type type) {
 }
 
 bool fits_pattern(std::string_view pattern, std::string_view text) {
-  // Where the last star stands, and how much of the text it takes: the way back is only ever to that one.
+  // Where the last star stands, and how much of the text it takes: the way back is only ever to
+  // that one.
   size_t star = std::string_view::npos;
   size_t taken = 0;
   size_t at = 0;

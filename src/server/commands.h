@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,6 +14,7 @@
 
 namespace perdure::server {
 
+class AclUser;
 class RespSession;
 class Server;
 
@@ -41,7 +44,8 @@ enum CommandFlag : uint32_t {
   kNoMulti = 32,  // not within MULTI
   kAtOnce = 64,   // is not queued by MULTI
   kAdmin = 128,
-  kFast = 256
+  kFast = 256,
+  kBlocks = 512  // may wait
 };
 // Of most commands that change a key.
 inline constexpr uint32_t kChange = kWrites | kGroup;
@@ -79,11 +83,31 @@ std::span<const Command> list_commands();
 std::span<const Command> sorted_set_commands();
 std::span<const Command> channel_commands();
 std::span<const Command> transaction_commands();
+std::span<const Command> replication_commands();
+std::span<const Command> acl_commands();
+
+// What ACLs, ACL CAT and COMMAND say of commands: "read", "dangerous", ...; all that there are, and
+// those of one.
+const std::vector<std::string_view>& categories();
+const std::vector<std::string_view>& categories_of(const Command& command);
+// Calls `visit` for each argument that is a key, and says what the command does to it.
+void for_keys(const Command& command, std::span<const std::string_view> arguments,
+              const std::function<void(std::string_view key, bool reads, bool writes)>& visit);
+// Why the user may not run it with these arguments, if so.
+struct AclDenial {
+  std::string reason;  // "command", "key" or "channel"
+  std::string object;
+  std::string words;
+};
+std::optional<AclDenial> denial_of(const AclUser& user, const Command& command,
+                                   std::span<const std::string_view> arguments);
 
 // Helpers of commands. All throw CommandError.
 int64_t integer_of(std::string_view text);
 // Also "inf", "+inf", "-inf"; no NaN.
 double real_of(std::string_view text);
+// Of a command that waits: seconds, not below 0.
+double timeout_of(std::string_view text);
 bool same_word(std::string_view text, std::string_view upper_case);
 [[noreturn]] void throw_syntax();
 // Of the type, or absent.

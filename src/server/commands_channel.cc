@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "server/acl.h"
 #include "server/command_error.h"
 #include "server/commands.h"
 #include "server/resp_session.h"
@@ -68,35 +69,8 @@ void run_punsubscribe(Call& call) {
   unsubscribe(call, call.server.patterns(), call.session.patterns, "punsubscribe");
 }
 
-std::shared_ptr<const std::string> message(int version,
-                                           std::initializer_list<std::string_view> parts) {
-  Buffer buffer;
-  RespReply reply(buffer);
-  reply.set_version(version);
-  reply.push(parts.size());
-  for (const std::string_view part : parts) reply.bulk(part);
-  return std::make_shared<const std::string>(buffer.view());
-}
-
 void run_publish(Call& call) {
-  int64_t receivers = 0;
-  const auto send = [&](const std::vector<Server::Subscriber>& to,
-                        std::initializer_list<std::string_view> parts) {
-    std::shared_ptr<const std::string> by_version[2];
-    for (const Server::Subscriber& one : to) {
-      auto& bytes = by_version[one.resp_version - 2];
-      if (bytes == nullptr) bytes = message(one.resp_version, parts);
-      one.loop->post(one.connection, bytes);
-      ++receivers;
-    }
-  };
-  const auto found = call.server.channels().find(std::string(call[1]));
-  if (found != call.server.channels().end()) send(found->second, {"message", call[1], call[2]});
-  for (const auto& [pattern, to] : call.server.patterns()) {
-    if (fits_pattern(pattern, call[1])) send(to, {"pmessage", pattern, call[1], call[2]});
-  }
-  ++call.server.metrics().messages_published;
-  call.reply.integer(receivers);
+  call.reply.integer(static_cast<int64_t>(call.server.publish(call[1], call[2])));
 }
 
 void run_pubsub(Call& call) {
@@ -177,10 +151,20 @@ void run_exec(Call& call) {
   call.reply.array(queued.size());
   call.keys().begin_transaction();
   session.exec_error.clear();
+  KeyEvents& events = call.server.events();
+  const size_t events_before = events.waiting();
   try {
     for (const std::vector<std::string>& one : queued) {
       const std::vector<std::string_view> arguments(one.begin(), one.end());
-      session.run_command(*find_command(arguments[0]), arguments);
+      const Command& command = *find_command(arguments[0]);
+      // The rules may have changed since it was queued.
+      const auto denied =
+          session.user == nullptr ? std::nullopt : denial_of(*session.user, command, arguments);
+      if (denied) {
+        call.reply.error(denied->words);
+        continue;
+      }
+      session.run_command(command, arguments);
       if (!session.exec_error.empty()) {
         throw CommandError("EXECABORT Transaction discarded, nothing was done: " +
                            session.exec_error);
@@ -188,13 +172,21 @@ void run_exec(Call& call) {
     }
     call.keys().end_transaction();
     call.keys().commit_group();
+    if (events.are_on()) [[unlikely]]
+      events.note_committed();
+    const auto writes = [](const auto& one) {
+      return (find_command(one[0])->flags & kWrites) != 0;
+    };
+    if (std::ranges::any_of(queued, writes)) session.note_written();  // now it is in the store
   } catch (const Error& error) {
     call.keys().abandon_group();
+    events.drop_from(events_before);
     out.truncate(begin);
     throw CommandError(
         fmt::format("EXECABORT Transaction discarded, nothing was done: {}", error.what()));
   } catch (...) {
     call.keys().abandon_group();
+    events.drop_from(events_before);
     out.truncate(begin);
     throw;
   }

@@ -205,26 +205,30 @@ void run_dbsize(Call& call) {
   call.reply.integer(static_cast<int64_t>(call.keys().count_keys(call.session.database)));
 }
 
-// Some key of the first thousand after a random place: not each with the same chance.
+// Some key of the first thousand after a random place, or of a block: not each with the same
+// chance.
 void run_randomkey(Call& call) {
   static thread_local std::mt19937_64 random(std::random_device{}());
   std::string chosen;
   bool any = false;
   uint64_t seen = 0;
-  const auto look = [&](std::string_view from) {
-    call.keys().visit_keys(call.session.database, from, 64,
-                           [&](std::string_view, std::string_view key, Type) {
-                             ++seen;
-                             if (random() % seen == 0) chosen = key;
-                             any = true;
-                             return seen < 1000;
-                           });
+  const auto take = [&](std::string_view, std::string_view key, Type) {
+    ++seen;
+    if (random() % seen == 0) chosen = key;
+    any = true;
+    return seen < 1000;
   };
-  std::string from;
-  if (call.keys().is_ordered()) from += static_cast<char>(random() % 127 + 1);
-  std::string scratch;
-  look(Keyspace::raw_key(call.session.database, from, scratch));
-  if (!any) look("");
+  const auto look = [&](std::string_view from) {
+    call.keys().visit_keys(call.session.database, from, 64, take);
+  };
+  if (call.keys().is_ordered()) {
+    const std::string from(1, static_cast<char>(random() % 127 + 1));
+    std::string scratch;
+    look(Keyspace::raw_key(call.session.database, from, scratch));
+    if (!any) look("");
+  } else {
+    call.keys().visit_some_keys(call.session.database, random(), take);
+  }
   any ? call.reply.bulk(chosen) : call.reply.null();
 }
 

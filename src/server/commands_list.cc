@@ -287,7 +287,44 @@ void move(Call& call, bool from_left, bool to_left) {
 void run_lmove(Call& call) { move(call, is_left(call[3]), is_left(call[4])); }
 void run_rpoplpush(Call& call) { move(call, false, true); }
 
+// BLPOP and BRPOP: of the first of these lists that has an element.
+void pop_or_wait(Call& call, bool front) {
+  const double seconds = timeout_of(call[call.size() - 1]);
+  std::vector<std::string> raw;
+  for (size_t i = 1; i + 1 < call.size(); ++i) {
+    List list(call, i);
+    raw.emplace_back(list.raw());
+    if (!list.exists()) continue;
+    const std::string value = list.pop(front);
+    list.end();
+    call.reply.array(2);
+    call.reply.bulk(call[i]);
+    return call.reply.bulk(value);
+  }
+  call.session.wait_for_keys(call, seconds, std::vector<std::string_view>(raw.begin(), raw.end()));
+}
+void run_blpop(Call& call) { pop_or_wait(call, true); }
+void run_brpop(Call& call) { pop_or_wait(call, false); }
+
+void move_or_wait(Call& call, bool from_left, bool to_left) {
+  const double seconds = timeout_of(call[call.size() - 1]);
+  const List from(call, 1);
+  if (from.exists()) return move(call, from_left, to_left);
+  const std::string raw(from.raw());
+  const std::string_view key = raw;
+  call.session.wait_for_keys(call, seconds, {&key, 1});
+}
+void run_blmove(Call& call) { move_or_wait(call, is_left(call[3]), is_left(call[4])); }
+void run_brpoplpush(Call& call) { move_or_wait(call, false, true); }
+
+constexpr uint32_t kWaiting = kChange | kBlocks;
 constexpr Command kListCommands[] = {
+    {"blmove", 6, kWaiting, 1, 2, 1, "list", "Moves an element once there is one", run_blmove},
+    {"blpop", -3, kWaiting, 1, -2, 1, "list", "Pops the first element once there is one",
+     run_blpop},
+    {"brpop", -3, kWaiting, 1, -2, 1, "list", "Pops the last element once there is one", run_brpop},
+    {"brpoplpush", 4, kWaiting, 1, 2, 1, "list", "Moves the last element once there is one",
+     run_brpoplpush},
     {"lindex", 3, 0, 1, 1, 1, "list", "Returns an element by its number", run_lindex},
     {"linsert", 5, kChange, 1, 1, 1, "list", "Inserts beside an element; writes the list anew",
      run_linsert},

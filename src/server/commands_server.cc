@@ -12,7 +12,6 @@
 #include "server/commands.h"
 #include "server/info.h"
 #include "server/resp_session.h"
-#include "server/secret.h"
 
 namespace perdure::server {
 
@@ -24,16 +23,17 @@ namespace {
 }
 
 void authenticate(Call& call, std::string_view user, std::string_view password) {
-  const std::string& wanted = call.server.config().password;
-  if (user != "default" || (!wanted.empty() && !same_secret(password, wanted))) {
+  std::shared_ptr<AclUser> known = call.server.acl().authenticate(user, password);
+  if (known == nullptr) {
+    call.session.note_denial("auth", user);
     throw CommandError("WRONGPASS invalid username-password pair or user is disabled.");
   }
-  call.session.is_authenticated = true;
+  call.session.user = std::move(known);
 }
 
 void run_auth(Call& call) {
   if (call.size() > 3) throw_syntax();
-  if (call.size() == 2 && call.server.config().password.empty()) {
+  if (call.size() == 2 && !call.server.acl().find("default")->needs_password()) {
     throw CommandError(
         "ERR AUTH <password> called without any password configured for the default user. Are you "
         "sure your configuration is correct?");
@@ -71,7 +71,7 @@ void run_hello(Call& call) {
           fmt::format("ERR Syntax error in HELLO option '{}'", call[at].substr(0, 64)));
     }
   }
-  if (!call.session.is_authenticated) {
+  if (call.session.user == nullptr) {
     throw CommandError(
         "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO "
         "<proto> AUTH <user> <pass> option can be used to authenticate the client and select the "
@@ -90,7 +90,7 @@ void run_hello(Call& call) {
   call.reply.bulk("mode");
   call.reply.bulk("standalone");
   call.reply.bulk("role");
-  call.reply.bulk("master");
+  call.reply.bulk(call.server.is_follower() ? "replica" : "master");
   call.reply.bulk("modules");
   call.reply.array(0);
 }
@@ -136,9 +136,11 @@ std::string describe(const Connection& connection) {
   const auto* session = dynamic_cast<const RespSession*>(connection.session.get());
   const bool resp = session != nullptr;
   return fmt::format(
-      "id={} addr={} name={} db={} sub={} psub={} multi={} resp={} face={} cmd={} lib-name={} "
+      "id={} addr={} name={} user={} db={} sub={} psub={} multi={} resp={} face={} cmd={} "
+      "lib-name={} "
       "lib-ver={}\n",
-      connection.id, connection.peer, resp ? session->name : "", resp ? session->database : 0,
+      connection.id, connection.peer, resp ? session->name : "",
+      resp && session->user != nullptr ? session->user->name() : "", resp ? session->database : 0,
       resp ? session->channels.size() : 0, resp ? session->patterns.size() : 0,
       resp && session->in_multi ? static_cast<int64_t>(session->queued.size()) : -1,
       resp ? const_cast<RespSession*>(session)->reply().version() : 0, to_string(connection.face),
@@ -224,7 +226,7 @@ void config_get(Call& call) {
     }
   };
   for (const Setting& setting : settings()) {
-    add(setting.name, setting.name == "password" ? "" : setting.get(call.server.config()));
+    add(setting.name, setting.name.ends_with("password") ? "" : setting.get(call.server.config()));
   }
   for (const auto& [name, value] : kFixed) add(name, value);
   add("maxmemory", fmt::format("{}", call.server.config().memory_bytes));
@@ -275,6 +277,7 @@ std::vector<std::string_view> flags_of(const Command& command) {
   add(kLoading, "loading");
   add(kNoAuth, "no_auth");
   add(kNoMulti, "no_multi");
+  add(kBlocks, "blocking");
   return flags;
 }
 
@@ -288,8 +291,9 @@ void describe(Call& call, const Command& command) {
   call.reply.integer(command.first_key);
   call.reply.integer(command.last_key);
   call.reply.integer(command.key_step);
-  call.reply.set(1);
-  call.reply.simple(fmt::format("@{}", command.group));
+  const auto& all = categories_of(command);
+  call.reply.set(all.size());
+  for (const std::string_view one : all) call.reply.simple(fmt::format("@{}", one));
   for (int i = 0; i < 3; ++i) call.reply.array(0);  // tips, key specifications, subcommands
 }
 
@@ -339,10 +343,12 @@ void run_time(Call& call) {
 
 void run_flushall(Call& call) {
   call.keys().flush(~uint32_t{0});
+  call.server.events().forget_expiries(~uint32_t{0});
   call.reply.ok();
 }
 void run_flushdb(Call& call) {
   call.keys().flush(call.session.database);
+  call.server.events().forget_expiries(call.session.database);
   call.reply.ok();
 }
 
@@ -405,10 +411,24 @@ void run_save(Call& call) {
 
 void run_lastsave(Call& call) { call.reply.integer(static_cast<int64_t>(std::time(nullptr))); }
 
+// Followers have what the client wrote last.
 void run_wait(Call& call) {
-  integer_of(call[1]);
-  integer_of(call[2]);
-  call.reply.integer(0);  // there are no replicas
+  const int64_t wanted = integer_of(call[1]);
+  const int64_t ms = integer_of(call[2]);
+  if (ms < 0) throw CommandError("ERR timeout is negative");
+  if (call.server.is_follower()) {
+    throw CommandError(
+        "ERR WAIT cannot be used with replica instances. Please also note that writes to replicas "
+        "are just local and are not propagated.");
+  }
+  const Server::Positions& written = call.session.written();
+  // Of this turn, so far; what a transaction writes is not yet among it.
+  if (!call.keys().in_transaction()) call.server.settle_positions();
+  const auto there = static_cast<int64_t>(call.server.followers_with(written));
+  if (there >= wanted || call.keys().in_transaction() || call.session.is_due()) {
+    return call.reply.integer(there);
+  }
+  call.session.wait_for_followers(call, static_cast<uint64_t>(ms));
 }
 
 constexpr uint32_t kAlways = kNoAuth | kLoading | kWithSub | kFast;
@@ -443,7 +463,8 @@ constexpr Command kServerCommands[] = {
     {"slowlog", -2, kAdmin | kLoading, 0, 0, 0, "server", "Tells of commands that took long",
      run_slowlog},
     {"time", 1, kFast | kLoading, 0, 0, 0, "server", "Returns the time", run_time},
-    {"wait", 3, 0, 0, 0, 0, "generic", "Returns 0: there are no replicas", run_wait},
+    {"wait", 3, kBlocks, 0, 0, 0, "generic", "Waits for followers to have what was written",
+     run_wait},
 };
 
 }  // namespace

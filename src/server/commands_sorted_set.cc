@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <tuple>
 
 #include "server/collections.h"
 #include "server/command_error.h"
@@ -90,7 +91,8 @@ class SortedSet : public Opened {
     keys().remove_element(raw(), element_of_score(id(), score, name));
     --header().count;
   }
-  // Members in the order of scores, upwards from a score on or downwards, until `visit` returns false.
+  // Members in the order of scores, upwards from a score on or downwards, until `visit` returns
+  // false.
   using VisitMember = std::function<bool(std::string_view name, double score)>;
   void visit_scores(double from, bool downwards, uint64_t wanted, const VisitMember& visit) const {
     if (!exists()) return;
@@ -413,6 +415,33 @@ void pop_by_score(Call& call, bool greatest) {
 void run_zpopmin(Call& call) { pop_by_score(call, false); }
 void run_zpopmax(Call& call) { pop_by_score(call, true); }
 
+// BZPOPMIN and BZPOPMAX: of the first of these sets that has a member.
+void pop_by_score_or_wait(Call& call, bool greatest) {
+  const double seconds = timeout_of(call[call.size() - 1]);
+  std::vector<std::string> raw;
+  for (size_t i = 1; i + 1 < call.size(); ++i) {
+    SortedSet set(call, i);
+    raw.emplace_back(set.raw());
+    Members members;
+    set.visit_scores(greatest ? kInfinity : -kInfinity, greatest, 1,
+                     [&](std::string_view name, double score) {
+                       members.emplace_back(name, score);
+                       return false;
+                     });
+    if (members.empty()) continue;
+    const auto& [name, score] = members.front();
+    set.take(name, score);
+    set.end();
+    call.reply.array(3);
+    call.reply.bulk(call[i]);
+    call.reply.bulk(name);
+    return call.reply.real(score);
+  }
+  call.session.wait_for_keys(call, seconds, std::vector<std::string_view>(raw.begin(), raw.end()));
+}
+void run_bzpopmin(Call& call) { pop_by_score_or_wait(call, false); }
+void run_bzpopmax(Call& call) { pop_by_score_or_wait(call, true); }
+
 void run_zscan(Call& call) {
   scan_elements(
       call, Type::kSortedSet,
@@ -438,20 +467,28 @@ void run_zrandmember(Call& call) {
   reply_members(call, members, scores);
 }
 
-// ZUNIONSTORE and ZINTERSTORE: to keys [WEIGHTS ..] [AGGREGATE SUM|MIN|MAX]. Sets count with score 1.
-void combine(Call& call, bool intersection) {
-  const int64_t number = integer_of(call[2]);
-  if (number < 1 || static_cast<uint64_t>(number) + 3 > call.size()) {
+enum class ScoredCombination : uint8_t { kUnion, kIntersection, kDifference };
+
+// ZUNION, ZINTER, ZDIFF, with STORE: [to] keys [WEIGHTS ..] [AGGREGATE SUM|MIN|MAX] [WITHSCORES].
+// Sets count with score 1.
+void combine(Call& call, ScoredCombination combination, bool stores) {
+  const size_t first = stores ? 3 : 2;
+  const int64_t number = integer_of(call[first - 1]);
+  if (number < 1 || static_cast<uint64_t>(number) > call.size() - std::min(call.size(), first)) {
     throw CommandError(fmt::format("ERR at least 1 input key is needed for '{}' command",
                                    call.session.last_command));
   }
   const auto keys = static_cast<size_t>(number);
   std::vector<double> weights(keys, 1);
   std::string_view aggregate = "SUM";
-  for (size_t i = 3 + keys; i < call.size(); ++i) {
-    if (same_word(call[i], "WEIGHTS") && i + keys < call.size()) {
+  bool with_scores = false;
+  const bool weighs = combination != ScoredCombination::kDifference;
+  for (size_t i = first + keys; i < call.size(); ++i) {
+    if (weighs && same_word(call[i], "WEIGHTS") && i + keys < call.size()) {
       for (double& weight : weights) weight = real_of(call[++i]);
-    } else if (same_word(call[i], "AGGREGATE") && i + 1 < call.size()) {
+    } else if (!stores && same_word(call[i], "WITHSCORES")) {
+      with_scores = true;
+    } else if (weighs && same_word(call[i], "AGGREGATE") && i + 1 < call.size()) {
       ++i;
       aggregate = same_word(call[i], "MIN")   ? "MIN"
                   : same_word(call[i], "MAX") ? "MAX"
@@ -466,6 +503,11 @@ void combine(Call& call, bool intersection) {
     const auto add = [&](std::string_view name, double score) {
       double weighted = score * weights[i];
       if (std::isnan(weighted)) weighted = 0;
+      if (combination == ScoredCombination::kDifference && i > 0) {
+        const auto found = all.find(name);
+        if (found != all.end()) all.erase(found);
+        return true;
+      }
       const auto [at, is_new] = all.try_emplace(std::string(name), weighted, 1);
       if (is_new) return true;
       auto& [sum, seen] = at->second;
@@ -475,27 +517,50 @@ void combine(Call& call, bool intersection) {
       if (aggregate == "MAX") sum = std::max(sum, weighted);
       return true;
     };
-    if (call.keys().find(call.key(3 + i)).type == Type::kSet) {
-      const Opened set(call, 3 + i, Type::kSet);
+    if (call.keys().find(call.key(first + i)).type == Type::kSet) {
+      const Opened set(call, first + i, Type::kSet);
       set.visit(0, set.count(),
                 [&](std::string_view name, std::string_view) { return add(name, 1); });
     } else {
-      SortedSet(call, 3 + i).visit_scores(-kInfinity, false, 1024, add);
+      SortedSet(call, first + i).visit_scores(-kInfinity, false, 1024, add);
     }
   }
+  const bool in_all = combination == ScoredCombination::kIntersection;
   Members members;
   for (const auto& [name, score] : all) {
-    if (!intersection || score.second == keys) members.emplace_back(name, score.first);
+    if (!in_all || score.second == keys) members.emplace_back(name, score.first);
   }
-  store_members(call, call.key(1), members);
+  if (stores) return store_members(call, call.key(1), members);
+  std::ranges::sort(members, {}, [](const auto& one) { return std::tie(one.second, one.first); });
+  const bool pairs = with_scores && call.reply.version() >= 3;
+  call.reply.array(with_scores && !pairs ? 2 * members.size() : members.size());
+  for (const auto& [name, score] : members) {
+    if (pairs) call.reply.array(2);
+    call.reply.bulk(name);
+    if (with_scores) call.reply.real(score);
+  }
 }
-void run_zunionstore(Call& call) { combine(call, false); }
-void run_zinterstore(Call& call) { combine(call, true); }
+void run_zunionstore(Call& call) { combine(call, ScoredCombination::kUnion, true); }
+void run_zinterstore(Call& call) { combine(call, ScoredCombination::kIntersection, true); }
+void run_zdiffstore(Call& call) { combine(call, ScoredCombination::kDifference, true); }
+void run_zunion(Call& call) { combine(call, ScoredCombination::kUnion, false); }
+void run_zinter(Call& call) { combine(call, ScoredCombination::kIntersection, false); }
+void run_zdiff(Call& call) { combine(call, ScoredCombination::kDifference, false); }
 
 constexpr Command kSortedSetCommands[] = {
+    {"bzpopmax", -3, kChange | kBlocks | kFast, 1, -2, 1, "sorted-set",
+     "Pops the greatest once there is one", run_bzpopmax},
+    {"bzpopmin", -3, kChange | kBlocks | kFast, 1, -2, 1, "sorted-set",
+     "Pops the least once there is one", run_bzpopmin},
     {"zadd", -4, kChange | kFast, 1, 1, 1, "sorted-set", "Adds members with scores", run_zadd},
     {"zcard", 2, kFast, 1, 1, 1, "sorted-set", "Counts the members", run_zcard},
     {"zcount", 4, 0, 1, 1, 1, "sorted-set", "Counts members by score", run_zcount},
+    {"zdiff", -3, 0, 0, 0, 0, "sorted-set", "Returns what the first set has and no other",
+     run_zdiff},
+    {"zdiffstore", -4, kChange, 1, 1, 1, "sorted-set", "Stores what the first has and no other",
+     run_zdiffstore},
+    {"zinter", -3, 0, 0, 0, 0, "sorted-set", "Returns what sets have in common", run_zinter},
+    {"zunion", -3, 0, 0, 0, 0, "sorted-set", "Returns the members of all sets", run_zunion},
     {"zincrby", 4, kChange | kFast, 1, 1, 1, "sorted-set", "Adds to a score", run_zincrby},
     {"zinterstore", -4, kChange, 1, 1, 1, "sorted-set", "Stores what sets have in common",
      run_zinterstore},

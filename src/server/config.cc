@@ -10,7 +10,9 @@
 
 #include "common/units.h"
 #include "perdure/error.h"
+#include "server/acl.h"
 #include "server/address.h"
+#include "server/key_events.h"
 
 namespace perdure::server {
 
@@ -135,9 +137,28 @@ std::vector<Setting> make_settings() {
              "Serve as a cache: what has expired goes first, then strings that were not read "
              "lately. Hashes, sets, lists and sorted sets stay",
              &Config::evict),
+      text("follow", "HOST:PORT",
+           "Follow that server: copy its store, apply what it writes, and serve readers. REPLICAOF "
+           "NO ONE, or a start without it, takes over",
+           &Config::follow),
+      text("follow-user", "NAME", "With what name to AUTH there", &Config::follow_user),
+      text("follow-password", "TEXT", "With what password (better in the file)",
+           &Config::follow_password),
+      toggle("follow-anew",
+             "Give up what the pool has, where it is not what the leader has, before it is copied "
+             "anew",
+             &Config::follow_anew),
+      size("follow-chunk-max",
+           "Most that a follower takes of its leader at a time; a transaction, or a command, that "
+           "wrote more is refused",
+           &Config::follow_chunk_max),
+      size("log-bytes",
+           "Log that is kept for followers that lag behind or are away; one for which it is not "
+           "enough copies anew. 0: a quarter of the pool's capacity",
+           &Config::log_bytes),
       number<uint32_t>("threads", "Event loops; commands run one at a time", &Config::threads, 1,
                        256),
-      choice("io", "uring, epoll, or auto: uring where the kernel allows it", &Config::io,
+      choice("io", "epoll, uring (io_uring), or auto: the faster one, which is epoll", &Config::io,
              {"auto", "uring", "epoll"}),
       list("resp", "Listen for Redis clients; may be repeated; port 0: any free one",
            &Config::resp),
@@ -154,6 +175,18 @@ std::vector<Setting> make_settings() {
            "What clients must give with AUTH (better in the file: others see "
            "the command line)",
            &Config::password, true),
+      {.name = "user",
+       .metavar = "RULES",
+       .help = "A user and what it may do, as Redis' ACL says it: \"alice on >secret ~cache:* "
+               "+@read\"; may be repeated (better in the file)",
+       .is_list = true,
+       .set =
+           [](Config& c, std::string_view value) {
+             if (!value.empty()) c.users.emplace_back(value);
+           },
+       .get = [](const Config& c) { return c.users.empty() ? "" : "(set)"; }},
+      text("acl-file", "FILE", "Users, one a line; ACL SAVE writes it, ACL LOAD reads it again",
+           &Config::acl_file),
       toggle("memcached-sasl",
              "memcached clients give the password by SASL, in the binary protocol",
              &Config::memcached_sasl),
@@ -175,6 +208,13 @@ std::vector<Setting> make_settings() {
                       &Config::slowlog_us, -1, int64_t{1} << 40, true),
       number<uint32_t>("slowlog-entries", "How many SLOWLOG keeps", &Config::slowlog_entries, 0,
                        kMany, true),
+      {.name = "notify-keyspace-events",
+       .metavar = "KINDS",
+       .help = "What becomes of keys is told on channels, as in Redis: of K, E, and g$lshzxemnA; "
+               "empty: nothing",
+       .is_live = true,
+       .set = [](Config& c, std::string_view v) { c.notify_events = parse_event_kinds(v); },
+       .get = [](const Config& c) { return text_of_event_kinds(c.notify_events); }},
       {.name = "log-level",
        .metavar = "LEVEL",
        .help = "debug, info, warning or error",
@@ -248,6 +288,7 @@ void clear_list(Config& config, const Setting& setting) {
   if (setting.name == "resp") config.resp.clear();
   if (setting.name == "memcached") config.memcached.clear();
   if (setting.name == "tls-resp") config.tls_resp.clear();
+  if (setting.name == "user") config.users.clear();
 }
 
 void require_sound(const Config& config) {
@@ -256,6 +297,7 @@ void require_sound(const Config& config) {
   if (config.value_bytes_max < 1024 || config.value_bytes_max > uint64_t{64} << 20) {
     fail("value-bytes-max is from 1K to 64M");
   }
+  if (config.follow_chunk_max < uint64_t{8} << 20) fail("follow-chunk-max is 8M at least");
   if (!config.tls_resp.empty() && (config.tls_certificate.empty() || config.tls_key.empty())) {
     fail("tls-resp needs tls-certificate and tls-key");
   }
@@ -272,11 +314,17 @@ void require_sound(const Config& config) {
                     "say allow-unauthenticated",
                     text));
   };
-  for (const std::string& one : config.resp) require_guarded(one, !config.password.empty());
+  const bool is_guarded = make_acl(config).default_user() == nullptr;
+  for (const std::string& one : config.resp) require_guarded(one, is_guarded);
   for (const std::string& one : config.tls_resp) {
-    require_guarded(one, !config.password.empty() || !config.tls_ca.empty());
+    require_guarded(one, is_guarded || !config.tls_ca.empty());
   }
-  if (config.memcached_sasl && config.password.empty()) fail("memcached-sasl needs a password");
+  if (!config.follow.empty() && config.evict) {
+    fail("a follower has what its leader has: evict is for others");
+  }
+  if (config.memcached_sasl && !is_guarded) {
+    fail("memcached-sasl needs a password, or users of whom default has one or is off");
+  }
   for (const std::string& one : config.memcached) require_guarded(one, config.memcached_sasl);
   if (!config.metrics.empty()) require_guarded(config.metrics, false);
 }

@@ -22,6 +22,12 @@ struct Config {
   uint32_t garbage_percent = 25;
   uint64_t memory_bytes = 0;  // of the pool that the store may take; 0: the capacity
   bool evict = false;
+  uint64_t log_bytes = 0;  // that are kept for followers; 0: a quarter of the capacity
+  std::string follow;      // the leader's address; empty: none
+  std::string follow_user = "default";
+  std::string follow_password;
+  bool follow_anew = false;
+  uint64_t follow_chunk_max = uint64_t{512} << 20;
 
   uint32_t threads = 1;
   std::string io = "auto";  // "auto", "uring" or "epoll"
@@ -34,6 +40,8 @@ struct Config {
   std::string tls_key;
   std::string tls_ca;
   std::string password;
+  std::vector<std::string> users;  // each "NAME RULE ..."
+  std::string acl_file;
   bool allow_unauthenticated = false;
   bool memcached_sasl = false;
 
@@ -45,6 +53,7 @@ struct Config {
   uint64_t output_bytes_max = uint64_t{256} << 20;
   int64_t slowlog_us = 10000;  // below 0: nothing is slow
   uint32_t slowlog_entries = 128;
+  uint32_t notify_events = 0;  // event_kinds
   LogLevel log_level = LogLevel::kInfo;
 };
 
@@ -65,12 +74,12 @@ const Setting* find_setting(std::string_view name);
 // Empties a setting that is a list.
 void clear_list(Config& config, const Setting& setting);
 
-// Applies a file; lists that it has take the place of what was there. Throws Error(kInvalidArgument) with
-// file and line, kNotFound.
+// Applies a file; lists that it has take the place of what was there. Throws
+// Error(kInvalidArgument) with file and line, kNotFound.
 void read_config_file(const std::string& path, Config& config);
 
-// Throws Error(kInvalidArgument) if settings do not go together: an address that others reach without a
-// password, above all.
+// Throws Error(kInvalidArgument) if settings do not go together: an address that others reach
+// without a password, above all.
 void require_sound(const Config& config);
 
 }  // namespace perdure::server

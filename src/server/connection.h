@@ -27,13 +27,20 @@ class Session {
     kClose  // the connection ends once its replies are sent
   };
   virtual ~Session() = default;
-  // Carries out requests that have come, some of them if they are many; their replies go to `out`. The
-  // caller holds the execution lock. Throws nothing but std::bad_alloc, for which the connection is closed.
+  // Carries out requests that have come, some of them if they are many; their replies go to `out`.
+  // The caller holds the execution lock. Throws nothing but std::bad_alloc, for which the
+  // connection is closed.
   virtual Outcome execute(Connection& connection) = 0;
   // The writes of this turn may not be durable: what takes the place of the replies of the turn.
   virtual void refuse_turn(Connection& connection) = 0;
   // At least so many bytes more are needed for the request that has begun; 0: unknown.
   virtual size_t bytes_wanted(const Connection& /*connection*/) const { return 0; }
+  // Whether a command waits for something, so that nothing is to be done; and whether it is to end
+  // now. With the execution lock.
+  virtual bool is_waiting() const { return false; }
+  virtual bool is_due() const { return false; }
+  // Whether a reply may be larger than `output-bytes-max`.
+  virtual bool has_large_replies() const { return false; }
   // The connection goes. With the execution lock.
   virtual void leave() {}
 };
@@ -58,8 +65,9 @@ struct Connection {
   size_t turn_begin = 0;  // bytes of `out` before this turn
   bool is_ready = false;  // in the loop's list of those with something to do
   bool is_closing = false;
-  bool is_broken = false;  // to be closed at once
-  bool has_ended = false;  // the client sends nothing more
+  bool is_broken = false;   // to be closed at once
+  bool is_waiting = false;  // a command of it
+  bool has_ended = false;   // the client sends nothing more
   uint64_t accepted_ms = 0;
   uint64_t active_ms = 0;  // when something came last
   uint64_t taking_ms = 0;  // when it last took a reply, or nothing was waiting

@@ -34,6 +34,12 @@ class Driver {
  public:
   virtual ~Driver() = default;
   virtual const char* name() const = 0;
+  // On the thread that will wait, send and receive, before it does; what comes before may be on
+  // another one.
+  virtual void begin() {}
+  // On the same thread, at its end, when all connections are removed: the kernel lets go of their
+  // buffers.
+  virtual void end() {}
   virtual void add_listener(int fd, uint32_t number) = 0;
   virtual void remove_listeners() = 0;
   // Waits for input on the descriptor, a counter to wake the loop.
@@ -42,8 +48,8 @@ class Driver {
   virtual void add(Connection& connection) = 0;
   // The connection goes; takes it over, for the kernel may still use its buffers.
   virtual void remove(std::unique_ptr<Connection> connection) = 0;
-  // Begins to read at least `bytes_hint` bytes to the connection's wire_in(), if it does not read already.
-  // Nothing is appended there by others until the connection has changed.
+  // Begins to read at least `bytes_hint` bytes to the connection's wire_in(), if it does not read
+  // already. Nothing is appended there by others until the connection has changed.
   virtual void receive(Connection& connection, size_t bytes_hint) = 0;
   // Stops that, where it costs nothing.
   virtual void pause(Connection& connection) = 0;

@@ -27,7 +27,8 @@ class EpollDriver final : public Driver {
   const char* name() const override { return "epoll"; }
 
   void add_listener(int fd, uint32_t number) override {
-    // What an event refers to: a listener by its number, the wakeup by 0, a connection by its address.
+    // What an event refers to: a listener by its number, the wakeup by 0, a connection by its
+    // address.
     watch(fd, EPOLLIN, (uint64_t{number} << 1 | 1) << 1 | 1);
     listeners_.push_back({fd, number});
   }

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <ctime>
 #include <iterator>
@@ -113,9 +114,108 @@ void add_stats(Server& server, std::string& out) {
   line(out, "pubsub_patterns:{}", server.patterns().size());
 }
 
-void add_replication(Server& /*server*/, std::string& out) {
+// "HOST", "PORT" of an address.
+std::pair<std::string, std::string> parts_of_address(const std::string& address) {
+  const size_t colon = address.starts_with('/') ? std::string::npos : address.rfind(':');
+  if (colon == std::string::npos) return {address, "0"};
+  return {address.substr(0, colon), address.substr(colon + 1)};
+}
+
+// A figure of how far behind; -1: not known.
+int64_t known(uint64_t figure) {
+  return figure == ~uint64_t{0} ? -1 : static_cast<int64_t>(figure);
+}
+
+uint64_t offset_of(const std::vector<uint64_t>& positions) {
+  uint64_t offset = 0;
+  for (const uint64_t position : positions) offset += position == 0 ? 0 : position - 1;
+  return offset;
+}
+
+const char* to_string(Follower::Link link) {
+  switch (link) {
+    case Follower::Link::kConnecting:
+      return "connecting";
+    case Follower::Link::kCopying:
+      return "copying";
+    case Follower::Link::kFollowing:
+      return "following";
+    case Follower::Link::kRefused:
+      return "refused";
+    case Follower::Link::kFailed:
+      return "failed";
+    case Follower::Link::kEnded:
+      return "ended";
+  }
+  return "unknown";
+}
+
+void add_follower(Server& server, std::string& out) {
+  Follower::Standing standing;
+  if (server.follower() != nullptr) standing = server.follower()->standing();
+  const auto [host, port] = parts_of_address(server.config().follow);
+  const bool up = standing.link == Follower::Link::kFollowing;
+  const bool copies = standing.link == Follower::Link::kCopying;
+  line(out, "role:slave");
+  line(out, "master_host:{}", host);
+  line(out, "master_port:{}", port);
+  line(out, "master_link_status:{}", up ? "up" : "down");
+  line(out, "master_last_io_seconds_ago:{}",
+       standing.ms_since_answer == ~uint64_t{0}
+           ? -1
+           : static_cast<int64_t>(standing.ms_since_answer / 1000));
+  line(out, "master_sync_in_progress:{}", copies ? 1 : 0);
+  line(out, "slave_read_repl_offset:{}", offset_of(standing.state.positions));
+  line(out, "slave_repl_offset:{}", offset_of(standing.state.positions));
+  line(out, "slave_priority:100");
+  line(out, "slave_read_only:1");
+  line(out, "follow_state:{}", to_string(standing.link));
+  if (!standing.words.empty()) line(out, "follow_reason:{}", standing.words);
+  line(out, "follow_keeps_old_copy:{}", standing.keeps_old ? 1 : 0);
+  line(out, "follow_number:{:016x}", standing.state.follower);
+  line(out, "follow_leader_store:{:016x}", standing.state.identity);
+  line(out, "follow_records_behind:{}", known(standing.records_behind));
+  line(out, "follow_bytes_behind:{}", known(standing.bytes_behind));
+  line(out, "follow_seconds_behind:{:.3f}",
+       standing.ms_behind == ~uint64_t{0} ? -1.0 : static_cast<double>(standing.ms_behind) / 1e3);
+  line(out, "follow_applied_writes:{}", standing.applied);
+  line(out, "follow_copies:{}", standing.copies);
+  line(out, "follow_reconnects:{}", standing.reconnects);
+}
+
+void add_replication(Server& server, std::string& out) {
+  if (server.is_follower()) {
+    add_follower(server, out);
+    line(out, "connected_slaves:0");
+    return;
+  }
   line(out, "role:master");
-  line(out, "connected_slaves:0");
+  size_t connected = 0;
+  for (const auto& [id, one] : server.replicas()) connected += one.connection != 0 ? 1 : 0;
+  line(out, "connected_slaves:{}", connected);
+  size_t i = 0;
+  for (const auto& [id, one] : server.replicas()) {
+    const auto [ip, port] = parts_of_address(one.peer.empty() ? "unknown" : one.peer);
+    const uint64_t now_ms = steady_ms();
+    line(out,
+         "slave{}:ip={},port={},state={},offset={},lag={},number={:016x},records_behind={},"
+         "bytes_behind={}",
+         i++, ip, port,
+         one.connection == 0 ? "offline"
+         : one.copies        ? "wait_bgsave"
+                             : "online",
+         offset_of(one.acknowledged),
+         one.asked_ms == 0 ? -1 : static_cast<int64_t>((now_ms - one.asked_ms) / 1000), id,
+         one.records_left, one.bytes_left);
+  }
+  if (server.keys() == nullptr || server.is_loading()) return;
+  uint64_t offset = 0;
+  for (uint32_t n = 0; n < server.store().partitions(); ++n) {
+    if (!server.store().is_ready(n)) continue;
+    offset += server.store().kept_changes(n).next - 1;
+  }
+  line(out, "master_replid:{:016x}", server.store().identity());
+  line(out, "master_repl_offset:{}", offset);
 }
 
 void add_commandstats(Server& server, std::string& out) {
@@ -147,6 +247,7 @@ void add_keyspace(Server& server, std::string& out) {
   // Keys cannot be counted before all of them can be read.
   if (server.keys() == nullptr) return;
   if (server.store().progress().ready < server.store().partitions()) return;
+  if (server.keys()->is_hidden()) return;
   for (uint32_t database = 0; database < kDatabases; ++database) {
     // Not a look at millions of keys each time that somebody asks.
     constexpr uint64_t kCounted = 100'000;
@@ -291,6 +392,33 @@ std::string prometheus_text(Server& server) {
            number(pool.capacity_bytes));
     metric(out, "pool_size_bytes", "gauge", "What it occupies", number(pool.size_bytes));
   }
+  if (Follower* follower = server.is_follower() ? server.follower() : nullptr) {
+    const Follower::Standing standing = follower->standing();
+    const auto figure = [&](uint64_t value, double unit) {
+      return value == ~uint64_t{0} ? -1 : number(value) / unit;
+    };
+    metric(out, "follow_up", "gauge", "Whether the leader's log is followed",
+           standing.link == Follower::Link::kFollowing ? 1 : 0);
+    metric(out, "follow_records_behind", "gauge",
+           "Writes that the leader has beyond, at most; -1: unknown",
+           figure(standing.records_behind, 1));
+    metric(out, "follow_bytes_behind", "gauge", "The same in bytes of its log, about",
+           figure(standing.bytes_behind, 1));
+    metric(out, "follow_seconds_behind", "gauge", "Since all was here that the leader had",
+           figure(standing.ms_behind, 1e3));
+    metric(out, "follow_applied_writes_total", "counter", "Writes of the leader that were applied",
+           number(standing.applied));
+    metric(out, "follow_copies_total", "counter", "Copies of the leader", number(standing.copies));
+  }
+  uint64_t connected = 0;
+  uint64_t furthest = 0;
+  for (const auto& [id, one] : server.replicas()) {
+    connected += one.connection != 0 ? 1 : 0;
+    furthest = std::max(furthest, one.bytes_left);
+  }
+  metric(out, "followers", "gauge", "Followers that are connected", number(connected));
+  metric(out, "follower_bytes_behind", "gauge", "Log that the last of all known followers lacks",
+         number(furthest));
   add_histograms(server, out);
   return out;
 }

@@ -6,6 +6,7 @@
 #include "perdure/error.h"
 #include "server/command_error.h"
 #include "server/encoding.h"
+#include "store/expiry_time.h"
 
 namespace perdure::server {
 
@@ -15,6 +16,7 @@ constexpr std::string_view kKeyPrefix{"\0k", 2};
 constexpr std::string_view kElementPrefix{"\0e", 2};
 constexpr std::string_view kDoomPrefix{"\0x", 2};
 constexpr std::string_view kNotePrefix{"\0m", 2};
+constexpr std::string_view kLocalPrefix{"\0l", 2};
 constexpr std::string_view kMarker{"\0\xd7\x05\x1d", 4};
 
 Type type_of_letter(char letter) {
@@ -56,14 +58,10 @@ std::string doom_key(uint64_t id, uint64_t at_ms) {
   return key;
 }
 
-std::string note_key(char what) { return std::string(kNotePrefix) + what; }
-
-Store::Time time_of(uint64_t ms) { return Store::Time(std::chrono::milliseconds(ms)); }
-
 }  // namespace
 
 bool Keyspace::may_evict(std::string_view raw, std::string_view value) {
-  for (const std::string_view own : {kElementPrefix, kDoomPrefix, kNotePrefix}) {
+  for (const std::string_view own : {kElementPrefix, kDoomPrefix, kNotePrefix, kLocalPrefix}) {
     if (raw.starts_with(own)) return false;
   }
   return type_of(value) == Type::kString;
@@ -87,9 +85,56 @@ const char* to_string(Type type) noexcept {
   return "none";
 }
 
-Keyspace::Keyspace(store::StoreImpl& store, uint64_t generation)
-    : turn_(store), ordered_(store.is_ordered()), next_id_(generation << 32) {
+Keyspace::Keyspace(store::StoreImpl& store, uint64_t first_id)
+    : turn_(store), ordered_(store.is_ordered()), next_id_(first_id) {
+  constexpr int kTries = 64;
+  const uint32_t of_state = store.place_of(local_key(kFollowState)).number;
+  for (int i = 0; i < kTries && follow_mark_.empty(); ++i) {
+    std::string name = local_key("f" + std::to_string(i));
+    if (store.place_of(name).number != of_state) follow_mark_ = std::move(name);
+  }
   begin_turn();
+}
+
+std::string Keyspace::note_key(char what) { return std::string(kNotePrefix) + what; }
+
+std::string Keyspace::local_key(std::string_view name) {
+  return std::string(kLocalPrefix).append(name);
+}
+
+bool Keyspace::is_local(std::string_view raw) { return raw.starts_with(kLocalPrefix); }
+
+void Keyspace::require_leader() const {
+  if (!is_follower_) [[likely]]
+    return;
+  throw Error(ErrorCode::kReadOnly, "You can't write against a read only replica.");
+}
+
+void Keyspace::note_foreign_write(std::string_view raw) {
+  if (raw.starts_with(kDoomPrefix)) has_doomed_ = true;
+  // Read again when the next turn begins; until then there may be some.
+  if (raw.starts_with(kNotePrefix)) {
+    has_collections_ = has_databases_ = true;
+    notes_read_ = false;
+  }
+  if (watchers_.empty()) [[likely]]
+    return;
+  if (!raw.starts_with(kElementPrefix)) return touch(raw);
+  // Whose element it is stands in no record.
+  for (const auto& [key, watchers] : watchers_) {
+    for (Watcher* watcher : watchers) watcher->dirty_ = true;
+  }
+}
+
+// Records that are the server's own, and no keys, as far as they are there without collections.
+uint64_t Keyspace::own_records() const {
+  uint64_t count = 0;
+  store::Partition::Found found{};
+  for (const std::string_view name : {kFollowState, kJournal, kObeyedAnew, kStaging}) {
+    if (turn_.get(local_key(name), now_ms_, found)) ++count;
+  }
+  if (!follow_mark_.empty() && turn_.get(follow_mark_, now_ms_, found)) ++count;
+  return count;
 }
 
 void Keyspace::read_notes() {
@@ -151,6 +196,7 @@ Item Keyspace::item_of(const store::Partition::Found& found) const {
 }
 
 Item Keyspace::find(std::string_view raw) const {
+  require_shown();
   if (!group_.empty()) {
     if (const auto pending = group_.find(raw); pending != group_.end()) {
       if (!pending->second.value) return {};
@@ -163,6 +209,7 @@ Item Keyspace::find(std::string_view raw) const {
 }
 
 bool Keyspace::find_element(std::string_view element, std::string_view& value) const {
+  require_shown();
   if (!group_.empty()) {
     if (const auto pending = group_.find(element); pending != group_.end()) {
       if (!pending->second.value) return false;
@@ -177,6 +224,7 @@ bool Keyspace::find_element(std::string_view element, std::string_view& value) c
 }
 
 void Keyspace::put(std::string_view raw, std::string_view value, uint64_t expiry_ms) {
+  require_leader();
   if (!in_group_) {
     turn_.write({.key = raw, .value = value, .expiry_ms = expiry_ms}, now_ms_);
     return;
@@ -190,6 +238,7 @@ void Keyspace::put(std::string_view raw, std::string_view value, uint64_t expiry
 }
 
 bool Keyspace::erase(std::string_view raw) {
+  require_leader();
   if (!in_group_) return turn_.remove(raw, now_ms_);
   const bool present = [&] {
     const auto pending = group_.find(raw);
@@ -303,6 +352,7 @@ Collection Keyspace::new_collection() {
         "ERR this store has an index by hash; collections need one in the order of keys (start the "
         "server with --index ordered, of a store whose index is in PM a new one)");
   }
+  require_leader();
   return {.id = ++next_id_};
 }
 
@@ -357,7 +407,7 @@ void Keyspace::commit_group() {
       } else if (write.expiry_ms == store::kNoExpiry) {
         batch.put(key, *write.value);
       } else {
-        batch.put(key, *write.value, time_of(write.expiry_ms));
+        batch.put(key, *write.value, store::time_of_expiry(write.expiry_ms));
       }
     }
     turn_.apply(batch);
@@ -404,7 +454,41 @@ void Keyspace::forget(Watcher& watcher) {
   watcher.dirty_ = false;
 }
 
+void Keyspace::wait_for(Waiter& waiter, std::string_view raw) {
+  std::vector<Waiter*>& all = waiters_[std::string(raw)];
+  if (std::ranges::find(all, &waiter) != all.end()) return;
+  all.push_back(&waiter);
+  waiter.awaited_.emplace_back(raw);
+}
+
+void Keyspace::stop_waiting(Waiter& waiter) {
+  for (const std::string& key : waiter.awaited_) {
+    const auto found = waiters_.find(key);
+    if (found == waiters_.end()) continue;
+    std::erase(found->second, &waiter);
+    if (found->second.empty()) waiters_.erase(found);
+  }
+  waiter.awaited_.clear();
+}
+
+void Keyspace::add_touched(std::string_view raw) {
+  // Those of one command that come again, come soon.
+  const auto is_it = [raw](const auto& one) { return one.first == raw; };
+  constexpr ptrdiff_t kBack = 8;
+  const auto some = std::min<ptrdiff_t>(std::ssize(*touched_), kBack);
+  if (std::any_of(touched_->end() - some, touched_->end(), is_it)) return;
+  touched_->emplace_back(raw, static_cast<bool>(find(raw)));
+}
+
 void Keyspace::touch(std::string_view raw) {
+  if (touched_ != nullptr) [[unlikely]]
+    add_touched(raw);
+  if (!waiters_.empty()) [[unlikely]] {
+    const auto waiting = waiters_.find(std::string(raw));
+    if (waiting != waiters_.end()) {
+      for (Waiter* waiter : waiting->second) waiter->wake();
+    }
+  }
   if (watchers_.empty()) [[likely]]
     return;
   const auto found = watchers_.find(std::string(raw));
@@ -413,30 +497,41 @@ void Keyspace::touch(std::string_view raw) {
 }
 
 bool Keyspace::reap(uint64_t elements_max) {
-  if (!ordered_ || !has_doomed_ || in_group_) return false;
+  // A follower is told by its leader what goes.
+  if (!ordered_ || !has_doomed_ || in_group_ || is_follower_) return false;
   if (next_expiry_ms_ > now_ms_ || !turn_.is_all_ready()) return false;
-  std::string note;
-  std::string raw;
-  scan(kDoomPrefix, false, 1, [&](std::string_view key, std::string_view value) {
-    if (key.starts_with(kDoomPrefix) && key.size() == kDoomPrefix.size() + 16) {
-      note = key;
-      raw = value;
-    }
-    return false;
+  constexpr size_t kNotesMax = 16;  // in one go: of small collections there may be many
+  std::vector<std::pair<std::string, std::string>> notes;
+  scan(kDoomPrefix, false, kNotesMax, [&](std::string_view key, std::string_view value) {
+    if (!key.starts_with(kDoomPrefix) || key.size() != kDoomPrefix.size() + 16) return false;
+    notes.emplace_back(key, value);
+    return notes.size() < kNotesMax;
   });
-  has_doomed_ = !note.empty();
-  if (note.empty()) return false;
-  const uint64_t at_ms = read_ordered(std::string_view(note).substr(2));
-  const uint64_t id = read_ordered(std::string_view(note).substr(10));
-  if (at_ms > now_ms_) {
-    next_expiry_ms_ = std::min(at_ms, now_ms_ + 1000);
-    return false;
-  }
+  has_doomed_ = !notes.empty();
+  if (notes.empty()) return false;
   next_expiry_ms_ = 0;
+  for (const auto& [note, raw] : notes) {
+    const uint64_t at_ms = read_ordered(std::string_view(note).substr(2));
+    if (at_ms > now_ms_) {
+      // In the order of their times.
+      if (&note != &notes.front().first) break;
+      next_expiry_ms_ = std::min(at_ms, now_ms_ + 1000);
+      return false;
+    }
+    elements_max -= std::min(elements_max, reap_one(note, at_ms, raw, elements_max));
+    if (elements_max == 0) break;
+  }
+  return true;
+}
+
+// Removes elements of the collection that the note names, or the note; returns how many.
+uint64_t Keyspace::reap_one(const std::string& note, uint64_t at_ms, std::string_view raw,
+                            uint64_t elements_max) {
+  const uint64_t id = read_ordered(std::string_view(note).substr(10));
   const Item item = find(raw);
   if (at_ms != 0 && item && item.collection.id == id) {
     turn_.remove(note, now_ms_);  // its expiry has changed since
-    return true;
+    return 1;
   }
   std::string prefix(kElementPrefix);
   append_ordered(prefix, id);
@@ -447,10 +542,10 @@ bool Keyspace::reap(uint64_t elements_max) {
     return elements.size() < elements_max;
   });
   for (const std::string& element : elements) turn_.remove(element, now_ms_);
-  // The note goes in a turn after the one that has removed the last elements: a crash may keep the removal
-  // of one record and not that of another.
+  // The note goes in a turn after the one that has removed the last elements: a crash may keep the
+  // removal of one record and not that of another.
   if (elements.empty()) turn_.remove(note, now_ms_);
-  return true;
+  return std::max<uint64_t>(elements.size(), 1);
 }
 
 }  // namespace perdure::server

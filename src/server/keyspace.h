@@ -1,18 +1,20 @@
 // The keys that clients see, as records of a store.
 //
-// A string under a key of database 0 is a record of that key and value, so that other programs find it in
-// the pool. All else is told apart by its first bytes:
+// A string under a key of database 0 is a record of that key and value, so that other programs find
+// it in the pool. All else is told apart by its first bytes:
 //
 //   key    0 'k' database key      a key of another database, or one that begins with a zero byte
 //          0 'e' id element        an element of the collection `id`
 //          0 'x' time id           the elements of `id` are to be removed from then on; value: its key
 //          0 'm' name              what the server notes for itself
+//          0 'l' name              the same, of this pool alone: followers do not get it
 //   value  marker 's' flags text   a string with flags (memcached), or one that begins with the marker
 //          marker 'h' header       a hash; 't' a set, 'l' a list, 'z' a sorted set
 //
-// A collection costs what is touched: its header and its elements are records in the order of their keys. To
-// remove one takes two writes, of which a crash keeps both or none: its header goes and a note that names
-// its id comes. Its elements are removed later, a few at a time, and the note last: nothing leaks.
+// A collection costs what is touched: its header and its elements are records in the order of their
+// keys. To remove one takes two writes, of which a crash keeps both or none: its header goes and a
+// note that names its id comes. Its elements are removed later, a few at a time, and the note last:
+// nothing leaks.
 //
 // One thread at a time: whoever holds the server's execution lock.
 #pragma once
@@ -65,10 +67,26 @@ class Watcher {
   std::vector<std::pair<std::string, bool>> keys_;  // and whether it was there
 };
 
+// Who waits for a write to one of some keys.
+class Waiter {
+ public:
+  // With the execution lock, in the middle of somebody's command: it must not use the keyspace, but
+  // look again later.
+  virtual void wake() = 0;
+
+ protected:
+  virtual ~Waiter() = default;
+
+ private:
+  friend class Keyspace;
+  std::vector<std::string> awaited_;
+};
+
 class Keyspace {
  public:
-  // `generation` is the pool's, a new one with each opening: ids of collections begin with it.
-  Keyspace(store::StoreImpl& store, uint64_t generation);
+  // Ids of collections count from `first_id`, which is random: none is used twice, over openings
+  // and also in a store that was made of a backup, whose pool counts its openings anew.
+  Keyspace(store::StoreImpl& store, uint64_t first_id);
 
   // The key's record in the store. `scratch` may come to hold it.
   static std::string_view raw_key(uint32_t database, std::string_view key, std::string& scratch);
@@ -80,11 +98,35 @@ class Keyspace {
   static std::optional<Name> name_of(std::string_view raw);
   // Of what a record with this value is.
   static Type type_of(std::string_view value);
-  // Whether a cache may lose the record: a string, whatever its database. A collection would lose a part of itself.
+  // Whether a cache may lose the record: a string, whatever its database. A collection would lose a
+  // part of itself.
   static bool may_evict(std::string_view raw, std::string_view value);
 
-  // While the store is being opened: all that needs a partition which is not ready throws store::NotReady; keys in
-  // order, counts and searches need all of them.
+  // What the server notes of this pool alone: its record. All names but those of the journal's
+  // pieces, which are there only while nothing is told.
+  static constexpr std::string_view kFollowState = "s";
+  static constexpr std::string_view kJournal = "c";
+  static constexpr std::string_view kObeyedAnew = "t";
+  static constexpr std::string_view kStaging = "n";
+  static std::string local_key(std::string_view name);
+  static bool is_local(std::string_view raw);
+  // A record that is there as long as kFollowState is, in another partition: so that one that
+  // cannot be read does not hide that the pool follows. Empty if all of the server's own lie in one
+  // partition.
+  const std::string& follow_mark() const { return follow_mark_; }
+
+  // What a follower does. Its clients write nothing: kReadOnly. While it makes a copy, what is
+  // there is a part of the leader's, and all that would tell of it throws store::NotReady.
+  void set_follower(bool is_follower) { is_follower_ = is_follower; }
+  void set_hidden(bool is_hidden) { is_hidden_ = is_hidden; }
+  bool is_hidden() const { return is_hidden_; }
+  // Records as they are, whose writes come from the leader, and the server's own.
+  store::StoreTurn& turn() { return turn_; }
+  // Before that: what the keyspace has in mind of the record is forgotten.
+  void note_foreign_write(std::string_view raw);
+
+  // While the store is being opened: all that needs a partition which is not ready throws
+  // store::NotReady; keys in order, counts and searches need all of them.
 
   // To be called when a turn begins: it sets the time.
   void begin_turn() {
@@ -99,7 +141,9 @@ class Keyspace {
   bool has_written() const { return turn_.wrote(); }
   uint64_t groups() const { return groups_; }  // of several writes
 
+  // As the store's turn has them: they throw nothing.
   void prefetch(std::string_view raw) const { turn_.prefetch(raw); }
+  void prefetch_record(std::string_view raw) const { turn_.prefetch_record(raw); }
   Item find(std::string_view raw) const;
 
   // Writes a string, over whatever the key has. Throws as StoreTurn::write().
@@ -113,8 +157,8 @@ class Keyspace {
   // Moves what `from` has to `to`, over what that has.
   void rename(std::string_view from, const Item& item, std::string_view to);
 
-  // A new, empty collection; put_header() makes it visible. Throws CommandError in a store whose index has
-  // no order.
+  // A new, empty collection; put_header() makes it visible. Throws CommandError in a store whose
+  // index has no order.
   Collection new_collection();
   // Writes the header; of an empty collection, removes it.
   void put_header(std::string_view raw, Type type, const Collection& collection,
@@ -128,35 +172,38 @@ class Keyspace {
   void doom(uint64_t id, uint64_t at_ms, std::string_view raw);
   void undoom(uint64_t id, uint64_t at_ms);
 
-  // Calls `visit` for records in the order of their keys, upwards from the first that is not less than
-  // `from`, or downwards from the last that is not greater, until it returns false. With what an open
-  // group has. Needs an ordered index. `wanted`: how many will be asked for.
+  // Calls `visit` for records in the order of their keys, upwards from the first that is not less
+  // than `from`, or downwards from the last that is not greater, until it returns false. With what
+  // an open group has. Needs an ordered index. `wanted`: how many will be asked for.
   using Visit = std::function<bool(std::string_view raw, std::string_view value)>;
   void scan(std::string_view from, bool downwards, uint64_t wanted, const Visit& visit) const;
-  // Calls `visit` for keys of a database; the first `from` on, if the index is ordered. Until it returns
-  // false.
+  // Calls `visit` for keys of a database; the first `from` on, if the index is ordered. Until it
+  // returns false.
   using VisitKey = std::function<bool(std::string_view raw, std::string_view key, Type type)>;
   void visit_keys(uint32_t database, std::string_view from, uint64_t wanted,
                   const VisitKey& visit) const;
-  // SCAN: visits some keys from a cursor (0: the beginning); returns the next one, 0 at the end. Throws
-  // CommandError for a cursor that is not known any more.
+  // Calls `visit` for some keys of a database, which the number chooses: of one block. Looks at
+  // more only where they are of other databases. Needs an index without order.
+  void visit_some_keys(uint32_t database, uint64_t random, const VisitKey& visit) const;
+  // SCAN: visits some keys from a cursor (0: the beginning); returns the next one, 0 at the end.
+  // Throws CommandError for a cursor that is not known any more.
   uint64_t scan_keys(uint32_t database, uint64_t cursor, uint64_t count, const VisitKey& visit);
-  // How many keys a database has. Cost: looks at all records once a collection or another database has
-  // been used, and at none before.
-  // Not more than `limit` are counted.
+  // How many keys a database has. Cost: looks at all records once a collection or another database
+  // has been used, and at none before. Not more than `limit` are counted.
   uint64_t count_keys(uint32_t database, uint64_t limit = ~uint64_t{0}) const;
   // Removes all keys of a database, or of all (~0). Durable on return.
   void flush(uint32_t database);
 
-  // A group: its writes are kept back, seen by reads, and written together: a crash keeps all or none.
+  // A group: its writes are kept back, seen by reads, and written together: a crash keeps all or
+  // none.
   void begin_group() { in_group_ = true; }
   bool in_group() const { return in_group_; }
   bool in_transaction() const { return in_transaction_; }
   // Throws as StoreTurn::apply(), having changed nothing.
   void commit_group();
   void abandon_group();
-  // For a command that writes much: commits what there is of the group and goes on, if it has become
-  // large and is not a transaction. What is there must make sense by itself.
+  // For a command that writes much: commits what there is of the group and goes on, if it has
+  // become large and is not a transaction. What is there must make sense by itself.
   void checkpoint();
   bool wants_checkpoint() const {
     // All of it may go to one partition, and then must fit into a block.
@@ -168,11 +215,20 @@ class Keyspace {
   // Removes a few elements of collections that are gone. Returns whether there is more to do.
   bool reap(uint64_t elements_max);
 
-  // Notes for the watcher whether the key changes from now on; forget() ends that for all of its keys.
+  // Notes for the watcher whether the key changes from now on; forget() ends that for all of its
+  // keys.
   void watch(Watcher& watcher, std::string_view raw, bool is_there);
   // Whether one of its keys was written to, or has expired.
   bool has_changed(const Watcher& watcher) const;
   void forget(Watcher& watcher);
+  // Wakes it whenever the key is written to, in the order in which they have come; stop_waiting()
+  // ends that for all of its keys.
+  void wait_for(Waiter& waiter, std::string_view raw);
+  void stop_waiting(Waiter& waiter);
+  // From now on, each key that is about to be changed is added to these, with whether it is there;
+  // null: no more.
+  using Touched = std::vector<std::pair<std::string, bool>>;
+  void note_touched(Touched* touched) { touched_ = touched; }
 
  private:
   struct Pending {
@@ -188,15 +244,30 @@ class Keyspace {
   void put(std::string_view raw, std::string_view value, uint64_t expiry_ms);
   bool erase(std::string_view raw);
   void touch(std::string_view raw);
+  void add_touched(std::string_view raw);
   void drop_old(const Item& item, std::string_view raw);
+  static std::string note_key(char what);
+  uint64_t reap_one(const std::string& note, uint64_t at_ms, std::string_view raw,
+                    uint64_t elements_max);
   void note_internal(char what);
   void read_notes();
   std::string_view encode_string(std::string_view text, uint32_t flags);
+  void flush_all();
   uint64_t scan_tags(uint32_t database, uint64_t cursor, uint64_t count, const VisitKey& visit);
   uint64_t scan_ordered(uint32_t database, uint64_t cursor, uint64_t count, const VisitKey& visit);
 
+  uint64_t own_records() const;
+  void require_shown() const {
+    if (is_hidden_) [[unlikely]]
+      throw store::NotReady();
+  }
+  void require_leader() const;
+
   mutable store::StoreTurn turn_;
   const bool ordered_;
+  std::string follow_mark_;
+  bool is_follower_ = false;
+  bool is_hidden_ = false;
   uint64_t now_ms_ = 0;
   uint64_t next_id_;
   // Now or at any time before; until the notes can be read, whether there may be some.
@@ -213,7 +284,9 @@ class Keyspace {
   uint64_t group_bytes_ = 0;
   std::map<std::string, Pending, std::less<>> group_;
   std::string encoded_;
+  Touched* touched_ = nullptr;
   std::unordered_map<std::string, std::vector<Watcher*>> watchers_;
+  std::unordered_map<std::string, std::vector<Waiter*>> waiters_;
   std::map<uint64_t, ScanPlace> cursors_;
   uint64_t next_cursor_ = 1;
 };

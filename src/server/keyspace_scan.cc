@@ -17,6 +17,7 @@ constexpr uint64_t kTags = store::HashIndex::kTags;
 
 void Keyspace::scan(std::string_view from, bool downwards, uint64_t wanted,
                     const Visit& visit) const {
+  require_shown();
   turn_.store().require_ordered();
   turn_.require_all_ready();
   store::StoreCursor cursor(turn_.store(), std::max<uint64_t>(wanted, 1));
@@ -28,8 +29,8 @@ void Keyspace::scan(std::string_view from, bool downwards, uint64_t wanted,
     }
     return;
   }
-  // Merged with what the open group has, which is newer. Copies: `visit` may write, and a group that has become
-  // too large goes to the store meanwhile.
+  // Merged with what the open group has, which is newer. Copies: `visit` may write, and a group
+  // that has become too large goes to the store meanwhile.
   std::vector<std::pair<std::string, Pending>> pending;
   if (downwards) {
     for (auto at = group_.upper_bound(from); at != group_.begin();) {
@@ -59,6 +60,7 @@ void Keyspace::scan(std::string_view from, bool downwards, uint64_t wanted,
 
 void Keyspace::visit_keys(uint32_t database, std::string_view from, uint64_t wanted,
                           const VisitKey& visit) const {
+  require_shown();
   turn_.require_all_ready();
   if (!ordered_) {
     bool goes_on = true;
@@ -70,7 +72,8 @@ void Keyspace::visit_keys(uint32_t database, std::string_view from, uint64_t wan
     });
     return;
   }
-  // Ranges of records that are keys of the database: from the first, while they begin with the second.
+  // Ranges of records that are keys of the database: from the first, while they begin with the
+  // second.
   std::string scratch{"\0k", 2};
   scratch += static_cast<char>(database);
   struct Range {
@@ -90,6 +93,22 @@ void Keyspace::visit_keys(uint32_t database, std::string_view from, uint64_t wan
            goes_on = !name || visit(raw, name->key, type_of(value));
            return goes_on && !is_empty_key;
          });
+  }
+}
+
+void Keyspace::visit_some_keys(uint32_t database, uint64_t random, const VisitKey& visit) const {
+  turn_.require_all_ready();
+  const uint64_t partitions = turn_.store().partitions();
+  bool any = false;
+  bool goes_on = true;
+  for (uint64_t i = 0; i < partitions && !any; ++i) {
+    any = turn_.for_some((random + i) % partitions, random / partitions, now_ms_,
+                         [&](std::string_view raw, const store::Partition::Found& found) {
+                           const auto name = name_of(raw);
+                           if (!name || name->database != database) return false;
+                           if (goes_on) goes_on = visit(raw, name->key, type_of(found.value));
+                           return true;
+                         });
   }
 }
 
@@ -131,6 +150,7 @@ uint64_t Keyspace::scan_ordered(uint32_t database, uint64_t cursor, uint64_t cou
 // The cursor is a partition and a tag of its index.
 uint64_t Keyspace::scan_tags(uint32_t database, uint64_t cursor, uint64_t count,
                              const VisitKey& visit) {
+  require_shown();
   turn_.require_all_ready();
   uint64_t number = cursor / kTags;
   uint64_t tag = cursor % kTags;
@@ -153,15 +173,46 @@ uint64_t Keyspace::scan_tags(uint32_t database, uint64_t cursor, uint64_t count,
 }
 
 uint64_t Keyspace::count_keys(uint32_t database, uint64_t limit) const {
+  require_shown();
   turn_.require_all_ready();
-  if (!has_collections_ && !has_databases_) return database == 0 ? turn_.store().size() : 0;
+  store::Partition::Found found{};
+  // Of a copy that is made beside what is there nobody knows how many records it has.
+  const bool stages = turn_.get(local_key(kStaging), now_ms_, found);
+  if (!has_collections_ && !has_databases_ && !stages) {
+    if (database != 0) return 0;
+    const uint64_t records = turn_.store().size();
+    return records - std::min(records, own_records());
+  }
   uint64_t count = 0;
   visit_keys(database, "", 1024,
              [&](std::string_view, std::string_view, Type) { return ++count < limit; });
   return count;
 }
 
+// One record in each partition's log, rather than one for each key. Without collections, whose keys
+// and elements stand in several partitions, and without what the server notes for itself of leaders
+// and followers.
+void Keyspace::flush_all() {
+  turn_.require_all_ready();
+  finish_turn();
+  for (const auto& [raw, watchers] : watchers_) {
+    if (find(raw)) touch(raw);
+  }
+  // The note that there are other databases goes last, when they have.
+  store::StoreImpl& store = turn_.store();
+  const uint32_t last = store.place_of(note_key('d')).number;
+  for (uint32_t i = 1; i <= store.partitions(); ++i) {
+    store.remove_prefix("", {(last + i) % store.partitions()});
+  }
+  has_databases_ = databases_noted_ = false;
+}
+
 void Keyspace::flush(uint32_t database) {
+  require_leader();
+  const bool is_all = database == ~uint32_t{0} || (database == 0 && !has_databases_);
+  if (is_all && !ordered_ && !has_collections_ && !in_group_ && own_records() == 0) {
+    return flush_all();
+  }
   constexpr size_t kChunk = 4096;
   for (uint32_t one = 0; one < kDatabases; ++one) {
     if (database != one && database != ~uint32_t{0}) continue;

@@ -1,9 +1,10 @@
-// One thread of a server: its listening sockets, its connections, and the turns in which it serves them.
+// One thread of a server: its listening sockets, its connections, and the turns in which it serves
+// them.
 //
-// A turn: wait; read what has come; with the execution lock, carry out the requests and make what they wrote
-// durable by one fence; send the replies. So what arrives together shares a fence, and no reply leaves
-// before what it tells is durable. Commands of several loops run one at a time, as in Redis; reading,
-// parsing of sockets and sending run side by side.
+// A turn: wait; read what has come; with the execution lock, carry out the requests and make what
+// they wrote durable by one fence; send the replies. So what arrives together shares a fence, and
+// no reply leaves before what it tells is durable. Commands of several loops run one at a time, as
+// in Redis; reading, parsing of sockets and sending run side by side.
 #pragma once
 
 #include <atomic>
@@ -32,7 +33,8 @@ class Loop {
   // Before start(). The loop owns the socket.
   void add_listener(int fd, Face face);
   void start();
-  // Any thread: ends it in order: nothing more is accepted, what has come is carried out, replies are sent.
+  // Any thread: ends it in order: nothing more is accepted, what has come is carried out, replies
+  // are sent.
   void stop();
   void join();
 

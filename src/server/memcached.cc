@@ -9,7 +9,9 @@
 
 #include "perdure/error.h"
 #include "perdure/version.h"
+#include "server/acl.h"
 #include "server/command_error.h"
+#include "server/commands.h"
 #include "server/info.h"
 #include "server/memcached_base64.h"
 #include "server/server.h"
@@ -111,9 +113,13 @@ void MemcachedSession::run(Connection& connection) {
   ++server_.metrics().memcached_commands;
   const size_t begin = connection.out.size();
   const Words& words = parser_.words();
+  const KeyEvents::Carrying carrying(server_.events());
   try {
     if (server_.keys() == nullptr) refuse(kMemcachedLoading);
+    require_permission_for(words);
     if (!run_meta(words) && !run_classic(words)) say("ERROR");
+    if (server_.events().are_on()) [[unlikely]]
+      server_.events().end({}, 0);
     return;
   } catch (const CommandError& error) {
     connection.out.truncate(begin);
@@ -140,10 +146,68 @@ void MemcachedSession::run(Connection& connection) {
   }
 }
 
+// What is asked for is done as the command of Redis would be, by the user that SASL has named, else
+// by default.
+void MemcachedSession::require_permission(const char* command, bool reads, bool writes) {
+  const AclUser* user = user_ != nullptr ? user_.get() : server_.acl().find("default");
+  asks_ = nullptr;
+  if (!user->is_on()) refuse("CLIENT_ERROR unauthenticated");
+  if (server_.events().are_on()) [[unlikely]]
+    server_.events().begin(*find_command(command), {}, 0);
+  if (user->may_all()) return;
+  if (!user->may_run(*find_command(command), {})) {
+    refuse("CLIENT_ERROR this user has no permissions for this command");
+  }
+  asks_ = user;
+  reads_ = reads;
+  writes_ = writes;
+}
+
+void MemcachedSession::require_permission_for(const Words& words) {
+  struct Asked {
+    std::string_view word;
+    const char* command;
+    bool reads;
+    bool writes;
+  };
+  static constexpr Asked kAsked[] = {{"get", "get", true, false},
+                                     {"gets", "get", true, false},
+                                     {"gat", "getex", true, true},
+                                     {"gats", "getex", true, true},
+                                     {"set", "set", false, true},
+                                     {"add", "set", false, true},
+                                     {"replace", "set", false, true},
+                                     {"append", "append", false, true},
+                                     {"prepend", "append", false, true},
+                                     {"cas", "set", false, true},
+                                     {"incr", "incrby", true, true},
+                                     {"decr", "decrby", true, true},
+                                     {"touch", "expire", false, true},
+                                     {"delete", "del", false, true},
+                                     {"flush_all", "flushdb", false, true},
+                                     {"stats", "info", false, false},
+                                     {"ms", "set", false, true},
+                                     {"md", "del", false, true},
+                                     {"ma", "incrby", true, true},
+                                     {"me", "get", true, false}};
+  asks_ = nullptr;
+  if (words[0] == "mg") {
+    bool touches = false;
+    for (size_t i = 2; i < words.size(); ++i) touches = touches || words[i].starts_with('T');
+    return require_permission(touches ? "getex" : "get", true, touches);
+  }
+  for (const Asked& one : kAsked) {
+    if (one.word == words[0]) return require_permission(one.command, one.reads, one.writes);
+  }
+}
+
 std::string_view MemcachedSession::raw_key(std::string_view key) {
   const bool clean = std::ranges::none_of(key, [](char c) { return c > 0 && c < ' '; });
   if (key.empty() || key.size() > kKeyBytesMax || !clean) {
     refuse("CLIENT_ERROR bad command line format");
+  }
+  if (asks_ != nullptr && !asks_->may_use(key, reads_, writes_)) {
+    refuse("CLIENT_ERROR this user has no permissions for this key");
   }
   return Keyspace::raw_key(0, key, scratch_);
 }
@@ -343,6 +407,7 @@ void MemcachedSession::flush_all(const Words& words) {
     refuse("SERVER_ERROR flush_all has no delay here");
   }
   keys().flush(0);
+  server_.events().forget_expiries(0);
   say("OK");
 }
 

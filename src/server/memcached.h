@@ -1,8 +1,9 @@
-// A client that speaks memcached's text protocol, classic or meta. Keys are those of database 0 of RESP;
-// `cas unique` is the record's version, which also changes when the time of expiry does.
+// A client that speaks memcached's text protocol, classic or meta. Keys are those of database 0 of
+// RESP; `cas unique` is the record's version, which also changes when the time of expiry does.
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,6 +15,7 @@
 
 namespace perdure::server {
 
+class AclUser;
 class Server;
 
 class MemcachedSession final : public Session {
@@ -22,6 +24,8 @@ class MemcachedSession final : public Session {
   Outcome execute(Connection& connection) override;
   void refuse_turn(Connection& connection) override;
   size_t bytes_wanted(const Connection& connection) const override;
+  // Whom SASL has named; null: nobody.
+  const AclUser* user() const { return user_.get(); }
 
  private:
   using Words = std::vector<std::string_view>;
@@ -58,6 +62,7 @@ class MemcachedSession final : public Session {
   Outcome execute_binary(Connection& connection);
   void run_binary();
   void binary_command();
+  void require_binary_permission(uint8_t opcode);
   void binary_get(bool with_key, bool touches, bool quiet);
   void binary_store(Mode mode, bool quiet);
   void binary_add(bool decrement, bool quiet);
@@ -71,6 +76,8 @@ class MemcachedSession final : public Session {
   Item find(std::string_view raw);
   uint64_t expiry_of(std::string_view word);
   uint64_t expiry_at(int64_t seconds);
+  void require_permission(const char* command, bool reads, bool writes);
+  void require_permission_for(const Words& words);
   using AddFigure = std::function<void(std::string_view name, const std::string& value)>;
   void general_stats(const AddFigure& add);
   void say(std::string_view line);
@@ -81,7 +88,11 @@ class MemcachedSession final : public Session {
   MemcachedBinaryParser binary_;
   enum class Protocol : uint8_t { kUnknown, kText, kBinary };
   Protocol protocol_ = Protocol::kUnknown;  // what the first byte says
-  bool is_authenticated_ = false;
+  std::shared_ptr<AclUser> user_;           // that SASL has given
+  // Of the request: what it does to its keys, where that is to be looked at.
+  const AclUser* asks_ = nullptr;
+  bool reads_ = false;
+  bool writes_ = false;
   Connection* connection_ = nullptr;
   std::string scratch_;
   std::string decoded_;

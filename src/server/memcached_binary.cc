@@ -7,9 +7,9 @@
 
 #include "perdure/error.h"
 #include "perdure/version.h"
+#include "server/acl.h"
 #include "server/command_error.h"
 #include "server/memcached.h"
-#include "server/secret.h"
 #include "server/server.h"
 
 namespace perdure::server {
@@ -152,14 +152,14 @@ void MemcachedSession::binary_fail(uint16_t status) {
 
 Session::Outcome MemcachedSession::execute_binary(Connection& connection) {
   const size_t begin = connection.out.size();
-  const bool open = !server_.config().memcached_sasl || is_authenticated_;
+  const bool open = !server_.config().memcached_sasl || user_ != nullptr;
   binary_.set_value_bytes_max(open ? server_.config().value_bytes_max - 64
                                    : kUnauthenticatedValueBytes);
   for (int i = 0; i < kRequestsMax; ++i) {
     if (connection.out.size() - begin > kOutputMax) return Outcome::kMore;
     size_t consumed = 0;
     const auto result = binary_.parse(connection.in.view(), consumed);
-    const bool was_authenticated = is_authenticated_;
+    const bool was_authenticated = user_ != nullptr;
     switch (result) {
       case MemcachedBinaryParser::Result::kRequest:
         run_binary();
@@ -181,7 +181,7 @@ Session::Outcome MemcachedSession::execute_binary(Connection& connection) {
       if (consumed > 0 && !connection.in.empty()) continue;
       return Outcome::kIdle;
     }
-    if (is_authenticated_ != was_authenticated) return Outcome::kMore;  // with another limit
+    if ((user_ != nullptr) != was_authenticated) return Outcome::kMore;  // with another limit
   }
   return Outcome::kMore;
 }
@@ -189,12 +189,15 @@ Session::Outcome MemcachedSession::execute_binary(Connection& connection) {
 void MemcachedSession::run_binary() {
   ++server_.metrics().memcached_commands;
   const size_t begin = connection_->out.size();
+  const KeyEvents::Carrying carrying(server_.events());
   const auto fail = [&](Status status) {
     connection_->out.truncate(begin);
     binary_fail(static_cast<uint16_t>(status));
   };
   try {
     binary_command();
+    if (server_.events().are_on()) [[unlikely]]
+      server_.events().end({}, 0);
   } catch (const Failure& failure) {
     fail(failure.status);
   } catch (const CommandError&) {
@@ -211,6 +214,35 @@ void MemcachedSession::run_binary() {
       default:
         return fail(Status::kInternal);
     }
+  }
+}
+
+void MemcachedSession::require_binary_permission(uint8_t opcode) {
+  switch (static_cast<Opcode>(opcode)) {
+    case Opcode::kGet:
+    case Opcode::kGetK:
+      return require_permission("get", true, false);
+    case Opcode::kGat:
+    case Opcode::kGatK:
+      return require_permission("getex", true, true);
+    case Opcode::kSet:
+    case Opcode::kAdd:
+    case Opcode::kReplace:
+      return require_permission("set", false, true);
+    case Opcode::kAppend:
+    case Opcode::kPrepend:
+      return require_permission("append", false, true);
+    case Opcode::kIncrement:
+    case Opcode::kDecrement:
+      return require_permission("incrby", true, true);
+    case Opcode::kDelete:
+      return require_permission("del", false, true);
+    case Opcode::kTouch:
+      return require_permission("expire", false, true);
+    case Opcode::kFlush:
+      return require_permission("flushdb", false, true);
+    default:
+      return require_permission("info", false, false);
   }
 }
 
@@ -234,8 +266,13 @@ void MemcachedSession::binary_command() {
     default:
       break;
   }
-  if (server_.config().memcached_sasl && !is_authenticated_) throw Failure{Status::kAuthError};
+  if (server_.config().memcached_sasl && user_ == nullptr) throw Failure{Status::kAuthError};
   if (server_.keys() == nullptr) throw Failure{Status::kTemporary};
+  try {
+    require_binary_permission(static_cast<uint8_t>(opcode));
+  } catch (const CommandError&) {
+    throw Failure{Status::kAuthError};
+  }
   switch (opcode) {
     case Opcode::kGet:
     case Opcode::kGetK:
@@ -279,6 +316,7 @@ void MemcachedSession::binary_command() {
         throw Failure{Status::kInvalid};  // there is no delay
       }
       keys().flush(0);
+      server_.events().forget_expiries(0);
       if (!quiet) ok();
       return;
     case Opcode::kStat:
@@ -372,19 +410,19 @@ void MemcachedSession::binary_sasl() {
   if (asked_of(request.opcode).opcode == Opcode::kSaslList) {
     return binary_reply(0, {}, {}, "PLAIN", 0);
   }
-  is_authenticated_ = false;
+  user_ = nullptr;
   const size_t user = request.value.find('\0');
   const size_t secret = user == std::string_view::npos ? user : request.value.find('\0', user + 1);
   if (asked_of(request.opcode).opcode != Opcode::kSaslAuth || request.key != "PLAIN" ||
       secret == std::string_view::npos) {
     throw Failure{Status::kAuthError};
   }
-  const std::string& wanted = server_.config().password;
-  const bool fits = same_secret(request.value.substr(secret + 1), wanted);
-  if (wanted.empty() || !fits || request.value.substr(user + 1, secret - user - 1) != "default") {
-    throw Failure{Status::kAuthError};
-  }
-  is_authenticated_ = true;
+  const std::string_view name = request.value.substr(user + 1, secret - user - 1);
+  // Who needs no password is nobody in particular.
+  const AclUser* known = server_.acl().find(name);
+  if (known == nullptr || !known->needs_password()) throw Failure{Status::kAuthError};
+  user_ = server_.acl().authenticate(name, request.value.substr(secret + 1));
+  if (user_ == nullptr) throw Failure{Status::kAuthError};
   binary_reply(0, {}, {}, "Authenticated", 0);
 }
 

@@ -36,8 +36,8 @@ class MemcachedBinaryParser {
   explicit MemcachedBinaryParser(size_t value_bytes_max) : value_bytes_max_(value_bytes_max) {}
   void set_value_bytes_max(size_t bytes) { value_bytes_max_ = bytes; }
 
-  // Takes the first request off `input`; `consumed` becomes its length, also with kNeedMore. What request() has lies
-  // in `input`.
+  // Takes the first request off `input`; `consumed` becomes its length, also with kNeedMore. What
+  // request() has lies in `input`.
   Result parse(std::string_view input, size_t& consumed);
   const BinaryRequest& request() const { return request_; }
   // So many bytes in all are needed for the request that has begun; 0: unknown.

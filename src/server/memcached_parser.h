@@ -1,4 +1,5 @@
-// Requests in memcached's text protocol, classic and meta: a line of words, and for some a block of data.
+// Requests in memcached's text protocol, classic and meta: a line of words, and for some a block of
+// data.
 //
 // Source: memcached's doc/protocol.txt.
 #pragma once
@@ -24,8 +25,8 @@ class MemcachedParser {
 
   explicit MemcachedParser(size_t value_bytes_max) : value_bytes_max_(value_bytes_max) {}
 
-  // Takes the first request off `input`; `consumed` becomes its length, also with kNeedMore: data that is
-  // refused is dropped as it comes. Words and data lie in `input`.
+  // Takes the first request off `input`; `consumed` becomes its length, also with kNeedMore: data
+  // that is refused is dropped as it comes. Words and data lie in `input`.
   Result parse(std::string_view input, size_t& consumed);
 
   const std::vector<std::string_view>& words() const { return words_; }

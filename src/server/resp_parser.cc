@@ -19,7 +19,8 @@ int hex_value(char c) {
 
 bool is_space(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
 
-// A word in quotes, from behind the first one; `at` moves behind the last one. False if it has no end.
+// A word in quotes, from behind the first one; `at` moves behind the last one. False if it has no
+// end.
 bool read_quoted(std::string_view line, char quote, size_t& at, std::string& out) {
   while (at < line.size()) {
     const char c = line[at++];

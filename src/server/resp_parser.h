@@ -1,7 +1,8 @@
-// Requests in RESP, the protocol of Redis: arrays of bulk strings, and inline commands (words on a line).
+// Requests in RESP, the protocol of Redis: arrays of bulk strings, and inline commands (words on a
+// line).
 //
-// Both versions of the protocol send requests in the same form. Source: redis.io, "Redis serialization
-// protocol specification".
+// Both versions of the protocol send requests in the same form. Source: redis.io, "Redis
+// serialization protocol specification".
 #pragma once
 
 #include <cstddef>
@@ -28,15 +29,18 @@ class RespParser {
 
   explicit RespParser(const RequestLimits& limits) : limits_(&limits) {}
 
-  // Takes the first request off `input`; `consumed` becomes its length. The arguments lie in `input`, or,
-  // if they stood in quotes, in the parser, until the next call. A request that comes in pieces is looked
-  // at from where the last call stopped, so `input` must begin with the same bytes as then.
+  // Takes the first request off `input`; `consumed` becomes its length. The arguments lie in
+  // `input`, or, if they stood in quotes, in the parser, until the next call. A request that comes
+  // in pieces is looked at from where the last call stopped, so `input` must begin with the same
+  // bytes as then.
   Result parse(std::string_view input, size_t& consumed);
 
   const std::vector<std::string_view>& arguments() const { return arguments_; }
   const std::string& error() const { return error_; }
   // At least so many bytes in all are needed for the request that has begun; 0: unknown.
   size_t bytes_wanted() const { return wanted_; }
+  // Forgets a request that has begun: the next call begins with other bytes.
+  void restart();
 
  private:
   Result parse_array(std::string_view input, size_t& consumed);
@@ -45,7 +49,6 @@ class RespParser {
   Result fail(std::string message);
   // Reads "digits\r\n" at `at`, up to 20 digits. 1: read, 0: more is needed, -1: no number.
   static int read_number(std::string_view input, size_t& at, long long& value);
-  void restart();
 
   const RequestLimits* limits_;
   std::vector<std::string_view> arguments_;

@@ -14,6 +14,9 @@ namespace {
 constexpr size_t kQueuedBytesMax = size_t{64} << 20;  // of MULTI
 constexpr size_t kUnauthenticatedBytes = size_t{16} << 10;
 constexpr size_t kUnauthenticatedArguments = 10;
+// That are parsed before the first of them is run, or a few more.
+constexpr size_t kAheadRequests = 32;
+constexpr size_t kAheadArguments = 256;
 
 constexpr char kLoadingError[] = "LOADING Perdure is loading the dataset in memory";
 
@@ -39,14 +42,14 @@ std::string words_of(const Error& error) {
 }  // namespace
 
 RespSession::RespSession(Server& server, Connection& connection, Loop& loop)
-    : is_authenticated(server.config().password.empty()),
+    : user(server.acl().default_user()),
       server_(server),
       connection_(connection),
       loop_(loop),
       parser_(limits_),
       reply_(connection.out) {
   limits_.bulk_bytes_max = server.config().value_bytes_max;
-  if (!is_authenticated) {
+  if (user == nullptr) {
     limits_.bulk_bytes_max = kUnauthenticatedBytes;
     limits_.arguments_max = kUnauthenticatedArguments;
   }
@@ -57,26 +60,119 @@ size_t RespSession::bytes_wanted(const Connection& connection) const {
   return wanted > connection.in.size() ? wanted - connection.in.size() : 0;
 }
 
-Session::Outcome RespSession::execute(Connection& connection) {
-  const size_t begin = connection.out.size();
-  for (int i = 0; i < kRequestsMax; ++i) {
-    if (connection.out.size() - begin > kOutputMax) return Outcome::kMore;
+RespParser::Result RespSession::parse_ahead(std::string_view input) {
+  ahead_.clear();
+  requests_.clear();
+  // AUTH changes what may come behind it.
+  const size_t requests_max = user != nullptr ? kAheadRequests : 1;
+  auto result = RespParser::Result::kRequest;
+  while (requests_.size() < requests_max && ahead_.size() < kAheadArguments) {
     size_t consumed = 0;
-    switch (parser_.parse(connection.in.view(), consumed)) {
-      case RespParser::Result::kNeedMore:
-        return Outcome::kIdle;
-      case RespParser::Result::kError:
-        reply_.error("ERR " + parser_.error());
-        return Outcome::kClose;
-      case RespParser::Result::kRequest:
-        break;
+    result = parser_.parse(input, consumed);
+    if (result != RespParser::Result::kRequest) break;
+    const auto& arguments = parser_.arguments();
+    requests_.push_back({ahead_.size(), arguments.size(), consumed});
+    ahead_.insert(ahead_.end(), arguments.begin(), arguments.end());
+    if (input[0] != '*') break;  // the words may lie in the parser
+    input.remove_prefix(consumed);
+  }
+  const Keyspace* keys = server_.keys();
+  if (requests_.size() < 2 || database != 0 || keys == nullptr) return result;
+  // What stands where most commands have their key. If it is none, or of another database by then,
+  // nothing is lost.
+  const auto for_keys = [&](auto visit) {
+    for (const Request& request : requests_) {
+      if (request.count >= 2) visit(ahead_[request.arguments + 1]);
     }
-    if (!parser_.arguments().empty()) run(parser_.arguments());
-    connection.in.consume(consumed);
-    if (closes) return Outcome::kClose;
-    if (is_authenticated && limits_.arguments_max == kUnauthenticatedArguments) {
-      limits_ = RequestLimits();
-      limits_.bulk_bytes_max = server_.config().value_bytes_max;
+  };
+  for_keys([&](std::string_view key) { keys->prefetch(key); });
+  for_keys([&](std::string_view key) { keys->prefetch_record(key); });
+  return result;
+}
+
+void RespSession::wake() {
+  if (is_woken_) return;
+  is_woken_ = true;
+  static const auto kNothing = std::make_shared<const std::string>();
+  loop_.post(connection_.id, kNothing);  // in a later turn: then it is written
+}
+
+bool RespSession::is_due() const {
+  return blocked_ && blocked_->end_ms <= store::StoreImpl::now_ms();
+}
+
+void RespSession::wait_for_keys(const Call& call, double seconds,
+                                std::span<const std::string_view> raw_keys) {
+  if (call.keys().in_transaction()) return reply_.null_array();
+  // Less than a millisecond is not for ever.
+  block(call, seconds == 0 ? 0 : std::max<uint64_t>(static_cast<uint64_t>(seconds * 1000), 1));
+  for (const std::string_view raw : raw_keys) call.keys().wait_for(*this, raw);
+}
+
+void RespSession::wait_for_followers(const Call& call, uint64_t ms) {
+  block(call, ms);
+  server_.await_followers(*this);
+}
+
+void RespSession::block(const Call& call, uint64_t ms) {
+  if (blocked_) return;
+  is_woken_ = false;  // what it took last has woken itself
+  // Some of the present millisecond is over, and nobody waits for less than he asked for.
+  blocked_ = Blocked{.arguments = {call.arguments.begin(), call.arguments.end()},
+                     .end_ms = ms == 0 ? ~uint64_t{0} : store::StoreImpl::now_ms() + ms + 1};
+}
+
+void RespSession::stop_waiting() {
+  server_.keys()->stop_waiting(*this);
+  server_.stop_awaiting_followers(*this);
+  blocked_.reset();
+}
+
+// What waits is tried again. Returns whether it waits still.
+bool RespSession::go_on() {
+  if (!blocked_) return false;
+  is_woken_ = false;
+  const std::vector<std::string_view> arguments(blocked_->arguments.begin(),
+                                                blocked_->arguments.end());
+  const size_t begin = connection_.out.size();
+  const Command& command = *find_command(arguments[0]);
+  // Whatever has changed meanwhile: the user's rules, the role.
+  if (may_run(command, arguments)) run_command(command, arguments);
+  if (connection_.out.size() == begin) {
+    if (!is_due()) return true;
+    reply_.null_array();
+  }
+  stop_waiting();
+  return false;
+}
+
+Session::Outcome RespSession::execute(Connection& connection) {
+  if (go_on()) return Outcome::kIdle;
+  const size_t begin = connection.out.size();
+  for (int done = 0; done < kRequestsMax;) {
+    const RespParser::Result last = parse_ahead(connection.in.view());
+    for (const Request& request : requests_) {
+      if (connection.out.size() - begin > kOutputMax) {
+        parser_.restart();  // what it has begun is not what comes next
+        return Outcome::kMore;
+      }
+      if (request.count > 0) run(std::span(ahead_).subspan(request.arguments, request.count));
+      connection.in.consume(request.bytes);
+      ++done;
+      if (closes) return Outcome::kClose;
+      if (blocked_) {  // what comes behind it waits, too
+        parser_.restart();
+        return Outcome::kIdle;
+      }
+      if (user != nullptr && limits_.arguments_max == kUnauthenticatedArguments) {
+        limits_ = RequestLimits();
+        limits_.bulk_bytes_max = server_.config().value_bytes_max;
+      }
+    }
+    if (last == RespParser::Result::kNeedMore) return Outcome::kIdle;
+    if (last == RespParser::Result::kError) {
+      reply_.error("ERR " + parser_.error());
+      return Outcome::kClose;
     }
   }
   return Outcome::kMore;
@@ -98,12 +194,23 @@ bool RespSession::may_run(const Command& command, std::span<const std::string_vi
     fail(fmt::format("ERR wrong number of arguments for '{}' command", command.name));
     return false;
   }
-  if (!is_authenticated && (command.flags & kNoAuth) == 0) {
+  if (user == nullptr && (command.flags & kNoAuth) == 0) {
     fail("NOAUTH Authentication required.");
     return false;
   }
+  if (user != nullptr && !user->may_all()) {
+    if (const auto denied = denial_of(*user, command, arguments)) {
+      note_denial(denied->reason, denied->object);
+      fail(denied->words);
+      return false;
+    }
+  }
   if (server_.keys() == nullptr && (command.flags & kLoading) == 0) {
     fail(kLoadingError);
+    return false;
+  }
+  if (server_.is_follower() && (command.flags & kWrites) != 0) {
+    fail("READONLY You can't write against a read only replica.");
     return false;
   }
   if (subscriptions() > 0 && reply_.version() == 2 && (command.flags & kWithSub) == 0) {
@@ -118,6 +225,15 @@ bool RespSession::may_run(const Command& command, std::span<const std::string_vi
     return false;
   }
   return true;
+}
+
+void RespSession::note_denial(std::string_view reason, std::string_view object) {
+  object = object.substr(0, 128);  // what is kept of it
+  server_.acl().note_denial({.time_ms = store::StoreImpl::now_ms(),
+                             .reason = std::string(reason),
+                             .object = std::string(object),
+                             .user = user == nullptr ? std::string(object) : user->name(),
+                             .peer = connection_.peer});
 }
 
 void RespSession::run(std::span<const std::string_view> arguments) {
@@ -155,6 +271,7 @@ void RespSession::run_command(const Command& command, std::span<const std::strin
   reply_.forget_failure();
   const uint64_t begin = server_.clock().now();
   call(command, arguments);
+  if ((command.flags & kWrites) != 0) note_written();
   const auto ns = static_cast<uint64_t>(static_cast<double>(server_.clock().now() - begin) *
                                         server_.clock().ns_per_tick());
   metrics.latency.add(ns);
@@ -165,19 +282,38 @@ void RespSession::run_command(const Command& command, std::span<const std::strin
   }
 }
 
+void RespSession::note_written() {
+  wrote_unrecorded_ = server_.replicas().empty();
+  if (!wrote_unrecorded_) [[unlikely]]
+    written_ = server_.positions_of_turn();
+}
+
+// Of what it wrote while nobody followed it is not known where it stands, but not behind what is
+// there now.
+const Server::Positions& RespSession::written() {
+  if (wrote_unrecorded_ && !server_.replicas().empty()) note_written();
+  return written_;
+}
+
 void RespSession::call(const Command& command, std::span<const std::string_view> arguments) {
   const size_t begin = connection_.out.size();
   Call call{server_, *this, server_.keys(), arguments, reply_};
   const bool opens_group = (command.flags & kGroup) != 0 && !call.keys().in_group();
+  KeyEvents& events = server_.events();
   const auto undo = [&](const std::string& text) {
     if (opens_group) call.keys().abandon_group();
+    events.abandon();
     connection_.out.truncate(begin);
     reply_.error(text);
   };
   try {
+    if (events.are_on()) [[unlikely]]
+      events.begin(command, arguments, database);
     if (opens_group) call.keys().begin_group();
     command.run(call);
     if (opens_group) call.keys().commit_group();
+    if (events.are_on()) [[unlikely]]
+      events.end(arguments, database);
   } catch (const CommandError& error) {
     undo(error.text);
   } catch (const store::NotReady&) {
@@ -215,15 +351,18 @@ void RespSession::unsubscribe_all() {
 
 void RespSession::reset() {
   leave_multi();
+  sync.reset();
   unsubscribe_all();
   database = 0;
   name.clear();
   reply_.set_version(2);
-  is_authenticated = server_.config().password.empty();
+  user = server_.acl().default_user();
 }
 
 void RespSession::leave() {
+  if (blocked_) stop_waiting();
   leave_multi();
+  sync.reset();
   unsubscribe_all();
 }
 

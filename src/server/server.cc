@@ -14,12 +14,15 @@
 #include <cstdlib>
 #include <ctime>
 
+#include "perdure/catalog.h"
 #include "perdure/error.h"
+#include "pm/unfinished_file.h"
 #include "server/address.h"
 #include "server/commands.h"
 #include "server/http.h"
 #include "server/info.h"
 #include "server/memcached.h"
+#include "server/replica_writer.h"
 #include "server/resp_session.h"
 #include "server/service_manager.h"
 #include "server/tls.h"
@@ -49,6 +52,7 @@ Server::Server(const Config& config)
       command_metrics_(command_count()),
       stop_fd_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
   require_sound(config_);
+  acl_ = make_acl(config_);
   if (stop_fd_ < 0) throw Error(ErrorCode::kIo, "eventfd has failed");
   apply_limits();
 }
@@ -68,10 +72,13 @@ void Server::apply_limits() {
   limits_.idle_timeout_s = config_.idle_timeout_s;
   limits_.slow_timeout_s = config_.slow_timeout_s;
   limits_.output_bytes_max = config_.output_bytes_max;
+  events_.set_kinds(config_.notify_events);
 }
 
 void Server::set_config(const Setting& setting, std::string_view value) {
+  const std::string password = config_.password;
   setting.set(config_, value);
+  if (config_.password != password) acl_.set_default_password(config_.password);
   apply_limits();
 }
 
@@ -159,11 +166,13 @@ void Server::open_store() {
     options.force_domain = true;
     options.domain = parse_domain(config_.domain);
   }
+  options.serve_backups = true;
   StoreOptions store_options;
   store_options.garbage_percent = config_.garbage_percent;
   store_options.bytes_max = config_.memory_bytes;
   store_options.evict = config_.evict;
   store_options.may_evict = Keyspace::may_evict;
+  store_options.evicted = [this](std::string_view raw) { events_.note_evicted(raw); };
   // The heap, other structures and the steps of compaction need some, too.
   options.capacity_bytes = std::max(options.capacity_bytes, config_.memory_bytes / 7 * 8);
   // As much again for an index that is in the pool.
@@ -173,6 +182,7 @@ void Server::open_store() {
   if (config_.index == "hash") store_options.index = StoreIndex::kHash;
   if (config_.index == "ordered") store_options.index = StoreIndex::kOrdered;
   if (config_.index == "pm") store_options.index = StoreIndex::kPm;
+  store_options.unread_bytes = config_.log_bytes;
   store_options.serve_early = true;
   const bool is_new = config_.create && ::access(config_.pool.c_str(), F_OK) != 0;
   pool_.emplace(is_new ? Pool::create(config_.pool, options) : Pool::open(config_.pool, options));
@@ -186,10 +196,37 @@ void Server::open_store() {
   } else {
     store = store::StoreImpl::open(*pool_, config_.name, store_options);
   }
-  auto keys = std::make_unique<Keyspace>(*store, pool_->info().generation);
+  auto keys = std::make_unique<Keyspace>(*store, pm::random_number(config_.pool));
+  if (!config_.follow.empty()) {
+    if (const auto state = Follower::must_make_anew(*keys)) {
+      log_.write(LogLevel::kWarning,
+                 "{} has a part of a copy, which is damaged: all of it is made anew", config_.pool);
+      store_options.index = store->is_ordered()        ? StoreIndex::kOrdered
+                            : store->has_index_in_pm() ? StoreIndex::kPm
+                                                       : StoreIndex::kHash;
+      keys.reset();
+      store.reset();
+      // A crash in between leaves nothing, of which a copy is made as well.
+      drop_structure(*pool_, config_.name);
+      store = store::StoreImpl::create(*pool_, config_.name, store_options);
+      for (uint32_t i = 0; i < store->partitions(); ++i) store->require_ready(i);
+      keys = std::make_unique<Keyspace>(*store, pm::random_number(config_.pool));
+      ReplicaWriter(*keys).write_state(*state);
+    }
+  }
+  store->answer_backups(&execution_);
+  // Before anybody reads or writes.
+  std::unique_ptr<Follower> follower;
+  if (config_.follow.empty()) {
+    Follower::take_over_at_start(*this, *keys);
+  } else {
+    follower = std::make_unique<Follower>(*this, *keys);
+    follower->prepare();
+  }
   const std::lock_guard lock(execution_);
   store_ = std::move(store);
   keys_ = std::move(keys);
+  follower_ = std::move(follower);
 }
 
 void Server::finish_opening() {
@@ -206,12 +243,25 @@ void Server::finish_opening() {
   }
   const PoolInfo info = pool_->info();
   uint64_t records = 0;
+  if (failed == 0 && follower_ == nullptr) find_replicas();
   {
     const std::lock_guard lock(execution_);
     records = static_cast<uint64_t>(statistic(store_->statistics(), "records"));
     recovery_s_ = steady_seconds() - opening_s_;
     recovered_records_ = records;
     loading_ = false;
+  }
+  if (store_->lacks_room_for_index()) {
+    log_.write(LogLevel::kWarning,
+               "{} has no room for the index in PM: it is in DRAM until the next start with room "
+               "for it, which reads all records",
+               config_.pool);
+  }
+  if (!info.serves_backups) {
+    log_.write(
+        LogLevel::kWarning,
+        "backups cannot be made while it runs: the system gave no socket for them, or another "
+        "process has its name");
   }
   log_.write(LogLevel::kInfo,
              "{} has {} records, opened in {:.3f} s; {} on {}, durability {}, index {}, io {}",
@@ -221,6 +271,105 @@ void Server::finish_opening() {
              : store_->has_index_in_pm() ? "pm"
                                          : "hash",
              loops_[0]->driver_name());
+  if (follower_ != nullptr) follower_->start();
+}
+
+// Those that the pool knows.
+void Server::find_replicas() {
+  const Turn turn(*this);
+  Follower::forget_anew(*this, *keys_);
+  for (const std::string& name : store_->consumers()) {
+    if (const auto follower = SyncSource::follower_of(name)) replicas_.try_emplace(*follower);
+  }
+  if (!turn.finish()) throw Error(ErrorCode::kIo, "the medium has failed");
+}
+
+void Server::take_over() {
+  if (!is_follower()) return;
+  if (follower_ == nullptr) throw store::NotReady();
+  follower_->take_over();
+  has_taken_over_ = true;
+}
+
+// A snapshot costs room as long as it is there. With the execution lock.
+void Server::look_after_replicas() {
+  constexpr uint64_t kPatienceMs = 60'000;
+  for (auto& [id, replica] : replicas_) {
+    if (!replica.copies || steady_ms() - replica.asked_ms < kPatienceMs) continue;
+    log_.write(LogLevel::kWarning, "follower {:016x} does not take its copy: closed", id);
+    for (const auto& loop : loops_) loop->post_close(replica.connection);
+    replica.asked_ms = steady_ms();
+  }
+}
+
+Server::Positions Server::positions_of_turn() {
+  if (turn_positions_ == nullptr) turn_positions_ = std::make_shared<std::vector<uint64_t>>();
+  return turn_positions_;
+}
+
+void Server::settle_positions() {
+  if (turn_positions_ == nullptr) [[likely]]
+    return;
+  for (uint32_t i = 0; i < store_->partitions(); ++i) {
+    turn_positions_->push_back(store_->is_ready(i) ? store_->kept_changes(i).next : 0);
+  }
+  turn_positions_.reset();
+}
+
+size_t Server::followers_with(const Positions& positions) const {
+  return static_cast<size_t>(std::ranges::count_if(replicas_, [&](const auto& one) {
+    const Replica& replica = one.second;
+    if (replica.connection == 0 || replica.copies || replica.has.empty()) return false;
+    if (positions == nullptr) return true;
+    if (positions == turn_positions_) return false;  // what the turn writes nobody has yet
+    for (size_t i = 0; i < positions->size(); ++i) {
+      if (replica.has[i] < (*positions)[i]) return false;
+    }
+    return true;
+  }));
+}
+
+void Server::await_followers(Waiter& waiter) {
+  if (std::ranges::find(awaiting_, &waiter) == awaiting_.end()) awaiting_.push_back(&waiter);
+}
+
+void Server::note_acknowledged() {
+  for (Waiter* waiter : awaiting_) waiter->wake();
+}
+
+namespace {
+
+std::shared_ptr<const std::string> message_of(int resp_version,
+                                              std::initializer_list<std::string_view> parts) {
+  Buffer buffer;
+  RespReply reply(buffer);
+  reply.set_version(resp_version);
+  reply.push(parts.size());
+  for (const std::string_view part : parts) reply.bulk(part);
+  return std::make_shared<const std::string>(buffer.view());
+}
+
+}  // namespace
+
+size_t Server::publish(std::string_view channel, std::string_view message) {
+  size_t receivers = 0;
+  const auto send = [&](const std::vector<Subscriber>& to,
+                        std::initializer_list<std::string_view> parts) {
+    std::shared_ptr<const std::string> by_version[2];
+    for (const Subscriber& one : to) {
+      auto& bytes = by_version[one.resp_version - 2];
+      if (bytes == nullptr) bytes = message_of(one.resp_version, parts);
+      one.loop->post(one.connection, bytes);
+      ++receivers;
+    }
+  };
+  const auto found = channels_.find(std::string(channel));
+  if (found != channels_.end()) send(found->second, {"message", channel, message});
+  for (const auto& [pattern, to] : patterns_) {
+    if (fits_pattern(pattern, channel)) send(to, {"pmessage", pattern, channel, message});
+  }
+  ++metrics_.messages_published;
+  return receivers;
 }
 
 void Server::stop() {
@@ -229,6 +378,7 @@ void Server::stop() {
 }
 
 void Server::finish() {
+  if (follower_ != nullptr) follower_->stop();
   for (const auto& loop : loops_) loop->stop();
   for (const auto& loop : loops_) loop->join();
   loops_.clear();
@@ -277,9 +427,11 @@ void Server::reap(uint64_t elements_max) {
   for (int i = 0; i < kSteps; ++i) {
     const Turn turn(*this);
     if (keys_ == nullptr) return;
+    look_after_replicas();
     bool more = false;
     try {
-      more = keys_->reap(elements_max);
+      if (events_.are_on()) more = events_.look_at_expiries();
+      more = keys_->reap(elements_max) || more;
     } catch (const Error& error) {
       log_.write(LogLevel::kWarning, "garbage of removed collections stays for now: {}",
                  error.what());
@@ -298,8 +450,12 @@ bool Server::Turn::finish() const {
     ++server_.metrics_.turns;
     if (server_.keys_->has_written()) ++server_.metrics_.write_turns;
     server_.keys_->finish_turn();
+    server_.settle_positions();
+    if (server_.events_.are_on()) [[unlikely]]
+      server_.events_.tell();
     return true;
   } catch (const std::exception& error) {
+    server_.events_.drop();
     ++server_.metrics_.fence_failures;
     server_.log_.write(LogLevel::kError, "writes may not be durable, and are not acknowledged: {}",
                        error.what());

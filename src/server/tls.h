@@ -24,7 +24,8 @@ class TlsContext {
   virtual std::unique_ptr<TlsChannel> accept() = 0;
 };
 
-// Of files in PEM; `ca`, if given, is whose certificates clients must show. Throws Error(kInvalidArgument).
+// Of files in PEM; `ca`, if given, is whose certificates clients must show. Throws
+// Error(kInvalidArgument).
 std::unique_ptr<TlsContext> make_tls_context(const std::string& certificate, const std::string& key,
                                              const std::string& ca);
 

@@ -1,8 +1,8 @@
 // io_uring: what many connections receive and send goes to the kernel in one call for each turn.
 //
-// One operation of each kind at a time is under way for a connection. While it receives, nobody else appends
-// to wire_in(), so the kernel may write there; what it sends has left wire_out() for `sending`. A connection
-// that is removed stays until the kernel has let go of both.
+// One operation of each kind at a time is under way for a connection. While it receives, nobody
+// else appends to wire_in(), so the kernel may write there; what it sends has left wire_out() for
+// `sending`. A connection that is removed stays until the kernel has let go of both.
 #include "server/driver.h"
 
 #if defined(PERDURE_HAS_URING)
@@ -10,11 +10,13 @@
 #include <liburing.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <string>
 #include <unordered_map>
 
 #include "perdure/error.h"
@@ -26,21 +28,35 @@ namespace {
 
 constexpr unsigned kEntries = 1024;
 
-// What a completion is of: in the lowest bits of its user data, whose rest is an address or a number.
+// What a completion is of: in the lowest bits of its user data, whose rest is an address or a
+// number.
 enum Kind : uint64_t { kReceive, kSend, kListener, kWakeup, kCancel, kKindMask = 7 };
 
 class UringDriver final : public Driver {
  public:
-  explicit UringDriver(io_uring& ring) : ring_(ring) {}
+  UringDriver(io_uring& ring, bool polls_first, bool is_disabled)
+      : ring_(ring), polls_first_(polls_first), is_disabled_(is_disabled) {}
   ~UringDriver() override {
-    // The kernel lets go of the buffers first.
-    Events events;
-    for (int i = 0; i < 100 && !removed_.empty(); ++i) wait(10, events);
     for (const auto& [address, connection] : removed_) ::close(connection->fd);
     ::io_uring_queue_exit(&ring_);
   }
 
   const char* name() const override { return "io_uring"; }
+  // The ring is of the thread that enables it. What was queued before goes to the kernel with the
+  // first wait().
+  void begin() override {
+    if (!is_disabled_) return;
+    // No function of liburing: 2.3 declares it, and has none.
+    if (::syscall(__NR_io_uring_register, ring_.ring_fd, IORING_REGISTER_ENABLE_RINGS, nullptr,
+                  0) != 0) {
+      throw Error(ErrorCode::kIo,
+                  std::string("io_uring cannot be enabled: ") + std::strerror(errno));
+    }
+  }
+  void end() override {
+    Events events;
+    for (int i = 0; i < 100 && !removed_.empty(); ++i) wait(10, events);
+  }
 
   void add_listener(int fd, uint32_t number) override {
     if (listeners_.size() <= number) listeners_.resize(number + 1, -1);
@@ -79,6 +95,11 @@ class UringDriver final : public Driver {
     char* to = in.prepare(wanted);
     io_uring_sqe* entry = next_entry();
     ::io_uring_prep_recv(entry, connection.fd, to, in.room(), 0);
+#if defined(IORING_RECVSEND_POLL_FIRST)
+    // Nearly always the client waits for what is answered in this turn: to look for input now would
+    // find none.
+    if (polls_first_) entry->ioprio |= IORING_RECVSEND_POLL_FIRST;
+#endif
     entry->user_data = reinterpret_cast<uint64_t>(&connection) | kReceive;
     connection.reads = true;
     ++connection.pending;
@@ -102,7 +123,7 @@ class UringDriver final : public Driver {
   void wait(int timeout_ms, Events& events) override {
     io_uring_cqe* completion = nullptr;
     if (timeout_ms <= 0) {
-      ::io_uring_submit(&ring_);
+      submit_and_look();
     } else {
       __kernel_timespec timeout{.tv_sec = timeout_ms / 1000,
                                 .tv_nsec = static_cast<int64_t>(timeout_ms % 1000) * 1'000'000};
@@ -118,6 +139,14 @@ class UringDriver final : public Driver {
   }
 
  private:
+  // Also lets what has completed become visible, where the kernel leaves that to the thread.
+  void submit_and_look() {
+#if defined(IORING_SETUP_DEFER_TASKRUN)
+    ::io_uring_submit_and_get_events(&ring_);
+#else
+    ::io_uring_submit(&ring_);
+#endif
+  }
   io_uring_sqe* next_entry() {
     io_uring_sqe* entry = ::io_uring_get_sqe(&ring_);
     while (entry == nullptr) {  // the queue is full: the kernel takes it
@@ -200,6 +229,8 @@ class UringDriver final : public Driver {
   }
 
   io_uring ring_;
+  [[maybe_unused]] const bool polls_first_;
+  const bool is_disabled_;
   std::vector<int> listeners_;
   int wakeup_ = -1;
   uint64_t counter_ = 0;
@@ -210,16 +241,31 @@ class UringDriver final : public Driver {
 
 std::unique_ptr<Driver> make_uring_driver() {
   io_uring ring{};
-  // One thread submits, and looks for completions when it waits: the kernel need not interrupt it.
-  unsigned flags = 0;
-#if defined(IORING_SETUP_SINGLE_ISSUER) && defined(IORING_SETUP_COOP_TASKRUN)
-  flags = IORING_SETUP_COOP_TASKRUN;
-#endif
-  if (::io_uring_queue_init(kEntries, &ring, flags) != 0 &&
-      ::io_uring_queue_init(kEntries, &ring, 0) != 0) {
-    return nullptr;
+  // One thread submits, and what has completed is looked after when it waits, of all connections
+  // together (6.1).
+#if defined(IORING_SETUP_DEFER_TASKRUN)
+  constexpr unsigned kOneThread =
+      IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_R_DISABLED;
+  if (::io_uring_queue_init(kEntries, &ring, kOneThread) == 0) {
+    // Whether begin() will be let enable it: some containers forbid the call.
+    io_uring_probe* probe = ::io_uring_get_probe_ring(&ring);
+    if (probe != nullptr) {
+      ::io_uring_free_probe(probe);
+      return std::make_unique<UringDriver>(ring, true, true);
+    }
+    ::io_uring_queue_exit(&ring);
+    ring = {};
   }
-  return std::make_unique<UringDriver>(ring);
+#endif
+  // One thread submits, and looks for completions when it waits: the kernel need not interrupt it.
+  // Kernels that know this (5.19) know IORING_RECVSEND_POLL_FIRST, too.
+#if defined(IORING_SETUP_SINGLE_ISSUER) && defined(IORING_SETUP_COOP_TASKRUN)
+  if (::io_uring_queue_init(kEntries, &ring, IORING_SETUP_COOP_TASKRUN) == 0) {
+    return std::make_unique<UringDriver>(ring, true, false);
+  }
+#endif
+  if (::io_uring_queue_init(kEntries, &ring, 0) != 0) return nullptr;
+  return std::make_unique<UringDriver>(ring, false, false);
 }
 
 }  // namespace perdure::server

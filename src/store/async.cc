@@ -29,7 +29,7 @@ Task<std::optional<std::string>> Store::async_get(std::string key, uint64_t* ver
   co_return co_await impl_->async(
       number, false, [&key, version, hash](Partition& partition) -> std::optional<std::string> {
         Partition::Found found;
-        if (!partition.get(hash, key, StoreImpl::now_ms(), found)) return std::nullopt;
+        if (!partition.get_lazily(hash, key, StoreImpl::now_ms, found)) return std::nullopt;
         if (version != nullptr) *version = found.version;
         return std::string(found.value);
       });

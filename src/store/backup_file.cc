@@ -7,12 +7,10 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 
 #include "perdure/error.h"
 #include "pm/checksum.h"
-#include "pm/file.h"
 #include "pm/system_error.h"
 #include "store/layout.h"
 
@@ -21,7 +19,8 @@ namespace perdure::store {
 namespace {
 
 constexpr uint64_t kBackupMagic = 0x31706b6342725350;  // "PSrBckp1"
-constexpr uint32_t kBackupVersion = 1;
+constexpr uint32_t kBackupVersion = 2;
+constexpr uint32_t kBackupVersionWithoutRuns = 1;
 constexpr size_t kChunkBytes = 256 << 10;
 constexpr size_t kEntryBytes = 20;
 constexpr uint64_t kChunkBytesMax = kKeyBytesMax + kValueBytesMax + kChunkBytes + kEntryBytes;
@@ -41,8 +40,7 @@ T take_number(std::string_view& from) {
 
 }  // namespace
 
-// Whether there is a file of this name, which then is a backup and may be replaced. Throws kExists: it is none.
-bool BackupWriter::is_there(const std::string& path) {
+bool is_replaceable(const std::string& path) {
   struct stat status{};
   if (::stat(path.c_str(), &status) != 0) {
     if (errno == ENOENT) return false;
@@ -64,11 +62,8 @@ bool BackupWriter::is_there(const std::string& path) {
           path));
 }
 
-BackupWriter::BackupWriter(std::string path, const BackupHeader& header)
-    : path_(std::move(path)),
-      unfinished_(fmt::format("{}.{:016x}.unfinished", path_, header.id)),
-      replaces_(is_there(path_)),
-      seed_(header.id) {
+BackupWriter::BackupWriter(int file, std::string name, const BackupHeader& header)
+    : name_(std::move(name)), file_(file), seed_(header.id) {
   std::string text;
   put_number(text, kBackupMagic);
   put_number(text, kBackupVersion);
@@ -78,26 +73,12 @@ BackupWriter::BackupWriter(std::string path, const BackupHeader& header)
   put_number(text, header.store);
   put_number(text, static_cast<uint32_t>(header.ordered ? 1 : 0));
   put_number(text, static_cast<uint32_t>(header.boundaries.size()));
+  put_number(text, header.run);
   for (const uint64_t position : header.begin) put_number(text, position);
   for (const uint64_t position : header.end) put_number(text, position);
   text += header.boundaries;
   put_number(text, pm::checksum64(text.data(), text.size()));
-  // Of a name that nobody else writes to: the id is random.
-  file_ = ::open(unfinished_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (file_ < 0) pm::throw_errno("open", unfinished_, errno);
-  try {
-    write(text);
-  } catch (...) {
-    ::close(file_);
-    ::unlink(unfinished_.c_str());
-    throw;
-  }
-}
-
-BackupWriter::~BackupWriter() {
-  if (file_ < 0) return;
-  ::close(file_);
-  ::unlink(unfinished_.c_str());
+  write(text);
 }
 
 void BackupWriter::write(std::string_view text) {
@@ -105,7 +86,7 @@ void BackupWriter::write(std::string_view text) {
   while (!text.empty()) {
     const ssize_t wrote = ::write(file_, text.data(), text.size());
     if (wrote < 0 && errno == EINTR) continue;
-    if (wrote < 0) pm::throw_errno("write", unfinished_, errno);
+    if (wrote < 0) pm::throw_errno("write", name_, errno);
     text.remove_prefix(static_cast<size_t>(wrote));
   }
 }
@@ -140,25 +121,18 @@ void BackupWriter::add(const BackupEntry& entry) {
 void BackupWriter::finish() {
   if (chunk_entries_ != 0) write_chunk();
   write_chunk();  // the end
-  if (::fsync(file_) != 0) pm::throw_errno("fsync", unfinished_, errno);
-  ::close(file_);
-  file_ = -1;
-  // All of it, before the name says that it is there.
-  try {
-    if (!replaces_) {
-      pm::rename_to_new(unfinished_, path_);
-    } else if (::rename(unfinished_.c_str(), path_.c_str()) != 0) {
-      pm::throw_errno("rename", path_, errno);
-    }
-  } catch (...) {
-    ::unlink(unfinished_.c_str());
-    throw;
-  }
-  pm::sync_parent_of(path_);
 }
 
 BackupReader::BackupReader(std::string path) : path_(std::move(path)) {
-  file_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  begin(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
+}
+
+BackupReader::BackupReader(int file, std::string name) : path_(std::move(name)) {
+  begin(::fcntl(file, F_DUPFD_CLOEXEC, 0));
+}
+
+void BackupReader::begin(int file) {
+  file_ = file;
   if (file_ < 0) pm::throw_errno("open", path_, errno);
   try {
     struct stat status{};
@@ -206,10 +180,12 @@ void BackupReader::read_header() {
   if (text.empty() || take_number<uint64_t>(rest) != kBackupMagic) {
     throw Error(ErrorCode::kForeign, fmt::format("{} is no backup of a store", path_));
   }
-  if (const auto version = take_number<uint32_t>(rest); version != kBackupVersion) {
-    throw Error(ErrorCode::kVersion,
-                fmt::format("{} has version {} of the format of backups; this program reads {}",
-                            path_, version, kBackupVersion));
+  const auto version = take_number<uint32_t>(rest);
+  if (version != kBackupVersion && version != kBackupVersionWithoutRuns) {
+    throw Error(
+        ErrorCode::kVersion,
+        fmt::format("{} has version {} of the format of backups; this program reads {} and {}",
+                    path_, version, kBackupVersionWithoutRuns, kBackupVersion));
   }
   const auto partitions = take_number<uint32_t>(rest);
   header_.id = take_number<uint64_t>(rest);
@@ -220,8 +196,10 @@ void BackupReader::read_header() {
   if (partitions == 0 || partitions > kPartitionsMax || boundary_bytes > 2 << 20) {
     throw_damaged("its header makes no sense");
   }
-  text += take(uint64_t{partitions} * 16 + boundary_bytes);
+  const bool has_run = version != kBackupVersionWithoutRuns;
+  text += take((has_run ? sizeof(uint64_t) : 0) + uint64_t{partitions} * 16 + boundary_bytes);
   rest = std::string_view(text).substr(kFixed);
+  if (has_run) header_.run = take_number<uint64_t>(rest);
   for (auto* positions : {&header_.begin, &header_.end}) {
     for (uint32_t i = 0; i < partitions; ++i) positions->push_back(take_number<uint64_t>(rest));
   }

@@ -55,7 +55,8 @@ void StoreImpl::apply_once(const Store::Batch& batch) {
   }
   held.write([&] {
     std::vector<std::pair<Partition*, Partition::Group>> prepared;
-    // Where the batch ends in each partition. The first one is the coordinator: its record names all.
+    // Where the batch ends in each partition. The first one is the coordinator: its record names
+    // all.
     std::vector<BatchPart> parts;
     const auto count = static_cast<uint32_t>(held.count());
     try {

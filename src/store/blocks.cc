@@ -44,7 +44,7 @@ void Partition::add_page() {
   pages_.reserve(pages_.size() + 1);
   free_slots_.reserve(slots);
   blocks_.reserve(slots);
-  offsets_.reserve(slots);
+  sites_.reserve(slots);
   if (config_.evicts) used_.reserve(slots * use_words());
   if (index_.pm() != nullptr) emptied_blocks_.reserve(slots);
   uint64_t* link = pages_.empty() ? &root_.table : &pool_.at<TablePage>(pages_.back())->next;
@@ -56,7 +56,7 @@ void Partition::add_page() {
   txn.publish(page, *link);
   pages_.push_back(page);
   blocks_.resize(slots);
-  offsets_.resize(slots);
+  sites_.resize(slots);
   if (config_.evicts) used_.resize(slots * use_words());
   for (auto slot = static_cast<uint32_t>(slots); slot > slots - TablePage::kEntries; --slot) {
     free_slots_.push_back(slot - 1);
@@ -68,7 +68,7 @@ void Partition::link_block(pm::Heap::Txn& txn, uint32_t slot, uint64_t offset) {
   uint64_t* entry = entry_of(slot);
   // The header, which says what the block is, and the intent, before the table leads to it.
   txn.publish(offset, *entry);
-  offsets_[slot] = offset;
+  sites_[slot].offset = offset;
 }
 
 // Versions and incarnations that have been given. Not flushed.
@@ -96,7 +96,7 @@ void Partition::unlink_block(uint32_t slot) {
     memory_.flush(entry, sizeof *entry);
   });
   blocks_[slot] = {};
-  offsets_[slot] = 0;
+  sites_[slot] = {};
   free_slots_.push_back(slot);
 }
 
@@ -119,8 +119,8 @@ void Partition::add_spare(bool reclaim) {
   spares_.push_back(slot);
 }
 
-// A block of its own for a long value, and the key if it is given. Durable on return; belongs to nobody
-// until a record refers to it, and recovery frees such.
+// A block of its own for a long value, and the key if it is given. Durable on return; belongs to
+// nobody until a record refers to it, and recovery frees such.
 uint32_t Partition::add_overflow(std::string_view key, std::string_view value) {
   const uint32_t slot = take_slot();
   const uint64_t bytes = key.size() + value.size();
@@ -206,18 +206,19 @@ void Partition::open_block(Head& head) {
            .age = header.incarnation,
            .state = State::kOpen,
            .kept = head.kind == BlockKind::kLog};
+  sites_[slot].seed = seed_of(header.incarnation);
   if (config_.evicts) std::fill_n(&used_[slot * use_words()], use_words(), 0);
   write_header(block.offset, header);
-  // Before the first record: what the block held before is not to be read as this use's, nor may new
-  // records stand under the header of the last use, whose end they would cross. And the end of the block
-  // that was closed before.
+  // Before the first record: what the block held before is not to be read as this use's, nor may
+  // new records stand under the header of the last use, whose end they would cross. And the end of
+  // the block that was closed before.
   fence();
   head.slot = slot;
   head.position = sizeof(BlockHeader);
 }
 
-// Says where the head's records end. Durable with the next fence; until then, after a crash, recovery finds
-// the same end, since all records are durable by then.
+// Says where the head's records end. Durable with the next fence; until then, after a crash,
+// recovery finds the same end, since all records are durable by then.
 void Partition::close_block(Head& head) {
   if (head.slot == kNoSlot) return;
   if (unfenced_) fence();  // the records, before an end that says that they are all there

@@ -1,5 +1,5 @@
-// Which partition has a key: by its hash, or, if the store was made with boundaries, by where it lies among
-// them.
+// Which partition has a key: by its hash, or, if the store was made with boundaries, by where it
+// lies among them.
 #pragma once
 
 #include <cstdint>

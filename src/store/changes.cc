@@ -1,14 +1,16 @@
 // The log as a stream of writes.
 //
-// A partition's writes stand in blocks of their own (kLog), in the order of their versions, and each block names
-// the one before. So how far back the log goes is told by the blocks themselves: from the newest one back to the
-// first whose predecessor is gone. Compaction takes blocks in any order; those that are kept it leaves alone, and
-// no long value goes that they refer to. What is kept gives way, the oldest first, before a write is refused.
+// A partition's writes stand in blocks of their own (kLog), in the order of their versions, and
+// each block names the one before. So how far back the log goes is told by the blocks themselves:
+// from the newest one back to the first whose predecessor is gone. Compaction takes blocks in any
+// order; those that are kept it leaves alone, and no long value goes that they refer to. What is
+// kept gives way, the oldest first, before a write is refused.
 //
-// What a stream tells is durable: the partition is looked at by its owner, between writes that have been fenced. So
-// nothing that was told is taken back by a crash; and since a version is never given to another write once its
-// record was durable, a position means the same before and after. Positions count the records of the log alone:
-// compaction gives versions, too, which a crash may take back.
+// What a stream tells is durable: the partition is looked at by its owner, between writes that have
+// been fenced. So nothing that was told is taken back by a crash; and since a version is never
+// given to another write once its record was durable, a position means the same before and after.
+// Positions count the records of the log alone: compaction gives versions, too, which a crash may
+// take back.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -41,14 +43,15 @@ void Partition::trim_log() {
   }
 }
 
-// The head for writes is closed before it is full: so the log can let go of the long values that it refers to.
+// The head for writes is closed before it is full: so the log can let go of the long values that it
+// refers to.
 void Partition::close_log() {
   if (head_.slot != kNoSlot && blocks_[head_.slot].bytes != 0) close_block(head_);
 }
 
-// After writes, and when consumers have read on. Long values count, too, that the open block refers to: beyond some
-// blocks' worth of them, so that what is left empty of a block that is closed early stays a small part. Not after a
-// fence that failed: closing a block stores to it.
+// After writes, and when consumers have read on. Long values count, too, that the open block refers
+// to: beyond some blocks' worth of them, so that what is left empty of a block that is closed early
+// stays a small part. Not after a fence that failed: closing a block stores to it.
 void Partition::bound_log() {
   constexpr uint64_t kBlocksOpen = 8;
   if (held_bytes_ <= kBlocksOpen * config_.block_bytes || pool_.failed()) return;
@@ -59,8 +62,8 @@ void Partition::bound_log() {
   }
 }
 
-// The oldest block that is kept may be compacted from now on, and long values that it alone refers to are garbage.
-// Returns false if there is none that is closed.
+// The oldest block that is kept may be compacted from now on, and long values that it alone refers
+// to are garbage. Returns false if there is none that is closed.
 bool Partition::release_log() {
   if (kept_closed_blocks() == 0) return false;
   Block& block = blocks_[log_.front().slot];
@@ -83,10 +86,11 @@ bool Partition::release_log() {
   return true;
 }
 
-// For want of room. Returns whether there was something to give up. A fence: before what was written since the last
-// one, long values may be garbage that a crash would bring back.
+// For want of room. Returns whether there was something to give up. A fence: before what was
+// written since the last one, long values may be garbage that a crash would bring back.
 bool Partition::give_up_log() {
-  // Of closed blocks there may be none, when all that is kept are long values that the open one refers to.
+  // Of closed blocks there may be none, when all that is kept are long values that the open one
+  // refers to.
   const size_t held = held_.size();
   if (kept_closed_blocks() == 0 && held != 0) close_log();
   if (held_.size() == held) {
@@ -98,8 +102,9 @@ bool Partition::give_up_log() {
   return true;
 }
 
-// The block after this one is closed, and may be compacted: recovery must not take this one for the last. Durable with
-// the next fence, which comes before that one is unused; after a crash in between it is still there.
+// The block after this one is closed, and may be compacted: recovery must not take this one for the
+// last. Durable with the next fence, which comes before that one is unused; after a crash in
+// between it is still there.
 void Partition::mark_succeeded(uint64_t incarnation) {
   const auto found = slots_.find(incarnation);
   if (found == slots_.end()) return;
@@ -165,8 +170,8 @@ void Partition::find_log() {
   trim_log();
 }
 
-// Long values that the block refers to, and no record that counts: with the last version that does. If one is gone,
-// the log begins behind; with the next block, at `next`, if a record is damaged.
+// Long values that the block refers to, and no record that counts: with the last version that does.
+// If one is gone, the log begins behind; with the next block, at `next`, if a record is damaged.
 void Partition::find_held(const LogBlock& log, uint64_t next,
                           std::unordered_map<uint32_t, uint64_t>& held) {
   const uint64_t end = sizeof(BlockHeader) + blocks_[log.slot].bytes;
@@ -186,10 +191,10 @@ void Partition::find_held(const LogBlock& log, uint64_t next,
   }
 }
 
-// Of the records at `at` that count together, from the version `from` on. Moves `at` behind them; returns the version of
-// the last one.
+// Of the records at `at` that count together, from the version `from` on. Moves `at` behind them;
+// returns the version of the last one.
 uint64_t Partition::read_changes(uint32_t slot, uint64_t end, uint64_t& at, uint64_t from,
-                                 std::vector<LoggedChange>& group) const {
+                                 bool with_ends, std::vector<LoggedChange>& group) const {
   RecordView record;
   BatchPart batch{0, 0};
   uint64_t next = at;
@@ -199,6 +204,10 @@ uint64_t Partition::read_changes(uint32_t slot, uint64_t end, uint64_t& at, uint
     require_intact(here, record);
     next += record.bytes;
     if (record.has(kBatch)) std::memcpy(&batch, record.value.data(), sizeof batch);
+    if (with_ends && record.has(kBatch) && record.version >= from) {
+      group.push_back(
+          {.version = record.version, .value = record.value, .goes_on = true, .ends_batch = true});
+    }
     // The end of a batch, and what removed nothing.
     if (record.version < from || record.has(kTombstone)) continue;
     LoggedChange change{.version = record.version,
@@ -216,7 +225,17 @@ uint64_t Partition::read_changes(uint32_t slot, uint64_t end, uint64_t& at, uint
   return record.version;
 }
 
-uint64_t Partition::changes(uint64_t from, LogPlace& hint, const VisitChange& visit) const {
+uint64_t Partition::change_bytes(uint64_t from) const {
+  uint64_t bytes = 0;
+  for (auto log = log_.rbegin(); log != log_.rend() && from < next_change(); ++log) {
+    bytes += blocks_[log->slot].bytes;
+    if (log->from <= from) break;
+  }
+  return bytes;
+}
+
+uint64_t Partition::changes(uint64_t from, LogPlace& hint, const VisitChange& visit,
+                            bool with_ends) const {
   require_usable();
   if (from < first_change() || from > next_change()) {
     throw Error(
@@ -239,7 +258,7 @@ uint64_t Partition::changes(uint64_t from, LogPlace& hint, const VisitChange& vi
       group.clear();
       uint64_t last = 0;
       try {
-        last = read_changes(log->slot, end, at, from, group);
+        last = read_changes(log->slot, end, at, from, with_ends, group);
       } catch (const Error&) {
         if (!visited) throw;
         return from;  // whoever goes on there is told

@@ -1,32 +1,35 @@
 // With an index in PM: what lets an opening do without a look at all records.
 //
-// A checkpoint is what a partition knows at one moment (an IndexSnapshot): of each block what counts in it, and of the
-// index what the structure in PM has not been told, its changes. It is durable before the structure is told any of
-// them, or before any block is freed that is empty of what counts since the checkpoint before. So at any time, after
-// any crash:
+// A checkpoint is what a partition knows at one moment (an IndexSnapshot): of each block what
+// counts in it, and of the index what the structure in PM has not been told, its changes. It is
+// durable before the structure is told any of them, or before any block is freed that is empty of
+// what counts since the checkpoint before. So at any time, after any crash:
 //
-//   - the structure is as it was at the last checkpoint but for that one's changes, of which it may have some. Told all
-//     of them once more it is as it was at that moment exactly; until it is, they are looked at first. No entry leads
-//     astray, since
-//   - each block that held a record which counted then is still there, unchanged: blocks that have been emptied since
-//     wait (kEmptied), and so do long values that nothing refers to any more;
-//   - what has come since stands in the log, behind where the log ended then: in blocks that have been opened since,
-//     and at the ends of those that were open.
+//   - the structure is as it was at the last checkpoint but for that one's changes, of which it may
+//     have some. Told all of them once more it is as it was at that moment exactly; until it is,
+//     they are looked at first. No entry leads astray, since
+//   - each block that held a record which counted then is still there, unchanged: blocks that have
+//     been emptied since wait (kEmptied), and so do long values that nothing refers to any more;
+//   - what has come since stands in the log, behind where the log ended then: in blocks that have
+//     been opened since, and at the ends of those that were open.
 //
-// So recovery takes the checkpoint, and replays the end of the log onto it as a full recovery does with all of it.
-// What has been told to the structure since is only what the checkpoint says, and what recovery adds is only in DRAM
-// until its own checkpoint: any number of crashes on the way finds the same.
+// So recovery takes the checkpoint, and replays the end of the log onto it as a full recovery does
+// with all of it. What has been told to the structure since is only what the checkpoint says, and
+// what recovery adds is only in DRAM until its own checkpoint: any number of crashes on the way
+// finds the same.
 //
-// Replay needs of a record that is superseded where it stood, and finds that by its key. It is still there, by the
-// second point. A mark without a key names version and block: there the record is looked for.
+// Replay needs of a record that is superseded where it stood, and finds that by its key. It is
+// still there, by the second point. A mark without a key names version and block: there the record
+// is looked for.
 //
-// Without a checkpoint (a new partition, no room for one, damage) the structure may be told whatever is durable in the
-// log, and blocks are freed as with an index in DRAM. Then the next opening reads all records, and the structure
-// forgets what it has of the partition before it is asked again. The link to the checkpoint goes, durably, before
-// either begins.
+// Without a checkpoint (a new partition, no room for one, damage) the structure may be told
+// whatever is durable in the log, and blocks are freed as with an index in DRAM. Then the next
+// opening reads all records, and the structure forgets what it has of the partition before it is
+// asked again. The link to the checkpoint goes, durably, before either begins.
 //
-// Blocks that wait become unused in the order in which they were emptied, each mark fenced before the next is stored:
-// argument 5 of docs/store.md is that of the full recovery, which may come after that.
+// Blocks that wait become unused in the order in which they were emptied, each mark fenced before
+// the next is stored: argument 5 of docs/store.md is that of the full recovery, which may come
+// after that.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -74,6 +77,7 @@ void Partition::work_on_index() {
     if (wanted && !write_checkpoint() && has_checkpoint()) drop_checkpoint();
     if (!has_checkpoint()) {
       if (!dead_overflow_.empty()) free_dead_overflow();
+      if (index.is_in_dram()) return;
       constexpr uint64_t kMany = 256;
       if (index.changes() >= kMany) {
         index.gather();
@@ -85,12 +89,14 @@ void Partition::work_on_index() {
   }
 }
 
-// Returns false if there is no room for it, or must not be one. Durable on return, and what waited for it is free.
+// Returns false if there is no room for it, or must not be one. Durable on return, and what waited
+// for it is free.
 bool Partition::write_checkpoint() {
   checkpoint_now_ = false;
   appended_bytes_ = 0;
   PmPartitionIndex& index = *index_.pm();
-  if (pool_.read_only() || uncertain_below_ != 0 || !accounts_exact_ || index.is_damaged()) {
+  if (pool_.read_only() || uncertain_below_ != 0 || !accounts_exact_ || index.is_damaged() ||
+      index.is_in_dram()) {
     return false;
   }
   // What is left is for records: each size of block may take a segment of its own.
@@ -144,7 +150,8 @@ void Partition::link_checkpoint(const std::vector<uint64_t>& image) {
   pm::Heap::Txn txn(pool_.heap(), has_checkpoint());
   const uint64_t offset = txn.allocate(room_for(bytes));
   memory_.copy_nontemporal(pool_.at<char>(offset), image.data(), bytes);
-  // It and the intents, before the link; the link, before the structure is told of it, or a block is freed.
+  // It and the intents, before the link; the link, before the structure gets to know it, or a block
+  // is freed.
   if (has_checkpoint()) {
     txn.replace(root_.checkpoint, offset, root_.checkpoint);
   } else {
@@ -153,7 +160,8 @@ void Partition::link_checkpoint(const std::vector<uint64_t>& image) {
   checkpoint_bytes_ = bytes;
 }
 
-// From here on the next opening reads all records. Durable on return, and what waited for one is free.
+// From here on the next opening reads all records. Durable on return, and what waited for one is
+// free.
 void Partition::drop_checkpoint() {
   if (unfenced_) fence();  // what made blocks empty, and long values garbage, before they are freed
   {
@@ -174,7 +182,8 @@ void Partition::free_deferred() {
   if (!dead_overflow_.empty()) free_dead_overflow();
 }
 
-// Frees what waits for a checkpoint, by one, or by doing without. Returns whether there was anything.
+// Frees what waits for a checkpoint, by one, or by doing without. Returns whether there was
+// anything.
 bool Partition::settle() {
   if (!has_checkpoint() || (emptied_blocks_.empty() && dead_overflow_.empty())) return false;
   if (!write_checkpoint() && has_checkpoint()) drop_checkpoint();
@@ -222,7 +231,8 @@ void Partition::unlink_checkpoint() {
   fence();  // before the structure has less than it says
 }
 
-// Before all records are read: the structure forgets the partition. In a pool that is open to read it is not asked.
+// Before all records are read: the structure forgets the partition. In a pool that is open to read
+// it is not asked.
 void Partition::begin_index_anew() {
   PmPartitionIndex& index = *index_.pm();
   index.begin_anew();
@@ -237,8 +247,8 @@ void Partition::begin_index_anew() {
   index.clear_structure();
 }
 
-// Takes what the checkpoint tells, and what has come since. Returns false, having changed nothing, if there is none
-// that does.
+// Takes what the checkpoint tells, and what has come since. Returns false, having changed nothing,
+// if there is none that does.
 bool Partition::load_checkpoint(std::span<const uint32_t> order) {
   if (config_.pm->get() == nullptr) return false;
   if (root_.checkpoint == 0 || !is_sound(pool_, root_.checkpoint, config_.salt, number_))
@@ -314,7 +324,7 @@ bool Partition::scan_tail(std::span<const std::pair<uint32_t, uint64_t>> tail, S
 // Durable, and whole, as it is: so is what was told and found.
 void Partition::end_index_recovery(bool from_checkpoint) {
   index_.pm()->ask();
-  if (from_checkpoint && recovered_ == 0) return;
+  if (index_.pm()->is_in_dram() || (from_checkpoint && recovered_ == 0)) return;
   try {
     PmPartitionIndex& index = *index_.pm();
     if (!from_checkpoint) {
@@ -340,8 +350,8 @@ void Partition::kill(uint64_t entry) {
   index_.erase(entry);
 }
 
-// What records since the checkpoint have superseded of what counted then. Those that compaction has moved had done so
-// before.
+// What records since the checkpoint have superseded of what counted then. Those that compaction has
+// moved had done so before.
 void Partition::kill_superseded(const Scan& scan, uint64_t first_version) {
   std::map<uint64_t, std::vector<uint64_t>> without_key;  // incarnation -> versions
   const auto kill_version = [&](uint64_t hash, const Superseded& superseded) {
@@ -404,10 +414,10 @@ void Partition::replay(const Scan& scan, uint64_t first_version) {
   kill_by_prefixes(scan, first_version);
   for (const ScannedPut& put : scan.puts) index_record(scan, put);
   for (const ScannedPut& put : scan.puts) {
-    if ((put.flags & kOverflow) == 0) continue;
-    const RecordView record = view_at(put.location);
+    if (!put.has(kOverflow)) continue;
+    const RecordView record = view_at(put.location());
     if (record.has(kKeyOutside) && !has_overflow(record)) continue;
-    if (entry_of_record(record, put.location, put.hash) == PartitionIndex::kNone) continue;
+    if (entry_of_record(record, put.location(), put.hash) == PartitionIndex::kNone) continue;
     follow_overflow(record);  // throws if it is not there
     blocks_[record.overflow.slot].live = 1;
   }

@@ -1,4 +1,5 @@
-// Compaction: what counts is copied out of the block that has the least of it, and the block is unused.
+// Compaction: what counts is copied out of the block that has the least of it, and the block is
+// unused.
 #include <algorithm>
 #include <array>
 
@@ -7,20 +8,20 @@
 
 namespace perdure::store {
 
-// Sees to it that the head has room for `bytes`. Returns whether it compacted or evicted for that: then records
-// may have moved, and no entry of the index is valid. Throws kPoolFull, kNoSpace.
+// Sees to it that the head has room for `bytes`. Returns whether it compacted or evicted for that:
+// then records may have moved, and no entry of the index is valid. Throws kPoolFull, kNoSpace.
 bool Partition::make_room(Head& head, uint64_t bytes, Purpose purpose) {
   // Asked anew after compaction, which may close a head.
   const auto fits = [&] {
     return head.slot != kNoSlot && head.position + bytes <= config_.block_bytes;
   };
-  // What stays: a block for compaction, which cannot make room without; one more for removals, and other
-  // writes do not even use the block that a removal has opened until it is replaced.
+  // What stays: a block for compaction, which cannot make room without; one more for removals, and
+  // other writes do not even use the block that a removal has opened until it is replaced.
   const uint64_t keep = purpose == Purpose::kWrite ? 2 : purpose == Purpose::kRemoval ? 1 : 0;
   if (fits() && (purpose != Purpose::kWrite || spares_.size() >= keep)) return false;
-  // Removals get room as long as anything at all is garbage; other writes are refused before each of them
-  // must compact many blocks for the sake of a few bytes. Blocks end where the next record does not fit, so
-  // that what seems to be gained may be lost again: hence the bounds.
+  // Removals get room as long as anything at all is garbage; other writes are refused before each
+  // of them must compact many blocks for the sake of a few bytes. Blocks end where the next record
+  // does not fit, so that what seems to be gained may be lost again: hence the bounds.
   const bool removal = purpose == Purpose::kRemoval;
   const uint64_t gain = removal ? 8 : payload_bytes() / 8;
   if (removal && !fits()) close_block(head);  // it may be what can be compacted
@@ -93,8 +94,8 @@ uint64_t Partition::bytes_after_compaction(uint32_t slot) const {
   return bytes;
 }
 
-// What compaction of a block gains that leaves `needed` bytes. The end of a block that is too short for a
-// record is no gain: the block to which the records move has one, too.
+// What compaction of a block gains that leaves `needed` bytes. The end of a block that is too short
+// for a record is no gain: the block to which the records move has one, too.
 uint64_t Partition::gain_of(const Block& block, uint64_t needed) const {
   const uint64_t longest =
       record_bytes(kSupersedes | kExpires, inline_bytes_max(), inline_bytes_max());
@@ -220,9 +221,9 @@ void Partition::compact_record(const RecordView& record, Location here, uint64_t
   if (entry != PartitionIndex::kNone && !expired) return move_record(record, here, entry);
   if (still_invalidates(record, incarnation)) append_moved(mark);
   if (entry == PartitionIndex::kNone) return;
-  // It is removed, as if by a caller: until the block is unused a newer record of the key may come, which
-  // does not know of this one.
-  reserve_dead(1);
+  // It is removed, as if by a caller: until the block is unused a newer record of the key may come,
+  // which does not know of this one.
+  reserve_garbage(1);
   mark.version = next_version_++;
   mark.superseded = {record.version, incarnation};
   append_moved(mark);
@@ -230,8 +231,8 @@ void Partition::compact_record(const RecordView& record, Location here, uint64_t
   index_.erase(entry);
 }
 
-// Of the victim's records from cursor_ up to `stop` some, with the hashes of their keys, so that the misses in the index
-// overlap. Returns how many. Throws kCorrupt if one of them is damaged.
+// Of the victim's records from cursor_ up to `stop` some, with the hashes of their keys, so that
+// the misses in the index overlap. Returns how many. Throws kCorrupt if one of them is damaged.
 size_t Partition::read_victim(uint64_t stop, VictimRecords& records) const {
   size_t count = 0;
   for (uint64_t at = cursor_; at < stop && count < kTogether; ++count) {
@@ -250,25 +251,29 @@ size_t Partition::read_victim(uint64_t stop, VictimRecords& records) const {
   return count;
 }
 
-// Moves on with compaction by about `budget_bytes` of a block. What it copies is durable with the next
-// fence, which must come before anything else is appended.
+// Moves on with compaction by about `budget_bytes` of a block. What it copies is durable with the
+// next fence, which must come before anything else is appended.
 //
-// What damage leaves. A block that stays half moved has origins of copies, and what supersedes a copy names the copy's
-// block alone: once that one has been moved on and is gone, and the end of the copy with it, a recovery that reads the
-// records would take the origin for the key's. So:
-//   - If a record of the block itself is damaged the block stays, and others are compacted. Each recovery that reads
-//     records meets that damage, and tells nothing that is older than the next block of its kind, which all records of
-//     this block are (find_uncertain()). A recovery that reads a checkpoint or an index snapshot believes the index.
-//   - No other damage hinders an index in DRAM: records are found by their place, and no other record is read.
-//   - If an index in PM is damaged, be it that an entry says so or that it has fewer of this block's records than count,
-//     nothing is compacted or evicted any more in this partition, and the victim stays the victim. No block becomes
-//     unused but those that had been emptied before the victim was begun. So each crash finds what the interruption of
-//     one compaction leaves: this block, its copies, and what supersedes them, by which a recovery knows the block for
-//     stale. The last checkpoint goes and no other is written (work_on_index(), close()): the next opening to write
-//     reads the records, makes the index anew and compacts this block before any other. A crash before the checkpoint
-//     has gone finds in it that the block is half compacted, or else all copies in the end of the log that is replayed,
-//     which finds the origin of each; where it meets the damage it reads the records, too. Then compaction is stopped
-//     again, at the same place.
+// What damage leaves. A block that stays half moved has origins of copies, and what supersedes a
+// copy names the copy's block alone: once that one has been moved on and is gone, and the end of
+// the copy with it, a recovery that reads the records would take the origin for the key's. So:
+//   - If a record of the block itself is damaged the block stays, and others are compacted. Each
+//     recovery that reads records meets that damage, and tells nothing that is older than the next
+//     block of its kind, which all records of this block are (find_uncertain()). A recovery that
+//     reads a checkpoint or an index snapshot believes the index.
+//   - No other damage hinders an index in DRAM: records are found by their place, and no other
+//     record is read.
+//   - If an index in PM is damaged, be it that an entry says so or that it has fewer of this
+//     block's records than count, nothing is compacted or evicted any more in this partition, and
+//     the victim stays the victim. No block becomes unused but those that had been emptied before
+//     the victim was begun. So each crash finds what the interruption of one compaction leaves:
+//     this block, its copies, and what supersedes them, by which a recovery knows the block for
+//     stale. The last checkpoint goes and no other is written (work_on_index(), close()): the next
+//     opening to write reads the records, makes the index anew and compacts this block before any
+//     other. A crash before the checkpoint has gone finds in it that the block is half compacted,
+//     or else all copies in the end of the log that is replayed, which finds the origin of each;
+//     where it meets the damage it reads the records, too. Then compaction is stopped again, at the
+//     same place.
 void Partition::compact_step(uint64_t budget_bytes) {
   if (emptied_ != kNoSlot) free_emptied();
   if (victim_ == kNoSlot) {
@@ -313,8 +318,8 @@ void Partition::compact_step(uint64_t budget_bytes) {
   }
 }
 
-// What the next step will look at, and the lines of the one after that: they are there when the partition is
-// written to again.
+// What the next step will look at, and the lines of the one after that: they are there when the
+// partition is written to again.
 void Partition::prefetch_victim(uint64_t step_bytes) const {
   const Block& block = blocks_[victim_];
   const uint64_t end = sizeof(BlockHeader) + block.bytes;
@@ -336,12 +341,13 @@ void Partition::end_victim() {
   require_nothing_lost(victim_, 0);  // what is left in it
   emptied_ = victim_;
   victim_ = kNoSlot;
-  note_floors();  // with the copies, so before the block is unused: it may be the only one that tells
+  // with the copies, so before the block is unused: it may be the only one that tells
+  note_floors();
 }
 
-// The copies are durable. The mark is durable with the next fence; before that nothing is made unused that
-// relies on it: what a record in this block invalidates, or is invalidated by, is judged by `slots_`, and
-// the next block is made unused after that fence.
+// The copies are durable. The mark is durable with the next fence; before that nothing is made
+// unused that relies on it: what a record in this block invalidates, or is invalidated by, is
+// judged by `slots_`, and the next block is made unused after that fence.
 void Partition::free_emptied() {
   const uint32_t slot = emptied_;
   emptied_ = kNoSlot;
@@ -361,6 +367,7 @@ void Partition::free_block(uint32_t slot) {
   unfenced_ = true;
   slots_.erase(block.incarnation);
   block = {.offset = block.offset, .state = State::kSpare};
+  sites_[slot].seed = seed_of(0);  // of no block with records: nothing in it is sound any more
   spares_.push_back(slot);
   constexpr size_t kSparesMax = 4;
   if (spares_.size() > kSparesMax) {
@@ -371,8 +378,8 @@ void Partition::free_block(uint32_t slot) {
   }
 }
 
-// With no block to spare: the closed block of which all that is needed fits into the rest of the moved head.
-// Interrupted compactions may have used up the spares.
+// With no block to spare: the closed block of which all that is needed fits into the rest of the
+// moved head. Interrupted compactions may have used up the spares.
 bool Partition::choose_fitting_victim() {
   if (moved_head_.slot == kNoSlot) return false;
   const uint64_t rest = config_.block_bytes - moved_head_.position;

@@ -1,7 +1,8 @@
-// Who reads the changes, and how far they have come: a list of blocks in the pool, of each consumer one.
+// Who reads the changes, and how far they have come: a list of blocks in the pool, of each consumer
+// one.
 //
-// A position is one word; it becomes durable before the log lets go of what is before it. A crash in between keeps
-// more than it must.
+// A position is one word; it becomes durable before the log lets go of what is before it. A crash
+// in between keeps more than it must.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include <unordered_set>
 
 #include "pm/checksum.h"
+#include "store/expiry_time.h"
 #include "store/held_shards.h"
 #include "store/store_impl.h"
 
@@ -130,8 +132,8 @@ void StoreImpl::remove_consumer(const std::string& name) {
     txn.retire(at, *link, pool_.at<ConsumerBlock>(at)->next);
     consumers_.erase(place);
   }
-  // Without consumers_change_: a worker that is waited for here may be waiting for it.
-  // All of them are told: the consumer is gone, and one that cannot be read must not keep the others' logs.
+  // Without consumers_change_: a worker that is waited for here may be waiting for it. All of them
+  // are told: the consumer is gone, and one that cannot be read must not keep the others' logs.
   std::exception_ptr failure;
   for (uint32_t i = 0; i < root_.partitions; ++i) {
     try {
@@ -212,7 +214,7 @@ void StoreImpl::changes(uint32_t partition, uint64_t& from, Partition::LogPlace&
       change.key = logged.key;
       change.value = logged.value;
       if (logged.expiry_ms != kNoExpiry) {
-        change.expires = Store::Time(std::chrono::milliseconds(logged.expiry_ms));
+        change.expires = time_of_expiry(logged.expiry_ms);
       }
       change.goes_on = logged.goes_on;
       change.batch_partition = static_cast<uint32_t>(logged.batch.partition);
@@ -224,6 +226,59 @@ void StoreImpl::changes(uint32_t partition, uint64_t& from, Partition::LogPlace&
   out = std::move(read);
   from = end;
   hint = place;
+}
+
+void StoreImpl::read_log(uint32_t partition, uint64_t& from, Partition::LogPlace& hint,
+                         uint64_t bytes_max, std::vector<LogEntry>& out) const {
+  require_partition(partition);
+  uint64_t bytes = 0;
+  std::vector<LogEntry> read;  // as above
+  Partition::LogPlace place = hint;
+  const auto copy = [&](const LoggedChange& logged) {
+    using Kind = LogEntry::Kind;
+    LogEntry& entry = read.emplace_back();
+    entry.kind = logged.ends_batch ? Kind::kEndsBatch
+                 : logged.prefix   ? Kind::kRemovePrefix
+                 : logged.removal  ? Kind::kRemove
+                                   : Kind::kPut;
+    entry.version = logged.version;
+    entry.goes_on = logged.goes_on;
+    if (logged.ends_batch) {
+      entry.parts.resize(logged.value.size() / sizeof(BatchPart));
+      std::memcpy(entry.parts.data(), logged.value.data(), entry.parts.size() * sizeof(BatchPart));
+    } else {
+      entry.key = logged.key;
+      entry.value = logged.value;
+      entry.expiry_ms = logged.expiry_ms;
+    }
+    bytes += logged.key.size() + logged.value.size() + sizeof entry;
+    return bytes < bytes_max;
+  };
+  const uint64_t end = with(partition, false, [&](Partition& one) {
+    return from == one.next_change() ? from : one.changes(from, place, copy, true);
+  });
+  out = std::move(read);
+  from = end;
+  hint = place;
+}
+
+uint64_t StoreImpl::tell_run() const {
+  end_own_batch();
+  for (uint32_t i = 0; i < root_.partitions; ++i) require_ready(i);
+  end_last_run();
+  return runs_->tell();
+}
+
+Runs::Verdict StoreImpl::judge_run(uint64_t run, std::span<const uint64_t> positions) const {
+  std::vector<uint64_t> next;
+  for (uint32_t i = 0; i < root_.partitions; ++i) next.push_back(kept_changes(i).next);
+  end_last_run();
+  return runs_->judge(run, positions, next);
+}
+
+uint64_t StoreImpl::change_bytes(uint32_t partition, uint64_t from) const {
+  require_partition(partition);
+  return with(partition, false, [&](Partition& one) { return one.change_bytes(from); });
 }
 
 }  // namespace perdure::store

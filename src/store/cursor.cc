@@ -48,8 +48,8 @@ void StoreCursor::read_from(const ScanFrom& from) {
   }
 }
 
-// Reads the next records of the source. Where it has no more, and is one of several in a row, the next one
-// takes its place.
+// Reads the next records of the source. Where it has no more, and is one of several in a row, the
+// next one takes its place.
 void StoreCursor::fill(Source& source, const ScanFrom& from) const {
   ScanFrom next = from;
   for (;;) {
@@ -90,8 +90,8 @@ void StoreCursor::enter(const Source& source) {
   std::ranges::push_heap(order_, [&](uint32_t a, uint32_t b) { return comes_later(a, b); });
 }
 
-// Past the current record. What has to be read is read aside, before anything changes: an error leaves the source, and
-// its place among the others, as they were.
+// Past the current record. What has to be read is read aside, before anything changes: an error
+// leaves the source, and its place among the others, as they were.
 void StoreCursor::step() {
   Source& source = sources_[order_.front()];
   const bool is_last = source.at + 1 == source.records.size();

@@ -1,8 +1,8 @@
 // A place among the records of a store, in the order of keys.
 //
-// It holds copies of the next records of each partition that it is to look at, read a chunk at a time, and
-// gives out the least of them (downwards the greatest). Where the store is cut by boundaries, that is one
-// partition at a time; where it is cut by hash, all of them.
+// It holds copies of the next records of each partition that it is to look at, read a chunk at a
+// time, and gives out the least of them (downwards the greatest). Where the store is cut by
+// boundaries, that is one partition at a time; where it is cut by hash, all of them.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ class StoreSnapshot;
 
 class StoreCursor {
  public:
-  // `wanted`: how many records are to be read, if that is known. Of the store as it is, or as the snapshot
-  // sees it.
+  // `wanted`: how many records are to be read, if that is known. Of the store as it is, or as the
+  // snapshot sees it.
   explicit StoreCursor(const StoreImpl& store, uint64_t wanted = 64,
                        const StoreSnapshot* snapshot = nullptr)
       : store_(store), snapshot_(snapshot), wanted_(wanted) {}
@@ -28,8 +28,8 @@ class StoreCursor {
   // Throws what reading the store throws: then it stands nowhere.
   void seek(const ScanFrom& from);
   bool valid() const { return !order_.empty(); }
-  // Throw the same: then it stands where it stood, and the next call tries again. So no scan goes on without what
-  // could not be read.
+  // Throw the same: then it stands where it stood, and the next call tries again. So no scan goes
+  // on without what could not be read.
   void next();
   void previous();
   std::string_view key() const { return key_of(current()); }

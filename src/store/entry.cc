@@ -2,6 +2,7 @@
 #include "store/entry.h"
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 
 #include "index/adapter.h"
@@ -12,12 +13,14 @@ namespace perdure::store {
 
 namespace {
 
-// Every write passes the gate. A store that is open as a Store has none, and takes no part in transactions of the
-// pool: one object at a time has a structure open.
+// Every write passes the gate. A store that is open as a Store has none, and takes no part in
+// transactions of the pool: one object at a time has a structure open.
 class StoreAdapter final : public AnyIndex, public index::OwnsBlocks, public index::Participates {
  public:
   StoreAdapter(std::unique_ptr<StoreImpl> store, pm::PoolImpl& pool, const std::string& name)
-      : store_(std::move(store)), participant_(*this, pool, name) {}
+      : store_(std::move(store)), participant_(*this, pool, name) {
+    store_->answer_backups(nullptr);
+  }
 
   Kind key_kind() const override { return Kind::kBytes; }
   Kind value_kind() const override { return Kind::kBytes; }
@@ -47,8 +50,12 @@ class StoreAdapter final : public AnyIndex, public index::OwnsBlocks, public ind
                         [&] { return store_->compare_remove(text, text_of(expected, "value")); });
   }
   bool lookup(Datum key, Value& out) const override {
-    return store_->get(text_of(key, "key"),
-                       [&](const Partition::Found& found) { out.set_bytes().assign(found.value); });
+    return store_->get(text_of(key, "key"), [&](const Partition::Found& found) {
+      std::string& text = out.set_bytes();
+      // What was there before is often as long: then there is nothing to find out.
+      if (text.size() != found.value.size()) text.resize(found.value.size());
+      std::memcpy(text.data(), found.value.data(), found.value.size());
+    });
   }
   uint64_t multi_lookup(std::span<const Datum> keys, std::span<Value> values,
                         std::span<bool> found) const override {

@@ -1,15 +1,17 @@
-// The store as a cache. Eviction empties a block as compaction does, but what may go, and has not been read since it
-// was written or moved there, is not copied: its keys are gone.
+// The store as a cache. Eviction empties a block as compaction does, but what may go, and has not
+// been read since it was written or moved there, is not copied: its keys are gone.
 //
-// Nothing is written for a record that goes. That is safe since it goes in one step with its block: between the
-// moment when the index forgets it and the moment when the block is unused, durably, nothing else is written to the
-// partition. So a crash finds all of the block or nothing of it. Were a newer record of an evicted key written while
-// the block is still there, it would not name the old one, and recovery would find two. For the same reason nothing
-// is evicted while another block is half compacted: that could have the origin of a copy that goes.
+// Nothing is written for a record that goes. That is safe since it goes in one step with its block:
+// between the moment when the index forgets it and the moment when the block is unused, durably,
+// nothing else is written to the partition. So a crash finds all of the block or nothing of it.
+// Were a newer record of an evicted key written while the block is still there, it would not name
+// the old one, and recovery would find two. For the same reason nothing is evicted while another
+// block is half compacted: that could have the origin of a copy that goes.
 //
-// What a record that goes has superseded stays superseded: marks are left as compaction leaves them, before the
-// block is unused. So no older value of a key comes back, be the record one of a batch or not; a crash finds of a
-// batch what a reader could have found, each record or nothing in its place.
+// What a record that goes has superseded stays superseded: marks are left as compaction leaves
+// them, before the block is unused. So no older value of a key comes back, be the record one of a
+// batch or not; a crash finds of a batch what a reader could have found, each record or nothing in
+// its place.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -51,8 +53,9 @@ void Partition::throw_bound() const {
                                  : "remove records, or allow more"));
 }
 
-// The partition takes as much as it may. Returns whether something has gone, or was moved together. Compaction is not
-// believed for ever that it gains: it goes on as long as that shows in what the partition takes.
+// The partition takes as much as it may. Returns whether something has gone, or was moved together.
+// Compaction is not believed for ever that it gains: it goes on as long as that shows in what the
+// partition takes.
 bool Partition::make_cache_room(uint64_t bytes, Search& search) {
   if (taken_bytes() < search.least_bytes) search = {taken_bytes(), 2 * closed_blocks_ + 16};
   // Garbage and what has expired, before what counts.
@@ -84,8 +87,8 @@ std::vector<uint32_t> Partition::oldest_blocks() const {
   return slots;
 }
 
-// Which records go: those that have expired and those that were not read; of records with long values as many as
-// make the room that is asked for. Returns whether that gains enough.
+// Which records go: those that have expired and those that were not read; of records with long
+// values as many as make the room that is asked for. Returns whether that gains enough.
 bool Partition::plan_eviction(uint32_t slot, uint64_t bytes, uint64_t gain_bytes_min,
                               Eviction& plan) const {
   const Block& block = blocks_[slot];
@@ -129,6 +132,7 @@ bool Partition::plan_eviction(uint32_t slot, uint64_t bytes, uint64_t gain_bytes
 void Partition::forget_evicted(Location here) {
   const RecordView record = view_at(here);
   const uint64_t entry = entry_of_record(record, here, hash_of(key_of(record)));
+  if (config_.evicted && !has_expired(record, now_ms_)) config_.evicted(key_of(record));
   discount(record, blocks_[here.slot()]);
   if (record.has(kOverflow)) {
     add_dead_overflow(static_cast<uint32_t>(record.overflow.slot));
@@ -150,7 +154,7 @@ void Partition::carry_out(uint32_t slot, const Eviction& plan) {
   victim_ = slot;
   victim_is_stale_ = true;  // not to be given up for another one
   cursor_ = sizeof(BlockHeader);
-  reserve_dead(plan.go.size());
+  reserve_garbage(plan.go.size());
   index_.reserve_changes(plan.go.size());
   // Copies: what is appended may need a page of the table more, and then blocks_ moves.
   const uint64_t end = sizeof(BlockHeader) + blocks_[slot].bytes;
@@ -185,8 +189,8 @@ void Partition::carry_out(uint32_t slot, const Eviction& plan) {
   try {
     for (; gone < plan.go.size(); ++gone) forget_evicted(plan.go[gone]);
   } catch (const Error&) {
-    // An ordered index has met a damaged record. The block stays, so what has gone from it is removed as if by a caller:
-    // a newer record of its key will not know of it.
+    // An ordered index has met a damaged record. The block stays, so what has gone from it is
+    // removed as if by a caller: a newer record of its key will not know of it.
     for (size_t i = 0; i < gone; ++i) {
       append_moved({.flags = kTombstone | kSupersedes,
                     .version = next_version_++,
@@ -199,11 +203,13 @@ void Partition::carry_out(uint32_t slot, const Eviction& plan) {
   fence();  // copies, marks and floors, before the block is unused
   free_emptied();
   settle();
-  fence();  // before anything is written that does not know of the records, and before their values go
+  // before anything is written that does not know of the records, and before their values go
+  fence();
   free_surplus();
 }
 
-// Long values of what does not count any more, durably; and spare blocks beyond those that must stay.
+// Long values of what does not count any more, durably; and spare blocks beyond those that must
+// stay.
 void Partition::free_surplus() {
   if (unfenced_) fence();  // what supersedes long values, before they go
   if (!settle()) free_dead_overflow();
@@ -223,9 +229,10 @@ void Partition::close_heads() {
   while (release_log()) continue;
 }
 
-// Makes room, for long values of about `bytes` if it meets such. The heads may be closed afterwards. Returns false
-// if nothing may go. A block from which no record goes is not for it, whatever garbage is there: what stays would be
-// moved to the head, which is closed the next time, and be moved again. So each time there are fewer records.
+// Makes room, for long values of about `bytes` if it meets such. The heads may be closed
+// afterwards. Returns false if nothing may go. A block from which no record goes is not for it,
+// whatever garbage is there: what stays would be moved to the head, which is closed the next time,
+// and be moved again. So each time there are fewer records.
 bool Partition::evict(uint64_t bytes) {
   if (!config_.evicts) return false;
   if (!emptied_blocks_.empty()) return settle();  // the origins of copies that might go
@@ -261,8 +268,8 @@ bool Partition::evict(uint64_t bytes) {
         const uint64_t gain_bytes_min = payload_bytes() / (last_resort ? 16 : 4);
         const bool gains = plan_eviction(slot, bytes, gain_bytes_min, plan);
         if (plan.is_hot) {
-          // A second chance: it counts as new, and nothing of it as read. Next time round it is not hot, unless it
-          // was read again.
+          // A second chance: it counts as new, and nothing of it as read. Next time round it is not
+          // hot, unless it was read again.
           blocks_[slot].age = next_incarnation_;
           std::fill_n(&used_[slot * use_words()], use_words(), 0);
         } else if (gains && !plan.go.empty()) {
@@ -273,7 +280,8 @@ bool Partition::evict(uint64_t bytes) {
           blocks_[slot].stuck = true;
         }
       } catch (const Error& error) {
-        // If its eviction had begun it is half compacted, to go on with: compaction finds its damage, too.
+        // If its eviction had begun it is half compacted, to go on with: compaction finds its
+        // damage, too.
         if (error.code() != ErrorCode::kCorrupt || victim_ != kNoSlot || index_.is_damaged()) throw;
         blocks_[slot].damaged = true;  // it stays as it is
       }

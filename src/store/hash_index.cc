@@ -7,7 +7,7 @@
 namespace perdure::store {
 
 void HashIndex::allocate(uint64_t length, uint64_t rest) {
-  entries_ = TableMemory(length + rest);
+  entries_ = TableMemory(length + rest + kAtOnce);
   length_ = length;
   places_ = length + rest;
   size_ = 0;
@@ -17,12 +17,13 @@ void HashIndex::grow(uint64_t entries, uint64_t count) {
   rebuild({entries_.get(), places_}, entries, count);
 }
 
-// A table for so many entries of those that `words` has, in order, with empty places between them or not.
+// A table for so many entries of those that `words` has, in order, with empty places between them
+// or not.
 void HashIndex::rebuild(std::span<const uint64_t> words, uint64_t entries, uint64_t count) {
   const uint64_t length = std::max(length_ + length_ / 4, entries * 8 / 7 + 1);
   uint64_t rest = count + kRest;
   for (;; rest *= 2) {
-    TableMemory grown(length + rest);
+    TableMemory grown(length + rest + kAtOnce);
     uint64_t free = 0;  // the first place after all that have been filled
     uint64_t size = 0;
     bool fits = true;

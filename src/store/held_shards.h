@@ -1,6 +1,7 @@
-// Latches of some partitions, held together. Always taken in ascending order: nobody waits in a circle. With
-// workers, too: a worker has the latch of a partition while it works on it, and of one that it has written to
-// until that is durable. So who has them all sees a consistent state, of which nothing can be lost any more.
+// Latches of some partitions, held together. Always taken in ascending order: nobody waits in a
+// circle. With workers, too: a worker has the latch of a partition while it works on it, and of one
+// that it has written to until that is durable. So who has them all sees a consistent state, of
+// which nothing can be lost any more.
 #pragma once
 
 #include <algorithm>
@@ -21,6 +22,12 @@ class StoreImpl::HeldShards {
     numbers.erase(std::ranges::unique(numbers).begin(), numbers.end());
     numbers_ = std::move(numbers);
     for (const uint32_t number : numbers_) store_.require_ready(number);
+    // One barrier for all of them, rather than one for each.
+    uint32_t biased = 0;
+    for (const uint32_t number : numbers_) {
+      if (numbers_.size() > 1 && store_.shards_[number]->latch.call_off()) ++biased;
+    }
+    if (biased > 1) barrier_of_all_threads();
     for (const uint32_t number : numbers_) store_.shards_[number]->latch.lock();
   }
   ~HeldShards() {

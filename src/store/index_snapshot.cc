@@ -1,9 +1,10 @@
-// What a clean close leaves of an index in DRAM, so that the next opening reads it in place of the records.
+// What a clean close leaves of an index in DRAM, so that the next opening reads it in place of the
+// records.
 //
-// It counts only if the mark of the clean close does (PartitionRoot::close), which recovery makes void, durably,
-// before the partition is written to; only then the snapshot is unlinked. So at any time that something is
-// written none is linked, and a close links a new one before it leaves its mark. A crash between these steps
-// finds a snapshot without a mark: it is not read, and goes.
+// It counts only if the mark of the clean close does (PartitionRoot::close), which recovery makes
+// void, durably, before the partition is written to; only then the snapshot is unlinked. So at any
+// time that something is written none is linked, and a close links a new one before it leaves its
+// mark. A crash between these steps finds a snapshot without a mark: it is not read, and goes.
 #include <algorithm>
 #include <cstring>
 #include <new>
@@ -129,8 +130,8 @@ void Partition::write_snapshot() {
     pm::Heap::Txn txn(pool_.heap());
     const uint64_t offset = txn.allocate(bytes);
     memory_.copy_nontemporal(pool_.at<char>(offset), image.data(), bytes);
-    // The snapshot and the intent, before the link; all of that before the mark of the close, without which it
-    // does not count.
+    // The snapshot and the intent, before the link; all of that before the mark of the close,
+    // without which it does not count.
     txn.publish(offset, root_.snapshot);
     snapshot_bytes_ = bytes;
   } catch (const Error& error) {
@@ -140,7 +141,8 @@ void Partition::write_snapshot() {
   }
 }
 
-// After the mark of the close has become void, durably, and before anything is written. Durable on return.
+// After the mark of the close has become void, durably, and before anything is written. Durable on
+// return.
 void Partition::drop_snapshot() {
   if (root_.snapshot == 0) return;
   if (snapshot_bytes_ != 0) {
@@ -189,8 +191,8 @@ void Partition::take_snapshot(const IndexSnapshot& header, const SnapshotParts& 
   next_incarnation_ = std::max(next_incarnation_, header.next_incarnation);
 }
 
-// Takes the index and what the blocks hold from the snapshot. Returns false, having changed nothing, if it does
-// not tell of what is there.
+// Takes the index and what the blocks hold from the snapshot. Returns false, having changed
+// nothing, if it does not tell of what is there.
 bool Partition::load_snapshot(const CloseRecord& close) {
   if (snapshot_bytes_ == 0 || index_.pm() != nullptr) return false;
   const bool ordered = index_.ordered() != nullptr;

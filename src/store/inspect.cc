@@ -111,8 +111,8 @@ uint64_t Partition::check(const Report& report) const {
   return violations;
 }
 
-// The index in PM has fewer records than the log: tells which. A record counts unless another one says that it does not,
-// or it is the origin of a copy. Returns how many it named.
+// The index in PM has fewer records than the log: tells which. A record counts unless another one
+// says that it does not, or it is the origin of a copy. Returns how many it named.
 uint64_t Partition::name_lost(const Report& report) const {
   Scan scan;
   std::vector<Location> puts;
@@ -183,7 +183,8 @@ uint64_t Partition::check_entries(std::span<const std::pair<uint64_t, uint64_t>>
   };
   for (const auto& [place, word] : entries) {
     try {
-      // Whom nobody finds leads nobody astray: it is what is left of an entry whose record is named as missing.
+      // Whom nobody finds leads nobody astray: it is what is left of an entry whose record is named
+      // as missing.
       if (index.is_overruled(place) || !index.is_found(place)) continue;
       const std::string wrong = wrong_of_entry(place, word);
       if (!wrong.empty()) fail(place, wrong);

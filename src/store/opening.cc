@@ -1,5 +1,5 @@
-// Opening: what concerns all partitions, then each by itself, by several threads. A partition serves as soon as it is
-// ready; who needs one before that recovers it, or waits for who does.
+// Opening: what concerns all partitions, then each by itself, by several threads. A partition
+// serves as soon as it is ready; who needs one before that recovers it, or waits for who does.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -45,9 +45,9 @@ void StoreImpl::side_by_side(uint32_t threads, Work work_on) const {
   if (failure) std::rethrow_exception(failure);
 }
 
-// A batch over several partitions may be unfinished where it was the last write of each that has its part: it counts
-// if all of them do. Then, and if a partition that has gone on since, it was durable as a whole before that. So this is
-// settled for all partitions before any recovers.
+// A batch over several partitions may be unfinished where it was the last write of each that has
+// its part: it counts if all of them do. Then, and if a partition that has gone on since, it was
+// durable as a whole before that. So this is settled for all partitions before any recovers.
 void StoreImpl::look(uint32_t threads) {
   std::vector<std::optional<Partition::LastBatch>> batches(shards_.size());
   side_by_side(threads, [&](uint32_t i) { batches[i] = shards_[i]->partition.look(); });
@@ -75,9 +75,10 @@ void StoreImpl::look(uint32_t threads) {
     shards_[i]->keeps_batch = batches[i] && is_whole(*batches[i]);
   }
   if (pool_.read_only()) return;
-  // All of it goes before anything is noted from which the next recovery would take that a partition has
-  // gone on. A crash in between finds the batch unfinished again: some of its parts are gone. In the same way
-  // one that counts becomes durable as a whole: a process that died may have left parts in the caches only.
+  // All of it goes before anything is noted from which the next recovery would take that a
+  // partition has gone on. A crash in between finds the batch unfinished again: some of its parts
+  // are gone. In the same way one that counts becomes durable as a whole: a process that died may
+  // have left parts in the caches only.
   bool keeps_any = false;
   for (size_t i = 0; i < shards_.size(); ++i) {
     Shard& shard = *shards_[i];
@@ -88,22 +89,47 @@ void StoreImpl::look(uint32_t threads) {
   if (keeps_any) fence();
 }
 
-// A partition without a checkpoint is about to read its records, and the structure in PM to forget it, for which the
-// whole structure is read. If that is damaged the log has all the same: another structure is made in its place, which
-// all partitions tell what their records say. Their checkpoints go first, durably, since they rely on the one that goes:
-// a crash in between comes here again. Before any partition is recovered.
+// A partition without a checkpoint is about to read its records, and the structure in PM to forget
+// it, for which the whole structure is read. If that is damaged the log has all the same: another
+// structure is made in its place, which all partitions tell what their records say. Their
+// checkpoints go first, durably, since they rely on the one that goes: a crash in between comes
+// here again. Before any partition is recovered.
 void StoreImpl::mend_index(Pool& its_pool) {
   if (pm_index_ == nullptr || pool_.read_only() || pm_index_->find_announced()) return;
   for (const auto& shard : shards_) shard->partition.give_up_checkpoint();
   pm_index_->make_anew(its_pool);
 }
 
+void StoreImpl::begin_run(bool serves_early) const {
+  const auto nobody_wrote_since = [&](uint64_t generation) {
+    // This opening's is the one after, or the same if the store is opened once more in it, or to
+    // read: that begins none.
+    if (generation + (pool_.read_only() ? 0 : 1) >= pool_.generation()) return true;
+    return std::ranges::all_of(shards_, [&](const auto& shard) {
+      return shard->partition.closed_generation() == generation;
+    });
+  };
+  runs_->begin(nobody_wrote_since, config_.evicts, serves_early);
+}
+
+// All partitions are ready. What they began with stays the same when they are written to.
+void StoreImpl::end_last_run() const {
+  std::vector<uint64_t> positions;
+  for (const auto& shard : shards_) positions.push_back(shard->partition.opened_change());
+  runs_->end_last(positions);
+}
+
 void StoreImpl::recover(Pool& its_pool, uint32_t threads, bool serve_early) {
   if (threads == 0) threads = std::thread::hardware_concurrency();
   threads = std::clamp<uint32_t>(threads, 1, std::max<uint32_t>(1, root_.partitions / 4));
+  serves_early_ = serve_early;
+  begin_run(serve_early);
   look(threads);
   mend_index(its_pool);
-  if (!serve_early) return side_by_side(threads, [&](uint32_t i) { await_ready(i); });
+  if (!serve_early) {
+    side_by_side(threads, [&](uint32_t i) { await_ready(i); });
+    return end_last_run();
+  }
   const auto work = [this] {
     for (uint32_t i = 0; (i = next_to_open_.fetch_add(1)) < root_.partitions;) try_recover(i);
   };
@@ -123,12 +149,20 @@ void StoreImpl::try_recover(uint32_t number) const noexcept {
   try {
     if (auto* const hook = before_recovery.load()) hook(number);
     shard.partition.recover(shard.keeps_batch);
+    runs_->begin_partition(number, shard.partition.opened_change());
   } catch (...) {
     shard.failure = std::current_exception();
     after = Opening::kFailed;
   }
   shard.opening.store(after, std::memory_order_release);
   shard.opening.notify_all();
+  if (!serves_early_ || progress().ready != root_.partitions) return;
+  try {
+    end_last_run();
+  } catch (const std::exception&) {
+    // The medium has failed, or memory is short. It is noted when it is asked for; until then, and
+    // if it never is, no position is taken for one of the last run.
+  }
 }
 
 void StoreImpl::await_ready(uint32_t number) const {

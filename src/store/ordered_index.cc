@@ -13,12 +13,8 @@ namespace perdure::store {
 
 namespace {
 
-size_t common_bytes(std::string_view a, std::string_view b) {
-  return static_cast<size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
-}
-
-// The first of ascending words that is not less. No branch depends on a word: what is looked for cannot be
-// predicted.
+// The first of ascending words that is not less. No branch depends on a word: what is looked for
+// cannot be predicted.
 size_t lower_bound_of(const std::vector<uint64_t>& words, uint64_t word) {
   const uint64_t* first = words.data();
   size_t count = words.size();
@@ -54,6 +50,15 @@ OrderedIndex::~OrderedIndex() {
   if (root_ != nullptr) free_subtree(root_);
 }
 
+void OrderedIndex::swap(OrderedIndex& other) noexcept {
+  std::swap(root_, other.root_);
+  std::swap(first_, other.first_);
+  std::swap(last_, other.last_);
+  std::swap(sparse_, other.sparse_);
+  std::swap(size_, other.size_);
+  std::swap(dram_bytes_, other.dram_bytes_);
+}
+
 // As deep as the tree, and without a list of nodes: there may be no memory.
 void OrderedIndex::free_subtree(Node* node) {
   if (!node->is_leaf) {
@@ -69,6 +74,15 @@ OrderedIndex::Leaf* OrderedIndex::new_leaf(size_t entries) {
   leaf->places.reserve(entries);
   dram_bytes_ += bytes_of(*leaf);
   return leaf.release();
+}
+
+std::unique_ptr<OrderedIndex::Inner> OrderedIndex::new_inner() {
+  auto inner = std::make_unique<Inner>();
+  inner->heads.reserve(kMax);
+  inner->separators.reserve(kMax);
+  inner->children.reserve(kMax);
+  dram_bytes_ += bytes_of(*inner);
+  return inner;
 }
 
 uint64_t OrderedIndex::bytes_of(const Node& node) {
@@ -91,6 +105,10 @@ void OrderedIndex::free_node(Node* node) {
   }
 }
 
+size_t OrderedIndex::common_bytes(std::string_view a, std::string_view b) {
+  return static_cast<size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
+}
+
 // Of a key, or a separator: 8 bytes that compare as they do, zeros where it has ended.
 uint64_t OrderedIndex::head_of(std::string_view key, size_t skip) {
   uint64_t word = 0;
@@ -100,7 +118,8 @@ uint64_t OrderedIndex::head_of(std::string_view key, size_t skip) {
   return __builtin_bswap64(word);
 }
 
-// Negative if the key is less than all that begin with the node's prefix, positive if it is greater.
+// Negative if the key is less than all that begin with the node's prefix, positive if it is
+// greater.
 int OrderedIndex::compare_prefix(const Node& node, std::string_view key) {
   return key.substr(0, node.prefix.size()).compare(node.prefix);
 }
@@ -291,13 +310,9 @@ void OrderedIndex::tidy() {
 // Gives a node that is the root a parent with room for its second half.
 void OrderedIndex::require_parent(Node& node) {
   if (node.parent != nullptr) return;
-  auto inner = std::make_unique<Inner>();
-  inner->heads.reserve(kMax);
-  inner->separators.reserve(kMax);
-  inner->children.reserve(kMax);
+  std::unique_ptr<Inner> inner = new_inner();
   inner->children.push_back(&node);
   node.parent = inner.get();
-  dram_bytes_ += bytes_of(*inner);
   root_ = inner.release();
 }
 
@@ -340,13 +355,9 @@ void OrderedIndex::split_leaf(Leaf& leaf, size_t entries) {
 void OrderedIndex::split_inner(Inner& inner) {
   require_parent(inner);
   const size_t half = inner.children.size() / 2;
-  auto made = std::make_unique<Inner>();
-  made->heads.reserve(kMax);
-  made->separators.reserve(kMax);
-  made->children.reserve(kMax);
-  made->prefix = inner.prefix;
-  dram_bytes_ += bytes_of(*made);
-  Inner* right = made.release();
+  std::string prefix = inner.prefix;
+  Inner* right = new_inner().release();
+  right->prefix.swap(prefix);
   move_end(inner.heads, half, right->heads);
   move_end(inner.separators, half, right->separators);
   move_end(inner.children, half, right->children);
@@ -383,7 +394,8 @@ void OrderedIndex::add_child(Node& left, Node* right, std::string separator) {
   }
 }
 
-// Reads all keys of the leaf if they have more in common than is known. Throws having changed nothing.
+// Reads all keys of the leaf if they have more in common than is known. Throws having changed
+// nothing.
 void OrderedIndex::lengthen_prefix(Leaf& leaf) const {
   const std::string_view low = key_at(leaf, 0);
   const size_t bytes = common_bytes(low, key_at(leaf, leaf.heads.size() - 1));
@@ -509,8 +521,8 @@ class OrderedIndex::Words {
   std::span<const uint64_t> words_;
 };
 
-// The next node, with what is below it, as the last child of its parent, or as the root. What fails leaves a tree that
-// can be freed.
+// The next node, with what is below it, as the last child of its parent, or as the root. What fails
+// leaves a tree that can be freed.
 bool OrderedIndex::load_node(Words& words, Inner* parent, size_t depth) {
   constexpr size_t kDepthMax = 64;
   const uint64_t* first = nullptr;
@@ -524,12 +536,7 @@ bool OrderedIndex::load_node(Words& words, Inner* parent, size_t depth) {
   if (is_leaf) {
     node = new_leaf(std::max(count, kMax));
   } else {
-    auto made = std::make_unique<Inner>();
-    made->heads.reserve(kMax);
-    made->separators.reserve(kMax);
-    made->children.reserve(kMax);
-    dram_bytes_ += bytes_of(*made);
-    node = inner = made.release();
+    node = inner = new_inner().release();
   }
   node->parent = parent;
   (parent != nullptr ? parent->children.emplace_back() : root_) = node;
@@ -565,12 +572,7 @@ bool OrderedIndex::load(std::span<const uint64_t> words) {
   made.root_ = made.first_ = made.last_ = nullptr;
   Words rest(words);
   if (!made.load_node(rest, nullptr, 0) || !rest.is_at_end()) return false;
-  std::swap(root_, made.root_);
-  std::swap(first_, made.first_);
-  std::swap(last_, made.last_);
-  std::swap(sparse_, made.sparse_);
-  std::swap(size_, made.size_);
-  std::swap(dram_bytes_, made.dram_bytes_);
+  swap(made);
   return true;
 }
 

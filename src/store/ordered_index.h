@@ -1,15 +1,17 @@
 // Where each key's record stands, in the order of keys: a B+tree in DRAM that keeps no keys.
 //
-// A leaf has, for each record, its place and the head of its key: the eight bytes that follow what all keys
-// of the leaf begin with. Heads nearly always tell keys apart; where two are equal, the records are read.
-// Inner nodes keep the shortest texts that separate their children. 16 bytes for each record, and about a
-// third more for room. Owned by its partition: not thread-safe.
-// Source: Bayer and Unterauer, "Prefix B-Trees", TODS 1977; heads: Graefe and Larson, "B-tree indexes and
-// CPU caches", ICDE 2001.
+// A leaf has, for each record, its place and the head of its key: the eight bytes that follow what
+// all keys of the leaf begin with. Heads nearly always tell keys apart; where two are equal, the
+// records are read. Inner nodes keep the shortest texts that separate their children. 16 bytes for
+// each record, and about a third more for room. Owned by its partition: not thread-safe.
+// Source: Bayer and Unterauer, "Prefix B-Trees", TODS 1977; heads: Graefe and Larson, "B-tree
+// indexes and CPU caches", ICDE 2001.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,6 +25,8 @@ namespace perdure::store {
 class RecordKeys {
  public:
   virtual std::string_view key_at(Location location) const = 0;
+  // Of a record that has just been found sound: it is not verified again.
+  virtual std::string_view sound_key_at(Location location) const = 0;
   virtual void prefetch_at(Location location) const = 0;
 
  protected:
@@ -36,8 +40,8 @@ class OrderedIndex {
   OrderedIndex(const OrderedIndex&) = delete;
   OrderedIndex& operator=(const OrderedIndex&) = delete;
 
-  // The entry that has the key, if `is_it(Location)` agrees; else kNone. Entries are valid until the next
-  // reserve(), insert() or erase(). Throws kCorrupt.
+  // The entry that has the key, if `is_it(Location)` agrees; else kNone. Entries are valid until
+  // the next reserve(), insert() or erase(). Throws kCorrupt.
   static constexpr uint64_t kNone = HashIndex::kNone;
   template <typename IsIt>
   uint64_t find(std::string_view key, IsIt is_it) const {
@@ -50,15 +54,16 @@ class OrderedIndex {
     if (first == last || !is_it(Location::of_word(leaf.places[first]))) return kNone;
     return entry_of(leaf, first);
   }
-  // The entry of the key that leads to this place, or kNone. Reads no record, so that no other one's damage hinders it.
+  // The entry of the key that leads to this place, or kNone. Reads no record, so that no other
+  // one's damage hinders it.
   uint64_t find_place(std::string_view key, Location place) const;
   Location at(uint64_t entry) const {
     return Location::of_word(leaf_at(entry).places[position_at(entry)]);
   }
   void move(uint64_t entry, Location to) { leaf_at(entry).places[position_at(entry)] = to.word(); }
 
-  // Makes room for `count` inserts, one of which is the key's. May throw std::bad_alloc and kCorrupt; then
-  // what is found is the same.
+  // Makes room for `count` inserts, one of which is the key's. May throw std::bad_alloc and
+  // kCorrupt; then what is found is the same.
   void reserve(std::string_view key, uint64_t count);
   // The key is not there, and reserve() was called for it. Does not throw.
   void insert(std::string_view key, Location location);
@@ -68,10 +73,18 @@ class OrderedIndex {
   // std::bad_alloc, having changed nothing. No entry is valid afterwards.
   void tidy();
 
+  // Takes these records, in any order, into an empty index: sorts them, and builds the nodes from
+  // the leaves up. Quickest in the order of their places, in which their keys are read twice. They
+  // have just been found sound. Of two with the same key `kept_of(a, b)` tells which one to keep;
+  // nothing: both. May throw std::bad_alloc, having changed nothing.
+  using KeptOf = std::function<std::optional<Location>(Location, Location)>;
+  void fill(std::span<const Location> records, const KeptOf& kept_of);
+
   // All of it as words, to be given to load(): the nodes, each before its children.
   void save(std::vector<uint64_t>& out) const { save_node(*root_, out); }
-  // Has what these words say in place of what it had. No record is read. Returns false, having changed nothing, if they
-  // are none of save()'s. May throw std::bad_alloc, having changed nothing.
+  // Has what these words say in place of what it had. No record is read. Returns false, having
+  // changed nothing, if they are none of save()'s. May throw std::bad_alloc, having changed
+  // nothing.
   bool load(std::span<const uint64_t> words);
 
   uint64_t size() const { return size_; }
@@ -86,13 +99,14 @@ class OrderedIndex {
   Position seek(std::string_view key, bool after) const;
   Position first() const;
   Position last() const;
-  // Steps over a record and tells where it stands. Returns false at the end. Positions are valid as entries
-  // are.
+  // Steps over a record and tells where it stands. Returns false at the end. Positions are valid as
+  // entries are.
   bool next(Position& position, Location* out) const;
   bool previous(Position& position, Location* out) const;
 
  private:
-  static constexpr size_t kMax = 64;  // entries of a leaf, children of an inner node
+  static constexpr size_t kMax = 64;     // entries of a leaf, children of an inner node
+  static constexpr size_t kFilled = 48;  // of them where fill() makes a node
 
   struct Inner;
   struct Node {
@@ -113,6 +127,8 @@ class OrderedIndex {
     std::vector<Node*> children;
   };
 
+  // How many bytes both begin with.
+  static size_t common_bytes(std::string_view a, std::string_view b);
   static uint64_t head_of(std::string_view key, size_t skip);
   static int compare_prefix(const Node& node, std::string_view key);
   static void shorten_prefix(Node& node, size_t bytes);
@@ -143,6 +159,14 @@ class OrderedIndex {
   bool merge_with_next(Leaf& leaf);
   static uint64_t bytes_of(const Node& node);
   static void save_node(const Node& node, std::vector<uint64_t>& out);
+  std::unique_ptr<Inner> new_inner();
+  // ordered_fill.cc
+  class Sorter;
+  class Row;
+  struct Sorted;
+  void build_leaf(std::span<const Sorted> records, Row& leaves);
+  void build_above(Row& row);
+  void swap(OrderedIndex& other) noexcept;
   class Words;
   bool load_node(Words& words, Inner* parent, size_t depth);
 

@@ -24,8 +24,8 @@ Partition::Partition(pm::PoolImpl& pool, PartitionRoot& root, uint32_t number,
                                   : nullptr) {}
 
 void Partition::require_usable() const {
-  // After a write of which nobody knows whether it is durable, the index may lead to records that a crash
-  // takes back: nothing is told any more.
+  // After a write of which nobody knows whether it is durable, the index may lead to records that a
+  // crash takes back: nothing is told any more.
   if (pool_.failed()) [[unlikely]]
     pool_.require_writable();
 }
@@ -34,9 +34,10 @@ void Partition::throw_damaged(const std::string& what) const {
   pool_.throw_corrupt(fmt::format("'{}', partition {}: {}", config_.name, number_, what));
 }
 
-// All records of a block have been looked for in the index: those that it leads to, of so many bytes, must be those that
-// count. How many count in it the partition knows from its writes, and the checkpoint from there; an index in PM may have
-// lost an entry without a trace. Before anything is concluded from that a record does not count.
+// All records of a block have been looked for in the index: those that it leads to, of so many
+// bytes, must be those that count. How many count in it the partition knows from its writes, and
+// the checkpoint from there; an index in PM may have lost an entry without a trace. Before anything
+// is concluded from that a record does not count.
 void Partition::require_nothing_lost(uint32_t slot, uint64_t found_bytes) const {
   const Block& block = blocks_[slot];
   if (index_.pm() == nullptr || !accounts_exact_ || found_bytes == block.live) [[likely]]
@@ -78,15 +79,15 @@ void Partition::prefetch_at(Location location) const {
 }
 
 void Partition::require_intact(Location location, const RecordView& record) const {
-  const Block& block = blocks_[location.slot()];
-  const uint64_t at = block.offset + location.offset();
-  if (!is_intact(pool_.at<char>(at), record, seed_of(block.incarnation))) {
-    throw_damaged(fmt::format("the checksum of the record at {:#x} does not hold", at));
+  const char* at = text_at(location);
+  if (!is_intact(at, record, sites_[location.slot()].seed)) {
+    throw_damaged(
+        fmt::format("the checksum of the record at {:#x} does not hold", pool_.offset_of(at)));
   }
 }
 
-// Of what an entry leads to, if there is one. A record that takes its place names its version: a damaged one would be
-// another record's.
+// Of what an entry leads to, if there is one. A record that takes its place names its version: a
+// damaged one would be another record's.
 void Partition::require_intact(uint64_t entry, const RecordView& record) const {
   if (entry == PartitionIndex::kNone) return;
   require_intact(index_.at(entry), record);
@@ -128,8 +129,8 @@ std::string_view Partition::value_of(const RecordView& record) const {
   return {text + block.bytes - record.overflow.value_bytes, record.overflow.value_bytes};
 }
 
-// The index entry of the key, or kNone. A record with the tag and another key is taken for damage until
-// its checksum holds.
+// The index entry of the key, or kNone. A record with the tag and another key is taken for damage
+// until its checksum holds.
 uint64_t Partition::find(uint64_t hash, std::string_view key, RecordView& out) const {
   return index_.find(hash, key, [&](Location location) {
     const char* at = text_at(location);
@@ -209,20 +210,21 @@ void Partition::forget(const RecordView& record, Location location, uint64_t unt
   if (snapshots_ != nullptr && save(record, location, until)) [[unlikely]]
     return;
   discount(record, blocks_[location.slot()]);
-  if (record.has(kOverflow)) bury(record, location, until);
+  if (record.has(kOverflow)) account_garbage(record, location, until);
 }
 
-// Room for so many more long values that no record needs any more. May throw, having changed nothing.
-void Partition::reserve_dead(uint64_t count) {
+// Room for so many more long values that no record needs any more. May throw, having changed
+// nothing.
+void Partition::reserve_garbage(uint64_t count) {
   dead_overflow_.reserve(dead_overflow_.size() + count);
   if (held_.capacity() < held_.size() + count) {
     held_.reserve(std::max(2 * held_.capacity(), held_.size() + count));
   }
 }
 
-// The long value of a record that no longer counts: garbage, unless the log that is kept refers to it, by the
-// record, or by what removed it if the key is long. Needs reserve_dead().
-void Partition::bury(const RecordView& record, Location location, uint64_t until) {
+// The long value of a record that no longer counts: garbage, unless the log that is kept refers to
+// it, by the record, or by what removed it if the key is long. Needs reserve_garbage().
+void Partition::account_garbage(const RecordView& record, Location location, uint64_t until) {
   const auto slot = static_cast<uint32_t>(record.overflow.slot);
   if (keeps_log() && (blocks_[location.slot()].kept || record.has(kKeyOutside))) {
     held_.push_back({record.has(kKeyOutside) ? until : record.version, slot});
@@ -266,8 +268,8 @@ void Partition::write(uint64_t hash, RecordParts& parts) {
   write_at(entry, old, hash, parts);
 }
 
-// Appends the record, for which there is room, and lets the index lead to it: by the entry of its key, whose
-// record is `old`, or kNone. Throws nothing.
+// Appends the record, for which there is room, and lets the index lead to it: by the entry of its
+// key, whose record is `old`, or kNone. Throws nothing.
 void Partition::write_at(uint64_t entry, const RecordView& old, uint64_t hash, RecordParts& parts) {
   if (entry != PartitionIndex::kNone) {
     parts.flags |= kSupersedes;
@@ -327,14 +329,14 @@ bool Partition::put(uint64_t hash, const WriteRequest& request, uint64_t now_ms,
   } else {
     index_.reserve_changes(1);
   }
-  reserve_dead(1);
+  reserve_garbage(1);
   if ((parts.flags & kOverflow) != 0) {
     store_overflow(request, parts);
     try {
       // Anew: what gave way for its sake may have closed the head, and changed the index.
       make_room(head_, parts.bytes() + sizeof(Superseded), Purpose::kWrite);
       index_.reserve(request.key, 1);
-      reserve_dead(1);
+      reserve_garbage(1);
     } catch (...) {
       abandon({&parts, 1});
       throw;
@@ -362,7 +364,7 @@ bool Partition::remove(uint64_t hash, std::string_view key, uint64_t now_ms) {
   const bool present = !has_expired(old, now_ms);
   RecordParts parts = parts_of({.key = key, .removal = true});
   make_room(head_, parts.bytes() + removal_extra(parts), Purpose::kRemoval);
-  reserve_dead(1);
+  reserve_garbage(1);
   parts.whole_key = key;
   write(hash, parts);
   return present;
@@ -431,7 +433,7 @@ Partition::Group Partition::prepare(std::span<const GroupWrite> writes, uint64_t
   }
   make_room(head_, bytes, adds ? Purpose::kWrite : Purpose::kRemoval);
   for (const auto& [hash, request] : writes) index_.reserve(request.key, writes.size());
-  reserve_dead(2 * writes.size());
+  reserve_garbage(2 * writes.size());
   try {
     for (size_t i = 0; i < writes.size(); ++i) {
       if ((group[i].flags & kOverflow) != 0) store_overflow(writes[i].second, group[i]);
@@ -439,7 +441,7 @@ Partition::Group Partition::prepare(std::span<const GroupWrite> writes, uint64_t
     // As in put().
     make_room(head_, bytes, adds ? Purpose::kWrite : Purpose::kRemoval);
     for (const auto& [hash, request] : writes) index_.reserve(request.key, writes.size());
-    reserve_dead(2 * writes.size());
+    reserve_garbage(2 * writes.size());
   } catch (...) {
     abandon(group);
     throw;
@@ -477,17 +479,17 @@ void Partition::abandon(std::span<const RecordParts> group) {
 
 void Partition::before_fence() {
   if (written_since_step_ == 0) return;
-  // After a fence that failed nothing more is stored: what stands in the caches may still become durable, and
-  // must not say that what the fence was for is.
+  // After a fence that failed nothing more is stored: what stands in the caches may still become
+  // durable, and must not say that what the fence was for is.
   if (pool_.failed()) return;
-  // What it moves is made durable by the fence that follows, before a later record may supersede it:
-  // recover() relies on that.
+  // What it moves is made durable by the fence that follows, before a later record may supersede
+  // it: recover() relies on that.
   const uint64_t budget = 4 * written_since_step_ + 256;
   written_since_step_ = 0;
   bound_log();
   if (index_.is_damaged()) return;  // see compact_step()
-  // What was written is there, whatever hinders compaction: it is tried again later, and a write that needs
-  // the room says what is wrong.
+  // What was written is there, whatever hinders compaction: it is tried again later, and a write
+  // that needs the room says what is wrong.
   try {
     compact_step(budget);
   } catch (const Error&) {
@@ -515,6 +517,22 @@ void Partition::for_tags(uint64_t first, uint64_t end, uint64_t now_ms, const Vi
     if (pool_.verifies_payload()) require_intact(location, record);
     visit(key_of(record), {value_of(record), record.version, record.expiry_ms});
   });
+}
+
+bool Partition::for_some(uint64_t random, uint64_t now_ms, const VisitUntil& visit) const {
+  require_usable();
+  require_certain();
+  bool any = false;
+  if (index_.size() == 0) return any;
+  for (size_t i = 0; i < blocks_.size() && !any; ++i) {
+    const auto slot = static_cast<uint32_t>((random + i) % blocks_.size());
+    if (!has_records(slot) || blocks_[slot].live == 0) continue;
+    for_block(slot, [&](const RecordView& record, Location, uint64_t) {
+      if (has_expired(record, now_ms)) return;
+      any |= visit(key_of(record), {value_of(record), record.version, record.expiry_ms});
+    });
+  }
+  return any;
 }
 
 void Partition::scan(const ScanFrom& from, uint64_t now_ms, const VisitUntil& visit) const {

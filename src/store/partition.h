@@ -1,24 +1,29 @@
-// A partition of a store: a log-structured set of records in PM with an index in DRAM, or in PM (checkpoint.cc).
+// A partition of a store: a log-structured set of records in PM with an index in DRAM, or in PM
+// (checkpoint.cc).
 //
-// One thread at a time works on it (its owner: a worker, or who holds its latch). A write appends one
-// record and flushes it; persist() fences, and only then may anybody outside learn of the write. So writes
-// that arrive together share a fence.
+// One thread at a time works on it (its owner: a worker, or who holds its latch). A write appends
+// one record and flushes it; persist() fences, and only then may anybody outside learn of the
+// write. So writes that arrive together share a fence.
 //
-// What makes a write durable: the one fence after its record. What orders it: nothing else; a record names
-// the one that it supersedes, so the two change places at once. What a crash leaves: of the blocks that
-// were open, records up to the first one that does not fit its checksum, which is seeded with the block's
-// incarnation, so that nothing from an earlier use of the block passes; recovery closes the block there
-// before anything new is written, so that a whole record behind a torn one never counts.
+// What makes a write durable: the one fence after its record. What orders it: nothing else; a
+// record names the one that it supersedes, so the two change places at once. What a crash leaves:
+// of the blocks that were open, records up to the first one that does not fit its checksum, which
+// is seeded with the block's incarnation, so that nothing from an earlier use of the block passes;
+// recovery closes the block there before anything new is written, so that a whole record behind a
+// torn one never counts.
 //
-// Compaction copies what counts out of a block, fences, and only then makes the block unused. A record
-// that invalidates another one (Superseded) must not vanish before that one: it is carried on, as a
-// tombstone if need be, as long as the block of the other exists. docs/store.md has the whole argument.
-// Source: Lersch et al., "Enabling Low Tail Latency on Multicore Key-Value Stores", PVLDB 2020; the log is
-// also the data here, which halves what is written. Tombstones: Rumble et al., RAMCloud, FAST 2014.
+// Compaction copies what counts out of a block, fences, and only then makes the block unused. A
+// record that invalidates another one (Superseded) must not vanish before that one: it is carried
+// on, as a tombstone if need be, as long as the block of the other exists. docs/store.md has the
+// whole argument.
+// Source: Lersch et al., "Enabling Low Tail Latency on Multicore Key-Value Stores", PVLDB 2020; the
+// log is also the data here, which halves what is written. Tombstones: Rumble et al., RAMCloud,
+// FAST 2014.
 #pragma once
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -51,15 +56,16 @@ struct PartitionConfig {
   bool ordered = false;  // the index
   const PmIndex* pm =
       nullptr;  // the index, if it is in PM; not moved as long as there are partitions
-  // Of a partition's log, kept for changes(): as long as it is no more than the first of these, and as long as a
-  // consumer has not read it and it is no more than the second.
+  // Of a partition's log, kept for changes(): as long as it is no more than the first of these, and
+  // as long as a consumer has not read it and it is no more than the second.
   uint64_t changes_bytes = 0;
   uint64_t unread_bytes = 0;
-  // What a partition may take of the pool, ~0: what there is; and whether it then evicts records, those that
-  // `may_evict` allows, or refuses writes.
+  // What a partition may take of the pool, ~0: what there is; and whether it then evicts records,
+  // those that `may_evict` allows, or refuses writes.
   uint64_t bytes_max = ~uint64_t{0};
   bool evicts = false;
   std::function<bool(std::string_view key, std::string_view value)> may_evict = {};
+  std::function<void(std::string_view key)> evicted = {};  // each of them
 };
 
 // Whether a sound index snapshot of the partition stands there. Cost: reads all of it.
@@ -98,13 +104,15 @@ struct LoggedChange {
   bool prefix = false;
   bool goes_on = false;   // what follows is of the same batch
   BatchPart batch{0, 0};  // of a batch over several partitions: where it ends in the first of them
+  bool ends_batch =
+      false;  // no write: the end of that batch in this partition; the value has its BatchParts
 };
 
 // With the hash of its key.
 using GroupWrite = std::pair<uint64_t, WriteRequest>;
 
-// Where a scan begins, and which way it goes: upwards with the first record that has no lesser key, or
-// downwards with the last one that has no greater key.
+// Where a scan begins, and which way it goes: upwards with the first record that has no lesser key,
+// or downwards with the last one that has no greater key.
 struct ScanFrom {
   std::string_view key = {};
   bool whole = false;   // from the first record, or the last one; then there is no key
@@ -142,9 +150,10 @@ class Partition final : private RecordKeys {
   Partition(const Partition&) = delete;
   Partition& operator=(const Partition&) = delete;
 
-  // Recovery, first part: finds the partition's blocks, and the last write. Returns how the batch over
-  // several partitions ends that may be unfinished in some of them, if the partition's last write is one:
-  // its parts as its record has them, and the partition's own version. Throws kCorrupt.
+  // Recovery, first part: finds the partition's blocks, and the last write. Returns how the batch
+  // over several partitions ends that may be unfinished in some of them, if the partition's last
+  // write is one: its parts as its record has them, and the partition's own version. Throws
+  // kCorrupt.
   struct LastBatch {
     std::vector<BatchPart> parts;
     uint64_t version = 0;
@@ -154,49 +163,63 @@ class Partition final : private RecordKeys {
   bool has_reached(uint64_t version) const { return std::max(next_version_, reached_) > version; }
   // Whether a version that it has not reached may have been lost by damage. After look().
   bool ends_damaged() const { return ends_damaged_; }
-  // What look() told does not count: takes it away, for good. Of all partitions, before the second part of
-  // any. Durable on return. Throws kIo.
+  // What look() told does not count: takes it away, for good. Of all partitions, before the second
+  // part of any. Durable on return. Throws kIo.
   void drop_batch();
   // What look() told counts: flushes it.
   void flush_batch() const;
-  // There is no index in PM that serves: recover() is to read all records. Durable on return. Throws kIo.
+  // There is no index in PM that serves: recover() is to read all records. Durable on return.
+  // Throws kIo.
   void give_up_checkpoint();
-  // Second part: reads all blocks, builds the index, closes blocks that a crash left open. Durable on
-  // return; changes nothing in a pool that is open to read. `keeps_batch`: what look() told counts. Throws
-  // kCorrupt.
+  // Second part: reads all blocks, builds the index, closes blocks that a crash left open. Durable
+  // on return; changes nothing in a pool that is open to read. `keeps_batch`: what look() told
+  // counts. Throws kCorrupt.
   void recover(bool keeps_batch);
-  // Closes open blocks and notes what is there, so that the next recovery can tell if something is gone.
-  // Durable on return. Throws kIo.
+  // Closes open blocks and notes what is there, so that the next recovery can tell if something is
+  // gone. Durable on return. Throws kIo.
   void close();
 
   // Whether the last process that wrote to it closed it. Of a pool that is open to read.
   bool was_closed() const { return root_.close.generation != 0; }
+  // Of the pool, in which it was; 0: it was not. Before its recovery.
+  uint64_t closed_generation() const { return root_.close.generation; }
 
-  // The record of a key that is there and has not expired, valid until the partition's next write. Throws
-  // kCorrupt if its checksum does not hold, kIo if the partition has failed.
+  // The record of a key that is there and has not expired, valid until the partition's next write.
+  // Throws kCorrupt if its checksum does not hold, kIo if the partition has failed.
   struct Found {
     std::string_view value;
     uint64_t version;
     uint64_t expiry_ms;
   };
   bool get(uint64_t hash, std::string_view key, uint64_t now_ms, Found& out) const;
+  // The same as far as nothing is out of the ordinary, in few instructions: so few that a processor
+  // begins with the next lookup while it waits for the record of this one. Returns false where
+  // get() is to tell, which may find the key.
+  [[gnu::always_inline]] bool get_plain(uint64_t hash, std::string_view key, Found& out) const;
+  // The one, and then the other, at the time that `now_ms()` tells, if it matters.
+  template <typename NowMs>
+  bool get_lazily(uint64_t hash, std::string_view key, NowMs now_ms, Found& out) const {
+    return get_plain(hash, key, out) || get(hash, key, now_ms(), out);
+  }
   void prefetch(uint64_t hash) const { index_.prefetch(hash); }
   // The same once that has arrived: of the record that it leads to.
   void prefetch_record(uint64_t hash) const;
 
-  // Whether the condition held; then the record is written, as `version`, and durable after persist().
-  // Throws kPoolFull, kNoSpace, kTooLarge, kCorrupt, having changed nothing.
+  // Whether the condition held; then the record is written, as `version`, and durable after
+  // persist(). Throws kPoolFull, kNoSpace, kTooLarge, kCorrupt, having changed nothing.
   bool put(uint64_t hash, const WriteRequest& request, uint64_t now_ms,
            uint64_t* version = nullptr);
-  // Whether the key was there. Durable after persist(). Needs no more room than what is kept for it.
+  // Whether the key was there. Durable after persist(). Needs no more room than what is kept for
+  // it.
   bool remove(uint64_t hash, std::string_view key, uint64_t now_ms);
 
-  // Several writes without conditions, of which a crash keeps all or none. prepare() makes room and throws
-  // as put() does, and kTooLarge if the records do not fit into one block; nothing else of the partition may
-  // be called between it and write_group(), which throws nothing, or abandon(). `named`: the
-  // writes are a part of a batch over several partitions; write_group() is given so many BatchParts, and
-  // recovery counts the group only if all of the batch is there. All its groups must be made durable by one
-  // fence, before anything else is done to these partitions; note_durable() follows.
+  // Several writes without conditions, of which a crash keeps all or none. prepare() makes room and
+  // throws as put() does, and kTooLarge if the records do not fit into one block; nothing else of
+  // the partition may be called between it and write_group(), which throws nothing, or abandon().
+  // `named`: the writes are a part of a batch over several partitions; write_group() is given so
+  // many BatchParts, and recovery counts the group only if all of the batch is there. All its
+  // groups must be made durable by one fence, before anything else is done to these partitions;
+  // note_durable() follows.
   using Group = std::vector<RecordParts>;
   Group prepare(std::span<const GroupWrite> writes, uint64_t now_ms, uint32_t named = 0);
   // The version that will end a prepared group of so many writes that is a part of a batch.
@@ -206,18 +229,19 @@ class Partition final : private RecordKeys {
   void note_durable() { unfenced_ = false; }
   void abandon(std::span<const RecordParts> group);
 
-  // Removal by prefix, in three parts, with nothing in between: what there is to remove; room for its record
-  // (`named` as above), which may throw as remove() does, and kTooLarge; and the record. One record, however
-  // many it removes. Cost: with an ordered index a read for each record that is removed, else for each record
-  // of the partition.
+  // Removal by prefix, in three parts, with nothing in between: what there is to remove; room for
+  // its record (`named` as above), which may throw as remove() does, and kTooLarge; and the record.
+  // One record, however many it removes. Cost: with an ordered index a read for each record that is
+  // removed, else for each record of the partition.
   PrefixMatches match_prefix(std::string_view prefix, uint64_t now_ms) const;
   void prepare_prefix(PrefixMatches& matches, uint64_t now_ms, uint32_t named);
   void write_prefix(const PrefixMatches& matches, std::span<const BatchPart> parts);
   void abandon_prefix() { prefix_removals_.erase(next_version_); }  // in place of it
 
-  // From here on what is there now stays readable, until release_snapshot() is given the same number: the
-  // version of the last write. Cost: for each record that is superseded or removed meanwhile about 110 bytes of
-  // DRAM, with an ordered index those of its key, too; its bytes in the log are kept.
+  // From here on what is there now stays readable, until release_snapshot() is given the same
+  // number: the version of the last write. Cost: for each record that is superseded or removed
+  // meanwhile about 110 bytes of DRAM, with an ordered index those of its key, too; its bytes in
+  // the log are kept.
   uint64_t take_snapshot();
   // persist() follows.
   void release_snapshot(uint64_t version);
@@ -226,7 +250,8 @@ class Partition final : private RecordKeys {
               Found& out) const;
 
   // Compacts a little, in proportion to what was written, then makes all writes since the last call
-  // durable. Throws kIo: then nothing is promised of these writes, and the partition answers nothing more.
+  // durable. Throws kIo: then nothing is promised of these writes, and the partition answers
+  // nothing more.
   void persist() {
     before_fence();
     if (unfenced_) memory_.fence();
@@ -240,28 +265,39 @@ class Partition final : private RecordKeys {
   // Calls `visit` for records whose tags lie in [first, end). Needs a hash index.
   using Visit = std::function<void(std::string_view key, const Found& record)>;
   void for_tags(uint64_t first, uint64_t end, uint64_t now_ms, const Visit& visit) const;
-  // Calls `visit` for records in the order of keys until it returns false. Needs an ordered index.
+  // Calls `visit`, which says whether a record is one that was looked for, for all records of some
+  // block, which the number chooses, and of the ones behind it until there was one. Returns whether
+  // there was.
   using VisitUntil = std::function<bool(std::string_view key, const Found& record)>;
+  bool for_some(uint64_t random, uint64_t now_ms, const VisitUntil& visit) const;
+  // Calls `visit` for records in the order of keys until it returns false. Needs an ordered index.
   void scan(const ScanFrom& from, uint64_t now_ms, const VisitUntil& visit) const;
   void for_tags_at(uint64_t snapshot, uint64_t first, uint64_t end, uint64_t now_ms,
                    const Visit& visit) const;
   void scan_at(uint64_t snapshot, const ScanFrom& from, uint64_t now_ms,
                const VisitUntil& visit) const;
 
-  // What was written from the version `from` on, in order, each once: calls `visit` until it returns false at the
-  // end of a batch, or there is no more. `hint` makes the next call that goes on there cheaper. Only of what is
-  // durable, if the caller sees to it that the partition is not written to meanwhile. Returns the position behind what
-  // was visited. Throws kInvalidArgument if the log is not kept from there on, kCorrupt.
+  // What was written from the version `from` on, in order, each once: calls `visit` until it
+  // returns false at the end of a batch, or there is no more. `hint` makes the next call that goes
+  // on there cheaper. Only of what is durable, if the caller sees to it that the partition is not
+  // written to meanwhile. Returns the position behind what was visited. Throws kInvalidArgument if
+  // the log is not kept from there on, kCorrupt.
   struct LogPlace {
     uint64_t incarnation = 0;
     uint64_t at = 0;
     uint64_t version = 0;  // the first one there or behind
   };
   using VisitChange = std::function<bool(const LoggedChange& change)>;
-  uint64_t changes(uint64_t from, LogPlace& hint, const VisitChange& visit) const;
+  // `with_ends`: tells where batches over several partitions end, too.
+  uint64_t changes(uint64_t from, LogPlace& hint, const VisitChange& visit,
+                   bool with_ends = false) const;
   // The first position that changes() takes, and the one of the next write.
   uint64_t first_change() const { return std::min(log_from_, next_change()); }
   uint64_t next_change() const { return logged_ + 1; }
+  // What next_change() was before the first write of this opening.
+  uint64_t opened_change() const { return opened_change_; }
+  // How many bytes of log there are from a position on, up to a block more.
+  uint64_t change_bytes(uint64_t from) const;
   // The log is needed from there on, whatever its size, up to config.unread_bytes; ~0: it is not.
   void set_unread(uint64_t from) {
     unread_from_ = from;
@@ -271,8 +307,8 @@ class Partition final : private RecordKeys {
 
   using Report = std::function<void(const std::string&)>;
   uint64_t check(const Report& report) const;
-  // With an index in PM: of entries that its structure has, places and words, whether they are the partition's, and
-  // whether it has what it was told.
+  // With an index in PM: of entries that its structure has, places and words, whether they are the
+  // partition's, and whether it has what it was told.
   uint64_t check_entries(std::span<const std::pair<uint64_t, uint64_t>> entries,
                          const Report& report) const;
   void visit_blocks(const index::VisitOwned& visit) const;
@@ -285,7 +321,8 @@ class Partition final : private RecordKeys {
   static constexpr uint64_t kSparesForCompaction = 1;
   static constexpr uint64_t kSparesForRemovals = 2;
 
-  // kEmptied: all that counts has been moved from it, and a checkpoint names it still (checkpoint.cc).
+  // kEmptied: all that counts has been moved from it, and a checkpoint names it still
+  // (checkpoint.cc).
   enum class State : uint8_t { kAbsent, kSpare, kOpen, kClosed, kEmptied, kOverflow };
 
   struct Block {
@@ -308,11 +345,17 @@ class Partition final : private RecordKeys {
     bool kept = false;   // part of the log that changes() reads: stays as it is
     bool stuck = false;  // evicting from it has gained nothing
 
-    // Bytes of records that have expired and that the index leads to, as far as that is known without looking. Of
-    // these, too, snapshots may need some.
+    // Bytes of records that have expired and that the index leads to, as far as that is known
+    // without looking. Of these, too, snapshots may need some.
     uint32_t expired(uint64_t now_ms) const {
       return last_expiry_ms <= now_ms ? expiring - saved_expiring : 0;
     }
+  };
+
+  // Where a block is, and what the checksums of its records are seeded with.
+  struct Site {
+    uint64_t offset = 0;
+    uint64_t seed = 0;
   };
 
   // Where records are appended: those of callers, and those that compaction moves.
@@ -356,8 +399,9 @@ class Partition final : private RecordKeys {
     uint32_t slot;
   };
 
-  // Calls `visit(Location)` for records whose tags lie in [first, end), with an index by hash. One in PM knows no
-  // order: at the first tag it reads all blocks, and makes a list of hashes that serves until the last tag.
+  // Calls `visit(Location)` for records whose tags lie in [first, end), with an index by hash. One
+  // in PM knows no order: at the first tag it reads all blocks, and makes a list of hashes that
+  // serves until the last tag.
   template <typename Visit>
   void for_tags(uint64_t first, uint64_t end, Visit visit) const {
     if (index_.pm() == nullptr) return index_.hash().for_tags(first, end, visit);
@@ -374,25 +418,34 @@ class Partition final : private RecordKeys {
     if (end >= HashIndex::kTags) listed_ = {};
   }
   void list_hashes() const;
-  // Calls `visit(record, location, hash of its key)` for records that count, block by block. With an index in PM.
+  // Calls `visit(record, location, hash of its key)` for records of a block that count. Returns
+  // their bytes.
+  template <typename Visit>
+  uint64_t for_block(uint32_t slot, Visit visit) const {
+    uint64_t found_bytes = 0;
+    for (uint64_t at = sizeof(BlockHeader); at < sizeof(BlockHeader) + blocks_[slot].bytes;) {
+      const Location here(slot, at);
+      const RecordView record = view_at(here);
+      require_intact(here, record);
+      at += record.bytes;
+      if (!record.is_put() || (record.has(kOverflow) && !has_overflow(record))) continue;
+      const uint64_t hash = hash_of(key_of(record));
+      if (entry_of_record(record, here, hash) == PartitionIndex::kNone) continue;
+      found_bytes += record.bytes;
+      visit(record, here, hash);
+    }
+    return found_bytes;
+  }
+  bool has_records(uint32_t slot) const {
+    return blocks_[slot].state == State::kOpen || blocks_[slot].state == State::kClosed;
+  }
+  // The same, block by block. With an index in PM.
   template <typename Visit>
   void for_blocks(Visit visit) const {
     for (uint32_t slot = 0; slot < blocks_.size(); ++slot) {
-      const Block& block = blocks_[slot];
-      if (block.state != State::kOpen && block.state != State::kClosed) continue;
-      uint64_t found_bytes = block.saved;
-      for (uint64_t at = sizeof(BlockHeader); at < sizeof(BlockHeader) + block.bytes;) {
-        const Location here(slot, at);
-        const RecordView record = view_at(here);
-        require_intact(here, record);
-        at += record.bytes;
-        if (!record.is_put() || (record.has(kOverflow) && !has_overflow(record))) continue;
-        const uint64_t hash = hash_of(key_of(record));
-        if (entry_of_record(record, here, hash) == PartitionIndex::kNone) continue;
-        found_bytes += record.bytes;
-        visit(record, here, hash);
+      if (has_records(slot)) {
+        require_nothing_lost(slot, blocks_[slot].saved + for_block(slot, visit));
       }
-      require_nothing_lost(slot, found_bytes);
     }
   }
 
@@ -403,10 +456,13 @@ class Partition final : private RecordKeys {
   bool has_overflow(const RecordView& record) const;
   const char* follow_overflow(const RecordView& record) const;
   const char* text_at(Location location) const {
-    return pool_.at<char>(offsets_[location.slot()] + location.offset());
+    return pool_.at<char>(sites_[location.slot()].offset + location.offset());
   }
   RecordView view_at(Location location) const;
   std::string_view key_at(Location location) const override;
+  std::string_view sound_key_at(Location location) const override {
+    return key_of(view_at(location));
+  }
   void prefetch_at(Location location) const override;
   void require_intact(Location location, const RecordView& record) const;
   void require_intact(uint64_t entry, const RecordView& record) const;
@@ -444,8 +500,8 @@ class Partition final : private RecordKeys {
   void discount(const RecordView& record, Block& block);
   void forget(const RecordView& record, Location location, uint64_t until);  // it no longer counts
   void count_expired();
-  void reserve_dead(uint64_t count);
-  void bury(const RecordView& record, Location location, uint64_t until);
+  void reserve_garbage(uint64_t count);
+  void account_garbage(const RecordView& record, Location location, uint64_t until);
   bool keeps_log() const { return config_.changes_bytes != 0 || unread_from_ != kAllRead; }
   static uint32_t marks_of(uint16_t flags, uint64_t bytes) {
     if ((flags & kPrefix) != 0) return static_cast<uint32_t>((bytes + kMarkBytes - 1) / kMarkBytes);
@@ -524,7 +580,7 @@ class Partition final : private RecordKeys {
 
   // checkpoint.cc
   struct Scan;
-  struct ScannedPut;
+  class ScannedPut;
   bool has_checkpoint() const { return checkpoint_bytes_ != 0; }
   uint64_t checkpoint_interval() const {
     return std::max(2 * uint64_t{config_.block_bytes}, 4 * sizeof(SnapshotBlock) * slots_.size());
@@ -563,7 +619,7 @@ class Partition final : private RecordKeys {
   bool give_up_log();
   void mark_succeeded(uint64_t incarnation);
   void find_log();
-  uint64_t read_changes(uint32_t slot, uint64_t end, uint64_t& at, uint64_t from,
+  uint64_t read_changes(uint32_t slot, uint64_t end, uint64_t& at, uint64_t from, bool with_ends,
                         std::vector<LoggedChange>& group) const;
   void find_held(const LogBlock& log, uint64_t next, std::unordered_map<uint32_t, uint64_t>& held);
   bool is_wanted(uint64_t end, uint64_t bytes) const {
@@ -582,8 +638,8 @@ class Partition final : private RecordKeys {
     return taken_bytes() > config_.bytes_max || more_bytes > config_.bytes_max - taken_bytes();
   }
   [[noreturn]] void throw_bound() const;
-  // For room below the bound: the least that the partition has taken meanwhile, and how many compactions may come
-  // before it takes less.
+  // For room below the bound: the least that the partition has taken meanwhile, and how many
+  // compactions may come before it takes less.
   struct Search {
     uint64_t least_bytes = ~uint64_t{0};
     uint64_t compactions = 0;
@@ -648,7 +704,11 @@ class Partition final : private RecordKeys {
   void find_uncertain(std::span<const uint32_t> order);
   void fix_bound(Head& head);
   bool index_newer(const ScannedPut& put);
+  bool counts(const Scan& scan, const ScannedPut& put, RecordView& record, std::string_view& key);
   void index_record(const Scan& scan, const ScannedPut& put);
+  void give_way(Location origin);
+  void index_in_order(const Scan& scan);
+  std::pair<BlockKind, uint64_t> order_of(uint32_t slot) const;
   void read_records(std::span<const uint32_t> order);
   bool is_whole(uint32_t slot) const;
   void resume(Head& head, uint32_t slot, bool torn);
@@ -664,9 +724,9 @@ class Partition final : private RecordKeys {
   uint32_t number_;
 
   PartitionIndex index_;
-  std::vector<Block> blocks_;      // by slot
-  std::vector<uint64_t> offsets_;  // of the same, side by side: a lookup needs no more of them
-  std::vector<uint64_t> pages_;    // offsets of the table's pages
+  std::vector<Block> blocks_;    // by slot
+  std::vector<Site> sites_;      // of the same, side by side: a lookup needs no more of them
+  std::vector<uint64_t> pages_;  // offsets of the table's pages
   std::vector<uint32_t> free_slots_;
   std::vector<uint32_t> spares_;
   mutable std::vector<uint64_t>
@@ -688,7 +748,8 @@ class Partition final : private RecordKeys {
   uint64_t reached_ =
       0;  // one more than the last version that look() met, be it of a batch that does not count
   bool ends_damaged_ = false;  // look() has met damage behind that
-  // Recovery has met a damaged record, the first one there: whether records of lower versions count is not certain.
+  // Recovery has met a damaged record, the first one there: whether records of lower versions count
+  // is not certain.
   uint64_t damage_at_ = 0;
   bool accounts_exact_ = true;   // else the next opening counts anew what is live
   uint64_t lost_bytes_ = 0;      // of records, in damaged blocks
@@ -714,14 +775,15 @@ class Partition final : private RecordKeys {
 
   // The log: where what is kept begins, what consumers have not read, and the last block of it.
   uint64_t logged_ = 0;  // the version of its last record
+  uint64_t opened_change_ = 1;
   uint64_t log_from_ = ~uint64_t{0};
   uint64_t unread_from_ = kAllRead;
   uint64_t last_log_block_ = 0;  // its incarnation; 0: it is not known
   uint64_t held_bytes_ = 0;
   uint64_t log_given_up_ = 0;  // blocks of it, for want of room
 
-  // With eviction: what has been read since it was written or moved, use_words() of each block; and how often a key
-  // was there.
+  // With eviction: what has been read since it was written or moved, use_words() of each block; and
+  // how often a key was there.
   mutable std::vector<uint64_t> used_;
   mutable uint64_t hits_ = 0;
   mutable uint64_t misses_ = 0;
@@ -741,7 +803,8 @@ class Partition final : private RecordKeys {
   uint64_t snapshots_read_ = 0;
   uint64_t checkpoints_read_ = 0;
   uint64_t snapshot_bytes_ = 0;  // of the sound snapshot that is linked, if there is one
-  // With an index in PM: of the checkpoint that is linked, and what has come since, or since one failed.
+  // With an index in PM: of the checkpoint that is linked, and what has come since, or since one
+  // failed.
   uint64_t checkpoint_bytes_ = 0;
   uint64_t appended_bytes_ = 0;       // to the log
   uint64_t dead_overflow_bytes_ = 0;  // in dead_overflow_
@@ -750,5 +813,41 @@ class Partition final : private RecordKeys {
   uint64_t saved_overflow_ = 0;  // long values of records that only snapshots read
   bool unfenced_ = false;        // something was flushed since the last fence
 };
+
+inline bool Partition::get_plain(uint64_t hash, std::string_view key, Found& out) const {
+  if (!index_.is_hash() || pool_.failed()) [[unlikely]]
+    return false;
+  constexpr uint16_t kPlain = kSupersedes | kGroupGoesOn;
+  const HashIndex& index = index_.hash();
+  // One body for all of them: as a function that find() calls it would be one.
+  for (uint64_t first = index.first_place(hash);; first += HashIndex::kAtOnce) {
+    for (uint32_t same = index.with_tag(first, hash); same != 0; same &= same - 1) {
+      const Location location = index.at(first + static_cast<uint64_t>(std::countr_zero(same)));
+      const Site& site = sites_[location.slot()];
+      const char* at = pool_.at<char>(site.offset + location.offset());
+      RecordHeader header;
+      std::memcpy(&header, at, sizeof header);
+      const auto flags = static_cast<uint16_t>(header.word >> 48);
+      const uint64_t key_bytes = header.sizes & 0x1ffff;
+      const uint64_t value_bytes = header.sizes >> 17;
+      const uint64_t bytes = record_bytes(flags & kPlain, key_bytes, value_bytes);
+      const char* text = at + sizeof header + ((flags & kSupersedes) != 0 ? sizeof(Superseded) : 0);
+      if ((flags & ~kPlain) != 0 || key_bytes != key.size() ||
+          bytes > config_.block_bytes - location.offset() ||
+          std::memcmp(text, key.data(), key_bytes) != 0) [[unlikely]]
+        continue;
+      if (pool_.verifies_payload() && header.checksum != checksum_of(at, bytes, site.seed))
+          [[unlikely]]
+        return false;
+      out = {{text + key_bytes, value_bytes}, header.word & kVersionMax, kNoExpiry};
+      if (out.version < uncertain_below_) [[unlikely]]
+        return false;
+      if (config_.evicts) note_use(location);
+      return true;
+    }
+    if (index.ends_before(first + HashIndex::kAtOnce, hash)) [[unlikely]]
+      return false;
+  }
+}
 
 }  // namespace perdure::store

@@ -21,14 +21,15 @@ class PartitionIndex {
   PartitionIndex(std::unique_ptr<OrderedIndex> ordered, std::unique_ptr<PmPartitionIndex> pm)
       : ordered_(std::move(ordered)), pm_(std::move(pm)) {}
 
-  // Calls `is_it(Location)` for entries that may be the key's until it returns true. Returns that entry, or
-  // kNone. Entries are valid until the next reserve(), insert() or erase().
+  // Calls `is_it(Location)` for entries that may be the key's until it returns true. Returns that
+  // entry, or kNone. Entries are valid until the next reserve(), insert() or erase().
   template <typename IsIt>
   uint64_t find(uint64_t hash, std::string_view key, IsIt is_it) const {
     if (ordered_ != nullptr) return ordered_->find(key, is_it);
     return pm_ != nullptr ? pm_->find(hash, is_it) : hash_.find(hash, is_it);
   }
-  // The entry of the key that leads to this place, or kNone. No record is read: only an index in PM may throw.
+  // The entry of the key that leads to this place, or kNone. No record is read: only an index in PM
+  // may throw.
   uint64_t find_place(uint64_t hash, std::string_view key, Location place) const {
     if (ordered_ != nullptr) return ordered_->find_place(key, place);
     return find(hash, key, [&](Location found) { return found == place; });
@@ -41,12 +42,13 @@ class PartitionIndex {
     if (ordered_ != nullptr) return ordered_->move(entry, to);
     pm_ != nullptr ? pm_->move(entry, to) : hash_.move(entry, to);
   }
-  // An index in PM of which something is known to be damaged: an entry, or that entries have been lost. Nothing must
-  // rely on its word that a record does not count, so nothing is compacted; where entries are lost, nobody is told that
-  // a key is absent. Nothing else is.
+  // An index in PM of which something is known to be damaged: an entry, or that entries have been
+  // lost. Nothing must rely on its word that a record does not count, so nothing is compacted;
+  // where entries are lost, nobody is told that a key is absent. Nothing else is.
   bool is_damaged() const { return pm_ != nullptr && pm_->is_damaged(); }
   bool has_lost() const { return pm_ != nullptr && pm_->has_lost(); }
-  // Before an insert on behalf of a caller: throws kPoolFull if the index is in PM, and has no room there.
+  // Before an insert on behalf of a caller: throws kPoolFull if the index is in PM, and has no room
+  // there.
   void require_room() {
     if (pm_ != nullptr) pm_->require_room();
   }
@@ -68,7 +70,8 @@ class PartitionIndex {
     if (ordered_ != nullptr) return ordered_->tidy();
     reserve_changes(1);
   }
-  // Before so many moves and erasures that no reserve() comes before. May throw, having changed nothing.
+  // Before so many moves and erasures that no reserve() comes before. May throw, having changed
+  // nothing.
   void reserve_changes(uint64_t count) {
     if (pm_ != nullptr) pm_->reserve(count);
   }
@@ -88,11 +91,16 @@ class PartitionIndex {
   void prefetch(uint64_t hash) const {
     if (is_hash()) hash_.prefetch(hash);
   }
-  // With an index in DRAM: what a snapshot has of it. Returns false, having changed nothing, if it is none of this kind.
+  // With an index in DRAM: what a snapshot has of it. Returns false, having changed nothing, if it
+  // is none of this kind.
   bool assign(std::span<const uint64_t> words) {
     if (ordered_ != nullptr) return ordered_->load(words);
     hash_.assign(words);
     return true;
+  }
+  // With an ordered index: OrderedIndex::fill().
+  void fill(std::span<const Location> records, const OrderedIndex::KeptOf& kept_of) {
+    ordered_->fill(records, kept_of);
   }
   const HashIndex& hash() const { return hash_; }
   bool is_hash() const { return ordered_ == nullptr && pm_ == nullptr; }

@@ -65,8 +65,17 @@ PmIndex::PmIndex(Pool& pool, uint64_t annex, uint64_t salt, uint64_t owner,
       if (error.code() != ErrorCode::kCorrupt || !pool_.read_only()) throw;
     }
   } else if (!pool_.read_only()) {
-    index_ =
-        structure.entry->create(pool, annex_.name(), Kind::kU64, Kind::kU64, structure.options);
+    make(pool, *structure.entry, structure.options);
+  }
+}
+
+// Or notes that there is no room for it.
+void PmIndex::make(Pool& pool, const CatalogEntry& entry, const OptionMap& options) {
+  try {
+    index_ = entry.create(pool, annex_.name(), Kind::kU64, Kind::kU64, options);
+  } catch (const Error& error) {
+    if (!pm::is_full(error)) throw;
+    in_dram_ = true;
   }
 }
 
@@ -85,7 +94,7 @@ std::vector<uint64_t> PmIndex::places_of(uint32_t partition) const {
 
 bool PmIndex::find_announced() const {
   const std::lock_guard held(mutex_);
-  if (announced_.empty()) return true;
+  if (announced_.empty() || index_ == nullptr) return true;
   try {
     if ((*index_).check([](const std::string&) {}) != 0) return false;
     find_places();
@@ -97,7 +106,8 @@ bool PmIndex::find_announced() const {
 }
 
 void PmIndex::find_places() const {
-  // Partitions that are open already go on telling the structure of theirs; what is looked for stays as it is.
+  // Partitions that are open already go on telling the structure of theirs; what is looked for
+  // stays as it is.
   std::map<uint32_t, std::vector<uint64_t>> places;
   (*index_).for_each([&](Datum key, Datum) {
     const uint64_t owner = PmPartitionIndex::partition_of(key.word());
@@ -115,7 +125,7 @@ void PmIndex::make_anew(Pool& pool) {
   pm::Heap::Txn txn(pool_.heap());
   txn.redo(&annex_.entry(), &none, sizeof none);  // wholly or not at all
   txn.commit_redo([] {});
-  index_ = made.create(pool, annex_.name(), Kind::kU64, Kind::kU64, {});
+  make(pool, made, {});
 }
 
 void PlaceTable::clear(uint64_t expected) {
@@ -135,11 +145,18 @@ void PlaceTable::clear(uint64_t expected) {
 }
 
 void PlaceTable::grow(uint64_t count) {
+  if (!keeps_empty_words_) {
+    const auto full = std::ranges::count_if(
+        items_, [](const Item& item) { return item.place != kEmpty && item.word != 0; });
+    count -= size_ - static_cast<uint64_t>(full);
+    size_ = static_cast<uint64_t>(full);
+  }
   std::vector<Item> before(std::bit_ceil(std::max<uint64_t>(2 * count, 64)), Item{kEmpty, 0});
   std::swap(items_, before);
   shift_ = 64 - std::countr_zero(items_.size());
   for (const Item& item : before) {
-    if (item.place != kEmpty) items_[position_of(item.place)] = item;
+    if (item.place == kEmpty || (item.word == 0 && !keeps_empty_words_)) continue;
+    items_[position_of(item.place)] = item;
   }
 }
 
@@ -286,6 +303,7 @@ void PmPartitionIndex::load(uint64_t size, PlaceTable changes) {
 
 void PmPartitionIndex::begin_anew() {
   load(0, {});
+  if (is_in_dram()) fresh_.drop_empty_words();
   asks_ = false;
   met_damage_ = lost_ = false;
 }

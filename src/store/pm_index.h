@@ -1,19 +1,23 @@
-// Where each key's record stands, in PM: a structure of the catalogue, from words to words, that all partitions of a
-// store share, and for each partition a table in DRAM of what that structure has not been told yet.
+// Where each key's record stands, in PM: a structure of the catalogue, from words to words, that
+// all partitions of a store share, and for each partition a table in DRAM of what that structure
+// has not been told yet.
 //
-// A key's entry has a place of 63 bits: the partition's number, then 53 bits of the key's hash. Two keys of a
-// partition that have all of them in common stand at places that follow one another: an entry says whether another
-// one may follow, and whoever looks for a key compares it with the record's. An entry:
+// A key's entry has a place of 63 bits: the partition's number, then 53 bits of the key's hash. Two
+// keys of a partition that have all of them in common stand at places that follow one another: an
+// entry says whether another one may follow, and whoever looks for a key compares it with the
+// record's. An entry:
 //
 //   | 26 bits of a checksum | another one may follow, 1 bit | Location, 37 bits, 0: the key that stood here is gone |
 //
-// The checksum is of place and entry: damage is told from another key. What it does not tell is that an entry is missing,
-// since its key in the structure has changed. The blocks do: how many bytes of records count in each of them is known,
-// and whoever looks at all records of a block meets fewer (Partition::require_nothing_lost).
+// The checksum is of place and entry: damage is told from another key. What it does not tell is
+// that an entry is missing, since its key in the structure has changed. The blocks do: how many
+// bytes of records count in each of them is known, and whoever looks at all records of a block
+// meets fewer (Partition::require_nothing_lost).
 //
-// The structure is told nothing that is not covered: what a durable checkpoint of the partition holds (checkpoint.cc),
-// or if there is none, what is durable in the log. So a crash finds it as of the last checkpoint, with some of that
-// checkpoint's changes or all of them, and telling it all of them again gives one and the same state.
+// The structure is told nothing that is not covered: what a durable checkpoint of the partition
+// holds (checkpoint.cc), or if there is none, what is durable in the log. So a crash finds it as of
+// the last checkpoint, with some of that checkpoint's changes or all of them, and telling it all of
+// them again gives one and the same state.
 #pragma once
 
 #include <algorithm>
@@ -36,31 +40,39 @@ namespace perdure::store {
 // The structure. Thread-safe, as structures are.
 class PmIndex {
  public:
-  // What `options` of a store say: "cceh", "cceh:segment_buckets=64,initial_depth=1", or "" for the default. Throws
-  // kInvalidArgument if there is none of this name, or if it cannot be an index of a store.
+  // What `options` of a store say: "cceh", "cceh:segment_buckets=64,initial_depth=1", or "" for the
+  // default. Throws kInvalidArgument if there is none of this name, or if it cannot be an index of
+  // a store.
   struct Structure {
     explicit Structure(std::string_view text);
     const CatalogEntry* entry;
     OptionMap options;
   };
 
-  // Of the store whose root is at `owner`, and whose salt names the index. `annex`: offset of the structure's
-  // directory entry. Makes the structure, of this kind, if a crash came between the store and that.
+  // Of the store whose root is at `owner`, and whose salt names the index. `annex`: offset of the
+  // structure's directory entry. Makes the structure, of this kind, if a crash came between the
+  // store and that.
   PmIndex(Pool& pool, uint64_t annex, uint64_t salt, uint64_t owner, const Structure& structure);
 
-  // Null if the pool is open to read, and the structure is damaged, or was not made before a crash.
+  // Null if the pool is open to read, and the structure is damaged, or was not made before a crash;
+  // or if there is no room for it (is_in_dram()).
   AnyIndex* get() const { return index_.get(); }
-  // What the structure has of a partition that is about to forget it. To find it is to read the whole structure: that is
-  // done once for all partitions that have been announced. Of a partition that nothing is told of until then.
+  // What the structure has of a partition that is about to forget it. To find it is to read the
+  // whole structure: that is done once for all partitions that have been announced. Of a partition
+  // it answers nothing until then.
   void will_forget(uint32_t partition) const;
   std::vector<uint64_t> places_of(uint32_t partition) const;
-  // That, for all that have been announced, if any has; whether the structure is sound is found out, too. Returns false
-  // if it is not.
+  // That, for all that have been announced, if any has; whether the structure is sound is found
+  // out, too. Returns false if it is not.
   bool find_announced() const;
-  // Gives the structure up, and makes another one of its type, which is empty, in its place. Before any partition is
-  // recovered, and once none has a checkpoint. What the old one has of the pool stays taken. Throws kPoolFull: then there
-  // is none, as after a crash in between, and the next opening makes it.
+  // Gives the structure up, and makes another one of its type, which is empty, in its place. Before
+  // any partition is recovered, and once none has a checkpoint. What the old one has of the pool
+  // stays taken. Without room there is none, as after a crash in between.
   void make_anew(Pool& pool);
+  // There is no room for a structure in a pool that is open to write: the tables in DRAM have all
+  // of it, nobody writes checkpoints, and the next opening for which there is room makes the
+  // structure.
+  bool is_in_dram() const { return in_dram_; }
 
   // Whether there is a structure that could not be opened: the pool is open read-only then.
   bool is_lost() const { return index_ == nullptr && annex_.is_used(); }
@@ -72,10 +84,12 @@ class PmIndex {
 
  private:
   void find_places() const;  // of all that are announced; with the mutex
+  void make(Pool& pool, const CatalogEntry& entry, const OptionMap& options);
 
   pm::PoolImpl& pool_;
   pm::PoolImpl::Annex annex_;  // goes after the structure
   std::unique_ptr<AnyIndex> index_;
+  bool in_dram_ = false;
   mutable std::mutex mutex_;  // of what follows
   mutable std::map<uint32_t, std::vector<uint64_t>>
       places_;                            // that have been found, and are still to be asked for
@@ -110,6 +124,9 @@ class PlaceTable {
   void clear(uint64_t expected);
   uint64_t size() const { return size_; }
   uint64_t dram_bytes() const { return items_.capacity() * sizeof(Item); }
+  // Where there is no other place for what is not here: an item that says that there is nothing is
+  // not needed when the table grows.
+  void drop_empty_words() { keeps_empty_words_ = false; }
 
   // All positions, those without an item, too: item_at() is null there.
   uint64_t positions() const { return items_.size(); }
@@ -132,6 +149,7 @@ class PlaceTable {
   std::vector<Item> items_;
   uint64_t size_ = 0;
   int shift_ = 64;
+  bool keeps_empty_words_ = true;
 };
 
 // The entries of one partition. Owned by it: not thread-safe.
@@ -139,6 +157,8 @@ class PmPartitionIndex {
  public:
   PmPartitionIndex(const PmIndex& index, uint32_t partition)
       : index_(index), base_(uint64_t{partition} << kHashBits) {}
+  // Whether all of it is here, since there is no structure.
+  bool is_in_dram() const { return index_.is_in_dram(); }
 
   // As HashIndex.
   static constexpr uint64_t kNone = ~uint64_t{0};
@@ -172,18 +192,22 @@ class PmPartitionIndex {
   uint64_t size() const { return size_; }
   uint64_t dram_bytes() const { return fresh_.dram_bytes() + covered_.dram_bytes(); }
 
-  // What has changed since the last cover(), and what of earlier changes the structure has not been told.
+  // What has changed since the last cover(), and what of earlier changes the structure has not been
+  // told.
   uint64_t changes() const { return fresh_.size(); }
-  // Takes the latter to the former, which are then what a checkpoint must hold. May throw std::bad_alloc.
+  // Takes the latter to the former, which are then what a checkpoint must hold. May throw
+  // std::bad_alloc.
   void gather();
   const PlaceTable& gathered() const { return fresh_; }
   // They are covered from now on. After gather(). Does not throw.
   void cover();
-  // Tells the structure some of what is covered, about twice as much as has changed since the last call. Throws kIo.
+  // Tells the structure some of what is covered, about twice as much as has changed since the last
+  // call. Throws kIo.
   void tell_some();
   // Tells it all. Returns whether it had room for that, and was sound. Throws kIo.
   bool tell_all();
-  // Whether the structure could not take what it was told for damage, or damage has been met in what it tells.
+  // Whether the structure could not take what it was told for damage, or damage has been met in
+  // what it tells.
   bool is_damaged() const { return damaged_ || met_damage_ || lost_; }
   // Entries are missing: whoever finds none has not learnt that there is none.
   bool has_lost() const { return lost_; }
@@ -191,8 +215,9 @@ class PmPartitionIndex {
   // Throws kCorrupt if is_damaged(): `what` is not done.
   void require_sound(const char* what) const;
 
-  // For verification. Which partition's place it is; whether an entry is what was written there; and whether the tables
-  // in DRAM say what the structure is still to learn of it, or the structure is not asked at all.
+  // For verification. Which partition's place it is; whether an entry is what was written there;
+  // and whether the tables in DRAM say what the structure is still to learn of it, or the structure
+  // is not asked at all.
   static uint64_t partition_of(uint64_t place) { return place >> kHashBits; }
   static bool is_sound(uint64_t place, uint64_t word) {
     return word == sealed(place, word & kSaid);

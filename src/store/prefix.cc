@@ -1,8 +1,8 @@
 // Removal by prefix: one record takes away all older ones of the partition whose keys begin so.
 //
-// It invalidates by version, not by naming each record. So it must stay, as a tombstone must, while a block
-// is there in which it has invalidated a record: which blocks these are is known when it is written, and found
-// again by recovery. Compaction carries it on until then.
+// It invalidates by version, not by naming each record. So it must stay, as a tombstone must, while
+// a block is there in which it has invalidated a record: which blocks these are is known when it is
+// written, and found again by recovery. Compaction carries it on until then.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -71,7 +71,7 @@ void Partition::prepare_prefix(PrefixMatches& matches, uint64_t now_ms, uint32_t
   if (moved_bytes_ != moved || index_.size() != there) {  // compaction has moved records
     matches = match_prefix(matches.prefix, now_ms);
   }
-  reserve_dead(matches.records.size());
+  reserve_garbage(matches.records.size());
   index_.reserve_changes(matches.records.size());
   prefix_removals_[next_version_].blocks = matches.blocks;
 }

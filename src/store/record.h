@@ -27,7 +27,8 @@ struct RecordView {
   uint16_t flags = 0;
 
   bool has(uint16_t flag) const { return (flags & flag) != 0; }
-  // Whether it gives a key a value; else it takes one away, or another record's validity, or ends a batch.
+  // Whether it gives a key a value; else it takes one away, or another record's validity, or ends a
+  // batch.
   bool is_put() const { return (flags & (kRemoval | kTombstone | kDead)) == 0; }
   // Whether it has a key and a value, be it for snapshots only.
   bool has_value() const { return (flags & (kRemoval | kTombstone)) == 0; }
@@ -47,8 +48,8 @@ inline uint64_t record_bytes(uint16_t flags, uint64_t key_bytes, uint64_t value_
   return round_up(bytes, 8);
 }
 
-// Takes the record at `at` apart; nothing is verified but that it lies within `room` bytes. Returns false
-// if it does not.
+// Takes the record at `at` apart; nothing is verified but that it lies within `room` bytes. Returns
+// false if it does not.
 inline bool parse(const char* at, uint64_t room, RecordView& out) {
   if (room < sizeof(RecordHeader)) return false;
   RecordHeader header;

@@ -1,26 +1,31 @@
-// What a partition knows is rebuilt from its blocks: from their headers and an index snapshot, if a clean close has
-// left one (index_snapshot.cc), else from all records.
+// What a partition knows is rebuilt from its blocks: from their headers and an index snapshot, if a
+// clean close has left one (index_snapshot.cc), else from all records.
 //
-// A damaged record in a block that was closed is left out, and with it the certainty about all older records of the
-// partition: see find_uncertain().
+// A damaged record in a block that was closed is left out, and with it the certainty about all
+// older records of the partition: see find_uncertain().
 //
-// A record counts unless another one supersedes it; both are known by version. Compaction that a crash or a
-// close interrupted leaves copies: a record of one version in two blocks. The copy stands in a block of moved
-// records, and if both do, in the one that was opened later; it is the one that later records name. The other
-// block is stale, and is compacted before any other: what supersedes one of its records may name the copy's
-// block alone, and must not be dropped for that one before the stale block is unused.
+// A record counts unless another one supersedes it; both are known by version. Compaction that a
+// crash or a close interrupted leaves copies: a record of one version in two blocks. The copy
+// stands in a block of moved records, and if both do, in the one that was opened later; it is the
+// one that later records name. The other block is stale, and is compacted before any other: what
+// supersedes one of its records may name the copy's block alone, and must not be dropped for that
+// one before the stale block is unused.
 //
-// A block that was open has its end at the first record that does not fit its checksum: what follows was
-// not acknowledged. If the partition was not closed, the rest of the block is made zeros before it is used
-// again: whole records behind a torn one would otherwise count once the torn one is overwritten.
+// A block that was open has its end at the first record that does not fit its checksum: what
+// follows was not acknowledged. If the partition was not closed, the rest of the block is made
+// zeros before it is used again: whole records behind a torn one would otherwise count once the
+// torn one is overwritten.
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <functional>
+#include <optional>
 #include <unordered_set>
+#include <utility>
 
 #include "pm/checksum.h"
 #include "store/hash.h"
+#include "store/huge_allocator.h"
 #include "store/partition.h"
 #include "store/recovery_scan.h"
 
@@ -94,7 +99,8 @@ void Partition::read_table() {
   const uint64_t slots = pages_.size() * TablePage::kEntries;
   if (slots > Location::kSlotsMax) throw_damaged("its table is too long");
   blocks_.resize(slots);
-  offsets_.resize(slots);
+  sites_.resize(slots);
+  slots_.reserve(slots);
   free_slots_.reserve(slots);  // as add_page() does: to give a block back needs no memory
   if (config_.evicts) used_.resize(slots * use_words());
   if (index_.pm() != nullptr) emptied_blocks_.reserve(slots);
@@ -111,9 +117,13 @@ void Partition::read_table() {
       free_slots_.push_back(slot);
       continue;
     }
-    if (!met.insert(offset).second) throw_damaged(fmt::format("block {} is there twice", slot));
     read_header(slot, offset);
-    offsets_[slot] = offset;
+    // Of a block of records its incarnation would have been met.
+    const State state = blocks_[slot].state;
+    if ((state == State::kSpare || state == State::kOverflow) && !met.insert(offset).second) {
+      throw_damaged(fmt::format("block {} is there twice", slot));
+    }
+    sites_[slot] = {.offset = offset, .seed = seed_of(blocks_[slot].incarnation)};
   }
   uint64_t floor = 0;
   if (!pm::unseal_word(root_.version_floor, kVersionSalt, floor)) {
@@ -126,8 +136,8 @@ void Partition::read_table() {
   next_incarnation_ = std::max(next_incarnation_, floor);
 }
 
-// Reads the group of records at `at` that count together, mostly a single one. Returns false if they are not
-// all there; else moves `at` behind them, and gives the last one.
+// Reads the group of records at `at` that count together, mostly a single one. Returns false if
+// they are not all there; else moves `at` behind them, and gives the last one.
 bool Partition::read_group(const Block& block, uint64_t end, uint64_t& at, RecordView& last) const {
   const uint64_t seed = seed_of(block.incarnation);
   const char* base = pool_.at<char>(block.offset);
@@ -148,8 +158,8 @@ std::optional<Partition::LastBatch> Partition::look() {
   if (index_.pm() != nullptr && root_.checkpoint == 0 && !pool_.read_only()) {
     config_.pm->will_forget(number_);
   }
-  // The last write stands in the block of writes that was opened last; or, if that is gone, the floors tell
-  // what has been given, since they are noted by a later fence than that of a batch.
+  // The last write stands in the block of writes that was opened last; or, if that is gone, the
+  // floors tell what has been given, since they are noted by a later fence than that of a batch.
   uint32_t newest = kNoSlot;
   for (uint32_t slot = 0; slot < blocks_.size(); ++slot) {
     const Block& block = blocks_[slot];
@@ -193,7 +203,8 @@ void Partition::drop_batch() {
 }
 
 void Partition::flush_batch() const {
-  // And what lies before it in the block: if that were lost to a power failure, the batch would be, too.
+  // And what lies before it in the block: if that were lost to a power failure, the batch would be,
+  // too.
   memory_.flush(pool_.at<char>(blocks_[batch_slot_].offset), batch_end_);
 }
 
@@ -209,6 +220,7 @@ void Partition::scan_block(uint32_t slot, Scan& scan, uint64_t begin) {
   while (at < end) {
     uint64_t member = at;
     if (read_group(block, end, at, record)) {
+      if (at == member + record.bytes) scan_record({slot, member}, record, scan), member = at;
       for (; member < at; member += record.bytes) {
         parse(base + member, end - member, record);
         scan_record({slot, member}, record, scan);
@@ -216,7 +228,8 @@ void Partition::scan_block(uint32_t slot, Scan& scan, uint64_t begin) {
     } else if (open) {
       break;
     } else if (is_record(block, at, end, record)) {
-      // Of a group that is damaged further on. It was whole when the block was closed, so what is left of it counts.
+      // Of a group that is damaged further on. It was whole when the block was closed, so what is
+      // left of it counts.
       scan_record({slot, at}, record, scan);
       at += record.bytes;
     } else {
@@ -232,8 +245,8 @@ bool Partition::is_record(const Block& block, uint64_t at, uint64_t end, RecordV
          is_intact(base + at, out, seed_of(block.incarnation));
 }
 
-// Where records go on behind a damaged one, whose length may be wrong: at the next place where one is sound, and the
-// one after it, too. What lies in between is lost.
+// Where records go on behind a damaged one, whose length may be wrong: at the next place where one
+// is sound, and the one after it, too. What lies in between is lost.
 uint64_t Partition::skip_damage(uint32_t slot, uint64_t at, uint64_t end) {
   Block& block = blocks_[slot];
   block.damaged = true;
@@ -267,14 +280,14 @@ void Partition::scan_record(Location location, const RecordView& record, Scan& s
   }
   if (!record.is_put()) return;
   if (record.has(kKeyOutside) && !has_overflow(record)) return;  // then it is superseded
-  scan.puts.push_back(
-      {location, hash_of(key_of(record)), record.version, record.bytes, record.flags});
+  scan.puts.emplace_back(location, hash_of(key_of(record)), record);
 }
 
-// A record that is lost had some version below what was given when its block was closed, as has each record in its
-// block, be it a copy, or the origin of copies. It may have been the last one of any key, or the end of any older
-// record. So of all that is older nobody knows whether it counts; a newer record of a key counts, whatever is lost.
-// The next block of the same kind was opened after that one was closed.
+// A record that is lost had some version below what was given when its block was closed, as has
+// each record in its block, be it a copy, or the origin of copies. It may have been the last one of
+// any key, or the end of any older record. So of all that is older nobody knows whether it counts;
+// a newer record of a key counts, whatever is lost. The next block of the same kind was opened
+// after that one was closed.
 void Partition::find_uncertain(std::span<const uint32_t> order) {
   const auto header_of = [&](uint32_t slot) { return pool_.at<BlockHeader>(blocks_[slot].offset); };
   for (size_t i = 0; i < order.size(); ++i) {
@@ -288,63 +301,97 @@ void Partition::find_uncertain(std::span<const uint32_t> order) {
   }
 }
 
-void Partition::index_record(const Scan& scan, const ScannedPut& put) {
-  const Location location = put.location;
-  Block& block = blocks_[location.slot()];
-  if (const auto found = scan.superseded.find(put.version); found != scan.superseded.end()) {
+// Whether it does, as far as other records tell. Reads the record again only where more of it is
+// needed than the scan kept: gives what count() needs of it, and its key if somebody does.
+bool Partition::counts(const Scan& scan, const ScannedPut& put, RecordView& record,
+                       std::string_view& key) {
+  const Location location = put.location();
+  const Block& block = blocks_[location.slot()];
+  if (const auto found = scan.superseded.find(put.version()); found != scan.superseded.end()) {
     if (found->second != block.incarnation) mark_stale(location.slot());
-    return;
+    return false;
   }
-  // It is read again only where more of it is needed than the scan kept.
-  RecordView record;
-  record.bytes = put.bytes;
-  std::string_view key;
-  const bool needs_key = config_.ordered || !scan.prefixes.empty();
-  if (needs_key || (put.flags & kExpires) != 0) record = view_at(location);
+  record = {.bytes = put.bytes()};  // nothing of the one before: count() goes by the flags, too
+  const bool needs_key = (config_.ordered && uncertain_below_ != 0) || !scan.prefixes.empty();
+  if (needs_key || put.has(kExpires)) record = view_at(location);
   if (needs_key) key = key_of(record);
-  if (const uint64_t removal = scan.removal_of(key, put.version); removal != 0) {
+  if (const uint64_t removal = scan.removal_of(key, put.version()); removal != 0) {
     std::vector<uint64_t>& blocks = prefix_removals_[removal].blocks;
     if (blocks.empty() || blocks.back() != block.incarnation) blocks.push_back(block.incarnation);
-    return;
+    return false;
   }
+  return true;
+}
+
+void Partition::index_record(const Scan& scan, const ScannedPut& put) {
+  RecordView record;
+  std::string_view key;
+  if (!counts(scan, put, record, key)) return;
+  const Location location = put.location();
   // At one place of an index in PM mostly nothing stands: then nothing is read.
   const auto is_any = [](Location) { return true; };
   const bool may_be_there =
       index_.pm() == nullptr || index_.find(put.hash, key, is_any) != PartitionIndex::kNone;
   const bool may_be_twice = uncertain_below_ != 0 || index_.pm() != nullptr;
   if (may_be_there && may_be_twice && index_newer(put)) return;
-  const auto is_copy = [&](Location other) { return view_at(other).version == put.version; };
+  const auto is_copy = [&](Location other) { return view_at(other).version == put.version(); };
   const uint64_t copy = may_be_there ? index_.find(put.hash, key, is_copy) : PartitionIndex::kNone;
   if (copy != PartitionIndex::kNone) {
-    const Location other = index_.at(copy);
-    mark_stale(other.slot());
-    discount(view_at(other), blocks_[other.slot()]);
+    give_way(index_.at(copy));
     index_.move(copy, location);
   } else {
     index_.reserve(key, 1);
     index_.insert(put.hash, key, location);
   }
-  count(record, block);
+  count(record, blocks_[location.slot()]);
 }
 
-// Where what told of it is lost, be it a record or an entry of an index in PM, so that the next write of the key did not
-// find the one before, two records of a key may seem to count: the newer one does. Returns whether there was
-// another one.
+// To a copy.
+void Partition::give_way(Location origin) {
+  mark_stale(origin.slot());
+  discount(view_at(origin), blocks_[origin.slot()]);
+}
+
+// All of them at once into an index in the order of keys; but one by one where lost records leave
+// room for two of a key.
+void Partition::index_in_order(const Scan& scan) {
+  std::vector<Location, HugeAllocator<Location>> places;
+  places.reserve(scan.puts.size() - std::min(scan.puts.size(), scan.superseded.size()));
+  RecordView record;
+  std::string_view key;
+  for (const ScannedPut& put : scan.puts) {
+    if (!counts(scan, put, record, key)) continue;
+    places.push_back(put.location());
+    count(record, blocks_[put.location().slot()]);
+  }
+  const auto is_before = [&](Location a, Location b) {
+    return order_of(a.slot()) < order_of(b.slot());
+  };
+  index_.fill(places, [&](Location a, Location b) -> std::optional<Location> {
+    if (view_at(a).version != view_at(b).version) return {};
+    give_way(is_before(a, b) ? a : b);
+    return is_before(a, b) ? b : a;
+  });
+}
+
+// Where what led to it is lost, be it a record or an entry of an index in PM, so that the next
+// write of the key did not find the one before, two records of a key may seem to count: the newer
+// one does. Returns whether there was another one.
 bool Partition::index_newer(const ScannedPut& put) {
-  const RecordView record = view_at(put.location);
+  const RecordView record = view_at(put.location());
   const std::string_view key = key_of(record);
   RecordView other;
   const uint64_t entry = index_.find(put.hash, key, [&](Location location) {
     other = view_at(location);
     return key_of(other) == key;
   });
-  if (entry == PartitionIndex::kNone || other.version == put.version) return false;
-  if (other.version > put.version) return true;
+  if (entry == PartitionIndex::kNone || other.version == put.version()) return false;
+  if (other.version > put.version()) return true;
   discount(other, blocks_[index_.at(entry).slot()]);
   // A checkpoint has counted it; where all records are read nothing has, yet.
   if (other.has(kOverflow) && has_overflow(other)) blocks_[other.overflow.slot].live = 0;
-  index_.move(entry, put.location);
-  count(record, blocks_[put.location.slot()]);
+  index_.move(entry, put.location());
+  count(record, blocks_[put.location().slot()]);
   return true;
 }
 
@@ -388,7 +435,8 @@ CloseRecord Partition::what_is_there() const {
   return found;
 }
 
-// Builds the index from the records of the blocks, in which copies come after what they were copied from.
+// Builds the index from the records of the blocks, in which copies come after what they were copied
+// from.
 void Partition::read_records(std::span<const uint32_t> order) {
   Scan scan;
   uint64_t left_bytes = order.size() * payload_bytes();
@@ -396,27 +444,32 @@ void Partition::read_records(std::span<const uint32_t> order) {
     const size_t before = scan.puts.size();
     scan_block(slot, scan);
     left_bytes -= payload_bytes();
-    // As if all blocks were like the first one, that the list is not copied again and again as it grows.
+    // As if all blocks were like the first one, that the list is not copied again and again as it
+    // grows.
     const uint64_t bytes = blocks_[slot].bytes;
     if (before == 0 && bytes > payload_bytes() / 2) {
       scan.puts.reserve(scan.puts.size() * (left_bytes / bytes + 2));
     }
   }
   find_uncertain(order);
-  index_.expect(scan.puts.size() - std::min(scan.puts.size(), scan.superseded.size()));
-  for (size_t i = 0; i < scan.puts.size(); ++i) {
-    constexpr size_t kAhead = 16;
-    if (i + kAhead < scan.puts.size()) index_.prefetch(scan.puts[i + kAhead].hash);
-    index_record(scan, scan.puts[i]);
+  if (index_.ordered() != nullptr && uncertain_below_ == 0) {
+    index_in_order(scan);
+  } else {
+    index_.expect(scan.puts.size() - std::min(scan.puts.size(), scan.superseded.size()));
+    for (size_t i = 0; i < scan.puts.size(); ++i) {
+      constexpr size_t kAhead = 16;
+      if (i + kAhead < scan.puts.size()) index_.prefetch(scan.puts[i + kAhead].hash);
+      index_record(scan, scan.puts[i]);
+    }
   }
   for (const ScannedPut& put : scan.puts) {
-    if ((put.flags & kOverflow) == 0) continue;
-    const RecordView record = view_at(put.location);
-    const uint64_t entry = entry_of_record(record, put.location, put.hash);
+    if (!put.has(kOverflow)) continue;
+    const RecordView record = view_at(put.location());
+    const uint64_t entry = entry_of_record(record, put.location(), put.hash);
     if (entry == PartitionIndex::kNone) continue;
     if (uncertain_below_ != 0 && !has_overflow(record)) {
       // What superseded it is lost.
-      discount(record, blocks_[put.location.slot()]);
+      discount(record, blocks_[put.location().slot()]);
       index_.erase(entry);
       continue;
     }
@@ -437,6 +490,11 @@ bool Partition::is_whole(uint32_t slot) const {
   return at == end;
 }
 
+// A copy comes after what it was copied from.
+std::pair<BlockKind, uint64_t> Partition::order_of(uint32_t slot) const {
+  return {pool_.at<BlockHeader>(blocks_[slot].offset)->kind, blocks_[slot].incarnation};
+}
+
 void Partition::recover(bool keeps_batch) {
   if (keeps_batch) batch_slot_ = kNoSlot;
   std::vector<uint32_t> order;
@@ -445,12 +503,8 @@ void Partition::recover(bool keeps_batch) {
       order.push_back(slot);
     }
   }
-  // A copy comes after what it was copied from.
-  const auto order_of = [&](uint32_t slot) {
-    const auto kind = pool_.at<BlockHeader>(blocks_[slot].offset)->kind;
-    return std::pair(kind, blocks_[slot].incarnation);
-  };
-  std::ranges::sort(order, {}, order_of);
+  const auto in_order = [&](uint32_t slot) { return order_of(slot); };
+  std::ranges::sort(order, {}, in_order);
   const auto head_of = [&](uint32_t slot) -> Head& {
     return order_of(slot).first == BlockKind::kLog ? head_ : moved_head_;
   };
@@ -479,14 +533,16 @@ void Partition::recover(bool keeps_batch) {
           now.records, now.bytes, now.blocks, close.records, close.bytes, close.blocks));
     }
   }
-  // Positions are told of what counts. A batch that does not leaves nothing behind from which the next recovery
-  // would know its versions: they are given to nobody in this opening, and, once the floors say so, in no later one.
+  // Positions are given for what counts. A batch that does not leaves nothing behind from which the
+  // next recovery would know its versions: they are given to nobody in this opening, and, once the
+  // floors say so, in no later one.
   logged_ = next_version_ - 1;
+  opened_change_ = next_change();
   // Nor are those that lost records may have had: no record has fewer bytes.
   next_version_ = std::max(next_version_ + lost_bytes_ / record_bytes(0, 0, 0), reached_);
   if (pool_.read_only()) return find_log();
-  // Behind a damaged record nothing more is written: after a crash that would be the end of the block. Closed
-  // before the mark goes that vouches for what is behind it.
+  // Behind a damaged record nothing more is written: after a crash that would be the end of the
+  // block. Closed before the mark goes that vouches for what is behind it.
   for (const uint32_t slot : order) {
     const bool unread = from_snapshot || (from_checkpoint && closed);
     if (!unread || blocks_[slot].state != State::kOpen || is_whole(slot)) continue;
@@ -506,7 +562,7 @@ void Partition::recover(bool keeps_batch) {
     resume(head, slot, false);
   }
   // The one to be compacted first stands last: an origin before its copies.
-  std::ranges::sort(stale_, std::greater(), order_of);
+  std::ranges::sort(stale_, std::greater(), in_order);
   if (!closed) {
     // What the last process stored may be in the caches only: that the blocks are closed, too.
     for (const uint32_t slot : order) {
@@ -525,7 +581,9 @@ void Partition::recover(bool keeps_batch) {
       if (head->slot != kNoSlot) resume(*head, head->slot, true);
     }
   }
-  fence();  // before anything new is written, and before the snapshot goes that the mark of the close vouches for
+  // before anything new is written, and before the snapshot goes that the mark of the close vouches
+  // for
+  fence();
   drop_snapshot();
   find_log();
   // What is written to it would not be found in the log.
@@ -538,8 +596,8 @@ void Partition::recover(bool keeps_batch) {
   if (index_.pm() != nullptr) end_index_recovery(from_checkpoint);
 }
 
-// The next block of a kind bounds what a damaged one before it makes uncertain. Without one the bound would move up
-// with each opening, past what is written from here on.
+// The next block of a kind bounds what a damaged one before it makes uncertain. Without one the
+// bound would move up with each opening, past what is written from here on.
 void Partition::fix_bound(Head& head) {
   try {
     if (spares_.size() <= kSparesForRemovals) add_spare(true);

@@ -6,21 +6,36 @@
 #include <unordered_map>
 #include <vector>
 
+#include "store/huge_allocator.h"
 #include "store/partition.h"
 
 namespace perdure::store {
 
-struct Partition::ScannedPut {
-  Location location;
+// There may be millions: three words each.
+class Partition::ScannedPut {
+ public:
+  ScannedPut(Location location, uint64_t hash_of_key, const RecordView& record)
+      : hash(hash_of_key),
+        version_(record.version | uint64_t{record.flags} << 48),
+        location_(location.word() | uint64_t{record.bytes} << kLocationBits) {}
+  Location location() const { return Location::of_word(location_); }
+  uint64_t version() const { return version_ & kVersionMax; }
+  bool has(uint16_t flag) const { return (version_ >> 48 & flag) != 0; }
+  uint32_t bytes() const { return static_cast<uint32_t>(location_ >> kLocationBits); }
+
   uint64_t hash;  // of the key
-  uint64_t version;
-  uint32_t bytes;
-  uint16_t flags;
+
+ private:
+  static constexpr int kLocationBits = 37;
+  static_assert(Location::kMask >> kLocationBits == 0 &&
+                kBlockBytesMax >> (64 - kLocationBits) == 0);
+  uint64_t version_;
+  uint64_t location_;
 };
 
 struct Partition::Scan {
   std::unordered_map<uint64_t, uint64_t> superseded;  // version -> incarnation
-  std::vector<ScannedPut> puts;
+  std::vector<ScannedPut, HugeAllocator<ScannedPut>> puts;
   std::vector<Location> superseding;  // records that do so
   // Of each prefix that was removed, by its length, the last removal.
   std::map<size_t, std::unordered_map<std::string_view, uint64_t>> prefixes;

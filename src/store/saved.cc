@@ -1,6 +1,7 @@
-// Snapshots of a partition. The index leads to the newest record of each key; of those that are superseded or
-// removed while there are snapshots that saw them, a table keeps the places. Compaction moves them as it does
-// records that count, but as dead ones, which no recovery takes for a key's.
+// Snapshots of a partition. The index leads to the newest record of each key; of those that are
+// superseded or removed while there are snapshots that saw them, a table keeps the places.
+// Compaction moves them as it does records that count, but as dead ones, which no recovery takes
+// for a key's.
 #include <algorithm>
 #include <cstring>
 #include <new>
@@ -22,7 +23,7 @@ uint64_t Partition::take_snapshot() {
 void Partition::release_snapshot(uint64_t version) {
   auto& versions = snapshots_->versions;
   versions.erase(versions.find(version));
-  reserve_dead(snapshots_->saved.size());
+  reserve_garbage(snapshots_->saved.size());
   std::erase_if(snapshots_->saved, [&](const auto& item) {
     const Saved& saved = item.second;
     const auto reader = versions.lower_bound(saved.version);
@@ -46,7 +47,7 @@ void Partition::drop(const Saved& saved) {
   }
   discount(record, blocks_[saved.location.slot()]);
   discount_saved(record, blocks_[saved.location.slot()]);
-  if (record.has(kOverflow)) bury(record, saved.location, saved.until);
+  if (record.has(kOverflow)) account_garbage(record, saved.location, saved.until);
 }
 
 void Partition::require_complete() const {

@@ -1,4 +1,5 @@
-// A state of a whole store, to be read while writes go on: of each partition the version of its last write.
+// A state of a whole store, to be read while writes go on: of each partition the version of its
+// last write.
 #pragma once
 
 #include <cstdint>

@@ -14,7 +14,9 @@ namespace perdure {
 
 using Condition = store::WriteRequest::Condition;
 
-Store::Store(std::unique_ptr<store::StoreImpl> impl) : impl_(std::move(impl)) {}
+Store::Store(std::unique_ptr<store::StoreImpl> impl) : impl_(std::move(impl)) {
+  impl_->answer_backups(nullptr);
+}
 Store::Store(Store&&) noexcept = default;
 Store& Store::operator=(Store&&) noexcept = default;
 Store::~Store() = default;
@@ -189,6 +191,12 @@ uint64_t Store::next_change(uint32_t partition) const {
 
 StoreBackup Store::backup(const std::string& file, const std::string& since) const {
   return impl_->backup(file, since);
+}
+bool Store::can_back_up_since() const { return !impl_->tells_no_run(); }
+StoreBackup Store::backup_live(const std::string& pool, const std::string& name,
+                               const std::string& file, const std::string& since,
+                               const std::string& consumer) {
+  return store::StoreImpl::backup_live(pool, name, file, since, consumer, nullptr);
 }
 Store Store::restore(Pool& pool, const std::string& name, std::span<const std::string> files,
                      const StoreOptions& options) {

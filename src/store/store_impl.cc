@@ -17,6 +17,7 @@
 
 #include "index/participant.h"
 #include "pm/checksum.h"
+#include "pm/live.h"
 #include "pm/transaction_log.h"
 #include "store/cursor.h"
 #include "store/hash.h"
@@ -61,6 +62,7 @@ StoreImpl::StoreImpl(Pool& its_pool, const std::string& name, uint64_t root, Sto
       share(options.unread_bytes != 0 ? options.unread_bytes : pool.capacity_bytes() / 4);
   config_.evicts = options.evict;
   config_.may_evict = options.may_evict;
+  config_.evicted = options.evicted;
   uint64_t bytes_max = options.bytes_max;
   // An index in PM needs some of the rest.
   if (bytes_max == 0 && options.evict) {
@@ -95,6 +97,8 @@ StoreImpl::StoreImpl(Pool& its_pool, const std::string& name, uint64_t root, Sto
     shards_.push_back(std::make_unique<Shard>(pool, roots[i], i, config_));
   }
   read_consumers();
+  runs_ = std::make_unique<Runs>(pool_, roots[0].runs, roots[0].runs_seen, root_.salt,
+                                 root_.partitions);
 }
 
 void StoreImpl::read_boundaries() {
@@ -202,7 +206,8 @@ std::unique_ptr<StoreImpl> StoreImpl::finish_opening(Pool& its_pool,
   return store;
 }
 
-// What transactions of the pool have left (perdure/transaction.h). Before there are workers: one thread.
+// What transactions of the pool have left (perdure/transaction.h). Before there are workers: one
+// thread.
 void StoreImpl::finish_transactions() {
   class Opened final : public index::Participant {
    public:
@@ -293,9 +298,9 @@ void StoreImpl::start_workers(const StoreOptions& options) {
       *this);
 }
 
-// On the worker that owns the partition: takes its latch, and keeps it until the batch ends if it is written
-// to. Others take latches only for what concerns several partitions (HeldShards); so a worker never waits for
-// one while it has others.
+// On the worker that owns the partition: takes its latch, and keeps it until the batch ends if it
+// is written to. Others take latches only for what concerns several partitions (HeldShards); so a
+// worker never waits for one while it has others.
 void StoreImpl::enter(uint32_t number, bool writes) const {
   Shard& shard = *shards_[number];
   if (shard.touched) return;
@@ -313,8 +318,8 @@ void StoreImpl::leave(uint32_t number) const {
   if (!shard.touched) shard.latch.unlock();
 }
 
-// All that the batch wrote becomes durable by one fence. If that fails, so has the pool, and every write of
-// the batch says so.
+// All that the batch wrote becomes durable by one fence. If that fails, so has the pool, and every
+// write of the batch says so.
 void StoreImpl::end_touched(uint32_t worker) const noexcept {
   auto& numbers = touched_[worker];
   if (numbers.empty()) return;
@@ -337,6 +342,7 @@ void StoreImpl::end_touched(uint32_t worker) const noexcept {
 }
 
 StoreImpl::~StoreImpl() {
+  if (pool_.live() != nullptr) pool_.live()->remove(config_.name);
   // Before reset(), which forgets the runtime and then ends it: its tasks still ask for it.
   if (runtime_ != nullptr) runtime_->wait_for_spawned();
   runtime_.reset();
@@ -363,12 +369,6 @@ uint64_t StoreImpl::expiry_of(const std::optional<Store::Time>& expires) {
   const auto ms =
       std::chrono::duration_cast<std::chrono::milliseconds>(expires->time_since_epoch()).count();
   return ms <= 0 ? 1 : static_cast<uint64_t>(ms);
-}
-
-StoreImpl::Place StoreImpl::place_of(std::string_view key) const {
-  const uint64_t hash = hash_of(key);
-  return {hash, boundaries_.empty() ? partition_of(hash, root_.partitions)
-                                    : boundaries_.partition_of(key)};
 }
 
 bool StoreImpl::write(const WriteRequest& request, uint64_t* version) {
@@ -437,8 +437,8 @@ void StoreImpl::modify(
   });
 }
 
-// With workers: has `work(Partition&, i)` done for each place, all partitions at the same time; what fails
-// first is thrown once all have ended.
+// With workers: has `work(Partition&, i)` done for each place, all partitions at the same time;
+// what fails first is thrown once all have ended.
 template <typename Work>
 void StoreImpl::in_parts(std::span<const Place> places, bool writes, Work work) const {
   std::vector<std::pair<uint32_t, uint32_t>> order;  // partition, i
@@ -475,7 +475,7 @@ void StoreImpl::multi_get(std::span<const std::string_view> keys,
                            [&](std::string_view key) { return place_of(key); });
     return in_parts(places, false, [&](Partition& partition, size_t i) {
       Partition::Found found;
-      if (partition.get(places[i].hash, keys[i], now_ms(), found)) use(i, found);
+      if (partition.get_lazily(places[i].hash, keys[i], now_ms, found)) use(i, found);
     });
   }
   end_own_batch();
@@ -500,7 +500,10 @@ void StoreImpl::multi_get(std::span<const std::string_view> keys,
       Shard& shard = *shards_[places[i].number];
       const std::lock_guard held(shard.latch);
       Partition::Found found;
-      if (shard.partition.get(places[i].hash, keys[begin + i], now, found)) use(begin + i, found);
+      const std::string_view key = keys[begin + i];
+      if (shard.partition.get_lazily(places[i].hash, key, [now] { return now; }, found)) {
+        use(begin + i, found);
+      }
     }
   }
 }
@@ -670,8 +673,8 @@ uint64_t StoreImpl::check(const std::function<void(const std::string&)>& report)
   return violations;
 }
 
-// Of an index in PM: the structure, and that each of its entries leads to a record. That each record has an entry each
-// partition has seen to.
+// Of an index in PM: the structure, and that each of its entries leads to a record. That each
+// record has an entry each partition has seen to.
 uint64_t StoreImpl::check_index(const std::function<void(const std::string&)>& report) const {
   const AnyIndex& index = *pm_index_->get();
   uint64_t violations = index.check(report);
@@ -700,6 +703,7 @@ void StoreImpl::visit_blocks(const index::VisitOwned& visit) const {
   meet(root_.partition_roots, root_.partitions * sizeof(PartitionRoot));
   if (root_.boundaries != 0) meet(root_.boundaries, root_.boundary_bytes);
   for (const uint64_t consumer : consumer_blocks()) meet(consumer, consumer_bytes());
+  if (const Runs::Block list = runs_->block(); list.offset != 0) meet(list.offset, list.bytes);
   visit_index(visit);
   // Of a partition that is being recovered nobody knows yet what it has: each is waited for.
   for (uint32_t number = 0; number < root_.partitions; ++number) {
@@ -748,6 +752,7 @@ std::vector<Statistic> StoreImpl::statistics() const {
   meet(root_.partition_roots, root_.partitions * sizeof(PartitionRoot));
   if (root_.boundaries != 0) meet(root_.boundaries, root_.boundary_bytes);
   for (const uint64_t consumer : consumer_blocks()) meet(consumer, consumer_bytes());
+  if (const Runs::Block list = runs_->block(); list.offset != 0) meet(list.offset, list.bytes);
   uint64_t index_bytes = 0;
   visit_index([&](uint64_t, uint64_t bytes) { index_bytes += bytes; });
   sum.pool_bytes += index_bytes;
@@ -780,6 +785,7 @@ std::vector<Statistic> StoreImpl::statistics() const {
   list.add("index_snapshots_read", sum.snapshots_read, "partitions");
   if (pm_index_ != nullptr) {
     list.add("index_bytes", index_bytes, "bytes");
+    list.add("index_in_dram", pm_index_->is_in_dram() ? 1 : 0, "indexes");
     list.add("checkpoints", sum.checkpoints, "checkpoints");
     list.add("checkpoints_read", sum.checkpoints_read, "partitions");
   }

@@ -1,7 +1,7 @@
-// A store: its partitions, and who works on them. In-line, that is whoever calls, behind the partition's
-// latch. With workers, it is the worker that owns the partition, to which calls go as messages; what
-// arrived together shares a fence. The worker takes the latch, too, which nobody else wants but for what
-// concerns several partitions at once.
+// A store: its partitions, and who works on them. In-line, that is whoever calls, behind the
+// partition's latch. With workers, it is the worker that owns the partition, to which calls go as
+// messages; what arrived together shares a fence. The worker takes the latch, too, which nobody
+// else wants but for what concerns several partitions at once.
 #pragma once
 
 #include <atomic>
@@ -23,12 +23,50 @@
 #include "store/hash.h"
 #include "store/latch.h"
 #include "store/partition.h"
+#include "store/runs.h"
 #include "store/runtime/runtime.h"
+
+namespace perdure::pm {
+struct LiveRequest;
+}
 
 namespace perdure::store {
 
 class StoreSnapshot;
 struct BackupEntry;
+class BackupReader;
+
+using BackupProgress = std::function<void(uint64_t done, uint64_t total)>;
+
+// A copy of a record.
+struct RecordCopy {
+  std::string key;
+  std::string value;
+  uint64_t expiry_ms;
+};
+
+// How far a copy of a partition has come.
+struct CopyPlace {
+  std::string
+      after;  // with an ordered index: the last key; else the next tag, and how many at a time
+  uint64_t tag = 0;
+  uint64_t step = 0;
+  bool has_begun = false;
+  bool has_ended = false;
+};
+
+// A write of a partition's log, or the end of a part of a batch over several partitions.
+struct LogEntry {
+  enum class Kind : uint8_t { kPut, kRemove, kRemovePrefix, kEndsBatch };
+  Kind kind = Kind::kPut;
+  bool goes_on = false;  // the next one is of the same batch
+  uint64_t version = 0;
+  uint64_t expiry_ms = kNoExpiry;
+  std::string key = {};
+  std::string value = {};
+  // Of kEndsBatch: where the batch ends in its first partition, and, there, in all others, too.
+  std::vector<BatchPart> parts = {};
+};
 
 class StoreImpl final : public RuntimeClient {
  public:
@@ -44,9 +82,18 @@ class StoreImpl final : public RuntimeClient {
   template <typename Use>
   bool get(std::string_view key, Use use) const {
     const auto [hash, number] = place_of(key);
+    if (runtime_ == nullptr && is_ready(number)) [[likely]] {
+      // As with() does it, without a detour.
+      Shard& shard = *shards_[number];
+      const std::lock_guard held(shard.latch);
+      Partition::Found found;
+      if (!shard.partition.get_lazily(hash, key, now_ms, found)) return false;
+      use(found);
+      return true;
+    }
     return with(number, false, [&](Partition& partition) {
       Partition::Found found;
-      if (!partition.get(hash, key, now_ms(), found)) return false;
+      if (!partition.get_lazily(hash, key, now_ms, found)) return false;
       use(found);
       return true;
     });
@@ -62,8 +109,8 @@ class StoreImpl final : public RuntimeClient {
   // Calls `use(i, Found)` for keys that are there.
   void multi_get(std::span<const std::string_view> keys,
                  const std::function<void(size_t i, const Partition::Found&)>& use) const;
-  // Carries out several writes with few fences; `done[i]`, if given, says whether the condition of write i
-  // held. If it throws, any may have been done, and `done` says which are.
+  // Carries out several writes with few fences; `done[i]`, if given, says whether the condition of
+  // write i held. If it throws, any may have been done, and `done` says which are.
   void multi_write(std::span<const WriteRequest> requests, std::span<bool> done);
   void apply(const Store::Batch& batch);
   uint64_t remove_prefix(std::string_view prefix) {
@@ -82,13 +129,41 @@ class StoreImpl final : public RuntimeClient {
     uint64_t next;
   };
   KeptChanges kept_changes(uint32_t partition) const;
-  // Up to about `bytes_max` of them, at least one write if there is one, in place of what `out` had. Moves `from` behind
-  // them. If it throws nothing has changed; what precedes damage is told first.
+  // Up to about `bytes_max` of them, at least one write if there is one, in place of what `out`
+  // had. Moves `from` behind them. If it throws nothing has changed; what precedes damage is told
+  // first.
   void changes(uint32_t partition, uint64_t& from, Partition::LogPlace& hint, uint64_t bytes_max,
                std::vector<Store::Change>& out) const;
 
-  // backup.cc
+  // The same with the ends of batches over several partitions.
+  void read_log(uint32_t partition, uint64_t& from, Partition::LogPlace& hint, uint64_t bytes_max,
+                std::vector<LogEntry>& out) const;
+  // How many bytes of log there are from a position on, about.
+  uint64_t change_bytes(uint32_t partition, uint64_t from) const;
+  // What tells the store from all others, but for copies of its pool.
+  uint64_t identity() const { return root_.salt; }
+
+  // Of the runs of the store (runs.h), once all partitions are ready. tell_run(): 0 if it cannot be
+  // gone on from.
+  uint64_t tell_run() const;
+  bool tells_no_run() const { return runs_->tells_none(); }
+  Runs::Verdict judge_run(uint64_t run, std::span<const uint64_t> positions) const;
+
+  // backup.cc Some more of a partition's records, as a snapshot sees them; without one as they are,
+  // of which what is written meanwhile may be seen or not. `out` may come to be empty before the
+  // end.
+  void copy_some(uint32_t number, const StoreSnapshot* snapshot, CopyPlace& place,
+                 std::vector<RecordCopy>& out) const;
   StoreBackup backup(const std::string& file, const std::string& since) const;
+  // Makes backups for other processes that ask the pool's writer for them (pm/live.h), until the
+  // store is closed. `turns`: what is held by who uses the store by turns (StoreTurn); it is taken
+  // for a moment at a time. Null: nobody does.
+  void answer_backups(std::mutex* turns);
+  // Asks for one. A consumer that is given, and made if it is not there, has acknowledged what is
+  // in it on return.
+  static StoreBackup backup_live(const std::string& pool, const std::string& name,
+                                 const std::string& file, const std::string& since,
+                                 const std::string& consumer, const BackupProgress& progress);
   static std::unique_ptr<StoreImpl> restore(Pool& pool, const std::string& name,
                                             std::span<const std::string> files,
                                             const StoreOptions& options);
@@ -107,7 +182,8 @@ class StoreImpl final : public RuntimeClient {
   void scan_back(std::optional<std::string_view> from, uint64_t limit,
                  const std::function<bool(std::string_view, std::string_view)>& visit) const;
   uint32_t partitions() const { return root_.partitions; }
-  // opening.cc. How far the opening is. Partitions that are neither ready nor failed are being opened.
+  // opening.cc. How far the opening is. Partitions that are neither ready nor failed are being
+  // opened.
   struct Progress {
     uint32_t ready = 0;
     uint32_t failed = 0;
@@ -124,8 +200,8 @@ class StoreImpl final : public RuntimeClient {
   bool is_ready(uint32_t number) const {
     return shards_[number]->opening.load(std::memory_order_acquire) == Opening::kReady;
   }
-  // Before anything is done to the partition, without any latch: waits until it is ready, or sees to it. Throws what
-  // its recovery has thrown.
+  // Before anything is done to the partition, without any latch: waits until it is ready, or sees
+  // to it. Throws what its recovery has thrown.
   void require_ready(uint32_t number) const {
     if (!is_ready(number)) [[unlikely]]
       await_ready(number);
@@ -133,6 +209,9 @@ class StoreImpl final : public RuntimeClient {
   void require_partition(uint32_t partition) const;  // Throws kInvalidArgument unless there is one.
   bool is_ordered() const { return config_.ordered; }
   bool has_index_in_pm() const { return config_.pm != nullptr; }
+  // Such a store for whose index the pool had no room when it was opened: it is in DRAM until the
+  // next opening.
+  bool lacks_room_for_index() const { return config_.pm != nullptr && config_.pm->is_in_dram(); }
   bool cut_by_boundaries() const { return !boundaries_.empty(); }
 
   // The hash of a key, and the partition that has it.
@@ -140,7 +219,11 @@ class StoreImpl final : public RuntimeClient {
     uint64_t hash;
     uint32_t number;
   };
-  Place place_of(std::string_view key) const;
+  Place place_of(std::string_view key) const {
+    const uint64_t hash = hash_of(key);
+    return {hash, boundaries_.empty() ? partition_of(hash, root_.partitions)
+                                      : boundaries_.partition_of(key)};
+  }
 
   // As with(), from a task.
   template <typename Work>
@@ -233,7 +316,8 @@ class StoreImpl final : public RuntimeClient {
   // Those that may have keys that begin so.
   std::vector<uint32_t> partitions_with(std::string_view prefix) const;
 
-  // Has `work(Partition&)` done where the partition is worked on; returns its result once that is durable.
+  // Has `work(Partition&)` done where the partition is worked on; returns its result once that is
+  // durable.
   template <typename Work>
   auto with(uint32_t number, bool writes, Work work) const {
     Shard& shard = *shards_[number];
@@ -276,10 +360,31 @@ class StoreImpl final : public RuntimeClient {
   StoreImpl(Pool& pool, const std::string& name, uint64_t root, StoreIndex index,
             const StoreOptions& options);
 
-  // Where the root of a store is, and with which index it was made. Throws kNoSuchName, kWrongType, kCorrupt.
+  // Where the root of a store is, and with which index it was made. Throws kNoSuchName, kWrongType,
+  // kCorrupt.
   static std::pair<uint64_t, StoreIndex> root_of(pm::PoolImpl& pool, const std::string& name);
-  void copy_records(uint32_t number, const StoreSnapshot& snapshot,
+  // Where a backup is written, and how it is made beside others.
+  struct BackupWay {
+    int file;
+    const std::string& name;
+    const BackupReader* since;  // null: all
+    std::mutex* turns = nullptr;
+    BackupProgress progress = nullptr;
+
+    // What keeps those who use the store by turns out.
+    std::unique_lock<std::mutex> alone() const {
+      return turns == nullptr ? std::unique_lock<std::mutex>() : std::unique_lock(*turns);
+    }
+  };
+  StoreBackup backup_to(const BackupWay& way) const;
+  void require_own_base(const BackupReader* since) const;
+  void require_own_history(const BackupReader& since) const;
+  void copy_records(uint32_t number, const StoreSnapshot& snapshot, const BackupWay& way,
                     const std::function<void(const BackupEntry& entry)>& visit) const;
+  void copy_changes(uint32_t number, uint64_t from, uint64_t end, const BackupWay& way,
+                    const std::function<void(const BackupEntry& entry)>& visit) const;
+  std::vector<uint64_t> answer(const pm::LiveRequest& request, const BackupProgress& progress,
+                               std::mutex* turns);
   void read_boundaries();
   void read_consumers();
   uint64_t consumer_bytes() const {
@@ -297,13 +402,16 @@ class StoreImpl final : public RuntimeClient {
                                                    const StoreOptions& options);
   void recover(Pool& its_pool, uint32_t threads, bool serve_early);
   void mend_index(Pool& its_pool);
+  void begin_run(bool serves_early) const;
+  void end_last_run() const;
   void look(uint32_t threads);
   void await_ready(uint32_t number) const;
   void try_recover(uint32_t number) const noexcept;
   void end_opening();
-  // Carries out a write. While partitions are being opened the room that they will give back (snapshots of their
-  // indexes, long values that nothing refers to) is still taken: where the pool is full for that reason, once more when
-  // they are open. A write that finds the pool full has changed nothing.
+  // Carries out a write. While partitions are being opened the room that they will give back
+  // (snapshots of their indexes, long values that nothing refers to) is still taken: where the pool
+  // is full for that reason, once more when they are open. A write that finds the pool full has
+  // changed nothing.
   template <typename Write>
   auto with_all_room(Write write) const {
     try {
@@ -324,12 +432,14 @@ class StoreImpl final : public RuntimeClient {
   void leave(uint32_t number) const;
   void end_touched(uint32_t worker) const noexcept;
   void end_of_batch(uint32_t worker) noexcept override { end_touched(worker); }
-  // If the caller is a worker of this store: what it has written becomes durable, and it has no latch.
+  // If the caller is a worker of this store: what it has written becomes durable, and it has no
+  // latch.
   void end_own_batch() const {
     if (runtime_ != nullptr && runtime_->is_worker()) end_touched(Runtime::current_worker());
   }
-  // Whether the caller works on partitions itself, behind their latches: without workers, and a worker, whose
-  // task makes a call that is no task. It would wait for ever for the answer to a message to itself.
+  // Whether the caller works on partitions itself, behind their latches: without workers, and a
+  // worker, whose task makes a call that is no task. It would wait for ever for the answer to a
+  // message to itself.
   bool works_in_line() const { return runtime_ == nullptr || runtime_->is_worker(); }
   // Throws kIo if the pool has failed: with workers, an end of a batch may have.
   void require_durable() const {
@@ -344,8 +454,9 @@ class StoreImpl final : public RuntimeClient {
   Boundaries boundaries_;
   std::mutex consumers_change_;  // taken before any latch, without one: they come and go
   mutable std::mutex
-      consumers_mutex_;                // of the list and its words; nothing else is taken behind it
-  std::vector<uint64_t> consumers_;    // offsets of their blocks
+      consumers_mutex_;              // of the list and its words; nothing else is taken behind it
+  std::vector<uint64_t> consumers_;  // offsets of their blocks
+  std::unique_ptr<Runs> runs_;
   std::unique_ptr<PmIndex> pm_index_;  // null if the index is in DRAM. Goes after the partitions
   std::vector<std::unique_ptr<Shard>> shards_;
   mutable std::vector<std::vector<uint32_t>> touched_;  // by worker
@@ -353,6 +464,7 @@ class StoreImpl final : public RuntimeClient {
   // With serve_early: who recovers partitions meanwhile.
   std::vector<std::thread> openers_;
   std::atomic<uint32_t> next_to_open_{0};
+  bool serves_early_ = false;
 };
 
 }  // namespace perdure::store

@@ -106,8 +106,8 @@ void TableMemory::release() noexcept {
     ::madvise(words_, bytes_, MADV_DONTNEED);
     return;
   }
-  // From the begin again: all of it is given back, or at least made zeros again, where the system takes no memory back
-  // since it is locked (mlock(2), mlockall(2)).
+  // From the begin again: all of it is given back, or at least made zeros again, where the system
+  // takes no memory back since it is locked (mlock(2), mlockall(2)).
   if (::madvise(slab_->begin, slab_->bytes, MADV_DONTNEED) != 0) {
     std::memset(slab_->begin, 0, slab_->used);
   }

@@ -1,10 +1,11 @@
-// Memory of the tables that hash indexes have in DRAM, in huge pages: a table is read in no order, and with small pages
-// nearly each look at it misses the TLB, too.
+// Memory of the tables that hash indexes have in DRAM, in huge pages: a table is read in no order,
+// and with small pages nearly each look at it misses the TLB, too.
 //
-// The tables of a store's partitions are smaller than a huge page, or not a multiple of it. So they stand one behind the
-// other in slabs, and share huge pages. A slab is address space, used from its begin to its end once; what is given back
-// is given to the system, and a slab in which there is nothing any more goes as a whole. Small tables, and all of them
-// where address space is short, come from the heap.
+// The tables of a store's partitions are smaller than a huge page, or not a multiple of it. So they
+// stand one behind the other in slabs, and share huge pages. A slab is address space, used from its
+// begin to its end once; what is given back is given to the system, and a slab in which there is
+// nothing any more goes as a whole. Small tables, and all of them where address space is short,
+// come from the heap.
 #pragma once
 
 #include <cstdint>

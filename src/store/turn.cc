@@ -52,12 +52,17 @@ auto StoreTurn::with_all_room(Write write) {
 
 bool StoreTurn::get(std::string_view key, uint64_t now_ms, Partition::Found& out) const {
   const auto [hash, number] = store_.place_of(key);
-  return partition(number).get(hash, key, now_ms, out);
+  return partition(number).get_lazily(hash, key, [now_ms] { return now_ms; }, out);
 }
 
 void StoreTurn::prefetch(std::string_view key) const {
   const auto [hash, number] = store_.place_of(key);
-  partition(number).prefetch(hash);
+  if (store_.is_ready(number)) store_.shards_[number]->partition.prefetch(hash);
+}
+
+void StoreTurn::prefetch_record(std::string_view key) const {
+  const auto [hash, number] = store_.place_of(key);
+  if (store_.is_ready(number)) store_.shards_[number]->partition.prefetch_record(hash);
 }
 
 bool StoreTurn::write(const WriteRequest& request, uint64_t now_ms, uint64_t* version) {
@@ -85,9 +90,15 @@ void StoreTurn::for_tags(uint64_t number, uint64_t first, uint64_t end, uint64_t
   partition(static_cast<uint32_t>(number)).for_tags(first, end, now_ms, visit);
 }
 
+bool StoreTurn::for_some(uint64_t number, uint64_t random, uint64_t now_ms,
+                         const Partition::VisitUntil& visit) const {
+  return partition(static_cast<uint32_t>(number)).for_some(random, now_ms, visit);
+}
+
 void StoreTurn::apply(const Store::Batch& batch) {
-  // It ends with a fence of its own, which the batch needs: whether all of it is there is told from what
-  // each partition's log ends with. Records of the turn that lie before it in these logs are durable too.
+  // It ends with a fence of its own, which the batch needs: whether all of it is there is told from
+  // what each partition's log ends with. Records of the turn that lie before it in these logs are
+  // durable too.
   with_all_room([&] { store_.apply_once(batch); });
 }
 

@@ -1,14 +1,15 @@
-// A store that one thread at a time has to itself, as a server has: the writes of a turn share a fence.
+// A store that one thread at a time has to itself, as a server has: the writes of a turn share a
+// fence.
 //
 //   StoreTurn turn(store);
 //   turn.write({.key = "a", .value = "1"});
 //   turn.write({.key = "b", .value = "2"});
 //   turn.finish();  // now both are durable, and others may learn of them
 //
-// What makes a write durable: finish(). What a crash before it leaves: of each partition the first so many
-// writes, in their order. Nobody outside may see a write acknowledged, or of what a read has found, before
-// finish() has returned. The caller sees to it that nobody else uses the store meanwhile; no latch is taken.
-// Not for a store with workers.
+// What makes a write durable: finish(). What a crash before it leaves: of each partition the first
+// so many writes, in their order. Nobody outside may see a write acknowledged, or of what a read
+// has found, before finish() has returned. The caller sees to it that nobody else uses the store
+// meanwhile; no latch is taken. Not for a store with workers.
 #pragma once
 
 #include <cstdint>
@@ -27,35 +28,41 @@ class NotReady final : public Error {
   NotReady() : Error(ErrorCode::kInUse, "the store is being opened") {}
 };
 
-// Each call throws NotReady if it needs a partition that is being opened, and what the opening has thrown if it
-// needs one that could not be; then it has changed nothing.
+// Each call throws NotReady if it needs a partition that is being opened, and what the opening has
+// thrown if it needs one that could not be; then it has changed nothing.
 class StoreTurn {
  public:
   explicit StoreTurn(StoreImpl& store);
 
   // The record of a key, valid until the next write. Throws kCorrupt, kIo.
   bool get(std::string_view key, uint64_t now_ms, Partition::Found& out) const;
-  // Asks ahead for what get() or write() of the key will look at.
+  // Asks ahead for what get() or write() of the key will look at; prefetch_record() for the record,
+  // some time after prefetch(). Throw nothing, and do nothing where the partition is not ready.
   void prefetch(std::string_view key) const;
-  // Whether the condition held; then the record is written. Throws kPoolFull, kNoSpace, kTooLarge, kReadOnly,
-  // kCorrupt, kIo, having changed nothing.
+  void prefetch_record(std::string_view key) const;
+  // Whether the condition held; then the record is written. Throws kPoolFull, kNoSpace, kTooLarge,
+  // kReadOnly, kCorrupt, kIo, having changed nothing.
   bool write(const WriteRequest& request, uint64_t now_ms, uint64_t* version = nullptr);
   // Whether the key was there. Throws as write().
   bool remove(std::string_view key, uint64_t now_ms);
-  // Several writes of which a crash keeps all or none, and with them all earlier ones of the turn in the
-  // partitions that they go to. Throws as write(), having changed nothing, and kTooLarge if those of one
-  // partition do not fit into a block.
+  // Several writes of which a crash keeps all or none, and with them all earlier ones of the turn
+  // in the partitions that they go to. Throws as write(), having changed nothing, and kTooLarge if
+  // those of one partition do not fit into a block.
   void apply(const Store::Batch& batch);
-  // Makes the writes of the turn durable. Throws kIo: then none of them, and no read since, may be told.
+  // Makes the writes of the turn durable. Throws kIo: then none of them, and no read since, may be
+  // told.
   void finish();
   // Whether finish() has something to do.
   bool wrote() const { return !touched_.empty(); }
 
-  // Records of a partition, and a visit to those whose tags lie in [first, end): of a store with an index
-  // by hash. `visit` must not write.
+  // Records of a partition, and a visit to those whose tags lie in [first, end): of a store with an
+  // index by hash. `visit` must not write.
   uint64_t records(uint64_t number) const;
   void for_tags(uint64_t number, uint64_t first, uint64_t end, uint64_t now_ms,
                 const Partition::Visit& visit) const;
+  // A visit to some records of a partition, which the number chooses: see Partition::for_some().
+  bool for_some(uint64_t number, uint64_t random, uint64_t now_ms,
+                const Partition::VisitUntil& visit) const;
 
   // Throws NotReady unless the key's partition, or every partition, can be used.
   void require_ready(std::string_view key) const;

@@ -1,9 +1,10 @@
-// Verification of a store that need not open: all that stands in its pool is read, each damaged place is named,
-// and what lies behind it is read, too.
+// Verification of a store that need not open: all that stands in its pool is read, each damaged
+// place is named, and what lies behind it is read, too.
 //
-// Nothing is believed: an offset is followed only into what the heap has allocated, a length only as far as the
-// block goes. A record whose lengths are damaged hides where the next one begins; that is found as the next
-// place whose checksum holds, which nothing else has by chance (one in 2^32).
+// Nothing is believed: an offset is followed only into what the heap has allocated, a length only
+// as far as the block goes. A record whose lengths are damaged hides where the next one begins;
+// that is found as the next place whose checksum holds, which nothing else has by chance (one in
+// 2^32).
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -61,7 +62,8 @@ class PartitionVerifier {
         ++slot;
       }
     }
-    // Whether a removal by prefix takes it away is known to an opening only, which looks for the value, too.
+    // Whether a removal by prefix takes it away is known to an opening only, which looks for the
+    // value, too.
     if (removes_prefixes_) return;
     for (const auto& [place, owner] : wanted_) {
       if (!superseded_.contains(owner.version) && !long_values_.contains(place)) {

@@ -205,7 +205,8 @@ TEST_F(DatabaseTest, ReadsOfAnotherMomentAreAConflict) {
   scanner.put(tree, "count", "2");
   put("b", "1");
   EXPECT_TRUE(fails_with(ErrorCode::kConflict, [&] { scanner.commit(); }));
-  // One that has read nothing yet that changed sees the newest; one that has, sees no second moment.
+  // One that has read nothing yet that changed sees the newest; one that has, sees no second
+  // moment.
   Transaction reader = database.begin();
   put("a", "3");
   EXPECT_EQ(reader.get(tree, "a"), "3");
@@ -321,6 +322,78 @@ TEST_F(DatabaseTest, ManyThreadsMoveMoneyAndSeeIt) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_GT(looked.load(), 0U);
   expect_sound(database);
+}
+
+// Every second key is always there, with a value that repeats it, while those around it come and
+// go, nodes split and join, pages leave and come back: in DRAM alone, where keys are read without
+// latches, and beside PM.
+TEST_F(DatabaseTest, KeysAreFoundWhateverHappensAroundThem) {
+  constexpr uint64_t kKeys = 2000;
+  for (const uint64_t dram_pages : {40, 400, 24}) {
+    SCOPED_TRACE(dram_pages);
+    Pool pool = Pool::anonymous(small_pool(uint64_t{16} << 20));
+    DatabaseOptions options = small_database();
+    options.dram_bytes = dram_pages * 4096;
+    options.pm_frames = dram_pages == 24;
+    options.background = true;
+    Database database = Database::create(pool, "d", options);
+    const Tree tree = database.tree("t");
+    const auto name = [](uint64_t n) { return std::to_string(n * 7919 % 100'003) + "/key"; };
+    const auto value_of = [](const std::string& key, uint64_t times) {
+      std::string value;
+      for (uint64_t i = 0; i < times; ++i) value += key;
+      return value;
+    };
+    for (uint64_t n = 0; n < kKeys; n += 50) {
+      database.transact([&](Transaction& one) {
+        for (uint64_t i = n; i < n + 50; i += 2) one.put(tree, name(i), value_of(name(i), 3));
+      });
+    }
+    std::atomic<uint64_t> writing{2};
+    std::atomic<uint64_t> wrong{0};
+    std::atomic<uint64_t> read{0};
+    std::vector<std::thread> threads;
+    for (uint64_t t = 0; t < 2; ++t) {
+      threads.emplace_back([&, t] {
+        Random random(base_seed() + t);
+        for (uint64_t i = 0; i < scaled(600); ++i) {
+          // Now most are made, now most are removed.
+          const bool grows = i / 100 % 2 == 0;
+          database.transact([&](Transaction& one) {
+            for (int n = 0; n < 10; ++n) {
+              const uint64_t at = random.below(kKeys);
+              const std::string key = name(at);
+              if (at % 2 == 0) {
+                one.put(tree, key, value_of(key, 1 + random.below(12)));
+              } else if (random.chance(grows ? 90 : 10)) {
+                one.put(tree, key, value_of(key, 1 + random.below(40)));
+              } else {
+                one.erase(tree, key);
+              }
+            }
+          });
+        }
+        writing.fetch_sub(1);
+      });
+    }
+    for (uint64_t t = 0; t < 2; ++t) {
+      threads.emplace_back([&, t] {
+        Random random(base_seed() + 10 + t);
+        do {
+          const uint64_t at = random.below(kKeys);
+          const std::string key = name(at);
+          Transaction one = database.begin();
+          const std::optional<std::string> value = one.get(tree, key);
+          if (!value && at % 2 == 0) wrong.fetch_add(1);
+          if (value && *value != value_of(key, value->size() / key.size())) wrong.fetch_add(1);
+          read.fetch_add(1);
+        } while (writing.load() > 0);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(wrong.load(), 0U) << "of " << read.load();
+    expect_sound(database);
+  }
 }
 
 TEST_F(DatabaseTest, TransactSucceedsWhateverTheContention) {
@@ -669,7 +742,8 @@ TEST(PageChecksums, FindEveryFlippedByteOfAnyPart) {
   }
 }
 
-// Of the lines that a change touches, any may be lost: the page is sound before it and after it, and else never.
+// Of the lines that a change touches, any may be lost: the page is sound before it and after it,
+// and else never.
 TEST(PageChecksums, FindEachLostLineOfAChange) {
   constexpr size_t kLine = 64;
   for (const uint32_t parts : {1U, 2U, 8U, 16U, 32U}) {

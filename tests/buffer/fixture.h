@@ -70,8 +70,8 @@ inline double statistic(const Database& database, const std::string& name) {
   return 0;
 }
 
-// Random writes, of short keys with a common beginning and of long ones, of short values and of such as need pages of
-// their own.
+// Random writes, of short keys with a common beginning and of long ones, of short values and of
+// such as need pages of their own.
 class RandomWrites {
  public:
   RandomWrites(Random& random, uint64_t keys, uint64_t long_percent = 2)

@@ -1,18 +1,23 @@
-// A database under power failures, one after the other, a medium that refuses a persist, SIGKILL, and faults of its
-// page file.
+// A database under power failures, one after the other, a medium that refuses a persist, SIGKILL,
+// and faults of its page file.
 //
-// PERDURE_POWER_SESSIONS: how many power failures, 250 without. PERDURE_KILL_ROUNDS: how many kills.
+// PERDURE_POWER_SESSIONS: how many power failures, 250 without. PERDURE_KILL_ROUNDS: how many
+// kills.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <optional>
 #include <tuple>
+#include <vector>
 
 #include "buffer/fixture.h"
 #include "buffer/layout.h"
 #include "buffer/page_store.h"
+#include "buffer/ring.h"
 #include "support/child.h"
 #include "support/errors.h"
 #include "support/failing_medium.h"
@@ -60,7 +65,8 @@ class DatabasePower : public testing::Test {
     next_.reset();
   }
 
-  // Any subset of the lines that were not flushed is lost: of frames, table, log, staging area, and page store.
+  // Any subset of the lines that were not flushed is lost: of frames, table, log, staging area, and
+  // page store.
   void session() {
     FailingMedium medium(path(), Domain::kLine);
     medium.begin();
@@ -99,7 +105,8 @@ class DatabasePower : public testing::Test {
     at_failure_.reset();
   }
 
-  // What is sure to be there, and all stores to frames in PM: what was under way has changed pages, and nothing else.
+  // What is sure to be there, and all stores to frames in PM: what was under way has changed pages,
+  // and nothing else.
   std::string make_image_of_frames(FailingMedium& medium) const {
     const std::string path = medium.make_image(FailingMedium::Image::kLeast, 0);
     std::string content = read_file(path);
@@ -124,7 +131,8 @@ class DatabasePower : public testing::Test {
     if (random_.chance(50)) options.dram_bytes = 0;  // all pages in PM
     Database database = Database::open(const_cast<Pool&>(pool), "d", options);
     const Tree tree = database.tree("t");
-    // Now and then all is looked at, else only what the work comes to: the next crash finds the rest unjudged.
+    // Now and then all is looked at, else only what the work comes to: the next crash finds the
+    // rest unjudged.
     if (next_ || random_.chance(50)) judge(database, tree);
     const uint64_t steps = closes ? random_.below(50) : 100'000;
     try {
@@ -177,8 +185,9 @@ TEST_F(DatabasePower, NoSequenceOfFailuresGivesAWrongAnswer) {
   EXPECT_GT(sum_.corrupted, 0U);
 }
 
-// A commit that a first crash ends, with all that it has changed in PM frames, but not its log entry. The second
-// session lets go of the log, and a second crash loses what was not flushed. The third one must not see the commit.
+// A commit that a first crash ends, with all that it has changed in PM frames, but not its log
+// entry. The second session lets go of the log, and a second crash loses what was not flushed. The
+// third one must not see the commit.
 class TwoCrashes : public DatabasePower {
  protected:
   static DatabaseOptions options() {
@@ -254,8 +263,8 @@ TEST_F(TwoCrashes, AnUnfinishedCommitNeverComesBack) {
   }
 }
 
-// A process that dies leaves in the caches what it has stored and not flushed; opening rests on it, so it is not lost
-// to a power failure later.
+// A process that dies leaves in the caches what it has stored and not flushed; opening rests on it,
+// so it is not lost to a power failure later.
 TEST_F(TwoCrashes, OpeningMakesDurableWhatItFinds) {
   {
     Pool pool = Pool::create(path(), small_pool());
@@ -285,9 +294,142 @@ TEST_F(TwoCrashes, OpeningMakesDurableWhatItFinds) {
   EXPECT_EQ(kept.compare(root.table, table_bytes, found, root.table, table_bytes), 0);
 }
 
-// Money moves between accounts in two trees until the process is killed. None is lost, and each transfer that was
-// acknowledged has happened.
-TEST_F(DatabasePower, AKilledBankKeepsItsMoney) {
+// The log is let go of step by step while most of the pages that it names wait to be mended, so
+// that commits go on; and at no step does a second crash lose anything.
+TEST_F(DatabasePower, CommitsGoOnWhileMostPagesAreNotMended) {
+  constexpr uint64_t kKeys = 2600;
+  DatabaseOptions options = small_database();
+  options.pages_max = 2048;
+  options.dram_bytes = uint64_t{100} * 4096;
+  options.pm_bytes = uint64_t{700} * 4096;
+  const auto key = [](uint64_t n) { return std::to_string(10'000 + n); };
+  {
+    Pool pool = Pool::create(path(), small_pool(uint64_t{32} << 20));
+    Database database = Database::create(pool, "d", options);
+    const Tree tree = database.tree("t");
+    database.tree("other");
+    for (uint64_t n = 0; n < kKeys; ++n) {
+      database.transact([&](Transaction& one) {
+        one.put(tree, key(n), std::string(128, 'a'));
+        one.put(tree, key(n) + "/much", std::string(800, 'a'));
+      });
+    }
+  }
+  {
+    FailingMedium medium(path(), Domain::kLine);
+    medium.begin();
+    std::string image;
+    {
+      Pool pool = Pool::open(path(), small_pool());
+      Database database = Database::open(pool, "d", options);
+      const Tree tree = *database.find_tree("t");
+      for (uint64_t n = 0; n < kKeys; n += 20) {
+        Transaction some = database.begin();
+        for (uint64_t i = n; i < n + 20; ++i) some.put(tree, key(i), std::string(128, 'b'));
+        some.commit();
+      }
+      image = medium.make_image(FailingMedium::Image::kMixed, random_.next());
+    }
+    std::filesystem::rename(image, path());
+  }
+  for (uint64_t n = 0; n < kKeys; ++n) {
+    model_[key(n)] = std::string(128, 'b');
+    model_[key(n) + "/much"] = std::string(800, 'a');
+  }
+  std::vector<std::pair<std::string, std::string>> crashes;  // images, and the value then
+  {
+    FailingMedium medium(path(), Domain::kLine);
+    medium.begin();
+    Pool pool = Pool::open(path(), small_pool());
+    Database database = Database::open(pool, "d", options);
+    const double log = statistic(database, "log_bytes");
+    const double used = statistic(database, "log_used_bytes");
+    const double pending = statistic(database, "recovery_pending");
+    ASSERT_GT(pending, 500);
+    ASSERT_LT(used, log / 2);
+    const Tree other = *database.find_tree("other");
+    const auto commit = [&](uint64_t i) {
+      const std::string value = std::string(200, 'y') + std::to_string(10'000 + i);
+      database.transact([&](Transaction& one) { one.put(other, "y", value); });
+      return value;
+    };
+    commit(0);
+    const double entry = statistic(database, "log_used_bytes") - used;
+    // More than there was room for, by as much as a small part of the pages keeps.
+    const auto commits = static_cast<uint64_t>((log * 13 / 16 - used) / entry);
+    for (uint64_t i = 1; i < commits; ++i) {
+      const std::string value = commit(i);
+      if (i % 250 != 249 && i + 1 != commits) continue;
+      const std::string image = medium.make_image(FailingMedium::Image::kMixed, random_.next());
+      crashes.emplace_back(path() + std::to_string(i), value);
+      std::filesystem::rename(image, crashes.back().first);
+    }
+    EXPECT_LT(statistic(database, "log_used_bytes"), log * 25 / 32);
+    EXPECT_GT(statistic(database, "recovery_pending"), pending / 2);
+  }
+  for (const auto& [image, value] : crashes) {
+    SCOPED_TRACE(image);
+    std::filesystem::rename(image, path());
+    Pool pool = Pool::open(path(), small_pool());
+    Database database = Database::open(pool, "d", options);
+    EXPECT_EQ(database.begin().get(*database.find_tree("other"), "y"), value);
+    judge(database, *database.find_tree("t"));
+  }
+}
+
+// Batches of pages go to the page file through io_uring, where the system has it, and by pwrite.
+class DatabasePageFile : public DatabasePower, public testing::WithParamInterface<bool> {
+ protected:
+  DatabasePageFile() { ::setenv("PERDURE_IO_URING", GetParam() ? "1" : "0", 1); }
+  ~DatabasePageFile() override { ::unsetenv("PERDURE_IO_URING"); }
+
+  static void expect_way(const Database& database) {
+    const bool expected = GetParam() && buffer::Ring::make(buffer::kStagedMax) != nullptr;
+    EXPECT_EQ(statistic(database, "page_file_io_uring"), expected ? 1 : 0);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Ways, DatabasePageFile, testing::Bool(),
+                         [](const auto& info) { return info.param ? "IoUring" : "Pwrite"; });
+
+TEST(Ring, WritesABatchAndTellsWhatItCouldNot) {
+  constexpr uint32_t kCount = 32;
+  const std::unique_ptr<buffer::Ring> ring = buffer::Ring::make(kCount);
+  if (!ring) GTEST_SKIP() << "no io_uring here";
+  const TempDir folder;
+  const std::string path = folder.file("pages");
+  Random random(base_seed());
+  std::string model(kCount * 4096, '\0');
+  std::ofstream(path, std::ios::binary) << model;
+  const int file = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  const int to_read = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  ASSERT_GE(file, 0);
+  ASSERT_GE(to_read, 0);
+  for (int round = 0; round < 50; ++round) {
+    std::vector<std::string> pages;
+    std::vector<buffer::Ring::Write> writes;
+    for (uint32_t i = 0; i < kCount; ++i) {
+      pages.emplace_back(4096, static_cast<char>(random.next()));
+      if (i > 0 && random.chance(50)) pages.pop_back();
+    }
+    for (uint32_t i = 0; i < pages.size(); ++i) {
+      // From the last place on, so that none is where the one before it is.
+      const uint64_t at = (kCount - 1 - i) * uint64_t{4096};
+      const auto bytes = static_cast<uint32_t>(1 + random.below(4096));
+      writes.push_back({pages[i].data(), at, bytes, 0});
+      if (round % 3 != 2) model.replace(at, bytes, pages[i], 0, bytes);
+    }
+    ring->write(round % 3 == 2 ? to_read : file, writes);
+    for (const auto& one : writes) ASSERT_EQ(one.done, round % 3 == 2 ? 0 : one.bytes);
+    ASSERT_EQ(read_file(path), model);
+  }
+  ring->write(file, {});
+  ::close(file);
+  ::close(to_read);
+}
+
+// Money moves between accounts in two trees until the process is killed. None is lost, and each
+// transfer that was acknowledged has happened.
+TEST_P(DatabasePageFile, AKilledBankKeepsItsMoney) {
   constexpr uint64_t kAccounts = 500;
   DatabaseOptions options = small_database();
   options.page_file = folder_.file("pages");
@@ -388,7 +530,8 @@ class FaultyFile final : public buffer::PageFaults {
       fail();
     }
   }
-  // No more faults. A write that was lost belongs to a batch that has failed, and is to be written again.
+  // No more faults. A write that was lost belongs to a batch that has failed, and is to be written
+  // again.
   void mend() {
     percent = 0;
     torn_ = false;
@@ -403,8 +546,9 @@ class FaultyFile final : public buffer::PageFaults {
   bool torn_ = false;  // the kernel tells of a lost write when it is synced
 };
 
-// Commits that return are there; those that do not have changed nothing; and when the fault has gone, all goes on.
-TEST_F(DatabasePower, AFailingPageFileLosesNothing) {
+// Commits that return are there; those that do not have changed nothing; and when the fault has
+// gone, all goes on.
+TEST_P(DatabasePageFile, AFailingPageFileLosesNothing) {
   FaultyFile file(base_seed());
   DatabaseOptions options = small_database();
   options.page_file = folder_.file("pages");
@@ -418,6 +562,7 @@ TEST_F(DatabasePower, AFailingPageFileLosesNothing) {
     Database database = Database::open(pool, "d", options);
     const Tree tree = database.tree("t");
     judge(database, tree);
+    expect_way(database);
     file.full = round % 2 == 1;
     file.percent = 20;
     for (int i = 0; i < 400; ++i) {
@@ -442,7 +587,7 @@ TEST_F(DatabasePower, AFailingPageFileLosesNothing) {
 }
 
 // A damaged page is found: mended from the archive, or an error; never a wrong answer.
-TEST_F(DatabasePower, ADamagedPageFileIsMendedFromTheArchiveOrReported) {
+TEST_P(DatabasePageFile, ADamagedPageFileIsMendedFromTheArchiveOrReported) {
   for (const bool archived : {true, false}) {
     SCOPED_TRACE(archived);
     const TempDir folder;

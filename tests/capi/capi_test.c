@@ -1,7 +1,6 @@
 /* The C API as a C program uses it: compiled as C, linked with the shared library. One test after the other;
  * each failed check is told, and any makes the exit code 1. */
 #include <perdure/c.h>
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,20 +8,20 @@
 
 static int failures = 0;
 
-#define CHECK(condition)                                                                 \
-  do {                                                                                   \
-    if (!(condition)) {                                                                  \
-      ++failures;                                                                        \
+#define CHECK(condition)                                                                           \
+  do {                                                                                             \
+    if (!(condition)) {                                                                            \
+      ++failures;                                                                                  \
       fprintf(stderr, "%s:%d: %s does not hold; last error: %s\n", __FILE__, __LINE__, #condition, \
-              perdure_last_error());                                                     \
-    }                                                                                    \
+              perdure_last_error());                                                               \
+    }                                                                                              \
   } while (0)
 #define OK(call) CHECK((call) == PERDURE_OK)
 
 static char path[256];
 
-static perdure_pool *new_pool(void) {
-  perdure_pool *pool = NULL;
+static perdure_pool* new_pool(void) {
+  perdure_pool* pool = NULL;
   perdure_pool_options options = PERDURE_POOL_OPTIONS_INIT;
   options.capacity_bytes = (uint64_t)32 << 20;
   unlink(path);
@@ -30,29 +29,97 @@ static perdure_pool *new_pool(void) {
   return pool;
 }
 
-static int holds(const perdure_value *value, const char *text) {
+static int holds(const perdure_value* value, const char* text) {
   return value->kind == PERDURE_BYTES && value->size == strlen(text) &&
          memcmp(value->data, text, value->size + 1) == 0;
 }
 
+/* ---- what programs are compiled with ---- */
+
+/* Places of members never change; structs without a size of their own do not grow. */
+#define LAYOUT(type, member, offset) \
+  _Static_assert(offsetof(type, member) == (offset), #type " has moved " #member)
+LAYOUT(perdure_datum, kind, 0);
+LAYOUT(perdure_datum, word, 8);
+LAYOUT(perdure_datum, data, 16);
+LAYOUT(perdure_datum, size, 24);
+LAYOUT(perdure_record, value, 32);
+LAYOUT(perdure_value, kind, 0);
+LAYOUT(perdure_value, word, 8);
+LAYOUT(perdure_value, data, 16);
+LAYOUT(perdure_value, size, 24);
+LAYOUT(perdure_value, capacity, 32);
+LAYOUT(perdure_pool_options, size, 0);
+LAYOUT(perdure_pool_options, capacity_bytes, 8);
+LAYOUT(perdure_pool_options, growth_bytes, 16);
+LAYOUT(perdure_pool_options, reserve_bytes, 24);
+LAYOUT(perdure_pool_options, durability, 32);
+LAYOUT(perdure_pool_options, domain, 36);
+LAYOUT(perdure_pool_options, read_only, 40);
+LAYOUT(perdure_pool_options, verify, 44);
+LAYOUT(perdure_pool_options, small_pages, 48);
+LAYOUT(perdure_pool_options, trust_payload, 52);
+LAYOUT(perdure_pool_options, no_seal, 56);
+LAYOUT(perdure_pool_options, serve_backups, 60);
+LAYOUT(perdure_pool_options, capacity_at_least_bytes, 64);
+LAYOUT(perdure_pool_options, copy_bytes_max, 72);
+LAYOUT(perdure_pool_options, on_event, 80);
+LAYOUT(perdure_pool_options, on_event_context, 88);
+LAYOUT(perdure_pool_options, nearly_full_percent, 96);
+LAYOUT(perdure_event, kind, 8);
+LAYOUT(perdure_event, path, 16);
+LAYOUT(perdure_event, message, 24);
+LAYOUT(perdure_event, size_bytes, 32);
+LAYOUT(perdure_event, used_bytes, 40);
+LAYOUT(perdure_event, capacity_bytes, 48);
+LAYOUT(perdure_pool_info, capacity_bytes, 8);
+LAYOUT(perdure_pool_info, size_bytes, 16);
+LAYOUT(perdure_pool_info, allocated_bytes, 24);
+LAYOUT(perdure_pool_info, free_bytes, 32);
+LAYOUT(perdure_pool_info, generation, 40);
+LAYOUT(perdure_pool_info, format_version, 48);
+LAYOUT(perdure_pool_info, clean, 52);
+LAYOUT(perdure_pool_info, read_only, 56);
+LAYOUT(perdure_pool_info, durability, 60);
+LAYOUT(perdure_pool_info, uuid, 64);
+LAYOUT(perdure_pool_info, medium, 104);
+LAYOUT(perdure_pool_info, domain, 120);
+LAYOUT(perdure_option, name, 0);
+LAYOUT(perdure_option, value, 8);
+LAYOUT(perdure_store_options, index, 8);
+LAYOUT(perdure_store_options, partitions, 12);
+LAYOUT(perdure_store_options, block_bytes, 16);
+LAYOUT(perdure_store_options, garbage_percent, 20);
+LAYOUT(perdure_store_options, recovery_threads, 24);
+LAYOUT(perdure_store_options, workers, 28);
+LAYOUT(perdure_store_options, balance, 32);
+LAYOUT(perdure_store_options, boundaries, 40);
+LAYOUT(perdure_store_options, boundary_count, 48);
+_Static_assert(sizeof(perdure_datum) == 32 && sizeof(perdure_record) == 64 &&
+                   sizeof(perdure_value) == 40 && sizeof(perdure_option) == 16,
+               "a struct that is passed by its size has another one");
+_Static_assert(PERDURE_POOL_FULL == 16 && PERDURE_NO_SPACE == 17 && PERDURE_CONFLICT == 24 &&
+                   PERDURE_NO_MEMORY == 100 && PERDURE_DAMAGED == 4 && PERDURE_REMOVE == 2,
+               "a code is another one");
+
 /* ---- pools and errors ---- */
 
-static int count_structures(void *context, const char *name, const char *type, perdure_kind key,
+static int count_structures(void* context, const char* name, const char* type, perdure_kind key,
                             perdure_kind value) {
   CHECK(strcmp(name, "words") == 0 && strcmp(type, "plush") == 0);
   CHECK(key == PERDURE_BYTES && value == PERDURE_U64);
-  ++*(int *)context;
+  ++*(int*)context;
   return 1;
 }
 
 /* The structure "words" is backed up, renamed, and dropped. */
-static void test_pool_as_a_whole(perdure_pool *pool) {
+static void test_pool_as_a_whole(perdure_pool* pool) {
   char backup[512];
   char next[512];
   char restored[512];
   uint64_t freed = 0;
   int structures = 0;
-  perdure_pool *copy = NULL;
+  perdure_pool* copy = NULL;
   snprintf(backup, sizeof backup, "%s.backup", path);
   snprintf(next, sizeof next, "%s.next", path);
   snprintf(restored, sizeof restored, "%s.restored", path);
@@ -86,7 +153,7 @@ static void test_pool_as_a_whole(perdure_pool *pool) {
 static void test_raised_pool(void) {
   perdure_pool_options options = PERDURE_POOL_OPTIONS_INIT;
   perdure_pool_info info;
-  perdure_pool *pool = NULL;
+  perdure_pool* pool = NULL;
   OK(perdure_pool_close(new_pool()));
   memset(&info, 0, sizeof info);
   info.size = sizeof info;
@@ -108,10 +175,35 @@ static void test_raised_pool(void) {
   remove(path);
 }
 
+/* A backup that is asked of whoever has the pool open; here this process itself. */
+static void test_live_backup(void) {
+  perdure_pool_options options = PERDURE_POOL_OPTIONS_INIT;
+  perdure_pool* pool = NULL;
+  char backup[4096 + 8];
+  snprintf(backup, sizeof backup, "%s.live", path);
+  OK(perdure_pool_close(new_pool()));
+  OK(perdure_pool_open(path, NULL, &pool));
+  CHECK(perdure_pool_backup_live(path, backup, NULL) == PERDURE_LOCKED);
+  CHECK(strstr(perdure_last_error(), "serve_backups") != NULL);
+  OK(perdure_pool_close(pool));
+  options.serve_backups = 1;
+  options.copy_bytes_max = 1;
+  OK(perdure_pool_open(path, &options, &pool));
+  OK(perdure_pool_backup_live(path, backup, NULL));
+  CHECK(perdure_pool_backup_live(path, backup, backup) == PERDURE_INVALID_ARGUMENT);
+  CHECK(perdure_pool_backup_live(NULL, backup, NULL) == PERDURE_INVALID_ARGUMENT);
+  OK(perdure_pool_close(pool));
+  options.read_only = 1;
+  OK(perdure_pool_open(backup, &options, &pool));
+  OK(perdure_pool_close(pool));
+  remove(backup);
+  remove(path);
+}
+
 static void test_pools(void) {
-  perdure_pool *pool = new_pool();
-  perdure_pool *again = NULL;
-  perdure_index *index = NULL;
+  perdure_pool* pool = new_pool();
+  perdure_pool* again = NULL;
+  perdure_index* index = NULL;
   perdure_pool_info info;
   uint64_t problems = 7;
   int structures = 0;
@@ -148,11 +240,12 @@ static void test_pools(void) {
   CHECK(perdure_pool_open("/no/such/file", NULL, &pool) == PERDURE_NOT_FOUND);
   CHECK(strcmp(perdure_status_name(PERDURE_POOL_FULL), "pool-full") == 0);
   CHECK(strcmp(perdure_status_name(99), "unknown") == 0);
+  CHECK(strcmp(perdure_status_name(PERDURE_TOO_OLD), "too-old") == 0);
 }
 
 /* Structs of older and newer headers. */
 static void test_sizes(void) {
-  perdure_pool *pool = NULL;
+  perdure_pool* pool = NULL;
   perdure_pool_options options = PERDURE_POOL_OPTIONS_INIT;
   struct {
     perdure_pool_options known;
@@ -181,29 +274,69 @@ static void test_sizes(void) {
 
 /* ---- indexes ---- */
 
-static int sum_words(void *context, const perdure_datum *key, const perdure_datum *value) {
-  uint64_t *sum = context;
+static int sum_words(void* context, const perdure_datum* key, const perdure_datum* value) {
+  uint64_t* sum = context;
   CHECK(value->word == 3 * key->word);
   *sum += key->word;
   return 1;
 }
 
-static int stop_at_third(void *context, const perdure_datum *key, const perdure_datum *value) {
-  (void)key;
-  (void)value;
-  return ++*(int *)context < 3;
+static void copy_seen(void* context, const perdure_datum* value) {
+  char* text = context;
+  CHECK(value->kind == PERDURE_BYTES && value->size < 64);
+  memcpy(text, value->data, value->size);
+  text[value->size] = '\0';
 }
 
-static void see_figure(void *context, const char *name, double value, const char *unit) {
-  if (strcmp(name, "pool_bytes") == 0 && value > 0 && unit != NULL) *(int *)context = 1;
+static void see_word(void* context, const perdure_datum* value) {
+  CHECK(value->kind == PERDURE_U64);
+  *(uint64_t*)context = value->word;
+}
+
+/* Values that are seen where they lie. */
+static void test_visit(void) {
+  perdure_pool* pool = new_pool();
+  perdure_index* texts = NULL;
+  perdure_index* words = NULL;
+  char text[64] = "";
+  uint64_t word = 0;
+  int found = -1;
+  OK(perdure_index_create(pool, "t", "p-hot+vl", PERDURE_BYTES, PERDURE_BYTES, NULL, 0, &texts));
+  OK(perdure_index_create(pool, "w", "p-bwtree", PERDURE_BYTES, PERDURE_U64, NULL, 0, &words));
+  OK(perdure_index_upsert(texts, perdure_text("a"), perdure_text("to last")));
+  OK(perdure_index_upsert(words, perdure_text("a"), perdure_word(7)));
+  OK(perdure_index_visit(texts, perdure_text("a"), copy_seen, text, &found));
+  CHECK(found == 1 && strcmp(text, "to last") == 0);
+  OK(perdure_index_visit(words, perdure_text("a"), see_word, &word, NULL));
+  CHECK(word == 7);
+  OK(perdure_index_visit(texts, perdure_text("b"), copy_seen, NULL, &found)); /* not called */
+  CHECK(found == 0);
+  OK(perdure_index_visit(texts, perdure_text("a"), NULL, NULL, &found));
+  CHECK(found == 1);
+  CHECK(perdure_index_visit(texts, perdure_word(1), copy_seen, text, &found) == PERDURE_WRONG_TYPE);
+  CHECK(perdure_index_visit(NULL, perdure_word(1), copy_seen, text, &found) ==
+        PERDURE_INVALID_ARGUMENT);
+  perdure_index_close(texts);
+  perdure_index_close(words);
+  OK(perdure_pool_close(pool));
+}
+
+static int stop_at_third(void* context, const perdure_datum* key, const perdure_datum* value) {
+  (void)key;
+  (void)value;
+  return ++*(int*)context < 3;
+}
+
+static void see_figure(void* context, const char* name, double value, const char* unit) {
+  if (strcmp(name, "pool_bytes") == 0 && value > 0 && unit != NULL) *(int*)context = 1;
 }
 
 static void test_words(void) {
   enum { kCount = 1000 };
   static uint64_t keys[kCount], values[kCount], out[kCount];
   static unsigned char flags[kCount];
-  perdure_pool *pool = new_pool();
-  perdure_index *index = NULL;
+  perdure_pool* pool = new_pool();
+  perdure_index* index = NULL;
   uint64_t total = 0, sum = 0, problems = 1;
   int seen = 0, done = 0, figure = 0;
   perdure_kind key_kind, value_kind;
@@ -279,8 +412,8 @@ static void test_words(void) {
 static void test_bytes(void) {
   perdure_option small[] = {{"fanout", "4"}, {"partitions", "4"}};
   perdure_option wrong[] = {{"no-such", "4"}};
-  perdure_pool *pool = new_pool();
-  perdure_index *index = NULL;
+  perdure_pool* pool = new_pool();
+  perdure_index* index = NULL;
   perdure_value value = {0}, values[3];
   perdure_record records[2];
   perdure_datum keys[3];
@@ -331,23 +464,21 @@ static void test_bytes(void) {
 /* ---- reading and writing in one step ---- */
 
 /* Doubles a word; removes one that is 8 or more; sets 1 where there is none. */
-static int double_or_end(void *context, const perdure_datum *before,
-                                    perdure_datum *after) {
-  ++*(int *)context;
+static int double_or_end(void* context, const perdure_datum* before, perdure_datum* after) {
+  ++*(int*)context;
   if (before != NULL && before->word >= 8) return PERDURE_REMOVE;
   *after = perdure_word(before == NULL ? 1 : 2 * before->word);
   return PERDURE_WRITE;
 }
 
-static int set_nothing(void *context, const perdure_datum *before,
-                                  perdure_datum *after) {
+static int set_nothing(void* context, const perdure_datum* before, perdure_datum* after) {
   (void)before;
   (void)after;
-  return *(int *)context;
+  return *(int*)context;
 }
 
-static int append_x(void *context, const perdure_datum *before, perdure_datum *after) {
-  char *text = context;
+static int append_x(void* context, const perdure_datum* before, perdure_datum* after) {
+  char* text = context;
   size_t size = before == NULL ? 0 : before->size;
   if (size > 2) return PERDURE_KEEP;
   if (size > 0) memcpy(text, before->data, size);
@@ -357,7 +488,7 @@ static int append_x(void *context, const perdure_datum *before, perdure_datum *a
 }
 
 static void test_atomic(void) {
-  perdure_pool *pool = new_pool();
+  perdure_pool* pool = new_pool();
   perdure_index *words = NULL, *texts = NULL;
   perdure_value value = {0};
   perdure_change change = PERDURE_KEEP;
@@ -385,8 +516,8 @@ static void test_atomic(void) {
   OK(perdure_index_compare_exchange(words, perdure_text("n"), perdure_word(2), perdure_word(3),
                                     &done));
   CHECK(done == 0);
-  CHECK(perdure_index_compare_exchange(words, perdure_text("n"), perdure_text("2"),
-                                       perdure_word(3), &done) == PERDURE_WRONG_TYPE);
+  CHECK(perdure_index_compare_exchange(words, perdure_text("n"), perdure_text("2"), perdure_word(3),
+                                       &done) == PERDURE_WRONG_TYPE);
   for (i = 0; i < 4; ++i) {
     OK(perdure_index_modify(words, perdure_text("m"), double_or_end, &calls, &change));
     CHECK(change == PERDURE_WRITE);
@@ -423,11 +554,11 @@ static void test_atomic(void) {
   OK(perdure_pool_close(pool));
 }
 
-static int see_type(void *context, const char *name, const char *family, int ordered,
+static int see_type(void* context, const char* name, const char* family, int ordered,
                     unsigned kinds) {
   if (strcmp(name, "fptree") == 0) {
     CHECK(strcmp(family, "range tree") == 0 && ordered == 1 && (kinds & 1) == 1);
-    *(int *)context = 1;
+    *(int*)context = 1;
   }
   return 1;
 }
@@ -441,20 +572,20 @@ static void test_catalog(void) {
 
 /* ---- the store ---- */
 
-static int append_keys(void *context, const perdure_datum *key, const perdure_datum *value) {
+static int append_keys(void* context, const perdure_datum* key, const perdure_datum* value) {
   (void)value;
   strncat(context, key->data, key->size);
   return 1;
 }
 
 static void test_store(void) {
-  perdure_pool *pool = new_pool();
-  perdure_store *store = NULL;
+  perdure_pool* pool = new_pool();
+  perdure_store* store = NULL;
   perdure_store_options options = PERDURE_STORE_OPTIONS_INIT;
   perdure_value value = {0}, values[2];
   perdure_datum keys[2], key, content;
-  perdure_batch *batch = NULL;
-  perdure_cursor *cursor = NULL;
+  perdure_batch* batch = NULL;
+  perdure_cursor* cursor = NULL;
   uint64_t version = 0, later = 0, size = 0, problems = 1;
   int64_t sum = 0;
   int done = 0;
@@ -533,6 +664,17 @@ static void test_store(void) {
   done = 0;
   OK(perdure_store_for_each(store, stop_at_third, &done));
   CHECK(done == 2);
+  done = 0;
+  OK(perdure_store_statistics(store, see_figure, &done));
+  CHECK(done == 1);
+  perdure_store_close(store);
+  OK(perdure_pool_close(pool));
+  /* Once more, from the file. */
+  OK(perdure_pool_open(path, NULL, &pool));
+  CHECK(perdure_store_open(pool, "none", NULL, &store) == PERDURE_NO_SUCH_NAME);
+  OK(perdure_store_open(pool, "s", NULL, &store));
+  OK(perdure_store_get(store, "d", 1, &value, NULL, &done));
+  CHECK(done == 1 && holds(&value, "4"));
   perdure_value_free(&value);
   perdure_value_free(&values[0]);
   perdure_store_close(store);
@@ -541,8 +683,8 @@ static void test_store(void) {
 
 /* A pool that is full refuses, and keeps what it has. */
 static void test_full(void) {
-  perdure_pool *pool = NULL;
-  perdure_index *index = NULL;
+  perdure_pool* pool = NULL;
+  perdure_index* index = NULL;
   perdure_pool_options options = PERDURE_POOL_OPTIONS_INIT;
   perdure_value value = {0};
   perdure_status status = PERDURE_OK;
@@ -564,23 +706,63 @@ static void test_full(void) {
   OK(perdure_pool_close(pool));
 }
 
+static void count_event(void* context, const perdure_event* event) {
+  int* counts = context;
+  CHECK(event->size == sizeof *event && event->kind <= PERDURE_DAMAGED);
+  CHECK(strcmp(event->path, path) == 0 && strlen(event->message) > 0);
+  CHECK(event->used_bytes <= event->size_bytes && event->size_bytes <= event->capacity_bytes);
+  ++counts[event->kind];
+}
+
+/* What a pool tells while it fills. */
+static void test_events(void) {
+  perdure_pool* pool = NULL;
+  perdure_index* index = NULL;
+  perdure_pool_options options = PERDURE_POOL_OPTIONS_INIT;
+  int counts[PERDURE_DAMAGED + 1] = {0};
+  uint64_t i;
+  options.capacity_bytes = (uint64_t)16 << 20;
+  options.growth_bytes = (uint64_t)1 << 20;
+  options.on_event = count_event;
+  options.on_event_context = counts;
+  options.nearly_full_percent = 50;
+  unlink(path);
+  OK(perdure_pool_create(path, &options, &pool));
+  CHECK(counts[PERDURE_OPENED] == 1 && counts[PERDURE_NEARLY_FULL] == 0);
+  OK(perdure_index_create(pool, "w", "cceh", PERDURE_U64, PERDURE_U64, NULL, 0, &index));
+  for (i = 0; perdure_index_upsert(index, perdure_word(i), perdure_word(i)) == PERDURE_OK; ++i) {
+  }
+  CHECK(counts[PERDURE_GROWN] > 1 && counts[PERDURE_NEARLY_FULL] == 1);
+  perdure_index_close(index);
+  OK(perdure_pool_close(pool));
+  options.nearly_full_percent = 101;
+  OK(perdure_pool_open(path, &options, &pool));
+  CHECK(counts[PERDURE_OPENED] == 2 && counts[PERDURE_NEARLY_FULL] == 1);
+  OK(perdure_pool_close(pool));
+  options.nearly_full_percent = 0; /* 90 */
+  OK(perdure_pool_open(path, &options, &pool));
+  CHECK(counts[PERDURE_NEARLY_FULL] == 2 && counts[PERDURE_DAMAGED] == 0);
+  OK(perdure_pool_close(pool));
+}
+
 /* ---- transactions ---- */
 
 struct transfer {
-  perdure_index *from;
-  perdure_index *to;
+  perdure_index* from;
+  perdure_index* to;
   uint64_t amount;
-  perdure_index *disturbed; /* written to from outside in the first attempts */
+  perdure_index* disturbed; /* written to from outside in the first attempts */
   int attempts;
 };
 
 /* An amount from "a" of one index to 1 of another. */
-static int transfer(void *context, perdure_transaction *transaction) {
-  struct transfer *what = context;
+static int transfer(void* context, perdure_transaction* transaction) {
+  struct transfer* what = context;
   perdure_value balance = {0};
   uint64_t sum = 0;
   int found = 0;
-  int status = perdure_transaction_lookup(transaction, what->from, perdure_text("a"), &balance, &found);
+  int status =
+      perdure_transaction_lookup(transaction, what->from, perdure_text("a"), &balance, &found);
   if (status != PERDURE_OK) return status;
   if (!found || balance.word < what->amount) return PERDURE_NOT_FOUND;
   status = perdure_transaction_increment(transaction, what->from, perdure_text("a"),
@@ -590,11 +772,11 @@ static int transfer(void *context, perdure_transaction *transaction) {
   if (what->disturbed != NULL && ++what->attempts <= 3) {
     OK(perdure_index_increment(what->disturbed, perdure_text("a"), 1, NULL));
   }
-  return perdure_transaction_increment(transaction, what->to, perdure_word(1), (int64_t)what->amount,
-                                       NULL);
+  return perdure_transaction_increment(transaction, what->to, perdure_word(1),
+                                       (int64_t)what->amount, NULL);
 }
 
-static uint64_t word_of(perdure_index *index, perdure_datum key) {
+static uint64_t word_of(perdure_index* index, perdure_datum key) {
   perdure_value value = {0};
   int found = 0;
   OK(perdure_index_lookup(index, key, &value, &found));
@@ -602,13 +784,13 @@ static uint64_t word_of(perdure_index *index, perdure_datum key) {
 }
 
 static void test_transactions(void) {
-  perdure_pool *pool = new_pool();
-  perdure_pool *other_pool = NULL;
-  perdure_index *texts = NULL;
-  perdure_index *words = NULL;
-  perdure_index *foreign = NULL;
-  perdure_transaction *transaction = NULL;
-  perdure_transaction *second = NULL;
+  perdure_pool* pool = new_pool();
+  perdure_pool* other_pool = NULL;
+  perdure_index* texts = NULL;
+  perdure_index* words = NULL;
+  perdure_index* foreign = NULL;
+  perdure_transaction* transaction = NULL;
+  perdure_transaction* second = NULL;
   perdure_value value = {0};
   struct transfer what;
   int done = 7;
@@ -672,7 +854,8 @@ static void test_transactions(void) {
 
   /* What is refused. */
   OK(perdure_pool_anonymous(NULL, &other_pool));
-  OK(perdure_index_create(other_pool, "words", "cceh", PERDURE_U64, PERDURE_U64, NULL, 0, &foreign));
+  OK(perdure_index_create(other_pool, "words", "cceh", PERDURE_U64, PERDURE_U64, NULL, 0,
+                          &foreign));
   CHECK(perdure_transaction_upsert(transaction, foreign, perdure_word(1), perdure_word(1)) ==
         PERDURE_INVALID_ARGUMENT);
   CHECK(perdure_transaction_upsert(transaction, words, perdure_text("a"), perdure_word(1)) ==
@@ -693,18 +876,21 @@ static void test_transactions(void) {
   OK(perdure_pool_close(pool));
 }
 
-int main(int argc, char **argv) {
+int main(int argc, char** argv) {
   snprintf(path, sizeof path, "%s/capi-test-%ld.pool", argc > 1 ? argv[1] : "/tmp", (long)getpid());
   CHECK(strcmp(perdure_last_error(), "") == 0 && perdure_last_status() == PERDURE_OK);
   test_pools();
   test_raised_pool();
+  test_live_backup();
   test_sizes();
   test_catalog();
   test_words();
+  test_visit();
   test_bytes();
   test_atomic();
   test_store();
   test_full();
+  test_events();
   test_transactions();
   unlink(path);
   printf("%d failures\n", failures);

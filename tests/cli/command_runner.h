@@ -37,16 +37,16 @@ class CommandTest : public ::testing::Test {
   // Runs a line of shell, in which $PERDURE is the command.
   Result shell(const std::string& line) const;
 
-  // Shell text that waits until nobody has the pool open for writing: children of a command that was killed may for a
-  // moment. Fails after 20 s.
+  // Shell text that waits until nobody has the pool open for writing: children of a command that
+  // was killed may for a moment. Fails after 20 s.
   static std::string until_closed(const std::string& pool) {
     return "n=0; while [ $n -lt 2000 ] && $PERDURE pool info --json " + pool +
            " 2>&1 | grep -q 'open_to_write.: true'; do n=$((n+1)); sleep 0.01; done; [ $n -lt 2000 "
            "]";
   }
 
-  // Opens a page of this folder in headless Chromium. Tests fail if the browser complains, a figure is
-  // empty, or the page is wider than the window.
+  // Opens a page of this folder in headless Chromium. Tests fail if the browser complains, a figure
+  // is empty, or the page is wider than the window.
   Drawn draw_in_browser(const std::string& page) const;
   bool has_browser() const;
 

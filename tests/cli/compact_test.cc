@@ -1,7 +1,9 @@
 // What `perdure pool compact` makes of files: its copy, whose it is, and what else is there.
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <tuple>
@@ -64,6 +66,62 @@ TEST_F(CompactFiles, AreNobodyElsesToReadAndGoWithTheNextCallAfterAKill) {
   EXPECT_EQ(status().st_mode & 07777, 0664U);
 }
 
+// A default ACL of the folder comes in place of the umask, and would come into force with the
+// pool's mode.
+TEST_F(CompactFiles, KeepTheAclOfThePoolWhateverTheFolderSays) {
+  struct Entry {
+    uint16_t tag, permissions;
+    uint32_t id;
+  };
+  struct Acl {
+    uint32_t version = 2;
+    Entry entries[6];  // in this order: owner, a user, group, a group, mask, others
+  };
+  const auto acl = [](uint16_t user, uint16_t mask) {
+    constexpr uint32_t kNobody = ~uint32_t{0};
+    return Acl{.entries = {{0x01, 6, kNobody},
+                           {0x02, user, 4711},
+                           {0x04, 6, kNobody},
+                           {0x08, user, 4711},
+                           {0x10, mask, kNobody},
+                           {0x20, 0, kNobody}}};
+  };
+  ASSERT_NO_FATAL_FAILURE(load(60'000));
+  std::filesystem::permissions(pool(), std::filesystem::perms(0660));
+  const Acl of_folder = acl(7, 7);
+  if (::setxattr(folder().c_str(), "system.posix_acl_default", &of_folder, sizeof of_folder, 0) !=
+      0)
+    GTEST_SKIP() << "the file system of temporary files has no ACLs";
+  const auto acl_of = [](const std::string& file) {
+    char bytes[256];
+    const ssize_t got = ::getxattr(file.c_str(), "system.posix_acl_access", bytes, sizeof bytes);
+    return got < 0 ? std::string() : std::string(bytes, static_cast<size_t>(got));
+  };
+  // While it is made nobody but its maker may read it.
+  size_t caught = 0;
+  for (int round = 0; round < 20 && caught == 0; ++round) {
+    shell("$PERDURE pool compact " + pool() + " & " +
+          "while kill -0 $! 2> /dev/null; do for f in " + pool() +
+          ".*store*; do [ -e $f ] && break 2; done; done; kill -KILL $!; wait $!; " +
+          until_closed(pool()));
+    for (const std::string& name : beside()) {
+      ++caught;
+      EXPECT_EQ(std::filesystem::status(path(name)).permissions(), std::filesystem::perms(0600))
+          << name;
+    }
+  }
+  ASSERT_GT(caught, 0U);
+  ASSERT_EQ(run({"pool", "compact", pool()}).code, 0);
+  EXPECT_EQ(acl_of(pool()), "");
+  EXPECT_EQ(status().st_mode & 07777, 0660U);
+  // And one of its own stays.
+  const Acl of_pool = acl(4, 4);
+  ASSERT_EQ(::setxattr(pool().c_str(), "system.posix_acl_access", &of_pool, sizeof of_pool, 0), 0);
+  ASSERT_EQ(run({"pool", "compact", pool()}).code, 0);
+  EXPECT_EQ(acl_of(pool()), std::string(reinterpret_cast<const char*>(&of_pool), sizeof of_pool));
+  EXPECT_EQ(run({"count", pool()}).out, "60000\n");
+}
+
 TEST_F(CompactFiles, APoolStaysItsOwners) {
   const std::string without = "setpriv --bounding-set=-chown ";
   if (::geteuid() != 0 || shell(without + "true").code != 0)
@@ -111,7 +169,8 @@ TEST_F(CompactFiles, WhatHasTheCopysNameIsRemovedUnlessItIsInUse) {
   std::filesystem::remove(name);
   ASSERT_EQ(run({"put", "--capacity", "16M", name, "precious", "1"}).code, 0);
   const std::string fifo = path("fifo");
-  // It maps the file when it has locked it; commands that look at it meanwhile might keep it from that.
+  // It maps the file when it has locked it; commands that look at it meanwhile might keep it from
+  // that.
   const Result in_use =
       shell("mkfifo " + fifo + "; $PERDURE load --name b " + name + " - < " + fifo +
             " > /dev/null & exec 3> " + fifo + "; printf 'x\\ty\\n' >&3; n=0; until grep -q " +

@@ -1,5 +1,5 @@
-// Damaged pools, as the command meets them: every command ends with a documented exit code, and with
-// words where something is wrong.
+// Damaged pools, as the command meets them: every command ends with a documented exit code, and
+// with words where something is wrong.
 #include "support/damage.h"
 
 #include <algorithm>

@@ -1,5 +1,7 @@
 // Help, version, completion and the usage errors of the command line itself.
 
+#include <cctype>
+
 #include "cli/command_runner.h"
 
 namespace perdure::cli_test {
@@ -25,9 +27,13 @@ const std::vector<std::vector<std::string>> kCommands = {
     {"pool", "salvage"},
     {"pool", "grow"},
     {"pool", "shrink"},
+    {"pool", "compact"},
     {"convert"},
     {"drop"},
     {"rename"},
+    {"files"},
+    {"db"},
+    {"store"},
     {"serve"},
     {"quickstart"},
     {"list"},
@@ -36,11 +42,16 @@ const std::vector<std::vector<std::string>> kCommands = {
     {"bench"},
     {"report"},
     {"study"},
+    {"study", "buffer-pool"},
+    {"study", "lsm"},
+    {"study", "radix-trees"},
     {"study", "range-indexes"},
+    {"study", "serving"},
 #endif
 #ifdef PERDURE_HAS_OBSERVED
     {"amp"},
     {"crash"},
+    {"trace"},
     {"study", "write-amplification"},
 #endif
 };
@@ -50,7 +61,10 @@ TEST_F(Help, EveryCommandHasExamplesAndExitCodes) {
     command.emplace_back("--help");
     const Result help = run(command);
     EXPECT_EQ(help.code, 0) << command[0];
-    EXPECT_NE(help.out.find("Examples:"), std::string::npos) << help.out;
+    // One line that says what it does, as somebody would ask for it.
+    EXPECT_NE(std::isupper(static_cast<unsigned char>(help.out[0])), 0) << help.out;
+    EXPECT_EQ(help.out.find("\nUsage: perdure " + command[0]), help.out.find('\n')) << help.out;
+    EXPECT_NE(help.out.find("\nExamples:\n  "), std::string::npos) << help.out;
     EXPECT_NE(help.out.find("perdure " + command[0]), std::string::npos) << help.out;
     EXPECT_NE(help.out.find("xit code"), std::string::npos) << help.out;
   }
@@ -119,8 +133,8 @@ TEST_F(Help, OneNameForTheFolderOfACommandsFiles) {
 }
 
 #ifdef PERDURE_HAS_OBSERVED
-// As every other help: what an option does begins with a capital letter, options come in groups, and a
-// default is called one.
+// As every other help: what an option does begins with a capital letter, options come in groups,
+// and a default is called one.
 TEST_F(Help, TheExplorersOptionsReadAsThoseOfOtherCommands) {
   const Result help = run({"crash", "--help"});
   for (const char* words : {"Workload:", "Exploration:", "Programs and traces:", "(default: 300)",
@@ -152,6 +166,7 @@ TEST_F(Help, BashCompletionOffersCommandsOptionsAndValues) {
 #ifdef PERDURE_HAS_LAB
   EXPECT_EQ(complete("perdure bench nul"), "null\n");
   EXPECT_EQ(complete("perdure am"), "amp\n");
+  EXPECT_EQ(complete("perdure study rad"), "radix-trees\n");
   EXPECT_EQ(complete("perdure study ran"), "range-indexes\n");
   EXPECT_EQ(complete("perdure study range-indexes --par"), "--part\n");
   EXPECT_EQ(complete("perdure study range-indexes fptr"), "fptree\n");

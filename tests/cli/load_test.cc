@@ -221,7 +221,8 @@ TEST_F(Load, AChangedFileIsAnotherSource) {
   EXPECT_EQ(run({"load", "--resume", "--json", pool(), file}).json()["acknowledged"], 20);
 }
 
-// The loader is killed while it stores; what it acknowledged is there, and resuming stores the rest.
+// The loader is killed while it stores; what it acknowledged is there, and resuming stores the
+// rest.
 TEST_F(Load, AKilledLoadKeepsWhatItAcknowledgedAndResumes) {
   constexpr int kLines = 60'000;
   const std::string file = write_file("words.tsv", numbered_lines(kLines));
@@ -245,8 +246,8 @@ TEST_F(Load, AKilledLoadKeepsWhatItAcknowledgedAndResumes) {
   EXPECT_EQ(sorted_lines(run({"dump", pool()}).out), sorted_lines(numbered_lines(kLines)));
 }
 
-// Loads of a source in which keys come again and again, killed one after the other: no key ever goes
-// back behind a line that some load of the series acknowledged.
+// Loads of a source in which keys come again and again, killed one after the other: no key ever
+// goes back behind a line that some load of the series acknowledged.
 TEST_F(Load, NoKilledLoadTakesAKeyBackBehindAnAcknowledgedLine) {
   constexpr int kLines = 40'000;
   constexpr int kKeys = 700;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cli/command_runner.h"
+#include "perdure/pool.h"
 
 namespace perdure::cli_test {
 namespace {
@@ -62,8 +63,9 @@ TEST_F(Operations, RenameKeepsRecordsAndResumes) {
   EXPECT_EQ(count_of(pool(), "b.progress").empty(), false);
 }
 
-// Beside a process that writes: what only that one knows is left out, and said to be. That process maps the file when it
-// has locked it; a command that looked at the pool before might keep it from that.
+// Beside a process that writes: what only that one knows is left out, and said to be. That process
+// maps the file when it has locked it; a command that looked at the pool before might keep it from
+// that.
 TEST_F(Operations, InfoAndStatWorkBesideAWriter) {
   load("a", 3000);
   const std::string port = path("serving");
@@ -95,6 +97,64 @@ TEST_F(Operations, InfoAndStatWorkBesideAWriter) {
   EXPECT_EQ(stat["structure"]["type"], "rstore");
   EXPECT_EQ(count_of(pool(), "a"), "3000\n");
   EXPECT_EQ(count_of(pool(), "b"), "1\n");
+}
+
+// Beside a process that writes: it makes the copy.
+TEST_F(Operations, BackupsAndLiveReadsWorkBesideAWriter) {
+  load("a", 3000);
+  ASSERT_EQ(run({"load", "--structure", "fast-fair", "--name", "ordered", pool(), "-"},
+                "a\t1\nb\t2\nc\t3\n")
+                .code,
+            0);
+  const std::string port = path("serving");
+  std::string line =
+      "mkfifo " + port + "; $PERDURE load --name b " + pool() + " - < " + port +
+      " > /dev/null & exec 3> " + port + "; printf 'x\\ty\\n' >&3; set -- $(stat -c '%D %i' " +
+      pool() +
+      "); n=0; until grep -q $(printf @perdure/%s/%x $1 $2) /proc/net/unix || [ $n -gt "
+      "1000 ]; do n=$((n+1)); sleep 0.01; done; ";
+  for (const std::string& command :
+       {"pool backup --json " + pool() + " " + path("full") + " > " + path("full.json"),
+        "pool backup --json --base " + path("full") + " " + pool() + " " + path("next") + " > " +
+            path("next.json"),
+        "get --name a " + pool() + " key1", "get --live --name a " + pool() + " key1",
+        "scan --live --from b --name ordered " + pool(), "count --live --name a " + pool(),
+        "dump --live --name ordered " + pool() + " | wc -l",
+        "stat --json --live --name a " + pool() + " > " + path("stat.json"),
+        "get --live --copy-max 4k --name a " + pool() + " key1 2> " + path("refused")}) {
+    line += "$PERDURE " + command + "; echo $?; ";
+  }
+  // Once it has opened the structure.
+  line += "n=0; until $PERDURE store backup --name b " + pool() + " " + path("store.backup") +
+          " > /dev/null 2>&1 || [ $n -gt 500 ]; do n=$((n+1)); sleep 0.01; done; exec 3>&-; wait";
+  const Result result = shell(line);
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(result.out, "0\n0\n4\na\n0\nb\t2\nc\t3\n0\n3000\n0\n3\n0\n0\n4\n") << result.err;
+  EXPECT_TRUE(std::filesystem::exists(path("store.backup")));
+  EXPECT_NE(read_file("refused").find("--copy-max"), std::string::npos) << read_file("refused");
+  const auto stat = nlohmann::json::parse(read_file("stat.json"));
+  EXPECT_EQ(stat["structure"]["live_records"], 3000);
+  EXPECT_EQ(stat["pool"]["path"], pool());
+  const auto next = nlohmann::json::parse(read_file("next.json"));
+  EXPECT_LT(next["written_bytes"].get<uint64_t>(), next["copied_bytes"].get<uint64_t>());
+  ASSERT_EQ(run({"pool", "restore", path("next"), path("again.pool")}).code, 0);
+  EXPECT_EQ(count_of(path("again.pool"), "a"), "3000\n");
+  EXPECT_EQ(run({"pool", "check", path("again.pool")}).code, 0);
+}
+
+// One that was not told to.
+TEST_F(Operations, ABackupBesideAWriterThatServesNoneSaysWhatToDo) {
+  load("a", 10);
+  const Pool pool_here = Pool::open(pool());
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"pool", "backup", pool(), path("x")},
+        {"store", "backup", "--name", "a", pool(), path("x")},
+        {"get", "--live", "--name", "a", pool(), "key1"}}) {
+    const Result refused = run(command);
+    EXPECT_EQ(refused.code, 4);
+    EXPECT_NE(refused.err.find("serve_backups"), std::string::npos) << refused.err;
+  }
+  EXPECT_FALSE(std::filesystem::exists(path("x")));
 }
 
 // A backup is read where it lies.
@@ -339,7 +399,8 @@ TEST_F(Operations, WhatAnEarlierConversionLeftIsNotTakenForACopy) {
   EXPECT_EQ(count_of(pool(), "b.converting"), "100\n");
 }
 
-// A file that comes to be there is not this command's to remove: here one that a link hid until it was to be made.
+// A file that comes to be there is not this command's to remove: here one that a link hid until it
+// was to be made.
 TEST_F(Operations, ConvertRemovesNoPoolThatItHasNotMade) {
   load("a", 10);
   std::filesystem::create_symlink(path("elsewhere"), path("other.pool"));
@@ -536,9 +597,10 @@ TEST_F(SalvageCommand, OfASoundPoolIsWhole) {
 }
 
 TEST_F(SalvageCommand, DamageOfThePoolItselfIsPassedOver) {
-  // The magic, the header's checksum, its size and its generation, a lane, a free entry of the directory.
-  for (const size_t at :
-       {size_t{0}, size_t{250}, size_t{256}, size_t{320}, size_t{69'640}, size_t{60'000}}) {
+  // The magic, the layout's hash, the capacity, the header's checksum, its size and its generation,
+  // a lane, a free entry of the directory.
+  for (const size_t at : {size_t{0}, size_t{20}, size_t{42}, size_t{250}, size_t{256}, size_t{320},
+                          size_t{69'640}, size_t{60'000}}) {
     std::string damaged = sound_;
     damaged[at] = static_cast<char>(damaged[at] ^ 1);
     EXPECT_NE(run({"count", "--name", "plush", write_file("x.pool", damaged)}).code, 0) << at;

@@ -250,7 +250,8 @@ TEST_F(PoolCommand, CheckOfAMissingPoolIsAnErrorAndNoDamage) {
 
 // Nor is a file that never was a pool.
 TEST_F(PoolCommand, AForeignFileIsNotCalledDamaged) {
-  for (const std::string content : {"", "not a pool", std::string(4096, 'x').c_str()}) {
+  for (const std::string& content :
+       {std::string(), std::string("not a pool"), std::string(4096, 'x')}) {
     const Result check = run({"pool", "check", write_file("notes.txt", content)});
     EXPECT_EQ(check.code, 4);
     EXPECT_EQ(check.out, "");

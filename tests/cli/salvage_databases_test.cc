@@ -1,4 +1,6 @@
 // Which page file is whose when `perdure pool salvage` saves databases, and what it makes.
+#include <fmt/core.h>
+
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -148,6 +150,123 @@ TEST_F(SalvageDatabases, ALostRangeMayBeAnyNumberOfRecords) {
   const nlohmann::json report = salvage({"a"}, 3);
   EXPECT_FALSE(of(report, "a")["complete"].get<bool>()) << report.dump(2);
   EXPECT_GT(of(report, "a")["records"].get<int>(), kRecords / 2);
+}
+
+// Leaves below an inner page that is lost say nothing of their tree, and are found all the same.
+class SalvageBelowALostPage : public SalvageDatabases {
+ protected:
+  static std::string numbers(int from, int to, const std::string& value) {
+    std::string lines;
+    for (int i = from; i < to; ++i) lines += std::to_string(100'000 + i) + "\t" + value + "\n";
+    return lines;
+  }
+  void load(const std::string& tree, const std::string& lines) const {
+    ASSERT_EQ(
+        run({"db", "load", "--name", "a", "--tree", tree, "--pages", pages("a"), pool()}, lines)
+            .code,
+        0);
+  }
+  static constexpr size_t kPageBytes = 4096;
+  // Whether the page at this place of the file is a node of the level.
+  static bool is_node(const std::string& content, size_t page, unsigned level) {
+    constexpr unsigned kNode = 2;
+    return word16(content, page + 16) == kNode && word16(content, body_of(content, page)) == level;
+  }
+  static unsigned word16(const std::string& content, size_t at) {
+    return static_cast<unsigned char>(content[at]) +
+           256U * static_cast<unsigned char>(content[at + 1]);
+  }
+  static size_t body_of(const std::string& content, size_t page) {
+    return page + (32 + 4 * word16(content, page + 18) + 7) / 8 * 8;
+  }
+  // Damages every `step`th node of the level, as far as there are some. Returns how many.
+  int damage_nodes(unsigned level, int first, int step) const {
+    std::string content = read_file("a.pages");
+    int seen = 0;
+    int damaged = 0;
+    for (size_t page = 2 * kPageBytes; page < content.size(); page += kPageBytes) {
+      if (!is_node(content, page, level)) continue;
+      if (seen++ < first || (seen - 1 - first) % step != 0) continue;
+      char& byte = content[body_of(content, page) + 40];
+      byte = static_cast<char>(byte ^ 1);
+      ++damaged;
+    }
+    write_file("a.pages", content);
+    return damaged;
+  }
+  std::string dump_tree(const nlohmann::json& report, const std::string& tree) const {
+    return run({"db", "dump", "--name", "a", "--tree", tree, "--pages",
+                of(report, "a")["pages"].get<std::string>(), path("saved.pool")})
+        .out;
+  }
+};
+
+TEST_F(SalvageBelowALostPage, AllLeavesOfALostRootAreFound) {
+  ASSERT_NO_FATAL_FAILURE(make("a"));
+  ASSERT_EQ(damage_nodes(1, 0, 1), 1);
+  const nlohmann::json report = salvage({"a"}, 3);
+  EXPECT_EQ(of(report, "a")["records"], kRecords) << report.dump(2);
+  EXPECT_FALSE(of(report, "a")["complete"].get<bool>());
+  EXPECT_NE(report.dump().find("2000 of them were found"), std::string::npos) << report.dump(2);
+  EXPECT_EQ(dump(of(report, "a")), lines_of("a"));
+}
+
+TEST_F(SalvageBelowALostPage, OfAllInnerPagesOfALevelAndOfALeaf) {
+  constexpr int kMany = 40'000;
+  ASSERT_NO_FATAL_FAILURE(make("a"));
+  ASSERT_NO_FATAL_FAILURE(load("many", numbers(0, kMany, "of many")));
+  ASSERT_GT(damage_nodes(1, 1, 1), 1);  // but for the root of the other tree
+  ASSERT_EQ(dump_tree(salvage({"a"}, 3), "many"), numbers(0, kMany, "of many"));
+  ASSERT_EQ(damage_nodes(0, 30, 1'000'000), 1);
+  const nlohmann::json report = salvage({"a"}, 3);
+  EXPECT_GT(of(report, "a")["records"], kRecords + kMany - 300) << report.dump(2);
+  EXPECT_LT(of(report, "a")["records"], kRecords + kMany);
+}
+
+TEST_F(SalvageBelowALostPage, NoTreeGetsTheRecordsOfAnother) {
+  ASSERT_NO_FATAL_FAILURE(make("a"));
+  ASSERT_NO_FATAL_FAILURE(load("other", numbers(0, 3000, "of other")));
+  ASSERT_NO_FATAL_FAILURE(load("third", numbers(0, 3000, "of third")));
+  ASSERT_EQ(damage_nodes(1, 1, 1'000'000), 1);  // the root of one of them
+  const nlohmann::json one = salvage({"a"}, 3);
+  EXPECT_EQ(dump_tree(one, "main"), lines_of("a"));
+  EXPECT_EQ(dump_tree(one, "other"), numbers(0, 3000, "of other"));
+  EXPECT_EQ(dump_tree(one, "third"), numbers(0, 3000, "of third"));
+  ASSERT_EQ(damage_nodes(1, 2, 1'000'000),
+            1);  // and of another: whose the leaves are nobody can say
+  const nlohmann::json two = salvage({"a"}, 3);
+  EXPECT_EQ(of(two, "a")["records"], kRecords) << two.dump(2);
+  EXPECT_NE(two.dump().find("nobody can say which"), std::string::npos) << two.dump(2);
+  EXPECT_EQ(dump_tree(two, "main"), lines_of("a"));
+}
+
+// The device has lost what was written to a leaf since it was split: what has been removed from its
+// right half since then stays so.
+TEST_F(SalvageBelowALostPage, WhatALeafHadBeforeItWasSplitDoesNotComeBack) {
+  ASSERT_NO_FATAL_FAILURE(make("a"));
+  const std::string old = read_file("a.pages");
+  std::string more;
+  for (int i = 10'500; i < 10'600; ++i) more += fmt::format("a{}x\t{:100}\n", i, "v");
+  ASSERT_NO_FATAL_FAILURE(load("main", more));
+  for (int i = 10'580; i < 10'590; ++i) {
+    const Result result =
+        run({"db", "del", "--name", "a", "--pages", pages("a"), pool(), fmt::format("a{}", i)});
+    ASSERT_EQ(result.code, 0) << result.err;
+  }
+  std::string content = read_file("a.pages");
+  size_t page = 2 * kPageBytes;
+  while (!is_node(old, page, 0) || content.compare(page, kPageBytes, old, page, kPageBytes) == 0) {
+    page += kPageBytes;
+    ASSERT_LT(page, old.size());
+  }
+  content.replace(page, kPageBytes, old, page, kPageBytes);
+  write_file("a.pages", content);
+  const nlohmann::json report = salvage({"a"}, 3);
+  EXPECT_NE(report.dump().find("belong elsewhere"), std::string::npos) << report.dump(2);
+  EXPECT_LT(of(report, "a")["records"], kRecords + 100 - 10);
+  const std::string saved = dump(of(report, "a"));
+  EXPECT_NE(saved.find("a10579\t"), std::string::npos);
+  EXPECT_EQ(saved.find("a10580\t"), std::string::npos);
 }
 
 #ifdef PERDURE_FAILING_READS

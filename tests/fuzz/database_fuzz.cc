@@ -1,6 +1,6 @@
-// Databases whose pool or page file was damaged: whatever has become of their bytes, opening, checking, reading,
-// writing and closing one is a described error, or right. Where no checksum was made right again, what is read is
-// what was written.
+// Databases whose pool or page file was damaged: whatever has become of their bytes, opening,
+// checking, reading, writing and closing one is a described error, or right. Where no checksum was
+// made right again, what is read is what was written.
 //
 // An input is a list of edits to a sound database, which was closed or left by a process that died.
 #include <cstdint>
@@ -100,7 +100,8 @@ void write_records(Database& database, Sound& sound) {
   }
 }
 
-// `closed`: cleanly; else as the death of its process leaves it, with changes in frames and in the log.
+// `closed`: cleanly; else as the death of its process leaves it, with changes in frames and in the
+// log.
 Sound make_sound(bool closed) {
   std::remove(pool_path().c_str());
   std::remove(pages_path().c_str());
@@ -138,8 +139,8 @@ const Sound& sound_of(bool closed) {
   return all[closed ? 1 : 0];
 }
 
-// A change of a page, whose checksums are made right again if `seal`: numbers in the first part of its body, where
-// its layout is, or anything.
+// A change of a page, whose checksums are made right again if `seal`: numbers in the first part of
+// its body, where its layout is, or anything.
 void edit_page(Input& input, bool seal, char* page) {
   const auto how = input.take<uint8_t>();
   const auto place = input.take<uint16_t>();
@@ -177,7 +178,8 @@ void judge(const Sound& sound, const Damage& damage, const std::string& key,
   const auto found = sound.written.find(key);
   if (!value) {
     const bool is_there = found != sound.written.end() && !sound.erased.contains(key);
-    // What the death of a process left at the end of the log may have been damaged: then it looks torn.
+    // What the death of a process left at the end of the log may have been damaged: then it looks
+    // torn.
     if (is_there && damage.closed) fail("'" + key + "' is missing, and nobody said why");
     return;
   }

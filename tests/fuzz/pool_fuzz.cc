@@ -1,9 +1,9 @@
 // Damaged pools from anywhere: whatever has become of a pool's bytes, opening, checking, reading,
 // writing and closing it is a described error, or right.
 //
-// An input is a list of edits to a sound pool of one structure. Environment variable PERDURE_FUZZ names
-// the structure; without it, the input chooses. PERDURE_FUZZ=list prints the names
-// of those without variants and ends.
+// An input is a list of edits to a sound pool of one structure. Environment variable PERDURE_FUZZ
+// names the structure; without it, the input chooses. PERDURE_FUZZ=list prints the names of those
+// without variants and ends.
 #include <unistd.h>
 
 #include <algorithm>
@@ -41,8 +41,8 @@ struct Subject {
   Kind value;
 };
 
-// Variants differ in how records are written, and are read by the code of their structure: p-clht+fc by that of
-// p-clht. (p-art+vl is no variant of anything here.)
+// Variants differ in how records are written, and are read by the code of their structure:
+// p-clht+fc by that of p-clht. (p-art+vl is no variant of anything here.)
 bool is_variant(const CatalogEntry& entry) {
   if (entry.name == "plush+range" || entry.name == "rstore+ordered" || entry.name == "rstore+pm") {
     return false;

@@ -1,8 +1,9 @@
-// What clients may send: whatever comes, a session answers, or ends the connection; and how the bytes are
-// cut into pieces changes nothing of what a parser finds.
+// What clients may send: whatever comes, a session answers, or ends the connection; and how the
+// bytes are cut into pieces changes nothing of what a parser finds.
 //
-// PERDURE_FUZZ_FACE is resp, memcached or memcached-binary. The first byte of an input says how it is cut, and
-// whether it is bytes as they come over the wire or numbers that choose commands and arguments.
+// PERDURE_FUZZ_FACE is resp, memcached or memcached-binary. The first byte of an input says how it
+// is cut, and whether it is bytes as they come over the wire or numbers that choose commands and
+// arguments.
 #include <algorithm>
 #include <array>
 #include <cstdint>

@@ -151,7 +151,8 @@ TEST(BzTree, AChangedByteOfARecordInANodeIsDamage) {
   EXPECT_EQ(value.bytes(), needle);
 }
 
-// What a writer wrote whose reservation a crash forgot is no record of the slot that comes to be there.
+// What a writer wrote whose reservation a crash forgot is no record of the slot that comes to be
+// there.
 TEST(BzTree, WhatAForgottenWriterLeftIsNoRecord) {
   Pool pool = make_pool();
   const auto tree = create_index(pool, "tree", "bztree", Kind::kU64, Kind::kU64, {});

@@ -121,8 +121,9 @@ class StopsGrowing final : public pm::EmulatedMedia {
   std::atomic<bool> stopped{false};
 };
 
-// A new top is allocated for as long as the root leads to it, by an intent that ends after it can be found.
-// Another one over it must wait for that: a crash would free the first, as the root leads to the second.
+// A new top is allocated for as long as the root leads to it, by an intent that ends after it can
+// be found. Another one over it must wait for that: a crash would free the first, as the root leads
+// to the second.
 TEST_P(FastFairBytes, ATopThatIsNotFinishedIsNotGrownOver) {
   const std::string path = dir_.file("grow");
   const auto number = [](uint64_t n) { return Datum(n); };

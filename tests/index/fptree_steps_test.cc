@@ -1,4 +1,5 @@
-// FPTree with others' work between two steps of an operation: orders of events that threads meet seldom.
+// FPTree with others' work between two steps of an operation: orders of events that threads meet
+// seldom.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -58,11 +59,12 @@ class FPTreeSteps : public testing::Test {
   Pool pool_ = Pool::create(dir_.file("pool"), {.capacity_bytes = uint64_t{64} << 20});
 };
 
-// A leaf inherits the range of the next inner node, without a change of its own inner node, after a scan
-// has found it and before the scan reads it.
+// A leaf inherits the range of the next inner node, without a change of its own inner node, after a
+// scan has found it and before the scan reads it.
 TEST_F(FPTreeSteps, AScanTellsOfNoKeyBeyondTheBoundThatItGoesOnFrom) {
   const auto tree = make({.leaf_records = 4, .leaf_group = 4, .inner_records = 4});
-  // Leaves of 0 to 30, 40 to 70, 80 to 110 and 120 to 150 in one inner node, and of 160 to 190 in another.
+  // Leaves of 0 to 30, 40 to 70, 80 to 110 and 120 to 150 in one inner node, and of 160 to 190 in
+  // another.
   for (uint64_t key = 0; key < 200; key += 10) tree->write(Verb::kInsert, key, key);
   tree->remove(130);
   const auto position = Steps::find(*tree, 120);
@@ -79,7 +81,8 @@ TEST_F(FPTreeSteps, AScanTellsOfNoKeyBeyondTheBoundThatItGoesOnFrom) {
 // The same downwards: the range of the inner node before, which was the first one.
 TEST_F(FPTreeSteps, AScanDownwardsTellsOfNoKeyBelowTheFloorThatItGoesOnFrom) {
   const auto tree = make({.leaf_records = 4, .leaf_group = 4, .inner_records = 4});
-  // As above, and three more leaves in the second inner node, so that the first one goes instead of merging with it.
+  // As above, and three more leaves in the second inner node, so that the first one goes instead of
+  // merging with it.
   for (uint64_t key = 0; key < 320; key += 10) tree->write(Verb::kInsert, key, key);
   tree->remove(170);
   const uint64_t from = 180;

@@ -84,7 +84,8 @@ TEST_F(HashTables, LevelHashingIsNearlyFullWhenItGrows) {
   }
 }
 
-// Each opening drains a few nodes of the old level, the same ones again, so the new level fills up first.
+// Each opening drains a few nodes of the old level, the same ones again, so the new level fills up
+// first.
 TEST_F(HashTables, LevelHashingGrowsFurtherWhereTheNewLevelIsFull) {
   for (const char* name : {"level", "level+rb"}) {
     for (const Kind value : {Kind::kU64, Kind::kBytes}) {
@@ -136,8 +137,8 @@ TEST_F(HashTables, CcehFillsItsSegmentsWhenThePoolIsFull) {
     Pool pool = Pool::create(dir_.file(name), {.capacity_bytes = Pool::kMinCapacityBytes});
     const auto index = create_index(pool, "t", name, Kind::kU64, Kind::kU64, {});
     std::vector<bool> inserted;
-    // As many keys as it takes; from 0.7 on, when the pool is full, more and more of them find no room, and are
-    // errors, which take long under a sanitizer.
+    // As many keys as it takes; from 0.7 on, when the pool is full, more and more of them find no
+    // room, and are errors, which take long under a sanitizer.
     const double enough = test::kUnderAddressSanitizer || test::kUnderThreadSanitizer ? 0.8 : 0.9;
     while (inserted.size() < 200'000 &&
            (inserted.size() % 1000 != 0 || figure(*index, "load_factor") <= enough)) {
@@ -231,8 +232,8 @@ TEST_F(InterruptedSplit, IsUndoneWhereTheMiddleEntryHasNot) {
   GTEST_SKIP() << "every segment has a directory entry of its own";
 }
 
-// An entry that a damaged medium has zeroed seems to have had no key yet. A new segment for all entries of
-// its range would replace those of its neighbours.
+// An entry that a damaged medium has zeroed seems to have had no key yet. A new segment for all
+// entries of its range would replace those of its neighbours.
 TEST_F(InterruptedSplit, AZeroedDirectoryEntryCostsItsNeighboursNothing) {
   Pool pool = Pool::create(dir_.file("pool"), options_);
   auto index = create_index(pool, "t", "cceh", Kind::kU64, Kind::kU64,

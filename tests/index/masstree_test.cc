@@ -1,5 +1,5 @@
-// What the scenarios' keys do not reach in the Masstree: layers over layers, keys whose slices differ in length
-// only, scans that begin inside of a layer, and layers that go.
+// What the scenarios' keys do not reach in the Masstree: layers over layers, keys whose slices
+// differ in length only, scans that begin inside of a layer, and layers that go.
 #include <gtest/gtest.h>
 
 #include <iterator>

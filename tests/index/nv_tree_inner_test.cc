@@ -43,8 +43,8 @@ class InnerPart : public testing::Test {
   Words inner_{epochs_, kRecords};
 };
 
-// Who finds a leaf by a parent locks the leaf and validates the parent. If another parent of the same
-// keys could be valid at that time, somebody may have replaced the leaf by way of that one.
+// Who finds a leaf by a parent locks the leaf and validates the parent. If another parent of the
+// same keys could be valid at that time, somebody may have replaced the leaf by way of that one.
 TEST_F(InnerPart, NoTwoParentsOfAKeyAreValidAtATime) {
   std::atomic<bool> done{false};
   std::atomic<uint64_t> both_valid{0};
@@ -68,7 +68,8 @@ TEST_F(InnerPart, NoTwoParentsOfAKeyAreValidAtATime) {
   EXPECT_EQ(both_valid, 0U);
 }
 
-// The same at the one moment that matters, which threads meet seldom: the new top has just been published.
+// The same at the one moment that matters, which threads meet seldom: the new top has just been
+// published.
 TEST_F(InnerPart, NoOldParentIsValidOnceTheNewTopIsThere) {
   for (const bool fill : {true, false}) {
     make_rebuild_due(fill);

@@ -100,7 +100,8 @@ TEST_F(NvTree, ACleanOpeningUsesTheImageUntilALeafIsReplaced) {
   EXPECT_EQ(faults(*index), 0U);
 }
 
-// PM may then not be what DRAM says. The heap would refuse to store the image; here nothing is made of it.
+// PM may then not be what DRAM says. The heap would refuse to store the image; here nothing is made
+// of it.
 TEST_F(NvTree, AfterAMediumErrorTheDestructorDoesNotBeginAnImage) {
   PoolOptions options;
   options.capacity_bytes = uint64_t{64} << 20;
@@ -194,7 +195,8 @@ TEST_F(NvTree, CheckTellsOfDamagedLogs) {
   EXPECT_EQ(faults(*index), 0U);
 }
 
-// A record that leads to another one, intact as that is, does not send a scan back to where that one belongs.
+// A record that leads to another one, intact as that is, does not send a scan back to where that
+// one belongs.
 TEST_F(NvTree, ScansAreNotLedBackByARecordThatBelongsElsewhere) {
   const auto index =
       create_index(pool_, "t", "nv-tree", Kind::kBytes, Kind::kBytes, {{"leaf_records", "16"}});

@@ -182,7 +182,8 @@ TYPED_TEST(BulkTest, UnloggedWritesSurviveACleanClose) {
   for (uint64_t i = 0; i < 100; ++i) ASSERT_EQ(this->held(table, i), i);
 }
 
-// Killed again and again: only unlogged writes since the last checkpoint are ever lost, each wholly.
+// Killed again and again: only unlogged writes since the last checkpoint are ever lost, each
+// wholly.
 TYPED_TEST(BulkTest, ACrashTakesNothingButUnloggedWrites) {
   this->create();
   Random random(base_seed());
@@ -258,9 +259,9 @@ TEST(BulkPayload, CollectingGarbageKeepsWhatACrashGoesBackTo) {
   }
 }
 
-// Several payloads are flushed under one fence. A first crash tears one and keeps the one behind it; the
-// second crash comes when entries of the same sizes have been put there again, and keeps the log record
-// of the second of them but nothing of its payload.
+// Several payloads are flushed under one fence. A first crash tears one and keeps the one behind
+// it; the second crash comes when entries of the same sizes have been put there again, and keeps
+// the log record of the second of them but nothing of its payload.
 TEST(Payload, WhatACrashLeftBehindATornEntryIsNotTakenForALaterOne) {
   const TempDir dir;
   const std::string path = dir.file("pool");
@@ -323,7 +324,8 @@ TEST(Payload, WhatACrashLeftBehindATornEntryIsNotTakenForALaterOne) {
   EXPECT_EQ(value, value_of("first-b"));
 }
 
-// The epoch of a row has 18 bits, and unlogged writes use epochs up without passing through the log.
+// The epoch of a row has 18 bits, and unlogged writes use epochs up without passing through the
+// log.
 TEST(BulkEpochs, DoNotComeRoundWhileTheLogHoldsTheFirst) {
   const TempDir dir;
   const std::string path = dir.file("pool");

@@ -1,5 +1,5 @@
-// Crashes of Plush that need two tables, a crash inside of recovery, or damage: images of the pool's file,
-// taken while it is open, are what a crash leaves.
+// Crashes of Plush that need two tables, a crash inside of recovery, or damage: images of the
+// pool's file, taken while it is open, are what a crash leaves.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -37,8 +37,8 @@ class PlushCrash : public testing::Test {
 
 constexpr uint64_t kEntryHead = sizeof(PayloadEntry);
 
-// The end of a chunk is noted by the first recovery, durably; then it crashes before it has cancelled the
-// record whose payload is torn.
+// The end of a chunk is noted by the first recovery, durably; then it crashes before it has
+// cancelled the record whose payload is torn.
 TEST_F(PlushCrash, APayloadIsStillTornAfterACrashInsideOfRecovery) {
   std::string before;
   std::string torn;

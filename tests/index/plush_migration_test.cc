@@ -27,9 +27,9 @@ class MigrationTest : public testing::TestWithParam<PlushOrder> {
   Pool pool_ = Pool::anonymous({.capacity_bytes = uint64_t{256} << 20});
 };
 
-// An entry of the second level is half-way to its children when all keys are removed: each removal leaves a
-// tombstone where the record was, and the payload of all of them is garbage and collected, before the rest goes
-// down. Tombstones lead to payload, too: that of their keys.
+// An entry of the second level is half-way to its children when all keys are removed: each removal
+// leaves a tombstone where the record was, and the payload of all of them is garbage and collected,
+// before the rest goes down. Tombstones lead to payload, too: that of their keys.
 TEST_P(MigrationTest, TombstonesKeepTheirPayloadOnTheWayDown) {
   PlushOptions options{
       .directory_bits = 1, .fanout = 16, .partitions = 1, .filter_levels = 0, .order = GetParam()};

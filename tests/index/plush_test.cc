@@ -11,6 +11,7 @@
 
 #include "index/plush/core.h"
 #include "index/plush/kernels.h"
+#include "perdure/error.h"
 #include "pm/pool_impl.h"
 
 namespace perdure::index::plush {
@@ -190,8 +191,8 @@ TEST_F(PlushTest, PlacesOfThePayloadLogThatAreUsedUpStayEmpty) {
   expect_all(table, 999);
 }
 
-// A payload with a changed bit, and a pointer that leads to none: each is told, and still is after drains,
-// garbage collection and another opening.
+// A payload with a changed bit, and a pointer that leads to none: each is told, and still is after
+// drains, garbage collection and another opening.
 TEST_F(PlushTest, DamagedPayloadIsNeitherHandedOutNorForgotten) {
   using Strings = Plush<std::string, std::string>;
   pm::PoolImpl& pool = pm::impl_of(pool_);
@@ -347,6 +348,31 @@ TEST_F(PlushTest, TypedTablesReadAndWriteInOneStep) {
   EXPECT_TRUE(counts.compare_remove("loaded", 8));
 }
 
+TEST_F(PlushTest, TypedTablesHaveTheShortCalls) {
+  auto words = Plush<std::string, std::string>::create(pool_, "words");
+  auto counts = Plush<uint64_t, uint64_t>::create(pool_, "counts");
+  EXPECT_EQ(words.get("a"), std::nullopt);
+  EXPECT_FALSE(counts.contains(1));
+  for (uint64_t i = 0; i < 1000; ++i) {
+    words.upsert(std::to_string(i), "value of " + std::to_string(i));
+    counts.upsert(i, i * i);
+  }
+  EXPECT_EQ(words.size(), 1000);
+  EXPECT_EQ(counts.size(), 1000);
+  EXPECT_EQ(words.get("7"), "value of 7");
+  EXPECT_EQ(counts.get(7), 49);
+  EXPECT_TRUE(words.contains("999"));
+  EXPECT_FALSE(words.contains("1000"));
+  size_t length = 0;
+  EXPECT_TRUE(words.lookup("10", [&](std::string_view value) { length = value.size(); }));
+  EXPECT_EQ(length, 11);
+  uint64_t seen = 0;
+  EXPECT_TRUE(counts.lookup(10, [&](uint64_t value) { seen = value; }));
+  EXPECT_EQ(seen, 100);
+  EXPECT_FALSE(counts.lookup(1000, [&](uint64_t value) { seen = value; }));
+  EXPECT_EQ(seen, 100);
+}
+
 TEST_F(PlushTest, KeysOutsideOfARangeHaveNoValueToCompare) {
   PlushOptions options = small_;
   options.order = PlushOrder::kRange;
@@ -369,6 +395,30 @@ TEST_F(PlushTest, RefusesOptionsThatAreFixed) {
   EXPECT_THROW((Plush<uint64_t, uint64_t>::create(pool_, "u", {.directory_bits = 25})), Error);
   EXPECT_THROW((Plush<uint64_t, uint64_t>::create(pool_, "u", {.garbage_percent = 9})), Error);
   EXPECT_THROW((Plush<uint64_t, std::string>::open(pool_, "t")), Error);
+}
+
+// Chunks that hold no garbage are not moved for ever: neither where what entries are rounded up to
+// looks like some, nor where entries leave the end of each chunk empty.
+TEST(PlushPayload, AFullPoolIsSoonFull) {
+  for (const size_t value_bytes : {size_t{8}, size_t{700} << 10}) {
+    Pool pool = Pool::anonymous({.capacity_bytes = 64 << 20});
+    auto index = Plush<std::string, std::string>::create(pool, "index");
+    const std::string value(value_bytes, 'v');
+    uint64_t records = 0;
+    EXPECT_THROW(for (;; ++records) index.upsert("key" + std::to_string(100000 + records), value),
+                 Error);
+    EXPECT_GT(records * value_bytes, value_bytes == 8 ? 400'000U : uint64_t{30} << 20);
+    // Later writes, too, soon end in one way or the other.
+    for (int i = 0; i < 100; ++i) {
+      try {
+        index.insert("more" + std::to_string(i), value);
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kPoolFull);
+      }
+    }
+    EXPECT_EQ(index.get("key100000"), value);
+    EXPECT_TRUE(index.remove("key100000"));
+  }
 }
 
 }  // namespace

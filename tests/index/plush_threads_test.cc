@@ -1,5 +1,6 @@
-// Threads that write, look up and scan a Plush of byte strings while payload is collected and entries go down.
-// Made for the build in which threads pause on purpose (pm/pause.h; `make test-pauses`), and true in every other.
+// Threads that write, look up and scan a Plush of byte strings while payload is collected and
+// entries go down. Made for the build in which threads pause on purpose (pm/pause.h; `make
+// test-pauses`), and true in every other.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -21,8 +22,9 @@ namespace {
 
 using Texts = Plush<uint64_t, std::string>;
 
-// Runs of neighbouring keys come and go, those of each writer its own; one key in kStableEach stays. All in one or
-// two partitions, whose writers meet all of the other's collections and migrations.
+// Runs of neighbouring keys come and go, those of each writer its own; one key in kStableEach
+// stays. All in one or two partitions, whose writers meet all of the other's collections and
+// migrations.
 class PlushThreads : public testing::TestWithParam<PlushOrder> {
  protected:
   static constexpr uint64_t kKeys = 4096;

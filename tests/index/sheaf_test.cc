@@ -8,16 +8,20 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <new>
+#include <random>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "index/sheaf/core.h"
 #include "index/sheaf/inner.h"
 #include "index/sheaf/layout.h"
+#include "index/sheaf/log.h"
 #include "perdure/catalog.h"
 #include "pm/emulated_media.h"
 #include "pm/pool_impl.h"
@@ -43,8 +47,8 @@ class Sheaf : public testing::Test {
   std::unique_ptr<AnyIndex> create(const OptionMap& options = {}) {
     return create_index(pool_, "t", "sheaf", Kind::kU64, Kind::kU64, options);
   }
-  sheaf::Root& root() {
-    return *pm::impl_of(pool_).at<sheaf::Root>(pm::impl_of(pool_).find("t")->root);
+  sheaf::Root& root(const std::string& name = "t") {
+    return *pm::impl_of(pool_).at<sheaf::Root>(pm::impl_of(pool_).find(name)->root);
   }
   static uint64_t faults(const AnyIndex& index) {
     return index.check([](const std::string& text) { ADD_FAILURE() << text; });
@@ -297,10 +301,409 @@ TEST_F(Sheaf, MemoryThatRunsOutChangesNothing) {
   EXPECT_GT(refused, 100U);
 }
 
+// ---- byte strings
+
+class SheafOfBytes : public Sheaf {
+ protected:
+  using Model = std::map<std::string, std::string>;
+
+  std::unique_ptr<AnyIndex> create(const OptionMap& options = {}) {
+    return create_index(pool_, "t", "sheaf", Kind::kBytes, Kind::kBytes, options);
+  }
+  // Lookups, and scans in both directions from each of the model's keys in turn.
+  static void expect_same(const AnyIndex& index, const Model& model) {
+    ASSERT_EQ(faults(index), 0U);
+    Value value;
+    for (const auto& [key, expected] : model) {
+      ASSERT_TRUE(index.lookup(key, value)) << key.size();
+      ASSERT_EQ(value.bytes(), expected) << key.size();
+    }
+    auto at = model.begin();
+    index.scan("", ~uint64_t{0}, [&](Datum key, Datum found) {
+      if (at == model.end() || key.bytes() != at->first || found.bytes() != at->second) {
+        ADD_FAILURE() << "another record than expected, with a key of " << key.bytes().size();
+        return false;
+      }
+      ++at;
+      return true;
+    });
+    ASSERT_EQ(at, model.end());
+    for (at = model.begin(); at != model.end(); ++at) {
+      std::vector<std::string> keys;
+      const auto add = [&](Datum key, Datum /*value*/) {
+        keys.emplace_back(key.bytes());
+        return true;
+      };
+      index.scan(at->first, 2, add);
+      ASSERT_EQ(keys.front(), at->first);
+      ASSERT_EQ(keys.size() == 2, std::next(at) != model.end());
+      if (keys.size() == 2) {
+        ASSERT_EQ(keys.back(), std::next(at)->first);
+      }
+      keys.clear();
+      index.scan_back(Datum(at->first), 2, add);
+      ASSERT_EQ(keys.front(), at->first);
+      ASSERT_EQ(keys.size() == 2, at != model.begin());
+      if (keys.size() == 2) {
+        ASSERT_EQ(keys.back(), std::prev(at)->first);
+      }
+    }
+  }
+  // Writes them all in some order, then opens again, removes half, writes some again.
+  void take_through(std::vector<std::string> keys, const OptionMap& options) {
+    Model model;
+    auto index = create(options);
+    std::shuffle(keys.begin(), keys.end(), std::mt19937_64(11));
+    for (const std::string& key : keys) {
+      const bool is_new = model.emplace(key, std::to_string(key.size())).second;
+      ASSERT_EQ(index->insert(key, std::to_string(key.size())), is_new);
+      ASSERT_FALSE(index->insert(key, "another"));
+    }
+    ASSERT_NO_FATAL_FAILURE(expect_same(*index, model));
+    index.reset();
+    index = open_index(pool_, "t");
+    ASSERT_NO_FATAL_FAILURE(expect_same(*index, model));
+    for (size_t i = 0; i < keys.size(); i += 2) {
+      ASSERT_EQ(index->remove(keys[i]), model.erase(keys[i]) == 1);
+      ASSERT_FALSE(index->update(keys[i], "none"));
+    }
+    for (size_t i = 0; i < keys.size(); i += 3) {
+      model[keys[i]] = std::string(i % 300, 'x');
+      index->upsert(keys[i], model[keys[i]]);
+    }
+    ASSERT_NO_FATAL_FAILURE(expect_same(*index, model));
+    index.reset();
+    index = open_index(pool_, "t");
+    ASSERT_NO_FATAL_FAILURE(expect_same(*index, model));
+  }
+};
+
+// The eight bytes behind what all keys begin with say nothing, in more than one leaf.
+TEST_F(SheafOfBytes, ManyKeysWithOneHeadAreToldApart) {
+  std::vector<std::string> keys = {"", "a", "common", "common begun", "commonly", "z"};
+  for (uint64_t i = 0; i < 3000; ++i) {
+    keys.push_back("common 8 bytes." + std::to_string(i * 7919 % 100003));
+    if (i % 10 == 0) keys.push_back("common " + std::to_string(i));
+  }
+  take_through(keys, {{"leaf_bytes", "1024"}, {"buffer_records", "8"}, {"chunk_bytes", "2048"}});
+}
+
+// A head is filled up with zeros: it is the same, whatever leaf they are in.
+TEST_F(SheafOfBytes, KeysOfZerosAreToldByTheirLength) {
+  std::vector<std::string> keys;
+  for (uint64_t bytes = 0; bytes <= 1024; ++bytes) keys.emplace_back(bytes, '\0');
+  take_through(keys, {{"buffer_records", "8"}});
+}
+
+TEST_F(SheafOfBytes, TheLongestKeysFitInTheSmallestLeaves) {
+  std::vector<std::string> keys;
+  for (uint64_t i = 0; i < 400; ++i) {
+    const std::string number = std::to_string(1000 + i);
+    keys.push_back(std::string(1020, 'a') + number);
+    keys.push_back(number + std::string(1020, 'b'));
+    keys.push_back(number);
+  }
+  take_through(keys, {{"leaf_bytes", "256"}, {"buffer_records", "4"}, {"chunk_bytes", "2048"}});
+  const auto index = open_index(pool_, "t");
+  EXPECT_TRUE(test::fails_with(ErrorCode::kTooLarge,
+                               [&] { index->insert(std::string(1025, 'a'), "too long"); }));
+}
+
+// Of a record in the log each byte counts, but for those of the last one: it could be torn, and was
+// never acknowledged.
+TEST_F(SheafOfBytes, ADamagedLogRecordIsRefused) {
+  const std::string long_value(500, 'l');  // in a block of its own
+  auto index = create();
+  index->insert("first", "a value");
+  index->insert("second", long_value);
+  index->remove("first");
+  index->insert("last", "a value");
+  index.reset();
+  pm::PoolImpl& pool = pm::impl_of(pool_);
+  char* chunk = nullptr;
+  for (uint64_t offset : root().chunks) {
+    if (*pool.at<uint64_t>(offset + 64 + 8) != 0) chunk = pool.at<char>(offset + 64);
+  }
+  ASSERT_NE(chunk, nullptr);
+  std::vector<sheaf::LogEntry*> entries;
+  for (auto* entry = reinterpret_cast<sheaf::LogEntry*>(chunk); entry->number != 0;
+       entry = reinterpret_cast<sheaf::LogEntry*>(reinterpret_cast<char*>(entry) +
+                                                  entry->line_bytes())) {
+    entries.push_back(entry);
+  }
+  ASSERT_EQ(entries.size(), 4U);
+  for (size_t i = 0; i + 1 < entries.size(); ++i) {
+    auto* const bytes = reinterpret_cast<char*>(entries[i]);
+    const uint64_t count = entries[i]->bytes();
+    for (uint64_t at = 0; at < count; ++at) {
+      bytes[at] ^= 4;
+      EXPECT_TRUE(test::fails_with(ErrorCode::kCorrupt, [&] { open_index(pool_, "t"); }))
+          << "record " << i << ", byte " << at;
+      bytes[at] ^= 4;
+    }
+  }
+  index = open_index(pool_, "t");
+  expect_same(*index, {{"second", long_value}, {"last", "a value"}});
+}
+
+// A tree that is open meets it: what it reads is never another value, and a merge does not copy it.
+TEST_F(SheafOfBytes, ADamagedLogRecordIsNeitherReadNorMerged) {
+  const auto index = create();
+  for (uint64_t i = 0; i < 20; ++i) index->insert("key " + std::to_string(i), "a value");
+  pm::PoolImpl& pool = pm::impl_of(pool_);
+  for (const uint64_t offset : root().chunks) {
+    auto* entry = pool.at<sheaf::LogEntry>(offset + 64);
+    if (entry->number == 0) continue;
+    ASSERT_EQ(entry->key(), "key 0");
+    const_cast<char*>(entry->value().bytes.data())[0] ^= 1;
+  }
+  Value value;
+  EXPECT_TRUE(test::fails_with(ErrorCode::kCorrupt, [&] { index->lookup("key 0", value); }));
+  EXPECT_TRUE(test::fails_with(ErrorCode::kCorrupt,
+                               [&] { index->scan("", 100, [](Datum, Datum) { return true; }); }));
+  EXPECT_GT(index->check([](const std::string&) {}), 0U);
+  EXPECT_TRUE(test::fails_with(ErrorCode::kCorrupt, [&] {
+    for (uint64_t i = 0; i < 1000; ++i) index->upsert("other " + std::to_string(i), "a value");
+  }));
+}
+
+// A write frees the block of the value before, but none that damage leads to.
+TEST_F(SheafOfBytes, ADamagedLinkInTheLogFreesNothing) {
+  const std::string long_value(500, 'l');
+  const auto index = create();
+  index->insert("key", long_value);
+  const auto neighbour =
+      create_index(pool_, "neighbour", "sheaf", Kind::kBytes, Kind::kBytes, OptionMap{});
+  neighbour->insert("key", long_value);
+  pm::PoolImpl& pool = pm::impl_of(pool_);
+  const auto link_of = [&](const char* name) -> uint64_t& {
+    const auto& tree = *pool.at<sheaf::Root>(pool.find(name)->root);
+    uint64_t* link = nullptr;
+    for (const uint64_t offset : tree.chunks) {
+      auto* entry = pool.at<sheaf::LogEntry>(offset + 64);
+      if (entry->number != 0) link = reinterpret_cast<uint64_t*>(entry + 1);
+    }
+    return *link;
+  };
+  const uint64_t own = link_of("t");
+  link_of("t") = link_of("neighbour");
+  const uint64_t allocated = pool_.info().allocated_bytes;
+  EXPECT_TRUE(test::fails_with(ErrorCode::kCorrupt, [&] { index->upsert("key", "short"); }));
+  EXPECT_TRUE(test::fails_with(ErrorCode::kCorrupt, [&] { index->update("key", long_value); }));
+  EXPECT_TRUE(test::fails_with(ErrorCode::kCorrupt, [&] { index->remove("key"); }));
+  EXPECT_EQ(pool_.info().allocated_bytes, allocated);
+  Value value;
+  ASSERT_TRUE(neighbour->lookup("key", value));
+  EXPECT_EQ(value.bytes(), long_value);
+  link_of("t") = own;
+  index->upsert("key", "short");
+  EXPECT_EQ(faults(*index) + faults(*neighbour), 0U);
+}
+
 TEST_F(Sheaf, SmallerOptionsThanTheTreeHasAreRefused) {
   create({{"leaf_bytes", "1024"}}).reset();
   EXPECT_TRUE(test::fails_with(ErrorCode::kInvalidArgument,
                                [&] { open_index(pool_, "t", {{"leaf_bytes", "2048"}}); }));
+}
+
+// Every state that an insert leaves can be opened.
+TEST_F(Sheaf, TheLargestLeavesOfByteStringsOpenAgain) {
+  auto index = create_index(pool_, "t", "sheaf", Kind::kBytes, Kind::kBytes,
+                            {{"leaf_bytes", "16384"}, {"recovery_threads", "1"}});
+  for (const char* common : {"", "long"}) {
+    // Of the second ones what separates two leaves is as long as a key may be.
+    const std::string prefix = *common != 0 ? std::string(1000, 'k') : "";
+    const int keys = *common != 0 ? 120 : 800;
+    for (int i = 0; i < keys; ++i) {
+      char text[16];
+      std::snprintf(text, sizeof text, "%08d", i);
+      const std::string value(static_cast<uint32_t>(i) * 2654435761U >> 16 & 0xff, 'v');
+      const std::string key = prefix + text;
+      ASSERT_TRUE(index->insert(Datum(key), Datum(value)));
+      ASSERT_EQ(faults(*index), 0U) << i;
+      index.reset();
+      index = open_index(pool_, "t", {{"recovery_threads", "1"}});
+    }
+  }
+  EXPECT_EQ(figure(*index, "records"), 920);
+  EXPECT_GT(figure(*index, "leaf_fill"), 0.6);
+}
+
+// Others write on, as long as the log may grow, and are told when it may not.
+TEST_F(Sheaf, AReaderThatStaysHoldsNobodyUpForEver) {
+  using BytesCore = sheaf::Core<tree::Bytes>;
+  pm::PoolImpl& pool = pm::impl_of(pool_);
+  const auto core = BytesCore::create(pool, "t", Kind::kBytes, Kind::kBytes,
+                                      {.log_bytes = uint64_t{64} << 10, .chunk_bytes = 2048});
+  const auto write = [&](uint64_t i) {
+    core->write(Verb::kUpsert, tree::Bytes::Key("key" + std::to_string(i % 40)), "of some bytes");
+  };
+  write(0);
+  uint64_t written = 0;
+  const bool there = core->lookup(tree::Bytes::Key("key0"), [&](std::string_view value) {
+    std::thread([&] {
+      EXPECT_TRUE(test::fails_with(ErrorCode::kPoolFull, [&] {
+        for (;; ++written) write(written);
+      }));
+    }).join();
+    EXPECT_EQ(value, "of some bytes");
+  });
+  EXPECT_TRUE(there);
+  EXPECT_GT(written, 20U * 2048 / 64);  // all of the log
+  for (uint64_t i = 0; i < 5000; ++i) write(i);
+  EXPECT_EQ(core->check([](const std::string& text) { ADD_FAILURE() << text; }), 0U);
+}
+
+// Of byte strings. Damage in the log is done to a tree that is closed, or behind its back.
+class SheafBytes : public Sheaf {
+ protected:
+  static constexpr uint64_t kChunkBytes = 2048;
+  static constexpr const char* kShort = "short";
+  std::string name_ = "t";
+
+  std::unique_ptr<AnyIndex> create() {
+    return create_index(pool_, name_, "sheaf", Kind::kBytes, Kind::kBytes,
+                        {{"leaf_bytes", "1024"}, {"buffer_records", "8"}, {"chunk_bytes", "2048"}});
+  }
+  std::unique_ptr<AnyIndex> open() { return open_index(pool_, name_); }
+  // The last of the log's records for which `is_it` holds.
+  sheaf::LogEntry* last_record(const std::function<bool(const sheaf::LogEntry&)>& is_it) {
+    sheaf::LogEntry* last = nullptr;
+    for (const uint64_t chunk : root(name_).chunks) {
+      for (uint64_t at = 64; at < kChunkBytes; at += 64) {
+        auto* entry = pm::impl_of(pool_).at<sheaf::LogEntry>(chunk + at);
+        const bool whole = entry->number != 0 && at + entry->bytes() <= kChunkBytes;
+        if (whole && is_it(*entry) && (last == nullptr || entry->number > last->number))
+          last = entry;
+      }
+    }
+    EXPECT_NE(last, nullptr);
+    return last;
+  }
+  sheaf::LogEntry* removal_of(std::string_view key) {
+    return last_record(
+        [&](const sheaf::LogEntry& entry) { return entry.removal != 0 && entry.key() == key; });
+  }
+  // So many records that their leaf has been merged.
+  static void fill(AnyIndex& index, std::string_view prefix) {
+    for (int i = 0; i < 20; ++i)
+      index.upsert(Datum(std::string(prefix) + std::to_string(i)), kShort);
+  }
+};
+
+// The removal's record looks like a torn one: the block of what it removed is free, or another
+// key's.
+TEST_F(SheafBytes, ALostRemovalGivesNobodyAnothersValue) {
+  for (const bool in_leaf : {false, true}) {
+    for (const bool taken : {false, true}) {
+      SCOPED_TRACE(in_leaf ? "in the leaf" : "in the log");
+      SCOPED_TRACE(taken ? "taken" : "free");
+      name_ += "t";
+      auto index = create();
+      const std::string mine(600, 'm');
+      const std::string other(600, 'o');
+      index->insert("mine", mine);
+      if (in_leaf) fill(*index, "a");
+      ASSERT_TRUE(index->remove("mine"));
+      index.reset();
+      index = open();
+      // As many as the buffer takes beside the removal, which would else be merged.
+      if (taken) {
+        for (int i = 0; i < 2; ++i) index->insert("z" + std::to_string(i), other);
+      }
+      index.reset();
+      auto* removal = removal_of("mine");
+      ASSERT_NE(removal, nullptr);
+      removal->checksum ^= 1;
+      if (!in_leaf) {
+        EXPECT_TRUE(test::fails_with(ErrorCode::kCorrupt, [&] { open(); }));
+      } else {
+        index = open();
+        Value value;
+        // Refused, unless nobody has taken just this block.
+        try {
+          if (index->lookup("mine", value)) {
+            EXPECT_EQ(value.datum().bytes(), mine);
+          }
+        } catch (const Error& error) {
+          EXPECT_EQ(error.code(), ErrorCode::kCorrupt);
+        }
+        EXPECT_TRUE(test::fails_with(ErrorCode::kCorrupt, [&] { index->upsert("mine", mine); }));
+        EXPECT_TRUE(test::fails_with(ErrorCode::kCorrupt, [&] { index->remove("mine"); }));
+        for (int i = 0; taken && i < 2; ++i) {
+          ASSERT_TRUE(index->lookup("z" + std::to_string(i), value));
+          EXPECT_EQ(value.datum().bytes(), other);
+        }
+      }
+      index.reset();
+      removal->checksum ^= 1;
+      index = open();
+      EXPECT_EQ(faults(*index), 0U);
+    }
+  }
+}
+
+// Beside an older record of the key in the leaf.
+TEST_F(SheafBytes, ADamagedKeyInTheLogDoesNotShowWhatIsOlder) {
+  auto index = create();
+  const auto scan = [&] { index->scan("", ~uint64_t{0}, [](Datum, Datum) { return true; }); };
+  const auto scan_back = [&] {
+    index->scan_back(std::nullopt, ~uint64_t{0}, [](Datum, Datum) { return true; });
+  };
+  index->insert("kept", "old");
+  index->insert("gone", "old");
+  fill(*index, "a");
+  index->upsert("kept", "new");
+  index->remove("gone");
+  for (const std::string_view key : {"kept", "gone"}) {
+    auto* entry = last_record([&](const sheaf::LogEntry& one) { return one.key() == key; });
+    ASSERT_NE(entry, nullptr);
+    const_cast<char*>(entry->text())[0] ^= 1;
+    Value value;
+    EXPECT_TRUE(test::fails_with(ErrorCode::kCorrupt, [&] { index->lookup(key, value); }));
+    EXPECT_TRUE(test::fails_with(ErrorCode::kCorrupt, [&] { index->upsert(key, "newer"); }));
+    EXPECT_TRUE(test::fails_with(ErrorCode::kCorrupt, scan));
+    EXPECT_TRUE(test::fails_with(ErrorCode::kCorrupt, scan_back));
+    const_cast<char*>(entry->text())[0] ^= 1;
+  }
+  EXPECT_EQ(faults(*index), 0U);
+}
+
+// A torn record whose value has, on a line of its own, what would be a record if the log had no
+// salt.
+TEST_F(SheafBytes, AValueIsNotTakenForARecord) {
+  auto index =
+      create_index(pool_, "t", "sheaf", Kind::kBytes, Kind::kBytes, {{"chunk_bytes", "2048"}});
+  index->insert("0123456789abcdef", "first");
+  const auto* first = last_record([](const sheaf::LogEntry&) { return true; });
+  ASSERT_NE(first, nullptr);
+  const pm::PoolImpl& pool = pm::impl_of(pool_);
+  const uint64_t place = pool.offset_of(first) + 64;  // of the second record
+  uint64_t use = 0;
+  for (const uint64_t chunk : root().chunks) {
+    if (place > chunk && place - chunk < kChunkBytes)
+      use = *pool.at<uint64_t>(chunk) & ~(~0ULL << 48);
+  }
+  struct {
+    char before[32];  // the rest of the line
+    sheaf::LogEntry entry;
+    char text[10];
+  } value{};
+  value.entry.key_bytes = 4;
+  value.entry.value_bytes = 6;
+  value.entry.number = 1000;
+  std::memcpy(value.text, "evilforged", sizeof value.text);
+  value.entry.checksum = value.entry.checksum_at(sheaf::LogEntry::seed(0, use, place + 64));
+  index->insert("fedcba9876543210",
+                std::string_view(reinterpret_cast<const char*>(&value), sizeof value));
+  index.reset();
+  auto* second = pool.at<sheaf::LogEntry>(place);
+  ASSERT_EQ(second->key(), "fedcba9876543210");
+  ASSERT_EQ(pool.at<sheaf::LogEntry>(place + 64)->key(), "evil");
+  second->checksum ^= 1;
+  index = open();
+  EXPECT_EQ(figure(*index, "records"), 1);
+  EXPECT_EQ(faults(*index), 0U);
 }
 
 // Dies at a fence: what was stored stays in the caches, and what was not fenced is not durable.
@@ -331,7 +734,8 @@ class DyingProcess final : public pm::EmulatedMedia {
     pending_.clear();
   }
   void die_after(uint64_t fences) { fences_left_ = fences; }
-  // Or when so many fences have made lines durable at offsets of the pool for which `is_place` holds.
+  // Or when so many fences have made lines durable at offsets of the pool for which `is_place`
+  // holds.
   void die_at(const char* base, uint64_t fences, std::function<bool(uint64_t)> is_place) {
     base_ = reinterpret_cast<uintptr_t>(base);
     fences_there_ = fences;
@@ -367,8 +771,9 @@ class DyingProcess final : public pm::EmulatedMedia {
   bool dead_ = false;
 };
 
-// A process dies at any fence; the next one reads what is in the caches, shows it, and goes on; then the
-// power fails. What was shown or acknowledged is there, and nothing of earlier uses of the log comes back.
+// A process dies at any fence; the next one reads what is in the caches, shows it, and goes on;
+// then the power fails. What was shown or acknowledged is there, and nothing of earlier uses of the
+// log comes back.
 struct Deaths {
   uint64_t growth_bytes = uint64_t{8} << 20;
   OptionMap shape;
@@ -376,6 +781,42 @@ struct Deaths {
   bool at_growth = false;     // it dies when a segment or a slab is made
   uint64_t fences_max = 400;  // until the process dies
   uint64_t removals = 40;     // percent
+  Kind kind = Kind::kU64;     // of keys and values
+};
+
+// The model's words as what the tree has: byte strings have some bytes in common, and values of
+// several lengths, of which the longer ones have blocks of their own.
+class Words {
+ public:
+  explicit Words(Kind kind) : kind_(kind) {}
+  Datum key(uint64_t key) {
+    if (kind_ == Kind::kU64) return key;
+    const std::string digits = std::to_string(key);
+    key_ = "a key " + std::string(6 - digits.size(), '0') + digits + std::string(key % 3 * 20, 'k');
+    return key_;
+  }
+  Datum value(uint64_t value) {
+    if (kind_ == Kind::kU64) return value;
+    value_ = std::to_string(value);
+    if (value % 3 != 0) value_ += std::string(value % 3 * 50, 'v');
+    return value_;
+  }
+  static uint64_t word_of_key(Datum key) {
+    return key.kind() == Kind::kU64 ? key.word()
+                                    : std::stoull(std::string(key.bytes().substr(6, 6)));
+  }
+  // Of a value that is whole.
+  static uint64_t word_of_value(Datum value) {
+    if (value.kind() == Kind::kU64) return value.word();
+    const uint64_t word = std::stoull(std::string(value.bytes()));
+    EXPECT_EQ(Words(Kind::kBytes).value(word).bytes(), value.bytes());
+    return word;
+  }
+
+ private:
+  Kind kind_;
+  std::string key_;
+  std::string value_;
 };
 
 void survive(const std::string& path, const Deaths& deaths) {
@@ -390,25 +831,27 @@ void survive(const std::string& path, const Deaths& deaths) {
   uint64_t keys = 300;
   const auto found_in = [](const AnyIndex& index) {
     std::map<uint64_t, uint64_t> found;
-    index.for_each([&](Datum k, Datum v) { found[k.word()] = v.word(); });
+    index.for_each(
+        [&](Datum k, Datum v) { found[Words::word_of_key(k)] = Words::word_of_value(v); });
     return found;
   };
+  Words words(deaths.kind);
   uint64_t key = 0;  // of the last operation
   const auto write = [&](AnyIndex& index) {
     key = random.below(keys);
     const uint64_t value = next_value++;
     const bool remove = random.chance(deaths.removals);
     if (remove) {
-      index.remove(key);
+      index.remove(words.key(key));
       model.erase(key);
     } else {
-      index.upsert(key, value);
+      index.upsert(words.key(key), words.value(value));
       model[key] = value;
     }
   };
   {
     Pool pool = Pool::create(path, options);
-    create_index(pool, "t", "sheaf", Kind::kU64, Kind::kU64, deaths.shape);
+    create_index(pool, "t", "sheaf", deaths.kind, deaths.kind, deaths.shape);
     pool.close();
   }
   std::string durable = test::read_file(path);
@@ -466,7 +909,16 @@ TEST_F(Sheaf, AProcessDiesAndThenThePowerFails) {
                                          {"log_bytes", "4096"}}});
 }
 
-// New slabs and new segments all the time: what says that they are there must not be taken back, either.
+TEST_F(Sheaf, AProcessDiesAmongByteStringsAndThenThePowerFails) {
+  survive(dir_.file("dying"), {.shape = {{"leaf_bytes", "512"},
+                                         {"buffer_records", "4"},
+                                         {"chunk_bytes", "2048"},
+                                         {"log_bytes", "8192"}},
+                               .kind = Kind::kBytes});
+}
+
+// New slabs and new segments all the time: what says that they are there must not be taken back,
+// either.
 TEST_F(Sheaf, AProcessDiesWhileThePoolGrowsAndThenThePowerFails) {
   survive(dir_.file("dying"), {.growth_bytes = uint64_t{64} << 10,
                                .shape = {{"leaf_bytes", "8192"},

@@ -1,6 +1,6 @@
-// What the scenarios' keys do not reach in the radix trees: keys that are beginnings of others, compressed
-// paths longer than a node's window, nodes of every size growing and shrinking, what a crash leaves of a
-// removal, and damage.
+// What the scenarios' keys do not reach in the radix trees: keys that are beginnings of others,
+// compressed paths longer than a node's window, nodes of every size growing and shrinking, what a
+// crash leaves of a removal, and damage.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -45,8 +45,8 @@ class Tries : public testing::TestWithParam<const char*> {
     index_->upsert(key, value);
     model[key] = value;
   }
-  // As if the children of a small node had been removed one by one, and a crash had come before it was taken away.
-  // Their blocks leak.
+  // As if the children of a small node had been removed one by one, and a crash had come before it
+  // was taken away. Their blocks leak.
   void empty(uint64_t word) const {
     auto* node = pm::impl_of(pool_).at<uint64_t>(trie::offset_of(word));
     const std::string structure = GetParam();
@@ -224,7 +224,8 @@ TEST_P(Tries, ANodeWithoutChildrenLeavesItsParent) {
   expect_equal(model);
 }
 
-// What a reader finds in a place that is used again and again is what was inserted, not what is about to be.
+// What a reader finds in a place that is used again and again is what was inserted, not what is
+// about to be.
 TEST_P(Tries, NothingIsSeenBeforeItIsThere) {
   constexpr uint64_t kRounds = 1000;
   constexpr uint64_t kKey = 7;

@@ -3,9 +3,12 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "perdure/catalog.h"
 #include "perdure/plush.h"
+#include "perdure/store.h"
+#include "perdure/transaction.h"
 #include "perdure/typed.h"
 #include "support/errors.h"
 
@@ -59,6 +62,34 @@ TEST(TryWrites, TellWhatHasBecomeOfThem) {
     EXPECT_FALSE(index->lookup(key(number - 1), value));
     EXPECT_EQ(value_of(number - 2).datum(), one);
   }
+}
+
+// Of what has no call of that name: a store, a batch, a transaction.
+TEST(TryWrites, OfWhateverWrites) {
+  Pool pool = small_pool(uint64_t{8} << 20);
+  auto store = Store::create(pool, "store");
+  const std::string large(100'000, 'x');
+  WriteResult result = WriteResult::kDone;
+  uint64_t stored = 0;
+  for (; result == WriteResult::kDone; ++stored) {
+    result = try_write([&] { return store.put(std::to_string(stored), large); });
+  }
+  EXPECT_EQ(result, WriteResult::kPoolFull);
+  EXPECT_FALSE(store.get(std::to_string(stored - 1)).has_value());
+  EXPECT_EQ(try_write([&] { return store.remove("none"); }), WriteResult::kUnchanged);
+  pool = small_pool(uint64_t{4} << 20);
+  auto words = Cceh<uint64_t, uint64_t>::create(pool, "words");
+  const std::vector<AnyRecord> records = {{1, 1}, {2, 2}};
+  uint64_t number = 0;
+  while (words.try_upsert(number, number) == WriteResult::kDone) ++number;
+  const auto both = [&] {
+    transact(pool, [&](PoolTransaction& transaction) {
+      transaction.upsert(words, number + 1, 1);
+      transaction.upsert(words, number + 2, 1);
+    });
+  };
+  EXPECT_EQ(try_write(both), WriteResult::kPoolFull);
+  EXPECT_EQ(try_write([&] { words.any().multi_upsert(records); }), WriteResult::kDone);
 }
 
 TEST(TryWrites, AreThereForTypesAndForPlush) {

@@ -26,6 +26,7 @@
 namespace perdure {
 namespace {
 
+__extension__ using Wide = __int128;
 struct Point {
   int32_t x;
   int32_t y;
@@ -87,11 +88,16 @@ static_assert(Counts<Cceh<int, int8_t>> && !Counts<Cceh<int, std::string>> &&
 static_assert(!std::is_copy_constructible_v<Cceh<int, int>> &&
               std::is_nothrow_move_constructible_v<Cceh<int, int>> &&
               std::is_nothrow_move_assignable_v<Cceh<int, int>>);
+static_assert(!std::is_constructible_v<Datum, std::nullptr_t> &&
+              !std::is_constructible_v<Datum, bool> && !std::is_constructible_v<Datum, char> &&
+              !std::is_constructible_v<Datum, double> && !std::is_constructible_v<Datum, Wide>);
+static_assert(std::ranges::input_range<AnyCursor> && !typed::StorableValue<Value>);
 static_assert(std::ranges::input_range<TypedCursor<int, std::string>> &&
               std::ranges::viewable_range<TypedCursor<int, std::string>> &&
               !std::ranges::forward_range<TypedCursor<int, std::string>>);
 
-// Which structure has which name and abilities is written in the catalogue, and again in the header.
+// Which structure has which name and abilities is written in the catalogue, and again in the
+// header.
 template <typename Structure>
 void expect_as_in_the_catalogue() {
   const StructureFacts facts = Structure::kFacts;
@@ -124,6 +130,8 @@ TEST(TypedIndexFacts, AreThoseOfTheCatalogue) {
   expect_as_in_the_catalogue<structures::Sheaf>();
   expect_as_in_the_catalogue<structures::PArt>();
   expect_as_in_the_catalogue<structures::PMasstree>();
+  expect_as_in_the_catalogue<structures::PHot>();
+  expect_as_in_the_catalogue<structures::PBwTree>();
   expect_as_in_the_catalogue<structures::Wort>();
   expect_as_in_the_catalogue<structures::Woart>();
   expect_as_in_the_catalogue<structures::ArtCow>();
@@ -133,8 +141,8 @@ Pool new_pool() {
   return Pool::anonymous({.capacity_bytes = uint64_t{64} << 20, .growth_bytes = 1 << 20});
 }
 
-// Every call, on two keys and three values. What is asked of an index in the middle of it is the same for all
-// types.
+// Every call, on two keys and three values. What is asked of an index in the middle of it is the
+// same for all types.
 template <typename Index>
 void expect_all_calls(Index index, const typename Index::key_type& one,
                       const typename Index::key_type& two,
@@ -264,7 +272,8 @@ TEST(TypedIndexCalls, TakeViews) {
   }));
 }
 
-// Padding and floating point in values are no obstacle to anything but comparisons, and modify() does those.
+// Padding and floating point in values are no obstacle to anything but comparisons, and modify()
+// does those.
 TEST(TypedIndexCalls, StructsWithoutComparisonsCanBeModified) {
   Pool pool = new_pool();
   auto index = Cceh<std::string, Measured>::create(pool, "index");
@@ -281,7 +290,8 @@ TEST(TypedIndexCalls, StructsWithoutComparisonsCanBeModified) {
   EXPECT_DOUBLE_EQ(measured->mean, 3.0);
 }
 
-// A change that another write was faster than is asked again, with what is there now, and begins anew.
+// A change that another write was faster than is asked again, with what is there now, and begins
+// anew.
 TEST(TypedIndexCalls, ModifyBeginsAnewAfterAnotherWrite) {
   Pool pool = new_pool();
   auto texts = FpTree<int, std::string>::create(pool, "texts");
@@ -306,6 +316,23 @@ TEST(TypedIndexCalls, ModifyBeginsAnewAfterAnotherWrite) {
             Change::kWrite);
   EXPECT_EQ(calls, 4);
   EXPECT_EQ(points.get(1), (Point{10, 1}));
+}
+
+TEST(TypedIndexCalls, UpdateByAFunctionIsAtomic) {
+  Pool pool = new_pool();
+  auto points = Cceh<std::string, Point>::create(pool, "points");
+  const auto step = [](const Point& point) { return Point{point.x + 1, point.y - 1}; };
+  EXPECT_FALSE(points.update("p", step));
+  EXPECT_FALSE(points.contains("p"));
+  points.upsert("p", {0, 0});
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 2000; ++i) EXPECT_TRUE(points.update("p", step));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(points.get("p"), (Point{8000, -8000}));
 }
 
 TEST(TypedIndexCalls, IncrementCountsInTheValuesType) {
@@ -420,8 +447,8 @@ class TypedCursorTest : public testing::Test {};
 using OrderedIndexes =
     testing::Types<FpTree<int32_t, int64_t>, FastFair<int32_t, int64_t>, Sheaf<int32_t, int64_t>,
                    NvTree<int32_t, int64_t>, WbTree<int32_t, int64_t>, BzTree<int32_t, int64_t>,
-                   PArt<int32_t, int64_t>, Wort<int32_t, int64_t>, Woart<int32_t, int64_t>,
-                   ArtCow<int32_t, int64_t>, PlushRange<int32_t, int64_t>,
+                   PArt<int32_t, int64_t>, PHot<int32_t, int64_t>, Wort<int32_t, int64_t>,
+                   Woart<int32_t, int64_t>, ArtCow<int32_t, int64_t>, PlushRange<int32_t, int64_t>,
                    FastFair<int32_t, std::string>>;
 struct OrderedNames {
   template <typename Index>
@@ -456,7 +483,8 @@ std::vector<int32_t> even_keys(int32_t first, int32_t last) {
   return keys;
 }
 
-// Every number of records near the ends of chunks (8, 24, 56, 120, 248, 376), and all bounds near each end.
+// Every number of records near the ends of chunks (8, 24, 56, 120, 248, 376), and all bounds near
+// each end.
 TYPED_TEST(TypedCursorTest, GivesEveryRangeInOrderOnce) {
   Pool pool = new_pool();
   auto index = TypeParam::create(pool, "index");
@@ -535,7 +563,8 @@ TYPED_TEST(TypedCursorTest, GivesEveryRangeBackwardsOnce) {
   }
 }
 
-// Moves at random, placings among them, of a cursor of all and of one of a range, against a std::map.
+// Moves at random, placings among them, of a cursor of all and of one of a range, against a
+// std::map.
 TYPED_TEST(TypedCursorTest, GoesToAndFro) {
   using Index = TypeParam;
   constexpr int32_t kEnd = 1500;
@@ -622,7 +651,8 @@ TYPED_TEST(TypedCursorTest, HasTheLeastAndTheLargestKey) {
   EXPECT_EQ(scanned, (std::vector{-1, 0}));
 }
 
-// Removing what it stands on, and everything else; inserting before it, within its chunk and behind that.
+// Removing what it stands on, and everything else; inserting before it, within its chunk and behind
+// that.
 TYPED_TEST(TypedCursorTest, GoesOnWhateverIsWritten) {
   Pool pool = new_pool();
   auto index = TypeParam::create(pool, "index");
@@ -697,7 +727,8 @@ TEST(TypedCursorOfStrings, HasPrefixesAndTheOrderOfBytes) {
   EXPECT_EQ(given(index.range("b", "a")), some(0, 0));
 }
 
-// Keys of the longest length, where there is no room to name the next one, and values that fill chunks by bytes.
+// Keys of the longest length, where there is no room to name the next one, and values that fill
+// chunks by bytes.
 TEST(TypedCursorOfStrings, PassesLongestKeysAndLargeValues) {
   Pool pool = new_pool();
   auto index = FastFair<std::string, std::string>::create(pool, "index");

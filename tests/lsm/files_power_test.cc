@@ -1,6 +1,8 @@
-// Files under power failures, one after the other, a medium that refuses a persist, SIGKILL, and damage.
+// Files under power failures, one after the other, a medium that refuses a persist, SIGKILL, and
+// damage.
 //
-// PERDURE_POWER_SESSIONS: how many power failures, 400 without. PERDURE_KILL_ROUNDS: how many kills.
+// PERDURE_POWER_SESSIONS: how many power failures, 400 without. PERDURE_KILL_ROUNDS: how many
+// kills.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -45,7 +47,8 @@ class FilesPower : public testing::Test {
     const Files files = Files::create(pool, "files");
   }
 
-  // A step that was interrupted happened wholly or not at all; what it writes to on the way does not count.
+  // A step that was interrupted happened wholly or not at all; what it writes to on the way does
+  // not count.
   void open_and_judge(const Pool& pool, Files& files) {
     if (files.find("/temporary")) files.remove("/temporary");
     const FileModel there = contents_of(files);
@@ -137,8 +140,9 @@ TEST_F(FilesPower, AFailedMediumCanBeRead) {
   }
 }
 
-// A process dies while it removes a file, which the next one sees; the power fails while that returns the space.
-// What the first process only stored must not be undone then: the file would be there without its content.
+// A process dies while it removes a file, which the next one sees; the power fails while that
+// returns the space. What the first process only stored must not be undone then: the file would be
+// there without its content.
 TEST_F(FilesPower, AKilledRemovalThenAPowerFailure) {
   std::string stored;
   {
@@ -229,8 +233,8 @@ TEST_F(FilesPower, AKilledWriterLosesNothingThatWasFlushed) {
   }
 }
 
-// A flipped bit in a word that should be 0 leads nowhere: whoever removed the directory, or let the file grow,
-// would follow it.
+// A flipped bit in a word that should be 0 leads nowhere: whoever removed the directory, or let the
+// file grow, would follow it.
 TEST_F(FilesPower, WordsThatShouldBeZeroAreJudged) {
   const std::string names[] = {"a-directory-of-its-own", "a-file-of-its-own"};
   {
@@ -261,7 +265,8 @@ TEST_F(FilesPower, WordsThatShouldBeZeroAreJudged) {
   }
 }
 
-// Any changed byte of metadata is an error of the opening, or harmless; never a fault or another's bytes.
+// Any changed byte of metadata is an error of the opening, or harmless; never a fault or another's
+// bytes.
 TEST_F(FilesPower, DamageIsFoundOrHarmless) {
   std::string image;
   {

@@ -128,7 +128,10 @@ in_a_system() {
     "$work/use.sh" "$root/tmp/perdure/"
   mount --rbind /proc "$root/proc"
   trap 'umount -l "$system/proc"; rm -rf "$system/tmp/perdure" "$work"' EXIT
-  chroot "$root" /bin/bash -euo pipefail -c 'apt-get -qq update
+  # What this machine's environment says, such as of compilers, is not so there.
+  env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 HOME=/root \
+    ${http_proxy:+http_proxy="$http_proxy"} ${https_proxy:+https_proxy="$https_proxy"} \
+    chroot "$root" /bin/bash -euo pipefail -c 'apt-get -qq update
     apt-get -qq install -y --no-install-recommends /tmp/perdure/'"$(basename "$debs")"'/*.deb >/tmp/perdure/log 2>&1 ||
       { cat /tmp/perdure/log; exit 1; }
     bash /tmp/perdure/use.sh /usr /tmp/perdure/examples /tmp/perdure/out /tmp/perdure/run_tutorial.sh \

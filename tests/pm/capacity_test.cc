@@ -419,8 +419,8 @@ TEST_F(RaisingPlush, KeepsWordsForEachSegmentThatIsNew) {
   }
 }
 
-// The words that lead to its blocks change while a table is opened for the first time in a raised pool: who opens it at
-// that moment, too, is told that it is open, and not that it is damaged.
+// The words that lead to its blocks change while a table is opened for the first time in a raised
+// pool: who opens it at that moment, too, is told that it is open, and not that it is damaged.
 TEST_F(RaisingPlush, WhatItsOpenerChangesIsNoDamageToOthers) {
   make_full_table(Domain::kByte);
   Pool pool = Pool::open(path_, options(MiB(60)));
@@ -436,7 +436,8 @@ TEST_F(RaisingPlush, WhatItsOpenerChangesIsNoDamageToOthers) {
   expect_right(*open(pool), 100);
 }
 
-// A table that was opened while the raised pool had no room for its words has them when there is room again.
+// A table that was opened while the raised pool had no room for its words has them when there is
+// room again.
 TEST_F(RaisingPlush, GetsItsWordsWhenThereIsRoomAgain) {
   int records = make_full_table(Domain::kByte);
   Pool pool = Pool::open(path_, options(MiB(60)));
@@ -584,7 +585,8 @@ TEST_P(RaisingCrash, TwoCrashesAreNoOther) {
   test::Random random(11);
   using Image = test::FailingMedium::Image;
   uint64_t combinations = 0;
-  // Each persist of raising once, then of raising to more after what that left; 64: none is refused.
+  // Each persist of raising once, then of raising to more after what that left; 64: none is
+  // refused.
   for (uint64_t first = 0; first < 6; ++first) {
     for (uint64_t second = 0; second < 6; ++second) {
       const auto image = static_cast<Image>(random.below(3));
@@ -613,7 +615,8 @@ TEST_P(RaisingCrash, TwoCrashesAreNoOther) {
   EXPECT_GE(combinations, 36U);
 }
 
-// The process that raised it died between the store and its persist, the one after it works on, and the power fails.
+// The process that raised it died between the store and its persist, the one after it works on, and
+// the power fails.
 TEST_P(RaisingCrash, AWordThatOnlyTheCachesHaveIsDurableBeforeThePoolGrows) {
   const int records = make_full(GetParam());
   const std::string original = test::read_file(path_);

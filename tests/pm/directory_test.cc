@@ -24,6 +24,7 @@
 #include "support/failing_medium.h"
 #include "support/files.h"
 #include "support/random.h"
+#include "support/scale.h"
 
 namespace perdure::pm {
 namespace {
@@ -136,8 +137,9 @@ TEST_F(ManyNames, AreFoundRenamedDroppedAndUsedAgain) {
   expect_names(Pool::open(dir_.file("left"), options()), all);
 }
 
-// Who looks for a name while it goes from one structure to another finds the one or the other: an entry that was looked
-// at before it got the name, and one that has lost it by the time it is looked at, are no answer.
+// Who looks for a name while it goes from one structure to another finds the one or the other: an
+// entry that was looked at before it got the name, and one that has lost it by the time it is
+// looked at, are no answer.
 TEST_F(ManyNames, AreFoundWhileTheyAreExchanged) {
   static std::atomic<bool> begun;
   static std::atomic<bool> looking;
@@ -296,7 +298,8 @@ class ManyNamesCrash : public ManyNames, public ::testing::WithParamInterface<Do
     pool.close();
     original_ = test::read_file(path_);
   }
-  // Makes, renames and drops one more, until persist `at` from now on is refused. Returns whether one was.
+  // Makes, renames and drops one more, until persist `at` from now on is refused. Returns whether
+  // one was.
   bool work(uint64_t at, Image image, uint64_t seed, const std::string& name = "more") {
     std::string left;
     bool refused = false;
@@ -363,7 +366,7 @@ TEST_P(ManyNamesCrash, APersistThatIsRefusedLeavesTheNameOrNot) {
 TEST_P(ManyNamesCrash, TwoCrashesAreNoOther) {
   make_original(kDirectoryEntries);
   test::Random random(17);
-  for (int round = 0; round < 60; ++round) {
+  for (uint64_t round = 0; round < test::rounds(60); ++round) {
     const uint64_t first = random.below(20);
     const uint64_t second = random.below(20);
     SCOPED_TRACE(std::to_string(first) + ", " + std::to_string(second));

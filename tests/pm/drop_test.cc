@@ -1,4 +1,5 @@
-// Drops whose list of blocks takes several pages, with a crash at each persist of them and of what opens the pool then.
+// Drops whose list of blocks takes several pages, with a crash at each persist of them and of what
+// opens the pool then.
 #include "pm/drop.h"
 
 #include <gtest/gtest.h>
@@ -14,6 +15,7 @@
 #include "support/failing_medium.h"
 #include "support/files.h"
 #include "support/random.h"
+#include "support/scale.h"
 
 namespace perdure::pm {
 namespace {
@@ -77,8 +79,9 @@ class LongDrop : public ::testing::Test {
     PoolImpl& impl = impl_of(pool);
     uint64_t* next = make_structure(impl, "dropped", 2 * kLargestBlock);
     blocks_.push_back(impl.find("dropped")->root);
-    // Slabs of two blocks, of which one is free: pages of the list are put there, and are what remains in the slab
-    // when the other one is cleared. Being the first segments they are named by the page that is let go last.
+    // Slabs of two blocks, of which one is free: pages of the list are put there, and are what
+    // remains in the slab when the other one is cleared. Being the first segments they are named by
+    // the page that is let go last.
     std::vector<uint64_t> spare;
     std::vector<uint64_t*> words;
     for (int i = 0; i < 10; ++i) {
@@ -135,8 +138,8 @@ class LongDrop : public ::testing::Test {
     return !refused;
   }
 
-  // What a crash has left, opened at once; after a crash of that; and after one at each persist in turn, each time of
-  // what the last one has left.
+  // What a crash has left, opened at once; after a crash of that; and after one at each persist in
+  // turn, each time of what the last one has left.
   void open_and_judge(Image image) {
     constexpr uint64_t kPersistsMax = 40;  // of an opening, about
     std::filesystem::copy_file(work_, left_, std::filesystem::copy_options::overwrite_existing);
@@ -206,10 +209,12 @@ TEST_F(LongDrop, IsFinishedAfterAnySequenceOfCrashes) {
   ASSERT_NO_FATAL_FAILURE(judge());
   const uint64_t begin = opened_;
   const uint64_t end = finished_;
-  // The last ones, one for each slab that goes back, are of no list any more, and nobody hears of a refusal there.
+  // The last ones, one for each slab that goes back, are of no list any more, and nobody hears of a
+  // refusal there.
   const uint64_t of_the_list = begin + 25;
   ASSERT_GT(end, of_the_list);
-  for (uint64_t at = begin; at < end; at += at < of_the_list ? 1 : 100) {
+  const uint64_t step = 20'000 / test::scaled(200);
+  for (uint64_t at = begin; at < end; at += at < of_the_list ? 1 : step) {
     const auto image = static_cast<Image>(at % 3);
     SCOPED_TRACE("persist " + std::to_string(at) + " of " + std::to_string(end));
     take_copy();

@@ -67,7 +67,8 @@ class HeapTest : public ::testing::Test {
   Pool pool_;
 };
 
-// What the heap counts as free is what it can hand out, also where it had no memory to note that something is free.
+// What the heap counts as free is what it can hand out, also where it had no memory to note that
+// something is free.
 TEST_F(HeapTest, CountsNothingAsFreeThatItCouldNotNote) {
   uint64_t* link = links(64);
   for (int i = 1; i <= 3; ++i) link_new(link[i], kSegmentBytes);
@@ -292,11 +293,10 @@ TEST_F(HeapTest, ALinkMayBeCutBeforeItsTransactionSettles) {
         Heap::Txn maker(heap());
         block = maker.allocate(bytes);
         maker.may_link(block, &link[2], link_bit(0));
-        maker.prepare();
-        maker.mark();
-        EXPECT_TRUE(heap().is_allocated(block, bytes));
-        link[2] = succeeds ? 1 : 0;
-        if (succeeds) {
+        const bool linked = maker.commit_contested([&] {
+          EXPECT_TRUE(heap().is_allocated(block, bytes));
+          link[2] = succeeds ? 1 : 0;
+          if (!succeeds) return false;
           in_another_thread([&] {
             Heap::Txn cutter(heap());
             cutter.may_unlink(block, &link[3], link_bit(0));
@@ -305,9 +305,9 @@ TEST_F(HeapTest, ALinkMayBeCutBeforeItsTransactionSettles) {
             cutter.settle();
             cutter.finish();
           });
-          maker.settle();
-          maker.finish();
-        }
+          return true;
+        });
+        EXPECT_EQ(linked, succeeds);
       }
       EXPECT_FALSE(heap().is_allocated(block, bytes));
       if (succeeds) heap().release(block);
@@ -480,7 +480,8 @@ TEST_F(HeapTest, FullIsAnErrorThatChangesNothing) {
   EXPECT_NO_THROW(txn.allocate(65536));
 }
 
-// A pool of 8 MiB whose segments are all taken: by blocks of `bytes`, every second of which is free.
+// A pool of 8 MiB whose segments are all taken: by blocks of `bytes`, every second of which is
+// free.
 class UsedUpHeapTest : public HeapTest {
  protected:
   UsedUpHeapTest() {

@@ -607,6 +607,52 @@ TEST_F(PoolTest, ACountOfSegmentsThatNoPoolHasIsDamage) {
   }
 }
 
+// To save what can be read: a byte of it, wherever that is, what is the same in all pools, and the
+// capacity with the places that follow from it. Nothing is taken for a pool that is none.
+TEST_F(PoolTest, ALenientOpeningMendsTheHeader) {
+  make_closed();
+  const std::string sound = test::read_file(path_);
+  PoolOptions lenient;
+  lenient.read_only = lenient.lenient = true;
+  const auto expect_saved = [&](const std::string& bytes) {
+    test::write_file(path_, bytes);
+    Pool pool = Pool::open(path_, lenient);
+    const auto index = open_index(pool, "words");
+    EXPECT_EQ(index->size(), 100);
+    EXPECT_EQ(pool.info().capacity_bytes, small().capacity_bytes);
+    EXPECT_GT(pool.check([](const std::string&) {}), 0U) << "nor is it passed over";
+  };
+  constexpr size_t kVersion = offsetof(PoolHeader, format_version);
+  for (size_t at = 0; at < offsetof(PoolHeader, segments_word); ++at) {
+    if (at >= kVersion && at < kVersion + 4) continue;  // the checksum is not of it
+    SCOPED_TRACE(at);
+    std::string bytes = sound;
+    bytes[at] = static_cast<char>(bytes[at] ^ 0x55);
+    ASSERT_NO_FATAL_FAILURE(expect_saved(bytes));
+  }
+  std::string bytes = sound;
+  std::memset(&bytes[0], 0xa5, offsetof(PoolHeader, uuid));  // version, too
+  expect_saved(bytes);
+  constexpr size_t kCapacity = offsetof(PoolHeader, capacity_bytes);
+  bytes = sound;
+  std::memset(&bytes[kCapacity], 0xa5, 8);
+  expect_saved(bytes);
+  constexpr size_t kPlaces = offsetof(PoolHeader, directory_offset);
+  std::memset(&bytes[kPlaces], 0xa5, offsetof(PoolHeader, created_unix_s) - kPlaces);
+  expect_saved(bytes);
+  for (const size_t lost : {size_t{64}, size_t{512}, size_t{4096}}) {
+    bytes = sound;
+    std::memset(&bytes[0], 0xa5, lost);
+    test::write_file(path_, bytes);
+    EXPECT_TRUE(fails_with(ErrorCode::kForeign, path_, [&] { Pool::open(path_, lenient); }))
+        << lost;
+  }
+  bytes = sound;
+  bytes[kVersion] = 9;  // of a later release
+  test::write_file(path_, bytes);
+  EXPECT_TRUE(fails_with(ErrorCode::kVersion, path_, [&] { Pool::open(path_, lenient); }));
+}
+
 TEST_F(PoolTest, TheFailureOfOnePoolKeepsNothingOfAnotherFromBeingSynced) {
   std::atomic<bool> failed{false};
   std::atomic<bool> other_failed{false};

@@ -133,8 +133,8 @@ TEST_F(TornBitLogTest, WritesNothingBeyondAChunk) {
   EXPECT_TRUE(test::fails_with(ErrorCode::kInternal, "", [&] { log.advance(); }));
 }
 
-// Takes the images that a power failure may leave of a log's area: between two fences any of the lines
-// written since the first may be durable.
+// Takes the images that a power failure may leave of a log's area: between two fences any of the
+// lines written since the first may be durable.
 class CrashImages final : public EmulatedMedia {
  public:
   CrashImages(const char* area, size_t bytes) : area_(area), durable_(area, area + bytes) {
@@ -226,8 +226,8 @@ TEST_F(TornBitLogTest, WhatReplaySawStaysAfterAPowerFailure) {
   }
 }
 
-// A chunk that is left early keeps records of its last use unless they are gone before the next chunk
-// begins; the crash that shows it comes one pass of the ring after the one that left them.
+// A chunk that is left early keeps records of its last use unless they are gone before the next
+// chunk begins; the crash that shows it comes one pass of the ring after the one that left them.
 TEST_F(TornBitLogTest, ReplaysNothingOldAfterTwoCrashes) {
   const size_t bytes = chunk_bytes_ * kChunks;
   std::mt19937_64 random(11);
@@ -260,8 +260,8 @@ TEST_F(TornBitLogTest, ReplaysNothingOldAfterTwoCrashes) {
     std::copy(image.begin(), image.end(), base_);
     TornBitLog recovered = open();
     replay(recovered);
-    // Work for two passes of the ring. A crash after each record finds records in their order, the last
-    // one last, and none from before that had been released.
+    // Work for two passes of the ring. A crash after each record finds records in their order, the
+    // last one last, and none from before that had been released.
     for (uint64_t n = 1000; n < 1060; ++n) {
       append_leaving(recovered, n, n % 3 == 0 ? 4 : 1);
       // On a copy: replaying mends what follows the last record.

@@ -1,5 +1,6 @@
-// Reading and writing a key in one step: counters that several threads add to, while they run and when they
-// are killed. What single calls answer is in model_test.cc, what threads see of them in concurrent_test.cc.
+// Reading and writing a key in one step: counters that several threads add to, while they run and
+// when they are killed. What single calls answer is in model_test.cc, what threads see of them in
+// concurrent_test.cc.
 #include <algorithm>
 #include <array>
 #include <csignal>
@@ -65,8 +66,9 @@ TEST_P(Atomic, CountsOfSeveralThreadsAreExact) {
   EXPECT_EQ(faults_and_leaks(store.pool, {store.index.get()}), "");
 }
 
-// Threads that take from one key and give to another, or remove what is used up: modify() with all its
-// answers, beside plain calls that take and give keys, too. What is taken is given: the sum stays.
+// Threads that take from one key and give to another, or remove what is used up: modify() with all
+// its answers, beside plain calls that take and give keys, too. What is taken is given: the sum
+// stays.
 TEST_P(Atomic, NothingIsLostBetweenKeysThatComeAndGo) {
   constexpr uint64_t kKeys = 24;
   constexpr uint64_t kEach = 50;  // of a key at the beginning
@@ -160,7 +162,8 @@ TEST_P(Atomic, RefusesDataOfTheWrongKind) {
 
 INSTANTIATE_TEST_SUITE_P(Catalog, Atomic, wanted(concurrent_cases()), case_name);
 
-// A child counts on all threads and tells each sum that it got; it is killed. What it told is there.
+// A child counts on all threads and tells each sum that it got; it is killed. What it told is
+// there.
 class KilledCounters : public Atomic {
  protected:
   static constexpr uint64_t kCounters = 12;
@@ -222,7 +225,8 @@ TEST_P(KilledCounters, NeverGoBackBelowWhatWasAcknowledged) {
       counted += now - before[counter];
       before[counter] = now;
     }
-    // Beyond what was told, at most one count of each thread was under way, or done and not yet told.
+    // Beyond what was told, at most one count of each thread was under way, or done and not yet
+    // told.
     ASSERT_GE(counted, acknowledged) << "round " << round;
     ASSERT_LE(counted, acknowledged + kThreads) << "round " << round;
   }

@@ -35,8 +35,8 @@
 namespace perdure::test {
 namespace {
 
-// Writers each go round a ring of keys: write n gives key n % kRing the value n. So what a structure holds says how
-// many writes it has seen, and that it has seen all before.
+// Writers each go round a ring of keys: write n gives key n % kRing the value n. So what a
+// structure holds says how many writes it has seen, and that it has seen all before.
 class Writer {
  public:
   static constexpr uint64_t kRing = 700;
@@ -97,14 +97,17 @@ class Backup : public testing::TestWithParam<Kept> {
   static std::string name_of(uint64_t i) { return "structure " + std::to_string(i); }
 
   Pool make_pool() const {
-    PoolOptions options{.capacity_bytes = uint64_t{256} << 20, .growth_bytes = uint64_t{1} << 20};
+    const PoolOptions options{.capacity_bytes = uint64_t{256} << 20,
+                              .growth_bytes = uint64_t{1} << 20,
+                              .serve_backups = true};
     if (GetParam().name == "anonymous") return Pool::anonymous(options);
     return Pool::create(path(), options);
   }
   std::string path() const {
     return GetParam().name == "file" ? disk_.file("pool") : dir_.file("pool");
   }
-  // Opens what a backup holds, and compares: with how many writes each writer had made before the call, and after it.
+  // Opens what a backup holds, and compares: with how many writes each writer had made before the
+  // call, and after it.
   void judge(const std::string& backup, const std::vector<uint64_t>& before,
              const std::vector<uint64_t>& after) const {
     const std::string copy = dir_.file("copy");
@@ -181,8 +184,11 @@ TEST_P(Backup, IsTheStateOfOneInstantWhileThreadsWrite) {
     SCOPED_TRACE("backup " + std::to_string(i));
     const std::vector<uint64_t> before = progress();
     const std::string file = dir_.file("backup" + std::to_string(i));
-    // Full and incremental ones, on one another.
-    const BackupReport report = pool.backup(file, {.base = i % 4 == 0 ? "" : base, .progress = {}});
+    // Full and incremental ones, on one another; some as other processes ask for them.
+    const BackupOptions how{.base = i % 4 == 0 ? "" : base, .progress = {}};
+    const bool is_live = i % 2 == 1 && GetParam().name != "anonymous";
+    const BackupReport report =
+        is_live ? Pool::backup_live(path(), file, how) : pool.backup(file, how);
     const std::vector<uint64_t> after = progress();
     pauses += report.pauses;
     EXPECT_GT(report.copied_bytes, 0U);
@@ -340,6 +346,8 @@ TEST_F(BackupFiles, NoneIsMadeFromWithinAnother) {
     }
     EXPECT_TRUE(fails_with(ErrorCode::kInvalidArgument, "BackupOptions::progress",
                            [&] { other.shrink(); }));
+    EXPECT_TRUE(fails_with(ErrorCode::kInvalidArgument, "BackupOptions::progress",
+                           [&] { pool_->close(); }));
   };
   pool_->backup(file("outer"), options);
   EXPECT_GT(calls, 0U);

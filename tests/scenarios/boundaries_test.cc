@@ -243,8 +243,8 @@ TEST_P(Boundaries, StatisticsHaveTheirCommonFigures) {
   EXPECT_EQ(figures["recovered_operations"], 0);
 }
 
-// Capacity costs nothing until it is used, with the structure's own defaults: a record in a pool of 1 TiB
-// takes no more than bounded beginnings.
+// Capacity costs nothing until it is used, with the structure's own defaults: a record in a pool of
+// 1 TiB takes no more than bounded beginnings.
 TEST_P(Boundaries, FewRecordsCostLittleWhateverTheCapacity) {
   for (const uint64_t capacity_bytes : {MiB(64), MiB(1 << 20)}) {
     std::filesystem::remove(pool_path());

@@ -331,7 +331,7 @@ TEST_P(Concurrent, ReadersAlwaysFindWhatNobodyRemoves) {
   EXPECT_EQ(faults_and_leaks(store.pool, {store.index.get()}), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, Concurrent, wanted(concurrent_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, Concurrent, wanted(concurrent_cases()), by_turns());
 
 }  // namespace
 }  // namespace perdure::test

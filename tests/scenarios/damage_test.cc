@@ -44,7 +44,8 @@ class Damage : public ScenarioTest {
   }
 
  private:
-  // A walk in circles, a wait for nobody or a length that cannot be ends it, and leaves no core file.
+  // A walk in circles, a wait for nobody or a length that cannot be ends it, and leaves no core
+  // file.
   static void limit_this_process() {
     const rlimit none{0, 0};
     ::setrlimit(RLIMIT_CORE, &none);
@@ -70,7 +71,7 @@ TEST_P(Damage, ToTheRootIsAnErrorOrHarmless) { live_with_damages(Region::kRoot, 
 
 TEST_P(Damage, ToTheHeapIsAnErrorOrHarmless) { live_with_damages(Region::kHeap, 60); }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, Damage, wanted(all_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, Damage, wanted(all_cases()), by_turns());
 
 }  // namespace
 }  // namespace perdure::test

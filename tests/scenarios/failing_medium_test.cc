@@ -166,9 +166,9 @@ class FailingMediumTest : public ScenarioTest {
         inserted);
   }
 
-  // Does `body`, which performs `operations`. In the parent: notes how often it persists. In a child
-  // born in it: judges, and ends the process. `acknowledged`: by operation, what a call that threw has
-  // acknowledged all the same.
+  // Does `body`, which performs `operations`. In the parent: notes how often it persists. In a
+  // child born in it: judges, and ends the process. `acknowledged`: by operation, what a call that
+  // threw has acknowledged all the same.
   void attempt(FailingMedium& medium, std::optional<Store>& store, const std::string& what,
                const Operations& operations, const std::function<void()>& body,
                const bool* acknowledged = nullptr) {
@@ -419,7 +419,7 @@ TEST_P(FailingMediumTest, AFenceThatIsRefusedStopsThePoolAndLosesNothing) {
   refuse_in_turn(Domain::kByte);
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, FailingMediumTest, wanted(all_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, FailingMediumTest, wanted(all_cases()), by_turns());
 
 class FailingMediumConcurrent : public FailingMediumTest {
  protected:

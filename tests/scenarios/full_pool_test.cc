@@ -28,9 +28,9 @@ class FullPool : public ScenarioTest {
     std::remove(pool_path().c_str());
   }
 
-  // Inserts new keys until the pool is full: several in a row do not fit, since a single long one may
-  // find no room where short ones still do. An insert that fails must leave no trace. Returns how
-  // many were inserted.
+  // Inserts new keys until the pool is full: several in a row do not fit, since a single long one
+  // may find no room where short ones still do. An insert that fails must leave no trace. Returns
+  // how many were inserted.
   uint64_t fill(TypedIndex index) {
     uint64_t inserted = 0;
     for (int refused = 0; refused < kRefusals;) {
@@ -161,7 +161,7 @@ TEST_P(FullPool, TheSmallestPoolHoldsAStructureOfDefaultOptions) {
   expect_intact(store);
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, FullPool, wanted(all_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, FullPool, wanted(all_cases()), by_turns());
 
 class FullPoolConcurrent : public FullPool {};
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(FullPoolConcurrent);
@@ -220,7 +220,7 @@ TEST_P(FullPoolConcurrent, ManyThreadsKeepWhatWasAcknowledged) {
   EXPECT_EQ(faults_and_leaks(store.pool, {store.index.get()}), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, FullPoolConcurrent, wanted(concurrent_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, FullPoolConcurrent, wanted(concurrent_cases()), by_turns());
 
 }  // namespace
 }  // namespace perdure::test

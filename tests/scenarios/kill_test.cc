@@ -24,8 +24,8 @@ class Kill : public ScenarioTest {
  protected:
   uint32_t threads() const { return concurrent() ? 3 : 1; }
 
-  // Lets a child write until it has reported a random number of operations, and kills it. Brings the
-  // model up to date with all that was told.
+  // Lets a child write until it has reported a random number of operations, and kills it. Brings
+  // the model up to date with all that was told.
   std::vector<Operation> write_and_kill(const Workload& workload, uint64_t capacity_bytes) {
     Witness witness(workload, model_);
     Child child([&](int out) {
@@ -143,7 +143,7 @@ TEST_P(Kill, LosesNothingWhileThePoolIsFull) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, Kill, wanted(all_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, Kill, wanted(all_cases()), by_turns());
 
 }  // namespace
 }  // namespace perdure::test

@@ -1,5 +1,5 @@
-// Pools that go before what is open in them, with every structure, the store, databases, files and typed indexes:
-// reading goes on, writing is an error, and nothing is lost.
+// Pools that go before what is open in them, with every structure, the store, databases, files and
+// typed indexes: reading goes on, writing is an error, and nothing is lost.
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -72,8 +72,9 @@ TEST_F(LifetimesTest, OfEveryStructureOfTheCatalogue) {
   }
 }
 
-// A name that goes from one structure to another between the look for its root and the opening: nobody gets the one
-// structure under the name of the other, whose second opening would not know of the first.
+// A name that goes from one structure to another between the look for its root and the opening:
+// nobody gets the one structure under the name of the other, whose second opening would not know of
+// the first.
 TEST_F(LifetimesTest, ANameThatChangesWhileItIsOpened) {
   std::vector<std::string> types;
   for (const CatalogEntry& entry : catalog()) types.emplace_back(entry.name);

@@ -46,8 +46,8 @@ struct OwnRecords {
 
 class ManyThreads : public ScenarioTest {
  protected:
-  // What one thread does with its keys, and what it finds wrong. Leaves all but the last of them, each
-  // with its number plus 1 as its value.
+  // What one thread does with its keys, and what it finds wrong. Leaves all but the last of them,
+  // each with its number plus 1 as its value.
   static std::string work(TypedIndex index, uint64_t first, bool removes) {
     bool flags[kOwnKeys] = {};
     const OwnRecords inserted(index, first, first);
@@ -135,7 +135,8 @@ TEST_P(ManyThreads, TwiceAsManyAsLanesWriteBatches) { EXPECT_EQ(count_after(64, 
 
 TEST_P(ManyThreads, MoreThanAThousandLiveAtOnce) {
   if (kUnderThreadSanitizer) GTEST_SKIP() << "the sanitizer's own tables are too small";
-  // They wait for descriptors, which come back when all that pin an epoch have gone on, and those wait for lanes.
+  // They wait for descriptors, which come back when all that pin an epoch have gone on, and those
+  // wait for lanes.
   if (GetParam().structure == "bztree") GTEST_SKIP() << "takes minutes";
   EXPECT_EQ(count_after(1100, 1), "");
 }
@@ -170,7 +171,7 @@ TEST_P(ManyThreads, AllLanesButOneAreTaken) {
             "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, ManyThreads, wanted(concurrent_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, ManyThreads, wanted(concurrent_cases()), by_turns());
 
 }  // namespace
 }  // namespace perdure::test

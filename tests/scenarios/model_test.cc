@@ -177,7 +177,7 @@ TEST_P(RandomOperations, AgreesWithTheStructuresOwnDefaults) {
   EXPECT_EQ(faults(store.pool, {store.index.get()}), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, RandomOperations, wanted(all_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, RandomOperations, wanted(all_cases()), by_turns());
 
 // Ordered structures also scan.
 class OrderedModel : public ModelTest {
@@ -193,7 +193,8 @@ class OrderedModel : public ModelTest {
     return records;
   }
 
-  // Compares scan(from, limit), or scan_back(), ended by its visitor after `visits`, with the model.
+  // Compares scan(from, limit), or scan_back(), ended by its visitor after `visits`, with the
+  // model.
   static std::string scan_difference(TypedIndex index, const Model& model, uint64_t from,
                                      uint64_t limit, uint64_t visits, bool down) {
     const Kind kind = index.any().key_kind();
@@ -249,7 +250,7 @@ TEST_P(OrderedModel, ScansWhatTheModelHas) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, OrderedModel, wanted(ordered_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, OrderedModel, wanted(ordered_cases()), by_turns());
 
 }  // namespace
 }  // namespace perdure::test

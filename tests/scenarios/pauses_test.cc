@@ -1,5 +1,6 @@
-// Threads that write, look up and scan the same nodes while these are split, merged and moved. Made for
-// the build in which threads pause on purpose (pm/pause.h; `make test-pauses`), and true in every other.
+// Threads that write, look up and scan the same nodes while these are split, merged and moved. Made
+// for the build in which threads pause on purpose (pm/pause.h; `make test-pauses`), and true in
+// every other.
 #include <atomic>
 #include <cstdint>
 #include <iterator>
@@ -14,9 +15,10 @@
 namespace perdure::test {
 namespace {
 
-// Every `stable_each`-th key, in the order of keys, is there all the time; the others belong to one writer
-// each, come in one wave and go in the next, so that the structure grows and shrinks around the keys that
-// stay. A wave passes over the keys: all threads work within few neighbours at a time, in the same nodes.
+// Every `stable_each`-th key, in the order of keys, is there all the time; the others belong to one
+// writer each, come in one wave and go in the next, so that the structure grows and shrinks around
+// the keys that stay. A wave passes over the keys: all threads work within few neighbours at a
+// time, in the same nodes.
 class Waves {
  public:
   static constexpr uint64_t kKeys = 600;
@@ -252,7 +254,7 @@ TEST_P(Pauses, NothingIsLostOrToldTwiceWhileNodesComeAndGo) { run_waves(8); }
 // Leaves, and the nodes over them, go as well: between two keys that stay there is room for many.
 TEST_P(Pauses, NothingIsLostOrToldTwiceWhileWholeRangesComeAndGo) { run_waves(100); }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, Pauses, wanted(concurrent_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, Pauses, wanted(concurrent_cases()), by_turns());
 
 }  // namespace
 }  // namespace perdure::test

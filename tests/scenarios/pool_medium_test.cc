@@ -145,7 +145,7 @@ TEST_P(FullMedium, FailsACreationAndLeavesNothingOfIt) {
   EXPECT_EQ(faults(pool, {index.get()}), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, FullMedium, wanted(all_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, FullMedium, wanted(all_cases()), by_turns());
 
 class ReadOnly : public ScenarioTest {
  protected:

@@ -1,4 +1,5 @@
-// A pool that is full gets a larger capacity when it is opened, keeps all that is in it, and takes more.
+// A pool that is full gets a larger capacity when it is opened, keeps all that is in it, and takes
+// more.
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
@@ -50,7 +51,7 @@ TEST_P(Raise, AFullPoolKeepsAllAndTakesMore) {
     ASSERT_EQ(difference(store.typed(), model, model.size() + 10), "");
     ASSERT_EQ(faults_and_leaks(store.pool, {store.index.get()}), "");
     const uint64_t before = model.size();
-    fill(store.typed(), model, before + 30'000);
+    fill(store.typed(), model, before + std::max<uint64_t>(6000, scaled(30'000)));
     EXPECT_GT(model.size(), before + 1000);
     ASSERT_EQ(difference(store.typed(), model, model.size() + 10), "");
     // As after the death of the process, or closed.
@@ -73,9 +74,10 @@ TEST_P(Raise, AFullPoolKeepsAllAndTakesMore) {
   ASSERT_EQ(faults(store.pool, {store.index.get(), other.get()}), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, Raise, wanted(all_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, Raise, wanted(all_cases()), by_turns());
 
-// Power fails, or the medium refuses, at each persist of raising, and at some of growing into what is new.
+// Power fails, or the medium refuses, at each persist of raising, and at some of growing into what
+// is new.
 class RaiseCrash : public Raise {
  protected:
   static constexpr uint64_t kCapacity = uint64_t{80} << 20;
@@ -174,7 +176,7 @@ TEST_P(RaiseCrash, PowerThatFailsLeavesTheOneCapacityOrTheOther) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, RaiseCrash, wanted(all_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, RaiseCrash, wanted(all_cases()), by_turns());
 
 }  // namespace
 }  // namespace perdure::test

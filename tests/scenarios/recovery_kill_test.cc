@@ -116,7 +116,7 @@ TEST_P(KillDuringRecovery, OfManyLevelsLosesNothing) {
   ASSERT_NO_FATAL_FAILURE(kill_openings(std::max<uint64_t>(3, rounds(8))));
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, KillDuringRecovery, wanted(all_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, KillDuringRecovery, wanted(all_cases()), by_turns());
 
 class KillDuringClose : public ScenarioTest {
  protected:

@@ -145,7 +145,7 @@ TEST_P(Reopen, OnAnOrdinaryFileInItsOwnDomain) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, Reopen, wanted(all_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, Reopen, wanted(all_cases()), by_turns());
 
 class ParallelRecovery : public ScenarioTest {
  protected:

@@ -211,8 +211,8 @@ INSTANTIATE_TEST_SUITE_P(Catalog, ScanBack, wanted(ordered_cases()), case_name);
 
 class ScanBackBeside : public ScanBack {};
 
-// Keys that nobody touches are seen once each, in descending order, while threads make the leaves between
-// them split, merge, and go.
+// Keys that nobody touches are seen once each, in descending order, while threads make the leaves
+// between them split, merge, and go.
 TEST_P(ScanBackBeside, WritersSeesWhatStaysExactlyOnce) {
   constexpr uint64_t kKeys = 1500;
   constexpr uint64_t kStay = 5;  // every 5th

@@ -1,5 +1,5 @@
-// Memory that runs out while a structure is closed: at every allocation of its destructor. The process lives, and
-// nothing is lost: the next opening does what the destructor could not.
+// Memory that runs out while a structure is closed: at every allocation of its destructor. The
+// process lives, and nothing is lost: the next opening does what the destructor could not.
 #include "support/short_memory.h"
 
 #include <cstdint>

@@ -31,7 +31,8 @@ class Shrink : public ScenarioTest {
   }
   uint64_t file_bytes() const { return std::filesystem::file_size(pool_path()); }
 
-  // The file ends where it may: behind the last segment in use, what removals may need, and an empty slab.
+  // The file ends where it may: behind the last segment in use, what removals may need, and an
+  // empty slab.
   static bool ends_behind_use(const Pool& pool, uint64_t file_bytes) {
     const pm::PoolImpl& impl = pm::impl_of(pool);
     uint64_t used = 0;
@@ -126,9 +127,10 @@ TEST_P(Shrink, OfADroppedStructureGivesBackAllBehindItsNeighbour) {
   ASSERT_EQ(faults_and_leaks(pool, {index.get()}), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, Shrink, wanted(all_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, Shrink, wanted(all_cases()), by_turns());
 
-// Power fails, or the medium refuses, at each persist of shrinking and of growing again; or the process is killed.
+// Power fails, or the medium refuses, at each persist of shrinking and of growing again; or the
+// process is killed.
 class ShrinkCrash : public Shrink {
  protected:
   PoolOptions line_pool() const {
@@ -258,7 +260,7 @@ TEST_P(ShrinkCrash, AProcessThatIsKilledLosesNothing) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, ShrinkCrash, wanted(all_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, ShrinkCrash, wanted(all_cases()), by_turns());
 
 }  // namespace
 }  // namespace perdure::test

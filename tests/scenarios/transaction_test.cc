@@ -1,5 +1,5 @@
-// Transactions over two structures of a pool: one of the catalogue, and a tree beside it. What crashes that lose
-// lines leave of them is in lab/tests/crash/transaction_test.cc.
+// Transactions over two structures of a pool: one of the catalogue, and a tree beside it. What
+// crashes that lose lines leave of them is in lab/tests/crash/transaction_test.cc.
 #include "perdure/transaction.h"
 
 #include <algorithm>
@@ -322,7 +322,8 @@ TEST_P(Bank, MoneyIsConservedAndSeenSo) {
   EXPECT_EQ(pair.wrong(), "");
 }
 
-// A structure that others write to without transactions gets its first one: no write is lost on the way.
+// A structure that others write to without transactions gets its first one: no write is lost on the
+// way.
 TEST_P(Bank, TheFirstTransactionMeetsSingleWriters) {
   for (uint64_t round = 0; round < std::max<uint64_t>(2, scaled(10)); ++round) {
     Pair pair = create(MiB(64));
@@ -421,7 +422,7 @@ TEST_P(Bank, AKilledProcessLeavesWholeTransfers) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, Bank, wanted(concurrent_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, Bank, wanted(concurrent_cases()), by_turns());
 
 // Crashes at given places of a transaction, and openings that open only one of its structures.
 class TornTransaction : public Transactions {
@@ -550,7 +551,8 @@ TEST_P(TornTransaction, SurvivesACrashOfItsEnd) {
   EXPECT_EQ(pair.wrong(), "");
 }
 
-// A structure too damaged for what is to be done to it is no longer opened, but by who reads what is left.
+// A structure too damaged for what is to be done to it is no longer opened, but by who reads what
+// is left.
 TEST_P(TornTransaction, KeepsNobodyFromSalvaging) {
   prepare();
   ASSERT_NO_FATAL_FAILURE(die_at("transaction: committed", 1, 100));
@@ -564,8 +566,8 @@ TEST_P(TornTransaction, KeepsNobodyFromSalvaging) {
   EXPECT_EQ(difference(TypedIndex(*pair.second), {{1, 7}, {2, 7}}, 5), "");
 }
 
-// What finished a transaction must be durable before anybody writes over it: a power failure later would else have it
-// applied again.
+// What finished a transaction must be durable before anybody writes over it: a power failure later
+// would else have it applied again.
 TEST_P(TornTransaction, StaysFinishedWhenThePowerFailsLater) {
   prepare();
   ASSERT_NO_FATAL_FAILURE(die_at("transaction: committed", 1, 100));
@@ -662,8 +664,8 @@ TEST_P(TornTransaction, BlocksItsStructuresUntilItCanBeFinished) {
   first.upsert(2, 2);  // and goes on
   {
     const AtPlace here("transaction: applies", [&] {
-      // From the second on; "takes back" is another place, which cannot be told to fail as well: a structure
-      // that is closed to writes does.
+      // From the second on; "takes back" is another place, which cannot be told to fail as well: a
+      // structure that is closed to writes does.
       if (++come == 4) throw std::bad_alloc();
     });
     PoolTransaction transaction(pair.pool);
@@ -706,8 +708,9 @@ TEST_P(TornTransaction, BlocksItsStructuresUntilItCanBeFinished) {
   EXPECT_EQ(faults_and_leaks(pair.pool, {pair.first.get(), pair.second.get(), filler.get()}), "");
 }
 
-// Who opens a blocked structure again, in the same process, finds the transaction finished: what is written then is not
-// overwritten by the next opening of the pool, and a structure that gets the place of a dropped one has nothing of it.
+// Who opens a blocked structure again, in the same process, finds the transaction finished: what is
+// written then is not overwritten by the next opening of the pool, and a structure that gets the
+// place of a dropped one has nothing of it.
 TEST_P(TornTransaction, IsFinishedWhenABlockedStructureIsOpenedAgain) {
   Pair pair = create();
   TypedIndex(*pair.first).upsert(2, 2);
@@ -787,10 +790,10 @@ TEST_P(TornTransaction, IsFinishedAfterAPersistOfItsEndHasFailed) {
   EXPECT_EQ(medium.findings(), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, TornTransaction, wanted(all_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, TornTransaction, wanted(all_cases()), by_turns());
 
-// A persist of a transaction fails, each in turn: it happened or not, as a whole, also on a medium that has lost what
-// was not durable.
+// A persist of a transaction fails, each in turn: it happened or not, as a whole, also on a medium
+// that has lost what was not durable.
 class FailingTransaction : public Transactions {
  protected:
   static constexpr uint64_t kKeys = 12;
@@ -946,7 +949,7 @@ class FailingTransaction : public Transactions {
 TEST_P(FailingTransaction, IsWholeWhereAPersistOfLinesFails) { refuse_in_turn(Domain::kLine); }
 TEST_P(FailingTransaction, IsWholeWhereAPersistOfPagesFails) { refuse_in_turn(Domain::kPage); }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, FailingTransaction, wanted(all_cases()), case_name);
+INSTANTIATE_TEST_SUITE_P(Catalog, FailingTransaction, wanted(all_cases()), by_turns());
 
 // With types, and what is refused.
 class TypedTransactions : public testing::Test {
@@ -1047,8 +1050,8 @@ TEST_F(TypedTransactions, RefuseWhatCouldNotBeApplied) {
   EXPECT_LT(pool.info().allocated_bytes, before + (uint64_t{900} << 10));
 }
 
-// Pools without transactions are as they were before there were any; those with one are refused by builds that
-// know none, by the word in the header that must be 0 for them.
+// Pools without transactions are as they were before there were any; those with one are refused by
+// builds that know none, by the word in the header that must be 0 for them.
 TEST_F(TypedTransactions, MarkThePoolWithTheFirstOne) {
   const TempDir dir;
   const std::string path = dir.file("pool");
@@ -1192,7 +1195,8 @@ TEST_F(TypedTransactions, LoseNoSlotToACrashOfTheirEnd) {
   EXPECT_EQ(slots_with_records(read_file(path)), 0U);
 }
 
-// A process dies that has ended a transaction in the caches only, another one writes over it, then the power fails.
+// A process dies that has ended a transaction in the caches only, another one writes over it, then
+// the power fails.
 TEST_F(TypedTransactions, StayEndedWhenThePowerFailsLater) {
   const TempDir dir;
   const std::string path = dir.file("pool");
@@ -1293,8 +1297,8 @@ TEST_F(TypedTransactions, RefuseToOpenWithADamagedRecord) {
   EXPECT_TRUE(index->lookup(2, found));
 }
 
-// Which structures have their part of an unfinished transaction is known for sure: what a bit flip makes of it neither
-// loses a part nor applies one over what was written since.
+// Which structures have their part of an unfinished transaction is known for sure: what a bit flip
+// makes of it neither loses a part nor applies one over what was written since.
 TEST_F(TypedTransactions, AFlippedBitOfWhatIsAppliedLosesNothing) {
   const TempDir dir;
   const std::string path = dir.file("pool");
@@ -1386,7 +1390,8 @@ TEST_F(TypedTransactions, AreFinishedInAFullPool) {
       if (!pm::is_full(error)) throw;
     }
   };
-  // Before the process dies, it fills the pool itself, if so: it may take what is kept for the transaction.
+  // Before the process dies, it fills the pool itself, if so: it may take what is kept for the
+  // transaction.
   const auto die_with = [&](uint64_t capacity_bytes, uint64_t keys, bool fills) {
     std::filesystem::remove(path);
     options.capacity_bytes = capacity_bytes;
@@ -1501,8 +1506,8 @@ TEST_F(TypedTransactions, DoNotWaitForAMediumThatHasFailed) {
   EXPECT_EQ(refused.load(), threads.size());
 }
 
-// The medium fails while a transaction is taken back for want of room: whether it happened is open then, and the error
-// says so.
+// The medium fails while a transaction is taken back for want of room: whether it happened is open
+// then, and the error says so.
 TEST_F(TypedTransactions, TellOfAMediumThatFailsWhileTheyAreTakenBack) {
   const TempDir dir;
   PoolOptions options;
@@ -1542,7 +1547,7 @@ TEST_F(TypedTransactions, TellOfAMediumThatFailsWhileTheyAreTakenBack) {
   EXPECT_EQ(index->lookup(1, found), index->lookup(2, found));
 }
 
-// Who is told of a pool may write to another one, in the middle of a commit.
+// Who gets an event of a pool may write to another one, in the middle of a commit.
 TEST_F(TypedTransactions, MayBeginInAnotherPoolFromWithinOne) {
   Pool other = new_pool();
   auto counts = PClht<uint64_t, uint64_t>::create(other, "counts");
@@ -1574,8 +1579,8 @@ TEST_F(TypedTransactions, MayBeginInAnotherPoolFromWithinOne) {
   EXPECT_EQ(counts.get(2), 1U);
 }
 
-// Memory runs out at each allocation of a commit: all of it happened or nothing, as the commit says, and later writes
-// stay.
+// Memory runs out at each allocation of a commit: all of it happened or nothing, as the commit
+// says, and later writes stay.
 TEST_F(TypedTransactions, AreWholeWhenMemoryRunsOut) {
   for (const Domain domain : {Domain::kLine, Domain::kPage}) {
     const TempDir dir;

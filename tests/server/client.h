@@ -9,8 +9,8 @@
 
 namespace perdure::test {
 
-// A connection to an address as the server prints it: "127.0.0.1:6379", "[::1]:6379" or a path. What fails
-// throws std::runtime_error; so does waiting for more than half a minute.
+// A connection to an address as the server prints it: "127.0.0.1:6379", "[::1]:6379" or a path.
+// What fails throws std::runtime_error; so does waiting for more than half a minute.
 class Socket {
  public:
   explicit Socket(const std::string& address);

@@ -1,4 +1,5 @@
-// A server in this process, on a pool of its own, that listens on loopback with ports that the kernel chooses.
+// A server in this process, on a pool of its own, that listens on loopback with ports that the
+// kernel chooses.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,16 +15,11 @@
 
 namespace perdure::test {
 
-class ServerTest : public testing::TestWithParam<const char*> {
- protected:
-  ServerTest() {
-    config.pool = folder.file("pool");
-    config.create = true;
-    config.capacity_bytes = uint64_t{64} << 20;
-    config.resp = {"127.0.0.1:0"};
-    config.memcached = {"127.0.0.1:0"};
-    config.log_level = server::LogLevel::kError;
-  }
+// One that is configured before it starts, and can start again.
+struct TestedServer {
+  server::Config config;
+  std::map<std::string, std::string> addresses;
+  std::unique_ptr<server::Server> running;
 
   void start() {
     addresses.clear();
@@ -34,13 +30,28 @@ class ServerTest : public testing::TestWithParam<const char*> {
     });
   }
   void stop() { running.reset(); }
-  RespClient resp() { return RespClient(addresses.at("resp")); }
-  Socket memcached() { return Socket(addresses.at("memcached")); }
+  RespClient resp() const { return RespClient(addresses.at("resp")); }
+};
 
+struct ServerFolder {
   TempDir folder;
-  server::Config config;
-  std::map<std::string, std::string> addresses;
-  std::unique_ptr<server::Server> running;
+};
+
+// The folder goes after the server.
+class ServerTest : public testing::TestWithParam<const char*>,
+                   protected ServerFolder,
+                   protected TestedServer {
+ protected:
+  ServerTest() {
+    config.pool = folder.file("pool");
+    config.create = true;
+    config.capacity_bytes = uint64_t{64} << 20;
+    config.resp = {"127.0.0.1:0"};
+    config.memcached = {"127.0.0.1:0"};
+    config.log_level = server::LogLevel::kError;
+  }
+
+  Socket memcached() { return Socket(addresses.at("memcached")); }
 };
 
 }  // namespace perdure::test

@@ -1,4 +1,5 @@
-// A server that is still opening its store: what is ready is answered, the rest is said to be loading.
+// A server that is still opening its store: what is ready is answered, the rest is said to be
+// loading.
 #include <atomic>
 #include <exception>
 #include <thread>

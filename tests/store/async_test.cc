@@ -150,7 +150,8 @@ Task<void> batches(Store& store, int number) {
   }
 }
 
-// Batches stop the workers of several partitions, from tasks that have written themselves and from threads.
+// Batches stop the workers of several partitions, from tasks that have written themselves and from
+// threads.
 TEST_P(StoreTaskTest, NoneIsLostAmongMany) {
   Pool pool = make_pool();
   {
@@ -179,7 +180,8 @@ class RefusingMedium final : public pm::EmulatedMedia {
   std::atomic<bool> refuses = false;
 };
 
-// Reads and writes that one worker took together: a write that was not made durable is told to nobody.
+// Reads and writes that one worker took together: a write that was not made durable is told to
+// nobody.
 TEST(StoreWorkers, AReadSeesNothingOfAWriteThatFailed) {
   for (int round = 0; round < 40; ++round) {
     RefusingMedium medium;

@@ -1,4 +1,5 @@
-// Backups: what is made of them is what the store was, at the moment of each; and no damaged one is taken.
+// Backups: what is made of them is what the store was, at the moment of each; and no damaged one is
+// taken.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "perdure/store.h"
+#include "pm/unfinished_file.h"
 #include "store/backup_file.h"
 #include "store/fixture.h"
 #include "support/errors.h"
@@ -166,13 +168,39 @@ TEST_P(StoreBackupTest, ReplacesNothingButABackup) {
   }
 }
 
+TEST_P(StoreBackupTest, ReplacesNothingThatItRestsOn) {
+  Pool pool = Pool::create(file("pool"), pool_options());
+  Store store = Store::create(pool, "store", options());
+  std::string since;
+  for (const char* name : {"a", "b", "c", "d"}) {
+    write(store, 100);
+    store.backup(file(name), since);
+    since = file(name);
+  }
+  write(store, 100);
+  for (const char* name : {"a", "b", "c", "d"}) {
+    EXPECT_TRUE(fails_with(ErrorCode::kInvalidArgument, [&] {
+      store.backup(file(name), file("d"));
+    })) << name;
+  }
+  store.backup(file("e"), file("d"));
+  EXPECT_EQ(restored({file("a"), file("b"), file("c"), file("d"), file("e")}), content(store));
+  // What came later is nothing that it rests on, and a whole one rests on nothing.
+  store.backup(file("e"), file("d"));
+  store.backup(file("d"), file("c"));
+  store.backup(file("a"));
+  EXPECT_EQ(restored({file("a")}), content(store));
+}
+
 TEST_P(StoreBackupTest, WhatIsNoBackupOfTheStoreIsRefused) {
   using store::BackupEntry;
   using store::BackupHeader;
   const auto make = [&](const std::string& name, const BackupHeader& header, uint8_t kind) {
-    store::BackupWriter writer(file(name), header);
+    pm::UnfinishedFile out(file(name));
+    store::BackupWriter writer(out.file(), name, header);
     writer.add({.kind = static_cast<BackupEntry::Kind>(kind), .key = "k", .value = "v"});
     writer.finish();
+    out.finish(false);
   };
   make("a", {.id = 1, .store = 7, .begin = {0}, .end = {5}}, 1);
   make("b", {.id = 2, .parent = 1, .store = 7, .begin = {5}, .end = {6}}, 1);

@@ -276,8 +276,9 @@ TEST_P(StoreChangesTest, AFullStoreLetsGo) {
   EXPECT_GT(behind, 0U);
 }
 
-// The power fails in the middle of a batch. The opening that takes the rest of it away adds a consumer, and writes
-// nothing: the versions of the batch are none that it may have told, whoever gives them next.
+// The power fails in the middle of a batch. The opening that takes the rest of it away adds a
+// consumer, and writes nothing: the versions of the batch are none that it may have told, whoever
+// gives them next.
 TEST_P(StoreChangesTest, NoPositionIsBeyondABatchThatWasTakenBack) {
   if (GetParam().options.partitions == 1) GTEST_SKIP() << "the batch would be one group";
   {

@@ -1,5 +1,5 @@
-// The store as a cache: bounded, never refusing, keeping what is read; and after any crash, of each key the last
-// value or none.
+// The store as a cache: bounded, never refusing, keeping what is read; and after any crash, of each
+// key the last value or none.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -162,8 +162,8 @@ TEST_P(StoreCacheTest, SnapshotsAndChangesLiveWithIt) {
   EXPECT_EQ(faults(store), "");
 }
 
-// All that is there a snapshot needs: writes are refused, at once, be it that nothing may be evicted, or that what has
-// expired must stay.
+// All that is there a snapshot needs: writes are refused, at once, be it that nothing may be
+// evicted, or that what has expired must stay.
 TEST_P(StoreCacheTest, WhatASnapshotNeedsMakesNoRoom) {
   const auto past = std::chrono::system_clock::now() - std::chrono::hours(1);
   for (const bool evicts : {true, false}) {
@@ -198,8 +198,8 @@ TEST_P(StoreCacheTest, WhatASnapshotNeedsMakesNoRoom) {
   }
 }
 
-// Sessions that end in a power failure: of each key the last value, or none, and of the write under way all or
-// nothing, apart from what has been evicted.
+// Sessions that end in a power failure: of each key the last value, or none, and of the write under
+// way all or nothing, apart from what has been evicted.
 TEST_P(StoreCacheTest, NothingOlderComesBackAfterPowerFailures) {
   using Model = std::map<std::string, std::string>;
   const std::string path = dir_.file("pool");

@@ -7,6 +7,7 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -105,7 +106,8 @@ struct Stops {
   }
 };
 
-// The system stops a thread on its way in by the bias, for as long as it takes until the latch has another owner.
+// The system stops a thread on its way in by the bias, for as long as it takes until the latch has
+// another owner.
 TEST(LatchTest, AnOwnerThatComesTooLateHarmsNotTheNextOne) {
   store::BiasedLatch<Stops> latch;
   const auto take_often = [&latch] {
@@ -144,6 +146,121 @@ TEST(LatchTest, AnOwnerThatComesTooLateHarmsNotTheNextOne) {
   });
   late.join();
   next.join();
+}
+
+// A bias that another thread's latch has had is no thread's for good: those that have ended make
+// room.
+TEST(LatchTest, ThreadsThatHaveEndedKeepNobodyFromABias) {
+  if (!store::has_barrier()) GTEST_SKIP() << "no barriers on this system";
+  store::BiasedLatch<Stops> latch;
+  int biased = 0;
+  for (int number = 0; number < 10; ++number) {
+    std::thread([&] {
+      // Each withdrawal has made the next bias rarer.
+      for (int i = 0; i < 64 << (number + 1); ++i) const std::lock_guard held(latch);
+      Stops::next = [&] { ++biased; };
+      const std::lock_guard held(latch);
+      Stops::next = nullptr;
+    }).join();
+    EXPECT_EQ(biased, number + 1);
+  }
+}
+
+// Others that live keep theirs.
+TEST(LatchTest, AFifthThreadHasNoBias) {
+  store::BiasedLatch<Stops> latch;
+  std::array<bool, 5> biased{};
+  std::atomic<size_t> turn{0};
+  std::vector<std::thread> threads;
+  for (size_t number = 0; number < biased.size(); ++number) {
+    threads.emplace_back([&, number] {
+      while (turn != number) std::this_thread::yield();
+      for (int i = 0; i < 64 << 6; ++i) const std::lock_guard held(latch);
+      Stops::next = [&] { biased[number] = true; };
+      latch.lock();
+      Stops::next = nullptr;
+      latch.unlock();
+      ++turn;
+      while (turn != biased.size()) std::this_thread::yield();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const bool any = store::has_barrier();
+  EXPECT_EQ(biased, (std::array{any, any, any, any, false}));
+}
+
+// A thread that comes when as many as can be have names gets one once another has ended.
+TEST(LatchTest, AThreadThatWasRefusedANameGetsOneLater) {
+  constexpr size_t kMany = 1024;
+  std::atomic<bool> ends{false};
+  std::atomic<size_t> named{0};
+  std::vector<std::thread> others;
+  for (size_t i = 0; i < kMany; ++i) {
+    others.emplace_back([&] {
+      store::ThreadName::take();
+      ++named;
+      ends.wait(false);
+    });
+  }
+  while (named != kMany) std::this_thread::yield();
+  std::thread([&] {
+    EXPECT_EQ(store::ThreadName::take(), store::ThreadName::kNone);
+    EXPECT_EQ(store::ThreadName::take(), store::ThreadName::kNone);
+    ends = true;
+    ends.notify_all();
+    for (std::thread& one : others) one.join();
+    EXPECT_NE(store::ThreadName::take(), store::ThreadName::kNone);
+    EXPECT_EQ(store::ThreadName::mine(), store::ThreadName::take());
+  }).join();
+}
+
+// Who takes many has the biases towards others end by one barrier, and is alone then, as ever.
+TEST(LatchTest, ManyBiasesEndByOneBarrier) {
+  std::array<store::Latch, 20> latches;
+  std::array<uint64_t, 20> counts{};
+  std::atomic<bool> biased{false};
+  std::atomic<bool> ends{false};
+  // The owner, too, ends biases by barriers, so it does nothing while they are counted.
+  std::atomic<bool> is_to_wait{false};
+  std::atomic<bool> waits{false};
+  std::thread owner([&] {
+    for (int i = 0; !ends; ++i) {
+      for (size_t at = 0; at < latches.size(); ++at) take_often(latches[at], counts[at], 300);
+      if (i == 2) biased = true;
+      while (is_to_wait) {
+        waits = true;
+        std::this_thread::yield();
+      }
+      waits = false;
+    }
+  });
+  while (!biased) std::this_thread::yield();
+  for (int round = 0; round < 50; ++round) {
+    is_to_wait = true;
+    while (!waits) std::this_thread::yield();
+    const uint64_t before = store::next_barrier();
+    int called_off = 0;
+    for (store::Latch& latch : latches) called_off += latch.call_off() ? 1 : 0;
+    if (round == 0 && store::has_barrier()) {
+      EXPECT_GT(called_off, 10);
+    }
+    if (called_off != 0) store::barrier_of_all_threads();
+    EXPECT_EQ(store::next_barrier() - before, called_off != 0 ? 1U : 0U);
+    is_to_wait = false;
+    while (waits) std::this_thread::yield();
+    for (size_t at = 0; at < latches.size(); ++at) {
+      const std::lock_guard held(latches[at]);
+      ++counts[at];
+    }
+  }
+  // Nor need there be that barrier.
+  for (store::Latch& latch : latches) latch.call_off();
+  for (size_t at = 0; at < latches.size(); ++at) {
+    const std::lock_guard held(latches[at]);
+    ++counts[at];
+  }
+  ends = true;
+  owner.join();
 }
 
 // Nor is the one let in that holds it, at whichever time the latch comes to be biased towards it.

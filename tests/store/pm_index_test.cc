@@ -202,7 +202,8 @@ TEST_F(StorePmIndexTest, WhereTheIndexIsDoesNotChange) {
   EXPECT_EQ(Store::open(pool, "renamed").get("a"), "b");
 }
 
-// The index has a name of its own, which nothing lists. Who guesses it opens what its store has open already.
+// The index has a name of its own, which nothing lists. Who guesses it opens what its store has
+// open already.
 TEST_F(StorePmIndexTest, TheIndexIsOpenedOnce) {
   Pool pool = Pool::create(path(), options());
   Store store = Store::create(pool, "store", made());

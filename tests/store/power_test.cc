@@ -1,7 +1,8 @@
-// Power failures, one after the other: each session opens the store, finds what was acknowledged, works on,
-// and ends at a persist that never comes, in the opening or later, now and then by a close. What the caches
-// held then is on the medium in part, or wholly, as after the death of a process. Small full pools and long
-// values, so that sessions end in the middle of compaction. A replica that outlives them all follows the changes.
+// Power failures, one after the other: each session opens the store, finds what was acknowledged,
+// works on, and ends at a persist that never comes, in the opening or later, now and then by a
+// close. What the caches held then is on the medium in part, or wholly, as after the death of a
+// process. Small full pools and long values, so that sessions end in the middle of compaction. A
+// replica that outlives them all follows the changes.
 //
 // PERDURE_POWER_SESSIONS: how many for each store, 400 without.
 #include <gtest/gtest.h>
@@ -110,8 +111,8 @@ class StorePowerTest : public testing::TestWithParam<PowerCase> {
     ASSERT_EQ(replica_.content(), model_);
   }
 
-  // What the replica was told is so, whatever crash comes, and nothing is missing: unless the store had no room to
-  // keep it.
+  // What the replica was told is so, whatever crash comes, and nothing is missing: unless the store
+  // had no room to keep it.
   void follow(Store& store) {
     if (!replica_.follow(store)) {
       ++fell_behind_;

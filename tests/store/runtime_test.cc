@@ -1,9 +1,11 @@
 #include "store/runtime/runtime.h"
 
 #include <gtest/gtest.h>
+#include <time.h>
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <deque>
 #include <optional>
 #include <stdexcept>
@@ -22,7 +24,8 @@ constexpr uint32_t kSlow =
     test::kUnderThreadSanitizer || test::kUnderAddressSanitizer || test::kWithPauses ? 10 : 1;
 constexpr uint32_t kNobody = Runtime::kAnyWorker;
 
-// Partitions that are counters, without any synchronisation: the thread sanitizer sees two workers at one.
+// Partitions that are counters, without any synchronisation: the thread sanitizer sees two workers
+// at one.
 class Counters : public RuntimeClient {
  public:
   explicit Counters(uint32_t partitions = 64) : counters_(partitions) {}
@@ -275,6 +278,25 @@ TEST(Runtime, LosesNoWakeUp) {
   threads.clear();
   EXPECT_EQ(counters.total(), kRounds / 2 * 3);
   EXPECT_GT(runtime.statistics().workers[0].sleeps, 0U);
+}
+
+// Nor after work that has ended long since, and with the balancer, too.
+TEST(Runtime, IdleWorkersTakeNoProcessorTime) {
+  const auto busy_ms = [] {
+    timespec now{};
+    ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) / 1e6;
+  };
+  Counters counters;
+  Runtime runtime({.workers = 4, .balance = true}, counters);
+  for (uint32_t i = 0; i < 1000; ++i) {
+    Increment increment(counters, i % 64);
+    runtime.call(increment);
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  const double before = busy_ms();
+  std::this_thread::sleep_for(std::chrono::milliseconds(400));
+  EXPECT_LT(busy_ms() - before, 20 * kSlow);  // of 1600 of the workers
 }
 
 // The sender does not sleep: its next message comes when the worker is about to.

@@ -1,5 +1,5 @@
-// Removal by prefix and snapshots, against a model, with compaction under way; batches and snapshots beside
-// threads that write, in-line and with workers.
+// Removal by prefix and snapshots, against a model, with compaction under way; batches and
+// snapshots beside threads that write, in-line and with workers.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -12,6 +12,7 @@
 
 #include "perdure/store.h"
 #include "store/fixture.h"
+#include "store/latch.h"
 #include "support/errors.h"
 #include "support/files.h"
 #include "support/random.h"
@@ -155,8 +156,8 @@ TEST_P(StoreSnapshotTest, SnapshotsStayAsTheyWere) {
   EXPECT_EQ(faults(store), "");
 }
 
-// A batch moves an amount between two accounts of different partitions: the sum is the same at every moment
-// that a snapshot sees, and at every crash.
+// A batch moves an amount between two accounts of different partitions: the sum is the same at
+// every moment that a snapshot sees, and at every crash.
 TEST_P(StoreSnapshotTest, SnapshotsSeeBatchesWholly) {
   constexpr int kAccounts = 40;
   Pool pool = Pool::create(dir_.file("pool"), pool_options());
@@ -194,6 +195,22 @@ TEST_P(StoreSnapshotTest, SnapshotsSeeBatchesWholly) {
   stop.store(true);
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(faults(store), "");
+}
+
+// All latches are another thread's by bias. A snapshot takes them from it by one barrier.
+TEST(StoreSnapshotBarrierTest, IsOneForAllPartitions) {
+  if (!store::has_barrier()) GTEST_SKIP() << "no barriers on this system";
+  const TempDir dir;
+  Pool pool = Pool::create(dir.file("pool"), store_pool(64));
+  Store store = Store::create(pool, "store", {.partitions = 32});
+  std::thread([&] {
+    for (int i = 0; i < 32 * 200; ++i) store.put(std::to_string(i), "value");
+    std::thread([&] {
+      const uint64_t before = store::next_barrier();
+      const Store::Snapshot snapshot = store.snapshot();
+      EXPECT_EQ(store::next_barrier() - before, 1U);
+    }).join();
+  }).join();
 }
 
 INSTANTIATE_TEST_SUITE_P(

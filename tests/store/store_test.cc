@@ -70,8 +70,8 @@ TEST_F(StoreTest, SwapsOnlyWhatHasTheVersion) {
   EXPECT_FALSE(store.contains("k"));
 }
 
-// A version is never given twice, whatever compaction has made unused: else a swap could hit another
-// record of the key than the one that was read.
+// A version is never given twice, whatever compaction has made unused: else a swap could hit
+// another record of the key than the one that was read.
 TEST_F(StoreTest, VersionsGrowOverRemovalCompactionAndReopening) {
   uint64_t highest = 0;
   Pool pool = Pool::create(path(), options());
@@ -191,8 +191,8 @@ TEST_F(StoreTest, GetsAndAppliesSeveral) {
   EXPECT_EQ(store.size(), 3U);
 }
 
-// A session may end while a block is half compacted: its records have copies then. A removed key must not come
-// back from a copy, however often that happens.
+// A session may end while a block is half compacted: its records have copies then. A removed key
+// must not come back from a copy, however often that happens.
 TEST_F(StoreTest, NothingComesBackAfterManySessions) {
   Random random(7);
   std::map<std::string, std::string> model;

@@ -2,8 +2,9 @@
 //
 //   AtPlace here("nv-tree: top", [&] { ...what do others see just now?... });
 //
-// `look` runs in the thread that came there, which holds what it holds: it must wait for nothing that this
-// thread would have to do. One object at a time; it goes when no thread can come to the place any more.
+// `look` runs in the thread that came there, which holds what it holds: it must wait for nothing
+// that this thread would have to do. One object at a time; it goes when no thread can come to the
+// place any more.
 #pragma once
 
 #include <functional>

@@ -40,9 +40,9 @@ class Child {
 // Writes all bytes, in one piece if there are at most PIPE_BUF. For the child's side.
 void send(int out, const void* source, size_t bytes);
 
-// Runs `body` in a child that dies by SIGKILL as soon as `body` has returned: what `body` opened with
-// new and never deleted is not closed cleanly. Returns the text that `body` returned, and what went
-// wrong with the child, if anything.
+// Runs `body` in a child that dies by SIGKILL as soon as `body` has returned: what `body` opened
+// with new and never deleted is not closed cleanly. Returns the text that `body` returned, and what
+// went wrong with the child, if anything.
 std::string in_crashing_child(const std::function<std::string()>& body);
 
 // The same in a child without root's rights. Requires to be root.

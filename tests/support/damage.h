@@ -19,8 +19,8 @@ namespace perdure::test {
 
 // A pool of one structure that was closed cleanly: its bytes, and the records that it holds.
 //
-// The number of each value says which key it was written for (owner_of), so that a value is known to
-// belong to its key without knowing which of the key's values is the newest.
+// The number of each value says which key it was written for (owner_of), so that a value is known
+// to belong to its key without knowing which of the key's values is the newest.
 struct SoundPool {
   std::string structure;
   Kind key;
@@ -53,18 +53,20 @@ struct DamageDone {
   bool mended = false;  // the checksum over it was made right again, so nothing shows it
 };
 
-// Changes a region of a sound pool's image: a bit, a word, a line, a block of 256 bytes or a page, to
-// zeros, to noise, or to what stands elsewhere in the file. Half of the damages where one of the
+// Changes a region of a sound pool's image: a bit, a word, a line, a block of 256 bytes or a page,
+// to zeros, to noise, or to what stands elsewhere in the file. Half of the damages where one of the
 // pool's own checksums protects get that checksum made right again.
 DamageDone damage(const SoundPool& sound, Region region, Random random, std::string& image);
 
-// Makes right again the checksums of the pool's own that are over a region. False if there are none.
+// Makes right again the checksums of the pool's own that are over a region. False if there are
+// none.
 bool mend(const SoundPool& sound, Region region, Random& random, std::string& image);
 
-// Opens, checks, reads, writes and closes the pool at `path`, which holds a damaged image of `sound`.
-// Returns what must never be, in words: an exception that is not an Error, a walk that does not end,
-// a byte string that was never written for its key. With `must_be_found`, also records that are
-// missing or changed although neither an error nor a check has said that the pool is damaged.
+// Opens, checks, reads, writes and closes the pool at `path`, which holds a damaged image of
+// `sound`. Returns what must never be, in words: an exception that is not an Error, a walk that
+// does not end, a byte string that was never written for its key. With `must_be_found`, also
+// records that are missing or changed although neither an error nor a check has said that the pool
+// is damaged.
 std::string live_with(const std::string& path, const SoundPool& sound, bool must_be_found);
 
 }  // namespace perdure::test

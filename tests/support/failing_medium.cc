@@ -83,7 +83,8 @@ void write_at(int fd, const char* bytes, size_t count, uint64_t offset) {
   }
 }
 
-// Calls use(bytes, count, offset) for every part of a file that is not a hole. Returns the file's length.
+// Calls use(bytes, count, offset) for every part of a file that is not a hole. Returns the file's
+// length.
 template <typename Use>
 uint64_t read_parts(const std::string& path, Use&& use) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);

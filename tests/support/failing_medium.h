@@ -6,13 +6,14 @@
 //   if (medium.refused()) medium.report(judge());      // in the child, whose persist 17 was refused
 //   EXPECT_EQ(medium.findings(), "");                  // in the parent, which goes on as if nothing was
 //
-// A persist is what makes stores durable: msync in domain `page`, a fence in `line` and `byte`. When a
-// chosen one is due, a child is forked that works on a copy of the pool at the same addresses and is
-// told EIO; the parent waits for its report. So one run of a workload serves any number of persists.
+// A persist is what makes stores durable: msync in domain `page`, a fence in `line` and `byte`.
+// When a chosen one is due, a child is forked that works on a copy of the pool at the same
+// addresses and is told EIO; the parent waits for its report. So one run of a workload serves any
+// number of persists.
 //
-// The medium also keeps what is sure to be durable: nothing of what was flushed or written since the
-// last persist that succeeded. What a refused persist was about never counts as durable afterwards.
-// For one thread at a time, except in a process that threads() was called in.
+// The medium also keeps what is sure to be durable: nothing of what was flushed or written since
+// the last persist that succeeded. What a refused persist was about never counts as durable
+// afterwards. For one thread at a time, except in a process that threads() was called in.
 #pragma once
 
 #include <cstdint>
@@ -37,12 +38,12 @@ class FailingMedium final : public pm::EmulatedMedia {
   FailingMedium(const FailingMedium&) = delete;
   FailingMedium& operator=(const FailingMedium&) = delete;
 
-  // The file as it is now is durable: call it after the pool was made, and whenever it was replaced.
-  // The pool is closed or just created.
+  // The file as it is now is durable: call it after the pool was made, and whenever it was
+  // replaced. The pool is closed or just created.
   void begin();
 
-  // Persists are counted from 0. Those that `chosen` picks are refused, each in a child of its own; in
-  // the children for which `for_good` holds, so are all later ones.
+  // Persists are counted from 0. Those that `chosen` picks are refused, each in a child of its own;
+  // in the children for which `for_good` holds, so are all later ones.
   void refuse(std::function<bool(uint64_t)> chosen, std::function<bool(uint64_t)> for_good);
   // Refuses persist `n` in this very process.
   void refuse_here(uint64_t n, bool for_good);
@@ -69,8 +70,8 @@ class FailingMedium final : public pm::EmulatedMedia {
 
   // In a child: ends the process. Empty text: all is well.
   [[noreturn]] void report(const std::string& text);
-  // In the parent: what children reported, and those that ended or hung before they could. The first few
-  // in full.
+  // In the parent: what children reported, and those that ended or hung before they could. The
+  // first few in full.
   std::string findings() const;
   uint64_t children() const { return children_; }
 
@@ -123,8 +124,9 @@ class FailingMedium final : public pm::EmulatedMedia {
 // From now on each msync that covers the address is refused, whatever medium there is; 0: none is.
 void refuse_msync_at(uintptr_t address);
 
-// Whether `work`, on the pool at `path`, meets its persist `n` and ends with Error(kIo), when that persist and all later
-// ones fail. What the medium has then is the pool from here on, as after a power failure.
+// Whether `work`, on the pool at `path`, meets its persist `n` and ends with Error(kIo), when that
+// persist and all later ones fail. What the medium has then is the pool from here on, as after a
+// power failure.
 testing::AssertionResult power_fails(const std::string& path, Domain domain, uint64_t n,
                                      FailingMedium::Image image, uint64_t seed,
                                      const std::function<void(FailingMedium&)>& work);

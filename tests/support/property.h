@@ -17,8 +17,9 @@
 namespace perdure::test {
 
 // Checks `property` on `runs` random inputs (fewer in slow builds) of growing size, up to
-// `size_max`, and shrinks what fails, for half a minute at most. The environment variable RC_PARAMS overrides all of it, as a
-// failure's message says how. RapidCheck offers its parameters in its namespace `detail` only.
+// `size_max`, and shrinks what fails, for half a minute at most. The environment variable RC_PARAMS
+// overrides all of it, as a failure's message says how. RapidCheck offers its parameters in its
+// namespace `detail` only.
 template <typename Property>
 void expect_property(uint64_t runs, uint64_t size_max, const Property& property) {
   const auto* test = testing::UnitTest::GetInstance()->current_test_info();

@@ -9,8 +9,10 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <ostream>
+#include <source_location>
 #include <string>
 #include <vector>
 
@@ -34,6 +36,11 @@ struct Case {
 
 // "plush_u64_bytes": GoogleTest allows letters, digits and underscores.
 std::string case_name(const testing::TestParamInfo<Case>& info);
+// The same for a scenario that takes long: `make test` runs it over every third case, the others in
+// other files, so that each case is in about a third of these scenarios. The names of those that it
+// leaves to `make test-more` end in "_more".
+std::function<std::string(const testing::TestParamInfo<Case>&)> by_turns(
+    std::source_location where = std::source_location::current());
 std::ostream& operator<<(std::ostream& out, const Case& c);
 
 // All cases of the catalogue, or those whose structure has a capability.
@@ -42,8 +49,8 @@ std::vector<Case> concurrent_cases();
 std::vector<Case> ordered_cases();
 std::vector<Case> unordered_cases();
 
-// For INSTANTIATE_TEST_SUITE_P: these cases. In a process that is to run one test alone, as CTest's are, only
-// the case of that test: making thousands of others takes longer than most tests.
+// For INSTANTIATE_TEST_SUITE_P: these cases. In a process that is to run the tests of one case, as
+// CTest's do, only that case: making thousands of others takes longer than most tests.
 testing::internal::ParamGenerator<Case> wanted(std::vector<Case> cases);
 
 // Options that make a structure as small as it can be, so that a few thousand operations reach
@@ -70,9 +77,9 @@ Store create_store(const std::string& path, const PoolOptions& pool_options, con
 Store open_store(const std::string& path, const PoolOptions& pool_options,
                  const OptionMap& options = {});
 
-// What is wrong with a pool that nobody writes to: what its own check and those of `indexes` report,
-// blocks that two structures claim, and blocks that lie outside the pool. In words; empty if nothing
-// is wrong.
+// What is wrong with a pool that nobody writes to: what its own check and those of `indexes`
+// report, blocks that two structures claim, and blocks that lie outside the pool. In words; empty
+// if nothing is wrong.
 std::string faults(const Pool& pool, const std::vector<const AnyIndex*>& indexes);
 
 // The same for a pool just opened, whose structures are all in `indexes`: also says if the pool has

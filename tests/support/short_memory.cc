@@ -46,10 +46,18 @@ void ShortMemory::end() {
 
 }  // namespace perdure::test
 
-// The forms for arrays, and those that do not throw, come here, too.
+// The forms for arrays come here, too. Those that do not throw would, but for a sanitizer's own
+// ones.
 void* operator new(std::size_t bytes) { return perdure::test::allocate(bytes, 0); }
 void* operator new(std::size_t bytes, std::align_val_t alignment) {
   return perdure::test::allocate(bytes, static_cast<std::size_t>(alignment));
+}
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  try {
+    return perdure::test::allocate(bytes, 0);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
 }
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }

@@ -1,10 +1,10 @@
-// LevelDB over a pool and over files of the system, in one folder: synced writes in groups of several sizes,
-// and random reads with block caches of several kinds.
+// LevelDB over a pool and over files of the system, in one folder: synced writes in groups of
+// several sizes, and random reads with block caches of several kinds.
 //
 //   perdure_leveldb_bench --benchmark_repetitions=5 --benchmark_report_aggregates_only=true
 //
-// PERDURE_BENCH_DIR: the folder, /dev/shm without. PERDURE_DOMAIN=line has the pool flush and fence as
-// persistent memory would need it. Keys have 16 bytes, values 100.
+// PERDURE_BENCH_DIR: the folder, /dev/shm without. PERDURE_DOMAIN=line has the pool flush and fence
+// as persistent memory would need it. Keys have 16 bytes, values 100.
 #include <benchmark/benchmark.h>
 #include <leveldb/cache.h>
 #include <leveldb/db.h>

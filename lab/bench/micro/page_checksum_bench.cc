@@ -1,6 +1,7 @@
-// A change of 8 bytes in a page in place, as pages in PM are changed: without checksum, with a copy of the page to DRAM
-// first, with one checksum over all of it, and with partitioned ones. Pages are picked at random from more than fits the
-// caches. Arguments: bytes of a page, checksums (0: none, -1: a copy).
+// A change of 8 bytes in a page in place, as pages in PM are changed: without checksum, with a copy
+// of the page to DRAM first, with one checksum over all of it, and with partitioned ones. Pages are
+// picked at random from more than fits the caches. Arguments: bytes of a page, checksums (0: none,
+// -1: a copy).
 #include <benchmark/benchmark.h>
 
 #include <cstdlib>

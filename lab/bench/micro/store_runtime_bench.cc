@@ -1,5 +1,5 @@
-// What a message to a worker and its answer cost: alone, in batches, after sleep, with more threads than
-// processors, and with all work on the partitions of one worker.
+// What a message to a worker and its answer cost: alone, in batches, after sleep, with more threads
+// than processors, and with all work on the partitions of one worker.
 
 #include <benchmark/benchmark.h>
 

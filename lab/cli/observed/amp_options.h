@@ -1,5 +1,5 @@
-// What `perdure amp` and `perdure study write-amplification` have in common on the command line: which
-// structures run what, on which model.
+// What `perdure amp` and `perdure study write-amplification` have in common on the command line:
+// which structures run what, on which model.
 #pragma once
 
 #include <string>

@@ -159,8 +159,8 @@ bool is_described(const CrashCommandOptions& options) {
          options.reopen_each != 0 || !options.room.empty();
 }
 
-// What is run of one structure. As the user describes it, once with many keys and one thread, and with
-// few keys and two threads, for conflicts.
+// What is run of one structure. As the user describes it, once with many keys and one thread, and
+// with few keys and two threads, for conflicts.
 std::vector<lab::crash::CampaignRun> make_runs(const CrashCommandOptions& options,
                                                const std::string& structure) {
   const Traits& traits = catalog_entry(structure).traits;
@@ -423,8 +423,9 @@ void add_exploration_options(CLI::App& command, CrashCommandOptions& options) {
                      "such as torn_bit_log.cc, and nowhere else (default: before any)");
   command
       .add_option("--findings", options.findings,
-                  "Stop a run after so many different findings; those in operations of one type "
-                  "that crash at one place and lose stores of the same places are counted as one")
+                  "Stop a run after so many different findings; those in operations of one type, "
+                  "after the same store and with lost stores of the same places, are counted as "
+                  "one")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   command.add_option("--keep-image", options.keep_image,

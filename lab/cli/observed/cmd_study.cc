@@ -56,11 +56,7 @@ int run_write_amplification(const StudyCommandOptions& options) {
 
 void add_run_options(CLI::App& command, StudyCommandOptions& options) {
   const std::string group = "Run";
-  command
-      .add_option("--state", options.state,
-                  "Keep what is done in this file; the same command then goes on where one that "
-                  "was interrupted stopped")
-      ->group(group);
+  add_state_option(command, options.state, group);
   command
       .add_option("--jobs", options.jobs,
                   "Cells that are counted at a time, in processes of their own (default: two, if "

@@ -83,15 +83,16 @@ int run_command(const TraceCommandOptions& options) {
 
 void add_trace(CLI::App& app, Action& action) {
   auto options = std::make_shared<TraceCommandOptions>();
-  CLI::App* command = add_command(app, "trace",
-                                  "Shows a trace that `perdure crash --keep-trace` wrote: a "
-                                  "summary, or events with the places\n"
-                                  "in the program that made them.",
-                                  "perdure trace run.trace\n"
-                                  "perdure trace run.trace --from 1200 --count 50");
-  command->add_option("FILE", options->file, "the trace")->required();
-  command->add_option("--from", options->from, "the first event to show")->capture_default_str();
-  command->add_option("--count", options->count, "how many events to show; 0: a summary")
+  CLI::App* command = add_command(
+      app, "trace", "Show what a recorded run did to persistent memory, event by event",
+      "  perdure trace run.trace\n"
+      "  perdure trace run.trace --from 1200 --count 50\n"
+      "\n"
+      "Traces are what `perdure crash --keep-trace` writes. Events come with the places in\n"
+      "the program that made them.\n");
+  command->add_option("FILE", options->file, "The trace")->required();
+  command->add_option("--from", options->from, "The first event to show")->capture_default_str();
+  command->add_option("--count", options->count, "How many events to show; 0: a summary")
       ->capture_default_str();
   command->callback([options, &action] { action = [options] { return run_command(*options); }; });
 }

@@ -6,17 +6,10 @@
 #include <vector>
 
 #include "lab/report/result_file.h"
+#include "lab/study/measured/titled_rows.h"
 #include "lab/study/range/range_indexes.h"
-#include "lab/text_table.h"
 
 namespace perdure::lab::study {
-
-// A table with the line that stands above it.
-struct TitledRows {
-  std::string title;
-  std::vector<TextRow> rows = {};  // the first is the header
-  size_t text_columns = 1;
-};
 
 class RangeFigures {
  public:

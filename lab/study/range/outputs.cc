@@ -20,25 +20,6 @@ constexpr char kPublishedExplanation[] =
     "What the comparison measured stands here to compare orders and growth, not times: its memory, "
     "its processor and its number of records were others.";
 
-std::string as_text(const TitledRows& table) {
-  return table.rows.empty()
-             ? ""
-             : "\n" + table.title + "\n" + align_columns(table.rows, table.text_columns);
-}
-
-std::string as_html(const TitledRows& table) {
-  return table.rows.empty() ? ""
-                            : fmt::format("<h3>{}</h3>\n{}", html::escape(table.title),
-                                          html::table(table.rows, table.text_columns));
-}
-
-template <class Show>
-std::string all_of(const std::vector<TitledRows>& tables, Show show) {
-  std::string text;
-  for (const TitledRows& table : tables) text += show(table);
-  return text;
-}
-
 std::string overview_section(const RangeFigures& figures) {
   std::string content = all_of(figures.throughputs(), as_html);
   const std::string latencies = all_of(figures.latencies(), as_html);

@@ -1,5 +1,5 @@
-// What the comparison of range indexes published, as figures and as orders, to set beside ours. They
-// are here and nowhere else; nothing in a structure or in the benchmark is derived from them.
+// What the comparison of range indexes published, as figures and as orders, to set beside ours.
+// They are here and nowhere else; nothing in a structure or in the benchmark is derived from them.
 #pragma once
 
 #include <string_view>

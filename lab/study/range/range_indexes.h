@@ -5,9 +5,7 @@
 //   const json study = run_range_study(options, progress, stop);
 //   fmt::print("{}", range_table(study));
 //
-// A cell is one structure under one experiment with one number of threads. Cells are measured one
-// after another, each in a process of its own, structure by structure within an experiment: what is
-// compared is measured within the same minute.
+// Its cells are measured as measured/cells.h has it, structure by structure within an experiment.
 #pragma once
 
 #include <atomic>

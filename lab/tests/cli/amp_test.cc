@@ -1,7 +1,11 @@
 // perdure amp: the same counts in every run, the figures that are promised, programs that are not
 // ours, and what is said when something is missing.
 
+#include <fmt/core.h>
+
+#include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <map>
 
 #include "cli/command_runner.h"
@@ -179,6 +183,49 @@ TEST_F(AmpCommand, CountsProgramsThatAreNotOurs) {
   const Result again = run({"amp", "--program", PERDURE_NAIVE_TABLE, "--records", "5k", "--json",
                             "--", table, "load", "5000"});
   EXPECT_EQ(again.json()["results"][0]["total"], result["total"]);
+}
+
+// Which says nothing when it is entered, being all inline assembly.
+TEST_F(AmpCommand, AFunctionThatOnlyFlushesIsPassedOver) {
+  std::ofstream(path("keep.cc")) << R"(
+#include <fcntl.h>
+#include <perdure/lab.h>
+#include <sys/mman.h>
+#include <unistd.h>
+[[gnu::noinline]] void make_safe(void* at) {
+  asm volatile("clflush %0; sfence" : "+m"(*static_cast<volatile char*>(at)));
+}
+[[gnu::noinline]] void keep(long* at) {
+  *at = 1;
+  make_safe(at);
+}
+int main(int, char** arguments) {
+  const int file = open(arguments[1], O_RDWR | O_CREAT, 0600);
+  if (ftruncate(file, 4096) != 0) return 1;
+  auto* words = static_cast<long*>(mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0));
+  perdure_lab_mark_region(words, 4096, arguments[1]);
+  perdure_lab_begin("insert", 8);
+  keep(words);
+  perdure_lab_end();
+}
+)";
+  const auto compiler =
+      std::filesystem::path(PERDURE_NAIVE_TABLE).parent_path().parent_path().parent_path() /
+      "perdure-c++";
+  const std::string built = fmt::format("'{}' -O2 -std=c++17 '{}' -o '{}'", compiler.string(),
+                                        path("keep.cc"), path("keep"));
+  ASSERT_EQ(std::system(built.c_str()), 0) << built;
+  const Result counted =
+      run({"amp", "--program", path("keep"), "--json", "--", path("keep.words")});
+  ASSERT_EQ(counted.code, 0) << counted.err;
+  uint64_t flushes = 0;
+  const json result = counted.json()["results"][0];
+  for (const json& site : result["sites"]) {
+    if (site["flushes"] == 0) continue;
+    EXPECT_EQ(site["function"], "keep") << site;
+    flushes += site["flushes"].get<uint64_t>();
+  }
+  EXPECT_EQ(flushes, 1U);
 }
 
 TEST_F(AmpCommand, PassesOnAProgramsExitCodeAndSaysWhatIsWrong) {

@@ -153,8 +153,9 @@ TEST_F(Bench, ScansNeedOrder) {
   EXPECT_NE(alone.err.find("plush keeps no order"), std::string::npos) << alone.err;
   const Result beside = bench({"plush", "null", "--workload", "e", "--json"});
   ASSERT_EQ(beside.code, 0) << beside.err;
-  for (const nlohmann::json& row : beside.json()["results"]) EXPECT_EQ(row["structure"], "null");
-  EXPECT_NE(beside.json()["notes"][0].get<std::string>().find("skipped: plush"), std::string::npos);
+  const nlohmann::json report = beside.json();
+  for (const nlohmann::json& row : report["results"]) EXPECT_EQ(row["structure"], "null");
+  EXPECT_NE(report["notes"][0].get<std::string>().find("skipped: plush"), std::string::npos);
 }
 
 TEST_F(Bench, TheTimeLimitEndsPhases) {
@@ -181,6 +182,29 @@ TEST_F(Bench, AnEmulatedMediumIsStatedWithWhatItAdds) {
   EXPECT_TRUE(bench({"plush", "--json"}).json()["emulation"].is_null());
   EXPECT_EQ(bench({"plush", "--emulate", "eadr"}).code, 2);
   EXPECT_EQ(bench({"plush", "--emulate", "optane", "--domain", "byte"}).code, 2);
+}
+
+TEST_F(Bench, AStallForEachLineIsAddedAndLinesAreCounted) {
+  const Result result = bench({"fptree", "null", "--emulate", "250ns", "--json"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  const nlohmann::json report = result.json();
+  EXPECT_EQ(report["emulation"]["added_flush_ns"], 250.0);
+  EXPECT_EQ(report["emulation"]["added_fence_ns"], 0.0);
+  for (const nlohmann::json& row : report["results"]) {
+    ASSERT_EQ(row.contains("lines_per_operation"), row["structure"] == "fptree") << row;
+    if (row["structure"] != "fptree") continue;
+    const double lines = row["lines_per_operation"];
+    const double fences = row["fences_per_operation"];
+    if (row["phase"] != "load") {
+      EXPECT_EQ(lines, 0);  // lookups
+      continue;
+    }
+    EXPECT_GT(lines, 1);
+    EXPECT_GT(fences, 1);
+    EXPECT_GT(row["ns_per_op_median"], 250 * lines);
+  }
+  EXPECT_EQ(bench({"fptree", "--emulate", "2000001ns"}).code, 2);
+  EXPECT_FALSE(bench({"fptree", "--json"}).json()["results"][0].contains("lines_per_operation"));
 }
 
 TEST_F(Bench, CsvHasALineForEachResult) {

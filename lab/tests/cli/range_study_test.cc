@@ -8,7 +8,7 @@
 #include <tuple>
 #include <utility>
 
-#include "cli/command_runner.h"
+#include "lab/tests/cli/study_command.h"
 #include "perdure/catalog.h"
 
 namespace perdure::cli_test {
@@ -17,18 +17,10 @@ namespace {
 using nlohmann::json;
 using RangeCell = std::tuple<std::string, std::string, unsigned>;
 
-class RangeStudyCommand : public CommandTest {
+class RangeStudyCommand : public StudyCommandTest {
  protected:
-  Result study(std::vector<std::string> arguments) const {
-    arguments.insert(arguments.begin(), {"study", "range-indexes", "--folder", folder()});
-    return run(arguments);
-  }
-  json study_json(std::vector<std::string> arguments) const {
-    arguments.emplace_back("--json");
-    const Result result = study(arguments);
-    EXPECT_EQ(result.code, 0) << result.err;
-    return result.json();
-  }
+  RangeStudyCommand() : StudyCommandTest("range-indexes") {}
+
   static std::map<RangeCell, json> cells(const json& report) {
     std::map<RangeCell, json> found;
     for (const char* list : {"results", "results_of_half"}) {
@@ -37,11 +29,6 @@ class RangeStudyCommand : public CommandTest {
       }
     }
     return found;
-  }
-  static void expect_parts(const std::string& text, const std::vector<std::string>& parts) {
-    for (const std::string& part : parts) {
-      EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
-    }
   }
 };
 

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <set>
 
-#include "cli/command_runner.h"
+#include "lab/tests/cli/study_command.h"
 #include "perdure/catalog.h"
 
 namespace perdure::cli_test {
@@ -14,8 +14,10 @@ namespace {
 using nlohmann::json;
 using Cell = std::pair<std::string, std::string>;
 
-class StudyCommand : public CommandTest {
+class StudyCommand : public StudyCommandTest {
  protected:
+  StudyCommand() : StudyCommandTest("write-amplification") {}
+
 #ifdef PERDURE_HAS_OBSERVED
   static constexpr bool kHasLab = true;
 #else
@@ -26,16 +28,6 @@ class StudyCommand : public CommandTest {
     if (!kHasLab) GTEST_SKIP() << "this build has no instruments";
   }
 
-  Result study(std::vector<std::string> arguments) const {
-    arguments.insert(arguments.begin(), {"study", "write-amplification", "--folder", folder()});
-    return run(arguments);
-  }
-  json study_json(std::vector<std::string> arguments) const {
-    arguments.emplace_back("--json");
-    const Result result = study(arguments);
-    EXPECT_EQ(result.code, 0) << result.err;
-    return result.json();
-  }
   static std::set<Cell> cells(const json& report) {
     std::set<Cell> found;
     for (const json& each : report["results"]) found.emplace(each["structure"], each["workload"]);
@@ -46,11 +38,6 @@ class StudyCommand : public CommandTest {
       if (each["structure"] == cell.first && each["workload"] == cell.second) return each;
     }
     return {};
-  }
-  static void expect_parts(const std::string& text, const std::vector<std::string>& parts) {
-    for (const std::string& part : parts) {
-      EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
-    }
   }
 };
 
@@ -122,7 +109,8 @@ TEST_F(StudyCommand, CountsWhatAmpCounts) {
   const Result amp = run(
       {"amp", "cceh", "--records", "5k", "--workload", "b,a,load", "--json", "--folder", folder()});
   ASSERT_EQ(amp.code, 0) << amp.err;
-  for (const json& each : amp.json()["results"]) {
+  const json counted = amp.json();
+  for (const json& each : counted["results"]) {
     const json ours = result_of(report, {"cceh", each["workload"]});
     for (const char* name : {"wpq_inserts_per_insert", "media_writes_per_insert",
                              "media_writes_per_wpq_insert", "modelled_mops"}) {

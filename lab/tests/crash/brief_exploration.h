@@ -1,5 +1,5 @@
-// How far tests explore one recorded run: a second of it in `make test`, four times as far in `make test-crashes`
-// (PERDURE_CRASHES=all), for as long as one likes in `make crash-campaign`.
+// How far tests explore one recorded run: a second of it in `make test`, four times as far in `make
+// test-more` (PERDURE_CRASHES=all), for as long as one likes in `make crash-campaign`.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -33,8 +33,8 @@ inline uint64_t part_of(uint64_t states) {
   return crashes != nullptr && std::string(crashes) == "all" ? states : states / 4;
 }
 
-// Explores crashes before the events from `begin` to `end` of a run, in at most part_of(most) states, tells of
-// each finding, and expects more than part_of(least) states.
+// Explores crashes before the events from `begin` to `end` of a run, in at most part_of(most)
+// states, tells of each finding, and expects more than part_of(least) states.
 template <typename Subject>
 void explore_briefly(const Run& run, Subject& subject, uint64_t least, uint32_t begin = 0,
                      uint32_t end = ~uint32_t{0}, uint64_t most = 1000) {

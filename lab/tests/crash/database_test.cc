@@ -1,5 +1,6 @@
-// Every crash of a database whose pages are changed in PM without a flush: what was committed is there, what was not
-// is not, whatever lines of frames, table, log, staging area and page store are lost.
+// Every crash of a database whose pages are changed in PM without a flush: what was committed is
+// there, what was not is not, whatever lines of frames, table, log, staging area and page store are
+// lost.
 #include "perdure/database.h"
 
 #include <gtest/gtest.h>

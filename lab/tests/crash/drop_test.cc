@@ -1,5 +1,5 @@
-// Every crash of making, filling, renaming and dropping structures: each is there wholly or not at all, under one
-// name, and no block is lost or has two owners.
+// Every crash of making, filling, renaming and dropping structures: each is there wholly or not at
+// all, under one name, and no block is lost or has two owners.
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// A program that is not Perdure's through all of its crashes: recorded by running it, checked by running
-// its own recovery.
+// A program that is not Perdure's through all of its crashes: recorded by running it, checked by
+// running its own recovery.
 #include <gtest/gtest.h>
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
-// Every crash of files in a pool: what was synced is there, an append is whole or not at all, a name leads to
-// the old file or to the new one, and no block is lost.
+// Every crash of files in a pool: what was synced is there, an append is whole or not at all, a
+// name leads to the old file or to the new one, and no block is lost.
 #include "perdure/files.h"
 
 #include <fmt/core.h>

@@ -5,7 +5,9 @@
 #include <exception>
 #include <filesystem>
 #include <memory>
+#include <set>
 #include <string>
+#include <tuple>
 
 #include "crash_gallery/gallery.h"
 #include "lab/crash/campaign.h"
@@ -41,6 +43,37 @@ TEST(Findings, ThoseOfOneKindAreCountedAndExplorationGoesOn) {
   EXPECT_TRUE(std::ranges::any_of(all.findings, [](const Finding& f) { return f.times > 1; }));
   // No two are of the same operation and the same places.
   EXPECT_LT(all.findings.size(), 10U);
+  using Kind = std::tuple<uint64_t, bool, uint64_t, std::set<uint64_t>>;
+  std::set<Kind> kinds;
+  const auto& events = run.trace.events;
+  for (const Finding& finding : all.findings) {
+    if (finding.nested || finding.lost.empty()) continue;
+    uint32_t begin = finding.event;
+    while (begin > 0 && events[begin - 1].kind != EventKind::kBegin) --begin;
+    uint32_t stored = finding.event;
+    while (stored > 0 && !is_store(events[stored - 1].kind)) --stored;
+    std::set<uint64_t> places;
+    for (const LostStore& lost : finding.lost) places.insert(events[lost.event].pc);
+    const Kind kind(begin == 0 ? 0 : events[begin - 1].data, finding.in_flight,
+                    stored == 0 ? 0 : events[stored - 1].pc, places);
+    EXPECT_TRUE(kinds.insert(kind).second) << finding.what;
+  }
+}
+
+// A store of which a part arrived is called torn; where all had arrived, the last ones are named.
+TEST(Findings, SayWhatWasTornAndWhatWasDurable) {
+  const auto torn = faulty("torn_store");
+  const crash::Run run = torn->record({});
+  const Exploration of_torn = explored(*torn, run, {});
+  EXPECT_TRUE(std::ranges::any_of(of_torn.findings, [](const Finding& finding) {
+    return std::ranges::any_of(finding.lost, [](const LostStore& lost) { return lost.torn; });
+  }));
+  const auto apart = faulty("two_words");
+  const crash::Run other = apart->record({});
+  const Exploration of_apart = explored(*apart, other, {});
+  EXPECT_TRUE(std::ranges::any_of(of_apart.findings, [](const Finding& finding) {
+    return !finding.nested && finding.lost.empty() && !finding.last_stores.empty();
+  }));
 }
 
 TEST(Findings, AnImageOfEachIsKept) {

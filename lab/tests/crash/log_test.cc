@@ -1,5 +1,5 @@
-// Crashes in a row of a program over the torn-bit log, whose ring is so small that each crash meets what
-// the ones before left.
+// Crashes in a row of a program over the torn-bit log, whose ring is so small that each crash meets
+// what the ones before left.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -13,7 +13,7 @@
 namespace perdure::lab::crash {
 namespace {
 
-ExploreOptions options() {
+ExploreOptions log_options() {
   ExploreOptions options;
   options.limits.complete_max = 256;
   options.nested_max = 120;
@@ -29,7 +29,7 @@ TEST(TornBitLogCrash, NoCrashOfSeveralBringsBackWhatIsOld) {
   const crash::Run run = subject->record({});
   ASSERT_EQ(run.problem, "");
   Verdicts verdicts;
-  const Exploration result = explore(run, *subject, options(), verdicts);
+  const Exploration result = explore(run, *subject, log_options(), verdicts);
   EXPECT_GT(result.nested_states, 2000U);
   report_findings(run, result);
 }
@@ -48,7 +48,7 @@ TEST(TornBitLogCrash, EachFenceOfTheLogIsMissed) {
   EXPECT_EQ(fences.size(), 2U);  // of advance()
   for (const uint64_t pc : fences) {
     SCOPED_TRACE(names.of(pc));
-    ExploreOptions without = options();
+    ExploreOptions without = log_options();
     without.drops = [pc](const TraceEvent& event) {
       return event.kind == EventKind::kFence && event.pc == pc;
     };

@@ -8,7 +8,7 @@
 namespace perdure::lab::crash {
 namespace {
 
-ExploreOptions options() {
+ExploreOptions mwcas_options() {
   ExploreOptions options;
   options.limits.complete_max = 64;
   options.states_max = 6000;
@@ -28,11 +28,11 @@ Exploration explore_all(Subject& subject, const ExploreOptions& with) {
 
 TEST(MwcasCrash, TransfersAreWholeOrNotAtAll) {
   const auto subject = mwcas_transfers();
-  EXPECT_GT(explore_all(*subject, options()).states, 100U);
+  EXPECT_GT(explore_all(*subject, mwcas_options()).states, 100U);
 }
 
 TEST(MwcasCrash, WhatTwoThreadsDidAndReadStays) {
-  ExploreOptions with = options();
+  ExploreOptions with = mwcas_options();
   with.states_max = 1500;
   for (uint64_t schedule = 1; schedule <= 12; ++schedule) {
     SCOPED_TRACE(schedule);
@@ -46,7 +46,7 @@ TEST(MwcasCrash, WhatTwoThreadsDidAndReadStays) {
 TEST(MwcasCrash, NoticesMissingFlushes) {
   const auto subject = mwcas_transfers();
   const crash::Run run = subject->record({});
-  ExploreOptions with = options();
+  ExploreOptions with = mwcas_options();
   with.findings_max = 1;
   with.drops = [](const TraceEvent& event) { return event.kind == EventKind::kFlush; };
   Verdicts verdicts;

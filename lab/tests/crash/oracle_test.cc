@@ -9,7 +9,7 @@ namespace perdure::lab::crash {
 namespace {
 
 using Held = Oracle::Held;
-using Contents = std::map<uint32_t, uint32_t>;
+using Counts = std::map<uint32_t, uint32_t>;
 
 constexpr Held kNothing = std::nullopt;
 
@@ -24,7 +24,7 @@ std::set<Held> allowed(const Oracle& oracle, uint32_t key) {
   return found == all.end() ? std::set<Held>{kNothing} : found->second;
 }
 
-bool accepts(const Oracle& oracle, const Contents& contents) {
+bool accepts(const Oracle& oracle, const Counts& contents) {
   uint64_t digest = 0;
   for (const auto& [key, value] : contents) digest ^= record_digest(key, value);
   const auto digests = oracle.digests();

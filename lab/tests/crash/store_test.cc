@@ -4,7 +4,9 @@
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,7 +21,8 @@
 namespace perdure::lab::crash {
 namespace {
 
-// What both have in common: a store that one thread works on, and a model of what a user sees of it.
+// What both have in common: a store that one thread works on, and a model of what a user sees of
+// it.
 class StoreSubject : public Subject {
  public:
   StoreSubject(StoreOptions options, uint32_t operations, uint64_t seed)
@@ -194,8 +197,8 @@ class StoreSubject : public Subject {
   uint64_t seed_;
 };
 
-// A consumer's position and what it has not read, beside the records. Batches and removals by prefix over several
-// partitions come wholly or not at all.
+// A consumer's position and what it has not read, beside the records. Batches and removals by
+// prefix over several partitions come wholly or not at all.
 class ChangesSubject final : public StoreSubject {
  public:
   using StoreSubject::StoreSubject;
@@ -385,6 +388,61 @@ class EvictionSubject final : public StoreSubject {
   }
 };
 
+// Backups, each after a write. All of them are there when a crash is looked at, also those that
+// were made after it: as after a pool was put back. From those none may go on, however much is
+// written from there on.
+class RunsSubject final : public StoreSubject {
+ public:
+  RunsSubject(StoreOptions options, uint32_t operations, uint64_t seed)
+      : StoreSubject(std::move(options), operations, seed) {
+    for (uint32_t i = 0; i < operations; ++i) bases_.insert(base_of(step(i, seed)));
+  }
+  std::string name() const override { return "store runs"; }
+
+ protected:
+  uint32_t prepared() const override { return 5; }
+  void begin(Store& store) const override { store.backup(folder_.file("first")); }
+  // After a crash in an opening nobody can say where the last run ended: it is refused, too.
+  bool is_loose() const override { return true; }
+  Step step(uint32_t i, uint64_t seed) const override { return {Verb::kPut, drawn(seed, i) >> 8}; }
+
+  Contents after(const Store&, const Contents& before, const Step& step) const override {
+    Contents next = before;
+    next[fmt::format("k{}", step.random % 5)] = fmt::format("{}", step.random);
+    if (bases_.contains(base_of(step))) next[base_of(step)] = "is taken";
+    return next;
+  }
+  Contents carry_out(Store& store, const Contents& before, const Step& step) const override {
+    store.put(fmt::format("k{}", step.random % 5), fmt::format("{}", step.random));
+    const std::string base = base_of(step);
+    if (bases_.contains(base)) store.backup(folder_.file(base));
+    return after(store, before, step);
+  }
+  Contents inspect(const Pool& pool, Store& store) const override {
+    check(pool, store);
+    Contents contents;
+    store.for_each(
+        [&](std::string_view key, std::string_view value) { contents.emplace(key, value); });
+    const ScratchFolder folder;
+    for (const std::string& base : bases_) {
+      if (!std::filesystem::exists(folder_.file(base))) continue;
+      try {
+        store.backup(folder.file("next"), folder_.file(base));
+        contents[base] = "is taken";
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::kInvalidArgument) throw;
+      }
+    }
+    return contents;
+  }
+
+ private:
+  static std::string base_of(const Step& step) { return fmt::format("base{}", step.random); }
+
+  ScratchFolder folder_;
+  std::set<std::string> bases_;
+};
+
 StoreOptions small(StoreIndex index, uint32_t partitions) {
   StoreOptions options{.index = index, .partitions = partitions, .block_bytes = 1024};
   options.recovery_threads = 1;
@@ -399,6 +457,14 @@ class StoreCrash : public testing::TestWithParam<StoreIndex> {};
 
 TEST_P(StoreCrash, AConsumerMissesNothingAndIsToldNothingTwice) {
   ChangesSubject subject(small(GetParam(), 3), 60, 1);
+  const crash::Run run = subject.record({});
+  explore_briefly(run, subject, 100, 0, ~uint32_t{0}, 400);
+}
+
+TEST_P(StoreCrash, NoBackupGoesOnFromALostOne) {
+  StoreOptions options = small(GetParam(), 2);
+  options.changes_bytes = 512 << 10;
+  RunsSubject subject(options, 12, 1);
   const crash::Run run = subject.record({});
   explore_briefly(run, subject, 100, 0, ~uint32_t{0}, 400);
 }

@@ -1,5 +1,6 @@
-// Every crash of transactions over two structures: both have all of one or both have nothing of it, whatever lines of
-// record, slot and structures are lost, and whichever of the two is opened first after which crash.
+// Every crash of transactions over two structures: both have all of one or both have nothing of it,
+// whatever lines of record, slot and structures are lost, and whichever of the two is opened first
+// after which crash.
 #include "perdure/transaction.h"
 
 #include <gtest/gtest.h>
@@ -110,7 +111,8 @@ class TransactionSubject final : public Subject {
     return std::string(kNames[which]) + " " + std::to_string(key);
   }
 
-  // Some keys get values or go; three in four are transactions, the others single writes of one key.
+  // Some keys get values or go; three in four are transactions, the others single writes of one
+  // key.
   static bool is_single(uint32_t i, uint64_t seed) { return drawn(seed, i) % 4 == 3; }
   // One transaction in six finds no room half-way.
   static bool is_refused(uint32_t i, uint64_t seed) { return drawn(seed, i) / 4 % 6 == 0; }
@@ -217,7 +219,8 @@ TEST(TransactionCrash, EveryStateIsWhole) {
   }
 }
 
-// At each point of single transactions, of structures without locks: a locked instruction orders flushes as a fence does.
+// At each point of single transactions, of structures without locks: a locked instruction orders
+// flushes as a fence does.
 TEST(TransactionCrash, EveryPointOfACommitIsWhole) {
   TransactionSubject subject({"wort", "wbtree"}, 24, 4);
   const crash::Run run = subject.record({});

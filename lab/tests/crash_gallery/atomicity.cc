@@ -1,4 +1,5 @@
-// What was taken for one store and is several: memory promises aligned words of eight bytes, and no more.
+// What was taken for one store and is several: memory promises aligned words of eight bytes, and no
+// more.
 #include <emmintrin.h>
 #include <fmt/core.h>
 

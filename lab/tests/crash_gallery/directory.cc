@@ -32,8 +32,8 @@ Table::Segment& segment_of(Table& root, uint64_t key) {
   return root.segments[root.directories[root.depth].segments[entry]];
 }
 
-// The directory of the next depth counts as soon as the depth says so. With the fault that is before the
-// new segments have been filled.
+// The directory of the next depth counts as soon as the depth says so. With the fault that is
+// before the new segments have been filled.
 template <bool kRepaired>
 class DirectoryBeforeSegments : public RootProgram<Table> {
  public:

@@ -1,5 +1,5 @@
-// Flushes and streamed stores that no fence waits for: they are under way, in any order, and a crash
-// may come first.
+// Flushes and streamed stores that no fence waits for: they are under way, in any order, and a
+// crash may come first.
 #include <fmt/core.h>
 
 #include <cstring>
@@ -26,8 +26,8 @@ std::string text_of(const Messages& root) {
   return text;
 }
 
-// Both lines are flushed in the right order, and one fence at the end was thought to be enough. Flushes
-// of different lines overtake each other: the flag arrives without what it announces.
+// Both lines are flushed in the right order, and one fence at the end was thought to be enough.
+// Flushes of different lines overtake each other: the flag arrives without what it announces.
 template <bool kRepaired>
 class MissingFence : public RootProgram<Messages> {
  public:
@@ -45,8 +45,8 @@ class MissingFence : public RootProgram<Messages> {
   std::string restore(Messages& root) override { return text_of(root); }
 };
 
-// The fence before the return was left out, because the next operation's would come soon enough. The
-// caller was told that it is durable already.
+// The fence before the return was left out, because the next operation's would come soon enough.
+// The caller was told that it is durable already.
 template <bool kRepaired>
 class UnfencedReturn : public RootProgram<Messages> {
  public:
@@ -73,8 +73,9 @@ struct Blocks {
   Block all[4];
 };
 
-// Streamed stores need no flush, and so the fence was forgotten with it. The pointer's own fence comes
-// too late: its line may be evicted before that, while the block still sits in a combining buffer.
+// Streamed stores need no flush, and so the fence was forgotten with it. The pointer's own fence
+// comes too late: its line may be evicted before that, while the block still sits in a combining
+// buffer.
 template <bool kRepaired>
 class StreamUnfenced : public RootProgram<Blocks> {
  public:

@@ -1,5 +1,5 @@
-// Stores that no flush covers. The commonest fault of all, since the program works: the caches hand out
-// what memory does not hold, and eviction mostly writes it back before anybody pulls the plug.
+// Stores that no flush covers. The commonest fault of all, since the program works: the caches hand
+// out what memory does not hold, and eviction mostly writes it back before anybody pulls the plug.
 #include <fmt/core.h>
 
 #include "crash_gallery/gallery.h"

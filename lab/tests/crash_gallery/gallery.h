@@ -1,5 +1,5 @@
-// Small programs with one classic fault of persistent memory each, and their repaired twins. The crash
-// explorer must find every fault, and nothing in the twins.
+// Small programs with one classic fault of persistent memory each, and their repaired twins. The
+// crash explorer must find every fault, and nothing in the twins.
 //
 // Each file has one kind of fault. A program is a template: Program<false> has the fault,
 // Program<true> is the twin. A comment marks the line that a finding must name:

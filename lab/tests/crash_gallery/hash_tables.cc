@@ -1,6 +1,6 @@
-// What published implementations of persistent hash tables got wrong, each reduced to a few lines. Others
-// of their faults are elsewhere: stack_copy_flushed in flushes.cc, trusted_lock in recovery.cc,
-// forgotten_duplicate in table.cc.
+// What published implementations of persistent hash tables got wrong, each reduced to a few lines.
+// Others of their faults are elsewhere: stack_copy_flushed in flushes.cc, trusted_lock in
+// recovery.cc, forgotten_duplicate in table.cc.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -170,7 +170,8 @@ bool belongs(const Segments::Segment& segment, uint64_t number, uint64_t key) {
   return key != 0 && (segment.depth == 0 || key % 2 == number);
 }
 
-// The half that goes does not count in the old segment any more, and no entry leads to its new place.
+// The half that goes does not count in the old segment any more, and no entry leads to its new
+// place.
 template <bool kRepaired>
 class DepthBeforeDirectory : public RootProgram<Segments> {
  public:
@@ -228,8 +229,8 @@ struct Bucket {
   alignas(64) Slot slots[4];
 };
 
-// Whatever evicts the line makes the sentinel durable; after a crash nobody takes the slot, nobody frees
-// it. The twin's recovery does.
+// Whatever evicts the line makes the sentinel durable; after a crash nobody takes the slot, nobody
+// frees it. The twin's recovery does.
 template <bool kRepaired>
 class PersistentSentinel : public RootProgram<Bucket> {
  public:
@@ -324,8 +325,8 @@ struct Resized {
   } free;
 };
 
-// Recovery frees the old table as the note says, which had been done: the next two allocations get the
-// same block. The twin's looks first.
+// Recovery frees the old table as the note says, which had been done: the next two allocations get
+// the same block. The twin's looks first.
 template <bool kRepaired>
 class OldTableFreedTwice : public RootProgram<Resized> {
  public:

@@ -1,5 +1,6 @@
-// Blocks between the heap and the structure: an allocation and the link to it are two stores, and so are
-// an unlinking and a release. A crash between them leaves a block that nobody has, or that two have.
+// Blocks between the heap and the structure: an allocation and the link to it are two stores, and
+// so are an unlinking and a release. A crash between them leaves a block that nobody has, or that
+// two have.
 #include <fmt/core.h>
 
 #include "crash_gallery/gallery.h"
@@ -57,8 +58,8 @@ void push(Stack& root, uint64_t value) {
   set_top(root, block + 1);
 }
 
-// The block is taken from the heap, durably, before anything links it: a crash loses it for good. The
-// twin's recovery takes for used what can be reached, and nothing else.
+// The block is taken from the heap, durably, before anything links it: a crash loses it for good.
+// The twin's recovery takes for used what can be reached, and nothing else.
 template <bool kRepaired>
 class Leak : public RootProgram<Stack> {
  public:
@@ -72,8 +73,8 @@ class Leak : public RootProgram<Stack> {
   }
 };
 
-// The block goes back to the heap before the structure lets go of it; the next allocation gets a block
-// that is still in the list.
+// The block goes back to the heap before the structure lets go of it; the next allocation gets a
+// block that is still in the list.
 template <bool kRepaired>
 class FreedBeforeUnlinked : public RootProgram<Stack> {
  public:

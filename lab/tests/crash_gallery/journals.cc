@@ -44,7 +44,8 @@ std::string roll(Bank& root) {
   return fmt::format("{} {}", root.first.word, root.second.word);
 }
 
-// The old values are written down, but the first word is changed before that is known to be durable.
+// The old values are written down, but the first word is changed before that is known to be
+// durable.
 template <bool kRepaired>
 class ChangeBeforeUndo : public RootProgram<Bank> {
  public:
@@ -66,8 +67,8 @@ class ChangeBeforeUndo : public RootProgram<Bank> {
   std::string restore(Bank& root) override { return roll(root); }
 };
 
-// The new values are written down and put in their places; the journal is closed before the second of
-// them is durable there.
+// The new values are written down and put in their places; the journal is closed before the second
+// of them is durable there.
 template <bool kRepaired>
 class JournalClosedEarly : public RootProgram<Bank> {
  public:

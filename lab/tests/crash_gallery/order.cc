@@ -1,4 +1,5 @@
-// Everything is flushed and fenced, but what reveals a thing becomes durable before the thing itself.
+// Everything is flushed and fenced, but what reveals a thing becomes durable before the thing
+// itself.
 #include <fmt/core.h>
 
 #include "crash_gallery/gallery.h"

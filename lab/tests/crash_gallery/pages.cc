@@ -1,5 +1,5 @@
-// On an ordinary file durability comes by the page, from msync, and between two calls of it the system
-// writes back what it likes. Flushes of lines mean nothing there.
+// On an ordinary file durability comes by the page, from msync, and between two calls of it the
+// system writes back what it likes. Flushes of lines mean nothing there.
 #include <fmt/core.h>
 
 #include "crash_gallery/gallery.h"

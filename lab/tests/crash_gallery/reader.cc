@@ -1,5 +1,5 @@
-// Two threads. What one has stored the other sees at once, and memory does not hold it yet: a reader that
-// answers from it has promised something that a crash may still take back.
+// Two threads. What one has stored the other sees at once, and memory does not hold it yet: a
+// reader that answers from it has promised something that a crash may still take back.
 #include "crash_gallery/gallery.h"
 
 namespace perdure::crash_gallery {

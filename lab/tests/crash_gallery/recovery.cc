@@ -11,8 +11,8 @@ struct Cell {
   uint64_t value;
 };
 
-// The lock shares a line with the data and so is made durable with it, locked. Reading works after a
-// crash; the first to write waits for ever. The twin's recovery opens all locks.
+// The lock shares a line with the data and so is made durable with it, locked. Reading works after
+// a crash; the first to write waits for ever. The twin's recovery opens all locks.
 template <bool kRepaired>
 class TrustedLock : public RootProgram<Cell> {
  public:
@@ -51,8 +51,8 @@ struct Records {
   } all[8];
 };
 
-// The number of records was kept in persistent memory for convenience and is never flushed; recovery
-// takes it for true. The twin counts.
+// The number of records was kept in persistent memory for convenience and is never flushed;
+// recovery takes it for true. The twin counts.
 template <bool kRepaired>
 class TrustedCounter : public RootProgram<Records> {
  public:
@@ -93,8 +93,8 @@ struct Counters {
 constexpr uint64_t value_of(uint64_t word) { return word & 0xffffffff; }
 constexpr uint64_t sequence_of(uint64_t word) { return word >> 32; }
 
-// Operations append to a log; recovery adds the log's amounts to the counters. Once, that is right. The
-// twin's counters remember, in the same word, how far they have come.
+// Operations append to a log; recovery adds the log's amounts to the counters. Once, that is right.
+// The twin's counters remember, in the same word, how far they have come.
 template <bool kRepaired, bool kEmpties>
 class Replay : public RootProgram<Counters> {
  public:

@@ -15,10 +15,11 @@ struct Ring {
   } slots[kSlots];
 };
 
-// One key, whose values are appended to a ring. A pass ends when a slot is not used by the next, of even
-// number: that slot must be filled, or it holds a whole record of the pass before, whose flag is right
-// again in the pass after. Filler and header share a fence; a crash keeps the header alone, and the next
-// crash finds the old record behind those of the new pass. The twin fences in between.
+// One key, whose values are appended to a ring. A pass ends when a slot is not used by the next, of
+// even number: that slot must be filled, or it holds a whole record of the pass before, whose flag
+// is right again in the pass after. Filler and header share a fence; a crash keeps the header
+// alone, and the next crash finds the old record behind those of the new pass. The twin fences in
+// between.
 template <bool kRepaired>
 class StalePass : public lab::crash::KeyedProgram {
  public:

@@ -1,6 +1,6 @@
-// A hash table in which every key has two buckets, and an insertion into a full one moves somebody to
-// its other bucket: first copied, then erased. A crash between leaves the record there twice, which
-// lookups do not mind. Deletion must.
+// A hash table in which every key has two buckets, and an insertion into a full one moves somebody
+// to its other bucket: first copied, then erased. A crash between leaves the record there twice,
+// which lookups do not mind. Deletion must.
 #include <fmt/core.h>
 
 #include <map>

@@ -1,4 +1,5 @@
-// The leaves of a tree: a chain in key order, in which a full leaf gives its upper half to a new one.
+// The leaves of a tree: a chain in key order, in which a full leaf gives its upper half to a new
+// one.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -42,8 +43,8 @@ void link(uint64_t& next, uint64_t leaf) {
   memory.persist(&next, sizeof next);  // crash in split_before_sibling
 }
 
-// The new leaf is published in the chain and is given its own sibling afterwards: until then everything
-// to the right of it is lost.
+// The new leaf is published in the chain and is given its own sibling afterwards: until then
+// everything to the right of it is lost.
 template <bool kRepaired>
 class SplitBeforeSibling : public RootProgram<Chain> {
  public:
@@ -101,8 +102,8 @@ class SplitBeforeSibling : public RootProgram<Chain> {
         ++i;
         continue;
       }
-      // The last key takes the place: for a moment it is there twice, and the one that it replaces is in
-      // the next leaf.
+      // The last key takes the place: for a moment it is there twice, and the one that it replaces
+      // is in the next leaf.
       pm::store_release(leaf.keys[i], leaf.keys[leaf.count - 1]);
       pm::store_release(leaf.count, leaf.count - 1);
     }

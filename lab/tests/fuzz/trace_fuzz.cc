@@ -1,7 +1,7 @@
 // Traces from anywhere: whatever a file holds, it is refused with an error or can be replayed.
 //
-// Most inputs would fail at the magic number or the checksum. Those whose first byte is odd are given
-// both, so that what lies behind is reached.
+// Most inputs would fail at the magic number or the checksum. Those whose first byte is odd are
+// given both, so that what lies behind is reached.
 #include <unistd.h>
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// A library for PiBench as research code has them: one class in the header of its interface, keys and
-// values of 8 bytes as integers. Include it after the declaration of tree_api.
+// A library for PiBench as research code has them: one class in the header of its interface, keys
+// and values of 8 bytes as integers. Include it after the declaration of tree_api.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What an operation of BzTree flushes, within what the comparison of range trees counted for it: 15, 10
-// and 7 for insert, update and remove.
+// What an operation of BzTree flushes, within what the comparison of range trees counted for it:
+// 15, 10 and 7 for insert, update and remove.
 #include <gtest/gtest.h>
 
 #include "seam/flush_counts.h"

@@ -153,6 +153,31 @@ TEST(ModelSink, NamesTheCallersOfFunctionsThatFlush) {
   EXPECT_EQ(lines.size(), 2U);
 }
 
+// Whatever it is called: in code that is not ours.
+TEST(ModelSink, KnowsAFunctionThatOnlyFlushesByWhatItDoes) {
+  using perdure::lab::Code;
+  PersistentSlots slots;
+  ModelSink sink(builtin_profile("optane-100"));
+  perdure::lab::install(&sink);
+  as_operation("insert", 16, [&] { insert_by_own_functions(*slots, 3, 1); });
+  perdure::lab::install(nullptr);
+  for (const Code code : {Code::kOurs, Code::kForeign}) {
+    perdure::lab::AmpResult result;
+    perdure::lab::collect(sink.report(), result, code);
+    std::set<std::string> functions;
+    std::set<unsigned> lines;
+    for (const perdure::lab::AmpSite& site : result.sites) {
+      if (site.counters.flushes == 0) continue;
+      functions.insert(site.function);
+      lines.insert(site.line);
+    }
+    EXPECT_EQ(functions,
+              std::set<std::string>{code == Code::kOurs ? "make_safe"
+                                                        : "seam_test::insert_by_own_functions"});
+    EXPECT_EQ(lines.size(), code == Code::kOurs ? 1U : 2U);
+  }
+}
+
 // Where the system puts persistent memory, DRAM and stacks makes no difference.
 TEST(ModelSink, CountsDoNotDependOnAddresses) {
   constexpr size_t kWords = 40'000;

@@ -76,7 +76,7 @@ bool is_right(const Case& each, const std::vector<Access>& told) {
 
 std::vector<Case> all_cases() {
   std::vector<Case> all = plain_cases();
-  for (const auto& cases : {copy_cases(), atomic_cases(), verb_cases()}) {
+  for (const auto& cases : {copy_cases(), atomic_cases(), primitive_cases()}) {
     all.insert(all.end(), cases.begin(), cases.end());
   }
   return all;

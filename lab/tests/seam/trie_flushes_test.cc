@@ -1,4 +1,5 @@
-// What an operation of the radix trees flushes: one store commits, the rest is the leaf's and the heap's.
+// What an operation of the radix trees flushes: one store commits, the rest is the leaf's and the
+// heap's.
 #include <gtest/gtest.h>
 
 #include "seam/flush_counts.h"
@@ -16,7 +17,8 @@ TEST(TrieFlushes, AnUpdateFlushesOneWord) {
   }
 }
 
-// Intent, slot, the heap's bitmap, the intent's end; a node of one line may give way to its last child.
+// Intent, slot, the heap's bitmap, the intent's end; a node of one line may give way to its last
+// child.
 TEST(TrieFlushes, ARemovalFlushesFourLines) {
   for (const char* name : {"p-art+vl", "wort", "woart", "art-cow"}) {
     SCOPED_TRACE(name);

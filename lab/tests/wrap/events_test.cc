@@ -1,5 +1,5 @@
-// Every form of a flush, fence, non-temporal store or locked instruction is told once, with the right
-// kind, address, size and place, and does what it did before.
+// Every form of a flush, fence, non-temporal store or locked instruction is told once, with the
+// right kind, address, size and place, and does what it did before.
 #include <gtest/gtest.h>
 
 #include <array>

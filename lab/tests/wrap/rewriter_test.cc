@@ -1,5 +1,5 @@
-// The assembler step on texts: what becomes a call-out, how its address is computed, and what is left
-// as it was to the last character.
+// The assembler step on texts: what becomes a call-out, how its address is computed, and what is
+// left as it was to the last character.
 #include "lab/wrap/rewriter.h"
 
 #include <gtest/gtest.h>

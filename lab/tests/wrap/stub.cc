@@ -39,8 +39,8 @@ bool system_saves(uint32_t components) {
   return (eax & components) == components;
 }
 
-// What the convention lets a function change, changed; what it promises to one, used: an aligned stack
-// and a clear direction flag.
+// What the convention lets a function change, changed; what it promises to one, used: an aligned
+// stack and a clear direction flag.
 void spoil() {
   static const bool has_avx = system_saves(0x06);
   static const bool has_avx512 = system_saves(0xe6);

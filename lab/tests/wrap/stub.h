@@ -1,6 +1,6 @@
-// A runtime for the tests of the assembler step and the wrappers: it writes down every call-out, and
-// leaves no register as it was that a C function may change. With WRAP_STUB_REPORT in the environment,
-// a process prints the number of its call-outs when it ends.
+// A runtime for the tests of the assembler step and the wrappers: it writes down every call-out,
+// and leaves no register as it was that a C function may change. With WRAP_STUB_REPORT in the
+// environment, a process prints the number of its call-outs when it ends.
 #pragma once
 
 #include <cstddef>

@@ -223,8 +223,8 @@ TEST_F(Wrapper, NamesTheAssemblerThatIsMissing) {
   EXPECT_TRUE(has(outcome, "/nowhere/as")) << outcome.text;
 }
 
-// The example, whose data structure knows nothing of Perdure: everything that it does for durability
-// is seen, and it does what it does without the wrapper.
+// The example, whose data structure knows nothing of Perdure: everything that it does for
+// durability is seen, and it does what it does without the wrapper.
 class ObservedTable : public Wrapper {
  protected:
   void SetUp() override {
@@ -241,8 +241,8 @@ class ObservedTable : public Wrapper {
 
 TEST_F(ObservedTable, EveryFlushFenceStreamAndLockIsSeen) {
   // Formatting: 512 groups of 8 lines of 8 words, a fence, and twice the header. Then four inserts
-  // that flush and fence twice, two updates and a removal that do so once, a removal of an absent key; each
-  // takes a lock.
+  // that flush and fence twice, two updates and a removal that do so once, a removal of an absent
+  // key; each takes a lock.
   const Outcome ran = run("WRAP_STUB_REPORT=1 ./observed pool run 8");
   EXPECT_EQ(ran.status, 0);
   EXPECT_EQ(ran.text, "flushes 13, fences 14, streams 32768, locked 8\n");

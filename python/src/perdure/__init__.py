@@ -17,7 +17,7 @@ from ._errors import Error, ErrorCode
 from ._index import Index
 from ._native import ffi as _ffi
 from ._native import lib as _lib
-from ._pool import CatalogEntry, Pool, PoolInfo, PoolInspection, StructureInfo, catalog
+from ._pool import CatalogEntry, Pool, PoolEvent, PoolInfo, PoolInspection, StructureInfo, catalog
 from ._store import Batch, Store
 from ._transaction import IndexInTransaction, Transaction
 
@@ -31,6 +31,7 @@ __all__ = [
     "Index",
     "IndexInTransaction",
     "Pool",
+    "PoolEvent",
     "PoolInfo",
     "PoolInspection",
     "Store",

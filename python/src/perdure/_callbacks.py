@@ -25,6 +25,16 @@ def pypd_figure(context: Any, name: Any, value: float, unit: Any) -> None:
     ffi.from_handle(context).append((_text(name), value))
 
 
+@ffi.def_extern()
+def pypd_use(context: Any, value: Any) -> None:
+    ffi.from_handle(context)(value)
+
+
+@ffi.def_extern()
+def pypd_event(context: Any, event: Any) -> None:
+    ffi.from_handle(context)(event)
+
+
 @ffi.def_extern(error=0)
 def pypd_structure(context: Any, name: Any, kind: Any, key: int, value: int) -> int:
     ffi.from_handle(context).append((_text(name), _text(kind), key, value))

@@ -15,6 +15,25 @@ WORD_MAX = 2**64 - 1
 
 # A key or value as C takes it: the word, or the bytes and how many they are.
 Plain = tuple[int, bytes, int]
+# The same for a call that only reads it: the bytes, or where they are in somebody's buffer.
+Lent = tuple[int, Any, int]
+
+
+def lend_bytes(value: Any) -> tuple[Any, int]:
+    """What C reads the bytes of a value from, and how many they are: of a buffer (bytearray, memoryview, an array, a
+    mapped file) without a copy, if it is contiguous."""
+    if type(value) is bytes:
+        return value, len(value)
+    view = _view(value)
+    return ffi.from_buffer(view), view.nbytes
+
+
+def _view(value: Any) -> memoryview:
+    try:
+        view = memoryview(value)
+    except TypeError:
+        raise TypeError(f"bytes are wanted, not {type(value).__name__}") from None
+    return view if view.c_contiguous else memoryview(view.tobytes())
 
 
 class Codec:
@@ -25,6 +44,10 @@ class Codec:
 
     def plain(self, value: Any) -> Plain:
         raise NotImplementedError
+
+    def lend(self, value: Any) -> Lent:
+        """As plain(), for the time of a call."""
+        return self.plain(value)
 
     def value(self, word: int, data: bytes) -> Any:
         """From a word, or from bytes."""
@@ -65,14 +88,16 @@ class BytesCodec(Codec):
 
     def plain(self, value: Any) -> Plain:
         if type(value) is not bytes:
-            value = self._bytes(value)
+            value = _view(value).tobytes()
         return 0, value, len(value)
 
-    @staticmethod
-    def _bytes(value: Any) -> bytes:
-        if isinstance(value, (bytes, bytearray, memoryview)):
-            return bytes(value)
-        raise TypeError(f"bytes are wanted, not {type(value).__name__}")
+    def lend(self, value: Any) -> Lent:
+        data, size = lend_bytes(value)
+        return 0, data, size
+
+    def part(self, value: Any) -> bytes | memoryview:
+        """What a batch joins."""
+        return value if type(value) is bytes else _view(value)
 
     def value(self, word: int, data: bytes) -> Any:
         return data
@@ -90,8 +115,9 @@ class BytesCodec(Codec):
         return out
 
     def batch(self, values: Iterable[Any]) -> tuple[array[int], bytes]:
-        parts = [self.plain(value)[1] for value in values]
-        return array("Q", map(len, parts)), b"".join(parts)
+        parts = [self.part(value) for value in values]
+        lengths = (len(one) if isinstance(one, bytes) else one.nbytes for one in parts)
+        return array("Q", lengths), b"".join(parts)
 
 
 class StrCodec(BytesCodec):
@@ -102,6 +128,12 @@ class StrCodec(BytesCodec):
             raise TypeError(f"a str is wanted, not {type(value).__name__}")
         data = value.encode()
         return 0, data, len(data)
+
+    def lend(self, value: Any) -> Lent:
+        return self.plain(value)
+
+    def part(self, value: Any) -> bytes:
+        return self.plain(value)[1]
 
     def value(self, word: int, data: bytes) -> str:
         return data.decode()

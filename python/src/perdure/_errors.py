@@ -35,6 +35,7 @@ class ErrorCode(enum.IntEnum):
     IN_USE = 22
     INTERNAL = 23
     CONFLICT = 24
+    TOO_OLD = 25
     NO_MEMORY = 100
 
 
@@ -188,6 +189,12 @@ class ConflictError(Error):
     code = ErrorCode.CONFLICT
 
 
+class TooOldError(Error):
+    """A snapshot was given up: what it needs took more memory than it may."""
+
+    code = ErrorCode.TOO_OLD
+
+
 class NoMemoryError(Error, MemoryError):
     """The process has no memory left."""
 
@@ -211,6 +218,8 @@ def check(status: int) -> None:
         return
     if status == lib.PYPD_CLOSED:
         raise ClosedError("this pool, index, store or transaction has been closed")
+    if status == lib.PYPD_CALLING:
+        raise InUseError("it cannot be closed by what its own visit() or transact() calls, nor by on_event")
     if status == lib.PYPD_TOO_MANY:
         raise TooLargeError("a transaction has at most 64 indexes")
     told = lib.perdure_last_status() == status

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, ItemsView, Iterable, Iterator, MutableMapping, ValuesView
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from ._callbacks import pypd_figure, pypd_report  # noqa: F401: C calls them
+from ._callbacks import pypd_figure, pypd_report, pypd_use  # noqa: F401: C calls them
 from ._codec import BYTES, U64, WORD_MAX, Codec, IntCodec, bytes_after, words_of
 from ._errors import InvalidArgumentError, WrongTypeError, check
 from ._handle import Handle, give_back, new_page, take_results
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 K = TypeVar("K")
 V = TypeVar("V")
+R = TypeVar("R")
 
 _INSERT, _UPDATE, _UPSERT, _BULK_UPSERT = range(4)
 _ALL = 2**64 - 1
@@ -48,7 +50,7 @@ class Index(Handle, MutableMapping[K, V], Generic[K, V]):
         self._key = key
         self._value = value
         self._plain_key = key.plain
-        self._plain_value = value.plain
+        self._plain_value = value.lend
         self._words = value.kind == U64
 
     # ---- what it is
@@ -100,6 +102,39 @@ class Index(Handle, MutableMapping[K, V], Generic[K, V]):
             value = out.value.word if self._words else self._value.value(0, out.bytes())
         give_back(out)
         return value
+
+    def visit(self, key: K, use: Callable[[Any], R], default: Any = _RAISE) -> R:
+        """Returns `use(value)` of the value where it lies: of bytes and str a read-only memoryview of the bytes in the
+        pool, without a copy, which ends when `use` returns; of int the int. They stay as they are meanwhile, whoever
+        writes to the key. (BzTree, Sheaf and the store copy them once.)
+
+        `use` may use the index, but not close it (InUseError); it should be short, and not wait for other threads. BufferError if it
+        keeps the view, or a part of it. KeyError, or `default`, if the key is absent."""
+        word, data, size = self._plain_key(key)
+        results: list[Any] = []
+        errors: list[BaseException] = []
+
+        def see(datum: Any) -> None:
+            try:
+                results.append(use(datum.word) if self._words else _show(datum, use))
+            except BaseException as error:  # noqa: BLE001: C is in between
+                errors.append(error)
+
+        out = take_results()
+        context = ffi.new_handle(see)
+        status = lib.pypd_visit(
+            self._handle, self._key.kind, word, data, size, lib.pypd_use, context, out.flag
+        )
+        give_back(out)
+        if errors:
+            raise errors[0]
+        check(status)
+        if results:
+            result: R = results[0]
+            return result
+        if default is _RAISE:
+            raise KeyError(key)
+        return default  # type: ignore[no-any-return]
 
     def _write(self, verb: int, key: K, value: V) -> bool:
         key_word, key_data, key_size = self._plain_key(key)
@@ -563,6 +598,21 @@ class Index(Handle, MutableMapping[K, V], Generic[K, V]):
         context = ffi.new_handle(figures)
         check(lib.pypd_statistics(self._handle, lib.pypd_figure, context))
         return dict(figures)
+
+
+def _show(datum: Any, use: Callable[[memoryview], R]) -> R:
+    """Calls `use` with the bytes of a datum of C, which are there for the call."""
+    memory = ffi.buffer(datum.data, datum.size) if datum.size else b""
+    references = sys.getrefcount(memory)  # how many that are differs between releases of Python
+    view = memoryview(memory).toreadonly()
+    try:
+        result = use(view)
+    finally:
+        view.release()  # BufferError: something else still reads it
+    # Parts of the view keep the memory's object.
+    if datum.size and sys.getrefcount(memory) > references:
+        raise BufferError("a part of the value's view was kept; it ends with the call")
+    return result
 
 
 class _Items(ItemsView[K, V]):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, overload
 
-from ._callbacks import pypd_structure, pypd_type  # noqa: F401: C calls them
+from ._callbacks import pypd_event, pypd_structure, pypd_type  # noqa: F401: C calls them
 from ._codec import U64, codec_for, codec_of
 from ._errors import InUseError, NoSuchNameError, check
 from ._handle import Handle, c_text, give_back, made, take_results
@@ -25,7 +25,9 @@ H = TypeVar("H", bound=Handle)
 R = TypeVar("R")
 Durability = Literal["best", "process", "power"]
 Domain = Literal["page", "line", "byte"]
+EventKind = Literal["opened", "recovered", "grown", "nearly-full", "damaged"]
 
+_EVENTS: tuple[EventKind, ...] = ("opened", "recovered", "grown", "nearly-full", "damaged")
 _DURABILITIES = ("best", "process", "power")
 _DOMAINS = (None, "page", "line", "byte")
 
@@ -46,6 +48,39 @@ class PoolInfo:
     uuid: str
     medium: str  # "file", "tmpfs", "dax", ...
     domain: str  # "page", "line", "byte"
+
+
+@dataclass(frozen=True)
+class PoolEvent:
+    """What happens to a pool, with its sizes at that moment."""
+
+    kind: EventKind
+    path: str  # of the pool; empty of an anonymous one
+    message: str  # a sentence for a log
+    size_bytes: int  # what the pool has grown to
+    used_bytes: int
+    capacity_bytes: int
+
+
+# Of hooks that C may call until the last structure of their pool is closed, whenever that is: they stay.
+_hooks: list[Any] = []
+
+
+def _hook_of(on_event: Callable[[PoolEvent], None]) -> Any:
+    def tell(event: Any) -> None:
+        told = PoolEvent(
+            kind=_EVENTS[event.kind],
+            path=ffi.string(event.path).decode(errors="replace"),
+            message=ffi.string(event.message).decode(errors="replace"),
+            size_bytes=event.size_bytes,
+            used_bytes=event.used_bytes,
+            capacity_bytes=event.capacity_bytes,
+        )
+        on_event(told)
+
+    hook = ffi.new_handle(tell)
+    _hooks.append(hook)
+    return hook
 
 
 @dataclass(frozen=True)
@@ -166,6 +201,10 @@ class Pool(Handle):
         verify_payload: bool = True,
         huge_pages: bool = True,
         capacity_at_least: int = 0,
+        serve_backups: bool = False,
+        copy_max: int = 0,
+        on_event: Callable[[PoolEvent], None] | None = None,
+        nearly_full_percent: int = 90,
     ) -> Any:
         options = ffi.new("perdure_pool_options *")
         options.size = ffi.sizeof("perdure_pool_options")
@@ -180,6 +219,14 @@ class Pool(Handle):
         options.trust_payload = not verify_payload
         options.small_pages = not huge_pages
         options.capacity_at_least_bytes = capacity_at_least
+        options.serve_backups = serve_backups
+        options.copy_bytes_max = copy_max
+        if on_event is not None:
+            if not 0 <= nearly_full_percent <= 100:
+                raise ValueError(f"nearly_full_percent is {nearly_full_percent}; it is 0 to 100")
+            options.on_event = ffi.addressof(lib, "pypd_tell")
+            options.on_event_context = _hook_of(on_event)
+            options.nearly_full_percent = nearly_full_percent or 101  # never
         return options
 
     @classmethod
@@ -195,16 +242,23 @@ class Pool(Handle):
         seal: bool = True,
         verify_payload: bool = True,
         huge_pages: bool = True,
+        serve_backups: bool = False,
+        on_event: Callable[[PoolEvent], None] | None = None,
+        nearly_full_percent: int = 90,
     ) -> Pool:
         """Makes a pool in a file that is not there yet. It may grow to `capacity` bytes; the file grows by
         `growth` bytes when it must, and has `reserve` of them from the beginning.
 
         `durability`: "process" (what is written survives the process), "power" (and a power failure:
         DurabilityError where the medium cannot), or "best" (what the medium can do without a system call for
-        each write). `seal`, `verify_payload`, `huge_pages` and `domain` are as in perdure/pool.h."""
+        each write). `serve_backups`: other processes of this user may have backups made (backup_live). `on_event` is
+        told what happens to the pool, in the middle of the call that makes it happen, and by any thread: it must be
+        quick, and not use the pool or anything in it; `nearly_full_percent`: when the event of that name comes. `seal`,
+        `verify_payload`, `huge_pages` and `domain` are as in perdure/pool.h."""
         options = cls._c_options(
-            capacity, growth, reserve, durability, domain, False, False, seal, verify_payload, huge_pages
-        )
+            capacity, growth, reserve, durability, domain, False, False, seal, verify_payload, huge_pages,
+            serve_backups=serve_backups, on_event=on_event, nearly_full_percent=nearly_full_percent,
+        )  # fmt: skip
         return cls(made(lib.pypd_pool_create, c_text(os.fsencode(path), "a path"), options), os.fspath(path))
 
     @classmethod
@@ -221,14 +275,20 @@ class Pool(Handle):
         verify_payload: bool = True,
         huge_pages: bool = True,
         capacity_at_least: int = 0,
+        serve_backups: bool = False,
+        copy_max: int = 0,
+        on_event: Callable[[PoolEvent], None] | None = None,
+        nearly_full_percent: int = 90,
     ) -> Pool:
         """Opens a pool, and completes what a crash interrupted. `read_only`: on a private copy; the file is not
         written to. `verify`: compares all of it with the seals of the last close first. `capacity_at_least`: a pool
         that may grow to fewer bytes may grow to so many from now on; releases that know pool format 2 alone refuse
-        it then."""
+        it then. `serve_backups`: other processes of this user may have backups made (backup_live). `copy_max`: how
+        many bytes of memory a copy may take, which is read where permissions let nobody lock the file; 0: half of
+        what the machine has free. `on_event`, `nearly_full_percent`: as in create()."""
         options = cls._c_options(
             0, growth, 0, durability, domain, read_only, verify, seal, verify_payload, huge_pages,
-            capacity_at_least,
+            capacity_at_least, serve_backups, copy_max, on_event, nearly_full_percent,
         )  # fmt: skip
         return cls(made(lib.pypd_pool_open, c_text(os.fsencode(path), "a path"), options), os.fspath(path))
 
@@ -278,6 +338,21 @@ class Pool(Handle):
         an earlier backup, but no other file. What it asks of signal handlers: docs/operations.md."""
         base_text = ffi.NULL if base is None else c_text(os.fsencode(base), "a path")
         check(lib.pypd_pool_backup(self._handle, c_text(os.fsencode(path), "a path"), base_text))
+
+    @staticmethod
+    def backup_live(
+        pool: str | os.PathLike[str],
+        path: str | os.PathLike[str],
+        base: str | os.PathLike[str] | None = None,
+    ) -> None:
+        """The same of the pool file `pool` that another process has open to write with `serve_backups`: that process
+        makes the backup, and goes on. `LockedError`: it does not make any."""
+        base_text = ffi.NULL if base is None else c_text(os.fsencode(base), "a path")
+        check(
+            lib.perdure_pool_backup_live(
+                c_text(os.fsencode(pool), "a path"), c_text(os.fsencode(path), "a path"), base_text
+            )
+        )
 
     @staticmethod
     def restore(backup: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:

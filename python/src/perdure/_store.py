@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ._callbacks import pypd_figure, pypd_report  # noqa: F401: C calls them
-from ._codec import BytesCodec, bytes_after, words_of
+from ._codec import BytesCodec, bytes_after, lend_bytes, words_of
 from ._errors import InvalidArgumentError, check
 from ._handle import Handle, give_back, new_page, take_results
 from ._native import ffi, lib
@@ -96,11 +96,11 @@ class Store(Handle, MutableMapping[bytes, bytes]):
         self, key: bytes, value: bytes, *, expires: Expiry = None, ttl: float | None = None
     ) -> int:
         """Writes a record. Returns its version: of two records of a key the later has the higher one."""
-        k, v = _bytes(key), _bytes(value)
+        k, (v, size) = _bytes(key), lend_bytes(value)
         out = take_results()
         check(
             lib.pypd_store_put(
-                self._handle, k, len(k), v, len(v), _expires_ms(expires, ttl), out.word
+                self._handle, k, len(k), v, size, _expires_ms(expires, ttl), out.word
             )
         )
         version: int = out.word[0]
@@ -122,15 +122,15 @@ class Store(Handle, MutableMapping[bytes, bytes]):
         self, key: bytes, value: bytes, *, expires: Expiry = None, ttl: float | None = None
     ) -> bool:
         """Only if the key is absent. Returns whether it was."""
-        v = _bytes(value)
-        return self._write_if(lib.pypd_store_insert, key, v, len(v), _expires_ms(expires, ttl))
+        v, size = lend_bytes(value)
+        return self._write_if(lib.pypd_store_insert, key, v, size, _expires_ms(expires, ttl))
 
     def replace(
         self, key: bytes, value: bytes, *, expires: Expiry = None, ttl: float | None = None
     ) -> bool:
         """Only if the key is there. Returns whether it was."""
-        v = _bytes(value)
-        return self._write_if(lib.pypd_store_update, key, v, len(v), _expires_ms(expires, ttl))
+        v, size = lend_bytes(value)
+        return self._write_if(lib.pypd_store_update, key, v, size, _expires_ms(expires, ttl))
 
     def compare_and_swap(
         self,
@@ -142,10 +142,8 @@ class Store(Handle, MutableMapping[bytes, bytes]):
         ttl: float | None = None,
     ) -> bool:
         """Only if the record is there and has this version. Returns whether it was written."""
-        v = _bytes(value)
-        return self._write_if(
-            lib.pypd_store_cas, key, version, v, len(v), _expires_ms(expires, ttl)
-        )
+        v, size = lend_bytes(value)
+        return self._write_if(lib.pypd_store_cas, key, version, v, size, _expires_ms(expires, ttl))
 
     def compare_and_remove(self, key: bytes, version: int) -> bool:
         """Removes the record if it is there and has this version. Returns whether it did."""
@@ -190,9 +188,9 @@ class Store(Handle, MutableMapping[bytes, bytes]):
 
     def append(self, key: bytes, suffix: bytes) -> int:
         """Appends to a value, empty if the key is absent; in one step. Returns its new length."""
-        data, more = _bytes(key), _bytes(suffix)
+        data, (more, size) = _bytes(key), lend_bytes(suffix)
         out = take_results()
-        check(lib.pypd_store_append(self._handle, data, len(data), more, len(more), out.word))
+        check(lib.pypd_store_append(self._handle, data, len(data), more, size, out.word))
         length: int = out.word[0]
         give_back(out)
         return length

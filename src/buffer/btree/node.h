@@ -1,11 +1,13 @@
-// A node of a B+tree in a page: slotted, with prefix truncation and the heads of keys beside the slots.
+// A node of a B+tree in a page: slotted, with prefix truncation and the heads of keys beside the
+// slots.
 //
 //   body  | level 2 | count 2 | prefix_bytes 2 | - 2 | heap 4 | garbage 4 | first 8 | slots ... | free | cells | prefix |
 //   slot  | head 4 | offset 2 | key_bytes 2 | value_bytes 2 | flags 2 |
 //
-// All keys of a node begin with its prefix, which is kept once; a cell has the rest of the key, and the value. A
-// head is the rest's first four bytes as a number, so that most comparisons end there. In an inner node a
-// record is a separator and the child with the keys from there on; `first` is the child with those below all.
+// All keys of a node begin with its prefix, which is kept once; a cell has the rest of the key, and
+// the value. A head is the rest's first four bytes as a number, so that most comparisons end there.
+// In an inner node a record is a separator and the child with the keys from there on; `first` is
+// the child with those below all.
 #pragma once
 
 #include <cstdint>
@@ -60,14 +62,14 @@ struct NodeContent {
   static uint64_t bytes_of(const std::vector<Record>& records, size_t from, size_t to);
 };
 
-// A view of a page. Nothing is checked here but by assertions: the checksums of a page and is_well_formed() are asked
-// when it comes into the buffer pool.
+// A view of a page. Nothing is checked here but by assertions: the checksums of a page and
+// is_well_formed() are asked when it comes into the buffer pool.
 class Node {
  public:
   Node(const PageFormat& format, char* page) : format_(&format), page_(page) {}
 
-  // Whether all that is said of places in the page lies in it, all bytes of it are accounted for, and the keys are in
-  // order.
+  // Whether all that is said of places in the page lies in it, all bytes of it are accounted for,
+  // and the keys are in order.
   bool is_well_formed() const;
 
   uint16_t level() const { return header().level; }

@@ -1,4 +1,5 @@
-// Reads LevelDB. It cannot open a database to read only: it takes the lock, and writes what its log holds to a table.
+// Reads LevelDB. It cannot open a database to read only: it takes the lock, and writes what its log
+// holds to a table.
 
 #include <fmt/core.h>
 #include <leveldb/db.h>

@@ -36,7 +36,8 @@ Word word_at(std::string_view bytes, size_t at) {
   return word;
 }
 
-// The records of a file in LevelDB's log format: blocks of 32 KiB, of fragments with a head of 7 bytes.
+// The records of a file in LevelDB's log format: blocks of 32 KiB, of fragments with a head of 7
+// bytes.
 struct LogFile {
   std::vector<std::string> records;
   bool is_cut = false;  // it ends in the midst of one
@@ -188,8 +189,8 @@ std::vector<std::pair<uint64_t, uint64_t>> logged(const std::vector<std::filesys
   return all;
 }
 
-// Calls `visit` with the sequence of each record of a table until it returns false. A table that is not whole has none:
-// who writes one has not finished it.
+// Calls `visit` with the sequence of each record of a table until it returns false. A table that is
+// not whole has none: who writes one has not finished it.
 template <typename Visit>
 void visit_sequences(const std::filesystem::path& file, const Visit& visit) {
   leveldb::Env* const env = leveldb::Env::Default();

@@ -1,4 +1,5 @@
-// Reads LMDB, opened for reading only, in one read transaction: as of one moment, while others may write.
+// Reads LMDB, opened for reading only, in one read transaction: as of one moment, while others may
+// write.
 
 #include <fmt/core.h>
 #include <lmdb.h>

@@ -1,10 +1,11 @@
-// What the readers of other stores' databases share. Each is a program that writes all records of a database to
-// standard output, as TSV that `perdure load` reads, and says on standard error how many there were:
+// What the readers of other stores' databases share. Each is a program that writes all records of a
+// database to standard output, as TSV that `perdure load` reads, and says on standard error how
+// many there were:
 //
 //   perdure-read-rocksdb /var/lib/events --database log | perdure load events.pool -
 //
-// Exit code 0: these were all. Anything else: they may not be, and the last line of standard error says why, in the
-// words of the store.
+// Exit code 0: these were all. Anything else: they may not be, and the last line of standard error
+// says why, in the words of the store.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +46,8 @@ class Output {
   uint64_t records_ = 0;
 };
 
-// The main program of a reader. `read` gives the records to the output in the order of their keys, and throws Failure.
+// The main program of a reader. `read` gives the records to the output in the order of their keys,
+// and throws Failure.
 int run_reader(int argc, char** argv, const char* store, const char* about_database,
                void (*read)(const Request& request, Output& output));
 

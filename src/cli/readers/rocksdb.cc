@@ -1,5 +1,5 @@
-// Reads RocksDB, opened for reading only: no lock is taken, no file is written. What a process that has it open has
-// not written to its files is not seen.
+// Reads RocksDB, opened for reading only: no lock is taken, no file is written. What a process that
+// has it open has not written to its files is not seen.
 
 #include <rocksdb/db.h>
 #include <rocksdb/env.h>
@@ -21,8 +21,8 @@ class NoLog final : public rocksdb::Logger {
   void Logv(const char*, va_list) override {}
 };
 
-// Of the options that the database was last open with, what is known here: comparators and merge operators of
-// RocksDB's own, and where files lie that are elsewhere. Others are the defaults.
+// Of the options that the database was last open with, what is known here: comparators and merge
+// operators of RocksDB's own, and where files lie that are elsewhere. Others are the defaults.
 rocksdb::Options load_options(const std::string& path, const std::string& family) {
   rocksdb::ConfigOptions how;
   how.ignore_unknown_options = true;

@@ -324,7 +324,8 @@ void Core<Content>::copy_batch(Batch& batch, uint64_t limit) const {
   }
 }
 
-// The same, downwards: all that is known of the tree is where the leaf begins, and that inner nodes never change.
+// The same, downwards: all that is known of the tree is where the leaf begins, and that inner nodes
+// never change.
 template <typename Content>
 void Core<Content>::copy_batch_back(Batch& batch, tree::Ceiling<Content>& ceiling,
                                     uint64_t limit) const {

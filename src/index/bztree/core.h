@@ -1,11 +1,11 @@
 // BzTree: a lock-free range tree in persistent memory over multi-word compare-and-swap.
 //
-// The idea. Every change, of a record or of the tree's shape, is one operation of pm::Mwcas, which is
-// atomic for other threads and across a crash; the tree has no logic of its own for either. A leaf
-// has records sorted by key, from when it was made, and a tail of those added since. Each record has
-// a metadata word that says whether it is visible, and where in the leaf it is. A leaf that is full
-// is replaced by one or two new ones; inner nodes are never changed but for their children's
-// offsets.
+// The idea. Every change, of a record or of the tree's shape, is one operation of pm::Mwcas, which
+// is atomic for other threads and across a crash; the tree has no logic of its own for either. A
+// leaf has records sorted by key, from when it was made, and a tail of those added since. Each
+// record has a metadata word that says whether it is visible, and where in the leaf it is. A leaf
+// that is full is replaced by one or two new ones; inner nodes are never changed but for their
+// children's offsets.
 //
 // A writer reads the leaf's status, looks for the key, reserves space in the leaf by a CAS of the
 // status, writes the record there, and makes it visible by an operation on the status and the
@@ -24,17 +24,17 @@
 // operation, so that a node is frozen exactly if it has been replaced.
 //
 // The persist points, and what a crash leaves. New nodes and records are flushed, and durable with
-// the operation's descriptor, before the first word changes. A crash before the operation is decided
-// leaves the words and the heap as they were; after it, as they shall be: see pm/mwcas.h. New nodes,
-// replaced ones, and blocks of long records belong to the operation until it is decided. Space that
-// was reserved and not filled has a metadata word of 0, and is lost until the leaf is replaced.
-// Reservations need not be durable themselves: the operation that uses one makes it so.
+// the operation's descriptor, before the first word changes. A crash before the operation is
+// decided leaves the words and the heap as they were; after it, as they shall be: see pm/mwcas.h.
+// New nodes, replaced ones, and blocks of long records belong to the operation until it is decided.
+// Space that was reserved and not filled has a metadata word of 0, and is lost until the leaf is
+// replaced. Reservations need not be durable themselves: the operation that uses one makes it so.
 //
 // Recovery: Mwcas::recover() over the descriptors, a fraction of a millisecond. Nothing is scanned.
 //
-// Concurrency. Lock-free, except that the heap and the reclamation of memory have locks of their own.
-// Lookups and scans write nothing, unless they meet an operation in progress, which they help to
-// finish, or a value not known to be durable, which they flush.
+// Concurrency. Lock-free, except that the heap and the reclamation of memory have locks of their
+// own. Lookups and scans write nothing, unless they meet an operation in progress, which they help
+// to finish, or a value not known to be durable, which they flush.
 //
 // Source: Arulraj et al., "BzTree: A High-Performance Latch-free Range Index for Non-Volatile
 // Memory", PVLDB 11(5), 2018; docs/structures/bztree.md says where this differs.
@@ -73,6 +73,9 @@ class Core {
   using Key = typename Content::Key;
   using Value = typename Content::Value;
   using Condition = index::Condition<Value>;
+  // Of the descriptors of the multi-word CAS there are so many, and none comes back while a thread
+  // that may look at it has a guard: one that wrote on and on behind its own would wait for itself.
+  static constexpr bool kGuardsHoldUpWriters = true;
 
   static std::unique_ptr<Core> create(pm::PoolImpl& pool, const std::string& name, Kind key,
                                       Kind value, const Options& options);

@@ -4,9 +4,9 @@
 //   leaf    | status | level 0, sorted | metadata words, growing up ... | ... records, growing down |
 //   inner   | status | level, count | count children | count - 1 separators |
 //
-// Words that Mwcas changes: the root node's offset, each node's status, metadata, children. All else
-// of a node is written once: an inner node and the sorted records of a leaf before it is linked, a
-// record of the tail before its metadata word makes it visible.
+// Words that Mwcas changes: the root node's offset, each node's status, metadata, children. All
+// else of a node is written once: an inner node and the sorted records of a leaf before it is
+// linked, a record of the tail before its metadata word makes it visible.
 #pragma once
 
 #include <cstddef>
@@ -31,8 +31,8 @@ inline constexpr uint32_t kNodeBytesMax = 32768;
 inline constexpr uint32_t kLevelsMax = 32;
 inline constexpr uint32_t kFanoutMin = 4;    // children that an inner node has room for, at least
 inline constexpr uint32_t kSlotsMax = 4095;  // metadata words of a leaf
-// Of a node's separators together, generously: a full node has at least four children, of which each
-// may add the longest key.
+// Of a node's separators together, generously: a full node has at least four children, of which
+// each may add the longest key.
 inline constexpr uint32_t kSeparatorsBytesMax = 2 * kNodeBytesMax;
 
 struct Root {
@@ -129,8 +129,8 @@ struct Of {
   static Text separator(Text, Text right) { return right; }
 };
 
-// Of byte strings. A record is | checksum (4) | key | value |, or, if they are long, the offset of a
-// block with both (index/records.h).
+// Of byte strings. A record is | checksum (4) | key | value |, or, if they are long, the offset of
+// a block with both (index/records.h).
 template <>
 struct Of<Bytes> {
   using Text = std::string_view;

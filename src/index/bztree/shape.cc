@@ -1,5 +1,5 @@
-// Changes of the tree's shape: consolidation, splits, merges. Each is one operation that freezes what
-// it replaces and changes one word above.
+// Changes of the tree's shape: consolidation, splits, merges. Each is one operation that freezes
+// what it replaces and changes one word above.
 #include <fmt/core.h>
 
 #include <cstring>
@@ -255,8 +255,8 @@ bool Core<Content>::fit_together(const Node& left, const Node& right) const {
   return first + second <= (first == 0 || second == 0 ? room : room * 3 / 4);
 }
 
-// Merges what removals have made sparse on the way to a key. Does without if there is no room, or if damaged
-// nodes never fit.
+// Merges what removals have made sparse on the way to a key. Does without if there is no room, or
+// if damaged nodes never fit.
 template <typename Content>
 void Core<Content>::shrink(Text text) {
   bool reclaimed = false;

@@ -35,8 +35,9 @@ bool Core<Content>::persevere(Text text, uint32_t room, Attempt attempt) {
   }
 }
 
-// For who is told again and again that another thread was faster: that no frozen node is in the tree, where
-// only damage could leave one. Whoever sees one frozen finds another in its place from then on.
+// For who is told again and again that another thread was faster: that no frozen node is in the
+// tree, where only damage could leave one. Whoever sees one frozen finds another in its place from
+// then on.
 template <typename Content>
 void Core<Content>::require_live(Text text) const {
   const pm::EpochManager::Guard guard(epochs_);  // none of these nodes is used for something else
@@ -114,8 +115,9 @@ Meta Core<Content>::write_record(Node& leaf, uint32_t offset, const Key& key, co
   }
 }
 
-// Whether a write goes on, by what was found. No lock is needed: a record's metadata word names a place of
-// the leaf that nothing else is ever written to, so if the multi-word CAS finds the word, it finds the value.
+// Whether a write goes on, by what was found. No lock is needed: a record's metadata word names a
+// place of the leaf that nothing else is ever written to, so if the multi-word CAS finds the word,
+// it finds the value.
 template <typename Content>
 bool Core<Content>::holds(const Condition& condition, const Node& leaf, Found found) const {
   if (!found) return condition.holds_if_absent();
@@ -140,10 +142,12 @@ typename Core<Content>::Outcome Core<Content>::try_write(const Condition& condit
   return put(condition, key, value, leaf, status, found, room);
 }
 
-// Space is reserved by a store that a crash forgets, so a record may have been written, and reached PM,
-// where the status of the next life has free space, in which the next slot may be. What stands there must
-// not pass for metadata: such a slot is not reserved, and the leaf is replaced by a copy, whose slots are
-// 0. Who reserves a slot has read its word after the status, which has not changed since: nobody has
+// Space is reserved by a store that a crash forgets, so a record may have been written, and reached
+// PM, where the status of the next life has free space, in which the next slot may be. What stands
+// there must not pass for metadata: such a slot is not reserved, and the leaf is replaced by a
+// copy, whose slots are
+// 0. Who reserves a slot has read its word after the status, which has not changed since: nobody
+//    has
 // written there. A slot that is 0 is so in PM, too: nothing but whole leaves stores zeros.
 template <typename Content>
 bool Core<Content>::has_leftover(const Node& leaf, LeafStatus status) const {

@@ -1,11 +1,12 @@
 // CCEH: cache-line-conscious extendible hashing.
 //
 // The idea. A directory, indexed by the leading bits of the hash, leads to segments of 256 buckets
-// of one cache line; the last eight bits select the bucket. A record that does not fit there goes to
-// one of the three buckets that follow. An insert writes one line. If all four are full the segment
-// is split: the half of its records whose next bit is 1 is copied to a new segment, the directory
-// entries follow, and the copies left behind are empty slots from that moment because their hash no
-// longer belongs there. A directory that has no entry to spare for a split is doubled.
+// of one cache line; the last eight bits select the bucket. A record that does not fit there goes
+// to one of the three buckets that follow. An insert writes one line. If all four are full the
+// segment is split: the half of its records whose next bit is 1 is copied to a new segment, the
+// directory entries follow, and the copies left behind are empty slots from that moment because
+// their hash no longer belongs there. A directory that has no entry to spare for a split is
+// doubled.
 //
 // The persist points, and what a crash leaves
 //   insert         value, then hash, of a slot in one line: durable in that order. Flush, fence.
@@ -23,9 +24,9 @@
 //   displacement   (full pools only) a redo record of both slots: the record is in one of them.
 //   doubling       the new directory and the intents, fence; root.directory, by one store, and the
 //                  heap's bitmap, fence; the intents' end, fence.
-// There is no step in which a record is only in a place that no directory leads to, or in two places
-// that count; nothing that a reader has seen can be undone, since readers wait from the first store
-// to the last fence of a change.
+// There is no step in which a record is only in a place that no directory leads to, or in two
+// places that count; nothing that a reader has seen can be undone, since readers wait from the
+// first store to the last fence of a change.
 //
 // Recovery: one word in the root; at most one range of directory entries. Nothing is scanned.
 //
@@ -57,7 +58,8 @@ namespace perdure::index::cceh {
 struct Variant {
   const char* name;  // in the catalogue
   bool
-      rewrites_split;  // a split writes both halves, as the reference does, not only that which moves
+      // a split writes both halves, as the reference does, not only that which moves
+      rewrites_split;
 };
 inline constexpr Variant kReference = {"cceh", true};
 inline constexpr Variant kInPlace = {"cceh+ip", false};

@@ -21,7 +21,8 @@
 // Which slots are empty. A hash lives only in its own bucket and the three that follow, and only in
 // a segment that the directory gives for its leading bits. So a slot is empty exactly if what it
 // holds cannot live there:
-//   - the bucket is not one of the four of the hash that it holds (`vacant_hash` makes such a hash);
+//   - the bucket is not one of the four of the hash that it holds (`vacant_hash` makes such a
+//     hash);
 //   - or the hash has other leading bits than the segment, because a split has moved it (lazy
 //     deletion);
 //   - or, with byte strings, the value is 0: the offset of no record.

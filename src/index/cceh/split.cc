@@ -131,7 +131,8 @@ void Core<Content>::rewrite(Segment& segment, uint64_t hash, uint32_t depth) {
   memory_.persist(&segment, geometry_.segment_bytes());  // before the readers go on
 }
 
-// A range whose entries disagree is damaged: changing it as a whole would lose what some of them lead to.
+// A range whose entries disagree is damaged: changing it as a whole would lose what some of them
+// lead to.
 template <typename Content>
 void Core<Content>::require_agreement(const Directory& directory, Pending pending,
                                       Entry entry) const {
@@ -220,10 +221,10 @@ void Core<Content>::recover() {
   recovered_operations_ = 1;
 }
 
-// Where a segment should be split, but the pool is full: makes room in the four buckets of a hash by
-// moving records, each to another of its own four. Looks for the shortest chain of moves that ends in
-// an empty slot, at each bucket once, and makes them from its end, so that each finds its slot empty.
-// Returns false if there is no such chain; then nothing has moved.
+// Where a segment should be split, but the pool is full: makes room in the four buckets of a hash
+// by moving records, each to another of its own four. Looks for the shortest chain of moves that
+// ends in an empty slot, at each bucket once, and makes them from its end, so that each finds its
+// slot empty. Returns false if there is no such chain; then nothing has moved.
 template <typename Content>
 bool Core<Content>::displace(const HeldAll& held, uint64_t hash, Entry entry) {
   constexpr uint32_t kNone = ~uint32_t{0};

@@ -35,8 +35,8 @@ std::unique_ptr<Core<Content>> Core<Content>::create(pm::PoolImpl& pool, const s
         ErrorCode::kInvalidArgument,
         fmt::format("segment_buckets is {}; it must be a power of two", options.segment_buckets));
   }
-  // Segments for a two hundred and fifty-sixth of the capacity, 16 MiB at most; each is made when its
-  // first key comes.
+  // Segments for a two hundred and fifty-sixth of the capacity, 16 MiB at most; each is made when
+  // its first key comes.
   const uint64_t segments = pool.capacity_bytes() / 256 / sizeof(Segment);
   Root image{};
   image.seal.magic = kRootMagic;

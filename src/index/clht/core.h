@@ -2,11 +2,11 @@
 //
 // The idea. The leading bits of the hash select a bucket of one cache line: a lock, three keys,
 // three values, and a link to an overflow bucket. An insert writes one line; a lookup usually reads
-// one, takes no lock and writes nothing. A table begins with an overflow bucket for
-// each eight main buckets, and gets extents of more when they are used up. When there are as many as
-// `grow_at` says (in the reference, as main buckets), a larger table is begun (of four times the size
-// in the reference, else of twice; where it does not fit, there are more extents); bucket by bucket
-// the records move there, by whoever comes to write to one and by everybody who inserts.
+// one, takes no lock and writes nothing. A table begins with an overflow bucket for each eight main
+// buckets, and gets extents of more when they are used up. When there are as many as `grow_at` says
+// (in the reference, as main buckets), a larger table is begun (of four times the size in the
+// reference, else of twice; where it does not fit, there are more extents); bucket by bucket the
+// records move there, by whoever comes to write to one and by everybody who inserts.
 //
 // The persist points, and what a crash leaves
 //   insert         `p-clht`: value, flush, fence; hash, flush, fence. `+fc`: value and hash in one
@@ -32,15 +32,15 @@
 //                  redo record, with the intents that free the old table and its extents, which
 //                  happens exactly once: recovery asks these very words.
 //
-// Recovery: none. If the crash came while the table grew, it goes on growing; buckets that have moved
-// are skipped. Overflow buckets are looked at one by one when one is needed.
+// Recovery: none. If the crash came while the table grew, it goes on growing; buckets that have
+// moved are skipped. Overflow buckets are looked at one by one when one is needed.
 //
 // Concurrency. A version lock in each main bucket, for its chain. Nobody who holds one waits for
-// another in the same table; who moves a bucket holds the old one's and takes the new ones'. Readers
-// validate the version. Tables are reclaimed by epochs.
+// another in the same table; who moves a bucket holds the old one's and takes the new ones'.
+// Readers validate the version. Tables are reclaimed by epochs.
 //
-// Source: Lee et al., "RECIPE", SOSP 2019, after David et al., ASPLOS 2015; the variants: Woo et al.,
-// IEEE Access 2021. docs/structures/p-clht.md says where this differs.
+// Source: Lee et al., "RECIPE", SOSP 2019, after David et al., ASPLOS 2015; the variants: Woo et
+// al., IEEE Access 2021. docs/structures/p-clht.md says where this differs.
 #pragma once
 
 #include <algorithm>
@@ -118,15 +118,16 @@ class Core {
     uint32_t slot = 0;
   };
 
-  // The locks of some adjacent main buckets, taken one after the other and given back together, also
-  // when a fence throws.
+  // The locks of some adjacent main buckets, taken one after the other and given back together,
+  // also when a fence throws.
   class Locks {
    public:
     explicit Locks(const Core& core) : core_(core) {}
     ~Locks() { release(); }
     Locks(const Locks&) = delete;
     Locks& operator=(const Locks&) = delete;
-    // Throws kIo once the medium has failed: what another thread could not finish is not built upon.
+    // Throws kIo once the medium has failed: what another thread could not finish is not built
+    // upon.
     void take(const Table& table, uint64_t home) {
       table.lock_of(home).lock();
       if (count_++ == 0) table_ = &table, first_ = home;
@@ -171,8 +172,8 @@ class Core {
                                                     const Key& key, uint64_t& value) const;
   bool find(const Table& table, uint64_t home, const Key& key, Place& place, uint64_t& value,
             const Seen& seen = {}) const;
-  // For who found a bucket marked as moved, and no table that it could have moved to, in a state that he
-  // had read before: it must be another one by now. Throws kCorrupt if it is not.
+  // For who found a bucket marked as moved, and no table that it could have moved to, in a state
+  // that he had read before: it must be another one by now. Throws kCorrupt if it is not.
   void require_replaced(const State* state) const {
     if (state_.load(std::memory_order_acquire) == state) [[unlikely]]
       state->table->throw_damaged("a bucket is marked as moved, but has not moved");

@@ -18,13 +18,13 @@
 //     | lock | next | hash 0 | value 0 | ... | hash 14 | value 14 |
 //     A record is put into the line that its hash prefers while that has room, then into the next.
 //
-// The leading bits of the hash select the main bucket. `next` leads to an overflow bucket of the same
-// table or its extents: 0, or its number + 1; the topmost bit of a main bucket's says that its records have moved to
-// the next table. `lock` of a main bucket is a pm::GenerationLock for its whole chain; of an overflow
-// bucket it tells who has claimed it (`Owner`).
+// The leading bits of the hash select the main bucket. `next` leads to an overflow bucket of the
+// same table or its extents: 0, or its number + 1; the topmost bit of a main bucket's says that its
+// records have moved to the next table. `lock` of a main bucket is a pm::GenerationLock for its
+// whole chain; of an overflow bucket it tells who has claimed it (`Owner`).
 //
-// Which slots are empty. With 8-byte keys and values a slot holds the key's hash, which is bijective,
-// and a hash belongs to one bucket: a slot that holds a hash of another bucket is empty
+// Which slots are empty. With 8-byte keys and values a slot holds the key's hash, which is
+// bijective, and a hash belongs to one bucket: a slot that holds a hash of another bucket is empty
 // (`vacant_hash`). With byte strings it is empty if its value, the offset of a record, is 0. Every
 // key is legal.
 #pragma once

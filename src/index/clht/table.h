@@ -82,14 +82,15 @@ class Table {
     return extents_[in_extents / overflow_for(bits_)][in_extents % overflow_for(bits_)];
   }
   pm::GenerationLock lock_of(uint64_t home) const {
-    // One for one, and no small number: what a damaged medium puts there seldom looks like a lock that is
-    // held.
+    // One for one, and no small number: what a damaged medium puts there seldom looks like a lock
+    // that is held.
     constexpr uint64_t kSpread = 0x9e3779b1;
     return {main_[home].lock, generation_ * kSpread};
   }
 
-  // Whether the link is 0 or leads to a bucket that there is. Nobody ever stores another one where a
-  // chain leads, so that a reader may judge a link before he knows that the chain has not changed.
+  // Whether the link is 0 or leads to a bucket that there is. Nobody ever stores another one where
+  // a chain leads, so that a reader may judge a link before he knows that the chain has not
+  // changed.
   bool is_link(uint64_t next) const { return (next & ~kMoved) <= overflow_count(); }
   // The number of the overflow bucket that `bucket` leads to, or kNone. Throws kCorrupt.
   uint64_t next_number(const Bucket& bucket) const {
@@ -124,9 +125,9 @@ class Table {
                           pool_.mapping().path(), what, bits_)));
   }
 
-  // Claims an overflow bucket for a chain, whose lock the caller holds. While records move into this
-  // table from another, the lower half is theirs, as many as that one has. Returns kNone if there
-  // is none.
+  // Claims an overflow bucket for a chain, whose lock the caller holds. While records move into
+  // this table from another, the lower half is theirs, as many as that one has. Returns kNone if
+  // there is none.
   uint64_t claim(uint64_t home, const Table* from, bool moving) {
     const Owner owner = Owner::make(home, generation_);
     if (!moving) {

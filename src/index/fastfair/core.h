@@ -1,12 +1,12 @@
 // FAST&FAIR: a B+-tree whose sorted nodes are changed in place.
 //
 // The idea. FAST: an insert shifts the entries to its right by one place, word by word, in an order
-// in which every single store leaves a legal node: at most one entry stands there twice, side by side,
-// and readers know which of the two counts. Stores to one cache line become durable in order, so a
-// line is flushed when the shift leaves it, and nothing is logged. FAIR: nodes of a level are linked.
-// A split links the new node to the right, then cuts the old one, then tells the parent; who misses the
-// parent's entry finds the node by going right. So each step alone is a legal tree, and any thread that
-// comes by may take the next step of an interrupted one.
+// in which every single store leaves a legal node: at most one entry stands there twice, side by
+// side, and readers know which of the two counts. Stores to one cache line become durable in order,
+// so a line is flushed when the shift leaves it, and nothing is logged. FAIR: nodes of a level are
+// linked. A split links the new node to the right, then cuts the old one, then tells the parent;
+// who misses the parent's entry finds the node by going right. So each step alone is a legal tree,
+// and any thread that comes by may take the next step of an interrupted one.
 //
 // The persist points, and what a crash leaves
 //   insert         the words of a shift, from right to left, a flush and a fence at each line they
@@ -28,19 +28,19 @@
 //                  `low`; with the intents, fence. The left node's sibling word leads past the right
 //                  node: from this store on the copies count. With the bitmap, fence; intents' end.
 //
-// Recovery: nothing at opening. A writer that comes to a node which nobody has made sure of since the
-// pool was opened (Node::generation) locks it, closes a gap, and cuts what does not count. Writers do so
-// for each node they pass, so a node is never changed while its left neighbour still holds copies
-// of what was moved there: until then, readers find the same record in either.
+// Recovery: nothing at opening. A writer that comes to a node which nobody has made sure of since
+// the pool was opened (Node::generation) locks it, closes a gap, and cuts what does not count.
+// Writers do so for each node they pass, so a node is never changed while its left neighbour still
+// holds copies of what was moved there: until then, readers find the same record in either.
 //
-// Concurrency. Stripe locks (index/stripes.h) in DRAM, by node. A writer holds the lock of one node.
-// Who merges also holds those of a parent and two children, one such thread at a time; nobody else
-// waits for a lock while holding one. Lookups and scans take none; they note a node's version, read,
-// and read again if it has changed, waiting only while a writer stores and fences.
+// Concurrency. Stripe locks (index/stripes.h) in DRAM, by node. A writer holds the lock of one
+// node. Who merges also holds those of a parent and two children, one such thread at a time; nobody
+// else waits for a lock while holding one. Lookups and scans take none; they note a node's version,
+// read, and read again if it has changed, waiting only while a writer stores and fences.
 //
 // Source: Hwang et al., "Endurable Transient Inconsistency in Byte-Addressable Persistent B+-Tree",
-// FAST 2018; the variants: Woo et al., IEEE Access 2021. docs/structures/fast-fair.md says where this
-// differs.
+// FAST 2018; the variants: Woo et al., IEEE Access 2021. docs/structures/fast-fair.md says where
+// this differs.
 #pragma once
 
 #include <compare>
@@ -84,7 +84,8 @@ class Core {
   // Calls `use` with the value, which is valid during the call.
   template <typename Use>
   bool lookup(const Key& key, Use use) const;
-  // Calls visit(key, value) in ascending order from `from` on, `limit` times at most, until it says no.
+  // Calls visit(key, value) in ascending order from `from` on, `limit` times at most, until it says
+  // no.
   template <typename Visit>
   void scan(const Key& from, uint64_t limit, Visit visit) const;
   // The same in descending order; null: from the last key on.
@@ -102,8 +103,8 @@ class Core {
   class Held {
    public:
     Held() = default;
-    // Throws kIo once the medium has failed: a node in which another thread could not finish a shift is
-    // not whole.
+    // Throws kIo once the medium has failed: a node in which another thread could not finish a
+    // shift is not whole.
     Held(const Core& core, const Node& node) : lock_(&core.stripe_of(node)) {
       lock_->lock();
       if (core.pool_.failed()) [[unlikely]] {
@@ -142,11 +143,11 @@ class Core {
   Core(pm::PoolImpl& pool, Root& root, std::string name);
 
   // ---- addresses
-  // Throws kCorrupt if the offset leads outside the pool. Words that lead to nodes are changed by one
-  // store, so a reader may judge one before he knows that it still counts.
+  // Throws kCorrupt if the offset leads outside the pool. Words that lead to nodes are changed by
+  // one store, so a reader may judge one before he knows that it still counts.
   Node& node_at(uint64_t offset) const { return *pool_.follow<Node>(offset, node_bytes_); }
-  // That a node is where its neighbour or parent leads: of the right level, and a sibling to the right. So
-  // no way through the tree is endless. Throws kCorrupt.
+  // That a node is where its neighbour or parent leads: of the right level, and a sibling to the
+  // right. So no way through the tree is endless. Throws kCorrupt.
   Node& require_child(const Node& parent, Node& child) const {
     if (child.level + 1U != parent.level) [[unlikely]]
       throw_damaged(child);
@@ -166,7 +167,8 @@ class Core {
     return sibling.low > node.low;
   }
   [[noreturn]] void throw_damaged(const Node& node) const;
-  // For who comes to a node that was merged away and begins again: each time others have merged another.
+  // For who comes to a node that was merged away and begins again: each time others have merged
+  // another.
   static constexpr uint32_t kAttemptsMax = 1 << 14;
   void begin_again(uint32_t& attempts, const Node& obsolete) const {
     if (++attempts > kAttemptsMax) [[unlikely]]
@@ -242,7 +244,8 @@ class Core {
   template <typename Visit>
   bool each_entry(const Node& node, Visit visit) const;
   Found find_in(const Node& node, const Key& key, Entry& found) const;
-  // The node's child, or its sibling, of those that `begins(entry)` the last one: an entry is a node and its `low`.
+  // The node's child, or its sibling, of those that `begins(entry)` the last one: an entry is a
+  // node and its `low`.
   template <typename Begins>
   Node& step_from(const Node& node, Begins begins, bool& right) const;
   // The sibling, if it begins.
@@ -253,8 +256,8 @@ class Core {
     const Entry entry{pool_.offset_of(sibling), pm::load_relaxed(sibling->low)};
     return begins(entry) ? sibling : nullptr;
   }
-  // From the top to the node of a level that covers the key, or one left of it. Calls pass(node) before
-  // a node is read, moved(node) after going right to it. Null if the tree has no such level.
+  // From the top to the node of a level that covers the key, or one left of it. Calls pass(node)
+  // before a node is read, moved(node) after going right to it. Null if the tree has no such level.
   template <typename Pass, typename Moved>
   Node* descend(const Key& key, uint32_t level, Pass pass, Moved moved) const {
     return descend_by([&](const Entry& entry) { return compare(entry, false, key) <= 0; }, level,
@@ -290,7 +293,8 @@ class Core {
   Node& split(Node& node, uint32_t count);
   void adopt(Node& child);
   bool try_adopt(Node& child, const Node*& settled);
-  // Throws kCorrupt unless its sibling word has one of the toggle bits that the heap's intents go by.
+  // Throws kCorrupt unless its sibling word has one of the toggle bits that the heap's intents go
+  // by.
   void require_toggle(const Node& node) const {
     const uint64_t toggle = toggle_of(node.sibling);
     if (toggle == 0 || toggle == kToggleMask) throw_damaged(node);
@@ -331,9 +335,9 @@ class Core {
   Records records_;
   Stripes stripes_;
   std::mutex merge_mutex_;
-  // Of who changes the top, until the change is durable and the heap knows: the intent of a new top is
-  // decided by root.top, which must not go on to lead elsewhere before. After the merge mutex, and before
-  // any lock of a node.
+  // Of who changes the top, until the change is durable and the heap knows: the intent of a new top
+  // is decided by root.top, which must not go on to lead elsewhere before. After the merge mutex,
+  // and before any lock of a node.
   std::mutex top_mutex_;
   std::atomic<uint64_t> recovered_operations_{0};
 };
@@ -486,8 +490,8 @@ void Core<Policy, Content>::scan(const Key& from, uint64_t limit, Visit visit) c
   }
 }
 
-// A node's `low` never changes, and merges make nodes grow to the right only: while a leaf that was not taken away is
-// read, all keys from its `low` to that of its sibling are its own.
+// A node's `low` never changes, and merges make nodes grow to the right only: while a leaf that was
+// not taken away is read, all keys from its `low` to that of its sibling are its own.
 template <typename Policy, typename Content>
 void Core<Policy, Content>::read_under(const tree::Ceiling<Content>& ceiling,
                                        tree::Floor<Content>& floor,

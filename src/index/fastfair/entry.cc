@@ -24,8 +24,8 @@ struct FastFair {
     entry.options = {
         {"node_bytes", std::to_string(Policy::kNodeBytes),
          "bytes of a node, a power of two from 128 to 2048; small ones are for tests"}};
-    // The reference runs with byte strings of all lengths in tiny pools, too: with smaller nodes these
-    // would be about how the heap's classes share the segments.
+    // The reference runs with byte strings of all lengths in tiny pools, too: with smaller nodes
+    // these would be about how the heap's classes share the segments.
     const bool with_words_only = Policy::kHeaderBytes == sizeof(fastfair::Node);
     entry.small_options = {{"node_bytes", with_words_only ? "128" : "512"}};
     entry.tiny_options = {{"node_bytes", "128"}};

@@ -14,17 +14,18 @@
 //     leaf of bytes       offset of the record      first 8 bytes of its key
 //     inner node          offset of a child         `low` of the child
 //
-// An entry counts if its mark is not 0, no mark before it is 0, and the next mark is another. So two
-// equal marks side by side are a shift under way, or one that a crash interrupted: the right one counts.
+// An entry counts if its mark is not 0, no mark before it is 0, and the next mark is another. So
+// two equal marks side by side are a shift under way, or one that a crash interrupted: the right
+// one counts.
 //
 // A node covers the keys from `low`, which never changes, up to the `low` of its sibling. Of byte
-// strings `low` is the first eight bytes, and `low_key` leads to the whole: a block that belongs to the
-// leaf that begins with it; inner nodes share the block of their leftmost leaf. Where the keys begin
-// both are 0.
+// strings `low` is the first eight bytes, and `low_key` leads to the whole: a block that belongs to
+// the leaf that begins with it; inner nodes share the block of their leftmost leaf. Where the keys
+// begin both are 0.
 //
-// The two lowest bits of the sibling word are the toggle bits, of which one is set: each change of the
-// word sets one and clears the other, so that a bit tells the heap whether the change has happened
-// (pm::link_bit).
+// The two lowest bits of the sibling word are the toggle bits, of which one is set: each change of
+// the word sets one and clears the other, so that a bit tells the heap whether the change has
+// happened (pm::link_bit).
 #pragma once
 
 #include <cstddef>

@@ -5,8 +5,8 @@
 
 namespace perdure::index::fastfair {
 
-// The locks of two children, beside the parent's. Only who has the merge mutex waits for a lock while
-// it holds another, so nobody waits in a circle.
+// The locks of two children, beside the parent's. Only who has the merge mutex waits for a lock
+// while it holds another, so nobody waits in a circle.
 template <typename Policy, typename Content>
 class Core<Policy, Content>::HeldAlso {
  public:
@@ -38,8 +38,8 @@ class Core<Policy, Content>::HeldAlso {
   std::array<StripeLock*, 2> locks_ = {};
 };
 
-// After a removal left few entries in the leaf of the key. An empty leaf is worth waiting for others that
-// merge. Needs no room.
+// After a removal left few entries in the leaf of the key. An empty leaf is worth waiting for
+// others that merge. Needs no room.
 template <typename Policy, typename Content>
 void Core<Policy, Content>::shrink(const Key& key, bool empty) {
   std::unique_lock lock(merge_mutex_, std::defer_lock);
@@ -95,7 +95,8 @@ bool Core<Policy, Content>::join(Node& parent, uint32_t at, uint32_t count) {
   begin_change(parent);
   remove_entry(parent, at, count);
   memory_
-      .fence();  // before anything is copied: from now on the left node is the only way to the right
+      // before anything is copied: from now on the left node is the only way to the right
+      .fence();
   begin_change(left);
   begin_change(right);
   append_entries(left, right);

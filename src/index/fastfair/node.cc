@@ -36,8 +36,8 @@ template <typename Policy, typename Content>
 void Core<Policy, Content>::insert_entry(Node& node, const Position& position, Entry entry) const {
   Entry* entries = entries_of(node);
   Stepper stepper(memory_);
-  // From right to left, and in each entry, too. When entry i has become the copy of its left neighbour
-  // that neighbour is there twice, until its own place gets another mark.
+  // From right to left, and in each entry, too. When entry i has become the copy of its left
+  // neighbour that neighbour is there twice, until its own place gets another mark.
   for (uint32_t i = position.count; i > position.at; --i) {
     stepper.store(entries[i].other, pm::load_relaxed(entries[i - 1].other));
     stepper.store(entries[i].mark, pm::load_relaxed(entries[i - 1].mark));
@@ -73,8 +73,8 @@ void Core<Policy, Content>::clear_from(Node& node, uint32_t at) const {
                            sizeof(uint64_t));
 }
 
-// An entry that is there twice: the shift is finished to the left, which undoes an insert that had not
-// committed, and completes a removal that had.
+// An entry that is there twice: the shift is finished to the left, which undoes an insert that had
+// not committed, and completes a removal that had.
 template <typename Policy, typename Content>
 bool Core<Policy, Content>::close_gap(Node& node) {
   const Entry* entries = entries_of(node);

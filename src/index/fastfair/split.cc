@@ -64,8 +64,8 @@ Node& Core<Policy, Content>::split(Node& node, uint32_t count) {
   return node_at(offset);
 }
 
-// Gives a node its entry in the parent, if it has none. What lacks room is left for later: the node is
-// found by going right.
+// Gives a node its entry in the parent, if it has none. What lacks room is left for later: the node
+// is found by going right.
 template <typename Policy, typename Content>
 void Core<Policy, Content>::adopt(Node& child) {
   try {
@@ -84,8 +84,8 @@ bool Core<Policy, Content>::try_adopt(Node& child, const Node*& settled) {
   if (top().level < level) grow(level);
   Locked parent = lock_node(low, level);
   if (parent.node == nullptr) return false;  // the top has just been taken away
-  // Somebody else may have done it, and a split may have made the child a leftmost one since. Who merges
-  // the child away holds the parent, too.
+  // Somebody else may have done it, and a split may have made the child a leftmost one since. Who
+  // merges the child away holds the parent, too.
   if (is_obsolete(child) || parent.position.found || &leftmost_of(*parent.node) == &child)
     return true;
   if (parent.position.count == slots_) {

@@ -7,8 +7,8 @@
 
 namespace perdure::index::fastfair {
 
-// Within a cache line the order of the stores is enough. When they go on to another line, the one they
-// leave is flushed and fenced first. The last line is flushed by the destructor, not fenced.
+// Within a cache line the order of the stores is enough. When they go on to another line, the one
+// they leave is flushed and fenced first. The last line is flushed by the destructor, not fenced.
 class Stepper {
  public:
   explicit Stepper(const pm::Memory& memory) : memory_(memory) {}

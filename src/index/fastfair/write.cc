@@ -79,8 +79,9 @@ void Core<Policy, Content>::throw_damaged(const Node& node) const {
 
 // ---- locks
 
-// The node of a level that covers the key: locked, whole, and alive. Nodes on the way are made whole,
-// and those that were found by going right get their entry in the parent. Holds no lock on the way.
+// The node of a level that covers the key: locked, whole, and alive. Nodes on the way are made
+// whole, and those that were found by going right get their entry in the parent. Holds no lock on
+// the way.
 template <typename Policy, typename Content>
 typename Core<Policy, Content>::Locked Core<Policy, Content>::lock_node(const Key& key,
                                                                         uint32_t level) {

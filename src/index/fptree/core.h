@@ -1,10 +1,10 @@
 // FPTree: a B+tree with leaves in persistent memory and inner nodes in DRAM.
 //
-// The idea. Only leaves are worth persisting: inner nodes are rebuilt from them. A leaf has a bitmap,
-// a one-byte fingerprint (hash of the key) for each record, and unsorted records. A lookup compares
-// all fingerprints at once and reads one record on average. An insert writes a record to a free slot,
-// its fingerprint, and sets its bit; an update writes a free slot and flips both bits by the same
-// store; a removal clears a bit. No record moves, and one 8-byte store decides.
+// The idea. Only leaves are worth persisting: inner nodes are rebuilt from them. A leaf has a
+// bitmap, a one-byte fingerprint (hash of the key) for each record, and unsorted records. A lookup
+// compares all fingerprints at once and reads one record on average. An insert writes a record to a
+// free slot, its fingerprint, and sets its bit; an update writes a free slot and flips both bits by
+// the same store; a removal clears a bit. No record moves, and one 8-byte store decides.
 //
 // The persist points, and what a crash leaves
 //   insert         record and fingerprint, fence; bitmap, fence. Without the bit the slot is free.
@@ -23,16 +23,16 @@
 //                  the same way, durably, before the first change after opening.
 // Each key has its bit set in exactly one leaf at any time, so what recovery finds is the tree.
 //
-// Recovery: after a clean close the inner nodes are built from the spill, without a look at any leaf.
-// After a crash all leaves are read, in parallel, for their smallest keys, which are sorted and
-// become the separators. Dead space is never left: leaves without records are free.
+// Recovery: after a clean close the inner nodes are built from the spill, without a look at any
+// leaf. After a crash all leaves are read, in parallel, for their smallest keys, which are sorted
+// and become the separators. Dead space is never left: leaves without records are free.
 //
 // Concurrency. Each leaf has a version lock in DRAM (index/stripes.h). A writer locks the leaf, and
-// makes readers wait from the store to the bitmap until the fence after it: nobody sees a record that
-// is not durable. Lookups and scans take no lock. inner.h says how they descend.
+// makes readers wait from the store to the bitmap until the fence after it: nobody sees a record
+// that is not durable. Lookups and scans take no lock. inner.h says how they descend.
 //
-// Source: Oukid et al., "FPTree: A Hybrid SCM-DRAM Persistent and Concurrent B-Tree for Storage Class
-// Memory", SIGMOD 2016; docs/structures/fptree.md says where this differs.
+// Source: Oukid et al., "FPTree: A Hybrid SCM-DRAM Persistent and Concurrent B-Tree for Storage
+// Class Memory", SIGMOD 2016; docs/structures/fptree.md says where this differs.
 #pragma once
 
 #include <algorithm>
@@ -260,8 +260,8 @@ bool Core<Content>::lookup(const Key& key, Use use) const {
   }
 }
 
-// Copies the leaf's records, in no order; returns their end. Null if the leaf or the way to it has changed
-// meanwhile.
+// Copies the leaf's records, in no order; returns their end. Null if the leaf or the way to it has
+// changed meanwhile.
 template <typename Content>
 Slot* Core<Content>::copy_slots(const Position& at, Slot* out) const {
   const LeafRef& ref = *at.leaf;
@@ -275,15 +275,16 @@ Slot* Core<Content>::copy_slots(const Position& at, Slot* out) const {
   return ref.lock.validate(stamp) ? out : nullptr;
 }
 
-// Copies the leaf's records that are not below `from`, sorted. Returns false if the leaf or the way to
-// it has changed meanwhile.
+// Copies the leaf's records that are not below `from`, sorted. Returns false if the leaf or the way
+// to it has changed meanwhile.
 template <typename Content>
 bool Core<Content>::copy_leaf(const Position& at, const Key& from, Copied& out) const {
   Slot* const begin = out.slots.data();
   Slot* end = copy_slots(at, begin);
   if (end == nullptr) return false;
-  // The bound may stand in a node above the parent, which alone was validated. The range may have grown
-  // since, up to a later bound; what lies beyond the bound that is known is the next leaf's to tell.
+  // The bound may stand in a node above the parent, which alone was validated. The range may have
+  // grown since, up to a later bound; what lies beyond the bound that is known is the next leaf's
+  // to tell.
   const auto out_of_range = [&](const Slot& slot) {
     return tree::compare<Content>(records_, slot, from) < 0 ||
            (at.bounded &&
@@ -316,7 +317,8 @@ void Core<Content>::scan(const Key& from, uint64_t limit, Visit visit) const {
       }
     }
     if (!at.bounded || limit == 0) return;
-    // Where this leaf ended; wherever splits and merges have moved what follows, it is from there on.
+    // Where this leaf ended; wherever splits and merges have moved what follows, it is from there
+    // on.
     if constexpr (Content::kOutOfPlace) {
       text = *at.bound.text;
       cursor = Key(text);

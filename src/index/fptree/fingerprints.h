@@ -19,8 +19,8 @@ inline uint8_t fingerprint_of(const tree::Bytes::Key& key) {
 }
 
 // The slots, by bit, whose fingerprint is the wanted one; bits of records that do not exist may be
-// set. A concurrent writer may be changing fingerprints: vector loads read each byte whole, as atomic
-// loads do, and the callers validate what they found.
+// set. A concurrent writer may be changing fingerprints: vector loads read each byte whole, as
+// atomic loads do, and the callers validate what they found.
 inline uint64_t match(const Leaf& leaf, uint32_t records, uint8_t wanted) {
   const uint8_t* fingerprints = Geometry::fingerprints(leaf);
   uint64_t mask = 0;

@@ -177,9 +177,9 @@ void Inner<Content>::insert_child(Node& node, uint32_t at, const Separator& sepa
   pm::store_release(node.count, node.count + 1);
 }
 
-// Makes a node on the right of a full one, and adds a child behind child `at` of the two. Returns the
-// new node; `separator` is then the one before it. A full node that grows at its end stays full, so
-// that ascending keys leave no half-empty nodes behind.
+// Makes a node on the right of a full one, and adds a child behind child `at` of the two. Returns
+// the new node; `separator` is then the one before it. A full node that grows at its end stays
+// full, so that ascending keys leave no half-empty nodes behind.
 template <typename Content>
 auto Inner<Content>::split_node(Node& node, uint32_t at, Separator& separator, void*& added)
     -> Node* {

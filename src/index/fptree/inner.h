@@ -54,8 +54,9 @@ class Inner {
     uint32_t count;  // of children; one more than separators
   };
 
-  // While it holds, all keys from that of find() to the bound are the leaf's. Keys from the bound on may
-  // have become the leaf's, too: `bound` may stand in a node above the parent, and go with the next one.
+  // While it holds, all keys from that of find() to the bound are the leaf's. Keys from the bound
+  // on may have become the leaf's, too: `bound` may stand in a node above the parent, and go with
+  // the next one.
   struct Position {
     const Node* parent;
     uint32_t stamp;
@@ -78,13 +79,14 @@ class Inner {
   static Key key_of(const Separator& separator);
   static void forget(const Separator& separator);
 
-  // Makes the tree, when opening, of at least one leaf in ascending order. Takes the separators; that
-  // of the first leaf counts for nothing.
+  // Makes the tree, when opening, of at least one leaf in ascending order. Takes the separators;
+  // that of the first leaf counts for nothing.
   void build(const std::vector<Item>& items);
 
   Position find(const Key& key) const;
-  // The leaf of the greatest key under the ceiling, and the least key that is the leaf's; without a bound. While it
-  // holds, all keys between the two are the leaf's. Keys below may have become so, too.
+  // The leaf of the greatest key under the ceiling, and the least key that is the leaf's; without a
+  // bound. While it holds, all keys between the two are the leaf's. Keys below may have become so,
+  // too.
   Position find_under(const tree::Ceiling<Content>& ceiling, tree::Floor<Content>& floor) const;
 
   // What an insert() needs of DRAM: had beforehand, it cannot fail when records have moved already.
@@ -108,9 +110,9 @@ class Inner {
   std::mutex& mutex() const { return mutex_; }
   // A leaf for the keys from that of the supplies on, which had belonged to another leaf.
   void insert(Supplies& supplies, LeafRef* leaf);
-  // The leaf of the key goes, or the one `step` places (-1 to 1) from there that has the same parent;
-  // its keys belong to a neighbour from now on: the one on its right if `to_right`, else the one on its
-  // left if that has the same parent. Needs no memory.
+  // The leaf of the key goes, or the one `step` places (-1 to 1) from there that has the same
+  // parent; its keys belong to a neighbour from now on: the one on its right if `to_right`, else
+  // the one on its left if that has the same parent. Needs no memory.
   void erase(const Key& key, int step, bool to_right);
   // The leaves next to the key's leaf that have the same parent, or null.
   struct Neighbours {
@@ -133,8 +135,8 @@ class Inner {
   uint64_t check(const std::function<void(const std::string&)>& fail) const;
 
  private:
-  // A node is split when it is full, and is full again after two more children at the earliest, so that
-  // a tree of this depth has seen 2^63 leaves split.
+  // A node is split when it is full, and is full again after two more children at the earliest, so
+  // that a tree of this depth has seen 2^63 leaves split.
   static constexpr uint32_t kDepthMax = 64;
 
   struct Path {
@@ -186,7 +188,8 @@ class Inner {
   uint32_t child_by(const Node& node, uint32_t count, Begins begins) const;
   Path path_to(const Key& key) const;
   void* child(const Node& node, uint32_t at) const { return children(node)[at]; }
-  // Down to a leaf, by what `choose(node, count, whether it is the top, found)` makes of each node: a child's index.
+  // Down to a leaf, by what `choose(node, count, whether it is the top, found)` makes of each node:
+  // a child's index.
   template <typename Choose>
   Position find_by(Choose choose) const;
 

@@ -14,10 +14,10 @@
 //
 //   spill, one block: what a clean close leaves for the next opening; see Spill
 //
-// The bitmap decides everything. A record counts exactly if its bit is set. A leaf is in use exactly
-// if its bitmap is not 0; there is no list of leaves: their order is that of their keys, which only
-// DRAM needs to know. With byte strings a record is {first eight bytes of the key, offset of a block}
-// and the block is allocated exactly if the bit is set.
+// The bitmap decides everything. A record counts exactly if its bit is set. A leaf is in use
+// exactly if its bitmap is not 0; there is no list of leaves: their order is that of their keys,
+// which only DRAM needs to know. With byte strings a record is {first eight bytes of the key,
+// offset of a block} and the block is allocated exactly if the bit is set.
 #pragma once
 
 #include <cstddef>

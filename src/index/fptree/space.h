@@ -1,9 +1,9 @@
 // The leaves in PM, in groups: which are free, new groups, and groups that go back to the heap.
 //
 // Persist points. A new group: its empty leaves and the heap's intent, fence; root.groups, by one
-// store, and the heap's bitmap, fence; the intent's end, fence. A group that goes: the same with the
-// word that leads to it. So each group is allocated exactly if it is in the chain. Whether a leaf is
-// in use is not written here at all: a free leaf is one without records.
+// store, and the heap's bitmap, fence; the intent's end, fence. A group that goes: the same with
+// the word that leads to it. So each group is allocated exactly if it is in the chain. Whether a
+// leaf is in use is not written here at all: a free leaf is one without records.
 #pragma once
 
 #include <cstdint>
@@ -57,8 +57,8 @@ class LeafSpace {
   static void format(const pm::Memory& memory, const Geometry& geometry, char* block,
                      uint64_t next);
 
-  // When opening: makes the groups known, along the chain or from a list of it. All their leaves count
-  // as taken until give_quietly(). Returns false if what they find is no group.
+  // When opening: makes the groups known, along the chain or from a list of it. All their leaves
+  // count as taken until give_quietly(). Returns false if what they find is no group.
   bool load_chain();
   bool load_list(std::span<const uint64_t> offsets);
 
@@ -69,8 +69,8 @@ class LeafSpace {
   // The same, but no group goes: nothing is written.
   void give_quietly(LeafRef* leaf);
 
-  // In the order of the chain. Those that others give back meanwhile stay as long as the caller has a
-  // guard.
+  // In the order of the chain. Those that others give back meanwhile stay as long as the caller has
+  // a guard.
   std::vector<Group*> groups() const;
   uint64_t group_count() const {
     const std::lock_guard lock(mutex_);

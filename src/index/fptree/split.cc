@@ -16,8 +16,8 @@ void Core<Content>::make_room(const Held& held, LeafRef& full, bool last, const 
   if (!last || !std::all_of(slots, slots + std::popcount(all), below_key)) {
     return split(held, full);
   }
-  // Ascending keys: the full leaf stays as it is, and an empty one follows it. Empty leaves are free
-  // leaves to recovery, so there is nothing to write.
+  // Ascending keys: the full leaf stays as it is, and an empty one follows it. Empty leaves are
+  // free leaves to recovery, so there is nothing to write.
   typename InnerNodes::Supplies supplies(inner_, key);
   LeafRef* fresh = space_.take();
   const std::lock_guard lock(inner_.mutex());
@@ -35,7 +35,8 @@ uint64_t Core<Content>::copy_records(Leaf& from, uint64_t which, Leaf& to, uint6
               pm::load_relaxed(Geometry::fingerprints(from)[source]));
     used |= bit(target);
   }
-  // What lies outside has a clear bit and is read by nobody; who sets one later flushes its slot first.
+  // What lies outside has a clear bit and is read by nobody; who sets one later flushes its slot
+  // first.
   const int first = std::countr_zero(used);
   const auto count = static_cast<size_t>(64 - std::countl_zero(used) - first);
   memory_.flush(Geometry::fingerprints(to) + first, count);
@@ -43,9 +44,9 @@ uint64_t Core<Content>::copy_records(Leaf& from, uint64_t which, Leaf& to, uint6
   return used;
 }
 
-// Both bitmaps by one redo record: each record counts in one of the two leaves, whatever happens. Calls
-// `moved` while readers of both leaves wait: also when the medium fails, if the records have moved by
-// then, for what readers find must be where the inner nodes lead to.
+// Both bitmaps by one redo record: each record counts in one of the two leaves, whatever happens.
+// Calls `moved` while readers of both leaves wait: also when the medium fails, if the records have
+// moved by then, for what readers find must be where the inner nodes lead to.
 template <typename Content>
 template <typename Moved>
 void Core<Content>::change_both(Leaf& first, uint64_t first_bitmap, Leaf& second,
@@ -129,8 +130,8 @@ void Core<Content>::shrink(Held& held, LeafRef& leaf, const Key& key, uint32_t l
 
 // Moves the records of one of two neighbours, of which the caller has locked the first (the key's),
 // to the other, if they are `most` at most together. Returns the leaf that is empty now and in no
-// inner node, or null. The caller holds inner_.mutex(); a leaf that another thread has locked is left
-// alone, as that thread may be waiting for the mutex.
+// inner node, or null. The caller holds inner_.mutex(); a leaf that another thread has locked is
+// left alone, as that thread may be waiting for the mutex.
 template <typename Content>
 LeafRef* Core<Content>::merge_with(const Held& held, LeafRef& leaf, LeafRef* neighbour,
                                    bool on_right, const Key& key, uint32_t most) {
@@ -158,7 +159,8 @@ LeafRef* Core<Content>::merge_with(const Held& held, LeafRef& leaf, LeafRef* nei
   return &from;
 }
 
-// For a full pool: merges all neighbours whose records fit one leaf. Returns whether that freed leaves.
+// For a full pool: merges all neighbours whose records fit one leaf. Returns whether that freed
+// leaves.
 template <typename Content>
 bool Core<Content>::compact() {
   if (!compactable_.exchange(false, std::memory_order_acq_rel)) return false;

@@ -26,7 +26,8 @@ Core<Content>::~Core() {
     pool_.require_writable();  // else PM may not be what DRAM says
     write_spill();
   } catch (const std::exception&) {
-    // No room, in the pool or in DRAM, or a medium that has failed: the next opening reads the leaves.
+    // No room, in the pool or in DRAM, or a medium that has failed: the next opening reads the
+    // leaves.
   }
 }
 
@@ -97,8 +98,8 @@ void Core<Content>::change_bitmap(const Held& held, Leaf& leaf, uint64_t bitmap)
   memory_.flush(&leaf.bitmap, sizeof leaf.bitmap);
 }
 
-// Puts a record in a free slot and sets its bit; that of the slot `replaced`, if there is one, goes by
-// the same store.
+// Puts a record in a free slot and sets its bit; that of the slot `replaced`, if there is one, goes
+// by the same store.
 template <typename Content>
 void Core<Content>::put(const Held& held, Leaf& leaf, uint64_t bitmap, int replaced, const Key& key,
                         uint8_t fingerprint, const Value& value) {

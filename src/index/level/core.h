@@ -27,10 +27,11 @@
 // Recovery: none. If the crash came while the table grew, it goes on growing, from the first node;
 // those that are empty cost a look.
 //
-// Concurrency. Stripe locks (index/stripes.h) in DRAM, by the leading bits of a node's number, which
-// are the same in all levels: a writer takes the two of its hash, in order; for a move it tries a
-// third, and never waits for it. Lookups take none, and read again if a version has changed. The
-// levels that count are one pointer in DRAM, which is read after the locks or versions.
+// Concurrency. Stripe locks (index/stripes.h) in DRAM, by the leading bits of a node's number,
+// which are the same in all levels: a writer takes the two of its hash, in order; for a move it
+// tries a third, and never waits for it. Lookups take none, and read again if a version has
+// changed. The levels that count are one pointer in DRAM, which is read after the locks or
+// versions.
 //
 // Source: Zuo et al., "Write-Optimized and High-Performance Hashing Index Scheme for Persistent
 // Memory", OSDI 2018; the variants: Woo et al., IEEE Access 2021. docs/structures/level.md says

@@ -45,10 +45,10 @@ void Core<Policy, Content>::make_room(const State* seen) {
   }
 }
 
-// Whether an insert must wait until more is migrated. Writers help, so that the old levels are empty long
-// before the new one is full; but a thread that migrates a part of them may be stopped by the system, or
-// there are more threads than nodes. With more than one insert for each new node the records of that
-// part might not fit any more.
+// Whether an insert must wait until more is migrated. Writers help, so that the old levels are
+// empty long before the new one is full; but a thread that migrates a part of them may be stopped
+// by the system, or there are more threads than nodes. With more than one insert for each new node
+// the records of that part might not fit any more.
 template <typename Policy, typename Content>
 bool Core<Policy, Content>::is_ahead(const State& state) {
   return state.growing &&
@@ -92,8 +92,8 @@ void Core<Policy, Content>::begin_growing(const State* seen) {
   publish(std::move(state));
 }
 
-// When the levels that the old ones are migrated into are full: the larger of them becomes the top one,
-// below a new one, and the smaller one is migrated, too.
+// When the levels that the old ones are migrated into are full: the larger of them becomes the top
+// one, below a new one, and the smaller one is migrated, too.
 template <typename Policy, typename Content>
 void Core<Policy, Content>::grow_further(const State* seen) {
   const std::lock_guard lock(growing_mutex_);

@@ -84,7 +84,8 @@ constexpr uint64_t side_of(uint64_t hash, uint32_t side) {
 // The variants that Woo et al. (IEEE Access 2021) study.
 struct Reference {
   static constexpr char kName[] = "level";
-  // HashSlot and token may lie in different lines: the one must be durable before the other is stored.
+  // HashSlot and token may lie in different lines: the one must be durable before the other is
+  // stored.
   static constexpr bool kOneLine = false;
   using Node = WideNode;
 };

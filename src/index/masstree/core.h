@@ -1,9 +1,10 @@
 // P-Masstree: a trie of B+-trees, each over eight bytes of the keys.
 //
-// The idea. The entries of a node are unsorted. One word, the permutation, says which slots count and in which
-// order; a record is written to a free slot, and the store of the permutation commits it. A key is cut into
-// slices of eight bytes. A tree, called a layer, orders the slices at one place of the keys; where two keys
-// share a slice and go on behind it, the value of the slice is another layer.
+// The idea. The entries of a node are unsorted. One word, the permutation, says which slots count
+// and in which order; a record is written to a free slot, and the store of the permutation commits
+// it. A key is cut into slices of eight bytes. A tree, called a layer, orders the slices at one
+// place of the keys; where two keys share a slice and go on behind it, the value of the slice is
+// another layer.
 //
 // The persist points; F is a fence
 //   insert        words: slice and value: F; permutation: F. Byte strings: record, slice and the heap's intent: F;
@@ -18,18 +19,20 @@
 //                 records are certain: F; both permutations and the left node's `next` change together: F;
 //                 bitmap: F; end: F. Without a parent: a new top instead, which the layer's word leads to.
 //   merge         the right node's entries in free slots of the left one, intents, redo records; then as a split.
-// A crash before the store that commits, or before the redo records are certain, leaves slots that do not count
-// and blocks that the intents free; after it, the change is whole. No step is left to be taken by others.
+// A crash before the store that commits, or before the redo records are certain, leaves slots that
+// do not count and blocks that the intents free; after it, the change is whole. No step is left to
+// be taken by others.
 //
 // Recovery: nothing; the heap's intents and redo records only.
 //
-// Concurrency. Stripe locks (index/stripes.h) in DRAM, by node. Readers take none: they note the version of a
-// node, and look at that of its parent again before they rely on it; they wait while a writer stores and fences,
-// so that what they return is durable. A writer holds the lock of one border node. Who changes the shape has the
-// mutex for it, and only he waits for a lock while he holds another.
+// Concurrency. Stripe locks (index/stripes.h) in DRAM, by node. Readers take none: they note the
+// version of a node, and look at that of its parent again before they rely on it; they wait while a
+// writer stores and fences, so that what they return is durable. A writer holds the lock of one
+// border node. Who changes the shape has the mutex for it, and only he waits for a lock while he
+// holds another.
 //
-// Sources: Mao et al., "Cache Craftiness for Fast Multicore Key-Value Storage", EuroSys 2012; Lee et al.,
-// "RECIPE", SOSP 2019. docs/structures/p-masstree.md says where this differs.
+// Sources: Mao et al., "Cache Craftiness for Fast Multicore Key-Value Storage", EuroSys 2012; Lee
+// et al., "RECIPE", SOSP 2019. docs/structures/p-masstree.md says where this differs.
 #pragma once
 
 #include <array>
@@ -72,7 +75,8 @@ class Core {
   // Calls `use` with the value, which is valid during the call.
   template <typename Use>
   bool lookup(const Key& key, Use use) const;
-  // Calls visit(key, value) in ascending order from `from` on, `limit` times at most, until it says no.
+  // Calls visit(key, value) in ascending order from `from` on, `limit` times at most, until it says
+  // no.
   template <typename Visit>
   void scan(const Key& from, uint64_t limit, Visit visit) const;
   // The same in descending order; null: from the last key on.
@@ -87,11 +91,12 @@ class Core {
   static constexpr uint32_t kStripeBits = 14;
   static constexpr uint32_t kFullEnough = kSlots * 3 / 4;  // of a node that a merge makes
 
-  // The locks of up to three nodes or layers, which live as long as the caller's guard. Only who has the mutex of
-  // the shape has several.
+  // The locks of up to three nodes or layers, which live as long as the caller's guard. Only who
+  // has the mutex of the shape has several.
   class Held {
    public:
-    // Throws kIo once the medium has failed: what another thread could not make durable may be there.
+    // Throws kIo once the medium has failed: what another thread could not make durable may be
+    // there.
     template <typename... Places>
     explicit Held(const Core& core, const Places&... places) {
       (add(core.stripe_of(places)), ...);
@@ -262,13 +267,15 @@ class Core {
       return kind == Kind::kAll || other < slice || (other == slice && kind == Kind::kUpTo);
     }
   };
-  // The entries of a border node that are under something, in order, and the least slice that belongs to the node.
+  // The entries of a border node that are under something, in order, and the least slice that
+  // belongs to the node.
   struct Part {
     std::array<Entry, kSlots> entries;
     uint32_t count = 0;
     bool lowest = true;  // there is none: it is the first node
     Slice low;
-    // The node above, as it was seen, and how many of its slices are up to `low`. 0: it cannot tell the node before.
+    // The node above, as it was seen, and how many of its slices are up to `low`. 0: it cannot tell
+    // the node before.
     const Node* parent = nullptr;
     Seen parent_seen;
     uint32_t parent_rank = 0;

@@ -8,8 +8,8 @@
 
 namespace perdure::index::masstree {
 
-// Calls on_layer(layer, depth) and on_node(node, depth) for all from a layer on, of which there are so many nodes at
-// most.
+// Calls on_layer(layer, depth) and on_node(node, depth) for all from a layer on, of which there are
+// so many nodes at most.
 template <typename Content>
 template <typename OnLayer, typename OnNode>
 void Core<Content>::visit_layer(const Layer& layer, uint32_t depth, uint64_t& nodes_left,

@@ -7,8 +7,9 @@
 //
 //   permutation   bits 0 to 47: by rank, the slot of an entry (4 bits); 48 to 59: by slot, it counts
 //
-// A node of level 0 is a border node: a value is the value itself or, of byte strings, the offset of a
-// record, or of a layer with kLayerTag. In an interior node it is the offset of the child from the slice on.
+// A node of level 0 is a border node: a value is the value itself or, of byte strings, the offset
+// of a record, or of a layer with kLayerTag. In an interior node it is the offset of the child from
+// the slice on.
 #pragma once
 
 #include <algorithm>
@@ -45,7 +46,8 @@ struct Node {
   uint16_t reserved;
   uint8_t lengths[kSlots];
   uint32_t
-      settled;  // of words: the generation, as above, from which on all of it is durable; not flushed
+      // of words: the generation, as above, from which on all of it is durable; not flushed
+      settled;
   uint8_t reserved2[16];
   uint64_t words[kSlots];
   uint64_t values[kSlots];

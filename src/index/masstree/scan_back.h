@@ -1,7 +1,8 @@
-// Scans downwards: border nodes are linked to the right only, so each node is found in the node above or, if that has
-// changed or has none before, by a descent for the greatest slice below the least one of the node that was read last. A
-// node's least slice never changes, and merges make nodes grow to the right only: as long as its version holds, all
-// slices from there to where the search aimed are the node's.
+// Scans downwards: border nodes are linked to the right only, so each node is found in the node
+// above or, if that has changed or has none before, by a descent for the greatest slice below the
+// least one of the node that was read last. A node's least slice never changes, and merges make
+// nodes grow to the right only: as long as its version holds, all slices from there to where the
+// search aimed are the node's.
 #pragma once
 
 #include "index/masstree/core.h"
@@ -27,7 +28,8 @@ bool Core<Content>::copy_under(const Node& node, const Seen& seen, const Under& 
   return true;
 }
 
-// The node before the one that the part is of, by way of the node above, as long as that is what it was.
+// The node before the one that the part is of, by way of the node above, as long as that is what it
+// was.
 template <typename Content>
 bool Core<Content>::try_read_before(const Under& under, Part& part) const {
   if (part.parent_rank < 2) return false;

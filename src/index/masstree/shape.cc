@@ -1,5 +1,5 @@
-// Splits, merges, and the end of layers. All under the mutex of the shape: the interior nodes and what leads to a
-// layer are changed by its holder only, the border nodes by others, too.
+// Splits, merges, and the end of layers. All under the mutex of the shape: the interior nodes and
+// what leads to a layer are changed by its holder only, the border nodes by others, too.
 #include <algorithm>
 
 #include "index/masstree/core.h"
@@ -46,8 +46,8 @@ typename Core<Content>::Path Core<Content>::path_to(const Layer& layer, Slice sl
 
 // ---- splits
 
-// Splits the border node of a slice, if it is full, and first what is full above it. Throws kPoolFull, kNoSpace:
-// then what has been split stays so, which is a legal tree.
+// Splits the border node of a slice, if it is full, and first what is full above it. Throws
+// kPoolFull, kNoSpace: then what has been split stays so, which is a legal tree.
 template <typename Content>
 void Core<Content>::make_room(Layer& layer, Slice slice) {
   const std::lock_guard lock(shape_mutex_);
@@ -123,8 +123,8 @@ bool Core<Content>::split(Layer& layer, const Path& path, size_t at) {
 
 // ---- merges
 
-// After a removal left few entries in the border node of a key. An empty one is worth waiting for others that
-// change the shape. Needs no room.
+// After a removal left few entries in the border node of a key. An empty one is worth waiting for
+// others that change the shape. Needs no room.
 template <typename Content>
 void Core<Content>::shrink(const Key& key, bool empty) {
   std::unique_lock lock(shape_mutex_, std::defer_lock);

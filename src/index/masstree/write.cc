@@ -68,9 +68,10 @@ void Core<Content>::place(Node& node, uint32_t slot, const Entry& entry) const {
   memory_.flush(&node.values[slot], sizeof node.values[slot]);
 }
 
-// Before the first change of a node in this generation. Words have no intents by which recovery would make durable
-// what a process that died had stored: without this a slot could be written to that is free in the caches only, and a
-// power failure would bring back the permutation by which it counts.
+// Before the first change of a node in this generation. Words have no intents by which recovery
+// would make durable what a process that died had stored: without this a slot could be written to
+// that is free in the caches only, and a power failure would bring back the permutation by which it
+// counts.
 template <typename Content>
 void Core<Content>::settle(Node& node) const {
   if (!kWords || pm::load_relaxed(node.settled) == obsolete_mark_) return;
@@ -99,8 +100,8 @@ void Core<Content>::put(Node& node, const Position& position, Slice slice, const
     const uint64_t record = records_.make(txn, key.bytes, value);
     place(node, slot, {slice, record});
     txn.will_link(record, &node.permutation, pm::link_bit(Permutation::bit_of(slot)));
-    // The entry, its record and the intent, before the permutation reveals them. The slice's length is in the
-    // permutation's line, and stored before it.
+    // The entry, its record and the intent, before the permutation reveals them. The slice's length
+    // is in the permutation's line, and stored before it.
     txn.commit([&] {
       begin_change(node);
       pm::store_release(node.permutation, after);
@@ -157,8 +158,8 @@ void Core<Content>::take_out(Node& node, const Position& position) {
   }
 }
 
-// Gives a record, whose slice another key shares, a layer of its own. Throws kPoolFull, kNoSpace, having
-// changed nothing.
+// Gives a record, whose slice another key shares, a layer of its own. Throws kPoolFull, kNoSpace,
+// having changed nothing.
 template <typename Content>
 void Core<Content>::deepen(Node& node, uint32_t slot, uint32_t depth) {
   if constexpr (!kWords) {

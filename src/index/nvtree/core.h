@@ -1,10 +1,10 @@
 // NV-Tree: consistent leaves in PM that are logs, and inner nodes in DRAM.
 //
-// The idea. A leaf is a log of entries: an insert, an update and a removal each append one, and then
-// raise the leaf's count by one atomic store. Who looks up a key reads the log backwards. A leaf that
-// is full is replaced by new ones that hold what is live: by one, or by two if most of it is. Inner
-// nodes are in contiguous memory in DRAM (nvtree/inner.h): nothing of them is flushed, and they are
-// made from the leaves again when a crash has lost them.
+// The idea. A leaf is a log of entries: an insert, an update and a removal each append one, and
+// then raise the leaf's count by one atomic store. Who looks up a key reads the log backwards. A
+// leaf that is full is replaced by new ones that hold what is live: by one, or by two if most of it
+// is. Inner nodes are in contiguous memory in DRAM (nvtree/inner.h): nothing of them is flushed,
+// and they are made from the leaves again when a crash has lost them.
 //
 // The persist points, and what a crash leaves
 //   write          entry, fence; count, fence. An entry from the count on is as if it were not there.
@@ -20,17 +20,17 @@
 //   image          the inner part, written at a clean close, and gone from root.image, durably, before
 //                  the next replacement. Entries that are appended do not outdate it.
 //
-// Recovery: none of leaves or records. Without an image the list of leaves is walked and the least and
-// greatest key of each is looked for, in parallel; with one no leaf is read.
+// Recovery: none of leaves or records. Without an image the list of leaves is walked and the least
+// and greatest key of each is looked for, in parallel; with one no leaf is read.
 //
 // Concurrency. Stripe locks in DRAM (index/stripes.h) by leaf, for who writes to it; a replacement
 // takes the lock of its leaf parent, too, and of the one before if it changes that leaf's `next`.
 // Lookups and scans take no lock and write nothing: entries that count do not change, and what is
-// replaced stays as it was until its readers have gone (epochs). They wait while a count is being made
-// durable.
+// replaced stays as it was until its readers have gone (epochs). They wait while a count is being
+// made durable.
 //
-// Source: Yang et al., "NV-Tree: Reducing Consistency Cost for NVM-based Single Level Systems", FAST
-// 2015; docs/structures/nv-tree.md says where this differs.
+// Source: Yang et al., "NV-Tree: Reducing Consistency Cost for NVM-based Single Level Systems",
+// FAST 2015; docs/structures/nv-tree.md says where this differs.
 #pragma once
 
 #include <algorithm>
@@ -136,8 +136,8 @@ class Core {
   void store_entry(Leaf& leaf, uint32_t entry, const Slot& slot, Tag tag);
   void erase_in_place(LeafLock& lock, Leaf& leaf, uint32_t entry);
   void replace_value(LeafLock& lock, Leaf& leaf, uint32_t entry, const Value& value);
-  // Once more if there was no room: blocks that wait for readers which have gone, or the image of the
-  // inner part, may be all that is missing. To be called without a guard.
+  // Once more if there was no room: blocks that wait for readers which have gone, or the image of
+  // the inner part, may be all that is missing. To be called without a guard.
   template <typename Write>
   bool with_reclaim(Write write);
   void reclaim();
@@ -236,8 +236,8 @@ void Core<Content>::scan(const Key& from, uint64_t limit, Visit visit) const {
   std::string text;     // what `begin` stands in, in its second and later lives
   for (bool more = limit > 0; more;) {
     const pm::EpochManager::Guard guard(epochs_);
-    // By the leaves' own links: each leads to where the range of its leaf ends, even if both have been
-    // replaced meanwhile, and shows what was there at some instant since the guard began.
+    // By the leaves' own links: each leads to where the range of its leaf ends, even if both have
+    // been replaced meanwhile, and shows what was there at some instant since the guard began.
     uint64_t leaf = inner_.find(begin).leaf;
     Slot last{};
     bool any = false;
@@ -255,7 +255,8 @@ void Core<Content>::scan(const Key& from, uint64_t limit, Visit visit) const {
         any = true;
         if constexpr (Content::kOutOfPlace) {
           const std::string_view key = records_.key(last.value);
-          // Another record is not the one that belongs here, intact as it may be; nor would its key lead on.
+          // Another record is not the one that belongs here, intact as it may be; nor would its key
+          // lead on.
           if (tree::prefix_of(key) != last.key) [[unlikely]]
             throw_damaged("a leaf");
           more = visit(key, records_.value(last.value));
@@ -276,7 +277,8 @@ void Core<Content>::scan(const Key& from, uint64_t limit, Visit visit) const {
   }
 }
 
-// A leaf that has been replaced meanwhile shows what was there when it was, which is since the guard began.
+// A leaf that has been replaced meanwhile shows what was there when it was, which is since the
+// guard began.
 template <typename Content>
 template <typename Visit>
 void Core<Content>::scan_back(const Key* from, uint64_t limit, Visit visit) const {

@@ -10,14 +10,15 @@
 // leaves are added to a parent before the next one.
 //
 // Concurrency. Groups and tops do not change but for the parents in them; a new top is published by
-// one pointer, and the old one goes when its readers have gone (epochs). Parents have version locks:
-// readers take none, and come back if the version has changed. A parent that was rebuilt is retired,
-// and its version changed, before the new top is published: who still finds it looks again from the
-// top, and who found it before does not validate. So no two parents of a key are valid at a time.
-// Several parents are locked from the greatest keys to the least, and no other lock is waited for
-// meanwhile.
+// one pointer, and the old one goes when its readers have gone (epochs). Parents have version
+// locks: readers take none, and come back if the version has changed. A parent that was rebuilt is
+// retired, and its version changed, before the new top is published: who still finds it looks again
+// from the top, and who found it before does not validate. So no two parents of a key are valid at
+// a time. Several parents are locked from the greatest keys to the least, and no other lock is
+// waited for meanwhile.
 //
-// The least key of a leaf's range is its separator; the first one of a parent is that of the parent.
+// The least key of a leaf's range is its separator; the first one of a parent is that of the
+// parent.
 #pragma once
 
 #include <algorithm>
@@ -139,8 +140,8 @@ class Inner {
   // The leaf of the greatest key under the ceiling, and the least key of its range.
   uint64_t find_under(const tree::Ceiling<Content>& ceiling, tree::Floor<Content>& floor) const;
   Held lock(const Key& key) const;
-  // The leaf before that of a slot, 0 if there is none. It stays the one, and is not replaced, while
-  // `held` is.
+  // The leaf before that of a slot, 0 if there is none. It stays the one, and is not replaced,
+  // while `held` is.
   uint64_t previous(Held& held, uint32_t slot) const;
   // Makes room in the key's parent if it is full, and others in it if it is the only one there.
   void rebuild(const Key& key);

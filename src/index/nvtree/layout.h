@@ -15,12 +15,12 @@
 //     | present (1) | removal (1) | supersedes (1) | number of the entry that it supersedes (6) | 0 |
 //
 // An entry counts if its number is below the leaf's count. One entry is live for each key that the
-// leaf holds: it is present, is no removal, and no later entry supersedes it. Entries stay as they are
-// once they count, with two exceptions, each of one 8-byte store, for leaves that are full: a removal
-// that finds no room clears `present`, an update that finds none replaces the value.
+// leaf holds: it is present, is no removal, and no later entry supersedes it. Entries stay as they
+// are once they count, with two exceptions, each of one 8-byte store, for leaves that are full: a
+// removal that finds no room clears `present`, an update that finds none replaces the value.
 //
-// Because entries name what they supersede, who reads the log backwards knows which entries are superseded
-// without looking at their records, which may be gone.
+// Because entries name what they supersede, who reads the log backwards knows which entries are
+// superseded without looking at their records, which may be gone.
 //
 //   image    the inner part, written at a clean close; root.image is 0 while there is none
 //     | checksum, bytes, leaves ...                    | one line

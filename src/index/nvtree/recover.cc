@@ -103,7 +103,8 @@ ChildList Core<Content>::read_leaves(uint32_t threads) {
   Extremes last;
   uint64_t* link = &root_.head;
   for (size_t i = 0; i < leaves.size(); ++i) {
-    // Empty ones, but for the last that remains, were left behind by removals that a crash cut short.
+    // Empty ones, but for the last that remains, were left behind by removals that a crash cut
+    // short.
     if (!found[i].any && (!children.empty() || i + 1 < leaves.size())) {
       unlink_empty(*link, leaves[i]);
       continue;

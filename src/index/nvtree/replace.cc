@@ -111,8 +111,9 @@ bool Core<Content>::tidy_once(const Key& key) {
 
 // ---- the switch
 
-// Puts leaves with the slots `lower`, and `upper` unless it is empty, in the place of `count` leaves of
-// a parent, from `slot` on, whose locks are held; none if both are empty. Durable on return.
+// Puts leaves with the slots `lower`, and `upper` unless it is empty, in the place of `count`
+// leaves of a parent, from `slot` on, whose locks are held; none if both are empty. Durable on
+// return.
 template <typename Content>
 void Core<Content>::replace(Held& held, uint32_t slot, uint32_t count, std::span<const Slot> lower,
                             std::span<const Slot> upper) {
@@ -169,7 +170,8 @@ void Core<Content>::replace(Held& held, uint32_t slot, uint32_t count, std::span
   replacements_.fetch_add(1, std::memory_order_relaxed);
 }
 
-// Whether the list has the leaves as the inner part does: else damage would be copied to new leaves.
+// Whether the list has the leaves as the inner part does: else damage would be copied to new
+// leaves.
 template <typename Content>
 void Core<Content>::require_linked(const typename Inner<Content>::Parent& parent, uint32_t slot,
                                    uint32_t count, uint64_t link, uint64_t next) const {

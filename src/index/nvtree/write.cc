@@ -88,7 +88,8 @@ Core<Content>::~Core() {
       pool_.require_writable();  // else PM may not be what DRAM says
       if (!has_image_ && !inner_.has_one_leaf()) write_image();
     } catch (const std::exception&) {
-      // No room, in the pool or in DRAM, or a medium that has failed: the next opening reads the leaves.
+      // No room, in the pool or in DRAM, or a medium that has failed: the next opening reads the
+      // leaves.
     }
   }
 }
@@ -166,8 +167,9 @@ void Core<Content>::store_entry(Leaf& leaf, uint32_t entry, const Slot& slot, Ta
   memory_.flush(&line, sizeof line);
 }
 
-// Appends a record, or a removal if there is no value; `superseded` is the entry of the key until now,
-// or -1. Durable on return. Throws kPoolFull, kNoSpace, having changed nothing; removals do not.
+// Appends a record, or a removal if there is no value; `superseded` is the entry of the key until
+// now, or -1. Durable on return. Throws kPoolFull, kNoSpace, having changed nothing; removals do
+// not.
 template <typename Content>
 void Core<Content>::append(LeafLock& lock, Leaf& leaf, uint32_t count, const Key& key,
                            const Value* value, int superseded) {

@@ -111,8 +111,9 @@ void Levels::reveal(std::span<const Append> appends, pm::Heap::Txn* txn) const {
       }
       more = more || first + step < last;
     }
-    // Before the fence of the last lines: the bitmap may be durable before the line that it follows. The intents
-    // stand until after this fence, and recovery judges each block by its link and sets the bitmap anew.
+    // Before the fence of the last lines: the bitmap may be durable before the line that it
+    // follows. The intents stand until after this fence, and recovery judges each block by its link
+    // and sets the bitmap anew.
     if (!more && txn != nullptr) txn->settle();
     // A line, before the next line of the same entry: newer records never outlive older ones that
     // were appended with them, or they would later seem newer than what is appended in between.
@@ -150,8 +151,8 @@ bool Levels::has_buckets_from(const Entry& entry, uint32_t first) {
   return false;
 }
 
-// Empties an entry: its first line gets this state, which counts no records. Its buckets but the first
-// `keep` go back to the heap.
+// Empties an entry: its first line gets this state, which counts no records. Its buckets but the
+// first `keep` go back to the heap.
 void Levels::clear_entry(uint32_t level, uint64_t index, LineState state, uint32_t keep) const {
   const Place place = place_at(level, index);
   Entry& entry = *place.entry;

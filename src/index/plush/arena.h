@@ -1,5 +1,5 @@
-// Memory that is reserved for all that a table may become, and used as it grows. In huge pages, since
-// what is found by hashes is read in no order.
+// Memory that is reserved for all that a table may become, and used as it grows. In huge pages,
+// since what is found by hashes is read in no order.
 #pragma once
 
 #include <sys/mman.h>

@@ -1,22 +1,22 @@
 // Groups of lookups and of writes: their cache misses side by side, and one fence for all records.
 //
-// Why a crash in the middle of a group is harmless. Recovery can judge only the last record of a log:
-// whether its condition held, and whether its payload is whole. So whatever a group appends before its
-// fence must need no judgement:
+// Why a crash in the middle of a group is harmless. Recovery can judge only the last record of a
+// log: whether its condition held, and whether its payload is whole. So whatever a group appends
+// before its fence must need no judgement:
 //   - conditions are judged before a record is appended, under the locks, and it is logged as an
 //     upsert. There is nothing to cancel, and no record that was never wanted can be taken for one;
 //   - when a partition gets more than one payload, all payloads are fenced before any record that
-//     leads to one of them is appended: a record that is not the last of its log, and a payload that
-//     lies behind another, then have nothing torn before them.
-// Records of one log may reach PM in any order, but replay ends at the first that is not whole: what it
-// replays is a prefix, so the order of one key's records holds. Which records of a group are there is
-// any combination of such prefixes; no call of the group has returned.
+//     leads to one of them is appended: a record that is not the last of its log, and a payload
+//     that lies behind another, then have nothing torn before them.
+// Records of one log may reach PM in any order, but replay ends at the first that is not whole:
+// what it replays is a prefix, so the order of one key's records holds. Which records of a group
+// are there is any combination of such prefixes; no call of the group has returned.
 //
 // A record that completes its row goes down with the row. Its bucket shares the fence of the log
-// records; then the directory lines of all such rows share a second one. So do the appends to children
-// that are the next step of a migration in one of the partitions. What needs more (another step of a migration, a
-// chunk of the log, a reclaimed payload) is left for after the others, and so is what comes after it for
-// the same row: one key's records keep their order.
+// records; then the directory lines of all such rows share a second one. So do the appends to
+// children that are the next step of a migration in one of the partitions. What needs more (another
+// step of a migration, a chunk of the log, a reclaimed payload) is left for after the others, and
+// so is what comes after it for the same row: one key's records keep their order.
 #include <algorithm>
 #include <array>
 #include <cassert>
@@ -26,8 +26,8 @@
 
 namespace perdure::index::plush {
 
-// Records on their way in, sorted by partition. Partitions that others are writing to are left for a
-// second round: two threads with groups would else wait for each other all the time.
+// Records on their way in, sorted by partition. Partitions that others are writing to are left for
+// a second round: two threads with groups would else wait for each other all the time.
 class Core::Group {
  public:
   Group(Core& core, LogKind kind, std::span<const NewRecord> records, std::span<bool> written);
@@ -140,8 +140,9 @@ void Core::Group::write() {
   if (left > 0) write_round({busy.data(), left}, true, {});
 }
 
-// Waits, if at all, for one lock after the other in ascending order; who holds one lock only waits for
-// none. Puts the items of partitions that are not free into `busy` and returns how many there are.
+// Waits, if at all, for one lock after the other in ascending order; who holds one lock only waits
+// for none. Puts the items of partitions that are not free into `busy` and returns how many there
+// are.
 size_t Core::Group::write_round(Items items, bool wait, std::span<Item*> busy) {
   Locks locks;
   std::array<Item*, kGroup> held;
@@ -166,8 +167,8 @@ size_t Core::Group::write_round(Items items, bool wait, std::span<Item*> busy) {
 
 void Core::Group::write_held(Items items) {
   core_.require_writable();
-  // Before any payload is stored: what no record leads to yet would be taken for garbage. It may also
-  // move rows down, so before these are looked at.
+  // Before any payload is stored: what no record leads to yet would be taken for garbage. It may
+  // also move rows down, so before these are looked at.
   if (core_.payload_.is_used()) {
     for (Item* item : items) core_.collector_.collect_if_grown(*item->partition);
   }
@@ -351,7 +352,8 @@ void Core::Group::plan_appends(Items items, pm::Heap::TxnIfNeeded& txn) {
     txn.reset();
     append_count_ = 0;
     step_count_ = 0;
-    // What was stored for these is garbage now, and must be whole before something is stored behind it.
+    // What was stored for these is garbage now, and must be whole before something is stored behind
+    // it.
     if (core_.payload_.is_used()) core_.memory_.fence();
     for (Item* item : items) {
       if (item->fate != Fate::kCompletes) continue;

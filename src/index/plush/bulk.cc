@@ -1,18 +1,18 @@
 // Writes without log records, and what makes them durable.
 //
 // An unlogged write changes its row in DRAM and nothing else, but for the payload of byte strings,
-// which is written to the payload log and not yet flushed. It is durable when its row has moved down
+// which is written to the payload log and not yet flushed. It is durable when its row was flushed
 // or its records have been copied to the log, whichever is first. Until then a crash takes the key
 // back to the newest version that is durable.
 //
 // What must hold for that:
-//   - Nothing durable leads to a payload that is not: whoever appends to the recovery log or moves a
-//     row down first settles the payload that was left unflushed (flush, fence), in its order.
-//   - What a crash would go back to is still there: the collector of the payload log drops the older
-//     version of a key only after the unlogged newer one has been logged (log_all_rows).
-//   - Epochs of rows: a row that moves down without a record in the log uses up an epoch, and the log
-//     may not keep a record until that epoch comes round again. So such moves are counted, and the
-//     log is begun anew before there are too many.
+//   - Nothing durable leads to a payload that is not: whoever appends to the recovery log or moves
+//     a row down first settles the payload that was left unflushed (flush, fence), in its order.
+//   - What a crash would go back to is still there: the collector of the payload log drops the
+//     older version of a key only after the unlogged newer one has been logged (log_all_rows).
+//   - Epochs of rows: a row that is flushed without a record in the log uses up an epoch, and the
+//     log may not keep a record until that epoch comes round again. So such moves are counted, and
+//     the log is begun anew before there are too many.
 #include <algorithm>
 #include <exception>
 #include <thread>

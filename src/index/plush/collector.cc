@@ -23,25 +23,26 @@ uint64_t Collector::store(Partition& partition, const Key& key, std::string_view
                           PayloadLog::Flush flush) {
   const uint32_t number = partitions_.number_of(partition);
   collect_if_grown(partition);
-  for (;;) {
+  for (size_t times = 0;; ++times) {
     try {
       return payload_.log().append(number, key.bytes, value, flush);
     } catch (const Error& error) {
-      if (!pm::is_full(error) || !make_room(partition)) throw;
+      if (!pm::is_full(error) || !make_room(partition, times)) throw;
     }
   }
 }
 
-bool Collector::make_room(Partition& partition) {
+bool Collector::make_room(Partition& partition, size_t times) {
   // A chunk is worth collecting from one eighth of garbage; do not look again for less.
   if (partition.garbage_bytes < pm::kSegmentBytes / 8) return false;
-  if (collect(partition, true)) return true;
+  const size_t chunks = payload_.log().chunks(partitions_.number_of(partition)).size();
+  if (times < chunks && collect(partition, true)) return true;
   partition.garbage_bytes = 0;
   return false;
 }
 
-// The chunk with most to gain: at least half of it known to be garbage, else the oldest that nobody has
-// counted yet. Returns the number of chunks if there is none.
+// The chunk with most to gain: at least half of it known to be garbage, else the oldest that nobody
+// has counted yet. Returns the number of chunks if there is none.
 size_t Collector::worth_collecting(uint32_t partition) const {
   const auto& chunks = payload_.log().chunks(partition);
   size_t best = chunks.size();
@@ -98,10 +99,10 @@ bool Collector::collect_chunk(Partition& partition, size_t index, bool desperate
       return;
     }
     live.emplace_back(pointer, view);
-    live_bytes += sizeof(PayloadEntry) + view.key.size() + (hit.live() ? view.value.size() : 0);
+    live_bytes += PayloadLog::entry_bytes(view.key.size(), hit.live() ? view.value.size() : 0);
   };
-  // A record that leads to a damaged entry must not come to dangle, as if it were superseded; nor may
-  // an entry go while a damaged record may be the one that leads to it.
+  // A record that leads to a damaged entry must not come to dangle, as if it were superseded; nor
+  // may an entry go while a damaged record may be the one that leads to it.
   const auto keep = [&] {
     payload_.log().chunks(number)[index].kept = true;
     return false;

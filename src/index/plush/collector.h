@@ -1,13 +1,14 @@
 // Garbage collection of the payload log, and room for new payload.
 //
-// Superseded and removed entries are counted for each chunk. A chunk of which at least half is garbage is
-// collected when its partition begins a new one: what is live is appended again, each record is made to
-// lead there, and the chunk is freed.
+// Superseded and removed entries are counted for each chunk. A chunk of which at least half is
+// garbage is collected when its partition begins a new one: what is live is appended again, each
+// record is made to lead there, and the chunk is freed.
 //
 // Promises
-//   - A chunk is freed after the copies of what was live in it, and what leads to them, are durable.
-//   - What a crash would go back to is still there: where a row hides an older version that is durable,
-//     and the row is not, the row is logged first.
+//   - A chunk is freed after the copies of what was live in it, and what leads to them, are
+//     durable.
+//   - What a crash would go back to is still there: where a row hides an older version that is
+//     durable, and the row is not, the row is logged first.
 //   - A chunk with damaged entries is kept for good.
 // All calls need the lock of the partition.
 #pragma once
@@ -44,8 +45,10 @@ class Collector {
   // Appends a payload, collecting first if the pool is full. Throws kPoolFull, kNoSpace.
   uint64_t store(Partition& partition, const Key& key, std::string_view value,
                  PayloadLog::Flush flush);
-  // Collects a chunk for a pool that is full. False: there is none.
-  bool make_room(Partition& partition);
+  // Collects a chunk for a pool that is full; the caller has called it so many times for what it
+  // writes. False: there is none; or there were as many calls as the partition has chunks, so that
+  // what is moved gains nothing: entries may fill their new chunks no better than the old ones.
+  bool make_room(Partition& partition, size_t times);
   // The payload of a record that is no longer in its row, or a tombstone now.
   void note_garbage(Partition& partition, uint64_t value, PayloadLog::Part part) const {
     payload_.log().note_garbage(value, part);

@@ -6,8 +6,8 @@
 // same entry of level 1. An entry that is full is migrated, a step with each of the operations that
 // follow: its records are spread over `fanout` entries of the next level. All levels are indexed by
 // the leading bits of the hash, so everything that a key can meet belongs to one partition, and one
-// lock per partition is all that writers need. Lookups take no lock: they go from level 0 downwards,
-// and try again if a writer has taken records away meanwhile.
+// lock per partition is all that writers need. Lookups take no lock: they go from level 0
+// downwards, and try again if a writer has taken records away meanwhile.
 //
 // The parts, each with the promises that it makes to the others in its header
 //   keys.h          what stands for a key
@@ -113,7 +113,7 @@ class Core {
   bool lookup(uint64_t key, uint64_t& value) const { return lookup_.lookup(key, value); }
   // Calls `use` with the value, which is valid during the call.
   template <typename Use>
-  bool lookup(std::string_view key, Use use) const;
+  bool lookup(std::string_view key, const Use& use) const;
   // Ordered tables only: as AnyIndex::scan(). Others throw kWrongType.
   void scan(uint64_t from, uint64_t limit,
             const std::function<bool(uint64_t key, uint64_t value)>& visit) const;
@@ -161,8 +161,8 @@ class Core {
                      bool last);
 
   // ---- write.cc
-  // To be called under the lock of each partition that is written to: where a persist has failed, the log
-  // may end with a record that a crash would leave half-written, and nothing may follow it.
+  // To be called under the lock of each partition that is written to: where a persist has failed,
+  // the log may end with a record that a crash would leave half-written, and nothing may follow it.
   void require_writable() const { pool_.require_writable(); }
   // A value that a key must have for a write to go on: the word, or the bytes.
   struct Expected {
@@ -187,14 +187,15 @@ class Core {
   bool remove_record(const Key& key, const Expected* expected = nullptr);
   void complete_row(Partition& partition, uint64_t row, Record record);
   // Collects payload of the key's partition for a pool that is full. False: there is none.
-  bool free_payload(const Key& key);
+  bool free_payload(const Key& key, size_t times);
   // A key outside is absent, so only an update of it is no error.
   bool miss_outside(LogKind kind, uint64_t key) const;
 
   // ---- bulk.cc
   bool write_unlogged(LogKind kind, const Key& key, uint64_t value, std::string_view payload);
   void flush_all_rows(Partition& partition);
-  // Calls `work` for each partition, on this thread and `threads` - 1 more. The first error is thrown.
+  // Calls `work` for each partition, on this thread and `threads` - 1 more. The first error is
+  // thrown.
   void for_each_partition(unsigned threads, const std::function<void(uint32_t)>& work) const;
 
   // ---- inspect.cc
@@ -204,8 +205,8 @@ class Core {
     uint64_t value;
     bool dangles;  // damaged, unless a newer record of the key was met before
   };
-  // What is under the row that a hash belongs to. Returns the hash that the next row begins with, 0 after
-  // the last: if the partition grows in between, nothing is met twice or not at all.
+  // What is under the row that a hash belongs to. Returns the hash that the next row begins with, 0
+  // after the last: if the partition grows in between, nothing is met twice or not at all.
   uint64_t collect_subtree(uint64_t hash, std::vector<Collected>& out) const;
   void collect_entry(uint32_t level, uint64_t index, std::vector<Collected>& out,
                      std::unordered_multimap<uint64_t, size_t>& seen) const;
@@ -238,7 +239,7 @@ class Core {
 };
 
 template <typename Use>
-bool Core::lookup(std::string_view key, Use use) const {
+bool Core::lookup(std::string_view key, const Use& use) const {
   if (!keys_.is_inside(key)) return false;
   const pm::EpochManager::Guard guard(payload_.log().epochs());
   Hit hit;

@@ -3,8 +3,8 @@
 //
 // A copy has the entry's bucket pointers and its count, and 16 lines of fingerprints. A key's
 // fingerprint, with the number of its bucket, is in the line that its hash names: one line tells in
-// which buckets the key may be. The 11-bit fingerprints of a full entry, 24 in a line, mislead in 1.2 %
-// of the lookups; the 128-bit filter of a bucket in PM in 2.4 %, for each of 24 buckets.
+// which buckets the key may be. The 11-bit fingerprints of a full entry, 24 in a line, mislead in
+// 1.2 % of the lookups; the 128-bit filter of a bucket in PM in 2.4 %, for each of 24 buckets.
 //
 // Nothing is copied when a table is opened: each entry is copied when it is first needed, under its
 // partition's lock. A line into which too many fingerprints fall says so, and the filters in PM

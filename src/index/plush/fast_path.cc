@@ -1,11 +1,11 @@
 // The common lookup of words, in as few instructions as it takes.
 //
-// A lookup waits for memory twice: for the fingerprints and for the bucket that they name. What hides
-// these waits is the next lookups, which the processor begins meanwhile. It begins as many as there is
-// room for the instructions that wait, so this path has few of them, no loop, and the widest vectors
-// there are. It knows the common case only: no record of the row looks like the key, the copies of both
-// entries are there, and in the first that has a fingerprint of the key, the newest record with it is the
-// key's. In all other cases it says kRetry, and lookup.cc answers.
+// A lookup waits for memory twice: for the fingerprints and for the bucket that they name. What
+// hides these waits is the next lookups, which the processor begins meanwhile. It begins as many as
+// there is room for the instructions that wait, so this path has few of them, no loop, and the
+// widest vectors there are. It knows the common case only: no record of the row looks like the key,
+// the copies of both entries are there, and in the first that has a fingerprint of the key, the
+// newest record with it is the key's. In all other cases it says kRetry, and lookup.cc answers.
 #include <immintrin.h>
 
 #include <bit>
@@ -17,7 +17,8 @@ namespace perdure::index::plush {
 namespace {
 
 struct Baseline {
-  // Bit i: word i has the fingerprint of `hash`; by accident the line's state may look like one, too.
+  // Bit i: word i has the fingerprint of `hash`; by accident the line's state may look like one,
+  // too.
   static uint32_t match_line(const DirectoryCache::Line& line, uint64_t hash) {
     return match_fingerprints(line.words, DirectoryCache::fingerprint(hash));
   }

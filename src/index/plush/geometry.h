@@ -1,14 +1,15 @@
 // Which row and which entries a hash belongs to, of which partition.
 //
-// All levels are indexed by the leading bits of the hash, so everything that a key can meet belongs to one
-// partition. A partition's first level in PM is the one that its rows move down to; it changes when the
-// partition grows.
+// All levels are indexed by the leading bits of the hash, so everything that a key can meet belongs
+// to one partition. A partition's first level in PM is the one that its rows are flushed to; it
+// changes when the partition grows.
 //
 // Promises
-//   - Rows are numbered like the nodes of a heap: a row of level k, whose records go to entry i of it, is
-//     2^level_bits(k) + i. So the rows that a partition has before it grows and those after it are others.
-//   - A partition's first level only ever gets deeper. Under the partition's lock it stands still; without
-//     it, what is found by it counts if the row's version says so (rows.h).
+//   - Rows are numbered like the nodes of a heap: a row of level k, whose records go to entry i of
+//     it, is 2^level_bits(k) + i. So the rows that a partition has before it grows and those after
+//     it are others.
+//   - A partition's first level only ever gets deeper. Under the partition's lock it stands still;
+//     without it, what is found by it counts if the row's version says so (rows.h).
 #pragma once
 
 #include <atomic>
@@ -55,7 +56,7 @@ class Geometry {
   uint32_t partition_of(uint64_t hash) const {
     return partition_bits_ == 0 ? 0 : static_cast<uint32_t>(hash >> (64 - partition_bits_));
   }
-  // The first level in PM of a partition, which its rows move down to.
+  // The first level in PM of a partition, which its rows are flushed to.
   uint32_t top_of(uint32_t partition) const {
     return tops_[partition].load(std::memory_order_acquire);
   }

@@ -1,24 +1,26 @@
 // A partition grows: its second level becomes its first.
 //
-// The rows of a partition, and its first level, are as many as suit the records that it has. When an
-// eighth of the entries of the second level have been full once, so that they have children of their own,
-// the partition grows at the end of an operation, under its lock:
+// The rows of a partition, and its first level, are as many as suit the records that it has. When
+// an eighth of the entries of the second level have been full once, so that they have children of
+// their own, the partition grows at the end of an operation, under its lock:
 //
-//   1. all its rows move down;
-//   2. each entry of the first level is migrated into its children, of which all that were missing are
-//      made, and gives its buckets back. Children with few lines get all;
+//   1. all its rows are flushed;
+//   2. each entry of the first level is migrated into its children, of which all that were missing
+//      are made, and gives its buckets back. Children with few lines get all;
 //   3. the epochs of the rows to be, which are in the entries of the second level, are flushed;
-//   4. an empty log is made that suits the new rows; fence; and a redo record replaces the partition's
-//      head: one more growth, and the new log. The old log goes back to the heap with that.
+//   4. an empty log is made that suits the new rows; fence; and a redo record replaces the
+//      partition's head: one more growth, and the new log. The old log goes back to the heap with
+//      that.
 //
-// No record of the second level moves. What a crash leaves: before step 4 is certain, a partition that has
-// not grown, whose rows moved down early and some of whose entries were migrated early, as a checkpoint and
-// migrations leave it, any number of times. After it, one that has grown, whose log is empty, with all that
-// the old log held in levels that were fenced before: step 1 and 2 fence what they move, and the old log
-// counts until then. The old log's records are not met again: the head leads to the new log, and with it
-// to the new rows, by one redo record. An epoch may begin anywhere, for it is only compared with those of
-// log records made later; what counts is that it cannot change any more: before, the word that it is in
-// held a hint that was stored without being flushed, so step 3 flushes it before step 4.
+// No record of the second level moves. What a crash leaves: before step 4 is certain, a partition
+// that has not grown, whose rows were flushed early and some of whose entries were migrated early,
+// as a checkpoint and migrations leave it, any number of times. After it, one that has grown, whose
+// log is empty, with all that the old log held in levels that were fenced before: step 1 and 2
+// fence what they move, and the old log counts until then. The old log's records are not met again:
+// the head leads to the new log, and with it to the new rows, by one redo record. An epoch may
+// begin anywhere, for it is only compared with those of log records made later; what counts is that
+// it cannot change any more: before, the word that it is in held a hint that was stored without
+// being flushed, so step 3 flushes it before step 4.
 //
 // If there is no room, the partition stays as it is, with deeper levels, and tries again later.
 //

@@ -1,8 +1,8 @@
-// The inner loops of a lookup. What every x86-64 can do is in line; filters in PM are compared with what
-// the processor offers: AVX-512, AVX2 or plain C++.
+// The inner loops of a lookup. What every x86-64 can do is in line; filters in PM are compared with
+// what the processor offers: AVX-512, AVX2 or plain C++.
 //
-// A concurrent writer may be changing these words. Vector loads on x86 read each aligned 8-byte word
-// whole, as atomic loads do; the callers validate what they found.
+// A concurrent writer may be changing these words. Vector loads on x86 read each aligned 8-byte
+// word whole, as atomic loads do; the callers validate what they found.
 #pragma once
 
 #include <emmintrin.h>
@@ -25,7 +25,8 @@ inline FilterBits filter_bits(uint64_t hash) {
           uint64_t{1} << (hash >> 12 & 63) | uint64_t{1} << (hash >> 18 & 63)};
 }
 
-// Bit i is set if tags[i], of kSlots, equals `tag` but for the tombstone bit. `tags` is 16-byte aligned.
+// Bit i is set if tags[i], of kSlots, equals `tag` but for the tombstone bit. `tags` is 16-byte
+// aligned.
 [[gnu::always_inline]] inline uint32_t match_tags(const uint64_t* tags, uint64_t tag) {
   uint32_t mask = 0;
   if constexpr (!kVectorsAllowed) {
@@ -92,8 +93,8 @@ inline uint32_t match_fingerprints(const uint16_t* words, uint16_t wanted) {
 
 struct Kernels {
   const char* name;
-  // Bit 3 * line + bucket is set if that bucket's filter may hold the hash, of an entry with so many lines.
-  // Knows nothing of counts.
+  // Bit 3 * line + bucket is set if that bucket's filter may hold the hash, of an entry with so
+  // many lines. Knows nothing of counts.
   uint32_t (*candidates)(const Entry& entry, uint32_t lines, FilterBits bits);
   // The bits that `count` records set together in the filter of their bucket, by their tags.
   FilterBits (*filter)(const uint64_t* tags, uint32_t count);

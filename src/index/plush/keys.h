@@ -1,9 +1,10 @@
 // What stands for a key: its hash or, in an ordered table, its place in the table's range.
 //
 // Promises
-//   - The same key has the same hash for as long as the table lives: levels and log records are found
-//     by it.
-//   - A key of one word and its hash determine each other, so a record of words needs no copy of its key.
+//   - The same key has the same hash for as long as the table lives: levels and log records are
+//     found by it.
+//   - A key of one word and its hash determine each other, so a record of words needs no copy of
+//     its key.
 //   - In an ordered table hashes are in the order of the keys.
 // Immutable once made; any thread.
 #pragma once
@@ -50,7 +51,8 @@ class Keys {
     return word;
   }
 
-  // For what needs evenly spread bits. From a hash with or without its top bit, which tags do not have.
+  // For what needs evenly spread bits. From a hash with or without its top bit, which tags do not
+  // have.
   uint64_t spread_bits(uint64_t hash) const { return ordered_ ? hash_of(hash << 1) : hash; }
   uint8_t mark_of(uint64_t hash) const { return static_cast<uint8_t>(spread_bits(hash)); }
   FilterBits filter_of(uint64_t hash) const { return filter_bits(spread_bits(hash)); }

@@ -28,7 +28,7 @@
 namespace perdure::index::plush {
 
 inline constexpr uint32_t kSlots = 16;            // records of a bucket
-inline constexpr uint32_t kRowFull = kSlots - 1;  // a row moves down with what would be its 16th
+inline constexpr uint32_t kRowFull = kSlots - 1;  // a row is flushed with what would be its 16th
 inline constexpr uint32_t kLineBuckets = 3;       // buckets of a directory line
 inline constexpr uint32_t kLines = 8;             // lines of a directory entry
 inline constexpr uint32_t kLineRecords = kSlots * kLineBuckets;
@@ -53,7 +53,7 @@ static_assert(sizeof(Bucket) == 256);
 //   bits 0-5    records in the line's buckets, filled in order
 //   bits 6-13   generation: a line counts only if it equals that of the entry's line 0, so one store
 //               to line 0 empties the whole entry
-//   bits 14-31  a partition's first level: how often the DRAM entry has moved down (the epoch of its log
+//   bits 14-31  a partition's first level: how often the DRAM entry was flushed (the epoch of its log
 //               records)
 //   bits 14-29  line 0 of deeper levels: how many records were removed in place, for orientation
 //   bits 30-31  line 0 of the first entry of a block of a partition's second level: log2 of the block's
@@ -133,7 +133,8 @@ struct alignas(256) Root {
   Shape shape;
   uint64_t blocks_checksum;         // xxh3 of the offsets above, from `log` on
   uint64_t tables[kLevelsMax + 1];  // by level; offsets
-  // How many offsets stand at `payload_places`, checked; 0: as many as for the capacity that the pool was made with.
+  // How many offsets stand at `payload_places`, checked; 0: as many as for the capacity that the
+  // pool was made with.
   uint64_t places_word;
   uint64_t reserved[24];
 };
@@ -148,8 +149,8 @@ inline constexpr uint64_t kRootMagic3 = 0x33687375'6c50;
 // Of tables whose entries all have eight lines.
 inline constexpr uint64_t kRootMagic4 = 0x34687375'6c50;
 
-// The payload log: byte strings. Each partition has a list of chunks, newest first. For each segment of
-// the pool a sealed word tells the last epoch that the table gave to a chunk there.
+// The payload log: byte strings. Each partition has a list of chunks, newest first. For each
+// segment of the pool a sealed word tells the last epoch that the table gave to a chunk there.
 struct alignas(64) PayloadHead {
   uint64_t chunk;  // offset of the newest chunk
   uint64_t reserved[7];

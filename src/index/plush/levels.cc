@@ -170,10 +170,10 @@ void Levels::ensure_children(uint32_t level, uint64_t index, uint32_t lines) {
   txn.publish(block, link);
 }
 
-// The lines that there are are copied, pointers to buckets and all, to a block of its own, which one store
-// puts into the place of the old one. What a crash leaves is the one block or the other, with the same
-// records; which of them is allocated is judged by that link. Nobody else changes the lines meanwhile: that
-// takes the partition's lock.
+// The lines that there are are copied, pointers to buckets and all, to a block of its own, which
+// one store puts into the place of the old one. What a crash leaves is the one block or the other,
+// with the same records; which of them is allocated is judged by that link. Nobody else changes the
+// lines meanwhile: that takes the partition's lock.
 void Levels::widen_children(uint32_t level, uint64_t index, uint32_t lines) const {
   const uint64_t begin = index << geometry_.fanout_bits();
   const Place first = place_at(level + 1, begin);

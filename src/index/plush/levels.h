@@ -1,22 +1,24 @@
 // The levels in PM: entries, what leads to them, and the copies of their directory lines in DRAM.
 //
-// An entry holds up to 384 records in buckets of 16. Its lines (layout.h) say how many records there are,
-// where the buckets are, and which keys they may hold. Entries of level 1 stand in one block; those of a
-// deeper level in blocks of `fanout`, the children of one entry, to which a table of the level leads.
+// An entry holds up to 384 records in buckets of 16. Its lines (layout.h) say how many records
+// there are, where the buckets are, and which keys they may hold. Entries of level 1 stand in one
+// block; those of a deeper level in blocks of `fanout`, the children of one entry, to which a table
+// of the level leads.
 //
 // Promises
-//   - Nothing is read from an entry that its lines do not count, so a record is there from the one durable
-//     store on that makes its line count it. The records of a line come before those of the next: a line is
-//     durable before the next one of the same entry is written (reveal()).
-//   - In the order of an entry's records, later ones are newer. Records of a level are newer than those
-//     below it.
+//   - Nothing is read from an entry that its lines do not count, so a record is there from the one
+//     durable store on that makes its line count it. The records of a line come before those of the
+//     next: a line is durable before the next one of the same entry is written (reveal()).
+//   - In the order of an entry's records, later ones are newer. Records of a level are newer than
+//     those below it.
 //   - A change that takes records away is made inside a SequenceWrite of the row above, after what
 //     replaces them is durable.
-//   - Every bucket that a line of an entry leads to is allocated, and nothing else leads to it; which of
-//     the buckets are allocated is judged by these links after a crash.
-//   - A copy in DRAM that is known says what its entry says. It is made under the partition's lock, and
-//     changed with the entry.
-// Whoever changes an entry holds its partition's lock. Lookups hold none: what they may call says so.
+//   - Every bucket that a line of an entry leads to is allocated, and nothing else leads to it;
+//     which of the buckets are allocated is judged by these links after a crash.
+//   - A copy in DRAM that is known says what its entry says. It is made under the partition's lock,
+//     and changed with the entry.
+// Whoever changes an entry holds its partition's lock. Lookups hold none: what they may call says
+// so.
 #pragma once
 
 #include <algorithm>
@@ -136,7 +138,8 @@ class Levels {
   // Records of an entry that seem to have a newer version in it, or were removed in place.
   uint32_t superseded_in(uint32_t level, uint64_t index) const;
   void set_superseded(uint32_t level, uint64_t index, uint32_t count) const;
-  // A record of an entry below the first level became a tombstone where it is. Returns how many did.
+  // A record of an entry below the first level became a tombstone where it is. Returns how many
+  // did.
   uint32_t count_removed(uint32_t level, uint64_t index) const;
   // Whether a level below may hold a record of this hash; by the filters.
   bool may_be_below(uint32_t level, uint64_t hash) const;
@@ -150,25 +153,27 @@ class Levels {
   // ---- appending to an entry: plan() each, then stage(), fence, reveal(), cache_append() each. The
   // caller finishes the transaction.
 
-  // Finds the buckets for the records, and allocates those that are missing. Throws kPoolFull, kNoSpace.
+  // Finds the buckets for the records, and allocates those that are missing. Throws kPoolFull,
+  // kNoSpace.
   void plan(Append& append, pm::Heap::TxnIfNeeded& txn) const;
   // Buckets and intents: flushed, to be fenced before reveal().
   void stage(std::span<const Append> appends, pm::Heap::Txn* txn) const;
   void stage_and_fence(std::span<const Append> appends, pm::Heap::Txn* txn) const;
   // Durable on return, with what the transaction settles.
   void reveal(std::span<const Append> appends, pm::Heap::Txn* txn) const;
-  // Returns how many of the records seem to supersede others of the entry, so far as that is counted.
+  // Returns how many of the records seem to supersede others of the entry, so far as that is
+  // counted.
   uint32_t cache_append(const Append& append) const;
 
   // ---- emptying and rewriting an entry
-  // Replaces the records of an entry by these, the newest first. Durable on return. Throws kPoolFull,
-  // kNoSpace with the entry as it was.
+  // Replaces the records of an entry by these, the newest first. Durable on return. Throws
+  // kPoolFull, kNoSpace with the entry as it was.
   void rewrite(uint32_t level, uint64_t index, std::span<const uint64_t> newest_tags,
                std::span<const uint64_t> newest_values) const;
   // Empties an entry whose records are all durable below.
   void release_source(uint32_t level, uint64_t index) const;
-  // Empties an entry: its first line gets this state, which counts no records. Its buckets but the first
-  // `keep` go back to the heap.
+  // Empties an entry: its first line gets this state, which counts no records. Its buckets but the
+  // first `keep` go back to the heap.
   void clear_entry(uint32_t level, uint64_t index, LineState state, uint32_t keep) const;
 
   // ---- the shape of the deeper levels
@@ -179,7 +184,8 @@ class Levels {
   void clear_block(uint64_t offset, uint64_t bytes) const;
   // Buckets of the first levels, as the table's options want them.
   void preallocate();
-  // Throws kPoolFull if the pool has no room for those. `other_bytes`: what else the table begins with.
+  // Throws kPoolFull if the pool has no room for those. `other_bytes`: what else the table begins
+  // with.
   static void require_room(pm::PoolImpl& pool, const Root& root, uint64_t other_bytes);
 
   // ---- the copies of entries in DRAM
@@ -228,8 +234,8 @@ class Levels {
   bool has_table(uint32_t level) const {
     return tables_[level].load(std::memory_order_acquire) != nullptr;
   }
-  // Where the block of an entry begins, of a level below 1, in units; 0 if it does not exist (nothing
-  // below does either).
+  // Where the block of an entry begins, of a level below 1, in units; 0 if it does not exist
+  // (nothing below does either).
   uint32_t block_of(uint32_t level, uint64_t index) const {
     const uint32_t* table = tables_[level].load(std::memory_order_acquire);
     return table == nullptr ? 0 : pm::load_acquire(table[index >> geometry_.fanout_bits()]);
@@ -239,8 +245,8 @@ class Levels {
   }
 
  private:
-  // The lines of the entry that begins a block. Without the partition's lock this may be garbage, but with
-  // so many lines the block is inside the pool.
+  // The lines of the entry that begins a block. Without the partition's lock this may be garbage,
+  // but with so many lines the block is inside the pool.
   uint32_t lines_of_block(const Entry& first) const {
     const uint32_t lines = LineState{pm::load_acquire(first.lines[0].state)}.lines();
     const bool fits = pool_.leads_inside(pool_.offset_of(&first), block_bytes(lines));

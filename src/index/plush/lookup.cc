@@ -60,7 +60,8 @@ Lookup::Lookup(pm::PoolImpl& pool, const std::string& name, const Geometry& geom
     hit.tag = pm::load_acquire(bucket.tags[slot]);
     hit.value = pm::load_acquire(bucket.values[slot]);
     if (reader != nullptr && !still(reader->version, version)) return Found::kRetry;
-    // A tombstone that comes alive again gets its value first: a tag from before does not go with it.
+    // A tombstone that comes alive again gets its value first: a tag from before does not go with
+    // it.
     if (reader != nullptr && pm::load_relaxed(bucket.tags[slot]) != hit.tag) return Found::kRetry;
     const Payload::Match match = payload_.compare_key(hit.value, key);
     if (match == Payload::Match::kOther) continue;
@@ -165,8 +166,8 @@ Found Lookup::search_entry(uint32_t level, const Probe& probe, const Key& key, c
     candidates &= ~(1U << at);
     // A writer that empties the entry makes this garbage, but garbage inside the pool.
     Bucket& bucket = *levels_.bucket_at(pm::load_relaxed(copy.units[at]));
-    // The value's line at the same time as the tags. Loads, for processors drop some prefetches from
-    // pages that they have no translation of.
+    // The value's line at the same time as the tags. Loads, for processors drop some prefetches
+    // from pages that they have no translation of.
     (void)pm::load_relaxed(bucket.values[0]);
     (void)pm::load_relaxed(bucket.values[kSlots / 2]);
     if (reader != nullptr && !still(reader->version, version)) return Found::kRetry;

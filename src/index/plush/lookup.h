@@ -1,15 +1,16 @@
 // Lookups: from the newest place a key can be in to the oldest.
 //
-// The row first, then the levels from the partition's first one down; the first record of the key is the
-// newest, and counts. Copies of directory lines (levels.h) say which buckets may have the key.
+// The row first, then the levels from the partition's first one down; the first record of the key
+// is the newest, and counts. Copies of directory lines (levels.h) say which buckets may have the
+// key.
 //
 // Promises
-//   - find() takes no lock: it reads the row's version before and after, and begins again if it changed
-//     (rows.h). After a bounded number of attempts it takes the partition's lock.
-//   - With the partition's lock, which functions with `reader` null and those that say so need, the result
-//     is exact.
-//   - The fast path answers as find() would, or kRetry; it is there only for words by hash with two levels
-//     of copies.
+//   - find() takes no lock: it reads the row's version before and after, and begins again if it
+//     changed (rows.h). After a bounded number of attempts it takes the partition's lock.
+//   - With the partition's lock, which functions with `reader` null and those that say so need, the
+//     result is exact.
+//   - The fast path answers as find() would, or kRetry; it is there only for words by hash with two
+//     levels of copies.
 #pragma once
 
 #include <atomic>
@@ -92,16 +93,16 @@ class Lookup {
     return search_row(row, key, nullptr, 0, hit);
   }
   Found search_levels(uint32_t first, const Key& key, Hit& hit) const;
-  // Whether the levels have the key. `expected`: what is asked first, being the likely answer. The row
-  // does not have the key.
+  // Whether the levels have the key. `expected`: what is asked first, being the likely answer. The
+  // row does not have the key.
   bool present_below(const Key& key, bool expected) const;
-  // The levels have nothing of a word: true if that takes no more than both copies. False without a fast
-  // path.
+  // The levels have nothing of a word: true if that takes no more than both copies. False without a
+  // fast path.
   bool is_surely_absent(uint64_t hash) const;
   // A level above has a newer record, tag for tag.
   bool is_superseded(uint32_t level, uint64_t hash) const;
-  // What a search of the levels from `first` on begins with: returns how many there are. `probes` has room
-  // for all. And the rest of the search.
+  // What a search of the levels from `first` on begins with: returns how many there are. `probes`
+  // has room for all. And the rest of the search.
   uint32_t probe_all(uint32_t first, const Key& key, Probe* probes) const;
   Found search_probed(uint32_t first, std::span<const Probe> probes, const Key& key,
                       Hit& hit) const {
@@ -182,7 +183,8 @@ class Lookup {
                       const Row* reader, uint64_t version, Hit& hit) const;
   // The row, then the levels.
   Found search_all(const Key& key, const Row* reader, uint64_t version, Hit& hit) const;
-  // By the copies of the first levels; on with search_filters() where there is none, and below them.
+  // By the copies of the first levels; on with search_filters() where there is none, and below
+  // them.
   Found search_copies(uint32_t first, uint32_t top, const Key& key, const Row* reader,
                       uint64_t version, Hit& hit) const;
   Found search_filters(uint32_t first, const Key& key, const Row* reader, uint64_t version,

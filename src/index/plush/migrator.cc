@@ -1,16 +1,16 @@
 // Migrating full entries into the next level, in steps.
 //
 // An entry that has no room for another row waits in its partition's queue. The operations that
-// follow in the partition each do one step of the migration in front, so that no single one pays for all
-// of it: gather what is live, half of it at a time; group it by child; append to one child, and to the
-// next, and so on; at last empty the source. What an append writes first, before anyone can see it,
-// becomes durable with the fence of the operation's own log record.
+// follow in the partition each do one step of the migration in front, so that no single one pays
+// for all of it: gather what is live, half of it at a time; group it by child; append to one child,
+// and to the next, and so on; at last empty the source. What an append writes first, before anyone
+// can see it, becomes durable with the fence of the operation's own log record.
 //
-// While a migration is under way nobody appends to its source (whoever must, finishes it first), and an
-// entry's children are appended to by migrations of that entry only. Records are in both levels then, the
-// upper ones win; that is also what a crash leaves, and migrating again is harmless. When a record of the
-// source changes in place, what the migration has grouped or appended of it changes alike; what it has only
-// gathered it gathers again.
+// While a migration is under way nobody appends to its source (whoever must, finishes it first),
+// and an entry's children are appended to by migrations of that entry only. Records are in both
+// levels then, the upper ones win; that is also what a crash leaves, and migrating again is
+// harmless. When a record of the source changes in place, what the migration has grouped or
+// appended of it changes alike; what it has only gathered it gathers again.
 #include "index/plush/migrator.h"
 
 #include <fmt/core.h>
@@ -23,20 +23,22 @@ namespace {
 
 constexpr uint32_t kStepChildren = 1;                 // that one step appends to
 constexpr uint32_t kStepRecords = kEntryRecords / 2;  // that one step gathers
-// With less room than this in the pool an entry is migrated when it must be, at once: a migration that
-// stops half-way for want of room has put records below that are put there again the next time.
+// With less room than this in the pool an entry is migrated when it must be, at once: a migration
+// that stops half-way for want of room has put records below that are put there again the next
+// time.
 constexpr uint64_t kMigrateSegments = 8;
 // An entry is not rewritten for fewer superseded records: half a bucket.
 constexpr uint32_t kLitterMin = kSlots / 2;
 // A full entry of the last level is rewritten in place if that frees one in so many of its records.
 constexpr uint32_t kThinOf = 8;
 bool is_thin(uint32_t live, uint32_t used) { return live * kThinOf <= used * (kThinOf - 1); }
-// Where records are overwritten, the first level is migrated at one in so many of the records below.
+// Where records are overwritten, the first level is migrated at one in so many of the records
+// below.
 constexpr uint32_t kRoomShare = 6;
 constexpr uint32_t kRoomMin = 3 * kSlots;
 constexpr uint32_t kOverwrittenOf = 32;
-// Of the entries of a partition's second level, when they are made. One that needs more gets twice as
-// many, and its siblings with it.
+// Of the entries of a partition's second level, when they are made. One that needs more gets twice
+// as many, and its siblings with it.
 constexpr uint32_t kFirstLines = 2;
 
 }  // namespace
@@ -92,8 +94,8 @@ void Migrator::gather_some(uint32_t level, uint64_t index, uint32_t most, Gather
       out.dropped[out.dropped_count++] = {tag, value};
       continue;
     }
-    // Its payload has gone: a newer record is in the row or above. If there is none it is damaged, and
-    // stays, so that lookups report it.
+    // Its payload has gone: a newer record is in the row or above. If there is none it is damaged,
+    // and stays, so that lookups report it.
     if (payload_.is_used() && !payload_.log().alive(value) &&
         lookup_.is_superseded(level, geometry_.full_hash(tag, index, level))) {
       continue;
@@ -158,7 +160,8 @@ void Migrator::try_step(Partition& partition, uint32_t children) {
     step(partition, children);
   } catch (const Error& error) {
     if (!pm::is_full(error)) throw;
-    // The sources are as they were. Whoever needs room in them tries again, and reports it if there is none.
+    // The sources are as they were. Whoever needs room in them tries again, and reports it if there
+    // is none.
     partition.migrations.clear();
   }
 }
@@ -348,8 +351,8 @@ void Migrator::rewrite(uint32_t level, uint64_t index, const Gathered& live) con
   payload_.account_garbage(live.superseded());
 }
 
-// The source of the migration has these records until it is emptied, so a crash before or after the entry was
-// replaced leaves what one before or after an append leaves.
+// The source of the migration has these records until it is emptied, so a crash before or after the
+// entry was replaced leaves what one before or after an append leaves.
 void Migrator::rewrite_with(Migration& migration, uint32_t level, uint64_t index,
                             Gathered& all) const {
   for (uint32_t i = migration.begins[migration.next_child];
@@ -544,8 +547,8 @@ bool Migrator::overwrites(const Migration& migration) {
   return migration.all.dropped_count * kOverwrittenOf >= migration.all.used;
 }
 
-// Where most records that are migrated supersede others, the first level need not hold more than a share of
-// what its children hold: migrated sooner, it takes less space.
+// Where most records that are migrated supersede others, the first level need not hold more than a
+// share of what its children hold: migrated sooner, it takes less space.
 void Migrator::choose_room(const Migration& migration) const {
   if (levels_.cached_copy(migration.level, migration.index) == nullptr) return;
   if (migration.level != geometry_.top_above(migration.level, migration.index)) return;

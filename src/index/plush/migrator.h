@@ -1,21 +1,22 @@
-// Records on their way down: rows into the first level, full entries into their children, and partitions
-// that grow.
+// Records on their way down: rows into the first level, full entries into their children, and
+// partitions that grow.
 //
-// A row that is complete goes to one bucket of its entry. An entry that has no room for another row waits
-// in its partition's queue, and is migrated in steps, one with each of the operations that follow in the
-// partition: its records are spread over `fanout` entries of the next level. migrator.cc has the steps,
-// append_row.cc the rows, grow.cc the growth.
+// A row that is complete goes to one bucket of its entry. An entry that has no room for another row
+// waits in its partition's queue, and is migrated in steps, one with each of the operations that
+// follow in the partition: its records are spread over `fanout` entries of the next level.
+// migrator.cc has the steps, append_row.cc the rows, grow.cc the growth.
 //
 // Promises
-//   - Records are durable where they go before they leave where they were. In between they are there
-//     twice, and the upper ones win; migrating again is harmless. That is also what a crash leaves.
-//   - While an entry is being migrated nobody appends to it (who must, finishes the migration first), and
-//     its children are appended to by its migration only. Nor does anyone else rewrite it: whatever a migration
-//     has yet to append is found in its source. The collector takes payload that no record is found to lead to
-//     for garbage; a tombstone that only the migration knew would come to lead to nothing, and be the newest
-//     record of its key below.
-//   - When a record of the source changes in place, the caller says so (follow_change()), and what the
-//     migration has made of it changes alike, durably, before the source can be emptied.
+//   - Records are durable where they go before they leave where they were. In between they are
+//     there twice, and the upper ones win; migrating again is harmless. That is also what a crash
+//     leaves.
+//   - While an entry is being migrated nobody appends to it (who must, finishes the migration
+//     first), and its children are appended to by its migration only. Nor does anyone else rewrite
+//     it: whatever a migration has yet to append is found in its source. The collector takes
+//     payload that no record is found to lead to for garbage; a tombstone that only the migration
+//     knew would come to lead to nothing, and be the newest record of its key below.
+//   - When a record of the source changes in place, the caller says so (follow_change()), and what
+//     the migration has made of it changes alike, durably, before the source can be emptied.
 //   - Where there is no room the source stays as it was, and whoever needs room in it tries again.
 // All calls need the lock of the partition. The queues in Partition are this class's.
 #pragma once
@@ -83,8 +84,8 @@ class Migrator {
            const Partitions& partitions, uint32_t garbage_percent);
 
   // ---- rows (append_row.cc)
-  // The row's records go to its entry; durable on return. Throws kPoolFull, kNoSpace with the row as it
-  // was.
+  // The row's records go to its entry; durable on return. Throws kPoolFull, kNoSpace with the row
+  // as it was.
   void flush_row(Partition& partition, uint64_t row);
   // The same of the first `count` slots, of which readers may not know the last one yet.
   void append_row(Partition& partition, uint64_t row, uint32_t count);
@@ -97,10 +98,11 @@ class Migrator {
   // A step of what is to be migrated in the partition, if anything is.
   void migrate_some(Partition& partition);
   static bool is_migrating(const Partition& partition, uint32_t level, uint64_t index);
-  // Rewrites an entry that is not being migrated in place without what is superseded. Returns false if that
-  // gains nothing, or the pool has no room for it.
+  // Rewrites an entry that is not being migrated in place without what is superseded. Returns false
+  // if that gains nothing, or the pool has no room for it.
   bool compact(uint32_t level, uint64_t index) const;
-  // The record found at `before` is now `tag` and `value`: so are copies that a migration made of it.
+  // The record found at `before` is now `tag` and `value`: so are copies that a migration made of
+  // it.
   void follow_change(Partition& partition, const Key& key, const Hit& before, uint64_t tag,
                      uint64_t value) const;
 

@@ -1,4 +1,5 @@
-// What belongs to one partition, under its lock: its recovery log, and what its writers have to do next.
+// What belongs to one partition, under its lock: its recovery log, and what its writers have to do
+// next.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +32,8 @@ struct alignas(64) Partition {
   // Under way; each but the first for the one before.
   std::vector<std::unique_ptr<Migration>> migrations;
   std::deque<uint64_t> full_rows;  // whose entries of the first level are to be migrated next
-  // One more than the entries of its second level that have children; 0: nobody has counted them. And
-  // with how many it grows.
+  // One more than the entries of its second level that have children; 0: nobody has counted them.
+  // And with how many it grows.
   uint64_t overflows = 0;
   uint64_t overflows_max = 0;
 
@@ -43,8 +44,8 @@ struct alignas(64) Partition {
   // Payload bytes that may have become garbage since a search of a full pool found none.
   uint64_t garbage_bytes = ~uint64_t{0} >> 1;
 
-  // Rows that moved down since the log was begun anew, without a record in it (recovery_log.h). Nobody
-  // knows how many there were before the table was opened.
+  // Rows that were flushed since the log was begun anew, without a record in it (recovery_log.h).
+  // Nobody knows how many there were before the table was opened.
   uint64_t unlogged_moves = ~uint64_t{0} >> 1;
 
   void prefetch() const {

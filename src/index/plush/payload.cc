@@ -41,8 +41,8 @@ PayloadLog::View Payload::view_of(uint64_t value) const {
 bool Payload::is_same_key(uint64_t value, uint64_t other_value) const {
   PayloadLog::View one;
   PayloadLog::View other;
-  // Damaged payload says nothing of its key: with all 63 bits equal it is taken to be the same. So the newer
-  // record hides the older one, which would else seem to be the newest whole one.
+  // Damaged payload says nothing of its key: with all 63 bits equal it is taken to be the same. So
+  // the newer record hides the older one, which would else seem to be the newest whole one.
   if (!log_->read(value, one) || !log_->read(other_value, other)) return true;
   return one.key == other.key || hash_in(one) != hash_in(other);
 }

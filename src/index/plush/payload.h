@@ -4,10 +4,10 @@
 //
 // Promises
 //   - compare_key() and is_same() tell records of different keys apart whose hashes are equal.
-//   - Damaged payload never makes a record vanish: it is of no key, hides older records of its hash, and
-//     is an error to whoever reads it (view_of()).
-// Safe for lookups, under an epoch guard of log().epochs(); what changes the log needs the partition's
-// lock (payload_log.h).
+//   - Damaged payload never makes a record vanish: it is of no key, hides older records of its
+//     hash, and is an error to whoever reads it (view_of()).
+// Safe for lookups, under an epoch guard of log().epochs(); what changes the log needs the
+// partition's lock (payload_log.h).
 #pragma once
 
 #include <cstdint>
@@ -34,8 +34,8 @@ class Payload {
   // Of tables that use it.
   PayloadLog& log() const { return *log_; }
 
-  // Whether a record of the key's hash is of the key. kUnknown: its payload is damaged, or has gone, as
-  // only that of superseded records does.
+  // Whether a record of the key's hash is of the key. kUnknown: its payload is damaged, or has
+  // gone, as only that of superseded records does.
   enum class Match : uint8_t { kSame, kOther, kUnknown };
   Match compare_key(uint64_t value, const Key& key) const {
     return used_ ? compare_bytes(value, key) : Match::kSame;

@@ -56,8 +56,8 @@ uint64_t PayloadLog::entry_bytes(uint64_t key_bytes, uint64_t value_bytes) {
   return (sizeof(PayloadEntry) + key_bytes + value_bytes + 7) & ~uint64_t{7};
 }
 
-// Of one entry in one use of its place by one table: neither a changed bit nor another pointer passes, nor
-// what another table left in the place, whose epochs are its own.
+// Of one entry in one use of its place by one table: neither a changed bit nor another pointer
+// passes, nor what another table left in the place, whose epochs are its own.
 uint64_t PayloadLog::checksum(const View& view, uint64_t pointer) const {
   const uint64_t words[2] = {view.key.size() << 32 | view.value.size(), pool_.offset_of(&root_)};
   return pm::checksum64(view.key.data(), view.key.size() + view.value.size(),
@@ -103,7 +103,8 @@ void PayloadLog::extend_places() {
   plush::extend_places(pool_, root_, places_mutex_);
 }
 
-// A crash leaves an empty page that is linked, or none, by the intent. No word in it counts before that.
+// A crash leaves an empty page that is linked, or none, by the intent. No word in it counts before
+// that.
 void PayloadLog::make_page(uint64_t segment, bool reclaim) {
   const std::lock_guard lock(pages_mutex_);
   // When the table was opened in the raised pool there may have been no room yet.
@@ -137,10 +138,11 @@ uint64_t PayloadLog::last_epoch(uint64_t offset) const {
   return epoch;
 }
 
-// Nobody else uses the place: its block has just been allocated. Flushed; durable before the chunk is
-// linked, and so before anything points to it.
+// Nobody else uses the place: its block has just been allocated. Flushed; durable before the chunk
+// is linked, and so before anything points to it.
 uint64_t PayloadLog::next_epoch(uint64_t offset) const {
-  // The largest one is given out again only if a crash came before the link: remove_chunk() keeps it.
+  // The largest one is given out again only if a crash came before the link: remove_chunk() keeps
+  // it.
   const uint64_t epoch = std::min(last_epoch(offset) + 1, kEpochMax);
   const uint64_t segment = segment_of(offset);
   uint64_t& word = *place(segment);
@@ -159,7 +161,8 @@ void PayloadLog::note_end(Chunk& chunk, bool to_be_continued) const {
   chunk.noted = true;
 }
 
-// Each chunk that is added comes after this, so only the last one and the open one may lack the note.
+// Each chunk that is added comes after this, so only the last one and the open one may lack the
+// note.
 void PayloadLog::note_ends(uint32_t partition, bool open_too, bool to_be_continued) {
   auto& [chunks, open, unflushed] = partitions_[partition];
   const auto lacks = [&](size_t i) {
@@ -413,8 +416,8 @@ void PayloadLog::find_end(Chunk& chunk, bool& continues) const {
   while (whole_entry(chunk, header->epoch, chunk.used, chunk.bytes, view)) {
     chunk.used += entry_bytes(view.key.size(), view.value.size());
   }
-  // Behind this end there may be whole entries that nothing leads to. No new one may come to stand before
-  // them, or in their place and be taken for them.
+  // Behind this end there may be whole entries that nothing leads to. No new one may come to stand
+  // before them, or in their place and be taken for them.
   if (!pool_.read_only()) note_end(chunk, false);
 }
 

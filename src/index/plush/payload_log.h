@@ -1,24 +1,29 @@
 // The payload log of one table: byte-string keys and values, out of place.
 //
-// Each partition appends to a chunk of 64 KiB; an entry that is larger gets a chunk of its own. Entries
-// never move but by garbage collection, and a record points to its entry with a word that carries the
-// epoch of the chunk: how often this table has made a chunk of its place, the segment. A pointer into a
-// chunk that has been collected since is recognised as dangling; only superseded records can hold one.
+// Each partition appends to a chunk of 64 KiB; an entry that is larger gets a chunk of its own.
+// Entries never move but by garbage collection, and a record points to its entry with a word that
+// carries the epoch of the chunk: how often this table has made a chunk of its place, the segment.
+// A pointer into a chunk that has been collected since is recognised as dangling; only superseded
+// records can hold one.
 //
-// Epochs. Each segment of the pool has a word that tells the last epoch of its place, sealed, durable
-// before a chunk of that epoch is linked, and never lowered. So no durable pointer has an epoch that its
-// place is given again, after any sequence of crashes. A place that has reached the largest epoch is
-// kept as an empty chunk for good: 64 KiB for 8.8 TB written to it.
+// Epochs. Each segment of the pool has a word that tells the last epoch of its place, sealed,
+// durable before a chunk of that epoch is linked, and never lowered. So no durable pointer has an
+// epoch that its place is given again, after any sequence of crashes. A place that has reached the
+// largest epoch is kept as an empty chunk for good: 64 KiB for 8.8 TB written to it.
 //
 // Who follows a pointer, and why the bytes are still what they were:
-//   - lookups, scans and walks have an epoch guard from before they read the pointer. A chunk goes back to the heap
-//     when all guards have gone that were there when its epoch was taken away (remove_chunk()).
-//   - who holds the partition's lock needs no guard: its chunks are removed under this lock only, so a pointer that is
-//     alive stays so. One that is not is not followed, whoever has the place by now: it never has that epoch again.
-//   - what is kept aside: a migration's records. Those that count are in its source, too, where the collector finds
-//     them, and says so when it moves their payload (migrator.h); others hide behind a newer record of their key.
-//   - a payload that no record leads to yet: nothing is collected between its append and the record that leads to it.
-//     Collector::store() collects before it appends, and a group before its first payload.
+//   - lookups, scans and walks have an epoch guard from before they read the pointer. A chunk goes
+//     back to the heap when all guards have gone that were there when its epoch was taken away
+//     (remove_chunk()).
+//   - who holds the partition's lock needs no guard: its chunks are removed under this lock only,
+//     so a pointer that is alive stays so. One that is not is not followed, whoever has the place
+//     by now: it never has that epoch again.
+//   - what is kept aside: a migration's records. Those that count are in its source, too, where the
+//     collector finds them, and says so when it moves their payload (migrator.h); others hide
+//     behind a newer record of their key.
+//   - a payload that no record leads to yet: nothing is collected between its append and the record
+//     that leads to it. Collector::store() collects before it appends, and a group before its first
+//     payload.
 //
 // Durability: append() flushes; the caller's fence covers the entry together with the recovery-log
 // record that points to it. Each entry has a checksum, so recovery knows whether the newest entry
@@ -26,11 +31,11 @@
 //
 // Ends. What a crash leaves behind the last whole entry of a chunk may be whole as well: several
 // entries are flushed under one fence. A new entry in front of it, of the right size, would make a
-// later crash take it for what was to be appended there. So the header of each chunk notes its end, after
-// a fence that makes the entries before it durable; the note of a chunk that is appended to is taken
-// away, durably, before. Where a crash left no note the end is found by checksums, noted, and nothing is
-// ever appended to this chunk again. An entry before a noted end is not torn but damaged if its checksum
-// does not hold.
+// later crash take it for what was to be appended there. So the header of each chunk notes its end,
+// after a fence that makes the entries before it durable; the note of a chunk that is appended to
+// is taken away, durably, before. Where a crash left no note the end is found by checksums, noted,
+// and nothing is ever appended to this chunk again. An entry before a noted end is not torn but
+// damaged if its checksum does not hold.
 #pragma once
 
 #include <atomic>
@@ -76,16 +81,18 @@ class PayloadLog {
   PayloadLog(const PayloadLog&) = delete;
   PayloadLog& operator=(const PayloadLog&) = delete;
 
-  // Finds the chunks of a partition, and the ends that a crash left without a note. Each partition once,
-  // any thread. Throws kCorrupt.
+  // Finds the chunks of a partition, and the ends that a crash left without a note. Each partition
+  // once, any thread. Throws kCorrupt.
   void recover(uint32_t partition);
-  // Notes the ends of a partition's chunks, all of which is made durable. Durable with the caller's fence.
+  // Notes the ends of a partition's chunks, all of which is made durable. Durable with the caller's
+  // fence.
   void close(uint32_t partition);
 
   // All below: the caller holds the partition's lock, except for read() and alive().
 
-  // kNow: flushed, durable after the caller's next fence. kReclaim: the same, and the heap's reserve
-  // may be used. kLater: durable after settle(), before which nothing durable may lead to it.
+  // kNow: flushed, durable after the caller's next fence. kReclaim: the same, and the heap's
+  // reserve may be used. kLater: durable after settle(), before which nothing durable may lead to
+  // it.
   enum class Flush : uint8_t { kNow, kReclaim, kLater };
   // Writes an entry and returns the pointer to it. Throws kPoolFull, kNoSpace.
   uint64_t append(uint32_t partition, std::string_view key, std::string_view value, Flush flush);
@@ -94,11 +101,13 @@ class PayloadLog {
 
   // Whether the chunk of this pointer still is what the pointer means.
   bool alive(uint64_t pointer) const;
-  // The entry at a pointer, or false if it dangles or its sizes cannot be. The bytes stay readable under
-  // an epoch guard that was there before the pointer was read; the chunk may be collected meanwhile.
+  // The entry at a pointer, or false if it dangles or its sizes cannot be. The bytes stay readable
+  // under an epoch guard that was there before the pointer was read; the chunk may be collected
+  // meanwhile.
   bool read(uint64_t pointer, View& view) const;
-  // The entry at a pointer that did not dangle when the caller, under a guard, saw it. Throws kCorrupt if
-  // its sizes cannot be, or if the pool verifies payload and its checksum does not hold.
+  // The entry at a pointer that did not dangle when the caller, under a guard, saw it. Throws
+  // kCorrupt if its sizes cannot be, or if the pool verifies payload and its checksum does not
+  // hold.
   View read_pinned(uint64_t pointer) const;
   // Whether the entry is whole: its checksum holds.
   bool verify(uint64_t pointer) const;
@@ -107,6 +116,8 @@ class PayloadLog {
 
   // Bytes that the entry takes; 0 if it cannot be read.
   uint64_t bytes_of(uint64_t pointer) const;
+  // What an entry takes.
+  static uint64_t entry_bytes(uint64_t key_bytes, uint64_t value_bytes);
 
   // What of an entry nobody needs any more: the value when its record becomes a tombstone, the rest
   // when the tombstone vanishes, or both at once.
@@ -121,20 +132,20 @@ class PayloadLog {
     return partitions_[partition].chunks;
   }
 
-  // Calls `visit(pointer, view)` for every entry of a chunk, in order. Returns false at an entry that is
-  // damaged: what is behind it, nobody knows.
+  // Calls `visit(pointer, view)` for every entry of a chunk, in order. Returns false at an entry
+  // that is damaged: what is behind it, nobody knows.
   bool visit_entries(const Chunk& chunk,
                      const std::function<void(uint64_t pointer, const View&)>& visit) const;
 
   // The chunk of chunks(partition) that is being appended to; chunks().size() if there is none.
   size_t open_chunk(uint32_t partition) const { return partitions_[partition].open; }
 
-  // Unlinks a chunk that holds nothing of value; its memory is reused once no reader can look at it. Not
-  // a chunk that is kept.
+  // Unlinks a chunk that holds nothing of value; its memory is reused once no reader can look at
+  // it. Not a chunk that is kept.
   void remove_chunk(uint32_t partition, size_t index);
 
-  // How many pages of places a table in the pool may have, and how many it has room for: fewer if the pool's capacity was
-  // raised after that. The second throws kCorrupt.
+  // How many pages of places a table in the pool may have, and how many it has room for: fewer if
+  // the pool's capacity was raised after that. The second throws kCorrupt.
   static uint64_t place_pages(const pm::PoolImpl& pool) { return pages_for(pool.segments_max()); }
   static uint64_t place_pages(const pm::PoolImpl& pool, const Root& root);
   // Makes room for the pages of places that the table lacks, if the pool has room. Throws kIo.
@@ -164,7 +175,6 @@ class PayloadLog {
   static uint64_t pages_for(uint64_t segments) {
     return (segments + PlacePage::kSegments - 1) / PlacePage::kSegments;
   }
-  static uint64_t entry_bytes(uint64_t key_bytes, uint64_t value_bytes);
   uint64_t checksum(const View& view, uint64_t pointer) const;
   bool view_at(uint64_t pointer, View& view) const;
   bool is_whole(uint64_t pointer, const View& view) const;

@@ -1,5 +1,5 @@
-// The typed facades of Plush. Words are passed through where both kinds are words; otherwise they are
-// stored as their 8 bytes.
+// The typed facades of Plush. Words are passed through where both kinds are words; otherwise they
+// are stored as their 8 bytes.
 #include "perdure/plush.h"
 
 #include <algorithm>
@@ -229,6 +229,14 @@ bool Plush<K, V>::lookup(Argument<K> key, V& out) const {
   } else {
     return core_->lookup(AsBytes(key).view(), [&](std::string_view value) { assign(out, value); });
   }
+}
+
+template <typename K, typename V>
+bool Plush<K, V>::visit(Argument<K> key,
+                        const std::function<void(std::string_view value)>& use) const
+  requires std::is_same_v<V, std::string>
+{
+  return core_->lookup(AsBytes(key).view(), use);
 }
 
 template <typename K, typename V>

@@ -1,5 +1,5 @@
-// Buckets of the first levels, allocated when the table is made: in order, so that neighbours lie side
-// by side, and once, so that no append to these levels needs a transaction.
+// Buckets of the first levels, allocated when the table is made: in order, so that neighbours lie
+// side by side, and once, so that no append to these levels needs a transaction.
 #include <fmt/core.h>
 
 #include <algorithm>

@@ -1,16 +1,16 @@
 // Tables in the order of their keys: where a key is, and ordered scans.
 //
-// A key's place in key_min..key_max, moved up so that its leading bits are significant, stands where
-// other tables have the hash of the key. Everything that is indexed by leading bits then lies in the
-// order of the keys, level by level, and a scan goes along it. What needs bits that are evenly spread
-// (filters) mixes the place first.
+// A key's place in key_min..key_max, moved up so that its leading bits are significant, stands
+// where other tables have the hash of the key. Everything that is indexed by leading bits then lies
+// in the order of the keys, level by level, and a scan goes along it. What needs bits that are
+// evenly spread (filters) mixes the place first.
 //
-// A scan reads from the top down: a row, its entry, the children. Records move down only, and are in
-// their new place before they leave the old one, so one that nobody writes is met at least once; where
-// it is met twice the upper copy counts. Downwards it is the same, from the last row and child to the
-// first: records still move from above to below. Each row and entry is copied without a lock, again if records
-// went away meanwhile (lookup.cc does the same), and nothing is held while `visit` runs but an epoch
-// guard, which keeps payload where it is.
+// A scan reads from the top down: a row, its entry, the children. Records migrate downwards only,
+// and are in their new place before they leave the old one, so one that nobody writes is met at
+// least once; where it is met twice the upper copy counts. Downwards it is the same, from the last
+// row and child to the first: records still move from above to below. Each row and entry is copied
+// without a lock, again if records went away meanwhile (lookup.cc does the same), and nothing is
+// held while `visit` runs but an epoch guard, which keeps payload where it is.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -32,7 +32,8 @@ constexpr int kCopyAttempts = 64;
 
 // ---- scans
 
-// One scan, of positions from `first` to `last`. Records are kept in the order in which they were met: newest first.
+// One scan, of positions from `first` to `last`. Records are kept in the order in which they were
+// met: newest first.
 template <bool kBack>
 class Core::Scan {
  public:
@@ -67,7 +68,8 @@ class Core::Scan {
   }
 
  private:
-  // Everything under a row. Returns whether there is more to visit; false, too, if the row is no more.
+  // Everything under a row. Returns whether there is more to visit; false, too, if the row is no
+  // more.
   bool take_row(uint32_t top, uint64_t index) {
     const uint64_t row = core_.geometry_.row_of(top, index);
     resume_ = end_of(index, core_.geometry_.index_shift(top));
@@ -189,7 +191,8 @@ class Core::Scan {
       if ((one.tag & 1) != 0) continue;
       const uint64_t key = core_.keys_.word_of_hash(one.hash);
       uint64_t value = one.value;
-      // Its successor came to a place above after that was copied; or it is damaged, as find() tells.
+      // Its successor came to a place above after that was copied; or it is damaged, as find()
+      // tells.
       if (one.dangles && !find_now(key, value)) continue;
       if (!visit_(key, value) || --left_ == 0) return false;
     }

@@ -14,7 +14,8 @@ void Core::recover(uint32_t threads) {
 
 void Core::recover_partition(uint32_t number) {
   Partition& partition = partitions_[number];
-  // Level 1 was made whole; one that a partition grew to is reached by pointers, each to `fanout` entries.
+  // Level 1 was made whole; one that a partition grew to is reached by pointers, each to `fanout`
+  // entries.
   const RowRange rows = geometry_.rows_in(number);
   for (uint64_t row = rows.begin; row < rows.end && geometry_.top_of(number) > 1;
        row += geometry_.fanout()) {
@@ -71,11 +72,11 @@ bool Core::replay_record(Partition& partition, const pm::RedoRecord& record, uin
   }
   const uint64_t row = geometry_.row_for(record.a);
   levels_.load_epoch(row);
-  // Another epoch: the row has moved down since, and this record with it.
+  // Another epoch: the row was flushed since, and this record with it.
   if ((record.c >> 3 & LineState::kEpochMask) != rows_[row].epoch) return true;
   const Key key{record.a, {}};  // what needs its bytes is below, for words
-  // Only the newest payload can be incomplete. Only superseded records can dangle, whose successors follow;
-  // one that has none is damaged, and stays so that lookups tell.
+  // Only the newest payload can be incomplete. Only superseded records can dangle, whose successors
+  // follow; one that has none is damaged, and stays so that lookups tell.
   if (payload_.is_used() && last && !payload_.log().verify(record.b) &&
       payload_.log().may_be_torn(partitions_.number_of(partition), record.b)) {
     return false;

@@ -24,8 +24,8 @@ bool RecoveryLog::copy_row(Partition& partition, uint64_t row) const {
   return true;
 }
 
-// With a full log the row moves down. If that has no room, the copies of the rows before it are durable at
-// least: another thread may take their originals for superseded.
+// With a full log the row is flushed. If that has no room, the copies of the rows before it are
+// durable at least: another thread may take their originals for superseded.
 void RecoveryLog::copy_or_move(Partition& partition, uint64_t row) {
   if (copy_row(partition, row)) return;
   try {

@@ -1,16 +1,17 @@
 // The recovery log of a partition: what its rows hold, durably.
 //
-// A log is a ring of chunks (pm/torn_bit_log.h). A record counts for as long as its row has the epoch that
-// the record carries: a row that moves down gets another one, with the store that makes its bucket count.
+// A log is a ring of chunks (pm/torn_bit_log.h). A record counts for as long as its row has the
+// epoch that the record carries: a row that is flushed gets another one, with the store that makes
+// its bucket count.
 //
 // Promises
-//   - A chunk is used again only when the records in it are void, or have been copied to a newer chunk,
-//     durably.
+//   - A chunk is used again only when the records in it are void, or have been copied to a newer
+//     chunk, durably.
 //   - While operations run one chunk is free, so that what needs no space in the pool finds room.
-//   - The log never keeps a record until its row's epoch comes round again: moves without a record in the
-//     log are counted, and the log is begun anew before there are too many.
-//   - Nothing in the log leads to payload that is not durable: make_room() settles what unlogged writes
-//     left.
+//   - The log never keeps a record until its row's epoch comes round again: moves without a record
+//     in the log are counted, and the log is begun anew before there are too many.
+//   - Nothing in the log leads to payload that is not durable: make_room() settles what unlogged
+//     writes left.
 // All calls need the lock of the partition.
 #pragma once
 
@@ -35,8 +36,8 @@ class RecoveryLog {
         payload_(payload),
         partitions_(partitions) {}
 
-  // Room for so many records; rows may move down for that. Returns whether the log moved on to its next
-  // chunk.
+  // Room for so many records; rows may be flushed for that. Returns whether the log moved on to its
+  // next chunk.
   bool make_room(Partition& partition, uint64_t records) {
     if (partition.unlogged) [[unlikely]]
       payload_.settle(partitions_.number_of(partition));  // before the record, which may lead to it
@@ -49,7 +50,7 @@ class RecoveryLog {
   void free_next_chunk(Partition& partition) {
     while (!partition.log.next_is_free()) reclaim_chunk(partition);
   }
-  // Before a write without a record, which may make its row move down without one.
+  // Before a write without a record, which may make its row be flushed without one.
   void allow_unlogged_move(Partition& partition) {
     if (partition.unlogged_moves >= unlogged_moves_max(partition)) log_all_rows(partition);
   }

@@ -142,8 +142,8 @@ uint32_t log2_floor(uint64_t value) {
   return value == 0 ? 0 : static_cast<uint32_t>(std::bit_width(value)) - 1;
 }
 
-// Each time a row moves down, at least one record of it was logged. An epoch must not come round again
-// while a record of its first time is in the log.
+// Each time a row is flushed, at least one record of it was logged. An epoch must not come round
+// again while a record of its first time is in the log.
 bool is_log_too_long(const Root& root, uint32_t directory_bits) {
   const uint64_t rows = uint64_t{1} << (directory_bits - root.partition_bits);
   const uint64_t records = std::max(rows * kSlots + kSlots, kChunkRecordsMin);
@@ -160,8 +160,8 @@ Root make_root(pm::PoolImpl& pool, const PlushOptions& options, bool out_of_plac
                 fmt::format("directory_bits is {} and directory_bits_max {}; each must be 1 to 24",
                             options.directory_bits, options.directory_bits_max));
   }
-  // Where many threads may want to write. Each partition has a recovery log; with byte strings also a chunk
-  // to append payload to, which in many partitions is more than a small table's records.
+  // Where many threads may want to write. Each partition has a recovery log; with byte strings also
+  // a chunk to append payload to, which in many partitions is more than a small table's records.
   uint32_t partition_bits = capacity >= kManyPartitionsBytes && !out_of_place
                                 ? 8
                                 : std::min(6U, log2_floor(capacity >> 20));
@@ -318,8 +318,9 @@ void extend_places(pm::PoolImpl& pool, Root& root, std::shared_mutex& places) {
     for (const auto word : {&Root::payload_places, &Root::places_word, &Root::blocks_checksum}) {
       txn.redo(&(root.*word), &(image.*word), sizeof(uint64_t));
     }
-    // The copy, before what leads to it. A crash finds the root with the old block or with the new one. Who holds the
-    // lock waits for no lane of the heap, as others who have one wait for the lock.
+    // The copy, before what leads to it. A crash finds the root with the old block or with the new
+    // one. Who holds the lock waits for no lane of the heap, as others who have one wait for the
+    // lock.
     txn.commit([&] {
       const std::lock_guard lock(places);
       txn.apply();

@@ -1,14 +1,16 @@
 // Level 0: rows of up to 16 records, in DRAM.
 //
-// What a crash leaves of a row is what the recovery log has of it (recovery_log.h); opening fills the rows
-// from there. When a row is complete it moves down as one bucket (migrator.h).
+// What a crash leaves of a row is what the recovery log has of it (recovery_log.h); opening fills
+// the rows from there. When a row is complete it is flushed as one bucket (migrator.h).
 //
 // Promises
-//   - Writers hold the partition's lock. Readers hold none: they read a row's version before they look, and
-//     again after. If it is odd, or another one, records may have gone from where they looked, in the row or
-//     below it, and they look again.
-//   - A record is complete before `count` counts it: its value before its tag, its mark before the count.
-//   - A row that its partition has grown beyond keeps an odd version for good, and is never used again.
+//   - Writers hold the partition's lock. Readers hold none: they read a row's version before they
+//     look, and again after. If it is odd, or another one, records may have gone from where they
+//     looked, in the row or below it, and they look again.
+//   - A record is complete before `count` counts it: its value before its tag, its mark before the
+//     count.
+//   - A row that its partition has grown beyond keeps an odd version for good, and is never used
+//     again.
 #pragma once
 
 #include <atomic>
@@ -32,13 +34,15 @@ struct alignas(32) Row {
   std::atomic<uint8_t> count;
   bool known;            // `epoch` has been read from the first level
   uint16_t first_chunk;  // low bits of the log chunk that holds the oldest record
-  uint32_t epoch;        // how often this row has moved down, modulo 2^18
-  // A sequence lock: odd while records go away from where a lookup in the row or below it may be looking.
+  uint32_t epoch;        // how often this row was flushed, modulo 2^18
+  // A sequence lock: odd while records go away from where a lookup in the row or below it may be
+  // looking.
   std::atomic<uint64_t> version;
 };
 static_assert(sizeof(Row) == 32);
 
-// The read side: a row's version is still what it was. No record went away since, so what was read belongs together.
+// The read side: a row's version is still what it was. No record went away since, so what was read
+// belongs together.
 inline bool still(const std::atomic<uint64_t>& version, uint64_t expected) {
   pm::may_pause();
   std::atomic_thread_fence(std::memory_order_acquire);
@@ -82,8 +86,8 @@ class Rows {
   uint32_t count(uint64_t row) const { return rows_[row].count.load(std::memory_order_relaxed); }
   std::span<Row> in(RowRange range) const { return {rows_ + range.begin, rows_ + range.end}; }
 
-  // Adds a record to a row that has room, for readers to see. `log_sequence`: of the log chunk that holds
-  // the record. Under the partition's lock.
+  // Adds a record to a row that has room, for readers to see. `log_sequence`: of the log chunk that
+  // holds the record. Under the partition's lock.
   void add(uint64_t row, Record record, uint64_t log_sequence) const {
     Row& state = rows_[row];
     const uint8_t count = state.count.load(std::memory_order_relaxed);
@@ -98,7 +102,8 @@ class Rows {
     pm::store_relaxed(records_[row].tags[kRowFull], record.tag);
     pm::store_relaxed(records_[row].values[kRowFull], record.value);
   }
-  // The records of these rows go nowhere any more; readers of them begin again with others, for good.
+  // The records of these rows go nowhere any more; readers of them begin again with others, for
+  // good.
   void abandon(RowRange range) const;
 
  private:

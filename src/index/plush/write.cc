@@ -42,12 +42,12 @@ bool Core::write(LogKind kind, std::string_view key, std::string_view value, Log
 
 template <typename Write>
 bool Core::with_payload_freed(const Key& key, Write write) {
-  for (;;) {
+  for (size_t times = 0;; ++times) {
     try {
       return write();
     } catch (const Error& error) {
       // Nothing was changed. Where a bucket found no room, payload garbage may have some.
-      if (!pm::is_full(error) || !free_payload(key)) throw;
+      if (!pm::is_full(error) || !free_payload(key, times)) throw;
     }
   }
 }
@@ -65,11 +65,11 @@ bool Core::exchange(std::string_view key, std::string_view expected, std::string
                             [&] { return exchange_record(hashed, {.bytes = expected}, 0, value); });
 }
 
-bool Core::free_payload(const Key& key) {
+bool Core::free_payload(const Key& key, size_t times) {
   Partition& partition = partitions_.of(key.hash);
   const std::lock_guard lock(partition.lock);
   require_writable();
-  return collector_.make_room(partition);
+  return collector_.make_room(partition, times);
 }
 
 bool Core::remove(uint64_t key) {
@@ -262,7 +262,8 @@ bool Core::remove_record(const Key& key, const Expected* expected) {
   const uint32_t removed = levels_.count_removed(hit.level, hit.index);
   const bool thin =
       removed % 8 == 0 && removed * 4 >= Levels::used(levels_.place_at(hit.level, hit.index));
-  // One that is being migrated is empty soon; until then it must show what its migration still has to append.
+  // One that is being migrated is empty soon; until then it must show what its migration still has
+  // to append.
   if (thin && !Migrator::is_migrating(partition, hit.level, hit.index))
     migrator_.compact(hit.level, hit.index);
   return true;

@@ -9,12 +9,15 @@ namespace perdure::index::sheaf {
 
 namespace {
 
-constexpr size_t kGroup = Inner::kTogether;
+constexpr size_t kGroup = Inner<tree::Words>::kTogether;
 
 }  // namespace
 
 // The leaves of keys, and what a lookup needs from memory on its way. Needs a guard.
-void Core::find_all(std::span<const Key> keys, std::span<Ref*> refs) const {
+template <typename Content>
+void Core<Content>::find_all(std::span<const Key> keys, std::span<Ref*> refs) const
+  requires(!Content::kOutOfPlace)
+{
   inner_.find_all(keys, refs);
   for (size_t i = 0; i < keys.size(); ++i) {
     pm::prefetch(refs[i]);
@@ -25,7 +28,10 @@ void Core::find_all(std::span<const Key> keys, std::span<Ref*> refs) const {
 }
 
 // The same, and what a change of it needs.
-void Core::find_all_to_change(std::span<const Key> keys, std::span<Ref*> refs) const {
+template <typename Content>
+void Core<Content>::find_all_to_change(std::span<const Key> keys, std::span<Ref*> refs) const
+  requires(!Content::kOutOfPlace)
+{
   inner_.find_all(keys, refs);
   for (size_t i = 0; i < keys.size(); ++i) {
     pm::prefetch_to_change(refs[i]);
@@ -36,12 +42,15 @@ void Core::find_all_to_change(std::span<const Key> keys, std::span<Ref*> refs) c
     const Ref& ref = *refs[i];
     const uint32_t next = std::min<uint32_t>(pm::load_relaxed(ref.buffered), buffer_records_ - 1);
     pm::prefetch_to_change(ref.buffer() + next);
-    if (ref.may_be_in_leaf(keys[i])) prefetch_record(ref, keys[i]);
+    if (ref.may_be_in_leaf(keys[i], keys[i])) prefetch_record(ref, keys[i]);
   }
 }
 
 // Of no consequence if the ref changes meanwhile.
-void Core::prefetch_record(const Ref& ref, Key key) const {
+template <typename Content>
+void Core<Content>::prefetch_record(const Ref& ref, uint64_t key) const
+  requires(!Content::kOutOfPlace)
+{
   const uint32_t part = part_of(pm::load_relaxed(ref.first), pm::load_relaxed(ref.scale), key);
   const Slot* records = pool_.at<Leaf>(pm::load_relaxed(ref.offset))->records() +
                         uint64_t{pm::load_relaxed(ref.lines[part])} * kLineRecords;
@@ -49,8 +58,11 @@ void Core::prefetch_record(const Ref& ref, Key key) const {
   pm::prefetch(records + kLineRecords);
 }
 
-uint64_t Core::multi_lookup(std::span<const Key> keys, std::span<Value> values,
-                            std::span<bool> found) const {
+template <typename Content>
+uint64_t Core<Content>::multi_lookup(std::span<const Key> keys, std::span<Value> values,
+                                     std::span<bool> found) const
+  requires(!Content::kOutOfPlace)
+{
   uint64_t count = 0;
   std::array<Ref*, kGroup> refs;
   for (size_t begin = 0; begin < keys.size(); begin += kGroup) {
@@ -73,10 +85,14 @@ uint64_t Core::multi_lookup(std::span<const Key> keys, std::span<Value> values,
   return count;
 }
 
-// Carries out changes of different leaves together, as many as can be; `todo` loses their bits. One thread
-// takes the locks of several leaves here, so in the order of their addresses: others that hold one
-// wait for none, or do not wait.
-void Core::change_together(std::span<const Change> changes, uint64_t& todo, std::span<bool> done) {
+// Carries out changes of different leaves together, as many as can be; `todo` loses their bits. One
+// thread takes the locks of several leaves here, so in the order of their addresses: others that
+// hold one wait for none, or do not wait.
+template <typename Content>
+void Core<Content>::change_together(std::span<const Change> changes, uint64_t& todo,
+                                    std::span<bool> done)
+  requires(!Content::kOutOfPlace)
+{
   struct Place {
     Ref* ref;
     size_t change;
@@ -105,7 +121,7 @@ void Core::change_together(std::span<const Change> changes, uint64_t& todo, std:
     const Change& change = changes[place.change];
     Lock lock(ref.lock);
     require_writable();
-    if (ref.dead != 0) continue;
+    if (ref.obsolete != 0) continue;
     if (change.condition.always_holds()) {
       place.buffered = find_buffered(ref, ref.buffered, change.key);
     } else {
@@ -125,15 +141,18 @@ void Core::change_together(std::span<const Change> changes, uint64_t& todo, std:
   if (count == 0 || !log_.append(std::span(records).first(count))) return;
   for (size_t i = 0; i < count; ++i) {
     locks[i].mutex()->begin_change();
-    put(*places[i].ref, places[i].buffered, changes[places[i].change]);
+    put(*places[i].ref, places[i].buffered, changes[places[i].change], records[i]);
     locks[i].unlock();
     todo &= ~(uint64_t{1} << places[i].change);
     if (!done.empty()) done[places[i].change] = true;
   }
 }
 
-uint64_t Core::multi_write(Verb verb, std::span<const std::pair<Key, Value>> records,
-                           std::span<bool> inserted) {
+template <typename Content>
+uint64_t Core<Content>::multi_write(Verb verb, std::span<const std::pair<Key, Value>> records,
+                                    std::span<bool> inserted)
+  requires(!Content::kOutOfPlace)
+{
   pool_.require_writable();
   uint64_t count = 0;
   std::array<Change, kGroup> changes;
@@ -160,5 +179,7 @@ uint64_t Core::multi_write(Verb verb, std::span<const std::pair<Key, Value>> rec
   }
   return count;
 }
+
+PERDURE_INSTANTIATE_PART(PERDURE_SHEAF_INSTANTIATE)
 
 }  // namespace perdure::index::sheaf

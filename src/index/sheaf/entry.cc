@@ -18,45 +18,20 @@ sheaf::Options parse(OptionMap options) {
   return parsed;
 }
 
-using Tree = tree::Tree<sheaf::Core, uint64_t, uint64_t>;
-
-std::unique_ptr<AnyIndex> create(Pool& pool, const std::string& name, Kind key, Kind value,
-                                 const OptionMap& options) {
-  return std::make_unique<Adapter<Tree>>(
-      Tree(sheaf::Core::create(pm::impl_of(pool), name, key, value, parse(options))),
-      pm::impl_of(pool), name);
-}
-
-std::unique_ptr<AnyIndex> open(Pool& pool, const std::string& name, const OptionMap& options) {
-  return std::make_unique<Adapter<Tree>>(
-      Tree(sheaf::Core::open(pm::impl_of(pool), name, Kind::kU64, Kind::kU64, parse(options))),
-      pm::impl_of(pool), name);
-}
-
 }  // namespace
 
 EntryWithPresets sheaf_entry() {
-  EntryWithPresets entry;
-  entry.name = "sheaf";
-  entry.family = tree::RangeTrees::kFamily;
-  entry.paper = "Perdure's own";
-  entry.traits = {.ordered = true,
-                  .concurrent = true,
-                  .dram = DramUse::kBounded,
-                  .kinds = {{Kind::kU64, Kind::kU64}},
-                  .key_bytes_max = 8,
-                  .value_bytes_max = 8,
-                  .capacity_bytes_min = Pool::kMinCapacityBytes};
-  entry.create = create;
-  entry.open = open;
+  EntryWithPresets entry =
+      CoreEntry<tree::RangeTrees, sheaf::Core, parse>::make("sheaf", "Perdure's own");
   entry.options = {
       {"leaf_bytes", "8192", "bytes of the largest leaf, 256 to 16384"},
       {"buffer_records", "48",
        "records of a leaf that wait in DRAM to be merged, 4 to 64: 16 bytes each, and 448 for each "
        "leaf"},
-      {"log_bytes", "1/16 of the pool's capacity, at most 32 MiB",
+      {"log_bytes", "1/16 of the pool's capacity, at most 32 MiB; of byte strings 128 MiB",
        "the most that the log may have; nor has it more than a sixth of the leaves"},
-      {"chunk_bytes", "by the pool's capacity", "bytes that the log grows by, 512 to 16384"},
+      {"chunk_bytes", "by the pool's capacity",
+       "bytes that the log grows by, 512 to 16384; of byte strings a power of two, 2048 to 65536"},
       {"recovery_threads", "processors, at most 8", "threads that replay the log when opening"}};
   entry.small_options = {{"leaf_bytes", "512"}, {"buffer_records", "8"}, {"chunk_bytes", "1024"}};
   entry.tiny_options = {{"leaf_bytes", "256"},

@@ -10,10 +10,12 @@
 
 namespace perdure::index::sheaf {
 
-void Core::visit_blocks(const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const {
+template <typename Content>
+void Core<Content>::visit_blocks(
+    const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const {
   const VisitBlock meet(pool_, visit);
   meet(pool_.offset_of(&root_), sizeof(Root));
-  meet(root_.log, Log::kTableBytes);
+  meet(root_.log, Log<Content>::kTableBytes);
   log_.visit_chunks([&](uint64_t chunk) { meet(chunk, log_.chunk_bytes()); });
   const pm::EpochManager::Guard guard(epochs_);
   for (uint64_t at = root_.directory; at != 0;
@@ -23,34 +25,37 @@ void Core::visit_blocks(const std::function<void(uint64_t offset, uint64_t bytes
   for (const Child& child : inner_.children()) {
     const Ref& ref = *child.ref;
     Lock lock(const_cast<StripeLock&>(ref.lock));
-    if (ref.dead == 0) meet(ref.offset, ref.block_bytes);
+    if (ref.obsolete != 0) continue;
+    meet(ref.offset, ref.block_bytes);
+    if constexpr (kBytes) {
+      if (!has_external_.load(std::memory_order_relaxed)) continue;
+      Items records;
+      collect(ref, records);
+      for (const Item& record : records) {
+        if (record.value.external) meet(record.value.block(), records_.bytes(record.value.block()));
+      }
+    }
   }
 }
 
-void Core::check_leaf(const Child& child, const Child* next,
-                      const std::function<void(const std::string&)>& fail) const {
+template <typename Content>
+void Core<Content>::check_leaf(const Child& child, const Child* next,
+                               const std::function<void(const std::string&)>& fail) const {
   const Ref& ref = *child.ref;
   const auto where = [&] { return fmt::format("'{}', leaf {:#x}", name_, ref.offset); };
   if (*ref.slot != ref.offset) return fail(where() + ": its slot leads elsewhere");
   const Leaf& leaf = leaf_of(ref);
-  if (leaf.header_checksum != leaf.header_checksum_at(ref.offset) || leaf.low != child.low ||
-      leaf.count != ref.records || leaf.bytes != ref.block_bytes ||
-      leaf.count > Leaf::room_of(leaf.bytes)) {
+  if (!is_leaf(ref.offset) || low_of(ref) != child.low || leaf.count != ref.records ||
+      leaf.bytes != ref.block_bytes || used(ref) > ref.room) {
     return fail(where() + ": its header is damaged");
   }
-  if (leaf.content_checksum !=
-      pm::checksum32(leaf.records(), leaf.count * sizeof(Slot), ref.offset)) {
+  const uint64_t bytes = kBytes ? leaf.content_bytes : leaf.count * sizeof(Slot);
+  if (leaf.content_checksum != pm::checksum32(leaf.records(), bytes, ref.offset)) {
     fail(where() + ": the checksum of its records does not hold");
   }
-  const auto outside = [&](uint64_t key) {
-    return key < child.low || (next != nullptr && key >= next->low);
-  };
   const uint64_t scale = scale_of(leaf.first, leaf.last);
   for (uint32_t i = 0; i < leaf.count; ++i) {
-    const uint64_t key = leaf.records()[i].key;
-    if (outside(key)) fail(where() + ": a key is outside of the leaf's range");
-    if (i > 0 && leaf.records()[i - 1].key >= key) fail(where() + ": its keys are not in order");
-    const uint32_t part = part_of(leaf.first, scale, key);
+    const uint32_t part = part_of(leaf.first, scale, leaf.records()[i].key);
     if (i / kLineRecords < leaf.lines[part] ||
         (part + 1 < kLookupLines && i / kLineRecords > leaf.lines[part + 1])) {
       fail(where() + ": its table does not lead to a key");
@@ -61,21 +66,38 @@ void Core::check_leaf(const Child& child, const Child* next,
     fail(where() + ": its first or last key is another one");
   }
   if (ref.number < leaf.merged) fail(where() + ": its numbers go back");
+  check_records(ref, child, next, [&](const std::string& what) { fail(where() + what); });
+}
+
+template <>
+void Core<tree::Words>::check_records(const Ref& ref, const Child& child, const Child* next,
+                                      const std::function<void(const std::string&)>& fail) const {
+  const Leaf& leaf = leaf_of(ref);
+  const auto outside = [&](uint64_t key) {
+    return key < child.low || (next != nullptr && key >= next->low);
+  };
+  for (uint32_t i = 0; i < leaf.count; ++i) {
+    const uint64_t key = leaf.records()[i].key;
+    if (outside(key)) fail(": a key is outside of the leaf's range");
+    if (i > 0 && leaf.records()[i - 1].key >= key) fail(": its keys are not in order");
+  }
   std::unordered_set<uint64_t> met;
   for (uint32_t i = 0; i < ref.buffered; ++i) {
     const uint64_t key = ref.buffer()[i].key;
-    if (outside(key)) fail(where() + ": a buffered key is outside of the leaf's range");
-    if (!met.insert(key).second) fail(where() + ": a key is buffered twice");
+    if (outside(key)) fail(": a buffered key is outside of the leaf's range");
+    if (!met.insert(key).second) fail(": a key is buffered twice");
   }
 }
 
-uint64_t Core::check(const std::function<void(const std::string&)>& report) const {
+template <typename Content>
+uint64_t Core<Content>::check(const std::function<void(const std::string&)>& report) const {
   uint64_t found = 0;
   const auto fail = [&](const std::string& text) { report(text), ++found; };
   {
     const pm::EpochManager::Guard guard(epochs_);
     const std::vector<Child> children = inner_.children();
-    if (children.front().low != 0) fail(fmt::format("'{}': the least keys have no leaf", name_));
+    if (children.front().low != Low{})
+      fail(fmt::format("'{}': the least keys have no leaf", name_));
     std::unordered_set<const uint64_t*> slots;
     for (size_t i = 0; i < children.size(); ++i) {
       const Child* next = i + 1 < children.size() ? &children[i + 1] : nullptr;
@@ -106,7 +128,8 @@ uint64_t Core::check(const std::function<void(const std::string&)>& report) cons
   return found;
 }
 
-std::vector<Statistic> Core::statistics() const {
+template <typename Content>
+std::vector<Statistic> Core<Content>::statistics() const {
   const uint64_t pool_bytes = owned_bytes(*this);
   uint64_t in_leaves = 0;
   uint64_t buffered = 0;
@@ -116,21 +139,22 @@ std::vector<Statistic> Core::statistics() const {
     const pm::EpochManager::Guard guard(epochs_);
     for (const Child& child : inner_.children()) {
       Lock lock(child.ref->lock);
-      if (child.ref->dead != 0) continue;
+      if (child.ref->obsolete != 0) continue;
       ++leaves;
-      in_leaves += child.ref->records;
+      in_leaves += used(*child.ref);
       buffered += child.ref->buffered;
-      room += Leaf::room_of(child.ref->block_bytes);
+      room += child.ref->room;
     }
   }
   uint64_t records = 0;
-  scan(0, ~uint64_t{0}, [&](Key, Value) { return ++records, true; });
+  scan(Content::lowest_key(), ~uint64_t{0},
+       [&](const auto&, const auto&) { return ++records, true; });
   StatisticList list;
   list.add("pool_bytes", pool_bytes, "bytes");
-  list.add(
-      "dram_bytes",
-      refs_.dram_bytes() + inner_.dram_bytes() + Log::kDramBytes + pm::EpochManager::kDramBytes,
-      "bytes");
+  list.add("dram_bytes",
+           refs_.dram_bytes() + inner_.dram_bytes() + Log<Content>::kDramBytes +
+               pm::EpochManager::kDramBytes,
+           "bytes");
   list.add("recovered_operations", recovered_operations_, "operations");
   list.add("records", records, "records");
   list.add("leaves", leaves, "leaves");
@@ -142,5 +166,7 @@ std::vector<Statistic> Core::statistics() const {
   list.add_ratio("pool_bytes_per_record", pool_bytes, records, "bytes");
   return list.take();
 }
+
+PERDURE_INSTANTIATE_PART(PERDURE_SHEAF_INSTANTIATE)
 
 }  // namespace perdure::index::sheaf

@@ -12,6 +12,10 @@
 //     | merged | low | first | last | count, bytes | checksums | | one line
 //     | lines                                          | one line: where to look for a key
 //     | key, value | key, value ...                    | in the order of the keys
+//   of byte strings
+//     | head, place | head, place ...                  | in the order of the keys: eight bytes behind what all keys
+//     |                                                | begin with, and where the record is (form.h: RecordPlace)
+//     | low | key value | key value ...                | each from a multiple of 8 bytes on
 //
 //   log table
 //     | chunk 4 | chunk 5 | ...                        | offsets, or 0
@@ -19,25 +23,29 @@
 //   log chunk
 //     | header | ...                                   | one line
 //     | records of three words, each with a flag bit   | nine of them in each 256 bytes (log.h)
+//   of byte strings
+//     | checksum, lengths | number | link | key value  | each from a line's beginning on
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
+#include "index/sheaf/form.h"
 #include "index/structure.h"
-#include "index/tree/content.h"
 #include "pm/checksum.h"
 #include "pm/memory.h"
 
 namespace perdure::index::sheaf {
-
-using tree::Slot;
 
 inline constexpr uint64_t kRootMagic = 0x3130464145485344;  // "DSHEAF01"
 inline constexpr uint64_t kLeafHeaderBytes = 128;
 inline constexpr uint64_t kLeafBytes = 8192;
 inline constexpr uint64_t kLeafBytesMin = 256;
 inline constexpr uint64_t kLeafBytesMax = 16384;
+// A leaf of byte strings may be larger by a record and the keys that its range begins with. Its
+// block is of the size that fits that.
+inline constexpr uint64_t kLeafBytesBeyond = 4096;
 inline constexpr uint32_t kBufferRecords = 48;
 inline constexpr uint32_t kBufferRecordsMin = 4;
 inline constexpr uint32_t kBufferRecordsMax = 64;  // one bit of a word each
@@ -51,7 +59,8 @@ struct alignas(64) Root {
   uint64_t directory_bytes;  // of a directory block
   uint64_t chunk_bytes;      // of a log chunk
   uint64_t chunks_max;
-  uint64_t first_chunks;  // kFirstChunks
+  uint64_t first_chunks : 8;  // kFirstChunks
+  uint64_t salt : 56;         // of byte strings: random, for the checksums of the log's records
   // One line of words that are set once.
   uint64_t directory;  // offset of the first directory block
   uint64_t log;        // offset of the log table
@@ -81,7 +90,12 @@ struct alignas(64) Leaf {
   uint32_t bytes;             // of the block
   uint32_t content_checksum;  // over the records
   uint32_t header_checksum;   // over all of the header but itself, seeded with the leaf's offset
-  uint64_t reserved[2];
+  // Of byte strings, else 0.
+  uint32_t content_bytes;  // slots, low and records, without what fills the last line
+  uint16_t prefix_bytes;   // that all keys begin with: what the slots' heads leave out
+  uint16_t low_bytes;
+  uint32_t low_checksum;  // seeded with the leaf's offset
+  uint32_t external;      // whether a value is in a block of its own
   // lines[i]: the line, from the first record's on, where records of part i of [first, last] begin.
   uint8_t lines[kLookupLines];
 
@@ -92,17 +106,30 @@ struct alignas(64) Leaf {
     copy.header_checksum = 0;
     return pm::checksum32(&copy, sizeof copy, offset);
   }
-  static uint64_t bytes_for(uint64_t records) { return kLeafHeaderBytes + records * sizeof(Slot); }
+  // Bytes of a leaf for so many units (form.h), and the other way round.
+  template <typename Content>
+  static uint64_t bytes_for(uint64_t units) {
+    return kLeafHeaderBytes + units * Form<Content>::kUnitBytes;
+  }
+  template <typename Content>
   static uint32_t room_of(uint64_t bytes) {
-    return static_cast<uint32_t>((bytes - kLeafHeaderBytes) / sizeof(Slot));
+    return static_cast<uint32_t>((bytes - kLeafHeaderBytes) / Form<Content>::kUnitBytes);
+  }
+
+  // ---- of byte strings
+  std::string_view low_text() const {
+    return {reinterpret_cast<const char*>(records() + count), low_bytes};
+  }
+  uint32_t low_checksum_at(uint64_t offset) const {
+    return pm::checksum32(low_text().data(), low_bytes, offset);
   }
 };
 static_assert(sizeof(Leaf) == kLeafHeaderBytes && offsetof(Leaf, lines) == 64);
 
-// Leaves, each for `most` records, that so many are divided among, so that none is nearly full.
-inline constexpr uint64_t pieces_for(uint64_t records, uint64_t most) {
+// Leaves, each for `most` units, that so many are divided among, so that none is nearly full.
+inline constexpr uint64_t pieces_for(uint64_t units, uint64_t most) {
   const uint64_t each = most * 3 / 4;
-  return (records + each - 1) / each;
+  return (units + each - 1) / each;
 }
 
 inline constexpr uint32_t kLineRecords = pm::kLineBytes / sizeof(Slot);

@@ -18,9 +18,10 @@ constexpr uint64_t kLeafBytesForLogByte = 6;
 
 }  // namespace
 
-// The buffer's records in the order of their keys, into `to`. By parts of the leaf's range first, which leaves
-// few to be put right.
-uint32_t Core::sort_buffer(const Ref& ref, Fresh* to) {
+// The buffer's records in the order of their keys, into `to`. By parts of the leaf's range first,
+// which leaves few to be put right.
+template <>
+uint32_t Core<tree::Words>::sort_buffer(const Ref& ref, Fresh* to) const {
   std::array<uint8_t, kLookupLines + 1> ends{};
   std::array<uint8_t, kBufferRecordsMax> parts;
   const uint32_t count = ref.buffered;
@@ -35,17 +36,18 @@ uint32_t Core::sort_buffer(const Ref& ref, Fresh* to) {
     to[ends[parts[i]]++] = {ref.buffer()[i], (ref.removed >> i & 1) != 0};
   }
   for (uint32_t i = 1; i < count; ++i) {
-    if (to[i - 1].slot.key < to[i].slot.key) continue;
+    if (to[i - 1].item.key < to[i].item.key) continue;
     const Fresh one = to[i];
     uint32_t at = i;
-    for (; at > 0 && to[at - 1].slot.key > one.slot.key; --at) to[at] = to[at - 1];
+    for (; at > 0 && to[at - 1].item.key > one.item.key; --at) to[at] = to[at - 1];
     to[at] = one;
   }
   return count;
 }
 
 // Appends the records of the leaf and its buffer, in order, without those that are removed.
-void Core::collect(const Ref& ref, Records& out) const {
+template <>
+void Core<tree::Words>::collect(const Ref& ref, Items& out) const {
   Fresh fresh[kBufferRecordsMax];
   const uint32_t count = sort_buffer(ref, fresh);
   const Slot* leaf = leaf_of(ref).records();
@@ -58,45 +60,49 @@ void Core::collect(const Ref& ref, Records& out) const {
   Slot* to = out.data() + begin;
   uint32_t at = 0;
   for (uint32_t i = 0; i < count; ++i) {
-    const uint64_t key = fresh[i].slot.key;
+    const uint64_t key = fresh[i].item.key;
     while (at < ref.records && leaf[at].key < key) *to++ = leaf[at++];
     if (at < ref.records && leaf[at].key == key) ++at;
-    if (!fresh[i].removal) *to++ = fresh[i].slot;
+    if (!fresh[i].removal) *to++ = fresh[i].item;
   }
   to = std::copy(leaf + at, leaf + ref.records, to);
   out.resize(static_cast<uint64_t>(to - out.data()));
 }
 
-// Merges a leaf with its buffer, so that `more` records fit afterwards. The lock is held, and may be
-// gone on return, with the leaf dead. Throws kPoolFull, kNoSpace, having changed nothing.
-void Core::merge(Ref& ref, Lock& lock, uint64_t more, Reserve reserve) {
-  static thread_local Records records;
+// Merges a leaf with its buffer, so that `more` records fit afterwards. The lock is held, and may
+// be gone on return, with the leaf obsolete. Throws kPoolFull, kNoSpace, having changed nothing.
+template <typename Content>
+void Core<Content>::merge(Ref& ref, Lock& lock, uint64_t more, Reserve reserve) {
+  static thread_local Items records;
   records.clear();
   collect(ref, records);
   merges_.fetch_add(1, std::memory_order_relaxed);
-  if (records.size() <= Leaf::room_of(root_.leaf_bytes) / 4 &&
+  const uint64_t units = units_of(low_of(ref), records);
+  if (units <= Leaf::room_of<Content>(root_.leaf_bytes) / 4 &&
       merge_with_neighbour(ref, lock, records, more)) {
     return;
   }
   const std::vector<Part> parts = parts_of(ref, records, more);
   if (parts.size() == 1) {
-    replace_one(ref, records, pm::Heap::block_bytes(Leaf::bytes_for(records.size() + more)),
+    replace_one(ref, records, pm::Heap::block_bytes(Leaf::bytes_for<Content>(units + more)),
                 reserve);
   } else {
     replace_several(ref, lock, nullptr, records, parts, 0, reserve);
   }
 }
 
-// The same, with a neighbour, into one leaf: returns false, having changed nothing, if there is none, or no
-// room. `own` are the records of the leaf and its buffer.
-bool Core::merge_with_neighbour(Ref& ref, Lock& lock, const Records& own, uint64_t more) {
+// The same, with a neighbour, into one leaf: returns false, having changed nothing, if there is
+// none, or no room. `own` are the records of the leaf and its buffer.
+template <typename Content>
+bool Core<Content>::merge_with_neighbour(Ref& ref, Lock& lock, const Items& own, uint64_t more) {
   Lock neighbour_lock;
-  Ref* neighbour = lock_neighbour(ref, own.size() + more, neighbour_lock);
+  Ref* neighbour = lock_neighbour(ref, units_of(low_of(ref), own) + more, neighbour_lock);
   if (neighbour == nullptr) return false;
-  Records both;
-  if (neighbour->low > ref.low) both = own;
+  Items both;
+  const bool above = low_of(*neighbour) > low_of(ref);
+  if (above) both = own;
   collect(*neighbour, both);
-  if (neighbour->low < ref.low) both.insert(both.end(), own.begin(), own.end());
+  if (!above) both.insert(both.end(), own.begin(), own.end());
   const Part all{0, both.size()};
   try {
     replace_several(ref, lock, neighbour, both, {&all, 1}, more, Reserve::kSpared);
@@ -107,18 +113,20 @@ bool Core::merge_with_neighbour(Ref& ref, Lock& lock, const Records& own, uint64
   return true;
 }
 
-// A leaf beside this one that the records fit into, too, locked; or null. Does not wait: two leaves that
-// wait for each other would do so for ever.
-Ref* Core::lock_neighbour(const Ref& ref, uint64_t records, Lock& lock) const {
+// A leaf beside this one that the records fit into, too, locked; or null. Does not wait: two leaves
+// that wait for each other would do so for ever.
+template <typename Content>
+Ref* Core<Content>::lock_neighbour(const Ref& ref, uint64_t units, Lock& lock) const {
   bool has_next = false;
-  uint64_t next = 0;
-  inner_.find(ref.low, has_next, next);
-  for (Ref* other : {has_next ? inner_.find(next) : nullptr, inner_.before(ref.low)}) {
+  Low next{};
+  const Low low = low_of(ref);
+  inner_.find(low, has_next, next);
+  for (Ref* other : {has_next ? inner_.find(next) : nullptr, inner_.before(low)}) {
     if (other == nullptr || other == &ref || !other->lock.try_lock()) continue;
     lock = Lock(other->lock, std::adopt_lock);
-    const bool adjacent = other->dead == 0 && (other->low < ref.low || other->low == next);
-    const uint64_t all = records + other->records + other->inserted;
-    if (adjacent && all <= Leaf::room_of(root_.leaf_bytes) * uint64_t{3} / 4) return other;
+    const bool adjacent = other->obsolete == 0 && (low_of(*other) < low || low_of(*other) == next);
+    const uint64_t all = units + used(*other) + other->inserted;
+    if (adjacent && all <= Leaf::room_of<Content>(root_.leaf_bytes) * uint64_t{3} / 4) return other;
     lock.unlock();
     lock = Lock();
   }
@@ -126,10 +134,12 @@ Ref* Core::lock_neighbour(const Ref& ref, uint64_t records, Lock& lock) const {
 }
 
 // How the records are divided among new leaves.
-std::vector<Core::Part> Core::parts_of(const Ref& ref, const Records& records,
-                                       uint64_t more) const {
+template <>
+std::vector<Core<tree::Words>::Part> Core<tree::Words>::parts_of(const Ref& ref,
+                                                                 const Items& records,
+                                                                 uint64_t more) const {
   const uint64_t count = records.size();
-  const uint64_t most = Leaf::room_of(root_.leaf_bytes);
+  const uint64_t most = Leaf::room_of<tree::Words>(root_.leaf_bytes);
   if (count + more <= most) return {{0, count}};
   // Keys that come in ascending order: the leaf will get no more of them.
   const bool ascending = ref.records > 0 && ref.records + ref.buffered == count &&
@@ -142,18 +152,21 @@ std::vector<Core::Part> Core::parts_of(const Ref& ref, const Records& records,
   return parts;
 }
 
-// Writes a leaf past the caches; durable with the next fence.
-void Core::write_leaf(pm::PoolImpl& pool, uint64_t offset, uint64_t bytes, uint64_t low,
-                      uint64_t number, std::span<const Slot> records, Leaf& header) {
-  header = Leaf{};
-  header.merged = number;
-  header.low = low;
-  header.first = records.empty() ? low : records.front().key;
-  header.last = records.empty() ? low : records.back().key;
-  header.count = static_cast<uint32_t>(records.size());
-  header.bytes = static_cast<uint32_t>(bytes);
-  header.content_checksum = pm::checksum32(records.data(), records.size_bytes(), offset);
-  // The first record of a part, or of a later one, is on the first line whose last record is of such a part.
+template <>
+uint64_t Core<tree::Words>::units_of(Low /*low*/, std::span<const Item> records) {
+  return records.size();
+}
+
+template <>
+uint64_t Core<tree::Words>::low_between(const Item& /*before*/, const Item& first) {
+  return first.key;
+}
+
+// Which line a part's records begin on.
+template <typename Content>
+void Core<Content>::fill_lines(Leaf& header, const Slot* records) {
+  // The first record of a part, or of a later one, is on the first line whose last record is of
+  // such a part.
   const uint64_t scale = scale_of(header.first, header.last);
   uint32_t next_part = 0;
   for (uint32_t i = 0; i < header.count; i += kLineRecords) {
@@ -166,6 +179,22 @@ void Core::write_leaf(pm::PoolImpl& pool, uint64_t offset, uint64_t bytes, uint6
   for (; next_part < kLookupLines; ++next_part) {
     header.lines[next_part] = static_cast<uint8_t>(last_line);
   }
+}
+
+// Writes a leaf past the caches; durable with the next fence.
+template <>
+void Core<tree::Words>::write_leaf(pm::PoolImpl& pool, uint64_t offset, uint64_t bytes,
+                                   uint64_t low, uint64_t number, std::span<const Item> records,
+                                   Leaf& header) {
+  header = Leaf{};
+  header.merged = number;
+  header.low = low;
+  header.first = records.empty() ? low : records.front().key;
+  header.last = records.empty() ? low : records.back().key;
+  header.count = static_cast<uint32_t>(records.size());
+  header.bytes = static_cast<uint32_t>(bytes);
+  header.content_checksum = pm::checksum32(records.data(), records.size_bytes(), offset);
+  fill_lines(header, records.data());
   header.header_checksum = header.header_checksum_at(offset);
   const pm::Memory& memory = pool.memory();
   auto* home = pool.at<Leaf>(offset);
@@ -180,7 +209,8 @@ void Core::write_leaf(pm::PoolImpl& pool, uint64_t offset, uint64_t bytes, uint6
 }
 
 // What DRAM has of a new leaf.
-void Core::adopt(Ref& ref, uint64_t offset, const Leaf& header) {
+template <typename Content>
+void Core<Content>::adopt(Ref& ref, uint64_t offset, const Leaf& header) {
   pm::store_relaxed(ref.offset, offset);
   pm::store_relaxed(ref.records, static_cast<uint16_t>(header.count));
   pm::store_relaxed(ref.first, header.first);
@@ -195,22 +225,35 @@ void Core::adopt(Ref& ref, uint64_t offset, const Leaf& header) {
       for (uint32_t j = 0; j < 8; ++j) pm::store_relaxed(ref.lines[i + j], header.lines[i + j]);
     }
   }
-  ref.block_bytes = header.bytes;
-  ref.room = static_cast<uint16_t>(Leaf::room_of(header.bytes));
+  pm::store_relaxed(ref.block_bytes, header.bytes);
+  ref.room = static_cast<uint16_t>(Leaf::room_of<Content>(header.bytes));
+  if constexpr (kBytes) {
+    pm::store_relaxed(ref.prefix, header.prefix_bytes);
+    ref.used = Form::units_of(header.content_bytes);
+  }
 }
 
-// The filter of a ref whose leaf gets these records, of which its buffer has those that the old leaf lacks.
-void Core::renew_filter(Ref& ref, std::span<const Slot> records) {
+// The filter of a ref whose leaf gets these records, of which its buffer has those that the old
+// leaf lacks.
+template <typename Content>
+void Core<Content>::renew_filter(Ref& ref, std::span<const Item> records) {
   if (ref.filtered != 0 && ref.removed == 0) {
     for (uint32_t i = 0; i < ref.buffered; ++i) ref.filter.add(ref.buffer()[i].key);
     return;
   }
   ref.filter.clear();
-  for (const Slot& record : records) ref.filter.add(record.key);
-  pm::store_relaxed(ref.filtered, uint16_t{1});
+  for (const Item& record : records) {
+    if constexpr (kBytes) {
+      ref.filter.add(pm::checksum64(record.key.data(), record.key.size()));
+    } else {
+      ref.filter.add(record.key);
+    }
+  }
+  pm::store_relaxed(ref.filtered, uint8_t{1});
 }
 
-void Core::forget_buffer(Ref& ref) {
+template <typename Content>
+void Core<Content>::forget_buffer(Ref& ref) {
   pm::store_relaxed(ref.buffered, uint16_t{0});
   pm::store_relaxed(ref.removed, uint64_t{0});
   ref.inserted = 0;
@@ -218,30 +261,33 @@ void Core::forget_buffer(Ref& ref) {
 }
 
 // The log may have a part of the leaves' bytes.
-void Core::account(int64_t leaf_bytes) {
+template <typename Content>
+void Core<Content>::account(int64_t leaf_bytes) {
   const uint64_t all =
       leaf_bytes_.fetch_add(static_cast<uint64_t>(leaf_bytes)) + static_cast<uint64_t>(leaf_bytes);
-  log_.allow(std::max(Log::kChunksMin, all / kLeafBytesForLogByte / log_.chunk_bytes()));
+  log_.allow(std::max(Log<Content>::kChunksMin, all / kLeafBytesForLogByte / log_.chunk_bytes()));
 }
 
 // A leaf that is to take the place of another one.
-struct Core::Successor {
+template <typename Content>
+struct Core<Content>::Successor {
   Ref* ref;
   Lock lock;
   uint64_t offset;
   Leaf header;
 };
 
-// Writes the leaf that takes the place of one whose buffer began in `era` or before. False if that takes a larger
-// change, or there is no room, or another has the leaf: nothing has changed. True with `made.ref` null if
-// the leaf is no such one.
-bool Core::make_successor(pm::Heap::Txn& txn, Ref& ref, uint64_t era, Successor& made) {
-  static thread_local Records records;
+// Writes the leaf that takes the place of one whose buffer began in `era` or before. False if that
+// takes a larger change, or there is no room, or another has the leaf: nothing has changed. True
+// with `made.ref` null if the leaf is no such one.
+template <typename Content>
+bool Core<Content>::make_successor(pm::Heap::Txn& txn, Ref& ref, uint64_t era, Successor& made) {
+  static thread_local Items records;
   made.ref = nullptr;
   if (!ref.lock.try_lock()) return false;
   Lock lock(ref.lock, std::adopt_lock);
   require_writable();
-  if (ref.dead != 0 || ref.buffered == 0 || ref.first_era > era) return true;
+  if (ref.obsolete != 0 || ref.buffered == 0 || ref.first_era > era) return true;
   records.clear();
   try {
     collect(ref, records);
@@ -249,29 +295,33 @@ bool Core::make_successor(pm::Heap::Txn& txn, Ref& ref, uint64_t era, Successor&
     if (error.code() != ErrorCode::kCorrupt) throw;
     return false;  // the others are merged; who merges this one by itself reports it
   }
-  const uint64_t most = Leaf::room_of(root_.leaf_bytes);
-  if (records.size() <= most / 4 || records.size() > most) return false;
-  const uint64_t bytes = pm::Heap::block_bytes(Leaf::bytes_for(records.size()));
+  const uint64_t most = Leaf::room_of<Content>(root_.leaf_bytes);
+  const uint64_t units = units_of(low_of(ref), records);
+  if (units <= most / 4 || units > most) return false;
+  const uint64_t bytes = pm::Heap::block_bytes(Leaf::bytes_for<Content>(units));
   try {
     made.offset = txn.allocate(bytes);
   } catch (const Error& error) {
     if (!pm::is_full(error)) throw;
     return false;
   }
-  write_leaf(pool_, made.offset, bytes, ref.low, ref.number, records, made.header);
+  write_leaf(pool_, made.offset, bytes, low_of(ref), ref.number, records, made.header);
   txn.will_link(made.offset, ref.slot, pm::Link::kOffset);
   txn.will_unlink(ref.offset, ref.slot, pm::Link::kOffset, pm::Heap::Txn::Release::kLater);
-  // Even if nothing came of the merge: the filter would lack only what the buffer has as removed, until the next.
+  // Even if nothing came of the merge: the filter would lack only what the buffer has as removed,
+  // until the next.
   renew_filter(ref, records);
   made.lock = std::move(lock);
   made.ref = &ref;
   return true;
 }
 
-// Merges leaves with their buffers in one transaction. Each has a link of its own, so a crash leaves any of them
-// old or new. Leaves in `group` those that must be merged one by one. Leaves that are locked are among them: who
-// holds several leaves waits for none, and a leaf may be there twice.
-void Core::replace_together(std::vector<Ref*>& group, uint64_t era) {
+// Merges leaves with their buffers in one transaction. Each has a link of its own, so a crash
+// leaves any of them old or new. Leaves in `group` those that must be merged one by one. Leaves
+// that are locked are among them: who holds several leaves waits for none, and a leaf may be there
+// twice.
+template <typename Content>
+void Core<Content>::replace_together(std::vector<Ref*>& group, uint64_t era) {
   std::array<Successor, kMergeTogether> made;
   std::array<Ref*, kMergeTogether> rest;
   size_t count = 0;
@@ -314,7 +364,9 @@ void Core::replace_together(std::vector<Ref*>& group, uint64_t era) {
 }
 
 // Puts the records into a leaf of `bytes`, or of as many as it has, if there is no such block.
-void Core::replace_one(Ref& ref, std::span<const Slot> records, uint64_t bytes, Reserve reserve) {
+template <typename Content>
+void Core<Content>::replace_one(Ref& ref, std::span<const Item> records, uint64_t bytes,
+                                Reserve reserve) {
   const uint64_t old = ref.offset;
   const uint64_t old_bytes = ref.block_bytes;
   Leaf header;
@@ -322,7 +374,7 @@ void Core::replace_one(Ref& ref, std::span<const Slot> records, uint64_t bytes, 
   const auto replace = [&](uint64_t size, Reserve from) {
     pm::Heap::Txn txn(pool_.heap(), from == Reserve::kUsed);
     fresh = txn.allocate(size);
-    write_leaf(pool_, fresh, size, ref.low, ref.number, records, header);
+    write_leaf(pool_, fresh, size, low_of(ref), ref.number, records, header);
     // The leaf and the intents, before the slot leads to it.
     txn.replace(old, fresh, *ref.slot, pm::Heap::Txn::Release::kLater);
   };
@@ -330,8 +382,8 @@ void Core::replace_one(Ref& ref, std::span<const Slot> records, uint64_t bytes, 
     replace(bytes, Reserve::kSpared);
   } catch (const Error& error) {
     if (!pm::is_full(error) || (bytes >= old_bytes && reserve == Reserve::kSpared)) throw;
-    // Of this size the heap's reserve has some, and gets one back. A smaller one it would not get back, and a
-    // leaf that has that size could need it.
+    // Of this size the heap's reserve has some, and gets one back. A smaller one it would not get
+    // back, and a leaf that has that size could need it.
     replace(std::max(bytes, old_bytes), reserve);
   }
   ref.lock.begin_change();
@@ -343,22 +395,25 @@ void Core::replace_one(Ref& ref, std::span<const Slot> records, uint64_t bytes, 
 }
 
 // New leaves that are to stand for others: what a failure gives back.
-struct Core::Several {
+template <typename Content>
+struct Core<Content>::Several {
   std::vector<Ref*> refs;
   std::vector<uint64_t*> slots;  // the first one is that of the leaf that goes
   std::vector<Child> children;
   int64_t grown = 0;
 };
 
-void Core::replace_several(Ref& ref, Lock& lock, Ref* neighbour, std::span<const Slot> records,
-                           std::span<const Part> parts, uint64_t more, Reserve reserve) {
+template <typename Content>
+void Core<Content>::replace_several(Ref& ref, Lock& lock, Ref* neighbour,
+                                    std::span<const Item> records, std::span<const Part> parts,
+                                    uint64_t more, Reserve reserve) {
   Several made;
   try {
     make_several(made, ref, neighbour, records, parts, more, reserve);
   } catch (...) {
     for (Ref* one : made.refs) {
       const std::lock_guard init(one->lock);
-      pm::store_relaxed(one->dead, uint16_t{1});
+      pm::store_relaxed(one->obsolete, uint8_t{1});
       refs_.give(one);
     }
     if (!made.slots.empty()) {
@@ -368,9 +423,9 @@ void Core::replace_several(Ref& ref, Lock& lock, Ref* neighbour, std::span<const
     throw;
   }
   // From here on nothing throws: PM has the change, and so must DRAM.
-  const auto bury = [&](Ref& old) {
+  const auto retire_leaf = [&](Ref& old) {
     old.lock.begin_change();
-    pm::store_relaxed(old.dead, uint16_t{1});
+    pm::store_relaxed(old.obsolete, uint8_t{1});
     forget_buffer(old);
     retire(old.offset, old.block_bytes, &old);
   };
@@ -378,18 +433,21 @@ void Core::replace_several(Ref& ref, Lock& lock, Ref* neighbour, std::span<const
     const std::lock_guard guard(slots_mutex_);
     free_slots_.push_back(neighbour->slot);
   }
-  bury(ref);
+  retire_leaf(ref);
   lock.unlock();
-  if (neighbour != nullptr) bury(*neighbour);
+  if (neighbour != nullptr) retire_leaf(*neighbour);
   account(made.grown);
   splits_.fetch_add(1, std::memory_order_relaxed);
 }
 
 // Makes the leaves, and publishes them.
-void Core::make_several(Several& made, Ref& ref, Ref* neighbour, std::span<const Slot> records,
-                        std::span<const Part> parts, uint64_t more, Reserve reserve) {
-  const uint64_t low = neighbour == nullptr ? ref.low : std::min(ref.low, neighbour->low);
-  const uint64_t high = neighbour == nullptr ? ref.low : std::max(ref.low, neighbour->low);
+template <typename Content>
+void Core<Content>::make_several(Several& made, Ref& ref, Ref* neighbour,
+                                 std::span<const Item> records, std::span<const Part> parts,
+                                 uint64_t more, Reserve reserve) {
+  const Low own = low_of(ref);
+  const Low low = neighbour == nullptr ? own : std::min(own, low_of(*neighbour));
+  const Low high = neighbour == nullptr ? own : std::max(own, low_of(*neighbour));
   const uint64_t number =
       neighbour == nullptr ? ref.number : std::max(ref.number, neighbour->number);
   made.refs.reserve(parts.size());
@@ -402,10 +460,11 @@ void Core::make_several(Several& made, Ref& ref, Ref* neighbour, std::span<const
   pm::Heap::Txn txn(pool_.heap(), reserve == Reserve::kUsed);
   for (size_t i = 0; i < parts.size(); ++i) {
     const auto part = records.subspan(parts[i].begin, parts[i].end - parts[i].begin);
+    const Low part_low = i == 0 ? low : low_between(records[parts[i].begin - 1], part.front());
+    const uint64_t units = units_of(part_low, part) + more;
     const uint64_t bytes =
-        pm::Heap::block_bytes(Leaf::bytes_for(std::max<uint64_t>(part.size() + more, 1)));
+        pm::Heap::block_bytes(Leaf::bytes_for<Content>(std::max<uint64_t>(units, 1)));
     const uint64_t offset = txn.allocate(bytes);
-    const uint64_t part_low = i == 0 ? low : part.front().key;
     Leaf header;
     write_leaf(pool_, offset, bytes, part_low, number, part, header);
     txn.will_link(offset, made.slots[i], pm::Link::kOffset);
@@ -414,13 +473,13 @@ void Core::make_several(Several& made, Ref& ref, Ref* neighbour, std::span<const
     // Who has it from a list, from when it was another one, looks at it under its lock.
     const std::lock_guard init(one.lock);
     adopt(one, offset, header);
-    one.low = part_low;
+    if constexpr (!kBytes) one.low = part_low;
     one.slot = made.slots[i];
     one.number = number;
-    pm::store_relaxed(one.filtered, uint16_t{0});
+    pm::store_relaxed(one.filtered, uint8_t{0});
     renew_filter(one, part);
     forget_buffer(one);
-    pm::store_relaxed(one.dead, uint16_t{0});
+    pm::store_relaxed(one.obsolete, uint8_t{0});
     made.children.push_back({part_low, &one});
     made.grown += static_cast<int64_t>(bytes);
   }
@@ -432,7 +491,7 @@ void Core::make_several(Several& made, Ref& ref, Ref* neighbour, std::span<const
     txn.redo(neighbour->slot, &none, sizeof none);
   }
   // Whatever the inner part needs, before PM changes: memory may be short.
-  Inner::Change change = inner_.prepare(low, high, made.children);
+  typename Inner<Content>::Change change = inner_.prepare(low, high, made.children);
   // The leaves and the intents, before the slots change together.
   txn.commit([&] { txn.apply(); });
   inner_.publish(std::move(change));
@@ -441,7 +500,8 @@ void Core::make_several(Several& made, Ref& ref, Ref* neighbour, std::span<const
 // ---- the directory
 
 // A slot that leads nowhere. Throws kPoolFull, kNoSpace.
-uint64_t* Core::take_slot() {
+template <typename Content>
+uint64_t* Core<Content>::take_slot() {
   const std::lock_guard lock(slots_mutex_);
   if (free_slots_.empty()) add_directory();
   uint64_t* slot = free_slots_.back();
@@ -449,7 +509,8 @@ uint64_t* Core::take_slot() {
   return slot;
 }
 
-void Core::add_directory() {
+template <typename Content>
+void Core<Content>::add_directory() {
   const uint64_t count = Directory::count(root_.directory_bytes);
   free_slots_.reserve(slots_ + count);  // so that giving slots back needs no memory
   pm::Heap::Txn txn(pool_.heap());
@@ -466,11 +527,18 @@ void Core::add_directory() {
 
 // ---- what readers may still look at
 
-void Core::retire(uint64_t leaf, uint64_t bytes, Ref* ref) noexcept try {
+template <typename Content>
+void Core<Content>::retire(uint64_t leaf, uint64_t bytes, Ref* ref) noexcept try {
   retired_.add({leaf, ref}, bytes);
 } catch (const std::bad_alloc&) {  // the block is free when the tree is opened again
 }
 
-void Core::retire_all() { retired_.flush(); }
+template <typename Content>
+void Core<Content>::retire_all() {
+  retired_.flush();
+  if constexpr (kBytes) records_.reclaim();
+}
+
+PERDURE_INSTANTIATE_PART(PERDURE_SHEAF_INSTANTIATE)
 
 }  // namespace perdure::index::sheaf

@@ -1,11 +1,11 @@
 // Room in the pool that pending merges may need.
 //
-// A buffer may take records that its leaf's block has no room for: the merge that follows needs a larger
-// block, or several. Each such leaf is promised that room when it takes the first of these records. Who would
-// use up what promises count on asks here before.
+// A buffer may take records that its leaf's block has no room for: the merge that follows needs a
+// larger block, or several. Each such leaf is promised that room when it takes the first of these
+// records. Who would use up what promises count on asks here before.
 //
-// Free segments back the promises, not what the pool may still grow by: its medium may turn out to be full.
-// A guide and no reservation: other structures of the pool do not ask.
+// Free segments back the promises, not what the pool may still grow by: its medium may turn out to
+// be full. A guide and no reservation: other structures of the pool do not ask.
 #pragma once
 
 #include <atomic>
@@ -21,8 +21,8 @@ class Promises {
  public:
   explicit Promises(pm::PoolImpl& pool) : pool_(pool) {}
 
-  // Whether there may be no room for so many bytes beside those that are promised. May let the pool grow.
-  // Throws kIo. The thread has no transaction.
+  // Whether there may be no room for so many bytes beside those that are promised. May let the pool
+  // grow. Throws kIo. The thread has no transaction.
   bool is_scarce(uint64_t bytes) const {
     const uint64_t segments =
         (bytes_.load(std::memory_order_relaxed) + bytes) / pm::kSegmentBytes + kSpareSegments;

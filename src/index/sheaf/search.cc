@@ -1,5 +1,4 @@
 // Looking into buffers and leaves.
-#include <emmintrin.h>
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -7,40 +6,20 @@
 #include <functional>
 
 #include "index/sheaf/core.h"
-#include "index/simd.h"
 
 namespace perdure::index::sheaf {
 
-namespace {
-
-// The buffer records, by bit, whose fingerprint is the wanted one; bits of records that do not exist may be
-// set. A concurrent writer may be changing fingerprints: the callers validate what they found.
-uint64_t match(const Ref& ref, uint32_t records, uint8_t wanted) {
-  uint64_t mask = 0;
-  if constexpr (kVectorsAllowed) {
-    const __m128i all = _mm_set1_epi8(static_cast<char>(wanted));
-    for (uint32_t i = 0; i < records; i += 16) {
-      const __m128i some = _mm_load_si128(reinterpret_cast<const __m128i*>(ref.fingerprints + i));
-      const auto equal = static_cast<uint32_t>(_mm_movemask_epi8(_mm_cmpeq_epi8(some, all)));
-      mask |= uint64_t{equal} << i;
-    }
-  } else {
-    for (uint32_t i = 0; i < records; ++i) {
-      mask |= uint64_t{pm::load_relaxed(ref.fingerprints[i]) == wanted} << i;
-    }
-  }
-  return mask;
-}
-
-}  // namespace
-
-void Core::throw_damaged(const char* what) const {
+template <typename Content>
+void Core<Content>::throw_damaged(const char* what) const {
   if (pool_.failed()) pool_.require_writable();
   pool_.throw_corrupt(fmt::format("{} of '{}' is damaged", what, name_));
 }
 
-int Core::find_buffered(const Ref& ref, uint32_t buffered, Key key) const {
-  for (uint64_t some = match(ref, buffered, fingerprint_of(key)); some != 0; some &= some - 1) {
+template <>
+int Core<tree::Words>::find_buffered(const Ref& ref, uint32_t buffered, const Sought& key,
+                                     const uint32_t* /*stamp*/) const {
+  for (uint64_t some = match_fingerprints(ref, buffered, fingerprint_of(key)); some != 0;
+       some &= some - 1) {
     const int i = std::countr_zero(some);
     if (i >= static_cast<int>(buffered)) break;
     if (pm::load_relaxed(ref.buffer()[i].key) == key) return i;
@@ -48,15 +27,28 @@ int Core::find_buffered(const Ref& ref, uint32_t buffered, Key key) const {
   return -1;
 }
 
+template <>
+uint64_t Core<tree::Words>::buffered_value(const Ref& ref, int buffered) const {
+  return pm::load_relaxed(ref.buffer()[buffered].value);
+}
+
+template <>
+uint64_t Core<tree::Words>::head_of(const Ref& /*ref*/, const Sought& key) {
+  return key;
+}
+
 // 64 parts of [first, last], as a factor.
-uint64_t Core::scale_of(uint64_t first, uint64_t last) {
+template <typename Content>
+uint64_t Core<Content>::scale_of(uint64_t first, uint64_t last) {
   const auto parts = static_cast<Wide>(kLookupLines) << 64;
   const auto scale = parts / (static_cast<Wide>(last - first) + 1);
   return scale > ~uint64_t{0} ? ~uint64_t{0} : static_cast<uint64_t>(scale);
 }
 
-bool Core::find_in_leaf(uint64_t offset, uint32_t records, uint32_t begin, uint32_t end, Key key,
-                        Value& value) const {
+template <>
+bool Core<tree::Words>::find_in_leaf(uint64_t offset, uint32_t /*bytes*/, uint32_t records,
+                                     uint32_t begin, uint32_t end, uint64_t key,
+                                     const Sought& /*key*/, uint64_t& value) const {
   const Slot* all = pool_.at<Leaf>(offset)->records();
   const Slot* base = all + uint64_t{begin} * kLineRecords;
   uint64_t count = std::min<uint64_t>((uint64_t{end} + 1) * kLineRecords, records);
@@ -75,25 +67,34 @@ bool Core::find_in_leaf(uint64_t offset, uint32_t records, uint32_t begin, uint3
   return true;
 }
 
-Core::Found Core::find(const Ref& ref, Key key, bool may_be_new, int& buffered,
-                       Value& value) const {
-  const uint32_t part = part_of(ref.first, ref.scale, key);
+template <typename Content>
+typename Core<Content>::Found Core<Content>::find(const Ref& ref, const Sought& key,
+                                                  bool may_be_new, int& buffered,
+                                                  Stored& value) const {
+  const uint64_t head = head_of(ref, key);
+  const uint32_t part = part_of(ref.first, ref.scale, head);
   const uint32_t end = part + 1 < kLookupLines ? ref.lines[part + 1] : 0xff;
   // The filter is not asked about what is likely to be there.
-  const bool may_be_in_leaf = !may_be_new || ref.may_be_in_leaf(key);
+  const bool may_be_in_leaf = !may_be_new || ref.may_be_in_leaf(head, Form::word_of(key));
   if (may_be_in_leaf)
     pm::prefetch(leaf_of(ref).records() + uint64_t{ref.lines[part]} * kLineRecords);
   buffered = find_buffered(ref, ref.buffered, key);
   if (buffered >= 0) {
-    value = ref.buffer()[buffered].value;
-    return (ref.removed >> buffered & 1) != 0 ? Found::kRemoval : Found::kRecord;
+    value = buffered_value(ref, buffered);
+    if ((ref.removed >> buffered & 1) != 0) return Found::kRemoval;
+    // A write frees the block that a long value leads to: not one that damage leads to.
+    if constexpr (kBytes) require_intact(key.hash, value, ref.buffer()[buffered].value);
+    return Found::kRecord;
   }
   if (!may_be_in_leaf) return Found::kNothing;
-  return find_in_leaf(ref.offset, ref.records, ref.lines[part], end, key, value) ? Found::kRecord
-                                                                                 : Found::kNothing;
+  return find_in_leaf(ref.offset, ref.block_bytes, ref.records, ref.lines[part], end, head, key,
+                      value)
+             ? Found::kRecord
+             : Found::kNothing;
 }
 
-bool Core::read(const Ref& ref, Key key, Found& found, Value& value) const {
+template <typename Content>
+bool Core<Content>::read(const Ref& ref, const Sought& key, Found& found, Stored& value) const {
   pm::prefetch(&ref);
   pm::prefetch(ref.lines);
   pm::prefetch(ref.fingerprints);
@@ -101,25 +102,39 @@ bool Core::read(const Ref& ref, Key key, Found& found, Value& value) const {
   const uint32_t buffered = std::min<uint32_t>(pm::load_relaxed(ref.buffered), buffer_records_);
   const uint64_t offset = pm::load_relaxed(ref.offset);
   const uint32_t records = pm::load_relaxed(ref.records);
-  const uint32_t part = part_of(pm::load_relaxed(ref.first), pm::load_relaxed(ref.scale), key);
+  const uint32_t bytes = kBytes ? pm::load_relaxed(ref.block_bytes) : 0;
+  const uint64_t head = head_of(ref, key);
+  const uint32_t part = part_of(pm::load_relaxed(ref.first), pm::load_relaxed(ref.scale), head);
   const uint32_t begin = pm::load_relaxed(ref.lines[part]);
   const uint32_t end = part + 1 < kLookupLines ? pm::load_relaxed(ref.lines[part + 1]) : 0xff;
-  const bool dead = pm::load_relaxed(ref.dead) != 0;
+  const bool obsolete = pm::load_relaxed(ref.obsolete) != 0;
   // What follows goes where these lead: not to a leaf's offset beside the size of another one.
-  if (!ref.lock.validate(stamp) || dead) return false;
+  if (!ref.lock.validate(stamp) || obsolete) return false;
   pm::prefetch(pool_.at<Leaf>(offset)->records() + uint64_t{begin} * kLineRecords);
-  const int i = find_buffered(ref, buffered, key);
+  const int i = find_buffered(ref, buffered, key, &stamp);
+  if (i == kChanged) return false;
   if (i >= 0) {
-    value = pm::load_relaxed(ref.buffer()[i].value);
-    found = (pm::load_relaxed(ref.removed) >> i & 1) != 0 ? Found::kRemoval : Found::kRecord;
+    const bool removed = (pm::load_relaxed(ref.removed) >> i & 1) != 0;
+    if constexpr (kBytes) {
+      const uint64_t word = pm::load_relaxed(ref.buffer()[i].value);
+      if (!ref.lock.validate(stamp)) return false;
+      value = entry_at(word).value();
+      if (!removed) require_intact(key.hash, value, word);
+    } else {
+      value = buffered_value(ref, i);
+    }
+    found = removed ? Found::kRemoval : Found::kRecord;
   } else {
-    const bool there = find_in_leaf(offset, records, begin, end, key, value);
+    const bool there = find_in_leaf(offset, bytes, records, begin, end, head, key, value);
     found = there ? Found::kRecord : Found::kNothing;
   }
   return ref.lock.validate(stamp);
 }
 
-bool Core::view(const Ref& ref, Key key, View& out) const {
+template <typename Content>
+bool Core<Content>::view(const Ref& ref, uint64_t key, View& out) const
+  requires(!Content::kOutOfPlace)
+{
   out.stamp = ref.lock.begin_read();
   out.buffered = std::min<uint32_t>(pm::load_relaxed(ref.buffered), buffer_records_);
   const uint64_t offset = pm::load_relaxed(ref.offset);
@@ -128,8 +143,8 @@ bool Core::view(const Ref& ref, Key key, View& out) const {
   const uint32_t part = part_of(pm::load_relaxed(ref.first), pm::load_relaxed(ref.scale), key);
   out.begin_line = pm::load_relaxed(ref.lines[part]);
   out.end_line = part + 1 < kLookupLines ? pm::load_relaxed(ref.lines[part + 1]) : 0xff;
-  const bool dead = pm::load_relaxed(ref.dead) != 0;
-  if (!ref.lock.validate(out.stamp) || dead) return false;
+  const bool obsolete = pm::load_relaxed(ref.obsolete) != 0;
+  if (!ref.lock.validate(out.stamp) || obsolete) return false;
   out.leaf = pool_.at<Leaf>(offset)->records();
   return true;
 }
@@ -160,7 +175,11 @@ uint32_t sort_fresh(const Ref& ref, uint32_t buffered, uint64_t removed, Counts 
 
 }  // namespace
 
-bool Core::snapshot(const Ref& ref, Key from, uint64_t limit, std::vector<Slot>& out) const {
+template <typename Content>
+bool Core<Content>::snapshot(const Ref& ref, uint64_t from, uint64_t limit,
+                             std::vector<Slot>& out) const
+  requires(!Content::kOutOfPlace)
+{
   out.clear();
   View seen{};
   if (!view(ref, from, seen)) return false;
@@ -170,7 +189,7 @@ bool Core::snapshot(const Ref& ref, Key from, uint64_t limit, std::vector<Slot>&
 
   BufferRecord fresh[kBufferRecordsMax];
   const uint32_t count = sort_fresh(
-      ref, buffered, removed, [&](Key key) { return key >= from; }, std::less<>(), fresh);
+      ref, buffered, removed, [&](uint64_t key) { return key >= from; }, std::less<>(), fresh);
   while (at < records && pm::load_relaxed(leaf[at].key) < from) ++at;
   const uint64_t most = std::min<uint64_t>(limit, uint64_t{records} + count);
   out.reserve(most);
@@ -191,19 +210,24 @@ bool Core::snapshot(const Ref& ref, Key from, uint64_t limit, std::vector<Slot>&
   return ref.lock.validate(stamp);
 }
 
-bool Core::snapshot_back(const Ref& ref, Key from, uint64_t limit, std::vector<Slot>& out) const {
+template <typename Content>
+bool Core<Content>::snapshot_back(const Ref& ref, uint64_t from, uint64_t limit,
+                                  std::vector<Slot>& out) const
+  requires(!Content::kOutOfPlace)
+{
   out.clear();
   View seen{};
   if (!view(ref, from, seen)) return false;
   const auto& [stamp, buffered, leaf, records, removed, line, end_line] = seen;
-  // Behind the line where the next part begins there is nothing up to `from`. `at`: records that are left.
+  // Behind the line where the next part begins there is nothing up to `from`. `at`: records that
+  // are left.
   uint32_t at = std::min((end_line + 1) * kLineRecords, records);
   for (uint32_t i = 1; i <= 4 && i * kLineRecords <= at; ++i)
     pm::prefetch(leaf + at - uint64_t{i} * kLineRecords);
 
   BufferRecord fresh[kBufferRecordsMax];
   const uint32_t count = sort_fresh(
-      ref, buffered, removed, [&](Key key) { return key <= from; }, std::greater<>(), fresh);
+      ref, buffered, removed, [&](uint64_t key) { return key <= from; }, std::greater<>(), fresh);
   while (at > 0 && pm::load_relaxed(leaf[at - 1].key) > from) --at;
   const uint64_t most = std::min<uint64_t>(limit, uint64_t{records} + count);
   out.reserve(most);
@@ -223,5 +247,7 @@ bool Core::snapshot_back(const Ref& ref, Key from, uint64_t limit, std::vector<S
   }
   return ref.lock.validate(stamp);
 }
+
+PERDURE_INSTANTIATE_PART(PERDURE_SHEAF_INSTANTIATE)
 
 }  // namespace perdure::index::sheaf

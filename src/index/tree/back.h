@@ -5,10 +5,11 @@
 //                        ...the leaf of the greatest key under the ceiling, and where its range begins...
 //                      }, visit);
 //
-// Leaf by leaf: of each the tree says what it held at one instant, and the least key of its range. The next leaf is the
-// one with the greatest key below that, found by a descent from the top: so nothing in PM leads back, and nothing more
-// is stored there. Of the tree's shape nothing is relied on but that key: what splits and merges do in between neither
-// hides nor repeats a record. Cost: a descent for each leaf; for each record what a scan upwards costs.
+// Leaf by leaf: of each the tree says what it held at one instant, and the least key of its range.
+// The next leaf is the one with the greatest key below that, found by a descent from the top: so
+// nothing in PM leads back, and nothing more is stored there. Of the tree's shape nothing is relied
+// on but that key: what splits and merges do in between neither hides nor repeats a record. Cost: a
+// descent for each leaf; for each record what a scan upwards costs.
 #pragma once
 
 #include <fmt/core.h>
@@ -84,7 +85,8 @@ class Ceiling {
   explicit Ceiling(const Key* from) : kind_(from == nullptr ? Kind::kNone : Kind::kAt) {
     if (from != nullptr) key_.keep(*from);
   }
-  // Whether a key lies under it: `compare(key)` says how it compares with another one, and is not asked without need.
+  // Whether a key lies under it: `compare(key)` says how it compares with another one, and is not
+  // asked without need.
   template <typename Compare>
   bool admits(Compare compare) const {
     if (kind_ == Kind::kNone) return true;
@@ -115,8 +117,8 @@ struct Scanned {
   const std::string& name;
 };
 
-// Leaves the slots between floor and ceiling, in ascending order. The caller has a guard, and knows that all of them were
-// in one leaf.
+// Leaves the slots between floor and ceiling, in ascending order. The caller has a guard, and knows
+// that all of them were in one leaf.
 template <typename Content>
 void arrange(const Records& records, const Floor<Content>& floor, const Ceiling<Content>& ceiling,
              std::vector<Slot>& slots) {
@@ -136,9 +138,10 @@ void arrange(const Records& records, const Floor<Content>& floor, const Ceiling<
   }
 }
 
-// `read(ceiling, floor, slots)`, under a guard: finds the leaf whose range has the greatest key under the ceiling, puts
-// all its records into the empty `slots`, in any order, as they were at one instant, and where the range began then. A
-// range that has since grown below the floor is the next leaf's to tell.
+// `read(ceiling, floor, slots)`, under a guard: finds the leaf whose range has the greatest key
+// under the ceiling, puts all its records into the empty `slots`, in any order, as they were at one
+// instant, and where the range began then. A range that has since grown below the floor is the next
+// leaf's to tell.
 template <typename Content, typename Read, typename Visit>
 void scan_back(const Scanned& tree, const typename Content::Key* from, uint64_t limit, Read read,
                Visit visit) {

@@ -27,8 +27,8 @@
 
 namespace perdure::index::tree {
 
-// The first eight bytes as a number (missing ones are zeros): of two keys with different numbers the
-// one with the smaller number comes first.
+// The first eight bytes as a number (missing ones are zeros): of two keys with different numbers
+// the one with the smaller number comes first.
 inline uint64_t prefix_of(std::string_view bytes) {
   uint64_t word = 0;
   if (!bytes.empty()) std::memcpy(&word, bytes.data(), std::min(bytes.size(), sizeof word));
@@ -129,6 +129,16 @@ class Tree {
         assign(out, value);
       }
     });
+  }
+  // Of byte strings: where they lie. The record that a lookup has found does not change, and is not
+  // used again while the core has its guard. Not where a guard that stays keeps writes from going
+  // on.
+  template <typename Use>
+  bool visit(Argument<K> key, const Use& use) const
+    requires(std::is_same_v<V, std::string> && !requires { Core::kGuardsHoldUpWriters; })
+  {
+    const auto bytes = stored_key(key);
+    return core_->lookup(key_of(bytes), [&](std::string_view value) { use(value); });
   }
   void scan(Argument<K> from, uint64_t limit,
             const std::function<bool(Argument<K>, Argument<V>)>& visit) const {

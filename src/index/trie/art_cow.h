@@ -7,8 +7,8 @@
 
 namespace perdure::index::trie {
 
-// ART+CoW: ART's nodes with up to 16 children are sorted, and replaced by a copy for each new child. Larger
-// ones have one word that commits, and are changed in place.
+// ART+CoW: ART's nodes with up to 16 children are sorted, and replaced by a copy for each new
+// child. Larger ones have one word that commits, and are changed in place.
 struct ArtCow : Art {
   // Only the place of a child with the same symbol that was removed.
   static bool has_room(Node& node, uint64_t tag, uint32_t symbol) {

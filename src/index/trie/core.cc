@@ -184,8 +184,8 @@ typename Core<Policy, Content>::Spot Core<Policy, Content>::locate(Text text) co
   }
 }
 
-// Where a scan begins: the nodes on the way, each with the place after the one that was taken, and what
-// comes first, which may still be below `from`.
+// Where a scan begins: the nodes on the way, each with the place after the one that was taken, and
+// what comes first, which may still be below `from`.
 template <typename Policy, typename Content>
 void Core<Policy, Content>::seek(Text from, std::vector<Frame>& frames, uint64_t& first) const {
   Owner owner;
@@ -211,7 +211,8 @@ void Core<Policy, Content>::seek(Text from, std::vector<Frame>& frames, uint64_t
   }
 }
 
-// The same downwards: each node with the place that was taken, and what comes first, which may still be above `from`.
+// The same downwards: each node with the place that was taken, and what comes first, which may
+// still be above `from`.
 template <typename Policy, typename Content>
 void Core<Policy, Content>::seek_back(Text from, std::vector<Frame>& frames,
                                       uint64_t& first) const {

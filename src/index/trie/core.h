@@ -1,9 +1,10 @@
 // Radix trees in PM: WORT, WOART, and ART with the node types that its PM versions share.
 //
-// The idea. A radix tree has no order to keep and no key in its nodes: a child is linked by one 8-byte
-// store, so every change, of a record or of the tree's shape, is made beside the tree and committed by
-// one store. Nothing is logged, and nothing is repaired. What differs is what a node looks like (Shape in
-// index/trie/shapes.h). Path compression needs no second store either: see index/trie/layout.h.
+// The idea. A radix tree has no order to keep and no key in its nodes: a child is linked by one
+// 8-byte store, so every change, of a record or of the tree's shape, is made beside the tree and
+// committed by one store. Nothing is logged, and nothing is repaired. What differs is what a node
+// looks like (Shape in index/trie/shapes.h). Path compression needs no second store either: see
+// index/trie/layout.h.
 //
 // The persist points; F is a fence
 //   insert        leaf, the heap's intent, and what leads to the slot (a key, an index entry): F; the slot,
@@ -16,24 +17,25 @@
 //   update        words: the value: F. Byte strings: record and intents: F; slot and bitmap: F; end: F.
 //   remove        intent: F; the slot and bitmap: F; intent's end: F.
 //   shrinking     of a node with one child, or too large a one: as growth, by its only child or a smaller copy.
-// A crash before the commit leaves the tree as it was: the intents find that the word leads elsewhere, and
-// free what is new. Keys and index entries may lead to slots that are 0: that is no child. A crash after
-// it leaves the tree as it is to be; the intents free what went. A crash between a removal and the
-// shrinking leaves a node with one child or none, which is legal, and so may two removals at once; a later removal
-// below it takes it away.
+// A crash before the commit leaves the tree as it was: the intents find that the word leads
+// elsewhere, and free what is new. Keys and index entries may lead to slots that are 0: that is no
+// child. A crash after it leaves the tree as it is to be; the intents free what went. A crash
+// between a removal and the shrinking leaves a node with one child or none, which is legal, and so
+// may two removals at once; a later removal below it takes it away.
 //
 // Recovery: nothing; the heap's intents only.
 //
-// Concurrency. Stripe locks (index/stripes.h) in DRAM, by node. A writer finds its way without locks,
-// locks the node with the slot, and its parent if the node is to be replaced, both at once and in the order
-// of the locks; then looks again. A replaced node is marked obsolete. Lookups take no lock and never
-// begin again: after each word they wait while the node changes, so that what they read is durable, and the
-// leaf has the whole key. A replaced node stays as it was when it was replaced, which was after a reader
-// in it began. Scans read each child under the node's version.
+// Concurrency. Stripe locks (index/stripes.h) in DRAM, by node. A writer finds its way without
+// locks, locks the node with the slot, and its parent if the node is to be replaced, both at once
+// and in the order of the locks; then looks again. A replaced node is marked obsolete. Lookups take
+// no lock and never begin again: after each word they wait while the node changes, so that what
+// they read is durable, and the leaf has the whole key. A replaced node stays as it was when it was
+// replaced, which was after a reader in it began. Scans read each child under the node's version.
 //
-// Sources: Lee et al., "WORT: Write Optimal Radix Tree for Persistent Memory Storage Systems", FAST 2017;
-// Leis et al., "The Adaptive Radix Tree", ICDE 2013, and "The ART of Practical Synchronization", DaMoN
-// 2016; Lee et al., "RECIPE", SOSP 2019. docs/structures/p-art.md says where this differs.
+// Sources: Lee et al., "WORT: Write Optimal Radix Tree for Persistent Memory Storage Systems", FAST
+// 2017; Leis et al., "The Adaptive Radix Tree", ICDE 2013, and "The ART of Practical
+// Synchronization", DaMoN 2016; Lee et al., "RECIPE", SOSP 2019. docs/structures/p-art.md says
+// where this differs.
 #pragma once
 
 #include <atomic>
@@ -80,7 +82,8 @@ class Core {
   // Calls `use` with the value, which is valid during the call.
   template <typename Use>
   bool lookup(const Key& key, Use use) const;
-  // Calls visit(key, value) in ascending order from `from` on, `limit` times at most, until it says no.
+  // Calls visit(key, value) in ascending order from `from` on, `limit` times at most, until it says
+  // no.
   template <typename Visit>
   void scan(const Key& from, uint64_t limit, Visit visit) const;
   // The same in descending order; null: from the last key on.
@@ -97,8 +100,8 @@ class Core {
   using Text = typename Symbol::Text;
 
   static constexpr uint32_t kStripeBits = 14;
-  // What stands for `end` where a symbol is asked for, and where places in a node are counted: `end` comes
-  // before all symbols.
+  // What stands for `end` where a symbol is asked for, and where places in a node are counted:
+  // `end` comes before all symbols.
   static constexpr uint32_t kEnd = ~uint32_t{0};
   static constexpr uint32_t symbol_of_position(uint32_t position) { return position - 1; }
 
@@ -107,7 +110,8 @@ class Core {
     Node* node = nullptr;
     uint64_t word = 0;
   };
-  // A node without children, or on the way to one: what a crash may leave of a removal, or two removals at once.
+  // A node without children, or on the way to one: what a crash may leave of a removal, or two
+  // removals at once.
   struct Hollow {
     Owner parent;
     uint32_t symbol = 0;  // in the parent
@@ -131,8 +135,8 @@ class Core {
   // The locks of one or two nodes, which live as long as the caller's guard.
   class Held {
    public:
-    // Throws kIo once the medium has failed: words that another thread could not make durable may be in the
-    // tree.
+    // Throws kIo once the medium has failed: words that another thread could not make durable may
+    // be in the tree.
     Held(const Core& core, const Owner& one) : first_(&core.stripe_of(one)) {
       first_->lock();
       require_good(core);
@@ -167,8 +171,8 @@ class Core {
   Core(pm::PoolImpl& pool, Root& root, std::string name);
 
   // ---- addresses
-  // The node that a word leads to, where `depth` symbols have been decided. Throws kCorrupt unless it is
-  // inside the pool and further down.
+  // The node that a word leads to, where `depth` symbols have been decided. Throws kCorrupt unless
+  // it is inside the pool and further down.
   Node& enter(uint64_t word, uint32_t depth) const {
     const uint64_t bytes = Shape::bytes_of(tag_of(word));
     if (bytes == 0 || branch_of(word) < depth) [[unlikely]]
@@ -228,7 +232,8 @@ class Core {
   static uint32_t symbol_or_end(Text text, uint32_t i) {
     return i < Symbol::length(text) ? Symbol::at(text, i) : kEnd;
   }
-  // The first leaf below a node. 0 if a crash left nothing, or others take it away: then `gap` is to go.
+  // The first leaf below a node. 0 if a crash left nothing, or others take it away: then `gap` is
+  // to go.
   uint64_t first_leaf(const Hollow& from, Hollow& gap) const;
 
   struct Prefix {

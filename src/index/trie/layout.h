@@ -11,14 +11,14 @@
 //   node     | branch | window | end | obsolete | what the shape puts there ...
 //   leaf     words: | key | value |, a block of its own; byte strings: a record (index/records.h)
 //
-// A key is a row of symbols: bytes, or halves of them. All keys below a node have the same first `branch`
-// symbols, and differ in the next one, or end there: the key that ends has its leaf in `end`, before all
-// others. Symbols between a node's branch and its child's are compressed: the child's window has the last
-// of them.
+// A key is a row of symbols: bytes, or halves of them. All keys below a node have the same first
+// `branch` symbols, and differ in the next one, or end there: the key that ends has its leaf in
+// `end`, before all others. Symbols between a node's branch and its child's are compressed: the
+// child's window has the last of them.
 //
-// Branch and window are those of the node's keys, counted from the keys' beginning, and never change: when a
-// new node comes between a node and its parent, or a parent goes, the node is what it was. So a change
-// of the tree's shape is one store to the word that leads there.
+// Branch and window are those of the node's keys, counted from the keys' beginning, and never
+// change: when a new node comes between a node and its parent, or a parent goes, the node is what
+// it was. So a change of the tree's shape is one store to the word that leads there.
 #pragma once
 
 #include <cstddef>
@@ -45,8 +45,8 @@ inline constexpr uint32_t kWindowBytesMax = 14;
 
 struct Node {
   uint16_t branch;  // symbols that all keys below share
-  // The last bytes of these; of half a byte the other half is 0. A shape may have fewer of them, and use the
-  // rest for something else.
+  // The last bytes of these; of half a byte the other half is 0. A shape may have fewer of them,
+  // and use the rest for something else.
   uint8_t window[kWindowBytesMax];
   uint64_t end;           // child word of the key that has no more symbols; the word is a leaf's
   uint32_t obsolete;      // obsolete_mark() of the generation in which it was replaced

@@ -16,8 +16,8 @@ struct Image {
 
 }  // namespace
 
-// Puts a node with what was in the slot, a leaf or a node whose keys differ from here on, and the new leaf
-// into the slot.
+// Puts a node with what was in the slot, a leaf or a node whose keys differ from here on, and the
+// new leaf into the slot.
 template <typename Policy, typename Content>
 typename Core<Policy, Content>::Outcome Core<Policy, Content>::branch_off(const Spot& spot,
                                                                           const Key& key,
@@ -61,15 +61,15 @@ uint32_t Core<Policy, Content>::count_children(const Owner& node) const {
   return count;
 }
 
-// A node that contradicts itself is not replaced: the children that a copy passes over would be lost, and with the
-// node what tells of it.
+// A node that contradicts itself is not replaced: the children that a copy passes over would be
+// lost, and with the node what tells of it.
 template <typename Policy, typename Content>
 void Core<Policy, Content>::require_sound(const Owner& node) const {
   if (!Shape::is_sound(*node.node, tag_of(node.word))) throw_damaged(node.word);
 }
 
-// Puts a copy of a node into its place, and a leaf with it if that is not 0 (of a transaction that has
-// made it). The caller has the locks of both, and buries the node.
+// Puts a copy of a node into its place, and a leaf with it if that is not 0 (of a transaction that
+// has made it). The caller has the locks of both, and retires the node.
 template <typename Policy, typename Content>
 void Core<Policy, Content>::copy(pm::Heap::Txn& txn, const Owner& parent, uint64_t* slot,
                                  const Owner& node, uint64_t tag, uint32_t symbol,
@@ -121,8 +121,8 @@ typename Core<Policy, Content>::Outcome Core<Policy, Content>::grow(const Spot& 
   return Outcome::kDone;
 }
 
-// Gives a node with one child or none its place up, and a node that is too large a smaller one. Throws if
-// there is no room for that.
+// Gives a node with one child or none its place up, and a node that is too large a smaller one.
+// Throws if there is no room for that.
 template <typename Policy, typename Content>
 void Core<Policy, Content>::tidy(const Hollow& at) {
   const Owner& node = at.node;

@@ -1,5 +1,5 @@
-// What the nodes of a radix tree look like, and by which store a child comes and goes: all that the trees
-// differ in. A shape has
+// What the nodes of a radix tree look like, and by which store a child comes and goes: all that the
+// trees differ in. A shape has
 //
 //   kBits              of a symbol
 //   kWindowBytes       of a node's window
@@ -19,9 +19,9 @@
 //   add                to a node in the making
 //   is_sound           whether what leads to the slots contradicts itself; for `check`
 //
-// Readers may be anywhere in a node meanwhile. They may read a key and then a slot that was used again
-// for another key in between: what it leads to does not have the key that they look for, which was not
-// there when they read the slot. Writers and scans read under a version.
+// Readers may be anywhere in a node meanwhile. They may read a key and then a slot that was used
+// again for another key in between: what it leads to does not have the key that they look for,
+// which was not there when they read the slot. Writers and scans read under a version.
 #pragma once
 
 #include <algorithm>
@@ -42,8 +42,8 @@ struct Place {
   pm::Link form = pm::Link::kTagged;
 };
 
-// Flushes what must be durable before the word that commits; in the same line it is so by the order of the
-// stores.
+// Flushes what must be durable before the word that commits; in the same line it is so by the order
+// of the stores.
 inline void flush_before(const pm::Memory& memory, const void* address, const uint64_t* word) {
   const auto line = [](const void* at) { return reinterpret_cast<uintptr_t>(at) / pm::kLineBytes; };
   if (line(address) != line(word)) memory.flush(address, 1);
@@ -113,8 +113,8 @@ struct Wort {
   static bool is_sound(Node&, uint64_t) { return true; }
 };
 
-// ART's nodes with 4, 16, 48 and 256 children. A child is there if its word is not 0: the key, or the entry
-// of the index, that leads to the word is durable before.
+// ART's nodes with 4, 16, 48 and 256 children. A child is there if its word is not 0: the key, or
+// the entry of the index, that leads to the word is durable before.
 //
 //   node 4, 64 bytes      | header, 28 | 4 keys | 4 child words |
 //   node 16, 192 bytes    | header, 32 | 16 keys | (unused) 16 | 16 child words |
@@ -173,7 +173,8 @@ struct Art {
   static bool is_sound(Node&, uint64_t) { return true; }
 
  private:
-  // A slot without a child, the one that last had this symbol if there is one; room_of(tag) if none.
+  // A slot without a child, the one that last had this symbol if there is one; room_of(tag) if
+  // none.
   static uint32_t free_slot(Node& node, uint64_t tag, uint32_t symbol);
 };
 
@@ -216,8 +217,9 @@ inline uint32_t Art::free_slot(Node& node, uint64_t tag, uint32_t symbol) {
   for (uint32_t i = 0; i < room; ++i) {
     if (pm::load_relaxed(slots[i]) != 0) continue;
     if (has_keys(tag) && keys_of(node, tag)[i] == symbol) return i;
-    // A slot whose child went stays that symbol's: two entries must never lead to one slot, and of one
-    // that a dead process has cleared nobody would know whether it is so in PM. A copy forgets them.
+    // A slot whose child went stays that symbol's: two entries must never lead to one slot, and of
+    // one that a dead process has cleared nobody would know whether it is so in PM. A copy forgets
+    // them.
     if (tag == kNode48) {
       if (std::memchr(index_of(node), static_cast<int>(i + 1), kSymbols) == nullptr) return i;
     } else if (free == room) {

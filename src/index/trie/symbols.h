@@ -1,5 +1,5 @@
-// Keys as rows of symbols, the first one the most significant: of words from the highest bits down, of byte
-// strings from the first byte on.
+// Keys as rows of symbols, the first one the most significant: of words from the highest bits down,
+// of byte strings from the first byte on.
 #pragma once
 
 #include <algorithm>
@@ -46,8 +46,8 @@ struct Symbols {
   }
   static uint32_t at(Text text, uint32_t i) { return symbol_in(byte_at(text, i / kPerByte), i); }
 
-  // The first symbol from `begin` on that is not the same in both: the shorter one's length, if that is a
-  // beginning of the other.
+  // The first symbol from `begin` on that is not the same in both: the shorter one's length, if
+  // that is a beginning of the other.
   static uint32_t first_difference(Text a, Text b) {
     if constexpr (kWords) {
       return a == b ? kNowhere : static_cast<uint32_t>(std::countl_zero(a ^ b)) / Bits;

@@ -1,6 +1,7 @@
 // The nodes of WOART: ART's sizes, each with one word that commits. Lee et al., FAST 2017.
 //
-// A child is there if that word says so; the key that leads to it, and its child word, are durable before:
+// A child is there if that word says so; the key that leads to it, and its child word, are durable
+// before:
 //
 //   node 4, 64 bytes      | branch, window | the word | end | obsolete, (unused) 4 | 4 child words |
 //                         the word: | 4 keys | 4 slots of 2 bits, in the order of their keys | 0, 8 bits |
@@ -11,12 +12,13 @@
 //                         256 of: 128 + slot, or 0 | 48 child words |
 //   node 256, 2112 bytes  | branch, window | (unused) 8 | end | obsolete, (unused) 36 | 256 child words |
 //
-// Branch and window are 8 bytes, as the header in the paper. Bytes of the index of a node of 48 have a bit of
-// their own, 7, so that in all nodes but the largest one bit decides about a child, which the heap's
-// intents ask.
+// Branch and window are 8 bytes, as the header in the paper. Bytes of the index of a node of 48
+// have a bit of their own, 7, so that in all nodes but the largest one bit decides about a child,
+// which the heap's intents ask.
 //
-// What a slot or a key holds whose bit is 0 means nothing: it may be what was removed, or what a process
-// that died was about to link, durable or not. Who sets the bit has written and flushed both anew.
+// What a slot or a key holds whose bit is 0 means nothing: it may be what was removed, or what a
+// process that died was about to link, durable or not. Who sets the bit has written and flushed
+// both anew.
 #pragma once
 
 #include <bit>
@@ -32,10 +34,10 @@ struct Woart : Art {
   static constexpr uint32_t kWindowBytes = 6;
 
   static uint64_t* find(Node& node, uint64_t tag, uint32_t symbol);
-  // A slot is written before its bit is set, so a reader that saw a bit before its child was removed could
-  // find the next one in the slot, which is not there yet. If the bit is set afterwards, too, what was
-  // read was there: between its being written and its being there, the bit is 0. If it is not, the child
-  // was removed meanwhile.
+  // A slot is written before its bit is set, so a reader that saw a bit before its child was
+  // removed could find the next one in the slot, which is not there yet. If the bit is set
+  // afterwards, too, what was read was there: between its being written and its being there, the
+  // bit is 0. If it is not, the child was removed meanwhile.
   static uint64_t child(Node& node, uint64_t tag, uint32_t symbol) {
     const uint64_t* slot = find(node, tag, symbol);
     if (slot == nullptr) return 0;
@@ -288,7 +290,8 @@ inline void Woart::add(Node& node, uint64_t tag, uint32_t symbol, uint64_t child
   *place.word = place.value;
 }
 
-// Of what next() does not notice itself: slots that lead nowhere, or two entries for one slot or symbol.
+// Of what next() does not notice itself: slots that lead nowhere, or two entries for one slot or
+// symbol.
 inline bool Woart::is_sound(Node& node, uint64_t tag) {
   if (tag == kNode4 && !Four(word_of(node)).is_sound()) return false;
   uint64_t met = 0;

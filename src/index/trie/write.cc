@@ -5,8 +5,8 @@
 
 namespace perdure::index::trie {
 
-// For who comes to a node that was replaced, or a slot that has changed: each time another writer has done
-// something.
+// For who comes to a node that was replaced, or a slot that has changed: each time another writer
+// has done something.
 constexpr uint32_t kAttemptsMax = 1 << 16;
 
 template <typename Policy, typename Content>
@@ -32,8 +32,8 @@ uint64_t Core<Policy, Content>::leaf_bytes(uint64_t word) const {
   }
 }
 
-// The value of the leaf that a spot leads to, or the offset of its record. For the holder of the lock of the
-// spot's node, without which nobody changes it.
+// The value of the leaf that a spot leads to, or the offset of its record. For the holder of the
+// lock of the spot's node, without which nobody changes it.
 template <typename Policy, typename Content>
 uint64_t Core<Policy, Content>::stored(const Spot& spot) const {
   if constexpr (kWords) {
@@ -43,7 +43,8 @@ uint64_t Core<Policy, Content>::stored(const Spot& spot) const {
   }
 }
 
-// The store that decides. The caller has the lock, and has told the transaction what depends on the word.
+// The store that decides. The caller has the lock, and has told the transaction what depends on the
+// word.
 template <typename Policy, typename Content>
 void Core<Policy, Content>::commit(pm::Heap::Txn& txn, const Owner& owner,
                                    const Place& place) const {

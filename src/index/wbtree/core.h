@@ -2,8 +2,8 @@
 //
 // The idea. A node's records are unsorted; a bitmap of 8 bytes, written by one store, says which of
 // them count, and a slot array of one line gives their order, so that searches are binary and scans
-// sort nothing. The bitmap's lowest bit says whether the slot array is valid. What changes more than
-// one node goes through a micro-log.
+// sort nothing. The bitmap's lowest bit says whether the slot array is valid. What changes more
+// than one node goes through a micro-log.
 //
 // The persist points, and what a crash leaves
 //   insert         the slot array declared invalid (bitmap), F; record and slot array, F; bitmap with
@@ -22,14 +22,14 @@
 // A change of the tree's shape touches one parent and its children; what must be done at several
 // levels is done as several such changes, top first, and each leaves a whole tree.
 //
-// Recovery: the micro-log's, in the heap. Nothing is scanned. A leaf whose slot array is not valid is
-// searched linearly until the next insert writes it.
+// Recovery: the micro-log's, in the heap. Nothing is scanned. A leaf whose slot array is not valid
+// is searched linearly until the next insert writes it.
 //
 // Concurrency (not in the paper). Version locks in DRAM (index/stripes.h), by node. Searches couple
 // versions from node to node and lock nothing. A writer locks its leaf and then verifies that the
 // parent has not changed since it was read; a change of shape locks the parent too, by trying, and
-// begins again if it cannot. Readers wait from the first store of a change to its last fence, so that
-// nobody sees what a power failure could still undo.
+// begins again if it cannot. Readers wait from the first store of a change to its last fence, so
+// that nobody sees what a power failure could still undo.
 //
 // Source: Chen and Jin, "Persistent B+-Trees in Non-Volatile Main Memory", PVLDB 8(7), 2015;
 // docs/structures/wbtree.md says where this differs.
@@ -156,7 +156,8 @@ class Core {
   Core(pm::PoolImpl& pool, Root& root, std::string name);
 
   // ---- addresses and locks
-  // Throws kCorrupt if no node of the level can be there. What leads to a node is to be validated before.
+  // Throws kCorrupt if no node of the level can be there. What leads to a node is to be validated
+  // before.
   Node& node_at(uint64_t offset, uint32_t level) const {
     Node* node = pool_.follow<Node>(offset, shape(level).bytes());
     if (offset % pm::kLineBytes != 0) [[unlikely]]
@@ -195,8 +196,8 @@ class Core {
     return {word & ~uint64_t{63}, static_cast<uint32_t>(word & 63)};
   }
   Top top() const { return unpack(pm::acquire(top_)); }
-  // The topmost node in DRAM, whatever becomes of a change of it: also when a fence throws between the
-  // change in PM and its end.
+  // The topmost node in DRAM, whatever becomes of a change of it: also when a fence throws between
+  // the change in PM and its end.
   class TopFollows {
    public:
     explicit TopFollows(Core* core) : core_(core) {}

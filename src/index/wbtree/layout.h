@@ -17,14 +17,14 @@
 //   inner record  | key, or the first 8 bytes of it | offset of the child for keys from there |
 //
 // Which records count is decided by the bitmap alone. The slot array gives their order. It is valid
-// if it lists all cells that count, in ascending order of their keys; between them it may list cells
-// whose bit is clear, which are passed over (what a removal leaves behind). Inner nodes change by
-// micro-log only, and theirs is always valid and exact.
+// if it lists all cells that count, in ascending order of their keys; between them it may list
+// cells whose bit is clear, which are passed over (what a removal leaves behind). Inner nodes
+// change by micro-log only, and theirs is always valid and exact.
 //
 // A node's separator is the lowest key that it is for: the key itself, or the offset of a record of
-// it in a block of the node's own (0: the empty string). It is what the parent's record for the node
-// says, at its full length. Of a parent's first child neither is looked at: it is for whatever its
-// parent is for, from the lowest.
+// it in a block of the node's own (0: the empty string). It is what the parent's record for the
+// node says, at its full length. Of a parent's first child neither is looked at: it is for whatever
+// its parent is for, from the lowest.
 #pragma once
 
 #include <bit>

@@ -1,5 +1,5 @@
-// What removals leave: sparse nodes are merged, empty leaves are dropped, needless top nodes too. None
-// of it needs room.
+// What removals leave: sparse nodes are merged, empty leaves are dropped, needless top nodes too.
+// None of it needs room.
 #include "index/wbtree/core.h"
 
 namespace perdure::index::wbtree {

@@ -226,7 +226,8 @@ void Core<Content>::read_under(const tree::Ceiling<Content>& ceiling, tree::Floo
         seen.stale = true;
       return pm::load_relaxed(cell_of(node, level, order[position]).value);
     });
-    // The bound is true at the instant of the leaf's stamp, so that no record of the copy lies before it.
+    // The bound is true at the instant of the leaf's stamp, so that no record of the copy lies
+    // before it.
     if (path_holds(path, 1) && copy_leaf(*path[0].node, path[0].stamp, records, count)) break;
   }
   out.assign(records.begin(), records.begin() + count);

@@ -7,8 +7,8 @@
 
 namespace perdure::index::wbtree {
 
-// Splits the leaf for the key, if it is full; first the lowest node above whose parent has room. The
-// caller tries again then. Does nothing if others are at it.
+// Splits the leaf for the key, if it is full; first the lowest node above whose parent has room.
+// The caller tries again then. Does nothing if others are at it.
 template <typename Content>
 void Core<Content>::make_room(const Key& key) {
   Path path;

@@ -139,8 +139,8 @@ void Core<Content>::sort_cells(const Node& leaf, Order& order) const {
   }
 }
 
-// The cells that count, in order, for the holder of the node's lock: as many as the bitmap has, so that
-// what is added to them fits. Throws kCorrupt if bitmap and slot array cannot be of one node.
+// The cells that count, in order, for the holder of the node's lock: as many as the bitmap has, so
+// that what is added to them fits. Throws kCorrupt if bitmap and slot array cannot be of one node.
 template <typename Content>
 void Core<Content>::sorted_cells(const Node& node, uint32_t level, Order& order) const {
   const uint64_t bitmap = pm::load_relaxed(node.bitmap);

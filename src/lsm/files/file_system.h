@@ -61,7 +61,8 @@ class FileSystem {
   void ensure(Node& node, uint64_t bytes);
   // Returns extents that begin at `bytes` or later. Durable on return.
   void trim(Node& node, uint64_t bytes);
-  // Stores the append offset and flushes it; the bytes before it are durable. Durable with the next fence.
+  // Stores the append offset and flushes it; the bytes before it are durable. Durable with the next
+  // fence.
   void store_size(const Node& node, uint64_t bytes);
   void store_modified(const Node& node);
 

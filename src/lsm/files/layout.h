@@ -6,8 +6,9 @@
 //   ExtentPage   4 KiB: a mark, and 255 more extents
 //   extent       | checked length | offset of its bytes |
 //
-// The number of a file is that of its entry, counted from 1; 0 is the root directory, which has no inode. A
-// directory has no content: who is in it is what the name records say, each with the number of its directory.
+// The number of a file is that of its entry, counted from 1; 0 is the root directory, which has no
+// inode. A directory has no content: who is in it is what the name records say, each with the
+// number of its directory.
 #pragma once
 
 #include <cstddef>

@@ -81,17 +81,12 @@ std::shared_ptr<Node> FileSystem::add_node(Node& parent, std::string_view name, 
         pm::seal_word(static_cast<uint64_t>(State::kLive), salt_of(*node, kStateSalt));
     inode.modified_word =
         pm::seal_word(static_cast<uint64_t>(std::time(nullptr)), salt_of(*node, kTimeSalt));
-    inode.name = name_record(*node, parent.number, name);
+    // By way of the stack: what a call returns straight into the pool is no store that an observed
+    // build sees.
+    const NameRecord record = name_record(*node, parent.number, name);
+    inode.name = record;
     memory_.flush(&inode, sizeof inode);
-    uint64_t* entry = entry_of(node->number);
-    txn.will_link(node->inode, entry, pm::Link::kOffset);
-    txn.prepare();
-    memory_.fence();  // the inode and the intent, before the table leads to it
-    pm::store_release(*entry, node->inode);
-    memory_.flush(entry, sizeof *entry);
-    txn.settle();
-    memory_.fence();  // entry and bitmap, before the intent ends
-    txn.finish();
+    txn.publish(node->inode, *entry_of(node->number));
   } catch (...) {
     parent.children.erase(place);
     free_numbers_.push_back(node->number);  // in a pool that failed it matters no more
@@ -243,10 +238,7 @@ void FileSystem::rename(std::string_view from, std::string_view to) {
       pm::Heap::Txn txn(pool_.heap(), true);
       txn.redo(&inode_of(node).name, &record, sizeof record);
       if (replaced) txn.redo(&inode_of(*replaced).state_word, &doomed, sizeof doomed);
-      txn.prepare();
-      memory_.fence();  // the record, before it is made certain
-      txn.apply();
-      txn.finish();
+      txn.commit_redo([] {});
     } catch (...) {
       if (!replaced) target.directory->children.erase(name);
       throw;

@@ -19,8 +19,8 @@ struct Extent {
   uint64_t offset;  // in the pool
 };
 
-// The extents of a file. One thread changes them; others find those that were there when they learned how
-// long the file is, for an extent never moves.
+// The extents of a file. One thread changes them; others find those that were there when they
+// learned how long the file is, for an extent never moves.
 class ExtentList {
  public:
   uint32_t count() const { return count_.load(std::memory_order_acquire); }
@@ -58,7 +58,8 @@ class ExtentList {
   std::atomic<uint32_t> count_{0};
 };
 
-// A file or a directory. What is not said to be otherwise is guarded by FileSystem's mutex of names.
+// A file or a directory. What is not said to be otherwise is guarded by FileSystem's mutex of
+// names.
 struct Node {
   uint32_t number = 0;
   uint64_t inode = 0;  // offset

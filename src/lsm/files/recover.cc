@@ -80,8 +80,9 @@ void FileSystem::read_extent_page(const Node& node, uint32_t page,
   }
 }
 
-// All extents of a doomed file are judged; of a live one those before a hole become its extents, and those
-// behind it, which an interrupted truncation has left, are `left`, to be returned. A directory has none.
+// All extents of a doomed file are judged; of a live one those before a hole become its extents,
+// and those behind it, which an interrupted truncation has left, are `left`, to be returned. A
+// directory has none.
 void FileSystem::read_extents(Node& node, std::unordered_set<uint64_t>& blocks,
                               std::vector<uint64_t*>& left) {
   const auto& pages = inode_of(node).pages;
@@ -148,8 +149,9 @@ std::shared_ptr<Node> FileSystem::read_inode(uint32_t number, uint64_t offset,
   node->size = size;
   if (!node->directory) node->extents = std::make_unique<ExtentList>();
   read_extents(*node, blocks, left);
-  // A process that died may have left these words in the caches only. From now on they count: were they lost
-  // to a power failure after extents of a doomed file have been returned, it would be live without them.
+  // A process that died may have left these words in the caches only. From now on they count: were
+  // they lost to a power failure after extents of a doomed file have been returned, it would be
+  // live without them.
   memory_.flush(&inode.size_word, pm::kLineBytes);
   return node;
 }
@@ -214,7 +216,8 @@ void FileSystem::recover() {
   build_tree(nodes);
   require_no_circles();
   memory_
-      .fence();  // lengths and states as they were found, before anything is returned or read by them
+      // lengths and states as they were found, before anything is returned or read by them
+      .fence();
   unlink_all(left);  // now that all is judged: a damaged pool stays as it is
   for (const std::shared_ptr<Node>& node : nodes) {
     if (node && node->doomed) reclaim(*node);

@@ -57,14 +57,7 @@ void FileSystem::add_table_page() {
   std::memset(static_cast<void*>(page), 0, sizeof *page);
   page->mark = pm::seal_word(pages_.size() + 1, root_.salt + kTableSalt);
   memory_.flush(page, sizeof *page);
-  txn.will_link(offset, link, pm::Link::kOffset);
-  txn.prepare();
-  memory_.fence();  // an empty page and the intent, before the link
-  pm::store_release(*link, offset);
-  memory_.flush(link, sizeof *link);
-  txn.settle();
-  memory_.fence();  // link and bitmap, before the intent ends
-  txn.finish();
+  txn.publish(offset, *link);
   pages_.push_back(offset);
   for (uint32_t i = TablePage::kEntries; i > 0; --i) free_numbers_.push_back(before + i);
 }
@@ -104,15 +97,7 @@ void FileSystem::add_extent_page(const Node& node, uint32_t page) {
   std::memset(static_cast<void*>(slots), 0, sizeof *slots);
   slots->mark = pm::seal_word(node.number, root_.salt + kPageSalt);
   memory_.flush(slots, sizeof *slots);
-  txn.will_link(offset, link, pm::Link::kOffset);
-  txn.prepare();
-  memory_.fence();  // an empty page and the intent, before the link
-  pm::store_release(*link, offset);
-  memory_.flush(link, sizeof *link);
-  txn.settle();
-  memory_
-      .fence();  // link and bitmap, before the intent ends, and before a slot of the page is used
-  txn.finish();
+  txn.publish(offset, *link);  // durable before a slot of the page is used
 }
 
 void FileSystem::add_extent(Node& node, uint64_t bytes) {
@@ -126,15 +111,12 @@ void FileSystem::add_extent(Node& node, uint64_t bytes) {
   pm::Heap::Txn txn(pool_.heap());
   const uint64_t offset = txn.allocate(bytes);
   txn.will_link(offset, &slot.offset, pm::Link::kOffset);
-  txn.prepare();
-  memory_.fence();  // the intent, before the link
-  pm::store_release(slot.check,
-                    pm::seal_word(bytes / pm::kLineBytes, extent_salt(node.number, i, offset)));
-  pm::store_release(slot.offset, offset);
-  memory_.flush(&slot, sizeof slot);
-  txn.settle();
-  memory_.fence();  // link and bitmap, before the intent ends
-  txn.finish();
+  txn.commit([&] {
+    pm::store_release(slot.check,
+                      pm::seal_word(bytes / pm::kLineBytes, extent_salt(node.number, i, offset)));
+    pm::store_release(slot.offset, offset);
+    memory_.flush(&slot, sizeof slot);
+  });
   node.extents->push(offset, bytes);
 }
 
@@ -143,15 +125,12 @@ void FileSystem::unlink_all(std::span<uint64_t* const> links) {
     const auto group = links.first(std::min(links.size(), kLinksAtOnce));
     pm::Heap::Txn txn(pool_.heap(), true);
     for (uint64_t* link : group) txn.will_unlink(*link, link, pm::Link::kOffset);
-    txn.prepare();
-    memory_.fence();  // the intents, before the links go
-    for (uint64_t* link : group) {
-      pm::store_release(*link, uint64_t{0});
-      memory_.flush(link, sizeof *link);
-    }
-    txn.settle();
-    memory_.fence();  // links and bitmap, before the intents end
-    txn.finish();
+    txn.commit([&] {
+      for (uint64_t* link : group) {
+        pm::store_release(*link, uint64_t{0});
+        memory_.flush(link, sizeof *link);
+      }
+    });
     links = links.subspan(group.size());
   }
 }

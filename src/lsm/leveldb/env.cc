@@ -104,8 +104,8 @@ class PoolWritableFile final : public leveldb::WritableFile {
   PoolWritableFile(std::string name, FileWriter writer)
       : name_(std::move(name)), writer_(std::move(writer)) {}
 
-  // After one that failed all fail: LevelDB has advanced in its log as if the record was whole. Others behind
-  // a part of it would be acknowledged, and not found.
+  // After one that failed all fail: LevelDB has advanced in its log as if the record was whole.
+  // Others behind a part of it would be acknowledged, and not found.
   Status Append(const Slice& data) override {
     if (failed_.ok()) failed_ = status_of(name_, [&] { writer_.append(view_of(data)); });
     return failed_;
@@ -167,8 +167,8 @@ class PoolLock final : public leveldb::FileLock {
   std::string name_;
 };
 
-// Carries out what LevelDB schedules, one after the other. Of each environment its own, where LevelDB's default
-// has one for the whole process, which a forked child has lost.
+// Carries out what LevelDB schedules, one after the other. Of each environment its own, where
+// LevelDB's default has one for the whole process, which a forked child has lost.
 class Background {
  public:
   ~Background() {

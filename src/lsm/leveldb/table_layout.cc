@@ -8,8 +8,8 @@
 namespace perdure::lsm {
 namespace {
 
-// LevelDB's doc/table_format.md: the last 48 bytes are the handles of the metaindex block and of the index
-// block, each two varints (offset and length), and at the end a magic number.
+// LevelDB's doc/table_format.md: the last 48 bytes are the handles of the metaindex block and of
+// the index block, each two varints (offset and length), and at the end a magic number.
 constexpr size_t kFooterBytes = 48;
 constexpr uint64_t kTableMagic = 0xdb4775248b80fb57;
 constexpr size_t kMetaindexBytesMax = 4096;
@@ -25,8 +25,9 @@ std::optional<uint64_t> take_varint(std::string_view& text) {
   return std::nullopt;
 }
 
-// The first entry of an uncompressed metaindex block names the filter block, if there is one, and where it
-// begins: lengths of what the key shares with the one before, of the rest, of the value; key; value.
+// The first entry of an uncompressed metaindex block names the filter block, if there is one, and
+// where it begins: lengths of what the key shares with the one before, of the rest, of the value;
+// key; value.
 std::optional<uint64_t> filter_begin(std::string_view metaindex) {
   const auto shared = take_varint(metaindex);
   const auto key_bytes = take_varint(metaindex);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lsm/placement.h"
+#include "lsm/rocksdb/in_dram.h"
 #include "lsm/two_queue.h"
 #include "perdure/error.h"
 #include "perdure/rocksdb.h"
@@ -54,6 +55,12 @@ class TwoQueueCache final : public rocksdb::Cache {
     // The queue's, and the caller's if it wants a handle.
     auto* block = new Block{key.ToString(), value, charge, deleter, handle == nullptr ? 1U : 2U};
     if (handle != nullptr) *handle = handle_of(block);
+    // Read from elsewhere than a file of a pool, which had taken the decision: it is not worth a
+    // place in DRAM, and goes with its last handle.
+    if (lsm::take_placement_of(hash_of(block->key)) == lsm::Placement::kInPlace) {
+      block->release();
+      return Status::OK();
+    }
     const std::string text = block->key;  // the block may be gone before put() returns
     std::vector<Block*> gone;
     queue_.with(text, [&](auto& shard) { shard.put(text, block, charge, gone); });
@@ -69,6 +76,7 @@ class TwoQueueCache final : public rocksdb::Cache {
         (*found)->users.fetch_add(1, std::memory_order_relaxed);
         return handle_of(*found);
       }
+      lsm::next_read_of = hash_of(key);
       lsm::next_read =
           shard.wants(key, block_bytes_) ? lsm::Placement::kCopy : lsm::Placement::kInPlace;
       return nullptr;
@@ -125,8 +133,12 @@ class TwoQueueCache final : public rocksdb::Cache {
   }
 
   lsm::TwoQueueCounters counters() const { return queue_.counters(); }
+  bool contains(const std::string& key) const {
+    return queue_.with(key, [&](auto& shard) { return shard.contains(key); });
+  }
 
  private:
+  static uint64_t hash_of(const std::string& key) { return std::hash<std::string>{}(key); }
   static Handle* handle_of(Block* block) { return reinterpret_cast<Handle*>(block); }
   static Block* block_of(Handle* handle) { return reinterpret_cast<Block*>(handle); }
   static void release_all(const std::vector<Block*>& blocks) {
@@ -155,18 +167,29 @@ class TwoQueueCache final : public rocksdb::Cache {
   std::atomic<uint64_t> last_id_{0};
 };
 
+const TwoQueueCache& require_own(const rocksdb::Cache& cache) {
+  const auto* own = dynamic_cast<const TwoQueueCache*>(&cache);
+  if (own == nullptr) {
+    throw Error(ErrorCode::kInvalidArgument, "this cache was not made by rocksdb_2q_cache()");
+  }
+  return *own;
+}
+
 }  // namespace
 
 std::shared_ptr<rocksdb::Cache> rocksdb_2q_cache(const RocksDbCacheOptions& options) {
   return std::make_shared<TwoQueueCache>(options);
 }
 
+std::function<bool(std::string_view key)> lsm::in_dram_of(std::shared_ptr<rocksdb::Cache> cache) {
+  const TwoQueueCache* own = &require_own(*cache);
+  return [cache = std::move(cache), own](std::string_view key) {
+    return own->contains(std::string(key));
+  };
+}
+
 RocksDbCacheStatistics statistics_of_2q_cache(const rocksdb::Cache& cache) {
-  const auto* own = dynamic_cast<const TwoQueueCache*>(&cache);
-  if (own == nullptr) {
-    throw Error(ErrorCode::kInvalidArgument, "this cache was not made by rocksdb_2q_cache()");
-  }
-  const lsm::TwoQueueCounters counters = own->counters();
+  const lsm::TwoQueueCounters counters = require_own(cache).counters();
   return {.hits = counters.hits,
           .copied = counters.admitted + counters.promoted,
           .in_place = counters.in_place,

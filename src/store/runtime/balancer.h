@@ -9,10 +9,10 @@ namespace perdure::store {
 struct RuntimeState;
 class Worker;
 
-// Of one worker, in its thread. A worker that was busier than the mean by the tolerance, in two windows
-// of time in a row, gives up to four partitions to the idlest worker: together at most half the
-// difference, so that it cannot become the idler of the two. Then it rests for two windows. A partition
-// that makes up more than that stays, and the others leave it.
+// Of one worker, in its thread. A worker that was busier than the mean by the tolerance, in two
+// windows of time in a row, gives up to four partitions to the idlest worker: together at most half
+// the difference, so that it cannot become the idler of the two. Then it rests for two windows. A
+// partition that makes up more than that stays, and the others leave it.
 class Balancer {
  public:
   Balancer(RuntimeState& state, uint32_t worker);

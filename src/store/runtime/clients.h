@@ -38,8 +38,8 @@ class ClientTable : public std::enable_shared_from_this<ClientTable> {
  public:
   ClientTable(uint32_t slots, uint32_t workers, uint32_t ring_size);
 
-  // The calling thread's slot: taken at its first call, given back when it ends. When all are taken,
-  // the one that such threads share.
+  // The calling thread's slot: taken at its first call, given back when it ends. When all are
+  // taken, the one that such threads share.
   Client& mine() {
     if (recent.table == number_) [[likely]]
       return *recent.client;

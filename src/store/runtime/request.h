@@ -5,8 +5,8 @@
 //     static void execute(Request& request) noexcept { auto& get = static_cast<Get&>(request); ... }
 //   };
 //
-// It lives in the frame of who waits for it, a thread's or a coroutine's, and is linked into lists by
-// itself: to send, forward and complete it allocates nothing.
+// It lives in the frame of who waits for it, a thread's or a coroutine's, and is linked into lists
+// by itself: to send, forward and complete it allocates nothing.
 #pragma once
 
 #include <atomic>
@@ -37,8 +37,8 @@ class Waiter {
   void wait(uint32_t limit, uint32_t spin_ns) noexcept {
     if (spin_until([&] { return left() <= limit; }, spin_ns)) return;
     const uint32_t flag = limit == 0 ? kSleeps : kSleepsForAny;
-    // Count and flag are one word: who completes the last one either sees the flag, or the kernel sees
-    // that the word has changed.
+    // Count and flag are one word: who completes the last one either sees the flag, or the kernel
+    // sees that the word has changed.
     uint32_t seen = word_.fetch_or(flag, std::memory_order_acq_rel) | flag;
     while ((seen & kLeft) > limit) {
       futex_wait(word_, seen);
@@ -57,8 +57,8 @@ class Waiter {
 
 class Request {
  public:
-  // Runs on the worker that owns the partition, to its end: it neither blocks nor waits. What it wants
-  // to throw goes into `error`.
+  // Runs on the worker that owns the partition, to its end: it neither blocks nor waits. What it
+  // wants to throw goes into `error`.
   using Run = void (*)(Request&) noexcept;
 
   Request(uint32_t partition_number, Run function) : run(function), partition(partition_number) {}

@@ -1,8 +1,8 @@
 // A bounded queue of pointers from one thread to one other.
 //
-// Null means free: the consumer looks at the slots alone and never at an index of the producer, so that
-// a message is one cache line that moves. The producer looks ahead by a quarter of the ring and so reads
-// what the consumer wrote once per quarter.
+// Null means free: the consumer looks at the slots alone and never at an index of the producer, so
+// that a message is one cache line that moves. The producer looks ahead by a quarter of the ring
+// and so reads what the consumer wrote once per quarter.
 #pragma once
 
 #include <atomic>

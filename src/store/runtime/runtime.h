@@ -4,15 +4,16 @@
 //   Get get(partition);       // a Request in this frame
 //   runtime.call(get);        // runs on the partition's worker; returns when it is complete
 //
-// Workers share nothing but bounded queues of messages. A worker takes what has arrived together, runs
-// it, ends the batch (RuntimeClient::end_of_batch, where a store makes its writes durable) and only
-// then completes it: nobody learns the result of a request before the batch that it was part of has
-// ended.
+// Workers share nothing but bounded queues of messages. A worker takes what has arrived together,
+// runs it, ends the batch (RuntimeClient::end_of_batch, where a store makes its writes durable) and
+// only then completes it: nobody learns the result of a request before the batch that it was part
+// of has ended.
 //
-// Order. The requests of one call for one partition run in the order of the call, unless the partition
-// leaves its worker and comes back to it during the call. The requests of the tasks of one worker for
-// one partition run in the order in which they were submitted, unless the partition moves meanwhile.
-// There is no order between partitions. Who needs more waits for one request before it sends the next.
+// Order. The requests of one call for one partition run in the order of the call, unless the
+// partition leaves its worker and comes back to it during the call. The requests of the tasks of
+// one worker for one partition run in the order in which they were submitted, unless the partition
+// moves meanwhile. There is no order between partitions. Who needs more waits for one request
+// before it sends the next.
 #pragma once
 
 #include <coroutine>
@@ -84,8 +85,8 @@ class Runtime {
  public:
   static constexpr uint32_t kAnyWorker = ~uint32_t{0};
 
-  // Starts the workers; each adopts its partitions before its first request. Throws kInvalidArgument
-  // for options out of range. The client outlives the runtime.
+  // Starts the workers; each adopts its partitions before its first request. Throws
+  // kInvalidArgument for options out of range. The client outlives the runtime.
   Runtime(const RuntimeOptions& options, RuntimeClient& client);
   // Waits for spawned tasks and for partitions on their way; then the workers release their
   // partitions and end. No thread may be in another method, or begin one.
@@ -102,21 +103,21 @@ class Runtime {
   void call(std::span<Request* const> requests);
 
   class Submission;
-  // From a task: `co_await runtime.submit(request)` runs the request on the worker of its partition and
-  // resumes the task on its own worker when it is complete; rethrows its error.
+  // From a task: `co_await runtime.submit(request)` runs the request on the worker of its partition
+  // and resumes the task on its own worker when it is complete; rethrows its error.
   //
-  // If both workers are the same there is no message, and the request runs at once. It is then complete
-  // at once if it wrote nothing (Request::wrote) and nothing else that was written on this worker
-  // awaits the end of the batch: what a task has seen is durable, and may be told to others. Otherwise
-  // the task is suspended until the end of the batch.
+  // If both workers are the same there is no message, and the request runs at once. It is then
+  // complete at once if it wrote nothing (Request::wrote) and nothing else that was written on this
+  // worker awaits the end of the batch: what a task has seen is durable, and may be told to others.
+  // Otherwise the task is suspended until the end of the batch.
   Submission submit(Request& request) noexcept;
 
   class YieldAwaiter;
   // From a task: `co_await runtime.yield()` lets the worker take messages and run other tasks.
   YieldAwaiter yield() noexcept;
 
-  // From any thread that is no worker of this runtime: runs the task on a worker, waits for its end,
-  // returns its result or rethrows what it threw.
+  // From any thread that is no worker of this runtime: runs the task on a worker, waits for its
+  // end, returns its result or rethrows what it threw.
   template <typename T>
   T run(Task<T> task, uint32_t worker = kAnyWorker) {
     Waiter waiter(1);
@@ -124,8 +125,8 @@ class Runtime {
     wait(waiter);
     return task.take_result();
   }
-  // From any thread: runs the task on a worker (in a task: on its own), while the caller goes on. The
-  // destructor waits for its end. An exception that leaves it terminates the process.
+  // From any thread: runs the task on a worker (in a task: on its own), while the caller goes on.
+  // The destructor waits for its end. An exception that leaves it terminates the process.
   void spawn(Task<void> task, uint32_t worker = kAnyWorker);
   // Waits until all spawned tasks have ended. Not from a worker of this runtime.
   void wait_for_spawned() const noexcept;

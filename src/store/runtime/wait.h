@@ -1,11 +1,11 @@
 // How a thread waits: it spins for a while, yields, and then sleeps in the kernel.
 //
-// To spin costs nothing while nobody else wants the processor, and everything when somebody does, for
-// the thread that is waited for may be the one that does not run. A yield tells which, by the time until
-// it returns: at once, nobody is there, and to spin is right; after some microseconds, threads are there
-// that wait for each other as this one does, and to yield is cheaper than sleep and wake-up; after a
-// slice of the scheduler, somebody computes, and would take a slice at each yield: it is better to sleep,
-// for who wakes up comes before who computes.
+// To spin costs nothing while nobody else wants the processor, and everything when somebody does,
+// for the thread that is waited for may be the one that does not run. A yield tells which, by the
+// time until it returns: at once, nobody is there, and to spin is right; after some microseconds,
+// threads are there that wait for each other as this one does, and to yield is cheaper than sleep
+// and wake-up; after a slice of the scheduler, somebody computes, and would take a slice at each
+// yield: it is better to sleep, for who wakes up comes before who computes.
 #pragma once
 
 #include <immintrin.h>
@@ -25,8 +25,9 @@ namespace perdure::store {
 inline void futex_wait(std::atomic<uint32_t>& word, uint32_t value) noexcept {
   ::syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
 }
-// Wakes one thread that sleeps on `address`. The word itself is not touched and may be gone: whoever
-// sleeps on what came to lie there is woken without need, which every user of a futex must bear.
+// Wakes one thread that sleeps on `address`. The word itself is not touched and may be gone:
+// whoever sleeps on what came to lie there is woken without need, which every user of a futex must
+// bear.
 inline void futex_wake(const void* address) noexcept {
   ::syscall(SYS_futex, address, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
 }
@@ -65,8 +66,8 @@ inline void pause_briefly() noexcept {
   std::this_thread::sleep_for(std::chrono::microseconds(20));
 }
 
-// Waits for `ready()` without sleeping: about `spin_ns`, or some yields. Returns whether it came; if
-// not, the caller sleeps. With `spin_ns` 0 it only looks once.
+// Waits for `ready()` without sleeping: about `spin_ns`, or some yields. Returns whether it came;
+// if not, the caller sleeps. With `spin_ns` 0 it only looks once.
 template <typename Ready>
 bool spin_until(Ready ready, uint32_t spin_ns) {
   if (ready()) return true;

@@ -61,12 +61,13 @@ void Worker::loop() noexcept {
   current = nullptr;
 }
 
-// Two workers that send each other more than fits into their rings cannot stop each other: neither ever
-// waits for room. What does not fit goes into pending_, a list of requests that lie in other frames, and
-// the worker goes on to take from its own rings, which is what the other one needs. The list is bounded:
-// with a ring's worth pending, a worker takes no more from the rings of clients, who then find them full
-// and wait. It still takes from workers', so that these always drain; what comes from there to be
-// forwarded has been a client's or is a task's, of which each has one at a time.
+// Two workers that send each other more than fits into their rings cannot stop each other: neither
+// ever waits for room. What does not fit goes into pending_, a list of requests that lie in other
+// frames, and the worker goes on to take from its own rings, which is what the other one needs. The
+// list is bounded: with a ring's worth pending, a worker takes no more from the rings of clients,
+// who then find them full and wait. It still takes from workers', so that these always drain; what
+// comes from there to be forwarded has been a client's or is a task's, of which each has one at a
+// time.
 bool Worker::take_messages() noexcept {
   uint32_t budget = state_.options.batch;
   const uint32_t others = state_.options.workers;
@@ -171,7 +172,8 @@ bool Worker::resume_tasks() noexcept {
   return true;
 }
 
-// Completes what has run. The last access to a request is the one that completes it: its frame may go.
+// Completes what has run. The last access to a request is the one that completes it: its frame may
+// go.
 bool Worker::finish_batch() noexcept {
   if (batch_.empty()) return false;
   state_.client.end_of_batch(index_);
@@ -231,8 +233,9 @@ void Worker::hand_over(const Departure& departure) noexcept {
   const auto [partition, target] = departure;
   if (!owns(partition) || target == index_) return;
   PartitionState& state = state_.partitions[partition];
-  // A worker ends when it sees `stopping` and then no transfer; this one counts and then looks whether
-  // it may begin one. In the single order of these four operations one of the two is late, and sees it.
+  // A worker ends when it sees `stopping` and then no transfer; this one counts and then looks
+  // whether it may begin one. In the single order of these four operations one of the two is late,
+  // and sees it.
   state_.transfers.fetch_add(1, std::memory_order_seq_cst);
   if (state_.stopping.load(std::memory_order_seq_cst)) {
     state_.transfers.fetch_sub(1, std::memory_order_relaxed);
@@ -240,8 +243,8 @@ void Worker::hand_over(const Departure& departure) noexcept {
   }
   state_.client.release(partition, index_);
   owned_[partition] = 0;
-  // A sender that reads the new owner sees the first change of the version. One that has seen the first
-  // change and still reads the old owner will see the second.
+  // A sender that reads the new owner sees the first change of the version. One that has seen the
+  // first change and still reads the old owner will see the second.
   pm::before_change("store: hand-over");
   state_.map_version.fetch_add(1, std::memory_order_acq_rel);
   pm::publish(state.owner, target);
@@ -264,11 +267,12 @@ bool Worker::has_message() const noexcept {
   return false;
 }
 
-// No wake-up is lost. The worker writes asleep_ and then reads the rings; a sender writes a ring and then
-// reads asleep_; both have a sequentially consistent fence between. One of the two fences is first, and
-// the thread with the other sees what was written before it: the worker sees the message (or the slot
-// of a new client, or `stopping`), or the sender sees that it must wake. If both, the wake-up is in
-// vain. The kernel puts the worker to sleep only while asleep_ is still 1, which who wakes it clears.
+// No wake-up is lost. The worker writes asleep_ and then reads the rings; a sender writes a ring
+// and then reads asleep_; both have a sequentially consistent fence between. One of the two fences
+// is first, and the thread with the other sees what was written before it: the worker sees the
+// message (or the slot of a new client, or `stopping`), or the sender sees that it must wake. If
+// both, the wake-up is in vain. The kernel puts the worker to sleep only while asleep_ is still 1,
+// which who wakes it clears.
 void Worker::sleep_until_message() noexcept {
   const auto awake = [&] {
     return !ready_.empty() || has_message() || state_.stopping.load(std::memory_order_acquire);

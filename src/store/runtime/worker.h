@@ -103,8 +103,8 @@ class alignas(64) Worker {
     uint32_t target;
   };
   static constinit inline thread_local Worker* current = nullptr;
-  // Reading the clock costs as much as a small request: of such, one in seven is timed, for a cycle of
-  // requests seldom has seven.
+  // Reading the clock costs as much as a small request: of such, one in seven is timed, for a cycle
+  // of requests seldom has seven.
   static constexpr uint32_t kTimedStride = 7;
   static constexpr uint64_t kCheapTicks = 2048;
   static constexpr uint32_t kPopped = 64;  // pointers taken from a ring at once, to prefetch

@@ -225,7 +225,8 @@ TEST_P(ConvertEachForeign, WhatIsNotThereOrOfAnotherKindIsNamed) {
   EXPECT_EQ(read_file("test.pool"), before);
 }
 
-// Whatever bytes are changed: an error in words, and no structure; or what the store takes for all records.
+// Whatever bytes are changed: an error in words, and no structure; or what the store takes for all
+// records.
 TEST_P(ConvertEachForeign, DamageIsToldAndLeavesNothing) {
   const Records records = any_records(400, 2);
   write(records);
@@ -259,7 +260,8 @@ TEST_P(ConvertEachForeign, DamageIsToldAndLeavesNothing) {
     }
     const Result result = convert(from());
     if (result.code == 0) {
-      // LMDB has no checksums. A MANIFEST that is cut short is one that a crash has cut: what it names is read.
+      // LMDB has no checksums. A MANIFEST that is cut short is one that a crash has cut: what it
+      // names is read.
       const bool is_table = std::string(GetParam().name) != "lmdb" && file.has_extension();
       if (is_table) expect_records("main", records);
       EXPECT_EQ(run({"drop", pool(), "main"}).code, 0);
@@ -284,18 +286,19 @@ TEST_P(ConvertEachForeign, APoolThatIsTooSmallIsRemovedAgain) {
   EXPECT_FALSE(std::filesystem::exists(pool()));
 }
 
-// Killed, or stopped with Ctrl-C, at any moment, then once more: all records are there, and nothing else stays.
+// Killed, or stopped with Ctrl-C, at any moment, then once more: all records are there, and nothing
+// else stays.
 TEST_P(ConvertEachForeign, AnInterruptedConversionIsBegunAnew) {
   const Records records = any_records(6000, 5);
   write(records);
   untouched_pool();
   int ended = 0;
-  for (int round = 0; round < 8; ++round) {
+  for (int round = 0; round < 4; ++round) {
     const bool kill = round % 2 == 0;
     // Only the command gets the signal: of two it takes the second for the end at once.
     const Result result =
         shell("timeout --foreground --preserve-status -s " + std::string(kill ? "KILL" : "INT") +
-              " 0.0" + std::to_string(round + 2) + " $PERDURE convert --from " + from() + " " +
+              " 0.0" + std::to_string(2 * round + 2) + " $PERDURE convert --from " + from() + " " +
               pool() + "; ended=$?; " + until_closed(pool()) + "; exit $ended");
     ended += result.code != 0 ? 1 : 0;
     const bool there = run({"count", pool()}).code == 0;

@@ -1,4 +1,5 @@
-// Databases of other stores, written with their own libraries, for `perdure convert --from` to read.
+// Databases of other stores, written with their own libraries, for `perdure convert --from` to
+// read.
 #pragma once
 
 #include <string>
@@ -25,7 +26,8 @@ bool has_leveldb();
 bool has_lmdb();
 bool has_rocksdb();
 
-// Write a database to `path`, or more records to one that is there. Failures abort the test program.
+// Write a database to `path`, or more records to one that is there. Failures abort the test
+// program.
 void write_leveldb(const std::string& path, const Records& records, const DatabaseOptions& options);
 void write_lmdb(const std::string& path, const Records& records, const DatabaseOptions& options);
 void write_rocksdb(const std::string& path, const Records& records, const DatabaseOptions& options);

@@ -1,5 +1,5 @@
-// Preloaded into a command: a medium of which whole segments cannot be read from the file. What is mapped can.
-// With $PERDURE_READS_HANG such a read makes a file of this name, and does not end.
+// Preloaded into a command: a medium of which whole segments cannot be read from the file. What is
+// mapped can. With $PERDURE_READS_HANG such a read makes a file of this name, and does not end.
 #include <fcntl.h>
 #include <sys/syscall.h>
 #include <unistd.h>

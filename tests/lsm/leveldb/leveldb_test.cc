@@ -139,8 +139,8 @@ TEST_F(LevelDb, WritesLogsAndTakesItsLock) {
   EXPECT_FALSE(store.env->FileExists("/stores/db/CURRENT"));
 }
 
-// Writes number 0, 1, ... report each when it is acknowledged; the odd ones are not synced, and flushed all
-// the same: the death of a process loses none of them.
+// Writes number 0, 1, ... report each when it is acknowledged; the odd ones are not synced, and
+// flushed all the same: the death of a process loses none of them.
 TEST_F(LevelDb, AKilledProcessLosesNothingThatWasAcknowledged) {
   const char* text = std::getenv("PERDURE_KILL_ROUNDS");
   const uint64_t rounds = text == nullptr ? scaled(10) : std::strtoull(text, nullptr, 10);
@@ -215,7 +215,8 @@ TEST_F(LevelDb, AFullPoolIsAnErrorAndLosesNothing) {
   files.check([](const std::string& sentence) { ADD_FAILURE() << sentence; });
 }
 
-// LevelDB has gone on in its log as if the record that did not fit was there: what follows would be lost.
+// LevelDB has gone on in its log as if the record that did not fit was there: what follows would be
+// lost.
 TEST_F(LevelDb, AnAppendThatFailedIsTheLastOne) {
   Pool pool = Pool::create(path(), pool_options(uint64_t{6} << 20));
   const std::unique_ptr<leveldb::Env> env = leveldb_env(pool);

@@ -1,4 +1,5 @@
-// RocksDB over a pool: its usual work, what its utilities do, kills, full pools, and the name perdure://.
+// RocksDB over a pool: its usual work, what its utilities do, kills, full pools, and the name
+// perdure://.
 //
 // PERDURE_KILL_ROUNDS: how many kills.
 #include "perdure/rocksdb.h"

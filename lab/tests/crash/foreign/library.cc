@@ -1,5 +1,5 @@
-// A program that leaves much of its writing to the C library, and whose operator new gives persistent memory:
-// what a recording must see all the same. Ends by _exit.
+// A program that leaves much of its writing to the C library, and whose operator new gives
+// persistent memory: what a recording must see all the same. Ends by _exit.
 //
 //   library FILE run OPERATIONS      library FILE list
 #include <perdure/lab_shim.h>

@@ -30,10 +30,10 @@ struct Case {
   bool in_pieces = false;
 };
 
-std::vector<Case> plain_cases();   // loads and stores of every width, aligned and not, volatile
-std::vector<Case> copy_cases();    // vectors, structs, memset, memcpy, memmove, strings
-std::vector<Case> atomic_cases();  // of all widths and kinds, and fences
-std::vector<Case> verb_cases();    // flush, fence and non-temporal copies of pm
+std::vector<Case> plain_cases();      // loads and stores of every width, aligned and not, volatile
+std::vector<Case> copy_cases();       // vectors, structs, memset, memcpy, memmove, strings
+std::vector<Case> atomic_cases();     // of all widths and kinds, and fences
+std::vector<Case> primitive_cases();  // flush, fence and non-temporal copies of pm
 
 // Stores 8 bytes at each of `count` words.
 void store_words(uint64_t* words, uint64_t count);

@@ -22,6 +22,8 @@ void insert(Slots& slots, uint64_t number, uint64_t value);
 void insert_wastefully(Slots& slots, uint64_t number, uint64_t value);
 // As insert(), by functions for flush and fence that are not inlined.
 void insert_out_of_line(Slots& slots, uint64_t number, uint64_t value);
+// The same by one whose name says nothing.
+void insert_by_own_functions(Slots& slots, uint64_t number, uint64_t value);
 // A load of `used` and one of the slot.
 uint64_t lookup(const Slots& slots, uint64_t number);
 // Reads and writes this many words of DRAM.

@@ -84,8 +84,8 @@ wrap_probe_store_vectors:
   ret
 )");
 
-// The red zone is filled when nothing more is pushed, and read before anything is; the moves between
-// leave the flags alone.
+// The red zone is filled when nothing more is pushed, and read before anything is; the moves
+// between leave the flags alone.
 #define PROBE(name, instruction)                                                               \
   extern "C" void wrap_probe_##name(const wrap_subject::Registers*, wrap_subject::Registers*); \
   __asm__("\n.globl wrap_probe_" #name "\n.type wrap_probe_" #name                             \

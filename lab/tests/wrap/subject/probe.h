@@ -1,5 +1,5 @@
-// Runs one instruction with every register, the flags and the red zone set to given values, and tells
-// what they are behind it.
+// Runs one instruction with every register, the flags and the red zone set to given values, and
+// tells what they are behind it.
 #pragma once
 
 #include <array>

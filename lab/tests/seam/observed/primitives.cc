@@ -33,7 +33,7 @@ bool store_words_of_pm(unsigned char* base) {
 
 }  // namespace
 
-std::vector<Case> verb_cases() {
+std::vector<Case> primitive_cases() {
   return {{"persist", persist_line, {{EventKind::kFlush, 100, 8}, {EventKind::kFence}}},
           {"flush of a range", flush_range, {{EventKind::kFlush, 60, 200}}},
           {"non-temporal copy",

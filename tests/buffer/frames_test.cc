@@ -1,0 +1,263 @@
+// Frames of the buffer pool: pages that move between them, memory that runs out, and reading that
+// fails.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <functional>
+#include <new>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "buffer/engine.h"
+#include "buffer/fixture.h"
+#include "buffer/page_store.h"
+#include "pm/pause.h"
+#include "support/data.h"
+#include "support/files.h"
+#include "support/random.h"
+#include "support/short_memory.h"
+
+namespace perdure::test {
+namespace {
+
+// What is done at a place with a name.
+std::function<void()> at_moved;
+std::function<void()> at_staging;
+void visit(const char* name) {
+  if (std::string(name) == "buffer: moved" && at_moved) at_moved();
+  if (std::string(name) == "buffer: to be staged" && at_staging) at_staging();
+}
+
+class FramesTest : public testing::Test {
+ protected:
+  ~FramesTest() override {
+    pm::at_place.store(nullptr);
+    at_moved = nullptr;
+    at_staging = nullptr;
+    buffer::tell_of_pm_frames(nullptr);
+    buffer::inject_page_faults(nullptr);
+  }
+  static std::string key_of(uint64_t n) { return "key" + std::to_string(n * 7919 % 100'003); }
+  static void fill(Database& database, const Tree& tree, Records& model, uint64_t keys) {
+    for (uint64_t n = 0; n < keys; n += 5) {
+      database.transact([&](Transaction& one) {
+        for (uint64_t i = n; i < n + 5; ++i) {
+          // Every seventh value has pages of its own.
+          model[key_of(i)] = std::string(i % 7 == 0 ? 5000 : 100, static_cast<char>('a' + i % 26));
+          one.put(tree, key_of(i), model[key_of(i)]);
+        }
+      });
+    }
+  }
+  Pool pool_ = Pool::anonymous(small_pool(uint64_t{16} << 20));
+};
+
+// Who finds it may lock its latch, which nobody else may write any more.
+TEST_F(FramesTest, APageThatHasMovedIsOpenWhenItIsFound) {
+  const auto engine = buffer::Engine::create(pm::impl_of(pool_), "d", small_database());
+  std::vector<std::string> names;
+  for (int i = 0; i < 60; ++i) engine->make_tree("tree" + std::to_string(i));
+  buffer::BufferPool& pages = engine->buffer();
+  uint64_t page = 0;
+  uint64_t moved = 0;
+  uint64_t closed = 0;
+  at_moved = [&] {
+    ++moved;
+    buffer::BufferPool::Unlatched seen{};
+    if (!pages.try_look_at(page, seen)) ++closed;
+  };
+  pm::at_place.store(visit);
+  for (int round = 0; round < 40; ++round) {
+    for (page = 1; page < 50; ++page) {
+      for (int i = 0; i < 9; ++i) pages.unpin(pages.pin(page));
+    }
+  }
+  EXPECT_GT(moved, 10U);
+  EXPECT_EQ(closed, 0U) << "of " << moved;
+}
+
+// Tells pages that are in a batch twice.
+class Batches : public buffer::PageFaults {
+ public:
+  Batches() { buffer::inject_page_faults(this); }
+  void read(uint64_t, char*, uint32_t) override {}
+  uint32_t write(uint64_t id, uint32_t bytes) override {
+    ++written;
+    if (!batch_.insert(id).second) ++twice;
+    return bytes;
+  }
+  void sync() override { batch_.clear(); }
+  uint64_t written = 0;
+  uint64_t twice = 0;
+
+ private:
+  std::set<uint64_t> batch_;
+};
+
+// Even if it moves to a frame whose page was to be written later, and is changed again: the writes
+// of a batch have no order.
+TEST_F(FramesTest, APageIsInABatchOnce) {
+  const TempDir folder;
+  Batches file;
+  Random random(base_seed());
+  DatabaseOptions options = small_database();
+  options.page_file = folder.file("pages");
+  const auto engine = buffer::Engine::create(pm::impl_of(pool_), "d", options);
+  std::vector<uint64_t> roots;
+  for (int i = 0; i < 50; ++i) roots.push_back(engine->make_tree("tree" + std::to_string(i)));
+  buffer::BufferPool& pages = engine->buffer();
+  const auto root = [&] { return roots[random.below(roots.size())]; };
+  at_staging = [&] {
+    const uint64_t page = root();
+    for (int i = 0; i < 9; ++i) pages.unpin(pages.pin(page));
+    buffer::Writes writes;
+    for (int i = 0; i < 3; ++i) writes[root()]["key"] = std::to_string(random.next());
+    buffer::Engine::Commit request;
+    request.writes = &writes;
+    engine->commit(request);
+  };
+  pm::at_place.store(visit);
+  for (int round = 0; round < 300; ++round) engine->checkpoint();
+  pm::at_place.store(nullptr);  // closing writes, too
+  EXPECT_GT(file.written, 5000U);
+  EXPECT_EQ(file.twice, 0U) << "of " << file.written;
+}
+
+// A measurement on emulated PM counts what is read without a latch, too.
+TEST_F(FramesTest, ReadingInPmIsToldWithoutLatchesToo) {
+  DatabaseOptions options = small_database();
+  options.dram_bytes = 0;
+  Database database = Database::create(pool_, "d", options);
+  const Tree tree = database.tree("t");
+  database.transact([&](Transaction& one) { one.put(tree, "a", "1"); });
+  static uint64_t told;
+  told = 0;
+  buffer::tell_of_pm_frames([] { ++told; });
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(database.begin().get(tree, "a"), "1");
+  EXPECT_GE(told, 100U);
+}
+
+// Every n-th reading of a page fails, as long as there are to be faults.
+class FailingReads : public buffer::PageFaults {
+ public:
+  FailingReads() { buffer::inject_page_faults(this); }
+  void read(uint64_t, char*, uint32_t) override {
+    if (every == 0 || ++reads_ % every != 0) return;
+    ++faults;
+    throw Error(ErrorCode::kIo, "told to fail");
+  }
+  uint32_t write(uint64_t, uint32_t bytes) override { return bytes; }
+  void sync() override {}
+  uint64_t every = 0;
+  uint64_t faults = 0;
+
+ private:
+  uint64_t reads_ = 0;
+};
+
+TEST_F(FramesTest, ACursorGoesOnWhereReadingHasFailed) {
+  const TempDir folder;
+  FailingReads file;
+  DatabaseOptions options = small_database();
+  options.page_file = folder.file("pages");
+  options.pm_frames = false;
+  Database database = Database::create(pool_, "d", options);
+  const Tree tree = database.tree("t");
+  Records model;
+  fill(database, tree, model, 1000);
+  database.checkpoint();
+  file.every = 3;
+  // Until it does not fail.
+  const auto again = [](const std::function<bool()>& call) {
+    for (;;) {
+      try {
+        return call();
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::kIo) throw;
+      }
+    }
+  };
+  const Snapshot snapshot = database.snapshot();
+  Transaction transaction = database.begin();
+  for (const bool forward : {true, false}) {
+    for (const bool old : {true, false}) {
+      Cursor cursor = old ? snapshot.cursor(tree) : transaction.cursor(tree);
+      Records records;
+      bool more = again([&] { return forward ? cursor.seek_first() : cursor.seek_last(); });
+      while (more) {
+        records.emplace(cursor.key(), cursor.value());
+        more = again([&] { return forward ? cursor.next() : cursor.previous(); });
+      }
+      EXPECT_EQ(difference(records, model), "");
+    }
+  }
+  EXPECT_GT(file.faults, 100U);
+}
+
+// At every allocation of reading, committing and writing pages: what was committed is there, here
+// and after another opening.
+TEST_F(FramesTest, MemoryThatRunsOutLosesNoPage) {
+  DatabaseOptions options = small_database();
+  std::optional<Database> database = Database::create(pool_, "d", options);
+  std::optional<Tree> tree = database->tree("t");
+  Records model;
+  fill(*database, *tree, model, 600);
+  const auto open_again = [&] {
+    database.reset();
+    database = Database::open(pool_, "d", options);
+    tree = database->find_tree("t");
+  };
+  const std::vector<std::function<void(uint64_t)>> works = {
+      [&](uint64_t n) {  // those pages move to DRAM, and changed ones make room for them
+        for (uint64_t i = 0; i < 40; ++i)
+          (void)database->begin().get(*tree, key_of(n % 50 + i / 8));
+      },
+      [&](uint64_t) { database->checkpoint(); },
+      [&](uint64_t n) {  // changes nothing
+        Transaction one = database->begin();
+        for (uint64_t i = n % 20; i < 600; i += 20) one.put(*tree, key_of(i), model[key_of(i)]);
+        one.commit();
+      },
+  };
+  for (const auto& work : works) {
+    bool refused = true;
+    for (uint64_t n = 0; refused && n < 3000; n += 1 + n / 30) {
+      database->transact([&](Transaction& one) {
+        for (uint64_t i = 0; i < 30; ++i) {
+          const std::string key = key_of((n * 31 + i * 17) % 600);
+          model[key] = std::string(100, static_cast<char>('a' + (n + i) % 26));
+          one.put(*tree, key, model[key]);
+        }
+      });
+      ShortMemory memory(n);
+      try {
+        work(n);
+      } catch (const std::bad_alloc&) {
+      } catch (const Error& error) {
+        memory.end();
+        ASSERT_EQ(error.code(), ErrorCode::kIo) << error.what();  // a commit was not undone
+      }
+      memory.end();
+      refused = memory.refused() > 0;
+      try {
+        ASSERT_EQ(difference(contents_of(*database, *tree), model), "") << n;
+        database->transact([&](Transaction& one) { one.put(*tree, key_of(0), model[key_of(0)]); });
+      } catch (const Error& error) {
+        ASSERT_EQ(error.code(), ErrorCode::kIo) << error.what();
+        open_again();
+      }
+      if (n % 10 == 9) open_again();
+      ASSERT_EQ(difference(contents_of(*database, *tree), model), "") << n;
+    }
+    EXPECT_FALSE(refused);
+    open_again();
+    ASSERT_EQ(difference(contents_of(*database, *tree), model), "");
+    expect_sound(*database);
+  }
+}
+
+}  // namespace
+}  // namespace perdure::test
