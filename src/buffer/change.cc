@@ -93,7 +93,8 @@ void Change::apply(uint64_t page, Op op, bool overflow, uint32_t slot, std::stri
   std::memcpy(entry_.data() + at, &header, sizeof header);
   key.copy(entry_.data() + at + sizeof header, key.size());  // views of nothing have no address
   value.copy(entry_.data() + at + sizeof header + key.size(), value.size());
-  pool_.changed(frame, lsn_, apply_record(format(), frame.data, lsn_ + at, record));
+  pool_.changed(frame, lsn_,
+                apply_record(format(), frame.data, lsn_ + at, record, pool_.checksums_of(frame)));
 }
 
 void Change::insert(uint64_t page, uint32_t slot, std::string_view key, std::string_view value,

@@ -1,6 +1,6 @@
 #include "buffer/page.h"
 
-#include <nmmintrin.h>
+#include <immintrin.h>
 
 #include <algorithm>
 #include <array>
@@ -12,16 +12,65 @@ namespace perdure::buffer {
 
 namespace {
 
+constexpr uint32_t kPolynomial = 0x82f63b78U;  // reflected: the highest bit is x^0
+
 constexpr std::array<uint32_t, 256> make_table() {
   std::array<uint32_t, 256> table{};
   for (uint32_t i = 0; i < 256; ++i) {
     uint32_t crc = i;
-    for (int bit = 0; bit < 8; ++bit) crc = (crc & 1) != 0 ? crc >> 1 ^ 0x82f63b78U : crc >> 1;
+    for (int bit = 0; bit < 8; ++bit) crc = (crc & 1) != 0 ? crc >> 1 ^ kPolynomial : crc >> 1;
     table[i] = crc;
   }
   return table;
 }
 constexpr std::array<uint32_t, 256> kTable = make_table();
+
+constexpr uint32_t kOne = 0x80000000U;  // x^0
+
+constexpr uint32_t times_x(uint32_t a) { return (a & 1) != 0 ? a >> 1 ^ kPolynomial : a >> 1; }
+constexpr uint32_t divided_by_x(uint32_t a) {
+  return (a & kOne) != 0 ? (a ^ kPolynomial) << 1 | 1 : a << 1;
+}
+constexpr uint32_t repeated(uint32_t (*step)(uint32_t), uint32_t a, uint32_t times) {
+  for (; times > 0; --times) a = step(a);
+  return a;
+}
+// Modulo the polynomial.
+constexpr uint32_t product(uint32_t a, uint32_t b) {
+  uint32_t sum = 0;
+  for (uint32_t bit = kOne; bit != 0; bit >>= 1, b = times_x(b)) {
+    if ((a & bit) != 0) sum ^= b;
+  }
+  return sum;
+}
+
+// x^(8 * step * i - 33): the product of two polynomials without carries, taken as 8 bytes, has
+// their product times x^33 as its CRC.
+template <size_t kCount>
+constexpr std::array<uint32_t, kCount> make_powers(uint32_t step) {
+  const uint32_t factor = repeated(times_x, kOne, 8 * step);
+  std::array<uint32_t, kCount> powers{};
+  powers[0] = repeated(divided_by_x, kOne, 33);
+  for (size_t i = 1; i < kCount; ++i) powers[i] = product(powers[i - 1], factor);
+  return powers;
+}
+constexpr uint32_t kFine = 512;
+constexpr auto kFinePowers = make_powers<kFine>(1);
+constexpr auto kCoarsePowers = make_powers<kPageBytesMax / kFine + 1>(kFine);
+
+[[gnu::target("sse4.2,pclmul")]] uint32_t multiply_instruction(uint32_t a, uint32_t b) {
+  const __m128i product = _mm_clmulepi64_si128(_mm_cvtsi32_si128(static_cast<int>(a)),
+                                               _mm_cvtsi32_si128(static_cast<int>(b)), 0);
+  return static_cast<uint32_t>(_mm_crc32_u64(0, static_cast<uint64_t>(_mm_cvtsi128_si64(product))));
+}
+
+uint32_t multiply_portable(uint32_t a, uint32_t b) {
+  constexpr uint32_t kX33 = repeated(times_x, kOne, 33);
+  return product(product(a, b), kX33);
+}
+
+// Of bytes from a CRC of nothing on, without the complements: differences have none.
+uint32_t raw_crc(const void* data, size_t bytes) { return ~crc32c(~0U, data, bytes); }
 
 [[gnu::target("sse4.2")]] uint32_t crc32c_instruction(uint32_t crc, const char* data,
                                                       size_t bytes) {
@@ -51,19 +100,31 @@ uint32_t crc32c(uint32_t crc, const void* data, size_t bytes) {
                          : crc32c_portable(crc, data, bytes);
 }
 
+uint32_t crc32c_shift_portable(uint32_t difference, uint32_t bytes) {
+  if (bytes >= kFine) difference = multiply_portable(difference, kCoarsePowers[bytes / kFine]);
+  return multiply_portable(difference, kFinePowers[bytes % kFine]);
+}
+
+uint32_t crc32c_shift(uint32_t difference, uint32_t bytes) {
+  static const bool has_instructions =
+      __builtin_cpu_supports("sse4.2") != 0 && __builtin_cpu_supports("pclmul") != 0;
+  if (!has_instructions) return crc32c_shift_portable(difference, bytes);
+  if (bytes >= kFine) difference = multiply_instruction(difference, kCoarsePowers[bytes / kFine]);
+  return multiply_instruction(difference, kFinePowers[bytes % kFine]);
+}
+
 // Of the part without the checksums themselves; seeded with its number. The first one covers the
 // other checksums.
 uint32_t PageFormat::checksum(const char* page, uint32_t part) const {
   constexpr uint32_t kSums = sizeof(PageHeader);
-  const uint32_t sums_end = kSums + 4 * parts_;
   const uint32_t begin = part * part_bytes_;
   const uint32_t end = begin + part_bytes_;
   uint32_t crc = part + 1;
   if (part == 0) {
     crc = crc32c(crc, page, kSums);
-    crc = crc32c(crc, page + kSums + 4, sums_end - kSums - 4);
+    crc = crc32c(crc, page + kSums + 4, sums_end() - kSums - 4);
   }
-  const uint32_t rest = std::max(begin, sums_end);
+  const uint32_t rest = std::max(begin, sums_end());
   if (rest < end) crc = crc32c(crc, page + rest, end - rest);
   return crc;
 }
@@ -89,6 +150,64 @@ bool PageFormat::is_sound(const char* page, uint64_t id) const {
     if (sums[part] != checksum(page, part)) return false;
   }
   return true;
+}
+
+void PageEdit::will_change(uint32_t offset, uint32_t bytes) {
+  if (bytes == 0) return;
+  touched_ |= format_.parts_of(offset, bytes);
+  const uint32_t part_bytes = format_.part_bytes_;
+  for (const uint32_t end = offset + bytes; keeps_ && offset < end;) {
+    const uint32_t part = offset / part_bytes;
+    const uint32_t piece = std::min(end, (part + 1) * part_bytes) - offset;
+    // Its bytes are read twice, those of the part would be once.
+    if (count_ == kRangesMax || 2 * piece >= part_bytes) {
+      keeps_ = false;
+      return;
+    }
+    ranges_[count_++] = {part, offset, piece, raw_crc(page_ + offset, piece)};
+    offset += piece;
+  }
+}
+
+void PageEdit::end_step() {
+  for (; keeps_ && begun_ < count_; ++begun_) {
+    Range& range = ranges_[begun_];
+    const uint32_t at = range.offset;
+    const uint32_t rest = (range.part + 1) * format_.part_bytes_ - at - range.bytes;
+    range.difference = crc32c_shift(range.difference ^ raw_crc(page_ + at, range.bytes), rest);
+  }
+}
+
+PartMask PageEdit::finish(uint64_t id, uint64_t lsn) {
+  PageHeader& header = header_of(page_);
+  const auto parts = static_cast<uint16_t>(format_.parts());
+  if (!keeps_ || header.id != id || header.parts != parts) {
+    header.id = id;
+    header.parts = parts;
+    header.lsn = lsn;
+    return touched_ | 1;
+  }
+  uint32_t* sums = format_.checksums(page_);
+  const uint32_t behind = format_.first_body();
+  uint32_t first = 0;
+  for (uint32_t i = 0; i < count_; ++i) {
+    const Range& range = ranges_[i];
+    if (range.part == 0) {
+      first ^= range.difference;
+      continue;
+    }
+    sums[range.part] ^= range.difference;
+    first ^= crc32c_shift(raw_crc(&range.difference, sizeof range.difference),
+                          4 * (parts - 1U - range.part) + behind);
+  }
+  const uint64_t changed = header.lsn ^ lsn;
+  constexpr uint32_t kBehindLsn = sizeof(PageHeader) - offsetof(PageHeader, type);
+  first ^= crc32c_shift(raw_crc(&changed, sizeof changed), kBehindLsn + 4 * (parts - 1U) + behind);
+  header.lsn = lsn;
+  // As in seal().
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  sums[0] ^= first;
+  return 0;
 }
 
 }  // namespace perdure::buffer
