@@ -69,9 +69,6 @@ uint32_t multiply_portable(uint32_t a, uint32_t b) {
   return product(product(a, b), kX33);
 }
 
-// Of bytes from a CRC of nothing on, without the complements: differences have none.
-uint32_t raw_crc(const void* data, size_t bytes) { return ~crc32c(~0U, data, bytes); }
-
 [[gnu::target("sse4.2")]] uint32_t crc32c_instruction(uint32_t crc, const char* data,
                                                       size_t bytes) {
   uint64_t state = ~crc;
@@ -83,6 +80,37 @@ uint32_t raw_crc(const void* data, size_t bytes) { return ~crc32c(~0U, data, byt
   auto narrow = static_cast<uint32_t>(state);
   for (; bytes > 0; ++data, --bytes) narrow = _mm_crc32_u8(narrow, static_cast<uint8_t>(*data));
   return ~narrow;
+}
+
+[[gnu::target("sse4.2,pclmul")]] uint32_t shift_instruction(uint32_t difference, uint32_t bytes) {
+  if (bytes >= kFine) difference = multiply_instruction(difference, kCoarsePowers[bytes / kFine]);
+  return multiply_instruction(difference, kFinePowers[bytes % kFine]);
+}
+
+[[gnu::target("sse4.2,pclmul")]] uint32_t shifted_instruction(uint64_t difference, uint32_t bytes) {
+  return shift_instruction(static_cast<uint32_t>(_mm_crc32_u64(0, difference)), bytes);
+}
+
+const bool kHasInstructions =
+    __builtin_cpu_supports("sse4.2") != 0 && __builtin_cpu_supports("pclmul") != 0;
+
+// What a difference of 8 bytes, with `bytes` behind them, makes of a CRC. Zeros before a difference
+// count for nothing.
+uint32_t shifted(uint64_t difference, uint32_t bytes) {
+  if (kHasInstructions) return shifted_instruction(difference, bytes);
+  // Without the complements, which differences do not have.
+  return crc32c_shift_portable(~crc32c_portable(~0U, &difference, sizeof difference), bytes);
+}
+
+// Up to 8 bytes, behind zeros.
+uint64_t word_of(const char* data, uint32_t bytes) {
+  uint64_t word = 0;
+  if (bytes == sizeof word) {
+    std::memcpy(&word, data, sizeof word);
+  } else {
+    std::memcpy(reinterpret_cast<char*>(&word) + sizeof word - bytes, data, bytes);
+  }
+  return word;
 }
 
 }  // namespace
@@ -106,11 +134,8 @@ uint32_t crc32c_shift_portable(uint32_t difference, uint32_t bytes) {
 }
 
 uint32_t crc32c_shift(uint32_t difference, uint32_t bytes) {
-  static const bool has_instructions =
-      __builtin_cpu_supports("sse4.2") != 0 && __builtin_cpu_supports("pclmul") != 0;
-  if (!has_instructions) return crc32c_shift_portable(difference, bytes);
-  if (bytes >= kFine) difference = multiply_instruction(difference, kCoarsePowers[bytes / kFine]);
-  return multiply_instruction(difference, kFinePowers[bytes % kFine]);
+  return kHasInstructions ? shift_instruction(difference, bytes)
+                          : crc32c_shift_portable(difference, bytes);
 }
 
 // Of the part without the checksums themselves; seeded with its number. The first one covers the
@@ -164,7 +189,9 @@ void PageEdit::will_change(uint32_t offset, uint32_t bytes) {
       keeps_ = false;
       return;
     }
-    ranges_[count_++] = {part, offset, piece, raw_crc(page_ + offset, piece)};
+    const char* at = page_ + offset;
+    ranges_[count_++] = {part, offset, piece,
+                         piece <= kWord ? word_of(at, piece) : crc32c(0, at, piece), 0};
     offset += piece;
   }
 }
@@ -172,9 +199,12 @@ void PageEdit::will_change(uint32_t offset, uint32_t bytes) {
 void PageEdit::end_step() {
   for (; keeps_ && begun_ < count_; ++begun_) {
     Range& range = ranges_[begun_];
-    const uint32_t at = range.offset;
-    const uint32_t rest = (range.part + 1) * format_.part_bytes_ - at - range.bytes;
-    range.difference = crc32c_shift(range.difference ^ raw_crc(page_ + at, range.bytes), rest);
+    const char* at = page_ + range.offset;
+    const uint32_t rest = (range.part + 1) * format_.part_bytes_ - range.offset - range.bytes;
+    range.difference =
+        range.bytes <= kWord
+            ? shifted(range.before ^ word_of(at, range.bytes), rest)
+            : crc32c_shift(static_cast<uint32_t>(range.before) ^ crc32c(0, at, range.bytes), rest);
   }
 }
 
@@ -197,12 +227,10 @@ PartMask PageEdit::finish(uint64_t id, uint64_t lsn) {
       continue;
     }
     sums[range.part] ^= range.difference;
-    first ^= crc32c_shift(raw_crc(&range.difference, sizeof range.difference),
-                          4 * (parts - 1U - range.part) + behind);
+    first ^= shifted(uint64_t{range.difference} << 32, 4 * (parts - 1U - range.part) + behind);
   }
-  const uint64_t changed = header.lsn ^ lsn;
   constexpr uint32_t kBehindLsn = sizeof(PageHeader) - offsetof(PageHeader, type);
-  first ^= crc32c_shift(raw_crc(&changed, sizeof changed), kBehindLsn + 4 * (parts - 1U) + behind);
+  first ^= shifted(header.lsn ^ lsn, kBehindLsn + 4 * (parts - 1U) + behind);
   header.lsn = lsn;
   // As in seal().
   std::atomic_signal_fence(std::memory_order_seq_cst);

@@ -141,9 +141,11 @@ class PageEdit {
     uint32_t part;
     uint32_t offset;
     uint32_t bytes;
-    uint32_t difference;  // of the CRC of its bytes; at the part's end once its step has ended
+    uint64_t before;      // up to kWord bytes: what they were; else the CRC of that
+    uint32_t difference;  // of the part's CRC, once its step has ended
   };
   static constexpr uint32_t kRangesMax = 12;
+  static constexpr uint32_t kWord = 8;
 
   const PageFormat& format_;
   char* page_;
