@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "buffer/btree/node.h"
+#include "buffer/change.h"
 #include "perdure/error.h"
 
 namespace perdure::buffer {
