@@ -145,7 +145,7 @@ bool Archive::make_page(const PageFormat& format, const Log& log, uint64_t id, u
     } else if (record.header.previous != last) {
       whole = false;
     }
-    if (begun && whole) apply_record(format, page, at, record);
+    if (begun && whole) apply_record(format, page, at, record, Checksums::kLater);
     last = at;
   };
   uint64_t head = 0;

@@ -4,11 +4,47 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "buffer/replay.h"
 #include "perdure/error.h"
 
 namespace perdure::buffer {
+
+namespace {
+
+// Memory for copies of pages, for this thread's next commits: a page's from the heap takes as long
+// as the copy.
+std::vector<std::string>& spare_copies() {
+  constexpr size_t kSpareMax = 64;
+  thread_local std::vector<std::string> spare = [] {
+    std::vector<std::string> none;
+    none.reserve(kSpareMax);
+    return none;
+  }();
+  return spare;
+}
+
+std::string copy_of(const char* page, uint32_t bytes) {
+  std::vector<std::string>& spare = spare_copies();
+  std::string copy;
+  if (!spare.empty()) {
+    copy = std::move(spare.back());
+    spare.pop_back();
+  }
+  copy.assign(page, bytes);
+  return copy;
+}
+
+// Takes no memory.
+void keep_spare(std::string copy, uint32_t bytes) {
+  std::vector<std::string>& spare = spare_copies();
+  if (copy.capacity() >= bytes && spare.size() < spare.capacity()) {
+    spare.push_back(std::move(copy));
+  }
+}
+
+}  // namespace
 
 Change::Change(BufferPool& pool, Log& log, uint64_t pages_max)
     : pool_(pool),
@@ -29,9 +65,10 @@ Change::~Change() {
 }
 
 void Change::release() {
-  for (const auto& [id, page] : edited_) {
+  for (auto& [id, page] : edited_) {
     page.frame->latch.unlock();
     pool_.unpin(*page.frame);
+    keep_spare(std::move(page.before), format().page_bytes());
   }
   edited_.clear();
   for (const auto& [id, frame] : read_) pool_.unpin(*frame);
@@ -59,7 +96,7 @@ Frame& Change::edit(uint64_t page, bool fresh) {
   Frame& frame = fresh ? pool_.pin_new(page) : pool_.pin(page);
   frame.latch.lock();
   try {
-    edited_.emplace(page, Edited{&frame, std::string(frame.data, format().page_bytes()), fresh});
+    edited_.emplace(page, Edited{&frame, copy_of(frame.data, format().page_bytes()), fresh});
   } catch (...) {
     frame.latch.unlock();
     pool_.unpin(frame);
@@ -93,7 +130,8 @@ void Change::apply(uint64_t page, Op op, bool overflow, uint32_t slot, std::stri
   std::memcpy(entry_.data() + at, &header, sizeof header);
   key.copy(entry_.data() + at + sizeof header, key.size());  // views of nothing have no address
   value.copy(entry_.data() + at + sizeof header + key.size(), value.size());
-  pool_.changed(frame, lsn_, apply_record(format(), frame.data, lsn_ + at, record));
+  pool_.changed(frame, lsn_,
+                apply_record(format(), frame.data, lsn_ + at, record, pool_.checksums_of(frame)));
 }
 
 void Change::insert(uint64_t page, uint32_t slot, std::string_view key, std::string_view value,

@@ -298,13 +298,19 @@ void Engine::salvage(
   salvage.find_strays(knows_all_trees ? page_count() : 0, tree, record, lost);
 }
 
+// As the last commit has left it.
+SpaceBody Engine::space() const {
+  PageGuard guard(*buffer_, buffer_->pin(0));
+  guard.lock_shared();
+  SpaceBody space;
+  std::memcpy(&space, guard.data() + format_.body(), sizeof space);
+  return space;
+}
+
 // How many pages there may be.
 uint64_t Engine::page_count() const {
   try {
-    const PageGuard guard(*buffer_, buffer_->pin(0));
-    SpaceBody space;
-    std::memcpy(&space, guard.data() + format_.body(), sizeof space);
-    return std::min(space.pages, store_->capacity());
+    return std::min(space().pages, store_->capacity());
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kCorrupt) throw;
     return root_.store_pages;  // in a file: not known
@@ -581,7 +587,9 @@ void Engine::set_stamps(const Commit& request, const Change& change) {
 uint64_t Engine::shorten_log(uint64_t pages) {
   if (buffer_->recovery().pending() > 0) {
     pages = std::min(pages, buffer_->mended_at_once());
-    for (uint64_t n = 0; n < pages && buffer_->mend_next(); ++n) {
+    uint64_t mended = 1;
+    for (uint64_t n = 0; n < pages && mended > 0; n += mended) {
+      mended = buffer_->mend_some(pages - n);
     }
   }
   const uint64_t cleaned = buffer_->clean(pages);
@@ -723,8 +731,7 @@ uint64_t Engine::check(const std::function<void(const std::string&)>& report) {
     ++problems;
     report(fmt::format("'{}': {}", name_, sentence));
   };
-  SpaceBody space;
-  std::memcpy(&space, PageGuard(*buffer_, buffer_->pin(0)).data() + format_.body(), sizeof space);
+  const SpaceBody space = this->space();
   PageMarks met;
   const std::function<void(uint64_t)> meet = [&](uint64_t page) {
     if (page >= space.pages) {
@@ -763,8 +770,7 @@ uint64_t Engine::check(const std::function<void(const std::string&)>& report) {
 }
 
 std::vector<Statistic> Engine::statistics() {
-  SpaceBody space;
-  std::memcpy(&space, PageGuard(*buffer_, buffer_->pin(0)).data() + format_.body(), sizeof space);
+  const SpaceBody space = this->space();
   const BufferPool::Use use = buffer_->use();
   const PoolCounters& counters = buffer_->counters();
   const RecoveryProgress mended = recovery();

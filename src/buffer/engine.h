@@ -128,6 +128,7 @@ class Engine {
   Engine(pm::PoolImpl& pool, const std::string& name, uint64_t root,
          std::unique_ptr<PageStore> store, std::unique_ptr<Archive> archive,
          const DatabaseOptions& options);
+  SpaceBody space() const;
   void require_own_file();
   void format_pages();
   void resize(uint64_t frames);

@@ -53,7 +53,8 @@ class PageFile final : public PageStore {
       : subject_(path + ": the page file"),
         page_bytes_(page_bytes),
         faults_(faults_in_use),
-        ring_(make_ring()) {
+        ring_(make_ring()),
+        read_ring_(ring_ ? make_ring() : nullptr) {
     const int flags = O_RDWR | O_CLOEXEC | (create ? O_CREAT | O_EXCL : 0);
     fd_ = ::open(path.c_str(), flags | O_DIRECT, 0644);
     // tmpfs and some others know no O_DIRECT; some of them have made the file by then.
@@ -76,8 +77,7 @@ class PageFile final : public PageStore {
   PageFile& operator=(const PageFile&) = delete;
 
   void read(uint64_t id, char* page) override {
-    const uint64_t done = pm::read_at(fd_, subject_, id * page_bytes_, page, page_bytes_);
-    std::memset(page + done, 0, page_bytes_ - done);
+    read_into(id, page);
     if (faults_ != nullptr) faults_->read(id, page, page_bytes_);
   }
 
@@ -93,6 +93,13 @@ class PageFile final : public PageStore {
       write_some(pages.subspan(at, std::min<size_t>(kStagedMax, pages.size() - at)));
     }
   }
+  void read_all(std::span<const PageRead> pages) override {
+    if (!read_ring_) return PageStore::read_all(pages);
+    const std::lock_guard lock(read_ring_mutex_);
+    for (size_t at = 0; at < pages.size(); at += kStagedMax) {
+      read_some(pages.subspan(at, std::min<size_t>(kStagedMax, pages.size() - at)));
+    }
+  }
   bool has_ring() const override { return ring_ != nullptr; }
 
   void sync() override {
@@ -103,8 +110,26 @@ class PageFile final : public PageStore {
   uint64_t capacity() const override { return uint64_t{1} << 40; }
 
  private:
+  void read_into(uint64_t id, char* page) const {
+    const uint64_t done = pm::read_at(fd_, subject_, id * page_bytes_, page, page_bytes_);
+    std::memset(page + done, 0, page_bytes_ - done);
+  }
+
+  void read_some(std::span<const PageRead> pages) {
+    std::vector<Ring::Transfer> reads;
+    reads.reserve(pages.size());
+    for (const PageRead& one : pages) {
+      reads.push_back({one.page, one.id * page_bytes_, page_bytes_, 0});
+    }
+    read_ring_->transfer(fd_, Ring::Kind::kRead, reads);
+    for (size_t i = 0; i < pages.size(); ++i) {
+      if (reads[i].done != page_bytes_) read_into(pages[i].id, pages[i].page);
+    }
+    if (faults_ != nullptr) faults_->read_all(pages, page_bytes_);
+  }
+
   void write_some(std::span<const PageWrite> pages) {
-    std::vector<Ring::Write> writes;
+    std::vector<Ring::Transfer> writes;
     writes.reserve(pages.size());
     std::exception_ptr fault;
     for (const PageWrite& one : pages) {
@@ -115,12 +140,15 @@ class PageFile final : public PageStore {
         fault = std::current_exception();
         break;
       }
-      if (bytes != 0) writes.push_back({one.page, one.id * page_bytes_, bytes, 0});
+      // It is read only.
+      char* page = const_cast<char*>(one.page);
+      if (bytes != 0) writes.push_back({page, one.id * page_bytes_, bytes, 0});
     }
-    ring_->write(fd_, writes);
-    for (const Ring::Write& one : writes) {
+    ring_->transfer(fd_, Ring::Kind::kWrite, writes);
+    for (const Ring::Transfer& one : writes) {
       if (one.done == one.bytes) continue;
-      pm::write_at(fd_, subject_, one.offset + one.done, one.from + one.done, one.bytes - one.done);
+      pm::write_at(fd_, subject_, one.offset + one.done, one.memory + one.done,
+                   one.bytes - one.done);
     }
     if (fault) std::rethrow_exception(fault);
   }
@@ -135,6 +163,8 @@ class PageFile final : public PageStore {
   PageFaults* faults_;
   std::mutex ring_mutex_;
   std::unique_ptr<Ring> ring_;
+  std::mutex read_ring_mutex_;
+  std::unique_ptr<Ring> read_ring_;  // so that reads do not wait for a batch of writes
   int fd_ = -1;
 };
 

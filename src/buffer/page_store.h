@@ -27,10 +27,18 @@ class PageStore {
   virtual void write_all(std::span<const PageWrite> pages) {
     for (const PageWrite& one : pages) write(one.id, one.page);
   }
+  struct PageRead {
+    uint64_t id;
+    char* page;
+  };
+  // As read(), for a batch, side by side where the system can. If it throws, some were read.
+  virtual void read_all(std::span<const PageRead> pages) {
+    for (const PageRead& one : pages) read(one.id, one.page);
+  }
   virtual void sync() = 0;
   // How many pages there is room for.
   virtual uint64_t capacity() const = 0;
-  // Whether write_all() goes through io_uring.
+  // Whether read_all() and write_all() go through io_uring.
   virtual bool has_ring() const { return false; }
 };
 
@@ -40,14 +48,18 @@ class PageFaults {
  public:
   virtual ~PageFaults() = default;
   virtual void read(uint64_t id, char* page, uint32_t bytes) = 0;  // after the read
+  // After a batch that was read side by side.
+  virtual void read_all(std::span<const PageStore::PageRead> pages, uint32_t bytes) {
+    for (const PageStore::PageRead& one : pages) read(one.id, one.page, bytes);
+  }
   virtual uint32_t write(uint64_t id, uint32_t bytes) = 0;
   virtual void sync() = 0;
 };
 // Of page files that are opened from now on; null: none. Not thread-safe.
 void inject_page_faults(PageFaults* faults);
 
-// A file, with O_DIRECT where its file system allows that; batches are written through io_uring, or
-// by pwrite where that is refused or PERDURE_IO_URING=0 is in the environment. Durable with its
+// A file, with O_DIRECT where its file system allows that; batches go through io_uring, or by pread
+// and pwrite where that is refused or PERDURE_IO_URING=0 is in the environment. Durable with its
 // name, if it was made. `path` exists if `create` is false. Throws kNotFound, kExists, kPermission,
 // kReadOnly, kLocked (another process has it open), kIo.
 std::unique_ptr<PageStore> open_page_file(const std::string& path, uint32_t page_bytes,

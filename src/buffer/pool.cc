@@ -5,8 +5,10 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdlib>
 #include <cstring>
+#include <future>
 #include <thread>
 #include <utility>
 
@@ -50,7 +52,10 @@ BufferPool::BufferPool(const PageFormat& format, const pm::Memory& memory, Log& 
       dram_frames_(dram_frames),
       frame_count_(dram_frames + pm_frames),
       checksum_every_(checksum_every),
-      frames_(std::make_unique<Frame[]>(frame_count_)),
+      frame_memory_(aligned_bytes(frame_count_ * sizeof(Frame))),
+      frames_(reinterpret_cast<Frame*>(frame_memory_.get())),
+      chain_mask_(std::bit_ceil(std::max(frame_count_, kShards)) - 1),
+      chains_(std::make_unique<uint32_t[]>(chain_mask_ + 1)),
       shards_(std::make_unique<Shard[]>(kShards)),
       placement_(std::make_unique<TwoQueuePlacement>(std::max<uint64_t>(16, dram_frames / 2))),
       pm_hand_(dram_frames),
@@ -65,8 +70,10 @@ BufferPool::BufferPool(const PageFormat& format, const pm::Memory& memory, Log& 
     ::madvise(dram, dram_frames * page_bytes, MADV_HUGEPAGE);
     dram_ = static_cast<char*>(dram);
   }
+  // Many at once take time when a database is opened.
+  ::madvise(frame_memory_.get(), frame_count_ * sizeof(Frame), MADV_HUGEPAGE);
   for (uint64_t i = 0; i < frame_count_; ++i) {
-    Frame& frame = frames_[i];
+    Frame& frame = *new (&frames_[i]) Frame;
     frame.pm = i >= dram_frames;
     frame.data = frame.pm ? areas.frames + (i - dram_frames) * page_bytes : dram_ + i * page_bytes;
   }
@@ -98,9 +105,17 @@ void BufferPool::recover() {
   memory_.fence();
   batch_open_ = staged != 0;
   finish_batch();
+  // Neither needs the other. A thread is worth it for many.
+  constexpr uint64_t kManyFrames = 1 << 15;
+  std::future<void> frames;
+  if (pm_frames() >= kManyFrames) {
+    frames = std::async(std::launch::async, [this] { find_frames(); });
+  } else {
+    find_frames();
+  }
   recovery_.analyse(head * Log::kAlign);
   log_.mark();
-  find_frames();
+  if (frames.valid()) frames.get();
 }
 
 void BufferPool::find_frames() {
@@ -110,13 +125,12 @@ void BufferPool::find_frames() {
     if (word == 0) continue;
     uint64_t id = 0;
     const bool sound = pm::unseal_word(word, table_salt(i - dram_frames_), id) && id != 0;
-    if (!sound || !shard_of(id - 1).frames.emplace(id - 1, i).second) {
+    if (!sound || find_linked(id - 1) != nullptr) {
       set_table(frame, kNoPage);
       continue;
     }
-    frame.page.store(id - 1, std::memory_order_relaxed);
+    link(frame, id - 1);
     frame.unjudged.store(true, std::memory_order_relaxed);
-    map_->set(id - 1, static_cast<uint32_t>(i));
     frame.latch.open();
   }
 }
@@ -157,15 +171,29 @@ void BufferPool::set_table(const Frame& frame, uint64_t id) {
   memory_.persist(&areas_.table[i], sizeof word);
 }
 
+Frame* BufferPool::find_linked(uint64_t id) {
+  for (uint32_t number = chain_of(id); number != 0; number = frames_[number - 1].next) {
+    Frame& frame = frames_[number - 1];
+    if (frame.page.load(std::memory_order_relaxed) == id) return &frame;
+  }
+  return nullptr;
+}
+
+// The page is in no frame then.
+void BufferPool::take_out(Frame& frame, uint64_t id) {
+  uint32_t* at = &chain_of(id);
+  while (*at != number_of(frame) + 1) at = &frames_[*at - 1].next;
+  *at = frame.next;
+  pm::publish(frame.page, uint64_t{kNoPage});
+}
+
 Frame* BufferPool::pin_if_here(uint64_t id) {
-  Shard& shard = shard_of(id);
-  const std::lock_guard lock(shard.mutex);
-  const auto found = shard.frames.find(id);
-  if (found == shard.frames.end()) return nullptr;
-  Frame& frame = frames_[found->second];
-  frame.pins.fetch_add(1, std::memory_order_acquire);
+  const std::lock_guard lock(mutex_of(id));
+  Frame* frame = find_linked(id);
+  if (frame == nullptr) return nullptr;
+  frame->pins.fetch_add(1, std::memory_order_acquire);
   pm::may_pause();
-  return &frame;
+  return frame;
 }
 
 bool BufferPool::try_look_at(uint64_t id, Unlatched& page) const {
@@ -186,11 +214,11 @@ bool BufferPool::try_look_at(uint64_t id, Unlatched& page) const {
   return true;
 }
 
-Frame& BufferPool::pin(uint64_t id, bool read) {
+Frame& BufferPool::pin(uint64_t id, bool read, const char* ahead) {
   for (bool moved = false;;) {
     require_sound();
     Frame* frame = pin_if_here(id);
-    if (frame == nullptr) frame = load(id, read);
+    if (frame == nullptr) frame = load(id, read, ahead);
     if (frame == nullptr) continue;
     while (pm::acquire(frame->loading)) std::this_thread::yield();
     if (pm::acquire(frame->page) != id) {  // loading it has failed
@@ -256,30 +284,64 @@ void BufferPool::judge(Frame& frame, uint64_t id, bool read) {
   pm::publish(frame.unjudged, false);
 }
 
-bool BufferPool::mend_next() {
+uint64_t BufferPool::mend_some(uint64_t limit) {
   mending_.fetch_add(1, std::memory_order_acquire);
   const std::unique_ptr<std::atomic<uint64_t>, void (*)(std::atomic<uint64_t>*)> counted(
       &mending_, [](auto* mending) { mending->fetch_sub(1, std::memory_order_release); });
-  const uint64_t id = recovery_.take_next();
-  if (id == kNoPage) return false;
+  std::vector<uint64_t> ids;
+  ids.reserve(kStagedMax);
+  while (ids.size() < std::min<uint64_t>(limit, kStagedMax)) {
+    const uint64_t id = recovery_.take_next();
+    if (id == kNoPage) break;
+    ids.push_back(id);
+  }
   try {
-    unpin(pin(id));
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kCorrupt) {
-      recovery_.put_back();
-      throw;
+    const ReadAhead ahead = read_ahead(ids);
+    for (size_t i = 0; i < ids.size(); ++i) {
+      try {
+        unpin(pin(ids[i], true, ahead.pages[i]));
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::kCorrupt) throw;
+        recovery_.give_up(ids[i]);
+      }
     }
-    recovery_.give_up(id);
   } catch (...) {
     recovery_.put_back();
     throw;
   }
-  return true;
+  return ids.size();
+}
+
+// What is read of a page that the log names is good for as long as the page is pending: it gets
+// into the page store only from a frame, and coming into a frame settles it.
+BufferPool::ReadAhead BufferPool::read_ahead(const std::vector<uint64_t>& ids) {
+  ReadAhead ahead{aligned_bytes(std::max<uint64_t>(1, ids.size()) * format_.page_bytes()), {}};
+  std::vector<PageStore::PageRead> reads;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    Frame* here = pin_if_here(ids[i]);
+    if (here != nullptr) {
+      unpin(*here);
+      continue;
+    }
+    char* page = ahead.memory.get() + i * format_.page_bytes();
+    reads.push_back({ids[i], page});
+    ahead.pages[i] = page;
+  }
+  try {
+    if (reads.size() > 1) {
+      store_.read_all(reads);
+      return ahead;
+    }
+  } catch (
+      const Error&) {  // NOLINT(bugprone-empty-catch): reading the one that cannot be read tells
+  }
+  ahead.pages = {};
+  return ahead;
 }
 
 bool BufferPool::judge_next(std::mutex& turn) {
   const std::lock_guard lock(turn);
-  if (mend_next()) return true;
+  if (mend_some(kStagedMax) > 0) return true;
   for (; judge_hand_ < frame_count_; ++judge_hand_) {
     Frame& frame = frames_[judge_hand_];
     const uint64_t id = pm::acquire(frame.page);
@@ -295,10 +357,10 @@ bool BufferPool::judge_next(std::mutex& turn) {
   }
   // What others are at counts when it is done; what they could not do is tried again here.
   while (pm::acquire(mending_) != 0) std::this_thread::yield();
-  return mend_next();
+  return mend_some(kStagedMax) > 0;
 }
 
-Frame* BufferPool::load(uint64_t id, bool read) {
+Frame* BufferPool::load(uint64_t id, bool read, const char* ahead) {
   std::unique_lock miss(miss_mutex_);
   Frame* frame = nullptr;
   for (int attempts = 0;; ++attempts) {
@@ -321,16 +383,14 @@ Frame* BufferPool::load(uint64_t id, bool read) {
   counters_.misses.fetch_add(1, std::memory_order_relaxed);
   frame->loading.store(true, std::memory_order_relaxed);
   frame->pins.fetch_add(1, std::memory_order_relaxed);
+  link(*frame, id);
+  miss.unlock();
   try {
-    link(*frame, id);
-    miss.unlock();
-    fill(*frame, id, read);
+    fill(*frame, id, read, ahead);
   } catch (...) {
     {
-      Shard& shard = shard_of(id);
-      const std::lock_guard lock(shard.mutex);
-      shard.frames.erase(id);
-      pm::publish(frame->page, uint64_t{kNoPage});
+      const std::lock_guard lock(mutex_of(id));
+      take_out(*frame, id);
     }
     if (!frame->pm) free_dram_.fetch_add(1, std::memory_order_relaxed);
     frame->recovery_lsn.store(0, std::memory_order_relaxed);
@@ -343,12 +403,12 @@ Frame* BufferPool::load(uint64_t id, bool read) {
   return frame;
 }
 
-void BufferPool::fill(Frame& frame, uint64_t id, bool read) {
+void BufferPool::fill(Frame& frame, uint64_t id, bool read, const char* ahead) {
   char* page = frame.pm ? scratch_page() : frame.data;
   Recovery::Expected expected{};
   const bool pending = recovery_.find(id, expected);
   if (read) {
-    recovery_.fetch(id, page);
+    recovery_.fetch(id, page, ahead);
   } else {
     std::memset(page, 0, format_.page_bytes());
     header_of(page).id = id;
@@ -370,45 +430,28 @@ void BufferPool::fill(Frame& frame, uint64_t id, bool read) {
 }
 
 void BufferPool::link(Frame& frame, uint64_t id) {
-  Shard& shard = shard_of(id);
-  const std::lock_guard lock(shard.mutex);
-  shard.frames[id] = static_cast<uint32_t>(number_of(frame));  // may throw: nothing is done then
-  tell_linked(frame, id);
-}
-
-// With the entry that unlink() took. Takes no memory, as no other entry has come since: miss_mutex_
-// was held. A page that is not found would be read from the page store, which lacks its changes.
-void BufferPool::link(Frame& frame, FrameTable::node_type entry) {
-  const uint64_t id = entry.key();
-  entry.mapped() = static_cast<uint32_t>(number_of(frame));
-  Shard& shard = shard_of(id);
-  const std::lock_guard lock(shard.mutex);
-  shard.frames.insert(std::move(entry));
-  tell_linked(frame, id);
-}
-
-// The shard's mutex is held.
-void BufferPool::tell_linked(Frame& frame, uint64_t id) {
+  const std::lock_guard lock(mutex_of(id));
+  uint32_t& chain = chain_of(id);
+  frame.next = chain;
+  chain = static_cast<uint32_t>(number_of(frame)) + 1;
   pm::publish(frame.page, uint64_t{id});
   frame.referenced.store(false, std::memory_order_relaxed);
   map_->set(id, static_cast<uint32_t>(number_of(frame)));
 }
 
 // Takes the page out of the table of pages, unless somebody uses it. The frame keeps its content.
-bool BufferPool::unlink(Frame& frame, bool even_changed, FrameTable::node_type& entry) {
+bool BufferPool::unlink(Frame& frame, bool even_changed) {
   const uint64_t id = pm::acquire(frame.page);
   if (id == kNoPage) return false;
-  Shard& shard = shard_of(id);
-  const std::lock_guard lock(shard.mutex);
+  const std::lock_guard lock(mutex_of(id));
   if (frame.page.load(std::memory_order_relaxed) != id || pm::acquire(frame.pins) != 0 ||
       pm::acquire(frame.loading)) {
     return false;
   }
   if (!even_changed && frame.recovery_lsn.load(std::memory_order_relaxed) != 0) return false;
-  entry = shard.frames.extract(id);
   // Before the frame or the page is changed, which nobody else has pinned.
   frame.latch.close();
-  pm::publish(frame.page, uint64_t{kNoPage});
+  take_out(frame, id);
   return true;
 }
 
@@ -424,7 +467,6 @@ Frame* BufferPool::take_frame() {
 }
 
 Frame* BufferPool::take_frame(uint64_t begin, uint64_t end, uint64_t& hand) {
-  FrameTable::node_type entry;
   for (uint64_t step = 0; step < 2 * (end - begin); ++step) {
     Frame& frame = frames_[hand];
     hand = hand + 1 == end ? begin : hand + 1;
@@ -435,7 +477,7 @@ Frame* BufferPool::take_frame(uint64_t begin, uint64_t end, uint64_t& hand) {
     }
     if (frame.recovery_lsn.load(std::memory_order_relaxed) != 0) continue;
     if (frame.referenced.exchange(false, std::memory_order_relaxed)) continue;
-    if (!unlink(frame, false, entry)) continue;
+    if (!unlink(frame, false)) continue;
     frame.unjudged.store(false, std::memory_order_relaxed);
     counters_.evictions.fetch_add(1, std::memory_order_relaxed);
     if (frame.pm) set_table(frame, kNoPage);
@@ -452,9 +494,7 @@ void BufferPool::promote(uint64_t id) {
   if (from == nullptr) return;
   unpin(*from);
   if (!from->pm || pm::acquire(from->unjudged)) return;
-  FrameTable::node_type entry;
-  FrameTable::node_type other_entry;
-  if (!unlink(*from, true, entry)) return;
+  if (!unlink(*from, true)) return;
   Frame* to = nullptr;
   uint64_t other = kNoPage;
   for (uint64_t step = 0; step < 2 * dram_frames_ && to == nullptr; ++step) {
@@ -466,7 +506,7 @@ void BufferPool::promote(uint64_t id) {
       free_dram_.fetch_sub(1, std::memory_order_relaxed);
       to = &frame;
     } else if (!frame.referenced.exchange(false, std::memory_order_relaxed) &&
-               unlink(frame, true, other_entry)) {
+               unlink(frame, true)) {
       to = &frame;
     }
   }
@@ -474,7 +514,7 @@ void BufferPool::promote(uint64_t id) {
   // write its version at the same time.
   if (to == nullptr) {
     from->latch.open();
-    link(*from, std::move(entry));
+    link(*from, id);
     return;
   }
   try {
@@ -484,11 +524,11 @@ void BufferPool::promote(uint64_t id) {
     throw;
   }
   to->latch.open();
-  link(*to, std::move(entry));
+  link(*to, id);
   pm::come_to_place("buffer: moved");
   if (other != kNoPage) {
     from->latch.open();
-    link(*from, std::move(other_entry));
+    link(*from, other);
   }
   counters_.promotions.fetch_add(1, std::memory_order_relaxed);
 }

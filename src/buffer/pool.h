@@ -24,13 +24,13 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "buffer/latch.h"
@@ -62,7 +62,9 @@ struct alignas(64) Frame {
   std::atomic<bool> loading{false};
   std::atomic<bool> unjudged{false};  // found in PM at opening
   bool pm = false;
+  uint32_t next = 0;  // of those whose pages' ids end alike: its number + 1; under their mutex
 };
+static_assert(sizeof(Frame) == 64);
 
 // For measurements on memory that is faster than PM: called whenever a page in a PM frame is given
 // to who asks for it.
@@ -112,7 +114,13 @@ class BufferPool {
   // False: it must be pinned, as it is not here, is being changed, or is to move.
   bool try_look_at(uint64_t id, Unlatched& page) const;
 
-  // The frame's page, held exclusively, was changed in these parts by the entry at `lsn`.
+  // What is to become of the checksums of the frame's page, held exclusively, when it is changed.
+  Checksums checksums_of(const Frame& frame) const {
+    const bool now = frame.pm && frame.unsealed == 0 && checksum_every_ == 1;
+    return now ? Checksums::kNow : Checksums::kLater;
+  }
+  // The frame's page, held exclusively, was changed by the entry at `lsn`; the checksums of these
+  // parts have to be computed.
   void changed(Frame& frame, uint64_t lsn, PartMask parts);
   // Computes checksums of a page in PM, if it is time. Held exclusively.
   void seal(Frame& frame);
@@ -129,9 +137,10 @@ class BufferPool {
   }
 
   Recovery& recovery() { return recovery_; }
-  // Mends one more page that the log names and that was not asked for yet, those first that keep
-  // the log longest. False if there is none, or others are at the last ones.
-  bool mend_next();
+  // Mends up to `limit` more pages that the log names and that were not asked for yet, those first
+  // that keep the log longest; what is not here is read from the page store side by side. Returns
+  // how many; 0 if there is none, or others are at the last ones.
+  uint64_t mend_some(uint64_t limit);
   // The same, then of those that the log does not name. False: all are judged.
   bool judge_next(std::mutex& turn);
   // How many pages are mended, and written, before the log's head moves: some batches, and no more
@@ -153,31 +162,36 @@ class BufferPool {
   Use use() const;
 
  private:
-  using FrameTable = std::unordered_map<uint64_t, uint32_t>;
   struct alignas(64) Shard {
     std::mutex mutex;
-    FrameTable frames;
   };
   static constexpr uint64_t kShards = 64;
 
-  Shard& shard_of(uint64_t id) { return shards_[id % kShards]; }
-  Frame& pin(uint64_t id, bool read);
+  std::mutex& mutex_of(uint64_t id) { return shards_[id % kShards].mutex; }
+  // The table of pages: chains of frames, which take no memory and no time to make. Under the
+  // page's mutex.
+  uint32_t& chain_of(uint64_t id) { return chains_[id & chain_mask_]; }
+  Frame* find_linked(uint64_t id);
+  void take_out(Frame& frame, uint64_t id);
+  // `ahead`: what the page store has of a page that the log names, if that was read; null: not yet.
+  Frame& pin(uint64_t id, bool read, const char* ahead = nullptr);
   Frame* pin_if_here(uint64_t id);
-  Frame* load(uint64_t id, bool read);
-  void fill(Frame& frame, uint64_t id, bool read);
+  Frame* load(uint64_t id, bool read, const char* ahead);
+  void fill(Frame& frame, uint64_t id, bool read, const char* ahead);
   void judge(Frame& frame, uint64_t id, bool read);
+  struct ReadAhead {
+    AlignedBytes memory;
+    std::array<const char*, kStagedMax> pages;  // null: it is in a frame, or could not be read
+  };
+  ReadAhead read_ahead(const std::vector<uint64_t>& ids);
   Frame* take_frame();
   Frame* take_frame(uint64_t begin, uint64_t end, uint64_t& hand);
-  bool unlink(Frame& frame, bool even_changed, FrameTable::node_type& entry);
+  bool unlink(Frame& frame, bool even_changed);
   void link(Frame& frame, uint64_t id);
-  void link(Frame& frame, FrameTable::node_type entry);
-  void tell_linked(Frame& frame, uint64_t id);
   void promote(uint64_t id);
   void exchange(Frame& pm, Frame& dram, uint64_t other);
   void set_table(const Frame& frame, uint64_t id);
-  uint64_t number_of(const Frame& frame) const {
-    return static_cast<uint64_t>(&frame - frames_.get());
-  }
+  uint64_t number_of(const Frame& frame) const { return static_cast<uint64_t>(&frame - frames_); }
 
   void find_frames();
   void forget_unjudged();
@@ -196,7 +210,10 @@ class BufferPool {
   uint64_t frame_count_;
   uint32_t checksum_every_;
   char* dram_ = nullptr;
-  std::unique_ptr<Frame[]> frames_;
+  AlignedBytes frame_memory_;
+  Frame* frames_;
+  uint64_t chain_mask_;
+  std::unique_ptr<uint32_t[]> chains_;  // a frame's number + 1; 0: none
   std::unique_ptr<Shard[]> shards_;
   std::unique_ptr<PageMap> map_ = std::make_unique<PageMap>();
   std::unique_ptr<Placement> placement_;
@@ -210,7 +227,7 @@ class BufferPool {
   AlignedBytes batch_;
   std::atomic<bool> broken_{false};
   uint64_t judge_hand_ = 0;
-  std::atomic<uint64_t> mending_{0};  // threads in mend_next()
+  std::atomic<uint64_t> mending_{0};  // threads in mend_some()
   bool forgotten_ = false;            // forget_unjudged() is done
   std::function<void(uint64_t, uint64_t)> archive_;
   PoolCounters counters_;

@@ -115,14 +115,14 @@ PartMask Recovery::replay(uint64_t id, char* page, const Chain& chain, uint64_t 
       throw Error(ErrorCode::kCorrupt,
                   fmt::format("the log record of page {} at {} is damaged", id, lsn));
     }
-    touched |= apply_record(format_, page, lsn, record);
+    touched |= apply_record(format_, page, lsn, record, Checksums::kLater);
     counters_.replayed.fetch_add(1, std::memory_order_relaxed);
   }
   if (!is_well_formed(format_, page)) damaged(id, "makes no sense with its log records");
   return touched;
 }
 
-void Recovery::fetch(uint64_t id, char* page) {
+void Recovery::fetch(uint64_t id, char* page, const char* ahead) {
   Expected expected{};
   const bool pending = find(id, expected);
   if (!pending) {
@@ -141,7 +141,11 @@ void Recovery::fetch(uint64_t id, char* page) {
     replay(id, page, chain, 0);
     return;
   }
-  store_.read(id, page);
+  if (ahead != nullptr) {
+    std::memcpy(page, ahead, format_.page_bytes());
+  } else {
+    store_.read(id, page);
+  }
   const uint64_t lsn = header_of(page).lsn;
   const bool named = lsn == chain.before ||
                      std::find(chain.lsns.begin(), chain.lsns.end(), lsn) != chain.lsns.end();

@@ -73,7 +73,9 @@ class Recovery {
   // computed.
   PartMask judge(uint64_t id, char* page, char* scratch);
   // Makes a page in `page` from the page store and the log. All checksums must be computed then.
-  void fetch(uint64_t id, char* page);
+  // `ahead`: what the page store has of it, read since the opening; of a page that the log does not
+  // name any more it does not count. Null: it is to be read.
+  void fetch(uint64_t id, char* page, const char* ahead = nullptr);
 
   // Makes the page `id` from its first record on, up to the LSN (0: the last one in it); false if
   // it cannot.

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "buffer/btree/node.h"
+#include "buffer/change.h"
 #include "perdure/error.h"
 
 namespace perdure::buffer {
@@ -17,19 +18,27 @@ namespace {
       fmt::format("a log record of page {} does not fit what the page holds", record.header.page));
 }
 
-PartMask apply_image(const PageFormat& format, char* page, const LogRecord& record) {
+void apply_image(const PageFormat& format, char* page, PageEdit& edit, const LogRecord& record) {
   const uint64_t bytes = record.key.size() + record.value.size();
   if (bytes > format.body_bytes()) does_not_fit(record);
+  edit.will_change_all();
   header_of(page).type = static_cast<PageType>(record.header.slot);
   std::memcpy(page + format.body(), record.key.data(), record.key.size());
   if (!record.value.empty()) {
     std::memcpy(page + format.page_bytes() - record.value.size(), record.value.data(),
                 record.value.size());
   }
-  return format.all_parts();
 }
 
-PartMask apply_to_node(const PageFormat& format, char* page, const LogRecord& record) {
+void apply_patch(const PageFormat& format, char* page, PageEdit& edit, const LogRecord& record) {
+  const uint32_t at = format.body() + record.header.slot;
+  if (at + record.value.size() > format.page_bytes()) does_not_fit(record);
+  edit.will_change(at, static_cast<uint32_t>(record.value.size()));
+  std::memcpy(page + at, record.value.data(), record.value.size());
+  edit.end_step();
+}
+
+void apply_to_node(const PageFormat& format, char* page, PageEdit& edit, const LogRecord& record) {
   Node node(format, page);
   const uint32_t slot = record.header.slot;
   const auto flags = record.overflow() ? kSlotOverflow : uint16_t{0};
@@ -38,12 +47,12 @@ PartMask apply_to_node(const PageFormat& format, char* page, const LogRecord& re
     if (slot > node.count() || !node.has_room(record.key, record.value.size())) {
       does_not_fit(record);
     }
-    return node.insert(slot, record.key, record.value, flags);
+    return node.insert(edit, slot, record.key, record.value, flags);
   }
   if (slot >= node.count()) does_not_fit(record);
-  if (record.op() == Op::kErase) return node.erase(slot);
+  if (record.op() == Op::kErase) return node.erase(edit, slot);
   if (node.free_bytes() + node.value(slot).size() < record.value.size()) does_not_fit(record);
-  return node.replace(slot, record.value, flags);
+  node.replace(edit, slot, record.value, flags);
 }
 
 }  // namespace
@@ -65,32 +74,25 @@ bool is_well_formed(const PageFormat& format, const char* page) {
   return false;
 }
 
-PartMask apply_record(const PageFormat& format, char* page, uint64_t lsn, const LogRecord& record) {
-  PartMask touched = 0;
+PartMask apply_record(const PageFormat& format, char* page, uint64_t lsn, const LogRecord& record,
+                      Checksums checksums) {
+  PageEdit edit(format, page, checksums);
   switch (record.op()) {
     case Op::kImage:
-      touched = apply_image(format, page, record);
+      apply_image(format, page, edit, record);
       break;
-    case Op::kPatch: {
-      const uint32_t at = format.body() + record.header.slot;
-      if (at + record.value.size() > format.page_bytes()) does_not_fit(record);
-      std::memcpy(page + at, record.value.data(), record.value.size());
-      touched = format.parts_of(at, static_cast<uint32_t>(record.value.size()));
+    case Op::kPatch:
+      apply_patch(format, page, edit, record);
       break;
-    }
     case Op::kInsert:
     case Op::kErase:
     case Op::kReplace:
-      touched = apply_to_node(format, page, record);
+      apply_to_node(format, page, edit, record);
       break;
     default:
       does_not_fit(record);
   }
-  PageHeader& header = header_of(page);
-  header.id = record.header.page;
-  header.parts = static_cast<uint16_t>(format.parts());
-  header.lsn = lsn;
-  return touched | 1 | format.parts_of(0, sizeof(PageHeader));
+  return edit.finish(record.header.page, lsn);
 }
 
 }  // namespace perdure::buffer

@@ -18,7 +18,7 @@ std::unique_ptr<Ring> Ring::make(uint32_t entries) {
   if (fd < 0) return nullptr;
   std::unique_ptr<Ring> ring(new Ring);
   ring->fd_ = fd;
-  // From 5.6 on, which knows IORING_OP_WRITE.
+  // From 5.6 on, which knows IORING_OP_READ and IORING_OP_WRITE.
   constexpr uint32_t kNeeded = IORING_FEAT_SINGLE_MMAP | IORING_FEAT_RW_CUR_POS;
   if ((params.features & kNeeded) != kNeeded || !ring->map(params)) return nullptr;
   return ring;
@@ -55,16 +55,16 @@ Ring::~Ring() {
   ::close(fd_);
 }
 
-void Ring::push(int file, const Write& write, uint64_t number) {
+void Ring::push(int file, Kind kind, const Transfer& transfer, uint64_t number) {
   const uint32_t tail = *entry_tail_;  // nobody else writes it
   const uint32_t at = tail & entry_mask_;
   io_uring_sqe& entry = entries_[at];
   entry = {};
-  entry.opcode = IORING_OP_WRITE;
+  entry.opcode = static_cast<uint8_t>(kind);
   entry.fd = file;
-  entry.off = write.offset;
-  entry.addr = reinterpret_cast<uint64_t>(write.from);
-  entry.len = write.bytes;
+  entry.off = transfer.offset;
+  entry.addr = reinterpret_cast<uint64_t>(transfer.memory);
+  entry.len = transfer.bytes;
   entry.user_data = number;
   entry_numbers_[at] = at;
   std::atomic_ref(*entry_tail_).store(tail + 1, std::memory_order_release);
@@ -76,27 +76,27 @@ void Ring::take_back(uint32_t count) {
 }
 
 // Notes what has completed; returns how many.
-uint32_t Ring::reap(std::span<Write> writes) {
+uint32_t Ring::reap(std::span<Transfer> transfers) {
   uint32_t head = *completion_head_;
   uint32_t count = 0;
   for (; head != std::atomic_ref(*completion_tail_).load(std::memory_order_acquire); ++head) {
     const io_uring_cqe& one = completions_[head & completion_mask_];
-    writes[one.user_data].done = static_cast<uint32_t>(std::max(0, one.res));
+    transfers[one.user_data].done = static_cast<uint32_t>(std::max(0, one.res));
     ++count;
   }
   std::atomic_ref(*completion_head_).store(head, std::memory_order_release);
   return count;
 }
 
-void Ring::write(int file, std::span<Write> writes) {
-  const auto all = static_cast<uint32_t>(writes.size());
+void Ring::transfer(int file, Kind kind, std::span<Transfer> transfers) {
+  const auto all = static_cast<uint32_t>(transfers.size());
   for (uint32_t i = 0; i < all; ++i) {
-    writes[i].done = 0;
-    push(file, writes[i], i);
+    transfers[i].done = 0;
+    push(file, kind, transfers[i], i);
   }
   uint32_t to_submit = all;
-  // What the kernel has must end before this does: it reads the pages.
-  for (uint32_t waiting = all; waiting > 0; waiting -= reap(writes)) {
+  // What the kernel has must end before this does: it uses the pages.
+  for (uint32_t waiting = all; waiting > 0; waiting -= reap(transfers)) {
     const auto taken =
         ::syscall(__NR_io_uring_enter, fd_, to_submit, waiting, IORING_ENTER_GETEVENTS, nullptr, 0);
     if (taken >= 0) {

@@ -1,7 +1,9 @@
 // What a database does while nothing fails.
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <filesystem>
@@ -9,6 +11,7 @@
 #include <numeric>
 #include <thread>
 
+#include "buffer/btree/node.h"
 #include "buffer/fixture.h"
 #include "buffer/page.h"
 #include "buffer/replay.h"
@@ -742,12 +745,134 @@ TEST(PageChecksums, FindEveryFlippedByteOfAnyPart) {
   }
 }
 
+std::vector<char> node_page(const buffer::PageFormat& format, const std::string& prefix,
+                            uint64_t records) {
+  std::vector<char> page(format.page_bytes());
+  std::vector<buffer::NodeContent::Record> content;
+  for (uint64_t i = 0; i < records; ++i) {
+    content.push_back({prefix + std::to_string(1000 + i), std::string(10 + i % 30, 'v'), 0});
+  }
+  buffer::Node(format, page.data()).build(0, 0, content, 0, content.size());
+  buffer::header_of(page.data()) = {
+      7, 99, buffer::PageType::kNode, static_cast<uint16_t>(format.parts()), 0, 0};
+  format.seal(page.data(), format.all_parts());
+  return page;
+}
+
+// Some change that fits the node; what it needs is kept in `texts`.
+buffer::LogRecord some_change(const buffer::PageFormat& format, std::vector<char>& page,
+                              Random& random, std::array<std::string, 2>& texts) {
+  buffer::Node node(format, page.data());
+  buffer::LogRecord record{};
+  record.header.page = 7;
+  const auto set = [&](buffer::Op op, uint32_t slot) {
+    record.header.op = static_cast<uint16_t>(op);
+    record.header.slot = static_cast<uint16_t>(slot);
+    record.key = texts[0];
+    record.value = texts[1];
+  };
+  texts = {"", std::string(random.below(40), static_cast<char>('a' + random.below(26)))};
+  const auto slot = static_cast<uint32_t>(random.below(node.count() + 1U));
+  const uint64_t kind = random.below(8);
+  if (kind < 3 && slot < node.count()) {
+    texts[1].resize(node.value(slot).size(), 'x');
+    set(buffer::Op::kReplace, slot);
+  } else if (kind == 3 && slot < node.count() && node.free_bytes() > 40) {
+    set(buffer::Op::kReplace, slot);
+  } else if (kind == 4 && slot < node.count()) {
+    texts[1].clear();
+    set(buffer::Op::kErase, slot);
+  } else if (kind == 5) {
+    // The link to the first child: nothing that the others need.
+    texts[1].resize(8, 'p');
+    set(buffer::Op::kPatch, offsetof(buffer::NodeHeader, first));
+  } else {
+    bool found = true;
+    while (found) {
+      texts[0] = "key" + std::to_string(random.below(1'000'000));
+      set(buffer::Op::kInsert, node.lower_bound(texts[0], found));
+    }
+    if (!node.has_room(texts[0], texts[1].size())) return some_change(format, page, random, texts);
+  }
+  return record;
+}
+
+TEST(PageChecksums, ADifferenceIsShiftedAlikeByAllWays) {
+  Random random{base_seed()};
+  for (uint32_t bytes = 0; bytes <= buffer::kPageBytesMax; bytes += bytes < 1100 ? 1 : 997) {
+    std::vector<char> a(8 + bytes);
+    std::vector<char> b(8 + bytes);
+    for (size_t i = 0; i < 8; ++i) {
+      a[i] = static_cast<char>(random.below(256));
+      b[i] = static_cast<char>(random.below(256));
+    }
+    const uint32_t before = buffer::crc32c(5, a.data(), 8) ^ buffer::crc32c(5, b.data(), 8);
+    const uint32_t after =
+        buffer::crc32c(5, a.data(), a.size()) ^ buffer::crc32c(5, b.data(), b.size());
+    ASSERT_EQ(buffer::crc32c_shift(before, bytes), after) << bytes;
+    ASSERT_EQ(buffer::crc32c_shift_portable(before, bytes), after) << bytes;
+  }
+}
+
+// Changes of all kinds, with checksums that are kept and with those that are computed of the parts:
+// the same pages.
+TEST(PageChecksums, KeptAreThoseThatAreComputed) {
+  Random random{base_seed()};
+  for (const uint32_t page_bytes : {4096U, 8192U, 16384U, 65536U}) {
+    for (uint32_t parts = 1; parts <= buffer::kPartsMax; parts *= 2) {
+      SCOPED_TRACE(fmt::format("{} bytes, {} parts", page_bytes, parts));
+      const buffer::PageFormat format(page_bytes, parts);
+      std::vector<char> kept = node_page(format, "key", page_bytes / 128);
+      std::vector<char> computed = kept;
+      uint64_t kept_all = 0;
+      for (uint64_t i = 0; i < 400; ++i) {
+        std::array<std::string, 2> texts;
+        const buffer::LogRecord record = some_change(format, kept, random, texts);
+        const uint64_t lsn = 100 + (random.below(1'000'000) << 20) + i;
+        const buffer::PartMask open =
+            buffer::apply_record(format, kept.data(), lsn, record, buffer::Checksums::kNow);
+        if (open == 0) ++kept_all;
+        format.seal(kept.data(), open);
+        format.seal(computed.data(), buffer::apply_record(format, computed.data(), lsn, record,
+                                                          buffer::Checksums::kLater));
+        ASSERT_TRUE(format.is_sound(kept.data(), 7)) << i;
+        ASSERT_EQ(kept, computed) << i;
+      }
+      EXPECT_GT(kept_all, 20U);
+    }
+  }
+}
+
+// A part that is damaged stays so when something else in it changes.
+TEST(PageChecksums, KeptOnesStillTellOfDamage) {
+  for (const uint32_t parts : {1U, 8U, 32U}) {
+    const buffer::PageFormat format(4096, parts);
+    const std::vector<char> before = node_page(format, "key", 40);
+    buffer::LogRecord record{};
+    record.header.page = 7;
+    record.header.op = static_cast<uint16_t>(buffer::Op::kPatch);
+    record.header.slot = 3500;
+    record.value = "changed";
+    const uint32_t at = format.body() + 3500;
+    for (const uint32_t damaged : {8U, 17U, at - 1, at, at + 7, 4095U}) {
+      std::vector<char> page = before;
+      page[damaged] = static_cast<char>(page[damaged] ^ 4);
+      ASSERT_EQ(buffer::apply_record(format, page.data(), 200, record, buffer::Checksums::kNow),
+                0U);
+      EXPECT_FALSE(format.is_sound(page.data(), 7)) << damaged;
+    }
+  }
+}
+
 // Of the lines that a change touches, any may be lost: the page is sound before it and after it,
 // and else never.
 TEST(PageChecksums, FindEachLostLineOfAChange) {
   constexpr size_t kLine = 64;
-  for (const uint32_t parts : {1U, 2U, 8U, 16U, 32U}) {
-    SCOPED_TRACE(parts);
+  constexpr std::array kParts = {1U, 2U, 8U, 16U, 32U};
+  for (size_t i = 0; i < 2 * kParts.size(); ++i) {
+    const uint32_t parts = kParts[i / 2];
+    const auto checksums = i % 2 == 0 ? buffer::Checksums::kLater : buffer::Checksums::kNow;
+    SCOPED_TRACE(fmt::format("{} parts, {}", parts, i % 2 == 0 ? "computed" : "kept"));
     const buffer::PageFormat format(4096, parts);
     std::vector<char> before(4096);
     buffer::header_of(before.data()) = {
@@ -759,7 +884,7 @@ TEST(PageChecksums, FindEachLostLineOfAChange) {
     record.header.op = static_cast<uint16_t>(buffer::Op::kPatch);
     record.header.slot = 3500;
     record.value = "changed";
-    format.seal(after.data(), buffer::apply_record(format, after.data(), 200, record));
+    format.seal(after.data(), buffer::apply_record(format, after.data(), 200, record, checksums));
     std::vector<size_t> changed;
     for (size_t at = 0; at < after.size(); at += kLine) {
       if (std::memcmp(&before[at], &after[at], kLine) != 0) changed.push_back(at);

@@ -2,18 +2,24 @@
 // fails.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <new>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "buffer/engine.h"
 #include "buffer/fixture.h"
+#include "buffer/layout.h"
 #include "buffer/page_store.h"
+#include "buffer/ring.h"
 #include "pm/pause.h"
 #include "support/data.h"
 #include "support/files.h"
@@ -124,6 +130,61 @@ TEST_F(FramesTest, APageIsInABatchOnce) {
   pm::at_place.store(nullptr);  // closing writes, too
   EXPECT_GT(file.written, 5000U);
   EXPECT_EQ(file.twice, 0U) << "of " << file.written;
+}
+
+class SideBySide : public buffer::PageFaults {
+ public:
+  SideBySide() { buffer::inject_page_faults(this); }
+  void read(uint64_t, char*, uint32_t) override { ++alone; }
+  void read_all(std::span<const buffer::PageStore::PageRead> pages, uint32_t) override {
+    most = std::max<uint64_t>(most, pages.size());
+    together += pages.size();
+  }
+  uint32_t write(uint64_t, uint32_t bytes) override { return bytes; }
+  void sync() override {}
+  std::atomic<uint64_t> alone{0};
+  std::atomic<uint64_t> together{0};
+  std::atomic<uint64_t> most{0};
+};
+
+// After a crash, of which the copies of the files are what is there.
+TEST_F(FramesTest, WhatTheLogNamesIsReadSideBySide) {
+  if (!buffer::Ring::make(buffer::kStagedMax)) GTEST_SKIP() << "no io_uring here";
+  const TempDir folder;
+  DatabaseOptions options = small_database();
+  options.dram_bytes = uint64_t{400} * 4096;
+  options.pm_frames = false;
+  options.page_file = folder.file("pages");
+  Records model;
+  {
+    Pool pool = Pool::create(folder.file("pool"), small_pool(uint64_t{16} << 20));
+    Database database = Database::create(pool, "d", options);
+    const Tree tree = database.tree("t");
+    fill(database, tree, model, 600);
+    database.checkpoint();
+    for (uint64_t i = 0; i < 600; i += 3) {
+      database.transact([&](Transaction& one) {
+        std::string& value = model[key_of(i)];
+        value.back() = 'X';
+        one.put(tree, key_of(i), value);
+      });
+    }
+    std::filesystem::copy(folder.file("pool"), folder.file("crashed"));
+    std::filesystem::copy(folder.file("pages"), folder.file("crashed.pages"));
+  }
+  SideBySide file;
+  options.page_file = folder.file("crashed.pages");
+  Pool pool = Pool::open(folder.file("crashed"), small_pool());
+  Database database = Database::open(pool, "d", options);
+  const double pending = statistic(database, "recovery_pending");
+  EXPECT_GT(pending, 40);
+  database.recover();
+  EXPECT_EQ(statistic(database, "recovery_pending"), 0);
+  EXPECT_GT(file.together.load(), 40U);
+  EXPECT_GE(file.most.load(), 16U);
+  EXPECT_LT(file.alone.load(), 10U);
+  ASSERT_EQ(difference(contents_of(database, *database.find_tree("t")), model), "");
+  expect_sound(database);
 }
 
 // A measurement on emulated PM counts what is read without a latch, too.

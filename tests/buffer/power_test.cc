@@ -391,7 +391,7 @@ class DatabasePageFile : public DatabasePower, public testing::WithParamInterfac
 INSTANTIATE_TEST_SUITE_P(Ways, DatabasePageFile, testing::Bool(),
                          [](const auto& info) { return info.param ? "IoUring" : "Pwrite"; });
 
-TEST(Ring, WritesABatchAndTellsWhatItCouldNot) {
+TEST(Ring, TransfersABatchAndTellsWhatItCouldNot) {
   constexpr uint32_t kCount = 32;
   const std::unique_ptr<buffer::Ring> ring = buffer::Ring::make(kCount);
   if (!ring) GTEST_SKIP() << "no io_uring here";
@@ -406,7 +406,7 @@ TEST(Ring, WritesABatchAndTellsWhatItCouldNot) {
   ASSERT_GE(to_read, 0);
   for (int round = 0; round < 50; ++round) {
     std::vector<std::string> pages;
-    std::vector<buffer::Ring::Write> writes;
+    std::vector<buffer::Ring::Transfer> writes;
     for (uint32_t i = 0; i < kCount; ++i) {
       pages.emplace_back(4096, static_cast<char>(random.next()));
       if (i > 0 && random.chance(50)) pages.pop_back();
@@ -418,11 +418,20 @@ TEST(Ring, WritesABatchAndTellsWhatItCouldNot) {
       writes.push_back({pages[i].data(), at, bytes, 0});
       if (round % 3 != 2) model.replace(at, bytes, pages[i], 0, bytes);
     }
-    ring->write(round % 3 == 2 ? to_read : file, writes);
+    ring->transfer(round % 3 == 2 ? to_read : file, buffer::Ring::Kind::kWrite, writes);
     for (const auto& one : writes) ASSERT_EQ(one.done, round % 3 == 2 ? 0 : one.bytes);
     ASSERT_EQ(read_file(path), model);
+    // The last one is beyond the end.
+    std::string back(model.size() + 4096, '\0');
+    std::vector<buffer::Ring::Transfer> reads;
+    for (uint64_t at = 4096; at < back.size(); at += 4096) {
+      reads.push_back({&back[at], at, 4096, 0});
+    }
+    ring->transfer(to_read, buffer::Ring::Kind::kRead, reads);
+    for (const auto& one : reads) ASSERT_EQ(one.done, one.offset < model.size() ? 4096U : 0U);
+    ASSERT_EQ(back.substr(4096, model.size() - 4096), model.substr(4096));
   }
-  ring->write(file, {});
+  ring->transfer(file, buffer::Ring::Kind::kWrite, {});
   ::close(file);
   ::close(to_read);
 }

@@ -42,9 +42,12 @@ void change_page(benchmark::State& state) {
         format.body() + static_cast<uint32_t>(random >> 20) % (format.body_bytes() - 8) / 8 * 8;
     if (checksums < 0) std::memcpy(copy.data(), page, page_bytes);
     char* target = checksums < 0 ? copy.data() : page;
+    PageEdit edit(format, target, checksums > 0 ? Checksums::kNow : Checksums::kLater);
+    edit.will_change(offset, sizeof random);
     std::memcpy(target + offset, &random, sizeof random);
-    header_of(target).lsn = random;
-    if (checksums > 0) format.seal(page, 1 | format.parts_of(offset, 8));
+    edit.end_step();
+    const PartMask parts = edit.finish(1, random);
+    if (checksums > 0) format.seal(page, parts);
     benchmark::ClobberMemory();
   }
 }

@@ -21,7 +21,7 @@ TEST_F(BufferStudyCommand, UpdatesKeepPagesSound) {
   ASSERT_EQ(result.code, 0) << result.err;
   const nlohmann::json json = result.json();
   EXPECT_EQ(json["schema"], "perdure-study-buffer-pool-1");
-  ASSERT_EQ(json["results"]["updates"].size(), 60U);
+  ASSERT_EQ(json["results"]["updates"].size(), 96U);
   for (const nlohmann::json& each : json["results"]["updates"]) {
     EXPECT_GT(each["ns"], 0.0);
     EXPECT_EQ(each["unsound_pages"], 0);

@@ -129,20 +129,26 @@ void Node::compact() {
   }
 }
 
-PartMask Node::insert(uint32_t i, std::string_view key, std::string_view value, uint16_t flags) {
-  PartMask touched = 0;
-  if (count() == 0 && header().prefix_bytes != 0) {
+void Node::insert(PageEdit& edit, uint32_t i, std::string_view key, std::string_view value,
+                  uint16_t flags) {
+  const bool begins_anew = count() == 0 && header().prefix_bytes != 0;
+  const std::string_view rest = key.substr(begins_anew ? 0 : header().prefix_bytes);
+  const auto bytes = static_cast<uint32_t>(rest.size() + value.size());
+  if (begins_anew) {
+    edit.will_change(format_->body(), sizeof(NodeHeader));
     header().prefix_bytes = 0;
     header().heap = format_->page_bytes();
     header().garbage = 0;
+    edit.end_step();
   }
-  const std::string_view rest = key.substr(header().prefix_bytes);
-  const auto bytes = static_cast<uint32_t>(rest.size() + value.size());
   if (heap() - slots_end() < sizeof(Slot) + bytes) {
+    edit.will_change_all();
     compact();
-    touched = format_->all_parts();
   }
   assert(heap() - slots_end() >= sizeof(Slot) + bytes);
+  edit.will_change(format_->body(), sizeof(NodeHeader));
+  edit.will_change(slot_at(i), static_cast<uint32_t>(sizeof(Slot)) * (count() + 1U - i));
+  edit.will_change(heap() - bytes, bytes);
   header().heap -= bytes;
   std::memcpy(page_ + heap(), rest.data(), rest.size());
   std::memcpy(page_ + heap() + rest.size(), value.data(), value.size());
@@ -151,38 +157,33 @@ PartMask Node::insert(uint32_t i, std::string_view key, std::string_view value, 
   *at = {head_of(rest), static_cast<uint16_t>(heap()), static_cast<uint16_t>(rest.size()),
          static_cast<uint16_t>(value.size()), flags};
   ++header().count;
-  const auto slot_at = static_cast<uint32_t>(reinterpret_cast<char*>(at) - page_);
-  return touched | format_->parts_of(format_->body(), sizeof(NodeHeader)) |
-         format_->parts_of(slot_at, slots_end() - slot_at) | format_->parts_of(heap(), bytes);
+  edit.end_step();
 }
 
-PartMask Node::erase(uint32_t i) {
+void Node::erase(PageEdit& edit, uint32_t i) {
+  edit.will_change(format_->body(), sizeof(NodeHeader));
+  edit.will_change(slot_at(i), slots_end() - slot_at(i));
   header().garbage += static_cast<uint32_t>(slot(i).key_bytes + slot(i).value_bytes);
   Slot* at = slots() + i;
-  const auto slot_at = static_cast<uint32_t>(reinterpret_cast<char*>(at) - page_);
-  const uint32_t end = slots_end();
   std::memmove(at, at + 1, (count() - i - 1U) * sizeof(Slot));
   --header().count;
-  return format_->parts_of(format_->body(), sizeof(NodeHeader)) |
-         format_->parts_of(slot_at, end - slot_at);
+  edit.end_step();
 }
 
-PartMask Node::replace(uint32_t i, std::string_view value, uint16_t flags) {
+void Node::replace(PageEdit& edit, uint32_t i, std::string_view value, uint16_t flags) {
   Slot& slot = slots()[i];
-  const auto slot_at = static_cast<uint32_t>(reinterpret_cast<char*>(&slot) - page_);
   if (slot.value_bytes == value.size()) {
     const uint32_t at = slot.offset + uint32_t{slot.key_bytes};
+    edit.will_change(at, static_cast<uint32_t>(value.size()));
+    if (slot.flags != flags) edit.will_change(slot_at(i), sizeof(Slot));
     std::memcpy(page_ + at, value.data(), value.size());
-    PartMask touched = format_->parts_of(at, static_cast<uint32_t>(value.size()));
-    if (slot.flags != flags) {
-      slot.flags = flags;
-      touched |= format_->parts_of(slot_at, sizeof(Slot));
-    }
-    return touched;
+    slot.flags = flags;
+    edit.end_step();
+    return;
   }
   const std::string whole = key(i);
-  const PartMask gone = erase(i);
-  return gone | insert(i, whole, value, flags);
+  erase(edit, i);
+  insert(edit, i, whole, value, flags);
 }
 
 NodeContent Node::content() const {

@@ -100,10 +100,11 @@ class Node {
   // Whether a record can be put here without making the node anew.
   bool has_room(std::string_view key, size_t value_bytes) const;
 
-  // Changes; they return the parts of the page that they touched.
-  PartMask insert(uint32_t i, std::string_view key, std::string_view value, uint16_t flags);
-  PartMask erase(uint32_t i);
-  PartMask replace(uint32_t i, std::string_view value, uint16_t flags);
+  // Changes, of which `edit` hears before.
+  void insert(PageEdit& edit, uint32_t i, std::string_view key, std::string_view value,
+              uint16_t flags);
+  void erase(PageEdit& edit, uint32_t i);
+  void replace(PageEdit& edit, uint32_t i, std::string_view value, uint16_t flags);
 
   NodeContent content() const;
   // Writes a node with the records [from, to); they fit.
@@ -122,6 +123,9 @@ class Node {
   }
   const Slot& slot(uint32_t i) const { return slots()[i]; }
   int compare_prefix(std::string_view key) const;
+  uint32_t slot_at(uint32_t i) const {
+    return static_cast<uint32_t>(reinterpret_cast<char*>(slots() + i) - page_);
+  }
   void compact();
 
   const PageFormat* format_;
