@@ -1,5 +1,5 @@
 // The lock of a node, in DRAM or in the node itself: what a structure and its reference, as it was
-// published, differ in. Both have the calls of StripeLock; the objects are handles.
+// published, differ in. Both have calls of StripeLock; the objects are handles.
 #pragma once
 
 #include <atomic>
@@ -22,7 +22,6 @@ class LockInDram {
   void lock() const { lock_->lock(); }
   void begin_change() const { lock_->begin_change(); }
   void unlock() const { lock_->unlock(); }
-  void unlock_moved() const { lock_->unlock_moved(); }
   Stamp begin_read() const { return lock_->begin_read(); }
   bool validate(Stamp stamp) const { return lock_->validate(stamp); }
   bool operator==(const LockInDram&) const = default;
@@ -59,9 +58,6 @@ class LockInNode {
   void unlock() const {
     const uint64_t seen = std::atomic_ref<uint64_t>(*word_).load(std::memory_order_relaxed);
     release((seen & kChanging) != 0 ? seen + kVersion : seen);
-  }
-  void unlock_moved() const {
-    release(std::atomic_ref<uint64_t>(*word_).load(std::memory_order_relaxed) + kVersion);
   }
   Stamp begin_read() const {
     for (Backoff backoff;; backoff.pause()) {

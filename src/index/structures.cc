@@ -27,6 +27,7 @@ const std::vector<EntryWithPresets>& structures() {
       p_art_vl_entry(),         //
       p_masstree_entry(),       //
       p_masstree_vl_entry(),    //
+      p_hot_entry(),            //
       p_hot_vl_entry(),         //
       wort_entry(),             //
       woart_entry(),            //

@@ -4,9 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <thread>
 
+#include "index/hot/layout.h"
 #include "index/masstree/layout.h"
 #include "index/trie/layout.h"
 #include "index/trie/shapes.h"
@@ -90,6 +92,10 @@ class LeftLocked : public testing::TestWithParam<const char*> {
       auto& root = *impl.at<trie::Root>(root_at);
       root.lock = held;
       trie::ArtWithLocks::lock_of(*impl.at<trie::Node>(trie::offset_of(root.top))) = held;
+    } else if (std::string(GetParam()) == "p-hot") {
+      auto& root = *impl.at<hot::Root>(root_at);
+      root.lock = held;
+      hot::Form<true, true>::lock_in(*impl.at<hot::Node>(hot::offset_of(root.top))) = held;
     } else {
       auto& root = *impl.at<masstree::Root>(root_at);
       root.first.lock = held;
@@ -120,9 +126,11 @@ TEST_P(LeftLocked, OpensWithAllLocksFree) {
   EXPECT_EQ(index->check([](const std::string& fault) { ADD_FAILURE() << fault; }), 0U);
 }
 
-INSTANTIATE_TEST_SUITE_P(References, LeftLocked, testing::Values("p-art", "p-masstree"),
+INSTANTIATE_TEST_SUITE_P(References, LeftLocked, testing::Values("p-art", "p-masstree", "p-hot"),
                          [](const auto& given) {
-                           return std::string(given.param) == "p-art" ? "p_art" : "p_masstree";
+                           std::string name = given.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
                          });
 
 }  // namespace
