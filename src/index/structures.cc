@@ -23,8 +23,11 @@ const std::vector<EntryWithPresets>& structures() {
       bztree_entry(),           //
       p_bwtree_entry(),         //
       sheaf_entry(),            //
+      p_art_entry(),            //
       p_art_vl_entry(),         //
+      p_masstree_entry(),       //
       p_masstree_vl_entry(),    //
+      p_hot_entry(),            //
       p_hot_vl_entry(),         //
       wort_entry(),             //
       woart_entry(),            //

@@ -42,7 +42,7 @@ struct Subject {
 };
 
 // Variants differ in how records are written, and are read by the code of their structure:
-// p-clht+fc by that of p-clht. (p-art+vl is no variant of anything here.)
+// p-clht+fc by that of p-clht.
 bool is_variant(const CatalogEntry& entry) {
   if (entry.name == "plush+range" || entry.name == "rstore+ordered" || entry.name == "rstore+pm") {
     return false;

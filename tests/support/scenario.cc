@@ -20,6 +20,12 @@ namespace {
 
 constexpr std::string_view kMore = "_more";
 
+// Of a structure that stands in the catalogue with its locks in DRAM ("+vl"), which stands alone.
+bool is_reference(const CatalogEntry& entry) {
+  return std::ranges::any_of(
+      catalog(), [&](const CatalogEntry& other) { return other.name == entry.name + "+vl"; });
+}
+
 // Variants differ from their structure in a policy of how records are written, not in how kinds are
 // stored (the store's indexes are no such variants): they run with words, and one of each family
 // with byte strings, too. Words with byte strings take the way of byte strings in every structure,
@@ -32,7 +38,7 @@ bool worth_running(const CatalogEntry& entry, Kind key, Kind value) {
                             entry.name == "p-art+vl" || entry.name == "p-masstree+vl" ||
                             entry.name == "p-hot+vl";
   const bool variant = (entry.name.find('+') != std::string::npos && !stands_alone) ||
-                       entry.name == "art-cow";  // of one core
+                       entry.name == "art-cow" || is_reference(entry);  // of one core
   // Where every access costs many times more, kinds are taken in turn; the rest runs without.
   if (kUnderThreadSanitizer || kUnderAddressSanitizer || (kWithAssertions && !kWithPauses)) {
     const Kind kind = kUnderThreadSanitizer ? Kind::kU64 : Kind::kBytes;

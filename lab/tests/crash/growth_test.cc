@@ -63,10 +63,14 @@ std::vector<Growth> all_growths() {
       all.push_back({name, kind, 0, {"new_level", "commit", "end_growing"}});
     }
     all.push_back({"wort", kind, 0, {"branch_off", "grow_to"}});
-    for (const char* name : {"woart", "art-cow", "p-art+vl"}) {
+    for (const char* name : {"woart", "art-cow", "p-art+vl", "p-art"}) {
       all.push_back({name, kind, 0, {"branch_off", "grow_to", "copy"}});
     }
     all.push_back({"p-hot+vl", kind, 0, {"make_node", "commit"}});
+    if (kind == Kind::kU64) {
+      all.push_back({"p-hot", kind, 0, {"make_node", "commit"}});
+      all.push_back({"p-masstree", kind, 0, {"split"}});
+    }
     all.push_back({"p-masstree+vl", kind, 0, {"split"}});
     // Layers, and suffixes that go with their layer.
     if (kind == Kind::kBytes) {

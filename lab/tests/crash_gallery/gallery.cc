@@ -13,6 +13,7 @@ std::vector<Entry> gallery() {
   add_hash_tables(entries);
   add_table(entries);
   add_tree(entries);
+  add_tries(entries);
   add_directory(entries);
   add_recovery(entries);
   add_stale(entries);

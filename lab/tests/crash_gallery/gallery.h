@@ -83,5 +83,6 @@ void add_recovery(std::vector<Entry>& entries);
 void add_stale(std::vector<Entry>& entries);
 void add_table(std::vector<Entry>& entries);
 void add_tree(std::vector<Entry>& entries);
+void add_tries(std::vector<Entry>& entries);
 
 }  // namespace perdure::crash_gallery

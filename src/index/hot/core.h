@@ -30,7 +30,8 @@
 //
 // Recovery: nothing; the heap's intents only.
 //
-// Concurrency. Stripe locks (index/stripes.h) in DRAM, by node. A writer finds its way without
+// Concurrency. Stripe locks (index/stripes.h) in DRAM, by node; of p-hot, the reference, lock words
+// in the nodes and the root (index/node_lock.h), as published. A writer finds its way without
 // locks, locks the nodes that it replaces and the one with the word that commits, all at once and
 // in the order of the locks, and looks whether they are still what he found: all of a node but the
 // words in it never changes, so that what was true of its keys still is. Lookups take no lock and
@@ -44,15 +45,19 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "index/hot/layout.h"
 #include "index/instantiate.h"
+#include "index/node_lock.h"
 #include "index/records.h"
 #include "index/retired.h"
 #include "index/stripes.h"
@@ -65,9 +70,20 @@ namespace perdure::index::hot {
 struct Options {
   uint32_t node_entries = 0;  // 0: the default, or what it was made with
 };
-inline constexpr char kName[] = "p-hot+vl";
 
-template <typename Content>
+// Policy: kName, kMagic, and where the locks are.
+struct PHot {
+  static constexpr char kName[] = "p-hot";
+  static constexpr uint64_t kMagic = 0x31304c4f48504450;  // "PDPHOL01"
+  static constexpr bool kLocksInNodes = true;
+};
+struct PHotVl {
+  static constexpr char kName[] = "p-hot+vl";
+  static constexpr uint64_t kMagic = 0x3130544f48504450;  // "PDPHOT01"
+  static constexpr bool kLocksInNodes = false;
+};
+
+template <typename Policy, typename Content>
 class Core {
  public:
   using Key = typename Content::Key;
@@ -84,6 +100,13 @@ class Core {
   // Calls `use` with the value, which is valid during the call.
   template <typename Use>
   bool lookup(const Key& key, Use use) const;
+  // Batches of words, of which each key is looked up or written on its own.
+  uint64_t multi_lookup(std::span<const Key> keys, std::span<Value> values,
+                        std::span<bool> found) const
+    requires(!Content::kOutOfPlace);
+  uint64_t multi_write(Verb verb, std::span<const std::pair<Key, Value>> records,
+                       std::span<bool> inserted)
+    requires(!Content::kOutOfPlace);
   // Calls visit(key, value) in ascending order from `from` on, `limit` times at most, until it says
   // no.
   template <typename Visit>
@@ -103,7 +126,9 @@ class Core {
 
  private:
   static constexpr bool kWords = !Content::kOutOfPlace;
-  using Form = hot::Form<kWords>;
+  static constexpr bool kLocksInNodes = Policy::kLocksInNodes;
+  using Form = hot::Form<kWords, kLocksInNodes>;
+  using Lock = std::conditional_t<kLocksInNodes, LockInNode, LockInDram>;
   using Text = typename Form::Text;
 
   static constexpr uint32_t kStripeBits = 14;
@@ -149,12 +174,12 @@ class Core {
     // Throws kIo once the medium has failed: words that another thread could not make durable may
     // be in the trie.
     Held(const Core& core, const Path& path, size_t first, size_t last) {
-      locks_[count_++] = &core.stripe_above(path, first);
-      for (size_t i = first; i <= last; ++i) locks_[count_++] = &core.stripe_of(path[i].word);
+      locks_[count_++] = core.lock_above(path, first);
+      for (size_t i = first; i <= last; ++i) locks_[count_++] = core.lock_of(path[i].word);
       take(core);
     }
-    Held(const Core& core, StripeLock& one) {
-      locks_[count_++] = &one;
+    Held(const Core& core, const Lock& one) {
+      locks_[count_++] = one;
       take(core);
     }
     Held(const Held&) = delete;
@@ -164,18 +189,18 @@ class Core {
    private:
     void take(const Core& core) {
       const auto end = locks_.begin() + count_;
-      std::sort(locks_.begin(), end, std::less<>());
+      std::sort(locks_.begin(), end);
       count_ = static_cast<uint32_t>(std::unique(locks_.begin(), end) - locks_.begin());
-      for (uint32_t i = 0; i < count_; ++i) locks_[i]->lock();
+      for (uint32_t i = 0; i < count_; ++i) locks_[i].lock();
       if (!core.pool_.failed()) [[likely]]
         return;
       release();
       core.pool_.require_writable();
     }
     void release() {
-      while (count_ > 0) locks_[--count_]->unlock();
+      while (count_ > 0) locks_[--count_].unlock();
     }
-    std::array<StripeLock*, kSplitsMax + 4> locks_{};
+    std::array<Lock, kSplitsMax + 4> locks_{};
     uint32_t count_ = 0;
   };
 
@@ -195,11 +220,23 @@ class Core {
     return static_cast<int32_t>(Form::first_position(node));
   }
   [[noreturn]] void throw_damaged(uint64_t word) const;
-  StripeLock& stripe_of(uint64_t word) const {
-    return stripes_.of<kStripeBits>(offset_of(word) / pm::kLineBytes);
+  // Of the node that a word leads to, which has been entered.
+  Lock lock_of(uint64_t word) const {
+    if constexpr (kLocksInNodes) {
+      return Lock(Form::lock_in(*pool_.at<Node>(offset_of(word))), pool_.generation());
+    } else {
+      return Lock(stripes_.of<kStripeBits>(offset_of(word) / pm::kLineBytes));
+    }
   }
-  StripeLock& stripe_above(const Path& path, size_t i) const {
-    return i == 0 ? root_stripe_ : stripe_of(path[i - 1].word);
+  Lock root_lock() const {
+    if constexpr (kLocksInNodes) {
+      return Lock(root_.lock, pool_.generation());
+    } else {
+      return Lock(root_stripe_);
+    }
+  }
+  Lock lock_above(const Path& path, size_t i) const {
+    return i == 0 ? root_lock() : lock_of(path[i - 1].word);
   }
   uint64_t& slot_above(const Path& path, size_t i) const {
     return i == 0 ? root_.top : *Form::slot_in(*path[i - 1].node, path[i - 1].entry);
@@ -234,9 +271,9 @@ class Core {
   bool find_added(Node& node, uint64_t word, uint64_t key, bool any, uint32_t& entry,
                   Item& item) const {
     if (Form::spares_in(node, bytes_of(word)) == 0) return false;
-    const StripeLock& lock = stripe_of(word);
+    const Lock lock = lock_of(word);
     for (;;) {
-      const uint32_t stamp = lock.begin_read();
+      const auto stamp = lock.begin_read();
       bool found = false;
       bool same = false;
       for_each_added(node, word, [&](uint32_t at, const Item& added) {
@@ -267,9 +304,9 @@ class Core {
 
   // An entry, consistent and durable. Without any lock.
   Item read(Node& node, uint64_t word, uint32_t entry) const {
-    const StripeLock& lock = stripe_of(word);
+    const Lock lock = lock_of(word);
     for (;;) {
-      const uint32_t stamp = lock.begin_read();
+      const auto stamp = lock.begin_read();
       const uint64_t state = state_of(node);
       const uint64_t* slot = Form::slot_in(node, entry);
       Item item;
@@ -282,9 +319,9 @@ class Core {
   }
   uint64_t read_top() const {
     for (;;) {
-      const uint32_t stamp = root_stripe_.begin_read();
+      const auto stamp = root_lock().begin_read();
       const uint64_t word = pm::load_acquire(root_.top);
-      if (root_stripe_.validate(stamp)) return word;
+      if (root_lock().validate(stamp)) return word;
     }
   }
 
@@ -305,6 +342,22 @@ class Core {
   }
 
   // ---- the way
+  // Of a lookup: the node to enter, and the lock of what led there.
+  struct Descent {
+    uint64_t word = 0;
+    int32_t above = kAboveAll;
+    Lock lock;
+  };
+  enum class Way : uint8_t { kBelow, kFound, kAbsent };
+  static constexpr size_t kTogether = 16;  // lookups of a batch whose misses overlap
+  Descent top() const { return {pm::load_acquire(root_.top), kAboveAll, root_lock()}; }
+  // Enters a node. Below: `at` is what comes next, and is on its way from memory. The caller has a
+  // guard.
+  template <typename Use>
+  Way go_down(Descent& at, const Key& key, Use& use) const;
+  // Calls use(i, value) for each of the keys that is there.
+  template <typename KeyAt, typename Use>
+  void look_up_together(size_t count, KeyAt key_at, Use use) const;
   bool nearest(uint64_t top, Text text, Spot& spot) const;
   static bool next_nearest(Step& step);
   Spot locate(Text text) const;
@@ -333,7 +386,7 @@ class Core {
     uint64_t value;
   };
   struct Row {
-    uint32_t stamp;
+    typename Lock::Stamp stamp;
     uint32_t count;
     std::array<Record, kEntriesMax> records;
   };
@@ -419,58 +472,125 @@ class Core {
   uint32_t node_entries_;
   mutable pm::EpochManager epochs_;
   Records records_;
-  Stripes stripes_;
+  Stripes stripes_;  // unless the nodes have their locks
   mutable StripeLock root_stripe_;
   RetiredBlocks retired_;
 };
 
-template <typename Content>
+template <typename Policy, typename Content>
 template <typename Use>
-bool Core<Content>::lookup(const Key& key, Use use) const {
+typename Core<Policy, Content>::Way Core<Policy, Content>::go_down(Descent& at, const Key& key,
+                                                                   Use& use) const {
+  at.lock.begin_read();  // until what was read is durable
+  if (at.word == 0) return Way::kAbsent;
+  Node& node = enter(at.word, at.above);
+  const uint32_t entry = Form::search(node, text_of(key));
+  const uint64_t* slot = Form::slot_in(node, entry);
+  const uint64_t here = at.word;
+  at.lock = lock_of(here);
+  const uint64_t state = state_of(node);
+  const uint64_t word = is_live(state, entry) ? pm::load_acquire(slot[0]) : 0;
+  if (is_child(state, entry)) {
+    prefetch(word);
+    at.word = word;
+    at.above = first_position(node);
+    return Way::kBelow;
+  }
+  at.lock.begin_read();
+  if constexpr (kWords) {
+    if (!is_live(state, entry) || word != key) {
+      uint32_t spare = 0;
+      Item item;
+      if (!find_added(node, here, key, false, spare, item)) return Way::kAbsent;
+      use(item.value);
+      return Way::kFound;
+    }
+    const uint64_t value = pm::load_acquire(slot[1]);
+    at.lock.begin_read();
+    use(value);
+  } else {
+    if (!is_live(state, entry)) return Way::kAbsent;
+    if (!records_.has_key(word, key.bytes)) return Way::kAbsent;
+    use(records_.value(word));
+  }
+  return Way::kFound;
+}
+
+template <typename Policy, typename Content>
+template <typename Use>
+bool Core<Policy, Content>::lookup(const Key& key, Use use) const {
   const pm::EpochManager::Guard guard(epochs_);
-  const Text text = text_of(key);
-  const StripeLock* lock = &root_stripe_;
-  uint64_t word = pm::load_acquire(root_.top);
-  for (int32_t above = kAboveAll;;) {
-    lock->begin_read();  // until what was read is durable
-    if (word == 0) return false;
-    Node& node = enter(word, above);
-    const uint32_t entry = Form::search(node, text);
-    const uint64_t* slot = Form::slot_in(node, entry);
-    const uint64_t at = word;
-    lock = &stripe_of(word);
-    const uint64_t state = state_of(node);
-    word = is_live(state, entry) ? pm::load_acquire(slot[0]) : 0;
-    if (is_child(state, entry)) {
-      prefetch(word);
-      above = first_position(node);
-      continue;
-    }
-    lock->begin_read();
-    if constexpr (kWords) {
-      if (!is_live(state, entry) || word != key) {
-        uint32_t spare = 0;
-        Item item;
-        if (!find_added(node, at, key, false, spare, item)) return false;
-        use(item.value);
-        return true;
-      }
-      const uint64_t value = pm::load_acquire(slot[1]);
-      lock->begin_read();
-      use(value);
-    } else {
-      if (!is_live(state, entry)) return false;
-      if (!records_.has_key(word, key.bytes)) return false;
-      use(records_.value(word));
-    }
-    return true;
+  Descent at = top();
+  for (;;) {
+    const Way way = go_down(at, key, use);
+    if (way != Way::kBelow) return way == Way::kFound;
   }
 }
 
+// All a level further down before any goes two: their misses overlap.
+template <typename Policy, typename Content>
+template <typename KeyAt, typename Use>
+void Core<Policy, Content>::look_up_together(size_t count, KeyAt key_at, Use use) const {
+  std::array<Descent, kTogether> at;
+  at.fill(top());
+  for (uint32_t left = (1U << count) - 1; left != 0;) {
+    for (uint32_t round = left; round != 0; round &= round - 1) {
+      const auto i = static_cast<uint32_t>(std::countr_zero(round));
+      const auto use_this = [&](Value value) { use(i, value); };
+      if (go_down(at[i], key_at(i), use_this) != Way::kBelow) left &= ~(1U << i);
+    }
+  }
+}
+
+template <typename Policy, typename Content>
+uint64_t Core<Policy, Content>::multi_lookup(std::span<const Key> keys, std::span<Value> values,
+                                             std::span<bool> found) const
+  requires(!Content::kOutOfPlace)
+{
+  uint64_t count = 0;
+  std::fill_n(found.begin(), keys.size(), false);
+  for (size_t begin = 0; begin < keys.size(); begin += kTogether) {
+    const pm::EpochManager::Guard guard(epochs_);
+    look_up_together(
+        std::min(kTogether, keys.size() - begin), [&](uint32_t i) { return keys[begin + i]; },
+        [&](uint32_t i, Value value) {
+          values[begin + i] = value;
+          found[begin + i] = true;
+          ++count;
+        });
+  }
+  return count;
+}
+
+// One after the other, each as a write of its own, when what they are about to touch has been
+// fetched.
+template <typename Policy, typename Content>
+uint64_t Core<Policy, Content>::multi_write(Verb verb,
+                                            std::span<const std::pair<Key, Value>> records,
+                                            std::span<bool> inserted)
+  requires(!Content::kOutOfPlace)
+{
+  uint64_t count = 0;
+  for (size_t begin = 0; begin < records.size(); begin += kTogether) {
+    const size_t size = std::min(kTogether, records.size() - begin);
+    {
+      const pm::EpochManager::Guard guard(epochs_);
+      look_up_together(
+          size, [&](uint32_t i) { return records[begin + i].first; }, [](uint32_t, Value) {});
+    }
+    for (size_t i = begin; i < begin + size; ++i) {
+      const bool done = write(verb, records[i].first, records[i].second);
+      if (!inserted.empty()) inserted[i] = done;
+      count += done ? 1 : 0;
+    }
+  }
+  return count;
+}
+
 // The nodes on the way, each with what comes next, of the keys from `from` on.
-template <typename Content>
+template <typename Policy, typename Content>
 template <bool kBack>
-typename Core<Content>::Path Core<Content>::seek(const Key* from) const {
+typename Core<Policy, Content>::Path Core<Policy, Content>::seek(const Key* from) const {
   if (from == nullptr) {
     const uint64_t word = read_top();
     if (word == 0) return {};
@@ -494,10 +614,10 @@ typename Core<Content>::Path Core<Content>::seek(const Key* from) const {
   return std::move(frames);
 }
 
-template <typename Content>
+template <typename Policy, typename Content>
 template <bool kBack, typename Visit>
-void Core<Content>::walk(Path frames, [[maybe_unused]] const Key* from, uint64_t limit,
-                         Visit& visit) const {
+void Core<Policy, Content>::walk(Path frames, [[maybe_unused]] const Key* from, uint64_t limit,
+                                 Visit& visit) const {
   while (!frames.empty()) {
     Step& step = frames.back();
     if constexpr (kWords) {
@@ -534,9 +654,9 @@ void Core<Content>::walk(Path frames, [[maybe_unused]] const Key* from, uint64_t
   }
 }
 
-template <typename Content>
-void Core<Content>::read_row(const Step& step, Row& row) const {
-  const StripeLock& lock = stripe_of(step.word);
+template <typename Policy, typename Content>
+void Core<Policy, Content>::read_row(const Step& step, Row& row) const {
+  const Lock lock = lock_of(step.word);
   const uint64_t* slots = Form::slot_in(*step.node, 0);
   const uint64_t entries = (uint64_t{1} << step.node->count) - 1;
   do {
@@ -560,10 +680,11 @@ void Core<Content>::read_row(const Step& step, Row& row) const {
   } while (!lock.validate(row.stamp));
 }
 
-template <typename Content>
+template <typename Policy, typename Content>
 template <bool kBack, typename Visit>
-bool Core<Content>::walk_row(const Step& step, uint64_t from, uint64_t& limit, Visit& visit) const {
-  const StripeLock& lock = stripe_of(step.word);
+bool Core<Policy, Content>::walk_row(const Step& step, uint64_t from, uint64_t& limit,
+                                     Visit& visit) const {
+  const Lock lock = lock_of(step.word);
   Row row;
   for (;;) {
     read_row(step, row);
@@ -584,9 +705,11 @@ bool Core<Content>::walk_row(const Step& step, uint64_t from, uint64_t& limit, V
 
 // The argument is `extern` or nothing: no expression.
 // NOLINTBEGIN(bugprone-macro-parentheses)
-#define PERDURE_HOT_INSTANTIATE(prefix)    \
-  prefix template class Core<tree::Words>; \
-  prefix template class Core<tree::Bytes>;
+#define PERDURE_HOT_INSTANTIATE(prefix)            \
+  prefix template class Core<PHot, tree::Words>;   \
+  prefix template class Core<PHot, tree::Bytes>;   \
+  prefix template class Core<PHotVl, tree::Words>; \
+  prefix template class Core<PHotVl, tree::Bytes>;
 // NOLINTEND(bugprone-macro-parentheses)
 
 PERDURE_HOT_INSTANTIATE(extern)

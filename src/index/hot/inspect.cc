@@ -8,9 +8,9 @@
 namespace perdure::index::hot {
 
 // Calls on_node(node, word, depth), a node before what is below it, and on_record(item, depth).
-template <typename Content>
+template <typename Policy, typename Content>
 template <typename OnNode, typename OnRecord>
-void Core<Content>::visit_all(OnNode on_node, OnRecord on_record) const {
+void Core<Policy, Content>::visit_all(OnNode on_node, OnRecord on_record) const {
   Path frames;
   const auto open = [&](uint64_t word, int32_t above) {
     Node& node = enter(word, above);
@@ -36,8 +36,8 @@ void Core<Content>::visit_all(OnNode on_node, OnRecord on_record) const {
   }
 }
 
-template <typename Content>
-void Core<Content>::visit_blocks(
+template <typename Policy, typename Content>
+void Core<Policy, Content>::visit_blocks(
     const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const {
   const VisitBlock meet(pool_, visit);
   const pm::EpochManager::Guard guard(epochs_);
@@ -49,8 +49,8 @@ void Core<Content>::visit_blocks(
 }
 
 // Follows nothing that it has not judged.
-template <typename Content>
-class Core<Content>::Checker {
+template <typename Policy, typename Content>
+class Core<Policy, Content>::Checker {
  public:
   Checker(const Core& core, const std::function<void(const std::string&)>& report)
       : core_(core), report_(report) {}
@@ -167,8 +167,8 @@ class Core<Content>::Checker {
   uint64_t found_ = 0;
 };
 
-template <typename Content>
-uint64_t Core<Content>::check(const std::function<void(const std::string&)>& report) const {
+template <typename Policy, typename Content>
+uint64_t Core<Policy, Content>::check(const std::function<void(const std::string&)>& report) const {
   const pm::EpochManager::Guard guard(epochs_);
   uint64_t found = Checker(*this, report).check();
   if (found > 0) return found;
@@ -176,8 +176,8 @@ uint64_t Core<Content>::check(const std::function<void(const std::string&)>& rep
   return found;
 }
 
-template <typename Content>
-std::vector<Statistic> Core<Content>::statistics() const {
+template <typename Policy, typename Content>
+std::vector<Statistic> Core<Policy, Content>::statistics() const {
   const pm::EpochManager::Guard guard(epochs_);
   const uint64_t pool_bytes = owned_bytes(*this);
   uint64_t records = 0;

@@ -9,6 +9,7 @@
 //     intents for all blocks that come or go with the store ask for a bit of it.
 //
 //   node      | state | obsolete | count, width, bits, height | positions | partial keys | entries |
+//     lock          of the reference: 8 bytes before the positions (index/node_lock.h)
 //     state         bits 0 to 31: the entry is there; 32 to 63: it leads to a node. Of the first a removal
 //                   clears one; all else of a node never changes, but for values, child words and spares
 //     positions     `bits` bits of the keys, ascending. Words: a mask of 8 bytes; byte strings: 2 bytes each
@@ -42,7 +43,6 @@
 
 namespace perdure::index::hot {
 
-inline constexpr uint64_t kRootMagic = 0x3130544f48504450;  // "PDPHOT01"
 inline constexpr uint32_t kEntriesMin = 3;
 inline constexpr uint32_t kEntriesMax = 32;
 inline constexpr uint32_t kLinesMax = 11;
@@ -89,8 +89,9 @@ struct Root {
   RootSeal seal;
   uint64_t node_entries;
   uint64_t reserved[5];
-  uint64_t top;  // child word
-  uint64_t reserved2[23];
+  uint64_t top;   // child word
+  uint64_t lock;  // of `top` (index/node_lock.h), where nodes have their locks, too
+  uint64_t reserved2[22];
 };
 static_assert(offsetof(Root, node_entries) == 16 && offsetof(Root, top) == 64 &&
               sizeof(Root) == 256);
@@ -156,9 +157,11 @@ uint32_t highest_match(const char* partials, uint32_t count, Partial key) {
   }
 }
 
-// Keys as rows of bits, and where things are in a node. Words or byte strings.
-template <bool kWords>
+// Keys as rows of bits, and where things are in a node. Words or byte strings; with the node's lock
+// or without.
+template <bool kWords, bool kLocksInNodes = false>
 struct Form {
+  static constexpr uint32_t kHeaderBytes = sizeof(Node) + (kLocksInNodes ? 8 : 0);
   using Text = std::conditional_t<kWords, uint64_t, std::string_view>;
   static constexpr uint32_t kNowhere = ~uint32_t{0};
   static constexpr uint32_t kPerByte = 16;
@@ -196,7 +199,7 @@ struct Form {
 
   // ---- nodes
   static constexpr uint32_t partials_at(uint32_t bits) {
-    return sizeof(Node) + (kWords ? 8 : (2 * bits + 7) & ~7U);
+    return kHeaderBytes + (kWords ? 8 : (2 * bits + 7) & ~7U);
   }
   static constexpr uint32_t entries_at(uint32_t count, uint32_t width, uint32_t bits) {
     constexpr uint32_t kAlign = kEntryBytes - 1;
@@ -214,15 +217,20 @@ struct Form {
   }
 
   static const char* bytes_in(const Node& node) { return reinterpret_cast<const char*>(&node); }
+  static uint64_t& lock_in(Node& node)
+    requires kLocksInNodes
+  {
+    return *reinterpret_cast<uint64_t*>(reinterpret_cast<char*>(&node) + sizeof(Node));
+  }
   static uint64_t mask_in(const Node& node)
     requires kWords
   {
-    return *reinterpret_cast<const uint64_t*>(&node + 1);
+    return *reinterpret_cast<const uint64_t*>(bytes_in(node) + kHeaderBytes);
   }
   static const uint16_t* positions_in(const Node& node)
     requires(!kWords)
   {
-    return reinterpret_cast<const uint16_t*>(&node + 1);
+    return reinterpret_cast<const uint16_t*>(bytes_in(node) + kHeaderBytes);
   }
   // The least position; 0 if there is none.
   static uint32_t first_position(const Node& node) {

@@ -7,8 +7,8 @@ namespace perdure::index::hot {
 
 // A node's live entries; and which of them the step took, or kNowhere. A node that contradicts
 // itself is not replaced: its copy would lose what tells of it. The caller has the lock.
-template <typename Content>
-Image Core<Content>::decode(const Step& step, uint32_t& entry) const {
+template <typename Policy, typename Content>
+Image Core<Policy, Content>::decode(const Step& step, uint32_t& entry) const {
   Node& node = *step.node;
   if (!is_sound(node)) throw_damaged(step.word);
   const uint64_t state = state_of(node);
@@ -48,8 +48,8 @@ Image Core<Content>::decode(const Step& step, uint32_t& entry) const {
 }
 
 // Whether the partial keys of a node are those of a trie.
-template <typename Content>
-bool Core<Content>::is_sound(const Node& node) {
+template <typename Policy, typename Content>
+bool Core<Policy, Content>::is_sound(const Node& node) {
   if (!Form::has_positions(node)) return false;
   uint64_t used = 0;
   uint64_t before = Form::partial_of(node, 0);
@@ -70,13 +70,14 @@ bool Core<Content>::is_sound(const Node& node) {
 
 // Writes the positions of a node. Returns how many, and for each gap between entries the bit of
 // partial keys.
-template <typename Content>
-uint32_t Core<Content>::put_positions(const Image& image, char* node, uint32_t* bit_of_gap) {
+template <typename Policy, typename Content>
+uint32_t Core<Policy, Content>::put_positions(const Image& image, char* node,
+                                              uint32_t* bit_of_gap) {
   const uint32_t gaps = image.count - 1;
   if constexpr (kWords) {
     uint64_t mask = 0;
     for (uint32_t i = 0; i < gaps; ++i) mask |= uint64_t{1} << (63 - image.differs[i]);
-    std::memcpy(node + sizeof(Node), &mask, sizeof mask);
+    std::memcpy(node + Form::kHeaderBytes, &mask, sizeof mask);
     for (uint32_t i = 0; i < gaps; ++i) {
       const uint64_t behind = (uint64_t{1} << (63 - image.differs[i])) - 1;
       bit_of_gap[i] = static_cast<uint32_t>(std::popcount(mask & behind));
@@ -87,7 +88,7 @@ uint32_t Core<Content>::put_positions(const Image& image, char* node, uint32_t* 
     std::copy(image.differs, image.differs + gaps, sorted);
     std::sort(sorted, sorted + gaps);
     const auto bits = static_cast<uint32_t>(std::unique(sorted, sorted + gaps) - sorted);
-    std::memcpy(node + sizeof(Node), sorted, bits * sizeof sorted[0]);
+    std::memcpy(node + Form::kHeaderBytes, sorted, bits * sizeof sorted[0]);
     for (uint32_t i = 0; i < gaps; ++i) {
       const uint16_t* at = std::lower_bound(sorted, sorted + bits, image.differs[i]);
       bit_of_gap[i] = static_cast<uint32_t>(sorted + bits - at) - 1;
@@ -97,8 +98,8 @@ uint32_t Core<Content>::put_positions(const Image& image, char* node, uint32_t* 
 }
 
 // Writes a node. Returns the word that leads to it. Durable with the next fence.
-template <typename Content>
-uint64_t Core<Content>::make_node(Change& change, const Image& image) const {
+template <typename Policy, typename Content>
+uint64_t Core<Policy, Content>::make_node(Change& change, const Image& image) const {
   alignas(pm::kLineBytes) char bytes[kLinesMax * pm::kLineBytes] = {};
   auto& node = *reinterpret_cast<Node*>(bytes);
   assert(can_be_node(image, true));
@@ -133,8 +134,8 @@ uint64_t Core<Content>::make_node(Change& change, const Image& image) const {
   return child_word(offset, lines * pm::kLineBytes);
 }
 
-template <typename Content>
-Item Core<Content>::make_item(Change& change, const Key& key, const Value& value) const {
+template <typename Policy, typename Content>
+Item Core<Policy, Content>::make_item(Change& change, const Key& key, const Value& value) const {
   Item item;
   if constexpr (kWords) {
     (void)change;
@@ -148,8 +149,8 @@ Item Core<Content>::make_item(Change& change, const Key& key, const Value& value
 }
 
 // What leads to these entries: a new node or, of one, the entry itself.
-template <typename Content>
-Item Core<Content>::child_of(Change& change, const Image& image) const {
+template <typename Policy, typename Content>
+Item Core<Policy, Content>::child_of(Change& change, const Image& image) const {
   if (image.count == 1) return image.items[0];
   Item item;
   item.word = make_node(change, image);
@@ -158,8 +159,8 @@ Item Core<Content>::child_of(Change& change, const Image& image) const {
 }
 
 // Under their locks: whether the nodes of a path are still where they were found.
-template <typename Content>
-bool Core<Content>::still_there(const Path& path, size_t first, size_t last) const {
+template <typename Policy, typename Content>
+bool Core<Policy, Content>::still_there(const Path& path, size_t first, size_t last) const {
   for (size_t i = first; i <= last; ++i) {
     if (i > 0 && (is_obsolete(*path[i - 1].node) ||
                   !is_live(state_of(*path[i - 1].node), path[i - 1].entry))) {
@@ -172,11 +173,11 @@ bool Core<Content>::still_there(const Path& path, size_t first, size_t last) con
 
 // The store that decides: so many nodes from path[first] on, and what leads to the first of them,
 // give way to what `word` leads to. The caller has their locks.
-template <typename Content>
-void Core<Content>::commit(Change& change, const Path& path, size_t first, size_t replaced,
-                           uint64_t word) {
+template <typename Policy, typename Content>
+void Core<Policy, Content>::commit(Change& change, const Path& path, size_t first, size_t replaced,
+                                   uint64_t word) {
   uint64_t& slot = slot_above(path, first);
-  StripeLock& lock = stripe_above(path, first);
+  const Lock lock = lock_above(path, first);
   const uint64_t before = pm::load_relaxed(slot);
   const uint64_t after = in_turn(word, before);
   for (uint32_t i = 0; i < change.count; ++i) {
@@ -197,17 +198,18 @@ void Core<Content>::commit(Change& change, const Path& path, size_t first, size_
 
 // The highest node that is replaced if path[at] gets one entry more: a guess, until the locks are
 // there.
-template <typename Content>
-size_t Core<Content>::highest_changed(const Path& path, size_t at) const {
+template <typename Policy, typename Content>
+size_t Core<Policy, Content>::highest_changed(const Path& path, size_t at) const {
   const size_t lowest = at;
   while (live_count_of(path[at]) >= node_entries_ && grows_upwards(path, at, lowest)) --at;
   return at;
 }
 
 // The first record of a trie.
-template <typename Content>
-typename Core<Content>::Outcome Core<Content>::insert_first(const Key& key, const Value& value) {
-  const Held held(*this, root_stripe_);
+template <typename Policy, typename Content>
+typename Core<Policy, Content>::Outcome Core<Policy, Content>::insert_first(const Key& key,
+                                                                            const Value& value) {
+  const Held held(*this, root_lock());
   if (pm::load_relaxed(root_.top) != 0) return Outcome::kAgain;
   Change change(pool_.heap());
   Image image;
@@ -218,8 +220,9 @@ typename Core<Content>::Outcome Core<Content>::insert_first(const Key& key, cons
 
 // Whether what the insert goes by in path[at] is still there, and its entry one that it has looked
 // below.
-template <typename Content>
-bool Core<Content>::has_place(const Image& image, uint32_t entry, const Spot& spot, size_t at) {
+template <typename Policy, typename Content>
+bool Core<Policy, Content>::has_place(const Image& image, uint32_t entry, const Spot& spot,
+                                      size_t at) {
   if (entry == Form::kNowhere) return false;
   const auto [low, high] = image.sharing(entry, spot.differs);
   const Item& other = image.items[entry];
@@ -230,9 +233,9 @@ bool Core<Content>::has_place(const Image& image, uint32_t entry, const Spot& sp
 }
 
 // Puts a record beside the entries that share all bits with it up to a position.
-template <typename Content>
-void Core<Content>::insert_beside(Change& change, Image& image, uint32_t entry, const Item& fresh,
-                                  uint32_t position, bool above) const {
+template <typename Policy, typename Content>
+void Core<Policy, Content>::insert_beside(Change& change, Image& image, uint32_t entry,
+                                          const Item& fresh, uint32_t position, bool above) const {
   const auto [low, high] = image.sharing(entry, position);
   const Item other = image.items[entry];
   if (low == high && !other.child && image.height > 1 && image.count > 1) {
@@ -258,16 +261,16 @@ void Core<Content>::insert_beside(Change& change, Image& image, uint32_t entry, 
 // before another key comes. A process that dies between store and fence leaves a record that the
 // next one sees, and that a power failure may undo: nobody was told of it, and a copy of the node
 // takes it along as a whole.
-template <typename Content>
-typename Core<Content>::Outcome Core<Content>::add(const Step& step, const Key& key,
-                                                   const Value& value) {
+template <typename Policy, typename Content>
+typename Core<Policy, Content>::Outcome Core<Policy, Content>::add(const Step& step, const Key& key,
+                                                                   const Value& value) {
   if constexpr (!kWords) {
     (void)step, (void)key, (void)value;
     return Outcome::kNoRoom;
   } else {
     const uint32_t spares = Form::spares_in(*step.node, bytes_of(step.word));
     if (spares == 0 || key == 0 || live_count_of(step) >= node_entries_) return Outcome::kNoRoom;
-    StripeLock& lock = stripe_of(step.word);
+    const Lock lock = lock_of(step.word);
     const Held held(*this, lock);
     if (is_obsolete(*step.node)) return Outcome::kAgain;
     uint32_t live = live_count_of(*step.node);
@@ -287,9 +290,10 @@ typename Core<Content>::Outcome Core<Content>::add(const Step& step, const Key& 
   }
 }
 
-template <typename Content>
-typename Core<Content>::Outcome Core<Content>::insert(const Spot& spot, const Key& key,
-                                                      const Value& value) {
+template <typename Policy, typename Content>
+typename Core<Policy, Content>::Outcome Core<Policy, Content>::insert(const Spot& spot,
+                                                                      const Key& key,
+                                                                      const Value& value) {
   const Path& path = spot.path;
   const Text text = text_of(key);
   size_t at = node_for(path, spot.differs);
@@ -339,14 +343,14 @@ typename Core<Content>::Outcome Core<Content>::insert(const Spot& spot, const Ke
 // ---- after removals
 
 // Gives nodes with few entries up, from the end of the path. Throws if there is no room for that.
-template <typename Content>
-void Core<Content>::tidy(Path path) {
+template <typename Policy, typename Content>
+void Core<Policy, Content>::tidy(Path path) {
   while (!path.empty() && tidy_last(path)) path.pop_back();
 }
 
 // Whether the node above has lost an entry by that.
-template <typename Content>
-bool Core<Content>::tidy_last(const Path& path) {
+template <typename Policy, typename Content>
+bool Core<Policy, Content>::tidy_last(const Path& path) {
   const size_t last = path.size() - 1;
   const Node& node = *path[last].node;
   const uint64_t state = state_of(node);
@@ -374,8 +378,8 @@ bool Core<Content>::tidy_last(const Path& path) {
 }
 
 // Takes away the last node, which has no entry, or a subtrie alone, which comes into its place.
-template <typename Content>
-void Core<Content>::take_away(const Path& path) {
+template <typename Policy, typename Content>
+void Core<Policy, Content>::take_away(const Path& path) {
   const Step& step = path.back();
   const size_t last = path.size() - 1;
   const uint64_t left = state_of(*step.node);
@@ -392,7 +396,7 @@ void Core<Content>::take_away(const Path& path) {
                          pm::Heap::Txn::Release::kLater);
   // The intent, before nothing leads to the node.
   change.txn.commit([&] {
-    stripe_above(path, last).begin_change();
+    lock_above(path, last).begin_change();
     pm::store_release(word, after);
     memory_.flush(&word, sizeof word);
   });
@@ -400,8 +404,8 @@ void Core<Content>::take_away(const Path& path) {
 }
 
 // Puts the last node's entries into the one above.
-template <typename Content>
-void Core<Content>::join(const Path& path) {
+template <typename Policy, typename Content>
+void Core<Policy, Content>::join(const Path& path) {
   const size_t last = path.size() - 1;
   const Held held(*this, path, last - 1, last);
   if (!still_there(path, last - 1, last)) return;
@@ -416,8 +420,8 @@ void Core<Content>::join(const Path& path) {
 }
 
 // Puts a smaller copy into the last node's place.
-template <typename Content>
-void Core<Content>::shrink(const Path& path) {
+template <typename Policy, typename Content>
+void Core<Policy, Content>::shrink(const Path& path) {
   const size_t last = path.size() - 1;
   const Held held(*this, path, last, last);
   if (!still_there(path, last, last)) return;

@@ -5,8 +5,8 @@
 
 namespace perdure::index::hot {
 
-template <typename Content>
-Core<Content>::Core(pm::PoolImpl& pool, Root& root, std::string name)
+template <typename Policy, typename Content>
+Core<Policy, Content>::Core(pm::PoolImpl& pool, Root& root, std::string name)
     : use_(pool, name, pool.offset_of(&root)),
       pool_(pool),
       root_(root),
@@ -15,26 +15,30 @@ Core<Content>::Core(pm::PoolImpl& pool, Root& root, std::string name)
       obsolete_mark_(obsolete_mark(pool.generation())),
       node_entries_(static_cast<uint32_t>(root.node_entries)),
       records_(pool, epochs_),
-      stripes_(uint64_t{1} << kStripeBits),
+      stripes_(kLocksInNodes ? 0 : uint64_t{1} << kStripeBits),
       retired_(epochs_, pool.heap()) {}
 
-template <typename Content>
-std::unique_ptr<Core<Content>> Core<Content>::create(pm::PoolImpl& pool, const std::string& name,
-                                                     Kind key, Kind value, const Options& options) {
+template <typename Policy, typename Content>
+std::unique_ptr<Core<Policy, Content>> Core<Policy, Content>::create(pm::PoolImpl& pool,
+                                                                     const std::string& name,
+                                                                     Kind key, Kind value,
+                                                                     const Options& options) {
   require_range("node_entries", options.node_entries, kEntriesMin, kEntriesMax);
   Root image{};
-  image.seal.magic = kRootMagic;
+  image.seal.magic = Policy::kMagic;
   image.node_entries = options.node_entries == 0 ? kEntriesMax : options.node_entries;
   const uint64_t root =
-      make_structure(pool, name, kName, key, value, &image, sizeof image, kSealedBytes, {});
+      make_structure(pool, name, Policy::kName, key, value, &image, sizeof image, kSealedBytes, {});
   return std::unique_ptr<Core>(new Core(pool, *pool.at<Root>(root), name));
 }
 
-template <typename Content>
-std::unique_ptr<Core<Content>> Core<Content>::open(pm::PoolImpl& pool, const std::string& name,
-                                                   Kind key, Kind value, const Options& options) {
-  const uint64_t at =
-      find_structure(pool, name, kName, key, value, kRootMagic, sizeof(Root), kSealedBytes);
+template <typename Policy, typename Content>
+std::unique_ptr<Core<Policy, Content>> Core<Policy, Content>::open(pm::PoolImpl& pool,
+                                                                   const std::string& name,
+                                                                   Kind key, Kind value,
+                                                                   const Options& options) {
+  const uint64_t at = find_structure(pool, name, Policy::kName, key, value, Policy::kMagic,
+                                     sizeof(Root), kSealedBytes);
   Root& root = *pool.at<Root>(at);
   require_same(pool, name, "node_entries", options.node_entries, root.node_entries);
   const uint64_t top = root.top;
@@ -50,30 +54,30 @@ std::unique_ptr<Core<Content>> Core<Content>::open(pm::PoolImpl& pool, const std
   return std::unique_ptr<Core>(new Core(pool, root, name));
 }
 
-template <typename Content>
-void Core<Content>::throw_damaged(uint64_t word) const {
+template <typename Policy, typename Content>
+void Core<Policy, Content>::throw_damaged(uint64_t word) const {
   pool_.throw_corrupt(
       fmt::format("'{}': the node at {} is not one that its place is for", name_, offset_of(word)));
 }
 
 // ---- the way
 
-template <typename Content>
-uint32_t Core<Content>::position_between(const Node& node, uint32_t a, uint32_t b) {
+template <typename Policy, typename Content>
+uint32_t Core<Policy, Content>::position_between(const Node& node, uint32_t a, uint32_t b) {
   const uint32_t bits = Form::partial_of(node, a) ^ Form::partial_of(node, b);
   return bits == 0 ? Form::kNowhere
                    : Form::position_of(node, static_cast<uint32_t>(std::bit_width(bits)) - 1);
 }
 
-template <typename Content>
-size_t Core<Content>::node_for(const Path& path, uint32_t position) {
+template <typename Policy, typename Content>
+size_t Core<Policy, Content>::node_for(const Path& path, uint32_t position) {
   size_t at = 0;
   while (at + 1 < path.size() && Form::first_position(*path[at + 1].node) <= position) ++at;
   return at;
 }
 
-template <typename Content>
-std::pair<uint32_t, uint32_t> Core<Content>::sharing(const Step& step, uint32_t position) {
+template <typename Policy, typename Content>
+std::pair<uint32_t, uint32_t> Core<Policy, Content>::sharing(const Step& step, uint32_t position) {
   const Node& node = *step.node;
   uint32_t low = step.entry;
   uint32_t high = step.entry;
@@ -84,8 +88,8 @@ std::pair<uint32_t, uint32_t> Core<Content>::sharing(const Step& step, uint32_t 
 
 // Moves on to the entry that shares most bits with those that have been looked at. False: that was
 // the last one.
-template <typename Content>
-bool Core<Content>::next_nearest(Step& step) {
+template <typename Policy, typename Content>
+bool Core<Policy, Content>::next_nearest(Step& step) {
   const Node& node = *step.node;
   if (step.low == 0 && step.high + 1 == node.count) return false;
   // The side that parts from them further down.
@@ -100,8 +104,8 @@ bool Core<Content>::next_nearest(Step& step) {
 // bits with it.
 // False: there is no record. A way may be as long as keys have positions, so this takes no stack
 // for it.
-template <typename Content>
-bool Core<Content>::nearest(uint64_t top, Text text, Spot& spot) const {
+template <typename Policy, typename Content>
+bool Core<Policy, Content>::nearest(uint64_t top, Text text, Spot& spot) const {
   Path& path = spot.path;
   bool on_its_way = true;
   const auto go_down = [&](uint64_t word, int32_t above) {
@@ -144,8 +148,8 @@ bool Core<Content>::nearest(uint64_t top, Text text, Spot& spot) const {
   }
 }
 
-template <typename Content>
-typename Core<Content>::Spot Core<Content>::locate(Text text) const {
+template <typename Policy, typename Content>
+typename Core<Policy, Content>::Spot Core<Policy, Content>::locate(Text text) const {
   Spot spot;
   const uint64_t word = read_top();
   if (word == 0) return spot;
@@ -158,11 +162,13 @@ typename Core<Content>::Spot Core<Content>::locate(Text text) const {
 
 // ---- writing
 
-template <typename Content>
-typename Core<Content>::Outcome Core<Content>::replace(const Condition& condition, const Spot& spot,
-                                                       const Key& key, const Value& value) {
+template <typename Policy, typename Content>
+typename Core<Policy, Content>::Outcome Core<Policy, Content>::replace(const Condition& condition,
+                                                                       const Spot& spot,
+                                                                       const Key& key,
+                                                                       const Value& value) {
   const Step& step = spot.path.back();
-  StripeLock& lock = stripe_of(step.word);
+  const Lock lock = lock_of(step.word);
   const Held held(*this, lock);
   uint64_t* slot = Form::slot_in(*step.node, step.entry);
   if (!holds(step, spot.item)) return Outcome::kAgain;
@@ -190,11 +196,11 @@ typename Core<Content>::Outcome Core<Content>::replace(const Condition& conditio
   return Outcome::kDone;
 }
 
-template <typename Content>
-typename Core<Content>::Outcome Core<Content>::take_out(const Condition& condition,
-                                                        const Spot& spot) {
+template <typename Policy, typename Content>
+typename Core<Policy, Content>::Outcome Core<Policy, Content>::take_out(const Condition& condition,
+                                                                        const Spot& spot) {
   const Step& step = spot.path.back();
-  StripeLock& lock = stripe_of(step.word);
+  const Lock lock = lock_of(step.word);
   const Held held(*this, lock);
   uint64_t& state = step.node->state;
   if (!holds(step, spot.item)) return Outcome::kAgain;
@@ -220,8 +226,9 @@ typename Core<Content>::Outcome Core<Content>::take_out(const Condition& conditi
   return Outcome::kDone;
 }
 
-template <typename Content>
-bool Core<Content>::write_once(const Condition& condition, const Key& key, const Value& value) {
+template <typename Policy, typename Content>
+bool Core<Policy, Content>::write_once(const Condition& condition, const Key& key,
+                                       const Value& value) {
   const pm::EpochManager::Guard guard(epochs_);
   for (uint32_t attempts = 0;; ++attempts) {
     const Spot spot = locate(text_of(key));
@@ -239,8 +246,8 @@ bool Core<Content>::write_once(const Condition& condition, const Key& key, const
   }
 }
 
-template <typename Content>
-bool Core<Content>::write(const Condition& condition, const Key& key, const Value& value) {
+template <typename Policy, typename Content>
+bool Core<Policy, Content>::write(const Condition& condition, const Key& key, const Value& value) {
   pool_.require_writable();
   if constexpr (!kWords) {
     records_.require_fits(key.bytes, value, tree::RangeTrees::kKeyBytesMax);
@@ -248,8 +255,8 @@ bool Core<Content>::write(const Condition& condition, const Key& key, const Valu
   return retry_when_full([&] { return write_once(condition, key, value); }, [&] { reclaim(); });
 }
 
-template <typename Content>
-bool Core<Content>::remove(const Key& key, const Condition& condition) {
+template <typename Policy, typename Content>
+bool Core<Policy, Content>::remove(const Key& key, const Condition& condition) {
   pool_.require_writable();
   const pm::EpochManager::Guard guard(epochs_);
   for (uint32_t attempts = 0;; ++attempts) {

@@ -25,7 +25,8 @@
 //
 // Recovery: nothing; the heap's intents and redo records only.
 //
-// Concurrency. Stripe locks (index/stripes.h) in DRAM, by node. Readers take none: they note the
+// Concurrency. Stripe locks (index/stripes.h) in DRAM, by node; of p-masstree, the reference, lock
+// words in the nodes and layers (index/node_lock.h), as published. Readers take none: they note the
 // version of a node, and look at that of its parent again before they rely on it; they wait while a
 // writer stores and fences, so that what they return is durable. A writer holds the lock of one
 // border node. Who changes the shape has the mutex for it, and only he waits for a lock while he
@@ -41,11 +42,13 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "index/instantiate.h"
 #include "index/masstree/layout.h"
+#include "index/node_lock.h"
 #include "index/records.h"
 #include "index/retired.h"
 #include "index/stripes.h"
@@ -56,9 +59,20 @@
 namespace perdure::index::masstree {
 
 struct Options {};
-inline constexpr char kName[] = "p-masstree+vl";
 
-template <typename Content>
+// Policy: kName, kMagic, and where the locks are.
+struct PMasstree {
+  static constexpr char kName[] = "p-masstree";
+  static constexpr uint64_t kMagic = 0x31304c53414d4450;  // "PDMASL01"
+  static constexpr bool kLocksInNodes = true;
+};
+struct PMasstreeVl {
+  static constexpr char kName[] = "p-masstree+vl";
+  static constexpr uint64_t kMagic = 0x31305353414d4450;  // "PDMASS01"
+  static constexpr bool kLocksInNodes = false;
+};
+
+template <typename Policy, typename Content>
 class Core {
  public:
   using Key = typename Content::Key;
@@ -89,6 +103,8 @@ class Core {
  private:
   static constexpr bool kWords = !Content::kOutOfPlace;
   static constexpr uint32_t kStripeBits = 14;
+  static constexpr bool kLocksInNodes = Policy::kLocksInNodes;
+  using Lock = std::conditional_t<kLocksInNodes, LockInNode, LockInDram>;
   static constexpr uint32_t kFullEnough = kSlots * 3 / 4;  // of a node that a merge makes
 
   // The locks of up to three nodes or layers, which live as long as the caller's guard. Only who
@@ -99,7 +115,7 @@ class Core {
     // there.
     template <typename... Places>
     explicit Held(const Core& core, const Places&... places) {
-      (add(core.stripe_of(places)), ...);
+      (add(core.lock_of(places)), ...);
       if (core.pool_.failed()) [[unlikely]] {
         release();
         core.pool_.require_writable();
@@ -109,26 +125,26 @@ class Core {
     Held& operator=(const Held&) = delete;
     ~Held() { release(); }
     void release() {
-      while (count_ > 0) locks_[--count_]->unlock();
+      while (count_ > 0) locks_[--count_].unlock();
     }
 
    private:
-    void add(StripeLock& lock) {
+    void add(Lock lock) {
       for (uint32_t i = 0; i < count_; ++i) {
-        if (locks_[i] == &lock) return;
+        if (locks_[i] == lock) return;
       }
       lock.lock();
-      locks_[count_++] = &lock;
+      locks_[count_++] = lock;
     }
-    std::array<StripeLock*, 3> locks_{};
+    std::array<Lock, 3> locks_{};
     uint32_t count_ = 0;
   };
 
   // A version that was noted.
   struct Seen {
-    const StripeLock* lock = nullptr;
-    uint32_t stamp = 0;
-    bool holds() const { return lock == nullptr || lock->validate(stamp); }
+    Lock lock;
+    typename Lock::Stamp stamp = 0;
+    bool holds() const { return lock == Lock() || lock.validate(stamp); }
   };
   struct Position {
     uint32_t rank = 0;  // of the first entry that is not below
@@ -163,17 +179,22 @@ class Core {
   }
   [[noreturn]] void throw_damaged(const Node& node) const;
   template <typename Place>
-  StripeLock& stripe_of(const Place& place) const {
-    return stripes_.of<kStripeBits>(pool_.offset_of(&place) / pm::kLineBytes);
+  Lock lock_of(const Place& place) const {
+    const uint64_t offset = pool_.offset_of(&place);
+    if constexpr (kLocksInNodes) {
+      return Lock(pool_.at<Place>(offset)->lock, pool_.generation());
+    } else {
+      return Lock(stripes_.of<kStripeBits>(offset / pm::kLineBytes));
+    }
   }
   template <typename Place>
   void begin_change(const Place& place) const {
-    stripe_of(place).begin_change();
+    lock_of(place).begin_change();
   }
   template <typename Place>
   Seen see(const Place& place) const {
-    const StripeLock& lock = stripe_of(place);
-    return {&lock, lock.begin_read()};
+    const Lock lock = lock_of(place);
+    return {lock, lock.begin_read()};
   }
   template <typename Place>
   bool is_obsolete(const Place& place) const {
@@ -346,13 +367,14 @@ class Core {
   mutable pm::EpochManager epochs_;
   Records records_;
   RetiredBlocks retired_;
-  Stripes stripes_;
+  Stripes stripes_;         // unless the nodes have their locks
   std::mutex shape_mutex_;  // before any lock of a node
 };
 
-template <typename Content>
-typename Core<Content>::Position Core<Content>::find(const Node& node, Permutation permutation,
-                                                     Slice slice) {
+template <typename Policy, typename Content>
+typename Core<Policy, Content>::Position Core<Policy, Content>::find(const Node& node,
+                                                                     Permutation permutation,
+                                                                     Slice slice) {
   uint32_t below = 0;
   uint32_t equal = 0;
   for (uint32_t i = 0; i < kSlots; ++i) {  // all slots, without a branch
@@ -380,10 +402,10 @@ typename Core<Content>::Position Core<Content>::find(const Node& node, Permutati
   return position;
 }
 
-template <typename Content>
+template <typename Policy, typename Content>
 template <typename Choose>
-bool Core<Content>::try_reach_by(Layer& layer, Seen above, Choose choose, Node*& node,
-                                 Seen& seen) const {
+bool Core<Policy, Content>::try_reach_by(Layer& layer, Seen above, Choose choose, Node*& node,
+                                         Seen& seen) const {
   Seen parent = see(layer);
   if (!above.holds() || is_obsolete(layer)) return false;
   Node* at = &node_at(pm::load_acquire(layer.top));
@@ -406,8 +428,8 @@ bool Core<Content>::try_reach_by(Layer& layer, Seen above, Choose choose, Node*&
   }
 }
 
-template <typename Content>
-bool Core<Content>::try_locate(Text text, Border& border) const {
+template <typename Policy, typename Content>
+bool Core<Policy, Content>::try_locate(Text text, Border& border) const {
   border.layer = &root_.first;
   Seen above;
   for (border.depth = 0; border.depth <= kDepthMax; ++border.depth) {
@@ -424,9 +446,9 @@ bool Core<Content>::try_locate(Text text, Border& border) const {
   throw_damaged(*border.node);
 }
 
-template <typename Content>
+template <typename Policy, typename Content>
 template <typename Use>
-bool Core<Content>::lookup(const Key& key, Use use) const {
+bool Core<Policy, Content>::lookup(const Key& key, Use use) const {
   const pm::EpochManager::Guard guard(epochs_);
   const Border border = locate(text_of(key));
   if (!border.found || !is_of(border.value, key)) return false;
@@ -438,8 +460,8 @@ bool Core<Content>::lookup(const Key& key, Use use) const {
   return true;
 }
 
-template <typename Content>
-Node* Core<Content>::reach(Layer& layer, Slice slice) const {
+template <typename Policy, typename Content>
+Node* Core<Policy, Content>::reach(Layer& layer, Slice slice) const {
   Node* node = nullptr;
   Seen seen;
   for (uint32_t attempts = 0; !try_reach(layer, slice, {}, node, seen); ++attempts) {
@@ -450,10 +472,10 @@ Node* Core<Content>::reach(Layer& layer, Slice slice) const {
 }
 
 // Whether the scan goes on behind the layer. A node's entries are those of one moment.
-template <typename Content>
+template <typename Policy, typename Content>
 template <typename Visit>
-bool Core<Content>::scan_layer(Layer& layer, uint32_t depth, Text from, uint64_t& limit,
-                               Visit& visit) const {
+bool Core<Policy, Content>::scan_layer(Layer& layer, uint32_t depth, Text from, uint64_t& limit,
+                                       Visit& visit) const {
   if (depth > kDepthMax) throw_damaged(node_at(layer.top));
   Slice after = slice_of(from);
   bool told = false;  // `after` itself has been
@@ -517,18 +539,20 @@ bool Core<Content>::scan_layer(Layer& layer, uint32_t depth, Text from, uint64_t
   return true;
 }
 
-template <typename Content>
+template <typename Policy, typename Content>
 template <typename Visit>
-void Core<Content>::scan(const Key& from, uint64_t limit, Visit visit) const {
+void Core<Policy, Content>::scan(const Key& from, uint64_t limit, Visit visit) const {
   const pm::EpochManager::Guard guard(epochs_);
   scan_layer(root_.first, 0, text_of(from), limit, visit);
 }
 
 // The argument is `extern` or nothing: no expression.
 // NOLINTBEGIN(bugprone-macro-parentheses)
-#define PERDURE_MASSTREE_INSTANTIATE(prefix) \
-  prefix template class Core<tree::Words>;   \
-  prefix template class Core<tree::Bytes>;
+#define PERDURE_MASSTREE_INSTANTIATE(prefix)            \
+  prefix template class Core<PMasstree, tree::Words>;   \
+  prefix template class Core<PMasstree, tree::Bytes>;   \
+  prefix template class Core<PMasstreeVl, tree::Words>; \
+  prefix template class Core<PMasstreeVl, tree::Bytes>;
 // NOLINTEND(bugprone-macro-parentheses)
 
 PERDURE_MASSTREE_INSTANTIATE(extern)

@@ -10,10 +10,10 @@ namespace perdure::index::masstree {
 
 // Calls on_layer(layer, depth) and on_node(node, depth) for all from a layer on, of which there are
 // so many nodes at most.
-template <typename Content>
+template <typename Policy, typename Content>
 template <typename OnLayer, typename OnNode>
-void Core<Content>::visit_layer(const Layer& layer, uint32_t depth, uint64_t& nodes_left,
-                                OnLayer& on_layer, OnNode& on_node) const {
+void Core<Policy, Content>::visit_layer(const Layer& layer, uint32_t depth, uint64_t& nodes_left,
+                                        OnLayer& on_layer, OnNode& on_node) const {
   if (depth > kDepthMax) throw_damaged(node_at(layer.top));
   on_layer(layer, depth);
   std::vector<const Node*> open = {&node_at(pm::load_acquire(layer.top))};
@@ -33,8 +33,8 @@ void Core<Content>::visit_layer(const Layer& layer, uint32_t depth, uint64_t& no
   }
 }
 
-template <typename Content>
-void Core<Content>::visit_blocks(
+template <typename Policy, typename Content>
+void Core<Policy, Content>::visit_blocks(
     const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const {
   const VisitBlock meet(pool_, visit);
   const pm::EpochManager::Guard guard(epochs_);
@@ -53,8 +53,8 @@ void Core<Content>::visit_blocks(
 }
 
 // Follows nothing that it has not judged.
-template <typename Content>
-class Core<Content>::Checker {
+template <typename Policy, typename Content>
+class Core<Policy, Content>::Checker {
  public:
   Checker(const Core& core, const std::function<void(const std::string&)>& report)
       : core_(core), report_(report) {}
@@ -165,8 +165,8 @@ class Core<Content>::Checker {
   uint64_t found_ = 0;
 };
 
-template <typename Content>
-uint64_t Core<Content>::check(const std::function<void(const std::string&)>& report) const {
+template <typename Policy, typename Content>
+uint64_t Core<Policy, Content>::check(const std::function<void(const std::string&)>& report) const {
   const pm::EpochManager::Guard guard(epochs_);
   uint64_t found = Checker(*this, report).check();
   if (found > 0) return found;
@@ -174,8 +174,8 @@ uint64_t Core<Content>::check(const std::function<void(const std::string&)>& rep
   return found;
 }
 
-template <typename Content>
-std::vector<Statistic> Core<Content>::statistics() const {
+template <typename Policy, typename Content>
+std::vector<Statistic> Core<Policy, Content>::statistics() const {
   const pm::EpochManager::Guard guard(epochs_);
   const uint64_t pool_bytes = owned_bytes(*this);
   uint64_t layers = 0;

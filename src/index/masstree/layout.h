@@ -1,8 +1,8 @@
 // The layout of a Masstree in PM.
 //
 //   root    | seal (16), reserved (48) | layer of the keys' first eight bytes (64) | reserved |
-//   layer   | top: the highest node | obsolete |
-//   node    line 0    permutation, next, leftmost, obsolete, level, lengths of 12 slices
+//   layer   | top: the highest node | obsolete | lock |
+//   node    line 0    permutation, next, leftmost, obsolete, level, lengths of 12 slices, lock
 //           line 1-3  12 slices, 12 values
 //
 //   permutation   bits 0 to 47: by rank, the slot of an entry (4 bits); 48 to 59: by slot, it counts
@@ -22,7 +22,6 @@
 
 namespace perdure::index::masstree {
 
-inline constexpr uint64_t kRootMagic = 0x31305353414d4450;  // "PDMASS01"
 inline constexpr uint32_t kSlots = 12;
 inline constexpr uint32_t kLevelsMax = 64;
 inline constexpr uint64_t kLayerTag = 1;
@@ -48,7 +47,8 @@ struct Node {
   uint32_t
       // of words: the generation, as above, from which on all of it is durable; not flushed
       settled;
-  uint8_t reserved2[16];
+  uint64_t lock;  // index/node_lock.h, where nodes have their locks
+  uint64_t reserved2;
   uint64_t words[kSlots];
   uint64_t values[kSlots];
 };
@@ -59,7 +59,8 @@ struct Layer {
   uint64_t top;
   uint32_t obsolete;  // as a node's
   uint32_t reserved;
-  uint64_t reserved2[6];
+  uint64_t lock;  // as a node's
+  uint64_t reserved2[5];
 };
 static_assert(sizeof(Layer) == 64);
 

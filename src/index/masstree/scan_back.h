@@ -10,9 +10,9 @@
 namespace perdure::index::masstree {
 
 // Whether the entries are those of one moment.
-template <typename Content>
-bool Core<Content>::copy_under(const Node& node, const Seen& seen, const Under& under,
-                               Part& part) const {
+template <typename Policy, typename Content>
+bool Core<Policy, Content>::copy_under(const Node& node, const Seen& seen, const Under& under,
+                                       Part& part) const {
   const Permutation permutation = permutation_of(node);
   part.count = 0;
   for (uint32_t rank = 0; rank < permutation.count(); ++rank) {
@@ -30,8 +30,8 @@ bool Core<Content>::copy_under(const Node& node, const Seen& seen, const Under& 
 
 // The node before the one that the part is of, by way of the node above, as long as that is what it
 // was.
-template <typename Content>
-bool Core<Content>::try_read_before(const Under& under, Part& part) const {
+template <typename Policy, typename Content>
+bool Core<Policy, Content>::try_read_before(const Under& under, Part& part) const {
   if (part.parent_rank < 2) return false;
   const Node& parent = *part.parent;
   const uint32_t rank = part.parent_rank - 1;
@@ -48,8 +48,8 @@ bool Core<Content>::try_read_before(const Under& under, Part& part) const {
   return copy_under(node, seen, under, part);
 }
 
-template <typename Content>
-bool Core<Content>::try_read_under(Layer& layer, const Under& under, Part& part) const {
+template <typename Policy, typename Content>
+bool Core<Policy, Content>::try_read_under(Layer& layer, const Under& under, Part& part) const {
   Node* node = nullptr;
   Seen seen;
   part.lowest = true;
@@ -77,8 +77,8 @@ bool Core<Content>::try_read_under(Layer& layer, const Under& under, Part& part)
 }
 
 // False if the layer has gone: it was empty.
-template <typename Content>
-bool Core<Content>::read_under(Layer& layer, const Under& under, Part& part) const {
+template <typename Policy, typename Content>
+bool Core<Policy, Content>::read_under(Layer& layer, const Under& under, Part& part) const {
   if (try_read_before(under, part)) return true;
   for (uint32_t attempts = 0; !try_read_under(layer, under, part); ++attempts) {
     if (is_obsolete(layer)) return false;
@@ -88,10 +88,10 @@ bool Core<Content>::read_under(Layer& layer, const Under& under, Part& part) con
 }
 
 // Whether the scan goes on before the layer. Null: from the layer's last key on.
-template <typename Content>
+template <typename Policy, typename Content>
 template <typename Visit>
-bool Core<Content>::scan_layer_back(Layer& layer, uint32_t depth, const Text* from, uint64_t& limit,
-                                    Visit& visit) const {
+bool Core<Policy, Content>::scan_layer_back(Layer& layer, uint32_t depth, const Text* from,
+                                            uint64_t& limit, Visit& visit) const {
   if (depth > kDepthMax) throw_damaged(node_at(layer.top));
   Under under;
   if (from != nullptr) under = {Under::Kind::kUpTo, slice_of(*from)};
@@ -123,9 +123,9 @@ bool Core<Content>::scan_layer_back(Layer& layer, uint32_t depth, const Text* fr
   return true;
 }
 
-template <typename Content>
+template <typename Policy, typename Content>
 template <typename Visit>
-void Core<Content>::scan_back(const Key* from, uint64_t limit, Visit visit) const {
+void Core<Policy, Content>::scan_back(const Key* from, uint64_t limit, Visit visit) const {
   if (limit == 0) return;
   const pm::EpochManager::Guard guard(epochs_);
   if (from == nullptr) {

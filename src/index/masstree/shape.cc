@@ -7,8 +7,9 @@
 namespace perdure::index::masstree {
 
 // The entries of a node that nobody else changes, in order.
-template <typename Content>
-std::vector<typename Core<Content>::Entry> Core<Content>::entries_of(const Node& node) {
+template <typename Policy, typename Content>
+std::vector<typename Core<Policy, Content>::Entry> Core<Policy, Content>::entries_of(
+    const Node& node) {
   const Permutation permutation = permutation_of(node);
   std::vector<Entry> entries;
   entries.reserve(kSlots);
@@ -20,8 +21,8 @@ std::vector<typename Core<Content>::Entry> Core<Content>::entries_of(const Node&
 }
 
 // Gives a new node its entries.
-template <typename Content>
-void Core<Content>::fill(Node& image, const Entry* begin, const Entry* end) {
+template <typename Policy, typename Content>
+void Core<Policy, Content>::fill(Node& image, const Entry* begin, const Entry* end) {
   Permutation permutation;
   for (uint32_t slot = 0; begin != end; ++begin, ++slot) {
     image.words[slot] = begin->slice.word;
@@ -32,8 +33,9 @@ void Core<Content>::fill(Node& image, const Entry* begin, const Entry* end) {
   image.permutation = permutation.word();
 }
 
-template <typename Content>
-typename Core<Content>::Path Core<Content>::path_to(const Layer& layer, Slice slice) const {
+template <typename Policy, typename Content>
+typename Core<Policy, Content>::Path Core<Policy, Content>::path_to(const Layer& layer,
+                                                                    Slice slice) const {
   Path path;
   Node* node = &node_at(pm::load_acquire(layer.top));
   for (;;) {
@@ -48,8 +50,8 @@ typename Core<Content>::Path Core<Content>::path_to(const Layer& layer, Slice sl
 
 // Splits the border node of a slice, if it is full, and first what is full above it. Throws
 // kPoolFull, kNoSpace: then what has been split stays so, which is a legal tree.
-template <typename Content>
-void Core<Content>::make_room(Layer& layer, Slice slice) {
+template <typename Policy, typename Content>
+void Core<Policy, Content>::make_room(Layer& layer, Slice slice) {
   const std::lock_guard lock(shape_mutex_);
   while (!is_obsolete(layer)) {
     const Path path = path_to(layer, slice);
@@ -61,8 +63,8 @@ void Core<Content>::make_room(Layer& layer, Slice slice) {
 }
 
 // Splits a full node whose parent has room, or which has none. False: it is no longer full.
-template <typename Content>
-bool Core<Content>::split(Layer& layer, const Path& path, size_t at) {
+template <typename Policy, typename Content>
+bool Core<Policy, Content>::split(Layer& layer, const Path& path, size_t at) {
   Node& node = *path[at];
   Node* const parent = at == 0 ? nullptr : path[at - 1];
   const Held held = parent != nullptr ? Held(*this, *parent, node) : Held(*this, layer, node);
@@ -125,8 +127,8 @@ bool Core<Content>::split(Layer& layer, const Path& path, size_t at) {
 
 // After a removal left few entries in the border node of a key. An empty one is worth waiting for
 // others that change the shape. Needs no room.
-template <typename Content>
-void Core<Content>::shrink(const Key& key, bool empty) {
+template <typename Policy, typename Content>
+void Core<Policy, Content>::shrink(const Key& key, bool empty) {
   std::unique_lock lock(shape_mutex_, std::defer_lock);
   if (empty) {
     lock.lock();
@@ -160,8 +162,8 @@ void Core<Content>::shrink(const Key& key, bool empty) {
 }
 
 // Merges what is sparse on the way to a slice with its neighbours.
-template <typename Content>
-void Core<Content>::tidy(Layer& layer, Slice slice) {
+template <typename Policy, typename Content>
+void Core<Policy, Content>::tidy(Layer& layer, Slice slice) {
   for (bool changed = true; changed;) {
     const Path path = path_to(layer, slice);
     changed = false;
@@ -174,8 +176,8 @@ void Core<Content>::tidy(Layer& layer, Slice slice) {
 }
 
 // Merges a child with one of its neighbours, if both fit into one node.
-template <typename Content>
-bool Core<Content>::merge(Node& parent, const Node& child) {
+template <typename Policy, typename Content>
+bool Core<Policy, Content>::merge(Node& parent, const Node& child) {
   const Permutation permutation = permutation_of(parent);
   const uint64_t offset = pool_.offset_of(&child);
   // The child after so many entries.
@@ -189,8 +191,8 @@ bool Core<Content>::merge(Node& parent, const Node& child) {
 }
 
 // Merges the child of the parent's entry of this rank into its left neighbour.
-template <typename Content>
-bool Core<Content>::join(Node& parent, uint32_t rank) {
+template <typename Policy, typename Content>
+bool Core<Policy, Content>::join(Node& parent, uint32_t rank) {
   const Permutation of_parent = sound_permutation_of(parent);
   const uint32_t slot = of_parent.slot(rank);
   const uint64_t right_at = parent.values[slot];
@@ -236,8 +238,8 @@ bool Core<Content>::join(Node& parent, uint32_t rank) {
 }
 
 // A top with one child only is taken away.
-template <typename Content>
-bool Core<Content>::collapse(Layer& layer) {
+template <typename Policy, typename Content>
+bool Core<Policy, Content>::collapse(Layer& layer) {
   Node& old = node_at(layer.top);
   if (old.level == 0 || permutation_of(old).count() > 0) return false;
   require_child(old, node_at(old.leftmost));
@@ -257,8 +259,8 @@ bool Core<Content>::collapse(Layer& layer) {
 }
 
 // Takes an empty layer away. False: it is not empty.
-template <typename Content>
-bool Core<Content>::remove_layer(Layer& above, Slice slice, Layer& layer) {
+template <typename Policy, typename Content>
+bool Core<Policy, Content>::remove_layer(Layer& above, Slice slice, Layer& layer) {
   Node& border = node_at(layer.top);
   if (border.level != 0) return false;
   Node& upper = *path_to(above, slice).back();

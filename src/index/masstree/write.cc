@@ -8,8 +8,8 @@
 
 namespace perdure::index::masstree {
 
-template <typename Content>
-Core<Content>::Core(pm::PoolImpl& pool, Root& root, std::string name)
+template <typename Policy, typename Content>
+Core<Policy, Content>::Core(pm::PoolImpl& pool, Root& root, std::string name)
     : use_(pool, name, pool.offset_of(&root)),
       pool_(pool),
       root_(root),
@@ -18,29 +18,33 @@ Core<Content>::Core(pm::PoolImpl& pool, Root& root, std::string name)
       obsolete_mark_(obsolete_mark(pool.generation())),
       records_(pool, epochs_),
       retired_(epochs_, pool.heap()),
-      stripes_(uint64_t{1} << kStripeBits) {}
+      stripes_(kLocksInNodes ? 0 : uint64_t{1} << kStripeBits) {}
 
-template <typename Content>
-std::unique_ptr<Core<Content>> Core<Content>::create(pm::PoolImpl& pool, const std::string& name,
-                                                     Kind key, Kind value, const Options&) {
+template <typename Policy, typename Content>
+std::unique_ptr<Core<Policy, Content>> Core<Policy, Content>::create(pm::PoolImpl& pool,
+                                                                     const std::string& name,
+                                                                     Kind key, Kind value,
+                                                                     const Options&) {
   Root image{};
-  image.seal.magic = kRootMagic;
+  image.seal.magic = Policy::kMagic;
   image.slots = kSlots;
   const auto fill = [&](char* block) {
     std::memset(block, 0, sizeof(Node));
     pool.memory().flush(block, sizeof(Node));
   };
   const NewBlock border[1] = {{sizeof(Node), offsetof(Root, first.top), fill}};
-  const uint64_t root =
-      make_structure(pool, name, kName, key, value, &image, sizeof image, kSealedBytes, border);
+  const uint64_t root = make_structure(pool, name, Policy::kName, key, value, &image, sizeof image,
+                                       kSealedBytes, border);
   return std::unique_ptr<Core>(new Core(pool, *pool.at<Root>(root), name));
 }
 
-template <typename Content>
-std::unique_ptr<Core<Content>> Core<Content>::open(pm::PoolImpl& pool, const std::string& name,
-                                                   Kind key, Kind value, const Options&) {
-  const uint64_t at =
-      find_structure(pool, name, kName, key, value, kRootMagic, sizeof(Root), kSealedBytes);
+template <typename Policy, typename Content>
+std::unique_ptr<Core<Policy, Content>> Core<Policy, Content>::open(pm::PoolImpl& pool,
+                                                                   const std::string& name,
+                                                                   Kind key, Kind value,
+                                                                   const Options&) {
+  const uint64_t at = find_structure(pool, name, Policy::kName, key, value, Policy::kMagic,
+                                     sizeof(Root), kSealedBytes);
   Root& root = *pool.at<Root>(at);
   if (root.slots != kSlots || root.first.top % sizeof(Node) != 0 ||
       !pool.heap().is_allocated(root.first.top, sizeof(Node)) ||
@@ -50,8 +54,8 @@ std::unique_ptr<Core<Content>> Core<Content>::open(pm::PoolImpl& pool, const std
   return std::unique_ptr<Core>(new Core(pool, root, name));
 }
 
-template <typename Content>
-void Core<Content>::throw_damaged(const Node& node) const {
+template <typename Policy, typename Content>
+void Core<Policy, Content>::throw_damaged(const Node& node) const {
   pool_.throw_corrupt(fmt::format("'{}': the node at {} is not the one that its place is for",
                                   name_, pool_.offset_of(&node)));
 }
@@ -59,8 +63,8 @@ void Core<Content>::throw_damaged(const Node& node) const {
 // ---- changes of one locked border node
 
 // Writes an entry to a slot that does not count.
-template <typename Content>
-void Core<Content>::place(Node& node, uint32_t slot, const Entry& entry) const {
+template <typename Policy, typename Content>
+void Core<Policy, Content>::place(Node& node, uint32_t slot, const Entry& entry) const {
   pm::store_release(node.lengths[slot], entry.slice.length);
   pm::store_release(node.words[slot], entry.slice.word);
   pm::store_release(node.values[slot], entry.value);
@@ -72,17 +76,17 @@ void Core<Content>::place(Node& node, uint32_t slot, const Entry& entry) const {
 // would make durable what a process that died had stored: without this a slot could be written to
 // that is free in the caches only, and a power failure would bring back the permutation by which it
 // counts.
-template <typename Content>
-void Core<Content>::settle(Node& node) const {
+template <typename Policy, typename Content>
+void Core<Policy, Content>::settle(Node& node) const {
   if (!kWords || pm::load_relaxed(node.settled) == obsolete_mark_) return;
   memory_.flush(&node, sizeof node);
   memory_.fence();
   pm::store_relaxed(node.settled, obsolete_mark_);
 }
 
-template <typename Content>
-void Core<Content>::put(Node& node, const Position& position, Slice slice, const Key& key,
-                        const Value& value) {
+template <typename Policy, typename Content>
+void Core<Policy, Content>::put(Node& node, const Position& position, Slice slice, const Key& key,
+                                const Value& value) {
   const Permutation before = sound_permutation_of(node);
   const uint32_t slot = before.free_slot();
   const uint64_t after = before.with(position.rank, slot).word();
@@ -110,8 +114,8 @@ void Core<Content>::put(Node& node, const Position& position, Slice slice, const
   }
 }
 
-template <typename Content>
-void Core<Content>::replace(Node& node, uint32_t slot, const Key& key, const Value& value) {
+template <typename Policy, typename Content>
+void Core<Policy, Content>::replace(Node& node, uint32_t slot, const Key& key, const Value& value) {
   uint64_t& home = node.values[slot];
   if constexpr (kWords) {
     (void)key;
@@ -135,8 +139,8 @@ void Core<Content>::replace(Node& node, uint32_t slot, const Key& key, const Val
   }
 }
 
-template <typename Content>
-void Core<Content>::take_out(Node& node, const Position& position) {
+template <typename Policy, typename Content>
+void Core<Policy, Content>::take_out(Node& node, const Position& position) {
   const uint64_t after = sound_permutation_of(node).without(position.rank).word();
   if constexpr (kWords) {
     settle(node);
@@ -160,8 +164,8 @@ void Core<Content>::take_out(Node& node, const Position& position) {
 
 // Gives a record, whose slice another key shares, a layer of its own. Throws kPoolFull, kNoSpace,
 // having changed nothing.
-template <typename Content>
-void Core<Content>::deepen(Node& node, uint32_t slot, uint32_t depth) {
+template <typename Policy, typename Content>
+void Core<Policy, Content>::deepen(Node& node, uint32_t slot, uint32_t depth) {
   if constexpr (!kWords) {
     uint64_t& home = node.values[slot];
     const uint64_t record = pm::load_relaxed(home);
@@ -193,8 +197,9 @@ void Core<Content>::deepen(Node& node, uint32_t slot, uint32_t depth) {
 
 // ---- single records
 
-template <typename Content>
-bool Core<Content>::write_once(const Condition& condition, const Key& key, const Value& value) {
+template <typename Policy, typename Content>
+bool Core<Policy, Content>::write_once(const Condition& condition, const Key& key,
+                                       const Value& value) {
   const pm::EpochManager::Guard guard(epochs_);
   for (;;) {
     const Border border = locate(text_of(key));
@@ -222,8 +227,8 @@ bool Core<Content>::write_once(const Condition& condition, const Key& key, const
   }
 }
 
-template <typename Content>
-bool Core<Content>::write(const Condition& condition, const Key& key, const Value& value) {
+template <typename Policy, typename Content>
+bool Core<Policy, Content>::write(const Condition& condition, const Key& key, const Value& value) {
   pool_.require_writable();
   if constexpr (!kWords) {
     records_.require_fits(key.bytes, value, tree::RangeTrees::kKeyBytesMax);
@@ -235,8 +240,8 @@ bool Core<Content>::write(const Condition& condition, const Key& key, const Valu
                          });
 }
 
-template <typename Content>
-bool Core<Content>::remove(const Key& key, const Condition& condition) {
+template <typename Policy, typename Content>
+bool Core<Policy, Content>::remove(const Key& key, const Condition& condition) {
   pool_.require_writable();
   const pm::EpochManager::Guard guard(epochs_);
   for (;;) {

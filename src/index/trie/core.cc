@@ -14,7 +14,7 @@ Core<Policy, Content>::Core(pm::PoolImpl& pool, Root& root, std::string name)
       name_(std::move(name)),
       obsolete_mark_(obsolete_mark(pool.generation())),
       records_(pool, epochs_),
-      stripes_(uint64_t{1} << kStripeBits),
+      stripes_(kLocksInNodes ? 0 : uint64_t{1} << kStripeBits),
       leaf_stripes_(uint64_t{1} << kStripeBits),
       retired_(epochs_, pool.heap()) {}
 
@@ -63,9 +63,9 @@ void Core<Policy, Content>::throw_damaged(uint64_t word) const {
 
 template <typename Policy, typename Content>
 uint64_t Core<Policy, Content>::child_at(const Owner& owner, uint32_t symbol) const {
-  const StripeLock& lock = stripe_of(owner);
+  const Lock lock = lock_of(owner);
   for (;;) {
-    const uint32_t stamp = lock.begin_read();
+    const auto stamp = lock.begin_read();
     const uint64_t* slot = slot_of(owner, symbol);
     const uint64_t word = slot == nullptr ? 0 : pm::load_acquire(*slot);
     if (lock.validate(stamp)) return word;
@@ -74,9 +74,9 @@ uint64_t Core<Policy, Content>::child_at(const Owner& owner, uint32_t symbol) co
 
 template <typename Policy, typename Content>
 uint64_t Core<Policy, Content>::next_child(const Owner& owner, uint32_t& position) const {
-  const StripeLock& lock = stripe_of(owner);
+  const Lock lock = lock_of(owner);
   for (const uint32_t begin = position;;) {
-    const uint32_t stamp = lock.begin_read();
+    const auto stamp = lock.begin_read();
     uint64_t word = 0;
     position = begin;
     if (position == 0) {
@@ -96,9 +96,9 @@ uint64_t Core<Policy, Content>::next_child(const Owner& owner, uint32_t& positio
 template <typename Policy, typename Content>
 uint64_t Core<Policy, Content>::previous_child(const Owner& owner, uint32_t& position) const {
   if (position == 0) return 0;
-  const StripeLock& lock = stripe_of(owner);
+  const Lock lock = lock_of(owner);
   for (const uint32_t begin = position;;) {
-    const uint32_t stamp = lock.begin_read();
+    const auto stamp = lock.begin_read();
     const uint64_t* slot = nullptr;
     if (begin > 1) {
       uint32_t symbol = symbol_of_position(begin - 1);

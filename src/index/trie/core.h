@@ -25,12 +25,14 @@
 //
 // Recovery: nothing; the heap's intents only.
 //
-// Concurrency. Stripe locks (index/stripes.h) in DRAM, by node. A writer finds its way without
-// locks, locks the node with the slot, and its parent if the node is to be replaced, both at once
-// and in the order of the locks; then looks again. A replaced node is marked obsolete. Lookups take
-// no lock and never begin again: after each word they wait while the node changes, so that what
-// they read is durable, and the leaf has the whole key. A replaced node stays as it was when it was
-// replaced, which was after a reader in it began. Scans read each child under the node's version.
+// Concurrency. Stripe locks (index/stripes.h) in DRAM, by node; of p-art, the reference, lock words
+// in the nodes (index/node_lock.h), as published, and in the root block. A writer finds its way
+// without locks, locks the node with the slot, and its parent if the node is to be replaced, both
+// at once and in the order of the locks; then looks again. A replaced node is marked obsolete.
+// Lookups take no lock and never begin again: after each word they wait while the node changes, so
+// that what they read is durable, and the leaf has the whole key. A replaced node stays as it was
+// when it was replaced, which was after a reader in it began. Scans read each child under the
+// node's version.
 //
 // Sources: Lee et al., "WORT: Write Optimal Radix Tree for Persistent Memory Storage Systems", FAST
 // 2017; Leis et al., "The Adaptive Radix Tree", ICDE 2013, and "The ART of Practical
@@ -43,10 +45,12 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "index/instantiate.h"
+#include "index/node_lock.h"
 #include "index/records.h"
 #include "index/retired.h"
 #include "index/stripes.h"
@@ -100,6 +104,8 @@ class Core {
   using Text = typename Symbol::Text;
 
   static constexpr uint32_t kStripeBits = 14;
+  static constexpr bool kLocksInNodes = requires(Node& node) { Shape::lock_of(node); };
+  using Lock = std::conditional_t<kLocksInNodes, LockInNode, LockInDram>;
   // What stands for `end` where a symbol is asked for, and where places in a node are counted:
   // `end` comes before all symbols.
   static constexpr uint32_t kEnd = ~uint32_t{0};
@@ -137,24 +143,24 @@ class Core {
    public:
     // Throws kIo once the medium has failed: words that another thread could not make durable may
     // be in the tree.
-    Held(const Core& core, const Owner& one) : first_(&core.stripe_of(one)) {
-      first_->lock();
+    Held(const Core& core, const Owner& one) : first_(core.lock_of(one)) {
+      first_.lock();
       require_good(core);
     }
     Held(const Core& core, const Owner& one, const Owner& other)
-        : first_(&core.stripe_of(one)), second_(&core.stripe_of(other)) {
-      if (first_ == second_) second_ = nullptr;
-      if (second_ != nullptr && std::less<>()(second_, first_)) std::swap(first_, second_);
-      first_->lock();
-      if (second_ != nullptr) second_->lock();
+        : first_(core.lock_of(one)), second_(core.lock_of(other)) {
+      if (first_ == second_) second_ = {};
+      if (second_ != Lock() && second_ < first_) std::swap(first_, second_);
+      first_.lock();
+      if (second_ != Lock()) second_.lock();
       require_good(core);
     }
     Held(const Held&) = delete;
     Held& operator=(const Held&) = delete;
     ~Held() { release(); }
     void release() {
-      if (second_ != nullptr) std::exchange(second_, nullptr)->unlock();
-      if (first_ != nullptr) std::exchange(first_, nullptr)->unlock();
+      if (second_ != Lock()) std::exchange(second_, {}).unlock();
+      if (first_ != Lock()) std::exchange(first_, {}).unlock();
     }
 
    private:
@@ -164,8 +170,8 @@ class Core {
       release();
       core.pool_.require_writable();
     }
-    StripeLock* first_;
-    StripeLock* second_ = nullptr;
+    Lock first_;
+    Lock second_;
   };
 
   Core(pm::PoolImpl& pool, Root& root, std::string name);
@@ -184,8 +190,14 @@ class Core {
   StripeLock& stripe_at(const Stripes& stripes, uint64_t offset) const {
     return stripes.of<kStripeBits>(offset / pm::kLineBytes);
   }
-  StripeLock& stripe_of(const Owner& owner) const {
-    return owner.node == nullptr ? root_stripe_ : stripe_at(stripes_, offset_of(owner.word));
+  Lock lock_of(const Owner& owner) const {
+    if constexpr (kLocksInNodes) {
+      return Lock(owner.node == nullptr ? root_.lock : Shape::lock_of(*owner.node),
+                  pool_.generation());
+    } else {
+      return Lock(owner.node == nullptr ? root_stripe_
+                                        : stripe_at(stripes_, offset_of(owner.word)));
+    }
   }
   bool is_obsolete(const Owner& owner) const {
     return owner.node != nullptr && pm::load_acquire(owner.node->obsolete) == obsolete_mark_;
@@ -307,7 +319,7 @@ class Core {
   uint32_t obsolete_mark_;
   mutable pm::EpochManager epochs_;
   Records records_;
-  Stripes stripes_;
+  Stripes stripes_;       // unless the nodes have their locks
   Stripes leaf_stripes_;  // of values that are changed in place; after the nodes' locks
   mutable StripeLock root_stripe_;
   RetiredBlocks retired_;
@@ -338,7 +350,7 @@ bool Core<Policy, Content>::lookup(const Key& key, Use use) const {
   Owner owner;
   uint64_t word = pm::load_acquire(root_.top);
   for (uint32_t depth = 0;;) {
-    stripe_of(owner).begin_read();  // until what was read is durable
+    lock_of(owner).begin_read();  // until what was read is durable
     if (word == 0) return false;
     if (is_leaf(word)) return use_leaf(word, key, use);
     const uint32_t branch = branch_of(word);
@@ -432,6 +444,8 @@ void Core<Policy, Content>::scan_back(const Key* from, uint64_t limit, Visit vis
 #define PERDURE_TRIE_INSTANTIATE(prefix)              \
   prefix template class Core<PArt, tree::Words>;      \
   prefix template class Core<PArt, tree::Bytes>;      \
+  prefix template class Core<PArtVl, tree::Words>;    \
+  prefix template class Core<PArtVl, tree::Bytes>;    \
   prefix template class Core<WortTree, tree::Words>;  \
   prefix template class Core<WortTree, tree::Bytes>;  \
   prefix template class Core<WoartTree, tree::Words>; \
@@ -441,6 +455,11 @@ void Core<Policy, Content>::scan_back(const Key* from, uint64_t limit, Visit vis
 // NOLINTEND(bugprone-macro-parentheses)
 
 struct PArt {
+  static constexpr char kName[] = "p-art";
+  static constexpr uint64_t kMagic = 0x31304c5241504450;  // "PDPARL01"
+  using Shape = ArtWithLocks;
+};
+struct PArtVl {
   static constexpr char kName[] = "p-art+vl";
   static constexpr uint64_t kMagic = 0x3130545241504450;  // "PDPART01"
   using Shape = Art;

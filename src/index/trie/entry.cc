@@ -23,8 +23,11 @@ struct Trie {
 
 }  // namespace
 
-EntryWithPresets p_art_vl_entry() {
+EntryWithPresets p_art_entry() {
   return Trie<trie::PArt>::entry("Leis et al., ICDE 2013; Lee et al., SOSP 2019");
+}
+EntryWithPresets p_art_vl_entry() {
+  return Trie<trie::PArtVl>::entry("Leis et al., ICDE 2013; Lee et al., SOSP 2019");
 }
 EntryWithPresets art_cow_entry() { return Trie<trie::CowTree>::entry("Lee et al., FAST 2017"); }
 EntryWithPresets woart_entry() { return Trie<trie::WoartTree>::entry("Lee et al., FAST 2017"); }

@@ -66,8 +66,9 @@ struct Root {
   RootSeal seal;
   uint64_t symbol_bits;  // 8 or 4
   uint64_t reserved[5];
-  uint64_t top;  // child word
-  uint64_t reserved2[23];
+  uint64_t top;   // child word
+  uint64_t lock;  // of `top` (index/node_lock.h), where nodes have their locks, too
+  uint64_t reserved2[22];
 };
 static_assert(offsetof(Root, symbol_bits) == 16 && offsetof(Root, top) == 64 &&
               sizeof(Root) == 256);

@@ -3,6 +3,7 @@
 //
 //   kBits              of a symbol
 //   kWindowBytes       of a node's window
+//   lock_of            if the lock is in the node: its word
 //   kSmall             the tag of new nodes, which have room for two children
 //   bytes_of(tag)      of a node; 0: no node has this tag
 //   room_of(tag)       children, `end` not counted
@@ -176,6 +177,17 @@ struct Art {
   // A slot without a child, the one that last had this symbol if there is one; room_of(tag) if
   // none.
   static uint32_t free_slot(Node& node, uint64_t tag, uint32_t symbol);
+};
+
+// The same with a lock in each node (index/node_lock.h) beside what it guards, where the published
+// sources have it; it takes the place of a part of the window:
+//
+//   | branch, window | lock, 8 | end | ...
+struct ArtWithLocks : Art {
+  static constexpr uint32_t kWindowBytes = 6;
+  static uint64_t& lock_of(Node& node) {
+    return *reinterpret_cast<uint64_t*>(reinterpret_cast<char*>(&node) + 8);
+  }
 };
 
 inline uint64_t* Art::find(Node& node, uint64_t tag, uint32_t symbol) {

@@ -50,7 +50,7 @@ void Core<Policy, Content>::commit(pm::Heap::Txn& txn, const Owner& owner,
                                    const Place& place) const {
   // What is new, what leads to the slot, and the intents, before the store that commits.
   txn.commit([&] {
-    stripe_of(owner).begin_change();
+    lock_of(owner).begin_change();
     pm::store_release(*place.word, place.value);
     memory_.flush(place.word, sizeof *place.word);
   });
