@@ -81,7 +81,9 @@ void run_bitcount(Call& call) {
 }
 
 void run_bitpos(Call& call) {
-  const int bit = bit_of(call[2]);
+  const int64_t number = integer_of(call[2]);
+  if (number != 0 && number != 1) throw CommandError("ERR The bit argument must be 1 or 0.");
+  const auto bit = static_cast<int>(number);
   const Item item = require_type(call, call.key(1), Type::kString);
   if (!item) return call.reply.integer(bit == 0 ? 0 : -1);
   auto [at, end] = bits_of_range(call, 3, item.text.size());

@@ -518,6 +518,88 @@ TEST_P(Resp, MetricsForPrometheus) {
   EXPECT_NE(page.find("perdure_store_records 1\n"), std::string::npos);
 }
 
+// Decimal fractions stay what they are, and no number is written with an exponent.
+TEST_P(Resp, FractionsAddUp) {
+  start();
+  RespClient c = resp();
+  EXPECT_EQ(c({"INCRBYFLOAT", "f", "0.1"}), "0.1");
+  EXPECT_EQ(c({"INCRBYFLOAT", "f", "0.2"}), "0.3");
+  EXPECT_EQ(c({"HINCRBYFLOAT", "h", "f", "0.1"}), "0.1");
+  EXPECT_EQ(c({"HINCRBYFLOAT", "h", "f", "0.2"}), "0.3");
+  EXPECT_EQ(c({"INCRBYFLOAT", "g", "1e20"}), "100000000000000000000");
+  EXPECT_EQ(c({"INCRBYFLOAT", "g", "-1e20"}), "0");
+  EXPECT_EQ(c({"INCRBYFLOAT", "tiny", "-1e-30"}), "0");
+  EXPECT_EQ(c({"INCRBYFLOAT", "f", "inf"}), "-ERR increment would produce NaN or Infinity");
+  c({"SET", "s", "x"});
+  EXPECT_EQ(c({"INCRBYFLOAT", "s", "1"}), "-ERR value is not a valid float");
+}
+
+TEST_P(Resp, ErrorsHaveRedisWords) {
+  start();
+  RespClient c = resp();
+  c({"SET", "kept", "1"});
+  EXPECT_EQ(c({"FLUSHALL", "NOW"}), "-ERR syntax error");
+  EXPECT_EQ(c({"FLUSHDB", "ASYNC", "SYNC"}), "-ERR syntax error");
+  EXPECT_EQ(c({"GET", "kept"}), "1");
+  EXPECT_EQ(c({"CONFIG", "NOSUCH"}), "-ERR unknown subcommand 'NOSUCH'. Try CONFIG HELP.");
+  EXPECT_EQ(c({"CONFIG", "GET"}), "-ERR wrong number of arguments for 'config|get' command");
+  EXPECT_EQ(c({"OBJECT", "NOSUCH"}), "-ERR unknown subcommand 'NOSUCH'. Try OBJECT HELP.");
+  EXPECT_EQ(c({"CLIENT", "ID", "x"}), "-ERR wrong number of arguments for 'client|id' command");
+  EXPECT_EQ(c({"MEMORY", "HELP"}),
+            "[MEMORY <subcommand> [<arg> [value] [opt] ...]. Subcommands are: USAGE <key> [SAMPLES "
+            "<count>] HELP]");
+  EXPECT_EQ(c({"SELECT", "x"}), "-ERR value is not an integer or out of range");
+  EXPECT_EQ(c({"BITPOS", "kept", "2"}), "-ERR The bit argument must be 1 or 0.");
+  EXPECT_EQ(c({"LPOS", "list", "a", "COUNT", "-1"}), "-ERR COUNT can't be negative");
+  EXPECT_EQ(c({"SINTERCARD", "1", "s", "LIMIT", "-1"}), "-ERR LIMIT can't be negative");
+  EXPECT_EQ(c({"LPOP", "list", "x"}), "-ERR value is out of range, must be positive");
+  c({"ZADD", "z", "1", "a", "2", "b"});
+  EXPECT_EQ(c({"ZRANGE", "z", "0", "1", "LIMIT", "0", "1"}),
+            "-ERR syntax error, LIMIT is only supported in combination with either BYSCORE or "
+            "BYLEX");
+  EXPECT_EQ(c({"GETRANGE", "kept", "0", "-100"}), "1");
+  EXPECT_EQ(c({"COMMAND", "GETKEYS", "MSET", "a", "1", "b", "2"}), "[a b]");
+  EXPECT_EQ(c({"COMMAND", "GETKEYS", "PING"}), "-ERR The command has no key arguments");
+}
+
+// What is set together is set wholly or not at all.
+TEST_P(Resp, ConfigIsSetWhollyOrNot) {
+  start();
+  RespClient c = resp();
+  EXPECT_EQ(c({"CONFIG", "SET", "slowlog-us", "7", "nosuch", "1"}),
+            "-ERR Unknown option or number of arguments for CONFIG SET - 'nosuch'");
+  EXPECT_EQ(c({"CONFIG", "GET", "slowlog-us"}), "[slowlog-us 10000]");
+}
+
+TEST_P(Resp, ClientsAreChosen) {
+  start();
+  RespClient c = resp();
+  RespClient listens = resp();
+  RespClient other = resp();
+  listens({"SUBSCRIBE", "channel"});
+  EXPECT_EQ(other({"PING"}), "PONG");
+  const std::string listed = c({"CLIENT", "LIST", "TYPE", "pubsub"});
+  EXPECT_EQ(std::ranges::count(listed, '\n'), 1);
+  EXPECT_EQ(c({"CLIENT", "LIST", "ID", "999999"}), "");
+  EXPECT_EQ(c({"CLIENT", "LIST", "TYPE", "nosuch"}), "-ERR Unknown client type 'nosuch'");
+  EXPECT_EQ(c({"CLIENT", "KILL", "TYPE", "pubsub"}), "1");
+  EXPECT_TRUE(listens.ends_within(10000));
+  EXPECT_EQ(c({"CLIENT", "KILL", "USER", "default"}), "1");  // not this one
+  EXPECT_TRUE(other.ends_within(10000));
+  EXPECT_EQ(c({"PING"}), "PONG");
+}
+
+// A page that a browser shows may let it send requests to loopback: no command of theirs runs.
+TEST_P(Resp, WhoSpeaksHttpIsClosed) {
+  start();
+  for (const char* head : {"POST / HTTP/1.1\r\n", "GET / HTTP/1.1\r\nHost: x\r\n"}) {
+    RespClient browser = resp();
+    browser.send(std::string(head) + "\r\nSET stolen 1\r\n");
+    browser.read_to_end();
+  }
+  EXPECT_EQ(resp()({"EXISTS", "stolen"}), "0");
+}
+
 TEST_P(Resp, StaysAfterBadRequests) {
   start();
   for (const char* bad : {"*x\r\n", "*1\r\n:1\r\n", "*1\r\n$-5\r\n", "*99999999\r\n",
