@@ -64,9 +64,9 @@ constexpr std::string_view kMoving[] = {"rename",    "renamenx", "smove",     "l
                                         "rpoplpush", "blmove",   "brpoplpush"};
 // That change a key and tell of what it had, or has.
 constexpr std::string_view kReturning[] = {
-    "getdel",  "getex",   "getset",       "incr",  "incrby", "incrbyfloat", "decr",
-    "decrby",  "hincrby", "hincrbyfloat", "lpop",  "rpop",   "spop",        "zincrby",
-    "zpopmax", "zpopmin", "move",         "blpop", "brpop",  "bzpopmin",    "bzpopmax"};
+    "getdel",  "getex",        "getset", "incr",  "incrby",   "incrbyfloat", "decr",    "decrby",
+    "hincrby", "hincrbyfloat", "lpop",   "rpop",  "spop",     "zincrby",     "zpopmax", "zpopmin",
+    "move",    "bitfield",     "blpop",  "brpop", "bzpopmin", "bzpopmax"};
 
 bool is_one_of(std::string_view name, std::span<const std::string_view> all) {
   return std::ranges::find(all, name) != all.end();

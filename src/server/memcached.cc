@@ -125,7 +125,9 @@ void MemcachedSession::run(Connection& connection) {
   const Words& words = parser_.words();
   const KeyEvents::Carrying carrying(server_.events());
   try {
-    if (server_.keys() == nullptr) refuse(kMemcachedLoading);
+    const bool needs_store =
+        words[0] != "version" && words[0] != "verbosity" && words[0] != "quit" && words[0] != "mn";
+    if (needs_store && server_.keys() == nullptr) refuse(kMemcachedLoading);
     require_permission_for(words);
     if (!run_meta(words) && !run_classic(words)) say("ERROR");
     if (server_.events().are_on()) [[unlikely]]

@@ -1,10 +1,15 @@
 // Redis clients, over real sockets; with epoll and, where the kernel has it, io_uring.
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <fstream>
 #include <set>
 #include <thread>
 
 #include "perdure/error.h"
 #include "server/fixture.h"
+#include "support/scale.h"
 
 namespace perdure::test {
 namespace {
@@ -562,6 +567,31 @@ TEST_P(Resp, ErrorsHaveRedisWords) {
   EXPECT_EQ(c({"COMMAND", "GETKEYS", "PING"}), "-ERR The command has no key arguments");
 }
 
+TEST_P(Resp, FieldsOfBits) {
+  start();
+  RespClient c = resp();
+  EXPECT_EQ(c({"BITFIELD", "b", "SET", "u8", "0", "255", "GET", "i8", "0", "GET", "u4", "#1"}),
+            "[0 -1 15]");
+  EXPECT_EQ(c({"BITFIELD", "b", "INCRBY", "u8", "0", "1", "OVERFLOW", "SAT", "INCRBY", "i5", "100",
+               "100", "OVERFLOW", "FAIL", "INCRBY", "i5", "100", "1"}),
+            "[0 15 (nil)]");
+  EXPECT_EQ(c({"STRLEN", "b"}), "14");
+  EXPECT_EQ(c({"BITFIELD", "b", "SET", "i64", "3", "-9223372036854775808", "INCRBY", "i64", "3",
+               "-1", "GET", "u63", "3"}),
+            "[0 9223372036854775807 4611686018427387903]");
+  EXPECT_EQ(c({"BITFIELD", "b", "OVERFLOW", "SAT", "SET", "u8", "0", "-1"}), "[15]");
+  EXPECT_EQ(c({"BITFIELD_RO", "b", "GET", "u8", "0"}), "[255]");
+  EXPECT_EQ(c({"BITFIELD_RO", "b", "SET", "u8", "0", "1"}),
+            "-ERR BITFIELD_RO only supports the GET subcommand");
+  EXPECT_EQ(c({"BITFIELD", "none", "GET", "u8", "0"}), "[0]");
+  EXPECT_EQ(c({"EXISTS", "none"}), "0");
+  for (const char* type : {"u64", "i65", "u0", "x8", "u8x"}) {
+    EXPECT_EQ(c({"BITFIELD", "b", "GET", type, "0"}).substr(0, 27), "-ERR Invalid bitfield type.");
+  }
+  c({"RPUSH", "list", "x"});
+  EXPECT_EQ(c({"BITFIELD", "list", "GET", "u8", "0"}).substr(0, 10), "-WRONGTYPE");
+}
+
 // What is set together is set wholly or not at all.
 TEST_P(Resp, ConfigIsSetWhollyOrNot) {
   start();
@@ -598,6 +628,36 @@ TEST_P(Resp, WhoSpeaksHttpIsClosed) {
     browser.read_to_end();
   }
   EXPECT_EQ(resp()({"EXISTS", "stolen"}), "0");
+}
+
+// Who listens and does not read is let go of when there is no memory for what waits; the others are
+// served.
+TEST_P(Resp, GoesOnWithoutMemoryForOne) {
+  if (kUnderAddressSanitizer || kUnderThreadSanitizer) GTEST_SKIP() << "they have it mapped";
+  config.output_bytes_max = uint64_t{1} << 40;
+  start();
+  RespClient c = resp();
+  RespClient listens = resp();
+  listens({"SUBSCRIBE", "news"});
+  const std::string publish = RespClient::encode({"PUBLISH", "news", std::string(1 << 20, 'n')});
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_AS, &before), 0);
+  uint64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  rlimit little = before;
+  little.rlim_cur = pages * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)) + (uint64_t{96} << 20);
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &little), 0);
+  int64_t heard = 1;
+  int told = 0;
+  for (; told < 400 && heard == 1; ++told) {
+    c.send(publish);
+    heard = c.read().number;
+  }
+  const std::string answer = c({"PING"});
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &before), 0);
+  EXPECT_LT(told, 400);
+  EXPECT_EQ(answer, "PONG");
+  EXPECT_EQ(resp()({"PING"}), "PONG");
 }
 
 TEST_P(Resp, StaysAfterBadRequests) {
