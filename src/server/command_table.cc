@@ -1,7 +1,10 @@
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <cstdio>
 
 #include "server/acl.h"
 #include "server/command_error.h"
@@ -61,9 +64,9 @@ constexpr std::string_view kMoving[] = {"rename",    "renamenx", "smove",     "l
                                         "rpoplpush", "blmove",   "brpoplpush"};
 // That change a key and tell of what it had, or has.
 constexpr std::string_view kReturning[] = {
-    "getdel",  "getex",   "getset",       "incr",  "incrby", "incrbyfloat", "decr",
-    "decrby",  "hincrby", "hincrbyfloat", "lpop",  "rpop",   "spop",        "zincrby",
-    "zpopmax", "zpopmin", "move",         "blpop", "brpop",  "bzpopmin",    "bzpopmax"};
+    "getdel",  "getex",        "getset", "incr",  "incrby",   "incrbyfloat", "decr",    "decrby",
+    "hincrby", "hincrbyfloat", "lpop",   "rpop",  "spop",     "zincrby",     "zpopmax", "zpopmin",
+    "move",    "bitfield",     "blpop",  "brpop", "bzpopmin", "bzpopmax"};
 
 bool is_one_of(std::string_view name, std::span<const std::string_view> all) {
   return std::ranges::find(all, name) != all.end();
@@ -249,10 +252,20 @@ int64_t integer_of(std::string_view text) {
   return value;
 }
 
-double real_of(std::string_view text) {
+uint64_t count_of(std::string_view text) {
+  int64_t count = -1;
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), count);
+  if (error != std::errc() || rest != text.data() + text.size() || count < 0) {
+    throw CommandError("ERR value is out of range, must be positive");
+  }
+  return static_cast<uint64_t>(count);
+}
+
+template <typename Real>
+static Real parse_real(std::string_view text) {
   std::string_view digits = text;
   if (digits.starts_with('+')) digits.remove_prefix(1);
-  double value = 0;
+  Real value = 0;
   const char* begin = digits.data();
   const char* end = begin + digits.size();
   const auto [rest, error] = std::from_chars(begin, end, value);
@@ -260,6 +273,22 @@ double real_of(std::string_view text) {
     throw CommandError("ERR value is not a valid float");
   }
   return value;
+}
+
+double real_of(std::string_view text) { return parse_real<double>(text); }
+long double long_real_of(std::string_view text) { return parse_real<long double>(text); }
+
+std::string sum_of_reals(long double a, long double b) {
+  const long double sum = a + b;
+  if (std::isnan(sum) || std::isinf(sum)) {
+    throw CommandError("ERR increment would produce NaN or Infinity");
+  }
+  constexpr int kBytes = 5 * 1024;  // the largest one has 4,933 digits before the point
+  std::string text(kBytes, '\0');
+  text.resize(static_cast<size_t>(std::snprintf(text.data(), kBytes, "%.17Lf", sum)));
+  text.resize(text.find_last_not_of('0') + 1);
+  if (text.back() == '.') text.pop_back();
+  return text == "-0" ? "0" : text;
 }
 
 double timeout_of(std::string_view text) {
@@ -281,6 +310,26 @@ bool same_word(std::string_view text, std::string_view upper_case) {
 }
 
 void throw_syntax() { throw CommandError("ERR syntax error"); }
+
+void help_or_throw(Call& call, std::initializer_list<std::string_view> lines) {
+  std::string name(call[0]);
+  std::ranges::transform(name, name.begin(), upper);
+  if (same_word(call[1], "HELP") && call.size() == 2) {
+    call.reply.array(lines.size() + 2);
+    call.reply.simple(
+        fmt::format("{} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:", name));
+    for (const std::string_view line : lines) call.reply.simple(line);
+    return call.reply.simple("HELP");
+  }
+  for (const std::string_view line : lines) {
+    if (!same_word(call[1], line.substr(0, line.find(' ')))) continue;
+    std::string both = fmt::format("{}|{}", name, call[1]);
+    std::ranges::transform(both, both.begin(), lower);
+    throw CommandError(fmt::format("ERR wrong number of arguments for '{}' command", both));
+  }
+  throw CommandError(
+      fmt::format("ERR unknown subcommand '{}'. Try {} HELP.", call[1].substr(0, 128), name));
+}
 
 Item require_type(Call& call, std::string_view raw, Type type) {
   const Item item = call.keys().find(raw);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <optional>
 #include <span>
 #include <string>
@@ -104,12 +105,21 @@ std::optional<AclDenial> denial_of(const AclUser& user, const Command& command,
 
 // Helpers of commands. All throw CommandError.
 int64_t integer_of(std::string_view text);
+// Of a command that takes a count: not below 0.
+uint64_t count_of(std::string_view text);
 // Also "inf", "+inf", "-inf"; no NaN.
 double real_of(std::string_view text);
+// As Redis adds and writes them, in the precision of long double: "0.1" and "0.2" are "0.3".
+long double long_real_of(std::string_view text);
+std::string sum_of_reals(long double a, long double b);
 // Of a command that waits: seconds, not below 0.
 double timeout_of(std::string_view text);
 bool same_word(std::string_view text, std::string_view upper_case);
 [[noreturn]] void throw_syntax();
+// Of a command with subcommands, the given one of which was not understood: answers HELP with
+// `lines`, each a subcommand with its arguments; else says whether it is unknown or has a wrong
+// number of arguments.
+void help_or_throw(Call& call, std::initializer_list<std::string_view> lines);
 // Of the type, or absent.
 Item require_type(Call& call, std::string_view raw, Type type);
 // Whether a key fits a pattern with * ? [a-z] [^a] and \.

@@ -217,9 +217,10 @@ void run_acl(Call& call) {
       }
       call.reply.ok();
     } else {
-      throw CommandError(
-          fmt::format("ERR unknown subcommand or wrong number of arguments for '{}'. Try ACL HELP.",
-                      what.substr(0, 64)));
+      help_or_throw(call, {"CAT [<category>]", "DELUSER <username> [<username> ...]",
+                           "DRYRUN <username> <command> [<arg> ...]", "GENPASS [<bits>]",
+                           "GETUSER <username>", "LIST", "LOAD", "LOG [<count> | RESET]", "SAVE",
+                           "SETUSER <username> <rule> [<rule> ...]", "USERS", "WHOAMI"});
     }
   } catch (const Error& error) {
     throw CommandError(fmt::format("ERR {}", error.what()));

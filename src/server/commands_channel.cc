@@ -92,8 +92,7 @@ void run_pubsub(Call& call) {
   } else if (same_word(call[1], "NUMPAT") && call.size() == 2) {
     call.reply.integer(static_cast<int64_t>(call.server.patterns().size()));
   } else {
-    throw CommandError(fmt::format("ERR unknown subcommand '{}'. Try CHANNELS, NUMSUB or NUMPAT.",
-                                   call[1].substr(0, 64)));
+    help_or_throw(call, {"CHANNELS [<pattern>]", "NUMPAT", "NUMSUB [<channel> ...]"});
   }
 }
 

@@ -139,17 +139,14 @@ void run_hincrbyfloat(Call& call) {
   Opened hash(call, 1, Type::kHash);
   std::string_view value;
   const bool there = hash.find(call[2], value);
-  double sum = real_of(call[3]);
+  const long double by = long_real_of(call[3]);
+  long double old = 0;
   try {
-    if (there) sum += real_of(value);
+    if (there) old = long_real_of(value);
   } catch (const CommandError&) {
     throw CommandError("ERR hash value is not a float");
   }
-  if (std::isnan(sum) || std::isinf(sum)) {
-    throw CommandError("ERR increment would produce NaN or Infinity");
-  }
-  char text[40];
-  const std::string_view digits = RespReply::format_real(sum, text);
+  const std::string digits = sum_of_reals(old, by);
   change(hash, call[2], !there, digits);
   call.reply.bulk(digits);
 }

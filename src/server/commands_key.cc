@@ -72,7 +72,10 @@ void expire(Call& call, int64_t unit_ms, bool absolute) {
     else
       throw CommandError(fmt::format("ERR Unsupported option {}", call[i]));
   }
-  if ((nx && (xx || gt || lt)) || (gt && lt)) {
+  if (gt && lt) {
+    throw CommandError("ERR GT and LT options at the same time are not compatible");
+  }
+  if (nx && (xx || gt || lt)) {
     throw CommandError("ERR NX and XX, GT or LT options at the same time are not compatible");
   }
   const std::string_view raw = call.key(1);
@@ -235,30 +238,35 @@ void run_randomkey(Call& call) {
 void run_touch(Call& call) { run_exists(call); }
 
 void run_object(Call& call) {
-  if (same_word(call[1], "HELP")) {
-    call.reply.array(1);
-    return call.reply.simple("OBJECT ENCODING|REFCOUNT|IDLETIME|FREQ <key>");
+  const bool encoding = same_word(call[1], "ENCODING");
+  const bool references = same_word(call[1], "REFCOUNT");
+  const bool idle = same_word(call[1], "IDLETIME");
+  if ((!encoding && !references && !idle && !same_word(call[1], "FREQ")) || call.size() != 3) {
+    return help_or_throw(call,
+                         {"ENCODING <key>", "FREQ <key>", "IDLETIME <key>", "REFCOUNT <key>"});
   }
-  if (call.size() != 3) throw_syntax();
   const Item item = call.keys().find(call.key(2));
   if (!item) return call.reply.null();
-  if (same_word(call[1], "ENCODING")) {
-    switch (item.type) {
-      case Type::kHash:
-      case Type::kSet:
-        return call.reply.bulk("hashtable");
-      case Type::kList:
-        return call.reply.bulk("quicklist");
-      case Type::kSortedSet:
-        return call.reply.bulk("skiplist");
-      case Type::kNone:
-      case Type::kString:
-        return call.reply.bulk("raw");
-    }
+  if (references) return call.reply.integer(1);
+  if (idle) return call.reply.integer(0);
+  if (!encoding) {
+    throw CommandError(
+        "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note "
+        "that when switching between policies at runtime LRU and LFU data will take some time to "
+        "adjust.");
   }
-  if (same_word(call[1], "REFCOUNT")) return call.reply.integer(1);
-  if (same_word(call[1], "IDLETIME") || same_word(call[1], "FREQ")) return call.reply.integer(0);
-  throw_syntax();
+  switch (item.type) {
+    case Type::kHash:
+    case Type::kSet:
+      return call.reply.bulk("hashtable");
+    case Type::kList:
+      return call.reply.bulk("quicklist");
+    case Type::kSortedSet:
+      return call.reply.bulk("skiplist");
+    case Type::kNone:
+    case Type::kString:
+      return call.reply.bulk("raw");
+  }
 }
 
 constexpr Command kKeyCommands[] = {

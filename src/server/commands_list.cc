@@ -81,12 +81,14 @@ void run_rpushx(Call& call) { push(call, false, true); }
 
 void pop(Call& call, bool front) {
   List list(call, 1);
-  if (call.size() > 3) throw_syntax();
+  if (call.size() > 3) {
+    throw CommandError(
+        fmt::format("ERR wrong number of arguments for '{}' command", front ? "lpop" : "rpop"));
+  }
   const bool one = call.size() == 2;
-  const int64_t wanted = one ? 1 : integer_of(call[2]);
-  if (wanted < 0) throw CommandError("ERR value is out of range, must be positive");
+  const uint64_t wanted = one ? 1 : count_of(call[2]);
   if (!list.exists()) return one ? call.reply.null() : call.reply.null_array();
-  const uint64_t count = std::min(static_cast<uint64_t>(wanted), list.count());
+  const uint64_t count = std::min(wanted, list.count());
   if (!one) call.reply.array(count);
   for (uint64_t i = 0; i < count; ++i) {
     call.reply.bulk(list.pop(front));
@@ -228,11 +230,18 @@ void run_lpos(Call& call) {
   int64_t length = 0;
   for (size_t i = 3; i + 1 < call.size(); i += 2) {
     const int64_t number = integer_of(call[i + 1]);
-    if (same_word(call[i], "RANK") && number != 0 && number != INT64_MIN) {
-      rank = number;
-    } else if (same_word(call[i], "COUNT") && number >= 0) {
+    if (same_word(call[i], "RANK")) {
+      if (number == 0) {
+        throw CommandError(
+            "ERR RANK can't be zero: use 1 to start from the first match, 2 from the second ... or "
+            "use negative to start from the end of the list");
+      }
+      rank = std::max(number, -INT64_MAX);
+    } else if (same_word(call[i], "COUNT")) {
+      if (number < 0) throw CommandError("ERR COUNT can't be negative");
       wanted = number;
-    } else if (same_word(call[i], "MAXLEN") && number >= 0) {
+    } else if (same_word(call[i], "MAXLEN")) {
+      if (number < 0) throw CommandError("ERR MAXLEN can't be negative");
       length = number;
     } else {
       throw_syntax();

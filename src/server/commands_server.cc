@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <ctime>
 #include <thread>
@@ -16,11 +17,6 @@
 namespace perdure::server {
 
 namespace {
-
-[[noreturn]] void throw_subcommand(std::string_view name, std::string_view given) {
-  throw CommandError(
-      fmt::format("ERR unknown subcommand '{}' for '{}'", given.substr(0, 64), name));
-}
 
 void authenticate(Call& call, std::string_view user, std::string_view password) {
   std::shared_ptr<AclUser> known = call.server.acl().authenticate(user, password);
@@ -54,10 +50,14 @@ void run_hello(Call& call) {
   int version = call.reply.version();
   size_t at = 1;
   if (call.size() > 1) {
-    if (call[1] != "2" && call[1] != "3") {
-      throw CommandError("NOPROTO unsupported protocol version");
+    int64_t wanted = 0;
+    const auto [rest, error] =
+        std::from_chars(call[1].data(), call[1].data() + call[1].size(), wanted);
+    if (error != std::errc() || rest != call[1].data() + call[1].size()) {
+      throw CommandError("ERR Protocol version is not an integer or out of range");
     }
-    version = call[1][0] - '0';
+    if (wanted != 2 && wanted != 3) throw CommandError("NOPROTO unsupported protocol version");
+    version = static_cast<int>(wanted);
     at = 2;
   }
   for (; at < call.size(); ++at) {
@@ -121,12 +121,7 @@ void run_reset(Call& call) {
 }
 
 void run_select(Call& call) {
-  int64_t number = 0;
-  try {
-    number = integer_of(call[1]);
-  } catch (const CommandError&) {
-    throw CommandError("ERR invalid DB index");
-  }
+  const int64_t number = integer_of(call[1]);
   if (number < 0 || number >= kDatabases) throw CommandError("ERR DB index is out of range");
   call.session.database = static_cast<uint32_t>(number);
   call.reply.ok();
@@ -148,26 +143,69 @@ std::string describe(const Connection& connection) {
       resp ? session->library_version : "");
 }
 
+// Of a session, as CLIENT LIST and KILL have them.
+bool is_of_type(const Connection& connection, std::string_view type) {
+  const auto* session = dynamic_cast<const RespSession*>(connection.session.get());
+  const bool follows = session != nullptr && session->sync != nullptr;
+  const bool listens = session != nullptr && session->subscriptions() > 0;
+  if (same_word(type, "NORMAL")) return !follows && !listens;
+  if (same_word(type, "PUBSUB")) return listens;
+  if (same_word(type, "REPLICA") || same_word(type, "SLAVE")) return follows;
+  if (same_word(type, "MASTER")) return false;
+  throw CommandError(fmt::format("ERR Unknown client type '{}'", type.substr(0, 64)));
+}
+
+uint64_t client_id_of(std::string_view text, const char* otherwise) {
+  int64_t id = 0;
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), id);
+  if (error != std::errc() || rest != text.data() + text.size() || id < 1) {
+    throw CommandError(otherwise);
+  }
+  return static_cast<uint64_t>(id);
+}
+
 void client_kill(Call& call) {
   std::string_view address;
+  std::string_view type;
+  std::string_view user;
   uint64_t id = 0;
+  bool spares_itself = call.size() > 3;
   if (call.size() == 3) {
     address = call[2];
   } else {
+    if (call.size() % 2 != 0) throw_syntax();
     for (size_t i = 2; i + 1 < call.size(); i += 2) {
-      if (same_word(call[i], "ID"))
-        id = static_cast<uint64_t>(integer_of(call[i + 1]));
-      else if (same_word(call[i], "ADDR"))
-        address = call[i + 1];
-      else
+      const std::string_view value = call[i + 1];
+      if (same_word(call[i], "ID")) {
+        id = client_id_of(value, "ERR client-id should be greater than 0");
+      } else if (same_word(call[i], "ADDR")) {
+        address = value;
+      } else if (same_word(call[i], "TYPE")) {
+        is_of_type(call.session.connection(), type = value);
+      } else if (same_word(call[i], "USER")) {
+        user = value;
+        if (call.server.acl().find(user) == nullptr) {
+          throw CommandError(fmt::format("ERR No such user '{}'", user.substr(0, 64)));
+        }
+      } else if (same_word(call[i], "SKIPME") && same_word(value, "YES")) {
+        spares_itself = true;
+      } else if (same_word(call[i], "SKIPME") && same_word(value, "NO")) {
+        spares_itself = false;
+      } else {
         throw_syntax();
+      }
     }
   }
   int64_t killed = 0;
   for (const auto& loop : call.server.loops()) {
     loop->for_connections([&](const Connection& one) {
-      if ((id != 0 && one.id != id) || (!address.empty() && one.peer != address)) return;
-      if (id == 0 && address.empty()) return;
+      const auto* session = dynamic_cast<const RespSession*>(one.session.get());
+      const bool fits = (id == 0 || one.id == id) && (address.empty() || one.peer == address) &&
+                        (type.empty() || is_of_type(one, type)) &&
+                        (user.empty() || (session != nullptr && session->user != nullptr &&
+                                          session->user->name() == user)) &&
+                        !(spares_itself && &one == &call.session.connection());
+      if (!fits) return;
       loop->post_close(one.id);
       ++killed;
     });
@@ -177,11 +215,36 @@ void client_kill(Call& call) {
   call.reply.ok();
 }
 
+// LIST, or this connection alone.
+void client_list(Call& call, bool only_this) {
+  std::string_view type;
+  std::vector<uint64_t> ids;
+  if (call.size() == 4 && same_word(call[2], "TYPE")) {
+    is_of_type(call.session.connection(), type = call[3]);
+  } else if (call.size() > 3 && same_word(call[2], "ID")) {
+    for (size_t i = 3; i < call.size(); ++i) {
+      ids.push_back(client_id_of(call[i], "ERR Invalid client ID"));
+    }
+  } else if (call.size() > 2) {
+    throw_syntax();
+  }
+  std::string text;
+  for (const auto& loop : call.server.loops()) {
+    loop->for_connections([&](const Connection& one) {
+      if (only_this && &one != &call.session.connection()) return;
+      if (!type.empty() && !is_of_type(one, type)) return;
+      if (!ids.empty() && std::ranges::find(ids, one.id) == ids.end()) return;
+      text += describe(one);
+    });
+  }
+  call.reply.verbatim(text);
+}
+
 void run_client(Call& call) {
   const std::string_view what = call[1];
-  if (same_word(what, "ID")) {
+  if (same_word(what, "ID") && call.size() == 2) {
     call.reply.integer(static_cast<int64_t>(call.session.connection().id));
-  } else if (same_word(what, "GETNAME")) {
+  } else if (same_word(what, "GETNAME") && call.size() == 2) {
     call.session.name.empty() ? call.reply.null() : call.reply.bulk(call.session.name);
   } else if (same_word(what, "SETNAME") && call.size() == 3) {
     set_name(call, call[2]);
@@ -194,21 +257,17 @@ void run_client(Call& call) {
     else
       throw CommandError("ERR Unrecognized option");
     call.reply.ok();
-  } else if (same_word(what, "LIST") || same_word(what, "INFO")) {
-    std::string text;
-    const bool only_this = same_word(what, "INFO");
-    for (const auto& loop : call.server.loops()) {
-      loop->for_connections([&](const Connection& one) {
-        if (!only_this || &one == &call.session.connection()) text += describe(one);
-      });
-    }
-    call.reply.verbatim(text);
+  } else if (same_word(what, "LIST") || (same_word(what, "INFO") && call.size() == 2)) {
+    client_list(call, same_word(what, "INFO"));
   } else if (same_word(what, "KILL") && call.size() >= 3) {
     client_kill(call);
-  } else if (same_word(what, "NO-EVICT") || same_word(what, "NO-TOUCH")) {
+  } else if ((same_word(what, "NO-EVICT") || same_word(what, "NO-TOUCH")) && call.size() == 3) {
+    if (!same_word(call[2], "ON") && !same_word(call[2], "OFF")) throw_syntax();
     call.reply.ok();
   } else {
-    throw_subcommand("CLIENT", what);
+    help_or_throw(call, {"GETNAME", "ID", "INFO", "KILL <ip:port> | <filter> <value> ...",
+                         "LIST [TYPE <type> | ID <id> ...]", "NO-EVICT ON|OFF", "NO-TOUCH ON|OFF",
+                         "SETINFO LIB-NAME|LIB-VER <value>", "SETNAME <name>"});
   }
 }
 
@@ -241,21 +300,33 @@ void config_get(Call& call) {
 void run_config(Call& call) {
   if (same_word(call[1], "GET") && call.size() >= 3) return config_get(call);
   if (same_word(call[1], "RESETSTAT") && call.size() == 2) {
-    for (size_t i = 0; i < command_count(); ++i) call.server.metrics_of(i) = {};
+    for (size_t i = 0; i < command_count(); ++i) {
+      call.server.metrics_of(i) = {};
+      call.server.memcached_metrics_of(i) = {};
+    }
     call.server.metrics().keyspace_hits = call.server.metrics().keyspace_misses = 0;
     return call.reply.ok();
   }
   if (!same_word(call[1], "SET") || call.size() < 4 || call.size() % 2 != 0) {
-    throw_subcommand("CONFIG", call[1]);
+    return help_or_throw(call, {"GET <pattern> [<pattern> ...]", "RESETSTAT",
+                                "SET <name> <value> [<name> <value> ...]"});
   }
+  // All of them, before one is changed.
   for (size_t i = 2; i < call.size(); i += 2) {
     const Setting* setting = find_setting(call[i]);
-    if (setting == nullptr || !setting->is_live) {
-      throw CommandError(fmt::format(
-          "ERR CONFIG SET failed (possibly related to argument '{}') - {}", call[i].substr(0, 64),
-          setting == nullptr ? "Unknown option" : "can't set immutable config"));
+    if (setting == nullptr) {
+      throw CommandError(
+          fmt::format("ERR Unknown option or number of arguments for CONFIG SET - '{}'",
+                      call[i].substr(0, 64)));
     }
-    call.server.set_config(*setting, call[i + 1]);
+    if (!setting->is_live) {
+      throw CommandError(fmt::format(
+          "ERR CONFIG SET failed (possibly related to argument '{}') - can't set immutable config",
+          setting->name));
+    }
+  }
+  for (size_t i = 2; i < call.size(); i += 2) {
+    call.server.set_config(*find_setting(call[i]), call[i + 1]);
   }
   call.reply.ok();
 }
@@ -308,7 +379,24 @@ void document(Call& call, const Command& command) {
   call.reply.bulk(command.group);
 }
 
+void command_getkeys(Call& call) {
+  const auto arguments = call.arguments.subspan(2);
+  const Command* command = find_command(arguments[0]);
+  if (command == nullptr) throw CommandError("ERR Invalid command specified");
+  const auto count = static_cast<int>(arguments.size());
+  if (command->arity > 0 ? count != command->arity : count < -command->arity) {
+    throw CommandError("ERR Invalid number of arguments specified for command");
+  }
+  std::vector<std::string_view> keys;
+  for_keys(*command, arguments,
+           [&](std::string_view key, bool /*reads*/, bool /*writes*/) { keys.push_back(key); });
+  if (keys.empty()) throw CommandError("ERR The command has no key arguments");
+  call.reply.array(keys.size());
+  for (const std::string_view key : keys) call.reply.bulk(key);
+}
+
 void run_command_command(Call& call) {
+  if (call.size() > 2 && same_word(call[1], "GETKEYS")) return command_getkeys(call);
   std::vector<const Command*> chosen;
   for (size_t i = 2; i < call.size(); ++i) chosen.push_back(find_command(call[i]));
   if (call.size() <= 2) {
@@ -317,19 +405,20 @@ void run_command_command(Call& call) {
   if (call.size() == 1 || same_word(call[1], "INFO")) {
     call.reply.array(chosen.size());
     for (const Command* command : chosen) {
-      command != nullptr ? describe(call, *command) : call.reply.null_array();
+      command != nullptr ? describe(call, *command) : call.reply.null();
     }
   } else if (same_word(call[1], "DOCS")) {
     std::erase(chosen, nullptr);
     call.reply.map(chosen.size());
     for (const Command* command : chosen) document(call, *command);
-  } else if (same_word(call[1], "COUNT")) {
+  } else if (same_word(call[1], "COUNT") && call.size() == 2) {
     call.reply.integer(static_cast<int64_t>(command_count()));
   } else if (same_word(call[1], "LIST")) {
     call.reply.array(command_count());
     for (const Command& command : commands()) call.reply.bulk(command.name);
   } else {
-    throw_subcommand("COMMAND", call[1]);
+    help_or_throw(call, {"COUNT", "DOCS [<command> ...]", "GETKEYS <command> [<arg> ...]",
+                         "INFO [<command> ...]", "LIST"});
   }
 }
 
@@ -341,16 +430,17 @@ void run_time(Call& call) {
   call.reply.bulk(fmt::format("{}", now.tv_nsec / 1000));
 }
 
-void run_flushall(Call& call) {
-  call.keys().flush(~uint32_t{0});
-  call.server.events().forget_expiries(~uint32_t{0});
+void flush(Call& call, uint32_t database) {
+  if (call.size() > 2 ||
+      (call.size() == 2 && !same_word(call[1], "ASYNC") && !same_word(call[1], "SYNC"))) {
+    throw_syntax();
+  }
+  call.keys().flush(database);
+  call.server.events().forget_expiries(database);
   call.reply.ok();
 }
-void run_flushdb(Call& call) {
-  call.keys().flush(call.session.database);
-  call.server.events().forget_expiries(call.session.database);
-  call.reply.ok();
-}
+void run_flushall(Call& call) { flush(call, ~uint32_t{0}); }
+void run_flushdb(Call& call) { flush(call, call.session.database); }
 
 void run_shutdown(Call& call) {
   // What was written is durable; what arrives before the end is answered.
@@ -365,7 +455,7 @@ void run_debug(Call& call) {
     std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
     return call.reply.ok();
   }
-  throw_subcommand("DEBUG", call[1]);
+  help_or_throw(call, {"SLEEP <seconds>"});
 }
 
 void run_slowlog(Call& call) {
@@ -375,7 +465,9 @@ void run_slowlog(Call& call) {
     log.clear();
     return call.reply.ok();
   }
-  if (!same_word(call[1], "GET") || call.size() > 3) throw_subcommand("SLOWLOG", call[1]);
+  if (!same_word(call[1], "GET") || call.size() > 3) {
+    return help_or_throw(call, {"GET [<count>]", "LEN", "RESET"});
+  }
   const int64_t wanted = call.size() == 3 ? integer_of(call[2]) : 10;
   if (wanted < -1) throw CommandError("ERR count should be greater than or equal to -1");
   const size_t count = wanted < 0 ? log.size() : std::min(static_cast<size_t>(wanted), log.size());
@@ -401,7 +493,7 @@ void run_memory(Call& call) {
     // The record of the key: a string's, or the header of a collection.
     return call.reply.integer(static_cast<int64_t>(32 + raw.size() + item.text.size() + 24));
   }
-  throw_subcommand("MEMORY", call[1]);
+  help_or_throw(call, {"USAGE <key> [SAMPLES <count>]"});
 }
 
 void run_save(Call& call) {
@@ -457,7 +549,7 @@ constexpr Command kServerCommands[] = {
     {"lastsave", 1, kFast | kLoading, 0, 0, 0, "server", "Returns the time: all is durable",
      run_lastsave},
     {"memory", -2, 0, 2, 2, 1, "server", "USAGE: bytes of a key's record", run_memory},
-    {"save", -1, kAdmin, 0, 0, 0, "server", "Does nothing: all is durable", run_save},
+    {"save", 1, kAdmin, 0, 0, 0, "server", "Does nothing: all is durable", run_save},
     {"shutdown", -1, kAdmin | kNoMulti | kLoading, 0, 0, 0, "server", "Stops in order",
      run_shutdown},
     {"slowlog", -2, kAdmin | kLoading, 0, 0, 0, "server", "Tells of commands that took long",

@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <charconv>
 #include <set>
 
 #include "server/collections.h"
@@ -71,9 +72,7 @@ void run_smembers(Call& call) {
 void run_spop(Call& call) {
   Opened set(call, 1, Type::kSet);
   const bool one = call.size() == 2;
-  const int64_t count = one ? 1 : integer_of(call[2]);
-  if (count < 0) throw CommandError("ERR value is out of range, must be positive");
-  const auto chosen = set.choose(static_cast<uint64_t>(count));
+  const auto chosen = set.choose(one ? 1 : count_of(call[2]));
   for (const auto& [name, value] : chosen) {
     set.remove(name);
     --set.header().count;
@@ -174,12 +173,18 @@ void run_sinterstore(Call& call) { store_combined(call, Combination::kIntersecti
 void run_sdiffstore(Call& call) { store_combined(call, Combination::kDifference); }
 
 void run_sintercard(Call& call) {
-  const int64_t keys = integer_of(call[1]);
-  if (keys < 1 || static_cast<uint64_t>(keys) + 2 > call.size()) throw_syntax();
+  int64_t keys = 0;
+  std::from_chars(call[1].data(), call[1].data() + call[1].size(), keys);
+  if (keys < 1) throw CommandError("ERR numkeys should be greater than 0");
   const auto count = static_cast<size_t>(keys);
+  if (count > call.size() - 2) {
+    throw CommandError("ERR Number of keys can't be greater than number of args");
+  }
   size_t limit = 0;
   if (call.size() == count + 4 && same_word(call[count + 2], "LIMIT")) {
-    limit = static_cast<size_t>(std::max<int64_t>(integer_of(call[count + 3]), 0));
+    const int64_t given = integer_of(call[count + 3]);
+    if (given < 0) throw CommandError("ERR LIMIT can't be negative");
+    limit = static_cast<size_t>(given);
   } else if (call.size() != count + 2) {
     throw_syntax();
   }

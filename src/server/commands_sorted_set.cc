@@ -129,7 +129,8 @@ void run_zadd(Call& call) {
       break;
   }
   if (at == call.size() || (call.size() - at) % 2 != 0) throw_syntax();
-  if ((nx && (xx || gt || lt)) || (gt && lt)) {
+  if (nx && xx) throw CommandError("ERR XX and NX options at the same time are not compatible");
+  if ((nx && (gt || lt)) || (gt && lt)) {
     throw CommandError("ERR GT, LT, and/or NX options at the same time are not compatible");
   }
   if (increments && call.size() - at != 2) {
@@ -284,6 +285,7 @@ struct RangeArguments {
 
 // ZRANGE's options from `at` on, and those of its older relatives.
 void parse_range_options(const Call& call, size_t at, RangeArguments& arguments) {
+  bool has_limit = false;
   for (; at < call.size(); ++at) {
     if (same_word(call[at], "BYSCORE")) {
       arguments.by_score = true;
@@ -296,9 +298,17 @@ void parse_range_options(const Call& call, size_t at, RangeArguments& arguments)
     } else if (same_word(call[at], "LIMIT") && at + 2 < call.size()) {
       arguments.limit = {integer_of(call[at + 1]), integer_of(call[at + 2])};
       at += 2;
+      has_limit = true;
     } else {
       throw_syntax();
     }
+  }
+  if (has_limit && !arguments.by_score && !arguments.by_name) {
+    throw CommandError(
+        "ERR syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX");
+  }
+  if (arguments.with_scores && arguments.by_name) {
+    throw CommandError("ERR syntax error, WITHSCORES not supported in combination with BYLEX");
   }
 }
 
@@ -389,14 +399,13 @@ void pop_by_score(Call& call, bool greatest) {
   SortedSet set(call, 1);
   if (call.size() > 3) throw_syntax();
   const bool one = call.size() == 2;
-  const int64_t wanted = one ? 1 : integer_of(call[2]);
-  if (wanted < 0) throw CommandError("ERR value is out of range, must be positive");
+  const uint64_t wanted = one ? 1 : count_of(call[2]);
   Members members;
   if (wanted > 0) {
-    set.visit_scores(greatest ? kInfinity : -kInfinity, greatest, static_cast<uint64_t>(wanted),
+    set.visit_scores(greatest ? kInfinity : -kInfinity, greatest, wanted,
                      [&](std::string_view name, double score) {
                        members.emplace_back(name, score);
-                       return members.size() < static_cast<size_t>(wanted);
+                       return members.size() < wanted;
                      });
   }
   for (const auto& [name, score] : members) {
@@ -474,7 +483,10 @@ enum class ScoredCombination : uint8_t { kUnion, kIntersection, kDifference };
 void combine(Call& call, ScoredCombination combination, bool stores) {
   const size_t first = stores ? 3 : 2;
   const int64_t number = integer_of(call[first - 1]);
-  if (number < 1 || static_cast<uint64_t>(number) > call.size() - std::min(call.size(), first)) {
+  if (number > 0 && static_cast<uint64_t>(number) > call.size() - std::min(call.size(), first)) {
+    throw_syntax();
+  }
+  if (number < 1) {
     throw CommandError(fmt::format("ERR at least 1 input key is needed for '{}' command",
                                    call.session.last_command));
   }
@@ -485,7 +497,11 @@ void combine(Call& call, ScoredCombination combination, bool stores) {
   const bool weighs = combination != ScoredCombination::kDifference;
   for (size_t i = first + keys; i < call.size(); ++i) {
     if (weighs && same_word(call[i], "WEIGHTS") && i + keys < call.size()) {
-      for (double& weight : weights) weight = real_of(call[++i]);
+      try {
+        for (double& weight : weights) weight = real_of(call[++i]);
+      } catch (const CommandError&) {
+        throw CommandError("ERR weight value is not a float");
+      }
     } else if (!stores && same_word(call[i], "WITHSCORES")) {
       with_scores = true;
     } else if (weighs && same_word(call[i], "AGGREGATE") && i + 1 < call.size()) {

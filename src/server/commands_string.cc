@@ -204,12 +204,8 @@ void run_decrby(Call& call) {
 void run_incrbyfloat(Call& call) {
   const std::string_view raw = call.key(1);
   const Item item = require_type(call, raw, Type::kString);
-  const double sum = (item ? real_of(item.text) : 0) + real_of(call[2]);
-  if (std::isnan(sum) || std::isinf(sum)) {
-    throw CommandError("ERR increment would produce NaN or Infinity");
-  }
-  char text[40];
-  const std::string_view digits = RespReply::format_real(sum, text);
+  const std::string digits =
+      sum_of_reals(item ? long_real_of(item.text) : 0, long_real_of(call[2]));
   call.keys().set_string_over(item, raw, digits, item.flags, item.expiry_ms);
   call.reply.bulk(digits);
 }
@@ -234,8 +230,10 @@ void run_getrange(Call& call) {
   int64_t end = integer_of(call[3]);
   const std::string_view text = require_type(call, call.key(1), Type::kString).text;
   const auto size = static_cast<int64_t>(text.size());
+  if (begin < 0 && end < 0 && begin > end) return call.reply.bulk("");
+  // An end before the first byte is the first byte.
   if (begin < 0) begin = std::max<int64_t>(begin + size, 0);
-  if (end < 0) end = std::max<int64_t>(end + size, begin < 0 ? 0 : -1);
+  if (end < 0) end = std::max<int64_t>(end + size, 0);
   end = std::min(end, size - 1);
   if (begin > end || size == 0) return call.reply.bulk("");
   call.reply.bulk(text.substr(static_cast<size_t>(begin), static_cast<size_t>(end - begin + 1)));

@@ -115,7 +115,11 @@ class EpollDriver final : public Driver {
     ::epoll_ctl(epoll_, EPOLL_CTL_MOD, connection.fd, &event);
   }
   static void hint_of(Connection& connection, size_t bytes) {
-    if (bytes > kReadBytes) connection.wire_in().prepare(std::min(bytes, kReadBytesMax));
+    // Where there is no memory for that it is read in smaller pieces.
+    try {
+      if (bytes > kReadBytes) connection.wire_in().prepare(std::min(bytes, kReadBytesMax));
+    } catch (const std::bad_alloc&) {
+    }
   }
   void accept_all(uint32_t number, Events& events) const {
     const auto listener = std::ranges::find(listeners_, number, &Listener::number);

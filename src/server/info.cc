@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <ctime>
+#include <functional>
 #include <iterator>
 
 #include "perdure/error.h"
@@ -282,35 +283,39 @@ void metric(std::string& out, std::string_view name, std::string_view kind, std:
   fmt::format_to(std::back_inserter(out), "perdure_{} {}\n", name, value);
 }
 
-void add_histograms(Server& server, std::string& out) {
-  out +=
-      "# HELP perdure_command_seconds Time in which commands were carried out, without the fence\n"
-      "# TYPE perdure_command_seconds histogram\n";
+void add_histograms(std::string_view name, std::string_view help,
+                    const std::function<const CommandMetrics&(size_t)>& metrics_of,
+                    std::string& out) {
+  fmt::format_to(std::back_inserter(out),
+                 "# HELP perdure_{0}_seconds {1}\n# TYPE perdure_{0}_seconds histogram\n", name,
+                 help);
   for (const Command& command : commands()) {
-    const Histogram& latency = server.metrics_of(number_of(command)).latency;
+    const Histogram& latency = metrics_of(number_of(command)).latency;
     if (latency.count() == 0) continue;
     uint64_t sum = 0;
     for (uint32_t i = 0; i < Histogram::kBuckets; ++i) {
       sum += latency.in_bucket(i);
       if (i % 4 != 3) continue;  // powers of two are enough
       fmt::format_to(std::back_inserter(out),
-                     "perdure_command_seconds_bucket{{command=\"{}\",le=\"{:.9f}\"}} {}\n",
+                     "perdure_{}_seconds_bucket{{command=\"{}\",le=\"{:.9f}\"}} {}\n", name,
                      command.name, static_cast<double>(Histogram::end_ns(i)) / 1e9, sum);
     }
     fmt::format_to(std::back_inserter(out),
-                   "perdure_command_seconds_bucket{{command=\"{0}\",le=\"+Inf\"}} {1}\n"
-                   "perdure_command_seconds_sum{{command=\"{0}\"}} {2:.9f}\n"
-                   "perdure_command_seconds_count{{command=\"{0}\"}} {1}\n",
-                   command.name, latency.count(), static_cast<double>(latency.sum_ns()) / 1e9);
+                   "perdure_{3}_seconds_bucket{{command=\"{0}\",le=\"+Inf\"}} {1}\n"
+                   "perdure_{3}_seconds_sum{{command=\"{0}\"}} {2:.9f}\n"
+                   "perdure_{3}_seconds_count{{command=\"{0}\"}} {1}\n",
+                   command.name, latency.count(), static_cast<double>(latency.sum_ns()) / 1e9,
+                   name);
   }
-  out +=
-      "# HELP perdure_command_failures_total Commands that answered with an error\n"
-      "# TYPE perdure_command_failures_total counter\n";
+  fmt::format_to(std::back_inserter(out),
+                 "# HELP perdure_{0}_failures_total Those that answered with an error\n"
+                 "# TYPE perdure_{0}_failures_total counter\n",
+                 name);
   for (const Command& command : commands()) {
-    const CommandMetrics& one = server.metrics_of(number_of(command));
+    const CommandMetrics& one = metrics_of(number_of(command));
     if (one.failed + one.rejected == 0) continue;
-    fmt::format_to(std::back_inserter(out), "perdure_command_failures_total{{command=\"{}\"}} {}\n",
-                   command.name, one.failed + one.rejected);
+    fmt::format_to(std::back_inserter(out), "perdure_{}_failures_total{{command=\"{}\"}} {}\n",
+                   name, command.name, one.failed + one.rejected);
   }
 }
 
@@ -419,7 +424,12 @@ std::string prometheus_text(Server& server) {
   metric(out, "followers", "gauge", "Followers that are connected", number(connected));
   metric(out, "follower_bytes_behind", "gauge", "Log that the last of all known followers lacks",
          number(furthest));
-  add_histograms(server, out);
+  add_histograms(
+      "command", "Time in which commands were carried out, without the fence",
+      [&](size_t i) -> const CommandMetrics& { return server.metrics_of(i); }, out);
+  add_histograms(
+      "memcached_command", "The same of memcached's requests, by what they would be in Redis",
+      [&](size_t i) -> const CommandMetrics& { return server.memcached_metrics_of(i); }, out);
   return out;
 }
 

@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <atomic>
+#include <new>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -25,7 +26,11 @@ class Log {
   template <typename... Args>
   void write(LogLevel level, fmt::format_string<Args...> format, Args&&... args) {
     if (level < this->level()) return;
-    print(level, fmt::format(format, std::forward<Args>(args)...));
+    try {
+      print(level, fmt::format(format, std::forward<Args>(args)...));
+    } catch (const std::bad_alloc&) {
+      // The line is lost: who has no memory often wants to say so.
+    }
   }
 
  private:

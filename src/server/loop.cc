@@ -25,6 +25,21 @@ constexpr uint64_t kLookMs = 100;
 constexpr uint64_t kDrainMs = 5000;
 constexpr uint64_t kReapElements = 256;
 
+// What a connection needs may be more memory than there is: then it goes, and the others stay.
+template <typename Step>
+void do_or_break(Connection& connection, Step step) {
+  try {
+    step();
+  } catch (const std::bad_alloc&) {
+    connection.is_broken = true;
+  }
+}
+
+template <typename T>
+void make_room(std::vector<T>& list, size_t count) {
+  if (list.capacity() < count) list.reserve(2 * count);
+}
+
 }  // namespace
 
 const char* to_string(Face face) noexcept {
@@ -63,6 +78,7 @@ Loop::~Loop() {
 
 void Loop::add_listener(int fd, Face face) {
   listeners_.emplace_back(fd, face);
+  make_room(events_.accepted, listeners_.size() * kAcceptsMax);
   driver_->add_listener(fd, static_cast<uint32_t>(listeners_.size() - 1));
 }
 
@@ -109,12 +125,22 @@ void Loop::turn() {
   accept(events_);
   for (Connection* connection : events_.changed) note_input(*connection);
   if (events_.woken) deliver_mail();
-  const std::vector<Connection*> ready = std::move(ready_);
-  ready_.clear();
-  for (Connection* connection : ready) connection->is_ready = false;
-  if (!ready.empty()) execute(ready);
-  for (Connection* connection : ready) after_turn(*connection);
-  if (now_ms_ - looked_ms_ >= kLookMs) look_after_connections();
+  serve();
+  if (now_ms_ - looked_ms_ < kLookMs) return;
+  try {
+    look_after_connections();
+  } catch (const std::bad_alloc&) {
+    server_.log().write(LogLevel::kError, "out of memory for what is done in the background");
+  }
+}
+
+// Those that have something to do.
+void Loop::serve() {
+  serving_.clear();
+  serving_.swap(ready_);
+  for (Connection* connection : serving_) connection->is_ready = false;
+  if (!serving_.empty()) execute(serving_);
+  for (Connection* connection : serving_) after_turn(*connection);
 }
 
 void Loop::accept(const Events& events) {
@@ -135,29 +161,40 @@ void Loop::welcome(int fd, Face face) {
   const int on = 1;
   ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   ::setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
-  auto connection = std::make_unique<Connection>();
-  connection->fd = fd;
-  connection->face = face;
-  connection->peer = peer_address(fd).text();
-  connection->id = server_.next_connection_id();
-  connection->accepted_ms = connection->active_ms = connection->taking_ms = now_ms_;
+  Connection* entered = nullptr;
   try {
+    auto connection = std::make_unique<Connection>();
+    connection->fd = fd;
+    connection->face = face;
+    connection->peer = peer_address(fd).text();
+    connection->id = server_.next_connection_id();
+    connection->accepted_ms = connection->active_ms = connection->taking_ms = now_ms_;
     if (face == Face::kTlsResp) connection->tls = server_.tls()->accept();
     {
       // It looks at settings that CONFIG SET may change.
       const std::lock_guard lock(server_.execution());
       connection->session = server_.make_session(*connection, *this);
     }
-    driver_->add(*connection);
+    const size_t count = connections_.size() + 1;
+    make_room(ready_, count);
+    make_room(serving_, count);
+    make_room(events_.changed, 2 * count);  // with io_uring one may have received and sent
+    const std::lock_guard lock(table_mutex_);
+    const uint64_t id = connection->id;
+    entered = connections_.emplace(id, std::move(connection)).first->second.get();
   } catch (const std::exception& error) {
     server_.log().write(LogLevel::kWarning, "a connection is refused: {}", error.what());
     metrics.connections.fetch_sub(1);
     ::close(fd);
     return;
   }
-  driver_->receive(*connection, 0);
-  const std::lock_guard lock(table_mutex_);
-  connections_.emplace(connection->id, std::move(connection));
+  try {
+    driver_->add(*entered);
+    driver_->receive(*entered, 0);
+  } catch (const std::exception& error) {
+    server_.log().write(LogLevel::kWarning, "a connection is refused: {}", error.what());
+    close(*entered);
+  }
 }
 
 // Something has come, gone or ended.
@@ -167,9 +204,11 @@ void Loop::note_input(Connection& connection) {
     connection.bytes_in = 0;
     connection.active_ms = now_ms_;
   }
-  if (connection.tls != nullptr && !connection.tls->decrypt(connection)) {
-    connection.is_broken = true;
-  }
+  do_or_break(connection, [&] {
+    if (connection.tls != nullptr && !connection.tls->decrypt(connection)) {
+      connection.is_broken = true;
+    }
+  });
   if (connection.is_ready) return;
   connection.is_ready = true;
   ready_.push_back(&connection);
@@ -182,7 +221,7 @@ void Loop::execute(const std::vector<Connection*>& ready) {
   for (Connection* connection : ready) {
     if (connection->out.size() <= connection->turn_begin) continue;
     connection->out.truncate(connection->turn_begin);
-    connection->session->refuse_turn(*connection);
+    do_or_break(*connection, [&] { connection->session->refuse_turn(*connection); });
     connection->is_closing = true;
   }
 }
@@ -213,9 +252,11 @@ void Loop::execute_one(Connection& connection) {
 
 void Loop::after_turn(Connection& connection) {
   const bool has_more = connection.is_ready;
-  if (connection.tls != nullptr && !connection.tls->encrypt(connection)) {
-    connection.is_broken = true;
-  }
+  do_or_break(connection, [&] {
+    if (connection.tls != nullptr && !connection.tls->encrypt(connection)) {
+      connection.is_broken = true;
+    }
+  });
   if (!connection.is_broken && Driver::unsent(connection) > 0) driver_->send(connection);
   if (connection.bytes_out > 0) {
     server_.metrics().bytes_out.fetch_add(connection.bytes_out, std::memory_order_relaxed);
@@ -252,7 +293,9 @@ void Loop::after_turn(Connection& connection) {
     if (connection.tls != nullptr) connection.tls_in.shrink(kBufferKeepBytes);
   }
   connection.out.shrink(kBufferKeepBytes);
-  driver_->receive(connection, connection.session->bytes_wanted(connection));
+  do_or_break(connection,
+              [&] { driver_->receive(connection, connection.session->bytes_wanted(connection)); });
+  if (connection.is_broken) close(connection);
 }
 
 void Loop::deliver_mail() {
@@ -268,14 +311,15 @@ void Loop::deliver_mail() {
     if (one.bytes == nullptr) {
       connection.is_broken = true;
     } else if (!connection.is_broken) {
-      connection.out.append(*one.bytes);
+      do_or_break(connection, [&] { connection.out.append(*one.bytes); });
       // What comes at once may be a burst: not all of it beyond what may wait for one that does not
       // take it.
       const size_t unsent =
           Driver::unsent(connection) + (connection.tls != nullptr ? connection.out.size() : 0);
-      connection.is_broken =
-          unsent > server_.limits().output_bytes_max.load(std::memory_order_relaxed) &&
-          !connection.session->has_large_replies();
+      if (unsent > server_.limits().output_bytes_max.load(std::memory_order_relaxed) &&
+          !connection.session->has_large_replies()) {
+        connection.is_broken = true;
+      }
     }
     if (connection.is_ready) continue;
     connection.is_ready = true;
@@ -349,11 +393,7 @@ void Loop::drain() {
     driver_->wait(round == 0 ? 0 : 10, events_);
     for (const auto& [fd, listener] : events_.accepted) ::close(fd);
     for (Connection* connection : events_.changed) note_input(*connection);
-    const std::vector<Connection*> ready = std::move(ready_);
-    ready_.clear();
-    for (Connection* connection : ready) connection->is_ready = false;
-    if (!ready.empty()) execute(ready);
-    for (Connection* connection : ready) after_turn(*connection);
+    serve();
   }
   while (!connections_.empty()) close(*connections_.begin()->second);
 }

@@ -60,6 +60,7 @@ class Loop {
 
   void run();
   void turn();
+  void serve();
   void accept(const Events& events);
   void welcome(int fd, Face face);
   void note_input(Connection& connection);
@@ -79,7 +80,10 @@ class Loop {
   std::vector<std::pair<int, Face>> listeners_;
   std::mutex table_mutex_;  // while the table changes, and others read it
   std::unordered_map<uint64_t, std::unique_ptr<Connection>> connections_;
+  // There is always room in these for all connections: nothing that lets the others go on may need
+  // memory.
   std::vector<Connection*> ready_;
+  std::vector<Connection*> serving_;  // in this turn
   Events events_;
   std::mutex mail_mutex_;
   std::vector<Mail> mail_;

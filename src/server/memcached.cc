@@ -109,18 +109,30 @@ Session::Outcome MemcachedSession::execute(Connection& connection) {
   return Outcome::kMore;
 }
 
+void MemcachedSession::note_request(uint64_t begin, bool failed) {
+  if (as_command_ == nullptr) return;
+  CommandMetrics& metrics = server_.memcached_metrics_of(number_of(*as_command_));
+  metrics.latency.add(static_cast<uint64_t>(static_cast<double>(server_.clock().now() - begin) *
+                                            server_.clock().ns_per_tick()));
+  if (failed) ++metrics.failed;
+}
+
 void MemcachedSession::run(Connection& connection) {
   ++server_.metrics().memcached_commands;
+  as_command_ = nullptr;
+  const uint64_t begin_ticks = server_.clock().now();
   const size_t begin = connection.out.size();
   const Words& words = parser_.words();
   const KeyEvents::Carrying carrying(server_.events());
   try {
-    if (server_.keys() == nullptr) refuse(kMemcachedLoading);
+    const bool needs_store =
+        words[0] != "version" && words[0] != "verbosity" && words[0] != "quit" && words[0] != "mn";
+    if (needs_store && server_.keys() == nullptr) refuse(kMemcachedLoading);
     require_permission_for(words);
     if (!run_meta(words) && !run_classic(words)) say("ERROR");
     if (server_.events().are_on()) [[unlikely]]
       server_.events().end({}, 0);
-    return;
+    return note_request(begin_ticks, false);
   } catch (const CommandError& error) {
     connection.out.truncate(begin);
     quiet_ = false;
@@ -144,6 +156,7 @@ void MemcachedSession::run(Connection& connection) {
         say(fmt::format("SERVER_ERROR {}", error.what()));
     }
   }
+  note_request(begin_ticks, true);
 }
 
 // What is asked for is done as the command of Redis would be, by the user that SASL has named, else
@@ -151,11 +164,12 @@ void MemcachedSession::run(Connection& connection) {
 void MemcachedSession::require_permission(const char* command, bool reads, bool writes) {
   const AclUser* user = user_ != nullptr ? user_.get() : server_.acl().find("default");
   asks_ = nullptr;
+  as_command_ = find_command(command);
   if (!user->is_on()) refuse("CLIENT_ERROR unauthenticated");
   if (server_.events().are_on()) [[unlikely]]
-    server_.events().begin(*find_command(command), {}, 0);
+    server_.events().begin(*as_command_, {}, 0);
   if (user->may_all()) return;
-  if (!user->may_run(*find_command(command), {})) {
+  if (!user->may_run(*as_command_, {})) {
     refuse("CLIENT_ERROR this user has no permissions for this command");
   }
   asks_ = user;
@@ -267,6 +281,7 @@ bool MemcachedSession::run_classic(const Words& words) {
   } else if (name == "version") {
     say(fmt::format("VERSION 1.6.18-perdure-{}", kVersion));
   } else if (name == "verbosity") {
+    if (count < 2) return false;
     quiet_ = is_noreply(words);
     say("OK");
   } else if (name == "stats") {
@@ -411,6 +426,12 @@ void MemcachedSession::flush_all(const Words& words) {
   say("OK");
 }
 
+// What the records may take.
+static uint64_t memory_bytes(Server& server) {
+  const uint64_t bound = server.config().memory_bytes;
+  return bound != 0 ? bound : server.pool().info().capacity_bytes;
+}
+
 void MemcachedSession::stats(const Words& words) {
   const auto add = [this](std::string_view name, const auto& value) {
     say(fmt::format("STAT {} {}", name, value));
@@ -420,7 +441,8 @@ void MemcachedSession::stats(const Words& words) {
   } else if (words[1] == "settings") {
     add("maxconns", server_.config().connections_max);
     add("item_size_max", server_.config().value_bytes_max - 64);
-    add("evictions", "off");
+    add("maxbytes", memory_bytes(server_));
+    add("evictions", server_.config().evict ? "on" : "off");
     add("cas_enabled", "yes");
     add("flush_enabled", "yes");
     add("num_threads", server_.loops().size());
@@ -450,13 +472,25 @@ void MemcachedSession::general_stats(const AddFigure& add_text) {
   add("get_hits", metrics.keyspace_hits);
   add("get_misses", metrics.keyspace_misses);
   add("cmd_get", metrics.keyspace_hits + metrics.keyspace_misses);
+  const auto requests = [&](std::initializer_list<const char*> names) {
+    uint64_t count = 0;
+    for (const char* name : names) {
+      count += server_.memcached_metrics_of(number_of(*find_command(name))).latency.count();
+    }
+    return count;
+  };
+  add("cmd_set", requests({"set", "append"}));
+  add("cmd_touch", requests({"expire", "getex"}));
+  add("cmd_flush", requests({"flushdb"}));
   add("cmd_total", metrics.memcached_commands);
   add("bytes_read", metrics.bytes_in.load());
   add("bytes_written", metrics.bytes_out.load());
   add("curr_items", static_cast<uint64_t>(statistic(all, "records")));
   add("threads", server_.loops().size());
-  add("evictions", 0);
-  add("limit_maxbytes", server_.pool().info().capacity_bytes);
+  add("bytes", static_cast<uint64_t>(statistic(all, "live_bytes")));
+  add("evictions", server_.config().evict ? static_cast<uint64_t>(statistic(all, "evicted_records"))
+                                          : uint64_t{0});
+  add("limit_maxbytes", memory_bytes(server_));
   add("rusage_resident", resident_bytes());
   for (const Statistic& one : all) add("store_" + one.name, fmt::format("{:.0f}", one.value));
 }

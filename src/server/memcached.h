@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "server/commands.h"
 #include "server/connection.h"
 #include "server/keyspace.h"
 #include "server/memcached_binary_parser.h"
@@ -77,6 +78,8 @@ class MemcachedSession final : public Session {
   uint64_t expiry_of(std::string_view word);
   uint64_t expiry_at(int64_t seconds);
   void require_permission(const char* command, bool reads, bool writes);
+  // Counts the request that began then, and whether it failed, if it was told what it asks for.
+  void note_request(uint64_t begin, bool failed);
   void require_permission_for(const Words& words);
   using AddFigure = std::function<void(std::string_view name, const std::string& value)>;
   void general_stats(const AddFigure& add);
@@ -89,6 +92,7 @@ class MemcachedSession final : public Session {
   enum class Protocol : uint8_t { kUnknown, kText, kBinary };
   Protocol protocol_ = Protocol::kUnknown;  // what the first byte says
   std::shared_ptr<AclUser> user_;           // that SASL has given
+  const Command* as_command_ = nullptr;     // what the request would be in Redis
   // Of the request: what it does to its keys, where that is to be looked at.
   const AclUser* asks_ = nullptr;
   bool reads_ = false;

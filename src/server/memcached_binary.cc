@@ -188,16 +188,20 @@ Session::Outcome MemcachedSession::execute_binary(Connection& connection) {
 
 void MemcachedSession::run_binary() {
   ++server_.metrics().memcached_commands;
+  as_command_ = nullptr;
+  const uint64_t begin_ticks = server_.clock().now();
   const size_t begin = connection_->out.size();
   const KeyEvents::Carrying carrying(server_.events());
   const auto fail = [&](Status status) {
     connection_->out.truncate(begin);
     binary_fail(static_cast<uint16_t>(status));
+    note_request(begin_ticks, true);
   };
   try {
     binary_command();
     if (server_.events().are_on()) [[unlikely]]
       server_.events().end({}, 0);
+    note_request(begin_ticks, false);
   } catch (const Failure& failure) {
     fail(failure.status);
   } catch (const CommandError&) {

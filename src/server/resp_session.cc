@@ -240,6 +240,13 @@ void RespSession::run(std::span<const std::string_view> arguments) {
   ++server_.metrics().commands;
   const Command* command = find_command(arguments[0]);
   if (command == nullptr) {
+    if (same_word(arguments[0], "POST") || same_word(arguments[0], "HOST:")) {
+      // A browser, which somebody lets send requests to us; its body would be commands.
+      server_.log().write(LogLevel::kWarning, "connection {} from {} speaks HTTP: closed",
+                          connection_.id, connection_.peer);
+      closes = true;
+      return;
+    }
     std::string text = fmt::format("ERR unknown command '{}', with args beginning with: ",
                                    arguments[0].substr(0, 128));
     for (const std::string_view one : arguments.subspan(1)) {

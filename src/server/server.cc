@@ -50,6 +50,7 @@ Server::Server(const Config& config)
     : config_(config),
       clock_(TickClock::get()),
       command_metrics_(command_count()),
+      memcached_metrics_(command_count()),
       stop_fd_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
   require_sound(config_);
   acl_ = make_acl(config_);

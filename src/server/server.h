@@ -92,6 +92,8 @@ class Server {
   store::StoreImpl& store() { return *store_; }
   Pool& pool() { return *pool_; }
   CommandMetrics& metrics_of(size_t command) { return command_metrics_[command]; }
+  // Of memcached's requests, by the command that each would be.
+  CommandMetrics& memcached_metrics_of(size_t command) { return memcached_metrics_[command]; }
   std::vector<std::unique_ptr<Loop>>& loops() { return loops_; }
   std::deque<SlowEntry>& slowlog() { return slowlog_; }
   void note_slow(std::span<const std::string_view> arguments, uint64_t us, const std::string& peer);
@@ -185,6 +187,7 @@ class Server {
   std::unique_ptr<Follower> follower_;
   bool has_taken_over_ = false;
   std::vector<CommandMetrics> command_metrics_;
+  std::vector<CommandMetrics> memcached_metrics_;
   std::vector<std::unique_ptr<Loop>> loops_;
   std::deque<SlowEntry> slowlog_;
   uint64_t slow_entries_ = 0;

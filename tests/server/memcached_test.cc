@@ -1,5 +1,6 @@
 // memcached's clients, over real sockets.
 #include "server/fixture.h"
+#include "server/info.h"
 
 namespace perdure::test {
 namespace {
@@ -46,6 +47,7 @@ TEST_F(Memcached, Classic) {
   EXPECT_EQ(ask(c, "get gone"), "END");
   EXPECT_EQ(ask(c, "set q 0 0 1 noreply\r\nq\r\nget q", 3), "VALUE q 0 1|q|END");
   EXPECT_EQ(ask(c, "verbosity 1"), "OK");
+  EXPECT_EQ(ask(c, "verbosity"), "ERROR");
   EXPECT_EQ(ask(c, "nosuch"), "ERROR");
   EXPECT_EQ(ask(c, "flush_all"), "OK");
   EXPECT_EQ(ask(c, "get a"), "END");
@@ -78,6 +80,33 @@ TEST_F(Memcached, SharesItsRecordsWithRedisClients) {
   EXPECT_EQ(ask(c, "append h 0 0 1\r\nx"), "NOT_STORED");
   EXPECT_EQ(ask(c, "set h 0 0 1\r\nx"), "STORED");
   EXPECT_EQ(r({"TYPE", "h"}), "string");
+}
+
+TEST_F(Memcached, RequestsAreCounted) {
+  Socket c = memcached();
+  ask(c, "set a 0 0 1\r\n1");
+  ask(c, "ms b 1\r\n1");
+  ask(c, "touch a 100");
+  ask(c, "incr nosuch x");
+  ask(c, "flush_all");
+  c.send("stats\r\nstats settings\r\n");
+  std::map<std::string, std::string> figures;
+  for (int ends = 0; ends < 2;) {
+    const std::string line = c.read_line();
+    if (line == "END") ++ends;
+    const size_t blank = line.find(' ', 5);
+    if (line.starts_with("STAT ")) figures[line.substr(5, blank - 5)] = line.substr(blank + 1);
+  }
+  EXPECT_EQ(figures["cmd_set"], "2");
+  EXPECT_EQ(figures["cmd_touch"], "1");
+  EXPECT_EQ(figures["cmd_flush"], "1");
+  EXPECT_EQ(figures["limit_maxbytes"], std::to_string(uint64_t{64} << 20));
+  EXPECT_EQ(figures["evictions"], "off");
+  const std::string text = server::prometheus_text(*running);
+  EXPECT_NE(text.find("perdure_memcached_command_seconds_count{command=\"set\"} 2\n"),
+            std::string::npos);
+  EXPECT_NE(text.find("perdure_memcached_command_failures_total{command=\"incrby\"} 1\n"),
+            std::string::npos);
 }
 
 TEST_F(Memcached, StaysAfterBadRequests) {

@@ -1,10 +1,15 @@
 // Redis clients, over real sockets; with epoll and, where the kernel has it, io_uring.
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <fstream>
 #include <set>
 #include <thread>
 
 #include "perdure/error.h"
 #include "server/fixture.h"
+#include "support/scale.h"
 
 namespace perdure::test {
 namespace {
@@ -516,6 +521,143 @@ TEST_P(Resp, MetricsForPrometheus) {
   EXPECT_EQ(page.substr(0, 15), "HTTP/1.1 200 OK");
   EXPECT_NE(page.find("perdure_command_seconds_count{command=\"set\"} 1\n"), std::string::npos);
   EXPECT_NE(page.find("perdure_store_records 1\n"), std::string::npos);
+}
+
+// Decimal fractions stay what they are, and no number is written with an exponent.
+TEST_P(Resp, FractionsAddUp) {
+  start();
+  RespClient c = resp();
+  EXPECT_EQ(c({"INCRBYFLOAT", "f", "0.1"}), "0.1");
+  EXPECT_EQ(c({"INCRBYFLOAT", "f", "0.2"}), "0.3");
+  EXPECT_EQ(c({"HINCRBYFLOAT", "h", "f", "0.1"}), "0.1");
+  EXPECT_EQ(c({"HINCRBYFLOAT", "h", "f", "0.2"}), "0.3");
+  EXPECT_EQ(c({"INCRBYFLOAT", "g", "1e20"}), "100000000000000000000");
+  EXPECT_EQ(c({"INCRBYFLOAT", "g", "-1e20"}), "0");
+  EXPECT_EQ(c({"INCRBYFLOAT", "tiny", "-1e-30"}), "0");
+  EXPECT_EQ(c({"INCRBYFLOAT", "f", "inf"}), "-ERR increment would produce NaN or Infinity");
+  c({"SET", "s", "x"});
+  EXPECT_EQ(c({"INCRBYFLOAT", "s", "1"}), "-ERR value is not a valid float");
+}
+
+TEST_P(Resp, ErrorsHaveRedisWords) {
+  start();
+  RespClient c = resp();
+  c({"SET", "kept", "1"});
+  EXPECT_EQ(c({"FLUSHALL", "NOW"}), "-ERR syntax error");
+  EXPECT_EQ(c({"FLUSHDB", "ASYNC", "SYNC"}), "-ERR syntax error");
+  EXPECT_EQ(c({"GET", "kept"}), "1");
+  EXPECT_EQ(c({"CONFIG", "NOSUCH"}), "-ERR unknown subcommand 'NOSUCH'. Try CONFIG HELP.");
+  EXPECT_EQ(c({"CONFIG", "GET"}), "-ERR wrong number of arguments for 'config|get' command");
+  EXPECT_EQ(c({"OBJECT", "NOSUCH"}), "-ERR unknown subcommand 'NOSUCH'. Try OBJECT HELP.");
+  EXPECT_EQ(c({"CLIENT", "ID", "x"}), "-ERR wrong number of arguments for 'client|id' command");
+  EXPECT_EQ(c({"MEMORY", "HELP"}),
+            "[MEMORY <subcommand> [<arg> [value] [opt] ...]. Subcommands are: USAGE <key> [SAMPLES "
+            "<count>] HELP]");
+  EXPECT_EQ(c({"SELECT", "x"}), "-ERR value is not an integer or out of range");
+  EXPECT_EQ(c({"BITPOS", "kept", "2"}), "-ERR The bit argument must be 1 or 0.");
+  EXPECT_EQ(c({"LPOS", "list", "a", "COUNT", "-1"}), "-ERR COUNT can't be negative");
+  EXPECT_EQ(c({"SINTERCARD", "1", "s", "LIMIT", "-1"}), "-ERR LIMIT can't be negative");
+  EXPECT_EQ(c({"LPOP", "list", "x"}), "-ERR value is out of range, must be positive");
+  c({"ZADD", "z", "1", "a", "2", "b"});
+  EXPECT_EQ(c({"ZRANGE", "z", "0", "1", "LIMIT", "0", "1"}),
+            "-ERR syntax error, LIMIT is only supported in combination with either BYSCORE or "
+            "BYLEX");
+  EXPECT_EQ(c({"GETRANGE", "kept", "0", "-100"}), "1");
+  EXPECT_EQ(c({"COMMAND", "GETKEYS", "MSET", "a", "1", "b", "2"}), "[a b]");
+  EXPECT_EQ(c({"COMMAND", "GETKEYS", "PING"}), "-ERR The command has no key arguments");
+}
+
+TEST_P(Resp, FieldsOfBits) {
+  start();
+  RespClient c = resp();
+  EXPECT_EQ(c({"BITFIELD", "b", "SET", "u8", "0", "255", "GET", "i8", "0", "GET", "u4", "#1"}),
+            "[0 -1 15]");
+  EXPECT_EQ(c({"BITFIELD", "b", "INCRBY", "u8", "0", "1", "OVERFLOW", "SAT", "INCRBY", "i5", "100",
+               "100", "OVERFLOW", "FAIL", "INCRBY", "i5", "100", "1"}),
+            "[0 15 (nil)]");
+  EXPECT_EQ(c({"STRLEN", "b"}), "14");
+  EXPECT_EQ(c({"BITFIELD", "b", "SET", "i64", "3", "-9223372036854775808", "INCRBY", "i64", "3",
+               "-1", "GET", "u63", "3"}),
+            "[0 9223372036854775807 4611686018427387903]");
+  EXPECT_EQ(c({"BITFIELD", "b", "OVERFLOW", "SAT", "SET", "u8", "0", "-1"}), "[15]");
+  EXPECT_EQ(c({"BITFIELD_RO", "b", "GET", "u8", "0"}), "[255]");
+  EXPECT_EQ(c({"BITFIELD_RO", "b", "SET", "u8", "0", "1"}),
+            "-ERR BITFIELD_RO only supports the GET subcommand");
+  EXPECT_EQ(c({"BITFIELD", "none", "GET", "u8", "0"}), "[0]");
+  EXPECT_EQ(c({"EXISTS", "none"}), "0");
+  for (const char* type : {"u64", "i65", "u0", "x8", "u8x"}) {
+    EXPECT_EQ(c({"BITFIELD", "b", "GET", type, "0"}).substr(0, 27), "-ERR Invalid bitfield type.");
+  }
+  c({"RPUSH", "list", "x"});
+  EXPECT_EQ(c({"BITFIELD", "list", "GET", "u8", "0"}).substr(0, 10), "-WRONGTYPE");
+}
+
+// What is set together is set wholly or not at all.
+TEST_P(Resp, ConfigIsSetWhollyOrNot) {
+  start();
+  RespClient c = resp();
+  EXPECT_EQ(c({"CONFIG", "SET", "slowlog-us", "7", "nosuch", "1"}),
+            "-ERR Unknown option or number of arguments for CONFIG SET - 'nosuch'");
+  EXPECT_EQ(c({"CONFIG", "GET", "slowlog-us"}), "[slowlog-us 10000]");
+}
+
+TEST_P(Resp, ClientsAreChosen) {
+  start();
+  RespClient c = resp();
+  RespClient listens = resp();
+  RespClient other = resp();
+  listens({"SUBSCRIBE", "channel"});
+  EXPECT_EQ(other({"PING"}), "PONG");
+  const std::string listed = c({"CLIENT", "LIST", "TYPE", "pubsub"});
+  EXPECT_EQ(std::ranges::count(listed, '\n'), 1);
+  EXPECT_EQ(c({"CLIENT", "LIST", "ID", "999999"}), "");
+  EXPECT_EQ(c({"CLIENT", "LIST", "TYPE", "nosuch"}), "-ERR Unknown client type 'nosuch'");
+  EXPECT_EQ(c({"CLIENT", "KILL", "TYPE", "pubsub"}), "1");
+  EXPECT_TRUE(listens.ends_within(10000));
+  EXPECT_EQ(c({"CLIENT", "KILL", "USER", "default"}), "1");  // not this one
+  EXPECT_TRUE(other.ends_within(10000));
+  EXPECT_EQ(c({"PING"}), "PONG");
+}
+
+// A page that a browser shows may let it send requests to loopback: no command of theirs runs.
+TEST_P(Resp, WhoSpeaksHttpIsClosed) {
+  start();
+  for (const char* head : {"POST / HTTP/1.1\r\n", "GET / HTTP/1.1\r\nHost: x\r\n"}) {
+    RespClient browser = resp();
+    browser.send(std::string(head) + "\r\nSET stolen 1\r\n");
+    browser.read_to_end();
+  }
+  EXPECT_EQ(resp()({"EXISTS", "stolen"}), "0");
+}
+
+// Who listens and does not read is let go of when there is no memory for what waits; the others are
+// served.
+TEST_P(Resp, GoesOnWithoutMemoryForOne) {
+  if (kUnderAddressSanitizer || kUnderThreadSanitizer) GTEST_SKIP() << "they have it mapped";
+  config.output_bytes_max = uint64_t{1} << 40;
+  start();
+  RespClient c = resp();
+  RespClient listens = resp();
+  listens({"SUBSCRIBE", "news"});
+  const std::string publish = RespClient::encode({"PUBLISH", "news", std::string(1 << 20, 'n')});
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_AS, &before), 0);
+  uint64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  rlimit little = before;
+  little.rlim_cur = pages * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)) + (uint64_t{96} << 20);
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &little), 0);
+  int64_t heard = 1;
+  int told = 0;
+  for (; told < 400 && heard == 1; ++told) {
+    c.send(publish);
+    heard = c.read().number;
+  }
+  const std::string answer = c({"PING"});
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &before), 0);
+  EXPECT_LT(told, 400);
+  EXPECT_EQ(answer, "PONG");
+  EXPECT_EQ(resp()({"PING"}), "PONG");
 }
 
 TEST_P(Resp, StaysAfterBadRequests) {
