@@ -16,7 +16,7 @@ struct LsmCommandOptions {
   std::string records = "2M";
   std::string before = "10s";
   std::string after = "10s";
-  std::string level_records = "500k";
+  std::string level_records = "1M";
   std::string seconds = "1s";
   StudyOutputs outputs;
 };

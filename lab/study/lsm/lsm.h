@@ -21,7 +21,7 @@ namespace perdure::lab::study {
 struct LsmStudyOptions {
   std::vector<std::string> parts = {"groups", "reads", "mixes", "cost", "restart"};
   // Of groups, reads and mixes: LevelDB.
-  uint64_t level_records = 500'000;       // of 16 + value_bytes
+  uint64_t level_records = 1'000'000;     // of 16 + value_bytes
   double seconds = 1;                     // that each figure is measured for
   std::vector<double> pm_times = {2, 5};  // persistent memory's latency, in DRAM's
   double dram_ns = 90;                    // which this is
