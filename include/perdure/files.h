@@ -8,8 +8,9 @@
 //
 // A file is a list of extents and an append offset. Bytes are written past the caches and then
 // committed by one 8-byte store of the append offset, so an append of any size is there wholly or
-// not at all. Reads return a view of the pool itself. Creating, renaming (over another file, too)
-// and removing are atomic and durable when the call returns.
+// not at all; a short one needs a single fence, for a checksum tells whether its bytes are there.
+// Reads return a view of the pool itself. Creating, renaming (over another file, too) and removing
+// are atomic and durable when the call returns.
 //
 // Paths are names separated by '/', from the root directory whether they begin with '/' or not;
 // empty names and "." are left out, ".." is refused. A name has 1 to 255 bytes, without '/' and
@@ -84,9 +85,10 @@ class FileWriter {
   // Adds bytes at the end. Readers see them after flush(); on an error nothing was added.
   void append(std::string_view bytes);
   // Makes what was appended visible, and safe from the death of the process; in the domain `page`
-  // visible only. Cost: one fence, in the domain `page` none.
+  // visible only. Cost: one fence, in the domain `page` none; in the domain `line`, where at most
+  // 1 KiB was appended since the last time, what was appended is durable then as well.
   void flush();
-  // Makes what was appended durable. Cost: flush(), and one fence.
+  // Makes what was appended durable. Cost: flush(), and one fence where that has not made it so.
   void sync();
   // Cuts the file, which is at least as long, to `bytes`. Durable on return. What readers see of
   // the bytes that were cut off is undefined from then on; their space is not given to others while

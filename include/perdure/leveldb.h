@@ -7,7 +7,8 @@
 //   options.compression = leveldb::kNoCompression;      // compressed blocks cannot be read in place
 //   leveldb::DB::Open(options, "/db", &db);
 //
-// A write with `sync` is durable after two fences, without a system call. A write without it
+// A write with `sync` is durable after one fence (two if it has more than 1 KiB), without a system
+// call. A write without it
 // survives the death of the process (in the domain `page` only what was synced does), as with files
 // of the system. Errors of the pool become those of LevelDB: kCorrupt is Corruption, kNotFound is
 // NotFound, all else IOError; no exception passes through LevelDB. After a write that found the

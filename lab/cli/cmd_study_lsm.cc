@@ -1,4 +1,4 @@
-// perdure study lsm: RocksDB's caches, and what a restart leaves of them.
+// perdure study lsm: LevelDB in a pool, RocksDB's caches, and what a restart leaves of them.
 
 #include <memory>
 
@@ -6,7 +6,7 @@
 #include "common/units.h"
 #include "lab/cli/commands.h"
 #include "lab/cli/study_outputs.h"
-#include "lab/study/lsm/restart.h"
+#include "lab/study/lsm/lsm.h"
 
 namespace perdure::cli {
 namespace {
@@ -16,12 +16,16 @@ struct LsmCommandOptions {
   std::string records = "2M";
   std::string before = "10s";
   std::string after = "10s";
+  std::string level_records = "1M";
+  std::string seconds = "1s";
   StudyOutputs outputs;
 };
 
 int run_lsm(const LsmCommandOptions& options) {
   lab::study::LsmStudyOptions resolved = options.study;
   resolved.records = parse_count(options.records);
+  resolved.level_records = parse_count(options.level_records);
+  resolved.seconds = parse_duration_s(options.seconds);
   resolved.before_s = parse_duration_s(options.before);
   resolved.after_s = parse_duration_s(options.after);
   const auto run = [&](const ProgressSink& progress, const std::atomic<bool>& stop) {
@@ -34,7 +38,24 @@ int run_lsm(const LsmCommandOptions& options) {
 
 void add_lsm_options(CLI::App& command, LsmCommandOptions& options) {
   lab::study::LsmStudyOptions& study = options.study;
-  command.add_option("--records", options.records, "Of 8 + 100 bytes, such as 10M")
+  command
+      .add_option("--part", study.parts,
+                  "groups, reads, mixes (LevelDB in a pool), cost, restart (RocksDB's caches)")
+      ->delimiter(',')
+      ->capture_default_str();
+  command.add_option("--level-records", options.level_records, "LevelDB's, of 16 + 100 bytes")
+      ->capture_default_str();
+  command.add_option("--seconds", options.seconds, "For which each figure of LevelDB is measured")
+      ->capture_default_str();
+  command
+      .add_option("--pm-times", study.pm_times,
+                  "Latency of LevelDB's persistent memory, in times of DRAM's")
+      ->delimiter(',')
+      ->capture_default_str();
+  command.add_option("--dram-ns", study.dram_ns, "Which this is")->capture_default_str();
+  command.add_option("--disk", study.disk_folder, "Folder on a disk, for LevelDB's files there")
+      ->capture_default_str();
+  command.add_option("--records", options.records, "RocksDB's, of 8 + 100 bytes, such as 10M")
       ->capture_default_str();
   command.add_option("--value-size", study.value_bytes, "Bytes of a value")->capture_default_str();
   command
@@ -76,13 +97,16 @@ void add_lsm_options(CLI::App& command, LsmCommandOptions& options) {
 void add_study_lsm(CLI::App& study, Action& action) {
   auto options = std::make_shared<LsmCommandOptions>();
   CLI::App* command = add_command(
-      study, "lsm", "Measure how soon after a restart RocksDB is as fast as before",
+      study, "lsm", "Measure what LevelDB and RocksDB gain by persistent memory",
       "  perdure study lsm --html study.html\n"
       "  perdure study lsm --records 20M --before 60s --after 60s --repeats 3 --json > study.json\n"
-      "  perdure study lsm --latency-us 20 --threads 4\n"
-      "\nOn files that answer like an SSD: with a block cache in DRAM, and with a smaller one and "
-      "a persistent\nblock cache in a pool, at the prices of the dissertation that it repeats. "
-      "docs/studies.md says how to\nread it. It needs a build with librocksdb-dev.\n");
+      "  perdure study lsm --part restart --latency-us 20 --threads 4\n"
+      "  perdure study lsm --part groups,reads,mixes --pm-times 2,3,4,5 --level-records 2M\n"
+      "\nLevelDB with its files in a pool: synced writes in groups, and what of it is worth DRAM. "
+      "RocksDB on files\nthat answer like an SSD: with a block cache in DRAM, and with a smaller "
+      "one and a persistent block\ncache in a pool, at the prices of the dissertation that it "
+      "repeats; and how soon after a restart it is\nas fast as before. docs/studies.md says how to "
+      "read it. It needs a build with libleveldb-dev and\nlibrocksdb-dev.\n");
   add_lsm_options(*command, *options);
   add_json_flag(*command, options->outputs.json);
   command->callback([options, &action] { action = [options] { return run_lsm(*options); }; });

@@ -114,6 +114,61 @@ TEST_F(FilesPower, NothingIsLostAndNothingComesBack) {
   }
 }
 
+// Their bytes and the new length go together: the sum of the bytes says whether they are there.
+TEST_F(FilesPower, ASyncedAppendOfAFewBytesIsOneFence) {
+  FailingMedium medium(path(), Domain::kLine);
+  medium.begin();
+  Pool pool = Pool::open(path(), small_pool());
+  Files files = Files::open(pool, "files");
+  FileWriter log = files.create_file("/log");
+  log.append(std::string(3000, 'l'));  // room for more
+  log.sync();
+  const uint64_t before = medium.persists();
+  for (uint64_t i = 0; i < 5; ++i) {
+    log.append("header ");
+    log.append(std::string(131, 'r'));
+    log.flush();
+    log.sync();
+  }
+  EXPECT_EQ(medium.persists() - before, 5U);
+}
+
+// A power failure has lost a part of the last append. The file is as before, and stays so when what
+// was lost stands behind its end again.
+TEST_F(FilesPower, AnAppendThatGotLostDoesNotComeBack) {
+  const std::string kept(70, 'k');
+  const std::string last = "the last append, which began in a line that had been synced before";
+  std::string whole;
+  {
+    Pool pool = Pool::open(path(), small_pool());
+    Files files = Files::open(pool, "files");
+    FileWriter log = files.create_file("/log");
+    log.append(kept);
+    log.sync();
+    log.append(last);
+    log.sync();
+    whole = read_file(path());
+  }
+  const auto content = [&] {
+    Pool pool = Pool::open(path(), small_pool());
+    Files files = Files::open(pool, "files");
+    expect_sound(pool, files);
+    return *contents_of(files).at("/log");
+  };
+  write_file(path(), whole);
+  EXPECT_EQ(content(), kept + last);
+  EXPECT_EQ(content(), kept + last);
+  const size_t at = whole.find(last) + last.size() - 3;
+  std::string lost = whole;
+  lost[at] = '\0';
+  write_file(path(), lost);
+  EXPECT_EQ(content(), kept);
+  std::string again = read_file(path());
+  again[at] = whole[at];
+  write_file(path(), again);
+  EXPECT_EQ(content(), kept);
+}
+
 // The pool stops, and what was there can still be read.
 TEST_F(FilesPower, AFailedMediumCanBeRead) {
   for (uint64_t n = 0; n < 60 && !HasFailure(); ++n) {

@@ -1,5 +1,3 @@
-#include "lab/study/lsm/restart.h"
-
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -14,17 +12,14 @@
 #include "common/permutation.h"
 #include "lab/bench/distribution.h"
 #include "lab/bench/peers.h"
-#include "lab/bench/report.h"
-#include "lab/machine.h"
 #include "lab/study/lsm/cached_db.h"
-#include "lab/study/study_folder.h"
+#include "lab/study/lsm/parts.h"
 #include "lab/study/windows.h"
 #include "perdure/error.h"
 
-namespace perdure::lab::study {
+namespace perdure::lab::study::lsm {
 namespace {
 
-using nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
 // Records that lie side by side are asked for alike: about those of a block.
@@ -158,85 +153,73 @@ json measure(const std::string& name, const CachedDbOptions& db_options,
       {"after", windows_json(after)}};
 }
 
-void require_sound(const LsmStudyOptions& options) {
-  const auto require = [](bool sound, const char* what) {
-    if (!sound) throw Error(ErrorCode::kInvalidArgument, what);
-  };
-  require(options.records >= 10'000, "the study needs 10,000 records at least");
-  require(options.value_bytes >= 1 && options.value_bytes <= 1 << 20,
-          "values have 1 byte to 1 MiB");
-  require(options.latency_us >= 0 && options.latency_us <= 1e6,
-          "the latency is from 0 to 1,000,000 us");
-  for (const double percent :
-       {options.dram_percent, options.dram_beside_percent, options.pm_percent}) {
-    require(percent > 0 && percent <= 200, "caches have above 0 to 200 percent of the records");
-  }
-  require(options.window_s >= 0.001 && options.sustained_s >= options.window_s &&
-              options.before_s >= 8 * options.window_s &&
-              options.after_s >= 2 * options.sustained_s,
-          "the times are too short for the windows");
-  require(options.skew > 0 && options.skew <= 0.5, "the skew is above 0 and up to 0.5");
-  require(options.threads >= 1 && options.threads <= 256, "there are 1 to 256 threads");
-  require(options.repeats >= 1, "there is 1 repeat at least");
+OpenCachedDb* find_rocksdb() {
+  return reinterpret_cast<OpenCachedDb*>(
+      find_in_peer("rocksdb", kOpenCachedDbSymbol, "RocksDB with its caches"));
+}
+
+// For each cache of the same price: its name, and its database.
+std::vector<std::pair<std::string, CachedDbOptions>> caches_of(const Course& course) {
+  const LsmStudyOptions& options = course.options;
+  const auto raw = static_cast<double>(options.records * (8 + options.value_bytes));
+  const auto share = [&](double percent) { return static_cast<uint64_t>(raw * percent / 100); };
+  CachedDbOptions db{.folder = course.folder,
+                     .records = options.records,
+                     .value_bytes = options.value_bytes,
+                     .latency_ns = static_cast<uint64_t>(options.latency_us * 1000),
+                     .dram_bytes = share(options.dram_percent),
+                     .in_dram = options.in_dram};
+  CachedDbOptions beside = db;
+  beside.dram_bytes = share(options.dram_beside_percent);
+  beside.pm_bytes = std::max(share(options.pm_percent), uint64_t{1} << 20);
+  return {{"DRAM", db}, {"DRAM by 2Q, persistent memory", beside}};
 }
 
 }  // namespace
 
-json run_lsm_study(const LsmStudyOptions& options, const ProgressSink& progress,
-                   const std::atomic<bool>& stop) {
-  require_sound(options);
-  auto* open = reinterpret_cast<OpenCachedDb*>(
-      find_in_peer("rocksdb", kOpenCachedDbSymbol, "RocksDB with its caches"));
-  const StudyFolder folder(options.folder);
-  const auto raw = static_cast<double>(options.records * (8 + options.value_bytes));
-  const auto share = [&](double percent) { return static_cast<uint64_t>(raw * percent / 100); };
-  CachedDbOptions db{.folder = folder.path(),
-                     .records = options.records,
-                     .value_bytes = options.value_bytes,
-                     .latency_ns = static_cast<uint64_t>(options.latency_us * 1000),
-                     .in_dram = options.in_dram};
+json measure_restarts(const Course& course) {
+  OpenCachedDb* open = find_rocksdb();
   json results = json::array();
-  for (unsigned repeat = 0; repeat < options.repeats && !stop; ++repeat) {
-    db.dram_bytes = share(options.dram_percent);
-    db.pm_bytes = 0;
-    results.push_back(measure("DRAM", db, options, open, repeat, progress, stop));
-    if (stop) break;
-    db.dram_bytes = share(options.dram_beside_percent);
-    db.pm_bytes = std::max(share(options.pm_percent), uint64_t{1} << 20);
-    results.push_back(
-        measure("DRAM by 2Q, persistent memory", db, options, open, repeat, progress, stop));
+  for (unsigned repeat = 0; repeat < course.options.repeats; ++repeat) {
+    for (const auto& [name, db] : caches_of(course)) {
+      if (course.stop) return results;
+      results.push_back(
+          measure(name, db, course.options, open, repeat, course.progress, course.stop));
+    }
   }
-  return {{"schema", "perdure-study-lsm-1"},
-          {"machine", to_json(describe_machine())},
-          {"parameters",
-           {{"records", options.records},
-            {"key_bytes", 8},
-            {"value_bytes", options.value_bytes},
-            {"raw_bytes", static_cast<uint64_t>(raw)},
-            {"latency_us", options.latency_us},
-            {"dram_percent", options.dram_percent},
-            {"dram_beside_percent", options.dram_beside_percent},
-            {"pm_percent", options.pm_percent},
-            {"before_s", options.before_s},
-            {"after_s", options.after_s},
-            {"window_s", options.window_s},
-            {"sustained_s", options.sustained_s},
-            {"skew", options.skew},
-            {"self_similar", options.self_similar},
-            {"in_dram", options.in_dram},
-            {"threads", options.threads},
-            {"repeats", options.repeats},
-            {"seed", options.seed},
-            {"folder", options.folder}}},
-          {"published",
-           {{"source", "L. Lersch, dissertation, TU Dresden, 2020, chapter 3.5"},
-            {"conditions",
-             "RocksDB 6.2.2, 1 billion records of 8 + 100 bytes on an SSD DC P3700, one thread; 10 "
-             "GB of DRAM, or 2 GB and 17 GB of Optane DC memory"},
-            {"dram_to_peak_s", 280},
-            {"pm_to_peak_s", 15}}},
-          {"interrupted", stop.load()},
-          {"results", results}};
+  return results;
 }
 
-}  // namespace perdure::lab::study
+json measure_cost(const Course& course) {
+  OpenCachedDb* open = find_rocksdb();
+  json results = json::array();
+  for (unsigned repeat = 0; repeat < course.options.repeats; ++repeat) {
+    for (const unsigned threads : {1U, 2U}) {
+      for (const auto& [name, options] : caches_of(course)) {
+        if (course.stop) return results;
+        LsmStudyOptions readers = course.options;
+        readers.threads = threads;
+        std::filesystem::remove(options.folder + "/cache.pool");
+        course.tell(fmt::format("cost, {}, {} threads", name, threads), 0);
+        const std::unique_ptr<CachedDb> db(open(options));
+        const std::vector<Window> windows = read_for(
+            *db, readers, readers.before_s, Clock::now(), readers.seed + repeat, [](double) {},
+            course.stop);
+        const size_t quarter = windows.size() - windows.size() / 4;
+        const auto mean = [&](double Window::* figure) {
+          return mean_of(windows, quarter, windows.size(), figure);
+        };
+        results.push_back({{"cache", name},
+                           {"threads", threads},
+                           {"repeat", repeat},
+                           {"dram_bytes", options.dram_bytes},
+                           {"pm_bytes", options.pm_bytes},
+                           {"peak_per_s", mean(&Window::per_s)},
+                           {"medium_reads_per_operation", mean(&Window::medium_reads)}});
+      }
+    }
+  }
+  return results;
+}
+
+}  // namespace perdure::lab::study::lsm

@@ -4,6 +4,9 @@
 //   create    the inode, then its entry in the table (an intent decides about the block): a file or none
 //   append    the bytes, fence, the append offset: the old length or the new one. What stands behind the
 //             append offset counts for nothing, after any number of crashes, and is written before it counts
+//   a few bytes  the bytes and, in the inode's line: the append offset before them, their sum, their end;
+//             one fence. Opening sums up what is there: the new length if the sum is right, else the old one.
+//             It makes its verdict durable, and the tail none, before anything is written behind it
 //   grow      the extent's check and offset, in one line (an intent decides about the block)
 //   rename    a redo record with the new name, and with the state of the file that it replaces
 //   remove    the state becomes `doomed`: one word. Extents, pages, inode are returned after that, each
@@ -61,9 +64,12 @@ class FileSystem {
   void ensure(Node& node, uint64_t bytes);
   // Returns extents that begin at `bytes` or later. Durable on return.
   void trim(Node& node, uint64_t bytes);
-  // Stores the append offset and flushes it; the bytes before it are durable. Durable with the next
-  // fence.
-  void store_size(const Node& node, uint64_t bytes);
+  // Stores the append offset and flushes it; the bytes before it are durable, and so is the file's
+  // length so far. There is no tail then. Durable with the next fence.
+  void store_size(const Node& node, uint64_t length, uint64_t bytes);
+  // Stores a tail of these bytes behind `length`, which is durable, and flushes it. With the next
+  // fence the file has its new length, if these bytes are durable by then.
+  void store_tail(const Node& node, uint64_t length, std::string_view bytes);
   void store_modified(const Node& node);
 
   uint64_t check(const std::function<void(const std::string&)>& report) const;
@@ -82,6 +88,8 @@ class FileSystem {
                                    std::unordered_set<uint64_t>& blocks,
                                    std::vector<uint64_t*>& left);
   void read_extents(Node& node, std::unordered_set<uint64_t>& blocks, std::vector<uint64_t*>& left);
+  // Adds the tail to the length if its bytes are there.
+  void read_tail(Node& node) const;
   void read_extent_page(const Node& node, uint32_t page,
                         std::unordered_set<uint64_t>& blocks) const;
   void build_tree(std::vector<std::shared_ptr<Node>>& nodes);

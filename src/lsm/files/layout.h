@@ -2,7 +2,7 @@
 //
 //   Root         | seal | salt (sealed) | offset of the first TablePage |
 //   TablePage    4 KiB: the offset of the next page, a mark, and 510 entries: each the offset of an Inode, or 0
-//   Inode        1 KiB | append offset, state, time: a line | NameRecord | 20 ExtentPages | 32 extents |
+//   Inode        1 KiB | append offset, state, time, tail: a line | NameRecord | 20 ExtentPages | 32 extents |
 //   ExtentPage   4 KiB: a mark, and 255 more extents
 //   extent       | checked length | offset of its bytes |
 //
@@ -75,22 +75,30 @@ struct Inode {
   uint64_t size_word;      // checked: the append offset
   uint64_t state_word;     // checked: State
   uint64_t modified_word;  // checked: seconds since 1970
-  uint64_t reserved[5];
+  // The tail: bytes behind the append offset that count if all of them are there. In the line of
+  // size_word, so that what is stored there becomes durable in the order of the stores.
+  uint64_t tail_sum;  // xxh3 of the bytes from the append offset to the end of the tail
+  // checked: where the tail ends; at the append offset or before it, or 0: none
+  uint64_t tail_word;
+  uint64_t reserved[3];
   NameRecord name;
   uint64_t reserved2;
   uint64_t pages[kPages];
   ExtentSlot extents[kSlots];
 };
-static_assert(sizeof(Inode) == 1024 && offsetof(Inode, pages) == 352 &&
-              offsetof(Inode, extents) == 512);
+static_assert(sizeof(Inode) == 1024 && offsetof(Inode, tail_word) < 64 &&
+              offsetof(Inode, pages) == 352 && offsetof(Inode, extents) == 512);
 
 inline constexpr uint32_t kExtentsMax = Inode::kSlots + Inode::kPages * ExtentPage::kSlots;
 inline constexpr uint64_t kExtentBytesMin = 4096;
+// Of a tail. More bytes take longer to sum up than a fence takes.
+inline constexpr uint64_t kTailBytesMax = 1024;
 
 inline constexpr uint64_t kTableSalt = 0x7ab1e;
 inline constexpr uint64_t kSizeSalt = 0x517e;
 inline constexpr uint64_t kStateSalt = 0x57a7e;
 inline constexpr uint64_t kTimeSalt = 0x71e3;
 inline constexpr uint64_t kPageSalt = 0xe97e;
+inline constexpr uint64_t kTailSalt = 0x7a11;
 
 }  // namespace perdure::files

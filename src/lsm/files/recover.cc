@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <iterator>
 #include <random>
@@ -119,6 +120,31 @@ void FileSystem::read_extents(Node& node, std::unordered_set<uint64_t>& blocks,
   }
 }
 
+void FileSystem::read_tail(Node& node) const {
+  const Inode& inode = inode_of(node);
+  const uint64_t size = node.size.load(std::memory_order_relaxed);
+  uint64_t end = 0;
+  if (!pm::unseal_word(inode.tail_word, salt_of(node, kTailSalt), end)) {
+    damaged(node.number, "its last append is damaged");
+  }
+  if (end <= size || node.doomed) return;
+  if (node.directory || end - size > kTailBytesMax || end > node.extents->end()) {
+    damaged(node.number, "its last append is too long");
+  }
+  std::array<char, kTailBytesMax> bytes;
+  for (uint64_t at = size; at < end;) {
+    const Extent& extent = node.extents->find(at);
+    const uint64_t piece = std::min(end, extent.begin + extent.bytes) - at;
+    const char* from = pool_.base() + extent.offset + (at - extent.begin);
+    std::memcpy(bytes.data() + (at - size), from, piece);
+    memory_.flush(from, piece);  // a process that died may have left them in the caches only
+    at += piece;
+  }
+  if (pm::checksum64(bytes.data(), end - size, salt_of(node, kTailSalt) + size) != inode.tail_sum)
+    return;  // not all of it got there: it was not acknowledged
+  node.size = end;
+}
+
 std::shared_ptr<Node> FileSystem::read_inode(uint32_t number, uint64_t offset,
                                              std::unordered_set<uint64_t>& blocks,
                                              std::vector<uint64_t*>& left) {
@@ -149,6 +175,7 @@ std::shared_ptr<Node> FileSystem::read_inode(uint32_t number, uint64_t offset,
   node->size = size;
   if (!node->directory) node->extents = std::make_unique<ExtentList>();
   read_extents(*node, blocks, left);
+  if (inode.tail_word != 0) read_tail(*node);
   // A process that died may have left these words in the caches only. From now on they count: were
   // they lost to a power failure after extents of a doomed file have been returned, it would be
   // live without them.
@@ -216,8 +243,18 @@ void FileSystem::recover() {
   build_tree(nodes);
   require_no_circles();
   memory_
-      // lengths and states as they were found, before anything is returned or read by them
+      // lengths and states as they were found, and tails, before anything is returned or read by
+      // them
       .fence();
+  bool had_tail = false;
+  for (const std::shared_ptr<Node>& node : nodes) {
+    if (!node || node->doomed || inode_of(*node).tail_word == 0 || pool_.read_only()) continue;
+    store_size(*node, node->size, node->size);
+    had_tail = true;
+  }
+  // The end of tails, before something is written behind the append offset: what was half there
+  // could become whole, and come back after the next crash.
+  if (had_tail) memory_.fence();
   unlink_all(left);  // now that all is judged: a damaged pool stays as it is
   for (const std::shared_ptr<Node>& node : nodes) {
     if (node && node->doomed) reclaim(*node);
@@ -286,7 +323,8 @@ uint64_t FileSystem::check(const std::function<void(const std::string&)>& report
         fail_with(fmt::format("the name of file {} is damaged", node->number));
       }
       if (!pm::unseal_word(inode.size_word, salt_of(*node, kSizeSalt), size) ||
-          (!node->written && size != node->size.load(std::memory_order_acquire))) {
+          (!node->written && inode.tail_word == 0 &&
+           size != node->size.load(std::memory_order_acquire))) {
         fail_with(fmt::format("the length of file {} is damaged", node->number));
       }
     }

@@ -171,10 +171,28 @@ void FileSystem::reclaim(const Node& node) {
   free_numbers_.push_back(node.number);  // there is room for all
 }
 
-void FileSystem::store_size(const Node& node, uint64_t bytes) {
+void FileSystem::store_size(const Node& node, uint64_t length, uint64_t bytes) {
   Inode& inode = inode_of(node);
+  // In this order, which one line keeps: the length is never less than one that was promised, and a
+  // shorter one finds no tail to be added to it.
+  if (inode.tail_word != 0) {
+    pm::store_release(inode.size_word, pm::seal_word(length, salt_of(node, kSizeSalt)));
+    pm::store_release(inode.tail_word, uint64_t{0});
+  }
   pm::store_release(inode.size_word, pm::seal_word(bytes, salt_of(node, kSizeSalt)));
   memory_.flush(&inode.size_word, sizeof inode.size_word);
+}
+
+void FileSystem::store_tail(const Node& node, uint64_t length, std::string_view bytes) {
+  Inode& inode = inode_of(node);
+  // In this order: with the append offset the last tail is part of the file, and ends; the new one
+  // counts from the last store on. Between them a crash finds the length so far.
+  pm::store_release(inode.size_word, pm::seal_word(length, salt_of(node, kSizeSalt)));
+  pm::store_release(inode.tail_sum,
+                    pm::checksum64(bytes.data(), bytes.size(), salt_of(node, kTailSalt) + length));
+  pm::store_release(inode.tail_word,
+                    pm::seal_word(length + bytes.size(), salt_of(node, kTailSalt)));
+  memory_.flush(&inode.size_word, pm::kLineBytes);
 }
 
 void FileSystem::store_modified(const Node& node) {

@@ -102,17 +102,80 @@ void Stream::append(std::string_view bytes) {
   if (position_ + bytes.size() > node_->extents->end()) {
     system_->ensure(*node_, position_ + bytes.size());
   }
-  write(position_, bytes);
+  if (is_tail(bytes.size())) {
+    add_to_tail(bytes);
+  } else {
+    spill_tail();
+    write(position_, bytes);
+    has_last_line_ = false;
+  }
   position_ += bytes.size();
   changed_ = true;
 }
 
+bool Stream::is_tail(size_t more) const {
+  return memory_.domain() == Domain::kLine && position_ == committed_ + tail_bytes_ &&
+         tail_bytes_ + more <= kTailBytesMax;
+}
+
+void Stream::add_to_tail(std::string_view bytes) {
+  const size_t in_line = committed_ % pm::kLineBytes;
+  if (!has_last_line_ && in_line != 0) {
+    const Extent& extent = node_->extents->find(committed_);
+    std::memcpy(tail_.data(),
+                system_->pool().base() + extent.offset + (committed_ - in_line - extent.begin),
+                in_line);
+  }
+  has_last_line_ = true;
+  std::memcpy(tail_.data() + in_line + tail_bytes_, bytes.data(), bytes.size());
+  tail_bytes_ += bytes.size();
+}
+
+// It became too long for one, or is not committed as one.
+void Stream::spill_tail() {
+  if (tail_bytes_ == 0) return;
+  write(committed_, {tail_.data() + committed_ % pm::kLineBytes, tail_bytes_});
+  tail_bytes_ = 0;
+  has_last_line_ = false;
+}
+
+// Whole lines. What stands in the first one before the tail gets the bytes that it has, which
+// readers may be reading; what comes behind the tail counts for nothing.
+void Stream::write_tail() const {
+  const uint64_t begin = committed_ - committed_ % pm::kLineBytes;
+  const uint64_t end = (position_ + pm::kLineBytes - 1) / pm::kLineBytes * pm::kLineBytes;
+  for (uint64_t at = begin; at < end;) {
+    const Extent& extent = node_->extents->find(at);
+    const uint64_t piece = std::min(end, extent.begin + extent.bytes) - at;
+    memory_.copy_nontemporal(system_->pool().base() + extent.offset + (at - extent.begin),
+                             tail_.data() + (at - begin), piece);
+    at += piece;
+  }
+}
+
 void Stream::commit() {
   if (position_ == committed_) return;
+  if (tail_bytes_ != 0) {
+    const size_t in_line = committed_ % pm::kLineBytes;
+    const size_t used = in_line + tail_bytes_;
+    const size_t rest = position_ % pm::kLineBytes;
+    if (rest != 0) std::memset(tail_.data() + used, 0, pm::kLineBytes - rest);
+    write_tail();
+    system_->store_tail(*node_, committed_, {tail_.data() + in_line, tail_bytes_});
+    // Bytes and tail, before the caller relies on them, readers see them, and the next tail makes
+    // these bytes count without a sum. Neither needs to be there before the other: see store_tail.
+    memory_.fence();
+    committed_ = position_;
+    unfenced_ = false;
+    tail_bytes_ = 0;
+    std::memmove(tail_.data(), tail_.data() + used - rest, rest);
+    return;
+  }
   if (unflushed_ != nullptr) memory_.flush(unflushed_, pm::kLineBytes);
   unflushed_ = nullptr;
   memory_.fence();  // the bytes, before the append offset that makes them count
-  system_->store_size(*node_, position_);
+  // The length so far is durable once its own fence has been, which this one was at the latest.
+  system_->store_size(*node_, committed_, position_);
   committed_ = position_;
   unfenced_ = true;
 }
@@ -139,8 +202,10 @@ void Stream::truncate(uint64_t bytes) {
         fmt::format("{}: '{}' has {} bytes; it cannot be cut to {}",
                     system_->pool().mapping().path(), system_->name_of(*node_), position_, bytes));
   }
+  spill_tail();
+  has_last_line_ = false;
   if (bytes < committed_) {
-    system_->store_size(*node_, bytes);
+    system_->store_size(*node_, committed_, bytes);
     committed_ = bytes;
     memory_.fence();  // the append offset, before what is behind it is written over or returned
     unfenced_ = false;
@@ -166,7 +231,10 @@ void Stream::close() {
   if (system_->pool().failed()) return;
   system_->pool().require_writable();
   commit();
-  if (changed_) system_->store_modified(*node_);
+  if (changed_) {
+    system_->store_size(*node_, committed_, committed_);  // without a tail
+    system_->store_modified(*node_);
+  }
   if (unfenced_ || changed_)
     memory_.fence();  // append offset and time, before the file is another's
   node_->size.store(position_, std::memory_order_release);

@@ -1,6 +1,7 @@
 // Reading and appending: what FileReader and FileWriter are made of.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -49,13 +50,23 @@ class Stream {
   void write(uint64_t position, std::string_view bytes);
   void write_in_line(char* target, std::string_view bytes);
   void write_lines(char* target, std::string_view bytes) const;
+  // Whether what is not committed yet is, with so many bytes more, a tail.
+  bool is_tail(size_t more) const;
+  void add_to_tail(std::string_view bytes);
+  void spill_tail();
+  void write_tail() const;
   void commit();
 
   std::shared_ptr<FileSystem> system_;
   std::shared_ptr<Node> node_;
   const pm::Memory& memory_;
-  uint64_t position_;                // the file's end, as its writer sees it
-  uint64_t committed_;               // the append offset as stored
+  uint64_t position_;   // the file's end, as its writer sees it
+  uint64_t committed_;  // the append offset as stored
+  // A tail: bytes that were appended since the last commit, while they are few. Before them what
+  // stands in the file's last line, so that whole lines can be written past the caches.
+  alignas(pm::kLineBytes) std::array<char, kTailBytesMax + pm::kLineBytes> tail_;
+  size_t tail_bytes_ = 0;
+  bool has_last_line_ = false;       // whether tail_ begins with what is before committed_
   const char* unflushed_ = nullptr;  // a line that has bytes which are not yet flushed
   bool unfenced_ = false;            // the append offset was stored since the last fence
   bool changed_ = false;

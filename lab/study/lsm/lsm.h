@@ -1,7 +1,7 @@
-// What the dissertation on storage managers for persistent memory measured of RocksDB's persistent
-// block cache, repeated on this machine: how soon after a restart a database on an SSD is as fast
-// as before. With a block cache in DRAM alone, and with a smaller one and, for the rest of its
-// price, a block cache in persistent memory.
+// What the dissertation on storage managers for persistent memory measured of LSM trees, repeated
+// on this machine: LevelDB with its files in a pool, where writes are synced in groups, and where
+// more or less of it is in DRAM; and RocksDB on an SSD, with a block cache in DRAM alone, or with a
+// smaller one and, for the rest of its price, a block cache in persistent memory.
 //
 //   LsmStudyOptions options{.records = 4'000'000};
 //   const json study = run_lsm_study(options, progress, stop);
@@ -12,12 +12,21 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "common/progress.h"
 
 namespace perdure::lab::study {
 
 struct LsmStudyOptions {
+  std::vector<std::string> parts = {"groups", "reads", "mixes", "cost", "restart"};
+  // Of groups, reads and mixes: LevelDB.
+  uint64_t level_records = 1'000'000;     // of 16 + value_bytes
+  double seconds = 1;                     // that each figure is measured for
+  std::vector<double> pm_times = {2, 5};  // persistent memory's latency, in DRAM's
+  double dram_ns = 90;                    // which this is
+  std::string disk_folder = ".";          // for files on a disk
+  // Of cost and restart: RocksDB.
   uint64_t records = 4'000'000;  // of 8 + value_bytes
   uint64_t value_bytes = 100;
   double latency_us = 80;  // of a read from the SSD, which is emulated
