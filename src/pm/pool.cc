@@ -412,7 +412,8 @@ std::unique_ptr<PoolImpl> PoolImpl::open(Mapping mapping, const PoolOptions& opt
   if (!size_known && !lenient) {
     throw corrupt_header(mapping.path(), "the pool's size in the header is damaged");
   }
-  if (!unseal_word(header.generation_word, kGenerationSalt, generation) && !lenient) {
+  const bool generation_known = unseal_word(header.generation_word, kGenerationSalt, generation);
+  if (!generation_known && !lenient) {
     throw corrupt_header(mapping.path(), "the pool's generation in the header is damaged");
   }
   const uint64_t most = (capacity - header.data_offset) / kSegmentBytes;
@@ -450,6 +451,9 @@ std::unique_ptr<PoolImpl> PoolImpl::open(Mapping mapping, const PoolOptions& opt
   pool->map_ = SegmentMap(header);
   pool->know_size(segments);
   pool->generation_ = pool->sealed_generation_ = generation >> 2;
+  // What a damaged word says may be one less than the last generation, and a lock word that a dead
+  // process has left in a node would never be free: far from what it can have been.
+  if (!generation_known) pool->generation_ ^= uint64_t{1} << 31;
   pool->closed_before_ = static_cast<CloseMark>(generation & 3);
   // A process that died may have left stores that it never synced. They are in the kernel's pages,
   // and all that is judged from here on takes them to be durable: a power failure must not undo

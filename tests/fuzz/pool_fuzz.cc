@@ -42,9 +42,11 @@ struct Subject {
 };
 
 // Variants differ in how records are written, and are read by the code of their structure:
-// p-clht+fc by that of p-clht.
+// p-clht+fc by that of p-clht. Those with "+vl" do not: their nodes have another layout than those
+// of the references, whose locks are in them.
 bool is_variant(const CatalogEntry& entry) {
-  if (entry.name == "plush+range" || entry.name == "rstore+ordered" || entry.name == "rstore+pm") {
+  if (entry.name == "plush+range" || entry.name == "rstore+ordered" || entry.name == "rstore+pm" ||
+      entry.name.ends_with("+vl")) {
     return false;
   }
   const size_t plus = entry.name.find('+');

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <string>
 #include <thread>
 
@@ -13,6 +14,7 @@
 #include "index/trie/layout.h"
 #include "index/trie/shapes.h"
 #include "perdure/catalog.h"
+#include "pm/layout.h"
 #include "pm/pool_impl.h"
 #include "support/files.h"
 
@@ -102,19 +104,23 @@ class LeftLocked : public testing::TestWithParam<const char*> {
       impl.at<masstree::Node>(root.first.top)->lock = held;
     }
   }
-};
 
-TEST_P(LeftLocked, OpensWithAllLocksFree) {
-  const test::TempDir dir;
-  PoolOptions options;
-  options.capacity_bytes = uint64_t{8} << 20;
-  {
-    Pool pool = Pool::create(dir.file("pool"), options);
+  // A pool of the generation 1 with ten records.
+  void SetUp() override {
+    PoolOptions options;
+    options.capacity_bytes = uint64_t{8} << 20;
+    Pool pool = Pool::create(path_, options);
     const auto index = create_index(pool, "index", GetParam(), Kind::kU64, Kind::kU64, {});
     for (uint64_t key = 0; key < 10; ++key) index->insert(key, key);
     leave_locked(pool);
   }
-  Pool pool = Pool::open(dir.file("pool"));
+
+  const test::TempDir dir_;
+  const std::string path_ = dir_.file("pool");
+};
+
+TEST_P(LeftLocked, OpensWithAllLocksFree) {
+  Pool pool = Pool::open(path_);
   const auto index = open_index(pool, "index");
   Value value;
   for (uint64_t key = 0; key < 10; ++key) {
@@ -124,6 +130,35 @@ TEST_P(LeftLocked, OpensWithAllLocksFree) {
   EXPECT_TRUE(index->insert(uint64_t{10}, uint64_t{11}));
   EXPECT_TRUE(index->remove(uint64_t{3}));
   EXPECT_EQ(index->check([](const std::string& fault) { ADD_FAILURE() << fault; }), 0U);
+}
+
+TEST_P(LeftLocked, IsReadOnlyWithAllLocksFree) {
+  PoolOptions options;
+  options.read_only = true;
+  const std::string before = test::read_file(path_);
+  {
+    Pool pool = Pool::open(path_, options);
+    const auto index = open_index(pool, "index");
+    Value value;
+    for (uint64_t key = 0; key < 10; ++key) ASSERT_TRUE(index->lookup(key, value));
+    EXPECT_EQ(index->check([](const std::string& fault) { ADD_FAILURE() << fault; }), 0U);
+  }
+  EXPECT_EQ(test::read_file(path_), before);
+}
+
+// What is read of a damaged pool takes the next generation for the one that it has, if the damaged
+// word says one less.
+TEST_P(LeftLocked, IsReadWhateverDamageMakesOfTheGeneration) {
+  std::string bytes = test::read_file(path_);
+  bytes[offsetof(pm::PoolHeader, generation_word)] ^= 4;  // 0, with the mark in the two low bits
+  test::write_file(path_, bytes);
+  PoolOptions options;
+  options.read_only = options.lenient = true;
+  Pool pool = Pool::open(path_, options);
+  ASSERT_NE(pm::impl_of(pool).generation(), 1U) << "a lookup would wait for ever";
+  const auto index = open_index(pool, "index");
+  Value value;
+  for (uint64_t key = 0; key < 10; ++key) EXPECT_TRUE(index->lookup(key, value));
 }
 
 INSTANTIATE_TEST_SUITE_P(References, LeftLocked, testing::Values("p-art", "p-masstree", "p-hot"),

@@ -374,7 +374,8 @@ TEST_P(Tries, AWordThatLeadsUpwardsIsDamage) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Structures, Tries, testing::Values("p-art+vl", "p-art", "wort", "woart", "art-cow"),
+INSTANTIATE_TEST_SUITE_P(Structures, Tries,
+                         testing::Values("p-art+vl", "p-art", "wort", "woart", "art-cow"),
                          [](const auto& given) {
                            std::string name = given.param;
                            std::replace_if(

@@ -189,6 +189,8 @@ struct ArtWithLocks : Art {
     return *reinterpret_cast<uint64_t*>(reinterpret_cast<char*>(&node) + 8);
   }
 };
+static_assert(offsetof(Node, window) + ArtWithLocks::kWindowBytes == 8 &&
+              offsetof(Node, end) == 16);
 
 inline uint64_t* Art::find(Node& node, uint64_t tag, uint32_t symbol) {
   uint64_t* slots = slots_of(node, tag);
