@@ -35,6 +35,8 @@ uint64_t table_salt(uint64_t frame) { return kTableSalt + (frame << 24); }
 void tell_of_pm_frames(void (*used)()) { pm_frame_used = used; }
 
 AlignedBytes aligned_bytes(uint64_t bytes) {
+  // Whole pages: sanitizers refuse others.
+  bytes = (bytes + pm::kPageBytes - 1) / pm::kPageBytes * pm::kPageBytes;
   auto* memory = static_cast<char*>(std::aligned_alloc(pm::kPageBytes, bytes));
   if (memory == nullptr) throw std::bad_alloc();
   return {memory, std::free};
