@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <future>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -108,13 +109,15 @@ void BufferPool::recover() {
   batch_open_ = staged != 0;
   finish_batch();
   // Neither needs the other. A thread is worth it for many.
-  constexpr uint64_t kManyFrames = 1 << 15;
   std::future<void> frames;
   if (pm_frames() >= kManyFrames) {
-    frames = std::async(std::launch::async, [this] { find_frames(); });
-  } else {
-    find_frames();
+    try {
+      frames = std::async(std::launch::async, [this] { find_frames(); });
+    } catch (const std::system_error&) {
+      // There is no thread to be had: one after the other.
+    }
   }
+  if (!frames.valid()) find_frames();
   recovery_.analyse(head * Log::kAlign);
   log_.mark();
   if (frames.valid()) frames.get();

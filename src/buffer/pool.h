@@ -88,6 +88,9 @@ struct PoolCounters {
 
 class BufferPool {
  public:
+  // From so many frames in PM on they are looked through while the log is read.
+  static constexpr uint64_t kManyFrames = 1 << 15;
+
   BufferPool(const PageFormat& format, const pm::Memory& memory, Log& log, PageStore& store,
              const Areas& areas, uint64_t dram_frames, uint64_t pm_frames, uint32_t checksum_every);
   ~BufferPool();
