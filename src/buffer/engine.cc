@@ -591,6 +591,8 @@ uint64_t Engine::shorten_log(uint64_t pages) {
     for (uint64_t n = 0; n < pages && mended > 0; n += mended) {
       mended = buffer_->mend_some(pages - n);
     }
+    // The last ones keep the log until those who are at them have read them.
+    if (mended == 0) buffer_->await_mending();
   }
   const uint64_t cleaned = buffer_->clean(pages);
   buffer_->truncate();

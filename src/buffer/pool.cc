@@ -344,6 +344,10 @@ BufferPool::ReadAhead BufferPool::read_ahead(const std::vector<uint64_t>& ids) {
   return ahead;
 }
 
+void BufferPool::await_mending() const {
+  while (pm::acquire(mending_) != 0) std::this_thread::yield();
+}
+
 bool BufferPool::judge_next(std::mutex& turn) {
   const std::lock_guard lock(turn);
   if (mend_some(kStagedMax) > 0) return true;
@@ -360,8 +364,8 @@ bool BufferPool::judge_next(std::mutex& turn) {
     ++judge_hand_;
     return true;
   }
-  // What others are at counts when it is done; what they could not do is tried again here.
-  while (pm::acquire(mending_) != 0) std::this_thread::yield();
+  // What others were at and could not do is tried again here.
+  await_mending();
   return mend_some(kStagedMax) > 0;
 }
 

@@ -144,6 +144,8 @@ class BufferPool {
   // that keep the log longest; what is not here is read from the page store side by side. Returns
   // how many; 0 if there is none, or others are at the last ones.
   uint64_t mend_some(uint64_t limit);
+  // Until no other thread is in mend_some(): what it was at is mended by then, or put back.
+  void await_mending() const;
   // The same, then of those that the log does not name. False: all are judged.
   bool judge_next(std::mutex& turn);
   // How many pages are mended, and written, before the log's head moves: some batches, and no more
