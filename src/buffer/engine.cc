@@ -503,7 +503,7 @@ void Engine::run_group() {
 // Throws if one of them cannot be carried out; then none of them was.
 void Engine::run(const std::vector<Commit*>& group) {
   make_room();
-  Change change(*buffer_, log_, store_->capacity());
+  Change change(*buffer_, log_, spare_copies_, store_->capacity());
   uint64_t carried_out = 0;
   try {
     for (Commit* one : group) {
