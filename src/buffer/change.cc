@@ -76,8 +76,8 @@ Frame& Change::edit(uint64_t page, bool fresh) {
   Frame& frame = fresh ? pool_.pin_new(page) : pool_.pin(page);
   frame.latch.lock();
   try {
-    edited_.emplace(page,
-                    Edited{&frame, spare_.copy_of(frame.data, format().page_bytes()), fresh});
+    edited_.emplace(page, Edited{&frame, spare_.copy_of(frame.data, format().page_bytes()),
+                                 frame.unsealed, fresh});
   } catch (...) {
     frame.latch.unlock();
     pool_.unpin(frame);
@@ -176,11 +176,12 @@ void Change::write() {
 void Change::rollback() {
   done_ = true;
   for (const auto& [id, page] : edited_) {
+    // With the checksums that it had, so that a part that is damaged does not look right. A crash
+    // may leave lines of this change beside those: they fit only if all are of one or the other.
     std::memcpy(page.frame->data, page.before.data(), page.before.size());
-    page.frame->unsealed |= format().all_parts();
+    page.frame->unsealed = page.unsealed;
     // A page that is new again, and of no interest: clean, so that it never is in the page store.
     if (page.fresh) page.frame->recovery_lsn.store(0, std::memory_order_release);
-    pool_.seal(*page.frame);
   }
   // What of this change has reached PM already bears LSNs that must not come again. Before the
   // pages are released: nobody can change them before the mark is durable.

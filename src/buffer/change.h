@@ -116,6 +116,7 @@ class Change {
   struct Edited {
     Frame* frame;
     std::string before;  // the whole page
+    PartMask unsealed;   // of its checksums then
     bool fresh;
   };
 
