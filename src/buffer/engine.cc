@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <random>
 #include <unordered_map>
+#include <utility>
 
 #include "buffer/btree/tree.h"
 #include "pm/checksum.h"
@@ -709,8 +710,10 @@ void Engine::checkpoint() {
 
 void Engine::recover(const std::function<void(const RecoveryProgress&)>& told) {
   uint64_t count = 0;
+  uint64_t pending = buffer_->recovery().pending();
   while (buffer_->judge_next(judge_mutex_)) {
-    if (told && ++count % 64 == 0) told(recovery());
+    const uint64_t before = std::exchange(pending, buffer_->recovery().pending());
+    if (told && (pending != before || ++count % 64 == 0)) told(recovery());
   }
   if (told) told(recovery());
 }
