@@ -11,7 +11,6 @@
 #include <filesystem>
 #include <random>
 #include <unordered_map>
-#include <utility>
 
 #include "buffer/btree/tree.h"
 #include "pm/checksum.h"
@@ -631,6 +630,7 @@ void Engine::make_room() {
 
 void Engine::work_in_background() {
   constexpr auto kPause = std::chrono::milliseconds(5);
+  constexpr uint64_t kJudgedAtOnce = 64;  // pages, before the log is looked at again
   auto pause = kPause;
   for (;;) {
     {
@@ -642,7 +642,11 @@ void Engine::work_in_background() {
       const bool long_log = log_.used() > log_.bytes() / 4;
       if (long_log) shorten_log(256);
       if (long_log) pause = std::chrono::milliseconds(0);
-      for (int i = 0; i < 64 && buffer_->judge_next(judge_mutex_); ++i) pause = pause / 2;
+      uint64_t judged = 0;
+      for (uint64_t some = 1; some > 0 && judged < kJudgedAtOnce; judged += some) {
+        some = buffer_->judge_next(judge_mutex_);
+      }
+      if (judged >= kJudgedAtOnce) pause = std::chrono::milliseconds(0);
     } catch (const std::exception&) {          // no memory, too
       pause = std::chrono::milliseconds(200);  // those who commit hear of it when it matters
     }
@@ -701,7 +705,7 @@ std::vector<std::string> Engine::trees(const Moment* moment) {
 void Engine::checkpoint() {
   // What is changed meanwhile is left to the next one.
   const uint64_t until = log_.tail();
-  while (buffer_->judge_next(judge_mutex_)) {
+  while (buffer_->judge_next(judge_mutex_) > 0) {
   }
   while (buffer_->clean(1024, until) > 0) {
   }
@@ -710,10 +714,9 @@ void Engine::checkpoint() {
 
 void Engine::recover(const std::function<void(const RecoveryProgress&)>& told) {
   uint64_t count = 0;
-  uint64_t pending = buffer_->recovery().pending();
-  while (buffer_->judge_next(judge_mutex_)) {
-    const uint64_t before = std::exchange(pending, buffer_->recovery().pending());
-    if (told && (pending != before || ++count % 64 == 0)) told(recovery());
+  while (const uint64_t judged = buffer_->judge_next(judge_mutex_)) {
+    count += judged;
+    if (told && (judged > 1 || count % 64 == 0)) told(recovery());
   }
   if (told) told(recovery());
 }

@@ -348,9 +348,9 @@ void BufferPool::await_mending() const {
   while (pm::acquire(mending_) != 0) std::this_thread::yield();
 }
 
-bool BufferPool::judge_next(std::mutex& turn) {
+uint64_t BufferPool::judge_next(std::mutex& turn) {
   const std::lock_guard lock(turn);
-  if (mend_some(kStagedMax) > 0) return true;
+  if (const uint64_t mended = mend_some(kStagedMax); mended > 0) return mended;
   for (; judge_hand_ < frame_count_; ++judge_hand_) {
     Frame& frame = frames_[judge_hand_];
     const uint64_t id = pm::acquire(frame.page);
@@ -362,11 +362,11 @@ bool BufferPool::judge_next(std::mutex& turn) {
       if (error.code() != ErrorCode::kCorrupt) throw;  // to be tried again
     }
     ++judge_hand_;
-    return true;
+    return 1;
   }
   // What others were at and could not do is tried again here.
   await_mending();
-  return mend_some(kStagedMax) > 0;
+  return mend_some(kStagedMax);
 }
 
 Frame* BufferPool::load(uint64_t id, bool read, const char* ahead) {

@@ -146,8 +146,8 @@ class BufferPool {
   uint64_t mend_some(uint64_t limit);
   // Until no other thread is in mend_some(): what it was at is mended by then, or put back.
   void await_mending() const;
-  // The same, then of those that the log does not name. False: all are judged.
-  bool judge_next(std::mutex& turn);
+  // The same for a batch, then for one that the log does not name. 0: all are judged.
+  uint64_t judge_next(std::mutex& turn);
   // How many pages are mended, and written, before the log's head moves: some batches, and no more
   // than a small part of the frames.
   uint64_t mended_at_once() const {
