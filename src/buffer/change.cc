@@ -11,44 +11,24 @@
 
 namespace perdure::buffer {
 
-namespace {
-
-// Memory for copies of pages, for this thread's next commits: a page's from the heap takes as long
-// as the copy.
-std::vector<std::string>& spare_copies() {
-  constexpr size_t kSpareMax = 64;
-  thread_local std::vector<std::string> spare = [] {
-    std::vector<std::string> none;
-    none.reserve(kSpareMax);
-    return none;
-  }();
-  return spare;
-}
-
-std::string copy_of(const char* page, uint32_t bytes) {
-  std::vector<std::string>& spare = spare_copies();
+std::string SpareCopies::copy_of(const char* page, uint32_t bytes) {
   std::string copy;
-  if (!spare.empty()) {
-    copy = std::move(spare.back());
-    spare.pop_back();
+  if (!spare_.empty()) {
+    copy = std::move(spare_.back());
+    spare_.pop_back();
   }
   copy.assign(page, bytes);
   return copy;
 }
 
-// Takes no memory.
-void keep_spare(std::string copy, uint32_t bytes) {
-  std::vector<std::string>& spare = spare_copies();
-  if (copy.capacity() >= bytes && spare.size() < spare.capacity()) {
-    spare.push_back(std::move(copy));
-  }
+void SpareCopies::keep(std::string copy, uint32_t bytes) {
+  if (copy.capacity() >= bytes && spare_.size() < kSpareMax) spare_.push_back(std::move(copy));
 }
 
-}  // namespace
-
-Change::Change(BufferPool& pool, Log& log, uint64_t pages_max)
+Change::Change(BufferPool& pool, Log& log, SpareCopies& spare, uint64_t pages_max)
     : pool_(pool),
       log_(log),
+      spare_(spare),
       pages_max_(pages_max),
       lsn_(log.tail()),
       bytes_max_(log.room()),
@@ -68,7 +48,7 @@ void Change::release() {
   for (auto& [id, page] : edited_) {
     page.frame->latch.unlock();
     pool_.unpin(*page.frame);
-    keep_spare(std::move(page.before), format().page_bytes());
+    spare_.keep(std::move(page.before), format().page_bytes());
   }
   edited_.clear();
   for (const auto& [id, frame] : read_) pool_.unpin(*frame);
@@ -96,7 +76,8 @@ Frame& Change::edit(uint64_t page, bool fresh) {
   Frame& frame = fresh ? pool_.pin_new(page) : pool_.pin(page);
   frame.latch.lock();
   try {
-    edited_.emplace(page, Edited{&frame, copy_of(frame.data, format().page_bytes()), fresh});
+    edited_.emplace(page, Edited{&frame, spare_.copy_of(frame.data, format().page_bytes()),
+                                 frame.unsealed, fresh});
   } catch (...) {
     frame.latch.unlock();
     pool_.unpin(frame);
@@ -195,11 +176,12 @@ void Change::write() {
 void Change::rollback() {
   done_ = true;
   for (const auto& [id, page] : edited_) {
+    // With the checksums that it had, so that a part that is damaged does not look right. A crash
+    // may leave lines of this change beside those: they fit only if all are of one or the other.
     std::memcpy(page.frame->data, page.before.data(), page.before.size());
-    page.frame->unsealed |= format().all_parts();
+    page.frame->unsealed = page.unsealed;
     // A page that is new again, and of no interest: clean, so that it never is in the page store.
     if (page.fresh) page.frame->recovery_lsn.store(0, std::memory_order_release);
-    pool_.seal(*page.frame);
   }
   // What of this change has reached PM already bears LSNs that must not come again. Before the
   // pages are released: nobody can change them before the mark is durable.

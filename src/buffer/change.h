@@ -34,9 +34,23 @@ struct OverflowBody {
   uint64_t bytes;
 };
 
+// Memory for the copies of pages that the next changes take: from the heap a page's takes as long
+// as the copy. By one thread at a time.
+class SpareCopies {
+ public:
+  SpareCopies() { spare_.reserve(kSpareMax); }
+  std::string copy_of(const char* page, uint32_t bytes);
+  // Takes no memory.
+  void keep(std::string copy, uint32_t bytes);
+
+ private:
+  static constexpr size_t kSpareMax = 64;
+  std::vector<std::string> spare_;
+};
+
 class Change {
  public:
-  Change(BufferPool& pool, Log& log, uint64_t pages_max);
+  Change(BufferPool& pool, Log& log, SpareCopies& spare, uint64_t pages_max);
   ~Change();  // releases the pages; what was neither finished nor rolled back is rolled back
   Change(const Change&) = delete;
   Change& operator=(const Change&) = delete;
@@ -102,6 +116,7 @@ class Change {
   struct Edited {
     Frame* frame;
     std::string before;  // the whole page
+    PartMask unsealed;   // of its checksums then
     bool fresh;
   };
 
@@ -112,6 +127,7 @@ class Change {
 
   BufferPool& pool_;
   Log& log_;
+  SpareCopies& spare_;
   uint64_t pages_max_;
   uint64_t lsn_;
   uint64_t bytes_max_;

@@ -503,7 +503,7 @@ void Engine::run_group() {
 // Throws if one of them cannot be carried out; then none of them was.
 void Engine::run(const std::vector<Commit*>& group) {
   make_room();
-  Change change(*buffer_, log_, store_->capacity());
+  Change change(*buffer_, log_, spare_copies_, store_->capacity());
   uint64_t carried_out = 0;
   try {
     for (Commit* one : group) {
@@ -591,6 +591,8 @@ uint64_t Engine::shorten_log(uint64_t pages) {
     for (uint64_t n = 0; n < pages && mended > 0; n += mended) {
       mended = buffer_->mend_some(pages - n);
     }
+    // The last ones keep the log until those who are at them have read them.
+    if (mended == 0) buffer_->await_mending();
   }
   const uint64_t cleaned = buffer_->clean(pages);
   buffer_->truncate();
@@ -628,6 +630,7 @@ void Engine::make_room() {
 
 void Engine::work_in_background() {
   constexpr auto kPause = std::chrono::milliseconds(5);
+  constexpr uint64_t kJudgedAtOnce = 64;  // pages, before the log is looked at again
   auto pause = kPause;
   for (;;) {
     {
@@ -639,7 +642,11 @@ void Engine::work_in_background() {
       const bool long_log = log_.used() > log_.bytes() / 4;
       if (long_log) shorten_log(256);
       if (long_log) pause = std::chrono::milliseconds(0);
-      for (int i = 0; i < 64 && buffer_->judge_next(judge_mutex_); ++i) pause = pause / 2;
+      uint64_t judged = 0;
+      for (uint64_t some = 1; some > 0 && judged < kJudgedAtOnce; judged += some) {
+        some = buffer_->judge_next(judge_mutex_);
+      }
+      if (judged >= kJudgedAtOnce) pause = std::chrono::milliseconds(0);
     } catch (const std::exception&) {          // no memory, too
       pause = std::chrono::milliseconds(200);  // those who commit hear of it when it matters
     }
@@ -698,7 +705,7 @@ std::vector<std::string> Engine::trees(const Moment* moment) {
 void Engine::checkpoint() {
   // What is changed meanwhile is left to the next one.
   const uint64_t until = log_.tail();
-  while (buffer_->judge_next(judge_mutex_)) {
+  while (buffer_->judge_next(judge_mutex_) > 0) {
   }
   while (buffer_->clean(1024, until) > 0) {
   }
@@ -707,8 +714,9 @@ void Engine::checkpoint() {
 
 void Engine::recover(const std::function<void(const RecoveryProgress&)>& told) {
   uint64_t count = 0;
-  while (buffer_->judge_next(judge_mutex_)) {
-    if (told && ++count % 64 == 0) told(recovery());
+  while (const uint64_t judged = buffer_->judge_next(judge_mutex_)) {
+    count += judged;
+    if (told && (judged > 1 || count % 64 == 0)) told(recovery());
   }
   if (told) told(recovery());
 }

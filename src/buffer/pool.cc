@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <future>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -35,6 +36,8 @@ uint64_t table_salt(uint64_t frame) { return kTableSalt + (frame << 24); }
 void tell_of_pm_frames(void (*used)()) { pm_frame_used = used; }
 
 AlignedBytes aligned_bytes(uint64_t bytes) {
+  // Whole pages: sanitizers refuse others.
+  bytes = (bytes + pm::kPageBytes - 1) / pm::kPageBytes * pm::kPageBytes;
   auto* memory = static_cast<char*>(std::aligned_alloc(pm::kPageBytes, bytes));
   if (memory == nullptr) throw std::bad_alloc();
   return {memory, std::free};
@@ -106,13 +109,15 @@ void BufferPool::recover() {
   batch_open_ = staged != 0;
   finish_batch();
   // Neither needs the other. A thread is worth it for many.
-  constexpr uint64_t kManyFrames = 1 << 15;
   std::future<void> frames;
   if (pm_frames() >= kManyFrames) {
-    frames = std::async(std::launch::async, [this] { find_frames(); });
-  } else {
-    find_frames();
+    try {
+      frames = std::async(std::launch::async, [this] { find_frames(); });
+    } catch (const std::system_error&) {
+      // There is no thread to be had: one after the other.
+    }
   }
+  if (!frames.valid()) find_frames();
   recovery_.analyse(head * Log::kAlign);
   log_.mark();
   if (frames.valid()) frames.get();
@@ -339,9 +344,13 @@ BufferPool::ReadAhead BufferPool::read_ahead(const std::vector<uint64_t>& ids) {
   return ahead;
 }
 
-bool BufferPool::judge_next(std::mutex& turn) {
+void BufferPool::await_mending() const {
+  while (pm::acquire(mending_) != 0) std::this_thread::yield();
+}
+
+uint64_t BufferPool::judge_next(std::mutex& turn) {
   const std::lock_guard lock(turn);
-  if (mend_some(kStagedMax) > 0) return true;
+  if (const uint64_t mended = mend_some(kStagedMax); mended > 0) return mended;
   for (; judge_hand_ < frame_count_; ++judge_hand_) {
     Frame& frame = frames_[judge_hand_];
     const uint64_t id = pm::acquire(frame.page);
@@ -353,11 +362,11 @@ bool BufferPool::judge_next(std::mutex& turn) {
       if (error.code() != ErrorCode::kCorrupt) throw;  // to be tried again
     }
     ++judge_hand_;
-    return true;
+    return 1;
   }
-  // What others are at counts when it is done; what they could not do is tried again here.
-  while (pm::acquire(mending_) != 0) std::this_thread::yield();
-  return mend_some(kStagedMax) > 0;
+  // What others were at and could not do is tried again here.
+  await_mending();
+  return mend_some(kStagedMax);
 }
 
 Frame* BufferPool::load(uint64_t id, bool read, const char* ahead) {

@@ -88,6 +88,9 @@ struct PoolCounters {
 
 class BufferPool {
  public:
+  // From so many frames in PM on they are looked through while the log is read.
+  static constexpr uint64_t kManyFrames = 1 << 15;
+
   BufferPool(const PageFormat& format, const pm::Memory& memory, Log& log, PageStore& store,
              const Areas& areas, uint64_t dram_frames, uint64_t pm_frames, uint32_t checksum_every);
   ~BufferPool();
@@ -141,8 +144,10 @@ class BufferPool {
   // that keep the log longest; what is not here is read from the page store side by side. Returns
   // how many; 0 if there is none, or others are at the last ones.
   uint64_t mend_some(uint64_t limit);
-  // The same, then of those that the log does not name. False: all are judged.
-  bool judge_next(std::mutex& turn);
+  // Until no other thread is in mend_some(): what it was at is mended by then, or put back.
+  void await_mending() const;
+  // The same for a batch, then for one that the log does not name. 0: all are judged.
+  uint64_t judge_next(std::mutex& turn);
   // How many pages are mended, and written, before the log's head moves: some batches, and no more
   // than a small part of the frames.
   uint64_t mended_at_once() const {

@@ -1,9 +1,12 @@
 // Frames of the buffer pool: pages that move between them, memory that runs out, and reading that
 // fails.
 #include <gtest/gtest.h>
+#include <pthread.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -12,6 +15,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -178,13 +182,291 @@ TEST_F(FramesTest, WhatTheLogNamesIsReadSideBySide) {
   Database database = Database::open(pool, "d", options);
   const double pending = statistic(database, "recovery_pending");
   EXPECT_GT(pending, 40);
-  database.recover();
+  uint64_t told = 0;
+  database.recover([&](const RecoveryProgress&) { ++told; });
+  EXPECT_GE(told, 2U) << "after each batch";
   EXPECT_EQ(statistic(database, "recovery_pending"), 0);
   EXPECT_GT(file.together.load(), 40U);
   EXPECT_GE(file.most.load(), 16U);
   EXPECT_LT(file.alone.load(), 10U);
   ASSERT_EQ(difference(contents_of(database, *database.find_tree("t")), model), "");
   expect_sound(database);
+}
+
+// Who reads while it is to wait waits until `go_on`, and a while longer.
+class HeldReads : public buffer::PageFaults {
+ public:
+  HeldReads() { buffer::inject_page_faults(this); }
+  void read(uint64_t, char*, uint32_t) override {
+    if (!hold || std::this_thread::get_id() != who.load()) return;
+    held = true;
+    while (!go_on) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    hold = false;
+  }
+  uint32_t write(uint64_t, uint32_t bytes) override { return bytes; }
+  void sync() override {}
+  std::atomic<std::thread::id> who;
+  std::atomic<bool> hold{true};
+  std::atomic<bool> held{false};
+  std::atomic<bool> go_on{false};
+};
+
+// A commit that needs room in the log waits for who reads the last pages that keep it.
+TEST_F(FramesTest, AFullLogWaitsForPagesThatAreBeingMended) {
+  const TempDir folder;
+  DatabaseOptions options = small_database();
+  options.dram_bytes = uint64_t{400} * 4096;
+  options.pm_frames = false;
+  options.page_file = folder.file("pages");
+  Records model;
+  {
+    Pool pool = Pool::create(folder.file("pool"), small_pool(uint64_t{16} << 20));
+    Database database = Database::create(pool, "d", options);
+    const Tree tree = database.tree("t");
+    database.tree("u");
+    for (uint64_t i = 0; i < 400; ++i) model[key_of(i)] = std::string(100, 'a');
+    const auto put = [&](Transaction& one, uint64_t i) {
+      one.put(tree, key_of(i), model[key_of(i)]);
+    };
+    database.transact([&](Transaction& one) {
+      for (uint64_t i = 0; i < 400; ++i) put(one, i);
+    });
+    database.checkpoint();
+    for (uint64_t i = 0; i < 400; i += 9) {
+      model[key_of(i)].back() = 'X';
+      database.transact([&](Transaction& one) { put(one, i); });
+    }
+    std::filesystem::copy(folder.file("pool"), folder.file("crashed"));
+    std::filesystem::copy(folder.file("pages"), folder.file("crashed.pages"));
+  }
+  HeldReads file;
+  options.page_file = folder.file("crashed.pages");
+  Pool pool = Pool::open(folder.file("crashed"), small_pool());
+  Database database = Database::open(pool, "d", options);
+  const double pending = statistic(database, "recovery_pending");
+  ASSERT_GT(pending, 1);
+  ASSERT_LE(pending, buffer::kStagedMax) << "one batch";
+  std::thread mending([&] {
+    file.who = std::this_thread::get_id();
+    database.recover();
+  });
+  while (!file.held) std::this_thread::yield();
+  const Tree other = *database.find_tree("u");
+  const double limit = statistic(database, "log_bytes") * 3 / 4;
+  const std::string value(1000, 'v');
+  const auto commit = [&] {
+    database.transact([&](Transaction& one) { one.put(other, "key", value); });
+  };
+  EXPECT_NO_THROW({
+    while (statistic(database, "log_used_bytes") <= limit) commit();
+    file.go_on = true;
+    commit();
+  });
+  file.go_on = true;
+  mending.join();
+  EXPECT_LT(statistic(database, "log_used_bytes"), limit);
+  ASSERT_EQ(difference(contents_of(database, *database.find_tree("t")), model), "");
+  expect_sound(database);
+}
+
+// Fails in the midst of batches, too.
+class SomeReadsFail : public buffer::PageFaults {
+ public:
+  SomeReadsFail() { buffer::inject_page_faults(this); }
+  void read(uint64_t, char*, uint32_t) override {
+    if (fail && ++reads_ % 29 == 0) throw Error(ErrorCode::kIo, "told to fail");
+  }
+  uint32_t write(uint64_t, uint32_t bytes) override { return bytes; }
+  void sync() override {}
+  std::atomic<bool> fail{true};
+
+ private:
+  std::atomic<uint64_t> reads_{0};
+};
+
+// Threads mend side by side, others commit and read pages that those are at, and the process is
+// killed before all is mended, several times.
+TEST_F(FramesTest, ManyMendAndWorkAtTheSameTime) {
+  const TempDir folder;
+  const auto pool_of = [&](int round) { return folder.file("pool" + std::to_string(round)); };
+  const auto pages_of = [&](int round) { return folder.file("pages" + std::to_string(round)); };
+  constexpr uint64_t kKeys = 600;
+  constexpr uint64_t kWriters = 2;
+  constexpr int kRounds = 4;
+  DatabaseOptions options = small_database();
+  options.page_file = pages_of(0);
+  std::array<Records, kWriters> models;  // the n-th writer's keys are those of each second one
+  const auto killed = [&](int round) {
+    std::filesystem::copy(pool_of(round), pool_of(round + 1));
+    std::filesystem::copy(pages_of(round), pages_of(round + 1));
+  };
+  {
+    Pool pool = Pool::create(pool_of(0), small_pool(uint64_t{16} << 20));
+    Database database = Database::create(pool, "d", options);
+    const Tree tree = database.tree("t");
+    Records all;
+    fill(database, tree, all, kKeys);
+    for (uint64_t i = 0; i < kKeys; ++i) models[i % kWriters][key_of(i)] = all[key_of(i)];
+    killed(0);
+  }
+  const auto again = [](const std::function<void()>& work) {
+    for (;;) {
+      try {
+        return work();
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::kIo) throw;
+      }
+    }
+  };
+  SomeReadsFail file;
+  for (int round = 1; round <= kRounds; ++round) {
+    options.page_file = pages_of(round);
+    Pool pool = Pool::open(pool_of(round), small_pool());
+    std::optional<Database> opened;
+    again([&] { opened.emplace(Database::open(pool, "d", options)); });
+    Database& database = *opened;
+    EXPECT_GT(database.recovery().pending, 20U) << round;
+    std::optional<Tree> found;
+    again([&] { found = database.find_tree("t"); });
+    const Tree tree = *found;
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 2; ++i) {
+      threads.emplace_back([&] {
+        struct Enough {};
+        try {
+          again([&] {
+            database.recover([&](const RecoveryProgress&) {
+              if (round < kRounds) throw Enough();
+            });
+          });
+        } catch (const Enough&) {
+        }
+      });
+    }
+    for (uint64_t writer = 0; writer < kWriters; ++writer) {
+      threads.emplace_back([&, writer] {
+        Random random(base_seed() + writer);
+        for (int i = 0; i < 60; ++i) {
+          const std::string key = key_of(random.below(kKeys / kWriters) * kWriters + writer);
+          const std::string value(random.chance(20) ? 5000 : 100, static_cast<char>('A' + i % 26));
+          again([&] { database.transact([&](Transaction& one) { one.put(tree, key, value); }); });
+          models[writer][key] = value;
+          const std::string other = key_of(random.below(kKeys));
+          again([&] { EXPECT_TRUE(database.begin().get(tree, other)) << other; });
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    killed(round);
+    Records all = models[0];
+    all.insert(models[1].begin(), models[1].end());
+    file.fail = false;
+    ASSERT_EQ(difference(contents_of(database, tree), all), "") << round;
+    expect_sound(database);
+    opened.reset();
+    file.fail = true;
+  }
+}
+
+// No thread can be made while it lives: none has room for its stack.
+class NoThreads {
+ public:
+  NoThreads() {
+    EXPECT_EQ(pthread_getattr_default_np(&before_), 0);
+    pthread_attr_t huge;
+    EXPECT_EQ(pthread_attr_init(&huge), 0);
+    EXPECT_EQ(pthread_attr_setstacksize(&huge, size_t{1} << 47), 0);
+    EXPECT_EQ(pthread_setattr_default_np(&huge), 0);
+    EXPECT_EQ(pthread_attr_destroy(&huge), 0);
+  }
+  ~NoThreads() {
+    EXPECT_EQ(pthread_setattr_default_np(&before_), 0);
+    EXPECT_EQ(pthread_attr_destroy(&before_), 0);
+  }
+  NoThreads(const NoThreads&) = delete;
+  NoThreads& operator=(const NoThreads&) = delete;
+
+ private:
+  pthread_attr_t before_{};
+};
+
+TEST_F(FramesTest, ManyFramesAreFoundBesideTheLogAndWithoutAThread) {
+  const TempDir folder;
+  DatabaseOptions options = small_database();
+  options.pm_bytes = buffer::BufferPool::kManyFrames * 4096;
+  Records model;
+  {
+    Pool pool = Pool::create(folder.file("pool"), small_pool(uint64_t{512} << 20));
+    Database database = Database::create(pool, "d", options);
+    fill(database, database.tree("t"), model, 600);
+  }
+  for (const bool threads : {true, false, true}) {
+    std::optional<NoThreads> none;
+    if (!threads) none.emplace();
+    Pool pool = Pool::open(folder.file("pool"), small_pool());
+    Database database = Database::open(pool, "d", options);
+    EXPECT_GT(statistic(database, "pm_pages"), 20);
+    database.recover();
+    ASSERT_EQ(difference(contents_of(database, *database.find_tree("t")), model), "");
+    expect_sound(database);
+  }
+}
+
+// A page in PM that is damaged is not made to look right when a change of it is undone.
+TEST_F(FramesTest, ADamagedPageIsStillFoundAfterARollback) {
+  DatabaseOptions options = small_database();
+  options.dram_bytes = 0;
+  const auto engine = buffer::Engine::create(pm::impl_of(pool_), "d", options);
+  const uint64_t page = engine->make_tree("t");
+  buffer::Engine::Commit request;
+  request.work = [&](buffer::Change& change) {
+    buffer::TreeWriter(change, page).put("key", "value");
+  };
+  engine->commit(request);
+  buffer::BufferPool& pages = engine->buffer();
+  buffer::Frame& frame = pages.pin(page);
+  ASSERT_TRUE(pages.format().is_sound(frame.data, page));
+  const std::string before(frame.data, 4096);
+  frame.data[2000] ^= 4;
+  for (const std::string& value : {std::string("other"), std::string(3000, 'v')}) {
+    buffer::Engine::Commit failing;
+    failing.work = [&](buffer::Change& change) {
+      buffer::TreeWriter(change, page).put("key", value);
+      throw Error(ErrorCode::kConflict, "told to fail");
+    };
+    EXPECT_THROW(engine->commit(failing), Error);
+    EXPECT_FALSE(pages.format().is_sound(frame.data, page));
+  }
+  frame.data[2000] ^= 4;
+  EXPECT_TRUE(std::string(frame.data, 4096) == before);
+  pages.unpin(frame);
+}
+
+// What a commit keeps for the next one is the database's, not the thread's.
+TEST_F(FramesTest, AThreadMayCommitWhileItEnds) {
+  Database database = Database::create(pool_, "d", small_database());
+  const Tree tree = database.tree("t");
+  struct AtEnd {
+    std::function<void()> work;
+    ~AtEnd() {
+      if (work) work();
+    }
+  };
+  uint64_t done = 0;
+  const auto commit = [&] {
+    for (int i = 0; i < 20; ++i) {
+      ++done;
+      database.transact([&](Transaction& one) { one.put(tree, "key", std::to_string(done)); });
+    }
+  };
+  std::thread([&] {
+    thread_local AtEnd at_end;
+    at_end.work = commit;
+    commit();
+  }).join();
+  EXPECT_EQ(done, 40U);
+  EXPECT_EQ(database.begin().get(tree, "key"), "40");
 }
 
 // A measurement on emulated PM counts what is read without a latch, too.
