@@ -165,7 +165,7 @@ uint64_t client_id_of(std::string_view text, const char* otherwise) {
 }
 
 void client_kill(Call& call) {
-  std::string_view address;
+  std::optional<std::string_view> address;
   std::string_view type;
   std::string_view user;
   uint64_t id = 0;
@@ -200,7 +200,7 @@ void client_kill(Call& call) {
   for (const auto& loop : call.server.loops()) {
     loop->for_connections([&](const Connection& one) {
       const auto* session = dynamic_cast<const RespSession*>(one.session.get());
-      const bool fits = (id == 0 || one.id == id) && (address.empty() || one.peer == address) &&
+      const bool fits = (id == 0 || one.id == id) && (!address || one.peer == *address) &&
                         (type.empty() || is_of_type(one, type)) &&
                         (user.empty() || (session != nullptr && session->user != nullptr &&
                                           session->user->name() == user)) &&
@@ -325,6 +325,8 @@ void run_config(Call& call) {
           setting->name));
     }
   }
+  Config tried = call.server.config();  // who does not like his value throws
+  for (size_t i = 2; i < call.size(); i += 2) find_setting(call[i])->set(tried, call[i + 1]);
   for (size_t i = 2; i < call.size(); i += 2) {
     call.server.set_config(*find_setting(call[i]), call[i + 1]);
   }

@@ -174,8 +174,11 @@ void run_sdiffstore(Call& call) { store_combined(call, Combination::kDifference)
 
 void run_sintercard(Call& call) {
   int64_t keys = 0;
-  std::from_chars(call[1].data(), call[1].data() + call[1].size(), keys);
-  if (keys < 1) throw CommandError("ERR numkeys should be greater than 0");
+  const char* end = call[1].data() + call[1].size();
+  const auto [rest, error] = std::from_chars(call[1].data(), end, keys);
+  if (error != std::errc() || rest != end || keys < 1) {
+    throw CommandError("ERR numkeys should be greater than 0");
+  }
   const auto count = static_cast<size_t>(keys);
   if (count > call.size() - 2) {
     throw CommandError("ERR Number of keys can't be greater than number of args");

@@ -195,7 +195,10 @@ void MemcachedSession::run_binary() {
   const auto fail = [&](Status status) {
     connection_->out.truncate(begin);
     binary_fail(static_cast<uint16_t>(status));
-    note_request(begin_ticks, true);
+    // As in the text protocol, where these are answers.
+    const bool answers =
+        status == Status::kNotFound || status == Status::kExists || status == Status::kNotStored;
+    note_request(begin_ticks, !answers);
   };
   try {
     binary_command();

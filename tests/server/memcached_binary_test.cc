@@ -1,6 +1,7 @@
 // memcached's binary protocol, over real sockets.
 #include "perdure/error.h"
 #include "server/fixture.h"
+#include "server/info.h"
 
 namespace perdure::test {
 namespace {
@@ -106,6 +107,13 @@ TEST_F(MemcachedBinary, StoresReadsAndCounts) {
   EXPECT_EQ(ask(c, request(0x05, "h", "", add(1, 40, 0))).status, 6);
   EXPECT_EQ(ask(c, request(0x08)).status, 0);
   EXPECT_EQ(r({"DBSIZE"}), "0");
+  // What was not found, or was there, is an answer.
+  const std::string metrics = server::prometheus_text(*running);
+  const std::string failures = "perdure_memcached_command_failures_total{command=";
+  EXPECT_NE(metrics.find(failures + "\"incrby\"} 2\n"), std::string::npos);
+  for (const char* name : {"get", "set", "append", "del"}) {
+    EXPECT_EQ(metrics.find(failures + '"' + name + '"'), std::string::npos) << name;
+  }
 }
 
 TEST_F(MemcachedBinary, QuietRequestsSayOnlyWhatFails) {

@@ -557,6 +557,7 @@ TEST_P(Resp, ErrorsHaveRedisWords) {
   EXPECT_EQ(c({"BITPOS", "kept", "2"}), "-ERR The bit argument must be 1 or 0.");
   EXPECT_EQ(c({"LPOS", "list", "a", "COUNT", "-1"}), "-ERR COUNT can't be negative");
   EXPECT_EQ(c({"SINTERCARD", "1", "s", "LIMIT", "-1"}), "-ERR LIMIT can't be negative");
+  EXPECT_EQ(c({"SINTERCARD", "1x", "s"}), "-ERR numkeys should be greater than 0");
   EXPECT_EQ(c({"LPOP", "list", "x"}), "-ERR value is out of range, must be positive");
   c({"ZADD", "z", "1", "a", "2", "b"});
   EXPECT_EQ(c({"ZRANGE", "z", "0", "1", "LIMIT", "0", "1"}),
@@ -599,6 +600,8 @@ TEST_P(Resp, ConfigIsSetWhollyOrNot) {
   EXPECT_EQ(c({"CONFIG", "SET", "slowlog-us", "7", "nosuch", "1"}),
             "-ERR Unknown option or number of arguments for CONFIG SET - 'nosuch'");
   EXPECT_EQ(c({"CONFIG", "GET", "slowlog-us"}), "[slowlog-us 10000]");
+  EXPECT_EQ(c({"CONFIG", "SET", "slowlog-us", "7", "slowlog-entries", "x"}).substr(0, 5), "-ERR ");
+  EXPECT_EQ(c({"CONFIG", "GET", "slowlog-us"}), "[slowlog-us 10000]");
 }
 
 TEST_P(Resp, ClientsAreChosen) {
@@ -612,6 +615,8 @@ TEST_P(Resp, ClientsAreChosen) {
   EXPECT_EQ(std::ranges::count(listed, '\n'), 1);
   EXPECT_EQ(c({"CLIENT", "LIST", "ID", "999999"}), "");
   EXPECT_EQ(c({"CLIENT", "LIST", "TYPE", "nosuch"}), "-ERR Unknown client type 'nosuch'");
+  EXPECT_EQ(c({"CLIENT", "KILL", ""}), "-ERR No such client");
+  EXPECT_EQ(c({"CLIENT", "KILL", "ADDR", ""}), "0");
   EXPECT_EQ(c({"CLIENT", "KILL", "TYPE", "pubsub"}), "1");
   EXPECT_TRUE(listens.ends_within(10000));
   EXPECT_EQ(c({"CLIENT", "KILL", "USER", "default"}), "1");  // not this one
