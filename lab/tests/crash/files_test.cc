@@ -38,10 +38,28 @@ std::string path_of(uint32_t file) {
   return fmt::format("/{}/f{}", file % 2 == 0 ? "a" : "b", file);
 }
 
+// The file that was appended to or cut last, which stays open: one sync after the other, as stores
+// have it with their logs.
+class OpenLog {
+ public:
+  FileWriter& of(Files& files, uint32_t file) {
+    if (writer_ && file_ == file) return *writer_;
+    close();
+    file_ = file;
+    return writer_.emplace(files.append_file(path_of(file)));
+  }
+  void close() { writer_.reset(); }
+
+ private:
+  std::optional<FileWriter> writer_;
+  uint32_t file_ = 0;
+};
+
 class FilesSubject final : public Subject {
  public:
-  explicit FilesSubject(uint32_t operations, uint64_t seed)
-      : seed_(seed), operations_(operations) {}
+  // `logs`: appends to one file and cuts of it.
+  explicit FilesSubject(uint32_t operations, uint64_t seed, bool logs = false)
+      : seed_(seed), operations_(operations), logs_(logs) {}
 
   std::string name() const override { return "files"; }
   uint32_t operation_count() const override { return operations_; }
@@ -60,10 +78,11 @@ class FilesSubject final : public Subject {
       Contents model;
       run.expectations.push_back({0, {digest_of(model)}});
       run.skipped.emplace_back(0, recorder.position());
+      OpenLog log;
       for (uint32_t i = 0; i < operations_; ++i) {
         const FileStep step = make_step(i, model, seed_);
         if (!only.empty() && std::find(only.begin(), only.end(), i) == only.end()) continue;
-        perform(files, model, step, run, recorder);
+        perform(files, log, model, step, run, recorder);
       }
       run.skipped.emplace_back(recorder.position(), recorder.position() + 100'000);  // the close
     }
@@ -79,7 +98,8 @@ class FilesSubject final : public Subject {
     const Observation seen{.digest = digest_of(contents),
                            .problem = {},
                            .contents = with_contents ? text_of(contents) : ""};
-    for (uint32_t i = 0; i < 8; ++i) carry_out(files, contents, make_step(i, contents, 77));
+    OpenLog log;
+    for (uint32_t i = 0; i < 8; ++i) carry_out(files, log, contents, make_step(i, contents, 77));
     if (inspect(pool, files) != contents) damaged("after recovery operations go astray");
     return seen;
   }
@@ -95,8 +115,9 @@ class FilesSubject final : public Subject {
       Contents model = inspect(pool, files);
       run.expectations.push_back({0, {digest_of(model)}});
       run.recovered_at = recorder.position();
+      OpenLog log;
       for (uint32_t i = 0; i < 6 + std::min(work.operations, 12U); ++i) {
-        perform(files, model, make_step(i, model, work.seed + work.crashes), run, recorder);
+        perform(files, log, model, make_step(i, model, work.seed + work.crashes), run, recorder);
       }
       run.skipped.emplace_back(recorder.position(), recorder.position() + 100'000);
     }
@@ -108,16 +129,23 @@ class FilesSubject final : public Subject {
  private:
   static PoolOptions options() { return explored_pool(uint64_t{2} << 20); }
 
-  // Files that are there are appended to mostly; sizes small, now and then of several extents.
-  static FileStep make_step(uint32_t i, const Contents& model, uint64_t seed) {
+  // Files that are there are appended to mostly; sizes small, now and then of several extents. Some
+  // steps go to the same file.
+  FileStep make_step(uint32_t i, const Contents& model, uint64_t seed) const {
     const uint64_t random = drawn(seed, i);
-    const auto file = static_cast<uint32_t>(random % 4);
+    const auto file = logs_ ? 0 : static_cast<uint32_t>(drawn(seed + 1, i / 4) % 4);
     const auto other = static_cast<uint32_t>((random >> 8) % 4);
     const auto found = model.find(path_of(file));
     using Verb = FileStep::Verb;
     if (found == model.end()) return {Verb::kCreate, file, 0, 0};
     const uint64_t choice = (random >> 16) % 100;
     const auto size = static_cast<uint32_t>(found->second.size());
+    if (logs_ && choice < 20) {
+      const auto cut = static_cast<uint32_t>((random >> 24) % 150);
+      return {Verb::kTruncate, file, 0, size - std::min(size, cut)};
+    }
+    if (logs_ && choice < 30) return {Verb::kAppend, file, 0, 1100};
+    if (logs_) return {Verb::kAppend, file, 0, 1 + static_cast<uint32_t>((random >> 24) % 200)};
     if (choice < 45) {
       const uint64_t bytes = (random >> 24) % ((random >> 20) % 4 == 0 ? 6000 : 200);
       return {Verb::kAppend, file, 0, 1 + static_cast<uint32_t>(bytes)};
@@ -160,15 +188,16 @@ class FilesSubject final : public Subject {
     return text;
   }
 
-  static void carry_out(Files& files, Contents& model, const FileStep& step) {
+  static void carry_out(Files& files, OpenLog& log, Contents& model, const FileStep& step) {
     const std::string path = path_of(step.file);
+    if (step.verb != FileStep::Verb::kAppend && step.verb != FileStep::Verb::kTruncate) log.close();
     const uint64_t before = model.contains(path) ? model[path].size() : 0;
     switch (step.verb) {
       case FileStep::Verb::kCreate:
         files.create_file(path);
         break;
       case FileStep::Verb::kAppend: {
-        FileWriter writer = files.append_file(path);
+        FileWriter& writer = log.of(files, step.file);
         const std::string bytes = bytes_of(before, step.bytes);
         writer.append(std::string_view(bytes).substr(0, bytes.size() / 3));
         writer.append(std::string_view(bytes).substr(bytes.size() / 3));
@@ -176,7 +205,7 @@ class FilesSubject final : public Subject {
         break;
       }
       case FileStep::Verb::kTruncate:
-        files.append_file(path).truncate(step.bytes);
+        log.of(files, step.file).truncate(step.bytes);
         break;
       case FileStep::Verb::kRename:
         files.rename(path, path_of(step.other));
@@ -188,13 +217,13 @@ class FilesSubject final : public Subject {
     model = after(model, step);
   }
 
-  static void perform(Files& files, Contents& model, const FileStep& step, Run& run,
+  static void perform(Files& files, OpenLog& log, Contents& model, const FileStep& step, Run& run,
                       Recorder& recorder) {
     const Contents next = after(model, step);
     run.operations[0].push_back(step.text());
     run.expectations.push_back({recorder.position(), {digest_of(model), digest_of(next)}});
     begin_operation(operation_type(step.text().substr(0, step.text().find('(')).c_str()), 0);
-    carry_out(files, model, step);
+    carry_out(files, log, model, step);
     end_operation();
     run.expectations.push_back({recorder.position() - 1, {digest_of(model)}});
   }
@@ -221,6 +250,7 @@ class FilesSubject final : public Subject {
 
   uint64_t seed_;
   uint32_t operations_;
+  bool logs_;
 };
 
 TEST(FilesCrash, EveryStateIsWhole) {
@@ -230,6 +260,28 @@ TEST(FilesCrash, EveryStateIsWhole) {
     const crash::Run run = subject.record({});
     EXPECT_EQ(run.problem, "");
     explore_briefly(run, subject, 100);
+  }
+}
+
+// Each append ends what the one before has left in the inode's line, and begins anew there: between
+// any two stores.
+TEST(FilesCrash, ALogIsWholeAtEveryStore) {
+  for (uint64_t seed = 1; seed <= 2; ++seed) {
+    SCOPED_TRACE(seed);
+    FilesSubject subject(12, seed, true);
+    const crash::Run run = subject.record({});
+    EXPECT_EQ(run.problem, "");
+    ExploreOptions options;
+    options.crashes = 1;
+    options.states_max = test::rounds(part_of(8000));
+    options.limits.complete_max = 16;
+    options.limits.lines_alone_max = 16;
+    options.limits.options_alone_max = 8;
+    options.limits.pairs_max = 0;
+    options.limits.random = 2;
+    Verdicts verdicts;
+    const Exploration result = explore(run, subject, options, verdicts);
+    report_findings(run, result);
   }
 }
 
