@@ -71,18 +71,18 @@ class FileSteps {
 
   // Throws what Files throws. `next` is set before anything changes.
   void perform(Files& files, const FileModel& model, FileModel& next) {
-    let_go();
     next = model;
     const uint64_t choice = random_.below(100);
     if (choice < 45) return append(files, next);
+    if (choice >= 85 && choice < 92) return truncate(files, next);
+    let_go();
     if (choice < 60) return replace(files, next);
     if (choice < 70) return rename(files, next);
     if (choice < 85) return remove(files, next);
-    if (choice < 92) return truncate(files, next);
     make_directory(files, next);
   }
 
-  // Closes the file that was appended to last, which stays open until the next step.
+  // Closes the file that was appended to last, which stays open until a step has to do with others.
   void let_go() { appended_.reset(); }
 
  private:
@@ -110,12 +110,23 @@ class FileSteps {
     return paths[random_.below(paths.size())];
   }
 
+  // One that is open is written to again, as a log is.
+  std::optional<std::string> log_or_some_file(const FileModel& model) {
+    return appended_ && random_.below(4) != 0 ? path_ : some_file(model);
+  }
+  FileWriter& writer_of(Files& files, const std::string& path) {
+    if (appended_ && path_ == path) return *appended_;
+    let_go();
+    path_ = path;
+    return appended_.emplace(files.append_file(path));
+  }
+
   void append(Files& files, FileModel& next) {
-    const auto path = some_file(next);
+    const auto path = log_or_some_file(next);
     if (!path) return replace(files, next);
     const std::string more = bytes();
     next[*path]->append(more);
-    FileWriter& writer = appended_.emplace(files.append_file(*path));
+    FileWriter& writer = writer_of(files, *path);
     // In pieces, which count together.
     for (size_t at = 0; at < more.size();) {
       const size_t piece = 1 + random_.below(more.size() - at);
@@ -155,13 +166,12 @@ class FileSteps {
     files.remove(*path);
   }
   void truncate(Files& files, FileModel& next) {
-    const auto path = some_file(next);
+    const auto path = log_or_some_file(next);
     if (!path) return;
-    FileWriter writer = files.append_file(*path);
+    FileWriter& writer = writer_of(files, *path);
     const uint64_t bytes = random_.below(writer.size() + 1);
     next[*path]->resize(bytes);
     writer.truncate(bytes);
-    writer.close();
   }
   void make_directory(Files& files, FileModel& next) {
     const std::string path = "/d" + std::to_string(random_.below(4));
@@ -172,6 +182,7 @@ class FileSteps {
   Random& random_;
   uint64_t bytes_max_;
   std::optional<FileWriter> appended_;
+  std::string path_;  // of it
 };
 
 }  // namespace perdure::test
