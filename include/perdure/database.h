@@ -251,8 +251,8 @@ class Database {
   // Writes changed pages to the page file, and lets the log begin anew. Others go on meanwhile.
   // Errors: kNoSpace.
   void checkpoint();
-  // Mends all pages that a crash has left, and tells how far that is after each. Errors: as those
-  // of reading.
+  // Mends all pages that a crash has left, and tells how far that is after each batch of them.
+  // Errors: as those of reading.
   void recover(const std::function<void(const RecoveryProgress&)>& told = {});
   RecoveryProgress recovery() const;
 
