@@ -109,9 +109,9 @@ class OrderedIndex::Sorter {
     }
   }
 
-  // Many, byte by byte from the last one on, each pass keeping the order of those before; bytes that
-  // are the same in all heads are left out. Comparisons of heads would be foretold wrongly half of
-  // the time.
+  // Many, byte by byte from the last one on, each pass keeping the order of those before; bytes
+  // that are the same in all heads are left out. Comparisons of heads would be foretold wrongly
+  // half of the time.
   void sort_by_head(std::span<Sorted> all) {
     constexpr size_t kMany = 4096;
     if (all.size() < kMany) return std::ranges::sort(all, {}, &Sorted::head), void();
