@@ -174,8 +174,9 @@ void run_sdiffstore(Call& call) { store_combined(call, Combination::kDifference)
 
 void run_sintercard(Call& call) {
   int64_t keys = 0;
-  const char* end = call[1].data() + call[1].size();
-  const auto [rest, error] = std::from_chars(call[1].data(), end, keys);
+  const char* begin = call[1].data();
+  const char* end = begin + call[1].size();
+  const auto [rest, error] = std::from_chars(begin, end, keys);
   if (error != std::errc() || rest != end || keys < 1) {
     throw CommandError("ERR numkeys should be greater than 0");
   }
