@@ -29,11 +29,12 @@ StoreTaskTest|/StoreSnapshotTest/|^DatabaseTest.(ManyThreads|TransactSucceeds)'
 # Thread sanitizer needs a predictable address space where the kernel randomises more than it knows.
 FIXED_ADDRESSES = $(shell setarch -R true 2>/dev/null && echo setarch -R)
 
-# What `make test` leaves to `make test-more`: two of three cases of long scenarios (tests/support/scenario.h), and
+# What `make test` leaves to `make test-more`: four of five cases of long scenarios (tests/support/scenario.h), and
 # the longest of the single tests.
 MORE = '_more( |$$)|/GalleryTwin/|ManyNamesCrash|/Store(Pm)?IndexDamageTest/|/StoreCacheTest/|$\
-^(BlockCacheCrash[.]Flushes|DatabasePower[.]|DropCrash[.]Most|LongDrop[.]|LsmStudyCommand[.]HasItsFigures|ManyStructures[.]AsMany|$\
-Mutation[.]TakesWhat|RangeStudyCommand[.](Ends|GoesOn|Measures)|Sheaf[.]AProcessDiesWhile|StudyCommand[.]Counts)'
+/StorePowerTest/Pm|/Backup/tmpfs_large|^(BlockCacheCrash[.]Flushes|BufferStudyCommand[.]StandsBeside|DamagedPool[.]EveryCommandEnds|DatabasePower[.]|$\
+DropCrash[.]Most|LongDrop[.]|LsmStudyCommand[.]HasItsFigures|ManyStructures[.]AsMany|Mutation[.]TakesWhat|$\
+RangeStudyCommand[.](Ends|GoesOn|Measures)|Sheaf[.]A(ProcessDies|FullPool)|StudyCommand[.]Counts)'
 # Those that explore as many crashes as they are told to.
 CRASHES = '(Catalog|Growth|Bulk|Rare|Database|Store)Crash[./]|(Drop|Files|Transaction)Crash[.]EveryState'
 
@@ -54,15 +55,15 @@ build: deps ## Build everything into build/release; the command is build/release
 	@cmake --preset release >/dev/null
 	cmake --build --preset release -j $(JOBS)
 
-test: build ## Build and test: every scenario, those that take long over a third of the structures each (ten minutes on two processors)
-	ctest --preset release -E $(MORE)
+test: build ## Build and test: every scenario, those that take long over a fifth of the structures each (ten minutes on two processors)
+	ctest --preset release -E $(MORE) $(CTEST_ARGS)
 
 test-asan: deps-lint
 test-asan test-tsan test-ubsan: test-%: deps
 	@cmake --preset $* >/dev/null
 	cmake --build --preset $* -j $(JOBS) --target pm_tests index_tests store_tests buffer_tests lsm_tests scenario_tests server_tests
 	$(if $(filter tsan,$*),$(FIXED_ADDRESSES)) ctest --preset $* -L $(SUITES) \
-	  $(if $(filter tsan,$*),-E $(ONE_THREAD))
+	  $(if $(filter tsan,$*),-E $(ONE_THREAD)) $(CTEST_ARGS)
 
 test-pauses: deps ## Let threads pause on purpose: PAUSES_SEEDS runs of the scenarios with several threads
 	@cmake --preset pauses >/dev/null
@@ -85,7 +86,7 @@ test-long: build ## Run the pm, index, store, buffer, lsm, scenario and server s
 	done
 
 test-more: build ## Run what `make test` leaves out: the scenarios that take long over the other structures, and all crashes of which it explores a quarter
-	PERDURE_CRASHES=all ctest --preset release -R $(MORE)'|'$(CRASHES)
+	PERDURE_CRASHES=all ctest --preset release -R $(MORE)'|'$(CRASHES) $(CTEST_ARGS)
 
 test-failing: build ## Refuse every persist of the failing-medium scenarios, one after the other (FAILING: names of tests, as a regular expression)
 	PERDURE_EIO=all ctest --preset release -R '$(FAILING)' --timeout 3600 --progress

@@ -19,6 +19,7 @@ namespace perdure::test {
 namespace {
 
 constexpr std::string_view kMore = "_more";
+constexpr std::ptrdiff_t kTurns = 5;  // see by_turns()
 
 // Of a structure that stands in the catalogue with its locks in DRAM ("+vl"), which stands alone.
 bool is_reference(const CatalogEntry& entry) {
@@ -108,7 +109,7 @@ std::function<std::string(const testing::TestParamInfo<Case>&)> by_turns(
       return c.structure == info.param.structure && c.key == info.param.key &&
              c.value == info.param.value;
     });
-    const bool more = (place - cases.begin() + turn) % 3 != 0;
+    const bool more = (place - cases.begin() + turn) % kTurns != 0;
     return case_name(info) + std::string(more ? kMore : "");
   };
 }

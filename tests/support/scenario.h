@@ -36,8 +36,8 @@ struct Case {
 
 // "plush_u64_bytes": GoogleTest allows letters, digits and underscores.
 std::string case_name(const testing::TestParamInfo<Case>& info);
-// The same for a scenario that takes long: `make test` runs it over every third case, the others in
-// other files, so that each case is in about a third of these scenarios. The names of those that it
+// The same for a scenario that takes long: `make test` runs it over every fifth case, the others in
+// other files, so that each case is in about a fifth of these scenarios. The names of those that it
 // leaves to `make test-more` end in "_more".
 std::function<std::string(const testing::TestParamInfo<Case>&)> by_turns(
     std::source_location where = std::source_location::current());
