@@ -8,6 +8,7 @@
 
 #include "buffer/replay.h"
 #include "perdure/error.h"
+#include "pm/pause.h"
 
 namespace perdure::buffer {
 
@@ -181,7 +182,7 @@ void Change::rollback() {
     std::memcpy(page.frame->data, page.before.data(), page.before.size());
     page.frame->unsealed = page.unsealed;
     // A page that is new again, and of no interest: clean, so that it never is in the page store.
-    if (page.fresh) page.frame->recovery_lsn.store(0, std::memory_order_release);
+    if (page.fresh) pm::publish(pool_.recovery_lsn(*page.frame), uint64_t{0});
   }
   // What of this change has reached PM already bears LSNs that must not come again. Before the
   // pages are released: nobody can change them before the mark is durable.
