@@ -26,6 +26,12 @@ void SpareCopies::keep(std::string copy, uint32_t bytes) {
   if (copy.capacity() >= bytes && spare_.size() < kSpareMax) spare_.push_back(std::move(copy));
 }
 
+std::vector<char> SpareCopies::entry() {
+  std::vector<char> entry = std::move(entry_);
+  entry.assign(sizeof(EntryHeader), '\0');
+  return entry;
+}
+
 Change::Change(BufferPool& pool, Log& log, SpareCopies& spare, uint64_t pages_max)
     : pool_(pool),
       log_(log),
@@ -33,7 +39,7 @@ Change::Change(BufferPool& pool, Log& log, SpareCopies& spare, uint64_t pages_ma
       pages_max_(pages_max),
       lsn_(log.tail()),
       bytes_max_(log.room()),
-      entry_(sizeof(EntryHeader), '\0') {}
+      entry_(spare.entry()) {}
 
 Change::~Change() {
   if (!done_ && !edited_.empty()) {
@@ -43,6 +49,7 @@ Change::~Change() {
     }
   }
   release();
+  spare_.keep(std::move(entry_));
 }
 
 void Change::release() {

@@ -645,6 +645,7 @@ void Engine::work_in_background() {
   constexpr auto kPause = std::chrono::milliseconds(5);
   constexpr uint64_t kJudgedAtOnce = 64;  // pages, before the log is looked at again
   constexpr uint64_t kPrefetchedAtOnce = 256;
+  constexpr uint64_t kWrittenAtOnce = 1024;
   constexpr auto kNotedEach = std::chrono::seconds(1);
   auto noted = std::chrono::steady_clock::now();
   auto pause = kPause;
@@ -661,7 +662,7 @@ void Engine::work_in_background() {
         some = buffer_->prefetch_some();
       }
       const bool long_log = log_.used() > log_.bytes() / 4;
-      if (long_log) shorten_log(256);
+      if (long_log) shorten_log(kWrittenAtOnce);
       if (long_log) pause = std::chrono::milliseconds(0);
       uint64_t judged = 0;
       for (uint64_t some = 1; some > 0 && judged < kJudgedAtOnce; judged += some) {
