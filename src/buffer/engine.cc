@@ -644,7 +644,7 @@ void Engine::make_room() {
 void Engine::work_in_background() {
   constexpr auto kPause = std::chrono::milliseconds(5);
   constexpr uint64_t kJudgedAtOnce = 64;  // pages, before the log is looked at again
-  constexpr uint64_t kPrefetchedAtOnce = 256;
+  constexpr uint64_t kPrefetchedAtOnce = 1024;
   constexpr uint64_t kWrittenAtOnce = 1024;
   constexpr auto kNotedEach = std::chrono::seconds(1);
   auto noted = std::chrono::steady_clock::now();

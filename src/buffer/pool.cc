@@ -43,10 +43,17 @@ AlignedBytes aligned_bytes(uint64_t bytes) {
   return {memory, std::free};
 }
 
-AlignedBytes many_bytes(uint64_t bytes) {
-  AlignedBytes memory = aligned_bytes(bytes);
-  ::madvise(memory.get(), bytes, MADV_HUGEPAGE);
-  return memory;
+void* map_zeros(uint64_t bytes) {
+  if (bytes == 0) return nullptr;
+  void* const zeros =
+      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (zeros == MAP_FAILED) throw std::bad_alloc();
+  ::madvise(zeros, bytes, MADV_HUGEPAGE);
+  return zeros;
+}
+
+void unmap_zeros(void* zeros, uint64_t bytes) {
+  if (zeros != nullptr) ::munmap(zeros, bytes);
 }
 
 BufferPool::BufferPool(const PageFormat& format, const pm::Memory& memory, Log& log,
@@ -61,8 +68,9 @@ BufferPool::BufferPool(const PageFormat& format, const pm::Memory& memory, Log& 
       dram_frames_(dram_frames),
       frame_count_(dram_frames + pm_frames),
       checksum_every_(checksum_every),
-      frame_memory_(many_bytes(frame_count_ * sizeof(Frame))),
-      frames_(reinterpret_cast<Frame*>(frame_memory_.get())),
+      dram_(dram_frames * format.page_bytes()),
+      frame_memory_(frame_count_),
+      frames_(frame_memory_.data()),
       recovery_lsns_(frame_count_),
       chain_mask_(std::bit_ceil(std::max(frame_count_, kShards)) - 1),
       chains_(chain_mask_ + 1),
@@ -72,22 +80,7 @@ BufferPool::BufferPool(const PageFormat& format, const pm::Memory& memory, Log& 
       pm_hand_(dram_frames),
       free_dram_(dram_frames),
       moving_(aligned_bytes(format.page_bytes())),
-      batch_(aligned_bytes(uint64_t{format.page_bytes()} * kStagedMax)) {
-  const uint64_t page_bytes = format.page_bytes();
-  if (dram_frames > 0) {
-    void* dram = ::mmap(nullptr, dram_frames * page_bytes, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (dram == MAP_FAILED) throw std::bad_alloc();
-    ::madvise(dram, dram_frames * page_bytes, MADV_HUGEPAGE);
-    dram_ = static_cast<char*>(dram);
-  }
-  for (uint64_t i = 0; i < dram_frames; ++i)
-    (new (&frames_[i]) Frame)->data = dram_ + i * page_bytes;
-}
-
-BufferPool::~BufferPool() {
-  if (dram_ != nullptr) ::munmap(dram_, dram_frames_ * format_.page_bytes());
-}
+      batch_(aligned_bytes(uint64_t{format.page_bytes()} * kStagedMax)) {}
 
 void BufferPool::require_sound() const {
   if (!broken_.load(std::memory_order_relaxed)) return;
@@ -108,7 +101,7 @@ void BufferPool::recover() {
   // overwritten.
   memory_.persist(&areas_.root->head, sizeof(Root) - offsetof(Root, head));
   batch_open_ = staged != 0;
-  // The frames need neither the log nor what is staged. A thread is worth it for many.
+  // The frames need neither the log nor what is staged. A thread is worth it for many in PM.
   std::future<void> frames;
   if (pm_frames() >= kManyFrames) {
     try {
@@ -127,11 +120,15 @@ void BufferPool::recover() {
   }
 }
 
-// Makes the frames in PM, and finds what they hold. Nobody else uses them yet.
+// Makes the frames, and finds what those in PM hold. Nobody else uses them yet.
 void BufferPool::find_frames() {
   // As the words of the root, and before any page is used: else one could be found later by a word
   // that was cleared.
   if (areas_.table != nullptr) memory_.persist(areas_.table, pm_frames() * sizeof(uint64_t));
+  for (uint64_t i = 0; i < dram_frames_; ++i) {
+    Frame& frame = *new (&frames_[i]) Frame;
+    frame.data = dram_.data() + i * format_.page_bytes();
+  }
   for (uint64_t i = dram_frames_; i < frame_count_; ++i) {
     Frame& frame = *new (&frames_[i]) Frame;
     frame.pm = true;

@@ -49,24 +49,28 @@ namespace perdure::buffer {
 using AlignedBytes = std::unique_ptr<char, void (*)(void*)>;
 // For O_DIRECT, and for whole lines. Throws std::bad_alloc.
 AlignedBytes aligned_bytes(uint64_t bytes);
-// The same in huge pages where the system has them: to touch many others for the first time takes
-// most of the time that an opening has.
-AlignedBytes many_bytes(uint64_t bytes);
+// Zeros, mapped when they are first touched, in huge pages where the system has them: an opening
+// has little time. Null if there are none. Throws std::bad_alloc.
+void* map_zeros(uint64_t bytes);
+void unmap_zeros(void* zeros, uint64_t bytes);
 
-// Zeros at first, in such memory.
+// Items that begin as zeros.
 template <typename T>
 class LargeArray {
  public:
   explicit LargeArray(uint64_t count)
-      : memory_(many_bytes(count * sizeof(T))), items_(reinterpret_cast<T*>(memory_.get())) {
-    std::uninitialized_value_construct_n(items_, count);
-  }
+      : bytes_(count * sizeof(T)), items_(static_cast<T*>(map_zeros(bytes_))) {}
+  ~LargeArray() { unmap_zeros(items_, bytes_); }
+  LargeArray(const LargeArray&) = delete;
+  LargeArray& operator=(const LargeArray&) = delete;
+
+  T* data() { return items_; }
   T& operator[](uint64_t i) { return items_[i]; }
   const T& operator[](uint64_t i) const { return items_[i]; }
 
  private:
   static_assert(std::is_trivially_destructible_v<T>);
-  AlignedBytes memory_;
+  uint64_t bytes_;
   T* items_;
 };
 
@@ -114,7 +118,6 @@ class BufferPool {
 
   BufferPool(const PageFormat& format, const pm::Memory& memory, Log& log, PageStore& store,
              const Areas& areas, uint64_t dram_frames, uint64_t pm_frames, uint32_t checksum_every);
-  ~BufferPool();
   BufferPool(const BufferPool&) = delete;
   BufferPool& operator=(const BufferPool&) = delete;
 
@@ -260,8 +263,8 @@ class BufferPool {
   uint64_t dram_frames_;
   uint64_t frame_count_;
   uint32_t checksum_every_;
-  char* dram_ = nullptr;
-  AlignedBytes frame_memory_;
+  LargeArray<char> dram_;
+  LargeArray<Frame> frame_memory_;
   Frame* frames_;
   LargeArray<std::atomic<uint64_t>> recovery_lsns_;
   uint64_t chain_mask_;
