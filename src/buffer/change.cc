@@ -8,6 +8,7 @@
 
 #include "buffer/replay.h"
 #include "perdure/error.h"
+#include "pm/pause.h"
 
 namespace perdure::buffer {
 
@@ -25,6 +26,12 @@ void SpareCopies::keep(std::string copy, uint32_t bytes) {
   if (copy.capacity() >= bytes && spare_.size() < kSpareMax) spare_.push_back(std::move(copy));
 }
 
+std::vector<char> SpareCopies::entry() {
+  std::vector<char> entry = std::move(entry_);
+  entry.assign(sizeof(EntryHeader), '\0');
+  return entry;
+}
+
 Change::Change(BufferPool& pool, Log& log, SpareCopies& spare, uint64_t pages_max)
     : pool_(pool),
       log_(log),
@@ -32,7 +39,7 @@ Change::Change(BufferPool& pool, Log& log, SpareCopies& spare, uint64_t pages_ma
       pages_max_(pages_max),
       lsn_(log.tail()),
       bytes_max_(log.room()),
-      entry_(sizeof(EntryHeader), '\0') {}
+      entry_(spare.entry()) {}
 
 Change::~Change() {
   if (!done_ && !edited_.empty()) {
@@ -42,6 +49,7 @@ Change::~Change() {
     }
   }
   release();
+  spare_.keep(std::move(entry_));
 }
 
 void Change::release() {
@@ -181,7 +189,7 @@ void Change::rollback() {
     std::memcpy(page.frame->data, page.before.data(), page.before.size());
     page.frame->unsealed = page.unsealed;
     // A page that is new again, and of no interest: clean, so that it never is in the page store.
-    if (page.fresh) page.frame->recovery_lsn.store(0, std::memory_order_release);
+    if (page.fresh) pm::publish(pool_.recovery_lsn(*page.frame), uint64_t{0});
   }
   // What of this change has reached PM already bears LSNs that must not come again. Before the
   // pages are released: nobody can change them before the mark is durable.

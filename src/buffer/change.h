@@ -8,8 +8,10 @@
 // there is no room for them, or not for those that come next.)
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <memory_resource>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -34,18 +36,25 @@ struct OverflowBody {
   uint64_t bytes;
 };
 
-// Memory for the copies of pages that the next changes take: from the heap a page's takes as long
-// as the copy. By one thread at a time.
+// Memory for the copies of pages, and the log entries, that the next changes take: from the heap a
+// page's takes as long as the copy. By one thread at a time.
 class SpareCopies {
  public:
   SpareCopies() { spare_.reserve(kSpareMax); }
   std::string copy_of(const char* page, uint32_t bytes);
   // Takes no memory.
   void keep(std::string copy, uint32_t bytes);
+  // An empty entry, with room for its header.
+  std::vector<char> entry();
+  void keep(std::vector<char> entry) {
+    if (entry.capacity() <= kEntryBytesMax) entry_ = std::move(entry);
+  }
 
  private:
   static constexpr size_t kSpareMax = 64;
+  static constexpr size_t kEntryBytesMax = size_t{1} << 20;
   std::vector<std::string> spare_;
+  std::vector<char> entry_;
 };
 
 class Change {
@@ -133,8 +142,11 @@ class Change {
   uint64_t bytes_max_;
   bool done_ = false;
   std::vector<char> entry_;
-  std::unordered_map<uint64_t, Edited> edited_;
-  std::unordered_map<uint64_t, Frame*> read_;
+  // What the maps need, for as many pages as most commits have, without the heap.
+  std::array<std::byte, 8192> nodes_;
+  std::pmr::monotonic_buffer_resource memory_{nodes_.data(), nodes_.size()};
+  std::pmr::unordered_map<uint64_t, Edited> edited_{&memory_};
+  std::pmr::unordered_map<uint64_t, Frame*> read_{&memory_};
 };
 
 }  // namespace perdure::buffer

@@ -50,7 +50,7 @@ bool BufferPool::stage(Frame& frame, uint64_t id, uint64_t slot) {
   std::memcpy(batch_.get() + slot * bytes, frame.data, bytes);
   memory_.copy_nontemporal(areas_.staging + slot * bytes, batch_.get() + slot * bytes, bytes);
   if (frame.pm) memory_.flush(frame.data, bytes);
-  pm::publish(frame.recovery_lsn, uint64_t{0});
+  pm::publish(recovery_lsn(frame), uint64_t{0});
   return true;
 }
 
@@ -60,7 +60,7 @@ uint64_t BufferPool::clean(uint64_t limit, uint64_t before) {
   finish_batch();
   std::vector<std::pair<uint64_t, uint64_t>> changed;  // first change, frame
   for (uint64_t i = 0; i < frame_count_; ++i) {
-    const uint64_t lsn = pm::acquire(frames_[i].recovery_lsn);
+    const uint64_t lsn = pm::acquire(recovery_lsns_[i]);
     if (lsn != 0 && lsn < before) changed.emplace_back(lsn, i);
   }
   const auto end =
@@ -101,7 +101,7 @@ void BufferPool::write_batch(const std::vector<uint64_t>& numbers, uint64_t& don
       // It has moved from one of these frames to another, and is staged already: writes of a batch
       // have no order.
       if (std::ranges::find(staged, frame, &Staged::frame) != staged.end()) continue;
-      const uint64_t changed = pm::acquire(frame->recovery_lsn);
+      const uint64_t changed = pm::acquire(recovery_lsn(*frame));
       if (changed != 0 && stage(*frame, id, staged.size())) staged.push_back({frame, changed});
     }
     if (staged.empty()) return;
@@ -126,7 +126,7 @@ void BufferPool::write_batch(const std::vector<uint64_t>& numbers, uint64_t& don
     batch_open_ = false;
   } catch (...) {
     for (const Staged& one : staged) {
-      pm::publish(one.frame->recovery_lsn, uint64_t{one.changed});
+      pm::publish(recovery_lsn(*one.frame), uint64_t{one.changed});
     }
     throw;
   }
@@ -140,7 +140,7 @@ void BufferPool::truncate() {
   // Read first: what is changed later needs no record before it.
   uint64_t head = recovery_.oldest(log_.tail());
   for (uint64_t i = 0; i < frame_count_; ++i) {
-    const uint64_t lsn = pm::acquire(frames_[i].recovery_lsn);
+    const uint64_t lsn = pm::acquire(recovery_lsns_[i]);
     if (lsn != 0) head = std::min(head, lsn);
   }
   if (head <= log_.head()) return;

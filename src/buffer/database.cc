@@ -99,7 +99,7 @@ class TransactionImpl final : public LeafSource {
                       engine_->writes_bytes_max()));
     }
     const auto at = fresh ? writes.try_emplace(std::string(key)).first : before;
-    undo_.push_back({root, at->first, fresh, at->second});
+    if (has_savepoints_) undo_.push_back({root, at->first, fresh, at->second});
     written_bytes_ = others + bytes;
     if (value) {
       at->second.emplace(*value);
@@ -108,7 +108,10 @@ class TransactionImpl final : public LeafSource {
     }
   }
 
-  size_t savepoint() const { return undo_.size(); }
+  size_t savepoint() {
+    has_savepoints_ = true;
+    return undo_.size();
+  }
   void rollback_to(size_t savepoint) {
     require_open();
     while (undo_.size() > savepoint) {
@@ -179,6 +182,7 @@ class TransactionImpl final : public LeafSource {
   uint64_t moment_;
   bool open_ = true;
   bool first_ = false;
+  bool has_savepoints_ = false;  // what was written before there is one is never taken back alone
   Writes writes_;
   std::vector<uint32_t> reads_;
   std::vector<Undo> undo_;

@@ -79,6 +79,10 @@ uint64_t frame_count_of(pm::PoolImpl& pool, const Root& root, const std::string&
   return frames;
 }
 
+uint64_t table_bytes_of(const Root& root, uint64_t frames) {
+  return frames * sizeof(uint64_t) * (root.hints != 0 ? 2 : 1);
+}
+
 // Null: none is wanted.
 std::unique_ptr<Archive> open_archive(const Root& root, const DatabaseOptions& options) {
   if (options.archive.empty()) return nullptr;
@@ -170,6 +174,7 @@ std::unique_ptr<Engine> Engine::create(pm::PoolImpl& pool, const std::string& na
   root.log_bytes = options.log_bytes / Log::kAlign * Log::kAlign;
   root.page_bytes = options.page_bytes;
   root.parts = options.checksums;
+  root.hints = 1;
   root.head = pm::seal_word(Log::kFirst / Log::kAlign, kHeadSalt);
   root.batch = pm::seal_word(0, kBatchSalt);
   root.frame_count = pm::seal_word(frames, kCountSalt);
@@ -179,11 +184,12 @@ std::unique_ptr<Engine> Engine::create(pm::PoolImpl& pool, const std::string& na
       {page_bytes * kStagedMax, offsetof(Root, staging), nothing}};
   if (frames != 0) {
     // An empty table.
-    const auto zero = [&](char* table) {
-      std::memset(table, 0, frames * sizeof(uint64_t));
-      pool.memory().flush(table, frames * sizeof(uint64_t));
+    const uint64_t table_bytes = table_bytes_of(root, frames);
+    const auto zero = [&pool, table_bytes](char* table) {
+      std::memset(table, 0, table_bytes);
+      pool.memory().flush(table, table_bytes);
     };
-    blocks.push_back({frames * sizeof(uint64_t), offsetof(Root, table), zero});
+    blocks.push_back({table_bytes, offsetof(Root, table), zero});
     blocks.push_back({frames * page_bytes, offsetof(Root, frames), nothing});
   }
   std::unique_ptr<PageStore> store;
@@ -329,7 +335,7 @@ void Engine::visit_blocks(pm::PoolImpl& pool, const std::string& name,
   block(root.staging, page_bytes * kStagedMax);
   if (root.store_pages != 0) block(root.pages, root.store_pages * page_bytes);
   if (frames == 0) return;
-  block(root.table, frames * sizeof(uint64_t));
+  block(root.table, table_bytes_of(root, frames));
   block(root.frames, frames * page_bytes);
 }
 
@@ -361,9 +367,11 @@ Engine::Engine(pm::PoolImpl& pool, const std::string& name, uint64_t root,
   if (wanted != frames) resize(wanted);
   const uint64_t dram = options.dram_bytes / page_bytes;
   check_frames(dram, wanted);
-  Areas areas{&root_, nullptr, nullptr, pool.follow<char>(root_.staging, page_bytes * kStagedMax)};
+  Areas areas{&root_, nullptr, nullptr, pool.follow<char>(root_.staging, page_bytes * kStagedMax),
+              nullptr};
   if (wanted != 0) {
-    areas.table = pool.follow<uint64_t>(root_.table, wanted * sizeof(uint64_t));
+    areas.table = pool.follow<uint64_t>(root_.table, table_bytes_of(root_, wanted));
+    if (root_.hints != 0) areas.hints = areas.table + wanted;
     areas.frames = pool.follow<char>(root_.frames, wanted * page_bytes);
   }
   buffer_ = std::make_unique<BufferPool>(format_, pool.memory(), log_, *store_, areas, dram, wanted,
@@ -377,6 +385,7 @@ Engine::Engine(pm::PoolImpl& pool, const std::string& name, uint64_t root,
   buffer_->recover();
   log_limit_ = log_.bytes() / 4 * (buffer_->recovery().pending() > 0 ? 3 : 2);
   set_moment_to_now();
+  if (options.background) buffer_->expect_prefetch();
   format_pages();
   if (options.background) background_ = std::thread([this] { work_in_background(); });
 }
@@ -389,6 +398,10 @@ Engine::~Engine() {
     }
     wake_.notify_all();
     background_.join();
+    try {
+      buffer_->note_dram_pages();
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): hints
+    }
   }
   try {
     checkpoint();
@@ -399,7 +412,7 @@ Engine::~Engine() {
 // Another number of frames in PM: a new table and new frames, and what the old ones held is read
 // again.
 void Engine::resize(uint64_t frames) {
-  const uint64_t table_bytes = frames * sizeof(uint64_t);
+  const uint64_t table_bytes = table_bytes_of(root_, frames);
   FrameWords words{0, 0, pm::seal_word(frames, kCountSalt)};
   pm::Heap::Txn txn(pool_.heap());
   if (frames != 0) {
@@ -631,6 +644,10 @@ void Engine::make_room() {
 void Engine::work_in_background() {
   constexpr auto kPause = std::chrono::milliseconds(5);
   constexpr uint64_t kJudgedAtOnce = 64;  // pages, before the log is looked at again
+  constexpr uint64_t kPrefetchedAtOnce = 1024;
+  constexpr uint64_t kWrittenAtOnce = 1024;
+  constexpr auto kNotedEach = std::chrono::seconds(1);
+  auto noted = std::chrono::steady_clock::now();
   auto pause = kPause;
   for (;;) {
     {
@@ -639,14 +656,23 @@ void Engine::work_in_background() {
     }
     pause = kPause;
     try {
+      // What was in DRAM is asked for most.
+      uint64_t prefetched = 0;
+      for (uint64_t some = 1; some > 0 && prefetched < kPrefetchedAtOnce; prefetched += some) {
+        some = buffer_->prefetch_some();
+      }
       const bool long_log = log_.used() > log_.bytes() / 4;
-      if (long_log) shorten_log(256);
+      if (long_log) shorten_log(kWrittenAtOnce);
       if (long_log) pause = std::chrono::milliseconds(0);
       uint64_t judged = 0;
       for (uint64_t some = 1; some > 0 && judged < kJudgedAtOnce; judged += some) {
         some = buffer_->judge_next(judge_mutex_);
       }
-      if (judged >= kJudgedAtOnce) pause = std::chrono::milliseconds(0);
+      if (judged >= kJudgedAtOnce || prefetched > 0) pause = std::chrono::milliseconds(0);
+      if (const auto now = std::chrono::steady_clock::now(); now - noted >= kNotedEach) {
+        buffer_->note_dram_pages();
+        noted = now;
+      }
     } catch (const std::exception&) {          // no memory, too
       pause = std::chrono::milliseconds(200);  // those who commit hear of it when it matters
     }
@@ -803,6 +829,7 @@ std::vector<Statistic> Engine::statistics() {
   list.add("misses", counters.misses, "pages");
   list.add("promotions", counters.promotions, "pages");
   list.add("evictions", counters.evictions, "pages");
+  list.add("prefetched", counters.prefetched, "pages");
   list.add("pages_written", counters.written, "pages");
   list.add("page_file_io_uring", store_->has_ring() ? 1 : 0, "rings");
   list.add("recovery_pending", mended.pending, "pages");

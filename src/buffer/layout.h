@@ -3,7 +3,8 @@
 //
 //   Root      | seal | parameters (sealed) | head | batch | blocks |
 //   log       a ring of log_bytes: entries, see log.h
-//   table     a word for each PM frame: checked, page id + 1, or 0: empty
+//   table     a word for each PM frame: checked, page id + 1, or 0: empty; then as many hints, of the
+//             same form: pages that were in DRAM, until one that is 0
 //   frames    the PM frames, page_bytes each
 //   staging   kStagedMax pages, on their way to the page file
 //   pages     the page file, if it lies in the pool
@@ -27,7 +28,8 @@ struct Root {
   uint64_t store_pages;  // room in the pool for pages; 0: they are in a file
   uint32_t page_bytes;
   uint32_t parts;
-  uint64_t reserved[2];
+  uint64_t hints;  // 1: behind the table are as many words again, hints (hints.cc)
+  uint64_t reserved;
   // Changed by one 8-byte store each, but for frames and the blocks, which a redo record replaces
   // together.
   uint64_t head;   // LSN: older log records are not needed
@@ -45,6 +47,7 @@ inline constexpr uint64_t kSealedBytes = offsetof(Root, head) - sizeof(index::Ro
 inline constexpr uint64_t kHeadSalt = 0x4ead;
 inline constexpr uint64_t kBatchSalt = 0xba7c;
 inline constexpr uint64_t kCountSalt = 0xc0047;
+inline constexpr uint64_t kHintSalt = 0x41275;
 inline constexpr uint64_t kTableSalt = 0x7ab1e0;  // plus the frame's number, shifted
 
 }  // namespace perdure::buffer

@@ -44,23 +44,31 @@ bool Log::entry_is_sound(const char* entry, uint64_t bytes, uint64_t salt) {
   return header.bytes == bytes && header.checksum == checksum_of(entry, bytes, salt);
 }
 
-bool Log::read_entry(uint64_t lsn, std::vector<char>& entry) const {
+Log::Found Log::entry_at(uint64_t lsn, Others others, std::vector<char>& copy) const {
   EntryHeader header;
   copy_out(lsn, reinterpret_cast<char*>(&header), sizeof header);
   if (header.lsn != lsn || header.bytes < kAlign || header.bytes % kAlign != 0 ||
       header.bytes > bytes_) {
-    return false;
+    return {};
   }
-  entry.resize(header.bytes);
-  copy_out(lsn, entry.data(), header.bytes);
-  return entry_is_sound(entry.data(), header.bytes, salt_);
+  const char* entry = ring_ + lsn % bytes_;
+  if (others == Others::kMayWrite || lsn % bytes_ + header.bytes > bytes_) {
+    copy.resize(header.bytes);
+    copy_out(lsn, copy.data(), header.bytes);
+    entry = copy.data();
+  }
+  if (!entry_is_sound(entry, header.bytes, salt_)) return {};
+  return {lsn, {entry, header.bytes}};
 }
 
-uint64_t Log::next_entry(uint64_t lsn, std::vector<char>& entry) const {
-  if (read_entry(lsn, entry)) return lsn;
-  const bool marked = read_entry(lsn + bytes_, entry) &&
-                      reinterpret_cast<EntryHeader*>(entry.data())->kind == EntryKind::kMark;
-  return marked ? lsn + bytes_ : 0;
+Log::Found Log::next_entry(uint64_t lsn, Others others, std::vector<char>& copy) const {
+  const Found here = entry_at(lsn, others, copy);
+  if (!here.entry.empty()) return here;
+  const Found later = entry_at(lsn + bytes_, others, copy);
+  if (later.entry.empty()) return {};
+  EntryHeader header;
+  std::memcpy(&header, later.entry.data(), sizeof header);
+  return header.kind == EntryKind::kMark ? later : Found{};
 }
 
 void Log::visit_records(uint64_t lsn, const char* entry, uint64_t bytes, const Visit& visit) {
@@ -73,11 +81,12 @@ void Log::visit_records(uint64_t lsn, const char* entry, uint64_t bytes, const V
 }
 
 void Log::analyse(uint64_t head, const Visit& visit) {
-  std::vector<char> entry;
+  std::vector<char> copy;
   uint64_t used = 0;
   uint64_t lsn = head;
-  for (uint64_t found = 0; used < bytes_ && (found = next_entry(lsn, entry)) != 0;) {
-    if (used + entry.size() > bytes_) break;
+  while (used < bytes_) {
+    const auto [found, entry] = next_entry(lsn, Others::kNone, copy);
+    if (entry.empty() || used + entry.size() > bytes_) break;
     visit_records(found, entry.data(), entry.size(), visit);
     used += entry.size();
     lsn = found + entry.size();
@@ -89,11 +98,11 @@ void Log::analyse(uint64_t head, const Visit& visit) {
 
 void Log::read_entries(uint64_t from, uint64_t to,
                        const std::function<void(std::string_view)>& visit) const {
-  std::vector<char> entry;
+  std::vector<char> copy;
   for (uint64_t lsn = from; lsn < to;) {
-    const uint64_t found = next_entry(lsn, entry);
-    if (found == 0 || found >= to) return;
-    visit({entry.data(), entry.size()});
+    const auto [found, entry] = next_entry(lsn, Others::kMayWrite, copy);
+    if (entry.empty() || found >= to) return;
+    visit(entry);
     lsn = found + entry.size();
   }
 }
@@ -137,9 +146,12 @@ void Log::mark() {
 }
 
 void Log::release_before(uint64_t head) {
-  uint64_t gone = 0;
-  read_entries(this->head(), head, [&](std::string_view entry) { gone += entry.size(); });
-  used_.fetch_sub(gone, std::memory_order_relaxed);
+  const uint64_t from = this->head();
+  if (head == from) return;
+  // A mark is one ring further than its place, so only the places count. They are the same only if
+  // all of the ring was in use.
+  const uint64_t gone = (head - from) % bytes_;
+  used_.fetch_sub(gone == 0 ? bytes_ : gone, std::memory_order_relaxed);
   head_.store(head, std::memory_order_release);
 }
 

@@ -114,9 +114,17 @@ class Log {
   static bool entry_is_sound(const char* entry, uint64_t bytes, uint64_t salt);
 
  private:
-  bool read_entry(uint64_t lsn, std::vector<char>& entry) const;
-  // Reads the entry that follows what ends at `lsn`: there, or a mark further on. 0: none.
-  uint64_t next_entry(uint64_t lsn, std::vector<char>& entry) const;
+  struct Found {
+    uint64_t lsn = 0;
+    std::string_view entry;  // empty: there is none
+  };
+  // While nobody writes to the log an entry is read in the ring; else it is copied first, and then
+  // judged.
+  enum class Others : uint8_t { kNone, kMayWrite };
+  // The entry at `lsn`: in the ring, or in `copy`, as is one that wraps around the ring's end.
+  Found entry_at(uint64_t lsn, Others others, std::vector<char>& copy) const;
+  // The entry that follows what ends at `lsn`: there, or a mark further on.
+  Found next_entry(uint64_t lsn, Others others, std::vector<char>& copy) const;
   void copy_out(uint64_t lsn, char* to, uint64_t bytes) const;
   void write(std::vector<char>& entry, EntryKind kind, uint64_t lsn);
 

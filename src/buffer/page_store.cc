@@ -132,10 +132,11 @@ class PageFile final : public PageStore {
     std::vector<Ring::Transfer> writes;
     writes.reserve(pages.size());
     std::exception_ptr fault;
-    for (const PageWrite& one : pages) {
+    for (size_t i = 0; i < pages.size(); ++i) {
+      const PageWrite& one = pages[i];
       uint32_t bytes = page_bytes_;
       try {
-        if (faults_ != nullptr) bytes = faults_->write(one.id, page_bytes_);
+        if (faults_ != nullptr) bytes = faults_->write_beside(one.id, page_bytes_, i);
       } catch (...) {
         fault = std::current_exception();
         break;

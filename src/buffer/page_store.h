@@ -53,6 +53,10 @@ class PageFaults {
     for (const PageStore::PageRead& one : pages) read(one.id, one.page, bytes);
   }
   virtual uint32_t write(uint64_t id, uint32_t bytes) = 0;
+  // The same of one of those that will be written side by side; `place` counts them from 0.
+  virtual uint32_t write_beside(uint64_t id, uint32_t bytes, size_t /*place*/) {
+    return write(id, bytes);
+  }
   virtual void sync() = 0;
 };
 // Of page files that are opened from now on; null: none. Not thread-safe.

@@ -43,6 +43,19 @@ AlignedBytes aligned_bytes(uint64_t bytes) {
   return {memory, std::free};
 }
 
+void* map_zeros(uint64_t bytes) {
+  if (bytes == 0) return nullptr;
+  void* const zeros =
+      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (zeros == MAP_FAILED) throw std::bad_alloc();
+  ::madvise(zeros, bytes, MADV_HUGEPAGE);
+  return zeros;
+}
+
+void unmap_zeros(void* zeros, uint64_t bytes) {
+  if (zeros != nullptr) ::munmap(zeros, bytes);
+}
+
 BufferPool::BufferPool(const PageFormat& format, const pm::Memory& memory, Log& log,
                        PageStore& store, const Areas& areas, uint64_t dram_frames,
                        uint64_t pm_frames, uint32_t checksum_every)
@@ -55,36 +68,19 @@ BufferPool::BufferPool(const PageFormat& format, const pm::Memory& memory, Log& 
       dram_frames_(dram_frames),
       frame_count_(dram_frames + pm_frames),
       checksum_every_(checksum_every),
-      frame_memory_(aligned_bytes(frame_count_ * sizeof(Frame))),
-      frames_(reinterpret_cast<Frame*>(frame_memory_.get())),
+      dram_(dram_frames * format.page_bytes()),
+      frame_memory_(frame_count_),
+      frames_(frame_memory_.data()),
+      recovery_lsns_(frame_count_),
       chain_mask_(std::bit_ceil(std::max(frame_count_, kShards)) - 1),
-      chains_(std::make_unique<uint32_t[]>(chain_mask_ + 1)),
+      chains_(chain_mask_ + 1),
       shards_(std::make_unique<Shard[]>(kShards)),
+      hint_count_(areas.hints == nullptr ? 0 : pm_frames),
       placement_(std::make_unique<TwoQueuePlacement>(std::max<uint64_t>(16, dram_frames / 2))),
       pm_hand_(dram_frames),
       free_dram_(dram_frames),
       moving_(aligned_bytes(format.page_bytes())),
-      batch_(aligned_bytes(uint64_t{format.page_bytes()} * kStagedMax)) {
-  const uint64_t page_bytes = format.page_bytes();
-  if (dram_frames > 0) {
-    void* dram = ::mmap(nullptr, dram_frames * page_bytes, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (dram == MAP_FAILED) throw std::bad_alloc();
-    ::madvise(dram, dram_frames * page_bytes, MADV_HUGEPAGE);
-    dram_ = static_cast<char*>(dram);
-  }
-  // Many at once take time when a database is opened.
-  ::madvise(frame_memory_.get(), frame_count_ * sizeof(Frame), MADV_HUGEPAGE);
-  for (uint64_t i = 0; i < frame_count_; ++i) {
-    Frame& frame = *new (&frames_[i]) Frame;
-    frame.pm = i >= dram_frames;
-    frame.data = frame.pm ? areas.frames + (i - dram_frames) * page_bytes : dram_ + i * page_bytes;
-  }
-}
-
-BufferPool::~BufferPool() {
-  if (dram_ != nullptr) ::munmap(dram_, dram_frames_ * format_.page_bytes());
-}
+      batch_(aligned_bytes(uint64_t{format.page_bytes()} * kStagedMax)) {}
 
 void BufferPool::require_sound() const {
   if (!broken_.load(std::memory_order_relaxed)) return;
@@ -102,13 +98,10 @@ void BufferPool::recover() {
   }
   // A process that died may have left these words in the caches only. What follows rests on them:
   // were they lost to a power failure later, the log would be read from entries that have been
-  // overwritten, or a frame be found by a word that was cleared.
-  memory_.flush(&areas_.root->head, sizeof(Root) - offsetof(Root, head));
-  if (areas_.table != nullptr) memory_.flush(areas_.table, pm_frames() * sizeof(uint64_t));
-  memory_.fence();
+  // overwritten.
+  memory_.persist(&areas_.root->head, sizeof(Root) - offsetof(Root, head));
   batch_open_ = staged != 0;
-  finish_batch();
-  // Neither needs the other. A thread is worth it for many.
+  // The frames need neither the log nor what is staged. A thread is worth it for many in PM.
   std::future<void> frames;
   if (pm_frames() >= kManyFrames) {
     try {
@@ -117,15 +110,29 @@ void BufferPool::recover() {
       // There is no thread to be had: one after the other.
     }
   }
-  if (!frames.valid()) find_frames();
+  finish_batch();
   recovery_.analyse(head * Log::kAlign);
   log_.mark();
-  if (frames.valid()) frames.get();
+  if (frames.valid()) {
+    frames.get();
+  } else {
+    find_frames();
+  }
 }
 
+// Makes the frames, and finds what those in PM hold. Nobody else uses them yet.
 void BufferPool::find_frames() {
+  // As the words of the root, and before any page is used: else one could be found later by a word
+  // that was cleared.
+  if (areas_.table != nullptr) memory_.persist(areas_.table, pm_frames() * sizeof(uint64_t));
+  for (uint64_t i = 0; i < dram_frames_; ++i) {
+    Frame& frame = *new (&frames_[i]) Frame;
+    frame.data = dram_.data() + i * format_.page_bytes();
+  }
   for (uint64_t i = dram_frames_; i < frame_count_; ++i) {
-    Frame& frame = frames_[i];
+    Frame& frame = *new (&frames_[i]) Frame;
+    frame.pm = true;
+    frame.data = areas_.frames + (i - dram_frames_) * format_.page_bytes();
     const uint64_t word = areas_.table[i - dram_frames_];
     if (word == 0) continue;
     uint64_t id = 0;
@@ -134,7 +141,7 @@ void BufferPool::find_frames() {
       set_table(frame, kNoPage);
       continue;
     }
-    link(frame, id - 1);
+    put_in(frame, id - 1);
     frame.unjudged.store(true, std::memory_order_relaxed);
     frame.latch.open();
   }
@@ -241,8 +248,8 @@ Frame& BufferPool::pin(uint64_t id, bool read, const char* ahead) {
     if (!frame->referenced.load(std::memory_order_relaxed)) {
       frame->referenced.store(true, std::memory_order_relaxed);
     }
-    const bool hot = frame->pm && !moved && dram_frames_ > 0 &&
-                     (free_dram_.load(std::memory_order_relaxed) > 0 || placement_->wants(id));
+    const bool hot =
+        frame->pm && !moved && dram_frames_ > 0 && (has_spare_dram() || placement_->wants(id));
     if (!hot) {
       if (frame->pm && pm_frame_used != nullptr) [[unlikely]]
         pm_frame_used();
@@ -284,7 +291,7 @@ void BufferPool::judge(Frame& frame, uint64_t id, bool read) {
     memory_.fence();
   }
   if (!has_word) set_table(frame, id);
-  if (pending) pm::publish(frame.recovery_lsn, uint64_t{expected.entry});
+  if (pending) pm::publish(recovery_lsn(frame), uint64_t{expected.entry});
   recovery_.settle(id);
   pm::publish(frame.unjudged, false);
 }
@@ -389,27 +396,39 @@ Frame* BufferPool::load(uint64_t id, bool read, const char* ahead) {
     }
     miss.lock();
   }
-  counters_.misses.fetch_add(1, std::memory_order_relaxed);
-  frame->loading.store(true, std::memory_order_relaxed);
-  frame->pins.fetch_add(1, std::memory_order_relaxed);
-  link(*frame, id);
+  begin_load(*frame, id);
   miss.unlock();
+  finish_load(*frame, id, read, ahead);
+  return frame;
+}
+
+// Into a frame that has no page; who asks for it waits from here on. It is pinned. miss_mutex_ is
+// held.
+void BufferPool::begin_load(Frame& frame, uint64_t id) {
+  if (!frame.pm) free_dram_.fetch_sub(1, std::memory_order_relaxed);
+  counters_.misses.fetch_add(1, std::memory_order_relaxed);
+  frame.loading.store(true, std::memory_order_relaxed);
+  frame.pins.fetch_add(1, std::memory_order_relaxed);
+  link(frame, id);
+}
+
+// If it throws, the frame has no page, and is not pinned.
+void BufferPool::finish_load(Frame& frame, uint64_t id, bool read, const char* ahead) {
   try {
-    fill(*frame, id, read, ahead);
+    fill(frame, id, read, ahead);
   } catch (...) {
     {
       const std::lock_guard lock(mutex_of(id));
-      take_out(*frame, id);
+      take_out(frame, id);
     }
-    if (!frame->pm) free_dram_.fetch_add(1, std::memory_order_relaxed);
-    frame->recovery_lsn.store(0, std::memory_order_relaxed);
-    pm::publish(frame->loading, false);
-    unpin(*frame);
+    if (!frame.pm) free_dram_.fetch_add(1, std::memory_order_relaxed);
+    recovery_lsn(frame).store(0, std::memory_order_relaxed);
+    pm::publish(frame.loading, false);
+    unpin(frame);
     throw;
   }
-  frame->latch.open();
-  pm::publish(frame->loading, false);
-  return frame;
+  frame.latch.open();
+  pm::publish(frame.loading, false);
 }
 
 void BufferPool::fill(Frame& frame, uint64_t id, bool read, const char* ahead) {
@@ -432,7 +451,7 @@ void BufferPool::fill(Frame& frame, uint64_t id, bool read, const char* ahead) {
     set_table(frame, id);
   }
   if (pending) {
-    pm::publish(frame.recovery_lsn, uint64_t{expected.entry});
+    pm::publish(recovery_lsn(frame), uint64_t{expected.entry});
     recovery_.counters().fetched.fetch_add(1, std::memory_order_relaxed);
     recovery_.settle(id);
   }
@@ -440,6 +459,10 @@ void BufferPool::fill(Frame& frame, uint64_t id, bool read, const char* ahead) {
 
 void BufferPool::link(Frame& frame, uint64_t id) {
   const std::lock_guard lock(mutex_of(id));
+  put_in(frame, id);
+}
+
+void BufferPool::put_in(Frame& frame, uint64_t id) {
   uint32_t& chain = chain_of(id);
   frame.next = chain;
   chain = static_cast<uint32_t>(number_of(frame)) + 1;
@@ -457,7 +480,7 @@ bool BufferPool::unlink(Frame& frame, bool even_changed) {
       pm::acquire(frame.loading)) {
     return false;
   }
-  if (!even_changed && frame.recovery_lsn.load(std::memory_order_relaxed) != 0) return false;
+  if (!even_changed && recovery_lsn(frame).load(std::memory_order_relaxed) != 0) return false;
   // Before the frame or the page is changed, which nobody else has pinned.
   frame.latch.close();
   take_out(frame, id);
@@ -480,16 +503,17 @@ Frame* BufferPool::take_frame(uint64_t begin, uint64_t end, uint64_t& hand) {
     Frame& frame = frames_[hand];
     hand = hand + 1 == end ? begin : hand + 1;
     if (pm::acquire(frame.pins) != 0) continue;
-    if (frame.page.load(std::memory_order_relaxed) == kNoPage) {
-      if (!frame.pm) free_dram_.fetch_sub(1, std::memory_order_relaxed);
-      return &frame;
-    }
-    if (frame.recovery_lsn.load(std::memory_order_relaxed) != 0) continue;
+    if (frame.page.load(std::memory_order_relaxed) == kNoPage) return &frame;
+    if (recovery_lsn(frame).load(std::memory_order_relaxed) != 0) continue;
     if (frame.referenced.exchange(false, std::memory_order_relaxed)) continue;
     if (!unlink(frame, false)) continue;
     frame.unjudged.store(false, std::memory_order_relaxed);
     counters_.evictions.fetch_add(1, std::memory_order_relaxed);
-    if (frame.pm) set_table(frame, kNoPage);
+    if (frame.pm) {
+      set_table(frame, kNoPage);
+    } else {
+      free_dram_.fetch_add(1, std::memory_order_relaxed);
+    }
     return &frame;
   }
   return nullptr;
@@ -559,17 +583,17 @@ void BufferPool::exchange(Frame& pm, Frame& dram, uint64_t other) {
   dram.unsealed = pm.unsealed;
   pm.unsealed = 0;
   pm.updates = 0;
-  const uint64_t changed = pm.recovery_lsn.load(std::memory_order_relaxed);
-  pm.recovery_lsn.store(other == kNoPage ? 0 : dram.recovery_lsn.load(std::memory_order_relaxed),
-                        std::memory_order_relaxed);
-  dram.recovery_lsn.store(changed, std::memory_order_relaxed);
+  const uint64_t changed = recovery_lsn(pm).load(std::memory_order_relaxed);
+  recovery_lsn(pm).store(other == kNoPage ? 0 : recovery_lsn(dram).load(std::memory_order_relaxed),
+                         std::memory_order_relaxed);
+  recovery_lsn(dram).store(changed, std::memory_order_relaxed);
 }
 
 void BufferPool::changed(Frame& frame, uint64_t lsn, PartMask parts) {
   frame.unsealed |= parts;
   uint64_t clean = 0;
-  frame.recovery_lsn.compare_exchange_strong(clean, lsn, std::memory_order_release,
-                                             std::memory_order_relaxed);
+  recovery_lsn(frame).compare_exchange_strong(clean, lsn, std::memory_order_release,
+                                              std::memory_order_relaxed);
 }
 
 void BufferPool::seal(Frame& frame) {
@@ -585,7 +609,7 @@ BufferPool::Use BufferPool::use() const {
     const Frame& frame = frames_[i];
     if (frame.page.load(std::memory_order_relaxed) == kNoPage) continue;
     (frame.pm ? use.pm : use.dram) += 1;
-    if (frame.recovery_lsn.load(std::memory_order_relaxed) != 0) ++use.changed;
+    if (recovery_lsns_[i].load(std::memory_order_relaxed) != 0) ++use.changed;
   }
   return use;
 }

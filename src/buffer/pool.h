@@ -31,6 +31,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "buffer/latch.h"
@@ -48,13 +49,35 @@ namespace perdure::buffer {
 using AlignedBytes = std::unique_ptr<char, void (*)(void*)>;
 // For O_DIRECT, and for whole lines. Throws std::bad_alloc.
 AlignedBytes aligned_bytes(uint64_t bytes);
+// Zeros, mapped when they are first touched, in huge pages where the system has them: an opening
+// has little time. Null if there are none. Throws std::bad_alloc.
+void* map_zeros(uint64_t bytes);
+void unmap_zeros(void* zeros, uint64_t bytes);
+
+// Items that begin as zeros.
+template <typename T>
+class LargeArray {
+ public:
+  explicit LargeArray(uint64_t count)
+      : bytes_(count * sizeof(T)), items_(static_cast<T*>(map_zeros(bytes_))) {}
+  ~LargeArray() { unmap_zeros(items_, bytes_); }
+  LargeArray(const LargeArray&) = delete;
+  LargeArray& operator=(const LargeArray&) = delete;
+
+  T* data() { return items_; }
+  T& operator[](uint64_t i) { return items_[i]; }
+  const T& operator[](uint64_t i) const { return items_[i]; }
+
+ private:
+  static_assert(std::is_trivially_destructible_v<T>);
+  uint64_t bytes_;
+  T* items_;
+};
 
 struct alignas(64) Frame {
   Latch latch;
   std::atomic<uint32_t> pins{0};
   std::atomic<uint64_t> page{kNoPage};
-  std::atomic<uint64_t> recovery_lsn{
-      0};  // of the first entry that is not in the page store; 0: clean
   char* data = nullptr;
   PartMask unsealed = 0;  // parts whose checksums are out of date; under the exclusive latch
   uint32_t updates = 0;   // since the checksums were computed
@@ -77,6 +100,7 @@ struct Areas {
   uint64_t* table;
   char* frames;
   char* staging;
+  uint64_t* hints;  // as many words as there are frames; null: there are none
 };
 
 struct PoolCounters {
@@ -84,6 +108,7 @@ struct PoolCounters {
   std::atomic<uint64_t> promotions{0};
   std::atomic<uint64_t> evictions{0};
   std::atomic<uint64_t> written{0};
+  std::atomic<uint64_t> prefetched{0};
 };
 
 class BufferPool {
@@ -93,7 +118,6 @@ class BufferPool {
 
   BufferPool(const PageFormat& format, const pm::Memory& memory, Log& log, PageStore& store,
              const Areas& areas, uint64_t dram_frames, uint64_t pm_frames, uint32_t checksum_every);
-  ~BufferPool();
   BufferPool(const BufferPool&) = delete;
   BufferPool& operator=(const BufferPool&) = delete;
 
@@ -148,10 +172,26 @@ class BufferPool {
   void await_mending() const;
   // The same for a batch, then for one that the log does not name. 0: all are judged.
   uint64_t judge_next(std::mutex& turn);
+  // Notes which pages are in DRAM, those first that were asked for lately, for the next opening.
+  // Nothing, until what the last one noted was read. By one thread at a time, with
+  // prefetch_some().
+  void note_dram_pages();
+  // Keeps empty frames in DRAM for them, until prefetch_some() has read all. Before others use the
+  // pool.
+  void expect_prefetch() { hints_wait_.store(hint_count_ > 0, std::memory_order_relaxed); }
+  // Reads pages that were noted in DRAM, as long as frames there are empty, side by side; returns
+  // how many. 0: all are read.
+  uint64_t prefetch_some();
   // How many pages are mended, and written, before the log's head moves: some batches, and no more
   // than a small part of the frames.
   uint64_t mended_at_once() const {
     return std::clamp<uint64_t>(frame_count_ / 8, 1, uint64_t{8} * kStagedMax);
+  }
+
+  // The first entry of the frame's page that is not in the page store; 0: clean. These words lie
+  // side by side, as all of them are looked through to find changed pages.
+  std::atomic<uint64_t>& recovery_lsn(const Frame& frame) {
+    return recovery_lsns_[number_of(frame)];
   }
 
   const PageFormat& format() const { return format_; }
@@ -178,10 +218,18 @@ class BufferPool {
   uint32_t& chain_of(uint64_t id) { return chains_[id & chain_mask_]; }
   Frame* find_linked(uint64_t id);
   void take_out(Frame& frame, uint64_t id);
-  // `ahead`: what the page store has of a page that the log names, if that was read; null: not yet.
+  // `ahead`: what the page store has of it, if that was read (recovery.h); null: not yet.
   Frame& pin(uint64_t id, bool read, const char* ahead = nullptr);
   Frame* pin_if_here(uint64_t id);
   Frame* load(uint64_t id, bool read, const char* ahead);
+  void begin_load(Frame& frame, uint64_t id);
+  void finish_load(Frame& frame, uint64_t id, bool read, const char* ahead);
+  Frame* begin_next_hint();
+  // Whether a page in PM that is asked for has a frame in DRAM for nothing.
+  bool has_spare_dram() const {
+    return free_dram_.load(std::memory_order_relaxed) > 0 &&
+           !hints_wait_.load(std::memory_order_relaxed);
+  }
   void fill(Frame& frame, uint64_t id, bool read, const char* ahead);
   void judge(Frame& frame, uint64_t id, bool read);
   struct ReadAhead {
@@ -193,6 +241,7 @@ class BufferPool {
   Frame* take_frame(uint64_t begin, uint64_t end, uint64_t& hand);
   bool unlink(Frame& frame, bool even_changed);
   void link(Frame& frame, uint64_t id);
+  void put_in(Frame& frame, uint64_t id);  // under the page's mutex
   void promote(uint64_t id);
   void exchange(Frame& pm, Frame& dram, uint64_t other);
   void set_table(const Frame& frame, uint64_t id);
@@ -214,13 +263,18 @@ class BufferPool {
   uint64_t dram_frames_;
   uint64_t frame_count_;
   uint32_t checksum_every_;
-  char* dram_ = nullptr;
-  AlignedBytes frame_memory_;
+  LargeArray<char> dram_;
+  LargeArray<Frame> frame_memory_;
   Frame* frames_;
+  LargeArray<std::atomic<uint64_t>> recovery_lsns_;
   uint64_t chain_mask_;
-  std::unique_ptr<uint32_t[]> chains_;  // a frame's number + 1; 0: none
+  LargeArray<uint32_t> chains_;  // a frame's number + 1; 0: none
   std::unique_ptr<Shard[]> shards_;
   std::unique_ptr<PageMap> map_ = std::make_unique<PageMap>();
+  uint64_t hint_count_;
+  uint64_t next_hint_ = 0;
+  std::atomic<bool> hints_wait_{false};
+  uint64_t noted_moves_ = 0;  // of pages into DRAM, when they were noted last
   std::unique_ptr<Placement> placement_;
   std::mutex miss_mutex_;  // who takes frames, and moves pages
   uint64_t dram_hand_ = 0;

@@ -5,43 +5,90 @@
 #include <algorithm>
 #include <cstring>
 #include <ranges>
+#include <span>
 
 #include "buffer/replay.h"
 #include "perdure/error.h"
+#include "pm/pause.h"
 
 namespace perdure::buffer {
+
+uint64_t NamedPages::find_slot(uint64_t page) const {
+  uint64_t slot = slot_of(page);
+  while (slots_[slot] != 0 && pages_[slots_[slot] - 1].page != page) {
+    slot = (slot + 1) & (slots_.size() - 1);
+  }
+  return slot;
+}
+
+uint32_t NamedPages::find(uint64_t page) const {
+  return slots_[find_slot(page)] - 1;  // an empty one is kNone
+}
+
+void NamedPages::grow() {
+  --shift_;
+  slots_.assign(slots_.size() * 2, 0);
+  for (uint32_t place = 0; place < pages_.size(); ++place) {
+    slots_[find_slot(pages_[place].page)] = place + 1;
+  }
+}
+
+void NamedPages::flush() {
+  while (2 * (pages_.size() + waiting_count_) > slots_.size()) grow();
+  const std::span noted(waiting_.data(), waiting_count_);
+  for (const Named& one : noted) __builtin_prefetch(&slots_[slot_of(one.page)]);
+  for (const Named& one : noted) {
+    if (const uint32_t place = slots_[slot_of(one.page)]) __builtin_prefetch(&pages_[place - 1]);
+  }
+  for (const Named& one : noted) {
+    uint32_t& slot = slots_[find_slot(one.page)];
+    if (slot == 0) {
+      pages_.push_back(one);
+      slot = static_cast<uint32_t>(pages_.size());
+    } else {
+      pages_[slot - 1].lsn = one.lsn;
+    }
+  }
+  waiting_count_ = 0;
+}
 
 void Recovery::analyse(uint64_t head) {
   open_head_ = head;
   log_.analyse(head, [&](uint64_t entry, uint64_t lsn, const LogRecord& record) {
-    const auto [page, first] = pages_.try_emplace(record.header.page, Expected{lsn, entry});
-    page->second.lsn = lsn;
-    if (first) order_.push_back(record.header.page);
+    pages_.note(record.header.page, entry, lsn);
   });
+  pages_.flush();
+  settled_ = std::make_unique<std::atomic<bool>[]>(pages_.size());
   pending_count_.store(pages_.size(), std::memory_order_release);
+}
+
+bool Recovery::is_pending(uint32_t place) const {
+  return place != NamedPages::kNone && !pm::acquire(settled_[place]);
 }
 
 bool Recovery::find(uint64_t id, Expected& expected) const {
   if (pending() == 0) return false;
-  const std::lock_guard lock(mutex_);
-  const auto found = pages_.find(id);
-  if (found == pages_.end()) return false;
-  expected = found->second;
+  const uint32_t place = pages_.find(id);
+  if (!is_pending(place)) return false;
+  expected = {pages_[place].lsn, pages_[place].entry};
   return true;
 }
 
 void Recovery::settle(uint64_t id) {
   if (pending() == 0) return;
-  const std::lock_guard lock(mutex_);
-  pages_.erase(id);
-  pending_count_.store(pages_.size(), std::memory_order_release);
+  const uint32_t place = pages_.find(id);
+  if (place == NamedPages::kNone) return;
+  if (settled_[place].exchange(true, std::memory_order_acq_rel)) return;
+  pm::may_pause();
+  pending_count_.fetch_sub(1, std::memory_order_acq_rel);
 }
 
 uint64_t Recovery::oldest(uint64_t otherwise) const {
   const std::lock_guard lock(mutex_);
-  for (; oldest_ < order_.size(); ++oldest_) {
-    const auto page = pages_.find(order_[oldest_]);
-    if (page != pages_.end()) return std::min(otherwise, page->second.entry);
+  for (; oldest_ < pages_.size(); ++oldest_) {
+    if (is_pending(static_cast<uint32_t>(oldest_))) {
+      return std::min(otherwise, pages_[oldest_].entry);
+    }
   }
   return otherwise;
 }
@@ -49,9 +96,10 @@ uint64_t Recovery::oldest(uint64_t otherwise) const {
 uint64_t Recovery::take_next() {
   if (pending() == 0) return kNoPage;
   const std::lock_guard lock(mutex_);
-  while (next_ < order_.size()) {
-    const uint64_t id = order_[next_++];
-    if (pages_.contains(id) && !given_up_.contains(id)) return id;
+  while (next_ < pages_.size()) {
+    const uint64_t place = next_++;
+    const uint64_t id = pages_[place].page;
+    if (is_pending(static_cast<uint32_t>(place)) && !given_up_.contains(id)) return id;
   }
   return kNoPage;
 }
@@ -69,7 +117,7 @@ void Recovery::give_up(uint64_t id) {
 uint64_t Recovery::given_up() const {
   const std::lock_guard lock(mutex_);
   for (const uint64_t id : given_up_) {
-    if (pages_.contains(id)) return id;
+    if (is_pending(pages_.find(id))) return id;
   }
   return kNoPage;
 }
@@ -126,7 +174,7 @@ void Recovery::fetch(uint64_t id, char* page, const char* ahead) {
   Expected expected{};
   const bool pending = find(id, expected);
   if (!pending) {
-    store_.read(id, page);
+    if (ahead != page) store_.read(id, page);
     const bool sound = is_sound(id, page) && header_of(page).lsn < log_.tail();
     if (sound) return;
     if (archive_ && archive_(id, 0, page)) {
@@ -141,10 +189,10 @@ void Recovery::fetch(uint64_t id, char* page, const char* ahead) {
     replay(id, page, chain, 0);
     return;
   }
-  if (ahead != nullptr) {
-    std::memcpy(page, ahead, format_.page_bytes());
-  } else {
+  if (ahead == nullptr) {
     store_.read(id, page);
+  } else if (ahead != page) {
+    std::memcpy(page, ahead, format_.page_bytes());
   }
   const uint64_t lsn = header_of(page).lsn;
   const bool named = lsn == chain.before ||

@@ -17,11 +17,12 @@
 // (pool.h).
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
-#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -39,6 +40,45 @@ struct RecoveryCounters {
   std::atomic<uint64_t> fetched{0};   // not in PM, with records to replay
   std::atomic<uint64_t> replayed{0};  // records
   std::atomic<uint64_t> archived{0};  // pages made from the archive
+};
+
+// The pages that the log names, with what it says of them, in the order of their first records
+// there. A table with open addressing leads from a page to its place: when a database is opened,
+// some hundred thousand are noted one after the other, and each is a miss of the caches.
+class NamedPages {
+ public:
+  static constexpr uint32_t kNone = ~uint32_t{0};
+  struct Named {
+    uint64_t page;
+    uint64_t lsn;    // of the last record
+    uint64_t entry;  // where the first one's entry is
+  };
+
+  // Notes a record, later than all before. What was noted may be found after flush().
+  void note(uint64_t page, uint64_t entry, uint64_t lsn) {
+    waiting_[waiting_count_++] = {page, lsn, entry};
+    if (waiting_count_ == waiting_.size()) flush();
+  }
+  void flush();
+
+  // Its place in the order, or kNone. Thread-safe when all is noted.
+  uint32_t find(uint64_t page) const;
+  const Named& operator[](uint64_t place) const { return pages_[place]; }
+  uint64_t size() const { return pages_.size(); }
+
+ private:
+  uint64_t slot_of(uint64_t page) const { return page * 0x9e3779b97f4a7c15 >> shift_; }
+  // The page's slot, or the empty one where it belongs.
+  uint64_t find_slot(uint64_t page) const;
+  void grow();
+
+  static constexpr unsigned kFirstBits = 12;
+  std::vector<Named> pages_;
+  std::vector<uint32_t> slots_ = std::vector<uint32_t>(1 << kFirstBits);  // a place + 1; 0: empty
+  unsigned shift_ = 64 - kFirstBits;
+  // Noted together, so that their misses overlap.
+  std::array<Named, 32> waiting_;
+  size_t waiting_count_ = 0;
 };
 
 class Recovery {
@@ -74,7 +114,8 @@ class Recovery {
   PartMask judge(uint64_t id, char* page, char* scratch);
   // Makes a page in `page` from the page store and the log. All checksums must be computed then.
   // `ahead`: what the page store has of it, read since the opening; of a page that the log does not
-  // name any more it does not count. Null: it is to be read.
+  // name any more it does not count, unless it is `page` itself, into which nobody else has read it
+  // meanwhile. Null: it is to be read.
   void fetch(uint64_t id, char* page, const char* ahead = nullptr);
 
   // Makes the page `id` from its first record on, up to the LSN (0: the last one in it); false if
@@ -91,6 +132,7 @@ class Recovery {
     uint64_t before;             // the LSN that the page had before the oldest of them
     bool whole;                  // the oldest one is an image
   };
+  bool is_pending(uint32_t place) const;
   // The records of a page from `lsn` back, not those at `known` and before.
   Chain chain_of(uint64_t id, uint64_t lsn, uint64_t known) const;
   PartMask replay(uint64_t id, char* page, const Chain& chain, uint64_t known);
@@ -102,15 +144,15 @@ class Recovery {
   Log& log_;
   PageStore& store_;
   uint64_t open_head_ = 0;
+  NamedPages pages_;
+  std::unique_ptr<std::atomic<bool>[]> settled_;  // of each of them
+  std::atomic<uint64_t> pending_count_{0};
   mutable std::mutex mutex_;
-  std::unordered_map<uint64_t, Expected> pages_;
-  // The pages that the log names, by the entry of their first record; those before the first place
-  // are settled, those before the second one handed out.
-  std::vector<uint64_t> order_;
+  // Places in the order of the pages: those before the first one are settled, those before the
+  // second one handed out.
   mutable uint64_t oldest_ = 0;
   uint64_t next_ = 0;
   std::unordered_set<uint64_t> given_up_;
-  std::atomic<uint64_t> pending_count_{0};
   Archive archive_;
   RecoveryCounters counters_;
 };

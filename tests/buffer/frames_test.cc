@@ -24,6 +24,8 @@
 #include "buffer/layout.h"
 #include "buffer/page_store.h"
 #include "buffer/ring.h"
+#include "index/structure.h"
+#include "pm/layout.h"
 #include "pm/pause.h"
 #include "support/data.h"
 #include "support/files.h"
@@ -411,6 +413,82 @@ TEST_F(FramesTest, ManyFramesAreFoundBesideTheLogAndWithoutAThread) {
     ASSERT_EQ(difference(contents_of(database, *database.find_tree("t")), model), "");
     expect_sound(database);
   }
+}
+
+// The words behind the allocation table.
+std::span<uint64_t> hints_of(Pool& pool) {
+  pm::PoolImpl& impl = pm::impl_of(pool);
+  const uint64_t at =
+      index::find_structure(impl, "d", Database::kTypeName, Kind::kBytes, Kind::kBytes,
+                            buffer::kRootMagic, sizeof(buffer::Root), buffer::kSealedBytes);
+  const buffer::Root& root = *impl.at<buffer::Root>(at);
+  uint64_t frames = 0;
+  EXPECT_TRUE(pm::unseal_word(root.frame_count, buffer::kCountSalt, frames));
+  return {impl.at<uint64_t>(root.table) + frames, frames};
+}
+
+TEST_F(FramesTest, PagesThatWereInDramAreReadAgainAtTheNextOpening) {
+  const TempDir folder;
+  DatabaseOptions options = small_database();
+  options.page_file = folder.file("pages");
+  Records model;
+  {
+    Pool pool = Pool::create(folder.file("pool"), small_pool(uint64_t{16} << 20));
+    Database database = Database::create(pool, "d", options);
+    fill(database, database.tree("t"), model, 400);
+  }
+  const auto reopen = [&](const std::function<void(buffer::BufferPool&)>& work) {
+    Pool pool = Pool::open(folder.file("pool"), small_pool());
+    const auto engine = buffer::Engine::open(pm::impl_of(pool), "d", options);
+    work(engine->buffer());
+  };
+  std::set<uint64_t> noted;
+  reopen([&](buffer::BufferPool& pages) {
+    EXPECT_EQ(pages.prefetch_some(), 0U);  // nobody has noted any
+    for (uint64_t page = 0; page < 60; ++page) pages.unpin(pages.pin(page));
+    pages.note_dram_pages();
+    ASSERT_EQ(pages.use().dram, 24U);
+  });
+  {
+    Pool pool = Pool::open(folder.file("pool"), small_pool());
+    for (const uint64_t word : hints_of(pool)) {
+      uint64_t id = 0;
+      if (word == 0) break;
+      ASSERT_TRUE(pm::unseal_word(word, buffer::kHintSalt, id));
+      noted.insert(id - 1);
+    }
+    ASSERT_EQ(noted.size(), 24U);
+  }
+  reopen([&](buffer::BufferPool& pages) {
+    while (pages.prefetch_some() > 0) continue;
+    EXPECT_GT(pages.counters().prefetched, 10U);
+    const uint64_t misses = pages.counters().misses;
+    for (const uint64_t page : noted) pages.unpin(pages.pin(page));
+    EXPECT_EQ(pages.counters().misses, misses);
+  });
+  // Whatever the words say: nothing but pages that are right.
+  {
+    Pool pool = Pool::open(folder.file("pool"), small_pool());
+    const std::span<uint64_t> hints = hints_of(pool);
+    Random random(base_seed());
+    for (uint64_t& word : hints) {
+      const uint64_t id = random.chance(30) ? random.below(1 << 20) : random.below(120);
+      word = random.chance(30) ? random.next() | 1 : pm::seal_word(id + 1, buffer::kHintSalt);
+    }
+  }
+  reopen([&](buffer::BufferPool& pages) {
+    while (pages.prefetch_some() > 0) continue;
+    EXPECT_GT(pages.counters().prefetched, 0U);
+    for (uint64_t page = 0; page < 60; ++page) {
+      const buffer::PageGuard guard(pages, pages.pin(page));
+      ASSERT_EQ(buffer::header_of(guard.data()).id, page);
+    }
+  });
+  options.background = true;
+  Pool pool = Pool::open(folder.file("pool"), small_pool());
+  Database database = Database::open(pool, "d", options);
+  ASSERT_EQ(difference(contents_of(database, *database.find_tree("t")), model), "");
+  expect_sound(database);
 }
 
 // A page in PM that is damaged is not made to look right when a change of it is undone.

@@ -63,6 +63,10 @@ class SlowPages final : public buffer::PageFaults {
     wait(write_);
     return bytes;
   }
+  uint32_t write_beside(uint64_t, uint32_t bytes, size_t place) override {
+    if (place == 0) wait(write_);
+    return bytes;
+  }
   void sync() override { wait(write_); }
 
  private:
@@ -84,16 +88,20 @@ void use_pm_frame() {
   while (clock.now() < until) _mm_pause();
 }
 
+// Null: none is wanted.
 std::unique_ptr<EmulatedMedium> slow_medium_of(const BufferStudyOptions& options) {
+  if (options.medium.empty()) return nullptr;
+  const std::string name = options.medium == "optane" ? "optane-100" : options.medium;
+  return std::make_unique<EmulatedMedium>(load_profile(name));
+}
+
+// By the process of the database.
+void use_slow_medium(const BufferStudyOptions& options, EmulatedMedium* medium) {
   if (options.pm_ns > 0) {
     pm_ticks = static_cast<uint64_t>(options.pm_ns / TickClock::get().ns_per_tick());
     buffer::tell_of_pm_frames(use_pm_frame);
   }
-  if (options.medium.empty()) return nullptr;
-  const std::string name = options.medium == "optane" ? "optane-100" : options.medium;
-  auto medium = std::make_unique<EmulatedMedium>(load_profile(name));
-  pm::emulate_media(medium.get());
-  return medium;
+  if (medium != nullptr) pm::emulate_media(medium);
 }
 
 }  // namespace
@@ -117,9 +125,11 @@ DatabaseRun::DatabaseRun(const BufferStudyOptions& options, const RunSetup& setu
       ::mmap(nullptr, sizeof(Gauge), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (shared == MAP_FAILED) throw std::bad_alloc();
   gauge_ = new (shared) Gauge;
+  // Measures this machine for some milliseconds, which are not the database's.
+  const std::unique_ptr<EmulatedMedium> medium = slow_medium_of(options);
   begun_ = Clock::now();
   pid_ = ::fork();
-  if (pid_ == 0) work_in_child(options, setup, work);
+  if (pid_ == 0) work_in_child(options, setup, work, medium.get());
   if (pid_ < 0) {
     ::munmap(gauge_, sizeof(Gauge));
     pm::throw_errno("fork", "the study", errno);
@@ -132,7 +142,7 @@ DatabaseRun::~DatabaseRun() {
 }
 
 void DatabaseRun::work_in_child(const BufferStudyOptions& options, const RunSetup& setup,
-                                const Work& work) {
+                                const Work& work, EmulatedMedium* medium) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   Gauge& gauge = *gauge_;
   const auto fail_with = [&](const char* what) {
@@ -140,7 +150,7 @@ void DatabaseRun::work_in_child(const BufferStudyOptions& options, const RunSetu
     ::_exit(1);
   };
   try {
-    const std::unique_ptr<EmulatedMedium> medium = slow_medium_of(options);
+    use_slow_medium(options, medium);
     SlowPages pages(options, gauge);
     DatabaseStore store(setup.path, setup.database, setup.tables, setup.capacity_bytes);
     if (setup.mend_first) store.database().recover();

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "lab/bench/emulated_medium.h"
 #include "lab/study/buffer/database_store.h"
 #include "lab/study/buffer/parts.h"
 #include "lab/study/windows.h"
@@ -85,7 +86,7 @@ class DatabaseRun {
 
  private:
   [[noreturn]] void work_in_child(const BufferStudyOptions& options, const RunSetup& setup,
-                                  const Work& work);
+                                  const Work& work, EmulatedMedium* medium);
   void require_alive();
   [[noreturn]] void fail() const;
 
