@@ -67,6 +67,9 @@ class Opened {
   bool exists_;
 };
 
+// Where the elements of a list begin, so that both ends have room.
+inline constexpr uint64_t kListMiddle = uint64_t{1} << 63;
+
 // As HRANDFIELD and SRANDMEMBER count: below 0, one may come several times.
 std::vector<std::pair<std::string, std::string>> choose_with_repeats(const Opened& opened,
                                                                      int64_t count);

@@ -32,9 +32,10 @@ size_t place_of(std::string_view lower_case) {
 std::vector<Command> gather() {
   std::vector<Command> all;
   for (const std::span<const Command> part :
-       {connection_commands(), server_commands(), key_commands(), string_commands(), bit_commands(),
-        hash_commands(), set_commands(), list_commands(), sorted_set_commands(), channel_commands(),
-        transaction_commands(), replication_commands(), acl_commands()}) {
+       {connection_commands(), server_commands(), key_commands(), dump_commands(),
+        string_commands(), bit_commands(), hash_commands(), set_commands(), list_commands(),
+        sorted_set_commands(), channel_commands(), transaction_commands(), replication_commands(),
+        acl_commands()}) {
     all.insert(all.end(), part.begin(), part.end());
   }
   std::ranges::sort(all, {}, &Command::name);
@@ -51,8 +52,8 @@ std::array<const Command*, kPlaces> make_places() {
   return places;
 }
 
-constexpr std::string_view kDangerous[] = {"flushall", "flushdb", "keys",    "info",
-                                           "role",     "client",  "lastsave"};
+constexpr std::string_view kDangerous[] = {"flushall", "flushdb", "keys",     "info",
+                                           "role",     "client",  "lastsave", "restore"};
 // Commands whose first key gets what is made of the others.
 constexpr std::string_view kStoring[] = {"bitop",      "sdiffstore",  "sinterstore", "sunionstore",
                                          "zdiffstore", "zinterstore", "zunionstore", "zrangestore"};

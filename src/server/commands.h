@@ -76,6 +76,7 @@ inline size_t number_of(const Command& command) {
 std::span<const Command> connection_commands();
 std::span<const Command> server_commands();
 std::span<const Command> key_commands();
+std::span<const Command> dump_commands();
 std::span<const Command> string_commands();
 std::span<const Command> bit_commands();
 std::span<const Command> hash_commands();

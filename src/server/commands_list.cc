@@ -11,8 +11,6 @@ namespace perdure::server {
 
 namespace {
 
-constexpr uint64_t kMiddle = uint64_t{1} << 63;
-
 class List : public Opened {
  public:
   List(Call& call, size_t key_argument) : Opened(call, key_argument, Type::kList) {}
@@ -21,7 +19,7 @@ class List : public Opened {
   void push(std::string_view value, bool front) {
     if (!exists()) {
       begin();
-      header().first = kMiddle;
+      header().first = kListMiddle;
     }
     if (front) --header().first;
     keys().put_element(raw(), element(front ? 0 : count()), value);
@@ -165,7 +163,7 @@ uint64_t rewrite(List& list, Call& call,
   }
   Replacement replacement(call.keys(), list.raw(), Type::kList);
   Collection& header = replacement.header();
-  header.first = kMiddle;
+  header.first = kListMiddle;
   for (const std::string& value : values) {
     replacement.put(element_of_index(header.id, header.first + header.count++), value);
   }

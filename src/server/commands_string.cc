@@ -14,8 +14,6 @@ namespace perdure::server {
 
 namespace {
 
-constexpr uint64_t kStringBytesMax = Store::kValueBytesMax - 16;
-
 void count_lookup(Call& call, bool found) {
   Metrics& metrics = call.server.metrics();
   ++(found ? metrics.keyspace_hits : metrics.keyspace_misses);
@@ -148,7 +146,7 @@ void run_getex(Call& call) {
 
 void run_mget(Call& call) {
   call.reply.array(call.size() - 1);
-  for (size_t i = 1; i < call.size(); ++i) call.keys().prefetch(call.key(i));
+  if (call.session.database == 0) call.keys().prefetch(call.arguments.subspan(1));
   for (size_t i = 1; i < call.size(); ++i) {
     const Item item = call.keys().find(call.key(i));
     count_lookup(call, item.type == Type::kString);

@@ -4,12 +4,16 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "server/buffer.h"
 
 namespace perdure::server {
 
-inline constexpr int kRequestsMax = 1000;              // of a connection in a turn
+inline constexpr int kRequestsMax = 1000;  // of a connection in a turn
+// That are parsed before the first of them is run.
+inline constexpr size_t kAheadRequests = 32;
 inline constexpr size_t kOutputMax = size_t{1} << 20;  // bytes of replies in a turn
 
 struct Connection;
@@ -27,6 +31,10 @@ class Session {
     kClose  // the connection ends once its replies are sent
   };
   virtual ~Session() = default;
+  // Before those that have sent something execute, one after the other: reads what has come, and
+  // adds up to kAheadRequests keys that it seems to need, which are then asked for together. The
+  // keys must not move until execute(). Throws as execute().
+  virtual void look_ahead(Connection& /*connection*/, std::vector<std::string_view>& /*keys*/) {}
   // Carries out requests that have come, some of them if they are many; their replies go to `out`.
   // The caller holds the execution lock. Throws nothing but std::bad_alloc, for which the
   // connection is closed.

@@ -99,6 +99,7 @@ constexpr Rule kRules[] = {
     {"psetex", kString, "set", Shape::kSet},
     {"rename", kGeneric, "", Shape::kRename},
     {"renamenx", kGeneric, "", Shape::kRename},
+    {"restore", kGeneric, "restore"},
     {"rpop", kList, "rpop"},
     {"rpoplpush", kList, "", Shape::kTransfer},
     {"rpush", kList, "rpush"},

@@ -32,6 +32,9 @@
 
 namespace perdure::server {
 
+// Of a string, beside what it is marked with.
+inline constexpr uint64_t kStringBytesMax = Store::kValueBytesMax - 16;
+
 enum class Type : uint8_t { kNone, kString, kHash, kSet, kList, kSortedSet };
 const char* to_string(Type type) noexcept;
 
@@ -141,9 +144,8 @@ class Keyspace {
   bool has_written() const { return turn_.wrote(); }
   uint64_t groups() const { return groups_; }  // of several writes
 
-  // As the store's turn has them: they throw nothing.
-  void prefetch(std::string_view raw) const { turn_.prefetch(raw); }
-  void prefetch_record(std::string_view raw) const { turn_.prefetch_record(raw); }
+  // As the store's turn has it: it throws nothing.
+  void prefetch(std::span<const std::string_view> raw_keys) const { turn_.prefetch(raw_keys); }
   Item find(std::string_view raw) const;
 
   // Writes a string, over whatever the key has. Throws as StoreTurn::write().

@@ -24,6 +24,7 @@ constexpr size_t kBufferKeepBytes = size_t{64} << 10;
 constexpr uint64_t kLookMs = 100;
 constexpr uint64_t kDrainMs = 5000;
 constexpr uint64_t kReapElements = 256;
+constexpr size_t kAheadKeys = 32;  // or some more
 
 // What a connection needs may be more memory than there is: then it goes, and the others stay.
 template <typename Step>
@@ -67,6 +68,7 @@ Loop::Loop(Server& server, uint32_t index)
     throw Error(ErrorCode::kIo, "io uring: this system, or this build, has none; use io = auto");
   }
   driver_->add_wakeup(wakeup_);
+  ahead_.reserve(kAheadKeys + kAheadRequests);
 }
 
 Loop::~Loop() {
@@ -216,7 +218,19 @@ void Loop::note_input(Connection& connection) {
 
 void Loop::execute(const std::vector<Connection*>& ready) {
   const Server::Turn turn(server_);
-  for (Connection* connection : ready) execute_one(*connection);
+  // The records of some requests are asked for before the first of these is carried out: of several
+  // clients, and of what each has sent together.
+  for (auto next = ready.begin(); next != ready.end();) {
+    ahead_.clear();
+    auto end = next;
+    for (; end != ready.end() && ahead_.size() < kAheadKeys; ++end) {
+      Connection& connection = **end;
+      if (!may_execute(connection)) continue;
+      do_or_break(connection, [&] { connection.session->look_ahead(connection, ahead_); });
+    }
+    if (ahead_.size() > 1 && server_.keys() != nullptr) server_.keys()->prefetch(ahead_);
+    for (; next != end; ++next) execute_one(**next);
+  }
   if (turn.finish()) return;
   for (Connection* connection : ready) {
     if (connection->out.size() <= connection->turn_begin) continue;
@@ -226,10 +240,14 @@ void Loop::execute(const std::vector<Connection*>& ready) {
   }
 }
 
+bool Loop::may_execute(Connection& connection) {
+  return !connection.is_broken && !connection.is_closing &&
+         Driver::unsent(connection) < kOutputPauseBytes;  // else until they have gone
+}
+
 void Loop::execute_one(Connection& connection) {
   connection.turn_begin = connection.out.size();
-  if (connection.is_broken || connection.is_closing) return;
-  if (Driver::unsent(connection) >= kOutputPauseBytes) return;  // until they have gone
+  if (!may_execute(connection)) return;
   try {
     const Session::Outcome outcome = connection.session->execute(connection);
     connection.is_waiting = connection.session->is_waiting();

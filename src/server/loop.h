@@ -65,6 +65,7 @@ class Loop {
   void welcome(int fd, Face face);
   void note_input(Connection& connection);
   void execute(const std::vector<Connection*>& ready);
+  static bool may_execute(Connection& connection);
   void execute_one(Connection& connection);
   void after_turn(Connection& connection);
   void deliver_mail();
@@ -83,7 +84,8 @@ class Loop {
   // There is always room in these for all connections: nothing that lets the others go on may need
   // memory.
   std::vector<Connection*> ready_;
-  std::vector<Connection*> serving_;  // in this turn
+  std::vector<Connection*> serving_;     // in this turn
+  std::vector<std::string_view> ahead_;  // keys of requests that come next
   Events events_;
   std::mutex mail_mutex_;
   std::vector<Mail> mail_;

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "perdure/error.h"
 #include "server/command_error.h"
@@ -14,9 +15,7 @@ namespace {
 constexpr size_t kQueuedBytesMax = size_t{64} << 20;  // of MULTI
 constexpr size_t kUnauthenticatedBytes = size_t{16} << 10;
 constexpr size_t kUnauthenticatedArguments = 10;
-// That are parsed before the first of them is run, or a few more.
-constexpr size_t kAheadRequests = 32;
-constexpr size_t kAheadArguments = 256;
+constexpr size_t kAheadArguments = 256;  // or a few more
 
 constexpr char kLoadingError[] = "LOADING Perdure is loading the dataset in memory";
 
@@ -76,18 +75,18 @@ RespParser::Result RespSession::parse_ahead(std::string_view input) {
     if (input[0] != '*') break;  // the words may lie in the parser
     input.remove_prefix(consumed);
   }
-  const Keyspace* keys = server_.keys();
-  if (requests_.size() < 2 || database != 0 || keys == nullptr) return result;
-  // What stands where most commands have their key. If it is none, or of another database by then,
-  // nothing is lost.
-  const auto for_keys = [&](auto visit) {
-    for (const Request& request : requests_) {
-      if (request.count >= 2) visit(ahead_[request.arguments + 1]);
-    }
-  };
-  for_keys([&](std::string_view key) { keys->prefetch(key); });
-  for_keys([&](std::string_view key) { keys->prefetch_record(key); });
   return result;
+}
+
+// What stands where most commands have their key. If it is none, or of another database by then,
+// nothing is lost.
+void RespSession::look_ahead(Connection& connection, std::vector<std::string_view>& keys) {
+  if (blocked_) return;  // what comes behind it waits, too
+  looked_ahead_ = parse_ahead(connection.in.view());
+  if (database != 0) return;
+  for (const Request& request : requests_) {
+    if (request.count >= 2) keys.push_back(ahead_[request.arguments + 1]);
+  }
 }
 
 void RespSession::wake() {
@@ -150,7 +149,12 @@ Session::Outcome RespSession::execute(Connection& connection) {
   if (go_on()) return Outcome::kIdle;
   const size_t begin = connection.out.size();
   for (int done = 0; done < kRequestsMax;) {
-    const RespParser::Result last = parse_ahead(connection.in.view());
+    if (!looked_ahead_) {
+      keys_.clear();
+      look_ahead(connection, keys_);
+      if (keys_.size() > 1 && server_.keys() != nullptr) server_.keys()->prefetch(keys_);
+    }
+    const RespParser::Result last = *std::exchange(looked_ahead_, std::nullopt);
     for (const Request& request : requests_) {
       if (connection.out.size() - begin > kOutputMax) {
         parser_.restart();  // what it has begun is not what comes next

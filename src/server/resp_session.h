@@ -21,6 +21,7 @@ class RespSession final : public Session, public Watcher, public Waiter {
  public:
   RespSession(Server& server, Connection& connection, Loop& loop);
 
+  void look_ahead(Connection& connection, std::vector<std::string_view>& keys) override;
   Outcome execute(Connection& connection) override;
   void refuse_turn(Connection& connection) override;
   size_t bytes_wanted(const Connection& connection) const override;
@@ -83,8 +84,7 @@ class RespSession final : public Session, public Watcher, public Waiter {
     size_t count;
     size_t bytes;  // ... and what it takes of the input
   };
-  // Parses requests of a pipeline, and asks for the records of their keys. Returns why it has
-  // stopped.
+  // Parses requests of a pipeline. Returns why it has stopped.
   RespParser::Result parse_ahead(std::string_view input);
   bool may_run(const Command& command, std::span<const std::string_view> arguments);
   void queue(std::span<const std::string_view> arguments);
@@ -110,6 +110,8 @@ class RespSession final : public Session, public Watcher, public Waiter {
   RespParser parser_;
   std::vector<std::string_view> ahead_;
   std::vector<Request> requests_;
+  std::optional<RespParser::Result> looked_ahead_;  // what parse_ahead() has returned
+  std::vector<std::string_view> keys_;              // that are asked for ahead
   RespReply reply_;
 };
 

@@ -16,8 +16,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <string>
-#include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "perdure/error.h"
 #include "server/tls.h"
@@ -37,7 +39,7 @@ class UringDriver final : public Driver {
   UringDriver(io_uring& ring, bool polls_first, bool is_disabled)
       : ring_(ring), polls_first_(polls_first), is_disabled_(is_disabled) {}
   ~UringDriver() override {
-    for (const auto& [address, connection] : removed_) ::close(connection->fd);
+    for (const auto& connection : removed_) ::close(connection->fd);
     ::io_uring_queue_exit(&ring_);
   }
 
@@ -75,17 +77,21 @@ class UringDriver final : public Driver {
     wakeup_ = fd;
     watch_wakeup();
   }
-  void add(Connection& connection) override { connection.is_watched = true; }
+  void add(Connection& connection) override {
+    if (removed_.capacity() <= connections_) removed_.reserve(2 * (connections_ + 1));
+    ++connections_;
+    connection.is_watched = true;
+  }
   void remove(std::unique_ptr<Connection> connection) override {
     if (connection->pending == 0) {
       ::close(connection->fd);
+      if (connection->is_watched) --connections_;
       return;
     }
     connection->is_removed = true;
     // Ends what is under way: receives find the end, sends fail.
     ::shutdown(connection->fd, SHUT_RDWR);
-    Connection* address = connection.get();
-    removed_.emplace(address, std::move(connection));
+    removed_.push_back(std::move(connection));
   }
 
   void receive(Connection& connection, size_t bytes_hint) override {
@@ -192,7 +198,10 @@ class UringDriver final : public Driver {
       if (!idle) events.changed.push_back(&connection);
     } else if (connection.pending == 0) {
       ::close(connection.fd);
-      removed_.erase(&connection);
+      --connections_;
+      const auto is_it = [&](const auto& one) { return one.get() == &connection; };
+      std::iter_swap(std::ranges::find_if(removed_, is_it), removed_.end() - 1);
+      removed_.pop_back();
     }
   }
   void note_received(Connection& connection, int result) {
@@ -202,7 +211,7 @@ class UringDriver final : public Driver {
     } else if (result == 0) {
       connection.has_ended = true;
     } else if (result == -EINTR || result == -EAGAIN) {
-      if (!connection.is_removed) receive(connection, 0);
+      if (!connection.is_removed) receive(connection, 0);  // to the room that it had
     } else {
       connection.is_broken = true;
     }
@@ -234,7 +243,9 @@ class UringDriver final : public Driver {
   std::vector<int> listeners_;
   int wakeup_ = -1;
   uint64_t counter_ = 0;
-  std::unordered_map<Connection*, std::unique_ptr<Connection>> removed_;
+  size_t connections_ = 0;  // with those that are removed
+  // There is always room in it for all connections: to let one go may not need memory.
+  std::vector<std::unique_ptr<Connection>> removed_;
 };
 
 }  // namespace

@@ -47,11 +47,13 @@ void StoreImpl::apply_once(const Store::Batch& batch) {
     }
   };
   HeldShards held(*this, std::move(numbers));
-  for (const Member& member : order) {
-    shards_[member.place.number]->partition.prefetch(member.place.hash);
-  }
-  for (const Member& member : order) {
-    shards_[member.place.number]->partition.prefetch_record(member.place.hash);
+  std::vector<Sought> sought;
+  sought.reserve(writes.size());
+  for (const auto& [hash, request] : writes) sought.push_back({hash, request.key});
+  for (int step = 0; step < PartitionIndex::kAheadSteps; ++step) {
+    for (size_t i = 0; i < sought.size(); ++i) {
+      shards_[number(i)]->partition.prefetch(step, sought[i]);
+    }
   }
   held.write([&] {
     std::vector<std::pair<Partition*, Partition::Group>> prepared;

@@ -231,10 +231,13 @@ void Partition::compact_record(const RecordView& record, Location here, uint64_t
   index_.erase(entry);
 }
 
-// Of the victim's records from cursor_ up to `stop` some, with the hashes of their keys, so that
-// the misses in the index overlap. Returns how many. Throws kCorrupt if one of them is damaged.
+// Of the victim's records from cursor_ up to `stop` some, with the hashes of their keys (unless the
+// index is an ordered one, which does without), so that the misses in the index overlap. Returns
+// how many. Throws kCorrupt if one of them is damaged.
 size_t Partition::read_victim(uint64_t stop, VictimRecords& records) const {
   size_t count = 0;
+  size_t puts = 0;
+  std::array<Sought, kTogether> sought;
   for (uint64_t at = cursor_; at < stop && count < kTogether; ++count) {
     auto& [record, hash] = records[count];
     record = view_at({victim_, at});
@@ -245,8 +248,14 @@ size_t Partition::read_victim(uint64_t stop, VictimRecords& records) const {
       record.flags |= kRemoval;  // it does not count, and its key may be gone
       continue;
     }
-    hash = hash_of(key_of(record));
-    index_.prefetch(hash);
+    const std::string_view key = key_of(record);
+    if (index_.ordered() == nullptr) hash = hash_of(key);
+    sought[puts++] = {hash, key};
+  }
+  // Not the steps that lead to the record: it is at hand.
+  const int steps = index_.is_hash() ? 1 : PartitionIndex::kAheadSteps - 1;
+  for (int step = 0; step < steps; ++step) {
+    for (Sought& one : std::span(sought.data(), puts)) index_.prefetch(step, one, [](Location) {});
   }
   return count;
 }
@@ -329,7 +338,9 @@ void Partition::prefetch_victim(uint64_t step_bytes) const {
     RecordView record;
     if (!parse(base + at, config_.block_bytes - at, record)) return;  // the step says so
     at += record.bytes;
-    if (record.is_put() && !record.has(kKeyOutside)) index_.prefetch(hash_of(record.key));
+    if (index_.is_hash() && record.is_put() && !record.has(kKeyOutside)) {
+      index_.hash().prefetch(hash_of(record.key));
+    }
   }
   for (uint64_t at = next; at < std::min(end, next + step_bytes); at += pm::kLineBytes) {
     pm::prefetch(base + at);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "perdure/error.h"
+#include "pm/memory.h"
 
 namespace perdure::store {
 
@@ -182,6 +183,28 @@ size_t OrderedIndex::lower_bound(const Leaf& leaf, std::string_view key, size_t 
     }
   }
   return first;
+}
+
+void OrderedIndex::prefetch(int step, std::string_view key, uint64_t& way) const {
+  constexpr size_t kLineWords = pm::kLineBytes / sizeof(uint64_t);
+  if (step == 0) {
+    const Leaf& leaf = leaf_of(key);
+    way = reinterpret_cast<uint64_t>(&leaf);
+    pm::prefetch(&leaf);
+    pm::prefetch(reinterpret_cast<const char*>(&leaf + 1) - 1);
+    return;
+  }
+  if (way == 0) return;
+  if (step == 3) return keys_.prefetch_at(Location::of_word(*reinterpret_cast<uint64_t*>(way)));
+  const Leaf& leaf = *reinterpret_cast<const Leaf*>(way);
+  if (step == 1) {
+    for (size_t i = 0; i < leaf.heads.size(); i += kLineWords) pm::prefetch(&leaf.heads[i]);
+    return;
+  }
+  size_t first = 0;
+  size_t last = 0;
+  way = same_head(leaf, key, &first, &last) ? reinterpret_cast<uint64_t>(&leaf.places[first]) : 0;
+  if (way != 0) pm::prefetch(&leaf.places[first]);
 }
 
 uint64_t OrderedIndex::find_place(std::string_view key, Location place) const {

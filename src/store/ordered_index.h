@@ -60,6 +60,11 @@ class OrderedIndex {
   Location at(uint64_t entry) const {
     return Location::of_word(leaf_at(entry).places[position_at(entry)]);
   }
+  // The way of find() in kAheadSteps steps, so that what several keys wait for overlaps: each asks
+  // the cache for what the next one reads, the last one for the record. `way` is 0 before the first
+  // one, and 0 again where the way ends. Nothing may change between them. Throws nothing.
+  static constexpr int kAheadSteps = 4;
+  void prefetch(int step, std::string_view key, uint64_t& way) const;
   void move(uint64_t entry, Location to) { leaf_at(entry).places[position_at(entry)] = to.word(); }
 
   // Makes room for `count` inserts, one of which is the key's. May throw std::bad_alloc and

@@ -158,14 +158,6 @@ bool Partition::get(uint64_t hash, std::string_view key, uint64_t now_ms, Found&
   return true;
 }
 
-void Partition::prefetch_record(uint64_t hash) const {
-  if (!index_.is_hash()) return;  // the way to it is too long to be worth it
-  index_.hash().find(hash, [&](Location location) {
-    prefetch_at(location);
-    return true;
-  });
-}
-
 // Composes the record at the head, which has room for it.
 Location Partition::append(Head& head, const RecordParts& parts) {
   Block& block = blocks_[head.slot];

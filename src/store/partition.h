@@ -201,9 +201,10 @@ class Partition final : private RecordKeys {
   bool get_lazily(uint64_t hash, std::string_view key, NowMs now_ms, Found& out) const {
     return get_plain(hash, key, out) || get(hash, key, now_ms(), out);
   }
-  void prefetch(uint64_t hash) const { index_.prefetch(hash); }
-  // The same once that has arrived: of the record that it leads to.
-  void prefetch_record(uint64_t hash) const;
+  // Of a key that will be looked for: PartitionIndex::prefetch().
+  void prefetch(int step, Sought& sought) const {
+    index_.prefetch(step, sought, [this](Location location) { prefetch_at(location); });
+  }
 
   // Whether the condition held; then the record is written, as `version`, and durable after
   // persist(). Throws kPoolFull, kNoSpace, kTooLarge, kCorrupt, having changed nothing.

@@ -13,6 +13,13 @@
 
 namespace perdure::store {
 
+// A key that will be looked for soon.
+struct Sought {
+  uint64_t hash = 0;
+  std::string_view key = {};
+  uint64_t way = 0;  // the index's
+};
+
 class PartitionIndex {
  public:
   static constexpr uint64_t kNone = HashIndex::kNone;
@@ -90,6 +97,20 @@ class PartitionIndex {
   }
   void prefetch(uint64_t hash) const {
     if (is_hash()) hash_.prefetch(hash);
+  }
+  // With an index in DRAM: asks the cache for what find() will look at, and in the last steps for
+  // the record, as OrderedIndex::prefetch() does; the steps, in their order, are to be taken for
+  // many keys at once. Throws nothing.
+  static constexpr int kAheadSteps = OrderedIndex::kAheadSteps;
+  template <typename PrefetchAt>
+  void prefetch(int step, Sought& sought, PrefetchAt prefetch_at) const {
+    if (ordered_ != nullptr) return ordered_->prefetch(step, sought.key, sought.way);
+    if (pm_ != nullptr || step > 1) return;
+    if (step == 0) return hash_.prefetch(sought.hash);
+    hash_.find(sought.hash, [&](Location location) {
+      prefetch_at(location);
+      return true;
+    });
   }
   // With an index in DRAM: what a snapshot has of it. Returns false, having changed nothing, if it
   // is none of this kind.

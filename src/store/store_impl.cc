@@ -489,12 +489,16 @@ void StoreImpl::multi_get(std::span<const std::string_view> keys,
       require_ready(places[i].number);
       Shard& shard = *shards_[places[i].number];
       const std::lock_guard held(shard.latch);
-      shard.partition.prefetch(places[i].hash);
+      Sought sought{places[i].hash, keys[begin + i]};
+      shard.partition.prefetch(0, sought);
     }
     for (size_t i = 0; i < count; ++i) {
       Shard& shard = *shards_[places[i].number];
       const std::lock_guard held(shard.latch);
-      shard.partition.prefetch_record(places[i].hash);
+      // Anew: others may have changed an ordered index meanwhile, of which a step relies on the way
+      // that the one before it has gone.
+      Sought sought{places[i].hash, keys[begin + i]};
+      shard.partition.prefetch(1, sought);
     }
     for (size_t i = 0; i < count; ++i) {
       Shard& shard = *shards_[places[i].number];
@@ -526,6 +530,7 @@ void StoreImpl::multi_write(std::span<const WriteRequest> requests, std::span<bo
   }
   constexpr size_t kGroup = 32;
   Place places[kGroup];
+  Sought sought[kGroup];
   const uint64_t now = now_ms();
   const auto partition_at = [&](size_t i) -> Partition& {
     return shards_[places[i].number]->partition;
@@ -536,10 +541,12 @@ void StoreImpl::multi_write(std::span<const WriteRequest> requests, std::span<bo
     for (size_t i = 0; i < count; ++i) {
       places[i] = place_of(requests[begin + i].key);
       numbers[i] = places[i].number;
+      sought[i] = {places[i].hash, requests[begin + i].key};
     }
     HeldShards held(*this, std::move(numbers));
-    for (size_t i = 0; i < count; ++i) partition_at(i).prefetch(places[i].hash);
-    for (size_t i = 0; i < count; ++i) partition_at(i).prefetch_record(places[i].hash);
+    for (int step = 0; step < PartitionIndex::kAheadSteps; ++step) {
+      for (size_t i = 0; i < count; ++i) partition_at(i).prefetch(step, sought[i]);
+    }
     try {
       held.write([&] {
         for (size_t i = 0; i < count; ++i) {

@@ -1,5 +1,8 @@
 #include "store/turn.h"
 
+#include <algorithm>
+#include <utility>
+
 namespace perdure::store {
 
 StoreTurn::StoreTurn(StoreImpl& store) : store_(store), is_touched_(store.partitions()) {
@@ -55,14 +58,21 @@ bool StoreTurn::get(std::string_view key, uint64_t now_ms, Partition::Found& out
   return partition(number).get_lazily(hash, key, [now_ms] { return now_ms; }, out);
 }
 
-void StoreTurn::prefetch(std::string_view key) const {
-  const auto [hash, number] = store_.place_of(key);
-  if (store_.is_ready(number)) store_.shards_[number]->partition.prefetch(hash);
-}
-
-void StoreTurn::prefetch_record(std::string_view key) const {
-  const auto [hash, number] = store_.place_of(key);
-  if (store_.is_ready(number)) store_.shards_[number]->partition.prefetch_record(hash);
+void StoreTurn::prefetch(std::span<const std::string_view> keys) const {
+  constexpr size_t kTogether = 32;
+  std::pair<const Partition*, Sought> all[kTogether];
+  while (!keys.empty()) {
+    size_t count = 0;
+    for (const std::string_view key : keys.first(std::min(kTogether, keys.size()))) {
+      const auto [hash, number] = store_.place_of(key);
+      if (!store_.is_ready(number)) continue;
+      all[count++] = {&store_.shards_[number]->partition, {hash, key}};
+    }
+    for (int step = 0; step < PartitionIndex::kAheadSteps; ++step) {
+      for (auto& [partition, sought] : std::span(all, count)) partition->prefetch(step, sought);
+    }
+    keys = keys.subspan(std::min(kTogether, keys.size()));
+  }
 }
 
 bool StoreTurn::write(const WriteRequest& request, uint64_t now_ms, uint64_t* version) {

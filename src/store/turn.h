@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -36,10 +37,9 @@ class StoreTurn {
 
   // The record of a key, valid until the next write. Throws kCorrupt, kIo.
   bool get(std::string_view key, uint64_t now_ms, Partition::Found& out) const;
-  // Asks ahead for what get() or write() of the key will look at; prefetch_record() for the record,
-  // some time after prefetch(). Throw nothing, and do nothing where the partition is not ready.
-  void prefetch(std::string_view key) const;
-  void prefetch_record(std::string_view key) const;
+  // Asks the cache for what get() or write() of these keys will look at: the index and the records.
+  // Throws nothing, and does nothing where the partition is not ready.
+  void prefetch(std::span<const std::string_view> keys) const;
   // Whether the condition held; then the record is written. Throws kPoolFull, kNoSpace, kTooLarge,
   // kReadOnly, kCorrupt, kIo, having changed nothing.
   bool write(const WriteRequest& request, uint64_t now_ms, uint64_t* version = nullptr);

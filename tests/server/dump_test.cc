@@ -1,0 +1,256 @@
+// DUMP and RESTORE: among servers of this kind, and to Redis and back where it is installed.
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <cstring>
+#include <optional>
+#include <random>
+#include <thread>
+
+#include "server/dump_format.h"
+#include "server/fixture.h"
+
+namespace perdure::test {
+namespace {
+
+// Debian's redis-server on a Unix socket, if there is one.
+class Redis {
+ public:
+  explicit Redis(const std::string& socket) : socket_(socket) {
+    const char* arguments[] = {
+        "redis-server", "--port", "0",         "--unixsocket", socket_.c_str(), "--save", "",
+        "--appendonly", "no",     "--logfile", "/dev/null",    nullptr};
+    if (::posix_spawnp(&process_, arguments[0], nullptr, nullptr,
+                       const_cast<char* const*>(arguments), environ) != 0) {
+      process_ = 0;
+      return;
+    }
+    for (int i = 0; i < 1000 && !client_; ++i) {
+      try {
+        client_.emplace(socket_);
+      } catch (const std::runtime_error&) {
+        if (::waitpid(process_, nullptr, WNOHANG) != 0) {
+          process_ = 0;
+          return;
+        }
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      }
+    }
+  }
+  ~Redis() {
+    if (process_ == 0) return;
+    ::kill(process_, SIGKILL);
+    ::waitpid(process_, nullptr, 0);
+  }
+  bool runs() const { return client_.has_value(); }
+  RespClient& client() { return *client_; }
+
+ private:
+  std::string socket_;
+  pid_t process_ = 0;
+  std::optional<RespClient> client_;
+};
+
+using Words = std::vector<std::string>;
+
+// Keys of all types and sizes: of what Redis packs in different ways, and of what it does not.
+Words fill(RespClient& c) {
+  const std::string runs(5000, 'r');
+  std::string noise(3000, ' ');
+  std::mt19937_64 random(7);
+  for (char& one : noise) one = static_cast<char>(random());
+  Words keys;
+  const auto add = [&](const Words& command) {
+    c.call(command);
+    if (std::ranges::find(keys, command[1]) == keys.end()) keys.push_back(command[1]);
+  };
+  for (const char* number : {"0", "-1", "127", "-129", "32768", "2147483647", "-2147483648",
+                             "9223372036854775807", "01", ""}) {
+    add({"SET", std::string("s") + number, number});
+  }
+  add({"SET", "runs", runs});
+  add({"SET", "noise", noise});
+  add({"SET", "long", std::string(20000, 'x') + noise});
+  for (int size : {1, 5, 300}) {
+    const std::string n = std::to_string(size);
+    for (int i = 0; i < size; ++i) {
+      const std::string text = "member " + std::to_string(i) + std::string(i % 70, 'y');
+      const std::string number =
+          std::to_string(i % 2 == 0 ? int64_t{1} << (i % 62) : -(int64_t{3} << (i % 60)));
+      add({"SADD", "texts" + n, text});
+      add({"SADD", "numbers" + n, number});
+      add({"HSET", "hash" + n, text, i % 3 == 0 ? number : text});
+      add({"RPUSH", "list" + n, text, number, i == 4 ? noise : ""});
+      add({"ZADD", "sorted" + n, std::to_string(i * 0.37 - 1), text});
+      add({"ZADD", "whole" + n, std::to_string(i - 2), number});
+    }
+  }
+  add({"RPUSH", "long list", runs + noise, runs, noise});
+  add({"ZADD", "ends", "inf", "a", "-inf", "b", "1e300", "c", "-0", "d"});
+  return keys;
+}
+
+// What a key has, in an order of its own.
+Words contents(RespClient& c, const std::string& key) {
+  const std::string type = c({"TYPE", key});
+  Reply reply;
+  size_t step = 1;
+  if (type == "string") {
+    reply = c.call({"GET", key});
+    return {type, reply.text};
+  }
+  if (type == "list") reply = c.call({"LRANGE", key, "0", "-1"});
+  if (type == "set") reply = c.call({"SMEMBERS", key});
+  if (type == "hash") reply = c.call({"HGETALL", key}), step = 2;
+  if (type == "zset") reply = c.call({"ZRANGE", key, "0", "-1", "WITHSCORES"}), step = 2;
+  std::vector<Words> parts;
+  for (size_t i = 0; i + step <= reply.elements.size(); i += step) {
+    parts.emplace_back();
+    for (size_t j = 0; j < step; ++j) parts.back().push_back(reply.elements[i + j].text);
+    // Redis 7.0 writes more digits of it than it needs.
+    if (type == "zset")
+      parts.back().back() = std::to_string(std::bit_cast<uint64_t>(std::stod(parts.back().back())));
+  }
+  if (type == "set" || type == "hash") std::ranges::sort(parts);
+  Words all{type};
+  for (const Words& part : parts) all.insert(all.end(), part.begin(), part.end());
+  return all;
+}
+
+class Dump : public ServerTest {};
+
+void carry(RespClient& from, RespClient& to, const Words& keys) {
+  for (const std::string& key : keys) {
+    SCOPED_TRACE(key);
+    const Reply dump = from.call({"DUMP", key});
+    ASSERT_EQ(dump.kind, '$');
+    ASSERT_EQ(to({"RESTORE", key, "0", dump.text}), "OK");
+    EXPECT_EQ(contents(to, key), contents(from, key));
+  }
+}
+
+TEST_F(Dump, IsRestoredAsItWas) {
+  start();
+  RespClient c = resp();
+  const Words keys = fill(c);
+  for (const std::string& key : keys) {
+    SCOPED_TRACE(key);
+    const Words before = contents(c, key);
+    const Reply dump = c.call({"DUMP", key});
+    ASSERT_EQ(c({"RESTORE", "copy", "0", dump.text, "REPLACE"}), "OK");
+    EXPECT_EQ(contents(c, "copy"), before);
+  }
+  c({"SELECT", "1"});
+  EXPECT_EQ(c({"DUMP", keys[0]}), "(nil)");
+}
+
+TEST_F(Dump, CarriesKeysToRedisAndBack) {
+  Redis redis(folder.file("redis.sock"));
+  if (!redis.runs()) GTEST_SKIP() << "no redis-server here";
+  start();
+  RespClient c = resp();
+  const Words keys = fill(c);
+  carry(c, redis.client(), keys);
+  redis.client().call({"FLUSHALL"});
+  fill(redis.client());
+  c.call({"FLUSHALL"});
+  carry(redis.client(), c, keys);
+}
+
+TEST_F(Dump, SaysWhatIsWrongAsRedisDoes) {
+  start();
+  RespClient c = resp();
+  c({"SET", "a", "1"});
+  const std::string dump = c.call({"DUMP", "a"}).text;
+  Redis redis(folder.file("redis.sock"));
+  std::string broken = dump;
+  broken[1] ^= 1;
+  std::string of_later = dump;
+  of_later[of_later.size() - 9] = '\x7f';
+  const std::string no_value = [&] {
+    std::string payload("\x09\x01x\x08\0", 5);
+    const uint64_t crc = server::crc64(payload);
+    payload.append(reinterpret_cast<const char*>(&crc), sizeof crc);
+    return payload;
+  }();
+  const std::pair<Words, const char*> cases[] = {
+      {{"RESTORE", "a", "0", dump}, "-BUSYKEY Target key name already exists."},
+      {{"RESTORE", "b", "-1", dump}, "-ERR Invalid TTL value, must be >= 0"},
+      {{"RESTORE", "b", "x", dump}, "-ERR value is not an integer or out of range"},
+      {{"RESTORE", "b", "0", broken}, "-ERR DUMP payload version or checksum are wrong"},
+      {{"RESTORE", "b", "0", of_later}, "-ERR DUMP payload version or checksum are wrong"},
+      {{"RESTORE", "b", "0", "short"}, "-ERR DUMP payload version or checksum are wrong"},
+      {{"RESTORE", "b", "0", no_value}, "-ERR Bad data format"},
+      {{"RESTORE", "b", "0", dump, "NOSUCH"}, "-ERR syntax error"},
+      {{"RESTORE", "b", "0", dump, "IDLETIME", "-1"}, "-ERR Invalid IDLETIME value, must be >= 0"},
+      {{"RESTORE", "b", "0", dump, "FREQ", "256"},
+       "-ERR Invalid FREQ value, must be >= 0 and <= 255"},
+      {{"RESTORE", "b", "0", dump, "IDLETIME", "1", "FREQ", "1"}, "-ERR syntax error"},
+      {{"RESTORE", "b"}, "-ERR wrong number of arguments for 'restore' command"},
+      {{"RESTORE", "b", "0", dump, "IDLETIME", "1"}, "OK"},
+      {{"RESTORE", "b", "0", dump, "REPLACE", "FREQ", "255"}, "OK"},
+  };
+  if (redis.runs()) redis.client().call({"SET", "a", "1"});
+  for (const auto& [command, answer] : cases) {
+    SCOPED_TRACE(command.size());
+    EXPECT_EQ(c(command), answer);
+    if (redis.runs()) {
+      EXPECT_EQ(redis.client()(command), answer);
+    }
+  }
+}
+
+TEST_F(Dump, TakesAnExpiry) {
+  start();
+  RespClient c = resp();
+  c({"RPUSH", "list", "a", "b"});
+  const std::string dump = c.call({"DUMP", "list"}).text;
+  EXPECT_EQ(c({"RESTORE", "soon", "100000", dump}), "OK");
+  EXPECT_GT(c.call({"PTTL", "soon"}).number, 90000);
+  EXPECT_EQ(c({"RESTORE", "at", "4102444800000", dump, "ABSTTL"}), "OK");
+  EXPECT_EQ(c({"PEXPIRETIME", "at"}), "4102444800000");
+  // In the past: what was there goes, and nothing comes.
+  EXPECT_EQ(c({"RESTORE", "at", "1000", dump, "ABSTTL", "REPLACE"}), "OK");
+  EXPECT_EQ(c({"EXISTS", "at"}), "0");
+  EXPECT_EQ(c({"RESTORE", "list", "0", dump, "REPLACE"}), "OK");
+  EXPECT_EQ(c({"TTL", "list"}), "-1");
+  EXPECT_EQ(c({"LRANGE", "list", "0", "-1"}), "[a b]");
+}
+
+// Whatever it says, with a checksum that holds: it is taken, or refused.
+TEST_F(Dump, StandsAnyPayload) {
+  Redis redis(folder.file("redis.sock"));
+  start();
+  RespClient c = resp();
+  RespClient& source = redis.runs() ? redis.client() : c;
+  Words dumps;
+  for (const std::string& key : fill(source)) dumps.push_back(source.call({"DUMP", key}).text);
+  std::mt19937_64 random(11);
+  int taken = 0;
+  for (int round = 0; round < 4000; ++round) {
+    std::string dump = dumps[random() % dumps.size()];
+    dump.resize(dump.size() - sizeof(uint64_t));
+    for (uint64_t i = random() % 4; i < 4; ++i) {
+      // Near the beginning most bytes say how long something is.
+      const size_t within = random() % 2 == 0 ? std::min<size_t>(dump.size(), 24) : dump.size();
+      dump[random() % within] = static_cast<char>(random());
+    }
+    if (random() % 8 == 0) dump.erase(random() % dump.size(), 1 + random() % 5);
+    const uint64_t crc = server::crc64(dump);
+    dump.append(reinterpret_cast<const char*>(&crc), sizeof crc);
+    const Reply reply = c.call({"RESTORE", "any", "0", dump, "REPLACE"});
+    taken += reply.kind == '+' ? 1 : 0;
+    if (reply.kind == '+') contents(c, "any");
+  }
+  EXPECT_GT(taken, 0);
+  EXPECT_LT(taken, 4000);
+  EXPECT_EQ(c({"PING"}), "PONG");
+}
+
+}  // namespace
+}  // namespace perdure::test
