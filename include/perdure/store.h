@@ -411,9 +411,9 @@ class Store {
   // durable, and lets its worker do other work meanwhile, of which all is made durable by one
   // fence. With workers only; without, nothing is suspended, and each call does what the one
   // without `async` does. Cost: one allocation, and a message if another worker owns the partition.
-  // async_apply() stops the worker for as long as apply() would take. A task may make the calls
-  // without `async`, too, and await those of another store: its worker waits. `version`, if given,
-  // is set if the record is there; it must outlive the call.
+  // async_apply() and async_remove_prefix() stop the worker for as long as the calls without would.
+  // A task may make the calls without `async`, too, and await those of another store: its worker
+  // waits. `version`, if given, is set if the record is there; it must outlive the call.
   Task<std::optional<std::string>> async_get(std::string key, uint64_t* version = nullptr) const;
   Task<uint64_t> async_put(std::string key, std::string value, std::optional<Time> expires = {});
   Task<bool> async_insert(std::string key, std::string value, std::optional<Time> expires = {});
@@ -421,7 +421,17 @@ class Store {
   Task<bool> async_compare_and_swap(std::string key, uint64_t version, std::string value,
                                     std::optional<Time> expires = {});
   Task<bool> async_remove(std::string key);
+  Task<bool> async_compare_and_remove(std::string key, uint64_t version);
+  Task<int64_t> async_increment(std::string key, int64_t by = 1);
+  Task<uint64_t> async_append(std::string key, std::string suffix);
+  Task<void> async_modify(
+      std::string key, std::function<std::optional<std::string>(const std::string_view*)> change);
+  // Value i is that of key i. Cost: a message for each partition that has some of the keys, one
+  // after the other.
+  Task<std::vector<std::optional<std::string>>> async_multi_get(
+      std::vector<std::string> keys) const;
   Task<void> async_apply(Batch batch);
+  Task<uint64_t> async_remove_prefix(std::string prefix);
 
   // Runs a task on a worker, in turn; waits for its end, and returns its result or throws what it
   // threw. Not from a task: kInvalidArgument. Without workers the calling thread runs it.

@@ -22,6 +22,7 @@
 #include "store/cursor.h"
 #include "store/hash.h"
 #include "store/held_shards.h"
+#include "store/modify.h"
 #include "store/snapshot.h"
 
 namespace perdure::store {
@@ -411,30 +412,24 @@ bool StoreImpl::compare_remove(std::string_view key, std::string_view expected) 
 
 bool StoreImpl::compare_remove(std::string_view key, uint64_t version) {
   const auto [hash, number] = place_of(key);
-  return with(number, true, [&](Partition& partition) {
-    const uint64_t now = now_ms();
-    Partition::Found found{};
-    if (!partition.get(hash, key, now, found) || found.version != version) return false;
-    return partition.remove(hash, key, now);
-  });
+  return with(number, true,
+              [&](Partition& partition) { return compare_remove(partition, hash, key, version); });
+}
+
+bool StoreImpl::compare_remove(Partition& partition, uint64_t hash, std::string_view key,
+                               uint64_t version) {
+  const uint64_t now = now_ms();
+  Partition::Found found{};
+  if (!partition.get(hash, key, now, found) || found.version != version) return false;
+  return partition.remove(hash, key, now);
 }
 
 void StoreImpl::modify(
     std::string_view key,
     const std::function<std::optional<std::string>(const std::string_view*)>& change) {
   const auto [hash, number] = place_of(key);
-  with(number, true, [&](Partition& partition) {
-    const uint64_t now = now_ms();
-    Partition::Found found{};
-    const bool present = partition.get(hash, key, now, found);
-    const std::optional<std::string> value = change(present ? &found.value : nullptr);
-    if (!value) {
-      if (present) partition.remove(hash, key, now);
-      return;
-    }
-    const uint64_t expiry = present ? found.expiry_ms : kNoExpiry;
-    partition.put(hash, {.key = key, .value = *value, .expiry_ms = expiry}, now);
-  });
+  with(number, true,
+       [&](Partition& partition) { store::modify(partition, hash, key, now_ms(), change); });
 }
 
 // With workers: has `work(Partition&, i)` done for each place, all partitions at the same time;
