@@ -142,6 +142,12 @@ class Store {
 
   // Makes a store in a pool. Errors: kInvalidArgument, kNameExists, kPoolFull, kNoSpace, kReadOnly.
   static Store create(Pool& pool, const std::string& name, const StoreOptions& options = {});
+  // Keys for StoreOptions::boundaries that cut a store into so many partitions of about as many of
+  // the sampled keys each; fewer where the sample has too few different ones. They are as short as
+  // tells the keys apart. The sample may be in any order. kInvalidArgument if there would be more
+  // than 1024 partitions, or none.
+  static std::vector<std::string> boundaries_of(std::vector<std::string> sample,
+                                                uint32_t partitions);
   // Opens one, and rebuilds its index on all processors: after a clean close from a snapshot of the
   // index, else from the log, about 0.1 us a record. Errors: kNoSuchName, kWrongType, kCorrupt,
   // kInUse, kInvalidArgument (other partitions or block_bytes).

@@ -30,6 +30,11 @@ Store Store::open(Pool& pool, const std::string& name, const StoreOptions& optio
   return Store(store::StoreImpl::open(pool, name, options));
 }
 
+std::vector<std::string> Store::boundaries_of(std::vector<std::string> sample,
+                                              uint32_t partitions) {
+  return store::Boundaries::of_sample(std::move(sample), partitions).texts();
+}
+
 bool Store::is_ready(uint32_t partition) const {
   impl_->require_partition(partition);
   if (impl_->is_opening(partition)) return false;
