@@ -75,6 +75,13 @@ struct StoreOptions {
   // How much of the log may be garbage before it is compacted, in percent of what counts, 5 to 400.
   // Less takes less room and more writing. Of this opening.
   uint32_t garbage_percent = 25;
+  // How much of the log may come to be, in percent of what counts, before a partition writes its
+  // hash index in DRAM to the pool anew, a little with each write: an opening after a crash reads
+  // that snapshot, and of the log what has come since. Less makes that opening shorter, and writes
+  // more: each time about 8 bytes a record. The pool needs room for two of them; if it gets full
+  // they go. 0: there are none but those of a clean close, which are all that an ordered index has;
+  // else 5 to 400. Of this opening.
+  uint32_t index_snapshot_percent = 25;
   // Threads that read the log when the store is opened; 0: one for each processor. Of this opening.
   uint32_t recovery_threads = 0;
   // Whether open() returns as soon as the roots and the headers of the blocks are read, while
@@ -149,8 +156,9 @@ class Store {
   static std::vector<std::string> boundaries_of(std::vector<std::string> sample,
                                                 uint32_t partitions);
   // Opens one, and rebuilds its index on all processors: after a clean close from a snapshot of the
-  // index, else from the log, about 0.1 us a record. Errors: kNoSuchName, kWrongType, kCorrupt,
-  // kInUse, kInvalidArgument (other partitions or block_bytes).
+  // index; after a crash from the last one before it, and what the log has got since; else from the
+  // log, about 0.1 us a record. Errors: kNoSuchName, kWrongType, kCorrupt, kInUse, kInvalidArgument
+  // (other partitions or block_bytes).
   static Store open(Pool& pool, const std::string& name, const StoreOptions& options = {});
 
   // Opened with `serve_early`: whether the partition, or all of them, can be used without waiting;

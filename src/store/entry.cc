@@ -181,6 +181,7 @@ StoreOptions parse(OptionMap options, const char* type = kTypeName) {
   index::take_option(options, "partitions", parsed.partitions);
   index::take_option(options, "block_bytes", parsed.block_bytes);
   index::take_option(options, "garbage_percent", parsed.garbage_percent);
+  index::take_option(options, "index_snapshot_percent", parsed.index_snapshot_percent);
   index::take_option(options, "recovery_threads", parsed.recovery_threads);
   index::take_option(options, "workers", parsed.workers);
   index::require_empty(options, type);
@@ -234,6 +235,9 @@ index::EntryWithPresets entry_of() {
        "of a block of the log, a power of two from 1 KiB to 64 KiB"},
       {"garbage_percent", "25",
        "garbage in the log before it is compacted, in percent of what counts, 5 to 400"},
+      {"index_snapshot_percent", "25",
+       "what the log gets between two snapshots of an index in DRAM, in percent of what counts, 5 "
+       "to 400; 0: none while it is open"},
       {"recovery_threads", "processors", "threads that read the log when it is opened"},
       {"boundaries", "none",
        "keys, ascending, with commas between them, that cut the store into one partition more; "

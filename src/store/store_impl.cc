@@ -52,7 +52,9 @@ StoreImpl::StoreImpl(Pool& its_pool, const std::string& name, uint64_t root, Sto
              .salt = root_.salt,
              .block_bytes = root_.block_bytes,
              .garbage_percent = options.garbage_percent,
-             .ordered = index == StoreIndex::kOrdered};
+             .ordered = index == StoreIndex::kOrdered,
+             .snapshot_percent = options.index_snapshot_percent,
+             .snapshots = &snapshots_};
   // Whole blocks; what was given is for all partitions together.
   const auto share = [&](uint64_t bytes) {
     const uint64_t one = bytes / root_.partitions;
@@ -70,6 +72,7 @@ StoreImpl::StoreImpl(Pool& its_pool, const std::string& name, uint64_t root, Sto
     bytes_max = pool.capacity_bytes() / 8 * (index == StoreIndex::kPm ? 4 : 7);
   }
   if (bytes_max != 0) {
+    config_.snapshot_percent = 0;
     constexpr uint64_t kBlocksMin = 12;  // heads, spares, and some to choose from
     config_.bytes_max = bytes_max / root_.partitions;
     if (config_.bytes_max < kBlocksMin * root_.block_bytes) {
@@ -129,6 +132,8 @@ std::unique_ptr<StoreImpl> StoreImpl::create(Pool& its_pool, const std::string& 
   index::require_range("partitions", options.partitions, 1, kPartitionsMax);
   index::require_range("block_bytes", options.block_bytes, kBlockBytesMin, kBlockBytesMax);
   index::require_range("garbage_percent", options.garbage_percent, 5, kGarbagePercentMax);
+  index::require_range("index_snapshot_percent", options.index_snapshot_percent, 5,
+                       kGarbagePercentMax);
   if (!std::has_single_bit(options.block_bytes) && options.block_bytes != 0) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("block_bytes is {}; it must be a power of two", options.block_bytes));
@@ -270,6 +275,8 @@ std::unique_ptr<StoreImpl> StoreImpl::open(Pool& its_pool, const std::string& na
                                            const StoreOptions& options) {
   pm::PoolImpl& pool = pm::impl_of(its_pool);
   index::require_range("garbage_percent", options.garbage_percent, 5, kGarbagePercentMax);
+  index::require_range("index_snapshot_percent", options.index_snapshot_percent, 5,
+                       kGarbagePercentMax);
   const auto [at, made] = root_of(pool, name);
   const Root& root = *pool.at<Root>(at);
   index::require_same(pool, name, "partitions", options.partitions, root.partitions);
@@ -645,6 +652,16 @@ void StoreImpl::spawn(Task<void> task) const {
   task.take_result();
 }
 
+bool StoreImpl::give_up_snapshots() const {
+  if (snapshots_.load(std::memory_order_relaxed) == 0) return false;
+  bool any = false;
+  for (uint32_t number = 0; number < root_.partitions; ++number) {
+    if (!is_ready(number)) continue;
+    any |= with(number, true, [](Partition& partition) { return partition.give_up_snapshots(); });
+  }
+  return any;
+}
+
 uint64_t StoreImpl::size() const {
   uint64_t sum = 0;
   for (uint32_t number = 0; number < root_.partitions; ++number) {
@@ -731,6 +748,8 @@ std::vector<Statistic> StoreImpl::statistics() const {
     sum.moved_bytes += one.moved_bytes;
     sum.recovered_records += one.recovered_records;
     sum.snapshots_read += one.snapshots_read;
+    sum.snapshots_written += one.snapshots_written;
+    sum.snapshot_bytes += one.snapshot_bytes;
     sum.checkpoints_read += one.checkpoints_read;
     sum.checkpoints += one.checkpoints;
     sum.damaged_blocks += one.damaged_blocks;
@@ -778,6 +797,11 @@ std::vector<Statistic> StoreImpl::statistics() const {
     list.add_ratio("hit_ratio", sum.hits, sum.hits + sum.misses, "of lookups");
   }
   list.add("index_snapshots_read", sum.snapshots_read, "partitions");
+  if (pm_index_ == nullptr) {
+    list.add("index_snapshot_percent", config_.snapshot_percent, "percent");
+    list.add("index_snapshots", sum.snapshots_written, "snapshots");
+    list.add("index_snapshot_bytes", sum.snapshot_bytes, "bytes");
+  }
   if (pm_index_ != nullptr) {
     list.add("index_bytes", index_bytes, "bytes");
     list.add("index_in_dram", pm_index_->is_in_dram() ? 1 : 0, "indexes");

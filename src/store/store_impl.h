@@ -425,11 +425,15 @@ class StoreImpl final : public RuntimeClient {
     try {
       return write();
     } catch (const Error& error) {
-      if (!pm::is_full(error) || !wait_for_room()) throw;
+      if (!pm::is_full(error)) throw;
+      const bool waited = wait_for_room();
+      if (!give_up_snapshots() && !waited) throw;
     }
     return write();
   }
   void apply_once(const Store::Batch& batch);
+  // Has all partitions give back the room of their snapshots; false if there was none.
+  bool give_up_snapshots() const;
   // Waits for the partitions that are being opened; false if there was none.
   bool wait_for_room() const;
   template <typename Work>
@@ -458,6 +462,7 @@ class StoreImpl final : public RuntimeClient {
   pm::PoolImpl& pool_;
   pm::PoolImpl::Use use_;  // goes after all that follows: the mapping may go with it
   const Root& root_;
+  std::atomic<uint32_t> snapshots_{0};  // how many partitions have some of their index
   PartitionConfig config_;
   Boundaries boundaries_;
   std::mutex consumers_change_;  // taken before any latch, without one: they come and go
