@@ -125,8 +125,10 @@ class PartitionIndex {
     }
     const auto middle = std::ranges::is_sorted_until(kept, {}, HashIndex::tag_of_word);
     std::ranges::sort(middle, kept.end(), {}, HashIndex::tag_of_word);
-    std::ranges::inplace_merge(kept, middle, {}, HashIndex::tag_of_word);
-    hash_.assign(kept);
+    std::vector<uint64_t> merged(kept.size());
+    std::ranges::merge(kept.begin(), middle, middle, kept.end(), merged.begin(), {},
+                       HashIndex::tag_of_word, HashIndex::tag_of_word);
+    hash_.assign(merged);
     return true;
   }
   // With an index in DRAM: has nothing from here on.
