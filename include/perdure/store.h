@@ -75,6 +75,13 @@ struct StoreOptions {
   // How much of the log may be garbage before it is compacted, in percent of what counts, 5 to 400.
   // Less takes less room and more writing. Of this opening.
   uint32_t garbage_percent = 25;
+  // How much of the log may come to be, in percent of what counts, before a partition writes its
+  // hash index in DRAM to the pool anew, a little with each write: an opening after a crash reads
+  // that snapshot, and of the log what has come since. Less makes that opening shorter, and writes
+  // more: each time about 8 bytes a record. The pool needs room for two of them; if it gets full
+  // they go. 0: there are none but those of a clean close, which are all that an ordered index has;
+  // else 5 to 400. Of this opening.
+  uint32_t index_snapshot_percent = 25;
   // Threads that read the log when the store is opened; 0: one for each processor. Of this opening.
   uint32_t recovery_threads = 0;
   // Whether open() returns as soon as the roots and the headers of the blocks are read, while
@@ -142,9 +149,16 @@ class Store {
 
   // Makes a store in a pool. Errors: kInvalidArgument, kNameExists, kPoolFull, kNoSpace, kReadOnly.
   static Store create(Pool& pool, const std::string& name, const StoreOptions& options = {});
+  // Keys for StoreOptions::boundaries that cut a store into so many partitions of about as many of
+  // the sampled keys each; fewer where the sample has too few different ones. They are as short as
+  // tells the keys apart. The sample may be in any order. kInvalidArgument if there would be more
+  // than 1024 partitions, or none.
+  static std::vector<std::string> boundaries_of(std::vector<std::string> sample,
+                                                uint32_t partitions);
   // Opens one, and rebuilds its index on all processors: after a clean close from a snapshot of the
-  // index, else from the log, about 0.1 us a record. Errors: kNoSuchName, kWrongType, kCorrupt,
-  // kInUse, kInvalidArgument (other partitions or block_bytes).
+  // index; after a crash from the last one before it, and what the log has got since; else from the
+  // log, about 0.1 us a record. Errors: kNoSuchName, kWrongType, kCorrupt, kInUse, kInvalidArgument
+  // (other partitions or block_bytes).
   static Store open(Pool& pool, const std::string& name, const StoreOptions& options = {});
 
   // Opened with `serve_early`: whether the partition, or all of them, can be used without waiting;
@@ -411,9 +425,9 @@ class Store {
   // durable, and lets its worker do other work meanwhile, of which all is made durable by one
   // fence. With workers only; without, nothing is suspended, and each call does what the one
   // without `async` does. Cost: one allocation, and a message if another worker owns the partition.
-  // async_apply() stops the worker for as long as apply() would take. A task may make the calls
-  // without `async`, too, and await those of another store: its worker waits. `version`, if given,
-  // is set if the record is there; it must outlive the call.
+  // async_apply() and async_remove_prefix() stop the worker for as long as the calls without would.
+  // A task may make the calls without `async`, too, and await those of another store: its worker
+  // waits. `version`, if given, is set if the record is there; it must outlive the call.
   Task<std::optional<std::string>> async_get(std::string key, uint64_t* version = nullptr) const;
   Task<uint64_t> async_put(std::string key, std::string value, std::optional<Time> expires = {});
   Task<bool> async_insert(std::string key, std::string value, std::optional<Time> expires = {});
@@ -421,7 +435,17 @@ class Store {
   Task<bool> async_compare_and_swap(std::string key, uint64_t version, std::string value,
                                     std::optional<Time> expires = {});
   Task<bool> async_remove(std::string key);
+  Task<bool> async_compare_and_remove(std::string key, uint64_t version);
+  Task<int64_t> async_increment(std::string key, int64_t by = 1);
+  Task<uint64_t> async_append(std::string key, std::string suffix);
+  Task<void> async_modify(
+      std::string key, std::function<std::optional<std::string>(const std::string_view*)> change);
+  // Value i is that of key i. Cost: a message for each partition that has some of the keys, one
+  // after the other.
+  Task<std::vector<std::optional<std::string>>> async_multi_get(
+      std::vector<std::string> keys) const;
   Task<void> async_apply(Batch batch);
+  Task<uint64_t> async_remove_prefix(std::string prefix);
 
   // Runs a task on a worker, in turn; waits for its end, and returns its result or throws what it
   // threw. Not from a task: kInvalidArgument. Without workers the calling thread runs it.

@@ -7,7 +7,12 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <random>
+#include <string>
+#include <string_view>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "cli/command.h"
 #include "cli/interrupt.h"
@@ -17,6 +22,7 @@
 #include "common/units.h"
 #include "perdure/catalog.h"
 #include "perdure/error.h"
+#include "perdure/store.h"
 
 namespace perdure::cli {
 namespace {
@@ -26,6 +32,7 @@ struct LoadCommandOptions {
   Creation creation;
   std::string source = "-";
   std::string format = "auto";
+  uint32_t ranges = 0;  // 0: as the structure has it
   LoadOptions load;
 };
 
@@ -89,14 +96,70 @@ void check_acknowledge_fd(const LoadOptions& options) {
       fmt::format("--acknowledge {}: this file descriptor is not open", options.acknowledge_fd));
 }
 
+// Keys of the source, each as likely as any other. Bad lines are left to the load.
+std::vector<std::string> sample_keys(const LoadCommandOptions& options) {
+  constexpr uint64_t kSample = 64 << 10;
+  LineSource source(options.source);
+  if (!source.is_file()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--ranges: {} is no file; the source is read twice, to sample its "
+                            "keys first",
+                            source.name()));
+  }
+  const TextFormat format = format_of(options, source);
+  const Kind value_kind =
+      options.creation.value_kind.empty() ? Kind::kBytes : parse_kind(options.creation.value_kind);
+  std::mt19937_64 random(1);
+  std::vector<std::string> lines;
+  std::string_view line;
+  for (uint64_t met = 0; source.next(line);) {
+    if (is_blank(line, format) || (options.load.header && source.line_number() == 1)) continue;
+    if (met++ < kSample) {
+      lines.emplace_back(line);
+    } else if (const uint64_t place = random() % met; place < kSample) {
+      lines[place] = line;
+    }
+  }
+  std::vector<std::string> keys;
+  Value key;
+  Value value;
+  for (const std::string& one : lines) {
+    try {
+      parse_record(one, format, Kind::kBytes, value_kind, key, value);
+      keys.emplace_back(key.bytes());
+    } catch (const Error&) {
+      continue;
+    }
+  }
+  return keys;
+}
+
+// As the option of a store that is made.
+std::string boundaries_option(const LoadCommandOptions& options) {
+  std::string text;
+  for (const std::string& boundary : Store::boundaries_of(sample_keys(options), options.ranges)) {
+    text += text.empty() ? "boundaries=" : ",";
+    for (const char c : boundary) {
+      text += c == ',' || c == '\\' ? fmt::format("\\x{:02x}", static_cast<unsigned char>(c))
+                                    : std::string(1, c);
+    }
+  }
+  return text;
+}
+
 int run_load(const LoadCommandOptions& options) {
   check_acknowledge_fd(options.load);
   const InterruptFlag interrupt;
   // The source first: without it, no pool is made.
   LineSource source(options.source, &interrupt.raised());
   const TextFormat format = format_of(options, source);
-  const std::unique_ptr<OpenIndex> opened =
-      OpenIndex::open_or_create(options.target, options.creation);
+  Creation creation = options.creation;
+  if (options.ranges != 0) {
+    if (std::string text = boundaries_option(options); !text.empty()) {
+      creation.options.push_back(std::move(text));
+    }
+  }
+  const std::unique_ptr<OpenIndex> opened = OpenIndex::open_or_create(options.target, creation);
   LoadOptions load = options.load;
   if (!catalog_entry(opened->structure().type).traits.concurrent) load.threads = 1;
   LoadReport report;
@@ -125,6 +188,7 @@ void add_load(CLI::App& app, Action& action) {
       "Store every record of a text file, durably; makes pool and structure if missing",
       "  perdure load words.pool words.tsv\n"
       "  perdure load --resume words.pool words.tsv      # go on after a crash or Ctrl-C\n"
+      "  perdure load --structure rstore+ordered --ranges 16 words.pool words.tsv\n"
       "  zcat big.jsonl.gz | perdure load --capacity 20G big.pool -\n"
       "  perdure load --key-kind u64 --value-kind u64 numbers.pool squares.tsv\n"
       "\nTSV: key, tab, value on each line; \\t \\n \\r \\\\ and \\xNN stand for single bytes.\n"
@@ -158,6 +222,11 @@ void add_load(CLI::App& app, Action& action) {
   command->add_flag("--bulk", options->load.bulk,
                     "Do not wait for each record to be durable, but for all of them now and then "
                     "and at the end (plush; other structures make each durable anyway)");
+  command
+      ->add_option("--ranges", options->ranges,
+                   "Cut a new store into so many partitions by ranges of keys, which a sample of "
+                   "FILE shows to have about as many records each; FILE is read twice")
+      ->check(CLI::Range(1, 1024));
   command->add_option("--acknowledge", options->load.acknowledge_fd,
                       "Write the number of each line to this file descriptor (one a line) as soon "
                       "as its record is durable");

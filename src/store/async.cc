@@ -1,7 +1,10 @@
 // The calls of a store as tasks.
+#include <algorithm>
+#include <map>
 #include <utility>
 
 #include "perdure/store.h"
+#include "store/modify.h"
 #include "store/store_impl.h"
 
 namespace perdure {
@@ -17,6 +20,14 @@ Task<bool> write(const StoreImpl& store, WriteRequest request, uint64_t* version
   const auto [hash, number] = store.place_of(request.key);
   co_return co_await store.async(number, true, [request, version, hash](Partition& partition) {
     return partition.put(hash, request, StoreImpl::now_ms(), version);
+  });
+}
+
+template <typename Change>
+Task<void> change_value(const StoreImpl& store, std::string_view key, Change& change) {
+  const auto [hash, number] = store.place_of(key);
+  co_await store.async(number, true, [key, hash, &change](Partition& partition) {
+    store::modify(partition, hash, key, StoreImpl::now_ms(), change);
   });
 }
 
@@ -72,9 +83,64 @@ Task<bool> Store::async_remove(std::string key) {
   });
 }
 
+Task<bool> Store::async_compare_and_remove(std::string key, uint64_t version) {
+  const auto [hash, number] = impl_->place_of(key);
+  co_return co_await impl_->async(number, true, [&key, version, hash](Partition& partition) {
+    return StoreImpl::compare_remove(partition, hash, key, version);
+  });
+}
+
+Task<int64_t> Store::async_increment(std::string key, int64_t by) {
+  store::Increment increment{.key = key, .by = by};
+  co_await change_value(*impl_, key, increment);
+  co_return increment.sum;
+}
+
+Task<uint64_t> Store::async_append(std::string key, std::string suffix) {
+  store::Append append{.suffix = suffix};
+  co_await change_value(*impl_, key, append);
+  co_return append.bytes;
+}
+
+Task<void> Store::async_modify(
+    std::string key, std::function<std::optional<std::string>(const std::string_view*)> change) {
+  co_await change_value(*impl_, key, change);
+}
+
+Task<std::vector<std::optional<std::string>>> Store::async_multi_get(
+    std::vector<std::string> keys) const {
+  struct Member {
+    uint64_t hash;
+    size_t i;
+  };
+  std::map<uint32_t, std::vector<Member>> parts;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const auto [hash, number] = impl_->place_of(keys[i]);
+    parts[number].push_back({hash, i});
+  }
+  std::vector<std::optional<std::string>> values(keys.size());
+  for (const auto& part : parts) {
+    co_await impl_->async(part.first, false, [&keys, &values, &part](Partition& partition) {
+      for (const Member& member : part.second) partition.prefetch(member.hash);
+      for (const Member& member : part.second) partition.prefetch_record(member.hash);
+      for (const auto& [hash, i] : part.second) {
+        Partition::Found found;
+        if (partition.get_lazily(hash, keys[i], StoreImpl::now_ms, found)) {
+          values[i].emplace(found.value);
+        }
+      }
+    });
+  }
+  co_return values;
+}
+
 Task<void> Store::async_apply(Batch batch) {
   impl_->apply(batch);
   co_return;
+}
+
+Task<uint64_t> Store::async_remove_prefix(std::string prefix) {
+  co_return impl_->remove_prefix(prefix);
 }
 
 // NOLINTEND(performance-unnecessary-value-param)

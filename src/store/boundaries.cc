@@ -30,6 +30,30 @@ Boundaries::Boundaries(std::vector<std::string> texts) : texts_(std::move(texts)
   }
 }
 
+Boundaries Boundaries::of_sample(std::vector<std::string> keys, uint32_t partitions) {
+  if (partitions == 0 || partitions > kPartitionsMax) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("boundaries: a store of {} partitions; 1 to {} can be", partitions,
+                            kPartitionsMax));
+  }
+  std::ranges::sort(keys);
+  std::vector<std::string> texts;
+  size_t from = 0;  // of the keys, the first that no partition has yet
+  for (uint32_t i = 1; i < partitions; ++i) {
+    // The first of its kind at or behind the quantile, since equal keys cannot be told apart.
+    size_t at = std::max(keys.size() * i / partitions, from + 1);
+    while (at < keys.size() && keys[at] == keys[at - 1]) ++at;
+    if (at >= keys.size()) break;
+    // So many bytes that it is greater than the key before.
+    const std::string& key = keys[at];
+    const size_t same =
+        static_cast<size_t>(std::ranges::mismatch(keys[at - 1], key).in2 - key.begin());
+    texts.push_back(key.substr(0, same + 1));
+    from = at;
+  }
+  return Boundaries(std::move(texts));
+}
+
 std::string Boundaries::encode() const {
   std::string bytes;
   for (const std::string& text : texts_) {

@@ -17,6 +17,10 @@ class Boundaries {
   // Throws kInvalidArgument unless they ascend and fit.
   explicit Boundaries(std::vector<std::string> texts);
 
+  // Such that about as many of the keys lie in each of so many partitions; fewer where there are
+  // too few different ones. Throws kInvalidArgument if that many cannot be.
+  static Boundaries of_sample(std::vector<std::string> keys, uint32_t partitions);
+
   // As they stand in the pool: for each, its length (4 bytes), and its bytes.
   std::string encode() const;
   // False if the bytes are no boundaries that encode() would give.

@@ -291,6 +291,7 @@ bool Partition::read_checkpoint(std::span<const uint32_t> order) {
     }
   }
   Scan scan;
+  scan.is_tail = true;
   if (!scan_tail(tail, scan)) return false;
   for (const uint32_t slot : order) {
     if (begins[slot] != 0 || blocks_[slot].incarnation >= header.next_incarnation) continue;
@@ -354,8 +355,8 @@ void Partition::kill(uint64_t entry) {
 // moved had done so before.
 void Partition::kill_superseded(const Scan& scan, uint64_t first_version) {
   std::map<uint64_t, std::vector<uint64_t>> without_key;  // incarnation -> versions
-  const auto kill_version = [&](uint64_t hash, const Superseded& superseded) {
-    const uint64_t entry = index_.find(hash, {}, [&](Location location) {
+  const auto kill_version = [&](uint64_t hash, std::string_view key, const Superseded& superseded) {
+    const uint64_t entry = index_.find(hash, key, [&](Location location) {
       return view_at(location).version == superseded.version;
     });
     if (entry == PartitionIndex::kNone) return;  // it came since, too
@@ -363,14 +364,25 @@ void Partition::kill_superseded(const Scan& scan, uint64_t first_version) {
     if (blocks_[slot].incarnation != superseded.incarnation) mark_stale(slot);
     kill(entry);
   };
+  std::vector<std::pair<Location, uint64_t>> with_key;  // and the hashes of their keys
+  with_key.reserve(scan.superseding.size());
   for (const Location location : scan.superseding) {
     const RecordView record = view_at(location);
     if (record.version < first_version) continue;
     if (record.has(kTombstone) || (record.has(kKeyOutside) && !has_overflow(record))) {
       without_key[record.superseded.incarnation].push_back(record.superseded.version);
     } else {
-      kill_version(hash_of(key_of(record)), record.superseded);
+      with_key.emplace_back(location, hash_of(key_of(record)));
     }
+  }
+  // Misses in the index, and in the records that it leads to, overlap.
+  constexpr size_t kAhead = 16;
+  for (size_t i = 0; i < with_key.size(); ++i) {
+    if (i + 2 * kAhead < with_key.size()) index_.prefetch(with_key[i + 2 * kAhead].second);
+    if (i + kAhead < with_key.size()) prefetch_record(with_key[i + kAhead].second);
+    const auto& [location, hash] = with_key[i];
+    const RecordView record = view_at(location);
+    kill_version(hash, key_of(record), record.superseded);
   }
   for (auto& [incarnation, versions] : without_key) {
     const auto found = slots_.find(incarnation);
@@ -383,7 +395,8 @@ void Partition::kill_superseded(const Scan& scan, uint64_t first_version) {
       at += record.bytes;
       if (!record.is_put() || !std::ranges::binary_search(versions, record.version)) continue;
       if (record.has(kKeyOutside) && !has_overflow(record)) continue;  // it came since, too
-      kill_version(hash_of(key_of(record)), {record.version, incarnation});
+      const std::string_view key = key_of(record);
+      kill_version(hash_of(key), key, {record.version, incarnation});
     }
   }
 }
@@ -412,7 +425,11 @@ void Partition::kill_by_prefixes(const Scan& scan, uint64_t first_version) {
 void Partition::replay(const Scan& scan, uint64_t first_version) {
   kill_superseded(scan, first_version);
   kill_by_prefixes(scan, first_version);
-  for (const ScannedPut& put : scan.puts) index_record(scan, put);
+  for (size_t i = 0; i < scan.puts.size(); ++i) {
+    constexpr size_t kAhead = 16;
+    if (i + kAhead < scan.puts.size()) index_.prefetch(scan.puts[i + kAhead].hash);
+    index_record(scan, scan.puts[i]);
+  }
   for (const ScannedPut& put : scan.puts) {
     if (!put.has(kOverflow)) continue;
     const RecordView record = view_at(put.location());
@@ -420,6 +437,7 @@ void Partition::replay(const Scan& scan, uint64_t first_version) {
     if (entry_of_record(record, put.location(), put.hash) == PartitionIndex::kNone) continue;
     follow_overflow(record);  // throws if it is not there
     blocks_[record.overflow.slot].live = 1;
+    blocks_[record.overflow.slot].owner = put.location();
   }
 }
 

@@ -38,6 +38,7 @@ bool Partition::make_room(Head& head, uint64_t bytes, Purpose purpose) {
       // Compaction gives back more than it takes: it may use what the heap keeps for such.
       add_spare(purpose == Purpose::kCompaction);
     } catch (const Error& error) {
+      if (pm::is_full(error) && give_up_snapshots()) continue;
       if (!pm::is_full(error) || purpose == Purpose::kCompaction) throw;
       compacted = true;
       if (settle()) continue;
@@ -203,6 +204,7 @@ void Partition::move_record(const RecordView& record, Location from, uint64_t en
   parts.flags &= ~kGroupGoesOn;
   if (!still_invalidates(record, block.incarnation)) parts.flags &= ~kSupersedes;
   const Location to = append_moved(parts);
+  if (record.has(kOverflow)) blocks_[record.overflow.slot].owner = to;
   discount(record, blocks_[from.slot()]);
   moved_bytes_ += parts.bytes();
   index_.move(entry, to);
@@ -313,6 +315,8 @@ void Partition::compact_step(uint64_t budget_bytes) {
       if (error.code() != ErrorCode::kCorrupt) throw;
       blocks_[victim_].damaged = true;
       victim_ = kNoSlot;
+      // They say of the block what it was before it was begun: see recent_snapshot.cc.
+      give_up_snapshots();
       return;
     }
     for (size_t i = 0; i < count; ++i) {

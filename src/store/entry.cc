@@ -2,6 +2,7 @@
 #include "store/entry.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 #include <memory>
 
@@ -139,6 +140,29 @@ class StoreAdapter final : public AnyIndex, public index::OwnsBlocks, public ind
   index::IndexParticipant participant_;  // goes before the store, and the mapping with that
 };
 
+// Texts between commas, in which \xNN stands for a byte, such as a comma.
+std::vector<std::string> boundaries_in(std::string_view text) {
+  std::vector<std::string> boundaries(1);
+  while (!text.empty()) {
+    uint8_t byte = 0;
+    if (text.starts_with(',')) {
+      boundaries.emplace_back();
+      text.remove_prefix(1);
+    } else if (!text.starts_with('\\')) {
+      boundaries.back() += text.front();
+      text.remove_prefix(1);
+    } else if (text.size() >= 4 && text[1] == 'x' &&
+               std::from_chars(text.data() + 2, text.data() + 4, byte, 16).ptr == text.data() + 4) {
+      boundaries.back() += static_cast<char>(byte);
+      text.remove_prefix(4);
+    } else {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "option boundaries: a backslash begins \\xNN, which stands for one byte");
+    }
+  }
+  return boundaries;
+}
+
 StoreOptions parse(OptionMap options, const char* type = kTypeName) {
   StoreOptions parsed;
   if (const auto structure = options.find("index_structure");
@@ -150,9 +174,14 @@ StoreOptions parse(OptionMap options, const char* type = kTypeName) {
     }
     options.erase(structure);
   }
+  if (const auto boundaries = options.find("boundaries"); boundaries != options.end()) {
+    parsed.boundaries = boundaries_in(boundaries->second);
+    options.erase(boundaries);
+  }
   index::take_option(options, "partitions", parsed.partitions);
   index::take_option(options, "block_bytes", parsed.block_bytes);
   index::take_option(options, "garbage_percent", parsed.garbage_percent);
+  index::take_option(options, "index_snapshot_percent", parsed.index_snapshot_percent);
   index::take_option(options, "recovery_threads", parsed.recovery_threads);
   index::take_option(options, "workers", parsed.workers);
   index::require_empty(options, type);
@@ -206,7 +235,13 @@ index::EntryWithPresets entry_of() {
        "of a block of the log, a power of two from 1 KiB to 64 KiB"},
       {"garbage_percent", "25",
        "garbage in the log before it is compacted, in percent of what counts, 5 to 400"},
+      {"index_snapshot_percent", "25",
+       "what the log gets between two snapshots of an index in DRAM, in percent of what counts, 5 "
+       "to 400; 0: none while it is open"},
       {"recovery_threads", "processors", "threads that read the log when it is opened"},
+      {"boundaries", "none",
+       "keys, ascending, with commas between them, that cut the store into one partition more; "
+       "\\xNN stands for a byte"},
       {"workers", "0", "threads that own the partitions; 0: callers work on them themselves"}};
   entry.small_options = {{"partitions", "4"}, {"block_bytes", "4096"}};
   entry.tiny_options = {{"partitions", "1"}, {"block_bytes", "1024"}, {"garbage_percent", "10"}};

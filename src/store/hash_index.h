@@ -51,6 +51,8 @@ class HashIndex {
 
   // What of a key's hash an entry keeps.
   static uint64_t tag_of(uint64_t hash) { return hash & kTagMask; }
+  // Of an entry as a word (for_words()).
+  static uint64_t tag_of_word(uint64_t word) { return word >> kTagShift; }
 
   // Calls `is_it(Location)` for the entries with the hash's tag until it returns true. Returns the
   // number of that entry, or kNone.
@@ -101,6 +103,7 @@ class HashIndex {
   }
 
   Location at(uint64_t entry) const { return Location::of_word(entries_[entry]); }
+  uint64_t word_at(uint64_t entry) const { return entries_[entry]; }
   // Gives an entry another place of the same key. Until the next insert() or erase().
   void move(uint64_t entry, Location to) {
     entries_[entry] = (entries_[entry] & ~Location::kMask) | to.word();
@@ -135,6 +138,22 @@ class HashIndex {
     for (uint64_t i = 0; i < places_; ++i) {
       if (entries_[i] != 0) visit(entries_[i]);
     }
+  }
+  // The same for about `count` entries, from the tag on. Returns the first tag that is left, kTags
+  // if none is.
+  template <typename Visit>
+  uint64_t for_some(uint64_t first_tag, uint64_t count, Visit visit) const {
+    uint64_t last_tag = first_tag;
+    for (uint64_t i = home(first_tag); i < places_; ++i) {
+      const uint64_t word = entries_[i];
+      const uint64_t tag = tag_of_word(word);
+      if (word == 0 || tag < first_tag) continue;
+      if (count == 0 && tag != last_tag) return tag;
+      visit(word);
+      last_tag = tag;
+      if (count != 0) --count;
+    }
+    return kTags;
   }
   // Has these entries in place of others. May throw std::bad_alloc, having changed nothing.
   void assign(std::span<const uint64_t> words) { rebuild(words, words.size(), 0); }

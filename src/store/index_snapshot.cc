@@ -1,10 +1,10 @@
 // What a clean close leaves of an index in DRAM, so that the next opening reads it in place of the
 // records.
 //
-// It counts only if the mark of the clean close does (PartitionRoot::close), which recovery makes
-// void, durably, before the partition is written to; only then the snapshot is unlinked. So at any
-// time that something is written none is linked, and a close links a new one before it leaves its
-// mark. A crash between these steps finds a snapshot without a mark: it is not read, and goes.
+// It tells all only if the mark of that close counts (PartitionRoot::close, which bears the same
+// generation), which recovery makes void, durably, before the partition is written to. A close
+// links a new one before it leaves its mark. Without the mark it is what recovery may begin with,
+// as with any other snapshot (recent_snapshot.cc); it goes when there is a newer one.
 #include <algorithm>
 #include <cstring>
 #include <new>
@@ -32,27 +32,37 @@ uint64_t snapshot_bytes_of(const IndexSnapshot& snapshot) {
 
 }  // namespace
 
+bool is_of_ordered(const IndexSnapshot& snapshot) {
+  return (snapshot.generation & kIsOrdered) != 0;
+}
+
+bool holds(const IndexSnapshot& snapshot, uint64_t bytes_max, uint64_t salt, uint32_t partition) {
+  const uint64_t bytes = snapshot.bytes;
+  constexpr uint64_t kWordsMax = uint64_t{1} << 58;
+  return bytes >= sizeof snapshot && bytes <= bytes_max && snapshot.entries < kWordsMax &&
+         snapshot.prefix_words < kWordsMax && snapshot_bytes_of(snapshot) == bytes &&
+         snapshot.checksum == pm::checksum64(&snapshot.bytes, bytes - sizeof snapshot.checksum,
+                                             block_seed(salt, partition, ~snapshot.generation));
+}
+
 bool is_sound(pm::PoolImpl& pool, uint64_t offset, uint64_t salt, uint32_t partition) {
   if (offset % pm::kLineBytes != 0 || !pool.leads_inside(offset, sizeof(IndexSnapshot))) {
     return false;
   }
   const auto& snapshot = *pool.at<IndexSnapshot>(offset);
   const uint64_t bytes = snapshot.bytes;
-  constexpr uint64_t kWordsMax = uint64_t{1} << 58;
-  return bytes >= sizeof snapshot && pool.leads_inside(offset, bytes) &&
-         pool.heap().is_allocated(offset, bytes) && snapshot.entries < kWordsMax &&
-         snapshot.prefix_words < kWordsMax && snapshot_bytes_of(snapshot) == bytes &&
-         snapshot.checksum == pm::checksum64(&snapshot.bytes, bytes - sizeof snapshot.checksum,
-                                             block_seed(salt, partition, ~snapshot.generation));
+  return pool.leads_inside(offset, bytes) && pool.heap().is_allocated(offset, bytes) &&
+         holds(snapshot, bytes, salt, partition);
 }
 
-// All of it, ready to be copied.
-void Partition::compose_snapshot(uint64_t generation, std::span<const uint64_t> entries,
-                                 std::vector<uint64_t>& image) const {
+// What comes before its entries, of which there will be so many. Returns the header, without a
+// checksum.
+IndexSnapshot Partition::compose_head(uint64_t generation, uint64_t entries,
+                                      std::vector<uint64_t>& image) const {
   IndexSnapshot header{.generation = generation,
                        .next_version = next_version_,
                        .next_incarnation = next_incarnation_,
-                       .entries = entries.size()};
+                       .entries = entries};
   // Long values that no record refers to any more, but the log, or those that snapshots read.
   std::unordered_set<uint32_t> unreferenced(dead_overflow_.begin(), dead_overflow_.end());
   for (const HeldOverflow& held : held_) unreferenced.insert(held.slot);
@@ -70,7 +80,7 @@ void Partition::compose_snapshot(uint64_t generation, std::span<const uint64_t> 
     if (overflow && std::ranges::find(unowned_, slot) != unowned_.end()) continue;
     blocks.push_back(
         {.incarnation = block.incarnation,
-         .last_expiry_ms = block.last_expiry_ms,
+         .last_expiry_ms = overflow ? block.owner.word() : block.last_expiry_ms,
          .slot = slot,
          .bytes = overflow ? 0 : static_cast<uint32_t>(block.bytes),
          .live = overflow ? uint32_t{!unreferenced.contains(slot)} : block.live - block.saved,
@@ -92,18 +102,25 @@ void Partition::compose_snapshot(uint64_t generation, std::span<const uint64_t> 
   }
   header.prefix_words = words.size() - header.stale;
   header.bytes = snapshot_bytes_of(header);
-  image.resize(header.bytes / sizeof(uint64_t));
-  std::fill(image.end() - std::min<ptrdiff_t>(std::ssize(image), pm::kLineBytes / sizeof(uint64_t)),
-            image.end(), 0);
-  auto* to = reinterpret_cast<char*>(image.data()) + sizeof header;
+  image.resize((sizeof header + blocks.size() * sizeof(SnapshotBlock)) / sizeof(uint64_t) +
+               words.size());
+  auto* to = reinterpret_cast<char*>(image.data());
   const auto put = [&](const void* data, size_t bytes) {
     if (bytes != 0) std::memcpy(to, data, bytes);
     to += bytes;
   };
+  put(&header, sizeof header);
   put(blocks.data(), blocks.size() * sizeof(SnapshotBlock));
   put(words.data(), words.size() * sizeof(uint64_t));
-  put(entries.data(), entries.size_bytes());
-  std::memcpy(image.data(), &header, sizeof header);
+  return header;
+}
+
+// All of it, ready to be copied.
+void Partition::compose_snapshot(uint64_t generation, std::span<const uint64_t> entries,
+                                 std::vector<uint64_t>& image) const {
+  IndexSnapshot header = compose_head(generation, entries.size(), image);
+  image.insert(image.end(), entries.begin(), entries.end());
+  image.resize(header.bytes / sizeof(uint64_t));
   header.checksum = pm::checksum64(
       reinterpret_cast<const char*>(image.data()) + sizeof header.checksum,
       header.bytes - sizeof header.checksum, block_seed(config_.salt, number_, ~header.generation));
@@ -127,12 +144,17 @@ void Partition::write_snapshot() {
     std::vector<uint64_t> image;
     compose_snapshot(generation, words, image);
     const uint64_t bytes = image.size() * sizeof(uint64_t);
+    if (root_.snapshot != 0 && snapshot_bytes_ == 0) drop_snapshot();
     pm::Heap::Txn txn(pool_.heap());
     const uint64_t offset = txn.allocate(bytes);
     memory_.copy_nontemporal(pool_.at<char>(offset), image.data(), bytes);
     // The snapshot and the intent, before the link; all of that before the mark of the close,
-    // without which it does not count.
-    txn.publish(offset, root_.snapshot);
+    // without which it is none of that close.
+    if (root_.snapshot != 0) {
+      txn.replace(root_.snapshot, offset, root_.snapshot);
+    } else {
+      txn.publish(offset, root_.snapshot);
+    }
     snapshot_bytes_ = bytes;
   } catch (const Error& error) {
     if (!pm::is_full(error)) throw;
@@ -163,7 +185,10 @@ void Partition::take_blocks(std::span<const SnapshotBlock> blocks) {
     if (one.slot >= blocks_.size() || blocks_[one.slot].incarnation != one.incarnation) continue;
     Block& block = blocks_[one.slot];
     block.live = one.live;
-    if (block.state == State::kOverflow) continue;
+    if (block.state == State::kOverflow) {
+      block.owner = Location::of_word(one.last_expiry_ms);
+      continue;
+    }
     block.expiring = one.expiring;
     block.last_expiry_ms = one.last_expiry_ms;
     block.marks += one.marks;

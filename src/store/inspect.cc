@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "pm/checksum.h"
 #include "store/hash.h"
@@ -22,6 +23,9 @@ uint64_t Partition::check(const Report& report) const {
   });
   for (const uint64_t page : pages_) owners.meet(page, sizeof(TablePage));
   if (snapshot_bytes_ != 0) owners.meet(root_.snapshot, snapshot_bytes_);
+  for (size_t place = 0; place < std::size(root_.snapshots); ++place) {
+    if (recent_bytes_[place] != 0) owners.meet(root_.snapshots[place], recent_bytes_[place]);
+  }
   if (has_checkpoint()) owners.meet(root_.checkpoint, checkpoint_bytes_);
   uint64_t live = 0;
   uint64_t records = 0;
@@ -206,6 +210,9 @@ void Partition::visit_blocks(const index::VisitOwned& visit) const {
   const index::VisitBlock meet(pool_, visit);
   for (const uint64_t page : pages_) meet(page, sizeof(TablePage));
   if (snapshot_bytes_ != 0) meet(root_.snapshot, snapshot_bytes_);
+  for (size_t place = 0; place < std::size(root_.snapshots); ++place) {
+    if (recent_bytes_[place] != 0) meet(root_.snapshots[place], recent_bytes_[place]);
+  }
   if (has_checkpoint()) meet(root_.checkpoint, checkpoint_bytes_);
   for (const Block& block : blocks_) {
     if (block.state == State::kAbsent) continue;
@@ -227,6 +234,8 @@ PartitionFigures Partition::statistics() const {
   out.moved_bytes = moved_bytes_;
   out.recovered_records = recovered_;
   out.snapshots_read = snapshots_read_;
+  out.snapshots_written = snapshots_written_;
+  out.snapshot_bytes = snapshot_bytes_ + recent_bytes_[0] + recent_bytes_[1];
   out.checkpoints_read = checkpoints_read_;
   out.checkpoints = checkpoints_;
   out.log_kept_bytes = kept_bytes();

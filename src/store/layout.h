@@ -10,6 +10,7 @@
 //   PartitionRoot   128 bytes each, side by side: where its block table begins, and what a clean close found |
 //                   | offset of the index snapshot, if the last close left one, or of the checkpoint |
 //                   of an index in PM | of the first: offset of the list of runs, if one was told
+//                   | offsets of snapshots that were written meanwhile, each behind its SnapshotFrame |
 //   IndexSnapshot   header | blocks (SnapshotBlock) | blocks half compacted | removals by prefix | index entries |
 //   TablePage       4 KiB: the offset of the next page, and 511 entries, each the offset of a block or 0
 //   block           | BlockHeader, 64 bytes | records, one after the other, each a multiple of 8 bytes |
@@ -115,7 +116,10 @@ struct PartitionRoot {
   // Of partition 0, checked: the generation of the pool in which the list was looked after last; 0:
   // not known.
   uint64_t runs_seen;
-  uint64_t reserved[4];
+  // Offsets of SnapshotFrames, or 0. One has the last whole snapshot that was written while the
+  // partition was open, the other one is being written.
+  uint64_t snapshots[2];
+  uint64_t reserved[2];
 };
 static_assert(sizeof(PartitionRoot) == 128);
 static_assert(offsetof(PartitionRoot, snapshot) == 64);  // what is before shares a line
@@ -141,10 +145,21 @@ struct IndexSnapshot {
 };
 static_assert(sizeof(IndexSnapshot) == 64);
 
+// Before an IndexSnapshot that is written while the partition is written to (recent_snapshot.cc).
+// The checksum of the snapshot is 0 until it is whole.
+struct SnapshotFrame {
+  uint64_t checksum;  // of `bytes`
+  uint64_t bytes;     // of frame and snapshot
+  uint64_t reserved[6];
+};
+static_assert(sizeof(SnapshotFrame) == 64);
+
 // Of a block that holds records, or a long value.
 struct SnapshotBlock {
   uint64_t incarnation;
-  uint64_t last_expiry_ms;
+  uint64_t
+      // of a long value: the Location of the record that refers to it; 0: not known
+      last_expiry_ms;
   uint32_t slot;
   uint32_t bytes;  // of records
   uint32_t live;   // of a long value: 1 if a record that counts refers to it

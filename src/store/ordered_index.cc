@@ -523,7 +523,9 @@ void OrderedIndex::save_node(const Node& node, std::vector<uint64_t>& out) {
 // Words that are read one after the other. What is beyond the last is not there.
 class OrderedIndex::Words {
  public:
-  explicit Words(std::span<const uint64_t> words) : words_(words) {}
+  Words(std::span<const uint64_t> words, const IsThere& is_there)
+      : words_(words), is_there_(is_there) {}
+  const IsThere& is_there() const { return is_there_; }
 
   bool take(size_t count, const uint64_t** out) {
     if (count > words_.size()) return false;
@@ -542,6 +544,7 @@ class OrderedIndex::Words {
 
  private:
   std::span<const uint64_t> words_;
+  const IsThere& is_there_;
 };
 
 // The next node, with what is below it, as the last child of its parent, or as the root. What fails
@@ -571,10 +574,11 @@ bool OrderedIndex::load_node(Words& words, Inner* parent, size_t depth) {
     const uint64_t* places = nullptr;
     if (!words.take(count, &places)) return false;
     leaf.places.assign(places, places + count);
+    if (words.is_there()) leave_out(leaf, words.is_there());
     leaf.previous = last_;
     (last_ != nullptr ? last_->next : first_) = &leaf;
     last_ = &leaf;
-    size_ += count;
+    size_ += leaf.places.size();
     return true;
   }
   for (size_t i = 0; i < count; ++i) {
@@ -589,11 +593,27 @@ bool OrderedIndex::load_node(Words& words, Inner* parent, size_t depth) {
   return true;
 }
 
-bool OrderedIndex::load(std::span<const uint64_t> words) {
+// Records of a leaf that are not there. It may come to be empty, until the next tidy().
+void OrderedIndex::leave_out(Leaf& leaf, const IsThere& is_there) {
+  size_t kept = 0;
+  for (size_t i = 0; i < leaf.places.size(); ++i) {
+    if (!is_there(Location::of_word(leaf.places[i]))) continue;
+    leaf.heads[kept] = leaf.heads[i];
+    leaf.places[kept++] = leaf.places[i];
+  }
+  if (kept == leaf.places.size()) return;
+  leaf.heads.resize(kept);
+  leaf.places.resize(kept);
+  if (kept >= kMax / 4) return;
+  sparse_.push_back(&leaf);
+  leaf.sparse = true;
+}
+
+bool OrderedIndex::load(std::span<const uint64_t> words, const IsThere& is_there) {
   OrderedIndex made(keys_);
   made.free_node(made.root_);
   made.root_ = made.first_ = made.last_ = nullptr;
-  Words rest(words);
+  Words rest(words, is_there);
   if (!made.load_node(rest, nullptr, 0) || !rest.is_at_end()) return false;
   swap(made);
   return true;

@@ -90,7 +90,14 @@ class OrderedIndex {
   // Has what these words say in place of what it had. No record is read. Returns false, having
   // changed nothing, if they are none of save()'s. May throw std::bad_alloc, having changed
   // nothing.
-  bool load(std::span<const uint64_t> words);
+  bool load(std::span<const uint64_t> words) { return load(words, nullptr); }
+  // The same without records for whose places `is_there` is false.
+  using IsThere = std::function<bool(Location)>;
+  bool load(std::span<const uint64_t> words, const IsThere& is_there);
+  void clear() {
+    OrderedIndex empty(keys_);
+    swap(empty);
+  }
 
   uint64_t size() const { return size_; }
   uint64_t dram_bytes() const { return dram_bytes_; }
@@ -174,6 +181,7 @@ class OrderedIndex {
   void swap(OrderedIndex& other) noexcept;
   class Words;
   bool load_node(Words& words, Inner* parent, size_t depth);
+  void leave_out(Leaf& leaf, const IsThere& is_there);
 
   const RecordKeys& keys_;
   Node* root_;

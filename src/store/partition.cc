@@ -8,6 +8,7 @@
 
 #include "pm/checksum.h"
 #include "store/hash.h"
+#include "store/recent_snapshot.h"
 
 namespace perdure::store {
 
@@ -282,6 +283,7 @@ void Partition::write_at(uint64_t entry, const RecordView& old, uint64_t hash, R
     parts.flags &= ~kSupersedes;  // a batch removed it before
   parts.version = logged_ = next_version_++;
   const Location location = append(head_, parts);
+  if (!removal && (parts.flags & kOverflow) != 0) blocks_[parts.overflow.slot].owner = location;
   if (!unowned_.empty()) std::erase(unowned_, static_cast<uint32_t>(parts.overflow.slot));
   written_since_step_ += parts.bytes();
   if (entry != PartitionIndex::kNone) {
@@ -390,7 +392,10 @@ void Partition::store_overflow(const WriteRequest& request, RecordParts& parts) 
     try {
       slot = add_overflow(key, request.value);
     } catch (const Error& error) {
-      if (!pm::is_full(error) || (!settle() && !give_up_log() && !evict_for_it())) throw;
+      if (!pm::is_full(error) ||
+          (!give_up_snapshots() && !settle() && !give_up_log() && !evict_for_it())) {
+        throw;
+      }
     }
   }
   unowned_.push_back(slot);  // add_overflow() has made room
@@ -477,6 +482,7 @@ void Partition::before_fence() {
   // What it moves is made durable by the fence that follows, before a later record may supersede
   // it: recover() relies on that.
   const uint64_t budget = 4 * written_since_step_ + 256;
+  if (writing_ != nullptr) write_some_snapshot(written_since_step_);
   written_since_step_ = 0;
   bound_log();
   if (index_.is_damaged()) return;  // see compact_step()
@@ -498,6 +504,8 @@ void Partition::after_fence() {
   unfenced_ = false;
   if (index_.pm() != nullptr) return work_on_index();
   if (!dead_overflow_.empty()) free_dead_overflow();
+  if (appended_bytes_ >= next_look_) [[unlikely]]
+    work_on_snapshots();
 }
 
 void Partition::for_tags(uint64_t first, uint64_t end, uint64_t now_ms, const Visit& visit) const {

@@ -23,6 +23,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <cstdint>
 #include <deque>
@@ -66,10 +67,19 @@ struct PartitionConfig {
   bool evicts = false;
   std::function<bool(std::string_view key, std::string_view value)> may_evict = {};
   std::function<void(std::string_view key)> evicted = {};  // each of them
+  // When a snapshot of an index in DRAM is written, by what the log gets, in percent of what
+  // counts; 0: there are none but that of a close. And how many partitions have one.
+  uint32_t snapshot_percent = 0;
+  std::atomic<uint32_t>* snapshots = nullptr;
 };
 
 // Whether a sound index snapshot of the partition stands there. Cost: reads all of it.
 bool is_sound(pm::PoolImpl& pool, uint64_t offset, uint64_t salt, uint32_t partition);
+// Of one that may have `bytes_max` there.
+bool holds(const IndexSnapshot& snapshot, uint64_t bytes_max, uint64_t salt, uint32_t partition);
+bool is_of_ordered(const IndexSnapshot& snapshot);
+// Whether there is a frame with a snapshot that is sound, or is not whole yet.
+bool is_recent_sound(pm::PoolImpl& pool, uint64_t offset, uint64_t salt, uint32_t partition);
 
 // Of a key as much as a line bears.
 std::string in_words(std::string_view key);
@@ -131,7 +141,9 @@ struct PartitionFigures {
   uint64_t compactions = 0;  // blocks compacted since it was opened
   uint64_t moved_bytes = 0;  // by them
   uint64_t recovered_records = 0;
-  uint64_t snapshots_read = 0;    // 1 if its index came from a snapshot
+  uint64_t snapshots_read = 0;  // 1 if its index came from a snapshot
+  uint64_t snapshots_written = 0;
+  uint64_t snapshot_bytes = 0;
   uint64_t checkpoints_read = 0;  // 1 if it came from a checkpoint
   uint64_t checkpoints = 0;       // that were written
   uint64_t damaged_blocks = 0;    // that cannot be compacted
@@ -147,6 +159,7 @@ class Partition final : private RecordKeys {
  public:
   Partition(pm::PoolImpl& pool, PartitionRoot& root, uint32_t number,
             const PartitionConfig& config);
+  ~Partition();
   Partition(const Partition&) = delete;
   Partition& operator=(const Partition&) = delete;
 
@@ -178,6 +191,10 @@ class Partition final : private RecordKeys {
   // Closes open blocks and notes what is there, so that the next recovery can tell if something is
   // gone. Durable on return. Throws kIo.
   void close();
+
+  // Gives back the room that snapshots of the index take: a crash before there is another one means
+  // that all records are read. Returns whether there were any. Durable on return. Throws kIo.
+  bool give_up_snapshots();
 
   // Whether the last process that wrote to it closed it. Of a pool that is open to read.
   bool was_closed() const { return root_.close.generation != 0; }
@@ -338,6 +355,7 @@ class Partition final : private RecordKeys {
     uint32_t marks = 0;
     // Bytes of tombstones, and of what has expired, that were needed when last looked at.
     uint32_t pinned = 0;
+    Location owner;  // of a long value: the record that refers to it
     // Of `live` and `expiring`: of records that only snapshots read.
     uint32_t saved = 0;
     uint32_t saved_expiring = 0;
@@ -684,7 +702,30 @@ class Partition final : private RecordKeys {
   }
   void require_complete() const;
 
+  // recent_snapshot.cc
+  class SnapshotWriting;
+  static constexpr uint32_t kOfClose = 2;  // base_: PartitionRoot::snapshot
+  static constexpr uint32_t kNoBase = 3;
+  bool has_recent() const {
+    return (root_.snapshots[0] | root_.snapshots[1] | root_.snapshot) != 0;
+  }
+  uint64_t snapshot_interval() const;
+  void work_on_snapshots();
+  void begin_snapshot();
+  void write_some_snapshot(uint64_t budget_bytes);
+  void end_snapshot();
+  void drop_writing();
+  void drop_unfinished();
+  void drop_recent(uint32_t place);
+  void count_recent();
+  void find_snapshots();
+  bool load_base(std::span<const uint32_t> order);
+  bool read_base(const IndexSnapshot& header, std::span<const uint32_t> order);
+  void keep_base();
+
   // index_snapshot.cc
+  IndexSnapshot compose_head(uint64_t generation, uint64_t entries,
+                             std::vector<uint64_t>& image) const;
   void compose_snapshot(uint64_t generation, std::span<const uint64_t> entries,
                         std::vector<uint64_t>& image) const;
   void take_blocks(std::span<const SnapshotBlock> blocks);
@@ -803,7 +844,16 @@ class Partition final : private RecordKeys {
   uint64_t recovered_ = 0;
   uint64_t snapshots_read_ = 0;
   uint64_t checkpoints_read_ = 0;
-  uint64_t snapshot_bytes_ = 0;  // of the sound snapshot that is linked, if there is one
+  uint64_t snapshot_bytes_ = 0;  // of the sound snapshot of a close that is linked, if there is one
+  // Of each place of PartitionRoot::snapshots what the frame there has; 0: there is none.
+  uint64_t recent_bytes_[2] = {0, 0};
+  uint32_t base_ = kNoBase;  // what recovery has begun with: a place of these, or kOfClose
+  std::unique_ptr<SnapshotWriting> writing_;
+  uint64_t next_look_ = ~uint64_t{0};  // work_on_snapshots() comes when so much has been appended
+  uint64_t snapshot_begun_at_ = 0;     // the last one, when so much had been
+  bool wants_snapshot_ = false;        // soon
+  bool counted_recent_ = false;
+  uint64_t snapshots_written_ = 0;
   // With an index in PM: of the checkpoint that is linked, and what has come since, or since one
   // failed.
   uint64_t checkpoint_bytes_ = 0;

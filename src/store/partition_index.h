@@ -1,11 +1,14 @@
 // The index of a partition, as the store was opened: by hash, in the order of keys, or in PM.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "store/hash_index.h"
 #include "store/ordered_index.h"
@@ -18,6 +21,15 @@ struct Sought {
   uint64_t hash = 0;
   std::string_view key = {};
   uint64_t way = 0;  // the index's
+};
+
+// Is told of each entry of a hash index that is about to lead elsewhere, or to go.
+class IndexWatcher {
+ public:
+  virtual void will_change(uint64_t word) noexcept = 0;
+
+ protected:
+  ~IndexWatcher() = default;
 };
 
 class PartitionIndex {
@@ -46,6 +58,8 @@ class PartitionIndex {
     return pm_ != nullptr ? pm_->at(entry) : hash_.at(entry);
   }
   void move(uint64_t entry, Location to) {
+    if (watcher_ != nullptr) [[unlikely]]
+      watcher_->will_change(hash_.word_at(entry));
     if (ordered_ != nullptr) return ordered_->move(entry, to);
     pm_ != nullptr ? pm_->move(entry, to) : hash_.move(entry, to);
   }
@@ -69,6 +83,8 @@ class PartitionIndex {
     pm_ != nullptr ? pm_->insert(hash, location) : hash_.insert(hash, location);
   }
   void erase(uint64_t entry) {
+    if (watcher_ != nullptr) [[unlikely]]
+      watcher_->will_change(hash_.word_at(entry));
     if (ordered_ != nullptr) return ordered_->erase(entry);
     pm_ != nullptr ? pm_->erase(entry) : hash_.erase(entry);
   }
@@ -119,6 +135,30 @@ class PartitionIndex {
     hash_.assign(words);
     return true;
   }
+  // The same of entries that were changed since, which stand behind the others, and without those
+  // that lead to places that are not there any more.
+  bool assign(std::span<const uint64_t> words, const std::function<bool(Location)>& is_there) {
+    if (ordered_ != nullptr) return ordered_->load(words, is_there);
+    std::vector<uint64_t> kept;
+    kept.reserve(words.size());
+    for (const uint64_t word : words) {
+      if (is_there(Location::of_word(word))) kept.push_back(word);
+    }
+    const auto middle = std::ranges::is_sorted_until(kept, {}, HashIndex::tag_of_word);
+    std::ranges::sort(middle, kept.end(), {}, HashIndex::tag_of_word);
+    std::vector<uint64_t> merged(kept.size());
+    std::ranges::merge(kept.begin(), middle, middle, kept.end(), merged.begin(), {},
+                       HashIndex::tag_of_word, HashIndex::tag_of_word);
+    hash_.assign(merged);
+    return true;
+  }
+  // With an index in DRAM: has nothing from here on.
+  void clear() {
+    if (ordered_ != nullptr) return ordered_->clear();
+    hash_.assign({});
+  }
+  // With a hash index: null ends it.
+  void watch(IndexWatcher* watcher) { watcher_ = watcher; }
   // With an ordered index: OrderedIndex::fill().
   void fill(std::span<const Location> records, const OrderedIndex::KeptOf& kept_of) {
     ordered_->fill(records, kept_of);
@@ -131,6 +171,7 @@ class PartitionIndex {
   const PmPartitionIndex* pm() const { return pm_.get(); }
 
  private:
+  IndexWatcher* watcher_ = nullptr;
   HashIndex hash_;
   std::unique_ptr<OrderedIndex> ordered_;
   std::unique_ptr<PmPartitionIndex> pm_;

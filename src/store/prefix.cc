@@ -82,7 +82,7 @@ void Partition::write_prefix(const PrefixMatches& matches, std::span<const Batch
   if (!parts.empty()) record.flags |= kGroupGoesOn;
   prefix_removals_[record.version].location = append(head_, record);
   written_since_step_ += record.bytes();
-  checkpoint_now_ = true;  // to find again what it removes would take long
+  checkpoint_now_ = wants_snapshot_ = true;  // to find again what it removes would take long
   if (!parts.empty()) append_mark(parts);
   for (const auto& [tag, location] : matches.records) {
     const RecordView old = view_at(location);

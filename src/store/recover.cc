@@ -19,6 +19,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <optional>
 #include <unordered_set>
 #include <utility>
@@ -275,7 +276,8 @@ void Partition::scan_record(Location location, const RecordView& record, Scan& s
   }
   if (record.has(kSupersedes)) {
     scan.superseded[record.superseded.version] = record.superseded.incarnation;
-    if (index_.pm() != nullptr) scan.superseding.push_back(location);
+    scan.superseded_last = std::max(scan.superseded_last, record.superseded.version);
+    if (scan.is_tail) scan.superseding.push_back(location);
     next_version_ = std::max(next_version_, record.superseded.version + 1);
   }
   if (!record.is_put()) return;
@@ -307,12 +309,15 @@ bool Partition::counts(const Scan& scan, const ScannedPut& put, RecordView& reco
                        std::string_view& key) {
   const Location location = put.location();
   const Block& block = blocks_[location.slot()];
-  if (const auto found = scan.superseded.find(put.version()); found != scan.superseded.end()) {
+  const auto found = put.version() <= scan.superseded_last ? scan.superseded.find(put.version())
+                                                           : scan.superseded.end();
+  if (found != scan.superseded.end()) {
     if (found->second != block.incarnation) mark_stale(location.slot());
     return false;
   }
   record = {.bytes = put.bytes()};  // nothing of the one before: count() goes by the flags, too
-  const bool needs_key = (config_.ordered && uncertain_below_ != 0) || !scan.prefixes.empty();
+  const bool needs_key =
+      (config_.ordered && (uncertain_below_ != 0 || scan.is_tail)) || !scan.prefixes.empty();
   if (needs_key || put.has(kExpires)) record = view_at(location);
   if (needs_key) key = key_of(record);
   if (const uint64_t removal = scan.removal_of(key, put.version()); removal != 0) {
@@ -477,6 +482,7 @@ void Partition::read_records(std::span<const uint32_t> order) {
     if (++blocks_[record.overflow.slot].live > 1) {
       throw_damaged(fmt::format("block {} has two owners", record.overflow.slot));
     }
+    blocks_[record.overflow.slot].owner = put.location();
   }
 }
 
@@ -511,17 +517,17 @@ void Partition::recover(bool keeps_batch) {
   const CloseRecord close = root_.close;
   const bool closed = close.generation != 0;
   if (closed && close.checksum != close_checksum(close)) throw_damaged("its root is damaged");
-  if (root_.snapshot != 0 && is_sound(pool_, root_.snapshot, config_.salt, number_)) {
-    snapshot_bytes_ = pool_.at<IndexSnapshot>(root_.snapshot)->bytes;
-  }
+  find_snapshots();
   const bool from_checkpoint = index_.pm() != nullptr && load_checkpoint(order);
   const bool from_snapshot = closed && batch_slot_ == kNoSlot && load_snapshot(close);
-  if (!from_snapshot && !from_checkpoint) {
+  if (from_snapshot) base_ = kOfClose;
+  const bool from_base = !from_snapshot && load_base(order);
+  if (!from_snapshot && !from_checkpoint && !from_base) {
     if (index_.pm() != nullptr) begin_index_anew();
     read_records(order);
     recovered_ = closed ? 0 : index_.size();
   }
-  snapshots_read_ = from_snapshot ? 1 : 0;
+  snapshots_read_ = from_snapshot || from_base ? 1 : 0;
   checkpoints_read_ = from_checkpoint ? 1 : 0;
   if (closed) {
     const CloseRecord now = what_is_there();
@@ -544,9 +550,9 @@ void Partition::recover(bool keeps_batch) {
   // Behind a damaged record nothing more is written: after a crash that would be the end of the
   // block. Closed before the mark goes that vouches for what is behind it.
   for (const uint32_t slot : order) {
-    const bool unread = from_snapshot || (from_checkpoint && closed);
+    const bool unread = from_snapshot || from_base || (from_checkpoint && closed);
     if (!unread || blocks_[slot].state != State::kOpen || is_whole(slot)) continue;
-    resume(head_of(slot), slot, false);
+    resume(head_of(slot), slot, !closed);
     close_block(head_of(slot));
   }
   if (unfenced_) fence();
@@ -584,7 +590,7 @@ void Partition::recover(bool keeps_batch) {
   // before anything new is written, and before the snapshot goes that the mark of the close vouches
   // for
   fence();
-  drop_snapshot();
+  keep_base();
   find_log();
   // What is written to it would not be found in the log.
   if (head_.slot != kNoSlot && (log_.empty() || log_.back().slot != head_.slot)) close_block(head_);
@@ -614,6 +620,7 @@ uint64_t Partition::close_checksum(const CloseRecord& close) const {
 void Partition::close() {
   if (pool_.read_only() || pool_.failed()) return;
   persist();
+  const uint64_t before = root_.snapshot;
   // The mark would vouch for what is not certain: the next opening is to meet the damage again.
   if (uncertain_below_ != 0) return;
   if (index_.is_damaged()) {
@@ -623,6 +630,7 @@ void Partition::close() {
   if (index_.pm() != nullptr) {
     write_checkpoint();
   } else {
+    if (writing_ != nullptr) drop_writing();
     write_snapshot();
   }
   // Within its line the generation comes last: the rest does not count without.
@@ -635,6 +643,9 @@ void Partition::close() {
   pm::store_release(root_.close.generation, close.generation);
   memory_.flush(&root_, pm::kLineBytes);
   memory_.fence();
+  // Now that the next opening has that of this close.
+  if (root_.snapshot == 0 || root_.snapshot == before) return;
+  for (uint32_t place = 0; place < std::size(root_.snapshots); ++place) drop_recent(place);
 }
 
 }  // namespace perdure::store

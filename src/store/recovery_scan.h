@@ -35,8 +35,12 @@ class Partition::ScannedPut {
 
 struct Partition::Scan {
   std::unordered_map<uint64_t, uint64_t> superseded;  // version -> incarnation
+  uint64_t superseded_last = 0;                       // the highest of these versions
   std::vector<ScannedPut, HugeAllocator<ScannedPut>> puts;
-  std::vector<Location> superseding;  // records that do so
+  // What has come since a checkpoint or a snapshot, not all there is: each put is looked for in an
+  // index that has the rest.
+  bool is_tail = false;
+  std::vector<Location> superseding;  // records that do so, of a tail
   // Of each prefix that was removed, by its length, the last removal.
   std::map<size_t, std::unordered_map<std::string_view, uint64_t>> prefixes;
 

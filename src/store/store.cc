@@ -3,10 +3,11 @@
 
 #include <fmt/core.h>
 
-#include <charconv>
-#include <limits>
+#include <functional>
+#include <utility>
 
 #include "store/cursor.h"
+#include "store/modify.h"
 #include "store/snapshot.h"
 #include "store/store_impl.h"
 
@@ -27,6 +28,11 @@ Store Store::create(Pool& pool, const std::string& name, const StoreOptions& opt
 
 Store Store::open(Pool& pool, const std::string& name, const StoreOptions& options) {
   return Store(store::StoreImpl::open(pool, name, options));
+}
+
+std::vector<std::string> Store::boundaries_of(std::vector<std::string> sample,
+                                              uint32_t partitions) {
+  return store::Boundaries::of_sample(std::move(sample), partitions).texts();
 }
 
 bool Store::is_ready(uint32_t partition) const {
@@ -98,38 +104,15 @@ bool Store::compare_and_remove(std::string_view key, uint64_t version) {
 bool Store::remove(std::string_view key) { return impl_->remove(key); }
 
 int64_t Store::increment(std::string_view key, int64_t by) {
-  int64_t sum = 0;
-  impl_->modify(key, [&](const std::string_view* value) -> std::optional<std::string> {
-    int64_t before = 0;
-    if (value != nullptr) {
-      const char* end = value->data() + value->size();
-      // NOLINTNEXTLINE(bugprone-suspicious-stringview-data-usage): `end` is the size
-      const auto [rest, error] = std::from_chars(value->data(), end, before);
-      if (error != std::errc() || rest != end) {
-        throw Error(
-            ErrorCode::kInvalidArgument,
-            fmt::format("the value of '{}' is no 64-bit number: increment() needs one", key));
-      }
-    }
-    if (__builtin_add_overflow(before, by, &sum)) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("{} + {} is no 64-bit number: the value of '{}' stays as it is",
-                              before, by, key));
-    }
-    return fmt::format("{}", sum);
-  });
-  return sum;
+  store::Increment increment{.key = key, .by = by};
+  impl_->modify(key, std::ref(increment));
+  return increment.sum;
 }
 
 uint64_t Store::append(std::string_view key, std::string_view suffix) {
-  uint64_t bytes = 0;
-  impl_->modify(key, [&](const std::string_view* value) -> std::optional<std::string> {
-    std::string text(value != nullptr ? *value : std::string_view());
-    text += suffix;
-    bytes = text.size();
-    return text;
-  });
-  return bytes;
+  store::Append append{.suffix = suffix};
+  impl_->modify(key, std::ref(append));
+  return append.bytes;
 }
 
 void Store::modify(

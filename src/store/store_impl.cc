@@ -22,6 +22,7 @@
 #include "store/cursor.h"
 #include "store/hash.h"
 #include "store/held_shards.h"
+#include "store/modify.h"
 #include "store/snapshot.h"
 
 namespace perdure::store {
@@ -51,7 +52,9 @@ StoreImpl::StoreImpl(Pool& its_pool, const std::string& name, uint64_t root, Sto
              .salt = root_.salt,
              .block_bytes = root_.block_bytes,
              .garbage_percent = options.garbage_percent,
-             .ordered = index == StoreIndex::kOrdered};
+             .ordered = index == StoreIndex::kOrdered,
+             .snapshot_percent = options.index_snapshot_percent,
+             .snapshots = &snapshots_};
   // Whole blocks; what was given is for all partitions together.
   const auto share = [&](uint64_t bytes) {
     const uint64_t one = bytes / root_.partitions;
@@ -69,6 +72,7 @@ StoreImpl::StoreImpl(Pool& its_pool, const std::string& name, uint64_t root, Sto
     bytes_max = pool.capacity_bytes() / 8 * (index == StoreIndex::kPm ? 4 : 7);
   }
   if (bytes_max != 0) {
+    config_.snapshot_percent = 0;
     constexpr uint64_t kBlocksMin = 12;  // heads, spares, and some to choose from
     config_.bytes_max = bytes_max / root_.partitions;
     if (config_.bytes_max < kBlocksMin * root_.block_bytes) {
@@ -128,6 +132,8 @@ std::unique_ptr<StoreImpl> StoreImpl::create(Pool& its_pool, const std::string& 
   index::require_range("partitions", options.partitions, 1, kPartitionsMax);
   index::require_range("block_bytes", options.block_bytes, kBlockBytesMin, kBlockBytesMax);
   index::require_range("garbage_percent", options.garbage_percent, 5, kGarbagePercentMax);
+  index::require_range("index_snapshot_percent", options.index_snapshot_percent, 5,
+                       kGarbagePercentMax);
   if (!std::has_single_bit(options.block_bytes) && options.block_bytes != 0) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("block_bytes is {}; it must be a power of two", options.block_bytes));
@@ -269,6 +275,8 @@ std::unique_ptr<StoreImpl> StoreImpl::open(Pool& its_pool, const std::string& na
                                            const StoreOptions& options) {
   pm::PoolImpl& pool = pm::impl_of(its_pool);
   index::require_range("garbage_percent", options.garbage_percent, 5, kGarbagePercentMax);
+  index::require_range("index_snapshot_percent", options.index_snapshot_percent, 5,
+                       kGarbagePercentMax);
   const auto [at, made] = root_of(pool, name);
   const Root& root = *pool.at<Root>(at);
   index::require_same(pool, name, "partitions", options.partitions, root.partitions);
@@ -411,30 +419,24 @@ bool StoreImpl::compare_remove(std::string_view key, std::string_view expected) 
 
 bool StoreImpl::compare_remove(std::string_view key, uint64_t version) {
   const auto [hash, number] = place_of(key);
-  return with(number, true, [&](Partition& partition) {
-    const uint64_t now = now_ms();
-    Partition::Found found{};
-    if (!partition.get(hash, key, now, found) || found.version != version) return false;
-    return partition.remove(hash, key, now);
-  });
+  return with(number, true,
+              [&](Partition& partition) { return compare_remove(partition, hash, key, version); });
+}
+
+bool StoreImpl::compare_remove(Partition& partition, uint64_t hash, std::string_view key,
+                               uint64_t version) {
+  const uint64_t now = now_ms();
+  Partition::Found found{};
+  if (!partition.get(hash, key, now, found) || found.version != version) return false;
+  return partition.remove(hash, key, now);
 }
 
 void StoreImpl::modify(
     std::string_view key,
     const std::function<std::optional<std::string>(const std::string_view*)>& change) {
   const auto [hash, number] = place_of(key);
-  with(number, true, [&](Partition& partition) {
-    const uint64_t now = now_ms();
-    Partition::Found found{};
-    const bool present = partition.get(hash, key, now, found);
-    const std::optional<std::string> value = change(present ? &found.value : nullptr);
-    if (!value) {
-      if (present) partition.remove(hash, key, now);
-      return;
-    }
-    const uint64_t expiry = present ? found.expiry_ms : kNoExpiry;
-    partition.put(hash, {.key = key, .value = *value, .expiry_ms = expiry}, now);
-  });
+  with(number, true,
+       [&](Partition& partition) { store::modify(partition, hash, key, now_ms(), change); });
 }
 
 // With workers: has `work(Partition&, i)` done for each place, all partitions at the same time;
@@ -657,6 +659,16 @@ void StoreImpl::spawn(Task<void> task) const {
   task.take_result();
 }
 
+bool StoreImpl::give_up_snapshots() const {
+  if (snapshots_.load(std::memory_order_relaxed) == 0) return false;
+  bool any = false;
+  for (uint32_t number = 0; number < root_.partitions; ++number) {
+    if (!is_ready(number)) continue;
+    any |= with(number, true, [](Partition& partition) { return partition.give_up_snapshots(); });
+  }
+  return any;
+}
+
 uint64_t StoreImpl::size() const {
   uint64_t sum = 0;
   for (uint32_t number = 0; number < root_.partitions; ++number) {
@@ -743,6 +755,8 @@ std::vector<Statistic> StoreImpl::statistics() const {
     sum.moved_bytes += one.moved_bytes;
     sum.recovered_records += one.recovered_records;
     sum.snapshots_read += one.snapshots_read;
+    sum.snapshots_written += one.snapshots_written;
+    sum.snapshot_bytes += one.snapshot_bytes;
     sum.checkpoints_read += one.checkpoints_read;
     sum.checkpoints += one.checkpoints;
     sum.damaged_blocks += one.damaged_blocks;
@@ -790,6 +804,11 @@ std::vector<Statistic> StoreImpl::statistics() const {
     list.add_ratio("hit_ratio", sum.hits, sum.hits + sum.misses, "of lookups");
   }
   list.add("index_snapshots_read", sum.snapshots_read, "partitions");
+  if (pm_index_ == nullptr) {
+    list.add("index_snapshot_percent", config_.snapshot_percent, "percent");
+    list.add("index_snapshots", sum.snapshots_written, "snapshots");
+    list.add("index_snapshot_bytes", sum.snapshot_bytes, "bytes");
+  }
   if (pm_index_ != nullptr) {
     list.add("index_bytes", index_bytes, "bytes");
     list.add("index_in_dram", pm_index_->is_in_dram() ? 1 : 0, "indexes");

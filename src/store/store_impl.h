@@ -104,6 +104,8 @@ class StoreImpl final : public RuntimeClient {
   bool compare_exchange(std::string_view key, std::string_view expected, std::string_view desired);
   bool compare_remove(std::string_view key, std::string_view expected);
   bool compare_remove(std::string_view key, uint64_t version);
+  static bool compare_remove(Partition& partition, uint64_t hash, std::string_view key,
+                             uint64_t version);
   void modify(std::string_view key,
               const std::function<std::optional<std::string>(const std::string_view*)>& change);
   // Calls `use(i, Found)` for keys that are there.
@@ -229,14 +231,20 @@ class StoreImpl final : public RuntimeClient {
   template <typename Work>
   Task<std::invoke_result_t<Work, Partition&>> async(uint32_t number, bool writes,
                                                      Work work) const {
+    constexpr bool kGivesNothing = std::is_void_v<std::invoke_result_t<Work, Partition&>>;
     // The task may be another store's, whose workers know nothing of this one's batches.
     if (runtime_ == nullptr || !runtime_->is_worker()) {
-      co_return with(number, writes, std::ref(work));
+      if constexpr (kGivesNothing) {
+        with(number, writes, std::ref(work));
+        co_return;
+      } else {
+        co_return with(number, writes, std::ref(work));
+      }
     }
     WorkRequest<Work> request(*this, number, writes, work);
     co_await runtime_->submit(request);
     require_durable();
-    co_return std::move(*request.result);
+    if constexpr (!kGivesNothing) co_return std::move(*request.result);
   }
   void run(Task<void> task) const;
   void spawn(Task<void> task) const;
@@ -417,11 +425,15 @@ class StoreImpl final : public RuntimeClient {
     try {
       return write();
     } catch (const Error& error) {
-      if (!pm::is_full(error) || !wait_for_room()) throw;
+      if (!pm::is_full(error)) throw;
+      const bool waited = wait_for_room();
+      if (!give_up_snapshots() && !waited) throw;
     }
     return write();
   }
   void apply_once(const Store::Batch& batch);
+  // Has all partitions give back the room of their snapshots; false if there was none.
+  bool give_up_snapshots() const;
   // Waits for the partitions that are being opened; false if there was none.
   bool wait_for_room() const;
   template <typename Work>
@@ -450,6 +462,7 @@ class StoreImpl final : public RuntimeClient {
   pm::PoolImpl& pool_;
   pm::PoolImpl::Use use_;  // goes after all that follows: the mapping may go with it
   const Root& root_;
+  std::atomic<uint32_t> snapshots_{0};  // how many partitions have some of their index
   PartitionConfig config_;
   Boundaries boundaries_;
   std::mutex consumers_change_;  // taken before any latch, without one: they come and go

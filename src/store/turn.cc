@@ -46,9 +46,10 @@ auto StoreTurn::with_all_room(Write write) {
   try {
     return write();
   } catch (const Error& error) {
-    if (was_all_ready || !pm::is_full(error)) throw;
+    if (!pm::is_full(error)) throw;
     const auto opened = store_.progress();
     if (opened.ready + opened.failed < store_.partitions()) throw NotReady();
+    if (!store_.give_up_snapshots() && was_all_ready) throw;
   }
   return write();  // what the others have given back meanwhile may do
 }
@@ -78,16 +79,12 @@ void StoreTurn::prefetch(std::span<const std::string_view> keys) const {
 bool StoreTurn::write(const WriteRequest& request, uint64_t now_ms, uint64_t* version) {
   const StoreImpl::Place place = store_.place_of(request.key);
   Partition& own = touch(place.number);
-  if (all_ready_) [[likely]]
-    return own.put(place.hash, request, now_ms, version);
   return with_all_room([&] { return own.put(place.hash, request, now_ms, version); });
 }
 
 bool StoreTurn::remove(std::string_view key, uint64_t now_ms) {
   const StoreImpl::Place place = store_.place_of(key);
   Partition& own = touch(place.number);
-  if (all_ready_) [[likely]]
-    return own.remove(place.hash, key, now_ms);
   return with_all_room([&] { return own.remove(place.hash, key, now_ms); });
 }
 

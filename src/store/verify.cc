@@ -102,6 +102,11 @@ class PartitionVerifier {
       fail(fmt::format("its index snapshot at {:#x} is damaged: an opening reads the records",
                        partition.snapshot));
     }
+    for (const uint64_t offset : partition.snapshots) {
+      if (offset == 0 || is_recent_sound(pool_, offset, root_.salt, number_)) continue;
+      fail(fmt::format("its index snapshot at {:#x} is damaged: an opening reads the records",
+                       offset));
+    }
     if (partition.checkpoint != 0 && !is_sound(pool_, partition.checkpoint, root_.salt, number_)) {
       fail(fmt::format("its checkpoint at {:#x} is damaged: an opening reads the records",
                        partition.checkpoint));

@@ -74,6 +74,24 @@ class Load : public CommandTest {
   }
 };
 
+TEST_F(Load, RangesOfKeysAreSampled) {
+  std::string lines;
+  for (int i = 0; i < 6000; ++i) {
+    lines += (i % 2 == 0 ? "a,\\\\" : "b") + std::to_string(100000 + i * 7) + "\tvalue\n";
+  }
+  const std::string file = write_file("words.tsv", lines);
+  const Result loaded =
+      run({"load", "--structure", "rstore+ordered", "--ranges", "6", pool(), file});
+  EXPECT_EQ(loaded.code, 0) << loaded.err;
+  EXPECT_NE(run({"store", "stat", pool()}).out.find("partitions               6 partitions"),
+            std::string::npos)
+      << run({"store", "stat", pool()}).out;
+  EXPECT_EQ(sorted_lines(run({"dump", pool()}).out), sorted_lines(lines));
+  const Result piped = run({"load", "--ranges", "6", pool(), "-"}, lines);
+  EXPECT_NE(piped.code, 0);
+  EXPECT_NE(piped.err.find("--ranges"), std::string::npos) << piped.err;
+}
+
 TEST_F(Load, TsvRoundTripsThroughDump) {
   const std::string lines = numbered_lines(3000);
   const Result loaded = run({"load", pool(), write_file("words.tsv", lines)});

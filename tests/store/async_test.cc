@@ -29,6 +29,14 @@ class StoreTaskTest : public testing::TestWithParam<uint32_t> {
   TempDir dir_;
 };
 
+std::vector<std::string> some_keys() { return {"a", "n", "batch0", "batch0", "batch19"}; }
+
+std::string values_of(const std::vector<std::optional<std::string>>& values) {
+  std::string text;
+  for (const auto& value : values) text += value.value_or("-") + ",";
+  return text;
+}
+
 Task<std::string> use_all(Store& store) {
   std::string report;
   const auto note = [&](const char* what, bool yes) {
@@ -50,14 +58,39 @@ Task<std::string> use_all(Store& store) {
   co_await store.async_apply(batch);
   note("batch", co_await store.async_get("batch7") == "5");
   note("absent", (co_await store.async_get("b")).has_value());
+  note("sum", co_await store.async_increment("n", 40) == 40);
+  note("sum", co_await store.async_increment("n") == 41);
+  note("sum", store.increment("n") == 42);
+  note("append", co_await store.async_append("text", "ab") == 2);
+  note("append", co_await store.async_append("text", "c") == 3);
+  note("append", store.get("text") == "abc");
+  const auto twice = [](const std::string_view* value) {
+    return std::optional(std::string(*value) + std::string(*value));
+  };
+  co_await store.async_modify("text", twice);
+  note("modify", co_await store.async_get("text") == "abcabc");
+  co_await store.async_modify("text", [](const std::string_view*) { return std::nullopt; });
+  note("modify", store.contains("text"));
+  uint64_t last = 0;
+  co_await store.async_get("n", &last);
+  note("remove", co_await store.async_compare_and_remove("n", last + 1000));
+  note("remove", co_await store.async_compare_and_remove("n", last));
+  note("several", values_of(co_await store.async_multi_get(some_keys())) == "4,-,5,5,5,");
+  note("none", !(co_await store.async_multi_get(std::vector<std::string>())).empty());
+  co_await store.async_put("prefix/1", "6");
+  co_await store.async_put("prefix/2", "6");
+  note("prefix", co_await store.async_remove_prefix("prefix/") == 2);
+  note("prefix", co_await store.async_remove_prefix("prefix/") == 2);
   co_return report;
 }
 
 TEST_P(StoreTaskTest, DoesWhatTheOtherCallsDo) {
   Pool pool = make_pool();
   Store store = Store::create(pool, "store", options());
-  EXPECT_EQ(store.run(use_all(store)),
-            "+get-insert+insert-update+update-swap+swap-remove+remove+batch-absent");
+  EXPECT_EQ(
+      store.run(use_all(store)),
+      "+get-insert+insert-update+update-swap+swap-remove+remove+batch-absent"
+      "+sum+sum+sum+append+append+append+modify-modify-remove+remove+several-none+prefix-prefix");
   EXPECT_EQ(store.size(), 21U);
 }
 
@@ -127,6 +160,31 @@ TEST_P(StoreTaskTest, ThrowsWhatWentWrong) {
   Pool pool = make_pool();
   Store store = Store::create(pool, "store", options());
   EXPECT_TRUE(fails_with(ErrorCode::kTooLarge, [&] { store.run(put_too_much(store)); }));
+}
+
+Task<void> increment_a_text(Store& store) {
+  co_await store.async_put("text", "no number");
+  co_await store.async_increment("text");
+}
+
+TEST_P(StoreTaskTest, AnIncrementThatCannotBeChangesNothing) {
+  Pool pool = make_pool();
+  Store store = Store::create(pool, "store", options());
+  EXPECT_TRUE(fails_with(ErrorCode::kInvalidArgument, "no 64-bit number",
+                         [&] { store.run(increment_a_text(store)); }));
+  EXPECT_EQ(store.get("text"), "no number");
+}
+
+Task<void> count_up(Store& store, std::string key) {
+  for (int i = 0; i < 100; ++i) co_await store.async_increment(key);
+}
+
+TEST_P(StoreTaskTest, IncrementsOfManyTasksAddUp) {
+  Pool pool = make_pool();
+  Store store = Store::create(pool, "store", options());
+  for (int i = 0; i < 10; ++i) store.spawn(count_up(store, "n"));
+  for (int i = 0; i < 100; ++i) store.increment("n");
+  while (store.get("n") != "1100") std::this_thread::yield();
 }
 
 Task<void> add_one(Store& store, std::string key) {

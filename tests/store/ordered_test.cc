@@ -489,5 +489,55 @@ TEST(StoreBoundariesTest, MustAscendAndStay) {
   const Store store = Store::open(pool, "s", {.boundaries = {"a", "b"}});
 }
 
+// The most and the fewest of the keys that a partition has.
+std::pair<uint64_t, uint64_t> most_and_fewest(const std::vector<std::string>& boundaries,
+                                              const std::vector<std::string>& keys) {
+  std::vector<uint64_t> counts(boundaries.size() + 1);
+  for (const std::string& key : keys) {
+    ++counts[static_cast<size_t>(std::ranges::upper_bound(boundaries, key) - boundaries.begin())];
+  }
+  return {std::ranges::max(counts), std::ranges::min(counts)};
+}
+
+TEST(StoreBoundariesTest, ASampleGivesPartitionsOfOneSize) {
+  Random random(3);
+  std::vector<std::string> keys;
+  for (int i = 0; i < 40'000; ++i) {
+    // Most of them in a corner.
+    const uint64_t number = random.below(1000) * random.below(1000) * random.below(1000);
+    keys.push_back("user/" + std::to_string(1'000'000'000 + number) + "/mail");
+  }
+  const std::vector<std::string> sample(keys.begin(), keys.begin() + 4000);
+  const std::vector<std::string> boundaries = Store::boundaries_of(sample, 8);
+  ASSERT_EQ(boundaries.size(), 7U);
+  const auto [most, fewest] = most_and_fewest(boundaries, keys);
+  EXPECT_LT(most, 5600U);
+  EXPECT_GT(fewest, 4400U);
+  for (const std::string& one : boundaries) EXPECT_LT(one.size(), 16U) << one;
+
+  const TempDir folder;
+  Pool pool = Pool::create(folder.file("pool"), {.capacity_bytes = 16 << 20});
+  const Store store =
+      Store::create(pool, "s", {.index = StoreIndex::kOrdered, .boundaries = boundaries});
+  EXPECT_EQ(store.partitions(), 8U);
+}
+
+TEST(StoreBoundariesTest, ASampleOfFewDifferentKeysGivesFewerPartitions) {
+  const std::vector<std::string> none;
+  EXPECT_EQ(Store::boundaries_of({}, 8), none);
+  EXPECT_EQ(Store::boundaries_of({"a", "b"}, 1), none);
+  EXPECT_EQ(Store::boundaries_of({"a", "a", "a"}, 8), none);
+  EXPECT_EQ(Store::boundaries_of({"", "", "b"}, 2), std::vector<std::string>{"b"});
+  EXPECT_EQ(Store::boundaries_of({"a", "c", "a", "ab", "c", "a"}, 3),
+            (std::vector<std::string>{"ab", "c"}));
+  for (const uint32_t partitions : {0U, 1025U}) {
+    EXPECT_TRUE(fails_with(ErrorCode::kInvalidArgument, "boundaries",
+                           [&] { Store::boundaries_of({"a"}, partitions); }));
+  }
+  std::vector<std::string> many;
+  for (int i = 0; i < 5000; ++i) many.push_back(std::to_string(i));
+  EXPECT_EQ(Store::boundaries_of(many, 1024).size(), 1023U);
+}
+
 }  // namespace
 }  // namespace perdure::test

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "perdure/store.h"
+#include "store/fixture.h"
 #include "store/replica.h"
 #include "support/failing_medium.h"
 #include "support/files.h"
@@ -53,6 +54,8 @@ class StorePowerTest : public testing::TestWithParam<PowerCase> {
     options.garbage_percent = static_cast<uint32_t>(5 + random_.below(40));
     constexpr uint64_t kChanges[] = {0, 0, 20'000, ~uint64_t{0}};
     options.changes_bytes = kChanges[random_.below(4)];
+    constexpr uint32_t kPercents[] = {5, 5, 25, 100, 0};
+    options.index_snapshot_percent = kPercents[random_.below(5)];
     return options;
   }
   std::string path() const { return folder_.file("pool"); }
@@ -229,6 +232,7 @@ class StorePowerTest : public testing::TestWithParam<PowerCase> {
       Pool pool = Pool::open(path(), pool_options());
       Store store = Store::open(pool, "s", options());
       const Ending ending{*this};
+      from_snapshots_ += static_cast<uint64_t>(figure(store, "index_snapshots_read"));
       open_and_judge(store);
       const uint64_t writes = closes ? random_.below(150) : 100'000;
       for (uint64_t i = 0; i < writes && !HasFatalFailure(); ++i) {
@@ -259,7 +263,8 @@ class StorePowerTest : public testing::TestWithParam<PowerCase> {
   std::optional<Store::Snapshot> snapshot_;
   Model snapshot_model_;
   uint64_t stamp_ = 0;
-  uint64_t refused_ = 0;  // for want of room
+  uint64_t refused_ = 0;         // for want of room
+  uint64_t from_snapshots_ = 0;  // partitions that were not read wholly
   Replica replica_;
   uint64_t fell_behind_ = 0;
 };
@@ -278,6 +283,10 @@ TEST_P(StorePowerTest, NothingIsLostAndNothingComesBack) {
     session();
   }
   EXPECT_GT(replica_.changes(), 0U);
+  RecordProperty("from_snapshots", std::to_string(from_snapshots_));
+  if (GetParam().options.index == StoreIndex::kAsCreated && sessions >= 400) {
+    EXPECT_GT(from_snapshots_, sessions / 10);
+  }
   if (!GetParam().full) {
     EXPECT_EQ(fell_behind_, 0U);
   }

@@ -1,0 +1,81 @@
+// An index snapshot that is written to the pool a little at a time, while the index goes on to
+// change: see recent_snapshot.cc.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "pm/memory.h"
+#include "store/partition.h"
+
+namespace perdure::store {
+
+// Words that go to a place in PM, line by line past the caches, and into a checksum as they go.
+// Durable with the caller's fence.
+class SnapshotStream {
+ public:
+  // `to`: where `bytes` are to stand, whole lines. `seed`: of the checksum, which is that of all
+  // but the first word. May throw std::bad_alloc.
+  SnapshotStream(const pm::Memory& memory, char* to, uint64_t bytes, uint64_t seed);
+  ~SnapshotStream();
+  SnapshotStream(const SnapshotStream&) = delete;
+  SnapshotStream& operator=(const SnapshotStream&) = delete;
+
+  // What is beyond the end is left out.
+  void put(std::span<const uint64_t> words);
+  // Fills the rest with zeros. Returns the checksum.
+  uint64_t finish();
+
+ private:
+  struct State;
+  void write_out();
+
+  const pm::Memory& memory_;
+  char* to_;
+  uint64_t left_words_;
+  uint64_t skipped_bytes_ = sizeof(uint64_t);
+  std::vector<uint64_t> buffer_;
+  std::unique_ptr<State> state_;
+};
+
+// What is being written, of the moment when it was begun.
+class Partition::SnapshotWriting final : public IndexWatcher {
+ public:
+  SnapshotWriting(const Partition& partition, uint32_t its_place, const IndexSnapshot& header);
+
+  // Whether the record stood there at that moment.
+  bool was_there(Location location) const {
+    const Block& block = partition_.blocks_[location.slot()];
+    if (block.incarnation >= begun_) return false;
+    for (const End& end : ends_) {
+      if (end.incarnation == block.incarnation && location.offset() >= end.offset) return false;
+    }
+    return true;
+  }
+  // The index is about to change or forget an entry: if it has not been written yet, it is kept.
+  void will_change(uint64_t word) noexcept override;
+
+  const uint32_t place;    // of PartitionRoot::snapshots
+  uint64_t entries_left;   // that are neither written nor kept
+  uint64_t next_tag = 0;   // entries of lower tags have been written
+  uint64_t kept_done = 0;  // of `kept`, those that have been
+  bool complete = false;   // all is written, and durable with the next fence
+  bool failed = false;     // memory was short
+  uint64_t checksum = 0;   // once it is complete
+  std::vector<uint64_t> kept;
+  SnapshotStream stream;
+
+ private:
+  // Where a block ended then that was open.
+  struct End {
+    uint64_t incarnation = 0;
+    uint64_t offset = 0;
+  };
+  const Partition& partition_;
+  uint64_t begun_;
+  End ends_[2];
+};
+
+}  // namespace perdure::store
