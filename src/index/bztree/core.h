@@ -88,6 +88,10 @@ class Core {
   // Calls `use` with the value, which is valid during the call.
   template <typename Use>
   bool lookup(const Key& key, Use use) const;
+  // For batches (index/batch.h).
+  struct Approach;
+  bool approach(const Key& key, Approach& at) const;
+  pm::EpochManager& epochs() const { return epochs_; }
   // Leaf by leaf: a leaf's records are copied as they were at one instant, then visited.
   template <typename Visit>
   void scan(const Key& from, uint64_t limit, Visit visit) const;
@@ -315,6 +319,12 @@ bool Core<Content>::lookup(const Key& key, Use use) const {
   use(intact_item_of(leaf, found.meta, pool_.verifies_payload()).value);
   return true;
 }
+
+template <typename Content>
+struct Core<Content>::Approach {
+  uint64_t node = 0;  // offset
+  uint32_t level = kLevelsMax;
+};
 
 template <typename Content>
 template <typename Visit>

@@ -84,6 +84,10 @@ class Core {
   // Calls `use` with the value, which is valid during the call.
   template <typename Use>
   bool lookup(const Key& key, Use use) const;
+  // For batches (index/batch.h).
+  struct Approach;
+  bool approach(const Key& key, Approach& at) const;
+  pm::EpochManager& epochs() const { return epochs_; }
   // Calls visit(key, value) in ascending order from `from` on, `limit` times at most, until it says
   // no.
   template <typename Visit>
@@ -443,6 +447,44 @@ bool Core<Policy, Content>::lookup(const Key& key, Use use) const {
     }
     return true;
   }
+}
+
+template <typename Policy, typename Content>
+struct Core<Policy, Content>::Approach {
+  const Node* node = nullptr;
+  uint32_t above = kLevelsMax;  // the level of the one before
+};
+
+// The nodes, whole; of byte strings the record.
+template <typename Policy, typename Content>
+bool Core<Policy, Content>::approach(const Key& key, Approach& at) const {
+  if (at.node == nullptr) {
+    at.node = &top();
+    prefetch(*at.node);
+    return true;
+  }
+  const Node& node = *at.node;
+  if (node.level >= at.above) return false;
+  at.above = node.level;
+  if (is_leaf(node)) {
+    if constexpr (!kWords) {
+      each_entry(node, [&](const Entry& entry) {
+        if (entry.other == key.prefix) records_.prefetch(entry.mark);
+        return entry.other < key.prefix;
+      });
+    }
+    return false;
+  }
+  const StripeLock& lock = stripe_of(node);
+  const uint32_t stamp = lock.begin_read();
+  if (is_obsolete(node)) return false;
+  bool right = false;
+  const auto begins = [&](const Entry& entry) { return compare(entry, false, key) <= 0; };
+  Node& next = step_from(node, begins, right);
+  if (right || !lock.validate(stamp)) return false;
+  prefetch(next);
+  at.node = &next;
+  return !kWords || node.level > 1;
 }
 
 template <typename Policy, typename Content>

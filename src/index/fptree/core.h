@@ -81,6 +81,10 @@ class Core {
   // Calls `use` with the value, which is valid during the call.
   template <typename Use>
   bool lookup(const Key& key, Use use) const;
+  // For batches (index/batch.h).
+  struct Approach;
+  bool approach(const Key& key, Approach& at) const;
+  pm::EpochManager& epochs() const { return epochs_; }
   // Calls visit(key, value), of words or byte strings, until it returns false.
   template <typename Visit>
   void scan(const Key& from, uint64_t limit, Visit visit) const;
@@ -258,6 +262,37 @@ bool Core<Content>::lookup(const Key& key, Use use) const {
     }
     return true;
   }
+}
+
+template <typename Content>
+struct Core<Content>::Approach {
+  const typename InnerNodes::Node* node = nullptr;
+  const LeafRef* ref = nullptr;
+  const Leaf* leaf = nullptr;
+  const Slot* slot = nullptr;
+};
+
+// The inner nodes; what DRAM knows of the leaf; its fingerprints; the slot, of an insert an empty
+// one; of byte strings the record.
+template <typename Content>
+bool Core<Content>::approach(const Key& key, Approach& at) const {
+  if (at.ref == nullptr) return inner_.step(key, at.node, at.ref);
+  if (at.leaf == nullptr) {
+    at.leaf = at.ref->leaf;
+    prefetch(*at.leaf);
+    return true;
+  }
+  if (at.slot == nullptr) {
+    const uint64_t bitmap = pm::load_acquire(at.leaf->bitmap) & geometry_.full();
+    const uint64_t hits = match(*at.leaf, geometry_.records, fingerprint_of(key)) & bitmap;
+    const uint64_t choice = hits != 0 ? hits : ~bitmap & geometry_.full();
+    if (choice == 0) return false;
+    at.slot = geometry_.slots(*at.leaf) + std::countr_zero(choice);
+    pm::prefetch(at.slot);
+    return Content::kOutOfPlace && hits != 0;
+  }
+  records_.prefetch(pm::load_relaxed(at.slot->value));
+  return false;
 }
 
 // Copies the leaf's records, in no order; returns their end. Null if the leaf or the way to it has

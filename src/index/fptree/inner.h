@@ -84,6 +84,9 @@ class Inner {
   void build(const std::vector<Item>& items);
 
   Position find(const Key& key) const;
+  // The same step by step, for batches: one node further down from `at`, null: to the root. Asks
+  // memory for what comes next, the leaf if `leaf` is not null then. False: it is changing just now.
+  bool step(const Key& key, const Node*& at, const LeafRef*& leaf) const;
   // The leaf of the greatest key under the ceiling, and the least key that is the leaf's; without a
   // bound. While it holds, all keys between the two are the leaf's. Keys below may have become so,
   // too.
@@ -188,6 +191,12 @@ class Inner {
   uint32_t child_by(const Node& node, uint32_t count, Begins begins) const;
   Path path_to(const Key& key) const;
   void* child(const Node& node, uint32_t at) const { return children(node)[at]; }
+  // The header, and where a search looks first.
+  void prefetch(const Node& node) const {
+    pm::prefetch(&node);
+    for (uint32_t part = 1; part < 8; ++part)
+      pm::prefetch(separators(node) + uint64_t{capacity_} * part / 8);
+  }
   // Down to a leaf, by what `choose(node, count, whether it is the top, found)` makes of each node:
   // a child's index.
   template <typename Choose>
@@ -305,6 +314,26 @@ auto Inner<Content>::find(const Key& key) const -> Position {
     }
     return at;
   });
+}
+
+template <typename Content>
+bool Inner<Content>::step(const Key& key, const Node*& at, const LeafRef*& leaf) const {
+  if (at == nullptr) {
+    at = &root_of();
+  } else {
+    const uint32_t stamp = at->lock.begin_read();
+    const uint32_t child = child_index(*at, pm::load_relaxed(at->count), key);
+    const void* const next = pm::load_acquire(children(*at)[child]);
+    if (!at->lock.validate(stamp)) return false;
+    if (at->level == 1) {
+      leaf = static_cast<const LeafRef*>(next);
+      pm::prefetch(leaf);
+      return true;
+    }
+    at = static_cast<const Node*>(next);
+  }
+  prefetch(*at);
+  return true;
 }
 
 template <typename Content>

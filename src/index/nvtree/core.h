@@ -79,6 +79,10 @@ class Core {
   // Calls `use` with the value, which is valid during the call.
   template <typename Use>
   bool lookup(const Key& key, Use use) const;
+  // For batches (index/batch.h).
+  struct Approach;
+  bool approach(const Key& key, Approach& at) const;
+  pm::EpochManager& epochs() const { return epochs_; }
   template <typename Visit>
   void scan(const Key& from, uint64_t limit, Visit visit) const;
   // The same in descending order; null: from the last key on.
@@ -225,6 +229,29 @@ bool Core<Content>::lookup(const Key& key, Use use) const {
     }
     return true;
   }
+}
+
+template <typename Content>
+struct Core<Content>::Approach {
+  typename Inner<Content>::Steps steps;
+  uint64_t leaf = 0;
+};
+
+// The inner part; the leaf's count; the newest lines, where a search begins and an insert writes.
+template <typename Content>
+bool Core<Content>::approach(const Key& key, Approach& at) const {
+  constexpr uint32_t kLines = 8;
+  if (at.leaf == 0) {
+    at.leaf = inner_.step(key, at.steps);
+    if (at.leaf != 0) pm::prefetch(&leaf_at(at.leaf));
+    return !at.steps.gone;
+  }
+  const Leaf& leaf = leaf_at(at.leaf);
+  const uint64_t count = std::min<uint64_t>(pm::load_relaxed(leaf.count), leaf_records_);
+  const uint64_t newest = std::min(count, uint64_t{leaf_records_} - 1) / kLineEntries;
+  for (uint64_t line = newest + 1; line-- > 0 && newest - line < kLines;)
+    pm::prefetch(leaf.lines() + line);
+  return false;
 }
 
 template <typename Content>

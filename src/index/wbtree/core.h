@@ -92,6 +92,10 @@ class Core {
   // Calls `use` with the value, which is valid during the call.
   template <typename Use>
   bool lookup(const Key& key, Use use) const;
+  // For batches (index/batch.h).
+  struct Approach;
+  bool approach(const Key& key, Approach& at) const;
+  pm::EpochManager& epochs() const { return epochs_; }
   // Calls visit(key, value) from a key on, in ascending order; it returns whether to go on.
   template <typename Visit>
   void scan(const Key& from, uint64_t limit, Visit visit) const;
@@ -447,6 +451,42 @@ bool Core<Content>::lookup(const Key& key, Use use) const {
     }
     return true;
   }
+}
+
+template <typename Content>
+struct Core<Content>::Approach {
+  uint64_t node = 0;  // offset
+  uint32_t level = 0;
+};
+
+// The nodes, whole; of byte strings the record.
+template <typename Content>
+bool Core<Content>::approach(const Key& key, Approach& at) const {
+  if (at.node == 0) {
+    const Top top = this->top();
+    at.node = top.node;
+    at.level = top.depth;
+  } else {
+    const StripeLock& lock = lock_at(at.node, at.level);
+    Seen seen{&lock, lock.begin_read()};
+    const Node& node = node_at(at.node, at.level);
+    if (at.level == 0) {
+      for (uint64_t left = live_cells(node) & leaf_.cells(); left != 0; left &= left - 1) {
+        const Slot& slot = node.cell(static_cast<uint32_t>(std::countr_zero(left)));
+        if (pm::load_relaxed(slot.key) == Content::word_of(key))
+          records_.prefetch(pm::load_relaxed(slot.value));
+      }
+      return false;
+    }
+    const uint64_t child = child_for(node, at.level, key, seen);
+    if (!seen.validate()) return false;
+    at.node = child;
+    --at.level;
+  }
+  const char* node = pool_.at<char>(at.node);
+  for (uint64_t line = 0; line < shape(at.level).bytes(); line += pm::kLineBytes)
+    pm::prefetch(node + line);
+  return Content::kOutOfPlace || at.level > 0;
 }
 
 // The argument is `extern` or nothing: no expression.
