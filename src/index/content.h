@@ -191,6 +191,10 @@ class Table : public Batches<Table<Core, K, V>, Core, K, V> {
       return core_->approach(key_of(bytes.view()), at);
     }
   }
+  template <typename Approach>
+  bool lookup_at(Argument<K> key, const Approach&, V& out) const {
+    return lookup(key, out);
+  }
   static HashedBytes::Key key_of(std::string_view bytes) {
     return {pm::checksum64(bytes.data(), bytes.size()), bytes};
   }

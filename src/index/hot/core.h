@@ -553,8 +553,10 @@ uint64_t Core<Policy, Content>::multi_lookup(std::span<const Key> keys, std::spa
   std::fill_n(found.begin(), keys.size(), false);
   for (size_t begin = 0; begin < keys.size(); begin += kTogether) {
     const pm::EpochManager::Guard guard(epochs_);
-    step_together<Descent>(std::min(kTogether, keys.size() - begin), [&](uint32_t i, Descent& at) {
-      return step(at, keys[begin + i], [&](Value value) {
+    std::array<Descent, kTogether> at{};
+    const size_t size = std::min(kTogether, keys.size() - begin);
+    step_together(std::span(at).first(size), [&](uint32_t i, Descent& one) {
+      return step(one, keys[begin + i], [&](Value value) {
         values[begin + i] = value;
         found[begin + i] = true;
         ++count;

@@ -92,6 +92,8 @@ class Core {
   // For batches (index/batch.h).
   struct Approach;
   bool approach(const Key& key, Approach& at) const;
+  template <typename Use>
+  bool lookup_at(const Approach& at, const Key& key, Use use) const;
   pm::EpochManager& epochs() const { return epochs_; }
   // Calls visit(key, value) in ascending order from `from` on, `limit` times at most, until it says
   // no.
@@ -479,17 +481,35 @@ template <typename Policy, typename Content>
 struct Core<Policy, Content>::Approach {
   const Node* node = nullptr;
   uint32_t above = kLevelsMax + 1;  // the level of the one before
+  Seen parent;                      // what leads to the node, as it did for the key
 };
+
+template <typename Policy, typename Content>
+template <typename Use>
+bool Core<Policy, Content>::lookup_at(const Approach& at, const Key& key, Use use) const {
+  if constexpr (kWords) {
+    const Node& node = *at.node;
+    const Seen here = see(node);
+    if (at.parent.holds() && node.level == 0) {
+      const Position position = find(node, permutation_of(node), slice_of(key));
+      const uint64_t value = pm::load_acquire(node.values[position.slot]);
+      if (here.holds()) {
+        if (position.found) use(value);
+        return position.found;
+      }
+    }
+  }
+  return lookup(key, use);
+}
 
 // The nodes of the first layer; of byte strings what the key's slice leads to.
 template <typename Policy, typename Content>
 bool Core<Policy, Content>::approach(const Key& key, Approach& at) const {
   if (at.node == nullptr) {
-    const Seen seen = see(root_.first);
+    at.parent = see(root_.first);
     at.node = &node_at(pm::load_acquire(root_.first.top));
-    if (!seen.holds()) return false;
     prefetch(*at.node);
-    return true;
+    return at.parent.holds();
   }
   const Node& node = *at.node;
   if (node.level >= at.above) return false;
@@ -505,7 +525,8 @@ bool Core<Policy, Content>::approach(const Key& key, Approach& at) const {
     return false;
   }
   const uint64_t child = child_for(node, permutation_of(node), slice);
-  if (!seen.holds()) return false;
+  if (!at.parent.holds() || !seen.holds()) return false;
+  at.parent = seen;
   at.node = &node_at(child);
   prefetch(*at.node);
   return !kWords || node.level > 1;

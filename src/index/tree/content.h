@@ -131,13 +131,7 @@ class Tree : public Batches<Tree<Core, K, V>, Core, K, V> {
   }
   bool lookup(Argument<K> key, V& out) const {
     const auto bytes = stored_key(key);
-    return core_->lookup(key_of(bytes), [&](const auto& value) {
-      if constexpr (kWords) {
-        out = value;
-      } else {
-        assign(out, value);
-      }
-    });
+    return core_->lookup(key_of(bytes), taken_to(out));
   }
   // Of byte strings: where they lie. The record that a lookup has found does not change, and is not
   // used again while the core has its guard. Not where a guard that stays keeps writes from going
@@ -219,6 +213,24 @@ class Tree : public Batches<Tree<Core, K, V>, Core, K, V> {
   bool approach(Argument<K> key, Approach& at) const {
     const auto bytes = stored_key(key);
     return core_->approach(key_of(bytes), at);
+  }
+  template <typename Approach>
+  bool lookup_at(Argument<K> key, const Approach& at, V& out) const {
+    const auto bytes = stored_key(key);
+    if constexpr (requires { core_->lookup_at(at, key_of(bytes), taken_to(out)); }) {
+      return core_->lookup_at(at, key_of(bytes), taken_to(out));
+    } else {
+      return core_->lookup(key_of(bytes), taken_to(out));
+    }
+  }
+  static auto taken_to(V& out) {
+    return [&out](const auto& value) {
+      if constexpr (kWords) {
+        out = value;
+      } else {
+        assign(out, value);
+      }
+    };
   }
 
   // What the core's key is made of; must outlive it.
