@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "index/batch.h"
 #include "index/bytes.h"
 #include "index/hash.h"
 #include "index/records.h"
@@ -110,9 +111,10 @@ class KeysMet {
 
 // A table from K to V over a core that is instantiated over HashedContentOf<K, V>. Core has
 //   bool write(Condition, Key, Value), bool remove(Key, Condition), bool lookup(Key, use(Value)),
-//   for_each(visit(Key or its bytes, Value)), check, visit_blocks, statistics.
+//   for_each(visit(Key or its bytes, Value)), check, visit_blocks, statistics,
+//   and what index/batch.h says.
 template <typename Core, typename K, typename V>
-class Table {
+class Table : public Batches<Table<Core, K, V>, Core, K, V> {
  public:
   using key_type = K;
   using value_type = V;
@@ -175,9 +177,24 @@ class Table {
   std::vector<Statistic> statistics() const { return core_->statistics(); }
 
  private:
+  friend class Batches<Table, Core, K, V>;
   static constexpr bool kWords = !HashedContentOf<K, V>::kOutOfPlace;
   using Expect = Condition<typename HashedContentOf<K, V>::Value>;
 
+  const Core& core() const { return *core_; }
+  template <typename Approach>
+  bool approach(Argument<K> key, Approach& at) const {
+    if constexpr (kWords) {
+      return core_->approach({hash_of(key)}, at);
+    } else {
+      const AsBytes bytes(key);
+      return core_->approach(key_of(bytes.view()), at);
+    }
+  }
+  template <typename Approach>
+  bool lookup_at(Argument<K> key, const Approach&, V& out) const {
+    return lookup(key, out);
+  }
   static HashedBytes::Key key_of(std::string_view bytes) {
     return {pm::checksum64(bytes.data(), bytes.size()), bytes};
   }

@@ -83,6 +83,10 @@ class Records {
     if (pool_.verifies_payload()) require_intact(record, follow(record));
     return false;
   }
+  // Asks memory for where a record begins, if it can be one.
+  void prefetch(uint64_t record) const {
+    if (pool_.leads_inside(record, sizeof(Header))) pm::prefetch(pool_.at<char>(record));
+  }
   // Bytes of the record, for which its block was allocated. Throws kCorrupt as key() does.
   uint64_t bytes(uint64_t record) const;
   // Verifies what a slot leads to; `fail` gets a sentence. Whether the record can be read.

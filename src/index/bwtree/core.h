@@ -94,13 +94,10 @@ class Core {
   // Calls `use` with the value, which is valid during the call.
   template <typename Use>
   bool lookup(const Key& key, Use use) const;
-  // Batches of words, of which each key is looked up or written on its own.
-  uint64_t multi_lookup(std::span<const Key> keys, std::span<Value> values,
-                        std::span<bool> found) const
-    requires(!Content::kOutOfPlace);
-  uint64_t multi_write(Verb verb, std::span<const std::pair<Key, Value>> records,
-                       std::span<bool> inserted)
-    requires(!Content::kOutOfPlace);
+  // For batches (index/batch.h).
+  struct Approach;
+  bool approach(const Key& key, Approach& at) const;
+  pm::EpochManager& epochs() const { return epochs_; }
   // Leaf by leaf: a leaf's records are those of one instant.
   template <typename Visit>
   void scan(const Key& from, uint64_t limit, Visit visit) const;
@@ -279,10 +276,7 @@ class Core {
   template <typename Below>
   bool try_descend(Below below, uint32_t level, Mode mode, Seen& seen) const;
   Found find(const Seen& at, const Key& key) const;
-  static constexpr size_t kTogether = 16;       // keys of a batch whose misses overlap
-  static constexpr uint64_t kFetchedLines = 2;  // of each node: its header
-  template <typename KeyAt>
-  void fetch(size_t count, KeyAt key_at) const;
+  static constexpr uint64_t kFetchedLines = 2;  // of each node that a batch comes to: its header
   // What a leaf holds, in the order of the keys.
   void collect(const Seen& at, Parts& out) const;
   uint32_t live_of(const Seen& at) const {
@@ -471,85 +465,37 @@ bool Core<Content>::lookup(const Key& key, Use use) const {
   return true;
 }
 
-// Brings from memory what the ways of keys lead through, all of them a level further down before
-// any goes two, so that their misses overlap. A guess: whoever comes to what has changed meanwhile
-// goes no further.
 template <typename Content>
-template <typename KeyAt>
-void Core<Content>::fetch(size_t count, KeyAt key_at) const {
-  std::array<Seen, kTogether> at;
-  for (Seen& one : at) one.id = kRootId;
-  for (uint32_t left = (1U << count) - 1, levels = 0; left != 0 && levels < kLevelsMax; ++levels) {
-    for (uint32_t round = left; round != 0; round &= round - 1) {
-      const auto i = static_cast<uint32_t>(std::countr_zero(round));
-      at[i].word = pm::load_acquire(entry_at(at[i].id));
-      const char* block = pool_.at<char>(at[i].block());
-      for (uint64_t line = 0; line < kFetchedLines; ++line)
-        pm::prefetch(block + line * pm::kLineBytes);
-    }
-    for (uint32_t round = left; round != 0; round &= round - 1) {
-      const auto i = static_cast<uint32_t>(std::countr_zero(round));
-      const Key key = key_at(i);
-      left &= ~(1U << i);
-      if (!see_what_it_says(at[i].id, at[i])) continue;
-      const Node& node = *at[i].node;
-      if (node.right != 0 && up_to(key)(node, node.high, node.high_text)) continue;
-      if (node.level == 0) {
-        if (at[i].head != 0) pm::prefetch(&node.delta(at[i].head));
-        // Where a search looks first.
-        for (uint32_t part = 1; part < 8; ++part) {
-          pm::prefetch(node.items() + uint64_t{node.count} * part / 8);
-        }
-        continue;
-      }
-      at[i].id = child_of(node.items()[child_index(node, up_to(key))]);
-      pm::prefetch(&entry_at(at[i].id));
-      left |= 1U << i;
-    }
-  }
-}
+struct Core<Content>::Approach {
+  Seen seen{.id = kRootId};
+  bool entered = false;  // the node's entry was read, and not yet the node
+  uint32_t levels = 0;
+};
 
+// The entries and headers of the nodes; of the leaf where a search looks first.
 template <typename Content>
-uint64_t Core<Content>::multi_lookup(std::span<const Key> keys, std::span<Value> values,
-                                     std::span<bool> found) const
-  requires(!Content::kOutOfPlace)
-{
-  uint64_t count = 0;
-  for (size_t begin = 0; begin < keys.size(); begin += kTogether) {
-    const pm::EpochManager::Guard guard(epochs_);
-    const auto group = keys.subspan(begin, std::min(kTogether, keys.size() - begin));
-    fetch(group.size(), [&](uint32_t i) { return group[i]; });
-    for (size_t i = 0; i < group.size(); ++i) {
-      const Found what = find(descend(up_to(group[i]), 0, Mode::kRead), group[i]);
-      found[begin + i] = what.present;
-      if (!what.present) continue;
-      values[begin + i] = what.value;
-      ++count;
-    }
+bool Core<Content>::approach(const Key& key, Approach& at) const {
+  Seen& seen = at.seen;
+  at.entered = !at.entered;
+  if (at.entered) {
+    seen.word = pm::load_acquire(entry_at(seen.id));
+    const char* block = pool_.at<char>(seen.block());
+    for (uint64_t line = 0; line < kFetchedLines; ++line)
+      pm::prefetch(block + line * pm::kLineBytes);
+    return true;
   }
-  return count;
-}
-
-// One after the other, each as a write of its own.
-template <typename Content>
-uint64_t Core<Content>::multi_write(Verb verb, std::span<const std::pair<Key, Value>> records,
-                                    std::span<bool> inserted)
-  requires(!Content::kOutOfPlace)
-{
-  uint64_t count = 0;
-  for (size_t begin = 0; begin < records.size(); begin += kTogether) {
-    const auto group = records.subspan(begin, std::min(kTogether, records.size() - begin));
-    {
-      const pm::EpochManager::Guard guard(epochs_);
-      fetch(group.size(), [&](uint32_t i) { return group[i].first; });
-    }
-    for (size_t i = 0; i < group.size(); ++i) {
-      const bool done = write(verb, group[i].first, group[i].second);
-      if (!inserted.empty()) inserted[begin + i] = done;
-      count += done ? 1 : 0;
-    }
+  if (!see_what_it_says(seen.id, seen) || ++at.levels == kLevelsMax) return false;
+  const Node& node = *seen.node;
+  if (node.right != 0 && up_to(key)(node, node.high, node.high_text)) return false;
+  if (node.level == 0) {
+    if (seen.head != 0) pm::prefetch(&node.delta(seen.head));
+    for (uint32_t part = 1; part < 8; ++part)
+      pm::prefetch(node.items() + uint64_t{node.count} * part / 8);
+    return false;
   }
-  return count;
+  seen.id = child_of(node.items()[child_index(node, up_to(key))]);
+  pm::prefetch(&entry_at(seen.id));
+  return true;
 }
 
 template <typename Content>

@@ -185,6 +185,22 @@ void Core<Content>::descend_by(Path& path, Choose choose) const {
   }
 }
 
+// The nodes, whole.
+template <typename Content>
+bool Core<Content>::approach(const Key& key, Approach& at) const {
+  if (at.level == kLevelsMax) {
+    at.node = mwcas_.read(root_.root);
+    at.level = top_node(at.node)->level;
+  } else {
+    const Node& node = *node_at(at.node, at.level);
+    at.node = mwcas_.read(node.words()[child_index(node, Codec::text_of(key))]);
+    --at.level;
+  }
+  const char* node = pool_.follow<char>(at.node, node_bytes_);
+  for (uint64_t line = 0; line < node_bytes_; line += pm::kLineBytes) pm::prefetch(node + line);
+  return at.level > 0;
+}
+
 template <typename Content>
 uint64_t Core<Content>::record_at(const Node& leaf, Meta meta) const {
   uint64_t record = 0;

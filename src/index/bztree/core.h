@@ -88,6 +88,12 @@ class Core {
   // Calls `use` with the value, which is valid during the call.
   template <typename Use>
   bool lookup(const Key& key, Use use) const;
+  // For batches (index/batch.h).
+  struct Approach;
+  bool approach(const Key& key, Approach& at) const;
+  template <typename Use>
+  bool lookup_at(const Approach& at, const Key& key, Use use) const;
+  pm::EpochManager& epochs() const { return epochs_; }
   // Leaf by leaf: a leaf's records are copied as they were at one instant, then visited.
   template <typename Visit>
   void scan(const Key& from, uint64_t limit, Visit visit) const;
@@ -209,6 +215,8 @@ class Core {
   Item intact_item_of(const Node& leaf, Meta meta, bool verifies) const;
   Text key_of(const Node& leaf, Meta meta) const;
   Found find(const Node& leaf, uint32_t slots, Text text) const;
+  template <typename Use>
+  bool lookup_in(const Node& leaf, Text text, Use use) const;
   // The visible records, sorted. They belong together if the status is still the same afterwards.
   void collect(const Node& leaf, LeafStatus status, std::vector<Item>& out) const;
   // The same, until they belong together.
@@ -307,13 +315,31 @@ bool Core<Content>::lookup(const Key& key, Use use) const {
   const Text text = Codec::text_of(key);
   Path path;
   descend(text, path);
-  const Node& leaf = path.leaf();
+  return lookup_in(path.leaf(), text, use);
+}
+
+template <typename Content>
+template <typename Use>
+bool Core<Content>::lookup_in(const Node& leaf, Text text, Use use) const {
   const LeafStatus status = status_of(leaf);
   // A key that is there all the time is met: it keeps its slot as long as it is there.
   const Found found = find(leaf, status.slots(), text);
   if (!found) return false;
   use(intact_item_of(leaf, found.meta, pool_.verifies_payload()).value);
   return true;
+}
+
+template <typename Content>
+struct Core<Content>::Approach {
+  uint64_t node = 0;  // offset
+  uint32_t level = kLevelsMax;
+};
+
+// A leaf that has been replaced meanwhile shows what was there when it was.
+template <typename Content>
+template <typename Use>
+bool Core<Content>::lookup_at(const Approach& at, const Key& key, Use use) const {
+  return lookup_in(*node_at(at.node, 0), Codec::text_of(key), use);
 }
 
 template <typename Content>

@@ -89,6 +89,13 @@ class Core {
   template <typename Use>
   bool lookup(const Key& key, Use use) const;
 
+  // For batches (index/batch.h).
+  struct Approach {
+    Segment* segment = nullptr;
+  };
+  bool approach(const Key& key, Approach& at) const;
+  pm::EpochManager& epochs() const { return epochs_; }
+
   // Calls visit(hash, value) of words, visit(key, value) of byte strings.
   template <typename Visit>
   void for_each(Visit visit) const;
@@ -276,6 +283,25 @@ bool Core<Content>::lookup(const Key& key, Use use) const {
     }
     return true;
   }
+}
+
+// The buckets, as a lookup does; of byte strings the record, too.
+template <typename Content>
+bool Core<Content>::approach(const Key& key, Approach& at) const {
+  if (at.segment == nullptr) {
+    const Entry entry = entry_of(key.hash);
+    if (!entry) return false;
+    at.segment = &segment_of(entry);
+    prefetch(*at.segment, key.hash, 2);
+    return Content::kOutOfPlace;
+  }
+  const uint32_t home = geometry_.home_of(key.hash);
+  for (uint32_t i = 0; i < 2; ++i) {
+    for (const HashSlot& slot : at.segment->buckets[geometry_.wrap(home + i)].slots) {
+      if (pm::load_acquire(slot.hash) == key.hash) records_.prefetch(pm::load_relaxed(slot.value));
+    }
+  }
+  return false;
 }
 
 template <typename Content>

@@ -84,6 +84,10 @@ class Core {
   bool remove(const Key& key, const Condition& condition = Verb::kUpdate);
   template <typename Use>
   [[gnu::always_inline]] inline bool lookup(const Key& key, Use use) const;
+  // For batches (index/batch.h).
+  struct Approach;
+  bool approach(const Key& key, Approach& at) const;
+  pm::EpochManager& epochs() const { return epochs_; }
   template <typename Visit>
   void for_each(Visit visit) const;
   uint64_t check(const std::function<void(const std::string&)>& report) const;
@@ -348,6 +352,34 @@ template <typename Use>
     }
     return true;
   }
+}
+
+template <typename Policy, typename Content>
+struct Core<Policy, Content>::Approach {
+  const Table* table = nullptr;
+  Bucket* bucket = nullptr;
+  uint32_t buckets_left = 3;  // of a chain: it may be in a loop, as it changes or is damaged
+};
+
+// Bucket by bucket of the chain; of byte strings the record, too.
+template <typename Policy, typename Content>
+bool Core<Policy, Content>::approach(const Key& key, Approach& at) const {
+  if (at.bucket == nullptr) {
+    at.table = newest_for(*pm::acquire(state_), key.hash);
+    at.bucket = &at.table->main(at.table->home_of(key.hash));
+  } else {
+    Bucket& bucket = *at.bucket;
+    for (uint32_t slot = 0; slot < kSlots; ++slot) {
+      if (pm::load_acquire(bucket.hash(slot)) != key.hash) continue;
+      if constexpr (Content::kOutOfPlace) records_.prefetch(pm::load_relaxed(bucket.value(slot)));
+      return false;
+    }
+    const uint64_t next = pm::load_acquire(bucket.next);
+    if ((next & ~kMoved) == 0 || !at.table->is_link(next)) return false;
+    at.bucket = &at.table->overflow((next & ~kMoved) - 1);
+  }
+  prefetch(*at.bucket);
+  return --at.buckets_left > 0;
 }
 
 template <typename Policy, typename Content>

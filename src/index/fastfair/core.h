@@ -84,6 +84,12 @@ class Core {
   // Calls `use` with the value, which is valid during the call.
   template <typename Use>
   bool lookup(const Key& key, Use use) const;
+  // For batches (index/batch.h).
+  struct Approach;
+  bool approach(const Key& key, Approach& at) const;
+  template <typename Use>
+  bool lookup_at(const Approach& at, const Key& key, Use use) const;
+  pm::EpochManager& epochs() const { return epochs_; }
   // Calls visit(key, value) in ascending order from `from` on, `limit` times at most, until it says
   // no.
   template <typename Visit>
@@ -244,6 +250,8 @@ class Core {
   template <typename Visit>
   bool each_entry(const Node& node, Visit visit) const;
   Found find_in(const Node& node, const Key& key, Entry& found) const;
+  template <typename Use>
+  bool lookup_from(Node* leaf, const Key& key, Use use) const;
   // The node's child, or its sibling, of those that `begins(entry)` the last one: an entry is a
   // node and its `low`.
   template <typename Begins>
@@ -268,6 +276,8 @@ class Core {
   Node* leaf_for(const Key& key) const {
     return descend(key, 0, [](Node&) {}, [](Node&) {});
   }
+
+  class LeavesAhead;
 
   // ---- node.cc: changes of one locked node
   Position position(const Node& node, const Key& key) const;
@@ -412,8 +422,14 @@ template <typename Policy, typename Content>
 template <typename Use>
 bool Core<Policy, Content>::lookup(const Key& key, Use use) const {
   const pm::EpochManager::Guard guard(epochs_);
-  uint32_t attempts = 0;
-  for (Node* leaf = leaf_for(key);;) {
+  return lookup_from(leaf_for(key), key, use);
+}
+
+// From the key's leaf on, or one left of it.
+template <typename Policy, typename Content>
+template <typename Use>
+bool Core<Policy, Content>::lookup_from(Node* leaf, const Key& key, Use use) const {
+  for (uint32_t attempts = 0;;) {
     const StripeLock& lock = stripe_of(*leaf);
     const uint32_t stamp = lock.begin_read();
     if (is_obsolete(*leaf)) {
@@ -446,6 +462,95 @@ bool Core<Policy, Content>::lookup(const Key& key, Use use) const {
 }
 
 template <typename Policy, typename Content>
+struct Core<Policy, Content>::Approach {
+  Node* node = nullptr;
+  uint32_t above = kLevelsMax;  // the level of the one before
+};
+
+// A leaf that was the key's covers it still, or what is right of it does, unless it was merged
+// away.
+template <typename Policy, typename Content>
+template <typename Use>
+bool Core<Policy, Content>::lookup_at(const Approach& at, const Key& key, Use use) const {
+  return lookup_from(is_leaf(*at.node) ? at.node : leaf_for(key), key, use);
+}
+
+// The nodes, whole; of byte strings the record.
+template <typename Policy, typename Content>
+bool Core<Policy, Content>::approach(const Key& key, Approach& at) const {
+  if (at.node == nullptr) {
+    at.node = &top();
+    prefetch(*at.node);
+    return true;
+  }
+  const Node& node = *at.node;
+  if (node.level >= at.above) return false;
+  at.above = node.level;
+  if (is_leaf(node)) {
+    if constexpr (!kWords) {
+      each_entry(node, [&](const Entry& entry) {
+        if (entry.other == key.prefix) records_.prefetch(entry.mark);
+        return entry.other < key.prefix;
+      });
+    }
+    return false;
+  }
+  const StripeLock& lock = stripe_of(node);
+  const uint32_t stamp = lock.begin_read();
+  if (is_obsolete(node)) return false;
+  bool right = false;
+  const auto begins = [&](const Entry& entry) { return compare(entry, false, key) <= 0; };
+  Node& next = step_from(node, begins, right);
+  if (right || !lock.validate(stamp)) return false;
+  prefetch(next);
+  at.node = &next;
+  return !kWords || node.level > 1;
+}
+
+// Asks memory for the leaves that a scan is about to come to, which lead to each other one by one:
+// their parents know many at once. What has changed meanwhile costs a miss.
+template <typename Policy, typename Content>
+class Core<Policy, Content>::LeavesAhead {
+ public:
+  LeavesAhead(const Core& core, const Node* parent, const Node& leaf, const Key& from,
+              uint64_t records)
+      : core_(core), last_(core.pool_.offset_of(&leaf)), parent_(parent) {
+    if (records <= core.slots_ / 2) parent_ = nullptr;  // one leaf, or two
+    if (parent_ != nullptr) {
+      fetch(records, [&](const Entry& entry) { return core.compare(entry, false, from) > 0; });
+    }
+  }
+  void come_to(const Node& leaf, uint64_t records) {
+    if (parent_ == nullptr || core_.pool_.offset_of(&leaf) != last_) return;
+    parent_ = core_.sibling_of(*parent_);
+    if (parent_ == nullptr) return;
+    const Node& leftmost = core_.leftmost_of(*parent_);
+    last_ = core_.pool_.offset_of(&leftmost);
+    core_.prefetch(leftmost);
+    fetch(records, [](const Entry&) { return true; });
+  }
+
+ private:
+  // Those of the parent's children, but the leftmost, that the scan comes to.
+  template <typename Counts>
+  void fetch(uint64_t records, Counts counts) {
+    uint64_t leaves = records / (core_.slots_ / 2) + 1;
+    core_.each_entry(*parent_, [&](const Entry& entry) {
+      if (!counts(entry)) return true;
+      last_ = entry.mark;
+      if (leaves > 0) core_.prefetch(core_.node_at(entry.mark));
+      leaves -= leaves > 0 ? 1 : 0;
+      return true;
+    });
+    if (const Node* next = core_.sibling_of(*parent_)) core_.prefetch(*next);
+  }
+
+  const Core& core_;
+  uint64_t last_;       // of the parent's children
+  const Node* parent_;  // null: there is none
+};
+
+template <typename Policy, typename Content>
 template <typename Visit>
 void Core<Policy, Content>::scan(const Key& from, uint64_t limit, Visit visit) const {
   const pm::EpochManager::Guard guard(epochs_);
@@ -453,7 +558,11 @@ void Core<Policy, Content>::scan(const Key& from, uint64_t limit, Visit visit) c
   Key after = from;
   bool told = false;  // `after` itself has been
   uint32_t attempts = 0;
-  for (Node* leaf = leaf_for(from); leaf != nullptr;) {
+  const Node* parent = nullptr;
+  Node* leaf = descend(from, 0, [&](Node& above) { parent = &above; }, [](Node&) {});
+  LeavesAhead ahead(*this, parent, *leaf, from, limit);
+  while (leaf != nullptr) {
+    ahead.come_to(*leaf, limit);
     const StripeLock& lock = stripe_of(*leaf);
     const uint32_t stamp = lock.begin_read();
     if (is_obsolete(*leaf)) {

@@ -50,6 +50,7 @@
 #include "index/fptree/layout.h"
 #include "index/fptree/space.h"
 #include "index/instantiate.h"
+#include "index/tree/sort.h"
 
 namespace perdure::index::fptree {
 
@@ -81,6 +82,12 @@ class Core {
   // Calls `use` with the value, which is valid during the call.
   template <typename Use>
   bool lookup(const Key& key, Use use) const;
+  // For batches (index/batch.h).
+  struct Approach;
+  bool approach(const Key& key, Approach& at) const;
+  template <typename Use>
+  bool lookup_at(const Approach& at, const Key& key, Use use) const;
+  pm::EpochManager& epochs() const { return epochs_; }
   // Calls visit(key, value), of words or byte strings, until it returns false.
   template <typename Visit>
   void scan(const Key& from, uint64_t limit, Visit visit) const;
@@ -149,6 +156,8 @@ class Core {
   // The slot that holds the key, among those of the bitmap; its value.
   int find_slot(const Leaf& leaf, uint64_t bitmap, const Key& key, uint8_t fingerprint,
                 uint64_t& value) const;
+  template <typename Use>
+  bool lookup_from(Position at, const Key& key, Use use) const;
   Slot* copy_slots(const Position& at, Slot* out) const;
   bool copy_leaf(const Position& at, const Key& from, Copied& out) const;
 
@@ -237,10 +246,15 @@ int Core<Content>::find_slot(const Leaf& leaf, uint64_t bitmap, const Key& key, 
 template <typename Content>
 template <typename Use>
 bool Core<Content>::lookup(const Key& key, Use use) const {
-  const uint8_t fingerprint = fingerprint_of(key);
   const pm::EpochManager::Guard guard(epochs_);
-  for (;;) {
-    const Position at = inner_.find(key);
+  return lookup_from(inner_.find(key), key, use);
+}
+
+template <typename Content>
+template <typename Use>
+bool Core<Content>::lookup_from(Position at, const Key& key, Use use) const {
+  const uint8_t fingerprint = fingerprint_of(key);
+  for (;; at = inner_.find(key)) {
     const LeafRef& ref = *at.leaf;
     prefetch(*ref.leaf);
     const uint32_t stamp = ref.lock.begin_read();
@@ -258,6 +272,43 @@ bool Core<Content>::lookup(const Key& key, Use use) const {
     }
     return true;
   }
+}
+
+template <typename Content>
+struct Core<Content>::Approach {
+  typename InnerNodes::Steps steps;
+  Position position{};
+  const Leaf* leaf = nullptr;
+  const Slot* slot = nullptr;
+};
+
+template <typename Content>
+template <typename Use>
+bool Core<Content>::lookup_at(const Approach& at, const Key& key, Use use) const {
+  return lookup_from(at.position.leaf != nullptr ? at.position : inner_.find(key), key, use);
+}
+
+// The inner nodes; what DRAM knows of the leaf; its fingerprints; the slot, of an insert an empty
+// one; of byte strings the record.
+template <typename Content>
+bool Core<Content>::approach(const Key& key, Approach& at) const {
+  if (at.position.leaf == nullptr) return inner_.step(key, at.steps, at.position);
+  if (at.leaf == nullptr) {
+    at.leaf = at.position.leaf->leaf;
+    prefetch(*at.leaf);
+    return true;
+  }
+  if (at.slot == nullptr) {
+    const uint64_t bitmap = pm::load_acquire(at.leaf->bitmap) & geometry_.full();
+    const uint64_t hits = match(*at.leaf, geometry_.records, fingerprint_of(key)) & bitmap;
+    const uint64_t choice = hits != 0 ? hits : ~bitmap & geometry_.full();
+    if (choice == 0) return false;
+    at.slot = geometry_.slots(*at.leaf) + std::countr_zero(choice);
+    pm::prefetch(at.slot);
+    return Content::kOutOfPlace && hits != 0;
+  }
+  records_.prefetch(pm::load_relaxed(at.slot->value));
+  return false;
 }
 
 // Copies the leaf's records, in no order; returns their end. Null if the leaf or the way to it has
@@ -291,8 +342,12 @@ bool Core<Content>::copy_leaf(const Position& at, const Key& from, Copied& out) 
             tree::compare<Content>(records_, slot, InnerNodes::key_of(at.bound)) >= 0);
   };
   end = std::remove_if(begin, end, out_of_range);
-  std::sort(begin, end, [&](const Slot& a, const Slot& b) { return before(a, b); });
   out.count = static_cast<uint32_t>(end - begin);
+  if constexpr (Content::kOutOfPlace) {
+    std::sort(begin, end, [&](const Slot& a, const Slot& b) { return before(a, b); });
+  } else {
+    tree::sort_words(begin, out.count);
+  }
   return true;
 }
 
@@ -306,6 +361,7 @@ void Core<Content>::scan(const Key& from, uint64_t limit, Visit visit) const {
     const pm::EpochManager::Guard guard(epochs_);
     const Position at = inner_.find(cursor);
     prefetch_all(*at.leaf->leaf);
+    if (at.next != nullptr && limit > geometry_.records / 2) prefetch_all(*at.next->leaf);
     if (!copy_leaf(at, cursor, copied)) continue;
     for (uint32_t i = 0; i < copied.count; ++i) {
       const Slot& slot = copied.slots[i];

@@ -63,6 +63,9 @@ class Inner {
     LeafRef* leaf;
     bool bounded;     // whether there was a leaf on the right
     Separator bound;  // the smallest key there
+    // The leaf there, for who will go on: a guess, which stays a leaf while the guard lasts. Null
+    // if the parent is not its, too.
+    const LeafRef* next;
     bool holds() const { return parent->lock.validate(stamp); }
   };
   struct Item {
@@ -84,6 +87,15 @@ class Inner {
   void build(const std::vector<Item>& items);
 
   Position find(const Key& key) const;
+  // The same step by step, for batches: one node further down, at first to the root; from the last
+  // one to a position, without a bound. Asks memory for what comes next. False: it is changing just
+  // now.
+  struct Steps {
+    const Node* node = nullptr;
+    const Node* parent = nullptr;  // which led to it under this stamp; null: it was the root
+    uint32_t stamp = 0;
+  };
+  bool step(const Key& key, Steps& at, Position& found) const;
   // The leaf of the greatest key under the ceiling, and the least key that is the leaf's; without a
   // bound. While it holds, all keys between the two are the leaf's. Keys below may have become so,
   // too.
@@ -188,6 +200,12 @@ class Inner {
   uint32_t child_by(const Node& node, uint32_t count, Begins begins) const;
   Path path_to(const Key& key) const;
   void* child(const Node& node, uint32_t at) const { return children(node)[at]; }
+  // The header, and where a search looks first.
+  void prefetch(const Node& node) const {
+    pm::prefetch(&node);
+    for (uint32_t part = 1; part < 8; ++part)
+      pm::prefetch(separators(node) + uint64_t{capacity_} * part / 8);
+  }
   // Down to a leaf, by what `choose(node, count, whether it is the top, found)` makes of each node:
   // a child's index.
   template <typename Choose>
@@ -275,18 +293,22 @@ auto Inner<Content>::find_by(Choose choose) const -> Position {
     const Node* node = &root_of();
     uint32_t stamp = node->lock.begin_read();
     if (node != root_.load(std::memory_order_acquire)) continue;
-    Position found{nullptr, 0, nullptr, false, {}};
+    Position found{};
     for (bool top = true;; top = false) {
       const uint32_t at = choose(*node, pm::load_relaxed(node->count), top, found);
       void* const next = pm::load_acquire(children(*node)[at]);
+      const bool has_after = node->level == 1 && at + 1 < pm::load_relaxed(node->count);
+      const void* const after = has_after ? pm::load_acquire(children(*node)[at + 1]) : nullptr;
       if (!node->lock.validate(stamp)) break;
       if (node->level == 1) {
         found.parent = node;
         found.stamp = stamp;
         found.leaf = static_cast<LeafRef*>(next);
+        found.next = static_cast<const LeafRef*>(after);
         return found;
       }
       const auto* below = static_cast<const Node*>(next);
+      prefetch(*below);
       const uint32_t below_stamp = below->lock.begin_read();
       if (!node->lock.validate(stamp)) break;
       node = below;
@@ -305,6 +327,31 @@ auto Inner<Content>::find(const Key& key) const -> Position {
     }
     return at;
   });
+}
+
+template <typename Content>
+bool Inner<Content>::step(const Key& key, Steps& at, Position& found) const {
+  if (at.node == nullptr) {
+    at.node = &root_of();
+  } else {
+    const Node& node = *at.node;
+    const uint32_t stamp = node.lock.begin_read();
+    // Only now: a node may have been split since it was found.
+    const bool here = at.parent == nullptr ? &node == root_.load(std::memory_order_acquire)
+                                           : at.parent->lock.validate(at.stamp);
+    if (!here) return false;
+    const uint32_t child = child_index(node, pm::load_relaxed(node.count), key);
+    void* const next = pm::load_acquire(children(node)[child]);
+    if (!node.lock.validate(stamp)) return false;
+    if (node.level == 1) {
+      found = {&node, stamp, static_cast<LeafRef*>(next), false, {}, nullptr};
+      pm::prefetch(next);
+      return true;
+    }
+    at = {static_cast<const Node*>(next), &node, stamp};
+  }
+  prefetch(*at.node);
+  return true;
 }
 
 template <typename Content>

@@ -104,9 +104,10 @@ class Core {
   uint64_t multi_lookup(std::span<const Key> keys, std::span<Value> values,
                         std::span<bool> found) const
     requires(!Content::kOutOfPlace);
-  uint64_t multi_write(Verb verb, std::span<const std::pair<Key, Value>> records,
-                       std::span<bool> inserted)
-    requires(!Content::kOutOfPlace);
+  // For the others (index/batch.h).
+  struct Approach;
+  bool approach(const Key& key, Approach& at) const;
+  pm::EpochManager& epochs() const { return epochs_; }
   // Calls visit(key, value) in ascending order from `from` on, `limit` times at most, until it says
   // no.
   template <typename Visit>
@@ -349,15 +350,14 @@ class Core {
     Lock lock;
   };
   enum class Way : uint8_t { kBelow, kFound, kAbsent };
-  static constexpr size_t kTogether = 16;  // lookups of a batch whose misses overlap
   Descent top() const { return {pm::load_acquire(root_.top), kAboveAll, root_lock()}; }
   // Enters a node. Below: `at` is what comes next, and is on its way from memory. The caller has a
   // guard.
   template <typename Use>
   Way go_down(Descent& at, const Key& key, Use& use) const;
-  // Calls use(i, value) for each of the keys that is there.
-  template <typename KeyAt, typename Use>
-  void look_up_together(size_t count, KeyAt key_at, Use use) const;
+  // The same for batches, from the top if it has not begun. Whether it has not ended.
+  template <typename Use>
+  bool step(Descent& at, const Key& key, Use use) const;
   bool nearest(uint64_t top, Text text, Spot& spot) const;
   static bool next_nearest(Step& step);
   Spot locate(Text text) const;
@@ -527,19 +527,21 @@ bool Core<Policy, Content>::lookup(const Key& key, Use use) const {
   }
 }
 
-// All a level further down before any goes two: their misses overlap.
 template <typename Policy, typename Content>
-template <typename KeyAt, typename Use>
-void Core<Policy, Content>::look_up_together(size_t count, KeyAt key_at, Use use) const {
-  std::array<Descent, kTogether> at;
-  at.fill(top());
-  for (uint32_t left = (1U << count) - 1; left != 0;) {
-    for (uint32_t round = left; round != 0; round &= round - 1) {
-      const auto i = static_cast<uint32_t>(std::countr_zero(round));
-      const auto use_this = [&](Value value) { use(i, value); };
-      if (go_down(at[i], key_at(i), use_this) != Way::kBelow) left &= ~(1U << i);
-    }
-  }
+template <typename Use>
+bool Core<Policy, Content>::step(Descent& at, const Key& key, Use use) const {
+  if (at.lock == Lock()) at = top();
+  return go_down(at, key, use) == Way::kBelow;
+}
+
+template <typename Policy, typename Content>
+struct Core<Policy, Content>::Approach {
+  Descent at;
+};
+
+template <typename Policy, typename Content>
+bool Core<Policy, Content>::approach(const Key& key, Approach& at) const {
+  return step(at.at, key, [](const Value&) {});
 }
 
 template <typename Policy, typename Content>
@@ -551,38 +553,15 @@ uint64_t Core<Policy, Content>::multi_lookup(std::span<const Key> keys, std::spa
   std::fill_n(found.begin(), keys.size(), false);
   for (size_t begin = 0; begin < keys.size(); begin += kTogether) {
     const pm::EpochManager::Guard guard(epochs_);
-    look_up_together(
-        std::min(kTogether, keys.size() - begin), [&](uint32_t i) { return keys[begin + i]; },
-        [&](uint32_t i, Value value) {
-          values[begin + i] = value;
-          found[begin + i] = true;
-          ++count;
-        });
-  }
-  return count;
-}
-
-// One after the other, each as a write of its own, when what they are about to touch has been
-// fetched.
-template <typename Policy, typename Content>
-uint64_t Core<Policy, Content>::multi_write(Verb verb,
-                                            std::span<const std::pair<Key, Value>> records,
-                                            std::span<bool> inserted)
-  requires(!Content::kOutOfPlace)
-{
-  uint64_t count = 0;
-  for (size_t begin = 0; begin < records.size(); begin += kTogether) {
-    const size_t size = std::min(kTogether, records.size() - begin);
-    {
-      const pm::EpochManager::Guard guard(epochs_);
-      look_up_together(
-          size, [&](uint32_t i) { return records[begin + i].first; }, [](uint32_t, Value) {});
-    }
-    for (size_t i = begin; i < begin + size; ++i) {
-      const bool done = write(verb, records[i].first, records[i].second);
-      if (!inserted.empty()) inserted[i] = done;
-      count += done ? 1 : 0;
-    }
+    std::array<Descent, kTogether> at{};
+    const size_t size = std::min(kTogether, keys.size() - begin);
+    step_together(std::span(at).first(size), [&](uint32_t i, Descent& one) {
+      return step(one, keys[begin + i], [&](Value value) {
+        values[begin + i] = value;
+        found[begin + i] = true;
+        ++count;
+      });
+    });
   }
   return count;
 }

@@ -79,6 +79,12 @@ class Core {
   bool remove(const Key& key, const Condition& condition = Verb::kUpdate);
   template <typename Use>
   bool lookup(const Key& key, Use use) const;
+  // For batches (index/batch.h).
+  struct Approach {
+    bool begun = false;
+  };
+  bool approach(const Key& key, Approach& at) const;
+  pm::EpochManager& epochs() const { return epochs_; }
   template <typename Visit>
   void for_each(Visit visit) const;
   uint64_t check(const std::function<void(const std::string&)>& report) const;
@@ -287,6 +293,26 @@ bool Core<Policy, Content>::lookup(const Key& key, Use use) const {
     }
     return true;
   }
+}
+
+// The nodes of all levels, as a lookup does; of byte strings the record, too.
+template <typename Policy, typename Content>
+bool Core<Policy, Content>::approach(const Key& key, Approach& at) const {
+  const State& now = state();
+  if (!at.begun) {
+    at.begun = true;
+    prefetch(now, key.hash);
+    return Content::kOutOfPlace;
+  }
+  for (const Level& level : now.all()) {
+    for (uint32_t side = 0; side < 2; ++side) {
+      for (const HashSlot& slot : level.of(key.hash, side).slots) {
+        if (pm::load_acquire(slot.hash) == key.hash)
+          records_.prefetch(pm::load_relaxed(slot.value));
+      }
+    }
+  }
+  return false;
 }
 
 template <typename Policy, typename Content>

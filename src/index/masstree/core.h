@@ -89,6 +89,12 @@ class Core {
   // Calls `use` with the value, which is valid during the call.
   template <typename Use>
   bool lookup(const Key& key, Use use) const;
+  // For batches (index/batch.h).
+  struct Approach;
+  bool approach(const Key& key, Approach& at) const;
+  template <typename Use>
+  bool lookup_at(const Approach& at, const Key& key, Use use) const;
+  pm::EpochManager& epochs() const { return epochs_; }
   // Calls visit(key, value) in ascending order from `from` on, `limit` times at most, until it says
   // no.
   template <typename Visit>
@@ -469,6 +475,61 @@ Node* Core<Policy, Content>::reach(Layer& layer, Slice slice) const {
     if (attempts > kAttemptsMax) throw_damaged(node_at(layer.top));
   }
   return node;
+}
+
+template <typename Policy, typename Content>
+struct Core<Policy, Content>::Approach {
+  const Node* node = nullptr;
+  uint32_t above = kLevelsMax + 1;  // the level of the one before
+  Seen parent;                      // what leads to the node, as it did for the key
+};
+
+template <typename Policy, typename Content>
+template <typename Use>
+bool Core<Policy, Content>::lookup_at(const Approach& at, const Key& key, Use use) const {
+  if constexpr (kWords) {
+    const Node& node = *at.node;
+    const Seen here = see(node);
+    if (at.parent.holds() && node.level == 0) {
+      const Position position = find(node, permutation_of(node), slice_of(key));
+      const uint64_t value = pm::load_acquire(node.values[position.slot]);
+      if (here.holds()) {
+        if (position.found) use(value);
+        return position.found;
+      }
+    }
+  }
+  return lookup(key, use);
+}
+
+// The nodes of the first layer; of byte strings what the key's slice leads to.
+template <typename Policy, typename Content>
+bool Core<Policy, Content>::approach(const Key& key, Approach& at) const {
+  if (at.node == nullptr) {
+    at.parent = see(root_.first);
+    at.node = &node_at(pm::load_acquire(root_.first.top));
+    prefetch(*at.node);
+    return at.parent.holds();
+  }
+  const Node& node = *at.node;
+  if (node.level >= at.above) return false;
+  at.above = node.level;
+  const Slice slice = slice_of(rest_of(text_of(key), 0));
+  const Seen seen = see(node);
+  if (node.level == 0) {
+    if constexpr (!kWords) {
+      const Position position = find(node, permutation_of(node), slice);
+      if (position.found)
+        records_.prefetch(pm::load_relaxed(node.values[position.slot]) & ~kLayerTag);
+    }
+    return false;
+  }
+  const uint64_t child = child_for(node, permutation_of(node), slice);
+  if (!at.parent.holds() || !seen.holds()) return false;
+  at.parent = seen;
+  at.node = &node_at(child);
+  prefetch(*at.node);
+  return !kWords || node.level > 1;
 }
 
 // Whether the scan goes on behind the layer. A node's entries are those of one moment.

@@ -79,6 +79,12 @@ class Core {
   // Calls `use` with the value, which is valid during the call.
   template <typename Use>
   bool lookup(const Key& key, Use use) const;
+  // For batches (index/batch.h).
+  struct Approach;
+  bool approach(const Key& key, Approach& at) const;
+  template <typename Use>
+  bool lookup_at(const Approach& at, const Key& key, Use use) const;
+  pm::EpochManager& epochs() const { return epochs_; }
   template <typename Visit>
   void scan(const Key& from, uint64_t limit, Visit visit) const;
   // The same in descending order; null: from the last key on.
@@ -119,6 +125,8 @@ class Core {
   // The live entry of a key among the first `count`, and its value; -1 if there is none. Needs a
   // guard.
   int find(const Leaf& leaf, uint32_t count, const Key& key, uint64_t& value) const;
+  template <typename Use>
+  bool lookup_from(uint64_t at, const Key& key, Use use) const;
   // The live entries, one bit each.
   uint64_t live_mask(const Leaf& leaf, uint32_t count) const;
   // The live entries in the order of their keys. Returns how many.
@@ -209,8 +217,13 @@ template <typename Content>
 template <typename Use>
 bool Core<Content>::lookup(const Key& key, Use use) const {
   const pm::EpochManager::Guard guard(epochs_);
-  for (;;) {
-    const uint64_t at = inner_.find(key).leaf;
+  return lookup_from(inner_.find(key).leaf, key, use);
+}
+
+template <typename Content>
+template <typename Use>
+bool Core<Content>::lookup_from(uint64_t at, const Key& key, Use use) const {
+  for (;; at = inner_.find(key).leaf) {
     const StripeLock& lock = lock_of(at);
     const uint32_t stamp = lock.begin_read();
     const Leaf& leaf = leaf_at(at);
@@ -225,6 +238,36 @@ bool Core<Content>::lookup(const Key& key, Use use) const {
     }
     return true;
   }
+}
+
+template <typename Content>
+struct Core<Content>::Approach {
+  typename Inner<Content>::Steps steps;
+  uint64_t leaf = 0;
+};
+
+// A leaf that has been replaced meanwhile shows what was there when it was.
+template <typename Content>
+template <typename Use>
+bool Core<Content>::lookup_at(const Approach& at, const Key& key, Use use) const {
+  return lookup_from(at.leaf != 0 ? at.leaf : inner_.find(key).leaf, key, use);
+}
+
+// The inner part; the leaf's count; the newest lines, where a search begins and an insert writes.
+template <typename Content>
+bool Core<Content>::approach(const Key& key, Approach& at) const {
+  constexpr uint32_t kLines = 8;
+  if (at.leaf == 0) {
+    at.leaf = inner_.step(key, at.steps);
+    if (at.leaf != 0) pm::prefetch(&leaf_at(at.leaf));
+    return !at.steps.gone;
+  }
+  const Leaf& leaf = leaf_at(at.leaf);
+  const uint64_t count = std::min<uint64_t>(pm::load_relaxed(leaf.count), leaf_records_);
+  const uint64_t newest = std::min(count, uint64_t{leaf_records_} - 1) / kLineEntries;
+  for (uint64_t line = newest + 1; line-- > 0 && newest - line < kLines;)
+    pm::prefetch(leaf.lines() + line);
+  return false;
 }
 
 template <typename Content>

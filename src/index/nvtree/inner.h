@@ -77,6 +77,12 @@ class Inner {
     uint32_t count() const { return pm::acquire(count_); }
     uint64_t leaf(uint32_t slot) const { return pm::load_relaxed(leaves()[slot]); }
     Child child(uint32_t slot) const;
+    // The header, and where a search looks first.
+    void prefetch() const {
+      pm::prefetch(this);
+      for (uint32_t part = 1; part < 8; ++part)
+        pm::prefetch(words() + uint64_t{records_} * part / 8);
+    }
     // The slot of a key that is not less than the first separator.
     uint32_t slot_of(const Key& key) const;
     // The last slot whose separator is under the ceiling; 0 if none is.
@@ -137,6 +143,15 @@ class Inner {
 
   // All of these need a guard.
   Place find(const Key& key) const;
+  // The same step by step, for batches. Asks memory for what comes next; returns the leaf when it has
+  // come there, before that 0. `gone`: it is changing just now.
+  struct Steps {
+    const Group* group = nullptr;
+    bool searched = false;  // the group's separators are on their way
+    const Parent* parent = nullptr;
+    bool gone = false;
+  };
+  uint64_t step(const Key& key, Steps& at) const;
   // The leaf of the greatest key under the ceiling, and the least key of its range.
   uint64_t find_under(const tree::Ceiling<Content>& ceiling, tree::Floor<Content>& floor) const;
   Held lock(const Key& key) const;
@@ -245,6 +260,28 @@ typename Inner<Content>::Place Inner<Content>::find(const Key& key) const {
     if (!parent.retired() && parent.lock.validate(stamp)) [[likely]]
       return {&parent, stamp, leaf};
   }
+}
+
+template <typename Content>
+uint64_t Inner<Content>::step(const Key& key, Steps& at) const {
+  if (at.group == nullptr) {
+    const Top& now = top();
+    at.group = now.groups[now.separators.index_of(key)];
+    pm::prefetch(at.group);
+  } else if (!at.searched) {
+    at.searched = true;
+    const std::vector<uint64_t>& words = at.group->separators.words;
+    for (size_t part = 1; part < 8; ++part) pm::prefetch(words.data() + words.size() * part / 8);
+  } else if (at.parent == nullptr) {
+    at.parent = &at.group->parent(at.group->separators.index_of(key));
+    at.parent->prefetch();
+  } else {
+    const uint32_t stamp = at.parent->lock.begin_read();
+    const uint64_t leaf = at.parent->leaf(at.parent->slot_of(key));
+    if (!at.parent->retired() && at.parent->lock.validate(stamp)) return leaf;
+    at.gone = true;
+  }
+  return 0;
 }
 
 template <typename Content>

@@ -1,5 +1,6 @@
 // Reading a leaf's log.
 #include "index/nvtree/core.h"
+#include "index/tree/sort.h"
 
 namespace perdure::index::nvtree {
 
@@ -86,7 +87,11 @@ uint32_t Core<Content>::snapshot(uint64_t at, Slot* out, uint64_t& next) const {
     next = pm::load_acquire(leaf.next);
     found = live_slots(leaf, count_of(leaf), out);
   } while (!lock.validate(stamp));
-  std::sort(out, out + found, [this](const Slot& a, const Slot& b) { return before(a, b); });
+  if constexpr (Content::kOutOfPlace) {
+    std::sort(out, out + found, [this](const Slot& a, const Slot& b) { return before(a, b); });
+  } else {
+    tree::sort_words(out, found);
+  }
   return found;
 }
 

@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "index/batch.h"
 #include "index/bytes.h"
 #include "index/content.h"
 #include "index/records.h"
@@ -87,14 +88,22 @@ std::strong_ordering compare(const Records& records, const Slot& slot,
 //   scan(Key from, uint64_t limit, bool visit(key, value)): key and value as words or byte strings,
 //   in ascending order, no lock held during a visit,
 //   scan_back(const Key* from, uint64_t limit, visit): the same in descending order, null: from the end,
-//   check, visit_blocks, statistics.
+//   check, visit_blocks, statistics,
+// and what index/batch.h says, or batches of its own: multi_lookup(keys, values, found), perhaps
+// multi_write(Verb, records, done).
 template <typename Core, typename K, typename V>
-class Tree {
+class Tree : public Batches<Tree<Core, K, V>, Core, K, V> {
+  using Together = Batches<Tree, Core, K, V>;
+
  public:
   using key_type = K;
   using value_type = V;
 
-  static constexpr bool kBatched = requires(Core& core, std::span<const std::pair<K, V>> records) {
+  static constexpr bool kLooksUp =
+      requires(const Core& core, std::span<const K> keys, std::span<V> values) {
+        core.multi_lookup(keys, values, std::span<bool>());
+      };
+  static constexpr bool kWrites = requires(Core& core, std::span<const std::pair<K, V>> records) {
     core.multi_write(Verb::kInsert, records, std::span<bool>());
   };
 
@@ -122,13 +131,7 @@ class Tree {
   }
   bool lookup(Argument<K> key, V& out) const {
     const auto bytes = stored_key(key);
-    return core_->lookup(key_of(bytes), [&](const auto& value) {
-      if constexpr (kWords) {
-        out = value;
-      } else {
-        assign(out, value);
-      }
-    });
+    return core_->lookup(key_of(bytes), taken_to(out));
   }
   // Of byte strings: where they lie. The record that a lookup has found does not change, and is not
   // used again while the core has its guard. Not where a guard that stays keeps writes from going
@@ -157,22 +160,33 @@ class Tree {
     const typename Content::Key key = key_of(bytes);
     core_->scan_back(&key, limit, given_to(visit));
   }
-  // For cores that have batches of words.
   uint64_t multi_lookup(std::span<const Argument<K>> keys, std::span<V> values,
                         std::span<bool> found) const
-    requires kBatched
+    requires(kLooksUp || Approachable<Core>)
   {
-    return core_->multi_lookup(keys, values, found);
+    if constexpr (kLooksUp) {
+      return core_->multi_lookup(keys, values, found);
+    } else {
+      return Together::multi_lookup(keys, values, found);
+    }
   }
   uint64_t multi_insert(std::span<const RecordOf<K, V>> records, std::span<bool> inserted)
-    requires kBatched
+    requires(kWrites || Approachable<Core>)
   {
-    return write_all(Verb::kInsert, records, inserted);
+    if constexpr (kWrites) {
+      return write_all(Verb::kInsert, records, inserted);
+    } else {
+      return Together::multi_insert(records, inserted);
+    }
   }
   void multi_upsert(std::span<const RecordOf<K, V>> records)
-    requires kBatched
+    requires(kWrites || Approachable<Core>)
   {
-    write_all(Verb::kUpsert, records, {});
+    if constexpr (kWrites) {
+      write_all(Verb::kUpsert, records, {});
+    } else {
+      Together::multi_upsert(records);
+    }
   }
   void for_each(const std::function<void(Argument<K>, Argument<V>)>& visit) const {
     scan_from(Content::lowest_key(), ~uint64_t{0}, [&](Argument<K> key, Argument<V> value) {
@@ -189,9 +203,35 @@ class Tree {
   std::vector<Statistic> statistics() const { return core_->statistics(); }
 
  private:
+  friend Together;
   using Content = ContentOf<K, V>;
   static constexpr bool kWords = !Content::kOutOfPlace;
   using Expect = Condition<typename Content::Value>;
+
+  const Core& core() const { return *core_; }
+  template <typename Approach>
+  bool approach(Argument<K> key, Approach& at) const {
+    const auto bytes = stored_key(key);
+    return core_->approach(key_of(bytes), at);
+  }
+  template <typename Approach>
+  bool lookup_at(Argument<K> key, const Approach& at, V& out) const {
+    const auto bytes = stored_key(key);
+    if constexpr (requires { core_->lookup_at(at, key_of(bytes), taken_to(out)); }) {
+      return core_->lookup_at(at, key_of(bytes), taken_to(out));
+    } else {
+      return core_->lookup(key_of(bytes), taken_to(out));
+    }
+  }
+  static auto taken_to(V& out) {
+    return [&out](const auto& value) {
+      if constexpr (kWords) {
+        out = value;
+      } else {
+        assign(out, value);
+      }
+    };
+  }
 
   // What the core's key is made of; must outlive it.
   static auto stored_key(Argument<K> key) {
@@ -217,7 +257,6 @@ class Tree {
   }
 
   uint64_t write_all(Verb verb, std::span<const RecordOf<K, V>> records, std::span<bool> inserted) {
-    constexpr size_t kTogether = 16;
     std::array<std::pair<K, V>, kTogether> some;
     uint64_t count = 0;
     for (size_t begin = 0; begin < records.size(); begin += kTogether) {

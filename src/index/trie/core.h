@@ -86,6 +86,12 @@ class Core {
   // Calls `use` with the value, which is valid during the call.
   template <typename Use>
   bool lookup(const Key& key, Use use) const;
+  // For batches (index/batch.h).
+  struct Approach;
+  bool approach(const Key& key, Approach& at) const;
+  template <typename Use>
+  bool lookup_at(const Approach& at, const Key& key, Use use) const;
+  pm::EpochManager& epochs() const { return epochs_; }
   // Calls visit(key, value) in ascending order from `from` on, `limit` times at most, until it says
   // no.
   template <typename Visit>
@@ -360,6 +366,46 @@ bool Core<Policy, Content>::lookup(const Key& key, Use use) const {
                             : Shape::child(*owner.node, tag_of(word), Symbol::at(text, branch));
     depth = branch + 1;
   }
+}
+
+template <typename Policy, typename Content>
+struct Core<Policy, Content>::Approach {
+  Owner owner;
+  uint32_t depth = 0;
+  uint64_t word = 0;  // where the owner leads
+};
+
+// Which ends where the leaf is, or nothing that could be the key's.
+template <typename Policy, typename Content>
+template <typename Use>
+bool Core<Policy, Content>::lookup_at(const Approach& at, const Key& key, Use use) const {
+  return is_leaf(at.word) && use_leaf(at.word, key, use);
+}
+
+// Of each node the header and where a search for the symbol begins; what the leaf begins with.
+template <typename Policy, typename Content>
+bool Core<Policy, Content>::approach(const Key& key, Approach& at) const {
+  const Text text = text_of(key);
+  const uint32_t length = Symbol::length(text);
+  uint64_t& word = at.word;
+  if (word == 0) {
+    word = pm::load_acquire(root_.top);
+  } else {
+    const uint32_t branch = branch_of(word);
+    Node& node = enter(word, at.depth);
+    at.owner = {&node, word};
+    at.depth = branch + 1;
+    word = branch == length ? pm::load_acquire(node.end)
+                            : Shape::child(node, tag_of(word), Symbol::at(text, branch));
+  }
+  lock_of(at.owner).begin_read();  // until what was read is durable
+  if (word == 0) return false;
+  const char* next = pool_.at<char>(offset_of(word));
+  pm::prefetch(next);
+  if (is_leaf(word) || branch_of(word) > length) return false;
+  if (branch_of(word) < length)
+    pm::prefetch(next + Shape::first_look(tag_of(word), Symbol::at(text, branch_of(word))));
+  return true;
 }
 
 template <typename Policy, typename Content>

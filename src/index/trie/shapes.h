@@ -10,6 +10,7 @@
 //   tag_for(count)     the smallest node with room for so many
 //   shrunk(tag, count) the node to use for so many; the same tag while it is not much too large
 //   find               the slot of a child that is there, or null; for who holds the lock, or validates its version
+//   first_look         where in a node a search for a symbol begins, beside the header
 //   child              the child word for who does neither, or 0: never one that is not committed
 //   has_room           whether prepare() would find a place
 //   prepare            writes what nobody looks at before Place::word changes, and flushes it: the caller
@@ -94,6 +95,9 @@ struct Wort {
     uint64_t* slot = slots_of(node) + symbol;
     return pm::load_acquire(*slot) == 0 ? nullptr : slot;
   }
+  static constexpr uint64_t first_look(uint64_t, uint32_t symbol) {
+    return 64 + uint64_t{symbol} * sizeof(uint64_t);
+  }
   static uint64_t child(Node& node, uint64_t, uint32_t symbol) {
     return pm::load_acquire(slots_of(node)[symbol]);
   }
@@ -157,6 +161,11 @@ struct Art {
   }
   static bool has_keys(uint64_t tag) { return tag <= kNode16; }
 
+  static constexpr uint64_t first_look(uint64_t tag, uint32_t symbol) {
+    return 64 + (tag == kNode256  ? uint64_t{symbol} * sizeof(uint64_t)
+                 : tag == kNode48 ? symbol
+                                  : 0);
+  }
   static uint64_t* find(Node& node, uint64_t tag, uint32_t symbol);
   static uint64_t child(Node& node, uint64_t tag, uint32_t symbol) {
     const uint64_t* slot = find(node, tag, symbol);

@@ -92,6 +92,12 @@ class Core {
   // Calls `use` with the value, which is valid during the call.
   template <typename Use>
   bool lookup(const Key& key, Use use) const;
+  // For batches (index/batch.h).
+  struct Approach;
+  bool approach(const Key& key, Approach& at) const;
+  template <typename Use>
+  bool lookup_at(const Approach& at, const Key& key, Use use) const;
+  pm::EpochManager& epochs() const { return epochs_; }
   // Calls visit(key, value) from a key on, in ascending order; it returns whether to go on.
   template <typename Visit>
   void scan(const Key& from, uint64_t limit, Visit visit) const;
@@ -107,7 +113,7 @@ class Core {
   static constexpr uint64_t kLeafStripes = 1 << 14;
   static constexpr uint64_t kInnerStripes = 1 << 10;
 
-  enum class Outcome : uint8_t { kDone, kNot, kNoRoom };
+  enum class Outcome : uint8_t { kDone, kNot, kNoRoom, kAgain };
 
   // What a reader has seen: a version of a node. Without a lock: a writer, which holds it.
   struct Seen {
@@ -228,6 +234,8 @@ class Core {
   template <typename Choose>
   void descend_by(uint32_t level, Path& path, Choose choose) const;
   uint32_t find(const Node& leaf, const Key& key, Seen& seen) const;
+  template <typename Use>
+  Outcome lookup_in(const Step& step, const Key& key, Use use) const;
   std::string_view separator_of(const Node& node) const {
     const uint64_t separator = pm::load_acquire(node.separator);
     return separator == 0 ? std::string_view() : records_.key(separator);
@@ -434,19 +442,79 @@ bool Core<Content>::lookup(const Key& key, Use use) const {
   for (Backoff backoff;; backoff.pause()) {
     Path path;
     descend(key, 0, path);
-    const Node& leaf = *path[0].node;
-    Seen seen{&lock_of(leaf, 0), path[0].stamp};
-    const uint32_t cell = find(leaf, key, seen);
-    const uint64_t value = pm::load_relaxed(leaf.cell(cell).value);
-    if (!seen.validate()) continue;
-    if (cell == 0) return false;
-    if constexpr (Content::kOutOfPlace) {
-      use(records_.value(value));
-    } else {
-      use(value);
-    }
-    return true;
+    const Outcome outcome = lookup_in(path[0], key, use);
+    if (outcome != Outcome::kAgain) return outcome == Outcome::kDone;
   }
+}
+
+// In a leaf that was the key's when its stamp was taken: kAgain if it has changed since.
+template <typename Content>
+template <typename Use>
+typename Core<Content>::Outcome Core<Content>::lookup_in(const Step& step, const Key& key,
+                                                         Use use) const {
+  const Node& leaf = *step.node;
+  Seen seen{&lock_of(leaf, 0), step.stamp};
+  const uint32_t cell = find(leaf, key, seen);
+  const uint64_t value = pm::load_relaxed(leaf.cell(cell).value);
+  if (!seen.validate()) return Outcome::kAgain;
+  if (cell == 0) return Outcome::kNot;
+  if constexpr (Content::kOutOfPlace) {
+    use(records_.value(value));
+  } else {
+    use(value);
+  }
+  return Outcome::kDone;
+}
+
+template <typename Content>
+struct Core<Content>::Approach {
+  Step step{};  // to a node that was its parent's child for the key when its stamp was taken
+  uint32_t level = 0;
+  bool lost = false;  // the way was changing
+};
+
+// The nodes, whole; of byte strings the record.
+template <typename Content>
+bool Core<Content>::approach(const Key& key, Approach& at) const {
+  if (at.step.node == nullptr) {
+    const uint32_t top_stamp = top_lock_.begin_read();
+    const Top top = this->top();
+    at.level = top.depth;
+    at.step = {&node_at(top.node, top.depth), lock_at(top.node, top.depth).begin_read()};
+    at.lost = !top_lock_.validate(top_stamp);
+  } else {
+    const Node& node = *at.step.node;
+    if (at.level == 0) {
+      for (uint64_t left = live_cells(node) & leaf_.cells(); left != 0; left &= left - 1) {
+        const Slot& slot = node.cell(static_cast<uint32_t>(std::countr_zero(left)));
+        if (pm::load_relaxed(slot.key) == Content::word_of(key))
+          records_.prefetch(pm::load_relaxed(slot.value));
+      }
+      return false;
+    }
+    Seen seen{&lock_of(node, at.level), at.step.stamp};
+    const uint64_t child = child_for(node, at.level, key, seen);
+    const uint32_t stamp = lock_at(child, at.level - 1).begin_read();
+    at.lost = !seen.validate();
+    if (at.lost) return false;
+    --at.level;
+    at.step = {&node_at(child, at.level), stamp};
+  }
+  if (at.lost) return false;
+  const auto* node = reinterpret_cast<const char*>(at.step.node);
+  for (uint64_t line = 0; line < shape(at.level).bytes(); line += pm::kLineBytes)
+    pm::prefetch(node + line);
+  return Content::kOutOfPlace || at.level > 0;
+}
+
+template <typename Content>
+template <typename Use>
+bool Core<Content>::lookup_at(const Approach& at, const Key& key, Use use) const {
+  if (!at.lost && at.level == 0) {
+    const Outcome outcome = lookup_in(at.step, key, use);
+    if (outcome != Outcome::kAgain) return outcome == Outcome::kDone;
+  }
+  return lookup(key, use);
 }
 
 // The argument is `extern` or nothing: no expression.
