@@ -110,22 +110,23 @@ Task<void> Store::async_modify(
 Task<std::vector<std::optional<std::string>>> Store::async_multi_get(
     std::vector<std::string> keys) const {
   struct Member {
-    uint64_t hash;
+    store::Sought sought;
     size_t i;
   };
   std::map<uint32_t, std::vector<Member>> parts;
   for (size_t i = 0; i < keys.size(); ++i) {
     const auto [hash, number] = impl_->place_of(keys[i]);
-    parts[number].push_back({hash, i});
+    parts[number].push_back({{hash, keys[i]}, i});
   }
   std::vector<std::optional<std::string>> values(keys.size());
-  for (const auto& part : parts) {
-    co_await impl_->async(part.first, false, [&keys, &values, &part](Partition& partition) {
-      for (const Member& member : part.second) partition.prefetch(member.hash);
-      for (const Member& member : part.second) partition.prefetch_record(member.hash);
-      for (const auto& [hash, i] : part.second) {
+  for (auto& part : parts) {
+    co_await impl_->async(part.first, false, [&values, &part](Partition& partition) {
+      for (int step = 0; step < store::PartitionIndex::kAheadSteps; ++step) {
+        for (Member& member : part.second) partition.prefetch(step, member.sought);
+      }
+      for (const auto& [sought, i] : part.second) {
         Partition::Found found;
-        if (partition.get_lazily(hash, keys[i], StoreImpl::now_ms, found)) {
+        if (partition.get_lazily(sought.hash, sought.key, StoreImpl::now_ms, found)) {
           values[i].emplace(found.value);
         }
       }

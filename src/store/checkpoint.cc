@@ -379,7 +379,10 @@ void Partition::kill_superseded(const Scan& scan, uint64_t first_version) {
   constexpr size_t kAhead = 16;
   for (size_t i = 0; i < with_key.size(); ++i) {
     if (i + 2 * kAhead < with_key.size()) index_.prefetch(with_key[i + 2 * kAhead].second);
-    if (i + kAhead < with_key.size()) prefetch_record(with_key[i + kAhead].second);
+    if (index_.is_hash() && i + kAhead < with_key.size()) {
+      Sought next = {.hash = with_key[i + kAhead].second};
+      prefetch(1, next);
+    }
     const auto& [location, hash] = with_key[i];
     const RecordView record = view_at(location);
     kill_version(hash, key_of(record), record.superseded);
