@@ -386,9 +386,7 @@ Dump read_dump(std::string_view payload) {
   DumpBytes footer(payload.substr(payload.size() - kDumpFooterBytes));
   const auto version = footer.number<uint16_t>();
   const auto checksum = footer.number<uint64_t>();
-  // Redis takes a zero for none.
-  const bool holds =
-      checksum == 0 || checksum == crc64(payload.substr(0, payload.size() - sizeof checksum));
+  const bool holds = checksum == crc64(payload.substr(0, payload.size() - sizeof checksum));
   if (version > kDumpVersionMax || !holds) throw CommandError(kWrong);
   return DumpReader(payload.substr(0, payload.size() - kDumpFooterBytes)).read();
 }

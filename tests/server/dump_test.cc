@@ -122,6 +122,14 @@ Words contents(RespClient& c, const std::string& key) {
   return all;
 }
 
+// With version and checksum.
+std::string payload_of(std::string value) {
+  value += std::string_view("\x08\0", 2);
+  const uint64_t crc = server::crc64(value);
+  value.append(reinterpret_cast<const char*>(&crc), sizeof crc);
+  return value;
+}
+
 class Dump : public ServerTest {};
 
 void carry(RespClient& from, RespClient& to, const Words& keys) {
@@ -172,12 +180,7 @@ TEST_F(Dump, SaysWhatIsWrongAsRedisDoes) {
   broken[1] ^= 1;
   std::string of_later = dump;
   of_later[of_later.size() - 9] = '\x7f';
-  const std::string no_value = [&] {
-    std::string payload("\x09\x01x\x08\0", 5);
-    const uint64_t crc = server::crc64(payload);
-    payload.append(reinterpret_cast<const char*>(&crc), sizeof crc);
-    return payload;
-  }();
+  const std::string no_value = payload_of("\x09\x01x");
   const std::pair<Words, const char*> cases[] = {
       {{"RESTORE", "a", "0", dump}, "-BUSYKEY Target key name already exists."},
       {{"RESTORE", "b", "-1", dump}, "-ERR Invalid TTL value, must be >= 0"},
@@ -220,6 +223,15 @@ TEST_F(Dump, TakesAnExpiry) {
   EXPECT_EQ(c({"RESTORE", "list", "0", dump, "REPLACE"}), "OK");
   EXPECT_EQ(c({"TTL", "list"}), "-1");
   EXPECT_EQ(c({"LRANGE", "list", "0", "-1"}), "[a b]");
+}
+
+TEST_F(Dump, WithoutAChecksumIsRefused) {
+  start();
+  RespClient c = resp();
+  c({"SET", "a", "text"});
+  std::string dump = c.call({"DUMP", "a"}).text;
+  std::fill_n(dump.end() - sizeof(uint64_t), sizeof(uint64_t), '\0');
+  EXPECT_EQ(c({"RESTORE", "b", "0", dump}), "-ERR DUMP payload version or checksum are wrong");
 }
 
 // Whatever it says, with a checksum that holds: it is taken, or refused.
