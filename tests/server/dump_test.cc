@@ -234,6 +234,20 @@ TEST_F(Dump, WithoutAChecksumIsRefused) {
   EXPECT_EQ(c({"RESTORE", "b", "0", dump}), "-ERR DUMP payload version or checksum are wrong");
 }
 
+TEST_F(Dump, OfThePastIsAnEventOfRemoval) {
+  start();
+  RespClient c = resp();
+  RespClient listener = resp();
+  c({"SET", "a", "text"});
+  const std::string dump = c.call({"DUMP", "a"}).text;
+  c({"CONFIG", "SET", "notify-keyspace-events", "KEA"});
+  listener.call({"PSUBSCRIBE", "__keyspace@0__:a"});
+  EXPECT_EQ(c({"RESTORE", "a", "0", dump, "REPLACE"}), "OK");
+  EXPECT_EQ(listener.read().elements.back().text, "restore");
+  EXPECT_EQ(c({"RESTORE", "a", "1000", dump, "REPLACE", "ABSTTL"}), "OK");
+  EXPECT_EQ(listener.read().elements.back().text, "del");
+}
+
 // Whatever it says, with a checksum that holds: it is taken, or refused.
 TEST_F(Dump, StandsAnyPayload) {
   Redis redis(folder.file("redis.sock"));
