@@ -234,6 +234,36 @@ TEST_F(Dump, WithoutAChecksumIsRefused) {
   EXPECT_EQ(c({"RESTORE", "b", "0", dump}), "-ERR DUMP payload version or checksum are wrong");
 }
 
+// A list of `count` small numbers in one listpack of two bytes each, compressed.
+std::string packed_numbers(uint32_t count) {
+  const auto length = [](uint32_t bytes) {
+    const uint32_t swapped = __builtin_bswap32(bytes);
+    return '\x80' + std::string(reinterpret_cast<const char*>(&swapped), sizeof swapped);
+  };
+  const uint32_t bytes = 6 + 2 * count + 1;
+  std::string packed(1, '\x07');
+  packed.append(reinterpret_cast<const char*>(&bytes), sizeof bytes);
+  packed += std::string_view("\xff\xff\x05\x01", 4);
+  const uint32_t left = 2 * (count - 1);
+  for (uint32_t i = 0; i < left / 264; ++i) packed += std::string_view("\xe0\xff\x01", 3);
+  for (uint32_t i = 0; i < left % 264 / 2; ++i) packed += std::string_view("\x01\x05\x01", 3);
+  packed += std::string_view("\0\xff", 2);
+  return payload_of("\x12\x01\x02\xc3" + length(static_cast<uint32_t>(packed.size())) +
+                    length(bytes) + packed);
+}
+
+TEST_F(Dump, OfAFewBytesDoesNotBecomeVeryMany) {
+  start();
+  RespClient c = resp();
+  EXPECT_EQ(c({"RESTORE", "some", "0", packed_numbers(1000)}), "OK");
+  EXPECT_EQ(c({"LLEN", "some"}), "1000");
+  EXPECT_EQ(c({"LINDEX", "some", "-1"}), "5");
+  const std::string many = packed_numbers(9'000'000);
+  EXPECT_LT(many.size(), 210'000U);
+  EXPECT_EQ(c({"RESTORE", "many", "0", many}), "-ERR the value is too large to be unpacked");
+  EXPECT_EQ(c({"EXISTS", "many"}), "0");
+}
+
 TEST_F(Dump, OfThePastIsAnEventOfRemoval) {
   start();
   RespClient c = resp();
