@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <unordered_set>
+#include <utility>
 
 #include "server/command_error.h"
 #include "server/commands.h"
@@ -27,8 +28,12 @@ enum DumpKind : uint8_t {
 constexpr uint16_t kDumpVersion = 8;      // the first one that has all of what is written
 constexpr uint16_t kDumpVersionMax = 12;  // Redis 7.4
 constexpr size_t kDumpFooterBytes = sizeof(uint16_t) + sizeof(uint64_t);
-// Of all that is unpacked: some bytes may stand for very many.
-constexpr size_t kUnpackedBytesMax = size_t{256} << 20;
+// Of all that a payload becomes in memory, some bytes of which may stand for very many: what is
+// inflated, and what each element takes beside its text.
+constexpr uint64_t kUnpackedBytesMax = uint64_t{256} << 20;
+constexpr uint64_t kElementBytes = sizeof(std::string);
+// Three bytes of LZF become 264 at most.
+constexpr uint64_t kInflationMax = 88;
 
 constexpr std::array<uint64_t, 256> kCrcTable = [] {
   std::array<uint64_t, 256> table{};
@@ -171,7 +176,9 @@ class DumpReader {
     return value;
   }
   void note_unpacked(uint64_t bytes) {
-    if (bytes > kUnpackedBytesMax - unpacked_bytes_) throw_bad();
+    if (bytes > kUnpackedBytesMax - unpacked_bytes_) {
+      throw CommandError("ERR the value is too large to be unpacked");
+    }
     unpacked_bytes_ += bytes;
   }
   std::string text() {
@@ -191,13 +198,18 @@ class DumpReader {
         throw_bad();
     }
   }
-  void add_text() { dump_.texts.push_back(text()); }
+  void add(std::string text) {
+    note_unpacked(kElementBytes);
+    dump_.texts.push_back(std::move(text));
+  }
+  void add_text() { add(text()); }
 
   // LZF: literals, and copies of what came before.
   std::string inflated() {
     const uint64_t packed_bytes = plain_length();
     const uint64_t bytes = plain_length();
     DumpBytes in(in_.take(packed_bytes));
+    if (bytes > packed_bytes * kInflationMax) throw_bad();
     note_unpacked(bytes);
     std::string out;
     out.reserve(bytes);
@@ -229,7 +241,7 @@ class DumpReader {
       const int64_t value = width == 2   ? in.number<int16_t>()
                             : width == 4 ? in.number<int32_t>()
                                          : in.number<int64_t>();
-      dump_.texts.push_back(std::to_string(value));
+      add(std::to_string(value));
     }
   }
 
@@ -241,7 +253,7 @@ class DumpReader {
       const size_t before = in.size();
       const uint8_t first = in.byte();
       if (first == 0xff) break;
-      dump_.texts.push_back(list_entry(in, first));
+      add(list_entry(in, first));
       // Behind each its length stands, seven bits in a byte, for those who come from behind.
       const size_t bytes = before - in.size();
       in.take(bytes < 1U << 7    ? 1
@@ -386,9 +398,7 @@ Dump read_dump(std::string_view payload) {
   DumpBytes footer(payload.substr(payload.size() - kDumpFooterBytes));
   const auto version = footer.number<uint16_t>();
   const auto checksum = footer.number<uint64_t>();
-  // Redis takes a zero for none.
-  const bool holds =
-      checksum == 0 || checksum == crc64(payload.substr(0, payload.size() - sizeof checksum));
+  const bool holds = checksum == crc64(payload.substr(0, payload.size() - sizeof checksum));
   if (version > kDumpVersionMax || !holds) throw CommandError(kWrong);
   return DumpReader(payload.substr(0, payload.size() - kDumpFooterBytes)).read();
 }

@@ -40,7 +40,8 @@ struct Dump {
   std::vector<std::string> texts;  // of a hash: names and values by turns
   std::vector<double> scores;      // of a sorted set: of each text
 };
-// Throws CommandError if the footer is wrong, or the value is none. No name comes twice.
+// Throws CommandError if the footer is wrong, the value is none, or it would take more than some
+// 256 MiB to unpack, elements (32 bytes each) included. No name comes twice.
 Dump read_dump(std::string_view payload);
 
 // As Redis has it: the polynomial of Jones, reflected, without inversions.

@@ -99,7 +99,7 @@ constexpr Rule kRules[] = {
     {"psetex", kString, "set", Shape::kSet},
     {"rename", kGeneric, "", Shape::kRename},
     {"renamenx", kGeneric, "", Shape::kRename},
-    {"restore", kGeneric, "restore"},
+    {"restore", kGeneric, "restore", Shape::kStore},
     {"rpop", kList, "rpop"},
     {"rpoplpush", kList, "", Shape::kTransfer},
     {"rpush", kList, "rpush"},

@@ -122,6 +122,14 @@ Words contents(RespClient& c, const std::string& key) {
   return all;
 }
 
+// With version and checksum.
+std::string payload_of(std::string value) {
+  value += std::string_view("\x08\0", 2);
+  const uint64_t crc = server::crc64(value);
+  value.append(reinterpret_cast<const char*>(&crc), sizeof crc);
+  return value;
+}
+
 class Dump : public ServerTest {};
 
 void carry(RespClient& from, RespClient& to, const Words& keys) {
@@ -172,12 +180,7 @@ TEST_F(Dump, SaysWhatIsWrongAsRedisDoes) {
   broken[1] ^= 1;
   std::string of_later = dump;
   of_later[of_later.size() - 9] = '\x7f';
-  const std::string no_value = [&] {
-    std::string payload("\x09\x01x\x08\0", 5);
-    const uint64_t crc = server::crc64(payload);
-    payload.append(reinterpret_cast<const char*>(&crc), sizeof crc);
-    return payload;
-  }();
+  const std::string no_value = payload_of("\x09\x01x");
   const std::pair<Words, const char*> cases[] = {
       {{"RESTORE", "a", "0", dump}, "-BUSYKEY Target key name already exists."},
       {{"RESTORE", "b", "-1", dump}, "-ERR Invalid TTL value, must be >= 0"},
@@ -220,6 +223,59 @@ TEST_F(Dump, TakesAnExpiry) {
   EXPECT_EQ(c({"RESTORE", "list", "0", dump, "REPLACE"}), "OK");
   EXPECT_EQ(c({"TTL", "list"}), "-1");
   EXPECT_EQ(c({"LRANGE", "list", "0", "-1"}), "[a b]");
+}
+
+TEST_F(Dump, WithoutAChecksumIsRefused) {
+  start();
+  RespClient c = resp();
+  c({"SET", "a", "text"});
+  std::string dump = c.call({"DUMP", "a"}).text;
+  std::fill_n(dump.end() - sizeof(uint64_t), sizeof(uint64_t), '\0');
+  EXPECT_EQ(c({"RESTORE", "b", "0", dump}), "-ERR DUMP payload version or checksum are wrong");
+}
+
+// A list of `count` small numbers in one listpack of two bytes each, compressed.
+std::string packed_numbers(uint32_t count) {
+  const auto length = [](uint32_t bytes) {
+    const uint32_t swapped = __builtin_bswap32(bytes);
+    return '\x80' + std::string(reinterpret_cast<const char*>(&swapped), sizeof swapped);
+  };
+  const uint32_t bytes = 6 + 2 * count + 1;
+  std::string packed(1, '\x07');
+  packed.append(reinterpret_cast<const char*>(&bytes), sizeof bytes);
+  packed += std::string_view("\xff\xff\x05\x01", 4);
+  const uint32_t left = 2 * (count - 1);
+  for (uint32_t i = 0; i < left / 264; ++i) packed += std::string_view("\xe0\xff\x01", 3);
+  for (uint32_t i = 0; i < left % 264 / 2; ++i) packed += std::string_view("\x01\x05\x01", 3);
+  packed += std::string_view("\0\xff", 2);
+  return payload_of("\x12\x01\x02\xc3" + length(static_cast<uint32_t>(packed.size())) +
+                    length(bytes) + packed);
+}
+
+TEST_F(Dump, OfAFewBytesDoesNotBecomeVeryMany) {
+  start();
+  RespClient c = resp();
+  EXPECT_EQ(c({"RESTORE", "some", "0", packed_numbers(1000)}), "OK");
+  EXPECT_EQ(c({"LLEN", "some"}), "1000");
+  EXPECT_EQ(c({"LINDEX", "some", "-1"}), "5");
+  const std::string many = packed_numbers(9'000'000);
+  EXPECT_LT(many.size(), 210'000U);
+  EXPECT_EQ(c({"RESTORE", "many", "0", many}), "-ERR the value is too large to be unpacked");
+  EXPECT_EQ(c({"EXISTS", "many"}), "0");
+}
+
+TEST_F(Dump, OfThePastIsAnEventOfRemoval) {
+  start();
+  RespClient c = resp();
+  RespClient listener = resp();
+  c({"SET", "a", "text"});
+  const std::string dump = c.call({"DUMP", "a"}).text;
+  c({"CONFIG", "SET", "notify-keyspace-events", "KEA"});
+  listener.call({"PSUBSCRIBE", "__keyspace@0__:a"});
+  EXPECT_EQ(c({"RESTORE", "a", "0", dump, "REPLACE"}), "OK");
+  EXPECT_EQ(listener.read().elements.back().text, "restore");
+  EXPECT_EQ(c({"RESTORE", "a", "1000", dump, "REPLACE", "ABSTTL"}), "OK");
+  EXPECT_EQ(listener.read().elements.back().text, "del");
 }
 
 // Whatever it says, with a checksum that holds: it is taken, or refused.
