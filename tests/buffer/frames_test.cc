@@ -618,6 +618,52 @@ TEST_F(FramesTest, ACursorGoesOnWhereReadingHasFailed) {
   EXPECT_GT(file.faults, 100U);
 }
 
+// It leaves the record as it was in the transaction: not erased.
+TEST_F(FramesTest, AWriteThatFindsNoMemoryHasDoneNothing) {
+  Database database = Database::create(pool_, "d", small_database());
+  const Tree tree = database.tree("t");
+  const std::string committed_key(50, 'k');
+  const std::string committed(100, 'c');
+  const std::string before(100, 'b');
+  const std::string after(200, 'a');
+  for (const bool saves : {false, true}) {
+    bool refused = true;
+    for (uint64_t n = 0; refused; ++n) {
+      SCOPED_TRACE(std::to_string(saves) + ", " + std::to_string(n));
+      database.transact([&](Transaction& one) {
+        one.put(tree, committed_key, committed);
+        one.erase(tree, "new");
+      });
+      Transaction one = database.begin();
+      one.put(tree, "new", before);
+      const auto savepoint = saves ? one.savepoint() : Transaction::Savepoint{};
+      Records wanted = {{committed_key, committed}, {"new", before}};
+      const Records saved = wanted;
+      uint64_t done = 0;
+      ShortMemory memory(n);
+      try {
+        one.put(tree, committed_key, after);
+        ++done;
+        one.put(tree, "new", after);
+        ++done;
+      } catch (const std::bad_alloc&) {
+      }
+      memory.end();
+      if (done > 0) wanted[committed_key] = after;
+      if (done > 1) wanted["new"] = after;
+      refused = memory.refused() > 0;
+      ASSERT_EQ(one.get(tree, committed_key), wanted[committed_key]);
+      ASSERT_EQ(one.get(tree, "new"), wanted["new"]);
+      if (saves && n % 2 == 0) {
+        one.rollback_to(savepoint);
+        wanted = saved;
+      }
+      one.commit();
+      ASSERT_EQ(difference(contents_of(database, tree), wanted), "");
+    }
+  }
+}
+
 // At every allocation of reading, committing and writing pages: what was committed is there, here
 // and after another opening.
 TEST_F(FramesTest, MemoryThatRunsOutLosesNoPage) {
