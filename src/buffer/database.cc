@@ -122,6 +122,10 @@ class TransactionImpl final : public LeafSource {
   }
   void rollback_to(size_t savepoint) {
     require_open();
+    if (!has_savepoints_ || savepoint > undo_.size()) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "a transaction cannot go back to a savepoint that it has not");
+    }
     while (undo_.size() > savepoint) {
       Undo& undo = undo_.back();
       WriteMap& writes = writes_[undo.root];
