@@ -159,7 +159,8 @@ class Transaction {
   bool insert(const Tree& tree, std::string_view key, std::string_view value);
   bool erase(const Tree& tree, std::string_view key);
 
-  // The writes since a savepoint are undone; the savepoint stays. Later ones are gone.
+  // The writes since a savepoint are undone; the savepoint stays. Later ones are gone. Errors:
+  // kInvalidArgument: the transaction has no savepoint, or none so late; nothing is undone.
   using Savepoint = size_t;
   Savepoint savepoint() const;
   void rollback_to(Savepoint savepoint);

@@ -98,14 +98,22 @@ class TransactionImpl final : public LeafSource {
                       key.size(), value ? value->size() : 0, key_bytes_max(engine_->format()),
                       engine_->writes_bytes_max()));
     }
-    const auto at = fresh ? writes.try_emplace(std::string(key)).first : before;
-    if (has_savepoints_) undo_.push_back({root, at->first, fresh, at->second});
-    written_bytes_ = others + bytes;
-    if (value) {
-      at->second.emplace(*value);
-    } else {
-      at->second.reset();
+    // A write that finds no memory has done nothing.
+    std::optional<std::string> after(value);
+    if (has_savepoints_) {
+      undo_.push_back({root, std::string(key), fresh, fresh ? std::nullopt : before->second});
     }
+    if (!fresh) {
+      before->second = std::move(after);
+    } else {
+      try {
+        writes.try_emplace(std::string(key), std::move(after));
+      } catch (...) {
+        if (has_savepoints_) undo_.pop_back();
+        throw;
+      }
+    }
+    written_bytes_ = others + bytes;
   }
 
   size_t savepoint() {
@@ -114,6 +122,10 @@ class TransactionImpl final : public LeafSource {
   }
   void rollback_to(size_t savepoint) {
     require_open();
+    if (!has_savepoints_ || savepoint > undo_.size()) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "a transaction cannot go back to a savepoint that it has not");
+    }
     while (undo_.size() > savepoint) {
       Undo& undo = undo_.back();
       WriteMap& writes = writes_[undo.root];

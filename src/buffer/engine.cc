@@ -647,6 +647,10 @@ void Engine::work_in_background() {
   constexpr uint64_t kPrefetchedAtOnce = 1024;
   constexpr uint64_t kWrittenAtOnce = 1024;
   constexpr auto kNotedEach = std::chrono::seconds(1);
+  const auto stops = [this] {
+    const std::lock_guard lock(background_mutex_);
+    return stop_;
+  };
   auto noted = std::chrono::steady_clock::now();
   auto pause = kPause;
   for (;;) {
@@ -658,8 +662,8 @@ void Engine::work_in_background() {
     try {
       // What was in DRAM is asked for most.
       uint64_t prefetched = 0;
-      for (uint64_t some = 1; some > 0 && prefetched < kPrefetchedAtOnce; prefetched += some) {
-        some = buffer_->prefetch_some();
+      while (buffer_->awaits_prefetch() && prefetched < kPrefetchedAtOnce && !stops()) {
+        prefetched += buffer_->prefetch_some(page_count());
       }
       const bool long_log = log_.used() > log_.bytes() / 4;
       if (long_log) shorten_log(kWrittenAtOnce);

@@ -35,13 +35,15 @@ void BufferPool::note_dram_pages() {
 }
 
 // A frame in DRAM that the page noted next comes into. Null: there is none, or no page more.
-Frame* BufferPool::begin_next_hint() {
+Frame* BufferPool::begin_next_hint(uint64_t page_count) {
   while (next_hint_ < hint_count_) {
     const uint64_t word = areas_.hints[next_hint_++];
     const std::lock_guard miss(miss_mutex_);
     if (word == 0 || free_dram_.load(std::memory_order_relaxed) == 0) break;
     uint64_t id = 0;
-    if (!pm::unseal_word(word, kHintSalt, id) || id == 0 || id > store_.capacity()) continue;
+    // A page that never was, as an unfinished commit leaves one, would be looked for in the
+    // archive.
+    if (!pm::unseal_word(word, kHintSalt, id) || id == 0 || id > page_count) continue;
     if (Frame* const here = pin_if_here(id - 1)) {
       unpin(*here);
       continue;
@@ -61,14 +63,14 @@ Frame* BufferPool::begin_next_hint() {
   return nullptr;
 }
 
-uint64_t BufferPool::prefetch_some() {
+uint64_t BufferPool::prefetch_some(uint64_t page_count) {
   // Who asks for one of them meanwhile waits for it: nobody else can read it, change it and write
   // it before it is here.
   std::array<Frame*, kStagedMax> frames{};
   std::array<PageStore::PageRead, kStagedMax> reads{};
   uint64_t count = 0;
   while (count < kStagedMax) {
-    Frame* const frame = begin_next_hint();
+    Frame* const frame = begin_next_hint(page_count);
     if (frame == nullptr) break;
     frames[count] = frame;
     reads[count++] = {frame->page.load(std::memory_order_relaxed), frame->data};

@@ -179,9 +179,11 @@ class BufferPool {
   // Keeps empty frames in DRAM for them, until prefetch_some() has read all. Before others use the
   // pool.
   void expect_prefetch() { hints_wait_.store(hint_count_ > 0, std::memory_order_relaxed); }
-  // Reads pages that were noted in DRAM, as long as frames there are empty, side by side; returns
-  // how many. 0: all are read.
-  uint64_t prefetch_some();
+  // Until then.
+  bool awaits_prefetch() const { return hints_wait_.load(std::memory_order_relaxed); }
+  // Reads pages that were noted in DRAM, of those that there are, `page_count`, as long as frames
+  // there are empty, side by side; returns how many. 0: all are read.
+  uint64_t prefetch_some(uint64_t page_count);
   // How many pages are mended, and written, before the log's head moves: some batches, and no more
   // than a small part of the frames.
   uint64_t mended_at_once() const {
@@ -224,7 +226,7 @@ class BufferPool {
   Frame* load(uint64_t id, bool read, const char* ahead);
   void begin_load(Frame& frame, uint64_t id);
   void finish_load(Frame& frame, uint64_t id, bool read, const char* ahead);
-  Frame* begin_next_hint();
+  Frame* begin_next_hint(uint64_t page_count);
   // Whether a page in PM that is asked for has a frame in DRAM for nothing.
   bool has_spare_dram() const {
     return free_dram_.load(std::memory_order_relaxed) > 0 &&

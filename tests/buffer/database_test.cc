@@ -83,6 +83,26 @@ TEST_F(DatabaseTest, SavepointsUndoWhatCameAfter) {
   EXPECT_EQ(contents_of(database, tree), (Records{{"a", "1"}, {"c", "3"}}));
 }
 
+// Nothing is kept of writes before the first savepoint: to go back there is refused, not forgotten.
+TEST_F(DatabaseTest, AnUnknownSavepointIsRefused) {
+  Database database = Database::create(pool_, "bank", small_database());
+  const Tree tree = database.tree("t");
+  Transaction transaction = database.begin();
+  transaction.put(tree, "a", "1");
+  EXPECT_TRUE(fails_with(ErrorCode::kInvalidArgument, [&] { transaction.rollback_to(0); }));
+  const auto first = transaction.savepoint();
+  transaction.put(tree, "a", "2");
+  const auto second = transaction.savepoint();
+  transaction.put(tree, "a", "3");
+  transaction.rollback_to(second);
+  EXPECT_EQ(transaction.get(tree, "a"), "2");
+  transaction.rollback_to(first);
+  EXPECT_EQ(transaction.get(tree, "a"), "1");
+  EXPECT_TRUE(fails_with(ErrorCode::kInvalidArgument, [&] { transaction.rollback_to(second); }));
+  transaction.commit();
+  EXPECT_EQ(contents_of(database, tree), (Records{{"a", "1"}}));
+}
+
 // The same, for pages of all sizes, in the pool and in a file, and opened again in between.
 class DatabaseModel : public testing::TestWithParam<std::tuple<uint32_t, uint32_t, bool>> {};
 

@@ -444,7 +444,7 @@ TEST_F(FramesTest, PagesThatWereInDramAreReadAgainAtTheNextOpening) {
   };
   std::set<uint64_t> noted;
   reopen([&](buffer::BufferPool& pages) {
-    EXPECT_EQ(pages.prefetch_some(), 0U);  // nobody has noted any
+    EXPECT_EQ(pages.prefetch_some(1 << 20), 0U);  // nobody has noted any
     for (uint64_t page = 0; page < 60; ++page) pages.unpin(pages.pin(page));
     pages.note_dram_pages();
     ASSERT_EQ(pages.use().dram, 24U);
@@ -460,7 +460,7 @@ TEST_F(FramesTest, PagesThatWereInDramAreReadAgainAtTheNextOpening) {
     ASSERT_EQ(noted.size(), 24U);
   }
   reopen([&](buffer::BufferPool& pages) {
-    while (pages.prefetch_some() > 0) continue;
+    while (pages.prefetch_some(1 << 20) > 0) continue;
     EXPECT_GT(pages.counters().prefetched, 10U);
     const uint64_t misses = pages.counters().misses;
     for (const uint64_t page : noted) pages.unpin(pages.pin(page));
@@ -477,7 +477,7 @@ TEST_F(FramesTest, PagesThatWereInDramAreReadAgainAtTheNextOpening) {
     }
   }
   reopen([&](buffer::BufferPool& pages) {
-    while (pages.prefetch_some() > 0) continue;
+    while (pages.prefetch_some(1 << 20) > 0) continue;
     EXPECT_GT(pages.counters().prefetched, 0U);
     for (uint64_t page = 0; page < 60; ++page) {
       const buffer::PageGuard guard(pages, pages.pin(page));
@@ -489,6 +489,73 @@ TEST_F(FramesTest, PagesThatWereInDramAreReadAgainAtTheNextOpening) {
   Database database = Database::open(pool, "d", options);
   ASSERT_EQ(difference(contents_of(database, *database.find_tree("t")), model), "");
   expect_sound(database);
+}
+
+// Tells which pages are read, slowly.
+class SlowReads : public buffer::PageFaults {
+ public:
+  SlowReads() { buffer::inject_page_faults(this); }
+  void read(uint64_t id, char*, uint32_t) override {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    uint64_t last = last_page;
+    while (last < id && !last_page.compare_exchange_weak(last, id)) continue;
+    ++reads;
+  }
+  uint32_t write(uint64_t, uint32_t bytes) override { return bytes; }
+  void sync() override {}
+  std::atomic<uint64_t> last_page{0};
+  std::atomic<uint64_t> reads{0};
+};
+
+// An unfinished commit may have left the names of pages that never were: those are not looked for.
+// And closing does not wait until all are read.
+TEST_F(FramesTest, NoMoreIsReadAheadThanThereIsAndNotWhenItCloses) {
+  const TempDir folder;
+  DatabaseOptions options = small_database();
+  options.dram_bytes = uint64_t{2000} * 4096;
+  options.pm_bytes = uint64_t{2000} * 4096;
+  options.page_file = folder.file("pages");
+  Records model;
+  uint64_t page_count = 0;
+  const auto note = [&](Pool& pool, uint64_t begin, uint64_t end) {
+    const std::span<uint64_t> hints = hints_of(pool);
+    std::ranges::fill(hints, uint64_t{0});
+    for (uint64_t id = begin; id < end; ++id) {
+      hints[id - begin] = pm::seal_word(id + 1, buffer::kHintSalt);
+    }
+  };
+  {
+    Pool pool = Pool::create(folder.file("pool"), small_pool(uint64_t{32} << 20));
+    Database database = Database::create(pool, "d", options);
+    fill(database, database.tree("t"), model, 4000);
+    page_count = static_cast<uint64_t>(statistic(database, "pages"));
+    ASSERT_GT(page_count, 1000U);
+  }
+  options.pm_bytes = uint64_t{1600} * 4096;
+  {
+    Pool pool = Pool::open(folder.file("pool"), small_pool());
+    {
+      const Database resized = Database::open(pool, "d", options);
+    }  // none of them is in PM now
+    note(pool, page_count - 40, page_count + 200);
+    SlowReads file;
+    options.background = true;
+    const Database database = Database::open(pool, "d", options);
+    while (statistic(database, "prefetched") < 40) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    EXPECT_EQ(file.last_page, page_count - 1);
+  }
+  buffer::inject_page_faults(nullptr);
+  Pool pool = Pool::open(folder.file("pool"), small_pool());
+  note(pool, 2, 1000);
+  SlowReads file;
+  uint64_t before = 0;
+  {
+    const Database database = Database::open(pool, "d", options);
+    while (file.reads < 20) std::this_thread::yield();
+    before = file.reads;
+  }
+  EXPECT_LT(file.reads, before + 200);
 }
 
 // A page in PM that is damaged is not made to look right when a change of it is undone.
@@ -616,6 +683,52 @@ TEST_F(FramesTest, ACursorGoesOnWhereReadingHasFailed) {
     }
   }
   EXPECT_GT(file.faults, 100U);
+}
+
+// It leaves the record as it was in the transaction: not erased.
+TEST_F(FramesTest, AWriteThatFindsNoMemoryHasDoneNothing) {
+  Database database = Database::create(pool_, "d", small_database());
+  const Tree tree = database.tree("t");
+  const std::string committed_key(50, 'k');
+  const std::string committed(100, 'c');
+  const std::string before(100, 'b');
+  const std::string after(200, 'a');
+  for (const bool saves : {false, true}) {
+    bool refused = true;
+    for (uint64_t n = 0; refused; ++n) {
+      SCOPED_TRACE(std::to_string(saves) + ", " + std::to_string(n));
+      database.transact([&](Transaction& one) {
+        one.put(tree, committed_key, committed);
+        one.erase(tree, "new");
+      });
+      Transaction one = database.begin();
+      one.put(tree, "new", before);
+      const auto savepoint = saves ? one.savepoint() : Transaction::Savepoint{};
+      Records wanted = {{committed_key, committed}, {"new", before}};
+      const Records saved = wanted;
+      uint64_t done = 0;
+      ShortMemory memory(n);
+      try {
+        one.put(tree, committed_key, after);
+        ++done;
+        one.put(tree, "new", after);
+        ++done;
+      } catch (const std::bad_alloc&) {
+      }
+      memory.end();
+      if (done > 0) wanted[committed_key] = after;
+      if (done > 1) wanted["new"] = after;
+      refused = memory.refused() > 0;
+      ASSERT_EQ(one.get(tree, committed_key), wanted[committed_key]);
+      ASSERT_EQ(one.get(tree, "new"), wanted["new"]);
+      if (saves && n % 2 == 0) {
+        one.rollback_to(savepoint);
+        wanted = saved;
+      }
+      one.commit();
+      ASSERT_EQ(difference(contents_of(database, tree), wanted), "");
+    }
+  }
 }
 
 // At every allocation of reading, committing and writing pages: what was committed is there, here
