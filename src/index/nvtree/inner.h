@@ -143,8 +143,8 @@ class Inner {
 
   // All of these need a guard.
   Place find(const Key& key) const;
-  // The same step by step, for batches. Asks memory for what comes next; returns the leaf when it has
-  // come there, before that 0. `gone`: it is changing just now.
+  // The same step by step, for batches. Asks memory for what comes next; returns the leaf when it
+  // has come there, before that 0. `gone`: it is changing just now.
   struct Steps {
     const Group* group = nullptr;
     bool searched = false;  // the group's separators are on their way
