@@ -203,8 +203,9 @@ class Store {
   // Appends to a value, empty if the key is not there; returns its new length. Keeps the expiry.
   uint64_t append(std::string_view key, std::string_view suffix);
   // Replaces the value by what `change` makes of it (given null if the key is not there); if it
-  // returns nothing, the record is removed. `change` is called once and must not use the store.
-  // Keeps the expiry.
+  // returns nothing, the record is removed. `change` is called once, and once more if the pool was
+  // full and there was room to be had from other partitions; it must not use the store. Keeps the
+  // expiry.
   void modify(std::string_view key,
               const std::function<std::optional<std::string>(const std::string_view*)>& change);
 

@@ -105,8 +105,13 @@ std::vector<uint32_t> StoreImpl::partitions_with(std::string_view prefix) const 
 }
 
 uint64_t StoreImpl::remove_prefix(std::string_view prefix, std::vector<uint32_t> numbers) {
+  return with_all_room([&] { return remove_prefix_once(prefix, numbers); });
+}
+
+uint64_t StoreImpl::remove_prefix_once(std::string_view prefix,
+                                       const std::vector<uint32_t>& numbers) {
   const uint64_t now = now_ms();
-  HeldShards held(*this, std::move(numbers));
+  HeldShards held(*this, numbers);
   uint64_t removed = 0;
   held.write([&] {
     std::vector<std::pair<Partition*, PrefixMatches>> all;

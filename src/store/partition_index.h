@@ -145,11 +145,16 @@ class PartitionIndex {
       if (is_there(Location::of_word(word))) kept.push_back(word);
     }
     const auto middle = std::ranges::is_sorted_until(kept, {}, HashIndex::tag_of_word);
-    std::ranges::sort(middle, kept.end(), {}, HashIndex::tag_of_word);
-    std::vector<uint64_t> merged(kept.size());
-    std::ranges::merge(kept.begin(), middle, middle, kept.end(), merged.begin(), {},
-                       HashIndex::tag_of_word, HashIndex::tag_of_word);
-    hash_.assign(merged);
+    if (middle != kept.end()) {
+      std::ranges::sort(middle, kept.end(), {}, HashIndex::tag_of_word);
+      std::vector<uint64_t> merged(kept.size());
+      std::merge(kept.begin(), middle, middle, kept.end(), merged.begin(),
+                 [](uint64_t a, uint64_t b) {
+                   return HashIndex::tag_of_word(a) < HashIndex::tag_of_word(b);
+                 });
+      kept.swap(merged);
+    }
+    hash_.assign(kept);
     return true;
   }
   // With an index in DRAM: has nothing from here on.

@@ -233,6 +233,9 @@ void Partition::begin_snapshot() {
     count_recent();
     writing_ = std::make_unique<SnapshotWriting>(*this, place, header);
     writing_->stream.put(head);
+    // What went past the caches is ordered by a fence of the thread that stored it, and the next
+    // one may be another thread's.
+    fence();
     index_.watch(writing_.get());
   } catch (const Error& error) {
     if (!pm::is_full(error)) throw;
@@ -354,7 +357,9 @@ void Partition::find_snapshots() {
   for (uint32_t place = 0; place < std::size(root_.snapshots); ++place) {
     const uint64_t offset = root_.snapshots[place];
     const bool is_one = has_frame(pool_, offset, config_.salt, number_);
-    recent_bytes_[place] = is_one ? pool_.at<SnapshotFrame>(offset)->bytes : 0;
+    // A link that damage has made the same as the other one must not free what that leads to.
+    const bool is_twice = place != 0 && offset == root_.snapshots[0];
+    recent_bytes_[place] = is_one && !is_twice ? pool_.at<SnapshotFrame>(offset)->bytes : 0;
   }
 }
 
@@ -444,12 +449,12 @@ bool Partition::read_base(const IndexSnapshot& header, std::span<const uint32_t>
     return location.slot() < ends.size() && ends[location.slot()] != 0 &&
            blocks_[location.slot()].state != State::kOverflow;
   };
+  std::unordered_set<uint64_t> removals_since;  // records of removals that have been moved
+  for (const auto& [version, removal] : prefix_removals_) removals_since.insert(version);
   take_snapshot(header, parts);
   std::erase_if(stale_, [&](uint32_t slot) { return slot >= ends.size() || ends[slot] == 0; });
   std::erase_if(prefix_removals_, [&](const auto& one) {
-    const Location location = one.second.location;
-    return !is_there(location) && (location.slot() >= blocks_.size() ||
-                                   blocks_[location.slot()].incarnation < header.next_incarnation);
+    return !is_there(one.second.location) && !removals_since.contains(one.first);
   });
   // A long value whose record has gone, but for what has come since, is not needed.
   for (const SnapshotBlock& one : parts.blocks) {

@@ -381,25 +381,22 @@ uint64_t StoreImpl::expiry_of(const std::optional<Store::Time>& expires) {
 
 bool StoreImpl::write(const WriteRequest& request, uint64_t* version) {
   const Place place = place_of(request.key);
-  return with_all_room([&] {
-    return with(place.number, true, [&](Partition& partition) {
-      return partition.put(place.hash, request, now_ms(), version);
-    });
+  return write_to(place.number, [&](Partition& partition) {
+    return partition.put(place.hash, request, now_ms(), version);
   });
 }
 
 bool StoreImpl::remove(std::string_view key) {
   const Place place = place_of(key);
-  return with_all_room([&] {
-    return with(place.number, true,
-                [&](Partition& partition) { return partition.remove(place.hash, key, now_ms()); });
+  return write_to(place.number, [&](Partition& partition) {
+    return partition.remove(place.hash, key, now_ms());
   });
 }
 
 bool StoreImpl::compare_exchange(std::string_view key, std::string_view expected,
                                  std::string_view desired) {
   const auto [hash, number] = place_of(key);
-  return with(number, true, [&](Partition& partition) {
+  return write_to(number, [&](Partition& partition) {
     const uint64_t now = now_ms();
     Partition::Found found{};
     if (!partition.get(hash, key, now, found) || found.value != expected) return false;
@@ -409,7 +406,7 @@ bool StoreImpl::compare_exchange(std::string_view key, std::string_view expected
 
 bool StoreImpl::compare_remove(std::string_view key, std::string_view expected) {
   const auto [hash, number] = place_of(key);
-  return with(number, true, [&](Partition& partition) {
+  return write_to(number, [&](Partition& partition) {
     const uint64_t now = now_ms();
     Partition::Found found{};
     if (!partition.get(hash, key, now, found) || found.value != expected) return false;
@@ -419,8 +416,8 @@ bool StoreImpl::compare_remove(std::string_view key, std::string_view expected) 
 
 bool StoreImpl::compare_remove(std::string_view key, uint64_t version) {
   const auto [hash, number] = place_of(key);
-  return with(number, true,
-              [&](Partition& partition) { return compare_remove(partition, hash, key, version); });
+  return write_to(
+      number, [&](Partition& partition) { return compare_remove(partition, hash, key, version); });
 }
 
 bool StoreImpl::compare_remove(Partition& partition, uint64_t hash, std::string_view key,
@@ -435,8 +432,8 @@ void StoreImpl::modify(
     std::string_view key,
     const std::function<std::optional<std::string>(const std::string_view*)>& change) {
   const auto [hash, number] = place_of(key);
-  with(number, true,
-       [&](Partition& partition) { store::modify(partition, hash, key, now_ms(), change); });
+  write_to(number,
+           [&](Partition& partition) { store::modify(partition, hash, key, now_ms(), change); });
 }
 
 // With workers: has `work(Partition&, i)` done for each place, all partitions at the same time;
@@ -657,6 +654,11 @@ void StoreImpl::spawn(Task<void> task) const {
   if (runtime_ != nullptr) return runtime_->spawn(std::move(task));
   run_here(task);
   task.take_result();
+}
+
+bool StoreImpl::make_all_room() const {
+  const bool waited = wait_for_room();
+  return give_up_snapshots() || waited;
 }
 
 bool StoreImpl::give_up_snapshots() const {

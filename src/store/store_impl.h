@@ -232,19 +232,29 @@ class StoreImpl final : public RuntimeClient {
   Task<std::invoke_result_t<Work, Partition&>> async(uint32_t number, bool writes,
                                                      Work work) const {
     constexpr bool kGivesNothing = std::is_void_v<std::invoke_result_t<Work, Partition&>>;
-    // The task may be another store's, whose workers know nothing of this one's batches.
-    if (runtime_ == nullptr || !runtime_->is_worker()) {
-      if constexpr (kGivesNothing) {
-        with(number, writes, std::ref(work));
-        co_return;
-      } else {
-        co_return with(number, writes, std::ref(work));
+    for (bool again = false;; again = true) {
+      try {
+        // The task may be another store's, whose workers know nothing of this one's batches.
+        if (runtime_ == nullptr || !runtime_->is_worker()) {
+          if constexpr (kGivesNothing) {
+            with(number, writes, std::ref(work));
+            co_return;
+          } else {
+            co_return with(number, writes, std::ref(work));
+          }
+        }
+        WorkRequest<Work> request(*this, number, writes, work);
+        co_await runtime_->submit(request);
+        require_durable();
+        if constexpr (kGivesNothing) {
+          co_return;
+        } else {
+          co_return std::move(*request.result);
+        }
+      } catch (const Error& error) {  // as with_all_room()
+        if (!writes || again || !pm::is_full(error) || !make_all_room()) throw;
       }
     }
-    WorkRequest<Work> request(*this, number, writes, work);
-    co_await runtime_->submit(request);
-    require_durable();
-    if constexpr (!kGivesNothing) co_return std::move(*request.result);
   }
   void run(Task<void> task) const;
   void spawn(Task<void> task) const;
@@ -425,13 +435,19 @@ class StoreImpl final : public RuntimeClient {
     try {
       return write();
     } catch (const Error& error) {
-      if (!pm::is_full(error)) throw;
-      const bool waited = wait_for_room();
-      if (!give_up_snapshots() && !waited) throw;
+      if (!pm::is_full(error) || !make_all_room()) throw;
     }
     return write();
   }
+  // with() of a write.
+  template <typename Work>
+  auto write_to(uint32_t number, Work work) const {
+    return with_all_room([&] { return with(number, true, std::ref(work)); });
+  }
   void apply_once(const Store::Batch& batch);
+  uint64_t remove_prefix_once(std::string_view prefix, const std::vector<uint32_t>& numbers);
+  // What another partition has that a write may have instead: false if there was nothing.
+  bool make_all_room() const;
   // Has all partitions give back the room of their snapshots; false if there was none.
   bool give_up_snapshots() const;
   // Waits for the partitions that are being opened; false if there was none.

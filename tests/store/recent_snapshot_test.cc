@@ -2,7 +2,9 @@
 // death of the process begins with. power_test.cc has the power failures.
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -73,15 +75,38 @@ class StoreRecentSnapshotTest : public testing::TestWithParam<StoreCase> {
     return read;
   }
 
-  // Where snapshots that were written meanwhile stand in an image.
+  // Where the links of partitions to snapshots that were written meanwhile stand in an image.
+  static std::vector<size_t> links_in(const std::string& image) {
+    const auto is_frame = [&](uint64_t at) {
+      if (at % 64 != 0 || at > image.size() - 128) return false;
+      uint64_t frame_bytes = 0;
+      std::memcpy(&frame_bytes, &image[at + offsetof(store::SnapshotFrame, bytes)], 8);
+      store::IndexSnapshot one;
+      std::memcpy(&one, &image[at + sizeof(store::SnapshotFrame)], sizeof one);
+      return (one.generation >> 61) == 1 && one.bytes + 64 == frame_bytes;
+    };
+    std::vector<size_t> found;
+    for (size_t at = offsetof(store::PartitionRoot, snapshots) % 64; at + 32 <= image.size();
+         at += 64) {
+      uint64_t words[4];  // to the end of a PartitionRoot
+      std::memcpy(words, &image[at], sizeof words);
+      if (words[0] == 0 && words[1] == 0) continue;
+      if (words[2] != 0 || words[3] != 0) continue;
+      for (size_t i = 0; i < 2; ++i) {
+        if (words[i] != 0 && is_frame(words[i]) && words[1 - i] % 64 == 0) {
+          found.push_back(at + 8 * i);
+        }
+      }
+    }
+    return found;
+  }
+  // And where these stand.
   static std::vector<size_t> snapshots_in(const std::string& image) {
     std::vector<size_t> found;
-    for (size_t at = 64; at + 64 <= image.size(); at += 64) {
-      store::IndexSnapshot one;
-      std::memcpy(&one, &image[at], sizeof one);
-      uint64_t frame_bytes = 0;
-      std::memcpy(&frame_bytes, &image[at - 56], sizeof frame_bytes);
-      if ((one.generation >> 61) == 1 && one.bytes + 64 == frame_bytes) found.push_back(at);
+    for (const size_t link : links_in(image)) {
+      uint64_t frame = 0;
+      std::memcpy(&frame, &image[link], sizeof frame);
+      found.push_back(frame + sizeof(store::SnapshotFrame));
     }
     return found;
   }
@@ -180,6 +205,62 @@ TEST_P(StoreRecentSnapshotTest, AFullStoreHasTheirRoomAndStillRemoves) {
   const uint64_t with = fill(5);
   // But for room in parts that are too small for a block.
   EXPECT_GE(with, without - without / 25);
+}
+
+// A link that damage has made the same as the other one does not free what that leads to.
+TEST_P(StoreRecentSnapshotTest, ALinkThatIsThereTwice) {
+  std::string image;
+  Model model;
+  {
+    Pool pool = Pool::create(dir_.file("pool"), options());
+    Store store = Store::create(pool, "s", made());
+    write_some(store, model, 20'000);
+    image = as_it_is();
+  }
+  for (const size_t link : links_in(image)) {
+    const bool is_first = link % 64 == offsetof(store::PartitionRoot, snapshots) % 64;
+    std::memcpy(&image[is_first ? link + 8 : link - 8], &image[link], 8);
+  }
+  write_file(dir_.file("pool"), image);
+  Pool pool = Pool::open(dir_.file("pool"), options());
+  Store store = Store::open(pool, "s");
+  EXPECT_EQ(content(store), model);
+  for (int round = 0; round < 5; ++round) {
+    write_some(store, model, 4000);
+    ASSERT_EQ(content(store), model);
+    ASSERT_EQ(faults(store), "");
+    judge(read_file(dir_.file("pool")), model);
+  }
+}
+
+// A partition that is not written to holds room, which whatever write of another one may have.
+TEST_P(StoreRecentSnapshotTest, EveryKindOfWriteHasTheRoomOfOtherPartitions) {
+  if (GetParam().options.partitions == 1) return;
+  const std::vector<std::function<void(Store&, const std::string&)>> kinds = {
+      [](Store& store, const std::string& key) { store.append(key, "a short value"); },
+      [](Store& store, const std::string& key) {
+        static_cast<void>(store.run([](Store& s, std::string k) -> Task<uint64_t> {
+          co_return co_await s.async_put(k, "a short value");
+        }(store, key)));
+      },
+      [](Store& store, const std::string& key) {
+        static_cast<void>(store.run([](Store& s, std::string k) -> Task<uint64_t> {
+          co_return co_await s.async_append(k, "a short value");
+        }(store, key)));
+      }};
+  for (size_t kind = 0; kind < kinds.size(); ++kind) {
+    StoreOptions options = made();
+    options.partitions = 0;
+    options.boundaries = {"m"};
+    Pool pool = Pool::create(dir_.file("room" + std::to_string(kind)), unsealed_store_pool(8));
+    Store store = Store::create(pool, "s", options);
+    for (uint64_t i = 0; i < 20'000; ++i) store.put(key(i), "a short value");
+    ASSERT_GT(figure(store, "index_snapshot_bytes"), 0);
+    EXPECT_TRUE(fails_with(ErrorCode::kPoolFull, [&] {
+      for (uint64_t i = 0;; ++i) kinds[kind](store, "z" + std::to_string(i));
+    }));
+    EXPECT_EQ(figure(store, "index_snapshot_bytes"), 0) << kind;
+  }
 }
 
 TEST_P(StoreRecentSnapshotTest, ThereAreNoneIfNotAskedFor) {
