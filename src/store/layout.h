@@ -157,9 +157,7 @@ static_assert(sizeof(SnapshotFrame) == 64);
 // Of a block that holds records, or a long value.
 struct SnapshotBlock {
   uint64_t incarnation;
-  uint64_t
-      // of a long value: the Location of the record that refers to it; 0: not known
-      last_expiry_ms;
+  uint64_t last_expiry_ms;  // of a long value: the Location of the record that refers to it, or 0
   uint32_t slot;
   uint32_t bytes;  // of records
   uint32_t live;   // of a long value: 1 if a record that counts refers to it
