@@ -89,7 +89,8 @@ class DumpBytes {
   template <typename T>
   T number() {
     T value{};
-    std::memcpy(&value, take(sizeof value).data(), sizeof value);
+    const std::string_view bytes = take(sizeof value);
+    std::memcpy(&value, bytes.data(), bytes.size());
     return value;
   }
 

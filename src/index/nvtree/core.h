@@ -265,8 +265,8 @@ bool Core<Content>::approach(const Key& key, Approach& at) const {
   const Leaf& leaf = leaf_at(at.leaf);
   const uint64_t count = std::min<uint64_t>(pm::load_relaxed(leaf.count), leaf_records_);
   const uint64_t newest = std::min(count, uint64_t{leaf_records_} - 1) / kLineEntries;
-  for (uint64_t line = newest + 1; line-- > 0 && newest - line < kLines;)
-    pm::prefetch(leaf.lines() + line);
+  const uint64_t oldest = newest - std::min<uint64_t>(newest, kLines - 1);
+  for (uint64_t line = newest + 1; line > oldest; --line) pm::prefetch(leaf.lines() + line - 1);
   return false;
 }
 
