@@ -89,7 +89,9 @@ class RaiseCrash : public Raise {
     options.growth_bytes = pm::kSegmentBytes;
     return options;
   }
-  void work(FailingMedium& medium, uint64_t* begin = nullptr, uint64_t* raised = nullptr) {
+  // `end`: where closing begins, of which a structure may keep to itself that the medium fails.
+  void work(FailingMedium& medium, uint64_t* begin = nullptr, uint64_t* raised = nullptr,
+            uint64_t* end = nullptr) {
     acknowledged_ = 0;
     if (begin != nullptr) *begin = medium.persists();
     Pool pool = Pool::open(work_, line_pool(kCapacity));
@@ -100,6 +102,7 @@ class RaiseCrash : public Raise {
         const uint64_t key = model_.size() + acknowledged_;
         TypedIndex(*index).upsert(key, key + 9);
       }
+      if (end != nullptr) *end = medium.persists();
     }
     pool.close();
   }
@@ -154,8 +157,7 @@ TEST_P(RaiseCrash, PowerThatFailsLeavesTheOneCapacityOrTheOther) {
     FailingMedium medium(work_, Domain::kLine);
     medium.begin();
     medium.refuse([](uint64_t) { return false; }, [](uint64_t) { return false; });
-    work(medium, &begin, &raised);
-    end = medium.persists();
+    work(medium, &begin, &raised, &end);
   }
   ASSERT_NO_FATAL_FAILURE(judge());
   ASSERT_GT(raised, begin);
