@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "index/fptree/core.h"
 #include "perdure/pool.h"
 #include "pm/pool_impl.h"
+#include "support/failing_medium.h"
 #include "support/files.h"
 
 namespace perdure::index::fptree {
@@ -19,6 +21,10 @@ namespace perdure::index::fptree {
 struct Steps {
   using Tree = Core<tree::Words>;
 
+  // A write whose thread has seen the pool writable.
+  static bool insert(Tree& tree, uint64_t key, uint64_t value) {
+    return tree.write_once(Verb::kInsert, key, value);
+  }
   static auto find(const Tree& tree, uint64_t key) { return tree.inner_.find(key); }
   // The keys that a scan finds in the leaf.
   static std::vector<uint64_t> keys_of_leaf(const Tree& tree, const auto& position, uint64_t from) {
@@ -102,6 +108,51 @@ TEST_F(FPTreeSteps, AScanDownwardsTellsOfNoKeyBelowTheFloorThatItGoesOnFrom) {
   const auto next = Steps::find_under(*tree, ceiling, floor);
   EXPECT_TRUE(floor.lowest());
   EXPECT_EQ(Steps::keys_of_leaf(*tree, next, floor, ceiling), (std::vector<uint64_t>{155}));
+}
+
+// A split that the medium refuses may be on it as an armed redo record. The leaf that it was to fill
+// must not be another thread's, who began to write before the medium failed.
+TEST_F(FPTreeSteps, ALeafThatAFailedSplitTookIsNotTakenAgain) {
+  constexpr uint64_t kKeys = 8;
+  const std::string path = dir_.file("failing");
+  PoolOptions forced;
+  forced.domain = Domain::kLine;
+  forced.force_domain = true;
+  const auto open_tree = [](Pool& pool) {
+    return Steps::Tree::open(pm::impl_of(pool), "t", Kind::kU64, Kind::kU64, {});
+  };
+  const auto split_twice = [&](test::FailingMedium&) {
+    Pool pool = Pool::open(path, forced);
+    const auto tree = open_tree(pool);
+    try {
+      tree->write(Verb::kInsert, 5, 0);
+    } catch (const Error&) {
+      Steps::insert(*tree, 45, 0);  // the other thread
+    }
+  };
+  uint64_t persist = 0;
+  for (;; ++persist) {
+    std::filesystem::remove(path);
+    {
+      Pool pool = Pool::create(path, {.capacity_bytes = uint64_t{16} << 20});
+      const auto tree = Steps::Tree::create(pm::impl_of(pool), "t", Kind::kU64, Kind::kU64,
+                                            {.leaf_records = 4, .leaf_group = 4});
+      // Two full leaves.
+      for (uint64_t key = 0; key < kKeys; ++key) tree->write(Verb::kInsert, key * 10, key);
+    }
+    if (!test::power_fails(path, Domain::kLine, persist, test::FailingMedium::Image::kAll, 0,
+                           split_twice)) {
+      break;
+    }
+    Pool pool = Pool::open(path);
+    const auto tree = open_tree(pool);
+    for (uint64_t key = 0; key < kKeys; ++key) {
+      uint64_t value = kKeys;
+      EXPECT_TRUE(tree->lookup(key * 10, [&](uint64_t found) { value = found; }));
+      EXPECT_EQ(value, key) << "persist " << persist;
+    }
+  }
+  EXPECT_GE(persist, 3U);  // of the split
 }
 
 }  // namespace

@@ -109,11 +109,16 @@ class Core {
 
   static constexpr int kNone = -1;
 
-  // The lock of a leaf, held by a writer.
+  // The lock of a leaf, held by a writer. Throws kIo once the medium has failed: a redo record that
+  // another thread could not finish may still make records of free slots count, so none of these
+  // may be written again.
   class Held {
    public:
-    explicit Held(LeafRef& leaf) : leaf_(&leaf) { leaf.lock.lock(); }
-    Held(LeafRef& leaf, std::adopt_lock_t) : leaf_(&leaf) {}
+    Held(const Core& core, LeafRef& leaf) : leaf_(&leaf) {
+      leaf.lock.lock();
+      require_sound(core);
+    }
+    Held(const Core& core, LeafRef& leaf, std::adopt_lock_t) : leaf_(&leaf) { require_sound(core); }
     ~Held() { release(); }
     Held(const Held&) = delete;
     Held& operator=(const Held&) = delete;
@@ -124,6 +129,12 @@ class Core {
     }
 
    private:
+    void require_sound(const Core& core) {
+      if (!core.pool_.failed()) [[likely]]
+        return;
+      release();
+      core.pool_.require_writable();
+    }
     LeafRef* leaf_;
   };
 

@@ -92,7 +92,8 @@ void Core<Content>::split(const Held& held, LeafRef& full) {
   typename InnerNodes::Supplies supplies(inner_, at);
 
   LeafRef& fresh = *space_.take();
-  const Held held_too(fresh);  // a writer that came by an old way may hold it, and will turn back
+  const Held held_too(*this,
+                      fresh);  // a writer that came by an old way may hold it, and will turn back
   try {
     const uint64_t copied = copy_records(leaf, moving, *fresh.leaf, 0);
     change_both(*fresh.leaf, copied, leaf, geometry_.full() & ~moving, held_too, held, [&] {
@@ -100,7 +101,9 @@ void Core<Content>::split(const Held& held, LeafRef& full) {
       inner_.insert(supplies, &fresh);
     });
   } catch (...) {
-    if (pm::load_relaxed(fresh.leaf->bitmap) == 0) space_.give_quietly(&fresh);
+    // Not when the medium has failed: the redo record may be on it, and would give the leaf what
+    // the next one had put there.
+    if (!pool_.failed()) space_.give_quietly(&fresh);
     throw;
   }
 }
@@ -136,7 +139,7 @@ template <typename Content>
 LeafRef* Core<Content>::merge_with(const Held& held, LeafRef& leaf, LeafRef* neighbour,
                                    bool on_right, const Key& key, uint32_t most) {
   if (neighbour == nullptr || !neighbour->lock.try_lock()) return nullptr;
-  const Held held_too(*neighbour, std::adopt_lock);
+  const Held held_too(*this, *neighbour, std::adopt_lock);
   const uint64_t own = bitmap_of(*leaf.leaf);
   const uint64_t others = bitmap_of(*neighbour->leaf);
   if (std::popcount(own) + std::popcount(others) > static_cast<int>(most)) return nullptr;
@@ -174,7 +177,7 @@ bool Core<Content>::compact() {
       const std::lock_guard lock(inner_.mutex());
       at = inner_.find(cursor);
       if (at.leaf->lock.try_lock()) {
-        const Held held(*at.leaf, std::adopt_lock);
+        const Held held(*this, *at.leaf, std::adopt_lock);
         LeafRef* next = inner_.neighbours(cursor).right;
         empty = merge_with(held, *at.leaf, next, true, cursor, geometry_.records);
       }

@@ -172,7 +172,7 @@ bool Core<Content>::write_once(const Condition& condition, const Key& key, const
   for (;;) {
     const Position at = inner_.find(key);
     prefetch(*at.leaf->leaf);
-    const Held held(*at.leaf);
+    const Held held(*this, *at.leaf);
     if (!at.holds()) continue;
     // The leaf is the key's, and stays so while it is locked.
     Leaf& leaf = *at.leaf->leaf;
@@ -222,7 +222,7 @@ bool Core<Content>::remove(const Key& key, const Condition& condition) {
   for (;;) {
     const Position at = inner_.find(key);
     prefetch(*at.leaf->leaf);
-    Held held(*at.leaf);
+    Held held(*this, *at.leaf);
     if (!at.holds()) continue;
     Leaf& leaf = *at.leaf->leaf;
     const uint64_t bitmap = bitmap_of(leaf);

@@ -62,15 +62,18 @@ struct Options {
 // Locks that were had by trying, given back together. One that two nodes share is had once.
 class LockSet {
  public:
-  LockSet() = default;
+  explicit LockSet(const pm::PoolImpl& pool) : pool_(pool) {}
   ~LockSet();
   LockSet(const LockSet&) = delete;
   LockSet& operator=(const LockSet&) = delete;
+  // Throws kIo once the medium has failed: a redo record that another thread could not finish may
+  // still make free cells count, so none of these may be written again.
   bool add(StripeLock& lock);
   // Readers of any of the nodes wait from here on, and begin again.
   void begin_change();
 
  private:
+  const pm::PoolImpl& pool_;
   std::array<StripeLock*, kDepthMax + 4> locks_;
   uint32_t count_ = 0;
 };

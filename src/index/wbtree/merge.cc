@@ -96,7 +96,7 @@ bool Core<Content>::tidy_once(const Key& key) {
     Node& node = *path[level].node;
     const uint32_t records = live_count(node);
     if (!is_sparse(records, level)) continue;
-    LockSet held;
+    LockSet held(pool_);
     StripeLock& above = lock_above(path, level);
     if (!held.add(above) || !above.validate(stamp_above(path, level))) return true;
     if (records == 0 && level > 0) throw_damaged(offset_of(node), level, "has no child");
@@ -209,7 +209,7 @@ void Core<Content>::drop(LockSet& held, const Path& path) {
 template <typename Content>
 void Core<Content>::collapse(const Path& path) {
   Node& node = *path[path.depth].node;
-  LockSet held;
+  LockSet held(pool_);
   if (!held.add(top_lock_) || !top_lock_.validate(path.top_stamp) ||
       !held.add(lock_of(node, path.depth)) || live_count(node) != 1) {
     return;

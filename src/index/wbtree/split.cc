@@ -16,7 +16,7 @@ void Core<Content>::make_room(const Key& key) {
   if (!is_full(*path[0].node, 0)) return;
   uint32_t level = 0;
   while (level < path.depth && is_full(*path[level + 1].node, level + 1)) ++level;
-  LockSet held;
+  LockSet held(pool_);
   StripeLock& above = lock_above(path, level);
   if (!held.add(above) || !above.validate(stamp_above(path, level))) return;
   Node& node = *path[level].node;

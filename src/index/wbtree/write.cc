@@ -26,6 +26,8 @@ bool LockSet::add(StripeLock& lock) {
   }
   if (!lock.try_lock()) return false;
   locks_[count_++] = &lock;
+  if (pool_.failed()) [[unlikely]]
+    pool_.require_writable();
   return true;
 }
 
