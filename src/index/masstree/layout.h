@@ -12,13 +12,17 @@
 // the slice on.
 #pragma once
 
+#include <immintrin.h>
+
 #include <algorithm>
 #include <bit>
 #include <compare>
 #include <cstddef>
 #include <cstdint>
 
+#include "index/simd.h"
 #include "index/structure.h"
+#include "pm/memory.h"
 
 namespace perdure::index::masstree {
 
@@ -54,6 +58,40 @@ struct Node {
 };
 static_assert(sizeof(Node) == 256 && offsetof(Node, lengths) == 32 && offsetof(Node, words) == 64 &&
               offsetof(Node, values) == 160);
+
+// By slot, whether its word is below, or equal to, the one that is looked for.
+struct Compared {
+  uint32_t below;
+  uint32_t equal;
+};
+[[gnu::target("avx2")]] inline Compared compare_words_avx2(const Node& node, uint64_t word) {
+  // There is a comparison of signed numbers only.
+  const __m256i turn = _mm256_set1_epi64x(INT64_MIN);
+  const __m256i wanted = _mm256_set1_epi64x(static_cast<int64_t>(word));
+  const __m256i turned = _mm256_xor_si256(wanted, turn);
+  Compared out{};
+  for (uint32_t i = 0; i < kSlots; i += 4) {
+    const __m256i four = _mm256_load_si256(reinterpret_cast<const __m256i*>(node.words + i));
+    const __m256i below = _mm256_cmpgt_epi64(turned, _mm256_xor_si256(four, turn));
+    const __m256i equal = _mm256_cmpeq_epi64(four, wanted);
+    out.below |= static_cast<uint32_t>(_mm256_movemask_pd(_mm256_castsi256_pd(below))) << i;
+    out.equal |= static_cast<uint32_t>(_mm256_movemask_pd(_mm256_castsi256_pd(equal))) << i;
+  }
+  return out;
+}
+inline const bool kHasAvx2 = kVectorsAllowed && __builtin_cpu_supports("avx2") != 0;
+// Of all slots, without a branch by what is in them.
+inline Compared compare_words(const Node& node, uint64_t word) {
+  if (kHasAvx2) [[likely]]
+    return compare_words_avx2(node, word);
+  Compared out{};
+  for (uint32_t i = 0; i < kSlots; ++i) {
+    const uint64_t other = pm::load_relaxed(node.words[i]);
+    out.below |= static_cast<uint32_t>(other < word) << i;
+    out.equal |= static_cast<uint32_t>(other == word) << i;
+  }
+  return out;
+}
 
 struct Layer {
   uint64_t top;

@@ -1,5 +1,8 @@
 // Splits, merges, and the end of layers. All under the mutex of the shape: the interior nodes and
-// what leads to a layer are changed by its holder only, the border nodes by others, too.
+// what leads to a layer are changed by its holders only, the border nodes by others, too. Holders
+// that share it add entries to nodes of level 1 and split the border nodes below: each has the
+// locks of both until its redo records are carried out and disarmed, so that no two of them are
+// about the same words. Who has it alone may read interior nodes without a look at their versions.
 #include <algorithm>
 
 #include "index/masstree/core.h"
@@ -33,6 +36,16 @@ void Core<Policy, Content>::fill(Node& image, const Entry* begin, const Entry* e
   image.permutation = permutation.word();
 }
 
+// A new permutation and neighbour. One record, since the line of both is then flushed once: it may
+// leave the caches with that.
+template <typename Policy, typename Content>
+void Core<Policy, Content>::redo_head(pm::Heap::Txn& txn, Node& node, Permutation permutation,
+                                      uint64_t next) {
+  static_assert(offsetof(Node, next) == offsetof(Node, permutation) + sizeof(uint64_t));
+  const std::array<uint64_t, 2> head = {permutation.word(), next};
+  txn.redo(&node.permutation, head.data(), sizeof head);
+}
+
 template <typename Policy, typename Content>
 typename Core<Policy, Content>::Path Core<Policy, Content>::path_to(const Layer& layer,
                                                                     Slice slice) const {
@@ -52,6 +65,7 @@ typename Core<Policy, Content>::Path Core<Policy, Content>::path_to(const Layer&
 // kPoolFull, kNoSpace: then what has been split stays so, which is a legal tree.
 template <typename Policy, typename Content>
 void Core<Policy, Content>::make_room(Layer& layer, Slice slice) {
+  if (try_split_border(layer, slice)) return;
   const std::lock_guard lock(shape_mutex_);
   while (!is_obsolete(layer)) {
     const Path path = path_to(layer, slice);
@@ -62,6 +76,37 @@ void Core<Policy, Content>::make_room(Layer& layer, Slice slice) {
   }
 }
 
+// The same beside others, for a border node whose parent has room. False: it is not one, or others
+// are changing it.
+template <typename Policy, typename Content>
+bool Core<Policy, Content>::try_split_border(Layer& layer, Slice slice) {
+  constexpr uint32_t kTries = 3;
+  const std::shared_lock lock(shape_mutex_);
+  for (uint32_t i = 0; i < kTries; ++i) {
+    Node* parent = nullptr;
+    Seen parent_seen;
+    Node* node = nullptr;
+    Seen seen;
+    const auto choose = [&](const Node& at, const Seen& here) {
+      if (at.level == 1) {
+        parent = &node_at(pool_.offset_of(&at));
+        parent_seen = here;
+      }
+      return child_for(at, permutation_of(at), slice);
+    };
+    if (!try_reach_by(layer, {}, choose, node, seen)) continue;
+    if (parent == nullptr) return false;
+    const Held held(*this, *parent, *node);
+    // The parent is what it was when it led to the node for this slice.
+    if (!parent_seen.holds() || !seen.holds()) continue;
+    if (!sound_permutation_of(*node).is_full()) return true;
+    if (sound_permutation_of(*parent).is_full()) return false;
+    split_held(layer, parent, *node);
+    return true;
+  }
+  return false;
+}
+
 // Splits a full node whose parent has room, or which has none. False: it is no longer full.
 template <typename Policy, typename Content>
 bool Core<Policy, Content>::split(Layer& layer, const Path& path, size_t at) {
@@ -69,6 +114,13 @@ bool Core<Policy, Content>::split(Layer& layer, const Path& path, size_t at) {
   Node* const parent = at == 0 ? nullptr : path[at - 1];
   const Held held = parent != nullptr ? Held(*this, *parent, node) : Held(*this, layer, node);
   if (!sound_permutation_of(node).is_full()) return false;
+  split_held(layer, parent, node);
+  return true;
+}
+
+// The caller has the locks of the node and of its parent, or of the layer that it is the top of.
+template <typename Policy, typename Content>
+void Core<Policy, Content>::split_held(Layer& layer, Node* parent, Node& node) {
   const bool is_border = node.level == 0;
   const std::vector<Entry> entries = entries_of(node);
   // Keys that ascend leave full nodes behind.
@@ -87,15 +139,13 @@ bool Core<Policy, Content>::split(Layer& layer, const Path& path, size_t at) {
   memory_.copy_nontemporal(pool_.at<Node>(right_at), &right, sizeof right);
 
   const Entry entry = {entries[middle].slice, right_at};
-  const uint64_t left = permutation_of(node).first(middle).word();
-  txn.redo(&node.permutation, &left, sizeof left);
-  if (is_border) txn.redo(&node.next, &right_at, sizeof right_at);
+  redo_head(txn, node, permutation_of(node).first(middle), is_border ? right_at : node.next);
   if (parent != nullptr) {
     const Permutation before = sound_permutation_of(*parent);
     const uint32_t slot = before.free_slot();
     place(*parent, slot, entry);
-    // Recovery would carry out the redo record without it.
-    memory_.flush(&parent->lengths[slot], 1);
+    // Recovery would carry out the redo record without it. Of words nobody reads it.
+    if constexpr (!kWords) memory_.flush(&parent->lengths[slot], 1);
     const uint64_t after = before.with(find(*parent, before, entry.slice).rank, slot).word();
     txn.redo(&parent->permutation, &after, sizeof after);
     txn.will_link(right_at, &parent->permutation, pm::link_bit(Permutation::bit_of(slot)));
@@ -120,7 +170,6 @@ bool Core<Policy, Content>::split(Layer& layer, const Path& path, size_t at) {
     begin_change(node);
     txn.apply();
   });
-  return true;
 }
 
 // ---- merges
@@ -216,13 +265,10 @@ bool Core<Policy, Content>::join(Node& parent, uint32_t rank) {
     place(left, to, entry);
     of_left = of_left.with(of_left.count(), to);
   }
-  // Recovery would carry out the redo records without them.
-  memory_.flush(left.lengths, sizeof left.lengths);
-  const uint64_t after_left = of_left.word();
+  // Recovery would carry out the redo records without them. Of words nobody reads them.
+  if constexpr (!kWords) memory_.flush(left.lengths, sizeof left.lengths);
   const uint64_t after_parent = of_parent.without(rank).word();
-  const uint64_t next = right.next;
-  txn.redo(&left.permutation, &after_left, sizeof after_left);
-  if (is_border) txn.redo(&left.next, &next, sizeof next);
+  redo_head(txn, left, of_left, right.next);
   txn.redo(&parent.permutation, &after_parent, sizeof after_parent);
   txn.will_unlink(right_at, &parent.permutation, pm::link_bit(Permutation::bit_of(slot)),
                   pm::Heap::Txn::Release::kLater);
