@@ -351,7 +351,7 @@ TEST_P(Tries, ReadersSeeWhatStaysWhileNodesGrowAndShrink) {
 // A scan reads several children of a node at a time: those that its visitor removes before it comes
 // to them are gone. Nodes of all sizes, and small ones below large ones.
 TEST_P(Tries, AScanMissesWhatItsVisitorRemoves) {
-  for (const uint64_t count : {4, 16, 40, 200, 1000}) {
+  for (const uint64_t count : {4, 16, 40, 200, 1024}) {
     auto words = create_index(pool_, "words", GetParam(), Kind::kU64, Kind::kU64, {});
     const auto key_of = [](uint64_t i) { return 1 + 3 * i; };
     std::vector<uint64_t> seen;

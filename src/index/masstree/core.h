@@ -394,9 +394,7 @@ template <typename Policy, typename Content>
 typename Core<Policy, Content>::Position Core<Policy, Content>::find(const Node& node,
                                                                      Permutation permutation,
                                                                      Slice slice) {
-  auto [below, equal] = compare_words(node, slice.word);
-  below &= permutation.used();
-  equal &= permutation.used();
+  auto [below, equal] = compare_words(node, permutation.used(), slice.word);
   Position position;
   if constexpr (kWords) {
     position.found = equal != 0;
@@ -405,13 +403,13 @@ typename Core<Policy, Content>::Position Core<Policy, Content>::find(const Node&
     for (; equal != 0; equal &= equal - 1) {
       const auto slot = static_cast<uint32_t>(std::countr_zero(equal));
       const uint8_t length = pm::load_relaxed(node.lengths[slot]);
-      if (length < slice.length) below |= 1U << slot;
+      if (length < slice.length) ++below;
       if (length != slice.length) continue;
       position.found = true;
       position.slot = slot;
     }
   }
-  position.rank = static_cast<uint32_t>(std::popcount(below));
+  position.rank = below;
   return position;
 }
 
