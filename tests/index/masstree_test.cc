@@ -143,7 +143,7 @@ TEST_F(Masstree, LongSharedBeginningsMakeLayersThatGoWithTheirKeys) {
   EXPECT_EQ(figure("pool_bytes"), before);
 }
 
-// Each next to the others, so that they split nodes of the same parents side by side.
+// Each next to the others, so that they split nodes of the same parents.
 TEST_F(Masstree, ThreadsSplitNodesOfTheSameParents) {
   constexpr uint64_t kThreads = 4;
   constexpr uint64_t kKeys = 12'000;
@@ -157,7 +157,7 @@ TEST_F(Masstree, ThreadsSplitNodesOfTheSameParents) {
           for (uint64_t i = 0; i < kKeys; ++i) {
             const uint64_t key = (i * 7919 % kKeys) * kThreads + thread;
             if (!words->insert(key, key + 1)) ++wrong;
-            // Some go again, so that others have the mutex alone.
+            // Some go again, so that nodes are merged, too.
             if (i % 16 == 0 && !words->remove(key)) ++wrong;
           }
         });

@@ -388,8 +388,7 @@ class Core {
       }
     }
   }
-  static constexpr uint32_t kRowsAhead = 4;
-  static constexpr uint32_t kEntriesAhead = 12;
+  static constexpr uint32_t kRecordsAhead = 12;  // of byte strings
   // Of words: the records of a node without subtries, in order, consistent and durable, and the
   // stamp of the lock.
   struct Record {
@@ -608,16 +607,17 @@ template <typename Policy, typename Content>
 template <bool kBack, typename Visit>
 void Core<Policy, Content>::walk(Path frames, [[maybe_unused]] const Key* from, uint64_t limit,
                                  Visit& visit) const {
-  constexpr uint32_t kAhead = kWords ? kRowsAhead : kEntriesAhead;
-  if (!frames.empty() && limit > 1) prefetch_ahead<kBack>(frames.back(), 0, kAhead);
+  const auto fetch = [&](const Step& step, uint32_t skip, uint32_t count) {
+    if (!kWords && limit > 1) prefetch_ahead<kBack>(step, skip, count);
+  };
+  if (!frames.empty()) fetch(frames.back(), 0, kRecordsAhead);
   while (!frames.empty()) {
     Step& step = frames.back();
     if constexpr (kWords) {
       if (Form::is_row(*step.node)) {
         const Step row = step;
         frames.pop_back();
-        if (!frames.empty() && limit > row.node->count)
-          prefetch_ahead<kBack>(frames.back(), 0, kRowsAhead);
+        if (!frames.empty() && limit > row.node->count) prefetch_ahead<kBack>(frames.back(), 0, 1);
         const uint64_t bound = from != nullptr ? *from : ~uint64_t{0};
         if (!walk_row<kBack>(row, bound, limit, visit)) return;
         continue;
@@ -629,12 +629,12 @@ void Core<Policy, Content>::walk(Path frames, [[maybe_unused]] const Key* from, 
     }
     const Item item = read(*step.node, step.word, step.entry - 1);
     step.entry = kBack ? step.entry - 1 : step.entry + 1;
-    if (limit > 1) prefetch_ahead<kBack>(step, kAhead - 1, 1);
+    fetch(step, kRecordsAhead - 1, 1);
     if (!item.live) continue;
     if (item.child) {
       Node& node = enter(item.word, first_position(*step.node));
       frames.push_back({&node, item.word, kBack ? node.count : 1U});
-      if (limit > 1) prefetch_ahead<kBack>(frames.back(), 0, kAhead);
+      fetch(frames.back(), 0, kRecordsAhead);
       continue;
     }
     if (limit == 0) return;

@@ -29,9 +29,8 @@
 // words in the nodes and layers (index/node_lock.h), as published. Readers take none: they note the
 // version of a node, and look at that of its parent again before they rely on it; they wait while a
 // writer stores and fences, so that what they return is durable. A writer holds the lock of one
-// border node. Who changes the shape has the mutex for it: shared, to split a border node whose
-// parent has room, which needs the locks of these two only; for everything else alone. Only who has
-// it waits for a lock while he holds another, in the order of the locks.
+// border node. Who changes the shape has the mutex for it, and only he waits for a lock while he
+// holds another.
 //
 // Sources: Mao et al., "Cache Craftiness for Fast Multicore Key-Value Storage", EuroSys 2012; Lee
 // et al., "RECIPE", SOSP 2019. docs/structures/p-masstree.md says where this differs.
@@ -41,7 +40,6 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <shared_mutex>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -116,7 +114,7 @@ class Core {
   static constexpr uint32_t kFullEnough = kSlots * 3 / 4;  // of a node that a merge makes
 
   // The locks of up to three nodes or layers, which live as long as the caller's guard. Only who
-  // has the mutex of the shape has several; they are taken in their order.
+  // has the mutex of the shape has several.
   class Held {
    public:
     // Throws kIo once the medium has failed: what another thread could not make durable may be
@@ -124,7 +122,6 @@ class Core {
     template <typename... Places>
     explicit Held(const Core& core, const Places&... places) {
       (add(core.lock_of(places)), ...);
-      for (uint32_t i = 0; i < count_; ++i) locks_[i].lock();
       if (core.pool_.failed()) [[unlikely]] {
         release();
         core.pool_.require_writable();
@@ -141,8 +138,8 @@ class Core {
     void add(Lock lock) {
       for (uint32_t i = 0; i < count_; ++i) {
         if (locks_[i] == lock) return;
-        if (lock < locks_[i]) std::swap(lock, locks_[i]);
       }
+      lock.lock();
       locks_[count_++] = lock;
     }
     std::array<Lock, 3> locks_{};
@@ -283,8 +280,7 @@ class Core {
     return border;
   }
   // A border node of a layer. Null if the layer has gone.
-  class Ahead;
-  Node* reach(Layer& layer, Slice slice, Ahead& ahead) const;
+  Node* reach(Layer& layer, Slice slice) const;
   // Of byte strings: asks memory for what an entry of a border node leads to.
   void prefetch_entry(uint64_t value) const {
     if constexpr (!kWords) records_.prefetch(value & ~kLayerTag);
@@ -315,8 +311,6 @@ class Core {
     Seen parent_seen;
     uint32_t parent_rank = 0;
   };
-  static constexpr uint32_t kNodesBefore = 4;
-  void prefetch_before(const Part& part) const;
   bool copy_under(const Node& node, const Seen& seen, const Under& under, Part& part) const;
   bool try_read_before(const Under& under, Part& part) const;
   bool try_read_under(Layer& layer, const Under& under, Part& part) const;
@@ -342,13 +336,11 @@ class Core {
     }
   }
 
-  // ---- shape.cc; alone under the mutex, but for the first three
+  // ---- shape.cc; under the mutex, but for the first two
   void make_room(Layer& layer, Slice slice);
-  bool try_split_border(Layer& layer, Slice slice);
   void shrink(const Key& key, bool empty);
   Path path_to(const Layer& layer, Slice slice) const;
   bool split(Layer& layer, const Path& path, size_t at);
-  void split_held(Layer& layer, Node* parent, Node& node);
   void tidy(Layer& layer, Slice slice);
   bool merge(Node& parent, const Node& child);
   bool join(Node& parent, uint32_t rank);
@@ -386,8 +378,8 @@ class Core {
   mutable pm::EpochManager epochs_;
   Records records_;
   RetiredBlocks retired_;
-  Stripes stripes_;                // unless the nodes have their locks
-  std::shared_mutex shape_mutex_;  // before any lock of a node
+  Stripes stripes_;         // unless the nodes have their locks
+  std::mutex shape_mutex_;  // before any lock of a node
 };
 
 template <typename Policy, typename Content>
@@ -471,79 +463,11 @@ bool Core<Policy, Content>::lookup(const Key& key, Use use) const {
   return true;
 }
 
-// Asks memory for the border nodes that a scan is about to come to, which lead to each other one by
-// one: the nodes above know many at once, some 40 of them. Nothing is validated: what has changed
-// meanwhile costs a miss.
 template <typename Policy, typename Content>
-class Core<Policy, Content>::Ahead {
- public:
-  explicit Ahead(const Core& core) : core_(core) {}
-  // On the way down: a node, and how many of its slices are not above the one that is looked for.
-  void pass(const Node& node, uint32_t rank) {
-    if (node.level == 1) parent_ = {&node, rank};
-    if (node.level == 2) above_ = {&node, rank};
-  }
-  // The scan, of so many records, is in the border node that the way led to.
-  void begin(uint64_t records) {
-    fetched_ = 0;
-    if (records > kSlots / 2) come_to_next(records);
-  }
-  // It has gone on to the next one.
-  void come_to_next(uint64_t records) {
-    if (fetched_ > 0) --fetched_;
-    const uint64_t wanted = std::min<uint64_t>(records / (kSlots / 2) + 1, kNodes);
-    for (; fetched_ < wanted; ++fetched_) {
-      const Node* child = take_next(parent_);
-      if (child == nullptr) {
-        parent_ = {take_next(above_), 0};
-        if (parent_.node == nullptr || parent_.node->level != 1) {
-          parent_.node = nullptr;
-          return;
-        }
-        child = node_in(pm::load_acquire(parent_.node->leftmost));
-        Place beyond = above_;
-        if (const Node* next = take_next(beyond)) prefetch(*next);
-      }
-      if (child != nullptr) prefetch(*child);
-    }
-  }
-
- private:
-  static constexpr uint64_t kNodes = 8;  // that are asked for at a time
-  struct Place {
-    const Node* node = nullptr;
-    uint32_t rank = 0;  // of the child that comes next
-  };
-
-  const Node* take_next(Place& place) const {
-    if (place.node == nullptr) return nullptr;
-    const Permutation permutation = permutation_of(*place.node);
-    if (place.rank >= permutation.count()) return nullptr;
-    return node_in(pm::load_acquire(place.node->values[permutation.slot(place.rank++)]));
-  }
-  const Node* node_in(uint64_t offset) const {
-    return core_.pool_.leads_inside(offset, sizeof(Node)) ? core_.pool_.template at<Node>(offset)
-                                                          : nullptr;
-  }
-
-  const Core& core_;
-  Place parent_;  // of level 1
-  Place above_;
-  uint64_t fetched_ = 0;  // nodes behind the one where the scan is
-};
-
-template <typename Policy, typename Content>
-Node* Core<Policy, Content>::reach(Layer& layer, Slice slice, Ahead& ahead) const {
+Node* Core<Policy, Content>::reach(Layer& layer, Slice slice) const {
   Node* node = nullptr;
   Seen seen;
-  const auto choose = [&](const Node& at, const Seen&) {
-    const Permutation permutation = permutation_of(at);
-    const Position position = find(at, permutation, slice);
-    const uint32_t rank = position.rank + (position.found ? 1 : 0);
-    ahead.pass(at, rank);
-    return pm::load_acquire(rank == 0 ? at.leftmost : at.values[permutation.slot(rank - 1)]);
-  };
-  for (uint32_t attempts = 0; !try_reach_by(layer, {}, choose, node, seen); ++attempts) {
+  for (uint32_t attempts = 0; !try_reach(layer, slice, {}, node, seen); ++attempts) {
     if (is_obsolete(layer)) return nullptr;  // it was empty
     if (attempts > kAttemptsMax) throw_damaged(node_at(layer.top));
   }
@@ -617,16 +541,10 @@ bool Core<Policy, Content>::scan_layer(Layer& layer, uint32_t depth, Text from, 
   bool from_left =
       false;  // by way of the neighbour that has `after`, so all slices here are above it
   uint32_t idle = 0;
-  Ahead ahead(*this);
-  const auto find_node = [&] {
-    Node* node = reach(layer, after, ahead);
-    ahead.begin(limit);
-    return node;
-  };
-  for (Node* node = find_node(); node != nullptr;) {
+  for (Node* node = reach(layer, after); node != nullptr;) {
     const Seen seen = see(*node);
     if (is_obsolete(*node)) {
-      node = find_node();
+      node = reach(layer, after);
       from_left = false;
       continue;
     }
@@ -676,7 +594,6 @@ bool Core<Policy, Content>::scan_layer(Layer& layer, uint32_t depth, Text from, 
     if (limit == 0) return false;
     node = right;
     from_left = count > 0;
-    ahead.come_to_next(limit);
   }
   return true;
 }

@@ -45,19 +45,7 @@ bool Core<Policy, Content>::try_read_before(const Under& under, Part& part) cons
   if (!part.parent_seen.holds()) return false;
   part.low = low;
   part.parent_rank = rank;
-  prefetch_before(part);
   return copy_under(node, seen, under, part);
-}
-
-// Asks memory for some nodes before that one, which the scan may come to.
-template <typename Policy, typename Content>
-void Core<Policy, Content>::prefetch_before(const Part& part) const {
-  const Permutation permutation = permutation_of(*part.parent);
-  const uint32_t ranks = part.parent_rank - 1;
-  for (uint32_t i = 1; i <= std::min(ranks, kNodesBefore); ++i) {
-    const uint64_t node = pm::load_acquire(part.parent->values[permutation.slot(ranks - i)]);
-    if (pool_.leads_inside(node, sizeof(Node))) prefetch(*pool_.at<Node>(node));
-  }
 }
 
 template <typename Policy, typename Content>
@@ -85,9 +73,7 @@ bool Core<Policy, Content>::try_read_under(Layer& layer, const Under& under, Par
     part.low = slice_in(at, slot);
     return pm::load_acquire(at.values[slot]);
   };
-  if (!try_reach_by(layer, {}, choose, node, seen)) return false;
-  if (part.parent_rank > 1) prefetch_before(part);
-  return copy_under(*node, seen, under, part);
+  return try_reach_by(layer, {}, choose, node, seen) && copy_under(*node, seen, under, part);
 }
 
 // False if the layer has gone: it was empty.

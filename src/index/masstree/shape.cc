@@ -1,8 +1,5 @@
 // Splits, merges, and the end of layers. All under the mutex of the shape: the interior nodes and
-// what leads to a layer are changed by its holders only, the border nodes by others, too. Holders
-// that share it add entries to nodes of level 1 and split the border nodes below: each has the
-// locks of both until its redo records are carried out and disarmed, so that no two of them are
-// about the same words. Who has it alone may read interior nodes without a look at their versions.
+// what leads to a layer are changed by its holder only, the border nodes by others, too.
 #include <algorithm>
 
 #include "index/masstree/core.h"
@@ -65,7 +62,6 @@ typename Core<Policy, Content>::Path Core<Policy, Content>::path_to(const Layer&
 // kPoolFull, kNoSpace: then what has been split stays so, which is a legal tree.
 template <typename Policy, typename Content>
 void Core<Policy, Content>::make_room(Layer& layer, Slice slice) {
-  if (try_split_border(layer, slice)) return;
   const std::lock_guard lock(shape_mutex_);
   while (!is_obsolete(layer)) {
     const Path path = path_to(layer, slice);
@@ -76,37 +72,6 @@ void Core<Policy, Content>::make_room(Layer& layer, Slice slice) {
   }
 }
 
-// The same beside others, for a border node whose parent has room. False: it is not one, or others
-// are changing it.
-template <typename Policy, typename Content>
-bool Core<Policy, Content>::try_split_border(Layer& layer, Slice slice) {
-  constexpr uint32_t kTries = 3;
-  const std::shared_lock lock(shape_mutex_);
-  for (uint32_t i = 0; i < kTries; ++i) {
-    Node* parent = nullptr;
-    Seen parent_seen;
-    Node* node = nullptr;
-    Seen seen;
-    const auto choose = [&](const Node& at, const Seen& here) {
-      if (at.level == 1) {
-        parent = &node_at(pool_.offset_of(&at));
-        parent_seen = here;
-      }
-      return child_for(at, permutation_of(at), slice);
-    };
-    if (!try_reach_by(layer, {}, choose, node, seen)) continue;
-    if (parent == nullptr) return false;
-    const Held held(*this, *parent, *node);
-    // The parent is what it was when it led to the node for this slice.
-    if (!parent_seen.holds() || !seen.holds()) continue;
-    if (!sound_permutation_of(*node).is_full()) return true;
-    if (sound_permutation_of(*parent).is_full()) return false;
-    split_held(layer, parent, *node);
-    return true;
-  }
-  return false;
-}
-
 // Splits a full node whose parent has room, or which has none. False: it is no longer full.
 template <typename Policy, typename Content>
 bool Core<Policy, Content>::split(Layer& layer, const Path& path, size_t at) {
@@ -114,13 +79,6 @@ bool Core<Policy, Content>::split(Layer& layer, const Path& path, size_t at) {
   Node* const parent = at == 0 ? nullptr : path[at - 1];
   const Held held = parent != nullptr ? Held(*this, *parent, node) : Held(*this, layer, node);
   if (!sound_permutation_of(node).is_full()) return false;
-  split_held(layer, parent, node);
-  return true;
-}
-
-// The caller has the locks of the node and of its parent, or of the layer that it is the top of.
-template <typename Policy, typename Content>
-void Core<Policy, Content>::split_held(Layer& layer, Node* parent, Node& node) {
   const bool is_border = node.level == 0;
   const std::vector<Entry> entries = entries_of(node);
   // Keys that ascend leave full nodes behind.
@@ -170,6 +128,7 @@ void Core<Policy, Content>::split_held(Layer& layer, Node* parent, Node& node) {
     begin_change(node);
     txn.apply();
   });
+  return true;
 }
 
 // ---- merges
