@@ -121,7 +121,8 @@ void Child::phase(const OperationPlan& plan, char line) {
   // What came before reaches the media now, and is not counted.
   sink_->model().drain();
   sink_->model().reset_counters();
-  BenchClient client(*index_, plan, options_.key_bytes, options_.value_bytes);
+  BenchClient client(*index_, plan,
+                     {.key_bytes = options_.key_bytes, .value_bytes = options_.value_bytes});
   const double began_s = steady_seconds();
   uint64_t failed = 0;
   for (uint64_t place = 0; place < plan.operations(); ++place) {

@@ -171,6 +171,13 @@ double BenchReport::ratio_to_first(const BenchResult& result) const {
   return 0;
 }
 
+RecordForm record_form(const BenchOptions& options) {
+  return {.key_bytes = options.key_bytes,
+          .value_bytes = options.value_bytes,
+          .prefix = options.key_prefix,
+          .url_keys = options.url_keys};
+}
+
 uint64_t raw_record_bytes(const BenchOptions& options) {
   return (options.key_kind == Kind::kU64 ? 8 : options.key_bytes) +
          (options.value_kind == Kind::kU64 ? 8 : options.value_bytes);

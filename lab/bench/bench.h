@@ -73,6 +73,7 @@ struct BenchOptions {
   Kind value_kind = Kind::kU64;
   uint64_t key_bytes = 16;    // of byte-string keys, the prefix and 8 more at least
   std::string key_prefix;     // of byte-string keys
+  bool url_keys = false;      // byte-string keys are URLs; key_bytes is what they have on average
   uint64_t value_bytes = 64;  // of byte-string values
   std::string folder = "/dev/shm";
   std::optional<Domain> domain;  // forced; without: line on tmpfs, elsewhere what is detected
@@ -222,6 +223,8 @@ struct BenchReport {
   double ratio_to_first(const BenchResult& result) const;
 };
 
+// What its byte strings are.
+RecordForm record_form(const BenchOptions& options);
 // Keys and values of one record.
 uint64_t raw_record_bytes(const BenchOptions& options);
 

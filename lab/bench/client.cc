@@ -2,17 +2,15 @@
 
 namespace perdure::lab {
 
-BenchClient::BenchClient(AnyIndex& index, const OperationPlan& plan, uint64_t key_bytes,
-                         uint64_t value_bytes, std::string_view key_prefix, Compare compare)
+BenchClient::BenchClient(AnyIndex& index, const OperationPlan& plan, const RecordForm& form,
+                         Compare compare)
     : index_(index),
       plan_(plan),
       word_keys_(index.key_kind() == Kind::kU64),
       word_values_(index.value_kind() == Kind::kU64),
       words_(word_keys_ && word_values_),
       compare_(compare),
-      bytes_(
-          {.key_bytes = key_bytes, .value_bytes = value_bytes, .prefix = std::string(key_prefix)}) {
-}
+      bytes_(form) {}
 
 bool BenchClient::has_effect(const Operation& operation) {
   const bool removed = operation.type == OperationType::kRemove;

@@ -14,11 +14,10 @@ namespace perdure::lab {
 // One for each thread.
 class BenchClient {
  public:
-  // Byte-string keys start with the prefix and have 8 bytes more at least, so that all can differ.
   // With kNothing what is read is not compared: for an index that keeps nothing.
   enum class Compare : uint8_t { kNothing, kValues };
-  BenchClient(AnyIndex& index, const OperationPlan& plan, uint64_t key_bytes, uint64_t value_bytes,
-              std::string_view key_prefix = {}, Compare compare = Compare::kValues);
+  BenchClient(AnyIndex& index, const OperationPlan& plan, const RecordForm& form,
+              Compare compare = Compare::kValues);
 
   // An operation with its key and value, valid until the next is prepared.
   struct Prepared {

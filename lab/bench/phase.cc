@@ -147,11 +147,7 @@ class PhaseRun {
   Progress progress_now() const;
   PhaseResult sum_up() const;
   BenchClient make_client() const {
-    return {index_,
-            plan_,
-            options_.key_bytes,
-            options_.value_bytes,
-            options_.key_prefix,
+    return {index_, plan_, options_.form,
             options_.compare ? BenchClient::Compare::kValues : BenchClient::Compare::kNothing};
   }
   uint64_t missing_effects() const;

@@ -18,9 +18,7 @@ namespace perdure::lab {
 struct PhaseOptions {
   std::string name;  // for the progress bar
   unsigned threads = 1;
-  uint64_t key_bytes = 8;  // of byte-string keys, the prefix and 8 more at least
-  std::string key_prefix;
-  uint64_t value_bytes = 8;       // of byte-string values
+  RecordForm form = {.key_bytes = 8, .value_bytes = 8};  // of byte strings
   double latency_sampling = 0.1;  // share of the operations that are timed one by one
   uint64_t batch = 1;       // operations of one type in one call, where there are batched calls
   uint64_t warmup = 0;      // operations at the start of the stream that are not measured

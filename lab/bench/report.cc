@@ -63,6 +63,12 @@ std::string server_words(const ServerOptions& server) {
       format_counted(server.pipeline, "request"), server.uniform_arrivals ? "uniform" : "Poisson");
 }
 
+std::string key_words(const BenchOptions& options) {
+  if (options.key_kind == Kind::kU64) return "u64";
+  if (options.url_keys) return fmt::format("URLs of {} to {} bytes", kUrlBytesMin, kUrlBytesMax);
+  return fmt::format("{} bytes", options.key_bytes);
+}
+
 std::string conditions(const BenchReport& report) {
   const BenchOptions& options = report.options;
   std::string text;
@@ -79,8 +85,7 @@ std::string conditions(const BenchReport& report) {
       "capacity {}{}{}{}\n",
       format_count(options.records), format_count(options.operations),
       options.warmup > 0 ? fmt::format(" after {} to warm up", format_count(options.warmup)) : "",
-      to_string(options.key_order),
-      options.key_kind == Kind::kU64 ? "u64" : fmt::format("{} bytes", options.key_bytes),
+      to_string(options.key_order), key_words(options),
       options.value_kind == Kind::kU64 ? "u64" : fmt::format("{} bytes", options.value_bytes),
       options.seed, options.repeats, format_bytes(options.capacity_bytes),
       options.reserve ? " reserved" : "",

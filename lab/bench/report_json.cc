@@ -177,6 +177,7 @@ json parameters_json(const BenchReport& report) {
                      {"key_bytes", options.key_kind == Kind::kU64 ? 8 : options.key_bytes},
                      {"value_bytes", options.value_kind == Kind::kU64 ? 8 : options.value_bytes},
                      {"key_prefix", options.key_prefix},
+                     {"url_keys", options.url_keys},
                      {"path", options.folder},
                      {"seed", options.seed},
                      {"repeats", options.repeats},

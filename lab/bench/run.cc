@@ -290,6 +290,8 @@ void check_options(const BenchOptions& options) {
           fmt::format("keys of {} bytes: give {} bytes (so that all can differ{}) to 1 MiB",
                       options.key_bytes, least_key_bytes,
                       options.key_prefix.empty() ? "" : ", after the prefix"));
+  require(options.key_prefix.empty() || !options.url_keys,
+          "no prefix goes before keys of kind url");
   require(options.key_prefix.empty() || options.key_kind == Kind::kBytes,
           "a prefix goes before keys that are byte strings: give --key-kind bytes too");
   require(options.value_bytes <= (uint64_t{64} << 20),

@@ -112,9 +112,7 @@ PhaseOptions Trial::phase_options(const std::string& name) const {
   PhaseOptions phase_options;
   phase_options.name = fmt::format("{} {}", trial_.label, name);
   phase_options.threads = trial_.threads;
-  phase_options.key_bytes = options_.key_bytes;
-  phase_options.key_prefix = options_.key_prefix;
-  phase_options.value_bytes = options_.value_bytes;
+  phase_options.form = record_form(options_);
   phase_options.latency_sampling = options_.latency_sampling;
   phase_options.batch = options_.batch;
   phase_options.time_limit_s = options_.time_limit_s;
@@ -161,8 +159,7 @@ double Trial::reopen_ms(const std::string& path, const OperationPlan& plan) {
   std::unique_ptr<BenchStore> store = trial_.contender->open(path, store_options());
   const double elapsed_ms = (steady_seconds() - start_s) * 1e3;
   if (plan.has_survivors() && result_.load.phase.complete) {
-    BenchClient client(store->index(), plan, options_.key_bytes, options_.value_bytes,
-                       options_.key_prefix);
+    BenchClient client(store->index(), plan, record_form(options_));
     for (uint64_t place = 0; place < kReopenSample; ++place) {
       const bool found = client.execute({OperationType::kLookup, plan.survivor(place)});
       result_.missing += found ? 0 : 1;

@@ -140,9 +140,11 @@ lab::BenchOptions resolve(BenchCommandOptions options) {
   bench.operations = parse_count(options.operations);
   bench.warmup = parse_count(options.warmup);
   bench.key_order = lab::parse_key_order(options.keys);
-  bench.key_kind = parse_kind(options.key_kind);
+  bench.url_keys = options.key_kind == "url";
+  bench.key_kind = bench.url_keys ? Kind::kBytes : parse_kind(options.key_kind);
   bench.value_kind = parse_kind(options.value_kind);
-  bench.key_bytes = parse_bytes(options.key_size);
+  bench.key_bytes =
+      bench.url_keys ? (lab::kUrlBytesMin + lab::kUrlBytesMax) / 2 : parse_bytes(options.key_size);
   bench.value_bytes = parse_bytes(options.value_size);
   bench.window_s = parse_duration_s(options.window);
   if (!options.time_limit.empty()) bench.time_limit_s = parse_duration_s(options.time_limit);
@@ -151,6 +153,10 @@ lab::BenchOptions resolve(BenchCommandOptions options) {
   bench.structure_options = parse_structure_options(options.options);
   add_workloads(options);
   resolve_servers(options, bench);
+  if (bench.url_keys && !options.plugins.empty()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "plug-ins have keys of one size: give --key-kind bytes");
+  }
   bench.structures.insert(bench.structures.end(), options.plugins.begin(), options.plugins.end());
   return bench;
 }
@@ -251,8 +257,10 @@ void add_workload_options(CLI::App& command, BenchCommandOptions& options) {
       ->check(CLI::IsMember({"mixed", "sequential", "pibench", "dense", "clustered"}))
       ->capture_default_str()
       ->group(group);
-  command.add_option("--key-kind", options.key_kind, "u64 or bytes")
-      ->check(CLI::IsMember({"u64", "bytes"}))
+  command
+      .add_option("--key-kind", options.key_kind,
+                  "u64, bytes, or url: byte strings of 30 to 100 bytes like those of the web")
+      ->check(CLI::IsMember({"u64", "bytes", "url"}))
       ->capture_default_str()
       ->group(group);
   command.add_option("--value-kind", options.value_kind, "u64 or bytes")

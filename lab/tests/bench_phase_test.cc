@@ -4,8 +4,11 @@
 
 #include <atomic>
 #include <set>
+#include <string>
+#include <string_view>
 
 #include "lab/bench/phase.h"
+#include "lab/bench/record_bytes.h"
 #include "lab/bench/ycsb.h"
 #include "perdure/error.h"
 #include "support/ordered_map_index.h"
@@ -36,6 +39,29 @@ PhaseResult run(const Workload& of, uint64_t operations, const PhaseOptions& opt
 
 const TypeResult& of_type(const PhaseResult& result, OperationType type) {
   return result.by_type[static_cast<size_t>(type)];
+}
+
+TEST(BenchPhase, UrlKeysDifferAndHaveAllLengthsAndManyHosts) {
+  RecordBytes records({.value_bytes = 8, .url_keys = true});
+  RecordBytes again({.value_bytes = 8, .url_keys = true});
+  std::set<std::string> keys;
+  std::set<std::string> hosts;
+  std::set<size_t> lengths;
+  for (uint64_t word = 0; word < 20'000; ++word) {
+    const std::string key(records.key(word));
+    EXPECT_EQ(again.key(word), key);
+    const size_t begin = std::string_view("https://").size();
+    const size_t end = key.find('/', begin);
+    ASSERT_NE(end, std::string::npos);
+    keys.insert(key);
+    hosts.insert(key.substr(begin, end - begin));
+    lengths.insert(key.size());
+  }
+  EXPECT_EQ(keys.size(), 20'000U);
+  EXPECT_EQ(lengths.size(), kUrlBytesMax - kUrlBytesMin + 1);
+  EXPECT_EQ(*lengths.begin(), kUrlBytesMin);
+  EXPECT_GT(hosts.size(), kUrlHosts / 2);
+  EXPECT_LE(hosts.size(), kUrlHosts);
 }
 
 TEST(BenchPhase, EveryOperationSucceedsWithAnyNumberOfThreads) {

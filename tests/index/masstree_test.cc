@@ -2,11 +2,13 @@
 // differ in length only, scans that begin inside of a layer, and layers that go.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "index/masstree/layout.h"
@@ -139,6 +141,39 @@ TEST_F(Masstree, LongSharedBeginningsMakeLayersThatGoWithTheirKeys) {
   expect_equal();
   EXPECT_EQ(figure("layers"), 1);
   EXPECT_EQ(figure("pool_bytes"), before);
+}
+
+// Each next to the others, so that they split nodes of the same parents.
+TEST_F(Masstree, ThreadsSplitNodesOfTheSameParents) {
+  constexpr uint64_t kThreads = 4;
+  constexpr uint64_t kKeys = 12'000;
+  for (const char* name : {"p-masstree", "p-masstree+vl"}) {
+    const auto words = create_index(pool_, name, name, Kind::kU64, Kind::kU64, {});
+    std::atomic<int> wrong{0};
+    {
+      std::vector<std::jthread> threads;
+      for (uint64_t thread = 0; thread < kThreads; ++thread) {
+        threads.emplace_back([&, thread] {
+          for (uint64_t i = 0; i < kKeys; ++i) {
+            const uint64_t key = (i * 7919 % kKeys) * kThreads + thread;
+            if (!words->insert(key, key + 1)) ++wrong;
+            // Some go again, so that nodes are merged, too.
+            if (i % 16 == 0 && !words->remove(key)) ++wrong;
+          }
+        });
+      }
+    }
+    EXPECT_EQ(wrong, 0);
+    EXPECT_EQ(words->check([](const std::string& fault) { ADD_FAILURE() << fault; }), 0);
+    Value value;
+    for (uint64_t i = 0; i < kKeys; ++i) {
+      const uint64_t key = i * 7919 % kKeys * kThreads;
+      ASSERT_EQ(words->lookup(key, value), i % 16 != 0);
+      if (i % 16 != 0) {
+        ASSERT_EQ(value.word(), key + 1);
+      }
+    }
+  }
 }
 
 TEST_F(Masstree, TheLongestKeysThatDifferInTheirLastByte) {

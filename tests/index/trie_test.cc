@@ -8,6 +8,7 @@
 #include <iterator>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -345,6 +346,37 @@ TEST_P(Tries, ReadersSeeWhatStaysWhileNodesGrowAndShrink) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(wrong, 0);
   EXPECT_EQ(words->check([](const std::string& fault) { ADD_FAILURE() << fault; }), 0);
+}
+
+// A scan reads several children of a node at a time: those that its visitor removes before it comes
+// to them are gone. Nodes of all sizes, and small ones below large ones.
+TEST_P(Tries, AScanMissesWhatItsVisitorRemoves) {
+  for (const uint64_t count : {4, 16, 40, 200, 1024}) {
+    auto words = create_index(pool_, "words", GetParam(), Kind::kU64, Kind::kU64, {});
+    const auto key_of = [](uint64_t i) { return 1 + 3 * i; };
+    std::vector<uint64_t> seen;
+    std::vector<uint64_t> wanted;
+    for (uint64_t i = 0; i < count; ++i) words->insert(key_of(i), i);
+    for (uint64_t i = 0; i < count; i += 2) wanted.push_back(key_of(i));
+    words->scan(0, count, [&](Datum key, Datum) {
+      seen.push_back(key.word());
+      words->remove(key.word() + 3);
+      return true;
+    });
+    EXPECT_EQ(seen, wanted);
+    for (uint64_t i = 1; i < count; i += 2) words->insert(key_of(i), i);
+    seen.clear();
+    wanted.clear();
+    for (uint64_t i = count; i > 0; i -= 2) wanted.push_back(key_of(i - 1));
+    words->scan_back(std::nullopt, count, [&](Datum key, Datum) {
+      seen.push_back(key.word());
+      words->remove(key.word() - 3);
+      return true;
+    });
+    EXPECT_EQ(seen, wanted);
+    words.reset();
+    drop_structure(pool_, "words");
+  }
 }
 
 TEST_P(Tries, AWordThatLeadsUpwardsIsDamage) {

@@ -250,6 +250,24 @@ TEST_F(Bench, PeersAnswerRightOrAreSkippedWithAWord) {
   EXPECT_FALSE(left_files());
 }
 
+TEST_F(Bench, KeysLikeUrlsAreWrittenReadAndScanned) {
+  const Result result =
+      bench({"p-art+vl", "p-masstree+vl", "fast-fair", "--records", "2k", "--operations", "1k",
+             "--repeats", "1", "--json", "--key-kind", "url", "--mix",
+             "insert=.2,lookup=.3,update=.2,remove=.1,scan=.1,scan-back=.1"});
+  ASSERT_EQ(result.code, 0) << result.err << result.out;
+  const nlohmann::json json = result.json();
+  EXPECT_EQ(json["results"].size(), 6U);  // a load and a mix of each
+  for (const nlohmann::json& row : json["results"]) {
+    EXPECT_EQ(row["failed"], 0) << row["structure"];
+  }
+  EXPECT_EQ(json["parameters"]["url_keys"], true);
+  EXPECT_EQ(json["parameters"]["key_kind"], "bytes");
+  EXPECT_FALSE(left_files());
+  EXPECT_EQ(bench({"fast-fair", "--key-kind", "url", "--key-prefix", "x"}).code, 2);
+  EXPECT_EQ(bench({"fast-fair", "--key-kind", "url", "--server", "perdure"}).code, 2);
+}
+
 TEST_F(Bench, APeerThatIsNotThereIsNamedInEveryFormat) {
   const std::string without = "PERDURE_PEERS=" + folder() + " $PERDURE bench --folder " + folder() +
                               " --records 100 --operations 100 --repeats 1 ";

@@ -111,6 +111,7 @@ class Core {
  private:
   static constexpr bool kWords = !Content::kOutOfPlace;
   // Each of which another thread's success must have undone.
+  static constexpr ptrdiff_t kRecordsAhead = 8;  // that a scan of byte strings asks memory for
   static constexpr uint32_t kAttemptsMax = 1 << 20;
 
   // For blocks that others have replaced, in a pool that is full.
@@ -518,6 +519,8 @@ void Core<Content>::scan(const Key& from, uint64_t limit, Visit visit) const {
       if constexpr (kWords) {
         go_on = visit(slot->key, slot->value);
       } else {
+        // Memory fetches those that are visited soon.
+        if (parts.items.end() - slot > kRecordsAhead) records_.prefetch(slot[kRecordsAhead].value);
         const std::string_view key = records_.key(slot->value);
         if (tree::prefix_of(key) != slot->key) [[unlikely]]
           throw_damaged(slot->value, "has another key than its place says");

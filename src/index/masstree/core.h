@@ -281,6 +281,10 @@ class Core {
   }
   // A border node of a layer. Null if the layer has gone.
   Node* reach(Layer& layer, Slice slice) const;
+  // Of byte strings: asks memory for what an entry of a border node leads to.
+  void prefetch_entry(uint64_t value) const {
+    if constexpr (!kWords) records_.prefetch(value & ~kLayerTag);
+  }
   template <typename Visit>
   bool scan_layer(Layer& layer, uint32_t depth, Text from, uint64_t& limit, Visit& visit) const;
 
@@ -345,6 +349,7 @@ class Core {
   static std::vector<Entry> entries_of(const Node& node);
   static void fill(Node& image, const Entry* begin, const Entry* end);
   void place(Node& node, uint32_t slot, const Entry& entry) const;
+  static void redo_head(pm::Heap::Txn& txn, Node& node, Permutation permutation, uint64_t next);
   template <typename Place>
   void make_obsolete(Place& place) {
     pm::store_release(place.obsolete, obsolete_mark_);  // readers begin again
@@ -381,15 +386,7 @@ template <typename Policy, typename Content>
 typename Core<Policy, Content>::Position Core<Policy, Content>::find(const Node& node,
                                                                      Permutation permutation,
                                                                      Slice slice) {
-  uint32_t below = 0;
-  uint32_t equal = 0;
-  for (uint32_t i = 0; i < kSlots; ++i) {  // all slots, without a branch
-    const uint64_t word = pm::load_relaxed(node.words[i]);
-    below |= static_cast<uint32_t>(word < slice.word) << i;
-    equal |= static_cast<uint32_t>(word == slice.word) << i;
-  }
-  below &= permutation.used();
-  equal &= permutation.used();
+  auto [below, equal] = compare_words(node, permutation.used(), slice.word);
   Position position;
   if constexpr (kWords) {
     position.found = equal != 0;
@@ -398,13 +395,13 @@ typename Core<Policy, Content>::Position Core<Policy, Content>::find(const Node&
     for (; equal != 0; equal &= equal - 1) {
       const auto slot = static_cast<uint32_t>(std::countr_zero(equal));
       const uint8_t length = pm::load_relaxed(node.lengths[slot]);
-      if (length < slice.length) below |= 1U << slot;
+      if (length < slice.length) ++below;
       if (length != slice.length) continue;
       position.found = true;
       position.slot = slot;
     }
   }
-  position.rank = static_cast<uint32_t>(std::popcount(below));
+  position.rank = below;
   return position;
 }
 
@@ -570,6 +567,7 @@ bool Core<Policy, Content>::scan_layer(Layer& layer, uint32_t depth, Text from, 
       throw_damaged(*node);
     Node* right = next == 0 ? nullptr : &node_at(next);
     if (right != nullptr) prefetch(*right);
+    for (uint32_t i = 0; i < count; ++i) prefetch_entry(entries[i].value);
     for (uint32_t i = 0; i < count; ++i) {
       const auto& [slice, value] = entries[i];
       const bool on_path = !told && slice == after;

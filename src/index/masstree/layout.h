@@ -12,13 +12,17 @@
 // the slice on.
 #pragma once
 
+#include <immintrin.h>
+
 #include <algorithm>
 #include <bit>
 #include <compare>
 #include <cstddef>
 #include <cstdint>
 
+#include "index/simd.h"
 #include "index/structure.h"
+#include "pm/memory.h"
 
 namespace perdure::index::masstree {
 
@@ -55,6 +59,44 @@ struct Node {
 static_assert(sizeof(Node) == 256 && offsetof(Node, lengths) == 32 && offsetof(Node, words) == 64 &&
               offsetof(Node, values) == 160);
 
+// How many of the slots in a mask have a word below the one that is looked for, and which have it.
+struct Compared {
+  uint32_t below;
+  uint32_t equal;
+};
+[[gnu::target("avx2,popcnt")]] inline Compared compare_words_avx2(const Node& node, uint32_t slots,
+                                                                  uint64_t word) {
+  // There is a comparison of signed numbers only.
+  const __m256i turn = _mm256_set1_epi64x(INT64_MIN);
+  const __m256i wanted = _mm256_set1_epi64x(static_cast<int64_t>(word));
+  const __m256i turned = _mm256_xor_si256(wanted, turn);
+  uint32_t below = 0;
+  uint32_t equal = 0;
+  for (uint32_t i = 0; i < kSlots; i += 4) {
+    const __m256i four = _mm256_load_si256(reinterpret_cast<const __m256i*>(node.words + i));
+    const __m256i less = _mm256_cmpgt_epi64(turned, _mm256_xor_si256(four, turn));
+    const __m256i same = _mm256_cmpeq_epi64(four, wanted);
+    below |= static_cast<uint32_t>(_mm256_movemask_pd(_mm256_castsi256_pd(less))) << i;
+    equal |= static_cast<uint32_t>(_mm256_movemask_pd(_mm256_castsi256_pd(same))) << i;
+  }
+  return {static_cast<uint32_t>(std::popcount(below & slots)), equal & slots};
+}
+inline const bool kHasAvx2 =
+    kVectorsAllowed && __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("popcnt") != 0;
+// Without a branch by what is in the slots.
+inline Compared compare_words(const Node& node, uint32_t slots, uint64_t word) {
+  if (kHasAvx2) [[likely]]
+    return compare_words_avx2(node, slots, word);
+  uint32_t below = 0;
+  uint32_t equal = 0;
+  for (uint32_t i = 0; i < kSlots; ++i) {
+    const uint64_t other = pm::load_relaxed(node.words[i]);
+    below |= static_cast<uint32_t>(other < word) << i;
+    equal |= static_cast<uint32_t>(other == word) << i;
+  }
+  return {static_cast<uint32_t>(std::popcount(below & slots)), equal & slots};
+}
+
 struct Layer {
   uint64_t top;
   uint32_t obsolete;  // as a node's
@@ -82,7 +124,12 @@ class Permutation {
   explicit Permutation(uint64_t word = 0) : word_(word) {}
   uint64_t word() const { return word_; }
   uint32_t used() const { return static_cast<uint32_t>(word_ >> kFirstBit) & kAll; }
-  uint32_t count() const { return static_cast<uint32_t>(std::popcount(used())); }
+  // Without the instruction for it, which not all processors have: the bits of each four.
+  uint32_t count() const {
+    constexpr uint64_t kBits = 0x4332322132212110;
+    const auto bits = [&](uint32_t from) { return kBits >> (used() >> from & 15) * 4 & 15; };
+    return static_cast<uint32_t>(bits(0) + bits(4) + bits(8));
+  }
   bool is_full() const { return used() == kAll; }
   // Of a node, whatever damage may have made of the word.
   uint32_t slot(uint32_t rank) const { return std::min(rank_bits(rank), kSlots - 1); }
@@ -108,8 +155,9 @@ class Permutation {
   }
   bool sound() const {
     uint32_t met = 0;
-    for (uint32_t rank = 0; rank < count(); ++rank) met |= 1U << rank_bits(rank);
-    return met == used() && (ranks() & ~mask(count())) == 0 && word_ >> (kFirstBit + kSlots) == 0;
+    const uint32_t end = count();
+    for (uint32_t rank = 0; rank < end; ++rank) met |= 1U << rank_bits(rank);
+    return met == used() && (ranks() & ~mask(end)) == 0 && word_ >> (kFirstBit + kSlots) == 0;
   }
 
  private:

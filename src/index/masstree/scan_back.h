@@ -97,6 +97,7 @@ bool Core<Policy, Content>::scan_layer_back(Layer& layer, uint32_t depth, const 
   if (from != nullptr) under = {Under::Kind::kUpTo, slice_of(*from)};
   Part part;
   while (read_under(layer, under, part)) {
+    for (uint32_t i = part.count; i-- > 0;) prefetch_entry(part.entries[i].value);
     for (uint32_t i = part.count; i-- > 0;) {
       const auto& [slice, value] = part.entries[i];
       const bool on_path = from != nullptr && slice == slice_of(*from);

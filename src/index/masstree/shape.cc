@@ -33,6 +33,16 @@ void Core<Policy, Content>::fill(Node& image, const Entry* begin, const Entry* e
   image.permutation = permutation.word();
 }
 
+// A new permutation and neighbour. One record, since the line of both is then flushed once: it may
+// leave the caches with that.
+template <typename Policy, typename Content>
+void Core<Policy, Content>::redo_head(pm::Heap::Txn& txn, Node& node, Permutation permutation,
+                                      uint64_t next) {
+  static_assert(offsetof(Node, next) == offsetof(Node, permutation) + sizeof(uint64_t));
+  const std::array<uint64_t, 2> head = {permutation.word(), next};
+  txn.redo(&node.permutation, head.data(), sizeof head);
+}
+
 template <typename Policy, typename Content>
 typename Core<Policy, Content>::Path Core<Policy, Content>::path_to(const Layer& layer,
                                                                     Slice slice) const {
@@ -87,15 +97,13 @@ bool Core<Policy, Content>::split(Layer& layer, const Path& path, size_t at) {
   memory_.copy_nontemporal(pool_.at<Node>(right_at), &right, sizeof right);
 
   const Entry entry = {entries[middle].slice, right_at};
-  const uint64_t left = permutation_of(node).first(middle).word();
-  txn.redo(&node.permutation, &left, sizeof left);
-  if (is_border) txn.redo(&node.next, &right_at, sizeof right_at);
+  redo_head(txn, node, permutation_of(node).first(middle), is_border ? right_at : node.next);
   if (parent != nullptr) {
     const Permutation before = sound_permutation_of(*parent);
     const uint32_t slot = before.free_slot();
     place(*parent, slot, entry);
-    // Recovery would carry out the redo record without it.
-    memory_.flush(&parent->lengths[slot], 1);
+    // Recovery would carry out the redo record without it. Of words nobody reads it.
+    if constexpr (!kWords) memory_.flush(&parent->lengths[slot], 1);
     const uint64_t after = before.with(find(*parent, before, entry.slice).rank, slot).word();
     txn.redo(&parent->permutation, &after, sizeof after);
     txn.will_link(right_at, &parent->permutation, pm::link_bit(Permutation::bit_of(slot)));
@@ -216,13 +224,10 @@ bool Core<Policy, Content>::join(Node& parent, uint32_t rank) {
     place(left, to, entry);
     of_left = of_left.with(of_left.count(), to);
   }
-  // Recovery would carry out the redo records without them.
-  memory_.flush(left.lengths, sizeof left.lengths);
-  const uint64_t after_left = of_left.word();
+  // Recovery would carry out the redo records without them. Of words nobody reads them.
+  if constexpr (!kWords) memory_.flush(left.lengths, sizeof left.lengths);
   const uint64_t after_parent = of_parent.without(rank).word();
-  const uint64_t next = right.next;
-  txn.redo(&left.permutation, &after_left, sizeof after_left);
-  if (is_border) txn.redo(&left.next, &next, sizeof next);
+  redo_head(txn, left, of_left, right.next);
   txn.redo(&parent.permutation, &after_parent, sizeof after_parent);
   txn.will_unlink(right_at, &parent.permutation, pm::link_bit(Permutation::bit_of(slot)),
                   pm::Heap::Txn::Release::kLater);

@@ -73,43 +73,38 @@ uint64_t Core<Policy, Content>::child_at(const Owner& owner, uint32_t symbol) co
 }
 
 template <typename Policy, typename Content>
+uint64_t Core<Policy, Content>::child_from(const Owner& owner, uint32_t& position) {
+  if (position == 0) {
+    const uint64_t end = pm::load_acquire(owner.node->end);
+    if (end != 0) return end;
+    position = 1;
+  }
+  uint32_t symbol = symbol_of_position(position);
+  const uint64_t* slot = Shape::next(*owner.node, tag_of(owner.word), symbol);
+  position = symbol + 1;
+  return slot == nullptr ? 0 : pm::load_acquire(*slot);
+}
+
+template <typename Policy, typename Content>
+uint64_t Core<Policy, Content>::child_before(const Owner& owner, uint32_t& position) {
+  if (position == 0) return 0;
+  if (position > 1) {
+    uint32_t symbol = symbol_of_position(position - 1);
+    const uint64_t* slot = Shape::previous(*owner.node, tag_of(owner.word), symbol);
+    position = symbol + 1;
+    if (slot != nullptr) return pm::load_acquire(*slot);
+  }
+  position = 0;
+  return pm::load_acquire(owner.node->end);
+}
+
+template <typename Policy, typename Content>
 uint64_t Core<Policy, Content>::next_child(const Owner& owner, uint32_t& position) const {
   const Lock lock = lock_of(owner);
   for (const uint32_t begin = position;;) {
     const auto stamp = lock.begin_read();
-    uint64_t word = 0;
     position = begin;
-    if (position == 0) {
-      word = pm::load_acquire(owner.node->end);
-      if (word == 0) position = 1;
-    }
-    if (word == 0) {
-      uint32_t symbol = symbol_of_position(position);
-      const uint64_t* slot = Shape::next(*owner.node, tag_of(owner.word), symbol);
-      word = slot == nullptr ? 0 : pm::load_acquire(*slot);
-      position = symbol + 1;
-    }
-    if (lock.validate(stamp)) return word;
-  }
-}
-
-template <typename Policy, typename Content>
-uint64_t Core<Policy, Content>::previous_child(const Owner& owner, uint32_t& position) const {
-  if (position == 0) return 0;
-  const Lock lock = lock_of(owner);
-  for (const uint32_t begin = position;;) {
-    const auto stamp = lock.begin_read();
-    const uint64_t* slot = nullptr;
-    if (begin > 1) {
-      uint32_t symbol = symbol_of_position(begin - 1);
-      slot = Shape::previous(*owner.node, tag_of(owner.word), symbol);
-      position = symbol + 1;
-    }
-    if (slot == nullptr) {
-      slot = &owner.node->end;
-      position = 0;
-    }
-    const uint64_t word = pm::load_acquire(*slot);
+    const uint64_t word = child_from(owner, position);
     if (lock.validate(stamp)) return word;
   }
 }
@@ -206,7 +201,7 @@ void Core<Policy, Content>::seek(Text from, std::vector<Frame>& frames, uint64_t
     symbol = symbol_or_end(from, branch);
     if (symbol == kEnd) return;  // all of it counts
     owner = at.node;
-    frames.push_back({owner, symbol + 2});
+    frames.emplace_back(owner, symbol + 2);
     depth = branch + 1;
   }
 }
@@ -233,7 +228,7 @@ void Core<Policy, Content>::seek_back(Text from, std::vector<Frame>& frames,
     }
     symbol = symbol_or_end(from, branch);
     owner = at.node;
-    frames.push_back({owner, symbol + 1});  // of `end` nothing comes before
+    frames.emplace_back(owner, symbol + 1);  // of `end` nothing comes before
     depth = branch + 1;
   }
 }

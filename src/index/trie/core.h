@@ -31,8 +31,9 @@
 // at once and in the order of the locks; then looks again. A replaced node is marked obsolete.
 // Lookups take no lock and never begin again: after each word they wait while the node changes, so
 // that what they read is durable, and the leaf has the whole key. A replaced node stays as it was
-// when it was replaced, which was after a reader in it began. Scans read each child under the
-// node's version.
+// when it was replaced, which was after a reader in it began. Scans read some children of a node at
+// a time, under its version, and read them again if that is another one when they come to the next
+// child: meanwhile memory fetches what the children lead to.
 //
 // Sources: Lee et al., "WORT: Write Optimal Radix Tree for Persistent Memory Storage Systems", FAST
 // 2017; Leis et al., "The Adaptive Radix Tree", ICDE 2013, and "The ART of Practical
@@ -95,10 +96,14 @@ class Core {
   // Calls visit(key, value) in ascending order from `from` on, `limit` times at most, until it says
   // no.
   template <typename Visit>
-  void scan(const Key& from, uint64_t limit, Visit visit) const;
+  void scan(const Key& from, uint64_t limit, Visit visit) const {
+    walk<false>(&from, limit, visit);
+  }
   // The same in descending order; null: from the last key on.
   template <typename Visit>
-  void scan_back(const Key* from, uint64_t limit, Visit visit) const;
+  void scan_back(const Key* from, uint64_t limit, Visit visit) const {
+    walk<true>(from, limit, visit);
+  }
   uint64_t check(const std::function<void(const std::string&)>& report) const;
   void visit_blocks(const std::function<void(uint64_t offset, uint64_t bytes)>& visit) const;
   std::vector<Statistic> statistics() const;
@@ -227,10 +232,11 @@ class Core {
   }
   // The child at a symbol, consistent and durable. Without any lock.
   uint64_t child_at(const Owner& owner, uint32_t symbol) const;
-  // The first child from a position on, in order; 0 if there is none. The same.
+  // The first child from a position on, in order, and its position; 0 if there is none. The same.
   uint64_t next_child(const Owner& owner, uint32_t& position) const;
-  // The last child before a position; 0 if there is none. The same.
-  uint64_t previous_child(const Owner& owner, uint32_t& position) const;
+  // The same, and the last child before a position, for who validates the node's version.
+  static uint64_t child_from(const Owner& owner, uint32_t& position);
+  static uint64_t child_before(const Owner& owner, uint32_t& position);
 
   // ---- keys; the caller has a guard
   static Text text_of(const Key& key) {
@@ -268,13 +274,33 @@ class Core {
   bool use_leaf(uint64_t word, const Key& key, Use& use) const;
 
   // ---- scan
+  // A node on the way, and some of its children that come next, as they were at one moment.
   struct Frame {
+    static constexpr uint32_t kRoom = 32;
+
+    Frame(const Owner& node, uint32_t place) : owner(node), position(place) {}
     Owner owner;
     uint32_t position;  // of the next child; downwards: of the one before which the next one is
+    uint32_t next = 0;
+    uint32_t count = 0;
+    typename Lock::Stamp stamp{};
+    std::array<uint64_t, kRoom> words;
+    std::array<uint16_t, kRoom> positions;  // what `position` is behind each
   };
   static constexpr uint32_t kBehindAll = Shape::kSymbols + 1;  // positions
+  // How many children ahead a scan asks memory for one, and for what a small node leads to.
+  static constexpr uint32_t kFetchAhead = 12;
+  static constexpr uint32_t kPeekAhead = 4;
   void seek(Text from, std::vector<Frame>& frames, uint64_t& first) const;
   void seek_back(Text from, std::vector<Frame>& frames, uint64_t& first) const;
+  template <bool kBack>
+  void fill(Frame& frame, uint64_t limit) const;
+  template <bool kBack>
+  uint64_t take(Frame& frame, uint64_t limit) const;
+  void fetch(uint64_t word) const;
+  void fetch_below(uint64_t word) const;
+  template <bool kBack, typename Visit>
+  void walk(const Key* from, uint64_t limit, Visit& visit) const;
   uint32_t depth_below(const Owner& owner) const {
     return owner.node == nullptr ? 0 : branch_of(owner.word);
   }
@@ -421,55 +447,86 @@ bool Core<Policy, Content>::visit_leaf(uint64_t word, Visit& visit) const {
   }
 }
 
+// Hints, which may be about a word of another moment.
 template <typename Policy, typename Content>
-template <typename Visit>
-void Core<Policy, Content>::scan(const Key& from, uint64_t limit, Visit visit) const {
-  const pm::EpochManager::Guard guard(epochs_);
-  std::vector<Frame> frames;
-  uint64_t word = 0;
-  seek(text_of(from), frames, word);
-  bool reached = false;  // all leaves to come are above `from`
-  for (;;) {
-    if (word != 0 && !is_leaf(word)) {
-      const uint32_t above = frames.empty() ? 0 : branch_of(frames.back().owner.word) + 1;
-      frames.push_back({{&enter(word, above), word}, 0});
-    } else if (word != 0) {
-      reached = reached || text_of_leaf(word) >= text_of(from);
-      if (reached) {
-        if (limit == 0) return;
-        --limit;
-        if (!visit_leaf(word, visit) || limit == 0) return;
-      }
-    }
-    word = 0;
-    while (!frames.empty() && word == 0) {
-      Frame& frame = frames.back();
-      word = next_child(frame.owner, frame.position);
-      ++frame.position;
-      if (word == 0) frames.pop_back();
-    }
-    if (word == 0) return;
+void Core<Policy, Content>::fetch(uint64_t word) const {
+  // Of a record the header with the key, and what may be behind it; of a larger node the processor
+  // fetches the rest.
+  const uint64_t bytes = is_leaf(word) ? (kWords ? sizeof(Leaf) : uint64_t{2} * pm::kLineBytes)
+                                       : std::min<uint64_t>(Shape::bytes_of(tag_of(word)), 256);
+  const char* const begin = pool_.at<char>(offset_of(word));
+  for (uint64_t at = 0; at < bytes; at += pm::kLineBytes) pm::prefetch(begin + at);
+}
+template <typename Policy, typename Content>
+void Core<Policy, Content>::fetch_below(uint64_t word) const {
+  const uint64_t tag = tag_of(word);
+  const uint64_t bytes = Shape::bytes_of(tag);  // of a leaf 0
+  const uint32_t room = Shape::room_of(tag);
+  if (bytes == 0 || room > 16 || !pool_.leads_inside(offset_of(word), bytes)) return;
+  const uint64_t* slots = Shape::slots_of(*pool_.at<Node>(offset_of(word)), tag);
+  for (uint32_t i = 0; i < room; ++i) {
+    if (const uint64_t child = pm::load_relaxed(slots[i]); child != 0) fetch(child);
   }
 }
 
 template <typename Policy, typename Content>
-template <typename Visit>
-void Core<Policy, Content>::scan_back(const Key* from, uint64_t limit, Visit visit) const {
+template <bool kBack>
+void Core<Policy, Content>::fill(Frame& frame, uint64_t limit) const {
+  const auto most = static_cast<uint32_t>(std::clamp<uint64_t>(limit, 1, Frame::kRoom));
+  const Lock lock = lock_of(frame.owner);
+  do {
+    frame.stamp = lock.begin_read();
+    frame.next = frame.count = 0;
+    for (uint32_t position = frame.position; frame.count < most;) {
+      const uint64_t word =
+          kBack ? child_before(frame.owner, position) : child_from(frame.owner, position);
+      if (word == 0) break;
+      if (!kBack) ++position;
+      frame.words[frame.count] = word;
+      frame.positions[frame.count++] = static_cast<uint16_t>(position);
+    }
+  } while (!lock.validate(frame.stamp));
+  for (uint32_t i = 0; i < std::min(frame.count, kFetchAhead); ++i) fetch(frame.words[i]);
+}
+
+// The next child, consistent and durable; 0: there is none.
+template <typename Policy, typename Content>
+template <bool kBack>
+uint64_t Core<Policy, Content>::take(Frame& frame, uint64_t limit) const {
+  // The visitor may have changed the node, too.
+  if (frame.next == frame.count || !lock_of(frame.owner).validate(frame.stamp))
+    fill<kBack>(frame, limit);
+  if (frame.count == 0) return 0;
+  const uint32_t i = frame.next++;
+  if (i + kFetchAhead < frame.count) fetch(frame.words[i + kFetchAhead]);
+  if (i + kPeekAhead < frame.count) fetch_below(frame.words[i + kPeekAhead]);
+  frame.position = frame.positions[i];
+  return frame.words[i];
+}
+
+// Null: from the first, or last, key on.
+template <typename Policy, typename Content>
+template <bool kBack, typename Visit>
+void Core<Policy, Content>::walk(const Key* from, uint64_t limit, Visit& visit) const {
   const pm::EpochManager::Guard guard(epochs_);
   std::vector<Frame> frames;
+  frames.reserve(8);
   uint64_t word = 0;
-  bool reached = from == nullptr;  // all leaves to come are not above `from`
-  if (reached) {
+  if (from == nullptr) {
     word = child_at({}, 0);
-  } else {
+  } else if constexpr (kBack) {
     seek_back(text_of(*from), frames, word);
+  } else {
+    seek(text_of(*from), frames, word);
   }
+  bool reached = from == nullptr;  // all leaves to come are on the right side of `from`
   for (;;) {
     if (word != 0 && !is_leaf(word)) {
       const uint32_t above = frames.empty() ? 0 : branch_of(frames.back().owner.word) + 1;
-      frames.push_back({{&enter(word, above), word}, kBehindAll});
+      frames.emplace_back(Owner{&enter(word, above), word}, kBack ? kBehindAll : 0);
     } else if (word != 0) {
-      reached = reached || text_of_leaf(word) <= text_of(*from);
+      reached = reached || (kBack ? text_of_leaf(word) <= text_of(*from)
+                                  : text_of_leaf(word) >= text_of(*from));
       if (reached) {
         if (limit == 0) return;
         --limit;
@@ -478,7 +535,7 @@ void Core<Policy, Content>::scan_back(const Key* from, uint64_t limit, Visit vis
     }
     word = 0;
     while (!frames.empty() && word == 0) {
-      word = previous_child(frames.back().owner, frames.back().position);
+      word = take<kBack>(frames.back(), limit);
       if (word == 0) frames.pop_back();
     }
     if (word == 0) return;

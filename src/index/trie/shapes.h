@@ -19,6 +19,7 @@
 //   next               the first child from a symbol on
 //   previous           the last child up to a symbol
 //   add                to a node in the making
+//   slots_of           where the child words are, room_of(tag) of them, in any order
 //   is_sound           whether what leads to the slots contradicts itself; for `check`
 //
 // Readers may be anywhere in a node meanwhile. They may read a key and then a slot that was used
@@ -74,6 +75,20 @@ uint64_t* previous_by_symbol(Node& node, uint64_t tag, uint32_t& symbol) {
   }
 }
 
+// The same of nodes with a slot for each symbol.
+inline uint64_t* next_slot(uint64_t* slots, uint32_t& symbol, uint32_t symbols) {
+  for (; symbol < symbols; ++symbol) {
+    if (pm::load_acquire(slots[symbol]) != 0) return slots + symbol;
+  }
+  return nullptr;
+}
+inline uint64_t* previous_slot(uint64_t* slots, uint32_t& symbol) {
+  for (;; --symbol) {
+    if (pm::load_acquire(slots[symbol]) != 0) return slots + symbol;
+    if (symbol == 0) return nullptr;
+  }
+}
+
 // WORT: a slot for each of 16 symbols of 4 bits. A child is there if its word is not 0.
 //
 //   node, 192 bytes    | header, 32 | (unused) 32 | 16 child words |
@@ -88,32 +103,33 @@ struct Wort {
   static constexpr uint64_t tag_for(uint32_t) { return kSmall; }
   static constexpr uint64_t shrunk(uint64_t tag, uint32_t) { return tag; }
 
-  static uint64_t* slots_of(Node& node) {
+  static uint64_t* slots_of(Node& node, uint64_t) {
     return reinterpret_cast<uint64_t*>(reinterpret_cast<char*>(&node) + 64);
   }
-  static uint64_t* find(Node& node, uint64_t, uint32_t symbol) {
-    uint64_t* slot = slots_of(node) + symbol;
+  static uint64_t* find(Node& node, uint64_t tag, uint32_t symbol) {
+    uint64_t* slot = slots_of(node, tag) + symbol;
     return pm::load_acquire(*slot) == 0 ? nullptr : slot;
   }
   static constexpr uint64_t first_look(uint64_t, uint32_t symbol) {
     return 64 + uint64_t{symbol} * sizeof(uint64_t);
   }
-  static uint64_t child(Node& node, uint64_t, uint32_t symbol) {
-    return pm::load_acquire(slots_of(node)[symbol]);
+  static uint64_t child(Node& node, uint64_t tag, uint32_t symbol) {
+    return pm::load_acquire(slots_of(node, tag)[symbol]);
   }
   static bool has_room(Node&, uint64_t, uint32_t) { return true; }
-  static Place prepare(Node& node, uint64_t, uint32_t symbol, uint64_t child, const pm::Memory&) {
-    return {slots_of(node) + symbol, child};
+  static Place prepare(Node& node, uint64_t tag, uint32_t symbol, uint64_t child,
+                       const pm::Memory&) {
+    return {slots_of(node, tag) + symbol, child};
   }
   static Place removal(Node&, uint64_t, uint32_t, uint64_t* slot) { return {slot, 0}; }
   static uint64_t* next(Node& node, uint64_t tag, uint32_t& symbol) {
-    return next_by_symbol<Wort>(node, tag, symbol);
+    return next_slot(slots_of(node, tag), symbol, kSymbols);
   }
   static uint64_t* previous(Node& node, uint64_t tag, uint32_t& symbol) {
-    return previous_by_symbol<Wort>(node, tag, symbol);
+    return previous_slot(slots_of(node, tag), symbol);
   }
-  static void add(Node& node, uint64_t, uint32_t symbol, uint64_t child) {
-    slots_of(node)[symbol] = child;
+  static void add(Node& node, uint64_t tag, uint32_t symbol, uint64_t child) {
+    slots_of(node, tag)[symbol] = child;
   }
   static bool is_sound(Node&, uint64_t) { return true; }
 };
@@ -266,8 +282,9 @@ inline Place Art::prepare(Node& node, uint64_t tag, uint32_t symbol, uint64_t ch
 }
 
 inline uint64_t* Art::next(Node& node, uint64_t tag, uint32_t& symbol) {
-  if (!has_keys(tag)) return next_by_symbol<Art>(node, tag, symbol);
   uint64_t* slots = slots_of(node, tag);
+  if (tag == kNode256) return next_slot(slots, symbol, kSymbols);
+  if (!has_keys(tag)) return next_by_symbol<Art>(node, tag, symbol);
   const uint8_t* keys = keys_of(node, tag);
   uint64_t* found = nullptr;
   uint32_t least = kSymbols;
@@ -282,8 +299,9 @@ inline uint64_t* Art::next(Node& node, uint64_t tag, uint32_t& symbol) {
 }
 
 inline uint64_t* Art::previous(Node& node, uint64_t tag, uint32_t& symbol) {
-  if (!has_keys(tag)) return previous_by_symbol<Art>(node, tag, symbol);
   uint64_t* slots = slots_of(node, tag);
+  if (tag == kNode256) return previous_slot(slots, symbol);
+  if (!has_keys(tag)) return previous_by_symbol<Art>(node, tag, symbol);
   const uint8_t* keys = keys_of(node, tag);
   uint64_t* found = nullptr;
   uint32_t most = 0;

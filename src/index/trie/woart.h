@@ -224,8 +224,9 @@ inline Place Woart::removal(Node& node, uint64_t tag, uint32_t symbol, uint64_t*
 }
 
 inline uint64_t* Woart::next(Node& node, uint64_t tag, uint32_t& symbol) {
-  if (!has_keys(tag)) return next_by_symbol<Woart>(node, tag, symbol);
   uint64_t* slots = slots_of(node, tag);
+  if (tag == kNode256) return next_slot(slots, symbol, kSymbols);
+  if (!has_keys(tag)) return next_by_symbol<Woart>(node, tag, symbol);
   const uint64_t word = pm::load_acquire(word_of(node));
   if (tag == kNode4) {
     const Four four(word);
@@ -252,8 +253,9 @@ inline uint64_t* Woart::next(Node& node, uint64_t tag, uint32_t& symbol) {
 }
 
 inline uint64_t* Woart::previous(Node& node, uint64_t tag, uint32_t& symbol) {
-  if (!has_keys(tag)) return previous_by_symbol<Woart>(node, tag, symbol);
   uint64_t* slots = slots_of(node, tag);
+  if (tag == kNode256) return previous_slot(slots, symbol);
+  if (!has_keys(tag)) return previous_by_symbol<Woart>(node, tag, symbol);
   const uint64_t word = pm::load_acquire(word_of(node));
   if (tag == kNode4) {
     const Four four(word);
