@@ -80,7 +80,7 @@ IndexSnapshot Partition::compose_head(uint64_t generation, uint64_t entries,
     if (overflow && std::ranges::find(unowned_, slot) != unowned_.end()) continue;
     blocks.push_back(
         {.incarnation = block.incarnation,
-         .last_expiry_ms = overflow ? block.owner.word() : block.last_expiry_ms,
+         .expiry_ms_or_owner = overflow ? block.owner.word() : block.last_expiry_ms,
          .slot = slot,
          .bytes = overflow ? 0 : static_cast<uint32_t>(block.bytes),
          .live = overflow ? uint32_t{!unreferenced.contains(slot)} : block.live - block.saved,
@@ -186,11 +186,11 @@ void Partition::take_blocks(std::span<const SnapshotBlock> blocks) {
     Block& block = blocks_[one.slot];
     block.live = one.live;
     if (block.state == State::kOverflow) {
-      block.owner = Location::of_word(one.last_expiry_ms);
+      block.owner = Location::of_word(one.expiry_ms_or_owner);
       continue;
     }
     block.expiring = one.expiring;
-    block.last_expiry_ms = one.last_expiry_ms;
+    block.last_expiry_ms = one.expiry_ms_or_owner;
     block.marks += one.marks;
     live_bytes_ += one.live;
   }

@@ -157,7 +157,9 @@ static_assert(sizeof(SnapshotFrame) == 64);
 // Of a block that holds records, or a long value.
 struct SnapshotBlock {
   uint64_t incarnation;
-  uint64_t last_expiry_ms;  // of a long value: the Location of the record that refers to it, or 0
+  // Of records: when the last one of them expires. Of a long value: the Location of the record that
+  // refers to it, or 0.
+  uint64_t expiry_ms_or_owner;
   uint32_t slot;
   uint32_t bytes;  // of records
   uint32_t live;   // of a long value: 1 if a record that counts refers to it

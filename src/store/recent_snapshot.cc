@@ -72,12 +72,11 @@ constexpr uint64_t kFrameSeed = ~uint64_t{0} - 1;
 
 // Segments of 64 KiB that must be free for a snapshot to be begun, besides twice what it takes, or
 // to be kept: a part of the pool, so that one does not follow the other at once.
-constexpr uint64_t kSegmentBytes = 64 << 10;
 uint64_t segments_to_begin(const pm::PoolImpl& pool, uint64_t bytes) {
-  return pool.capacity_bytes() / kSegmentBytes / 32 + 2 * bytes / kSegmentBytes + 6;
+  return pool.capacity_bytes() / pm::kSegmentBytes / 32 + 2 * bytes / pm::kSegmentBytes + 6;
 }
 uint64_t segments_to_keep(const pm::PoolImpl& pool) {
-  return pool.capacity_bytes() / kSegmentBytes / 64 + 3;
+  return pool.capacity_bytes() / pm::kSegmentBytes / 64 + 3;
 }
 
 uint64_t frame_checksum(const SnapshotFrame& frame, uint64_t salt, uint32_t partition) {
@@ -411,10 +410,10 @@ bool Partition::read_base(const IndexSnapshot& header, std::span<const uint32_t>
     const Block& block = blocks_[one.slot];
     const bool is_long_value = one.is_long_value != 0;
     // Of a snapshot that does not tell whose it is.
-    if (is_long_value && one.live != 0 && one.last_expiry_ms == 0) return false;
+    if (is_long_value && one.live != 0 && one.expiry_ms_or_owner == 0) return false;
     if (block.state <= State::kSpare || block.incarnation != one.incarnation) {
       if (is_long_value && one.live != 0) {
-        valueless.push_back(Location::of_word(one.last_expiry_ms));
+        valueless.push_back(Location::of_word(one.expiry_ms_or_owner));
       }
       continue;
     }
@@ -459,7 +458,7 @@ bool Partition::read_base(const IndexSnapshot& header, std::span<const uint32_t>
   // A long value whose record has gone, but for what has come since, is not needed.
   for (const SnapshotBlock& one : parts.blocks) {
     if (one.is_long_value == 0 || ends[one.slot] == 0) continue;
-    if (!is_there(Location::of_word(one.last_expiry_ms))) blocks_[one.slot].live = 0;
+    if (!is_there(Location::of_word(one.expiry_ms_or_owner))) blocks_[one.slot].live = 0;
   }
   // A value goes after what superseded its record. With it goes a long key, by which replay() would
   // find the record: it is left out.
