@@ -356,9 +356,8 @@ void Partition::kill(uint64_t entry) {
 void Partition::kill_superseded(const Scan& scan, uint64_t first_version) {
   std::map<uint64_t, std::vector<uint64_t>> without_key;  // incarnation -> versions
   const auto kill_version = [&](uint64_t hash, std::string_view key, const Superseded& superseded) {
-    const uint64_t entry = index_.find(hash, key, [&](Location location) {
-      return view_at(location).version == superseded.version;
-    });
+    const uint64_t entry = index_.find(
+        hash, key, [&](Location location) { return has_version(location, superseded.version); });
     if (entry == PartitionIndex::kNone) return;  // it came since, too
     const uint32_t slot = index_.at(entry).slot();
     if (blocks_[slot].incarnation != superseded.incarnation) mark_stale(slot);

@@ -754,6 +754,7 @@ class Partition final : private RecordKeys {
   void read_records(std::span<const uint32_t> order);
   bool is_whole(uint32_t slot) const;
   void resume(Head& head, uint32_t slot, bool torn);
+  bool has_version(Location location, uint64_t version) const;
   void free_unreferenced_overflow();
   CloseRecord what_is_there() const;
   uint64_t close_checksum(const CloseRecord& close) const;
