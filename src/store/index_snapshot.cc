@@ -32,6 +32,8 @@ uint64_t snapshot_bytes_of(const IndexSnapshot& snapshot) {
 
 }  // namespace
 
+uint64_t Partition::kind_of_index() const { return index_.ordered() != nullptr ? kIsOrdered : 0; }
+
 bool is_of_ordered(const IndexSnapshot& snapshot) {
   return (snapshot.generation & kIsOrdered) != 0;
 }
@@ -133,10 +135,9 @@ void Partition::write_snapshot() {
   if (!accounts_exact_ || snapshots_ != nullptr) return;
   try {
     std::vector<uint64_t> words;
-    uint64_t generation = pool_.generation();
+    const uint64_t generation = pool_.generation() | kind_of_index();
     if (index_.ordered() != nullptr) {
       index_.ordered()->save(words);
-      generation |= kIsOrdered;
     } else {
       words.reserve(index_.size());
       index_.hash().for_words([&](uint64_t word) { words.push_back(word); });
@@ -222,7 +223,7 @@ bool Partition::load_snapshot(const CloseRecord& close) {
   if (snapshot_bytes_ == 0 || index_.pm() != nullptr) return false;
   const bool ordered = index_.ordered() != nullptr;
   const auto& header = *pool_.at<IndexSnapshot>(root_.snapshot);
-  if (header.generation != (close.generation | (ordered ? kIsOrdered : 0)) ||
+  if (header.generation != (close.generation | kind_of_index()) ||
       (!ordered && header.entries != close.records) || header.blocks != close.blocks) {
     return false;
   }

@@ -129,7 +129,7 @@ static_assert(offsetof(PartitionRoot, snapshot) == 64);  // what is before share
 // each removal by prefix its version, its Location, how many blocks, and their incarnations); and
 // `entries`, of the index:
 //   by hash   its entries (HashIndex)
-//   ordered   its nodes (OrderedIndex::save)
+//   ordered   its leaves (ordered_words.cc)
 //   in PM     as a checkpoint finds it (checkpoint.cc): how many records there are, how many changes, and of each of
 //             these its place and entry (pm_index.h)
 struct IndexSnapshot {

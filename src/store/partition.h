@@ -618,6 +618,8 @@ class Partition final : private RecordKeys {
   void kill_superseded(const Scan& scan, uint64_t first_version);
   void kill_by_prefixes(const Scan& scan, uint64_t first_version);
   void kill(uint64_t entry);
+  template <typename LocationOf>
+  void prefetch_ways(size_t i, size_t count, LocationOf location_of) const;
   void mark_stale(uint32_t slot);
   void forget_checkpoint();
   void unlink_checkpoint();
@@ -714,6 +716,7 @@ class Partition final : private RecordKeys {
   void begin_snapshot();
   void write_some_snapshot(uint64_t budget_bytes);
   void end_snapshot();
+  uint64_t words_of_index() const;
   void drop_writing();
   void drop_unfinished();
   void drop_recent(uint32_t place);
@@ -728,6 +731,7 @@ class Partition final : private RecordKeys {
                              std::vector<uint64_t>& image) const;
   void compose_snapshot(uint64_t generation, std::span<const uint64_t> entries,
                         std::vector<uint64_t>& image) const;
+  uint64_t kind_of_index() const;
   void take_blocks(std::span<const SnapshotBlock> blocks);
   void take_prefixes(std::span<const uint64_t> words);
   void take_snapshot(const IndexSnapshot& header, const SnapshotParts& parts);
@@ -861,6 +865,7 @@ class Partition final : private RecordKeys {
   uint64_t appended_bytes_ = 0;       // to the log
   uint64_t dead_overflow_bytes_ = 0;  // in dead_overflow_
   bool checkpoint_now_ = false;       // whatever has come
+  uint64_t leaf_words_ = 12;  // of an ordered index: what a leaf takes but for heads and places
   uint64_t checkpoints_ = 0;
   uint64_t saved_overflow_ = 0;  // long values of records that only snapshots read
   bool unfenced_ = false;        // something was flushed since the last fence
