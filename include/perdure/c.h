@@ -453,7 +453,7 @@ typedef struct perdure_store_options {
   uint32_t index;           /* 0: as created, at creation hash; 1 hash; 2 ordered */
   uint32_t partitions;      /* fixed at creation */
   uint32_t block_bytes;     /* fixed at creation */
-  uint32_t garbage_percent; /* 25 */
+  uint32_t garbage_percent; /* 0: 25, less where the pool has no room for so much */
   uint32_t recovery_threads;
   uint32_t workers; /* 0: callers work themselves */
   uint32_t balance; /* not 0: workers give partitions away */

@@ -73,14 +73,15 @@ struct StoreOptions {
   // suggests. Fixed at creation.
   uint32_t block_bytes = 0;
   // How much of the log may be garbage before it is compacted, in percent of what counts, 5 to 400.
-  // Less takes less room and more writing. Of this opening.
-  uint32_t garbage_percent = 25;
+  // Less takes less room and more writing. 0: 25, and less, down to 5, where the pool has no room
+  // for so much. Of this opening.
+  uint32_t garbage_percent = 0;
   // How much of the log may come to be, in percent of what counts, before a partition writes its
-  // hash index in DRAM to the pool anew, a little with each write: an opening after a crash reads
-  // that snapshot, and of the log what has come since. Less makes that opening shorter, and writes
-  // more: each time about 8 bytes a record. The pool needs room for two of them; if it gets full
-  // they go. 0: there are none but those of a clean close, which are all that an ordered index has;
-  // else 5 to 400. Of this opening.
+  // index in DRAM to the pool anew, a little with each write: an opening after a crash reads that
+  // snapshot, and of the log what has come since. Less makes that opening shorter, and writes more:
+  // each time about 8 bytes a record, of an ordered index some 20. The pool needs room for two of
+  // them; if it gets full they go. 0: there are none but those of a clean close; else 5 to 400. Of
+  // this opening.
   uint32_t index_snapshot_percent = 25;
   // Threads that read the log when the store is opened; 0: one for each processor. Of this opening.
   uint32_t recovery_threads = 0;

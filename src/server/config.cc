@@ -126,8 +126,10 @@ std::vector<Setting> make_settings() {
           "the pool: next to no DRAM, open at once after a crash; fixed when the store is made). "
           "Default: as created; a new store is ordered",
           &Config::index, {"", "hash", "ordered", "pm"}),
-      number<uint32_t>("garbage-percent", "Garbage in the log before it is compacted, 5 to 400",
-                       &Config::garbage_percent, 5, 400),
+      number<uint32_t>("garbage-percent",
+                       "Garbage in the log before it is compacted, 5 to 400; 0: 25, and less where "
+                       "the pool has no room for so much",
+                       &Config::garbage_percent, 0, 400),
       size("memory",
            "Most of the pool that the store takes, such as 4G; 0: the capacity. Beyond it writes "
            "are "

@@ -19,7 +19,7 @@ struct Config {
   std::string domain;
   std::string durability = "best";
   std::string index;  // "hash", "ordered", "pm"; empty: as created, at creation ordered
-  uint32_t garbage_percent = 25;
+  uint32_t garbage_percent = 0;
   uint64_t memory_bytes = 0;  // of the pool that the store may take; 0: the capacity
   bool evict = false;
   uint64_t log_bytes = 0;  // that are kept for followers; 0: a quarter of the capacity

@@ -33,6 +33,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
 #include <new>
@@ -351,14 +352,26 @@ void Partition::kill(uint64_t entry) {
   index_.erase(entry);
 }
 
+// With an ordered index: asks for what the next ones of a tail's records will look at, a group at a
+// time: their ways through the tree overlap. `location_of(i)`: of record i of `count`.
+template <typename LocationOf>
+void Partition::prefetch_ways(size_t i, size_t count, LocationOf location_of) const {
+  if (index_.ordered() == nullptr || i % kTogether != 0) return;
+  std::array<Sought, kTogether> sought;
+  const size_t some = std::min(kTogether, count - i);
+  for (size_t k = 0; k < some; ++k) sought[k].key = key_of(view_at(location_of(i + k)));
+  for (int step = 0; step < PartitionIndex::kAheadSteps; ++step) {
+    for (size_t k = 0; k < some; ++k) prefetch(step, sought[k]);
+  }
+}
+
 // What records since the checkpoint have superseded of what counted then. Those that compaction has
 // moved had done so before.
 void Partition::kill_superseded(const Scan& scan, uint64_t first_version) {
   std::map<uint64_t, std::vector<uint64_t>> without_key;  // incarnation -> versions
   const auto kill_version = [&](uint64_t hash, std::string_view key, const Superseded& superseded) {
-    const uint64_t entry = index_.find(hash, key, [&](Location location) {
-      return view_at(location).version == superseded.version;
-    });
+    const uint64_t entry = index_.find(
+        hash, key, [&](Location location) { return has_version(location, superseded.version); });
     if (entry == PartitionIndex::kNone) return;  // it came since, too
     const uint32_t slot = index_.at(entry).slot();
     if (blocks_[slot].incarnation != superseded.incarnation) mark_stale(slot);
@@ -383,6 +396,7 @@ void Partition::kill_superseded(const Scan& scan, uint64_t first_version) {
       Sought next = {.hash = with_key[i + kAhead].second};
       prefetch(1, next);
     }
+    prefetch_ways(i, with_key.size(), [&](size_t k) { return with_key[k].first; });
     const auto& [location, hash] = with_key[i];
     const RecordView record = view_at(location);
     kill_version(hash, key_of(record), record.superseded);
@@ -431,6 +445,7 @@ void Partition::replay(const Scan& scan, uint64_t first_version) {
   for (size_t i = 0; i < scan.puts.size(); ++i) {
     constexpr size_t kAhead = 16;
     if (i + kAhead < scan.puts.size()) index_.prefetch(scan.puts[i + kAhead].hash);
+    prefetch_ways(i, scan.puts.size(), [&](size_t k) { return scan.puts[k].location(); });
     index_record(scan, scan.puts[i]);
   }
   for (const ScannedPut& put : scan.puts) {

@@ -8,6 +8,14 @@
 
 namespace perdure::store {
 
+namespace {
+
+// Garbage, in percent of what counts, if nobody has said how much.
+constexpr uint64_t kGarbagePercentMin = 5;
+constexpr uint64_t kGarbagePercentMost = 25;
+
+}  // namespace
+
 // Sees to it that the head has room for `bytes`. Returns whether it compacted or evicted for that:
 // then records may have moved, and no entry of the index is valid. Throws kPoolFull, kNoSpace.
 bool Partition::make_room(Head& head, uint64_t bytes, Purpose purpose) {
@@ -262,6 +270,22 @@ size_t Partition::read_victim(uint64_t stop, VictimRecords& records) const {
   return count;
 }
 
+// Whether there may be so much garbage. If nobody has said how much: as long as all partitions
+// together, each with so much, leave free a quarter of the room that garbage and free room make. So
+// a store that gets full compacts earlier, little by little, and not in the write that finds no
+// block.
+bool Partition::may_lie(uint64_t garbage_bytes) const {
+  const auto is_within = [&](uint64_t percent) {
+    return garbage_bytes <= live_bytes_ / 100 * percent + 2 * payload_bytes();
+  };
+  if (config_.garbage_percent != 0) return is_within(config_.garbage_percent);
+  if (is_within(kGarbagePercentMin)) return true;
+  if (!is_within(kGarbagePercentMost)) return false;
+  const uint64_t free_bytes = garbage_bytes / 3;
+  const bool is_short = pool_.heap().is_scarce(free_bytes * config_.partitions / pm::kSegmentBytes);
+  return !is_short && (config_.evicts || !is_beyond(free_bytes));
+}
+
 // Moves on with compaction by about `budget_bytes` of a block. What it copies is durable with the
 // next fence, which must come before anything else is appended.
 //
@@ -288,10 +312,15 @@ size_t Partition::read_victim(uint64_t stop, VictimRecords& records) const {
 void Partition::compact_step(uint64_t budget_bytes) {
   if (emptied_ != kNoSlot) free_emptied();
   if (victim_ == kNoSlot) {
-    const uint64_t allowed = live_bytes_ / 100 * config_.garbage_percent + 2 * payload_bytes();
-    const uint64_t gain = payload_bytes() / 100 * config_.garbage_percent / 2 + 1;
+    const uint64_t garbage = garbage_bytes();
+    uint64_t percent = config_.garbage_percent;
+    if (percent == 0) {
+      const uint64_t there = garbage / (live_bytes_ / 100 + 1);
+      percent = std::clamp<uint64_t>(there, kGarbagePercentMin, kGarbagePercentMost);
+    }
+    const uint64_t gain = payload_bytes() / 100 * percent / 2 + 1;
     if (stale_.empty()) {
-      if (garbage_bytes() <= allowed) return;
+      if (may_lie(garbage)) return;
       if (quiet_bytes_ > budget_bytes) {
         quiet_bytes_ -= budget_bytes;
         return;

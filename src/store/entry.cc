@@ -233,7 +233,7 @@ index::EntryWithPresets entry_of() {
        "parts that are written to side by side, 1 to 1024"},
       {"block_bytes", "capacity / partitions / 128, 4 KiB to 64 KiB",
        "of a block of the log, a power of two from 1 KiB to 64 KiB"},
-      {"garbage_percent", "25",
+      {"garbage_percent", "25, less in a full pool",
        "garbage in the log before it is compacted, in percent of what counts, 5 to 400"},
       {"index_snapshot_percent", "25",
        "what the log gets between two snapshots of an index in DRAM, in percent of what counts, 5 "

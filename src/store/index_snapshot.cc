@@ -32,6 +32,8 @@ uint64_t snapshot_bytes_of(const IndexSnapshot& snapshot) {
 
 }  // namespace
 
+uint64_t Partition::kind_of_index() const { return index_.ordered() != nullptr ? kIsOrdered : 0; }
+
 bool is_of_ordered(const IndexSnapshot& snapshot) {
   return (snapshot.generation & kIsOrdered) != 0;
 }
@@ -80,7 +82,7 @@ IndexSnapshot Partition::compose_head(uint64_t generation, uint64_t entries,
     if (overflow && std::ranges::find(unowned_, slot) != unowned_.end()) continue;
     blocks.push_back(
         {.incarnation = block.incarnation,
-         .last_expiry_ms = overflow ? block.owner.word() : block.last_expiry_ms,
+         .expiry_ms_or_owner = overflow ? block.owner.word() : block.last_expiry_ms,
          .slot = slot,
          .bytes = overflow ? 0 : static_cast<uint32_t>(block.bytes),
          .live = overflow ? uint32_t{!unreferenced.contains(slot)} : block.live - block.saved,
@@ -133,10 +135,9 @@ void Partition::write_snapshot() {
   if (!accounts_exact_ || snapshots_ != nullptr) return;
   try {
     std::vector<uint64_t> words;
-    uint64_t generation = pool_.generation();
+    const uint64_t generation = pool_.generation() | kind_of_index();
     if (index_.ordered() != nullptr) {
       index_.ordered()->save(words);
-      generation |= kIsOrdered;
     } else {
       words.reserve(index_.size());
       index_.hash().for_words([&](uint64_t word) { words.push_back(word); });
@@ -186,11 +187,11 @@ void Partition::take_blocks(std::span<const SnapshotBlock> blocks) {
     Block& block = blocks_[one.slot];
     block.live = one.live;
     if (block.state == State::kOverflow) {
-      block.owner = Location::of_word(one.last_expiry_ms);
+      block.owner = Location::of_word(one.expiry_ms_or_owner);
       continue;
     }
     block.expiring = one.expiring;
-    block.last_expiry_ms = one.last_expiry_ms;
+    block.last_expiry_ms = one.expiry_ms_or_owner;
     block.marks += one.marks;
     live_bytes_ += one.live;
   }
@@ -222,7 +223,7 @@ bool Partition::load_snapshot(const CloseRecord& close) {
   if (snapshot_bytes_ == 0 || index_.pm() != nullptr) return false;
   const bool ordered = index_.ordered() != nullptr;
   const auto& header = *pool_.at<IndexSnapshot>(root_.snapshot);
-  if (header.generation != (close.generation | (ordered ? kIsOrdered : 0)) ||
+  if (header.generation != (close.generation | kind_of_index()) ||
       (!ordered && header.entries != close.records) || header.blocks != close.blocks) {
     return false;
   }

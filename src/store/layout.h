@@ -129,7 +129,7 @@ static_assert(offsetof(PartitionRoot, snapshot) == 64);  // what is before share
 // each removal by prefix its version, its Location, how many blocks, and their incarnations); and
 // `entries`, of the index:
 //   by hash   its entries (HashIndex)
-//   ordered   its nodes (OrderedIndex::save)
+//   ordered   its leaves (ordered_words.cc)
 //   in PM     as a checkpoint finds it (checkpoint.cc): how many records there are, how many changes, and of each of
 //             these its place and entry (pm_index.h)
 struct IndexSnapshot {
@@ -157,7 +157,9 @@ static_assert(sizeof(SnapshotFrame) == 64);
 // Of a block that holds records, or a long value.
 struct SnapshotBlock {
   uint64_t incarnation;
-  uint64_t last_expiry_ms;  // of a long value: the Location of the record that refers to it, or 0
+  // Of records: when the last one of them expires. Of a long value: the Location of the record that
+  // refers to it, or 0.
+  uint64_t expiry_ms_or_owner;
   uint32_t slot;
   uint32_t bytes;  // of records
   uint32_t live;   // of a long value: 1 if a record that counts refers to it

@@ -8,6 +8,7 @@
 
 #include "store/huge_allocator.h"
 #include "store/ordered_index.h"
+#include "store/ordered_row.h"
 
 namespace perdure::store {
 
@@ -146,44 +147,18 @@ class OrderedIndex::Sorter {
   std::vector<Run> runs_;
 };
 
-// The nodes of one level, in order, and what separates them. Frees those that have no parent.
-class OrderedIndex::Row {
- public:
-  Row(OrderedIndex& index, size_t nodes) : index_(index) {
-    nodes_.reserve(nodes);
-    separators_.reserve(nodes);
-  }
-  ~Row() {
-    for (Node* node : nodes_) {
-      if (node != nullptr) index_.free_subtree(node);
-    }
-  }
-  Row(const Row&) = delete;
-  Row& operator=(const Row&) = delete;
-
-  size_t size() const { return nodes_.size(); }
-  // There is room for it.
-  void push_back(Node* node) { nodes_.push_back(node); }
-  void separate(std::string separator) { separators_.push_back(std::move(separator)); }
-  Node* take(size_t i) { return std::exchange(nodes_[i], nullptr); }
-  std::string take_separator(size_t behind) { return std::move(separators_[behind]); }
-  void swap(Row& other) noexcept {
-    nodes_.swap(other.nodes_);
-    separators_.swap(other.separators_);
-  }
-
- private:
-  OrderedIndex& index_;
-  std::vector<Node*> nodes_;
-  std::vector<std::string> separators_;
-};
-
-void OrderedIndex::build_leaf(std::span<const Sorted> records, Row& leaves) {
-  Leaf* leaf = new_leaf(kMax);
+// A leaf behind all others.
+OrderedIndex::Leaf* OrderedIndex::add_leaf(size_t entries, Row& leaves) {
+  leaves.make_room();
+  Leaf* leaf = new_leaf(entries);
   leaves.push_back(leaf);
   leaf->previous = last_;
   (last_ != nullptr ? last_->next : first_) = leaf;
-  last_ = leaf;
+  return last_ = leaf;
+}
+
+void OrderedIndex::build_leaf(std::span<const Sorted> records, Row& leaves) {
+  Leaf* leaf = add_leaf(kMax, leaves);
   const auto key_of = [&](const Sorted& one) { return keys_.sound_key_at(one.location()); };
   const std::string_view low = key_of(records.front());
   const size_t common = common_bytes(low, key_of(records.back()));
@@ -221,7 +196,7 @@ void OrderedIndex::build_above(Row& row) {
         inner->heads.push_back(head_of(inner->separators.back(), 0));
       }
       lengthen_prefix(*inner);
-      if (group + 1 < groups) above.separate(row.take_separator(last - 1));
+      if (group + 1 < groups) above.behind_last() = row.take_separator(last - 1);
     }
     row.swap(above);
   }
@@ -249,7 +224,7 @@ void OrderedIndex::fill(std::span<const Location> records, const KeptOf& kept_of
     if (leaf != 0) {
       const std::string_view low = keys_.sound_key_at(sorted[first].location());
       const std::string_view before = keys_.sound_key_at(sorted[first - 1].location());
-      row.separate(std::string(low.substr(0, common_bytes(before, low) + 1)));
+      row.behind_last() = low.substr(0, common_bytes(before, low) + 1);
     }
     made.build_leaf(sorted.subspan(first, last - first), row);
   }

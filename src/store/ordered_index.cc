@@ -57,6 +57,7 @@ void OrderedIndex::swap(OrderedIndex& other) noexcept {
   std::swap(last_, other.last_);
   std::swap(sparse_, other.sparse_);
   std::swap(size_, other.size_);
+  std::swap(leaves_, other.leaves_);
   std::swap(dram_bytes_, other.dram_bytes_);
 }
 
@@ -74,6 +75,7 @@ OrderedIndex::Leaf* OrderedIndex::new_leaf(size_t entries) {
   leaf->heads.reserve(entries);
   leaf->places.reserve(entries);
   dram_bytes_ += bytes_of(*leaf);
+  ++leaves_;
   return leaf.release();
 }
 
@@ -100,6 +102,7 @@ void OrderedIndex::free_node(Node* node) {
   if (node->is_leaf) {
     auto* leaf = static_cast<Leaf*>(node);
     if (leaf->sparse) std::erase(sparse_, leaf);
+    --leaves_;
     delete leaf;
   } else {
     delete static_cast<Inner*>(node);
@@ -361,6 +364,7 @@ void OrderedIndex::split_leaf(Leaf& leaf, size_t entries) {
   right->prefix.swap(prefix);
   move_end(leaf.heads, half, right->heads);
   move_end(leaf.places, half, right->places);
+  right->walk = leaf.walk;
   right->previous = &leaf;
   right->next = leaf.next;
   (leaf.next != nullptr ? leaf.next->previous : last_) = right;
@@ -446,6 +450,7 @@ void OrderedIndex::lengthen_prefix(Inner& inner) {
 void OrderedIndex::remove_node(Node* node) {
   if (node->is_leaf) {
     const auto& leaf = static_cast<Leaf&>(*node);
+    if (walk_at_ == &leaf) walk_at_ = leaf.next;
     (leaf.previous != nullptr ? leaf.previous->next : first_) = leaf.next;
     (leaf.next != nullptr ? leaf.next->previous : last_) = leaf.previous;
   }
@@ -467,11 +472,12 @@ void OrderedIndex::remove_node(Node* node) {
   }
 }
 
-// If both are small. Does not throw.
+// If both are small, and a walk has met both or neither. Does not throw.
 bool OrderedIndex::merge_with_next(Leaf& leaf) {
   Leaf* next = leaf.next;
   const size_t size = leaf.heads.size();
   if (next == nullptr || next->parent != leaf.parent ||
+      (is_walked_ && (leaf.walk == walk_) != (next->walk == walk_)) ||
       size + next->heads.size() > std::min(kMax / 2, leaf.heads.capacity())) {
     return false;
   }
@@ -481,141 +487,6 @@ bool OrderedIndex::merge_with_next(Leaf& leaf) {
   move_end(next->heads, 0, leaf.heads);
   move_end(next->places, 0, leaf.places);
   remove_node(next);
-  return true;
-}
-
-// ---- as words
-
-namespace {
-
-// What begins a node.
-constexpr uint64_t kIsLeaf = uint64_t{1} << 63;
-constexpr int kPrefixShift = 32;
-
-void put_text(std::string_view text, std::vector<uint64_t>& out) {
-  for (size_t i = 0; i < text.size(); i += sizeof(uint64_t)) {
-    uint64_t word = 0;
-    std::memcpy(&word, text.data() + i, std::min(text.size() - i, sizeof word));
-    out.push_back(word);
-  }
-}
-
-}  // namespace
-
-void OrderedIndex::save_node(const Node& node, std::vector<uint64_t>& out) {
-  const uint64_t kind = node.is_leaf ? kIsLeaf : 0;
-  out.push_back(kind | uint64_t{node.prefix.size()} << kPrefixShift | node.heads.size());
-  put_text(node.prefix, out);
-  out.insert(out.end(), node.heads.begin(), node.heads.end());
-  if (node.is_leaf) {
-    const auto& places = static_cast<const Leaf&>(node).places;
-    out.insert(out.end(), places.begin(), places.end());
-    return;
-  }
-  const auto& inner = static_cast<const Inner&>(node);
-  for (const std::string& separator : inner.separators) {
-    out.push_back(separator.size());
-    put_text(separator, out);
-  }
-  for (const Node* child : inner.children) save_node(*child, out);
-}
-
-// Words that are read one after the other. What is beyond the last is not there.
-class OrderedIndex::Words {
- public:
-  Words(std::span<const uint64_t> words, const IsThere& is_there)
-      : words_(words), is_there_(is_there) {}
-  const IsThere& is_there() const { return is_there_; }
-
-  bool take(size_t count, const uint64_t** out) {
-    if (count > words_.size()) return false;
-    *out = words_.data();
-    words_ = words_.subspan(count);
-    return true;
-  }
-  bool take_text(uint64_t bytes, std::string& out) {
-    const uint64_t* text = nullptr;
-    constexpr uint64_t kMost = uint64_t{1} << 31;
-    if (bytes > kMost || !take((bytes + 7) / 8, &text)) return false;
-    out.assign(reinterpret_cast<const char*>(text), bytes);
-    return true;
-  }
-  bool is_at_end() const { return words_.empty(); }
-
- private:
-  std::span<const uint64_t> words_;
-  const IsThere& is_there_;
-};
-
-// The next node, with what is below it, as the last child of its parent, or as the root. What fails
-// leaves a tree that can be freed.
-bool OrderedIndex::load_node(Words& words, Inner* parent, size_t depth) {
-  constexpr size_t kDepthMax = 64;
-  const uint64_t* first = nullptr;
-  if (depth > kDepthMax || !words.take(1, &first)) return false;
-  const size_t count = *first & 0xffffffff;
-  const uint64_t prefix_bytes = (*first & ~kIsLeaf) >> kPrefixShift;
-  const bool is_leaf = (*first & kIsLeaf) != 0;
-  if (!is_leaf && count >= kMax) return false;
-  Node* node = nullptr;
-  Inner* inner = nullptr;
-  if (is_leaf) {
-    node = new_leaf(std::max(count, kMax));
-  } else {
-    node = inner = new_inner().release();
-  }
-  node->parent = parent;
-  (parent != nullptr ? parent->children.emplace_back() : root_) = node;
-  const uint64_t* heads = nullptr;
-  if (!words.take_text(prefix_bytes, node->prefix) || !words.take(count, &heads)) return false;
-  node->heads.assign(heads, heads + count);
-  if (is_leaf) {
-    auto& leaf = static_cast<Leaf&>(*node);
-    const uint64_t* places = nullptr;
-    if (!words.take(count, &places)) return false;
-    leaf.places.assign(places, places + count);
-    if (words.is_there()) leave_out(leaf, words.is_there());
-    leaf.previous = last_;
-    (last_ != nullptr ? last_->next : first_) = &leaf;
-    last_ = &leaf;
-    size_ += leaf.places.size();
-    return true;
-  }
-  for (size_t i = 0; i < count; ++i) {
-    const uint64_t* bytes = nullptr;
-    if (!words.take(1, &bytes) || !words.take_text(*bytes, inner->separators.emplace_back())) {
-      return false;
-    }
-  }
-  for (size_t i = 0; i <= count; ++i) {
-    if (!load_node(words, inner, depth + 1)) return false;
-  }
-  return true;
-}
-
-// Records of a leaf that are not there. It may come to be empty, until the next tidy().
-void OrderedIndex::leave_out(Leaf& leaf, const IsThere& is_there) {
-  size_t kept = 0;
-  for (size_t i = 0; i < leaf.places.size(); ++i) {
-    if (!is_there(Location::of_word(leaf.places[i]))) continue;
-    leaf.heads[kept] = leaf.heads[i];
-    leaf.places[kept++] = leaf.places[i];
-  }
-  if (kept == leaf.places.size()) return;
-  leaf.heads.resize(kept);
-  leaf.places.resize(kept);
-  if (kept >= kMax / 4) return;
-  sparse_.push_back(&leaf);
-  leaf.sparse = true;
-}
-
-bool OrderedIndex::load(std::span<const uint64_t> words, const IsThere& is_there) {
-  OrderedIndex made(keys_);
-  made.free_node(made.root_);
-  made.root_ = made.first_ = made.last_ = nullptr;
-  Words rest(words, is_there);
-  if (!made.load_node(rest, nullptr, 0) || !rest.is_at_end()) return false;
-  swap(made);
   return true;
 }
 

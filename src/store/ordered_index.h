@@ -85,14 +85,29 @@ class OrderedIndex {
   using KeptOf = std::function<std::optional<Location>(Location, Location)>;
   void fill(std::span<const Location> records, const KeptOf& kept_of);
 
-  // All of it as words, to be given to load(): the nodes, each before its children.
-  void save(std::vector<uint64_t>& out) const { save_node(*root_, out); }
-  // Has what these words say in place of what it had. No record is read. Returns false, having
-  // changed nothing, if they are none of save()'s. May throw std::bad_alloc, having changed
-  // nothing.
+  // All of it as words, to be given to load(): kLeavesFollow, then leaf after leaf, each with the
+  // text that separates it from the next one.
+  static constexpr uint64_t kLeavesFollow = 0x31766c'ffffffff;
+  void save(std::vector<uint64_t>& out) const;
+  // The same a leaf at a time, while the index goes on to change. Each entry that is there from
+  // the begin of the walk to its turn is met once, in the order of keys: what is behind the walk
+  // stays behind it. An entry that leads elsewhere meanwhile is met as it is then.
+  void begin_walk();
+  // Adds the next leaf, without records for whose places `is_there` is false, of which it returns
+  // how many are left; nothing: the walk has ended.
+  using IsThere = std::function<bool(Location)>;
+  std::optional<uint64_t> walk_on(const IsThere& is_there, std::vector<uint64_t>& out);
+  void end_walk();
+  // Whether the walk has met the entry, or its leaf before it was there.
+  bool is_behind_walk(uint64_t entry) const { return leaf_at(entry).walk == walk_; }
+  uint64_t leaves() const { return leaves_; }
+
+  // Has what these words say in place of what it had. Behind a 0 they may go on with places that
+  // are to be added, up to another 0. Of leaves no record is read, of these places the keys.
+  // Returns false if the words are none of save()'s. May throw kCorrupt and std::bad_alloc. Then it
+  // has what it had.
   bool load(std::span<const uint64_t> words) { return load(words, nullptr); }
   // The same without records for whose places `is_there` is false.
-  using IsThere = std::function<bool(Location)>;
   bool load(std::span<const uint64_t> words, const IsThere& is_there);
   void clear() {
     OrderedIndex empty(keys_);
@@ -129,6 +144,7 @@ class OrderedIndex {
   };
   struct Leaf : Node {
     bool sparse = false;  // it stands in sparse_
+    uint32_t walk = 0;    // the last one that has met it, or the leaf that it was split from
     Leaf* previous = nullptr;
     Leaf* next = nullptr;
     std::vector<uint64_t> places;  // words of Locations
@@ -170,7 +186,8 @@ class OrderedIndex {
   void remove_node(Node* node);
   bool merge_with_next(Leaf& leaf);
   static uint64_t bytes_of(const Node& node);
-  static void save_node(const Node& node, std::vector<uint64_t>& out);
+  static uint64_t save_leaf(const Leaf& leaf, const IsThere& is_there, std::vector<uint64_t>& out);
+  static std::string_view separator_behind(const Leaf& leaf);
   std::unique_ptr<Inner> new_inner();
   // ordered_fill.cc
   class Sorter;
@@ -180,8 +197,8 @@ class OrderedIndex {
   void build_above(Row& row);
   void swap(OrderedIndex& other) noexcept;
   class Words;
-  bool load_node(Words& words, Inner* parent, size_t depth);
-  void leave_out(Leaf& leaf, const IsThere& is_there);
+  Leaf* add_leaf(size_t entries, Row& leaves);
+  bool load_leaf(Words& words, const IsThere& is_there, Row& leaves);
 
   const RecordKeys& keys_;
   Node* root_;
@@ -190,7 +207,11 @@ class OrderedIndex {
   std::vector<Leaf*>
       sparse_;  // to be looked at by tidy(). With room for what the next erase() adds
   uint64_t size_ = 0;
+  uint64_t leaves_ = 0;
   uint64_t dram_bytes_ = 0;
+  uint32_t walk_ = 0;  // the number of the walk
+  bool is_walked_ = false;
+  Leaf* walk_at_ = nullptr;  // the first leaf before it; null: none is
 };
 
 }  // namespace perdure::store

@@ -53,7 +53,8 @@ struct PartitionConfig {
   std::string name;  // of the store
   uint64_t salt = 0;
   uint32_t block_bytes = 0;
-  uint32_t garbage_percent = 25;
+  uint32_t garbage_percent = 0;  // as in StoreOptions
+  uint32_t partitions = 1;
   bool ordered = false;  // the index
   const PmIndex* pm =
       nullptr;  // the index, if it is in PM; not moved as long as there are partitions
@@ -557,6 +558,7 @@ class Partition final : private RecordKeys {
   // compact.cc
   bool make_room(Head& head, uint64_t bytes, Purpose purpose);
   void compact_step(uint64_t budget_bytes);
+  bool may_lie(uint64_t garbage_bytes) const;
   bool choose_victim(uint64_t gain_bytes_min, bool thorough);
   uint64_t gain_of(const Block& block, uint64_t needed) const;
   uint32_t fewest_live(uint64_t gain_bytes_min, bool thorough);
@@ -614,6 +616,8 @@ class Partition final : private RecordKeys {
   bool load_checkpoint(std::span<const uint32_t> order);
   bool read_checkpoint(std::span<const uint32_t> order);
   bool scan_tail(std::span<const std::pair<uint32_t, uint64_t>> tail, Scan& scan);
+  template <typename LocationOf>
+  void prefetch_ways(size_t i, size_t count, LocationOf location_of) const;
   void replay(const Scan& scan, uint64_t first_version);
   void kill_superseded(const Scan& scan, uint64_t first_version);
   void kill_by_prefixes(const Scan& scan, uint64_t first_version);
@@ -710,6 +714,7 @@ class Partition final : private RecordKeys {
     return (root_.snapshots[0] | root_.snapshots[1] | root_.snapshot) != 0;
   }
   uint64_t snapshot_interval() const;
+  uint64_t words_of_index() const;
   void work_on_snapshots();
   void begin_snapshot();
   void write_some_snapshot(uint64_t budget_bytes);
@@ -724,6 +729,7 @@ class Partition final : private RecordKeys {
   void keep_base();
 
   // index_snapshot.cc
+  uint64_t kind_of_index() const;
   IndexSnapshot compose_head(uint64_t generation, uint64_t entries,
                              std::vector<uint64_t>& image) const;
   void compose_snapshot(uint64_t generation, std::span<const uint64_t> entries,
@@ -746,6 +752,7 @@ class Partition final : private RecordKeys {
   void find_uncertain(std::span<const uint32_t> order);
   void fix_bound(Head& head);
   bool index_newer(const ScannedPut& put);
+  bool has_version(Location location, uint64_t version) const;
   bool counts(const Scan& scan, const ScannedPut& put, RecordView& record, std::string_view& key);
   void index_record(const Scan& scan, const ScannedPut& put);
   void give_way(Location origin);
@@ -852,6 +859,7 @@ class Partition final : private RecordKeys {
   uint64_t next_look_ = ~uint64_t{0};  // work_on_snapshots() comes when so much has been appended
   uint64_t snapshot_begun_at_ = 0;     // the last one, when so much had been
   bool wants_snapshot_ = false;        // soon
+  uint64_t leaf_words_ = 12;  // of an ordered index: what a leaf takes but for heads and places
   bool counted_recent_ = false;
   uint64_t snapshots_written_ = 0;
   // With an index in PM: of the checkpoint that is linked, and what has come since, or since one

@@ -23,10 +23,10 @@ struct Sought {
   uint64_t way = 0;  // the index's
 };
 
-// Is told of each entry of a hash index that is about to lead elsewhere, or to go.
+// Is told of each entry of an index in DRAM that is about to lead elsewhere, or to go.
 class IndexWatcher {
  public:
-  virtual void will_change(uint64_t word) noexcept = 0;
+  virtual void will_change(uint64_t entry) noexcept = 0;
 
  protected:
   ~IndexWatcher() = default;
@@ -59,7 +59,7 @@ class PartitionIndex {
   }
   void move(uint64_t entry, Location to) {
     if (watcher_ != nullptr) [[unlikely]]
-      watcher_->will_change(hash_.word_at(entry));
+      watcher_->will_change(entry);
     if (ordered_ != nullptr) return ordered_->move(entry, to);
     pm_ != nullptr ? pm_->move(entry, to) : hash_.move(entry, to);
   }
@@ -84,7 +84,7 @@ class PartitionIndex {
   }
   void erase(uint64_t entry) {
     if (watcher_ != nullptr) [[unlikely]]
-      watcher_->will_change(hash_.word_at(entry));
+      watcher_->will_change(entry);
     if (ordered_ != nullptr) return ordered_->erase(entry);
     pm_ != nullptr ? pm_->erase(entry) : hash_.erase(entry);
   }
@@ -162,7 +162,7 @@ class PartitionIndex {
     if (ordered_ != nullptr) return ordered_->clear();
     hash_.assign({});
   }
-  // With a hash index: null ends it.
+  // With an index in DRAM: null ends it.
   void watch(IndexWatcher* watcher) { watcher_ = watcher; }
   // With an ordered index: OrderedIndex::fill().
   void fill(std::span<const Location> records, const OrderedIndex::KeptOf& kept_of) {
@@ -172,6 +172,7 @@ class PartitionIndex {
   bool is_hash() const { return ordered_ == nullptr && pm_ == nullptr; }
   // Null with another index.
   const OrderedIndex* ordered() const { return ordered_.get(); }
+  OrderedIndex* ordered() { return ordered_.get(); }
   PmPartitionIndex* pm() { return pm_.get(); }
   const PmPartitionIndex* pm() const { return pm_.get(); }
 

@@ -1,11 +1,16 @@
-// Snapshots of a hash index in DRAM that are written while the partition is written to, so that an
+// Snapshots of an index in DRAM that are written while the partition is written to, so that an
 // opening after a crash reads one, and of the log what has come since.
 //
 // A snapshot (IndexSnapshot) says what the partition knew at one moment, its begin, between two
 // writes that were durable: of each block what counted, and each entry of the index. It is written
-// later, in steps that the writes of callers pay, in the order of the table. An entry that is
-// changed before its turn is kept in DRAM and written at the end; one that leads to a place which
-// was not there at the begin is left out. So it is exact, however long it takes.
+// later, in steps that the writes of callers pay, in the order of the table, or of keys, leaf by
+// leaf. An entry that is changed before its turn is kept in DRAM and written at the end; one that
+// leads to a place which was not there at the begin is left out. So it is exact, however long it
+// takes: no entry passes from what has been written to what has not, or back, since the table's
+// entries stand in the order of tags, and leaves of the one are not merged with leaves of the other
+// (ordered_words.cc). How many words the leaves will take nobody knows at the begin, for they are
+// split meanwhile: there is room for some more than the last time. Where it does not suffice the
+// snapshot is given up, and the next one knows better.
 //
 // It takes its place in PM before it has content: its frame says how long it is, and the checksum
 // in its header is 0, both durable before the link. The content is durable before the checksum is
@@ -65,6 +70,8 @@ namespace perdure::store {
 
 namespace {
 
+// Behind the leaves of an ordered index.
+constexpr uint64_t kLastWord = 0;
 // In IndexSnapshot::generation: it is none of a close.
 constexpr uint64_t kIsRecent = uint64_t{1} << 61;
 // What the checksum of a frame is seeded with, in place of an incarnation.
@@ -72,12 +79,11 @@ constexpr uint64_t kFrameSeed = ~uint64_t{0} - 1;
 
 // Segments of 64 KiB that must be free for a snapshot to be begun, besides twice what it takes, or
 // to be kept: a part of the pool, so that one does not follow the other at once.
-constexpr uint64_t kSegmentBytes = 64 << 10;
 uint64_t segments_to_begin(const pm::PoolImpl& pool, uint64_t bytes) {
-  return pool.capacity_bytes() / kSegmentBytes / 32 + 2 * bytes / kSegmentBytes + 6;
+  return pool.capacity_bytes() / pm::kSegmentBytes / 32 + 2 * bytes / pm::kSegmentBytes + 6;
 }
 uint64_t segments_to_keep(const pm::PoolImpl& pool) {
-  return pool.capacity_bytes() / kSegmentBytes / 64 + 3;
+  return pool.capacity_bytes() / pm::kSegmentBytes / 64 + 3;
 }
 
 uint64_t frame_checksum(const SnapshotFrame& frame, uint64_t salt, uint32_t partition) {
@@ -127,6 +133,7 @@ void SnapshotStream::write_out() {
 }
 
 void SnapshotStream::put(std::span<const uint64_t> words) {
+  lacks_ = lacks_ || words.size() > left_words_;
   words = words.first(std::min<uint64_t>(words.size(), left_words_));
   left_words_ -= words.size();
   while (!words.empty()) {
@@ -139,38 +146,107 @@ void SnapshotStream::put(std::span<const uint64_t> words) {
 
 uint64_t SnapshotStream::finish() {
   constexpr std::array<uint64_t, 64> kZeros{};
-  while (left_words_ != 0) put(kZeros);
+  while (left_words_ != 0) put(std::span(kZeros).first(std::min(left_words_, kZeros.size())));
   if (!buffer_.empty()) write_out();
   return XXH3_64bits_digest(&state_->hash);
 }
 
 // ---- writing
 
-Partition::SnapshotWriting::SnapshotWriting(const Partition& partition, uint32_t its_place,
+Partition::SnapshotWriting::SnapshotWriting(Partition& partition, uint32_t its_place,
                                             const IndexSnapshot& header)
     : place(its_place),
-      entries_left(header.entries),
       stream(partition.memory_,
              partition.pool_.at<char>(partition.root_.snapshots[its_place] + sizeof(SnapshotFrame)),
              header.bytes,
              block_seed(partition.config_.salt, partition.number_, ~header.generation)),
       partition_(partition),
+      entries_left_(partition.index_.size()),
       begun_(header.next_incarnation) {
   size_t i = 0;
   for (const Head* head : {&partition.head_, &partition.moved_head_}) {
     if (head->slot == kNoSlot) continue;
     ends_[i++] = {partition.blocks_[head->slot].incarnation, head->position};
   }
+  if (OrderedIndex* const ordered = partition.index_.ordered(); ordered != nullptr) {
+    leaves_ = ordered->leaves();
+    ordered->begin_walk();
+  }
+  partition.index_.watch(this);
 }
 
-void Partition::SnapshotWriting::will_change(uint64_t word) noexcept {
-  if (HashIndex::tag_of_word(word) < next_tag || !was_there(Location::of_word(word))) return;
+// The index is left alone from here on.
+void Partition::SnapshotWriting::end() {
+  partition_.index_.watch(nullptr);
+  if (OrderedIndex* const ordered = partition_.index_.ordered()) ordered->end_walk();
+}
+
+bool Partition::SnapshotWriting::is_written(uint64_t entry) const {
+  const PartitionIndex& index = partition_.index_;
+  if (index.ordered() != nullptr) return index.ordered()->is_behind_walk(entry);
+  return HashIndex::tag_of_word(index.hash().word_at(entry)) < next_tag_;
+}
+
+void Partition::SnapshotWriting::will_change(uint64_t entry) noexcept {
+  const PartitionIndex& index = partition_.index_;
+  const Location location = index.at(entry);
+  if (is_written(entry) || !was_there(location)) return;
   try {
-    kept.push_back(word);
-    --entries_left;
+    kept_.push_back(index.is_hash() ? index.hash().word_at(entry) : location.word());
+    --entries_left_;
   } catch (const std::bad_alloc&) {
     failed = true;
   }
+}
+
+// Returns whether entries are left.
+bool Partition::SnapshotWriting::write_tags(uint64_t words) {
+  next_tag_ = partition_.index_.hash().for_some(next_tag_, words, [&](uint64_t word) {
+    if (!was_there(Location::of_word(word))) return;
+    stream.put({&word, 1});
+    --entries_left_;
+  });
+  return next_tag_ < HashIndex::kTags;
+}
+
+// The same of an ordered index. A leaf is written when its words have been asked for.
+bool Partition::SnapshotWriting::write_leaves(uint64_t words) {
+  OrderedIndex& ordered = *partition_.index_.ordered();
+  while (advance_ <= words) {
+    words -= std::exchange(advance_, 0);
+    words_.clear();
+    const std::optional<uint64_t> met =
+        ordered.walk_on([&](Location location) { return was_there(location); }, words_);
+    if (!met) {
+      stream.put({&kLastWord, 1});
+      // Also if there was no room for it: so much the next one has.
+      partition_.leaf_words_ = leaf_words_ * 5 / 4 / std::max<uint64_t>(leaves_, 1) + 2;
+      return false;
+    }
+    stream.put(words_);
+    entries_left_ -= *met;
+    leaf_words_ += words_.size() - 2 * *met;
+    // A leaf without any has been looked at, too.
+    advance_ = words_.size() + 8;
+  }
+  advance_ -= words;
+  return true;
+}
+
+void Partition::SnapshotWriting::write_some(uint64_t words) {
+  if (!all_met_) {
+    all_met_ = !(partition_.index_.is_hash() ? write_tags(words) : write_leaves(words));
+  } else {
+    words = std::min(words, kept_.size() - kept_done_);
+    stream.put(std::span(kept_).subspan(kept_done_, words));
+    kept_done_ += words;
+  }
+  if (!all_met_ || kept_done_ < kept_.size()) return;
+  end();
+  kept_ = {};
+  failed = entries_left_ != 0 || stream.lacks();
+  checksum = stream.finish();
+  complete = true;
 }
 
 Partition::~Partition() = default;
@@ -187,7 +263,6 @@ void Partition::work_on_snapshots() {
     give_up_snapshots();
     return;
   }
-  if (!index_.is_hash()) return;
   if (writing_ != nullptr) {
     if (writing_->failed) {
       drop_writing();
@@ -210,7 +285,8 @@ void Partition::begin_snapshot() {
   if (uncertain_below_ != 0 || !accounts_exact_) return;
   try {
     std::vector<uint64_t> head;
-    const IndexSnapshot header = compose_head(pool_.generation() | kIsRecent, index_.size(), head);
+    const IndexSnapshot header =
+        compose_head(pool_.generation() | kIsRecent | kind_of_index(), words_of_index(), head);
     const uint64_t bytes = sizeof(SnapshotFrame) + header.bytes;
     if (pool_.heap().is_scarce(segments_to_begin(pool_, bytes))) return;
     const uint32_t place = root_.snapshots[0] == 0 ? 0 : 1;
@@ -233,10 +309,10 @@ void Partition::begin_snapshot() {
     count_recent();
     writing_ = std::make_unique<SnapshotWriting>(*this, place, header);
     writing_->stream.put(head);
+    if (index_.ordered() != nullptr) writing_->stream.put({&OrderedIndex::kLeavesFollow, 1});
     // What went past the caches is ordered by a fence of the thread that stored it, and the next
     // one may be another thread's.
     fence();
-    index_.watch(writing_.get());
   } catch (const Error& error) {
     if (!pm::is_full(error)) throw;
   } catch (const std::bad_alloc&) {
@@ -244,31 +320,26 @@ void Partition::begin_snapshot() {
   }
 }
 
-// Before a fence: as many bytes as were written. Throws nothing but what memory is short for.
+// Before a fence: as many bytes as were written, of an ordered index, which has more, twice as
+// many: what comes while one is written is what an opening has to read besides. Does not throw.
 void Partition::write_some_snapshot(uint64_t budget_bytes) {
-  SnapshotWriting& writing = *writing_;
-  if (writing.complete || writing.failed) return;
+  if (writing_->complete || writing_->failed) return;
+  if (index_.ordered() != nullptr) budget_bytes *= 2;
   constexpr uint64_t kLeast = 16;
-  uint64_t count = std::max(budget_bytes / sizeof(uint64_t), kLeast);
-  if (writing.next_tag < HashIndex::kTags) {
-    writing.next_tag = index_.hash().for_some(writing.next_tag, count, [&](uint64_t word) {
-      if (!writing.was_there(Location::of_word(word))) return;
-      writing.stream.put({&word, 1});
-      --writing.entries_left;
-    });
-  } else {
-    count = std::min(count, writing.kept.size() - writing.kept_done);
-    writing.stream.put(std::span(writing.kept).subspan(writing.kept_done, count));
-    writing.kept_done += count;
+  try {
+    writing_->write_some(std::max(budget_bytes / sizeof(uint64_t), kLeast));
+  } catch (const std::bad_alloc&) {
+    writing_->failed = true;
   }
   unfenced_ = true;
-  if (writing.next_tag < HashIndex::kTags || writing.kept_done < writing.kept.size()) return;
-  index_.watch(nullptr);
-  writing.kept = {};
-  writing.failed = writing.entries_left != 0;
-  writing.checksum = writing.stream.finish();
-  writing.complete = true;
-  next_look_ = 0;
+  if (writing_->complete) next_look_ = 0;
+}
+
+// That an index snapshot takes, at most as a rule.
+uint64_t Partition::words_of_index() const {
+  if (index_.is_hash()) return index_.size();
+  constexpr uint64_t kFixed = 64;
+  return 2 * index_.size() + leaf_words_ * index_.ordered()->leaves() + kFixed;
 }
 
 // All of it is durable.
@@ -285,7 +356,6 @@ void Partition::end_snapshot() {
 }
 
 void Partition::drop_writing() {
-  index_.watch(nullptr);
   writing_.reset();
   drop_unfinished();
 }
@@ -320,7 +390,6 @@ void Partition::drop_recent(uint32_t place) {
 // reads the records.
 bool Partition::give_up_snapshots() {
   if (!has_recent() || pool_.read_only()) return false;
-  index_.watch(nullptr);
   writing_.reset();
   for (uint32_t place = 0; place < std::size(root_.snapshots); ++place) drop_recent(place);
   drop_snapshot();
@@ -411,10 +480,10 @@ bool Partition::read_base(const IndexSnapshot& header, std::span<const uint32_t>
     const Block& block = blocks_[one.slot];
     const bool is_long_value = one.is_long_value != 0;
     // Of a snapshot that does not tell whose it is.
-    if (is_long_value && one.live != 0 && one.last_expiry_ms == 0) return false;
+    if (is_long_value && one.live != 0 && one.expiry_ms_or_owner == 0) return false;
     if (block.state <= State::kSpare || block.incarnation != one.incarnation) {
       if (is_long_value && one.live != 0) {
-        valueless.push_back(Location::of_word(one.last_expiry_ms));
+        valueless.push_back(Location::of_word(one.expiry_ms_or_owner));
       }
       continue;
     }
@@ -459,7 +528,7 @@ bool Partition::read_base(const IndexSnapshot& header, std::span<const uint32_t>
   // A long value whose record has gone, but for what has come since, is not needed.
   for (const SnapshotBlock& one : parts.blocks) {
     if (one.is_long_value == 0 || ends[one.slot] == 0) continue;
-    if (!is_there(Location::of_word(one.last_expiry_ms))) blocks_[one.slot].live = 0;
+    if (!is_there(Location::of_word(one.expiry_ms_or_owner))) blocks_[one.slot].live = 0;
   }
   // A value goes after what superseded its record. With it goes a long key, by which replay() would
   // find the record: it is left out.

@@ -23,8 +23,9 @@ class SnapshotStream {
   SnapshotStream(const SnapshotStream&) = delete;
   SnapshotStream& operator=(const SnapshotStream&) = delete;
 
-  // What is beyond the end is left out.
+  // What is beyond the end is left out, and lacks().
   void put(std::span<const uint64_t> words);
+  bool lacks() const { return lacks_; }
   // Fills the rest with zeros. Returns the checksum.
   uint64_t finish();
 
@@ -36,6 +37,7 @@ class SnapshotStream {
   char* to_;
   uint64_t left_words_;
   uint64_t skipped_bytes_ = sizeof(uint64_t);
+  bool lacks_ = false;
   std::vector<uint64_t> buffer_;
   std::unique_ptr<State> state_;
 };
@@ -43,8 +45,13 @@ class SnapshotStream {
 // What is being written, of the moment when it was begun.
 class Partition::SnapshotWriting final : public IndexWatcher {
  public:
-  SnapshotWriting(const Partition& partition, uint32_t its_place, const IndexSnapshot& header);
+  SnapshotWriting(Partition& partition, uint32_t its_place, const IndexSnapshot& header);
+  ~SnapshotWriting() { end(); }
+  SnapshotWriting(const SnapshotWriting&) = delete;
+  SnapshotWriting& operator=(const SnapshotWriting&) = delete;
 
+  // About so many words more. May throw std::bad_alloc.
+  void write_some(uint64_t words);
   // Whether the record stood there at that moment.
   bool was_there(Location location) const {
     const Block& block = partition_.blocks_[location.slot()];
@@ -55,16 +62,12 @@ class Partition::SnapshotWriting final : public IndexWatcher {
     return true;
   }
   // The index is about to change or forget an entry: if it has not been written yet, it is kept.
-  void will_change(uint64_t word) noexcept override;
+  void will_change(uint64_t entry) noexcept override;
 
-  const uint32_t place;    // of PartitionRoot::snapshots
-  uint64_t entries_left;   // that are neither written nor kept
-  uint64_t next_tag = 0;   // entries of lower tags have been written
-  uint64_t kept_done = 0;  // of `kept`, those that have been
-  bool complete = false;   // all is written, and durable with the next fence
-  bool failed = false;     // memory was short
-  uint64_t checksum = 0;   // once it is complete
-  std::vector<uint64_t> kept;
+  const uint32_t place;   // of PartitionRoot::snapshots
+  bool complete = false;  // all is written, and durable with the next fence
+  bool failed = false;    // memory was short, or the room for it
+  uint64_t checksum = 0;  // once it is complete
   SnapshotStream stream;
 
  private:
@@ -73,7 +76,23 @@ class Partition::SnapshotWriting final : public IndexWatcher {
     uint64_t incarnation = 0;
     uint64_t offset = 0;
   };
-  const Partition& partition_;
+  bool is_written(uint64_t entry) const;
+  bool write_tags(uint64_t words);
+  bool write_leaves(uint64_t words);
+  void end();
+
+  Partition& partition_;
+  uint64_t entries_left_;  // that are neither written nor kept
+  uint64_t next_tag_ = 0;  // by hash: entries of lower tags have been written
+  // Ordered: leaves at the begin, what they took besides heads and places, and what was written
+  // beyond what was asked for.
+  uint64_t leaves_ = 0;
+  uint64_t leaf_words_ = 0;
+  uint64_t advance_ = 0;
+  std::vector<uint64_t> words_;  // of a leaf
+  bool all_met_ = false;         // but those that are kept
+  std::vector<uint64_t> kept_;   // words of entries
+  uint64_t kept_done_ = 0;       // of these, those that have been written
   uint64_t begun_;
   End ends_[2];
 };

@@ -339,7 +339,7 @@ void Partition::index_record(const Scan& scan, const ScannedPut& put) {
       index_.pm() == nullptr || index_.find(put.hash, key, is_any) != PartitionIndex::kNone;
   const bool may_be_twice = uncertain_below_ != 0 || index_.pm() != nullptr;
   if (may_be_there && may_be_twice && index_newer(put)) return;
-  const auto is_copy = [&](Location other) { return view_at(other).version == put.version(); };
+  const auto is_copy = [&](Location other) { return has_version(other, put.version()); };
   const uint64_t copy = may_be_there ? index_.find(put.hash, key, is_copy) : PartitionIndex::kNone;
   if (copy != PartitionIndex::kNone) {
     give_way(index_.at(copy));
@@ -349,6 +349,17 @@ void Partition::index_record(const Scan& scan, const ScannedPut& put) {
     index_.insert(put.hash, key, location);
   }
   count(record, blocks_[location.slot()]);
+}
+
+// Whether a record that the index leads to is the one of this version. One that seems to be another
+// one must be sound: if its version is damaged it may be the one that is looked for, and would go
+// on to count beside what has superseded it, or in its place. Throws kCorrupt; then the records are
+// read.
+bool Partition::has_version(Location location, uint64_t version) const {
+  const RecordView record = view_at(location);
+  if (record.version == version) return true;
+  require_intact(location, record);
+  return false;
 }
 
 // To a copy.
@@ -384,13 +395,10 @@ void Partition::index_in_order(const Scan& scan) {
 // one does. Returns whether there was another one.
 bool Partition::index_newer(const ScannedPut& put) {
   const RecordView record = view_at(put.location());
-  const std::string_view key = key_of(record);
   RecordView other;
-  const uint64_t entry = index_.find(put.hash, key, [&](Location location) {
-    other = view_at(location);
-    return key_of(other) == key;
-  });
+  const uint64_t entry = find(put.hash, key_of(record), other);
   if (entry == PartitionIndex::kNone || other.version == put.version()) return false;
+  require_intact(entry, other);
   if (other.version > put.version()) return true;
   discount(other, blocks_[index_.at(entry).slot()]);
   // A checkpoint has counted it; where all records are read nothing has, yet.

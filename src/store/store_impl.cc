@@ -52,6 +52,7 @@ StoreImpl::StoreImpl(Pool& its_pool, const std::string& name, uint64_t root, Sto
              .salt = root_.salt,
              .block_bytes = root_.block_bytes,
              .garbage_percent = options.garbage_percent,
+             .partitions = root_.partitions,
              .ordered = index == StoreIndex::kOrdered,
              .snapshot_percent = options.index_snapshot_percent,
              .snapshots = &snapshots_};

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <cstring>
 #include <filesystem>
 #include <functional>
@@ -210,6 +211,52 @@ TEST_P(StoreIndexDamageTest, NothingOldComesBackAfterACompactionThatWasStopped) 
     }
   }
   EXPECT_GT(answers, all_rounds * 400);
+}
+
+// The version of a record is damaged that was superseded since the index snapshot, or checkpoint,
+// with which the opening begins: the record does not stay beside what superseded it, nor in its
+// place.
+TEST_P(StoreIndexDamageTest, ADamagedVersionKeepsNothingThatIsSuperseded) {
+  constexpr int kKeys = 3000;
+  for (uint64_t round = 0; round < 8; ++round) {
+    StoreOptions made = this->made(GetParam(), 4096);
+    made.garbage_percent = 400;
+    made.index_snapshot_percent = 5;
+    model_.clear();
+    const std::string old = key(static_cast<int>(random_.below(kKeys / 2)));
+    std::string image;
+    std::string text;
+    {
+      Pool pool = Pool::create(path() + std::to_string(round), options());
+      Store store = Store::create(pool, "store", made);
+      for (int i = 0; i < kKeys; ++i) store.put(key(i), model_[key(i)] = new_value());
+      text = old + model_[old];
+      store.put(old, model_[old] = new_value());
+      store.put("another", model_["another"] = new_value());
+      image = read_file(pool.info().path);  // the process dies
+    }
+    {
+      write_file(path(), image);
+      Pool pool = Pool::open(path(), options());
+      const Store store = Store::open(pool, "store");
+      const char* begun =
+          GetParam() == StoreIndex::kPm ? "checkpoints_read" : "index_snapshots_read";
+      ASSERT_EQ(figure(store, begun), 1);
+      ASSERT_EQ(content(store), model_);
+    }
+    const size_t at = image.find(text);
+    ASSERT_NE(at, std::string::npos);
+    constexpr size_t kHighByte = 5;  // of 48 bits
+    image[at - sizeof(store::RecordHeader) + offsetof(store::RecordHeader, word) + kHighByte] ^=
+        static_cast<char>(1 << random_.below(8));
+    write_file(path(), image);
+    Pool pool = Pool::open(path(), options());
+    Store store = Store::open(pool, "store");
+    EXPECT_EQ(store.get(old), model_[old]);
+    store.put(old, model_[old] = new_value());
+    EXPECT_EQ(store.get(old), model_[old]);
+    verify(store, kKeys);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Indexes, StoreIndexDamageTest,

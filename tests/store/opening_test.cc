@@ -174,6 +174,7 @@ TEST_F(StoreOpeningTest, WhatIsRemovedAfterACrashMakesRoomBesideWhatHasExpired) 
     Pool pool = Pool::create(dir_.file("first"), little);
     StoreOptions ordered = small(1);
     ordered.index = StoreIndex::kOrdered;
+    ordered.index_snapshot_percent = 0;
     Store store = Store::create(pool, "store", ordered);
     store.put("expires", "soon", expiry);
     for (int i = 0; i < kRecords; ++i) store.put(key(i), text);
