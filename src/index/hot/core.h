@@ -373,22 +373,12 @@ class Core {
   Path seek(const Key* from) const;
   template <bool kBack, typename Visit>
   void walk(Path frames, const Key* from, uint64_t limit, Visit& visit) const;
-  // Asks memory for what `count` entries lead to, behind `skip` others from the next one on.
-  template <bool kBack>
-  void prefetch_ahead(const Step& step, uint32_t skip, uint32_t count) const {
-    const uint64_t state = state_of(*step.node);
-    for (uint32_t i = skip; i < skip + count; ++i) {
-      const uint32_t entry = (kBack ? step.entry - i : step.entry + i) - 1;
-      if (entry >= step.node->count) return;
-      const uint64_t word = pm::load_relaxed(*Form::slot_in(*step.node, entry));
-      if (is_child(state, entry)) {
-        prefetch(word);
-      } else if constexpr (!kWords) {
-        records_.prefetch(word);
-      }
-    }
+  // The node below this one that a scan comes to next, if its next entry leads to one.
+  void prefetch_next(const Step& step) const {
+    if (step.entry == 0 || step.entry > step.node->count) return;
+    if (!is_child(state_of(*step.node), step.entry - 1)) return;
+    prefetch(pm::load_relaxed(*Form::slot_in(*step.node, step.entry - 1)));
   }
-  static constexpr uint32_t kRecordsAhead = 12;  // of byte strings
   // Of words: the records of a node without subtries, in order, consistent and durable, and the
   // stamp of the lock.
   struct Record {
@@ -607,17 +597,13 @@ template <typename Policy, typename Content>
 template <bool kBack, typename Visit>
 void Core<Policy, Content>::walk(Path frames, [[maybe_unused]] const Key* from, uint64_t limit,
                                  Visit& visit) const {
-  const auto fetch = [&](const Step& step, uint32_t skip, uint32_t count) {
-    if (!kWords && limit > 1) prefetch_ahead<kBack>(step, skip, count);
-  };
-  if (!frames.empty()) fetch(frames.back(), 0, kRecordsAhead);
   while (!frames.empty()) {
     Step& step = frames.back();
     if constexpr (kWords) {
       if (Form::is_row(*step.node)) {
         const Step row = step;
         frames.pop_back();
-        if (!frames.empty() && limit > row.node->count) prefetch_ahead<kBack>(frames.back(), 0, 1);
+        if (!frames.empty() && limit > row.node->count) prefetch_next(frames.back());
         const uint64_t bound = from != nullptr ? *from : ~uint64_t{0};
         if (!walk_row<kBack>(row, bound, limit, visit)) return;
         continue;
@@ -629,12 +615,10 @@ void Core<Policy, Content>::walk(Path frames, [[maybe_unused]] const Key* from, 
     }
     const Item item = read(*step.node, step.word, step.entry - 1);
     step.entry = kBack ? step.entry - 1 : step.entry + 1;
-    fetch(step, kRecordsAhead - 1, 1);
     if (!item.live) continue;
     if (item.child) {
       Node& node = enter(item.word, first_position(*step.node));
       frames.push_back({&node, item.word, kBack ? node.count : 1U});
-      fetch(frames.back(), 0, kRecordsAhead);
       continue;
     }
     if (limit == 0) return;
