@@ -104,6 +104,7 @@ class RespSession final : public Session, public Watcher, public Waiter {
   Server::Positions written_;
   bool wrote_unrecorded_ = false;  // while nobody followed
   std::optional<Blocked> blocked_;
+  uint64_t run_from_ = 0;  // ticks: when the command before ended, or that which runs has begun
   bool is_woken_ = false;  // the loop has been told
   Server& server_;
   Connection& connection_;
