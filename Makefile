@@ -135,7 +135,7 @@ format: deps-lint ## Format all sources in place, and wrap comments and pages at
 
 fuzz: deps deps-lint ## Run each fuzz target for FUZZ_SECONDS, JOBS at a time, that of pools for each structure (FUZZ_ARGS for libFuzzer)
 	@cmake --preset fuzz >/dev/null
-	cmake --build --preset fuzz -j $(JOBS) --target fuzz_pool fuzz_database fuzz_server fuzz_sync fuzz_trace fuzz_reply
+	cmake --build --preset fuzz -j $(JOBS) --target fuzz_pool fuzz_database fuzz_server fuzz_sync fuzz_dump fuzz_trace fuzz_reply
 	tools/fuzz $(FUZZ_SECONDS) $(JOBS) $(FUZZ_ARGS)
 
 docs-figures: build ## Write the figures in docs/ that commands print and tests compare

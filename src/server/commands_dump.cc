@@ -110,7 +110,9 @@ void run_restore(Call& call) {
   const int64_t ttl_ms = integer_of(call[2]);
   if (ttl_ms < 0) throw CommandError("ERR Invalid TTL value, must be >= 0");
   const int64_t at_ms = ttl_ms == 0 ? 0 : expiry_ms_of(call, call[2], 1, options.absolute);
-  const Dump dump = read_dump(call[3]);
+  // Those of a transaction have one bound for all of them, which EXEC sets.
+  if (!call.keys().in_transaction()) call.session.unpack_room_bytes = kUnpackedBytesMax;
+  const Dump dump = read_dump(call[3], call.session.unpack_room_bytes);
   if (dump.type == Type::kString && dump.texts[0].size() > kStringBytesMax) {
     throw CommandError("ERR string exceeds maximum allowed size (64MB)");
   }

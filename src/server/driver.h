@@ -35,7 +35,7 @@ class Driver {
   virtual ~Driver() = default;
   virtual const char* name() const = 0;
   // On the thread that will wait, send and receive, before it does; what comes before may be on
-  // another one.
+  // another one. Throws Error(kIo) where the kernel refuses it: then the driver is of no use.
   virtual void begin() {}
   // On the same thread, at its end, when all connections are removed: the kernel lets go of their
   // buffers.

@@ -28,9 +28,7 @@ enum DumpKind : uint8_t {
 constexpr uint16_t kDumpVersion = 8;      // the first one that has all of what is written
 constexpr uint16_t kDumpVersionMax = 12;  // Redis 7.4
 constexpr size_t kDumpFooterBytes = sizeof(uint16_t) + sizeof(uint64_t);
-// Of all that a payload becomes in memory, some bytes of which may stand for very many: what is
-// inflated, and what each element takes beside its text.
-constexpr uint64_t kUnpackedBytesMax = uint64_t{256} << 20;
+// What each element takes beside its text.
 constexpr uint64_t kElementBytes = sizeof(std::string);
 // Three bytes of LZF become 264 at most.
 constexpr uint64_t kInflationMax = 88;
@@ -100,7 +98,7 @@ class DumpBytes {
 
 class DumpReader {
  public:
-  explicit DumpReader(std::string_view value) : in_(value) {}
+  DumpReader(std::string_view value, uint64_t& room_bytes) : in_(value), room_bytes_(room_bytes) {}
 
   Dump read() {
     const uint8_t kind = in_.byte();
@@ -177,10 +175,8 @@ class DumpReader {
     return value;
   }
   void note_unpacked(uint64_t bytes) {
-    if (bytes > kUnpackedBytesMax - unpacked_bytes_) {
-      throw CommandError("ERR the value is too large to be unpacked");
-    }
-    unpacked_bytes_ += bytes;
+    if (bytes > room_bytes_) throw CommandError("ERR the value is too large to be unpacked");
+    room_bytes_ -= bytes;
   }
   std::string text() {
     bool special = false;
@@ -349,7 +345,7 @@ class DumpReader {
 
   DumpBytes in_;
   Dump dump_;
-  uint64_t unpacked_bytes_ = 0;
+  uint64_t& room_bytes_;
 };
 
 }  // namespace
@@ -393,7 +389,7 @@ std::string DumpWriter::finish() {
   return std::move(out_);
 }
 
-Dump read_dump(std::string_view payload) {
+Dump read_dump(std::string_view payload, uint64_t& room_bytes) {
   constexpr char kWrong[] = "ERR DUMP payload version or checksum are wrong";
   if (payload.size() < kDumpFooterBytes) throw CommandError(kWrong);
   DumpBytes footer(payload.substr(payload.size() - kDumpFooterBytes));
@@ -401,7 +397,7 @@ Dump read_dump(std::string_view payload) {
   const auto checksum = footer.number<uint64_t>();
   const bool holds = checksum == crc64(payload.substr(0, payload.size() - sizeof checksum));
   if (version > kDumpVersionMax || !holds) throw CommandError(kWrong);
-  return DumpReader(payload.substr(0, payload.size() - kDumpFooterBytes)).read();
+  return DumpReader(payload.substr(0, payload.size() - kDumpFooterBytes), room_bytes).read();
 }
 
 }  // namespace perdure::server

@@ -40,9 +40,13 @@ struct Dump {
   std::vector<std::string> texts;  // of a hash: names and values by turns
   std::vector<double> scores;      // of a sorted set: of each text
 };
-// Throws CommandError if the footer is wrong, the value is none, or it would take more than some
-// 256 MiB to unpack, elements (32 bytes each) included. No name comes twice.
-Dump read_dump(std::string_view payload);
+// Of one payload, or of all those of a transaction: what may be unpacked, some bytes of which may
+// stand for very many. Counted are inflated bytes, and 32 for each element.
+inline constexpr uint64_t kUnpackedBytesMax = uint64_t{256} << 20;
+// Throws CommandError if the footer is wrong, the value is none, or it would take more than
+// `room_bytes` to unpack, from which all that it takes is subtracted, also where it throws. No name
+// comes twice.
+Dump read_dump(std::string_view payload, uint64_t& room_bytes);
 
 // As Redis has it: the polynomial of Jones, reflected, without inversions.
 uint64_t crc64(std::string_view bytes);

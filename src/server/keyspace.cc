@@ -234,7 +234,29 @@ void Keyspace::put(std::string_view raw, std::string_view value, uint64_t expiry
   }
   turn_.require_ready(raw);
   group_bytes_ += std::min<size_t>(raw.size(), 2048) + std::min<size_t>(value.size(), 2048) + 64;
-  group_.insert_or_assign(std::string(raw), Pending{std::string(value), expiry_ms});
+  keep_back(raw, Pending{std::string(value), expiry_ms});
+}
+
+// For the group.
+void Keyspace::keep_back(std::string_view raw, Pending pending) {
+  constexpr uint64_t kNodeBytes = 160;  // of the map, about
+  const auto bytes_of = [&](const Pending& one) {
+    return kNodeBytes + raw.size() + (one.value ? one.value->size() : 0);
+  };
+  const auto at = group_.lower_bound(raw);
+  const bool is_there = at != group_.end() && at->first == raw;
+  if (in_transaction_) {
+    const uint64_t others = transaction_bytes_ - (is_there ? bytes_of(at->second) : 0);
+    if (others + bytes_of(pending) > kTransactionBytesMax) {
+      throw Error(ErrorCode::kTooLarge, "the transaction writes too much");
+    }
+    transaction_bytes_ = others + bytes_of(pending);
+  }
+  if (is_there) {
+    at->second = std::move(pending);
+  } else {
+    group_.emplace_hint(at, std::string(raw), std::move(pending));
+  }
 }
 
 bool Keyspace::erase(std::string_view raw) {
@@ -248,7 +270,7 @@ bool Keyspace::erase(std::string_view raw) {
   }();
   if (!present) return false;
   group_bytes_ += std::min<size_t>(raw.size(), 2048) + 64;
-  group_.insert_or_assign(std::string(raw), Pending{std::nullopt, store::kNoExpiry});
+  keep_back(raw, Pending{std::nullopt, store::kNoExpiry});
   return true;
 }
 

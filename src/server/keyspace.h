@@ -211,7 +211,13 @@ class Keyspace {
     // All of it may go to one partition, and then must fit into a block.
     return !in_transaction_ && group_bytes_ >= turn_.block_bytes() / 3;
   }
-  void begin_transaction() { in_group_ = in_transaction_ = true; }
+  // Of a transaction no more may wait than kTransactionBytesMax, with what each record of it takes
+  // in memory: then writes throw Error(kTooLarge).
+  static constexpr uint64_t kTransactionBytesMax = uint64_t{256} << 20;
+  void begin_transaction() {
+    in_group_ = in_transaction_ = true;
+    transaction_bytes_ = 0;
+  }
   void end_transaction() { in_transaction_ = false; }
 
   // Removes a few elements of collections that are gone. Returns whether there is more to do.
@@ -244,6 +250,7 @@ class Keyspace {
 
   Item item_of(const store::Partition::Found& found) const;
   void put(std::string_view raw, std::string_view value, uint64_t expiry_ms);
+  void keep_back(std::string_view raw, Pending pending);
   bool erase(std::string_view raw);
   void touch(std::string_view raw);
   void add_touched(std::string_view raw);
@@ -284,6 +291,7 @@ class Keyspace {
   bool in_transaction_ = false;
   uint64_t groups_ = 0;
   uint64_t group_bytes_ = 0;
+  uint64_t transaction_bytes_ = 0;  // that wait
   std::map<std::string, Pending, std::less<>> group_;
   std::string encoded_;
   Touched* touched_ = nullptr;

@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <future>
+#include <utility>
 
 #include "common/ticks.h"
 #include "perdure/error.h"
@@ -85,7 +87,33 @@ void Loop::add_listener(int fd, Face face) {
 }
 
 void Loop::start() {
-  thread_ = std::thread([this] { run(); });
+  std::promise<void> begun;
+  std::future<void> has_begun = begun.get_future();
+  thread_ = std::thread([this, begun = std::move(begun)]() mutable {
+    try {
+      begin();
+    } catch (...) {
+      return begun.set_exception(std::current_exception());
+    }
+    begun.set_value();
+    run();
+  });
+  has_begun.get();
+}
+
+// What the kernel has let us make, it may not let this thread use (a container's rules): then epoll
+// serves, as where there is no io_uring.
+void Loop::begin() {
+  try {
+    driver_->begin();
+  } catch (const Error& error) {
+    server_.log().write(LogLevel::kWarning, "epoll serves in place of {}: {}", driver_->name(),
+                        error.what());
+    driver_ = make_epoll_driver();
+    driver_->add_wakeup(wakeup_);
+    for (uint32_t i = 0; i < listeners_.size(); ++i) driver_->add_listener(listeners_[i].first, i);
+    driver_->begin();
+  }
 }
 
 void Loop::wake() {
@@ -113,7 +141,6 @@ void Loop::post(uint64_t connection, std::shared_ptr<const std::string> bytes) {
 void Loop::post_close(uint64_t connection) { post(connection, nullptr); }
 
 void Loop::run() {
-  driver_->begin();
   now_ms_ = looked_ms_ = steady_ms();
   while (!stopping_.load(std::memory_order_relaxed)) turn();
   drain();

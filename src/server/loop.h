@@ -32,6 +32,7 @@ class Loop {
 
   // Before start(). The loop owns the socket.
   void add_listener(int fd, Face face);
+  // Returns once it serves. Throws Error(kIo) if it cannot.
   void start();
   // Any thread: ends it in order: nothing more is accepted, what has come is carried out, replies
   // are sent.
@@ -58,6 +59,7 @@ class Loop {
     std::shared_ptr<const std::string> bytes;  // null: close it
   };
 
+  void begin();
   void run();
   void turn();
   void serve();

@@ -89,6 +89,25 @@ RespParser::Result RespParser::parse(std::string_view input, size_t& consumed) {
 }
 
 int RespParser::read_number(std::string_view input, size_t& at, long long& value) {
+  // Most are of one or two digits.
+  const char* next = input.data() + at;
+  const auto digit = [](char c) { return static_cast<unsigned>(c - '0'); };
+  if (input.size() - at >= 4 && digit(next[0]) < 10) {
+    if (next[1] == '\r' && next[2] == '\n') {
+      value = digit(next[0]);
+      at += 3;
+      return 1;
+    }
+    if (digit(next[1]) < 10 && next[2] == '\r' && next[3] == '\n') {
+      value = 10 * digit(next[0]) + digit(next[1]);
+      at += 4;
+      return 1;
+    }
+  }
+  return read_any_number(input, at, value);
+}
+
+int RespParser::read_any_number(std::string_view input, size_t& at, long long& value) {
   size_t i = at;
   const bool negative = i < input.size() && input[i] == '-';
   if (negative) ++i;
@@ -118,11 +137,10 @@ RespParser::Result RespParser::parse_array(std::string_view input, size_t& consu
     }
     at_ = at;
     expected_ = count < 0 ? 0 : count;
-    begins_.clear();
-    sizes_.clear();
   }
-  while (static_cast<long long>(begins_.size()) < expected_) {
-    if (at_ >= input.size()) return Result::kNeedMore;
+  arguments_.clear();  // those that came before are in begins_
+  while (static_cast<long long>(begins_.size() + arguments_.size()) < expected_) {
+    if (at_ >= input.size()) return suspend(input);
     if (input[at_] != '$') {
       const char c = input[at_];
       return fail(
@@ -131,7 +149,7 @@ RespParser::Result RespParser::parse_array(std::string_view input, size_t& consu
     size_t at = at_ + 1;
     long long bytes = 0;
     const int read = read_number(input, at, bytes);
-    if (read == 0) return Result::kNeedMore;
+    if (read == 0) return suspend(input);
     if (read < 0 || bytes < 0 || bytes > static_cast<long long>(limits_->bulk_bytes_max)) {
       return fail("Protocol error: invalid bulk length");
     }
@@ -141,19 +159,32 @@ RespParser::Result RespParser::parse_array(std::string_view input, size_t& consu
     }
     if (input.size() < at + length + 2) {
       wanted_ = at + length + 2;
-      return Result::kNeedMore;
+      return suspend(input);
     }
     if (input[at + length] != '\r' || input[at + length + 1] != '\n') {
       return fail("Protocol error: a bulk string has no end");
     }
-    begins_.push_back(at);
-    sizes_.push_back(length);
+    arguments_.push_back(input.substr(at, length));
     at_ = at + length + 2;
   }
-  arguments_.resize(begins_.size());
-  for (size_t i = 0; i < begins_.size(); ++i) arguments_[i] = input.substr(begins_[i], sizes_[i]);
+  if (!begins_.empty()) [[unlikely]] {
+    suspend(input);
+    for (size_t i = 0; i < begins_.size(); ++i) {
+      arguments_.push_back(input.substr(begins_[i], sizes_[i]));
+    }
+  }
   consumed = at_;
   return Result::kRequest;
+}
+
+// Notes where the arguments stand, for a call with the same bytes elsewhere.
+RespParser::Result RespParser::suspend(std::string_view input) {
+  for (const std::string_view one : arguments_) {
+    begins_.push_back(static_cast<size_t>(one.data() - input.data()));
+    sizes_.push_back(one.size());
+  }
+  arguments_.clear();
+  return Result::kNeedMore;
 }
 
 RespParser::Result RespParser::parse_inline(std::string_view input, size_t& consumed) {

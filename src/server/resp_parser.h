@@ -44,15 +44,17 @@ class RespParser {
 
  private:
   Result parse_array(std::string_view input, size_t& consumed);
+  Result suspend(std::string_view input);
   Result parse_inline(std::string_view input, size_t& consumed);
   bool split_words(std::string_view line);
   Result fail(std::string message);
   // Reads "digits\r\n" at `at`, up to 20 digits. 1: read, 0: more is needed, -1: no number.
   static int read_number(std::string_view input, size_t& at, long long& value);
+  static int read_any_number(std::string_view input, size_t& at, long long& value);
 
   const RequestLimits* limits_;
   std::vector<std::string_view> arguments_;
-  std::vector<size_t> begins_;  // of the arguments of an unfinished request, and
+  std::vector<size_t> begins_;  // of the arguments of a request that comes in pieces, and
   std::vector<size_t> sizes_;
   size_t at_ = 0;       // where to go on
   size_t scanned_ = 0;  // of an inline request: no end of line before that

@@ -135,6 +135,7 @@ bool RespSession::go_on() {
                                                 blocked_->arguments.end());
   const size_t begin = connection_.out.size();
   const Command& command = *find_command(arguments[0]);
+  run_from_ = server_.clock().now();
   // Whatever has changed meanwhile: the user's rules, the role.
   if (may_run(command, arguments)) run_command(command, arguments);
   if (connection_.out.size() == begin) {
@@ -155,6 +156,7 @@ Session::Outcome RespSession::execute(Connection& connection) {
       if (keys_.size() > 1 && server_.keys() != nullptr) server_.keys()->prefetch(keys_);
     }
     const RespParser::Result last = *std::exchange(looked_ahead_, std::nullopt);
+    run_from_ = server_.clock().now();
     for (const Request& request : requests_) {
       if (connection.out.size() - begin > kOutputMax) {
         parser_.restart();  // what it has begun is not what comes next
@@ -280,10 +282,11 @@ void RespSession::queue(std::span<const std::string_view> arguments) {
 void RespSession::run_command(const Command& command, std::span<const std::string_view> arguments) {
   CommandMetrics& metrics = server_.metrics_of(number_of(command));
   reply_.forget_failure();
-  const uint64_t begin = server_.clock().now();
+  const uint64_t begin = run_from_;
   call(command, arguments);
   if ((command.flags & kWrites) != 0) note_written();
-  const auto ns = static_cast<uint64_t>(static_cast<double>(server_.clock().now() - begin) *
+  run_from_ = server_.clock().now();
+  const auto ns = static_cast<uint64_t>(static_cast<double>(run_from_ - begin) *
                                         server_.clock().ns_per_tick());
   metrics.latency.add(ns);
   if (reply_.has_failed()) ++metrics.failed;

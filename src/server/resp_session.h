@@ -51,6 +51,8 @@ class RespSession final : public Session, public Watcher, public Waiter {
   std::vector<std::vector<std::string>> queued;
   size_t queued_bytes = 0;
   void leave_multi();
+  // What RESTORE may still unpack: of one, or of all of a transaction.
+  uint64_t unpack_room_bytes = 0;
   // PERDURE.SYNC: the client is a follower.
   std::unique_ptr<SyncSource> sync;
   // Why EXEC cannot go on: a command of it could not be carried out as a whole.
@@ -102,6 +104,7 @@ class RespSession final : public Session, public Watcher, public Waiter {
   Server::Positions written_;
   bool wrote_unrecorded_ = false;  // while nobody followed
   std::optional<Blocked> blocked_;
+  uint64_t run_from_ = 0;  // ticks: when the command before ended, or that which runs has begun
   bool is_woken_ = false;  // the loop has been told
   Server& server_;
   Connection& connection_;

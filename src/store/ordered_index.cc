@@ -59,6 +59,7 @@ void OrderedIndex::swap(OrderedIndex& other) noexcept {
   std::swap(size_, other.size_);
   std::swap(leaves_, other.leaves_);
   std::swap(dram_bytes_, other.dram_bytes_);
+  changes_ = other.changes_ = std::max(changes_, other.changes_) + 1;
 }
 
 // As deep as the tree, and without a list of nodes: there may be no memory.
@@ -98,6 +99,7 @@ uint64_t OrderedIndex::bytes_of(const Node& node) {
 }
 
 void OrderedIndex::free_node(Node* node) {
+  ++changes_;
   dram_bytes_ -= bytes_of(*node);
   if (node->is_leaf) {
     auto* leaf = static_cast<Leaf*>(node);
@@ -198,7 +200,7 @@ void OrderedIndex::prefetch(int step, std::string_view key, uint64_t& way) const
     return;
   }
   if (way == 0) return;
-  if (step == 3) return keys_.prefetch_at(Location::of_word(*reinterpret_cast<uint64_t*>(way)));
+  if (step == 3) return keys_.prefetch_at(at(way));
   const Leaf& leaf = *reinterpret_cast<const Leaf*>(way);
   if (step == 1) {
     for (size_t i = 0; i < leaf.heads.size(); i += kLineWords) pm::prefetch(&leaf.heads[i]);
@@ -206,7 +208,7 @@ void OrderedIndex::prefetch(int step, std::string_view key, uint64_t& way) const
   }
   size_t first = 0;
   size_t last = 0;
-  way = same_head(leaf, key, &first, &last) ? reinterpret_cast<uint64_t>(&leaf.places[first]) : 0;
+  way = same_head(leaf, key, &first, &last) ? entry_of(leaf, first) : 0;
   if (way != 0) pm::prefetch(&leaf.places[first]);
 }
 
@@ -304,6 +306,7 @@ void OrderedIndex::insert(std::string_view key, Location location) {
   leaf.heads.insert(leaf.heads.begin() + at, head_of(key, leaf.prefix.size()));
   leaf.places.insert(leaf.places.begin() + at, location.word());
   ++size_;
+  ++changes_;
 }
 
 void OrderedIndex::erase(uint64_t entry) {
@@ -312,6 +315,7 @@ void OrderedIndex::erase(uint64_t entry) {
   leaf.heads.erase(leaf.heads.begin() + at);
   leaf.places.erase(leaf.places.begin() + at);
   --size_;
+  ++changes_;
   // Not merged here: several inserts may have been promised room in it.
   if (leaf.heads.size() >= kMax / 4 || leaf.sparse || sparse_.size() == sparse_.capacity()) return;
   leaf.sparse = true;
@@ -365,6 +369,7 @@ void OrderedIndex::split_leaf(Leaf& leaf, size_t entries) {
   move_end(leaf.heads, half, right->heads);
   move_end(leaf.places, half, right->places);
   right->walk = leaf.walk;
+  ++changes_;
   right->previous = &leaf;
   right->next = leaf.next;
   (leaf.next != nullptr ? leaf.next->previous : last_) = right;
@@ -486,6 +491,7 @@ bool OrderedIndex::merge_with_next(Leaf& leaf) {
   shorten_prefix(*next, bytes);
   move_end(next->heads, 0, leaf.heads);
   move_end(next->places, 0, leaf.places);
+  ++changes_;
   remove_node(next);
   return true;
 }

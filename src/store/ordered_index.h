@@ -54,6 +54,15 @@ class OrderedIndex {
     if (first == last || !is_it(Location::of_word(leaf.places[first]))) return kNone;
     return entry_of(leaf, first);
   }
+  // The same, where `entry` may be the one that find() would lead to: what prefetch() has found when
+  // changes() was `changes`.
+  template <typename IsIt>
+  uint64_t find(std::string_view key, uint64_t entry, uint64_t changes, IsIt is_it) const {
+    if (entry != 0 && changes == changes_ && is_it(at(entry))) return entry;
+    return find(key, is_it);
+  }
+  // How often entries have become others, or none: as long as that stays, they are valid.
+  uint64_t changes() const { return changes_; }
   // The entry of the key that leads to this place, or kNone. Reads no record, so that no other
   // one's damage hinders it.
   uint64_t find_place(std::string_view key, Location place) const;
@@ -62,7 +71,7 @@ class OrderedIndex {
   }
   // The way of find() in kAheadSteps steps, so that what several keys wait for overlaps: each asks
   // the cache for what the next one reads, the last one for the record. `way` is 0 before the first
-  // one, and 0 again where the way ends. Nothing may change between them. Throws nothing.
+  // one, and 0 again where the way ends; behind the last one it is the entry. Nothing may change between them. Throws nothing.
   static constexpr int kAheadSteps = 4;
   void prefetch(int step, std::string_view key, uint64_t& way) const;
   void move(uint64_t entry, Location to) { leaf_at(entry).places[position_at(entry)] = to.word(); }
@@ -212,6 +221,7 @@ class OrderedIndex {
   uint32_t walk_ = 0;  // the number of the walk
   bool is_walked_ = false;
   Leaf* walk_at_ = nullptr;  // the first leaf before it; null: none is
+  uint64_t changes_ = 0;
 };
 
 }  // namespace perdure::store

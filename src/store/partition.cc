@@ -59,13 +59,8 @@ void Partition::throw_uncertain() const {
       damage_at_));
 }
 
-RecordView Partition::view_at(Location location) const {
-  RecordView record;
-  if (!parse(text_at(location), config_.block_bytes - location.offset(), record)) {
-    throw_damaged(
-        fmt::format("the record at {:#x} is damaged", pool_.offset_of(text_at(location))));
-  }
-  return record;
+void Partition::throw_damaged_at(Location location) const {
+  throw_damaged(fmt::format("the record at {:#x} is damaged", pool_.offset_of(text_at(location))));
 }
 
 std::string_view Partition::key_at(Location location) const {
@@ -132,22 +127,25 @@ std::string_view Partition::value_of(const RecordView& record) const {
 
 // The index entry of the key, or kNone. A record with the tag and another key is taken for damage
 // until its checksum holds.
-uint64_t Partition::find(uint64_t hash, std::string_view key, RecordView& out) const {
-  return index_.find(hash, key, [&](Location location) {
+uint64_t Partition::find(uint64_t hash, std::string_view key, RecordView& out,
+                         const Sought* ahead) const {
+  const auto is_it = [&](Location location) {
     const char* at = text_at(location);
     pm::prefetch(at + pm::kLineBytes);
     pm::prefetch(at + 2 * pm::kLineBytes);
-    out = view_at(location);
+    read_at(location, out);
     if (key_of(out) == key) return true;
     require_intact(location, out);
     return false;
-  });
+  };
+  return index_.find(hash, key, is_it, ahead);
 }
 
-bool Partition::get(uint64_t hash, std::string_view key, uint64_t now_ms, Found& out) const {
+bool Partition::get(uint64_t hash, std::string_view key, uint64_t now_ms, Found& out,
+                    const Sought* ahead) const {
   require_usable();
   RecordView record;
-  const uint64_t entry = find(hash, key, record);
+  const uint64_t entry = find(hash, key, record, ahead);
   require_certain(entry, record);
   if (entry == PartitionIndex::kNone || has_expired(record, now_ms)) {
     if (config_.evicts) ++misses_;
@@ -255,7 +253,7 @@ RecordParts Partition::parts_of(const WriteRequest& request) const {
 void Partition::write(uint64_t hash, RecordParts& parts) {
   RecordView old;
   const uint64_t entry = index_.find(hash, parts.whole_key, [&](Location location) {
-    old = view_at(location);
+    read_at(location, old);
     return key_of(old) == parts.whole_key;
   });
   write_at(entry, old, hash, parts);
@@ -298,14 +296,14 @@ void Partition::write_at(uint64_t entry, const RecordView& old, uint64_t hash, R
   }
 }
 
-bool Partition::put(uint64_t hash, const WriteRequest& request, uint64_t now_ms,
-                    uint64_t* version) {
+bool Partition::put(uint64_t hash, const WriteRequest& request, uint64_t now_ms, uint64_t* version,
+                    const Sought* ahead) {
   pool_.require_writable();
   now_ms_ = now_ms;
   using Condition = WriteRequest::Condition;
   require_fits(request.key, request.value);
   RecordView old;
-  const uint64_t entry = find(hash, request.key, old);
+  const uint64_t entry = find(hash, request.key, old, ahead);
   require_intact(entry, old);
   if (request.condition != Condition::kNone) require_certain(entry, old);
   const bool present = entry != PartitionIndex::kNone && !has_expired(old, now_ms);

@@ -209,15 +209,18 @@ class Partition final : private RecordKeys {
     uint64_t version;
     uint64_t expiry_ms;
   };
-  bool get(uint64_t hash, std::string_view key, uint64_t now_ms, Found& out) const;
+  // `ahead`: what prefetch() has come to for this key, or null.
+  bool get(uint64_t hash, std::string_view key, uint64_t now_ms, Found& out,
+           const Sought* ahead = nullptr) const;
   // The same as far as nothing is out of the ordinary, in few instructions: so few that a processor
   // begins with the next lookup while it waits for the record of this one. Returns false where
   // get() is to tell, which may find the key.
   [[gnu::always_inline]] bool get_plain(uint64_t hash, std::string_view key, Found& out) const;
   // The one, and then the other, at the time that `now_ms()` tells, if it matters.
   template <typename NowMs>
-  bool get_lazily(uint64_t hash, std::string_view key, NowMs now_ms, Found& out) const {
-    return get_plain(hash, key, out) || get(hash, key, now_ms(), out);
+  bool get_lazily(uint64_t hash, std::string_view key, NowMs now_ms, Found& out,
+                  const Sought* ahead = nullptr) const {
+    return get_plain(hash, key, out) || get(hash, key, now_ms(), out, ahead);
   }
   // Of a key that will be looked for: PartitionIndex::prefetch().
   void prefetch(int step, Sought& sought) const {
@@ -225,9 +228,10 @@ class Partition final : private RecordKeys {
   }
 
   // Whether the condition held; then the record is written, as `version`, and durable after
-  // persist(). Throws kPoolFull, kNoSpace, kTooLarge, kCorrupt, having changed nothing.
-  bool put(uint64_t hash, const WriteRequest& request, uint64_t now_ms,
-           uint64_t* version = nullptr);
+  // persist(). Throws kPoolFull, kNoSpace, kTooLarge, kCorrupt, having changed nothing. `ahead`: as
+  // get().
+  bool put(uint64_t hash, const WriteRequest& request, uint64_t now_ms, uint64_t* version = nullptr,
+           const Sought* ahead = nullptr);
   // Whether the key was there. Durable after persist(). Needs no more room than what is kept for
   // it.
   bool remove(uint64_t hash, std::string_view key, uint64_t now_ms);
@@ -470,7 +474,8 @@ class Partition final : private RecordKeys {
   }
 
   // partition.cc
-  uint64_t find(uint64_t hash, std::string_view key, RecordView& out) const;
+  uint64_t find(uint64_t hash, std::string_view key, RecordView& out,
+                const Sought* ahead = nullptr) const;
   std::string_view key_of(const RecordView& record) const;
   std::string_view value_of(const RecordView& record) const;
   bool has_overflow(const RecordView& record) const;
@@ -478,7 +483,16 @@ class Partition final : private RecordKeys {
   const char* text_at(Location location) const {
     return pool_.at<char>(sites_[location.slot()].offset + location.offset());
   }
-  RecordView view_at(Location location) const;
+  RecordView view_at(Location location) const {
+    RecordView record;
+    read_at(location, record);
+    return record;
+  }
+  void read_at(Location location, RecordView& out) const {
+    if (!parse(text_at(location), config_.block_bytes - location.offset(), out)) [[unlikely]]
+      throw_damaged_at(location);
+  }
+  [[noreturn]] void throw_damaged_at(Location location) const;
   std::string_view key_at(Location location) const override;
   std::string_view sound_key_at(Location location) const override {
     return key_of(view_at(location));

@@ -20,7 +20,8 @@ namespace perdure::store {
 struct Sought {
   uint64_t hash = 0;
   std::string_view key = {};
-  uint64_t way = 0;  // the index's
+  uint64_t way = 0;      // the index's
+  uint64_t changes = 0;  // of an ordered one, when it was asked
 };
 
 // Is told of each entry of an index in DRAM that is about to lead elsewhere, or to go.
@@ -42,9 +43,15 @@ class PartitionIndex {
 
   // Calls `is_it(Location)` for entries that may be the key's until it returns true. Returns that
   // entry, or kNone. Entries are valid until the next reserve(), insert() or erase().
+  // `ahead`: what prefetch() has come to for this key, if it is known; then an ordered index need
+  // not be gone through again.
   template <typename IsIt>
-  uint64_t find(uint64_t hash, std::string_view key, IsIt is_it) const {
-    if (ordered_ != nullptr) return ordered_->find(key, is_it);
+  uint64_t find(uint64_t hash, std::string_view key, IsIt is_it,
+                const Sought* ahead = nullptr) const {
+    if (ordered_ != nullptr) {
+      return ahead != nullptr ? ordered_->find(key, ahead->way, ahead->changes, is_it)
+                              : ordered_->find(key, is_it);
+    }
     return pm_ != nullptr ? pm_->find(hash, is_it) : hash_.find(hash, is_it);
   }
   // The entry of the key that leads to this place, or kNone. No record is read: only an index in PM
@@ -120,7 +127,10 @@ class PartitionIndex {
   static constexpr int kAheadSteps = OrderedIndex::kAheadSteps;
   template <typename PrefetchAt>
   void prefetch(int step, Sought& sought, PrefetchAt prefetch_at) const {
-    if (ordered_ != nullptr) return ordered_->prefetch(step, sought.key, sought.way);
+    if (ordered_ != nullptr) {
+      sought.changes = ordered_->changes();
+      return ordered_->prefetch(step, sought.key, sought.way);
+    }
     if (pm_ != nullptr || step > 1) return;
     if (step == 0) return hash_.prefetch(sought.hash);
     hash_.find(sought.hash, [&](Location location) {

@@ -56,7 +56,8 @@ auto StoreTurn::with_all_room(Write write) {
 
 bool StoreTurn::get(std::string_view key, uint64_t now_ms, Partition::Found& out) const {
   const auto [hash, number] = store_.place_of(key);
-  return partition(number).get_lazily(hash, key, [now_ms] { return now_ms; }, out);
+  const Partition& own = partition(number);
+  return own.get_lazily(hash, key, [now_ms] { return now_ms; }, out, foreseen(hash, own));
 }
 
 void StoreTurn::prefetch(std::span<const std::string_view> keys) const {
@@ -72,6 +73,12 @@ void StoreTurn::prefetch(std::span<const std::string_view> keys) const {
     for (int step = 0; step < PartitionIndex::kAheadSteps; ++step) {
       for (auto& [partition, sought] : std::span(all, count)) partition->prefetch(step, sought);
     }
+    if (store_.is_ordered()) {
+      for (const auto& [partition, sought] : std::span(all, count)) {
+        foreseen_[sought.hash % kForeseen] = {
+            partition, {.hash = sought.hash, .way = sought.way, .changes = sought.changes}};
+      }
+    }
     keys = keys.subspan(std::min(kTogether, keys.size()));
   }
 }
@@ -79,7 +86,8 @@ void StoreTurn::prefetch(std::span<const std::string_view> keys) const {
 bool StoreTurn::write(const WriteRequest& request, uint64_t now_ms, uint64_t* version) {
   const StoreImpl::Place place = store_.place_of(request.key);
   Partition& own = touch(place.number);
-  return with_all_room([&] { return own.put(place.hash, request, now_ms, version); });
+  const Sought* ahead = foreseen(place.hash, own);
+  return with_all_room([&] { return own.put(place.hash, request, now_ms, version, ahead); });
 }
 
 bool StoreTurn::remove(std::string_view key, uint64_t now_ms) {

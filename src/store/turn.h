@@ -12,6 +12,7 @@
 // meanwhile; no latch is taken. Not for a store with workers.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -37,8 +38,9 @@ class StoreTurn {
 
   // The record of a key, valid until the next write. Throws kCorrupt, kIo.
   bool get(std::string_view key, uint64_t now_ms, Partition::Found& out) const;
-  // Asks the cache for what get() or write() of these keys will look at: the index and the records.
-  // Throws nothing, and does nothing where the partition is not ready.
+  // Asks the cache for what get() or write() of these keys will look at: the index and the records;
+  // and notes what an ordered index has said, for those of these keys that come next. Throws
+  // nothing, and does nothing where the partition is not ready.
   void prefetch(std::span<const std::string_view> keys) const;
   // Whether the condition held; then the record is written. Throws kPoolFull, kNoSpace, kTooLarge,
   // kReadOnly, kCorrupt, kIo, having changed nothing.
@@ -80,12 +82,24 @@ class StoreTurn {
     return store_.shards_[number]->partition;
   }
   Partition& touch(uint32_t number);
+  // What prefetch() has come to for the key; null: nothing that is known.
+  const Sought* foreseen(uint64_t hash, const Partition& of) const {
+    const Foreseen& one = foreseen_[hash % kForeseen];
+    return one.partition == &of && one.sought.hash == hash ? &one.sought : nullptr;
+  }
   void refuse(uint32_t number) const;
   // As StoreImpl::with_all_room(), without waiting.
   template <typename Write>
   auto with_all_room(Write write);
 
+  struct Foreseen {
+    const Partition* partition = nullptr;
+    Sought sought;
+  };
+  static constexpr size_t kForeseen = 128;  // several times as many as are asked for together
+
   StoreImpl& store_;
+  mutable std::array<Foreseen, kForeseen> foreseen_{};
   std::vector<uint32_t> touched_;   // partitions written to in this turn
   std::vector<char> is_touched_;    // by partition
   mutable bool all_ready_ = false;  // once it is so

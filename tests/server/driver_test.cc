@@ -2,14 +2,25 @@
 #include "server/driver.h"
 
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstddef>
+#include <iterator>
 #include <memory>
+#include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "server/fixture.h"
 #include "server/tls.h"
+#include "support/child.h"
 #include "support/short_memory.h"
 
 namespace perdure::test {
@@ -44,6 +55,47 @@ TEST(UringDriver, RemovesConnectionsWithoutMemory) {
     EXPECT_EQ(::recv(peer, &byte, 1, 0), 0);  // it was closed
     ::close(peer);
   }
+}
+
+// The system refuses to enable a ring from now on, which it lets make.
+void forbid_enabling_rings() {
+  constexpr uint32_t kEnableRings = 12;  // IORING_REGISTER_ENABLE_RINGS
+  sock_filter refuse[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_register, 0, 3),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args[1])),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, kEnableRings, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program{static_cast<uint16_t>(std::size(refuse)), refuse};
+  if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+      prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) {
+    throw std::runtime_error("no seccomp here");
+  }
+}
+
+TEST(UringDriver, ThatMayNotBeginLeavesItToEpoll) {
+  if (server::make_uring_driver() == nullptr) GTEST_SKIP() << "no io_uring here";
+  const TempDir folder;
+  Child child([&](int out) {
+    forbid_enabling_rings();
+    TestedServer tested;
+    tested.config.pool = folder.file("pool");
+    tested.config.create = true;
+    tested.config.capacity_bytes = uint64_t{32} << 20;
+    tested.config.resp = {"127.0.0.1:0"};
+    tested.config.io = "uring";
+    tested.config.threads = 2;
+    tested.config.log_level = server::LogLevel::kError;
+    tested.start();
+    const std::string info = tested.resp()({"INFO", "server"});
+    const size_t at = info.find("multiplexing_api:");
+    const std::string line = info.substr(at, info.find('\r', at) - at);
+    send(out, line.data(), line.size());
+  });
+  EXPECT_EQ(child.receive_rest(), "multiplexing_api:epoll");
+  EXPECT_EQ(child.wait(), 0);
 }
 
 }  // namespace

@@ -264,6 +264,30 @@ TEST_F(Dump, OfAFewBytesDoesNotBecomeVeryMany) {
   EXPECT_EQ(c({"EXISTS", "many"}), "0");
 }
 
+// A few megabytes of a transaction would be gigabytes.
+TEST_F(Dump, OfATransactionHasOneBoundForAll) {
+  start();
+  RespClient c = resp();
+  const std::string numbers = packed_numbers(1'000'000);
+  c({"SET", "a", "1"});
+  const std::string small = c.call({"DUMP", "a"}).text;
+  // Of the past: nothing of it is written, and so only the unpacking counts.
+  const Words restore = {"RESTORE", "list", "1", numbers, "REPLACE", "ABSTTL"};
+  // By itself each may be unpacked, however many there are.
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(c(restore), "OK");
+  c({"MULTI"});
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(c(restore), "QUEUED");
+  EXPECT_EQ(c({"RESTORE", "b", "0", small}), "QUEUED");
+  const Reply reply = c.call({"EXEC"});
+  ASSERT_EQ(reply.elements.size(), 11U);
+  EXPECT_EQ(reply.elements.front().text, "OK");
+  EXPECT_EQ(reply.elements[9].text, "ERR the value is too large to be unpacked");
+  EXPECT_EQ(c({"GET", "b"}), "(nil)");  // a number takes room, too, of which there is none
+  c({"MULTI"});
+  c({"RESTORE", "b", "0", small});
+  EXPECT_EQ(c({"EXEC"}), "[OK]");
+}
+
 TEST_F(Dump, OfThePastIsAnEventOfRemoval) {
   start();
   RespClient c = resp();

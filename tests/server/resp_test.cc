@@ -344,6 +344,32 @@ TEST_P(Resp, TransactionsAreWholeAndWatch) {
   EXPECT_EQ(c({"EXEC"}), "[2 1 [b 2]]");
 }
 
+// What a few bytes of a transaction make is bounded before it is there.
+TEST_P(Resp, TransactionsKeepBackAndReplyWithinBounds) {
+  config.output_bytes_max = 1 << 20;
+  start();
+  RespClient c = resp();
+  c({"MULTI"});
+  for (int i = 0; i < 6; ++i) c({"SETRANGE", "long" + std::to_string(i), "60000000", "x"});
+  EXPECT_EQ(c({"EXEC"}),
+            "-EXECABORT Transaction discarded, nothing was done: ERR too large: the transaction "
+            "writes too much");
+  EXPECT_EQ(c({"EXISTS", "long0"}), "0");
+  // What takes another's place takes no more room.
+  c({"MULTI"});
+  for (int i = 0; i < 6; ++i) c({"SETRANGE", "long", "50000000", "x"});
+  c({"DEL", "long"});
+  EXPECT_EQ(c({"EXEC"}), "[50000001 50000001 50000001 50000001 50000001 50000001 1]");
+  c({"SET", "some", std::string(100'000, 'x')});
+  c({"MULTI"});
+  for (int i = 0; i < 20; ++i) c({"GET", "some"});
+  c({"SET", "other", "1"});
+  EXPECT_EQ(c({"EXEC"}),
+            "-EXECABORT Transaction discarded, nothing was done: its replies exceed "
+            "output-bytes-max");
+  EXPECT_EQ(c({"EXISTS", "other"}), "0");
+}
+
 TEST_P(Resp, ChannelsReachSubscribers) {
   config.threads = 2;
   start();
