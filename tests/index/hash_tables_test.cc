@@ -13,6 +13,7 @@
 #include "index/stripes.h"
 #include "perdure/catalog.h"
 #include "pm/pool_impl.h"
+#include "support/errors.h"
 #include "support/files.h"
 #include "support/scale.h"
 
@@ -259,6 +260,56 @@ TEST_F(HashTables, OptionsFixedAtCreationAreNotChanged) {
   EXPECT_THROW(create_index(pool, "u", "cceh", Kind::kU64, Kind::kU64, {{"segment_buckets", "17"}}),
                Error);
   EXPECT_NE(open_index(pool, "t", {{"initial_depth", "3"}}), nullptr);
+}
+
+// Which slots are empty depends on it: a table that was read with another one would lose records.
+TEST_F(HashTables, CcehKeepsTheBucketsThatItProbes) {
+  Pool pool = Pool::create(dir_.file("pool"), options_);
+  create_index(pool, "as published", "cceh", Kind::kU64, Kind::kU64, {}).reset();
+  EXPECT_NE(open_index(pool, "as published", {{"probe_buckets", "4"}}), nullptr);
+  create_index(pool, "t", "cceh", Kind::kU64, Kind::kU64, {{"probe_buckets", "8"}}).reset();
+  for (const char* other : {"4", "16"}) {
+    EXPECT_TRUE(test::fails_with(ErrorCode::kInvalidArgument, "probe_buckets", [&] {
+      open_index(pool, "t", {{"probe_buckets", other}});
+    })) << other;
+    EXPECT_THROW(open_index(pool, "as published", {{"probe_buckets", "8"}}), Error);
+  }
+  EXPECT_NE(open_index(pool, "t", {{"probe_buckets", "8"}}), nullptr);
+  EXPECT_NE(open_index(pool, "t"), nullptr);
+  for (const OptionMap& wrong :
+       {OptionMap{{"probe_buckets", "1"}}, OptionMap{{"probe_buckets", "6"}},
+        OptionMap{{"probe_buckets", "32"}},
+        OptionMap{{"probe_buckets", "16"}, {"segment_buckets", "16"}}}) {
+    EXPECT_THROW(create_index(pool, "u", "cceh", Kind::kU64, Kind::kU64, wrong), Error);
+  }
+}
+
+TEST_F(HashTables, CcehFillsItsSegmentsMoreWhereItProbesMoreBuckets) {
+  constexpr uint64_t kRecords = 22'000;
+  double filled_before = 0;
+  for (const char* probe : {"2", "4", "8", "16"}) {
+    SCOPED_TRACE(probe);
+    Pool pool = Pool::create(dir_.file(std::string("pool") + probe), options_);
+    auto index =
+        create_index(pool, "t", "cceh", Kind::kU64, Kind::kU64,
+                     {{"probe_buckets", probe}, {"segment_buckets", "64"}, {"initial_depth", "1"}});
+    for (uint64_t key = 0; key < kRecords; ++key) ASSERT_TRUE(index->insert(key, key));
+    for (uint64_t key = 0; key < kRecords; key += 3) ASSERT_TRUE(index->remove(key));
+    for (uint64_t key = 0; key < kRecords; key += 3) ASSERT_TRUE(index->insert(key, key + 1));
+    const double filled = figure(*index, "load_factor");
+    EXPECT_GT(filled, filled_before);
+    filled_before = filled;
+    index.reset();
+    index = open_index(pool, "t");
+    Value out;
+    for (uint64_t key = 0; key < kRecords; ++key) {
+      ASSERT_TRUE(index->lookup(key, out)) << key;
+      ASSERT_EQ(out.word(), key + (key % 3 == 0 ? 1 : 0));
+      ASSERT_FALSE(index->insert(key, 0)) << key;
+    }
+    ASSERT_FALSE(index->lookup(kRecords, out));
+    EXPECT_EQ(index->check([](const std::string& text) { ADD_FAILURE() << text; }), 0U);
+  }
 }
 
 }  // namespace

@@ -65,6 +65,41 @@ TEST_F(Sheaf, AscendingKeysFillLeaves) {
   EXPECT_EQ(faults(*index), 0U);
 }
 
+// A scan looks at no more of a buffer than its limit can need: which must count what the buffer
+// removes.
+TEST_F(Sheaf, ShortScansSeeWhatBuffersHave) {
+  constexpr uint64_t kMost = 4000;
+  const auto index = create();
+  std::map<uint64_t, uint64_t> model;
+  std::mt19937_64 random(1);
+  for (uint64_t key = 0; key < kMost; key += 2) index->insert(key, key), model[key] = key;
+  for (uint64_t round = 0; round < 60; ++round) {
+    // Runs of removals, single new keys, new values: what is in the buffers changes from round to
+    // round.
+    const uint64_t begin = random() % kMost;
+    const uint64_t end = begin + random() % 30;
+    for (uint64_t key = begin; key < end; ++key) {
+      EXPECT_EQ(index->remove(key), model.erase(key) != 0);
+    }
+    for (int i = 0; i < 10; ++i) {
+      const uint64_t key = random() % kMost;
+      index->upsert(key, round);
+      model[key] = round;
+    }
+    for (const uint64_t limit : {uint64_t{1}, uint64_t{7}, uint64_t{40}, uint64_t{400}}) {
+      const uint64_t from = random() % kMost;
+      std::map<uint64_t, uint64_t> seen;
+      index->scan(from, limit, [&](Datum key, Datum value) {
+        return seen.emplace(key.word(), value.word()).second;
+      });
+      std::map<uint64_t, uint64_t> wanted;
+      for (auto one = model.lower_bound(from); one != model.end() && wanted.size() < limit; ++one)
+        wanted.insert(*one);
+      ASSERT_EQ(seen, wanted) << "from " << from << ", at most " << limit;
+    }
+  }
+}
+
 TEST_F(Sheaf, RemovingEverythingLeavesFewLeaves) {
   for (const bool upwards : {true, false}) {
     const auto index = create_index(pool_, upwards ? "t" : "u", "sheaf", Kind::kU64, Kind::kU64,

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/permutation.h"
 #include "perdure/catalog.h"
 #include "perdure/pool.h"
 
@@ -26,13 +27,6 @@ constexpr uint64_t kRecords = 10'000'000;
 constexpr uint64_t kTurns = 9;
 constexpr uint64_t kOperations = 96'000;  // of a turn
 constexpr uint64_t kBatch = 16;
-
-// A number's key; different ones have different keys.
-uint64_t key_of(uint64_t number) {
-  number *= 0x9e3779b97f4a7c15;
-  number ^= number >> 32;
-  return number * 0xd6e8feb86659fd93;
-}
 
 double processor_ns() {
   timespec now{};
@@ -74,20 +68,14 @@ class Subject {
             found_ += index_.lookup(some[0].key, values_[0]) ? 1 : 0;
             return;
           }
-          std::array<Datum, kBatch> keys = filled();
-          for (size_t i = 0; i < some.size(); ++i) keys[i] = some[i].key;
-          found_ +=
-              index_.multi_lookup(std::span<const Datum>(keys).first(some.size()), values_, flags_);
+          keys_.clear();
+          for (const AnyRecord& record : some) keys_.push_back(record.key);
+          found_ += index_.multi_lookup(keys_, values_, flags_);
         });
   }
   uint64_t found() const { return found_; }
 
  private:
-  static std::array<Datum, kBatch> filled() { return filled(std::make_index_sequence<kBatch>()); }
-  template <size_t... I>
-  static std::array<Datum, kBatch> filled(std::index_sequence<I...>) {
-    return {((void)I, Datum(0))...};
-  }
   uint64_t any() {
     random_ = random_ * 6364136223846793005 + 1442695040888963407;
     return (random_ >> 32) * records_ >> 32;
@@ -97,7 +85,7 @@ class Subject {
     std::vector<AnyRecord> some;
     for (uint64_t i = 0; i < count; i += together) {
       some.clear();
-      for (uint64_t j = 0; j < together; ++j) some.push_back({key_of(number_at(i + j)), i + 1});
+      for (uint64_t j = 0; j < together; ++j) some.push_back({mix_word(number_at(i + j)), i + 1});
       work(some);
     }
   }
@@ -106,6 +94,7 @@ class Subject {
   uint64_t records_ = 0;
   uint64_t random_ = 1;
   uint64_t found_ = 0;
+  std::vector<Datum> keys_;
   std::array<Value, kBatch> values_;
   std::array<bool, kBatch> flags_{};
 };

@@ -2,8 +2,8 @@
 //
 // The idea. A directory, indexed by the leading bits of the hash, leads to segments of 256 buckets
 // of one cache line; the last eight bits select the bucket. A record that does not fit there goes
-// to one of the three buckets that follow. An insert writes one line. If all four are full the
-// segment is split: the half of its records whose next bit is 1 is copied to a new segment, the
+// to one of the buckets that follow, three as published. An insert writes one line. If all are full
+// the segment is split: the half of its records whose next bit is 1 is copied to a new segment, the
 // directory entries follow, and the copies left behind are empty slots from that moment because
 // their hash no longer belongs there. A directory that has no entry to spare for a split is
 // doubled.
@@ -31,7 +31,7 @@
 // Recovery: one word in the root; at most one range of directory entries. Nothing is scanned.
 //
 // Concurrency. Stripe locks (index/stripes.h) in DRAM, by leading bits and group of 16 buckets: a
-// writer takes the one or two of its four buckets; a split takes all of the segment, and keeps
+// writer takes the one or two of its buckets; a split takes all of the segment, and keeps
 // writers out, not readers. Lookups take none; a change of the version sends them back.
 //
 // Source: Nam et al., "Write-Optimized Dynamic Hashing for Persistent Memory", FAST 2019;
@@ -69,6 +69,7 @@ struct Options {
   const Variant* variant = &kReference;
   uint32_t initial_depth = 0;
   uint32_t segment_buckets = 0;
+  uint32_t probe_buckets = 0;
 };
 
 template <typename Content>
@@ -109,7 +110,7 @@ class Core {
 
   enum class Outcome : uint8_t { kDone, kNot, kNoRoom };
 
-  // The one or two stripes of a hash's four buckets, held by a writer.
+  // The one or two stripes of a hash's buckets, held by a writer.
   class Held {
    public:
     // Throws kIo once the medium has failed.
@@ -152,7 +153,7 @@ class Core {
   // The groups of the first and the last of a hash's buckets.
   uint32_t first_group(uint64_t hash) const { return group_of(geometry_.home_of(hash)); }
   uint32_t last_group(uint64_t hash) const {
-    return group_of(geometry_.wrap(geometry_.home_of(hash) + kProbe - 1));
+    return group_of(geometry_.wrap(geometry_.home_of(hash) + geometry_.probe - 1));
   }
   const Directory& directory() const { return *pm::acquire(directory_); }
   static uint64_t index_in(const Directory& directory, uint64_t hash) {
@@ -241,7 +242,7 @@ void Core<Content>::prefetch(const Segment& segment, uint64_t hash, uint32_t buc
 template <typename Content>
 HashSlot* Core<Content>::find(Segment& segment, const Key& key, uint64_t& value) const {
   const uint32_t home = geometry_.home_of(key.hash);
-  for (uint32_t i = 0; i < kProbe; ++i) {
+  for (uint32_t i = 0; i < geometry_.probe; ++i) {
     Bucket& bucket = segment.buckets[geometry_.wrap(home + i)];
     uint32_t hits = 0;
     for (uint32_t s = 0; s < kBucketSlots; ++s) {

@@ -1,7 +1,7 @@
 // What CCEH keeps in PM.
 //
 //   root, 256 bytes
-//     | seal, initial_depth, buckets ...               | immutable
+//     | seal, initial_depth, buckets, probe ...        | immutable
 //     | directory | pending | ...                      | one line; two words that change
 //
 //   directory, 64 + 8 * 2^depth bytes                  replaced as a whole when it doubles
@@ -18,17 +18,17 @@
 // The leading bits of the hash select the directory entry, the last eight the bucket. A segment has
 // no header: its local depth stands in the directory entries that lead to it.
 //
-// Which slots are empty. A hash lives only in its own bucket and the three that follow, and only in
-// a segment that the directory gives for its leading bits. So a slot is empty exactly if what it
-// holds cannot live there:
-//   - the bucket is not one of the four of the hash that it holds (`vacant_hash` makes such a
-//     hash);
+// Which slots are empty. A hash lives only in its own bucket and those that follow, `probe` in all,
+// and only in a segment that the directory gives for its leading bits. So a slot is empty exactly
+// if what it holds cannot live there:
+//   - the bucket is not one of those of the hash that it holds (`vacant_hash` makes such a hash);
 //   - or the hash has other leading bits than the segment, because a split has moved it (lazy
 //     deletion);
 //   - or, with byte strings, the value is 0: the offset of no record.
 // Every 8-byte key is therefore legal, there is no bitmap to write, and no sentinel to exclude.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -41,7 +41,11 @@ inline constexpr uint64_t kRootMagic = 0x3130484543434450;  // "PDCCEH01"
 inline constexpr uint32_t kBucketSlots = 4;
 inline constexpr uint32_t kBuckets = 256;  // of a segment; smaller ones are for tests
 inline constexpr uint32_t kBucketsMin = 16;
-inline constexpr uint32_t kProbe = 4;  // buckets that a hash may live in
+// Buckets that a hash may live in: the paper's, and the most. These, too, lie in two groups of
+// stripes at most, and a vacant hash is further away in the smallest segment.
+inline constexpr uint32_t kProbe = 4;
+inline constexpr uint32_t kProbeMin = 2;
+inline constexpr uint32_t kProbeMax = 16;
 inline constexpr uint32_t kInitialDepthMax = 16;
 inline constexpr uint32_t kDepthMax = 32;
 inline constexpr uint64_t kUnitBytes = 256;
@@ -73,7 +77,9 @@ constexpr uint64_t directory_bytes(uint32_t depth) {
 struct Root {
   RootSeal seal;
   uint64_t initial_depth;
-  uint64_t buckets;  // of a segment
+  uint32_t buckets;  // of a segment
+  // buckets that a hash may live in; 0: kProbe, as in pools made before it was here
+  uint32_t probe;
   uint64_t reserved[4];
   uint64_t directory;  // offset
   uint64_t pending;    // a Pending, or 0
@@ -114,11 +120,21 @@ struct Pending {
 // Which buckets a hash may live in, in segments of this many.
 struct Geometry {
   uint32_t buckets;
+  uint32_t probe;
+
+  static Geometry of(const Root& root) {
+    return {root.buckets, root.probe != 0 ? root.probe : kProbe};
+  }
+  bool is_sound() const {
+    return buckets >= kBucketsMin && buckets <= kBuckets && std::has_single_bit(buckets) &&
+           probe >= kProbeMin && probe <= kProbeMax && std::has_single_bit(probe) &&
+           probe <= buckets / 2;
+  }
 
   uint32_t wrap(uint32_t bucket) const { return bucket & (buckets - 1); }
   uint32_t home_of(uint64_t hash) const { return wrap(static_cast<uint32_t>(hash)); }
   bool may_live_in(uint64_t hash, uint32_t bucket) const {
-    return wrap(bucket - home_of(hash)) < kProbe;
+    return wrap(bucket - home_of(hash)) < probe;
   }
   // A hash that cannot live in the bucket.
   uint64_t vacant_hash(uint32_t bucket) const { return bucket ^ (buckets / 2); }

@@ -55,11 +55,11 @@ namespace {
 // A segment without records. Of what zeros mean, only bucket 0 and those after it could be wrong.
 void write_empty(const pm::Memory& memory, const Geometry& geometry, Segment& segment) {
   write_zeros(memory, &segment, geometry.segment_bytes());
-  Bucket first[kProbe] = {};
-  for (uint32_t b = 0; b < kProbe; ++b) {
+  Bucket first[kProbeMax] = {};
+  for (uint32_t b = 0; b < geometry.probe; ++b) {
     for (HashSlot& slot : first[b].slots) slot.hash = geometry.vacant_hash(b);
   }
-  memory.copy_nontemporal(&segment, first, sizeof first);
+  memory.copy_nontemporal(&segment, first, geometry.probe * sizeof(Bucket));
 }
 
 }  // namespace
@@ -221,8 +221,8 @@ void Core<Content>::recover() {
   recovered_operations_ = 1;
 }
 
-// Where a segment should be split, but the pool is full: makes room in the four buckets of a hash
-// by moving records, each to another of its own four. Looks for the shortest chain of moves that
+// Where a segment should be split, but the pool is full: makes room in the buckets of a hash
+// by moving records, each to another of its own. Looks for the shortest chain of moves that
 // ends in an empty slot, at each bucket once, and makes them from its end, so that each finds its
 // slot empty. Returns false if there is no such chain; then nothing has moved.
 template <typename Content>
@@ -238,7 +238,7 @@ bool Core<Content>::displace(const HeldAll& held, uint64_t hash, Entry entry) {
   uint32_t known = 0;
   std::bitset<kBuckets> is_known;
   const auto add_buckets_of = [&](uint64_t record, uint32_t from, uint32_t slot) {
-    for (uint32_t i = 0; i < kProbe; ++i) {
+    for (uint32_t i = 0; i < geometry_.probe; ++i) {
       const uint32_t bucket = geometry_.wrap(geometry_.home_of(record) + i);
       if (is_known.test(bucket)) continue;
       is_known.set(bucket);

@@ -18,7 +18,7 @@ Core<Content>::Core(pm::PoolImpl& pool, Root& root, std::string name, const Vari
       name_(std::move(name)),
       variant_(variant),
       records_(pool, epochs_),
-      geometry_{static_cast<uint32_t>(root.buckets)},
+      geometry_{Geometry::of(root)},
       stripe_bits_(std::min(static_cast<uint32_t>(root.initial_depth), kStripeBitsMax)),
       stripes_(uint64_t{groups()} << stripe_bits_),
       directory_(pool.at<Directory>(root.directory)) {
@@ -30,6 +30,7 @@ std::unique_ptr<Core<Content>> Core<Content>::create(pm::PoolImpl& pool, const s
                                                      Kind key, Kind value, const Options& options) {
   require_range("initial_depth", options.initial_depth, 1, kInitialDepthMax);
   require_range("segment_buckets", options.segment_buckets, kBucketsMin, kBuckets);
+  require_range("probe_buckets", options.probe_buckets, kProbeMin, kProbeMax);
   if (options.segment_buckets != 0 && !std::has_single_bit(options.segment_buckets)) {
     throw Error(
         ErrorCode::kInvalidArgument,
@@ -44,6 +45,13 @@ std::unique_ptr<Core<Content>> Core<Content>::create(pm::PoolImpl& pool, const s
                             ? options.initial_depth
                             : std::clamp<uint64_t>(std::bit_width(segments), 2, 11) - 1;
   image.buckets = options.segment_buckets != 0 ? options.segment_buckets : kBuckets;
+  image.probe = options.probe_buckets != kProbe ? options.probe_buckets : 0;
+  if (!Geometry::of(image).is_sound()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("probe_buckets is {}; it must be a power of two, and half of "
+                            "segment_buckets at most",
+                            options.probe_buckets));
+  }
   const auto depth = static_cast<uint32_t>(image.initial_depth);
   const NewBlock directory{directory_bytes(depth), offsetof(Root, directory), [&](char* block) {
                              std::memset(block, 0, directory_bytes(depth));
@@ -63,8 +71,9 @@ std::unique_ptr<Core<Content>> Core<Content>::open(pm::PoolImpl& pool, const std
   Root& root = *pool.at<Root>(at);
   require_same(pool, name, "initial_depth", options.initial_depth, root.initial_depth);
   require_same(pool, name, "segment_buckets", options.segment_buckets, root.buckets);
+  require_same(pool, name, "probe_buckets", options.probe_buckets, Geometry::of(root).probe);
   if (root.initial_depth < 1 || root.initial_depth > kInitialDepthMax ||
-      root.buckets < kBucketsMin || root.buckets > kBuckets || !std::has_single_bit(root.buckets)) {
+      !Geometry::of(root).is_sound()) {
     pool.throw_corrupt(fmt::format("the root of '{}' is damaged", name));
   }
   const auto* directory = pool.at<Directory>(root.directory);
@@ -141,7 +150,7 @@ HashSlot* Core<Content>::empty_slot(Segment& segment, uint32_t bucket, uint64_t 
 
 template <typename Content>
 HashSlot* Core<Content>::find_empty(Segment& segment, uint64_t hash, uint32_t depth) const {
-  for (uint32_t i = 0; i < kProbe; ++i) {
+  for (uint32_t i = 0; i < geometry_.probe; ++i) {
     const uint32_t bucket = geometry_.wrap(geometry_.home_of(hash) + i);
     if (HashSlot* slot = empty_slot(segment, bucket, hash, depth)) return slot;
   }
@@ -170,7 +179,8 @@ void Core<Content>::replace(const Held& held, HashSlot& slot, const Key& key, co
 template <typename Content>
 typename Core<Content>::Outcome Core<Content>::try_write(const Condition& condition, const Key& key,
                                                          const Value& value, Entry& seen) {
-  if (const Entry entry = entry_of(key.hash)) prefetch(segment_of(entry), key.hash, kProbe);
+  if (const Entry entry = entry_of(key.hash))
+    prefetch(segment_of(entry), key.hash, geometry_.probe);
   const Held held(*this, key.hash);
   seen = entry_of(key.hash);
   if (!seen) return condition.holds_if_absent() ? Outcome::kNoRoom : Outcome::kNot;
@@ -210,7 +220,8 @@ template <typename Content>
 bool Core<Content>::remove(const Key& key, const Condition& condition) {
   pool_.require_writable();
   const pm::EpochManager::Guard guard(epochs_);
-  if (const Entry entry = entry_of(key.hash)) prefetch(segment_of(entry), key.hash, kProbe);
+  if (const Entry entry = entry_of(key.hash))
+    prefetch(segment_of(entry), key.hash, geometry_.probe);
   const Held held(*this, key.hash);
   const Entry entry = entry_of(key.hash);
   if (!entry) return false;

@@ -179,9 +179,11 @@ class Core {
              Stored& value) const;
   // By a reader: false if it must begin again.
   bool read(const Ref& ref, const Sought& key, Found& found, Stored& value) const;
-  // The records from `from` on that a leaf and its buffer have, at one instant, at most `limit`, or
-  // more. False if it must begin again. `out` has room.
-  bool snapshot(const Ref& ref, uint64_t from, uint64_t limit, std::vector<Slot>& out) const
+  // The records from `from` on that a leaf and its buffer have, at one instant, at most `limit`.
+  // False if it must begin again. Asks memory for what a scan that goes on needs of the leaf that
+  // follows, if that is known.
+  bool snapshot(const Ref& ref, const Ref* following, uint64_t from, uint64_t limit,
+                std::vector<Slot>& out) const
     requires(!Content::kOutOfPlace);
   // The same of the records up to `from`, in descending order.
   bool snapshot_back(const Ref& ref, uint64_t from, uint64_t limit, std::vector<Slot>& out) const
@@ -490,7 +492,9 @@ void Core<Content>::scan(const Key& from, uint64_t limit, Visit visit) const {
       {
         const pm::EpochManager::Guard guard(epochs_);
         for (Backoff backoff;; backoff.pause()) {
-          if (snapshot(*inner_.find(begin, has_next, next), begin, limit, records)) break;
+          const Ref* following = nullptr;
+          const Ref& ref = *inner_.find(begin, has_next, next, &following);
+          if (snapshot(ref, following, begin, limit, records)) break;
         }
       }
       for (const Slot& record : records) {

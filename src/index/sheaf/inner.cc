@@ -197,13 +197,14 @@ void Inner<Content>::build(std::span<const Child> children) {
 }
 
 template <typename Content>
-Ref* Inner<Content>::find(Low key, bool& has_next, Low& next_low) const {
+Ref* Inner<Content>::find(Low key, bool& has_next, Low& next_low, const Ref** next) const {
   const OneTop* top = pm::acquire(top_);
   const uint64_t at = top->position(key);
   const OneGroup* group = pm::acquire(top->groups[at]);
   const uint64_t i = group->position(key);
   has_next = i + 1 < group->count || at + 1 < top->count();
   if (has_next) next_low = i + 1 < group->count ? group->low(i + 1) : top->low(at + 1);
+  if (next != nullptr) *next = i + 1 < group->count ? group->refs[i + 1] : nullptr;
   return group->refs[i];
 }
 

@@ -337,8 +337,9 @@ class Inner {
   static constexpr size_t kTogether = 16;
   void find_all(std::span<const Low> keys, std::span<Ref*> refs) const;
   // As find(), and where the range of the leaf after it begins; has_next is false if there is none.
-  // Of byte strings that lies in the inner part.
-  Ref* find(Low key, bool& has_next, Low& next_low) const;
+  // Of byte strings that lies in the inner part. `next`: that leaf, or null if it is in another
+  // group.
+  Ref* find(Low key, bool& has_next, Low& next_low, const Ref** next = nullptr) const;
   // As find(), and where the range of the leaf begins.
   Ref* find_from(Low key, Low& low) const {
     const auto* group = group_of(key);

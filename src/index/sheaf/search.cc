@@ -151,6 +151,8 @@ bool Core<Content>::view(const Ref& ref, uint64_t key, View& out) const
 
 namespace {
 
+constexpr uint32_t kLinesAhead = 8;  // of a leaf, that memory is asked for before a scan reads them
+
 // A record of a buffer.
 struct BufferRecord {
   Slot slot;
@@ -176,25 +178,41 @@ uint32_t sort_fresh(const Ref& ref, uint32_t buffered, uint64_t removed, Counts 
 }  // namespace
 
 template <typename Content>
-bool Core<Content>::snapshot(const Ref& ref, uint64_t from, uint64_t limit,
+bool Core<Content>::snapshot(const Ref& ref, const Ref* following, uint64_t from, uint64_t limit,
                              std::vector<Slot>& out) const
   requires(!Content::kOutOfPlace)
 {
   out.clear();
+  pm::prefetch(&ref);
+  pm::prefetch(ref.lines);
   View seen{};
   if (!view(ref, from, seen)) return false;
   const auto& [stamp, buffered, leaf, records, removed, line, end_line] = seen;
   uint32_t at = std::min(line * kLineRecords, records);
-  for (uint32_t i = 0; i < 4; ++i) pm::prefetch(leaf + at + uint64_t{i} * kLineRecords);
+  for (uint32_t i = 0; i < kLinesAhead; ++i) pm::prefetch(leaf + at + uint64_t{i} * kLineRecords);
+  for (uint32_t i = 0; i < buffered; i += kLineRecords) pm::prefetch(ref.buffer() + i);
+  const bool goes_on = following != nullptr && records - at + buffered < limit;
+  if (goes_on) {
+    pm::prefetch(following);
+    pm::prefetch(following->lines);
+  }
 
+  while (at < records && pm::load_relaxed(leaf[at].key) < from) ++at;
+  // So many of the leaf's are enough, whatever the buffer has: its records from that key on are not
+  // needed.
+  const auto removals = static_cast<uint64_t>(std::popcount(removed));
+  const uint64_t enough = std::min(limit, uint64_t{records}) + removals;
+  const bool bounded = enough < records - at;
+  const uint64_t end = bounded ? pm::load_relaxed(leaf[at + enough].key) : 0;
   BufferRecord fresh[kBufferRecordsMax];
   const uint32_t count = sort_fresh(
-      ref, buffered, removed, [&](uint64_t key) { return key >= from; }, std::less<>(), fresh);
-  while (at < records && pm::load_relaxed(leaf[at].key) < from) ++at;
+      ref, buffered, removed, [&](uint64_t key) { return key >= from && (!bounded || key < end); },
+      std::less<>(), fresh);
   const uint64_t most = std::min<uint64_t>(limit, uint64_t{records} + count);
   out.reserve(most);
   for (uint32_t next = 0; out.size() < most;) {
     if (at < records) {
+      pm::prefetch(leaf + at + uint64_t{kLinesAhead} * kLineRecords);
       const uint64_t key = pm::load_relaxed(leaf[at].key);
       if (next == count || key < fresh[next].slot.key) {
         out.push_back({key, pm::load_relaxed(leaf[at++].value)});
@@ -206,6 +224,14 @@ bool Core<Content>::snapshot(const Ref& ref, uint64_t from, uint64_t limit,
     }
     if (!fresh[next].removal) out.push_back(fresh[next].slot);
     ++next;
+  }
+  if (goes_on) {
+    const Leaf* after = pool_.at<Leaf>(pm::load_relaxed(following->offset));
+    for (uint32_t i = 0; i < kLinesAhead; ++i)
+      pm::prefetch(after->records() + uint64_t{i} * kLineRecords);
+    const uint32_t fill = pm::load_relaxed(following->buffered);
+    for (uint32_t i = 0; i < std::min(fill, buffer_records_); i += kLineRecords)
+      pm::prefetch(following->buffer() + i);
   }
   return ref.lock.validate(stamp);
 }
