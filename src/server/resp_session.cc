@@ -286,8 +286,8 @@ void RespSession::run_command(const Command& command, std::span<const std::strin
   call(command, arguments);
   if ((command.flags & kWrites) != 0) note_written();
   run_from_ = server_.clock().now();
-  const auto ns = static_cast<uint64_t>(static_cast<double>(run_from_ - begin) *
-                                        server_.clock().ns_per_tick());
+  const auto ns =
+      static_cast<uint64_t>(static_cast<double>(run_from_ - begin) * server_.clock().ns_per_tick());
   metrics.latency.add(ns);
   if (reply_.has_failed()) ++metrics.failed;
   const int64_t slow_us = server_.config().slowlog_us;

@@ -110,8 +110,8 @@ TEST_F(FPTreeSteps, AScanDownwardsTellsOfNoKeyBelowTheFloorThatItGoesOnFrom) {
   EXPECT_EQ(Steps::keys_of_leaf(*tree, next, floor, ceiling), (std::vector<uint64_t>{155}));
 }
 
-// A split that the medium refuses may be on it as an armed redo record. The leaf that it was to fill
-// must not be another thread's, who began to write before the medium failed.
+// A split that the medium refuses may be on it as an armed redo record. The leaf that it was to
+// fill must not be another thread's, who began to write before the medium failed.
 TEST_F(FPTreeSteps, ALeafThatAFailedSplitTookIsNotTakenAgain) {
   constexpr uint64_t kKeys = 8;
   const std::string path = dir_.file("failing");
