@@ -596,7 +596,7 @@ TEST_F(UsedUpHeapTest, ALargerBlockThatIsLessAlignedDoesNotServe) {
 // power fail between some of the bytes that they replace.
 TEST(HeapRecovery, RedoRecordsThatAreArmedInTheCachesOnlyAreCarriedOutAsAWhole) {
   using Image = test::FailingMedium::Image;
-  constexpr uint64_t kSeeds = 8;
+  constexpr uint64_t kSeeds = 4;
   constexpr uint64_t kApart = 32;  // words, so that they are in different lines
   constexpr uint64_t kTargets = 4;
   test::TempDir dir;
