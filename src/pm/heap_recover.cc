@@ -159,6 +159,9 @@ void Heap::recover_lane(Lane& lane) {
       pool_.throw_corrupt("the micro-log of an interrupted change is damaged");
     }
     require_sound_redo(lane, bytes);
+    // A process that died may have left it in the caches: before any of the bytes, so that after a
+    // power failure the next recovery replaces all of them.
+    memory.persist(&lane.armed, sizeof lane.armed);
     apply_redo(lane, bytes);
     memory.fence();  // the bytes, before the record that could replace them again
     lane.armed = 0;

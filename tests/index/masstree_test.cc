@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <filesystem>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -13,6 +14,8 @@
 
 #include "index/masstree/layout.h"
 #include "perdure/catalog.h"
+#include "support/errors.h"
+#include "support/failing_medium.h"
 #include "support/files.h"
 #include "support/random.h"
 
@@ -141,6 +144,64 @@ TEST_F(Masstree, LongSharedBeginningsMakeLayersThatGoWithTheirKeys) {
   expect_equal();
   EXPECT_EQ(figure("layers"), 1);
   EXPECT_EQ(figure("pool_bytes"), before);
+}
+
+// A removal whose process died is in the caches only. A merge that fills the slot must not meet the
+// power failure that brings the removed entry back.
+TEST(MasstreeMerge, FillsNoSlotThatIsFreeInTheCachesOnly) {
+  using Image = test::FailingMedium::Image;
+  constexpr uint64_t kSeeds = 4;
+  test::TempDir dir;
+  const std::string path = dir.file("pool");
+  PoolOptions forced;
+  forced.domain = Domain::kLine;
+  forced.force_domain = true;
+  const auto remove = [&](uint64_t key) {
+    Pool pool = Pool::open(path, forced);
+    open_index(pool, "i")->remove(key);
+  };
+  for (const char* name : {"p-masstree", "p-masstree+vl"}) {
+    bool goes_on = true;
+    for (uint64_t persist = 0; goes_on; ++persist) {
+      for (uint64_t seed = 0; seed < kSeeds && goes_on; ++seed) {
+        std::filesystem::remove(path);
+        {
+          Pool pool = Pool::create(path, {.capacity_bytes = uint64_t{16} << 20});
+          const auto index = create_index(pool, "i", name, Kind::kU64, Kind::kU64, {});
+          // Two nodes, of nine and four.
+          for (uint64_t key = 0; key < 13; ++key) index->insert(key, key);
+          for (const uint64_t key : {6, 7, 8}) index->remove(key);
+        }
+        test::FailingMedium medium(path, Domain::kLine);
+        medium.begin();
+        // The process dies in the removal of 0, before it has flushed it.
+        uint64_t dies = 0;
+        {
+          Pool pool = Pool::open(path, forced);
+          const auto index = open_index(pool, "i");
+          dies = medium.persists() + 1;  // the first one is about the whole node
+          medium.refuse_here(dies, true);
+          ASSERT_TRUE(test::fails_with(ErrorCode::kIo, [&] { index->remove(uint64_t{0}); }));
+        }
+        medium.refuse_here(medium.persists() + persist, true);
+        try {
+          remove(12);
+        } catch (const Error&) {  // NOLINT(bugprone-empty-catch): the power fails
+        }
+        goes_on = medium.refused();
+        if (!goes_on) break;
+        std::filesystem::rename(medium.make_image(Image::kMixed, seed), path);
+        Pool pool = Pool::open(path);
+        const auto index = open_index(pool, "i");
+        index->check([&](const std::string& fault) {
+          ADD_FAILURE() << name << ", persist " << persist << ", image " << seed << ": " << fault;
+        });
+        Value value;
+        for (const uint64_t key : {1, 2, 3, 4, 5, 9, 10, 11})
+          EXPECT_TRUE(index->lookup(key, value)) << name << ", persist " << persist << ": " << key;
+      }
+    }
+  }
 }
 
 // Each next to the others, so that they split nodes of the same parents.

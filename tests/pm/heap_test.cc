@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <random>
 #include <set>
@@ -12,6 +13,8 @@
 #include "pm/checksum.h"
 #include "pm/pool_impl.h"
 #include "support/errors.h"
+#include "support/failing_medium.h"
+#include "support/files.h"
 #include "support/short_memory.h"
 
 namespace perdure::pm {
@@ -587,6 +590,62 @@ TEST_F(UsedUpHeapTest, ALargerBlockThatIsLessAlignedDoesNotServe) {
   use_up(384);
   EXPECT_EQ(fill_with(256, 384), 0U);
   EXPECT_GT(fill_with(192, 384), count_ / 3);
+}
+
+// A process that died may have armed redo records in the caches only. Recovery must not let the
+// power fail between some of the bytes that they replace.
+TEST(HeapRecovery, RedoRecordsThatAreArmedInTheCachesOnlyAreCarriedOutAsAWhole) {
+  using Image = test::FailingMedium::Image;
+  constexpr uint64_t kSeeds = 4;
+  constexpr uint64_t kApart = 32;  // words, so that they are in different lines
+  constexpr uint64_t kTargets = 4;
+  test::TempDir dir;
+  const std::string path = dir.file("pool");
+  PoolOptions forced;
+  forced.domain = Domain::kLine;
+  forced.force_domain = true;
+  bool goes_on = true;
+  uint64_t persist = 0;
+  for (; goes_on; ++persist) {
+    for (uint64_t seed = 0; seed < kSeeds && goes_on; ++seed) {
+      std::filesystem::remove(path);
+      uint64_t block = 0;
+      test::FailingMedium medium(path, Domain::kLine);
+      {
+        Pool pool = Pool::create(path, {.capacity_bytes = uint64_t{16} << 20});
+        PoolImpl& impl = pm::impl_of(pool);
+        Heap::Txn txn(impl.heap());
+        block = txn.allocate(uint64_t{8} * kApart * (kTargets + 1));
+        auto* words = impl.at<uint64_t>(block);
+        std::memset(words, 0, uint64_t{8} * kApart * (kTargets + 1));
+        txn.publish(block, words[0]);
+      }
+      medium.begin();
+      {
+        Pool pool = Pool::open(path, forced);
+        PoolImpl& impl = pm::impl_of(pool);
+        auto* words = impl.at<uint64_t>(block);
+        Heap::Txn txn(impl.heap());
+        const uint64_t image = 1;
+        for (uint64_t i = 1; i <= kTargets; ++i) txn.redo(&words[i * kApart], &image, sizeof image);
+        medium.refuse_here(medium.persists() + 1, true);
+        ASSERT_TRUE(test::fails_with(ErrorCode::kIo, [&] { txn.commit_redo([] {}); }));
+      }
+      medium.refuse_here(medium.persists() + persist, true);
+      try {
+        Pool::open(path, forced);
+      } catch (const Error&) {  // NOLINT(bugprone-empty-catch): the power fails
+      }
+      goes_on = medium.refused();
+      if (!goes_on) break;
+      std::filesystem::rename(medium.make_image(Image::kMixed, seed), path);
+      Pool pool = Pool::open(path);
+      const auto* words = pm::impl_of(pool).at<uint64_t>(block);
+      for (uint64_t i = 2; i <= kTargets; ++i)
+        EXPECT_EQ(words[i * kApart], words[kApart]) << "persist " << persist << ", image " << seed;
+    }
+  }
+  EXPECT_GE(persist, 3U);
 }
 
 }  // namespace

@@ -180,6 +180,8 @@ void FailingMedium::refuse(std::function<bool(uint64_t)> chosen,
 void FailingMedium::refuse_here(uint64_t n, bool for_good) {
   here_ = n;
   for_good_ = for_good;
+  refused_ = false;
+  base_ = 0;  // the pool may be opened anew
 }
 
 void FailingMedium::mend() {

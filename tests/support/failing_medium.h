@@ -45,7 +45,8 @@ class FailingMedium final : public pm::EmulatedMedia {
   // Persists are counted from 0. Those that `chosen` picks are refused, each in a child of its own;
   // in the children for which `for_good` holds, so are all later ones.
   void refuse(std::function<bool(uint64_t)> chosen, std::function<bool(uint64_t)> for_good);
-  // Refuses persist `n` in this very process.
+  // Refuses persist `n` in this very process. Again, once the pool is closed: the caches survive a
+  // process that died, so its last stores are in the file, and not durable.
   void refuse_here(uint64_t n, bool for_good);
   uint64_t persists() const { return persists_; }
 

@@ -114,6 +114,10 @@ template <typename Policy, typename Content>
 void Core<Policy, Content>::make_whole(Node& node) {
   if (pm::load_relaxed(node.generation) == generation_) [[likely]]
     return;
+  // A process that died may have left stores in the caches only, which are older than those that
+  // follow: the medium gets them first, so that it never misses more than one step.
+  memory_.flush(&node, node_bytes_);
+  memory_.fence();
   const bool closed = close_gap(node);
   if (cut(node) || closed) recovered_operations_.fetch_add(1, std::memory_order_relaxed);
   pm::store_relaxed(node.generation, generation_);

@@ -218,6 +218,7 @@ bool Core<Policy, Content>::join(Node& parent, uint32_t rank) {
   const bool one_empty = of_left.count() == 0 || sound_permutation_of(right).count() == 0;
   if (together > (one_empty ? kSlots : kFullEnough)) return false;
 
+  if (is_border) settle(left);  // its free slots are written to
   pm::Heap::Txn txn(pool_.heap(), true);
   for (const Entry& entry : moved) {
     const uint32_t to = of_left.free_slot();

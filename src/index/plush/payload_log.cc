@@ -323,6 +323,11 @@ bool PayloadLog::may_be_torn(uint32_t partition, uint64_t pointer) const {
   });
 }
 
+void PayloadLog::write_back(uint64_t pointer) const {
+  if (const uint64_t bytes = bytes_of(pointer); bytes != 0)
+    pool_.memory().flush(pool_.at<char>(offset_of(pointer)), bytes);
+}
+
 uint64_t PayloadLog::bytes_of(uint64_t pointer) const {
   View view;
   return read(pointer, view) ? entry_bytes(view.key.size(), view.value.size()) : 0;

@@ -113,6 +113,9 @@ class PayloadLog {
   bool verify(uint64_t pointer) const;
   // Whether the entry is one that a crash may have torn: not before an end that was noted.
   bool may_be_torn(uint32_t partition, uint64_t pointer) const;
+  // Flushes a whole entry, which a process that died may have left in the caches only. The caller
+  // fences.
+  void write_back(uint64_t pointer) const;
 
   // Bytes that the entry takes; 0 if it cannot be read.
   uint64_t bytes_of(uint64_t pointer) const;

@@ -44,7 +44,13 @@ void Core::recover_partition(uint32_t number) {
                           "file from a backup",
                           pool_.mapping().path(), name_, number)));
   }
-  if (waiting && !replay_record(partition, *waiting, waiting_sequence, true)) {
+  if (waiting && replay_record(partition, *waiting, waiting_sequence, true)) {
+    // Before another record says that this one's payload is whole.
+    if (payload_.is_used()) {
+      payload_.log().write_back(waiting->b);
+      memory_.fence();
+    }
+  } else if (waiting) {
     // What was decided about the interrupted operation must hold for the next recovery, too, which
     // may not find its record last. Whoever wrote it left room for this.
     partition.log.append({0, 0, log_word(LogKind::kCancel, 0)});
