@@ -559,6 +559,11 @@ uint64_t Mwcas::recover(uint64_t begin, uint64_t end, const std::string& where) 
     busy.push_back(i);
   }
   if (busy.empty()) return 0;
+  // A process that died may have left a decision in the caches only: durable before any word
+  // follows it, else a power failure could take it back after some did. What its entries have on
+  // other lines was durable before the status counted them.
+  for (const uint32_t index : busy) memory_.flush(&descriptor(index).status, sizeof(uint64_t));
+  memory_.fence();
   uint64_t rolled = 0;
   for (const uint32_t index : busy) rolled += roll(index) ? 1 : 0;
   memory_.fence();  // the words, before the descriptors that know what they are

@@ -139,7 +139,7 @@ RespParser::Result RespParser::parse_array(std::string_view input, size_t& consu
     expected_ = count < 0 ? 0 : count;
   }
   arguments_.clear();  // those that came before are in begins_
-  while (static_cast<long long>(begins_.size() + arguments_.size()) < expected_) {
+  while (begins_.size() + arguments_.size() < static_cast<size_t>(expected_)) {
     if (at_ >= input.size()) return suspend(input);
     if (input[at_] != '$') {
       const char c = input[at_];

@@ -452,5 +452,57 @@ TEST(MwcasKill, TransfersAndBlocksSurviveAnyMoment) {
   }
 }
 
+// A process that died may have stored a decision in the caches only. Recovery must not let the
+// power fail between some of the words that follow it.
+TEST(MwcasRecovery, ADecisionInTheCachesOnlyIsNotTakenBackByHalves) {
+  using Image = test::FailingMedium::Image;
+  constexpr uint64_t kSeeds = 8;
+  constexpr uint64_t kPersists = 8;  // more than a change of four words has
+  test::TempDir dir;
+  const std::string path = dir.file("bank");
+  PoolOptions forced;
+  forced.domain = Domain::kLine;
+  forced.force_domain = true;
+  for (uint64_t dies = 0; dies < kPersists; ++dies) {
+    bool goes_on = true;
+    for (uint64_t persist = 0; goes_on; ++persist) {
+      for (uint64_t seed = 0; seed < kSeeds && goes_on; ++seed) {
+        std::filesystem::remove(path);
+        {
+          Pool pool = Pool::create(path, {.capacity_bytes = uint64_t{16} << 20});
+          OpenBank bank(pm::impl_of(pool));
+        }
+        test::FailingMedium medium(path, Domain::kLine);
+        medium.begin();
+        {
+          Pool pool = Pool::open(path, forced);
+          OpenBank bank(pm::impl_of(pool));
+          medium.refuse_here(medium.persists() + dies, true);
+          std::mt19937_64 random(seed);
+          try {
+            bank.transfer(random, 4);
+          } catch (const Error&) {  // NOLINT(bugprone-empty-catch): the process dies
+          }
+        }
+        medium.refuse_here(medium.persists() + persist, true);
+        try {
+          Pool pool = Pool::open(path, forced);
+          OpenBank bank(pm::impl_of(pool));
+        } catch (const Error&) {  // NOLINT(bugprone-empty-catch): the power fails
+        }
+        goes_on = medium.refused();
+        if (!goes_on) break;
+        std::filesystem::rename(medium.make_image(Image::kMixed, seed), path);
+        Pool pool = Pool::open(path);
+        OpenBank bank(pm::impl_of(pool));
+        uint64_t sum = 0;
+        for (uint64_t& account : bank.bank().accounts) sum += bank.mwcas().read(account);
+        EXPECT_EQ(sum, kAccounts * kInitial)
+            << "dies at " << dies << ", persist " << persist << ", image " << seed;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace perdure::pm

@@ -24,6 +24,11 @@ void Core<Content>::read_group(Group& group, std::vector<Item>& found,
   for (uint32_t i = 0; i < geometry_.group; ++i) {
     LeafRef& ref = group.leaves[i];
     uint64_t left = bitmap_of(*ref.leaf);
+    if constexpr (!Content::kOutOfPlace) {
+      // Words have no intents. A process that died may have left the bitmap in the caches only: no
+      // slot is written to that is free there, and counts on the medium.
+      if (!pool_.read_only()) memory_.flush(&ref.leaf->bitmap, sizeof ref.leaf->bitmap);
+    }
     if (left == 0) {
       empty.push_back(&ref);
       continue;
@@ -67,6 +72,7 @@ void Core<Content>::rebuild(uint32_t threads) {
       for (size_t i = next++; i < groups.size(); i = next++) {
         read_group(*groups[i], found[number], empty[number]);
       }
+      if (!pool_.read_only()) memory_.fence();  // the bitmaps, before any slot is written to
       std::sort(found[number].begin(), found[number].end(), smaller);
     } catch (...) {
       const std::lock_guard lock(mutex);

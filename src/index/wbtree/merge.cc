@@ -144,6 +144,11 @@ void Core<Content>::merge(LockSet& held, Node& parent, uint32_t position, uint32
   exact_cells(left, level, order);
   exact_cells(right, level, moving);
   uint64_t live = live_cells(left);
+  if (!Content::kOutOfPlace && level == 0) {
+    // Words have no intents. A process that died may have left the bitmap in the caches only: no
+    // cell is written to that is free there, and counts on the medium.
+    memory_.persist(&left.bitmap, sizeof left.bitmap);
+  }
   for (uint32_t i = 0; i < moving.count(); ++i) {
     const auto to = static_cast<uint32_t>(std::countr_zero(shape(level).cells() & ~live));
     Slot slot = right.cell(moving[i]);

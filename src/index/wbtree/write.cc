@@ -202,10 +202,8 @@ void Core<Content>::put(StripeLock& lock, Node& leaf, Order& order, uint32_t pos
   order.insert(position, cell);
   const auto declare_invalid = [&] {
     lock.begin_change();
-    if (!valid) {
-      rebuilt_.fetch_add(1, std::memory_order_relaxed);
-      return;
-    }
+    // Also if it is: a process that died may have left that, and the bits, in the caches only.
+    if (!valid) rebuilt_.fetch_add(1, std::memory_order_relaxed);
     pm::store_release(leaf.bitmap, live);
     memory_.flush(&leaf.bitmap, sizeof leaf.bitmap);
   };
@@ -225,7 +223,7 @@ void Core<Content>::put(StripeLock& lock, Node& leaf, Order& order, uint32_t pos
     });
   } else {
     declare_invalid();
-    if (valid) memory_.fence();  // before the slot array changes
+    memory_.fence();  // before the slot array changes
     fill_cell(leaf, cell, {key, value}, order);
     let_count();
     memory_.fence();  // before anybody can see it
