@@ -8,6 +8,7 @@
 #include <map>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "store/fixture.h"
@@ -363,6 +364,29 @@ TEST_F(StoreTest, OverwritingIsBoundedInSpace) {
   }
   EXPECT_EQ(faults(store), "");
   EXPECT_LT(pool.info().allocated_bytes, raw * 19 / 10);
+}
+
+// Where nearly all keys are in one of many ranges, there may lie as much as in a single partition.
+TEST_F(StoreTest, EmptyPartitionsNeedNoRoomForGarbage) {
+  const auto moved_bytes = [&](std::vector<std::string> boundaries) {
+    Pool pool = Pool::anonymous(store_pool(16));
+    Store store = Store::create(pool, "store",
+                                {.index = StoreIndex::kOrdered,
+                                 .boundaries = std::move(boundaries),
+                                 .block_bytes = 4096,
+                                 .index_snapshot_percent = 0});
+    Random random(base_seed());
+    const std::string value(60, 'v');
+    constexpr uint64_t kRecords = 70'000;  // half of the pool
+    for (uint64_t i = 0; i < kRecords; ++i) store.put("key" + std::to_string(i), value);
+    for (uint64_t i = 0; i < 3 * kRecords; ++i) {
+      store.put("key" + std::to_string(random.below(kRecords)), value);
+    }
+    return figure(store, "moved_bytes");
+  };
+  std::vector<std::string> many;
+  for (int i = 10; i < 74; ++i) many.push_back("z" + std::to_string(i));
+  EXPECT_LT(moved_bytes(many), 1.3 * moved_bytes({"z"}));
 }
 
 }  // namespace
