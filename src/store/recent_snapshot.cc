@@ -293,6 +293,7 @@ void Partition::begin_snapshot() {
   wants_snapshot_ = false;
   if (uncertain_below_ != 0 || !accounts_exact_) return;
   try {
+    drop_unfinished();  // what there was no memory for
     std::vector<uint64_t> head;
     const IndexSnapshot header =
         compose_head(pool_.generation() | kIsRecent | kind_of_index(), words_of_index(), head);
@@ -325,7 +326,7 @@ void Partition::begin_snapshot() {
   } catch (const Error& error) {
     if (!pm::is_full(error)) throw;
   } catch (const std::bad_alloc&) {
-    if (writing_ == nullptr) drop_unfinished();
+    // It comes again.
   }
 }
 
@@ -358,10 +359,15 @@ void Partition::end_snapshot() {
   pm::store_release(snapshot->checksum, writing_->checksum);
   memory_.flush(&snapshot->checksum, sizeof snapshot->checksum);
   fence();  // it counts, before the one that counted goes
-  writing_.reset();
+  auto written = std::move(writing_);
+  try {
+    drop_recent(1 - place);
+    drop_snapshot();
+  } catch (const std::bad_alloc&) {
+    writing_ = std::move(written);  // all of this comes once more
+    return;
+  }
   ++snapshots_written_;
-  drop_recent(1 - place);
-  drop_snapshot();
 }
 
 void Partition::drop_writing() {
