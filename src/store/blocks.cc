@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include <cstring>
+#include <new>
 
 #include "pm/checksum.h"
 #include "store/partition.h"
@@ -159,10 +160,16 @@ void Partition::free_dead_overflow() {
   dead_overflow_bytes_ = 0;
   while (!dead_overflow_.empty()) {
     const uint32_t slot = dead_overflow_.back();
-    overflow_bytes_ -= blocks_[slot].bytes;
-    overflow_taken_ -= pm::Heap::block_bytes(sizeof(BlockHeader) + blocks_[slot].bytes);
+    const uint64_t bytes = blocks_[slot].bytes;
     dead_overflow_.pop_back();
-    unlink_block(slot);
+    try {
+      unlink_block(slot);
+    } catch (const std::bad_alloc&) {
+      add_dead_overflow(slot);  // there is room for it; it is tried again
+      throw;
+    }
+    overflow_bytes_ -= bytes;
+    overflow_taken_ -= pm::Heap::block_bytes(sizeof(BlockHeader) + bytes);
   }
 }
 

@@ -273,7 +273,8 @@ size_t Partition::read_victim(uint64_t stop, VictimRecords& records) const {
 // Whether there may be so much garbage. If nobody has said how much: as long as all partitions
 // together, each with so much, leave free a quarter of the room that garbage and free room make. So
 // a store that gets full compacts earlier, little by little, and not in the write that finds no
-// block.
+// block. No more partitions are like this one than the pool has room for: where the keys are in few
+// ranges the others are nearly empty.
 bool Partition::may_lie(uint64_t garbage_bytes) const {
   const auto is_within = [&](uint64_t percent) {
     return garbage_bytes <= live_bytes_ / 100 * percent + 2 * payload_bytes();
@@ -282,7 +283,9 @@ bool Partition::may_lie(uint64_t garbage_bytes) const {
   if (is_within(kGarbagePercentMin)) return true;
   if (!is_within(kGarbagePercentMost)) return false;
   const uint64_t free_bytes = garbage_bytes / 3;
-  const bool is_short = pool_.heap().is_scarce(free_bytes * config_.partitions / pm::kSegmentBytes);
+  const uint64_t alike =
+      std::clamp<uint64_t>(pool_.capacity_bytes() / taken_bytes(), 1, config_.partitions);
+  const bool is_short = pool_.heap().is_scarce(free_bytes * alike / pm::kSegmentBytes);
   return !is_short && (config_.evicts || !is_beyond(free_bytes));
 }
 

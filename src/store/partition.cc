@@ -501,9 +501,13 @@ void Partition::before_fence() {
 void Partition::after_fence() {
   unfenced_ = false;
   if (index_.pm() != nullptr) return work_on_index();
-  if (!dead_overflow_.empty()) free_dead_overflow();
-  if (appended_bytes_ >= next_look_) [[unlikely]]
-    work_on_snapshots();
+  // What was written is there, whatever memory there is for this: it is tried again later.
+  try {
+    if (!dead_overflow_.empty()) free_dead_overflow();
+    if (appended_bytes_ >= next_look_) [[unlikely]]
+      work_on_snapshots();
+  } catch (const std::bad_alloc&) {
+  }
 }
 
 void Partition::for_tags(uint64_t first, uint64_t end, uint64_t now_ms, const Visit& visit) const {

@@ -144,9 +144,17 @@ void SnapshotStream::put(std::span<const uint64_t> words) {
   }
 }
 
-uint64_t SnapshotStream::finish() {
+bool SnapshotStream::fill(uint64_t words) {
   constexpr std::array<uint64_t, 64> kZeros{};
-  while (left_words_ != 0) put(std::span(kZeros).first(std::min(left_words_, kZeros.size())));
+  for (words = std::min(words, left_words_); words != 0;) {
+    const uint64_t some = std::min<uint64_t>(words, kZeros.size());
+    put(std::span(kZeros).first(some));
+    words -= some;
+  }
+  return left_words_ != 0;
+}
+
+uint64_t SnapshotStream::finish() {
   if (!buffer_.empty()) write_out();
   return XXH3_64bits_digest(&state_->hash);
 }
@@ -236,15 +244,16 @@ bool Partition::SnapshotWriting::write_leaves(uint64_t words) {
 void Partition::SnapshotWriting::write_some(uint64_t words) {
   if (!all_met_) {
     all_met_ = !(partition_.index_.is_hash() ? write_tags(words) : write_leaves(words));
-  } else {
+  } else if (kept_done_ < kept_.size()) {
     words = std::min(words, kept_.size() - kept_done_);
     stream.put(std::span(kept_).subspan(kept_done_, words));
     kept_done_ += words;
   }
   if (!all_met_ || kept_done_ < kept_.size()) return;
-  end();
-  kept_ = {};
   failed = entries_left_ != 0 || stream.lacks();
+  // What was not needed may be much: no write pays for all of it.
+  if (failed || stream.fill(words)) return;
+  end();
   checksum = stream.finish();
   complete = true;
 }
@@ -284,6 +293,7 @@ void Partition::begin_snapshot() {
   wants_snapshot_ = false;
   if (uncertain_below_ != 0 || !accounts_exact_) return;
   try {
+    drop_unfinished();  // what there was no memory for
     std::vector<uint64_t> head;
     const IndexSnapshot header =
         compose_head(pool_.generation() | kIsRecent | kind_of_index(), words_of_index(), head);
@@ -316,7 +326,7 @@ void Partition::begin_snapshot() {
   } catch (const Error& error) {
     if (!pm::is_full(error)) throw;
   } catch (const std::bad_alloc&) {
-    if (writing_ == nullptr) drop_unfinished();
+    // It comes again.
   }
 }
 
@@ -332,7 +342,7 @@ void Partition::write_some_snapshot(uint64_t budget_bytes) {
     writing_->failed = true;
   }
   unfenced_ = true;
-  if (writing_->complete) next_look_ = 0;
+  if (writing_->complete || writing_->failed) next_look_ = 0;
 }
 
 // That an index snapshot takes, at most as a rule.
@@ -349,10 +359,15 @@ void Partition::end_snapshot() {
   pm::store_release(snapshot->checksum, writing_->checksum);
   memory_.flush(&snapshot->checksum, sizeof snapshot->checksum);
   fence();  // it counts, before the one that counted goes
-  writing_.reset();
+  auto written = std::move(writing_);
+  try {
+    drop_recent(1 - place);
+    drop_snapshot();
+  } catch (const std::bad_alloc&) {
+    writing_ = std::move(written);  // all of this comes once more
+    return;
+  }
   ++snapshots_written_;
-  drop_recent(1 - place);
-  drop_snapshot();
 }
 
 void Partition::drop_writing() {

@@ -26,7 +26,9 @@ class SnapshotStream {
   // What is beyond the end is left out, and lacks().
   void put(std::span<const uint64_t> words);
   bool lacks() const { return lacks_; }
-  // Fills the rest with zeros. Returns the checksum.
+  // So many zeros, at most. Returns whether there is room left.
+  bool fill(uint64_t words);
+  // It is full. Returns the checksum.
   uint64_t finish();
 
  private:

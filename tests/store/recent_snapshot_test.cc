@@ -2,14 +2,18 @@
 // death of the process begins with. power_test.cc has the power failures.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <functional>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "perdure/store.h"
+#include "pm/emulated_media.h"
 #include "store/fixture.h"
 #include "store/layout.h"
 #include "support/errors.h"
@@ -327,6 +331,43 @@ TEST_P(StoreRecentSnapshotTest, ThereAreNoneIfNotAskedFor) {
   EXPECT_EQ(judge(as_it_is(), model), 0);
   EXPECT_TRUE(fails_with(ErrorCode::kInvalidArgument, "index_snapshot_percent",
                          [&] { Store::create(pool, "t", {.index_snapshot_percent = 3}); }));
+}
+
+// A medium that counts what reaches it.
+class CountingMedium final : public pm::EmulatedMedia {
+ public:
+  CountingMedium() { pm::emulate_media(this); }
+  ~CountingMedium() override { pm::emulate_media(nullptr); }
+  void written_back(uintptr_t /*address*/, size_t bytes) override { bytes_ += bytes; }
+  void fenced() override {}
+  uint64_t take() { return std::exchange(bytes_, 0); }
+
+ private:
+  uint64_t bytes_ = 0;
+};
+
+// Nor for the room at its end that was not needed.
+TEST(StoreRecentSnapshot, NoWritePaysForMuchOfIt) {
+  for (const StoreIndex index : {StoreIndex::kHash, StoreIndex::kOrdered}) {
+    CountingMedium medium;
+    Pool pool = Pool::anonymous(store_pool(64));
+    Store store = Store::create(
+        pool, "s",
+        {.index = index, .partitions = 1, .block_bytes = 65536, .index_snapshot_percent = 5});
+    Random random(base_seed());
+    const auto put = [&](uint64_t i) { store.put("key" + std::to_string(i), "a short value"); };
+    constexpr uint64_t kRecords = 60'000;
+    for (uint64_t i = 0; i < kRecords; ++i) put(i);
+    const double before = figure(store, "index_snapshots");
+    uint64_t bytes_max = 0;
+    medium.take();
+    for (uint64_t i = 0; i < kRecords; ++i) {
+      put(random.below(kRecords));
+      bytes_max = std::max(bytes_max, medium.take());
+    }
+    EXPECT_GT(figure(store, "index_snapshots"), before + 1);
+    EXPECT_LT(bytes_max, 24U << 10);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(

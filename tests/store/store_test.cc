@@ -6,14 +6,18 @@
 #include <chrono>
 #include <filesystem>
 #include <map>
+#include <new>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "store/fixture.h"
 #include "support/errors.h"
 #include "support/files.h"
 #include "support/random.h"
+#include "support/short_memory.h"
 
 namespace perdure::test {
 namespace {
@@ -363,6 +367,61 @@ TEST_F(StoreTest, OverwritingIsBoundedInSpace) {
   }
   EXPECT_EQ(faults(store), "");
   EXPECT_LT(pool.info().allocated_bytes, raw * 19 / 10);
+}
+
+// Where nearly all keys are in one of many ranges, there may lie as much as in a single partition.
+TEST_F(StoreTest, EmptyPartitionsNeedNoRoomForGarbage) {
+  const auto moved_bytes = [&](std::vector<std::string> boundaries) {
+    Pool pool = Pool::anonymous(store_pool(16));
+    Store store = Store::create(pool, "store",
+                                {.index = StoreIndex::kOrdered,
+                                 .boundaries = std::move(boundaries),
+                                 .block_bytes = 4096,
+                                 .index_snapshot_percent = 0});
+    Random random(base_seed());
+    const std::string value(60, 'v');
+    constexpr uint64_t kRecords = 70'000;  // half of the pool
+    for (uint64_t i = 0; i < kRecords; ++i) store.put("key" + std::to_string(i), value);
+    for (uint64_t i = 0; i < 3 * kRecords; ++i) {
+      store.put("key" + std::to_string(random.below(kRecords)), value);
+    }
+    return figure(store, "moved_bytes");
+  };
+  std::vector<std::string> many;
+  for (int i = 10; i < 74; ++i) many.push_back("z" + std::to_string(i));
+  EXPECT_LT(moved_bytes(many), 1.3 * moved_bytes({"z"}));
+}
+
+// What fails for want of memory is tried again: no long value stays behind, and what a write that
+// fails was to do is not done.
+TEST_F(StoreTest, ShortMemoryLeavesNoLongValueBehind) {
+  {
+    Pool pool = Pool::create(path(), options());
+    const Store store = Store::create(pool, "store", {.partitions = 1, .block_bytes = 1024});
+  }
+  std::map<std::string, std::string> model;
+  uint64_t refused = 0;
+  for (int session = 0; session < 60; ++session) {
+    // Segments that were not looked into since the opening take memory.
+    Pool pool = Pool::open(path(), options());
+    Store store = Store::open(pool, "store", {.index_snapshot_percent = 5});
+    for (int i = 0; i < 300; ++i) {
+      const std::string key = "key" + std::to_string(random_.below(200));
+      std::string value(random_.below(4) == 0 ? random_.below(1500) : 20, 'v');
+      try {
+        std::optional<ShortMemory> memory;
+        if (random_.chance(40)) memory.emplace(random_.below(8));
+        store.put(key, value);
+        memory.reset();
+        model[key] = std::move(value);
+      } catch (const std::bad_alloc&) {
+        ++refused;
+      }
+    }
+    ASSERT_EQ(faults(store), "") << session;
+    ASSERT_EQ(content(store), model) << session;
+  }
+  EXPECT_GT(refused, 0U);
 }
 
 }  // namespace
