@@ -143,6 +143,22 @@ TEST_F(OrderedIndexTest, WhatWasFetchedAheadIsFoundOrLookedForAgain) {
   EXPECT_GT(found, 100);
 }
 
+// Where several keys have a head, the first of them is no guess: the records of others are not read
+// for nothing, and their damage hinders nobody.
+TEST_F(OrderedIndexTest, WhatWasFetchedAheadIsNoOtherKeyOfTheSameHead) {
+  for (const char* key : {"a", "same-head/1", "same-head/2", "same-head/3", "z"}) put(key);
+  const std::string key = "same-head/3";
+  uint64_t way = 0;
+  for (int step = 0; step < OrderedIndex::kAheadSteps; ++step) index_.prefetch(step, key, way);
+  std::vector<std::string_view> asked;
+  const uint64_t entry = index_.find(key, way, index_.changes(), [&](Location at) {
+    asked.push_back(keys_.key_at(at));
+    return asked.back() == key;
+  });
+  EXPECT_NE(entry, OrderedIndex::kNone);
+  EXPECT_EQ(asked, std::vector<std::string_view>{key});
+}
+
 TEST_F(OrderedIndexTest, DoesAsAMapDoesWhileItGrowsAndShrinks) {
   const uint64_t empty_bytes = index_.dram_bytes();
   uint64_t full_bytes = 0;
