@@ -370,6 +370,43 @@ TEST_P(Resp, TransactionsKeepBackAndReplyWithinBounds) {
   EXPECT_EQ(c({"EXISTS", "other"}), "0");
 }
 
+TEST_P(Resp, LargeTransactionsAreCarriedOut) {
+  start();
+  RespClient c = resp();
+  constexpr int kCommands = 100'000;
+  std::string commands = "*1\r\n$5\r\nMULTI\r\n";
+  for (int i = 0; i < kCommands; ++i) commands += "*2\r\n$4\r\nINCR\r\n$1\r\nn\r\n";
+  c.send(commands);
+  EXPECT_EQ(c.read().to_string(), "OK");
+  for (int i = 0; i < kCommands; ++i) ASSERT_EQ(c.read().to_string(), "QUEUED");
+  const std::string numbers = c({"EXEC"});
+  EXPECT_TRUE(numbers.starts_with("[1 2 3 "));
+  EXPECT_TRUE(numbers.ends_with(" 99999 100000]"));
+  c({"MULTI"});
+  c({"SETRANGE", "long", "67000000", "x"});
+  c({"GET", "long"});
+  c({"DEL", "long"});
+  EXPECT_TRUE(c({"EXEC"}) == "[67000001 " + std::string(67'000'000, '\0') + "x 1]");
+}
+
+// What is done in vain chooses no database either.
+TEST_P(Resp, ATransactionThatIsDiscardedLeavesTheDatabase) {
+  config.output_bytes_max = 1 << 20;
+  start();
+  RespClient c = resp();
+  c({"SET", "some", "1"});
+  c({"MULTI"});
+  EXPECT_EQ(c({"SELECT", "1"}), "QUEUED");
+  c({"SET", "some", std::string(100'000, 'x')});
+  for (int i = 0; i < 20; ++i) c({"GET", "some"});
+  EXPECT_TRUE(c({"EXEC"}).starts_with("-EXECABORT "));
+  EXPECT_EQ(c({"GET", "some"}), "1");
+  c({"MULTI"});
+  c({"SELECT", "1"});
+  EXPECT_EQ(c({"EXEC"}), "[OK]");
+  EXPECT_EQ(c({"EXISTS", "some"}), "0");
+}
+
 TEST_P(Resp, ChannelsReachSubscribers) {
   config.threads = 2;
   start();
