@@ -1,13 +1,17 @@
 // Redis clients, over real sockets; with epoll and, where the kernel has it, io_uring.
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
+#include <optional>
 #include <set>
 #include <thread>
 
 #include "perdure/error.h"
+#include "server/command_error.h"
+#include "server/commands.h"
 #include "server/fixture.h"
 #include "support/scale.h"
 
@@ -405,6 +409,34 @@ TEST_P(Resp, ATransactionThatIsDiscardedLeavesTheDatabase) {
   c({"SELECT", "1"});
   EXPECT_EQ(c({"EXEC"}), "[OK]");
   EXPECT_EQ(c({"EXISTS", "some"}), "0");
+}
+
+// What a client sends may end where memory ends.
+TEST(RealNumbers, AreReadToTheirEnd) {
+  const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  void* const pages =
+      ::mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(pages, MAP_FAILED);
+  char* const end = static_cast<char*>(pages) + page;
+  ASSERT_EQ(::mprotect(end, page, PROT_NONE), 0);
+  for (const std::string_view text : {"1", "1.5", "1e5", "inf", "-inf", "+inf", "infinity", "nan",
+                                      "nan(1)", "-", "+", "i", "-n", ""}) {
+    char* const begin = end - text.size();
+    std::ranges::copy(text, begin);
+    const std::string_view at_end(begin, text.size());
+    std::optional<long double> real;
+    std::optional<long double> long_real;
+    try {
+      real = server::real_of(at_end);
+    } catch (const server::CommandError&) {
+    }
+    try {
+      long_real = server::long_real_of(at_end);
+    } catch (const server::CommandError&) {
+    }
+    EXPECT_EQ(real, long_real) << text;
+  }
+  ::munmap(pages, 2 * page);
 }
 
 TEST_P(Resp, ChannelsReachSubscribers) {
