@@ -277,7 +277,10 @@ static Real parse_real(std::string_view text) {
 }
 
 double real_of(std::string_view text) { return parse_real<double>(text); }
-long double long_real_of(std::string_view text) { return parse_real<long double>(text); }
+// A copy, which ends with a zero: libstdc++ 12 looks for one behind "inf" and "nan" (strlen).
+long double long_real_of(std::string_view text) {
+  return parse_real<long double>(std::string(text));
+}
 
 std::string sum_of_reals(long double a, long double b) {
   const long double sum = a + b;

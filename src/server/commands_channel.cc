@@ -155,6 +155,12 @@ void run_exec(Call& call) {
   const uint64_t replies_max = call.server.config().output_bytes_max;
   KeyEvents& events = call.server.events();
   const size_t events_before = events.waiting();
+  const auto discard = [&, database = session.database] {
+    call.keys().abandon_group();
+    events.drop_from(events_before);
+    out.truncate(begin);
+    session.database = database;
+  };
   try {
     for (const std::vector<std::string>& one : queued) {
       const std::vector<std::string_view> arguments(one.begin(), one.end());
@@ -187,15 +193,11 @@ void run_exec(Call& call) {
     };
     if (std::ranges::any_of(queued, writes)) session.note_written();  // now it is in the store
   } catch (const Error& error) {
-    call.keys().abandon_group();
-    events.drop_from(events_before);
-    out.truncate(begin);
+    discard();
     throw CommandError(
         fmt::format("EXECABORT Transaction discarded, nothing was done: {}", error.what()));
   } catch (...) {
-    call.keys().abandon_group();
-    events.drop_from(events_before);
-    out.truncate(begin);
+    discard();
     throw;
   }
   call.reply.forget_failure();

@@ -200,7 +200,13 @@ void OrderedIndex::prefetch(int step, std::string_view key, uint64_t& way) const
     return;
   }
   if (way == 0) return;
-  if (step == 3) return keys_.prefetch_at(at(way));
+  if (step == 3) {
+    keys_.prefetch_at(at(way));
+    const Leaf& leaf = leaf_at(way);
+    const size_t i = position_at(way);
+    if (i + 1 < leaf.heads.size() && leaf.heads[i + 1] == leaf.heads[i]) way = 0;
+    return;
+  }
   const Leaf& leaf = *reinterpret_cast<const Leaf*>(way);
   if (step == 1) {
     for (size_t i = 0; i < leaf.heads.size(); i += kLineWords) pm::prefetch(&leaf.heads[i]);

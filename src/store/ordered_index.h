@@ -71,8 +71,8 @@ class OrderedIndex {
   }
   // The way of find() in kAheadSteps steps, so that what several keys wait for overlaps: each asks
   // the cache for what the next one reads, the last one for the record. `way` is 0 before the first
-  // one, and 0 again where the way ends; behind the last one it is the entry. Nothing may change
-  // between them. Throws nothing.
+  // one, and 0 again where the way ends; behind the last one it is the entry, unless several have
+  // the key's head. Nothing may change between them. Throws nothing.
   static constexpr int kAheadSteps = 4;
   void prefetch(int step, std::string_view key, uint64_t& way) const;
   void move(uint64_t entry, Location to) { leaf_at(entry).places[position_at(entry)] = to.word(); }

@@ -1,13 +1,17 @@
 // Redis clients, over real sockets; with epoll and, where the kernel has it, io_uring.
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
+#include <optional>
 #include <set>
 #include <thread>
 
 #include "perdure/error.h"
+#include "server/command_error.h"
+#include "server/commands.h"
 #include "server/fixture.h"
 #include "support/scale.h"
 
@@ -368,6 +372,71 @@ TEST_P(Resp, TransactionsKeepBackAndReplyWithinBounds) {
             "-EXECABORT Transaction discarded, nothing was done: its replies exceed "
             "output-bytes-max");
   EXPECT_EQ(c({"EXISTS", "other"}), "0");
+}
+
+TEST_P(Resp, LargeTransactionsAreCarriedOut) {
+  start();
+  RespClient c = resp();
+  constexpr int kCommands = 100'000;
+  std::string commands = "*1\r\n$5\r\nMULTI\r\n";
+  for (int i = 0; i < kCommands; ++i) commands += "*2\r\n$4\r\nINCR\r\n$1\r\nn\r\n";
+  c.send(commands);
+  EXPECT_EQ(c.read().to_string(), "OK");
+  for (int i = 0; i < kCommands; ++i) ASSERT_EQ(c.read().to_string(), "QUEUED");
+  const std::string numbers = c({"EXEC"});
+  EXPECT_TRUE(numbers.starts_with("[1 2 3 "));
+  EXPECT_TRUE(numbers.ends_with(" 99999 100000]"));
+  c({"MULTI"});
+  c({"SETRANGE", "long", "67000000", "x"});
+  c({"GET", "long"});
+  c({"DEL", "long"});
+  EXPECT_TRUE(c({"EXEC"}) == "[67000001 " + std::string(67'000'000, '\0') + "x 1]");
+}
+
+// What is done in vain chooses no database either.
+TEST_P(Resp, ATransactionThatIsDiscardedLeavesTheDatabase) {
+  config.output_bytes_max = 1 << 20;
+  start();
+  RespClient c = resp();
+  c({"SET", "some", "1"});
+  c({"MULTI"});
+  EXPECT_EQ(c({"SELECT", "1"}), "QUEUED");
+  c({"SET", "some", std::string(100'000, 'x')});
+  for (int i = 0; i < 20; ++i) c({"GET", "some"});
+  EXPECT_TRUE(c({"EXEC"}).starts_with("-EXECABORT "));
+  EXPECT_EQ(c({"GET", "some"}), "1");
+  c({"MULTI"});
+  c({"SELECT", "1"});
+  EXPECT_EQ(c({"EXEC"}), "[OK]");
+  EXPECT_EQ(c({"EXISTS", "some"}), "0");
+}
+
+// What a client sends may end where memory ends.
+TEST(RealNumbers, AreReadToTheirEnd) {
+  const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  void* const pages =
+      ::mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(pages, MAP_FAILED);
+  char* const end = static_cast<char*>(pages) + page;
+  ASSERT_EQ(::mprotect(end, page, PROT_NONE), 0);
+  for (const std::string_view text : {"1", "1.5", "1e5", "inf", "-inf", "+inf", "infinity", "nan",
+                                      "nan(1)", "-", "+", "i", "-n", ""}) {
+    char* const begin = end - text.size();
+    std::ranges::copy(text, begin);
+    const std::string_view at_end(begin, text.size());
+    std::optional<long double> real;
+    std::optional<long double> long_real;
+    try {
+      real = server::real_of(at_end);
+    } catch (const server::CommandError&) {
+    }
+    try {
+      long_real = server::long_real_of(at_end);
+    } catch (const server::CommandError&) {
+    }
+    EXPECT_EQ(real, long_real) << text;
+  }
+  ::munmap(pages, 2 * page);
 }
 
 TEST_P(Resp, ChannelsReachSubscribers) {

@@ -110,6 +110,55 @@ class OrderedIndexTest : public testing::Test {
   Random random_{base_seed()};
 };
 
+// What prefetch() has come to is the key's entry, or is not believed, whatever was done since.
+TEST_F(OrderedIndexTest, WhatWasFetchedAheadIsFoundOrLookedForAgain) {
+  struct Ahead {
+    std::string key;
+    uint64_t way = 0;
+    uint64_t changes = 0;
+  };
+  int found = 0;
+  for (int round = 0; round < 3000; ++round) {
+    std::vector<Ahead> all(8);
+    for (Ahead& one : all) {
+      one.key = key_of_shape(random_, random_.below(3));
+      for (int step = 0; step < OrderedIndex::kAheadSteps; ++step) {
+        one.changes = index_.changes();
+        index_.prefetch(step, one.key, one.way);
+      }
+    }
+    // Rounds in which the index grows, shrinks, and stays.
+    for (uint64_t i = random_.below(3) * 4; i > 0; --i) {
+      const std::string key = key_of_shape(random_, random_.below(3));
+      round / 500 % 2 == 0 ? put(key) : remove(key);
+    }
+    for (const Ahead& one : all) {
+      const auto is_it = [&](Location at) { return keys_.key_at(at) == one.key; };
+      const uint64_t entry = index_.find(one.key, is_it);
+      ASSERT_EQ(index_.find(one.key, one.way, one.changes, is_it), entry);
+      ASSERT_EQ(entry != OrderedIndex::kNone, model_.contains(one.key));
+      found += entry != OrderedIndex::kNone ? 1 : 0;
+    }
+  }
+  EXPECT_GT(found, 100);
+}
+
+// Where several keys have a head, the first of them is no guess: the records of others are not read
+// for nothing, and their damage hinders nobody.
+TEST_F(OrderedIndexTest, WhatWasFetchedAheadIsNoOtherKeyOfTheSameHead) {
+  for (const char* key : {"a", "same-head/1", "same-head/2", "same-head/3", "z"}) put(key);
+  const std::string key = "same-head/3";
+  uint64_t way = 0;
+  for (int step = 0; step < OrderedIndex::kAheadSteps; ++step) index_.prefetch(step, key, way);
+  std::vector<std::string_view> asked;
+  const uint64_t entry = index_.find(key, way, index_.changes(), [&](Location at) {
+    asked.push_back(keys_.key_at(at));
+    return asked.back() == key;
+  });
+  EXPECT_NE(entry, OrderedIndex::kNone);
+  EXPECT_EQ(asked, std::vector<std::string_view>{key});
+}
+
 TEST_F(OrderedIndexTest, DoesAsAMapDoesWhileItGrowsAndShrinks) {
   const uint64_t empty_bytes = index_.dram_bytes();
   uint64_t full_bytes = 0;
