@@ -18,6 +18,7 @@
 #include "perdure/catalog.h"
 #include "pm/emulated_media.h"
 #include "pm/pool_impl.h"
+#include "support/at_place.h"
 #include "support/files.h"
 #include "support/random.h"
 
@@ -356,6 +357,44 @@ TEST(Hot, TheOnlyRecordLeftOfAHighNodeGetsNoNodeOfOneEntryAboveIt) {
   trie.put(kHalf + 6);
   trie.put(7);
   trie.expect_equal();
+}
+
+// Between finding its place and locking it an insert has nothing but a node's address: all records
+// there may be removed meanwhile, and the node not yet be taken away.
+TEST(Hot, AnInsertThatFindsItsPlaceEmptiedMakesNoNodeOfOneEntry) {
+  constexpr uint64_t kHalf = uint64_t{1} << 63;
+  for (const bool below : {true, false}) {
+    SCOPED_TRACE(below);
+    Modelled<uint64_t> trie(OptionMap{{"node_entries", "4"}});
+    const double before = figure(trie.index(), "pool_bytes");
+    for (const uint64_t key : {1, 2, 3}) trie.put(key);
+    if (below) {
+      trie.put(kHalf);
+      trie.put(kHalf + 1);
+      ASSERT_EQ(figure(trie.index(), "height"), 2);
+    }
+    uint64_t word = top_of(trie.pool());
+    if (below)
+      word = *Form::slot_in(*pm::impl_of(trie.pool()).at<hot::Node>(hot::offset_of(word)), 0);
+    hot::Node& low = *pm::impl_of(trie.pool()).at<hot::Node>(hot::offset_of(word));
+    bool emptied = false;
+    {
+      const test::AtPlace here("p-hot: has found its place", [&] {
+        if (std::exchange(emptied, true)) return;
+        for (uint64_t key = 1; key <= 3; ++key) trie.model().erase(key);
+        for (uint32_t i = 0; i < Form::spares_in(low, hot::bytes_of(word)); ++i)
+          *Form::slot_in(low, low.count + i) = 0;
+        low.state = 0;
+      });
+      trie.put(0);  // a key for which there is no spare slot
+    }
+    EXPECT_TRUE(emptied);
+    trie.expect_equal();
+    for (uint64_t key = 0; key < 20; ++key) trie.put(key);
+    trie.expect_equal();
+    for (const auto& [one, value] : std::map(trie.model())) trie.remove(one);
+    EXPECT_EQ(figure(trie.index(), "pool_bytes"), before);
+  }
 }
 
 // ---- damage

@@ -2,6 +2,7 @@
 #include <cassert>
 
 #include "index/hot/core.h"
+#include "pm/pause.h"
 
 namespace perdure::index::hot {
 
@@ -306,6 +307,7 @@ typename Core<Policy, Content>::Outcome Core<Policy, Content>::insert(const Spot
     ++at;  // it fills the lower nodes first
   }
   const size_t first = highest_changed(path, at);
+  pm::come_to_place("p-hot: has found its place");
   const Held held(*this, path, first, at);
   if (!still_there(path, first, at)) return Outcome::kAgain;
   uint32_t entry = 0;
@@ -315,7 +317,10 @@ typename Core<Policy, Content>::Outcome Core<Policy, Content>::insert(const Spot
   Change change(pool_.heap());
   const Item fresh = make_item(change, key, value);
   if (words_alone) {
-    if (!image.insert_word(fresh)) return Outcome::kAgain;  // another writer has added it
+    // Another writer has added it; or others have removed all that was there, and the copy would
+    // have one entry. That is for the top node alone: below others it has no position of its own,
+    // and nobody would enter it. The next attempt finds the node empty and takes it away.
+    if (!image.insert_word(fresh) || !can_be_node(image, at == 0)) return Outcome::kAgain;
   } else {
     insert_beside(change, image, entry, fresh, spot.differs, Form::bit_at(text, spot.differs));
   }
